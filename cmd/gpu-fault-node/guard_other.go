@@ -7,4 +7,6 @@ import (
 	"errors"
 )
 
-func guardRun(context.Context, string) error { return errors.New("only Linux has dead men") }
+func guardRun(context.Context, string) error {
+	return errors.New("the dead man's switch is supported only on Linux")
+}

@@ -1,9 +1,9 @@
-// Command gpu-fault-node is the helper that kubectl gpu-fault brings to a node in a privileged pod. It does what one
-// request asks, writes the answers as JSON to standard output, and exits with 0 when it was done, else with 1. See
+// Command gpu-fault-node is the helper that kubectl gpu-fault runs on a node in a privileged pod. It handles one
+// request, writes the responses as JSON to standard output, and exits with 0 on success, otherwise with 1. See
 // debugpod/node.
 //
-// It starts itself again for two purposes: "entered FD" is the same helper in the node's own namespaces, with its
-// request in a file, and "guard RUN" is a dead man. See debugpod/deadman/guard.
+// It executes itself for two purposes: "entered FD" runs the helper in the node's own namespaces, with the request in
+// an open file, and "guard RUN" runs a dead man's switch. See debugpod/deadman/guard.
 package main
 
 import (
@@ -28,7 +28,7 @@ func main() {
 		}
 		return
 	}
-	// The debug pod has 128 MiB, for the programs that we run on the node, too.
+	// The debug pod has 128 MiB, which include the programs that the helper runs on the node.
 	debug.SetMemoryLimit(80 << 20)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	err := run(ctx, os.Args[1:])
@@ -38,9 +38,9 @@ func main() {
 	}
 }
 
-// run reads the request from where the argument says: "stdin", which may say too which SHA-256 the helper must have,
-// "attached" to this executable, or an open file after it "entered" the node. "wait SECONDS" only keeps a container
-// alive. Errors are on standard output already.
+// run reads and handles the request. Its source depends on the first argument: "stdin", with an optional SHA-256 that
+// the helper must have, "attached" to this executable, or an open file after the helper has "entered" the node. "wait
+// SECONDS" only keeps a container running. Errors are already written to standard output.
 func run(ctx context.Context, args []string) error {
 	switch {
 	case len(args) == 1 && args[0] == "stdin":
@@ -53,7 +53,7 @@ func run(ctx context.Context, args []string) error {
 	case len(args) == 2 && args[0] == "wait":
 		seconds, err := strconv.ParseUint(args[1], 10, 31)
 		if err != nil {
-			return refuse(node.CodeBadRequest, "wait wants a number of seconds")
+			return refuse(node.CodeBadRequest, "wait requires a number of seconds")
 		}
 		select {
 		case <-time.After(time.Duration(seconds) * time.Second):
@@ -74,14 +74,14 @@ func run(ctx context.Context, args []string) error {
 	case len(args) == 2 && args[0] == "entered":
 		fd, err := strconv.Atoi(args[1])
 		if err != nil || fd < 3 {
-			return refuse(node.CodeBadRequest, "this is a part of the helper, which runs it")
+			return refuse(node.CodeBadRequest, "this command is run only by the helper itself")
 		}
 		request := os.NewFile(uintptr(fd), "request")
 		defer func() { _ = request.Close() }()
 		return node.ServeEntered(ctx, request, os.Stdin, os.Stdout, node.Entered())
 	default:
 		return refuse(node.CodeBadRequest,
-			"this is a part of kubectl gpu-fault, which runs it: usage: gpu-fault-node stdin|attached|wait")
+			"this program is run only by kubectl gpu-fault; usage: gpu-fault-node stdin|attached|wait")
 	}
 }
 

@@ -1,5 +1,5 @@
-// Command kubectl-gpu_fault is the kubectl plugin `kubectl gpu-fault`: it breaks GPU nodes on purpose, proves that the
-// fault landed, and puts everything back.
+// Command kubectl-gpu_fault is the kubectl plugin `kubectl gpu-fault`: it breaks GPU nodes on purpose, verifies that
+// the fault is in place, and restores everything.
 package main
 
 import (
@@ -28,8 +28,8 @@ func main() {
 	os.Exit(run(streams, os.Args))
 }
 
-// run executes the command line and returns the exit code. A bug shows as one line that says where to report it; -v 1
-// or more shows the trace.
+// run executes the command line and returns the exit code. It reports a panic as a bug in a short message; the stack
+// trace is logged at -v 1 and higher.
 func run(streams genericiooptions.IOStreams, args []string) (code int) {
 	defer func() {
 		if bug := recover(); bug != nil {
@@ -52,16 +52,16 @@ func run(streams genericiooptions.IOStreams, args []string) (code int) {
 	return plugin.ExitCode(ctx, err)
 }
 
-// reportBug prints what a panic says, which may hold text from the cluster.
+// reportBug prints the value of a panic, cleaned because it may contain strings from the cluster.
 func reportBug(w io.Writer, bug any) {
 	fmt.Fprintf(w,
-		"error: this is a bug in kubectl gpu-fault: %s\nsee what was begun with `kubectl gpu-fault list`, undo it with "+
-			"`kubectl gpu-fault revert RUN --force`, and please report it with the output of -v 1\n",
+		"error: this is a bug in kubectl gpu-fault: %s\nlist open runs with `kubectl gpu-fault list`, undo them with "+
+			"`kubectl gpu-fault revert RUN --force`, and please report the bug with the output of -v 1\n",
 		printer.Clean(fmt.Sprint(bug)))
 }
 
-// arguments returns the words after the program's name. kubectl completes a plugin's command line by running
-// kubectl_complete-NAME with the words typed so far; a link of that name to this program is all that it takes.
+// arguments returns the arguments without the program name. kubectl completes the command line of a plugin by running
+// kubectl_complete-NAME with the words typed so far, which may be a link to this program.
 func arguments(args []string) []string {
 	if strings.HasPrefix(filepath.Base(args[0]), "kubectl_complete-") {
 		return append([]string{"__complete"}, args[1:]...)
@@ -69,8 +69,8 @@ func arguments(args []string) []string {
 	return args[1:]
 }
 
-// hushLibraries ends what client-go logs of its own accord: that each request which was under way is cut off is what
-// was asked for. Who asked for logs by -v still gets them.
+// hushLibraries disables the logs of client-go, unless -v enables them: after an interruption, it would log each
+// canceled request.
 func hushLibraries() {
 	if klog.V(1).Enabled() {
 		return
@@ -79,12 +79,12 @@ func hushLibraries() {
 	klog.LogToStderr(false)
 	all := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(all)
-	_ = all.Set("stderrthreshold", "FATAL") // a name that klog knows
+	_ = all.Set("stderrthreshold", "FATAL") // a valid severity name
 }
 
-// withSignals returns a context that the first signal to end cancels (Ctrl-C, a closed terminal, a lost ssh
-// connection), so that whatever runs cleans up. The second one ends the program at once. A reader that goes away (`|
-// head`) only makes writes fail: a run must not die half-way because nobody looks at it any more.
+// withSignals returns a context that is canceled by the first termination signal (Ctrl-C, a closed terminal, a lost SSH
+// connection), so that the command can clean up. The second signal exits the program immediately. SIGPIPE is ignored,
+// so that a closed pipe (`| head`) only makes writes fail and does not stop a run half-way.
 func withSignals(parent context.Context, streams genericiooptions.IOStreams) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(parent)
 	signals := make(chan os.Signal, 2)
@@ -96,12 +96,12 @@ func withSignals(parent context.Context, streams genericiooptions.IOStreams) (co
 			return
 		case <-signals:
 		}
-		fmt.Fprintln(streams.ErrOut, "\ninterrupted: cleaning up (once more to quit at once)")
+		fmt.Fprintln(streams.ErrOut, "\ninterrupted: cleaning up (interrupt again to quit immediately)")
 		hushLibraries()
 		cancel(plugin.ErrInterrupted)
 		<-signals
 		fmt.Fprintln(streams.ErrOut,
-			"quit without cleaning up; see what is left: kubectl gpu-fault list; undo it: kubectl gpu-fault revert RUN --force")
+			"quit without cleaning up; list open runs: kubectl gpu-fault list; undo them: kubectl gpu-fault revert RUN --force")
 		os.Exit(plugin.ExitInterrupted)
 	}()
 	return ctx, func() { signal.Stop(signals); cancel(nil) }

@@ -1,4 +1,4 @@
-// Package completion completes node names, XIDs and run IDs, and sets kubectl up to ask for them.
+// Package completion completes node names, XIDs and run IDs, and sets up shell completion.
 package completion
 
 import (
@@ -16,8 +16,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
 
-// linkName is what kubectl runs to complete `kubectl gpu-fault`; see KEP-2379. krew cannot install a second name for a
-// plugin.
+// linkName is the command that kubectl runs to complete `kubectl gpu-fault`; see KEP-2379. krew cannot install it.
 const linkName = "kubectl_complete-gpu_fault"
 
 // NewCommand returns `completion`.
@@ -28,12 +27,12 @@ func NewCommand(streams genericiooptions.IOStreams) *cobra.Command {
 		Short: "Set up shell completion",
 		Long: `Set up shell completion.
 
-With --install, a link named ` + linkName + ` is made beside this program; kubectl's own completion then asks it.
-With a shell's name, a script is printed for those who call kubectl-gpu_fault without kubectl.`,
-		Example: `  # Let kubectl complete this plugin
+With --install, the command creates a link named ` + linkName + ` next to the plugin, which kubectl's own completion uses.
+With the name of a shell, it prints a completion script for running kubectl-gpu_fault without kubectl.`,
+		Example: `  # Enable completion for kubectl gpu-fault
   kubectl gpu-fault completion --install
 
-  # For this shell, where the program is called without kubectl
+  # Enable completion for kubectl-gpu_fault, called without kubectl
   source <(kubectl gpu-fault completion bash)`,
 		Args: cobra.MatchAll(usage.MaxArgs(1, "one shell", "kubectl gpu-fault completion bash"),
 			usage.Known("completion")),
@@ -43,10 +42,10 @@ With a shell's name, a script is printed for those who call kubectl-gpu_fault wi
 				return installLink(streams)
 			}
 			if len(args) == 0 {
-				return errors.New("give --install, or a shell: bash, zsh, fish or powershell")
+				return errors.New("specify --install or a shell: bash, zsh, fish, powershell")
 			}
 			root := cmd.Root()
-			// The file that these scripts are for; as kubectl gpu-fault it is completed by kubectl
+			// The scripts complete this command; kubectl completes `kubectl gpu-fault`.
 			root.Use = "kubectl-gpu_fault"
 			switch args[0] {
 			case "bash":
@@ -60,19 +59,19 @@ With a shell's name, a script is printed for those who call kubectl-gpu_fault wi
 			}
 		},
 	}
-	cmd.Flags().BoolVar(&install, "install", false, "Make the link that kubectl's completion looks for")
+	cmd.Flags().BoolVar(&install, "install", false, "Create the link that kubectl's completion uses")
 	return cmd
 }
 
-// installLink makes the link beside the name that the user's shell finds, which with krew is a link in krew's bin
-// folder. It goes to that name, not to the file behind it: krew's next upgrade removes that one.
+// installLink creates the link in the directory of PATH that contains the program (with krew, krew's bin directory). It
+// points to the program's name there, not to the file behind it, because krew removes that file at the next upgrade.
 func installLink(streams genericiooptions.IOStreams) error {
 	program, err := os.Executable()
 	if err != nil {
-		return fmt.Errorf("find this program's file: %w", err)
+		return fmt.Errorf("find the executable of this program: %w", err)
 	}
 	name := programName(runtime.GOOS)
-	dir, err := pathFolder(program, name)
+	dir, err := pathDir(program, name)
 	if err != nil {
 		return err
 	}
@@ -80,7 +79,7 @@ func installLink(streams genericiooptions.IOStreams) error {
 	old, err := os.Readlink(link)
 	switch {
 	case err == nil && old == name:
-		printer.Talk(streams.ErrOut, "%s is there already", link)
+		printer.Talk(streams.ErrOut, "%s already exists", link)
 		return nil
 	case err == nil:
 		if err := os.Remove(link); err != nil {
@@ -90,15 +89,15 @@ func installLink(streams genericiooptions.IOStreams) error {
 		return fmt.Errorf("%s exists and is not a link: remove it first", link)
 	}
 	if err := os.Symlink(name, link); err != nil {
-		return fmt.Errorf("make the link: %w; a copy of %s by that name does as well, until the next upgrade", err,
+		return fmt.Errorf("create the link: %w; alternatively, copy %s to that name, again after each upgrade", err,
 			filepath.Join(dir, name))
 	}
-	printer.Talk(streams.ErrOut, "%s made; kubectl's completion now knows gpu-fault. "+
+	printer.Talk(streams.ErrOut, "%s created; kubectl now completes gpu-fault. "+
 		"Remove this link before you uninstall the plugin: krew does not.", link)
 	return nil
 }
 
-// programName returns what kubectl looks for on an operating system, as Go calls it.
+// programName returns the plugin's file name on an operating system, given as GOOS.
 func programName(goos string) string {
 	if goos == "windows" {
 		return "kubectl-gpu_fault.exe"
@@ -106,11 +105,11 @@ func programName(goos string) string {
 	return "kubectl-gpu_fault"
 }
 
-// pathFolder returns the folder of PATH in which kubectl finds this program by its name.
-func pathFolder(program, name string) (string, error) {
+// pathDir returns the directory of PATH in which kubectl finds this program.
+func pathDir(program, name string) (string, error) {
 	want, err := os.Stat(program)
 	if err != nil {
-		return "", fmt.Errorf("find this program's file: %w", err)
+		return "", fmt.Errorf("find the executable of this program: %w", err)
 	}
 	for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
 		got, err := os.Stat(filepath.Join(dir, name))
@@ -118,6 +117,6 @@ func pathFolder(program, name string) (string, error) {
 			return dir, nil
 		}
 	}
-	return "", fmt.Errorf("%s is in no folder of PATH, so that kubectl does not find it: put it into one, "+
-		"or with krew add ~/.krew/bin ($KREW_ROOT/bin where that is set) to PATH; then try again", name)
+	return "", fmt.Errorf("%s is not in a directory of PATH, so kubectl does not find it: move it to one, "+
+		"or with krew add ~/.krew/bin ($KREW_ROOT/bin if set) to PATH; then try again", name)
 }

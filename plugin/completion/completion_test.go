@@ -26,7 +26,7 @@ func TestLinkOutlivesUpgrades(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", filepath.Join(bin, "nothing")+string(filepath.ListSeparator)+bin)
-	for _, want := range []string{"made", "is there already"} {
+	for _, want := range []string{"created", "already exists"} {
 		streams, _, _, said := genericiooptions.NewTestIOStreams()
 		if err := installLink(streams); err != nil {
 			t.Fatal(err)
@@ -46,7 +46,7 @@ func TestLinkNeedsThePath(t *testing.T) {
 	t.Setenv("PATH", bin)
 	streams, _, _, _ := genericiooptions.NewTestIOStreams()
 	err := installLink(streams)
-	if err == nil || !strings.Contains(err.Error(), "in no folder of PATH") ||
+	if err == nil || !strings.Contains(err.Error(), "is not in a directory of PATH") ||
 		!strings.Contains(err.Error(), "$KREW_ROOT/bin") {
 		t.Errorf("the error is %v", err)
 	}

@@ -16,12 +16,12 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 )
 
-// patience is how long a user waits for a completion. Errors complete to nothing.
+// patience limits how long the shell waits. On an error, there are no completions.
 const patience = 3 * time.Second
 
 const noFiles = cobra.ShellCompDirectiveNoFileComp
 
-// Nodes completes node names, with the GPU's model as description.
+// Nodes completes node names, described by the GPU model.
 func Nodes(connection *kube.Connection) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		cluster, ctx, cancel, ok := connect(cmd, connection)
@@ -74,7 +74,7 @@ func Pods(connection *kube.Connection) cobra.CompletionFunc {
 	}
 }
 
-// Codes completes XIDs with their names; prefix may hold several, separated by commas.
+// Codes completes XIDs with their names; prefix may contain several, separated by commas.
 func Codes(prefix string) []cobra.Completion {
 	before, last := "", prefix
 	if i := strings.LastIndex(prefix, ","); i >= 0 {
@@ -111,7 +111,7 @@ func Runs(connection *kube.Connection) cobra.CompletionFunc {
 	}
 }
 
-// Register completes kubectl's own connection flags that name things of the cluster.
+// Register adds completion to the flags --namespace and --context.
 func Register(root *cobra.Command, connection *kube.Connection) {
 	_ = root.RegisterFlagCompletionFunc("namespace",
 		func(cmd *cobra.Command, _ []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
@@ -156,7 +156,7 @@ func connect(
 		return nil, nil, nil, false
 	}
 	parent := cmd.Context()
-	if parent == nil { // cobra completes without ExecuteContext's in some paths
+	if parent == nil { // cobra sometimes completes without the context of ExecuteContext
 		parent = context.Background()
 	}
 	ctx, cancel := context.WithTimeout(parent, patience)

@@ -1,4 +1,4 @@
-// Package confirm asks before something is changed.
+// Package confirm asks the user to confirm a change.
 package confirm
 
 import (
@@ -14,23 +14,23 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 )
 
-// ErrDeclined says that the user answered no.
+// ErrDeclined is returned if the user does not confirm.
 var ErrDeclined = errors.New("nothing was changed: not confirmed")
 
-// Ask shows question on stderr and waits for y or yes. Without a terminal to ask on it fails and names --yes, so that
-// no script hangs. With yes it does not ask.
+// Ask prints question to stderr and returns nil if the answer is y or yes. With yes, it does not ask. If stdin is not a
+// terminal, it fails, so that scripts do not hang.
 func Ask(ctx context.Context, streams genericiooptions.IOStreams, question string, yes bool) error {
 	if yes {
 		return nil
 	}
 	if !isTerminal(streams.In) {
 		return errors.New(
-			"nothing was changed: there is no terminal to ask on; give --yes to go ahead without a question",
+			"nothing was changed: stdin is not a terminal; pass --yes to skip the confirmation",
 		)
 	}
 	fmt.Fprintf(streams.ErrOut, "%s (y/N): ", question)
 	answer := make(chan string, 1)
-	go func() { // a read from a terminal cannot be cancelled; the process ends anyway
+	go func() { // a read from a terminal cannot be canceled, but the process exits anyway
 		line, _ := bufio.NewReader(streams.In).ReadString('\n')
 		answer <- line
 	}()

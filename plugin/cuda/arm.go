@@ -19,11 +19,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
 
-// arming is a command line of `cuda arm` or `cuda disarm`.
+// arming holds the arguments and flags of `cuda arm` or `cuda disarm`.
 type arming struct {
 	verb    string // arm, disarm
 	id      string
-	fault   *cudafault.Fault // in place of the former one; nil: the same again
+	fault   *cudafault.Fault // replaces the current fault; nil keeps it
 	onlyOn  []string
 	nodes   bool // whether --only-on-node was given
 	dryRun  string
@@ -32,8 +32,8 @@ type arming struct {
 	format  printer.Format
 }
 
-// noticeTimeout is the default for how long processes may take to notice: those that call the driver look once a
-// second.
+// noticeTimeout is the default time that processes have to notice a change: a process that calls the driver checks once
+// a second.
 const noticeTimeout = 30 * time.Second
 
 func newArmCommand(connection *kube.Connection, streams genericiooptions.IOStreams) *cobra.Command {
@@ -41,16 +41,16 @@ func newArmCommand(connection *kube.Connection, streams genericiooptions.IOStrea
 	faults := newFaultFlags()
 	cmd := &cobra.Command{
 		Use:   "arm RUN [--xid CODE | --error CODE | ...]",
-		Short: "Begin the fault of a run, again or another one, without a restart",
-		Long: `Begin the fault of a run whose shim is loaded, without a restart: the one that it was injected with, or another one that the flags say.
-Processes notice at a call to the driver, at most one second later. What tripped before is forgotten.`,
-		Example: `  # Begin what was injected with --disarmed, or begin it anew
+		Short: "Start the fault of a run, or a different fault, without a restart",
+		Long: `Start the fault of a run whose shim is loaded, without restarting the pods. Flags select a different fault; without them, the run keeps its
+own. Processes notice the change at their next call to the driver, at most one second later. Earlier trips are reset.`,
+		Example: `  # Start a fault that was injected with --disarmed, or restart it
   kubectl gpu-fault cuda arm cuda-7k3f9q
 
-  # Something else: every copy waits 50 ms
+  # Delay every copy by 50 ms instead
   kubectl gpu-fault cuda arm cuda-7k3f9q --latency 50ms --function 'cuMemcpy*'
 
-  # The same on another node
+  # Start the same fault on another node
   kubectl gpu-fault cuda arm cuda-7k3f9q --only-on-node gpu-2`,
 		Args: usage.ExactArgs(1, "one run", "kubectl gpu-fault cuda arm cuda-7k3f9q"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -68,7 +68,7 @@ Processes notice at a call to the driver, at most one second later. What tripped
 	}
 	faults.addFlags(cmd)
 	cmd.Flags().StringSliceVar(&a.onlyOn, "only-on-node", nil,
-		"The bad nodes; an empty value for all (default: as before)")
+		"Nodes that have the fault; an empty value means all (default: unchanged)")
 	_ = cmd.RegisterFlagCompletionFunc("only-on-node", completion.Nodes(connection))
 	a.addFlags(cmd)
 	return cmd
@@ -78,12 +78,13 @@ func newDisarmCommand(connection *kube.Connection, streams genericiooptions.IOSt
 	a := &arming{verb: "disarm", dryRun: "none", timeout: noticeTimeout}
 	cmd := &cobra.Command{
 		Use:   "disarm RUN",
-		Short: "End the fault of a run without a restart; the shim stays loaded, and can be armed again",
-		Long: `End the fault of a run without a restart: all calls pass through again. Processes notice at a call to the driver, at most one second
-later; calls that hang return. What a program made of the error, it keeps: most end at it, and their pods start them anew.
+		Short: "Stop the fault of a run without a restart; the shim stays loaded and can be armed again",
+		Long: `Stop the fault of a run without restarting the pods: all calls pass through again. Processes notice the change at their next call to the
+driver, at most one second later; calls that hang return. Programs do not recover from errors that they have already handled: most have
+exited, and their pods restart them.
 
-It is the emergency brake: it does not ask, and also stops a run that is still being made, or whose client died. The shim stays loaded,
-to be armed again, until the run is reverted.`,
+Use this command as an emergency brake: it does not ask for confirmation, and it also stops a run that is still being injected or whose
+client died. The shim stays loaded and can be armed again until you revert the run.`,
 		Example: `  kubectl gpu-fault cuda disarm cuda-7k3f9q`,
 		Args:    usage.ExactArgs(1, "one run", "kubectl gpu-fault cuda disarm cuda-7k3f9q"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -99,11 +100,14 @@ to be armed again, until the run is reverted.`,
 func (a *arming) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&a.dryRun, "dry-run", a.dryRun,
-		"none, client (say what would be done) or server (with all checks); change nothing")
+		"none, client (only print what would be done) or server (also run all checks)")
 	flags.Lookup("dry-run").NoOptDefVal = "client"
 	flags.BoolVarP(&a.yes, "yes", "y", false,
-		map[string]string{"arm": "Do not ask", "disarm": "Taken as well, for scripts: it does not ask anyway"}[a.verb])
-	flags.DurationVar(&a.timeout, "timeout", a.timeout, "How long to wait until the processes have noticed")
+		map[string]string{
+			"arm":    "Do not ask for confirmation",
+			"disarm": "No effect, accepted for scripts: disarm never asks",
+		}[a.verb])
+	flags.DurationVar(&a.timeout, "timeout", a.timeout, "Time to wait for the processes to notice")
 	_ = cmd.RegisterFlagCompletionFunc("dry-run",
 		cobra.FixedCompletions([]string{"none", "client", "server"}, cobra.ShellCompDirectiveNoFileComp))
 	a.format.AddFlags(cmd)
@@ -122,9 +126,9 @@ func (a *arming) validate() (err error) {
 	}
 	switch {
 	case a.timeout <= 0:
-		return fmt.Errorf("--timeout %s: give a time above 0, such as %s", a.timeout, noticeTimeout)
+		return fmt.Errorf("invalid value %s for --timeout: must be greater than 0, such as %s", a.timeout, noticeTimeout)
 	case a.dryRun != "none" && a.dryRun != "client" && a.dryRun != "server":
-		return fmt.Errorf("--dry-run=%s: choose none, client or server", a.dryRun)
+		return fmt.Errorf("invalid value %q for --dry-run: supported values: none, client, server", a.dryRun)
 	}
 	return a.format.Validate()
 }

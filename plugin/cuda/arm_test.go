@@ -43,7 +43,7 @@ func TestArmWithoutTheShim(t *testing.T) {
 	w := newWorld(t, nil, pod("web-1", "gpu-1"))
 	w.injected = ""
 	if _, errOut, err := w.switching(t, "arm", nil); err == nil ||
-		!strings.Contains(err.Error(), "somebody took the shim of run "+runID+" out of") {
+		!strings.Contains(err.Error(), "the shim of run "+runID+" was removed from") {
 		t.Errorf("%v\n%s", err, errOut)
 	}
 	if _, _, err := w.switching(t, "disarm", nil); err != nil {
@@ -150,17 +150,17 @@ func TestArmRefuses(t *testing.T) {
 		want string
 	}{
 		"no run":   {nil, func(a *arming) { a.id = "cuda-222222" }, "there is no run cuda-222222"},
-		"no ID":    {nil, func(a *arming) { a.id = "deployment/web" }, "is no run ID"},
-		"not cuda": {func(r *ledger.Run) { r.Fault, r.Steps = "xid", nil }, nil, "is no CUDA fault"},
+		"no ID":    {nil, func(a *arming) { a.id = "deployment/web" }, "invalid run ID"},
+		"not cuda": {func(r *ledger.Run) { r.Fault, r.Steps = "xid", nil }, nil, "is not a CUDA fault"},
 		"closed": {
-			func(r *ledger.Run) { r.Closed, r.Phase = time.Now(), ledger.Reverted }, nil, "is closed since",
+			func(r *ledger.Run) { r.Closed, r.Phase = time.Now(), ledger.Reverted }, nil, "was closed at",
 		},
 		"its time is up": {
 			func(r *ledger.Run) { r.Until = time.Now().Add(-time.Minute) }, nil, "kubectl gpu-fault revert " + runID,
 		},
 		"being made": {func(r *ledger.Run) {
 			r.Phase, r.Deadline = ledger.Applying, time.Now().Add(time.Minute)
-		}, nil, "still being made"},
+		}, nil, "still being injected"},
 		"never begun": {
 			func(r *ledger.Run) { r.Steps[0].State = ledger.StateSkipped }, nil, "has nothing in place",
 		},
@@ -209,7 +209,7 @@ func TestProcessesThatDoNotNotice(t *testing.T) {
 		return []cudafault.Process{process(1, cudafault.StatusArmed)}
 	}
 	_, errOut, err := w.switching(t, "disarm", nil)
-	if err != nil || !strings.Contains(errOut, "1 process did not call the driver since") {
+	if err != nil || !strings.Contains(errOut, "1 process made no driver call since then") {
 		t.Errorf("%v\n%s", err, errOut)
 	}
 
@@ -220,7 +220,7 @@ func TestProcessesThatDoNotNotice(t *testing.T) {
 	}
 	w.kubelet = func(string, []byte) []byte { return old }
 	if _, _, err := w.switching(t, "disarm", nil); err == nil ||
-		!strings.Contains(err.Error(), "is disarmed, but after 300ms the state file is not new in pods [web-1]") {
+		!strings.Contains(err.Error(), "is disarmed, but after 300ms the kubelet has not updated the state file in pods [web-1]") {
 		t.Errorf("%v", err)
 	}
 }

@@ -8,25 +8,25 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 )
 
-// before tells, on stderr, what is going to be done where, who will not see it, and how it ends.
+// before describes, on stderr, the planned change, where it applies, what does not see it, and how it ends.
 func (in *injecting) before(say func(string, ...any), d *decided, kubeContext string) {
 	say("%s in namespace %s, %s, in context %q", d.workload.Ref(), d.workload.Target().Namespace, d.containers(),
 		kubeContext)
 	say("Fault: %s.", in.fault.Summary())
-	say("How: a ConfigMap with the shim and %s go into the pod template. %s", cudashim.PreloadVar, in.replaced(d))
+	say("How: the pod template gets a volume with the shim from a ConfigMap, and %s. %s", cudashim.PreloadVar, in.replaced(d))
 	say("When: %s", in.begins(d))
 	if len(in.pinTo) > 0 {
 		say("The pods are kept on %s%s.", strings.Join(in.pinTo, ", "), map[string]string{
-			"hard": " and stay Pending where there is no room", "soft": " as far as there is room",
+			"hard": " and stay Pending if the nodes are full", "soft": " if there is room",
 		}[in.pin])
 	}
-	say("It stays %s%s. Undo: `kubectl gpu-fault revert RUN`, %s; `cuda disarm RUN` ends the fault without a restart.",
+	say("Duration: %s%s. Undo: `kubectl gpu-fault revert RUN`, %s; `cuda disarm RUN` stops the fault without a restart.",
 		in.ttl.String(), map[bool]string{
 			true:  "",
-			false: "; then all calls pass through, and the pod template has the idle shim until it is reverted",
+			false: "; then all calls pass through, and the pod template keeps the idle shim until the run is reverted",
 		}[in.ttl.TTL == 0],
 		reverting(d.replaced))
-	say("Not seen by: whatever reads kernel logs (NVSentinel, node-problem-detector, gpud), and DCGM: no line is written, no GPU is touched. For them add `kubectl gpu-fault xid %s`.",
+	say("Not seen by: tools that read kernel logs (NVSentinel, node-problem-detector, gpud), and DCGM: no kernel log line is written and no GPU is affected. For these tools, also run `kubectl gpu-fault xid %s`.",
 		in.alsoXID())
 	for _, note := range in.notes(d) {
 		say("Note: %s", note)
@@ -34,47 +34,47 @@ func (in *injecting) before(say func(string, ...any), d *decided, kubeContext st
 	say("")
 }
 
-// replaced returns how the pods come by the shim, where no note does.
+// replaced returns how the pods get the shim, unless a note describes it.
 func (in *injecting) replaced(d *decided) string {
 	if d.replaced != cudashim.Rolling {
-		return "What becomes of its pods is among the notes below."
+		return "The notes below describe what happens to its pods."
 	}
-	return "Its controller replaces the pods by a rolling update, as after `kubectl rollout restart`."
+	return "Its controller replaces the pods with a rolling update, as after `kubectl rollout restart`."
 }
 
-// reverting returns what becomes of pods when the shim is taken out of their template.
+// reverting returns what happens to pods when the shim is removed from their template.
 func reverting(how cudashim.Replacement) string {
 	switch how {
 	case cudashim.OnDelete:
-		return "after which pods keep the idle shim until somebody deletes them"
+		return "after which pods keep the idle shim until they are deleted"
 	case cudashim.Paused:
-		return "after which pods that have the shim keep it, idle, until somebody resumes the rollout"
+		return "after which pods that have the shim keep it, idle, until the rollout is resumed"
 	case cudashim.NextJob:
-		return "after which jobs that run keep the idle shim, and the next one is without it"
+		return "after which running jobs keep the idle shim, and the next job does not have it"
 	case cudashim.Recreate:
-		return "which deletes it and creates it again, so that its work begins anew once more"
+		return "which recreates it, so that its work starts over once more"
 	case cudashim.Unknown:
 		return "after which its controller decides when the pods are replaced; until then they keep the idle shim"
 	default:
-		return "which replaces the pods once more"
+		return "which replaces the pods again"
 	}
 }
 
-// begins returns when the fault is there.
+// begins returns when the fault starts.
 func (in *injecting) begins(d *decided) string {
 	switch {
 	case in.disarmed:
-		return "the shim passes all calls through until `kubectl gpu-fault cuda arm RUN`."
+		return "the shim passes all calls through until you run `kubectl gpu-fault cuda arm RUN`."
 	case in.onlyNew:
-		return "from the first call of the new pods on: only processes that start see this fault."
+		return "from the first call of the new pods: only newly started processes see this fault."
 	case in.atStart, d.replaced == cudashim.OnDelete, d.replaced == cudashim.NextJob, d.replaced == cudashim.Paused:
-		return "from the first call of the new pods on."
+		return "from the first call of the new pods."
 	default:
-		return "once the new pods are ready and have called the driver, or made no call for 10 seconds."
+		return "once the new pods are ready and have called the driver, or have made no call for 10 seconds."
 	}
 }
 
-// alsoXID returns how the command for kernel logs goes on.
+// alsoXID returns the arguments of the command that writes the kernel log lines.
 func (in *injecting) alsoXID() string {
 	node := "NODE"
 	if len(in.onlyOn) > 0 {
@@ -91,31 +91,31 @@ func (in *injecting) notes(d *decided) []string {
 	notes := slices.Clone(d.notes)
 	if in.ttl.TTL > 0 && in.ttl.TTL < in.timeout {
 		notes = append(notes,
-			fmt.Sprintf("the rollout may take %s (--timeout), and the time of the fault is up after %s (--ttl), counted from now: "+
-				"where the rollout takes longer nothing is armed", in.timeout, in.ttl.TTL))
+			fmt.Sprintf("the rollout may take %s (--timeout), but the fault expires %s from now (--ttl): "+
+				"if the rollout takes longer, nothing is armed", in.timeout, in.ttl.TTL))
 	}
 	if !d.onGPUs() {
 		notes = append(notes,
-			"none of these containers requests GPUs: the fault is seen only where a process calls the CUDA driver")
+			"none of these containers requests GPUs: only processes that call the CUDA driver see the fault")
 	}
 	if d.onGPUs() && needsRoom(d.workload) {
-		notes = append(notes, "its rolling update starts a new pod before it ends an old one, and so needs a free GPU")
+		notes = append(notes, "its rolling update starts a new pod before it stops an old one, and so needs a free GPU")
 	}
 	if len(d.without) > 0 {
 		notes = append(notes, fmt.Sprintf(
-			"there is no shim for nodes of architecture %s: pods there go on without the fault",
+			"no shim exists for nodes of architecture %s: pods there run without the fault",
 			strings.Join(d.without, ", "),
 		))
 	}
 	for _, budget := range d.budgets {
 		notes = append(notes, fmt.Sprintf(
-			"PodDisruptionBudget %s covers these pods: those that fail count as unhealthy, and nodes with others of them may not be drained meanwhile",
+			"PodDisruptionBudget %s covers these pods: failing pods count as unhealthy, which may block drains of nodes that run the other pods",
 			budget,
 		))
 	}
 	if len(d.unread) > 0 {
 		notes = append(notes, fmt.Sprintf(
-			"an %s that an image sets by itself would be replaced while the shim is in; it could not be read of %s",
+			"could not read whether these images set %s, which the shim would replace: %s",
 			cudashim.PreloadVar, strings.Join(d.unread, ", "),
 		))
 	}

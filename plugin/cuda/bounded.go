@@ -5,17 +5,17 @@ import (
 	"errors"
 )
 
-// How much is read of what a container prints, in bytes: a report of the shim has 17,288.
+// Limits on the output read from a container, in bytes: a report of the shim has 17,288.
 const (
 	mostOutput = 32 << 10
 	mostErrors = 4 << 10
 )
 
-var errTooMuch = errors.New("what it printed is too much for a report of the shim")
+var errTooMuch = errors.New("the output is too long for a report of the shim")
 
-// bounded keeps what is written to it, up to a limit. Beyond that it fails, and calls full.
+// bounded is a buffer with a size limit. A write beyond the limit fails and calls full.
 type bounded struct {
-	text bytes.Buffer // not embedded: io.Copy would use its ReadFrom, and pass by the limit
+	text bytes.Buffer // not embedded: io.Copy would use its ReadFrom and bypass the limit
 	most int
 	over bool
 	full func()

@@ -193,20 +193,20 @@ func TestArmAgainstARevert(t *testing.T) {
 		what func(*testing.T, *world) error
 		want string
 	}{
-		"closed while it was asked": {isRecord("get"), 2, closes, "is closed since"},
+		"closed while it was asked": {isRecord("get"), 2, closes, "was closed at"},
 		"taken over while it was asked": {
 			isRecord("get"), 2, change(func(r *ledger.Run) { r.Phase = ledger.Interrupted }),
-			"is being reverted by somebody",
+			"was interrupted or is being reverted",
 		},
 		"time up while it was asked": {
-			isRecord("get"), 2, change(func(r *ledger.Run) { r.Until = time.Now() }), "was up at",
+			isRecord("get"), 2, change(func(r *ledger.Run) { r.Until = time.Now() }), "expired at",
 		},
 		"undone before the record": {
-			isList, 1, change(func(r *ledger.Run) { r.Steps[0].Undone = time.Now() }), "was undone by somebody",
+			isList, 1, change(func(r *ledger.Run) { r.Steps[0].Undone = time.Now() }), "was undone: inject",
 		},
-		"closed before the record": {isList, 1, closes, "was reverted by somebody meanwhile: nothing was armed"},
+		"closed before the record": {isList, 1, closes, "was reverted in the meantime: nothing was armed"},
 		"closed with the record written": {
-			isRecord("update"), 1, closes, "was reverted by somebody meanwhile: nothing was armed",
+			isRecord("update"), 1, closes, "was reverted in the meantime: nothing was armed",
 		},
 		"its ConfigMap deleted": {isList, 1, deletes, "or its ConfigMap was deleted: nothing was armed"},
 	} {

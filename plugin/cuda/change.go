@@ -10,15 +10,15 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 )
 
-// Load is the shim in one workload, for plans of other verbs: scenarios and experiments.
+// Load describes the shim in one workload, for the plans of other commands: scenarios and experiments.
 type Load struct {
 	Namespace, Name string // the name as TYPE/NAME
 	Fault           cudafault.Fault
-	Recreate        bool          // consent to delete and create again what cannot be changed
+	Recreate        bool          // allows recreating a workload that cannot be changed
 	Timeout         time.Duration // of the rollout; zero means the default
 }
 
-// Change returns the change of `cuda inject TYPE/NAME`, and what it needs to be allowed.
+// Change returns the change that `cuda inject TYPE/NAME` makes, and the permissions that it needs.
 func (l Load) Change(
 	ctx context.Context, connection *kube.Connection, cluster *kube.Cluster,
 ) (fault.Change, []fault.Permission, error) {

@@ -1,4 +1,4 @@
-// Package cuda is `kubectl gpu-fault cuda`: faults of the GPU as programs see them, at the driver API, in the pods of
+// Package cuda implements `kubectl gpu-fault cuda`: GPU faults as programs see them, at the driver API, in the pods of
 // one workload.
 package cuda
 
@@ -20,26 +20,26 @@ import (
 func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cuda (inject | arm | disarm | status | profiles)",
-		Short: "Make CUDA calls of a workload fail, wait or lie, as with a broken GPU",
-		Long: `Make the CUDA driver answer the programs of one workload as it does when a GPU is broken: errors, hangs, latency, too little memory,
+		Short: "Make CUDA calls of a workload fail, hang or return wrong data, as with a broken GPU",
+		Long: `Make the CUDA driver behave, for the programs of one workload, as it does when a GPU is broken: errors, hangs, latency, too little memory,
 missing devices, flipped bits.
 
-A small library is loaded into the workload's processes. It stands between them and the driver, whichever way they come to it: PyTorch, NCCL,
-cuBLAS and what links the CUDA runtime statically pass it too. It needs no image, no privilege and no GPU, and changes nothing on nodes. While it is
-disarmed, or its time is up, calls pass through it.`,
-		Example: `  # What programs see when a GPU falls off the bus
+A small library (the shim) is loaded into the workload's processes. It intercepts all their calls to the driver, including those of PyTorch, NCCL,
+cuBLAS and programs that link the CUDA runtime statically. It needs no image, no privileges and no GPU, and changes nothing on nodes. While the
+shim is disarmed or its TTL has expired, calls pass through it.`,
+		Example: `  # Simulate a GPU that falls off the bus
   kubectl gpu-fault cuda inject deployment/vllm --xid 79
 
-  # Which processes have it loaded, and what happened to them
+  # Show which processes have the shim loaded, and what happened to them
   kubectl gpu-fault cuda status deployment/vllm
 
-  # Healthy again, without a restart; and broken again
+  # Stop the fault without a restart, and start it again
   kubectl gpu-fault cuda disarm cuda-7k3f9q
   kubectl gpu-fault cuda arm cuda-7k3f9q
 
-  # Take it out of the workload
+  # Remove the shim from the workload
   kubectl gpu-fault revert cuda-7k3f9q`,
-		// A typo in the subcommand is to be told of, not the flags after it.
+		// Report a mistyped subcommand, not the flags after it.
 		FParseErrWhitelist: cobra.FParseErrWhitelist{UnknownFlags: true},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -58,7 +58,7 @@ disarmed, or its time is up, calls pass through it.`,
 	return cmd
 }
 
-// workloads connects to where workloads are found and changed.
+// workloads returns a client that finds and changes workloads.
 func workloads(connection *kube.Connection, cluster *kube.Cluster) (*cudashim.Cluster, error) {
 	objects, err := dynamic.NewForConfig(cluster.Config)
 	if err != nil {
@@ -71,16 +71,16 @@ func workloads(connection *kube.Connection, cluster *kube.Cluster) (*cudashim.Cl
 	return &cudashim.Cluster{Client: cluster.Client, Dynamic: objects, Mapper: mapper}, nil
 }
 
-// checkReference refuses what is not TYPE/NAME.
+// checkReference returns an error if text is not of the form TYPE/NAME.
 func checkReference(text string) error {
 	kind, name, found := strings.Cut(text, "/")
 	switch {
 	case strings.TrimSpace(text) == "":
 		return errors.New("the workload is empty: is a variable unset?")
 	case !found:
-		return fmt.Errorf("%q is no workload: write TYPE/NAME, such as deployment/%s", text, text)
+		return fmt.Errorf("invalid workload %q: must be TYPE/NAME, such as deployment/%s", text, text)
 	case kind == "" || name == "" || strings.Contains(name, "/"):
-		return fmt.Errorf("%q is no workload: write TYPE/NAME, such as deployment/web; the namespace is given with -n",
+		return fmt.Errorf("invalid workload %q: must be TYPE/NAME, such as deployment/web; specify the namespace with -n",
 			text)
 	}
 	return nil

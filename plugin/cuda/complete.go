@@ -15,12 +15,12 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 )
 
-// patience of somebody who pressed the tab key. Errors complete to nothing.
+// completionTimeout limits how long the shell waits. On an error, there are no completions.
 const completionTimeout = 3 * time.Second
 
 const noFiles = cobra.ShellCompDirectiveNoFileComp
 
-// kinds returns those that complete; any other with pod templates can be typed.
+// kinds returns the workload types that completion offers; any other type with pod templates works too.
 func kinds() []string {
 	return []string{
 		"deployment", "statefulset", "daemonset", "job", "cronjob", "jobset", "leaderworkerset", "pytorchjob", "mpijob",
@@ -28,7 +28,7 @@ func kinds() []string {
 	}
 }
 
-// completeWorkload completes TYPE/, and then the names of that type in the namespace.
+// completeWorkload completes TYPE/ and then the names of the objects of that type in the namespace.
 func completeWorkload(connection *kube.Connection) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) > 0 {
@@ -59,7 +59,7 @@ func completeWorkload(connection *kube.Connection) cobra.CompletionFunc {
 	}
 }
 
-// names returns those of a kind's objects.
+// names returns the names of a kind's objects.
 func names(ctx context.Context, cluster *cudashim.Cluster, namespace, kind string) []string {
 	resource, err := cluster.Mapper.ResourceFor(schema.ParseGroupResource(kind).WithVersion(""))
 	if err != nil {
@@ -76,7 +76,7 @@ func names(ctx context.Context, cluster *cudashim.Cluster, namespace, kind strin
 	return all
 }
 
-// completeRuns completes the IDs of CUDA faults that are not closed.
+// completeRuns completes the IDs of CUDA runs that are not closed.
 func completeRuns(connection *kube.Connection) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		cluster, found, ctx, cancel := connect(cmd, connection)
@@ -109,7 +109,7 @@ func completeRunsAndWorkloads(connection *kube.Connection) cobra.CompletionFunc 
 	}
 }
 
-// completeContainer completes the containers of the workload that was typed before.
+// completeContainer completes the containers of the workload given as the argument.
 func completeContainer(connection *kube.Connection) cobra.CompletionFunc {
 	return completeFrom(connection, func(t cudashim.Template) (words []string) {
 		for _, c := range t.Containers {
@@ -119,7 +119,7 @@ func completeContainer(connection *kube.Connection) cobra.CompletionFunc {
 	})
 }
 
-// completeService completes the names of its pod templates.
+// completeService completes the names of the workload's pod templates.
 func completeService(connection *kube.Connection) cobra.CompletionFunc {
 	return completeFrom(connection, func(t cudashim.Template) []string {
 		if t.Name == "" {
@@ -164,7 +164,7 @@ func connect(
 		return nil, nil, nil, nil
 	}
 	parent := cmd.Context()
-	if parent == nil { // cobra completes without ExecuteContext's in some paths
+	if parent == nil { // cobra sometimes completes without the context of ExecuteContext
 		parent = context.Background()
 	}
 	ctx, cancel := context.WithTimeout(parent, completionTimeout)

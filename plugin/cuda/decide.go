@@ -23,22 +23,22 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 )
 
-// decided is what the cluster says about what the user asked for.
+// decided is what an injection applies to, as found in the cluster.
 type decided struct {
 	workload  *cudashim.Workload
 	chosen    []cudashim.Chosen
 	libraries map[string][]byte // by architecture
-	without   []string          // architectures of its nodes for which there is no library
-	budgets   []string          // names of PodDisruptionBudgets, with what they want
-	// preload is what images set as LD_PRELOAD, and unread why others could not be looked at.
+	without   []string          // architectures of its nodes that have no library
+	budgets   []string          // names of PodDisruptionBudgets, and how many pods they require
+	// preload is LD_PRELOAD by image; unread lists the images that could not be read, and why.
 	preload  map[string]string
 	unread   []string
-	notes    []string // of what the user should know before
+	notes    []string // what the user should know before confirming
 	replaced cudashim.Replacement
-	changes  []string // of the object, in words; only when the API server was asked
+	changes  []string // described in words; set only by a server dry run or a preflight
 }
 
-// decide finds the workload, its containers and the libraries for its nodes, and refuses what cannot work.
+// decide finds the workload, its containers and the libraries for its nodes, and rejects what cannot work.
 func (in *injecting) decide(
 	ctx context.Context, cluster *cudashim.Cluster, namespace, ledgerNamespace string,
 ) (*decided, error) {
@@ -53,7 +53,7 @@ func (in *injecting) decide(
 	if d.chosen, err = found.Select(in.selection); err != nil {
 		return nil, err
 	}
-	// From the API server's cache
+	// Read from the API server's cache.
 	nodes, err := cluster.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
@@ -78,8 +78,8 @@ func (in *injecting) decide(
 	return d, nil
 }
 
-// libraries returns the shims for nodes of these architectures, and without those for which there is none: ld.so warns
-// there, and goes on.
+// libraries returns the shims for these architectures, and the architectures that have none: there, ld.so prints a
+// warning and continues.
 func libraries(archs []string, layer cudafault.Layer) (found map[string][]byte, without []string, err error) {
 	found = map[string][]byte{}
 	var errs []error
@@ -97,7 +97,7 @@ func libraries(archs []string, layer cudafault.Layer) (found map[string][]byte, 
 	return found, without, nil
 }
 
-// checkNodes refuses names that no node has.
+// checkNodes returns an error if a node does not exist.
 func checkNodes(flag string, names []string, nodes []corev1.Node) error {
 	for _, name := range names {
 		if !slices.ContainsFunc(nodes, func(n corev1.Node) bool { return n.Name == name }) {
@@ -107,11 +107,11 @@ func checkNodes(flag string, names []string, nodes []corev1.Node) error {
 	return nil
 }
 
-// memoryLabel is the memory of a node's GPUs in MiB, by NVIDIA's GPU feature discovery.
+// memoryLabel is the label with the memory of a node's GPUs in MiB, set by NVIDIA's GPU feature discovery.
 const memoryLabel = "nvidia.com/gpu.memory"
 
-// checkMemory refuses a limit that no GPU of the cluster would notice. Where no node tells its GPUs' memory nothing is
-// refused.
+// checkMemory returns an error if the limit exceeds the memory of every GPU in the cluster. If no node has the label,
+// any limit is allowed.
 func checkMemory(limit uint64, nodes []corev1.Node) error {
 	var largest uint64
 	for _, n := range nodes {
@@ -120,18 +120,17 @@ func checkMemory(limit uint64, nodes []corev1.Node) error {
 		}
 	}
 	if limit > largest && largest > 0 {
-		return fmt.Errorf("--mem-limit %s: the largest GPU of the cluster has %s (label %s), so that no process would notice",
+		return fmt.Errorf("--mem-limit %s has no effect: the largest GPU in the cluster has %s (label %s)",
 			cudafault.FormatSize(limit), cudafault.FormatSize(largest), memoryLabel)
 	}
 	return nil
 }
 
-// budgets returns the PodDisruptionBudgets over a workload's pods. They are told where they can be read: nothing
-// depends on them.
+// budgets returns the PodDisruptionBudgets that cover a workload's pods. They are informational, so errors are ignored.
 func budgets(ctx context.Context, cluster *cudashim.Cluster, w *cudashim.Workload) []string {
 	set, _, err := unstructured.NestedStringMap(w.Object.Object, "spec", "template", "metadata", "labels")
 	if err != nil || len(set) == 0 {
-		return nil // other kinds' pods get labels by their controllers
+		return nil // for other kinds, the controller sets the pods' labels
 	}
 	list, err := cluster.Client.PolicyV1().PodDisruptionBudgets(w.Object.GetNamespace()).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -149,14 +148,14 @@ func budgets(ctx context.Context, cluster *cudashim.Cluster, w *cudashim.Workloa
 	return names
 }
 
-// needs returns the permissions of the run beyond what every fault needs.
+// needs returns the permissions that the run needs in addition to those of every fault.
 func (d *decided) needs(ofWorkload []fault.Permission) []fault.Permission {
 	namespace := d.workload.Target().Namespace
 	return fault.Permissions(ofWorkload, askPermissions(namespace))
 }
 
-// containers names what gets the shim: "container main", or with several templates "containers decode/main,
-// prefill/main".
+// containers returns the containers that get the shim: "container main", or with several templates "containers
+// decode/main, prefill/main".
 func (d *decided) containers() string {
 	var names []string
 	for _, c := range d.chosen {
@@ -181,8 +180,8 @@ func (d *decided) onGPUs() bool {
 	})
 }
 
-// needsRoom reports whether a rolling update of a Deployment starts a new pod before it ends an old one, as that of one
-// replica does by default: with GPUs it goes on only where one is free.
+// needsRoom reports whether a rolling update of the Deployment starts a new pod before it stops an old one, as it does
+// by default for a single replica. With GPUs, such an update needs a free GPU.
 func needsRoom(w *cudashim.Workload) bool {
 	if kind := w.Object.GroupVersionKind(); kind.Group != "apps" || kind.Kind != "Deployment" {
 		return false
@@ -203,7 +202,7 @@ func needsRoom(w *cudashim.Workload) bool {
 	return err == nil && unavailable == 0 && replicas > 0
 }
 
-// images returns those of the chosen containers, each once.
+// images returns the distinct images of the chosen containers.
 func images(chosen []cudashim.Chosen) []string {
 	set := map[string]bool{}
 	for _, c := range chosen {

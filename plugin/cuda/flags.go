@@ -14,21 +14,21 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
 )
 
-// faultHelp explains the flags of faultFlags by groups; --help lists them by name only.
-const faultHelp = `What fails: --xid takes the errors that programs see of an XID, in processes that run and in those that start afterwards
-("cuda profiles" lists them); --error names an error itself. --phase-new and --nvml change what new processes and NVML get, --sticky whether
-the context is lost. --hang, --latency, --mem-limit, --hide-devices, --corrupt-d2h, --driver-mismatch and --fabric-not-ready are effects
-without an error, or beside one.
+// faultHelp describes the flags of faultFlags by group, because --help sorts them by name.
+const faultHelp = `What fails: --xid selects the errors that an XID causes in running processes and in processes that start afterwards ("cuda profiles"
+lists them); --error selects a single error. --phase-new and --nvml change what new processes and NVML get, and --sticky whether the context is
+lost. --hang, --latency, --mem-limit, --hide-devices, --corrupt-d2h, --driver-mismatch and --fabric-not-ready work alone or in addition to an
+error.
 
-When: each call that counts trips, unless --after-calls, --after, --window, --every, --probability or --max leave some out; where several
-are given, all must agree. Which calls count follows from the error (launches, copies, allocations, ...), or from --function. The same --seed
-trips the same calls.
+When: each matching call trips, unless --after-calls, --after, --window, --every, --probability or --max exclude it; if you specify several,
+a call must satisfy all of them. The error determines which calls match (launches, copies, allocations, ...), unless you specify --function.
+The same --seed trips the same calls.
 
-Where: in all processes, unless --process, --rank or --device narrow it.`
+Where: in all processes, unless you specify --process, --rank or --device.`
 
 // faultFlags are the flags that describe a fault.
 type faultFlags struct {
-	what                 cudafault.Fault // what flags write as it is
+	what                 cudafault.Fault // set directly by flags
 	error                string
 	phaseNew, nvml       string
 	sticky               bool
@@ -44,56 +44,56 @@ func newFaultFlags() *faultFlags {
 	return &faultFlags{rank: cudafault.AllRanks, layer: string(cudafault.LayerDriver)}
 }
 
-// addFlags adds the flags, and the text that explains them to the command's own.
+// addFlags adds the flags, and appends faultHelp to the command's description.
 func (f *faultFlags) addFlags(cmd *cobra.Command) {
 	cmd.Long = strings.TrimSpace(cmd.Long + "\n\n" + faultHelp)
 	own := pflag.NewFlagSet("", pflag.ContinueOnError)
 	// What fails.
-	own.IntVar(&f.what.XID, "xid", 0, "Fail as programs see it when the driver reports this XID")
+	own.IntVar(&f.what.XID, "xid", 0, "XID whose effects on programs are simulated")
 	own.StringVar(&f.error, "error", "",
-		"CUDA error that calls return, by name or number: launch-failed, CUDA_ERROR_ECC_UNCORRECTABLE, 719")
+		"CUDA error that calls return, a name or number: launch-failed, CUDA_ERROR_ECC_UNCORRECTABLE, 719")
 	own.StringVar(&f.phaseNew, "phase-new", "",
-		"CUDA error of processes that start after the fault has hit one, in place of the profile's; none for none")
+		"CUDA error in processes that start after the fault has hit one, instead of the profile's; none for no error")
 	own.StringVar(&f.nvml, "nvml", "",
-		"NVML error after the fault has hit a process (gpu-is-lost, 15), in place of the profile's; none for none")
+		"NVML error after the fault has hit a process (gpu-is-lost, 15), instead of the profile's; none for no error")
 	own.BoolVar(&f.sticky, "sticky", false,
-		"After the first error all calls of the process fail, until it ends (default: as hardware does with the error)")
+		"Fail all calls of a process after its first error, until it exits (default: as hardware does for the error)")
 	own.BoolVar(&f.what.DriverMismatch, "driver-mismatch", false,
-		"New processes find a driver of another version: CUDA error 803, NVML 18")
+		"Simulate a driver version mismatch in new processes: CUDA error 803, NVML 18")
 	own.BoolVar(&f.what.FabricNotReady, "fabric-not-ready", false,
-		"New processes find the fabric manager down: CUDA error 802")
+		"Simulate a stopped fabric manager in new processes: CUDA error 802")
 	own.BoolVar(&f.what.Hang, "hang", false,
-		"Calls that wait for the GPU, and copies, do not return until the fault ends; they sleep")
+		"Make copies and calls that wait for the GPU sleep until the fault ends")
 	own.DurationVar(&f.what.Latency, "latency", 0,
-		"Make calls slower by this: copies, launches and calls that wait, or those that --xid, --error or --function mean")
-	own.DurationVar(&f.what.Jitter, "jitter", 0, "Add up to this to --latency, evenly spread")
+		"Delay per call, of copies, launches and waiting calls, or of the calls that --xid, --error or --function select")
+	own.DurationVar(&f.what.Jitter, "jitter", 0, "Maximum random delay added to --latency, uniformly distributed")
 	own.StringVar(&f.memLimit, "mem-limit", "",
-		"Memory that each device seems to have, such as 8Gi; allocations beyond it fail with out of memory")
-	own.StringVar(&f.hideDevices, "hide-devices", "", "Devices that processes do not see, such as 0,2-3, or all")
+		"Apparent memory of each device, such as 8Gi; allocations beyond it fail with out of memory")
+	own.StringVar(&f.hideDevices, "hide-devices", "", "Devices hidden from processes, such as 0,2-3, or all")
 	own.Float64Var(&f.what.CorruptD2H, "corrupt-d2h", 0,
-		"Share of copies from the device in which a bit is flipped, above 0 to 1; each is told on stderr")
+		"Fraction of device-to-host copies in which a bit is flipped, above 0 to 1; each is logged to stderr")
 	// When.
 	own.StringVar(&f.what.Function, "function", "",
-		"Only calls of these driver functions count: a name or a glob, such as 'cuMemAlloc*'; with --error they fail themselves")
-	own.Uint64Var(&f.what.AfterCalls, "after-calls", 0, "Let this many calls of each process pass first")
+		"Driver functions whose calls match, a name or a glob such as 'cuMemAlloc*'; with --error, these calls fail")
+	own.Uint64Var(&f.what.AfterCalls, "after-calls", 0, "Number of calls of each process that pass first")
 	own.DurationVar(&f.what.After, "after", 0,
-		"Let calls pass for this long since arming, or since the first call of a process that starts later")
-	own.Uint64Var(&f.what.Every, "every", 0, "Of the calls, trip each of this number: 10 is every tenth")
-	own.Float64Var(&f.what.Probability, "probability", 0, "Trip a call with this probability, above 0 to 1")
-	own.Uint64Var(&f.what.Seed, "seed", 0, "Chooses what is left to chance; the same seed trips the same calls")
+		"Time during which calls pass, from arming or from the first call of a process that starts later")
+	own.Uint64Var(&f.what.Every, "every", 0, "Trip only every Nth call, such as 10 for every tenth")
+	own.Float64Var(&f.what.Probability, "probability", 0, "Probability that a call trips, above 0 to 1")
+	own.Uint64Var(&f.what.Seed, "seed", 0, "Random seed; the same seed trips the same calls")
 	own.StringVar(&f.window, "window", "",
-		"Trip only between these times since arming, such as 10s-2m, or 10s- for no end")
-	own.Uint64Var(&f.what.Max, "max", 0, "Trip at most this often in each process")
+		"Time range since arming in which calls trip, such as 10s-2m, or 10s- for no end")
+	own.Uint64Var(&f.what.Max, "max", 0, "Maximum number of trips in each process")
 	// Where.
-	own.StringVar(&f.devices, "device", "", "Only on these devices, as CUDA counts them in the process, such as 0,2-3")
+	own.StringVar(&f.devices, "device", "", "Devices that have the fault, numbered as CUDA does in the process, such as 0,2-3")
 	own.IntVar(&f.rank, "rank", f.rank,
-		"Only in this rank: RANK, OMPI_COMM_WORLD_RANK, JOB_COMPLETION_INDEX or LOCAL_RANK, the first that the process has")
-	own.Lookup("rank").DefValue = "0" // which pflag does not show; -1 stands for "not given"
+		"Rank that has the fault, from the first that is set: RANK, OMPI_COMM_WORLD_RANK, JOB_COMPLETION_INDEX, LOCAL_RANK")
+	own.Lookup("rank").DefValue = "0" // hidden by pflag; -1 means "not set"
 	own.StringVar(&f.what.Process, "process", "",
-		"Only in processes of this name, a glob: of the program, the process or the script, such as 'train*.py'")
+		"Processes that have the fault, a glob for the name of the program, process or script, such as 'train*.py'")
 	own.StringVar(&f.layer, "layer", f.layer,
-		"driver hits every CUDA program; runtime only calls of a dynamic CUDA runtime, for comparison")
-	own.BoolVar(&f.what.Quiet, "quiet", false, "Do not tell the first trip of a process on its stderr")
+		"driver (every CUDA program) or runtime (only calls of a dynamically linked CUDA runtime, for comparison)")
+	own.BoolVar(&f.what.Quiet, "quiet", false, "Do not log the first trip of a process to its stderr")
 	f.own = own
 	cmd.Flags().AddFlagSet(own)
 	f.complete(cmd)
@@ -134,22 +134,22 @@ func (f *faultFlags) complete(cmd *cobra.Command) {
 		})
 }
 
-// none stands for no error where a flag overrides a profile.
+// none is the flag value that overrides a profile's error with no error.
 const none = "none"
 
-// typed returns a name as it is easily typed: launch-failed.
+// typed returns the short form of a name, such as launch-failed.
 func typed(name, prefix string) string {
 	return strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(name, prefix), "_", "-"))
 }
 
-// given reports whether any flag of the fault was typed.
+// given reports whether any flag of the fault was specified.
 func (f *faultFlags) given(*cobra.Command) bool {
 	given := false
 	f.own.VisitAll(func(flag *pflag.Flag) { given = given || flag.Changed })
 	return given
 }
 
-// fault returns what the flags say, and valid. It fails where they ask for nothing.
+// fault returns the fault that the flags describe. It fails if the fault is invalid or empty.
 func (f *faultFlags) fault(cmd *cobra.Command) (cudafault.Fault, error) {
 	if err := f.checkZero(cmd.Flags()); err != nil {
 		return cudafault.Fault{}, err
@@ -193,38 +193,38 @@ func (f *faultFlags) fault(cmd *cobra.Command) (cudafault.Fault, error) {
 		fault.HideDevices = cudafault.AllDevices()
 		if f.hideDevices != "all" {
 			if fault.HideDevices, err = parseDevices(f.hideDevices); err != nil {
-				return cudafault.Fault{}, fmt.Errorf("--hide-devices %q: %w; or give all", f.hideDevices, err)
+				return cudafault.Fault{}, fmt.Errorf("--hide-devices %q: %w; or specify all", f.hideDevices, err)
 			}
 		}
 	}
 	return fault, fault.Validate()
 }
 
-// checkZero refuses values that would read as "not given".
+// checkZero rejects values that mean "not set" in a fault.
 func (f *faultFlags) checkZero(flags *pflag.FlagSet) error {
 	for _, flag := range []struct {
 		name string
 		zero bool
 		why  string
 	}{
-		{"xid", f.what.XID <= 0, "give the number of an XID, such as 79"},
-		{"every", f.what.Every == 0, "give 1 for each call, 10 for every tenth"},
-		{"max", f.what.Max == 0, "give 1 or more, or leave it out for no limit"},
-		{"probability", f.what.Probability == 0, "give more than 0, and 1 (always) at most"},
-		{"corrupt-d2h", f.what.CorruptD2H == 0, "it is a rate, from above 0 to 1 (each copy)"},
-		{"latency", f.what.Latency == 0, "give a time above 0, such as 5ms"},
-		{"function", f.what.Function == "", "give the name of a driver function, or a glob such as 'cuMemAlloc*'"},
-		{"process", f.what.Process == "", "give a name or a glob, such as 'python*'"},
-		{"rank", f.rank < 0, "ranks count from 0"},
+		{"xid", f.what.XID <= 0, "must be the number of an XID, such as 79"},
+		{"every", f.what.Every == 0, "must be 1 (each call) or more, such as 10 for every tenth"},
+		{"max", f.what.Max == 0, "must be 1 or more; omit the flag for no limit"},
+		{"probability", f.what.Probability == 0, "must be above 0 and at most 1 (always)"},
+		{"corrupt-d2h", f.what.CorruptD2H == 0, "must be above 0 and at most 1 (each copy)"},
+		{"latency", f.what.Latency == 0, "must be greater than 0, such as 5ms"},
+		{"function", f.what.Function == "", "must be the name of a driver function, or a glob such as 'cuMemAlloc*'"},
+		{"process", f.what.Process == "", "must be a name or a glob, such as 'python*'"},
+		{"rank", f.rank < 0, "must be 0 or more"},
 	} {
 		if flags.Changed(flag.name) && flag.zero {
-			return fmt.Errorf("--%s %s: %s", flag.name, flags.Lookup(flag.name).Value, flag.why)
+			return fmt.Errorf("invalid value %q for --%s: %s", flags.Lookup(flag.name).Value, flag.name, flag.why)
 		}
 	}
 	return nil
 }
 
-// override reads an error that stands in place of a profile's: nil if the flag was not given, 0 for none.
+// override parses an error that replaces a profile's: nil if the flag is not set, 0 for no error.
 func override(cmd *cobra.Command, flag, text string, parse func(string) (int, error)) (*int, error) {
 	if !cmd.Flags().Changed(flag) {
 		return nil, nil
@@ -239,28 +239,28 @@ func override(cmd *cobra.Command, flag, text string, parse func(string) (int, er
 	return &code, nil
 }
 
-// parseWindow reads FROM-TO, or FROM- for no end.
+// parseWindow parses FROM-TO, or FROM- for no end.
 func parseWindow(text string) (from, to time.Duration, err error) {
 	first, last, found := strings.Cut(text, "-")
 	if !found || first == "" {
-		return 0, 0, errors.New("give two times since arming, such as 10s-2m, or 10s- for no end")
+		return 0, 0, errors.New("must be two times since arming, such as 10s-2m, or 10s- for no end")
 	}
 	if from, err = time.ParseDuration(first); err != nil {
-		return 0, 0, fmt.Errorf("%q is no time; give one with its unit, such as 30s or 2m", first)
+		return 0, 0, fmt.Errorf("invalid time %q: must have a unit, such as 30s or 2m", first)
 	}
 	if last == "" {
 		if from == 0 {
-			return 0, 0, errors.New("that is all the time: leave it out")
+			return 0, 0, errors.New("the window has no limits; omit the flag")
 		}
 		return from, 0, nil
 	}
 	if to, err = time.ParseDuration(last); err != nil || to == 0 {
-		return 0, 0, fmt.Errorf("%q is no time above 0; give one with its unit, such as 30s or 2m", last)
+		return 0, 0, fmt.Errorf("invalid time %q: must be greater than 0 and have a unit, such as 30s or 2m", last)
 	}
 	return from, to, nil
 }
 
-// parseDevices reads ordinals and ranges of them: 0,2-3.
+// parseDevices parses device ordinals and ranges, such as 0,2-3.
 func parseDevices(text string) ([]int, error) {
 	var list []int
 	for part := range strings.SplitSeq(text, ",") {
@@ -272,16 +272,16 @@ func parseDevices(text string) ([]int, error) {
 		to, err2 := strconv.ParseUint(last, 10, 16)
 		switch {
 		case err != nil || err2 != nil:
-			return nil, errors.New("give devices as CUDA counts them in the process, from 0: 0 or 0,2-3")
+			return nil, errors.New("must be device numbers as CUDA counts them in the process, such as 0 or 0,2-3")
 		case to < from:
-			return nil, fmt.Errorf("the range %s goes backwards", part)
+			return nil, fmt.Errorf("invalid range %s: the end is before the start", part)
 		case to >= uint64(len(cudafault.AllDevices())):
-			return nil, fmt.Errorf("CUDA counts devices from 0, and %d is the last that can be named",
+			return nil, fmt.Errorf("device numbers must be 0 to %d",
 				len(cudafault.AllDevices())-1)
 		}
 		for d := int(from); d <= int(to); d++ {
 			if slices.Contains(list, d) {
-				return nil, fmt.Errorf("device %d is there twice", d)
+				return nil, fmt.Errorf("duplicate device %d", d)
 			}
 			list = append(list, d)
 		}

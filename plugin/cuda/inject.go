@@ -27,7 +27,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
 
-// injecting is a command line of `cuda inject`.
+// injecting holds the arguments and flags of `cuda inject`.
 type injecting struct {
 	name      string // TYPE/NAME
 	fault     cudafault.Fault
@@ -37,7 +37,7 @@ type injecting struct {
 	pin       string
 	disarmed  bool
 	atStart   bool
-	onlyNew   bool // whether only processes that start see the fault
+	onlyNew   bool // whether only newly started processes see the fault
 	recreate  bool
 	audit     bool
 	dryRun    string
@@ -47,13 +47,13 @@ type injecting struct {
 	format    printer.Format
 }
 
-// rolloutTimeout is the default for how long the rollout may take.
+// rolloutTimeout is the default timeout of the rollout.
 const rolloutTimeout = 5 * time.Minute
 
-// afterRollout is for what follows the rollout: proofs, and the record.
+// afterRollout is the time for the steps after the rollout: verification, and writing the record.
 const afterRollout = 3 * time.Minute
 
-// cleanupTimeout is for putting back what failed or was stopped.
+// cleanupTimeout limits the cleanup after a failure or an interruption.
 const cleanupTimeout = 2 * time.Minute
 
 func newInjecting() *injecting {
@@ -65,30 +65,30 @@ func newInjectCommand(connection *kube.Connection, streams genericiooptions.IOSt
 	faults := newFaultFlags()
 	cmd := &cobra.Command{
 		Use:   "inject TYPE/NAME (--xid CODE | --error CODE | ...)",
-		Short: "Load the shim into a workload's pods, and make their CUDA calls fail, wait or lie",
-		Long: `Load the shim into the pods of one workload, and make their CUDA calls fail, wait or lie.
+		Short: "Load the shim into a workload's pods, and make their CUDA calls fail, hang or return wrong data",
+		Long: `Load the shim into the pods of one workload, and make their CUDA calls fail, hang or return wrong data.
 
-TYPE/NAME is anything with pod templates: Deployments, StatefulSets, DaemonSets, Jobs, JobSets, LeaderWorkerSets, PyTorchJobs, RayClusters,
-DynamoGraphDeployments, and other custom resources; or a pod or ReplicaSet of one, which leads to it. The library comes in a ConfigMap; the pod
-template gets its volume and LD_PRELOAD, and the workload's controller replaces the pods as with any other change. When they are ready, and
-their processes have called the driver, the fault begins: so running processes see it as they do on hardware, and those that start afterwards
-as such do. With --at-start it is there from the first call on.
+TYPE/NAME is any object with pod templates: a Deployment, StatefulSet, DaemonSet, Job, JobSet, LeaderWorkerSet, PyTorchJob, RayCluster,
+DynamoGraphDeployment or other custom resource. If you specify a pod or ReplicaSet, the workload that owns it is used. The library is stored in a
+ConfigMap; its volume and LD_PRELOAD are added to the pod template, and the workload's controller replaces the pods as for any other change. The
+fault starts when the new pods are ready and their processes have called the driver, so both running processes and those that start afterwards
+see it as they would on hardware. With --at-start, the fault starts with the first call.
 
-When the time is up, all calls pass through. The pod template has the shim until the run is reverted. That replaces the
-pods once more, where the workload's controller replaces them by itself.`,
-		Example: `  # A GPU falls off the bus: running processes get error 999 until they end, new ones 100, and NVML says that it is lost
+When the TTL expires, all calls pass through. The pod template keeps the shim until you revert the run. Reverting replaces the pods again, if
+the workload's controller does so for a changed template.`,
+		Example: `  # Simulate a GPU that falls off the bus: running processes get error 999, new ones 100, and NVML reports that it is lost
   kubectl gpu-fault cuda inject deployment/vllm --xid 79
 
-  # Only where the bad node is: pods that are rescheduled elsewhere recover
+  # Limit the fault to one node: pods that are rescheduled elsewhere recover
   kubectl gpu-fault cuda inject deployment/vllm --xid 79 --only-on-node gpu-1
 
-  # An illegal address in rank 3, in the launch after the first 1000
+  # Return an illegal address error in rank 3, after the first 1000 launches
   kubectl gpu-fault cuda inject pytorchjob/llama --error illegal-address --rank 3 --after-calls 1000
 
-  # Out of memory from 20 GiB on, for ten minutes, without asking
+  # Limit GPU memory to 20 GiB for ten minutes, without confirmation
   kubectl gpu-fault cuda inject deployment/vllm --mem-limit 20Gi --ttl 10m --yes
 
-  # Ready for a test: loaded, and armed later with ` + "`cuda arm`" + `
+  # Load the shim for a test, to be armed later with ` + "`cuda arm`" + `
   kubectl gpu-fault cuda inject deployment/vllm --xid 48 --disarmed`,
 		Args: usage.ExactArgs(1, "one workload", "kubectl gpu-fault cuda inject deployment/vllm --xid 79"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -99,7 +99,7 @@ pods once more, where the workload's controller replaces them by itself.`,
 			}
 			in.fault = what
 			if cmd.Flags().Changed("pin") && len(in.pinTo) == 0 {
-				return errors.New("--pin says how --pin-node keeps the pods on nodes, and that is missing")
+				return errors.New("--pin requires --pin-node")
 			}
 			if err := in.validate(); err != nil {
 				return err
@@ -116,27 +116,27 @@ pods once more, where the workload's controller replaces them by itself.`,
 func (in *injecting) addFlags(cmd *cobra.Command, connection *kube.Connection) {
 	flags := cmd.Flags()
 	flags.StringSliceVarP(&in.selection.Containers, "container", "c", nil,
-		"Only these containers (default: those that request GPUs, or all where none does)")
+		"Containers to inject into (default: those that request GPUs, or all if none does)")
 	flags.StringSliceVar(&in.selection.Services, "service", nil,
-		"Only these services, replica types or groups of a workload that has several pod templates")
+		"Services, replica types or groups to inject into, if the workload has several pod templates")
 	flags.StringSliceVar(&in.onlyOn, "only-on-node", nil,
-		"The bad nodes: on others the shim passes calls through (default: all are)")
-	flags.StringSliceVar(&in.pinTo, "pin-node", nil, "Keep the pods on these nodes")
+		"Nodes that have the fault; on others, the shim passes calls through (default: all)")
+	flags.StringSliceVar(&in.pinTo, "pin-node", nil, "Nodes to keep the pods on")
 	flags.StringVar(&in.pin, "pin", in.pin,
-		"With --pin-node, hard (pods stay Pending where the nodes are full) or soft (they go elsewhere then)")
-	flags.BoolVar(&in.disarmed, "disarmed", false, "Load the shim, and leave it to `cuda arm` to begin the fault")
-	flags.Lookup("disarmed").Usage = "Load the shim, and leave it to cuda arm to begin the fault"
-	flags.BoolVar(&in.atStart, "at-start", false, "Begin with the first call of the new pods, not once they are ready")
+		"With --pin-node, hard (pods stay Pending if the nodes are full) or soft (pods may run on other nodes)")
+	flags.BoolVar(&in.disarmed, "disarmed", false, "Load the shim without starting the fault; use `cuda arm` to start it")
+	flags.Lookup("disarmed").Usage = "Load the shim without starting the fault; use cuda arm to start it"
+	flags.BoolVar(&in.atStart, "at-start", false, "Start the fault with the first call of the new pods instead of when they are ready")
 	flags.BoolVar(&in.recreate, "recreate", false,
-		"Allow to delete and create again what cannot be changed, such as Jobs: their work begins anew")
+		"Allow recreating workloads that cannot be changed, such as Jobs; their work starts over")
 	flags.BoolVar(&in.audit, "audit", false,
-		"Load the shim by LD_AUDIT in place of LD_PRELOAD: it then also hits plugins opened with RTLD_DEEPBIND; glibc only")
+		"Load the shim with LD_AUDIT instead of LD_PRELOAD, to also affect plugins opened with RTLD_DEEPBIND; glibc only")
 	in.ttl.AddFlags(flags)
 	flags.StringVar(&in.dryRun, "dry-run", in.dryRun,
-		"none, client (say what would be done) or server (with all checks); change nothing")
+		"none, client (only print what would be done) or server (also run all checks)")
 	flags.Lookup("dry-run").NoOptDefVal = "client"
-	flags.BoolVarP(&in.yes, "yes", "y", false, "Do not ask")
-	flags.DurationVar(&in.timeout, "timeout", in.timeout, "How long the rollout of the workload may take")
+	flags.BoolVarP(&in.yes, "yes", "y", false, "Do not ask for confirmation")
+	flags.DurationVar(&in.timeout, "timeout", in.timeout, "Timeout of the rollout of the workload")
 	in.format.AddFlags(cmd)
 
 	_ = cmd.RegisterFlagCompletionFunc("only-on-node", completion.Nodes(connection))
@@ -167,15 +167,15 @@ func (in *injecting) validate() error {
 	}
 	switch {
 	case in.pin != "hard" && in.pin != "soft":
-		return fmt.Errorf("--pin %s: choose hard or soft", in.pin)
+		return fmt.Errorf("invalid value %q for --pin: supported values: hard, soft", in.pin)
 	case in.disarmed && in.atStart:
 		return errors.New(
-			"--at-start begins the fault with the first call, and --disarmed does not begin it: give one of them",
+			"--at-start and --disarmed cannot be used together",
 		)
 	case in.timeout <= 0:
-		return fmt.Errorf("--timeout %s: give a time above 0, such as %s", in.timeout, rolloutTimeout)
+		return fmt.Errorf("invalid value %s for --timeout: must be greater than 0, such as %s", in.timeout, rolloutTimeout)
 	case in.dryRun != "none" && in.dryRun != "client" && in.dryRun != "server":
-		return fmt.Errorf("--dry-run=%s: choose none, client or server", in.dryRun)
+		return fmt.Errorf("invalid value %q for --dry-run: supported values: none, client, server", in.dryRun)
 	}
 	if len(in.onlyOn) > 0 && len(in.pinTo) > 0 &&
 		!slices.ContainsFunc(in.pinTo, func(n string) bool { return slices.Contains(in.onlyOn, n) }) {
@@ -184,7 +184,7 @@ func (in *injecting) validate() error {
 	}
 	in.fault.Nodes = in.onlyOn
 	state, err := in.fault.State("cuda-xxxxxx", 1, time.Now(), time.Time{})
-	if err != nil { // what does not fit shows now
+	if err != nil { // the fault does not fit into a state file
 		return err
 	}
 	in.onlyNew = seenAtStart(state)
@@ -192,7 +192,7 @@ func (in *injecting) validate() error {
 	return errors.Join(in.ttl.Validate(), in.format.Validate())
 }
 
-// tidyNames takes prefixes as `kubectl get -o name` has them off names, and refuses empty ones.
+// tidyNames removes duplicates and the prefixes of `kubectl get -o name`, and rejects empty names.
 func tidyNames(flag string, names *[]string) error {
 	var tidy []string
 	for _, name := range *names {
@@ -201,7 +201,7 @@ func tidyNames(flag string, names *[]string) error {
 			name = strings.TrimPrefix(strings.TrimPrefix(name, "nodes/"), "node/")
 		}
 		if name == "" {
-			return fmt.Errorf("%s: a name is empty: is a variable unset?", flag)
+			return fmt.Errorf("%s contains an empty name: is a variable unset?", flag)
 		}
 		if !slices.Contains(tidy, name) {
 			tidy = append(tidy, name)
@@ -246,7 +246,7 @@ func (in *injecting) run(ctx context.Context, connection *kube.Connection, strea
 	}
 	in.before(say, d, cluster.Context)
 	if in.dryRun == "server" {
-		say("Changes of %s, as the API server would take them:", d.workload.Ref())
+		say("Changes to %s that the API server would accept:", d.workload.Ref())
 		for _, change := range d.changes {
 			say("  %s", change)
 		}
@@ -261,7 +261,7 @@ func (in *injecting) run(ctx context.Context, connection *kube.Connection, strea
 	return errors.Join(in.print(streams, s.Ledger, d, run), kube.Explain(runErr))
 }
 
-// unlessLocked leaves out that another run is in the workload where its lock says so, and more.
+// unlessLocked drops an InjectedError if the lock of the other run reports the conflict, in more detail.
 func (in *injecting) unlessLocked(ctx context.Context, s *fault.Session, err error) error {
 	var other *cudashim.InjectedError
 	if !errors.As(err, &other) {

@@ -44,18 +44,18 @@ func TestValidate(t *testing.T) {
 		"no type":          {func(in *injecting) { in.name = "web" }, "such as deployment/web"},
 		"no name":          {func(in *injecting) { in.name = "deployment/" }, "TYPE/NAME"},
 		"empty":            {func(in *injecting) { in.name = "" }, "is a variable unset?"},
-		"with a namespace": {func(in *injecting) { in.name = "deployment/prod/web" }, "given with -n"},
+		"with a namespace": {func(in *injecting) { in.name = "deployment/prod/web" }, "the namespace with -n"},
 		"no fault":         {func(in *injecting) { in.fault = cudafault.Fault{} }, "--xid"},
 		"unknown XID":      {func(in *injecting) { in.fault.XID = 4711 }, "4711"},
 		"contradiction":    {func(in *injecting) { in.fault.Error = 719 }, "--xid and --error"},
 		"unknown error":    {func(in *injecting) { in.fault = cudafault.Fault{Error: 12345} }, "12345"},
 		"empty container": {
-			func(in *injecting) { in.selection.Containers = []string{""} }, "--container: a name is empty",
+			func(in *injecting) { in.selection.Containers = []string{""} }, "--container contains an empty name",
 		},
 		"empty node": {
-			func(in *injecting) { in.onlyOn = []string{"gpu-1", " "} }, "--only-on-node: a name is empty",
+			func(in *injecting) { in.onlyOn = []string{"gpu-1", " "} }, "--only-on-node contains an empty name",
 		},
-		"pin": {func(in *injecting) { in.pin = "firmly" }, "hard or soft"},
+		"pin": {func(in *injecting) { in.pin = "firmly" }, "hard, soft"},
 		"pinned away": {
 			func(in *injecting) {
 				in.pinTo, in.onlyOn = []string{"a"}, []string{"b"}
@@ -64,15 +64,17 @@ func TestValidate(t *testing.T) {
 		"pinned there": {
 			func(in *injecting) { in.pinTo, in.onlyOn = []string{"node/a"}, []string{"nodes/a", "b"} }, "",
 		},
-		"disarmed and at start": {func(in *injecting) { in.disarmed, in.atStart = true, true }, "give one of them"},
-		"no time":               {func(in *injecting) { in.timeout = 0 }, "--timeout"},
+		"disarmed and at start": {
+			func(in *injecting) { in.disarmed, in.atStart = true, true }, "cannot be used together",
+		},
+		"no time": {func(in *injecting) { in.timeout = 0 }, "--timeout"},
 		"too many nodes": {func(in *injecting) {
 			for i := range 65 {
 				in.onlyOn = append(in.onlyOn, fmt.Sprint("gpu-", i))
 			}
 		}, "64"},
 		"for ever":       {func(in *injecting) { in.ttl.TTL = 0 }, "--reason"},
-		"dry run":        {func(in *injecting) { in.dryRun = "maybe" }, "client or server"},
+		"dry run":        {func(in *injecting) { in.dryRun = "maybe" }, "client, server"},
 		"output":         {func(in *injecting) { in.format.Output = "xml" }, "xml"},
 		"a long process": {func(in *injecting) { in.fault.Process = strings.Repeat("x", 64) }, "63"},
 	} {

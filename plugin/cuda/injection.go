@@ -19,9 +19,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 )
 
-// injection puts the shim into a workload, and arms it. Unless the fault is to be there from the start, the shim comes
-// disarmed, and is armed when the pods are up: so a rolling update goes through though the fault would keep new pods
-// from getting ready, and processes that run see what running processes see on hardware.
+// injection loads the shim into a workload and arms it. Unless the fault starts with the first call, the shim is loaded
+// disarmed, and armed when the pods are ready. This way, a rolling update succeeds even if the fault would keep new
+// pods from becoming ready, and running processes see what they would see on hardware.
 type injection struct {
 	*cudashim.Injection
 	fault             cudafault.Fault
@@ -30,10 +30,10 @@ type injection struct {
 	timeout           time.Duration
 	grace, patience   time.Duration
 
-	armed bool // whether prove has done it
+	armed bool // whether prove has armed it
 }
 
-// detail is what the ledger keeps of a step: what was asked for, so that it can be armed again.
+// detail is the detail of a step in the ledger: the requested fault, so that it can be armed again.
 type detail struct {
 	Fault cudafault.Fault `json:"fault"`
 }
@@ -60,11 +60,11 @@ func (in *injecting) injection(cluster *cudashim.Cluster, d *decided, w *observe
 	return i
 }
 
-// The generations of a run: as it was created, and from when on it is armed. A later arming has the time as its
-// generation.
+// firstGeneration returns the generation of the first state of a run: its creation time. Each arming uses its own time
+// as the generation.
 func firstGeneration(run ledger.Run) uint64 { return uint64(run.Created.UnixNano()) }
 
-// state returns the state file of a run's beginning.
+// state returns the first state file of a run.
 func (i *injection) state(run ledger.Run, armed bool) ([]byte, error) {
 	at := time.Time{}
 	if armed {
@@ -90,13 +90,13 @@ func (i *injection) change(action string) fault.Change {
 		if err != nil || i.disarmed || i.atStart || i.armed {
 			return evidence, err
 		}
-		_, err = i.arm(ctx, r) // pods that come later find it armed
+		_, err = i.arm(ctx, r) // pods that start later find it armed
 		return evidence, err
 	}
 	return change
 }
 
-// detailing saves the detail of a step with whatever is saved.
+// detailing is a Recorder that adds the detail to the step at each save.
 type detailing struct {
 	fault.Recorder
 	detail json.RawMessage
@@ -110,7 +110,7 @@ func (d detailing) Save(ctx context.Context, change func(*ledger.Step)) error {
 	})
 }
 
-// prove shows that the shim is in the pods, arms it, and shows that it is armed.
+// prove verifies that the shim is in the pods, arms it, and verifies that it is armed.
 func (i *injection) prove(ctx context.Context, r fault.Recorder, _ []corev1.Pod) ([]ledger.Evidence, error) {
 	run := r.Run()
 	p := &proof{
@@ -118,10 +118,10 @@ func (i *injection) prove(ctx context.Context, r fault.Recorder, _ []corev1.Pod)
 		patience: i.patience,
 	}
 	if !i.atStart {
-		r.Progress("waiting until its pods are ready")
+		r.Progress("waiting for its pods to be ready")
 		i.awaitReady(ctx, run)
 	}
-	r.Progress("asking the shim in its pods")
+	r.Progress("querying the shim in its pods")
 	evidence, err := i.gather(ctx, r, p)
 	if err != nil || i.disarmed || i.atStart {
 		return evidence, err
@@ -131,13 +131,13 @@ func (i *injection) prove(ctx context.Context, r fault.Recorder, _ []corev1.Pod)
 		return evidence, err
 	}
 	p.grace, p.known = armedGrace, true
-	r.Progress("waiting until its processes take notice")
+	r.Progress("waiting for its processes to notice")
 	after, err := i.gather(ctx, r, p)
 	return merge(evidence, after), err
 }
 
-// armedGrace is how long processes may take to notice that they are armed: those that call the driver look once a
-// second.
+// armedGrace is the time that processes have to notice that they are armed: a process that calls the driver checks once
+// a second.
 const armedGrace = 3 * time.Second
 
 func (i *injection) gather(ctx context.Context, r fault.Recorder, p *proof) ([]ledger.Evidence, error) {
@@ -161,8 +161,8 @@ func (i *injection) pods(run ledger.Run) func(context.Context) ([]corev1.Pod, er
 	}
 }
 
-// arm begins the fault, and returns its generation. Pods learn of it as soon as their kubelets look. When it fails, the
-// undo of the run disarms whatever was armed.
+// arm starts the fault and returns its generation. Pods see it as soon as their kubelets refresh the state file. If arm
+// fails, the undo of the run disarms what was armed.
 func (i *injection) arm(ctx context.Context, r fault.Recorder) (uint64, error) {
 	if err := mayGoOn(ctx, r); err != nil {
 		return 0, fmt.Errorf("nothing was armed: %w", err)
@@ -184,39 +184,39 @@ func (i *injection) arm(ctx context.Context, r fault.Recorder) (uint64, error) {
 		return 0, err
 	}
 	if late != nil {
-		r.Progress("its pods learn of it within a minute: " + late.Error())
+		r.Progress("its pods receive the change within a minute: " + late.Error())
 	}
-	if err := mayGoOn(ctx, r); err != nil { // a disarm that came in between was overwritten
+	if err := mayGoOn(ctx, r); err != nil { // this write has overwritten a concurrent disarm
 		return 0, err
 	}
 	i.armed = true
 	return s.Generation, nil
 }
 
-// errTooSlow is why a fault does not begin whose time is up.
-var errTooSlow = errors.New("the rollout took longer than --ttl: give a longer one")
+// errTooSlow is returned if the TTL expires before the fault starts.
+var errTooSlow = errors.New("the rollout took longer than --ttl: specify a longer TTL")
 
-// mayGoOn asks the ledger, which says no to who was taken over or is too late, and knows whether somebody disarmed the
-// run meanwhile.
+// mayGoOn returns an error if the ledger no longer accepts changes from this client, because the run was taken over or
+// has expired, or if the run has been disarmed in the meantime.
 func mayGoOn(ctx context.Context, r fault.Recorder) error {
 	if err := r.Save(ctx, func(*ledger.Step) {}); err != nil {
 		return err
 	}
 	if run := r.Run(); strings.HasSuffix(run.Summary, disarmedSuffix) {
-		return fmt.Errorf("somebody disarmed run %s while it was being made", run.ID)
+		return fmt.Errorf("run %s was disarmed while it was being injected", run.ID)
 	}
 	return nil
 }
 
-// setState replaces the state file of a run, and makes the kubelets of its pods look at it now. late is why they look
-// later.
+// setState replaces the state file of a run, and makes the kubelets of its pods refresh it now. late is the reason if
+// they refresh it later.
 func setState(
 	ctx context.Context, cluster *cudashim.Cluster, namespace, run string, s cudafault.State, pods []corev1.Pod,
 ) (late, err error) {
 	write := cudashim.UpdateState
 	if !s.ArmedAt.IsZero() {
 		if write = cudashim.Arm; !s.Expires.IsZero() && !time.Now().Before(s.Expires) {
-			return nil, fmt.Errorf("the time of run %s is up since %s: nothing was armed", run,
+			return nil, fmt.Errorf("run %s expired at %s: nothing was armed", run,
 				s.Expires.Local().Format("15:04:05"))
 		}
 	}
@@ -227,9 +227,9 @@ func setState(
 	}
 	switch err := write(ctx, cluster.Client, namespace, run, file); {
 	case errors.Is(err, cudashim.ErrReverting):
-		return nil, fmt.Errorf("run %s is being reverted by somebody: nothing was armed", run)
+		return nil, fmt.Errorf("run %s is being reverted by another client: nothing was armed", run)
 	case apierrors.IsNotFound(err) && !s.ArmedAt.IsZero():
-		return nil, fmt.Errorf("run %s was reverted by somebody, or its ConfigMap was deleted: nothing was armed", run)
+		return nil, fmt.Errorf("run %s was reverted, or its ConfigMap was deleted: nothing was armed", run)
 	case apierrors.IsNotFound(err):
 		return nil, errNoState
 	case err != nil:
@@ -241,18 +241,18 @@ func setState(
 	return cudashim.Refresh(ctx, cluster.Client, living, stamp()), nil
 }
 
-// awaitReady waits until the pods with the shim are ready, as far as they get it within the time of the rollout.
+// awaitReady waits until the pods with the shim are ready, for at most the timeout of the rollout.
 func (i *injection) awaitReady(ctx context.Context, run ledger.Run) {
 	_ = wait.PollUntilContextTimeout(ctx, pause, i.timeout, true, func(ctx context.Context) (bool, error) {
 		pods, err := i.pods(run)(ctx)
 		if err != nil {
-			return false, nil // it is asked again
+			return false, nil // retry
 		}
 		return !slices.ContainsFunc(pods, func(p corev1.Pod) bool { return !readyOrOver(p) }), nil
 	})
 }
 
-// readyOrOver reports whether waiting for the pod is of no use: it is ready, has ended, or crashes by itself.
+// readyOrOver reports whether the pod needs no further waiting: it is ready, terminated, or in a crash loop.
 func readyOrOver(pod corev1.Pod) bool {
 	if pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		return true
@@ -267,7 +267,7 @@ func readyOrOver(pod corev1.Pod) bool {
 	})
 }
 
-// merge puts what is known later in place of what was known of the same source.
+// merge returns the evidence of both, sorted by source; for the same source, after replaces before.
 func merge(before, after []ledger.Evidence) []ledger.Evidence {
 	merged := slices.Clone(after)
 	for _, e := range before {

@@ -50,18 +50,18 @@ func TestTheClientAsksBeforeItArms(t *testing.T) {
 			"nothing was armed: somebody reverts this run", false,
 		},
 		"disarmed": {
-			func(_ int, run *ledger.Run) error { return disarm(run) }, "somebody disarmed run " + runID, false,
+			func(_ int, run *ledger.Run) error { return disarm(run) }, "run " + runID + " was disarmed while", false,
 		},
 		"disarmed in between": {func(n int, run *ledger.Run) error {
 			if n == 1 {
 				return nil
 			}
 			return disarm(run)
-		}, "somebody disarmed run " + runID, true},
+		}, "run " + runID + " was disarmed while", true},
 		"too slow": {func(_ int, run *ledger.Run) error {
 			run.Until = time.Now().Add(-time.Second)
 			return nil
-		}, "the rollout took longer than --ttl: give a longer one", false},
+		}, "the rollout took longer than --ttl: specify a longer TTL", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -94,7 +94,7 @@ func TestNobodyArmsWhatIsBeingReverted(t *testing.T) {
 	if _, err := configMaps.Update(t.Context(), cm, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	const want = "run " + runID + " is being reverted by somebody: nothing was armed"
+	const want = "run " + runID + " is being reverted by another client: nothing was armed"
 	if _, err := i.arm(t.Context(), w.recorder()); err == nil || err.Error() != want {
 		t.Errorf("the client: %v", err)
 	}
@@ -152,7 +152,7 @@ func TestAnExpiredStateIsNotWritten(t *testing.T) {
 	state := w.state
 	state.Generation, state.Expires = 9, time.Now().Add(-time.Second)
 	if _, err := setState(t.Context(), w.cluster(), namespace, runID, state, nil); err == nil ||
-		!strings.Contains(err.Error(), "the time of run "+runID+" is up since") {
+		!strings.Contains(err.Error(), "run "+runID+" expired at") {
 		t.Errorf("%v", err)
 	}
 	if s := w.stored(t); s.Generation != w.state.Generation {
@@ -176,9 +176,9 @@ func TestATTLShorterThanTheRollout(t *testing.T) {
 func TestWhatARevertDoesToPods(t *testing.T) {
 	t.Parallel()
 	for how, want := range map[cudashim.Replacement]string{
-		cudashim.Rolling: "which replaces the pods once more", cudashim.OnDelete: "until somebody deletes them",
-		cudashim.Paused:  "until somebody resumes the rollout",
-		cudashim.NextJob: "jobs that run keep the idle shim", cudashim.Recreate: "creates it again",
+		cudashim.Rolling: "which replaces the pods again", cudashim.OnDelete: "until they are deleted",
+		cudashim.Paused:  "until the rollout is resumed",
+		cudashim.NextJob: "running jobs keep the idle shim", cudashim.Recreate: "which recreates it",
 		cudashim.Unknown: "its controller decides",
 	} {
 		if got := reverting(how); !strings.Contains(got, want) {
@@ -239,7 +239,7 @@ func TestNoExecWithoutAShim(t *testing.T) {
 	bare := pod("web-1", "gpu-1", func(p *corev1.Pod) { p.Spec.Volumes[0].ConfigMap.Items = nil })
 	reports := w.observer().ask(t.Context(), []corev1.Pod{*bare, *pod("web-2", "risc-1")})
 	for _, r := range reports {
-		if r.asked || r.missing || r.trouble != "no shim for this node's architecture is known" {
+		if r.asked || r.missing || r.trouble != "no shim exists for the architecture of the pod's node" {
 			t.Errorf("%s: %+v", r.pod.Name, r)
 		}
 	}

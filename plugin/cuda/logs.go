@@ -16,22 +16,23 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 )
 
-// How much of a log is read: the shim's line comes shortly before the end of a process that crashes.
+// Limits on the log lines read: the shim writes its line shortly before a process crashes.
 const (
 	logLines   = 1000
 	logBytes   = 1 << 20
 	logTimeout = 10 * time.Second
-	// mostLines is how many of them are shown.
+	// mostLines is the number of lines that are shown.
 	mostLines = 3
-	// mostOfLine is how much of each, in bytes.
+	// mostOfLine is the maximum length of a line, in bytes.
 	mostOfLine   = 500
 	parallelLogs = 10
 )
 
-// shimPrefix begins the lines that the shim writes to stderr: "gpu-fault: run RUN: injected CUDA error 999 into ...".
+// shimPrefix is the prefix of the lines that the shim writes to stderr: "gpu-fault: run RUN: injected CUDA error 999
+// into ...".
 const shimPrefix = "gpu-fault: run "
 
-// listen looks for lines of the shim and about it in the logs of a pod: of its containers, and of their former lives.
+// listen collects the lines by or about the shim from the logs of a pod's containers, including previous instances.
 func (w *observer) listen(ctx context.Context, r *report, run string) {
 	for _, container := range r.containers {
 		for _, previous := range []bool{true, false} {
@@ -40,7 +41,7 @@ func (w *observer) listen(ctx context.Context, r *report, run string) {
 			}
 			text, err := w.logs(ctx, r.pod, container, previous)
 			if err != nil {
-				continue // a container that never started has none
+				continue // a container that never started has no log
 			}
 			said, refused := findLines(string(text), run)
 			r.said = append(r.said, said...)
@@ -50,7 +51,7 @@ func (w *observer) listen(ctx context.Context, r *report, run string) {
 	r.said, r.refused = last(r.said), last(r.refused)
 }
 
-// listenWhere listens to the pods that are meant, several at a time.
+// listenWhere calls listen for the pods that match where, several at a time.
 func (w *observer) listenWhere(ctx context.Context, reports []report, run string, where func(*report) bool) {
 	var group errgroup.Group
 	group.SetLimit(parallelLogs)
@@ -62,10 +63,10 @@ func (w *observer) listenWhere(ctx context.Context, reports []report, run string
 			})
 		}
 	}
-	_ = group.Wait() // a log that cannot be read is none
+	_ = group.Wait() // logs that cannot be read are skipped
 }
 
-// findLines picks the lines of the shim of a run, and those of a dynamic linker that did not load it: glibc's "object
+// findLines returns the shim's lines of a run, and the lines of a dynamic linker that did not load it: glibc's "object
 // '...' from LD_PRELOAD cannot be preloaded", musl's "Error relocating ..." and "Error loading shared library ...".
 func findLines(log, run string) (said, refused []string) {
 	for line := range strings.Lines(log) {
@@ -83,7 +84,7 @@ func findLines(log, run string) (said, refused []string) {
 	return said, refused
 }
 
-// trip is what the shim's line says of a process: "... injected CUDA error 100 into cuInit, call 0, pid 1 (trainer)".
+// trip is a parsed line of the shim: "... injected CUDA error 100 into cuInit, call 0, pid 1 (trainer)".
 type trip struct{ what, function, pid, process string }
 
 var tripLine = regexp.MustCompile(`: injected (.+) into (\w+), call \d+, pid (\d+) \((.*)\)$`)
@@ -100,12 +101,12 @@ func parseTrip(line string) (trip, bool) {
 	return trip{what, m[2], m[3], m[4]}, true
 }
 
-// errorCell returns how tables show a CUDA error: 100 NO_DEVICE.
+// errorCell returns a CUDA error as tables show it: 100 NO_DEVICE.
 func errorCell(code int) string {
 	return fmt.Sprintf("%d %s", code, strings.TrimPrefix(cudafault.ErrorName(code), "CUDA_ERROR_"))
 }
 
-// cut bounds a line: whatever a container logs is shown, and kept as evidence.
+// cut shortens a line: containers may log lines of any length, and the line is shown and kept as evidence.
 func cut(line string) string {
 	const dots = "..."
 	if len(line) <= mostOfLine {

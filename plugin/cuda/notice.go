@@ -14,9 +14,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
-// await waits until the processes have noticed, and shows them.
+// await waits until the processes have noticed the change, and prints their status.
 func (s *switching) await(ctx context.Context, p *inPlace, next cudafault.State) error {
-	s.note(s.verb + "ed; waiting until its processes take notice")
+	s.note(s.verb + "ed; waiting for its processes to notice")
 	limited, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	reports, err := s.observer.watch(limited, watching{
@@ -27,11 +27,11 @@ func (s *switching) await(ctx context.Context, p *inPlace, next cudafault.State)
 		settled: func(r *report) bool { return r.noticed(next) },
 	})
 	if ctx.Err() != nil {
-		return fmt.Errorf("run %s is %sed, but nobody waits for its processes any more: %w", s.id, s.verb,
+		return fmt.Errorf("run %s is %sed, but waiting for its processes was interrupted: %w", s.id, s.verb,
 			context.Cause(ctx))
 	}
 	if err != nil {
-		return fmt.Errorf("run %s is %sed, but its pods cannot be asked: %w", s.id, s.verb, err)
+		return fmt.Errorf("run %s is %sed, but querying its pods failed: %w", s.id, s.verb, err)
 	}
 	p.state = next
 	view := statusList{Items: []runStatus{statusOf(p, reports, time.Now())}}
@@ -51,30 +51,29 @@ func (s *switching) await(ctx context.Context, p *inPlace, next cudafault.State)
 		}
 	}
 	if len(over) > 0 {
-		return fmt.Errorf("run %s is armed, but not everywhere: %s", s.id, strings.Join(over, "; "))
+		return fmt.Errorf("run %s is armed, but not in all pods: %s", s.id, strings.Join(over, "; "))
 	}
 	if len(late) > 0 {
 		return fmt.Errorf(
-			"run %s is %sed, but after %s the state file is not new in pods %v: their kubelets do so within a minute or two",
+			"run %s is %sed, but after %s the kubelet has not updated the state file in pods %v: this may take a minute or two",
 			s.id, s.verb, s.timeout, late,
 		)
 	}
 	if pending > 0 {
 		printer.Talk(s.streams.ErrOut,
-			"%s did not call the driver since, and will notice when they do, if they still live",
+			"%s made no driver call since then, and will notice the change at the next call if still running",
 			count.Of(pending, "process"))
 	}
 	printer.Talk(s.streams.ErrOut, "run %s is %sed, %s", s.id, s.verb, end(p.run))
 	if waiting := backingOff(reports); s.verb == "disarm" && len(waiting) > 0 {
 		printer.Talk(s.streams.ErrOut,
-			"Still down: the kubelet waits up to 5 minutes before it starts crashed containers again (CrashLoopBackOff); to go on at once: kubectl delete pod -n %s %s",
+			"Some containers are still down: the kubelet waits up to 5 minutes before it restarts crashed containers (CrashLoopBackOff). To restart them now, run: kubectl delete pod -n %s %s",
 			p.data.Namespace, strings.Join(waiting, " "))
 	}
 	return nil
 }
 
-// backingOff returns the pods whose containers crashed so often that the kubelet lets them wait: disarming does not
-// shorten that.
+// backingOff returns the pods with containers in CrashLoopBackOff: disarming does not shorten the back-off.
 func backingOff(reports []report) []string {
 	var names []string
 	for i := range reports {
@@ -92,12 +91,12 @@ func isExcluded(s cudafault.Status) bool {
 	return s == cudafault.StatusOtherNode || s == cudafault.StatusOtherProcess
 }
 
-// sameArming reports whether a state file is of an arming, or disarmed as that is.
+// sameArming reports whether two state files have the same generation and are both armed or both disarmed.
 func sameArming(file, want cudafault.State) bool {
 	return file.Generation == want.Generation && file.ArmedAt.IsZero() == want.ArmedAt.IsZero()
 }
 
-// unaware returns how many processes that may be alive have not noticed.
+// unaware returns the number of possibly running processes that have not noticed the change.
 func (r *report) unaware(next cudafault.State) int {
 	n := 0
 	for _, p := range r.living() {
@@ -111,7 +110,7 @@ func (r *report) unaware(next cudafault.State) int {
 	return n
 }
 
-// noticed reports whether nothing is to be waited for in a pod: all its processes have noticed, or it does not run.
+// noticed reports whether all processes of the pod have noticed the change, or the pod cannot be queried.
 func (r *report) noticed(next cudafault.State) bool {
 	if !r.asked {
 		return true

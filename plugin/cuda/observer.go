@@ -22,41 +22,41 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 )
 
-// observer asks pods what the shim in them does: the shim's file, run as a program, prints what the pod's processes
-// have written.
+// observer queries the shim in pods: the shim's file, run as a program, prints the status that the pod's processes have
+// written.
 type observer struct {
 	client kubernetes.Interface
 	execer debugpod.Execer
-	// logs returns the end of a container's log, of its former life with previous.
+	// logs returns the end of a container's log, or of its previous instance's log.
 	logs func(ctx context.Context, pod *corev1.Pod, container string, previous bool) ([]byte, error)
-	// every is how often pods are asked anew while something is waited for.
+	// every is the interval between queries while waiting.
 	every time.Duration
 
 	nodes sync.Once
 	archs map[string]string // by node
 }
 
-// Bounds for one question to one pod. An exec takes 0.1 s.
+// Limits for querying pods. An exec takes 0.1 s.
 const (
 	execTimeout   = 15 * time.Second
 	parallelExecs = 10
 )
 
-// report is what is known of one pod.
+// report is the status of the shim in one pod.
 type report struct {
 	pod        *corev1.Pod
 	containers []string // that load the shim
-	state      string   // of the pod, when it cannot be asked: "CrashLoopBackOff"
-	// asked reports whether a container answered; file and processes are its answer. The file is nil when the shim has
+	state      string   // of the pod, if it cannot be queried: "CrashLoopBackOff"
+	// asked reports whether a container responded; file and processes are its response. The file is nil if the shim has
 	// no state there.
 	asked     bool
 	file      *cudafault.State
 	processes []cudafault.Process
-	// trouble is why there is no answer, or why it does not help.
+	// trouble is the reason why there is no usable response.
 	trouble string
-	// missing reports whether the shim's file is not in the container.
+	// missing reports whether the container lacks the shim's file.
 	missing bool
-	// said are the lines of the shim, and refused those of the dynamic linker about it, in the logs.
+	// said has the log lines of the shim, and refused those of the dynamic linker about it.
 	said, refused []string
 }
 
@@ -66,12 +66,12 @@ func newObserver(client kubernetes.Interface, execer debugpod.Execer) *observer 
 	return w
 }
 
-// ask asks all pods, several at a time. Those that are being deleted are left out.
+// ask queries all pods that are not being deleted, several at a time.
 func (w *observer) ask(ctx context.Context, pods []corev1.Pod) []report {
 	return w.askUnless(ctx, pods, nil)
 }
 
-// podKey tells pods apart, also those of the same name one after the other.
+// podKey identifies a pod, even if a later pod has the same name.
 type podKey struct {
 	name string
 	uid  types.UID
@@ -79,7 +79,7 @@ type podKey struct {
 
 func keyOf(pod *corev1.Pod) podKey { return podKey{pod.Name, pod.UID} }
 
-// askUnless is ask, without the pods of which everything is known.
+// askUnless is like ask, but uses the known reports instead of querying those pods.
 func (w *observer) askUnless(ctx context.Context, pods []corev1.Pod, known map[podKey]report) []report {
 	pods = slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
 	slices.SortFunc(pods, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
@@ -96,11 +96,11 @@ func (w *observer) askUnless(ctx context.Context, pods []corev1.Pod, known map[p
 			return nil
 		})
 	}
-	_ = group.Wait() // what went wrong is in the reports
+	_ = group.Wait() // errors are in the reports
 	return reports
 }
 
-// askPod asks one container of a pod: the report is about all processes of the pod.
+// askPod queries one container of a pod: its report covers all processes of the pod.
 func (w *observer) askPod(ctx context.Context, pod *corev1.Pod) report {
 	r := report{pod: pod, containers: cudashim.Carriers(pod)}
 	running := runningContainers(pod)
@@ -122,7 +122,7 @@ func (w *observer) askPod(ctx context.Context, pod *corev1.Pod) report {
 	return r
 }
 
-// stateOf says in a word or two what the containers with the shim do, or else their pod.
+// stateOf returns a short description of the state of the containers with the shim, or of their pod.
 func stateOf(pod *corev1.Pod, containers []string) string {
 	for _, status := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		if ended := status.State.Terminated; ended != nil && slices.Contains(containers, status.Name) &&
@@ -133,7 +133,7 @@ func stateOf(pod *corev1.Pod, containers []string) string {
 	return cudashim.PodState(pod)
 }
 
-// answer reads what the shim printed.
+// answer parses the output of the shim.
 func (r *report) answer(out []byte) {
 	file, processes, err := cudafault.DecodeReport(out)
 	r.asked, r.file = true, file
@@ -145,7 +145,7 @@ func (r *report) answer(out []byte) {
 	case err != nil:
 		r.trouble = err.Error()
 	case file == nil:
-		r.trouble = "the state file is not there"
+		r.trouble = "the state file is missing"
 	}
 }
 
@@ -160,7 +160,7 @@ func (w *observer) exec(ctx context.Context, pod *corev1.Pod, container string) 
 	out, said := &bounded{most: mostOutput, full: cancel}, &bounded{most: mostErrors, full: cancel}
 	err := w.execer.Exec(ctx, pod, container, []string{path},
 		debugpod.Streams{In: strings.NewReader(""), Out: out, Err: said})
-	if out.over || said.over { // client-go goes on reading after a failed write, and does not tell of it
+	if out.over || said.over { // client-go continues after a failed write, and does not report it
 		return nil, errTooMuch
 	}
 	if text := strings.TrimSpace(said.text.String()); err != nil && text != "" {
@@ -169,19 +169,19 @@ func (w *observer) exec(ctx context.Context, pod *corev1.Pod, container string) 
 	return out.text.Bytes(), err
 }
 
-var errNoShim = errors.New("no shim for this node's architecture is known")
+var errNoShim = errors.New("no shim exists for the architecture of the pod's node")
 
-// hasShim reports whether there is a shim for an architecture, so that a pod on such a node may have it.
+// hasShim reports whether a shim exists for the architecture.
 func hasShim(arch string) bool {
 	_, err := cudafault.Library(arch, cudafault.LayerDriver)
 	return err == nil
 }
 
-// architecture returns that of a node; empty when it cannot be told, which matters only on clusters of several.
+// architecture returns the architecture of a node; empty if unknown, which matters only on clusters with several.
 func (w *observer) architecture(ctx context.Context, node string) string {
 	w.nodes.Do(func() {
 		w.archs = map[string]string{}
-		// From the API server's cache
+		// Read from the API server's cache.
 		list, err := w.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 		if err != nil {
 			return
@@ -193,28 +193,28 @@ func (w *observer) architecture(ctx context.Context, node string) string {
 	return w.archs[node]
 }
 
-// explainExec returns why an exec failed, and whether because the shim's file is not there.
+// explainExec returns why an exec failed, and whether the shim's file is missing.
 func explainExec(err error) (why string, missing bool) {
 	text := err.Error()
 	switch {
 	case apierrors.IsForbidden(err), strings.Contains(text, `resource "pods/exec"`):
-		return "you may not exec into it (pods/exec)", false
+		return "you do not have permission to exec into it (pods/exec)", false
 	case strings.Contains(text, "no such file or directory") && strings.Contains(text, cudashim.LibraryDir):
-		return "the shim's file is not in the container", true
+		return "the shim's file is missing in the container", true
 	case strings.Contains(text, "exec format error"):
-		return "the shim's file is for another architecture than the node's", true
+		return "the shim's file is for a different architecture than the node", true
 	case strings.Contains(text, "container not found"), strings.Contains(text, "is not running"),
 		strings.Contains(text, "not created or running"),
 		strings.Contains(text, "cannot exec in a stopped"):
-		return "", false // it has just ended: the state of the pod says more
+		return "", false // it has just terminated: the state of the pod is more informative
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Sprintf("it did not answer within %s", execTimeout), false
+		return fmt.Sprintf("the shim did not respond within %s", execTimeout), false
 	}
 	first, _, _ := strings.Cut(text, "\n")
 	return first, false
 }
 
-// runningContainers returns the names of those that run now.
+// runningContainers returns the names of a pod's running containers.
 func runningContainers(pod *corev1.Pod) []string {
 	var names []string
 	for _, status := range slices.Concat(pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses) {
@@ -225,8 +225,8 @@ func runningContainers(pod *corev1.Pod) []string {
 	return names
 }
 
-// runningSince returns when the first of the carriers that run now was started, to the second; zero when none runs.
-// What a process reported before belongs to a former life of its container.
+// runningSince returns the start time of the oldest running container with the shim, to the second; zero if none runs.
+// Earlier reports come from previous instances of the containers.
 func (r *report) runningSince() time.Time {
 	var first time.Time
 	for _, status := range slices.Concat(r.pod.Status.ContainerStatuses, r.pod.Status.InitContainerStatuses) {
@@ -240,7 +240,7 @@ func (r *report) runningSince() time.Time {
 	return first
 }
 
-// living returns the processes that may be alive: one that ended is known only when its container ended with it.
+// living returns the processes that may be running: the end of a process is known only if its container ended too.
 func (r *report) living() []cudafault.Process {
 	since := r.runningSince().Truncate(time.Second)
 	var all []cudafault.Process

@@ -7,7 +7,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 )
 
-// usualKinds are the usual kinds of workloads; those whose templates cannot be changed are made again, with --recreate.
+// usualKinds are the common kinds of workloads. Those with immutable templates are recreated, with --recreate.
 var usualKinds = []struct {
 	schema.GroupResource
 	recreate bool
@@ -25,12 +25,12 @@ var usualKinds = []struct {
 	{schema.GroupResource{Group: "nvidia.com", Resource: "dynamographdeployments"}, false},
 }
 
-// Permissions returns what CUDA faults in the usual kinds of workloads of a namespace need, beyond what every fault
-// needs; empty is all namespaces. Secrets are not among them.
+// Permissions returns the permissions that CUDA faults in the common kinds of workloads of a namespace need in addition
+// to those of every fault. An empty namespace means all namespaces. No permission for Secrets is needed.
 func Permissions(namespace string) []fault.Permission {
 	all := append(askPermissions(namespace),
 		fault.Permission{Verb: "create", Resource: "events", Namespace: namespace, Optional: true},
-		// What is named, and leads up to the workload that owns it.
+		// For a pod or ReplicaSet argument, to find the workload that owns it.
 		fault.Permission{Verb: "get", Resource: "pods", Namespace: namespace},
 		fault.Permission{Verb: "get", Group: "apps", Resource: "replicasets", Namespace: namespace},
 	)
@@ -40,14 +40,14 @@ func Permissions(namespace string) []fault.Permission {
 	return fault.Permissions(all)
 }
 
-// askPermissions returns what it takes to ask pods what the shim in them does, and to tell before the question who else
-// watches over them. Exec over WebSockets is a GET.
+// askPermissions returns the permissions for querying the shim in pods, and for listing the autoscalers and disruption
+// budgets shown before the confirmation. Exec over WebSockets is a GET.
 func askPermissions(namespace string) []fault.Permission {
 	return []fault.Permission{
 		{Verb: "list", Resource: "pods", Namespace: namespace},
 		{Verb: "create", Resource: "pods/exec", Namespace: namespace},
 		{Verb: "get", Resource: "pods/exec", Namespace: namespace},
-		// Of pods that crash and cannot be asked
+		// For crashing pods, in which exec fails.
 		{Verb: "get", Resource: "pods/log", Namespace: namespace, Optional: true},
 		{
 			Verb: "list", Group: "autoscaling", Resource: "horizontalpodautoscalers", Namespace: namespace,

@@ -16,15 +16,15 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 )
 
-// registryTimeout bounds the look at all images: it is a courtesy, and many clusters' registries cannot be reached from
-// a laptop.
+// registryTimeout limits reading all images. It is short because the result is optional, and many clusters' registries
+// are not reachable from a laptop.
 const registryTimeout = 5 * time.Second
 
 // readEnvironment returns the environment variables that an image sets, each NAME=VALUE.
 type readEnvironment func(ctx context.Context, image string) ([]string, error)
 
-// preloads looks up which images set LD_PRELOAD: ld.so takes only one value, so that it must be chained. unread says of
-// which images that could not be found out.
+// preloads returns the LD_PRELOAD that images set, by image. The shim's value replaces it and so must include it.
+// unread lists the images that could not be read, and why.
 func preloads(
 	ctx context.Context, chosen []cudashim.Chosen, read readEnvironment,
 ) (found map[string]string, unread []string) {
@@ -63,8 +63,8 @@ func preloads(
 	return found, unread
 }
 
-// readImage reads an image's configuration from its registry, with the credentials of docker login where there are any.
-// An image for several platforms is looked at for linux/amd64: they are built from one recipe.
+// readImage returns the environment variables in an image's configuration from its registry, using the credentials of
+// docker login, if any. For a multi-platform image, it reads linux/amd64 and assumes that the others do not differ.
 func readImage(ctx context.Context, image string) ([]string, error) {
 	reference, err := name.ParseReference(image)
 	if err != nil {
@@ -81,10 +81,10 @@ func readImage(ctx context.Context, image string) ([]string, error) {
 	return config.Config.Env, nil
 }
 
-// brief returns the core of a registry's error.
+// brief returns the essential part of a registry's error.
 func brief(err error) string {
 	if errors.Is(err, context.DeadlineExceeded) {
-		return "its registry does not answer"
+		return "its registry does not respond"
 	}
 	text, _, _ := strings.Cut(err.Error(), "\n")
 	if i := strings.LastIndex(text, ": "); i >= 0 && len(text) > 80 {

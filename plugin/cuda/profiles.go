@@ -26,10 +26,10 @@ type profileView struct {
 	XID         int            `json:"xid,omitempty"`
 	Name        string         `json:"name"`
 	Description string         `json:"description"`
-	Injectable  bool           `json:"injectable"`        // false: programs see nothing of it, note says why
-	Running     *runningView   `json:"running,omitempty"` // what processes see that run
-	New         *codeView      `json:"new,omitempty"`     // what cuInit gives to those that start afterwards
-	NVML        *codeView      `json:"nvml,omitempty"`    // of calls about the device
+	Injectable  bool           `json:"injectable"`        // false if programs do not see the XID; the note explains why
+	Running     *runningView   `json:"running,omitempty"` // in running processes
+	New         *codeView      `json:"new,omitempty"`     // returned by cuInit in processes that start afterwards
+	NVML        *codeView      `json:"nvml,omitempty"`    // returned by calls for the device
 	NVMLInit    *codeView      `json:"nvmlInit,omitempty"`
 	Evidence    []evidenceView `json:"evidence"`
 	Note        string         `json:"note,omitempty"`
@@ -53,7 +53,7 @@ type runningView struct {
 	HangClasses    []string          `json:"hangClasses,omitempty"`
 }
 
-// fallbackView is the code where the driver is older than the first one.
+// fallbackView is the code that drivers return that are older than the main code.
 type fallbackView struct {
 	codeView
 	BelowDriver int `json:"belowDriver"` // cuDriverGetVersion
@@ -68,16 +68,16 @@ func newProfilesCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	var format printer.Format
 	cmd := &cobra.Command{
 		Use:   "profiles [XID...]",
-		Short: "List what programs see of each XID, and how that is known",
-		Long: `List what programs see when the driver reports an XID: the CUDA error of processes that run, of those that start afterwards, and what
-NVML returns. "inject --xid" takes its errors from here.
+		Short: "List the effects of each XID on programs, and the sources",
+		Long: `List the effects on programs when the driver reports an XID: the CUDA error in running processes, the CUDA error in processes that start
+afterwards, and the NVML error. "inject --xid" uses these errors.
 
-(assumed) stands behind what follows from the meaning of the XID; everything else was seen in a report or is documented, among the sources
-that -o wide, json and yaml name.`,
-		Example: `  # All
+(assumed) marks errors derived from the meaning of the XID. All others are documented or were reported; -o wide, json and yaml show the
+sources.`,
+		Example: `  # List all profiles
   kubectl gpu-fault cuda profiles
 
-  # Two of them, with the calls that fail, the sources and what else to know
+  # List two profiles with failing calls, sources and notes
   kubectl gpu-fault cuda profiles 79 94 -o wide`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if err := format.Validate(); err != nil {
@@ -114,7 +114,7 @@ that -o wide, json and yaml name.`,
 	return cmd
 }
 
-// selectProfiles returns those named, in this order; all for no names.
+// selectProfiles returns the named profiles in this order, or all if names is empty.
 func selectProfiles(names []string) ([]cudafault.Profile, error) {
 	if len(names) == 0 {
 		return cudafault.Profiles(), nil
@@ -125,11 +125,11 @@ func selectProfiles(names []string) ([]cudafault.Profile, error) {
 		if !ok {
 			if _, err := strconv.Atoi(name); err == nil {
 				return nil, fmt.Errorf(
-					"there is no profile of XID %s: what programs see of it is not known; `kubectl gpu-fault cuda profiles` lists those that are",
+					"profile for XID %s not found: its effects on programs are unknown; `kubectl gpu-fault cuda profiles` lists the known XIDs",
 					name,
 				)
 			}
-			return nil, fmt.Errorf("there is no profile %q: give XIDs, fabric-not-ready or driver-mismatch", name)
+			return nil, fmt.Errorf("profile %q not found: supported values: XIDs, fabric-not-ready, driver-mismatch", name)
 		}
 		profiles = append(profiles, p)
 	}

@@ -89,9 +89,9 @@ func TestProfilesRefuse(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"62"}, "no profile of XID 62"},
+		{[]string{"62"}, "profile for XID 62 not found"},
 		{[]string{"nvlink"}, "fabric-not-ready"},
-		{[]string{"79", ""}, "no profile"},
+		{[]string{"79", ""}, `profile "" not found`},
 		{[]string{"79", "-o", "xml"}, "unknown output format"},
 	} {
 		if out, err := runProfiles(t, test.args...); err == nil || !strings.Contains(err.Error(), test.want) ||

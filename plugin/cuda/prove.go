@@ -16,33 +16,33 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 )
 
-// The times of a proof.
+// Intervals and timeouts of the verification.
 const (
-	// pause is between two rounds of questions.
+	// pause is the interval between two queries.
 	pause = 300 * time.Millisecond
-	// grace is how long processes may take to call the driver after the shim is seen in their containers. A program
-	// that imports PyTorch needs some seconds before its first call.
+	// grace is the time that processes have to call the driver once the shim is in their containers. A program that
+	// imports PyTorch needs several seconds until its first call.
 	grace = 10 * time.Second
-	// patience is how long pods may take until they can be asked, after their rollout.
+	// patience is the time that pods have to become available for queries after the rollout.
 	patience = time.Minute
 )
 
-// verdict is what a report says about a run.
+// verdict is the state of a run in a pod, according to its report.
 type verdict int
 
 const (
-	waiting   verdict = iota // it cannot be told yet
+	waiting   verdict = iota // unknown so far
 	failed                   // the shim does not work there
-	delivered                // shim and state are there, and no process has taken notice yet
-	loaded                   // a process has it
+	delivered                // shim and state are in the container, but no process has noticed yet
+	loaded                   // a process has loaded the state
 )
 
-// judge returns what a report proves of a run in one of its generations, and in words why. Without an answer, a line in
-// the log counts.
+// judge returns the verdict for a generation of a run, and a description of its reason. If the pod cannot be queried,
+// a line in its log is sufficient.
 func (r *report) judge(run string, generation uint64) (verdict, string) {
 	switch {
 	case len(r.said) > 0 && !r.asked:
-		return loaded, "in the log of its container: " + r.said[len(r.said)-1]
+		return loaded, "from the log of its container: " + r.said[len(r.said)-1]
 	case len(r.refused) > 0:
 		return failed, "the dynamic linker did not load the shim: " + r.refused[len(r.refused)-1]
 	case r.missing:
@@ -54,7 +54,7 @@ func (r *report) judge(run string, generation uint64) (verdict, string) {
 	case r.file == nil:
 		return failed, r.trouble
 	case r.file.Run != run:
-		return failed, fmt.Sprintf("the state in it is of run %q", r.file.Run)
+		return failed, fmt.Sprintf("its state file belongs to run %q", r.file.Run)
 	case r.file.Generation != generation:
 		return waiting, "the kubelet has not refreshed its state file yet"
 	}
@@ -70,20 +70,20 @@ func (r *report) judge(run string, generation uint64) (verdict, string) {
 	if len(living) > 0 {
 		p := living[len(living)-1]
 		return delivered,
-			fmt.Sprintf("process %d (%s) has the shim loaded; it takes notice at its next driver call", p.PID, p.Name)
+			fmt.Sprintf("process %d (%s) has the shim loaded; it notices the change at its next driver call", p.PID, p.Name)
 	}
-	return delivered, "shim and state are in the container; no process has called the driver yet"
+	return delivered, "the shim and its state are in the container; no process has called the driver yet"
 }
 
-// over returns why a process of the pod holds the time of a generation to be up; empty when none does. Its clock is
-// that of its node.
+// over returns why a process of the pod considers a generation expired; empty if none does. Processes use the clock of
+// their node.
 func (r *report) over(generation uint64) string {
 	for _, p := range r.living() {
 		if p.Generation != generation || p.Status != cudafault.StatusExpired {
 			continue
 		}
 		if r.file != nil && !r.file.Expires.IsZero() && !time.Now().Before(r.file.Expires) {
-			return fmt.Sprintf("process %d (%s) passes all calls through, since the time is up: %v", p.PID, p.Name,
+			return fmt.Sprintf("process %d (%s) passes all calls through because the TTL has expired: %v", p.PID, p.Name,
 				errTooSlow)
 		}
 		return fmt.Sprintf(
@@ -94,7 +94,7 @@ func (r *report) over(generation uint64) string {
 	return ""
 }
 
-// describeProcess returns how a process has the shim loaded: the heartbeat.
+// describeProcess returns a description of the shim in a process.
 func describeProcess(p cudafault.Process) string {
 	text := fmt.Sprintf("process %d (%s): %s, %s by %s", p.PID, p.Name, statusWord(p.Status), count.Of(p.Hooks, "hook"),
 		p.Paths)
@@ -104,31 +104,32 @@ func describeProcess(p cudafault.Process) string {
 	return text
 }
 
-// driverVersion returns what cuDriverGetVersion gives, as people write it: 12080 is 12.8.
+// driverVersion formats a version from cuDriverGetVersion: 12080 is 12.8.
 func driverVersion(v int) string { return fmt.Sprintf("%d.%d", v/1000, v%1000/10) }
 
-// watching is what watch waits for.
+// watching defines what watch waits for.
 type watching struct {
 	run  string
 	pods func(context.Context) ([]corev1.Pod, error)
-	// current reports whether a state file is the one that pods shall have.
+	// current reports whether a state file is the expected one.
 	current func(cudafault.State) bool
-	// done reports whether what was heard is enough.
+	// done reports whether the wait is over.
 	done func([]report) bool
-	// settled reports whether a pod that answered is not to be asked again.
+	// settled reports whether a pod that responded needs no further query.
 	settled func(*report) bool
 }
 
-// refreshEvery is how often a kubelet is made to look again. It looks at a pod when that changes, but reads ConfigMaps
-// from a cache, which may hear of a change after the pod's; then it would not look for another minute.
+// refreshEvery is the interval at which kubelets are triggered again to refresh the state file. A change to a pod
+// triggers a refresh, but the kubelet reads ConfigMaps from a cache that may still be stale. It would then not refresh
+// the file for another minute.
 const refreshEvery = 2 * time.Second
 
-// watch asks the pods of a run until that is done, or ctx ends. It returns what it heard last; the error is why it
-// heard nothing.
+// watch queries the pods of a run until what.done returns true or ctx is done. It returns the last reports, or an error
+// if there are none.
 func (w *observer) watch(ctx context.Context, what watching) ([]report, error) {
 	var (
 		last      []report
-		none      = errors.New("there was no time to ask its pods")
+		none      = errors.New("timed out before its pods were queried")
 		refreshed = time.Now()
 		settled   = map[podKey]report{}
 	)
@@ -155,7 +156,7 @@ func (w *observer) watch(ctx context.Context, what watching) ([]report, error) {
 			}
 			if len(stale) > 0 && time.Since(refreshed) >= refreshEvery {
 				refreshed = time.Now()
-				_ = cudashim.Refresh(ctx, w.client, stale, stamp()) // best effort: within two minutes they look anyway
+				_ = cudashim.Refresh(ctx, w.client, stale, stamp()) // best effort: else within two minutes
 			}
 		} else if last == nil {
 			none = err
@@ -168,33 +169,33 @@ func (w *observer) watch(ctx context.Context, what watching) ([]report, error) {
 	}
 }
 
-// stamp is another one each time.
+// stamp returns a value that differs on each call.
 func stamp() string { return time.Now().UTC().Format(time.RFC3339Nano) }
 
-// proof shows that the shim of a run is in its pods.
+// proof verifies that the shim of a run is in its pods.
 type proof struct {
 	observer   *observer
 	pods       func(context.Context) ([]corev1.Pod, error)
 	run        string
 	generation uint64
-	// known says that it was waited before for processes to show up.
+	// known reports whether an earlier gather has already waited for processes to appear.
 	known    bool
 	grace    time.Duration
 	patience time.Duration
 }
 
-// gather returns the evidence, a proof for each pod, and what there is to say about pods that cannot be asked yet. It
-// fails where the shim does not work, and where nobody can be asked.
+// gather returns the evidence for each pod, and notes about pods that cannot be queried yet. It fails if the shim does
+// not work in a pod, or if no pod can be queried.
 func (p *proof) gather(ctx context.Context) (evidence []ledger.Evidence, notes []string, err error) {
 	limited, cancel := context.WithTimeout(ctx, p.patience)
 	defer cancel()
-	var settled time.Time // since when only processes are missing
+	var settled time.Time // since when the shim is in all pods and only processes are missing
 	done := func(reports []report) bool {
 		worst := loaded
 		for i := range reports {
 			v, _ := reports[i].judge(p.run, p.generation)
 			if v == delivered && p.known && len(reports[i].living()) == 0 {
-				v = loaded // there is nobody to take notice
+				v = loaded // no process can notice
 			}
 			worst = min(worst, v)
 		}
@@ -222,7 +223,7 @@ func (p *proof) gather(ctx context.Context) (evidence []ledger.Evidence, notes [
 	if err != nil {
 		return nil, nil, err
 	}
-	p.observer.listenWhere(ctx, reports, p.run, func(r *report) bool { // a linker that refused it says so there
+	p.observer.listenWhere(ctx, reports, p.run, func(r *report) bool { // for lines of the linker
 		v, _ := r.judge(p.run, p.generation)
 		return v == delivered && len(r.living()) == 0
 	})
@@ -239,7 +240,7 @@ func (p *proof) gather(ctx context.Context) (evidence []ledger.Evidence, notes [
 		}
 	}
 	if len(wrong) == 0 && len(evidence) == 0 && len(notes) > 0 {
-		return nil, nil, errors.New("no pod has shown that it has the shim: " + strings.Join(notes, "; "))
+		return nil, nil, errors.New("could not verify the shim in any pod: " + strings.Join(notes, "; "))
 	}
 	return evidence, notes, errors.Join(wrong...)
 }
@@ -253,7 +254,7 @@ func (r *report) source() string {
 	return text
 }
 
-// seen returns when a process of the report showed last that it lives, or now.
+// seen returns the time of the last sign of life of a process in the report, or the current time.
 func (r *report) seen() time.Time {
 	var at time.Time
 	for _, p := range r.living() {
@@ -267,15 +268,15 @@ func (r *report) seen() time.Time {
 	return at.UTC().Truncate(time.Millisecond)
 }
 
-// ofTemplate returns the evidence where no pod runs that could be asked: the controller makes them later.
+// ofTemplate returns the evidence if no pod runs yet: the controller creates the pods later.
 func ofTemplate(data *cudashim.Data) ledger.Evidence {
 	return ledger.Evidence{
 		Source: data.Ref(), Time: time.Now().UTC().Truncate(time.Millisecond),
-		Text: "the pod template has the shim; no pod made from it runs yet",
+		Text: "the pod template has the shim; no pod created from it is running yet",
 	}
 }
 
-// statusWord returns what a process does about the fault, as users call it.
+// statusWord returns the name of a status as shown to users.
 func statusWord(s cudafault.Status) string {
 	switch s {
 	case cudafault.StatusPassing:

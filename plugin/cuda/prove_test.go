@@ -53,7 +53,7 @@ func TestProof(t *testing.T) {
 					return []cudafault.Process{process(0, cudafault.StatusPassing)}
 				}
 			},
-			proven: []string{"takes notice at its next driver call"},
+			proven: []string{"notices the change at its next driver call"},
 		},
 		"a process of the container's former life does not count": {
 			pods: []*corev1.Pod{pod("web-1", "gpu-1")}, change: func(w *world) {
@@ -71,7 +71,7 @@ func TestProof(t *testing.T) {
 					"web-1": "epoch 1\ngpu-fault: run cuda-7k3f9q: injected CUDA error 999 into cuLaunchKernel, call 0, pid 7 (python3)\nRuntimeError\n",
 				}
 			},
-			proven: []string{"in the log of its container: gpu-fault: run cuda-7k3f9q: injected CUDA error 999"},
+			proven: []string{"from the log of its container: gpu-fault: run cuda-7k3f9q: injected CUDA error 999"},
 		},
 		"the log of another run is no proof": {
 			pods: []*corev1.Pod{pod("web-1", "gpu-1", crashed)}, change: func(w *world) {
@@ -79,12 +79,12 @@ func TestProof(t *testing.T) {
 					"web-1": "gpu-fault: run cuda-222222: injected CUDA error 999 into cuLaunchKernel, call 0, pid 7 (python3)\n",
 				}
 			},
-			fails: "no pod has shown that it has the shim: pod web-1: CrashLoopBackOff",
+			fails: "could not verify the shim in any pod: pod web-1: CrashLoopBackOff",
 		},
 		"the file is missing": {
 			pods:   []*corev1.Pod{pod("web-1", "gpu-1"), pod("web-2", "gpu-2")},
 			change: func(w *world) { w.broken = map[string]error{"web-2": errMissing} },
-			proven: []string{"process 7"}, fails: "pod web-2: the shim's file is not in the container",
+			proven: []string{"process 7"}, fails: "pod web-2: the shim's file is missing in the container",
 		},
 		"the linker refused it": {
 			pods: []*corev1.Pod{pod("web-1", "gpu-1")}, change: func(w *world) {
@@ -103,7 +103,7 @@ func TestProof(t *testing.T) {
 					return file
 				}
 			},
-			fails: `the state in it is of run "cuda-222222"`,
+			fails: `its state file belongs to run "cuda-222222"`,
 		},
 		"one is still starting": {
 			pods: []*corev1.Pod{
@@ -124,7 +124,7 @@ func TestProof(t *testing.T) {
 					"web-1": errors.New(`pods "web-1" is forbidden: User "bob" cannot create resource "pods/exec"`),
 				}
 			},
-			fails: "you may not exec into it (pods/exec)",
+			fails: "you do not have permission to exec into it (pods/exec)",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

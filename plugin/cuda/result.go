@@ -20,7 +20,7 @@ func (in *injecting) printDryRun(streams genericiooptions.IOStreams, d *decided,
 	return err
 }
 
-// print shows the proofs. The whole record is what -o json prints.
+// print prints the evidence as a table, or the whole record in other formats.
 func (in *injecting) print(streams genericiooptions.IOStreams, store *ledger.Store, d *decided, run *ledger.Run) error {
 	if run == nil {
 		return nil
@@ -49,15 +49,15 @@ func (in *injecting) print(streams genericiooptions.IOStreams, store *ledger.Sto
 	say := func(format string, args ...any) { printer.Talk(streams.ErrOut, format, args...) }
 	say("%s, %s", in.outcome(d, *run), end(*run))
 	if in.disarmed {
-		say("Begin it with: %s", store.Command("cuda", "arm", run.ID))
+		say("To start the fault: %s", store.Command("cuda", "arm", run.ID))
 	} else {
-		say("See what its processes do: %s", store.Command("cuda", "status", run.ID))
+		say("To show the status of its processes: %s", store.Command("cuda", "status", run.ID))
 	}
-	say("Undo it with: %s", store.Command("revert", run.ID))
+	say("To undo it: %s", store.Command("revert", run.ID))
 	return nil
 }
 
-// outcome returns what the workload has now.
+// outcome returns a description of the state of the workload.
 func (in *injecting) outcome(d *decided, run ledger.Run) string {
 	inPods := slices.ContainsFunc(run.Steps, func(step ledger.Step) bool {
 		return slices.ContainsFunc(step.Evidence,
@@ -69,13 +69,13 @@ func (in *injecting) outcome(d *decided, run ledger.Run) string {
 	case inPods:
 		return d.workload.Ref() + " has the fault"
 	case in.disarmed:
-		return "pods that " + d.workload.Ref() + " makes from now on have the shim, disarmed"
+		return "new pods of " + d.workload.Ref() + " will have the shim, disarmed"
 	default:
-		return "pods that " + d.workload.Ref() + " makes from now on have the fault"
+		return "new pods of " + d.workload.Ref() + " will have the fault"
 	}
 }
 
-// end says until when a run is there.
+// end returns when a run ends.
 func end(run ledger.Run) string {
 	if run.Until.IsZero() {
 		return "until it is reverted"
@@ -83,7 +83,7 @@ func end(run ledger.Run) string {
 	return "until " + run.Until.Local().Format("15:04:05")
 }
 
-// ofRun finds what a run changed: its workload step. It is nil where the run has none.
+// ofRun returns the step of a run with the given kind of undo, or nil if there is none.
 func ofRun(run ledger.Run, kind string) *ledger.Step {
 	for i := range run.Steps {
 		if run.Steps[i].Undo.Kind == kind {

@@ -24,19 +24,19 @@ func newStatusCommand(connection *kube.Connection, streams genericiooptions.IOSt
 	cmd := &cobra.Command{
 		Use:   "status [RUN | TYPE/NAME]",
 		Short: "Show which processes have the shim loaded, and what happened to them",
-		Long: `Show which processes have the shim loaded, by which paths they come to the driver, whether the fault is armed in them, and what it did
-so far. Without a name, all CUDA faults that are in place are shown.
+		Long: `Show which processes have the shim loaded, how they call the driver, whether the fault is armed in them, and what it has done so far.
+Without a name, the command shows all CUDA faults that are in place.
 
-The shim's file in each pod is asked, by an exec of it: nothing else is needed in the image. A process is shown from its first call to the
-driver on; one that ended is shown until another takes its place, or its pod goes. Of pods that cannot be asked, because they crash or do not run,
-what the shim wrote to their logs is shown.`,
-		Example: `  # One run
+The command executes the shim's file in each pod, and needs nothing else in the image. A process is listed after its first call to the driver. A
+terminated process is listed until a new process takes its slot or its pod is deleted. If a pod crashes or is not running, the lines that the shim
+wrote to its log are shown instead.`,
+		Example: `  # Show one run
   kubectl gpu-fault cuda status cuda-7k3f9q
 
-  # The run that is in a workload, with all columns
+  # Show the run in a workload, with all columns
   kubectl gpu-fault cuda status deployment/vllm -o wide
 
-  # How often it tripped, for a script
+  # Print the number of trips, for a script
   kubectl gpu-fault cuda status cuda-7k3f9q -o jsonpath='{.items[*].pods[*].processes[*].trips}'`,
 		Args: usage.MaxArgs(1, "one run or one workload", "kubectl gpu-fault cuda status deployment/vllm"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -55,7 +55,7 @@ what the shim wrote to their logs is shown.`,
 	return cmd
 }
 
-// checkStatusOf refuses what is neither a run nor a workload.
+// checkStatusOf returns an error if a given name is neither a run nor a workload.
 func checkStatusOf(name string, given bool) error {
 	if !given {
 		return nil
@@ -103,13 +103,13 @@ func showStatus(
 		list.Items = append(list.Items, statusOf(p, reports, time.Now()))
 	}
 	if len(places) == 0 && name == "" {
-		printer.Talk(streams.ErrOut, "no CUDA fault is in place by the ledger in namespace %q",
+		printer.Talk(streams.ErrOut, "no CUDA fault is in place according to the ledger in namespace %q",
 			connection.LedgerNamespace)
 	}
 	return list.print(streams, format)
 }
 
-// placesOf returns the runs that are meant: one by its ID, that of a workload, or all that are in place.
+// placesOf returns the run with an ID, the run in a workload, or, for an empty name, all runs that are in place.
 func placesOf(
 	ctx context.Context, cluster *cudashim.Cluster, store *ledger.Store, namespace, name string, warn func(string),
 ) ([]*inPlace, error) {
@@ -121,7 +121,7 @@ func placesOf(
 		}
 		if id = w.Run(); id == "" {
 			return nil, fmt.Errorf(
-				"no CUDA fault is in %s of namespace %s; `kubectl gpu-fault cuda status` shows where there are some",
+				"%s in namespace %s has no CUDA fault; `kubectl gpu-fault cuda status` lists the workloads that do",
 				w.Ref(), namespace,
 			)
 		}
@@ -132,7 +132,7 @@ func placesOf(
 			return nil, err
 		}
 		if run.IsClosed() {
-			warn(fmt.Sprintf("run %s is closed since %s (%s): its shim is not in place any more", run.ID,
+			warn(fmt.Sprintf("run %s was closed at %s (%s): its shim is no longer in place", run.ID,
 				run.Closed.Local().Format(time.DateTime), run.Phase))
 			return nil, nil
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
-// table has the columns that answer: is it loaded, is it armed, what did it do.
+// table returns the table: whether the shim is loaded and armed in each process, and what it did.
 func (l statusList) table(format printer.Format) *printer.Table {
 	t := &printer.Table{Header: []string{
 		"POD", "NODE", "CONTAINER", "PID", "PROCESS", "LOADED", "STATE", "CALLS", "TRIPS", "LAST FUNCTION", "ERROR",
@@ -47,8 +47,7 @@ func (l statusList) table(format printer.Format) *printer.Table {
 	return t
 }
 
-// untold returns the cells of a pod that could not be asked for its processes: what its log tells of each, or one row
-// for the pod itself.
+// untold returns the rows of a pod without process reports: one for each process in its log, or else one for the pod.
 func (p podStatus) untold() [][]string {
 	if len(p.Processes) > 0 {
 		return nil
@@ -73,11 +72,11 @@ func (p podStatus) untold() [][]string {
 	return rows
 }
 
-// loaded returns the cell of a pod without processes: those that crash are told by the log.
+// loaded returns the LOADED cell of a pod without process reports.
 func (p podStatus) loaded() string {
 	switch {
 	case len(p.Log) > 0:
-		return "by the log"
+		return "from the log"
 	case p.Generation != 0:
 		return "no process yet"
 	default:
@@ -85,7 +84,7 @@ func (p podStatus) loaded() string {
 	}
 }
 
-// state returns the cell of a pod without processes.
+// state returns the STATE cell of a pod without process reports.
 func (p podStatus) state() string {
 	if p.State == "" {
 		return "unknown"
@@ -93,7 +92,7 @@ func (p podStatus) state() string {
 	return p.State
 }
 
-// trouble returns the last cell of a pod without processes: what is wrong, or the shim's last word.
+// trouble returns the last cell of a pod without process reports: the problem, or the last log line of the shim.
 func (p podStatus) trouble() string {
 	switch {
 	case p.Problem != "":

@@ -130,7 +130,7 @@ func TestStatusOfWhatIsGone(t *testing.T) {
 	var said []string
 	places, err := placesOf(t.Context(), w.cluster(), w.store(), namespace, runID,
 		func(text string) { said = append(said, text) })
-	if err != nil || len(places) != 0 || !strings.Contains(strings.Join(said, "\n"), "is closed since") {
+	if err != nil || len(places) != 0 || !strings.Contains(strings.Join(said, "\n"), "was closed at") {
 		t.Errorf("%v, %d places, %q", err, len(places), said)
 	}
 	if places, err = placesOf(t.Context(), w.cluster(), w.store(), namespace, "", nil); err != nil || len(places) != 0 {
@@ -145,7 +145,7 @@ func TestStatusOfWhatIsGone(t *testing.T) {
 	said = nil
 	places, err = placesOf(t.Context(), w.cluster(), w.store(), namespace, "",
 		func(text string) { said = append(said, text) })
-	if err != nil || len(places) != 1 || !strings.Contains(strings.Join(said, "\n"), "ConfigMap is gone") {
+	if err != nil || len(places) != 1 || !strings.Contains(strings.Join(said, "\n"), "ConfigMap was not found") {
 		t.Fatalf("%v, %d places, %q", err, len(places), said)
 	}
 	if phase := places[0].phase(time.Now()); strings.Contains(phase, "armed since") || phase == "disarmed" {
@@ -194,9 +194,9 @@ func TestExplainExec(t *testing.T) {
 		want    string
 		missing bool
 	}{
-		"missing": {errMissing, "the shim's file is not in the container", true},
+		"missing": {errMissing, "the shim's file is missing in the container", true},
 		"other arch": {
-			errors.New("exec /gpu-fault/lib/libgpufault.so: exec format error"), "another architecture", true,
+			errors.New("exec /gpu-fault/lib/libgpufault.so: exec format error"), "a different architecture", true,
 		},
 		"forbidden": {
 			errors.New(`pods "x" is forbidden: User "bob" cannot create resource "pods/exec" in API group ""`),

@@ -26,10 +26,11 @@ type runStatus struct {
 	Summary   string    `json:"summary"`
 	Workload  string    `json:"workload"` // deployment.apps/web
 	Namespace string    `json:"namespace"`
-	Phase     string    `json:"phase"`            // in words: armed since 14:00:05
-	Until     time.Time `json:"until,omitzero"`   // from then on all calls pass through
+	Phase     string    `json:"phase"`            // such as "armed since 14:00:05"
+	Until     time.Time `json:"until,omitzero"`   // all calls pass through after this time
 	ArmedAt   time.Time `json:"armedAt,omitzero"` // zero while it is disarmed
-	// Generation is that of the state in the run's ConfigMap; pods and processes that have it know of the last arming.
+	// Generation is the generation of the state in the run's ConfigMap. Pods and processes with it have the last
+	// change.
 	Generation uint64      `json:"generation"`
 	Pods       []podStatus `json:"pods"`
 }
@@ -39,28 +40,28 @@ type podStatus struct {
 	Name       string   `json:"name"`
 	Node       string   `json:"node,omitempty"`
 	Containers []string `json:"containers"` // that load the shim
-	// State is one of armed, disarmed, expired, excluded, stale (the kubelet has not refreshed the file yet), or why it
-	// cannot be asked: CrashLoopBackOff, Pending: ...
+	// State is one of armed, disarmed, expired, excluded, stale (the kubelet has not refreshed the file yet), or the
+	// reason why the pod cannot be queried: CrashLoopBackOff, Pending: ...
 	State string `json:"state"`
-	// Generation is that of the state file in the pod; 0 when it cannot be asked.
+	// Generation is the generation of the state file in the pod; 0 if the pod cannot be queried.
 	Generation uint64 `json:"generation,omitempty"`
-	// Problem says what is wrong with the shim there.
+	// Problem describes what is wrong with the shim in the pod.
 	Problem   string          `json:"problem,omitempty"`
 	Processes []processStatus `json:"processes"`
-	// Log are the last lines of the shim in the log, where the pod cannot be asked.
+	// Log has the last lines that the shim wrote to the log, if the pod cannot be queried.
 	Log []string `json:"log,omitempty"`
 }
 
-// processStatus is one process, or one that ended.
+// processStatus is one running or terminated process.
 type processStatus struct {
 	cudafault.Process
 	State     string `json:"state"`               // disarmed, armed, tripped, poisoned, expired, excluded (node), ...
 	ErrorName string `json:"errorName,omitempty"` // of lastError
-	// Former says that it belongs to a former life of its container.
+	// Former reports whether the process belongs to a previous instance of its container.
 	Former bool `json:"former,omitempty"`
 }
 
-// statusOf puts together what is known of a run.
+// statusOf returns the status of a run.
 func statusOf(p *inPlace, reports []report, now time.Time) runStatus {
 	status := runStatus{
 		Run: p.run.ID, Summary: p.run.Summary, Workload: p.data.Ref(), Namespace: p.data.Namespace, Phase: p.phase(now),
@@ -98,7 +99,7 @@ func podOf(p *inPlace, r *report, now time.Time) podStatus {
 	return pod
 }
 
-// fileState returns what the state file in a pod says about it.
+// fileState returns the state of a pod according to its state file.
 func fileState(p *inPlace, file cudafault.State, node string, now time.Time) string {
 	switch {
 	case file.Run != p.run.ID:
@@ -116,7 +117,7 @@ func fileState(p *inPlace, file cudafault.State, node string, now time.Time) str
 	}
 }
 
-// print writes the list; in a table each process has a row, and each pod without one too.
+// print writes the list. A table has a row for each process, and for each pod without processes.
 func (l statusList) print(streams genericiooptions.IOStreams, format printer.Format) error {
 	l.APIVersion, l.Kind = ledger.APIVersion, "CUDAStatusList"
 	if l.now.IsZero() {
@@ -136,7 +137,7 @@ func (l statusList) print(streams genericiooptions.IOStreams, format printer.For
 			run.Namespace, run.Phase, untilOf(run, l.now))
 		if len(run.Pods) == 0 {
 			printer.Talk(streams.ErrOut,
-				"No pod has it: its controller has not made one yet, it has no replicas, or somebody took the shim out of the workload.")
+				"No pod has the shim: the controller has not created one yet, the workload has no replicas, or the shim was removed from the workload.")
 		}
 	}
 	table := l.table(format)

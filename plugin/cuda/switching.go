@@ -19,7 +19,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
-// switching is the use of an arming on a cluster.
+// switching carries out an arming on a cluster.
 type switching struct {
 	*arming
 	cluster  *cudashim.Cluster
@@ -27,7 +27,7 @@ type switching struct {
 	observer *observer
 	streams  genericiooptions.IOStreams
 	note     func(text string)
-	// injected says of which run the workload's pod template has the shim now.
+	// injected returns the run whose shim is in the workload's pod template.
 	injected func(ctx context.Context, p *inPlace) (run string, err error)
 }
 
@@ -40,7 +40,7 @@ func (s *switching) run(ctx context.Context, kubeContext string) error {
 	switch {
 	case s.dryRun != "none":
 		return s.tryOut(ctx, p, next)
-	case s.verb == "disarm": // it only heals, and so is not asked about
+	case s.verb == "disarm": // it only stops a fault, and so needs no confirmation
 		return s.disarm(ctx, p, next)
 	}
 	if err := confirm.Ask(
@@ -48,14 +48,14 @@ func (s *switching) run(ctx context.Context, kubeContext string) error {
 	); err != nil {
 		return err
 	}
-	if p, next, asked, err = s.find(ctx); err != nil { // the answer may have taken its time
+	if p, next, asked, err = s.find(ctx); err != nil { // the run may have changed before the user confirmed
 		return fmt.Errorf("nothing was armed: %w", err)
 	}
 	return s.arm(ctx, p, next, asked)
 }
 
-// find reads the run, and says which state to write and which fault that stands for. What cannot be armed now is
-// refused; only what has nothing in place cannot be disarmed.
+// find reads the run, and returns the state to write and the corresponding fault. It fails if the run cannot be armed
+// now; a run can always be disarmed while it is in place.
 func (s *switching) find(ctx context.Context) (*inPlace, cudafault.State, *cudafault.Fault, error) {
 	p, err := find(ctx, s.cluster, s.session.Ledger, s.id)
 	if p == nil {
@@ -63,7 +63,7 @@ func (s *switching) find(ctx context.Context) (*inPlace, cudafault.State, *cudaf
 	}
 	if s.verb == "disarm" && !errors.Is(err, errNoState) {
 		if err != nil {
-			s.note(err.Error() + "; it is replaced by a new one")
+			s.note(err.Error() + "; it is replaced with a new state")
 		}
 		return p, p.healthy(), p.asked, nil
 	}
@@ -77,22 +77,22 @@ func (s *switching) find(ctx context.Context) (*inPlace, cudafault.State, *cudaf
 	return p, next, asked, err
 }
 
-// carries refuses to arm what no new pod would have: somebody took the shim out of the workload, as by `kubectl rollout
-// undo`.
+// carries returns an error if the shim was removed from the workload, for example by `kubectl rollout undo`: new pods
+// would not have it.
 func (s *switching) carries(ctx context.Context, p *inPlace) error {
 	now, err := s.injected(ctx, p)
 	if err != nil {
 		return err
 	}
 	if now != p.run.ID {
-		return fmt.Errorf("somebody took the shim of run %s out of %s: close the run with %s, and inject anew", s.id,
+		return fmt.Errorf("the shim of run %s was removed from %s: close the run with %s, and inject the fault again", s.id,
 			p.data.Ref(), s.session.Ledger.Command("revert", s.id))
 	}
 	return nil
 }
 
-// arm writes the record and then the state: what may be armed says the record, in which a revert leaves its mark before
-// it undoes anything.
+// arm writes the record and then the state. The record decides whether the run may be armed: a revert marks it before
+// undoing anything.
 func (s *switching) arm(ctx context.Context, p *inPlace, next cudafault.State, asked *cudafault.Fault) error {
 	pods, err := p.pods(s.cluster)(ctx)
 	if err != nil {
@@ -101,7 +101,7 @@ func (s *switching) arm(ctx context.Context, p *inPlace, next cudafault.State, a
 	former, formerStep := p.run, p.step.ID
 	run, err := s.record(ctx, p, asked)
 	if errors.Is(err, ledger.ErrClosed) {
-		return fmt.Errorf("run %s was reverted by somebody meanwhile: nothing was armed", s.id)
+		return fmt.Errorf("run %s was reverted in the meantime: nothing was armed", s.id)
 	}
 	if err != nil {
 		return fmt.Errorf("nothing was armed: %w", err)
@@ -115,8 +115,8 @@ func (s *switching) arm(ctx context.Context, p *inPlace, next cudafault.State, a
 	return s.finish(ctx, p, next, late)
 }
 
-// disarm writes the state and then the record. A client that is still making the run looks into the record before and
-// after it arms; for what it wrote in between the state is written once more.
+// disarm writes the state and then the record. A client that is still injecting the run checks the record before and
+// after arming. In case it armed in between, disarm writes the state once more.
 func (s *switching) disarm(ctx context.Context, p *inPlace, next cudafault.State) error {
 	pods, unlisted := p.pods(s.cluster)(ctx)
 	late, err := setState(ctx, s.cluster, p.data.Namespace, s.id, next, pods)
@@ -126,51 +126,51 @@ func (s *switching) disarm(ctx context.Context, p *inPlace, next cudafault.State
 	if run, err := s.record(ctx, p, p.asked); err == nil {
 		p.run = run
 	} else {
-		printer.Talk(s.streams.ErrOut, "Warning: the list of runs does not say so: %v", err)
+		printer.Talk(s.streams.ErrOut, "Warning: the run is disarmed, but its record could not be updated: %v", err)
 	}
 	if p.run.InItsWay(time.Now()) {
 		if late, err = setState(ctx, s.cluster, p.data.Namespace, s.id, next, pods); err != nil {
-			return fmt.Errorf("run %s was disarmed, but its client is at work and may arm it again: %w", s.id, err)
+			return fmt.Errorf("run %s was disarmed, but its client is still running and may arm it again: %w", s.id, err)
 		}
 	}
 	return s.finish(ctx, p, next, errors.Join(late, unlisted))
 }
 
-// finish returns what was done and waits for the pods.
+// finish announces the change and waits for the pods.
 func (s *switching) finish(ctx context.Context, p *inPlace, next cudafault.State, late error) error {
 	if late != nil {
-		s.note("its pods learn of it within a minute: " + late.Error())
+		s.note("its pods receive the change within a minute: " + late.Error())
 	}
 	s.session.Announce(ctx, p.run, p.step.ID,
 		map[string]string{"arm": fault.ReasonArmed, "disarm": fault.ReasonDisarmed}[s.verb])
 	return s.await(ctx, p, next)
 }
 
-// mayArm refuses runs whose fault must not begin: those of which others say that they are over, or are to be.
+// mayArm returns an error if the run must not be armed, because it has ended or is being changed by another client.
 func (s *switching) mayArm(run ledger.Run, step string, now time.Time) error {
 	of := run.Step(step)
 	revert := s.session.Ledger.Command("revert", s.id)
 	switch {
 	case run.IsClosed():
-		return fmt.Errorf("run %s is closed since %s (%s): inject it anew", s.id,
+		return fmt.Errorf("run %s was closed at %s (%s): inject the fault again", s.id,
 			run.Closed.Local().Format(time.DateTime), run.Phase)
 	case run.InItsWay(now):
-		return fmt.Errorf("run %s is still being made: wait for it", s.id)
+		return fmt.Errorf("run %s is still being injected: wait until it completes", s.id)
 	case run.Phase == ledger.Interrupted, run.Phase == ledger.Failed:
 		return fmt.Errorf(
-			"run %s was stopped or is being reverted by somebody (%s): take it out with %s, and inject anew", s.id,
+			"run %s was interrupted or is being reverted (%s): revert it with %s, and inject the fault again", s.id,
 			run.Phase, revert,
 		)
 	case of == nil || !of.InPlace():
-		return fmt.Errorf("run %s was undone by somebody: inject it anew", s.id)
+		return fmt.Errorf("run %s was undone: inject the fault again", s.id)
 	case run.Expired(now):
-		return fmt.Errorf("the time of run %s was up at %s, and its processes pass all calls through for good: revert it (%s), and inject anew",
+		return fmt.Errorf("run %s expired at %s, and its processes permanently pass all calls through: revert it (%s), and inject the fault again",
 			s.id, run.Until.Local().Format("15:04:05"), revert)
 	}
 	return nil
 }
 
-// next returns the state to arm with, and the fault that it stands for.
+// next returns the state to arm with, and the corresponding fault.
 func (s *switching) next(ctx context.Context, p *inPlace, now time.Time) (cudafault.State, *cudafault.Fault, error) {
 	if err := s.mayArm(p.run, p.step.ID, now); err != nil {
 		return p.state, nil, err
@@ -187,7 +187,7 @@ func (s *switching) next(ctx context.Context, p *inPlace, now time.Time) (cudafa
 	generation := uint64(now.UnixNano())
 	asked := s.fault
 	switch {
-	case asked == nil && p.asked == nil: // what the record does not tell, the state file does
+	case asked == nil && p.asked == nil: // the record has no fault: reuse the state file
 		next := p.state
 		next.Generation, next.ArmedAt = generation, now.Truncate(time.Millisecond)
 		if s.nodes {
@@ -204,7 +204,7 @@ func (s *switching) next(ctx context.Context, p *inPlace, now time.Time) (cudafa
 	}
 	if p.asked != nil && layerOf(*asked) != layerOf(*p.asked) {
 		return p.state, nil, fmt.Errorf(
-			"--layer %s: run %s was injected with the shim for %s: revert it, and inject anew", layerOf(*asked), s.id,
+			"--layer %s: run %s was injected with the shim for %s: revert it, and inject the fault again", layerOf(*asked), s.id,
 			layerOf(*p.asked),
 		)
 	}
@@ -212,12 +212,12 @@ func (s *switching) next(ctx context.Context, p *inPlace, now time.Time) (cudafa
 	return next, asked, err
 }
 
-// before says what is going to be done.
+// before describes the planned change.
 func (s *switching) before(p *inPlace, asked *cudafault.Fault, now time.Time, kubeContext string) {
 	say := func(format string, args ...any) { printer.Talk(s.streams.ErrOut, format, args...) }
 	say("%s on %s in namespace %s, in context %q; %s", s.id, p.data.Ref(), p.data.Namespace, kubeContext, p.phase(now))
 	if s.verb == "disarm" {
-		say("All calls pass through then. The shim stays loaded: `cuda arm %s` begins the fault again, `revert %s` takes it out.",
+		say("All calls will pass through. The shim stays loaded: `cuda arm %s` starts the fault again, `revert %s` removes the shim.",
 			s.id, s.id)
 	} else {
 		what := without(p.run.Summary)
@@ -225,13 +225,13 @@ func (s *switching) before(p *inPlace, asked *cudafault.Fault, now time.Time, ku
 			what = asked.Summary()
 		}
 		say("Fault: %s.", what)
-		say("It stays %s. Undo: `cuda disarm %s` ends it, `revert %s` takes the shim out.", end(p.run), s.id, s.id)
+		say("Duration: %s. Undo: `cuda disarm %s` stops the fault, `revert %s` removes the shim.", end(p.run), s.id, s.id)
 	}
-	say("No pod is replaced. Processes notice at a call to the driver, at most a second later.")
+	say("No pod is replaced. Processes notice the change at their next call to the driver, at most one second later.")
 	say("")
 }
 
-// record tells the ledger, which refuses to arm what must not be. The undo in the record covers it already.
+// record updates the record of the run, unless the run must not be armed. The undo in the record stays valid.
 func (s *switching) record(ctx context.Context, p *inPlace, asked *cudafault.Fault) (ledger.Run, error) {
 	var kept []byte
 	if asked != nil {
@@ -261,8 +261,8 @@ func (s *switching) record(ctx context.Context, p *inPlace, asked *cudafault.Fau
 	return run, err
 }
 
-// unrecord takes back what record wrote of a fault that did not begin after all. It is best effort: the state file is
-// what counts.
+// unrecord restores what record changed, if the fault could not be armed. It is best effort: only the state file has an
+// effect on the fault.
 func (s *switching) unrecord(ctx context.Context, former ledger.Run, step string) {
 	_, err := s.session.Ledger.Update(ctx, s.id, func(run *ledger.Run) error {
 		run.Summary = former.Summary
@@ -272,13 +272,13 @@ func (s *switching) unrecord(ctx context.Context, former ledger.Run, step string
 		return nil
 	})
 	if err != nil && !errors.Is(err, ledger.ErrClosed) {
-		printer.Talk(s.streams.ErrOut, "Warning: the list of runs shows it as armed: %v", err)
+		printer.Talk(s.streams.ErrOut, "Warning: the run is not armed, but its record could not be restored: %v", err)
 	}
 }
 
 func layerOf(f cudafault.Fault) cudafault.Layer { return cmp.Or(f.Layer, cudafault.LayerDriver) }
 
-// tryOut ends a dry run; server asks the API server whether it would take the state.
+// tryOut completes a dry run. A server dry run checks whether the API server accepts the state.
 func (s *switching) tryOut(ctx context.Context, p *inPlace, next cudafault.State) error {
 	if s.dryRun == "server" {
 		if err := tryState(ctx, s.cluster, p.data.Namespace, s.id, next); err != nil {

@@ -19,14 +19,14 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 )
 
-// validID is the form of the IDs of runs; others than cuda's are told of when they are looked up.
+// validID matches the IDs of all runs; runs that are not CUDA faults are reported when they are looked up.
 var validID = regexp.MustCompile(`^[a-z]+-[a-z0-9]+$`)
 
-// parseRun reads a run's ID, also as `-o name` prints it.
+// parseRun parses the ID of a run, with or without the prefix that `-o name` prints.
 func parseRun(text string) (string, error) {
 	id := strings.TrimPrefix(text, "run/")
 	if !validID.MatchString(id) {
-		return "", fmt.Errorf("%q is no run ID: they look like cuda-7k3f9q (`kubectl gpu-fault list` shows them)", text)
+		return "", fmt.Errorf("invalid run ID %q: must be of the form cuda-7k3f9q (`kubectl gpu-fault list` shows the IDs)", text)
 	}
 	return id, nil
 }
@@ -36,14 +36,14 @@ type inPlace struct {
 	run   ledger.Run
 	step  *ledger.Step
 	data  *cudashim.Data
-	state cudafault.State // as the run's ConfigMap has it
-	// unread reports whether that could not be read.
+	state cudafault.State // from the run's ConfigMap
+	// unread reports whether the state could not be read.
 	unread bool
-	// asked is the fault as it was asked for; nil where a version without it made the record.
+	// asked is the requested fault; nil if the record does not contain it.
 	asked *cudafault.Fault
 }
 
-// find reads a run and its state. The errors say what to do instead where nothing of the run is in place.
+// find reads a run and its state.
 func find(ctx context.Context, cluster *cudashim.Cluster, store *ledger.Store, id string) (*inPlace, error) {
 	run, err := store.Get(ctx, id)
 	if err != nil {
@@ -56,17 +56,17 @@ func find(ctx context.Context, cluster *cudashim.Cluster, store *ledger.Store, i
 	return p, p.read(ctx, cluster)
 }
 
-// placeOf returns what the ledger knows of a run's place.
+// placeOf returns a run that is in place, without its state.
 func placeOf(store *ledger.Store, run ledger.Run) (*inPlace, error) {
 	step := ofRun(run, cudashim.UndoKind)
 	switch {
 	case run.Fault != "cuda" && step == nil:
-		return nil, fmt.Errorf("run %s is no CUDA fault (%s): see %s", run.ID, run.Summary, store.Command("list"))
+		return nil, fmt.Errorf("run %s is not a CUDA fault (%s): see %s", run.ID, run.Summary, store.Command("list"))
 	case run.IsClosed():
-		return nil, fmt.Errorf("run %s is closed since %s (%s): its shim is not in place any more; inject it anew",
+		return nil, fmt.Errorf("run %s was closed at %s (%s): its shim is no longer in place; inject the fault again",
 			run.ID, run.Closed.Local().Format(time.DateTime), run.Phase)
 	case step == nil || !step.InPlace():
-		return nil, fmt.Errorf("run %s has nothing in place: it came as far as %s", run.ID, run.Phase)
+		return nil, fmt.Errorf("run %s has nothing in place: its phase is %s", run.ID, run.Phase)
 	}
 	data, err := cudashim.ReadData(*step)
 	switch {
@@ -83,8 +83,8 @@ func placeOf(store *ledger.Store, run ledger.Run) (*inPlace, error) {
 	return p, nil
 }
 
-// errNoState says that a run's ConfigMap is gone.
-var errNoState = errors.New("its ConfigMap is gone: somebody deleted it, or the workload")
+// errNoState is the error for a run without its ConfigMap.
+var errNoState = errors.New("its ConfigMap was not found: it or the workload was deleted")
 
 // read reads the state in the run's ConfigMap.
 func (p *inPlace) read(ctx context.Context, cluster *cudashim.Cluster) error {
@@ -97,7 +97,7 @@ func (p *inPlace) read(ctx context.Context, cluster *cudashim.Cluster) error {
 		state, err = cudafault.DecodeState(file)
 	}
 	if err == nil && state.Run != p.run.ID {
-		err = fmt.Errorf("the state in its ConfigMap is of run %q", state.Run)
+		err = fmt.Errorf("the state in its ConfigMap belongs to run %q", state.Run)
 	}
 	if err != nil {
 		p.unread = true
@@ -107,8 +107,8 @@ func (p *inPlace) read(ctx context.Context, cluster *cudashim.Cluster) error {
 	return nil
 }
 
-// healthy returns the state file in which the run is disarmed: what is there, or what the record knows where that
-// cannot be read.
+// healthy returns the disarmed state of the run, derived from the current state or, if it cannot be read, from the
+// record.
 func (p *inPlace) healthy() cudafault.State {
 	now := uint64(time.Now().UnixNano())
 	if !p.unread {
@@ -128,22 +128,22 @@ func (p *inPlace) healthy() cudafault.State {
 	return cudafault.State{Run: p.run.ID, Generation: now, Expires: p.run.Until, Rank: cudafault.AllRanks}
 }
 
-// pods lists those that have the shim now.
+// pods returns a function that lists the pods that have the shim.
 func (p *inPlace) pods(cluster *cudashim.Cluster) func(context.Context) ([]corev1.Pod, error) {
 	return func(ctx context.Context) ([]corev1.Pod, error) { return cluster.Pods(ctx, p.data.Namespace, p.run.ID) }
 }
 
-// phase reports whether the fault is on: "armed since 14:00:05", "disarmed", "over since 14:30:00".
+// phase returns the state of the fault in words: "armed since 14:00:05", "disarmed", "expired at 14:30:00: ...".
 func (p *inPlace) phase(now time.Time) string {
 	at := func(t time.Time) string { return t.Local().Format("15:04:05") }
 	switch {
 	case p.unread:
 		return "its state cannot be read"
 	case p.state.Run == "":
-		return "its ConfigMap is gone, so that it cannot be armed or disarmed"
+		return "its ConfigMap was not found, so it cannot be armed or disarmed"
 	case !p.state.Expires.IsZero() && !now.Before(p.state.Expires):
 		return fmt.Sprintf(
-			"its time is up since %s: all calls pass through, and the pod template has the idle shim until it is reverted",
+			"expired at %s: all calls pass through, and the pod template keeps the idle shim until the run is reverted",
 			at(p.state.Expires),
 		)
 	case p.state.ArmedAt.IsZero():
@@ -153,7 +153,7 @@ func (p *inPlace) phase(now time.Time) string {
 	}
 }
 
-// tryState asks the API server whether it would take a state file: with the verbs that the roles allow.
+// tryState checks with a dry run whether the API server accepts a state file, using only verbs that the roles allow.
 func tryState(ctx context.Context, cluster *cudashim.Cluster, namespace, run string, s cudafault.State) error {
 	s.Run = run
 	file, err := s.Encode()
@@ -166,7 +166,7 @@ func tryState(ctx context.Context, cluster *cudashim.Cluster, namespace, run str
 		return fmt.Errorf("get configmap %s: %w", cudashim.Name(run), err)
 	}
 	if cm.Labels[ledger.LabelManagedBy] != ledger.ManagedBy || cm.Labels[ledger.LabelRun] != run {
-		return fmt.Errorf("configmap %s/%s is not of run %s", namespace, cm.Name, run)
+		return fmt.Errorf("configmap %s/%s does not belong to run %s", namespace, cm.Name, run)
 	}
 	cm.BinaryData = maps.Clone(cm.BinaryData)
 	if cm.BinaryData == nil {

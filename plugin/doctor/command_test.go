@@ -96,9 +96,9 @@ func TestCommandLinesThatMakeNoSense(t *testing.T) {
 		"must be at most 1048576 bytes": {
 			"--ignore-file", "/dev/zero", "--from-bundle", filepath.Join(dir, "none.tar.gz"),
 		},
-		"no such file":            {"--from-bundle", filepath.Join(dir, "none.tar.gz")},
-		"needs the ID of a check": {"explain"},
-		"takes no arguments":      {"checks", "x"},
+		"no such file":               {"--from-bundle", filepath.Join(dir, "none.tar.gz")},
+		"requires the ID of a check": {"explain"},
+		"takes no arguments":         {"checks", "x"},
 	} {
 		out, _, err := execute(t, args...)
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -312,7 +312,7 @@ func TestFixAsks(t *testing.T) {
 			(err != nil || out.String() != "pod/nvidia-device-plugin-x deleted (client dry run)\n") {
 			t.Errorf("client dry run: %v, %q", err, out.String())
 		}
-		if dryRun == "none" && (err == nil || !strings.Contains(err.Error(), "give --yes")) {
+		if dryRun == "none" && (err == nil || !strings.Contains(err.Error(), "pass --yes")) {
 			t.Errorf("without a terminal: %v", err)
 		}
 		for _, action := range client.Actions() {

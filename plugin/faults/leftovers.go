@@ -28,7 +28,7 @@ type leftoversFlags struct {
 	nodes    []string
 	allNodes bool
 	clean    bool
-	// allowControlPlane lets --clean change nodes of the control plane.
+	// allowControlPlane allows --clean to change control plane nodes.
 	allowControlPlane bool
 
 	yes      bool
@@ -43,21 +43,21 @@ func NewLeftoversCommand(connection *kube.Connection, streams genericiooptions.I
 	f := &leftoversFlags{dryRun: "none", pods: podflags.New(), parallel: fault.DefaultParallel}
 	cmd := &cobra.Command{
 		Use:   "leftovers [--node NODE... | --nodes] [--clean]",
-		Short: "Find what fault injection left in the cluster, and remove it",
-		Long: `Find what fault injection left in all namespaces, and remove it with --clean: what this tool left after a crash, and what the
-fault-injection tooling of NVIDIA Dynamo left: its ConfigMaps, network faults, service and agents, and its additions to workloads.
+		Short: "Find and remove what fault injection left behind in the cluster",
+		Long: `Find what fault injection left behind in all namespaces, and remove it with --clean. This covers leftovers of this tool after a crash, and
+of the fault-injection tooling of NVIDIA Dynamo: its ConfigMaps, network faults, service and agents, and its additions to workloads.
 
-What belongs to a run that may be in place is not a leftover. Of a workload, --clean takes out exactly the known additions; a library, an
-affinity or a volume of yours stays. Files on nodes are read with --node or --nodes, by a privileged debug pod on each.
+Objects of a run that may still be in place are not leftovers. In workloads, --clean removes only the known additions; your own libraries,
+affinities and volumes stay. To include files on nodes, specify --node or --nodes, which start a privileged debug pod on each node.
 
-The exit code is 0 when nothing is left, and 2 when something is.`,
-		Example: `  # What was left, without looking at nodes
+The exit code is 0 if there are no leftovers, and 2 if there are any.`,
+		Example: `  # Find leftovers, without checking nodes
   kubectl gpu-fault leftovers
 
-  # Also on all GPU nodes
+  # Find leftovers, including files on all GPU nodes
   kubectl gpu-fault leftovers --nodes
 
-  # Say what would be removed; then remove it
+  # Show what would be removed, then remove it
   kubectl gpu-fault leftovers --clean --dry-run=client
   kubectl gpu-fault leftovers --clean`,
 		Args: usage.NoArgs,
@@ -70,15 +70,15 @@ The exit code is 0 when nothing is left, and 2 when something is.`,
 	}
 	flags := cmd.Flags()
 	flags.StringSliceVar(&f.nodes, "node", nil,
-		"Read this node too, with a privileged debug pod that is announced and not asked about; may be repeated")
+		"Node to check too, with a privileged debug pod that starts without confirmation; may be repeated")
 	flags.BoolVar(&f.allNodes, "nodes", false,
-		"Read all GPU nodes too, with a privileged debug pod on each, announced and not asked about")
-	flags.BoolVar(&f.clean, "clean", false, "Remove what was found")
-	flags.BoolVar(&f.allowControlPlane, "allow-control-plane", false, "With --clean: allow nodes of the control plane")
-	flags.BoolVarP(&f.yes, "yes", "y", false, "With --clean: do not ask")
-	flags.StringVar(&f.dryRun, "dry-run", f.dryRun, "none or client (say what --clean would do; change nothing)")
+		"Check all GPU nodes too, with a privileged debug pod on each that starts without confirmation")
+	flags.BoolVar(&f.clean, "clean", false, "Remove the leftovers")
+	flags.BoolVar(&f.allowControlPlane, "allow-control-plane", false, "With --clean, allow control plane nodes")
+	flags.BoolVarP(&f.yes, "yes", "y", false, "With --clean, do not ask for confirmation")
+	flags.StringVar(&f.dryRun, "dry-run", f.dryRun, "none or client (only print what --clean would do)")
 	flags.Lookup("dry-run").NoOptDefVal = "client"
-	flags.IntVar(&f.parallel, "parallel", f.parallel, "How many nodes at a time")
+	flags.IntVar(&f.parallel, "parallel", f.parallel, "Number of nodes checked in parallel")
 	f.pods.AddFlags(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("node", completion.Nodes(connection))
 	_ = cmd.RegisterFlagCompletionFunc("dry-run",
@@ -91,26 +91,26 @@ func (f *leftoversFlags) validate() error {
 	for i, name := range f.nodes {
 		f.nodes[i] = strings.TrimPrefix(strings.TrimPrefix(name, "nodes/"), "node/")
 		if strings.TrimSpace(f.nodes[i]) == "" {
-			return errors.New("--node: the name of a node is empty: is a variable unset?")
+			return errors.New("--node contains an empty name: is a variable unset?")
 		}
 	}
 	slices.Sort(f.nodes)
 	f.nodes = slices.Compact(f.nodes)
 	switch {
 	case len(f.nodes) > 0 && f.allNodes:
-		return errors.New("give --node NODE, or --nodes for all GPU nodes, not both")
+		return errors.New("--node and --nodes cannot be used together")
 	case f.dryRun == "server":
 		return errors.New(
-			"--dry-run=server: what is removed on nodes cannot be tried by the API server; use --dry-run=client",
+			"--dry-run=server is not supported: the API server cannot validate changes on nodes; use --dry-run=client",
 		)
 	case f.dryRun != "none" && f.dryRun != "client":
-		return fmt.Errorf("--dry-run=%s: choose none or client", f.dryRun)
+		return fmt.Errorf("invalid value %q for --dry-run: supported values: none, client", f.dryRun)
 	case f.dryRun == "client" && !f.clean:
 		return errors.New(
-			"--dry-run says what --clean would do: give --clean too (without it nothing is changed anyway)",
+			"--dry-run requires --clean: without --clean, the command changes nothing",
 		)
 	case f.parallel < 1:
-		return fmt.Errorf("--parallel %d: give 1 or more", f.parallel)
+		return fmt.Errorf("invalid value %d for --parallel: must be 1 or more", f.parallel)
 	}
 	if err := f.pods.Validate(); err != nil {
 		return err
@@ -170,7 +170,7 @@ func (f *leftoversFlags) run(
 	return report.end(ctx)
 }
 
-// newFinder connects what finds leftovers.
+// newFinder returns a finder of leftovers in the cluster.
 func newFinder(cluster *kube.Cluster, ledgerNamespace string) (*leftover.Finder, error) {
 	objects, err := dynamic.NewForConfig(cluster.Config)
 	if err != nil {

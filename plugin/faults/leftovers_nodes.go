@@ -24,7 +24,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/progress"
 )
 
-// nodePods looks at nodes with a debug pod on each.
+// nodePods checks nodes with a debug pod on each.
 type nodePods struct {
 	*leftoversFlags
 	cluster         *kube.Cluster
@@ -33,16 +33,16 @@ type nodePods struct {
 
 	names  []string
 	unseen []leftover.Skipped
-	things map[string][]deadman.Leftover // what the helper found on each
+	things map[string][]deadman.Leftover // found by the helper, by node
 }
 
-// choose determines the nodes, and announces the pods that read them. Reading is not asked about; --clean is.
+// choose determines the nodes and announces their debug pods. Only --clean needs a confirmation.
 func (p *nodePods) choose(ctx context.Context) error {
 	if len(p.nodes) == 0 && !p.allNodes {
 		return nil
 	}
 	var all, gpus []string
-	roles := map[string]string{} // of nodes of the control plane
+	roles := map[string]string{} // by control plane node
 	pages := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 		return p.cluster.Client.CoreV1().Nodes().List(ctx, options)
 	})
@@ -63,7 +63,7 @@ func (p *nodePods) choose(ctx context.Context) error {
 	}
 	if p.allNodes {
 		if p.names = gpus; len(gpus) == 0 {
-			printer.Talk(p.streams.ErrOut, "no node has GPUs; name others with --node")
+			printer.Talk(p.streams.ErrOut, "no node has GPUs; specify other nodes with --node")
 			return nil
 		}
 	} else {
@@ -78,7 +78,7 @@ func (p *nodePods) choose(ctx context.Context) error {
 	for _, name := range p.names {
 		if role := roles[name]; role != "" && p.leftoversFlags.clean && !p.allowControlPlane {
 			return fmt.Errorf(
-				"node %q belongs to the control plane (label %s); to clean it anyway: --allow-control-plane", name,
+				"node %q is a control plane node (label %s); to clean it anyway, pass --allow-control-plane", name,
 				role,
 			)
 		}
@@ -87,7 +87,7 @@ func (p *nodePods) choose(ctx context.Context) error {
 	return nil
 }
 
-// look asks the chosen nodes. One that does not answer is in unseen.
+// look returns the leftovers on the chosen nodes. It adds nodes that could not be checked to unseen.
 func (p *nodePods) look(ctx context.Context, found *leftover.Found) ([]leftover.Leftover, error) {
 	if len(p.names) == 0 {
 		return nil, nil
@@ -108,8 +108,8 @@ func (p *nodePods) look(ctx context.Context, found *leftover.Found) ([]leftover.
 	return items, nil
 }
 
-// clean removes what is on nodes. The ledger is read again right before, so that nothing of a run that began meanwhile
-// is touched.
+// clean removes the leftovers on nodes. It reads the ledger again first, to keep the files of runs that have started in
+// the meantime.
 func (p *nodePods) clean(ctx context.Context, finder *leftover.Finder, report *leftoversReport) {
 	var items []leftover.Leftover
 	var names []string
@@ -141,7 +141,7 @@ func (p *nodePods) clean(ctx context.Context, finder *leftover.Finder, report *l
 	}
 }
 
-// became returns what the helper made of a leftover.
+// became returns what the helper did with a leftover.
 func became(l leftover.Leftover, answer []deadman.Leftover) (string, error) {
 	i := slices.IndexFunc(answer,
 		func(thing deadman.Leftover) bool { return thing.Kind == l.Kind && thing.Path == l.Name })
@@ -153,11 +153,11 @@ func became(l leftover.Leftover, answer []deadman.Leftover) (string, error) {
 	case answer[i].Problem != "":
 		return "", errors.New(answer[i].Problem)
 	default:
-		return "", errors.New("the helper left it, since a run may need it: look again")
+		return "", errors.New("the helper did not remove it because a run may need it: check again")
 	}
 }
 
-// ask has the helper look for leftovers on several nodes. failed says which did not answer, and why.
+// ask runs the helper on several nodes, to find or remove leftovers. failed has the errors by node.
 func (p *nodePods) ask(
 	ctx context.Context, names []string, what func(name string) node.Leftovers,
 ) (answers map[string][]deadman.Leftover, failed map[string]error, err error) {
@@ -168,7 +168,7 @@ func (p *nodePods) ask(
 	if err := fault.CheckNamespaceAccess(ctx, p.cluster.Client, p.ledgerNamespace); err != nil {
 		return nil, nil, err
 	}
-	id, err := store.NewID("leftovers") // no run: it changes nothing that would have to be undone
+	id, err := store.NewID("leftovers") // not a run: nothing needs to be undone
 	if err != nil {
 		return nil, nil, err
 	}

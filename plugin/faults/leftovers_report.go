@@ -24,7 +24,7 @@ import (
 type leftoverList struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
-	// Complete reports whether everything that was asked for could be looked at.
+	// Complete reports whether everything could be checked.
 	Complete bool               `json:"complete"`
 	Skipped  []leftover.Skipped `json:"skipped,omitempty"`
 	Items    []leftoverItem     `json:"items"`
@@ -32,12 +32,12 @@ type leftoverList struct {
 
 type leftoverItem struct {
 	leftover.Leftover
-	// Result is what --clean did: deleted, edited, removed, gone, failed, left.
+	// Result is the result of --clean: deleted, edited, removed, gone, failed, left.
 	Result string `json:"result,omitempty"`
 	Error  string `json:"error,omitempty"`
 }
 
-// leftoversReport says what was found, and what became of it.
+// leftoversReport prints the leftovers and the results of their removal.
 type leftoversReport struct {
 	connection *kube.Connection
 	streams    genericiooptions.IOStreams
@@ -49,12 +49,12 @@ type leftoversReport struct {
 	results    []leftover.Result
 }
 
-// warn says what was not looked at.
+// warn prints what was not checked.
 func (r *leftoversReport) warn(looked []string) {
 	for _, s := range slices.Concat(r.found.Skipped, r.unseen) {
-		text := fmt.Sprintf("not looked at: %s: %s", s.What, s.Why)
+		text := fmt.Sprintf("not checked: %s: %s", s.What, s.Why)
 		if len(s.Namespaces) > 0 {
-			text += "; only namespaces " + strings.Join(s.Namespaces, ", ") + " were"
+			text += "; only namespaces " + strings.Join(s.Namespaces, ", ") + " were checked"
 		}
 		printer.Talk(r.streams.ErrOut, "Warning: %s", printer.Clean(text))
 	}
@@ -62,7 +62,7 @@ func (r *leftoversReport) warn(looked []string) {
 		printer.Talk(r.streams.ErrOut, "%s", r.connection.Grant())
 	}
 	for _, namespace := range r.found.Unmarked {
-		printer.Talk(r.streams.ErrOut, "Warning: the records in it are left out: %v",
+		printer.Talk(r.streams.ErrOut, "Warning: ignored records: %v",
 			&ledger.UnmarkedError{Namespace: namespace})
 	}
 	var others []string
@@ -73,12 +73,12 @@ func (r *leftoversReport) warn(looked []string) {
 	}
 	if len(others) > 0 {
 		printer.Talk(r.streams.ErrOut,
-			"not looked at: files on %s, where runs did not end with everything put back; add --node %s",
+			"not checked: files on %s, where runs ended without a complete revert; to check them, add --node %s",
 			strings.Join(others, ", "), strings.Join(others, ","))
 	}
 }
 
-// print is for a look without --clean, and for one that found nothing.
+// print prints the leftovers and returns the verdict, without --clean or if there are none.
 func (r *leftoversReport) print() error {
 	if err := r.write(); err != nil {
 		return err
@@ -89,19 +89,19 @@ func (r *leftoversReport) print() error {
 	skipped := len(r.found.Skipped) + len(r.unseen)
 	switch {
 	case skipped > 0:
-		return fmt.Errorf("nothing found, but %s could not be read, so nobody knows", count.Of(skipped, "kind"))
+		return fmt.Errorf("nothing found, but %s could not be checked", count.Of(skipped, "kind"))
 	default:
 		printer.Talk(r.streams.ErrOut, "nothing found%s", r.left())
 	}
 	return nil
 }
 
-// left returns what is ours and no leftover.
+// left returns the number of this tool's objects that are not leftovers, in words.
 func (r *leftoversReport) left() string {
 	if r.found.InUse == 0 {
 		return ""
 	}
-	return fmt.Sprintf("; %s of runs that are in place: kubectl gpu-fault list", count.Of(r.found.InUse, "object"))
+	return fmt.Sprintf("; %s of active runs in place: kubectl gpu-fault list", count.Of(r.found.InUse, "object"))
 }
 
 func (r *leftoversReport) write() error {
@@ -148,7 +148,7 @@ func leftoverTable(items []leftover.Leftover, format printer.Format, now time.Ti
 		if l.Of == leftover.Ours {
 			of = cmp.Or(l.Run, of)
 		}
-		since := "<unknown>" // as kubectl has it for ages
+		since := "<unknown>" // as in the AGE column of kubectl
 		if !l.Since.IsZero() {
 			since = duration.HumanDuration(now.Sub(l.Since))
 		}
@@ -157,7 +157,7 @@ func leftoverTable(items []leftover.Leftover, format printer.Format, now time.Ti
 	return t
 }
 
-// what names two things, or with wide all of them.
+// what returns the WHAT cell: at most three parts, or all if wide.
 func what(l leftover.Leftover, wide bool) string {
 	const shown = 2
 	parts := slices.Clone(l.What)
@@ -177,13 +177,13 @@ func what(l leftover.Leftover, wide bool) string {
 	return strings.Join(parts, ", ")
 }
 
-// remedy returns the column CLEAN.
+// remedy returns the CLEAN cell.
 func remedy(l leftover.Leftover) string {
 	switch l.Remedy {
 	case leftover.Delete:
 		return "delete it"
 	case leftover.Edit:
-		return "take this out"
+		return "remove this"
 	case leftover.OnNode:
 		return "remove it on the node"
 	default:
@@ -191,9 +191,9 @@ func remedy(l leftover.Leftover) string {
 	}
 }
 
-// plan says what --clean will do.
+// plan prints what --clean will do.
 func (r *leftoversReport) plan() {
-	// What is shown is for people: stdout is for what was done.
+	// stdout is for the results.
 	if err := leftoverTable(r.items, r.format, r.now).Write(r.streams.ErrOut); err != nil {
 		return
 	}
@@ -232,27 +232,27 @@ func (r *leftoversReport) dryRun() error {
 	return &usage.Verdict{}
 }
 
-// didRemove is what happens to things on nodes.
+// didRemove is the result for leftovers on nodes.
 const didRemove = "removed"
 
-// done tells of each change as it is made, as kubectl does.
+// done records a result and prints it, as kubectl does.
 func (r *leftoversReport) done(result leftover.Result) {
 	r.results = append(r.results, result)
 	switch {
 	case result.Err != nil:
-		printer.Talk(r.streams.ErrOut, "Warning: %s is still there: %s", within(result.Leftover),
+		printer.Talk(r.streams.ErrOut, "Warning: %s was not removed: %s", within(result.Leftover),
 			printer.Clean(r.explain(result).Error()))
 	case r.format.IsTable():
 		fmt.Fprintln(r.streams.Out, printer.Clean(sentence(result.Leftover, result.Did)))
 	}
 	if result.Did == leftover.DidEdit && len(result.With) > 0 {
-		printer.Talk(r.streams.ErrOut, "%s: what runs with it goes when it is made anew: %s", within(result.Leftover),
+		printer.Talk(r.streams.ErrOut, "%s: its running pods are affected until they are recreated: %s", within(result.Leftover),
 			printer.Clean(strings.Join(result.With, " ")))
 	}
 }
 
-// explain returns why a leftover could not be removed. No role of `rbac print` lets one delete objects of others in all
-// namespaces.
+// explain returns why a leftover could not be removed. No role of `rbac print` allows deleting the objects of other
+// users in all namespaces.
 func (r *leftoversReport) explain(result leftover.Result) error {
 	err := kube.Explain(result.Err)
 	switch {
@@ -261,11 +261,11 @@ func (r *leftoversReport) explain(result leftover.Result) error {
 	case result.Node != "":
 		return r.connection.Explain(err)
 	default:
-		return fmt.Errorf("%w; --clean requires the rights of an administrator", err)
+		return fmt.Errorf("%w; --clean requires administrator permissions", err)
 	}
 }
 
-// sentence is "configmap/x deleted from namespace a".
+// sentence returns a result such as "configmap/x deleted from namespace a".
 func sentence(l leftover.Leftover, did string) string {
 	text := l.Ref() + " " + did
 	switch {
@@ -304,14 +304,14 @@ func (r *leftoversReport) end(ctx context.Context) error {
 	for _, l := range r.items {
 		if l.Remedy == leftover.Nobody {
 			left++
-			printer.Talk(r.streams.ErrOut, "%s is left: %s", within(l), printer.Clean(l.Todo))
+			printer.Talk(r.streams.ErrOut, "%s was not removed: %s", within(l), printer.Clean(l.Todo))
 		}
 	}
 	if left > 0 {
-		return &usage.Verdict{Message: fmt.Sprintf("%d of %s still there", left, count.Of(len(r.items), "leftover"))}
+		return &usage.Verdict{Message: fmt.Sprintf("%d of %s not removed", left, count.Of(len(r.items), "leftover"))}
 	}
 	if skipped := len(r.found.Skipped) + len(r.unseen); skipped > 0 {
-		printer.Talk(r.streams.ErrOut, "all that was found is removed, but %s could not be read",
+		printer.Talk(r.streams.ErrOut, "all leftovers found were removed, but %s could not be checked",
 			count.Of(skipped, "kind"))
 	}
 	return nil

@@ -87,12 +87,12 @@ func TestNothingFound(t *testing.T) {
 	report.found.Nodes = []string{"gpu-1", "gpu-2"}
 	report.warn([]string{"gpu-2"})
 	if err := report.print(); err == nil ||
-		!strings.Contains(err.Error(), "nothing found, but 1 kind could not be read, so nobody knows") {
+		!strings.Contains(err.Error(), "nothing found, but 1 kind could not be checked") {
 		t.Error(err)
 	}
 	for _, want := range []string{
-		"Warning: not looked at: pods: you may not list them in all namespaces; only namespaces gpu-fault were",
-		"not looked at: files on gpu-1, where runs did not end with everything put back; add --node gpu-1\n",
+		"Warning: not checked: pods: you may not list them in all namespaces; only namespaces gpu-fault were checked",
+		"not checked: files on gpu-1, where runs ended without a complete revert; to check them, add --node gpu-1\n",
 	} {
 		if !strings.Contains(stderr.String(), want) {
 			t.Errorf("stderr lacks %q:\n%s", want, stderr)
@@ -115,15 +115,15 @@ func TestCleanSaysWhatItDidAndWhatIsLeft(t *testing.T) {
 		t.Errorf("stdout %q, wanted %q", stdout, want)
 	}
 	for _, part := range []string{
-		"record/gpu-1:/var/lib/gpu-fault/runtime-33 is still there: its files are not as they were",
-		"fault/runtime-2hb5gn in namespace gpu-fault is left: kubectl gpu-fault revert runtime-2hb5gn",
-		"what runs with it goes when it is made anew: pod/web-1 pod/web-2",
+		"record/gpu-1:/var/lib/gpu-fault/runtime-33 was not removed: its files are not as they were",
+		"fault/runtime-2hb5gn in namespace gpu-fault was not removed: kubectl gpu-fault revert runtime-2hb5gn",
+		"its running pods are affected until they are recreated: pod/web-1 pod/web-2",
 	} {
 		if !strings.Contains(stderr.String(), part) {
 			t.Errorf("stderr lacks %q:\n%s", part, stderr)
 		}
 	}
-	if no := (*usage.Verdict)(nil); !errors.As(err, &no) || no.Message != "2 of 4 leftovers still there" {
+	if no := (*usage.Verdict)(nil); !errors.As(err, &no) || no.Message != "2 of 4 leftovers not removed" {
 		t.Errorf("it ended with %v", err)
 	}
 	all, _, _ := leftoversReportOn(items[1:2], printer.Format{})
@@ -155,20 +155,20 @@ func TestWhatTheHelperMadeOfIt(t *testing.T) {
 func TestLeftoversFlagsThatMakeNoSense(t *testing.T) {
 	t.Parallel()
 	for want, args := range map[string]string{
-		"not both":              "--node a --nodes",
-		"name of a node":        "--node=",
-		"give --clean too":      "--dry-run",
-		"use --dry-run=client":  "--clean --dry-run=server",
-		"choose none or client": "--clean --dry-run=yes",
-		"give 1 or more":        "--parallel 0",
-		"unknown output format": "-o xml",
-		"takes no arguments":    "gpu-1",
+		"cannot be used together": "--node a --nodes",
+		"an empty name":           "--node=",
+		"requires --clean":        "--dry-run",
+		"use --dry-run=client":    "--clean --dry-run=server",
+		"none, client":            "--clean --dry-run=yes",
+		"must be 1 or more":       "--parallel 0",
+		"unknown output format":   "-o xml",
+		"takes no arguments":      "gpu-1",
 	} {
 		streams, _, _, _ := genericiooptions.NewTestIOStreams()
 		cmd := NewLeftoversCommand(nil, streams)
 		cmd.SilenceErrors, cmd.SilenceUsage = true, true
 		cmd.SetArgs(strings.Fields(args))
-		if want == "name of a node" {
+		if want == "an empty name" {
 			cmd.SetArgs([]string{"--node", " "})
 		}
 		if err := cmd.Execute(); err == nil || !strings.Contains(err.Error(), want) {

@@ -1,4 +1,4 @@
-// Package faults is `kubectl gpu-fault list` and `revert`: what is in place, by whom, and how it goes away.
+// Package faults implements `kubectl gpu-fault list`, `revert` and `leftovers`.
 package faults
 
 import (
@@ -35,17 +35,17 @@ func NewListCommand(connection *kube.Connection, streams genericiooptions.IOStre
 	)
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List the runs that are not closed: what is broken on purpose, where, by whom, until when",
-		Example: `  # What is in place now
+		Short: "List the open runs: what is broken on purpose, where, by whom and until when",
+		Example: `  # List the open runs
   kubectl gpu-fault list
 
-  # Those that change something in a namespace
+  # List the runs that affect a namespace
   kubectl gpu-fault list -n research
 
-  # In the ledgers of all namespaces
+  # List the runs in the ledgers of all namespaces
   kubectl gpu-fault list -A
 
-  # Closed runs too, with user, undo, reason and command
+  # List all runs, including closed ones, with user, undo, reason and command
   kubectl gpu-fault list --all -o wide`,
 		Args: usage.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -56,7 +56,7 @@ func NewListCommand(connection *kube.Connection, streams genericiooptions.IOStre
 			if err != nil {
 				return err
 			}
-			scope, none := ledger.Active, "no open runs in namespace %q; --all shows closed ones too"
+			scope, none := ledger.Active, "no open runs in namespace %q; pass --all to include closed runs"
 			if all {
 				scope, none = ledger.All, "no runs in namespace %q"
 			}
@@ -69,11 +69,11 @@ func NewListCommand(connection *kube.Connection, streams genericiooptions.IOStre
 				return kube.Explain(err)
 			}
 			for _, bad := range found.Unreadable {
-				printer.Talk(streams.ErrOut, "Warning: record %s in namespace %s is left out: %s", bad.Name,
+				printer.Talk(streams.ErrOut, "Warning: ignored record %s in namespace %s: %s", bad.Name,
 					bad.Namespace, printer.Clean(bad.Err.Error()))
 			}
 			for _, namespace := range found.Unmarked {
-				printer.Talk(streams.ErrOut, "Warning: runs are left out: %v",
+				printer.Talk(streams.ErrOut, "Warning: ignored runs: %v",
 					&ledger.UnmarkedError{Namespace: namespace})
 			}
 			namespace := ""
@@ -87,7 +87,7 @@ func NewListCommand(connection *kube.Connection, streams genericiooptions.IOStre
 			switch {
 			case len(found.Runs) == 0 && namespace != "":
 				printer.Talk(streams.ErrOut,
-					"no runs that change something in namespace %q; without -n runs on nodes are listed too", namespace)
+					"no runs affect namespace %q; omit -n to include runs on nodes", namespace)
 				return nil
 			case len(found.Runs) == 0 && everywhere:
 				printer.Talk(streams.ErrOut, "%s", strings.Replace(none, " in namespace %q", " in any namespace", 1))
@@ -103,13 +103,13 @@ func NewListCommand(connection *kube.Connection, streams genericiooptions.IOStre
 			return runs.Write(streams.Out)
 		},
 	}
-	cmd.Flags().BoolVar(&all, "all", false, "Closed runs too")
-	cmd.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "The ledgers of all namespaces")
+	cmd.Flags().BoolVar(&all, "all", false, "Include closed runs")
+	cmd.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "List the runs in the ledgers of all namespaces")
 	format.AddFlags(cmd)
 	return cmd
 }
 
-// in returns the runs with a target in a namespace; all when it is empty.
+// in returns the runs with a target in a namespace, or all if namespace is empty.
 func in(namespace string, runs []ledger.Run) []ledger.Run {
 	if namespace == "" {
 		return runs
@@ -132,7 +132,7 @@ func printRuns(streams genericiooptions.IOStreams, format printer.Format, runs [
 	return format.Object(streams.Out, runList{APIVersion: ledger.APIVersion, Kind: "RunList", Items: runs}, names...)
 }
 
-// leastWidth is the width that the table fits on any terminal and on a pipe, in columns.
+// leastWidth is the minimum width of the table, and its width in a pipe, in columns.
 const leastWidth = 80
 
 func table(runs []ledger.Run, format printer.Format, everywhere bool, now time.Time) *printer.Table {
@@ -163,7 +163,7 @@ func table(runs []ledger.Run, format printer.Format, everywhere bool, now time.T
 	return t
 }
 
-// status returns the phase, but for a run whose time is up.
+// status returns the phase of a run, or Expired.
 func status(run ledger.Run, now time.Time) string {
 	if run.Expired(now) {
 		return "Expired"

@@ -66,7 +66,7 @@ func TestListOfANamespace(t *testing.T) {
 		run("scenario-cccccc", ledger.Target{Kind: "Namespace", Name: "research"}))
 	for namespace, want := range map[string]string{
 		"": "xid-aaaaaa cuda-bbbbbb scenario-cccccc", "research": "cuda-bbbbbb scenario-cccccc",
-		"foo": `no runs that change something in namespace "foo"`,
+		"foo": `no runs affect namespace "foo"`,
 	} {
 		streams, _, out, stderr := genericiooptions.NewTestIOStreams()
 		connection := kube.NewConnection(streams)

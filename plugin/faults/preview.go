@@ -17,11 +17,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
-// mostPreviewed is how many steps of a run are listed before the question.
+// mostPreviewed is the maximum number of steps of a run that the preview lists.
 const mostPreviewed = 20
 
-// preview returns what a revert of the run does, before the question: each step as it was verified. What only the
-// record says is marked as such.
+// preview returns a description of what reverting the run does, with each step as verified in the cluster. Information
+// that only the record contains is marked as such.
 func (f *revertFlags) preview(ctx context.Context, s *fault.Session, run ledger.Run) string {
 	var text strings.Builder
 	text.WriteString(heading(run))
@@ -37,7 +37,7 @@ func (f *revertFlags) preview(ctx context.Context, s *fault.Session, run ledger.
 	for i := range lines {
 		group.Go(func() error { lines[i] = f.previewStep(ctx, s, run, steps[i]); return nil })
 	}
-	_ = group.Wait() // the errors are in lines, by step
+	_ = group.Wait() // errors are in lines
 	for _, line := range lines {
 		fmt.Fprintf(&text, "\n  %s", printer.Clean(line))
 	}
@@ -45,12 +45,12 @@ func (f *revertFlags) preview(ctx context.Context, s *fault.Session, run ledger.
 	case len(steps) > mostPreviewed:
 		fmt.Fprintf(&text, "\n  and %s", count.Of(len(steps)-mostPreviewed, "more step"))
 	case len(steps) == 0:
-		text.WriteString("\n  nothing is in place: closes the record")
+		text.WriteString("\n  nothing is in place; the record is closed")
 	}
 	return text.String()
 }
 
-// heading returns the line about a run before it is reverted. A record is a claim: nothing in it begins a line.
+// heading returns the first line of the preview. It starts with the ID, so untrusted record text cannot start a line.
 func heading(run ledger.Run) string {
 	return printer.Clean(
 		fmt.Sprintf("%s: %s on %s (recorded by %s)", run.ID, run.Summary, targets(run),
@@ -80,7 +80,7 @@ func (f *revertFlags) previewStep(ctx context.Context, s *fault.Session, run led
 	return target + ": " + does
 }
 
-// recordedImage returns the image of the debug pod that made the change, as the record says.
+// recordedImage returns the image of the debug pod that made the change, according to the record.
 func recordedImage(step ledger.Step) string {
 	var claim containerdconfig.Claim
 	if step.Undo.Kind != containerdconfig.UndoKind || json.Unmarshal(step.Undo.Data, &claim) != nil {
@@ -89,8 +89,8 @@ func recordedImage(step ledger.Step) string {
 	return claim.Image
 }
 
-// waits orders runs by how long their reverts may wait: not at all, for a sign of life of a client, or until a lost
-// node restores itself. So no record keeps the others from being reverted.
+// waits returns a rank by which runs are reverted: first those that need no waiting, then those that wait for a sign of
+// life of a client, then those that wait for a lost node to restore itself. This way, no run delays the others.
 func waits(run ledger.Run, now time.Time) int {
 	for _, step := range run.Pending() {
 		var claim containerdconfig.Claim

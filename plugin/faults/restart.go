@@ -13,14 +13,14 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 )
 
-// withoutRestart refuses runs whose revert would restart something, or might: most controllers replace the pods as soon
+// withoutRestart returns an error if reverting a run restarts pods, or might: most controllers replace the pods as soon
 // as their template changes.
 func withoutRestart(ctx context.Context, objects dynamic.Interface, runs []ledger.Run) error {
 	for _, run := range runs {
 		disarm := "kubectl gpu-fault cuda disarm " + run.ID
 		for _, step := range run.Pending() {
 			if step.Undo.Kind != cudashim.UndoKind {
-				return fmt.Errorf("--without-restart is for faults in workloads, and run %s is in %s", run.ID,
+				return fmt.Errorf("--without-restart is only for faults in workloads, but the target of run %s is %s", run.ID,
 					step.Target)
 			}
 			data, err := cudashim.ReadData(step)
@@ -30,33 +30,33 @@ func withoutRestart(ctx context.Context, objects dynamic.Interface, runs []ledge
 			case data == nil:
 				continue
 			case data.Recreated != nil:
-				return fmt.Errorf("--without-restart: %s cannot be changed, so that it is deleted and created again to undo run %s; "+
-					"to end the fault and let it go on: %s", data.Ref(), run.ID, disarm)
+				return fmt.Errorf("--without-restart: %s cannot be changed and must be recreated to undo run %s; "+
+					"to stop the fault without a restart: %s", data.Ref(), run.ID, disarm)
 			}
 			how, err := replacement(ctx, objects, data)
 			if err != nil {
-				return fmt.Errorf("--without-restart: what becomes of the pods of run %s cannot be told: %w", run.ID,
+				return fmt.Errorf("--without-restart: cannot determine whether the pods of run %s would be replaced: %w", run.ID,
 					err)
 			}
 			switch how {
 			case none, cudashim.OnDelete, cudashim.NextJob, cudashim.Paused:
 			case cudashim.Rolling:
 				return fmt.Errorf("--without-restart: the controller of %s replaces its pods as soon as their template changes; "+
-					"to end the fault of run %s and let them go on: %s, and revert later", data.Ref(), run.ID, disarm)
+					"to stop the fault of run %s without a restart: %s, and revert later", data.Ref(), run.ID, disarm)
 			default:
-				return fmt.Errorf("--without-restart: nobody knows whether the controller of %s replaces its pods when their template changes; "+
-					"to end the fault of run %s and let them go on: %s, and revert later", data.Ref(), run.ID, disarm)
+				return fmt.Errorf("--without-restart: it is unknown whether the controller of %s replaces its pods when their template changes; "+
+					"to stop the fault of run %s without a restart: %s, and revert later", data.Ref(), run.ID, disarm)
 			}
 		}
 	}
 	return nil
 }
 
-// none is the replacement of a workload that is not there any more, or is another one now: a revert leaves that alone.
+// none is the replacement of a workload that was deleted or recreated: a revert does not change it.
 const none cudashim.Replacement = ""
 
-// replacement returns when pods are replaced, by the workload as it is now: somebody may have changed its strategy, or
-// resumed it, since the run was made.
+// replacement returns when the pods are replaced, according to the current workload: its strategy may have changed, or
+// it may have been resumed, since the run started.
 func replacement(ctx context.Context, objects dynamic.Interface, data *cudashim.Data) (cudashim.Replacement, error) {
 	resource := schema.GroupVersionResource{Group: data.Group, Version: data.Version, Resource: data.Resource}
 	now, err := objects.Resource(resource).Namespace(data.Namespace).Get(ctx, data.Name, metav1.GetOptions{})

@@ -70,18 +70,18 @@ func TestRevertWithoutRestart(t *testing.T) {
 	}{
 		"rolling": {
 			shimmed(t, cudashim.Rolling, nil), rolls,
-			"replaces its pods as soon as their template changes; to end the fault of run cuda-222222 and let them go on: kubectl gpu-fault cuda disarm cuda-222222",
+			"replaces its pods as soon as their template changes; to stop the fault of run cuda-222222 without a restart: kubectl gpu-fault cuda disarm cuda-222222",
 		},
 		"resumed since":        {shimmed(t, cudashim.Paused, nil), rolls, "replaces its pods as soon as"},
 		"paused since":         {shimmed(t, cudashim.Rolling, nil), paused, ""},
-		"nobody knows":         {shimmed(t, cudashim.OnDelete, nil), unknown, "nobody knows whether"},
+		"nobody knows":         {shimmed(t, cudashim.OnDelete, nil), unknown, "it is unknown whether"},
 		"gone":                 {shimmed(t, cudashim.Rolling, nil), nil, ""},
 		"another of that name": {shimmed(t, cudashim.Rolling, nil), another, ""},
 		"recreated": {
 			shimmed(t, cudashim.Recreate, &cudashim.Recreated{Original: json.RawMessage(`{}`)}), rolls,
-			"deleted and created again",
+			"must be recreated",
 		},
-		"a fault that is in a node": {node, rolls, "is for faults in workloads"},
+		"a fault that is in a node": {node, rolls, "is only for faults in workloads"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -110,7 +110,7 @@ func TestRevertWithoutRestartMustKnow(t *testing.T) {
 	client.PrependReactor("get", "deployments",
 		func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("refused") })
 	if err := withoutRestart(t.Context(), client, []ledger.Run{shimmed(t, cudashim.OnDelete, nil)}); err == nil ||
-		!strings.Contains(err.Error(), "cannot be told") {
+		!strings.Contains(err.Error(), "cannot determine") {
 		t.Errorf("%v", err)
 	}
 }
@@ -123,8 +123,8 @@ func TestAnExpiredShimIsIdle(t *testing.T) {
 	run := shimmed(t, cudashim.Rolling, nil)
 	run.Until = now.Add(-time.Minute)
 	undoers := session.Undoers(xid.Detectors)
-	if text := undo(undoers, run, now); !strings.HasPrefix(text, "its processes are healthy since "+
-		run.Until.Local().Format("15:04")+", and the pod template still has the shim; ") {
+	if text := undo(undoers, run, now); !strings.HasPrefix(text, "its processes have been healthy since "+
+		run.Until.Local().Format("15:04")+", but the pod template still has the shim; ") {
 		t.Errorf("expired: %s", text)
 	}
 	if text := undo(undoers, run, run.Until.Add(-time.Second)); strings.Contains(text, "healthy") {

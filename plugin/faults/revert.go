@@ -34,10 +34,10 @@ type revertFlags struct {
 	expired bool
 	node    string
 	force   bool
-	// noRestart refuses what would replace pods.
+	// noRestart rejects reverts that replace pods.
 	noRestart bool
 	pods      podflags.Flags
-	// allowControlPlane lets a revert start privileged pods on nodes of the control plane.
+	// allowControlPlane allows privileged pods on control plane nodes.
 	allowControlPlane bool
 
 	yes    bool
@@ -45,7 +45,7 @@ type revertFlags struct {
 	format printer.Format
 }
 
-// validID is the form of IDs: the kind of fault and a few letters or digits.
+// validID matches run IDs: the kind of fault, and a few letters or digits.
 var validID = regexp.MustCompile(`^[a-z]+-[a-z0-9]+$`)
 
 // NewRevertCommand returns `revert`.
@@ -54,18 +54,18 @@ func NewRevertCommand(connection *kube.Connection, streams genericiooptions.IOSt
 	f.pods.AnyBuild = true
 	cmd := &cobra.Command{
 		Use:   "revert (RUN... | --all | --expired | --node NODE)",
-		Short: "Undo runs, from any machine, also after their client died",
-		Long: `Undo runs: put back what is still as the run left it, delete debug pods that were left, free the locks and close the record.
+		Short: "Undo runs, from any machine, even if their client died",
+		Long: `Undo runs: restore what is unchanged since the run, delete leftover debug pods, release the locks and close the record.
 
-What somebody else changed meanwhile is left alone and reported as superseded. What cannot be undone, such as lines in a kernel log,
-is reported as permanent, with what it takes to get over it. Reverting twice does no harm.`,
-		Example: `  # One run
+Anything that another client changed since is skipped and reported as superseded. Anything that cannot be undone, such as lines in a kernel
+log, is reported as permanent, with instructions. You can safely revert a run twice.`,
+		Example: `  # Revert one run
   kubectl gpu-fault revert xid-7k3f9q
 
-  # All whose time is up: confirm that they are undone
+  # Revert all expired runs, to confirm that they are undone
   kubectl gpu-fault revert --expired --yes
 
-  # All that is not closed
+  # Revert all open runs
   kubectl gpu-fault revert --all --yes`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.ids = args
@@ -77,17 +77,17 @@ is reported as permanent, with what it takes to get over it. Reverting twice doe
 		ValidArgsFunction: completion.Runs(connection),
 	}
 	flags := cmd.Flags()
-	flags.BoolVar(&f.all, "all", false, "All runs that are not closed")
-	flags.BoolVar(&f.expired, "expired", false, "All runs whose time is up and that are not closed")
-	flags.StringVar(&f.node, "node", "", "All runs that are not closed and touch this node")
+	flags.BoolVar(&f.all, "all", false, "Revert all open runs")
+	flags.BoolVar(&f.expired, "expired", false, "Revert all open runs that have expired")
+	flags.StringVar(&f.node, "node", "", "Node whose open runs are reverted")
 	flags.BoolVar(&f.force, "force", false,
-		"Do not wait for a sign of life of the run's client: take the run away from it at once")
+		"Take over the run immediately, without waiting for a sign of life of its client")
 	flags.BoolVar(&f.noRestart, "without-restart", false,
-		"Only where no pod is replaced by it: of workloads whose pods somebody has to delete, and those whose next job is meant")
+		"Revert only if no pod is replaced: workloads with manually deleted pods (OnDelete), CronJobs and paused rollouts")
 	flags.BoolVar(&f.allowControlPlane, "allow-control-plane", false,
-		"Allow privileged pods on nodes of the control plane")
-	flags.BoolVarP(&f.yes, "yes", "y", false, "Do not ask")
-	flags.StringVar(&f.dryRun, "dry-run", f.dryRun, "none or client (say what would be undone; change nothing)")
+		"Allow privileged pods on control plane nodes")
+	flags.BoolVarP(&f.yes, "yes", "y", false, "Do not ask for confirmation")
+	flags.StringVar(&f.dryRun, "dry-run", f.dryRun, "none or client (only print what would be undone)")
 	flags.Lookup("dry-run").NoOptDefVal = "client"
 	_ = cmd.RegisterFlagCompletionFunc("node", completion.Nodes(connection))
 	_ = cmd.RegisterFlagCompletionFunc("dry-run",
@@ -107,19 +107,19 @@ func (f *revertFlags) validate() error {
 	switch {
 	case ways != 1:
 		return errors.New(
-			"give run IDs (`kubectl gpu-fault list` shows them), or --all, or --expired, or --node NODE, and only one of these",
+			"specify exactly one of: run IDs (`kubectl gpu-fault list` shows them), --all, --expired, --node NODE",
 		)
 	case f.dryRun == "server":
 		return errors.New(
-			"--dry-run=server: most of what revert does happens on nodes, which the API server cannot try; use --dry-run=client",
+			"--dry-run=server is not supported: the API server cannot validate changes on nodes; use --dry-run=client",
 		)
 	case f.dryRun != "none" && f.dryRun != "client":
-		return fmt.Errorf("--dry-run=%s: choose none or client", f.dryRun)
+		return fmt.Errorf("invalid value %q for --dry-run: supported values: none, client", f.dryRun)
 	}
-	for i, id := range f.ids { // as `-o name` prints them
+	for i, id := range f.ids { // with or without the prefix of `-o name`
 		f.ids[i] = strings.TrimPrefix(id, "run/")
 		if !validID.MatchString(f.ids[i]) {
-			return fmt.Errorf("%q is no run ID: they look like xid-7k3f9q (`kubectl gpu-fault list` shows them)", id)
+			return fmt.Errorf("invalid run ID %q: must be of the form xid-7k3f9q (`kubectl gpu-fault list` shows the IDs)", id)
 		}
 	}
 	slices.Sort(f.ids)
@@ -141,7 +141,7 @@ func (f *revertFlags) run(ctx context.Context, connection *kube.Connection, stre
 			if _, err := cluster.Client.CoreV1().Nodes().Get(
 				ctx, f.node, metav1.GetOptions{},
 			); apierrors.IsNotFound(err) {
-				return fmt.Errorf("nothing was reverted: no run has changed this node: %w",
+				return fmt.Errorf("nothing was reverted: no run changed this node: %w",
 					fault.NodeNotFound(f.node, nil))
 			}
 		}
@@ -151,7 +151,7 @@ func (f *revertFlags) run(ctx context.Context, connection *kube.Connection, stre
 	if len(runs) == 0 {
 		return unreadable
 	}
-	// What can be read is reverted first: in an emergency one damaged record must not stop the rest.
+	// In an emergency, an unreadable record must not prevent the revert of the others.
 	return errors.Join(f.revertAll(ctx, cluster, connection, streams, runs), unreadable)
 }
 
@@ -189,8 +189,8 @@ func (f *revertFlags) revertAll(
 	return f.revert(ctx, s, streams, runs)
 }
 
-// find returns the runs that are meant. A run that was named is returned also when it is closed: reverting twice is no
-// error. unreadable says which records nobody knows what they mean.
+// find returns the selected runs. A run that is specified by its ID is returned even if it is closed: reverting twice
+// is not an error. unreadable has the errors of the records that cannot be read.
 func (f *revertFlags) find(ctx context.Context, store *ledger.Store) (runs []ledger.Run, unreadable, err error) {
 	if len(f.ids) > 0 {
 		for _, id := range f.ids {
@@ -199,7 +199,7 @@ func (f *revertFlags) find(ctx context.Context, store *ledger.Store) (runs []led
 				runs = append(runs, run)
 			case errors.As(err, new(*ledger.UnmarkedError)), apierrors.IsForbidden(err), ctx.Err() != nil:
 				return nil, nil, err
-			default: // the others are reverted all the same
+			default: // the other runs are reverted anyway
 				unreadable = errors.Join(unreadable, fmt.Errorf("run %s was not reverted: %w", id, kube.Explain(err)))
 			}
 		}
@@ -211,7 +211,7 @@ func (f *revertFlags) find(ctx context.Context, store *ledger.Store) (runs []led
 	}
 	for _, bad := range found.Unreadable {
 		unreadable = errors.Join(unreadable,
-			fmt.Errorf("record %s was left alone, since it cannot be read: %w; see: kubectl get configmap %s -n %s -o yaml",
+			fmt.Errorf("record %s was skipped because it cannot be read: %w; see: kubectl get configmap %s -n %s -o yaml",
 				bad.Name, bad.Err, bad.Name, store.Namespace))
 	}
 	if f.expired {
@@ -262,7 +262,7 @@ func (f *revertFlags) revert(
 	}
 	if len(errs) == 0 && slices.ContainsFunc(done, isSuperseded) {
 		return &usage.Verdict{
-			Message: "somebody changed meanwhile what was to be undone, and theirs was left: see whether parts of the fault are still in it",
+			Message: "another client has changed what was to be undone, and its changes were kept: check whether they contain parts of the fault",
 		}
 	}
 	return errors.Join(errs...)

@@ -13,7 +13,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
-// targets names up to three.
+// targets returns the names of up to three targets of a run.
 func targets(run ledger.Run) string {
 	var names []string
 	for _, t := range run.Targets() {
@@ -33,12 +33,12 @@ func targetName(t ledger.Target) string {
 	return t.String()
 }
 
-// undo returns what a revert does.
+// undo returns a description of what reverting the run does.
 func undo[U interface{ Describe(ledger.Step) string }](undoers map[string]U, run ledger.Run, now time.Time) string {
 	var all []string
 	inWorkload := func(step ledger.Step) bool { return step.Undo.Kind == cudashim.UndoKind && step.InPlace() }
 	if run.Expired(now) && slices.ContainsFunc(run.Steps, inWorkload) {
-		all = append(all, fmt.Sprintf("its processes are healthy since %s, and the pod template still has the shim",
+		all = append(all, fmt.Sprintf("its processes have been healthy since %s, but the pod template still has the shim",
 			run.Until.Local().Format("15:04")))
 	}
 	for _, step := range run.Steps {
@@ -51,16 +51,16 @@ func undo[U interface{ Describe(ledger.Step) string }](undoers map[string]U, run
 			all = append(all, text)
 		}
 	}
-	if len(all) > mostUndone { // an exercise makes dozens of things
+	if len(all) > mostUndone { // an exercise has dozens of steps
 		all = append(all[:mostUndone:mostUndone], fmt.Sprintf("and %d more", len(all)-mostUndone))
 	}
 	return strings.Join(all, "; ")
 }
 
-// mostUndone is how much of what a revert does is listed.
+// mostUndone is the maximum number of undo descriptions that are listed.
 const mostUndone = 3
 
-// message says in a line how the run ended. Of a failed one the reason is worth more than the number of steps.
+// message returns one line about how the run ended. For a failed run, this is the error of the first failed step.
 func message(run ledger.Run) string {
 	text := run.Message
 	if i := slices.IndexFunc(
@@ -75,10 +75,10 @@ func message(run ledger.Run) string {
 	return first
 }
 
-// plain are words that no shell changes.
+// plain matches words that need no quoting in a shell.
 var plain = regexp.MustCompile(`^[A-Za-z0-9_@%+=:,./-]+$`)
 
-// commandLine returns what the user typed, to be typed again.
+// commandLine returns the user's command, quoted for a shell.
 func commandLine(words []string) string {
 	if len(words) == 0 {
 		return ""
@@ -89,19 +89,19 @@ func commandLine(words []string) string {
 			quoted[i] = "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 		}
 	}
-	// The file's name; on Windows it ends with .exe
+	// On Windows, the file name ends with .exe.
 	if strings.HasPrefix(filepath.Base(words[0]), "kubectl-gpu_fault") {
 		quoted[0] = "kubectl gpu-fault"
 	}
 	return strings.Join(quoted, " ")
 }
 
-// outcome returns what became of a step in a revert.
+// outcome returns the result of reverting a step.
 func outcome(step ledger.Step) string {
 	switch {
-	case step.State == ledger.StatePlanned, step.State == ledger.StateSkipped, // never begun
+	case step.State == ledger.StatePlanned, step.State == ledger.StateSkipped, // never started
 		step.State == ledger.StateFailed && !step.InPlace(),
-		step.State == ledger.StateReverted && step.Undo.IsPermanent(): // what cannot be undone was not there
+		step.State == ledger.StateReverted && step.Undo.IsPermanent(): // a permanent change that was never made
 		return "nothing to undo"
 	case step.Pending(), step.State == ledger.StateFailed:
 		return "not undone"
@@ -110,16 +110,15 @@ func outcome(step ledger.Step) string {
 	}
 }
 
-// remarks joins the messages of steps into one text without duplicates. A message is a heading, or a heading and lines
-// below it; lines below the same heading are merged. What a record says is a claim, so that all of it is marked as a
-// note or indented.
+// remarks returns the messages of steps without duplicates. A message is a heading, optionally followed by lines; lines
+// below the same heading are merged. Because records are untrusted, each line is marked as a note or indented.
 func remarks(runs []ledger.Run) string {
 	var order []string
 	below := map[string][]string{}
 	for _, run := range runs {
 		for _, step := range run.Steps {
 			if step.Message == "" || outcome(step) == "nothing to undo" || outcome(step) == "not undone" {
-				continue // the outcome, or the error, says it
+				continue // the outcome or the error already describes it
 			}
 			lines := strings.Split(step.Message, "\n")
 			heading := lines[0]

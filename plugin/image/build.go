@@ -16,16 +16,16 @@ import (
 func newBuildCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	var format printer.Format
 	cmd := &cobra.Command{
-		Use:   "build [FOLDER]",
-		Short: "Show the image's digests, or write it into a folder",
-		Long: `Make the image and show its digests and sizes, as nodes pull them. With FOLDER it is also written there as an OCI layout, for tools
-such as oras, skopeo and crane. Nothing is sent anywhere.`,
-		Example: `  # Which digest will the image have?
+		Use:   "build [DIRECTORY]",
+		Short: "Show the image's digests, or write the image to a directory",
+		Long: `Build the image and show its digests and sizes, as nodes pull it. With DIRECTORY, the command also writes the image as an OCI layout, for
+tools such as oras, skopeo and crane. Nothing is uploaded.`,
+		Example: `  # Show the digests of the image
   kubectl gpu-fault image build
 
-  # Write it as an OCI layout
+  # Write the image as an OCI layout
   kubectl gpu-fault image build ./gpu-fault-node`,
-		Args: usage.MaxArgs(1, "one folder", "kubectl gpu-fault image build ./gpu-fault-node"),
+		Args: usage.MaxArgs(1, "one directory", "kubectl gpu-fault image build ./gpu-fault-node"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if err := format.Validate(); err != nil {
 				return err
@@ -56,14 +56,14 @@ such as oras, skopeo and crane. Nothing is sent anywhere.`,
 	return cmd
 }
 
-// checkFolder wants one that is not there, or empty: nothing of others is mixed up.
+// checkFolder returns an error unless the directory is empty or does not exist.
 func checkFolder(path string) error {
 	entries, err := os.ReadDir(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), err == nil && len(entries) == 0:
 		return nil
 	case err != nil:
-		return fmt.Errorf("%s cannot be the folder to write to: %w", path, err)
+		return fmt.Errorf("cannot write to directory %s: %w", path, err)
 	}
-	return fmt.Errorf("folder %s is not empty: remove it, or choose another", path)
+	return fmt.Errorf("directory %s is not empty: remove it or specify another one", path)
 }

@@ -1,4 +1,5 @@
-// Package image is `kubectl gpu-fault image`: the debug pod's image with the node helper inside, made without Docker.
+// Package image implements `kubectl gpu-fault image`, which builds the debug pod's image with the node helper without
+// Docker.
 package image
 
 import (
@@ -16,15 +17,15 @@ import (
 func NewCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "image",
-		Short: "Make the debug pod's image, for registries of your own and air-gapped sites",
-		Long: `Make the debug pod's image with the node helper inside, and push it to a registry or save it to a file. No Docker is needed.
+		Short: "Build the debug pod's image, for private registries and air-gapped sites",
+		Long: `Build the debug pod's image with the node helper inside, and push it to a registry or save it to a file. Docker is not needed.
 
-Without it, the helper is streamed into a stock image at each use. With it (--image, or KUBECTL_GPU_FAULT_IMAGE), nothing is
-streamed, and nodes pull from where you allow it only. The image is nothing but the helper, for linux/amd64 and linux/arm64:
-no shell, no files of others.
+By default, the helper is streamed into a stock image at each use. With this image (--image or KUBECTL_GPU_FAULT_IMAGE), nothing is
+streamed, and nodes pull only from a registry of your choice. The image contains only the helper, for linux/amd64 and linux/arm64:
+no shell and no third-party files.
 
-The same build of the plugin makes the same image, with the same digest, and knows it by that or by its tag, gpu-fault- and the
-digest's first digits. Another build has another helper, and so another image: make it anew after an upgrade.`,
+A build of the plugin always produces the same image with the same digest, and recognizes it by its digest or by its tag: gpu-fault-
+and the first digits of the digest. A different build has a different helper: rebuild the image after an upgrade.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -32,7 +33,7 @@ digest's first digits. Another build has another helper, and so another image: m
 			}
 			return cmd.Help()
 		},
-		Example: `  # Push it to your registry, and use it
+		Example: `  # Push the image to your registry, and use it
   kubectl gpu-fault image push registry.example.com/tools/gpu-fault-node
   export KUBECTL_GPU_FAULT_IMAGE=registry.example.com/tools/gpu-fault-node:gpu-fault-0123456789ab`,
 	}
@@ -42,18 +43,18 @@ digest's first digits. Another build has another helper, and so another image: m
 
 func newImage() (*image.Image, error) {
 	architectures := helper.Architectures()
-	if len(architectures) == 0 { // then that says what to do
+	if len(architectures) == 0 { // the error of For describes what to do
 		_, err := helper.For("amd64")
 		return nil, err
 	}
 	return image.New(helper.For, architectures)
 }
 
-// report is what the commands print.
+// report is the output of the commands.
 type report struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
-	// Image is what --image takes: with the digest, where that is kept.
+	// Image is the value for --image, with the digest unless the archive format does not keep it.
 	Image     string           `json:"image,omitempty"`
 	Digest    string           `json:"digest"`
 	Tag       string           `json:"tag"`

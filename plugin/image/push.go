@@ -25,15 +25,15 @@ func newPushCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "push REPOSITORY[:TAG]",
 		Short: "Push the image to a registry",
-		Long: `Make the image and push it to a registry, for all platforms, with the credentials of docker login or podman login. Printed is what
---image takes: with the digest, so that nodes run nothing else whoever moves the tag.
+		Long: `Build the image for all platforms and push it to a registry, with the credentials of docker login or podman login. The command prints
+the value for --image. It includes the digest, so that nodes run exactly this image even if the tag is moved.
 
-Without :TAG it gets the image's own, by which the plugin knows it also where the digest is left off.`,
-		Example: `  # Push it, and use it from now on
+Without :TAG, the image gets its default tag, by which the plugin recognizes it even without the digest.`,
+		Example: `  # Push the image, and use it from now on
   image=$(kubectl gpu-fault image push registry.example.com/tools/gpu-fault-node)
   export KUBECTL_GPU_FAULT_IMAGE=$image
 
-  # Under a tag of your own
+  # Push the image with your own tag
   kubectl gpu-fault image push registry.example.com/tools/gpu-fault-node:prod`,
 		Args: usage.ExactArgs(1, "one repository",
 			"kubectl gpu-fault image push registry.example.com/tools/gpu-fault-node"),
@@ -42,7 +42,7 @@ Without :TAG it gets the image's own, by which the plugin knows it also where th
 				return err
 			}
 			if timeout <= 0 {
-				return fmt.Errorf("--timeout %s: give more than 0s", timeout)
+				return fmt.Errorf("invalid value %s for --timeout: must be greater than 0s", timeout)
 			}
 			img, err := newImage()
 			if err != nil {
@@ -54,11 +54,11 @@ Without :TAG it gets the image's own, by which the plugin knows it also where th
 			}
 			if repository := tag.RepositoryStr(); tag.RegistryStr() == name.DefaultRegistry &&
 				strings.HasPrefix(repository, "library/") {
-				return fmt.Errorf("%q names no registry, as in: registry.example.com/tools/%s", args[0],
+				return fmt.Errorf("invalid repository %q: must include a registry, such as registry.example.com/tools/%s", args[0],
 					strings.TrimPrefix(repository, "library/"))
 			}
 			ctx, cancel := context.WithTimeoutCause(cmd.Context(), timeout,
-				fmt.Errorf("not done within %s (--timeout)", timeout))
+				fmt.Errorf("timed out after %s (--timeout)", timeout))
 			defer cancel()
 			r := reportOf(img, image.CRIName(tag)+"@"+img.Digest.String(), tag.TagStr())
 			for _, p := range r.Platforms {
@@ -67,7 +67,7 @@ Without :TAG it gets the image's own, by which the plugin knows it also where th
 			if err := img.Push(ctx, tag, authn.DefaultKeychain); err != nil {
 				return err
 			}
-			printer.Talk(streams.ErrOut, "pushed; nodes that must log in to pull it need --image-pull-secret, too")
+			printer.Talk(streams.ErrOut, "pushed; if nodes must log in to pull the image, pass --image-pull-secret too")
 			if format.IsTable() {
 				_, err := fmt.Fprintln(streams.Out, r.Image)
 				return err
@@ -75,8 +75,8 @@ Without :TAG it gets the image's own, by which the plugin knows it also where th
 			return format.Object(streams.Out, r, r.Image)
 		},
 	}
-	cmd.Flags().BoolVar(&insecure, "insecure", false, "Use HTTP where the registry has no HTTPS")
-	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "Time for all of it")
+	cmd.Flags().BoolVar(&insecure, "insecure", false, "Use HTTP if the registry does not support HTTPS")
+	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "Timeout of the whole push")
 	format.AddFlags(cmd)
 	return cmd
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
 
-// saving is the flags of `image save`.
+// saving holds the flags of `image save`.
 type saving struct {
 	streams                genericiooptions.IOStreams
 	file, format, platform string
@@ -30,18 +30,19 @@ func newSaveCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	s := &saving{streams: streams, format: "oci"}
 	cmd := &cobra.Command{
 		Use:   "save REPOSITORY[:TAG] -f FILE",
-		Short: "Save the image to a file, to be loaded on nodes without a registry",
-		Long: `Make the image and save it to a file, for nodes that reach no registry. Printed is what --image takes once the file is loaded.
+		Short: "Save the image to a file, for loading it on nodes without a registry",
+		Long: `Build the image and save it to a file, for nodes without access to a registry. The command prints the value for --image after the file is
+loaded.
 
-An OCI archive has all platforms, and is taken by ctr images import, kind load image-archive, podman load and skopeo. A docker
-archive has one platform, and keeps no digest, so that it must have the image's own tag.`,
-		Example: `  # Load it into the nodes of a kind cluster
+An OCI archive contains all platforms, for ctr images import, kind load image-archive, podman load and skopeo. A docker archive contains
+one platform and no digest, so it must use the default tag of the image.`,
+		Example: `  # Load the image into the nodes of a kind cluster
   kubectl gpu-fault image save gpu-fault-node -f image.tar && kind load image-archive image.tar
 
-  # Load it on a node that has containerd
+  # Load the image on a node with containerd
   kubectl gpu-fault image save gpu-fault-node -f - | ssh node-1 sudo ctr -n k8s.io images import -
 
-  # For docker load
+  # Save the image for docker load
   kubectl gpu-fault image save gpu-fault-node -f image.tar --format docker --platform linux/amd64`,
 		Args: usage.ExactArgs(1, "one name", "kubectl gpu-fault image save gpu-fault-node -f image.tar"),
 		RunE: func(_ *cobra.Command, args []string) error { return s.run(args[0]) },
@@ -50,7 +51,7 @@ archive has one platform, and keeps no digest, so that it must have the image's 
 	flags.StringVarP(&s.file, "file", "f", "", "File to write, or - for standard output")
 	flags.StringVar(&s.format, "format", s.format, "Format of the archive: oci or docker")
 	flags.StringVar(&s.platform, "platform", "", "Platform of a docker archive, such as linux/amd64")
-	flags.BoolVar(&s.force, "force", false, "Replace the file if it is there")
+	flags.BoolVar(&s.force, "force", false, "Overwrite an existing file")
 	_ = cmd.RegisterFlagCompletionFunc("format",
 		cobra.FixedCompletions([]string{"oci", "docker"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("platform",
@@ -74,7 +75,7 @@ func (s *saving) run(text string) error {
 	use := image.CRIName(tag)
 	switch {
 	case s.format == "docker" && tag.TagStr() != img.Tag:
-		return fmt.Errorf("a docker archive keeps no digest, so that the plugin would not know %s as its own: leave the tag off, for %s",
+		return fmt.Errorf("a docker archive has no digest, so the plugin would not recognize the image by tag %s: omit the tag, to use %s",
 			tag.TagStr(), img.Tag)
 	case s.format == "docker":
 		p, err := img.Platform(s.platform)
@@ -100,18 +101,18 @@ func (s *saving) run(text string) error {
 	return err
 }
 
-// check refuses what cannot be, before anything is made.
+// check validates the flags before the image is built.
 func (s *saving) check() error {
 	switch {
 	case s.file == "":
 		return errors.New("no file: specify -f FILE, or -f - for standard output")
 	case s.format != "oci" && s.format != "docker":
-		return fmt.Errorf("--format=%s: choose oci or docker", s.format)
+		return fmt.Errorf("invalid value %q for --format: supported values: oci, docker", s.format)
 	case s.format == "docker" && s.platform == "":
-		return errors.New("a docker archive has one platform: say which, with --platform linux/amd64 or linux/arm64")
+		return errors.New("--format docker requires --platform linux/amd64 or linux/arm64")
 	case s.format == "oci" && s.platform != "":
 		return errors.New(
-			"an OCI archive has all platforms, so that its digest stays the same: leave --platform off, or choose --format docker",
+			"--platform requires --format docker: an OCI archive always contains all platforms",
 		)
 	}
 	if s.file == "-" {
@@ -125,16 +126,16 @@ func (s *saving) check() error {
 	info, err := os.Stat(s.file)
 	switch {
 	case err == nil && info.IsDir():
-		return fmt.Errorf("%s is a folder: name a file in it", s.file)
+		return fmt.Errorf("%s is a directory: specify a file in it", s.file)
 	case err == nil && !s.force:
-		return fmt.Errorf("%s exists: give --force to replace it, or choose another", s.file)
+		return fmt.Errorf("%s already exists: pass --force to overwrite it, or specify another file", s.file)
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("save to %s: %w", s.file, err)
 	}
 	return nil
 }
 
-// replace writes beside the file first: a half archive never has its name.
+// replace writes to a temporary file and renames it, so that the file is never incomplete.
 func (s *saving) replace(write func(io.Writer) error) (err error) {
 	part, err := os.CreateTemp(filepath.Dir(s.file), ".gpu-fault-image-*")
 	if err != nil {
@@ -157,7 +158,7 @@ func buffered(w io.Writer, write func(io.Writer) error) error {
 	return errors.Join(write(b), b.Flush())
 }
 
-// say tells what to do with it.
+// say prints how to load and use the image.
 func (s *saving) say(tag name.Tag, use string) {
 	printer.Talk(s.streams.ErrOut,
 		"saved %s; load it on every node (ctr -n k8s.io images import FILE, kind load image-archive FILE), "+

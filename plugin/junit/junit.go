@@ -1,4 +1,4 @@
-// Package junit writes JUnit's XML, which every CI system reads, as the schema of Jenkins' xUnit plugin has it.
+// Package junit writes reports in the JUnit XML format, following the schema of Jenkins' xUnit plugin.
 package junit
 
 import (
@@ -11,7 +11,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
-// Report is all suites of one run of the tool.
+// Report contains the suites of one run of the tool.
 type Report struct {
 	Name   string
 	Suites []Suite
@@ -24,17 +24,17 @@ type Suite struct {
 	Cases []Case
 }
 
-// Case is one thing that was tried. It passed where it neither failed nor was skipped, and could be tried.
+// Case is a test case. It passed if Failure, Error and Skipped are nil.
 type Case struct {
 	Name, Class string
 	Took        time.Duration
 	Failure     *Message
-	Error       *Message // it could not be tried, and counts as failed
+	Error       *Message // the case could not be run; counts as failed
 	Skipped     *Message
 	Output      string
 }
 
-// Message says why a case failed or was skipped.
+// Message describes why a case failed or was skipped.
 type Message struct {
 	Message string `xml:"message,attr"`
 	Type    string `xml:"type,attr,omitempty"`
@@ -71,8 +71,8 @@ type testcase struct {
 	Output  string   `xml:"system-out,omitempty"`
 }
 
-// Write writes the report. It cleans all text, whoever wrote it: names and messages are one line each, and nothing in
-// them can move a cursor.
+// Write writes the report. It escapes control characters in all strings, and replaces line breaks in names and messages
+// with spaces.
 func (r Report) Write(w io.Writer) error {
 	all := suites{Name: printer.Clean(r.Name)}
 	for _, s := range r.Suites {
@@ -101,7 +101,7 @@ func (r Report) Write(w io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("print as junit: %w", err)
 	}
-	raw = bytes.ReplaceAll(raw, []byte("&#xA;"), []byte("\n")) // which means the same in text, and attributes have none
+	raw = bytes.ReplaceAll(raw, []byte("&#xA;"), []byte("\n")) // equivalent in text; attributes have no line breaks
 	_, err = fmt.Fprintf(w, "%s%s\n", xml.Header, raw)
 	return err
 }

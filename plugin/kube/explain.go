@@ -14,10 +14,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// ErrNoKubeconfig says that there is no cluster to talk to.
-var ErrNoKubeconfig = errors.New("no kubeconfig found: set KUBECONFIG, or give --kubeconfig FILE")
+// ErrNoKubeconfig is the error for a missing or empty kubeconfig.
+var ErrNoKubeconfig = errors.New("no kubeconfig found: set KUBECONFIG or pass --kubeconfig FILE")
 
-// Explain turns what client-go says into what the user can do. An error that it does not know comes back as it is.
+// Explain returns an error of client-go with advice for the user. It returns unknown errors unchanged.
 func Explain(err error) error {
 	var (
 		dial   *net.OpError
@@ -36,19 +36,19 @@ func Explain(err error) error {
 	case isMissing(err, "cluster"), isMissing(err, "auth info"):
 		return fmt.Errorf("%w in the kubeconfig: see `kubectl config view` for --cluster and --user", err)
 	case apierrors.IsUnauthorized(err):
-		return errors.New("the API server does not accept these credentials: log in again, or choose another --context")
+		return errors.New("the API server rejected the credentials: log in again, or pass another --context")
 	case errors.As(err, &reqErr) && errors.As(err, &dial):
-		return fmt.Errorf("the API server at %s cannot be reached (%w): check --context, and that the cluster runs",
+		return fmt.Errorf("cannot reach the API server at %s (%w): check --context, and whether the cluster is running",
 			host(reqErr.URL), dial.Err)
 	case errors.As(err, &reqErr) && reqErr.Timeout():
-		return fmt.Errorf("the API server at %s did not answer in time: check the network, or raise --request-timeout",
+		return fmt.Errorf("the API server at %s did not respond in time: check the network, or increase --request-timeout",
 			host(reqErr.URL))
 	default:
 		return err
 	}
 }
 
-// Explain returns the function Explain, and adds to the API server's refusal how to get the rights.
+// Explain is like the function Explain, and adds to a Forbidden error how to get the permissions.
 func (c *Connection) Explain(err error) error {
 	err = Explain(err)
 	if !apierrors.IsForbidden(err) || c.Feature == "" || strings.Contains(err.Error(), "gpu-fault rbac") {
@@ -57,13 +57,13 @@ func (c *Connection) Explain(err error) error {
 	return fmt.Errorf("%w; %s", err, c.Grant())
 }
 
-// Grant returns how a user gets the rights that the command takes.
+// Grant returns advice on how to get the permissions that the command needs.
 func (c *Connection) Grant() string {
-	return "whoever administers the cluster can allow it: " +
+	return "a cluster administrator can grant access: " +
 		ledger.New(nil, c.LedgerNamespace).Command("rbac", "print", "--for", c.Feature) + " | kubectl apply -f -"
 }
 
-// isMissing knows the error that clientcmd has for a name that the kubeconfig lacks; it has no type.
+// isMissing reports whether err is the untyped error of clientcmd for a name that is missing in the kubeconfig.
 func isMissing(err error, what string) bool {
 	text := err.Error()
 	return strings.HasPrefix(text, what+" ") && strings.HasSuffix(text, "does not exist")

@@ -25,7 +25,7 @@ func TestExplainSaysWhatToDo(t *testing.T) {
 	}{
 		"no kubeconfig": {clientcmd.ErrEmptyConfig, "no kubeconfig found"},
 		"API away": {
-			fmt.Errorf("list: %w", refused), "the API server at 10.0.0.1:6443 cannot be reached (connection refused)",
+			fmt.Errorf("list: %w", refused), "cannot reach the API server at 10.0.0.1:6443 (connection refused)",
 		},
 		"ours": {errors.New("node x has no GPU 7"), "node x has no GPU 7"},
 	} {

@@ -1,5 +1,4 @@
-// Package kube turns the connection flags of the command line into clients, and the clients' errors into words for
-// people.
+// Package kube creates clients from the connection flags, and adds advice to the errors of clients.
 package kube
 
 import (
@@ -19,21 +18,21 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// Connection is how to reach the cluster: kubectl's own connection flags, and the namespace of our records.
+// Connection holds kubectl's connection flags and the namespace of the ledger.
 type Connection struct {
 	*genericclioptions.ConfigFlags
 	LedgerNamespace string
-	// Feature is what `rbac print --for` allows the command by, with more flags if it takes them. Commands set it
-	// before they ask the cluster.
+	// Feature is the value of `rbac print --for` for the command, with additional flags if needed. Commands set it
+	// before their first request.
 	Feature string
 
 	connected *Cluster
 }
 
-// Connected returns the cluster that a command has connected to; nil when it did not.
+// Connected returns the cluster that the command has connected to, or nil.
 func (c *Connection) Connected() *Cluster { return c.connected }
 
-// NewConnection returns the defaults, which the flags then change.
+// NewConnection returns a connection with the default values of the flags.
 func NewConnection(streams genericiooptions.IOStreams) *Connection {
 	flags := genericclioptions.NewConfigFlags(true).
 		WithDiscoveryQPS(50).WithDiscoveryBurst(300).
@@ -45,20 +44,20 @@ func NewConnection(streams genericiooptions.IOStreams) *Connection {
 func (c *Connection) AddFlags(flags *pflag.FlagSet) {
 	c.ConfigFlags.AddFlags(flags)
 	flags.StringVar(&c.LedgerNamespace, "ledger-namespace", c.LedgerNamespace,
-		"Namespace of the run records, the locks and the debug pods; who uses another one does not see your locks")
+		"Namespace of run records, locks and debug pods; clients with different namespaces ignore each other's locks")
 }
 
-// Cluster is a cluster that can be talked to.
+// Cluster has the client of a cluster.
 type Cluster struct {
 	Client kubernetes.Interface
 	Config *rest.Config
-	// Namespace is the one of -n, or the context's.
+	// Namespace is the namespace of -n or of the context.
 	Namespace string
-	// Context is the kubeconfig's context in use, for questions before a change.
+	// Context is the current context of the kubeconfig, for confirmations.
 	Context string
 }
 
-// Cluster connects. It sends no request yet.
+// Cluster returns the cluster of the connection flags. It sends no request.
 func (c *Connection) Cluster() (*Cluster, error) {
 	if err := checkLedgerNamespace(c.LedgerNamespace); err != nil {
 		return nil, err
@@ -70,7 +69,7 @@ func (c *Connection) Cluster() (*Cluster, error) {
 	if c.isNowhere(config) {
 		return nil, ErrNoKubeconfig
 	}
-	// client-go's defaults, 5 and 10 requests a second, would make ten nodes at once wait for each other.
+	// With client-go's defaults, 5 and 10 requests per second, ten nodes in parallel would be throttled.
 	config.QPS, config.Burst = 100, 200
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -85,10 +84,10 @@ func (c *Connection) Cluster() (*Cluster, error) {
 	return c.connected, nil
 }
 
-// Providers returns the providerIDs of nodes: of the clouds that they are on. None for one's own machines, and when
-// they cannot be read. No names mean all nodes.
+// Providers returns the provider IDs of nodes, or of all nodes if names is empty. It omits nodes without a provider ID,
+// and ignores errors.
 func (c *Cluster) Providers(ctx context.Context, names []string) []string {
-	// From the API server's cache: this is only about what is shown.
+	// Read from the API server's cache: the result only affects messages.
 	nodes, err := c.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
 		return nil
@@ -102,23 +101,23 @@ func (c *Cluster) Providers(ctx context.Context, names []string) []string {
 	return ids
 }
 
-// checkLedgerNamespace refuses names that no namespace can have, and namespaces where privileged pods and records of
-// ours have no place.
+// checkLedgerNamespace returns an error for an invalid name, and for namespaces that must not contain records and
+// privileged pods.
 func checkLedgerNamespace(name string) error {
 	if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
 		return fmt.Errorf(
-			"--ledger-namespace %q cannot be a namespace: write lower-case letters, digits and '-', such as %s", name,
+			"invalid value %q for --ledger-namespace: must consist of lower-case letters, digits and '-', such as %s", name,
 			ledger.DefaultNamespace,
 		)
 	}
 	if name == "default" || strings.HasPrefix(name, "kube-") {
-		return fmt.Errorf("--ledger-namespace %s: records and privileged pods need a namespace of their own, such as %s",
+		return fmt.Errorf("invalid value %q for --ledger-namespace: records and privileged pods require a dedicated namespace, such as %s",
 			name, ledger.DefaultNamespace)
 	}
 	return nil
 }
 
-// isNowhere reports whether client-go found no cluster at all and fell back to the port that API servers had long ago.
+// isNowhere reports whether client-go found no cluster and uses its legacy default, localhost:8080.
 func (c *Connection) isNowhere(config *rest.Config) bool {
 	if c.APIServer != nil && *c.APIServer != "" {
 		return false

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Style and Script are those of all our pages: light and dark, wide, narrow and printed; buttons that copy.
+// Style and Script are used by all pages: themes and layouts, and copy buttons.
 var (
 	//go:embed page.css
 	Style string
@@ -15,16 +15,15 @@ var (
 	Script string
 )
 
-// Document is a page that needs nothing else: its policy forbids browsers to load or run anything for it but our one
-// style and one script.
+// Document is a self-contained page: its Content-Security-Policy allows only its embedded style and script.
 type Document struct {
 	Title string
-	// Style is added to that of all pages. It is a file of ours.
+	// Style is appended to the common style. It must be trusted.
 	Style Own
 	Body  Part
 }
 
-// String returns the page as a file.
+// String returns the page as HTML.
 func (d Document) String() string {
 	style := Style + string(d.Style)
 	var b strings.Builder
@@ -49,7 +48,7 @@ func Policy(style string) string {
 		"'; base-uri 'none'; form-action 'none'"
 }
 
-// hash returns how a Content-Security-Policy names the one style or script that may be there.
+// hash returns the Content-Security-Policy hash of a style or script.
 func hash(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])

@@ -1,6 +1,6 @@
-// Package markup writes the pages that reports are: HTML in which whatever anyone wrote is text, and nothing else. It
-// is written with these few elements and not with html/template: templates call methods by their names, for which Go's
-// linker keeps every exported method of all of Kubernetes' packages, and the plugin became half as large again.
+// Package markup writes reports as HTML pages in which all input is escaped. It does not use html/template: templates
+// call methods by name, so Go's linker would keep all exported methods of all Kubernetes packages, which would make the
+// plugin 50% larger.
 package markup
 
 import (
@@ -12,26 +12,26 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
-// Part is a part of an element: an attribute, text, or another element. nil is nothing.
+// Part is a part of an element: an attribute, text, or another element. A nil part is ignored.
 type Part interface{ put(*strings.Builder) }
 
-// Names of elements and attributes have types of their own, so that only what is written in this package becomes one.
+// Names of elements and attributes have unexported types, so that callers can only use constants.
 type (
 	tag string
 	key string
 )
 
-// Text is what anyone may have written: it is escaped.
+// Text is untrusted text, which is escaped.
 type Text string
 
 func (t Text) put(b *strings.Builder) { b.WriteString(escape(string(t))) }
 
-// Own is the content of a file of ours, a style or a script: the only text that is written as it is.
+// Own is the content of an embedded style or script, the only text that is not escaped.
 type Own string
 
 func (o Own) put(b *strings.Builder) { b.WriteString(string(o)) }
 
-// attribute is made by Attr; its value is escaped.
+// attribute is an attribute of an element. Its value is escaped.
 type attribute struct {
 	key   key
 	value string
@@ -41,7 +41,7 @@ func (a attribute) put(b *strings.Builder) {
 	b.WriteString(" " + string(a.key) + `="` + escape(a.value) + `"`)
 }
 
-// Parts are written one after the other.
+// Parts is a sequence of parts.
 type Parts []Part
 
 func (all Parts) put(b *strings.Builder) {
@@ -50,7 +50,7 @@ func (all Parts) put(b *strings.Builder) {
 	}
 }
 
-// element is made by El, which leaves out what is nil.
+// element is an HTML element with its non-nil parts.
 type element struct {
 	tag               tag
 	attributes, parts Parts
@@ -69,10 +69,10 @@ func (e element) put(b *strings.Builder) {
 	}
 }
 
-// isVoid reports whether an element has no content and no end.
+// isVoid reports whether an element has no content and no end tag.
 func isVoid(t tag) bool { return t == "meta" || t == "br" }
 
-// endsLine reports whether a line of the page's source ends with an element, where browsers take no blank from that.
+// endsLine reports whether a line break follows the element in the source: browsers ignore it after these elements.
 func endsLine(t tag) bool {
 	switch t {
 	case "html", "head", "body", "meta", "title", "style", "script", "header", "main", "footer", "section", "article",
@@ -83,7 +83,7 @@ func endsLine(t tag) bool {
 	return false
 }
 
-// El returns an element with its attributes, wherever they stand among its parts.
+// El returns an element. Attributes and other parts may be in any order.
 func El(t tag, all ...Part) Part {
 	e := element{tag: t}
 	e.add(all)
@@ -107,16 +107,16 @@ func (e *element) add(all Parts) {
 // Attr returns an attribute of an element.
 func Attr(k key, value string) Part { return attribute{k, value} }
 
-// Num returns an attribute in pixels or in units of its drawing.
+// Num returns an attribute with a number, in pixels or drawing units.
 func Num(k key, n int) Part { return attribute{k, strconv.Itoa(n)} }
 
-// Class returns what styles know an element by.
+// Class returns a class attribute.
 func Class(names ...string) Part { return attribute{"class", strings.Join(names, " ")} }
 
-// Jump makes an element lead to a place of the page itself.
+// Jump returns an href attribute for an anchor on the same page.
 func Jump(anchor string) Part { return attribute{"href", "#" + anchor} }
 
-// Link returns an address that leads to its page when it is one of the web; any other stays text.
+// Link returns a link if the address is an HTTP or HTTPS URL, otherwise text.
 func Link(address string) Part {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
@@ -125,7 +125,7 @@ func Link(address string) Part {
 	return El("a", attribute{"href", u.String()}, Attr("rel", "noreferrer"), Text(address))
 }
 
-// When returns a part that is there only sometimes.
+// When returns p if ok is true, otherwise nil.
 func When(ok bool, p Part) Part {
 	if ok {
 		return p
@@ -133,7 +133,7 @@ func When(ok bool, p Part) Part {
 	return nil
 }
 
-// Each returns a part for each of them.
+// Each returns a part for each item.
 func Each[T any](all []T, show func(T) Part) Parts {
 	var shown Parts
 	for _, one := range all {
@@ -142,8 +142,8 @@ func Each[T any](all []T, show func(T) Part) Parts {
 	return shown
 }
 
-// escape makes text mean nothing but itself within an element and within the quotation marks of an attribute. Lines
-// stay; what cannot be seen, or is no UTF-8, is shown by its number, also where whoever shows it forgot to.
+// escape returns s escaped for use in an element or in a quoted attribute. It keeps line breaks, and replaces control
+// characters and invalid UTF-8 with their numbers.
 func escape(s string) string {
 	lines := strings.Split(s, "\n")
 	for i, line := range lines {

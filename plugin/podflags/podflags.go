@@ -1,4 +1,4 @@
-// Package podflags is the flags that say how debug pods are started, and starts them.
+// Package podflags provides the flags for debug pods, and starts the pods.
 package podflags
 
 import (
@@ -26,13 +26,13 @@ type Flags struct {
 	Image   string
 	Pull    string
 	Secrets []string
-	// Timeout is for one node, with the start of its pod.
+	// Timeout is the timeout per node, including the start of its pod.
 	Timeout time.Duration
-	// AnyBuild also takes images that another build of this tool made, as may be needed to undo what it did.
+	// AnyBuild allows images of other builds of this tool, which may be needed to undo their changes.
 	AnyBuild bool
 }
 
-// New returns the defaults.
+// New returns the default values.
 func New() Flags {
 	return Flags{Image: debugpod.DefaultImage, Pull: string(corev1.PullIfNotPresent), Timeout: 2 * time.Minute}
 }
@@ -40,11 +40,11 @@ func New() Flags {
 // AddFlags registers the flags.
 func (f *Flags) AddFlags(cmd *cobra.Command) {
 	f.AddImageFlags(cmd)
-	cmd.Flags().DurationVar(&f.Timeout, "timeout", f.Timeout, "Time for one node, with the start of its debug pod")
+	cmd.Flags().DurationVar(&f.Timeout, "timeout", f.Timeout, "Timeout per node, including the start of its debug pod")
 }
 
-// OtherImage names the image of the debug pods in a plan, if it is not the default one: it runs as root on the node,
-// and the environment may have chosen it. It is empty, or begins with a blank.
+// OtherImage returns " with image ..." if the image is not the default, otherwise "". Users must see the image because
+// it runs as root on the node and may be set by an environment variable.
 func (f *Flags) OtherImage() string {
 	if f.Image == debugpod.DefaultImage {
 		return ""
@@ -52,20 +52,20 @@ func (f *Flags) OtherImage() string {
 	return fmt.Sprintf(" with image %q", f.Image)
 }
 
-// AddImageFlags registers those that choose the image, for commands whose --timeout is about something else.
+// AddImageFlags registers the flags for the image, for commands with a different --timeout.
 func (f *Flags) AddImageFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.Image, "image", f.Image,
-		"Image of the debug pod: one of kubectl gpu-fault image, or one with sh, head, wc, printf and chmod (default: a busybox pinned by digest; kubectl gpu-fault version prints it)")
-	flags.Lookup("image").DefValue = "" // a digest is wider than a terminal
+		"Image of the debug pod, from kubectl gpu-fault image or with sh, head, wc, printf and chmod (default: busybox pinned by digest; kubectl gpu-fault version prints it)")
+	flags.Lookup("image").DefValue = "" // a digest is too long for a terminal
 	flags.StringVar(&f.Pull, "image-pull-policy", f.Pull, "Pull policy of the image: Always, IfNotPresent or Never")
 	flags.StringSliceVar(&f.Secrets, "image-pull-secret", f.Secrets,
-		"Secrets of the ledger namespace to pull the image with")
+		"Secrets in the ledger namespace for pulling the image")
 	_ = cmd.RegisterFlagCompletionFunc("image-pull-policy",
 		cobra.FixedCompletions([]string{"Always", "IfNotPresent", "Never"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// The limits of --timeout: less is over before a pod runs, and more is no test any more.
+// The limits of --timeout. A pod cannot start in less than the minimum.
 const (
 	shortest = 5 * time.Second
 	longest  = 24 * time.Hour
@@ -76,19 +76,19 @@ func (f *Flags) Validate() error {
 	switch f.Pull {
 	case "Always", "IfNotPresent", "Never":
 	default:
-		return fmt.Errorf("--image-pull-policy=%s: choose Always, IfNotPresent or Never", f.Pull)
+		return fmt.Errorf("invalid value %q for --image-pull-policy: supported values: Always, IfNotPresent, Never", f.Pull)
 	}
 	if _, err := f.hasHelper(); err != nil && !(f.AnyBuild && errors.As(err, new(*image.OtherError))) {
 		return fmt.Errorf("--image: %w", err)
 	}
 	if f.Timeout < shortest || f.Timeout > longest {
-		return fmt.Errorf("--timeout %s: give %s to %s", f.Timeout, shortest, longest)
+		return fmt.Errorf("invalid value %s for --timeout: must be %s to %s", f.Timeout, shortest, longest)
 	}
 	return nil
 }
 
-// hasHelper reports whether the image is the one that this build makes. The default is pinned by digest, too, and to
-// compare digests this build's image would be made at every start of a pod.
+// hasHelper reports whether the image is the one that this build produces. It does not check the default image, because
+// comparing digests would require building the image for each pod.
 func (f *Flags) hasHelper() (bool, error) {
 	if f.Image == debugpod.DefaultImage {
 		return false, nil
@@ -96,13 +96,13 @@ func (f *Flags) hasHelper() (bool, error) {
 	return image.HasHelper(f.Image, own)
 }
 
-// own is the image that this build makes, which takes a tenth of a second.
+// own builds the image of this build, which takes 0.1 s.
 var own = sync.OnceValues(func() (*image.Image, error) { return image.New(helper.For, helper.Architectures()) })
 
-// Spec returns the debug pod of a run on a node, as far as it can be told without asking the cluster.
+// Spec returns the debug pod of a run on a node, without the fields that require a request to the cluster.
 func (f *Flags) Spec(run, nodeName, namespace string) debugpod.Spec {
 	inside, err := f.hasHelper()
-	// With AnyBuild: another build began what this one undoes.
+	// With AnyBuild, another build made the change that is undone.
 	others := errors.As(err, new(*image.OtherError))
 	return debugpod.Spec{
 		HasHelper: inside || others, AnyHelper: others,
@@ -111,19 +111,19 @@ func (f *Flags) Spec(run, nodeName, namespace string) debugpod.Spec {
 	}
 }
 
-// Announcement returns what a command prints before debug pods read nodes. Every command that only reads announces its
-// pods, and asks nothing.
+// Announcement returns the message that read-only commands print before starting debug pods, instead of asking for a
+// confirmation.
 func (f *Flags) Announcement(namespace string, nodes []string) string {
 	const shown = 5
 	names := strings.Join(nodes[:min(shown, len(nodes))], ", ")
 	if rest := len(nodes) - shown; rest > 0 {
 		names += " and " + count.Of(rest, "more node")
 	}
-	return fmt.Sprintf("reading %s (%s) with a privileged pod on each, image %s, in namespace %s; the pods are deleted again, and nothing on the nodes is changed",
+	return fmt.Sprintf("reading %s (%s) with a privileged pod on each, image %s, in namespace %s; the pods are deleted afterwards, and nothing on the nodes is changed",
 		count.Of(len(nodes), "node"), names, f.Image, namespace)
 }
 
-// Start makes the pod of a spec and waits until it runs.
+// Start creates the pod of a spec and waits until it is running.
 func (f *Flags) Start(
 	ctx context.Context, cluster *kube.Cluster, spec debugpod.Spec, progress func(string),
 ) (*debugpod.Session, error) {
@@ -137,8 +137,8 @@ func (f *Flags) Start(
 	return runner.Start(ctx, spec)
 }
 
-// Try asks the API server whether it would admit the pod: permissions, Pod Security, quota, policies. What the
-// preflight of every run says better, it leaves to that: the node is not there, or the namespace, which the run makes.
+// Try checks with a dry run whether the API server admits the pod: permissions, Pod Security, quota, policies. It
+// returns nil if the node or the namespace does not exist, because the preflight of the run handles these cases.
 func (f *Flags) Try(ctx context.Context, cluster *kube.Cluster, spec debugpod.Spec) error {
 	arch, err := architecture(ctx, cluster, spec.Node)
 	if err != nil || arch == "" {
@@ -152,7 +152,7 @@ func (f *Flags) Try(ctx context.Context, cluster *kube.Cluster, spec debugpod.Sp
 	return debugpod.NewRunner(cluster.Client, cluster.Config, helper.For).DryRun(ctx, spec)
 }
 
-// architecture of the node chooses the helper.
+// architecture returns the architecture of a node, which determines the helper.
 func architecture(ctx context.Context, cluster *kube.Cluster, name string) (string, error) {
 	n, err := cluster.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {

@@ -9,13 +9,13 @@ import (
 	"unicode/utf8"
 )
 
-// IsDangerous reports whether a character can move a cursor, or make text look like another.
+// IsDangerous reports whether a character can control a terminal or change the appearance of other text.
 func IsDangerous(r rune) bool {
 	return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029'
 }
 
-// Clean makes text from elsewhere safe to show in a line, on a terminal, in a page or in a report: dangerous
-// characters and bytes that are not UTF-8 are shown by their numbers. A tab becomes a blank; a line break too.
+// Clean returns untrusted text as a single line that is safe for terminals and reports. It replaces dangerous
+// characters and invalid UTF-8 with their numbers, and tabs and line breaks with spaces.
 func Clean(text string) string {
 	return clean(text, func(r rune) string {
 		if r == '\t' || r == '\n' {
@@ -25,7 +25,7 @@ func Clean(text string) string {
 	})
 }
 
-// Escape is Clean for text of several lines: line breaks and tabs stay.
+// Escape is like Clean, but keeps line breaks and tabs.
 func Escape(text string) string {
 	return clean(text, func(r rune) string {
 		if r == '\t' || r == '\n' {
@@ -35,8 +35,8 @@ func Escape(text string) string {
 	})
 }
 
-// Indented is text of several lines of which only the first begins at the margin: no line of a record, or of what a
-// node says, looks like one of ours.
+// Indented returns text with all lines but the first indented, so that untrusted lines cannot be mistaken for messages
+// of this tool.
 func Indented(text string) string {
 	lines := strings.Split(text, "\n")
 	for i := 1; i < len(lines); i++ {
@@ -74,16 +74,15 @@ func number(r rune) string {
 	return fmt.Sprintf(`\u%04x`, r)
 }
 
-// screen is a stream that people read.
+// screen is a writer that escapes all text.
 type screen struct {
 	w io.Writer
 
 	mu   sync.Mutex
-	rest []byte // the beginning of a character whose end comes with the next write
+	rest []byte // start of a character that the next write completes
 }
 
-// Screen returns a stream on which every text is escaped, whoever writes it and wherever it comes from. Raw is for
-// what is not text for people, or has control characters of its own.
+// Screen returns a writer that escapes all text. Use Raw for output that is not text or that needs control characters.
 func Screen(w io.Writer) io.Writer {
 	if _, is := w.(*screen); is {
 		return w
@@ -91,8 +90,8 @@ func Screen(w io.Writer) io.Writer {
 	return &screen{w: w}
 }
 
-// Raw returns the stream below a Screen: for machines that read JSON or YAML verbatim, and for colors and redrawn
-// lines, whose text the writer has escaped.
+// Raw returns the underlying writer of a Screen, for JSON or YAML that programs read, and for colors and redrawn lines
+// whose text is already escaped.
 func Raw(w io.Writer) io.Writer {
 	if s, is := w.(*screen); is {
 		return s.w
@@ -112,7 +111,7 @@ func (s *screen) Write(data []byte) (int, error) {
 	return len(data), nil
 }
 
-// partial returns the end of data that is the beginning of a character.
+// partial returns the incomplete character at the end of data.
 func partial(data []byte) []byte {
 	for i := 1; i < utf8.UTFMax && i <= len(data); i++ {
 		if end := data[len(data)-i:]; utf8.RuneStart(end[0]) {
@@ -125,8 +124,8 @@ func partial(data []byte) []byte {
 	return nil
 }
 
-// Escaping returns a writer of JSON in which no byte can speak to a terminal: what JSON leaves raw (DEL and the C1
-// controls, and what turns the direction of writing) is written as \u00XX. Each Write must hold whole characters.
+// Escaping returns a writer that makes JSON safe for terminals: it writes the dangerous characters that JSON does not
+// escape (DEL, C1 controls, bidirectional controls) as \u00XX. Each Write must contain whole characters.
 func Escaping(w io.Writer) io.Writer { return escaping{Raw(w)} }
 
 type escaping struct{ w io.Writer }

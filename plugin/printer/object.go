@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Format is what -o asks for.
+// Format holds the values of -o and --no-headers.
 type Format struct {
 	Output   string // "", wide, json, yaml, name, jsonpath=TEMPLATE
 	NoHeader bool
@@ -26,14 +26,14 @@ var formats = []string{"json", "yaml", "name", "wide", jsonPathPrefix}
 func (f *Format) AddFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&f.Output, "output", "o", f.Output,
 		"Output format: json, yaml, name, wide or jsonpath=TEMPLATE")
-	cmd.Flags().BoolVar(&f.NoHeader, "no-headers", f.NoHeader, "Leave out the headers of tables")
+	cmd.Flags().BoolVar(&f.NoHeader, "no-headers", f.NoHeader, "Do not print table headers")
 	_ = cmd.RegisterFlagCompletionFunc("output",
 		cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace))
 }
 
 const jsonPathPrefix = "jsonpath="
 
-// Validate refuses a format that Object does not know.
+// Validate returns an error if the output format is unknown.
 func (f Format) Validate() error {
 	if strings.HasPrefix(f.Output, jsonPathPrefix) {
 		_, err := f.template()
@@ -42,22 +42,22 @@ func (f Format) Validate() error {
 	if f.IsTable() || slices.Contains(formats, f.Output) {
 		return nil
 	}
-	return fmt.Errorf("unknown output format %q: choose json, yaml, name, wide or jsonpath=TEMPLATE", f.Output)
+	return fmt.Errorf("unknown output format %q: supported values: json, yaml, name, wide, jsonpath=TEMPLATE", f.Output)
 }
 
-// IsTable reports whether a table is wanted.
+// IsTable reports whether the output is a table.
 func (f Format) IsTable() bool { return f.Output == "" || f.Output == "wide" }
 
-// IsWide reports whether the table shall have all its columns.
+// IsWide reports whether the table has all columns.
 func (f Format) IsWide() bool { return f.Output == "wide" }
 
-// Object writes a versioned object (one with apiVersion and kind) in a format other than a table. names is what -o name
-// prints, a line each.
+// Object writes a versioned object (one with apiVersion and kind) in a format other than a table. With -o name, it
+// writes names, one per line.
 func (f Format) Object(w io.Writer, object any, names ...string) error {
-	if raw := Raw(w); Width(raw) == 0 { // for programs: verbatim
+	if raw := Raw(w); Width(raw) == 0 { // for programs, not escaped
 		w = raw
 	} else if f.Output == "json" {
-		w = Escaping(raw) // for eyes, and still JSON
+		w = Escaping(raw) // for terminals, escaped but still valid JSON
 	}
 	raw, err := json.MarshalIndent(object, "", "    ")
 	if err != nil {
@@ -85,10 +85,10 @@ func (f Format) Object(w io.Writer, object any, names ...string) error {
 	return nil
 }
 
-// template parses the one of jsonpath=TEMPLATE.
+// template parses the template of -o jsonpath=TEMPLATE.
 func (f Format) template() (*jsonpath.JSONPath, error) {
 	text := strings.TrimPrefix(f.Output, jsonPathPrefix)
-	// As `kubectl get` has it: a key that is not there prints nothing
+	// As in `kubectl get`, a missing key prints nothing.
 	template := jsonpath.New("out").AllowMissingKeys(true)
 	if err := template.Parse(text); err != nil {
 		return nil, fmt.Errorf("-o jsonpath: template %s: %w", text, err)
@@ -105,7 +105,7 @@ func (f Format) jsonPath(w io.Writer, raw []byte) error {
 		object any
 		out    bytes.Buffer
 	)
-	if err := kjson.Unmarshal(raw, &object); err != nil { // which keeps whole numbers whole
+	if err := kjson.Unmarshal(raw, &object); err != nil { // keeps integers
 		return fmt.Errorf("print as jsonpath: %w", err)
 	}
 	if err := template.Execute(&out, object); err != nil {

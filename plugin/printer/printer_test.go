@@ -69,7 +69,8 @@ func TestObjectFormats(t *testing.T) {
 			}
 		})
 	}
-	if err := (Format{Output: "xml"}).Validate(); err == nil || !strings.Contains(err.Error(), "choose json") {
+	if err := (Format{Output: "xml"}).Validate(); err == nil ||
+		!strings.Contains(err.Error(), "supported values: json") {
 		t.Errorf("-o xml: %v", err)
 	}
 }

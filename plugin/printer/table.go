@@ -1,5 +1,5 @@
-// Package printer writes results as kubectl does: plain tables, and versioned objects as JSON, YAML, names or by a
-// template. It is the only package that knows tablewriter and how wide the terminal is.
+// Package printer writes results as kubectl does: plain tables, and versioned objects as JSON, YAML, names or with a
+// template. Only this package uses tablewriter and the width of the terminal.
 package printer
 
 import (
@@ -15,27 +15,26 @@ import (
 	"github.com/olekukonko/tablewriter/tw"
 )
 
-// Table is rows below upper-case headers, without lines, like kubectl's.
+// Table is a plain table like kubectl's, with upper-case headers and without lines.
 type Table struct {
 	Header []string
 	Rows   [][]string
-	// NoHeader leaves the headers out (--no-headers).
+	// NoHeader omits the headers (--no-headers).
 	NoHeader bool
 }
 
-// What stands for an empty cell.
+// Values of empty cells.
 const (
 	None  = "<none>" // as in kubectl's tables
-	Blank = " "      // where to have nothing is the rule
+	Blank = " "      // for columns that are usually empty
 )
 
-// gap is between two columns, as in kubectl's tables.
+// gap is the separator of columns, as in kubectl's tables.
 const gap = "   "
 
-// The narrowest that a column is made, in columns of the terminal. A last one that would get narrower goes below the
-// others.
+// The minimum widths of wrapped columns. If the last column would be narrower, it is printed below the others.
 const (
-	leastLast  = 24 // the longest text
+	leastLast  = 24 // has the longest text
 	leastOther = 12
 )
 
@@ -49,9 +48,8 @@ func (t *Table) Add(cells ...string) {
 	t.Rows = append(t.Rows, cells)
 }
 
-// Write renders the table. Cells are escaped, since kernel log lines and node names come from elsewhere. On a terminal
-// that is too narrow the widest column is wrapped; where the others do not fit either, lines are left to the terminal,
-// as kubectl does.
+// Write writes the table. It escapes all cells, because kernel log lines and node names are untrusted. If the terminal
+// is too narrow, it wraps the widest column; if this is not enough, the terminal wraps the lines, as with kubectl.
 func (t *Table) Write(w io.Writer) error { return t.write(w, Width(w)) }
 
 func (t *Table) write(w io.Writer, width int) error {
@@ -85,12 +83,11 @@ func (t *Table) write(w io.Writer, width int) error {
 	return nil
 }
 
-// leastFitted is the narrowest that Fit makes a column.
+// leastFitted is the minimum width of a column that Fit shortens.
 const leastFitted = 6
 
-// Fit shortens the cells of the named columns until the table is at most width columns of a terminal wide. It shortens
-// the widest column first, and takes characters out of the middle of its cells: the ends of names differ as often as
-// their beginnings.
+// Fit shortens the cells of the named columns until the table is at most width characters wide. It shortens the widest
+// column first, and removes characters from the middle of cells, because names may differ at the start or at the end.
 func (t *Table) Fit(width int, columns ...string) {
 	widths := make([]int, len(t.Header))
 	total := len(gap) * (len(widths) - 1)
@@ -121,7 +118,7 @@ func (t *Table) Fit(width int, columns ...string) {
 	}
 }
 
-// shorten replaces the middle of a text with three dots until the text is at most width columns wide.
+// shorten replaces the middle of text with three dots so that it is at most width columns wide.
 func shorten(text string, width int) string {
 	const dots = "..."
 	all := []rune(text)
@@ -138,10 +135,10 @@ func shorten(text string, width int) string {
 	}
 }
 
-// indent is before a last column that is below the others.
+// indent is the indentation of a last column that is printed below the others.
 const indent = "    "
 
-// escaped returns the rows as they may be shown, the header first.
+// escaped returns the header and the rows with escaped cells.
 func (t *Table) escaped() [][]string {
 	all := t.Rows
 	if !t.NoHeader {
@@ -158,8 +155,8 @@ func (t *Table) escaped() [][]string {
 
 func escapeCell(cell string) string { return Clean(strings.ReplaceAll(cell, "\n", `\n`)) }
 
-// tooWide returns the widest column, and how many columns of the terminal are left for it; -1, 0 where all fit, and
-// where there is no terminal.
+// tooWide returns the index of the widest column and the width available for it, or -1, 0 if all columns fit or the
+// output is not a terminal.
 func tooWide(rows [][]string, width int) (widest, room int) {
 	if width <= 0 || len(rows) == 0 {
 		return -1, 0

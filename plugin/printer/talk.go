@@ -11,15 +11,15 @@ import (
 	"golang.org/x/term"
 )
 
-// Talk writes text for people and ends its last line. On a terminal, lines that are too long are wrapped between words;
-// a pipe gets them as they are. What is in args may come from elsewhere: it is escaped.
+// Talk writes a message and a final line break. On a terminal, it wraps long lines at spaces. It escapes the message,
+// because args may be untrusted.
 func Talk(w io.Writer, format string, args ...any) {
 	text := Escape(strings.TrimSuffix(fmt.Sprintf(format, args...), "\n"))
-	// As with fmt.Fprintln, there is nobody to tell that nobody listens.
+	// A failed write to stderr cannot be reported.
 	_, _ = fmt.Fprintln(w, Wrap(text, Width(w)))
 }
 
-// Width returns the width in columns of the terminal that w is; 0 when it is none.
+// Width returns the width of the terminal in columns, or 0 if w is not a terminal.
 func Width(w io.Writer) int {
 	f, ok := Raw(w).(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
@@ -32,8 +32,8 @@ func Width(w io.Writer) int {
 	return width
 }
 
-// Wrap breaks lines that are wider than width columns between words. The rest of a line is indented as its beginning
-// is. A word, and a command of kubectl, stays in one piece, so that it can be copied. Width 0 leaves the text as it is.
+// Wrap wraps lines that are wider than width columns at spaces, and keeps their indentation. It does not break kubectl
+// commands, so that users can copy them. If width is 0, it returns the text unchanged.
 func Wrap(text string, width int) string {
 	if width <= 0 {
 		return text
@@ -46,7 +46,8 @@ func Wrap(text string, width int) string {
 	return strings.Join(lines, "\n")
 }
 
-// WrapHanging is Wrap for one line, whose rest goes on below hanging. It returns at least one line.
+// WrapHanging wraps a single line like Wrap, with hanging as the prefix of continuation lines. It returns at least one
+// line.
 func WrapHanging(line string, width int, hanging string) []string {
 	if width <= 0 || twwidth.Width(line) <= width {
 		return []string{line}
@@ -74,9 +75,9 @@ func WrapHanging(line string, width int, hanging string) []string {
 }
 
 var (
-	// word is one with the blanks before it.
+	// word matches a word with its leading spaces.
 	word = regexp.MustCompile(` *[^ ]+`)
-	// command is a command line for the user to copy, up to where the sentence goes on.
+	// command matches a kubectl command within a sentence.
 	command = regexp.MustCompile("kubectl(?: [^ ;)`|]*[^ ;:)`|,])+")
 )
 

@@ -1,4 +1,5 @@
-// Package progress shows long work on stderr: a line per step on a pipe, one live line per target on a terminal.
+// Package progress shows the progress of long operations on stderr: one updated line per target on a terminal,
+// otherwise one line per step.
 package progress
 
 import (
@@ -12,7 +13,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
-// Reporter collects what happens to several targets at once. Its methods may be called from any goroutine.
+// Reporter shows the progress of several targets. Its methods are safe for concurrent use.
 type Reporter struct {
 	out   io.Writer
 	live  bool
@@ -22,16 +23,16 @@ type Reporter struct {
 	mu    sync.Mutex
 	order []string
 	last  map[string]string
-	drawn int // lines on the screen that the next drawing replaces
+	drawn int // number of lines that the next draw replaces
 }
 
-// New starts the clock.
+// New returns a Reporter. Times are measured from this call.
 func New(out io.Writer) *Reporter {
 	width, live := terminal(out)
 	return &Reporter{out: printer.Raw(out), live: live, width: width, start: time.Now(), last: map[string]string{}}
 }
 
-// Step says what is going on with target.
+// Step reports the current step of target.
 func (r *Reporter) Step(target, text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -47,7 +48,7 @@ func (r *Reporter) Step(target, text string) {
 	r.draw()
 }
 
-// Note prints a line that stays, and further lines indented below it.
+// Note prints a permanent message; all lines but the first are indented.
 func (r *Reporter) Note(text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -62,7 +63,7 @@ func (r *Reporter) draw() {
 	}
 	r.erase()
 	for _, target := range r.order {
-		// A line that wraps would break the count of lines to go up.
+		// A wrapped line would break the number of lines to erase.
 		fmt.Fprintln(r.out, cut(r.last[target], r.width))
 	}
 	r.drawn = len(r.order)
@@ -83,7 +84,7 @@ func cut(line string, width int) string {
 	return string(runes[:width-2]) + "…"
 }
 
-// terminal reports whether out can be redrawn: a real terminal that is not dumb. NO_COLOR is about color only.
+// terminal returns the width of out, and whether its lines can be redrawn. NO_COLOR has no effect on this.
 func terminal(out io.Writer) (width int, live bool) {
 	width = printer.Width(out)
 	return width, width > 0 && !strings.EqualFold(os.Getenv("TERM"), "dumb")

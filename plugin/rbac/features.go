@@ -16,35 +16,35 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/xid"
 )
 
-// Feature is something that a user can be allowed.
+// Feature is a part of the tool that users can be granted access to.
 type Feature struct {
 	Name string
-	// Allows says what whoever has the roles can do.
+	// Allows describes what users with the roles can do.
 	Allows string
-	// Reaches says what the holder could do with the rights beyond what the commands do.
+	// Reaches describes what users could do with the permissions beyond the commands.
 	Reaches string
-	// Permissions are the rules of the roles. The commands ask the API server about the same ones before they change
-	// anything: nobody writes them down a second time.
+	// Permissions returns the permissions of the roles. Before a change, the commands check the same permissions with
+	// the API server.
 	Permissions func(Scope) ([]fault.Permission, error)
 }
 
-// Scope is where a feature is allowed.
+// Scope is the scope of the granted features.
 type Scope struct {
 	// Ledger is the namespace of records, locks and debug pods.
 	Ledger string
-	// Workloads is the namespace whose workloads are meant; empty is none.
+	// Workloads is the namespace of the workloads; empty means none.
 	Workloads string
-	// APIOnly leaves out of doctor the pods that read nodes.
+	// APIOnly excludes the pods with which doctor reads nodes.
 	APIOnly bool
 }
 
-// check refuses features whose rights would reach further in the scope than their description says.
+// check returns an error if the permissions of a feature would exceed its description in this scope.
 func (s Scope) check(chosen []Feature) error {
 	if !slices.ContainsFunc(chosen, func(f Feature) bool { return f.Name == "cuda" }) {
 		return nil
 	}
 	if s.Workloads == "" {
-		return errors.New("--for cuda requires -n NAMESPACE, the namespace of the workloads: who may change workloads in all namespaces may start " +
+		return errors.New("--for cuda requires -n NAMESPACE, the namespace of the workloads: users who can change workloads in all namespaces can start " +
 			"privileged pods in some of them")
 	}
 	if err := fault.CheckNamespace(
@@ -56,65 +56,65 @@ func (s Scope) check(chosen []Feature) error {
 }
 
 const (
-	rootOnNodes  = "Is root on every node, by a privileged pod of their own or by exec into one of ours, and so reaches every Secret and every workload."
-	writesLedger = "May rewrite the records of all runs, take their locks, and delete the pods of the ledger namespace."
+	rootOnNodes  = "Has root access to every node, through a new privileged pod or by exec into a debug pod, and therefore to every Secret and workload."
+	writesLedger = "Can rewrite the records of all runs, take their locks, and delete the pods in the ledger namespace."
 )
 
-// Features returns the table of all that can be allowed.
+// Features returns all features.
 func Features() []Feature {
 	return []Feature{
-		{"xid", "write XIDs into kernel logs, by privileged pods: root on every node",
+		{"xid", "write XIDs to kernel logs with privileged pods: root on every node",
 			rootOnNodes,
 			func(s Scope) ([]fault.Permission, error) {
 				return fault.Permissions(fault.BasePermissions(s.Ledger), xid.Permissions(s.Ledger), podsOf(s)), nil
 			}},
-		{"runtime", "break and show containerd's configuration, by privileged pods: root on every node",
+		{"runtime", "break and show containerd's configuration with privileged pods: root on every node",
 			rootOnNodes,
 			func(s Scope) ([]fault.Permission, error) {
 				return fault.Permissions(fault.BasePermissions(s.Ledger), runtime.Permissions(s.Ledger), podsOf(s)), nil
 			}},
-		{"cuda", "make CUDA calls of workloads fail: change them, and exec into their pods",
-			"Runs any code in the pods of the namespace, by exec and by changing workloads, and so reads every Secret and uses every service account " +
-				"of the namespace. " + writesLedger,
+		{"cuda", "make CUDA calls of workloads fail: change workloads and exec into their pods",
+			"Can run any code in the pods of the namespace, by exec or by changing workloads, and therefore read every Secret and use every service account " +
+				"in the namespace. " + writesLedger,
 			func(s Scope) ([]fault.Permission, error) {
 				return fault.Permissions(fault.BasePermissions(s.Ledger), cuda.Permissions(s.Workloads)), nil
 			}},
-		{"scenario", "play the scenarios: nearly an administrator, root on every node",
-			"Reads all Secrets and grants any rights, and so may do anything in the cluster. " + rootOnNodes,
+		{"scenario", "run scenarios: almost an administrator, root on every node",
+			"Can read all Secrets and grant any permissions, and therefore do anything in the cluster. " + rootOnNodes,
 			func(s Scope) ([]fault.Permission, error) {
 				return scenario.Permissions(s.Ledger)
 			}},
-		{"doctor", "read the cluster, but no secrets, and nodes by privileged pods: root on every node",
-			"Reads the ConfigMaps and the logs of all namespaces, which may hold credentials. Without --api-only: " +
+		{"doctor", "read the cluster, except Secrets, and nodes with privileged pods: root on every node",
+			"Can read the ConfigMaps and logs in all namespaces, which may contain credentials. Without --api-only: " +
 				rootOnNodes,
 			func(s Scope) ([]fault.Permission, error) {
 				return doctor.Permissions(s.Ledger, s.APIOnly), nil
 			}},
-		{"fix", "doctor --fix, beyond doctor: restart device plugins, create RuntimeClasses",
-			"Deletes any pod in any namespace, and creates any RuntimeClass. " + writesLedger,
+		{"fix", "doctor --fix, in addition to doctor: restart device plugins, create RuntimeClasses",
+			"Can delete any pod in any namespace, and create any RuntimeClass. " + writesLedger,
 			func(s Scope) ([]fault.Permission, error) {
 				return fault.Permissions(fault.BasePermissions(s.Ledger), fixes.AllPermissions()), nil
 			}},
-		{"list", "read the ledger: what is broken, by whom, until when",
-			"Reads all ConfigMaps of the ledger namespace: who ran which command.",
+		{"list", "read the ledger: what is broken, by whom and until when",
+			"Can read all ConfigMaps in the ledger namespace, including which user ran which command.",
 			func(s Scope) ([]fault.Permission, error) {
 				return append(fault.ReadPermissions(s.Ledger), fault.Permission{Verb: "get", Resource: "namespaces"}),
 					nil
 			}},
-		{"revert", "close anybody's runs; what a fault changed is undone with its feature besides",
-			"Ends the faults of all users, by their Jobs and pods. " + writesLedger,
+		{"revert", "close the runs of all users; undoing a change also requires the feature of the fault",
+			"Can stop the faults of all users, through their Jobs and pods. " + writesLedger,
 			func(s Scope) ([]fault.Permission, error) {
 				return fault.RevertPermissions(s.Ledger), nil
 			}},
-		{"leftovers", "look for leftovers; --nodes takes the rights of xid too, --clean an administrator",
-			"Reads all ConfigMaps, workloads and roles of all namespaces, with credentials in their values.",
+		{"leftovers", "find leftovers; --nodes also requires xid, and --clean an administrator",
+			"Can read all ConfigMaps, workloads and roles in all namespaces, including credentials in their values.",
 			func(Scope) ([]fault.Permission, error) {
 				return leftover.Permissions(), nil
 			}},
 	}
 }
 
-// podsOf returns what --pod needs in the namespace of -n.
+// podsOf returns the permissions that --pod needs in the namespace of -n.
 func podsOf(s Scope) []fault.Permission {
 	if s.Workloads == "" {
 		return nil

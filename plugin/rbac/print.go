@@ -21,7 +21,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
 
-// printing is a command line of `rbac print`.
+// printing holds the flags of `rbac print`.
 type printing struct {
 	connection *kube.Connection
 	streams    genericiooptions.IOStreams
@@ -40,30 +40,31 @@ func newPrintCommand(connection *kube.Connection, streams genericiooptions.IOStr
 	p := newPrinting(connection, streams)
 	cmd := &cobra.Command{
 		Use:   "print --for FEATURE[,FEATURE]",
-		Short: "Print the roles of features, with bindings, to apply with kubectl",
+		Short: "Print roles and bindings for features, to apply with kubectl",
 		Long: `Print a ClusterRole and Roles for each feature, with bindings for --user, --group and --serviceaccount, to apply with kubectl.
 
-The bindings hold exactly the subjects given: name all of them each time. The roles of cuda require -n NAMESPACE, and are for the workloads
-of that namespace and no others. With -n NAMESPACE those of xid let one read its pods, which --pod needs.
+The bindings contain exactly the specified subjects: specify all of them each time. The roles for cuda require -n NAMESPACE and cover only
+the workloads in that namespace. With -n NAMESPACE, the roles for xid also allow reading the pods in it, which --pod requires.
 
-The list holds the ledger namespace too, where a role is in it: who pipes the list into kubectl delete deletes that, with all records that undo faults.`,
-		Example: `  # Let the group gpu-sre inject XIDs, also at the GPUs of pods in namespace research
+If a role is in the ledger namespace, the list also contains that namespace. Do not pipe the list into kubectl delete: this deletes the
+namespace, including all records for undoing faults.`,
+		Example: `  # Allow the group gpu-sre to inject XIDs, including for the GPUs of pods in namespace research
   kubectl gpu-fault rbac print --for xid --group gpu-sre -n research | kubectl apply -f -
 
-  # Let bob make CUDA calls fail in namespace staging, and nowhere else
+  # Allow bob to make CUDA calls fail, only in namespace staging
   kubectl gpu-fault rbac print --for cuda --user bob -n staging | kubectl apply -f -
 
-  # Let a CI job do the same
+  # Allow the same to the service account of a CI job
   kubectl gpu-fault rbac print --for cuda --serviceaccount ci:runner -n staging \
       | kubectl apply -f -
 
-  # Let the group on-call run doctor without pods on nodes, see what is broken, and undo it
+  # Allow the group on-call to run doctor without pods on nodes, and to list and revert runs
   kubectl gpu-fault rbac print --for doctor,list,revert --api-only --group on-call \
       | kubectl apply -f -`,
 		Args: usage.NoArgs,
 		RunE: func(*cobra.Command, []string) error { return p.print() },
 	}
-	cmd.Flags().StringSliceVar(&p.features, "for", nil, "The features: "+strings.Join(names(), ", "))
+	cmd.Flags().StringSliceVar(&p.features, "for", nil, "Features: "+strings.Join(names(), ", "))
 	_ = cmd.RegisterFlagCompletionFunc("for", completeFeatures)
 	p.addFlags(cmd)
 	return cmd
@@ -71,20 +72,20 @@ The list holds the ledger namespace too, where a role is in it: who pipes the li
 
 func (p *printing) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringArrayVar(&p.users, "user", nil, "Bind the roles to this user (here not the kubeconfig's user)")
-	flags.StringArrayVar(&p.groups, "group", nil, "Bind the roles to this group")
+	flags.StringArrayVar(&p.users, "user", nil, "User to bind the roles to (not the kubeconfig user)")
+	flags.StringArrayVar(&p.groups, "group", nil, "Group to bind the roles to")
 	flags.StringArrayVar(&p.accounts, "serviceaccount", nil,
-		"Bind the roles to this service account, as NAMESPACE:NAME")
-	flags.BoolVar(&p.apiOnly, "api-only", false, "For doctor: leave out the pods that read nodes")
+		"Service account to bind the roles to, as NAMESPACE:NAME")
+	flags.BoolVar(&p.apiOnly, "api-only", false, "For doctor, exclude the pods that read nodes")
 	p.format.AddFlags(cmd)
 }
 
-// empty reports whether nothing was asked for.
+// empty reports whether none of the flags is set.
 func (p *printing) empty(flags *pflag.FlagSet) bool {
 	return !slices.ContainsFunc([]string{"user", "group", "serviceaccount", "api-only", "output"}, flags.Changed)
 }
 
-// completeFeatures completes the last of several, and offers none twice.
+// completeFeatures completes the last feature of a list, excluding those already in the list.
 func completeFeatures(_ *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	before := typed[:strings.LastIndex(typed, ",")+1]
 	var all []cobra.Completion
@@ -109,7 +110,7 @@ func (p *printing) print() error {
 		return err
 	}
 	scope := Scope{Ledger: p.connection.LedgerNamespace, APIOnly: p.apiOnly}
-	if p.connection.Namespace != nil { // if it is given: a context's is not meant
+	if p.connection.Namespace != nil { // only -n, not the namespace of the context
 		scope.Workloads = *p.connection.Namespace
 	}
 	if problems := validation.IsDNS1123Label(scope.Workloads); scope.Workloads != "" && len(problems) > 0 {
@@ -130,7 +131,7 @@ func (p *printing) print() error {
 		return err
 	}
 	for _, f := range chosen {
-		printer.Talk(p.streams.ErrOut, "Note: whoever has the role of %s: %s", f.Name, f.Reaches)
+		printer.Talk(p.streams.ErrOut, "Note: a user with the roles for %s: %s", f.Name, f.Reaches)
 	}
 	if p.format.IsTable() {
 		table.NoHeader = p.format.NoHeader
@@ -144,7 +145,7 @@ func (p *printing) print() error {
 	return p.format.Object(p.streams.Out, list{APIVersion: "v1", Kind: "List", Items: items}, names...)
 }
 
-// summary returns a row of a table for each object, and its name as kubectl has it.
+// summary returns a table with a row for each object, and the objects' names as in kubectl.
 func summary(items []runtime.Object) (table *printer.Table, names []string, err error) {
 	table = &printer.Table{Header: []string{"KIND", "NAMESPACE", "NAME"}}
 	for _, item := range items {
@@ -163,21 +164,21 @@ func summary(items []runtime.Object) (table *printer.Table, names []string, err 
 	return table, names, nil
 }
 
-// choose returns the features that were asked for, in the order of the table.
+// choose returns the requested features, in the order of Features.
 func (p *printing) choose() ([]Feature, error) {
 	all := names()
 	if len(p.features) == 0 {
-		return nil, fmt.Errorf("say for what, as in: kubectl gpu-fault rbac print --for xid,doctor; there are: %s",
+		return nil, fmt.Errorf("specify features, as in: kubectl gpu-fault rbac print --for xid,doctor; supported values: %s",
 			strings.Join(all, ", "))
 	}
 	for _, name := range p.features {
 		if !slices.Contains(all, name) {
-			return nil, fmt.Errorf("no roles for %q; there are: %s", name, strings.Join(all, ", "))
+			return nil, fmt.Errorf("unknown feature %q: supported values: %s", name, strings.Join(all, ", "))
 		}
 	}
 	if p.apiOnly && !slices.Contains(p.features, "doctor") {
 		return nil,
-			fmt.Errorf("--api-only is for doctor: %s has no part that does without", strings.Join(p.features, ", "))
+			fmt.Errorf("--api-only requires --for doctor: it has no effect on %s", strings.Join(p.features, ", "))
 	}
 	return slices.DeleteFunc(Features(), func(f Feature) bool { return !slices.Contains(p.features, f.Name) }), nil
 }
@@ -193,7 +194,7 @@ func (p *printing) subjects() ([]rbacv1.Subject, error) {
 	for _, account := range split(p.accounts) {
 		namespace, name, _ := strings.Cut(account, ":")
 		if len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
-			return nil, fmt.Errorf("--serviceaccount %q: give NAMESPACE:NAME, such as ci:runner", account)
+			return nil, fmt.Errorf("invalid value %q for --serviceaccount: must be NAMESPACE:NAME, such as ci:runner", account)
 		}
 		all = append(all, rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: name})
 	}
@@ -209,8 +210,8 @@ func (p *printing) subjects() ([]rbacv1.Subject, error) {
 	return all, nil
 }
 
-// split splits the values of --user, --group and --serviceaccount at commas. Unlike a CSV reader it keeps every other
-// character.
+// split splits the values of --user, --group and --serviceaccount at commas. Unlike a CSV reader, it keeps all other
+// characters.
 func split(values []string) (all []string) {
 	for _, value := range values {
 		all = append(all, strings.Split(value, ",")...)
@@ -218,15 +219,15 @@ func split(values []string) (all []string) {
 	return all
 }
 
-// list is what kubectl apply takes.
+// list is a List for kubectl apply.
 type list struct {
 	APIVersion string           `json:"apiVersion"`
 	Kind       string           `json:"kind"`
 	Items      []runtime.Object `json:"items"`
 }
 
-// roles returns the objects that grant the features to the subjects, behind the ledger's namespace where a role is in
-// it.
+// roles returns the objects that grant the features to the subjects. If one is in the ledger namespace, that namespace
+// comes first.
 func roles(features []Feature, scope Scope, subjects []rbacv1.Subject) ([]runtime.Object, error) {
 	var items []runtime.Object
 	inLedger := false

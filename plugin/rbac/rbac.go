@@ -1,4 +1,4 @@
-// Package rbac is `kubectl gpu-fault rbac`: the roles that each feature needs, ready to apply.
+// Package rbac implements `kubectl gpu-fault rbac`, which prints the roles that each feature needs.
 package rbac
 
 import (
@@ -17,17 +17,17 @@ func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams)
 	p := newPrinting(connection, streams)
 	cmd := &cobra.Command{
 		Use:   "rbac",
-		Short: "Print the roles that a feature needs, and no more",
-		Long: `Print the roles that a feature needs, and no more. The features, and what each allows:
+		Short: "Print the minimal roles for a feature",
+		Long: `Print the minimal roles for a feature. The features, and what each allows:
 
 ` + table() + `
-Before a command changes anything it asks the API server whether you may do all that it takes; what it asks for and what is printed here is the same.
+Before a command changes anything, it checks with the API server that you have all required permissions; they are the same as printed here.
 
-Whoever may create privileged pods in the ledger namespace is root on every node: give those roles to few. Those of cuda give no rights on pods
-there; they let one change workloads and exec into their pods, which is root on nodes only where a namespace's Pod Security admits privileged
-workloads. Those of scenario are for trainers: they make and delete namespaces, workloads and rights everywhere, give a candidate admin of
-a namespace, and read the whole cluster, Secrets too, to find what a candidate has changed.`,
-		Example: `  # Let the group gpu-sre inject XIDs and run doctor
+A user who can create privileged pods in the ledger namespace is root on every node: grant these roles to few users. The roles for cuda do not
+include these pods. They allow changing workloads and exec into their pods, which gives root access to nodes only if Pod Security admits privileged
+workloads in the namespace. The roles for scenario are for trainers. They allow creating and deleting namespaces, workloads and roles everywhere,
+making a candidate the admin of a namespace, and reading the whole cluster including Secrets, to find what a candidate has changed.`,
+		Example: `  # Allow the group gpu-sre to inject XIDs and run doctor
   kubectl gpu-fault rbac print --for xid,doctor --group gpu-sre | kubectl apply -f -`,
 		ValidArgs: names(),
 		Args:      cobra.ArbitraryArgs,
@@ -40,12 +40,12 @@ a namespace, and read the whole cluster, Secrets too, to find what a candidate h
 		},
 	}
 	p.addFlags(cmd)
-	cmd.Flags().VisitAll(func(flag *pflag.Flag) { flag.Hidden = true }) // they are print's
+	cmd.Flags().VisitAll(func(flag *pflag.Flag) { flag.Hidden = true }) // they belong to print
 	cmd.AddCommand(newPrintCommand(connection, streams))
 	return cmd
 }
 
-// table lists the features, and what each allows.
+// table returns the list of features and what each allows.
 func table() string {
 	var text strings.Builder
 	for _, f := range Features() {

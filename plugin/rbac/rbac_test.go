@@ -183,8 +183,8 @@ func TestFeatures(t *testing.T) {
 func TestSubjectsAreRefused(t *testing.T) {
 	t.Parallel()
 	for flag, want := range map[string]string{
-		"--serviceaccount=runner": "give NAMESPACE:NAME", "--serviceaccount=ci:": "give NAMESPACE:NAME",
-		"--serviceaccount=a:b:c": "give NAMESPACE:NAME",
+		"--serviceaccount=runner": "must be NAMESPACE:NAME", "--serviceaccount=ci:": "must be NAMESPACE:NAME",
+		"--serviceaccount=a:b:c": "must be NAMESPACE:NAME",
 		"--user= ":               "is a variable unset?", "--group= ": "is a variable unset?",
 	} {
 		cmd := NewCommand(kube.NewConnection(genericiooptions.NewTestIOStreamsDiscard()),

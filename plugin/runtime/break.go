@@ -27,7 +27,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/ttl"
 )
 
-// breaking is a command line of `runtime break`.
+// breaking holds the arguments and flags of `runtime break`.
 type breaking struct {
 	nodes     target.Nodes
 	mode      string
@@ -46,14 +46,14 @@ type breaking struct {
 	info containerd.ModeInfo
 }
 
-// cleanupTimeout is for putting back what failed or was stopped: a debug pod, a restart of containerd, and its answer.
+// cleanupTimeout limits the cleanup after a failure or an interruption: starting a debug pod and restarting containerd.
 const cleanupTimeout = 5 * time.Minute
 
-// nodeLossTTL is the default for modes in which nothing can be started on the node, so that only the node itself can
-// end them.
+// nodeLossTTL is the default TTL of modes in which no pod can start on the node, so that only the node can restore
+// itself.
 const nodeLossTTL = 5 * time.Minute
 
-// nodeLossMin leaves time to prove that a node is lost, and to look at it.
+// nodeLossMin is the minimum TTL of these modes: enough time to verify and observe the node loss.
 const nodeLossMin = 30 * time.Second
 
 func newBreaking() *breaking {
@@ -67,25 +67,25 @@ func newBreakCommand(connection *kube.Connection, streams genericiooptions.IOStr
 	b := newBreaking()
 	cmd := &cobra.Command{
 		Use:   "break (NODE... | -l SELECTOR) --mode MODE",
-		Short: "Break the containerd configuration of nodes in one exact way, until it is reverted or its time is up",
-		Long: `Break the configuration that the kubelet's containerd really loads, restart containerd, and prove by CRI that the fault is there. Containers
-that run go on.
+		Short: "Break the containerd configuration of nodes in a specific way, until the run is reverted or expires",
+		Long: `Break the configuration that the kubelet's containerd actually loads, restart containerd, and verify the fault through CRI. Running
+containers are not affected.
 
 The modes:
 ` + modeList() + `
-Only the bytes in question are changed. A process on the node, the dead man, knows all files as they were before anything is changed: it puts
-them back when the time is up, when its debug pod is deleted, or when the node is shut down, whoever else has died. Bytes, mode, owner,
-extended attributes and times are then as before.
+Only the necessary bytes are changed. A process on the node, the dead man's switch, records the original files before anything is changed. It restores
+them when the TTL expires, when its debug pod is deleted, or when the node shuts down, even if the client or the API server is down. Content,
+mode, owner, extended attributes and times are then the same as before.
 
-Configurations that something else writes again at every start (k3s, rke2, k0s and others), templates and read-only files are refused, with
-the way that works there.`,
-		Example: `  # GPU pods of runtime class nvidia do not start any more: no runtime for "nvidia" is configured
+The command rejects templates, read-only files and configurations that are regenerated at every start (k3s, rke2, k0s and others), and
+describes an alternative.`,
+		Example: `  # Make GPU pods of runtime class nvidia fail with: no runtime for "nvidia" is configured
   kubectl gpu-fault runtime break gpu-1 --mode missing-handler
 
-  # For ten minutes, and seen by a pod
+  # Break a node for ten minutes, and verify the fault with a pod
   kubectl gpu-fault runtime break gpu-1 --mode binary-missing --ttl 10m --probe
 
-  # Edited and not restarted: it breaks at containerd's next start
+  # Edit the files without a restart: the fault starts when containerd is restarted
   kubectl gpu-fault runtime break gpu-1 --mode missing-handler --no-restart`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			b.nodes.Names = args
@@ -100,7 +100,7 @@ the way that works there.`,
 	return cmd
 }
 
-// modeList returns the table of modes. Help does not wrap it, so that it fits any terminal.
+// modeList returns the table of modes, wrapped at 80 columns because the help does not wrap it.
 func modeList() string {
 	const width, name = 80, 18
 	var text strings.Builder
@@ -118,26 +118,26 @@ func modeList() string {
 
 func (b *breaking) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVarP(&b.nodes.Selector, "selector", "l", "", "Nodes with these labels")
-	flags.StringVar(&b.mode, "mode", "", "How to break it; see above")
-	flags.StringVar(&b.handler, "handler", b.handler, "Runtime handler, as RuntimeClasses name it")
-	flags.BoolVar(&b.noRestart, "no-restart", false, "Change the files and do not restart containerd")
+	flags.StringVarP(&b.nodes.Selector, "selector", "l", "", "Label selector of the nodes")
+	flags.StringVar(&b.mode, "mode", "", "Way to break the configuration; see above")
+	flags.StringVar(&b.handler, "handler", b.handler, "Runtime handler, as in a RuntimeClass")
+	flags.BoolVar(&b.noRestart, "no-restart", false, "Change the files without restarting containerd")
 	flags.BoolVar(&b.probe, "probe", false,
-		"Prove it also by a pod with the handler's RuntimeClass, which must fail to start")
-	flags.IntVar(&b.parallel, "parallel", b.parallel, "How many nodes at a time")
+		"Also verify the fault with a pod of the handler's RuntimeClass, which must fail to start")
+	flags.IntVar(&b.parallel, "parallel", b.parallel, "Number of nodes changed in parallel")
 	b.ttl.AddFlags(flags)
-	flags.Lookup("ttl").Usage += fmt.Sprintf(" (%s where the node is lost meanwhile)", "5m")
+	flags.Lookup("ttl").Usage += fmt.Sprintf(" (%s for modes that cause node loss)", "5m")
 	flags.StringVar(&b.dryRun, "dry-run", b.dryRun,
-		"none, client (say what would be done) or server (with all checks); change nothing")
+		"none, client (only print what would be done) or server (also run all checks)")
 	flags.Lookup("dry-run").NoOptDefVal = "client"
-	flags.BoolVarP(&b.yes, "yes", "y", false, "Do not ask")
+	flags.BoolVarP(&b.yes, "yes", "y", false, "Do not ask for confirmation")
 	flags.BoolVar(&b.nodeLoss, "allow-node-loss", false,
-		"Allow modes after which containerd does not serve, and the node is NotReady until its dead man restores it")
-	flags.BoolVar(&b.allow.ControlPlane, "allow-control-plane", false, "Allow nodes of the control plane")
+		"Allow modes that stop containerd: the node is NotReady until the dead man's switch restores it")
+	flags.BoolVar(&b.allow.ControlPlane, "allow-control-plane", false, "Allow control plane nodes")
 	flags.BoolVar(&b.allow.LastGPUNode, "allow-last-gpu-node", false,
-		"Allow a run that aims at every GPU node which is left")
+		"Allow a run that affects all remaining GPU nodes")
 	flags.BoolVar(&b.allow.Majority, "allow-majority", false,
-		"Allow a run that aims at more than half of the GPU nodes")
+		"Allow a run that affects more than half of the GPU nodes")
 	b.pods.AddFlags(cmd)
 	b.format.AddFlags(cmd)
 
@@ -154,7 +154,7 @@ func (b *breaking) addFlags(cmd *cobra.Command) {
 func (b *breaking) validate(ttlGiven bool) error {
 	if b.mode == "" {
 		return errors.New(
-			"give --mode MODE; `kubectl gpu-fault runtime break --help` says what each does, completion lists them",
+			"specify --mode MODE; `kubectl gpu-fault runtime break --help` describes the modes",
 		)
 	}
 	mode, err := containerd.ParseMode(b.mode)
@@ -168,32 +168,32 @@ func (b *breaking) validate(ttlGiven bool) error {
 	}
 	switch {
 	case strings.TrimSpace(b.handler) == "":
-		return errors.New("--handler: the name is empty; most GPU nodes have nvidia")
+		return errors.New("--handler must not be empty; most GPU nodes have the handler nvidia")
 	case b.info.NodeLoss && !b.nodeLoss && !b.noRestart:
 		return fmt.Errorf(
-			"--mode %s: containerd does not serve after it, and the node is NotReady until its dead man restores it: give --allow-node-loss if you mean it, or --no-restart",
+			"--mode %s stops containerd, and the node is NotReady until the dead man's switch restores it: pass --allow-node-loss to allow this, or --no-restart",
 			mode,
 		)
 	case b.noRestart && b.probe:
-		return errors.New("--probe: with --no-restart pods still start as before: leave out one of them")
+		return errors.New("--probe and --no-restart cannot be used together: without a restart, pods still start")
 	case b.probe && mode == containerd.ModeOptionMisplaced:
-		return fmt.Errorf("--probe: with --mode %s pods start, and have no GPU; there is no error to wait for", mode)
+		return fmt.Errorf("--probe cannot be used with --mode %s: pods start, but have no GPU", mode)
 	case b.probe && b.info.NodeLoss:
-		return fmt.Errorf("--probe: no pod can be tried on a node that --mode %s takes away", mode)
+		return fmt.Errorf("--probe cannot be used with --mode %s: no pod can start on a lost node", mode)
 	case b.parallel < 1:
-		return fmt.Errorf("--parallel %d: give 1 or more", b.parallel)
+		return fmt.Errorf("invalid value %d for --parallel: must be 1 or more", b.parallel)
 	case b.dryRun != "none" && b.dryRun != "client" && b.dryRun != "server":
-		return fmt.Errorf("--dry-run=%s: choose none, client or server", b.dryRun)
+		return fmt.Errorf("invalid value %q for --dry-run: supported values: none, client, server", b.dryRun)
 	}
 	if b.info.NodeLoss && !ttlGiven && !b.noRestart {
 		b.ttl.TTL = nodeLossTTL
 	}
 	if b.info.NodeLoss && b.ttl.TTL == 0 && !b.noRestart {
-		return fmt.Errorf("--ttl 0: after --mode %s only the node's dead man can restore the node, so it needs a time",
+		return fmt.Errorf("--mode %s requires a TTL above 0: only the dead man's switch can restore the node",
 			mode)
 	}
 	if b.info.NodeLoss && b.ttl.TTL > 0 && b.ttl.TTL < nodeLossMin && !b.noRestart {
-		return fmt.Errorf("--ttl %s: that containerd does not serve after --mode %s takes 15s to prove: give %s or more",
+		return fmt.Errorf("--ttl %s is too short for --mode %s: verifying the node loss takes 15s; must be %s or more",
 			b.ttl.TTL, mode, nodeLossMin)
 	}
 	return errors.Join(b.nodes.Validate(), b.ttl.Validate(), b.pods.Validate(), b.format.Validate())
@@ -270,10 +270,10 @@ func (b *breaking) plan(
 	return plan, nil
 }
 
-// Permissions returns what breaking a configuration needs beyond what every fault needs.
+// Permissions returns the permissions for breaking a configuration, in addition to those of every fault.
 func Permissions(ledgerNamespace string) []fault.Permission {
 	return append(fault.DebugPodPermissions(ledgerNamespace),
-		// For --probe and show
+		// For --probe and show.
 		fault.Permission{Verb: "list", Group: "node.k8s.io", Resource: "runtimeclasses", Optional: true},
 		fault.Permission{Verb: "list", Group: "apps", Resource: "daemonsets", Optional: true}) // for show
 }

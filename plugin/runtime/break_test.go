@@ -40,15 +40,15 @@ func TestValidate(t *testing.T) {
 		"node loss":         {func(b *breaking) { b.mode = "unparsable" }, "--allow-node-loss"},
 		"node loss allowed": {func(b *breaking) { b.mode, b.nodeLoss = "unparsable", true }, ""},
 		"node loss, too short": {
-			func(b *breaking) { b.mode, b.nodeLoss, b.ttl.TTL = "unparsable", true, 20*time.Second }, "15s to prove",
+			func(b *breaking) { b.mode, b.nodeLoss, b.ttl.TTL = "unparsable", true, 20*time.Second }, "takes 15s",
 		},
 		"node loss, edit only": {func(b *breaking) { b.mode, b.noRestart = "unparsable", true }, ""},
 		"node loss for ever": {func(b *breaking) {
 			b.mode, b.nodeLoss, b.ttl = "unparsable", true, ttl.Flags{Reason: "because"}
-		}, "needs a time"},
+		}, "requires a TTL above 0"},
 		"probe without restart": {func(b *breaking) { b.probe, b.noRestart = true, true }, "--no-restart"},
 		"probe without error": {
-			func(b *breaking) { b.mode, b.probe = "option-misplaced", true }, "no error to wait for",
+			func(b *breaking) { b.mode, b.probe = "option-misplaced", true }, "but have no GPU",
 		},
 		"empty handler": {func(b *breaking) { b.handler = " " }, "--handler"},
 		"negative TTL":  {func(b *breaking) { b.ttl.TTL = -time.Minute }, "negative"},
@@ -196,7 +196,7 @@ func TestDecideRefuses(t *testing.T) {
 		"template": {
 			func(r *node.Runtime) { r.Instance.Files[0].Data = []byte("root = {{ .Root }}\n") }, "config.toml",
 		},
-		"no file":    {func(r *node.Runtime) { r.Instance.Files = nil }, "nothing to break"},
+		"no file":    {func(r *node.Runtime) { r.Instance.Files = nil }, "no configuration file to break"},
 		"no release": {func(r *node.Runtime) { r.Instance.Release = "" }, "release"},
 		"k3s": {func(r *node.Runtime) {
 			r.Instance.Files[0].Path = "/var/lib/rancher/k3s/agent/etc/containerd/config.toml"

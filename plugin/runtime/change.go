@@ -7,7 +7,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
 )
 
-// Break is a broken containerd configuration of one node, for plans of other verbs: scenarios and experiments.
+// Break describes a broken containerd configuration of one node, for plans of other commands: scenarios and
+// experiments.
 type Break struct {
 	Mode    string
 	Node    string
@@ -15,8 +16,8 @@ type Break struct {
 	Pods    podflags.Flags
 }
 
-// Change returns the change of `runtime break NODE --mode MODE`. The plan that it is for must have a TTL: the node's
-// dead man restores then.
+// Change returns the change that `runtime break NODE --mode MODE` makes. Its plan must have a TTL, after which the dead
+// man's switch on the node restores the configuration.
 func (b Break) Change(connection *kube.Connection, cluster *kube.Cluster) (fault.Change, error) {
 	options := newBreaking()
 	options.mode, options.pods = b.Mode, b.Pods

@@ -1,5 +1,5 @@
-// Package runtime is `kubectl gpu-fault runtime`: which containerd the kubelets of nodes use and how it is configured,
-// and breaking that configuration on purpose.
+// Package runtime implements `kubectl gpu-fault runtime`, which shows and breaks the configuration of the containerd
+// that the kubelet of a node uses.
 package runtime
 
 import (
@@ -15,17 +15,17 @@ func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams)
 	cmd := &cobra.Command{
 		Use:   "runtime (show | break)",
 		Short: "Show and break the container runtime's GPU configuration on nodes",
-		Long: `Show which containerd the kubelet of a node really uses, and how it is configured; break that configuration on purpose, in the ways in
-which it breaks by accident.
+		Long: `Show which containerd the kubelet of a node actually uses and how it is configured, and break this configuration in ways that also happen
+by accident.
 
-A change is restored byte for byte: on request, when its time is up, or when its debug pod is deleted, also when the client, the API
-server or containerd itself are gone.`,
-		Example: `  # Which containerd does the kubelet use, and does it know the handler nvidia?
+The original files are restored byte for byte on request, when the TTL expires, or when the debug pod is deleted, even if the client, the API
+server or containerd is down.`,
+		Example: `  # Show which containerd the kubelet uses, and whether it has the handler nvidia
   kubectl gpu-fault runtime show gpu-1
 
-  # GPU pods fail with: no runtime for "nvidia" is configured
+  # Make GPU pods fail with: no runtime for "nvidia" is configured
   kubectl gpu-fault runtime break gpu-1 --mode missing-handler`,
-		// A typo in the subcommand is to be told of, not the flags after it.
+		// Report a mistyped subcommand, not the flags after it.
 		FParseErrWhitelist: cobra.FParseErrWhitelist{UnknownFlags: true},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {

@@ -14,7 +14,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
 )
 
-// decide computes the change from what the node's files hold.
+// decide computes the change from the contents of the node's files.
 func (b *breaking) decide(nodeName string, runtime node.Runtime) (*containerdconfig.Decision, error) {
 	instance, config, err := usable(nodeName, runtime)
 	if err != nil {
@@ -22,7 +22,7 @@ func (b *breaking) decide(nodeName string, runtime node.Runtime) (*containerdcon
 	}
 	if instance.Unit == "" && !b.noRestart {
 		return nil,
-			fmt.Errorf("nothing says how containerd (pid %d) is restarted: no systemd unit has it as its main process; --no-restart works there",
+			fmt.Errorf("cannot determine how to restart containerd (pid %d): it is not the main process of a systemd unit; use --no-restart",
 				instance.PID)
 	}
 	request := containerd.Request{Mode: b.info.Mode, Handler: b.handler}
@@ -50,13 +50,13 @@ func (b *breaking) decide(nodeName string, runtime node.Runtime) (*containerdcon
 	}
 	if broken.NodeLoss && !b.nodeLoss && !b.noRestart {
 		return nil, fmt.Errorf(
-			"with this configuration containerd does not serve after it, and the node is NotReady until it is restored: give --allow-node-loss if you mean it",
+			"with this configuration the change stops containerd, and the node is NotReady until it is restored: pass --allow-node-loss to allow this",
 		)
 	}
 	return b.decision(*instance, metas, *broken)
 }
 
-// usable returns the instance to change, or why there is none.
+// usable returns the instance to change and its configuration, or an error if it cannot be changed.
 func usable(nodeName string, runtime node.Runtime) (*node.Instance, *containerd.Config, error) {
 	instance := runtime.Instance
 	switch {
@@ -64,19 +64,19 @@ func usable(nodeName string, runtime node.Runtime) (*node.Instance, *containerd.
 		return nil, nil, errors.New(runtime.Problem)
 	case instance == nil:
 		return nil, nil, fmt.Errorf(
-			"it cannot be told which container runtime the kubelet uses: see `kubectl gpu-fault runtime show %s`",
+			"cannot determine which container runtime the kubelet uses: see `kubectl gpu-fault runtime show %s`",
 			nodeName,
 		)
 	case instance.ConfigError != "":
 		return nil, nil, fmt.Errorf("containerd's configuration cannot be read: %s", instance.ConfigError)
 	case len(instance.Files) == 0:
 		return nil, nil, fmt.Errorf(
-			"containerd has no configuration file (%s is not there), so there is nothing to break", instance.ConfigPath,
+			"containerd has no configuration file to break: %s does not exist", instance.ConfigPath,
 		)
 	}
 	release, err := containerd.ParseRelease(instance.Release)
 	if err != nil {
-		return nil, nil, fmt.Errorf("which release of containerd runs cannot be told: %w", err)
+		return nil, nil, fmt.Errorf("cannot determine the release of containerd: %w", err)
 	}
 	config := &containerd.Config{Release: release}
 	for _, f := range instance.Files {
@@ -89,11 +89,11 @@ func usable(nodeName string, runtime node.Runtime) (*node.Instance, *containerd.
 	return instance, config, nil
 }
 
-// upToDate refuses a restart that would also take up what somebody else has edited and not restarted.
+// upToDate returns an error if a restart of containerd would also load earlier edits that are not yet in use.
 func upToDate(instance node.Instance) error {
 	disk, err := instance.OnDisk()
 	if err != nil {
-		return fmt.Errorf("containerd's configuration does not load as it is: %w", err)
+		return fmt.Errorf("containerd's current configuration does not load: %w", err)
 	}
 	memory, err := instance.InMemory()
 	if err != nil || memory == nil {
@@ -102,7 +102,7 @@ func upToDate(instance node.Instance) error {
 	for name := range disk.Handlers {
 		if _, ok := memory.Handlers[name]; !ok {
 			return fmt.Errorf(
-				"the handler %s is on the disk and not in containerd's memory: somebody edited the configuration and did not restart it. Restart containerd first, or give --no-restart",
+				"handler %s is on disk but not in containerd's memory: the configuration was edited without restarting containerd. Restart containerd first, or pass --no-restart",
 				name,
 			)
 		}
@@ -127,7 +127,7 @@ func (b *breaking) decision(
 		if f.Before != nil {
 			was, known := metas[f.Path]
 			if !known {
-				return nil, fmt.Errorf("%s is none of the files that were read", f.Path)
+				return nil, fmt.Errorf("%s is not one of the files that were read", f.Path)
 			}
 			if was.ReadOnly != "" {
 				return nil, fmt.Errorf("%s cannot be changed: %s", f.Path, was.ReadOnly)
@@ -137,7 +137,8 @@ func (b *breaking) decision(
 		d.Change.Files = append(d.Change.Files, file)
 		d.Edits = append(d.Edits, describe(f.Edits))
 	}
-	// Also without a restart: somebody may restart it meanwhile, and then putting the files back must.
+	// Needed even without a restart: if containerd is restarted in the meantime, restoring the files must restart it
+	// too.
 	if instance.Unit != "" {
 		d.Change.Service = &deadman.Service{Unit: instance.Unit, Socket: instance.Socket}
 		if instance.CRI != nil {
@@ -152,13 +153,13 @@ func (b *breaking) decision(
 	return d, nil
 }
 
-// landed returns what CRI shows of the fault.
+// landed returns a description of the fault as seen through CRI, or an error if it has no effect.
 func landed(broken containerd.Broken, now *cri.Info) (string, error) {
 	if now == nil {
 		if !broken.NodeLoss {
-			return "", errors.New("containerd does not serve")
+			return "", errors.New("containerd does not respond")
 		}
-		return "CRI does not serve", broken.Landed(nil)
+		return "CRI does not respond", broken.Landed(nil)
 	}
 	if err := broken.Landed(now.Config); err != nil {
 		return "", err
@@ -174,21 +175,21 @@ func landed(broken containerd.Broken, now *cri.Info) (string, error) {
 	return fmt.Sprintf("handlers in memory: %s; the fault %s", strings.Join(sorted(names), ", "), broken.Summary), nil
 }
 
-// describe says in a line what edits do.
+// describe returns a one-line description of edits.
 func describe(edits []patch.Edit) string {
 	var parts []string
 	for _, e := range edits {
 		switch {
 		case len(e.New) == 0:
-			parts = append(parts, fmt.Sprintf("%d bytes taken out at %d", len(e.Old), e.Offset))
+			parts = append(parts, fmt.Sprintf("%d bytes removed at %d", len(e.Old), e.Offset))
 		case len(e.Old) == 0:
-			parts = append(parts, fmt.Sprintf("%d bytes put in at %d", len(e.New), e.Offset))
+			parts = append(parts, fmt.Sprintf("%d bytes inserted at %d", len(e.New), e.Offset))
 		default:
-			parts = append(parts, fmt.Sprintf("%d bytes replaced by %d at %d", len(e.Old), len(e.New), e.Offset))
+			parts = append(parts, fmt.Sprintf("%d bytes replaced with %d at %d", len(e.Old), len(e.New), e.Offset))
 		}
 	}
 	return strings.Join(parts, ", ")
 }
 
-// restoreByHand returns what to type on a node.
+// restoreByHand returns the command that restores a run when executed on its node.
 func restoreByHand(run string) string { return "sh " + path.Join(deadman.Dir, run, "restore.sh") }

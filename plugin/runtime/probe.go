@@ -18,19 +18,19 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 )
 
-// probeTimeout is how long a probe may take to fail: the kubelet must first see containerd again.
+// probeTimeout is the time for the probe pod to fail: the kubelet must first reconnect to containerd.
 const probeTimeout = 45 * time.Second
 
-// probe tries a runtime handler with a pod.
+// probe tests a runtime handler with a pod.
 type probe struct {
 	client    kubernetes.Interface
 	namespace string
 	class     string // RuntimeClass
 	image     string
-	symptom   string // part of the event that must come
+	symptom   string // substring of the expected event
 }
 
-// newProbe finds the RuntimeClass of the handler.
+// newProbe returns a probe that uses the RuntimeClass of the handler.
 func newProbe(ctx context.Context, cluster *kube.Cluster, namespace string, b *breaking) (*probe, error) {
 	classes, err := cluster.Client.NodeV1().RuntimeClasses().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -46,12 +46,12 @@ func newProbe(ctx context.Context, cluster *kube.Cluster, namespace string, b *b
 		}
 		others = append(others, class.Name+" ("+class.Handler+")")
 	}
-	return nil, fmt.Errorf("--probe: no RuntimeClass has the handler %q, so no pod can ask for it; there are: %s",
+	return nil, fmt.Errorf("--probe: no RuntimeClass has the handler %q; RuntimeClasses: %s",
 		b.handler, strings.Join(append(others, "no others"), ", "))
 }
 
-// run creates a pod on the node, waits for the event that says why it does not start, and deletes the pod. A pod that
-// starts is an error.
+// run creates a pod on the node, waits for the event that reports why it does not start, and deletes the pod. It fails
+// if the pod starts.
 func (p *probe) run(ctx context.Context, run ledger.Run, nodeName string) (evidence ledger.Evidence, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, probeTimeout, errors.New("no verdict in time"))
 	defer cancel()
@@ -75,7 +75,7 @@ func (p *probe) run(ctx context.Context, run ledger.Run, nodeName string) (evide
 		now, getErr := pods.Get(ctx, pod.Name, metav1.GetOptions{})
 		if getErr == nil && (now.Status.Phase == corev1.PodRunning || now.Status.Phase == corev1.PodSucceeded) {
 			return evidence,
-				fmt.Errorf("a pod of runtime class %s starts nevertheless: the fault has no effect", p.class)
+				fmt.Errorf("a pod of runtime class %s starts anyway: the fault has no effect", p.class)
 		}
 		selector := fields.Set{"involvedObject.uid": string(pod.UID)}.AsSelector().String()
 		events, listErr := p.client.CoreV1().Events(p.namespace).List(ctx, metav1.ListOptions{FieldSelector: selector})
@@ -100,7 +100,7 @@ func (p *probe) run(ctx context.Context, run ledger.Run, nodeName string) (evide
 	}
 }
 
-// pod returns a small one that ends at once if it starts.
+// pod returns a small pod that exits immediately if it starts.
 func (p *probe) pod(run ledger.Run, nodeName string) *corev1.Pod {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{

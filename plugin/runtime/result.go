@@ -13,29 +13,29 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
-// before tells, on stderr, what is going to be done where, what users will see, and how it ends.
+// before describes, on stderr, the planned change, the nodes, the symptoms and how the fault ends.
 func (b *breaking) before(say func(string, ...any), names []string, context string) {
 	say("%s: %s, in context %q", b.summary(), list(names), context)
-	say("What: %s. Nothing else in the files is touched.", b.info.Summary)
+	say("What: %s. Nothing else in the files is changed.", b.info.Summary)
 	if other := b.pods.OtherImage(); other != "" {
 		say("How: a privileged pod%s changes the files and restarts containerd.", other)
 	}
 	if b.noRestart {
-		say("containerd is not restarted: pods start as before until somebody restarts it.")
+		say("containerd is not restarted: pods start as before until it is restarted.")
 	} else {
-		say("containerd is restarted; containers that run go on. What users see then: %s",
+		say("containerd is restarted; running containers are not affected. Symptom: %s",
 			strings.ReplaceAll(b.info.Symptom, "nvidia", b.handler))
 	}
-	by := "; when the time is up the node does it by itself"
+	by := "; when the TTL expires, the node restores itself"
 	if b.ttl.TTL == 0 {
 		by = ""
 	}
-	say("It stays %s. Undo: `kubectl gpu-fault revert RUN`, or delete the debug pod%s.", b.ttl.String(), by)
+	say("Duration: %s. Undo: `kubectl gpu-fault revert RUN`, or delete the debug pod%s.", b.ttl.String(), by)
 	if b.info.NodeLoss && !b.noRestart {
 		say(
-			"Warning: the node will be NotReady meanwhile, and nothing can be started on it, also no revert: its dead man ends it.",
+			"Warning: the node will be NotReady, and no pod can start on it, not even for a revert: the dead man's switch restores it.",
 		)
-		say("If you must be faster, on the node: %s", restoreByHand("RUN"))
+		say("To restore it earlier, run on the node: %s", restoreByHand("RUN"))
 	}
 	say("")
 }
@@ -54,7 +54,7 @@ func (b *breaking) printDryRun(streams genericiooptions.IOStreams, names []strin
 	return nil
 }
 
-// print shows the proofs. The whole record is what -o json prints.
+// print prints the evidence as a table, or the whole record in other formats.
 func (b *breaking) print(streams genericiooptions.IOStreams, connection *kube.Connection, run *ledger.Run) error {
 	if run == nil {
 		return nil
@@ -83,7 +83,7 @@ func (b *breaking) print(streams genericiooptions.IOStreams, connection *kube.Co
 	if !run.Until.IsZero() {
 		end = "until " + run.Until.Local().Format("15:04:05")
 	}
-	printer.Talk(streams.ErrOut, "broken on %s, %s; undo it with: %s", list(nodesOf(*run)), end,
+	printer.Talk(streams.ErrOut, "broken on %s, %s; to undo it: %s", list(nodesOf(*run)), end,
 		ledger.New(nil, connection.LedgerNamespace).Command("revert", run.ID))
 	return nil
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
 
-// show is `runtime show NODE`.
+// show holds the flags of `runtime show NODE`.
 type show struct {
 	connection *kube.Connection
 	streams    genericiooptions.IOStreams
@@ -35,21 +35,21 @@ func newShowCommand(connection *kube.Connection, streams genericiooptions.IOStre
 	s := &show{connection: connection, streams: streams, pods: podflags.New()}
 	cmd := &cobra.Command{
 		Use:   "show NODE",
-		Short: "Show which containerd the kubelet of a node uses, with which runtime handlers",
-		Long: `Show which containerd the kubelet of a node uses, with which runtime handlers.
+		Short: "Show which containerd the kubelet of a node uses, and its runtime handlers",
+		Long: `Show which containerd the kubelet of a node uses, and its runtime handlers.
 
-It goes the way that the kubelet goes: from its settings to the socket, to the process that listens there, to the configuration that this
-process loads. It compares the files on disk with what containerd has in memory, and looks for what is often wrong: a handler in
-the configuration of another containerd on the same node, a file that was edited after the last restart, a binary that is not there.
+The command follows the same path as the kubelet: from its settings to the socket, to the process that listens on it, to the configuration
+that this process loads. It compares the files on disk with the configuration in containerd's memory, and checks for common mistakes: a handler
+in the configuration of another containerd on the same node, a file that was edited after the last restart, a missing binary.
 
-A privileged pod reads the node and is deleted again. Nothing is changed.`,
-		Example: `  # What does the kubelet of gpu-1 use?
+A privileged pod reads the node and is then deleted. Nothing is changed.`,
+		Example: `  # Show what the kubelet of gpu-1 uses
   kubectl gpu-fault runtime show gpu-1
 
-  # With types, attributes of the files, and everything about the other containerds
+  # Include types, file attributes, and all details of other containerds
   kubectl gpu-fault runtime show gpu-1 -o wide
 
-  # The handlers that containerd has in memory
+  # Print the handlers in containerd's memory
   kubectl gpu-fault runtime show gpu-1 -o jsonpath='{.runtime.handlers[?(@.inMemory)].name}'`,
 		Args: usage.ExactArgs(1, "the name of a node", "kubectl gpu-fault runtime show gpu-1"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -86,7 +86,7 @@ func (s *show) run(ctx context.Context, arg string) error {
 		return err
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, s.pods.Timeout,
-		fmt.Errorf("not done within %s: raise --timeout", s.pods.Timeout))
+		fmt.Errorf("timed out after %s: increase --timeout", s.pods.Timeout))
 	defer cancel()
 	n, err := cluster.Client.CoreV1().Nodes().Get(ctx, names[0], metav1.GetOptions{})
 	if err != nil {
@@ -109,30 +109,30 @@ func (s *show) run(ctx context.Context, arg string) error {
 	}
 	s.ownRuns(ctx, cluster, view.Node)
 	if err == nil && found.Instance == nil {
-		err = fmt.Errorf("the container runtime of node %s cannot be told: %s", view.Node, found.Problem)
+		err = fmt.Errorf("cannot determine the container runtime of node %s: %s", view.Node, found.Problem)
 	}
 	return err
 }
 
-// ownRuns says what is broken on purpose there, so that nobody mends it in another way.
+// ownRuns lists the runs that broke the node on purpose, so that users revert them instead of fixing the node manually.
 func (s *show) ownRuns(ctx context.Context, cluster *kube.Cluster, nodeName string) {
 	store := ledger.New(cluster.Client, s.connection.LedgerNamespace)
 	open, err := store.List(ctx, ledger.Active)
 	if err != nil {
-		return // it is only a remark
+		return // the note is optional
 	}
 	for _, run := range open.Runs {
 		for _, step := range run.Pending() {
 			if step.Target.Kind == "Node" && step.Target.Name == nodeName {
 				printer.Talk(s.streams.ErrOut,
-					"Note: node %s is broken on purpose by run %s (%s, by %s); mend it with: %s",
-					nodeName, run.ID, run.Summary, cmp.Or(run.By, "somebody"), store.Command("revert", run.ID))
+					"Note: node %s was broken on purpose by run %s (%s, by %s); to restore it: %s",
+					nodeName, run.ID, run.Summary, cmp.Or(run.By, "an unknown user"), store.Command("revert", run.ID))
 			}
 		}
 	}
 }
 
-// inspect reads the node with a pod, which it deletes in any case.
+// inspect reads the node with a pod, which it always deletes.
 func (s *show) inspect(ctx context.Context, cluster *kube.Cluster, nodeName string) (found *node.Runtime, err error) {
 	store := ledger.New(cluster.Client, s.connection.LedgerNamespace)
 	id, err := store.NewID("show")
@@ -151,7 +151,7 @@ func (s *show) inspect(ctx context.Context, cluster *kube.Cluster, nodeName stri
 	created, err := store.EnsureNamespace(ctx)
 	if created {
 		report.Note(fmt.Sprintf(
-			"namespace %s was created for it; it stays for the next time (kubectl delete namespace %s removes it)",
+			"namespace %s was created for the pod and is kept for later use; to remove it: kubectl delete namespace %s",
 			store.Namespace, store.Namespace,
 		))
 	}
@@ -168,7 +168,7 @@ func (s *show) inspect(ctx context.Context, cluster *kube.Cluster, nodeName stri
 	}()
 	report.Step(nodeName, "reading kubelet, containerd and their configuration")
 	found, err = session.InspectRuntime(ctx)
-	if ctx.Err() != nil { // what was still found is not the truth about the node
+	if ctx.Err() != nil { // the result may be incomplete
 		return nil, context.Cause(ctx)
 	}
 	return found, err

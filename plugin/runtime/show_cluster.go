@@ -11,13 +11,13 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/runtimeview"
 )
 
-// readCluster reads what the cluster says about runtimes. Who may not read it gets a warning, and the node's own side.
+// readCluster returns the runtime settings of the cluster. If reading them fails, it returns a warning.
 func readCluster(
 	ctx context.Context, client kubernetes.Interface, nodeLabels labels.Set,
 ) (classes []runtimeClass, toolkits []toolkit, warnings []string) {
 	list, err := client.NodeV1().RuntimeClasses().List(ctx, metav1.ListOptions{})
 	if err != nil {
-		warnings = append(warnings, fmt.Sprintf("the cluster's RuntimeClasses are not shown: %v", err))
+		warnings = append(warnings, fmt.Sprintf("could not list RuntimeClasses: %v", err))
 	} else {
 		for _, c := range list.Items {
 			classes = append(classes, runtimeClass{Name: c.Name, Handler: c.Handler})
@@ -26,7 +26,7 @@ func readCluster(
 	sets, err := client.AppsV1().DaemonSets("").List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return classes, nil,
-			append(warnings, fmt.Sprintf("what the NVIDIA container toolkit was told is not shown: %v", err))
+			append(warnings, fmt.Sprintf("could not read the settings of the NVIDIA container toolkit: %v", err))
 	}
 	for _, set := range sets.Items {
 		toolkits = append(toolkits, runtimeview.ToolkitsOf(set, nodeLabels)...)

@@ -13,7 +13,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
-// write shows the view to people: what is one, as `kubectl describe` does, and tables of what is many.
+// write prints the view as text: single values as in `kubectl describe`, lists as tables.
 func (v *view) write(w io.Writer, format printer.Format) error {
 	out := &sections{w: w, format: format}
 	out.lines("", v.summary(format.IsWide()))
@@ -21,10 +21,10 @@ func (v *view) write(w io.Writer, format printer.Format) error {
 		out.table("Configuration files, in the order in which they are loaded:", v.files(format.IsWide()))
 		out.table("Runtime handlers:", v.handlers(format.IsWide()))
 	}
-	out.lines("RuntimeClasses whose handler this node does not have:", v.homeless())
-	out.table("Other containerds and their files, which the kubelet does not use:", v.decoys(format.IsWide()))
+	out.lines("RuntimeClasses with a handler that this node does not have:", v.homeless())
+	out.table("Other containerd instances and files, not used by the kubelet:", v.decoys(format.IsWide()))
 	for _, t := range v.Toolkits {
-		out.lines(fmt.Sprintf("The NVIDIA container toolkit, DaemonSet %s/%s, was told:", t.Namespace, t.Name),
+		out.lines(fmt.Sprintf("Settings of the NVIDIA container toolkit, DaemonSet %s/%s:", t.Namespace, t.Name),
 			toolkitLines(t))
 	}
 	var findings []string
@@ -43,7 +43,7 @@ func (v *view) write(w io.Writer, format printer.Format) error {
 	return out.err
 }
 
-// sections writes paragraphs with an empty line between them. It remembers the first error.
+// sections writes paragraphs separated by empty lines. It keeps the first error.
 type sections struct {
 	w       io.Writer
 	format  printer.Format
@@ -88,7 +88,7 @@ func (s *sections) table(title string, t *printer.Table) {
 	}
 }
 
-// summary returns the pairs of name and value at the top.
+// summary returns the lines at the top, each a name and a value.
 func (v *view) summary(wide bool) []string {
 	var pairs [][2]string
 	add := func(name, value string) {
@@ -108,10 +108,10 @@ func (v *view) summary(wide bool) []string {
 		if wide {
 			add("Command", strings.Join(i.Args, " "))
 		}
-		add("Unit", cmp.Or(i.Unit, "none of systemd's"))
+		add("Unit", cmp.Or(i.Unit, "not a systemd unit"))
 		add("Socket", i.Socket)
 		if i.ConfigPath != "" && len(i.Files) == 0 {
-			add("Configuration", i.ConfigPath+" is not there: containerd has its defaults")
+			add("Configuration", i.ConfigPath+" does not exist: containerd uses its defaults")
 		}
 	}
 	add("Problem", v.Problem)
@@ -152,7 +152,7 @@ func state(i *runtimeview.Instance) string {
 	case i.Ready:
 		return "ready"
 	case i.PID == 0:
-		return "does not run"
+		return "not running"
 	default:
 		return with("not ready: ", i.Error)
 	}
@@ -181,7 +181,7 @@ func (v *view) files(wide bool) *printer.Table {
 	return withoutBlanks(t)
 }
 
-// handlers has a row for each handler, and two where disk and memory differ.
+// handlers returns a table with a row for each handler, or two if disk and memory differ.
 func (v *view) handlers(wide bool) *printer.Table {
 	t := &printer.Table{
 		Header: []string{"HANDLER", "WHERE", "BINARY", "SYSTEMD-CGROUP", "TYPE", "RUNTIMECLASS", "DEFINED-IN", "NOTE"},
@@ -222,7 +222,7 @@ func (v *view) handlers(wide bool) *printer.Table {
 		case h.OnDisk != nil && h.InMemory != nil && !h.Stale:
 			add("disk, memory", h.InMemory, "")
 		case h.OnDisk == nil && h.Stale:
-			add("memory", h.InMemory, "gone after a restart")
+			add("memory", h.InMemory, "removed at the next restart")
 		case h.OnDisk == nil:
 			add("memory", h.InMemory, "")
 		default:
@@ -231,7 +231,7 @@ func (v *view) handlers(wide bool) *printer.Table {
 			}
 			note := ""
 			if memory {
-				note = "not loaded: restart"
+				note = "not loaded: restart containerd"
 			}
 			add("disk", h.OnDisk, note)
 		}
@@ -239,7 +239,7 @@ func (v *view) handlers(wide bool) *printer.Table {
 	return withoutBlanks(t)
 }
 
-// trouble returns what is wrong with a program in a few words; the findings have all of them.
+// trouble returns a short description of a problem with a program; the findings have the details.
 func trouble(program, problem string) string {
 	what := "binary"
 	if runtimeview.IsShim(program) {
@@ -257,7 +257,7 @@ func (v *view) homeless() []string {
 	for _, class := range v.RuntimeClasses {
 		if class.Known != nil && !*class.Known {
 			lines = append(lines,
-				fmt.Sprintf("  %s (handler %s): pods with it do not start here", class.Name, class.Handler))
+				fmt.Sprintf("  %s (handler %s): pods with it do not start on this node", class.Name, class.Handler))
 		}
 	}
 	return lines
@@ -266,7 +266,7 @@ func (v *view) homeless() []string {
 func (v *view) decoys(wide bool) *printer.Table {
 	t := &printer.Table{Header: []string{"CONFIGURATION", "LOADED-BY", "SOCKET", "GPU-HANDLERS", "HANDLERS"}}
 	for _, d := range v.Decoys {
-		by, socket := "nobody", printer.Blank
+		by, socket := "none", printer.Blank
 		if d.PID != 0 {
 			by, socket = fmt.Sprintf("process %d", d.PID), d.Socket
 			if d.Unit != "" {
@@ -289,7 +289,7 @@ func (v *view) decoys(wide bool) *printer.Table {
 			path += fmt.Sprintf(" and %d more", len(d.Files)-1)
 		}
 		if d.PID != 0 && len(d.Files) == 0 {
-			path += " (not there)"
+			path += " (missing)"
 		}
 		t.Add(path, by, socket, cmp.Or(strings.Join(gpu, ","), printer.None),
 			cmp.Or(strings.Join(rest, ","), printer.Blank))
@@ -299,7 +299,7 @@ func (v *view) decoys(wide bool) *printer.Table {
 
 func toolkitLines(t toolkit) []string {
 	if len(t.Settings) == 0 {
-		return []string{"  nothing about the runtime: it edits /etc/containerd/config.toml and what that imports"}
+		return []string{"  none for the runtime: the toolkit edits /etc/containerd/config.toml and its imports"}
 	}
 	var lines []string
 	for _, s := range t.Settings {
@@ -325,7 +325,7 @@ func (v *view) allWarnings() []string {
 	return all
 }
 
-// withoutBlanks leaves out the columns in which no row has anything.
+// withoutBlanks removes the columns that are blank in all rows.
 func withoutBlanks(t *printer.Table) *printer.Table {
 	var kept []int
 	for column := range t.Header {

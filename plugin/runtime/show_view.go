@@ -7,7 +7,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/runtimeview"
 )
 
-// What is shown is pkg/runtimeview's, which doctor concludes from, too.
+// These types are shared with doctor.
 type (
 	settings     = runtimeview.Settings
 	runtimeClass = runtimeview.RuntimeClass
@@ -15,7 +15,7 @@ type (
 	setting      = runtimeview.Setting
 )
 
-// view is a runtime view to be printed.
+// view is a printable runtime view.
 type view struct {
 	runtimeview.View
 

@@ -196,7 +196,7 @@ func TestRecordRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, d := range map[string]*desk{
-		"is of kubernetes-admin and not of a candidate": admin, "does not accept these credentials": gone,
+		"is of kubernetes-admin and not of a candidate": admin, "rejected the credentials": gone,
 		"is not a transcript": taken,
 	} {
 		if err := d.line.run(t.Context()); err == nil || !strings.Contains(err.Error(), want) {

@@ -1,4 +1,4 @@
-// Package session puts a fault.Session together: the ledger, who undoes what, and where progress is shown.
+// Package session creates a fault.Session with its ledger, undoers and progress reporting.
 package session
 
 import (
@@ -31,9 +31,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/progress"
 )
 
-// Undoers knows for every kind of undo in a ledger who does it. A fault that is missing here could not be reverted. The
-// detectors are those of the cluster, for what cannot be undone. What works through debug pods only describes what it
-// would do: New's can do it.
+// Undoers returns the undoer for each kind of undo in a ledger. Every fault must have one, or it cannot be reverted.
+// The detectors of the cluster are for describing what cannot be undone. Undoers that need debug pods can only describe
+// their work; New returns a session with complete undoers.
 func Undoers(detectors func() []xid.Detector) map[string]fault.Undoer {
 	return map[string]fault.Undoer{
 		containerdconfig.UndoKind: containerdconfig.Undoer{},
@@ -52,17 +52,17 @@ func logUndoer(detectors func() []xid.Detector) kernellog.Undoer {
 	return kernellog.Undoer{Forget: func(xids []string) []string { return forget(detectors(), xids) }}
 }
 
-// forget says, for the XIDs that were written, what each detector that may have seen one needs to forget it.
+// forget returns how to reset each detector that may have seen one of the written XIDs.
 func forget(detectors []xid.Detector, xids []string) []string {
 	var events []xid.Event
 	for _, text := range xids {
 		selector, err := xid.ParseSelector(text)
 		if err != nil {
-			continue // a companion line, which no detector takes for an XID
+			continue // a companion line, which detectors ignore
 		}
 		event, err := selector.Event(xid.Options{})
 		if err != nil {
-			event = xid.Event{Kind: selector.Kind, Code: selector.Code, Body: "-"} // a code of the user's own
+			event = xid.Event{Kind: selector.Kind, Code: selector.Code, Body: "-"} // a user-defined code
 		}
 		events = append(events, event)
 	}
@@ -76,8 +76,8 @@ func forget(detectors []xid.Detector, xids []string) []string {
 	return lines
 }
 
-// New returns a session on the cluster that shows its progress on report. The debug pods of its undos are started as
-// pods says: records may have been written by others, so nothing of a pod comes from there.
+// New returns a session on the cluster that shows its progress on report. Undoers start debug pods only with the
+// settings in pods, never with settings from records, which are untrusted.
 func New(
 	ctx context.Context, cluster *kube.Cluster, ledgerNamespace string, parallel int, pods podflags.Flags,
 	report *progress.Reporter,
@@ -133,7 +133,7 @@ func New(
 	}
 }
 
-// workloads returns where workloads are put back. It needs no mapper: records name resources.
+// workloads returns a client that restores workloads. It needs no mapper because records contain resource names.
 func workloads(cluster *kube.Cluster) *cudashim.Cluster {
 	client := dynamicClient(cluster)
 	if client == nil {
@@ -144,13 +144,13 @@ func workloads(cluster *kube.Cluster) *cudashim.Cluster {
 
 func dynamicClient(cluster *kube.Cluster) dynamic.Interface {
 	client, err := dynamic.NewForConfig(cluster.Config)
-	if err != nil { // it checks the configuration, which has served for the other client already
+	if err != nil { // cannot happen: the configuration already works for the other client
 		return nil
 	}
 	return client
 }
 
-// StartPod starts debug pods for faults that change files.
+// StartPod returns a function that starts debug pods for faults that change files.
 func StartPod(cluster *kube.Cluster, ledgerNamespace string, pods podflags.Flags) containerdconfig.Start {
 	return func(
 		ctx context.Context, run ledger.Run, nodeName string, lives time.Duration, progress func(string),
@@ -159,7 +159,7 @@ func StartPod(cluster *kube.Cluster, ledgerNamespace string, pods podflags.Flags
 	}
 }
 
-// StartFirewallPod starts debug pods for firewalls, which outlive them.
+// StartFirewallPod returns a function that starts debug pods for firewalls, which outlive these pods.
 func StartFirewallPod(cluster *kube.Cluster, ledgerNamespace string, pods podflags.Flags) firewall.Start {
 	return func(ctx context.Context, run ledger.Run, nodeName string, progress func(string)) (firewall.Pod, error) {
 		run.Owner = nil // see unowned
@@ -167,7 +167,7 @@ func StartFirewallPod(cluster *kube.Cluster, ledgerNamespace string, pods podfla
 	}
 }
 
-// shortPodLives is how long a debug pod lives that does one thing: unload a kernel module, make or remove a firewall.
+// shortPodLives is the deadline of debug pods that do one thing: unload a kernel module, or add or remove a firewall.
 const shortPodLives = 5 * time.Minute
 
 func startPod(
@@ -179,8 +179,8 @@ func startPod(
 	return pods.Start(ctx, cluster, spec, progress)
 }
 
-// unowned starts pods that belong to no Job: after a run's time is up its Job is gone, and the garbage collector would
-// delete at once what it owns.
+// unowned returns a start function for pods without an owner: after a run has expired, its Job no longer exists, and
+// the garbage collector would delete pods that it owns immediately.
 func unowned(start containerdconfig.Start) containerdconfig.Start {
 	return func(
 		ctx context.Context, run ledger.Run, nodeName string, lives time.Duration, progress func(string),
@@ -192,23 +192,23 @@ func unowned(start containerdconfig.Start) containerdconfig.Start {
 
 func stepChanged(report *progress.Reporter, run ledger.Run, step ledger.Step) {
 	said := string(step.State)
-	if run.InOrder { // one step after the other on the same target
+	if run.InOrder { // several steps on the same target
 		said = step.Action + ": " + said
 	}
 	switch step.State {
 	case ledger.StatePlanned, ledger.StateApplying, ledger.StateApplied:
-		return // progress tells more
+		return // progress messages have more details
 	case ledger.StateReverted, ledger.StateSuperseded, ledger.StatePermanent:
-		report.Step(run.ID+" "+step.Target.Name, said) // of several runs, maybe on the same node
+		report.Step(run.ID+" "+step.Target.Name, said) // several runs may have steps on the same node
 	default:
 		report.Step(step.Target.Name, said)
 	}
 }
 
-// secret is the flag whose value does not belong into a record that others read.
+// secret is the flag whose value must not be in a record, which other users can read.
 const secret = "--token"
 
-// CommandLine returns what the user typed, for the record, without credentials.
+// CommandLine returns the user's command line without credentials, for the record.
 func CommandLine(args []string) []string {
 	shown := slices.Clone(args)
 	if len(shown) > 0 {
@@ -227,7 +227,7 @@ func CommandLine(args []string) []string {
 	return shown
 }
 
-// withoutUserinfo takes name and password out of a URL, alone or behind a flag: --server=https://name:password@host.
+// withoutUserinfo removes the user and password from a URL, or from a flag such as --server=https://name:password@host.
 func withoutUserinfo(arg string) string {
 	flag, value, found := strings.Cut(arg, "=")
 	if !found || !strings.HasPrefix(flag, "-") {

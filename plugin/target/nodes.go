@@ -1,4 +1,4 @@
-// Package target turns names and selectors of the command line into what a fault aims at.
+// Package target resolves names and selectors on the command line to the target nodes of a fault.
 package target
 
 import (
@@ -16,18 +16,18 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 )
 
-// Nodes picks nodes: by name, by label selector, or as the node of a pod. Exactly one of the three.
+// Nodes selects nodes by exactly one of: names, a label selector, or a pod on the node.
 type Nodes struct {
 	Names    []string
 	Selector string
 	Pod      string // in Namespace
-	// NamespaceGiven says that -n was given.
+	// NamespaceGiven reports whether -n is set.
 	NamespaceGiven bool
-	// NoPod is for commands that do not have --pod.
+	// NoPod is set by commands without --pod.
 	NoPod bool
 }
 
-// Validate refuses none and several ways at once, before the cluster is asked.
+// Validate returns an error unless exactly one way of selection is used.
 func (n Nodes) Validate() error {
 	ways := 0
 	for _, given := range []bool{len(n.Names) > 0, n.Selector != "", n.Pod != ""} {
@@ -38,29 +38,29 @@ func (n Nodes) Validate() error {
 	for _, name := range n.Names {
 		switch strings.TrimSpace(name) {
 		case "":
-			return errors.New("the name of a node is empty: is a variable unset?")
+			return errors.New("a node name is empty: is a variable unset?")
 		case "none", "client", "server":
-			return fmt.Errorf("%q was read as the name of a node: write --dry-run=%s", name, name)
+			return fmt.Errorf("%q was parsed as a node name: use --dry-run=%s", name, name)
 		}
 	}
 	switch {
 	case ways == 0 && n.NoPod:
 		return errors.New(
-			"no target: give node names, or -l SELECTOR (completion lists the nodes; `kubectl get nodes` too)",
+			"no target: specify node names or -l SELECTOR (`kubectl get nodes` lists the nodes)",
 		)
 	case ways > 1 && n.NoPod:
-		return errors.New("give node names, or -l SELECTOR, not both")
+		return errors.New("node names and -l SELECTOR cannot be used together")
 	case ways == 0:
 		return errors.New(
-			"no target: give node names, or -l SELECTOR, or --pod POD (completion lists the nodes; `kubectl get nodes` too)",
+			"no target: specify node names, -l SELECTOR or --pod POD (`kubectl get nodes` lists the nodes)",
 		)
 	case ways > 1:
-		return errors.New("give node names, or -l SELECTOR, or --pod POD, not several of them")
+		return errors.New("specify only one of: node names, -l SELECTOR, --pod POD")
 	}
 	return nil
 }
 
-// Resolve returns the nodes, sorted by name and each once, and the pod if one was given.
+// Resolve returns the distinct nodes, sorted by name, and the pod if one is specified.
 func (n Nodes) Resolve(
 	ctx context.Context, client kubernetes.Interface, namespace string,
 ) ([]string, *corev1.Pod, error) {
@@ -100,7 +100,7 @@ func (n Nodes) pod(ctx context.Context, client kubernetes.Interface, namespace s
 		return nil, fmt.Errorf("pod %s/%s is not on a node yet (phase %s)", namespace, name, pod.Status.Phase)
 	case pod.Status.Phase != corev1.PodRunning:
 		return nil,
-			fmt.Errorf("pod %s/%s is not running (phase %s): its GPUs cannot be told", namespace, name,
+			fmt.Errorf("pod %s/%s is not running (phase %s): cannot determine its GPUs", namespace, name,
 				pod.Status.Phase)
 	}
 	return pod, nil
@@ -112,7 +112,7 @@ func (n Nodes) selected(ctx context.Context, client kubernetes.Interface) ([]str
 		return nil, kube.Explain(fmt.Errorf("list nodes with label %s: %w", n.Selector, err))
 	}
 	if len(nodes.Items) == 0 {
-		return nil, fmt.Errorf("no node has the labels %q: see `kubectl get nodes --show-labels`", n.Selector)
+		return nil, fmt.Errorf("no node matches the selector %q: see `kubectl get nodes --show-labels`", n.Selector)
 	}
 	names := make([]string, len(nodes.Items))
 	for i, node := range nodes.Items {

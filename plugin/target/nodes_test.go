@@ -53,7 +53,7 @@ func TestResolve(t *testing.T) {
 	}{
 		"names are sorted, each once":  {Nodes{Names: []string{"b", "node/a", "b"}}, []string{"a", "b"}, ""},
 		"selector":                     {Nodes{Selector: "gpu=yes"}, []string{"a", "b"}, ""},
-		"selector that matches nobody": {Nodes{Selector: "gpu=no"}, nil, "no node has the labels"},
+		"selector that matches nobody": {Nodes{Selector: "gpu=no"}, nil, "no node matches the selector"},
 		"a pod's node":                 {Nodes{Pod: "pod/runs"}, []string{"c"}, ""},
 		"a pod that waits":             {Nodes{Pod: "waits"}, nil, "not on a node yet"},
 		"a pod that is not there":      {Nodes{Pod: "nobody"}, nil, "specify its namespace with -n"},

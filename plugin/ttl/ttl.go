@@ -1,4 +1,4 @@
-// Package ttl is the flags that say how long a fault stays.
+// Package ttl provides the flags for the duration of a fault.
 package ttl
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 )
 
-// The limits of a TTL. Shorter ones are over before the fault is proven; longer ones are forgotten.
+// The default and limits of a TTL. With a shorter TTL, a fault could expire before it is verified.
 const (
 	Default  = 30 * time.Minute
 	shortest = 10 * time.Second
@@ -25,40 +25,40 @@ type Flags struct {
 	Reason string
 }
 
-// New returns the defaults.
+// New returns the default values.
 func New() Flags { return Flags{TTL: Default} }
 
 // AddFlags registers the flags.
 func (f *Flags) AddFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&f.TTL, "ttl", f.TTL,
-		"How long the fault stays if nobody reverts it before, 10s to 24h; 0 for no end, which needs a --reason")
-	flags.StringVar(&f.Reason, "reason", f.Reason, "Why, for the record and for whoever finds it")
+		"Time after which the fault ends unless reverted earlier, 10s to 24h; 0 for no end, which requires --reason")
+	flags.StringVar(&f.Reason, "reason", f.Reason, "Reason for the fault, stored in the record for other users")
 }
 
-// Validate checks both.
+// Validate checks both flags.
 func (f *Flags) Validate() error {
 	f.Reason = strings.TrimSpace(f.Reason)
 	switch {
 	case f.TTL == 0 && f.Reason == "":
 		return errors.New(
-			"--ttl 0: a fault without an end needs a reason that others can read: give --reason TEXT, or a --ttl up to 24h",
+			"--ttl 0 requires --reason TEXT: other users must be able to read why the fault has no end",
 		)
 	case f.TTL < 0:
-		return fmt.Errorf("--ttl %s: a time cannot be negative: give %s to %s, or 0 with a --reason", f.TTL,
+		return fmt.Errorf("invalid value %s for --ttl: must not be negative; must be %s to %s, or 0 with --reason", f.TTL,
 			short(shortest), short(longest))
 	case f.TTL != 0 && (f.TTL < shortest || f.TTL > longest):
-		return fmt.Errorf("--ttl %s: give %s to %s, or 0 for no end with a --reason", f.TTL, short(shortest),
+		return fmt.Errorf("invalid value %s for --ttl: must be %s to %s, or 0 for no end with --reason", f.TTL, short(shortest),
 			short(longest))
 	case len(f.Reason) > 500:
-		return fmt.Errorf("--reason: it has %d bytes, and 500 fit", len(f.Reason))
+		return fmt.Errorf("--reason is too long: %d bytes, must be at most 500", len(f.Reason))
 	}
 	return nil
 }
 
-// Apply puts both into a plan.
+// Apply sets the TTL and the reason of a plan.
 func (f *Flags) Apply(plan *fault.Plan) { plan.TTL, plan.Reason = f.TTL, f.Reason }
 
-// String returns how long: "for 30m", or "until it is reverted".
+// String returns the duration: "for 30m", or "until it is reverted".
 func (f *Flags) String() string {
 	if f.TTL == 0 {
 		return "until it is reverted"

@@ -1,4 +1,4 @@
-// Package usage says what is wrong with a command line, in words for the one who typed it.
+// Package usage validates command lines and returns errors that describe how to correct them.
 package usage
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// NoArgs refuses arguments.
+// NoArgs returns an error if there are arguments.
 func NoArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return fmt.Errorf("%s takes no arguments", name(cmd))
@@ -20,53 +20,53 @@ func NoArgs(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// MinArgs wants n arguments or more: what says which ("a code and where to write it"), example is a whole command line.
+// MinArgs requires at least n arguments. what describes them ("a code and a target"); example is a whole command line.
 func MinArgs(n int, what, example string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) < n {
-			return fmt.Errorf("%s needs %s, as in: %s", name(cmd), what, example)
+			return fmt.Errorf("%s requires %s, as in: %s", name(cmd), what, example)
 		}
 		return nil
 	}
 }
 
-// MaxArgs wants n arguments or fewer.
+// MaxArgs requires at most n arguments.
 func MaxArgs(n int, what, example string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) > n {
-			return fmt.Errorf("%s takes %s and no more, as in: %s", name(cmd), what, example)
+			return fmt.Errorf("%s takes only %s, as in: %s", name(cmd), what, example)
 		}
 		return nil
 	}
 }
 
-// ExactArgs wants n arguments.
+// ExactArgs requires exactly n arguments.
 func ExactArgs(n int, what, example string) cobra.PositionalArgs {
 	return cobra.MatchAll(MinArgs(n, what, example), MaxArgs(n, what, example))
 }
 
-// Known wants every argument to be one of the command's ValidArgs: no roles for "foo"; there are: xid.
+// Known requires every argument to be one of the command's ValidArgs.
 func Known(what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		for _, arg := range args {
 			if !slices.Contains(cmd.ValidArgs, arg) {
-				return fmt.Errorf("no %s for %q; there are: %s", what, arg, strings.Join(cmd.ValidArgs, ", "))
+				return fmt.Errorf("no %s for %q; supported values: %s", what, arg, strings.Join(cmd.ValidArgs, ", "))
 			}
 		}
 		return nil
 	}
 }
 
-// name returns the command as it is typed after `kubectl gpu-fault`.
+// name returns the words of the command after `kubectl gpu-fault`.
 func name(cmd *cobra.Command) string {
 	return strings.TrimPrefix(cmd.CommandPath(), cmd.Root().CommandPath()+" ")
 }
 
-// UnknownCommand returns the error for words that name no command; near is the command above it.
+// UnknownCommand returns the error for an unknown subcommand of near.
 func UnknownCommand(near *cobra.Command, words []string) error {
-	text := fmt.Sprintf("there is no command %q", strings.Join(words, " "))
+	text := fmt.Sprintf("unknown command %q", strings.Join(words, " "))
 	if near.SuggestionsMinimumDistance <= 0 {
-		near.SuggestionsMinimumDistance = 2 // letters; cobra's own default
+		near.SuggestionsMinimumDistance = 2 // cobra's default
 	}
 	if alike := near.SuggestionsFor(words[0]); len(alike) > 0 {
 		slices.Sort(alike)
@@ -75,9 +75,9 @@ func UnknownCommand(near *cobra.Command, words []string) error {
 	return fmt.Errorf("%s; see: %s --help", text, near.CommandPath())
 }
 
-// FlagError returns what cobra.Command.SetFlagErrorFunc takes.
+// FlagError is a function for cobra.Command.SetFlagErrorFunc. It returns a more helpful error.
 func FlagError(cmd *cobra.Command, err error) error {
-	// Which are not the root's, so that its flags are not meant
+	// An unknown subcommand: its flags are not flags of the root command.
 	if words := cmd.Flags().Args(); cmd == cmd.Root() && len(words) > 0 {
 		return UnknownCommand(cmd, words[:1])
 	}
@@ -89,10 +89,11 @@ func FlagError(cmd *cobra.Command, err error) error {
 	if missing.GetSpecifiedShortnames() != "" {
 		flag = "-" + missing.GetSpecifiedName()
 	}
-	return fmt.Errorf("there is no flag %s; see: %s --help", flag, cmd.CommandPath())
+	return fmt.Errorf("unknown flag: %s; see: %s --help", flag, cmd.CommandPath())
 }
 
-// Value says in words what a flag takes when pflag did not like what it got. Other errors come back as they are.
+// Value returns an error of pflag about a flag's value with a description of valid values. It returns other errors
+// unchanged.
 func Value(err error) error {
 	var (
 		needed  *pflag.ValueRequiredError
@@ -101,7 +102,7 @@ func Value(err error) error {
 	)
 	switch {
 	case errors.As(err, &needed):
-		text := fmt.Sprintf("--%s needs a value", needed.GetFlag().Name)
+		text := fmt.Sprintf("--%s requires a value", needed.GetFlag().Name)
 		if what := takes(needed.GetFlag()); what != "" {
 			text += ": " + what
 		}
@@ -109,18 +110,18 @@ func Value(err error) error {
 	case errors.As(err, &invalid):
 		what := invalid.Unwrap()
 		if takes := takes(invalid.GetFlag()); takes != "" {
-			what = errors.New("give " + takes)
+			what = errors.New("must be " + takes)
 		}
 		if errors.As(err, &number) && errors.Is(number.Err, strconv.ErrRange) {
 			what = errors.New("the number is too large")
 		}
-		return fmt.Errorf("--%s %q: %w", invalid.GetFlag().Name, invalid.GetValue(), what)
+		return fmt.Errorf("invalid value %q for --%s: %w", invalid.GetValue(), invalid.GetFlag().Name, what)
 	default:
 		return err
 	}
 }
 
-// takes returns what a flag of a type that has rules takes.
+// takes returns a description of the valid values of a flag, or an empty string if any string is valid.
 func takes(f *pflag.Flag) string {
 	switch f.Value.Type() {
 	case "bool":

@@ -50,50 +50,50 @@ func TestWhatTheUserReads(t *testing.T) {
 		"fine": {NoArgs, []string{"list"}, ""},
 		"none": {NoArgs, []string{"list", "xid-foo"}, "list takes no arguments"},
 		"too few": {
-			MinArgs(1, "a letter", example), []string{"list"}, "list needs a letter, as in: kubectl gpu-fault list a",
+			MinArgs(1, "a letter", example), []string{"list"}, "list requires a letter, as in: kubectl gpu-fault list a",
 		},
 		"enough": {MinArgs(1, "a letter", example), []string{"list", "a", "b"}, ""},
 		"too many": {
 			MaxArgs(1, "one letter", example), []string{"list", "a", "b"},
-			"list takes one letter and no more, as in: kubectl gpu-fault list a",
+			"list takes only one letter, as in: kubectl gpu-fault list a",
 		},
 		"not few enough": {
 			ExactArgs(1, "one letter", example), []string{"list", "a", "b"},
-			"list takes one letter and no more, as in: kubectl gpu-fault list a",
+			"list takes only one letter, as in: kubectl gpu-fault list a",
 		},
 		"not many enough": {
 			ExactArgs(1, "one letter", example), []string{"list"},
-			"list needs one letter, as in: kubectl gpu-fault list a",
+			"list requires one letter, as in: kubectl gpu-fault list a",
 		},
-		"unknown word": {Known("roles"), []string{"list", "c"}, `no roles for "c"; there are: a, b`},
+		"unknown word": {Known("roles"), []string{"list", "c"}, `no roles for "c"; supported values: a, b`},
 
-		"unknown command": {nil, []string{"lsit"}, `there is no command "lsit"; did you mean list?`},
+		"unknown command": {nil, []string{"lsit"}, `unknown command "lsit"; did you mean list?`},
 		"like none": {
-			nil, []string{"nosuch"}, `there is no command "nosuch"; see: kubectl gpu-fault --help`,
+			nil, []string{"nosuch"}, `unknown command "nosuch"; see: kubectl gpu-fault --help`,
 		},
 		"unknown command with flag": {
-			nil, []string{"nosuch", "--foo"}, `there is no command "nosuch"; see: kubectl gpu-fault --help`,
+			nil, []string{"nosuch", "--foo"}, `unknown command "nosuch"; see: kubectl gpu-fault --help`,
 		},
 
 		"unknown flag": {
-			nil, []string{"list", "--nosuch"}, "there is no flag --nosuch; see: kubectl gpu-fault list --help",
+			nil, []string{"list", "--nosuch"}, "unknown flag: --nosuch; see: kubectl gpu-fault list --help",
 		},
-		"unknown letter":    {nil, []string{"list", "-z"}, "there is no flag -z; see: kubectl gpu-fault list --help"},
-		"letter in a group": {nil, []string{"list", "-yz"}, "there is no flag -z; see: kubectl gpu-fault list --help"},
-		"value missing":     {nil, []string{"list", "--count"}, "--count needs a value: a whole number"},
-		"text missing":      {nil, []string{"list", "--gpu"}, "--gpu needs a value"},
-		"int":               {nil, []string{"list", "--count", "x"}, `--count "x": give a whole number`},
+		"unknown letter":    {nil, []string{"list", "-z"}, "unknown flag: -z; see: kubectl gpu-fault list --help"},
+		"letter in a group": {nil, []string{"list", "-yz"}, "unknown flag: -z; see: kubectl gpu-fault list --help"},
+		"value missing":     {nil, []string{"list", "--count"}, "--count requires a value: a whole number"},
+		"text missing":      {nil, []string{"list", "--gpu"}, "--gpu requires a value"},
+		"int":               {nil, []string{"list", "--count", "x"}, `invalid value "x" for --count: must be a whole number`},
 		"huge": {
 			nil, []string{"list", "--count", "99999999999999999999"},
-			`--count "99999999999999999999": the number is too large`,
+			`invalid value "99999999999999999999" for --count: the number is too large`,
 		},
-		"uint":  {nil, []string{"list", "--seed", "-1"}, `--seed "-1": give a whole number, 0 or more`},
-		"float": {nil, []string{"list", "--speed", "fast"}, `--speed "fast": give a number`},
+		"uint":  {nil, []string{"list", "--seed", "-1"}, `invalid value "-1" for --seed: must be a whole number, 0 or more`},
+		"float": {nil, []string{"list", "--speed", "fast"}, `invalid value "fast" for --speed: must be a number`},
 		"duration": {
-			nil, []string{"list", "--interval", "5"}, `--interval "5": give a time with its unit, such as 30s or 2m`,
+			nil, []string{"list", "--interval", "5"}, `invalid value "5" for --interval: must be a time with its unit, such as 30s or 2m`,
 		},
-		"bool":       {nil, []string{"list", "--yes=perhaps"}, `--yes "perhaps": give true or false`},
-		"other type": {nil, []string{"list", "--map", "x"}, `--map "x": x must be formatted as key=value`},
+		"bool":       {nil, []string{"list", "--yes=perhaps"}, `invalid value "perhaps" for --yes: must be true or false`},
+		"other type": {nil, []string{"list", "--map", "x"}, `invalid value "x" for --map: x must be formatted as key=value`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -1,9 +1,9 @@
 package usage
 
-// Verdict ends a command that worked, and whose answer is no: leftovers were found, an expectation was not met. The
-// exit code is 2.
+// Verdict is the error of a command that succeeded with a negative result: it found leftovers, or an expectation was
+// not met. The exit code is 2.
 type Verdict struct {
-	// Message is for stderr; empty when the output has said it.
+	// Message is printed to stderr; empty if the output already contains it.
 	Message string
 }
 

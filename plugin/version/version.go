@@ -1,4 +1,4 @@
-// Package version is `kubectl gpu-fault version`.
+// Package version implements `kubectl gpu-fault version`.
 package version
 
 import (
@@ -18,19 +18,19 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
 
-// report is what the command prints.
+// report is the output of the command.
 type report struct {
 	APIVersion string     `json:"apiVersion"`
 	Kind       string     `json:"kind"`
 	Client     build.Info `json:"client"`
-	// DebugImage is the image of the debug pod unless --image says otherwise.
+	// DebugImage is the default image of the debug pod.
 	DebugImage string `json:"debugImage"`
-	// Helpers are the SHA-256 of the embedded helpers, by architecture.
+	// Helpers has the SHA-256 of the embedded helpers by architecture.
 	Helpers map[string]string `json:"helpers,omitempty"`
 	Server  string            `json:"server,omitempty"`
 }
 
-// NewCommand returns the command.
+// NewCommand returns `version`.
 func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams) *cobra.Command {
 	var (
 		clientOnly bool
@@ -42,7 +42,7 @@ func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams)
 		Example: `  # Print both
   kubectl gpu-fault version
 
-  # Print the plugin's without asking the cluster
+  # Print only the version of the plugin, without connecting to the cluster
   kubectl gpu-fault version --client`,
 		Args: usage.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -55,16 +55,16 @@ func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams)
 			if !clientOnly {
 				server, err := serverVersion(connection)
 				switch {
-				case errors.Is(err, kube.ErrNoKubeconfig): // the client version is all that can be shown
+				case errors.Is(err, kube.ErrNoKubeconfig): // print only the client version
 				case err != nil:
-					return fmt.Errorf("%w (--client does not ask the cluster)", err)
+					return fmt.Errorf("%w (pass --client to print only the version of the plugin)", err)
 				}
 				r.Server = server
 			}
 			if format.IsTable() {
 				return r.write(streams)
 			}
-			// Only here, because it takes as long as all the rest.
+			// Only for these formats, because computing the digests is slow.
 			helpers, err := helper.Digests()
 			if err != nil {
 				return err
@@ -73,7 +73,7 @@ func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams)
 			return format.Object(streams.Out, r, r.Client.Version)
 		},
 	}
-	cmd.Flags().BoolVar(&clientOnly, "client", false, "Do not ask the cluster")
+	cmd.Flags().BoolVar(&clientOnly, "client", false, "Print only the version of the plugin, without connecting to the cluster")
 	format.AddFlags(cmd)
 	return cmd
 }

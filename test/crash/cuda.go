@@ -33,7 +33,7 @@ func cudaKinds() []kind {
 			name:    cudaInject,
 			prepare: (*site).deploy,
 			command: func(s *site) []string { return inject(s, cudaTTL) },
-			phases:  []phase{says("0 of them started"), says("waiting until its processes take notice")},
+			phases:  []phase{says("0 of them started"), says("waiting for its processes to notice")},
 			execs:   1,
 		},
 		{

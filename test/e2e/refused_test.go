@@ -137,7 +137,7 @@ func TestConnectionTroubleIsExplained(t *testing.T) {
 	e := setup(t)
 	e.refused(e.pluginWith([]string{"KUBECONFIG=/nonexistent"}, "xid", "79", "x", "--yes"), "no kubeconfig found")
 	e.refused(e.plugin("xid", "79", "x", "--yes", "--server", "https://127.0.0.1:1"), "127.0.0.1:1",
-		"cannot be reached")
+		"cannot reach the API server")
 	e.refused(e.plugin("xid", "79", "x", "--yes", "--context", "nowhere"), "nowhere", "get-contexts")
 	for _, namespace := range []string{"", "kube-system", "Bad_Name"} {
 		e.refused(e.plugin("list", "--ledger-namespace", namespace), "--ledger-namespace")
