@@ -66,7 +66,7 @@ func TestMayRestore(t *testing.T) {
 				APIVersion: "admissionregistration.k8s.io/v1", Kind: "MutatingWebhookConfiguration", Name: "x",
 			},
 			Kind: baseline.Created,
-		}, "out of bounds"},
+		}, "is not supported"},
 		{baseline.Difference{
 			Ref: scenario.Ref{APIVersion: "unknown.dev/v1", Kind: "Thing", Name: "x"}, Kind: baseline.Created,
 		}, "Thing"},
