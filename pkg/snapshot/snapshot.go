@@ -16,7 +16,7 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
 // Snapshot is a cluster at one moment. Slices are sorted by namespace and name.
@@ -53,8 +53,8 @@ type Snapshot struct {
 
 	HelmReleases []HelmRelease
 	Logs         []Log
-	Hosts        map[string]*node.Diagnosis // what the helper read, by node
-	Images       map[string]Image           // by the reference as pods have it
+	Hosts        map[string]*api.Diagnosis // what the helper read, by node
+	Images       map[string]Image          // by the reference as pods have it
 	// Runs are this tool's own faults that are open: their changes may be in place. Of those that are closed it has the
 	// ones of the last days that wrote lines to kernel logs, because these stay.
 	Runs []Run

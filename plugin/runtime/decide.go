@@ -6,16 +6,16 @@ import (
 	"path"
 	"strings"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/cri"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/containerd"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/containerdconfig"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
 )
 
 // decide computes the change from what the node's files hold.
-func (b *breaking) decide(nodeName string, runtime node.Runtime) (*containerdconfig.Decision, error) {
+func (b *breaking) decide(nodeName string, runtime api.Runtime) (*containerdconfig.Decision, error) {
 	instance, config, err := usable(nodeName, runtime)
 	if err != nil {
 		return nil, err
@@ -57,7 +57,7 @@ func (b *breaking) decide(nodeName string, runtime node.Runtime) (*containerdcon
 }
 
 // usable returns the instance to change, or why there is none.
-func usable(nodeName string, runtime node.Runtime) (*node.Instance, *containerd.Config, error) {
+func usable(nodeName string, runtime api.Runtime) (*api.Instance, *containerd.Config, error) {
 	instance := runtime.Instance
 	switch {
 	case runtime.Problem != "":
@@ -90,7 +90,7 @@ func usable(nodeName string, runtime node.Runtime) (*node.Instance, *containerd.
 }
 
 // upToDate refuses a restart that would also take up what somebody else has edited and not restarted.
-func upToDate(instance node.Instance) error {
+func upToDate(instance api.Instance) error {
 	disk, err := instance.OnDisk()
 	if err != nil {
 		return fmt.Errorf("containerd's configuration does not load as it is: %w", err)
@@ -110,8 +110,8 @@ func upToDate(instance node.Instance) error {
 	return nil
 }
 
-func metasOf(instance node.Instance) map[string]node.ConfigFile {
-	metas := map[string]node.ConfigFile{}
+func metasOf(instance api.Instance) map[string]api.ConfigFile {
+	metas := map[string]api.ConfigFile{}
 	for _, f := range instance.Files {
 		metas[f.Path] = f
 	}
@@ -119,7 +119,7 @@ func metasOf(instance node.Instance) map[string]node.ConfigFile {
 }
 
 func (b *breaking) decision(
-	instance node.Instance, metas map[string]node.ConfigFile, broken containerd.Broken,
+	instance api.Instance, metas map[string]api.ConfigFile, broken containerd.Broken,
 ) (*containerdconfig.Decision, error) {
 	d := &containerdconfig.Decision{Change: deadman.Change{BootRestore: true}}
 	for _, f := range broken.Files {
