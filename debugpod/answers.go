@@ -7,22 +7,22 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
 // maxLine is how long one answer may be, in bytes.
-const maxLine = node.MaxAnswer
+const maxLine = api.MaxAnswer
 
 // answers takes the helper's standard output, and hands on each answer as soon as its line is whole.
 type answers struct {
-	each func(node.Answer)
+	each func(api.Answer)
 	stop func() // ends the stream once it holds something other than answers: what follows cannot matter
 
 	mu     sync.Mutex
 	line   []byte
-	final  *node.Answer // the last one, with Done or Error
-	some   bool         // there was one without Error
-	broken error        // what was not an answer
+	final  *api.Answer // the last one, with Done or Error
+	some   bool        // there was one without Error
+	broken error       // what was not an answer
 	closed bool
 }
 
@@ -60,11 +60,11 @@ func (a *answers) take(line []byte) {
 		a.broken = fmt.Errorf("this is not an answer of the helper: %s", excerpt(line))
 		return
 	}
-	if version.Protocol != node.Protocol {
-		a.broken = fmt.Errorf("the helper speaks protocol %d, this client %d", version.Protocol, node.Protocol)
+	if version.Protocol != api.Protocol {
+		a.broken = fmt.Errorf("the helper speaks protocol %d, this client %d", version.Protocol, api.Protocol)
 		return
 	}
-	var answer node.Answer
+	var answer api.Answer
 	dec := json.NewDecoder(bytes.NewReader(line))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&answer); err != nil {
@@ -88,7 +88,7 @@ func (a *answers) heard() bool {
 }
 
 // close ends the handing on, also when somebody still writes, and returns how it ended.
-func (a *answers) close() (final *node.Answer, broken error) {
+func (a *answers) close() (final *api.Answer, broken error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closed = true

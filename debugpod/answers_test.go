@@ -3,7 +3,7 @@ package debugpod
 import (
 	"testing"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
 // FuzzAnswers: whatever a node sends in the helper's place, and however it is cut, the client neither crashes nor takes
@@ -29,7 +29,7 @@ type taken struct {
 }
 
 func took(raw []byte, cut int) (all taken) {
-	a := &answers{each: func(answer node.Answer) {
+	a := &answers{each: func(answer api.Answer) {
 		all.answers++
 		if answer.Done || answer.Error != nil {
 			all.last++

@@ -11,8 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 )
 
 // script returns an Execer whose helper gives one prepared answer after the other, and keeps what was asked: "upload"
@@ -86,9 +86,9 @@ func TestChangeThatFailed(t *testing.T) {
 		`{"protocol":1,"error":{"code":"changed","message":"config changed between read and write"}}`+"\n",
 		exitError(1),
 	))
-	var failure *node.Error
+	var failure *api.Error
 	if _, err := session.Change(t.Context(), deadman.Change{}, nil); !errors.As(err, &failure) ||
-		failure.Code != node.CodeChanged {
+		failure.Code != api.CodeChanged {
 		t.Errorf("got %v", err)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
 // farewell is how long the helper may take to say how far it got, when it is told to stop.
@@ -27,24 +27,24 @@ var ErrOutputLost = errors.New("the helper's last answer did not arrive")
 var errPodGone = errors.New("the debug pod is gone")
 
 // Do has the helper do one request. It hands each answer to each, which may be nil, as it arrives, and returns the last
-// one. Its error is nil only when the helper said that it is done. A *node.Error in it is what the helper refused or
+// one. Its error is nil only when the helper said that it is done. A *api.Error in it is what the helper refused or
 // could not do; ErrOutputLost means that the outcome is not known.
 //
 // When ctx ends, the helper is told to stop, and what it still says is handed on. The first call brings the helper to
 // the pod.
-func (s *Session) Do(ctx context.Context, req node.Request, each func(node.Answer)) (node.Answer, error) {
+func (s *Session) Do(ctx context.Context, req api.Request, each func(api.Answer)) (api.Answer, error) {
 	s.doing.Lock()
 	defer s.doing.Unlock()
 	return s.do(ctx, req, each)
 }
 
-func (s *Session) do(ctx context.Context, req node.Request, each func(node.Answer)) (node.Answer, error) {
+func (s *Session) do(ctx context.Context, req api.Request, each func(api.Answer)) (api.Answer, error) {
 	if ctx.Err() != nil {
-		return node.Answer{}, context.Cause(ctx)
+		return api.Answer{}, context.Cause(ctx)
 	}
 	command, input, err := s.prepare(req)
 	if err != nil {
-		return node.Answer{}, err
+		return api.Answer{}, err
 	}
 	out, said := &answers{each: each}, &tail{}
 	held := holdInput(bytes.NewReader(input))
@@ -54,14 +54,14 @@ func (s *Session) do(ctx context.Context, req node.Request, each func(node.Answe
 	s.uploaded = s.uploaded || out.heard()
 	switch {
 	case broken != nil:
-		return node.Answer{}, fmt.Errorf("%w: %w", ErrOutputLost, broken)
+		return api.Answer{}, fmt.Errorf("%w: %w", ErrOutputLost, broken)
 	case final == nil && ctx.Err() != nil:
-		return node.Answer{}, fmt.Errorf("%w, as it was stopped: %w", ErrOutputLost, context.Cause(ctx))
+		return api.Answer{}, fmt.Errorf("%w, as it was stopped: %w", ErrOutputLost, context.Cause(ctx))
 	case final == nil:
-		return node.Answer{}, s.explainSilence(ctx, ended, said.String())
+		return api.Answer{}, s.explainSilence(ctx, ended, said.String())
 	}
 	// The helper has answered, so it is there, whole; but for the answers that the shell gives in its place.
-	s.uploaded = final.Error == nil || final.Error.Code != node.CodeTruncated && final.Error.Code != node.CodeNoPlace
+	s.uploaded = final.Error == nil || final.Error.Code != api.CodeTruncated && final.Error.Code != api.CodeNoPlace
 	if final.Error != nil && ctx.Err() != nil {
 		return *final, fmt.Errorf("%w: %w", context.Cause(ctx), final.Error)
 	}
@@ -72,11 +72,11 @@ func (s *Session) do(ctx context.Context, req node.Request, each func(node.Answe
 }
 
 // prepare returns the command that brings the request to the helper, and its standard input.
-func (s *Session) prepare(req node.Request) (command []string, input []byte, err error) {
-	req.Protocol, req.Run = node.Protocol, s.pod.Labels[LabelRun]
+func (s *Session) prepare(req api.Request) (command []string, input []byte, err error) {
+	req.Protocol, req.Run = api.Protocol, s.pod.Labels[LabelRun]
 	if s.inside {
 		input, err = req.Encode()
-		command = []string{node.Program, "stdin"}
+		command = []string{api.Program, "stdin"}
 		if sum := sha256.Sum256(s.helper); !s.any {
 			command = append(command, hex.EncodeToString(sum[:]))
 		}
@@ -86,7 +86,7 @@ func (s *Session) prepare(req node.Request) (command []string, input []byte, err
 		input, err = req.Encode()
 		return runCommand(directories), input, err
 	}
-	input, err = node.Attach(s.helper, req)
+	input, err = api.Attach(s.helper, req)
 	return uploadCommand(directories, len(input)), input, err
 }
 

@@ -16,7 +16,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
 )
 
 // execFunc is an Execer for tests. It gets what is in the standard input at first, and the rest as it comes.
@@ -54,7 +56,7 @@ func says(out string, ended error) execFunc {
 
 // realHelper runs the helper's own code in place of the one on a node.
 func realHelper(t *testing.T, commands *[]string) execFunc {
-	host := node.Host{Root: t.TempDir(), Proc: t.TempDir()}
+	host := hostfs.Host{Root: t.TempDir(), Proc: t.TempDir()}
 	return func(ctx context.Context, command []string, s Streams) error {
 		*commands = append(*commands, command[len(command)-1])
 		if strings.Contains(command[2], "attached") {
@@ -79,7 +81,7 @@ func TestDoUploadsOnce(t *testing.T) {
 	session := testSession(t, nil)
 	session.runner.Execer = realHelper(t, &commands)
 	for range 3 {
-		if _, err := session.Inspect(t.Context(), node.Inspect{}); err != nil {
+		if _, err := session.Inspect(t.Context(), api.Inspect{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -101,10 +103,10 @@ func TestDoWithHelperInImage(t *testing.T) {
 		if want := []string{"/gpu-fault-node", "stdin", hex.EncodeToString(sum[:])}; !slices.Equal(command, want) {
 			t.Errorf("command %q, wanted %q", command, want)
 		}
-		return node.Serve(ctx, s.In, s.Out, node.Host{Root: t.TempDir(), Proc: t.TempDir()})
+		return node.Serve(ctx, s.In, s.Out, hostfs.Host{Root: t.TempDir(), Proc: t.TempDir()})
 	})
 	for range 2 {
-		if _, err := session.Inspect(t.Context(), node.Inspect{}); err != nil {
+		if _, err := session.Inspect(t.Context(), api.Inspect{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -113,9 +115,9 @@ func TestDoWithHelperInImage(t *testing.T) {
 		if !slices.Equal(command, []string{"/gpu-fault-node", "stdin"}) {
 			t.Errorf("to undo another build's run: command %q", command)
 		}
-		return node.Serve(ctx, s.In, s.Out, node.Host{Root: t.TempDir(), Proc: t.TempDir()})
+		return node.Serve(ctx, s.In, s.Out, hostfs.Host{Root: t.TempDir(), Proc: t.TempDir()})
 	})
-	if _, err := session.Inspect(t.Context(), node.Inspect{}); err != nil {
+	if _, err := session.Inspect(t.Context(), api.Inspect{}); err != nil {
 		t.Error(err)
 	}
 }
@@ -133,13 +135,13 @@ func TestDoUploadsAgainAfterTruncation(t *testing.T) {
 		}
 		return good(ctx, command, s)
 	})
-	_, err := session.Inspect(t.Context(), node.Inspect{})
-	var failure *node.Error
-	if !errors.As(err, &failure) || failure.Code != node.CodeTruncated ||
+	_, err := session.Inspect(t.Context(), api.Inspect{})
+	var failure *api.Error
+	if !errors.As(err, &failure) || failure.Code != api.CodeTruncated ||
 		!strings.Contains(err.Error(), "5 of 6 bytes") {
 		t.Errorf("got %v", err)
 	}
-	if _, err := session.Inspect(t.Context(), node.Inspect{}); err != nil ||
+	if _, err := session.Inspect(t.Context(), api.Inspect{}); err != nil ||
 		!strings.Contains(commands[0], "attached") {
 		t.Errorf("%v, %v", err, commands)
 	}
@@ -179,7 +181,7 @@ func TestDoIsNeverSilentSuccess(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			session := testSession(t, says(tc.out, tc.ended))
-			_, err := session.Do(t.Context(), node.Request{Inspect: &node.Inspect{}}, nil)
+			_, err := session.Do(t.Context(), api.Request{Inspect: &api.Inspect{}}, nil)
 			if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
 				t.Errorf("got %v, want %q", err, tc.want)
 			}
@@ -203,7 +205,7 @@ func TestDoLeavesAnEndlessAnswer(t *testing.T) {
 				}
 				return context.Cause(ctx)
 			})
-			if _, err := session.Inspect(t.Context(), node.Inspect{}); !errors.Is(err, ErrOutputLost) {
+			if _, err := session.Inspect(t.Context(), api.Inspect{}); !errors.Is(err, ErrOutputLost) {
 				t.Errorf("got %v", err)
 			}
 			if sent > maxLine+2*len(chunk) {
@@ -217,7 +219,7 @@ func TestDoSaysWhereThePodWent(t *testing.T) {
 	broken := errors.New("websocket: close 1006")
 	session := testSession(t, says("", broken))
 	session.pod.UID = "another" // than the one in the cluster
-	_, err := session.Inspect(t.Context(), node.Inspect{})
+	_, err := session.Inspect(t.Context(), api.Inspect{})
 	if !errors.Is(err, broken) || !errors.Is(err, ErrOutputLost) || !strings.Contains(err.Error(), "was deleted") {
 		t.Errorf("got %v", err)
 	}
@@ -254,8 +256,8 @@ func TestDoStopsTheHelper(t *testing.T) {
 				time.AfterFunc(5*time.Second, func() { cancel(interrupted) })
 				start := time.Now()
 				heard := 0
-				proven, err := session.WriteKmsg(ctx, node.WriteKmsg{Records: make([]node.KmsgRecord, 2)},
-					func(w []node.WrittenKmsg) { heard += len(w) })
+				proven, err := session.WriteKmsg(ctx, api.WriteKmsg{Records: make([]api.KmsgRecord, 2)},
+					func(w []api.WrittenKmsg) { heard += len(w) })
 				if !errors.Is(err, interrupted) || errors.Is(err, ErrOutputLost) != tc.lost ||
 					len(proven) != tc.proven {
 					t.Errorf("got %v, %v", proven, err)
@@ -277,20 +279,20 @@ func TestDoWithoutTime(t *testing.T) {
 		func(context.Context, []string, Streams) error { t.Error("something was run"); return nil })
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := session.Inspect(ctx, node.Inspect{}); !errors.Is(err, context.Canceled) {
+	if _, err := session.Inspect(ctx, api.Inspect{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 	_, err := session.Do(t.Context(),
-		node.Request{Inspect: &node.Inspect{PodUIDs: []string{strings.Repeat("x", node.MaxRequest)}}}, nil)
-	var failure *node.Error
-	if !errors.As(err, &failure) || failure.Code != node.CodeBadRequest {
+		api.Request{Inspect: &api.Inspect{PodUIDs: []string{strings.Repeat("x", api.MaxRequest)}}}, nil)
+	var failure *api.Error
+	if !errors.As(err, &failure) || failure.Code != api.CodeBadRequest {
 		t.Errorf("got %v", err)
 	}
 }
 
 func TestInspectWithoutInfo(t *testing.T) {
 	session := testSession(t, says(`{"protocol":1,"done":true}`+"\n", nil))
-	if info, err := session.Inspect(t.Context(), node.Inspect{}); !errors.Is(err, ErrOutputLost) {
+	if info, err := session.Inspect(t.Context(), api.Inspect{}); !errors.Is(err, ErrOutputLost) {
 		t.Errorf("got %v, %v", info, err)
 	}
 }
@@ -316,8 +318,8 @@ func TestWriteKmsgWantsEveryProof(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			session := testSession(t, says(tc.out, nil))
 			heard := 0
-			proven, err := session.WriteKmsg(t.Context(), node.WriteKmsg{Records: make([]node.KmsgRecord, 2)},
-				func(w []node.WrittenKmsg) { heard += len(w) })
+			proven, err := session.WriteKmsg(t.Context(), api.WriteKmsg{Records: make([]api.KmsgRecord, 2)},
+				func(w []api.WrittenKmsg) { heard += len(w) })
 			if (err == nil) != tc.ok || len(proven) != tc.proven || tc.ok && heard != 2 {
 				t.Errorf("got %v, %v, heard of %d", proven, err, heard)
 			}
@@ -331,7 +333,7 @@ func TestAnswersInPieces(t *testing.T) {
 		`{"protocol":1,"written":[{"record":1,"sequence":8}]}` + "\n" + `{"protocol":1,"done":true}` + "\n"
 	for size := 1; size < len(out); size += 7 {
 		var heard int
-		a := &answers{each: func(node.Answer) { heard++ }}
+		a := &answers{each: func(api.Answer) { heard++ }}
 		for piece := range slices.Chunk([]byte(out), size) {
 			if n, err := a.Write(piece); n != len(piece) || err != nil {
 				t.Fatal(n, err)

@@ -16,10 +16,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/cri"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/helper"
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/containerd"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
 	testcluster "github.com/gpu-fault/kubectl-gpu-fault/test/cluster"
@@ -309,11 +309,11 @@ func TestChangedMeanwhile(t *testing.T) {
 	change := w.change(t, "# gpu-fault-e2e\n")
 	change.Files[0].Before = patch.Sum([]byte("something else"))
 	_, err := session.Change(t.Context(), change, nil)
-	var failure *node.Error
-	if !errors.As(err, &failure) || failure.Code != node.CodeChanged {
+	var failure *api.Error
+	if !errors.As(err, &failure) || failure.Code != api.CodeChanged {
 		t.Errorf("got %v", err)
 	}
-	left, err := session.Leftovers(t.Context(), node.Leftovers{})
+	left, err := session.Leftovers(t.Context(), api.Leftovers{})
 	if err != nil || len(left) != 0 {
 		t.Errorf("left: %+v, %v", left, err)
 	}

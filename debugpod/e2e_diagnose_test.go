@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	testcluster "github.com/gpu-fault/kubectl-gpu-fault/test/cluster"
 )
 
@@ -33,11 +33,11 @@ func TestDiagnose(t *testing.T) {
 	session := c.start(t, "diagnose")
 	line := fmt.Sprintf("NVRM: Xid (PCI:0000:2f:00): 31, gpu-fault-e2e diagnose %d", time.Now().UnixNano())
 	written, err := session.WriteKmsg(t.Context(),
-		node.WriteKmsg{Records: []node.KmsgRecord{{Data: "<4>" + line + "\n"}}}, nil)
+		api.WriteKmsg{Records: []api.KmsgRecord{{Data: "<4>" + line + "\n"}}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	found, err := session.Diagnose(t.Context(), node.Diagnose{Units: []string{"nosuch.service"}})
+	found, err := session.Diagnose(t.Context(), api.Diagnose{Units: []string{"nosuch.service"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,14 +70,14 @@ func TestDiagnose(t *testing.T) {
 	checkSockets(t, p.DevicePlugins)
 	if len(p.Filesystems) < 2 ||
 		slices.ContainsFunc(
-			p.Filesystems, func(f node.Filesystem) bool { return f.Bytes == 0 || f.FreeBytes > f.Bytes },
+			p.Filesystems, func(f api.Filesystem) bool { return f.Bytes == 0 || f.FreeBytes > f.Bytes },
 		) {
 		t.Errorf("file systems: %+v", p.Filesystems)
 	}
 	if age := time.Since(p.Time); age < 0 || age > 10*time.Second || p.Uptime <= 0 {
 		t.Errorf("asked at %v, %v after boot", p.Time, p.Uptime)
 	}
-	at := slices.IndexFunc(found.KernelLog, func(r node.KernelRecord) bool { return r.Text == line })
+	at := slices.IndexFunc(found.KernelLog, func(r api.KernelRecord) bool { return r.Text == line })
 	if at < 0 {
 		t.Fatalf("the injected line is not among %d records of the kernel log", len(found.KernelLog))
 	}
@@ -100,10 +100,10 @@ func TestDiagnose(t *testing.T) {
 }
 
 // checkSockets holds that the kubelet's own socket is seen, and that somebody listens there.
-func checkSockets(t *testing.T, sockets []node.Socket) {
+func checkSockets(t *testing.T, sockets []api.Socket) {
 	t.Helper()
 	const own = "/var/lib/kubelet/device-plugins/kubelet.sock"
-	at := slices.IndexFunc(sockets, func(s node.Socket) bool { return s.Path == own })
+	at := slices.IndexFunc(sockets, func(s api.Socket) bool { return s.Path == own })
 	if at < 0 || len(sockets) < 2 {
 		t.Fatalf("%s, and that of the device plugin, are not both among %+v", own, sockets)
 	}
@@ -130,11 +130,11 @@ func TestDiagnoseTakesNoTime(t *testing.T) {
 	ratio := 0.0
 	for i := 0; i < 5 || ratio > 1.5 && i < 30; i++ {
 		bare = append(bare, measure("inspect", i, func(s *debugpod.Session) error {
-			_, err := s.Inspect(t.Context(), node.Inspect{})
+			_, err := s.Inspect(t.Context(), api.Inspect{})
 			return err
 		}))
 		whole = append(whole, measure("diagnose", i, func(s *debugpod.Session) error {
-			_, err := s.Diagnose(t.Context(), node.Diagnose{})
+			_, err := s.Diagnose(t.Context(), api.Diagnose{})
 			return err
 		}))
 		ratio = slices.Min(whole).Seconds() / slices.Min(bare).Seconds()

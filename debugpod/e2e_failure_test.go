@@ -19,7 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
 // TestDeletedPod holds that the helper ends with its pod, though it shares the node's PID namespace.
@@ -32,7 +32,7 @@ func TestDeletedPod(t *testing.T) {
 	}
 	var once sync.Once
 	start := time.Now()
-	written, err := session.WriteKmsg(t.Context(), node.WriteKmsg{Records: all}, func([]node.WrittenKmsg) {
+	written, err := session.WriteKmsg(t.Context(), api.WriteKmsg{Records: all}, func([]api.WrittenKmsg) {
 		once.Do(func() {
 			go func() {
 				_ = c.client.CoreV1().Pods(c.namespace).Delete(context.WithoutCancel(t.Context()), session.Pod().Name,
@@ -113,7 +113,7 @@ func victim(t *testing.T) {
 		all[i].Delay = 250 * time.Millisecond
 	}
 	n := 0
-	_, err = session.WriteKmsg(t.Context(), node.WriteKmsg{Records: all}, func(w []node.WrittenKmsg) {
+	_, err = session.WriteKmsg(t.Context(), api.WriteKmsg{Records: all}, func(w []api.WrittenKmsg) {
 		n += len(w)
 		fmt.Println("WRITTEN", n)
 	})
@@ -197,10 +197,10 @@ func TestMedians(t *testing.T) {
 			session, err = c.runner.Start(t.Context(), c.spec(fmt.Sprint("median", i)))
 			return err
 		})
-		inspect := func() error { _, err := session.Inspect(t.Context(), node.Inspect{}); return err }
+		inspect := func() error { _, err := session.Inspect(t.Context(), api.Inspect{}); return err }
 		write := func(n int) func() error {
 			return func() error {
-				_, err := session.WriteKmsg(t.Context(), node.WriteKmsg{Records: records(n, "median")}, nil)
+				_, err := session.WriteKmsg(t.Context(), api.WriteKmsg{Records: records(n, "median")}, nil)
 				return err
 			}
 		}

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 )
 
 // TestFirewallOfANode: the rule is in the node's own network, as nft there shows it; it outlives the pod that made it;
@@ -21,7 +21,7 @@ func TestFirewallOfANode(t *testing.T) {
 
 	session := w.start(t, run)
 	proof, err := session.Firewall(t.Context(),
-		node.Firewall{Table: table, Port: 27000, Drop: node.DropLarge, TTL: time.Hour})
+		api.Firewall{Table: table, Port: 27000, Drop: api.DropLarge, TTL: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +34,7 @@ func TestFirewallOfANode(t *testing.T) {
 		}
 	}
 	other := w.start(t, "other-run")
-	find := func(what node.Leftovers) (deadman.Leftover, bool) {
+	find := func(what api.Leftovers) (deadman.Leftover, bool) {
 		t.Helper()
 		all, err := other.Leftovers(t.Context(), what)
 		if err != nil {
@@ -47,14 +47,14 @@ func TestFirewallOfANode(t *testing.T) {
 		}
 		return deadman.Leftover{}, false
 	}
-	if l, found := find(node.Leftovers{Clean: true, Keep: []string{run}}); !found || l.Removed || l.Run != run ||
+	if l, found := find(api.Leftovers{Clean: true, Keep: []string{run}}); !found || l.Removed || l.Run != run ||
 		rules() == "" {
 		t.Errorf("%+v, found %v: a firewall whose run goes on is told, and stays", l, found)
 	}
-	if l, found := find(node.Leftovers{Clean: true}); !found || !l.Removed || rules() != "" {
+	if l, found := find(api.Leftovers{Clean: true}); !found || !l.Removed || rules() != "" {
 		t.Errorf("%+v, found %v: it should be removed, and the node has:\n%s", l, found, rules())
 	}
-	if _, found := find(node.Leftovers{}); found {
+	if _, found := find(api.Leftovers{}); found {
 		t.Error("it is still found after it was removed")
 	}
 }

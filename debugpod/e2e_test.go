@@ -24,8 +24,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/helper"
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 )
 
 // These tests run on the cluster of KUBECONFIG, whose nodes must have GPU_FAULT_E2E_IMAGE
@@ -137,8 +137,8 @@ func (c *cluster) untilGone(t *testing.T, name string) time.Duration {
 	return 0
 }
 
-func records(n int, text string) []node.KmsgRecord {
-	all := make([]node.KmsgRecord, n)
+func records(n int, text string) []api.KmsgRecord {
+	all := make([]api.KmsgRecord, n)
 	for i := range all {
 		all[i].Data = fmt.Sprintf("<6>gpu-fault-e2e: %s %d\n", text, i)
 	}
@@ -151,7 +151,7 @@ func TestWholeLife(t *testing.T) {
 		t.Fatal(err)
 	}
 	session := c.start(t, "life")
-	info, err := session.Inspect(t.Context(), node.Inspect{PodUIDs: []string{string(session.Pod().UID)}})
+	info, err := session.Inspect(t.Context(), api.Inspect{PodUIDs: []string{string(session.Pod().UID)}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +164,7 @@ func TestWholeLife(t *testing.T) {
 		t.Errorf("our own pod's process is %+v", use)
 	}
 	one, err := session.WriteKmsg(t.Context(),
-		node.WriteKmsg{Records: []node.KmsgRecord{{Data: "<4>gpu-fault-e2e: a\\b\ttab é\n"}}}, nil)
+		api.WriteKmsg{Records: []api.KmsgRecord{{Data: "<4>gpu-fault-e2e: a\\b\ttab é\n"}}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +173,7 @@ func TestWholeLife(t *testing.T) {
 		t.Errorf("written %v ago", age)
 	}
 	start := time.Now()
-	many, err := session.WriteKmsg(t.Context(), node.WriteKmsg{Records: records(1000, "burst")}, nil)
+	many, err := session.WriteKmsg(t.Context(), api.WriteKmsg{Records: records(1000, "burst")}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -231,13 +231,13 @@ func cancelStops(t *testing.T, c *cluster) {
 		}
 		var heard int
 		start := time.Now()
-		written, err := session.WriteKmsg(ctx, node.WriteKmsg{Records: all}, func(w []node.WrittenKmsg) {
+		written, err := session.WriteKmsg(ctx, api.WriteKmsg{Records: all}, func(w []api.WrittenKmsg) {
 			if heard += len(w); heard >= 3 {
 				cancel()
 			}
 		})
-		var failure *node.Error
-		if !errors.As(err, &failure) || failure.Code != node.CodeInterrupted || !errors.Is(err, context.Canceled) {
+		var failure *api.Error
+		if !errors.As(err, &failure) || failure.Code != api.CodeInterrupted || !errors.Is(err, context.Canceled) {
 			t.Errorf("uploaded %v: %v", uploaded, err)
 		}
 		t.Logf("%d written, %v after %v", len(written), err, time.Since(start))

@@ -4,13 +4,13 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
 // Inspect asks what the node is.
-func (s *Session) Inspect(ctx context.Context, what node.Inspect) (*node.Info, error) {
-	answer, err := s.Do(ctx, node.Request{Inspect: &what}, nil)
+func (s *Session) Inspect(ctx context.Context, what api.Inspect) (*api.Info, error) {
+	answer, err := s.Do(ctx, api.Request{Inspect: &what}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -24,14 +24,14 @@ func (s *Session) Inspect(ctx context.Context, what node.Inspect) (*node.Info, e
 // what is proven, which with an error is a part of what was asked for, from the first record on. Without an error,
 // every record was read back from the kernel log, in the order in which they were given.
 func (s *Session) WriteKmsg(
-	ctx context.Context, what node.WriteKmsg, each func([]node.WrittenKmsg),
-) ([]node.WrittenKmsg, error) {
-	return s.write(ctx, node.Request{WriteKmsg: &what}, len(what.Records), each)
+	ctx context.Context, what api.WriteKmsg, each func([]api.WrittenKmsg),
+) ([]api.WrittenKmsg, error) {
+	return s.write(ctx, api.Request{WriteKmsg: &what}, len(what.Records), each)
 }
 
 // BuildModule has the kernel module built in the debug pod for the node's kernel. Nothing is loaded.
-func (s *Session) BuildModule(ctx context.Context, what node.BuildModule) (*node.BuiltModule, error) {
-	answer, err := s.Do(ctx, node.Request{BuildModule: &what}, nil)
+func (s *Session) BuildModule(ctx context.Context, what api.BuildModule) (*api.BuiltModule, error) {
+	answer, err := s.Do(ctx, api.Request{BuildModule: &what}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -42,17 +42,17 @@ func (s *Session) BuildModule(ctx context.Context, what node.BuildModule) (*node
 }
 
 // WriteModule is WriteKmsg through the kernel module, which is loaded for it. It is unloaded again when there is no
-// error, and with a *node.Error but for CodeStays; with any other error it may still be loaded: RemoveModule unloads
+// error, and with a *api.Error but for CodeStays; with any other error it may still be loaded: RemoveModule unloads
 // it.
 func (s *Session) WriteModule(
-	ctx context.Context, what node.WriteModule, each func([]node.WrittenKmsg),
-) ([]node.WrittenKmsg, error) {
-	return s.write(ctx, node.Request{WriteModule: &what}, len(what.Records), each)
+	ctx context.Context, what api.WriteModule, each func([]api.WrittenKmsg),
+) ([]api.WrittenKmsg, error) {
+	return s.write(ctx, api.Request{WriteModule: &what}, len(what.Records), each)
 }
 
 // RemoveModule has the kernel module unloaded if the pod's run had loaded it.
-func (s *Session) RemoveModule(ctx context.Context) (*node.RemovedModule, error) {
-	answer, err := s.Do(ctx, node.Request{RemoveModule: &node.RemoveModule{}}, nil)
+func (s *Session) RemoveModule(ctx context.Context) (*api.RemovedModule, error) {
+	answer, err := s.Do(ctx, api.Request{RemoveModule: &api.RemoveModule{}}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -62,10 +62,10 @@ func (s *Session) RemoveModule(ctx context.Context) (*node.RemovedModule, error)
 	return answer.Removed, nil
 }
 
-// Firewall has the node's kernel drop packets. With an error it may do so all the same, but for a *node.Error of the
+// Firewall has the node's kernel drop packets. With an error it may do so all the same, but for a *api.Error of the
 // codes CodeExists and CodeNoFilter: RemoveFirewall removes it.
-func (s *Session) Firewall(ctx context.Context, what node.Firewall) (*node.BuiltFirewall, error) {
-	answer, err := s.Do(ctx, node.Request{Firewall: &what}, nil)
+func (s *Session) Firewall(ctx context.Context, what api.Firewall) (*api.BuiltFirewall, error) {
+	answer, err := s.Do(ctx, api.Request{Firewall: &what}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -76,8 +76,8 @@ func (s *Session) Firewall(ctx context.Context, what node.Firewall) (*node.Built
 }
 
 // RemoveFirewall has a firewall of the pod's run removed. It may be called again.
-func (s *Session) RemoveFirewall(ctx context.Context, what node.RemoveFirewall) (*node.RemovedFirewall, error) {
-	answer, err := s.Do(ctx, node.Request{RemoveFirewall: &what}, nil)
+func (s *Session) RemoveFirewall(ctx context.Context, what api.RemoveFirewall) (*api.RemovedFirewall, error) {
+	answer, err := s.Do(ctx, api.Request{RemoveFirewall: &what}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -89,11 +89,11 @@ func (s *Session) RemoveFirewall(ctx context.Context, what node.RemoveFirewall) 
 
 // write has records written, and gathers their proofs.
 func (s *Session) write(
-	ctx context.Context, req node.Request, records int, each func([]node.WrittenKmsg),
-) ([]node.WrittenKmsg, error) {
-	var proven []node.WrittenKmsg
+	ctx context.Context, req api.Request, records int, each func([]api.WrittenKmsg),
+) ([]api.WrittenKmsg, error) {
+	var proven []api.WrittenKmsg
 	var wrong error
-	_, err := s.Do(ctx, req, func(a node.Answer) {
+	_, err := s.Do(ctx, req, func(a api.Answer) {
 		for _, w := range a.Written {
 			if last := len(proven) - 1; w.Record != len(proven) || last >= 0 && w.Sequence <= proven[last].Sequence {
 				wrong = fmt.Errorf("the helper's proofs are out of order: record %d with sequence %d after %s",

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 )
 
 const (
@@ -23,8 +23,8 @@ const (
 )
 
 // InspectRuntime asks which container runtime the kubelet uses, with which configuration.
-func (s *Session) InspectRuntime(ctx context.Context) (*node.Runtime, error) {
-	answer, err := s.Do(ctx, node.Request{InspectRuntime: &node.InspectRuntime{}}, nil)
+func (s *Session) InspectRuntime(ctx context.Context) (*api.Runtime, error) {
+	answer, err := s.Do(ctx, api.Request{InspectRuntime: &api.InspectRuntime{}}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -36,7 +36,7 @@ func (s *Session) InspectRuntime(ctx context.Context) (*node.Runtime, error) {
 
 // Change has files of the node changed by a dead man, and hands on each new phase; each may be nil. It returns the last
 // status. The error is nil only when the change is applied; with PhaseFailed it is taken back already, and with the
-// codes CodeChanged, CodeRefused and CodeNotArmed of a *node.Error nothing was changed. With every other error the
+// codes CodeChanged, CodeRefused and CodeNotArmed of a *api.Error nothing was changed. With every other error the
 // change may be there: Restore puts it back.
 //
 // The restart of the container runtime cuts the connection to the helper, so its dead man is asked again until it
@@ -46,7 +46,7 @@ func (s *Session) Change(
 	ctx context.Context, change deadman.Change, each func(deadman.Status),
 ) (*deadman.Status, error) {
 	var last *deadman.Status
-	hear := func(a node.Answer) {
+	hear := func(a api.Answer) {
 		if a.DeadMan == nil || last != nil && last.Phase == a.DeadMan.Phase {
 			return
 		}
@@ -58,7 +58,7 @@ func (s *Session) Change(
 	ctx, cancel := context.WithTimeoutCause(ctx, changeTimeout,
 		fmt.Errorf("the dead man does not say within %v that the change is applied", changeTimeout))
 	defer cancel()
-	_, err := s.Do(ctx, node.Request{Change: &change}, hear)
+	_, err := s.Do(ctx, api.Request{Change: &change}, hear)
 	for since := time.Now(); errors.Is(err, ErrOutputLost) && again(ctx, err); {
 		if change.MayFail && last != nil && last.Phase == deadman.PhaseWritten && time.Since(since) > silence {
 			// Nobody but the dead man writes files, and it does not say so when it goes on to the restart.
@@ -68,7 +68,7 @@ func (s *Session) Change(
 				"this is what the kubelet says; the dead man cannot be asked while the runtime does not serve"
 			return last, nil
 		}
-		_, err = s.Do(ctx, node.Request{Await: &node.Await{}}, hear)
+		_, err = s.Do(ctx, api.Request{Await: &api.Await{}}, hear)
 	}
 	switch {
 	case err != nil:
@@ -101,7 +101,7 @@ func (s *Session) Restore(ctx context.Context, restore deadman.Restore) (*deadma
 
 func (s *Session) restore(ctx context.Context, restore deadman.Restore) (restored *deadman.Restored, err error) {
 	for {
-		_, err = s.Do(ctx, node.Request{Restore: &restore}, func(a node.Answer) {
+		_, err = s.Do(ctx, api.Request{Restore: &restore}, func(a api.Answer) {
 			if a.Restored != nil {
 				restored = a.Restored
 			}
@@ -117,8 +117,8 @@ func (s *Session) restore(ctx context.Context, restore deadman.Restore) (restore
 }
 
 // Leftovers has what we and other fault injectors left on the node looked for, and removed if what says so.
-func (s *Session) Leftovers(ctx context.Context, what node.Leftovers) ([]deadman.Leftover, error) {
-	answer, err := s.Do(ctx, node.Request{Leftovers: &what}, nil)
+func (s *Session) Leftovers(ctx context.Context, what api.Leftovers) ([]deadman.Leftover, error) {
+	answer, err := s.Do(ctx, api.Request{Leftovers: &what}, nil)
 	return answer.Leftovers, err
 }
 

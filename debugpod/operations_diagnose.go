@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
 // lastWord is how long the helper may take to end after its last answer. One of whose threads a dead network file
@@ -17,10 +17,10 @@ var errAnswered = errors.New("the helper has answered, and does not end")
 
 // Diagnose asks for everything on the node that tells why GPU pods may not run there. What could not be read is named
 // in Probe.Unread, and is no error.
-func (s *Session) Diagnose(ctx context.Context, what node.Diagnose) (*node.Diagnosis, error) {
+func (s *Session) Diagnose(ctx context.Context, what api.Diagnose) (*api.Diagnosis, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	answer, err := s.Do(ctx, node.Request{Diagnose: &what}, func(a node.Answer) {
+	answer, err := s.Do(ctx, api.Request{Diagnose: &what}, func(a api.Answer) {
 		if a.Done {
 			timer := time.AfterFunc(lastWord, func() { cancel(errAnswered) })
 			context.AfterFunc(ctx, func() { timer.Stop() })

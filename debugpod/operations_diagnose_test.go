@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
 // TestDiagnoseOfRealHelper holds that the client understands what the helper says, of a node on which there is nothing.
@@ -19,16 +19,16 @@ func TestDiagnoseOfRealHelper(t *testing.T) {
 	var commands []string
 	session := testSession(t, nil)
 	session.runner.Execer = realHelper(t, &commands)
-	found, err := session.Diagnose(t.Context(), node.Diagnose{Units: []string{"kubelet.service"}})
+	found, err := session.Diagnose(t.Context(), api.Diagnose{Units: []string{"kubelet.service"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if found.Probe.Time.IsZero() || found.Probe.Unread["pci"] == "" {
 		t.Errorf("%+v", found.Probe)
 	}
-	var failure *node.Error
-	if _, err := session.Diagnose(t.Context(), node.Diagnose{Units: []string{"*"}}); !errors.As(err, &failure) ||
-		failure.Code != node.CodeBadRequest {
+	var failure *api.Error
+	if _, err := session.Diagnose(t.Context(), api.Diagnose{Units: []string{"*"}}); !errors.As(err, &failure) ||
+		failure.Code != api.CodeBadRequest {
 		t.Errorf("of a pattern: %v", err)
 	}
 }
@@ -38,13 +38,13 @@ func TestDiagnoseLongAnswer(t *testing.T) {
 	t.Parallel()
 	const head, end = `{"protocol":1,"done":true,"diagnosis":{"info":{},"runtime":{"kubelet":{}},"probe":{"driver":{}},"smi":"`,
 		"\"}}\n"
-	long := strings.Repeat("x", node.MaxAnswer-len(head)-len(end))
-	found, err := testSession(t, says(head+long+end, nil)).Diagnose(t.Context(), node.Diagnose{})
+	long := strings.Repeat("x", api.MaxAnswer-len(head)-len(end))
+	found, err := testSession(t, says(head+long+end, nil)).Diagnose(t.Context(), api.Diagnose{})
 	if err != nil || len(found.SMI) != len(long) {
 		t.Errorf("got %v", err)
 	}
 	if _, err := testSession(t, says(`{"protocol":1,"done":true}`+"\n", nil)).Diagnose(
-		t.Context(), node.Diagnose{},
+		t.Context(), api.Diagnose{},
 	); !errors.Is(err, ErrOutputLost) {
 		t.Errorf("of an answer without a diagnosis: %v", err)
 	}
@@ -63,7 +63,7 @@ func TestDiagnoseHelperStays(t *testing.T) {
 			return fmt.Errorf("cut: %w", ctx.Err())
 		})
 		start := time.Now()
-		found, err := session.Diagnose(t.Context(), node.Diagnose{})
+		found, err := session.Diagnose(t.Context(), api.Diagnose{})
 		if err != nil || found.Probe.Cmdline != "x" {
 			t.Fatalf("got %+v, %v", found, err)
 		}

@@ -2,7 +2,7 @@
 //
 //	session, err := runner.Start(ctx, spec)
 //	defer session.Close(ctx)
-//	info, err := session.Inspect(ctx, node.Inspect{})
+//	info, err := session.Inspect(ctx, api.Inspect{})
 package debugpod
 
 import (
@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
 // DefaultImage has what a debug pod needs, a shell with head, wc and chmod, and is on a registry without pull limits.
@@ -145,7 +145,7 @@ func (s Spec) container(deadline int64) corev1.Container {
 // stayAlive only keeps the container alive, for some seconds: all work is done by exec.
 func (s Spec) stayAlive(seconds int64) []string {
 	if s.HasHelper {
-		return []string{node.Program, "wait", fmt.Sprint(seconds)}
+		return []string{api.Program, "wait", fmt.Sprint(seconds)}
 	}
 	// `wait` can be interrupted by a signal, sleep cannot when it has PID 1.
 	return []string{"sh", "-c", fmt.Sprintf("trap 'exit 0' TERM INT; sleep %d & wait", seconds)}

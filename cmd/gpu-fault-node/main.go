@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 )
 
@@ -53,7 +54,7 @@ func run(ctx context.Context, args []string) error {
 	case len(args) == 2 && args[0] == "wait":
 		seconds, err := strconv.ParseUint(args[1], 10, 31)
 		if err != nil {
-			return refuse(node.CodeBadRequest, "wait requires a number of seconds")
+			return refuse(api.CodeBadRequest, "wait requires a number of seconds")
 		}
 		select {
 		case <-time.After(time.Duration(seconds) * time.Second):
@@ -63,30 +64,30 @@ func run(ctx context.Context, args []string) error {
 	case len(args) == 1 && args[0] == "attached":
 		exe, err := os.Open("/proc/self/exe")
 		if err != nil {
-			return refuse(node.CodeTruncated, "read the helper's own file: "+err.Error())
+			return refuse(api.CodeTruncated, "read the helper's own file: "+err.Error())
 		}
 		defer func() { _ = exe.Close() }()
 		info, err := exe.Stat()
 		if err != nil {
-			return refuse(node.CodeTruncated, "read the helper's own file: "+err.Error())
+			return refuse(api.CodeTruncated, "read the helper's own file: "+err.Error())
 		}
 		return node.ServeAttached(ctx, exe, info.Size(), os.Stdin, os.Stdout, node.DebugPod())
 	case len(args) == 2 && args[0] == "entered":
 		fd, err := strconv.Atoi(args[1])
 		if err != nil || fd < 3 {
-			return refuse(node.CodeBadRequest, "this command is run only by the helper itself")
+			return refuse(api.CodeBadRequest, "this command is run only by the helper itself")
 		}
 		request := os.NewFile(uintptr(fd), "request")
 		defer func() { _ = request.Close() }()
 		return node.ServeEntered(ctx, request, os.Stdin, os.Stdout, node.Entered())
 	default:
-		return refuse(node.CodeBadRequest,
+		return refuse(api.CodeBadRequest,
 			"this program is run only by kubectl gpu-fault; usage: gpu-fault-node stdin|attached|wait")
 	}
 }
 
-func refuse(code node.Code, message string) error {
-	failure := &node.Error{Code: code, Message: message}
-	_ = json.NewEncoder(os.Stdout).Encode(node.Answer{Protocol: node.Protocol, Error: failure})
+func refuse(code api.Code, message string) error {
+	failure := &api.Error{Code: code, Message: message}
+	_ = json.NewEncoder(os.Stdout).Encode(api.Answer{Protocol: api.Protocol, Error: failure})
 	return failure
 }

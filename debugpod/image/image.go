@@ -17,7 +17,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
 // Image is the image for all architectures: an OCI index.
@@ -114,7 +114,7 @@ func single(program []byte, arch string) (v1.Image, error) {
 		OS: "linux", Architecture: arch,
 		RootFS: v1.RootFS{Type: "layers"},
 		Config: v1.Config{
-			Entrypoint: []string{node.Program},
+			Entrypoint: []string{api.Program},
 			Labels: map[string]string{
 				"org.opencontainers.image.title":    "gpu-fault-node",
 				"org.opencontainers.image.source":   "https://github.com/gpu-fault/kubectl-gpu-fault",
@@ -136,7 +136,7 @@ func archive(program []byte) ([]byte, error) {
 		header tar.Header
 		data   []byte
 	}{
-		{tar.Header{Typeflag: tar.TypeReg, Name: node.Program[1:], Mode: 0o755, Size: int64(len(program))}, program},
+		{tar.Header{Typeflag: tar.TypeReg, Name: api.Program[1:], Mode: 0o755, Size: int64(len(program))}, program},
 		{tar.Header{Typeflag: tar.TypeDir, Name: "tmp/", Mode: 0o1777}, nil},
 	} {
 		if err := w.WriteHeader(&file.header); err != nil {

@@ -7,11 +7,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
 )
 
-func attached(t testing.TB) []byte {
+func attached(t *testing.T) []byte {
 	t.Helper()
-	whole, err := Attach([]byte("\x7fELF and so on"), Request{Protocol: Protocol, Inspect: &Inspect{}})
+	whole, err := api.Attach([]byte("\x7fELF and so on"), api.Request{Protocol: api.Protocol, Inspect: &api.Inspect{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,8 +30,10 @@ func TestCheckProgram(t *testing.T) {
 	if failure := CheckProgram(path, right); failure != nil {
 		t.Error(failure)
 	}
-	for _, failure := range []*Error{CheckProgram(path, "00"), CheckProgram(path, ""), CheckProgram(path+"no", right)} {
-		if failure == nil || failure.Code != CodeOtherHelper {
+	for _, failure := range []*api.Error{
+		CheckProgram(path, "00"), CheckProgram(path, ""), CheckProgram(path+"no", right),
+	} {
+		if failure == nil || failure.Code != api.CodeOtherHelper {
 			t.Errorf("another helper was taken: %v", failure)
 		}
 	}
@@ -38,7 +43,7 @@ func TestAttached(t *testing.T) {
 	whole := attached(t)
 	var out bytes.Buffer
 	err := ServeAttached(t.Context(), bytes.NewReader(whole), int64(len(whole)), strings.NewReader(""), &out,
-		Host{Root: t.TempDir(), Proc: t.TempDir()})
+		hostfs.Host{Root: t.TempDir(), Proc: t.TempDir()})
 	if a := only(t, &out); err != nil || !a.Done || a.Info == nil {
 		t.Errorf("got %+v, %v", a, err)
 	}
@@ -60,27 +65,11 @@ func TestAttachedDamaged(t *testing.T) {
 		for name, exe := range damaged {
 			var out bytes.Buffer
 			err := ServeAttached(t.Context(), bytes.NewReader(exe), int64(len(exe)), strings.NewReader(""), &out,
-				Host{})
-			var failure *Error
-			if !errors.As(err, &failure) || failure.Code != CodeTruncated {
+				hostfs.Host{})
+			var failure *api.Error
+			if !errors.As(err, &failure) || failure.Code != api.CodeTruncated {
 				t.Fatalf("%s at %d: got %v", name, i, err)
 			}
 		}
 	}
-}
-
-func TestEncodeRefusesLarge(t *testing.T) {
-	_, err := Attach(nil, Request{Protocol: Protocol, Run: strings.Repeat("x", MaxRequest)})
-	var failure *Error
-	if !errors.As(err, &failure) || failure.Code != CodeBadRequest {
-		t.Errorf("got %v", err)
-	}
-}
-
-func FuzzDetach(f *testing.F) {
-	f.Add(attached(f))
-	f.Add([]byte(magic))
-	f.Fuzz(func(_ *testing.T, exe []byte) {
-		_, _ = detach(bytes.NewReader(exe), int64(len(exe)))
-	})
 }

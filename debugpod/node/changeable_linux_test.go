@@ -8,18 +8,30 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman/guard"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/containerruntime"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/nodetest"
 )
+
+// inspectFake finds the container runtime of a fake node.
+func inspectFake(n *nodetest.Node) api.Runtime {
+	n.T.Helper()
+	in := containerruntime.New(n.Host)
+	in.Ask, in.Peer, in.Run = n.Ask, n.Peer, n.Run
+	found, _ := in.Found(n.T.Context())
+	return found
+}
 
 // TestChangeable: what a change may name is what the kubelet's containerd loads, would load, or another containerd
 // does.
 func TestChangeable(t *testing.T) {
 	t.Parallel()
-	n := kubeadm(t)
-	n.file("/etc/containerd/conf.d/ignored.conf", "")
-	n.file("/etc/k0s/containerd.toml", "version = 2\nimports = ['/etc/k0s/more.toml']\n")
-	n.file("/etc/k0s/more.toml", "")
-	got, err := changeable(n.inspect())
+	n := nodetest.Kubeadm(t)
+	n.File("/etc/containerd/conf.d/ignored.conf", "")
+	n.File("/etc/k0s/containerd.toml", "version = 2\nimports = ['/etc/k0s/more.toml']\n")
+	n.File("/etc/k0s/more.toml", "")
+	got, err := changeable(inspectFake(n))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,12 +51,12 @@ func TestChangeable(t *testing.T) {
 // TestChangeableNeedsTheRuntime: where the runtime is unknown, so are its files.
 func TestChangeableNeedsTheRuntime(t *testing.T) {
 	t.Parallel()
-	n := kubeadm(t)
-	_ = os.RemoveAll(n.host.Proc + "/100")
-	if got, err := changeable(n.inspect()); err == nil || !strings.Contains(err.Error(), "no kubelet runs") {
+	n := nodetest.Kubeadm(t)
+	_ = os.RemoveAll(n.Host.Proc + "/100")
+	if got, err := changeable(inspectFake(n)); err == nil || !strings.Contains(err.Error(), "no kubelet runs") {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if got, err := changeable(Runtime{}); err == nil {
+	if got, err := changeable(api.Runtime{}); err == nil {
 		t.Errorf("%+v", got)
 	}
 }
@@ -57,25 +69,25 @@ func TestOnlyRootsProcessesCount(t *testing.T) {
 		t.Skip("changes the owners of files: run the tests as root")
 	}
 	const theirs = "/etc/secret.toml"
-	for name, pretend := range map[string]func(n *fakeNode){
-		"another user's containerd": func(n *fakeNode) {
-			if err := os.Chown(n.host.Proc+"/60", 1000, 1000); err != nil {
+	for name, pretend := range map[string]func(n *nodetest.Node){
+		"another user's containerd": func(n *nodetest.Node) {
+			if err := os.Chown(n.Host.Proc+"/60", 1000, 1000); err != nil {
 				t.Fatal(err)
 			}
 		},
-		"a container's containerd": func(n *fakeNode) { n.link(n.host.Proc+"/60/ns/mnt", "mnt:[4026539999]") },
+		"a container's containerd": func(n *nodetest.Node) { n.Link(n.Host.Proc+"/60/ns/mnt", "mnt:[4026539999]") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			n := kubeadm(t)
-			n.file(theirs, "version = 2\n")
-			n.process(60, 1, "/home/u/containerd", "containerd", "--config", theirs, "--address=/home/u/c.sock")
-			got, err := changeable(n.inspect())
+			n := nodetest.Kubeadm(t)
+			n.File(theirs, "version = 2\n")
+			n.Process(60, 1, "/home/u/containerd", "containerd", "--config", theirs, "--address=/home/u/c.sock")
+			got, err := changeable(inspectFake(n))
 			if err != nil || !slices.Contains(got.Files, theirs) {
 				t.Errorf("root's own: %+v, %v", got, err)
 			}
 			pretend(n)
-			found := n.inspect()
+			found := inspectFake(n)
 			got, err = changeable(found)
 			if err != nil || slices.Contains(got.Files, theirs) {
 				t.Errorf("%+v, %v", got, err)
@@ -87,15 +99,15 @@ func TestOnlyRootsProcessesCount(t *testing.T) {
 	}
 	t.Run("another user's kubelet", func(t *testing.T) {
 		t.Parallel()
-		n := kubeadm(t)
-		n.process(101, 1, "/home/u/kubelet", "kubelet", "--container-runtime-endpoint=unix:///home/u/c.sock")
-		if got := n.inspect(); !strings.Contains(got.Problem, "2 kubelets") {
+		n := nodetest.Kubeadm(t)
+		n.Process(101, 1, "/home/u/kubelet", "kubelet", "--container-runtime-endpoint=unix:///home/u/c.sock")
+		if got := inspectFake(n); !strings.Contains(got.Problem, "2 kubelets") {
 			t.Errorf("root's own: problem %q", got.Problem)
 		}
-		if err := os.Chown(n.host.Proc+"/101", 1000, 1000); err != nil {
+		if err := os.Chown(n.Host.Proc+"/101", 1000, 1000); err != nil {
 			t.Fatal(err)
 		}
-		if got := n.inspect(); got.Problem != "" || got.Kubelet.PID != 100 {
+		if got := inspectFake(n); got.Problem != "" || got.Kubelet.PID != 100 {
 			t.Errorf("kubelet %d, problem %q", got.Kubelet.PID, got.Problem)
 		}
 	})

@@ -4,8 +4,13 @@ import (
 	"context"
 	"errors"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman/guard"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/containerruntime"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/firewall"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/module"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/containerd"
 )
 
@@ -18,7 +23,7 @@ func enterNode(proc string, request []byte) error {
 
 // changeable returns what a change may name, by what was found on the node: all files that the kubelet's containerd
 // loads, and for a handler that moves to the wrong place, the root files of other containerds.
-func changeable(found Runtime) (guard.Runtime, error) {
+func changeable(found api.Runtime) (guard.Runtime, error) {
 	i := found.Instance
 	if found.Problem != "" {
 		return guard.Runtime{}, errors.New(found.Problem)
@@ -30,7 +35,7 @@ func changeable(found Runtime) (guard.Runtime, error) {
 		Unit: i.Unit, Socket: i.Socket, Globs: i.Config().Globs(),
 		New: []string{containerd.OwnDropin(i.ConfigPath), containerd.NewDecoy},
 	}
-	add := func(f ConfigFile) {
+	add := func(f api.ConfigFile) {
 		if f.ReadOnly == "" { // otherwise the file at this path may be another one than the runtime loads
 			all.Files = append(all.Files, f.Path)
 		}
@@ -47,11 +52,13 @@ func changeable(found Runtime) (guard.Runtime, error) {
 }
 
 // deadMan does what is asked of a dead man. This process is in the node's own namespaces.
-func deadMan(ctx context.Context, req Request, here Host, answers *answers) error {
+func deadMan(ctx context.Context, req api.Request, here hostfs.Host, answers *answers) error {
 	host := guard.Node()
-	host.Inspect = func(ctx context.Context) (guard.Runtime, error) { return changeable(inspectRuntime(ctx, here)) }
-	tell := func(s deadman.Status) error { return answers.send(Answer{DeadMan: &s}) }
-	var last Answer
+	host.Inspect = func(ctx context.Context) (guard.Runtime, error) {
+		return changeable(containerruntime.Inspect(ctx, here))
+	}
+	tell := func(s deadman.Status) error { return answers.send(api.Answer{DeadMan: &s}) }
+	var last api.Answer
 	var err error
 	switch {
 	case req.Change != nil:
@@ -64,8 +71,8 @@ func deadMan(ctx context.Context, req Request, here Host, answers *answers) erro
 	case req.Leftovers != nil:
 		last.Leftovers, err = guard.Leftovers(ctx, host, req.Leftovers.Clean, req.Leftovers.Keep)
 		last.Leftovers = append(last.Leftovers,
-			leftModule(here, thisKernel(), req.Leftovers.Clean, req.Leftovers.Keep)...)
-		last.Leftovers = append(last.Leftovers, leftFirewalls(here, req.Leftovers.Clean, req.Leftovers.Keep)...)
+			module.Left(here, req.Leftovers.Clean, req.Leftovers.Keep)...)
+		last.Leftovers = append(last.Leftovers, firewall.Left(here, req.Leftovers.Clean, req.Leftovers.Keep)...)
 	}
 	if err == nil {
 		return answers.done(last)
@@ -75,7 +82,7 @@ func deadMan(ctx context.Context, req Request, here Host, answers *answers) erro
 	}
 	var known *guard.Error
 	if errors.As(err, &known) {
-		return answers.fail(&Error{Code: Code(known.Code), Message: known.Message})
+		return answers.fail(&api.Error{Code: api.Code(known.Code), Message: known.Message})
 	}
-	return answers.fail(errorf(CodeInternal, "%v", err))
+	return answers.fail(api.Errorf(api.CodeInternal, "%v", err))
 }

@@ -5,10 +5,13 @@ package node
 import (
 	"context"
 	"errors"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
 )
 
 func enterNode(string, []byte) error { return errors.New("only Linux has namespaces") }
 
-func deadMan(_ context.Context, _ Request, _ Host, answers *answers) error {
-	return answers.fail(errorf(CodeUnsupported, "files are changed on Linux only"))
+func deadMan(_ context.Context, _ api.Request, _ hostfs.Host, answers *answers) error {
+	return answers.fail(api.Errorf(api.CodeUnsupported, "files are changed on Linux only"))
 }

@@ -105,7 +105,7 @@ func f() error {
 	hint := ""
 	hint = "see kubectl get " + name + " -o wide"
 	log.Printf("only talk of %s", name)
-	_ = errorf(CodeX, "its own %s, at 100%%", name)
+	_ = api.Errorf(CodeX, "its own %s, at 100%%", name)
 	_ = &StartError{Reason: "Deleted", Message: fmt.Sprintf("somebody deleted %q", name)}
 	_ = &fs.PathError{Op: "not ours", Path: name}
 	_ = cudaError{code, "name"}
@@ -129,7 +129,7 @@ func (e *StartError) Error() string { return "it did not start: " + e.Message }
 }
 
 // makers are the functions that make an error of a format.
-var makers = regexp.MustCompile(`^(errors\.New|fmt\.Errorf|errorf|because|(\w+\.)?(fail|wrong|at))$`)
+var makers = regexp.MustCompile(`^(errors\.New|fmt\.Errorf|errorf|api\.Errorf|because|(\w+\.)?(fail|wrong|at))$`)
 
 // ours are the types of errors that are not of the standard library.
 var ours = regexp.MustCompile(`^(\w*|[a-z]*[a-rt-z]\.\w*)Error$`)

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
 // Need is a kind of evidence without which a check cannot tell anything.
@@ -169,7 +169,7 @@ func (r *Result) Lacks(f *Facts, prefix string) bool {
 }
 
 // EachHost calls do for each GPU node that was read by the helper, and records the others as unknown.
-func (r *Result) EachHost(f *Facts, do func(n *Node, host *node.Diagnosis)) {
+func (r *Result) EachHost(f *Facts, do func(n *Node, host *api.Diagnosis)) {
 	if r.Lacks(f, "api/nodes") {
 		return
 	}

@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
@@ -87,8 +87,8 @@ func TestDevicePlugin(t *testing.T) {
 		},
 		"the kubelet was restarted and the plugin did not notice": {
 			s: snapshot.Snapshot{Nodes: []corev1.Node{empty}, Pods: []corev1.Pod{standalonePlugin()}, Logs: registered,
-				Hosts: map[string]*node.Diagnosis{"gpu-1": {Probe: node.Probe{
-					DevicePlugins: []node.Socket{
+				Hosts: map[string]*api.Diagnosis{"gpu-1": {Probe: api.Probe{
+					DevicePlugins: []api.Socket{
 						{Path: "/var/lib/kubelet/device-plugins/kubelet.sock", Modified: operandNow().Add(-time.Hour)},
 					}}}}},
 			want:     []string{"root dp.capacity-zero error Node gpu-1"},

@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
@@ -225,10 +225,10 @@ func TestDRA(t *testing.T) {
 			s: snapshot.Snapshot{Nodes: []corev1.Node{gpuNode()},
 				Pods:           []corev1.Pod{standalonePlugin(), draPod(), domainPod},
 				ComputeDomains: []unstructured.Unstructured{domain},
-				Hosts: map[string]*node.Diagnosis{"gpu-1": {Probe: node.Probe{
-					Units: []node.Unit{{Name: "nvidia-imex.service", PID: 42}},
+				Hosts: map[string]*api.Diagnosis{"gpu-1": {Probe: api.Probe{
+					Units: []api.Unit{{Name: "nvidia-imex.service", PID: 42}},
 				},
-					KernelLog: []node.KernelRecord{
+					KernelLog: []api.KernelRecord{
 						{Sequence: 7, Text: "NVRM: Failed to allocate Imex session: NV_ERR_IN_USE"},
 					}}}},
 			want: []string{"root imex.domain error Node gpu-1"}, fix: []string{"systemctl disable --now nvidia-imex"},
@@ -248,8 +248,8 @@ func TestDRA(t *testing.T) {
 				Logs: []snapshot.Log{
 					logOf(draPod(), "[ERROR] [tid 19] Failed to allocate Imex session: NV_ERR_IN_USE\n"),
 				},
-				Hosts: map[string]*node.Diagnosis{
-					"gpu-1": {Probe: node.Probe{Processes: map[string][]int{"nvidia-imex": {2201}}}},
+				Hosts: map[string]*api.Diagnosis{
+					"gpu-1": {Probe: api.Probe{Processes: map[string][]int{"nvidia-imex": {2201}}}},
 				}},
 			want:     []string{"root imex.domain error ComputeDomain default/d"},
 			evidence: []string{"NV_ERR_IN_USE", "2201"}, fix: []string{"systemctl disable --now nvidia-imex"},

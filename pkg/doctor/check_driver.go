@@ -9,7 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
 func driverChecks() []Check {
@@ -146,7 +146,7 @@ func reloadDriver(n *Node) []string {
 }
 
 // moduleLoaded reports whether a kernel module is loaded; known is false when that was not read.
-func moduleLoaded(host *node.Diagnosis, name string) (loaded, known bool) {
+func moduleLoaded(host *api.Diagnosis, name string) (loaded, known bool) {
 	if host.Probe.Unread["modules"] != "" && len(host.Probe.Modules) == 0 {
 		return host.Probe.Driver.Kernel != "" && name == "nvidia", host.Probe.Driver.Kernel != ""
 	}
@@ -168,7 +168,7 @@ func lacksPCI(r *Result, n *Node) bool {
 }
 
 // driverVersion returns that of the loaded module; empty when there is none.
-func driverVersion(host *node.Diagnosis) string {
+func driverVersion(host *api.Diagnosis) string {
 	return cmp.Or(host.Probe.Driver.Kernel, host.Info.DriverVersion)
 }
 
@@ -181,9 +181,9 @@ func grepKernel(n *Node, texts ...string) (Evidence, bool) {
 	return n.quoteKernel(k), true
 }
 
-func grepRecords(n *Node, texts ...string) (node.KernelRecord, bool) {
+func grepRecords(n *Node, texts ...string) (api.KernelRecord, bool) {
 	if n.Host == nil {
-		return node.KernelRecord{}, false
+		return api.KernelRecord{}, false
 	}
 	for _, k := range slices.Backward(n.Host.KernelLog) {
 		for _, text := range texts {
@@ -192,14 +192,14 @@ func grepRecords(n *Node, texts ...string) (node.KernelRecord, bool) {
 			}
 		}
 	}
-	return node.KernelRecord{}, false
+	return api.KernelRecord{}, false
 }
 
 // isLibrary finds the version at the end of a library's name.
 var isLibrary = regexp.MustCompile(`^(libnvidia-ml|libcuda)\.so\.(\d+\.\d+(?:\.\d+)?)$`)
 
 // libraryVersions returns the versions of the driver's libraries on the node, and the paths of each.
-func libraryVersions(host *node.Diagnosis) map[string][]string {
+func libraryVersions(host *api.Diagnosis) map[string][]string {
 	found := map[string][]string{}
 	for _, p := range host.Probe.Driver.Libraries {
 		if m := isLibrary.FindStringSubmatch(path.Base(p)); m != nil {

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nvidiasmi"
 )
@@ -49,7 +49,7 @@ func checkFabric(f *Facts, r *Result, n *Node) {
 		return
 	}
 	host, v := n.Host, n.gpus()
-	var switches []node.PCIDevice
+	var switches []api.PCIDevice
 	for _, d := range host.Probe.PCI {
 		if isNVSwitch(d) {
 			switches = append(switches, d)
@@ -105,7 +105,7 @@ func checkFabric(f *Facts, r *Result, n *Node) {
 }
 
 // isNVSwitch reports whether a PCI device is an NVSwitch: a bridge of class "other".
-func isNVSwitch(d node.PCIDevice) bool {
+func isNVSwitch(d api.PCIDevice) bool {
 	return strings.HasPrefix(strings.TrimPrefix(d.Class, "0x"), "0680")
 }
 

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
 func driverNotLoadedCheck() Check {
@@ -44,9 +44,9 @@ func driverNotLoadedCheck() Check {
 	}
 }
 
-func checkLoaded(f *Facts, r *Result, n *Node, host *node.Diagnosis) {
+func checkLoaded(f *Facts, r *Result, n *Node, host *api.Diagnosis) {
 	loaded, known := moduleLoaded(host, "nvidia")
-	var own []node.PCIDevice
+	var own []api.PCIDevice
 	for _, d := range host.Probe.PCI {
 		if IsGPUDevice(d) && d.Driver != "vfio-pci" && kernelsOwn(d) == "" {
 			own = append(own, d)
@@ -103,7 +103,7 @@ func checkLoaded(f *Facts, r *Result, n *Node, host *node.Diagnosis) {
 }
 
 // builtFor returns the kernels that nvidia.ko was built for.
-func builtFor(host *node.Diagnosis) []string {
+func builtFor(host *api.Diagnosis) []string {
 	var kernels []string
 	for _, p := range host.Probe.Driver.Built {
 		_, rest, ok := strings.Cut(p, "/lib/modules/")
@@ -172,7 +172,7 @@ func nouveauTexts() []string {
 
 // kernelsOwn returns the kernel's own module that has a device, in the place of NVIDIA's; empty when none has. A driver
 // may be named otherwise than its module: that of nova_core is NovaCore.
-func kernelsOwn(d node.PCIDevice) string {
+func kernelsOwn(d api.PCIDevice) string {
 	switch strings.ToLower(strings.NewReplacer("_", "", "-", "").Replace(d.Driver)) {
 	case "nouveau":
 		return "nouveau"
@@ -215,12 +215,12 @@ func uvmCheck() Check {
 			"gpu-operator#1923", "dra#1380",
 		},
 		Run: func(f *Facts, r *Result) {
-			r.EachHost(f, func(n *Node, host *node.Diagnosis) { checkUVM(f, r, n, host) })
+			r.EachHost(f, func(n *Node, host *api.Diagnosis) { checkUVM(f, r, n, host) })
 		},
 	}
 }
 
-func checkUVM(f *Facts, r *Result, n *Node, host *node.Diagnosis) {
+func checkUVM(f *Facts, r *Result, n *Node, host *api.Diagnosis) {
 	driver, known := moduleLoaded(host, "nvidia")
 	if !known {
 		r.Unknown(n.Object(), "loaded modules: %s", host.Probe.Unread["modules"])
@@ -266,8 +266,8 @@ func checkUVM(f *Facts, r *Result, n *Node, host *node.Diagnosis) {
 }
 
 // hasDevice reports whether a device node of that name is there, in /dev or in that of a driver container.
-func hasDevice(host *node.Diagnosis, name string) bool {
-	return slices.ContainsFunc(host.Probe.Devices, func(d node.DeviceNode) bool { return path.Base(d.Path) == name })
+func hasDevice(host *api.Diagnosis, name string) bool {
+	return slices.ContainsFunc(host.Probe.Devices, func(d api.DeviceNode) bool { return path.Base(d.Path) == name })
 }
 
 func deviceNodesCheck() Check {
@@ -281,12 +281,12 @@ func deviceNodesCheck() Check {
 		Explains: driverSymptoms("drv.uvm-missing"),
 		Doc:      installDoc, Sources: []string{"gpu-operator#377", "dra#1380", "dra#1458"},
 		Run: func(f *Facts, r *Result) {
-			r.EachHost(f, func(n *Node, host *node.Diagnosis) { checkDevices(f, r, n, host) })
+			r.EachHost(f, func(n *Node, host *api.Diagnosis) { checkDevices(f, r, n, host) })
 		},
 	}
 }
 
-func checkDevices(f *Facts, r *Result, n *Node, host *node.Diagnosis) {
+func checkDevices(f *Facts, r *Result, n *Node, host *api.Diagnosis) {
 	driver, _ := moduleLoaded(host, "nvidia")
 	if why := host.Probe.Unread["devices"]; why != "" {
 		r.Unknown(n.Object(), "/dev: %s", why)

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
@@ -36,12 +36,12 @@ func hwPod(s *snapshot.Snapshot, name, app, log string) *corev1.Pod {
 }
 
 // hwNoDriver returns a node on which nothing of the driver is loaded.
-func hwNoDriver() *node.Diagnosis {
+func hwNoDriver() *api.Diagnosis {
 	d := hwHost()
 	d.SMI, d.Info.DriverVersion, d.KernelLog = "", "", nil
 	d.Probe.SMIError =
 		"NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA driver is installed and running."
-	d.Probe.Modules, d.Probe.Devices, d.Probe.Processes, d.Probe.Driver.Kernel = []node.Module{{Name: "mlx5_core"}},
+	d.Probe.Modules, d.Probe.Devices, d.Probe.Processes, d.Probe.Driver.Kernel = []api.Module{{Name: "mlx5_core"}},
 		nil, nil, ""
 	for i := range d.Probe.PCI {
 		d.Probe.PCI[i].Driver = ""
@@ -52,66 +52,66 @@ func hwNoDriver() *node.Diagnosis {
 // One fault of the driver each, as a node has it whose driver comes from the host: it is the one root.
 func TestDriverFaults(t *testing.T) {
 	t.Parallel()
-	switches := func(d *node.Diagnosis) {
-		d.Probe.PCI = append(d.Probe.PCI, node.PCIDevice{
+	switches := func(d *api.Diagnosis) {
+		d.Probe.PCI = append(d.Probe.PCI, api.PCIDevice{
 			Address: "0000:c1:00.0", Class: "0x068000", Device: "0x22a3", Driver: "nvidia-nvswitch",
 			ConfigReadable: true,
 		})
 	}
 	for _, test := range []struct {
 		name   string
-		host   *node.Diagnosis
-		change func(*node.Diagnosis)
+		host   *api.Diagnosis
+		change func(*api.Diagnosis)
 		want   []string
 		title  string // a part of the root's
 		fix    string // a part of its fix or commands
 	}{
 		{
-			"not loaded", hwNoDriver(), func(d *node.Diagnosis) { d.Probe.Driver.Built = nil },
+			"not loaded", hwNoDriver(), func(d *api.Diagnosis) { d.Probe.Driver.Built = nil },
 			[]string{"drv.not-loaded error"}, "no NVIDIA driver", "linux-headers-6.8.0-60-generic",
 		},
-		{"built for another kernel", hwNoDriver(), func(d *node.Diagnosis) {
+		{"built for another kernel", hwNoDriver(), func(d *api.Diagnosis) {
 			d.Probe.Driver.Built = []string{"/lib/modules/6.8.0-58-generic/updates/dkms/nvidia.ko.zst"}
 		}, []string{"drv.not-loaded error"}, "another kernel", "Ubuntu 24.04.2 LTS"},
 		{
 			"not loaded on a Red Hat", hwNoDriver(),
-			func(d *node.Diagnosis) { d.Probe.OS = map[string]string{"ID": "rhel", "PRETTY_NAME": "RHEL 9.4"} },
+			func(d *api.Diagnosis) { d.Probe.OS = map[string]string{"ID": "rhel", "PRETTY_NAME": "RHEL 9.4"} },
 			[]string{"drv.not-loaded error"}, "", "kernel-devel-6.8.0-60-generic",
 		},
 		{
 			"all GPUs are given to virtual machines", hwNoDriver(),
-			func(d *node.Diagnosis) { d.Probe.PCI[0].Driver, d.Probe.PCI[1].Driver = "vfio-pci", "vfio-pci" }, nil, "",
+			func(d *api.Diagnosis) { d.Probe.PCI[0].Driver, d.Probe.PCI[1].Driver = "vfio-pci", "vfio-pci" }, nil, "",
 			"",
 		},
-		{"nouveau has them", hwNoDriver(), func(d *node.Diagnosis) {
+		{"nouveau has them", hwNoDriver(), func(d *api.Diagnosis) {
 			d.Probe.PCI[0].Driver, d.Probe.PCI[1].Driver = "nouveau", "nouveau"
-			d.Probe.Modules = append(d.Probe.Modules, node.Module{Name: "nouveau"})
+			d.Probe.Modules = append(d.Probe.Modules, api.Module{Name: "nouveau"})
 		}, []string{"drv.nouveau error"}, "", "update-initramfs -u"},
 		{
-			"nova has them", hwNoDriver(), func(d *node.Diagnosis) { d.Probe.PCI[0].Driver = "NovaCore" },
+			"nova has them", hwNoDriver(), func(d *api.Diagnosis) { d.Probe.PCI[0].Driver = "NovaCore" },
 			[]string{"drv.nouveau error"}, "nova_core", "blacklist nova_core",
 		},
 		{
 			"nouveau is loaded and has nothing", hwHost(),
-			func(d *node.Diagnosis) { d.Probe.Modules = append(d.Probe.Modules, node.Module{Name: "nouveau"}) }, nil,
+			func(d *api.Diagnosis) { d.Probe.Modules = append(d.Probe.Modules, api.Module{Name: "nouveau"}) }, nil,
 			"", "",
 		},
-		{"Secure Boot", hwNoDriver(), func(d *node.Diagnosis) {
+		{"Secure Boot", hwNoDriver(), func(d *api.Diagnosis) {
 			d.Probe.SecureBoot = "enabled"
-			d.KernelLog = []node.KernelRecord{hwLine(1, "Loading of unsigned module is rejected")}
+			d.KernelLog = []api.KernelRecord{hwLine(1, "Loading of unsigned module is rejected")}
 		}, []string{"drv.secureboot error"}, "", "mokutil"},
-		{"Secure Boot, long over", hwHost(), func(d *node.Diagnosis) {
+		{"Secure Boot, long over", hwHost(), func(d *api.Diagnosis) {
 			d.KernelLog = append(d.KernelLog, hwLine(1, "Loading of unsigned module is rejected"))
 		}, nil, "", ""},
-		{"uvm", hwHost(), func(d *node.Diagnosis) {
+		{"uvm", hwHost(), func(d *api.Diagnosis) {
 			d.Probe.Modules = slices.Delete(d.Probe.Modules, 1, 2)
 			d.Probe.Devices = d.Probe.Devices[:3]
 		}, []string{"drv.uvm-missing warning"}, "nvidia_uvm is not loaded", "nvidia-modprobe -u -c=0"},
 		{
-			"devices", hwHost(), func(d *node.Diagnosis) { d.Probe.Devices = d.Probe.Devices[3:] },
+			"devices", hwHost(), func(d *api.Diagnosis) { d.Probe.Devices = d.Probe.Devices[3:] },
 			[]string{"drv.devnodes warning"}, "", "nvidia-modprobe -c 0 -u",
 		},
-		{"libraries", hwHost(), func(d *node.Diagnosis) {
+		{"libraries", hwHost(), func(d *api.Diagnosis) {
 			d.SMI, d.Probe.SMIError = "",
 				"Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.105"
 			d.Probe.Driver.Libraries = []string{
@@ -123,33 +123,33 @@ func TestDriverFaults(t *testing.T) {
 				"NVRM: API mismatch: the client has the version 580.105.08, but\nNVRM: this kernel module has the version 580.95.05.",
 			))
 		}, []string{"drv.lib-mismatch error"}, "", "apt-mark hold"},
-		{"libraries of two versions, one right", hwHost(), func(d *node.Diagnosis) {
+		{"libraries of two versions, one right", hwHost(), func(d *api.Diagnosis) {
 			d.Probe.Driver.Libraries = append(d.Probe.Driver.Libraries, "/usr/lib/x86_64-linux-gnu/libcuda.so.570.10")
 		}, nil, "", ""},
 		{
 			"no Fabric Manager", hwHost(), switches, []string{"fab.fabricmanager error"}, "does not run",
 			"nvidia-fabricmanager-580='580.95.05-*'",
 		},
-		{"Fabric Manager of another version", hwHost(), func(d *node.Diagnosis) {
+		{"Fabric Manager of another version", hwHost(), func(d *api.Diagnosis) {
 			switches(d)
 			d.Probe.Processes["nv-fabricmanager"], d.Probe.FabricManager = []int{99}, "580.105.08"
 		}, []string{"fab.fabricmanager error"}, "another version", ""},
-		{"Fabric Manager works", hwHost(), func(d *node.Diagnosis) {
+		{"Fabric Manager works", hwHost(), func(d *api.Diagnosis) {
 			switches(d)
 			d.Probe.Processes["nv-fabricmanager"], d.Probe.FabricManager = []int{99}, hwDriver
 			d.SMI = hwXML(hwGPU("17", "state=Completed", "status=Success"),
 				hwGPU("3d", "state=Completed", "status=Success"))
 		}, nil, "", ""},
-		{"fabric not set up", hwHost(), func(d *node.Diagnosis) {
+		{"fabric not set up", hwHost(), func(d *api.Diagnosis) {
 			switches(d)
 			d.Probe.Processes["nv-fabricmanager"], d.Probe.FabricManager = []int{99}, hwDriver
 			d.SMI = hwXML(hwGPU("17", "state=In Progress", "status=N/A"), hwGPU("3d", "state=In Progress"))
 		}, []string{"fab.fabricmanager error"}, "not set up", ""},
-		{"nvidia-smi hangs", hwHost(), func(d *node.Diagnosis) {
+		{"nvidia-smi hangs", hwHost(), func(d *api.Diagnosis) {
 			d.SMI, d.Probe.SMIError = "", "nvidia-smi did not answer within 20s, and was ended"
 		}, []string{"drv.gsp warning"}, "does not come back", ""},
-		{"GPU too new", hwNoDriver(), func(d *node.Diagnosis) {
-			d.KernelLog = []node.KernelRecord{hwLine(1,
+		{"GPU too new", hwNoDriver(), func(d *api.Diagnosis) {
+			d.KernelLog = []api.KernelRecord{hwLine(1,
 				"NVRM: The NVIDIA GPU 0000:17:00.0 (PCI ID: 10de:2901)\nNVRM: installed in this system requires use of the NVIDIA open kernel modules.")}
 		}, []string{"drv.unsupported-gpu error"}, "open kernel modules only", "kernelModuleType=open"},
 	} {
@@ -206,7 +206,7 @@ func TestDriverPods(t *testing.T) {
 		},
 	} {
 		host := hwNoDriver()
-		host.Probe.Driver = node.DriverFiles{}
+		host.Probe.Driver = api.DriverFiles{}
 		s := hwSnapshot(host)
 		hwPod(s, "nvidia-driver-daemonset-x", "nvidia-driver-daemonset", test.log)
 		if got := strings.Join(hwRoots(Examine(s, Options{Checks: hwChecks()})), ", "); got != test.want {
@@ -350,7 +350,7 @@ func FuzzKernelLog(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string, priority int) {
 		host := hwHost()
 		host.KernelLog = append(host.KernelLog,
-			node.KernelRecord{Sequence: 2, Uptime: time.Hour, Priority: priority, Text: text})
+			api.KernelRecord{Sequence: 2, Uptime: time.Hour, Priority: priority, Text: text})
 		read := hwSnapshot(host)
 		api := hwSnapshot(nil)
 		api.Nodes[0].Status.Conditions = append(api.Nodes[0].Status.Conditions,

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nvidiasmi"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
@@ -168,11 +168,11 @@ func (v *gpuView) lostBySMI() map[xid.PCI][]Evidence {
 
 // unreadable are GPUs whose configuration space reads as all ones, and that nvidia-smi does not show either. Where no
 // device at all can be read, it was the reading that failed.
-func (v *gpuView) unreadable() []node.PCIDevice {
+func (v *gpuView) unreadable() []api.PCIDevice {
 	if v.node.Host == nil || v.smi == nil || len(v.smi.GPUs) == 0 {
 		return nil
 	}
-	var found []node.PCIDevice
+	var found []api.PCIDevice
 	for _, d := range v.node.Host.Probe.PCI {
 		if p, err := xid.ParsePCI(d.Address); err == nil && !d.ConfigReadable && IsGPUDevice(d) &&
 			d.Driver != "vfio-pci" && v.gpuAt(p) == nil {
@@ -182,7 +182,7 @@ func (v *gpuView) unreadable() []node.PCIDevice {
 	return found
 }
 
-func deviceEvidence(n *Node, d node.PCIDevice) Evidence {
+func deviceEvidence(n *Node, d api.PCIDevice) Evidence {
 	return Evidence{Source: "/sys/bus/pci/devices/" + d.Address + " on node " + n.Name,
 		Text: fmt.Sprintf("class %s, device %s, driver %q, configuration space reads as all ones: %t",
 			d.Class, d.Device, d.Driver, !d.ConfigReadable)}

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nvidiasmi"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
@@ -25,7 +25,7 @@ func pcieCheck() Check {
 			"not what the GPU could do elsewhere.",
 		Doc: debugDoc, Sources: []string{"NVSentinel#890", "nvtop#6", "tinygrad-ogkm#6"},
 		Run: func(f *Facts, r *Result) {
-			r.EachHost(f, func(n *Node, host *node.Diagnosis) {
+			r.EachHost(f, func(n *Node, host *api.Diagnosis) {
 				v := n.gpus()
 				if v.smi != nil {
 					for _, g := range v.smi.GPUs {
@@ -126,7 +126,7 @@ func acsCheck() Check {
 		Doc:     "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html#pci-access-control-services-acs",
 		Sources: []string{"nccl#603", "nccl#606", "nccl#629", "nccl#1086", "nccl#2079"},
 		Run: func(f *Facts, r *Result) {
-			r.EachHost(f, func(n *Node, host *node.Diagnosis) {
+			r.EachHost(f, func(n *Node, host *api.Diagnosis) {
 				if lacksPCI(r, n) {
 					return
 				}

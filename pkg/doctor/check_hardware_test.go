@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nvidiasmi"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
@@ -59,28 +59,28 @@ func hwXML(gpus ...string) string {
 }
 
 // hwLine returns a record of the kernel log, a number of minutes after the node was started; the driver's own.
-func hwLine(minutes float64, text string) node.KernelRecord {
+func hwLine(minutes float64, text string) api.KernelRecord {
 	uptime := time.Duration(minutes * float64(time.Minute))
-	return node.KernelRecord{
+	return api.KernelRecord{
 		Sequence: uint64(1000 + minutes*10), Uptime: uptime, Time: hwNow.Add(uptime - 2*time.Hour), Priority: 4,
 		Text: text,
 	}
 }
 
 // hwHost returns a healthy node with two GPUs, 0000:17:00.0 and 0000:3d:00.0.
-func hwHost() *node.Diagnosis {
-	d := &node.Diagnosis{SMI: hwXML(hwGPU("17"), hwGPU("3d"))}
+func hwHost() *api.Diagnosis {
+	d := &api.Diagnosis{SMI: hwXML(hwGPU("17"), hwGPU("3d"))}
 	d.Info.KernelRelease, d.Info.DriverVersion = "6.8.0-60-generic", hwDriver
 	p := &d.Probe
 	p.OS = map[string]string{"ID": "ubuntu", "PRETTY_NAME": "Ubuntu 24.04.2 LTS"}
 	for _, bus := range []string{"17", "3d"} {
-		p.PCI = append(p.PCI, node.PCIDevice{
+		p.PCI = append(p.PCI, api.PCIDevice{
 			Address: "0000:" + bus + ":00.0", Class: "0x030200", Device: "0x2330", Driver: "nvidia", LinkWidth: 16,
 			MaxLinkWidth: 16, ConfigReadable: true,
 		})
 	}
-	p.Modules = []node.Module{{Name: "nvidia", Version: hwDriver}, {Name: "nvidia_uvm"}, {Name: "nvidia_modeset"}}
-	p.Driver = node.DriverFiles{
+	p.Modules = []api.Module{{Name: "nvidia", Version: hwDriver}, {Name: "nvidia_uvm"}, {Name: "nvidia_modeset"}}
+	p.Driver = api.DriverFiles{
 		Root: "/", Kernel: hwDriver, Libraries: []string{
 			"/usr/lib/x86_64-linux-gnu/libnvidia-ml.so." + hwDriver, "/usr/lib/x86_64-linux-gnu/libcuda.so." + hwDriver,
 		},
@@ -88,15 +88,15 @@ func hwHost() *node.Diagnosis {
 		Kernels: []string{"6.8.0-60-generic"},
 	}
 	for i, name := range []string{"nvidiactl", "nvidia0", "nvidia1", "nvidia-uvm"} {
-		p.Devices = append(p.Devices, node.DeviceNode{Path: "/dev/" + name, Major: 195, Minor: i, Mode: "0666"})
+		p.Devices = append(p.Devices, api.DeviceNode{Path: "/dev/" + name, Major: 195, Minor: i, Mode: "0666"})
 	}
 	p.Processes = map[string][]int{"nvidia-persistenced": {812}}
-	d.KernelLog = []node.KernelRecord{hwLine(0.1, "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  "+hwDriver)}
+	d.KernelLog = []api.KernelRecord{hwLine(0.1, "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  "+hwDriver)}
 	return d
 }
 
 // hwSnapshot returns a cluster of one node with that host.
-func hwSnapshot(host *node.Diagnosis) *snapshot.Snapshot {
+func hwSnapshot(host *api.Diagnosis) *snapshot.Snapshot {
 	n := corev1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name: "gpu-1", Labels: map[string]string{"nvidia.com/gpu.present": "true", "nvidia.com/gpu.count": "2"},
 	}}
@@ -108,7 +108,7 @@ func hwSnapshot(host *node.Diagnosis) *snapshot.Snapshot {
 	}
 	s := &snapshot.Snapshot{Meta: snapshot.Meta{Created: hwNow}, Nodes: []corev1.Node{n}}
 	if host != nil {
-		s.Hosts = map[string]*node.Diagnosis{"gpu-1": host}
+		s.Hosts = map[string]*api.Diagnosis{"gpu-1": host}
 	}
 	return s
 }
@@ -152,18 +152,18 @@ func TestHardwareHealthy(t *testing.T) {
 func TestHardwareFaults(t *testing.T) {
 	t.Parallel()
 	const gpu = "NVRM: Xid (PCI:0000:17:00): "
-	second := func(set ...string) func(*node.Diagnosis) {
-		return func(d *node.Diagnosis) { d.SMI = hwXML(hwGPU("17", set...), hwGPU("3d")) }
+	second := func(set ...string) func(*api.Diagnosis) {
+		return func(d *api.Diagnosis) { d.SMI = hwXML(hwGPU("17", set...), hwGPU("3d")) }
 	}
-	says := func(lines ...string) func(*node.Diagnosis) {
-		return func(d *node.Diagnosis) {
+	says := func(lines ...string) func(*api.Diagnosis) {
+		return func(d *api.Diagnosis) {
 			for i, text := range lines {
 				d.KernelLog = append(d.KernelLog, hwLine(60+float64(i)/60, text))
 			}
 		}
 	}
-	all := func(changes ...func(*node.Diagnosis)) func(*node.Diagnosis) {
-		return func(d *node.Diagnosis) {
+	all := func(changes ...func(*api.Diagnosis)) func(*api.Diagnosis) {
+		return func(d *api.Diagnosis) {
 			for _, change := range changes {
 				change(d)
 			}
@@ -171,7 +171,7 @@ func TestHardwareFaults(t *testing.T) {
 	}
 	for _, test := range []struct {
 		name   string
-		change func(*node.Diagnosis)
+		change func(*api.Diagnosis)
 		want   []string
 	}{
 		{
@@ -258,11 +258,11 @@ func TestHardwareFaults(t *testing.T) {
 			[]string{"drv.gsp error"}},
 		{"XID of another node's GPU", says("NVRM: Xid (PCI:0000:c7:00): 79, GPU has fallen off the bus."), nil},
 		{"79, and the GPU answers", says(gpu + "79, GPU has fallen off the bus."), []string{"hw.gpu-lost warning"}},
-		{"79, and the driver was loaded since", func(d *node.Diagnosis) {
+		{"79, and the driver was loaded since", func(d *api.Diagnosis) {
 			d.KernelLog = append(d.KernelLog, hwLine(60, gpu+"79, GPU has fallen off the bus."),
 				hwLine(70, "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  "+hwDriver))
 		}, nil},
-		{"79, and the GPU is gone", func(d *node.Diagnosis) {
+		{"79, and the GPU is gone", func(d *api.Diagnosis) {
 			d.SMI = "Unable to determine the device handle for GPU0: 0000:17:00.0: Unknown Error\n" + hwXML(hwGPU("3d"))
 			d.Probe.PCI[0].ConfigReadable = false
 			says(gpu+"79, pid=1101234, name=nvc:[driver], GPU has fallen off the bus.",
@@ -272,25 +272,25 @@ func TestHardwareFaults(t *testing.T) {
 				gpu+"154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)",
 				gpu+"45, pid=1, name=python, channel 0x00000002")(d)
 		}, []string{"hw.gpu-lost error"}},
-		{"lost before the driver was loaded", func(d *node.Diagnosis) {
+		{"lost before the driver was loaded", func(d *api.Diagnosis) {
 			d.SMI = hwXML(hwGPU("3d"))
 			says(
 				"NVRM: The NVIDIA GPU 0000:17:00.0\nNVRM: (PCI ID: 10de:2330) installed in this system has\nNVRM: fallen off the bus and is not responding to commands.",
 			)(d)
 		}, []string{"hw.gpu-lost error"}},
-		{"nvidia-smi cannot reach it", func(d *node.Diagnosis) {
+		{"nvidia-smi cannot reach it", func(d *api.Diagnosis) {
 			d.SMI, d.Probe.SMIError = "",
 				"Unable to determine the device handle for GPU 0000:17:00.0: GPU is lost.  Reboot the system to recover this GPU"
 		}, []string{"hw.gpu-lost error"}},
 		{
 			"reads as all ones",
-			func(d *node.Diagnosis) { d.SMI, d.Probe.PCI[0].ConfigReadable = hwXML(hwGPU("3d")), false },
+			func(d *api.Diagnosis) { d.SMI, d.Probe.PCI[0].ConfigReadable = hwXML(hwGPU("3d")), false },
 			[]string{"hw.gpu-lost error"},
 		},
-		{"not in nvidia-smi", func(d *node.Diagnosis) { d.SMI = hwXML(hwGPU("3d")) }, []string{"hw.count error"}},
+		{"not in nvidia-smi", func(d *api.Diagnosis) { d.SMI = hwXML(hwGPU("3d")) }, []string{"hw.count error"}},
 		{
 			"given to a virtual machine",
-			func(d *node.Diagnosis) { d.SMI, d.Probe.PCI[0].Driver = hwXML(hwGPU("3d"), hwGPU("4e")), "vfio-pci" }, nil,
+			func(d *api.Diagnosis) { d.SMI, d.Probe.PCI[0].Driver = hwXML(hwGPU("3d"), hwGPU("4e")), "vfio-pci" }, nil,
 		},
 		{"too hot", second("clocks_event_reason_hw_slowdown=Active", "clocks_event_reason_hw_thermal_slowdown=Active",
 			"gpu_temp=93 C"), []string{"hw.throttle warning"}},
@@ -316,13 +316,13 @@ func TestHardwareFaults(t *testing.T) {
 		},
 		{
 			"no persistence",
-			all(second("persistence_mode=Disabled"), func(d *node.Diagnosis) { d.Probe.Processes = nil }), nil,
+			all(second("persistence_mode=Disabled"), func(d *api.Diagnosis) { d.Probe.Processes = nil }), nil,
 		},
-		{"ACS", func(d *node.Diagnosis) {
+		{"ACS", func(d *api.Diagnosis) {
 			on := true
 			d.Probe.PCI[0].ACSRedirect, d.Probe.PCI[1].ACSRedirect = &on, &on
 		}, nil},
-		{"ACS and an IOMMU that translates", func(d *node.Diagnosis) {
+		{"ACS and an IOMMU that translates", func(d *api.Diagnosis) {
 			on := true
 			d.Probe.PCI[0].ACSRedirect, d.Probe.PCI[1].ACSRedirect, d.Probe.Cmdline = &on, &on, "ro intel_iommu=on"
 		}, []string{"hw.acs-iommu warning"}},
@@ -370,7 +370,7 @@ func TestFaultsOfTwoGPUs(t *testing.T) {
 func TestInjectedLine(t *testing.T) {
 	t.Parallel()
 	host := hwHost()
-	host.KernelLog = append(host.KernelLog, node.KernelRecord{
+	host.KernelLog = append(host.KernelLog, api.KernelRecord{
 		Sequence: 812, Uptime: time.Hour, Priority: 12,
 		Text: "kernel: NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus.",
 	})
@@ -536,10 +536,10 @@ func TestHealthyOutputs(t *testing.T) {
 		host.Probe.Processes = nil
 		for i, g := range log.GPUs {
 			host.Probe.PCI = append(host.Probe.PCI,
-				node.PCIDevice{
+				api.PCIDevice{
 					Address: g.PCI.WithFunction(), Class: "0x030200", Driver: "nvidia", ConfigReadable: true,
 				})
-			host.Probe.Devices = append(host.Probe.Devices, node.DeviceNode{Path: fmt.Sprintf("/dev/nvidia%d", i)})
+			host.Probe.Devices = append(host.Probe.Devices, api.DeviceNode{Path: fmt.Sprintf("/dev/nvidia%d", i)})
 		}
 		s := hwSnapshot(host)
 		s.Nodes[0].Status.Capacity, s.Nodes[0].Status.Allocatable = nil, nil

@@ -11,7 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nvidiasmi"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
@@ -35,7 +35,7 @@ type gpuView struct {
 
 // driverRecord is a record of the kernel log in which the driver reports something.
 type driverRecord struct {
-	node.KernelRecord
+	api.KernelRecord
 	event xid.Event
 	// userSpace says that not the kernel wrote it: a program that injects faults, or a test.
 	userSpace bool
@@ -79,7 +79,7 @@ func viewGPUs(n *Node, runs xidRuns) *gpuView {
 // driverLoads is how the driver introduces itself when it is loaded.
 const driverLoads = "NVRM: loading NVIDIA UNIX"
 
-func (v *gpuView) readKernelLog(host *node.Diagnosis) {
+func (v *gpuView) readKernelLog(host *api.Diagnosis) {
 	known := knownDevices(host)
 	for _, k := range host.KernelLog {
 		if strings.Contains(k.Text, driverLoads) {
@@ -101,7 +101,7 @@ func (v *gpuView) readKernelLog(host *node.Diagnosis) {
 }
 
 // driverRecords returns the XIDs and their like in one record, which may have several lines.
-func driverRecords(k node.KernelRecord) []driverRecord {
+func driverRecords(k api.KernelRecord) []driverRecord {
 	text := strings.ReplaceAll(k.Text, `\x0a`, "\n")
 	e, prefix, err := xid.Parse(text)
 	if errors.Is(err, xid.ErrNotDriver) || err != nil {
@@ -124,7 +124,7 @@ func driverRecords(k node.KernelRecord) []driverRecord {
 
 // knownDevices returns the GPUs and NVSwitches that the node has, by address without function; empty when that was not
 // read.
-func knownDevices(host *node.Diagnosis) map[string]bool {
+func knownDevices(host *api.Diagnosis) map[string]bool {
 	known := map[string]bool{}
 	add := func(address string) {
 		if p, err := xid.ParsePCI(address); err == nil {
@@ -173,7 +173,7 @@ func (v *gpuView) readConditions() {
 				continue // several conditions tell the same
 			}
 			v.records = append(v.records, driverRecord{
-				KernelRecord: node.KernelRecord{
+				KernelRecord: api.KernelRecord{
 					Time: c.LastTransitionTime.Time, Text: strings.TrimSpace(c.Reason + ": " + c.Message),
 				},
 				event: event, condition: c.Type,
@@ -412,7 +412,7 @@ func (v *gpuView) quote(r driverRecord) Evidence {
 }
 
 // quoteKernel quotes a record that is none of the driver's reports.
-func (n *Node) quoteKernel(k node.KernelRecord) Evidence {
+func (n *Node) quoteKernel(k api.KernelRecord) Evidence {
 	return Evidence{
 		Source: fmt.Sprintf("kernel log of node %s, sequence %d", n.Name, k.Sequence), Time: k.Time, Text: clip(k.Text),
 	}
@@ -526,7 +526,7 @@ func smiEvidence(n *Node, g nvidiasmi.GPU, element, value string) Evidence {
 
 // eachSMI calls do for each GPU node whose nvidia-smi could be read, and records the others as unknown.
 func eachSMI(f *Facts, r *Result, do func(n *Node, v *gpuView)) {
-	r.EachHost(f, func(n *Node, _ *node.Diagnosis) {
+	r.EachHost(f, func(n *Node, _ *api.Diagnosis) {
 		v := n.gpus()
 		if v.smi == nil {
 			r.Unknown(n.Object(), "nvidia-smi says nothing that can be read: %s",

@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/containerd"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
@@ -134,7 +134,7 @@ func isActedUpon(run snapshot.Run) bool {
 	}
 	for _, t := range run.Targets {
 		for _, evidence := range t.Evidence {
-			for _, record := range driverRecords(node.KernelRecord{Text: evidence.Text}) {
+			for _, record := range driverRecords(api.KernelRecord{Text: evidence.Text}) {
 				if acts(record.event) {
 					return true
 				}
@@ -183,17 +183,17 @@ func (f *Facts) runState(run snapshot.Run) (stands bool, why string) {
 }
 
 // kernelRecord finds the record of the node's kernel log that a run wrote.
-func kernelRecord(host *node.Diagnosis, e snapshot.RunEvidence) (node.KernelRecord, bool) {
-	i := slices.IndexFunc(host.KernelLog, func(r node.KernelRecord) bool { return proves(e, r) })
+func kernelRecord(host *api.Diagnosis, e snapshot.RunEvidence) (api.KernelRecord, bool) {
+	i := slices.IndexFunc(host.KernelLog, func(r api.KernelRecord) bool { return proves(e, r) })
 	if i < 0 {
-		return node.KernelRecord{}, false
+		return api.KernelRecord{}, false
 	}
 	return host.KernelLog[i], true
 }
 
 // proves reports whether a record is the one that a run says it wrote: the same sequence number and text, or, without
 // numbers, the same text.
-func proves(e snapshot.RunEvidence, r node.KernelRecord) bool {
+func proves(e snapshot.RunEvidence, r api.KernelRecord) bool {
 	_, after, known := strings.Cut(e.Source, "sequence ")
 	digits := strings.TrimRight(after[:min(len(after), 20)], " .,:;)")
 	if n := strings.IndexFunc(digits, func(r rune) bool { return r < '0' || r > '9' }); n >= 0 {

@@ -8,7 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
@@ -143,7 +143,7 @@ func (v *gpuView) restsOn(runs []snapshot.Run, c corev1.NodeCondition) (ownCondi
 		}
 		var wrote []int
 		for _, e := range linesOn(run, v.node.Name) {
-			for _, r := range driverRecords(node.KernelRecord{Text: e.Text}) {
+			for _, r := range driverRecords(api.KernelRecord{Text: e.Text}) {
 				if at == (xid.PCI{}) || r.event.PCI == (xid.PCI{}) || at.String() == r.event.PCI.String() {
 					wrote = append(wrote, r.event.Code)
 				}

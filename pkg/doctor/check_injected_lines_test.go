@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
@@ -40,39 +40,39 @@ func quotes(ago time.Duration, text string) corev1.NodeCondition {
 // anybody else, wrote stays what it is.
 func TestLinesOfRunsThatAreOver(t *testing.T) {
 	t.Parallel()
-	line := func(sequence uint64, priority int, text string) node.KernelRecord {
-		return node.KernelRecord{
+	line := func(sequence uint64, priority int, text string) api.KernelRecord {
+		return api.KernelRecord{
 			Sequence: sequence, Priority: priority, Text: text, Uptime: time.Hour, Time: hwNow.Add(-10 * time.Minute),
 		}
 	}
 	ours := line(812, 12, ourXID79)
 	for name, test := range map[string]struct {
-		log       []node.KernelRecord // nil: the node was not read
+		log       []api.KernelRecord // nil: the node was not read
 		condition *corev1.NodeCondition
 		options   Options
 		want      string // findings: ID and severity
 	}{
-		"the line":                {log: []node.KernelRecord{ours}, want: "fault.recorded info"},
-		"the line of an exercise": {log: []node.KernelRecord{ours}, want: "fault.recorded info"},
+		"the line":                {log: []api.KernelRecord{ours}, want: "fault.recorded info"},
+		"the line of an exercise": {log: []api.KernelRecord{ours}, want: "fault.recorded info"},
 		"the line, nobody knows of it": {
-			log: []node.KernelRecord{ours}, options: Options{IgnoreInjected: true}, want: "hw.gpu-lost warning",
+			log: []api.KernelRecord{ours}, options: Options{IgnoreInjected: true}, want: "hw.gpu-lost warning",
 		},
 		"somebody else's line": {
-			log: []node.KernelRecord{ours, line(900, 12, ourXID79)}, want: "fault.recorded info, hw.gpu-lost warning",
+			log: []api.KernelRecord{ours, line(900, 12, ourXID79)}, want: "fault.recorded info, hw.gpu-lost warning",
 		},
 		"the driver's line": {
-			log:  []node.KernelRecord{ours, line(900, 4, strings.TrimPrefix(ourXID79, "kernel: "))},
+			log:  []api.KernelRecord{ours, line(900, 4, strings.TrimPrefix(ourXID79, "kernel: "))},
 			want: "fault.recorded info, hw.gpu-lost warning",
 		},
 		"a condition quotes it": {
-			log: []node.KernelRecord{ours}, condition: new(quotes(10*time.Minute, ourXID79)),
+			log: []api.KernelRecord{ours}, condition: new(quotes(10*time.Minute, ourXID79)),
 			want: "fault.recorded info, node.condition warning",
 		},
 		"a condition, node not read": {
 			condition: new(quotes(10*time.Minute, ourXID79)), want: "node.condition warning",
 		},
 		"a condition, lines left out": {
-			log: []node.KernelRecord{ours}, condition: new(quotes(10*time.Minute, ourXID79)),
+			log: []api.KernelRecord{ours}, condition: new(quotes(10*time.Minute, ourXID79)),
 			options: Options{Since: time.Minute}, want: "node.condition warning",
 		},
 		"a condition of before": {condition: new(quotes(time.Hour, ourXID79)), want: "hw.gpu-lost error"},
@@ -83,7 +83,7 @@ func TestLinesOfRunsThatAreOver(t *testing.T) {
 			condition: new(quotes(time.Minute, strings.Replace(ourXID79, ":17:", ":3d:", 1))),
 			want:      "hw.gpu-lost error",
 		},
-		"a condition, and another's line": {log: []node.KernelRecord{ours, line(900, 12, ourXID79)},
+		"a condition, and another's line": {log: []api.KernelRecord{ours, line(900, 12, ourXID79)},
 			condition: new(quotes(time.Minute, ourXID79)),
 			want:      "fault.recorded info, hw.gpu-lost warning"},
 		"a condition, nobody knows of the run": {
@@ -93,7 +93,7 @@ func TestLinesOfRunsThatAreOver(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var host *node.Diagnosis
+			var host *api.Diagnosis
 			if test.log != nil {
 				host = hwHost()
 				host.KernelLog = test.log
@@ -141,7 +141,7 @@ func TestTitlesOfWrittenLines(t *testing.T) {
 		"62, 1, 2, 3", "48, pid=1, DBE", "74, NVLink", "119, GSP", "64, row", "79, GPU has fallen off the bus.",
 	} {
 		host := hwHost()
-		host.KernelLog = []node.KernelRecord{
+		host.KernelLog = []api.KernelRecord{
 			{Sequence: 812, Uptime: time.Hour, Priority: 12, Text: "kernel: NVRM: Xid (PCI:0000:17:00): " + text},
 		}
 		report := Examine(hwSnapshot(host), Options{Checks: hwChecks()})

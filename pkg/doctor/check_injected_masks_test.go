@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/runtimeview"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
@@ -136,8 +136,8 @@ func TestAnOpenXIDExplainsWhatDetectorsMakeOfIt(t *testing.T) {
 	t.Parallel()
 	open := closedXID()
 	open.Phase, open.Closed, open.Until = "Proven", time.Time{}, hwNow.Add(time.Hour)
-	line := func(sequence uint64, priority int, text string) node.KernelRecord {
-		return node.KernelRecord{
+	line := func(sequence uint64, priority int, text string) api.KernelRecord {
+		return api.KernelRecord{
 			Sequence: sequence, Priority: priority, Text: text, Uptime: time.Hour, Time: hwNow.Add(-10 * time.Minute),
 		}
 	}
@@ -154,43 +154,43 @@ func TestAnOpenXIDExplainsWhatDetectorsMakeOfIt(t *testing.T) {
 		return func(n *corev1.Node) { n.Status.Conditions = append(n.Status.Conditions, quotes(ago, text)) }
 	}
 	for name, test := range map[string]struct {
-		log  []node.KernelRecord
+		log  []api.KernelRecord
 		edit func(*corev1.Node)
 		want string
 	}{
-		"the line": {[]node.KernelRecord{ours}, nil, "fault.injected"},
+		"the line": {[]api.KernelRecord{ours}, nil, "fault.injected"},
 		"the line of a module, in the driver's way": {
-			[]node.KernelRecord{line(812, 3, strings.TrimPrefix(ourXID79, "kernel: "))}, nil, "fault.injected",
+			[]api.KernelRecord{line(812, 3, strings.TrimPrefix(ourXID79, "kernel: "))}, nil, "fault.injected",
 		},
 		"the driver's line, too": {
-			[]node.KernelRecord{ours, line(900, 3, strings.TrimPrefix(ourXID79, "kernel: "))}, nil,
+			[]api.KernelRecord{ours, line(900, 3, strings.TrimPrefix(ourXID79, "kernel: "))}, nil,
 			"fault.injected hw.gpu-lost",
 		},
 		"a condition that quotes it": {
-			[]node.KernelRecord{ours}, condition(9*time.Minute, ourXID79), "fault.injected",
+			[]api.KernelRecord{ours}, condition(9*time.Minute, ourXID79), "fault.injected",
 		},
 		"the same, and the node was not read": {nil, condition(9*time.Minute, ourXID79), "fault.injected"},
 		"a condition of before": {
-			[]node.KernelRecord{ours}, condition(time.Hour, ourXID79), "fault.injected node.condition",
+			[]api.KernelRecord{ours}, condition(time.Hour, ourXID79), "fault.injected node.condition",
 		},
 		"a condition of another code": {
-			[]node.KernelRecord{ours}, condition(9*time.Minute, strings.Replace(ourXID79, "79", "48", 1)),
+			[]api.KernelRecord{ours}, condition(9*time.Minute, strings.Replace(ourXID79, "79", "48", 1)),
 			"fault.injected node.condition",
 		},
 		"a condition of another GPU": {
-			[]node.KernelRecord{ours}, condition(9*time.Minute, strings.Replace(ourXID79, ":17:", ":3d:", 1)),
+			[]api.KernelRecord{ours}, condition(9*time.Minute, strings.Replace(ourXID79, ":17:", ":3d:", 1)),
 			"fault.injected node.condition",
 		},
 		"a cordon that follows": {
-			[]node.KernelRecord{ours}, cordoned(9 * time.Minute), "fault.injected",
+			[]api.KernelRecord{ours}, cordoned(9 * time.Minute), "fault.injected",
 		},
 		"a cordon of before": {
-			[]node.KernelRecord{ours}, cordoned(time.Hour), "fault.injected sched.node-state",
+			[]api.KernelRecord{ours}, cordoned(time.Hour), "fault.injected sched.node-state",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var host *node.Diagnosis
+			var host *api.Diagnosis
 			if test.log != nil {
 				host = hwHost()
 				host.KernelLog, host.Probe.Time = test.log, hwNow
@@ -233,7 +233,7 @@ func TestLiveStateWins(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := failsToStart(gpuCluster(node.Runtime{}), missing)
+			s := failsToStart(gpuCluster(api.Runtime{}), missing)
 			for _, handler := range test.handlers {
 				s.Nodes[0].Status.RuntimeHandlers = append(s.Nodes[0].Status.RuntimeHandlers,
 					corev1.NodeRuntimeHandler{Name: handler})
@@ -241,8 +241,8 @@ func TestLiveStateWins(t *testing.T) {
 			f := NewFacts(s)
 			if !test.started.IsZero() {
 				n := f.Node("gpu-1")
-				n.Host = &node.Diagnosis{
-					Probe: node.Probe{Units: []node.Unit{{Name: "containerd.service", PID: 7, Started: test.started}}},
+				n.Host = &api.Diagnosis{
+					Probe: api.Probe{Units: []api.Unit{{Name: "containerd.service", PID: 7, Started: test.started}}},
 				}
 				n.View = &runtimeview.View{Runtime: &runtimeview.Instance{PID: 7}}
 			}

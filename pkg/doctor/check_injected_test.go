@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
@@ -34,8 +34,8 @@ func openRun(fault string) snapshot.Run {
 	return run
 }
 
-func kernelLog(records ...node.KernelRecord) map[string]*node.Diagnosis {
-	return map[string]*node.Diagnosis{"gpu-1": {KernelLog: records}}
+func kernelLog(records ...api.KernelRecord) map[string]*api.Diagnosis {
+	return map[string]*api.Diagnosis{"gpu-1": {KernelLog: records}}
 }
 
 // carrierOf makes the training pod one that carries the CUDA fault of a run, and crashes.
@@ -66,7 +66,7 @@ func carrierOf(s *snapshot.Snapshot) *snapshot.Snapshot {
 func TestInjected(t *testing.T) {
 	t.Parallel()
 	missing := func() *snapshot.Snapshot {
-		return failsToStart(gpuCluster(node.Runtime{}),
+		return failsToStart(gpuCluster(api.Runtime{}),
 			sandboxError+`failed to get sandbox runtime: no runtime for "nvidia" is configured`)
 	}
 	for name, test := range map[string]struct {
@@ -97,12 +97,12 @@ func TestInjected(t *testing.T) {
 			return run
 		}(), "rt.handler-missing", "rt.handler-missing"},
 		"CUDA fails in a pod": {
-			carrierOf(gpuCluster(node.Runtime{})), openRun("cuda"), "fault.injected", "wl.cuda-preload",
+			carrierOf(gpuCluster(api.Runtime{})), openRun("cuda"), "fault.injected", "wl.cuda-preload",
 		},
 		"CUDA fails in no pod": {
 			missing(), openRun("cuda"), "fault.injected rt.handler-missing", "rt.handler-missing",
 		},
-		"nothing is wrong by it": {gpuCluster(node.Runtime{}), openRun("runtime"), "fault.injected", ""},
+		"nothing is wrong by it": {gpuCluster(api.Runtime{}), openRun("runtime"), "fault.injected", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -206,8 +206,8 @@ func TestExerciseIsTheOnlyRoot(t *testing.T) {
 // What the driver itself says of a GPU is no exercise's doing.
 func TestExerciseHidesNoHardware(t *testing.T) {
 	t.Parallel()
-	s := gpuCluster(node.Runtime{})
-	s.Hosts = kernelLog(node.KernelRecord{Sequence: 5, Text: xid79, Time: runtimeTime.Add(-time.Minute)})
+	s := gpuCluster(api.Runtime{})
+	s.Hosts = kernelLog(api.KernelRecord{Sequence: 5, Text: xid79, Time: runtimeTime.Add(-time.Minute)})
 	s.Runs = []snapshot.Run{{
 		ID: "scenario-1", Fault: asScenario, Phase: "Proven", Created: runtimeTime,
 		Targets: []snapshot.Target{{Kind: "Node", Name: "gpu-1"}, {Kind: "Namespace", Name: "gpu"}},
@@ -229,7 +229,7 @@ func TestExerciseOfARuntimeClass(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := failsToStart(gpuCluster(node.Runtime{}),
+			s := failsToStart(gpuCluster(api.Runtime{}),
 				sandboxError+`failed to get sandbox runtime: no runtime for "nvidia" is configured`)
 			s.Runs = []snapshot.Run{{
 				ID: "scenario-1", Fault: asScenario, Phase: "Proven", Created: runtimeTime,
@@ -248,24 +248,24 @@ func TestExerciseOfARuntimeClass(t *testing.T) {
 func TestInjectedXID(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		hosts map[string]*node.Diagnosis
+		hosts map[string]*api.Diagnosis
 		want  string
 	}{
 		"the record is there": {
-			kernelLog(node.KernelRecord{Sequence: 812, Text: xid79}), "fault.injected",
+			kernelLog(api.KernelRecord{Sequence: 812, Text: xid79}), "fault.injected",
 		},
 		"the node was not read":              {nil, "fault.injected"},
-		"without sequences, as dmesg prints": {kernelLog(node.KernelRecord{Text: xid79}), "fault.injected"},
+		"without sequences, as dmesg prints": {kernelLog(api.KernelRecord{Text: xid79}), "fault.injected"},
 		"the node was started anew": {
-			kernelLog(node.KernelRecord{Sequence: 812, Text: "something else"}), "fault.recorded",
+			kernelLog(api.KernelRecord{Sequence: 812, Text: "something else"}), "fault.recorded",
 		},
 		"the same words, of somebody else": {
-			kernelLog(node.KernelRecord{Sequence: 5, Text: xid79}), "fault.recorded",
+			kernelLog(api.KernelRecord{Sequence: 5, Text: xid79}), "fault.recorded",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := gpuCluster(node.Runtime{})
+			s := gpuCluster(api.Runtime{})
 			s.Hosts, s.Runs = test.hosts, []snapshot.Run{openRun("xid")}
 			report := Examine(s, Options{Checks: []string{"fault.*"}})
 			if len(report.Items) != 1 || report.Items[0].ID != test.want {
@@ -309,7 +309,7 @@ func TestPreloaded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := gpuCluster(node.Runtime{})
+			s := gpuCluster(api.Runtime{})
 			test.change(&s.Pods[len(s.Pods)-1])
 			report := Examine(s, Options{Checks: []string{"wl.cuda-preload"}})
 			var got Severity
@@ -327,7 +327,7 @@ func FuzzKernelRecord(f *testing.F) {
 	f.Add("kernel log, sequence 812", xid79)
 	f.Add("sequence 99999999999999999999999", "")
 	f.Fuzz(func(t *testing.T, source, text string) {
-		host := &node.Diagnosis{KernelLog: []node.KernelRecord{{Sequence: 812, Text: xid79}}}
+		host := &api.Diagnosis{KernelLog: []api.KernelRecord{{Sequence: 812, Text: xid79}}}
 		if r, there := kernelRecord(host, snapshot.RunEvidence{Source: source, Text: text}); there &&
 			!strings.Contains(text, r.Text) {
 			t.Errorf("%q is not in %q", r.Text, text)

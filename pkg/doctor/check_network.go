@@ -12,7 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
 func networkChecks() []Check {
@@ -493,12 +493,12 @@ func pattern(name string) string {
 }
 
 func checkEgress(f *Facts, r *Result) {
-	r.EachHost(f, func(n *Node, host *node.Diagnosis) {
+	r.EachHost(f, func(n *Node, host *api.Diagnosis) {
 		if why := host.Probe.Unread["kernelLog"]; why != "" {
 			r.Unknown(n.Object(), "kernel log: %s", why)
 			return
 		}
-		var lines []node.KernelRecord
+		var lines []api.KernelRecord
 		var last blocked
 		for _, record := range host.KernelLog {
 			b, ok := parseBlocked(record.Text)

@@ -8,7 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
 // kernel makes a node one that was read, with these lines in its kernel log.
@@ -17,10 +17,10 @@ func (b *bench) kernel(name string, lines ...string) *bench {
 }
 
 func (b *bench) kernelAt(name string, ago time.Duration, lines ...string) *bench {
-	host := &node.Diagnosis{}
+	host := &api.Diagnosis{}
 	for i, l := range lines {
 		host.KernelLog = append(host.KernelLog,
-			node.KernelRecord{Sequence: uint64(i), Text: l, Time: benchNow().Add(-ago)})
+			api.KernelRecord{Sequence: uint64(i), Text: l, Time: benchNow().Add(-ago)})
 	}
 	b.Hosts[name] = host
 	return b

@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
@@ -44,8 +44,8 @@ func TestInitChain(t *testing.T) {
 			s: snapshot.Snapshot{Nodes: []corev1.Node{broken}, Pods: append(waitingRest(), stuckDriver,
 				toolkitPod(waitsIn("driver-validation", hour)), validatorPod(waitsIn("driver-validation", hour))),
 				Logs: []snapshot.Log{logOf(stuckDriver, "a\nCould not resolve Linux kernel version\n")},
-				Hosts: map[string]*node.Diagnosis{
-					"gpu-1": {Probe: node.Probe{Validations: []string{".driver-ctr-starting"}}},
+				Hosts: map[string]*api.Diagnosis{
+					"gpu-1": {Probe: api.Probe{Validations: []string{".driver-ctr-starting"}}},
 				}},
 			want: append([]string{
 				"root op.init-chain error Node gpu-1", "op.operand-failing Pod gpu-operator/nvidia-driver-daemonset-x",

@@ -6,7 +6,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
 // cdiChecks are about the Container Device Interface, by which newer toolkits and DRA hand out GPUs.
@@ -81,7 +81,7 @@ func checkUnresolvable(f *Facts, r *Result) {
 }
 
 // wrongSpec returns what is wrong with a specification of NVIDIA's.
-func wrongSpec(n *Node, spec node.CDISpec) []Evidence {
+func wrongSpec(n *Node, spec api.CDISpec) []Evidence {
 	quote := func(format string, args ...any) Evidence {
 		return clipped(Evidence{
 			Source: "nodes/" + n.Name + ": " + spec.Path, Time: spec.Modified, Text: fmt.Sprintf(format, args...),

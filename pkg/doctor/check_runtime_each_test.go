@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/containerd"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
@@ -21,7 +21,7 @@ func readNode(t *testing.T, release string, files ...string) *snapshot.Snapshot 
 	t.Helper()
 	c := configOf(t, release, files...)
 	return gpuCluster(
-		node.Runtime{Kubelet: node.Kubelet{PID: 100, CgroupDriver: "systemd"}, Instance: instanceOf(c, daemonWith(c))},
+		api.Runtime{Kubelet: api.Kubelet{PID: 100, CgroupDriver: "systemd"}, Instance: instanceOf(c, daemonWith(c))},
 	)
 }
 
@@ -38,11 +38,11 @@ func kubeadmConfig(t *testing.T) *containerd.Config {
 
 // withoutWatcher returns a node whose containerd was started at 11:55, and where one said at that time that there was
 // no inotify instance left for it: as containerd 2.2 did on a node of the test cluster.
-func withoutWatcher(t *testing.T, at string, instance *node.Instance) *snapshot.Snapshot {
+func withoutWatcher(t *testing.T, at string, instance *api.Instance) *snapshot.Snapshot {
 	t.Helper()
-	s := gpuCluster(node.Runtime{Kubelet: node.Kubelet{PID: 100, CgroupDriver: "systemd"}, Instance: instance})
+	s := gpuCluster(api.Runtime{Kubelet: api.Kubelet{PID: 100, CgroupDriver: "systemd"}, Instance: instance})
 	host := s.Hosts["gpu-1"]
-	host.Probe.Units = []node.Unit{
+	host.Probe.Units = []api.Unit{
 		{
 			Name: "containerd.service", PID: instance.PID,
 			Started: runtimeTime.Add(-5*time.Minute + 400*time.Millisecond),
@@ -117,7 +117,7 @@ func TestRuntimeChecks(t *testing.T) {
 		says string   // somewhere in the finding
 	}{
 		"the toolkit finds no socket": {"rt.wrong-instance", func(t *testing.T) *snapshot.Snapshot {
-			s := gpuCluster(node.Runtime{})
+			s := gpuCluster(api.Runtime{})
 			s.Nodes[0].Status.NodeInfo.KubeletVersion = "v1.34.1+k3s1"
 			withPart(s, "nvidia-container-toolkit-daemonset", "nvcr.io/nvidia/k8s/container-toolkit:v1.20.0", false)
 			return withLog(s, "nvidia-container-toolkit-daemonset",
@@ -125,7 +125,7 @@ func TestRuntimeChecks(t *testing.T) {
 					"/runtime/sock-dir/containerd.sock: connect: no such file or directory\n")
 		}, Error, "/run/k3s/containerd/containerd.sock"},
 		"the toolkit found it in the end": {"rt.wrong-instance", func(t *testing.T) *snapshot.Snapshot {
-			s := gpuCluster(node.Runtime{})
+			s := gpuCluster(api.Runtime{})
 			withPart(s, "nvidia-container-toolkit-daemonset", "nvcr.io/nvidia/k8s/container-toolkit:v1.20.0", true)
 			return withLog(s, "nvidia-container-toolkit-daemonset",
 				"Error signaling containerd, attempt 1/6: unable to dial: dial unix "+
@@ -145,7 +145,7 @@ func TestRuntimeChecks(t *testing.T) {
 			return s
 		}, Info, ""},
 		"the API says that the handler is not there": {"rt.handler-missing", func(t *testing.T) *snapshot.Snapshot {
-			s := gpuCluster(node.Runtime{})
+			s := gpuCluster(api.Runtime{})
 			s.Nodes[0].Status.RuntimeHandlers = []corev1.NodeRuntimeHandler{{Name: ""}, {Name: "runc"}}
 			return s
 		}, Error, ".status.runtimeHandlers"},
@@ -155,13 +155,13 @@ func TestRuntimeChecks(t *testing.T) {
 			return s
 		}, Error, "kubectl delete pod nvidia-container-toolkit-daemonset -n gpu"},
 		"CRI-O without the handler": {"rt.handler-missing", func(t *testing.T) *snapshot.Snapshot {
-			s := failsToStart(gpuCluster(node.Runtime{}),
+			s := failsToStart(gpuCluster(api.Runtime{}),
 				"failed to find runtime handler nvidia from runtime list map[crun:0xc0 runc:0xc1]")
 			s.Nodes[0].Status.NodeInfo.ContainerRuntimeVersion = "cri-o://1.33.0"
 			return s
 		}, Error, "CRIO_CONFIG_MODE=config"},
 		"a class that is not there, of a DaemonSet": {"rc.handler-mismatch", func(t *testing.T) *snapshot.Snapshot {
-			s := gpuCluster(node.Runtime{})
+			s := gpuCluster(api.Runtime{})
 			s.RuntimeClasses = nil
 			s.DaemonSets = []appsv1.DaemonSet{{
 				ObjectMeta: metav1.ObjectMeta{Namespace: "gpu", Name: "nvidia-device-plugin"},
@@ -172,7 +172,7 @@ func TestRuntimeChecks(t *testing.T) {
 		}, Error, `RuntimeClass "nvidia", which does not exist`},
 		"a class that is not there, as the API server says": {"rc.handler-mismatch",
 			func(t *testing.T) *snapshot.Snapshot {
-				s := gpuCluster(node.Runtime{})
+				s := gpuCluster(api.Runtime{})
 				s.RuntimeClasses = nil
 				s.Events = []corev1.Event{{
 					InvolvedObject: corev1.ObjectReference{Kind: "DaemonSet", Namespace: "gpu", Name: "x"},
@@ -182,7 +182,7 @@ func TestRuntimeChecks(t *testing.T) {
 				return s
 			}, Error, "pod rejected"},
 		"the same words, before the class was made": {"rc.handler-mismatch", func(t *testing.T) *snapshot.Snapshot {
-			s := gpuCluster(node.Runtime{})
+			s := gpuCluster(api.Runtime{})
 			s.Events = []corev1.Event{{
 				InvolvedObject: corev1.ObjectReference{Kind: "DaemonSet"}, Reason: "FailedCreate",
 				Message: `pod rejected: RuntimeClass "nvidia" not found`,
@@ -221,20 +221,20 @@ func TestRuntimeChecks(t *testing.T) {
 		}, Error, "disabled_plugins"},
 		"files younger than the process": {"rt.config-not-loaded", func(t *testing.T) *snapshot.Snapshot {
 			s := kubeadmNode(t)
-			s.Hosts["gpu-1"].Probe.Units = []node.Unit{
+			s.Hosts["gpu-1"].Probe.Units = []api.Unit{
 				{Name: "containerd.service", PID: 50, Started: runtimeTime.Add(-2 * time.Hour)},
 			}
 			return s
 		}, Info, rootConfig},
 		"files older than the process": {"rt.config-not-loaded", func(t *testing.T) *snapshot.Snapshot {
 			s := kubeadmNode(t)
-			s.Hosts["gpu-1"].Probe.Units = []node.Unit{
+			s.Hosts["gpu-1"].Probe.Units = []api.Unit{
 				{Name: "containerd.service", PID: 50, Started: runtimeTime.Add(-time.Minute)},
 			}
 			return s
 		}, "", ""},
 		"the toolkit reads a template": {"rt.generated-file", func(t *testing.T) *snapshot.Snapshot {
-			s := gpuCluster(node.Runtime{})
+			s := gpuCluster(api.Runtime{})
 			withPart(s, "nvidia-container-toolkit-daemonset", "nvcr.io/nvidia/k8s/container-toolkit:v1.20.0", false)
 			return withLog(s, "nvidia-container-toolkit-daemonset",
 				"unable to load config: (6, 21): parsing error: keys cannot contain { "+
@@ -250,7 +250,7 @@ func TestRuntimeChecks(t *testing.T) {
 			return s
 		}, Warning, "tell the toolkit only the socket"},
 		"toolkit 1.18.0 on GKE": {"rt.gke-config-source", func(t *testing.T) *snapshot.Snapshot {
-			s := gpuCluster(node.Runtime{})
+			s := gpuCluster(api.Runtime{})
 			s.Nodes[0].Status.NodeInfo.KubeletVersion = "v1.33.4-gke.1000"
 			s.ClusterPolicies = policyWith(nil)
 			withPart(s, "nvidia-container-toolkit-daemonset",
@@ -258,7 +258,7 @@ func TestRuntimeChecks(t *testing.T) {
 			return s
 		}, Error, "RUNTIME_CONFIG_SOURCE"},
 		"toolkit 1.18.0 on GKE, told": {"rt.gke-config-source", func(t *testing.T) *snapshot.Snapshot {
-			s := gpuCluster(node.Runtime{})
+			s := gpuCluster(api.Runtime{})
 			s.Nodes[0].Status.NodeInfo.KubeletVersion = "v1.33.4-gke.1000"
 			withPart(s, "nvidia-container-toolkit-daemonset", "nvcr.io/nvidia/k8s/container-toolkit:v1.18.0", false,
 				corev1.EnvVar{Name: "RUNTIME_CONFIG_SOURCE", Value: "file"})
@@ -274,33 +274,33 @@ func TestRuntimeChecks(t *testing.T) {
 			return s
 		}, Info, ""},
 		"a program of the user's that is not there": {"rt.binary-missing", func(t *testing.T) *snapshot.Snapshot {
-			return cannotStart(gpuCluster(node.Runtime{}), "RunContainerError",
+			return cannotStart(gpuCluster(api.Runtime{}), "RunContainerError",
 				`failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: unable to start container process: error during container init: exec: "train": executable file not found in $PATH: unknown`)
 		}, "", ""},
 		"Docker": {"docker.no-gpu-driver", func(t *testing.T) *snapshot.Snapshot {
-			s := cannotStart(gpuCluster(node.Runtime{}), "RunContainerError",
+			s := cannotStart(gpuCluster(api.Runtime{}), "RunContainerError",
 				`Error response from daemon: could not select device driver "" with capabilities: [[gpu]]`)
 			s.Nodes[0].Status.NodeInfo.ContainerRuntimeVersion = "docker://24.0.7"
 			return s
 		}, Error, "nvidia-ctk runtime configure --runtime=docker"},
 		"the network of a sandbox": {"rt.sandbox-failed", func(t *testing.T) *snapshot.Snapshot {
-			return failsToStart(gpuCluster(node.Runtime{}),
+			return failsToStart(gpuCluster(api.Runtime{}),
 				`plugin type="calico" failed (add): error getting ClusterInformation`)
 		}, Error, "calico"},
 		"the sandbox of a pod without GPUs": {"rt.sandbox-failed", func(t *testing.T) *snapshot.Snapshot {
-			s := failsToStart(gpuCluster(node.Runtime{}), "whatever")
+			s := failsToStart(gpuCluster(api.Runtime{}), "whatever")
 			s.Pods[1].Spec.RuntimeClassName, s.Pods[1].Spec.Containers[0].Resources = nil, corev1.ResourceRequirements{}
 			return s
 		}, "", ""},
 		"devices that CDI does not know": {"cdi.unresolvable", func(t *testing.T) *snapshot.Snapshot {
-			s := failsToStart(gpuCluster(node.Runtime{}), "unresolvable CDI devices k8s.gpu.nvidia.com/device=gpu-1")
+			s := failsToStart(gpuCluster(api.Runtime{}), "unresolvable CDI devices k8s.gpu.nvidia.com/device=gpu-1")
 			withPart(s, "nvidia-dra-driver-gpu-kubelet-plugin", "nvcr.io/nvidia/k8s-dra-driver-gpu:v25.8.0", true)
 			return s
 		}, Error, "kubectl delete pod nvidia-dra-driver-gpu-kubelet-plugin"},
 		"a specification of another driver": {"cdi.unresolvable", func(t *testing.T) *snapshot.Snapshot {
 			s := kubeadmNode(t)
 			s.Hosts["gpu-1"].Probe.Driver.Kernel = "580.1"
-			s.Hosts["gpu-1"].Probe.CDI = []node.CDISpec{
+			s.Hosts["gpu-1"].Probe.CDI = []api.CDISpec{
 				{Path: "/var/run/cdi/nvidia.yaml", Kind: "nvidia.com/gpu", DriverVersion: "570.1"},
 			}
 			pluginEnv(s, corev1.EnvVar{Name: "DEVICE_LIST_STRATEGY", Value: "cdi-cri"})
@@ -315,7 +315,7 @@ func TestRuntimeChecks(t *testing.T) {
 			"rt.cdi-off", func(t *testing.T) *snapshot.Snapshot { return kubeadmNode(t) }, "", "",
 		},
 		"containerd 1.6 and CDI": {"cdi.runtime-too-old", func(t *testing.T) *snapshot.Snapshot {
-			s := gpuCluster(node.Runtime{})
+			s := gpuCluster(api.Runtime{})
 			s.Nodes[0].Status.NodeInfo.ContainerRuntimeVersion = "containerd://1.6.39"
 			s.ClusterPolicies = policyWith(map[string]any{"cdi": map[string]any{"enabled": true}})
 			s.HelmReleases = []snapshot.HelmRelease{
@@ -324,7 +324,7 @@ func TestRuntimeChecks(t *testing.T) {
 			return s
 		}, Error, "cdi.enabled=false"},
 		"containerd 1.6 and an older operator": {"cdi.runtime-too-old", func(t *testing.T) *snapshot.Snapshot {
-			s := gpuCluster(node.Runtime{})
+			s := gpuCluster(api.Runtime{})
 			s.Nodes[0].Status.NodeInfo.ContainerRuntimeVersion = "containerd://1.6.39"
 			s.ClusterPolicies = policyWith(map[string]any{"cdi": map[string]any{"enabled": true}})
 			s.HelmReleases = []snapshot.HelmRelease{
@@ -354,7 +354,7 @@ func TestRuntimeChecks(t *testing.T) {
 			return s
 		}, "", ""},
 		"a pod that helps itself": {"sec.all-gpus-visible", func(t *testing.T) *snapshot.Snapshot {
-			s := gpuCluster(node.Runtime{})
+			s := gpuCluster(api.Runtime{})
 			withPart(s, "notebook", "jupyter", true,
 				corev1.EnvVar{Name: "NVIDIA_VISIBLE_DEVICES", Value: "all"}).Spec.RuntimeClassName = new("nvidia")
 			return s
@@ -413,7 +413,7 @@ func TestRuntimeChecks(t *testing.T) {
 			return s
 		}, Error, "RUNTIME_RESTART_MODE=none"},
 		"containerd that does not answer, and CDI": {"cdi.runtime-too-old", func(t *testing.T) *snapshot.Snapshot {
-			s := gpuCluster(node.Runtime{})
+			s := gpuCluster(api.Runtime{})
 			s.Nodes[0].Status.NodeInfo.ContainerRuntimeVersion = "containerd://Unknown"
 			pluginEnv(s, corev1.EnvVar{Name: "DEVICE_LIST_STRATEGY", Value: "cdi-cri"})
 			return s
@@ -441,12 +441,12 @@ func TestRuntimeChecks(t *testing.T) {
 			return withoutWatcher(t, "11:55:00", instanceOf(kubeadmConfig(t), daemonWith(kubeadmConfig(t))))
 		}, "", ""},
 		"no inotify watches": {"node.inotify", func(t *testing.T) *snapshot.Snapshot {
-			s := gpuCluster(node.Runtime{})
+			s := gpuCluster(api.Runtime{})
 			s.Pods[0].Status.Conditions[0].Status = corev1.ConditionFalse
 			return withLog(s, "nvidia-device-plugin-x", "failed to create FS watcher: too many open files\n")
 		}, Error, "fs.inotify.max_user_instances=8192"},
 		"an old toolkit": {"sec.ctk-cve", func(t *testing.T) *snapshot.Snapshot {
-			s := gpuCluster(node.Runtime{})
+			s := gpuCluster(api.Runtime{})
 			withPart(s, "nvidia-container-toolkit-daemonset",
 				"nvcr.io/nvidia/k8s/container-toolkit:v1.17.5-ubuntu20.04", true)
 			return s
@@ -499,7 +499,7 @@ func TestRuntimeWithoutInotify(t *testing.T) {
 // says how to look.
 func TestRuntimeNotRead(t *testing.T) {
 	t.Parallel()
-	report := Examine(withoutRuntime(gpuCluster(node.Runtime{})), Options{})
+	report := Examine(withoutRuntime(gpuCluster(api.Runtime{})), Options{})
 	if got := runtimeRoots(report); got != "node.not-ready" {
 		t.Errorf("the roots are %q, want node.not-ready:\n%s", got, reportLines(report))
 	}

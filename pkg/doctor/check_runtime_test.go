@@ -17,9 +17,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/cri"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/containerd"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
@@ -91,14 +91,14 @@ func daemonWith(c *containerd.Config) *cri.Info {
 }
 
 // instanceOf returns the kubelet's containerd with files on disk, and with what it has loaded.
-func instanceOf(disk *containerd.Config, info *cri.Info) *node.Instance {
-	i := &node.Instance{
+func instanceOf(disk *containerd.Config, info *cri.Info) *api.Instance {
+	i := &api.Instance{
 		PID: 50, Exe: "/usr/bin/containerd", Socket: "/run/containerd/containerd.sock", Unit: "containerd.service",
 		ConfigPath: disk.Files[0].Path,
 		Release:    "v" + disk.Release.String(), CRI: info, Executables: map[string]string{},
 	}
 	for _, f := range disk.Files {
-		i.Files = append(i.Files, node.ConfigFile{
+		i.Files = append(i.Files, api.ConfigFile{
 			Path: f.Path, Data: f.Data, Meta: deadman.Meta{Mode: 0o644, ModTime: runtimeTime.Add(-time.Hour)},
 		})
 	}
@@ -124,7 +124,7 @@ func instanceOf(disk *containerd.Config, info *cri.Info) *node.Instance {
 		}
 	}
 	for _, h := range all {
-		from := node.Handler{Type: h.Type, BinaryName: h.BinaryName}
+		from := api.Handler{Type: h.Type, BinaryName: h.BinaryName}
 		for _, program := range []string{from.Binary(), from.Shim()} {
 			if i.Executables[program] = ""; strings.Contains(program, "gpu-fault") {
 				i.Executables[program] = "missing"
@@ -135,7 +135,7 @@ func instanceOf(disk *containerd.Config, info *cri.Info) *node.Instance {
 }
 
 // gpuCluster returns a healthy cluster with one GPU node whose helper found that runtime, and pods that need it.
-func gpuCluster(runtime node.Runtime) *snapshot.Snapshot {
+func gpuCluster(runtime api.Runtime) *snapshot.Snapshot {
 	ready := func(status corev1.ConditionStatus) []corev1.PodCondition {
 		return []corev1.PodCondition{
 			{Type: corev1.PodReady, Status: status, LastTransitionTime: metav1.NewTime(runtimeTime.Add(-time.Hour))},
@@ -194,7 +194,7 @@ func gpuCluster(runtime node.Runtime) *snapshot.Snapshot {
 			map[string]string{"app": "nvidia-device-plugin-daemonset"}), train},
 	}
 	if runtime.Instance != nil || runtime.Problem != "" {
-		s.Hosts = map[string]*node.Diagnosis{"gpu-1": {Runtime: runtime}}
+		s.Hosts = map[string]*api.Diagnosis{"gpu-1": {Runtime: runtime}}
 	}
 	return s
 }
@@ -285,12 +285,12 @@ func TestModesOfRuntimeBreak(t *testing.T) {
 					t.Fatal(err)
 				}
 				after, decoys := withFault(before, broken)
-				kubelet := node.Kubelet{
+				kubelet := api.Kubelet{
 					PID: 100, Endpoint: "unix:///run/containerd/containerd.sock", EndpointFrom: "default",
 				}
 
 				s := gpuCluster(
-					node.Runtime{Kubelet: kubelet, Instance: instanceOf(after, daemonWith(after)), Decoys: decoys},
+					api.Runtime{Kubelet: kubelet, Instance: instanceOf(after, daemonWith(after)), Decoys: decoys},
 				)
 				if mode.NodeLoss {
 					s = withoutRuntime(s)
@@ -304,7 +304,7 @@ func TestModesOfRuntimeBreak(t *testing.T) {
 
 				// Only edited, and not restarted: that is the root, whatever it would become.
 				s = gpuCluster(
-					node.Runtime{Kubelet: kubelet, Instance: instanceOf(after, daemonWith(before)), Decoys: decoys},
+					api.Runtime{Kubelet: kubelet, Instance: instanceOf(after, daemonWith(before)), Decoys: decoys},
 				)
 				report = Examine(s, Options{})
 				if got := runtimeRoots(report); got != "rt.edited-not-restarted" {
@@ -313,7 +313,7 @@ func TestModesOfRuntimeBreak(t *testing.T) {
 
 				// And without the fault there is nothing.
 				report = Examine(
-					gpuCluster(node.Runtime{Kubelet: kubelet, Instance: instanceOf(before, daemonWith(before))}),
+					gpuCluster(api.Runtime{Kubelet: kubelet, Instance: instanceOf(before, daemonWith(before))}),
 					Options{},
 				)
 				if got := runtimeRoots(report); got != "" {
@@ -325,18 +325,18 @@ func TestModesOfRuntimeBreak(t *testing.T) {
 }
 
 // withFault returns what the daemon loads with a fault in its files, and the files that it does not load.
-func withFault(before *containerd.Config, broken *containerd.Broken) (*containerd.Config, []node.Instance) {
+func withFault(before *containerd.Config, broken *containerd.Broken) (*containerd.Config, []api.Instance) {
 	after := &containerd.Config{Release: before.Release, Files: slices.Clone(before.Files)}
-	var decoys []node.Instance
+	var decoys []api.Instance
 	for _, f := range broken.Files {
 		n := slices.IndexFunc(after.Files, func(old containerd.File) bool { return old.Path == f.Path })
 		switch {
 		case n >= 0:
 			after.Files[n].Data = f.After
 		case f.Path == "/etc/containerd-decoy.toml":
-			decoys = append(decoys, node.Instance{
+			decoys = append(decoys, api.Instance{
 				ConfigPath: f.Path, Release: before.Release.String(),
-				Files: []node.ConfigFile{{Path: f.Path, Data: f.After}},
+				Files: []api.ConfigFile{{Path: f.Path, Data: f.After}},
 			})
 		default:
 			after.Files = append(after.Files, containerd.File{Path: f.Path, Data: f.After})
@@ -365,7 +365,7 @@ func TestStartErrorsWithoutTheNode(t *testing.T) {
 	} {
 		t.Run(want, func(t *testing.T) {
 			t.Parallel()
-			report := Examine(failsToStart(gpuCluster(node.Runtime{}), sandboxError+message), Options{})
+			report := Examine(failsToStart(gpuCluster(api.Runtime{}), sandboxError+message), Options{})
 			if got := runtimeRoots(report); got != want {
 				t.Fatalf("%s\nthe roots are %q, want %s:\n%s", message, got, want, reportLines(report))
 			}
@@ -399,7 +399,7 @@ func TestStartErrorsOfPodsThatStarted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := failsToStart(gpuCluster(node.Runtime{}), message)
+			s := failsToStart(gpuCluster(api.Runtime{}), message)
 			change(&s.Pods[len(s.Pods)-1])
 			if report := Examine(s, Options{Checks: []string{"rt.*"}}); runtimeRoots(report) != "" {
 				t.Errorf("the roots are %q:\n%s", runtimeRoots(report), reportLines(report))
@@ -425,11 +425,11 @@ func wrongInstance(t *testing.T) *snapshot.Snapshot {
 		"/etc/containerd/conf.d/99-nvidia.toml", nvidiaDropIn)
 	decoy := *instanceOf(other, daemonWith(other))
 	decoy.PID = 60
-	s := gpuCluster(node.Runtime{
-		Kubelet: node.Kubelet{
+	s := gpuCluster(api.Runtime{
+		Kubelet: api.Kubelet{
 			PID: 100, Endpoint: "unix://" + snapSocket, EndpointFrom: "/var/snap/k8s/common/args/kubelet",
 		},
-		Instance: instance, Decoys: []node.Instance{decoy},
+		Instance: instance, Decoys: []api.Instance{decoy},
 	})
 	return failsToStart(s, sandboxError+`failed to get sandbox runtime: no runtime for "nvidia" is configured`)
 }
@@ -512,11 +512,11 @@ func TestWrongInstanceFix(t *testing.T) {
 // What is normal somewhere is no finding: no handler where GPUs come in another way, or under another name.
 func TestRuntimeIsHealthy(t *testing.T) {
 	t.Parallel()
-	none := func(t *testing.T, release string) node.Runtime {
+	none := func(t *testing.T, release string) api.Runtime {
 		c := configOf(t, release, rootConfig,
 			"version = 2\n[plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.runc]\nruntime_type = "+
 				"'io.containerd.runc.v2'\n")
-		return node.Runtime{Instance: instanceOf(c, daemonWith(c))}
+		return api.Runtime{Instance: instanceOf(c, daemonWith(c))}
 	}
 	withoutClass := func(s *snapshot.Snapshot) {
 		for i := range s.Pods {
@@ -534,8 +534,8 @@ func TestRuntimeIsHealthy(t *testing.T) {
 			return s
 		},
 		"CRI-O with its hook": func(t *testing.T) *snapshot.Snapshot {
-			s := gpuCluster(node.Runtime{Problem: "the kubelet of this node uses CRI-O " +
-				"1.33.0", Instance: &node.Instance{
+			s := gpuCluster(api.Runtime{Problem: "the kubelet of this node uses CRI-O " +
+				"1.33.0", Instance: &api.Instance{
 				PID: 9, Unit: "crio.service", CRI: &cri.Info{Name: "cri-o", Version: "1.33.0", Ready: true},
 			}})
 			s.Nodes[0].Status.NodeInfo.ContainerRuntimeVersion = "cri-o://1.33.0"
@@ -577,7 +577,7 @@ func TestRuntimeIsHealthy(t *testing.T) {
 		},
 		"AKS, where the handler is nvidia-container-runtime": func(t *testing.T) *snapshot.Snapshot {
 			c := configOf(t, "2.1.4", rootConfig, nodeConfig(t, "v2-aks-mixed.toml"))
-			s := gpuCluster(node.Runtime{Instance: instanceOf(c, daemonWith(c))})
+			s := gpuCluster(api.Runtime{Instance: instanceOf(c, daemonWith(c))})
 			s.RuntimeClasses[0].Handler = "nvidia-container-runtime"
 			s.Nodes[0].Labels["kubernetes.azure.com/cluster"] = "mc"
 			return s
@@ -586,14 +586,14 @@ func TestRuntimeIsHealthy(t *testing.T) {
 			c := configOf(t, "1.7.28", "/var/snap/microk8s/1/args/containerd.toml", strings.ReplaceAll(
 				nodeConfig(t, "v2-kubeadm.toml"), "runtimes.nvidia", "runtimes.nvidia-container-runtime",
 			))
-			s := gpuCluster(node.Runtime{Instance: instanceOf(c, daemonWith(c))})
+			s := gpuCluster(api.Runtime{Instance: instanceOf(c, daemonWith(c))})
 			s.RuntimeClasses[0].Handler = "nvidia-container-runtime"
 			s.Nodes[0].Labels["microk8s.io/cluster"] = "true"
 			return s
 		},
 		"EKS, where nvidia is the only handler": func(t *testing.T) *snapshot.Snapshot {
 			c := configOf(t, "2.1.4", rootConfig, nodeConfig(t, "v2-eks-only-nvidia.toml"))
-			s := gpuCluster(node.Runtime{Instance: instanceOf(c, daemonWith(c))})
+			s := gpuCluster(api.Runtime{Instance: instanceOf(c, daemonWith(c))})
 			s.Nodes[0].Status.NodeInfo.KubeletVersion = "v1.34.1-eks-1"
 			return s
 		},
@@ -601,11 +601,11 @@ func TestRuntimeIsHealthy(t *testing.T) {
 			c := configOf(t, "1.7.28", rootConfig, nodeConfig(t, "v2-kubeadm.toml"))
 			decoy := configOf(t, "1.7.28", "/etc/docker-containerd.toml", nodeConfig(t, "v1-docker.toml"))
 			return gpuCluster(
-				node.Runtime{Instance: instanceOf(c, daemonWith(c)), Decoys: []node.Instance{*instanceOf(decoy, nil)}},
+				api.Runtime{Instance: instanceOf(c, daemonWith(c)), Decoys: []api.Instance{*instanceOf(decoy, nil)}},
 			)
 		},
 		"containerd 1.7, which tells the API no handlers": func(t *testing.T) *snapshot.Snapshot {
-			return gpuCluster(node.Runtime{})
+			return gpuCluster(api.Runtime{})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

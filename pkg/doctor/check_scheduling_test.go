@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
@@ -36,7 +36,7 @@ type (
 func newBench() *bench {
 	b := &bench{}
 	b.Meta = snapshot.Meta{Created: benchNow(), Server: "v1.36.3"}
-	b.Hosts, b.Images = map[string]*node.Diagnosis{}, map[string]snapshot.Image{}
+	b.Hosts, b.Images = map[string]*api.Diagnosis{}, map[string]snapshot.Image{}
 	return b
 }
 

@@ -6,7 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
 // idleTime is how long a pod may hold GPUs before their idleness counts: programs load data first.
@@ -44,7 +44,7 @@ func checkIdle(f *Facts, r *Result) {
 	}
 	wanted := slices.ContainsFunc(f.pending(),
 		func(p pendingPod) bool { return p.id == "sched.all-in-use" || p.id == "sched.fragmented" })
-	r.EachHost(f, func(n *Node, host *node.Diagnosis) {
+	r.EachHost(f, func(n *Node, host *api.Diagnosis) {
 		if host.SMI == "" {
 			if len(newScheduler(f).holders([]*Node{n}, nil)) > 0 {
 				r.Unknown(n.Object(), "no output of nvidia-smi: %s", host.Probe.SMIError)

@@ -7,7 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
@@ -218,7 +218,7 @@ func smiOfOne(memory, load, processes string) string {
 func TestIdleHolder(t *testing.T) {
 	t.Parallel()
 	read := func(b *bench, xml string) *bench {
-		b.Hosts["a"] = &node.Diagnosis{SMI: xml}
+		b.Hosts["a"] = &api.Diagnosis{SMI: xml}
 		return b
 	}
 	held := func() *bench { return newBench().node("a", 1).pod("p", "a", 1) }

@@ -18,7 +18,7 @@ import (
 	nodev1 "k8s.io/api/node/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
@@ -297,7 +297,7 @@ func rename(s *snapshot.Snapshot, where *regexp.Regexp, change func(string) stri
 	if !where.MatchString("ObjectMeta.Name") {
 		return
 	}
-	hosts := map[string]*node.Diagnosis{}
+	hosts := map[string]*api.Diagnosis{}
 	for name, host := range s.Hosts {
 		hosts[change(name)] = host
 	}

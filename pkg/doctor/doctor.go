@@ -11,7 +11,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
@@ -153,11 +153,11 @@ func narrowed(s *snapshot.Snapshot, o Options) *snapshot.Snapshot {
 		part.Runs = nil
 	}
 	if o.Since > 0 {
-		part.Hosts = map[string]*node.Diagnosis{}
+		part.Hosts = map[string]*api.Diagnosis{}
 		for name, host := range s.Hosts {
 			recent := *host
 			from := clock(host, s).Add(-o.Since)
-			recent.KernelLog = slices.DeleteFunc(slices.Clone(host.KernelLog), func(r node.KernelRecord) bool {
+			recent.KernelLog = slices.DeleteFunc(slices.Clone(host.KernelLog), func(r api.KernelRecord) bool {
 				return !r.Time.IsZero() && r.Time.Before(from)
 			})
 			part.Hosts[name] = &recent
@@ -167,7 +167,7 @@ func narrowed(s *snapshot.Snapshot, o Options) *snapshot.Snapshot {
 }
 
 // clock returns a node's own time when it was read, so that a clock that is wrong does not matter.
-func clock(host *node.Diagnosis, s *snapshot.Snapshot) time.Time {
+func clock(host *api.Diagnosis, s *snapshot.Snapshot) time.Time {
 	if host.Probe.Time.IsZero() {
 		return s.Meta.Created
 	}

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
@@ -91,7 +91,7 @@ func TestEveryInjectedXIDIsItsRuns(t *testing.T) {
 		}
 		at := hwNow.Add(-time.Minute)
 		host := hwHost()
-		host.KernelLog = append(host.KernelLog, node.KernelRecord{
+		host.KernelLog = append(host.KernelLog, api.KernelRecord{
 			Sequence: 4711, Uptime: 119 * time.Minute, Time: at, Priority: record.Facility<<3 | record.Level,
 			Text: record.Text,
 		})

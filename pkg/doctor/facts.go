@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/runtimeview"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
@@ -55,7 +55,7 @@ type Node struct {
 	*corev1.Node
 	Pods []*corev1.Pod
 	// Host is what the helper read there; nil when it did not.
-	Host         *node.Diagnosis
+	Host         *api.Diagnosis
 	Distribution Distribution
 	// View is what the helper found of the container runtime, and what is wrong with it; nil where Host is.
 	View *runtimeview.View
@@ -369,7 +369,7 @@ func ofOthers(value string) bool {
 }
 
 // IsGPUDevice reports whether a PCI device is a GPU: a display controller, and not an NVSwitch.
-func IsGPUDevice(d node.PCIDevice) bool {
+func IsGPUDevice(d api.PCIDevice) bool {
 	return strings.HasPrefix(strings.TrimPrefix(d.Class, "0x"), "03")
 }
 

@@ -7,7 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
@@ -41,7 +41,7 @@ func TestLayersAddUp(t *testing.T) {
 		t.Errorf("with --api-only the hardware is %+v", l)
 	}
 	one := two()
-	one.Hosts = map[string]*node.Diagnosis{"a": {}}
+	one.Hosts = map[string]*api.Diagnosis{"a": {}}
 	if l := hardware(one, Options{Checks: []string{"hw.ecc-dbe", "hw.row-remap"}}); l.NotRead != 0 {
 		t.Errorf("one node was read, and the hardware is %+v", l)
 	}

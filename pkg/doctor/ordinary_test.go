@@ -12,7 +12,7 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
 // alarms returns the roots of a report at warning or above: "id severity Kind namespace/name", sorted.
@@ -349,7 +349,7 @@ func TestWarningThatExplainsAnError(t *testing.T) {
 }
 
 // hwTrain adds a GPU pod to the node that crashed some time ago, with a log.
-func hwTrain(host *node.Diagnosis, ago time.Duration, log string) *bench {
+func hwTrain(host *api.Diagnosis, ago time.Duration, log string) *bench {
 	b := &bench{*hwSnapshot(host)}
 	return b.pod("train", "gpu-1", 1, crashing(1, "Error"), func(p *corev1.Pod) {
 		p.Status.ContainerStatuses[0].LastTerminationState.Terminated.FinishedAt = metav1.NewTime(hwNow.Add(-ago))
@@ -360,12 +360,12 @@ func hwTrain(host *node.Diagnosis, ago time.Duration, log string) *bench {
 // of CUDA, or that left no word, may.
 func TestOwnReasonStaysRoot(t *testing.T) {
 	t.Parallel()
-	broken := func() *node.Diagnosis { // a GPU of the node needs a reset
+	broken := func() *api.Diagnosis { // a GPU of the node needs a reset
 		host := hwHost()
 		host.SMI = hwXML(hwGPU("17", "gpu_recovery_action=Reset"), hwGPU("3d"))
 		return host
 	}
-	acs := func() *node.Diagnosis {
+	acs := func() *api.Diagnosis {
 		host, yes := hwHost(), true
 		host.Probe.Cmdline = "ro intel_iommu=on"
 		for i := range host.Probe.PCI {
@@ -375,7 +375,7 @@ func TestOwnReasonStaysRoot(t *testing.T) {
 	}
 	reset, own := "hw.recovery-action error GPU gpu-1/0000:17:00", "wl.pod-failing error Pod team/train"
 	for name, c := range map[string]struct {
-		host *node.Diagnosis
+		host *api.Diagnosis
 		log  string
 		want []string
 	}{
@@ -414,22 +414,22 @@ func TestOwnReasonStaysRoot(t *testing.T) {
 func TestOldIncidents(t *testing.T) {
 	t.Parallel()
 	const xid48 = "NVRM: Xid (PCI:0000:17:00): 48, pid=1, name=x, An uncorrectable double bit error (DBE) has been detected"
-	at := func(host *node.Diagnosis, ago time.Duration, texts ...string) *node.Diagnosis {
+	at := func(host *api.Diagnosis, ago time.Duration, texts ...string) *api.Diagnosis {
 		host.Probe.Uptime, host.Probe.Time, host.KernelLog = 200*24*time.Hour, hwNow, nil
 		for i, text := range texts {
-			host.KernelLog = append(host.KernelLog, node.KernelRecord{
+			host.KernelLog = append(host.KernelLog, api.KernelRecord{
 				Sequence: uint64(i + 9), Priority: 4, Uptime: host.Probe.Uptime - ago, Time: hwNow.Add(-ago),
 				Text: text,
 			})
 		}
 		return host
 	}
-	needsReset := func() *node.Diagnosis {
+	needsReset := func() *api.Diagnosis {
 		host := hwHost()
 		host.SMI = hwXML(hwGPU("17", "gpu_recovery_action=Reset"), hwGPU("3d"))
 		return host
 	}
-	unread := func() *node.Diagnosis {
+	unread := func() *api.Diagnosis {
 		host := hwHost()
 		host.SMI = ""
 		return host
@@ -438,7 +438,7 @@ func TestOldIncidents(t *testing.T) {
 	ecc, pod, words := "hw.ecc error GPU gpu-1/0000:17:00", "wl.pod-failing error Pod team/train",
 		"RuntimeError: CUDA error: unspecified launch failure\n"
 	for name, c := range map[string]struct {
-		host   *node.Diagnosis
+		host   *api.Diagnosis
 		failed time.Duration
 		log    string
 		want   []string

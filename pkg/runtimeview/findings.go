@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/containerd"
 )
 
@@ -482,7 +482,7 @@ func (h Handler) Programs() []string {
 	var all []string
 	for _, s := range []*Settings{h.OnDisk, h.InMemory} {
 		if s != nil {
-			from := node.Handler{Type: s.Type, BinaryName: s.BinaryName}
+			from := api.Handler{Type: s.Type, BinaryName: s.BinaryName}
 			all = append(all, from.Binary(), from.Shim())
 		}
 	}

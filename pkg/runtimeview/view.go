@@ -12,8 +12,8 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/cri"
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/containerd"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
 )
@@ -21,10 +21,10 @@ import (
 // View is what `runtime show -o json` prints. The files' contents are not in it: they may hold a registry's
 // credentials.
 type View struct {
-	APIVersion string       `json:"apiVersion"`
-	Kind       string       `json:"kind"`
-	Node       string       `json:"node"`
-	Kubelet    node.Kubelet `json:"kubelet"`
+	APIVersion string      `json:"apiVersion"`
+	Kind       string      `json:"kind"`
+	Node       string      `json:"node"`
+	Kubelet    api.Kubelet `json:"kubelet"`
 	// Problem is why the runtime cannot be told, or cannot be worked with.
 	Problem        string         `json:"problem,omitempty"`
 	Runtime        *Instance      `json:"runtime,omitempty"`
@@ -102,7 +102,7 @@ type Settings struct {
 }
 
 // New puts together what the node and the cluster said.
-func New(nodeName string, found node.Runtime, classes []RuntimeClass, toolkits []Toolkit) View {
+func New(nodeName string, found api.Runtime, classes []RuntimeClass, toolkits []Toolkit) View {
 	v := View{
 		APIVersion: "gpufault.dev/v1alpha1", Kind: "RuntimeView", Node: nodeName,
 		Kubelet: found.Kubelet, Problem: found.Problem, Warnings: found.Warnings,
@@ -142,7 +142,7 @@ func (i *Instance) ShowsMemory() bool {
 	return slices.ContainsFunc(i.Handlers, func(h Handler) bool { return h.InMemory != nil })
 }
 
-func newInstance(from node.Instance) Instance {
+func newInstance(from api.Instance) Instance {
 	i := Instance{
 		Release: from.Release, PID: from.PID, Exe: from.Exe, Args: from.Args, Unit: from.Unit, Socket: from.Socket,
 		ConfigPath: from.ConfigPath, ConfigError: from.ConfigError, Executables: from.Executables, Error: from.CRIError,
@@ -178,7 +178,7 @@ func newInstance(from node.Instance) Instance {
 	return i
 }
 
-func newFile(f node.ConfigFile) File {
+func newFile(f api.ConfigFile) File {
 	out := File{
 		Path: f.Path, Lines: bytes.Count(f.Data, []byte("\n")), SHA256: patch.Sum(f.Data),
 		Mode: fmt.Sprintf("%04o", f.Meta.Mode),
@@ -283,7 +283,7 @@ func enabledCDI(said *cri.Info) *bool {
 }
 
 // imports returns those of the root file; none when it cannot be read.
-func imports(files []node.ConfigFile) []string {
+func imports(files []api.ConfigFile) []string {
 	var root struct{ Imports []string }
 	if len(files) == 0 || toml.Unmarshal(files[0].Data, &root) != nil {
 		return nil

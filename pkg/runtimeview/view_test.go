@@ -10,8 +10,8 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/cri"
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 )
 
 const (
@@ -25,16 +25,16 @@ const (
 
 // loaded returns a containerd with these files (path, text, ...), and what it has in memory: "NAME=BINARY", or nothing
 // when it does not serve.
-func loaded(release string, memory []string, files ...string) node.Runtime {
-	i := &node.Instance{
+func loaded(release string, memory []string, files ...string) api.Runtime {
+	i := &api.Instance{
 		PID: 50, Unit: "containerd.service", Release: release, ConfigPath: files[0], Executables: map[string]string{},
 	}
 	for n := 0; n < len(files); n += 2 {
-		i.Files = append(i.Files, node.ConfigFile{Path: files[n], Data: []byte(files[n+1])})
+		i.Files = append(i.Files, api.ConfigFile{Path: files[n], Data: []byte(files[n+1])})
 	}
 	if memory == nil {
 		i.CRIError = "it has no CRI"
-		return node.Runtime{Instance: i}
+		return api.Runtime{Instance: i}
 	}
 	runtimes := map[string]any{}
 	for _, h := range memory {
@@ -47,7 +47,7 @@ func loaded(release string, memory []string, files ...string) node.Runtime {
 		"enableCDI": false, "containerd": map[string]any{"defaultRuntimeName": "runc", "runtimes": runtimes},
 	})
 	i.CRI = &cri.Info{Name: "containerd", Version: release, Ready: true, Config: raw}
-	return node.Runtime{Instance: i}
+	return api.Runtime{Instance: i}
 }
 
 // What only the files have is marked: a restart would bring it, and until then nothing fails by it.
@@ -55,7 +55,7 @@ func TestFindings(t *testing.T) {
 	t.Parallel()
 	const file, dropIn = "/etc/containerd/config.toml", "/etc/containerd/conf.d/99-nvidia.toml"
 	for name, test := range map[string]struct {
-		found node.Runtime
+		found api.Runtime
 		want  string // ID, with ~ when only the files have it, and - when nothing fails by it alone
 	}{
 		"a misplaced option": {
@@ -165,7 +165,7 @@ func FuzzView(f *testing.F) {
 		r := loaded(release, []string{}, "/etc/containerd/config.toml", "# secret-in-a-comment\n"+root,
 			"/etc/containerd/conf.d/x.toml", dropIn)
 		r.Instance.CRI.Config = json.RawMessage(memory)
-		r.Decoys = []node.Instance{*r.Instance}
+		r.Decoys = []api.Instance{*r.Instance}
 		raw, err := json.Marshal(New("gpu-1", r, []RuntimeClass{{"nvidia", "nvidia", nil}}, nil))
 		if err != nil || strings.Contains(string(raw), "secret-in-a-comment") {
 			t.Errorf("the view has contents of files, or cannot be printed: %v", err)

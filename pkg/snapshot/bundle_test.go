@@ -27,8 +27,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/cri"
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 )
 
 func named(namespace, name string) metav1.ObjectMeta {
@@ -103,26 +103,26 @@ func full() *Snapshot {
 			Targets: []Target{{Kind: "Node", Name: "a", Permanent: true,
 				Evidence: []RunEvidence{{Source: "sequence 3", Time: created, Text: "NVRM"}}}}}},
 		Missing: []Missing{{What: "api/events", Why: "forbidden"}},
-		Hosts: map[string]*node.Diagnosis{
+		Hosts: map[string]*api.Diagnosis{
 			"a": {
-				Info: node.Info{Hostname: "a", KernelRelease: "6.8"},
-				Runtime: node.Runtime{
-					Kubelet: node.Kubelet{PID: 3},
-					Instance: &node.Instance{PID: 4, ConfigPath: "/etc/containerd/config.toml", CRI: &cri.Info{
+				Info: api.Info{Hostname: "a", KernelRelease: "6.8"},
+				Runtime: api.Runtime{
+					Kubelet: api.Kubelet{PID: 3},
+					Instance: &api.Instance{PID: 4, ConfigPath: "/etc/containerd/config.toml", CRI: &cri.Info{
 						Name: "containerd", Config: json.RawMessage(`{"a":1}`),
-					}, Files: []node.ConfigFile{
+					}, Files: []api.ConfigFile{
 						{Path: "/etc/containerd/config.toml", Data: shared},
 						{Path: "/etc/containerd/empty.toml", Data: []byte{}}, {Path: "/etc/containerd/none.toml"},
 						{Path: "odd/../path", Data: []byte("x")},
 					}},
-					Decoys: []node.Instance{{Files: []node.ConfigFile{
+					Decoys: []api.Instance{{Files: []api.ConfigFile{
 						{Path: "/etc/containerd/config.toml", Data: []byte("another root's\n")},
 						{Path: "/etc/containerd/empty.toml", Data: []byte{}},
 					}}},
 				},
-				Probe: node.Probe{Time: created, Uptime: time.Hour, OS: map[string]string{"ID": "ubuntu"}},
+				Probe: api.Probe{Time: created, Uptime: time.Hour, OS: map[string]string{"ID": "ubuntu"}},
 				SMI:   "<nvidia_smi_log/>\n",
-				KernelLog: []node.KernelRecord{
+				KernelLog: []api.KernelRecord{
 					{
 						Sequence: 7, Uptime: 2500 * time.Millisecond, Time: booted.Add(2500 * time.Millisecond),
 						Priority: 4, Text: "NVRM: a;b",

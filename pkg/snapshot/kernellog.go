@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
 // dmesgPriority is the priority of lines without one: warning, as for most of the driver's.
@@ -19,9 +19,9 @@ const maxLogRecords = 10_000
 // dmesg, with or without -T, -x and -r. Other lines also become records, with the time of the previous line,
 // because some messages of the driver have several lines. Lines of dmesg are numbered from 1. Only the last
 // 10,000 lines are parsed.
-func ParseKernelLog(text string) []node.KernelRecord {
-	var all []node.KernelRecord
-	var last node.KernelRecord
+func ParseKernelLog(text string) []api.KernelRecord {
+	var all []api.KernelRecord
+	var last api.KernelRecord
 	for line := range strings.SplitSeq(lastRecords(text), "\n") {
 		line = strings.TrimSuffix(line, "\r")
 		if strings.TrimSpace(line) == "" {
@@ -48,18 +48,18 @@ func lastRecords(text string) string {
 	return text[at+1:]
 }
 
-func parseRecord(line string) (node.KernelRecord, bool) {
+func parseRecord(line string) (api.KernelRecord, bool) {
 	parts := strings.SplitN(line, ";", 4)
 	if len(parts) < 4 {
-		return node.KernelRecord{}, false
+		return api.KernelRecord{}, false
 	}
 	sequence, err1 := strconv.ParseUint(parts[0], 10, 64)
 	priority, err2 := strconv.ParseUint(parts[1], 10, 16)
 	uptime, ok := microseconds(parts[2])
 	if err1 != nil || err2 != nil || !ok {
-		return node.KernelRecord{}, false
+		return api.KernelRecord{}, false
 	}
-	return node.KernelRecord{
+	return api.KernelRecord{
 		Sequence: sequence, Priority: int(priority), Uptime: uptime, Text: unescape(parts[3]),
 	}, true
 }
@@ -79,8 +79,8 @@ var dmesgLine = regexp.MustCompile(
 	`^(?:<(\d{1,4})>)?(?:[a-z0-9]+ *:[a-z]+ *: *)?\[ *([^\[\]]+)\](?:\[ *[TC]\d+\])? ?(.*)$`,
 )
 
-func parseDmesg(line string, last node.KernelRecord) node.KernelRecord {
-	record := node.KernelRecord{
+func parseDmesg(line string, last api.KernelRecord) api.KernelRecord {
+	record := api.KernelRecord{
 		Sequence: last.Sequence + 1, Priority: dmesgPriority, Uptime: last.Uptime, Time: last.Time,
 		Text: unescape(line),
 	}
@@ -107,7 +107,7 @@ func parseDmesg(line string, last node.KernelRecord) node.KernelRecord {
 }
 
 // formatKernelLog formats records for ParseKernelLog.
-func formatKernelLog(records []node.KernelRecord) string {
+func formatKernelLog(records []api.KernelRecord) string {
 	var b strings.Builder
 	for _, r := range records {
 		b.WriteString(strconv.FormatUint(r.Sequence, 10) + ";" + strconv.Itoa(max(r.Priority, 0)) + ";" +

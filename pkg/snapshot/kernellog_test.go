@@ -6,14 +6,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
 // Whoever has no bundle gives what dmesg printed, in whichever of its forms.
 func TestParseKernelLogForms(t *testing.T) {
 	t.Parallel()
 	at := 12*time.Second + 345678*time.Microsecond
-	for line, want := range map[string]node.KernelRecord{
+	for line, want := range map[string]api.KernelRecord{
 		`812;4;12345678;NVRM: a;b\x0ac`:           {Sequence: 812, Priority: 4, Uptime: at, Text: "NVRM: a;b\nc"},
 		"[   12.345678] NVRM: Xid":                {Sequence: 1, Priority: 4, Uptime: at, Text: "NVRM: Xid"},
 		"[   12.345678][ T1234] NVRM: Xid":        {Sequence: 1, Priority: 4, Uptime: at, Text: "NVRM: Xid"},

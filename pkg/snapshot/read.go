@@ -10,7 +10,7 @@ import (
 	"path"
 	"strings"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
 // Limits of what is read. A real snapshot of 5,000 nodes needs less than a fifth of each.
@@ -227,12 +227,12 @@ func (r *reader) addLog(name string, data []byte) {
 	})
 }
 
-func (r *reader) host(name string) *node.Diagnosis {
+func (r *reader) host(name string) *api.Diagnosis {
 	if r.s.Hosts == nil {
-		r.s.Hosts = map[string]*node.Diagnosis{}
+		r.s.Hosts = map[string]*api.Diagnosis{}
 	}
 	if r.s.Hosts[name] == nil {
-		r.s.Hosts[name] = &node.Diagnosis{}
+		r.s.Hosts[name] = &api.Diagnosis{}
 	}
 	return r.s.Hosts[name]
 }
@@ -308,8 +308,8 @@ func (r *reader) finish() (*Snapshot, error) {
 
 // putBack adds the contents of files to the runtime. Contents in runtime.json itself are kept: two runtimes may
 // see different files at the same path.
-func (r *reader) putBack(runtime *node.Runtime, contents map[string][]byte) {
-	put := func(instance *node.Instance) {
+func (r *reader) putBack(runtime *api.Runtime, contents map[string][]byte) {
+	put := func(instance *api.Instance) {
 		if instance.CRI != nil {
 			instance.CRI.Config = compact(instance.CRI.Config)
 		}
@@ -338,7 +338,7 @@ func compact(raw json.RawMessage) json.RawMessage {
 }
 
 // fillTimes computes the wall-clock times of records, for logs that have only the time since boot.
-func fillTimes(host *node.Diagnosis) {
+func fillTimes(host *api.Diagnosis) {
 	if host.Probe.Time.IsZero() || host.Probe.Uptime == 0 {
 		return
 	}

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
 // Redacted replaces a secret.
@@ -289,7 +289,7 @@ func redactTree(name string, value any) any {
 
 // RedactHost redacts what was read on one node. It returns a copy that shares nothing that was redacted or that
 // takeFiles changes.
-func RedactHost(host *node.Diagnosis) *node.Diagnosis {
+func RedactHost(host *api.Diagnosis) *api.Diagnosis {
 	h := *host
 	if h.Runtime.Instance != nil {
 		instance := redactedInstance(*h.Runtime.Instance)
@@ -322,7 +322,7 @@ func RedactHost(host *node.Diagnosis) *node.Diagnosis {
 	return &h
 }
 
-func redactedInstance(instance node.Instance) node.Instance {
+func redactedInstance(instance api.Instance) api.Instance {
 	instance.Args = slices.Clone(instance.Args)
 	redactArgs(instance.Args)
 	instance.Files = slices.Clone(instance.Files)

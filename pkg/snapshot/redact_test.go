@@ -14,8 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/cri"
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 )
 
 // Each secret has its own text, so that a test can name the one that came through.
@@ -99,21 +99,21 @@ hush-identity
 		}},
 		Images:  map[string]Image{"i": {Error: "GET https://r/token?access_key=hush-image: 401"}},
 		Missing: []Missing{{What: "api/x", Why: "https://a:hush-missing@h", NotStarted: "token=hush-started"}},
-		Hosts: map[string]*node.Diagnosis{"n": {
-			Runtime: node.Runtime{Instance: &node.Instance{
+		Hosts: map[string]*api.Diagnosis{"n": {
+			Runtime: api.Runtime{Instance: &api.Instance{
 				Args: []string{"containerd", "--token", "hush-process"},
 				CRI: &cri.Info{Config: json.RawMessage(
 					`{"registry":{"configs":{"r":{"auth":{"username":"hush-cri-user","password":"hush-cri","auth":""}}},"headers":{"Authorization":["hush-cri-header"]}},"kept":12345678901234567890}`,
 				)},
-				Files: []node.ConfigFile{{Path: "/etc/c.toml", Data: []byte(config)}},
-			}, Decoys: []node.Instance{
-				{Files: []node.ConfigFile{{Path: "/etc/d.toml", Data: []byte("auth = 'hush-decoy'\n")}}},
+				Files: []api.ConfigFile{{Path: "/etc/c.toml", Data: []byte(config)}},
+			}, Decoys: []api.Instance{
+				{Files: []api.ConfigFile{{Path: "/etc/d.toml", Data: []byte("auth = 'hush-decoy'\n")}}},
 			}},
-			Probe: node.Probe{
+			Probe: api.Probe{
 				Cmdline: "root=/dev/sda k3s_token=hush-cmdline", ToolkitConfig: "password = \"hush-toolkit\"\n",
 			},
 			Journals:  map[string]string{"kubelet": "Bearer hush-journal-0123456789\n"},
-			KernelLog: []node.KernelRecord{{Text: "http://a:hush-kernel@h"}},
+			KernelLog: []api.KernelRecord{{Text: "http://a:hush-kernel@h"}},
 		}},
 	}
 	return s
@@ -208,9 +208,9 @@ func TestHostsAndRunsAreRedacted(t *testing.T) {
 	t.Parallel()
 	s := &Snapshot{
 		Runs: []Run{{Summary: "token=hush", Targets: []Target{{Evidence: []RunEvidence{{Text: "token=hush"}}}}}},
-		Hosts: map[string]*node.Diagnosis{"n": {
-			SMI: "<process_name>train --token hush</process_name>", Info: node.Info{Warnings: []string{"token=hush"}},
-			Probe: node.Probe{SMIError: "token=hush", Unread: map[string]string{"journals": "token=hush"}},
+		Hosts: map[string]*api.Diagnosis{"n": {
+			SMI: "<process_name>train --token hush</process_name>", Info: api.Info{Warnings: []string{"token=hush"}},
+			Probe: api.Probe{SMIError: "token=hush", Unread: map[string]string{"journals": "token=hush"}},
 		}},
 	}
 	before := *s.Hosts["n"]

@@ -16,7 +16,7 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
 // Snapshot is the state of a cluster at one moment. Slices are sorted by namespace and name.
@@ -54,8 +54,8 @@ type Snapshot struct {
 
 	HelmReleases []HelmRelease
 	Logs         []Log
-	Hosts        map[string]*node.Diagnosis // by node, as read by the helper
-	Images       map[string]Image           // by reference, as in pods
+	Hosts        map[string]*api.Diagnosis // by node, as read by the helper
+	Images       map[string]Image          // by reference, as in pods
 	// Runs are this tool's own open faults, whose changes may be in place, and faults closed in the last days
 	// that wrote lines to kernel logs, which remain there.
 	Runs []Run

@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
 // Write writes the snapshot as a bundle: a tar.gz with the layout in README.md, without secrets (see Redact).
@@ -91,7 +91,7 @@ func (b *bundle) all(s *Snapshot) {
 }
 
 // host writes what the helper read on a node; it may change host.
-func (b *bundle) host(folder string, host *node.Diagnosis) {
+func (b *bundle) host(folder string, host *api.Diagnosis) {
 	b.json(folder+"/info.json", host.Info)
 	files := takeFiles(&host.Runtime)
 	b.json(folder+"/runtime.json", host.Runtime)
@@ -114,9 +114,9 @@ func (b *bundle) host(folder string, host *node.Diagnosis) {
 // takeFiles removes the contents of files from the runtime and returns them by path. Contents that cannot
 // become files in the bundle stay: two runtimes may see different files at the same path, and a path may be
 // invalid.
-func takeFiles(runtime *node.Runtime) map[string][]byte {
+func takeFiles(runtime *api.Runtime) map[string][]byte {
 	files := map[string][]byte{}
-	take := func(instance *node.Instance) {
+	take := func(instance *api.Instance) {
 		for i := range instance.Files {
 			f := &instance.Files[i]
 			if f.Data == nil || !strings.HasPrefix(f.Path, "/") || f.Path != path.Clean(f.Path) ||

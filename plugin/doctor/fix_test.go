@@ -19,8 +19,8 @@ import (
 	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/cri"
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/fixes"
@@ -259,7 +259,7 @@ func TestFixOfOneNode(t *testing.T) {
 func TestHandlersThatNodesHave(t *testing.T) {
 	t.Parallel()
 	s := &snapshot.Snapshot{Nodes: []corev1.Node{gpuNode("gpu-1", corev1.ConditionTrue)},
-		Hosts: map[string]*node.Diagnosis{"gpu-1": {Runtime: node.Runtime{Instance: &node.Instance{
+		Hosts: map[string]*api.Diagnosis{"gpu-1": {Runtime: api.Runtime{Instance: &api.Instance{
 			CRI: &cri.Info{Config: json.RawMessage(
 				`{"containerd":{"runtimes":{"nvidia-container-runtime":{"runtimeType":"io.containerd.runc.v2"}}}}`,
 			)},

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
@@ -36,7 +36,7 @@ type reader interface {
 	// Prepare makes the namespace of the pods if it is not there, and reports whether it did.
 	Prepare(ctx context.Context) (created bool, err error)
 	// Read reads a node by a pod, and deletes it in any case.
-	Read(ctx context.Context, nodeName string, progress func(text string)) (*node.Diagnosis, error)
+	Read(ctx context.Context, nodeName string, progress func(text string)) (*api.Diagnosis, error)
 }
 
 // gathering is the collection of evidence.
@@ -230,7 +230,7 @@ func (g *gathering) read(ctx context.Context, s *snapshot.Snapshot, names []stri
 			g.namespace, g.namespace,
 		))
 	}
-	found, failed := make([]*node.Diagnosis, len(names)), make([]error, len(names))
+	found, failed := make([]*api.Diagnosis, len(names)), make([]error, len(names))
 	var group errgroup.Group
 	group.SetLimit(g.parallel)
 	for i, name := range names {
@@ -250,7 +250,7 @@ func (g *gathering) read(ctx context.Context, s *snapshot.Snapshot, names []stri
 	for i, name := range names {
 		if found[i] != nil {
 			if s.Hosts == nil {
-				s.Hosts = map[string]*node.Diagnosis{}
+				s.Hosts = map[string]*api.Diagnosis{}
 			}
 			s.Hosts[name] = snapshot.RedactHost(found[i]) // before anything of it is shown
 		} else {

@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/progress"
@@ -67,7 +67,7 @@ type fakeReader struct {
 func (f *fakeReader) Admitted(context.Context, string) error { return f.refused }
 func (f *fakeReader) Prepare(context.Context) (bool, error)  { return true, nil }
 
-func (f *fakeReader) Read(_ context.Context, name string, progress func(string)) (*node.Diagnosis, error) {
+func (f *fakeReader) Read(_ context.Context, name string, progress func(string)) (*api.Diagnosis, error) {
 	f.top.Store(max(f.top.Load(), f.atOnce.Add(1)))
 	defer f.atOnce.Add(-1)
 	f.mu.Lock()
@@ -80,7 +80,7 @@ func (f *fakeReader) Read(_ context.Context, name string, progress func(string))
 	if f.broken != nil && name == "gpu-2" {
 		return nil, f.broken
 	}
-	return &node.Diagnosis{}, nil
+	return &api.Diagnosis{}, nil
 }
 
 func gatherWith(t *testing.T, change func(*gathering)) (*snapshot.Snapshot, *fakeReader, string, error) {
@@ -286,12 +286,12 @@ func TestWhatNodesSayIsRedacted(t *testing.T) {
 // leakingReader reads a node with secrets, and of another only an error that has one.
 type leakingReader struct{ fakeReader }
 
-func (l *leakingReader) Read(_ context.Context, name string, _ func(string)) (*node.Diagnosis, error) {
+func (l *leakingReader) Read(_ context.Context, name string, _ func(string)) (*api.Diagnosis, error) {
 	if name == "gpu-2" {
 		return nil, errors.New("GET https://me:hush@api/: 500")
 	}
-	return &node.Diagnosis{
-		Journals: map[string]string{"k": "--token hush"}, Probe: node.Probe{
+	return &api.Diagnosis{
+		Journals: map[string]string{"k": "--token hush"}, Probe: api.Probe{
 			Cmdline: "x.password=hush", SMIError: "token=hush", Unread: map[string]string{"pci": "token=hush"},
 		},
 	}, nil

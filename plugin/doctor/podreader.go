@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
@@ -52,7 +52,7 @@ func (p *podReader) Prepare(ctx context.Context) (bool, error) {
 // Read implements reader.
 func (p *podReader) Read(
 	ctx context.Context, nodeName string, progress func(string),
-) (found *node.Diagnosis, err error) {
+) (found *api.Diagnosis, err error) {
 	id, err := p.store.NewID("doctor")
 	if err != nil {
 		return nil, err
@@ -73,7 +73,7 @@ func (p *podReader) Read(
 		}
 	}()
 	progress("reading kubelet, runtime, driver and kernel log")
-	found, err = session.Diagnose(limited, node.Diagnose{})
+	found, err = session.Diagnose(limited, api.Diagnose{})
 	if limited.Err() != nil { // what was still found is not the truth about the node
 		return nil, context.Cause(limited)
 	}

@@ -14,8 +14,8 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/client-go/tools/pager"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/leftover"
@@ -92,7 +92,7 @@ func (p *nodePods) look(ctx context.Context, found *leftover.Found) ([]leftover.
 	if len(p.names) == 0 {
 		return nil, nil
 	}
-	answers, failed, err := p.ask(ctx, p.names, func(string) node.Leftovers { return node.Leftovers{} })
+	answers, failed, err := p.ask(ctx, p.names, func(string) api.Leftovers { return api.Leftovers{} })
 	if err != nil {
 		return nil, err
 	}
@@ -128,8 +128,8 @@ func (p *nodePods) clean(ctx context.Context, finder *leftover.Finder, report *l
 	var failed map[string]error
 	now, err := finder.Find(ctx)
 	if err == nil {
-		answers, failed, err = p.ask(ctx, names, func(name string) node.Leftovers {
-			return node.Leftovers{Clean: true, Keep: now.Keep(p.things[name])}
+		answers, failed, err = p.ask(ctx, names, func(name string) api.Leftovers {
+			return api.Leftovers{Clean: true, Keep: now.Keep(p.things[name])}
 		})
 	}
 	for _, l := range items {
@@ -159,7 +159,7 @@ func became(l leftover.Leftover, answer []deadman.Leftover) (string, error) {
 
 // ask runs the helper on several nodes, to find or remove leftovers. failed has the errors by node.
 func (p *nodePods) ask(
-	ctx context.Context, names []string, what func(name string) node.Leftovers,
+	ctx context.Context, names []string, what func(name string) api.Leftovers,
 ) (answers map[string][]deadman.Leftover, failed map[string]error, err error) {
 	store := ledger.New(p.cluster.Client, p.ledgerNamespace)
 	if _, err := store.EnsureNamespace(ctx); err != nil {
@@ -198,7 +198,7 @@ func (p *nodePods) ask(
 }
 
 func (p *nodePods) askOne(
-	ctx context.Context, id, name string, what node.Leftovers, say func(string),
+	ctx context.Context, id, name string, what api.Leftovers, say func(string),
 ) (found []deadman.Leftover, err error) {
 	session, err := p.pods.Start(ctx, p.cluster, p.pods.Spec(id, name, p.ledgerNamespace), say)
 	if err != nil {

@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/cri"
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/containerd"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
@@ -84,11 +84,11 @@ const gpuConfig = `version = 3
   runtime_type = 'io.containerd.runc.v2'
 `
 
-func onGPUNode(change func(*node.Runtime)) node.Runtime {
-	r := node.Runtime{Instance: &node.Instance{
+func onGPUNode(change func(*api.Runtime)) api.Runtime {
+	r := api.Runtime{Instance: &api.Instance{
 		PID: 1, Unit: "containerd.service", Socket: "/run/containerd/containerd.sock", Release: "v2.3.7",
 		ConfigPath: "/etc/containerd/config.toml",
-		Files:      []node.ConfigFile{{Path: "/etc/containerd/config.toml", Data: []byte(gpuConfig)}},
+		Files:      []api.ConfigFile{{Path: "/etc/containerd/config.toml", Data: []byte(gpuConfig)}},
 		CRI: &cri.Info{
 			Name: "containerd", Version: "v2.3.7",
 			Config: []byte(`{"containerd":{"runtimes":{"nvidia":{},"runc":{}}}}`),
@@ -140,7 +140,7 @@ func TestDecideWithoutRestart(t *testing.T) {
 	if err := b.validate(true); err != nil {
 		t.Fatal(err)
 	}
-	d, err := b.decide("gpu-1", onGPUNode(func(r *node.Runtime) { r.Instance.Unit = "" }))
+	d, err := b.decide("gpu-1", onGPUNode(func(r *api.Runtime) { r.Instance.Unit = "" }))
 	if err != nil || d.Change.Service != nil || d.Landed != nil {
 		t.Errorf("%v, %+v", err, d)
 	}
@@ -151,12 +151,12 @@ func TestDecideWithoutRestart(t *testing.T) {
 func TestWrongInstanceMovesTheHandlerIntoADecoy(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		runtime node.Runtime
+		runtime api.Runtime
 		want    string
 	}{
 		"none": {onGPUNode(nil), containerd.NewDecoy},
-		"there": {onGPUNode(func(r *node.Runtime) {
-			r.Decoys = []node.Instance{{Files: []node.ConfigFile{{Path: "/opt/c.toml", Data: []byte("version = 2\n")}}}}
+		"there": {onGPUNode(func(r *api.Runtime) {
+			r.Decoys = []api.Instance{{Files: []api.ConfigFile{{Path: "/opt/c.toml", Data: []byte("version = 2\n")}}}}
 		}), "/opt/c.toml"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -183,25 +183,25 @@ func TestWrongInstanceMovesTheHandlerIntoADecoy(t *testing.T) {
 func TestDecideRefuses(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		change func(*node.Runtime)
+		change func(*api.Runtime)
 		want   string
 	}{
-		"CRI-O":      {func(r *node.Runtime) { r.Problem = "the kubelet uses CRI-O" }, "the kubelet uses CRI-O"},
-		"unresolved": {func(r *node.Runtime) { r.Instance = nil }, "runtime show gpu-1"},
-		"no unit":    {func(r *node.Runtime) { r.Instance.Unit = "" }, "--no-restart"},
+		"CRI-O":      {func(r *api.Runtime) { r.Problem = "the kubelet uses CRI-O" }, "the kubelet uses CRI-O"},
+		"unresolved": {func(r *api.Runtime) { r.Instance = nil }, "runtime show gpu-1"},
+		"no unit":    {func(r *api.Runtime) { r.Instance.Unit = "" }, "--no-restart"},
 		"read-only": {
-			func(r *node.Runtime) { r.Instance.Files[0].ReadOnly = "the file system is read-only" },
+			func(r *api.Runtime) { r.Instance.Files[0].ReadOnly = "the file system is read-only" },
 			"the file system is read-only",
 		},
 		"template": {
-			func(r *node.Runtime) { r.Instance.Files[0].Data = []byte("root = {{ .Root }}\n") }, "config.toml",
+			func(r *api.Runtime) { r.Instance.Files[0].Data = []byte("root = {{ .Root }}\n") }, "config.toml",
 		},
-		"no file":    {func(r *node.Runtime) { r.Instance.Files = nil }, "no configuration file to break"},
-		"no release": {func(r *node.Runtime) { r.Instance.Release = "" }, "release"},
-		"k3s": {func(r *node.Runtime) {
+		"no file":    {func(r *api.Runtime) { r.Instance.Files = nil }, "no configuration file to break"},
+		"no release": {func(r *api.Runtime) { r.Instance.Release = "" }, "release"},
+		"k3s": {func(r *api.Runtime) {
 			r.Instance.Files[0].Path = "/var/lib/rancher/k3s/agent/etc/containerd/config.toml"
 		}, "k3s"},
-		"no handler": {func(r *node.Runtime) { r.Instance.Files[0].Data = []byte("version = 3\n") }, `"nvidia"`},
+		"no handler": {func(r *api.Runtime) { r.Instance.Files[0].Data = []byte("version = 3\n") }, `"nvidia"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -6,16 +6,16 @@ import (
 	"path"
 	"strings"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/cri"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/containerd"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/containerdconfig"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
 )
 
 // decide computes the change from the contents of the node's files.
-func (b *breaking) decide(nodeName string, runtime node.Runtime) (*containerdconfig.Decision, error) {
+func (b *breaking) decide(nodeName string, runtime api.Runtime) (*containerdconfig.Decision, error) {
 	instance, config, err := usable(nodeName, runtime)
 	if err != nil {
 		return nil, err
@@ -57,7 +57,7 @@ func (b *breaking) decide(nodeName string, runtime node.Runtime) (*containerdcon
 }
 
 // usable returns the instance to change and its configuration, or an error if it cannot be changed.
-func usable(nodeName string, runtime node.Runtime) (*node.Instance, *containerd.Config, error) {
+func usable(nodeName string, runtime api.Runtime) (*api.Instance, *containerd.Config, error) {
 	instance := runtime.Instance
 	switch {
 	case runtime.Problem != "":
@@ -90,7 +90,7 @@ func usable(nodeName string, runtime node.Runtime) (*node.Instance, *containerd.
 }
 
 // upToDate returns an error if a restart of containerd would also load earlier edits that are not yet in use.
-func upToDate(instance node.Instance) error {
+func upToDate(instance api.Instance) error {
 	disk, err := instance.OnDisk()
 	if err != nil {
 		return fmt.Errorf("containerd's current configuration does not load: %w", err)
@@ -110,8 +110,8 @@ func upToDate(instance node.Instance) error {
 	return nil
 }
 
-func metasOf(instance node.Instance) map[string]node.ConfigFile {
-	metas := map[string]node.ConfigFile{}
+func metasOf(instance api.Instance) map[string]api.ConfigFile {
+	metas := map[string]api.ConfigFile{}
 	for _, f := range instance.Files {
 		metas[f.Path] = f
 	}
@@ -119,7 +119,7 @@ func metasOf(instance node.Instance) map[string]node.ConfigFile {
 }
 
 func (b *breaking) decision(
-	instance node.Instance, metas map[string]node.ConfigFile, broken containerd.Broken,
+	instance api.Instance, metas map[string]api.ConfigFile, broken containerd.Broken,
 ) (*containerdconfig.Decision, error) {
 	d := &containerdconfig.Decision{Change: deadman.Change{BootRestore: true}}
 	for _, f := range broken.Files {

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/completion"
@@ -133,7 +133,7 @@ func (s *show) ownRuns(ctx context.Context, cluster *kube.Cluster, nodeName stri
 }
 
 // inspect reads the node with a pod, which it always deletes.
-func (s *show) inspect(ctx context.Context, cluster *kube.Cluster, nodeName string) (found *node.Runtime, err error) {
+func (s *show) inspect(ctx context.Context, cluster *kube.Cluster, nodeName string) (found *api.Runtime, err error) {
 	store := ledger.New(cluster.Client, s.connection.LedgerNamespace)
 	id, err := store.NewID("show")
 	if err != nil {

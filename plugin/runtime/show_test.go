@@ -18,9 +18,9 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/cri"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 	"github.com/gpu-fault/kubectl-gpu-fault/test/golden"
 )
@@ -33,8 +33,8 @@ const (
 
 var modified = time.Date(2026, 11, 20, 8, 30, 0, 0, time.UTC)
 
-func configFile(path, data string) node.ConfigFile {
-	return node.ConfigFile{Path: path, Data: []byte(data), Meta: deadman.Meta{Mode: 0o644, ModTime: modified}}
+func configFile(path, data string) api.ConfigFile {
+	return api.ConfigFile{Path: path, Data: []byte(data), Meta: deadman.Meta{Mode: 0o644, ModTime: modified}}
 }
 
 // onDisk returns a handler in a file, inMemory the same in CRI's status.
@@ -60,18 +60,18 @@ func info(handlers ...string) *cri.Info {
 }
 
 // healthy returns a node of kubeadm with the toolkit's drop-in.
-func healthy() node.Runtime {
-	return node.Runtime{
-		Kubelet: node.Kubelet{
+func healthy() api.Runtime {
+	return api.Runtime{
+		Kubelet: api.Kubelet{
 			PID: 100, Exe: "/usr/bin/kubelet", Endpoint: "unix:///run/containerd/containerd.sock",
 			EndpointFrom: "default", CgroupDriver: "systemd",
 		},
-		Instance: &node.Instance{
+		Instance: &api.Instance{
 			PID: 50, Exe: "/usr/bin/containerd", Args: []string{"/usr/bin/containerd"},
 			Socket: "/run/containerd/containerd.sock", Unit: "containerd.service",
 			ConfigPath: "/etc/containerd/config.toml", Release: "v2.1.4",
 			CRI: info(inMemory("runc", "", true), inMemory("nvidia", nvidia, true)),
-			Files: []node.ConfigFile{
+			Files: []api.ConfigFile{
 				configFile("/etc/containerd/config.toml",
 					"version = 3\nimports = ['/etc/containerd/conf.d/*.toml']\n"+onDisk("runc", "", true)),
 				configFile("/etc/containerd/conf.d/99-nvidia.toml", "version = 3\n"+onDisk("nvidia", nvidia, true)),
@@ -83,20 +83,20 @@ func healthy() node.Runtime {
 
 // wrongInstance returns the bug that this command is for: the toolkit edits /etc/containerd/config.toml, which exists,
 // is loaded by a containerd that runs, and is not the kubelet's.
-func wrongInstance() node.Runtime {
+func wrongInstance() api.Runtime {
 	r := healthy()
 	decoy := *r.Instance
 	decoy.CRI = nil
-	r.Decoys = []node.Instance{decoy, {
+	r.Decoys = []api.Instance{decoy, {
 		ConfigPath: "/etc/k0s/containerd.toml",
-		Files:      []node.ConfigFile{configFile("/etc/k0s/containerd.toml", "version = 2\n")},
+		Files:      []api.ConfigFile{configFile("/etc/k0s/containerd.toml", "version = 2\n")},
 	}}
 	r.Kubelet.Endpoint, r.Kubelet.EndpointFrom = "unix://"+snapSocket, "/var/snap/k8s/common/args/kubelet"
-	r.Instance = &node.Instance{
+	r.Instance = &api.Instance{
 		PID: 60, Exe: "/snap/k8s/1/bin/containerd", Socket: snapSocket, Unit: "snap.k8s.containerd.service",
 		ConfigPath: snapConfig, Release: "v2.1.4",
 		CRI:         info(inMemory("runc", "", true)),
-		Files:       []node.ConfigFile{configFile(snapConfig, "version = 3\n"+onDisk("runc", "", true))},
+		Files:       []api.ConfigFile{configFile(snapConfig, "version = 3\n"+onDisk("runc", "", true))},
 		Executables: map[string]string{"runc": "", "containerd-shim-runc-v2": ""},
 	}
 	return r
@@ -104,7 +104,7 @@ func wrongInstance() node.Runtime {
 
 // edited has one handler of each kind of difference between disk and memory, a binary that is missing and another
 // cgroup driver.
-func edited() node.Runtime {
+func edited() api.Runtime {
 	r := healthy()
 	i := r.Instance
 	i.CRI = info(inMemory("runc", "", true), inMemory("nvidia", nvidia, true), inMemory("nvidia-gone", nvidia, true))
@@ -116,18 +116,18 @@ func edited() node.Runtime {
 	return r
 }
 
-func crio() node.Runtime {
+func crio() api.Runtime {
 	r := healthy()
 	r.Problem = "the kubelet of this node uses CRI-O 1.33.0; runtime faults work with containerd"
-	r.Instance = &node.Instance{PID: 50, Exe: "/usr/bin/crio", Socket: "/var/run/crio/crio.sock", Unit: "crio.service",
+	r.Instance = &api.Instance{PID: 50, Exe: "/usr/bin/crio", Socket: "/var/run/crio/crio.sock", Unit: "crio.service",
 		Release: "1.33.0",
 		CRI:     &cri.Info{Name: "cri-o", Version: "1.33.0", Ready: true}}
 	return r
 }
 
-func unparsable() node.Runtime {
+func unparsable() api.Runtime {
 	r := healthy()
-	r.Instance.Files = []node.ConfigFile{configFile("/etc/containerd/config.toml", "version = \n")}
+	r.Instance.Files = []api.ConfigFile{configFile("/etc/containerd/config.toml", "version = \n")}
 	r.Instance.ConfigError =
 		"containerd cannot load /etc/containerd/config.toml: line 1, column 11: unexpected end of line"
 	return r
@@ -144,7 +144,7 @@ func TestView(t *testing.T) {
 			},
 			{Name: "RUNTIME_RESTART_MODE", Value: "signal"},
 		}}}
-	for name, found := range map[string]node.Runtime{
+	for name, found := range map[string]api.Runtime{
 		"healthy": healthy(), "wrong-instance": wrongInstance(), "edited": edited(), "crio": crio(),
 		"unparsable": unparsable(),
 		"no-kubelet": {Problem: "no kubelet runs on this node"},
@@ -173,7 +173,7 @@ func TestView(t *testing.T) {
 func TestFindings(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		found node.Runtime
+		found api.Runtime
 		want  string
 	}{
 		"healthy":        {healthy(), ""},
@@ -181,18 +181,18 @@ func TestFindings(t *testing.T) {
 		"edited":         {edited(), "rt.edited-not-restarted rt.binary-missing rt.cgroup-driver"},
 		"CRI-O":          {crio(), ""},
 		"unparsable":     {unparsable(), "rt.unparsable"},
-		"not ready": {func() node.Runtime {
+		"not ready": {func() api.Runtime {
 			r := healthy()
 			r.Instance.CRI, r.Instance.CRIError = nil, cri.ErrNotLoaded.Error()
 			return r
 		}(), "rt.not-ready"},
-		"no runc in the file": {func() node.Runtime {
+		"no runc in the file": {func() api.Runtime {
 			r := healthy() // then it is built in, and not stale
 			r.Instance.Files[0] = configFile("/etc/containerd/config.toml",
 				"version = 3\nimports = ['/etc/containerd/conf.d/*.toml']\n")
 			return r
 		}(), ""},
-		"no shim": {func() node.Runtime {
+		"no shim": {func() api.Runtime {
 			r := healthy()
 			r.Instance.Executables["containerd-shim-runc-v2"] = "in no folder of PATH (/bin)"
 			return r

@@ -3,7 +3,7 @@ package runtime
 import (
 	"time"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/runtimeview"
 )
 
@@ -22,6 +22,6 @@ type view struct {
 	local *time.Location // of times in tables
 }
 
-func newView(nodeName string, found node.Runtime, classes []runtimeClass, toolkits []toolkit) view {
+func newView(nodeName string, found api.Runtime, classes []runtimeClass, toolkits []toolkit) view {
 	return view{View: runtimeview.New(nodeName, found, classes, toolkits), local: time.Local}
 }

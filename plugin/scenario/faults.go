@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/firewall"
@@ -48,7 +48,7 @@ func (f faults) Runtime(step scenario.Runtime) ([]fault.Change, []fault.Permissi
 // Firewall implements exercise.Faults.
 func (f faults) Firewall(step scenario.Firewall) ([]fault.Change, []fault.Permission, error) {
 	// Until the run ends, when that is known
-	what := node.Firewall{Table: step.Table, Port: step.Port, Drop: node.Drop(step.Drop), TTL: time.Hour}
+	what := api.Firewall{Table: step.Table, Port: step.Port, Drop: api.Drop(step.Drop), TTL: time.Hour}
 	if err := what.Validate(); err != nil {
 		return nil, nil, fmt.Errorf("firewall: %w", err)
 	}

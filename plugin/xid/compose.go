@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/kernellog"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
@@ -29,7 +29,7 @@ func (o *options) sample() []place {
 }
 
 // places returns the GPUs of a node that the lines are for.
-func (o *options) places(info node.Info, pod podOnNode) ([]place, error) {
+func (o *options) places(info api.Info, pod podOnNode) ([]place, error) {
 	driver := o.driver
 	if driver == "" {
 		driver = info.DriverVersion
@@ -60,7 +60,7 @@ func (o *options) places(info node.Info, pod podOnNode) ([]place, error) {
 // maxComm is the length that the kernel, and so the driver, cuts names of processes to.
 const maxComm = 15
 
-func processOf(use node.PodUse) xid.Process {
+func processOf(use api.PodUse) xid.Process {
 	name := strings.ReplaceAll(use.Process, ",", "_") // a comma ends the name for every parser
 	if len(name) > maxComm {
 		name = name[:maxComm]
@@ -90,7 +90,7 @@ func (o *options) compose(places []place) ([]kernellog.Record, error) {
 					return nil, o.blame(err)
 				}
 				once = append(once, kernellog.Record{
-					KmsgRecord: node.KmsgRecord{Data: string(record.Bytes()), Delay: gap},
+					KmsgRecord: api.KmsgRecord{Data: string(record.Bytes()), Delay: gap},
 					XID:        label(step.Event),
 					GPU:        p.gpu.pci.String(),
 				})

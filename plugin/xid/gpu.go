@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
 
@@ -81,7 +81,7 @@ type podOnNode struct{ namespace, name, uid string }
 func (p podOnNode) String() string { return "pod " + p.namespace + "/" + p.name }
 
 // pick returns the GPUs that the choices mean, each once: of the node, or of those that the pod holds.
-func (cs gpuChoices) pick(info node.Info, pod podOnNode) ([]gpu, error) {
+func (cs gpuChoices) pick(info api.Info, pod podOnNode) ([]gpu, error) {
 	known, err := gpusOf(info)
 	if err != nil {
 		return nil, err
@@ -178,7 +178,7 @@ func (c gpuChoice) String() string {
 }
 
 // gpusOf returns the node's GPUs in nvidia-smi's order.
-func gpusOf(info node.Info) ([]gpu, error) {
+func gpusOf(info api.Info) ([]gpu, error) {
 	known := make([]gpu, len(info.GPUs))
 	for i, g := range info.GPUs {
 		pci, err := xid.ParsePCI(g.PCI)
@@ -191,7 +191,7 @@ func gpusOf(info node.Info) ([]gpu, error) {
 }
 
 // held returns the GPUs that the pod holds.
-func (p podOnNode) held(known []gpu, use node.PodUse) ([]gpu, error) {
+func (p podOnNode) held(known []gpu, use api.PodUse) ([]gpu, error) {
 	if len(use.GPUs) == 0 {
 		return nil, fmt.Errorf("%s holds no GPU: the kubelet's device checkpoint has no nvidia.com device for it", p)
 	}

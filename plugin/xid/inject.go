@@ -14,7 +14,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/kernellog"
@@ -43,7 +43,7 @@ type writing struct {
 	form    xid.Form
 	lasts   time.Duration      // how long the records take by themselves
 	sample  []kernellog.Record // as far as it can be told before the node was asked
-	compose func(info node.Info, pod podOnNode) ([]kernellog.Record, error)
+	compose func(info api.Info, pod podOnNode) ([]kernellog.Record, error)
 }
 
 // run is `xid CODE NODE`.
@@ -70,7 +70,7 @@ func (o *options) writing(connection *kube.Connection) (*writing, error) {
 		inject: o.inject, connection: connection, nodes: o.nodes,
 		summary: o.summary(), action: "write " + lowerFirst(o.summary()) + " to the kernel log",
 		events: events, form: o.form, sample: sample, lasts: o.lasts(sample),
-		compose: func(info node.Info, pod podOnNode) ([]kernellog.Record, error) {
+		compose: func(info api.Info, pod podOnNode) ([]kernellog.Record, error) {
 			places, err := o.places(info, pod)
 			if err != nil {
 				return nil, err
@@ -197,7 +197,7 @@ func (w *writing) injection(cluster *kube.Cluster, pod podOnNode) *kernellog.Inj
 			spec.Owner = run.OwnerReference()
 			return w.pods.Start(ctx, cluster, spec, say)
 		},
-		Compose: func(_ string, info node.Info) ([]kernellog.Record, error) { return w.compose(info, pod) },
+		Compose: func(_ string, info api.Info) ([]kernellog.Record, error) { return w.compose(info, pod) },
 		Module:  w.throughModule(),
 	}
 	if pod.uid != "" {

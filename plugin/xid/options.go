@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/kernellog"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/target"
@@ -101,13 +101,13 @@ func (f *inject) checkRecords(records []kernellog.Record, lasts time.Duration) e
 	if lasts < 0 || lasts > longest {
 		return fmt.Errorf("the writes would take longer than %s: lower --count or --interval", longest)
 	}
-	request := node.WriteKmsg{}
+	request := api.WriteKmsg{}
 	for _, r := range records {
 		request.Records = append(request.Records, r.KmsgRecord)
 	}
 	check := request.Validate
 	if f.via == string(xid.ViaKmod) {
-		check = func() error { return node.CheckModuleRecords(request.Records) }
+		check = func() error { return api.CheckModuleRecords(request.Records) }
 	}
 	if err := check(); err != nil {
 		return fmt.Errorf("the kernel log would not take it: %w", err)

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/kernellog"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
@@ -18,14 +18,14 @@ import (
 var regexpProcess = regexp.MustCompile(`pid=\S+ name=[^,]+, `)
 
 // twoGPUs returns a node whose device minors differ from nvidia-smi's order, as on many real machines.
-func twoGPUs() node.Info {
-	return node.Info{
+func twoGPUs() api.Info {
+	return api.Info{
 		DriverVersion: "590.48.01",
-		GPUs: []node.GPU{
+		GPUs: []api.GPU{
 			{Index: 0, Minor: 1, UUID: "GPU-11111111-1111-1111-1111-111111111111", PCI: "0000:17:00.0"},
 			{Index: 1, Minor: 0, UUID: "GPU-22222222-2222-2222-2222-222222222222", PCI: "0000:1f:00.0"},
 		},
-		Pods: map[string]node.PodUse{
+		Pods: map[string]api.PodUse{
 			"pod-uid": {GPUs: []string{"GPU-22222222-2222-2222-2222-222222222222"}, PID: 4711, Process: "python3"},
 		},
 	}
@@ -221,7 +221,7 @@ func TestGPUsThatAreNotThere(t *testing.T) {
 		if _, err := c.pick(twoGPUs(), podOnNode{}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("--gpu %s: error %v, wanted one that lists %q", choice, err, want)
 		}
-		_, err = c.pick(node.Info{}, podOnNode{})
+		_, err = c.pick(api.Info{}, podOnNode{})
 		if byAddress := c.address() != nil; (err == nil) != byAddress {
 			t.Errorf("--gpu %s on a node without a driver: %v; only an address can be used there", choice, err)
 		}

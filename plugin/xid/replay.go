@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/kernellog"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
@@ -234,7 +234,7 @@ func (r *replay) addresses() []xid.PCI {
 	return all
 }
 
-func (r *replay) compose(info node.Info, pod podOnNode) ([]kernellog.Record, error) {
+func (r *replay) compose(info api.Info, pod podOnNode) ([]kernellog.Record, error) {
 	chosen, err := r.gpus.pick(info, pod)
 	// On a node without a driver all addresses may be the user's
 	if err != nil && (len(info.GPUs) > 0 || len(r.byHand) == 0) {
@@ -285,7 +285,7 @@ func (r *replay) records(to map[xid.PCI]xid.PCI, uuids map[xid.PCI]xid.UUID) ([]
 			continue
 		}
 		all = append(all, kernellog.Record{
-			KmsgRecord: node.KmsgRecord{Data: string(line.Bytes()), Delay: r.delay(gap)},
+			KmsgRecord: api.KmsgRecord{Data: string(line.Bytes()), Delay: r.delay(gap)},
 			XID:        label(e.Event), GPU: e.Event.PCI.String(),
 		})
 	}

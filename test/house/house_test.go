@@ -46,8 +46,17 @@ var rules = []rule{
 		why: "leaves are pure: the helper and the line parser must build without Kubernetes",
 		from: []string{
 			"pkg/xid", "pkg/build", "pkg/patch", "pkg/tsv", "pkg/suggest", "pkg/containerd", "debugpod/cri",
-			"debugpod/deadman", "debugpod/node", "debugpod/helper", "cmd/gpu-fault-node", "cudafault", "kmod",
+			"debugpod/api", "debugpod/deadman", "debugpod/node", "debugpod/helper", "cmd/gpu-fault-node", "cudafault",
+			"kmod",
 		}, never: []string{"k8s.io", "sigs.k8s.io"},
+	},
+	{
+		why: "what crosses the wire is in debugpod/api; what the helper does with it is the node's business only",
+		from: []string{
+			"pkg", "plugin", "cmd/kubectl-gpu_fault", "debugpod/api", "debugpod/helper", "debugpod/image",
+		}, never: []string{
+			module + "/debugpod/node", "github.com/google/nftables", "github.com/mdlayher/netlink",
+		},
 	},
 	{
 		why:  "what runs in production must not need the test cluster",
@@ -144,6 +153,34 @@ func TestFaultsAreSiblings(t *testing.T) {
 	}
 	if siblings < 6 {
 		t.Errorf("only %d packages below pkg/faults", siblings)
+	}
+}
+
+// TestJobsAreSiblings verifies that no job of the helper needs another. What they share is in packages that are no job,
+// and what one needs of another is handed to it by debugpod/node.
+func TestJobsAreSiblings(t *testing.T) {
+	t.Parallel()
+	const node = module + "/debugpod/node"
+	shared := []string{
+		node + "/driver", node + "/hostexec", node + "/hostfs", node + "/kmsg", node + "/nodetest", node + "/pci",
+		node + "/process",
+	}
+	jobs := 0
+	for _, p := range packages(t) {
+		if !below(p.ImportPath, node) || p.ImportPath == node {
+			continue
+		}
+		if !anyBelow(p.ImportPath, shared) {
+			jobs++
+		}
+		for _, dep := range p.Deps {
+			if below(dep, node) && !anyBelow(dep, shared) {
+				t.Errorf("%s imports the job %s", p.ImportPath, dep)
+			}
+		}
+	}
+	if jobs < 5 {
+		t.Errorf("only %d jobs below debugpod/node", jobs)
 	}
 }
 

@@ -11,7 +11,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
 	"github.com/gpu-fault/kubectl-gpu-fault/kmod"
 )
 
@@ -29,7 +31,7 @@ func TestBuild(t *testing.T) {
 	if err != nil || kernel == "" || out == "" {
 		t.Fatal("set KMOD_NODE, KMOD_NAMESPACE, KMOD_KERNEL and KMOD_OUT", err)
 	}
-	line, err := node.Request{Protocol: node.Protocol, BuildModule: &node.BuildModule{}}.Encode()
+	line, err := api.Request{Protocol: api.Protocol, BuildModule: &api.BuildModule{}}.Encode()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,11 +44,11 @@ func TestBuild(t *testing.T) {
 	if _, err := keep.Write(line); err != nil {
 		t.Fatal(err)
 	}
-	err = node.Serve(t.Context(), input, &said, node.Host{Root: os.Getenv("KMOD_NODE"), Proc: proc})
+	err = node.Serve(t.Context(), input, &said, hostfs.Host{Root: os.Getenv("KMOD_NODE"), Proc: proc})
 	if err != nil {
 		t.Fatalf("the helper: %v", err)
 	}
-	var answer node.Answer
+	var answer api.Answer
 	if err := json.Unmarshal(said.Bytes(), &answer); err != nil {
 		t.Fatal(err)
 	}

@@ -19,8 +19,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 	"github.com/gpu-fault/kubectl-gpu-fault/kmod"
 )
 
@@ -32,9 +32,9 @@ type running struct {
 }
 
 // start gives the helper a request, as a client's exec in the debug pod does.
-func start(t *testing.T, run string, req node.Request) *running {
+func start(t *testing.T, run string, req api.Request) *running {
 	t.Helper()
-	req.Protocol, req.Run = node.Protocol, run
+	req.Protocol, req.Run = api.Protocol, run
 	line, err := req.Encode()
 	if err != nil {
 		t.Fatal(err)
@@ -56,17 +56,17 @@ func start(t *testing.T, run string, req node.Request) *running {
 		t.Fatal(err)
 	}
 	answers := bufio.NewScanner(out)
-	answers.Buffer(nil, node.MaxAnswer)
+	answers.Buffer(nil, api.MaxAnswer)
 	return &running{cmd, in, answers}
 }
 
 // next returns the helper's next answer.
-func (r *running) next(t *testing.T) node.Answer {
+func (r *running) next(t *testing.T) api.Answer {
 	t.Helper()
 	if !r.answers.Scan() {
 		t.Fatalf("the helper said nothing more: %v", r.answers.Err())
 	}
-	var a node.Answer
+	var a api.Answer
 	if err := json.Unmarshal(r.answers.Bytes(), &a); err != nil {
 		t.Fatalf("%s: %v", r.answers.Text(), err)
 	}
@@ -74,9 +74,9 @@ func (r *running) next(t *testing.T) node.Answer {
 }
 
 // end returns the last answer, and all that was proven until then.
-func (r *running) end(t *testing.T) (node.Answer, []node.WrittenKmsg) {
+func (r *running) end(t *testing.T) (api.Answer, []api.WrittenKmsg) {
 	t.Helper()
-	var all []node.WrittenKmsg
+	var all []api.WrittenKmsg
 	for {
 		a := r.next(t)
 		all = append(all, a.Written...)
@@ -87,7 +87,7 @@ func (r *running) end(t *testing.T) (node.Answer, []node.WrittenKmsg) {
 }
 
 // do returns a request from begin to end.
-func do(t *testing.T, run string, req node.Request) (node.Answer, []node.WrittenKmsg) {
+func do(t *testing.T, run string, req api.Request) (api.Answer, []api.WrittenKmsg) {
 	t.Helper()
 	return start(t, run, req).end(t)
 }
@@ -102,8 +102,8 @@ func built(t *testing.T) []byte {
 	return raw
 }
 
-func records(texts ...string) []node.KmsgRecord {
-	all := make([]node.KmsgRecord, len(texts))
+func records(texts ...string) []api.KmsgRecord {
+	all := make([]api.KmsgRecord, len(texts))
 	for i, text := range texts {
 		all[i].Data = "<4>" + text + "\n"
 	}
@@ -131,7 +131,7 @@ func TestVMHelperWrites(t *testing.T) {
 		"NVRM: The NVIDIA GPU 0000:b3:00.0\nNVRM: (PCI ID: 10de:26b5) installed in this system has\nNVRM: fallen off the bus and is not responding to commands.",
 	}
 	last, written := do(t, ourRun,
-		node.Request{WriteModule: &node.WriteModule{Module: built(t), Records: records(texts...)}})
+		api.Request{WriteModule: &api.WriteModule{Module: built(t), Records: records(texts...)}})
 	if !last.Done || len(written) != len(texts) {
 		t.Fatalf("%d of %d records are proven: %+v", len(written), len(texts), last.Error)
 	}
@@ -147,7 +147,7 @@ func TestVMHelperWrites(t *testing.T) {
 // A burst is slowed down to what the module takes, and every record of it is proven.
 func TestVMHelperWritesMany(t *testing.T) {
 	const many = 1500
-	last, written := do(t, ourRun, node.Request{WriteModule: &node.WriteModule{
+	last, written := do(t, ourRun, api.Request{WriteModule: &api.WriteModule{
 		Module: built(t), Records: slices.Repeat(records("NVRM: Xid (PCI:0000:17:00): 63, many"), many),
 	}})
 	if !last.Done || len(written) != many {
@@ -157,7 +157,7 @@ func TestVMHelperWritesMany(t *testing.T) {
 }
 
 // slowly returns a record, and another that nobody waits for.
-func slowly() []node.KmsgRecord {
+func slowly() []api.KmsgRecord {
 	two := records("NVRM: Xid (PCI:0000:17:00): 79, first", "NVRM: Xid (PCI:0000:17:00): 79, second")
 	two[1].Delay = time.Hour
 	return two
@@ -166,7 +166,7 @@ func slowly() []node.KmsgRecord {
 // begun returns a helper that has written the first of two records.
 func begun(t *testing.T) *running {
 	t.Helper()
-	r := start(t, ourRun, node.Request{WriteModule: &node.WriteModule{Module: built(t), Records: slowly()}})
+	r := start(t, ourRun, api.Request{WriteModule: &api.WriteModule{Module: built(t), Records: slowly()}})
 	if a := r.next(t); len(a.Written) != 1 || !isLoaded() {
 		t.Fatalf("%+v, loaded: %v; wanted one proven record, and the module loaded for the next", a, isLoaded())
 	}
@@ -184,8 +184,8 @@ func TestVMHelperStopped(t *testing.T) {
 			if err := stop(r); err != nil {
 				t.Fatal(err)
 			}
-			if last, _ := r.end(t); last.Error == nil || last.Error.Code != node.CodeInterrupted {
-				t.Errorf("%+v, wanted %s", last, node.CodeInterrupted)
+			if last, _ := r.end(t); last.Error == nil || last.Error.Code != api.CodeInterrupted {
+				t.Errorf("%+v, wanted %s", last, api.CodeInterrupted)
 			}
 			nothingLeft(t)
 		})
@@ -204,23 +204,23 @@ func TestVMHelperKilled(t *testing.T) {
 		t.Fatal("the module is gone, so this shows nothing")
 	}
 	if last, _ := do(
-		t, "xid-999999", node.Request{WriteModule: &node.WriteModule{Module: built(t), Records: slowly()}},
+		t, "xid-999999", api.Request{WriteModule: &api.WriteModule{Module: built(t), Records: slowly()}},
 	); last.Error == nil ||
-		last.Error.Code != node.CodeLoaded || !strings.Contains(last.Error.Message, "revert "+ourRun) {
-		t.Errorf("another run: %+v, wanted %s and how to revert %s", last.Error, node.CodeLoaded, ourRun)
+		last.Error.Code != api.CodeLoaded || !strings.Contains(last.Error.Message, "revert "+ourRun) {
+		t.Errorf("another run: %+v, wanted %s and how to revert %s", last.Error, api.CodeLoaded, ourRun)
 	}
 	left := deadman.Leftover{Kind: deadman.LeftoverModule, Path: "/sys/module/" + kmod.Name, Run: ourRun}
 	if last, _ := do(
-		t, "leftovers-1", node.Request{Leftovers: &node.Leftovers{}},
+		t, "leftovers-1", api.Request{Leftovers: &api.Leftovers{}},
 	); !slices.Contains(last.Leftovers, left) {
 		t.Errorf("leftovers: %+v (%+v), wanted %+v", last.Leftovers, last.Error, left)
 	}
-	if last, _ := do(t, "xid-999999", node.Request{RemoveModule: &node.RemoveModule{}}); last.Removed == nil ||
+	if last, _ := do(t, "xid-999999", api.Request{RemoveModule: &api.RemoveModule{}}); last.Removed == nil ||
 		last.Removed.Other != "run "+ourRun || !isLoaded() {
 		t.Errorf("the undo of another run: %+v %+v, loaded: %v", last.Removed, last.Error, isLoaded())
 	}
-	for _, want := range []node.RemovedModule{{Removed: true}, {}} { // undone, and undone again
-		if last, _ := do(t, ourRun, node.Request{RemoveModule: &node.RemoveModule{}}); last.Removed == nil ||
+	for _, want := range []api.RemovedModule{{Removed: true}, {}} { // undone, and undone again
+		if last, _ := do(t, ourRun, api.Request{RemoveModule: &api.RemoveModule{}}); last.Removed == nil ||
 			*last.Removed != want {
 			t.Errorf("the undo: %+v %+v, wanted %+v", last.Removed, last.Error, want)
 		}
@@ -242,7 +242,7 @@ func TestVMHelperCleansLeftovers(t *testing.T) {
 	} {
 		t.Run(tc.parameters, func(t *testing.T) {
 			load(t, tc.parameters)
-			last, _ := do(t, "leftovers-1", node.Request{Leftovers: &node.Leftovers{Clean: true, Keep: tc.keep}})
+			last, _ := do(t, "leftovers-1", api.Request{Leftovers: &api.Leftovers{Clean: true, Keep: tc.keep}})
 			found := slices.DeleteFunc(last.Leftovers,
 				func(l deadman.Leftover) bool { return l.Kind != deadman.LeftoverModule })
 			if !last.Done || len(found) != tc.found || isLoaded() != tc.stays ||
@@ -260,11 +260,11 @@ func TestVMHelperTellsOfWhatStays(t *testing.T) {
 	holder := open(t)
 	_ = r.in.Close()
 	last, _ := r.end(t)
-	if last.Error == nil || last.Error.Code != node.CodeStays || !isLoaded() {
-		t.Errorf("%+v, loaded: %v; wanted %s", last.Error, isLoaded(), node.CodeStays)
+	if last.Error == nil || last.Error.Code != api.CodeStays || !isLoaded() {
+		t.Errorf("%+v, loaded: %v; wanted %s", last.Error, isLoaded(), api.CodeStays)
 	}
 	_ = holder.Close()
-	if last, _ := do(t, ourRun, node.Request{RemoveModule: &node.RemoveModule{}}); last.Removed == nil ||
+	if last, _ := do(t, ourRun, api.Request{RemoveModule: &api.RemoveModule{}}); last.Removed == nil ||
 		!last.Removed.Removed {
 		t.Errorf("the undo: %+v %+v", last.Removed, last.Error)
 	}
@@ -281,15 +281,15 @@ func TestVMHelperRefusesOtherKernels(t *testing.T) {
 	release := strings.TrimSpace(string(kernel))
 	for name, tc := range map[string]struct {
 		from, to string
-		code     node.Code
+		code     api.Code
 	}{
-		"another release":       {"vermagic=" + release, "vermagic=9" + release[1:], node.CodeVermagic},
-		"another configuration": {release + " SMP ", release + " UP_ ", node.CodeNotLoaded},
+		"another release":       {"vermagic=" + release, "vermagic=9" + release[1:], api.CodeVermagic},
+		"another configuration": {release + " SMP ", release + " UP_ ", api.CodeNotLoaded},
 	} {
 		t.Run(name, func(t *testing.T) {
 			module := bytes.Replace(built(t), []byte(tc.from), []byte(tc.to), 1)
 			if last, _ := do(
-				t, ourRun, node.Request{WriteModule: &node.WriteModule{Module: module, Records: slowly()}},
+				t, ourRun, api.Request{WriteModule: &api.WriteModule{Module: module, Records: slowly()}},
 			); last.Error == nil || last.Error.Code != tc.code {
 				t.Errorf("%+v, wanted %s", last.Error, tc.code)
 			}
@@ -314,7 +314,7 @@ func signed(t *testing.T) []byte {
 // A kernel that insists on nothing takes any signature.
 func TestVMHelperTakesSigned(t *testing.T) {
 	last, written := do(t, ourRun,
-		node.Request{WriteModule: &node.WriteModule{Module: signed(t), Records: records("NVRM: signed")}})
+		api.Request{WriteModule: &api.WriteModule{Module: signed(t), Records: records("NVRM: signed")}})
 	if !last.Done || len(written) != 1 {
 		t.Errorf("%d records are proven: %+v", len(written), last.Error)
 	}
@@ -326,27 +326,27 @@ func TestVMHelperTakesSigned(t *testing.T) {
 func TestVMLocked(t *testing.T) {
 	for _, tc := range []struct {
 		path, value string
-		code        node.Code
+		code        api.Code
 		says        string
 	}{
-		{"/sys/kernel/security/lockdown", "integrity", node.CodeUntrusted, `"integrity"`},
-		{"/sys/module/module/parameters/sig_enforce", "Y", node.CodeUntrusted, "sig_enforce"},
-		{"/proc/sys/kernel/modules_disabled", "1", node.CodeNoModules, "modules_disabled"},
+		{"/sys/kernel/security/lockdown", "integrity", api.CodeUntrusted, `"integrity"`},
+		{"/sys/module/module/parameters/sig_enforce", "Y", api.CodeUntrusted, "sig_enforce"},
+		{"/proc/sys/kernel/modules_disabled", "1", api.CodeNoModules, "modules_disabled"},
 	} {
 		if err := os.WriteFile(tc.path, []byte(tc.value), 0); err != nil {
 			t.Fatal(err)
 		}
-		for name, req := range map[string]node.Request{
-			"write": {WriteModule: &node.WriteModule{Module: built(t), Records: slowly()}},
-			"build": {BuildModule: &node.BuildModule{}},
+		for name, req := range map[string]api.Request{
+			"write": {WriteModule: &api.WriteModule{Module: built(t), Records: slowly()}},
+			"build": {BuildModule: &api.BuildModule{}},
 		} {
 			if last, _ := do(t, ourRun, req); last.Error == nil || last.Error.Code != tc.code ||
 				!strings.Contains(last.Error.Message, tc.says) {
 				t.Errorf("%s=%s, %s: %+v, wanted %s with %q", tc.path, tc.value, name, last.Error, tc.code, tc.says)
 			}
 		}
-		if tc.code == node.CodeUntrusted { // whether the key is known only the kernel can say
-			last, _ := do(t, ourRun, node.Request{WriteModule: &node.WriteModule{Module: signed(t), Records: slowly()}})
+		if tc.code == api.CodeUntrusted { // whether the key is known only the kernel can say
+			last, _ := do(t, ourRun, api.Request{WriteModule: &api.WriteModule{Module: signed(t), Records: slowly()}})
 			if last.Error == nil || last.Error.Code != tc.code ||
 				!strings.Contains(last.Error.Message, "does not trust the key") {
 				t.Errorf("%s=%s, signed: %+v, wanted %s", tc.path, tc.value, last.Error, tc.code)

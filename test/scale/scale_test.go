@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/kernellog"
@@ -30,17 +30,17 @@ const ledgerNamespace = "ledger-scale"
 // on the test cluster: 122 ms to upload and inspect, 59 ms to write a record) is waited for instead.
 type fakePod struct{ *debugpod.Session }
 
-func (p fakePod) Inspect(ctx context.Context, _ node.Inspect) (*node.Info, error) {
-	return &node.Info{}, pause(ctx, 122*time.Millisecond)
+func (p fakePod) Inspect(ctx context.Context, _ api.Inspect) (*api.Info, error) {
+	return &api.Info{}, pause(ctx, 122*time.Millisecond)
 }
 
 func (p fakePod) WriteKmsg(
-	ctx context.Context, what node.WriteKmsg, _ func([]node.WrittenKmsg),
-) ([]node.WrittenKmsg, error) {
-	var written []node.WrittenKmsg
+	ctx context.Context, what api.WriteKmsg, _ func([]api.WrittenKmsg),
+) ([]api.WrittenKmsg, error) {
+	var written []api.WrittenKmsg
 	for i := range what.Records {
 		written = append(written,
-			node.WrittenKmsg{Record: i, Sequence: uint64(i + 1), Time: time.Now(), Text: what.Records[i].Data})
+			api.WrittenKmsg{Record: i, Sequence: uint64(i + 1), Time: time.Now(), Text: what.Records[i].Data})
 	}
 	return written, pause(ctx, 59*time.Millisecond)
 }
@@ -78,9 +78,9 @@ func TestTenNodesCostAtMostTwiceOne(t *testing.T) {
 				}
 				return fakePod{session}, nil
 			},
-			Compose: func(string, node.Info) ([]kernellog.Record, error) {
+			Compose: func(string, api.Info) ([]kernellog.Record, error) {
 				return []kernellog.Record{
-					{KmsgRecord: node.KmsgRecord{Data: "<4>kernel: NVRM: Xid (PCI:0000:17:00): 63, test\n"}, XID: "63"},
+					{KmsgRecord: api.KmsgRecord{Data: "<4>kernel: NVRM: Xid (PCI:0000:17:00): 63, test\n"}, XID: "63"},
 				}, nil
 			},
 		}

@@ -13,9 +13,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/cri"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
@@ -23,7 +23,7 @@ import (
 // Pod is a debug pod that runs on a node: a debugpod.Session.
 type Pod interface {
 	// InspectRuntime reads which container runtime the kubelet uses, and its files.
-	InspectRuntime(ctx context.Context) (*node.Runtime, error)
+	InspectRuntime(ctx context.Context) (*api.Runtime, error)
 	// Change arms the node's dead man and lets it make the change. It returns the dead man's last word, which is
 	// PhaseApplied when there is no error; each hears of the phases as they come.
 	Change(ctx context.Context, what deadman.Change, each func(deadman.Status)) (*deadman.Status, error)
@@ -52,7 +52,7 @@ type Decision struct {
 }
 
 // Decide decides what to do. An error stops the run for this node before anything is written.
-type Decide func(nodeName string, runtime node.Runtime) (*Decision, error)
+type Decide func(nodeName string, runtime api.Runtime) (*Decision, error)
 
 // Probe proves the fault by a pod of a user's. Its error means that the fault did not show.
 type Probe func(ctx context.Context, run ledger.Run, nodeName string) (ledger.Evidence, error)

@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/cri"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
 )
@@ -24,13 +24,13 @@ type fakePod struct {
 	restore   deadman.Restore
 	changeErr error
 	restored  deadman.Restored
-	files     []node.ConfigFile // that containerd loads
-	fails     error             // of InspectRuntime
+	files     []api.ConfigFile // that containerd loads
+	fails     error            // of InspectRuntime
 }
 
-func (p *fakePod) InspectRuntime(context.Context) (*node.Runtime, error) {
+func (p *fakePod) InspectRuntime(context.Context) (*api.Runtime, error) {
 	p.calls = append(p.calls, "inspect")
-	return &node.Runtime{Instance: &node.Instance{Files: p.files}}, p.fails
+	return &api.Runtime{Instance: &api.Instance{Files: p.files}}, p.fails
 }
 
 func (p *fakePod) Change(_ context.Context, what deadman.Change, each func(deadman.Status)) (*deadman.Status, error) {
@@ -86,7 +86,7 @@ func injection(pod *fakePod, d *Decision, err error) *Injection {
 			pod.calls = append(pod.calls, "start")
 			return pod, nil
 		},
-		Decide: func(string, node.Runtime) (*Decision, error) { return d, err },
+		Decide: func(string, api.Runtime) (*Decision, error) { return d, err },
 	}
 }
 
@@ -317,7 +317,7 @@ func TestANodeWithoutARecord(t *testing.T) {
 				pod.fails = errors.New("no kubelet")
 			case "":
 			default:
-				pod.files = []node.ConfigFile{{Path: config, Data: []byte(test.now)}}
+				pod.files = []api.ConfigFile{{Path: config, Data: []byte(test.now)}}
 			}
 			u, _ := undoer(pod, nil)
 			state, said, err := u.Undo(t.Context(), ledger.Run{ID: "runtime-abc234"}, saved(t, nil))

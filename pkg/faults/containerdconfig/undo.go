@@ -12,8 +12,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
@@ -204,7 +204,7 @@ func byHand(run ledger.Run) string {
 // load there are as the run is said to have found them, or still as it is said to have left them. Nothing is restored
 // by that: it is a claim.
 func unrecorded(
-	run ledger.Run, nodeName string, claim Claim, restored deadman.Restored, runtime node.Runtime,
+	run ledger.Run, nodeName string, claim Claim, restored deadman.Restored, runtime api.Runtime,
 ) (ledger.State, string, error) {
 	if runtime.Instance == nil {
 		return "", "", fmt.Errorf(

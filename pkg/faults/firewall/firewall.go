@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
@@ -24,8 +24,8 @@ const UndoKind = "node-firewall"
 
 // Pod is a debug pod that runs on a node: a debugpod.Session.
 type Pod interface {
-	Firewall(ctx context.Context, what node.Firewall) (*node.BuiltFirewall, error)
-	RemoveFirewall(ctx context.Context, what node.RemoveFirewall) (*node.RemovedFirewall, error)
+	Firewall(ctx context.Context, what api.Firewall) (*api.BuiltFirewall, error)
+	RemoveFirewall(ctx context.Context, what api.RemoveFirewall) (*api.RemovedFirewall, error)
 	// Close deletes the pod, also when ctx has ended. The firewall stays.
 	Close(ctx context.Context) error
 }
@@ -41,11 +41,11 @@ type Injection struct {
 // claim is what the ledger keeps in ledger.Undo.Data. Anyone who may write ConfigMaps may have written it: it says
 // that there is something to remove, and the node's kernel knows what.
 type claim struct {
-	Firewall node.Firewall `json:"firewall"`
+	Firewall api.Firewall `json:"firewall"`
 }
 
 // Change returns the change to one node, for a fault.Plan. The TTL of what is filled in when it is made.
-func (in *Injection) Change(nodeName, action string, what node.Firewall) fault.Change {
+func (in *Injection) Change(nodeName, action string, what api.Firewall) fault.Change {
 	return fault.Change{
 		Target: ledger.Target{Kind: "Node", Name: nodeName},
 		Action: action,
@@ -57,7 +57,7 @@ func (in *Injection) Change(nodeName, action string, what node.Firewall) fault.C
 }
 
 func (in *Injection) apply(
-	ctx context.Context, nodeName string, what node.Firewall, r fault.Recorder,
+	ctx context.Context, nodeName string, what api.Firewall, r fault.Recorder,
 ) (evidence []ledger.Evidence, err error) {
 	run := r.Run()
 	if run.Until.IsZero() {
@@ -103,8 +103,8 @@ const forgetTimeout = 10 * time.Second
 
 // nothingMade reports whether the node refused before it changed anything.
 func nothingMade(err error) bool {
-	var refused *node.Error
-	return errors.As(err, &refused) && (refused.Code == node.CodeExists || refused.Code == node.CodeNoFilter)
+	var refused *api.Error
+	return errors.As(err, &refused) && (refused.Code == api.CodeExists || refused.Code == api.CodeNoFilter)
 }
 
 // Undoer removes firewalls. Start is nil where it is only to describe.
@@ -149,16 +149,16 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 	}
 	byHand :=
 		fmt.Sprintf("; by hand, on the node: nft list ruleset shows a table with a set %s: delete it; the kernel itself lets go at the end of the "+
-			"run's time, and when the node boots", node.FirewallSet(run.ID))
+			"run's time, and when the node boots", api.FirewallSet(run.ID))
 	pod, err := u.Start(ctx, run, step.Target.Name, say)
 	if err != nil {
 		return "", "", fmt.Errorf("%w%s", err, byHand)
 	}
 	say("removing the firewall rule")
-	removed, err := pod.RemoveFirewall(ctx, node.RemoveFirewall{Overwrite: u.Overwrite})
-	var refused *node.Error
-	if errors.As(err, &refused) && refused.Code == node.CodeNoFilter { // then there never was one
-		removed, err = &node.RemovedFirewall{}, nil
+	removed, err := pod.RemoveFirewall(ctx, api.RemoveFirewall{Overwrite: u.Overwrite})
+	var refused *api.Error
+	if errors.As(err, &refused) && refused.Code == api.CodeNoFilter { // then there never was one
+		removed, err = &api.RemovedFirewall{}, nil
 	}
 	if err = errors.Join(err, pod.Close(ctx)); err != nil {
 		return "", "", fmt.Errorf("%w%s", err, byHand)
@@ -168,7 +168,7 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 }
 
 // fate returns what became of a run's table.
-func fate(removed node.RemovedFirewall) (ledger.State, string) {
+func fate(removed api.RemovedFirewall) (ledger.State, string) {
 	if !removed.Removed {
 		return ledger.StateReverted,
 			"the node's nftables have nothing of this run: another client removed it, it was never made, " +

@@ -8,25 +8,25 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
 // fakePod is a node that does, or does not, what it is asked.
 type fakePod struct {
 	calls   []string
-	built   node.Firewall
-	asked   node.RemoveFirewall
-	removed node.RemovedFirewall
+	built   api.Firewall
+	asked   api.RemoveFirewall
+	removed api.RemovedFirewall
 	fails   error
 }
 
-func (p *fakePod) Firewall(_ context.Context, what node.Firewall) (*node.BuiltFirewall, error) {
+func (p *fakePod) Firewall(_ context.Context, what api.Firewall) (*api.BuiltFirewall, error) {
 	p.calls, p.built = append(p.calls, "build"), what
-	return &node.BuiltFirewall{Rule: "table inet hardening", Expires: what.TTL}, p.fails
+	return &api.BuiltFirewall{Rule: "table inet hardening", Expires: what.TTL}, p.fails
 }
 
-func (p *fakePod) RemoveFirewall(_ context.Context, what node.RemoveFirewall) (*node.RemovedFirewall, error) {
+func (p *fakePod) RemoveFirewall(_ context.Context, what api.RemoveFirewall) (*api.RemovedFirewall, error) {
 	p.calls, p.asked = append(p.calls, "remove"), what
 	return &p.removed, p.fails
 }
@@ -57,7 +57,7 @@ func (r *recorder) Save(_ context.Context, change func(*ledger.Step)) error {
 }
 func (r *recorder) Progress(string) {}
 
-var asked = node.Firewall{Table: "hardening", Port: 27000, Drop: node.DropAnswers}
+var asked = api.Firewall{Table: "hardening", Port: 27000, Drop: api.DropAnswers}
 
 func (p *fakePod) apply(t *testing.T, r *recorder) ([]ledger.Evidence, error) {
 	in := &Injection{Start: p.start}
@@ -81,11 +81,11 @@ func TestTheUndoIsSavedBeforeTheRule(t *testing.T) {
 			run: hour, saves: errors.New("etcd is full"), calls: "start save close", wrong: "etcd is full",
 		},
 		"the node refuses": {
-			run: hour, pod: &node.Error{Code: node.CodeNoFilter, Message: "no nftables"},
+			run: hour, pod: &api.Error{Code: api.CodeNoFilter, Message: "no nftables"},
 			calls: "start save build save close", wrong: "no nftables",
 		},
 		"there is a table": {
-			run: hour, pod: &node.Error{Code: node.CodeExists, Message: "somebody's"},
+			run: hour, pod: &api.Error{Code: api.CodeExists, Message: "somebody's"},
 			calls: "start save build save close", wrong: "somebody's",
 		},
 		"nobody knows": {
@@ -141,40 +141,40 @@ func TestUndo(t *testing.T) {
 	good := json.RawMessage(`{"firewall": {"table": "hardening", "port": 27000, "drop": "answers", "ttl": 1}}`)
 	for name, tc := range map[string]struct {
 		data    json.RawMessage
-		removed node.RemovedFirewall
+		removed api.RemovedFirewall
 		fails   error
 		state   ledger.State
 		says    string
 		calls   string
 	}{
 		"removed": {
-			good, node.RemovedFirewall{Table: "hardening", Removed: true, Dropped: 12}, nil, ledger.StateReverted,
+			good, api.RemovedFirewall{Table: "hardening", Removed: true, Dropped: 12}, nil, ledger.StateReverted,
 			"inet hardening is removed; it had dropped 12 packets", "start remove close",
 		},
 		"after its time": {
-			good, node.RemovedFirewall{Table: "hardening", Removed: true, Expired: true}, nil, ledger.StateReverted,
+			good, api.RemovedFirewall{Table: "hardening", Removed: true, Expired: true}, nil, ledger.StateReverted,
 			"it blocked nothing any more", "start remove close",
 		},
 		"gone": {
-			good, node.RemovedFirewall{}, nil, ledger.StateReverted, "have nothing of this run", "start remove close",
+			good, api.RemovedFirewall{}, nil, ledger.StateReverted, "have nothing of this run", "start remove close",
 		},
 		"others' rules": {
-			good, node.RemovedFirewall{Table: "hardening", Removed: true, Left: []string{"chain input"}}, nil,
+			good, api.RemovedFirewall{Table: "hardening", Removed: true, Left: []string{"chain input"}}, nil,
 			ledger.StateSuperseded,
 			"another client has put something into it: chain input; when it is not needed: nft delete table inet hardening",
 			"start remove close",
 		},
 		"no nftables": {
-			good, node.RemovedFirewall{}, &node.Error{Code: node.CodeNoFilter}, ledger.StateReverted,
+			good, api.RemovedFirewall{}, &api.Error{Code: api.CodeNoFilter}, ledger.StateReverted,
 			"have nothing of this run", "start remove close",
 		},
 		"the node is away": {
-			good, node.RemovedFirewall{}, errors.New("no route"), "", "a table with a set ports-", "start remove close",
+			good, api.RemovedFirewall{}, errors.New("no route"), "", "a table with a set ports-", "start remove close",
 		},
-		"never made": {nil, node.RemovedFirewall{}, nil, ledger.StateReverted, "nothing had been changed", ""},
+		"never made": {nil, api.RemovedFirewall{}, nil, ledger.StateReverted, "nothing had been changed", ""},
 		"forged": {
 			json.RawMessage(`{"firewall": {"table": "; flush ruleset"}, "settings": {"image": "evil"}}`),
-			node.RemovedFirewall{}, nil, ledger.StateReverted, "have nothing of this run", "start remove close",
+			api.RemovedFirewall{}, nil, ledger.StateReverted, "have nothing of this run", "start remove close",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -194,7 +194,7 @@ func TestUndo(t *testing.T) {
 			if got := strings.Join(pod.calls, " "); got != tc.calls {
 				t.Errorf("the calls were %q, not %q", got, tc.calls)
 			}
-			if tc.calls != "" && pod.asked != (node.RemoveFirewall{Overwrite: true}) {
+			if tc.calls != "" && pod.asked != (api.RemoveFirewall{Overwrite: true}) {
 				t.Errorf("the node was asked %+v", pod.asked)
 			}
 		})

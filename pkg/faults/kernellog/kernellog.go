@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
@@ -21,15 +21,15 @@ import (
 // Pod is a debug pod that runs on a node: a debugpod.Session.
 type Pod interface {
 	// Inspect reads what the node is.
-	Inspect(ctx context.Context, what node.Inspect) (*node.Info, error)
+	Inspect(ctx context.Context, what api.Inspect) (*api.Info, error)
 	// WriteKmsg writes records and returns those that were read back from the log: all, or with an error the first of
 	// them. each hears of them as they come.
-	WriteKmsg(ctx context.Context, what node.WriteKmsg, each func([]node.WrittenKmsg)) ([]node.WrittenKmsg, error)
+	WriteKmsg(ctx context.Context, what api.WriteKmsg, each func([]api.WrittenKmsg)) ([]api.WrittenKmsg, error)
 	// BuildModule builds the kernel module; WriteModule is WriteKmsg through it; RemoveModule unloads it if its run had
 	// left it loaded.
-	BuildModule(ctx context.Context, what node.BuildModule) (*node.BuiltModule, error)
-	WriteModule(ctx context.Context, what node.WriteModule, each func([]node.WrittenKmsg)) ([]node.WrittenKmsg, error)
-	RemoveModule(ctx context.Context) (*node.RemovedModule, error)
+	BuildModule(ctx context.Context, what api.BuildModule) (*api.BuiltModule, error)
+	WriteModule(ctx context.Context, what api.WriteModule, each func([]api.WrittenKmsg)) ([]api.WrittenKmsg, error)
+	RemoveModule(ctx context.Context) (*api.RemovedModule, error)
 	// Close deletes the pod, also when ctx has ended.
 	Close(ctx context.Context) error
 }
@@ -39,14 +39,14 @@ type Start func(ctx context.Context, run ledger.Run, nodeName string, progress f
 
 // Record is one record to write.
 type Record struct {
-	node.KmsgRecord
+	api.KmsgRecord
 	// XID and GPU say what the record reports, for the user: "79", "0000:17:00".
 	XID string
 	GPU string
 }
 
 // Compose decides what to write to a node's log. An error stops the run for this node before anything is written.
-type Compose func(nodeName string, info node.Info) ([]Record, error)
+type Compose func(nodeName string, info api.Info) ([]Record, error)
 
 // Injection writes records to the kernel logs of nodes.
 type Injection struct {
@@ -64,9 +64,9 @@ type Injection struct {
 // Result is what one node's log got.
 type Result struct {
 	Node    string
-	Info    node.Info
+	Info    api.Info
 	Records []Record
-	Written []node.WrittenKmsg // proven, in the order of Records
+	Written []api.WrittenKmsg // proven, in the order of Records
 }
 
 // Complete reports whether every record was read back.
@@ -117,7 +117,7 @@ func (in *Injection) apply(
 	defer func() { err = errors.Join(err, pod.Close(ctx)) }()
 
 	r.Progress("reading the node's GPUs")
-	info, err := pod.Inspect(ctx, node.Inspect{PodUIDs: in.PodUIDs})
+	info, err := pod.Inspect(ctx, api.Inspect{PodUIDs: in.PodUIDs})
 	if err != nil {
 		return nil, fmt.Errorf("read the node's GPUs: %w", err)
 	}
@@ -136,8 +136,8 @@ func (in *Injection) apply(
 	}
 
 	r.Progress(fmt.Sprintf("writing %s", count.Of(len(records), "record")))
-	err = in.write(ctx, r, result, func(each func([]node.WrittenKmsg)) ([]node.WrittenKmsg, error) {
-		return pod.WriteKmsg(ctx, node.WriteKmsg{Records: result.request()}, each)
+	err = in.write(ctx, r, result, func(each func([]api.WrittenKmsg)) ([]api.WrittenKmsg, error) {
+		return pod.WriteKmsg(ctx, api.WriteKmsg{Records: result.request()}, each)
 	})
 	if nothingWritten(err) {
 		// Best effort: without it the record says that lines may be in the log, which is the safe side.
@@ -147,8 +147,8 @@ func (in *Injection) apply(
 }
 
 // request returns what the helper gets to write.
-func (r *Result) request() []node.KmsgRecord {
-	records := make([]node.KmsgRecord, len(r.Records))
+func (r *Result) request() []api.KmsgRecord {
+	records := make([]api.KmsgRecord, len(r.Records))
 	for i, record := range r.Records {
 		records[i] = record.KmsgRecord
 	}
@@ -160,10 +160,10 @@ func unwritten() ledger.Undo { return ledger.Undo{Kind: UndoKind, Permanent: tru
 
 func (in *Injection) write(
 	ctx context.Context, r fault.Recorder, result *Result,
-	write func(each func([]node.WrittenKmsg)) ([]node.WrittenKmsg, error),
+	write func(each func([]api.WrittenKmsg)) ([]api.WrittenKmsg, error),
 ) error {
 	proven, told := 0, time.Now()
-	written, err := write(func(some []node.WrittenKmsg) {
+	written, err := write(func(some []api.WrittenKmsg) {
 		proven += len(some)
 		if len(result.Records) > 1 && (time.Since(told) > time.Second || proven == len(result.Records)) {
 			told = time.Now()
@@ -189,8 +189,8 @@ func (in *Injection) write(
 
 // nothingWritten reports whether the helper refused before its first write.
 func nothingWritten(err error) bool {
-	var refused *node.Error
-	return errors.As(err, &refused) && (refused.Code == node.CodeDevkmsgOff || refused.Code == node.CodeBadRequest)
+	var refused *api.Error
+	return errors.As(err, &refused) && (refused.Code == api.CodeDevkmsgOff || refused.Code == api.CodeBadRequest)
 }
 
 func (in *Injection) keep(result *Result) {

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
@@ -18,45 +18,45 @@ import (
 type fakePod struct {
 	proves int
 	fails  error
-	module node.RemovedModule // what is found of it
+	module api.RemovedModule // what is found of it
 	calls  []string
 	closed int
 }
 
-func (p *fakePod) Inspect(context.Context, node.Inspect) (*node.Info, error) {
+func (p *fakePod) Inspect(context.Context, api.Inspect) (*api.Info, error) {
 	p.calls = append(p.calls, "inspect")
-	return &node.Info{Hostname: "n"}, nil
+	return &api.Info{Hostname: "n"}, nil
 }
 
 func (p *fakePod) WriteKmsg(
-	_ context.Context, _ node.WriteKmsg, each func([]node.WrittenKmsg),
-) ([]node.WrittenKmsg, error) {
+	_ context.Context, _ api.WriteKmsg, each func([]api.WrittenKmsg),
+) ([]api.WrittenKmsg, error) {
 	p.calls = append(p.calls, "write")
 	return p.prove(each)
 }
 
-func (p *fakePod) BuildModule(context.Context, node.BuildModule) (*node.BuiltModule, error) {
+func (p *fakePod) BuildModule(context.Context, api.BuildModule) (*api.BuiltModule, error) {
 	p.calls = append(p.calls, "build")
-	return &node.BuiltModule{Module: []byte("built")}, nil
+	return &api.BuiltModule{Module: []byte("built")}, nil
 }
 
 func (p *fakePod) WriteModule(
-	_ context.Context, what node.WriteModule, each func([]node.WrittenKmsg),
-) ([]node.WrittenKmsg, error) {
+	_ context.Context, what api.WriteModule, each func([]api.WrittenKmsg),
+) ([]api.WrittenKmsg, error) {
 	p.calls = append(p.calls, "write through "+string(what.Module))
 	return p.prove(each)
 }
 
-func (p *fakePod) RemoveModule(context.Context) (*node.RemovedModule, error) {
+func (p *fakePod) RemoveModule(context.Context) (*api.RemovedModule, error) {
 	p.calls = append(p.calls, "remove")
 	return &p.module, p.fails
 }
 
-func (p *fakePod) prove(each func([]node.WrittenKmsg)) ([]node.WrittenKmsg, error) {
-	var written []node.WrittenKmsg
+func (p *fakePod) prove(each func([]api.WrittenKmsg)) ([]api.WrittenKmsg, error) {
+	var written []api.WrittenKmsg
 	for i := range p.proves {
 		written = append(written,
-			node.WrittenKmsg{Record: i, Sequence: uint64(100 + i), Time: time.Unix(int64(i), 0), Text: "text"})
+			api.WrittenKmsg{Record: i, Sequence: uint64(100 + i), Time: time.Unix(int64(i), 0), Text: "text"})
 	}
 	each(written)
 	return written, p.fails
@@ -85,11 +85,11 @@ func (r *recorder) Save(_ context.Context, change func(*ledger.Step)) error {
 func injection(pod *fakePod, records int) *Injection {
 	return &Injection{
 		Start: func(context.Context, ledger.Run, string, func(string)) (Pod, error) { return pod, nil },
-		Compose: func(string, node.Info) ([]Record, error) {
+		Compose: func(string, api.Info) ([]Record, error) {
 			all := make([]Record, records)
 			for i := range all {
 				all[i] = Record{
-					KmsgRecord: node.KmsgRecord{Data: fmt.Sprintf("<4>line %d\n", i)}, XID: "79", GPU: "0000:17:00",
+					KmsgRecord: api.KmsgRecord{Data: fmt.Sprintf("<4>line %d\n", i)}, XID: "79", GPU: "0000:17:00",
 				}
 			}
 			return all, nil

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/kmod"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
@@ -22,10 +22,10 @@ type Module struct {
 
 // throughModule writes the records of a result through the module. That it may be loaded is in the ledger before it is.
 func (in *Injection) throughModule(ctx context.Context, pod Pod, r fault.Recorder, result *Result) error {
-	request := node.WriteModule{Module: in.Module.File, Records: result.request()}
+	request := api.WriteModule{Module: in.Module.File, Records: result.request()}
 	if request.Module == nil {
 		r.Progress("building the kernel module")
-		built, err := pod.BuildModule(ctx, node.BuildModule{Headers: in.Module.Headers})
+		built, err := pod.BuildModule(ctx, api.BuildModule{Headers: in.Module.Headers})
 		if err != nil {
 			return err
 		}
@@ -39,7 +39,7 @@ func (in *Injection) throughModule(ctx context.Context, pod Pod, r fault.Recorde
 	}
 	r.Progress(fmt.Sprintf("loading the kernel module and writing %s", count.Of(len(result.Records), "record")))
 	var last error // in the helper's own words
-	err = in.write(ctx, r, result, func(each func([]node.WrittenKmsg)) (written []node.WrittenKmsg, _ error) {
+	err = in.write(ctx, r, result, func(each func([]api.WrittenKmsg)) (written []api.WrittenKmsg, _ error) {
 		written, last = pod.WriteModule(ctx, request, each)
 		return written, last
 	})
@@ -69,13 +69,13 @@ const forgetTimeout = 10 * time.Second
 // isUnloaded reports whether the helper has said, by its last answer, that the module is not loaded any more, or never
 // was.
 func isUnloaded(err error) bool {
-	var refused *node.Error
-	return err == nil || errors.As(err, &refused) && refused.Code != node.CodeStays && refused.Code != node.CodeInternal
+	var refused *api.Error
+	return err == nil || errors.As(err, &refused) && refused.Code != api.CodeStays && refused.Code != api.CodeInternal
 }
 
 // nothingLoaded reports whether the helper refused before anything was loaded.
 func nothingLoaded(err error) bool {
-	var refused *node.Error
+	var refused *api.Error
 	return errors.As(err, &refused) && refused.Code.BeforeLoad()
 }
 
@@ -132,7 +132,7 @@ func (u ModuleUndoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step
 const byHand = "; by hand, on the node: rmmod " + kmod.Name
 
 // fate returns what became of the module.
-func fate(removed node.RemovedModule) string {
+func fate(removed api.RemovedModule) string {
 	switch {
 	case removed.Removed:
 		return "the kernel module was still loaded, and is unloaded now"

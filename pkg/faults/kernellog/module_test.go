@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
@@ -39,15 +39,15 @@ func TestTheUndoIsRecordedBeforeTheModuleIsLoaded(t *testing.T) {
 		"built on the node": {nil, nil, "inspect,build,write through built", UndoKind, false},
 		"given":             {[]byte("given"), nil, "inspect,write through given", UndoKind, false},
 		"refused before it was loaded": {
-			[]byte("given"), &node.Error{Code: node.CodeUntrusted, Message: "lockdown"}, "inspect,write through given",
+			[]byte("given"), &api.Error{Code: api.CodeUntrusted, Message: "lockdown"}, "inspect,write through given",
 			UndoKind, true,
 		},
 		"a record was lost, and it was unloaded": {
-			[]byte("given"), &node.Error{Code: node.CodeNotProven, Message: "lost"}, "inspect,write through given",
+			[]byte("given"), &api.Error{Code: api.CodeNotProven, Message: "lost"}, "inspect,write through given",
 			UndoKind, false,
 		},
 		"it stays": {
-			[]byte("given"), &node.Error{Code: node.CodeStays, Message: "in use"}, "inspect,write through given",
+			[]byte("given"), &api.Error{Code: api.CodeStays, Message: "in use"}, "inspect,write through given",
 			ModuleUndoKind, false,
 		},
 		"nobody knows": {
@@ -96,15 +96,15 @@ func TestNoModuleIsLoadedWithoutARecord(t *testing.T) {
 func TestModuleUndo(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		found node.RemovedModule
+		found api.RemovedModule
 		fails error
 		says  string
 	}{
-		"still loaded": {node.RemovedModule{Removed: true}, nil, "is unloaded now"},
-		"not loaded":   {node.RemovedModule{}, nil, "is not loaded"},
-		"another's":    {node.RemovedModule{Other: "run xid-999999"}, nil, "xid-999999, and was left"},
+		"still loaded": {api.RemovedModule{Removed: true}, nil, "is unloaded now"},
+		"not loaded":   {api.RemovedModule{}, nil, "is not loaded"},
+		"another's":    {api.RemovedModule{Other: "run xid-999999"}, nil, "xid-999999, and was left"},
 		"in use": {
-			node.RemovedModule{}, &node.Error{Code: node.CodeStays, Message: "in use"}, "rmmod gpu_fault_xid",
+			api.RemovedModule{}, &api.Error{Code: api.CodeStays, Message: "in use"}, "rmmod gpu_fault_xid",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

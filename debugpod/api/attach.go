@@ -1,0 +1,67 @@
+package api
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"io"
+)
+
+// The end of an executable that carries its request: the executable, the request, and then the footer: the SHA-256 of
+// both, the length of each in eight bytes (big endian), and the magic. ELF loaders ignore what follows the last
+// section.
+const (
+	magic      = "gpufault"
+	footerSize = sha256.Size + 8 + 8 + len(magic)
+)
+
+// Attach returns the helper with a request at its end, so that both reach a node in one stream and one exec. The helper
+// checks with the hash that it arrived whole.
+func Attach(helper []byte, req Request) ([]byte, error) {
+	raw, err := req.Encode()
+	if err != nil {
+		return nil, err
+	}
+	whole := make([]byte, 0, len(helper)+len(raw)+footerSize)
+	whole = append(append(whole, helper...), raw...)
+	sum := sha256.Sum256(whole)
+	whole = append(whole, sum[:]...)
+	whole = binary.BigEndian.AppendUint64(whole, uint64(len(helper)))
+	whole = binary.BigEndian.AppendUint64(whole, uint64(len(raw)))
+	return append(whole, magic...), nil
+}
+
+// Detach returns the request at the end of an executable of size bytes, after checking that all of it is as Attach made
+// it.
+func Detach(exe io.ReaderAt, size int64) ([]byte, error) {
+	footer := make([]byte, footerSize)
+	if size < int64(footerSize) {
+		return nil, errors.New("it is too short")
+	}
+	if err := readFull(exe, footer, size-int64(footerSize)); err != nil {
+		return nil, err
+	}
+	if string(footer[footerSize-len(magic):]) != magic {
+		return nil, errors.New("its end is missing")
+	}
+	lengths := footer[sha256.Size:]
+	helper, request := binary.BigEndian.Uint64(lengths), binary.BigEndian.Uint64(lengths[8:])
+	body := uint64(size) - uint64(footerSize)
+	if request > MaxRequest || helper > body || helper+request != body {
+		return nil, errors.New("its length is not the one that was sent")
+	}
+	hash := sha256.New()
+	if _, err := io.Copy(hash, io.NewSectionReader(exe, 0, int64(body))); err != nil {
+		return nil, err
+	}
+	if [sha256.Size]byte(hash.Sum(nil)) != [sha256.Size]byte(footer) {
+		return nil, errors.New("its SHA-256 is not the one that was sent")
+	}
+	raw := make([]byte, request)
+	return raw, readFull(exe, raw, int64(helper))
+}
+
+func readFull(r io.ReaderAt, into []byte, at int64) error {
+	_, err := io.ReadFull(io.NewSectionReader(r, at, int64(len(into))), into)
+	return err
+}

@@ -1,0 +1,99 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
+)
+
+// MaxRequest is how large a request may be, in bytes. It holds MaxKmsgRecords of the longest records.
+const MaxRequest = 16 << 20
+
+// Encode returns the request as the one line that the helper reads.
+func (r Request) Encode() ([]byte, error) {
+	raw, err := json.Marshal(r)
+	if err != nil {
+		return nil, err
+	}
+	if len(raw) >= MaxRequest {
+		return nil, Errorf(CodeBadRequest, "the request is larger than %d bytes: split it", MaxRequest)
+	}
+	return append(raw, '\n'), nil
+}
+
+// DecodeRequest takes exactly what Request describes, and nothing else.
+func DecodeRequest(raw []byte) (Request, *Error) {
+	raw = bytes.TrimSpace(raw)
+	if len(raw) == 0 {
+		return Request{}, Errorf(CodeTruncated, "no request arrived")
+	}
+	// The version comes first: with another one, unknown fields are to be expected.
+	var version struct {
+		Protocol int `json:"protocol"`
+	}
+	if err := json.Unmarshal(raw, &version); err != nil {
+		return Request{}, Errorf(CodeBadRequest, "the request is not one JSON object: %v", err)
+	}
+	if version.Protocol != Protocol {
+		return Request{}, Errorf(CodeProtocol,
+			"the client speaks protocol %d, the helper %d: use the helper that came with the client", version.Protocol,
+			Protocol)
+	}
+	var req Request
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&req); err != nil {
+		return Request{}, Errorf(CodeBadRequest, "the request is not understood: %v", err)
+	}
+	if n := req.operations(); n != 1 {
+		return Request{}, Errorf(CodeBadRequest, "the request has %s, not one", count.Of(n, "operation"))
+	}
+	if err := req.validate(); err != nil {
+		return Request{}, Errorf(CodeBadRequest, "%v", err)
+	}
+	return req, nil
+}
+
+func (r Request) operations() int {
+	n := 0
+	for _, asked := range []bool{
+		r.Inspect != nil, r.WriteKmsg != nil, r.InspectRuntime != nil, r.Change != nil, r.Await != nil,
+		r.Restore != nil, r.Leftovers != nil,
+		r.Diagnose != nil, r.BuildModule != nil, r.WriteModule != nil, r.RemoveModule != nil, r.Firewall != nil,
+		r.RemoveFirewall != nil,
+	} {
+		if asked {
+			n++
+		}
+	}
+	return n
+}
+
+// ChangesFiles reports whether the request is about a dead man, and so is done in the node's own namespaces.
+func (r Request) ChangesFiles() bool {
+	return r.Change != nil || r.Await != nil || r.Restore != nil || r.Leftovers != nil
+}
+
+func (r Request) validate() error {
+	if r.Change != nil || r.Await != nil || r.Restore != nil || r.WriteModule != nil || r.RemoveModule != nil ||
+		r.Firewall != nil || r.RemoveFirewall != nil {
+		if err := deadman.ValidRun(r.Run); err != nil {
+			return err
+		}
+	}
+	switch {
+	case r.WriteKmsg != nil:
+		return r.WriteKmsg.Validate()
+	case r.Change != nil:
+		return r.Change.Validate()
+	case r.Diagnose != nil:
+		return r.Diagnose.Validate()
+	case r.WriteModule != nil:
+		return r.WriteModule.Validate()
+	case r.Firewall != nil:
+		return r.Firewall.Validate()
+	}
+	return nil
+}

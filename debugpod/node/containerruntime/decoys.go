@@ -1,0 +1,123 @@
+package containerruntime
+
+import (
+	"context"
+	"io/fs"
+	"slices"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/process"
+)
+
+// What is told of other containerds is bounded: they may be anybody's.
+const (
+	maxDecoys     = 32
+	maxDecoyBytes = 4 << 20
+)
+
+// decoys adds every containerd that the kubelet does not use: processes, then configurations in well-known places that
+// none of them loads. Who edits one of these edits in vain.
+func (in *Inspection) decoys(ctx context.Context) {
+	var loaded identity
+	chosen := 0
+	if i := in.result.Instance; i != nil {
+		chosen = i.PID
+		in.mark(&loaded, *i)
+	}
+	for _, p := range in.programs {
+		if p.PID == chosen || !p.Is("containerd") || isOneShot(p) {
+			continue
+		}
+		if len(in.result.Decoys) == maxDecoys {
+			in.warn("more than %d other containerds run on this node: the rest is left out", maxDecoys)
+			break
+		}
+		in.add(&loaded, in.decoy(ctx, p))
+	}
+	root := hostfs.FS(in.host.Root)
+	for _, place := range places {
+		in.unused(&loaded, root, place.root)
+	}
+	for _, place := range places {
+		for _, pattern := range place.dropIn {
+			files, _ := fs.Glob(root, hostfs.Relative(pattern))
+			for _, file := range files {
+				in.unused(&loaded, root, "/"+file)
+			}
+		}
+	}
+}
+
+// add adds a decoy whose files nobody else loads. Of what is too large for one answer only the names are left.
+func (in *Inspection) add(loaded *identity, decoy api.Instance) {
+	in.mark(loaded, decoy)
+	if decoy.CRI != nil {
+		decoy.CRI.Config = nil // its files say enough
+	}
+	for _, f := range decoy.Files {
+		in.decoyBytes += len(f.Data)
+	}
+	if in.decoyBytes > maxDecoyBytes && len(decoy.Files) > 0 {
+		decoy.Files, decoy.ConfigError = nil, "left out: the configurations that the kubelet does not use are too large"
+	}
+	in.result.Decoys = append(in.result.Decoys, decoy)
+}
+
+// isOneShot reports whether the process only shows something: `containerd --version`, `containerd config dump`.
+func isOneShot(p process.Process) bool {
+	return slices.Contains(p.Args, "--version") || slices.Contains(p.Args, "-v") || slices.Contains(p.Args, "config")
+}
+
+func (in *Inspection) decoy(ctx context.Context, p process.Process) api.Instance {
+	ctx, cancel := context.WithTimeout(ctx, decoyPatience)
+	defer cancel()
+	socket := socketOf(p)
+	full, err := findSocket(socket, p.Root(in.host))
+	if err != nil {
+		full = p.Root(in.host).Below(socket) // asking it says that it is not there
+	}
+	decoy := in.instance(ctx, p, socket, full)
+	for i := range decoy.Files {
+		if f := &decoy.Files[i]; f.ReadOnly == "" && !in.isOnNode(p) {
+			f.ReadOnly =
+				"this containerd does not run as root on the node itself: whoever started it has chosen the file"
+		}
+	}
+	return decoy
+}
+
+// isOnNode reports whether root runs the process, and in the node's own mount namespace.
+func (in *Inspection) isOnNode(p process.Process) bool {
+	i := slices.IndexFunc(in.programs, func(first process.Process) bool { return first.PID == 1 })
+	return p.IsRoots() && i >= 0 && in.programs[i].Mounts == p.Mounts
+}
+
+// mark remembers the files of an instance.
+func (in *Inspection) mark(loaded *identity, i api.Instance) {
+	root := hostfs.FS(in.host.Root)
+	for _, p := range in.programs {
+		if p.PID == i.PID {
+			root = p.Root(in.host)
+		}
+	}
+	for _, f := range i.Files {
+		if info, err := root.Info(f.Path); err == nil {
+			loaded.seen(info)
+		}
+	}
+}
+
+// unused adds a configuration that is there, and that nobody loads.
+func (in *Inspection) unused(loaded *identity, root hostfs.FS, file string) {
+	info, err := root.Info(file)
+	if err != nil || !info.Mode().IsRegular() || loaded.seen(info) {
+		return
+	}
+	decoy := api.Instance{}
+	if i := in.result.Instance; i != nil {
+		decoy.Release = i.Release // whoever wrote it meant it for the containerd that is there
+	}
+	in.configure(&decoy, root, file)
+	in.add(loaded, decoy)
+}

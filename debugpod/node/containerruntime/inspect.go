@@ -1,0 +1,173 @@
+// Package containerruntime finds out which container runtime the kubelet uses, with which configuration.
+package containerruntime
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/cri"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostexec"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/process"
+)
+
+// decoyPatience is how long a runtime that nobody depends on may take to answer.
+const decoyPatience = 2 * time.Second
+
+// Inspection is one InspectRuntime at work. The functions are what cannot be had from files.
+type Inspection struct {
+	host     hostfs.Host
+	programs []process.Process
+	result   *api.Runtime
+	// decoyBytes is how much of other containerds' files was taken.
+	decoyBytes int
+
+	Ask  func(ctx context.Context, socket string) (*cri.Info, error)
+	Peer func(socket string) (pid int, err error)
+	// run runs a program with a root directory, under the name args[0], and returns its standard output.
+	Run func(ctx context.Context, root hostfs.FS, program string, args ...string) (string, error)
+	// isExit reports whether an error of run is the program's own exit code.
+	isExit func(error) bool
+}
+
+// Inspect finds out which container runtime the kubelet uses, with which configuration. What cannot be read
+// becomes a warning.
+func Inspect(ctx context.Context, host hostfs.Host) api.Runtime {
+	found, _ := New(host).Found(ctx)
+	return found
+}
+
+// Found does InspectRuntime, and returns all processes besides.
+func (in *Inspection) Found(ctx context.Context) (api.Runtime, []process.Process) {
+	in.inspect(ctx)
+	in.stopped(ctx)
+	return *in.result, in.programs
+}
+
+// stopped takes back what was found if ctx has ended meanwhile: calls that were cut short look like a runtime that is
+// down.
+func (in *Inspection) stopped(ctx context.Context) {
+	if ctx.Err() != nil {
+		in.result.Instance, in.result.Problem = nil,
+			fmt.Sprintf("it was stopped before the end: %v", context.Cause(ctx))
+	}
+}
+
+func New(host hostfs.Host) *Inspection {
+	return &Inspection{
+		host: host, programs: process.All(host.Proc), result: &api.Runtime{},
+		Ask: cri.Ask, Peer: peerOf, Run: hostexec.Output, isExit: hostexec.IsExit,
+	}
+}
+
+func (in *Inspection) inspect(ctx context.Context) {
+	r := in.result
+	defer in.decoys(ctx) // also where there is no kubelet: they may tell why
+	kubelet, problem := process.FindKubelet(in.programs, in.host)
+	r.Kubelet = kubelet.Kubelet
+	if problem != "" {
+		r.Problem = problem
+		return
+	}
+	socket, err := socketPath(kubelet.Kubelet.Endpoint)
+	if err != nil {
+		r.Problem = err.Error()
+		return
+	}
+	full, err := findSocket(socket, hostfs.FS(in.host.Root), kubelet.Root(in.host))
+	if err != nil {
+		in.absent(ctx, socket, "there is no such socket")
+		return
+	}
+	owner, err := in.owner(full, []string{socket, "/" + hostfs.RelativeTo(in.host.Root, full)})
+	if err != nil {
+		in.absent(ctx, socket, err.Error())
+		return
+	}
+	instance := in.instance(ctx, owner, socket, full)
+	r.Instance = &instance
+	in.checkRelease(&instance)
+	switch {
+	case instance.CRI != nil && instance.CRI.Name != "containerd":
+		r.Problem = fmt.Sprintf("the kubelet of this node uses %s %s; runtime faults work with containerd",
+			runtimeName(instance.CRI.Name), instance.CRI.Version)
+	case instance.CRI == nil && !owner.Is("containerd"):
+		r.Problem = fmt.Sprintf(
+			"%s (process %d) listens at the kubelet's socket %s, does not answer, and does not seem to be containerd: %s",
+			owner.Exe, owner.PID, socket, instance.CRIError,
+		)
+	}
+}
+
+func runtimeName(name string) string {
+	if name == "cri-o" {
+		return "CRI-O"
+	}
+	return name
+}
+
+// instance describes a runtime that runs. full is where its socket can be reached.
+func (in *Inspection) instance(ctx context.Context, p process.Process, socket, full string) api.Instance {
+	i := api.Instance{PID: p.PID, Exe: p.Exe, Args: p.Args, Socket: socket, Unit: in.unit(ctx, p)}
+	info, err := in.Ask(ctx, full)
+	switch {
+	case err != nil:
+		i.CRIError = err.Error()
+		i.Release, _ = in.version(ctx, p)
+	default:
+		i.CRI, i.Release = info, info.Version
+		if info.Name != "containerd" {
+			return i // its configuration is of another kind
+		}
+	}
+	in.configure(&i, p.Root(in.host), configPath(p))
+	in.executables(&i, p)
+	return i
+}
+
+// absent is for a kubelet whose runtime does not listen: a broken one. What would listen is known where the socket's
+// path is that of a well-known one, or where a containerd was told to listen there.
+func (in *Inspection) absent(ctx context.Context, socket, why string) {
+	r := in.result
+	r.Problem = fmt.Sprintf("no container runtime listens at %s, which the kubelet uses: %s", socket, why)
+	for _, p := range in.programs {
+		if p.Is("containerd") && socketOf(p) == socket {
+			i := in.instance(ctx, p, socket, hostfs.FS(in.host.Root).Below(socket))
+			r.Instance = &i
+			in.checkRelease(&i)
+			r.Problem += fmt.Sprintf("; containerd (process %d) does not serve it", p.PID)
+			return
+		}
+	}
+	root := hostfs.FS(in.host.Root)
+	place, known := placeOf(socket, root)
+	if !known {
+		return
+	}
+	i := api.Instance{Socket: socket, CRIError: why}
+	i.Release, _ = in.versionOf(ctx, root, place.exe, "containerd")
+	in.configure(&i, root, place.root)
+	r.Instance = &i
+	in.checkRelease(&i)
+	r.Problem += fmt.Sprintf("; by convention it would be the containerd of %s, with %s", place.unit, i.ConfigPath)
+}
+
+// checkRelease says when the rules by which files are merged are a guess.
+func (in *Inspection) checkRelease(i *api.Instance) {
+	if i.Release == "" && (i.CRI == nil || i.CRI.Name == "containerd") {
+		in.warn("the version of this containerd is unknown: its files are read as %s would", i.Config().Release)
+	}
+}
+
+func (in *Inspection) warn(format string, args ...any) {
+	in.result.Warnings = append(in.result.Warnings, fmt.Sprintf(format, args...))
+}
+
+func (in *Inspection) warnOnce(format string, args ...any) {
+	if text := fmt.Sprintf(format, args...); !slices.Contains(in.result.Warnings, text) {
+		in.result.Warnings = append(in.result.Warnings, text)
+	}
+}

@@ -1,0 +1,107 @@
+package containerruntime
+
+import (
+	"fmt"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/process"
+)
+
+// socketPath returns the path in the endpoint of a kubelet.
+func socketPath(endpoint string) (string, error) {
+	rest, ok := strings.CutPrefix(endpoint, "unix:")
+	rest = "/" + strings.TrimLeft(rest, "/")
+	if !ok || rest == "/" {
+		return "",
+			fmt.Errorf("the kubelet reaches its container runtime at %s: only unix sockets are known here", endpoint)
+	}
+	return path.Clean(rest), nil
+}
+
+// findSocket returns the socket's file, through the node's root or the kubelet's own, with links followed.
+func findSocket(socket string, roots ...hostfs.FS) (full string, err error) {
+	for _, root := range roots {
+		candidate, failed := root.Resolve(hostfs.Relative(socket))
+		if failed == nil {
+			_, failed = os.Stat(candidate)
+		}
+		if failed == nil {
+			return candidate, nil
+		}
+		if err == nil {
+			err = failed
+		}
+	}
+	return "", err
+}
+
+// owner returns the process that listens at the socket. The kernel tells a client who called listen (SO_PEERCRED); the
+// second way is who holds the socket that was bound to the path, which is by its name only and so knows nothing of
+// mounts and links. warn hears when both are known and differ.
+func (in *Inspection) owner(full string, names []string) (process.Process, error) {
+	pid, err := in.Peer(full)
+	holders := in.holders(names)
+	switch {
+	case err == nil && pid > 1:
+		if len(holders) > 0 && !slices.Contains(holders, pid) {
+			in.warn("process %d called listen on %s, but process %d holds it now", pid, names[0], holders[0])
+		}
+	case len(holders) > 0: // PID 1 has opened it in the name of another: systemd's socket activation
+		pid = holders[0]
+	case err != nil:
+		return process.Process{}, err
+	}
+	for _, p := range in.programs {
+		if p.PID == pid {
+			return p, nil
+		}
+	}
+	return process.Process{}, fmt.Errorf("process %d, which listens there, is not to be seen from here", pid)
+}
+
+// holders returns the processes, but for PID 1, that have a socket open which listens at one of these paths.
+func (in *Inspection) holders(names []string) []int {
+	// Not our own network namespace: the node's.
+	raw, err := os.ReadFile(path.Join(in.host.Proc, "1/net/unix"))
+	if err != nil {
+		return nil
+	}
+	inodes := listening(string(raw), names)
+	if len(inodes) == 0 {
+		return nil
+	}
+	var pids []int
+	for _, p := range in.programs {
+		entries, err := os.ReadDir(p.Dir + "/fd")
+		if err != nil || p.PID == 1 {
+			continue
+		}
+		if slices.ContainsFunc(entries, func(e os.DirEntry) bool {
+			target, err := os.Readlink(p.Dir + "/fd/" + e.Name())
+			return err == nil && slices.Contains(inodes, target)
+		}) {
+			pids = append(pids, p.PID)
+		}
+	}
+	return pids
+}
+
+// listening finds sockets in /proc/net/unix that listen at one of the paths, as the links of /proc/PID/fd have them:
+// "socket:[38606]". Columns: Num RefCount Protocol Flags Type St Inode Path; the flag __SO_ACCEPTCON is 00010000.
+func listening(table string, names []string) []string {
+	var inodes []string
+	for line := range strings.Lines(table) {
+		columns := strings.Fields(line)
+		if len(columns) < 8 || columns[3] != "00010000" {
+			continue
+		}
+		if name := strings.Join(columns[7:], " "); slices.Contains(names, name) {
+			inodes = append(inodes, "socket:["+columns[6]+"]")
+		}
+	}
+	return inodes
+}

@@ -1,0 +1,74 @@
+package containerruntime
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// peerOf returns the process that called listen on a socket, by SO_PEERCRED.
+func peerOf(socket string) (int, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	dir, err := os.Open(filepath.Dir(socket)) // an address holds 107 bytes
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = dir.Close() }()
+	address := &unix.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(socket))}
+	if err := unix.Connect(fd, address); err != nil {
+		return 0, fmt.Errorf("connect to it: %w", err)
+	}
+	credentials, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	if err != nil {
+		return 0, err
+	}
+	return int(credentials.Pid), nil
+}
+
+// xattrs returns a file's extended attributes: SELinux labels, capabilities, ACLs. File systems without them have none.
+func xattrs(full string) (map[string][]byte, error) {
+	names := make([]byte, 64<<10) // the kernel's own limit (XATTR_LIST_MAX)
+	n, err := unix.Listxattr(full, names)
+	if errors.Is(err, unix.ENOTSUP) || n == 0 && err == nil {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list the extended attributes: %w", err)
+	}
+	all := map[string][]byte{}
+	for name := range strings.SplitSeq(strings.TrimRight(string(names[:n]), "\x00"), "\x00") {
+		value := make([]byte, 64<<10) // XATTR_SIZE_MAX
+		n, err := unix.Getxattr(full, name, value)
+		if err != nil {
+			return all, fmt.Errorf("read the extended attribute %s: %w", name, err)
+		}
+		all[name] = value[:n]
+	}
+	return all, nil
+}
+
+// immutable returns why a file cannot be written whatever its mode is; empty when nothing speaks against it.
+func immutable(full string) string {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(full, &fs); err == nil && fs.Flags&unix.ST_RDONLY != 0 {
+		return "its file system is mounted read-only"
+	}
+	file, err := os.Open(full)
+	if err != nil {
+		return err.Error()
+	}
+	defer func() { _ = file.Close() }()
+	flags, err := unix.IoctlGetInt(int(file.Fd()), unix.FS_IOC_GETFLAGS)
+	if err == nil && flags&unix.STATX_ATTR_IMMUTABLE != 0 { // the same bit as FS_IMMUTABLE_FL
+		return "it has the attribute i (immutable): chattr -i takes it away"
+	}
+	return ""
+}

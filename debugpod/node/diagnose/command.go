@@ -1,0 +1,189 @@
+package diagnose
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/driver"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostexec"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
+)
+
+const (
+	// diagnoseSMILimit is how long `nvidia-smi -q -x` may take: without persistence mode it loads every GPU first, and
+	// it hangs where one is broken.
+	diagnoseSMILimit = 20 * time.Second
+	maxSMI           = 8 << 20 // bytes; eight GPUs with MIG have 500 kB
+	// showLimit is for programs that only say their version.
+	showLimit = 5 * time.Second
+	maxShow   = 64 << 10
+
+	// journalLimit is how long journalctl may take: it looks through all files of the journal.
+	journalLimit   = 10 * time.Second
+	journalLines   = 200
+	maxJournal     = 128 << 10 // bytes of each unit
+	maxJournalRead = 4 << 20   // bytes, before long lines are cut
+)
+
+// smi asks nvidia-smi for all that it knows. Where one of several GPUs is broken it fails, and may have written of the
+// others.
+func (d *diagnosing) smi(ctx context.Context) (func(*api.Diagnosis), error) {
+	c, ok := driver.Program(d.root, "nvidia-smi")
+	if !ok {
+		return func(found *api.Diagnosis) {
+			found.Probe.SMIError = "nvidia-smi is in none of the places where it could be"
+		}, nil
+	}
+	// Root's NVML loads the driver where it is not loaded, as during its upgrade, or on a node whose GPUs are for
+	// virtual machines.
+	if _, err := d.root.Info(driver.Loaded); err != nil {
+		return func(found *api.Diagnosis) {
+			found.Probe.SMIError = "nvidia-smi was not run: the driver is not loaded (there is no " + driver.Loaded +
+				"), and it would load it"
+		}, nil
+	}
+	c.Args, c.Limit, c.Most = []string{"-q", "-x"}, diagnoseSMILimit, maxSMI+1
+	out, err := d.run(ctx, c)
+	var words string
+	var exit *hostexec.ExitError
+	switch {
+	case errors.As(err, &exit):
+		words = exit.Said
+		if !strings.Contains(out, "<nvidia_smi_log") { // it complains there, too
+			words = strings.TrimSpace(strings.TrimSpace(out) + "\n" + words)
+		}
+		words = strings.TrimSpace(words + "\n(" + exit.Program + ": " + exit.Err.Error() + ")")
+	case err != nil:
+		words = err.Error()
+	}
+	if len(out) > maxSMI {
+		out, words = "", fmt.Sprintf("nvidia-smi wrote more than %d bytes", maxSMI)
+	}
+	if !strings.Contains(out, "<nvidia_smi_log") {
+		if words == "" {
+			words = "nvidia-smi -q -x wrote no XML: " + strings.TrimSpace(out)
+		}
+		out = ""
+	}
+	return func(found *api.Diagnosis) {
+		found.SMI, found.Probe.SMIError = printable(strings.ToValidUTF8(out, "\uFFFD")), api.Shorten(words, 2<<10)
+	}, nil
+}
+
+// fabricManager asks the program that is installed: "Fabric Manager version is : 535.104.05".
+func (d *diagnosing) fabricManager(ctx context.Context) (func(*api.Diagnosis), error) {
+	c, ok := driver.Program(d.root, "nv-fabricmanager")
+	if !ok {
+		return nil, nil
+	}
+	c.Args, c.Limit, c.Most = []string{"--version"}, showLimit, maxShow
+	out, err := d.run(ctx, c)
+	version := dottedNumber.FindString(out)
+	if version == "" && err == nil {
+		err = fmt.Errorf("%s --version says %q", c.Program, api.Shorten(strings.TrimSpace(out), 200))
+	}
+	return func(found *api.Diagnosis) { found.Probe.FabricManager = version }, err
+}
+
+// toolkitPrograms tell the version of NVIDIA's container toolkit, those of the GPU operator first: it brings its own.
+var toolkitPrograms = []string{
+	"/usr/local/nvidia/toolkit/nvidia-ctk", "/usr/bin/nvidia-ctk", "/usr/local/bin/nvidia-ctk",
+	"/usr/local/nvidia/toolkit/nvidia-container-runtime", "/usr/bin/nvidia-container-runtime",
+	"/usr/local/bin/nvidia-container-runtime",
+}
+
+// toolkitVersion asks them; the first that answers counts: "NVIDIA Container Toolkit CLI version 1.17.4".
+func (d *diagnosing) toolkitVersion(ctx context.Context) (func(*api.Diagnosis), error) {
+	var wrong problems
+	asked := 0
+	for _, program := range toolkitPrograms {
+		if hostfs.Executable(d.root, program) != "" {
+			continue
+		}
+		if asked++; asked > 4 {
+			break
+		}
+		out, err := d.run(ctx,
+			hostexec.Command{
+				Root: d.root, Program: program, Args: []string{"--version"}, Limit: showLimit, Most: maxShow,
+			})
+		line, _, _ := strings.Cut(strings.TrimSpace(out), "\n")
+		// Of a script in its place, runc itself may answer.
+		if line = strings.ToValidUTF8(line, "\uFFFD"); dottedNumber.MatchString(line) &&
+			strings.Contains(line, "NVIDIA") {
+			return func(found *api.Diagnosis) { found.Probe.ToolkitVersion = api.Shorten(line, 200) }, nil
+		}
+		if err == nil {
+			err = fmt.Errorf("%s --version says %q", program, api.Shorten(line, 200))
+		}
+		wrong.add("%w", err)
+	}
+	return nil, wrong.err()
+}
+
+// journalUnits returns the kubelet's, the runtime's, and those asked for.
+func journalUnits(units []api.Unit, kubelet int, runtime api.Runtime, asked []string) []string {
+	var names []string
+	for _, u := range units {
+		if u.PID != 0 && (u.PID == kubelet || runtime.Instance != nil && u.PID == runtime.Instance.PID) {
+			names = append(names, u.Name)
+		}
+	}
+	if runtime.Instance != nil && runtime.Instance.Unit != "" {
+		names = append(names, runtime.Instance.Unit)
+	}
+	return unique(append(names, asked...))
+}
+
+// journals asks journalctl for the last lines of units.
+func (d *diagnosing) journals(ctx context.Context, units []string) (func(*api.Diagnosis), error) {
+	program := ""
+	for _, dir := range strings.Split(hostexec.UsualPath, ":") {
+		if hostfs.Executable(d.root, path.Join(dir, "journalctl")) == "" {
+			program = path.Join(dir, "journalctl")
+			break
+		}
+	}
+	switch {
+	case program == "":
+		return nil, fmt.Errorf("journalctl is in no folder of %s", hostexec.UsualPath)
+	case len(units) == 0:
+		return nil,
+			errors.New("neither the kubelet nor its container runtime runs in a systemd unit, as far as can be told")
+	}
+	journals, wrong := map[string]string{}, problems{}
+	ctx, cancel := context.WithTimeout(ctx, journalLimit) // of all together
+	defer cancel()
+	for _, unit := range units {
+		out, err := d.run(ctx, hostexec.Command{
+			Root: d.root, Program: program, Limit: journalLimit, Most: maxJournalRead, Last: true,
+			Args: []string{"-q", "-u", unit, "-n", fmt.Sprint(journalLines), "--no-pager", "-o", "short-iso"},
+		})
+		if text := lastLines(out, journalLines, maxJournal); text != "" {
+			journals[unit] = text
+		} else if err == nil {
+			err = errors.New("the journal has no line of it")
+		}
+		if err != nil {
+			wrong.add("%s: %w", unit, err)
+		}
+	}
+	return func(found *api.Diagnosis) { found.Journals = journals }, wrong.err()
+}
+
+func unique(names []string) []string {
+	var once []string
+	seen := map[string]bool{}
+	for _, name := range names {
+		if name != "" && !seen[name] {
+			once = append(once, name)
+		}
+		seen[name] = true
+	}
+	return once
+}

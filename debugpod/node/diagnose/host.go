@@ -1,0 +1,184 @@
+package diagnose
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
+)
+
+// system returns what the operating system says about itself.
+func (d *diagnosing) system(context.Context) (func(*api.Diagnosis), error) {
+	var wrong problems
+	release, err := d.root.Text("/etc/os-release", 64<<10)
+	if err != nil {
+		release, err = d.root.Text("/usr/lib/os-release", 64<<10)
+	}
+	if err != nil {
+		wrong.add("%w", err)
+	}
+	proc := hostfs.FS(d.host.Proc)
+	cmdline := proc.Word("cmdline")
+	sysctls := map[string]string{}
+	for _, name := range []string{"fs.inotify.max_user_instances", "fs.inotify.max_user_watches"} {
+		if value := proc.Word("sys/" + strings.ReplaceAll(name, ".", "/")); value != "" {
+			sysctls[name] = value
+		}
+	}
+	version := cgroupVersion(d.root)
+	return func(found *api.Diagnosis) {
+		p := &found.Probe
+		p.OS, p.Cmdline, p.Sysctls, p.CgroupVersion = parseOSRelease(release), cmdline, sysctls, version
+		if len(sysctls) == 0 {
+			unread(p, "sysctls", errors.New("/proc/sys/fs/inotify cannot be read"))
+		}
+		if version == 0 {
+			unread(p, "cgroupVersion",
+				errors.New("/sys/fs/cgroup has neither cgroup.controllers nor a controller's folder"))
+		}
+	}, wrong.err()
+}
+
+// osKeys are those of os-release(5) that tell what doctor wants to know.
+var osKeys = []string{"ID", "ID_LIKE", "VERSION_ID", "VERSION_CODENAME", "PRETTY_NAME", "VARIANT_ID"}
+
+// parseOSRelease reads lines of KEY=value, as a shell would: quotes may be around a value, and backslashes in it.
+func parseOSRelease(text string) map[string]string {
+	values := map[string]string{}
+	for line := range strings.Lines(text) {
+		key, value, ok := strings.Cut(strings.TrimSpace(line), "=")
+		if !ok || !slices.Contains(osKeys, key) {
+			continue
+		}
+		value = strings.TrimSpace(value)
+		if n := len(value); n >= 2 && (value[0] == '"' || value[0] == '\'') && value[n-1] == value[0] {
+			quote := value[0]
+			if value = value[1 : n-1]; quote == '"' {
+				value = strings.NewReplacer(`\"`, `"`, `\\`, `\`, `\$`, `$`, "\\`", "`").Replace(value)
+			}
+		}
+		values[key] = api.Shorten(value, 256)
+	}
+	if len(values) == 0 {
+		return nil
+	}
+	return values
+}
+
+// cgroupVersion is 2 only where no controller is left to version 1, as container runtimes decide it, too; 0 when it
+// cannot be told.
+func cgroupVersion(root hostfs.FS) int {
+	if _, err := root.Info("/sys/fs/cgroup/cgroup.controllers"); err == nil {
+		return 2
+	}
+	for _, controller := range []string{"devices", "memory", "cpu", "cpu,cpuacct"} {
+		if _, err := root.Info("/sys/fs/cgroup/" + controller); err == nil {
+			return 1
+		}
+	}
+	return 0
+}
+
+// secureBootVariable is the firmware's own, of the vendor GUID of the UEFI specification: four bytes of attributes,
+// then 1 or 0.
+const secureBootVariable = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+
+func (d *diagnosing) secureBoot(context.Context) (func(*api.Diagnosis), error) {
+	state := ""
+	raw, err := d.root.Text(secureBootVariable, 16)
+	_, noFirmware := d.root.Info("/sys/firmware/efi")
+	_, noSys := d.root.Info("/sys/firmware")
+	variables, _ := fs.ReadDir(d.root, "sys/firmware/efi/efivars")
+	switch {
+	case err == nil && len(raw) >= 5 && raw[len(raw)-1] == 1:
+		state = "enabled"
+	case err == nil:
+		state = "disabled"
+	case noSys == nil && errors.Is(noFirmware, fs.ErrNotExist): // booted by a BIOS, which has none
+		state, err = "disabled", nil
+	case errors.Is(err, fs.ErrNotExist) && len(variables) > 0: // a firmware without it
+		state, err = "disabled", nil
+	case noSys != nil:
+		err = noSys
+	}
+	return func(found *api.Diagnosis) { found.Probe.SecureBoot = state }, err
+}
+
+func (d *diagnosing) selinux(context.Context) (func(*api.Diagnosis), error) {
+	state := ""
+	raw, err := d.root.Text("/sys/fs/selinux/enforce", 16)
+	_, noSys := d.root.Info("/sys/fs")
+	switch {
+	case err == nil && strings.TrimSpace(raw) == "1":
+		state = "enforcing"
+	case err == nil:
+		state = "permissive"
+	case noSys == nil && errors.Is(err, fs.ErrNotExist):
+		state, err = "disabled", nil
+	}
+	return func(found *api.Diagnosis) { found.Probe.SELinux = state }, err
+}
+
+// filesystem returns the part that tells how full the file system is on which a folder lies.
+func (d *diagnosing) filesystem(dir string) part {
+	return part{"filesystems", filePatience / 2, func(context.Context) (func(*api.Diagnosis), error) {
+		full, err := d.root.Resolve(hostfs.Relative(dir))
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", dir, err)
+		}
+		filesystem, err := statFilesystem(full)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, nil // nothing of it there to be full
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", dir, err)
+		}
+		filesystem.Path = dir
+		return func(found *api.Diagnosis) { found.Probe.Filesystems = append(found.Probe.Filesystems, filesystem) }, nil
+	}}
+}
+
+// readEntries lists a folder, up to most names; a folder that is not there is empty.
+func readEntries(root hostfs.FS, dir string, most int) ([]fs.DirEntry, error) {
+	full, err := root.Resolve(hostfs.Relative(dir))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", dir, err)
+	}
+	folder, err := os.Open(full)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = folder.Close() }()
+	entries, err := folder.ReadDir(most)
+	if len(entries) == 0 && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	return entries, nil
+}
+
+// glob lists the files of a folder by the pattern of their names.
+func glob(root hostfs.FS, dir, pattern string, most int) []string {
+	entries, err := readEntries(root, dir, most)
+	if err != nil {
+		return nil
+	}
+	var found []string
+	for _, e := range entries {
+		if ok, _ := path.Match(pattern, e.Name()); ok {
+			found = append(found, path.Join(dir, e.Name()))
+		}
+	}
+	return found
+}

@@ -1,0 +1,181 @@
+package diagnose
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/pci"
+)
+
+const (
+	pciDevices    = "/sys/bus/pci/devices"
+	maxPCI        = 16384 // devices on the bus that are looked at
+	maxGPUs       = 256   // of them in the answer
+	vendorNVIDIA  = "0x10de"
+	configSpace   = 4096 // bytes of a PCI Express device; the first 256 are those of PCI
+	configHeader  = 256
+	maxCapability = 256 // capabilities of a device that are looked at: a broken list is a circle
+)
+
+// pci reads NVIDIA's GPUs and NVSwitches. Their audio and USB functions say nothing of their own.
+func (d *diagnosing) pci(context.Context) (func(*api.Diagnosis), error) {
+	entries, err := readEntries(d.root, pciDevices, maxPCI)
+	if err == nil && entries == nil {
+		err = fmt.Errorf("%s is empty, or not there", pciDevices)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var devices []api.PCIDevice
+	var wrong problems
+	for _, e := range entries {
+		full, err := d.root.Resolve(hostfs.Relative(pciDevices + "/" + e.Name()))
+		if err != nil {
+			wrong.add("%s: %w", e.Name(), err)
+			continue
+		}
+		class := attribute(full, "class")
+		if attribute(full, "vendor") != vendorNVIDIA || !isGPUClass(class) {
+			continue
+		}
+		if len(devices) == maxGPUs {
+			wrong.add("there are more than %d", maxGPUs)
+			break
+		}
+		device := api.PCIDevice{Address: e.Name(), Class: class, Device: attribute(full, "device")}
+		device.LinkSpeed, device.MaxLinkSpeed = known(attribute(full, "current_link_speed")),
+			known(attribute(full, "max_link_speed"))
+		device.LinkWidth, device.MaxLinkWidth = lanes(attribute(full, "current_link_width")),
+			lanes(attribute(full, "max_link_width"))
+		if driver, err := os.Readlink(full + "/driver"); err == nil {
+			device.Driver = filepath.Base(driver)
+		}
+		if device.ConfigReadable, err = configReadable(full); err != nil {
+			wrong.add("the configuration space of %s: %w", e.Name(), err)
+		}
+		device.ACSRedirect = redirectAbove(full)
+		devices = append(devices, device)
+	}
+	return func(found *api.Diagnosis) { found.Probe.PCI = devices }, wrong.err()
+}
+
+// isGPUClass: VGA and 3D controllers, and the bridges that NVSwitches are.
+func isGPUClass(class string) bool {
+	return strings.HasPrefix(class, "0x0300") || strings.HasPrefix(class, "0x0302") ||
+		strings.HasPrefix(class, "0x0680")
+}
+
+// attribute returns a small file of sysfs.
+func attribute(dir, name string) string {
+	file, err := os.Open(dir + "/" + name)
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = file.Close() }()
+	raw, err := io.ReadAll(io.LimitReader(file, 256))
+	if err != nil {
+		return ""
+	}
+	return strings.ToValidUTF8(strings.TrimSpace(string(raw)), "\uFFFD")
+}
+
+// known leaves out what sysfs says of a link that it knows nothing of ("Unknown", "Unknown speed").
+func known(speed string) string {
+	if strings.HasPrefix(speed, "Unknown") {
+		return ""
+	}
+	return speed
+}
+
+// lanes returns the width of a link; 0 when it is not known. 255 is what a device that is gone says.
+func lanes(text string) int {
+	n, err := strconv.ParseUint(text, 10, 8)
+	if err != nil || n > 32 {
+		return 0
+	}
+	return int(n)
+}
+
+// configReadable is false when the device does not answer any more: then all its bits read as ones. With an error it is
+// not known, and true.
+func configReadable(dir string) (bool, error) {
+	raw, err := readConfig(dir, 4)
+	if err != nil {
+		return true, err
+	}
+	if len(raw) < 4 {
+		return true, errors.New("it is empty")
+	}
+	return binary.LittleEndian.Uint32(raw) != 0xffffffff, nil
+}
+
+func readConfig(dir string, most int64) ([]byte, error) {
+	file, err := os.Open(dir + "/config")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	return io.ReadAll(io.LimitReader(file, most))
+}
+
+// redirectAbove reports whether one of the bridges between the device and the root of its bus has ACS request redirect
+// on, which sends traffic between GPUs through the processor; nil when a bridge does not tell and none that tells has
+// it on, or when there is no bridge.
+func redirectAbove(dir string) *bool {
+	var off, unknown bool
+	for up := filepath.Dir(dir); ; up = filepath.Dir(up) {
+		if _, err := pci.Parse(filepath.Base(up)); err != nil { // pci0000:00, the root
+			break
+		}
+		raw, err := readConfig(up, configSpace)
+		redirect, told := acsRedirect(raw)
+		switch {
+		case err != nil || !told:
+			unknown = true
+		case redirect:
+			return &redirect
+		default:
+			off = true
+		}
+	}
+	if unknown || !off {
+		return nil
+	}
+	no := false
+	return &no
+}
+
+// acsRedirect finds the Access Control Services capability in the extended configuration space (PCI Express Base
+// Specification, 7.7.11: capability 0x000d, control register at offset 6, of which bit 2 is P2P Request Redirect
+// Enable). told is false where that space could not be read: without privilege the kernel gives 64 bytes.
+func acsRedirect(config []byte) (redirect, told bool) {
+	if len(config) <= configHeader {
+		return false, false
+	}
+	at := configHeader
+	for range maxCapability {
+		if at < configHeader || at+8 > len(config) {
+			return false, false
+		}
+		head := binary.LittleEndian.Uint32(config[at:])
+		if head == 0xffffffff {
+			return false, false // the bridge is gone
+		}
+		if head&0xffff == 0x000d {
+			return binary.LittleEndian.Uint16(config[at+6:])&(1<<2) != 0, true
+		}
+		if at = int(head >> 20); at == 0 {
+			return false, true // it has no such capability
+		}
+	}
+	return false, false
+}

@@ -1,0 +1,346 @@
+package firewall
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"github.com/google/nftables/userdata"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
+)
+
+// netfilter is the packetFilter of the node's own network namespace, over netlink: nodes need not have nft.
+type netfilter struct {
+	conn  *nftables.Conn
+	space *os.File
+}
+
+func openFilter(host hostfs.Host) (packetFilter, error) {
+	return openNetfilter(filepath.Join(host.Proc, "1/ns/net"))
+}
+
+func openNetfilter(namespace string) (*netfilter, error) {
+	space, err := os.Open(namespace)
+	if err != nil {
+		return nil, fmt.Errorf("enter the node's network: %w", err)
+	}
+	limit := nftables.WithSockOptions(
+		func(conn *netlink.Conn) error { return conn.SetDeadline(time.Now().Add(filterTimeout)) },
+	)
+	conn, err := nftables.New(nftables.WithNetNSFd(int(space.Fd())), nftables.AsLasting(), limit)
+	if err != nil {
+		_ = space.Close()
+		return nil, filterError(err)
+	}
+	n := &netfilter{conn, space}
+	// Asked before anything else: a kernel without nftables answers the first message of a batch only, and refuses a
+	// question as invalid.
+	if _, err := conn.ListTablesOfFamily(nftables.TableFamilyINet); err != nil {
+		_ = n.close()
+		if errors.Is(err, unix.EINVAL) {
+			err = errors.Join(errNoFilter, err)
+		}
+		return nil, filterError(err)
+	}
+	return n, nil
+}
+
+// filterTimeout is how long the kernel may take for all that one request needs.
+const filterTimeout = 20 * time.Second
+
+func (n *netfilter) close() error { return errors.Join(n.conn.CloseLasting(), n.space.Close()) }
+
+// filterError knows the kernels that lack what is asked for.
+func filterError(err error) error {
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EPROTONOSUPPORT) {
+		return fmt.Errorf("%w: %w", errNoFilter, err)
+	}
+	return err
+}
+
+func (n *netfilter) block(run string, f api.Firewall) error {
+	table := n.conn.CreateTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: f.Table})
+	chain := n.conn.AddChain(&nftables.Chain{
+		Name: firewallChain, Table: table, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookForward,
+		Priority: nftables.ChainPriorityFilter,
+	})
+	// The ID is the batch's own; left out, the library counts in a variable that all connections of the process share,
+	// without a lock.
+	set := &nftables.Set{
+		ID: 1, Table: table, Name: api.FirewallSet(run), KeyType: nftables.TypeInetService, HasTimeout: true,
+	}
+	if err := n.conn.AddSet(
+		set, []nftables.SetElement{{Key: binaryutil.BigEndian.PutUint16(uint16(f.Port)), Timeout: f.TTL}},
+	); err != nil {
+		return err
+	}
+	n.conn.AddRule(&nftables.Rule{
+		Table: table, Chain: chain, Exprs: expressions(f, set),
+		UserData: userdata.Append(nil, markType, []byte(mark{run, f.Port}.String())),
+	})
+	err := n.conn.Flush()
+	switch {
+	case errors.Is(err, unix.EEXIST):
+		return errTableExists
+	case errors.Is(err, unix.ENOENT): // this kind of chain, as everything it names is made with it
+		return fmt.Errorf("%w: %w", errNoFilter, err)
+	}
+	return filterError(err)
+}
+
+// markType is the type of what marks a rule as a run's. nft shows only those that it knows: a comment, which is type 0.
+const markType = userdata.Type(0x67)
+
+// expressions are Firewall.rule for the kernel.
+func expressions(f api.Firewall, set *nftables.Set) []expr.Any {
+	const register = 1
+	source, destination := uint32(0), uint32(2) // of the ports in the TCP header
+	port := source
+	if f.Drop == api.DropRequests {
+		port = destination
+	}
+	list := []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: register},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: register, Data: []byte{unix.IPPROTO_TCP}},
+	}
+	if f.Drop == api.DropLarge {
+		list = append(list,
+			&expr.Meta{Key: expr.MetaKeyLEN, Register: register},
+			// Greater than is by bytes, the first one first.
+			&expr.Byteorder{SourceRegister: register, DestRegister: register, Op: expr.ByteorderHton, Len: 4, Size: 4},
+			&expr.Cmp{Op: expr.CmpOpGt, Register: register, Data: binaryutil.BigEndian.PutUint32(api.LargePacket)})
+	}
+	return append(list,
+		&expr.Payload{DestRegister: register, Base: expr.PayloadBaseTransportHeader, Offset: port, Len: 2},
+		&expr.Lookup{SourceRegister: register, SetName: set.Name, SetID: set.ID},
+		&expr.Counter{},
+		&expr.Verdict{Kind: expr.VerdictDrop})
+}
+
+func (n *netfilter) look(name, run string) (*firewallTable, error) {
+	table, err := n.find(name)
+	if table == nil {
+		return nil, err
+	}
+	found := &firewallTable{ports: map[int]time.Duration{}}
+	other := func(what string) { found.others = append(found.others, what) }
+	chains, err := n.conn.ListChainsOfTableFamily(nftables.TableFamilyINet)
+	if err != nil {
+		return nil, err
+	}
+	for _, chain := range chains {
+		if chain.Table.Name != name {
+			continue
+		}
+		if chain.Name != firewallChain {
+			other("chain " + chain.Name)
+			continue
+		}
+		rules, err := n.conn.GetRules(table, chain)
+		if err != nil {
+			other("rules that cannot be read")
+		}
+		for _, rule := range rules {
+			m := markOf(rule.UserData)
+			found.rules = append(found.rules,
+				firewallRule{run: m.run, port: m.port, packets: counted(rule), handle: rule.Handle})
+		}
+	}
+	sets, err := n.conn.GetSets(table)
+	if err != nil {
+		other("sets that cannot be read")
+	}
+	for _, set := range sets {
+		switch {
+		case set.Anonymous: // it belongs to a rule
+			continue
+		case set.Name != api.FirewallSet(run):
+			other("set " + set.Name)
+			continue
+		}
+		elements, err := n.conn.GetSetElements(set)
+		if err != nil {
+			return nil, err
+		}
+		for _, element := range elements {
+			if len(element.Key) >= 2 {
+				found.ports[int(binary.BigEndian.Uint16(element.Key))] = element.Expires
+			}
+		}
+	}
+	if tables, err := n.conn.ListFlowtables(table); err != nil || len(tables) > 0 {
+		other("flowtables")
+	}
+	if objects, err := n.conn.GetNamedObjects(table); err != nil || len(objects) > 0 {
+		other("objects")
+	}
+	return found, nil
+}
+
+func (n *netfilter) find(name string) (*nftables.Table, error) {
+	tables, err := n.conn.ListTablesOfFamily(nftables.TableFamilyINet)
+	if err != nil {
+		return nil, filterError(err)
+	}
+	at := slices.IndexFunc(tables, func(t *nftables.Table) bool { return t.Name == name })
+	if at < 0 {
+		return nil, nil
+	}
+	return tables[at], nil
+}
+
+func (n *netfilter) remove(name string, t *firewallTable, run string, all bool) error {
+	table := &nftables.Table{Family: nftables.TableFamilyINet, Name: name}
+	if all {
+		n.conn.DelTable(table)
+		return meanwhile(n.conn.Flush())
+	}
+	chain := &nftables.Chain{Name: firewallChain, Table: table}
+	set := &nftables.Set{Table: table, Name: api.FirewallSet(run), KeyType: nftables.TypeInetService, HasTimeout: true}
+	for _, rule := range t.rules {
+		if rule.run != run {
+			continue
+		}
+		if err := n.conn.DelRule(&nftables.Rule{Table: table, Chain: chain, Handle: rule.handle}); err != nil {
+			return err
+		}
+	}
+	for _, port := range t.blockedBy(run) {
+		element := nftables.SetElement{Key: binaryutil.BigEndian.PutUint16(uint16(port))}
+		if err := n.conn.SetDeleteElements(set, []nftables.SetElement{element}); err != nil {
+			return err
+		}
+	}
+	return meanwhile(n.conn.Flush())
+}
+
+// meanwhile returns what is gone already from what cannot be removed. A batch is made whole or not at all.
+func meanwhile(err error) error {
+	if errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("%w: %w", errMeanwhile, err)
+	}
+	return err
+}
+
+func (n *netfilter) marked() (map[string]mark, error) {
+	chains, err := n.conn.ListChainsOfTableFamily(nftables.TableFamilyINet)
+	if err != nil {
+		return nil, filterError(err)
+	}
+	found := map[string]mark{}
+	for _, chain := range chains {
+		if chain.Name != firewallChain {
+			continue
+		}
+		rules, err := n.conn.GetRules(chain.Table, chain)
+		if err != nil {
+			continue // what cannot be read is not ours, or gone meanwhile
+		}
+		for _, rule := range rules {
+			if m := markOf(rule.UserData); m.run != "" {
+				found[chain.Table.Name] = m
+			}
+		}
+	}
+	return found, nil
+}
+
+func (n *netfilter) tableOf(run string) (string, error) {
+	tables, err := n.marked()
+	if err != nil {
+		return "", err
+	}
+	for name, m := range tables {
+		if m.run == run {
+			return name, nil
+		}
+	}
+	all, err := n.conn.ListTablesOfFamily(nftables.TableFamilyINet)
+	if err != nil {
+		return "", filterError(err)
+	}
+	for _, table := range all {
+		sets, err := n.conn.GetSets(table)
+		if err != nil {
+			continue // what cannot be read is not ours, or gone in the meantime
+		}
+		if slices.ContainsFunc(sets, func(set *nftables.Set) bool { return set.Name == api.FirewallSet(run) }) {
+			return table.Name, nil
+		}
+	}
+	return "", nil
+}
+
+// markOf finds the mark in a rule's user data, which others may have written: a list of a type, a length and as many
+// bytes.
+func markOf(data []byte) mark {
+	for len(data) >= 2 && len(data) >= 2+int(data[1]) {
+		value := data[2 : 2+int(data[1])]
+		if userdata.Type(data[0]) == markType {
+			return parseMark(string(value))
+		}
+		data = data[2+len(value):]
+	}
+	return mark{}
+}
+
+// counted returns how many packets a rule has counted.
+func counted(rule *nftables.Rule) uint64 {
+	for _, e := range rule.Exprs {
+		if counter, is := e.(*expr.Counter); is {
+			return counter.Packets
+		}
+	}
+	return 0
+}
+
+// Left returns the tables that runs have left. With clean they are removed, but for those of the runs in keep.
+func Left(host hostfs.Host, clean bool, keep []string) []deadman.Leftover {
+	filter, err := openFilter(host)
+	if errors.Is(err, errNoFilter) {
+		return nil
+	}
+	unknown := func(err error) []deadman.Leftover {
+		return []deadman.Leftover{{
+			Kind: deadman.LeftoverFirewall, Path: "nftables",
+			Problem: "it cannot be seen whether there are any: " + err.Error(),
+		}}
+	}
+	if err != nil {
+		return unknown(err)
+	}
+	defer func() { _ = filter.close() }()
+	tables, err := filter.marked()
+	if err != nil {
+		return unknown(err)
+	}
+	var found []deadman.Leftover
+	for table, of := range tables {
+		left := deadman.Leftover{Kind: deadman.LeftoverFirewall, Path: "nftables inet " + table, Run: of.run}
+		if clean && !slices.Contains(keep, of.run) {
+			switch removed, failure := removeFirewall(of.run, api.RemoveFirewall{}, filter); {
+			case failure != nil:
+				left.Problem = failure.Message
+			case len(removed.Left) > 0:
+				left.Problem = "others have put " + strings.Join(removed.Left, ", ") + " into it"
+			default:
+				left.Removed = true
+			}
+		}
+		found = append(found, left)
+	}
+	return found
+}

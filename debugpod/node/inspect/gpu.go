@@ -1,0 +1,139 @@
+package inspect
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/driver"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostexec"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/pci"
+)
+
+// readGPUs lists the GPUs that the driver knows, in the order of their PCI addresses: NVML and nvidia-smi number them
+// so.
+func readGPUs(root fs.FS, warn func(string, ...any)) []api.GPU {
+	const dir = "proc/driver/nvidia/gpus"
+	entries, err := fs.ReadDir(root, dir)
+	if err != nil {
+		if !errors.Is(err, fs.ErrNotExist) {
+			warn("list the GPUs: %v", err)
+		}
+		return nil
+	}
+	type found struct {
+		api.GPU
+		at pci.Address
+	}
+	var all []found
+	for _, e := range entries {
+		raw, err := fs.ReadFile(root, dir+"/"+e.Name()+"/information")
+		if err != nil {
+			warn("read what the driver says of GPU %s: %v", e.Name(), err)
+		}
+		gpu, excluded := parseGPU(string(raw))
+		if excluded {
+			warn("GPU %s is excluded (NVreg_ExcludedGpus), and so has no number", e.Name())
+			continue
+		}
+		if gpu.PCI == "" {
+			gpu.PCI = e.Name() // the directory is named for it
+		}
+		at, err := pci.Parse(gpu.PCI)
+		if err != nil {
+			warn("GPU %s is left out: %v", e.Name(), err)
+			continue
+		}
+		gpu.PCI = at.String()
+		all = append(all, found{gpu, at})
+	}
+	slices.SortFunc(all, func(a, b found) int { return cmp.Compare(a.at, b.at) })
+	gpus := make([]api.GPU, len(all))
+	for i, f := range all {
+		gpus[i] = f.GPU
+		gpus[i].Index = i
+	}
+	return gpus
+}
+
+// parseGPU reads /proc/driver/nvidia/gpus/*/information: lines of "Name: value". A GPU that was not used since boot has
+// question marks for a UUID.
+func parseGPU(text string) (gpu api.GPU, excluded bool) {
+	gpu.Minor = -1
+	for line := range strings.Lines(text) {
+		name, value, _ := strings.Cut(line, ":")
+		value = strings.TrimSpace(value)
+		switch strings.TrimSpace(name) {
+		case "Model":
+			gpu.Model = value
+		case "GPU UUID":
+			if !strings.Contains(value, "?") {
+				gpu.UUID = value
+			}
+		case "Bus Location":
+			gpu.PCI = value
+		case "Device Minor":
+			if n, err := strconv.ParseUint(value, 10, 20); err == nil {
+				gpu.Minor = int(n)
+			}
+		case "GPU Excluded":
+			excluded = value == "Yes"
+		}
+	}
+	return gpu, excluded
+}
+
+// smiTimeout is how long nvidia-smi may take. It needs seconds without persistence mode, and hangs where a GPU is
+// broken.
+const smiTimeout = 8 * time.Second
+
+// nvidiaSMI asks the node's nvidia-smi for every GPU's PCI address and UUID.
+func nvidiaSMI(ctx context.Context, root string) (string, error) {
+	c, ok := driver.Program(hostfs.FS(root), "nvidia-smi")
+	if !ok {
+		return "", errors.New("it is in none of the places where it could be")
+	}
+	c.Args, c.Limit, c.Most = []string{"--query-gpu=pci.bus_id,uuid", "--format=csv,noheader"}, smiTimeout, 1<<20
+	return hostexec.Run(ctx, c)
+}
+
+// completeUUIDs asks nvidia-smi for the UUIDs that the driver's files do not tell.
+func completeUUIDs(gpus []api.GPU, smi func() (string, error), warn func(string, ...any)) {
+	if !slices.ContainsFunc(gpus, func(g api.GPU) bool { return g.UUID == "" }) {
+		return
+	}
+	out, err := smi()
+	if err != nil {
+		warn("the driver does not tell every GPU's UUID before its first use, and nvidia-smi was of no help: %v", err)
+		return
+	}
+	known := parseSMI(out)
+	for i := range gpus {
+		if gpus[i].UUID != "" {
+			continue
+		}
+		if gpus[i].UUID = known[gpus[i].PCI]; gpus[i].UUID == "" {
+			warn("neither the driver nor nvidia-smi tells the UUID of the GPU at %s", gpus[i].PCI)
+		}
+	}
+}
+
+// parseSMI reads `nvidia-smi --query-gpu=pci.bus_id,uuid --format=csv,noheader`: PCI address to UUID.
+func parseSMI(out string) map[string]string {
+	known := map[string]string{}
+	for line := range strings.Lines(out) {
+		bus, uuid, _ := strings.Cut(line, ",")
+		at, err := pci.Parse(strings.TrimSpace(bus))
+		if uuid = strings.TrimSpace(uuid); err == nil && strings.HasPrefix(uuid, "GPU-") {
+			known[at.String()] = uuid
+		}
+	}
+	return known
+}

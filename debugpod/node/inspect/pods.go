@@ -1,0 +1,203 @@
+package inspect
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/process"
+)
+
+// readPods finds the GPUs and the process of each pod.
+func readPods(uids []string, root, proc fs.FS, gpus []api.GPU, warn func(string, ...any)) map[string]api.PodUse {
+	if len(uids) == 0 {
+		return nil
+	}
+	const checkpoint = "var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
+	raw, err := fs.ReadFile(root, checkpoint)
+	devices := map[string][]string{}
+	switch {
+	case errors.Is(err, fs.ErrNotExist): // no device plugin has given out anything yet
+	case err != nil:
+		warn("read which pod has which GPU: %v", err)
+	default:
+		if devices, err = parseCheckpoint(raw); err != nil {
+			warn("read which pod has which GPU from /%s: %v", checkpoint, err)
+		}
+	}
+	running := podProcesses(proc, uids)
+	pods := make(map[string]api.PodUse, len(uids))
+	for _, uid := range uids {
+		use := api.PodUse{GPUs: uuids(devices[uid], gpus)}
+		if p, found := pick(running[uid]); found {
+			use.PID, use.Process = p.pid, p.name
+		}
+		pods[uid] = use
+	}
+	return pods
+}
+
+// parseCheckpoint reads the kubelet's device manager checkpoint: pod UID to the IDs of its NVIDIA devices
+// (pkg/kubelet/cm/devicemanager/checkpoint in Kubernetes).
+func parseCheckpoint(raw []byte) (map[string][]string, error) {
+	var file struct {
+		Data struct {
+			PodDeviceEntries []struct {
+				PodUID       string
+				ResourceName string
+				DeviceIDs    json.RawMessage
+			}
+		}
+	}
+	if err := json.Unmarshal(raw, &file); err != nil {
+		return nil, err
+	}
+	devices := map[string][]string{}
+	for _, e := range file.Data.PodDeviceEntries {
+		if !strings.HasPrefix(e.ResourceName, "nvidia.com/") {
+			continue
+		}
+		ids, err := deviceIDs(e.DeviceIDs)
+		if err != nil {
+			return devices, err
+		}
+		devices[e.PodUID] = append(devices[e.PodUID], ids...)
+	}
+	for uid := range devices {
+		slices.Sort(devices[uid])
+		devices[uid] = slices.Compact(devices[uid])
+	}
+	return devices, nil
+}
+
+// deviceIDs returns a list, or since Kubernetes 1.20 lists by NUMA node. Time slicing appends "::N" to a device's ID.
+func deviceIDs(raw json.RawMessage) ([]string, error) {
+	if len(raw) == 0 {
+		return nil, nil
+	}
+	var list []string
+	if err := json.Unmarshal(raw, &list); err != nil {
+		var byNUMA map[string][]string
+		if err := json.Unmarshal(raw, &byNUMA); err != nil {
+			return nil, err
+		}
+		for _, ids := range byNUMA {
+			list = append(list, ids...)
+		}
+	}
+	for i, id := range list {
+		list[i], _, _ = strings.Cut(id, "::")
+	}
+	return list, nil
+}
+
+// uuids translates device plugins' IDs: NVIDIA's plugin gives UUIDs, or indexes (DEVICE_ID_STRATEGY=index); GKE's gives
+// nvidiaMINOR, with /vgpuN behind it when the GPU is shared. Others stay as they are.
+func uuids(ids []string, gpus []api.GPU) []string {
+	var out []string
+	for _, id := range ids {
+		is := func(api.GPU) bool { return false }
+		device, _, _ := strings.Cut(id, "/")
+		if index, err := strconv.Atoi(id); err == nil {
+			is = func(g api.GPU) bool { return g.Index == index }
+		} else if minor, err := strconv.Atoi(strings.TrimPrefix(device, "nvidia")); err == nil {
+			is = func(g api.GPU) bool { return g.Minor == minor }
+		}
+		if i := slices.IndexFunc(gpus, is); i >= 0 && gpus[i].UUID != "" {
+			id = gpus[i].UUID
+		}
+		if !slices.Contains(out, id) {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+// podProcess is one process of a pod.
+type podProcess struct {
+	pid     int
+	name    string
+	started uint64 // clock ticks since boot
+	usesGPU bool   // has a /dev/nvidiaN open
+}
+
+// podProcesses lists the pods' processes by their cgroups, without the sandboxes' pause.
+func podProcesses(proc fs.FS, uids []string) map[string][]podProcess {
+	found := map[string][]podProcess{}
+	for _, pid := range process.PIDs(proc) {
+		uid := podOf(hostfs.Trimmed(proc, pid+"/cgroup"), uids)
+		if uid == "" {
+			continue
+		}
+		name, started, err := parseStat(hostfs.Trimmed(proc, pid+"/stat"))
+		if err != nil || name == "pause" {
+			continue
+		}
+		n, _ := strconv.Atoi(pid)
+		found[uid] = append(found[uid], podProcess{n, name, started, opensGPU(proc, pid)})
+	}
+	return found
+}
+
+// pick chooses the process that the driver would name.
+func pick(all []podProcess) (podProcess, bool) {
+	if len(all) == 0 {
+		return podProcess{}, false
+	}
+	return slices.MinFunc(all, func(a, b podProcess) int {
+		switch {
+		case a.usesGPU != b.usesGPU && a.usesGPU, a.usesGPU == b.usesGPU && a.started < b.started:
+			return -1
+		case a.usesGPU == b.usesGPU && a.started == b.started:
+			return a.pid - b.pid
+		default:
+			return 1
+		}
+	}), true
+}
+
+// podOf finds which pod a /proc/PID/cgroup belongs to: .../podUID/... with cgroupfs,
+// ...-podUID_with_underscores.slice/... with systemd. Version 1 has a line per hierarchy, version 2 one line.
+func podOf(cgroup string, uids []string) string {
+	for _, uid := range uids {
+		if uid != "" &&
+			(strings.Contains(cgroup, "pod"+uid) || strings.Contains(cgroup, "pod"+strings.ReplaceAll(uid, "-", "_"))) {
+			return uid
+		}
+	}
+	return ""
+}
+
+// parseStat reads the name and the start time from /proc/PID/stat. The name may contain anything, so the last
+// parenthesis ends it.
+func parseStat(stat string) (name string, started uint64, err error) {
+	open, end := strings.IndexByte(stat, '('), strings.LastIndexByte(stat, ')')
+	if open < 0 || end < open {
+		return "", 0, errors.New("a process's stat without its name")
+	}
+	fields := strings.Fields(stat[end+1:])
+	const starttime = 22 - 3 // proc(5) counts from 1, and the name is the second
+	if len(fields) <= starttime {
+		return "", 0, errors.New("a process's stat without its start time")
+	}
+	started, err = strconv.ParseUint(fields[starttime], 10, 64)
+	return stat[open+1 : end], started, err
+}
+
+func opensGPU(proc fs.FS, pid string) bool {
+	entries, err := fs.ReadDir(proc, pid+"/fd")
+	if err != nil {
+		return false
+	}
+	device := regexp.MustCompile(`^/dev/nvidia[0-9]+$`)
+	return slices.ContainsFunc(entries, func(e fs.DirEntry) bool {
+		target, err := fs.ReadLink(proc, pid+"/fd/"+e.Name())
+		return err == nil && device.MatchString(target)
+	})
+}

@@ -1,0 +1,44 @@
+package kmsg
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
+)
+
+// Parse reads one record as read(2) of /dev/kmsg gives it: "priority,sequence,microseconds,flags[,more];text\n",
+// then lines of properties that begin with a blank (Documentation/ABI/testing/dev-kmsg). Time stays zero.
+func Parse(raw string) (api.WrittenKmsg, error) {
+	head, body, found := strings.Cut(raw, ";")
+	if !found {
+		return api.WrittenKmsg{}, errors.New("a record of the kernel log without a semicolon")
+	}
+	fields := strings.Split(head, ",")
+	if len(fields) < 3 {
+		return api.WrittenKmsg{}, fmt.Errorf("a record of the kernel log that begins with %q", head)
+	}
+	priority, err := strconv.ParseUint(fields[0], 10, 31)
+	if err != nil {
+		return api.WrittenKmsg{}, fmt.Errorf("a kernel log record's priority: %w", err)
+	}
+	sequence, err := strconv.ParseUint(fields[1], 10, 64)
+	if err != nil {
+		return api.WrittenKmsg{}, fmt.Errorf("a kernel log record's sequence: %w", err)
+	}
+	// 53 bits are 285 years, and fit a Duration in nanoseconds.
+	uptime, err := strconv.ParseUint(fields[2], 10, 53)
+	if err != nil {
+		return api.WrittenKmsg{}, fmt.Errorf("a kernel log record's time: %w", err)
+	}
+	text, _, _ := strings.Cut(body, "\n")
+	return api.WrittenKmsg{
+		Sequence: sequence,
+		Uptime:   time.Duration(uptime) * time.Microsecond,
+		Priority: int(priority),
+		Text:     text,
+	}, nil
+}

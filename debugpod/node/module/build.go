@@ -1,0 +1,250 @@
+package module
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
+	"github.com/gpu-fault/kubectl-gpu-fault/kmod"
+)
+
+// sourceTree is where packages put the headers of kernels. Debian's name each other by absolute paths below it.
+const sourceTree = "/usr/src"
+
+// Build does BuildModule.
+func Build(ctx context.Context, req api.BuildModule, host hostfs.Host) (*api.BuiltModule, *api.Error) {
+	if failure := mayLoad(host, nil); failure != nil {
+		return nil, failure
+	}
+	if _, err := exec.LookPath("make"); err != nil {
+		return nil, api.Errorf(api.CodeNoCompiler,
+			"the image of the debug pod has no make: give one with make, gcc and libelf with --builder-image, or a built module with --ko; %s",
+			instead)
+	}
+	headers, failure := findHeaders(host, req.Headers)
+	if failure != nil {
+		return nil, failure
+	}
+	compiler, err := chooseCompiler(headers.real)
+	if err != nil {
+		return nil, api.Errorf(api.CodeNoCompiler,
+			"%v: give an image with it with --builder-image, or a built module with --ko; %s", err, instead)
+	}
+	// Images that hold a compiler and little else may lack the folder.
+	if err := os.MkdirAll(os.TempDir(), 0o700); err != nil {
+		return nil, api.Errorf(api.CodeBuild, "make a directory for the kernel module: %v", err)
+	}
+	dir, err := os.MkdirTemp("", "gpu-fault-kmod-")
+	if err != nil {
+		return nil, api.Errorf(api.CodeBuild, "make a directory for the kernel module: %v", err)
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	here, failure, leave := bring(host, req, dir)
+	if failure != nil {
+		return nil, failure
+	}
+	defer leave()
+	built, err := compile(ctx, dir, here.real, compiler)
+	if err != nil {
+		return nil,
+			api.Errorf(api.CodeBuild, "build the kernel module with %s and the headers in %s: %v", compiler, headers.shown, err)
+	}
+	file, err := kmod.ParseFile(built)
+	if err != nil {
+		return nil, api.Errorf(api.CodeBuild, "what was built is no kernel module of ours: %v", err)
+	}
+	if failure := mayLoad(host, &file); failure != nil {
+		failure.Message = fmt.Sprintf("with the headers in %s: %s", headers.shown, failure.Message)
+		return nil, failure
+	}
+	return &api.BuiltModule{Module: built, Headers: headers.shown, Compiler: compiler}, nil
+}
+
+// bring makes the headers appear in the debug pod, below a directory of its own. leave must be called before that is
+// removed.
+func bring(host hostfs.Host, req api.BuildModule, dir string) (here headers, failure *api.Error, leave func()) {
+	failed := func(err error) (headers, *api.Error, func()) {
+		return headers{}, api.Errorf(api.CodeBuild, "bring the headers into the debug pod: %v", err), nil
+	}
+	at := dir + "-node"
+	if err := os.Mkdir(at, 0o700); err != nil {
+		return failed(err)
+	}
+	unmount, err := mountNode(host, at)
+	if err != nil {
+		return failed(errors.Join(err, os.Remove(at)))
+	}
+	var links []string
+	leave = func() {
+		for _, link := range links {
+			_ = os.Remove(link)
+		}
+		if unmount() == nil {
+			_ = os.Remove(at) // never more than the empty directory
+		}
+	}
+	host.Root = at
+	if here, failure = findHeaders(host, req.Headers); failure != nil {
+		leave()
+		return headers{}, failure, nil
+	}
+	if links, err = here.link(sourceTree); err != nil {
+		leave()
+		return failed(err)
+	}
+	return here, nil, leave
+}
+
+// headers are those of the node's kernel.
+type headers struct {
+	shown string // as the node calls the directory
+	real  string // as this process does, with all links followed
+}
+
+// findHeaders looks where packages put them: on the node, then in NVIDIA's driver container, which brings its own.
+func findHeaders(host hostfs.Host, given string) (headers, *api.Error) {
+	kernel := release(host)
+	places := []string{
+		"/lib/modules/" + kernel + "/build", sourceTree + "/linux-headers-" + kernel, sourceTree + "/kernels/" + kernel,
+	}
+	if given != "" {
+		places = []string{given}
+	}
+	node := hostfs.FS(host.Root)
+	for _, prefix := range []string{"", driverContainer} {
+		base, err := node.Resolve(hostfs.Relative(prefix))
+		if err != nil || prefix != "" && given != "" {
+			continue
+		}
+		for _, place := range places {
+			real, err := hostfs.FS(base).Resolve(hostfs.Relative(place))
+			if err == nil && areHeaders(os.DirFS(real)) {
+				return headers{prefix + place, real}, nil
+			}
+		}
+	}
+	if given != "" {
+		return headers{}, api.Errorf(api.CodeNoHeaders,
+			"%s on the node has no headers of a kernel: they have a Makefile and include/config/auto.conf; %s", given,
+			instead)
+	}
+	return headers{}, api.Errorf(api.CodeNoHeaders,
+		"the node has no headers of its kernel %s (looked in %s, and below %s): install its package linux-headers or kernel-devel, or name the place with --kmod-headers, or give a built module with --ko; %s",
+		kernel, strings.Join(places, ", "), driverContainer, instead)
+}
+
+// driverContainer is the root of the GPU operator's driver container on the node.
+const driverContainer = "/run/nvidia/driver"
+
+func areHeaders(dir fs.FS) bool {
+	for _, name := range []string{"Makefile", "include/config/auto.conf", "scripts"} {
+		if _, err := fs.Stat(dir, name); err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// link makes the packages beside the headers appear in the debug pod where they are on the node, as they name each
+// other by that. It returns the links that it made.
+func (h headers) link(tree string) (made []string, err error) {
+	beside := filepath.Dir(h.real)
+	entries, err := os.ReadDir(beside)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(tree, 0o755); err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), "linux-") {
+			continue
+		}
+		link := filepath.Join(tree, e.Name())
+		switch err := os.Symlink(filepath.Join(beside, e.Name()), link); {
+		case err == nil:
+			made = append(made, link)
+		case !errors.Is(err, fs.ErrExist):
+			return made, err
+		}
+	}
+	return made, nil
+}
+
+// builtWith is the compiler of the kernel: CONFIG_CC_VERSION_TEXT="gcc-12 (Debian 12.2.0-14) 12.2.0", with or without
+// quotes.
+var builtWith = regexp.MustCompile(`(?m)^CONFIG_CC_VERSION_TEXT="?(\S+)`)
+
+// chooseCompiler returns the very compiler of the kernel where the image has it, else its gcc: a module of another
+// release loads as well.
+func chooseCompiler(dir string) (string, error) {
+	config, err := os.ReadFile(filepath.Join(dir, "include/config/auto.conf"))
+	if err != nil {
+		return "", err
+	}
+	if m := builtWith.FindSubmatch(config); m != nil {
+		if name := path.Base(string(m[1])); strings.Contains(name, "gcc") {
+			if _, err := exec.LookPath(name); err == nil {
+				return name, nil
+			}
+		}
+	}
+	if bytes.Contains(config, []byte("CONFIG_CC_IS_CLANG=y")) {
+		return "", errors.New("the node's kernel was built with clang, whose modules gcc cannot build")
+	}
+	if _, err := exec.LookPath("gcc"); err != nil {
+		return "", errors.New("the image of the debug pod has no gcc")
+	}
+	return "gcc", nil
+}
+
+// compile builds the module in dir with the kernel's own build system.
+func compile(ctx context.Context, dir, headers, compiler string) ([]byte, error) {
+	sources, err := kmod.Sources()
+	if err != nil {
+		return nil, err
+	}
+	for name, text := range sources {
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
+			return nil, err
+		}
+	}
+	built := filepath.Join(dir, kmod.Name+".ko")
+	if err := runQuietly(ctx, "make", "-C", headers, "M="+dir, "CC="+compiler, "modules"); err != nil {
+		return nil, err
+	}
+	// Of 300 KB nearly all is for debuggers. Where there is no strip the module is only larger.
+	_ = runQuietly(ctx, "strip", "--strip-debug", built)
+	return os.ReadFile(built)
+}
+
+// runQuietly runs a program of the image; its words are in the error when it fails.
+func runQuietly(ctx context.Context, name string, args ...string) error {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	said, err := cmd.CombinedOutput()
+	if err == nil {
+		return nil
+	}
+	text := strings.TrimSpace(strings.ToValidUTF8(string(said), "?"))
+	const most = 2 << 10 // its end tells what is wrong
+	if len(text) > most {
+		text = "..." + strings.ToValidUTF8(text[len(text)-most:], "")
+	}
+	hint := ""
+	if strings.Contains(text, "GLIBC_") {
+		hint =
+			"; the headers' own programs need a newer C library than the image has: give an image of the node's distribution with --builder-image"
+	}
+	return fmt.Errorf("%s: %w: %s%s", name, err, text, hint)
+}

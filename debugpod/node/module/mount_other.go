@@ -1,0 +1,13 @@
+//go:build !linux
+
+package module
+
+import (
+	"errors"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
+)
+
+func mountNode(hostfs.Host, string) (unmount func() error, err error) {
+	return nil, errors.New("only Linux has namespaces of mounts")
+}

@@ -1,0 +1,88 @@
+package module
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"runtime"
+	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
+	"github.com/gpu-fault/kubectl-gpu-fault/kmod"
+)
+
+// instead is what works on every node.
+const instead = "--via kmsg needs no module"
+
+// mayLoad recognizes what would keep the module from being loaded, before anything is. file is nil when it is yet to be
+// built, which then is not signed.
+func mayLoad(host hostfs.Host, file *kmod.File) *api.Error {
+	root, proc := hostfs.FS(host.Root), os.DirFS(host.Proc)
+	if _, err := fs.Stat(proc, "modules"); err != nil {
+		return api.Errorf(api.CodeNoModules,
+			"the node's kernel (%s) cannot load modules: it was built without CONFIG_MODULES; %s", release(host),
+			instead)
+	}
+	if hostfs.Trimmed(proc, "sys/kernel/modules_disabled") == "1" {
+		return api.Errorf(api.CodeNoModules,
+			"the node's kernel takes no more modules before its next boot: kernel.modules_disabled is 1; %s", instead)
+	}
+	if run, loaded := loadedModule(host); loaded {
+		do := "unload it on the node: rmmod " + kmod.Name
+		if run != "" {
+			do = "revert that run: kubectl gpu-fault revert " + run
+		}
+		return api.Errorf(api.CodeLoaded, "the kernel module %s is loaded already, by %s, and was left: %s; %s", kmod.Name,
+			owner(run), do, instead)
+	}
+	if why := onlySigned(root); why != "" && (file == nil || !file.Signed) {
+		return untrusted(host, why)
+	}
+	switch {
+	case file == nil:
+	case file.Release != release(host):
+		return api.Errorf(api.CodeVermagic,
+			"the module is for the kernel %s, and the node runs %s: build it against the headers of that one; %s",
+			file.Release, release(host), instead)
+	case file.Arch != runtime.GOARCH:
+		return api.Errorf(api.CodeVermagic, "the module is for %s, and the node is %s: build it on such a machine; %s",
+			file.Arch, runtime.GOARCH, instead)
+	}
+	return nil
+}
+
+// untrusted returns the refusal of a module without a signature.
+func untrusted(host hostfs.Host, why string) *api.Error {
+	if secureBoot(hostfs.FS(host.Root)) {
+		why += ", Secure Boot is on"
+	}
+	return api.Errorf(api.CodeUntrusted,
+		"the node's kernel takes no module without a signature that it trusts (%s): sign it with a key that is enrolled on the node, and give it with --ko (docs/kmod.md says how); %s",
+		why, instead)
+}
+
+// onlySigned returns what makes the kernel insist on signatures; empty when nothing does. Secure Boot alone does not:
+// kernels of distributions turn it into a lockdown.
+func onlySigned(root fs.FS) string {
+	if hostfs.Trimmed(root, "sys/module/module/parameters/sig_enforce") == "Y" {
+		return "module.sig_enforce is on"
+	}
+	// "none [integrity] confidentiality"
+	_, chosen, _ := strings.Cut(hostfs.Trimmed(root, "sys/kernel/security/lockdown"), "[")
+	if mode, _, ok := strings.Cut(chosen, "]"); ok && mode != "none" {
+		return fmt.Sprintf("lockdown is in its mode %q", mode)
+	}
+	return ""
+}
+
+// secureBoot returns what the firmware says: four bytes of attributes, and one that is 1 when it is on.
+func secureBoot(root fs.FS) bool {
+	raw, err := fs.ReadFile(root, "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c")
+	return err == nil && len(raw) == 5 && raw[4] == 1
+}
+
+// release returns the node's kernel, as `uname -r` says.
+func release(host hostfs.Host) string {
+	return hostfs.Trimmed(os.DirFS(host.Proc), "sys/kernel/osrelease")
+}

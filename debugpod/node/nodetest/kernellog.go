@@ -1,0 +1,25 @@
+package nodetest
+
+import (
+	"os"
+	"testing"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
+)
+
+// RealKernelLog skips where this machine's kernel log cannot be used.
+func RealKernelLog(t *testing.T) hostfs.Host {
+	t.Helper()
+	host := hostfs.Host{Root: "/", Proc: "/proc", Kmsg: "/dev/kmsg"}
+	if hostfs.Trimmed(os.DirFS(host.Proc), "sys/kernel/printk_devkmsg") == "off" {
+		t.Skip("kernel.printk_devkmsg is off: nobody may write to the kernel log")
+	}
+	for _, flag := range []int{os.O_RDONLY, os.O_WRONLY} {
+		f, err := os.OpenFile(host.Kmsg, flag, 0)
+		if err != nil {
+			t.Skipf("this needs root, and the kernel log: %v", err)
+		}
+		_ = f.Close()
+	}
+	return host
+}

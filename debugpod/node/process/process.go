@@ -1,0 +1,168 @@
+// Package process reads the processes of the node, and finds its kubelet among them.
+package process
+
+import (
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
+)
+
+// PIDs returns the directories of /proc with a number for a name.
+func PIDs(proc fs.FS) []string {
+	entries, err := fs.ReadDir(proc, ".")
+	if err != nil {
+		return nil
+	}
+	var pids []string
+	for _, e := range entries {
+		if _, err := strconv.ParseUint(e.Name(), 10, 31); err == nil {
+			pids = append(pids, e.Name())
+		}
+	}
+	return pids
+}
+
+// Process is a process as /proc shows it.
+type Process struct {
+	PID, Parent int
+	Exe         string   // as the process itself sees it
+	Args        []string // the command line
+	Env         map[string]string
+	namespace   string // its PID namespace
+	Mounts      string // its mount namespace
+	uid         int    // the effective one; -1 if it is unknown
+	Dir         string // its directory of /proc
+}
+
+// readProgram reads a process. One that has ended meanwhile, and the kernel's own, which have no command line, are not
+// found.
+func readProgram(proc string, pid int) (Process, bool) {
+	p := Process{PID: pid, Dir: path.Join(proc, strconv.Itoa(pid)), uid: -1, Env: map[string]string{}}
+	raw, err := os.ReadFile(p.Dir + "/cmdline")
+	if err != nil || len(raw) == 0 {
+		return Process{}, false
+	}
+	p.Args = strings.Split(strings.TrimRight(string(raw), "\x00"), "\x00")
+	// Of a file that was replaced by an update, the kernel says so behind the name.
+	exe, _ := os.Readlink(p.Dir + "/exe")
+	p.Exe = strings.TrimSuffix(exe, " (deleted)")
+	p.namespace, _ = os.Readlink(p.Dir + "/ns/pid")
+	p.Mounts, _ = os.Readlink(p.Dir + "/ns/mnt")
+	var owner deadman.Meta
+	if info, err := os.Stat(p.Dir); err == nil && hostfs.Ownership(info, &owner) == nil {
+		p.uid = owner.UID
+	}
+	environ, _ := os.ReadFile(p.Dir + "/environ")
+	for entry := range strings.SplitSeq(string(environ), "\x00") {
+		if key, value, ok := strings.Cut(entry, "="); ok {
+			p.Env[key] = value
+		}
+	}
+	stat, _ := os.ReadFile(p.Dir + "/stat")
+	if i := strings.LastIndexByte(string(stat), ')'); i >= 0 {
+		if after := strings.Fields(string(stat)[i+1:]); len(after) > 1 { // the state comes first
+			p.Parent, _ = strconv.Atoi(after[1])
+		}
+	}
+	return p, true
+}
+
+// IsRoots reports whether the process runs as root: as this process's user. Every user may start a process that goes by
+// the name of another program.
+func (p Process) IsRoots() bool { return p.uid >= 0 && p.uid == os.Geteuid() }
+
+// All returns all processes by PID, except for children that still run their parent's program: between fork and exec,
+// each child of a kubelet looks like a second kubelet, and on a busy node that takes long enough to be seen.
+func All(proc string) []Process {
+	var all []Process
+	for _, name := range PIDs(os.DirFS(proc)) {
+		pid, err := strconv.Atoi(name)
+		if err != nil {
+			continue
+		}
+		if p, found := readProgram(proc, pid); found {
+			all = append(all, p)
+		}
+	}
+	byPID := map[int]Process{}
+	for _, p := range all {
+		byPID[p.PID] = p
+	}
+	all = slices.DeleteFunc(all, func(p Process) bool {
+		parent, ok := byPID[p.Parent]
+		return ok && p.Exe == parent.Exe && slices.Equal(p.Args, parent.Args)
+	})
+	slices.SortFunc(all, func(a, b Process) int { return a.PID - b.PID })
+	return all
+}
+
+// Is reports whether the process runs the program of that name. Several may be one file, which goes by the name it was
+// called with.
+func (p Process) Is(name string) bool {
+	return path.Base(p.Exe) == name || p.Called() == name
+}
+
+// Called returns the name by which the program was called. A process may write its whole command line there: "k3s
+// server".
+func (p Process) Called() string {
+	if len(p.Args) == 0 {
+		return ""
+	}
+	first, _, _ := strings.Cut(p.Args[0], " ")
+	return path.Base(first)
+}
+
+// Flag returns the value of a flag on the command line, under one of its names (--config, -c); the last one counts.
+func (p Process) Flag(names ...string) (value string, found bool) {
+	return Flag(p.Args[min(1, len(p.Args)):], names...)
+}
+
+// Flag finds --name=value, --name value, and the same with one dash.
+func Flag(args []string, names ...string) (value string, found bool) {
+	for i, arg := range args {
+		if !strings.HasPrefix(arg, "-") {
+			continue
+		}
+		name, inline, hasInline := strings.Cut(strings.TrimLeft(arg, "-"), "=")
+		switch {
+		case !slices.Contains(names, name):
+		case hasInline:
+			value, found = inline, true
+		case i+1 < len(args):
+			value, found = args[i+1], true
+		}
+	}
+	return value, found
+}
+
+// Root returns the file system as the process sees it, with its own mounts; the node's where that cannot be read.
+func (p Process) Root(host hostfs.Host) hostfs.FS {
+	own := p.Dir + "/root"
+	if _, err := os.Stat(own + "/."); err != nil {
+		return hostfs.FS(host.Root)
+	}
+	return hostfs.FS(own)
+}
+
+// Abs returns a path of the process's command line, from its working directory where it is relative.
+func (p Process) Abs(name string) string {
+	if path.IsAbs(name) {
+		return path.Clean(name)
+	}
+	dir, err := os.Readlink(p.Dir + "/cwd")
+	if err != nil {
+		dir = "/"
+	}
+	return path.Join(dir, name)
+}
+
+// expand replaces variables of the process's environment, as the args files of snaps have them.
+func (p Process) expand(text string) string {
+	return os.Expand(text, func(name string) string { return p.Env[name] })
+}

@@ -1,0 +1,31 @@
+package node
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"io"
+	"os"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
+)
+
+// CheckProgram reports whether a helper that came in an image is the one that the client carries. want is its SHA-256
+// in hexadecimal.
+func CheckProgram(path, want string) *api.Error {
+	file, err := os.Open(path)
+	if err != nil {
+		return api.Errorf(api.CodeOtherHelper, "read the helper's own file: %v", err)
+	}
+	defer func() { _ = file.Close() }()
+	hash := sha256.New()
+	if _, err := io.Copy(hash, file); err != nil {
+		return api.Errorf(api.CodeOtherHelper, "read the helper's own file: %v", err)
+	}
+	if got := hex.EncodeToString(hash.Sum(nil)); got != want {
+		return api.Errorf(api.CodeOtherHelper,
+			"the image has another node helper than this build of kubectl gpu-fault (SHA-256 %.12s, wanted %.12s): "+
+				"its tag was moved, or it is of another build; make it anew with kubectl gpu-fault image push or save, or name it by its digest",
+			got, want)
+	}
+	return nil
+}
