@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/test/cluster"
 )
 
@@ -57,7 +58,7 @@ func (p *patient) ask(args ...string) doctor.Report {
 	if wanted := map[bool]int{true: 2, false: 0}[report.Summary.Errors > 0]; r.code != wanted {
 		p.t.Errorf("doctor: exit %d with %d errors", r.code, report.Summary.Errors)
 	}
-	report.Items = slices.DeleteFunc(report.Items, func(f doctor.Finding) bool { return p.foreign(f.Object.Name) })
+	report.Items = slices.DeleteFunc(report.Items, func(f finding.Finding) bool { return p.foreign(f.Object.Name) })
 	return report
 }
 
@@ -76,9 +77,9 @@ func roots(report doctor.Report) string {
 	var ids []string
 	for _, f := range report.Items {
 		switch {
-		case f.Severity == doctor.Error && !f.Root:
+		case f.Severity == finding.Error && !f.Root:
 			ids = append(ids, f.ID+" (no root)")
-		case f.Severity == doctor.Error, f.Severity == doctor.Warning:
+		case f.Severity == finding.Error, f.Severity == finding.Warning:
 			ids = append(ids, f.ID)
 			if len(f.Evidence) == 0 || f.Fix.Text == "" {
 				ids = append(ids, "(without evidence or fix)")
