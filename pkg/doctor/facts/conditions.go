@@ -13,6 +13,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
+// RuntimeUnit returns the systemd unit in which the node's container runtime runs.
 func (n *Node) RuntimeUnit() string {
 	unit, embedded := EmbeddedUnits()[n.Distribution]
 	switch {
@@ -35,6 +36,7 @@ func EmbeddedUnits() map[Distribution]string {
 	}
 }
 
+// QuoteCondition makes evidence of a condition of a node.
 func QuoteCondition(n *Node, c corev1.NodeCondition) finding.Evidence {
 	return finding.Evidence{
 		Source: fmt.Sprintf("%s .status.conditions[%s]=%s", n.Object(), c.Type, c.Status),

@@ -26,7 +26,7 @@ type Facts struct {
 	GPUNodes []*Node // those that have GPUs of NVIDIA, or should have
 	// GPUPods are the pods that ask for GPUs, by a resource or by a claim, and have not ended.
 	GPUPods []*corev1.Pod
-	// claimPods are the pods that have resource claims, for whatever devices, and have not ended.
+	// ClaimPods are the pods that have resource claims, for whatever devices, and have not ended.
 	ClaimPods []*corev1.Pod
 	Now       time.Time // when the snapshot was made
 
@@ -42,7 +42,7 @@ type Facts struct {
 	siblings func() map[string][]*corev1.Pod
 	// gpuWorkloads are GPU pods that are no components, found once: see Facts.Workloads.
 	gpuWorkloads func() []*corev1.Pod
-	// unreachedPods are pods that do not get on because somebody does not answer, found once.
+	// UnreachedPods are pods that do not get on because somebody does not answer, found once.
 	UnreachedPods func() []Unreached
 	// claimants are pods with claims for NVIDIA's devices, found once.
 	claimants func() map[*corev1.Pod]bool

@@ -26,7 +26,7 @@ func IsNVSwitch(d node.PCIDevice) bool {
 // GPUView is what nvidia-smi and the kernel log say about one node's GPUs.
 type GPUView struct {
 	Node *Node
-	// smi is nil when nvidia-smi was not run, or said nothing that can be read; smiError then says what it said.
+	// smi is nil when nvidia-smi was not run, or said nothing that can be read; SMIError then says what it said.
 	SMI      *nvidiasmi.Log
 	SMIError string
 
@@ -261,7 +261,7 @@ func weight(e xid.Event) int {
 	case e.Kind == xid.KindSXid:
 		return 7
 	}
-	for i, codes := range [][]int{{64}, {48, 95}, {137}, {94, 140, 171, 172}, {119, 120}, NvlinkCodes(), {63}} {
+	for i, codes := range [][]int{{64}, {48, 95}, {137}, {94, 140, 171, 172}, {119, 120}, NVLinkCodes(), {63}} {
 		if slices.Contains(codes, e.Code) {
 			return 2 + i
 		}
@@ -306,8 +306,8 @@ func follows(primary, other xid.Event) bool {
 		sympathetic = []int{94, 108}
 	case primary.Code == 119, primary.Code == 120:
 		sympathetic = []int{62, 109, 119, 120}
-	case slices.Contains(NvlinkCodes(), primary.Code):
-		sympathetic = append(NvlinkCodes(), 137, 155)
+	case slices.Contains(NVLinkCodes(), primary.Code):
+		sympathetic = append(NVLinkCodes(), 137, 155)
 	}
 	return slices.Contains(sympathetic, other.Code)
 }
@@ -318,14 +318,15 @@ func remapCodes() []int { return []int{63, 64} }
 
 func gspCodes() []int { return []int{119, 120} }
 
-func NvlinkCodes() []int { return []int{74, 144, 145, 146, 147, 148, 149, 150} }
+// NVLinkCodes returns the XIDs of NVLink.
+func NVLinkCodes() []int { return []int{74, 144, 145, 146, 147, 148, 149, 150} }
 
 // OwnerOfCode returns the check that tells of an event, so that each is told once.
 func OwnerOfCode(e xid.Event) string {
 	switch {
 	case e.Kind == xid.KindFallenOff, e.Code == 79 && e.Kind == xid.KindXID:
 		return "hw.gpu-lost"
-	case e.Kind == xid.KindSXid, slices.Contains(NvlinkCodes(), e.Code):
+	case e.Kind == xid.KindSXid, slices.Contains(NVLinkCodes(), e.Code):
 		return "hw.nvlink"
 	case slices.Contains(gspCodes(), e.Code):
 		return "drv.gsp"
@@ -349,6 +350,7 @@ type SameKind struct {
 	Incidents []incident
 }
 
+// GroupIncidents puts incidents of one code on one GPU together.
 func GroupIncidents(all []incident) []SameKind {
 	var groups []SameKind
 	for _, in := range all {
@@ -410,6 +412,7 @@ func (v *GPUView) evidence(g SameKind) []finding.Evidence {
 	return all
 }
 
+// Quote makes evidence of a record.
 func (v *GPUView) Quote(r driverRecord) finding.Evidence {
 	source := fmt.Sprintf("kernel log of node %s, sequence %d", v.Node.Name, r.Sequence)
 	switch {

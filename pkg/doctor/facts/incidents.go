@@ -143,6 +143,8 @@ func GPUAddresses(n *Node) []xid.PCI {
 	return all
 }
 
+// RemapFinding tells of rows or pages of memory that a GPU has to take out of use, or cannot; false when there are
+// none.
 func RemapFinding(n *Node, g nvidiasmi.GPU) (finding.Finding, bool) {
 	issue := finding.Finding{Object: SMIObject(n, g), Nodes: []string{n.Name}}
 	var at xid.PCI
@@ -173,6 +175,7 @@ func RemapFinding(n *Node, g nvidiasmi.GPU) (finding.Finding, bool) {
 	return issue, true
 }
 
+// CountEvidence quotes a number of nvidia-smi's XML; nil is N/A.
 func CountEvidence(n *Node, g nvidiasmi.GPU, element string, count *int64) finding.Evidence {
 	if count == nil {
 		return SMIEvidence(n, g, element, "N/A")
@@ -180,6 +183,7 @@ func CountEvidence(n *Node, g nvidiasmi.GPU, element string, count *int64) findi
 	return SMIEvidence(n, g, element, strconv.FormatInt(*count, 10))
 }
 
+// PendingFix says how bad memory is taken out of use.
 func PendingFix(n *Node, p xid.PCI) finding.Fix {
 	return finding.Fix{
 		Text: "Drain the node when it suits, and reset the GPU or reboot: that takes the bad memory out of use. If it comes back again and again, have the GPU replaced.",
@@ -188,6 +192,7 @@ func PendingFix(n *Node, p xid.PCI) finding.Fix {
 	}
 }
 
+// ReplaceFix says what to do with a GPU that has to be replaced.
 func ReplaceFix(n *Node) finding.Fix {
 	return finding.Fix{
 		Text:     "Cordon and drain the node, and have the GPU replaced (RMA); nvidia-bug-report.sh collects what its vendor asks for.",

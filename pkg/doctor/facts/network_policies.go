@@ -58,6 +58,7 @@ type policyRule struct {
 	Ports []networkingv1.NetworkPolicyPort
 }
 
+// PolicyRules returns the rules of a policy for one direction.
 func PolicyRules(p *networkingv1.NetworkPolicy, d networkingv1.PolicyType) []policyRule {
 	var all []policyRule
 	if d == networkingv1.PolicyTypeEgress {
@@ -99,7 +100,7 @@ func policySelects(p *networkingv1.NetworkPolicy, d networkingv1.PolicyType, e E
 	return Picks(&p.Spec.PodSelector, e.Labels, e.Partial)
 }
 
-// selects reports whether a selector selects labels, of which there may be more than are known.
+// Picks reports whether a selector selects labels, of which there may be more than are known.
 func Picks(s *metav1.LabelSelector, known labels.Set, partial bool) Answer {
 	selector, err := metav1.LabelSelectorAsSelector(s)
 	if err != nil {
@@ -152,6 +153,7 @@ func (f *Facts) peersAllow(peers []networkingv1.NetworkPolicyPeer, namespace str
 	return let
 }
 
+// PeerIs reports whether a peer of a policy's rule is the other end.
 func (f *Facts) PeerIs(peer *networkingv1.NetworkPolicyPeer, namespace string, other End) Answer {
 	if peer.IPBlock != nil {
 		return blockHas(peer.IPBlock.CIDR, other)
@@ -193,6 +195,7 @@ func (f *Facts) SelectsNoNamespace(s *metav1.LabelSelector) bool {
 		!slices.ContainsFunc(f.Namespaces, func(n corev1.Namespace) bool { return Picks(s, n.Labels, false) != Never })
 }
 
+// PortsAllow reports whether a rule is about the connection's port.
 func PortsAllow(ports []networkingv1.NetworkPolicyPort, c Connection) Answer {
 	let := certain(len(ports) == 0)
 	for _, p := range ports {
@@ -201,6 +204,7 @@ func PortsAllow(ports []networkingv1.NetworkPolicyPort, c Connection) Answer {
 	return let
 }
 
+// PortIs reports whether a port of a rule is the connection's.
 func PortIs(p networkingv1.NetworkPolicyPort, c Connection) Answer {
 	protocol := corev1.ProtocolTCP
 	if p.Protocol != nil {

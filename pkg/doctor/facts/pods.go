@@ -46,6 +46,7 @@ func (n *Node) Allocatable(name corev1.ResourceName) int64 {
 	return amount(name, q)
 }
 
+// Capacity returns how much of a resource the node has.
 func (n *Node) Capacity(name corev1.ResourceName) int64 {
 	q := n.Status.Capacity[name]
 	return amount(name, q)
@@ -80,6 +81,7 @@ func GPUDemand(pod *corev1.Pod) map[corev1.ResourceName]int64 {
 	return all
 }
 
+// LooksLikeGPU reports whether a resource is, by its name, one of GPUs, whoever made them.
 func LooksLikeGPU(name corev1.ResourceName) bool {
 	lower := strings.ToLower(string(name))
 	domain, rest, qualified := strings.Cut(lower, "/")
@@ -106,6 +108,7 @@ func demandText(want map[corev1.ResourceName]int64) string {
 	return strings.Join(parts, ", ")
 }
 
+// QuoteDemand makes evidence of what a pod asks for.
 func QuoteDemand(pod *corev1.Pod, want map[corev1.ResourceName]int64) finding.Evidence {
 	return finding.Evidence{Source: PodObject(pod).String() + " .spec.containers[].resources", Text: demandText(want)}
 }

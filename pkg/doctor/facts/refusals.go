@@ -33,6 +33,7 @@ func (f *Facts) ownedBy(owner finding.Object) []*corev1.Pod {
 	return all
 }
 
+// CreatedSince reports whether the owner has made a pod after a time.
 func (f *Facts) CreatedSince(owner finding.Object, t time.Time) bool {
 	return slices.ContainsFunc(f.ownedBy(owner), func(pod *corev1.Pod) bool { return pod.CreationTimestamp.After(t) })
 }
@@ -53,6 +54,7 @@ func (f *Facts) RolledOut(owner finding.Object) bool {
 	})
 }
 
+// Refusal returns what is known of an event by which the API refused pods of an owner.
 func (f *Facts) Refusal(owner finding.Object, e *corev1.Event) Refusal {
 	x := Refusal{Event: e, Owner: owner, GPU: strings.Contains(e.Message, "nvidia.com/")}
 	for _, pod := range f.ownedBy(owner) {

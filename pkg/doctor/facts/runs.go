@@ -73,8 +73,10 @@ func proves(e snapshot.RunEvidence, r node.KernelRecord) bool {
 	return r.Text != "" && strings.Contains(e.Text, r.Text)
 }
 
+// UntilClock prints a time as people read it.
 func UntilClock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 UTC") }
 
+// RunEvidence quotes the record of a run.
 func RunEvidence(run snapshot.Run) finding.Evidence {
 	text := fmt.Sprintf("%s: %s (%s)", run.Fault, run.Summary, run.Phase)
 	if run.By != "" {

@@ -79,6 +79,7 @@ func Recognize(text string) (id, name string) {
 	return "", ""
 }
 
+// RuntimeClass returns the RuntimeClass of that name, or nil.
 func (f *Facts) RuntimeClass(name string) *nodev1.RuntimeClass {
 	n := slices.IndexFunc(f.RuntimeClasses, func(c nodev1.RuntimeClass) bool { return c.Name == name })
 	if n < 0 {

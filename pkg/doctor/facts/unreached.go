@@ -188,6 +188,7 @@ func (f *Facts) unanswered(pod *corev1.Pod, container string) (Unreached, bool) 
 	return u, true
 }
 
+// LogSource says where a log's lines are, for evidence.
 func LogSource(l *snapshot.Log) string {
 	source := "log of Pod " + l.Namespace + "/" + l.Pod + ", container " + l.Container
 	switch {

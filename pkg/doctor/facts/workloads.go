@@ -178,6 +178,7 @@ func (f *Facts) Troubles(pod *corev1.Pod) []Trouble {
 	return all
 }
 
+// Exited makes a trouble of a container that has ended.
 func Exited(container string, t *corev1.ContainerStateTerminated) Trouble {
 	return Trouble{
 		Container: container, Text: fmt.Sprintf("exit code %d (%s)", t.ExitCode, t.Reason), Message: t.Message,
@@ -221,6 +222,7 @@ func (f *Facts) Replaced(pod *corev1.Pod) bool {
 		})
 }
 
+// RunsReady reports whether a pod runs and is ready.
 func RunsReady(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodRunning &&
 		slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {

@@ -6,6 +6,7 @@ import (
 	"time"
 )
 
+// AnyMatches reports whether one of the patterns, such as "dp.*", means the ID.
 func AnyMatches(patterns []string, id string) bool {
 	return slices.ContainsFunc(patterns, func(pattern string) bool {
 		prefix, wild := strings.CutSuffix(pattern, "*")
@@ -33,6 +34,7 @@ func Means(pattern, id string) bool {
 // and detectors act on it.
 func DetectorsDo() []string { return []string{"node.condition", "sched.node-state"} }
 
+// Rank orders severities, the worst first.
 func Rank(s Severity) int { return slices.Index([]Severity{Error, Warning, Info}, s) }
 
 // How long after an incident that is over a pod may fail because of it, and how far apart the clocks of nodes and of

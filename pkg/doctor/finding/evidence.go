@@ -6,6 +6,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
+// Clipped returns the evidence with its text kept short.
 func Clipped(e Evidence) Evidence {
 	e.Text = words.Clip(e.Text)
 	return e

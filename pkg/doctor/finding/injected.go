@@ -54,6 +54,7 @@ func InjectedEffects() map[string][]string {
 	return effects
 }
 
+// RuntimeAs returns the name of a runtime fault whose mode is known.
 func RuntimeAs(mode containerd.Mode) string { return AsRuntime + " " + string(mode) }
 
 // labEffects returns what an exercise's steps on nodes lead to directly: lines in kernel logs, broken runtimes,

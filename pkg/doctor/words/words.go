@@ -10,8 +10,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
+// Joined puts commas between words.
 func Joined(all []string) string { return strings.Join(all, ", ") }
 
+// SortedKeys returns the keys of a map, sorted.
 func SortedKeys[V any](m map[string]V) []string {
 	keys := make([]string, 0, len(m))
 	for key := range m {
@@ -21,6 +23,7 @@ func SortedKeys[V any](m map[string]V) []string {
 	return keys
 }
 
+// OrNone returns the text, or (none) in its place.
 func OrNone(text string) string {
 	if text == "" {
 		return "(none)"
@@ -28,11 +31,13 @@ func OrNone(text string) string {
 	return text
 }
 
+// FirstLine returns the first line of a text, kept short.
 func FirstLine(text string) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(text), "\n")
 	return Clip(line)
 }
 
+// Numbers puts commas between numbers.
 func Numbers(codes []int) string {
 	var all []string
 	for _, code := range codes {
@@ -104,11 +109,13 @@ func AgeText(d time.Duration) string {
 	return fmt.Sprintf("%ds", int(d.Seconds()))
 }
 
+// LastLine returns the last line of a text.
 func LastLine(text string) string {
 	text = strings.TrimSpace(text)
 	return text[strings.LastIndexByte(text, '\n')+1:]
 }
 
+// ContainsAny reports whether a text has one of the parts in it.
 func ContainsAny(text string, parts []string) bool {
 	return slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(text, part) })
 }

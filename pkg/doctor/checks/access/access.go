@@ -23,6 +23,7 @@ import (
 // roles; a request that the API server refused to a user or a pipeline leaves no trace in the cluster, and is seen only
 // where a controller tried (FailedCreate) or a pod's log says so.
 
+// Checks returns the checks of what refuses GPU pods.
 func Checks() []engine.Check {
 	const reads = "events FailedCreate of ReplicaSets, Jobs, StatefulSets and DaemonSets of the last hour"
 	return []engine.Check{

@@ -18,6 +18,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
+// Checks returns the checks of the GPUs' driver.
 func Checks() []engine.Check {
 	return []engine.Check{
 		driverNotLoadedCheck(), nouveauCheck(), uvmCheck(), deviceNodesCheck(), libraryMismatchCheck(), gspCheck(),

@@ -11,7 +11,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
 
-// notBuilt, of the catalog's hardware and driver layers:
+// Checks returns the checks of GPUs. What they leave out, of the catalog's hardware and driver layers:
 //   - hw.nvlink does not read `nvidia-smi nvlink -s`: the XML has no links, and the helper starts nvidia-smi once. It
 //     judges by XIDs and SXids.
 //   - hw.acs-iommu does not run `nvidia-smi topo -p2p r`, for the same reason, and cannot show whether GPUs have NVLink

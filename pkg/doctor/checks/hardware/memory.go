@@ -266,7 +266,7 @@ func linkError(e xid.Event) (finding.Severity, string) {
 		return finding.Error, fmt.Sprintf("an NVSwitch reports a fatal error (SXid %d)", e.Code)
 	case e.Kind == xid.KindSXid:
 		return finding.Info, fmt.Sprintf("an NVSwitch reports an error that is not fatal (SXid %d)", e.Code)
-	case e.Code != 74 && slices.Contains(facts.NvlinkCodes(), e.Code) && linkNonfatal(e.Body):
+	case e.Code != 74 && slices.Contains(facts.NVLinkCodes(), e.Code) && linkNonfatal(e.Body):
 		return finding.Info, fmt.Sprintf("an NVLink of the GPU had an error that is not fatal (XID %d)", e.Code)
 	}
 	return finding.Error, fmt.Sprintf("an NVLink of the GPU had a fatal error (XID %d)", e.Code)

@@ -21,6 +21,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
+// Checks returns the checks of the network of pods and nodes.
 func Checks() []engine.Check {
 	pulls := func(id, title, why string, sources ...string) engine.Check {
 		return engine.Check{

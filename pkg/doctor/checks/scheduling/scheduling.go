@@ -20,6 +20,7 @@ import (
 // counts selectors and affinity only. The other filters of the scheduler (inter-pod affinity, topology spread, host
 // ports, volume limits) are not computed: the scheduler's own message is quoted instead, as sched.unschedulable.
 
+// Checks returns the checks of where pods are placed.
 func Checks() []engine.Check {
 	return slices.Concat(pendingChecks(), []engine.Check{
 		{

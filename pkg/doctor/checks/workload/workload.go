@@ -21,6 +21,7 @@ import (
 // and use over time is not either, so that wl.idle-holder goes by one look, and wl.cpu-mode does not compare DCGM's
 // numbers.
 
+// Checks returns the checks of GPU pods.
 func Checks() []engine.Check {
 	const logs = "logs of GPU pods that fail, messages of their containers, events"
 	failing := []string{"wl.pod-failing"}

@@ -123,6 +123,7 @@ type Scheduler struct {
 	known map[*facts.Node]bool // see poor
 }
 
+// New returns a scheduler over the facts.
 func New(f *facts.Facts) *Scheduler {
 	s := &Scheduler{F: f, used: map[*facts.Node]map[corev1.ResourceName]int64{}, known: map[*facts.Node]bool{}}
 	ours := map[*facts.Node]bool{}
@@ -291,6 +292,7 @@ func (s *Scheduler) claiming(message string) verdict {
 	}
 }
 
+// Keep returns the nodes for which something is so.
 func Keep(nodes []*facts.Node, when func(*facts.Node) bool) []*facts.Node {
 	var kept []*facts.Node
 	for _, n := range nodes {
