@@ -63,7 +63,7 @@ type Node struct {
 	View *runtimeview.View
 
 	parts map[Component][]*corev1.Pod
-	// gpus is what nvidia-smi and the kernel log say of its GPUs, worked out once: see GPUView.
+	// GPUs is what nvidia-smi and the kernel log say of its GPUs, worked out once: see GPUView.
 	GPUs func() *GPUView
 }
 

@@ -26,14 +26,14 @@ func IsNVSwitch(d node.PCIDevice) bool {
 // GPUView is what nvidia-smi and the kernel log say about one node's GPUs.
 type GPUView struct {
 	Node *Node
-	// smi is nil when nvidia-smi was not run, or said nothing that can be read; SMIError then says what it said.
+	// SMI is nil when nvidia-smi was not run, or said nothing that can be read; SMIError then says what it said.
 	SMI      *nvidiasmi.Log
 	SMIError string
 
 	records   []driverRecord // of the kernel log, the oldest first
 	Incidents []incident     // the newest first
 	Strangers []driverRecord // about GPUs that the node does not have
-	// ours are lines of this tool's runs that are over; they are in none of the others.
+	// Ours are lines of this tool's runs that are over; they are in none of the others.
 	Ours []ownLine
 	runs xidRuns
 	// loaded is when the driver was loaded last, as far as the kernel log says; negative when it does not.
@@ -46,7 +46,7 @@ type driverRecord struct {
 	Event xid.Event
 	// userSpace says that not the kernel wrote it: a program that injects faults, or a test.
 	userSpace bool
-	// condition is the node condition that quotes it, when it does not come from the kernel log.
+	// Condition is the node condition that quotes it, when it does not come from the kernel log.
 	Condition corev1.NodeConditionType
 }
 

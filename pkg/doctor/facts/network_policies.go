@@ -39,7 +39,7 @@ func certain(so bool) Answer {
 type End struct {
 	Namespace string
 	Labels    labels.Set
-	// partial says that it may have more labels and ports than these: they are those that a Service selects.
+	// Partial says that it may have more labels and ports than these: they are those that a Service selects.
 	Partial   bool
 	Addresses []netip.Addr
 	Ports     []corev1.ContainerPort

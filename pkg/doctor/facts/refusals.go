@@ -15,7 +15,7 @@ import (
 type Refusal struct {
 	Event *corev1.Event
 	Owner finding.Object
-	// gpu reports whether the pods are known to ask for GPUs; component is what part of the GPU software they are.
+	// GPU reports whether the pods are known to ask for GPUs; Component is what part of the GPU software they are.
 	GPU       bool
 	Component Component
 }

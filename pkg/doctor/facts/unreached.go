@@ -33,7 +33,7 @@ const (
 type Unreached struct {
 	Pod  *corev1.Pod
 	Said finding.Evidence
-	// names says that it gets no answer for names.
+	// Names says that it gets no answer for names.
 	Names bool
 	Asks  []ServiceRef
 }

@@ -117,7 +117,7 @@ func (f *Facts) findWorkloads() []*corev1.Pod {
 // Trouble is what is wrong with a pod, in the kubelet's words.
 type Trouble struct {
 	Container string
-	// text is for people: "waiting: CrashLoopBackOff", "exit code 1".
+	// Text is for people: "waiting: CrashLoopBackOff", "exit code 1".
 	Text     string
 	Message  string // the kubelet's or the container's own
 	Reason   string // waiting or terminated reason: CrashLoopBackOff, OOMKilled
