@@ -42,6 +42,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 )
 
 const namespace = "bench-doctor"
@@ -286,7 +287,7 @@ func (b *bench) doctor(ctx context.Context, kubeconfig string) error {
 	}
 	var roots []string
 	for _, f := range report.Items {
-		if f.Root && f.Severity != doctor.Info {
+		if f.Root && f.Severity != finding.Info {
 			roots = append(roots, fmt.Sprintf("%s (%s)", f.ID, f.Object))
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 )
 
 // configMaps gets the configurations of the device plugin, MIG manager and dcgm-exporter by name. It does not
@@ -21,7 +21,7 @@ func (c *collector) configMaps(ctx context.Context) {
 	namespaces := map[string]bool{}
 	for i := range c.s.DaemonSets {
 		ds := &c.s.DaemonSets[i]
-		if doctor.ComponentOf(ds.Spec.Template.Labels, ds.Spec.Template.Spec) == "" {
+		if facts.ComponentOf(ds.Spec.Template.Labels, ds.Spec.Template.Spec) == "" {
 			continue
 		}
 		namespaces[ds.Namespace] = true

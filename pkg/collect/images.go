@@ -23,7 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
@@ -45,7 +45,7 @@ func (c *collector) images(ctx context.Context) {
 	for i := range c.s.Pods {
 		pod := &c.s.Pods[i]
 		if isWell(pod) || pod.Status.Phase == corev1.PodRunning && started(pod) ||
-			!doctor.WantsGPU(pod) && doctor.ComponentOf(pod.Labels, pod.Spec) == "" {
+			!facts.WantsGPU(pod) && facts.ComponentOf(pod.Labels, pod.Spec) == "" {
 			continue
 		}
 		for _, all := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {

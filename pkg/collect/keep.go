@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
@@ -68,12 +68,12 @@ func (k *keeper) daemonSet(ds *appsv1.DaemonSet) bool {
 
 // ready determines from nodes and DaemonSets which pods are relevant.
 func (k *keeper) ready(nodes []corev1.Node, daemonSets []appsv1.DaemonSet) {
-	for _, n := range doctor.NewFacts(&snapshot.Snapshot{Nodes: nodes}).GPUNodes {
+	for _, n := range facts.New(&snapshot.Snapshot{Nodes: nodes}).GPUNodes {
 		k.gpuNodes[n.Name] = true
 	}
 	for i := range daemonSets {
 		ds := &daemonSets[i]
-		if doctor.ComponentOf(ds.Spec.Template.Labels, ds.Spec.Template.Spec) != "" && !isShared(ds.Namespace) {
+		if facts.ComponentOf(ds.Spec.Template.Labels, ds.Spec.Template.Spec) != "" && !isShared(ds.Namespace) {
 			k.operands[ds.Namespace] = true
 		}
 	}
@@ -89,7 +89,7 @@ const recently = 24 * time.Hour
 func (k *keeper) pod(pod *corev1.Pod) bool {
 	well := isWell(pod)
 	matters := k.matters(pod, well)
-	onGPU := k.gpuNodes[pod.Spec.NodeName] && !doctor.Ended(pod) // it uses CPU and memory of a GPU node
+	onGPU := k.gpuNodes[pod.Spec.NodeName] && !facts.Ended(pod) // it uses CPU and memory of a GPU node
 	if !matters && !onGPU {
 		k.left[types.NamespacedName{Namespace: k.text(pod.Namespace), Name: pod.Name}] = true
 		return false
@@ -116,7 +116,7 @@ func (k *keeper) matters(pod *corev1.Pod, well bool) bool {
 	switch {
 	case k.operands[pod.Namespace], pod.Spec.RuntimeClassName != nil, wantsSome(pod), touchesCUDA(pod):
 		return true
-	case doctor.ComponentOf(pod.Labels, pod.Spec) != "":
+	case facts.ComponentOf(pod.Labels, pod.Spec) != "":
 		return true
 	case well:
 		return false
@@ -126,7 +126,7 @@ func (k *keeper) matters(pod *corev1.Pod, well bool) bool {
 
 // wantsSome also reports pods that request GPUs by a wrong name, or GPUs of other vendors.
 func wantsSome(pod *corev1.Pod) bool {
-	if doctor.WantsGPU(pod) {
+	if facts.WantsGPU(pod) {
 		return true
 	}
 	for _, all := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
@@ -238,7 +238,7 @@ func (k *keeper) slim(pod *corev1.Pod, well bool) {
 				func(m corev1.VolumeMount) bool { return strings.HasPrefix(m.Name, serviceAccountVolume) })
 		}
 	}
-	if !k.operands[pod.Namespace] && doctor.ComponentOf(pod.Labels, pod.Spec) == "" {
+	if !k.operands[pod.Namespace] && facts.ComponentOf(pod.Labels, pod.Spec) == "" {
 		hideEnv(spec)
 	}
 	if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "DaemonSet" && spec.NodeName != "" {

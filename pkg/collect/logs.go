@@ -17,7 +17,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/checks/workload"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
@@ -173,17 +174,17 @@ const (
 
 // logRank returns the rank of the pod's log, or a negative number to skip it.
 func logRank(pod *corev1.Pod, suspects []string, incomplete map[string]bool) int {
-	component := doctor.ComponentOf(pod.Labels, pod.Spec)
+	component := facts.ComponentOf(pod.Labels, pod.Spec)
 	switch {
 	case component != "" && !isWell(pod):
 		return rankComponent
-	case (doctor.WantsGPU(pod) || pod.Spec.RuntimeClassName != nil) && !isWell(pod):
+	case (facts.WantsGPU(pod) || pod.Spec.RuntimeClassName != nil) && !isWell(pod):
 		return rankFailing
-	case component == "" && doctor.WantsGPU(pod) && pod.Status.Phase == corev1.PodRunning:
+	case component == "" && facts.WantsGPU(pod) && pod.Status.Phase == corev1.PodRunning:
 		return rankRunning
-	case component == doctor.Operator:
+	case component == facts.Operator:
 		return rankWitness
-	case component == doctor.NFD && !strings.Contains(pod.Name, "worker"):
+	case component == facts.NFD && !strings.Contains(pod.Name, "worker"):
 		return rankWitness // it logs which labels it rejects
 	case !isWitness(component):
 		return -1
@@ -194,10 +195,10 @@ func logRank(pod *corev1.Pod, suspects []string, incomplete map[string]bool) int
 }
 
 // isWitness reports whether a component logs what it detects of GPUs.
-func isWitness(c doctor.Component) bool {
-	return slices.Contains([]doctor.Component{
-		doctor.Toolkit, doctor.DevicePlugin, doctor.FeatureDiscovery, doctor.DRADriver, doctor.Driver,
-		doctor.MIGManager, doctor.MPS,
+func isWitness(c facts.Component) bool {
+	return slices.Contains([]facts.Component{
+		facts.Toolkit, facts.DevicePlugin, facts.FeatureDiscovery, facts.DRADriver, facts.Driver,
+		facts.MIGManager, facts.MPS,
 	}, c)
 }
 
@@ -211,7 +212,7 @@ func ownerOf(pod *corev1.Pod) string {
 // requestsOf returns the requests for a pod: for a running pod, the beginnings of the logs of containers with
 // GPUs; for a pod that runs again after a failure, both the beginnings and the ends.
 func requestsOf(pod *corev1.Pod) []request {
-	if doctor.ComponentOf(pod.Labels, pod.Spec) != "" || !doctor.WantsGPU(pod) || !isReady(pod) {
+	if facts.ComponentOf(pod.Labels, pod.Spec) != "" || !facts.WantsGPU(pod) || !isReady(pod) {
 		return logsOf(pod)
 	}
 	var requests []request
@@ -219,7 +220,7 @@ func requestsOf(pod *corev1.Pod) []request {
 		requests = logsOf(pod)
 	}
 	for i := range pod.Spec.Containers {
-		if c := &pod.Spec.Containers[i]; doctor.HoldsGPUs(pod, c) {
+		if c := &pod.Spec.Containers[i]; workload.HoldsGPUs(pod, c) {
 			requests = append(requests, request{pod: pod, container: c.Name, head: true})
 		}
 	}

@@ -10,7 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/checks/network"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
@@ -24,7 +25,7 @@ func (c *collector) network(ctx context.Context) error {
 	if !slices.ContainsFunc(c.s.Logs, func(l snapshot.Log) bool { return !l.Head }) {
 		return nil // no pod waits for a connection
 	}
-	namespaces, services := doctor.NewFacts(c.s).Unreached()
+	namespaces, services := facts.New(c.s).Unreached()
 	if len(namespaces) == 0 {
 		return nil
 	}
@@ -33,7 +34,7 @@ func (c *collector) network(ctx context.Context) error {
 	for _, namespace := range namespaces {
 		concerned[namespace] = true
 	}
-	for _, ref := range slices.Concat(services, doctor.DNSServices()) {
+	for _, ref := range slices.Concat(services, network.DNSServices()) {
 		service, err := c.service(ctx, ref)
 		switch {
 		case err == nil:
@@ -57,7 +58,7 @@ func (c *collector) network(ctx context.Context) error {
 	return nil
 }
 
-func (c *collector) service(ctx context.Context, ref doctor.ServiceRef) (*corev1.Service, error) {
+func (c *collector) service(ctx context.Context, ref facts.ServiceRef) (*corev1.Service, error) {
 	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
 	defer cancel()
 	service, err := c.Client.CoreV1().Services(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})

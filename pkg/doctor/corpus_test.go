@@ -15,6 +15,8 @@ import (
 	"golang.org/x/tools/txtar"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
@@ -47,7 +49,7 @@ func TestCorpus(t *testing.T) {
 			blind := Examine(withoutHosts(s.snapshot), Options{})
 			for _, id := range corpusRoots(blind) {
 				if !slices.Contains(s.roots, id) &&
-					!slices.ContainsFunc(symptoms(), func(pattern string) bool { return matches(pattern, id) }) {
+					!slices.ContainsFunc(symptoms(), func(pattern string) bool { return engine.Matches(pattern, id) }) {
 					t.Errorf("%s: from the API alone it is %s, and it is %v\n%s", s.name, id, s.roots, describe(blind))
 				}
 			}
@@ -99,7 +101,7 @@ func symptoms() []string {
 func checkQuotes(t *testing.T, s sample, r Report) {
 	t.Helper()
 	for _, f := range r.Items {
-		if len(f.Evidence) == 0 || f.Title == "" || f.Root && f.Severity != Info && f.Fix.Text == "" {
+		if len(f.Evidence) == 0 || f.Title == "" || f.Root && f.Severity != finding.Info && f.Fix.Text == "" {
 			t.Errorf("%s of %s has no title, no evidence or no fix", f.ID, f.Object)
 		}
 		for _, e := range f.Evidence {
@@ -112,7 +114,7 @@ func checkQuotes(t *testing.T, s sample, r Report) {
 
 // said reports whether the text of an event or of a log stands in the snapshot; evidence of other places has no form
 // that could be compared.
-func said(s *snapshot.Snapshot, e Evidence) bool {
+func said(s *snapshot.Snapshot, e finding.Evidence) bool {
 	text, _, _ := strings.Cut(e.Text, "…")
 	text = strings.TrimSpace(text)
 	switch {
@@ -129,7 +131,7 @@ func said(s *snapshot.Snapshot, e Evidence) bool {
 func corpusRoots(r Report) []string {
 	ids := []string{}
 	for _, f := range r.Roots() {
-		if f.Severity == Error || f.Severity == Warning {
+		if f.Severity == finding.Error || f.Severity == finding.Warning {
 			ids = append(ids, f.ID)
 		}
 	}
@@ -145,7 +147,7 @@ func describe(r Report) string {
 			fmt.Fprintf(&b, "  . %s of %s, because of %s\n", f.ID, f.Object, strings.Join(f.CausedBy, ", "))
 			continue
 		}
-		if f.Severity == Info {
+		if f.Severity == finding.Info {
 			continue
 		}
 		fmt.Fprintf(&b, "  %s %s (%s) of %s: %s\n", f.Severity, f.ID, f.Confidence, f.Object, f.Title)

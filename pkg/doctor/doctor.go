@@ -1,8 +1,8 @@
 // Package doctor concludes from a snapshot why GPU workloads do not run: findings, and which of them are the roots of
 // the others.
 //
-// It is pure: a snapshot goes in, a report comes out, on any machine. A check is a value (check.go) in the file of its
-// layer (check_*.go); what its findings explain is written in the check, and graph.go folds the consequences below
+// It is pure: a snapshot goes in, a report comes out, on any machine. A check is a value (engine.Check) in the package
+// of its layer (checks); what its findings explain is written in the check, and the engine folds the consequences below
 // their roots. A check that cannot see its evidence says unknown, with the reason, and never pass.
 package doctor
 
@@ -12,6 +12,23 @@ import (
 	"time"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/checks/access"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/checks/cluster"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/checks/deviceplugin"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/checks/dra"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/checks/driver"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/checks/hardware"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/checks/injected"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/checks/network"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/checks/observability"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/checks/operator"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/checks/runtime"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/checks/scheduling"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/checks/workload"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts/scheduler"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
@@ -24,15 +41,7 @@ type Options struct {
 	// IgnoreInjected looks at the cluster as if nobody knew which faults this tool injected.
 	IgnoreInjected bool
 	// Ignore are findings that the user does not want to see.
-	Ignore []Ignore
-}
-
-// Ignore names findings that are known and accepted.
-type Ignore struct {
-	ID string `json:"id"` // or a pattern: "hw.*"
-	// "Node gpu-*", as Object.String prints it, with * for anything; empty means all
-	Object string `json:"object,omitempty"`
-	Reason string `json:"reason,omitempty"`
+	Ignore []engine.Ignore
 }
 
 // Report is what doctor says.
@@ -43,14 +52,14 @@ type Report struct {
 	Created    time.Time     `json:"created"`
 	Summary    Summary       `json:"summary"`
 	// Items are the findings: roots first, by severity, then what they explain.
-	Items   []Finding `json:"items"`
-	Unknown []Unknown `json:"unknown,omitempty"`
+	Items   []finding.Finding `json:"items"`
+	Unknown []engine.Unknown  `json:"unknown,omitempty"`
 	// Edges are the cause graph, over Items.
-	Edges  []Edge        `json:"edges,omitempty"`
-	Layers []LayerResult `json:"layers"`
-	Nodes  []NodeResult  `json:"nodes"` // GPU nodes
+	Edges  []finding.Edge `json:"edges,omitempty"`
+	Layers []LayerResult  `json:"layers"`
+	Nodes  []NodeResult   `json:"nodes"` // GPU nodes
 	// Allocation is who has which GPUs, and who waits for some.
-	Allocation *AllocationView `json:"allocation,omitempty"`
+	Allocation *scheduler.AllocationView `json:"allocation,omitempty"`
 	// Ignored counts findings that Options.Ignore hid.
 	Ignored int `json:"ignored,omitempty"`
 }
@@ -74,11 +83,11 @@ type Summary struct {
 // LayerResult is the state of one layer: how many checks came to what. The numbers add up to Checks. A check that found
 // something counts where its worst finding belongs.
 type LayerResult struct {
-	Layer    Layer `json:"layer"`
-	Checks   int   `json:"checks"`
-	Passed   int   `json:"passed"` // found nothing, on all that was to be looked at
-	Errors   int   `json:"errors"`
-	Warnings int   `json:"warnings"`
+	Layer    finding.Layer `json:"layer"`
+	Checks   int           `json:"checks"`
+	Passed   int           `json:"passed"` // found nothing, on all that was to be looked at
+	Errors   int           `json:"errors"`
+	Warnings int           `json:"warnings"`
 	// found only what is no problem, what another finding explains, or what the user ignores
 	Infos   int `json:"infos"`
 	NotRead int `json:"notRead"` // need nodes, and nobody asked for one to be read
@@ -99,49 +108,49 @@ const (
 
 // NodeResult is the state of each layer on a GPU node.
 type NodeResult struct {
-	Node   string          `json:"node"`
-	Layers map[Layer]State `json:"layers"`
+	Node   string                  `json:"node"`
+	Layers map[finding.Layer]State `json:"layers"`
 }
 
 // Examine runs the checks over a snapshot.
 func Examine(s *snapshot.Snapshot, o Options) Report {
-	facts := NewFacts(narrowed(s, o))
+	f := facts.New(narrowed(s, o))
 	report := Report{
-		APIVersion: snapshot.APIVersion, Kind: Kind, Snapshot: s.Meta, Created: facts.Now, Items: []Finding{},
+		APIVersion: snapshot.APIVersion, Kind: Kind, Snapshot: s.Meta, Created: f.Now, Items: []finding.Finding{},
 	}
-	report.Summary = Summary{Nodes: len(facts.Nodes), GPUNodes: len(facts.GPUNodes), GPUPods: len(facts.GPUPods)}
-	for _, n := range facts.GPUNodes {
+	report.Summary = Summary{Nodes: len(f.Nodes), GPUNodes: len(f.GPUNodes), GPUPods: len(f.GPUPods)}
+	for _, n := range f.GPUNodes {
 		if n.Host != nil {
 			report.Summary.NodesRead++
 		}
 	}
-	var checks []Check
-	var results []*Result
+	var checks []engine.Check
+	var results []*engine.Result
 	for _, c := range Checks() {
 		if len(o.Checks) > 0 &&
-			!slices.ContainsFunc(o.Checks, func(pattern string) bool { return matches(pattern, c.ID) }) {
+			!slices.ContainsFunc(o.Checks, func(pattern string) bool { return engine.Matches(pattern, c.ID) }) {
 			continue
 		}
-		r := &Result{check: c, asked: s.Meta.Asked}
-		r.run(facts)
+		r := &engine.Result{Check: c, Asked: s.Meta.Asked}
+		r.Run(f)
 		checks, results = append(checks, c), append(results, r)
-		report.Unknown = append(report.Unknown, r.unknown...)
+		report.Unknown = append(report.Unknown, r.Unknowns...)
 	}
-	found, ignored := gather(results, o.Ignore, checks)
+	found, ignored := engine.Gather(results, o.Ignore, checks)
 	report.Ignored = ignored
-	report.Items, report.Edges = fold(found)
+	report.Items, report.Edges = engine.Fold(found)
 	report.Summary.Checks, report.Summary.Unknown = len(checks), len(report.Unknown)
 	for _, f := range report.Items {
 		switch {
-		case f.Root && f.Severity == Error:
+		case f.Root && f.Severity == finding.Error:
 			report.Summary.Errors++
-		case f.Root && f.Severity == Warning:
+		case f.Root && f.Severity == finding.Warning:
 			report.Summary.Warnings++
 		}
 	}
 	report.Layers = layers(results, report.Items, report.Summary.NodesRead > 0)
-	report.Nodes = nodeResults(facts, results, report.Items)
-	allocation := Allocation(facts)
+	report.Nodes = nodeResults(f, results, report.Items)
+	allocation := scheduler.Allocation(f)
 	report.Allocation = &allocation
 	return report
 }
@@ -175,65 +184,66 @@ func clock(host *api.Diagnosis, s *snapshot.Snapshot) time.Time {
 }
 
 // Worst returns the highest severity of a root; empty when nothing was found above Info.
-func (r Report) Worst() Severity {
+func (r Report) Worst() finding.Severity {
 	switch {
 	case r.Summary.Errors > 0:
-		return Error
+		return finding.Error
 	case r.Summary.Warnings > 0:
-		return Warning
+		return finding.Warning
 	}
 	return ""
 }
 
 // Roots returns the findings that no other explains.
-func (r Report) Roots() []Finding {
-	return slices.DeleteFunc(slices.Clone(r.Items), func(f Finding) bool { return !f.Root })
+func (r Report) Roots() []finding.Finding {
+	return slices.DeleteFunc(slices.Clone(r.Items), func(f finding.Finding) bool { return !f.Root })
 }
 
 // Checks returns all checks, by layer and ID.
-func Checks() []Check {
+func Checks() []engine.Check {
 	all := slices.Concat(
-		injectedChecks(), hardwareChecks(), driverChecks(), runtimeChecks(), operatorChecks(), devicePluginChecks(),
-		draChecks(), clusterChecks(),
-		networkChecks(), schedulingChecks(), accessChecks(), workloadChecks(), observabilityChecks(),
+		injected.Checks(), hardware.Checks(), driver.Checks(), runtime.Checks(), operator.Checks(),
+		deviceplugin.Checks(),
+		dra.Checks(), cluster.Checks(),
+		network.Checks(), scheduling.Checks(), access.Checks(), workload.Checks(), observability.Checks(),
 	)
-	order := map[Layer]int{}
-	for i, l := range Layers() {
+	order := map[finding.Layer]int{}
+	for i, l := range finding.Layers() {
 		order[l] = i
 	}
-	slices.SortStableFunc(all, func(a, b Check) int {
+	slices.SortStableFunc(all, func(a, b engine.Check) int {
 		return cmp.Or(cmp.Compare(order[a.Layer], order[b.Layer]), cmp.Compare(a.ID, b.ID))
 	})
 	return all
 }
 
 // layers counts the checks of each layer that has some; read reports whether any node was.
-func layers(results []*Result, items []Finding, read bool) []LayerResult {
-	all := make([]LayerResult, len(Layers()))
-	at, has := map[Layer]*LayerResult{}, map[Layer]bool{}
-	for i, l := range Layers() {
+func layers(results []*engine.Result, items []finding.Finding, read bool) []LayerResult {
+	all := make([]LayerResult, len(finding.Layers()))
+	at, has := map[finding.Layer]*LayerResult{}, map[finding.Layer]bool{}
+	for i, l := range finding.Layers() {
 		all[i].Layer = l
 		at[l] = &all[i]
 	}
 	for _, r := range results {
-		has[r.check.Layer] = true
-		worst := r.worst(items)
-		l := at[r.check.Layer]
+		has[r.Check.Layer] = true
+		worst := worst(r, items)
+		l := at[r.Check.Layer]
 		if worst != nil {
 			l = at[worst.Layer]
 			has[worst.Layer] = true
 		}
 		l.Checks++
 		switch {
-		case worst != nil && worst.Severity == Error:
+		case worst != nil && worst.Severity == finding.Error:
 			l.Errors++
-		case worst != nil && worst.Severity == Warning:
+		case worst != nil && worst.Severity == finding.Warning:
 			l.Warnings++
-		case worst != nil || len(r.findings) > 0:
+		case worst != nil || len(r.Findings) > 0:
 			l.Infos++
-		case slices.ContainsFunc(r.unknown, func(u Unknown) bool { return !u.NotAsked() }):
+		case slices.ContainsFunc(r.Unknowns, func(u engine.Unknown) bool { return !u.NotAsked() }):
 			l.Unknown++
-		case len(r.unknown) > 0 && !read:
+		case len(r.Unknowns) > 0 && !read:
 			l.NotRead++
 		default:
 			l.Passed++
@@ -243,46 +253,47 @@ func layers(results []*Result, items []Finding, read bool) []LayerResult {
 }
 
 // worst returns the worst of the items that the check found; nil when it found none that is shown.
-func (r *Result) worst(items []Finding) *Finding {
+func worst(r *engine.Result, items []finding.Finding) *finding.Finding {
 	type kind struct {
 		id    string
-		layer Layer
+		layer finding.Layer
 	}
 	mine := map[kind]bool{} // a check may find the same on thousands of nodes
-	for _, f := range r.findings {
+	for _, f := range r.Findings {
 		mine[kind{f.ID, f.Layer}] = true
 	}
-	var worst *Finding
+	var worst *finding.Finding
 	for i, item := range items {
-		if mine[kind{item.ID, item.Layer}] && (worst == nil || rank(item.Severity) < rank(worst.Severity)) {
+		if mine[kind{item.ID, item.Layer}] &&
+			(worst == nil || finding.Rank(item.Severity) < finding.Rank(worst.Severity)) {
 			worst = &items[i]
 		}
 	}
 	return worst
 }
 
-func nodeResults(f *Facts, results []*Result, items []Finding) []NodeResult {
-	states := map[string]map[Layer]State{}
+func nodeResults(f *facts.Facts, results []*engine.Result, items []finding.Finding) []NodeResult {
+	states := map[string]map[finding.Layer]State{}
 	for _, n := range f.GPUNodes {
-		states[n.Name] = map[Layer]State{}
+		states[n.Name] = map[finding.Layer]State{}
 		for _, r := range results {
-			states[n.Name][r.check.Layer] = Good
+			states[n.Name][r.Check.Layer] = Good
 		}
 	}
-	worse := func(node string, l Layer, s State) {
+	worse := func(node string, l finding.Layer, s State) {
 		if of := states[node]; of != nil && badness(s) > badness(of[l]) {
 			of[l] = s
 		}
 	}
 	for _, r := range results {
-		for _, u := range r.unknown {
+		for _, u := range r.Unknowns {
 			for _, o := range u.All() {
 				switch o.Kind {
 				case "Node":
-					worse(o.Name, r.check.Layer, NotSeen)
+					worse(o.Name, r.Check.Layer, NotSeen)
 				case "", "Cluster": // then nobody knows of any node
 					for _, n := range f.GPUNodes {
-						worse(n.Name, r.check.Layer, NotSeen)
+						worse(n.Name, r.Check.Layer, NotSeen)
 					}
 				}
 			}
@@ -293,9 +304,9 @@ func nodeResults(f *Facts, results []*Result, items []Finding) []NodeResult {
 			switch {
 			case !item.Root:
 				worse(n, item.Layer, Consequent)
-			case item.Severity == Error:
+			case item.Severity == finding.Error:
 				worse(n, item.Layer, Broken)
-			case item.Severity == Warning:
+			case item.Severity == finding.Warning:
 				worse(n, item.Layer, Warned)
 			}
 		}

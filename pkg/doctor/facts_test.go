@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
@@ -58,7 +59,7 @@ func TestEventsOfPodAreNoHistory(t *testing.T) {
 			pod.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"}
 		}
 		var got []string
-		for _, e := range NewFacts(s).EventsOfPod(pod) {
+		for _, e := range facts.New(s).EventsOfPod(pod) {
 			got = append(got, e.Reason)
 		}
 		slices.Sort(got)

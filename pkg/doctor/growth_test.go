@@ -10,6 +10,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 )
 
 // growth returns how many times as much processor time work takes with 10*n as with n: 10 if it is linear in n, 100 if
@@ -40,15 +43,21 @@ func growth(t *testing.T, n int, work func(n int)) float64 {
 
 // A finding on each of thousands of nodes takes no more time per node than on hundreds.
 func TestFoldOfManyNodes(t *testing.T) {
-	cause := Check{ID: "a", Title: "cause", Layer: LayerDriver, Explains: []string{"b"}}
-	effect := Check{ID: "b", Title: "effect", Layer: LayerDevicePlugin}
+	cause := engine.Check{ID: "a", Title: "cause", Layer: finding.LayerDriver, Explains: []string{"b"}}
+	effect := engine.Check{ID: "b", Title: "effect", Layer: finding.LayerDevicePlugin}
 	factor := growth(t, 1000, func(n int) {
 		var nodes []string
 		for i := range n {
 			nodes = append(nodes, fmt.Sprintf("node-%d", i))
 		}
-		found, _ := gather([]*Result{told(t, cause, nodes...), told(t, effect, nodes...)}, nil, []Check{cause, effect})
-		items, edges := fold(found)
+		results := []*engine.Result{{Check: cause}, {Check: effect}}
+		for _, r := range results {
+			for _, name := range nodes {
+				r.Add(finding.Finding{Title: r.Check.Title, Object: finding.Object{Kind: "Node", Name: name}})
+			}
+		}
+		found, _ := engine.Gather(results, nil, []engine.Check{cause, effect})
+		items, edges := engine.Fold(found)
 		if len(items) != 2 || len(edges) != 1 || len(items[0].Objects) != n || !items[0].Root || items[1].Root {
 			t.Errorf("%d items, %v", len(items), edges)
 		}

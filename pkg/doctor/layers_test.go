@@ -8,6 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
@@ -18,7 +20,7 @@ func TestLayersAddUp(t *testing.T) {
 	two := func() *snapshot.Snapshot {
 		s := newBench().node("a", 2).node("b", 2).Snapshot
 		s.Missing = append(s.Missing,
-			snapshot.Missing{What: "nodes/b", Why: NotAsked + ": it looks healthy by what the API says"})
+			snapshot.Missing{What: "nodes/b", Why: engine.NotAsked + ": it looks healthy by what the API says"})
 		return &s
 	}
 	hardware := func(s *snapshot.Snapshot, o Options) LayerResult {
@@ -32,8 +34,8 @@ func TestLayersAddUp(t *testing.T) {
 	}
 	none := two()
 	none.Missing = append(none.Missing,
-		snapshot.Missing{What: "nodes/a", Why: NotAsked + ": it looks healthy by what the API says"})
-	if l := hardware(none, Options{}); l.Layer != LayerHardware || l.NotRead == 0 || l.Unknown != 0 {
+		snapshot.Missing{What: "nodes/a", Why: engine.NotAsked + ": it looks healthy by what the API says"})
+	if l := hardware(none, Options{}); l.Layer != finding.LayerHardware || l.NotRead == 0 || l.Unknown != 0 {
 		t.Errorf("no node was asked for, and the hardware is %+v", l)
 	}
 	none.Meta.APIOnly, none.Missing = true, nil
@@ -82,7 +84,7 @@ func TestYoungPodsSaySo(t *testing.T) {
 	r := Examine(&newBench().node("a", 2).pod("h", "a", 2).pod("p", "", 1, young).Snapshot,
 		Options{Checks: []string{"sched.*"}})
 	for _, f := range r.Items {
-		if f.ID == "sched.all-in-use" && f.Severity == Info &&
+		if f.ID == "sched.all-in-use" && f.Severity == finding.Info &&
 			strings.HasSuffix(f.Title, " (the pod is new; this is a warning if it still waits after 30s)") {
 			return
 		}

@@ -13,13 +13,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 )
 
 // alarms returns the roots of a report at warning or above: "id severity Kind namespace/name", sorted.
 func alarms(r Report) []string {
 	lines := []string{}
 	for _, f := range r.Roots() {
-		if f.Severity != Info {
+		if f.Severity != finding.Info {
 			lines = append(lines, fmt.Sprintf("%s %s %s", f.ID, f.Severity, f.Object))
 		}
 	}
@@ -130,7 +133,7 @@ func TestRestartIsTold(t *testing.T) {
 	b := newBench().node("a", 8).pod("serve", "a", 1,
 		func(p *corev1.Pod) { p.Status.ContainerStatuses[0].LastTerminationState = exitedWith(1, "Error") })
 	r := Examine(&b.Snapshot, Options{Checks: []string{"wl.pod-failing"}})
-	if len(r.Items) != 1 || r.Items[0].Severity != Info ||
+	if len(r.Items) != 1 || r.Items[0].Severity != finding.Info ||
 		!strings.Contains(r.Items[0].Evidence[0].Text, "exit code 1") {
 		t.Errorf("the restart of a ready pod is not told: %+v", r.Items)
 	}
@@ -212,7 +215,7 @@ func TestComponentsOfOthers(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		app, image, container string
-		want                  Component
+		want                  facts.Component
 	}{
 		{"amd-gpu-operator", "rocm/gpu-operator:v1.2", "manager", ""},
 		{"gpu-operator", "docker.io/rocm/gpu-operator:v1.2", "manager", ""},
@@ -229,18 +232,18 @@ func TestComponentsOfOthers(t *testing.T) {
 			"",
 		},
 		{"sriov-device-plugin", "nvcr.io/nvidia/mellanox/sriov-network-device-plugin:v3", "kube-sriovdp", ""},
-		{"gpu-operator", "registry.local/mirror/gpu-operator:v25.3.4", "gpu-operator", Operator},
+		{"gpu-operator", "registry.local/mirror/gpu-operator:v25.3.4", "gpu-operator", facts.Operator},
 		{
 			"nvidia-device-plugin-daemonset", "registry.local/k8s-device-plugin:v0.17.1", "nvidia-device-plugin",
-			DevicePlugin,
+			facts.DevicePlugin,
 		},
-		{"", "nvcr.io/nvidia/k8s-device-plugin:v0.17.1", "ctr", DevicePlugin},
-		{"", "gke.gcr.io/nvidia-gpu-device-plugin@sha256:1a2b", "nvidia-gpu-device-plugin", DevicePlugin},
-		{"nvidia-dra-driver-gpu", "registry.local/k8s-dra-driver-gpu:v25.8.1", "gpus", DRADriver},
+		{"", "nvcr.io/nvidia/k8s-device-plugin:v0.17.1", "ctr", facts.DevicePlugin},
+		{"", "gke.gcr.io/nvidia-gpu-device-plugin@sha256:1a2b", "nvidia-gpu-device-plugin", facts.DevicePlugin},
+		{"nvidia-dra-driver-gpu", "registry.local/k8s-dra-driver-gpu:v25.8.1", "gpus", facts.DRADriver},
 	} {
 		labels := map[string]string{"app.kubernetes.io/name": c.app}
 		spec := corev1.PodSpec{Containers: []corev1.Container{{Name: c.container, Image: c.image}}}
-		if got := ComponentOf(labels, spec); got != c.want {
+		if got := facts.ComponentOf(labels, spec); got != c.want {
 			t.Errorf("app %q, image %s, container %s is taken for %q, and is %q", c.app, c.image, c.container, got,
 				c.want)
 		}
@@ -302,48 +305,6 @@ func TestClaimsForOtherDevices(t *testing.T) {
 				b.DeviceClasses = []resourcev1.DeviceClass{class}
 			}
 			wantAlarms(t, Examine(&b.Snapshot, Options{Checks: []string{"sched.*", "wl.*", "dp.*", "op.*"}}), c.want...)
-		})
-	}
-}
-
-// A warning without whose cause a workload would run is an error itself, so that --fail-on error does not pass over it;
-// one that explains nothing of the kind stays a warning.
-func TestWarningThatExplainsAnError(t *testing.T) {
-	t.Parallel()
-	cause := Check{ID: "cause", Title: "cause", Layer: LayerDriver, Explains: []string{"middle"}}
-	middle := Check{ID: "middle", Title: "middle", Layer: LayerRuntime, Explains: []string{"wl.pod-failing", "dp.x"}}
-	failing := Check{ID: "wl.pod-failing", Title: "failing", Layer: LayerWorkload}
-	plugin := Check{ID: "dp.x", Title: "plugin", Layer: LayerDevicePlugin}
-	warning := func(c Check, nodes ...string) *Result {
-		r := told(t, c, nodes...)
-		for i := range r.findings {
-			r.findings[i].Severity = Warning
-		}
-		return r
-	}
-	for name, c := range map[string]struct {
-		results []*Result
-		want    string
-	}{
-		"a pod fails for it": {
-			[]*Result{warning(cause, "n1"), warning(middle, "n1"), told(t, failing, "n1/p")}, "error",
-		},
-		"no pod fails": {
-			[]*Result{warning(cause, "n1"), warning(middle, "n1"), told(t, plugin, "n1")}, "warning",
-		},
-		"a pod elsewhere": {
-			[]*Result{warning(cause, "n1"), warning(middle, "n1"), told(t, failing, "n2/p")}, "warning",
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			found, _ := gather(c.results, nil, []Check{cause, middle, failing, plugin})
-			items, _ := fold(found)
-			for _, f := range items {
-				if f.ID == "cause" && (!f.Root || string(f.Severity) != c.want) {
-					t.Errorf("the cause is a root %t of severity %s, want %s", f.Root, f.Severity, c.want)
-				}
-			}
 		})
 	}
 }
@@ -559,7 +520,7 @@ func TestScaleFromZero(t *testing.T) {
 			t.Parallel()
 			r := Examine(&c.bench.Snapshot, Options{Checks: []string{"sched.*"}})
 			wantAlarms(t, r, "sched.none-advertised "+c.want+" Pod team/train")
-			if f := r.Items[0]; c.want == "warning" && f.Confidence != Possible {
+			if f := r.Items[0]; c.want == "warning" && f.Confidence != finding.Possible {
 				t.Errorf("it is told as %s, and a node may be on its way", f.Confidence)
 			}
 		})
@@ -586,15 +547,16 @@ func TestUnseenIsNotGood(t *testing.T) {
 		"op.deploy-label-off", "dp.unhealthy", "node.condition", "node.not-ready", "node.pressure", "sched.node-state",
 	}
 	for _, c := range Checks() {
-		silent := !slices.ContainsFunc(r.Unknown, func(u Unknown) bool { return u.Check == c.ID }) &&
-			!slices.ContainsFunc(r.Items, func(f Finding) bool { return f.ID == c.ID })
+		silent := !slices.ContainsFunc(r.Unknown, func(u engine.Unknown) bool { return u.Check == c.ID }) &&
+			!slices.ContainsFunc(r.Items, func(f finding.Finding) bool { return f.ID == c.ID })
 		if silent && !slices.Contains(fromNodes, c.ID) {
 			t.Errorf("%s passes, and nothing but nodes could be listed", c.ID)
 		}
 	}
-	for _, l := range []Layer{
-		LayerOperator, LayerDevicePlugin, LayerDRA, LayerScheduling, LayerAccess, LayerWorkload, LayerObservability,
-		LayerRuntime,
+	for _, l := range []finding.Layer{
+		finding.LayerOperator, finding.LayerDevicePlugin, finding.LayerDRA, finding.LayerScheduling,
+		finding.LayerAccess, finding.LayerWorkload, finding.LayerObservability,
+		finding.LayerRuntime,
 	} {
 		if got := r.Nodes[0].Layers[l]; got != NotSeen {
 			t.Errorf("the layer %s of the node is %s, and nobody could see it", l, got)

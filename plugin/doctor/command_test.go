@@ -15,6 +15,8 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
@@ -162,9 +164,9 @@ func TestVerdictAndFiles(t *testing.T) {
 		Items            []struct {
 			ID, Severity string
 			Root         *bool
-			Object       *doctor.Object
-			Evidence     *[]doctor.Evidence
-			Fix          *doctor.Fix
+			Object       *finding.Object
+			Evidence     *[]finding.Evidence
+			Fix          *finding.Fix
 		}
 	}
 	if jsonErr := json.Unmarshal([]byte(out), &r); jsonErr != nil || r.Kind != doctor.Kind || r.APIVersion == "" {
@@ -219,25 +221,25 @@ func TestIgnoreFile(t *testing.T) {
 	}
 }
 
-func exampleChecks() []doctor.Check {
-	return []doctor.Check{
+func exampleChecks() []engine.Check {
+	return []engine.Check{
 		{
-			ID: "rt.wrong-instance", Layer: doctor.LayerRuntime,
+			ID: "rt.wrong-instance", Layer: finding.LayerRuntime,
 			Title:    "the toolkit configures a containerd that the kubelet does not use",
-			Needs:    []doctor.Need{doctor.NeedNode, doctor.NeedAPI},
+			Needs:    []engine.Need{engine.NeedNode, engine.NeedAPI},
 			Reads:    "the kubelet's socket, who listens there, and the toolkit's variables",
 			Why:      "A handler that is in the configuration of another containerd is of no use.",
 			Explains: []string{"rt.handler-missing", "dp.*"}, Doc: "https://example.org/doc",
 			Sources: []string{"gpu-operator#1323", "k8s-snap#1991"},
 		},
 		{
-			ID: "rt.handler-missing", Layer: doctor.LayerRuntime,
-			Title: "the runtime lacks a handler that pods ask for", Needs: []doctor.Need{doctor.NeedAPI},
+			ID: "rt.handler-missing", Layer: finding.LayerRuntime,
+			Title: "the runtime lacks a handler that pods ask for", Needs: []engine.Need{engine.NeedAPI},
 			Explains: []string{"dp.not-running"},
 		},
 		{
-			ID: "dp.not-running", Layer: doctor.LayerDevicePlugin, Title: "the device plugin does not run",
-			Needs: []doctor.Need{doctor.NeedAPI},
+			ID: "dp.not-running", Layer: finding.LayerDevicePlugin, Title: "the device plugin does not run",
+			Needs: []engine.Need{engine.NeedAPI},
 		},
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/doctor/report"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
@@ -52,7 +54,7 @@ func newExplainCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	}
 }
 
-func explain(streams genericiooptions.IOStreams, c doctor.Check, all []doctor.Check) {
+func explain(streams genericiooptions.IOStreams, c engine.Check, all []engine.Check) {
 	width := report.WidthFor(printer.Width(streams.Out))
 	section := func(name, text string) {
 		if text == "" {
@@ -78,11 +80,11 @@ func explain(streams genericiooptions.IOStreams, c doctor.Check, all []doctor.Ch
 	section("See", c.Doc)
 }
 
-func needs(c doctor.Check) string {
-	says := map[doctor.Need]string{
-		doctor.NeedAPI: "objects of the API", doctor.NeedLogs: "logs of pods",
-		doctor.NeedNode:   "a privileged pod that reads the node",
-		doctor.NeedImages: "what registries say of images",
+func needs(c engine.Check) string {
+	says := map[engine.Need]string{
+		engine.NeedAPI: "objects of the API", engine.NeedLogs: "logs of pods",
+		engine.NeedNode:   "a privileged pod that reads the node",
+		engine.NeedImages: "what registries say of images",
 	}
 	var all []string
 	for _, n := range c.Needs {
@@ -96,7 +98,7 @@ const manyChecks = 12
 
 // described are IDs with what they look for, a line each; or only their names, a line for each family, when there are
 // many.
-func described(ids []string, all []doctor.Check) string {
+func described(ids []string, all []engine.Check) string {
 	var lines []string
 	if len(ids) > manyChecks {
 		for _, family := range families(ids) {
@@ -112,7 +114,7 @@ func described(ids []string, all []doctor.Check) string {
 	}
 	for _, id := range ids {
 		line := id
-		if i := slices.IndexFunc(all, func(c doctor.Check) bool { return c.ID == id }); i >= 0 {
+		if i := slices.IndexFunc(all, func(c engine.Check) bool { return c.ID == id }); i >= 0 {
 			line += ": " + all[i].Title
 		}
 		lines = append(lines, line)
@@ -121,12 +123,12 @@ func described(ids []string, all []doctor.Check) string {
 }
 
 // expand turns patterns into the IDs that they mean.
-func expand(patterns []string, all []doctor.Check) []string {
+func expand(patterns []string, all []engine.Check) []string {
 	var ids []string
 	for _, pattern := range patterns {
 		found := false
 		for _, c := range all {
-			if doctor.Means(pattern, c.ID) {
+			if finding.Means(pattern, c.ID) {
 				found = true
 				if !slices.Contains(ids, c.ID) {
 					ids = append(ids, c.ID)
@@ -141,11 +143,11 @@ func expand(patterns []string, all []doctor.Check) []string {
 }
 
 // causes returns the IDs of the checks that say that they explain this one.
-func causes(c doctor.Check, all []doctor.Check) []string {
+func causes(c engine.Check, all []engine.Check) []string {
 	var ids []string
 	for _, other := range all {
 		if other.ID != c.ID &&
-			slices.ContainsFunc(other.Explains, func(pattern string) bool { return doctor.Means(pattern, c.ID) }) {
+			slices.ContainsFunc(other.Explains, func(pattern string) bool { return finding.Means(pattern, c.ID) }) {
 			ids = append(ids, other.ID)
 		}
 	}
@@ -161,9 +163,9 @@ type checkList struct {
 
 type checkItem struct {
 	ID          string        `json:"id"`
-	Layer       doctor.Layer  `json:"layer"`
+	Layer       finding.Layer `json:"layer"`
 	Title       string        `json:"title"`
-	Needs       []doctor.Need `json:"needs"`
+	Needs       []engine.Need `json:"needs"`
 	Reads       string        `json:"reads,omitempty"`
 	Why         string        `json:"why,omitempty"`
 	Explains    []string      `json:"explains,omitempty"`
@@ -194,7 +196,7 @@ func newChecksCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	return cmd
 }
 
-func printChecks(streams genericiooptions.IOStreams, format printer.Format, all []doctor.Check) error {
+func printChecks(streams genericiooptions.IOStreams, format printer.Format, all []engine.Check) error {
 	if format.IsTable() {
 		table := printer.Table{Header: []string{"ID", "LAYER", "NEEDS", "LOOKS FOR"}, NoHeader: format.NoHeader}
 		for _, c := range all {

@@ -8,19 +8,19 @@ import (
 
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
 )
 
 // Of dozens of checks that explain one another `explain` names each, a line for a family, and not what all of them look
 // for.
 func TestExplainIsShort(t *testing.T) {
 	t.Parallel()
-	all := []doctor.Check{
+	all := []engine.Check{
 		{ID: "rt.root", Title: "root", Explains: []string{"*"}, Sources: []string{"seed 001", "gpu-operator#1"}},
 	}
 	for i := range 20 {
 		all = append(all,
-			doctor.Check{ID: fmt.Sprintf("%s.x%d", []string{"dp", "wl"}[i%2], i), Title: "a title of a check"})
+			engine.Check{ID: fmt.Sprintf("%s.x%d", []string{"dp", "wl"}[i%2], i), Title: "a title of a check"})
 	}
 	var out bytes.Buffer
 	explain(genericiooptions.IOStreams{Out: &out, ErrOut: &out}, all[0], all)

@@ -16,6 +16,8 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/fixes"
@@ -114,8 +116,8 @@ func (e *examination) printDone(fix repair, suffix string) error {
 
 // rootToFix finds the root with an ID, and of several the one that is about the object; the error of one that is mended
 // by hand says how.
-func rootToFix(r doctor.Report, id, object string) (doctor.Finding, error) {
-	var found, consequences []doctor.Finding
+func rootToFix(r doctor.Report, id, object string) (finding.Finding, error) {
+	var found, consequences []finding.Finding
 	var others []string
 	for _, f := range r.Items {
 		switch {
@@ -131,17 +133,17 @@ func rootToFix(r doctor.Report, id, object string) (doctor.Finding, error) {
 	others = slices.Compact(others)
 	switch {
 	case len(found) == 0 && len(consequences) > 0:
-		return doctor.Finding{},
+		return finding.Finding{},
 			fmt.Errorf("--fix %s: it is no root: it follows from %s; see: kubectl gpu-fault doctor",
 				id, strings.Join(consequences[0].CausedBy, ", "))
 	case len(found) == 0 && len(others) == 0:
-		return doctor.Finding{},
+		return finding.Finding{},
 			fmt.Errorf("--fix %s: it was not found, and nothing else either: there is nothing to fix", id)
 	case len(found) == 0:
-		return doctor.Finding{},
+		return finding.Finding{},
 			fmt.Errorf("--fix %s: it was not found; the roots are: %s", id, strings.Join(others, ", "))
 	case object == "" && len(found) > 1:
-		return doctor.Finding{},
+		return finding.Finding{},
 			fmt.Errorf("--fix %s matches %s; specify one:%s", id, count.Of(len(found), "root cause"), choices(found))
 	case object != "":
 		f, ok := about(found, object)
@@ -150,7 +152,7 @@ func rootToFix(r doctor.Report, id, object string) (doctor.Finding, error) {
 				fmt.Errorf("--fix %s=%s: no root of that name is about it; say which one:%s", id, object,
 					choices(found))
 		}
-		found = []doctor.Finding{f}
+		found = []finding.Finding{f}
 	}
 	if !slices.Contains(fixable(), id) {
 		return found[0], byHand(found[0])
@@ -160,7 +162,7 @@ func rootToFix(r doctor.Report, id, object string) (doctor.Finding, error) {
 
 // about returns the first root that is about an object, narrowed to that. An object may be named as NAME,
 // NAMESPACE/NAME, or as reports do it.
-func about(found []doctor.Finding, object string) (doctor.Finding, bool) {
+func about(found []finding.Finding, object string) (finding.Finding, bool) {
 	for _, f := range found {
 		for _, o := range toChange(f) {
 			if object != o.Name && object != o.Namespace+"/"+o.Name && object != o.String() {
@@ -172,11 +174,11 @@ func about(found []doctor.Finding, object string) (doctor.Finding, bool) {
 			return f, true
 		}
 	}
-	return doctor.Finding{}, false
+	return finding.Finding{}, false
 }
 
 // choices returns the command lines for several roots.
-func choices(found []doctor.Finding) string {
+func choices(found []finding.Finding) string {
 	var text string
 	for _, f := range found {
 		o := toChange(f)[0]
@@ -190,7 +192,7 @@ func choices(found []doctor.Finding) string {
 }
 
 // byHand returns how a finding is mended that doctor does not mend itself.
-func byHand(f doctor.Finding) error {
+func byHand(f finding.Finding) error {
 	text := fmt.Sprintf(
 		"--fix %s: nothing was changed: this is mended by hand, since it is not safe to do it for you.\n%s", f.ID,
 		f.Fix.Text,
@@ -205,7 +207,7 @@ func byHand(f doctor.Finding) error {
 
 // repair makes the plan for a root.
 func (e *examination) repair(
-	ctx context.Context, cluster *kube.Cluster, s *snapshot.Snapshot, root doctor.Finding,
+	ctx context.Context, cluster *kube.Cluster, s *snapshot.Snapshot, root finding.Finding,
 ) (repair, error) {
 	switch root.ID {
 	case fixInjected:
@@ -218,27 +220,27 @@ func (e *examination) repair(
 }
 
 // toChange returns what the finding's fix changes or makes.
-func toChange(f doctor.Finding) []doctor.Object {
+func toChange(f finding.Finding) []finding.Object {
 	if f.Subject.Kind != "" {
-		return []doctor.Object{f.Subject}
+		return []finding.Object{f.Subject}
 	}
 	return objectsOf(f)
 }
 
-func objectsOf(f doctor.Finding) []doctor.Object {
+func objectsOf(f finding.Finding) []finding.Object {
 	if len(f.Objects) > 0 {
 		return f.Objects
 	}
-	return []doctor.Object{f.Object}
+	return []finding.Object{f.Object}
 }
 
 // reverting undoes runs that are named by the finding, or that touch what it is about.
-func reverting(s *snapshot.Snapshot, root doctor.Finding) (repair, error) {
+func reverting(s *snapshot.Snapshot, root finding.Finding) (repair, error) {
 	var fix repair
 	about := func(run snapshot.Run) bool {
 		words := strings.Join(append(slices.Clone(root.Fix.Commands), root.Fix.Text), "\n")
 		return slices.ContainsFunc(objectsOf(root),
-			func(o doctor.Object) bool { return o.Kind == "Run" && o.Name == run.ID }) ||
+			func(o finding.Object) bool { return o.Kind == "Run" && o.Name == run.ID }) ||
 			slices.Contains(strings.Fields(words), run.ID)
 	}
 	for _, run := range s.Runs {
@@ -292,7 +294,7 @@ func (e *examination) revert(ctx context.Context, cluster *kube.Cluster, engine 
 // createClasses makes the RuntimeClasses that pods ask for and that are missing, where a node has a handler for it in
 // memory.
 func (e *examination) createClasses(
-	ctx context.Context, cluster *kube.Cluster, s *snapshot.Snapshot, root doctor.Finding,
+	ctx context.Context, cluster *kube.Cluster, s *snapshot.Snapshot, root finding.Finding,
 ) (repair, error) {
 	fix := repair{plan: e.newPlan("create missing RuntimeClasses", fixes.Permissions(""))}
 	for _, o := range toChange(root) {
@@ -374,7 +376,7 @@ func withHandler(s *snapshot.Snapshot, handler string) []string {
 // restartPlugin deletes the device plugin's pod on the nodes of the finding: the one that runs, is Ready, and still
 // advertises nothing.
 func (e *examination) restartPlugin(
-	ctx context.Context, cluster *kube.Cluster, s *snapshot.Snapshot, root doctor.Finding,
+	ctx context.Context, cluster *kube.Cluster, s *snapshot.Snapshot, root finding.Finding,
 ) (repair, error) {
 	fix := repair{}
 	if root.Subject.Kind != "" { // its pod is made wrongly
@@ -386,7 +388,7 @@ func (e *examination) restartPlugin(
 		}
 		for i := range s.Pods {
 			p := &s.Pods[i]
-			if p.Spec.NodeName != o.Name || doctor.ComponentOf(p.Labels, p.Spec) != doctor.DevicePlugin {
+			if p.Spec.NodeName != o.Name || facts.ComponentOf(p.Labels, p.Spec) != facts.DevicePlugin {
 				continue
 			}
 			now, err := cluster.Client.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})

@@ -22,6 +22,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/cri"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/fixes"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
@@ -60,11 +61,11 @@ func withNvidia(s *snapshot.Snapshot) *snapshot.Snapshot {
 	return s
 }
 
-var noClass = doctor.Finding{
-	ID: fixHandler, Root: true, Severity: doctor.Error, Title: "a RuntimeClass that pods name is not there",
-	Object:  doctor.Object{Kind: "ReplicaSet", Namespace: "team", Name: "train-abc"},
-	Subject: doctor.Object{Kind: "RuntimeClass", Name: "nvidia"},
-	Fix:     doctor.Fix{Text: "Create it.", Commands: []string{"kubectl apply -f -"}},
+var noClass = finding.Finding{
+	ID: fixHandler, Root: true, Severity: finding.Error, Title: "a RuntimeClass that pods name is not there",
+	Object:  finding.Object{Kind: "ReplicaSet", Namespace: "team", Name: "train-abc"},
+	Subject: finding.Object{Kind: "RuntimeClass", Name: "nvidia"},
+	Fix:     finding.Fix{Text: "Create it.", Commands: []string{"kubectl apply -f -"}},
 }
 
 // A missing RuntimeClass is made only where a node has its handler, and through the ledger, so that revert takes it
@@ -113,12 +114,14 @@ func TestWhatIsMendedByHand(t *testing.T) {
 		t.Errorf("a handler that no node has: %v", err)
 	}
 	plugin := noClass
-	plugin.ID, plugin.Object, plugin.Subject = fixCapacity, doctor.Object{Kind: "Node", Name: "gpu-1"}, doctor.Object{}
+	plugin.ID, plugin.Object, plugin.Subject = fixCapacity, finding.Object{
+		Kind: "Node", Name: "gpu-1",
+	}, finding.Object{}
 	if _, err := e.repair(t.Context(), cluster, withNvidia(&snapshot.Snapshot{}), plugin); err == nil ||
 		!strings.Contains(err.Error(), "no pod of the device plugin runs there") {
 		t.Errorf("no device plugin: %v", err)
 	}
-	plugin.Subject = doctor.Object{Kind: "Pod", Namespace: "gpu-operator", Name: "x"} // in the wrong folder
+	plugin.Subject = finding.Object{Kind: "Pod", Namespace: "gpu-operator", Name: "x"} // in the wrong folder
 	if _, err := e.repair(t.Context(), cluster, withNvidia(&snapshot.Snapshot{}), plugin); err == nil ||
 		!strings.Contains(err.Error(), "by hand") {
 		t.Errorf("a device plugin that no restart mends: %v", err)
@@ -128,10 +131,10 @@ func TestWhatIsMendedByHand(t *testing.T) {
 			t.Errorf("something was changed: %v", action)
 		}
 	}
-	report := doctor.Report{Items: []doctor.Finding{
+	report := doctor.Report{Items: []finding.Finding{
 		{
 			ID: "drv.lib-mismatch", Root: true,
-			Fix: doctor.Fix{Text: "Reboot the node.", Commands: []string{"kubectl drain gpu-2"}},
+			Fix: finding.Fix{Text: "Reboot the node.", Commands: []string{"kubectl drain gpu-2"}},
 		},
 		{ID: "dp.capacity-zero", CausedBy: []string{"drv.lib-mismatch"}},
 	}}
@@ -183,9 +186,9 @@ func withoutGPUs() []runtime.Object {
 func TestRestartOfTheDevicePlugin(t *testing.T) {
 	t.Parallel()
 	stuck := devicePlugin(corev1.PodRunning)
-	root := doctor.Finding{
-		ID: fixCapacity, Root: true, Object: doctor.Object{Kind: "Node", Name: "gpu-1"},
-		Fix: doctor.Fix{Text: "Look at it."},
+	root := finding.Finding{
+		ID: fixCapacity, Root: true, Object: finding.Object{Kind: "Node", Name: "gpu-1"},
+		Fix: finding.Fix{Text: "Look at it."},
 	}
 	s := &snapshot.Snapshot{Pods: []corev1.Pod{stuck}}
 	e, cluster, _, _, _ := fixing(t, fixCapacity, append(withoutGPUs(), &stuck)...)
@@ -244,9 +247,9 @@ func TestFindingOfAMissingRuntimeClassIsMended(t *testing.T) {
 // Of a finding about many nodes one can be chosen.
 func TestFixOfOneNode(t *testing.T) {
 	t.Parallel()
-	report := doctor.Report{Items: []doctor.Finding{{
-		ID: fixCapacity, Root: true, Object: doctor.Object{Kind: "Node", Name: "gpu-1"},
-		Objects: []doctor.Object{{Kind: "Node", Name: "gpu-1"}, {Kind: "Node", Name: "gpu-2"}},
+	report := doctor.Report{Items: []finding.Finding{{
+		ID: fixCapacity, Root: true, Object: finding.Object{Kind: "Node", Name: "gpu-1"},
+		Objects: []finding.Object{{Kind: "Node", Name: "gpu-1"}, {Kind: "Node", Name: "gpu-2"}},
 	}}}
 	root, err := rootToFix(report, fixCapacity, "gpu-2")
 	if err != nil || len(objectsOf(root)) != 1 || root.Object.Name != "gpu-2" {
@@ -278,11 +281,11 @@ func TestRevertOfInjectedFaults(t *testing.T) {
 	s := &snapshot.Snapshot{
 		Runs: []snapshot.Run{{ID: "xid-aaaaaa", Summary: "XID 79"}, {ID: "runtime-bbbbbb", Summary: "handler"}},
 	}
-	for _, root := range []doctor.Finding{
-		{ID: fixInjected, Object: doctor.Object{Kind: "Run", Name: "runtime-bbbbbb"}},
+	for _, root := range []finding.Finding{
+		{ID: fixInjected, Object: finding.Object{Kind: "Run", Name: "runtime-bbbbbb"}},
 		{
-			ID: fixInjected, Object: doctor.Object{Kind: "Node", Name: "gpu-1"},
-			Fix: doctor.Fix{Commands: []string{"kubectl gpu-fault revert runtime-bbbbbb"}},
+			ID: fixInjected, Object: finding.Object{Kind: "Node", Name: "gpu-1"},
+			Fix: finding.Fix{Commands: []string{"kubectl gpu-fault revert runtime-bbbbbb"}},
 		},
 	} {
 		fix, err := reverting(s, root)
@@ -290,7 +293,7 @@ func TestRevertOfInjectedFaults(t *testing.T) {
 			t.Errorf("to be reverted: %v, %v", fix.revert, err)
 		}
 	}
-	if _, err := reverting(s, doctor.Finding{ID: fixInjected}); err == nil {
+	if _, err := reverting(s, finding.Finding{ID: fixInjected}); err == nil {
 		t.Error("nobody knows which run, and one is reverted")
 	}
 }
@@ -303,7 +306,7 @@ func TestFixAsks(t *testing.T) {
 		e, cluster, client, out, _ := fixing(t, fixCapacity, append(withoutGPUs(), &root)...)
 		e.yes, e.dryRun = false, dryRun
 		fix, err := e.repair(context.Background(), cluster, &snapshot.Snapshot{Pods: []corev1.Pod{root}},
-			doctor.Finding{ID: fixCapacity, Object: doctor.Object{Kind: "Node", Name: "gpu-1"}})
+			finding.Finding{ID: fixCapacity, Object: finding.Object{Kind: "Node", Name: "gpu-1"}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,7 +13,8 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/suggest"
@@ -86,13 +87,13 @@ func (g *gathering) choose(s *snapshot.Snapshot) ([]string, error) {
 		return nil, nil
 	}
 	var gpuNodes []string
-	for _, n := range doctor.NewFacts(s).GPUNodes {
+	for _, n := range facts.New(s).GPUNodes {
 		gpuNodes = append(gpuNodes, n.Name)
 	}
 	names, why := gpuNodes, ""
 	switch {
 	case len(g.nodes) > 0:
-		why = doctor.NotAsked + ": other nodes were named"
+		why = engine.NotAsked + ": other nodes were named"
 		names = nil
 		for _, name := range g.nodes {
 			names = append(names, strings.TrimPrefix(strings.TrimPrefix(name, "nodes/"), "node/"))
@@ -102,7 +103,7 @@ func (g *gathering) choose(s *snapshot.Snapshot) ([]string, error) {
 		}
 	case g.selector != "":
 		var err error
-		why = doctor.NotAsked + ": it has not the labels of -l"
+		why = engine.NotAsked + ": it has not the labels of -l"
 		if names, err = selected(s, g.selector); err != nil {
 			return nil, err
 		}
@@ -110,7 +111,7 @@ func (g *gathering) choose(s *snapshot.Snapshot) ([]string, error) {
 	case !g.needsNodes():
 		return nil, nil
 	default:
-		why = doctor.NotAsked +
+		why = engine.NotAsked +
 			": it looks healthy by what the API says, or like others that were read (--all-gpu-nodes reads it too)"
 		names = g.source.Suspicious(s)
 	}

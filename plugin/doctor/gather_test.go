@@ -18,6 +18,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/progress"
 )
@@ -153,7 +155,7 @@ func TestWhichNodesAreRead(t *testing.T) {
 func TestSuspiciousNodesAreRead(t *testing.T) {
 	t.Parallel()
 	needs := slices.ContainsFunc(doctor.Checks(),
-		func(c doctor.Check) bool { return slices.Contains(c.Needs, doctor.NeedNode) })
+		func(c engine.Check) bool { return slices.Contains(c.Needs, engine.NeedNode) })
 	if !needs {
 		t.Fatal("no check needs a node")
 	}
@@ -163,7 +165,7 @@ func TestSuspiciousNodesAreRead(t *testing.T) {
 		t.Errorf("read %v (%v); missing:\n%s", r.read, err, whys(s))
 	}
 	for _, c := range doctor.Checks() {
-		if !slices.Contains(c.Needs, doctor.NeedNode) {
+		if !slices.Contains(c.Needs, engine.NeedNode) {
 			if _, r, _, err = gatherWith(
 				t, func(g *gathering) { g.source, g.checks = fakeSource{looking: []string{"gpu-3"}}, []string{c.ID} },
 			); err != nil || len(r.read) > 0 {
@@ -244,23 +246,23 @@ func TestNamesOfNodesThatAreNotThere(t *testing.T) {
 func TestSuspiciousAreFew(t *testing.T) {
 	t.Parallel()
 	r := doctor.Report{}
-	same := doctor.Finding{ID: "dp.capacity-zero", Root: true, Severity: doctor.Error}
+	same := finding.Finding{ID: "dp.capacity-zero", Root: true, Severity: finding.Error}
 	for i := range 500 {
 		name := fmt.Sprintf("gpu-%03d", i)
 		r.Nodes = append(r.Nodes, doctor.NodeResult{Node: name})
 		same.Nodes = append(same.Nodes, name)
 	}
-	odd := doctor.Finding{ID: "node.not-ready", Root: true, Severity: doctor.Error, Nodes: []string{"gpu-499"}}
-	idle := doctor.Finding{ID: "wl.idle-holder", Root: true, Severity: doctor.Info, Nodes: []string{"gpu-300"}}
-	r.Items = []doctor.Finding{same, odd, idle}
+	odd := finding.Finding{ID: "node.not-ready", Root: true, Severity: finding.Error, Nodes: []string{"gpu-499"}}
+	idle := finding.Finding{ID: "wl.idle-holder", Root: true, Severity: finding.Info, Nodes: []string{"gpu-300"}}
+	r.Items = []finding.Finding{same, odd, idle}
 	if got := strings.Join(suspicious(r), " "); got != "gpu-499 gpu-000 gpu-001 gpu-002" {
 		t.Errorf("to be read: %s", got)
 	}
-	r.Items = []doctor.Finding{{ID: "sched.none-advertised", Root: true, Severity: doctor.Error}}
+	r.Items = []finding.Finding{{ID: "sched.none-advertised", Root: true, Severity: finding.Error}}
 	if got := strings.Join(suspicious(r), " "); got != "gpu-000 gpu-001 gpu-002" {
 		t.Errorf("something is wrong, and no node is named: %s", got)
 	}
-	r.Items = []doctor.Finding{idle}
+	r.Items = []finding.Finding{idle}
 	if got := suspicious(r); len(got) > 0 {
 		t.Errorf("nothing is wrong, and %v are read", got)
 	}

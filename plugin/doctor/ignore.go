@@ -8,7 +8,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
@@ -19,7 +19,7 @@ const ignoreKind = "DoctorIgnore"
 type ignoreList struct {
 	APIVersion string          `json:"apiVersion"`
 	Kind       string          `json:"kind"`
-	Items      []doctor.Ignore `json:"items"`
+	Items      []engine.Ignore `json:"items"`
 }
 
 // ignoreExample returns an ignore file, for the help and for whoever wrote another.
@@ -48,7 +48,7 @@ func shapeProblem(err error) string {
 const maxIgnoreFile = 1 << 20
 
 // readIgnore reads an ignore file; an empty name is none.
-func readIgnore(file string) ([]doctor.Ignore, error) {
+func readIgnore(file string) ([]engine.Ignore, error) {
 	if file == "" {
 		return nil, nil
 	}

@@ -12,6 +12,8 @@ import (
 	"github.com/agext/levenshtein"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/doctor/report"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
@@ -39,7 +41,7 @@ type options struct {
 	parallel    int
 	pods        podflags.Flags
 
-	ignore []doctor.Ignore // of ignoreFile
+	ignore []engine.Ignore // of ignoreFile
 }
 
 // never is what --fail-on takes besides severities.
@@ -50,7 +52,7 @@ const defaultParallel = 10
 
 func newOptions() *options {
 	return &options{
-		minSeverity: string(doctor.Info), failOn: string(doctor.Error), dryRun: "none", parallel: defaultParallel,
+		minSeverity: string(finding.Info), failOn: string(finding.Error), dryRun: "none", parallel: defaultParallel,
 		pods: podflags.New(),
 	}
 }
@@ -138,17 +140,17 @@ func (o *options) checkFix(changed func(string) bool) error {
 }
 
 func (o *options) checkChoices() error {
-	severities := []string{string(doctor.Info), string(doctor.Warning), string(doctor.Error)}
+	severities := []string{string(finding.Info), string(finding.Warning), string(finding.Error)}
 	switch {
 	case !slices.Contains(severities, o.minSeverity):
 		return fmt.Errorf("--min-severity=%s: choose info, warning or error", o.minSeverity)
-	case !slices.Contains([]string{string(doctor.Error), string(doctor.Warning), never}, o.failOn):
+	case !slices.Contains([]string{string(finding.Error), string(finding.Warning), never}, o.failOn):
 		return fmt.Errorf("--fail-on=%s: choose error, warning or never", o.failOn)
 	case o.allowUnknown && (!o.gated || o.failOn == never):
 		return errors.New(
 			"--allow-unknown is for --fail-on error or warning: without it what could not be checked fails nothing",
 		)
-	case o.minSeverity == string(doctor.Error) && o.failOn == string(doctor.Warning):
+	case o.minSeverity == string(finding.Error) && o.failOn == string(finding.Warning):
 		return errors.New("--fail-on warning: with --min-severity error no warning is shown that it could fail on")
 	case slices.Contains([]string{"junit", "sarif"}, o.output):
 		return known("--checks", o.checks)
@@ -195,16 +197,16 @@ func (o *options) startsNoPod() bool { return o.apiOnly || o.fix != "" && o.dryR
 // needsNodes reports whether one of the chosen checks reads nodes.
 func (o *options) needsNodes() bool {
 	return slices.ContainsFunc(o.chosen(),
-		func(c doctor.Check) bool { return slices.Contains(c.Needs, doctor.NeedNode) })
+		func(c engine.Check) bool { return slices.Contains(c.Needs, engine.NeedNode) })
 }
 
 // chosen returns the checks that run.
-func (o *options) chosen() []doctor.Check {
+func (o *options) chosen() []engine.Check {
 	all := doctor.Checks()
 	if len(o.checks) == 0 {
 		return all
 	}
-	return slices.DeleteFunc(all, func(c doctor.Check) bool {
+	return slices.DeleteFunc(all, func(c engine.Check) bool {
 		return !slices.ContainsFunc(o.checks, func(pattern string) bool { return report.Match(pattern, c.ID) })
 	})
 }

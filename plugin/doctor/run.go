@@ -15,6 +15,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/build"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/doctor/report"
@@ -117,15 +118,15 @@ func (e *examination) conclude(s *snapshot.Snapshot) error {
 // fails it, too.
 func (e *examination) gate() report.Gate {
 	if e.failOn == never {
-		return report.Gate{FailOn: doctor.Error}
+		return report.Gate{FailOn: finding.Error}
 	}
-	return report.Gate{FailOn: doctor.Severity(e.failOn), Strict: e.gated && !e.allowUnknown}
+	return report.Gate{FailOn: finding.Severity(e.failOn), Strict: e.gated && !e.allowUnknown}
 }
 
 func (e *examination) examine(s *snapshot.Snapshot) doctor.Report {
 	r := doctor.Examine(s,
 		doctor.Options{Checks: e.checks, IgnoreInjected: e.ignoreInjected, Ignore: e.ignore, Since: e.since})
-	return report.Filter{Min: doctor.Severity(e.minSeverity), Namespace: e.namespace}.Apply(r)
+	return report.Filter{Min: finding.Severity(e.minSeverity), Namespace: e.namespace}.Apply(r)
 }
 
 // print writes the report to stdout in the format that is wanted.

@@ -10,6 +10,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/build"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/collect"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/progress"
@@ -57,7 +58,7 @@ func suspicious(r doctor.Report) []string {
 	looks := map[string][]string{} // the IDs of what was found, by node
 	wrong := false
 	for _, f := range r.Items {
-		if f.Root && f.Severity == doctor.Info {
+		if f.Root && f.Severity == finding.Info {
 			continue
 		}
 		wrong = true

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/test/cluster"
 )
 
@@ -62,8 +63,8 @@ func (p *patient) ask(args ...string) doctor.Report {
 }
 
 // own returns the findings without those of other clusters.
-func (p *patient) own(items []doctor.Finding) []doctor.Finding {
-	return slices.DeleteFunc(items, func(f doctor.Finding) bool { return p.foreign(f.Object.Name) })
+func (p *patient) own(items []finding.Finding) []finding.Finding {
+	return slices.DeleteFunc(items, func(f finding.Finding) bool { return p.foreign(f.Object.Name) })
 }
 
 // pciDomain finds the PCI domain in the name of a device, as in node-a/0000:17:00.
@@ -81,9 +82,9 @@ func roots(report doctor.Report) string {
 	var ids []string
 	for _, f := range report.Items {
 		switch {
-		case f.Severity == doctor.Error && !f.Root:
+		case f.Severity == finding.Error && !f.Root:
 			ids = append(ids, f.ID+" (no root)")
-		case f.Severity == doctor.Error, f.Severity == doctor.Warning:
+		case f.Severity == finding.Error, f.Severity == finding.Warning:
 			ids = append(ids, f.ID)
 			if len(f.Evidence) == 0 || f.Fix.Text == "" {
 				ids = append(ids, "(without evidence or fix)")

@@ -184,6 +184,37 @@ func TestJobsAreSiblings(t *testing.T) {
 	}
 }
 
+// TestLayersOfDoctorAreSiblings verifies that no layer of checks needs another: what two of them share belongs to the
+// facts, which know no layer.
+func TestLayersOfDoctorAreSiblings(t *testing.T) {
+	t.Parallel()
+	const doctor = module + "/pkg/doctor"
+	const checks = doctor + "/checks"
+	siblings := 0
+	for _, p := range packages(t) {
+		if !below(p.ImportPath, doctor) || p.ImportPath == doctor {
+			continue
+		}
+		isLayer := below(p.ImportPath, checks)
+		if isLayer {
+			siblings++
+		}
+		for _, dep := range p.Deps {
+			switch {
+			case dep == doctor:
+				t.Errorf("%s imports doctor itself", p.ImportPath)
+			case isLayer && below(dep, checks):
+				t.Errorf("%s imports its sibling %s", p.ImportPath, dep)
+			case below(dep, checks):
+				t.Errorf("%s imports the layer %s", p.ImportPath, dep)
+			}
+		}
+	}
+	if siblings < 13 {
+		t.Errorf("only %d layers below pkg/doctor/checks", siblings)
+	}
+}
+
 func anyBelow(path string, dirs []string) bool {
 	for _, d := range dirs {
 		if below(path, d) {

@@ -37,7 +37,7 @@ func list() ([]job, error) {
 		{part: "demo", name: "demo", tier: check, site: own, seconds: 30, run: demo},
 		{
 			part: "unit tests (-race)", name: "unit, whole corpora", tier: rest, site: first, seconds: 90,
-			run: unitTests("./pkg/doctor"),
+			run: unitTests("./pkg/doctor/..."),
 		},
 		{part: "fuzzing", name: "fuzz", tier: rest, site: bench, seconds: 80, run: fuzz},
 		{part: "release and krew, offline", name: "krew", tier: rest, site: bench, seconds: 350, run: krew},

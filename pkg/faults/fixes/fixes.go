@@ -22,7 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
@@ -221,7 +221,7 @@ func restartHelps(
 // advertised returns how many GPUs, or parts of them, a node has by what its kubelet says.
 func advertised(n *corev1.Node) (sum int64) {
 	for name, q := range n.Status.Capacity {
-		if doctor.IsGPUResource(name) {
+		if facts.IsGPUResource(name) {
 			sum += q.Value()
 		}
 	}

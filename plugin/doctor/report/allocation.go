@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts/scheduler"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/markup"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
@@ -44,7 +44,7 @@ func (p *page) allocation() error {
 }
 
 // holders names those who hold a resource of a node: ml/train-9 (2), ml/serve-0 (1).
-func holders(n doctor.NodeAllocation, resource string) string {
+func holders(n scheduler.NodeAllocation, resource string) string {
 	var names []string
 	for _, h := range n.Holders {
 		if h.Resource == resource {
@@ -72,7 +72,7 @@ type htmlShare struct {
 	UsedWidth, LostX, LostWidth int64
 }
 
-func newHTMLAllocation(v *doctor.AllocationView) *htmlAllocation {
+func newHTMLAllocation(v *scheduler.AllocationView) *htmlAllocation {
 	if v == nil || len(v.Nodes) == 0 {
 		return nil
 	}
@@ -95,7 +95,7 @@ func newHTMLAllocation(v *doctor.AllocationView) *htmlAllocation {
 	return a
 }
 
-func shareOf(n doctor.NodeAllocation, c doctor.ResourceCounts) htmlShare {
+func shareOf(n scheduler.NodeAllocation, c scheduler.ResourceCounts) htmlShare {
 	model := n.Product
 	if !n.Schedulable {
 		model = strings.TrimPrefix(model+", not schedulable", ", ")

@@ -11,17 +11,19 @@ import (
 	"testing"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/markup"
 	"github.com/gpu-fault/kubectl-gpu-fault/test/golden"
 )
 
 // someChecks returns the checks of twoContainerds, and one that passed.
-func someChecks() []doctor.Check {
-	var all []doctor.Check
+func someChecks() []engine.Check {
+	var all []engine.Check
 	seen := map[string]bool{}
 	for _, f := range twoContainerds().Items {
 		if !seen[f.ID] {
-			all = append(all, doctor.Check{
+			all = append(all, engine.Check{
 				ID: f.ID, Layer: f.Layer, Title: f.Title, Reads: "what it reads", Why: "why it is so", Doc: f.Doc,
 				Sources: []string{"gpu-operator#1323"},
 			})
@@ -29,10 +31,10 @@ func someChecks() []doctor.Check {
 		seen[f.ID] = true
 	}
 	return append(all,
-		doctor.Check{
-			ID: "rt.unparsable", Layer: doctor.LayerRuntime, Title: "containerd's configuration does not parse",
+		engine.Check{
+			ID: "rt.unparsable", Layer: finding.LayerRuntime, Title: "containerd's configuration does not parse",
 		},
-		doctor.Check{ID: "rt.binary-missing", Layer: doctor.LayerRuntime, Title: "the runtime's binary is not there"})
+		engine.Check{ID: "rt.binary-missing", Layer: finding.LayerRuntime, Title: "the runtime's binary is not there"})
 }
 
 // CI systems count failures and skipped tests: a root is a failure, a consequence is none, and what was not seen is
@@ -40,11 +42,11 @@ func someChecks() []doctor.Check {
 func TestJUnit(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	if err := JUnit(&out, twoContainerds(), someChecks(), Gate{FailOn: doctor.Error}); err != nil {
+	if err := JUnit(&out, twoContainerds(), someChecks(), Gate{FailOn: finding.Error}); err != nil {
 		t.Fatal(err)
 	}
 	golden.Compare(t, "junit.golden", out.String())
-	for failOn, want := range map[doctor.Severity]int{doctor.Error: 2, doctor.Warning: 3} {
+	for failOn, want := range map[finding.Severity]int{finding.Error: 2, finding.Warning: 3} {
 		out.Reset()
 		if err := JUnit(&out, twoContainerds(), someChecks(), Gate{FailOn: failOn}); err != nil {
 			t.Fatal(err)
@@ -68,7 +70,7 @@ func TestJUnit(t *testing.T) {
 func TestSARIF(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	if err := SARIF(&out, twoContainerds(), someChecks(), Gate{FailOn: doctor.Error}, "v0.3.0"); err != nil {
+	if err := SARIF(&out, twoContainerds(), someChecks(), Gate{FailOn: finding.Error}, "v0.3.0"); err != nil {
 		t.Fatal(err)
 	}
 	golden.Compare(t, "sarif.golden.json", out.String())
@@ -98,26 +100,26 @@ func TestSARIF(t *testing.T) {
 // open result in SARIF, unless nobody asked for it.
 func TestStrictGateFailsClosed(t *testing.T) {
 	t.Parallel()
-	check := doctor.Check{
-		ID: "rt.unparsable", Layer: doctor.LayerRuntime, Title: "containerd's configuration does not parse",
+	check := engine.Check{
+		ID: "rt.unparsable", Layer: finding.LayerRuntime, Title: "containerd's configuration does not parse",
 	}
-	r := doctor.Report{Items: []doctor.Finding{}, Layers: []doctor.LayerResult{{Layer: doctor.LayerRuntime}}}
-	unknown := doctor.Unknown{Check: check.ID, Layer: check.Layer, Object: doctor.Object{Kind: "Node", Name: "gpu-1"}}
+	r := doctor.Report{Items: []finding.Finding{}, Layers: []doctor.LayerResult{{Layer: finding.LayerRuntime}}}
+	unknown := engine.Unknown{Check: check.ID, Layer: check.Layer, Object: finding.Object{Kind: "Node", Name: "gpu-1"}}
 	for why, want := range map[string]bool{
 		"the pod did not start":                           true,
-		doctor.NotAsked + ": it looks healthy by the API": false,
+		engine.NotAsked + ": it looks healthy by the API": false,
 	} {
 		unknown.Why = why
-		r.Unknown = []doctor.Unknown{unknown}
+		r.Unknown = []engine.Unknown{unknown}
 		for _, strict := range []bool{true, false} {
-			gate := Gate{FailOn: doctor.Error, Strict: strict}
+			gate := Gate{FailOn: finding.Error, Strict: strict}
 			fails, says := gate.Fails(r)
 			if fails != (want && strict) || fails != (says != "") {
 				t.Errorf("%q, strict %t: fails %t, says %q", why, strict, fails, says)
 			}
 			var junit, sarif bytes.Buffer
 			if err := errors.Join(
-				JUnit(&junit, r, []doctor.Check{check}, gate), SARIF(&sarif, r, []doctor.Check{check}, gate, "v1"),
+				JUnit(&junit, r, []engine.Check{check}, gate), SARIF(&sarif, r, []engine.Check{check}, gate, "v1"),
 			); err != nil {
 				t.Fatal(err)
 			}
@@ -218,10 +220,10 @@ func TestMatrixOfManyNodes(t *testing.T) {
 	r.Nodes = nil
 	for i := range 5000 {
 		n := doctor.NodeResult{
-			Node: fmt.Sprintf("gpu-%d", i), Layers: map[doctor.Layer]doctor.State{doctor.LayerDriver: doctor.Good},
+			Node: fmt.Sprintf("gpu-%d", i), Layers: map[finding.Layer]doctor.State{finding.LayerDriver: doctor.Good},
 		}
 		if i%1000 == 7 {
-			n.Layers[doctor.LayerDriver] = doctor.Broken
+			n.Layers[finding.LayerDriver] = doctor.Broken
 		}
 		r.Nodes = append(r.Nodes, n)
 	}
@@ -230,7 +232,7 @@ func TestMatrixOfManyNodes(t *testing.T) {
 		t.Errorf("%d rows, and: %s", len(m.Rows), m.Left)
 	}
 	for i := range r.Nodes {
-		r.Nodes[i].Layers[doctor.LayerDriver] = doctor.Broken
+		r.Nodes[i].Layers[finding.LayerDriver] = doctor.Broken
 	}
 	if m := newMatrix(r); len(m.Rows) != maxRows || m.Left != "4800 more nodes have no row." {
 		t.Errorf("%d rows, and: %s", len(m.Rows), m.Left)
@@ -264,7 +266,7 @@ func TestGraphIsLayered(t *testing.T) {
 		t.Errorf("the graph is %d wide, and as a tree %d", g.Wide.Width, g.Tree.Width)
 	}
 	ring := twoContainerds()
-	ring.Edges = append(ring.Edges, doctor.Edge{From: 8, To: 4})
+	ring.Edges = append(ring.Edges, finding.Edge{From: 8, To: 4})
 	if newGraph(ring) == nil || newGraph(healthy()) != nil {
 		t.Error("a ring is drawn, and nothing is drawn where nothing follows from anything")
 	}

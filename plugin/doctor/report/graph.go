@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 )
 
 // Sizes of the cause graph, in pixels.
@@ -38,7 +39,7 @@ type htmlDrawing struct {
 
 type htmlBox struct {
 	Anchor, ID, Sub, Title   string
-	Severity                 doctor.Severity
+	Severity                 finding.Severity
 	X, Y, TextX, TextY, SubY int
 }
 
@@ -129,7 +130,7 @@ func drawTree(r doctor.Report, columns [][]int) htmlDrawing {
 }
 
 // nearest leaves out an arrow that only repeats a longer way: a to c, where there are a to b and b to c.
-func nearest(r doctor.Report, e doctor.Edge) bool {
+func nearest(r doctor.Report, e finding.Edge) bool {
 	seen, todo := map[int]bool{}, []int{e.From}
 	for len(todo) > 0 {
 		from := todo[0]

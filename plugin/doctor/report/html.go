@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 )
 
 // How much a page shows, so that one about thousands of nodes still opens.
@@ -31,8 +32,8 @@ type htmlPage struct {
 type htmlFinding struct {
 	Anchor, ID, Title, Objects, Word, Confidence, Doc string
 	Affected                                          string
-	Severity                                          doctor.Severity
-	Layer                                             doctor.Layer
+	Severity                                          finding.Severity
+	Layer                                             finding.Layer
 	More                                              int // objects that are not named
 	Fix                                               []string
 	Values, Commands                                  string
@@ -54,18 +55,18 @@ func HTML(w io.Writer, r doctor.Report, version string) error {
 		Foot: fmt.Sprintf("Made by kubectl gpu-fault %s from a snapshot of %s.", version,
 			r.Created.UTC().Format("2006-01-02 15:04:05 UTC")),
 	}
-	if worst := Roots(r, doctor.Error); len(worst) > 0 {
+	if worst := Roots(r, finding.Error); len(worst) > 0 {
 		p.State = "error"
-	} else if len(Roots(r, doctor.Warning)) > 0 {
+	} else if len(Roots(r, finding.Warning)) > 0 {
 		p.State = "warning"
 	}
-	for _, i := range Roots(r, doctor.Error) {
+	for _, i := range Roots(r, finding.Error) {
 		p.Errors = append(p.Errors, htmlRoot(r, i))
 	}
-	for _, i := range Roots(r, doctor.Warning) {
+	for _, i := range Roots(r, finding.Warning) {
 		p.Warnings = append(p.Warnings, htmlRoot(r, i))
 	}
-	for _, i := range Roots(r, doctor.Info) {
+	for _, i := range Roots(r, finding.Info) {
 		p.Infos = append(p.Infos, htmlFindingOf(r, i))
 	}
 	if len(p.Errors) == 1 && len(p.Errors[0].Evidence) <= 3 {
@@ -95,7 +96,7 @@ func htmlFindingOf(r doctor.Report, i int) htmlFinding {
 		Anchor: anchor(i), ID: f.ID, Title: full(f.Title), Objects: some(shown, 0), More: len(all) - len(shown),
 		Word: strings.ToUpper(string(f.Severity)), Severity: f.Severity, Layer: f.Layer,
 	}
-	if f.Confidence != doctor.Certain {
+	if f.Confidence != finding.Certain {
 		one.Confidence = string(f.Confidence)
 	}
 	return one

@@ -6,13 +6,14 @@ import (
 	"strings"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/junit"
 )
 
 // JUnit writes a test suite for each layer and a test case for each check that ran. A case fails when its check found a
 // root at or above the severity of the gate, and is skipped when the check found nothing and could not see all: with a
 // strict gate that is an error, unless nobody asked for it. Other findings are its output.
-func JUnit(w io.Writer, r doctor.Report, checks []doctor.Check, gate Gate) error {
+func JUnit(w io.Writer, r doctor.Report, checks []engine.Check, gate Gate) error {
 	all := junit.Report{Name: "kubectl gpu-fault doctor"}
 	for _, l := range r.Layers {
 		suite := junit.Suite{Name: string(l.Layer), Time: r.Created}
@@ -26,7 +27,7 @@ func JUnit(w io.Writer, r doctor.Report, checks []doctor.Check, gate Gate) error
 	return all.Write(w)
 }
 
-func junitOf(r doctor.Report, c doctor.Check, gate Gate) junit.Case {
+func junitOf(r doctor.Report, c engine.Check, gate Gate) junit.Case {
 	one := junit.Case{Name: c.ID, Class: "doctor." + strings.ReplaceAll(string(c.Layer), " ", "-")}
 	var failures, others []string
 	for i, f := range r.Items {
@@ -60,7 +61,7 @@ func junitOf(r doctor.Report, c doctor.Check, gate Gate) junit.Case {
 }
 
 // reasons returns why something could not be told, and of what.
-func reasons(unknown []doctor.Unknown) string {
+func reasons(unknown []engine.Unknown) string {
 	var all []string
 	for _, b := range Blinds(doctor.Report{Unknown: unknown}) {
 		all = append(all, reason(b))
@@ -76,8 +77,8 @@ func reason(b Blind) string {
 	return text
 }
 
-func of(all []doctor.Unknown, check string) []doctor.Unknown {
-	var found []doctor.Unknown
+func of(all []engine.Unknown, check string) []engine.Unknown {
+	var found []engine.Unknown
 	for _, u := range all {
 		if u.Check == check {
 			found = append(found, u)

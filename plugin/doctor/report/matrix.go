@@ -6,11 +6,12 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/markup"
 )
 
 type htmlMatrix struct {
-	Layers []doctor.Layer
+	Layers []finding.Layer
 	Rows   []htmlRow
 	Legend []htmlCell
 	// Left is about nodes that have no row.

@@ -5,7 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 )
 
 // Who has several problems sees all of them at once, a line each, in one order: that of the overview, of the text below
@@ -83,39 +84,39 @@ func TestAffectedPods(t *testing.T) {
 // On a healthy cluster no node is read, and that is no failure: a sentence says so, and nothing "could not be seen".
 func TestNodesThatNobodyAskedFor(t *testing.T) {
 	t.Parallel()
-	healthyWhy := doctor.NotAsked +
+	healthyWhy := engine.NotAsked +
 		": it looks healthy by what the API says, or like others that were read (--all-gpu-nodes reads it too)"
-	unknown := func(check, why string, nodes ...string) doctor.Unknown {
-		u := doctor.Unknown{Check: check, Why: why}
+	unknown := func(check, why string, nodes ...string) engine.Unknown {
+		u := engine.Unknown{Check: check, Why: why}
 		for _, n := range nodes {
 			u.Objects = append(u.Objects, node(n))
 		}
 		return u
 	}
 	for name, c := range map[string]struct {
-		unknown []doctor.Unknown
+		unknown []engine.Unknown
 		read    int
 		apiOnly bool
 		want    string
 	}{
 		"none read": {
-			[]doctor.Unknown{
+			[]engine.Unknown{
 				unknown("hw.xid", healthyWhy, "b", "a"),
 				unknown("hw.count", "GPUs on the PCI bus: "+healthyWhy, "a", "b"),
 			}, 0, false,
 			"2 GPU nodes look healthy by the API and were not read: a, b. 2 checks need that: kubectl gpu-fault doctor --all-gpu-nodes",
 		},
 		"some read": {
-			[]doctor.Unknown{unknown("hw.xid", healthyWhy, "a", "b", "c", "d", "e")}, 1, false,
+			[]engine.Unknown{unknown("hw.xid", healthyWhy, "a", "b", "c", "d", "e")}, 1, false,
 			"5 GPU nodes look healthy by the API, or like those that were read, and were not read: a, b, c and 2 more. 1 check needs that: kubectl gpu-fault doctor --all-gpu-nodes",
 		},
 		"others named": {
-			[]doctor.Unknown{unknown("hw.xid", doctor.NotAsked+": other nodes were named", "a")}, 1, false,
+			[]engine.Unknown{unknown("hw.xid", engine.NotAsked+": other nodes were named", "a")}, 1, false,
 			"1 GPU node was not to be read: a. 1 check needs that: kubectl gpu-fault doctor --all-gpu-nodes",
 		},
 		"--api-only": {
-			[]doctor.Unknown{
-				{Check: "hw.xid", Object: doctor.Object{Kind: "Cluster"}, Why: "nodes were not read: --api-only"},
+			[]engine.Unknown{
+				{Check: "hw.xid", Object: finding.Object{Kind: "Cluster"}, Why: "nodes were not read: --api-only"},
 			}, 0, true,
 			"No node was read, because of --api-only. 1 check needs that: leave it out to have them looked at.",
 		},

@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/markup"
 )
 
@@ -182,7 +183,7 @@ func (p htmlPage) blinds() markup.Part {
 
 func (p htmlPage) layers() markup.Part {
 	number := func(p markup.Part) markup.Part { return markup.El("td", markup.Class("number"), p) }
-	found := func(n int, s doctor.Severity) markup.Part {
+	found := func(n int, s finding.Severity) markup.Part {
 		if n == 0 {
 			return number(markup.Text("0"))
 		}
@@ -192,7 +193,7 @@ func (p htmlPage) layers() markup.Part {
 		return markup.El("tr",
 			markup.El("th", markup.Attr("scope", "row"), markup.Text(l.Layer)),
 			number(markup.Text(strconv.Itoa(l.Checks))), number(markup.Text(strconv.Itoa(l.Passed))),
-			found(l.Errors, doctor.Error), found(l.Warnings, doctor.Warning),
+			found(l.Errors, finding.Error), found(l.Warnings, finding.Warning),
 			number(markup.Text(strconv.Itoa(l.Infos))),
 			number(markup.Text(strconv.Itoa(l.NotRead))), number(markup.Text(strconv.Itoa(l.Unknown))),
 		)

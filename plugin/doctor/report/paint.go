@@ -1,7 +1,7 @@
 package report
 
 import (
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 )
 
 // paint colors text for terminals; the zero value leaves it as it is.
@@ -24,11 +24,11 @@ func (p paint) in(code, text string) string {
 	return "\x1b[" + code + "m" + text + "\x1b[0m"
 }
 
-func (p paint) severity(s doctor.Severity, text string) string {
+func (p paint) severity(s finding.Severity, text string) string {
 	switch s {
-	case doctor.Error:
+	case finding.Error:
 		return p.in(red, text)
-	case doctor.Warning:
+	case finding.Warning:
 		return p.in(yellow, text)
 	}
 	return p.in(blue, text)

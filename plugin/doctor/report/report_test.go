@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts/scheduler"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 	"github.com/gpu-fault/kubectl-gpu-fault/test/golden"
@@ -16,21 +19,21 @@ import (
 
 var now = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
-func node(name string) doctor.Object { return doctor.Object{Kind: "Node", Name: name} }
+func node(name string) finding.Object { return finding.Object{Kind: "Node", Name: name} }
 
-func pod(namespace, name string) doctor.Object {
-	return doctor.Object{Kind: "Pod", Namespace: namespace, Name: name}
+func pod(namespace, name string) finding.Object {
+	return finding.Object{Kind: "Pod", Namespace: namespace, Name: name}
 }
 
 // twoContainerds returns a cluster whose toolkit configures a containerd that the kubelet does not use, and on whose
 // other node a driver has too new a library.
 func twoContainerds() doctor.Report {
-	root := doctor.Finding{
-		ID: "rt.wrong-instance", Layer: doctor.LayerRuntime, Severity: doctor.Error, Confidence: doctor.Certain,
+	root := finding.Finding{
+		ID: "rt.wrong-instance", Layer: finding.LayerRuntime, Severity: finding.Error, Confidence: finding.Certain,
 		Root:   true,
 		Title:  "the NVIDIA toolkit configures a containerd that the kubelet does not use",
 		Object: node("gpu-1"), Nodes: []string{"gpu-1"},
-		Evidence: []doctor.Evidence{
+		Evidence: []finding.Evidence{
 			{
 				Source: "Node gpu-1, kubelet's command line",
 				Text:   "--container-runtime-endpoint=unix:///var/lib/k8s-containerd/run/containerd/containerd.sock",
@@ -44,7 +47,7 @@ func twoContainerds() doctor.Report {
 				Text:   "[plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes.nvidia]\n  runtime_type = \"io.containerd.runc.v2\"",
 			},
 		},
-		Fix: doctor.Fix{
+		Fix: finding.Fix{
 			Text:   "Point the toolkit at the containerd that the kubelet uses, with these values for the chart gpu-operator, and restart its pods.",
 			Values: "toolkit:\n  env:\n  - name: CONTAINERD_CONFIG\n    value: /var/snap/k8s/common/etc/containerd/config.toml\n  - name: CONTAINERD_SOCKET\n    value: /var/lib/k8s-containerd/run/containerd/containerd.sock\n",
 			Commands: []string{
@@ -54,12 +57,12 @@ func twoContainerds() doctor.Report {
 		},
 		Doc: "https://github.com/canonical/k8s-snap/issues/1991",
 	}
-	follows := func(id string, layer doctor.Layer, title string, all ...doctor.Object) doctor.Finding {
-		f := doctor.Finding{
-			ID: id, Layer: layer, Severity: doctor.Info, Confidence: doctor.Certain, Title: title, Object: all[0],
+	follows := func(id string, layer finding.Layer, title string, all ...finding.Object) finding.Finding {
+		f := finding.Finding{
+			ID: id, Layer: layer, Severity: finding.Info, Confidence: finding.Certain, Title: title, Object: all[0],
 			Nodes:    []string{"gpu-1"},
 			CausedBy: []string{"rt.wrong-instance"},
-			Evidence: []doctor.Evidence{{Source: all[0].String(), Text: "it says so"}},
+			Evidence: []finding.Evidence{{Source: all[0].String(), Text: "it says so"}},
 		}
 		if len(all) > 1 {
 			f.Objects = all
@@ -71,78 +74,80 @@ func twoContainerds() doctor.Report {
 		}
 		return f
 	}
-	driver := doctor.Finding{
-		ID: "drv.lib-mismatch", Layer: doctor.LayerDriver, Severity: doctor.Error, Confidence: doctor.Likely,
+	driver := finding.Finding{
+		ID: "drv.lib-mismatch", Layer: finding.LayerDriver, Severity: finding.Error, Confidence: finding.Likely,
 		Root:  true,
 		Title: "the driver's library is newer than its kernel module", Object: node("gpu-2"), Nodes: []string{"gpu-2"},
-		Evidence: []doctor.Evidence{{
+		Evidence: []finding.Evidence{{
 			Source: "nodes/gpu-2/kernel.log sequence 812", Time: now.Add(-26 * time.Hour),
 			Text: "NVRM: API mismatch: the client has the version 580.82, but this kernel module has the version 580.65.",
 		}},
-		Fix: doctor.Fix{
+		Fix: finding.Fix{
 			Text: "Drain the node and reboot it.", Commands: []string{"kubectl drain gpu-2 --ignore-daemonsets"},
 		},
 	}
-	warning := doctor.Finding{
-		ID: "drv.persistence", Layer: doctor.LayerDriver, Severity: doctor.Warning, Confidence: doctor.Certain,
+	warning := finding.Finding{
+		ID: "drv.persistence", Layer: finding.LayerDriver, Severity: finding.Warning, Confidence: finding.Certain,
 		Root:  true,
 		Title: "persistence mode is off, so that the driver is loaded anew for each job", Object: node("gpu-1"),
-		Objects: []doctor.Object{node("gpu-1"), node("gpu-2")},
+		Objects: []finding.Object{node("gpu-1"), node("gpu-2")},
 		Nodes:   []string{"gpu-1", "gpu-2"},
-		Evidence: []doctor.Evidence{
+		Evidence: []finding.Evidence{
 			{Source: "nvidia-smi on Node gpu-1", Text: "<persistence_mode>Disabled</persistence_mode>"},
 		},
-		Fix: doctor.Fix{
+		Fix: finding.Fix{
 			Text:     "Start nvidia-persistenced on the nodes.",
 			Commands: []string{"systemctl enable --now nvidia-persistenced"},
 		},
 	}
-	info := doctor.Finding{
-		ID: "wl.idle-holder", Layer: doctor.LayerWorkload, Severity: doctor.Info, Confidence: doctor.Possible,
+	info := finding.Finding{
+		ID: "wl.idle-holder", Layer: finding.LayerWorkload, Severity: finding.Info, Confidence: finding.Possible,
 		Root:  true,
 		Title: "the pod holds GPUs and does not use them", Object: pod("research", "notebook-7"),
 	}
-	items := []doctor.Finding{
+	items := []finding.Finding{
 		driver, root, warning, info,
-		follows("rt.handler-missing", doctor.LayerRuntime, "the runtime does not know the handler nvidia",
+		follows("rt.handler-missing", finding.LayerRuntime, "the runtime does not know the handler nvidia",
 			node("gpu-1")),
-		follows("op.init-chain", doctor.LayerOperator, "the operator's pods wait for one another",
+		follows("op.init-chain", finding.LayerOperator, "the operator's pods wait for one another",
 			pod("gpu-operator", "nvidia-operator-validator-x"), pod("gpu-operator", "gpu-feature-discovery-x")),
-		follows("dp.not-running", doctor.LayerDevicePlugin, "the device plugin does not run",
+		follows("dp.not-running", finding.LayerDevicePlugin, "the device plugin does not run",
 			pod("gpu-operator", "nvidia-device-plugin-x")),
-		follows("dp.capacity-zero", doctor.LayerDevicePlugin, "the node advertises no GPU", node("gpu-1")),
-		follows("sched.insufficient-gpu", doctor.LayerScheduling, "no node has enough free GPUs", pod("ml", "train-0"),
+		follows("dp.capacity-zero", finding.LayerDevicePlugin, "the node advertises no GPU", node("gpu-1")),
+		follows("sched.insufficient-gpu", finding.LayerScheduling, "no node has enough free GPUs", pod("ml", "train-0"),
 			pod("ml", "train-1"), pod("ml", "train-2"), pod("ml", "train-3"), pod("ml", "train-4")),
-		follows("obs.dcgm-crash", doctor.LayerObservability, "dcgm-exporter crashes",
+		follows("obs.dcgm-crash", finding.LayerObservability, "dcgm-exporter crashes",
 			pod("gpu-operator", "nvidia-dcgm-exporter-x")),
-		follows("wl.pod-failing", doctor.LayerWorkload, "the pod waits or crashes", pod("ml", "serve-0")),
+		follows("wl.pod-failing", finding.LayerWorkload, "the pod waits or crashes", pod("ml", "serve-0")),
 	}
 	states := func(n string) doctor.NodeResult {
-		all := doctor.NodeResult{Node: n, Layers: map[doctor.Layer]doctor.State{}}
-		for _, l := range doctor.Layers() {
+		all := doctor.NodeResult{Node: n, Layers: map[finding.Layer]doctor.State{}}
+		for _, l := range finding.Layers() {
 			all.Layers[l] = doctor.Good
 		}
 		return all
 	}
 	nodes := []doctor.NodeResult{states("gpu-1"), states("gpu-2"), states("gpu-3")}
-	nodes[0].Layers[doctor.LayerRuntime], nodes[0].Layers[doctor.LayerDriver] = doctor.Broken, doctor.Warned
-	for _, l := range []doctor.Layer{
-		doctor.LayerOperator, doctor.LayerDevicePlugin, doctor.LayerScheduling, doctor.LayerWorkload,
-		doctor.LayerObservability,
+	nodes[0].Layers[finding.LayerRuntime], nodes[0].Layers[finding.LayerDriver] = doctor.Broken, doctor.Warned
+	for _, l := range []finding.Layer{
+		finding.LayerOperator, finding.LayerDevicePlugin, finding.LayerScheduling, finding.LayerWorkload,
+		finding.LayerObservability,
 	} {
 		nodes[0].Layers[l] = doctor.Consequent
 	}
-	nodes[1].Layers[doctor.LayerDriver] = doctor.Broken
-	for _, l := range []doctor.Layer{doctor.LayerHardware, doctor.LayerDriver, doctor.LayerRuntime} {
+	nodes[1].Layers[finding.LayerDriver] = doctor.Broken
+	for _, l := range []finding.Layer{finding.LayerHardware, finding.LayerDriver, finding.LayerRuntime} {
 		nodes[2].Layers[l] = doctor.NotSeen
 	}
 	var layers []doctor.LayerResult
-	for _, l := range doctor.Layers() {
+	for _, l := range finding.Layers() {
 		layers = append(layers, doctor.LayerResult{Layer: l, Checks: 7, Passed: 7})
 	}
-	layers[0] = doctor.LayerResult{Layer: doctor.LayerHardware, Checks: 9, NotRead: 9}
-	layers[1] = doctor.LayerResult{Layer: doctor.LayerDriver, Checks: 12, Passed: 8, Errors: 1, Warnings: 1, NotRead: 2}
-	layers[2] = doctor.LayerResult{Layer: doctor.LayerRuntime, Checks: 18, Passed: 2, Errors: 1, Infos: 1, Unknown: 14}
+	layers[0] = doctor.LayerResult{Layer: finding.LayerHardware, Checks: 9, NotRead: 9}
+	layers[1] = doctor.LayerResult{
+		Layer: finding.LayerDriver, Checks: 12, Passed: 8, Errors: 1, Warnings: 1, NotRead: 2,
+	}
+	layers[2] = doctor.LayerResult{Layer: finding.LayerRuntime, Checks: 18, Passed: 2, Errors: 1, Infos: 1, Unknown: 14}
 	return doctor.Report{
 		APIVersion: snapshot.APIVersion, Kind: doctor.Kind, Created: now,
 		Snapshot: snapshot.Meta{Created: now, Context: "prod"},
@@ -150,25 +155,25 @@ func twoContainerds() doctor.Report {
 			Nodes: 5, GPUNodes: 3, NodesRead: 2, GPUPods: 7, Checks: 85, Errors: 2, Warnings: 1, Unknown: 3,
 		},
 		Items: items, Layers: layers, Nodes: nodes, Allocation: shares(),
-		Edges: []doctor.Edge{
+		Edges: []finding.Edge{
 			{From: 1, To: 4}, {From: 1, To: 5}, {From: 4, To: 5}, {From: 4, To: 6}, {From: 6, To: 7}, {From: 7, To: 8},
 			{From: 5, To: 9}, {From: 4, To: 10}, {From: 1, To: 8},
 		},
-		Unknown: []doctor.Unknown{
+		Unknown: []engine.Unknown{
 			{
-				Check: "rt.unparsable", Layer: doctor.LayerRuntime, Object: node("gpu-3"),
+				Check: "rt.unparsable", Layer: finding.LayerRuntime, Object: node("gpu-3"),
 				Why: "not asked for: it looks healthy by what the API says, or like others that were read (--all-gpu-nodes reads it too)",
 			},
 			{
-				Check: "drv.nouveau", Layer: doctor.LayerDriver, Object: node("gpu-3"),
+				Check: "drv.nouveau", Layer: finding.LayerDriver, Object: node("gpu-3"),
 				Why: "not asked for: it looks healthy by what the API says, or like others that were read (--all-gpu-nodes reads it too)",
 			},
 			{
-				Check: "drv.persistence", Layer: doctor.LayerDriver, Object: node("gpu-3"),
+				Check: "drv.persistence", Layer: finding.LayerDriver, Object: node("gpu-3"),
 				Why: "not asked for: it looks healthy by what the API says, or like others that were read (--all-gpu-nodes reads it too)",
 			},
 			{
-				Check: "op.versions", Layer: doctor.LayerOperator, Object: doctor.Object{Kind: "Cluster"},
+				Check: "op.versions", Layer: finding.LayerOperator, Object: finding.Object{Kind: "Cluster"},
 				Why: "helm: secrets is forbidden: User \"sre\" cannot list resource \"secrets\"",
 			},
 		},
@@ -177,13 +182,13 @@ func twoContainerds() doctor.Report {
 
 func healthy() doctor.Report {
 	r := twoContainerds()
-	r.Items, r.Edges, r.Unknown, r.Allocation = []doctor.Finding{}, nil, nil, nil
+	r.Items, r.Edges, r.Unknown, r.Allocation = []finding.Finding{}, nil, nil, nil
 	r.Summary = doctor.Summary{Nodes: 5, GPUNodes: 3, NodesRead: 3, GPUPods: 7, Checks: 85}
 	for i := range r.Layers {
 		r.Layers[i] = doctor.LayerResult{Layer: r.Layers[i].Layer, Checks: 7, Passed: 7}
 	}
 	for i := range r.Nodes {
-		for _, l := range doctor.Layers() {
+		for _, l := range finding.Layers() {
 			r.Nodes[i].Layers[l] = doctor.Good
 		}
 	}
@@ -273,7 +278,7 @@ func hostileReport() doctor.Report {
 		f := &r.Items[i]
 		f.Title, f.Object.Name, f.Fix.Text, f.Fix.Values = f.Title+hostile, hostile, hostile, hostile
 		f.Objects, f.Fix.Commands = nil, []string{"kubectl get " + hostile}
-		f.Evidence = []doctor.Evidence{{Source: hostile, Text: hostile + strings.Repeat("x", 1<<20)}}
+		f.Evidence = []finding.Evidence{{Source: hostile, Text: hostile + strings.Repeat("x", 1<<20)}}
 		f.Doc = "javascript:alert(1)"
 	}
 	for i := range r.Unknown {
@@ -290,7 +295,7 @@ func poisoned() doctor.Report {
 	var poison func(v reflect.Value)
 	poison = func(v reflect.Value) {
 		switch {
-		case !v.CanSet() || v.Type() == reflect.TypeFor[doctor.Severity]():
+		case !v.CanSet() || v.Type() == reflect.TypeFor[finding.Severity]():
 		case v.Kind() == reflect.String:
 			v.SetString(v.String() + hostile)
 		case v.Kind() == reflect.Struct:
@@ -313,13 +318,13 @@ func poisoned() doctor.Report {
 func TestHostileTextIsHarmless(t *testing.T) {
 	t.Parallel()
 	r := hostileReport()
-	checks := []doctor.Check{{ID: "rt.wrong-instance", Layer: doctor.LayerRuntime, Title: "x"}}
+	checks := []engine.Check{{ID: "rt.wrong-instance", Layer: finding.LayerRuntime, Title: "x"}}
 	outputs := map[string]func(*bytes.Buffer) error{
 		"text":  func(b *bytes.Buffer) error { return Text{Width: 80}.Write(b, r) },
 		"wide":  func(b *bytes.Buffer) error { return Text{Wide: true}.Write(b, r) },
-		"junit": func(b *bytes.Buffer) error { return JUnit(b, r, checks, Gate{FailOn: doctor.Error, Strict: true}) },
+		"junit": func(b *bytes.Buffer) error { return JUnit(b, r, checks, Gate{FailOn: finding.Error, Strict: true}) },
 		"sarif": func(b *bytes.Buffer) error {
-			return SARIF(b, r, checks, Gate{FailOn: doctor.Error, Strict: true}, "v1")
+			return SARIF(b, r, checks, Gate{FailOn: finding.Error, Strict: true}, "v1")
 		},
 		"html": func(b *bytes.Buffer) error { return HTML(b, r, "v1") },
 	}
@@ -346,8 +351,8 @@ func TestHostileTextIsHarmless(t *testing.T) {
 
 func TestFilter(t *testing.T) {
 	t.Parallel()
-	r := Filter{Min: doctor.Error}.Apply(twoContainerds())
-	if len(Roots(r, doctor.Error)) != 2 || len(Roots(r, doctor.Warning)) != 0 || len(Roots(r, doctor.Info)) != 0 {
+	r := Filter{Min: finding.Error}.Apply(twoContainerds())
+	if len(Roots(r, finding.Error)) != 2 || len(Roots(r, finding.Warning)) != 0 || len(Roots(r, finding.Info)) != 0 {
 		t.Errorf("roots at error and above are wanted, and got %v", Names(r))
 	}
 	if got := len(Consequences(r, 0)); got != 7 {
@@ -372,22 +377,22 @@ func TestFilter(t *testing.T) {
 // not.
 func TestFilterOfNamespaces(t *testing.T) {
 	t.Parallel()
-	finding := func(id string, layer doctor.Layer, o doctor.Object, root bool) doctor.Finding {
-		return doctor.Finding{ID: id, Layer: layer, Severity: doctor.Error, Object: o, Root: root}
+	found := func(id string, layer finding.Layer, o finding.Object, root bool) finding.Finding {
+		return finding.Finding{ID: id, Layer: layer, Severity: finding.Error, Object: o, Root: root}
 	}
 	r := Filter{Namespace: "ml"}.Apply(doctor.Report{
-		Items: []doctor.Finding{
-			finding("img.pull-network", doctor.LayerNetwork, pod("other", "a"), true),
-			finding("img.pull-auth", doctor.LayerNetwork, pod("gpu-operator", "plugin"), true),
-			finding("net.dns", doctor.LayerNetwork, pod("ml", "a"), true),
-			finding("rc.handler-mismatch", doctor.LayerCluster,
-				doctor.Object{Kind: "ReplicaSet", Namespace: "other", Name: "r"}, true),
-			finding("node.not-ready", doctor.LayerCluster, doctor.Object{Kind: "Node", Name: "n"}, true),
-			finding("wl.pod-failing", doctor.LayerWorkload, pod("other", "a"), false),
-			finding("dp.capacity-zero", doctor.LayerDevicePlugin, doctor.Object{Kind: "Node", Name: "n"}, false),
+		Items: []finding.Finding{
+			found("img.pull-network", finding.LayerNetwork, pod("other", "a"), true),
+			found("img.pull-auth", finding.LayerNetwork, pod("gpu-operator", "plugin"), true),
+			found("net.dns", finding.LayerNetwork, pod("ml", "a"), true),
+			found("rc.handler-mismatch", finding.LayerCluster,
+				finding.Object{Kind: "ReplicaSet", Namespace: "other", Name: "r"}, true),
+			found("node.not-ready", finding.LayerCluster, finding.Object{Kind: "Node", Name: "n"}, true),
+			found("wl.pod-failing", finding.LayerWorkload, pod("other", "a"), false),
+			found("dp.capacity-zero", finding.LayerDevicePlugin, finding.Object{Kind: "Node", Name: "n"}, false),
 		},
-		Edges: []doctor.Edge{{From: 0, To: 5}, {From: 1, To: 6}},
-		Unknown: []doctor.Unknown{
+		Edges: []finding.Edge{{From: 0, To: 5}, {From: 1, To: 6}},
+		Unknown: []engine.Unknown{
 			{Check: "a", Object: pod("other", "a"), Why: "x"}, {Check: "b", Object: pod("ml", "a"), Why: "x"},
 			{Check: "c", Why: "x"},
 		},
@@ -411,27 +416,27 @@ func TestFilterOfNamespaces(t *testing.T) {
 }
 
 // shares returns who holds the GPUs of three nodes.
-func shares() *doctor.AllocationView {
-	holder := func(namespace, pod string, n int64) doctor.Holder {
-		return doctor.Holder{
+func shares() *scheduler.AllocationView {
+	holder := func(namespace, pod string, n int64) scheduler.Holder {
+		return scheduler.Holder{
 			Namespace: namespace, Pod: pod, Resource: "nvidia.com/gpu", GPUs: n, Phase: "Running", Age: "3h",
 		}
 	}
-	gpus := func(capacity, healthy, used int64) []doctor.ResourceCounts {
-		return []doctor.ResourceCounts{
+	gpus := func(capacity, healthy, used int64) []scheduler.ResourceCounts {
+		return []scheduler.ResourceCounts{
 			{
 				Resource: "nvidia.com/gpu", Capacity: capacity, Allocatable: healthy, Used: used,
 				Free: max(0, healthy-used),
 			},
 		}
 	}
-	return &doctor.AllocationView{Nodes: []doctor.NodeAllocation{
+	return &scheduler.AllocationView{Nodes: []scheduler.NodeAllocation{
 		{Node: "gpu-1", Product: "NVIDIA-H100-80GB-HBM3", Schedulable: true, Resources: gpus(0, 0, 0)},
 		{
 			Node: "gpu-2", Product: "NVIDIA-H100-80GB-HBM3", Schedulable: false, Resources: gpus(8, 6, 4),
-			Holders: []doctor.Holder{holder("research", "notebook-7", 4)},
+			Holders: []scheduler.Holder{holder("research", "notebook-7", 4)},
 		},
-		{Node: "gpu-3", Schedulable: true, Resources: gpus(4, 4, 4), Holders: []doctor.Holder{
+		{Node: "gpu-3", Schedulable: true, Resources: gpus(4, 4, 4), Holders: []scheduler.Holder{
 			holder("ml", "train-9", 2), holder("ml", "serve-0", 1), holder("ml", "serve-1"+hostileName, 1),
 		}},
 	}}

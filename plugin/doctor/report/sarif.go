@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
@@ -90,7 +92,7 @@ const maxLocations = 1000
 
 // SARIF writes the roots as results, the checks as rules, and what could not be seen as notifications. With a strict
 // gate each check that could not see what it needs is an open result, too.
-func SARIF(w io.Writer, r doctor.Report, checks []doctor.Check, gate Gate, version string) error {
+func SARIF(w io.Writer, r doctor.Report, checks []engine.Check, gate Gate, version string) error {
 	run := sarifRun{ColumnKind: "unicodeCodePoints", Results: []sarifResult{}}
 	run.Tool.Driver = sarifDriver{
 		Name: "kubectl-gpu-fault", Version: strings.TrimPrefix(version, "v"), InformationURI: home,
@@ -108,7 +110,7 @@ func SARIF(w io.Writer, r doctor.Report, checks []doctor.Check, gate Gate, versi
 		if _, known := index[f.ID]; !known { // a finding that goes by another name than its check
 			index[f.ID] = len(run.Tool.Driver.Rules)
 			run.Tool.Driver.Rules = append(run.Tool.Driver.Rules,
-				sarifRuleOf(doctor.Check{ID: f.ID, Layer: f.Layer, Title: f.Title, Doc: f.Doc}))
+				sarifRuleOf(engine.Check{ID: f.ID, Layer: f.Layer, Title: f.Title, Doc: f.Doc}))
 		}
 		run.Results = append(run.Results, sarifResultOf(r, i, index[f.ID]))
 	}
@@ -143,12 +145,12 @@ func SARIF(w io.Writer, r doctor.Report, checks []doctor.Check, gate Gate, versi
 }
 
 // Sources returns where a check's failure was seen, but for what only its authors can look up.
-func Sources(c doctor.Check) []string {
+func Sources(c engine.Check) []string {
 	return slices.DeleteFunc(slices.Clone(c.Sources),
 		func(source string) bool { return strings.HasPrefix(source, "seed ") })
 }
 
-func sarifRuleOf(c doctor.Check) sarifRule {
+func sarifRuleOf(c engine.Check) sarifRule {
 	why := cmp.Or(c.Why, c.Title)
 	help := fmt.Sprintf("Reads: %s\n\nWhy: %s", cmp.Or(c.Reads, "the snapshot"), why)
 	markdown := fmt.Sprintf("**Reads:** %s\n\n**Why:** %s", cmp.Or(c.Reads, "the snapshot"), why)
@@ -165,7 +167,7 @@ func sarifRuleOf(c doctor.Check) sarifRule {
 
 // sarifNotChecked returns a result for a check that could not conclude: SARIF's kind "open" means that there was not
 // enough information.
-func sarifNotChecked(c doctor.Check, rule int, unknown []doctor.Unknown) sarifResult {
+func sarifNotChecked(c engine.Check, rule int, unknown []engine.Unknown) sarifResult {
 	return sarifResult{
 		RuleID: c.ID, RuleIndex: rule, Kind: "open", Level: "none",
 		Message:   sarifText{Text: "not checked: " + reasons(unknown)},
@@ -179,7 +181,7 @@ func sarifResultOf(r doctor.Report, i, rule int) sarifResult {
 	all := objects(f)
 	result := sarifResult{
 		RuleID: f.ID, RuleIndex: rule,
-		Level:        map[doctor.Severity]string{doctor.Error: "error", doctor.Warning: "warning"}[f.Severity],
+		Level:        map[finding.Severity]string{finding.Error: "error", finding.Warning: "warning"}[f.Severity],
 		Message:      sarifText{Text: plain(r, i)},
 		Locations:    []sarifLocation{},
 		Fingerprints: map[string]string{"object/v1": f.ID + " " + f.Object.String()},

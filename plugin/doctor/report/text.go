@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
@@ -49,7 +50,7 @@ func (t Text) Write(w io.Writer, r doctor.Report) error {
 	p := &page{Text: t, report: r, paint: paint{t.Color}}
 	p.head()
 	p.overview()
-	for _, i := range Roots(r, doctor.Error) {
+	for _, i := range Roots(r, finding.Error) {
 		p.root(i)
 	}
 	p.warnings()
@@ -105,16 +106,16 @@ func (p *page) head() {
 }
 
 // mark returns the line that a finding begins with.
-func (p *page) mark(f doctor.Finding) string {
+func (p *page) mark(f finding.Finding) string {
 	word := fmt.Sprintf("%-7s", strings.ToUpper(string(f.Severity)))
 	text := p.paint.severity(f.Severity, word) + "  " + p.paint.in(bold, f.ID)
-	if f.Confidence != doctor.Certain && f.Confidence != "" {
+	if f.Confidence != finding.Certain && f.Confidence != "" {
 		text += p.paint.in(faint, "  ("+string(f.Confidence)+")")
 	}
 	return text
 }
 
-func (p *page) objects(f doctor.Finding) string {
+func (p *page) objects(f finding.Finding) string {
 	n := someObjects
 	if p.Wide {
 		n = 0
@@ -143,7 +144,7 @@ const someProblems = 20
 
 // overview names several problems in a line each, in the order in which they are told below.
 func (p *page) overview() {
-	all := slices.Concat(Roots(p.report, doctor.Error), Roots(p.report, doctor.Warning))
+	all := slices.Concat(Roots(p.report, finding.Error), Roots(p.report, finding.Warning))
 	if len(all) < 2 {
 		return
 	}
@@ -214,7 +215,7 @@ func instructions(text string) []string {
 	return lines
 }
 
-func (p *page) evidence(f doctor.Finding) {
+func (p *page) evidence(f finding.Finding) {
 	shown := f.Evidence
 	if !p.Wide && len(shown) > someEvidence+1 {
 		shown = shown[:someEvidence]
@@ -231,7 +232,7 @@ func (p *page) evidence(f doctor.Finding) {
 	}
 }
 
-func (p *page) quote(e doctor.Evidence) {
+func (p *page) quote(e finding.Evidence) {
 	place := clean(e.Source)
 	if !e.Time.IsZero() {
 		place += " (" + age(p.report.Created, e.Time) + ")"
@@ -281,7 +282,7 @@ func (p *page) consequences(root int) {
 	}
 }
 
-func (p *page) fix(f doctor.Finding) {
+func (p *page) fix(f finding.Finding) {
 	if f.Fix.Text == "" && len(f.Fix.Commands) == 0 && f.Fix.Values == "" {
 		return
 	}
@@ -313,7 +314,7 @@ func verbatim(text string) []string {
 
 // warnings are told in short: what, where, the first quotation and the fix.
 func (p *page) warnings() {
-	for _, i := range Roots(p.report, doctor.Warning) {
+	for _, i := range Roots(p.report, finding.Warning) {
 		if p.Wide {
 			p.root(i)
 			continue
@@ -358,7 +359,7 @@ func (p *page) explained(root int) {
 }
 
 func (p *page) infos() {
-	all := Roots(p.report, doctor.Info)
+	all := Roots(p.report, finding.Info)
 	if len(all) == 0 {
 		return
 	}

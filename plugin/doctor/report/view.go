@@ -11,12 +11,14 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 )
 
 // Filter says which findings are shown, in every format.
 type Filter struct {
 	// Min is the least severity of the roots; empty means all. What a root explains is shown with it.
-	Min doctor.Severity
+	Min finding.Severity
 	// Namespace leaves out what concerns only workloads of other namespaces; empty means all.
 	Namespace string
 }
@@ -33,26 +35,26 @@ func (f Filter) Apply(r doctor.Report) doctor.Report {
 			}
 		}
 	}
-	items, place := []doctor.Finding{}, make([]int, len(r.Items))
+	items, place := []finding.Finding{}, make([]int, len(r.Items))
 	for i, item := range r.Items {
 		if place[i] = len(items); keep[i] {
 			items = append(items, item)
 		}
 	}
-	var edges []doctor.Edge
+	var edges []finding.Edge
 	for _, e := range r.Edges {
 		if keep[e.From] && keep[e.To] {
-			edges = append(edges, doctor.Edge{From: place[e.From], To: place[e.To]})
+			edges = append(edges, finding.Edge{From: place[e.From], To: place[e.To]})
 		}
 	}
 	r.Items, r.Edges = items, edges
 	r = ordered(r)
 	if f.Namespace != "" {
 		r.Unknown = slices.DeleteFunc(slices.Clone(r.Unknown),
-			func(u doctor.Unknown) bool { return !slices.ContainsFunc(u.All(), f.concerns) })
+			func(u engine.Unknown) bool { return !slices.ContainsFunc(u.All(), f.concerns) })
 		r.Summary.Unknown = len(r.Unknown)
 	}
-	r.Summary.Errors, r.Summary.Warnings = len(Roots(r, doctor.Error)), len(Roots(r, doctor.Warning))
+	r.Summary.Errors, r.Summary.Warnings = len(Roots(r, finding.Error)), len(Roots(r, finding.Warning))
 	return r
 }
 
@@ -60,7 +62,7 @@ func (f Filter) Apply(r doctor.Report) doctor.Report {
 // those that explain the most.
 func ordered(r doctor.Report) doctor.Report {
 	var order []int
-	for _, severity := range []doctor.Severity{doctor.Error, doctor.Warning, doctor.Info} {
+	for _, severity := range []finding.Severity{finding.Error, finding.Warning, finding.Info} {
 		order = append(order, Roots(r, severity)...)
 	}
 	for i, f := range r.Items {
@@ -68,16 +70,16 @@ func ordered(r doctor.Report) doctor.Report {
 			order = append(order, i)
 		}
 	}
-	items, place := make([]doctor.Finding, len(order)), make([]int, len(r.Items))
+	items, place := make([]finding.Finding, len(order)), make([]int, len(r.Items))
 	for to, from := range order {
 		items[to], place[from] = r.Items[from], to
 	}
-	edges := make([]doctor.Edge, len(r.Edges))
+	edges := make([]finding.Edge, len(r.Edges))
 	for i, e := range r.Edges {
-		edges[i] = doctor.Edge{From: place[e.From], To: place[e.To]}
+		edges[i] = finding.Edge{From: place[e.From], To: place[e.To]}
 	}
 	slices.SortFunc(edges,
-		func(a, b doctor.Edge) int { return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To)) })
+		func(a, b finding.Edge) int { return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To)) })
 	r.Items, r.Edges = items, edges
 	return r
 }
@@ -88,8 +90,8 @@ func (f Filter) shows(r doctor.Report, i int) bool {
 	if f.Min != "" && rank(root.Severity) > rank(f.Min) {
 		return false
 	}
-	ofWorkloads := []doctor.Layer{
-		doctor.LayerWorkload, doctor.LayerScheduling, doctor.LayerAccess, doctor.LayerNetwork, doctor.LayerCluster,
+	ofWorkloads := []finding.Layer{
+		finding.LayerWorkload, finding.LayerScheduling, finding.LayerAccess, finding.LayerNetwork, finding.LayerCluster,
 	}
 	if f.Namespace == "" || !slices.Contains(ofWorkloads, root.Layer) {
 		return true
@@ -103,18 +105,18 @@ func (f Filter) shows(r doctor.Report, i int) bool {
 }
 
 // concerns reports whether an object is of the namespace, or of none. DaemonSets are components of the nodes.
-func (f Filter) concerns(o doctor.Object) bool {
+func (f Filter) concerns(o finding.Object) bool {
 	return o.Namespace == "" || o.Namespace == f.Namespace || o.Kind == "DaemonSet"
 }
 
 // AtLeast reports whether a root of the report is as bad as that.
-func AtLeast(r doctor.Report, severity doctor.Severity) bool {
+func AtLeast(r doctor.Report, severity finding.Severity) bool {
 	return slices.ContainsFunc(r.Items,
-		func(f doctor.Finding) bool { return f.Root && rank(f.Severity) <= rank(severity) })
+		func(f finding.Finding) bool { return f.Root && rank(f.Severity) <= rank(severity) })
 }
 
 // Roots returns the indexes of the roots of a severity, those that explain the most first.
-func Roots(r doctor.Report, severity doctor.Severity) []int {
+func Roots(r doctor.Report, severity finding.Severity) []int {
 	var all []int
 	explains := map[int]int{}
 	for i, f := range r.Items {
@@ -155,7 +157,7 @@ func Affected(r doctor.Report, root, n int) string {
 			switch {
 			case seen[pod]:
 				continue
-			case slices.Contains([]doctor.Layer{doctor.LayerScheduling, doctor.LayerAccess, doctor.LayerWorkload},
+			case slices.Contains([]finding.Layer{finding.LayerScheduling, finding.LayerAccess, finding.LayerWorkload},
 				f.Layer):
 				users = append(users, clean(pod))
 			default:
@@ -182,19 +184,19 @@ func Affected(r doctor.Report, root, n int) string {
 	return text
 }
 
-func rank(s doctor.Severity) int {
-	return slices.Index([]doctor.Severity{doctor.Error, doctor.Warning, doctor.Info}, s)
+func rank(s finding.Severity) int {
+	return slices.Index([]finding.Severity{finding.Error, finding.Warning, finding.Info}, s)
 }
 
-func objects(f doctor.Finding) []doctor.Object {
+func objects(f finding.Finding) []finding.Object {
 	if len(f.Objects) > 0 {
 		return f.Objects
 	}
-	return []doctor.Object{f.Object}
+	return []finding.Object{f.Object}
 }
 
 // some names the first n objects, and counts the others: "Node a, Node b and 3 more". n 0 means all.
-func some(all []doctor.Object, n int) string {
+func some(all []finding.Object, n int) string {
 	if n <= 0 || len(all) <= n+1 { // "and 1 more" is no shorter than its name
 		n = len(all)
 	}
@@ -211,7 +213,7 @@ func some(all []doctor.Object, n int) string {
 
 // Headline says the outcome in a line.
 func Headline(r doctor.Report) string {
-	errors, warnings := Roots(r, doctor.Error), Roots(r, doctor.Warning)
+	errors, warnings := Roots(r, finding.Error), Roots(r, finding.Warning)
 	switch {
 	case len(errors) == 1:
 		text := "1 problem: " + sentence(r.Items[errors[0]].Title)
@@ -273,19 +275,19 @@ func sentence(title string) string { return strings.TrimSuffix(clean(title), "."
 type Blind struct {
 	Why     string
 	Checks  []string
-	Objects []doctor.Object // those that have a name
+	Objects []finding.Object // those that have a name
 }
 
 // Blinds groups what could not be told by its reason, the most checks first.
 func Blinds(r doctor.Report) []Blind {
 	var all []Blind
 	at := map[string]int{}
-	checks, seen := map[[2]string]bool{}, map[string]map[doctor.Object]bool{}
+	checks, seen := map[[2]string]bool{}, map[string]map[finding.Object]bool{}
 	for _, u := range r.Unknown {
 		i, known := at[u.Why]
 		if !known {
 			i = len(all)
-			at[u.Why], seen[u.Why] = i, map[doctor.Object]bool{}
+			at[u.Why], seen[u.Why] = i, map[finding.Object]bool{}
 			all = append(all, Blind{Why: u.Why})
 		}
 		if key := [2]string{u.Why, u.Check}; !checks[key] {
@@ -311,14 +313,14 @@ func failed(r doctor.Report) doctor.Report {
 
 // NotChecked returns what could not be told though it was asked for: rights were missing, a node could not be read, a
 // check broke.
-func NotChecked(r doctor.Report) []doctor.Unknown {
-	return slices.DeleteFunc(slices.Clone(r.Unknown), doctor.Unknown.NotAsked)
+func NotChecked(r doctor.Report) []engine.Unknown {
+	return slices.DeleteFunc(slices.Clone(r.Unknown), engine.Unknown.NotAsked)
 }
 
 // Gate says when a report fails for a program that asks.
 type Gate struct {
 	// FailOn is the least severity of a root that fails it.
-	FailOn doctor.Severity
+	FailOn finding.Severity
 	// Strict makes it fail, too, where something could not be checked.
 	Strict bool
 }
@@ -366,9 +368,9 @@ func Unread(r doctor.Report) string {
 	if r.Snapshot.APIOnly {
 		return "No node was read, because of --api-only. " + waits + "leave it out to have them looked at."
 	}
-	named := make([]doctor.Object, len(nodes))
+	named := make([]finding.Object, len(nodes))
 	for i, name := range nodes {
-		named[i] = doctor.Object{Kind: name} // which is printed as it is
+		named[i] = finding.Object{Kind: name} // which is printed as it is
 	}
 	was := "were"
 	if len(nodes) == 1 {

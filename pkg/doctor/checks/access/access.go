@@ -1,0 +1,383 @@
+// Package access checks what refuses GPU pods: RBAC, quota, Pod Security.
+package access
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+)
+
+// What the catalog has and these checks do not: wl.forbidden asks no SubjectAccessReview, because a snapshot holds no
+// roles; a request that the API server refused to a user or a pipeline leaves no trace in the cluster, and is seen only
+// where a controller tried (FailedCreate) or a pod's log says so.
+
+// Checks returns the checks of what refuses GPU pods.
+func Checks() []engine.Check {
+	const reads = "events FailedCreate of ReplicaSets, Jobs, StatefulSets and DaemonSets of the last hour"
+	return []engine.Check{
+		{
+			ID: "rbac.quota", Layer: finding.LayerAccess, Title: "a quota or a limit keeps GPU pods from being created",
+			Needs:    []engine.Need{engine.NeedAPI},
+			Reads:    reads + "; ResourceQuotas and LimitRanges",
+			Why:      "The API server's refusal names the quota, what was asked for and what is used. A quota on nvidia.com/gpu without the prefix requests. limits nothing: a warning.",
+			Explains: []string{"wl.forbidden", "wl.pod-failing"},
+			Doc:      "https://kubernetes.io/docs/concepts/policy/resource-quotas/#resource-quota-for-extended-resources",
+			Sources:  []string{"kubeflow/website#2460", "eidf#26", "k8s-device-plugin#304"},
+			Run:      checkQuota,
+		},
+		{
+			ID: "ns.podsecurity", Layer: finding.LayerAccess, Title: "Pod Security of a namespace refuses its pods",
+			Needs:    []engine.Need{engine.NeedAPI},
+			Reads:    reads + "; labels pod-security.kubernetes.io/* of namespaces",
+			Why:      "The components of the GPU operator need privileged pods, so that their namespace must enforce nothing stricter. Refused pods of components concern all GPU nodes.",
+			Explains: []string{"op.*", "dp.*", "drv.*", "gfd.*", "nfd.*", "obs.*", "dra.*", "wl.forbidden"},
+			Doc:      "https://kubernetes.io/docs/concepts/security/pod-security-admission/",
+			Sources:  []string{"gpu-operator#185", "gpu-operator#364"},
+			Run:      checkPodSecurity,
+		},
+		{
+			ID: "wl.forbidden", Layer: finding.LayerAccess,
+			Title:    "the API server refuses to create GPU pods, or refuses what a GPU pod asks of it",
+			Needs:    []engine.Need{engine.NeedAPI, engine.NeedLogs},
+			Reads:    reads + "; logs of failing GPU pods",
+			Why:      "Refusals by RBAC, admission webhooks and policies, a missing service account. One that a newer pod of the same owner disproves is not told.",
+			Explains: []string{"wl.pod-failing", "op.operand-failing", "dp.not-running"},
+			Doc:      "https://kubernetes.io/docs/reference/access-authn-authz/rbac/",
+			Sources:  []string{"seed 001, scenario 8"},
+			Run:      checkForbidden,
+		},
+	}
+}
+
+// refusals returns those of the last hour that no newer pod or event disproves, one for each owner.
+func refusals(f *facts.Facts) []facts.Refusal {
+	var all []facts.Refusal
+	seen := map[finding.Object]bool{}
+	for i := range f.Snapshot.Events {
+		e := &f.Snapshot.Events[i]
+		owner := finding.Object{
+			Kind: e.InvolvedObject.Kind, Namespace: e.InvolvedObject.Namespace, Name: e.InvolvedObject.Name,
+		}
+		if e.Reason != "FailedCreate" || seen[owner] || f.Now.Sub(facts.EventTime(e)) > time.Hour {
+			continue
+		}
+		newest := e
+		for _, other := range f.EventsOf(owner.Kind, owner.Namespace, owner.Name) { // the newest first
+			if other.Reason == "FailedCreate" || other.Reason == "SuccessfulCreate" {
+				newest = other
+				break
+			}
+		}
+		seen[owner] = true
+		if newest.Reason != "FailedCreate" || f.CreatedSince(owner, facts.EventTime(newest)) || f.RolledOut(owner) ||
+			classThere(f, newest.Message) {
+			continue
+		}
+		all = append(all, f.Refusal(owner, newest))
+	}
+	return all
+}
+
+// classThere reports whether a refusal says that a RuntimeClass does not exist which does by now: the controller tries
+// again by itself.
+func classThere(f *facts.Facts, message string) bool {
+	id, class := facts.Recognize(message)
+	return id == "rc.handler-mismatch" && f.Missing("api/runtimeclasses") == "" && f.RuntimeClass(class) != nil
+}
+
+// severity: what is known to concern GPUs is an error; in a namespace that has GPU pods it may, and a missing role is
+// rare enough to be told in any.
+func severity(x facts.Refusal, f *facts.Facts) (finding.Severity, finding.Confidence) {
+	switch {
+	case x.GPU || x.Component != "":
+		return finding.Error, finding.Certain
+	case strings.Contains(x.Event.Message, "is forbidden: User "):
+		return finding.Warning, finding.Possible
+	case slices.ContainsFunc(f.GPUPods, func(pod *corev1.Pod) bool { return pod.Namespace == x.Owner.Namespace }):
+		return finding.Warning, finding.Possible
+	}
+	return finding.Info, finding.Possible
+}
+
+func issueOf(x facts.Refusal, f *facts.Facts) finding.Finding {
+	severity, confidence := severity(x, f)
+	q := facts.Quote(x.Event)
+	q.Text = words.Cut(q.Text)
+	issue := finding.Finding{
+		Object: x.Owner, Severity: severity, Confidence: confidence, Evidence: []finding.Evidence{q},
+	}
+	if x.Component != "" {
+		for _, n := range f.GPUNodes {
+			issue.Nodes = append(issue.Nodes, n.Name)
+		}
+		return issue
+	}
+	return issue.ForPods(x.Owner.String()) // no pod exists: the owner stands for those that should
+}
+
+func isQuota(message string) bool {
+	return strings.Contains(message, "exceeded quota") || strings.Contains(message, "failed quota") ||
+		strings.Contains(message, " usage per ") ||
+		strings.Contains(message, "limit to request ratio")
+}
+
+func isPodSecurity(message string) bool {
+	return strings.Contains(message, "violates PodSecurity") ||
+		strings.Contains(message, "unable to validate against any pod security policy") ||
+		strings.Contains(message, "unable to validate against any security context constraint")
+}
+
+// isRefusal reports whether the API server said no, and did not only fail.
+func isRefusal(message string) bool {
+	return words.ContainsAny(message, []string{"forbidden", "denied", "webhook", "not found", "is invalid"})
+}
+
+func checkQuota(f *facts.Facts, r *engine.Result) {
+	if !r.Lacks(f, "api/events") {
+		for _, x := range refusals(f) {
+			if !isQuota(x.Event.Message) {
+				continue
+			}
+			issue := issueOf(x, f)
+			issue.Title = "a quota or limit of the namespace refuses the pods"
+			issue.Fix = finding.Fix{Text: "Raise the quota, or end what uses it up.", Commands: []string{
+				shell.Command("kubectl -n %s describe resourcequota,limitrange", x.Owner.Namespace),
+			}}
+			limit, numbers := exceeded(x.Event.Message)
+			if numbers {
+				issue.Title = fmt.Sprintf("the quota %s allows %d of %s, %d are used, and a pod asks for %d more",
+					limit.quota, limit.hard, limit.resource, limit.used, limit.asked)
+			}
+			for i := range f.ResourceQuotas {
+				q := &f.ResourceQuotas[i]
+				if q.Namespace != x.Owner.Namespace || !strings.Contains(x.Event.Message, q.Name) {
+					continue
+				}
+				issue.Evidence = append(issue.Evidence, quoteQuota(q)...)
+				if numbers && limit.quota == q.Name {
+					issue.Fix.Text = "Raise the quota, here by what one pod asks for, or end what uses it up."
+					issue.Fix.Commands = append(issue.Fix.Commands,
+						shell.Command("kubectl -n %s patch resourcequota %s --type merge -p %s", q.Namespace, q.Name,
+							fmt.Sprintf(`{"spec":{"hard":{%q:"%d"}}}`, limit.resource, limit.used+limit.asked)))
+					continue
+				}
+				issue.Fix.Commands = append(issue.Fix.Commands,
+					shell.Command("kubectl -n %s edit resourcequota %s", q.Namespace, q.Name))
+			}
+			r.Add(issue)
+		}
+	}
+	if r.Lacks(f, "api/resourcequotas") {
+		return
+	}
+	for i := range f.ResourceQuotas {
+		q := &f.ResourceQuotas[i]
+		for _, name := range slices.Sorted(maps.Keys(q.Spec.Hard)) {
+			hard := q.Spec.Hard[name]
+			if !facts.IsGPUResource(name) {
+				continue
+			}
+			r.Add(finding.Finding{
+				Title:    "the quota's key limits nothing: for GPUs it must begin with requests.",
+				Object:   finding.Object{Kind: "ResourceQuota", Namespace: q.Namespace, Name: q.Name},
+				Severity: finding.Warning, Nodes: nil,
+				Evidence: []finding.Evidence{{
+					Source: fmt.Sprintf("ResourceQuota %s/%s .spec.hard", q.Namespace, q.Name),
+					Text:   fmt.Sprintf("%s: %s", name, hard.String()),
+				}},
+				Fix: finding.Fix{
+					Text: "Rename the key to requests." + string(name) + ".",
+					Commands: []string{shell.Command("kubectl -n %s patch resourcequota %s --type=json -p %s", q.Namespace,
+						q.Name,
+						fmt.Sprintf(
+							`[{"op":"remove","path":"/spec/hard/%s"},{"op":"add","path":"/spec/hard/requests.%s","value":%q}]`,
+							pointer(name), pointer(name), hard.String(),
+						))},
+				},
+			}.ForPods("ResourceQuota " + q.Namespace + "/" + q.Name)) // it refuses nothing, and explains nothing
+		}
+	}
+}
+
+// exceededQuota is what a quota allows of GPUs, in the words of the API server.
+type exceededQuota struct {
+	quota, resource   string
+	asked, used, hard int
+}
+
+// exceeded reads `exceeded quota: gpuq, requested: requests.nvidia.com/gpu=1, used: requests.nvidia.com/gpu=1, limited:
+// requests.nvidia.com/gpu=1`; ok is false for what is no such message about one resource.
+func exceeded(message string) (q exceededQuota, ok bool) {
+	m := regexp.MustCompile(
+		`exceeded quota: ([a-z0-9.-]+), requested: ([a-zA-Z0-9./_-]+)=(\d{1,6}), used: ([a-zA-Z0-9./_-]+)=(\d{1,6}), limited: ([a-zA-Z0-9./_-]+)=(\d{1,6})$`,
+	).
+		FindStringSubmatch(strings.TrimSpace(message))
+	if m == nil || m[2] != m[4] || m[2] != m[6] {
+		return q, false
+	}
+	numbers := [3]int{}
+	for i, text := range []string{m[3], m[5], m[7]} {
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			return q, false
+		}
+		numbers[i] = n
+	}
+	return exceededQuota{m[1], m[2], numbers[0], numbers[1], numbers[2]}, true
+}
+
+// pointer escapes a name for a JSON pointer.
+func pointer(name corev1.ResourceName) string { return strings.ReplaceAll(string(name), "/", "~1") }
+
+// quoteQuota quotes what a quota says of GPUs.
+func quoteQuota(q *corev1.ResourceQuota) []finding.Evidence {
+	var all []finding.Evidence
+	for name, hard := range q.Status.Hard {
+		if facts.IsGPUResource(corev1.ResourceName(strings.TrimPrefix(string(name), "requests."))) {
+			used := q.Status.Used[name]
+			all = append(all, finding.Evidence{
+				Source: fmt.Sprintf("ResourceQuota %s/%s .status", q.Namespace, q.Name),
+				Text:   fmt.Sprintf("%s: used %s, hard %s", name, used.String(), hard.String()),
+			})
+		}
+	}
+	slices.SortFunc(all, func(a, b finding.Evidence) int { return strings.Compare(a.Text, b.Text) })
+	return all
+}
+
+func checkPodSecurity(f *facts.Facts, r *engine.Result) {
+	if r.Lacks(f, "api/events") {
+		return
+	}
+	for _, x := range refusals(f) {
+		if !isPodSecurity(x.Event.Message) {
+			continue
+		}
+		issue := issueOf(x, f)
+		issue.Title = "Pod Security of the namespace refuses the pods"
+		issue.Fix = finding.Fix{
+			Text:     "Make the pods meet the level that the namespace enforces: no privilege, no host namespaces, no hostPath; a GPU by itself needs none of these.",
+			Commands: []string{shell.Command("kubectl get namespace %s --show-labels", x.Owner.Namespace)},
+		}
+		if x.Component != "" {
+			issue.Title = "Pod Security of the namespace refuses the pods of a GPU component, which need privilege"
+			issue.Fix.Text =
+				"If these pods are a GPU component that you installed, let a namespace that holds nothing else run privileged pods (chart of the GPU operator: psa.enabled=true " +
+					"does it for its own), and keep users out of it. In a namespace of users leave the level as it is: labels on a pod say nothing of who made it."
+			if forComponents(x.Owner.Namespace) {
+				issue.Fix = finding.Fix{
+					Text: "Let the namespace of the GPU components run privileged pods (chart of the GPU operator: psa.enabled=true does it).",
+					Commands: []string{shell.Command(
+						"kubectl label namespace %s pod-security.kubernetes.io/enforce=privileged --overwrite",
+						x.Owner.Namespace,
+					)},
+				}
+			}
+		}
+		for i := range f.Namespaces {
+			for key, value := range f.Namespaces[i].Labels {
+				if f.Namespaces[i].Name == x.Owner.Namespace && key == "pod-security.kubernetes.io/enforce" {
+					issue.Evidence = append(issue.Evidence, finding.Evidence{
+						Source: "Namespace " + x.Owner.Namespace + " .metadata.labels", Text: key + "=" + value,
+					})
+				}
+			}
+		}
+		r.Add(issue)
+	}
+}
+
+// forComponents reports whether a namespace is one that charts of GPU software make for themselves. What its pods say
+// of themselves is no proof: whoever may make pods in a namespace chooses their labels.
+func forComponents(namespace string) bool {
+	return slices.Contains([]string{
+		"kube-system", "gpu-operator", "nvidia-gpu-operator", "gpu-operator-resources", "nvidia-device-plugin",
+		"nvidia-dra-driver-gpu", "node-feature-discovery",
+	}, namespace)
+}
+
+func checkForbidden(f *facts.Facts, r *engine.Result) {
+	if !r.Lacks(f, "api/events") {
+		for _, x := range refusals(f) {
+			if isQuota(x.Event.Message) || isPodSecurity(x.Event.Message) || !isRefusal(x.Event.Message) {
+				continue
+			}
+			if id, _ := facts.Recognize(x.Event.Message); id == "rc.handler-mismatch" {
+				continue // which tells it
+			}
+			issue := issueOf(x, f)
+			issue.Title, issue.Fix = forbiddenFix(x)
+			r.Add(issue)
+		}
+	}
+	for _, pod := range f.Workloads() {
+		troubles := f.Troubles(pod)
+		if len(troubles) == 0 {
+			continue
+		}
+		e, found := f.Said(pod, troubles, `is forbidden: User "system:serviceaccount:`)
+		if !found {
+			continue
+		}
+		account := pod.Spec.ServiceAccountName
+		if account == "" {
+			account = "default"
+		}
+		r.Add(finding.Finding{
+			Title:  "the pod's service account may not do what the program asks of the API server",
+			Object: facts.PodObject(pod), Nodes: facts.OnNode(pod),
+			Confidence: finding.Likely, Evidence: []finding.Evidence{e},
+			Fix: finding.Fix{
+				Text: "See whether the program should be allowed that: its log is its own word. If so, make a Role with just the verb and the resource that the message names, in the namespace " +
+					"that it names, and bind that to the service account " + account +
+					", and no wider one such as edit. The role of a binding cannot be changed: delete a wrong binding and create it again.",
+				Commands: []string{shell.Command("kubectl auth can-i --list -n %s --as=system:serviceaccount:%s:%s",
+					pod.Namespace, pod.Namespace, account)},
+			},
+		})
+	}
+}
+
+func forbiddenFix(x facts.Refusal) (string, finding.Fix) {
+	message := x.Event.Message
+	describe := shell.Command(
+		"kubectl -n %s describe %s %s", x.Owner.Namespace, strings.ToLower(x.Owner.Kind), x.Owner.Name,
+	)
+	switch {
+	case strings.Contains(message, "serviceaccount") && strings.Contains(message, "not found"):
+		return "the pods cannot be created: their service account does not exist",
+			finding.Fix{
+				Text:     "Create the service account, or name one that exists.",
+				Commands: []string{describe, shell.Command("kubectl -n %s get serviceaccounts", x.Owner.Namespace)},
+			}
+	case strings.Contains(message, "webhook"):
+		return "an admission webhook refuses the pods, or does not answer",
+			finding.Fix{Text: "See the webhook's message; when it does not answer, look at its service and pods.",
+				Commands: []string{
+					describe, "kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations",
+				}}
+	case strings.Contains(message, "is forbidden: User "):
+		return "the pods cannot be created: a role is missing", finding.Fix{
+			Text: "Bind a role that may create pods to the user that the message names; the role of a binding cannot be changed: delete and create it.",
+			Commands: []string{
+				describe,
+				shell.Command("kubectl get rolebindings,clusterrolebindings -A -o wide | grep -F %s", x.Owner.Namespace),
+			},
+		}
+	}
+	return "the API server refuses the pods", finding.Fix{
+		Text: "See the message of the API server.", Commands: []string{describe},
+	}
+}

@@ -1,0 +1,435 @@
+// Package cluster checks the state of nodes.
+package cluster
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts/scheduler"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+)
+
+// Checks returns the checks of the state of nodes.
+func Checks() []engine.Check {
+	return []engine.Check{
+		{
+			ID: "node.not-ready", Layer: finding.LayerCluster,
+			Title: "the kubelet of a GPU node is not ready, or is silent",
+			Needs: []engine.Need{engine.NeedAPI},
+			Reads: "Node .status.conditions[Ready], and the problem conditions beside it",
+			Why:   "Nothing starts on a node that is not Ready. What stopped its kubelet or runtime is for other checks to find; the condition's message is the first hint. A node younger than 5 minutes that is still starting is Info, and a warning until 15 where no pod waits for it. One that an autoscaler or the cloud takes away is Info.",
+			Explains: []string{
+				"sched.none-advertised", "sched.all-in-use", "sched.fragmented", "sched.insufficient-gpu",
+				"sched.insufficient-other",
+				"sched.nodes-unavailable", "sched.unschedulable", "sched.node-state", "node.pressure", "wl.pod-failing",
+				"wl.probe-failing",
+				"wl.volume", "wl.evicted", "dp.capacity-zero", "dp.not-running", "dp.unhealthy", "op.*", "alloc.*",
+				"rt.sandbox-failed", "obs.*", "gfd.*",
+				"nfd.*", "dra.*", "mig.manager-failed", "img.pull-network", "net.dns",
+			},
+			Doc:     "https://kubernetes.io/docs/reference/node/node-status/#condition",
+			Sources: []string{"METR/hawk#273", "kubernetes#100992"},
+			Run:     checkNotReady,
+		},
+		{
+			ID: "node.condition", Layer: finding.LayerCluster,
+			Title: "an agent on a GPU node reports a problem as a node condition",
+			Needs: []engine.Need{engine.NeedAPI},
+			Reads: "Node .status.conditions of node-problem-detector, NVSentinel, the EKS node monitoring agent, AKS and others",
+			Why: "Conditions such as GPUXid, SysLogsXIDError, GPUMissing or KernelDeadlock that are True, and those such as AcceleratedHardwareReady that are False. " +
+				"An XID in the message counts as the catalog says: a program's own fault is Info, one that costs a GPU is an error. Conditions of unknown meaning are left alone.",
+			Explains: []string{"wl.cuda-error", "dp.unhealthy", "alloc.unexpected-admission", "sched.node-state"},
+			Sources:  []string{"NVSentinel", "node-problem-detector", "eks-node-monitoring-agent"},
+			Run:      checkConditions,
+		},
+		{
+			ID: "node.pressure", Layer: finding.LayerCluster,
+			Title:    "a GPU node runs out of disk, memory or process IDs",
+			Needs:    []engine.Need{engine.NeedAPI},
+			Reads:    "Node .status.conditions DiskPressure, MemoryPressure, PIDPressure",
+			Why:      "The kubelet evicts pods and takes no new ones. GPU images are big, often 10 to 20 GB.",
+			Explains: []string{"sched.nodes-unavailable", "wl.evicted", "img.pull-network"},
+			Doc:      "https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/",
+			Run:      checkPressure,
+		},
+		{
+			ID: "sched.node-state", Layer: finding.LayerCluster,
+			Title:    "a GPU node is cordoned, or its kubelet does not fit the API server",
+			Needs:    []engine.Need{engine.NeedAPI},
+			Reads:    "Node .spec.unschedulable, .spec.taints, annotations, .status.nodeInfo.kubeletVersion; the version of the API server",
+			Why:      "A cordon is somebody's decision: Info, and an error when GPU pods wait because all nodes that they could use are cordoned. A kubelet may be up to three minor versions older than the API server, and not newer.",
+			Explains: []string{"sched.nodes-unavailable"},
+			Doc:      "https://kubernetes.io/docs/concepts/nodes/node/#manual-node-administration",
+			Run:      checkNodeState,
+		},
+	}
+}
+
+// joinTime is how long a new node may take until its network, driver and plugins are there.
+const (
+	joinTime     = 5 * time.Minute
+	slowJoinTime = 15 * time.Minute // a warning until then, where no pod waits for it
+)
+
+// departs reports whether somebody is taking the node away, and what says so: a taint of an autoscaler, of the cloud or
+// of who has switched it off.
+func departs(n *facts.Node) (string, bool) {
+	for _, t := range n.Spec.Taints {
+		switch {
+		case t.Key == "karpenter.sh/disrupted", t.Key == "karpenter.sh/disruption",
+			t.Key == "ToBeDeletedByClusterAutoscaler",
+			t.Key == "node.cloudprovider.kubernetes.io/shutdown", t.Key == "node.kubernetes.io/out-of-service",
+			t.Key == "cloud.google.com/impending-node-termination",
+			strings.HasPrefix(t.Key, "aws-node-termination-handler/"):
+			return "taint " + facts.TaintText(&t), true
+		}
+	}
+	if message := n.Ready().Message; strings.Contains(message, "node is shutting down") {
+		return message, true
+	}
+	return "", false
+}
+
+func checkNotReady(f *facts.Facts, r *engine.Result) {
+	if r.Lacks(f, "api/nodes") {
+		return
+	}
+	awaited := scheduler.Awaited(f)
+	for _, n := range f.GPUNodes {
+		ready := n.Ready()
+		if n.DeletionTimestamp != nil {
+			continue
+		}
+		if ready.Type == "" {
+			r.Unknown(n.Object(), "the node has no Ready condition")
+			continue
+		}
+		if ready.Status == corev1.ConditionTrue {
+			r.Pass(n.Object())
+			continue
+		}
+		issue := finding.Finding{
+			Object: n.Object(), Nodes: []string{n.Name}, Began: ready.LastTransitionTime.Time,
+			Evidence: []finding.Evidence{{
+				Source: n.Object().String() + " .status.conditions[Ready]", Time: ready.LastTransitionTime.Time,
+				Text: words.Cut(strings.TrimSpace(ready.Reason + ": " + ready.Message)),
+			}},
+		}
+		issue.Title, issue.Fix = notReady(n, ready)
+		for _, c := range n.Status.Conditions {
+			if problem(c) && !aboutGPU(c) && len(issue.Evidence) < words.Few {
+				issue.Evidence = append(issue.Evidence, facts.QuoteCondition(n, c))
+			}
+		}
+		age := f.Now.Sub(n.CreationTimestamp.Time)
+		young := !n.CreationTimestamp.IsZero() && ready.Status == corev1.ConditionFalse
+		if taint, leaves := departs(n); leaves {
+			issue.Severity, issue.Title = finding.Info, "the node is being taken away, and is not Ready any more"
+			issue.Fix = finding.Fix{
+				Text: "Nothing is to be done: an autoscaler or the cloud removes the node, and its pods are made anew elsewhere.",
+			}
+			issue.Evidence = append(issue.Evidence, finding.Evidence{Source: n.Object().String(), Text: taint})
+		} else if young && age < joinTime {
+			issue.Severity = finding.Info
+		} else if young && age < slowJoinTime && !awaited[n.Name] {
+			issue.Severity = finding.Warning
+		}
+		r.Add(issue)
+	}
+}
+
+// notReady returns what the message of a Ready condition means, and what to do on that node.
+func notReady(n *facts.Node, ready corev1.NodeCondition) (string, finding.Fix) {
+	text := ready.Message
+	runtime := n.RuntimeUnit()
+	logs := []string{
+		shell.Command("kubectl describe node %s", n.Name),
+		shell.OnHost(n.Name, "sudo systemctl status %s %s", kubeletUnit(n), runtime),
+		shell.OnHost(n.Name, "sudo journalctl -u %s -n 100 --no-pager", runtime),
+	}
+	switch {
+	case words.ContainsAny(text, []string{
+		"container runtime is down", "runtime.v1.RuntimeService", "RuntimeReady=false", "container runtime not ready",
+		"container runtime status check",
+	}) &&
+		!strings.Contains(text, "NetworkReady=false"):
+		return "the node is not Ready: its kubelet gets no answer from the container runtime",
+			finding.Fix{
+				Text:     "See why the container runtime does not serve the kubelet: its journal names a bad configuration file.",
+				Commands: logs,
+			}
+	case strings.Contains(text, "PLEG is not healthy"):
+		return "the node is not Ready: the container runtime answers too slowly (PLEG)",
+			finding.Fix{
+				Text:     "Look for hung containers, a full or slow disk, and processes in state D on the node; GPU drivers that hang cause this, too.",
+				Commands: logs,
+			}
+	case ready.Status == corev1.ConditionUnknown, strings.Contains(text, "stopped posting"),
+		strings.Contains(text, "never posted"):
+		return "the node is not Ready: its kubelet has stopped reporting",
+			finding.Fix{Text: "See whether the machine is up and reaches the API server, then its kubelet.", Commands: []string{
+				shell.Command("kubectl describe node %s", n.Name),
+				shell.OnHost(n.Name, "sudo systemctl status %s", kubeletUnit(n)),
+				shell.OnHost(n.Name, "sudo journalctl -u %s -n 100 --no-pager", kubeletUnit(n)),
+			}}
+	case words.ContainsAny(text, []string{
+		"cni plugin not initialized", "cni config uninitialized", "NetworkReady=false", "NetworkPluginNotReady",
+		"network plugin is not ready",
+	}):
+		return "the node is not Ready: its network (CNI) is not set up",
+			finding.Fix{Text: "Look at the network plugin's pod on this node; it writes the file in /etc/cni/net.d that the runtime waits for.",
+				Commands: []string{
+					shell.Command("kubectl get pods -A -o wide --field-selector spec.nodeName=%s", n.Name),
+				}}
+	}
+	return "the node is not Ready", finding.Fix{
+		Text: "See the condition's message, and the kubelet's journal on the node.", Commands: logs,
+	}
+}
+
+// kubeletUnit and RuntimeUnit are systemd units of the node's distribution; what the helper saw there is better.
+func kubeletUnit(n *facts.Node) string {
+	if n.Distribution == facts.CanonicalK8s {
+		return "snap.k8s.kubelet"
+	}
+	if unit, embedded := facts.EmbeddedUnits()[n.Distribution]; embedded {
+		return unit
+	}
+	return "kubelet"
+}
+
+// core are the kubelet's own conditions, which other checks read.
+func isKubelets(t corev1.NodeConditionType) bool {
+	return slices.Contains([]corev1.NodeConditionType{
+		corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure,
+		corev1.NodeNetworkUnavailable,
+	}, t)
+}
+
+// problem reports whether a condition says that something is wrong. Those of which nobody knows which status is the
+// good one are none.
+func problem(c corev1.NodeCondition) bool {
+	kind := string(c.Type)
+	if isKubelets(c.Type) {
+		return false
+	}
+	switch c.Status {
+	case corev1.ConditionFalse: // of the EKS agent, and of others that are named for what is good
+		good := (strings.HasSuffix(kind, "Ready") || strings.HasSuffix(kind, "Healthy")) &&
+			!strings.HasSuffix(kind, "Unhealthy")
+		return good && (aboutGPU(c) || slices.Contains([]string{
+			"AcceleratedHardwareReady", "KernelReady", "StorageReady", "NetworkingReady", "ContainerRuntimeReady",
+		}, kind))
+	case corev1.ConditionTrue:
+		if strings.HasSuffix(c.Reason, "IsNotHealthy") { // NVSentinel's
+			return true
+		}
+		return !strings.HasSuffix(kind, "Ready") && !strings.HasSuffix(c.Reason, "IsHealthy") &&
+			words.ContainsAny(strings.ToLower(kind), []string{
+				"xid", "deadlock", "readonly", "unhealthy", "problem", "error", "fail", "fault", "missing", "lost",
+				"fallen", "degraded", "inactive",
+				"frequent", "unregister", "corrupt", "overheat", "throttl", "hang", "hung",
+			})
+	}
+	return false
+}
+
+// aboutGPU reports whether a condition is about a GPU or its links.
+func aboutGPU(c corev1.NodeCondition) bool {
+	return words.ContainsAny(strings.ToLower(string(c.Type)+" "+c.Reason),
+		[]string{"gpu", "xid", "nvidia", "nvlink", "nvswitch", "acceleratedhardware", "accelerator", "dcgm", "cuda"})
+}
+
+func checkConditions(f *facts.Facts, r *engine.Result) {
+	if r.Lacks(f, "api/nodes") {
+		return
+	}
+	for _, n := range f.GPUNodes {
+		notReady := n.Ready().Status != corev1.ConditionTrue
+		for _, c := range n.Status.Conditions {
+			if !problem(c) || notReady && !aboutGPU(c) { // node.not-ready quotes those
+				continue
+			}
+			if own, ours := n.GPUs().Rests(c); ours {
+				r.Add(own.Finding(n, c))
+				continue
+			}
+			severity, meaning := conditionMeaning(c)
+			_, ofRun := n.GPUs().RestsOnOpen(c)
+			r.Add(finding.Finding{
+				Title:  fmt.Sprintf("an agent on the node reports the condition %s%s", c.Type, meaning),
+				Object: n.Object(), Severity: severity, Confidence: finding.Likely,
+				Evidence: []finding.Evidence{facts.QuoteCondition(n, c)},
+				Began:    c.LastTransitionTime.Time, OfGPU: aboutGPU(c), OfRun: ofRun,
+				Fix: finding.Fix{
+					Text: "Do what the message asks for; the condition stays until its agent takes it back (node-problem-detector: only when it restarts).",
+					Commands: []string{
+						shell.Command("kubectl gpu-fault doctor --node %s # reads the kernel log and nvidia-smi there",
+							n.Name),
+						shell.Command("kubectl describe node %s", n.Name),
+					},
+				},
+			})
+		}
+	}
+}
+
+// conditionMeaning weighs a condition: by the worst XID that it names, else by what it is about.
+func conditionMeaning(c corev1.NodeCondition) (finding.Severity, string) {
+	if !aboutGPU(c) {
+		return finding.Warning, ""
+	}
+	severity := finding.Severity("")
+	var worst int
+	for _, code := range facts.XIDsIn(c.Reason + " " + c.Message) {
+		s := xidSeverity(code)
+		if s != "" && (severity == "" || finding.Rank(s) < finding.Rank(severity)) {
+			severity, worst = s, code
+		}
+	}
+	if severity == "" {
+		return finding.Warning, ""
+	}
+	return severity, fmt.Sprintf(" for XID %d", worst)
+}
+
+// minorsApart returns how many minor versions a kubelet is older than the API server; false when one of them cannot be
+// read.
+func minorsApart(server, kubelet string) (int, bool) {
+	minor := func(version string) (int, bool) {
+		parts := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
+		if len(parts) < 2 || parts[0] != "1" {
+			return 0, false
+		}
+		n, err := strconv.Atoi(strings.TrimRight(parts[1], "+"))
+		return n, err == nil
+	}
+	s, okServer := minor(server)
+	k, okKubelet := minor(kubelet)
+	return s - k, okServer && okKubelet
+}
+
+// waitFor returns how many pods wait because nodes like this one are not available.
+func waitFor(f *facts.Facts, n *facts.Node) []scheduler.PendingPod {
+	return slices.DeleteFunc(slices.Clone(scheduler.Pending(f)), func(p scheduler.PendingPod) bool {
+		return p.Id != "sched.nodes-unavailable" || p.Severity == finding.Info || !slices.Contains(p.Nodes, n.Name)
+	})
+}
+
+func checkNodeState(f *facts.Facts, r *engine.Result) {
+	if r.Lacks(f, "api/nodes") {
+		return
+	}
+	for _, n := range f.GPUNodes {
+		version := n.Status.NodeInfo.KubeletVersion
+		if apart, known := minorsApart(f.Meta.Server, version); known && (apart < 0 || apart > 3) {
+			r.Add(finding.Finding{
+				Title: "the node's kubelet is of a version that the API server does not support", Object: n.Object(),
+				Severity: finding.Warning,
+				Evidence: []finding.Evidence{
+					{Source: n.Object().String() + " .status.nodeInfo.kubeletVersion", Text: version},
+					{Source: "version of the API server", Text: f.Meta.Server},
+				},
+				Fix: finding.Fix{
+					Text: "Bring the kubelet to the API server's version, or at most three minor versions below it.",
+				},
+			})
+		}
+		if !n.Spec.Unschedulable {
+			continue
+		}
+		issue := finding.Finding{
+			Title: "the GPU node is cordoned", Object: n.Object(), Severity: finding.Info,
+			Evidence: []finding.Evidence{{Source: n.Object().String() + " .spec.unschedulable", Text: "true"}},
+			Fix: finding.Fix{
+				Text:     "Find out who cordoned it and why, then let it take pods again.",
+				Commands: []string{shell.Command("kubectl uncordon %s", n.Name)},
+			},
+		}
+		for _, t := range n.Spec.Taints {
+			if t.Key == corev1.TaintNodeUnschedulable && t.TimeAdded != nil {
+				issue.Evidence[0].Time, issue.Began = t.TimeAdded.Time, t.TimeAdded.Time
+			}
+		}
+		for _, label := range []string{
+			"nvidia.com/gpu-driver-upgrade-state", "quarantineHealthEventIsCordoned",
+			"dgxc.nvidia.com/nvsentinel-state",
+		} {
+			for _, from := range []map[string]string{n.Labels, n.Annotations} {
+				if value := from[label]; value != "" && value != "upgrade-done" {
+					issue.Evidence = append(issue.Evidence,
+						finding.Evidence{Source: n.Object().String() + " .metadata", Text: label + "=" + value})
+				}
+			}
+		}
+		if waits := waitFor(f, n); len(waits) > 0 {
+			issue.Severity = finding.Error
+			issue.Title = "the GPU node is cordoned, and GPU pods wait for it"
+		}
+		r.Add(issue)
+	}
+}
+
+func checkPressure(f *facts.Facts, r *engine.Result) {
+	if r.Lacks(f, "api/nodes") {
+		return
+	}
+	for _, n := range f.GPUNodes {
+		for _, kind := range []corev1.NodeConditionType{
+			corev1.NodeDiskPressure, corev1.NodeMemoryPressure, corev1.NodePIDPressure,
+		} {
+			c := n.Condition(kind)
+			if c.Status != corev1.ConditionTrue {
+				continue
+			}
+			issue := finding.Finding{
+				Title:  fmt.Sprintf("the node is under %s: its kubelet evicts pods and takes no new ones", kind),
+				Object: n.Object(), Severity: finding.Warning,
+				Evidence: []finding.Evidence{facts.QuoteCondition(n, c)},
+				Fix:      pressureFix(n, kind),
+			}
+			if len(waitFor(f, n)) > 0 {
+				issue.Severity = finding.Error
+			}
+			if kind == corev1.NodeDiskPressure && n.Host != nil {
+				for _, fs := range n.Host.Probe.Filesystems {
+					issue.Evidence = append(issue.Evidence, finding.Evidence{
+						Source: "file systems of Node " + n.Name,
+						Text:   fmt.Sprintf("%s: %d of %d MiB free", fs.Path, fs.FreeBytes>>20, fs.Bytes>>20),
+					})
+				}
+			}
+			r.Add(issue)
+		}
+	}
+}
+
+func pressureFix(n *facts.Node, kind corev1.NodeConditionType) finding.Fix {
+	switch kind {
+	case corev1.NodeDiskPressure:
+		return finding.Fix{Text: "Free space: unused images, logs, emptyDir volumes; or give the node a bigger disk, because GPU images take 10 to 20 GB each.",
+			Commands: []string{
+				shell.OnHost(n.Name, "sudo crictl rmi --prune"), shell.OnHost(n.Name, "df -h"),
+			}}
+	case corev1.NodeMemoryPressure:
+		return finding.Fix{
+			Text: "Find what takes the node's memory; give GPU pods memory limits.",
+			Commands: []string{
+				"kubectl top pods -A --sort-by=memory", shell.Command("kubectl describe node %s", n.Name),
+			},
+		}
+	}
+	return finding.Fix{
+		Text:     "Find what starts so many processes on the node.",
+		Commands: []string{shell.OnHost(n.Name, "ps -eLf | wc -l")},
+	}
+}

@@ -1,0 +1,407 @@
+package deviceplugin
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts/scheduler"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+)
+
+func pluginPodCheck() engine.Check {
+	return engine.Check{
+		ID: "dp.not-running", Layer: finding.LayerDevicePlugin,
+		Title: "a device plugin's pod does not become ready",
+		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
+		Reads: "state, last state and restarts of the containers of device plugin pods, their newest warning, and the end of their logs",
+		Why:   "A symptom: it is told so that nothing stays unseen whose cause no other check knows. Pods that start for less than 2 minutes, or are being deleted, are not counted.",
+		Explains: facts.GPULost(
+			"dp.capacity-zero", "dp.unhealthy", "op.operand-failing", "op.clusterpolicy", "gfd.labels",
+		),
+		Doc:     "https://github.com/NVIDIA/k8s-device-plugin#troubleshooting",
+		Sources: []string{"k8s-device-plugin#240", "k8s-device-plugin#1228"},
+		Run: func(f *facts.Facts, r *engine.Result) {
+			if r.Lacks(f, "api/pods") {
+				return
+			}
+			for _, pod := range f.Component(facts.DevicePlugin) {
+				if n := f.Node(pod.Spec.NodeName); n != nil && !facts.Alive(n) {
+					r.Unknown(facts.PodObject(pod), "node %s is not Ready: what the API says of the pod is old", n.Name)
+					continue
+				}
+				t, bad := facts.OperandTrouble(f, pod)
+				if !bad {
+					r.Pass(facts.PodObject(pod))
+					continue
+				}
+				found := facts.TroubleFinding(t)
+				found.Title = "the device plugin's pod " + facts.TroubleWords(t)
+				if n := f.Node(pod.Spec.NodeName); n != nil &&
+					(!slices.Contains(f.GPUNodes, n) || facts.GPUsOf(n.Status.Allocatable) > 0) {
+					// no GPU is missing: a node without any, or advertised by somebody else
+					found.Severity = finding.Warning
+				}
+				r.Add(found)
+			}
+		},
+	}
+}
+
+func capacityCheck() engine.Check {
+	return engine.Check{
+		ID: "dp.capacity-zero", Layer: finding.LayerDevicePlugin,
+		Title: "a node with GPUs advertises none, although it has a device plugin",
+		Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
+		Reads: "status.capacity of GPU nodes, device plugin pods there, and the sockets in the kubelet's device-plugins folder with their times",
+		Why: "A device plugin that is there must have told the kubelet of at least one GPU. When the kubelet restarts it forgets its plugins, and a plugin that does not notice stays unknown; a kubelet " +
+			"whose folder is elsewhere never hears of it. Nodes whose GPUs come by DRA or by another resource, and pods that are younger than 2 minutes, are healthy.",
+		Explains: facts.GPULost("op.operand-failing", "op.clusterpolicy"),
+		Doc:      "https://kubernetes.io/docs/concepts/extend-kubernetes/compute-storage-net/device-plugins/#device-plugin-implementation",
+		Sources:  []string{"k8s-device-plugin#240", "k8s-device-plugin#1228", "kubernetes#60176"},
+		Run: func(f *facts.Facts, r *engine.Result) {
+			if r.Lacks(f, "api/pods") || r.Lacks(f, "api/nodes") {
+				return
+			}
+			for _, n := range f.GPUNodes {
+				checkCapacity(f, r, n)
+			}
+		},
+	}
+}
+
+func checkCapacity(f *facts.Facts, r *engine.Result, n *facts.Node) {
+	plugins := facts.Current(n, facts.DevicePlugin)
+	switch {
+	case !facts.Alive(n):
+		r.Unknown(n.Object(), "the node is not Ready: what the API says of it is old")
+		return
+	case facts.Advertises(f, n):
+		r.Pass(n.Object())
+		return
+	case len(plugins) == 0:
+		return // dp.none
+	case starting(f, plugins):
+		return
+	}
+	pod := plugins[0]
+	found := finding.Finding{
+		Object: n.Object(), Confidence: finding.Likely,
+		Title: "the node advertises no GPU, although a device plugin is on it",
+		Evidence: []finding.Evidence{
+			finding.FieldEvidence(n.Object(), ".status.capacity", "%s", facts.GPUText(n.Status.Capacity)),
+			finding.FieldEvidence(
+				facts.PodObject(pod), ".status.phase", "%s, ready: %t", pod.Status.Phase, facts.PodReady(pod),
+			),
+		},
+		Fix: finding.Fix{Text: "Let the plugin register again, and look at what it says then.", Commands: []string{
+			facts.RestartPod(pod.Namespace, pod.Name),
+			shell.Command("kubectl get node %s -o jsonpath='{.status.capacity}'", n.Name)}},
+	}
+	if e, ok := facts.LogEvidence(
+		f, pod, "Registered device plugin for 'nvidia.com/", "ListAndWatch ended unexpectedly",
+		"Could not register device plugin", "No devices found",
+	); ok {
+		found.Evidence = append(found.Evidence, e)
+	}
+	if n.Host != nil {
+		found.Evidence = append(found.Evidence, sockets(n)...)
+	}
+	if dir := pluginFolder(pod); dir != "" && elsewhere(n, dir) {
+		found.Confidence = finding.Likely
+		found.Title = "the device plugin registers in a folder that the node's kubelet does not use"
+		found.Subject = facts.PodObject(pod) // no restart mends it
+		found.Evidence = append(
+			found.Evidence, finding.FieldEvidence(facts.PodObject(pod), ".spec.volumes[].hostPath", "%s", dir),
+		)
+		found.Fix = finding.Fix{
+			Text:     "Give the plugin the kubelet's folder " + facts.KubeletRoot(n) + "/device-plugins.",
+			Commands: []string{shell.Command("kubectl edit %s -n %s", facts.OwnerOf(pod), pod.Namespace)},
+		}
+		if h, ok := facts.ReleaseOf(f, facts.ChartOperator); ok {
+			found.Fix.Commands = []string{facts.HelmUpgrade(h, "hostPaths.kubeletRootDir="+facts.KubeletRoot(n))}
+		}
+	}
+	r.Add(found)
+}
+
+// starting reports whether all these pods are too young to say anything.
+func starting(f *facts.Facts, pods []*corev1.Pod) bool {
+	return !slices.ContainsFunc(pods,
+		func(pod *corev1.Pod) bool { return f.Now.Sub(pod.CreationTimestamp.Time) >= facts.OperandGrace })
+}
+
+// sockets quotes the sockets in the kubelet's folder for device plugins.
+func sockets(n *facts.Node) []finding.Evidence {
+	if why := n.Host.Probe.Unread["devicePlugins"]; why != "" {
+		return nil
+	}
+	var all []finding.Evidence
+	for _, s := range n.Host.Probe.DevicePlugins {
+		if strings.Contains(s.Path, "/device-plugins/") && len(all) < 3 {
+			text := "made " + s.Modified.UTC().Format(time.RFC3339)
+			if s.Listening != nil && !*s.Listening {
+				text += ", nobody listens"
+			}
+			all = append(all, finding.Evidence{Source: "nodes/" + n.Name + " " + s.Path, Text: text})
+		}
+	}
+	if len(all) == 0 {
+		all = []finding.Evidence{{Source: "nodes/" + n.Name + " /var/lib/kubelet/device-plugins", Text: "(no socket)"}}
+	}
+	return all
+}
+
+// pluginFolder returns the host's folder in which a plugin makes its socket; empty when its pod mounts none.
+func pluginFolder(pod *corev1.Pod) string {
+	for _, v := range pod.Spec.Volumes {
+		if v.HostPath != nil && strings.HasSuffix(strings.TrimSuffix(v.HostPath.Path, "/"), "device-plugins") {
+			return strings.TrimSuffix(v.HostPath.Path, "/")
+		}
+	}
+	return ""
+}
+
+// elsewhere reports whether the node's kubelet surely uses another folder for device plugins.
+func elsewhere(n *facts.Node, dir string) bool {
+	return facts.KubeletRoot(n) != "/var/lib/kubelet" && dir != facts.KubeletRoot(n)+"/device-plugins"
+}
+
+func noPluginCheck() engine.Check {
+	return engine.Check{
+		ID: "dp.none", Layer: finding.LayerDevicePlugin,
+		Title: "a node has GPUs, and nothing advertises them",
+		Needs: []engine.Need{engine.NeedAPI},
+		Reads: "status.capacity, status.allocatable and pods of GPU nodes, ResourceSlices",
+		Why: "Something must tell the kubelet of GPUs: NVIDIA's device plugin, a cloud's, or a DRA driver. A node without, whose labels or hardware say that it has GPUs of NVIDIA, can give none to pods. " +
+			"It is an error only where pods wait for GPUs, and worth knowing only where the cluster has no software for GPUs at all: a GPU may be there for other use. " +
+			"Where a plugin was, and is gone, the kubelet keeps the capacity for a while and allocates nothing: an error. What a DRA driver that is there offers is told where a claim waits.",
+		Explains: facts.GPULost("op.clusterpolicy"),
+		Doc:      "https://kubernetes.io/docs/tasks/manage-gpus/scheduling-gpus/",
+		Sources:  []string{"k8s-device-plugin#33", "k8s-device-plugin#585", "k8s-device-plugin#1934"},
+		Run: func(f *facts.Facts, r *engine.Result) {
+			// Slices tell only where a DRA driver is.
+			if r.Lacks(f, "api/pods") || len(f.Component(facts.DRADriver)) > 0 && r.Lacks(f, "api/resourceslices") {
+				return
+			}
+			awaited := scheduler.Awaited(f)
+			for _, n := range f.GPUNodes {
+				checkNoPlugin(f, r, n, awaited[n.Name])
+			}
+		},
+	}
+}
+
+func checkNoPlugin(f *facts.Facts, r *engine.Result, n *facts.Node, waiting bool) {
+	var deleted []*corev1.Pod
+	for _, pod := range n.Component(facts.DevicePlugin) {
+		if pod.DeletionTimestamp != nil {
+			deleted = append(deleted, pod)
+		}
+	}
+	switch {
+	case !facts.Alive(n):
+		r.Unknown(n.Object(), "the node is not Ready: what the API says of its pods is old")
+		return
+	case pluginGone(n):
+		r.Add(goneFinding(f, n))
+		return
+	case facts.Advertises(f, n), len(
+		facts.Current(n, facts.DevicePlugin),
+	) > 0, len(deleted) > 0, len(facts.Current(n, facts.DRADriver)) > 0:
+		r.Pass(n.Object())
+		return
+	case f.Now.Sub(n.CreationTimestamp.Time) < 5*time.Minute:
+		return // its DaemonSets are still coming
+	}
+	found := finding.Finding{
+		Object: n.Object(), Confidence: finding.Certain, Severity: finding.Info,
+		Title: "the node has GPUs, and neither a device plugin nor a DRA driver advertises them",
+		Evidence: append([]finding.Evidence{
+			finding.FieldEvidence(n.Object(), ".status.capacity", "%s", facts.GPUText(n.Status.Capacity)),
+		},
+			facts.LabelEvidence(n, facts.GPULabels()...)...),
+		Fix: noPluginFix(f, n),
+	}
+	if wantsPlugins(f) {
+		found.Severity = finding.Warning
+	}
+	if waiting {
+		found.Severity = finding.Error
+	}
+	r.Add(found)
+}
+
+// pluginGone reports whether a device plugin has been on the node, and is no more: the kubelet knows of its GPUs and
+// allocates none. Plugins that are no pods, as Bottlerocket's, cannot be seen, nor those of others whose names do not
+// tell.
+func pluginGone(n *facts.Node) bool {
+	if facts.GPUsOf(n.Status.Capacity) == 0 || facts.GPUsOf(n.Status.Allocatable) > 0 ||
+		n.Distribution == facts.Bottlerocket {
+		return false
+	}
+	return !slices.ContainsFunc(n.Pods, func(pod *corev1.Pod) bool {
+		return !facts.Ended(pod) &&
+			(facts.ComponentOf(pod.Labels, pod.Spec) == facts.DevicePlugin ||
+				strings.Contains(pod.Name, "device-plugin"))
+	})
+}
+
+func goneFinding(f *facts.Facts, n *facts.Node) finding.Finding {
+	found := finding.Finding{
+		Object: n.Object(), Confidence: finding.Likely,
+		Title: "no device plugin runs on the node any more, so that nothing offers its GPUs to the kubelet",
+		Evidence: append(lostGPUs(n),
+			finding.Evidence{Source: "pods on " + n.Object().String(), Text: "(no pod of a device plugin)"}),
+		Fix: noPluginFix(f, n),
+	}
+	_, operator := facts.ClusterPolicy(f)
+	if operator || pluginDaemonSet(f) != nil {
+		return found
+	}
+	found.Fix = finding.Fix{
+		Text: "Nothing is wrong with the GPUs: the plugin's DaemonSet is not there. Install it again, in the way in which it was installed; its Helm chart is one.",
+		Commands: []string{shell.Command("helm upgrade --install nvdp %s --repo %s -n kube-system", facts.ChartDevicePlugin,
+			facts.ChartRepository(facts.ChartDevicePlugin)),
+			shell.Command("kubectl get node %s -o jsonpath='{.status.allocatable}'", n.Name)},
+	}
+	if h, ok := facts.ReleaseOf(f, facts.ChartDevicePlugin); ok {
+		found.Fix.Commands[0] = facts.HelmUpgrade(h)
+	}
+	return found
+}
+
+// pluginDaemonSet returns the DaemonSet of a device plugin, on whatever nodes it runs; nil when there is none.
+func pluginDaemonSet(f *facts.Facts) *appsv1.DaemonSet {
+	for i := range f.DaemonSets {
+		d := &f.DaemonSets[i]
+		if facts.ComponentOf(d.Spec.Template.Labels, d.Spec.Template.Spec) == facts.DevicePlugin &&
+			!strings.Contains(d.Name, "mps") {
+			return d
+		}
+	}
+	return nil
+}
+
+// wantsPlugins reports whether the cluster is meant to give GPUs to pods: it has the software for it.
+func wantsPlugins(f *facts.Facts) bool {
+	_, operator := facts.ClusterPolicy(f)
+	return operator || len(f.Component(facts.DevicePlugin)) > 0 ||
+		slices.ContainsFunc(f.DaemonSets, func(d appsv1.DaemonSet) bool {
+			return facts.ComponentOf(d.Spec.Template.Labels, d.Spec.Template.Spec) == facts.DevicePlugin
+		})
+}
+
+// noPluginFix returns why a device plugin's DaemonSet leaves the node out, or how to install one.
+func noPluginFix(f *facts.Facts, n *facts.Node) finding.Fix {
+	if d := pluginDaemonSet(f); d != nil {
+		taint, kept := facts.KeptAway(n, d)
+		text :=
+			"A device plugin is installed and does not run on the node: its DaemonSet's node selector, affinity or tolerations leave it out."
+		if kept {
+			text = "The device plugin's DaemonSet does not tolerate the taint " + taint.ToString() +
+				" of the node: add the toleration."
+		}
+		return finding.Fix{Text: text, Commands: []string{
+			shell.Command("kubectl get daemonset %s -n %s -o yaml", d.Name, d.Namespace),
+			shell.Command("kubectl get node %s --show-labels", n.Name),
+		}}
+	}
+	if _, ok := facts.ClusterPolicy(f); ok {
+		if facts.PolicyOff(f, "devicePlugin") {
+			return finding.Fix{
+				Text:     "The operator's device plugin is switched off: switch it on, or use a DRA driver.",
+				Commands: facts.ChangeOperator(f, "devicePlugin.enabled", true),
+			}
+		}
+		return finding.Fix{Text: "The operator has not placed its device plugin on the node: see its labels nvidia.com/gpu.deploy.* and what the operator says.",
+			Commands: []string{
+				shell.Command("kubectl get node %s --show-labels", n.Name),
+				shell.Command("kubectl logs -n %s -l app=gpu-operator --tail 50", facts.OperatorNamespace(f)),
+			}}
+	}
+	return finding.Fix{
+		Text: "Install the GPU operator, or the device plugin alone where driver and toolkit are on the node already.",
+		Commands: []string{shell.Command("helm install gpu-operator gpu-operator --repo %s -n gpu-operator --create-namespace",
+			facts.ChartRepository(facts.ChartOperator))},
+	}
+}
+
+func duplicateCheck() engine.Check {
+	return engine.Check{
+		ID: "dp.duplicate", Layer: finding.LayerDevicePlugin,
+		Title: "two device plugins advertise the same GPUs on one node",
+		Needs: []engine.Need{engine.NeedAPI},
+		Reads: "device plugin pods on each node and what made them",
+		Why: "The kubelet knows one endpoint per resource: the plugin that registered last wins, and when it goes the capacity drops to 0 although the other still runs. Pods of the same DaemonSet during " +
+			"an update, plugins for virtual machines, and the MPS daemon are no duplicates.",
+		Explains: []string{"dp.capacity-zero", "dp.unhealthy", "share.timeslicing", "alloc.unexpected-admission"},
+		Doc:      "https://kubernetes.io/docs/concepts/extend-kubernetes/compute-storage-net/device-plugins/",
+		Sources:  []string{"k8s-device-plugin#255", "k8s-device-plugin#455", "k8s-device-plugin#1435", "HAMi#2076"},
+		Run: func(f *facts.Facts, r *engine.Result) {
+			if r.Lacks(f, "api/pods") {
+				return
+			}
+			for _, n := range f.GPUNodes {
+				checkDuplicate(r, n)
+			}
+		},
+	}
+}
+
+func checkDuplicate(r *engine.Result, n *facts.Node) {
+	owners := map[string]*corev1.Pod{}
+	for _, pod := range n.Pods {
+		if !facts.Ended(pod) && pod.DeletionTimestamp == nil && facts.PodReady(pod) && advertisesGPUs(pod) {
+			owners[pod.Namespace+" "+facts.OwnerOf(pod)] = pod
+		}
+	}
+	if len(owners) < 2 {
+		r.Pass(n.Object())
+		return
+	}
+	found := finding.Finding{
+		Severity: finding.Warning, Object: n.Object(),
+		Title: "two device plugins of different owners advertise GPUs on the node",
+		Fix: finding.Fix{
+			Text: "Keep one: delete the DaemonSet of the other, or keep it off GPU nodes. If the operator's is not the one to keep, switch that off (devicePlugin.enabled=false).",
+		},
+	}
+	for _, owner := range words.SortedKeys(owners) {
+		pod := owners[owner]
+		found.Evidence = append(found.Evidence,
+			finding.FieldEvidence(
+				facts.PodObject(pod), ".spec.containers[].image", "%s, made by %s", images(pod), facts.OwnerOf(pod),
+			))
+		found.Fix.Commands = append(found.Fix.Commands,
+			"# one of them: "+shell.Command("kubectl delete %s -n %s", facts.OwnerOf(pod), pod.Namespace))
+	}
+	r.Add(found)
+}
+
+// advertisesGPUs reports whether a pod is a device plugin for nvidia.com/gpu: NVIDIA's, a cloud's, HAMi's or Volcano's.
+func advertisesGPUs(pod *corev1.Pod) bool {
+	name := strings.ToLower(pod.Name)
+	if strings.Contains(name, "sandbox") || strings.Contains(name, "kubevirt") {
+		return false
+	}
+	if facts.ComponentOf(pod.Labels, pod.Spec) == facts.DevicePlugin {
+		return true
+	}
+	return strings.Contains(name, "hami-device-plugin")
+}
+
+func images(pod *corev1.Pod) string {
+	var all []string
+	for _, c := range pod.Spec.Containers {
+		all = append(all, c.Image)
+	}
+	return words.Joined(all)
+}

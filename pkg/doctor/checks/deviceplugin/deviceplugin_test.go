@@ -1,0 +1,18 @@
+package deviceplugin
+
+import (
+	"testing"
+)
+
+// A configuration of a user never makes the check fail, whatever is in it.
+func FuzzPluginConfig(f *testing.F) {
+	f.Add("version: v1\nsharing:\n  timeSlicing:\n    resources:\n    - name: nvidia.com/gpu\n      replicas: 4\n")
+	f.Add("flags:\n  renameByDefault: true")
+	f.Add("sharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 2, devices: all}]}}")
+	f.Fuzz(func(t *testing.T, text string) {
+		c, err := parsePluginConfig(text)
+		if err == nil {
+			_ = c.shared()
+		}
+	})
+}

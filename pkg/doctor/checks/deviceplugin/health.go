@@ -1,0 +1,164 @@
+package deviceplugin
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
+)
+
+func unhealthyCheck() engine.Check {
+	return engine.Check{
+		ID: "dp.unhealthy", Layer: finding.LayerDevicePlugin,
+		Title: "a node offers fewer GPUs than it has",
+		Needs: []engine.Need{engine.NeedAPI},
+		Reads: "status.capacity and status.allocatable of GPU nodes",
+		Why: "The kubelet takes a device that its plugin calls unhealthy out of allocatable, and leaves it in capacity. All of them are out for the moments in which a plugin restarts, which is no fault " +
+			"while its pod is younger than 2 minutes.",
+		Explains: facts.GPULost("op.operand-failing", "op.clusterpolicy"),
+		Doc:      "https://kubernetes.io/docs/concepts/extend-kubernetes/compute-storage-net/device-plugins/#device-plugin-implementation",
+		Sources:  []string{"k8s-device-plugin#189", "k8s-device-plugin#231", "k8s-device-plugin#2038"},
+		Run: func(f *facts.Facts, r *engine.Result) {
+			if r.Lacks(f, "api/nodes") {
+				return
+			}
+			for _, n := range f.GPUNodes {
+				checkUnhealthy(f, r, n)
+			}
+		},
+	}
+}
+
+func checkUnhealthy(f *facts.Facts, r *engine.Result, n *facts.Node) {
+	lost := lostGPUs(n)
+	plugins := n.Component(facts.DevicePlugin)
+	switch {
+	case !facts.Alive(n):
+		r.Unknown(n.Object(), "the node is not Ready: what the API says of it is old")
+		return
+	case len(lost) == 0:
+		r.Pass(n.Object())
+		return
+	case facts.GPUsOf(n.Status.Allocatable) == 0 && slices.ContainsFunc(plugins, func(pod *corev1.Pod) bool {
+		return pod.DeletionTimestamp != nil || starting(f, []*corev1.Pod{pod})
+	}):
+		return // the plugin restarts
+	case f.Missing("api/pods") == "" && pluginGone(n):
+		return // dp.none
+	}
+	r.Add(finding.Finding{
+		Object:   n.Object(),
+		Title:    "the node has GPUs that it does not offer, because its device plugin calls them unhealthy",
+		Evidence: lost,
+		Fix: finding.Fix{
+			Text:     "Find out what is wrong with the GPU (nvidia-smi, kernel log), repair or reset it, and restart the device plugin's pod there: a device stays unhealthy until then.",
+			Commands: restartPlugins(n),
+		},
+	})
+}
+
+// restartPlugins returns the commands that restart the node's device plugins.
+func restartPlugins(n *facts.Node) []string {
+	var all []string
+	for _, pod := range facts.Current(n, facts.DevicePlugin) {
+		all = append(all, facts.RestartPod(pod.Namespace, pod.Name))
+	}
+	return all
+}
+
+// lostGPUs quotes the resources of which a node offers fewer than it has.
+func lostGPUs(n *facts.Node) []finding.Evidence {
+	var all []finding.Evidence
+	for _, name := range words.SortedKeys(resourceNames(n.Status.Capacity)) {
+		has, offers := n.Status.Capacity[corev1.ResourceName(name)], n.Status.Allocatable[corev1.ResourceName(name)]
+		if has.Cmp(offers) > 0 {
+			all = append(all, finding.FieldEvidence(n.Object(), ".status", "capacity %s: %s, allocatable %s: %s", name,
+				has.String(), name, offers.String()))
+		}
+	}
+	return all
+}
+
+func resourceNames(resources corev1.ResourceList) map[string]bool {
+	names := map[string]bool{}
+	for name := range resources {
+		if facts.IsGPUResource(name) {
+			names[string(name)] = true
+		}
+	}
+	return names
+}
+
+func unhealthyXIDCheck() engine.Check {
+	return engine.Check{
+		ID: "dp.unhealthy-xid", Layer: finding.LayerDevicePlugin,
+		Title: "the device plugin took a GPU away after an XID",
+		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
+		Reads: "logs of device plugin pods on nodes that offer fewer GPUs than they have",
+		Why: "The plugin listens for XIDs and marks the GPU unhealthy, except for those that applications cause (13, 31, 43, 45, 68, 109). It never marks it healthy again: that takes a restart of its pod. " +
+			"A line in the log of a node that offers all its GPUs is history.",
+		Explains: facts.GPULost("dp.unhealthy", "op.operand-failing", "op.clusterpolicy"),
+		Doc:      "https://docs.nvidia.com/deploy/xid-errors/index.html",
+		Sources: []string{
+			"k8s-device-plugin#189", "k8s-device-plugin#231", "k8s-device-plugin#234", "k8s-device-plugin#1974",
+			"k8s-device-plugin#2038", "container-engine-accelerators#188",
+		},
+		Run: func(f *facts.Facts, r *engine.Result) {
+			if r.Lacks(f, "api/nodes") || r.Lacks(f, "api/pods") {
+				return
+			}
+			for _, n := range f.GPUNodes {
+				lost := lostGPUs(n)
+				if len(lost) == 0 || !facts.Alive(n) {
+					continue
+				}
+				for _, pod := range facts.Current(n, facts.DevicePlugin) {
+					e,
+						ok := facts.LogEvidence(f, pod, "XidCriticalError:", "XidCriticalError",
+						"device marked unhealthy",
+						"got unhealthy", "marking device as unhealthy")
+					if !ok {
+						if facts.PodReady(pod) {
+							engine.LacksLog(f, r, pod)
+						}
+						continue
+					}
+					r.Add(xidFinding(n, e, lost))
+					break
+				}
+			}
+		},
+	}
+}
+
+func xidFinding(n *facts.Node, e finding.Evidence, lost []finding.Evidence) finding.Finding {
+	found := finding.Finding{
+		Object: n.Object(), Title: "the device plugin marked a GPU unhealthy",
+		Evidence: append([]finding.Evidence{e}, lost...),
+		Fix: finding.Fix{
+			Text:     "Repair or reset the GPU, then restart the device plugin's pod: it does not take the GPU back by itself. If an application causes the XID, let the plugin ignore it (DP_DISABLE_HEALTHCHECKS=CODE).",
+			Commands: restartPlugins(n),
+		},
+	}
+	m := regexp.MustCompile(`Xid=(\d+)`).FindStringSubmatch(e.Text)
+	if m == nil {
+		return found
+	}
+	code, err := strconv.Atoi(m[1])
+	if err != nil {
+		return found // longer than a number can be
+	}
+	found.Title = fmt.Sprintf("the device plugin marked a GPU unhealthy after XID %d", code)
+	if known, ok := xid.Lookup(code); ok {
+		found.Title += " (" + known.Name + ")"
+	}
+	return found
+}

@@ -1,0 +1,156 @@
+package deviceplugin
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+)
+
+func migStrategyCheck() engine.Check {
+	return engine.Check{
+		ID: "mig.strategy-mismatch", Layer: finding.LayerDevicePlugin,
+		Title: "the MIG strategy does not fit how the GPUs are divided, or what pods ask for",
+		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
+		Reads: "labels nvidia.com/mig.* and nvidia.com/gpu.product of nodes, logs of device plugin and feature discovery, capacity, and what Pending pods ask for",
+		Why: "Strategy single wants all GPUs of a node divided into equal instances and offers them as nvidia.com/gpu; mixed offers each profile as nvidia.com/mig-PROFILE, and whole GPUs as nvidia.com/gpu; " +
+			"none ignores MIG. A GPU in MIG mode without instances is offered by none of them.",
+		Explains: facts.GPULost("sched.wrong-resource-name", "sched.bigger-than-any-node", "dp.capacity-zero",
+			"dp.not-running", "dp.unhealthy", "op.operand-failing", "op.clusterpolicy", "gfd.labels"),
+		Doc: "https://docs.nvidia.com/datacenter/cloud-native/kubernetes/latest/index.html",
+		Sources: []string{"gpu-operator#442", "gpu-operator#603", "gpu-operator#637", "gpu-operator#646",
+			"gpu-operator#322", "k8s-device-plugin#253", "k8s-device-plugin#257",
+			"k8s-device-plugin#240", "k8s-device-plugin#767", "nvidia-container-toolkit#1740"},
+		Run: func(f *facts.Facts, r *engine.Result) {
+			if r.Lacks(f, "api/nodes") || r.Lacks(f, "api/pods") {
+				return
+			}
+			for _, n := range f.GPUNodes {
+				checkMIGNode(f, r, n)
+			}
+			offer := findMIGOffer(f)
+			for _, pod := range f.GPUPods {
+				if pod.Spec.NodeName == "" && len(offer.divided) > 0 {
+					offer.check(r, pod)
+				}
+			}
+		},
+	}
+}
+
+func checkMIGNode(f *facts.Facts, r *engine.Result, n *facts.Node) {
+	var evidence []finding.Evidence
+	if strings.HasSuffix(n.Labels["nvidia.com/gpu.product"], "-MIG-INVALID") {
+		evidence = facts.LabelEvidence(n, "nvidia.com/gpu.product", "nvidia.com/mig.strategy", "nvidia.com/mig.config",
+			"nvidia.com/mig.config.state")
+	}
+	if facts.GPUsOf(n.Status.Allocatable) == 0 {
+		for _, pod := range slices.Concat(
+			facts.Current(n, facts.DevicePlugin), facts.Current(n, facts.FeatureDiscovery),
+		) {
+			e, ok := facts.LogEvidence(f, pod, "migEnabled=true was not configured cor", "invalid MIG configuration",
+				"configured with the same migEnabled value", "more than one MIG device type present on node",
+				"No MIG devices associated with")
+			if ok {
+				evidence = append(evidence, e)
+				break
+			}
+		}
+	}
+	if len(evidence) == 0 {
+		r.Pass(n.Object())
+		return
+	}
+	fix := finding.Fix{Text: "Divide all GPUs of the node alike, or use the strategy mixed, which allows any division."}
+	if want := n.Labels["nvidia.com/mig.config"]; want != "" {
+		fix.Commands = append(fix.Commands, shell.Command(
+			"kubectl label node %s nvidia.com/mig.config=all-disabled --overwrite # or a configuration that divides all alike",
+			n.Name,
+		))
+	}
+	if h, ok := facts.ReleaseOf(f, facts.ChartDevicePlugin); ok {
+		fix.Commands = append(fix.Commands, facts.HelmUpgrade(h, "migStrategy=mixed"))
+	} else {
+		fix.Commands = append(fix.Commands, facts.ChangeOperator(f, "mig.strategy", "mixed")...)
+	}
+	r.Add(finding.Finding{
+		Object:   n.Object(),
+		Title:    "GPUs in MIG mode are not divided as the MIG strategy wants, so that the node offers none",
+		Evidence: evidence, Fix: fix,
+	})
+}
+
+// migOffer is what the cluster's nodes offer, and those of them that are divided, or could be: one for each strategy.
+type migOffer struct {
+	offered map[string]int64
+	divided map[string]*facts.Node
+}
+
+func findMIGOffer(f *facts.Facts) migOffer {
+	o := migOffer{map[string]int64{}, map[string]*facts.Node{}}
+	for _, n := range f.GPUNodes {
+		for name, q := range n.Status.Allocatable {
+			if facts.IsGPUResource(name) {
+				o.offered[string(name)] += q.Value()
+			}
+		}
+		strategy := n.Labels["nvidia.com/mig.strategy"]
+		if strategy != "" && (n.Labels["nvidia.com/mig.capable"] == "true" || migResources(n)) &&
+			(o.divided[strategy] == nil || migResources(n)) {
+			o.divided[strategy] = n
+		}
+	}
+	return o
+}
+
+// check looks whether a pod asks for MIG instances, or whole GPUs, where the strategy offers the other.
+func (o migOffer) check(r *engine.Result, pod *corev1.Pod) {
+	for name := range facts.GPURequests(pod) {
+		wantsMIG := strings.HasPrefix(string(name), "nvidia.com/mig-")
+		if o.offered[string(name)] > 0 {
+			continue
+		}
+		for _, strategy := range words.SortedKeys(o.divided) {
+			n := o.divided[strategy]
+			mismatch := wantsMIG && strategy != "mixed" && o.offered["nvidia.com/gpu"] > 0 ||
+				!wantsMIG && strategy == "mixed" && migResources(n)
+			if !mismatch {
+				continue
+			}
+			var offers []string
+			for _, resource := range words.SortedKeys(o.offered) {
+				if o.offered[resource] > 0 {
+					offers = append(offers, resource)
+				}
+			}
+			r.Add(finding.Finding{
+				Object: facts.PodObject(pod), Confidence: finding.Likely,
+				Title: fmt.Sprintf("the pod asks for %s, which no node offers under the MIG strategy %s", name,
+					strategy),
+				Evidence: append(facts.LabelEvidence(n, "nvidia.com/mig.strategy", "nvidia.com/mig.config",
+					"nvidia.com/gpu.product"),
+					finding.FieldEvidence(n.Object(), ".status.allocatable", "%s", facts.GPUText(n.Status.Allocatable)),
+					finding.FieldEvidence(facts.PodObject(pod), ".spec.containers[].resources.limits", "%s", name)),
+				Fix: finding.Fix{Text: fmt.Sprintf("Ask for what is offered (%s), or change the strategy.", words.Joined(offers))},
+			})
+			return
+		}
+	}
+}
+
+// migResources reports whether the node offers MIG instances by their profiles.
+func migResources(n *facts.Node) bool {
+	for name, q := range n.Status.Capacity {
+		if strings.HasPrefix(string(name), "nvidia.com/mig-") && q.Value() > 0 {
+			return true
+		}
+	}
+	return false
+}

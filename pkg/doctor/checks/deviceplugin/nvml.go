@@ -1,0 +1,135 @@
+package deviceplugin
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+)
+
+// nvmlMissing returns what plugin and feature discovery print when they do not find the driver's library in their
+// container.
+func nvmlMissing() []string {
+	return []string{
+		"could not load NVML library", "libnvidia-ml.so.1: cannot open shared object file",
+		"Incompatible platform detected", "Incompatible strategy detected",
+		"If this is a GPU node, did you configure the NVIDIA Container Toolkit?",
+		"No devices found. Waiting indefinitely", "ERROR_LIBRARY_NOT_FOUND",
+	}
+}
+
+func nvmlCheck() engine.Check {
+	return engine.Check{
+		ID: "dp.nvml-missing", Layer: finding.LayerDevicePlugin,
+		Title: "the device plugin does not find the driver's library in its container",
+		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
+		Reads: "logs of the device plugin and of feature discovery on GPU nodes that advertise no GPU, their runtimeClassName, and the RuntimeClasses",
+		Why: "The plugin needs libnvidia-ml.so.1, which NVIDIA's runtime brings into its container: by the pod's RuntimeClass, or as the node's default. Where GPUs are advertised an old line in a log " +
+			"says nothing.",
+		Explains: facts.GPULost("dp.not-running", "dp.capacity-zero", "dp.unhealthy", "op.operand-failing",
+			"op.clusterpolicy", "gfd.labels"),
+		Doc: "https://github.com/NVIDIA/k8s-device-plugin#configure-containerd",
+		Sources: []string{"k8s-device-plugin#478", "k8s-device-plugin#1011", "k8s-device-plugin#1371",
+			"k8s-device-plugin#444", "k8s-device-plugin#352", "k8s-device-plugin#23",
+			"k8s-device-plugin#826", "k8s-device-plugin#655", "amazon-eks-ami#1744", "gpu-feature-discovery#36"},
+		Run: func(f *facts.Facts, r *engine.Result) {
+			if r.Lacks(f, "api/pods") {
+				return
+			}
+			for _, n := range f.GPUNodes {
+				if facts.GPUsOf(n.Status.Allocatable) > 0 {
+					r.Pass(n.Object())
+					continue
+				}
+				checkNVML(f, r, n)
+			}
+		},
+	}
+}
+
+func checkNVML(f *facts.Facts, r *engine.Result, n *facts.Node) {
+	for _, c := range []facts.Component{facts.DevicePlugin, facts.FeatureDiscovery} {
+		for _, pod := range facts.Current(n, c) {
+			e, ok := facts.LogEvidence(f, pod, nvmlMissing()...)
+			if !ok {
+				if c == facts.DevicePlugin && !starting(f, []*corev1.Pod{pod}) && started(pod) {
+					engine.LacksLog(f, r, pod)
+				}
+				continue
+			}
+			class := ""
+			if pod.Spec.RuntimeClassName != nil {
+				class = *pod.Spec.RuntimeClassName
+			}
+			found := finding.Finding{
+				Object: n.Object(), Confidence: finding.Likely,
+				Title: fmt.Sprintf("the %s finds no NVML library in its container", c),
+				Evidence: []finding.Evidence{
+					e, finding.FieldEvidence(facts.PodObject(pod), ".spec.runtimeClassName", "%s", words.OrNone(class)),
+					finding.FieldEvidence(n.Object(), ".status.allocatable", "%s", facts.GPUText(n.Status.Allocatable)),
+				},
+				Fix: nvmlFix(f, n, pod, class),
+			}
+			if c != facts.DevicePlugin {
+				found.Severity = finding.Warning
+			}
+			r.Add(found)
+			return
+		}
+	}
+}
+
+// started reports whether any container of the pod ever ran, so that there should be a log.
+func started(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
+		return s.State.Running != nil || s.State.Terminated != nil || s.LastTerminationState.Terminated != nil
+	})
+}
+
+func nvmlFix(f *facts.Facts, n *facts.Node, pod *corev1.Pod, class string) finding.Fix {
+	if class != "" {
+		return finding.Fix{
+			Text: "The pod has its RuntimeClass, so that the runtime behind it does not find the driver: check the driver on the node (nvidia-smi). If the driver lies elsewhere than at / or " +
+				"/run/nvidia/driver, tell the plugin where (nvidiaDriverRoot).",
+			Commands: []string{
+				shell.Command("kubectl get runtimeclass %s -o yaml", class),
+				shell.Command("kubectl gpu-fault runtime show %s", n.Name),
+			},
+		}
+	}
+	name := ""
+	for _, rc := range f.RuntimeClasses {
+		if strings.HasPrefix(rc.Handler, "nvidia") && !strings.Contains(rc.Handler, "legacy") &&
+			!strings.Contains(rc.Handler, "cdi") && name == "" {
+			name = rc.Name
+		}
+	}
+	if name == "" {
+		return finding.Fix{
+			Text: "The pod runs under the node's default runtime, which is not NVIDIA's, and there is no RuntimeClass for that: configure the runtime on the node, then either make it the default or " +
+				"create a RuntimeClass and give it to the plugin.",
+			Commands: []string{shell.Command("kubectl gpu-fault runtime show %s", n.Name)},
+		}
+	}
+	fix := finding.Fix{
+		Text: fmt.Sprintf(
+			"The pod runs under the node's default runtime, which is not NVIDIA's: give it the RuntimeClass %s, or make NVIDIA's runtime the node's default.",
+			name,
+		),
+		Commands: []string{shell.Command("kubectl patch %s -n %s --type merge -p %s", facts.OwnerOf(pod), pod.Namespace,
+			fmt.Sprintf(`{"spec":{"template":{"spec":{"runtimeClassName":%q}}}}`, name))},
+	}
+	if h, ok := facts.ReleaseOf(f, facts.ChartDevicePlugin); ok && h.Namespace == pod.Namespace {
+		fix.Commands, fix.Values = []string{
+			facts.HelmUpgrade(h, "runtimeClassName="+name),
+		}, "runtimeClassName: "+name+"\n"
+	}
+	return fix
+}

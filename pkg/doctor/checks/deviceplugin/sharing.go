@@ -1,0 +1,382 @@
+package deviceplugin
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+)
+
+// pluginConfig is what matters of a device plugin's configuration file.
+type pluginConfig struct {
+	Flags struct {
+		// RenameByDefault is not a flag: it is wrong here, and the plugin ignores it.
+		RenameByDefault *bool `json:"renameByDefault"`
+	} `json:"flags"`
+	Sharing struct {
+		TimeSlicing *sharing `json:"timeSlicing"`
+		MPS         *sharing `json:"mps"`
+	} `json:"sharing"`
+}
+
+type sharing struct {
+	RenameByDefault            bool `json:"renameByDefault"`
+	FailRequestsGreaterThanOne bool `json:"failRequestsGreaterThanOne"`
+	Resources                  []struct {
+		Name     string `json:"name"`
+		Rename   string `json:"rename"`
+		Replicas int64  `json:"replicas"`
+		Devices  any    `json:"devices"`
+	} `json:"resources"`
+}
+
+// parsePluginConfig reads a configuration of the device plugin. Fields that it does not know are left out.
+func parsePluginConfig(text string) (pluginConfig, error) {
+	var c pluginConfig
+	if err := yaml.Unmarshal([]byte(text), &c); err != nil {
+		return pluginConfig{}, fmt.Errorf("the device plugin's configuration is not what it should be: %w", err)
+	}
+	return c, nil
+}
+
+// shared returns how the configuration shares whole GPUs; nil when it does not.
+func (c pluginConfig) shared() *sharing {
+	for _, s := range []*sharing{c.Sharing.TimeSlicing, c.Sharing.MPS} {
+		if s != nil && len(s.Resources) > 0 {
+			return s
+		}
+	}
+	return nil
+}
+
+// pluginConfigs are the device plugin's configurations, and which one nodes use that name none.
+type pluginConfigs struct {
+	in       *corev1.ConfigMap
+	fallback string
+}
+
+const configLabel = "nvidia.com/device-plugin.config"
+
+// findPluginConfigs returns the ConfigMap that the device plugin reads; ok is false when it has none, or when it cannot
+// be told which.
+func findPluginConfigs(f *facts.Facts) (pluginConfigs, bool) {
+	name, fallback := facts.PolicyString(f, "spec", "devicePlugin", "config", "name"),
+		facts.PolicyString(f, "spec", "devicePlugin", "config", "default")
+	namespace := ""
+	if h, ok := facts.ReleaseOf(f, facts.ChartDevicePlugin); ok && name == "" {
+		config, _ := h.Values["config"].(map[string]any)
+		name, _ = config["name"].(string)
+		fallback, _ = config["default"].(string)
+		namespace = h.Namespace
+		if inline, _ := config["map"].(map[string]any); name == "" && len(inline) > 0 {
+			name = h.Name + "-configs"
+			if !strings.Contains(h.Name, facts.ChartDevicePlugin) {
+				name = h.Name + "-" + facts.ChartDevicePlugin + "-configs"
+			}
+		}
+	}
+	for i := range f.ConfigMaps {
+		m := &f.ConfigMaps[i]
+		if name != "" && m.Name == name && (namespace == "" || m.Namespace == namespace) {
+			return pluginConfigs{m, fallback}, true
+		}
+	}
+	return pluginConfigs{}, false
+}
+
+// of returns the configuration that a node uses, and its name; an empty name is none. The standalone chart takes the
+// only one there is.
+func (p pluginConfigs) of(f *facts.Facts, n *facts.Node) string {
+	if name := n.Labels[configLabel]; name != "" {
+		return name
+	}
+	if _, operator := facts.ClusterPolicy(f); p.fallback == "" && !operator {
+		if _, ok := p.in.Data["default"]; ok {
+			return "default"
+		}
+		if len(p.in.Data) == 1 {
+			return words.SortedKeys(p.in.Data)[0]
+		}
+	}
+	return p.fallback
+}
+
+func timeSlicingCheck() engine.Check {
+	return engine.Check{
+		ID: "share.timeslicing", Layer: finding.LayerDevicePlugin,
+		Title: "the configuration for shared GPUs does not take effect, or a pod asks for more shares than it may",
+		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
+		Reads: "the device plugin's ConfigMap, devicePlugin.config of the ClusterPolicy or chart, label " +
+			configLabel + ", labels gpu.count and gpu.replicas, capacity, and messages of pods",
+		Why: "A node uses the configuration that its label names, else the default. Without both it shares nothing, whatever the ConfigMap says. Then the capacity is the number of GPUs, and not that " +
+			"times the replicas. renameByDefault belongs below sharing, and is ignored elsewhere. A configuration that only some nodes use is meant so.",
+		Explains: facts.GPULost("sched.wrong-resource-name", "dp.capacity-zero", "dp.not-running", "wl.pod-failing"),
+		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-sharing.html",
+		Sources: []string{"k8s-device-plugin#321", "k8s-device-plugin#461", "k8s-device-plugin#491",
+			"k8s-device-plugin#732", "k8s-device-plugin#990", "k8s-device-plugin#1433",
+			"k8s-device-plugin#1786"},
+		Run: func(f *facts.Facts, r *engine.Result) {
+			if r.Lacks(f, "api/pods") {
+				return
+			}
+			checkShareRequests(f, r)
+			if r.Lacks(f, "api/configmaps") || r.Lacks(f, "api/nodes") {
+				return
+			}
+			if configs, ok := findPluginConfigs(f); ok {
+				checkConfigs(f, r, configs)
+			}
+		},
+	}
+}
+
+// checkShareRequests looks for pods that were refused because they ask for several shares.
+func checkShareRequests(f *facts.Facts, r *engine.Result) {
+	const refusal = "maximum request size for shared resources is 1"
+	for i := range f.Pods {
+		pod := &f.Pods[i]
+		if !strings.Contains(pod.Status.Message, refusal) || len(facts.GPURequests(pod)) == 0 {
+			continue
+		}
+		found := finding.Finding{
+			Object: facts.PodObject(pod),
+			Title:  "the pod asks for more than one share of a GPU, which the device plugin refuses",
+			Evidence: []finding.Evidence{
+				finding.FieldEvidence(facts.PodObject(pod), ".status.message", "%s", pod.Status.Message),
+			},
+			Fix: finding.Fix{
+				Text: "Ask for one: several shares are no bigger part of a GPU. Or set failRequestsGreaterThanOne: false in the sharing configuration.",
+			},
+		}
+		if pod.Spec.NodeName != "" {
+			found.Nodes = []string{pod.Spec.NodeName}
+		}
+		r.Add(found)
+	}
+}
+
+func checkConfigs(f *facts.Facts, r *engine.Result, configs pluginConfigs) {
+	object := finding.Object{Kind: "ConfigMap", Namespace: configs.in.Namespace, Name: configs.in.Name}
+	parsed := map[string]pluginConfig{}
+	shares := ""
+	for _, name := range words.SortedKeys(configs.in.Data) {
+		c, err := parsePluginConfig(configs.in.Data[name])
+		if err != nil {
+			r.Add(finding.Finding{
+				Severity: finding.Warning, Object: object, Title: "a configuration of the device plugin cannot be read",
+				Evidence: []finding.Evidence{finding.FieldEvidence(object, ".data["+name+"]", "%v", err)},
+				Fix:      finding.Fix{Text: "Correct it.", Commands: []string{editConfigMap(configs.in)}},
+			})
+			continue
+		}
+		parsed[name] = c
+		if c.shared() != nil {
+			shares = name
+		}
+		if c.Flags.RenameByDefault != nil {
+			r.Add(finding.Finding{
+				Severity: finding.Warning, Object: object,
+				Title: "renameByDefault stands below flags, where the device plugin ignores it",
+				Evidence: []finding.Evidence{
+					finding.FieldEvidence(
+						object, ".data["+name+"]", "flags.renameByDefault: %t", *c.Flags.RenameByDefault,
+					),
+				},
+				Fix: finding.Fix{
+					Text: "Move it below sharing.timeSlicing.", Commands: []string{editConfigMap(configs.in)},
+				},
+			})
+		}
+	}
+	used := false
+	for _, n := range f.GPUNodes {
+		name := configs.of(f, n)
+		used = used || name != ""
+		c, ok := parsed[name]
+		switch {
+		case name == "" || ok:
+		case configs.in.Data[name] != "":
+			continue // it cannot be read, which is told
+		default:
+			r.Add(finding.Finding{
+				Object: n.Object(), Confidence: finding.Likely,
+				Title: "the node wants a device plugin configuration that is not in the ConfigMap",
+				Evidence: append(facts.LabelEvidence(n, configLabel),
+					finding.FieldEvidence(object, ".data", "has %s", words.Joined(words.SortedKeys(configs.in.Data)))),
+				Fix: finding.Fix{Text: "Name one that is there (" + words.Joined(words.SortedKeys(configs.in.Data)) +
+					"), or add it.",
+					Commands: []string{shell.Command("kubectl label node %s %s=%s --overwrite", n.Name, configLabel,
+						firstOr(words.SortedKeys(configs.in.Data), "NAME"))}},
+			})
+			continue
+		}
+		if s := c.shared(); ok && s != nil {
+			checkReplicas(f, r, n, object, name, s)
+		}
+	}
+	if shares != "" && !used && len(f.GPUNodes) > 0 {
+		fix := finding.Fix{Text: "Make it the default, or name it in the label of the nodes that are to share their GPUs.",
+			Commands: []string{shell.Command("kubectl label node %s %s=%s", f.GPUNodes[0].Name, configLabel, shares)}}
+		if change := facts.ChangeOperator(f, "devicePlugin.config.default", shares); change != nil {
+			fix.Commands = change
+		}
+		r.Add(finding.Finding{
+			Severity: finding.Warning, Object: object,
+			Title: "no node uses the configuration that shares GPUs: there is no default, and no node has the label",
+			Evidence: []finding.Evidence{
+				finding.FieldEvidence(object, ".data", "has %s", words.Joined(words.SortedKeys(configs.in.Data))),
+				finding.FieldEvidence(finding.Object{Kind: "Cluster"}, "nodes", "none has the label %s", configLabel),
+			}, Fix: fix,
+		})
+	}
+}
+
+func firstOr(all []string, otherwise string) string {
+	if len(all) == 0 {
+		return otherwise
+	}
+	return all[0]
+}
+
+func editConfigMap(m *corev1.ConfigMap) string {
+	return shell.Command("kubectl edit configmap %s -n %s", m.Name, m.Namespace)
+}
+
+// checkReplicas compares a node's capacity with what its configuration makes of its GPUs.
+func checkReplicas(f *facts.Facts, r *engine.Result, n *facts.Node, object finding.Object, config string, s *sharing) {
+	count, err := strconv.ParseInt(n.Labels["nvidia.com/gpu.count"], 10, 64)
+	if err != nil || count == 0 {
+		return // feature discovery does not say how many there are
+	}
+	at := slices.IndexFunc(s.Resources, func(res struct {
+		Name     string `json:"name"`
+		Rename   string `json:"rename"`
+		Replicas int64  `json:"replicas"`
+		Devices  any    `json:"devices"`
+	}) bool {
+		return res.Name == "nvidia.com/gpu"
+	})
+	if at < 0 || s.Resources[at].Devices != nil && s.Resources[at].Devices != "all" {
+		return
+	}
+	want := s.Resources[at]
+	// A capacity of none has causes of its own.
+	if want.Replicas < 2 || facts.GPUsOf(n.Status.Capacity) != count ||
+		!slices.ContainsFunc(
+			facts.Current(n, facts.DevicePlugin),
+			func(pod *corev1.Pod) bool { return facts.UpFor(f, pod) > facts.OperandGrace },
+		) {
+		r.Pass(n.Object())
+		return
+	}
+	found := finding.Finding{
+		Severity: finding.Warning, Confidence: finding.Likely, Object: n.Object(),
+		Title: fmt.Sprintf("the node's GPUs are not shared, although its configuration sets replicas to %d",
+			want.Replicas),
+		Evidence: append(facts.LabelEvidence(n, configLabel, "nvidia.com/gpu.count", "nvidia.com/gpu.replicas",
+			"nvidia.com/gpu.sharing-strategy"),
+			finding.FieldEvidence(n.Object(), ".status.capacity", "%s", facts.GPUText(n.Status.Capacity)),
+			finding.FieldEvidence(object, ".data["+config+"]", "replicas: %d", want.Replicas)),
+		Fix: finding.Fix{
+			Text:     "Let the device plugin read its configuration again: without the operator's config-manager it does so only when it starts.",
+			Commands: restartPlugins(n),
+		},
+	}
+	for _, pod := range facts.Current(n, facts.DevicePlugin) {
+		if e, ok := facts.LogEvidence(
+			f, pod, "does not exist", "unable to load config", "unknown field", "error parsing",
+		); ok {
+			found.Evidence = append(found.Evidence, e)
+		}
+	}
+	r.Add(found)
+}
+
+func mpsCheck() engine.Check {
+	return engine.Check{
+		ID: "share.mps", Layer: finding.LayerDevicePlugin,
+		Title: "the device plugin waits for an MPS daemon that does not answer",
+		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
+		Reads: "logs of device plugin and MPS control daemon pods on nodes that advertise no GPU, label nvidia.com/mps.capable, nvidia-cuda-mps-control processes on the node",
+		Why: "With sharing.mps the plugin advertises nothing before the MPS control daemon answers, whose DaemonSet runs only where feature discovery set nvidia.com/mps.capable=true. An MPS daemon of the " +
+			"host, or MIG, is in its way.",
+		Explains: facts.GPULost("sched.wrong-resource-name", "dp.capacity-zero", "dp.not-running", "dp.unhealthy",
+			"op.operand-failing", "op.clusterpolicy"),
+		Doc: "https://github.com/NVIDIA/k8s-device-plugin#with-cuda-mps",
+		Sources: []string{"k8s-device-plugin#467", "k8s-device-plugin#634", "k8s-device-plugin#679",
+			"k8s-device-plugin#712", "k8s-device-plugin#762", "k8s-device-plugin#1105",
+			"k8s-device-plugin#1132", "k8s-device-plugin#1595"},
+		Run: func(f *facts.Facts, r *engine.Result) {
+			if r.Lacks(f, "api/pods") {
+				return
+			}
+			for _, n := range f.GPUNodes {
+				if facts.GPUsOf(n.Status.Allocatable) > 0 {
+					r.Pass(n.Object())
+					continue
+				}
+				checkMPS(f, r, n)
+			}
+		},
+	}
+}
+
+func checkMPS(f *facts.Facts, r *engine.Result, n *facts.Node) {
+	for _, pod := range slices.Concat(facts.Current(n, facts.DevicePlugin), facts.Current(n, facts.MPS)) {
+		e, ok := facts.LogEvidence(f, pod, "error waiting for MPS daemon", "error checking MPS daemon health",
+			"failed to send command to MPS daemon", "using MPS requires --mps-root", "error starting MPS daemon")
+		if !ok {
+			continue
+		}
+		found := finding.Finding{
+			Object: n.Object(), Confidence: finding.Likely,
+			Title:    "the device plugin waits for an MPS control daemon that does not answer",
+			Evidence: append([]finding.Evidence{e}, facts.LabelEvidence(n, "nvidia.com/mps.capable")...),
+		}
+		switch daemons := facts.Current(n, facts.MPS); {
+		case strings.Contains(e.Text, "--mps-root"):
+			found.Confidence = finding.Certain
+			found.Fix = finding.Fix{
+				Text: "Install the plugin by its chart: MPS needs the control daemon and folders that only the chart sets up, not the single static manifest.",
+			}
+		case len(daemons) == 0 && n.Labels["nvidia.com/mps.capable"] != "true":
+			found.Title =
+				"the device plugin waits for an MPS control daemon that is not placed on the node: it lacks the label nvidia.com/mps.capable"
+			found.Evidence = append(found.Evidence,
+				finding.FieldEvidence(n.Object(), ".metadata.labels", "no nvidia.com/mps.capable=true"))
+			found.Fix = finding.Fix{
+				Text:     "Let feature discovery run, which sets the label (gfd.enabled=true in the chart), or set it by hand.",
+				Commands: []string{shell.Command("kubectl label node %s nvidia.com/mps.capable=true", n.Name)},
+			}
+			if h, ok := facts.ReleaseOf(f, facts.ChartDevicePlugin); ok {
+				found.Fix.Commands = append([]string{facts.HelmUpgrade(h, "gfd.enabled=true")}, found.Fix.Commands...)
+			}
+		default:
+			found.Fix = finding.Fix{
+				Text: "Stop an MPS daemon that the host itself runs, check that no GPU of the node is in MIG mode, then restart daemon and plugin.",
+			}
+			for _, d := range daemons {
+				found.Fix.Commands = append(found.Fix.Commands, facts.RestartPod(d.Namespace, d.Name))
+			}
+			found.Fix.Commands = append(found.Fix.Commands, restartPlugins(n)...)
+		}
+		if n.Host != nil {
+			if pids := n.Host.Probe.Processes["nvidia-cuda-mps-control"]; len(pids) > 0 {
+				found.Evidence = append(found.Evidence, finding.Evidence{
+					Source: "nodes/" + n.Name + " processes", Text: fmt.Sprintf("nvidia-cuda-mps-control %v", pids),
+				})
+			}
+		}
+		r.Add(found)
+		return
+	}
+}

@@ -1,0 +1,348 @@
+// Package dra checks NVIDIA's DRA driver, its slices and claims.
+package dra
+
+import (
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+)
+
+const (
+	draDomain = "compute-domain.nvidia.com"
+)
+
+// Checks returns those of dynamic resource allocation: GPUs that pods get by claims, and compute domains.
+//
+// Not built: of dra.unallocatable which device a CEL selector leaves out, because that takes the API server's CEL
+// environment, and a wrong answer would send people to the wrong selector; of dra.prepare claims that are prepared and
+// have no device nodes, which the driver layer tells by the nodes themselves (drv.devnodes).
+func Checks() []engine.Check {
+	return []engine.Check{unallocatableCheck(), prepareCheck(), imexCheck(), staleSliceCheck(), doubleCheck()}
+}
+
+func unallocatableCheck() engine.Check {
+	return engine.Check{
+		ID: "dra.unallocatable", Layer: finding.LayerDRA, From: []string{"api/pods"},
+		Title: "a pod's claim for GPUs gets no device",
+		Needs: []engine.Need{engine.NeedAPI},
+		Reads: "Pending pods with resource claims, their claims, DeviceClasses, ResourceSlices of NVIDIA's drivers, and what the scheduler says",
+		Why: "A claim needs a DeviceClass that is there, a driver that offers devices in ResourceSlices, and a free device that fits. The chart of NVIDIA's driver leaves GPUs out unless " +
+			"resources.gpus.enabled is set. Devices that are all in use are no fault of the cluster, but the pod waits.",
+		Explains: []string{
+			"sched.insufficient-gpu", "sched.unschedulable", "sched.none-advertised", "sched.all-in-use",
+			"sched.waiting",
+		},
+		Doc: "https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/",
+		Sources: []string{
+			"dra-driver-nvidia-gpu#33", "dra-driver-nvidia-gpu#35", "dra-driver-nvidia-gpu#46",
+			"dra-driver-nvidia-gpu#150", "HAMi k8s-dra-driver#5", "kubernetes#126320",
+		},
+		Run: func(f *facts.Facts, r *engine.Result) {
+			if !usesClaims(f) {
+				return
+			}
+			for _, what := range []string{"api/resourceclaims", "api/resourceslices", "api/deviceclasses"} {
+				if r.Lacks(f, what) {
+					return
+				}
+			}
+			for _, pod := range f.ClaimPods {
+				if pod.Spec.NodeName == "" && len(pod.Spec.ResourceClaims) > 0 &&
+					f.Now.Sub(pod.CreationTimestamp.Time) >= facts.OperandGrace {
+					checkClaims(f, r, pod)
+				}
+			}
+		},
+	}
+}
+
+func usesClaims(f *facts.Facts) bool {
+	return len(f.ClaimPods) > 0
+}
+
+func checkClaims(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
+	said := schedulerSays(f, pod)
+	for _, wanted := range pod.Spec.ResourceClaims {
+		claim := facts.ClaimOf(f, pod, wanted)
+		if claim == nil {
+			if e, ok := mentions(said, "resourceclaim", "resource claim"); ok && f.OffersClaims() {
+				r.Add(claimFinding(pod, []finding.Evidence{e}, "the pod's resource claim has not been made",
+					finding.Fix{
+						Text: "See whether its template is there, and what the events of the pod say.",
+						Commands: []string{
+							shell.Command("kubectl get resourceclaims,resourceclaimtemplates -n %s", pod.Namespace),
+							shell.Command("kubectl describe pod %s -n %s", pod.Name, pod.Namespace),
+						},
+					}))
+			}
+			continue
+		}
+		if claim.Status.Allocation != nil {
+			continue
+		}
+		for _, class := range classesOf(claim) {
+			if found, ok := checkClass(f, pod, claim, class, said); ok {
+				r.Add(found)
+				return
+			}
+		}
+	}
+}
+
+// checkClass returns why nothing of a class can be allocated to a claim.
+func checkClass(
+	f *facts.Facts, pod *corev1.Pod, claim *resourcev1.ResourceClaim, class string, said []finding.Evidence,
+) (finding.Finding, bool) {
+	object := finding.Object{Kind: "ResourceClaim", Namespace: claim.Namespace, Name: claim.Name}
+	evidence := append(
+		[]finding.Evidence{
+			finding.FieldEvidence(object, ".spec.devices.requests[].exactly.deviceClassName", "%s", class),
+		}, said...,
+	)
+	at := slices.IndexFunc(f.DeviceClasses, func(d resourcev1.DeviceClass) bool { return d.Name == class })
+	ours := strings.HasSuffix(class, "nvidia.com") || strings.Contains(class, "gpu") && !facts.OfOthers(class)
+	driver := facts.DRAForGPUs
+	if at >= 0 {
+		for _, s := range f.DeviceClasses[at].Spec.Selectors {
+			if s.CEL != nil && strings.Contains(s.CEL.Expression, "nvidia.com") {
+				ours = true
+			}
+			if s.CEL != nil && strings.Contains(s.CEL.Expression, draDomain) {
+				driver = draDomain
+			}
+		}
+	}
+	if strings.HasPrefix(class, "compute-domain") {
+		driver = draDomain
+	}
+	if !ours {
+		return finding.Finding{}, false // another vendor's
+	}
+	install :=
+		[]string{shell.Command("helm install %s %s --repo %s -n %s --create-namespace --set resources.gpus.enabled=true",
+			facts.ChartDRA, facts.ChartDRA, facts.ChartRepository(facts.ChartDRA), facts.ChartDRA)}
+	if h, ok := facts.ReleaseOf(f, facts.ChartDRA); ok {
+		install = []string{facts.HelmUpgrade(h, "resources.gpus.enabled=true", "gpuResourcesEnabledOverride=true")}
+	} else if len(f.Component(facts.DRADriver)) > 0 { // installed, and its release is not known
+		install = []string{
+			"helm list -A --filter dra # then upgrade that release to the same version with --reuse-values --set resources.gpus.enabled=true",
+		}
+	}
+	total, free := devices(f, driver)
+	switch {
+	case at < 0:
+		var has []string
+		for _, d := range f.DeviceClasses {
+			has = append(has, d.Name)
+		}
+		evidence = append(
+			evidence,
+			finding.FieldEvidence(
+				finding.Object{Kind: "Cluster"}, "DeviceClasses", "%s", words.OrNone(words.Joined(has)),
+			),
+		)
+		return claimFinding(pod, evidence, "the claim names a DeviceClass that does not exist",
+			finding.Fix{Text: "Name one that is there, or let the DRA driver's chart make it.", Commands: install}), true
+	case total == 0:
+		evidence = append(evidence,
+			finding.FieldEvidence(
+				finding.Object{Kind: "Cluster"}, "ResourceSlices", "none of the driver %s has a device", driver,
+			))
+		fix := finding.Fix{
+			Text:     "Let NVIDIA's DRA driver run on the GPU nodes and offer GPUs, which its chart leaves out unless it is told.",
+			Commands: install,
+		}
+		if driver == draDomain {
+			fix = finding.Fix{
+				Text:     "Let the compute domain plugin of NVIDIA's DRA driver run on the GPU nodes.",
+				Commands: []string{"kubectl get pods -A | grep dra-driver"},
+			}
+		}
+		return claimFinding(pod, evidence, "no ResourceSlice offers a device for the claim", fix), true
+	case free == 0:
+		evidence = append(evidence,
+			finding.FieldEvidence(finding.Object{Kind: "Cluster"}, "ResourceSlices", "%s of %s, all allocated",
+				count.Of(total, "device"), driver))
+		found := claimFinding(pod, evidence, "the claim waits: all devices are in use",
+			finding.Fix{Text: "Free a GPU, or add nodes.", Commands: []string{"kubectl get resourceclaims -A"}})
+		found.Severity = finding.Warning
+		return found, true
+	}
+	if len(said) == 0 {
+		return finding.Finding{}, false
+	}
+	found := claimFinding(pod, append(evidence, finding.FieldEvidence(finding.Object{Kind: "Cluster"}, "ResourceSlices",
+		"%s of %s, %d not allocated", count.Of(total, "device"), driver, free)),
+		"devices are free, and none fits the claim", finding.Fix{
+			Text: "Compare the claim's selectors, count and constraints with the attributes of the devices, and the pod's node selector with where they are.",
+			Commands: []string{
+				shell.Command("kubectl get resourceclaim %s -n %s -o yaml", claim.Name, claim.Namespace),
+				"kubectl get resourceslices -o yaml",
+			},
+		})
+	found.Confidence = finding.Possible
+	if _, ok := mentions(said, "cannot allocate all claims"); ok {
+		found.Confidence = finding.Likely
+	} else {
+		found.Severity = finding.Warning // something else may keep the pod
+	}
+	return found, true
+}
+
+func claimFinding(pod *corev1.Pod, evidence []finding.Evidence, title string, fix finding.Fix) finding.Finding {
+	return finding.Finding{
+		Object: facts.PodObject(pod), Confidence: finding.Certain, Title: title, Evidence: evidence, Fix: fix,
+	}
+}
+
+// classesOf returns the DeviceClasses that a claim names.
+func classesOf(claim *resourcev1.ResourceClaim) []string {
+	var all []string
+	for _, request := range claim.Spec.Devices.Requests {
+		if request.Exactly != nil {
+			all = append(all, request.Exactly.DeviceClassName)
+		}
+		if len(request.FirstAvailable) == 1 { // of several one may still do
+			all = append(all, request.FirstAvailable[0].DeviceClassName)
+		}
+	}
+	return all
+}
+
+// devices counts a driver's devices, and those that no claim has.
+func devices(f *facts.Facts, driver string) (total, free int) {
+	taken := map[[2]string]bool{}
+	for i := range f.ResourceClaims {
+		if a := f.ResourceClaims[i].Status.Allocation; a != nil {
+			for _, d := range a.Devices.Results {
+				if d.Driver == driver {
+					taken[[2]string{d.Pool, d.Device}] = true
+				}
+			}
+		}
+	}
+	for i := range f.ResourceSlices {
+		s := &f.ResourceSlices[i].Spec
+		if s.Driver != driver {
+			continue
+		}
+		total += len(s.Devices)
+		for _, d := range s.Devices {
+			if !taken[[2]string{s.Pool.Name, d.Name}] {
+				free++
+			}
+		}
+	}
+	return total, free
+}
+
+// schedulerSays quotes why a pod is on no node.
+func schedulerSays(f *facts.Facts, pod *corev1.Pod) []finding.Evidence {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+			return []finding.Evidence{{
+				Source: facts.PodObject(pod).String() +
+					" .status.conditions[PodScheduled]", Time: c.LastTransitionTime.Time,
+				Text: words.Clip(c.Message),
+			}}
+		}
+	}
+	for _, e := range f.EventsOfPod(pod) {
+		if e.Reason == "FailedScheduling" {
+			return []finding.Evidence{finding.Clipped(facts.Quote(e))}
+		}
+	}
+	return nil
+}
+
+func mentions(said []finding.Evidence, texts ...string) (finding.Evidence, bool) {
+	for _, e := range said {
+		for _, text := range texts {
+			if strings.Contains(e.Text, text) {
+				return e, true
+			}
+		}
+	}
+	return finding.Evidence{}, false
+}
+
+func prepareCheck() engine.Check {
+	return engine.Check{
+		ID: "dra.prepare", Layer: finding.LayerDRA, From: []string{"api/pods"},
+		Title:    "the DRA driver cannot prepare a pod's claim on its node",
+		Needs:    []engine.Need{engine.NeedAPI, engine.NeedLogs},
+		Reads:    "events FailedPrepareDynamicResources of pods that are not ready, DRA driver pods on their nodes, sockets in the kubelet's plugins_registry",
+		Why:      "A claim that is allocated must be prepared by the driver's plugin on the node before the pod starts. An event about a pod that runs now, or is gone, is history.",
+		Explains: []string{"wl.pod-failing", "rt.sandbox-failed"},
+		Doc:      "https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/",
+		Sources: []string{"dra-driver-nvidia-gpu#4", "dra-driver-nvidia-gpu#99", "dra-driver-nvidia-gpu#222",
+			"dra-driver-nvidia-gpu#736", "dra-driver-nvidia-gpu#814",
+			"dra-driver-nvidia-gpu#1380"},
+		Run: func(f *facts.Facts, r *engine.Result) {
+			if !usesClaims(f) || r.Lacks(f, "api/events") || r.Lacks(f, "api/pods") {
+				return
+			}
+			for _, pod := range f.ClaimPods {
+				if pod.Spec.NodeName != "" && len(pod.Spec.ResourceClaims) > 0 && !facts.PodReady(pod) &&
+					pod.DeletionTimestamp == nil {
+					checkPrepare(f, r, pod)
+				}
+			}
+		},
+	}
+}
+
+func checkPrepare(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
+	for _, e := range f.EventsOfPod(pod) {
+		if e.Reason != "FailedPrepareDynamicResources" ||
+			!strings.Contains(e.Message, "nvidia.com") && !facts.NvidiaClaims(f, pod) {
+			continue
+		}
+		found := finding.Finding{
+			Object: facts.PodObject(pod), Nodes: []string{pod.Spec.NodeName},
+			Title:    "the DRA driver does not prepare the pod's claim",
+			Evidence: []finding.Evidence{finding.Clipped(facts.Quote(e))},
+			Fix: finding.Fix{
+				Text: "Restart the driver's plugin on the node. If the message stays, delete pod and claim, so that another device is allocated.",
+			},
+		}
+		if strings.Contains(e.Message, "is not registered") {
+			found.Title = "the DRA driver is not registered with the kubelet of the pod's node"
+			found.Fix.Text =
+				"Restart the driver's plugin on the node, so that it registers; if it has no pod there, see why its DaemonSet leaves the node out."
+		}
+		if n := f.Node(pod.Spec.NodeName); n != nil {
+			for _, plugin := range facts.Current(n, facts.DRADriver) {
+				found.Evidence = append(found.Evidence, facts.LastLines(f, plugin, facts.MainContainer(plugin), 1)...)
+				found.Fix.Commands = append(found.Fix.Commands, facts.RestartPod(plugin.Namespace, plugin.Name))
+			}
+			if len(facts.Current(n, facts.DRADriver)) == 0 {
+				found.Evidence = append(
+					found.Evidence, finding.FieldEvidence(n.Object(), "pods", "none of the DRA driver"),
+				)
+				found.Fix.Commands = append(found.Fix.Commands, "kubectl get daemonsets -A | grep dra-driver")
+			}
+			if n.Host != nil {
+				for _, s := range n.Host.Probe.DevicePlugins {
+					if strings.Contains(s.Path, "plugins_registry") && strings.Contains(s.Path, "nvidia") {
+						found.Evidence = append(found.Evidence,
+							finding.FieldEvidence(n.Object(), s.Path, "made %s",
+								s.Modified.UTC().Format("2006-01-02T15:04:05Z")))
+					}
+				}
+			}
+		}
+		r.Add(found)
+		return
+	}
+	r.Pass(facts.PodObject(pod))
+}

@@ -1,0 +1,391 @@
+package dra
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+)
+
+func staleSliceCheck() engine.Check {
+	return engine.Check{
+		ID: "dra.slice-stale", Layer: finding.LayerDRA,
+		Title: "ResourceSlices do not say what is there",
+		Needs: []engine.Need{engine.NeedAPI},
+		Reads: "ResourceSlices of NVIDIA's drivers: their nodes, pool generations and counts, device taints, and the DRA driver's pods on those nodes",
+		Why: "The scheduler ignores a pool of which slices are missing, believes one whose node or driver is gone, and keeps away from devices that the driver tainted. Slices that are younger than 2 minutes " +
+			"may still be coming.",
+		Explains: []string{"dra.unallocatable", "dra.prepare"},
+		Doc:      "https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/resource-slice-v1/",
+		Sources:  []string{"resource.k8s.io/v1 ResourceSlice"},
+		Run: func(f *facts.Facts, r *engine.Result) {
+			if r.Lacks(f, "api/resourceslices") || r.Lacks(f, "api/nodes") || r.Lacks(f, "api/pods") {
+				return
+			}
+			checkPools(f, r)
+			for i := range f.ResourceSlices {
+				if s := &f.ResourceSlices[i]; strings.HasSuffix(s.Spec.Driver, "nvidia.com") {
+					checkSlice(f, r, s)
+				}
+			}
+		},
+	}
+}
+
+// checkPools looks for pools of which slices of the newest generation are missing.
+func checkPools(f *facts.Facts, r *engine.Result) {
+	type pool struct{ driver, name string }
+	var pools []pool
+	newest, count, settled := map[pool]*resourcev1.ResourceSlice{}, map[pool]int64{}, map[pool]bool{}
+	for i := range f.ResourceSlices {
+		s := &f.ResourceSlices[i]
+		p := pool{s.Spec.Driver, s.Spec.Pool.Name}
+		if !strings.HasSuffix(p.driver, "nvidia.com") {
+			continue
+		}
+		if old := newest[p]; old == nil || s.Spec.Pool.Generation > old.Spec.Pool.Generation {
+			if old == nil {
+				pools = append(pools, p)
+			}
+			newest[p], count[p], settled[p] = s, 0, true
+		}
+		if s.Spec.Pool.Generation == newest[p].Spec.Pool.Generation {
+			count[p]++
+			settled[p] = settled[p] && f.Now.Sub(s.CreationTimestamp.Time) >= facts.OperandGrace
+		}
+	}
+	for _, p := range pools {
+		s := newest[p]
+		object := finding.Object{Kind: "ResourceSlice", Name: s.Name}
+		if !settled[p] || count[p] >= s.Spec.Pool.ResourceSliceCount {
+			r.Pass(object)
+			continue
+		}
+		found := finding.Finding{
+			Severity: finding.Warning, Object: object,
+			Title: "the scheduler ignores the pool of devices, because slices of it are missing",
+			Evidence: []finding.Evidence{finding.FieldEvidence(object, ".spec.pool",
+				"name %s, generation %d, resourceSliceCount %d; %d are there", p.name, s.Spec.Pool.Generation,
+				s.Spec.Pool.ResourceSliceCount, count[p])},
+			Fix: finding.Fix{
+				Text:     "Restart the DRA driver's plugin on the node, so that it publishes its pool again.",
+				Commands: restartDRA(f, s),
+			},
+		}
+		if s.Spec.NodeName != nil {
+			found.Nodes = []string{*s.Spec.NodeName}
+		}
+		r.Add(found)
+	}
+}
+
+func checkSlice(f *facts.Facts, r *engine.Result, s *resourcev1.ResourceSlice) {
+	object := finding.Object{Kind: "ResourceSlice", Name: s.Name}
+	if s.Spec.NodeName == nil {
+		return
+	}
+	place := finding.FieldEvidence(object, ".spec", "driver %s, nodeName %s, %s", s.Spec.Driver, *s.Spec.NodeName,
+		count.Of(len(s.Spec.Devices), "device"))
+	n := f.Node(*s.Spec.NodeName)
+	if n == nil {
+		r.Add(finding.Finding{
+			Severity: finding.Warning, Object: object, Title: "the slice offers devices of a node that does not exist",
+			Evidence: []finding.Evidence{place},
+			Fix: finding.Fix{
+				Text:     "Delete it: its driver is gone with the node.",
+				Commands: []string{shell.Command("kubectl delete resourceslice %s", s.Name)},
+			},
+		})
+		return
+	}
+	if len(s.Spec.Devices) > 0 && facts.Alive(n) && len(n.Component(facts.DRADriver)) == 0 &&
+		f.Now.Sub(s.CreationTimestamp.Time) >= facts.OperandGrace {
+		r.Add(finding.Finding{
+			Severity: finding.Warning, Confidence: finding.Likely, Object: object, Nodes: []string{n.Name},
+			Title:    "the slice offers devices of a node on which no DRA driver runs",
+			Evidence: []finding.Evidence{place, finding.FieldEvidence(n.Object(), "pods", "none of the DRA driver")},
+			Fix: finding.Fix{
+				Text: "Let the driver's plugin run on the node, or delete the slice if it is not to come back.",
+				Commands: []string{
+					"kubectl get daemonsets -A | grep dra-driver",
+					shell.Command("kubectl delete resourceslice %s", s.Name),
+				},
+			},
+		})
+		return
+	}
+	for _, d := range s.Spec.Devices {
+		for _, taint := range d.Taints {
+			if taint.Effect != resourcev1.DeviceTaintEffectNoSchedule &&
+				taint.Effect != resourcev1.DeviceTaintEffectNoExecute {
+				continue
+			}
+			r.Add(finding.Finding{
+				Severity: finding.Warning, Object: object, Nodes: []string{n.Name},
+				Title: "the DRA driver tainted a device, so that nobody gets it",
+				Evidence: []finding.Evidence{finding.FieldEvidence(object, ".spec.devices["+d.Name+"].taints",
+					"%s=%s:%s", taint.Key,
+					taint.Value, taint.Effect)},
+				Fix: finding.Fix{
+					Text:     "Repair or reset the device; the driver takes the taint away, or its plugin's restart does.",
+					Commands: restartDRA(f, s),
+				},
+			})
+			return
+		}
+	}
+	r.Pass(object)
+}
+
+// restartDRA returns the commands that restart the DRA driver's pods on a slice's node.
+func restartDRA(f *facts.Facts, s *resourcev1.ResourceSlice) []string {
+	var all []string
+	if s.Spec.NodeName == nil {
+		return nil
+	}
+	if n := f.Node(*s.Spec.NodeName); n != nil {
+		for _, pod := range facts.Current(n, facts.DRADriver) {
+			all = append(all, facts.RestartPod(pod.Namespace, pod.Name))
+		}
+	}
+	return all
+}
+
+func doubleCheck() engine.Check {
+	return engine.Check{
+		ID: "dra.double-advertise", Layer: finding.LayerDRA,
+		Title:    "device plugin and DRA driver give away the same GPUs",
+		Needs:    []engine.Need{engine.NeedAPI},
+		Reads:    "allocatable nvidia.com/gpu and ResourceSlices of gpu.nvidia.com of each node",
+		Why:      "Neither knows what the other gave away, so that one GPU goes to two pods. The DRA driver for compute domains alone gives no GPUs, and lives beside a device plugin.",
+		Explains: []string{"wl.cuda-oom"},
+		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/dra-intro-install.html",
+		Sources:  []string{"gpu-operator GPUCluster and ClusterPolicy"},
+		Run: func(f *facts.Facts, r *engine.Result) {
+			if r.Lacks(f, "api/resourceslices") || r.Lacks(f, "api/nodes") {
+				return
+			}
+			for _, n := range f.GPUNodes {
+				offered := 0
+				if facts.GPUsOf(n.Status.Allocatable) > 0 {
+					offered = facts.DRADevicesOn(f, n.Name)
+				}
+				if offered == 0 {
+					r.Pass(n.Object())
+					continue
+				}
+				fix := finding.Fix{
+					Text:     "Give GPUs one way only: switch off the device plugin, or the DRA driver's GPUs.",
+					Commands: facts.ChangeOperator(f, "devicePlugin.enabled", false),
+				}
+				if h, ok := facts.ReleaseOf(f, facts.ChartDRA); ok {
+					fix.Commands = append(fix.Commands, "# or: "+facts.HelmUpgrade(h, "resources.gpus.enabled=false"))
+				}
+				r.Add(finding.Finding{
+					Severity: finding.Warning, Object: n.Object(),
+					Title: "a device plugin and a DRA driver both give away the node's GPUs",
+					Evidence: []finding.Evidence{
+						finding.FieldEvidence(
+							n.Object(), ".status.allocatable", "%s", facts.GPUText(n.Status.Allocatable),
+						),
+						finding.FieldEvidence(
+							n.Object(), "ResourceSlices", "%s of %s", count.Of(offered, "device"), facts.DRAForGPUs,
+						),
+					}, Fix: fix,
+				})
+			}
+		},
+	}
+}
+
+func imexCheck() engine.Check {
+	return engine.Check{
+		ID: "imex.domain", Layer: finding.LayerDRA,
+		Title: "a compute domain does not come up",
+		Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
+		Reads: "ComputeDomains' status, pods that wait for their channels, the host's nvidia-imex.service, and the kernel log",
+		Why: "The DRA driver starts an IMEX daemon per domain on each of its nodes, which fails where the host runs one of its own. A domain without pods is not ready by design, so that only one is told " +
+			"for which a pod has waited for over 2 minutes.",
+		Explains: []string{"dra.prepare", "wl.pod-failing", "op.operand-failing"},
+		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/dra-cds.html",
+		Sources: []string{
+			"dra-driver-nvidia-gpu#524", "dra-driver-nvidia-gpu#627", "dra-driver-nvidia-gpu#892",
+			"cloud-native-docs#453", "aicr#2520",
+		},
+		Run: func(f *facts.Facts, r *engine.Result) {
+			if len(f.CRDs) > 0 && !slices.Contains(f.CRDs, "computedomains.resource.nvidia.com") {
+				return
+			}
+			if r.Lacks(f, "api/computedomains") || r.Lacks(f, "api/pods") {
+				return
+			}
+			told := checkHostIMEX(f, r)
+			for _, u := range f.ComputeDomains {
+				checkDomain(f, r, u, told)
+			}
+		},
+	}
+}
+
+// checkHostIMEX looks for an IMEX daemon of the host on nodes that are to have one of the DRA driver, and returns the
+// nodes that have.
+func checkHostIMEX(f *facts.Facts, r *engine.Result) (told map[string]bool) {
+	told = map[string]bool{}
+	if len(f.ComputeDomains) == 0 {
+		return told
+	}
+	for _, n := range f.GPUNodes {
+		if n.Host == nil {
+			continue // only worth knowing where a domain fails, which the API tells
+		}
+		var evidence []finding.Evidence
+		for _, k := range n.Host.KernelLog {
+			if strings.Contains(k.Text, "Failed to allocate Imex session") && len(evidence) == 0 {
+				evidence = append(evidence, finding.Evidence{
+					Source: fmt.Sprintf("nodes/%s/kernel.log sequence %d", n.Name, k.Sequence), Time: k.Time,
+					Text: words.Clip(k.Text),
+				})
+			}
+		}
+		severity, running := finding.Warning, false
+		if len(evidence) > 0 {
+			severity = finding.Error
+		}
+		for _, u := range n.Host.Probe.Units {
+			if strings.HasPrefix(u.Name, "nvidia-imex") && u.PID != 0 {
+				running = true
+				evidence = append(evidence, finding.Evidence{
+					Source: "nodes/" + n.Name + " unit " + u.Name, Time: u.Started,
+					Text: fmt.Sprintf("running, PID %d", u.PID),
+				})
+			}
+		}
+		if !running {
+			r.Pass(n.Object())
+			continue
+		}
+		told[n.Name] = true
+		r.Add(finding.Finding{
+			Severity: severity, Confidence: finding.Likely, Object: n.Object(),
+			Title:    "the host runs an IMEX daemon of its own, which is in the way of those of compute domains",
+			Evidence: evidence,
+			Fix: finding.Fix{
+				Text:     "Disable it on the node, and restart the DRA driver's pods there.",
+				Commands: []string{disableIMEX(n)},
+			},
+		})
+	}
+	return told
+}
+
+// checkDomain looks at one domain. On the nodes of told the host's own daemon is what stops it.
+func checkDomain(f *facts.Facts, r *engine.Result, u unstructured.Unstructured, told map[string]bool) {
+	object := finding.Object{Kind: "ComputeDomain", Namespace: u.GetNamespace(), Name: u.GetName()}
+	status, _, _ := unstructured.NestedString(u.Object, "status", "status")
+	var waiting []*corev1.Pod
+	for _, pod := range f.ClaimPods {
+		if pod.Namespace == u.GetNamespace() && !facts.PodReady(pod) && pod.Spec.NodeName != "" &&
+			f.Now.Sub(pod.CreationTimestamp.Time) >= facts.OperandGrace && usesDomain(u, pod) {
+			waiting = append(waiting, pod)
+		}
+	}
+	if status == "Ready" || len(waiting) == 0 {
+		r.Pass(object)
+		return
+	}
+	found := finding.Finding{
+		Object: object, Confidence: finding.Likely, Title: "the compute domain is not ready, and a pod waits for it",
+		Evidence: []finding.Evidence{
+			finding.FieldEvidence(object, ".status.status", "%s", words.OrNone(status)),
+			finding.FieldEvidence(facts.PodObject(waiting[0]), ".status.phase", "%s", waiting[0].Status.Phase),
+		},
+		Fix: finding.Fix{
+			Text: "See which of its daemons is not ready: an IMEX daemon of the host (nvidia-imex.service), another NVLink clique, and blocked ports between the nodes are what stops them.",
+			Commands: []string{
+				shell.Command("kubectl describe computedomain %s -n %s", u.GetName(), u.GetNamespace()),
+				shell.Command("kubectl get pods -A -o wide | grep -F %s", u.GetName()),
+				"kubectl get nodes -L nvidia.com/gpu.clique",
+			},
+		},
+	}
+	for _, pod := range waiting {
+		found.Nodes = append(found.Nodes, pod.Spec.NodeName)
+	}
+	members, _, _ := unstructured.NestedSlice(u.Object, "status", "nodes")
+	for _, item := range members {
+		m, ok := item.(map[string]any)
+		if !ok {
+			continue
+		}
+		if name, _ := m["name"].(string); f.Node(name) != nil {
+			found.Nodes = append(found.Nodes, name)
+		}
+		if m["status"] != "Ready" && len(found.Evidence) < 4 {
+			found.Evidence = append(found.Evidence,
+				finding.FieldEvidence(object, ".status.nodes", "%v: %v", m["name"], m["status"]))
+		}
+	}
+	slices.Sort(found.Nodes)
+	found.Nodes = slices.Compact(found.Nodes)
+	if slices.ContainsFunc(found.Nodes, func(name string) bool { return told[name] }) {
+		return
+	}
+	for _, name := range found.Nodes {
+		n := f.Node(name)
+		if n == nil {
+			continue
+		}
+		e, ok := sessionInUse(f, n)
+		if !ok {
+			continue
+		}
+		if found.Title = "the compute domain is not ready, because something else on its nodes owns the IMEX session"; len(
+			found.Evidence,
+		) < 6 {
+			found.Evidence = append(found.Evidence, e)
+		}
+		if n.Host != nil && len(n.Host.Probe.Processes["nvidia-imex"]) > 0 && len(found.Evidence) < 7 {
+			found.Evidence = append(found.Evidence, finding.Evidence{
+				Source: "nodes/" + n.Name + " processes",
+				Text:   fmt.Sprintf("nvidia-imex %v", n.Host.Probe.Processes["nvidia-imex"]),
+			})
+		}
+		found.Fix.Text =
+			"Disable the IMEX daemon of the host on the domain's nodes, then delete the domain's daemon pods there, so that they start again."
+		found.Fix.Commands = append([]string{disableIMEX(n)}, found.Fix.Commands...)
+	}
+	r.Add(found)
+}
+
+// sessionInUse finds what a domain's daemon on a node says when another one owns the session.
+func sessionInUse(f *facts.Facts, n *facts.Node) (finding.Evidence, bool) {
+	for _, pod := range facts.Current(n, facts.DRADriver) {
+		if e, ok := facts.LogEvidence(f, pod, "Failed to allocate Imex session", "NV_ERR_IN_USE"); ok {
+			return e, true
+		}
+	}
+	return finding.Evidence{}, false
+}
+
+// disableIMEX returns the command that stops the host's IMEX daemon for good.
+func disableIMEX(n *facts.Node) string {
+	return shell.OnHost(n.Name, "sudo systemctl disable --now nvidia-imex && sudo systemctl mask nvidia-imex")
+}
+
+// usesDomain reports whether a pod claims a channel of a compute domain, by the template that the domain makes.
+func usesDomain(u unstructured.Unstructured, pod *corev1.Pod) bool {
+	template, _, _ := unstructured.NestedString(u.Object, "spec", "channel", "resourceClaimTemplate", "name")
+	return slices.ContainsFunc(pod.Spec.ResourceClaims, func(c corev1.PodResourceClaim) bool {
+		return template != "" && c.ResourceClaimTemplateName != nil && *c.ResourceClaimTemplateName == template
+	})
+}

@@ -1,0 +1,251 @@
+// Package driver checks the driver of the GPUs.
+package driver
+
+import (
+	"cmp"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+)
+
+// Checks returns the checks of the GPUs' driver.
+func Checks() []engine.Check {
+	return []engine.Check{
+		driverNotLoadedCheck(), nouveauCheck(), uvmCheck(), deviceNodesCheck(), libraryMismatchCheck(), gspCheck(),
+		fabricManagerCheck(), licenseCheck(),
+		persistenceCheck(), driverBuildCheck(), driverHeadersCheck(), secureBootCheck(), unsupportedGPUCheck(),
+		driverImageCheck(), driverUpgradeCheck(),
+	}
+}
+
+// driverSymptoms returns the findings that follow where the driver does not work.
+func driverSymptoms(more ...string) []string {
+	return append(facts.GPUSymptoms(more...), "hw.count", "rt.handler-missing", "cdi.unresolvable", "share.mps",
+		"drv.persistence")
+}
+
+// installDoc is how to install the driver.
+const (
+	installDoc  = "https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/"
+	operatorDoc = "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/troubleshooting.html"
+)
+
+// containerDriver reports whether the node's driver comes from a container of the GPU operator, and not from the host.
+func containerDriver(f *facts.Facts, n *facts.Node) bool {
+	if n.Labels["nvidia.com/gpu.deploy.driver"] == "pre-installed" {
+		return false
+	}
+	if len(n.Component(facts.Driver)) > 0 || n.Host != nil && n.Host.Probe.Driver.Root == "/run/nvidia/driver" {
+		return true
+	}
+	_, operated := facts.ClusterPolicy(f)
+	return operated && !facts.PolicyOff(f, "driver")
+}
+
+// kernelOf returns the node's kernel.
+func kernelOf(n *facts.Node) string {
+	if n.Host != nil && n.Host.Info.KernelRelease != "" {
+		return n.Host.Info.KernelRelease
+	}
+	return n.Status.NodeInfo.KernelVersion
+}
+
+// osOf returns the node's system for people: Ubuntu 22.04.5 LTS.
+func osOf(n *facts.Node) string {
+	if n.Host != nil && n.Host.Probe.OS["PRETTY_NAME"] != "" {
+		return n.Host.Probe.OS["PRETTY_NAME"]
+	}
+	return cmp.Or(n.Status.NodeInfo.OSImage, "its system")
+}
+
+// packager returns how the node's system installs packages: apt, dnf, zypper, or empty where it does not.
+func packager(n *facts.Node) string {
+	id := strings.ToLower(n.Status.NodeInfo.OSImage)
+	if n.Host != nil && n.Host.Probe.OS["ID"] != "" {
+		id = strings.ToLower(n.Host.Probe.OS["ID"] + " " + n.Host.Probe.OS["ID_LIKE"])
+	}
+	for _, known := range []struct{ part, by string }{
+		{"ubuntu", "apt"}, {"debian", "apt"}, {"bottlerocket", ""}, {"talos", ""}, {"cos", ""},
+		{"container-optimized", ""}, {"coreos", ""}, {"flatcar", ""},
+		{"suse", "zypper"}, {"sles", "zypper"}, {"rhel", "dnf"}, {"red hat", "dnf"}, {"rocky", "dnf"},
+		{"centos", "dnf"}, {"fedora", "dnf"}, {"amzn", "dnf"}, {"amazon", "dnf"}, {"oracle", "dnf"},
+	} {
+		if strings.Contains(id, known.part) {
+			return known.by
+		}
+	}
+	return ""
+}
+
+// installHeaders are commands that install what a module is built with, for the node's kernel.
+func installHeaders(n *facts.Node) []string {
+	switch kernel := kernelOf(n); packager(n) {
+	case "apt":
+		return []string{
+			shell.OnHost(n.Name, "sudo apt-get install -y linux-headers-%s", kernel),
+			shell.OnHost(n.Name, "sudo dkms autoinstall -k %s", kernel), shell.OnHost(n.Name, "sudo modprobe nvidia"),
+		}
+	case "dnf":
+		return []string{
+			shell.OnHost(n.Name, "sudo dnf install -y kernel-devel-%s kernel-headers", kernel),
+			shell.OnHost(n.Name, "sudo dkms autoinstall -k %s", kernel), shell.OnHost(n.Name, "sudo modprobe nvidia"),
+		}
+	case "zypper":
+		return []string{
+			shell.OnHost(n.Name, "sudo zypper install -y kernel-default-devel"),
+			shell.OnHost(n.Name, "sudo dkms autoinstall -k %s", kernel), shell.OnHost(n.Name, "sudo modprobe nvidia"),
+		}
+	}
+	return nil
+}
+
+// installDriver returns how the node gets a driver.
+func installDriver(f *facts.Facts, n *facts.Node) finding.Fix {
+	switch {
+	case containerDriver(f, n):
+		fix := finding.Fix{
+			Text: "The GPU operator's driver container must load it: look at the log of its pod on the node. If the driver is to be installed on the host instead, set driver.enabled=false.",
+		}
+		for _, pod := range n.Component(facts.Driver) {
+			fix.Commands = append(fix.Commands,
+				shell.Command("kubectl logs -n %s %s --all-containers --tail=100", pod.Namespace, pod.Name))
+		}
+		if len(fix.Commands) == 0 {
+			fix.Text =
+				"The GPU operator is to install it by a container, but no driver pod runs on the node: look at the DaemonSet's node selector, and at the node's labels nvidia.com/gpu.deploy.driver " +
+					"and feature.node.kubernetes.io/kernel-version.full. If the driver is to be installed on the host instead, set driver.enabled=false."
+			fix.Commands = append([]string{"kubectl get daemonset -A -l app=nvidia-driver-daemonset"},
+				shell.Command("kubectl describe node %s", n.Name))
+		}
+		return fix
+	case n.Distribution == facts.Talos:
+		return finding.Fix{Text: "Talos loads the driver from system extensions: install nonfree-kmod-nvidia (or nvidia-open-gpu-kernel-modules) and nvidia-container-toolkit of the node's Talos release, " +
+			"and add nvidia, nvidia_uvm, nvidia_drm and nvidia_modeset to machine.kernel.modules.",
+			Commands: []string{shell.Command("talosctl -n %s get extensions", n.Name)}}
+	case n.Distribution == facts.Bottlerocket:
+		return finding.Fix{
+			Text: "Bottlerocket has the driver only in its variants whose names end in -nvidia: run the node from one of these.",
+		}
+	case n.Distribution == facts.GKE:
+		return finding.Fix{Text: "GKE installs the driver when the node pool is made with gpu-driver-version=default or latest; otherwise apply Google's driver installer DaemonSet.",
+			Commands: []string{"kubectl get pods -n kube-system -o wide | grep nvidia-driver-installer"}}
+	}
+	fix := finding.Fix{Text: "Install the driver on " + osOf(n) + ", or build its module for the kernel " +
+		kernelOf(n) +
+		" that runs. Hold the kernel's packages back, or use DKMS, so that an update does not do it again.",
+		Commands: installHeaders(n)}
+	return fix
+}
+
+// reloadDriver are commands that load the driver's modules anew.
+func reloadDriver(n *facts.Node) []string {
+	return facts.Drain(n, shell.OnHost(n.Name, "sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia"),
+		shell.OnHost(n.Name, "sudo modprobe nvidia"), facts.Uncordon(n))
+}
+
+// moduleLoaded reports whether a kernel module is loaded; known is false when that was not read.
+func moduleLoaded(host *api.Diagnosis, name string) (loaded, known bool) {
+	if host.Probe.Unread["modules"] != "" && len(host.Probe.Modules) == 0 {
+		return host.Probe.Driver.Kernel != "" && name == "nvidia", host.Probe.Driver.Kernel != ""
+	}
+	for _, m := range host.Probe.Modules {
+		if m.Name == name {
+			return true, true
+		}
+	}
+	return name == "nvidia" && (host.Probe.Driver.Kernel != "" || host.Info.DriverVersion != ""), true
+}
+
+// driverVersion returns that of the loaded module; empty when there is none.
+func driverVersion(host *api.Diagnosis) string {
+	return cmp.Or(host.Probe.Driver.Kernel, host.Info.DriverVersion)
+}
+
+// grepKernel finds the newest record of the node's kernel log with one of the texts.
+func grepKernel(n *facts.Node, texts ...string) (finding.Evidence, bool) {
+	k, ok := grepRecords(n, texts...)
+	if !ok {
+		return finding.Evidence{}, false
+	}
+	return n.QuoteKernel(k), true
+}
+
+func grepRecords(n *facts.Node, texts ...string) (api.KernelRecord, bool) {
+	if n.Host == nil {
+		return api.KernelRecord{}, false
+	}
+	for _, k := range slices.Backward(n.Host.KernelLog) {
+		for _, text := range texts {
+			if strings.Contains(k.Text, text) {
+				return k, true
+			}
+		}
+	}
+	return api.KernelRecord{}, false
+}
+
+// isLibrary finds the version at the end of a library's name.
+var isLibrary = regexp.MustCompile(`^(libnvidia-ml|libcuda)\.so\.(\d+\.\d+(?:\.\d+)?)$`)
+
+// libraryVersions returns the versions of the driver's libraries on the node, and the paths of each.
+func libraryVersions(host *api.Diagnosis) map[string][]string {
+	found := map[string][]string{}
+	for _, p := range host.Probe.Driver.Libraries {
+		if m := isLibrary.FindStringSubmatch(path.Base(p)); m != nil {
+			found[m[2]] = append(found[m[2]], p)
+		}
+	}
+	return found
+}
+
+// podTexts finds one of the texts in what a pod of the node says now: logs of pods that are not ready, and messages of
+// their containers.
+func podTexts(f *facts.Facts, n *facts.Node, texts ...string) (finding.Evidence, bool) {
+	for _, pod := range n.Pods {
+		if facts.Ended(pod) || facts.PodReady(pod) || facts.ComponentOf(pod.Labels, pod.Spec) == "" &&
+			!f.AsksForGPU(pod) {
+			continue
+		}
+		if e, ok := facts.LogEvidence(f, pod, texts...); ok {
+			return e, true
+		}
+		for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+			for _, message := range messagesOf(s) {
+				if words.ContainsAny(message, texts) {
+					return finding.FieldEvidence(
+						facts.PodObject(pod), ".status.containerStatuses["+s.Name+"]", "%s", message,
+					), true
+				}
+			}
+		}
+		for _, e := range f.EventsOfPod(pod) {
+			if words.ContainsAny(e.Message, texts) {
+				return finding.Clipped(facts.Quote(e)), true
+			}
+		}
+	}
+	return finding.Evidence{}, false
+}
+
+func messagesOf(s corev1.ContainerStatus) []string {
+	var all []string
+	if s.State.Waiting != nil {
+		all = append(all, s.State.Waiting.Message)
+	}
+	for _, t := range []*corev1.ContainerStateTerminated{s.State.Terminated, s.LastTerminationState.Terminated} {
+		if t != nil {
+			all = append(all, t.Message)
+		}
+	}
+	return all
+}

@@ -1,0 +1,229 @@
+package driver
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nvidiasmi"
+)
+
+func fabricManagerCheck() engine.Check {
+	return engine.Check{
+		ID: "fab.fabricmanager", Layer: finding.LayerDriver,
+		Title: "GPUs behind NVSwitches have no working Fabric Manager",
+		Needs: []engine.Need{engine.NeedNode, engine.NeedLogs},
+		Reads: "NVSwitches on the PCI bus, the process nv-fabricmanager and its version, the fabric's state in nvidia-smi -q -x, the journal of nvidia-fabricmanager, and pods that fail with error 802",
+		Why: "Where GPUs are linked by NVSwitches, CUDA waits for the Fabric Manager to set the switches up: until then each program fails with \"system not yet initialized\" (802). It must be of exactly the driver's " +
+			"version. Nodes without NVSwitches need none, and GPUs in virtual machines have theirs on the host.",
+		Explains: facts.GPUSymptoms(),
+		Doc:      "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/",
+		Sources: []string{"gpu-operator#375", "gpu-operator#1043", "gpu-operator#2781", "pytorch#35710", "jax#34113",
+			"huggingface_hub#4128", "huggingface_hub#4134", "gpu-burn#133",
+			"gpustack#4154"},
+		Run: func(f *facts.Facts, r *engine.Result) {
+			for _, n := range f.GPUNodes {
+				checkFabric(f, r, n)
+			}
+		},
+	}
+}
+
+func notInitialized() []string {
+	return []string{"system not yet initialized", "CUDA_ERROR_SYSTEM_NOT_READY", "Error 802"}
+}
+
+func checkFabric(f *facts.Facts, r *engine.Result, n *facts.Node) {
+	said, says := podTexts(f, n, notInitialized()...)
+	if n.Host == nil {
+		if !says {
+			r.Unknown(n.Object(), "%s", f.WhyNoHost(n.Name))
+			return
+		}
+		r.Add(finding.Finding{
+			Title: "CUDA waits for the fabric of NVSwitches to be set up", Confidence: finding.Likely,
+			Object:   n.Object(),
+			Evidence: []finding.Evidence{said}, Fix: fabricFix(f, n, ""),
+		})
+		return
+	}
+	host, v := n.Host, n.GPUs()
+	var switches []api.PCIDevice
+	for _, d := range host.Probe.PCI {
+		if facts.IsNVSwitch(d) {
+			switches = append(switches, d)
+		}
+	}
+	waiting, done := fabricStates(v.SMI)
+	driver, manager := driverVersion(host), host.Probe.FabricManager
+	running := len(host.Probe.Processes["nv-fabricmanager"]) > 0 ||
+		len(host.Probe.Processes["nvidia-fabricmanager"]) > 0
+	issue := finding.Finding{Object: n.Object()}
+	switch {
+	case len(switches) > 0 && running && manager != "" && driver != "" && manager != driver:
+		issue.Title = "the Fabric Manager is of another version than the driver"
+		issue.Evidence = []finding.Evidence{
+			{Source: "nv-fabricmanager --version on node " + n.Name, Text: manager},
+			{Source: "/proc/driver/nvidia/version on node " + n.Name, Text: driver},
+		}
+	case len(switches) > 0 && !running && done == 0 && driver != "":
+		issue.Title = "the Fabric Manager does not run, and the GPUs are linked by NVSwitches"
+		issue.Evidence = []finding.Evidence{{Source: "processes and PCI devices on node " + n.Name, Text: fmt.Sprintf(
+			"%s (%s), no process nv-fabricmanager", count.Of(len(switches), "NVSwitch"), switches[0].Address,
+		)}}
+		if manager != "" && manager != driver {
+			issue.Evidence = append(issue.Evidence, finding.Evidence{
+				Source: "nv-fabricmanager --version on node " + n.Name, Text: manager + ", and the driver is " + driver,
+			})
+		}
+		if host.Probe.Unread["processes"] != "" {
+			issue.Confidence = finding.Possible
+		}
+	case len(waiting) > 0:
+		issue.Title, issue.Confidence = "the fabric that links the GPUs is not set up", finding.Likely
+	case says:
+		issue.Title, issue.Confidence = "CUDA waits for the fabric of NVSwitches to be set up", finding.Likely
+	case engine.LacksPCI(r, n):
+		return
+	default:
+		r.Pass(n.Object())
+		return
+	}
+	for _, g := range waiting[:min(len(waiting), 2)] {
+		issue.Evidence = append(issue.Evidence, facts.SMIEvidence(n, g, "state", g.Fabric.State))
+		if g.Fabric.Status != "" {
+			issue.Evidence = append(issue.Evidence, facts.SMIEvidence(n, g, "status", g.Fabric.Status))
+		}
+	}
+	if says {
+		issue.Evidence = append(issue.Evidence, said)
+	}
+	issue.Evidence = append(issue.Evidence, journalErrors(n, "nvidia-fabricmanager", 2)...)
+	issue.Fix = fabricFix(f, n, driver)
+	r.Add(issue)
+}
+
+// fabricStates returns the GPUs whose fabric is not set up, and how many have it. Boards without NVSwitches tell no
+// state.
+func fabricStates(log *nvidiasmi.Log) (waiting []nvidiasmi.GPU, done int) {
+	if log == nil {
+		return nil, 0
+	}
+	for _, g := range log.GPUs {
+		switch state := strings.ToLower(g.Fabric.State); {
+		case state == "completed" && (g.Fabric.Status == "" || strings.EqualFold(g.Fabric.Status, "Success")):
+			done++
+		case state == "completed", state == "in progress", state == "not started":
+			waiting = append(waiting, g)
+		}
+	}
+	return waiting, done
+}
+
+// journalErrors quotes the last lines of a unit that tell of an error.
+func journalErrors(n *facts.Node, unit string, most int) []finding.Evidence {
+	var all []finding.Evidence
+	for name, text := range n.Host.Journals {
+		if strings.TrimSuffix(name, ".service") != unit {
+			continue
+		}
+		lines := strings.Split(strings.TrimSpace(text), "\n")
+		for _, line := range slices.Backward(lines) {
+			if lower := strings.ToLower(line); len(all) < most &&
+				(strings.Contains(lower, "error") || strings.Contains(lower, "failed")) {
+				all = append(
+					all, finding.Evidence{Source: "journal of " + unit + " on node " + n.Name, Text: words.Clip(line)},
+				)
+			}
+		}
+	}
+	return all
+}
+
+func fabricFix(f *facts.Facts, n *facts.Node, driver string) finding.Fix {
+	branch, _, _ := strings.Cut(driver, ".")
+	fix := finding.Fix{
+		Text: "Install the Fabric Manager of exactly the driver's version, and start it. Where GPUs are of the generation of B200 and later, its InfiniBand modules must be loaded first (ib_umad, mlx5_ib). In a virtual " +
+			"machine, look on the host.",
+		Commands: []string{
+			shell.OnHost(n.Name, "sudo systemctl enable --now nvidia-fabricmanager"),
+			shell.OnHost(n.Name, "sudo journalctl -u nvidia-fabricmanager -n 50 --no-pager"),
+		},
+	}
+	if driver != "" {
+		switch packager(n) {
+		case "apt":
+			fix.Commands = append([]string{
+				shell.OnHost(n.Name, "sudo apt-get install -y nvidia-fabricmanager-%s=%s", branch, driver+"-*"),
+			}, fix.Commands...)
+		case "dnf":
+			fix.Commands = append([]string{
+				shell.OnHost(n.Name, "sudo dnf install -y nvidia-fabric-manager-%s", driver),
+			},
+				fix.Commands...)
+		}
+	}
+	if containerDriver(f, n) {
+		fix.Text =
+			"The GPU operator's driver container starts the Fabric Manager where it finds NVSwitches: look at its pod's log on the node, and restart the pod when no GPU is in use."
+		fix.Commands = nil
+		for _, pod := range n.Component(facts.Driver) {
+			fix.Commands = append(fix.Commands,
+				shell.Command("kubectl logs -n %s %s -c nvidia-driver-ctr --tail=100", pod.Namespace, pod.Name),
+				facts.RestartPod(pod.Namespace, pod.Name))
+		}
+	}
+	return fix
+}
+
+func licenseCheck() engine.Check {
+	return engine.Check{
+		ID: "vgpu.license", Layer: finding.LayerDriver,
+		Title:    "a virtual GPU has no license",
+		Needs:    []engine.Need{engine.NeedNode},
+		Reads:    "nvidia-smi -q -x: vgpu_software_licensed_product",
+		Why:      "A vGPU without a license is slowed down after some minutes, and then refuses CUDA. GPUs that are no vGPU tell no license.",
+		Explains: []string{"wl.pod-failing", "op.init-chain", "op.operand-failing"},
+		Doc:      "https://docs.nvidia.com/license-system/latest/",
+		Sources:  []string{"gpu-operator#220", "gpu-operator#628", "gpu-operator#663", "AKS#4870", "aks-gpu#90"},
+		Run: func(f *facts.Facts, r *engine.Result) {
+			engine.EachSMI(f, r, func(n *facts.Node, v *facts.GPUView) {
+				for _, g := range v.SMI.GPUs {
+					if !strings.HasPrefix(strings.ToLower(g.License.Status), "unlicensed") ||
+						strings.EqualFold(g.Virtualization, "Pass-Through") {
+						r.Pass(facts.SMIObject(n, g))
+						continue
+					}
+					issue := finding.Finding{
+						Severity: finding.Warning, Title: "the virtual GPU has no license, so that it will be slowed down",
+						Object: facts.SMIObject(n, g), Nodes: []string{n.Name},
+						Evidence: []finding.Evidence{facts.SMIEvidence(n, g, "license_status", g.License.Status)},
+						Fix: finding.Fix{
+							Text: "Give the driver a client token of NVIDIA's license system, and look whether the node reaches the license server: /etc/nvidia/ClientConfigToken, nvidia-gridd.",
+							Commands: []string{
+								shell.OnHost(n.Name, "sudo journalctl -u nvidia-gridd -n 50 --no-pager"),
+							},
+						},
+					}
+					if strings.Contains(strings.ToLower(g.License.Status), "(restricted)") {
+						issue.Severity, issue.Title = finding.Error,
+							"the virtual GPU has no license, and is restricted for that"
+					}
+					if containerDriver(f, n) {
+						issue.Fix.Text =
+							"Give the GPU operator a Secret (or ConfigMap) with gridd.conf and client_configuration_token.tok, as driver.licensingConfig.secretName, and look whether the node reaches the license server."
+						issue.Fix.Commands = facts.ChangeOperator(f, "driver.licensingConfig.secretName", "SECRET")
+					}
+					r.Add(issue)
+				}
+			})
+		},
+	}
+}

@@ -1,0 +1,518 @@
+package driver
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+)
+
+func driverNotLoadedCheck() engine.Check {
+	return engine.Check{
+		ID: "drv.not-loaded", Layer: finding.LayerDriver,
+		Title: "no NVIDIA driver is loaded on a node with GPUs",
+		Needs: []engine.Need{engine.NeedNode, engine.NeedAPI},
+		Reads: "the loaded modules, the GPUs on the PCI bus and the module that has each, nvidia.ko below /lib/modules, what nvidia-smi says; without a look at the node what the container toolkit says in pods' events",
+		Why: "A module is built for one kernel: after an update of the kernel there may be none for it. GPUs that are given to virtual machines (vfio-pci) need none. Where a container brings the driver, " +
+			"it may take 20 minutes to build it.",
+		// While it is being installed
+		Explains: driverSymptoms("drv.devnodes", "drv.uvm-missing", "fab.fabricmanager"), InfoExplains: true,
+		Doc: installDoc,
+		Sources: []string{
+			"nvidia-docker#365", "nvidia-docker#804", "nvidia-docker#988", "compute-gpu-installation#18",
+			"compute-gpu-installation#25", "compute-gpu-installation#33",
+		},
+		Run: func(f *facts.Facts, r *engine.Result) {
+			for _, n := range f.GPUNodes {
+				if n.Host != nil {
+					checkLoaded(f, r, n, n.Host)
+				} else if said, says := podTexts(f, n, "nvml error: driver not loaded"); says {
+					r.Add(finding.Finding{
+						Title: "no NVIDIA driver is loaded", Object: n.Object(), Fix: installDriver(f, n),
+						Evidence: []finding.Evidence{said},
+					})
+				} else {
+					r.Unknown(n.Object(), "%s", f.WhyNoHost(n.Name))
+				}
+			}
+		},
+	}
+}
+
+func checkLoaded(f *facts.Facts, r *engine.Result, n *facts.Node, host *api.Diagnosis) {
+	loaded, known := moduleLoaded(host, "nvidia")
+	var own []api.PCIDevice
+	for _, d := range host.Probe.PCI {
+		if facts.IsGPUDevice(d) && d.Driver != "vfio-pci" && kernelsOwn(d) == "" {
+			own = append(own, d)
+		}
+	}
+	switch {
+	case loaded || driverVersion(host) != "" || n.GPUs().SMI != nil:
+		r.Pass(n.Object())
+		return
+	case !known:
+		r.Unknown(n.Object(), "loaded modules: %s", host.Probe.Unread["modules"])
+		return
+	case engine.LacksPCI(r, n):
+		return
+	case len(own) == 0:
+		r.Pass(n.Object())
+		return
+	}
+	kernel := kernelOf(n)
+	issue := finding.Finding{
+		Title: "no NVIDIA driver is loaded", Object: n.Object(), Fix: installDriver(f, n),
+		Evidence: []finding.Evidence{{
+			Source: "/proc/modules and /sys/bus/pci/devices on node " + n.Name,
+			Text:   fmt.Sprintf("module nvidia is not loaded; GPU %s has driver %q", own[0].Address, own[0].Driver),
+		}},
+	}
+	if words.ContainsAny(
+		host.Probe.SMIError, []string{"couldn't communicate with the NVIDIA driver", "not found", "No such file"},
+	) {
+		issue.Evidence = append(issue.Evidence,
+			finding.Evidence{Source: "nvidia-smi on node " + n.Name, Text: words.FirstLine(host.Probe.SMIError)})
+	}
+	if built := builtFor(host); len(built) > 0 && !slices.Contains(built, kernel) {
+		issue.Title = "the NVIDIA driver is built for another kernel than the one that runs, so it is not loaded"
+		issue.Evidence = append(issue.Evidence, finding.Evidence{
+			Source: "/lib/modules on node " + n.Name,
+			Text:   fmt.Sprintf("nvidia.ko for %s; running kernel %s", strings.Join(built, ", "), kernel),
+		})
+	}
+	if e, ok := grepKernel(
+		n, "Module nvidia not found", "nvidia: probe of", "NVRM: No NVIDIA GPU found",
+		"NVRM: None of the NVIDIA devices were initialized",
+	); ok {
+		issue.Evidence = append(issue.Evidence, e)
+	}
+	for _, pod := range n.Component(facts.Driver) {
+		if age := f.Now.Sub(pod.CreationTimestamp.Time); !facts.PodReady(pod) && age < facts.DriverGrace &&
+			restarts(pod) == 0 {
+			issue.Severity, issue.Title = finding.Info, "the NVIDIA driver is being installed"
+			issue.Evidence = append(issue.Evidence,
+				finding.FieldEvidence(facts.PodObject(pod), ".metadata.creationTimestamp",
+					"%s", pod.CreationTimestamp.UTC().Format(time.RFC3339)))
+		}
+	}
+	r.Add(issue)
+}
+
+// builtFor returns the kernels that nvidia.ko was built for.
+func builtFor(host *api.Diagnosis) []string {
+	var kernels []string
+	for _, p := range host.Probe.Driver.Built {
+		_, rest, ok := strings.Cut(p, "/lib/modules/")
+		kernel, _, _ := strings.Cut(rest, "/")
+		if name := path.Base(p); ok && strings.HasPrefix(name, "nvidia.ko") && !slices.Contains(kernels, kernel) {
+			kernels = append(kernels, kernel)
+		}
+	}
+	return kernels
+}
+
+func nouveauCheck() engine.Check {
+	return engine.Check{
+		ID: "drv.nouveau", Layer: finding.LayerDriver,
+		Title:    "a module of the kernel's own, nouveau or nova, has the GPUs, so that NVIDIA's driver cannot",
+		Needs:    []engine.Need{engine.NeedNode, engine.NeedLogs},
+		Reads:    "which module has each GPU (/sys/bus/pci/devices), the loaded modules, the kernel log, the logs of driver pods",
+		Why:      "Nouveau, and its successor nova, come with the kernel and take GPUs when they are loaded first. They do no harm where they are loaded and have no GPU.",
+		Explains: driverSymptoms("drv.not-loaded", "drv.build-fail", "drv.devnodes", "drv.uvm-missing"),
+		Doc:      operatorDoc, Sources: []string{"gpu-operator#332", "bigdata#133", "oneflow#3106"},
+		Run: func(f *facts.Facts, r *engine.Result) {
+			for _, n := range f.GPUNodes {
+				checkNouveau(f, r, n)
+			}
+		},
+	}
+}
+
+func checkNouveau(f *facts.Facts, r *engine.Result, n *facts.Node) {
+	issue, module := finding.Finding{Object: n.Object()}, "nouveau"
+	if e, ok := driverPodSays(f, n, nouveauTexts()...); ok {
+		issue.Evidence = append(issue.Evidence, e)
+	}
+	if n.Host != nil {
+		for _, d := range n.Host.Probe.PCI {
+			if own := kernelsOwn(d); facts.IsGPUDevice(d) && own != "" {
+				module = own
+				issue.Evidence = append(issue.Evidence,
+					finding.Evidence{Source: "/sys/bus/pci/devices/" + d.Address + "/driver on node " +
+						n.Name, Text: d.Driver})
+				break
+			}
+		}
+		if len(issue.Evidence) > 0 {
+			if e, ok := grepKernel(n, "The NVIDIA probe routine was not called for"); ok {
+				issue.Evidence = append(issue.Evidence, e)
+			}
+		}
+	}
+	issue.Title, issue.Fix = "the module "+module+" has the node's GPUs, so that NVIDIA's driver cannot have them",
+		blacklist(n, module)
+	switch {
+	case len(issue.Evidence) > 0:
+		r.Add(issue)
+	case n.Host == nil:
+		r.Unknown(n.Object(), "%s", f.WhyNoHost(n.Name))
+	case !engine.LacksPCI(r, n):
+		r.Pass(n.Object())
+	}
+}
+
+func nouveauTexts() []string {
+	return []string{
+		"The Nouveau kernel driver is currently in use", "nouveau kernel module is loaded", "Could not unload nouveau",
+	}
+}
+
+// kernelsOwn returns the kernel's own module that has a device, in the place of NVIDIA's; empty when none has. A driver
+// may be named otherwise than its module: that of nova_core is NovaCore.
+func kernelsOwn(d api.PCIDevice) string {
+	switch strings.ToLower(strings.NewReplacer("_", "", "-", "").Replace(d.Driver)) {
+	case "nouveau":
+		return "nouveau"
+	case "novacore", "nova":
+		return "nova_core"
+	}
+	return ""
+}
+
+func blacklist(n *facts.Node, module string) finding.Fix {
+	rebuild := map[string]string{
+		"apt": "sudo update-initramfs -u", "dnf": "sudo dracut --force", "zypper": "sudo dracut --force",
+	}[packager(n)]
+	file := "/etc/modprobe.d/blacklist-" + module + ".conf"
+	commands := []string{shell.OnHost(n.Name, "echo %s | sudo tee %s", "blacklist "+module, file)}
+	if module == "nouveau" {
+		commands = append(commands, shell.OnHost(n.Name, "echo %s | sudo tee -a %s", "options nouveau modeset=0", file))
+	}
+	if rebuild != "" {
+		commands = append(commands, shell.OnHost(n.Name, rebuild))
+	}
+	return finding.Fix{
+		Text:     "Keep " + module + " from being loaded on " + osOf(n) + ", and reboot the node.",
+		Commands: append(commands, facts.Drain(n, facts.Reboot(n), facts.Uncordon(n))...),
+	}
+}
+
+func uvmCheck() engine.Check {
+	return engine.Check{
+		ID: "drv.uvm-missing", Layer: finding.LayerDriver,
+		Title: "the module nvidia_uvm, or its device, is missing, which CUDA needs",
+		Needs: []engine.Need{engine.NeedNode},
+		Reads: "the loaded modules, /dev/nvidia-uvm (also below /run/nvidia/driver), and what pods that fail say of it",
+		Why: "nvidia-smi works without nvidia_uvm, and CUDA does not (unknown error, 999). On a node where nothing has used CUDA since boot the device may not be there yet: that is a warning, and an " +
+			"error when a pod fails for it.",
+		Explains: driverSymptoms(),
+		Doc:      installDoc,
+		Sources: []string{
+			"nvidia-docker#106", "nvidia-docker#139", "nvidia-docker#319", "nvidia-docker#396", "nvidia-docker#512",
+			"gpu-operator#1923", "dra#1380",
+		},
+		Run: func(f *facts.Facts, r *engine.Result) {
+			r.EachHost(f, func(n *facts.Node, host *api.Diagnosis) { checkUVM(f, r, n, host) })
+		},
+	}
+}
+
+func checkUVM(f *facts.Facts, r *engine.Result, n *facts.Node, host *api.Diagnosis) {
+	driver, known := moduleLoaded(host, "nvidia")
+	if !known {
+		r.Unknown(n.Object(), "loaded modules: %s", host.Probe.Unread["modules"])
+		return
+	}
+	said, says := podTexts(f, n, "Could not load UVM kernel module", "/dev/nvidia-uvm: no such file")
+	if !driver || len(host.Probe.Modules) == 0 {
+		r.Pass(n.Object()) // drv.not-loaded tells
+		return
+	}
+	uvm, _ := moduleLoaded(host, "nvidia_uvm")
+	device := hasDevice(host, "nvidia-uvm")
+	if uvm && (device || len(host.Probe.Devices) == 0) {
+		r.Pass(n.Object())
+		return
+	}
+	issue := finding.Finding{
+		Severity: finding.Warning, Confidence: finding.Likely, Title: "the device /dev/nvidia-uvm is missing, which CUDA needs",
+		Object: n.Object(),
+		Evidence: []finding.Evidence{{
+			Source: "/proc/modules and /dev on node " + n.Name,
+			Text:   fmt.Sprintf("module nvidia_uvm loaded: %t; device nvidia-uvm: %t", uvm, device),
+		}},
+		Fix: finding.Fix{
+			Text: "Load the module and make its device; nvidia-persistenced, or a udev rule of the driver's packages, does it at each start of the node.",
+			Commands: []string{
+				shell.OnHost(n.Name, "sudo nvidia-modprobe -u -c=0"), shell.OnHost(n.Name, "ls -l /dev/nvidia-uvm"),
+			},
+		},
+	}
+	if !uvm {
+		issue.Title = "the module nvidia_uvm is not loaded, which CUDA needs"
+	}
+	if says {
+		issue.Severity, issue.Confidence, issue.Evidence = finding.Error, finding.Certain, append(issue.Evidence, said)
+	}
+	if containerDriver(f, n) {
+		issue.Fix.Text =
+			"The GPU operator's driver container loads it: restart its pod on the node when no GPU is in use."
+		for _, pod := range n.Component(facts.Driver) {
+			issue.Fix.Commands = []string{facts.RestartPod(pod.Namespace, pod.Name)}
+		}
+	}
+	r.Add(issue)
+}
+
+// hasDevice reports whether a device node of that name is there, in /dev or in that of a driver container.
+func hasDevice(host *api.Diagnosis, name string) bool {
+	return slices.ContainsFunc(host.Probe.Devices, func(d api.DeviceNode) bool { return path.Base(d.Path) == name })
+}
+
+func deviceNodesCheck() engine.Check {
+	return engine.Check{
+		ID: "drv.devnodes", Layer: finding.LayerDriver,
+		Title: "device nodes of GPUs are missing in /dev",
+		Needs: []engine.Need{engine.NeedNode},
+		Reads: "/dev/nvidiactl and /dev/nvidiaN (also below /run/nvidia/driver), and the GPUs that the driver has",
+		Why: "The driver does not make its device nodes itself: nvidia-modprobe, nvidia-persistenced or udev does. Without them neither CDI specifications nor containers can be made. It is an error when a pod " +
+			"fails for it.",
+		Explains: driverSymptoms("drv.uvm-missing"),
+		Doc:      installDoc, Sources: []string{"gpu-operator#377", "dra#1380", "dra#1458"},
+		Run: func(f *facts.Facts, r *engine.Result) {
+			r.EachHost(f, func(n *facts.Node, host *api.Diagnosis) { checkDevices(f, r, n, host) })
+		},
+	}
+}
+
+func checkDevices(f *facts.Facts, r *engine.Result, n *facts.Node, host *api.Diagnosis) {
+	driver, _ := moduleLoaded(host, "nvidia")
+	if why := host.Probe.Unread["devices"]; why != "" {
+		r.Unknown(n.Object(), "/dev: %s", why)
+		return
+	}
+	if !driver || driverVersion(host) == "" {
+		r.Pass(n.Object()) // drv.not-loaded tells
+		return
+	}
+	gpus := map[string]bool{}
+	for _, d := range host.Probe.Devices {
+		if name := path.Base(d.Path); strings.HasPrefix(name, "nvidia") &&
+			strings.Trim(name[len("nvidia"):], "0123456789") == "" && name != "nvidia" {
+			gpus[name] = true
+		}
+	}
+	want := 0
+	for _, d := range host.Probe.PCI {
+		if facts.IsGPUDevice(d) && d.Driver == "nvidia" {
+			want++
+		}
+	}
+	control := hasDevice(host, "nvidiactl")
+	if control && len(gpus) >= want {
+		r.Pass(n.Object())
+		return
+	}
+	issue := finding.Finding{
+		Severity: finding.Warning, Confidence: finding.Likely, Title: "device nodes of GPUs are missing in /dev",
+		Object: n.Object(),
+		Evidence: []finding.Evidence{{Source: "/dev on node " + n.Name,
+			Text: fmt.Sprintf("nvidiactl: %t; GPUs with a device node: %d of %d (%s)", control, len(gpus), want,
+				cmp.Or(strings.Join(slices.Sorted(maps.Keys(gpus)), " "), "none"))}},
+		Fix: finding.Fix{
+			Text: "Make them now (nvidia-modprobe once for each GPU, with its number in the place of 0), and let nvidia-persistenced run, or install the driver's udev rules, so that they are there after the next start.",
+			Commands: []string{
+				shell.OnHost(n.Name, "sudo nvidia-modprobe -c 0 -u"),
+				shell.OnHost(n.Name, "sudo nvidia-ctk system create-device-nodes --control-devices --load-kernel-modules"),
+			},
+		},
+	}
+	if e, ok := podTexts(f, n, "/dev/nvidiactl: no such file", "/dev/nvidia0: no such file", "driver/dev/nvidia"); ok {
+		issue.Severity, issue.Confidence, issue.Evidence = finding.Error, finding.Certain, append(issue.Evidence, e)
+	}
+	r.Add(issue)
+}
+
+func libraryMismatchCheck() engine.Check {
+	return engine.Check{
+		ID: "drv.lib-mismatch", Layer: finding.LayerDriver,
+		Title: "the driver's libraries are of another version than its loaded module",
+		Needs: []engine.Need{engine.NeedNode, engine.NeedLogs},
+		Reads: "/proc/driver/nvidia/version, the versions in the names of libnvidia-ml.so and libcuda.so, what nvidia-smi, the kernel log and pods that fail say",
+		Why: "After an update of the driver's packages the old module stays loaded until the node is rebooted: no new process can use the GPUs. Libraries of other versions besides the right one are leftovers, and " +
+			"do no harm.",
+		Explains: driverSymptoms("fab.fabricmanager"),
+		Doc:      installDoc,
+		Sources: []string{
+			"nvidia-container-toolkit#394", "nvidia-container-toolkit#171", "nvidia-docker#1168", "nvidia-docker#1451",
+			"k8s-device-plugin#1431",
+		},
+		Run: func(f *facts.Facts, r *engine.Result) {
+			for _, n := range f.GPUNodes {
+				checkLibraries(f, r, n)
+			}
+		},
+	}
+}
+
+func mismatchTexts() []string {
+	return []string{"Driver/library version mismatch", "driver/library version mismatch"}
+}
+
+func checkLibraries(f *facts.Facts, r *engine.Result, n *facts.Node) {
+	issue := finding.Finding{
+		Title: "the driver's libraries are of another version than the module that is loaded", Object: n.Object(),
+		Fix: finding.Fix{
+			Text: "The driver was updated while its old module was loaded. Drain the node, and load the new module, or reboot when rmmod says that it is in use. Keep it from happening again: hold the driver's packages, or leave " +
+				"them out of unattended upgrades.",
+			Commands: reloadDriver(n),
+		},
+	}
+	if by := packager(n); by == "apt" {
+		issue.Fix.Commands = append(issue.Fix.Commands,
+			shell.OnHost(n.Name, "sudo apt-mark hold 'nvidia-*' 'libnvidia-*'"))
+	}
+	said, says := podTexts(f, n, mismatchTexts()...)
+	if n.Host == nil {
+		if !says {
+			r.Unknown(n.Object(), "%s", f.WhyNoHost(n.Name))
+			return
+		}
+		issue.Evidence = []finding.Evidence{said}
+		r.Add(issue)
+		return
+	}
+	host := n.Host
+	module, versions := driverVersion(host), libraryVersions(host)
+	if line := words.FirstLine(host.Probe.SMIError); words.ContainsAny(line, mismatchTexts()) {
+		issue.Evidence = append(issue.Evidence, finding.Evidence{Source: "nvidia-smi on node " + n.Name, Text: line})
+	}
+	if module != "" && len(versions) > 0 && versions[module] == nil {
+		newest := slices.Max(slices.Collect(maps.Keys(versions)))
+		issue.Evidence = append(issue.Evidence,
+			finding.Evidence{Source: "/proc/driver/nvidia/version on node " + n.Name, Text: module},
+			finding.Evidence{Source: "driver's libraries on node " +
+				n.Name, Text: strings.Join(versions[newest], ", ")},
+		)
+	}
+	if len(issue.Evidence) == 0 {
+		r.Pass(n.Object())
+		return
+	}
+	if e, ok := grepKernel(n, "NVRM: API mismatch"); ok {
+		issue.Evidence = append(issue.Evidence, e)
+	}
+	if says {
+		issue.Evidence = append(issue.Evidence, said)
+	}
+	r.Add(issue)
+}
+
+func gspCheck() engine.Check {
+	return engine.Check{
+		ID: "drv.gsp", Layer: finding.LayerDriver,
+		Title: "the firmware on a GPU's system processor (GSP) does not answer",
+		Needs: []engine.Need{engine.NeedNode},
+		Reads: "XIDs 119 and 120, and lost heartbeats, in the kernel log since boot; whether nvidia-smi comes back",
+		Why: "Since Turing much of the driver runs on the GPU itself. When that firmware hangs or crashes, each call takes 45 seconds and fails, until the GPU is reset. Together with an XID 79 of the same GPU it is a " +
+			"consequence of that.",
+		Explains: facts.GPUSymptoms("fab.fabricmanager"),
+		Doc:      facts.XIDDoc, Sources: []string{
+			"open-gpu-kernel-modules#446", "open-gpu-kernel-modules#1080", "open-gpu-kernel-modules#1230", "gpud#500",
+		},
+		Run: func(f *facts.Facts, r *engine.Result) {
+			for _, n := range f.GPUNodes {
+				v := n.GPUs()
+				groups := facts.GroupIncidents(v.Of("drv.gsp"))
+				for _, g := range groups {
+					title := "the firmware on the GPU's system processor (GSP) does not answer"
+					if g.Event.Code == 120 {
+						title = "the firmware on the GPU's system processor (GSP) crashed"
+					}
+					fix := finding.Fix{
+						Text: "Drain the node, and reset the GPU or reboot. If it comes back, update the driver" +
+							versionNote(n) + ".",
+						Commands: facts.Drain(n, facts.ResetGPU(n, g.Event.PCI), facts.Uncordon(n)),
+					}
+					if n.Host != nil && !n.Host.Probe.Driver.Open && driverVersion(n.Host) != "" {
+						fix.Text += " With the proprietary module, on GPUs before Hopper, the firmware can be switched off: NVreg_EnableGpuFirmware=0."
+					}
+					r.Add(v.IncidentFinding(g, finding.Error, title, fix))
+				}
+				switch {
+				case n.Host == nil:
+					r.Unknown(n.Object(), "%s", f.WhyNoHost(n.Name))
+				case len(v.Incidents) == 0 && strings.Contains(v.SMIError, hangs):
+					r.Add(finding.Finding{
+						Severity: finding.Warning, Confidence: finding.Possible,
+						Title:  "nvidia-smi does not come back: the driver, or the firmware of a GPU, hangs",
+						Object: n.Object(),
+						Evidence: []finding.Evidence{
+							{Source: "nvidia-smi on node " + n.Name, Text: words.FirstLine(v.SMIError)},
+						},
+						Fix: finding.Fix{
+							Text:     "Run nvidia-smi on the node, and look at the kernel log meanwhile. When it hangs there, too, drain the node and reboot it.",
+							Commands: facts.Drain(n, facts.Reboot(n)),
+						},
+					})
+				case len(groups) == 0:
+					r.Pass(n.Object())
+				}
+			}
+		},
+	}
+}
+
+// hangs is what the helper says of an nvidia-smi that does not come back.
+const hangs = "did not answer within"
+
+// versionNote names the driver's version where it is known.
+func versionNote(n *facts.Node) string {
+	if n.Host == nil || driverVersion(n.Host) == "" {
+		return ""
+	}
+	return " (it is " + driverVersion(n.Host) + ")"
+}
+
+func persistenceCheck() engine.Check {
+	return engine.Check{
+		ID: "drv.persistence", Layer: finding.LayerDriver,
+		Title: "the driver unloads its state whenever no process uses a GPU",
+		Needs: []engine.Need{engine.NeedNode},
+		Reads: "nvidia-smi -q -x: persistence_mode; the process nvidia-persistenced",
+		Why:   "Without persistence the first CUDA call after a pause takes seconds, and settings such as clocks and power limits are lost. It is no fault, so it is information only.",
+		Doc:   "https://docs.nvidia.com/deploy/driver-persistence/", Sources: []string{"gpud: persistence-mode"},
+		Run: func(f *facts.Facts, r *engine.Result) {
+			engine.EachSMI(f, r, func(n *facts.Node, v *facts.GPUView) {
+				for _, g := range v.SMI.GPUs {
+					if g.Persistence == nil || *g.Persistence ||
+						len(n.Host.Probe.Processes["nvidia-persistenced"]) > 0 {
+						r.Pass(facts.SMIObject(n, g))
+						continue
+					}
+					r.Add(finding.Finding{
+						Severity: finding.Info,
+						Title:    "the driver unloads its state whenever no process uses the GPU (persistence mode is off)",
+						Object:   facts.SMIObject(n, g), Nodes: []string{n.Name},
+						Evidence: []finding.Evidence{facts.SMIEvidence(n, g, "persistence_mode", "Disabled")},
+						Fix: finding.Fix{
+							Text:     "Run nvidia-persistenced on the node.",
+							Commands: []string{shell.OnHost(n.Name, "sudo systemctl enable --now nvidia-persistenced")},
+						},
+					})
+				}
+			})
+		},
+	}
+}

@@ -1,0 +1,396 @@
+package driver
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+)
+
+// Each thing that a driver's container fails for has a check; its log is asked for the most exact one first.
+
+func headersTexts() []string {
+	return []string{
+		"Could not resolve Linux kernel version", "Unable to locate package linux-headers-", "No package kernel-devel-",
+		"No match for argument: kernel-devel", "No match for argument: kernel-headers",
+		"Unable to find a match: kernel-", "Unable to open the file '/lib/modules", "kernel-headers package not found",
+	}
+}
+
+func secureBootTexts() []string {
+	return []string{
+		"Loading of unsigned module is rejected", "Key was rejected by service", "Required key not available",
+		"failed to load, because it was not signed by a key that is trusted", "unsigned module loading is restricted",
+	}
+}
+
+func unsupportedTexts() []string {
+	return []string{
+		"installed in this system is not supported by the", "requires use of the NVIDIA open kernel modules",
+		"is not supported by open nvidia.ko", "not supported by the open kernel modules",
+	}
+}
+
+func upgradeTexts() []string {
+	return []string{
+		"failed to uninstall nvidia driver components", "failed to unload driver",
+		"Could not unload NVIDIA driver kernel modules", "Auto drain of the node", "auto drain is disabled",
+	}
+}
+
+func buildTexts() []string {
+	return []string{
+		"Unable to load the kernel module 'nvidia.ko'", "GPL-incompatible module nvidia.ko",
+		"An error occurred while performing the step", "Failed to build the kernel module",
+		"Unable to build the NVIDIA kernel module", "modprobe: ERROR: could not insert 'nvidia'",
+		"modprobe: FATAL: Module nvidia not found",
+	}
+}
+
+// driverPodSays finds a text in the logs of the node's driver pods that do not work now.
+func driverPodSays(f *facts.Facts, n *facts.Node, texts ...string) (finding.Evidence, bool) {
+	for _, pod := range n.Component(facts.Driver) {
+		if facts.PodReady(pod) || pod.DeletionTimestamp != nil {
+			continue
+		}
+		if e, ok := facts.LogEvidence(f, pod, texts...); ok {
+			return e, true
+		}
+	}
+	return finding.Evidence{}, false
+}
+
+func restarts(pod *corev1.Pod) int32 {
+	var n int32
+	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		n += s.RestartCount
+	}
+	return n
+}
+
+// driverLogCheck fills in what the checks of driver pods' logs have in common.
+func driverLogCheck(c engine.Check, find func(f *facts.Facts, n *facts.Node) (finding.Finding, bool)) engine.Check {
+	c.Layer, c.Needs, c.Doc = finding.LayerDriver, []engine.Need{engine.NeedLogs}, cmp.Or(c.Doc, operatorDoc)
+	c.Explains = driverSymptoms(append(c.Explains, "drv.not-loaded", "drv.devnodes", "drv.uvm-missing",
+		"drv.lib-mismatch", "fab.fabricmanager")...)
+	c.Run = func(f *facts.Facts, r *engine.Result) {
+		if r.Lacks(f, "api/pods") {
+			return
+		}
+		for _, n := range f.GPUNodes {
+			issue, found := find(f, n)
+			if !found {
+				unreadDriverLogs(f, r, n)
+				continue
+			}
+			issue.Object = n.Object()
+			r.Add(issue)
+		}
+	}
+	return c
+}
+
+// unreadDriverLogs records driver pods that do not work and whose log was not read.
+func unreadDriverLogs(f *facts.Facts, r *engine.Result, n *facts.Node) {
+	for _, pod := range n.Component(facts.Driver) {
+		if !facts.PodReady(pod) && pod.DeletionTimestamp == nil && len(f.LogsOf(pod)) == 0 {
+			engine.LacksLog(f, r, pod)
+			return
+		}
+	}
+	r.Pass(n.Object())
+}
+
+func driverBuildCheck() engine.Check {
+	return driverLogCheck(engine.Check{
+		ID: "drv.build-fail", Title: "the driver's container cannot build or load the kernel module",
+		Reads: "the logs of driver pods that are not ready",
+		Why: "The container builds the module for the node's kernel and loads it. Which of the known reasons it has is told by other checks (headers, Secure Boot, nouveau, a GPU that the driver does not know); " +
+			"this one tells of the rest, such as a driver that does not build on a newer kernel, or one on the host in its way.",
+		Sources: []string{
+			"gpu-operator#15", "gpu-operator#83", "gpu-operator#130", "gpu-operator#180", "gpu-operator#258",
+			"gpu-operator#671", "gpu-operator#751", "gpu-operator#1390",
+		},
+	}, func(f *facts.Facts, n *facts.Node) (finding.Finding, bool) {
+		if _, exact := driverPodSays(
+			f, n,
+			slices.Concat(headersTexts(), secureBootTexts(), unsupportedTexts(), nouveauTexts(), upgradeTexts())...,
+		); exact {
+			return finding.Finding{}, false
+		}
+		e, ok := driverPodSays(f, n, buildTexts()...)
+		if !ok {
+			return finding.Finding{}, false
+		}
+		issue := finding.Finding{
+			Title: "the driver's container cannot build or load the kernel module", Evidence: []finding.Evidence{e},
+			Fix: finding.Fix{
+				Text: "Use a newer driver, which knows the kernel " + kernelOf(n) + " of " + osOf(n) +
+					", or an older kernel. If the node has a driver of its own, do not install a second one: driver.enabled=false.",
+				Commands: facts.ChangeOperator(f, "driver.version", "VERSION"),
+			},
+		}
+		if k, ok := grepKernel(
+			n, "nvidia: disagrees about version", "nvidia: Unknown symbol", "nvidia: version magic",
+			"NVRM: request_mem_region failed",
+		); ok {
+			issue.Evidence = append(issue.Evidence, k)
+		}
+		return issue, true
+	})
+}
+
+func driverHeadersCheck() engine.Check {
+	return driverLogCheck(engine.Check{
+		ID: "drv.headers", Title: "the driver's container finds no headers for the node's kernel",
+		Reads: "the logs of driver pods that are not ready, and the node's kernel",
+		Why:   "The container installs headers of the node's kernel from the distribution's repository. It has none for old, private or very new kernels, or cannot be reached.",
+		Sources: []string{
+			"gpu-operator#85", "gpu-operator#155", "gpu-operator#205", "gpu-operator#300", "gpu-operator#457",
+			"gpu-operator#526", "gpu-operator#541", "gpu-operator#1220",
+		},
+	}, func(f *facts.Facts, n *facts.Node) (finding.Finding, bool) {
+		e, ok := driverPodSays(f, n, headersTexts()...)
+		return finding.Finding{
+			Title: "the driver's container finds no headers for the node's kernel",
+			Evidence: []finding.Evidence{
+				e, finding.FieldEvidence(n.Object(), ".status.nodeInfo.kernelVersion", "%s", kernelOf(n)),
+			},
+			Fix: finding.Fix{
+				Text: "Give the driver's container a repository that has headers for " + kernelOf(n) + " (" + osOf(n) +
+					"): driver.repoConfig.configMapName. Or use a precompiled driver (driver.usePrecompiled=true), if NVIDIA " +
+					"publishes one for that kernel, or move the node to a kernel of its distribution.",
+				Commands: facts.ChangeOperator(f, "driver.usePrecompiled", true),
+			},
+		}, ok
+	})
+}
+
+func secureBootCheck() engine.Check {
+	c := driverLogCheck(engine.Check{
+		ID: "drv.secureboot", Title: "Secure Boot refuses the driver's module, because no trusted key has signed it",
+		Reads: "the kernel log, the logs of driver pods that are not ready, whether Secure Boot is on",
+		Why:   "With Secure Boot the kernel loads only modules that are signed by a key it knows. Lines from before a module was loaded are over.",
+		Sources: []string{
+			"gpu-driver-container#44", "gpu-operator#141", "gpu-operator#266", "gpu-operator#1142", "gpu-operator#1726",
+			"talos#7174", "extensions#227",
+		},
+		Explains: []string{"drv.build-fail"},
+	}, func(f *facts.Facts, n *facts.Node) (finding.Finding, bool) {
+		e, ok := driverPodSays(f, n, secureBootTexts()...)
+		if !ok && n.Host != nil {
+			if loaded, known := moduleLoaded(n.Host, "nvidia"); known && !loaded {
+				e, ok = grepKernel(n, secureBootTexts()...)
+			}
+		}
+		issue := finding.Finding{
+			Title:    "Secure Boot refuses the driver's module, because no key that the kernel trusts has signed it",
+			Evidence: []finding.Evidence{e},
+			Fix: finding.Fix{
+				Text: "Use a module that is signed: packages of " + osOf(n) +
+					" (on Ubuntu, linux-modules-nvidia-*), or a precompiled driver container. Or sign the module and enrol the key (mokutil --import, then reboot), or switch " +
+					"Secure Boot off in the firmware.",
+				Commands: []string{shell.OnHost(n.Name, "mokutil --sb-state")},
+			},
+		}
+		if n.Host != nil && n.Host.Probe.SecureBoot != "" {
+			issue.Evidence = append(issue.Evidence,
+				finding.Evidence{Source: "firmware of node " + n.Name, Text: "Secure Boot: " + n.Host.Probe.SecureBoot})
+		}
+		return issue, ok
+	})
+	c.Needs = append(c.Needs, engine.NeedNode)
+	return c
+}
+
+func unsupportedGPUCheck() engine.Check {
+	c := driverLogCheck(engine.Check{
+		ID: "drv.unsupported-gpu", Title: "the driver does not support the node's GPU",
+		Reads:    "the kernel log, and the logs of driver pods that are not ready",
+		Why:      "Each GPU needs a driver that is new enough. Blackwell works with the open kernel modules only, GPUs before Turing with the proprietary ones only. Lines about GPUs that nvidia-smi shows are over.",
+		Sources:  []string{"siderolabs/extensions#227", "open-gpu-kernel-modules"},
+		Explains: []string{"drv.build-fail"},
+	}, func(f *facts.Facts, n *facts.Node) (finding.Finding, bool) {
+		e, ok := driverPodSays(f, n, unsupportedTexts()...)
+		if v := n.GPUs(); !ok && n.Host != nil && (v.SMI == nil || len(v.SMI.GPUs) < len(facts.GPUAddresses(n))) {
+			e, ok = grepKernel(n, unsupportedTexts()...)
+		}
+		issue := finding.Finding{
+			Title: "the driver does not support the node's GPU", Evidence: []finding.Evidence{e},
+			Fix: finding.Fix{
+				Text: "Install a newer driver" + versionNote(n) + ", or an older one if the GPU is older than Turing.",
+			},
+		}
+		if containerDriver(f, n) {
+			issue.Fix.Commands = facts.ChangeOperator(f, "driver.version", "VERSION")
+		}
+		if strings.Contains(e.Text, "open kernel modules") {
+			issue.Title =
+				"the GPU works with NVIDIA's open kernel modules only, and the driver uses the proprietary ones"
+			issue.Fix = finding.Fix{
+				Text:     "Use the open kernel modules: the package nvidia-open, or with the GPU operator driver.kernelModuleType=open.",
+				Commands: facts.ChangeOperator(f, "driver.kernelModuleType", "open"),
+			}
+		}
+		return issue, ok
+	})
+	c.Needs = append(c.Needs, engine.NeedNode)
+	return c
+}
+
+func driverImageCheck() engine.Check {
+	return engine.Check{
+		ID: "drv.image-tag-missing", Layer: finding.LayerDriver,
+		Title: "there is no image of the driver for the node's system",
+		Needs: []engine.Need{engine.NeedAPI},
+		Reads: "what containers of driver pods wait for, their events, and the node's system and kernel",
+		Why: "The operator puts the node's system into the image's tag (580.95.05-ubuntu24.04), or its kernel with precompiled drivers. NVIDIA publishes images for some of these only. A registry that cannot be reached is " +
+			"another fault, and not told here.",
+		Explains: driverSymptoms("drv.not-loaded", "drv.devnodes", "drv.uvm-missing", "img.not-found"),
+		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/platform-support.html",
+		Sources: []string{"gpu-operator#170", "gpu-operator#273", "gpu-operator#308", "gpu-operator#418",
+			"gpu-operator#560", "gpu-operator#647", "gpu-operator#690", "gpu-operator#1212", "gpu-operator#1623",
+			"gpu-operator#2016"},
+		Run: func(f *facts.Facts, r *engine.Result) {
+			if r.Lacks(f, "api/pods") {
+				return
+			}
+			for _, n := range f.GPUNodes {
+				if e, image, ok := missingImage(f, n); ok {
+					r.Add(driverImageFinding(f, n, e, image))
+					continue
+				}
+				r.Pass(n.Object())
+			}
+		},
+	}
+}
+
+// missingImage returns what the kubelet says of a driver's image that the registry does not have.
+func missingImage(f *facts.Facts, n *facts.Node) (finding.Evidence, string, bool) {
+	absent := func(text string) bool {
+		return words.ContainsAny(text, []string{"not found", "manifest unknown", "NotFound", "no matching manifest"}) &&
+			!words.ContainsAny(text, []string{"i/o timeout", "no such host"})
+	}
+	for _, pod := range n.Component(facts.Driver) {
+		if facts.PodReady(pod) {
+			continue
+		}
+		for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+			w := s.State.Waiting
+			if w == nil ||
+				w.Reason != "ImagePullBackOff" && w.Reason != "ErrImagePull" && w.Reason != "InvalidImageName" {
+				continue
+			}
+			if absent(w.Message) {
+				return finding.FieldEvidence(facts.PodObject(pod),
+					".status.containerStatuses["+s.Name+"].state.waiting", "%s: %s",
+					w.Reason, w.Message), s.Image, true
+			}
+			for _, e := range f.EventsOfPod(pod) {
+				if strings.Contains(e.Message, "Failed to pull image") && absent(e.Message) {
+					return finding.Clipped(facts.Quote(e)), s.Image, true
+				}
+			}
+		}
+	}
+	return finding.Evidence{}, "", false
+}
+
+func driverImageFinding(f *facts.Facts, n *facts.Node, e finding.Evidence, image string) finding.Finding {
+	return finding.Finding{
+		Title: "there is no image of the driver for the node's system", Object: n.Object(),
+		Evidence: []finding.Evidence{e,
+			finding.FieldEvidence(n.Object(), ".status.nodeInfo", "osImage: %s, kernelVersion: %s",
+				n.Status.NodeInfo.OSImage, kernelOf(n))},
+		Fix: finding.Fix{
+			Text: fmt.Sprintf("The image %s does not exist. Choose a driver.version that NVIDIA publishes for %s; where there is none, install the driver on the host and set driver.enabled=false. "+
+				"With driver.usePrecompiled=true the tag has the kernel, and most kernels have no image.", image,
+				osOf(n)),
+			Commands: append([]string{shell.Command("kubectl get node %s --show-labels", n.Name)},
+				facts.ChangeOperator(f, "driver.enabled", false)...),
+		},
+	}
+}
+
+func driverUpgradeCheck() engine.Check {
+	return engine.Check{
+		ID: "drv.upgrade-stuck", Layer: finding.LayerDriver, From: []string{"api/pods"},
+		Title: "an upgrade of the driver does not get on",
+		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
+		Reads: "the node's labels nvidia.com/gpu-driver-upgrade-state and nvidia.com/gpu.deploy.*, and the logs of driver pods that are not ready",
+		Why: "The driver can be exchanged only when nothing uses it. Pods that hold GPUs, also those that do not ask for one, keep the old module loaded. The state upgrade-failed stays until somebody acts; other states " +
+			"are told as information, as an upgrade may take an hour.",
+		Explains: driverSymptoms("drv.not-loaded", "drv.devnodes", "drv.uvm-missing", "drv.build-fail",
+			"op.deploy-label-off"),
+		Doc: "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-driver-upgrades.html",
+		Sources: []string{
+			"gpu-operator#367", "gpu-operator#416", "gpu-operator#426", "gpu-operator#454", "gpu-operator#901",
+			"gpu-operator#2166", "k8s-driver-manager#166",
+		},
+		Run: func(f *facts.Facts, r *engine.Result) {
+			for _, n := range f.GPUNodes {
+				checkUpgrade(f, r, n)
+			}
+		},
+	}
+}
+
+// The label by which the operator upgrades drivers node by node.
+const upgradeState = "nvidia.com/gpu-driver-upgrade-state"
+
+func checkUpgrade(f *facts.Facts, r *engine.Result, n *facts.Node) {
+	issue := finding.Finding{Object: n.Object(), Evidence: facts.LabelEvidence(n, upgradeState), Fix: finding.Fix{
+		Text: "End the pods that use GPUs on the node, or let the operator do it (driver.upgradePolicy.drain.enable=true); then have it try again, by the label.",
+		Commands: append(facts.ChangeOperator(f, "driver.upgradePolicy.drain.enable", true),
+			shell.Command("kubectl get pods -A -o wide --field-selector spec.nodeName=%s", n.Name),
+			shell.Command("kubectl label node %s --overwrite %s=upgrade-required", n.Name, upgradeState)),
+	}}
+	state := n.Labels[upgradeState]
+	said, says := driverPodSays(f, n, upgradeTexts()...)
+	switch {
+	case says:
+		issue.Title, issue.Evidence = "the driver cannot be upgraded, because something still uses it",
+			append(issue.Evidence, said)
+	case state == "upgrade-failed":
+		issue.Title, issue.Confidence = "the upgrade of the node's driver failed", finding.Certain
+	case state != "" && state != "upgrade-done":
+		issue.Severity, issue.Title = finding.Info, "the node's driver is being upgraded"
+		issue.Fix = finding.Fix{
+			Text: "Wait until the state is upgrade-done; if it stays for more than an hour, look at the operator's log.",
+		}
+	case slices.ContainsFunc(deployLabels(n),
+		func(v string) bool { return strings.Contains(v, "paused-for-driver-upgrade") }) && state == "upgrade-done":
+		issue.Severity, issue.Title = finding.Warning,
+			"parts of the operator are still paused on the node, though no upgrade of its driver goes on"
+		issue.Fix = finding.Fix{
+			Text: "Restart the driver's pod on the node: its driver manager sets the labels nvidia.com/gpu.deploy.* back.",
+		}
+		for _, pod := range n.Component(facts.Driver) {
+			issue.Fix.Commands = append(issue.Fix.Commands, facts.RestartPod(pod.Namespace, pod.Name))
+		}
+	default:
+		unreadDriverLogs(f, r, n)
+		return
+	}
+	r.Add(issue)
+}
+
+// deployLabels returns the values of the labels by which the operator places its parts.
+func deployLabels(n *facts.Node) []string {
+	var all []string
+	for label, value := range n.Labels {
+		if strings.HasPrefix(label, "nvidia.com/gpu.deploy.") {
+			all = append(all, value)
+		}
+	}
+	return all
+}

@@ -1,0 +1,323 @@
+package hardware
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nvidiasmi"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
+)
+
+func gpuLostCheck() engine.Check {
+	return engine.Check{
+		ID: "hw.gpu-lost", Layer: finding.LayerHardware,
+		Title: "a GPU no longer answers over PCIe",
+		Needs: []engine.Need{engine.NeedNode, engine.NeedLogs},
+		Reads: "the kernel log since boot (XID 79, and the record of a GPU that does not answer when the driver is loaded), what nvidia-smi says, the configuration space of each " +
+			"GPU, and, where the node was not read, its conditions and the logs of the device plugin",
+		Why: "A GPU that fell off the bus is gone until the node is power-cycled, and the device plugin may then fail for all GPUs of the node. Other XIDs of the same GPU in the same " +
+			"minute follow from it. An XID 79 whose GPU answers nvidia-smi now is told as a warning, and not at all as a problem when the driver was loaded since.",
+		Explains: facts.GPUSymptoms("hw.count", "drv.devnodes", "fab.fabricmanager"),
+		Doc:      facts.XIDDoc,
+		Sources: []string{"open-gpu-kernel-modules#461", "open-gpu-kernel-modules#507", "open-gpu-kernel-modules#888",
+			"gpud#1209", "NVSentinel#155", "k8s-device-plugin#2038",
+			"akash#209"},
+		Run: func(f *facts.Facts, r *engine.Result) {
+			for _, n := range f.GPUNodes {
+				checkLost(f, r, n)
+			}
+		},
+	}
+}
+
+func checkLost(f *facts.Facts, r *engine.Result, n *facts.Node) {
+	v := n.GPUs()
+	lost := map[xid.PCI]bool{}
+	add := func(issue finding.Finding, p xid.PCI) {
+		lost[p] = true
+		r.Add(issue)
+	}
+	groups := facts.GroupIncidents(v.Of("hw.gpu-lost"))
+	for _, g := range groups {
+		// What else says so says it better
+		if lost[g.Event.PCI] || g.FromUserSpace() && len(lostEvidence(v, g.Event.PCI)) > 0 {
+			continue
+		}
+		severity, title, fix := finding.Error, "the GPU has fallen off the bus", lostFix(n, g.Event.PCI)
+		told := g.Incidents[0].Primary.Condition
+		switch answers := v.Answers(g.Event.PCI) || g.Event.PCI == (xid.PCI{}) && allAnswer(v); {
+		case answers && told != "":
+			severity, title = finding.Warning,
+				"the GPU has fallen off the bus according to a condition of the node, but nvidia-smi shows all GPUs and they answer"
+			fix =
+				finding.Fix{Text: "The GPU answers, so that the condition is old, or a test's: look for the line that it quotes in the kernel log, and restart the agent that set the condition " +
+					"(node-problem-detector takes a permanent condition back only then). Only if nvidia-smi loses the GPU again, have the node drained and the GPU looked at.",
+					Commands: []string{
+						shell.OnHost(n.Name, "sudo dmesg -x | grep -e NVRM"),
+						shell.Command("kubectl describe node %s", n.Name),
+					}}
+		case answers:
+			severity, title = finding.Warning,
+				"the GPU has fallen off the bus according to the kernel log, but nvidia-smi shows it and it answers"
+		case told != "":
+			title = "the GPU has fallen off the bus according to a condition of the node"
+		}
+		issue := v.IncidentFinding(g, severity, title, fix)
+		issue.Evidence = append(issue.Evidence, lostEvidence(v, g.Event.PCI)...)
+		add(issue, g.Event.PCI)
+	}
+	bySMI := lostBySMI(v)
+	for _, p := range slices.SortedFunc(
+		maps.Keys(bySMI), func(a, b xid.PCI) int { return strings.Compare(a.String(), b.String()) },
+	) {
+		evidence := bySMI[p]
+		if !lost[p] && !(p == (xid.PCI{}) && len(lost) > 0) {
+			add(finding.Finding{
+				Title: "nvidia-smi cannot reach the GPU: it is lost", Confidence: finding.Likely,
+				Object: facts.GPUObject(n, p),
+				Nodes:  []string{n.Name}, Evidence: evidence, Fix: lostFix(n, p),
+			}, p)
+		}
+	}
+	for _, d := range unreadable(v) {
+		if p, err := xid.ParsePCI(d.Address); err == nil && !lost[p] {
+			add(finding.Finding{Title: "the configuration space of the GPU reads as all ones: it has fallen off the bus",
+				Confidence: finding.Likely, Object: facts.GPUObject(n, p), Nodes: []string{n.Name},
+				Evidence: []finding.Evidence{deviceEvidence(n, d)}, Fix: lostFix(n, p)}, p)
+		}
+	}
+	if len(lost) == 0 {
+		if e, ok := lostByLogs(f, n); ok {
+			add(finding.Finding{
+				Title: "a GPU of the node is lost, as software that uses it says", Confidence: finding.Likely,
+				Object: n.Object(), Evidence: []finding.Evidence{e}, Fix: lostFix(n, xid.PCI{}),
+			}, xid.PCI{})
+		}
+	}
+	switch {
+	case len(lost) > 0:
+	case n.Host == nil:
+		r.Unknown(n.Object(), "%s", f.WhyNoHost(n.Name))
+	default:
+		r.Pass(n.Object())
+	}
+}
+
+func lostFix(n *facts.Node, p xid.PCI) finding.Fix {
+	look, which := shell.OnHost(n.Name, "lspci -d 10de:"), ""
+	if p != (xid.PCI{}) {
+		look, which = shell.OnHost(n.Name, "lspci -s %s", p.WithFunction()),
+			" lspci shows (rev ff) for a GPU that does not answer."
+	}
+	return finding.Fix{
+		Text: "Cordon and drain the node, then power-cycle it: a warm reboot often does not bring the GPU back. If it happens again, look at power supply, risers, the system's firmware " +
+			"and PCIe power management (ASPM), and have the GPU replaced. The other GPUs of the node may be unusable until then." +
+			which,
+		Commands: facts.Drain(n, look),
+	}
+}
+
+// lostEvidence returns what else says that the GPU is lost.
+func lostEvidence(v *facts.GPUView, p xid.PCI) []finding.Evidence {
+	bySMI := lostBySMI(v)
+	all := slices.Concat(bySMI[p], bySMI[xid.PCI{}])
+	for _, d := range unreadable(v) {
+		if at, err := xid.ParsePCI(d.Address); err == nil && at == p {
+			all = append(all, deviceEvidence(v.Node, d))
+		}
+	}
+	return all
+}
+
+var (
+	smiLost    = regexp.MustCompile(`(?i)Unable to determine the device handle for GPU|GPU is lost`)
+	smiAddress = regexp.MustCompile(`[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[01][0-9A-Fa-f]\.[0-7]`)
+)
+
+// lostBySMI returns the GPUs that nvidia-smi cannot reach, and its words; the zero address is a GPU that it does not
+// name.
+func lostBySMI(v *facts.GPUView) map[xid.PCI][]finding.Evidence {
+	found := map[xid.PCI][]finding.Evidence{}
+	for line := range strings.Lines(v.SMIError) {
+		if !smiLost.MatchString(line) || strings.Contains(line, "Insufficient Permissions") {
+			continue
+		}
+		p, err := xid.ParsePCI(smiAddress.FindString(line))
+		if err != nil {
+			p = xid.PCI{}
+		}
+		found[p] = append(found[p],
+			finding.Evidence{Source: "nvidia-smi on node " + v.Node.Name, Text: words.Clip(strings.TrimSpace(line))})
+	}
+	if v.SMI == nil {
+		return found
+	}
+	for _, g := range v.SMI.GPUs {
+		if g.Lost() && g.PCI != nil {
+			found[*g.PCI] = append(found[*g.PCI], finding.Evidence{
+				Source: "nvidia-smi -q -x on node " + v.Node.Name + ", gpu " + g.ID, Text: strings.Join(g.Errors, ", "),
+			})
+		}
+	}
+	return found
+}
+
+// unreadable are GPUs whose configuration space reads as all ones, and that nvidia-smi does not show either. Where no
+// device at all can be read, it was the reading that failed.
+func unreadable(v *facts.GPUView) []api.PCIDevice {
+	if v.Node.Host == nil || v.SMI == nil || len(v.SMI.GPUs) == 0 {
+		return nil
+	}
+	var found []api.PCIDevice
+	for _, d := range v.Node.Host.Probe.PCI {
+		if p, err := xid.ParsePCI(d.Address); err == nil && !d.ConfigReadable && facts.IsGPUDevice(d) &&
+			d.Driver != "vfio-pci" && v.GPUAt(p) == nil {
+			found = append(found, d)
+		}
+	}
+	return found
+}
+
+func deviceEvidence(n *facts.Node, d api.PCIDevice) finding.Evidence {
+	return finding.Evidence{Source: "/sys/bus/pci/devices/" + d.Address + " on node " + n.Name,
+		Text: fmt.Sprintf("class %s, device %s, driver %q, configuration space reads as all ones: %t",
+			d.Class, d.Device, d.Driver, !d.ConfigReadable)}
+}
+
+// lostByLogs returns what the software on the node says of a lost GPU, of pods that are not ready now, and of
+// admissions that failed.
+func lostByLogs(f *facts.Facts, n *facts.Node) (finding.Evidence, bool) {
+	texts := []string{"GPU is lost", "GPU_IS_LOST", "Unable to determine the device handle for GPU"}
+	for _, pod := range n.Pods {
+		if part := facts.ComponentOf(pod.Labels, pod.Spec); part == "" || facts.PodReady(pod) &&
+			part != facts.DevicePlugin {
+			continue
+		}
+		if e, ok := facts.LogEvidence(f, pod, texts...); ok {
+			return e, true
+		}
+	}
+	for _, pod := range n.Pods {
+		if pod.Status.Reason == "UnexpectedAdmissionError" && strings.Contains(pod.Status.Message, "GPU is lost") {
+			return finding.FieldEvidence(facts.PodObject(pod), ".status.message", "%s", pod.Status.Message), true
+		}
+	}
+	return finding.Evidence{}, false
+}
+
+func gpuCountCheck() engine.Check {
+	return engine.Check{
+		ID: "hw.count", Layer: finding.LayerHardware,
+		Title: "a node has fewer usable GPUs than GPUs",
+		Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
+		Reads: "GPUs on the PCI bus, in nvidia-smi, in the node's label nvidia.com/gpu.count and in its capacity",
+		Why: "GPUs on the bus that nvidia-smi does not show have no driver or are broken; fewer in the node's capacity than in nvidia-smi are not offered to pods. GPUs that are given to " +
+			"virtual machines, that are partitioned (MIG), or that DRA hands out, are not counted.",
+		Explains: facts.GPULost("wl.pod-failing", "dp.unhealthy", "op.init-chain", "op.operand-failing"),
+		// Fewer GPUs than there are keep pods waiting, and no pod fails for it.
+		ExplainsAs: map[string][]string{"offered": facts.GPULost("dp.unhealthy")},
+		Doc:        debugDoc,
+		Sources:    []string{"gpu-operator: metric gpu_operator_nvidia_pci_devices_total", "k8s-device-plugin#2038"},
+		Run: func(f *facts.Facts, r *engine.Result) {
+			for _, n := range f.GPUNodes {
+				checkCount(f, r, n)
+			}
+		},
+	}
+}
+
+func checkCount(f *facts.Facts, r *engine.Result, n *facts.Node) {
+	v := n.GPUs()
+	fix :=
+		finding.Fix{Text: "Look why a GPU is missing: lspci -d 10de: on the node shows what is on the bus, dmesg what the driver says of it. After it is back, restart the device plugin's pod, " +
+			"which counts GPUs only at its start.", Commands: []string{
+			shell.OnHost(n.Name, "lspci -d 10de:"), shell.OnHost(n.Name, "sudo dmesg | grep -e NVRM -e pcieport"),
+		}}
+	if v.SMI != nil {
+		shown, onBus := len(v.SMI.GPUs), facts.GPUAddresses(n)
+		var missing []string
+		for _, p := range onBus {
+			if v.GPUAt(p) == nil {
+				missing = append(missing, p.WithFunction())
+			}
+		}
+		if len(missing) > 0 && shown < len(onBus) {
+			r.Add(finding.Finding{
+				Title:      fmt.Sprintf("nvidia-smi shows %d of %s on the PCI bus", shown, count.Of(len(onBus), "GPU")),
+				Confidence: finding.Likely, Object: n.Object(), Fix: fix,
+				Evidence: []finding.Evidence{{
+					Source: "/sys/bus/pci/devices and nvidia-smi on node " + n.Name,
+					Text:   "not in nvidia-smi: " + strings.Join(missing, ", "),
+				}},
+			})
+			return
+		}
+	}
+	have, evidence := counted(v)
+	if offered := n.Status.Capacity["nvidia.com/gpu"]; have > 0 && offered.Value() > 0 && offered.Value() < have &&
+		!partitioned(v) {
+		r.Add(finding.Finding{
+			Title:      fmt.Sprintf("the node offers %s of %d", count.Of(offered.Value(), "GPU"), have),
+			Severity:   finding.Warning,
+			Confidence: finding.Likely, As: "offered", Object: n.Object(), Fix: fix,
+			Evidence: append(evidence,
+				finding.FieldEvidence(n.Object(), ".status.capacity", "nvidia.com/gpu: %s", offered.String())),
+		})
+		return
+	}
+	if n.Host == nil {
+		r.Unknown(n.Object(), "GPUs on the PCI bus: %s", f.WhyNoHost(n.Name))
+		return
+	}
+	if engine.LacksPCI(r, n) {
+		return
+	}
+	r.Pass(n.Object())
+}
+
+// counted returns how many GPUs the node has: by nvidia-smi, else by feature discovery; 0 when nobody counted.
+func counted(v *facts.GPUView) (int64, []finding.Evidence) {
+	if v.SMI != nil && len(v.SMI.GPUs) > 0 {
+		return int64(len(v.SMI.GPUs)), []finding.Evidence{
+			{
+				Source: "nvidia-smi -q -x on node " + v.Node.Name,
+				Text:   fmt.Sprintf("%d <gpu> elements", len(v.SMI.GPUs)),
+			},
+		}
+	}
+	count, err := strconv.ParseInt(v.Node.Labels["nvidia.com/gpu.count"], 10, 32)
+	if err != nil {
+		return 0, nil
+	}
+	return count, facts.LabelEvidence(v.Node, "nvidia.com/gpu.count")
+}
+
+// partitioned reports whether GPUs of the node are offered otherwise than as nvidia.com/gpu, or were when they were
+// counted.
+func partitioned(v *facts.GPUView) bool {
+	for name := range v.Node.Status.Capacity {
+		if name != "nvidia.com/gpu" && facts.IsGPUResource(name) {
+			return true
+		}
+	}
+	if c := v.Node.Labels["nvidia.com/mig.config"]; c != "" && c != "all-disabled" {
+		return true
+	}
+	if v.Node.Labels["nvidia.com/mig.strategy"] == "single" &&
+		strings.Contains(v.Node.Labels["nvidia.com/gpu.product"], "MIG") {
+		return true
+	}
+	return v.SMI != nil &&
+		slices.ContainsFunc(v.SMI.GPUs, func(g nvidiasmi.GPU) bool { return facts.Yes(g.MIG.Enabled) })
+}

@@ -1,0 +1,17 @@
+package hardware
+
+import (
+	"slices"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nvidiasmi"
+)
+
+// allAnswer reports whether nvidia-smi shows GPUs, no fewer than the node has, and all of them answer.
+func allAnswer(v *facts.GPUView) bool {
+	return v.SMI != nil && len(v.SMI.GPUs) > 0 && len(v.SMI.GPUs) >= len(facts.GPUAddresses(v.Node)) &&
+		!slices.ContainsFunc(v.SMI.GPUs, func(g nvidiasmi.GPU) bool { return g.Lost() || g.MemoryTotal == nil })
+}
+
+// moreThan reports whether a value is told, and above a limit.
+func moreThan(n *int64, limit int64) bool { return n != nil && *n > limit }

@@ -1,0 +1,248 @@
+package hardware
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
+)
+
+// linkNonfatal reports whether the line of an NVLink 5 error says so of itself: "RLW_SRC_TRACK Nonfatal XC1 i0 Link 12
+// (...)".
+func linkNonfatal(body string) bool {
+	fields := strings.Fields(body)
+	return len(fields) > 1 && strings.EqualFold(fields[1], "nonfatal")
+}
+
+func xidCheck() engine.Check {
+	return engine.Check{
+		ID: "hw.xid-recent", Layer: finding.LayerHardware,
+		Title: "the driver reported an error of a GPU since the node was started",
+		Needs: []engine.Need{engine.NeedNode},
+		Reads: "XIDs in the kernel log since boot, one finding for each code and GPU, the newest first; where the node was not read, codes that its conditions name",
+		Why: "What an XID means, and what is to be done, is from NVIDIA's catalog. Codes that applications cause (13, 31, 43, 45 and others) are about the workload, not the GPU: they are " +
+			"information, or a warning when they repeat. Codes that only go along with another of the same GPU in the same minute (45, 154 and others) are told with it. What is more than a day old is " +
+			"information where nvidia-smi shows that the GPU needs nothing; what is over explains only pods that failed within ten minutes of it. Lost GPUs, memory, links and the " +
+			"GSP have checks of their own.",
+		Explains: facts.GPUSymptoms(),
+		Doc:      facts.XIDDoc,
+		Sources:  []string{"NVIDIA XID catalog (October 2025)", "gpud: xid", "k8s-device-plugin#1974"},
+		Run: func(f *facts.Facts, r *engine.Result) {
+			for _, n := range f.GPUNodes {
+				checkXIDs(f, r, n)
+			}
+		},
+	}
+}
+
+func checkXIDs(f *facts.Facts, r *engine.Result, n *facts.Node) {
+	v := n.GPUs()
+	groups := facts.GroupIncidents(v.Of("hw.xid-recent"))
+	for _, g := range groups {
+		severity, meaning, fix := judge(n, g)
+		if code, _ := xid.Lookup(g.Event.Code); code.Class == "app" && severity == finding.Info {
+			switch {
+			case code.Detectors[xid.IDDevicePlugin].Fatal && withdrawn(n):
+				severity = finding.Warning
+				meaning += ", for which the device plugin withdraws the GPU"
+				fix.Text += " The device plugin withdraws the GPU for that code until its pod is restarted; DP_DISABLE_HEALTHCHECKS makes it leave codes out."
+			case g.Count() >= repeated:
+				severity = finding.Warning
+			}
+		}
+		r.Add(v.IncidentFinding(g, severity, meaning, fix))
+	}
+	if len(v.Strangers) > 0 {
+		newest := v.Strangers[len(v.Strangers)-1]
+		r.Add(finding.Finding{
+			Severity: finding.Info, Confidence: finding.Possible, Title: "the kernel log has XIDs of GPUs that the node does not have",
+			Object:   n.Object(),
+			Evidence: []finding.Evidence{v.Quote(newest)},
+			Fix: finding.Fix{
+				Text: "They tell nothing about the node's GPUs: a test wrote them, or the GPU was removed since the node was started.",
+			},
+		})
+	}
+	switch {
+	case n.Host == nil:
+		r.Unknown(n.Object(), "%s", f.WhyNoHost(n.Name))
+	case len(groups) == 0:
+		if why := n.Host.Probe.Unread["kernelLog"]; why != "" && len(n.Host.KernelLog) == 0 {
+			r.Unknown(n.Object(), "the kernel log: %s", why)
+			return
+		}
+		r.Pass(n.Object())
+	}
+}
+
+// repeated is how many XIDs of an application on one GPU are more than an accident of one run.
+const repeated = 10
+
+// withdrawn reports whether the device plugin calls some of the node's GPUs unhealthy.
+func withdrawn(n *facts.Node) bool {
+	for name, have := range n.Status.Capacity {
+		if can, ok := n.Status.Allocatable[name]; facts.IsGPUResource(name) && ok && can.Cmp(have) < 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// judge returns what a code means, from NVIDIA's catalog.
+func judge(n *facts.Node, g facts.SameKind) (finding.Severity, string, finding.Fix) {
+	name := facts.CodeName(g.Event)
+	if g.Event.Code == 154 {
+		return judgeRecovery(n, g)
+	}
+	code, known := xid.Lookup(g.Event.Code)
+	if !known {
+		return finding.Warning, "the driver reports " + name + ", which no catalog has", finding.Fix{
+			Text: "Look at the lines around it, and ask the vendor of the GPU.",
+		}
+	}
+	switch code.NVIDIA.Immediate {
+	case "RESET_GPU":
+		return finding.Error, "the driver reports " + name + ": the GPU needs a reset", finding.Fix{
+			Text:     "Drain the node, and reset the GPU or reboot." + afterwards(code),
+			Commands: facts.Drain(n, facts.ResetGPU(n, g.Event.PCI), facts.Uncordon(n)),
+		}
+	case "RESTART_BM", "RESTART_VM":
+		return finding.Error, "the driver reports " + name + ": the node needs a reboot", finding.Fix{
+			Text: "Drain the node and reboot it." + afterwards(code), Commands: facts.Drain(n),
+		}
+	case "CHECK_MECHANICALS":
+		return finding.Error, "the driver reports " + name + ": power or cooling of the GPU is at fault", finding.Fix{
+			Text: "Drain the node, and check the GPU's power connectors, its seat and its cooling." +
+				afterwards(code),
+			Commands: facts.Drain(n),
+		}
+	case "UPDATE_SWFW":
+		return finding.Warning, "the driver reports " + name + ": driver and firmware do not fit", finding.Fix{
+			Text: "Update the driver, or the vGPU software of the host, so that both are of one release.",
+		}
+	case "RESTART_APP", "WORKFLOW_XID_45", "CHECK_UVM":
+		return finding.Info, "a workload on the GPU failed with " + name,
+			finding.Fix{Text: "Look at the workload: its log has the CUDA error, and a fault in its code is the usual cause. Its pod must be restarted, as its CUDA context is lost." +
+				" If different workloads fail like this on one GPU only, run dcgmi diag on it."}
+	case "IGNORE":
+		return finding.Info, "the driver reports " +
+			name, finding.Fix{Text: "By itself it needs nothing." + afterwards(code)}
+	}
+	switch code.Class {
+	case "gpu_fatal", "memory":
+		return finding.Error, "the driver reports " + name, finding.Fix{
+			Text: "Drain the node, reset the GPU, and ask the vendor of the GPU if it comes back." +
+				afterwards(code),
+			Commands: facts.Drain(n, facts.ResetGPU(n, g.Event.PCI)),
+		}
+	case "app":
+		return finding.Info, "a workload on the GPU failed with " +
+			name, finding.Fix{Text: "Look at the workload's log."}
+	case "info":
+		return finding.Info, "the driver reports " + name, finding.Fix{Text: "By itself it needs nothing."}
+	}
+	return finding.Warning, "the driver reports " + name, finding.Fix{
+		Text: "Look at the lines around it, and ask the vendor of the GPU if it comes back." + afterwards(code),
+	}
+}
+
+// judgeRecovery reads an XID 154, which comes with another code that may be gone from the log.
+func judgeRecovery(n *facts.Node, g facts.SameKind) (finding.Severity, string, finding.Fix) {
+	body := g.Incidents[0].Primary.Event.Body
+	_, to, _ := strings.Cut(body, " to ")
+	need, severity := facts.Recovery(to)
+	if need == "" {
+		return finding.Info, "the driver says that the GPU needs nothing any more (XID 154)", finding.Fix{
+			Text: "Nothing is to be done.",
+		}
+	}
+	last := facts.ResetGPU(n, g.Event.PCI)
+	if strings.Contains(need, "reboot") {
+		last = facts.Reboot(n)
+	}
+	return severity, "the driver says that the GPU needs " + need + " (XID 154)", finding.Fix{
+		Text: "Drain the node, do what the driver asks for, and uncordon it.", Commands: facts.Drain(n, last, facts.Uncordon(n)),
+	}
+}
+
+// afterwards returns what NVIDIA says to look into.
+func afterwards(c xid.Code) string {
+	text := map[string]string{
+		"CONTACT_SUPPORT":     "If it comes back, ask the vendor of the GPU.",
+		"INVESTIGATE_SW":      "If it comes back, look for a newer driver.",
+		"INVESTIGATE_LINK_SI": "If it comes back, have the links' cables and connectors checked.",
+		"XID_137_FLOW":        "Look for an XID 48, 94 or 95 on the GPUs that it is linked with.",
+		"CHECK_APP/CUDA":      "Look at the workload.",
+	}[c.NVIDIA.Investigatory]
+	if text == "" {
+		return ""
+	}
+	return " " + text
+}
+
+func throttleCheck() engine.Check {
+	return engine.Check{
+		ID: "hw.throttle", Layer: finding.LayerHardware,
+		Title: "a GPU is slowed down by heat or by its power supply",
+		Needs: []engine.Need{engine.NeedNode},
+		Reads: "nvidia-smi -q -x: clocks_event_reasons (clocks_throttle_reasons of older drivers), temperature and its thresholds",
+		Why: "Slowdowns by hardware are always worth a look: too hot, or the power supply pulled the brake. An idle GPU has low clocks, and one under load may reach its power limit; both are " +
+			"normal and not told.",
+		Explains: []string{"node.condition"},
+		Doc:      debugDoc,
+		Sources:  []string{"NVSentinel#890", "open_clip#703", "azurehpc#595", "hardware-observer#307"},
+		Run: func(f *facts.Facts, r *engine.Result) {
+			engine.EachSMI(f, r, func(n *facts.Node, v *facts.GPUView) {
+				prefix := "clocks_event_reason_"
+				if strings.Contains(n.Host.SMI, "<clocks_throttle_reason_") {
+					prefix = "clocks_throttle_reason_"
+				}
+				for _, g := range v.SMI.GPUs {
+					issue := finding.Finding{
+						Severity: finding.Warning, Object: facts.SMIObject(n, g), Nodes: []string{n.Name},
+					}
+					reason := ""
+					switch s := g.Slowdown; {
+					case facts.Yes(s.PowerBrake):
+						reason, issue.Title = "hw_power_brake_slowdown",
+							"the power supply slows the GPU down (power brake)"
+						issue.Fix.Text =
+							"Check the node's power supplies and their cables, and the power budget of its rack. A lower power limit of the GPUs (nvidia-smi -pl) helps until then."
+					case facts.Yes(s.HardwareThermal):
+						reason, issue.Title = "hw_thermal_slowdown",
+							"the GPU is so hot that its hardware slows it down"
+					case facts.Yes(s.Hardware):
+						reason, issue.Title = "hw_slowdown", "the GPU's hardware slows it down"
+					case facts.Yes(s.SoftwareThermal):
+						reason, issue.Title = "sw_thermal_slowdown",
+							"the driver slows the GPU down, so that it does not get too hot"
+					default:
+						r.Pass(facts.SMIObject(n, g))
+						continue
+					}
+					issue.Fix.Text = cmp.Or(issue.Fix.Text,
+						"Check the node's fans, air flow and inlet temperature, and that the GPU's heat sink sits well.")
+					issue.Evidence = []finding.Evidence{facts.SMIEvidence(n, g, prefix+reason, "Active")}
+					for _, t := range []struct {
+						element string
+						value   *int64
+					}{
+						{"gpu_temp", g.Temperature.GPU}, {"gpu_temp_slow_threshold", g.Temperature.Slowdown},
+						{"gpu_temp_tlimit", g.Temperature.Margin},
+						{"gpu_temp_slow_tlimit_threshold", g.Temperature.SlowdownMargin},
+					} {
+						if t.value != nil {
+							issue.Evidence = append(issue.Evidence,
+								facts.SMIEvidence(n, g, t.element, fmt.Sprintf("%d C", *t.value)))
+						}
+					}
+					r.Add(issue)
+				}
+			})
+		},
+	}
+}

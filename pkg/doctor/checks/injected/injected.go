@@ -1,0 +1,404 @@
+// Package injected checks faults that somebody made on purpose.
+package injected
+
+import (
+	"cmp"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/containerd"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
+)
+
+// Checks are about faults that somebody made on purpose.
+func Checks() []engine.Check {
+	return engine.InSentences([]engine.Check{
+		{
+			ID: finding.InjectedFault, Layer: finding.LayerWorkload, Needs: []engine.Need{engine.NeedAPI},
+			Title: "a fault that this tool injected is in place",
+			Reads: "the records of this tool's runs, what they changed, the lines that they wrote to kernel logs, the pods that carry them",
+			Why: "a run is open, its time is not up, and nothing says that its change is gone. It explains only what its kind of fault leads to " +
+				"directly, on the node or pod that it changed, and since it was made: an XID what the kernel log and the detectors say of its line, a " +
+				"broken runtime what its mode breaks, a CUDA fault how the pods that carry it fail, an exercise what is wrong in its namespaces. What " +
+				"follows from that follows from those findings. --ignore-injected looks at the cluster as if nobody knew",
+			Sources: []string{"pkg/fault/ledger"}, Run: checkInjected, ExplainsAs: finding.InjectedEffects(),
+		},
+		{
+			ID: "fault.recorded", Layer: finding.LayerWorkload, From: []string{"runs"},
+			Needs: []engine.Need{engine.NeedAPI},
+			Title: "a run of this tool is open, and its fault is not in place, or it is over, and its lines are still in a kernel log",
+			Reads: "the records of this tool's runs, and kernel logs",
+			Why: "an open run was planned and nothing was changed, its time is up, or its lines are no longer in the node's kernel log: it explains " +
+				"nothing, and should be closed. Lines of runs that are over are told here, and not as errors of a GPU",
+			Sources: []string{"pkg/fault/ledger"}, Run: checkRecorded,
+		},
+		{
+			ID: "wl.cuda-preload", Layer: finding.LayerWorkload, From: []string{"api/pods"},
+			Needs: []engine.Need{engine.NeedAPI},
+			Title: "a library that makes CUDA fail is preloaded into a pod",
+			Reads: "LD_PRELOAD, variables, volumes and init containers of pods",
+			Why: "the pod loads the library of this tool's CUDA faults, or that of Dynamo's fault injection, and no open run of this tool " +
+				"explains it. It is an error where the pod fails: the library may be the reason",
+			Explains: []string{"wl.pod-failing", "wl.cuda*", "wl.cpu-mode"},
+			Sources:  []string{"ai-dynamo/dynamo tests/fault_tolerance/hardware"},
+			Run:      checkPreloaded,
+		},
+	})
+}
+
+// kindOf returns how a run explains, for Check.ExplainsAs.
+func kindOf(run snapshot.Run) string {
+	if run.Fault == finding.AsRuntime {
+		for _, word := range strings.Fields(run.Summary) { // "containerd missing-handler (nvidia)"
+			if mode, err := containerd.ParseMode(word); err == nil {
+				return finding.RuntimeAs(mode)
+			}
+		}
+	}
+	if run.Fault == finding.AsXID && !isActedUpon(run) {
+		return finding.AsHarmlessXID
+	}
+	return run.Fault
+}
+
+// isActedUpon reports whether a detector takes a line of the run for the end of a GPU or a node.
+func isActedUpon(run snapshot.Run) bool {
+	acts := func(e xid.Event) bool {
+		return slices.ContainsFunc(xid.Detectors(), func(d xid.Detector) bool {
+			v := d.Judge(e, xid.FormAuto)
+			return v.Seen == xid.Yes && (v.Fatal || v.MayReboot)
+		})
+	}
+	for _, t := range run.Targets {
+		for _, evidence := range t.Evidence {
+			for _, record := range facts.DriverRecords(api.KernelRecord{Text: evidence.Text}) {
+				if acts(record.Event) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// fixRun is the fault of runs that record what `doctor --fix` made: they are no faults (pkg/faults/fixes).
+const fixRun = "fix"
+
+func checkInjected(f *facts.Facts, r *engine.Result) {
+	r.Lacks(f, "runs")
+	for _, run := range f.Runs {
+		if stands, _ := f.RunState(run); stands && run.Fault != fixRun {
+			r.Add(Injected(f, run))
+		}
+	}
+}
+
+func checkRecorded(f *facts.Facts, r *engine.Result) {
+	checkOwnLines(f, r)
+	for _, run := range f.Runs {
+		stands, why := f.RunState(run)
+		if stands || run.Fault == fixRun || !run.Closed.IsZero() {
+			continue
+		}
+		r.Add(finding.Finding{
+			Object: finding.Object{Kind: "Run", Name: run.ID}, Layer: layerOfRun(run), Severity: finding.Info,
+			Title: "a run of this tool is open, and its fault " +
+				"is not in place",
+			Evidence: []finding.Evidence{facts.RunEvidence(run), {Source: "run " + run.ID, Text: why}},
+			Fix:      finding.Fix{Text: "close it by reverting it", Commands: []string{shell.RevertRun(run)}},
+		})
+	}
+}
+
+func layerOfRun(run snapshot.Run) finding.Layer {
+	switch run.Fault {
+	case "xid":
+		return finding.LayerHardware
+	case "runtime":
+		return finding.LayerRuntime
+	}
+	return finding.LayerWorkload
+}
+
+// Injected returns the finding of a run whose fault is in place. It concerns the nodes and the pods that the run
+// changed, and no others.
+func Injected(f *facts.Facts, run snapshot.Run) finding.Finding {
+	issue := finding.Finding{
+		Object: finding.Object{Kind: "Run", Name: run.ID}, Layer: layerOfRun(run), As: kindOf(run), Began: run.Created,
+		Title: whoseRun(f, run), Evidence: []finding.Evidence{facts.RunEvidence(run)},
+		Fix: finding.Fix{
+			Text: "nothing is wrong with the cluster: revert it", Commands: []string{shell.RevertRun(run)},
+		},
+	}
+	if !run.Until.IsZero() {
+		issue.Fix.Text += ", or wait until " + facts.UntilClock(run.Until)
+	}
+	var pods []string
+	for _, t := range run.Targets {
+		if t.Kind == "Node" {
+			issue.Nodes = append(issue.Nodes, t.Name)
+			issue.Evidence = append(issue.Evidence, targetEvidence(f, t)...)
+		}
+	}
+	if run.Fault == finding.AsScenario {
+		return exercise(f, run, issue)
+	}
+	for _, t := range run.Targets {
+		if t.Kind == "Node" {
+			continue
+		}
+		found := carriers(f, run, t)
+		if len(found) == 0 {
+			found = []string{t.Namespace + "/" + t.Name} // no pod of it is there; it does not concern the whole cluster
+		}
+		pods = append(pods, found...)
+		issue.Evidence = append(issue.Evidence, finding.FieldEvidence(
+			finding.Object{Kind: t.Kind, Namespace: t.Namespace, Name: t.Name}, "pods that carry it", "%s",
+			strings.Join(found, ", "),
+		))
+	}
+	issue.Evidence = issue.Evidence[:min(len(issue.Evidence), 6)]
+	return issue.ForPods(pods...)
+}
+
+// exercise completes the finding of a scenario's run: its namespaces are its own, with all that is in them. Its steps
+// name them many times.
+func exercise(f *facts.Facts, run snapshot.Run, issue finding.Finding) finding.Finding {
+	slices.Sort(issue.Nodes)
+	issue.Nodes = slices.Compact(issue.Nodes)
+	issue.Lab = &finding.Lab{Nodes: issue.Nodes, Since: run.Created}
+	for _, t := range run.Targets {
+		namespace := t.Namespace
+		if t.Kind == "Namespace" {
+			namespace = t.Name
+		}
+		if namespace == "" && t.Kind != "Node" {
+			issue.Lab.Objects = append(issue.Lab.Objects, finding.Object{Kind: t.Kind, Name: t.Name}.String())
+		}
+		if namespace != "" && !slices.Contains(issue.Lab.Namespaces, namespace) {
+			issue.Lab.Namespaces = append(issue.Lab.Namespaces, namespace)
+		}
+	}
+	var places []finding.Evidence
+	for _, namespace := range issue.Lab.Namespaces {
+		var pods []string
+		for i := range f.Snapshot.Pods {
+			if pod := &f.Snapshot.Pods[i]; pod.Namespace == namespace {
+				pods = append(pods, pod.Name)
+				issue.PodScope = append(issue.PodScope, namespace+"/"+pod.Name)
+			}
+		}
+		if len(pods) > 0 {
+			places = append(places,
+				finding.FieldEvidence(
+					finding.Object{Kind: "Namespace", Name: namespace}, "pods of the exercise", "%s",
+					words.Joined(pods),
+				))
+		}
+	}
+	issue.Evidence = slices.Concat(issue.Evidence[:1], places, issue.Evidence[1:])
+	issue.Evidence = issue.Evidence[:min(len(issue.Evidence), 6)]
+	return issue
+}
+
+// whoseRun says who injected what, where, when, and until when.
+func whoseRun(f *facts.Facts, run snapshot.Run) string {
+	text := words.Clip(cmp.Or(run.By, "somebody")) + " injected a fault on purpose"
+	if age := f.Now.Sub(run.Created); !run.Created.IsZero() && age >= 0 {
+		text += ", " + duration.HumanDuration(age) + " ago"
+	}
+	if !run.Until.IsZero() {
+		clock := "15:04 UTC"
+		if run.Until.Sub(f.Now) > 12*time.Hour {
+			clock = "2006-01-02 15:04 UTC"
+		}
+		text += ", until " + run.Until.UTC().Format(clock)
+	}
+	const few = 3
+	var where []string
+	for _, t := range run.Targets {
+		name := t.Name
+		if t.Kind != "Node" {
+			name = finding.Object{Kind: t.Kind, Namespace: t.Namespace, Name: t.Name}.String()
+		}
+		if !slices.Contains(where, name) {
+			where = append(where, name)
+		}
+	}
+	text += ": " + words.Clip(run.Summary) + " on " + strings.Join(where[:min(len(where), few)], ", ")
+	if rest := len(where) - few; rest > 0 {
+		text += fmt.Sprintf(" and %d more", rest)
+	}
+	return text
+}
+
+// targetEvidence returns the lines that a run wrote on a node, as the node's kernel log has them; else what the run
+// itself says.
+func targetEvidence(f *facts.Facts, t snapshot.Target) []finding.Evidence {
+	var all []finding.Evidence
+	n := f.Node(t.Name)
+	for i, e := range t.Evidence {
+		if strings.Contains(e.Text, "SHA-256") && i < len(t.Evidence)-1 {
+			continue // which bytes of a file were changed helps nobody, where the runtime itself says what came of it
+		}
+		if n != nil && n.Host != nil {
+			if r, there := facts.KernelRecord(n.Host, e); there {
+				all = append(all, finding.Clipped(finding.Evidence{Source: fmt.Sprintf("nodes/%s/kernel.log sequence "+
+					"%d", t.Name, r.Sequence), Time: r.Time, Text: r.Text}))
+				continue
+			}
+		}
+		all = append(
+			all,
+			finding.Clipped(finding.Evidence{Source: "node " + t.Name + ", " + e.Source, Time: e.Time, Text: e.Text}),
+		)
+	}
+	return all
+}
+
+// What CUDA faults of this tool add to pods (pkg/faults/cudashim, pkg/leftover; they need a client, and this package
+// must not).
+const (
+	labelRun      = "gpufault.dev/run"
+	ourLibVolume  = "gpu-fault-lib"
+	ourConfigMap  = "gpu-fault-" // and the run's ID
+	ourLibrary    = "libgpufault.so"
+	ourLibraryDir = "/gpu-fault/lib"
+)
+
+// runOf returns the run whose fault a pod carries; carried reports whether it carries one.
+func runOf(pod *corev1.Pod) (run string, carried bool) {
+	for _, v := range pod.Spec.Volumes {
+		if v.Name == ourLibVolume {
+			if v.ConfigMap != nil {
+				run = strings.TrimPrefix(v.ConfigMap.Name, ourConfigMap)
+			}
+			return run, true
+		}
+	}
+	return pod.Labels[labelRun], pod.Labels[labelRun] != ""
+}
+
+// carriers returns the pods that carry a run's fault, or belong to a target of it.
+func carriers(f *facts.Facts, run snapshot.Run, t snapshot.Target) []string {
+	var all []string
+	for i := range f.Snapshot.Pods {
+		pod := &f.Snapshot.Pods[i]
+		if pod.Namespace != t.Namespace {
+			continue
+		}
+		id, _ := runOf(pod)
+		if id == run.ID || t.Kind == "Pod" && pod.Name == t.Name || t.Kind != "Pod" && ownedBy(pod, t) {
+			all = append(all, pod.Namespace+"/"+pod.Name)
+		}
+	}
+	return all
+}
+
+// ownedBy reports whether a pod was made for a workload: directly, or by a ReplicaSet or a Job that has its name.
+func ownedBy(pod *corev1.Pod, t snapshot.Target) bool {
+	for _, o := range pod.OwnerReferences {
+		parent := o.Name[:max(strings.LastIndexByte(o.Name, '-'), 0)]
+		if o.Kind == t.Kind && o.Name == t.Name ||
+			(t.Kind == "Deployment" && o.Kind == "ReplicaSet" || t.Kind == "CronJob" && o.Kind == "Job") &&
+				parent == t.Name {
+			return true
+		}
+	}
+	return false
+}
+
+func checkPreloaded(f *facts.Facts, r *engine.Result) {
+	for i := range f.Snapshot.Pods {
+		pod := &f.Snapshot.Pods[i]
+		evidence, ours := preloaded(pod)
+		if len(evidence) == 0 || pod.Status.Phase == corev1.PodSucceeded || pod.DeletionTimestamp != nil {
+			continue
+		}
+		issue := finding.Finding{
+			Object: facts.PodObject(pod), Severity: finding.Warning, Title: "a library that makes CUDA fail is " +
+				"preloaded", Evidence: evidence[:min(len(evidence), 4)],
+			Fix: finding.Fix{
+				Text:     "a fault injection left it: look at what is left, and take it out with --clean, which asks first",
+				Commands: []string{"kubectl gpu-fault leftovers"},
+			},
+		}
+		if ours {
+			issue.Fix =
+				finding.Fix{Text: "a CUDA fault of this tool put it there, and no open run of it is known: look for what is left, and take it " +
+					"out with --clean", Commands: []string{"kubectl gpu-fault leftovers"}}
+		}
+		if run, _ := runOf(pod); run != "" {
+			issue.Fix.Text, issue.Fix.Commands = "run "+run+" put it there: revert that",
+				[]string{shell.RevertRun(snapshot.Run{ID: run})}
+		}
+		if pod.Spec.NodeName != "" {
+			issue.Nodes = []string{pod.Spec.NodeName}
+		}
+		if podFails(pod) {
+			issue.Severity, issue.Confidence = finding.Error, finding.Likely
+		}
+		r.Add(issue)
+	}
+}
+
+// podFails reports whether a container of the pod has ended with an error, or cannot start.
+func podFails(pod *corev1.Pod) bool {
+	if pod.Status.Phase == corev1.PodFailed {
+		return true
+	}
+	return !facts.PodReady(pod) && slices.ContainsFunc(slices.Concat(pod.Status.InitContainerStatuses,
+		pod.Status.ContainerStatuses), func(s corev1.ContainerStatus) bool {
+		return s.State.Terminated != nil && s.State.Terminated.ExitCode != 0 ||
+			s.LastTerminationState.Terminated != nil && s.LastTerminationState.Terminated.ExitCode != 0 ||
+			s.State.Waiting != nil && s.State.Waiting.Reason == "CrashLoopBackOff"
+	})
+}
+
+// preloaded returns what of fault injections a pod has; ours reports whether it is this tool's.
+func preloaded(pod *corev1.Pod) (evidence []finding.Evidence, ours bool) {
+	object := facts.PodObject(pod)
+	for _, v := range pod.Spec.Volumes {
+		switch {
+		case v.Name == ourLibVolume && v.ConfigMap != nil:
+			ours = true
+			evidence = append(evidence,
+				finding.FieldEvidence(object, ".spec.volumes", "%s (ConfigMap %s)", v.Name, v.ConfigMap.Name))
+		case v.Name == "cuda-fault-lib-source" && v.ConfigMap != nil: // Dynamo's inject_into_pods.py
+			evidence = append(evidence,
+				finding.FieldEvidence(object, ".spec.volumes", "%s (ConfigMap %s)", v.Name, v.ConfigMap.Name))
+		}
+	}
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		for _, e := range c.Env {
+			switch {
+			case e.Name == "LD_PRELOAD" || e.Name == "LD_AUDIT":
+				for _, file := range strings.FieldsFunc(e.Value, func(r rune) bool { return r == ':' || r == ' ' }) {
+					mine := path.Base(file) == ourLibrary || strings.HasPrefix(file, ourLibraryDir+"/")
+					if mine || slices.Contains([]string{"cuda_intercept.so", "fake_cuda_xid79.so"}, path.Base(file)) {
+						ours = ours || mine
+						evidence = append(evidence,
+							finding.FieldEvidence(object, "container "+c.Name+" .env", "%s=%s", e.Name, e.Value))
+					}
+				}
+			case e.Name == "CUDA_XID_TYPE" || e.Name == "CUDA_FAULT_INJECTION_ENABLED":
+				evidence = append(evidence,
+					finding.FieldEvidence(object, "container "+c.Name+" .env", "%s=%s", e.Name, e.Value))
+			}
+		}
+	}
+	return evidence, ours
+}

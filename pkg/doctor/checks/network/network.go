@@ -1,0 +1,612 @@
+// Package network checks what keeps pods and pulls from the network.
+package network
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+)
+
+// Checks returns the checks of the network of pods and nodes.
+func Checks() []engine.Check {
+	pulls := func(id, title, why string, sources ...string) engine.Check {
+		return engine.Check{
+			ID: id, Layer: finding.LayerNetwork, Title: title, Needs: []engine.Need{engine.NeedAPI}, Why: why,
+			Sources: sources,
+			Reads:   "waiting reason and message of containers, events Failed and FailedCreatePodSandBox",
+			Explains: []string{
+				"op.init-chain", "op.operand-failing", "op.clusterpolicy", "dp.not-running", "dp.capacity-zero",
+				"wl.pod-failing", "rt.sandbox-failed", "obs.*", "gfd.*", "nfd.*",
+			},
+			Doc: "https://kubernetes.io/docs/concepts/containers/images/",
+			Run: func(f *facts.Facts, r *engine.Result) { checkPulls(f, r, id) },
+		}
+	}
+	return []engine.Check{
+		pulls("img.pull-network", "an image cannot be pulled because its registry cannot be reached",
+			"The runtime's own words tell a time-out, TLS, a refused connection and a proxy apart; a name that does not resolve is net.dns. The node pulls, not the pod: NetworkPolicies do not matter, the node's firewall, proxy and DNS do.",
+			"gpu-operator#199", "gpu-operator#332", "NFD#1229", "seed 001, scenario 7"),
+		pulls("img.pull-auth", "a registry refuses to hand out an image",
+			"401, 403, insufficient_scope, a missing pull secret and a rate limit: the registry answers, and says no.",
+			"nim-deploy#42", "nvidia-docker#535"),
+		pulls("img.not-found", "an image does not exist in its registry",
+			"The registry answers that it has no such repository or tag, or the reference is not one.",
+			"gpu-operator#170", "gpu-operator#690"),
+		{
+			ID: "net.dns", Layer: finding.LayerNetwork,
+			Title: "names do not resolve inside GPU pods, or on the node that pulls their images",
+			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
+			Reads: "logs of GPU pods and of the GPU components that fail, messages of their containers; why images cannot be pulled",
+			Why: "\"Temporary failure in name resolution\" and its kin mean that no DNS server answered. Inside pods, an answer that the name does not exist is told only by the program, and not here. " +
+				"The node pulls images, and asks the DNS server of the node: \"lookup NAME on SERVER\" is about that server, and no registry was asked.",
+			Explains: []string{
+				"wl.pod-failing", "wl.probe-failing", "op.init-chain", "op.operand-failing", "dp.not-running",
+				"drv.headers", "drv.build-fail", "img.pull-network",
+				"op.clusterpolicy", "dp.capacity-zero", "rt.sandbox-failed", "obs.*", "gfd.*", "nfd.*",
+			},
+			Sources: []string{"seed 002"},
+			Run:     checkDNS,
+		},
+		{
+			ID: "net.egress-blocked", Layer: finding.LayerNetwork,
+			Title: "the node's firewall drops what its pods send",
+			Needs: []engine.Need{engine.NeedNode},
+			Reads: "the node's kernel log: lines of UFW, firewalld and iptables with IN=, OUT=, SRC=, DST=",
+			Why:   "UFW denies routed packets by default, and those of pods are routed. Packets that come from outside to the node itself are the internet's noise and no fault. An error when pods of the node fail on the network at the same time, else a warning.",
+			Explains: []string{
+				"img.pull-network", "net.dns", "wl.pod-failing", "wl.probe-failing", "op.init-chain",
+				"op.operand-failing", "op.clusterpolicy", "dp.not-running",
+				"drv.headers", "drv.build-fail", "nfd.labels", "node.not-ready",
+			},
+			Sources: []string{"seed 002"},
+			Run:     checkEgress,
+		},
+		networkPolicyCheck(),
+	}
+}
+
+// pullFailure is why an image could not be pulled.
+type pullFailure struct{ id, kind string }
+
+// classifyPull tells it from the runtime's words; false when they do not say.
+func classifyPull(message string) (pullFailure, bool) {
+	lower := strings.ToLower(message)
+	// Before "connection refused", which is then the DNS server's
+	if kind := nameFailure(lower); kind != "" && !strings.Contains(lower, "proxyconnect") {
+		return pullFailure{"net.dns", kind}, true
+	}
+	for _, known := range []struct {
+		texts []string
+		is    pullFailure
+	}{
+		// A wrong platform is wl.exec-format's, though containerd adds "not found" to it.
+		{[]string{"no match for platform", "no matching manifest for"}, pullFailure{"", "platform"}},
+		{
+			[]string{"invalidimagename", "invalid reference format", "couldn't parse image"},
+			pullFailure{"img.not-found", "name"},
+		},
+		{
+			[]string{"toomanyrequests", "429 too many requests", "pull rate limit"},
+			pullFailure{"img.pull-auth", "limit"},
+		},
+		{[]string{"proxyconnect", "proxy error", "407 proxy authentication"}, pullFailure{"img.pull-network", "proxy"}},
+		{
+			[]string{
+				"x509:", "certificate", "tls handshake timeout", "tls: ", "server gave http response to https client",
+			},
+			pullFailure{"img.pull-network", "tls"},
+		},
+		{[]string{
+			"i/o timeout", "client.timeout exceeded", "context deadline exceeded", "timeout awaiting",
+			"connection timed out", "no route to host", "network is unreachable",
+		}, pullFailure{"img.pull-network", "timeout"}},
+		{[]string{
+			"connection refused", "connection reset", "unexpected eof", "broken pipe", "502 bad gateway",
+			"503 service unavailable", "504 gateway",
+		}, pullFailure{"img.pull-network", "refused"}},
+		{[]string{
+			"401 unauthorized", "403 forbidden", "insufficient_scope", "authorization failed", "unauthorized:",
+			"unauthorized", "no basic auth credentials", "pull access denied", "denied:", "authentication required",
+		}, pullFailure{"img.pull-auth", "auth"}},
+		{
+			[]string{"manifest unknown", "not found", "name unknown", "repository does not exist", "does not exist"},
+			pullFailure{"img.not-found", "tag"},
+		},
+	} {
+		if words.ContainsAny(lower, known.texts) {
+			return known.is, true
+		}
+	}
+	return pullFailure{}, false
+}
+
+// lookup is how Go's resolver begins its errors: "lookup nvcr.io on 10.0.0.2:53: ...", or without a server "lookup
+// nvcr.io: ...".
+var lookup = regexp.MustCompile(`\blookup (\S+?)(?: on \S+)?: (\S.*)`)
+
+// nameFailure reports whether a message, in lower case, says that a name could not be resolved: "no-name" when a server
+// answered that there is none, "dns" when none answered; empty when it says something else.
+func nameFailure(lower string) string {
+	said := lower
+	if m := lookup.FindStringSubmatch(lower); m != nil {
+		said = "lookup: " + m[2]
+	}
+	switch {
+	case strings.Contains(said, "no such host"):
+		return "no-name"
+	case strings.HasPrefix(said, "lookup: "),
+		words.ContainsAny(
+			said, []string{"server misbehaving", "temporary failure in name resolution", "name resolution"},
+		):
+		return "dns"
+	}
+	return ""
+}
+
+// pulling is an image that a pod waits for in vain.
+type pulling struct {
+	image    string
+	failure  pullFailure
+	known    bool
+	evidence finding.Evidence
+}
+
+// failedPulls returns the images that a pod cannot get, now.
+func failedPulls(f *facts.Facts, pod *corev1.Pod) []pulling {
+	if pod.DeletionTimestamp != nil || facts.Ended(pod) {
+		return nil
+	}
+	var all []pulling
+	for _, c := range facts.Statuses(pod) {
+		w := c.State.Waiting
+		if w == nil || !slices.Contains([]string{
+			"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "RegistryUnavailable", "ErrImageInspect",
+		}, w.Reason) {
+			continue
+		}
+		p := pulling{image: cmp.Or(facts.ImageOf(pod, c.Name), c.Image)}
+		p.evidence = finding.Evidence{
+			Source: facts.PodObject(pod).String() + ", container " + c.Name + " .state.waiting",
+			Text:   words.Cut(w.Reason + ": " + w.Message),
+		}
+		p.failure, p.known = classifyPull(w.Reason + " " + w.Message)
+		named := cmp.Or(quotedWord(w.Message), p.image) // the template may have changed since
+		for _, e := range f.EventsOfPod(pod) {
+			about := strings.Contains(e.Message, p.image) || strings.Contains(e.Message, named)
+			if p.known || e.Reason != "Failed" || !strings.Contains(e.Message, "pull image") || !about {
+				continue
+			}
+			if p.failure, p.known = classifyPull(e.Message); p.known {
+				p.evidence = facts.Quote(e)
+				p.evidence.Text = words.Cut(p.evidence.Text)
+			}
+		}
+		all = append(all, p)
+	}
+	if len(all) > 0 || pod.Status.Phase != corev1.PodPending {
+		return all
+	}
+	for _, e := range f.EventsOfPod(pod) { // the pause image
+		if e.Reason == "FailedCreatePodSandBox" && strings.Contains(e.Message, "sandbox image") &&
+			strings.Contains(e.Message, "pull") {
+			p := pulling{image: quotedWord(e.Message), evidence: facts.Quote(e)}
+			p.evidence.Text = words.Cut(p.evidence.Text)
+			p.failure, p.known = classifyPull(e.Message)
+			return append(all, p)
+		}
+	}
+	return all
+}
+
+// quotedWord returns the first text in double quotes.
+func quotedWord(text string) string {
+	_, rest, _ := strings.Cut(text, `"`)
+	word, _, found := strings.Cut(rest, `"`)
+	if !found || len(word) > 512 {
+		return ""
+	}
+	return word
+}
+
+// registryOf returns the host that an image is pulled from.
+func registryOf(image string) string {
+	host, _, found := strings.Cut(image, "/")
+	if found && (strings.ContainsAny(host, ".:") || host == "localhost") {
+		return host
+	}
+	return "docker.io"
+}
+
+func checkPulls(f *facts.Facts, r *engine.Result, id string) {
+	if r.Lacks(f, "api/pods") {
+		return
+	}
+	for i := range f.Snapshot.Pods {
+		pod := &f.Snapshot.Pods[i]
+		for _, p := range failedPulls(f, pod) {
+			if !p.known && id == "img.pull-network" {
+				why := "neither the pod's status nor an event says why " + p.image + " cannot be pulled"
+				if missing := f.Missing("api/events"); missing != "" {
+					why += "; api/events: " + missing
+				}
+				r.Unknown(facts.PodObject(pod), "%s", why)
+			}
+			if p.failure.id != id {
+				continue
+			}
+			severity := f.Concerns(pod)
+			if severity == finding.Info && id != "img.pull-network" && id != "net.dns" {
+				continue // an app of somebody, which has nothing to do with GPUs
+			}
+			title, fix := pullFix(pod, p)
+			r.Add(finding.Finding{
+				Title: title, Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Severity: severity,
+				Evidence: []finding.Evidence{p.evidence}, Fix: fix,
+			})
+		}
+	}
+}
+
+func pullFix(pod *corev1.Pod, p pulling) (string, finding.Fix) {
+	registry := registryOf(p.image)
+	try := []string{shell.OnHost(pod.Spec.NodeName, "sudo crictl pull %s", p.image)}
+	curl := []string{shell.OnHost(pod.Spec.NodeName, "curl -sSI %s", "https://"+registry+"/v2/")}
+	host, _, _ := strings.Cut(registry, ":")
+	if m := lookup.FindStringSubmatch(p.evidence.Text); m != nil {
+		host = m[1] // its server for tokens, perhaps, or a mirror
+	}
+	resolve := []string{
+		shell.OnHost(pod.Spec.NodeName, "cat /etc/resolv.conf"),
+		shell.OnHost(pod.Spec.NodeName, "getent hosts %s", host),
+	}
+	switch p.failure.kind {
+	case "dns":
+		return "the node cannot resolve the name of the image's registry: its DNS server does not answer, or fails",
+			finding.Fix{
+				Text: "Repair the DNS of the nodes (/etc/resolv.conf, systemd-resolved): the message names the server that they ask for " +
+					host + ".",
+				Commands: resolve,
+			}
+	case "no-name":
+		return "the node cannot resolve the name of the image's registry: its DNS server knows no such name", finding.Fix{
+			Text: "Correct the image's name, " + p.image + ", or have the DNS server of the nodes know " + host +
+				".",
+			Commands: append(resolve, facts.EditCommands(pod)...),
+		}
+	case "tls":
+		return "the TLS connection to the image's registry fails", finding.Fix{
+			Text: "Trust the certificate authority of " + registry +
+				" on the nodes (a proxy that opens TLS has its own), and check their clocks and MTU.",
+			Commands: curl,
+		}
+	case "proxy":
+		return "the proxy between the node and the image's registry fails", finding.Fix{
+			Text:     "Correct HTTPS_PROXY and NO_PROXY of the container runtime's unit on the nodes, then restart it.",
+			Commands: curl,
+		}
+	case "timeout":
+		return "the node does not reach the image's registry: the connection times out", finding.Fix{
+			Text: "Let the nodes reach " + registry +
+				" on TCP 443: firewall rule, NAT gateway, security group, or HTTPS_PROXY in the container runtime's " +
+				"unit; or use a mirror inside. The node pulls images, so that NetworkPolicies do not matter.",
+			Commands: curl,
+		}
+	case "refused":
+		return "the image's registry refuses or breaks off the connection", finding.Fix{
+			Text: "See whether " + registry + " is up and reachable on its port from the nodes.", Commands: curl,
+		}
+	case "limit":
+		return "the image's registry has limited how often it may be asked", finding.Fix{
+			Text:     "Log in with a pull secret, or pull through a mirror of " + registry + ".",
+			Commands: secretCommands(pod, registry),
+		}
+	case "auth":
+		return "the image's registry refuses: no valid credentials for this image", finding.Fix{
+			Text: "Give the pod's service account a pull secret for " + registry +
+				"; some registries say the same when the image does not exist.",
+			Commands: secretCommands(pod, registry),
+		}
+	case "name":
+		return "the image reference is not valid", finding.Fix{
+			Text: "Correct the image's name: " + p.image + ".", Commands: facts.EditCommands(pod),
+		}
+	}
+	return "the image does not exist in its registry", finding.Fix{
+		Text: "Correct name or tag of the image: " + p.image + ".", Commands: append(try, facts.EditCommands(pod)...),
+	}
+}
+
+func secretCommands(pod *corev1.Pod, registry string) []string {
+	user := "USER"
+	if registry == "nvcr.io" {
+		user = "$oauthtoken"
+	}
+	account := cmp.Or(pod.Spec.ServiceAccountName, "default")
+	return []string{
+		shell.Command(
+			"kubectl -n %s create secret docker-registry regcred --docker-server=%s --docker-username=%s --docker-password=TOKEN",
+			pod.Namespace, registry, user,
+		),
+		shell.Command("kubectl -n %s patch serviceaccount %s -p '{\"imagePullSecrets\":[{\"name\":\"regcred\"}]}'",
+			pod.Namespace, account),
+	}
+}
+
+// dnsTexts returns what programs say when no DNS server answers.
+func dnsTexts() []string {
+	return []string{
+		"Temporary failure in name resolution", "Temporary failure resolving", "server misbehaving",
+		"Could not resolve host", "Name or service not known",
+		"EAI_AGAIN", "no such host", "[Errno -3]",
+	}
+}
+
+// onNetwork returns the pods that the network checks look at: GPU pods and components that fail.
+func onNetwork(f *facts.Facts) []*corev1.Pod {
+	var all []*corev1.Pod
+	for i := range f.Snapshot.Pods {
+		pod := &f.Snapshot.Pods[i]
+		if len(f.Troubles(pod)) > 0 && f.Concerns(pod) == finding.Error {
+			all = append(all, pod)
+		}
+	}
+	return all
+}
+
+func checkDNS(f *facts.Facts, r *engine.Result) {
+	if r.Lacks(f, "api/pods") {
+		return
+	}
+	checkPulls(f, r, "net.dns")
+	policies := f.Missing("api/networkpolicies")
+	for _, pod := range onNetwork(f) {
+		if len(failedPulls(f, pod)) > 0 {
+			continue // the node's DNS, which checkPulls tells
+		}
+		troubles := f.Troubles(pod)
+		e, found := f.Said(pod, troubles, dnsTexts()...)
+		if !found {
+			if why := f.Unread(pod, troubles); why != "" {
+				r.Unknown(facts.PodObject(pod), "%s", why)
+			}
+			continue
+		}
+		if policies != "" {
+			r.Unknown(facts.PodObject(pod), "whether NetworkPolicies keep it from its DNS server: api/networkpolicies: %s",
+				policies)
+		}
+		r.Add(finding.Finding{
+			Title: "names do not resolve inside the pod", Object: facts.PodObject(pod), Nodes: facts.OnNode(pod),
+			Confidence: finding.Likely, Evidence: []finding.Evidence{e},
+			Fix: finding.Fix{
+				Text: "See whether CoreDNS is up and can be reached from this node: its pods, NetworkPolicies with egress rules (UDP and TCP 53), the node's firewall for routed packets.",
+				Commands: []string{
+					"kubectl -n kube-system get pods -l k8s-app=kube-dns -o wide",
+					shell.Command("kubectl -n %s get networkpolicies", pod.Namespace),
+					shell.OnHost(pod.Spec.NodeName, "sudo ufw status verbose"),
+					shell.OnHost(pod.Spec.NodeName, "sudo dmesg | grep 'UFW BLOCK' | tail"),
+				},
+			},
+		})
+	}
+}
+
+// blocked is a packet that a firewall dropped, as netfilter's LOG target prints it.
+type blocked struct {
+	ufw      bool
+	in, out  string
+	src, dst netip.Addr
+	proto    string
+	port     string // destination
+}
+
+// parseBlocked reads one line of the kernel log; false when it tells of no dropped packet.
+func parseBlocked(text string) (blocked, bool) {
+	var b blocked
+	prefix, _, found := strings.Cut(text, "IN=")
+	if !found || len(text) > 4<<10 {
+		return b, false
+	}
+	b.ufw = strings.Contains(prefix, "[UFW BLOCK]")
+	if !b.ufw && !words.ContainsAny(strings.ToUpper(prefix), []string{"BLOCK", "DROP", "REJECT", "DENY", "DENIED"}) {
+		return b, false
+	}
+	for word := range strings.FieldsSeq(text[len(prefix):]) {
+		key, value, _ := strings.Cut(word, "=")
+		switch key {
+		case "IN":
+			b.in = interfaceName(value)
+		case "OUT":
+			b.out = interfaceName(value)
+		case "SRC":
+			b.src, _ = netip.ParseAddr(value)
+		case "DST":
+			b.dst, _ = netip.ParseAddr(value)
+		case "PROTO":
+			b.proto = value
+		case "DPT":
+			if _, err := strconv.ParseUint(value, 10, 16); err == nil {
+				b.port = value
+			}
+		}
+	}
+	return b, b.src.IsValid() && b.dst.IsValid()
+}
+
+// ofPods reports whether an interface is one of those that pods hang on.
+func ofPods(name string) bool {
+	return regexp.MustCompile(
+		`^(lxc|cali|veth|cni|cilium|flannel|cbr|tunl|vxlan|eni[0-9a-f]|azv|gke[0-9a-f]|weave|antrea|ovn|kube-bridge)`,
+	).MatchString(name)
+}
+
+// egress reports whether a packet came from a pod of the node, or from the node itself to where images and names come
+// from.
+func (b blocked) egress() bool {
+	if b.dst.IsMulticast() || b.dst == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
+		return false
+	}
+	return ofPods(b.in) ||
+		b.own() && slices.Contains([]string{"53", "80", "443", "3128", "5000", "6443", "8080"}, b.port)
+}
+
+// own reports whether the node itself sent it.
+func (b blocked) own() bool { return b.in == "" && b.out != "" }
+
+// interfaceName returns a name that may stand in a command; empty when it is none: anybody with privilege can write to
+// the kernel log.
+func interfaceName(name string) string {
+	if regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@-]{0,14}$`).MatchString(name) {
+		return name
+	}
+	return ""
+}
+
+// pattern returns the interface as a firewall's rule matches all of its kind: lxc+ for lxc1a2b.
+func pattern(name string) string {
+	kind := regexp.MustCompile(`^(lxc|cali|veth|eni|azv|gke)`).FindString(name)
+	if kind == "" {
+		return name
+	}
+	return kind + "+"
+}
+
+func checkEgress(f *facts.Facts, r *engine.Result) {
+	r.EachHost(f, func(n *facts.Node, host *api.Diagnosis) {
+		if why := host.Probe.Unread["kernelLog"]; why != "" {
+			r.Unknown(n.Object(), "kernel log: %s", why)
+			return
+		}
+		var lines []api.KernelRecord
+		var last blocked
+		for _, record := range host.KernelLog {
+			b, ok := parseBlocked(record.Text)
+			if !ok || !b.egress() {
+				continue
+			}
+			lines, last = append(lines, record), b
+		}
+		// Firewalls limit how often they log, so that old lines count, too, where pods fail for want of a network.
+		suffering := len(lines) > 0 && failsOnNetwork(f, n)
+		old := len(lines) > 0 && !lines[len(lines)-1].Time.IsZero() && f.Now.Sub(lines[len(lines)-1].Time) > time.Hour
+		if len(lines) == 0 || old && !suffering {
+			r.Pass(n.Object())
+			return
+		}
+		title := "the node's firewall drops what its pods send"
+		if last.own() {
+			title = "the node's firewall drops what the node itself sends"
+		}
+		issue := finding.Finding{
+			Title:  title,
+			Object: n.Object(), Severity: finding.Warning, Confidence: finding.Likely, Fix: firewallFix(n, last),
+		}
+		for _, record := range lines[max(0, len(lines)-3):] {
+			issue.Evidence = append(issue.Evidence, finding.Evidence{
+				Source: fmt.Sprintf("nodes/%s/kernel.log sequence %d", n.Name, record.Sequence), Time: record.Time,
+				Text: words.Cut(record.Text),
+			})
+		}
+		if suffering {
+			issue.Severity = finding.Error
+			if !old {
+				issue.Confidence = finding.Certain
+			}
+		}
+		r.Add(issue)
+	})
+}
+
+// failsOnNetwork reports whether pods of the node fail with the network's own words.
+func failsOnNetwork(f *facts.Facts, n *facts.Node) bool {
+	return slices.ContainsFunc(n.Pods, func(pod *corev1.Pod) bool {
+		troubles := f.Troubles(pod)
+		if len(troubles) == 0 {
+			return false
+		}
+		if _, dns := f.Said(
+			pod, troubles,
+			append(dnsTexts(), "i/o timeout", "Connection timed out", "connection timed out",
+				"Network is unreachable")...,
+		); dns {
+			return true
+		}
+		return slices.ContainsFunc(failedPulls(f, pod),
+			func(p pulling) bool { return p.failure.id == "img.pull-network" || p.failure.id == "net.dns" })
+	})
+}
+
+func firewallFix(n *facts.Node, b blocked) finding.Fix {
+	if !b.ufw {
+		return finding.Fix{
+			Text: "Let the node forward the packets of its pods: allow them in the firewall that wrote these lines (firewalld: put the pods' interfaces into the zone trusted).",
+			Commands: []string{
+				shell.OnHost(n.Name,
+					"sudo firewall-cmd --permanent --zone=trusted --add-interface=%s && sudo firewall-cmd --reload",
+					b.in), shell.OnHost(n.Name, "sudo iptables -S FORWARD"),
+			},
+		}
+	}
+	if b.own() {
+		return finding.Fix{
+			Text: "UFW denies what the node sends: allow DNS and the registries' port, for this node and each other one that runs UFW.",
+			Commands: []string{
+				shell.OnHost(n.Name, "sudo ufw allow out on %s to any port %s proto %s", b.out, b.port,
+					cmp.Or(protocol(b.proto), "tcp")), shell.OnHost(n.Name, "sudo ufw reload"),
+			},
+		}
+	}
+	fix := finding.Fix{
+		Text: "UFW denies routed packets by default, and those of pods are routed: allow them both ways, for this node and each other one that runs UFW.",
+	}
+	if b.out != "" {
+		fix.Commands = append(fix.Commands,
+			shell.OnHost(n.Name, "sudo ufw route allow in on %s out on %s", pattern(b.in), b.out),
+			shell.OnHost(n.Name, "sudo ufw route allow in on %s out on %s", b.out, pattern(b.in)))
+	} else {
+		fix.Commands = append(fix.Commands, shell.OnHost(n.Name, "sudo ufw allow in on %s", pattern(b.in)))
+	}
+	if network := podNetwork(n, b.src); network != "" {
+		fix.Commands = append(fix.Commands, shell.OnHost(n.Name, "sudo ufw route allow from %s", network),
+			shell.OnHost(n.Name, "sudo ufw route allow to %s", network))
+	}
+	fix.Commands = append(fix.Commands, shell.OnHost(n.Name, "sudo ufw reload"))
+	return fix
+}
+
+// protocol returns a protocol as UFW takes it.
+func protocol(name string) string {
+	if lower := strings.ToLower(name); lower == "tcp" || lower == "udp" {
+		return lower
+	}
+	return ""
+}
+
+// podNetwork returns the network that an address of a pod belongs to: the node's, else the private block around it.
+func podNetwork(n *facts.Node, src netip.Addr) string {
+	for _, cidr := range append(slices.Clone(n.Spec.PodCIDRs), n.Spec.PodCIDR) {
+		if p, err := netip.ParsePrefix(cidr); err == nil && p.Contains(src) {
+			return p.Masked().String()
+		}
+	}
+	for _, cidr := range []string{"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10"} {
+		if p, err := netip.ParsePrefix(cidr); err == nil && p.Contains(src) {
+			return cidr
+		}
+	}
+	return ""
+}

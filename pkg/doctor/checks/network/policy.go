@@ -1,0 +1,254 @@
+package network
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+)
+
+func networkPolicyCheck() engine.Check {
+	return engine.Check{
+		ID: "net.policy", Layer: finding.LayerNetwork, From: []string{"api/pods", "api/networkpolicies", "logs"},
+		Title: "a NetworkPolicy keeps a GPU pod from what it waits for", Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
+		Reads: "ends of logs and commands of GPU pods and components that do not get on; NetworkPolicies, Services and pods that they ask for; labels of namespaces",
+		Why: "Two things must come together. The pod fails, or has been in one container for 20 s, and says at the end of its log that somebody does not answer; and the NetworkPolicies, as Kubernetes " +
+			"defines them, deny what it needs: DNS by UDP, or a Service that its log or command names by NAME.NAMESPACE.svc, out of the pod or into the other. The rule that comes nearest is named, with " +
+			"the field that is wrong. That the network plugin enforces policies is taken for granted, but for flannel, which does not. Not known are policies of plugins' own kinds, which may allow more, and " +
+			"destinations outside of the cluster. Rules by addresses apply to pods or not, as plugins like: what hangs on one is unknown.",
+		Explains: []string{
+			"net.dns", "wl.pod-failing", "wl.probe-failing", "wl.idle-holder", "op.init-chain", "op.operand-failing",
+			"op.clusterpolicy", "dp.not-running", "dp.capacity-zero", "drv.headers",
+			"drv.build-fail", "obs.*", "gfd.*", "nfd.*",
+		},
+		Doc: "https://kubernetes.io/docs/concepts/services-networking/network-policies/",
+		Sources: []string{
+			"aws/aws-network-policy-agent#230", "kubernetes/website#38267", "projectcalico/calico#8049",
+			"kubernetes/website#8295", "kubernetes/kubernetes#47797",
+			"kubernetes/kubernetes#112467", "seed 001",
+		},
+		Run: checkPolicies,
+	}
+}
+
+// wanted is what a pod asks for: the cluster's DNS server, or a Service.
+type wanted struct {
+	facts.Connection
+	dns      bool
+	name     string // for people
+	selector map[string]string
+	port     int32 // of the Service; 0 when that is not known
+}
+
+func checkPolicies(f *facts.Facts, r *engine.Result) {
+	if r.Lacks(f, "api/pods") {
+		return
+	}
+	pods := f.UnreachedPods()
+	if len(pods) == 0 || r.Lacks(f, "api/networkpolicies") || r.Lacks(f, "api/namespaces") {
+		return
+	}
+	for _, u := range pods {
+		checkPolicy(f, r, u)
+	}
+}
+
+// checkPolicy goes the way of the pod's first words: names, then what it asks for, out of here and into there. What is
+// denied first is told.
+func checkPolicy(f *facts.Facts, r *engine.Result, u facts.Unreached) {
+	pod := facts.PodObject(u.Pod)
+	dns := dnsServer(f, facts.EndOf(u.Pod))
+	_, by := f.Admits(networkingv1.PolicyTypeEgress, dns.Connection)
+	switch ofCluster := u.Pod.Spec.DNSPolicy != corev1.DNSDefault && u.Pod.Spec.DNSPolicy != corev1.DNSNone; {
+	case u.Names && !ofCluster && len(by) > 0:
+		r.Unknown(pod,
+			"it asks another DNS server than the cluster's, and whether NetworkPolicies (%s) let it cannot be told",
+			policyNames(by))
+		return
+	case u.Names && ofCluster:
+		tellDenied(f, r, u, dns)
+		return
+	case len(u.Asks) > 0 && ofCluster && reaches(f, dns) == facts.Never:
+		tellDenied(f, r, u, dns)
+		return
+	}
+	for _, ref := range u.Asks {
+		service := service(f, ref)
+		if service == nil {
+			if why := f.Missing("api/services/" + ref.Namespace + "/" + ref.Name); why != "" {
+				r.Unknown(pod, "Service %s/%s: %s", ref.Namespace, ref.Name, why)
+				return
+			}
+			continue // it is not there, or nobody asked for it
+		}
+		ways := behind(f, service, ref, facts.EndOf(u.Pod))
+		if slices.ContainsFunc(ways, func(w wanted) bool { return reaches(f, w) == facts.Surely }) {
+			continue // where no port is named it may be this one; policies mean to deny the others, perhaps
+		}
+		for _, w := range ways {
+			if tellDenied(f, r, u, w) {
+				return
+			}
+		}
+	}
+	if len(by) > 0 && len(u.Asks) == 0 {
+		r.Unknown(pod,
+			"NetworkPolicies restrict what it reaches (%s), and neither its log nor its command names a Service: whether they are why it gets no answer cannot be told",
+			policyNames(by))
+		return
+	}
+	r.Pass(pod)
+}
+
+// reaches reports whether policies of both ends let a pod reach what it asks for.
+func reaches(f *facts.Facts, w wanted) facts.Answer {
+	out, _ := f.Admits(networkingv1.PolicyTypeEgress, w.Connection)
+	in, _ := f.Admits(networkingv1.PolicyTypeIngress, w.Connection)
+	return min(out, in)
+}
+
+// tellDenied reports whether there is no need to look further: policies deny it, or it cannot be told.
+func tellDenied(f *facts.Facts, r *engine.Result, u facts.Unreached, w wanted) bool {
+	for _, d := range []networkingv1.PolicyType{networkingv1.PolicyTypeEgress, networkingv1.PolicyTypeIngress} {
+		let, by := f.Admits(d, w.Connection)
+		switch {
+		case let == facts.Surely:
+			continue
+		case let == facts.Perhaps:
+			r.Unknown(facts.PodObject(u.Pod),
+				"whether NetworkPolicies (%s) let it reach %s depends on the network plugin, or on labels that are not known",
+				policyNames(by), w.name)
+		case f.HasDaemonSet("flannel") && !enforcesPolicies(f):
+			r.Unknown(facts.PodObject(u.Pod),
+				"NetworkPolicies (%s) deny it %s, and the network plugin flannel does not enforce them",
+				policyNames(by), w.name)
+		default:
+			r.Add(denied(f, u, w, d, by))
+		}
+		return true
+	}
+	return false
+}
+
+// enforcesPolicies reports whether there is a DaemonSet that is known to enforce NetworkPolicies.
+func enforcesPolicies(f *facts.Facts) bool {
+	return slices.ContainsFunc([]string{
+		"canal", "calico", "cilium", "kube-router", "antrea", "weave", "ovn", "network-policy", "npm", "romana",
+	}, f.HasDaemonSet)
+}
+
+func policyNames(all []*networkingv1.NetworkPolicy) string {
+	names := make([]string, 0, len(all))
+	for _, p := range all {
+		names = append(names, p.Name)
+	}
+	return words.Clip(words.Joined(names))
+}
+
+// nodeLocalDNS is where a cache on the node answers for the DNS server, where there is one.
+var nodeLocalDNS = netip.MustParseAddr("169.254.20.10")
+
+// dnsServer returns the cluster's DNS, asked by UDP, as resolvers do. Where its Service is not in the snapshot, it has
+// the labels that all clusters give it.
+func dnsServer(f *facts.Facts, from facts.End) wanted {
+	w := wanted{dns: true, name: "the DNS server", port: 53, selector: map[string]string{"k8s-app": "kube-dns"}}
+	w.Connection = facts.Connection{
+		From: from, To: facts.End{Namespace: "kube-system", Labels: w.selector, Partial: true},
+		Protocol: corev1.ProtocolUDP,
+		Port:     53,
+	}
+	for _, ref := range dnsServices() {
+		service := service(f, ref)
+		if service == nil {
+			continue
+		}
+		for _, found := range behind(f, service, ref, from) {
+			if found.Protocol == corev1.ProtocolUDP {
+				found.dns, found.name = true, w.name
+				found.To.Addresses = append(found.To.Addresses, nodeLocalDNS)
+				return found
+			}
+		}
+	}
+	return w
+}
+
+// dnsServices returns the Services of DNS servers: that of most clusters, and OpenShift's.
+func dnsServices() []facts.ServiceRef {
+	return []facts.ServiceRef{
+		{Namespace: "kube-system", Name: "kube-dns", Port: 53},
+		{Namespace: "openshift-dns", Name: "dns-default", Port: 53},
+	}
+}
+
+// DNSServices returns the Services of a cluster's DNS server, under one of these names.
+func DNSServices() []facts.ServiceRef { return dnsServices() }
+
+func service(f *facts.Facts, ref facts.ServiceRef) *corev1.Service {
+	for i := range f.Services {
+		if s := &f.Services[i]; s.Namespace == ref.Namespace && s.Name == ref.Name {
+			return s
+		}
+	}
+	return nil
+}
+
+// behind returns the connections that a Service leads to: of each of its ports that is meant, to one of its pods, which
+// are all alike. None where it selects no pods, and where the pods' port cannot be told.
+func behind(f *facts.Facts, service *corev1.Service, ref facts.ServiceRef, from facts.End) []wanted {
+	if len(service.Spec.Selector) == 0 {
+		return nil
+	}
+	to := facts.End{Namespace: service.Namespace, Labels: service.Spec.Selector, Partial: true}
+	for i := range f.Snapshot.Pods {
+		pod := &f.Snapshot.Pods[i]
+		if pod.Namespace == service.Namespace && !facts.Ended(pod) && pod.DeletionTimestamp == nil &&
+			facts.Picks(&metav1.LabelSelector{MatchLabels: service.Spec.Selector}, pod.Labels, false) == facts.Surely {
+			to = facts.EndOf(pod)
+			break
+		}
+	}
+	for _, ip := range service.Spec.ClusterIPs {
+		if a, err := netip.ParseAddr(ip); err == nil && len(to.Addresses) > 0 {
+			to.Addresses = append(to.Addresses, a)
+		}
+	}
+	var all []wanted
+	for _, p := range service.Spec.Ports {
+		if ref.Port != 0 && p.Port != ref.Port {
+			continue
+		}
+		w := wanted{
+			name: "Service " + service.Namespace + "/" + service.Name, selector: service.Spec.Selector, port: p.Port,
+		}
+		w.Connection = facts.Connection{
+			From: from, To: to, Protocol: cmp.Or(p.Protocol, corev1.ProtocolTCP), Port: targetPort(p, to),
+		}
+		if w.Connection.Port != 0 {
+			all = append(all, w)
+		}
+	}
+	return all
+}
+
+// targetPort returns the pods' port that a Service's leads to; 0 when its name is not among theirs.
+func targetPort(p corev1.ServicePort, to facts.End) int32 {
+	if p.TargetPort.Type == intstr.Int {
+		return cmp.Or(p.TargetPort.IntVal, p.Port)
+	}
+	for _, of := range to.Ports {
+		if of.Name == p.TargetPort.StrVal {
+			return of.ContainerPort
+		}
+	}
+	return 0
+}

@@ -1,0 +1,317 @@
+// Package observability checks the metrics of GPUs.
+package observability
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+)
+
+// Checks returns those of dcgm-exporter and of who scrapes it.
+//
+// Not built: of obs.dcgm-labels what :9400/metrics itself says: a snapshot does not scrape. That shared GPUs have no
+// metrics per pod is no fault, and so is not told.
+func Checks() []engine.Check { return []engine.Check{dcgmLabelsCheck(), dcgmCrashCheck()} }
+
+func dcgmLabelsCheck() engine.Check {
+	return engine.Check{
+		ID: "obs.dcgm-labels", Layer: finding.LayerObservability,
+		Title: "GPU metrics are not scraped, or do not say whose pod they are of",
+		Needs: []engine.Need{engine.NeedAPI},
+		Reads: "ServiceMonitors for dcgm-exporter, selectors of the Prometheus resources, labels of namespaces, and environment and volumes of dcgm-exporter's pods",
+		Why: "A Prometheus of the operator scrapes the ServiceMonitors that its selectors match, in the namespaces that they match. dcgm-exporter knows pods only with DCGM_EXPORTER_KUBERNETES=true " +
+			"and the kubelet's pod-resources folder. Who scrapes in another way needs no ServiceMonitor, so that none is no fault.",
+		Doc: "https://docs.nvidia.com/datacenter/cloud-native/gpu-telemetry/latest/kube-prometheus.html",
+		Sources: []string{"gpu-operator#305", "gpu-operator#363", "gpu-operator#2009", "dcgm-exporter#85",
+			"dcgm-exporter#138", "dcgm-exporter#150", "dcgm-exporter#342",
+			"dcgm-exporter#363", "dcgm-exporter#529"},
+		Run: func(f *facts.Facts, r *engine.Result) {
+			if r.Lacks(f, "api/pods") {
+				return
+			}
+			exporters := f.Component(facts.DCGMExporter)
+			if len(exporters) == 0 {
+				return
+			}
+			checkPodLabels(f, r, exporters[0])
+			if r.Lacks(f, "api/servicemonitors") || r.Lacks(f, "api/prometheuses") || len(f.Prometheuses) == 0 {
+				return
+			}
+			checkMonitors(f, r, exporters[0])
+		},
+	}
+}
+
+// checkPodLabels looks whether the exporter can tell pods. All its pods are alike.
+func checkPodLabels(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
+	mounted := slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+		return v.HostPath != nil && strings.Contains(v.HostPath.Path, "pod-resources")
+	})
+	for _, c := range pod.Spec.Containers {
+		on := slices.Contains(c.Args, "-k") || slices.Contains(c.Args, "--kubernetes") ||
+			slices.Contains(c.Args, "--kubernetes=true")
+		for _, e := range c.Env {
+			on = on || e.Name == "DCGM_EXPORTER_KUBERNETES" && strings.EqualFold(e.Value, "true")
+		}
+		if !strings.Contains(c.Name+c.Image, "dcgm-exporter") || on && mounted {
+			continue
+		}
+		found := finding.Finding{Object: facts.PodObject(pod), Severity: finding.Info,
+			Title: "dcgm-exporter is not told to say of which pod a metric is",
+			Evidence: []finding.Evidence{
+				finding.FieldEvidence(
+					facts.PodObject(pod), ".spec.containers["+c.Name+"].env", "no DCGM_EXPORTER_KUBERNETES=true",
+				),
+			},
+			Fix: finding.Fix{
+				Text: "Set DCGM_EXPORTER_KUBERNETES=true, and mount /var/lib/kubelet/pod-resources.",
+				Commands: []string{
+					shell.Command("kubectl set env %s -n %s DCGM_EXPORTER_KUBERNETES=true", facts.OwnerOf(pod), pod.Namespace),
+				},
+			},
+		}
+		if on {
+			found.Severity, found.Title = finding.Warning,
+				"dcgm-exporter cannot say of which pod a metric is: it does not see the kubelet's pod-resources"
+			found.Evidence = []finding.Evidence{
+				finding.FieldEvidence(
+					facts.PodObject(pod), ".spec.volumes", "no hostPath %s/pod-resources", kubeletRootOf(f, pod),
+				),
+			}
+			found.Fix.Commands = []string{shell.Command("kubectl edit %s -n %s", facts.OwnerOf(pod), pod.Namespace)}
+		}
+		r.Add(found)
+		return
+	}
+	r.Pass(facts.PodObject(pod))
+}
+
+func kubeletRootOf(f *facts.Facts, pod *corev1.Pod) string {
+	if n := f.Node(pod.Spec.NodeName); n != nil {
+		return facts.KubeletRoot(n)
+	}
+	return "/var/lib/kubelet"
+}
+
+func checkMonitors(f *facts.Facts, r *engine.Result, exporter *corev1.Pod) {
+	var monitors []unstructured.Unstructured
+	for _, m := range f.ServiceMonitors {
+		selects, _, _ := unstructured.NestedMap(m.Object, "spec", "selector", "matchLabels")
+		if strings.Contains(m.GetName(), "dcgm") || strings.Contains(fmt.Sprint(selects), "dcgm") {
+			monitors = append(monitors, m)
+		}
+	}
+	if len(monitors) == 0 {
+		r.Add(finding.Finding{
+			Severity: finding.Info, Confidence: finding.Possible, Object: facts.PodObject(exporter),
+			Title: "there is a Prometheus operator, and no ServiceMonitor for dcgm-exporter",
+			Evidence: []finding.Evidence{finding.FieldEvidence(finding.Object{Kind: "Cluster"}, "ServiceMonitors",
+				"%d, none for dcgm-exporter",
+				len(f.ServiceMonitors))},
+			Fix: finding.Fix{
+				Text:     "If it is not scraped in another way: let the operator make one.",
+				Commands: facts.ChangeOperator(f, "dcgmExporter.serviceMonitor.enabled", true),
+			},
+		})
+		return
+	}
+	for _, m := range monitors {
+		object := finding.Object{Kind: "ServiceMonitor", Namespace: m.GetNamespace(), Name: m.GetName()}
+		var why []finding.Evidence
+		selected := slices.ContainsFunc(f.Prometheuses, func(p unstructured.Unstructured) bool {
+			reason, ok := scrapes(f, p, m)
+			if !ok {
+				why = append(why, reason)
+			}
+			return ok
+		})
+		if selected {
+			r.Pass(object)
+			continue
+		}
+		evidence := append(
+			[]finding.Evidence{
+				finding.FieldEvidence(
+					object, ".metadata.labels", "%s", words.OrNone(labels.Set(m.GetLabels()).String()),
+				),
+			},
+			why[:min(len(why), 3)]...,
+		)
+		fix := finding.Fix{Text: "Give the ServiceMonitor the labels that the Prometheus selects."}
+		if wants, _, _ := unstructured.NestedStringMap(
+			f.Prometheuses[0].Object, "spec", "serviceMonitorSelector", "matchLabels",
+		); len(wants) > 0 {
+			for _, key := range words.SortedKeys(wants) {
+				fix.Commands = append(fix.Commands,
+					shell.Command("kubectl label servicemonitor %s -n %s %s", m.GetName(), m.GetNamespace(),
+						key+"="+wants[key]))
+				fix.Values += fmt.Sprintf("        %s: %s\n", key, wants[key])
+			}
+			fix.Values = "dcgmExporter:\n  serviceMonitor:\n    enabled: true\n    additionalLabels:\n" +
+				strings.ReplaceAll(fix.Values, "        ", "      ")
+			if h, ok := facts.ReleaseOf(f, facts.ChartOperator); ok {
+				var set []string
+				for _, key := range words.SortedKeys(wants) {
+					set = append(set,
+						"dcgmExporter.serviceMonitor.additionalLabels."+strings.ReplaceAll(key, ".", `\.`)+"="+
+							wants[key])
+				}
+				fix.Text += " The operator sets its labels back, so that they belong into its values."
+				fix.Commands = []string{facts.HelmUpgrade(h, set...)}
+			}
+		}
+		r.Add(finding.Finding{
+			Severity: finding.Warning, Object: object, Title: "no Prometheus selects the ServiceMonitor of dcgm-exporter",
+			Evidence: evidence, Fix: fix,
+		})
+	}
+}
+
+// scrapes reports whether a Prometheus selects a ServiceMonitor, by its labels and its namespace's; if not, what says
+// so.
+func scrapes(f *facts.Facts, p, m unstructured.Unstructured) (finding.Evidence, bool) {
+	object := finding.Object{Kind: "Prometheus", Namespace: p.GetNamespace(), Name: p.GetName()}
+	byLabels, text := selectorOf(p, "serviceMonitorSelector")
+	if !byLabels.Matches(labels.Set(m.GetLabels())) {
+		return finding.FieldEvidence(object, ".spec.serviceMonitorSelector", "%s", text), false
+	}
+	if _, set, _ := unstructured.NestedMap(p.Object, "spec", "serviceMonitorNamespaceSelector"); !set {
+		if m.GetNamespace() == p.GetNamespace() {
+			return finding.Evidence{}, true
+		}
+		return finding.FieldEvidence(object, ".spec.serviceMonitorNamespaceSelector", "not set: only namespace %s",
+			p.GetNamespace()), false
+	}
+	byNamespace, text := selectorOf(p, "serviceMonitorNamespaceSelector")
+	at := slices.IndexFunc(f.Namespaces, func(n corev1.Namespace) bool { return n.Name == m.GetNamespace() })
+	if at < 0 || byNamespace.Matches(labels.Set(f.Namespaces[at].Labels)) {
+		return finding.Evidence{}, true // a namespace that was not seen is not held against it
+	}
+	return finding.FieldEvidence(object, ".spec.serviceMonitorNamespaceSelector", "%s", text), false
+}
+
+// selectorOf reads a label selector; one that is not set selects nothing, one that cannot be read all.
+func selectorOf(u unstructured.Unstructured, field string) (labels.Selector, string) {
+	m, found, err := unstructured.NestedMap(u.Object, "spec", field)
+	if !found || err != nil {
+		return labels.Nothing(), "not set"
+	}
+	var s metav1.LabelSelector
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(m, &s); err != nil {
+		return labels.Everything(), err.Error()
+	}
+	selector, err := metav1.LabelSelectorAsSelector(&s)
+	if err != nil {
+		return labels.Everything(), err.Error()
+	}
+	return selector, selector.String()
+}
+
+func dcgmCrashCheck() engine.Check {
+	return engine.Check{
+		ID: "obs.dcgm-crash", Layer: finding.LayerObservability,
+		Title: "dcgm-exporter crashes for a reason that is known",
+		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
+		Reads: "logs, last state and memory limit of dcgm-exporter pods that are not ready",
+		Why: "Profiling metrics (DCGM_FI_PROF_*) need a GPU for data centres and nobody else that profiles it; a module of DCGM may not be loaded; and many GPUs or MIG instances need more memory than the " +
+			"limit gives. Other crashes are told as op.operand-failing.",
+		Explains: []string{"op.operand-failing", "op.clusterpolicy"},
+		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-telemetry/latest/dcgm-exporter.html",
+		Sources: []string{"dcgm-exporter#22", "dcgm-exporter#126", "dcgm-exporter#202", "dcgm-exporter#328",
+			"dcgm-exporter#330", "gpu-monitoring-tools#119", "gpu-monitoring-tools#120",
+			"gpu-monitoring-tools#141", "gpu-monitoring-tools#161"},
+		Run: func(f *facts.Facts, r *engine.Result) {
+			if r.Lacks(f, "api/pods") {
+				return
+			}
+			for _, pod := range slices.Concat(f.Component(facts.DCGMExporter), f.Component(facts.DCGM)) {
+				t, bad := facts.OperandTrouble(f, pod)
+				if !bad || t.Init {
+					r.Pass(facts.PodObject(pod))
+					continue
+				}
+				checkDCGM(f, r, pod, t)
+			}
+		},
+	}
+}
+
+func checkDCGM(f *facts.Facts, r *engine.Result, pod *corev1.Pod, t facts.PodTrouble) {
+	found := finding.Finding{Severity: finding.Warning, Object: facts.PodObject(pod), Evidence: t.Evidence}
+	if pod.Spec.NodeName != "" {
+		found.Nodes = []string{pod.Spec.NodeName}
+	}
+	if killed, limit := dcgmOutOfMemory(pod); killed {
+		found.Title = "dcgm-exporter needs more memory than its limit"
+		found.Evidence = append(found.Evidence,
+			finding.FieldEvidence(
+				facts.PodObject(pod), ".spec.containers[].resources.limits.memory", "%s", words.OrNone(limit),
+			))
+		found.Fix = finding.Fix{
+			Text: "Raise the limit, in the values of what installs it.",
+			Commands: []string{shell.Command("kubectl set resources %s -n %s -c %s --limits=memory=1Gi", facts.OwnerOf(pod),
+				pod.Namespace, facts.MainContainer(pod))},
+		}
+		if clusterChange := facts.ChangeOperator(
+			f, "dcgmExporter.resources.limits.memory", "1Gi",
+		); clusterChange != nil {
+			found.Fix.Commands = clusterChange
+		}
+		r.Add(found)
+		return
+	}
+	for _, known := range []struct{ text, title, fix string }{
+		{
+			"third-party Profiling module", "dcgm-exporter cannot profile the GPU, and ends",
+			"Leave DCGM_FI_PROF_* out of the metrics, or end what else profiles the GPU (another DCGM, Nsight): there can be one.",
+		},
+		{
+			"Profiling module returned an unrecoverable error", "dcgm-exporter cannot profile the GPU, and ends",
+			"Leave DCGM_FI_PROF_* out of the metrics, or end what else profiles the GPU (another DCGM, Nsight): there can be one.",
+		},
+		{
+			"module of DCGM that is not currently loaded", "dcgm-exporter asks for a module of DCGM that is not loaded",
+			"Leave out the metrics that need it (DCGM_FI_PROF_* on GPUs that are not for data centres), or use an image whose DCGM fits the driver.",
+		},
+	} {
+		e, ok := facts.LogEvidence(f, pod, known.text)
+		if !ok {
+			continue
+		}
+		found.Title, found.Evidence = known.title, append([]finding.Evidence{e}, found.Evidence...)
+		found.Fix = finding.Fix{Text: known.fix, Commands: []string{shell.Command(
+			"kubectl describe %s -n %s # DCGM_EXPORTER_COLLECTORS names the file of metrics", facts.OwnerOf(pod),
+			pod.Namespace,
+		)}}
+		r.Add(found)
+		return
+	}
+	engine.LacksLog(f, r, pod)
+}
+
+// dcgmOutOfMemory reports whether the kernel killed a container of the pod for its memory, and what its limit is.
+func dcgmOutOfMemory(pod *corev1.Pod) (killed bool, limit string) {
+	for _, s := range pod.Status.ContainerStatuses {
+		for _, state := range []corev1.ContainerState{s.State, s.LastTerminationState} {
+			killed = killed || state.Terminated != nil && state.Terminated.Reason == "OOMKilled"
+		}
+	}
+	for _, c := range pod.Spec.Containers {
+		if q, ok := c.Resources.Limits[corev1.ResourceMemory]; ok && limit == "" {
+			limit = q.String()
+		}
+	}
+	return killed, limit
+}

@@ -1,0 +1,253 @@
+package operator
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+)
+
+// link is a step of the chain in which the operator's init containers wait for each other.
+type link struct {
+	name string
+	// part are the pods whose container makes the step, and main is that container; empty for the first of the pod.
+	part facts.Component
+	main string
+	// waits is the init container of other pods that waits for the step.
+	waits string
+	file  string // what that init container waits for, in /run/nvidia/validations
+}
+
+func chainLinks() []link {
+	return []link{
+		{"driver", facts.Driver, "nvidia-driver-ctr", "driver-validation", "driver-ready"},
+		{"container toolkit", facts.Toolkit, "nvidia-container-toolkit-ctr", "toolkit-validation", "toolkit-ready"},
+		{"CUDA validation", "", "", "cuda-validation", "cuda-ready"},
+		{"device plugin validation", "", "", "plugin-validation", "plugin-ready"},
+	}
+}
+
+// linkState is how far a link is.
+type linkState int
+
+const (
+	linkAbsent linkState = iota // nothing on the node says anything about it
+	linkDone
+	linkStarting
+	linkBroken
+)
+
+func initChainCheck() engine.Check {
+	return engine.Check{
+		ID: "op.init-chain", Layer: finding.LayerOperator,
+		Title: "the chain in which the GPU operator's pods wait for each other stops",
+		// a driver that is still being built
+		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs, engine.NeedNode}, InfoExplains: true,
+		Reads: "the init containers driver-validation, toolkit-validation, cuda-validation and plugin-validation of the operator's pods on each GPU node, the containers of the " +
+			"driver's and the toolkit's pods, their last log lines, and the files in /run/nvidia/validations",
+		Why: "Each part of the operator waits in an init container until the part before it has written its file: driver, container toolkit, CUDA, device plugin. So one broken part " +
+			"makes all later pods wait. Only the first link that is broken is told. A driver may take 20 minutes, which is its own startup probe's limit, and all else 2 minutes.",
+		Explains: facts.GPULost("op.operand-failing", "op.clusterpolicy", "dp.not-running", "dp.capacity-zero",
+			"dp.none",
+			"dp.unhealthy", "gfd.labels", "obs.dcgm-crash", "mig.manager-failed", "share.mps"),
+		Doc: "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/troubleshooting.html",
+		Sources: []string{"gpu-operator#161", "gpu-operator#280", "gpu-operator#378", "gpu-operator#448",
+			"gpu-operator#487", "gpu-operator#579", "gpu-operator#1043",
+			"gpu-operator#1518", "gpu-operator#1982"},
+		Run: func(f *facts.Facts, r *engine.Result) {
+			if r.Lacks(f, "api/pods") {
+				return
+			}
+			for _, n := range f.GPUNodes {
+				if !hasChain(n) {
+					continue
+				}
+				if !facts.Alive(n) {
+					r.Unknown(n.Object(), "the node is not Ready: what the API says of its pods is old")
+					continue
+				}
+				checkChain(f, r, n)
+			}
+		},
+	}
+}
+
+// hasChain reports whether pods of the operator run on the node.
+func hasChain(n *facts.Node) bool {
+	return slices.ContainsFunc(n.Pods, func(pod *corev1.Pod) bool {
+		return slices.ContainsFunc(pod.Spec.InitContainers, func(c corev1.Container) bool {
+			return slices.ContainsFunc(chainLinks(), func(l link) bool { return l.waits == c.Name })
+		})
+	})
+}
+
+func checkChain(f *facts.Facts, r *engine.Result, n *facts.Node) {
+	for _, l := range chainLinks() {
+		state, t := l.state(f, n)
+		switch {
+		case state == linkBroken && l.file == "plugin-ready" &&
+			(facts.GPUsOf(n.Status.Allocatable) == 0 || !facts.PluginReady(n)):
+			return // the device plugin's own checks say why, and this follows from it
+		case state == linkBroken:
+			r.Add(l.finding(f, n, t))
+			return
+		case state == linkStarting:
+			r.Add(finding.Finding{
+				Severity: finding.Info, Confidence: finding.Likely, Object: n.Object(), Evidence: t.Evidence,
+				Title: "the GPU operator is still starting its " + l.name + ", and the other operands wait for it",
+				Fix:   finding.Fix{Text: "Wait; a driver that has to be compiled takes up to 20 minutes."},
+			})
+			return
+		}
+	}
+	r.Pass(n.Object())
+}
+
+// state returns how far a link is on a node, and what says so.
+func (l link) state(f *facts.Facts, n *facts.Node) (linkState, facts.PodTrouble) {
+	if l.part != "" {
+		for _, pod := range facts.Current(n, l.part) {
+			if state, t := l.made(f, pod); state != linkDone {
+				return state, t
+			}
+		}
+	}
+	return l.awaited(f, n)
+}
+
+// made looks at the pod that makes the step.
+func (l link) made(f *facts.Facts, pod *corev1.Pod) (linkState, facts.PodTrouble) {
+	for _, s := range pod.Status.ContainerStatuses {
+		if s.Ready && (s.Name == l.main || len(pod.Spec.Containers) == 1) {
+			return linkDone, facts.PodTrouble{}
+		}
+	}
+	t, bad := facts.OperandTrouble(f, pod)
+	switch {
+	case !bad && facts.PodReady(pod):
+		return linkDone, t
+	case !bad:
+		t.Evidence = []finding.Evidence{finding.FieldEvidence(facts.PodObject(pod), ".status.phase", "%s, created %s",
+			pod.Status.Phase,
+			pod.CreationTimestamp.UTC().Format(time.RFC3339))}
+		return linkStarting, t
+	case t.Init && t.Container != "k8s-driver-manager" && t.Waits:
+		return linkStarting, t // it waits for an earlier link itself, which was looked at
+	}
+	return linkBroken, t
+}
+
+// awaited looks at the init containers that wait for the step. One that got through says that it is made.
+func (l link) awaited(f *facts.Facts, n *facts.Node) (linkState, facts.PodTrouble) {
+	state, found := linkAbsent, facts.PodTrouble{}
+	for _, pod := range n.Pods {
+		if facts.Ended(pod) || pod.DeletionTimestamp != nil {
+			continue
+		}
+		for _, s := range pod.Status.InitContainerStatuses {
+			if s.Name != l.waits {
+				continue
+			}
+			if s.State.Terminated != nil && s.State.Terminated.ExitCode == 0 {
+				return linkDone, facts.PodTrouble{}
+			}
+			t, bad := facts.OperandTrouble(f, pod)
+			switch {
+			case bad && l.blames(t, s.Name):
+				if l.justMade(f, n) {
+					state, found = max(state, linkStarting), t
+				} else if state != linkBroken {
+					state, found = linkBroken, t
+				}
+			case state == linkAbsent && s.State.Running != nil:
+				t.Evidence = facts.PodEvidence(f, pod, s)
+				state, found = linkStarting, t
+			}
+		}
+	}
+	return state, found
+}
+
+// blames reports whether a pod's trouble is this link's: its init container waits or fails, and not for lack of an
+// image or a network. A runtime that does not know the pod's handler is the toolkit's, in whichever init container the
+// pod is.
+func (l link) blames(t facts.PodTrouble, waiting string) bool {
+	switch {
+	case t.Reason == "FailedCreatePodSandBox":
+		return l.part == facts.Toolkit && len(t.Evidence) > 0 &&
+			slices.ContainsFunc(t.Evidence, func(e finding.Evidence) bool {
+				return strings.Contains(e.Text, "no runtime for") || strings.Contains(e.Text, "RuntimeHandler") ||
+					strings.Contains(e.Text, "runtime handler")
+			})
+	case t.Container != waiting, strings.Contains(t.Reason, "Image"), t.Reason == "FailedMount":
+		return false
+	}
+	return true
+}
+
+// justMade reports whether the pod that makes the step became ready so lately that others may not have noticed.
+func (l link) justMade(f *facts.Facts, n *facts.Node) bool {
+	if l.part == "" {
+		return false
+	}
+	return slices.ContainsFunc(facts.Current(n, l.part),
+		func(pod *corev1.Pod) bool { up := facts.UpFor(f, pod); return up > 0 && up < facts.OperandGrace })
+}
+
+func (l link) finding(f *facts.Facts, n *facts.Node, t facts.PodTrouble) finding.Finding {
+	found := finding.Finding{
+		Object: n.Object(), Evidence: t.Evidence, Confidence: finding.Likely,
+		Title: "the GPU operator's pods wait for the " + l.name + ", which is the first of its links that is broken",
+		Fix:   l.fix(f, t),
+	}
+	if l.file == "plugin-ready" {
+		found.Severity = finding.Warning // GPUs are advertised: what fails is the operator's own test
+	}
+	if n.Host != nil && n.Host.Probe.Unread["validations"] == "" {
+		files := strings.Join(n.Host.Probe.Validations, ", ")
+		if files == "" {
+			files = "(no file)"
+		}
+		found.Evidence = append(found.Evidence,
+			finding.Evidence{Source: "nodes/" + n.Name + " /run/nvidia/validations", Text: files})
+	}
+	return found
+}
+
+func (l link) fix(f *facts.Facts, t facts.PodTrouble) finding.Fix {
+	pod := t.Pod
+	logs := shell.Command("kubectl logs %s -n %s", pod.Name, pod.Namespace)
+	if t.Container != "" {
+		logs = shell.Command("kubectl logs %s -n %s -c %s", pod.Name, pod.Namespace, t.Container)
+	}
+	see := []string{shell.Command("kubectl describe pod %s -n %s", pod.Name, pod.Namespace), logs}
+	switch l.file {
+	case "driver-ready":
+		text := "Make the driver work on the node: the pod's log says why it does not."
+		if len(f.Component(facts.Driver)) == 0 {
+			text =
+				"The operator installs no driver here, so that the node must have one: install it, and check with nvidia-smi on the node."
+		}
+		return finding.Fix{Text: text, Commands: see}
+	case "toolkit-ready":
+		return finding.Fix{
+			Text:     "Make the container toolkit configure the container runtime of the node: its log, and the pod's events, say what fails.",
+			Commands: see,
+		}
+	case "cuda-ready":
+		return finding.Fix{
+			Text:     "A first CUDA program fails on the node although driver and toolkit are there. Its log has the CUDA error; on machines with NVSwitch look at the fabric manager first.",
+			Commands: see,
+		}
+	}
+	return finding.Fix{
+		Text:     "The operator's validator cannot get a GPU: it asks for one, and waits while all are in use. Free one, or let it pass by deleting its pod when one is free.",
+		Commands: append(see, facts.RestartPod(pod.Namespace, pod.Name)),
+	}
+}

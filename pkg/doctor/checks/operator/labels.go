@@ -1,0 +1,288 @@
+package operator
+
+import (
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+)
+
+func migManagerCheck() engine.Check {
+	return engine.Check{
+		ID: "mig.manager-failed", Layer: finding.LayerOperator, From: []string{"api/pods"},
+		Title: "the MIG manager could not divide a node's GPUs as wanted",
+		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
+		Reads: "labels nvidia.com/mig.config and nvidia.com/mig.config.state of nodes, and the log of the MIG manager there",
+		Why: "The MIG manager says in a label of the node what became of the wanted configuration. It fails where a process uses a GPU, where the configuration does not fit the GPU, and where a " +
+			"reboot is needed that nobody does. A configuration that is being applied is no fault.",
+		Explains: facts.GPULost("sched.node-selector", "mig.strategy-mismatch", "dp.none", "dp.not-running",
+			"dp.capacity-zero", "dp.unhealthy", "op.operand-failing", "op.clusterpolicy", "gfd.labels"),
+		Doc: "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-operator-mig.html",
+		Sources: []string{
+			"mig-parted#157", "mig-parted#357", "gpu-operator#322", "gpu-operator#603", "gpu-operator#646",
+			"gpu-operator#1310", "gpu-operator#2376",
+		},
+		Run: func(f *facts.Facts, r *engine.Result) {
+			if r.Lacks(f, "api/nodes") {
+				return
+			}
+			for _, n := range f.GPUNodes {
+				checkMIGManager(f, r, n)
+			}
+		},
+	}
+}
+
+func checkMIGManager(f *facts.Facts, r *engine.Result, n *facts.Node) {
+	const state, config = "nvidia.com/mig.config.state", "nvidia.com/mig.config"
+	pods := facts.Current(n, facts.MIGManager)
+	found := finding.Finding{Object: n.Object(), Evidence: facts.LabelEvidence(n, config, state)}
+	switch {
+	case n.Labels[state] == "failed":
+		found.Title = "the MIG manager failed to apply the wanted MIG configuration"
+		if facts.GPUsOf(n.Status.Allocatable) > 0 {
+			found.Severity = finding.Warning // what was there before is still advertised
+		}
+	case (n.Labels[state] == "pending" || n.Labels[state] == "rebooting") && len(pods) == 0 && !r.Lacks(f, "api/pods"):
+		found.Title, found.Severity, found.Confidence =
+			"a MIG configuration is wanted, and no MIG manager runs on the node to apply it", finding.Warning, finding.Likely
+	case n.Labels[state] == "pending":
+		e, gaveUp := gaveUpMIG(f, pods)
+		if !gaveUp {
+			r.Pass(n.Object()) // it is at it
+			return
+		}
+		found.Title, found.Confidence = "the MIG manager gave up applying the wanted MIG configuration", finding.Likely
+		found.Evidence = append(found.Evidence, e)
+		if facts.GPUsOf(n.Status.Allocatable) > 0 {
+			found.Severity = finding.Warning
+		}
+	default:
+		r.Pass(n.Object())
+		return
+	}
+	for _, pod := range pods {
+		if e, ok := facts.LogEvidence(
+			f, pod, "error setting MIGConfig", "in use by another client", "Error applying MIG configuration", "error:",
+			"level=error", "level=fatal",
+		); ok && !slices.Contains(found.Evidence, e) {
+			found.Evidence = append(found.Evidence, e)
+		}
+		engine.LacksLog(f, r, pod)
+	}
+	found.Fix = finding.Fix{
+		Text: "Stop what uses the GPUs of the node, then ask again for the configuration: the manager acts when the label changes. Services of the host that hold GPUs belong into its " +
+			"gpu-clients ConfigMap; where a GPU needs a reboot, set WITH_REBOOT=true in migManager.env.",
+		Commands: []string{shell.Command("kubectl drain %s --ignore-daemonsets --delete-emptydir-data", n.Name)},
+	}
+	if want := n.Labels[config]; want != "" {
+		found.Fix.Commands = append(found.Fix.Commands,
+			shell.Command("kubectl label node %s %s-", n.Name, config),
+			shell.Command("kubectl label node %s %s=%s", n.Name, config, want), facts.Uncordon(n))
+	}
+	if len(pods) == 0 {
+		found.Fix = finding.Fix{Text: "Enable the MIG manager, or divide the GPUs by hand and remove the label.",
+			Commands: append(facts.ChangeOperator(f, "migManager.enabled", true),
+				shell.Command("kubectl label node %s %s-", n.Name, config))}
+	}
+	r.Add(found)
+}
+
+// gaveUpMIG returns the error after which a MIG manager waits for another label, though it has set no state for the
+// last one.
+func gaveUpMIG(f *facts.Facts, pods []*corev1.Pod) (finding.Evidence, bool) {
+	for _, pod := range pods {
+		for _, l := range f.LogsOf(pod) {
+			if l.Previous {
+				continue
+			}
+			failed, waits := "", false
+			for line := range strings.Lines(l.Text) {
+				switch {
+				case strings.Contains(line, "Updating to MIG config"):
+					failed, waits = "", false
+				case strings.Contains(line, "level=error"), strings.Contains(line, "Failed to apply MIG config"),
+					strings.Contains(line, "error setting MIGConfig"):
+					failed = strings.TrimRight(line, "\r\n")
+				case strings.Contains(line, "Waiting for change to"):
+					waits = true
+				}
+			}
+			if failed != "" && waits {
+				return finding.Evidence{
+					Source: "log of Pod " + l.Namespace + "/" + l.Pod + ", container " + l.Container,
+					Text:   words.Clip(failed),
+				}, true
+			}
+		}
+	}
+	return finding.Evidence{}, false
+}
+
+func gfdCheck() engine.Check {
+	return engine.Check{
+		ID: "gfd.labels", Layer: finding.LayerOperator,
+		Title: "GPU feature discovery runs and its labels are missing",
+		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
+		Reads: "label nvidia.com/gpu.product of nodes on which GPU feature discovery runs, its log, and that of NFD's master",
+		Why: "GPU feature discovery writes its labels where NFD finds them. It finds no GPU when it was started before the driver was there, and NFD refuses labels of namespaces that it was not told of. " +
+			"Workloads that select nodes by model then find none. A cluster without feature discovery needs no labels.",
+		Explains: []string{"sched.node-selector"},
+		Doc:      "https://github.com/NVIDIA/k8s-device-plugin/blob/main/docs/gpu-feature-discovery/README.md",
+		Sources: []string{
+			"gpu-feature-discovery#5", "gpu-feature-discovery#36", "gpu-feature-discovery#71",
+			"gpu-feature-discovery#75", "k8s-device-plugin#733",
+		},
+		Run: func(f *facts.Facts, r *engine.Result) {
+			if r.Lacks(f, "api/pods") {
+				return
+			}
+			for _, n := range f.GPUNodes {
+				checkGFD(f, r, n)
+			}
+		},
+	}
+}
+
+func checkGFD(f *facts.Facts, r *engine.Result, n *facts.Node) {
+	pods := slices.DeleteFunc(facts.Current(n, facts.FeatureDiscovery),
+		func(pod *corev1.Pod) bool { return facts.UpFor(f, pod) < facts.OperandGrace })
+	if n.Labels["nvidia.com/gpu.product"] != "" {
+		r.Pass(n.Object())
+		return
+	}
+	if len(pods) == 0 || !facts.Alive(n) {
+		return // it does not run here, or a symptom check says why it does not work
+	}
+	if slices.ContainsFunc(
+		f.Component(facts.NFD), func(pod *corev1.Pod) bool { _, bad := facts.OperandTrouble(f, pod); return bad },
+	) {
+		return // it writes the labels, and a symptom check says why it does not work
+	}
+	pod := pods[0]
+	found := finding.Finding{
+		Severity: finding.Warning, Confidence: finding.Likely, Object: n.Object(),
+		Title: "GPU feature discovery runs on the node, and the node has no label nvidia.com/gpu.product",
+		Evidence: []finding.Evidence{
+			finding.FieldEvidence(n.Object(), ".metadata.labels", "no nvidia.com/gpu.product"),
+		},
+		Fix: finding.Fix{
+			Text:     "Let it look again: it may have been started before the driver was there.",
+			Commands: []string{facts.RestartPod(pod.Namespace, pod.Name)},
+		},
+	}
+	for _, master := range f.Component(facts.NFD) {
+		if e, ok := facts.LogEvidence(
+			f, master, "Namespace 'nvidia.com' is not allowed", `Namespace "nvidia.com" is not allowed`,
+			"namespace is not allowed",
+		); ok {
+			found.Confidence, found.Title = finding.Certain,
+				"node feature discovery refuses the labels of GPU feature discovery"
+			found.Evidence = append(found.Evidence, e)
+			found.Fix = finding.Fix{
+				Text: "Allow the namespace nvidia.com in NFD's master (nfd-master.conf: extraLabelNs: [nvidia.com]), then restart " +
+					facts.OwnerOf(master) + ".",
+				Commands: []string{shell.Command("kubectl edit configmap -n %s", master.Namespace)},
+				Values:   "node-feature-discovery:\n  master:\n    config:\n      extraLabelNs: [\"nvidia.com\"]\n",
+			}
+			r.Add(found)
+			return
+		}
+	}
+	if e, ok := facts.LogEvidence(
+		f, pod, "could not load NVML library", "failed to initialize NVML", "Incompatible strategy detected",
+		"no labels generated", "No labels generated",
+	); ok {
+		found.Confidence = finding.Certain
+		found.Evidence = append(found.Evidence, e)
+	} else {
+		engine.LacksLog(f, r, pod)
+		found.Evidence = append(found.Evidence, facts.LastLines(f, pod, facts.MainContainer(pod), 2)...)
+	}
+	r.Add(found)
+}
+
+func peermemCheck() engine.Check {
+	return engine.Check{
+		ID: "rdma.peermem", Layer: finding.LayerNetwork,
+		Title: "the module nvidia_peermem, by which network cards read GPU memory, cannot be loaded",
+		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs, engine.NeedNode},
+		Reads: "the container nvidia-peermem-ctr of driver pods, logs of GPU pods, loaded modules and the kernel log of GPU nodes",
+		Why: "The module must be built against the network driver (MOFED) that is loaded, so that it fails where that one came later. On open kernel modules and Linux 5.12 and later DMA-BUF does " +
+			"the same without it. Only a failure that somebody saw is told; a node without the module is healthy.",
+		Explains: []string{"op.operand-failing", "op.clusterpolicy"},
+		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-operator-rdma.html",
+		Sources:  []string{"gpu-operator#251", "gpu-operator#588", "gpu-operator#2868", "nccl#1537", "nccl#1939"},
+		Run: func(f *facts.Facts, r *engine.Result) {
+			if r.Lacks(f, "api/pods") {
+				return
+			}
+			for _, n := range f.GPUNodes {
+				checkPeermem(f, r, n)
+			}
+		},
+	}
+}
+
+func checkPeermem(f *facts.Facts, r *engine.Result, n *facts.Node) {
+	if n.Host != nil {
+		for _, m := range n.Host.Probe.Modules {
+			if m.Name == "nvidia_peermem" {
+				r.Pass(n.Object())
+				return
+			}
+		}
+	}
+	var evidence []finding.Evidence
+	ready := false
+	for _, pod := range facts.Current(n, facts.Driver) {
+		for _, s := range pod.Status.ContainerStatuses {
+			if s.Name != "nvidia-peermem-ctr" {
+				continue
+			}
+			if ready = s.Ready; ready {
+				break
+			}
+			if e, ok := facts.LogEvidence(
+				f, pod, "could not insert 'nvidia_peermem'", "could not insert 'nvidia-peermem'",
+				"Module nvidia-peermem not found", "Module nvidia_peermem not found",
+			); ok {
+				evidence = append(append(evidence, facts.PodEvidence(f, pod, s)...), e)
+			}
+		}
+	}
+	if ready {
+		r.Pass(n.Object())
+		return
+	}
+	for _, pod := range n.Pods {
+		if !facts.Ended(pod) && f.AsksForGPU(pod) {
+			if e, ok := facts.LogEvidence(f, pod, "GPU Direct RDMA Disabled for HCA"); ok && len(evidence) < 3 {
+				evidence = append(evidence, e)
+			}
+		}
+	}
+	if len(evidence) == 0 {
+		r.Pass(n.Object())
+		return
+	}
+	fix := finding.Fix{
+		Text: "Build the driver again now that the network driver is loaded: delete its pod. If the host has its own MOFED, say so (driver.rdma.useHostMofed); on open kernel modules and Linux 5.12 " +
+			"or later leave it out and let DMA-BUF do it.",
+		Commands: facts.ChangeOperator(f, "driver.rdma.enabled", true),
+	}
+	if pods := facts.Current(n, facts.Driver); len(pods) > 0 {
+		fix.Commands = []string{facts.RestartPod(pods[0].Namespace, pods[0].Name)}
+	}
+	r.Add(finding.Finding{
+		Severity: finding.Warning, Confidence: finding.Likely, Object: n.Object(),
+		Title: "network cards cannot read GPU memory directly: nvidia_peermem is not loaded", Evidence: evidence,
+		Fix: fix,
+	})
+}

@@ -1,0 +1,260 @@
+package operator
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts/scheduler"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+)
+
+// pciLabels returns the labels of node feature discovery by which the operator knows a node with a GPU.
+func pciLabels() []string {
+	return []string{
+		"feature.node.kubernetes.io/pci-10de.present", "feature.node.kubernetes.io/pci-0302_10de.present",
+		"feature.node.kubernetes.io/pci-0300_10de.present",
+	}
+}
+
+func nfdCheck() engine.Check {
+	return engine.Check{
+		ID: "nfd.labels", Layer: finding.LayerOperator,
+		Title: "GPU nodes lack the labels of node feature discovery, by which the GPU software is placed",
+		Needs: []engine.Need{engine.NeedAPI},
+		Reads: "labels feature.node.kubernetes.io/pci-*10de.present of nodes that advertise no GPU, the ClusterPolicy's condition, the DaemonSets of node feature discovery and of the device plugin, " +
+			"taints and tolerations",
+		Why: "The operator, and the device plugin's chart, place their pods by these labels. A node whose GPUs are advertised, or given by DRA, needs none. NFD's worker tolerates " +
+			"no taint for GPUs unless it is told to, so that a taint can keep away what makes the labels.",
+		Explains: facts.GPULost("sched.node-selector", "op.clusterpolicy", "dp.none", "dp.capacity-zero", "gfd.labels"),
+		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/getting-started.html",
+		Sources: []string{"gpu-operator#78", "gpu-operator#114", "gpu-operator#149", "gpu-operator#371",
+			"gpu-operator#423", "gpu-operator#961", "gpu-operator#1274",
+			"k8s-device-plugin#1934"},
+		Run: func(f *facts.Facts, r *engine.Result) {
+			if r.Lacks(f, "api/daemonsets") {
+				return
+			}
+			known := false
+			for _, n := range f.GPUNodes {
+				if len(facts.LabelEvidence(n, pciLabels()...)) > 0 {
+					r.Pass(n.Object())
+					continue
+				}
+				waiting, who := placedByLabels(f, n)
+				if !waiting || facts.Advertises(f, n) || f.Now.Sub(n.CreationTimestamp.Time) < facts.OperandGrace {
+					continue
+				}
+				known = true
+				r.Add(nfdFinding(f, n, who))
+			}
+			if !known {
+				checkPolicyLabels(f, r)
+			}
+		},
+	}
+}
+
+// placedByLabels reports whether GPU software of the cluster is placed by NFD's labels, and would be on the node if it
+// had them.
+func placedByLabels(f *facts.Facts, n *facts.Node) (bool, finding.Evidence) {
+	if p, ok := facts.ClusterPolicy(f); ok && n.Labels["nvidia.com/gpu.deploy.operands"] != "false" {
+		state, _, _ := unstructured.NestedString(p.Object, "status", "state")
+		return n.Labels["nvidia.com/gpu.present"] != "true",
+			finding.FieldEvidence(
+				finding.Object{Kind: "ClusterPolicy", Name: p.GetName()}, ".status.state", "%s", state,
+			)
+	}
+	for i := range f.DaemonSets {
+		d := &f.DaemonSets[i]
+		if facts.ComponentOf(d.Spec.Template.Labels, d.Spec.Template.Spec) == facts.DevicePlugin && wantsLabels(d) &&
+			len(facts.Current(n, facts.DevicePlugin)) == 0 && n.Labels["nvidia.com/gpu.present"] != "true" {
+			return true, finding.FieldEvidence(finding.Object{Kind: "DaemonSet", Namespace: d.Namespace, Name: d.Name},
+				".status.desiredNumberScheduled", "%d", d.Status.DesiredNumberScheduled)
+		}
+	}
+	return false, finding.Evidence{}
+}
+
+// wantsLabels reports whether a DaemonSet runs only on nodes with NFD's labels of NVIDIA devices.
+func wantsLabels(d *appsv1.DaemonSet) bool {
+	spec := d.Spec.Template.Spec
+	for label := range spec.NodeSelector {
+		if slices.Contains(pciLabels(), label) {
+			return true
+		}
+	}
+	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil ||
+		spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return false
+	}
+	for _, term := range spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
+		for _, e := range term.MatchExpressions {
+			if slices.Contains(pciLabels(), e.Key) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func nfdFinding(f *facts.Facts, n *facts.Node, who finding.Evidence) finding.Finding {
+	found := finding.Finding{
+		Confidence: finding.Likely, Object: n.Object(), Nodes: []string{n.Name},
+		Title: "the node has no label of node feature discovery for NVIDIA devices, so that no GPU software is placed on it",
+		Evidence: []finding.Evidence{
+			who, finding.FieldEvidence(n.Object(), ".metadata.labels", "none of %s", strings.Join(pciLabels(), ", ")),
+		},
+	}
+	workers := nfdWorkers(f)
+	switch {
+	case len(workers) == 0:
+		found.Fix = finding.Fix{
+			Text:     "Node feature discovery does not run in this cluster: install it, or let the operator's chart do it (nfd.enabled=true).",
+			Commands: installNFD(f),
+		}
+	case hasWorker(n):
+		found.Fix = finding.Fix{
+			Text:     "NFD runs on the node and makes no such label: its log says why; its configuration may hide the class 03 or the vendor 10de, and its master may refuse the worker.",
+			Commands: []string{shell.Command("kubectl logs -n %s daemonset/%s", workers[0].Namespace, workers[0].Name)},
+		}
+	default:
+		taint, ok := facts.KeptAway(n, workers[0])
+		if !ok {
+			found.Fix = finding.Fix{
+				Text: "NFD's worker does not run on the node: see why its DaemonSet leaves the node out.",
+				Commands: []string{
+					shell.Command("kubectl describe daemonset %s -n %s", workers[0].Name, workers[0].Namespace),
+				},
+			}
+			break
+		}
+		found.Confidence = finding.Certain
+		found.Title = "a taint keeps node feature discovery off the node, so that it gets no labels and no GPU software"
+		found.Evidence = append(found.Evidence,
+			finding.FieldEvidence(n.Object(), ".spec.taints", "%s", taint.ToString()),
+			finding.FieldEvidence(finding.Object{
+				Kind: "DaemonSet", Namespace: workers[0].Namespace, Name: workers[0].Name,
+			},
+				".spec.template.spec.tolerations", "%s", tolerationText(workers[0])))
+		found.Fix = finding.Fix{
+			Text: "Let NFD's worker tolerate the taint whatever its value is (operator: Exists), and put the same into the values of its chart.",
+			Commands: []string{shell.Command("kubectl patch daemonset %s -n %s --type json -p %s", workers[0].Name,
+				workers[0].Namespace,
+				fmt.Sprintf(`[{"op":"add","path":"/spec/template/spec/tolerations%s","value":%s}]`,
+					tolerationsPath(workers[0]), tolerationsValue(workers[0], taint)))},
+			Values: fmt.Sprintf(
+				"node-feature-discovery:\n  worker:\n    tolerations:\n    - key: %s\n      operator: Exists\n      effect: %s\n",
+				taint.Key, taint.Effect,
+			),
+		}
+	}
+	return found
+}
+
+// tolerationsPath returns where a JSON patch adds a toleration: at the end of the list, or the list itself where there
+// is none.
+func tolerationsPath(d *appsv1.DaemonSet) string {
+	if len(d.Spec.Template.Spec.Tolerations) == 0 {
+		return ""
+	}
+	return "/-"
+}
+
+func tolerationsValue(d *appsv1.DaemonSet, taint corev1.Taint) string {
+	one := fmt.Sprintf(`{"key":%q,"operator":"Exists","effect":%q}`, taint.Key, taint.Effect)
+	if len(d.Spec.Template.Spec.Tolerations) == 0 {
+		return "[" + one + "]"
+	}
+	return one
+}
+
+func tolerationText(d *appsv1.DaemonSet) string {
+	var all []string
+	for _, t := range d.Spec.Template.Spec.Tolerations {
+		all = append(all, strings.TrimSpace(fmt.Sprintf("%s %s %s:%s", t.Key, t.Operator, t.Value, t.Effect)))
+	}
+	if len(all) == 0 {
+		return "(none)"
+	}
+	return strings.Join(all, ", ")
+}
+
+// installNFD are commands that install node feature discovery as this cluster installs the rest.
+func installNFD(f *facts.Facts) []string {
+	if h, ok := facts.ReleaseOf(f, facts.ChartOperator); ok {
+		return []string{facts.HelmUpgrade(h, "nfd.enabled=true")}
+	}
+	return []string{shell.Command("helm install nfd %s --repo %s -n node-feature-discovery --create-namespace --set %s",
+		facts.ChartNFD, facts.ChartRepository(facts.ChartNFD), "worker.tolerations[0].operator=Exists")}
+}
+
+// nfdWorkers returns the DaemonSets that look at the nodes.
+func nfdWorkers(f *facts.Facts) []*appsv1.DaemonSet {
+	var all []*appsv1.DaemonSet
+	for i := range f.DaemonSets {
+		d := &f.DaemonSets[i]
+		if facts.ComponentOf(d.Spec.Template.Labels, d.Spec.Template.Spec) == facts.NFD &&
+			(strings.Contains(d.Name, "worker") || d.Spec.Template.Labels["role"] == "worker") {
+			all = append(all, d)
+		}
+	}
+	return all
+}
+
+// hasWorker reports whether NFD's worker runs on the node.
+func hasWorker(n *facts.Node) bool {
+	return slices.ContainsFunc(facts.Current(n, facts.NFD), func(pod *corev1.Pod) bool {
+		return strings.Contains(pod.Name, "worker") || pod.Labels["role"] == "worker"
+	})
+}
+
+// checkPolicyLabels reads what the operator itself says: that no node has a label of NFD, although pods wait for GPUs.
+func checkPolicyLabels(f *facts.Facts, r *engine.Result) {
+	p, ok := facts.ClusterPolicy(f)
+	if !ok {
+		return
+	}
+	waiting := slices.ContainsFunc(scheduler.Pending(f),
+		func(p scheduler.PendingPod) bool { return p.Id != "sched.waiting" })
+	for _, c := range conditions(p) {
+		if c.reason != "NFDLabelsMissing" && !(c.reason == "NoGPUNodes" && waiting) {
+			continue
+		}
+		found := finding.Finding{
+			Severity: finding.Info, Object: finding.Object{Kind: "ClusterPolicy", Name: p.GetName()},
+			Confidence: finding.Possible,
+			Title:      "the GPU operator knows no node with a GPU",
+			Evidence:   []finding.Evidence{c.evidence(p)},
+			Fix: finding.Fix{
+				Text:     "If nodes have GPUs: let node feature discovery run on them. If they are still to come, all is well.",
+				Commands: installNFD(f),
+			},
+		}
+		if c.reason == "NFDLabelsMissing" {
+			found.Confidence = finding.Certain
+			found.Title = "no node has a label of node feature discovery, so that the GPU operator finds no GPU"
+			found.Severity = finding.Warning
+			if waiting {
+				found.Severity = finding.Error
+			}
+			if workers := nfdWorkers(f); len(workers) > 0 {
+				found.Fix = finding.Fix{
+					Text: "Node feature discovery is installed and labels nothing: see what its pods say.",
+					Commands: []string{
+						shell.Command("kubectl logs -n %s daemonset/%s", workers[0].Namespace, workers[0].Name),
+					},
+				}
+			}
+		}
+		r.Add(found)
+		return
+	}
+}

@@ -1,0 +1,67 @@
+package operator
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+)
+
+func operandCheck() engine.Check {
+	return engine.Check{
+		ID: "op.operand-failing", Layer: finding.LayerOperator,
+		Title: "a pod of the GPU software does not become ready",
+		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
+		Reads: "state, last state and restarts of all containers of the driver, toolkit, feature discovery, DCGM, MIG manager, MPS, validator, operator, NFD and DRA pods, their newest warning, and the " +
+			"end of their logs",
+		Why: "A symptom: it is told so that nothing stays unseen whose cause no other check knows. Pods that start for less than 2 minutes (the driver: 20), that have ended, or that are being " +
+			"deleted are not counted.",
+		Explains: []string{"op.clusterpolicy", "gfd.labels"},
+		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/troubleshooting.html",
+		Sources:  []string{"gpu-operator#1598", "gpu-operator#441"},
+		Run: func(f *facts.Facts, r *engine.Result) {
+			if r.Lacks(f, "api/pods") {
+				return
+			}
+			for _, c := range operandKinds() {
+				for _, pod := range f.Component(c) {
+					checkOperand(f, r, c, pod)
+				}
+			}
+		},
+	}
+}
+
+// operandKinds returns all components but the device plugin, which has a check of its own.
+func operandKinds() []facts.Component {
+	return []facts.Component{
+		facts.Driver, facts.Toolkit, facts.FeatureDiscovery, facts.DCGMExporter, facts.DCGM, facts.MIGManager,
+		facts.MPS, facts.Validator, facts.Operator, facts.NFD, facts.DRADriver,
+	}
+}
+
+func checkOperand(f *facts.Facts, r *engine.Result, c facts.Component, pod *corev1.Pod) {
+	if n := f.Node(pod.Spec.NodeName); n != nil && !facts.Alive(n) {
+		r.Unknown(facts.PodObject(pod), "node %s is not Ready: what the API says of the pod is old", n.Name)
+		return
+	}
+	t, bad := facts.OperandTrouble(f, pod)
+	if !bad {
+		r.Pass(facts.PodObject(pod))
+		return
+	}
+	found := facts.TroubleFinding(t)
+	found.Title = fmt.Sprintf("a pod of the %s %s", c, facts.TroubleWords(t))
+	if slices.Contains(
+		[]facts.Component{
+			facts.DCGMExporter, facts.DCGM, facts.FeatureDiscovery, facts.MIGManager, facts.NFD, facts.Operator,
+		}, c,
+	) {
+		found.Severity = finding.Warning // GPU workloads run without it
+	}
+	r.Add(found)
+}

@@ -1,0 +1,334 @@
+package operator
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts/scheduler"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+)
+
+// condition is a condition of a custom resource.
+type condition struct {
+	kind, status, reason, message string
+	at                            time.Time
+}
+
+// conditions returns those of a custom resource; what is not of the usual shape is left out.
+func conditions(u unstructured.Unstructured) []condition {
+	list, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions")
+	var all []condition
+	for _, item := range list {
+		m, ok := item.(map[string]any)
+		if !ok {
+			continue
+		}
+		text := func(key string) string { s, _ := m[key].(string); return s }
+		at, _ := time.Parse(time.RFC3339, text("lastTransitionTime")) // zero when it is none
+		all = append(all, condition{text("type"), text("status"), text("reason"), text("message"), at})
+	}
+	return all
+}
+
+func (c condition) evidence(u unstructured.Unstructured) finding.Evidence {
+	return finding.Evidence{
+		Source: fmt.Sprintf("%s %s .status.conditions[%s]", u.GetKind(), u.GetName(), c.kind), Time: c.at,
+		Text: words.Clip(strings.TrimSuffix(fmt.Sprintf("%s, reason %s: %s", c.status, c.reason, c.message), ": ")),
+	}
+}
+
+func policyCheck() engine.Check {
+	return engine.Check{
+		ID: "op.clusterpolicy", Layer: finding.LayerOperator,
+		Title: "the GPU operator does not reach what its ClusterPolicy or NVIDIADriver wants",
+		Needs: []engine.Need{engine.NeedAPI},
+		Reads: "status.state and status.conditions of ClusterPolicies and NVIDIADrivers, and their number",
+		Why: "The operator obeys one ClusterPolicy, and says of others that they are ignored. That it is not ready is a consequence in most cases; it is told so that nothing stays unseen. " +
+			"A state that is younger than 2 minutes, or a driver upgrade that is going on, is no finding.",
+		Explains: []string{"dp.none"},
+		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/troubleshooting.html",
+		Sources: []string{
+			"gpu-operator#331", "gpu-operator#368", "gpu-operator#377", "gpu-operator#667", "gpu-operator#723",
+			"gpu-operator#1310",
+		},
+		Run: func(f *facts.Facts, r *engine.Result) {
+			if r.Lacks(f, "api/clusterpolicies") || r.Lacks(f, "api/nvidiadrivers") {
+				return
+			}
+			for _, u := range slices.Concat(f.ClusterPolicies, f.NVIDIADrivers) {
+				checkPolicy(f, r, u)
+			}
+		},
+	}
+}
+
+func checkPolicy(f *facts.Facts, r *engine.Result, u unstructured.Unstructured) {
+	state, _, _ := unstructured.NestedString(u.Object, "status", "state")
+	kind := strings.ToLower(u.GetKind())
+	object := finding.Object{Kind: u.GetKind(), Name: u.GetName()}
+	found := finding.Finding{
+		Severity: finding.Warning, Object: object, Confidence: finding.Certain,
+		Evidence: []finding.Evidence{finding.FieldEvidence(object, ".status.state", "%s", state)},
+		Title:    "the GPU operator says that it is not ready",
+		Fix: finding.Fix{
+			Text: "Look at the operands that it names, and at the operator's own log.",
+			Commands: []string{
+				shell.Command("kubectl describe %s %s", kind, u.GetName()),
+				shell.Command("kubectl logs -n %s -l app=gpu-operator --tail 50", facts.OperatorNamespace(f)),
+			},
+		},
+	}
+	young := true
+	for _, c := range conditions(u) {
+		if (c.kind == "Error" && c.status == "True" || c.kind == "Ready" && c.status == "False") &&
+			c.reason != "Ready" {
+			found.Evidence = append(found.Evidence, c.evidence(u))
+			young = young && !c.at.IsZero() && f.Now.Sub(c.at) < facts.OperandGrace
+			switch c.reason {
+			case "ReconcileFailed", "PrerequisiteNotMet":
+				found.Severity, found.Title = finding.Error, "the GPU operator cannot do what is wanted of it"
+			case "ConflictingNodeSelector":
+				found.Severity, found.Title = finding.Error, "two NVIDIADriver resources want the same nodes"
+				found.Fix = finding.Fix{
+					Text:     "Make their node selectors disjoint.",
+					Commands: []string{"kubectl get nvidiadrivers -o wide"},
+				}
+			}
+		} else if c.kind == "Ready" {
+			young = young && f.Now.Sub(c.at) < facts.OperandGrace
+		}
+	}
+	switch state {
+	case "ready", "":
+		if found.Title == "the GPU operator says that it is not ready" || len(found.Evidence) == 1 {
+			r.Pass(object)
+			return
+		}
+	case "ignored":
+		found.Title = "a second ClusterPolicy is ignored: the operator obeys only one"
+		found.Fix = finding.Fix{
+			Text:     "Delete the one that is ignored, after what it says is in the other.",
+			Commands: []string{shell.Command("kubectl delete clusterpolicy %s", u.GetName())},
+		}
+		r.Add(found)
+		return
+	}
+	if young && len(conditions(u)) > 0 {
+		r.Pass(object)
+		return
+	}
+	if slices.ContainsFunc(f.GPUNodes, upgrading) {
+		found.Severity, found.Confidence = finding.Info, finding.Likely
+		found.Title = "the GPU operator is not ready while it upgrades drivers"
+	}
+	r.Add(found)
+}
+
+// upgrading reports whether the operator is upgrading the node's driver, and has not failed.
+func upgrading(n *facts.Node) bool {
+	state := n.Labels["nvidia.com/gpu-driver-upgrade-state"]
+	return state != "" && state != "upgrade-done" && state != "upgrade-failed" && state != "unknown"
+}
+
+func deployLabelCheck() engine.Check {
+	return engine.Check{
+		ID: "op.deploy-label-off", Layer: finding.LayerOperator,
+		Title: "labels keep the GPU operator's pods off a node",
+		Needs: []engine.Need{engine.NeedAPI}, InfoExplains: true, // it is so on purpose, and so is what follows
+		Reads: "labels nvidia.com/gpu.deploy.* and nvidia.com/gpu.workload.config of GPU nodes",
+		Why: "nvidia.com/gpu.deploy.operands=false, or the label of one part, keeps that part off the node, and a workload configuration for virtual machines keeps containers' GPUs off it. This is how " +
+			"it is done on purpose, so that it is no fault, unless pods wait for GPUs meanwhile, and an error when no node is left for them.",
+		Explains: facts.GPULost("dp.none", "dp.capacity-zero", "gfd.labels"),
+		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/getting-started.html#preventing-installation-of-operands-on-some-nodes",
+		Sources:  []string{"gpu-operator controllers/state_manager.go"},
+		Run: func(f *facts.Facts, r *engine.Result) {
+			if r.Lacks(f, "api/nodes") {
+				return
+			}
+			left := slices.ContainsFunc(f.GPUNodes,
+				func(n *facts.Node) bool { return len(switchedOff(n)) == 0 || facts.Advertises(f, n) })
+			awaited := scheduler.Awaited(f, "sched.all-in-use", "sched.fragmented") // it would have more
+			for _, n := range f.GPUNodes {
+				off := switchedOff(n)
+				if len(off) == 0 || facts.Advertises(f, n) && len(off) == 1 &&
+					off[0] == "nvidia.com/gpu.deploy.operands" {
+					r.Pass(n.Object())
+					continue
+				}
+				severity := finding.Info
+				switch {
+				case awaited[n.Name] && !left && !facts.ForMachines(n):
+					severity = finding.Error
+				case awaited[n.Name]:
+					severity = finding.Warning // it may be what they wait for
+				}
+				fix := finding.Fix{
+					Text: "If it is not meant so, remove the labels.", Commands: []string{removeLabels(n, off)},
+				}
+				r.Add(finding.Finding{
+					Severity: severity, Object: n.Object(),
+					Title:    "labels of the node keep parts of the GPU operator off it",
+					Evidence: facts.LabelEvidence(n, off...), Fix: fix,
+				})
+			}
+		},
+	}
+}
+
+// switchedOff returns the labels that keep operands off the node: false, or a workload configuration that is not for
+// containers. What the operator pauses while it works says "paused-for-...", and comes back.
+func switchedOff(n *facts.Node) []string {
+	var off []string
+	for label, value := range n.Labels {
+		switch {
+		case label == "nvidia.com/gpu.workload.config":
+			if value != "container" {
+				off = append(off, label)
+			}
+		case strings.HasPrefix(label, "nvidia.com/gpu.deploy.") && value == "false":
+			off = append(off, label)
+		}
+	}
+	slices.Sort(off)
+	return off
+}
+
+func versionsCheck() engine.Check {
+	return engine.Check{
+		ID: "op.versions", Layer: finding.LayerOperator,
+		Title: "versions of the GPU operator's parts do not fit each other",
+		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
+		Reads: "the state of the Helm releases, image tags of the operator and its validator, the names of the CRDs, and the operator's log",
+		Why: "Helm does not upgrade CRDs by itself, so that a new operator may not find a kind or a field that it needs, which its log says; and a release whose upgrade failed may be half of " +
+			"both versions. Tags that merely differ are only worth knowing.",
+		Explains: []string{"op.operand-failing", "op.clusterpolicy", "dp.none"},
+		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/upgrade.html",
+		Sources:  []string{"gpu-operator deployments/gpu-operator/values.yaml (operator.upgradeCRD)"},
+		Run: func(f *facts.Facts, r *engine.Result) {
+			if !r.Lacks(f, "helm") {
+				checkReleases(f, r)
+			}
+			checkOperatorLog(f, r)
+			checkTags(f, r)
+		},
+	}
+}
+
+func checkReleases(f *facts.Facts, r *engine.Result) {
+	for _, h := range f.HelmReleases {
+		object := finding.Object{Kind: "HelmRelease", Namespace: h.Namespace, Name: h.Name}
+		if !slices.Contains([]string{facts.ChartOperator, facts.ChartDevicePlugin, facts.ChartDRA}, h.Chart) ||
+			h.Status != "failed" && !strings.HasPrefix(h.Status, "pending-") {
+			r.Pass(object)
+			continue
+		}
+		fix := finding.Fix{
+			Text:     "See its history. Go back to the last revision that was deployed, or upgrade again.",
+			Commands: []string{shell.Command("helm history %s -n %s", h.Name, h.Namespace)},
+		}
+		if strings.HasPrefix(h.Status, "pending-") {
+			fix.Text =
+				"See its history. If nobody is upgrading it now, the upgrade was cut off: roll back to the last revision that was deployed, or Helm refuses every later upgrade."
+		}
+		if h.Revision > 1 {
+			fix.Commands = append(
+				fix.Commands, shell.Command("helm rollback %s %d -n %s", h.Name, h.Revision-1, h.Namespace),
+			)
+		}
+		severity := finding.Warning
+		if strings.HasPrefix(h.Status, "pending-") {
+			severity = finding.Info // somebody may be at it
+		}
+		r.Add(finding.Finding{
+			Severity: severity, Object: object, Title: "the Helm release is not deployed as a whole",
+			Evidence: []finding.Evidence{finding.FieldEvidence(object, "status", "%s, chart %s-%s, revision %d",
+				h.Status, h.Chart,
+				h.ChartVersion, h.Revision)}, Fix: fix,
+		})
+	}
+}
+
+// checkOperatorLog looks for kinds and fields that the operator wants and the API server does not have.
+func checkOperatorLog(f *facts.Facts, r *engine.Result) {
+	for _, pod := range f.Component(facts.Operator) {
+		e, ok := facts.LogEvidence(f, pod, `no matches for kind "NVIDIADriver"`, `no matches for kind "ClusterPolicy"`,
+			`unknown field "spec.`, `no kind is registered for the type v1.ClusterPolicy`)
+		if !ok {
+			continue
+		}
+		severity := finding.Warning
+		if _, bad := facts.OperandTrouble(f, pod); bad {
+			severity = finding.Error
+		}
+		fix := finding.Fix{Text: "Upgrade the CRDs to those of the operator's version, which Helm does only when told to."}
+		if h, ok := facts.ReleaseOf(f, facts.ChartOperator); ok {
+			fix.Commands = []string{facts.HelmUpgrade(h, "operator.upgradeCRD=true")}
+		}
+		r.Add(finding.Finding{
+			Severity: severity, Confidence: finding.Likely, Object: facts.PodObject(pod),
+			Title: "the operator wants a kind or a field that the cluster's CRDs do not have",
+			Evidence: []finding.Evidence{
+				e, finding.FieldEvidence(finding.Object{Kind: "Cluster"}, "CRDs", "%s", strings.Join(f.CRDs, ", ")),
+			},
+			Fix: fix,
+		}.ForPods(pod.Namespace + "/" + pod.Name))
+		return
+	}
+}
+
+// checkTags compares the operator's image with that of its validator, which are released together.
+func checkTags(f *facts.Facts, r *engine.Result) {
+	for _, operator := range f.Component(facts.Operator) {
+		want, image := releaseTag(operator)
+		for _, validator := range f.Component(facts.Validator) {
+			got, other := releaseTag(validator)
+			if want == "" || got == "" || want == got || f.Now.Sub(operator.CreationTimestamp.Time) < time.Hour {
+				continue // right after an upgrade the operands follow one by one
+			}
+			r.Add(finding.Finding{
+				Severity: finding.Info, Confidence: finding.Possible, Object: facts.PodObject(validator),
+				Title: "the operator and its validator are of different releases",
+				Evidence: []finding.Evidence{
+					finding.FieldEvidence(facts.PodObject(operator), ".spec.containers[].image", "%s", image),
+					finding.FieldEvidence(facts.PodObject(validator), ".spec.containers[].image", "%s", other),
+				},
+				Fix: finding.Fix{Text: "After an upgrade of the operator its operands follow; if they do not, the ClusterPolicy pins old versions (spec.validator.version).",
+					Commands: []string{"kubectl get clusterpolicies -o yaml"}},
+			})
+			return
+		}
+	}
+}
+
+// releaseTag returns the release that a pod's image is of: v25.3.0 of gpu-operator:v25.3.0-ubi9; empty when its tag
+// does not say.
+func releaseTag(pod *corev1.Pod) (version, image string) {
+	for _, c := range pod.Spec.Containers {
+		name, _, _ := strings.Cut(c.Image, "@")
+		if at := strings.LastIndexByte(name, ':'); at > strings.LastIndexByte(name, '/') {
+			version, _, _ = strings.Cut(name[at+1:], "-")
+			if strings.Count(version, ".") == 2 && strings.HasPrefix(version, "v") {
+				return version, c.Image
+			}
+		}
+	}
+	return "", ""
+}
+
+// removeLabels returns the command that takes labels off a node.
+func removeLabels(n *facts.Node, keys []string) string {
+	format, args := "kubectl label node %s", []any{n.Name}
+	for _, key := range keys {
+		format, args = format+" %s-", append(args, key)
+	}
+	return shell.Command(format, args...)
+}

@@ -1,0 +1,195 @@
+package runtime
+
+import (
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+)
+
+// cdiChecks are about the Container Device Interface, by which newer toolkits and DRA hand out GPUs.
+func cdiChecks() []engine.Check {
+	return []engine.Check{
+		{
+			ID: "cdi.unresolvable", Layer: finding.LayerRuntime, From: []string{"api/pods", "api/events"},
+			Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
+			Title: "CDI devices that pods were given cannot be resolved",
+			Reads: "events and states of containers; the CDI specifications in /etc/cdi and /var/run/cdi, the host paths and the driver version " +
+				"in them, the loaded driver",
+			Why:      "the runtime says `unresolvable CDI devices`; or a specification names files that are not there, or libraries of another driver than the loaded one",
+			Explains: noPods(),
+			Doc:      "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html",
+			Sources: []string{
+				"nvidia-container-toolkit#146", "nvidia-container-toolkit#434", "nvidia-container-toolkit#885",
+				"nvidia-container-toolkit#1239", "dra-driver#736",
+			},
+			Run: checkUnresolvable,
+		},
+		{
+			ID: "rt.cdi-off", Layer: finding.LayerRuntime, From: []string{"api/pods"},
+			Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
+			Title: "containerd has CDI off, and GPUs come by CDI",
+			Reads: "enable_cdi in memory, how the device plugin hands out devices, whether the DRA driver runs",
+			Why: "with enable_cdi = false, the default of 1.7, containerd passes over CDI devices without an error; it matters where GPUs come in " +
+				"no other way",
+			Explains: noGPUs("cdi.unresolvable"), Sources: []string{"containerd docs/cri/config.md", "k8s-snap#2388"},
+			Run: checkCDIOff,
+		},
+		{
+			ID: "cdi.runtime-too-old", Layer: finding.LayerRuntime, From: []string{"api/clusterpolicies", "api/pods"},
+			Needs: []engine.Need{engine.NeedAPI},
+			Title: "containerd is too old for CDI, by which GPUs are handed out",
+			Reads: ".status.nodeInfo.containerRuntimeVersion, how the device plugin hands out devices, cdi.enabled of the ClusterPolicy and the " +
+				"operator's version",
+			Why:      "containerd before 1.7 knows no CDI; the GPU operator uses it by default since 25.10",
+			Explains: noGPUs("cdi.unresolvable"), Sources: []string{"k8s-snap#2388", "gpud containerd component"},
+			Run: checkRuntimeTooOld,
+		},
+	}
+}
+
+func policyBool(p unstructured.Unstructured, fields ...string) bool {
+	on, _, _ := unstructured.NestedBool(p.Object, fields...)
+	return on
+}
+
+func checkUnresolvable(f *facts.Facts, r *engine.Result) {
+	for _, n := range f.Nodes {
+		said := errorsOn(f, "cdi.unresolvable", n)
+		var wrong []finding.Evidence
+		if n.Host != nil {
+			for _, spec := range n.Host.Probe.CDI {
+				wrong = append(wrong, wrongSpec(n, spec)...)
+			}
+		}
+		if len(said.errors) == 0 && len(wrong) == 0 {
+			continue
+		}
+		issue := finding.Finding{
+			Object: n.Object(), Title: "CDI devices cannot be resolved",
+			Evidence: append(said.evidence(), wrong[:min(len(wrong), 3)]...), Fix: cdiFix(f, n, said.name),
+		}
+		if len(said.errors) == 0 {
+			issue.Title, issue.Severity = "a CDI specification does not fit to the node", finding.Info
+			if _, only := onlyCDI(f, n); only {
+				issue.Severity = finding.Warning
+			}
+		}
+		r.Add(issue)
+	}
+}
+
+// wrongSpec returns what is wrong with a specification of NVIDIA's.
+func wrongSpec(n *facts.Node, spec api.CDISpec) []finding.Evidence {
+	quote := func(format string, args ...any) finding.Evidence {
+		return finding.Clipped(finding.Evidence{
+			Source: "nodes/" + n.Name + ": " + spec.Path, Time: spec.Modified, Text: fmt.Sprintf(format, args...),
+		})
+	}
+	loaded := n.Host.Probe.Driver.Kernel
+	switch {
+	case spec.Error != "" && strings.Contains(spec.Path, "nvidia"):
+		return []finding.Evidence{quote("%s", spec.Error)}
+	case !strings.Contains(spec.Kind, "nvidia.com/"):
+		return nil
+	case len(spec.Missing) > 0:
+		return []finding.Evidence{
+			quote("it names %s, not there", strings.Join(spec.Missing[:min(len(spec.Missing), 3)], ", ")),
+		}
+	case spec.DriverVersion != "" && loaded != "" && spec.DriverVersion != loaded:
+		return []finding.Evidence{
+			quote("it mounts libraries of driver %s, and %s is loaded", spec.DriverVersion, loaded),
+		}
+	}
+	return nil
+}
+
+func cdiFix(f *facts.Facts, n *facts.Node, devices string) finding.Fix {
+	switch {
+	case strings.Contains(devices, "k8s.gpu.nvidia.com") || strings.Contains(devices, "gpu.nvidia.com/"):
+		fix :=
+			finding.Fix{Text: "the DRA driver writes the specification of a claim when it prepares it: start its pod on the node anew, and then the " +
+				"pod that has the claim"}
+		for _, pod := range facts.Current(n, facts.DRADriver) {
+			fix.Commands = append(fix.Commands, facts.RestartPod(pod.Namespace, pod.Name))
+		}
+		return fix
+	case len(facts.Current(n, facts.Toolkit)) > 0:
+		pod := facts.Current(n, facts.Toolkit)[0]
+		return finding.Fix{
+			Text: "the toolkit's pod writes the specifications when it starts, for the driver that is loaded then: start it anew, and then the " +
+				"device plugin's",
+			Commands: []string{facts.RestartPod(pod.Namespace, pod.Name)},
+		}
+	}
+	return finding.Fix{
+		Text: "write the specification anew, as after each change of the driver; and do not give pods that get devices by CDI the runtime class " +
+			"nvidia-cdi",
+		Commands: []string{shell.OnHost(n.Name, "sudo nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml")},
+	}
+}
+
+func checkCDIOff(f *facts.Facts, r *engine.Result) {
+	for _, n := range f.GPUNodes {
+		source, only := onlyCDI(f, n)
+		if !only || n.IsCRIO() {
+			continue
+		}
+		i := instance(n)
+		if i == nil || i.CDI == nil {
+			r.Unknown(n.Object(), "whether its containerd has CDI on is not known: %s", hostProblem(f, n))
+			continue
+		}
+		if *i.CDI || usesNRI(f) {
+			r.Pass(n.Object())
+			continue
+		}
+		r.Add(finding.Finding{
+			Object: n.Object(), Title: "containerd has CDI off, and GPUs are handed out by CDI only",
+			Evidence: []finding.Evidence{{Source: "nodes/" + n.Name +
+				": containerd's configuration in memory (CRI Status)",
+				Text: "enableCDI: " +
+					"false"}, source},
+			Fix: finding.Fix{
+				Text: fmt.Sprintf("set enable_cdi = true in the table of CRI in %s, or RUNTIME_ENABLE_CDI=true for the toolkit, and restart "+
+					"%s", i.ConfigPath, i.UnitName()),
+				Commands: []string{restartUnit(n)},
+			},
+		})
+	}
+}
+
+func checkRuntimeTooOld(f *facts.Facts, r *engine.Result) {
+	for _, n := range f.GPUNodes {
+		release, known := containerdRelease(n)
+		if !known || release.AtLeast(1, 7) || usesNRI(f) {
+			continue
+		}
+		source, only := onlyCDI(f, n)
+		if p, ok := facts.ClusterPolicy(f); ok && !only && policyBool(p, "spec", "cdi", "enabled") {
+			version := operatorVersion(f)
+			source,
+				only = finding.FieldEvidence(finding.Object{Kind: "ClusterPolicy", Name: p.GetName()},
+				".spec.cdi.enabled",
+				"true (GPU operator %s)", version), versionAtLeast(version, 25, 10)
+		}
+		if !only {
+			continue
+		}
+		r.Add(finding.Finding{
+			Object: n.Object(), Confidence: finding.Likely,
+			Title: "containerd is too old for CDI, by which GPUs are handed out",
+			Evidence: []finding.Evidence{finding.FieldEvidence(n.Object(), ".status.nodeInfo.containerRuntimeVersion",
+				"%s",
+				n.Status.NodeInfo.ContainerRuntimeVersion), source},
+			Fix: finding.Fix{Text: "upgrade containerd to 1.7 or later with enable_cdi = true; until then set cdi.enabled=false, so that GPUs come by the " +
+				"NVIDIA runtime", Commands: facts.ChangeOperator(f, "cdi.enabled", false)},
+		})
+	}
+}

@@ -1,0 +1,335 @@
+package runtime
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/runtimeview"
+)
+
+// configurationChecks are about the files that containerd loads, and what it has in memory.
+func configurationChecks() []engine.Check {
+	const files = "the files that the kubelet's containerd loads, by the rules of its release, and what it has in memory (CRI Status)"
+	return []engine.Check{
+		{
+			ID: "rt.unparsable", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedNode}, Reads: files,
+			Title: "containerd cannot load its configuration",
+			Why: "a file is not TOML, an import is missing, or the version is newer than the release reads. While containerd still runs with what " +
+				"it has in memory, rt.edited-not-restarted is the finding, and this its reason",
+			Explains: noRuntime(), Sources: []string{"containerd config.go", "rke2#3385"},
+			Run: func(f *facts.Facts, r *engine.Result) { viewFindings(f, r, "rt.unparsable") },
+		},
+		{
+			ID: "rt.dropin-shadow", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedNode}, Reads: files,
+			Title: "a drop-in replaces containerd's whole CRI configuration",
+			Why: "before containerd 2.0 a plugin's table in an imported file replaces the one of the file before, and so a drop-in with only the " +
+				"nvidia handler takes runc away: CRI does not load",
+			Explains: noRuntime("rt.default-missing"),
+			Sources: []string{
+				"METR/hawk#273", "k8s-snap#1991", "k8s-device-plugin#1145", "gpu-operator#1323", "kubernetes#100992",
+			},
+			Run: func(f *facts.Facts, r *engine.Result) { viewFindings(f, r, "rt.dropin-shadow") },
+		},
+		{
+			ID: "rt.default-missing", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedNode}, Reads: files,
+			Title:    "the default runtime handler does not exist",
+			Why:      "default_runtime_name names a handler that no file defines: CRI does not load, and the kubelet has no runtime",
+			Explains: noRuntime(), Sources: []string{"containerd pkg/cri/config"},
+			Run: func(f *facts.Facts, r *engine.Result) { viewFindings(f, r, "rt.default-missing") },
+		},
+		{
+			ID: "rt.cri-disabled", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedNode}, Reads: files,
+			Title:    "containerd's configuration disables CRI",
+			Why:      "disabled_plugins names CRI, as in the file that Docker's packages of containerd bring",
+			Explains: noRuntime("rt.default-missing"),
+			Sources:  []string{"kubernetes#111591", "containerd#4581", "containerd#6964", "gpu-operator#1323"},
+			Run:      func(f *facts.Facts, r *engine.Result) { viewFindings(f, r, "rt.cri-disabled") },
+		},
+		{
+			ID: "rt.not-ready", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedNode},
+			Reads:    "the answer of the runtime at the kubelet's endpoint; what was said of doctor's own pod",
+			Title:    "the container runtime does not serve the kubelet",
+			Why:      "nothing listens at the socket, it has no CRI, or CRI says that it is not ready; or the pod that was to read the node did not start, and not for its image",
+			Explains: noRuntime(), Sources: []string{"kubernetes#111591"}, Run: checkRuntimeNotReady,
+		},
+		{
+			ID: "rt.edited-not-restarted", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedNode},
+			Reads: files,
+			Title: "containerd's configuration was edited, and containerd was not restarted",
+			Why: "what the files come to is not what containerd has in memory: it does not load files again by itself. It is an error where pods " +
+				"ask for a handler that only the files have. Where the files are wrong, a restart would break the node, and the fix says so",
+			Explains: noPods("rt.handler-missing", "rt.binary-missing", "rt.runtime-type", "rt.cgroup-driver",
+				"rt.option-misplaced", "rt.dropin-shadow", "rt.default-missing",
+				"rt.unparsable", "rt.cri-disabled", "rt.config-not-loaded", "rt.cdi-off"),
+			Sources: []string{"containerd has no reload: cmd/containerd/command/main_unix.go"}, Run: checkEdited,
+		},
+		{
+			ID: "rt.config-not-loaded", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedNode},
+			Reads: "when containerd's process started, and when its " +
+				"files were written",
+			Title: "configuration files are younger than the containerd that runs",
+			Why: "with the same handlers in files and memory it may be that the same was written again; what else was changed is not in effect " +
+				"before the next restart",
+			Sources: []string{"containerd has no reload"}, Run: checkNotLoaded,
+		},
+		{
+			ID: "rt.option-misplaced", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedNode}, Reads: files,
+			Title:    "an option of a runtime handler stands one level too high",
+			Why:      "containerd ignores BinaryName beside runtime_type, where it belongs under options: pods start with plain runc and see no GPU",
+			Explains: noGPUs(), Sources: []string{"containerd: Ignoring unknown key in TOML for plugin"},
+			Run: func(f *facts.Facts, r *engine.Result) { viewFindings(f, r, "rt.option-misplaced") },
+		},
+		{
+			ID: "rt.generated-file", Layer: finding.LayerRuntime, From: []string{"api/pods"},
+			Needs: []engine.Need{engine.NeedAPI, engine.NeedNode, engine.NeedLogs},
+			Title: "the toolkit was told to edit a file that something else writes anew, or a template",
+			Reads: "what the toolkit's DaemonSet was told, the first lines of that file, the toolkit's log",
+			Why: "k3s, rke2, k0s, microk8s and others write their containerd's configuration at each start; a template is not TOML, and the " +
+				"toolkit fails with it",
+			Explains: noPods("rt.handler-missing"),
+			Sources:  []string{"rke2#3385", "gpu-operator#473", "gpu-operator#992", "k0s#3272"}, Run: checkGenerated,
+		},
+		{
+			ID: "rt.gke-config-source", Layer: finding.LayerRuntime, From: []string{"api/pods"},
+			Needs:    []engine.Need{engine.NeedAPI},
+			Title:    "toolkit 1.18.0 reads the wrong configuration on GKE",
+			Reads:    "the toolkit's image and variables on nodes of GKE",
+			Why:      "toolkit 1.18.0 reads the configuration by `containerd config dump`, which on GKE 1.33 and later is not the one of the kubelet's containerd, unless RUNTIME_CONFIG_SOURCE=file",
+			Explains: noPods("rt.handler-missing"), Sources: []string{"cloud-native-docs#312"}, Run: checkGKESource,
+		},
+	}
+}
+
+// checkNotStarted tells of nodes on which this tool's own pod did not start: so will no other.
+func checkNotStarted(f *facts.Facts, r *engine.Result) {
+	for _, m := range f.Snapshot.Missing {
+		name, ofNode := strings.CutPrefix(m.What, "nodes/")
+		n := f.Node(name)
+		if !ofNode || m.NotStarted == "" || n == nil {
+			continue
+		}
+		issue := finding.Finding{
+			Object: n.Object(), Severity: finding.Warning, Confidence: finding.Possible,
+			Title: "the node does not start pods: the pod that was to read it did not start",
+			Evidence: []finding.Evidence{
+				{Source: "pod of kubectl gpu-fault doctor on " + n.Object().String(), Text: words.Clip(m.NotStarted)},
+			},
+			Fix: finding.Fix{
+				Text: fmt.Sprintf(
+					"Look why %s and the kubelet start no pod there. Nothing else could be read of the node.",
+					n.RuntimeUnit(),
+				),
+				Commands: []string{
+					shell.Command("kubectl describe node %s", n.Name),
+					shell.OnHost(n.Name, "sudo journalctl -u %s -n 50 --no-pager", n.RuntimeUnit()),
+					shell.OnHost(n.Name, "sudo systemctl status %s", n.RuntimeUnit()),
+				},
+			},
+		}
+		if words.ContainsAny(m.NotStarted, []string{
+			"FailedCreatePodSandBox", "runtime.v1.RuntimeService", "code = Unavailable", "container runtime is down",
+			"containerd.sock", "crio.sock",
+		}) {
+			issue.Severity, issue.Confidence = finding.Error, finding.Likely
+		}
+		r.Add(issue)
+	}
+}
+
+func checkRuntimeNotReady(f *facts.Facts, r *engine.Result) {
+	checkNotStarted(f, r)
+	eachRuntime(r, f, func(n *facts.Node) {
+		for _, found := range runtimeFindings(n, "rt.not-ready") {
+			unit := instance(n).UnitName()
+			r.Add(finding.Finding{
+				Object: n.Object(), Title: found.Title, Evidence: quoted(n, found.Quotes),
+				Fix: finding.Fix{
+					Text: fmt.Sprintf(
+						"on the node: look why %s does not serve, and start it; no pod can be started there before",
+						unit,
+					),
+					Commands: []string{
+						shell.OnHost(n.Name, "sudo journalctl -u %s -n 50 --no-pager", unit),
+						shell.OnHost(n.Name, "sudo systemctl restart %s", unit),
+					},
+				},
+			})
+		}
+	})
+}
+
+// checkEdited tells of files that are not in effect: handlers that differ, and files with which containerd, or a
+// handler, would not work.
+func checkEdited(f *facts.Facts, r *engine.Result) {
+	eachRuntime(r, f, func(n *facts.Node) {
+		i := instance(n)
+		if !i.Ready {
+			return // it has nothing in memory that works
+		}
+		var latent []runtimeview.Finding
+		for _, found := range n.View.Findings {
+			if found.Latent {
+				latent = append(latent, found)
+			}
+		}
+		edited := runtimeFindings(n, "rt.edited-not-restarted")
+		if len(edited) == 0 && len(latent) == 0 {
+			return
+		}
+		issue := finding.Finding{
+			Object: n.Object(), Severity: finding.Warning,
+			Title: "containerd's configuration was edited after containerd read it, and is not in effect",
+			Fix: finding.Fix{
+				Text:     fmt.Sprintf("restart %s, so that it loads %s", i.UnitName(), i.ConfigPath),
+				Commands: []string{restartUnit(n)},
+			},
+		}
+		lacking := lacking(f, n)
+		for _, found := range edited {
+			issue.Evidence = append(issue.Evidence, quoted(n, found.Quotes)...)
+			for _, handler := range found.Handlers {
+				if h, _ := i.Handler(handler); h.InMemory == nil && lacking[handler] != nil {
+					issue.Severity = finding.Error
+				}
+				if h, _ := i.Handler(handler); h.OnDisk == nil && matters(f, n, []string{handler}) {
+					issue.Fix =
+						finding.Fix{Text: fmt.Sprintf("the files no longer have the handler %s, which pods ask for: put it back into %s before "+
+							"anything restarts %s", handler, i.ConfigPath, i.UnitName())}
+				}
+			}
+		}
+		for _, found := range latent {
+			issue.Evidence = append(issue.Evidence, quoted(n, found.Quotes)...)
+			issue.Fix =
+				finding.Fix{Text: fmt.Sprintf("do not restart %s before the files are mended: with them it would break (%s). "+
+					"%s", i.UnitName(), found.ID, found.Fix)}
+		}
+		r.Add(issue)
+	})
+}
+
+// loadMargin is how much younger than its process a file must be: a clock of the node's, and the time between fork and
+// reading.
+const loadMargin = 5 * time.Second
+
+func checkNotLoaded(f *facts.Facts, r *engine.Result) {
+	eachRuntime(r, f, func(n *facts.Node) {
+		i, started := instance(n), runtimeStarted(n)
+		if started.IsZero() || i.Name != "containerd" || len(runtimeFindings(n, "rt.edited-not-restarted")) > 0 {
+			return
+		}
+		var young []finding.Evidence
+		for _, file := range i.Files {
+			if file.Modified.After(started.Add(loadMargin)) {
+				young = append(young, finding.Evidence{
+					Source: "nodes/" + n.Name + ": " + file.Path, Time: file.Modified,
+					Text: "modified " + file.Modified.UTC().Format(time.RFC3339),
+				})
+			}
+		}
+		if len(young) == 0 {
+			return
+		}
+		r.Add(finding.Finding{
+			Object: n.Object(), Severity: finding.Info, Confidence: finding.Possible,
+			Title: "configuration files are younger than the containerd that runs",
+			Evidence: append(young[:min(len(young), 3)], finding.Evidence{
+				Source: "nodes/" + n.Name + ": process of " + i.UnitName(), Time: started,
+				Text: "started " + started.UTC().Format(time.RFC3339),
+			}),
+			Fix: finding.Fix{Text: "if somebody changed more than handlers, restart " + i.UnitName() +
+				" when it suits"},
+		})
+	})
+}
+
+func checkGenerated(f *facts.Facts, r *engine.Result) {
+	for _, n := range f.GPUNodes {
+		for _, pod := range facts.Current(n, facts.Toolkit) {
+			if e, ok := grepAll(f, pod, "keys cannot contain {"); ok {
+				r.Add(finding.Finding{
+					Object: n.Object(), Title: "the toolkit was told to edit a template, which is not " +
+						"TOML", Evidence: []finding.Evidence{e}, Fix: toolkitFix(f, n),
+				})
+			}
+		}
+		if n.View == nil {
+			continue
+		}
+		for _, t := range n.View.Toolkits {
+			told := t.Config()
+			if !t.MatchesNode || len(facts.Current(n, facts.Toolkit)) == 0 {
+				continue
+			}
+			i := instance(n)
+			if i == nil || len(runtimeFindings(n, "rt.wrong-instance")) > 0 {
+				continue
+			}
+			for _, file := range i.Files {
+				if file.Path != told || !strings.Contains(file.NotEdited, "anew") || i.HasGPUHandler() {
+					continue
+				}
+				r.Add(finding.Finding{
+					Object: n.Object(), Severity: finding.Warning,
+					Title: "the toolkit edits a file that is written anew at each start, so that its " +
+						"handlers go away",
+					Evidence: []finding.Evidence{
+						finding.FieldEvidence(finding.Object{Kind: "DaemonSet", Namespace: t.Namespace, Name: t.Name},
+							"the configuration that it edits", "%s", told),
+						{Source: "nodes/" + n.Name + ": " + file.Path, Text: file.NotEdited},
+					},
+					Fix: toolkitFix(f, n),
+				})
+			}
+		}
+	}
+}
+
+func checkGKESource(f *facts.Facts, r *engine.Result) {
+	for _, n := range f.GPUNodes {
+		if n.Distribution != facts.GKE || !versionAtLeast(n.Status.NodeInfo.KubeletVersion, 1, 33) {
+			continue
+		}
+		for _, pod := range facts.Current(n, facts.Toolkit) {
+			for _, c := range pod.Spec.Containers {
+				if !strings.Contains(c.Image, "container-toolkit:v1.18.0") || facts.PodReady(pod) {
+					continue
+				}
+				told := slices.ContainsFunc(envOf(c.Env, "RUNTIME_CONFIG_SOURCE"),
+					func(value string) bool { return strings.HasPrefix(value, "file") })
+				if told {
+					continue
+				}
+				r.Add(finding.Finding{
+					Object: n.Object(), Confidence: finding.Likely,
+					Title: "toolkit 1.18.0 reads another configuration than that of the kubelet's " +
+						"containerd on GKE",
+					Evidence: []finding.Evidence{
+						finding.FieldEvidence(facts.PodObject(pod), "container "+c.Name+" .image", "%s", c.Image),
+						finding.FieldEvidence(n.Object(), ".status.nodeInfo.kubeletVersion", "%s",
+							n.Status.NodeInfo.KubeletVersion),
+					},
+					Fix: toolkitEnvFix(f, []runtimeview.Setting{{Name: "RUNTIME_CONFIG_SOURCE", Value: "file"}},
+						"tell the toolkit to read the file"),
+				})
+			}
+		}
+	}
+}
+
+// versionAtLeast reports whether a version like v1.33.2-gke.100 is major.minor or later; false for what is none.
+func versionAtLeast(version string, major, minor int) bool {
+	var x, y int
+	if n, _ := fmt.Sscanf(strings.TrimPrefix(version, "v"), "%d.%d", &x, &y); n != 2 {
+		return false
+	}
+	return cmp.Or(cmp.Compare(x, major), cmp.Compare(y, minor)) >= 0
+}

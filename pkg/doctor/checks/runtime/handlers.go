@@ -1,0 +1,640 @@
+package runtime
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/runtimeview"
+)
+
+// handlerChecks are about the way from a pod's runtime class to a handler of the runtime.
+func handlerChecks() []engine.Check {
+	return []engine.Check{
+		{
+			ID: "rt.wrong-instance", Layer: finding.LayerRuntime,
+			Needs: []engine.Need{engine.NeedNode, engine.NeedLogs},
+			Title: "the NVIDIA runtime is configured in a containerd that the kubelet does not use",
+			Reads: "the kubelet's endpoint, the process that listens there, the configuration that this process loads, all other containerds and " +
+				"their files, what the toolkit's DaemonSet was told, its log",
+			Why: "a GPU handler is in files that the kubelet's containerd does not load, and this containerd lacks it; or the toolkit edits such " +
+				"files. It is an error where pods ask for a handler that is not there; clusters whose pods get their GPUs by CDI, by a hook or by " +
+				"NRI need none",
+			Explains: noPods("rt.handler-missing", "rt.restart-loop"),
+			Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/getting-started.html#specifying-configuration-options-for-containerd",
+			Sources: []string{
+				"gpu-operator#1109", "gpu-operator#1323", "gpu-operator#176", "gpu-operator#992",
+				"nvidia-container-toolkit#982", "k8s-snap#1991", "rke2#3385",
+			},
+			Run: checkWrongInstance,
+		},
+		{
+			ID: "rt.handler-missing", Layer: finding.LayerRuntime,
+			Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
+			Title: "pods ask for a runtime handler that the node's runtime does not have",
+			Reads: "events FailedCreatePodSandBox, runtime classes of the pods of each node, .status.runtimeHandlers, and the handlers that " +
+				"containerd has in memory (CRI Status)",
+			Why: "the runtime says so itself, or a runtime class that a pod of the node uses names a handler that is not in memory. A handler " +
+				"that nobody asks for may be missing: GKE, CRI-O with a hook, CDI, NRI and Talos have none; .status.runtimeHandlers is empty " +
+				"before containerd 2.0, and then says nothing",
+			Explains: noPods(),
+			Sources: []string{
+				"gpu-operator#413", "gpu-operator#432", "gpu-operator#549", "gpu-operator#730", "gpu-operator#1298",
+				"NVSentinel#442",
+			},
+			Run: checkHandlerMissing,
+		},
+		{
+			ID: "rc.handler-mismatch", Layer: finding.LayerCluster, Needs: []engine.Need{engine.NeedAPI},
+			Title: "pods use a RuntimeClass that does not exist, or that names another handler than the nodes have",
+			Reads: "RuntimeClasses, the runtime classes of pods and DaemonSets, events FailedCreate, the handlers of nodes",
+			Why: "a RuntimeClass that is used is not there; or its handler is nvidia where the nodes have nvidia-container-runtime, as AKS and " +
+				"microk8s call it, or the other way round",
+			Explains: noPods("rt.handler-missing"),
+			Sources:  []string{"AgentBaker", "microk8s", "kubernetes pkg/kubelet/runtimeclass"},
+			Run:      checkRuntimeClasses,
+		},
+		{
+			ID: "rt.version-skew-ids", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedNode},
+			Title: "GPU handlers stand under the ID of a plugin that this release of containerd does not read",
+			Reads: "containerd's files and release",
+			Why: "containerd 1.x reads handlers under io.containerd.grpc.v1.cri only, 2.x those of version 3 under io.containerd.cri.v1.runtime; " +
+				"what lies elsewhere is ignored without an error",
+			Explains: noPods("rt.handler-missing"),
+			Sources:  []string{"containerd config.go", "AgentBaker containerd_v2.toml.gtpl"},
+			Run:      func(f *facts.Facts, r *engine.Result) { viewFindings(f, r, "rt.version-skew-ids") },
+		},
+		{
+			ID: "wl.runtimeclass-unset", Layer: finding.LayerWorkload, From: []string{"api/pods"},
+			Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
+			Title: "a GPU pod has no runtime class, and the node's default runtime gives no GPUs",
+			Reads: "pods that ask for GPUs, the default handler in memory, how the device plugin hands out devices (DEVICE_LIST_STRATEGY), logs",
+			Why: "with the strategy envvar only the NVIDIA runtime gives a container its GPUs, and a pod without a runtime class gets the default " +
+				"runtime. Not looked at where devices come by CDI or a hook",
+			Explains: []string{"wl.pod-failing", "wl.cpu-mode", "wl.cuda-error", "wl.cuda-vs-driver"},
+			Sources: []string{
+				"nvidia-container-runtime#147", "k0s#1769", "k8s-device-plugin#406", "gpu-feature-discovery#36",
+			},
+			Run: checkRuntimeClassUnset,
+		},
+	}
+}
+
+// wanted returns the handlers that pods of a node ask for by their runtime class, and those pods.
+func wanted(f *facts.Facts, n *facts.Node) map[string][]*corev1.Pod {
+	all := map[string][]*corev1.Pod{}
+	for _, pod := range n.Pods {
+		if facts.Ended(pod) || pod.Spec.RuntimeClassName == nil || pod.DeletionTimestamp != nil {
+			continue
+		}
+		if class := f.RuntimeClass(*pod.Spec.RuntimeClassName); class != nil && class.Handler != "runc" {
+			all[class.Handler] = append(all[class.Handler], pod)
+		}
+	}
+	return all
+}
+
+// inMemory returns the handlers that the node's runtime has, and who says so; known is false where nobody does.
+func inMemory(n *facts.Node) (handlers []string, source string, known bool) {
+	if i := instance(n); i != nil && i.ShowsMemory() {
+		for _, h := range i.Handlers {
+			if h.InMemory != nil {
+				handlers = append(handlers, h.Name)
+			}
+		}
+		return handlers, "nodes/" + n.Name + ": containerd's configuration in memory (CRI Status), handlers", true
+	}
+	for _, h := range n.Status.RuntimeHandlers {
+		handlers = append(handlers, h.Name)
+	}
+	return handlers, n.Object().String() + " .status.runtimeHandlers", len(handlers) > 0
+}
+
+// lacking returns the handlers that pods of a node ask for, and that its runtime does not have, with the pods.
+func lacking(f *facts.Facts, n *facts.Node) map[string][]*corev1.Pod {
+	all := map[string][]*corev1.Pod{}
+	has, _, known := inMemory(n)
+	if known {
+		for handler, pods := range wanted(f, n) {
+			if !slices.Contains(has, handler) {
+				all[handler] = pods
+			}
+		}
+	}
+	for _, g := range errorsOf(f, "rt.handler-missing", n) {
+		if all[g.name] == nil && !slices.Contains(has, g.name) { // what the runtime has now is newer than any event
+			for _, e := range g.errors {
+				all[g.name] = append(all[g.name], e.pod)
+			}
+		}
+	}
+	return all
+}
+
+func checkHandlerMissing(f *facts.Facts, r *engine.Result) {
+	r.Lacks(f, "api/events")
+	for _, n := range f.Nodes {
+		lacking := lacking(f, n)
+		if _, _, known := inMemory(n); !known && len(lacking) == 0 && slices.Contains(f.GPUNodes, n) &&
+			len(wanted(f, n)) > 0 {
+			r.Unknown(n.Object(), "which handlers its runtime has is not known: %s",
+				cmp.Or(hostProblem(f, n), "it does not show them"))
+		}
+		for _, handler := range slices.Sorted(maps.Keys(lacking)) {
+			r.Add(handlerMissing(f, n, handler, lacking[handler]))
+		}
+	}
+}
+
+// hostProblem returns why a node's runtime was not read.
+func hostProblem(f *facts.Facts, n *facts.Node) string {
+	if n.View != nil {
+		return n.View.Problem
+	}
+	return f.WhyNoHost(n.Name)
+}
+
+func handlerMissing(f *facts.Facts, n *facts.Node, handler string, pods []*corev1.Pod) finding.Finding {
+	issue := finding.Finding{
+		Object: n.Object(), Fix: handlerFix(f, n, handler),
+		Title: fmt.Sprintf("pods ask for the runtime handler %q, which the node's runtime does not have", handler),
+	}
+	for _, pod := range pods {
+		issue.Pods = append(issue.Pods, pod.Namespace+"/"+pod.Name)
+	}
+	for _, g := range errorsOf(f, "rt.handler-missing", n) {
+		if g.name == handler {
+			issue.Evidence = g.evidence()
+		}
+	}
+	pod := pods[0]
+	if pod.Spec.RuntimeClassName != nil {
+		issue.Evidence = append(issue.Evidence,
+			finding.FieldEvidence(facts.PodObject(pod), ".spec.runtimeClassName", "%s", *pod.Spec.RuntimeClassName))
+		if class := f.RuntimeClass(*pod.Spec.RuntimeClassName); class != nil {
+			issue.Evidence = append(issue.Evidence,
+				finding.FieldEvidence(
+					finding.Object{Kind: "RuntimeClass", Name: class.Name}, ".handler", "%s", class.Handler,
+				))
+		}
+	}
+	if has, source, known := inMemory(n); known {
+		issue.Evidence = append(
+			issue.Evidence, finding.Evidence{Source: source, Text: words.Clip(strings.Join(has, ", "))},
+		)
+		for _, other := range siblings(handler) {
+			if elsewhere, _ := nodesWith(f, handler); elsewhere && slices.Contains(has, other) {
+				issue.Fix.Text =
+					fmt.Sprintf("this node calls the handler %s, and other nodes %s: give it the name of the others, and leave the RuntimeClass as it is; or make a "+
+						"second RuntimeClass for pods of such nodes. ", other, handler) + issue.Fix.Text
+			}
+		}
+	}
+	return issue
+}
+
+// handlerFix returns how the node gets the handler, by what makes handlers there.
+func handlerFix(f *facts.Facts, n *facts.Node, handler string) finding.Fix {
+	switch i := instance(n); {
+	case n.IsCRIO():
+		return finding.Fix{
+			Text: "with CRI-O the toolkit installs a hook, and pods need no runtime class: take runtimeClassName out of them, or set " +
+				"CRIO_CONFIG_MODE=config in toolkit.env of the operator's chart, so that it writes the handler",
+		}
+	case i == nil:
+		fix := finding.Fix{
+			Text: "this node was not read, so it is not known whether the handler was never configured, or in another containerd than the " +
+				"kubelet's: read it, and doctor will say",
+			Commands: []string{lookAt(n)},
+		}
+		if place, ok := runtime(n.Distribution); ok {
+			fix.Text += fmt.Sprintf(". On %s the kubelet uses the containerd at %s, and not the one of /etc/containerd",
+				n.Distribution, place.socket)
+		}
+		return fix
+	default:
+		if pods := facts.Current(n, facts.Toolkit); len(pods) > 0 {
+			return finding.Fix{
+				Text: "the NVIDIA container toolkit writes the handler when its pod starts, and takes it away when the pod ends: start it anew, " +
+					"and look into its log if the handler does not come",
+				Commands: []string{
+					facts.RestartPod(pods[0].Namespace, pods[0].Name),
+					shell.Command("kubectl logs -n %s -l app=nvidia-container-toolkit-daemonset --tail=50",
+						pods[0].Namespace),
+				},
+			}
+		}
+		return configureByHand(n, handler)
+	}
+}
+
+// configureByHand returns how a node without the operator gets the handler.
+func configureByHand(n *facts.Node, handler string) finding.Fix {
+	i := instance(n)
+	if place, ok := runtime(n.Distribution); ok && (n.Distribution == facts.K3s || n.Distribution == facts.RKE2) {
+		return finding.Fix{
+			Text: fmt.Sprintf("%s makes the handler itself at each start when it finds nvidia-container-runtime on the node: install the NVIDIA "+
+				"container toolkit there, and restart %s",
+				n.Distribution, cmp.Or(i.Unit, place.unit)),
+			Commands: []string{restartUnit(n)},
+		}
+	}
+	env := n.View.ToolkitEnv()
+	if len(env) == 0 {
+		return finding.Fix{Text: "add the handler to the runtime's configuration", Commands: []string{lookAt(n)}}
+	}
+	configure := shell.OnHost(n.Name,
+		"sudo nvidia-ctk runtime configure --runtime=containerd --nvidia-runtime-name=%s --config=%s --drop-in-config=%s --config-source=file",
+		handler, env[0].Value, env[2].Value)
+	return finding.Fix{
+		Text: fmt.Sprintf("add the handler to the configuration that the kubelet's containerd loads, %s, and restart "+
+			"%s", env[0].Value, i.UnitName()),
+		Commands: []string{configure, restartUnit(n)},
+	}
+}
+
+func checkWrongInstance(f *facts.Facts, r *engine.Result) {
+	eachRuntime(r, f, func(n *facts.Node) {
+		lacking := lacking(f, n)
+		for _, found := range runtimeFindings(n, "rt.wrong-instance") {
+			severity := finding.Info
+			if len(found.Handlers) == 0 && len(lacking) > 0 ||
+				slices.ContainsFunc(found.Handlers, func(h string) bool { return lacking[h] != nil }) {
+				severity = finding.Error
+			}
+			r.Add(finding.Finding{
+				Object: n.Object(), Severity: severity, Title: found.Title, Evidence: quoted(n, found.Quotes),
+				Fix: toolkitFix(f, n),
+			})
+		}
+	})
+	for _, n := range f.Nodes {
+		if len(runtimeFindings(n, "rt.wrong-instance")) > 0 {
+			continue
+		}
+		for _, pod := range facts.Current(n, facts.Toolkit) {
+			if facts.PodReady(pod) {
+				continue
+			}
+			if e, ok := grepAll(f, pod, "unable to dial", "containerd.sock"); ok {
+				r.Add(finding.Finding{
+					Object: n.Object(), Confidence: finding.Likely, Evidence: []finding.Evidence{e},
+					Fix:   toolkitFix(f, n),
+					Title: "the NVIDIA container toolkit finds no container runtime at the socket that it was told",
+				})
+			}
+		}
+	}
+}
+
+// grepAll returns the first line of the pod's logs that has all of the texts.
+func grepAll(f *facts.Facts, pod *corev1.Pod, texts ...string) (finding.Evidence, bool) {
+	for _, l := range f.LogsOf(pod) {
+		for line := range strings.Lines(l.Text) {
+			if !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(line, text) }) {
+				return finding.Clipped(finding.Evidence{
+					Source: "log of Pod " + l.Namespace + "/" + l.Pod + ", container " + l.Container,
+					Text:   strings.TrimRight(line, "\r\n"),
+				}), true
+			}
+		}
+	}
+	return finding.Evidence{}, false
+}
+
+// viewFindings adds what the runtime view of each node has of an ID, with the view's own fix. It is an error where pods
+// need one of the handlers, or where nothing works without it.
+func viewFindings(f *facts.Facts, r *engine.Result, id string) {
+	eachRuntime(r, f, func(n *facts.Node) {
+		for _, found := range runtimeFindings(n, id) {
+			severity := finding.Error
+			switch {
+			case found.Latent:
+				severity = finding.Warning
+			case len(found.Handlers) > 0 && !matters(f, n, found.Handlers):
+				severity = finding.Info
+			case found.Mild:
+				severity = finding.Warning
+			}
+			r.Add(finding.Finding{
+				Object: n.Object(), Severity: severity, Title: found.Title, Evidence: quoted(n, found.Quotes),
+				Pods: notReadyWith(f, n, found),
+				Fix:  finding.Fix{Text: found.Fix, Commands: fixCommands(n, found)},
+			})
+		}
+	})
+}
+
+// fixCommands returns the commands that edit the file, where the right edit is known, and then make it take effect. A
+// restart alone would mend nothing.
+func fixCommands(n *facts.Node, found runtimeview.Finding) []string {
+	if found.Edit == nil {
+		return nil
+	}
+	edit := shell.OnHost(n.Name, "sudo sed -i.bak %s %s", found.Edit.Sed, found.Edit.File)
+	if found.Latent {
+		return []string{edit} // what runs has not loaded it yet: nothing has to be restarted
+	}
+	return []string{edit, restartUnit(n)}
+}
+
+// notReadyWith returns the pods that do not run, and use one of a finding's handlers.
+func notReadyWith(f *facts.Facts, n *facts.Node, found runtimeview.Finding) []string {
+	var all []string
+	wanted := wanted(f, n)
+	for _, handler := range found.Handlers {
+		for _, pod := range wanted[handler] {
+			if !found.Latent && !facts.PodReady(pod) {
+				all = append(all, pod.Namespace+"/"+pod.Name)
+			}
+		}
+	}
+	return all
+}
+
+// matters reports whether pods of the node run with one of the handlers, by their runtime class or because it is the
+// default.
+func matters(f *facts.Facts, n *facts.Node, handlers []string) bool {
+	wanted := wanted(f, n)
+	for _, name := range handlers {
+		if i := instance(n); len(wanted[name]) > 0 || i != nil && i.DefaultHandler == name {
+			return true
+		}
+	}
+	return false
+}
+
+// siblings are handlers that do the same under another name.
+func siblings(handler string) []string {
+	switch handler {
+	case "nvidia":
+		return []string{"nvidia-container-runtime"}
+	case "nvidia-container-runtime":
+		return []string{"nvidia"}
+	}
+	return nil
+}
+
+func checkRuntimeClasses(f *facts.Facts, r *engine.Result) {
+	r.Lacks(f, "api/runtimeclasses")
+	handlersOfOtherNames(f, r)
+	reported := map[string]bool{}
+	// gpu reports whether the object is known to want GPUs or to be a part of the GPU software.
+	add := func(class string, object finding.Object, gpu bool, nodes []string, evidence ...finding.Evidence) {
+		if reported[class+object.String()] {
+			return
+		}
+		reported[class+object.String()] = true
+		issue := finding.Finding{
+			Object: object, Subject: finding.Object{Kind: "RuntimeClass", Name: class}, Nodes: nodes,
+			Evidence: evidence,
+			Title:    fmt.Sprintf("its pods use the RuntimeClass %q, which does not exist", class),
+			Fix: finding.Fix{Text: fmt.Sprintf("create the RuntimeClass with the handler that the nodes have, or take runtimeClassName out of what uses "+
+				"it; the GPU operator makes %s when its toolkit is enabled", class)},
+		}
+		if !isNVIDIAClass(class) {
+			issue.Fix.Text =
+				fmt.Sprintf("%s is no class of NVIDIA's: let what brings its runtime (gVisor, Kata Containers and others) make the class, or take "+
+					"runtimeClassName out of what uses it; do not give that name to the NVIDIA runtime, which does not keep pods apart from the node",
+					class)
+			if !gpu {
+				issue.Severity, issue.Confidence = finding.Info, finding.Possible
+			}
+		}
+		if handler := gpuHandler(f, class, nodes); handler != "" {
+			issue.Fix.Commands = createClass(class, handler)
+		}
+		r.Add(issue)
+	}
+	seen := f.Missing("api/runtimeclasses") == ""
+	for _, n := range f.Nodes {
+		for _, g := range errorsOf(f, "rc.handler-mismatch", n) {
+			if f.RuntimeClass(g.name) == nil {
+				pod := g.errors[0].pod
+				add(g.name, facts.PodObject(pod), facts.WantsGPU(pod) ||
+					facts.ComponentOf(pod.Labels, pod.Spec) != "", []string{n.Name},
+					g.evidence()...)
+			}
+		}
+	}
+	for i := range f.Snapshot.Events {
+		e := &f.Snapshot.Events[i]
+		owner := finding.Object{
+			Kind: e.InvolvedObject.Kind, Namespace: e.InvolvedObject.Namespace, Name: e.InvolvedObject.Name,
+		}
+		if e.Reason != "FailedCreate" || f.RolledOut(owner) || f.CreatedSince(owner, facts.EventTime(e)) {
+			continue
+		}
+		if id, class := facts.Recognize(e.Message); id == "rc.handler-mismatch" &&
+			(!seen || f.RuntimeClass(class) == nil) {
+			x := f.Refusal(owner, e)
+			add(class, owner, x.GPU || x.Component != "", nodesOf(f, e.InvolvedObject), finding.Clipped(facts.Quote(e)))
+		}
+	}
+	for i := range f.DaemonSets {
+		set := &f.DaemonSets[i]
+		class := set.Spec.Template.Spec.RuntimeClassName
+		if !seen || class == nil || f.RuntimeClass(*class) != nil || set.Status.DesiredNumberScheduled == 0 ||
+			set.Status.NumberReady >= set.Status.DesiredNumberScheduled {
+			continue
+		}
+		object := finding.Object{Kind: "DaemonSet", Namespace: set.Namespace, Name: set.Name}
+		template := &corev1.Pod{ObjectMeta: set.Spec.Template.ObjectMeta, Spec: set.Spec.Template.Spec}
+		add(*class, object, facts.WantsGPU(template) || facts.ComponentOf(template.Labels, template.Spec) != "",
+			labeled(f, set.Spec.Template.Spec.NodeSelector),
+			finding.FieldEvidence(object, ".spec.template.spec.runtimeClassName", "%s", *class))
+	}
+}
+
+// createClass returns the command that makes a RuntimeClass; there is none for a class that is not NVIDIA's by its
+// name, because whoever asks for gvisor or kata wants to be kept apart from the node, and must not get the NVIDIA
+// runtime by that name.
+func createClass(name, handler string) []string {
+	if !shell.IsSubdomain(name) || !shell.IsSubdomain(handler) || !isNVIDIAClass(name) {
+		return nil
+	}
+	return []string{shell.Command("printf '%%s\\n' %s %s %s %s | kubectl create -f -",
+		"apiVersion: node.k8s.io/v1", "kind: RuntimeClass", "metadata: {name: "+name+"}", "handler: "+handler)}
+}
+
+// isNVIDIAClass reports whether a RuntimeClass is one for NVIDIA's runtime, as the toolkit, the operator and clouds
+// name them.
+func isNVIDIAClass(name string) bool { return name == "nvidia" || strings.HasPrefix(name, "nvidia-") }
+
+// nodesOf returns the nodes for which a DaemonSet makes pods; none, which means all, for other owners.
+func nodesOf(f *facts.Facts, owner corev1.ObjectReference) []string {
+	for _, set := range f.DaemonSets {
+		if owner.Kind == "DaemonSet" && set.Namespace == owner.Namespace && set.Name == owner.Name {
+			return labeled(f, set.Spec.Template.Spec.NodeSelector)
+		}
+	}
+	return nil
+}
+
+// labeled returns the nodes that have these labels.
+func labeled(f *facts.Facts, selector map[string]string) []string {
+	var all []string
+	for _, n := range f.Nodes {
+		matches := true
+		for label, value := range selector {
+			matches = matches && n.Labels[label] == value
+		}
+		if matches {
+			all = append(all, n.Name)
+		}
+	}
+	return all
+}
+
+// gpuHandler returns the handler that a class stands for by its name, and that one of these nodes has; empty when that
+// is not known.
+func gpuHandler(f *facts.Facts, class string, nodes []string) string {
+	for _, n := range f.GPUNodes {
+		if len(nodes) > 0 && !slices.Contains(nodes, n.Name) {
+			continue
+		}
+		has, _, _ := inMemory(n)
+		for _, handler := range append([]string{class}, siblings(class)...) {
+			if slices.Contains(has, handler) {
+				return handler
+			}
+		}
+	}
+	return ""
+}
+
+// handlersOfOtherNames finds classes whose handler the nodes have under another name.
+func handlersOfOtherNames(f *facts.Facts, r *engine.Result) {
+	for _, n := range f.Nodes {
+		lacking := lacking(f, n)
+		for _, handler := range slices.Sorted(maps.Keys(lacking)) {
+			has, source, known := inMemory(n)
+			for _, other := range siblings(handler) {
+				if !known || !slices.Contains(has, other) || lacking[handler][0].Spec.RuntimeClassName == nil {
+					continue
+				}
+				class := *lacking[handler][0].Spec.RuntimeClassName
+				object := finding.Object{Kind: "RuntimeClass", Name: class}
+				elsewhere, allKnown := nodesWith(f, handler)
+				if elsewhere {
+					// The class fits them, and another would break them: it is this node that differs
+					// (rt.handler-missing)
+					continue
+				}
+				issue := finding.Finding{
+					Object: object, Nodes: []string{n.Name}, Title: fmt.Sprintf(
+						"the RuntimeClass names the handler %q, which its nodes call %q", handler, other,
+					),
+					Evidence: []finding.Evidence{
+						finding.FieldEvidence(object, ".handler", "%s", handler),
+						{Source: source, Text: words.Clip(strings.Join(has, ", "))},
+					},
+					Fix: finding.Fix{
+						Text: "give the nodes' runtime the handler " + handler +
+							", too; or, once you know that no node of the cluster has it, delete the RuntimeClass, which " +
+							"cannot be changed, and create it with the handler " + other,
+					},
+				}
+				if create := createClass(class, other); allKnown && create != nil {
+					issue.Fix.Text =
+						"no node has the handler that the RuntimeClass names. It cannot be changed: delete it, and create it with the handler that the nodes have; no pod can " +
+							"be created with it in between"
+					issue.Fix.Commands = append(
+						[]string{shell.Command("kubectl delete runtimeclass %s", class)}, create...,
+					)
+				}
+				r.Add(issue)
+			}
+		}
+	}
+}
+
+// nodesWith reports whether any node is known to have a handler; all reports whether the handlers of all nodes are
+// known.
+func nodesWith(f *facts.Facts, handler string) (some, all bool) {
+	all = true
+	for _, n := range f.Nodes {
+		has, _, known := inMemory(n)
+		some, all = some || slices.Contains(has, handler), all && known
+	}
+	return some, all
+}
+
+func checkRuntimeClassUnset(f *facts.Facts, r *engine.Result) {
+	for _, n := range f.GPUNodes {
+		var pods []*corev1.Pod
+		for _, pod := range n.Pods {
+			if !facts.Ended(pod) && len(facts.GPURequests(pod)) > 0 && pod.Spec.RuntimeClassName == nil &&
+				facts.ComponentOf(pod.Labels, pod.Spec) == "" {
+				pods = append(pods, pod)
+			}
+		}
+		if len(pods) == 0 || n.IsCRIO() ||
+			slices.Contains(
+				[]facts.Distribution{facts.GKE, facts.Talos, facts.Bottlerocket, facts.OpenShift}, n.Distribution,
+			) {
+			continue
+		}
+		i := instance(n)
+		if i == nil || !i.ShowsMemory() {
+			r.Unknown(n.Object(), "its default handler is not known: %s",
+				cmp.Or(hostProblem(f, n), "the runtime does not show it"))
+			continue
+		}
+		strategy, source, known := deviceStrategy(f, n)
+		gpu := ""
+		for _, h := range i.Handlers {
+			if h.IsGPU() && h.InMemory != nil {
+				gpu = cmp.Or(gpu, h.Name)
+			}
+		}
+		fallback, _ := i.Handler(i.DefaultHandler)
+		if !known || strategy != "envvar" || gpu == "" || fallback.InMemory == nil || fallback.IsGPU() ||
+			len(n.View.Findings) > 0 || usesNRI(f) {
+			continue
+		}
+		class := "nvidia"
+		for _, c := range f.RuntimeClasses {
+			if c.Handler == gpu {
+				class = c.Name
+			}
+		}
+		for _, pod := range pods {
+			issue := finding.Finding{
+				Object: facts.PodObject(pod), Nodes: []string{n.Name}, Severity: finding.Warning,
+				Confidence: finding.Likely,
+				Title:      "the pod asks for a GPU and has no runtime class, and the node's default runtime gives it none",
+				Evidence: []finding.Evidence{
+					{Source: "nodes/" + n.Name + ": containerd's configuration in memory (CRI Status)",
+						Text: fmt.Sprintf("default handler %s, "+
+							"handlers %s", i.DefaultHandler, strings.Join(handlerNames(n), ", "))},
+					source,
+				},
+				Fix: finding.Fix{Text: fmt.Sprintf(
+					"set runtimeClassName: %s in the pod's template, or make %s the default handler", class, gpu,
+				)},
+			}
+			if e, ok := facts.LogEvidence(
+				f, pod, "nvidia-smi: not found", `"nvidia-smi": executable file not found`, "libcuda.so.1: cannot open",
+				"Found no NVIDIA driver", "No CUDA GPUs are available", "no CUDA-capable device",
+			); ok {
+				issue.Severity, issue.Evidence = finding.Error, append(issue.Evidence, e)
+			}
+			r.Add(issue)
+		}
+	}
+}
+
+func handlerNames(n *facts.Node) []string {
+	has, _, _ := inMemory(n)
+	return has
+}

@@ -1,0 +1,560 @@
+package runtime
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+)
+
+// nodeRuntimeChecks are about what the runtime's surroundings do to containers that run.
+func nodeRuntimeChecks() []engine.Check {
+	return []engine.Check{
+		{
+			ID: "rt.nvml-unknown-error", Layer: finding.LayerRuntime, From: []string{"api/pods", "logs"},
+			Needs: []engine.Need{engine.NeedLogs},
+			Title: "containers lose their GPUs while they run",
+			Reads: "logs of pods on GPU nodes; the links in /dev/char, the kubelet's cgroup driver",
+			Why: "`Failed to initialize NVML: Unknown Error` in a container, while the node's driver works: systemd has set the container's devices anew, at a daemon-reload, and the GPUs were not " +
+				"among those that it knew",
+			Explains: []string{"wl.pod-failing", "wl.cuda-error", "wl.cpu-mode", "dp.*", "obs.dcgm-crash"},
+			Doc:      "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/troubleshooting.html",
+			Sources: []string{
+				"nvidia-container-toolkit#48", "nvidia-container-toolkit#251", "nvidia-docker#1671",
+				"nvidia-docker#1730", "gpu-operator#485",
+			},
+			Run: checkUnknownError,
+		},
+		{
+			ID: "rt.cpumanager", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedNode},
+			Title: "the static CPU manager takes GPUs away from containers",
+			Reads: "the kubelet's cpuManagerPolicy, PASS_DEVICE_SPECS and the strategy of the device plugin",
+			Why: "with the static policy the kubelet updates containers' cgroups all the time, and runc forgets devices that are not in the " +
+				"container's specification: the device plugin must pass them (PASS_DEVICE_SPECS), or hand them out by CDI",
+			Explains: []string{
+				"rt.nvml-unknown-error", "wl.pod-failing", "wl.cuda-error", "wl.cpu-mode", "dp.*", "obs.dcgm-crash",
+			},
+			Sources: []string{"nvidia-docker#966", "k8s-device-plugin#145", "kubernetes#77073"},
+			Run:     checkCPUManager,
+		},
+		{
+			ID: "sec.all-gpus-visible", Layer: finding.LayerRuntime, From: []string{"api/pods", "api/runtimeclasses"},
+			Needs: []engine.Need{engine.NeedAPI},
+			Title: "a pod that asked for no GPU sees all of them",
+			Reads: "pods on GPU nodes with the NVIDIA runtime and NVIDIA_VISIBLE_DEVICES in their specification",
+			Why: "an unprivileged pod sets NVIDIA_VISIBLE_DEVICES itself, and the runtime obeys: its GPUs are those of others, and the scheduler " +
+				"knows nothing of it. Without other GPU pods on the node it is only told",
+			Sources: []string{
+				"gpu-operator#28", "gpu-operator#421", "gpu-operator#700", "k8s-device-plugin#87", "bottlerocket#3718",
+			},
+			Run: checkAllVisible,
+		},
+		{
+			ID: "sec.selinux", Layer: finding.LayerRuntime, From: []string{"api/pods", "logs"},
+			Needs:    []engine.Need{engine.NeedAPI, engine.NeedLogs},
+			Title:    "containers may not open the GPU's device files",
+			Reads:    "states of containers and logs; SELinux, the modes of /dev/nvidia*, no-cgroups of the toolkit's configuration",
+			Why:      "NVML says `Insufficient Permissions`: SELinux, the mode of the device files, or no-cgroups keep the container from them",
+			Explains: []string{"wl.pod-failing", "wl.cuda-error", "dp.*", "op.*", "obs.dcgm-crash"},
+			Sources: []string{
+				"nvidia-docker#1608", "nvidia-container-toolkit#33", "nvidia-container-toolkit#210", "containerd#6042",
+			},
+			Run: checkPermissions,
+		},
+		{
+			ID: "rt.restart-loop", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedNode},
+			Title:    "the container runtime is restarted again and again",
+			Reads:    "the journal of the runtime's unit",
+			Why:      "systemd scheduled three restarts or more within the last ten minutes of the journal",
+			Explains: noRuntime(),
+			Sources: []string{
+				"gpu-operator#399", "gpu-operator#456", "gpu-operator#712", "gpu-operator#991", "containerd#10437",
+			},
+			Run: checkRestartLoop,
+		},
+		{
+			ID: "rt.no-inotify", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedNode},
+			Title: "the container runtime found no inotify instance left",
+			Reads: "the journal of the runtime's unit; fs.inotify.max_user_instances",
+			Why: "the runtime does not serve, and has said since it started that it could not watch files: `too many open files`. containerd runs " +
+				"on without CRI then, and does not try again",
+			Explains: noRuntime("node.inotify"),
+			Sources:  []string{"containerd#10309", "containerd#10468", "claudie#1694"},
+			Run:      checkNoInotify,
+		},
+		{
+			ID: "node.inotify", Layer: finding.LayerRuntime, From: []string{"api/pods", "logs"},
+			Needs:    []engine.Need{engine.NeedLogs},
+			Title:    "the node has no inotify watches left",
+			Reads:    "logs of the GPU components; fs.inotify.max_user_instances and max_user_watches",
+			Why:      "a component says `too many open files` about a watcher of files: the node's limit for all its containers is reached. Low limits alone are no finding",
+			Explains: []string{"dp.*", "op.*", "gfd.labels", "mig.*", "wl.pod-failing"},
+			Sources:  []string{"gpu-operator#441", "kubernetes#64614"},
+			Run:      checkInotify,
+		},
+	}
+}
+
+const unknownError = "Failed to initialize NVML: Unknown Error"
+
+func checkUnknownError(f *facts.Facts, r *engine.Result) {
+	for _, n := range f.GPUNodes {
+		for _, pod := range n.Pods {
+			e, ok := f.GrepLogs(pod, unknownError)
+			if !ok || facts.Ended(pod) || strings.Contains(e.Source, "its run before") {
+				continue
+			}
+			issue := finding.Finding{
+				Object: facts.PodObject(pod), Nodes: []string{n.Name}, Confidence: finding.Likely,
+				Title: "the container has lost its GPUs while it " +
+					"runs", Evidence: []finding.Evidence{finding.Clipped(e)},
+				Fix: finding.Fix{
+					Text: "start the pod anew; so that it does not come again, make the links in /dev/char on the node (and a rule of udev that " +
+						"does), or hand out GPUs by CDI",
+					Commands: []string{
+						facts.RestartPod(pod.Namespace, pod.Name),
+						shell.OnHost(n.Name, "sudo nvidia-ctk system create-dev-char-symlinks --create-all"),
+					},
+				},
+			}
+			if n.Host != nil {
+				var missing []string
+				for link, there := range n.Host.Probe.DevChar {
+					if !there {
+						missing = append(missing, link)
+					}
+				}
+				if slices.Sort(missing); len(missing) > 0 {
+					issue.Evidence = append(issue.Evidence, finding.Evidence{
+						Source: "nodes/" + n.Name + ": links that are not there",
+						Text:   words.Clip(strings.Join(missing, " ")),
+					})
+				}
+				if driver := n.Host.Runtime.Kubelet.CgroupDriver; driver != "" {
+					issue.Evidence = append(issue.Evidence,
+						finding.Evidence{Source: "nodes/" + n.Name + ": the kubelet's cgroupDriver", Text: driver})
+				}
+			}
+			r.Add(issue)
+		}
+	}
+}
+
+func checkCPUManager(f *facts.Facts, r *engine.Result) {
+	for _, n := range f.GPUNodes {
+		if n.Host == nil {
+			r.Unknown(n.Object(), "%s", f.WhyNoHost(n.Name))
+			continue
+		}
+		if n.Host.Probe.KubeletConfig["cpuManagerPolicy"] != "static" {
+			continue
+		}
+		strategy, source, known := deviceStrategy(f, n)
+		if !known || strings.Contains(strategy, "cdi") || passesDevices(n) {
+			continue
+		}
+		issue := finding.Finding{
+			Object: n.Object(), Severity: finding.Warning, Confidence: finding.Likely,
+			Title: "the static CPU manager takes GPUs away from running containers, " +
+				"because the device plugin does not pass device specs",
+			Evidence: []finding.Evidence{
+				{Source: "nodes/" + n.Name + ": the kubelet's cpuManagerPolicy", Text: "static"}, source,
+			},
+			Fix: finding.Fix{
+				Text: "set PASS_DEVICE_SPECS=true for the device plugin (compatWithCPUManager=true in its own chart, devicePlugin.env in the GPU " +
+					"operator's), or hand out GPUs by CDI",
+			},
+		}
+		for _, pod := range n.Pods {
+			if e, ok := f.GrepLogs(pod, unknownError); ok && !facts.Ended(pod) {
+				issue.Severity, issue.Evidence = finding.Error, append(issue.Evidence, finding.Clipped(e))
+				break
+			}
+		}
+		r.Add(issue)
+	}
+}
+
+// passesDevices reports whether the node's device plugin passes device specs.
+func passesDevices(n *facts.Node) bool {
+	for _, pod := range facts.Current(n, facts.DevicePlugin) {
+		for _, c := range pod.Spec.Containers {
+			if slices.Contains(envOf(c.Env, "PASS_DEVICE_SPECS"), "true") ||
+				slices.Contains(c.Args, "--pass-device-specs") || slices.Contains(c.Args, "--pass-device-specs=true") {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func checkAllVisible(f *facts.Facts, r *engine.Result) {
+	for _, n := range f.GPUNodes {
+		shared := slices.ContainsFunc(f.GPUPods, func(pod *corev1.Pod) bool { return pod.Spec.NodeName == n.Name })
+		for _, pod := range n.Pods {
+			if facts.Ended(pod) || f.AsksForGPU(pod) || facts.ComponentOf(pod.Labels, pod.Spec) != "" ||
+				!hasNVIDIARuntime(f, n, pod) {
+				continue
+			}
+			for _, c := range pod.Spec.Containers {
+				value := strings.Join(envOf(c.Env, "NVIDIA_VISIBLE_DEVICES"), "")
+				privileged := c.SecurityContext != nil && c.SecurityContext.Privileged != nil &&
+					*c.SecurityContext.Privileged
+				if value == "" || value == "void" || value == "none" || privileged {
+					continue
+				}
+				issue := finding.Finding{
+					Object: facts.PodObject(pod), Nodes: []string{n.Name}, Severity: finding.Info,
+					Confidence: finding.Likely,
+					Title: "the pod asks for no GPU and sees " +
+						"those of others, by NVIDIA_VISIBLE_DEVICES",
+					Evidence: []finding.Evidence{
+						finding.FieldEvidence(
+							facts.PodObject(pod), "container "+c.Name+" .env", "NVIDIA_VISIBLE_DEVICES=%s", value,
+						),
+					},
+					Fix: finding.Fix{
+						Text: "let the pod ask for nvidia.com/gpu and leave the variable out; to forbid it to all, hand out GPUs by volume-mounts " +
+							"or CDI, and set ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED=false for the toolkit",
+					},
+				}
+				// An agent that watches all GPUs is meant to see them: its DaemonSet puts it on each node.
+				owner := metav1.GetControllerOf(pod)
+				if shared && (owner == nil || owner.Kind != "DaemonSet") {
+					issue.Severity = finding.Warning
+				}
+				r.Add(issue)
+				break
+			}
+		}
+	}
+}
+
+// hasNVIDIARuntime reports whether a pod runs with the NVIDIA runtime, by its runtime class or because it is the node's
+// default, and the runtime obeys the variable.
+func hasNVIDIARuntime(f *facts.Facts, n *facts.Node, pod *corev1.Pod) bool {
+	if n.Host != nil &&
+		toolkitSetting(
+			n.Host.Probe.ToolkitConfig, "accept-nvidia-visible-devices-envvar-when-unprivileged",
+		) == "false" {
+		return false
+	}
+	if name := pod.Spec.RuntimeClassName; name != nil {
+		class := f.RuntimeClass(*name)
+		return class != nil && strings.Contains(class.Handler, "nvidia")
+	}
+	i := instance(n)
+	if i == nil {
+		return false
+	}
+	h, known := i.Handler(i.DefaultHandler)
+	return known && h.IsGPU()
+}
+
+// toolkitSetting returns a top-level setting of the toolkit's config.toml as it stands there; empty when it is not set,
+// or commented out.
+func toolkitSetting(config, key string) string {
+	for line := range strings.Lines(config) {
+		name, value, ok := strings.Cut(strings.TrimSpace(line), "=")
+		if ok && strings.TrimSpace(name) == key {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}
+
+func checkPermissions(f *facts.Facts, r *engine.Result) {
+	for _, n := range f.Nodes {
+		evidence := errorsOn(f, "sec.selinux", n).evidence()
+		var pods []string
+		for _, e := range errorsOn(f, "sec.selinux", n).errors {
+			pods = append(pods, e.pod.Namespace+"/"+e.pod.Name)
+		}
+		for _, pod := range n.Pods {
+			if facts.Ended(pod) || facts.PodReady(pod) {
+				continue
+			}
+			if e, ok := facts.LogEvidence(
+				f, pod, "Failed to initialize NVML: Insufficient Permissions", "nvml error: insufficient permissions",
+			); ok {
+				evidence, pods = append(evidence, e), append(pods, pod.Namespace+"/"+pod.Name)
+			}
+		}
+		if len(evidence) == 0 {
+			continue
+		}
+		issue := finding.Finding{
+			Object: n.Object(), Confidence: finding.Possible, Title: "containers may not open the GPU's device " +
+				"files", Evidence: evidence[:min(len(evidence), 3)],
+			Fix: finding.Fix{
+				Text:     "look at SELinux, the modes of /dev/nvidia* (0666) and no-cgroups (false) on the node",
+				Commands: []string{lookAt(n)},
+			},
+		}
+		if n.Host != nil {
+			issue = whyNotAllowed(f, n, issue)
+		}
+		r.Add(issue.ForPods(pods...))
+	}
+}
+
+// whyNotAllowed returns which of the node's settings keeps containers from device files.
+func whyNotAllowed(f *facts.Facts, n *facts.Node, issue finding.Finding) finding.Finding {
+	p := n.Host.Probe
+	quote := func(source, text string) {
+		issue.Evidence, issue.Confidence = append(issue.Evidence,
+			finding.Evidence{Source: "nodes/" + n.Name + ": " + source, Text: text}), finding.Likely
+	}
+	for _, d := range p.Devices {
+		if d.Mode != "" && !strings.HasSuffix(d.Mode, "666") && strings.HasPrefix(d.Path, "/dev/nvidia") &&
+			!strings.HasPrefix(d.Path, "/dev/nvidia-caps") {
+			quote(d.Path, "mode "+d.Mode)
+			issue.Fix =
+				finding.Fix{Text: "let the driver make its device files with mode 0666: NVreg_DeviceFileMode=0666 in /etc/modprobe.d, and load " +
+					"it anew"}
+			return issue
+		}
+	}
+	switch {
+	case toolkitSetting(p.ToolkitConfig, "no-cgroups") == "true":
+		quote(p.ToolkitConfigPath, "no-cgroups = true")
+		issue.Fix = finding.Fix{
+			Text: "set no-cgroups = false in " + p.ToolkitConfigPath + ": true is for containers without root only",
+		}
+	case p.SELinux == "enforcing":
+		quote("SELinux", "enforcing")
+		issue.Confidence = finding.Possible // it enforces on many nodes that are well
+		issue.Fix = finding.Fix{
+			Text: "look into the node's audit log for what SELinux denied (ausearch -m avc), and allow these containers that: a type of their own with the " +
+				"GPU's devices (nvidia_container_t of NVIDIA's policy, or one that udica makes) in the pod's seLinuxOptions. The boolean " +
+				"container_use_devices gives all devices to all containers of the node, which is more than GPUs need",
+			Commands: []string{shell.OnHost(n.Name, "sudo ausearch -m avc -ts recent")},
+		}
+	}
+	return issue
+}
+
+var (
+	restartCounter = regexp.MustCompile(`Scheduled restart job, restart counter is at (\d+)`)
+	tooQuickly     = "Start request repeated too quickly"
+)
+
+func checkRestartLoop(f *facts.Facts, r *engine.Result) {
+	for _, pod := range f.Component(facts.Toolkit) {
+		checkToolkitLoop(f, r, pod)
+	}
+	eachRuntime(r, f, func(n *facts.Node) {
+		i := instance(n)
+		unit, journal := runtimeJournal(n)
+		if journal == "" {
+			r.Unknown(n.Object(), "the journal of %s was not read", unit)
+			return
+		}
+		var times []time.Time
+		var last finding.Evidence
+		for line := range strings.Lines(journal) {
+			at, _ := journalTime(line)
+			if m := restartCounter.FindStringSubmatch(line); m != nil {
+				if count, _ := strconv.Atoi(m[1]); count > 0 {
+					times = append(times, at)
+				}
+			} else if !strings.Contains(line, tooQuickly) {
+				continue
+			}
+			last = finding.Clipped(
+				finding.Evidence{Source: "nodes/" + n.Name + "/journal/" +
+					unit, Time: at, Text: strings.TrimSpace(line)},
+			)
+		}
+		now := n.Host.Probe.Time
+		if now.IsZero() {
+			now = f.Now
+		}
+		times = slices.DeleteFunc(times, func(t time.Time) bool { return now.Sub(t) > 10*time.Minute })
+		if len(times) < 3 {
+			r.Pass(n.Object())
+			return
+		}
+		severity := finding.Warning
+		if !i.Ready {
+			severity = finding.Error
+		}
+		r.Add(finding.Finding{
+			Object: n.Object(), Severity: severity, Title: "the container runtime is restarted again and again",
+			Evidence: []finding.Evidence{
+				last,
+				{
+					Source: "nodes/" + n.Name + "/journal/" + unit,
+					Text:   count.Of(len(times), "restart") + " in ten minutes",
+				},
+			},
+			Fix: finding.Fix{
+				Text: fmt.Sprintf("look into the journal of %s for why it ends; if the NVIDIA container toolkit or another tool restarts it, "+
+					"let only one of them edit its configuration", unit),
+				Commands: []string{shell.OnHost(n.Name, "sudo journalctl -u %s -n 100 --no-pager", unit)},
+			},
+		})
+	})
+}
+
+// checkToolkitLoop knows a toolkit that restarts the runtime and is ended by that: its container ends without an error,
+// again and again.
+func checkToolkitLoop(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
+	for _, s := range pod.Status.ContainerStatuses {
+		last, n := s.LastTerminationState.Terminated, f.Node(pod.Spec.NodeName)
+		waits := s.State.Waiting != nil && s.State.Waiting.Reason == "CrashLoopBackOff"
+		if n == nil || last == nil || last.ExitCode != 0 || !waits || s.RestartCount < 3 {
+			continue
+		}
+		issue := finding.Finding{
+			Object: n.Object(), Confidence: finding.Likely,
+			Title: "the container runtime and the NVIDIA container toolkit restart each other",
+			Evidence: []finding.Evidence{
+				finding.FieldEvidence(facts.PodObject(pod), "container "+s.Name+" .state.waiting", "%s: %s",
+					s.State.Waiting.Reason,
+					s.State.Waiting.Message),
+				finding.FieldEvidence(facts.PodObject(pod), "container "+s.Name+" .lastState.terminated",
+					"%s, exit code %d, %s",
+					last.Reason, last.ExitCode, count.Of(s.RestartCount, "restart")),
+			},
+			Fix: finding.Fix{
+				Text: "something ends the toolkit's container as soon as it has restarted the runtime: look which other tool writes the runtime's " +
+					"configuration or restarts it; containerd before 1.6.9 ends containers when it is restarted so. RUNTIME_RESTART_MODE=none for " +
+					"the toolkit, and a restart by hand, break the loop",
+				Commands: []string{restartUnit(n), facts.RestartPod(pod.Namespace, pod.Name)},
+			},
+		}
+		if e, ok := facts.LogEvidence(f, pod, "Cleaning up Runtime", "Shutting Down", "Starting 'cleanup'"); ok {
+			issue.Evidence = append(issue.Evidence, e)
+		}
+		r.Add(issue)
+		return
+	}
+}
+
+// runtimeJournal returns what the runtime's unit said; empty when that was not read.
+func runtimeJournal(n *facts.Node) (unit, journal string) {
+	unit = unitOf(n)
+	return unit, cmp.Or(n.Host.Journals[unit], n.Host.Journals[strings.TrimSuffix(unit, ".service")])
+}
+
+// runtimeStarted returns when the node's runtime was started; zero when that was not read.
+func runtimeStarted(n *facts.Node) (started time.Time) {
+	i := instance(n)
+	if i == nil || n.Host == nil {
+		return time.Time{}
+	}
+	for _, u := range n.Host.Probe.Units {
+		if u.PID != 0 && u.PID == i.PID || u.Name == i.Unit && i.Unit != "" {
+			started = u.Started
+		}
+	}
+	return started
+}
+
+// raiseInotify returns the command that raises the node's limits, until its next boot.
+func raiseInotify(n *facts.Node) string {
+	return shell.OnHost(n.Name, "sudo sysctl -w fs.inotify.max_user_instances=8192 fs.inotify.max_user_watches=524288")
+}
+
+// inotifyLimits returns what the node allows.
+func inotifyLimits(n *facts.Node) (limits []finding.Evidence) {
+	if n.Host == nil {
+		return nil
+	}
+	for _, key := range []string{"fs.inotify.max_user_instances", "fs.inotify.max_user_watches"} {
+		if value := n.Host.Probe.Sysctls[key]; value != "" {
+			limits = append(limits, finding.Evidence{Source: "nodes/" + n.Name + ": " + key, Text: value})
+		}
+	}
+	return limits
+}
+
+func checkNoInotify(f *facts.Facts, r *engine.Result) {
+	eachRuntime(r, f, func(n *facts.Node) {
+		if instance(n).Ready {
+			r.Pass(n.Object())
+			return
+		}
+		unit, journal := runtimeJournal(n)
+		if journal == "" {
+			r.Unknown(n.Object(), "the journal of %s was not read", unit)
+			return
+		}
+		started := runtimeStarted(n).Truncate(time.Second) // as the journal's times are
+		var said finding.Evidence
+		for line := range strings.Lines(journal) {
+			at, timed := journalTime(line)
+			if timed && at.Before(started) || !strings.Contains(line, "too many open files") ||
+				!words.ContainsAny(line, []string{"watcher", "inotify"}) {
+				continue
+			}
+			said = finding.Clipped(
+				finding.Evidence{Source: "nodes/" + n.Name + "/journal/" +
+					unit, Time: at, Text: strings.TrimSpace(line)},
+			)
+		}
+		if said.Text == "" {
+			r.Pass(n.Object())
+			return
+		}
+		r.Add(finding.Finding{
+			Object: n.Object(), Title: "the container runtime found no inotify instance left",
+			Evidence: append([]finding.Evidence{said}, inotifyLimits(n)...),
+			Fix: finding.Fix{
+				Text: fmt.Sprintf(
+					"raise the limits on the node, and in /etc/sysctl.d so that they stay; then restart %s, which does not try again by itself",
+					unit,
+				),
+				Commands: []string{raiseInotify(n), restartUnit(n)},
+			},
+		})
+	})
+}
+
+// journalTime returns the time at the head of a line of `journalctl -o short-iso`.
+func journalTime(line string) (time.Time, bool) {
+	head, _, _ := strings.Cut(line, " ")
+	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04:05-0700"} {
+		if t, err := time.Parse(layout, head); err == nil {
+			return t, true
+		}
+	}
+	return time.Time{}, false
+}
+
+func checkInotify(f *facts.Facts, r *engine.Result) {
+	for _, n := range f.GPUNodes {
+		for _, pod := range n.Pods {
+			if facts.ComponentOf(pod.Labels, pod.Spec) == "" || facts.Ended(pod) || facts.PodReady(pod) {
+				continue
+			}
+			e, ok := grepAll(f, pod, "watcher", "too many open files")
+			if !ok {
+				continue
+			}
+			r.Add(finding.Finding{
+				Object: n.Object(), Title: "the node has no inotify watches left",
+				Evidence: append([]finding.Evidence{e}, inotifyLimits(n)...),
+				Fix: finding.Fix{
+					Text:     "raise the limits on the node, and in /etc/sysctl.d so that they stay; then the pods start",
+					Commands: []string{raiseInotify(n)},
+				},
+			})
+			break
+		}
+	}
+}

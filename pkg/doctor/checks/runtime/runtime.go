@@ -1,0 +1,130 @@
+// Package runtime checks the container runtime of nodes and its configuration.
+package runtime
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/runtimeview"
+)
+
+// Checks are about the node's container runtime, from the runtime class of a pod to the program that starts it.
+// What is wrong with a containerd's configuration is found by pkg/runtimeview, whose findings `runtime show` prints,
+// too; the checks say for whom it matters.
+func Checks() []engine.Check {
+	return engine.InSentences(slices.Concat(handlerChecks(), configurationChecks(), startChecks(), toolkitChecks(),
+		cdiChecks(), nodeRuntimeChecks()))
+}
+
+// noPods returns what follows where pods do not start, or start without their GPUs.
+func noPods(more ...string) []string {
+	return facts.GPULost(append(more,
+		"rt.sandbox-failed", "wl.pod-failing", "dp.not-running", "dp.capacity-zero", "dp.nvml-missing", "dp.unhealthy",
+		"dp.none", "op.*",
+		"gfd.labels", "obs.*", "dra.*", "mig.*", "share.*",
+	)...)
+}
+
+// noGPUs returns what follows where pods start, and have no GPU.
+func noGPUs(more ...string) []string {
+	return noPods(append(more, "wl.cpu-mode", "wl.cuda-error", "wl.cuda-vs-driver")...)
+}
+
+// noRuntime returns what follows where the kubelet has no runtime at all.
+func noRuntime(more ...string) []string {
+	return noPods(append(more, "rt.not-ready", "rt.handler-missing", "rt.restart-loop", "node.not-ready",
+		"node.condition", "sched.node-state", "dp.*")...)
+}
+
+// runtimeFindings returns those of an ID that the runtime view of a node has.
+func runtimeFindings(n *facts.Node, id string) []runtimeview.Finding {
+	if n.View == nil {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(n.View.Findings), func(f runtimeview.Finding) bool { return f.ID != id })
+}
+
+// instance returns the runtime that the node's kubelet uses; nil when that is not known.
+func instance(n *facts.Node) *runtimeview.Instance {
+	if n.View == nil {
+		return nil
+	}
+	return n.View.Runtime
+}
+
+// eachRuntime calls do for every node whose runtime was read, and records the GPU nodes that were not as unknown.
+func eachRuntime(r *engine.Result, f *facts.Facts, do func(n *facts.Node)) {
+	for _, n := range f.Nodes {
+		switch {
+		case n.View != nil && n.View.Runtime != nil:
+			do(n)
+		case !slices.Contains(f.GPUNodes, n):
+		case n.View != nil:
+			r.Unknown(n.Object(), "the container runtime cannot be told: %s",
+				cmp.Or(n.View.Problem, "no kubelet was found"))
+		default:
+			r.Unknown(n.Object(), "%s", f.WhyNoHost(n.Name))
+		}
+	}
+}
+
+// quoted returns a view's quotations as evidence.
+func quoted(n *facts.Node, quotes []runtimeview.Quote) []finding.Evidence {
+	var all []finding.Evidence
+	for _, q := range quotes[:min(len(quotes), 5)] {
+		all = append(all, finding.Clipped(finding.Evidence{Source: "nodes/" + n.Name + ": " + q.Source, Text: q.Text}))
+	}
+	return all
+}
+
+// unitOf returns the systemd unit of a node's runtime: the one that was found there, and not the one of the textbook.
+func unitOf(n *facts.Node) string {
+	if i := instance(n); i != nil && i.Unit != "" {
+		return i.Unit
+	}
+	if n.IsCRIO() {
+		return "crio.service"
+	}
+	place, _ := runtime(n.Distribution)
+	return cmp.Or(place.unit, "containerd.service")
+}
+
+// restartUnit returns the command that restarts the runtime of a node.
+func restartUnit(n *facts.Node) string {
+	return shell.OnHost(n.Name, "sudo systemctl restart %s", unitOf(n))
+}
+
+// lookAt returns the command that reads the node, where that was not done.
+func lookAt(n *facts.Node) string { return shell.Command("kubectl gpu-fault doctor --node %s", n.Name) }
+
+// runtimePlace is where a distribution keeps its containerd.
+type runtimePlace struct{ config, socket, unit string }
+
+// runtime returns the containerd of a distribution whose kubelet does not use the one of /etc/containerd; Canonical's
+// may lie elsewhere.
+func runtime(d facts.Distribution) (runtimePlace, bool) {
+	switch d {
+	case facts.K3s:
+		return runtimePlace{
+			"/var/lib/rancher/k3s/agent/etc/containerd/config.toml", "/run/k3s/containerd/containerd.sock",
+			"k3s-agent.service",
+		}, true
+	case facts.RKE2:
+		return runtimePlace{
+			"/var/lib/rancher/rke2/agent/etc/containerd/config.toml", "/run/k3s/containerd/containerd.sock",
+			"rke2-agent.service",
+		}, true
+	case facts.MicroK8s:
+		return runtimePlace{
+			"/var/snap/microk8s/current/args/containerd-template.toml", "/var/snap/microk8s/common/run/containerd.sock",
+			"snap.microk8s.daemon-containerd.service",
+		}, true
+	case facts.K0s:
+		return runtimePlace{"/etc/k0s/containerd.d/nvidia.toml", "/run/k0s/containerd.sock", "k0sworker.service"}, true
+	}
+	return runtimePlace{}, false
+}

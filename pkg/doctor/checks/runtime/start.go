@@ -1,0 +1,279 @@
+package runtime
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/containerd"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/runtimeview"
+)
+
+// startChecks are about what the runtime executes when it starts a pod.
+func startChecks() []engine.Check {
+	return []engine.Check{
+		{
+			ID: "rt.binary-missing", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
+			Title: "what a runtime handler executes is not there",
+			Reads: "events FailedCreatePodSandBox; the file of each handler's BinaryName, as containerd sees it",
+			Why: "the runtime says fork/exec …: no such file, or the file is missing, empty or not executable on the node. A handler that nobody " +
+				"asks for is only told of",
+			Explains: noGPUs(),
+			Sources:  []string{"nvidia-docker#686", "nvidia-container-toolkit#230", "nvidia-container-toolkit#252"},
+			Run: func(f *facts.Facts, r *engine.Result) {
+				viewAndEvents(f, r, "rt.binary-missing", "what a runtime handler executes is not there",
+					func(n *facts.Node, name string) finding.Fix {
+						if pods := facts.Current(n, facts.Toolkit); len(pods) > 0 {
+							return finding.Fix{
+								Text: "the toolkit's pod puts its programs into /usr/local/nvidia/toolkit when it starts: start it anew; if the path " +
+									"is another one, correct BinaryName in the handler's options",
+								Commands: []string{facts.RestartPod(pods[0].Namespace, pods[0].Name)},
+							}
+						}
+						return finding.Fix{Text: "install the NVIDIA container toolkit on the node, or correct BinaryName in the handler's options; then restart " +
+							unitOf(n)}
+					})
+			},
+		},
+		{
+			ID: "rt.runtime-type", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
+			Title:    "a runtime handler has a type for which there is no shim",
+			Reads:    "events FailedCreatePodSandBox; the shim of each handler's runtime_type in containerd's PATH",
+			Why:      "the runtime says that the shim is not installed, or it is not on the node",
+			Explains: noPods(), Sources: []string{"containerd core/runtime/v2/shim"},
+			Run: func(f *facts.Facts, r *engine.Result) {
+				viewAndEvents(f, r, "rt.runtime-type", "a runtime handler has a type for which there is no shim",
+					func(n *facts.Node, _ string) finding.Fix {
+						return finding.Fix{
+							Text: `set runtime_type = "io.containerd.runc.v2" for the handler, or install its shim; then restart ` +
+								unitOf(n),
+						}
+					})
+			},
+		},
+		{
+			ID: "rt.cgroup-driver", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
+			Title: "a runtime handler has another cgroup driver than the others",
+			Reads: "events FailedCreatePodSandBox; SystemdCgroup of each handler that runc runs, the kubelet's cgroupDriver",
+			Why: "SystemdCgroup of a handler that pods ask for is not that of the default handler: its pods fail with `expected cgroupsPath to be of format \"slice:prefix:name\"`, or run where " +
+				"systemd takes their limits and their devices away",
+			Explains: noGPUs("rt.nvml-unknown-error"),
+			Sources:  []string{"nvidia-docker#1788", "containerd docs/cri/config.md"},
+			Run: func(f *facts.Facts, r *engine.Result) {
+				viewAndEvents(f, r, "rt.cgroup-driver", "a runtime handler has another cgroup driver than the kubelet",
+					func(n *facts.Node, _ string) finding.Fix {
+						return finding.Fix{Text: "set SystemdCgroup in the handler's options as runc has it, true with cgroupDriver: systemd, and restart the " +
+							"runtime"}
+					})
+			},
+		},
+		{
+			ID: "rt.shim-skew", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedAPI},
+			Title: "containerd and its shim are of different releases",
+			Reads: "events FailedCreatePodSandBox",
+			Why: "containerd cannot speak to the shim that it started: two installations of containerd share a PATH, or one was upgraded and not " +
+				"restarted",
+			Explains: noPods(), Sources: []string{"containerd 1.7.28 with the shim of 2.3"},
+			Run: func(f *facts.Facts, r *engine.Result) {
+				viewAndEvents(f, r, "rt.shim-skew", "containerd cannot speak to the shim that it starts",
+					func(n *facts.Node, _ string) finding.Fix {
+						return finding.Fix{Text: "install containerd and containerd-shim-runc-v2 of the same release, the shim beside the daemon that runs, " +
+							"and restart it"}
+					})
+			},
+		},
+		{
+			ID: "docker.no-gpu-driver", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedAPI},
+			Title:    "Docker has no NVIDIA runtime",
+			Reads:    "events and states of containers, .status.nodeInfo.containerRuntimeVersion",
+			Why:      "Docker says `could not select device driver \"\" with capabilities: [[gpu]]`: the toolkit is not configured for it",
+			Explains: noPods(),
+			Sources:  []string{"nvidia-docker#1034", "nvidia-docker#1243", "nvidia-docker#1682", "dcgm-exporter#33"},
+			Run: func(f *facts.Facts, r *engine.Result) {
+				viewAndEvents(f, r, "docker.no-gpu-driver", "Docker has no driver for GPUs",
+					func(n *facts.Node, _ string) finding.Fix {
+						return finding.Fix{
+							Text: "install the NVIDIA container toolkit on the node and configure Docker with it; Docker's snap is not supported",
+							Commands: []string{
+								shell.OnHost(n.Name, "sudo nvidia-ctk runtime configure --runtime=docker"),
+								shell.OnHost(n.Name, "sudo systemctl restart docker"),
+							},
+						}
+					})
+			},
+		},
+		{
+			ID: "rt.sandbox-failed", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedAPI},
+			Title:    "the container runtime does not make a pod's sandbox, for a reason that no check knows",
+			Reads:    "the newest event FailedCreatePodSandBox of pods that have no sandbox and matter for GPUs",
+			Why:      "the text is none of those that other checks know; what explains it is told instead of it",
+			Explains: []string{"wl.pod-failing", "dp.not-running", "op.*"},
+			Sources:  []string{"kubernetes pkg/kubelet/kuberuntime"},
+			Run:      checkSandboxFailed,
+		},
+	}
+}
+
+// viewAndEvents joins what the runtime says about pods with what was read on the node: one finding for each node and
+// cause. fix gets what the runtime's words name, empty where only the node was read.
+func viewAndEvents(
+	f *facts.Facts, r *engine.Result, id, title string, fix func(n *facts.Node, name string) finding.Fix,
+) {
+	r.Lacks(f, "api/events")
+	for _, n := range f.Nodes {
+		said := errorsOn(f, id, n)
+		found := runtimeFindings(n, id)
+		for _, v := range found {
+			severity := finding.Error
+			switch {
+			case len(said.errors) > 0:
+			case v.Latent:
+				severity = finding.Warning
+			case !matters(f, n, v.Handlers):
+				severity = finding.Info
+			}
+			r.Add(finding.Finding{
+				Object: n.Object(), Severity: severity, Title: v.Title,
+				Evidence: append(said.evidence(), quoted(n, v.Quotes)...),
+				Pods:     append(said.pods(), notReadyWith(f, n, v)...), Fix: viewFix(n, v, fix(n, said.name)),
+			})
+		}
+		if len(found) > 0 || len(said.errors) == 0 {
+			continue
+		}
+		issue := finding.Finding{
+			Object: n.Object(), Title: title, Evidence: said.evidence(), Pods: said.pods(), Fix: fix(n, said.name),
+		}
+		if said.name != "" && (id == "rt.binary-missing" || id == "rt.runtime-type") {
+			issue.Title += ": " + words.Clip(said.name)
+		}
+		if n.View == nil && n.IsContainerd() {
+			issue.Fix.Text += "; this node was not read, doctor can say more about it then"
+			issue.Fix.Commands = append([]string{lookAt(n)}, issue.Fix.Commands...)
+		}
+		r.Add(issue)
+	}
+}
+
+// viewFix returns the view's own fix where it has one, else the check's.
+func viewFix(n *facts.Node, v runtimeview.Finding, fix finding.Fix) finding.Fix {
+	fix.Text = cmp.Or(v.Fix, fix.Text)
+	if commands := fixCommands(n, v); len(commands) > 0 {
+		fix.Commands = commands
+	}
+	return fix
+}
+
+// isOfGPUs reports whether a pod is something that doctor cares for: it asks for GPUs, makes them usable, or has a
+// runtime class.
+func isOfGPUs(f *facts.Facts, e startError) bool {
+	return f.AsksForGPU(e.pod) || facts.ComponentOf(e.pod.Labels, e.pod.Spec) != "" ||
+		e.pod.Spec.RuntimeClassName != nil
+}
+
+func checkSandboxFailed(f *facts.Facts, r *engine.Result) {
+	r.Lacks(f, "api/events")
+	for _, n := range f.Nodes {
+		for _, e := range startErrors(f)[n] {
+			if !e.sandbox || e.id != "" || !isOfGPUs(f, e) {
+				continue
+			}
+			r.Add(finding.Finding{
+				Object: facts.PodObject(e.pod), Nodes: []string{n.Name},
+				Title: "the container runtime does not make the pod's " +
+					"sandbox", Evidence: []finding.Evidence{e.evidence},
+				Fix: finding.Fix{
+					Text:     "the runtime's own words say why; if they do not help, look into its journal on the node",
+					Commands: []string{shell.OnHost(n.Name, "sudo journalctl -u %s -n 50 --no-pager", unitOf(n))},
+				},
+			})
+		}
+	}
+}
+
+// deviceStrategy returns how the node's device plugin hands out GPUs: envvar, volume-mounts, cdi-annotations, cdi-cri;
+// several, separated by commas. It is not known where there is no plugin of NVIDIA's, or where a file may say it.
+func deviceStrategy(f *facts.Facts, n *facts.Node) (strategy string, source finding.Evidence, known bool) {
+	for _, pod := range facts.Current(n, facts.DevicePlugin) {
+		for _, c := range pod.Spec.Containers {
+			// The image of the plugin has feature discovery in it, too.
+			if !strings.Contains(c.Image, "device-plugin") || strings.Contains(c.Image, "gke") ||
+				strings.Contains(pod.Labels["app"]+pod.Name+c.Name, "feature-discovery") {
+				continue
+			}
+			place := "container " + c.Name
+			if values := envOf(c.Env, "DEVICE_LIST_STRATEGY"); len(values) > 0 {
+				return values[0],
+					finding.FieldEvidence(facts.PodObject(pod), place+" .env", "DEVICE_LIST_STRATEGY=%s", values[0]),
+					true
+			}
+			for _, arg := range slices.Concat(c.Command, c.Args) {
+				if value, ok := strings.CutPrefix(arg, "--device-list-strategy="); ok {
+					return value, finding.FieldEvidence(facts.PodObject(pod), place+" .args", "%s", arg), true
+				}
+			}
+			byFile := len(envOf(c.Env, "CONFIG_FILE")) > 0 ||
+				slices.ContainsFunc(c.Args, func(arg string) bool { return strings.HasPrefix(arg, "--config-file") })
+			return "envvar",
+				finding.FieldEvidence(facts.PodObject(pod), place+" .env", "no DEVICE_LIST_STRATEGY, so it is envvar"),
+				!byFile
+		}
+	}
+	return "", finding.Evidence{}, false
+}
+
+// onlyCDI reports whether GPUs come to the node's pods by CDI and in no other way, so that the runtime must know it;
+// and who says so.
+func onlyCDI(f *facts.Facts, n *facts.Node) (finding.Evidence, bool) {
+	if strategy, source, known := deviceStrategy(f, n); known &&
+		strings.Trim(strings.ReplaceAll(strategy, "cdi-cri", ""), ", ") == "" {
+		return source, true
+	}
+	for _, pod := range facts.Current(n, facts.DRADriver) {
+		return finding.FieldEvidence(facts.PodObject(pod), ".spec.nodeName",
+			"%s runs the DRA driver, which hands out GPUs by CDI",
+			n.Name), true
+	}
+	return finding.Evidence{}, false
+}
+
+func usesNRI(f *facts.Facts) bool {
+	p, ok := facts.ClusterPolicy(f)
+	return ok && policyBool(p, "spec", "cdi", "nriPluginEnabled")
+}
+
+// operatorVersion returns that of the GPU operator; empty when it is not known.
+func operatorVersion(f *facts.Facts) string {
+	if h, ok := facts.ReleaseOf(f, facts.ChartOperator); ok {
+		return versionIn(h.ChartVersion)
+	}
+	for _, pod := range f.Component(facts.Operator) {
+		for _, c := range pod.Spec.Containers {
+			if _, tag, ok := strings.Cut(c.Image[strings.LastIndexByte(c.Image, '/')+1:], ":"); ok {
+				return versionIn(tag)
+			}
+		}
+	}
+	return ""
+}
+
+// containerdRelease returns the release of the node's containerd, as it says itself, else as the kubelet tells it;
+// known is false where it runs another runtime, or does not answer: then the kubelet says containerd://Unknown.
+func containerdRelease(n *facts.Node) (release containerd.Release, known bool) {
+	if i := instance(n); i != nil && i.Name == "containerd" {
+		if release, err := containerd.ParseRelease(i.Release); err == nil {
+			return release, true
+		}
+	}
+	version, ours := strings.CutPrefix(n.Status.NodeInfo.ContainerRuntimeVersion, "containerd://")
+	if !ours {
+		return release, false
+	}
+	release, err := containerd.ParseRelease(version)
+	return release, err == nil
+}

@@ -1,0 +1,244 @@
+package runtime
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/runtimeview"
+)
+
+// toolkitFix tells the NVIDIA container toolkit which containerd a node's kubelet uses, the way that the cluster
+// installed it.
+func toolkitFix(f *facts.Facts, n *facts.Node) finding.Fix {
+	env := toolkitEnv(f, n)
+	if len(env) == 0 {
+		return finding.Fix{
+			Text: "read the node, so that doctor can say what to tell the toolkit", Commands: []string{lookAt(n)},
+		}
+	}
+	text := "tell the NVIDIA container toolkit which containerd the kubelet uses"
+	unit := "the runtime"
+	if i := instance(n); i != nil {
+		unit = i.UnitName()
+	}
+	if n.Distribution == facts.K3s || n.Distribution == facts.RKE2 {
+		text =
+			fmt.Sprintf("%s writes its containerd's configuration itself, with the NVIDIA handlers when it finds the toolkit's programs on the "+
+				"node: leave the file alone, tell the toolkit "+
+				"only the socket, and restart %s once the toolkit is installed", n.Distribution, unit)
+		fix := toolkitEnvFix(f, env[1:2], text)
+		fix.Commands = append(fix.Commands, restartUnit(n))
+		return fix
+	}
+	if !hasOperator(f) && len(f.Component(facts.Toolkit)) == 0 {
+		fix := configureByHand(n, "nvidia")
+		fix.Text = "no toolkit runs in this cluster, so " + fix.Text
+		return fix
+	}
+	return toolkitEnvFix(f, env, text+"; it writes the handlers there, and restarts "+unit)
+}
+
+// toolkitEnv returns what the toolkit has to be told on a node: by what was read there, else by the node's
+// distribution.
+func toolkitEnv(f *facts.Facts, n *facts.Node) []runtimeview.Setting {
+	place, ok := runtime(n.Distribution)
+	// What the containerd loads is made anew from it at each start
+	ofTemplate := n.Distribution == facts.MicroK8s || n.Distribution == facts.K0s
+	if n.View != nil && !ofTemplate {
+		if env := n.View.ToolkitEnv(); len(env) > 0 {
+			return env
+		}
+	}
+	if !ok {
+		return nil
+	}
+	return []runtimeview.Setting{
+		{Name: "CONTAINERD_CONFIG", Value: place.config}, {Name: "CONTAINERD_SOCKET", Value: place.socket},
+		{Name: "RUNTIME_CONFIG_SOURCE", Value: "file=" + place.config},
+	}
+}
+
+func hasOperator(f *facts.Facts) bool {
+	_, release := facts.ReleaseOf(f, facts.ChartOperator)
+	_, policy := facts.ClusterPolicy(f)
+	return release || policy || len(f.Component(facts.Operator)) > 0
+}
+
+// toolkitEnvFix sets variables of the toolkit by Helm where Helm installed the operator, else on the ClusterPolicy,
+// else on the DaemonSet. Helm and the ClusterPolicy replace lists as a whole, so the variables that are there already
+// are in it.
+func toolkitEnvFix(f *facts.Facts, env []runtimeview.Setting, text string) finding.Fix {
+	if h, ok := facts.ReleaseOf(f, facts.ChartOperator); ok {
+		toolkit, _ := h.Values["toolkit"].(map[string]any)
+		old, _ := toolkit["env"].([]any)
+		values, err := yaml.Marshal(map[string]any{"toolkit": map[string]any{"env": withEnv(old, env)}})
+		if err != nil {
+			values = nil
+		}
+		return finding.Fix{
+			Text: text +
+				fmt.Sprintf(": save the values as values.yaml, and upgrade the Helm release %s to its own version, "+
+					"%s", h.Name, h.ChartVersion),
+			Commands: []string{facts.HelmUpgradeFile(h)}, Values: string(values),
+		}
+	}
+	if p, ok := facts.ClusterPolicy(f); ok {
+		old, _, _ := unstructured.NestedSlice(p.Object, "spec", "toolkit", "env")
+		patch, err := yaml.Marshal(
+			map[string]any{"spec": map[string]any{"toolkit": map[string]any{"env": withEnv(old, env)}}},
+		)
+		if err != nil {
+			patch = nil
+		}
+		return finding.Fix{
+			Text: text + ": save the values as patch.yaml, and patch the ClusterPolicy " + p.GetName(),
+			Commands: []string{
+				shell.Command("kubectl patch clusterpolicy %s --type merge --patch-file patch.yaml", p.GetName()),
+			}, Values: string(patch),
+		}
+	}
+	var words []string
+	for _, s := range env {
+		words = append(words, shell.ShellQuote(s.Name+"="+s.Value))
+	}
+	for _, set := range f.DaemonSets {
+		if facts.ComponentOf(set.Labels, set.Spec.Template.Spec) == facts.Toolkit ||
+			strings.Contains(set.Name, "container-toolkit") {
+			return finding.Fix{
+				Text: text + fmt.Sprintf(": set the variables of DaemonSet %s/%s, or better of what installs it",
+					set.Namespace, set.Name),
+				Commands: []string{setEnv(set.Namespace, set.Name, env)},
+			}
+		}
+	}
+	return finding.Fix{Text: text + ": " + strings.Join(words, " ")}
+}
+
+// setEnv returns the command that sets variables of a DaemonSet.
+func setEnv(namespace, name string, env []runtimeview.Setting) string {
+	format, args := "kubectl set env daemonset/%s -n %s", []any{name, namespace}
+	for _, s := range env {
+		format, args = format+" %s=%s", append(args, s.Name, s.Value)
+	}
+	return shell.Command(format, args...)
+}
+
+// withEnv returns a list of variables with some of them set; what comes from elsewhere (valueFrom) is replaced, too.
+func withEnv(old []any, env []runtimeview.Setting) []any {
+	var all []any
+	for _, v := range old {
+		variable, _ := v.(map[string]any)
+		name, _ := variable["name"].(string)
+		if !slices.ContainsFunc(env, func(s runtimeview.Setting) bool { return s.Name == name }) {
+			all = append(all, v)
+		}
+	}
+	for _, s := range env {
+		all = append(all, map[string]any{"name": s.Name, "value": s.Value})
+	}
+	return all
+}
+
+// envOf returns the values of a variable; none when it is not set to a plain one.
+func envOf(env []corev1.EnvVar, name string) []string {
+	var all []string
+	for _, e := range env {
+		if e.Name == name && e.ValueFrom == nil {
+			all = append(all, e.Value)
+		}
+	}
+	return all
+}
+
+// toolkitVersion returns that of the toolkit on a node, and who says so: the node's own program, else the image of the
+// toolkit's pod.
+func toolkitVersion(f *facts.Facts, n *facts.Node) (string, finding.Evidence) {
+	if n.Host != nil && n.Host.Probe.ToolkitVersion != "" {
+		said := n.Host.Probe.ToolkitVersion
+		return versionIn(said), finding.Evidence{
+			Source: "nodes/" + n.Name + ": version of the NVIDIA container toolkit", Text: words.Clip(said),
+		}
+	}
+	for _, pod := range facts.Current(n, facts.Toolkit) {
+		for _, c := range pod.Spec.Containers {
+			if _, tag, ok := strings.Cut(c.Image[strings.LastIndexByte(c.Image, '/')+1:], ":"); ok &&
+				strings.Contains(c.Image, "container-toolkit") {
+				return versionIn(tag), finding.FieldEvidence(
+					facts.PodObject(pod), "container "+c.Name+" .image", "%s", c.Image,
+				)
+			}
+		}
+	}
+	return "", finding.Evidence{}
+}
+
+// versionIn returns the first version in a text: 1.17.8 in "NVIDIA Container Runtime version 1.17.8" and
+// "v1.17.8-ubuntu20.04".
+func versionIn(text string) string {
+	for _, word := range strings.FieldsFunc(text, func(r rune) bool { return r != '.' && (r < '0' || r > '9') }) {
+		var x, y, z int
+		if n, _ := fmt.Sscanf(word, "%d.%d.%d", &x, &y, &z); n == 3 {
+			return fmt.Sprintf("%d.%d.%d", x, y, z)
+		}
+	}
+	return ""
+}
+
+// versionBefore reports whether a version x.y.z is before another.
+func versionBefore(version, than string) bool {
+	var a, b [3]int
+	_, err := fmt.Sscanf(version, "%d.%d.%d", &a[0], &a[1], &a[2])
+	_, other := fmt.Sscanf(than, "%d.%d.%d", &b[0], &b[1], &b[2])
+	return err == nil && other == nil && slices.Compare(a[:], b[:]) < 0
+}
+
+// toolkitChecks are about the NVIDIA container toolkit's own version.
+func toolkitChecks() []engine.Check {
+	return []engine.Check{{
+		ID: "sec.ctk-cve", Layer: finding.LayerRuntime, From: []string{"api/pods"},
+		Needs:   []engine.Need{engine.NeedAPI},
+		Title:   "the NVIDIA container toolkit has a known hole",
+		Reads:   "the version that the toolkit's program says, or the tag of its image",
+		Why:     "containers can escape to the node with versions before 1.16.2 (CVE-2024-0132), 1.17.4 (CVE-2025-23359) and 1.17.8 (CVE-2025-23266)",
+		Doc:     "https://nvidia.custhelp.com/app/answers/detail/a_id/5659",
+		Sources: []string{"CVE-2024-0132", "CVE-2025-23359", "CVE-2025-23266"},
+		Run:     checkToolkitHoles,
+	}}
+}
+
+func checkToolkitHoles(f *facts.Facts, r *engine.Result) {
+	for _, n := range f.GPUNodes {
+		version, evidence := toolkitVersion(f, n)
+		if version == "" {
+			continue // there may be none: the nodes of clouds have other ways
+		}
+		var holes []string
+		for _, hole := range []struct{ id, fixed string }{
+			{"CVE-2024-0132", "1.16.2"}, {"CVE-2025-23359", "1.17.4"}, {"CVE-2025-23266", "1.17.8"},
+		} {
+			if versionBefore(version, hole.fixed) {
+				holes = append(holes, hole.id)
+			}
+		}
+		if len(holes) == 0 {
+			r.Pass(n.Object())
+			continue
+		}
+		r.Add(finding.Finding{
+			Object: n.Object(), Severity: finding.Warning, Evidence: []finding.Evidence{evidence},
+			Title: fmt.Sprintf("a container can escape from the NVIDIA container toolkit %s: %s", version,
+				strings.Join(holes, ", ")),
+			Fix: finding.Fix{Text: "upgrade the toolkit to 1.17.8 or later, the GPU operator to 25.3.1 or later"},
+		})
+	}
+}

@@ -1,0 +1,143 @@
+package scheduling
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts/scheduler"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+)
+
+// checkUnbalanced finds full nodes whose twins are idle, and the pods that are tied to them.
+func checkUnbalanced(f *facts.Facts, r *engine.Result) {
+	if r.Lacks(f, "api/pods") || r.Lacks(f, "api/nodes") {
+		return
+	}
+	s := scheduler.New(f)
+	for _, twins := range twins(s) {
+		full := scheduler.Keep(twins, func(n *facts.Node) bool { return load(s, n) == 1 })
+		idle := scheduler.Keep(twins, func(n *facts.Node) bool { return load(s, n) == 0 })
+		if len(full) == 0 || len(idle) == 0 {
+			continue
+		}
+		for _, n := range full {
+			tied, waits := tied(s, n, idle[0])
+			if len(tied) == 0 {
+				continue
+			}
+			r.Add(unbalanced(s, n, idle[0], tied, waits))
+		}
+	}
+}
+
+func unbalanced(
+	s *scheduler.Scheduler, full, idle *facts.Node, tied []*corev1.Pod, waits []*corev1.Pod,
+) finding.Finding {
+	issue := finding.Finding{
+		Title:    "all GPUs of the node are in use while an identical node is idle, because pods are tied to this one",
+		Object:   full.Object(),
+		Severity: finding.Info, Confidence: finding.Likely,
+		Fix: finding.Fix{
+			Text:   "Take the host name out of the node selector or affinity, and spread the pods over the nodes instead.",
+			Values: "topologySpreadConstraints:\n- maxSkew: 1\n  topologyKey: kubernetes.io/hostname\n  whenUnsatisfiable: ScheduleAnyway\n  labelSelector: {matchLabels: {}} # the labels of your pods\n",
+		},
+	}
+	if len(waits) > 0 {
+		issue.Severity = finding.Warning
+	}
+	for _, n := range []*facts.Node{full, idle} {
+		for _, name := range scheduler.Advertised(n) {
+			issue.Evidence = append(issue.Evidence, finding.Evidence{
+				Source: n.Object().String() + " .status.allocatable and the requests of its pods",
+				Text:   fmt.Sprintf("%s: %d of %d in use", name, s.Use(n)[name], n.Allocatable(name)),
+			})
+		}
+	}
+	for _, pod := range slices.Concat(waits, tied) {
+		issue.PodScope = append(issue.PodScope, pod.Namespace+"/"+pod.Name)
+	}
+	for _, pod := range slices.Concat(waits, tied)[:min(words.Few, len(waits)+len(tied))] {
+		issue.Evidence = append(issue.Evidence, finding.Evidence{
+			Source: facts.PodObject(pod).String() + " .spec.nodeSelector and .spec.affinity.nodeAffinity",
+			Text:   scheduler.SelectorText(pod),
+		})
+		for _, command := range facts.EditCommands(pod) {
+			if !slices.Contains(issue.Fix.Commands, command) {
+				issue.Fix.Commands = append(issue.Fix.Commands, command)
+			}
+		}
+	}
+	return issue
+}
+
+// twins are groups of available nodes with the same GPUs in the same number, two at least.
+func twins(s *scheduler.Scheduler) [][]*facts.Node {
+	groups := map[string][]*facts.Node{}
+	for _, n := range s.F.GPUNodes {
+		if !facts.Available(n) || len(scheduler.Advertised(n)) == 0 {
+			continue
+		}
+		key := facts.Product(n) + n.Status.NodeInfo.Architecture
+		for _, name := range scheduler.Advertised(n) {
+			key += fmt.Sprintf(" %s=%d", name, n.Capacity(name))
+		}
+		groups[key] = append(groups[key], n)
+	}
+	var all [][]*facts.Node
+	for _, key := range slices.Sorted(maps.Keys(groups)) {
+		if len(groups[key]) > 1 {
+			all = append(all, groups[key])
+		}
+	}
+	return all
+}
+
+// load is 1 when every GPU of a node is in use, 0 when none is, and a half otherwise.
+func load(s *scheduler.Scheduler, n *facts.Node) float64 {
+	var used, free int64
+	for _, name := range scheduler.Advertised(n) {
+		used += s.Use(n)[name]
+		free += s.Free(n, name)
+	}
+	switch {
+	case used == 0:
+		return 0
+	case free == 0:
+		return 1
+	}
+	return 0.5
+}
+
+// tied returns the pods of a node that hold GPUs, and those that wait for some, whose selectors allow the node and not
+// its twin.
+func tied(s *scheduler.Scheduler, n, twin *facts.Node) (holding, waiting []*corev1.Pod) {
+	only := func(pod *corev1.Pod) bool {
+		owner := metav1.GetControllerOf(pod)
+		daemon := owner != nil && owner.Kind == "DaemonSet" // each of its pods is tied to a node by design
+		return !daemon && len(facts.GPUDemand(pod)) > 0 && scheduler.Selects(pod, n) && !scheduler.Selects(pod, twin)
+	}
+	for _, pod := range n.Pods {
+		if !facts.Ended(pod) && only(pod) {
+			holding = append(holding, pod)
+		}
+	}
+	for _, p := range scheduler.Pending(s.F) {
+		if only(p.Pod) {
+			waiting = append(waiting, p.Pod)
+		}
+	}
+	if len(holding) == 0 && len(waiting) == 0 {
+		return nil, nil
+	}
+	if len(holding) == 0 { // a pod waits for this very node
+		return waiting, waiting
+	}
+	return holding, waiting
+}

@@ -1,0 +1,215 @@
+// Package scheduling checks where GPU pods are placed.
+package scheduling
+
+import (
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts/scheduler"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+)
+
+// What the catalog has and these checks do not: a pod whose spec.nodeName its author set cannot be told from one that
+// a scheduler bound (both look the same afterwards, and the kubelet writes PodScheduled for both), so sched.unbalanced
+// counts selectors and affinity only. The other filters of the scheduler (inter-pod affinity, topology spread, host
+// ports, volume limits) are not computed: the scheduler's own message is quoted instead, as sched.unschedulable.
+
+// Checks returns the checks of where pods are placed.
+func Checks() []engine.Check {
+	return slices.Concat(pendingChecks(), []engine.Check{
+		{
+			ID: "sched.unbalanced", Layer: finding.LayerScheduling,
+			Title: "one of identical GPU nodes is full and another idle, because pods are tied to it",
+			Needs: []engine.Need{engine.NeedAPI},
+			Reads: "GPU nodes of the same model and size; node selectors and required affinity of the pods that hold or wait for GPUs there",
+			Why:   "Uneven use alone is normal: packing keeps room for big pods. It is told only when pods' selectors let them onto the full node and not onto its idle twin. Warning when a pod waits, else Info.",
+			Explains: []string{
+				"sched.all-in-use", "sched.fragmented", "sched.insufficient-gpu", "sched.insufficient-other",
+			},
+			Sources: []string{"seed 001, scenario 5"},
+			Run:     checkUnbalanced,
+		},
+		{
+			ID: "sched.topology", Layer: finding.LayerScheduling,
+			Title:    "the kubelet's topology manager refused a GPU pod",
+			Needs:    []engine.Need{engine.NeedAPI},
+			Reads:    "Pod .status.reason TopologyAffinityError",
+			Why:      "The kubelet cannot give GPUs and CPUs of one NUMA node. A pod whose owner has a healthy newer pod is not told.",
+			Explains: []string{"wl.pod-failing"},
+			Doc:      "https://kubernetes.io/docs/tasks/administer-cluster/topology-manager/",
+			Run:      checkTopology,
+		},
+		{
+			ID: "alloc.unexpected-admission", Layer: finding.LayerDevicePlugin,
+			Title:    "the kubelet could not allocate the GPUs of a pod that was placed on its node",
+			Needs:    []engine.Need{engine.NeedAPI},
+			Reads:    "Pod .status.reason UnexpectedAdmissionError or OutOfnvidia.com/gpu, with its message",
+			Why:      "The scheduler and the kubelet disagree on how many GPUs are there: devices became unhealthy, the device plugin or the kubelet restarted, or the pod was bound past the scheduler. A pod whose owner has a healthy newer pod is Info.",
+			Explains: []string{"wl.pod-failing"},
+			Sources: []string{
+				"kubernetes#97131", "kubernetes#130145", "k8s-device-plugin#2038", "k8s-device-plugin#231",
+			},
+			Run: checkAdmission,
+		},
+	})
+}
+
+// pendingChecks returns one check for each reason why a pod is Pending, so that each can be asked for, explained and
+// ignored by itself.
+func pendingChecks() []engine.Check {
+	const why = "Doctor computes as the scheduler does, over the GPU nodes: names of resources, node selector and affinity, size, taints and " +
+		"state, and allocatable less the requests of all pods that have not ended. The first step that no node passes is the reason. Pods " +
+		"younger than 30 s are Info, and those that a gate or an autoscaler holds back are sched.waiting."
+	const reads = "Pods without a node that ask for GPUs, their PodScheduled condition and events; Node .status.allocatable, .spec.taints, labels"
+	titles := []struct {
+		id, title string
+		sources   []string
+	}{
+		{
+			"sched.none-advertised", "no node advertises the GPUs that a pod asks for",
+			[]string{"k8s-device-plugin#22", "k8s-device-plugin#33", "k8s-device-plugin#1228"},
+		},
+		{"sched.all-in-use", "all GPUs that a pod could have are in use", []string{"k8s-device-plugin#348"}},
+		{"sched.bigger-than-any-node", "a pod asks for more GPUs than any node has", []string{"seed 001, scenario 2"}},
+		{"sched.fragmented", "enough GPUs are free, but on no single node", nil},
+		{
+			"sched.wrong-resource-name", "a pod asks for GPUs by a name that no node offers",
+			[]string{"k8s-device-plugin#240", "k8s-device-plugin#1080"},
+		},
+		{
+			"sched.insufficient-gpu", "a node lacks healthy GPUs, or the scheduler sees fewer than there are",
+			[]string{"k8s-device-plugin#35", "k8s-device-plugin#1552"},
+		},
+		{"sched.insufficient-other", "GPU nodes lack CPU, memory or another resource for a pod", nil},
+		{
+			"sched.taint", "a pod does not tolerate the GPU nodes' taint",
+			[]string{"k8s-device-plugin#421", "kubernetes#76035"},
+		},
+		{"sched.node-selector", "a pod's selector or affinity matches no GPU node", []string{"seed 001, scenario 2"}},
+		{"sched.nodes-unavailable", "all nodes with the right GPUs are cordoned, not ready or under pressure", nil},
+		{"sched.volume", "a volume keeps a pod from being scheduled", nil},
+		{"sched.no-scheduler", "no scheduler looks at a pod", nil},
+		{"sched.unschedulable", "the scheduler refuses a pod for a reason that doctor does not compute", nil},
+		{"sched.waiting", "a pod waits on purpose, or for a node that is being added", nil},
+	}
+	var all []engine.Check
+	for _, t := range titles {
+		all = append(all, engine.Check{
+			ID: t.id, Layer: finding.LayerScheduling, Title: t.title, Needs: []engine.Need{engine.NeedAPI},
+			Reads: reads, Why: why,
+			Sources: t.sources,
+			Run:     func(f *facts.Facts, r *engine.Result) { reportPending(f, r, t.id) },
+		})
+	}
+	return all
+}
+
+func reportPending(f *facts.Facts, r *engine.Result, id string) {
+	if r.Lacks(f, "api/pods") || r.Lacks(f, "api/nodes") {
+		return
+	}
+	for _, p := range scheduler.Pending(f) {
+		if p.Id != id {
+			continue
+		}
+		r.Add(finding.Finding{
+			Title: p.Title, Object: facts.PodObject(p.Pod), Nodes: p.Nodes, Severity: p.Severity,
+			Confidence: p.Confidence,
+			Evidence:   p.Evidence, Fix: p.Fix,
+		})
+	}
+}
+
+// checkTopology finds pods that the topology manager refused.
+func checkTopology(f *facts.Facts, r *engine.Result) {
+	if r.Lacks(f, "api/pods") {
+		return
+	}
+	for i := range f.Snapshot.Pods {
+		pod := &f.Snapshot.Pods[i]
+		if pod.Status.Reason != "TopologyAffinityError" || !f.AsksForGPU(pod) || f.Replaced(pod) {
+			continue
+		}
+		evidence := []finding.Evidence{
+			{
+				Source: facts.PodObject(pod).String() + " .status.reason",
+				Text:   pod.Status.Reason + ": " + words.Cut(pod.Status.Message),
+			},
+		}
+		if n := f.Node(pod.Spec.NodeName); n != nil && n.Host != nil {
+			if policy := n.Host.Probe.KubeletConfig["topologyManagerPolicy"]; policy != "" {
+				evidence = append(evidence, finding.Evidence{
+					Source: "kubelet configuration of Node " + n.Name, Text: "topologyManagerPolicy: " + policy,
+				})
+			}
+		}
+		r.Add(finding.Finding{
+			Title:  "the kubelet's topology manager could not give the pod GPUs and CPUs of one NUMA node",
+			Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Evidence: evidence,
+			Fix: finding.Fix{
+				Text: "Ask for no more CPUs and GPUs than one NUMA node has, or relax topologyManagerPolicy (best-effort) in the kubelet's " +
+					"configuration; a refused pod is not tried again: its owner must make a new one.",
+				Commands: []string{shell.Command("kubectl -n %s delete pod %s", pod.Namespace, pod.Name)},
+			},
+		})
+	}
+}
+
+// checkAdmission finds pods whose GPUs the kubelet could not allocate.
+func checkAdmission(f *facts.Facts, r *engine.Result) {
+	if r.Lacks(f, "api/pods") {
+		return
+	}
+	for i := range f.Snapshot.Pods {
+		pod := &f.Snapshot.Pods[i]
+		outOf := strings.HasPrefix(pod.Status.Reason, "OutOf") &&
+			facts.IsGPUResource(corev1.ResourceName(strings.TrimPrefix(pod.Status.Reason, "OutOf")))
+		unexpected := pod.Status.Reason == "UnexpectedAdmissionError" &&
+			(len(facts.GPURequests(pod)) > 0 || strings.Contains(pod.Status.Message, "nvidia.com/"))
+		if pod.DeletionTimestamp != nil || !outOf && !unexpected {
+			continue
+		}
+		issue := finding.Finding{
+			Title:  "the kubelet could not allocate the GPUs of a pod that was placed on its node",
+			Object: facts.PodObject(pod), Nodes: facts.OnNode(pod),
+			Evidence: []finding.Evidence{{
+				Source: facts.PodObject(pod).String() + " .status.message",
+				Text:   pod.Status.Reason + ": " + words.Cut(pod.Status.Message),
+			}},
+			Fix: finding.Fix{
+				Text: "Delete the failed pod; where the node's GPUs are healthy and new pods fail, too, restart its device plugin pod, then its " +
+					"kubelet, which may hold stale allocations (kubernetes#130145).",
+				Commands: []string{
+					shell.Command("kubectl -n %s delete pod %s", pod.Namespace, pod.Name),
+					shell.Command(
+						"kubectl get node %s -o jsonpath='{.status.capacity}{\"\\n\"}{.status.allocatable}{\"\\n\"}'",
+						pod.Spec.NodeName,
+					),
+				},
+			},
+		}
+		switch {
+		case outOf:
+			issue.Title = "the pod was put on a node that has no GPUs left, past the scheduler"
+			issue.Fix.Text = "Do not set spec.nodeName: let the scheduler choose, and delete the failed pod."
+		case strings.Contains(pod.Status.Message, "no healthy devices present"),
+			strings.Contains(pod.Status.Message, "unhealthy devices"):
+			issue.Title = "the kubelet has no healthy GPU for a pod that was placed on its node"
+			issue.Fix.Text =
+				"Repair the GPUs that the device plugin took out (its log names them), restart its pod, then delete the failed pod."
+		}
+		if n := f.Node(pod.Spec.NodeName); n != nil {
+			issue.Evidence = append(issue.Evidence, scheduler.QuoteAllocatable([]*facts.Node{n})...)
+		}
+		if f.Replaced(pod) {
+			issue.Severity = finding.Info
+		}
+		r.Add(issue)
+	}
+}

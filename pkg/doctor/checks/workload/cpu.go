@@ -1,0 +1,309 @@
+package workload
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
+)
+
+// What programs say at their beginning when they compute on the CPU. Each is a line that programs print, seen in public
+// logs:
+//   - "Using device: cpu", "Using cpu device": the form of PyTorch's quick start, and of Stable-Baselines3;
+//   - "Use CPU": Informer, Autoformer and what is made of them (exp_basic.py);
+//   - "Process rank: -1, device: cpu, n_gpu: 0": the examples of transformers; "Device set to use cpu": its pipelines;
+//   - "Use pytorch device_name: cpu": sentence-transformers;
+//   - "GPU available: False, used: False", "GPU available: True (cuda), used: False": Lightning;
+//   - "No GPU/TPU found, falling back to CPU.", "a CUDA-enabled jaxlib is not installed. Falling back to cpu.": JAX
+//     (jax#6805);
+//   - "Cannot dlopen some GPU libraries.", "Skipping registering GPU devices": TensorFlow (gpu_device.cc);
+//   - "No visible GPU is found, setting device to CPU.": XGBoost (context.cc);
+//   - "FP16 is not supported on CPU; using FP32 instead": Whisper (transcribe.py);
+//   - "no usable GPU found, --gpu-layers option will be ignored": llama.cpp (arg.cpp).
+//
+// A setting is none of them: DeepSpeed prints "device": "cpu" for what it offloads, and YAML has it indented. So a line
+// must begin with it, but for what loggers put before.
+const (
+	logPrefix = `(?:\[[^\]]*\]\s*|[0-9][-0-9/:.,TZ+]*\s+|(?:debug|info|warn|warning|notice)\b[]:\s]*|\w+(?:\.\w+)+:|[\w./-]+:\d+:\s*|[\w.<>]+(?::[\w.<>]+)*(?::\d+)?\s*[-:|]\s+|[-|*>#=+✓]+\s*)*`
+	onCPU     = `(?:process rank: -?\d+, |(?:we are |now )?(?:using|use|selected|current|training|compute|torch|pytorch|default|running on)\s+(?:pytorch |torch |the )?)?` +
+		`device(?:_name| type)?\s*(?::|is|=>?)\s*(?:torch\.device\(|device\(type=)?['"]?cpu['"]?\)?\s*(?:$|[,.;(])`
+)
+
+var (
+	computesOnCPU = regexp.MustCompile(`(?i)^` + logPrefix + `(?:` + onCPU +
+		`|us(?:e|ing) (?:the )?cpu(?: device)?[.!]?\s*$|using cpu device\b|device set to use cpu\b|gpu available: (?:false|true \(cuda\)), used: false|no gpu/tpu found, falling back to cpu` +
+		`|no visible gpu is found, setting device to cpu)|cuda-enabled jaxlib is not installed|cannot dlopen some gpu libraries|skipping registering gpu devices` +
+		`|fp16 is not supported on cpu; using fp32|no usable gpu found, --gpu-layers`)
+	// computesOnGPU are words of one that uses its GPU, perhaps beside something on the CPU.
+	computesOnGPU = regexp.MustCompile(
+		`(?i)\b(?:device|using|use|on|to)\b[a-z_ :=>'"(.]{0,24}\b(?:cuda|gpu:?\d)\b(?: |$|[:,.;)'"])|\bcuda:\d|cudadevice\(|device:gpu:\d|nccl (?:info|version)|, used: true`,
+	)
+)
+
+// saysCPU returns the line by which a log says that its program computes on the CPU, and not on a GPU as well.
+func saysCPU(text string) (line string, found bool) {
+	// A part of it may
+	none := slices.DeleteFunc(wordsNoGPU.texts(),
+		func(text string) bool { return strings.EqualFold(text, "falling back to CPU") })
+	for l := range strings.Lines(text) {
+		l = strings.TrimRight(l, "\r\n")
+		switch cpu := computesOnCPU.MatchString(l) || words.ContainsAny(l, none); {
+		case cpu && line == "":
+			line = strings.TrimSpace(l)
+		case !cpu && computesOnGPU.MatchString(l):
+			return "", false
+		}
+	}
+	return line, line != ""
+}
+
+// hides reports whether a value of a variable hides all GPUs from the program; devices is how many the container has, 0
+// when that is not known.
+func hides(name, value string, devices int64) bool {
+	value = strings.TrimSpace(value)
+	switch name {
+	case "CUDA_VISIBLE_DEVICES":
+		// An invalid entry hides itself and all after it; the container's GPUs count from 0, whatever their numbers on
+		// the node
+		first, _, _ := strings.Cut(value, ",")
+		index, err := strconv.ParseInt(strings.TrimSpace(first), 10, 64)
+		return value == "" || strings.HasPrefix(value, "-1") || strings.EqualFold(value, "NoDevFiles") ||
+			strings.EqualFold(value, "none") || err == nil && (index < 0 || devices > 0 && index >= devices)
+	case "NVIDIA_VISIBLE_DEVICES":
+		return value == "" || value == "void" || value == "none"
+	}
+	return false
+}
+
+func checkCPUMode(f *facts.Facts, r *engine.Result) {
+	if r.Lacks(f, "api/pods") {
+		return
+	}
+	for _, pod := range f.Workloads() {
+		if pod.Status.Phase == corev1.PodFailed && f.History(pod) {
+			continue
+		}
+		troubles := f.Troubles(pod)
+		if evidence := hidden(pod); len(evidence) > 0 {
+			severity := finding.Warning
+			if len(troubles) > 0 {
+				severity = finding.Error
+			}
+			r.Add(finding.Finding{
+				Title: "a variable of the pod hides its GPUs from the program", Object: facts.PodObject(pod),
+				Nodes: facts.OnNode(pod), Severity: severity, Evidence: evidence, Own: true,
+				Fix: finding.Fix{
+					Text:     "Remove the variable: the device plugin or the runtime sets it for the GPUs that the pod was given.",
+					Commands: facts.EditCommands(pod),
+				},
+			})
+			continue
+		}
+		if len(troubles) > 0 {
+			if w, e, found := wordsOf(f, pod, troubles); found && w == wordsNoGPU {
+				issue := blind(pod, e, finding.Error)
+				issue.Failed = failedAt(f, pod, troubles)
+				r.Add(issue)
+			} else if why := f.Unread(pod, troubles); !found && why != "" {
+				r.Unknown(facts.PodObject(pod), "%s", why)
+			}
+			continue
+		}
+		if e, found := sayCPU(f, pod); found {
+			r.Add(blind(pod, e, finding.Warning))
+		}
+	}
+	withoutGPU(f, r)
+}
+
+// sayCPU returns the line by which a container with GPUs says, at the beginning or at the end of its log, that it
+// computes on the CPU.
+func sayCPU(f *facts.Facts, pod *corev1.Pod) (finding.Evidence, bool) {
+	if pod.Status.Phase != corev1.PodRunning {
+		return finding.Evidence{}, false
+	}
+	for i := range pod.Spec.Containers {
+		c := &pod.Spec.Containers[i]
+		if !HoldsGPUs(pod, c) {
+			continue
+		}
+		var text string
+		var from *snapshot.Log
+		for _, l := range slices.Concat(f.HeadsOf(pod), f.LogsOf(pod)) {
+			if l.Container == c.Name && !l.Previous {
+				text, from = text+l.Text+"\n", cmp.Or(from, l)
+			}
+		}
+		if line, found := saysCPU(text); found {
+			return finding.Evidence{Source: facts.LogSource(from), Text: words.Cut(line)}, true
+		}
+	}
+	return finding.Evidence{}, false
+}
+
+// HoldsGPUs reports whether a container of a pod that asks for GPUs is given them.
+func HoldsGPUs(pod *corev1.Pod, c *corev1.Container) bool {
+	return len(pod.Spec.ResourceClaims) > 0 || gpuLimit(c) > 0
+}
+
+// gpuLimit returns how many GPUs, or parts of them, a container asks for by resources.
+func gpuLimit(c *corev1.Container) (count int64) {
+	for name, quantity := range c.Resources.Limits {
+		if facts.IsGPUResource(name) {
+			count += quantity.Value()
+		}
+	}
+	return count
+}
+
+// hidden returns the variables by which the containers that hold a pod's GPUs hide them.
+func hidden(pod *corev1.Pod) []finding.Evidence {
+	var all []finding.Evidence
+	for i := range pod.Spec.Containers {
+		c := &pod.Spec.Containers[i]
+		if !HoldsGPUs(pod, c) {
+			continue
+		}
+		count := gpuLimit(c)
+		if len(pod.Spec.ResourceClaims) > 0 || seesMore(c) {
+			count = 0
+		}
+		for _, e := range c.Env {
+			if e.ValueFrom == nil && hides(e.Name, e.Value, count) &&
+				(e.Name != "NVIDIA_VISIBLE_DEVICES" || len(pod.Spec.ResourceClaims) == 0) {
+				all = append(all, finding.Evidence{
+					Source: facts.PodObject(pod).String() + ", container " + c.Name + " .env",
+					Text:   fmt.Sprintf("%s=%q", e.Name, e.Value),
+				})
+				if !hides(e.Name, e.Value, 0) { // by its number alone
+					all = append(all, finding.Evidence{
+						Source: facts.PodObject(pod).String() + ", container " + c.Name + " .resources.limits",
+						Text:   fmt.Sprintf("GPUs: %d; the container counts them from 0", count),
+					})
+				}
+			}
+		}
+	}
+	return all
+}
+
+// seesMore reports whether a container may see GPUs of its node that it did not ask for: it is privileged, or says
+// itself which it wants.
+func seesMore(c *corev1.Container) bool {
+	return c.SecurityContext != nil && c.SecurityContext.Privileged != nil && *c.SecurityContext.Privileged ||
+		slices.ContainsFunc(c.Env,
+			func(e corev1.EnvVar) bool { return e.Name == "NVIDIA_VISIBLE_DEVICES" && !hides(e.Name, e.Value, 0) })
+}
+
+func blind(pod *corev1.Pod, e finding.Evidence, severity finding.Severity) finding.Finding {
+	issue := finding.Finding{
+		Title: "the program finds no GPU in a pod that has one", Object: facts.PodObject(pod), Nodes: facts.OnNode(pod),
+		Severity: severity, Confidence: finding.Likely, Evidence: []finding.Evidence{e},
+		Fix: finding.Fix{
+			Text:     "See whether the container was given the GPU (nvidia-smi inside): if not, the runtime did not inject it (RuntimeClass nvidia, CDI); if so, the program is a build for CPUs, or hides the GPUs itself.",
+			Commands: []string{shell.Command("kubectl -n %s exec %s -- nvidia-smi -L", pod.Namespace, pod.Name)},
+		},
+	}
+	if computesOnCPU.MatchString(e.Text) {
+		issue.Title = "the program says that it computes on the CPU, in a pod that has a GPU"
+		issue.Fix = onCPUFix(pod)
+		issue.Evidence = append(issue.Evidence, toldCPU(pod)...)
+	}
+	if strings.Contains(e.Text, "Torch not compiled with CUDA enabled") {
+		issue.Title = "the program is a build for CPUs"
+		issue.Fix = finding.Fix{
+			Text: "Install the CUDA build of PyTorch in the image.", Commands: facts.EditCommands(pod),
+		}
+	}
+	return issue
+}
+
+// onCPUFix returns where to look for what tells a program to compute on the CPU. ConfigMaps of workloads are not in a
+// snapshot.
+func onCPUFix(pod *corev1.Pod) finding.Fix {
+	fix := finding.Fix{
+		Text: "See what tells it so: its arguments, its settings, or a variable (CUDA_VISIBLE_DEVICES, NVIDIA_VISIBLE_DEVICES, JAX_PLATFORMS), which may come from a ConfigMap by envFrom and is not in the " +
+			"snapshot then. If nothing does, see whether the container was given the GPU (nvidia-smi inside), and whether its libraries are builds for CPUs.",
+		Commands: []string{shell.Command("kubectl -n %s exec %s -- env", pod.Namespace, pod.Name)},
+	}
+	for _, c := range pod.Spec.Containers {
+		for _, from := range c.EnvFrom {
+			if from.ConfigMapRef != nil {
+				fix.Commands = append(fix.Commands,
+					shell.Command("kubectl -n %s get configmap %s -o yaml", pod.Namespace, from.ConfigMapRef.Name))
+			}
+		}
+	}
+	fix.Commands = append(fix.Commands[:min(len(fix.Commands), words.Few)], facts.EditCommands(pod)...)
+	return fix
+}
+
+// cpuArgument is an argument that chooses the CPU: --device=cpu, or cpu after -device.
+var cpuArgument = regexp.MustCompile(
+	`(?i)^(?:--?[\w.-]*(?:device|accelerator|platform|backend)[\w.-]*[= ])?["']?cpu["']?$|^--?(?:no-cuda|no_cuda|use-cpu|use_cpu|cpu|force-cpu)(?:=true)?$`,
+)
+
+// toldCPU quotes what in a pod may tell its program to compute on the CPU.
+func toldCPU(pod *corev1.Pod) []finding.Evidence {
+	var all []finding.Evidence
+	for _, c := range pod.Spec.Containers {
+		args := slices.Concat(c.Command, c.Args)
+		for i, arg := range args {
+			if !cpuArgument.MatchString(arg) {
+				continue
+			}
+			if !strings.HasPrefix(arg, "-") && i > 0 {
+				arg = args[i-1] + " " + arg
+			}
+			all = append(all,
+				finding.Evidence{Source: facts.PodObject(pod).String() + ", container " + c.Name +
+					" .args", Text: words.Cut(arg)})
+		}
+		for _, from := range c.EnvFrom {
+			if from.ConfigMapRef != nil {
+				all = append(all, finding.Evidence{
+					Source: facts.PodObject(pod).String() + ", container " + c.Name + " .envFrom",
+					Text:   "ConfigMap " + from.ConfigMapRef.Name,
+				})
+			}
+		}
+	}
+	return all[:min(len(all), words.Few)]
+}
+
+// withoutGPU reports failing pods that look for a GPU and ask for none.
+func withoutGPU(f *facts.Facts, r *engine.Result) {
+	for i := range f.Snapshot.Pods {
+		pod := &f.Snapshot.Pods[i]
+		if f.AsksForGPU(pod) || facts.ComponentOf(pod.Labels, pod.Spec) != "" || len(f.LogsOf(pod)) == 0 {
+			continue
+		}
+		troubles := f.Troubles(pod)
+		if len(troubles) == 0 {
+			continue
+		}
+		w, e, found := wordsOf(f, pod, troubles)
+		if !found || w != wordsNoGPU {
+			continue
+		}
+		r.Add(finding.Finding{
+			Title: "the program looks for a GPU, and the pod asks for none", Object: facts.PodObject(pod), Nodes: facts.OnNode(pod),
+			Severity: finding.Warning, Confidence: finding.Likely, Evidence: []finding.Evidence{e},
+			Fix: finding.Fix{
+				Text:   "Ask for a GPU in the container's limits.",
+				Values: "resources:\n  limits:\n    nvidia.com/gpu: 1\n", Commands: facts.EditCommands(pod),
+			},
+		})
+	}
+}

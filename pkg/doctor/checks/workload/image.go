@@ -1,0 +1,177 @@
+package workload
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts/scheduler"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+)
+
+// formatTexts returns what kernels, shells and container runtimes say of a program for another processor.
+func formatTexts() []string {
+	return []string{
+		"exec format error", "Exec format error", "no match for platform in manifest", "no matching manifest for",
+	}
+}
+
+func checkExecFormat(f *facts.Facts, r *engine.Result) {
+	if r.Lacks(f, "api/pods") {
+		return
+	}
+	for i := range f.Snapshot.Pods {
+		pod := &f.Snapshot.Pods[i]
+		if pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded ||
+			pod.Status.Phase == corev1.PodFailed && f.History(pod) {
+			continue
+		}
+		if pod.Spec.NodeName == "" {
+			checkCandidates(f, r, pod)
+			continue
+		}
+		troubles := f.Troubles(pod)
+		if len(troubles) == 0 {
+			continue
+		}
+		e, said := f.Said(pod, troubles, formatTexts()...)
+		wrong, image := wrongPlatform(f, pod, f.Node(pod.Spec.NodeName), troubles)
+		if !said && len(wrong) == 0 {
+			if why := f.Unread(pod, troubles); why != "" && f.AsksForGPU(pod) {
+				r.Unknown(facts.PodObject(pod), "%s", why)
+			}
+			continue
+		}
+		issue := formatFinding(f, pod, image)
+		if said {
+			issue.Evidence = append(issue.Evidence, e)
+		}
+		issue.Evidence = append(issue.Evidence, wrong...)
+		if n := f.Node(pod.Spec.NodeName); n != nil {
+			issue.Evidence = append(issue.Evidence, quoteArchitecture(n))
+		}
+		if !said { // a script without its first line, a crash of another kind: the image is wrong all the same
+			issue.Confidence = finding.Likely
+		}
+		r.Add(issue)
+	}
+}
+
+func quoteArchitecture(n *facts.Node) finding.Evidence {
+	return finding.Evidence{
+		Source: n.Object().String() + " .status.nodeInfo.architecture", Text: n.Status.NodeInfo.Architecture,
+	}
+}
+
+func formatFinding(f *facts.Facts, pod *corev1.Pod, image string) finding.Finding {
+	if image == "" && len(pod.Spec.Containers) > 0 { // a damaged snapshot may have a pod without
+		image = pod.Spec.Containers[0].Image
+	}
+	issue := finding.Finding{
+		Title: "the image is for another processor than the node has", Object: facts.PodObject(pod),
+		Nodes: facts.OnNode(pod),
+		Fix: finding.Fix{
+			Text: "Use an image that has the node's platform, or send the pod to nodes of the image's (nodeSelector kubernetes.io/arch).",
+			Commands: append([]string{shell.Command("crane config %s | jq -r '.os + \"/\" + .architecture'", image)},
+				facts.EditCommands(pod)...),
+		},
+	}
+	n := f.Node(pod.Spec.NodeName)
+	onGPUNode := n != nil && slices.Contains(f.GPUNodes, n)
+	if f.Concerns(pod) != finding.Error && !onGPUNode {
+		issue.Severity = finding.Warning
+	}
+	if n != nil && n.Status.NodeInfo.Architecture != "" {
+		issue.Fix.Text = fmt.Sprintf(
+			"Use an image that has linux/%s, or send the pod to nodes of the image's processor (nodeSelector kubernetes.io/arch).",
+			n.Status.NodeInfo.Architecture,
+		)
+	}
+	return issue
+}
+
+// wrongPlatform quotes the images of failing containers that lack the node's processor, and names the first.
+func wrongPlatform(
+	f *facts.Facts, pod *corev1.Pod, n *facts.Node, troubles []facts.Trouble,
+) ([]finding.Evidence, string) {
+	if n == nil {
+		return nil, ""
+	}
+	var all []finding.Evidence
+	first := ""
+	for _, t := range troubles {
+		image := facts.ImageOf(pod, t.Container)
+		known, ok := f.Images[image]
+		if !ok || serves(known.Platforms, n.Status.NodeInfo.Architecture) {
+			continue
+		}
+		all = append(
+			all, finding.Evidence{Source: "platforms of image " + image, Text: strings.Join(known.Platforms, ", ")},
+		)
+		first = cmp.Or(first, image)
+	}
+	return all, first
+}
+
+// serves reports whether an image runs on a processor. Nothing known counts as yes.
+func serves(platforms []string, architecture string) bool {
+	if len(platforms) == 0 || architecture == "" {
+		return true
+	}
+	return slices.ContainsFunc(platforms, func(p string) bool {
+		parts := strings.Split(p, "/")
+		return len(parts) >= 2 && parts[0] == "linux" && parts[1] == architecture ||
+			p == "unknown/unknown" && len(platforms) == 1
+	})
+}
+
+// checkCandidates looks at a GPU pod that is on no node yet: will its images run where it may go?
+func checkCandidates(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
+	told := func(c corev1.Container) bool { _, known := f.Images[c.Image]; return known }
+	if !f.AsksForGPU(pod) || !slices.ContainsFunc(slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers), told) {
+		return
+	}
+	var may []*facts.Node
+	for _, n := range f.GPUNodes {
+		if scheduler.Selects(pod, n) && scheduler.ForeignTaint(pod, n) == nil {
+			may = append(may, n)
+		}
+	}
+	if len(may) == 0 {
+		return
+	}
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		image, known := f.Images[c.Image]
+		if !known {
+			continue
+		}
+		if image.Error != "" {
+			r.Unknown(facts.PodObject(pod), "platforms of image %s: %s", c.Image, image.Error)
+			continue
+		}
+		unfit := scheduler.Keep(may,
+			func(n *facts.Node) bool { return !serves(image.Platforms, n.Status.NodeInfo.Architecture) })
+		if len(unfit) == 0 {
+			continue
+		}
+		issue := formatFinding(f, pod, c.Image)
+		issue.Title = "the image is for another processor than the GPU nodes that the pod may run on have"
+		issue.Severity, issue.Confidence, issue.Nodes = finding.Warning, finding.Likely, nil
+		if len(unfit) < len(may) {
+			issue.Title = "the image is for another processor than some of the GPU nodes that the pod may run on have"
+			issue.Severity = finding.Info
+		}
+		issue.Evidence = []finding.Evidence{
+			{Source: "platforms of image " + c.Image, Text: strings.Join(image.Platforms, ", ")},
+			quoteArchitecture(unfit[0]),
+		}
+		r.Add(issue)
+		return
+	}
+}

@@ -1,0 +1,239 @@
+package workload
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+)
+
+// wordKind is a kind of thing that programs say when they fail on a GPU.
+type wordKind int
+
+// The kinds. A log often has several, because one leads to the next: the first in this order counts.
+const (
+	wordsSharedMemory wordKind = iota
+	wordsTooNew
+	wordsOutOfMemory
+	wordsNoGPU
+	wordsCUDAError
+	kindsOfWords
+)
+
+func (w wordKind) texts() []string {
+	switch w {
+	case wordsSharedMemory:
+		return []string{
+			"posix_fallocate failed : No space left on device", "failed to extend /dev/shm/",
+			"Error while creating shared memory segment", "insufficient shared memory (shm)",
+			"unable to allocate shared memory(shm)", "No space left on device: '/dev/shm",
+		}
+	case wordsTooNew:
+		return []string{
+			"CUDA driver version is insufficient for CUDA runtime version", "unsatisfied condition: cuda",
+			"unsatisfied condition: driver", "The NVIDIA driver on your system is too old",
+			"cudaErrorInsufficientDriver", "forward compatibility was attempted on non supported HW",
+			"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+			"PTX was compiled with an unsupported toolchain", "cudaErrorUnsupportedPtxVersion",
+			"CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
+		}
+	case wordsOutOfMemory:
+		return []string{
+			"CUDA out of memory", "CUDA_ERROR_OUT_OF_MEMORY", "CUDA error: out of memory", "cudaErrorMemoryAllocation",
+			"No available memory for the cache blocks",
+			"less than desired GPU memory utilization", "CUBLAS_STATUS_ALLOC_FAILED",
+		}
+	case wordsNoGPU:
+		return []string{
+			"No CUDA GPUs are available", "Found no NVIDIA driver on your system", "no CUDA-capable device is detected",
+			"CUDA_ERROR_NO_DEVICE", "cudaErrorNoDevice",
+			"torch.cuda.is_available(): False", "torch.cuda.is_available() False", "torch.cuda.is_available() = False",
+			"torch.cuda.is_available() is False",
+			"torch.cuda.is_available() returned False", "torch.cuda.is_available() returns False",
+			"CUDA available: False", "cuda available: False",
+			"Torch not compiled with CUDA enabled", "Failed to infer device type", "GPU will not be used",
+			"Could not find cuda drivers", "falling back to CPU",
+			"Falling back to cpu", "CUDA is not available",
+		}
+	case wordsCUDAError:
+		return []string{
+			"uncorrectable ECC", "GPU is lost", "has fallen off the bus", "an illegal memory access",
+			"unspecified launch failure", "device-side assert triggered",
+			"no kernel image is available", "system not yet initialized", "CUDA error:", "CUDA_ERROR_", "cudaError",
+			"unhandled cuda error", "CUDNN_STATUS_", "CUBLAS_STATUS_",
+			"Failed to initialize NVML", "misaligned address", "CUDA driver error",
+		}
+	}
+	return nil
+}
+
+// wordsOf returns the first kind of words that a failing pod says, and the quotation.
+func wordsOf(f *facts.Facts, pod *corev1.Pod, troubles []facts.Trouble) (wordKind, finding.Evidence, bool) {
+	for w := range kindsOfWords {
+		if e, found := f.Said(pod, troubles, w.texts()...); found {
+			return w, e, true
+		}
+	}
+	return 0, finding.Evidence{}, false
+}
+
+// says makes a check of one kind of words.
+func says(kind wordKind) func(*facts.Facts, *engine.Result) {
+	return func(f *facts.Facts, r *engine.Result) {
+		if r.Lacks(f, "api/pods") {
+			return
+		}
+		for _, pod := range f.Workloads() {
+			troubles := f.Troubles(pod)
+			if len(troubles) == 0 {
+				continue
+			}
+			w, e, found := wordsOf(f, pod, troubles)
+			if !found {
+				if why := f.Unread(pod, troubles); why != "" {
+					r.Unknown(facts.PodObject(pod), "%s", why)
+				}
+				continue
+			}
+			if w != kind {
+				continue
+			}
+			n := f.Node(pod.Spec.NodeName)
+			issue := finding.Finding{
+				Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Confidence: finding.Likely,
+				Evidence: []finding.Evidence{e},
+				Failed:   failedAt(f, pod, troubles),
+			}
+			kind.tell(pod, n, &issue)
+			r.Add(issue)
+		}
+	}
+}
+
+// tell writes title, fix and what else is known. The node may be nil.
+func (w wordKind) tell(pod *corev1.Pod, n *facts.Node, issue *finding.Finding) {
+	switch w {
+	case wordsSharedMemory:
+		tellShared(pod, issue)
+	case wordsTooNew:
+		issue.Title = "the image's CUDA needs a newer driver than the node has"
+		issue.Fix = finding.Fix{
+			Text:     "Use an image with an older CUDA, or a newer driver on the node (chart of the GPU operator: driver.version); on data-centre GPUs the package cuda-compat may do.",
+			Commands: facts.EditCommands(pod),
+		}
+		issue.Evidence = append(issue.Evidence, quoteLabels(n, "nvidia.com/cuda.driver-version.full",
+			"nvidia.com/cuda.driver.major", "nvidia.com/cuda.runtime-version.full", "nvidia.com/cuda.runtime.major")...)
+		issue.Evidence = append(issue.Evidence, quoteEnv(pod, "NVIDIA_REQUIRE_CUDA", "CUDA_VERSION")...)
+	case wordsOutOfMemory:
+		issue.Title = "the GPU's memory is too small for what the pod puts into it"
+		issue.Fix = finding.Fix{
+			Text:     "Use a GPU or MIG profile with more memory, more GPUs, or a smaller batch or model (or a lower share of memory: vLLM's --gpu-memory-utilization); with time-slicing all pods of a GPU share its memory, and nothing keeps them apart.",
+			Commands: facts.EditCommands(pod),
+		}
+		issue.Evidence = append(issue.Evidence,
+			quoteLabels(n, "nvidia.com/gpu.product", "nvidia.com/gpu.memory", "nvidia.com/gpu.replicas")...)
+	case wordsCUDAError:
+		tellCUDA(n, issue)
+	}
+}
+
+func tellShared(pod *corev1.Pod, issue *finding.Finding) {
+	issue.Title = "/dev/shm of the pod is too small"
+	issue.Fix = finding.Fix{
+		Text:     "Mount a memory volume at /dev/shm: its size counts against the container's memory limit.",
+		Values:   "volumes:\n- name: shm\n  emptyDir: {medium: Memory, sizeLimit: 16Gi}\n# in the container:\nvolumeMounts:\n- {name: shm, mountPath: /dev/shm}\n",
+		Commands: facts.EditCommands(pod),
+	}
+	text := "no volume is mounted at /dev/shm, so that it has 64 MiB"
+	for _, c := range pod.Spec.Containers {
+		for _, m := range c.VolumeMounts {
+			if strings.TrimRight(m.MountPath, "/") == "/dev/shm" {
+				text = "volume " + m.Name + " is mounted at /dev/shm"
+				for _, v := range pod.Spec.Volumes {
+					if v.Name == m.Name && v.EmptyDir != nil && v.EmptyDir.SizeLimit != nil {
+						text += ", sizeLimit " + v.EmptyDir.SizeLimit.String()
+					}
+				}
+			}
+		}
+	}
+	issue.Evidence = append(issue.Evidence,
+		finding.Evidence{Source: facts.PodObject(pod).String() + " .spec.containers[].volumeMounts", Text: text})
+}
+
+func tellCUDA(n *facts.Node, issue *finding.Finding) {
+	said := issue.Evidence[0].Text
+	issue.Title = "a CUDA call of the program failed"
+	issue.Fix = finding.Fix{
+		Text: "See whether the kernel log of the node has an XID at that time: if so the GPU's own finding counts, if not it is the program's fault (run it with CUDA_LAUNCH_BLOCKING=1).",
+	}
+	switch {
+	case words.ContainsAny(said, []string{"uncorrectable ECC", "GPU is lost", "fallen off the bus"}):
+		issue.Title = "the program lost its GPU to a hardware error"
+		issue.Fix.Text = "Take the node out, reset the GPU or reboot, and replace the GPU when it comes back."
+	case strings.Contains(said, "system not yet initialized"):
+		issue.Title = "CUDA cannot start: the GPUs' NVLink fabric is not initialised"
+		issue.Fix.Text = "Start the fabric manager of the driver's own version on the node."
+	case strings.Contains(said, "no kernel image is available"):
+		issue.Title = "the image's CUDA code is not built for the node's GPU"
+		issue.Fix.Text =
+			"Use a build of the program that has the GPU's compute capability (newer PyTorch, TORCH_CUDA_ARCH_LIST)."
+	case words.ContainsAny(
+		said, []string{"an illegal memory access", "device-side assert triggered", "misaligned address"},
+	):
+		issue.Title = "the program's own CUDA code failed"
+		issue.Fix.Text =
+			"Run it with CUDA_LAUNCH_BLOCKING=1 or under compute-sanitizer; XID 13 or 31 in the kernel log belongs to it, and any other XID speaks against the GPU."
+	}
+	if n == nil {
+		return
+	}
+	issue.Fix.Commands = []string{shell.Command("kubectl gpu-fault doctor --node %s", n.Name)}
+	issue.Evidence = append(issue.Evidence, quoteLabels(n, "nvidia.com/gpu.product")...)
+	if n.Host == nil {
+		return
+	}
+	for _, record := range slices.Backward(n.Host.KernelLog) {
+		if strings.Contains(record.Text, "Xid (") && len(issue.Evidence) < words.Few+1 {
+			issue.Evidence = append(issue.Evidence, finding.Evidence{
+				Source: fmt.Sprintf("nodes/%s/kernel.log sequence %d", n.Name, record.Sequence), Time: record.Time,
+				Text: words.Cut(record.Text),
+			})
+		}
+	}
+}
+
+func quoteLabels(n *facts.Node, labels ...string) []finding.Evidence {
+	var all []finding.Evidence
+	for _, label := range labels {
+		if n != nil && n.Labels[label] != "" {
+			all = append(all,
+				finding.Evidence{Source: n.Object().String() + " .metadata.labels", Text: label + "=" +
+					n.Labels[label]})
+		}
+	}
+	return all
+}
+
+// quoteEnv quotes variables that a pod's containers set.
+func quoteEnv(pod *corev1.Pod, want ...string) []finding.Evidence {
+	var all []finding.Evidence
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		for _, e := range c.Env {
+			if slices.Contains(want, e.Name) && e.ValueFrom == nil {
+				all = append(all, finding.Evidence{
+					Source: facts.PodObject(pod).String() + ", container " + c.Name + " .env",
+					Text:   words.Cut(fmt.Sprintf("%s=%q", e.Name, e.Value)),
+				})
+			}
+		}
+	}
+	return all
+}

@@ -1,0 +1,450 @@
+// Package workload checks GPU pods themselves.
+package workload
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+)
+
+// What the catalog has and these checks do not: the variables that an image itself sets (NVIDIA_REQUIRE_CUDA,
+// NVIDIA_VISIBLE_DEVICES) are not in a snapshot, so that wl.cuda-vs-driver and wl.cpu-mode know only those of the pod;
+// and use over time is not either, so that wl.idle-holder goes by one look, and wl.cpu-mode does not compare DCGM's
+// numbers.
+
+// Checks returns the checks of GPU pods.
+func Checks() []engine.Check {
+	const logs = "logs of GPU pods that fail, messages of their containers, events"
+	failing := []string{"wl.pod-failing"}
+	return []engine.Check{
+		{
+			ID: "wl.pod-failing", Layer: finding.LayerWorkload, Title: "a GPU pod crashes, or does not start",
+			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
+			Reads: "phase and container states of pods that ask for GPUs and are no GPU components, their events and the end of their logs",
+			Why: "The symptom, told so that causes that no check knows are reported, too. A pod that is younger than 2 minutes and still starts, one that is being deleted, one that " +
+				"failed more than a day ago, and one whose owner has a newer healthy pod are none. One that ended more than an hour ago, and one that is ready again, are Info. A pod that names a " +
+				"reason of its own (an ImportError) does not follow from what is wrong with its node.",
+			Run: checkFailing,
+		},
+		{
+			ID: "wl.exec-format", Layer: finding.LayerWorkload,
+			Title: "an image is for another processor than the node has",
+			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs, engine.NeedImages},
+			Reads: logs + "; platforms of images in their registries; Node .status.nodeInfo.architecture",
+			Why: "\"exec format error\" and \"no match for platform\" say so themselves. Before it fails: the image has no platform for the node, or for any GPU node that a pod that is not " +
+				"yet placed may run on. A container that runs disproves it.",
+			Explains: []string{
+				"wl.pod-failing", "op.operand-failing", "op.init-chain", "dp.not-running", "img.not-found",
+			},
+			Doc:     "https://kubernetes.io/docs/reference/labels-annotations-taints/#kubernetes-io-arch",
+			Sources: []string{"seed 000", "gpu-operator#575", "node-problem-detector#797"},
+			Run:     checkExecFormat,
+		},
+		{
+			ID: "wl.cpu-mode", Layer: finding.LayerWorkload, Title: "a pod that has a GPU does not use it, or cannot see it",
+			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
+			Reads: "CUDA_VISIBLE_DEVICES and NVIDIA_VISIBLE_DEVICES in .spec.containers[].env; logs of GPU pods: their ends, and of some that run the beginnings",
+			Why: "An empty list, -1, void and none hide all GPUs, and so does a list that begins with a number for which the container has no GPU. Without such a variable the program's own words count: " +
+				"that there is no GPU (\"No CUDA GPUs are available\"), or that it computes on the CPU (\"Using device: cpu\", and the words of Lightning, JAX, TensorFlow, XGBoost and others), unless its log tells " +
+				"of CUDA, too. Then the runtime may have given it none, which other checks find; values of ConfigMaps are not looked at. Error when the pod fails for it, else a warning.",
+			Explains: []string{"wl.pod-failing", "wl.idle-holder"},
+			Doc:      "https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-environment-variables",
+			Sources:  []string{"seed 001, scenario 4", "pytorch#18690", "vllm#3019", "jax#6805", "thuml/Autoformer#25"},
+			Run:      checkCPUMode,
+		},
+		{
+			ID: "wl.cuda-vs-driver", Layer: finding.LayerWorkload,
+			Title:    "a pod's CUDA needs a newer driver than the node has",
+			Needs:    []engine.Need{engine.NeedAPI, engine.NeedLogs},
+			Reads:    logs + "; labels nvidia.com/cuda.driver-version.* and cuda.runtime-version.* of the node",
+			Why:      "The program, or the hook that starts the container, says so. The labels tell which CUDA version the node's driver serves.",
+			Explains: append([]string{"rt.sandbox-failed"}, failing...),
+			Doc:      "https://docs.nvidia.com/deploy/cuda-compatibility/",
+			Sources:  []string{"nvidia-docker#400", "nvidia-docker#536", "gpu-operator#176"},
+			Run:      says(wordsTooNew),
+		},
+		{
+			ID: "wl.cuda-oom", Layer: finding.LayerWorkload, Title: "the GPU's memory is too small for what runs on it",
+			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs}, Reads: logs + "; label nvidia.com/gpu.memory; processes in nvidia-smi",
+			Why: "CUDA's own words, in a pod that fails.", Explains: failing,
+			Sources: []string{"seed 001, scenario 3", "k8s-device-plugin#323", "pytorch#40863"},
+			Run:     says(wordsOutOfMemory),
+		},
+		{
+			ID: "wl.oom-killed", Layer: finding.LayerWorkload,
+			Title: "a GPU pod was killed for using too much of the host's memory",
+			Needs: []engine.Need{engine.NeedAPI}, Reads: "containers' states with the reason OOMKilled",
+			Why:      "The kernel killed it at its memory limit, or because the node had none left. GPU memory has nothing to do with it.",
+			Explains: failing, Doc: "https://kubernetes.io/docs/tasks/configure-pod-container/assign-memory-resource/",
+			Run: checkOOMKilled,
+		},
+		{
+			ID: "wl.shm", Layer: finding.LayerWorkload, Title: "/dev/shm of a pod is too small for NCCL or for data loaders",
+			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs}, Reads: logs + "; volumes mounted at /dev/shm",
+			Why: "Containers get 64 MiB there unless a memory volume is mounted.", Explains: failing,
+			Sources: []string{"nccl#290", "nccl#342", "llm-d#352"},
+			Run:     says(wordsSharedMemory),
+		},
+		{
+			ID: "wl.cuda-error", Layer: finding.LayerWorkload, Title: "a CUDA call failed in a GPU pod",
+			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs}, Reads: logs + "; XIDs in the kernel log of the node",
+			Why:      "CUDA's own words, in a pod that fails. Its cause is in the program, or in the GPU: an XID in the kernel log at the same time tells which.",
+			Explains: failing, Doc: "https://docs.nvidia.com/deploy/xid-errors/", Run: says(wordsCUDAError),
+		},
+		{
+			ID: "wl.config-error", Layer: finding.LayerWorkload,
+			Title: "a GPU pod refers to a ConfigMap or Secret that is not there",
+			Needs: []engine.Need{engine.NeedAPI}, Reads: "containers that wait with CreateContainerConfigError",
+			Why: "The kubelet's message names what is missing.", Explains: failing, Run: checkConfigError,
+		},
+		{
+			ID: "wl.probe-failing", Layer: finding.LayerWorkload, Title: "a GPU pod runs, and its probes fail",
+			Needs: []engine.Need{engine.NeedAPI}, Reads: "events Unhealthy and Killing, readiness of containers",
+			Why:      "Loading a model takes minutes: a liveness probe that does not wait kills the container over and over. A pod that became ready is fine.",
+			Explains: failing,
+			Doc:      "https://kubernetes.io/docs/tasks/configure-pod-container/configure-liveness-readiness-startup-probes/",
+			Run:      checkProbes,
+		},
+		{
+			ID: "wl.volume", Layer: finding.LayerWorkload, Title: "a volume of a GPU pod cannot be attached or mounted",
+			Needs: []engine.Need{engine.NeedAPI}, Reads: "events FailedMount and FailedAttachVolume",
+			Why: "Only for pods that still wait, for more than 2 minutes.", Explains: failing, Run: checkVolumes,
+		},
+		{
+			ID: "wl.evicted", Layer: finding.LayerWorkload, Title: "the kubelet evicted a GPU pod",
+			Needs: []engine.Need{engine.NeedAPI}, Reads: "Pod .status.reason Evicted",
+			Why:      "The node ran short of disk, memory or process IDs. History once the owner has a newer healthy pod.",
+			Explains: failing, Run: checkEvicted,
+		},
+		{
+			ID: "wl.idle-holder", Layer: finding.LayerWorkload, Title: "a pod holds GPUs that nothing runs on",
+			Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
+			Reads: "nvidia-smi's processes, memory and utilization; pods that hold GPUs",
+			Why: "Told when no GPU of the node has a process, memory in use or load, and the pod has run for half an hour: then none of its pods uses its GPUs. Which process belongs to which pod is not " +
+				"known, so that single idle GPUs are not told. A warning when pods wait for GPUs, else Info.",
+			Sources: []string{"seed 001, scenario 4"},
+			Run:     checkIdle,
+		},
+	}
+}
+
+// checkFailing reports GPU pods that crash or do not start.
+func checkFailing(f *facts.Facts, r *engine.Result) {
+	if r.Lacks(f, "api/pods") {
+		return
+	}
+	for _, pod := range f.Workloads() {
+		switch pod.Status.Reason {
+		case "UnexpectedAdmissionError", "TopologyAffinityError", "Evicted", "Preempting", "Preempted", "NodeShutdown",
+			"Terminated", "Shutdown":
+			continue // told by other checks, or nobody's fault
+		}
+		troubles := f.Troubles(pod)
+		switch {
+		case strings.HasPrefix(pod.Status.Reason, "OutOf"):
+		case len(troubles) > 0:
+			reportFailing(f, r, pod, troubles)
+		case pod.Status.Phase == corev1.PodFailed && !f.History(pod):
+			reportFailing(f, r, pod, []facts.Trouble{
+				{Text: "phase Failed", Message: strings.TrimSpace(pod.Status.Reason + " " + pod.Status.Message)},
+			})
+		case pod.Status.Phase == corev1.PodUnknown:
+			reportFailing(f, r, pod, []facts.Trouble{{Text: "phase Unknown", Message: pod.Status.Message}})
+		case facts.RunsReady(pod):
+			tellRestart(f, r, pod)
+		default:
+			checkStarting(f, r, pod)
+		}
+	}
+}
+
+func reportFailing(f *facts.Facts, r *engine.Result, pod *corev1.Pod, troubles []facts.Trouble) {
+	issue := finding.Finding{
+		Title: "the GPU pod crashes", Object: facts.PodObject(pod), Nodes: facts.OnNode(pod),
+		Failed: failedAt(f, pod, troubles),
+		Own:    ownReason(f, pod, troubles),
+		Fix: finding.Fix{Text: "See what the container says, and its events.", Commands: []string{
+			shell.Command("kubectl -n %s describe pod %s", pod.Namespace, pod.Name),
+			shell.Command("kubectl -n %s logs %s --all-containers --previous --tail=50", pod.Namespace, pod.Name),
+		}},
+	}
+	if t := troubles[0]; !t.Ran {
+		issue.Title = "the GPU pod does not start"
+	}
+	for _, t := range troubles[:min(2, len(troubles))] {
+		issue.Evidence = append(issue.Evidence, quoteTrouble(pod, t))
+	}
+	if e, found := lastWords(f, pod, troubles[0].Container); found {
+		issue.Evidence = append(issue.Evidence, e)
+	} else if why := f.Unread(pod, troubles); why != "" {
+		r.Unknown(facts.PodObject(pod), "%s", why)
+	}
+	for _, e := range f.EventsOfPod(pod) {
+		if e.Type == corev1.EventTypeWarning && len(issue.Evidence) < words.Few && e.Reason != "BackOff" {
+			q := facts.Quote(e)
+			q.Text = words.Cut(q.Text)
+			issue.Evidence = append(issue.Evidence, q)
+		}
+	}
+	r.Add(issue)
+}
+
+// lastWords returns the last lines of a container's log, of the run before when there is one: that is the run that
+// failed.
+func lastWords(f *facts.Facts, pod *corev1.Pod, container string) (finding.Evidence, bool) {
+	var found finding.Evidence
+	for _, l := range f.LogsOf(pod) {
+		if l.Container != container && container != "" || strings.TrimSpace(l.Text) == "" {
+			continue
+		}
+		text := strings.TrimRight(l.Text, "\r\n")
+		lines := strings.Split(text[max(0, len(text)-2048):], "\n")
+		e := finding.Evidence{
+			Source: "end of the log of " + facts.PodObject(pod).String() + ", container " + l.Container,
+			Text:   strings.ToValidUTF8(strings.Join(lines[max(0, len(lines)-3):], "\n"), ""),
+		}
+		if l.Previous {
+			e.Source += ", its run before"
+			return e, true
+		}
+		found = e
+	}
+	return found, found.Text != ""
+}
+
+// checkStarting reports a pod that is on a node and does not get on: something warns of it, or it takes too long.
+func checkStarting(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
+	if pod.Spec.NodeName == "" || pod.Status.Phase != corev1.PodPending {
+		r.Pass(facts.PodObject(pod))
+		return
+	}
+	since := f.Age(pod)
+	if pod.Status.StartTime != nil {
+		since = f.Now.Sub(pod.Status.StartTime.Time)
+	}
+	var warnings []finding.Evidence
+	for _, e := range f.EventsOfPod(pod) {
+		if e.Type != corev1.EventTypeNormal && e.Reason != "FailedScheduling" &&
+			f.Now.Sub(facts.EventTime(e)) < slowStart &&
+			len(warnings) < words.Few {
+			q := facts.Quote(e)
+			q.Text = words.Cut(q.Text)
+			warnings = append(warnings, q)
+		}
+	}
+	text := "waiting: ContainerCreating"
+	for _, c := range facts.Statuses(pod) {
+		if c.State.Waiting != nil {
+			text = "waiting: " + strings.TrimSpace(c.State.Waiting.Reason+" "+c.State.Waiting.Message)
+			break
+		}
+	}
+	state := finding.Evidence{Source: facts.PodObject(pod).String() + " .status", Text: words.Cut(text) + ", for " +
+		words.AgeText(since)}
+	issue := finding.Finding{
+		Title: "the GPU pod does not start", Object: facts.PodObject(pod), Nodes: facts.OnNode(pod),
+		Evidence: append([]finding.Evidence{state}, warnings...),
+		Fix: finding.Fix{
+			Text:     "See the pod's events.",
+			Commands: []string{shell.Command("kubectl -n %s describe pod %s", pod.Namespace, pod.Name)},
+		},
+	}
+	// A long download, perhaps
+	running := len(pod.Status.InitContainerStatuses) > 0 && pod.Status.InitContainerStatuses[0].State.Running != nil
+	switch {
+	case since < startTime, running && len(warnings) == 0:
+		r.Pass(facts.PodObject(pod))
+		return
+	case len(warnings) > 0:
+	case since < slowStart:
+		if why := f.Missing("api/events"); why != "" {
+			r.Unknown(facts.PodObject(pod), "api/events: %s", why)
+		}
+		issue.Severity, issue.Confidence = finding.Info, finding.Possible
+		issue.Title = "the GPU pod is still starting"
+	default:
+		issue.Severity, issue.Confidence = finding.Warning, finding.Possible
+		issue.Title = "the GPU pod has been starting for long, and nothing says why"
+	}
+	r.Add(issue)
+}
+
+func checkOOMKilled(f *facts.Facts, r *engine.Result) {
+	if r.Lacks(f, "api/pods") {
+		return
+	}
+	for _, pod := range f.Workloads() {
+		for _, c := range facts.Statuses(pod) {
+			killed := c.State.Terminated
+			if killed == nil {
+				killed = c.LastTerminationState.Terminated
+			}
+			if killed == nil || killed.Reason != "OOMKilled" || len(f.Troubles(pod)) == 0 {
+				continue
+			}
+			limit := "none"
+			for _, spec := range append(pod.Spec.Containers, pod.Spec.InitContainers...) {
+				if q, ok := spec.Resources.Limits[corev1.ResourceMemory]; ok && spec.Name == c.Name {
+					limit = q.String()
+				}
+			}
+			r.Add(finding.Finding{
+				Title:  "the kernel killed the container for using too much of the host's memory",
+				Object: facts.PodObject(pod), Nodes: facts.OnNode(pod),
+				Evidence: []finding.Evidence{
+					{
+						Source: facts.PodObject(pod).String() + ", container " + c.Name + " .status",
+						Time:   killed.FinishedAt.Time,
+						Text: fmt.Sprintf("OOMKilled, exit code %d, %s", killed.ExitCode,
+							count.Of(c.RestartCount, "restart")),
+					},
+					{
+						Source: facts.PodObject(pod).String() + ", container " + c.Name + " .resources.limits.memory",
+						Text:   limit,
+					},
+				},
+				Fix: finding.Fix{
+					Text:     "Raise the container's memory limit, or load less into the host's memory (data loader workers, weights that are loaded whole).",
+					Commands: facts.EditCommands(pod),
+				},
+			})
+		}
+	}
+}
+
+func checkConfigError(f *facts.Facts, r *engine.Result) {
+	if r.Lacks(f, "api/pods") {
+		return
+	}
+	for _, pod := range f.Workloads() {
+		for _, t := range f.Troubles(pod) {
+			if t.Reason != "CreateContainerConfigError" {
+				continue
+			}
+			r.Add(finding.Finding{
+				Title:  "a container cannot be created: what its configuration refers to is not there",
+				Object: facts.PodObject(pod), Nodes: facts.OnNode(pod),
+				Evidence: []finding.Evidence{quoteTrouble(pod, t)},
+				Fix: finding.Fix{Text: "Create the ConfigMap, Secret or key that the message names, or correct its name in the pod.",
+					Commands: []string{
+						shell.Command("kubectl -n %s get configmaps,secrets", pod.Namespace),
+					}},
+			})
+		}
+	}
+}
+
+func checkVolumes(f *facts.Facts, r *engine.Result) {
+	if r.Lacks(f, "api/pods") || r.Lacks(f, "api/events") {
+		return
+	}
+	for _, pod := range f.Workloads() {
+		if pod.Status.Phase != corev1.PodPending || f.Age(pod) < startTime {
+			continue
+		}
+		for _, e := range f.EventsOfPod(pod) {
+			if e.Reason != "FailedMount" && e.Reason != "FailedAttachVolume" && e.Reason != "FailedMapVolume" {
+				continue
+			}
+			q := facts.Quote(e)
+			q.Text = words.Cut(q.Text)
+			r.Add(finding.Finding{
+				Title: "a volume of the pod cannot be attached or mounted", Object: facts.PodObject(pod),
+				Nodes:    facts.OnNode(pod),
+				Evidence: []finding.Evidence{q},
+				Fix: finding.Fix{Text: "See the message: the ConfigMap, Secret or claim must exist, and a volume that one node may have must be detached from the node before.",
+					Commands: []string{
+						shell.Command("kubectl -n %s describe pod %s", pod.Namespace, pod.Name),
+						shell.Command("kubectl -n %s get pvc,configmaps,secrets", pod.Namespace),
+						"kubectl get volumeattachments",
+					}},
+			})
+			break
+		}
+	}
+}
+
+func checkEvicted(f *facts.Facts, r *engine.Result) {
+	if r.Lacks(f, "api/pods") {
+		return
+	}
+	for _, pod := range f.Workloads() {
+		if pod.Status.Reason != "Evicted" || f.History(pod) {
+			continue
+		}
+		severity := finding.Warning
+		if last := facts.LastChange(pod); !last.IsZero() && f.Now.Sub(last) > evictedSince {
+			severity = finding.Info
+		}
+		r.Add(finding.Finding{
+			Title: "the kubelet evicted the GPU pod", Object: facts.PodObject(pod), Nodes: facts.OnNode(pod),
+			Severity: severity,
+			Evidence: []finding.Evidence{{
+				Source: facts.PodObject(pod).String() + " .status.message",
+				Text:   words.Cut(cmp.Or(pod.Status.Message, pod.Status.Reason)),
+			}},
+			Fix: finding.Fix{Text: "Give the pod requests for what the node ran short of (ephemeral-storage, memory), and the node more of it; then delete the evicted pod.",
+				Commands: []string{
+					shell.Command("kubectl -n %s delete pod %s", pod.Namespace, pod.Name),
+				}},
+		})
+	}
+}
+
+// checkProbes reports pods whose liveness probe kills them, and those that have not become ready.
+func checkProbes(f *facts.Facts, r *engine.Result) {
+	if r.Lacks(f, "api/pods") || r.Lacks(f, "api/events") {
+		return
+	}
+	for _, pod := range f.Workloads() {
+		if facts.RunsReady(pod) || pod.Status.Phase != corev1.PodRunning {
+			continue
+		}
+		var killed, unhealthy finding.Evidence
+		for _, e := range f.EventsOfPod(pod) {
+			q := facts.Quote(e)
+			q.Text = words.Cut(q.Text)
+			recent := f.Now.Sub(q.Time) < slowStart
+			switch {
+			case recent && killed.Text == "" && e.Reason == "Killing" &&
+				words.ContainsAny(e.Message, []string{"failed liveness probe", "failed startup probe"}):
+				killed = q
+			case recent && unhealthy.Text == "" && e.Reason == "Unhealthy":
+				unhealthy = q
+			}
+		}
+		issue := finding.Finding{Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Confidence: finding.Likely}
+		switch {
+		case killed.Text != "":
+			issue.Title = "the container's probe fails, and the kubelet kills it for that"
+			issue.Fix = finding.Fix{
+				Text:     "Give the container a startup probe that waits as long as the model takes to load (failureThreshold times periodSeconds).",
+				Commands: facts.EditCommands(pod),
+			}
+			issue.Evidence = []finding.Evidence{killed}
+		case unhealthy.Text != "" && f.Age(pod) > slowStart:
+			issue.Title, issue.Severity = "the pod runs, and does not become ready: its probe fails", finding.Warning
+			issue.Fix = finding.Fix{
+				Text: "See why the program does not answer its probe.",
+				Commands: []string{
+					shell.Command("kubectl -n %s logs %s --all-containers --tail=50", pod.Namespace, pod.Name),
+				},
+			}
+		default:
+			continue
+		}
+		if unhealthy.Text != "" {
+			issue.Evidence = append(issue.Evidence, unhealthy)
+		}
+		r.Add(issue)
+	}
+}

@@ -1,0 +1,85 @@
+package workload
+
+import (
+	"strings"
+	"testing"
+)
+
+// Values that hide GPUs, and such that do not.
+func TestHides(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, value string
+		devices     int64
+		want        bool
+	}{
+		{"CUDA_VISIBLE_DEVICES", "", 1, true}, {"CUDA_VISIBLE_DEVICES", "-1", 1, true},
+		{"CUDA_VISIBLE_DEVICES", "-1,0", 1, true}, {"CUDA_VISIBLE_DEVICES", "0", 1, false},
+		{"CUDA_VISIBLE_DEVICES", "0,-1", 1, false}, {"NVIDIA_VISIBLE_DEVICES", "void", 1, true},
+		{"NVIDIA_VISIBLE_DEVICES", "all", 1, false}, {"HOME", "", 1, false},
+		{"CUDA_VISIBLE_DEVICES", "NoDevFiles", 1, true}, {"CUDA_VISIBLE_DEVICES", "7", 1, true},
+		{"CUDA_VISIBLE_DEVICES", " 1 ,0", 1, true}, {"CUDA_VISIBLE_DEVICES", "1", 2, false},
+		{"CUDA_VISIBLE_DEVICES", "2", 2, true}, {"CUDA_VISIBLE_DEVICES", "7", 0, false},
+		{"CUDA_VISIBLE_DEVICES", "GPU-8932f937", 1, false}, {"CUDA_VISIBLE_DEVICES", "MIG-1", 1, false},
+	} {
+		if got := hides(c.name, c.value, c.devices); got != c.want {
+			t.Errorf("hides(%s=%q) of %d is %v, want %v", c.name, c.value, c.devices, got, c.want)
+		}
+	}
+}
+
+// Real lines of programs that compute on the CPU, and such as look alike.
+func TestSaysCPU(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]bool{
+		"device: cpu":       true,
+		"Using device: cpu": true,
+		"Using cpu device":  true,
+		"Using device: cpu\nWrapping the env in a DummyVecEnv.": true,
+		"Use CPU":               true,
+		"Device set to use cpu": true,
+		"INFO:sentence_transformers.SentenceTransformer:Use pytorch device_name: cpu":                                                                true,
+		"2025-05-30 21:38:47,092 - INFO - [sentence_transformers.SentenceTransformer:211] - Use pytorch device_name: cpu":                            true,
+		"06/13/2024 10:23:16 - WARNING - __main__ -   device: cpu, n_gpu: 0":                                                                         true,
+		"09/08/2022 14:20:22 - WARNING - __main__ -   Process rank: -1, device: cpu, n_gpu: 0, distributed training: False, 16-bits training: False": true,
+		"GPU available: False, used: False\nTPU available: False, using: 0 TPU cores":                                                                true,
+		"GPU available: True (cuda), used: False":                                                                                                    true,
+		"WARNING:jax._src.lib.xla_bridge:No GPU/TPU found, falling back to CPU. (Set TF_CPP_MIN_LOG_LEVEL=0 and rerun for more info.)":               true,
+		"An NVIDIA GPU may be present on this machine, but a CUDA-enabled jaxlib is not installed. Falling back to cpu.":                             true,
+		"2020-03-09 14:02:19.250076: W tensorflow/core/common_runtime/gpu/gpu_device.cc:1592] Cannot dlopen some GPU libraries. Please make sure":    true,
+		"[10:00:01] WARNING: /workspace/src/context.cc:49: No visible GPU is found, setting device to CPU.":                                          true,
+		"/usr/lib/python3/whisper/transcribe.py:132: UserWarning: FP16 is not supported on CPU; using FP32 instead":                                  true,
+		"warning: no usable GPU found, --gpu-layers option will be ignored":                                                                          true,
+		"torch.cuda.is_available(): False": true,
+		"device: cpu\nstep 1\nstep 2":      true,
+
+		"device: cuda:0 NVIDIA T4, driver 13000, 1 of 1 devices":   false,
+		`  "offload_optimizer": {` + "\n" + `    "device": "cpu",`: false,
+		"offload_optimizer:\n  device: cpu":                        false,
+		"[2024-05-01 10:00:00,000] [INFO] [config.py:1000:print]   zero_config ... offload_param=DeepSpeedZeroOffloadParamConfig(device='cpu', nvme_path=None": false,
+		"offload_optimizer_device: cpu":                             false,
+		"Loading checkpoint to device: cpu":                         false,
+		"Using device: cpu for the tokenizer\nUsing device: cuda:0": false,
+		"Using device: cpu\nNCCL version 2.21.5+cuda12.4":           false,
+		"GPU available: True (cuda), used: True":                    false,
+		"Using CPU cores: 8":                                        false,
+		"cpu: 8\nmemory: 32Gi":                                      false,
+		"cuml.accel: falling back to CPU for this estimator":        false,
+		"device: cpuset":                                            false,
+		"model on CPU, moving it\nmodel moved to device cuda":       false,
+		"": false,
+	} {
+		if line, got := saysCPU(text); got != want {
+			t.Errorf("saysCPU(%q) is %v (%q), want %v", text, got, line, want)
+		}
+	}
+}
+
+func FuzzSaysCPU(f *testing.F) {
+	f.Add("device: cpu")
+	f.Fuzz(func(t *testing.T, text string) {
+		if line, found := saysCPU(text); found != (line != "") || !strings.Contains(text, line) {
+			t.Errorf("%q is not a line of %q", line, text)
+		}
+	})
+}

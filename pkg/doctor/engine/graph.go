@@ -1,0 +1,326 @@
+package engine
+
+import (
+	"cmp"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+)
+
+// Gather drops what the user ignores, finds what explains what, and merges findings that say the same about different
+// objects.
+func Gather(results []*Result, ignore []Ignore, checks []Check) (all []finding.Finding, ignored int) {
+	var single []finding.Finding
+	for _, r := range results {
+		for _, f := range r.Findings {
+			if slices.ContainsFunc(ignore, func(i Ignore) bool { return i.hides(f) }) {
+				ignored++
+				continue
+			}
+			single = append(single, f)
+		}
+	}
+	explain(single, checks)
+	type key struct{ id, title, fix, causes string }
+	at := map[key]int{}
+	var merged []*merging
+	for _, f := range single {
+		k := key{f.ID, f.Title, f.Fix.Text, strings.Join(f.CausedBy, " ")}
+		if _, known := at[k]; !known {
+			at[k] = len(merged)
+			merged = append(merged, &merging{
+				Finding: f, objects: map[finding.Object]bool{}, nodes: map[string]bool{}, pods: map[string]bool{},
+				named: map[string]bool{}, everywhere: len(f.Nodes) == 0,
+			})
+		}
+		merged[at[k]].add(f)
+	}
+	for _, m := range merged {
+		all = append(all, m.finish())
+	}
+	return all, ignored
+}
+
+// merging is a finding that others are added to. A cluster may have it on thousands of nodes, so that what is there
+// already is asked of sets.
+type merging struct {
+	finding.Finding
+	objects    map[finding.Object]bool
+	nodes      map[string]bool
+	pods       map[string]bool
+	named      map[string]bool // Finding.Pods
+	everywhere bool            // one of them names no node
+}
+
+func (m *merging) add(f finding.Finding) {
+	if !m.objects[f.Object] {
+		m.objects[f.Object] = true
+		m.Objects = append(m.Objects, f.Object)
+	}
+	m.Mute = m.Mute && f.Mute
+	m.everywhere = m.everywhere || len(f.Nodes) == 0
+	if !slices.Equal(f.Nodes, m.Nodes) || len(m.nodes) == 0 {
+		for _, n := range f.Nodes {
+			m.nodes[n] = true
+		}
+	}
+	for _, p := range f.PodScope {
+		m.pods[p] = true
+		// Some findings set themselves apart by the name of another object
+		m.named[p] = m.named[p] || !strings.Contains(p, " ")
+	}
+	for _, p := range f.Pods {
+		m.named[p] = true
+	}
+	for _, e := range f.Evidence {
+		if len(m.Evidence) < finding.Most && !slices.Contains(m.Evidence, e) {
+			m.Evidence = append(m.Evidence, e)
+		}
+	}
+	for _, c := range f.Fix.Commands {
+		if len(m.Fix.Commands) < finding.Most && !slices.Contains(m.Fix.Commands, c) {
+			m.Fix.Commands = append(m.Fix.Commands, c)
+		}
+	}
+	if finding.Rank(f.Severity) < finding.Rank(m.Severity) {
+		m.Severity = f.Severity
+	}
+}
+
+func (m *merging) finish() finding.Finding {
+	f := m.Finding
+	f.Nodes, f.PodScope, f.Pods = nil, slices.Sorted(maps.Keys(m.pods)), onlyTrue(m.named)
+	if !m.everywhere {
+		f.Nodes = slices.Sorted(maps.Keys(m.nodes))
+	}
+	if len(f.Objects) == 1 {
+		f.Objects = nil
+	}
+	return f
+}
+
+// cause tells findings apart by what they explain.
+type cause struct {
+	id, as         string
+	written, ofRun bool
+}
+
+func causeOf(f finding.Finding) cause { return cause{f.ID, f.As, f.Written, f.OfRun} }
+
+// explain writes into each finding the IDs of those that may be its cause: their checks say so, and both concern the
+// same node or pod. It asks indexes and not each pair, because a cluster may have a finding on each of thousands of
+// nodes.
+func explain(all []finding.Finding, checks []Check) {
+	type place struct {
+		cause
+		where string
+	}
+	byID := map[string]Check{}
+	for _, c := range checks {
+		byID[c.ID] = c
+	}
+	here, anywhere := map[place]*span{}, map[cause]bool{}
+	causes, labs := map[cause][]string{}, map[cause][]*finding.Lab{}
+	put := func(where place, f finding.Finding) {
+		if here[where] == nil {
+			here[where] = &span{}
+		}
+		here[where].add(f)
+	}
+	for i, f := range all {
+		check := byID[f.ID]
+		if all[i].Mute = f.Severity == finding.Info && !check.InfoExplains; all[i].Mute {
+			continue
+		}
+		from := causeOf(f)
+		causes[from] = check.Explains
+		if patterns, narrower := check.ExplainsAs[f.As]; narrower {
+			causes[from] = patterns
+		}
+		if f.Written {
+			causes[from] = finding.DetectorsDo()
+		}
+		if f.OfRun {
+			causes[from] = nil // the run explains what follows, by time and device
+		}
+		if f.Lab != nil {
+			labs[from] = append(labs[from], f.Lab)
+			continue
+		}
+		if len(f.PodScope) == 0 && len(f.Nodes) == 0 {
+			anywhere[from] = true
+		}
+		kind := "node "
+		if len(f.PodScope) > 0 {
+			kind = "pods on "
+		}
+		for _, n := range f.Nodes {
+			put(place{from, kind + n}, f)
+		}
+		for _, p := range f.PodScope {
+			put(place{from, "pod " + p}, f)
+		}
+	}
+	for i, f := range all {
+		for from, patterns := range causes {
+			if from.id == f.ID || slices.Contains(all[i].CausedBy, from.id) || !finding.AnyMatches(patterns, f.ID) {
+				continue
+			}
+			if slices.Contains(finding.ProvenByItself(), f.ID) && !slices.Contains(patterns, f.ID) {
+				continue
+			}
+			if from.id == finding.InjectedFault && finding.IsOfGPU(f) && !f.OfRun {
+				continue // the driver said it, not a line of ours
+			}
+			if slices.ContainsFunc(labs[from], func(l *finding.Lab) bool { return l.Covers(f) }) {
+				all[i].CausedBy = append(all[i].CausedBy, from.id)
+				continue
+			}
+			if len(labs[from]) > 0 {
+				continue
+			}
+			// What concerns no node, or a pod that is on none yet, may follow from what is wrong anywhere.
+			// A pod that names a reason of its own follows only from what concerns that pod.
+			// A run explains nothing but what is at the place that it changed.
+			near := (anywhere[from] || len(f.Nodes) == 0) && !f.Own && from.id != finding.InjectedFault
+			for _, n := range f.Nodes {
+				near = near || !f.Own && here[place{from, "node " + n}].meets(f) ||
+					len(f.PodScope) == 0 && here[place{from, "pods on " + n}].meets(f)
+			}
+			for _, p := range f.PodScope {
+				near = near || here[place{from, "pod " + p}].meets(f)
+			}
+			if near {
+				all[i].CausedBy = append(all[i].CausedBy, from.id)
+			}
+		}
+		slices.Sort(all[i].CausedBy)
+	}
+}
+
+// Fold finds the roots: what is explained is none, and its severity does not count. Two that explain each other, by
+// whatever way, are both roots.
+func Fold(all []finding.Finding) ([]finding.Finding, []finding.Edge) {
+	causes := func(from, to int) bool {
+		return from != to && slices.Contains(all[to].CausedBy, all[from].ID) && related(all[from], all[to]) &&
+			!all[from].Mute
+	}
+	// direct[i] are the findings that i explains directly.
+	direct := make([][]int, len(all))
+	for i := range all {
+		for j := range all {
+			if causes(i, j) {
+				direct[i] = append(direct[i], j)
+			}
+		}
+	}
+	reaches := func(from, to int) bool {
+		seen, todo := map[int]bool{from: true}, slices.Clone(direct[from])
+		for len(todo) > 0 {
+			next := todo[0]
+			todo = todo[1:]
+			if next == to {
+				return true
+			}
+			if !seen[next] {
+				seen[next] = true
+				todo = append(todo, direct[next]...)
+			}
+		}
+		return false
+	}
+	order := make([]int, len(all))
+	for i := range all {
+		order[i] = i
+		all[i].Root = true
+		for j := range all {
+			if causes(j, i) && !reaches(i, j) {
+				all[i].Root = false
+			}
+		}
+	}
+	raise(all, direct)
+	for i := range all {
+		if all[i].Root {
+			all[i].CausedBy = nil
+		} else {
+			all[i].Severity = finding.Info
+		}
+	}
+	slices.SortStableFunc(order, func(a, b int) int {
+		return cmp.Or(
+			compareBool(all[b].Root, all[a].Root),
+			cmp.Compare(finding.Rank(all[a].Severity), finding.Rank(all[b].Severity)),
+		)
+	})
+	place := make([]int, len(all))
+	sorted := make([]finding.Finding, len(all))
+	for i, from := range order {
+		sorted[i], place[from] = all[from], i
+	}
+	edges := []finding.Edge{}
+	for i := range direct {
+		for _, j := range direct[i] {
+			if !all[j].Root {
+				edges = append(edges, finding.Edge{From: place[i], To: place[j]})
+			}
+		}
+	}
+	slices.SortFunc(edges,
+		func(a, b finding.Edge) int { return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To)) })
+	return sorted, edges
+}
+
+// related reports whether two findings concern the same: a pod where both name pods, else a node; one that names no
+// node concerns all. A lab concerns what is in it.
+func related(a, b finding.Finding) bool {
+	if a.Lab != nil {
+		return a.Lab.Covers(b)
+	}
+	if len(a.PodScope) > 0 && len(b.PodScope) > 0 {
+		return slices.ContainsFunc(a.PodScope, func(p string) bool { return slices.Contains(b.PodScope, p) })
+	}
+	if len(a.Nodes) == 0 || len(b.Nodes) == 0 {
+		return true
+	}
+	return slices.ContainsFunc(a.Nodes, func(n string) bool { return slices.Contains(b.Nodes, n) })
+}
+
+func (i Ignore) hides(f finding.Finding) bool {
+	if !Matches(i.ID, f.ID) {
+		return false
+	}
+	return i.Object == "" || Matches(i.Object, f.Object.String())
+}
+
+// Matches is path.Match, in which * also matches a slash. A pattern that is none matches only itself.
+func Matches(pattern, text string) bool {
+	ok, err := path.Match(noSlash(pattern), noSlash(text))
+	return err == nil && ok || pattern == text
+}
+
+func noSlash(s string) string { return strings.ReplaceAll(s, "/", "\x00") }
+
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	}
+	return -1
+}
+
+// onlyTrue returns the keys whose value is true, sorted.
+func onlyTrue(set map[string]bool) []string {
+	var all []string
+	for _, key := range slices.Sorted(maps.Keys(set)) {
+		if set[key] {
+			all = append(all, key)
+		}
+	}
+	return all
+}

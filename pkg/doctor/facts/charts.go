@@ -1,0 +1,142 @@
+package facts
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
+)
+
+// The charts that install what doctor looks at, and the repository that has each.
+const (
+	ChartOperator     = "gpu-operator"
+	ChartDevicePlugin = "nvidia-device-plugin"
+	ChartDRA          = "nvidia-dra-driver-gpu"
+	chartDCGM         = "dcgm-exporter"
+	ChartNFD          = "node-feature-discovery"
+)
+
+// ChartRepository returns where NVIDIA and others publish a chart.
+func ChartRepository(chart string) string {
+	switch chart {
+	case ChartDevicePlugin:
+		return "https://nvidia.github.io/k8s-device-plugin"
+	case chartDCGM:
+		return "https://nvidia.github.io/dcgm-exporter/helm-charts"
+	case ChartNFD:
+		return "https://kubernetes-sigs.github.io/node-feature-discovery/charts"
+	}
+	return "https://helm.ngc.nvidia.com/nvidia"
+}
+
+// ReleaseOf returns the Helm release of a chart.
+func ReleaseOf(f *Facts, chart string) (snapshot.HelmRelease, bool) {
+	for _, h := range f.HelmReleases {
+		if h.Chart == chart {
+			return h, true
+		}
+	}
+	return snapshot.HelmRelease{}, false
+}
+
+// HelmUpgrade changes values of an installed release and nothing else: the same chart, its version, and all values that
+// it has.
+func HelmUpgrade(h snapshot.HelmRelease, set ...string) string {
+	format, args := "helm upgrade %s %s --repo %s -n %s --version %s --reuse-values",
+		[]any{h.Name, h.Chart, ChartRepository(h.Chart), h.Namespace, h.ChartVersion}
+	for _, s := range set {
+		format, args = format+" --set %s", append(args, s)
+	}
+	return shell.Command(format, args...)
+}
+
+// HelmUpgradeFile is HelmUpgrade with values from a file that the user makes.
+func HelmUpgradeFile(h snapshot.HelmRelease) string {
+	if line := HelmUpgrade(h); line != shell.LeftOut {
+		return line + " -f values.yaml"
+	}
+	return shell.LeftOut
+}
+
+// ChangeOperator returns the command that sets values of the operator: by Helm where Helm installed it, because the
+// next upgrade would undo anything else, or on the ClusterPolicy. A path is the same for both: "toolkit.enabled".
+func ChangeOperator(f *Facts, path string, value any) []string {
+	if h, ok := ReleaseOf(f, ChartOperator); ok {
+		return []string{HelmUpgrade(h, fmt.Sprintf("%s=%v", path, value))}
+	}
+	policy, ok := ClusterPolicy(f)
+	if !ok {
+		return nil
+	}
+	spec := value
+	for _, key := range slices.Backward(strings.Split(path, ".")) {
+		spec = map[string]any{key: spec}
+	}
+	patch, err := json.Marshal(map[string]any{"spec": spec})
+	if err != nil {
+		return nil // a value of ours that JSON does not know
+	}
+	return []string{shell.Command("kubectl patch clusterpolicy %s --type merge -p %s", policy.GetName(), string(patch))}
+}
+
+// ClusterPolicy returns the one that the operator obeys: the first that is not ignored.
+func ClusterPolicy(f *Facts) (unstructured.Unstructured, bool) {
+	for _, p := range f.ClusterPolicies {
+		if state, _, _ := unstructured.NestedString(p.Object, "status", "state"); state != "ignored" {
+			return p, true
+		}
+	}
+	return unstructured.Unstructured{}, false
+}
+
+// PolicyString returns a field of the ClusterPolicy; empty when there is none.
+func PolicyString(f *Facts, fields ...string) string {
+	p, ok := ClusterPolicy(f)
+	if !ok {
+		return ""
+	}
+	text, _, _ := unstructured.NestedString(p.Object, fields...)
+	return text
+}
+
+// PolicyOff reports whether the ClusterPolicy switches a part off.
+func PolicyOff(f *Facts, part string) bool {
+	p, ok := ClusterPolicy(f)
+	if !ok {
+		return false
+	}
+	on, found, _ := unstructured.NestedBool(p.Object, "spec", part, "enabled")
+	return found && !on
+}
+
+// OperatorNamespace returns where the operator's operands run.
+func OperatorNamespace(f *Facts) string {
+	for _, c := range []Component{Operator, Validator, Toolkit, Driver} {
+		for _, pod := range f.Component(c) {
+			return pod.Namespace
+		}
+	}
+	if h, ok := ReleaseOf(f, ChartOperator); ok {
+		return h.Namespace
+	}
+	return "gpu-operator"
+}
+
+// RestartPod returns the command that deletes a pod, so that its DaemonSet makes a new one.
+func RestartPod(namespace, name string) string {
+	return shell.Command("kubectl delete pod %s -n %s", name, namespace)
+}
+
+// GPULost returns the findings of the scheduling layer that follow where GPUs are not advertised, or fewer than there
+// are.
+func GPULost(more ...string) []string {
+	return append(more,
+		"sched.insufficient-gpu", "sched.none-advertised", "sched.all-in-use", "sched.fragmented",
+		"sched.waiting", "alloc.unexpected-admission",
+	)
+}

@@ -1,0 +1,65 @@
+package facts
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+)
+
+// RuntimeUnit returns the systemd unit in which the node's container runtime runs.
+func (n *Node) RuntimeUnit() string {
+	unit, embedded := EmbeddedUnits()[n.Distribution]
+	switch {
+	case n.Distribution == MicroK8s:
+		return "snap.microk8s.daemon-containerd"
+	case n.Distribution == CanonicalK8s:
+		return "snap.k8s.containerd"
+	case n.IsCRIO():
+		return "crio"
+	case embedded:
+		return unit
+	}
+	return "containerd"
+}
+
+// EmbeddedUnits returns those of distributions whose kubelet is part of another program.
+func EmbeddedUnits() map[Distribution]string {
+	return map[Distribution]string{
+		K3s: "k3s-agent", RKE2: "rke2-agent", K0s: "k0sworker", MicroK8s: "snap.microk8s.daemon-kubelite",
+	}
+}
+
+// QuoteCondition makes evidence of a condition of a node.
+func QuoteCondition(n *Node, c corev1.NodeCondition) finding.Evidence {
+	return finding.Evidence{
+		Source: fmt.Sprintf("%s .status.conditions[%s]=%s", n.Object(), c.Type, c.Status),
+		Time:   c.LastTransitionTime.Time,
+		Text:   words.Cut(strings.TrimSpace(c.Reason + ": " + c.Message)),
+	}
+}
+
+// xidPatterns are how agents name XIDs: "Xid (PCI:0000:17:00): 79,", "NvidiaXID79Error", "ErrorCode:79".
+var xidPatterns = []*regexp.Regexp{
+	regexp.MustCompile(`(?i)Xid \([^)]*\): (\d{1,4})`), regexp.MustCompile(`(?i)Xid[ =:]{0,3}(\d{1,4})`),
+	regexp.MustCompile(`ErrorCode:(\d{1,4})\b`),
+}
+
+// XIDsIn returns the XIDs that agents name in conditions.
+func XIDsIn(text string) []int {
+	var all []int
+	for _, pattern := range xidPatterns {
+		for _, m := range pattern.FindAllStringSubmatch(text, 64) {
+			if code, err := strconv.Atoi(m[1]); err == nil && !slices.Contains(all, code) {
+				all = append(all, code)
+			}
+		}
+	}
+	return all
+}

@@ -1,0 +1,536 @@
+package facts
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nvidiasmi"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
+)
+
+// IsNVSwitch reports whether a PCI device is an NVSwitch: a bridge of class "other".
+func IsNVSwitch(d api.PCIDevice) bool {
+	return strings.HasPrefix(strings.TrimPrefix(d.Class, "0x"), "0680")
+}
+
+// GPUView is what nvidia-smi and the kernel log say about one node's GPUs.
+type GPUView struct {
+	Node *Node
+	// SMI is nil when nvidia-smi was not run, or said nothing that can be read; SMIError then says what it said.
+	SMI      *nvidiasmi.Log
+	SMIError string
+
+	records   []driverRecord // of the kernel log, the oldest first
+	Incidents []incident     // the newest first
+	Strangers []driverRecord // about GPUs that the node does not have
+	// Ours are lines of this tool's runs that are over; they are in none of the others.
+	Ours []ownLine
+	runs xidRuns
+	// loaded is when the driver was loaded last, as far as the kernel log says; negative when it does not.
+	loaded time.Duration
+}
+
+// driverRecord is a record of the kernel log in which the driver reports something.
+type driverRecord struct {
+	api.KernelRecord
+	Event xid.Event
+	// userSpace says that not the kernel wrote it: a program that injects faults, or a test.
+	userSpace bool
+	// Condition is the node condition that quotes it, when it does not come from the kernel log.
+	Condition corev1.NodeConditionType
+}
+
+// incident is one thing that went wrong with one GPU or NVSwitch: a record that says what, and those that go along with
+// it.
+type incident struct {
+	Primary driverRecord
+	along   []driverRecord
+}
+
+// viewGPUs reads a node. runs are this tool's that wrote to its kernel log.
+func viewGPUs(n *Node, runs xidRuns) *GPUView {
+	v := &GPUView{Node: n, loaded: -1, runs: runs}
+	if n.Host != nil {
+		v.SMIError = n.Host.Probe.SMIError
+		if n.Host.SMI != "" {
+			log, err := nvidiasmi.Parse([]byte(n.Host.SMI))
+			if log != nil && (len(log.GPUs) > 0 || log.Driver != "") {
+				v.SMI = log
+			}
+			if log != nil {
+				v.SMIError = strings.TrimSpace(v.SMIError + "\n" + strings.Join(log.Notes, "\n"))
+			}
+			if err != nil && v.SMIError == "" {
+				v.SMIError = err.Error()
+			}
+		}
+		v.readKernelLog(n.Host)
+	}
+	if n.Host == nil || len(n.Host.KernelLog) == 0 {
+		v.readConditions()
+	}
+	v.Incidents = incidents(v.records)
+	return v
+}
+
+// driverLoads is how the driver introduces itself when it is loaded.
+const driverLoads = "NVRM: loading NVIDIA UNIX"
+
+func (v *GPUView) readKernelLog(host *api.Diagnosis) {
+	known := knownDevices(host)
+	for _, k := range host.KernelLog {
+		if strings.Contains(k.Text, driverLoads) {
+			v.loaded = k.Uptime
+		}
+		for _, record := range DriverRecords(k) {
+			if run := v.writer(record); run != "" {
+				v.Ours = append(v.Ours, ownLine{run, record})
+				continue
+			}
+			if at := record.Event.PCI; (record.Event.Kind == xid.KindXID || record.Event.Kind == xid.KindFallenOff) &&
+				len(known) > 0 && !known[at.String()] {
+				v.Strangers = append(v.Strangers, record)
+				continue
+			}
+			v.records = append(v.records, record)
+		}
+	}
+}
+
+// DriverRecords returns the XIDs and their like in one record, which may have several lines.
+func DriverRecords(k api.KernelRecord) []driverRecord {
+	text := strings.ReplaceAll(k.Text, `\x0a`, "\n")
+	e, prefix, err := xid.Parse(text)
+	if errors.Is(err, xid.ErrNotDriver) || err != nil {
+		return nil
+	}
+	byUser := k.Priority >= 8 || prefix.Form == xid.FormKernel || prefix.Form == xid.FormBracket
+	record := driverRecord{KernelRecord: k, Event: e, userSpace: byUser}
+	switch {
+	case e.Kind == xid.KindXID, e.Kind == xid.KindSXid, e.Kind == xid.KindFallenOff:
+		return []driverRecord{record}
+	case e.Kind == xid.KindGPU && strings.Contains(e.Body, "fallen off the bus"):
+		record.Event = xid.Event{Kind: xid.KindFallenOff, PCI: e.PCI}
+		return []driverRecord{record}
+	case e.Kind == xid.KindNote && strings.Contains(e.Body, "GSP RM heartbeat timed out"):
+		record.Event = xid.Event{Kind: xid.KindXID, Code: 120}
+		return []driverRecord{record}
+	}
+	return nil
+}
+
+// knownDevices returns the GPUs and NVSwitches that the node has, by address without function; empty when that was not
+// read.
+func knownDevices(host *api.Diagnosis) map[string]bool {
+	known := map[string]bool{}
+	add := func(address string) {
+		if p, err := xid.ParsePCI(address); err == nil {
+			known[p.String()] = true
+		}
+	}
+	for _, g := range host.Info.GPUs {
+		add(g.PCI)
+	}
+	for _, d := range host.Probe.PCI {
+		add(d.Address)
+	}
+	return known
+}
+
+var (
+	// conditionCode finds codes in the messages and reasons of NVSentinel ("ErrorCode:79 PCI:0000:17:00"), EKS
+	// (NvidiaXID79Error), gpud and NPD.
+	conditionCode = regexp.MustCompile(
+		`(?i)(?:ErrorCode:|NvidiaXID|\bXID(?: \(PCI:[0-9a-f:.]+\))?:? ?)(\d{1,3})(?:\D|$)`,
+	)
+	conditionPCI = regexp.MustCompile(`(?i)PCI:([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2})`)
+)
+
+// readConditions takes codes out of what node problem detectors, NVSentinel and the EKS agent say of the node. It is
+// for nodes whose kernel log was not read: one that was tells it better, and when it does not have the code, the
+// condition is old.
+func (v *GPUView) readConditions() {
+	for _, c := range v.Node.Status.Conditions {
+		if _, ours := v.Rests(c); ours || !tellsProblem(c) {
+			continue
+		}
+		text := c.Reason + " " + c.Message
+		for _, m := range conditionCode.FindAllStringSubmatch(text, 8) {
+			code := 0
+			if _, err := fmt.Sscan(m[1], &code); err != nil || code == 0 {
+				continue
+			}
+			event := xid.Event{Kind: xid.KindXID, Code: code}
+			if at := conditionPCI.FindStringSubmatch(text); at != nil {
+				if p, err := xid.ParsePCI(at[1]); err == nil {
+					event.PCI = p
+				}
+			}
+			if slices.ContainsFunc(v.records, func(r driverRecord) bool { return r.Event.Code == code }) {
+				continue // several conditions tell the same
+			}
+			v.records = append(v.records, driverRecord{
+				KernelRecord: api.KernelRecord{
+					Time: c.LastTransitionTime.Time, Text: strings.TrimSpace(c.Reason + ": " + c.Message),
+				},
+				Event: event, Condition: c.Type,
+			})
+		}
+	}
+}
+
+// tellsProblem reports whether a condition that is not the kubelet's own says that something is wrong. Most are true
+// then; those that are named for health are false.
+func tellsProblem(c corev1.NodeCondition) bool {
+	switch c.Type {
+	case corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure,
+		corev1.NodeNetworkUnavailable:
+		return false
+	}
+	if strings.HasSuffix(string(c.Type), "Ready") || strings.HasSuffix(string(c.Type), "Healthy") {
+		return c.Status == corev1.ConditionFalse
+	}
+	return c.Status == corev1.ConditionTrue
+}
+
+// window is how far apart records of one incident are: real cascades take a few seconds, and a GSP timeout is told
+// again after 45.
+const window = time.Minute
+
+// mostRecords is how many of the driver's records of one node are looked at: the newest.
+const mostRecords = 4000
+
+// incidents groups records: those that say most come first, and take what goes along with them on the same GPU.
+func incidents(records []driverRecord) []incident {
+	records = slices.Clone(records[max(0, len(records)-mostRecords):])
+	slices.SortStableFunc(records, func(a, b driverRecord) int { return cmp.Compare(a.Uptime, b.Uptime) })
+	order, weights := make([]int, len(records)), make([]int, len(records))
+	for i := range order {
+		order[i], weights[i] = i, weight(records[i].Event)
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(weights[a], weights[b]) })
+	taken := make([]bool, len(records))
+	var all []incident
+	for _, i := range order {
+		if taken[i] {
+			continue
+		}
+		taken[i] = true
+		in := incident{Primary: records[i]}
+		first, _ := slices.BinarySearchFunc(records, in.Primary.Uptime-window,
+			func(r driverRecord, at time.Duration) int { return cmp.Compare(r.Uptime, at) })
+		for j := first; j < len(records) && records[j].Uptime <= in.Primary.Uptime+window; j++ {
+			if !taken[j] && in.Primary.takes(records[j]) {
+				taken[j] = true
+				in.along = append(in.along, records[j])
+			}
+		}
+		all = append(all, in)
+	}
+	slices.SortStableFunc(all, func(a, b incident) int {
+		return cmp.Or(cmp.Compare(b.Primary.Uptime, a.Primary.Uptime), b.Primary.Time.Compare(a.Primary.Time))
+	})
+	return all
+}
+
+// takes reports whether another record, of the same minute, belongs to the incident of this one. Conditions do not tell
+// of which minute a code is, nor always of which GPU.
+func (r driverRecord) takes(other driverRecord) bool {
+	a, b := r.Event.PCI, other.Event.PCI
+	a.Function, b.Function = 0, 0
+	return (a == b || a == (xid.PCI{}) || b == (xid.PCI{})) && follows(r.Event, other.Event)
+}
+
+// weight orders events by how much they tell; the least is told first.
+func weight(e xid.Event) int {
+	switch {
+	case e.Kind == xid.KindXID && e.Code == 79:
+		return 0
+	case e.Kind == xid.KindFallenOff:
+		return 1
+	case e.Kind == xid.KindSXid:
+		return 7
+	}
+	for i, codes := range [][]int{{64}, {48, 95}, {137}, {94, 140, 171, 172}, {119, 120}, NVLinkCodes(), {63}} {
+		if slices.Contains(codes, e.Code) {
+			return 2 + i
+		}
+	}
+	switch code, known := xid.Lookup(e.Code); {
+	case e.Code == 154:
+		return 13
+	case e.Code == 45:
+		return 12
+	case e.Code == 43:
+		return 11
+	case known && code.Class == "app":
+		return 10
+	}
+	return 9
+}
+
+// follows reports whether an event goes along with another that happened to the same GPU in the same minute. Sources:
+// NVIDIA's XID catalog, and the groups of real logs in pkg/xid.
+func follows(primary, other xid.Event) bool {
+	if other.Kind == xid.KindFallenOff {
+		return primary.Kind == xid.KindFallenOff || primary.Code == 79
+	}
+	if other.Kind == xid.KindSXid || primary.Kind == xid.KindSXid {
+		return primary.Kind == other.Kind && primary.Code == other.Code
+	}
+	if other.Code == primary.Code || slices.Contains([]int{43, 45, 154}, other.Code) {
+		return true
+	}
+	if primary.Kind == xid.KindFallenOff {
+		return true // nothing that such a GPU says is worth anything
+	}
+	sympathetic := []int{}
+	switch {
+	case primary.Code == 79:
+		return true
+	case primary.Code == 64:
+		sympathetic = []int{48, 62, 63, 92, 94, 95, 140, 171, 172}
+	case slices.Contains(eccCodes(), primary.Code):
+		sympathetic = []int{13, 31, 48, 62, 63, 92, 94, 95, 140, 171, 172}
+	case primary.Code == 137:
+		sympathetic = []int{94, 108}
+	case primary.Code == 119, primary.Code == 120:
+		sympathetic = []int{62, 109, 119, 120}
+	case slices.Contains(NVLinkCodes(), primary.Code):
+		sympathetic = append(NVLinkCodes(), 137, 155)
+	}
+	return slices.Contains(sympathetic, other.Code)
+}
+
+func eccCodes() []int { return []int{48, 94, 95} }
+
+func remapCodes() []int { return []int{63, 64} }
+
+func gspCodes() []int { return []int{119, 120} }
+
+// NVLinkCodes returns the XIDs of NVLink.
+func NVLinkCodes() []int { return []int{74, 144, 145, 146, 147, 148, 149, 150} }
+
+// OwnerOfCode returns the check that tells of an event, so that each is told once.
+func OwnerOfCode(e xid.Event) string {
+	switch {
+	case e.Kind == xid.KindFallenOff, e.Code == 79 && e.Kind == xid.KindXID:
+		return "hw.gpu-lost"
+	case e.Kind == xid.KindSXid, slices.Contains(NVLinkCodes(), e.Code):
+		return "hw.nvlink"
+	case slices.Contains(gspCodes(), e.Code):
+		return "drv.gsp"
+	case slices.Contains(eccCodes(), e.Code):
+		return "hw.ecc"
+	case slices.Contains(remapCodes(), e.Code):
+		return "hw.row-remap"
+	}
+	return "hw.xid-recent"
+}
+
+// Of returns the incidents that a check tells of.
+func (v *GPUView) Of(check string) []incident {
+	return slices.DeleteFunc(slices.Clone(v.Incidents),
+		func(in incident) bool { return OwnerOfCode(in.Primary.Event) != check })
+}
+
+// SameKind are incidents of one code on one GPU, the newest first.
+type SameKind struct {
+	Event     xid.Event
+	Incidents []incident
+}
+
+// GroupIncidents puts incidents of one code on one GPU together.
+func GroupIncidents(all []incident) []SameKind {
+	var groups []SameKind
+	for _, in := range all {
+		i := slices.IndexFunc(groups, func(g SameKind) bool {
+			return g.Event.Kind == in.Primary.Event.Kind && g.Event.Code == in.Primary.Event.Code &&
+				g.Event.PCI == in.Primary.Event.PCI
+		})
+		if i < 0 {
+			groups = append(groups, SameKind{Event: in.Primary.Event})
+			i = len(groups) - 1
+		}
+		groups[i].Incidents = append(groups[i].Incidents, in)
+	}
+	return groups
+}
+
+// Count returns how many records there are, with those that only go along left out.
+func (g SameKind) Count() int {
+	n := 0
+	for _, in := range g.Incidents {
+		n++
+		for _, r := range in.along {
+			if r.Event.Kind == g.Event.Kind && r.Event.Code == g.Event.Code {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// FromUserSpace reports whether a program wrote all of it, and not the driver.
+func (g SameKind) FromUserSpace() bool {
+	return !g.contains(func(r driverRecord) bool { return !r.userSpace })
+}
+
+// contains reports whether a record of the group's own code is such a one.
+func (g SameKind) contains(such func(driverRecord) bool) bool {
+	return slices.ContainsFunc(g.Incidents, func(in incident) bool {
+		return such(in.Primary) || slices.ContainsFunc(in.along, func(r driverRecord) bool {
+			return r.Event.Kind == g.Event.Kind && r.Event.Code == g.Event.Code && such(r)
+		})
+	})
+}
+
+// evidence quotes the newest, what goes along with it, and the oldest.
+func (v *GPUView) evidence(g SameKind) []finding.Evidence {
+	newest, oldest := g.Incidents[0], g.Incidents[len(g.Incidents)-1]
+	all := []finding.Evidence{v.Quote(newest.Primary)}
+	seen := map[string]bool{fmt.Sprint(newest.Primary.Event.Kind, newest.Primary.Event.Code): true}
+	for _, r := range newest.along {
+		if key := fmt.Sprint(r.Event.Kind, r.Event.Code); !seen[key] && len(all) < 4 {
+			seen[key] = true
+			all = append(all, v.Quote(r))
+		}
+	}
+	if len(g.Incidents) > 1 {
+		all = append(all, v.Quote(oldest.Primary))
+	}
+	return all
+}
+
+// Quote makes evidence of a record.
+func (v *GPUView) Quote(r driverRecord) finding.Evidence {
+	source := fmt.Sprintf("kernel log of node %s, sequence %d", v.Node.Name, r.Sequence)
+	switch {
+	case r.Condition != "":
+		source = fmt.Sprintf("Node %s .status.conditions[%s]", v.Node.Name, r.Condition)
+	case r.userSpace:
+		source += fmt.Sprintf(", priority %d: written from user space, not by the driver", r.Priority)
+	}
+	return finding.Evidence{Source: source, Time: r.Time, Text: words.Clip(r.Text)}
+}
+
+// QuoteKernel quotes a record that is none of the driver's reports.
+func (n *Node) QuoteKernel(k api.KernelRecord) finding.Evidence {
+	return finding.Evidence{
+		Source: fmt.Sprintf("kernel log of node %s, sequence %d", n.Name, k.Sequence), Time: k.Time,
+		Text: words.Clip(k.Text),
+	}
+}
+
+// GPUAt is nvidia-smi's GPU of an address; nil when it does not show it.
+func (v *GPUView) GPUAt(p xid.PCI) *nvidiasmi.GPU {
+	if v.SMI == nil {
+		return nil
+	}
+	for i, g := range v.SMI.GPUs {
+		if g.PCI != nil && g.PCI.String() == p.String() {
+			return &v.SMI.GPUs[i]
+		}
+	}
+	return nil
+}
+
+// Answers reports whether nvidia-smi shows the GPU, and it answers.
+func (v *GPUView) Answers(p xid.PCI) bool {
+	g := v.GPUAt(p)
+	return g != nil && !g.Lost() && g.MemoryTotal != nil
+}
+
+// Over reports whether it happened before the driver was loaded last, and the GPU answers since.
+func (v *GPUView) Over(g SameKind) bool {
+	newest := g.Incidents[0].Primary
+	return newest.Condition == "" && v.loaded >= 0 && newest.Uptime < v.loaded && v.Answers(g.Event.PCI)
+}
+
+// pastAfter is how old an incident is that a GPU got over.
+const pastAfter = 24 * time.Hour
+
+// Past reports whether it happened more than a day ago, by the node's own clock, and nvidia-smi shows that nothing is
+// left of it.
+func (v *GPUView) Past(g SameKind) bool {
+	newest := g.Incidents[0].Primary
+	if newest.Condition != "" || v.Node.Host == nil || !v.healthy(g.Event) {
+		return false
+	}
+	probe := v.Node.Host.Probe
+	switch {
+	case probe.Uptime > 0 && newest.Uptime > 0:
+		return probe.Uptime-newest.Uptime > pastAfter
+	case !probe.Time.IsZero() && !newest.Time.IsZero():
+		return probe.Time.Sub(newest.Time) > pastAfter
+	}
+	return false
+}
+
+// healthy reports whether nvidia-smi shows the GPU of an event, and says that it needs nothing. An event that names
+// none of the node's GPUs (of an NVSwitch, of the GSP) may be of each of them.
+func (v *GPUView) healthy(e xid.Event) bool {
+	if v.SMI == nil || len(v.SMI.GPUs) == 0 || v.Node.Host == nil || len(v.SMI.GPUs) < len(GPUAddresses(v.Node)) {
+		return false
+	}
+	if g := v.GPUAt(e.PCI); g != nil {
+		return v.needsNothing(*g)
+	}
+	named := e.PCI != (xid.PCI{}) && e.Kind != xid.KindSXid
+	return !named && !slices.ContainsFunc(v.SMI.GPUs, func(g nvidiasmi.GPU) bool { return !v.needsNothing(g) })
+}
+
+func (v *GPUView) needsNothing(g nvidiasmi.GPU) bool {
+	need, _ := Recovery(g.RecoveryAction)
+	_, remaps := RemapFinding(v.Node, g)
+	return !g.Lost() && need == "" && !remaps && !Yes(g.ResetRequired) && !Yes(g.DrainAndReset)
+}
+
+// times returns when it happened; none when one of the records does not tell.
+func (v *GPUView) times(g SameKind) []time.Time {
+	var all []time.Time
+	for _, in := range g.Incidents {
+		if in.Primary.Time.IsZero() {
+			return nil
+		}
+		all = append(all, in.Primary.Time)
+	}
+	return all
+}
+
+// GPUObject names a GPU in findings: GPU node-a/0000:17:00.
+func GPUObject(n *Node, p xid.PCI) finding.Object {
+	if p == (xid.PCI{}) {
+		return n.Object()
+	}
+	return finding.Object{Kind: "GPU", Name: n.Name + "/" + p.String()}
+}
+
+// SMIObject names a GPU as nvidia-smi has it.
+func SMIObject(n *Node, g nvidiasmi.GPU) finding.Object {
+	if g.PCI != nil {
+		return GPUObject(n, *g.PCI)
+	}
+	return finding.Object{Kind: "GPU", Name: n.Name + "/" + g.ID}
+}
+
+// SMIEvidence quotes an element of nvidia-smi's XML.
+func SMIEvidence(n *Node, g nvidiasmi.GPU, element, value string) finding.Evidence {
+	return finding.Evidence{
+		Source: fmt.Sprintf("nvidia-smi -q -x on node %s, gpu %s", n.Name, g.ID),
+		Text:   fmt.Sprintf("<%s>%s</%s>", element, value, element),
+	}
+}
+
+// Yes reports whether a value is told, and true.
+func Yes(b *bool) bool { return b != nil && *b }

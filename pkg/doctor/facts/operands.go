@@ -1,0 +1,256 @@
+package facts
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+)
+
+const (
+	// OperandGrace is how long a pod may take to start before that says anything.
+	OperandGrace = 2 * time.Minute
+	// DriverGrace is the same for a driver, which may have to be compiled: the operator's own startup probe gives it 20
+	// minutes.
+	DriverGrace = 20 * time.Minute
+)
+
+// PodTrouble is why a pod does not work, as its own status, events and logs say it.
+type PodTrouble struct {
+	Pod       *corev1.Pod
+	Container string // empty when it is the pod as a whole
+	Init      bool   // the container is an init container
+	// Reason is one word: CrashLoopBackOff, Init, NotReady, Unschedulable, FailedCreatePodSandBox.
+	Reason string
+	// Waits says that nothing failed: it takes longer than it should.
+	Waits    bool
+	Evidence []finding.Evidence
+}
+
+// OperandTrouble reports whether a pod does not work, and why. A pod that is about to start, that has ended, or that is
+// being deleted does.
+func OperandTrouble(f *Facts, pod *corev1.Pod) (PodTrouble, bool) {
+	if Ended(pod) || pod.DeletionTimestamp != nil || PodReady(pod) {
+		return PodTrouble{}, false
+	}
+	age := f.Now.Sub(pod.CreationTimestamp.Time)
+	t := PodTrouble{Pod: pod}
+	if pod.Spec.NodeName == "" {
+		for _, c := range pod.Status.Conditions {
+			if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && age >= OperandGrace {
+				t.Reason, t.Waits = cmp.Or(c.Reason, "Unschedulable"), true
+				t.Evidence = []finding.Evidence{{
+					Source: PodObject(pod).String() + " .status.conditions[PodScheduled]",
+					Time:   c.LastTransitionTime.Time, Text: words.Clip(c.Message),
+				}}
+				return t, true
+			}
+		}
+		return t, false
+	}
+	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		t.Init = slices.ContainsFunc(pod.Status.InitContainerStatuses,
+			func(i corev1.ContainerStatus) bool { return i.Name == s.Name })
+		if containerDone(s, t.Init) {
+			continue
+		}
+		if reason, waits := containerTrouble(f, pod, s, age); reason != "" {
+			t.Container, t.Reason, t.Waits = s.Name, reason, waits
+			t.Evidence = PodEvidence(f, pod, s)
+			return t, true
+		}
+		if t.Init {
+			return t, false // the others wait for it
+		}
+	}
+	if e := startFailure(f, pod); e != nil && len(pod.Status.ContainerStatuses) == 0 {
+		t.Reason, t.Evidence = e.Reason, []finding.Evidence{finding.Clipped(Quote(e))}
+		return t, true
+	}
+	return t, false
+}
+
+// containerDone reports whether a container is as it should be: an init container that has ended well, another that is
+// ready.
+func containerDone(s corev1.ContainerStatus, init bool) bool {
+	if init && s.State.Terminated != nil {
+		return s.State.Terminated.ExitCode == 0
+	}
+	return s.Ready
+}
+
+// containerTrouble returns what is wrong with a container; empty when it may still start by itself.
+func containerTrouble(
+	f *Facts, pod *corev1.Pod, s corev1.ContainerStatus, age time.Duration,
+) (reason string, waits bool) {
+	switch state := s.State; {
+	case state.Waiting != nil &&
+		!slices.Contains([]string{"", "PodInitializing", "ContainerCreating"}, state.Waiting.Reason):
+		return state.Waiting.Reason, false
+	case state.Waiting != nil:
+		if e := startFailure(f, pod); e != nil {
+			return e.Reason, false
+		}
+		if age >= OperandGrace && state.Waiting.Reason != "PodInitializing" {
+			return cmp.Or(state.Waiting.Reason, "Waiting"), true
+		}
+	case state.Terminated != nil && (state.Terminated.ExitCode != 0 || state.Terminated.Reason == "OOMKilled"):
+		return cmp.Or(state.Terminated.Reason, "Error"), false
+	case state.Running != nil:
+		if last := s.LastTerminationState.Terminated; s.RestartCount > 0 && last != nil && last.ExitCode != 0 &&
+			age >= OperandGrace {
+			return "Restarting", false
+		}
+		if f.Now.Sub(state.Running.StartedAt.Time) >= startGrace(pod) {
+			return "NotReady", true
+		}
+	}
+	return "", false
+}
+
+// startGrace returns how long a pod's containers may run without being ready.
+func startGrace(pod *corev1.Pod) time.Duration {
+	if ComponentOf(pod.Labels, pod.Spec) == Driver {
+		return DriverGrace
+	}
+	return OperandGrace
+}
+
+// startFailure returns the newest event that says why no container of the pod was started; nil when there is none.
+func startFailure(f *Facts, pod *corev1.Pod) *corev1.Event {
+	for _, e := range f.EventsOfPod(pod) {
+		if slices.Contains(
+			[]string{"FailedCreatePodSandBox", "FailedMount", "FailedPrepareDynamicResources"}, e.Reason,
+		) {
+			return e
+		}
+	}
+	return nil
+}
+
+// PodEvidence quotes what a container says of itself: why it waits, how it ended, its last lines, and the newest
+// warning about its pod.
+func PodEvidence(f *Facts, pod *corev1.Pod, s corev1.ContainerStatus) []finding.Evidence {
+	place := PodObject(pod).String() + " .status.containerStatuses[" + s.Name + "]"
+	var all []finding.Evidence
+	add := func(where string, at time.Time, text string) {
+		all = append(all, finding.Evidence{Source: place + where, Time: at, Text: words.Clip(text)})
+	}
+	if w := s.State.Waiting; w != nil {
+		add(".state.waiting", time.Time{}, strings.TrimSuffix(w.Reason+": "+w.Message, ": "))
+	}
+	if r := s.State.Running; r != nil && !s.Ready {
+		add(".state.running", r.StartedAt.Time, fmt.Sprintf("running since %s, ready: %t, restarts: %d",
+			r.StartedAt.UTC().Format(time.RFC3339), s.Ready, s.RestartCount))
+	}
+	for _, ended := range []struct {
+		where string
+		state *corev1.ContainerStateTerminated
+	}{{".state.terminated", s.State.Terminated}, {".lastState.terminated", s.LastTerminationState.Terminated}} {
+		if t := ended.state; t != nil && t.ExitCode != 0 {
+			add(ended.where, t.FinishedAt.Time,
+				strings.TrimSuffix(fmt.Sprintf("%s, exit code %d: %s", t.Reason, t.ExitCode, t.Message), ": "))
+		}
+	}
+	all = append(all, LastLines(f, pod, s.Name, 2)...)
+	for _, e := range f.EventsOfPod(pod) {
+		if e.Type == corev1.EventTypeWarning && e.Reason != "BackOff" {
+			return append(all, finding.Clipped(Quote(e)))
+		}
+	}
+	return all
+}
+
+// LastLines quotes the end of a container's log, of its run before when that one crashed.
+func LastLines(f *Facts, pod *corev1.Pod, container string, most int) []finding.Evidence {
+	var text, where string
+	for _, l := range f.LogsOf(pod) {
+		if l.Container != container || strings.TrimSpace(l.Text) == "" || text != "" && !l.Previous {
+			continue
+		}
+		text, where = l.Text, "log of Pod "+l.Namespace+"/"+l.Pod+", container "+l.Container
+		if l.Previous {
+			where += ", its run before"
+		}
+	}
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	if text == "" {
+		return nil
+	}
+	var all []finding.Evidence
+	for _, line := range lines[max(0, len(lines)-most):] {
+		all = append(all, finding.Evidence{Source: where, Text: words.Clip(strings.TrimRight(line, "\r"))})
+	}
+	return all
+}
+
+// PodReady reports whether all containers of a pod work.
+func PodReady(pod *corev1.Pod) bool {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// UpFor is for how long a pod has been ready; zero when it is not.
+func UpFor(f *Facts, pod *corev1.Pod) time.Duration {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
+			return f.Now.Sub(c.LastTransitionTime.Time)
+		}
+	}
+	return 0
+}
+
+// Current returns the pods of a component on a node that are not being deleted.
+func Current(n *Node, c Component) []*corev1.Pod {
+	return slices.DeleteFunc(slices.Clone(n.Component(c)),
+		func(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil })
+}
+
+// Alive reports whether what the API says of a node and its pods is of now: the kubelet reports.
+func Alive(n *Node) bool { return n.Ready().Status == corev1.ConditionTrue }
+
+// LogEvidence finds one of the texts in the logs of a pod.
+func LogEvidence(f *Facts, pod *corev1.Pod, texts ...string) (finding.Evidence, bool) {
+	e, ok := f.GrepLogs(pod, texts...)
+	return finding.Clipped(e), ok
+}
+
+// MainContainer returns the name of a pod's first container; empty when it has none, which only a damaged snapshot
+// says.
+func MainContainer(pod *corev1.Pod) string {
+	if len(pod.Spec.Containers) == 0 {
+		return ""
+	}
+	return pod.Spec.Containers[0].Name
+}
+
+// OwnerOf returns the name of what made a pod, as kubectl takes it: daemonset/nvidia-device-plugin-daemonset.
+func OwnerOf(pod *corev1.Pod) string {
+	for _, o := range pod.OwnerReferences {
+		if o.Controller != nil && *o.Controller {
+			return strings.ToLower(o.Kind) + "/" + o.Name
+		}
+	}
+	return "pod/" + pod.Name
+}
+
+// LabelEvidence quotes a node's labels: those that it has.
+func LabelEvidence(n *Node, labels ...string) []finding.Evidence {
+	var all []finding.Evidence
+	for _, label := range labels {
+		if value, ok := n.Labels[label]; ok {
+			all = append(all, finding.FieldEvidence(n.Object(), ".metadata.labels", "%s=%s", label, value))
+		}
+	}
+	return all
+}

@@ -1,0 +1,78 @@
+package facts
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+)
+
+// KeptAway returns the node's first taint that the DaemonSet's pods do not tolerate.
+func KeptAway(n *Node, d *appsv1.DaemonSet) (corev1.Taint, bool) {
+	for _, taint := range n.Spec.Taints {
+		if taint.Effect == corev1.TaintEffectPreferNoSchedule || strings.HasPrefix(taint.Key, "node.kubernetes.io/") {
+			continue // DaemonSets tolerate those of the node's state
+		}
+		if !slices.ContainsFunc(
+			d.Spec.Template.Spec.Tolerations, func(t corev1.Toleration) bool { return nfdTolerates(t, taint) },
+		) {
+			return taint, true
+		}
+	}
+	return corev1.Taint{}, false
+}
+
+func nfdTolerates(t corev1.Toleration, taint corev1.Taint) bool {
+	switch {
+	case t.Effect != "" && t.Effect != taint.Effect, t.Key != "" && t.Key != taint.Key,
+		t.Key == "" && t.Operator != corev1.TolerationOpExists:
+		return false
+	case t.Operator == corev1.TolerationOpExists:
+		return true
+	}
+	return t.Value == taint.Value
+}
+
+// TroubleFinding returns the finding of a symptom check about a pod.
+func TroubleFinding(t PodTrouble) finding.Finding {
+	pod := t.Pod
+	found := finding.Finding{Object: PodObject(pod), Evidence: t.Evidence, Fix: finding.Fix{
+		Text:     "Read why in the evidence, and the rest of the log. When the cause is gone and the pod still waits, delete it: its owner makes a new one.",
+		Commands: []string{shell.Command("kubectl describe pod %s -n %s", pod.Name, pod.Namespace)},
+	}}
+	if t.Container != "" {
+		found.Fix.Commands = append(found.Fix.Commands,
+			shell.Command("kubectl logs %s -n %s -c %s", pod.Name, pod.Namespace, t.Container))
+	}
+	if pod.Spec.NodeName != "" {
+		found.Nodes = []string{pod.Spec.NodeName}
+	}
+	return found
+}
+
+// TroubleWords returns what a pod's trouble is, as the end of a sentence about it.
+func TroubleWords(t PodTrouble) string {
+	switch {
+	case t.Pod.Spec.NodeName == "":
+		return "is on no node (" + t.Reason + ")"
+	case t.Container == "":
+		return "does not start (" + t.Reason + ")"
+	case t.Init && t.Waits:
+		return "waits in its init container " + t.Container
+	case t.Waits:
+		return "runs and does not become ready"
+	case strings.Contains(t.Reason, "Image"):
+		return "has no image (" + t.Reason + ")"
+	}
+	return fmt.Sprintf("fails in its container %s (%s)", t.Container, t.Reason)
+}
+
+// ForMachines reports whether the node's GPUs are for virtual machines, on purpose.
+func ForMachines(n *Node) bool {
+	return strings.HasPrefix(n.Labels["nvidia.com/gpu.workload.config"], "vm-")
+}

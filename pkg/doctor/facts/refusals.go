@@ -1,0 +1,73 @@
+package facts
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+)
+
+// Refusal is an owner whose pods the API server does not let be created.
+type Refusal struct {
+	Event *corev1.Event
+	Owner finding.Object
+	// GPU reports whether the pods are known to ask for GPUs; Component is what part of the GPU software they are.
+	GPU       bool
+	Component Component
+}
+
+// ownedBy returns the pods that an object controls.
+func (f *Facts) ownedBy(owner finding.Object) []*corev1.Pod {
+	var all []*corev1.Pod
+	for i := range f.Snapshot.Pods {
+		pod := &f.Snapshot.Pods[i]
+		c := metav1.GetControllerOf(pod)
+		if c != nil && pod.Namespace == owner.Namespace && c.Kind == owner.Kind && c.Name == owner.Name {
+			all = append(all, pod)
+		}
+	}
+	return all
+}
+
+// CreatedSince reports whether the owner has made a pod after a time.
+func (f *Facts) CreatedSince(owner finding.Object, t time.Time) bool {
+	return slices.ContainsFunc(f.ownedBy(owner), func(pod *corev1.Pod) bool { return pod.CreationTimestamp.After(t) })
+}
+
+// RolledOut reports whether a ReplicaSet is an old one, of a Deployment that has a newer one whose pods are ready: it
+// wants no pods any more.
+func (f *Facts) RolledOut(owner finding.Object) bool {
+	deployment := owner.Name[:max(strings.LastIndexByte(owner.Name, '-'), 0)]
+	if owner.Kind != "ReplicaSet" || deployment == "" || len(f.ownedBy(owner)) > 0 {
+		return false
+	}
+	return slices.ContainsFunc(f.Snapshot.Pods, func(pod corev1.Pod) bool {
+		c := metav1.GetControllerOf(&pod)
+		if c == nil || pod.Namespace != owner.Namespace || c.Kind != owner.Kind || c.Name == owner.Name {
+			return false
+		}
+		return c.Name[:max(strings.LastIndexByte(c.Name, '-'), 0)] == deployment && RunsReady(&pod)
+	})
+}
+
+// Refusal returns what is known of an event by which the API refused pods of an owner.
+func (f *Facts) Refusal(owner finding.Object, e *corev1.Event) Refusal {
+	x := Refusal{Event: e, Owner: owner, GPU: strings.Contains(e.Message, "nvidia.com/")}
+	for _, pod := range f.ownedBy(owner) {
+		x.GPU = x.GPU || f.AsksForGPU(pod)
+		if c := ComponentOf(pod.Labels, pod.Spec); c != "" {
+			x.Component = c
+		}
+	}
+	for i := range f.Snapshot.DaemonSets {
+		set := &f.Snapshot.DaemonSets[i]
+		if owner.Kind == "DaemonSet" && set.Namespace == owner.Namespace && set.Name == owner.Name {
+			x.Component = ComponentOf(set.Spec.Template.Labels, set.Spec.Template.Spec)
+		}
+	}
+	return x
+}

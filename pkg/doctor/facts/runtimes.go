@@ -1,0 +1,89 @@
+package facts
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+
+	nodev1 "k8s.io/api/node/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/runtimeview"
+)
+
+// viewRuntimes makes of what the helper read on nodes what `runtime show` would say there.
+func (f *Facts) viewRuntimes() {
+	for _, n := range f.Nodes {
+		if n.Host == nil {
+			continue
+		}
+		var classes []runtimeview.RuntimeClass
+		for _, c := range f.RuntimeClasses {
+			classes = append(classes, runtimeview.RuntimeClass{Name: c.Name, Handler: c.Handler})
+		}
+		var toolkits []runtimeview.Toolkit
+		for _, set := range f.DaemonSets {
+			toolkits = append(toolkits, runtimeview.ToolkitsOf(set, n.Labels)...)
+		}
+		v := runtimeview.New(n.Name, n.Host.Runtime, classes, toolkits)
+		n.View = &v
+	}
+}
+
+// startPattern is how runtimes say that something is wrong. The first group is what they name.
+type startPattern struct {
+	id string
+	re *regexp.Regexp
+}
+
+// handlerName is how a handler or a RuntimeClass is named. Events are anybody's who may write them, and these names go
+// into commands.
+const handlerName = `([a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?)`
+
+// Texts of containerd 1.7.28 and 2.3.4, where not noted, as pods' events have them. What comes before them differs
+// between releases.
+var startPatterns = []startPattern{
+	{"rt.handler-missing", regexp.MustCompile(`no runtime for "` + handlerName + `" is configured`)},
+	// dockershim
+	{"rt.handler-missing", regexp.MustCompile(`RuntimeHandler "` + handlerName + `" not supported`)},
+	// CRI-O
+	{"rt.handler-missing", regexp.MustCompile(`failed to find runtime handler ` + handlerName + ` from runtime list`)},
+	// The shim
+	{"rt.runtime-type", regexp.MustCompile(`runtime "([^"]+)" binary not installed`)},
+	// BinaryName
+	{"rt.binary-missing", regexp.MustCompile(`unable to retrieve OCI runtime error.*fork/exec (/[^\s:]+): `)},
+	{
+		"rt.binary-missing",
+		regexp.MustCompile(`unable to retrieve OCI runtime error.*exec: "([^"]+)": executable file not found`),
+	},
+	{"rt.cgroup-driver", regexp.MustCompile(`expected cgroupsPath to be of format "(slice:prefix:name)"`)}, // runc
+	{"cdi.unresolvable", regexp.MustCompile(`unresolvable CDI devices? ([^\n]+)`)},
+	{"cdi.unresolvable", regexp.MustCompile(`failed to stat CDI host device "?([^":\s]+)`)},
+	// The kubelet
+	{"rc.handler-mismatch", regexp.MustCompile(`runtimeclasses?\.node\.k8s\.io "` + handlerName + `" not found`)},
+	// The API server
+	{"rc.handler-mismatch", regexp.MustCompile(`RuntimeClass "` + handlerName + `" not found`)},
+	{"docker.no-gpu-driver", regexp.MustCompile(`could not select device driver "([^"]*)" with capabilities: \[\[gpu`)},
+	{"rt.shim-skew", regexp.MustCompile(`failed to create TTRPC connection: (dial unix \S+)`)},
+	{"rt.shim-skew", regexp.MustCompile(`(unsupported shim version[^\n]*)`)},
+	{"sec.selinux", regexp.MustCompile(`(?i)nvml[^\n]*: (insufficient permissions)`)},
+}
+
+// Recognize finds what the words of a runtime stand for; the ID is empty when it is none of ours.
+func Recognize(text string) (id, name string) {
+	for _, p := range startPatterns {
+		if m := p.re.FindStringSubmatch(text); m != nil {
+			return p.id, strings.TrimSpace(words.Clip(m[1]))
+		}
+	}
+	return "", ""
+}
+
+// RuntimeClass returns the RuntimeClass of that name, or nil.
+func (f *Facts) RuntimeClass(name string) *nodev1.RuntimeClass {
+	n := slices.IndexFunc(f.RuntimeClasses, func(c nodev1.RuntimeClass) bool { return c.Name == name })
+	if n < 0 {
+		return nil
+	}
+	return &f.RuntimeClasses[n]
+}

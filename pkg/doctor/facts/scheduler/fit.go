@@ -1,0 +1,141 @@
+package scheduler
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+)
+
+// inUse returns what the pods on a node that have not ended ask for together. It is a lower bound where the snapshot
+// does not keep all pods.
+func inUse(n *facts.Node) map[corev1.ResourceName]int64 {
+	sum := map[corev1.ResourceName]int64{}
+	for _, pod := range n.Pods {
+		if facts.Ended(pod) {
+			continue
+		}
+		for name, count := range facts.Demand(pod) {
+			sum[name] += count
+		}
+	}
+	return sum
+}
+
+// Selects reports whether a pod's node selector and required node affinity let it onto a node.
+func Selects(pod *corev1.Pod, n *facts.Node) bool {
+	for key, value := range pod.Spec.NodeSelector {
+		if have, ok := n.Labels[key]; !ok || have != value {
+			return false
+		}
+	}
+	required := requiredAffinity(pod)
+	if required == nil {
+		return true
+	}
+	return slices.ContainsFunc(required.NodeSelectorTerms,
+		func(t corev1.NodeSelectorTerm) bool { return termMatches(t, n) })
+}
+
+func requiredAffinity(pod *corev1.Pod) *corev1.NodeSelector {
+	if pod.Spec.Affinity == nil || pod.Spec.Affinity.NodeAffinity == nil {
+		return nil
+	}
+	return pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+}
+
+// termMatches reports whether a node meets all of a term's requirements. A term without any matches nothing.
+func termMatches(t corev1.NodeSelectorTerm, n *facts.Node) bool {
+	if len(t.MatchExpressions) == 0 && len(t.MatchFields) == 0 {
+		return false
+	}
+	for _, e := range t.MatchExpressions {
+		if !requirementMatches(e, n.Labels) {
+			return false
+		}
+	}
+	for _, e := range t.MatchFields { // the API knows one field only
+		if e.Key != "metadata.name" || !requirementMatches(e, map[string]string{"metadata.name": n.Name}) {
+			return false
+		}
+	}
+	return true
+}
+
+func requirementMatches(e corev1.NodeSelectorRequirement, have map[string]string) bool {
+	operators := map[corev1.NodeSelectorOperator]selection.Operator{
+		corev1.NodeSelectorOpIn: selection.In, corev1.NodeSelectorOpNotIn: selection.NotIn,
+		corev1.NodeSelectorOpExists:       selection.Exists,
+		corev1.NodeSelectorOpDoesNotExist: selection.DoesNotExist, corev1.NodeSelectorOpGt: selection.GreaterThan,
+		corev1.NodeSelectorOpLt: selection.LessThan,
+	}
+	r, err := labels.NewRequirement(e.Key, operators[e.Operator], e.Values)
+	return err == nil && r.Matches(labels.Set(have))
+}
+
+// untolerated returns the first taint that keeps a pod off a node, or nil. A cordon counts as its taint, which the node
+// controller sets a moment later.
+func untolerated(pod *corev1.Pod, n *facts.Node) *corev1.Taint {
+	taints := n.Spec.Taints
+	cordon := corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}
+	if n.Spec.Unschedulable && !slices.ContainsFunc(taints, func(t corev1.Taint) bool { return t.Key == cordon.Key }) {
+		taints = append(slices.Clip(taints), cordon)
+	}
+	for i := range taints {
+		t := &taints[i]
+		hard := t.Effect == corev1.TaintEffectNoSchedule || t.Effect == corev1.TaintEffectNoExecute
+		if hard &&
+			!slices.ContainsFunc(pod.Spec.Tolerations, func(by corev1.Toleration) bool { return tolerates(by, *t) }) {
+			return t
+		}
+	}
+	return nil
+}
+
+// tolerates is as in the API's ToleratesTaint, without the operators Lt and Gt, which are alpha.
+func tolerates(by corev1.Toleration, t corev1.Taint) bool {
+	if by.Effect != "" && by.Effect != t.Effect || by.Key != "" && by.Key != t.Key {
+		return false
+	}
+	switch by.Operator {
+	case "", corev1.TolerationOpEqual:
+		return by.Value == t.Value
+	case corev1.TolerationOpExists:
+		return true
+	}
+	return false
+}
+
+// ofNodeState reports whether a taint says what state a node is in, and not whom it is for.
+func ofNodeState(t *corev1.Taint) bool {
+	return strings.HasPrefix(t.Key, "node.kubernetes.io/") ||
+		strings.HasPrefix(t.Key, "node.cloudprovider.kubernetes.io/")
+}
+
+// SelectorText prints what a pod demands of its node.
+func SelectorText(pod *corev1.Pod) string {
+	var parts []string
+	for key, value := range pod.Spec.NodeSelector {
+		parts = append(parts, key+"="+value)
+	}
+	slices.Sort(parts)
+	if required := requiredAffinity(pod); required != nil {
+		var terms []string
+		for _, t := range required.NodeSelectorTerms {
+			var and []string
+			for _, e := range slices.Concat(t.MatchExpressions, t.MatchFields) {
+				and = append(and,
+					strings.TrimSpace(fmt.Sprintf("%s %s %s", e.Key, e.Operator, strings.Join(e.Values, ","))))
+			}
+			terms = append(terms, strings.Join(and, " and "))
+		}
+		parts = append(parts, strings.Join(terms, " or "))
+	}
+	return words.Cut(strings.Join(parts, ", "))
+}

@@ -1,0 +1,392 @@
+package scheduler
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+)
+
+// PendingPod is a pod that the scheduler has placed nowhere, and why.
+type PendingPod struct {
+	Pod *corev1.Pod
+	verdict
+}
+
+// verdict is why a pod cannot be placed.
+type verdict struct {
+	Id         string // of the check that reports it; empty when a check of another layer does
+	Severity   finding.Severity
+	Confidence finding.Confidence
+	Title      string
+	Nodes      []string // those that the pod could run on, were it not for this
+	Evidence   []finding.Evidence
+	Fix        finding.Fix
+}
+
+// Pending returns the pods that ask for GPUs and are placed nowhere.
+func Pending(f *facts.Facts) []PendingPod { return facts.Once(f, findPending) }
+
+// Young pods are not worth a word: the scheduler, the autoscaler and quota need a moment.
+const (
+	youngPending = 30 * time.Second
+	scaleUpTime  = 15 * time.Minute
+	noScheduler  = 2 * time.Minute
+)
+
+func findPending(f *facts.Facts) []PendingPod {
+	s := New(f)
+	timeless := []string{"sched.wrong-resource-name", "sched.bigger-than-any-node"} // what no time heals
+	// Pods of one Job are many and alike: the arithmetic is done once for them.
+	known := map[string]verdict{}
+	var all []PendingPod
+	for i := range f.Snapshot.Pods {
+		pod := &f.Snapshot.Pods[i]
+		if pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil ||
+			pod.Status.Phase != corev1.PodPending && pod.Status.Phase != "" {
+			continue
+		}
+		if len(facts.GPUDemand(pod)) == 0 && !f.AsksForGPU(pod) {
+			continue
+		}
+		message := scheduledMessage(f, pod)
+		v, waits := s.waiting(pod)
+		if !waits {
+			key := likeness(pod, message.Text)
+			var seen bool
+			if v, seen = known[key]; !seen {
+				v = s.judge(pod, message.Text)
+				known[key] = v
+			}
+		}
+		if f.Age(pod) < youngPending && v.Id != "" && !slices.Contains(timeless, v.Id) && v.Severity != finding.Info {
+			v.Title += fmt.Sprintf(" (the pod is new; this is %s if it still waits after %s)",
+				map[finding.Severity]string{
+					finding.Error: "an error", finding.Warning: "a warning",
+				}[v.Severity], youngPending)
+			v.Severity = finding.Info
+		}
+		if message.Text != "" {
+			v.Evidence = append([]finding.Evidence{message}, v.Evidence...)
+		}
+		all = append(all, PendingPod{pod, v})
+	}
+	return all
+}
+
+// likeness is equal for pods that the scheduler treats alike.
+func likeness(pod *corev1.Pod, message string) string {
+	raw, err := json.Marshal([]any{
+		facts.Demand(pod), pod.Spec.NodeSelector, pod.Spec.Affinity, pod.Spec.Tolerations, len(pod.Spec.ResourceClaims),
+		pod.Spec.SchedulerName, message,
+	})
+	if err != nil {
+		return string(pod.UID) + pod.Namespace + "/" + pod.Name
+	}
+	return string(raw)
+}
+
+// scheduledMessage returns what the scheduler says last about a pod: its condition, which is always the newest word, or
+// an event.
+func scheduledMessage(f *facts.Facts, pod *corev1.Pod) finding.Evidence {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Message != "" {
+			return finding.Evidence{
+				Source: facts.PodObject(pod).String() + " .status.conditions[PodScheduled].message",
+				Time:   c.LastTransitionTime.Time, Text: words.Cut(c.Message),
+			}
+		}
+	}
+	for _, e := range f.EventsOfPod(pod) {
+		if e.Reason == "FailedScheduling" {
+			q := facts.Quote(e)
+			q.Text = words.Cut(q.Text)
+			return q
+		}
+	}
+	return finding.Evidence{}
+}
+
+// Scheduler is what the scheduler knows of the nodes that have GPUs.
+type Scheduler struct {
+	F     *facts.Facts
+	nodes []*facts.Node // with GPUs, of any maker
+	used  map[*facts.Node]map[corev1.ResourceName]int64
+	known map[*facts.Node]bool // see poor
+}
+
+// New returns a scheduler over the facts.
+func New(f *facts.Facts) *Scheduler {
+	s := &Scheduler{F: f, used: map[*facts.Node]map[corev1.ResourceName]int64{}, known: map[*facts.Node]bool{}}
+	ours := map[*facts.Node]bool{}
+	for _, n := range f.GPUNodes {
+		ours[n] = true
+	}
+	for _, n := range f.Nodes {
+		if ours[n] || len(Advertised(n)) > 0 {
+			s.nodes = append(s.nodes, n)
+		}
+	}
+	return s
+}
+
+// Use is inUse, once for each node.
+func (s *Scheduler) Use(n *facts.Node) map[corev1.ResourceName]int64 {
+	if _, known := s.used[n]; !known {
+		s.used[n] = inUse(n)
+	}
+	return s.used[n]
+}
+
+// Free returns how much of a resource no pod has asked for. Never negative: a node may have lost devices that pods
+// still hold.
+func (s *Scheduler) Free(n *facts.Node, name corev1.ResourceName) int64 {
+	return max(0, n.Allocatable(name)-s.Use(n)[name])
+}
+
+// Advertised returns the GPU resources that a node gives to pods, sorted.
+func Advertised(n *facts.Node) []corev1.ResourceName {
+	var names []corev1.ResourceName
+	for name := range n.Status.Allocatable {
+		if facts.LooksLikeGPU(name) && n.Allocatable(name) > 0 {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// waiting returns the pods that nothing is wrong with: somebody holds them back on purpose, or room is being made for
+// them.
+func (s *Scheduler) waiting(pod *corev1.Pod) (verdict, bool) {
+	v := verdict{Id: "sched.waiting", Severity: finding.Info, Confidence: finding.Certain}
+	object := facts.PodObject(pod)
+	switch {
+	case len(pod.Spec.SchedulingGates) > 0:
+		v.Title = "a scheduling gate holds the pod back: whoever set it has not yet released it"
+		v.Evidence = []finding.Evidence{
+			{Source: object.String() + " .spec.schedulingGates", Text: pod.Spec.SchedulingGates[0].Name},
+		}
+		v.Fix = finding.Fix{
+			Text: "Wait for the owner of the gate (Kueue: the workload's queue has no room yet), and look at its own objects.",
+		}
+		return v, true
+	case pod.Status.NominatedNodeName != "":
+		v.Title = "the scheduler makes room for the pod by preempting others"
+		v.Evidence = []finding.Evidence{
+			{Source: object.String() + " .status.nominatedNodeName", Text: pod.Status.NominatedNodeName},
+		}
+		v.Nodes = []string{pod.Status.NominatedNodeName}
+		v.Fix = finding.Fix{Text: "Wait until the preempted pods have ended."}
+		return v, true
+	}
+	for _, e := range s.F.EventsOfPod(pod) {
+		if isScaleUp(e) && s.F.Now.Sub(facts.EventTime(e)) < scaleUpTime {
+			v.Title = "the autoscaler is adding a node for the pod"
+			v.Evidence = []finding.Evidence{facts.Quote(e)}
+			v.Fix = finding.Fix{
+				Text: "Wait for the node; a GPU node takes several minutes until its driver and device plugin are ready.",
+			}
+			return v, true
+		}
+	}
+	return verdict{}, false
+}
+
+// isScaleUp reports whether an autoscaler says in an event that it adds a node for a pod.
+func isScaleUp(e *corev1.Event) bool {
+	return e.Reason == "TriggeredScaleUp" || e.Reason == "Nominated"
+}
+
+// scales reports whether nodes for the pod may come from an autoscaler that has none now: it said so of the pod, or the
+// pod selects by what only autoscaled node pools have.
+func (s *Scheduler) scales(pod *corev1.Pod) (finding.Evidence, bool) {
+	for _, e := range s.F.EventsOfPod(pod) {
+		if isScaleUp(e) {
+			return facts.Quote(e), true
+		}
+	}
+	for _, key := range keysOf(pod) {
+		if slices.Contains([]string{
+			"cloud.google.com/gke-accelerator", "cloud.google.com/gke-nodepool", "karpenter.sh/nodepool",
+			"karpenter.sh/capacity-type", "eks.amazonaws.com/nodegroup",
+			"karpenter.k8s.aws/instance-gpu-name", "karpenter.k8s.aws/instance-gpu-count",
+			"karpenter.k8s.aws/instance-family", "kubernetes.azure.com/agentpool", "agentpool",
+		}, key) {
+			return finding.Evidence{
+				Source: facts.PodObject(pod).String() + " .spec.nodeSelector and .spec.affinity.nodeAffinity",
+				Text:   SelectorText(pod),
+			}, true
+		}
+	}
+	return finding.Evidence{}, false
+}
+
+// judge works out why a pod fits nowhere: each step keeps the nodes that pass it, and the first step that none passes
+// is the reason.
+func (s *Scheduler) judge(pod *corev1.Pod, message string) verdict {
+	switch {
+	case aboutClaims(message):
+		return verdict{}
+	case strings.Contains(message, "unbound immediate PersistentVolumeClaims"),
+		strings.Contains(message, "persistentvolumeclaim"):
+		return s.volume(pod, message)
+	}
+	want := facts.GPUDemand(pod)
+	if len(want) == 0 {
+		return s.claiming(message)
+	}
+	base := s.nodes
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		if !slices.ContainsFunc(base, func(n *facts.Node) bool { return n.Allocatable(name) > 0 }) {
+			return s.notAdvertised(pod, name, base)
+		}
+	}
+	selected := Keep(base, func(n *facts.Node) bool { return Selects(pod, n) })
+	if len(selected) == 0 {
+		return s.nodeSelector(pod, want)
+	}
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		if !slices.ContainsFunc(selected, func(n *facts.Node) bool { return n.Allocatable(name) > 0 }) {
+			return s.notAdvertised(pod, name, selected)
+		}
+	}
+	big := Keep(selected, func(n *facts.Node) bool { return covers(want, n.Allocatable) })
+	if len(big) == 0 {
+		return s.tooBig(pod, want, selected)
+	}
+	open := Keep(big, func(n *facts.Node) bool { return untolerated(pod, n) == nil && facts.Available(n) })
+	if len(open) == 0 {
+		return s.closed(pod, big)
+	}
+	roomy := Keep(open, func(n *facts.Node) bool {
+		return covers(want, func(name corev1.ResourceName) int64 { return s.Free(n, name) })
+	})
+	if len(roomy) == 0 {
+		return s.full(pod, want, open, big, selected)
+	}
+	return s.otherwise(pod, message, roomy)
+}
+
+// claiming returns the verdict on a pod that asks for GPUs by claims only: which devices fit is for the DRA layer, and
+// the rest for the scheduler's own words.
+func (s *Scheduler) claiming(message string) verdict {
+	if message == "" {
+		return verdict{}
+	}
+	return verdict{
+		Id: "sched.unschedulable", Severity: finding.Error, Confidence: finding.Likely,
+		Title: "the scheduler places a pod with a claim for GPUs nowhere, for a reason that is not the claim",
+		Nodes: s.names(s.nodes),
+		Fix: finding.Fix{
+			Text: "See the scheduler's message: what the pod asks for beside its claims, its selectors, and the taints of the nodes.",
+		},
+	}
+}
+
+// Keep returns the nodes for which something is so.
+func Keep(nodes []*facts.Node, when func(*facts.Node) bool) []*facts.Node {
+	var kept []*facts.Node
+	for _, n := range nodes {
+		if when(n) {
+			kept = append(kept, n)
+		}
+	}
+	return kept
+}
+
+func covers(want map[corev1.ResourceName]int64, has func(corev1.ResourceName) int64) bool {
+	for name, n := range want {
+		if has(name) < n {
+			return false
+		}
+	}
+	return true
+}
+
+// aboutClaims reports whether the scheduler's message is about resource claims, which the DRA layer reports.
+func aboutClaims(message string) bool {
+	return slices.ContainsFunc([]string{
+		"cannot allocate all claims", "waiting for resource claim", "resourceclaim", "resource claim", "device class",
+	}, func(text string) bool { return strings.Contains(strings.ToLower(message), text) })
+}
+
+// manyNodes is how many nodes a finding about a pod names. More say no more, and cost time in a cluster of thousands.
+const manyNodes = 256
+
+// names returns the nodes' names. Of very many, those come first that do not give all that they could: causes are on
+// them. The slice is clipped: findings that share it may append to it.
+func (s *Scheduler) names(nodes []*facts.Node) []string {
+	if len(nodes) > manyNodes {
+		poor := Keep(nodes, s.poor)
+		well := Keep(nodes, func(n *facts.Node) bool { return !s.poor(n) })
+		nodes = append(poor, well...)[:manyNodes]
+	}
+	all := make([]string, 0, len(nodes))
+	for _, n := range nodes {
+		all = append(all, n.Name)
+	}
+	return slices.Clip(all)
+}
+
+// poor reports whether a node does not give all that it could, worked out once for each.
+func (s *Scheduler) poor(n *facts.Node) bool {
+	is, known := s.known[n]
+	if !known {
+		is = !facts.Available(n) || lacking(n)
+		s.known[n] = is
+	}
+	return is
+}
+
+// lacking reports whether a node advertises no GPUs, or fewer than it has.
+func lacking(n *facts.Node) bool {
+	ours := Advertised(n)
+	return len(ours) == 0 ||
+		slices.ContainsFunc(ours, func(r corev1.ResourceName) bool { return n.Allocatable(r) < n.Capacity(r) })
+}
+
+// QuoteAllocatable quotes what nodes advertise of GPUs.
+func QuoteAllocatable(nodes []*facts.Node) []finding.Evidence {
+	var all []finding.Evidence
+	for _, n := range nodes[:min(words.Few, len(nodes))] {
+		var parts []string
+		for name := range n.Status.Capacity {
+			if facts.LooksLikeGPU(name) {
+				parts = append(parts, fmt.Sprintf("%s: %d", name, n.Allocatable(name)))
+			}
+		}
+		slices.Sort(parts)
+		text := strings.Join(parts, ", ")
+		if text == "" {
+			text = "no GPU resource"
+		}
+		all = append(all, finding.Evidence{Source: n.Object().String() + " .status.allocatable", Text: text})
+	}
+	return all
+}
+
+// Awaited returns the nodes that pending pods could run on, if only their GPUs were offered. Pods that somebody holds
+// back on purpose wait for none, nor do those that wait for GPUs which others use; more are IDs of reasons that count,
+// too.
+func Awaited(f *facts.Facts, more ...string) map[string]bool {
+	all := map[string]bool{}
+	for _, p := range Pending(f) {
+		if reasons := append(
+			[]string{"sched.none-advertised", "sched.nodes-unavailable", "sched.insufficient-gpu"}, more...,
+		); slices.Contains(reasons, p.Id) {
+			for _, n := range p.Nodes {
+				all[n] = true
+			}
+		}
+	}
+	return all
+}

@@ -1,0 +1,67 @@
+package scheduler
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+)
+
+// Required affinity: terms are alternatives, their requirements hold together, and an empty term matches nothing.
+func TestSelects(t *testing.T) {
+	t.Parallel()
+	n := &facts.Node{
+		Node: &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"gpu": "t4", "memory": "16"}},
+		},
+	}
+	is := func(key string, op corev1.NodeSelectorOperator, values ...string) corev1.NodeSelectorRequirement {
+		return corev1.NodeSelectorRequirement{Key: key, Operator: op, Values: values}
+	}
+	for name, x := range map[string]struct {
+		terms []corev1.NodeSelectorTerm
+		want  bool
+	}{
+		"in": {
+			[]corev1.NodeSelectorTerm{
+				{MatchExpressions: []corev1.NodeSelectorRequirement{is("gpu", "In", "t4", "l4")}},
+			},
+			true,
+		},
+		"both": {[]corev1.NodeSelectorTerm{
+			{MatchExpressions: []corev1.NodeSelectorRequirement{is("gpu", "Exists"), is("memory", "Gt", "20")}},
+		}, false},
+		"either": {[]corev1.NodeSelectorTerm{
+			{MatchExpressions: []corev1.NodeSelectorRequirement{is("gpu", "In", "h100")}},
+			{MatchExpressions: []corev1.NodeSelectorRequirement{is("memory", "Gt", "8")}},
+		}, true},
+		"not in": {
+			[]corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{is("zone", "NotIn", "x")}}},
+			true,
+		},
+		"by name": {
+			[]corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{is("metadata.name", "In", "b")}}},
+			false,
+		},
+		"an empty term": {[]corev1.NodeSelectorTerm{{}}, false},
+		"nonsense": {
+			[]corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{is("gpu", "Near", "t4")}}},
+			false,
+		},
+	} {
+		pod := &corev1.Pod{Spec: corev1.PodSpec{Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: x.terms},
+		}}}}
+		if got := Selects(pod, n); got != x.want {
+			t.Errorf("%s: selects says %v, want %v", name, got, x.want)
+		}
+	}
+}
+
+// Whatever stands in a message of the scheduler, it is read without a fault.
+func FuzzInsufficientInMessage(f *testing.F) {
+	f.Add("0/3 nodes are available: 3 Insufficient nvidia.com/gpu.")
+	f.Fuzz(func(_ *testing.T, text string) { insufficientInMessage(text) })
+}

@@ -1,0 +1,570 @@
+package scheduler
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+)
+
+// notAdvertised: none of the nodes gives pods any of the resource.
+func (s *Scheduler) notAdvertised(pod *corev1.Pod, name corev1.ResourceName, among []*facts.Node) verdict {
+	want := facts.GPUDemand(pod)
+	had := Keep(among, func(n *facts.Node) bool { return n.Capacity(name) > 0 })
+	other := Keep(among, func(n *facts.Node) bool { return len(Advertised(n)) > 0 })
+	blank := Keep(among, func(n *facts.Node) bool { return len(Advertised(n)) == 0 })
+	v := verdict{Id: "sched.none-advertised", Severity: finding.Error, Confidence: finding.Certain}
+	switch {
+	case len(had) > 0:
+		v.Nodes, v.Evidence = s.names(had), QuoteAllocatable(had)
+		v.Title = "the nodes that had the GPUs which the pod asks for advertise none of them now"
+	case name == "nvidia.com/gpu" && len(blank) > 0:
+		v.Nodes, v.Evidence = s.names(blank), QuoteAllocatable(blank)
+		v.Title = "no GPU node that the pod may run on advertises nvidia.com/gpu"
+	case len(other) > 0:
+		return s.wrongName(pod, name, other)
+	case !facts.IsGPUResource(name):
+		return verdict{} // somebody else's devices
+	case len(among) == 0:
+		v.Title = "the pod asks for NVIDIA GPUs, and no node of the cluster is known to have one"
+		v.Evidence = []finding.Evidence{facts.QuoteDemand(pod, want)}
+		if e, scales := s.scales(pod); scales {
+			v.Severity, v.Confidence, v.Evidence = finding.Warning, finding.Possible, append(v.Evidence, e)
+			v.Title = "the pod asks for NVIDIA GPUs, and waits for a node that an autoscaler may add; there is none yet"
+		}
+		v.Fix = finding.Fix{
+			Text: "Add a GPU node; where there is one, its driver and device plugin (or node feature discovery) have not told Kubernetes yet.",
+			Commands: []string{
+				"kubectl get nodes -L nvidia.com/gpu.present,feature.node.kubernetes.io/pci-10de.present",
+			},
+		}
+		return v
+	default:
+		v.Nodes, v.Evidence = s.names(among), QuoteAllocatable(among)
+		v.Title = "no GPU node that the pod may run on advertises " + string(name)
+	}
+	v.Fix = finding.Fix{
+		Text: "Make the device plugin advertise the GPUs: look at its pods on these nodes.",
+		Commands: []string{
+			shell.Command("kubectl get pods -A -o wide --field-selector spec.nodeName=%s", v.Nodes[0]),
+			shell.Command("kubectl get node %s -o jsonpath='{.status.allocatable}'", v.Nodes[0]),
+		},
+	}
+	return v
+}
+
+func (s *Scheduler) wrongName(pod *corev1.Pod, name corev1.ResourceName, other []*facts.Node) verdict {
+	offered := map[corev1.ResourceName]bool{}
+	for _, n := range other {
+		for _, r := range Advertised(n) {
+			offered[r] = true
+		}
+	}
+	var list []string
+	for _, r := range slices.Sorted(maps.Keys(offered)) {
+		list = append(list, string(r))
+	}
+	v := verdict{
+		Id: "sched.wrong-resource-name", Severity: finding.Error, Confidence: finding.Certain, Nodes: s.names(other),
+		Title:    fmt.Sprintf("the pod asks for %s, and the nodes offer their GPUs by another name", name),
+		Evidence: append([]finding.Evidence{facts.QuoteDemand(pod, facts.GPUDemand(pod))}, QuoteAllocatable(other)...),
+		Fix: finding.Fix{Text: fmt.Sprintf("Ask for what the nodes advertise: %s instead of %s",
+			strings.Join(list[:min(len(list), 6)], ", "), name)},
+	}
+	switch {
+	case strings.HasPrefix(string(name), "nvidia.com/mig-"):
+		v.Fix.Text += "; or partition the GPUs so (MIG manager: label nvidia.com/mig.config), and let the device plugin use the strategy mixed"
+	case name == "nvidia.com/gpu.shared":
+		v.Fix.Text += "; nvidia.com/gpu.shared exists only with time-slicing and renameByDefault: true below sharing.timeSlicing"
+	}
+	v.Fix.Text += "."
+	v.Fix.Commands = facts.EditCommands(pod)
+	if len(list) == 1 {
+		if commands := renamed(pod, name, corev1.ResourceName(list[0])); len(commands) > 0 {
+			v.Fix.Commands = commands
+		}
+	}
+	return v
+}
+
+// renamed returns the command that makes a pod without an owner anew, with another name of a resource.
+func renamed(pod *corev1.Pod, from, to corev1.ResourceName) []string {
+	if metav1.GetControllerOf(pod) != nil {
+		return nil
+	}
+	return []string{shell.Command(`kubectl -n %s get pod %s -o json | jq --arg from %s --arg to %s 'walk(if type == "object" and has($from) then .[$to] = .[$from] | del(.[$from]) else . end)' | kubectl replace --force -f -`,
+		pod.Namespace, pod.Name, string(from), string(to))}
+}
+
+// nodeSelector: the selector or affinity of the pod lets it onto no GPU node.
+func (s *Scheduler) nodeSelector(pod *corev1.Pod, want map[corev1.ResourceName]int64) verdict {
+	able := Keep(s.nodes, func(n *facts.Node) bool {
+		return covers(want, func(r corev1.ResourceName) int64 { return min(n.Allocatable(r), 1) * want[r] })
+	})
+	v := verdict{
+		Id: "sched.node-selector", Severity: finding.Error, Confidence: finding.Certain, Nodes: s.names(able),
+		Title: "no GPU node has the labels that the pod's node selector or affinity demands",
+		Evidence: []finding.Evidence{{
+			Source: facts.PodObject(pod).String() + " .spec.nodeSelector and .spec.affinity.nodeAffinity",
+			Text:   SelectorText(pod),
+		}},
+	}
+	for _, key := range slices.Sorted(maps.Keys(pod.Spec.NodeSelector)) {
+		for _, n := range able[:min(words.Few, len(able))] {
+			if value, ok := n.Labels[key]; value != pod.Spec.NodeSelector[key] || !ok {
+				text := key + "=" + value
+				if !ok {
+					text = "has no label " + key
+				}
+				v.Evidence = append(v.Evidence,
+					finding.Evidence{Source: n.Object().String() + " .metadata.labels", Text: words.Cut(text)})
+			}
+		}
+	}
+	v.Evidence = v.Evidence[:min(len(v.Evidence), words.Few+1)]
+	v.Fix = finding.Fix{
+		Text:     "Change the selector to labels that the GPU nodes have, or label the nodes that are meant.",
+		Commands: facts.EditCommands(pod),
+	}
+	if plain := Keep(s.F.Nodes, func(n *facts.Node) bool { return Selects(pod, n) }); len(plain) > 0 {
+		v.Title = "the pod's node selector or affinity lets it only onto nodes that have no GPUs"
+		v.Evidence = append(v.Evidence,
+			finding.Evidence{Source: plain[0].Object().String() + " .status.allocatable", Text: "no GPU resource"})
+	}
+	if keys := keysOf(pod); len(able) > 0 && len(keys) > 0 {
+		v.Fix.Commands = append(v.Fix.Commands, shell.Command("kubectl get nodes -L %s", strings.Join(keys, ",")))
+	}
+	return v
+}
+
+// keysOf returns the labels that the pod's selector and affinity name, sorted.
+func keysOf(pod *corev1.Pod) []string {
+	keys := slices.Collect(maps.Keys(pod.Spec.NodeSelector))
+	if required := requiredAffinity(pod); required != nil {
+		for _, t := range required.NodeSelectorTerms {
+			for _, e := range t.MatchExpressions {
+				keys = append(keys, e.Key)
+			}
+		}
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+// tooBig: the nodes advertise the resource, and none as many as the pod asks for.
+func (s *Scheduler) tooBig(pod *corev1.Pod, want map[corev1.ResourceName]int64, among []*facts.Node) verdict {
+	v := verdict{
+		Severity: finding.Error, Confidence: finding.Certain, Nodes: s.names(among),
+		Evidence: append([]finding.Evidence{facts.QuoteDemand(pod, want)}, QuoteAllocatable(biggest(among, want))...),
+	}
+	if lost := Keep(among, func(n *facts.Node) bool { return covers(want, n.Capacity) }); len(lost) > 0 {
+		v.Id, v.Nodes = "sched.insufficient-gpu", s.names(lost)
+		v.Title = "a node has as many GPUs as the pod asks for, and fewer of them are healthy"
+		n := lost[0]
+		for _, name := range slices.Sorted(maps.Keys(want)) {
+			v.Evidence = append(v.Evidence, finding.Evidence{
+				Source: n.Object().String() + " .status.capacity", Text: fmt.Sprintf("%s: %d", name, n.Capacity(name)),
+			})
+		}
+		v.Fix = finding.Fix{
+			Text:     "Repair the GPUs that the device plugin took out, then restart its pod on the node; until then ask for fewer.",
+			Commands: []string{shell.Command("kubectl get pods -A -o wide --field-selector spec.nodeName=%s", n.Name)},
+		}
+		return v
+	}
+	v.Id, v.Title = "sched.bigger-than-any-node", "the pod asks for more GPUs than any node that it may run on has"
+	most := int64(0)
+	first := slices.Sorted(maps.Keys(want))[0]
+	for _, n := range among {
+		most = max(most, n.Allocatable(first))
+	}
+	v.Fix = finding.Fix{
+		Text: fmt.Sprintf("Ask for at most %d of %s in a pod, or spread the work over several pods (MPIJob, PyTorchJob, JobSet, LeaderWorkerSet), or add bigger nodes.",
+			most, first),
+		Commands: facts.EditCommands(pod),
+	}
+	return v
+}
+
+// biggest returns the nodes, those with the most of what is wanted first.
+func biggest(nodes []*facts.Node, want map[corev1.ResourceName]int64) []*facts.Node {
+	sorted := slices.Clone(nodes)
+	size := func(n *facts.Node) (sum int64) {
+		for name := range want {
+			sum += n.Allocatable(name)
+		}
+		return sum
+	}
+	slices.SortStableFunc(sorted, func(a, b *facts.Node) int { return int(size(b) - size(a)) })
+	return sorted
+}
+
+// closed: the nodes have GPUs, and taints or their state keep the pod away.
+func (s *Scheduler) closed(pod *corev1.Pod, big []*facts.Node) verdict {
+	// A node that only its state closes would be right for the pod once it is well.
+	tainted := Keep(big, func(n *facts.Node) bool { return ForeignTaint(pod, n) != nil })
+	sick := Keep(big, func(n *facts.Node) bool { return ForeignTaint(pod, n) == nil })
+	v := verdict{Severity: finding.Error, Confidence: finding.Certain}
+	if len(sick) > 0 {
+		v.Id, v.Nodes = "sched.nodes-unavailable", s.names(sick)
+		v.Title = "all nodes with the GPUs that the pod asks for are cordoned, not ready or under pressure"
+		for _, n := range sick[:min(words.Few, len(sick))] {
+			v.Evidence = append(v.Evidence, quoteState(pod, n))
+		}
+		v.Fix = finding.Fix{
+			Text:     "Make the nodes ready, and uncordon those that nobody works on.",
+			Commands: []string{shell.Command("kubectl describe node %s", sick[0].Name)},
+		}
+		return v
+	}
+	v.Id, v.Nodes = "sched.taint", s.names(tainted)
+	v.Title = "the pod does not tolerate the taint of the GPU nodes"
+	var t *corev1.Taint
+	for _, n := range tainted[:min(words.Few, len(tainted))] {
+		t = ForeignTaint(pod, n)
+		v.Evidence = append(
+			v.Evidence, finding.Evidence{Source: n.Object().String() + " .spec.taints", Text: facts.TaintText(t)},
+		)
+	}
+	t = ForeignTaint(pod, tainted[0])
+	v.Fix = finding.Fix{
+		Text:     "Add the toleration to the pod's template, or remove the taint from the nodes when nothing needs it.",
+		Commands: tolerate(pod, t),
+	}
+	for _, n := range tainted[:min(words.Few, len(tainted))] {
+		v.Fix.Commands = append(v.Fix.Commands, shell.Command("kubectl taint node %s %s- # only when the taint is not wanted",
+			n.Name, facts.TaintText(ForeignTaint(pod, n))))
+	}
+	return v
+}
+
+// tolerate returns the command that adds a toleration: to the template of the owner that makes such pods, else to the
+// pod itself, to which the API lets tolerations be added.
+func tolerate(pod *corev1.Pod, t *corev1.Taint) []string {
+	more := corev1.Toleration{Key: t.Key, Operator: corev1.TolerationOpExists, Effect: t.Effect}
+	if t.Value != "" {
+		more.Operator, more.Value = corev1.TolerationOpEqual, t.Value
+	}
+	// Lists are replaced as a whole: those that the pod has stay, but for what every pod is given.
+	all := append(slices.DeleteFunc(slices.Clone(pod.Spec.Tolerations), func(t corev1.Toleration) bool {
+		return t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable
+	}), more)
+	owner := metav1.GetControllerOf(pod)
+	if owner != nil {
+		kind, name := strings.ToLower(owner.Kind), owner.Name
+		if kind == "replicaset" {
+			kind, name = "deployment", facts.DeploymentName(pod, name)
+		}
+		if slices.Contains([]string{"deployment", "statefulset", "daemonset"}, kind) {
+			patch, err := json.Marshal(map[string]any{
+				"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"tolerations": all}}},
+			})
+			if err != nil {
+				return nil
+			}
+			return []string{
+				shell.Command("kubectl -n %s patch %s %s --type merge -p %s", pod.Namespace, kind, name, string(patch)),
+			}
+		}
+	}
+	operation := map[string]any{"op": "add", "path": "/spec/tolerations/-", "value": more}
+	if len(pod.Spec.Tolerations) == 0 {
+		operation["path"], operation["value"] = "/spec/tolerations", []corev1.Toleration{more}
+	}
+	patch, err := json.Marshal([]any{operation})
+	if err != nil {
+		return nil
+	}
+	return []string{
+		shell.Command("kubectl -n %s patch pod %s --type json -p %s", pod.Namespace, pod.Name, string(patch)),
+	}
+}
+
+// ForeignTaint returns the first taint of a node that the pod does not tolerate, and that is not about the node's
+// state.
+func ForeignTaint(pod *corev1.Pod, n *facts.Node) *corev1.Taint {
+	if len(n.Spec.Taints) == 0 {
+		return nil
+	}
+	without := *n.Node
+	without.Spec.Unschedulable = false
+	without.Spec.Taints = slices.DeleteFunc(slices.Clone(n.Spec.Taints),
+		func(t corev1.Taint) bool { return ofNodeState(&t) })
+	return untolerated(pod, &facts.Node{Node: &without})
+}
+
+// quoteState quotes what keeps pods off a node.
+func quoteState(pod *corev1.Pod, n *facts.Node) finding.Evidence {
+	if ready := n.Ready(); ready.Status != corev1.ConditionTrue && ready.Status != "" {
+		return finding.Evidence{
+			Source: n.Object().String() + " .status.conditions[Ready].message", Time: ready.LastTransitionTime.Time,
+			Text: words.Cut(ready.Message),
+		}
+	}
+	if n.Spec.Unschedulable {
+		return finding.Evidence{Source: n.Object().String() + " .spec.unschedulable", Text: "true"}
+	}
+	if t := untolerated(pod, n); t != nil {
+		return finding.Evidence{Source: n.Object().String() + " .spec.taints", Text: facts.TaintText(t)}
+	}
+	return finding.Evidence{Source: n.Object().String(), Text: "not available"}
+}
+
+// full: the nodes have the GPUs, and other pods have them.
+//
+// Its nodes are also those whose GPUs nobody advertises, or not all of them: were they well, the pod might run there.
+// Those that are kept out on purpose, for virtual machines, are not among them: others have the GPUs.
+func (s *Scheduler) full(
+	pod *corev1.Pod, want map[corev1.ResourceName]int64, open, big, selected []*facts.Node,
+) verdict {
+	v := verdict{Id: "sched.all-in-use", Severity: finding.Warning, Confidence: finding.Certain}
+	v.Nodes = s.names(Keep(selected, func(n *facts.Node) bool {
+		return len(Advertised(n)) == 0 && !facts.ForMachines(n) || covers(want, n.Capacity)
+	}))
+	v.Title = "all GPUs that the pod could have are in use"
+	short := slices.Sorted(maps.Keys(want))
+	var free int64
+	for _, n := range open {
+		free += s.Free(n, short[0])
+	}
+	v.Fix = finding.Fix{
+		Text: "Wait, end what is not needed, or add nodes: `kubectl gpu-fault doctor` lists who holds the GPUs, and since when.",
+	}
+	if want[short[0]] > 1 && free >= want[short[0]] {
+		v.Id = "sched.fragmented"
+		v.Title = "enough GPUs are free in the cluster, and no single node has enough free ones"
+		for _, n := range open {
+			if left := s.Free(n, short[0]); left > 0 && len(v.Evidence) < words.Few {
+				v.Evidence = append(v.Evidence, finding.Evidence{
+					Source: n.Object().String() + " .status.allocatable less the requests of its pods",
+					Text:   fmt.Sprintf("%s: %d of %d free", short[0], left, n.Allocatable(short[0])),
+				})
+			}
+		}
+		v.Fix.Text = "Let small pods share nodes (scheduler score MostAllocated for " + string(short[0]) +
+			"), move the holders below to one node, or split the work over several pods."
+	}
+	holders := s.Holders(open[:min(len(open), manyNodes)], want)
+	for _, h := range holders[:min(len(holders), words.Few)] {
+		v.Evidence = append(v.Evidence, finding.Evidence{
+			Source: fmt.Sprintf("Pod %s/%s on Node %s", h.Namespace, h.Pod, h.node),
+			Text:   fmt.Sprintf("%s: %d, owner %s, age %s", h.Resource, h.GPUs, h.owner(), h.Age),
+		})
+		v.Fix.Commands = append(v.Fix.Commands, shell.Command("kubectl -n %s get pod %s -o wide", h.Namespace, h.Pod))
+	}
+	spare := 0
+	for _, n := range big {
+		if len(v.Fix.Commands) < finding.Most && n.Spec.Unschedulable {
+			v.Fix.Commands = append(v.Fix.Commands,
+				shell.Command("kubectl uncordon %s # it has GPUs, and is cordoned", n.Name))
+		}
+		t := ForeignTaint(pod, n)
+		if t == nil || strings.HasPrefix(t.Key, "node-role.kubernetes.io/") || !facts.Available(n) ||
+			!covers(want, func(name corev1.ResourceName) int64 { return s.Free(n, name) }) {
+			continue
+		}
+		if spare++; spare <= words.Few {
+			v.Evidence = append(v.Evidence,
+				finding.Evidence{Source: n.Object().String() +
+					" .spec.taints, and its GPUs are free", Text: facts.TaintText(t)})
+			v.Fix.Commands = append(v.Fix.Commands, shell.Command(
+				"kubectl taint node %s %s- # its GPUs are free; only when the taint is not wanted", n.Name,
+				facts.TaintText(t),
+			))
+		}
+	}
+	if spare > 0 {
+		v.Title += ", and those that are free are on nodes whose taint it does not tolerate"
+		v.Fix.Text += " Or take the taint off the nodes that are free, when nothing needs it any more; or let the pod tolerate it."
+	}
+	return v
+}
+
+// placement is a rule of a pod by which the scheduler keeps it off nodes; said is the scheduler's word for it.
+type placement struct {
+	said, rule, field string
+	of                func(*corev1.Pod) any
+}
+
+// keptOffBy returns the first such rule that the scheduler's message names; the zero placement when it names none.
+func keptOffBy(message string) placement {
+	affinity := func(pod *corev1.Pod) any { return pod.Spec.Affinity }
+	for _, p := range []placement{
+		{"didn't match pod affinity rules", "the rules of its pod affinity", ".spec.affinity", affinity},
+		{"didn't match pod anti-affinity rules", "the rules of its pod anti-affinity", ".spec.affinity", affinity},
+		{
+			"didn't match pod topology spread constraints", "its topology spread constraints",
+			".spec.topologySpreadConstraints", func(pod *corev1.Pod) any { return pod.Spec.TopologySpreadConstraints },
+		},
+		{
+			"didn't satisfy existing pods anti-affinity rules", "the anti-affinity rules of other pods",
+			".metadata.labels, which these select", func(pod *corev1.Pod) any { return pod.Labels },
+		},
+	} {
+		if strings.Contains(message, p.said) {
+			return p
+		}
+	}
+	return placement{}
+}
+
+// quote returns the rule as the pod has it.
+func (p placement) quote(pod *corev1.Pod) string {
+	text, err := json.Marshal(p.of(pod))
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+// otherwise: the GPUs are free; something else stands in the way.
+func (s *Scheduler) otherwise(pod *corev1.Pod, message string, roomy []*facts.Node) verdict {
+	need := facts.Demand(pod)
+	need[corev1.ResourcePods] = 1
+	var lacking []finding.Evidence
+	blocked := Keep(roomy, func(n *facts.Node) bool {
+		for _, name := range slices.Sorted(maps.Keys(need)) {
+			if facts.LooksLikeGPU(name) || need[name] == 0 {
+				continue
+			}
+			used := s.Use(n)[name]
+			if name == corev1.ResourcePods {
+				used = int64(len(keepPods(n.Pods)))
+			}
+			if _, told := n.Status.Allocatable[name]; !told && isCore(name) {
+				continue // a node that says nothing of it
+			}
+			if n.Allocatable(name)-used < need[name] {
+				lacking = append(lacking, finding.Evidence{
+					Source: n.Object().String() + " .status.allocatable less the requests of its pods",
+					Text: fmt.Sprintf("%s: %s free, the pod asks for %s", name,
+						words.InWords(name, max(0, n.Allocatable(name)-used)), words.InWords(name, need[name])),
+				})
+				return true
+			}
+		}
+		return false
+	})
+	v := verdict{Severity: finding.Error, Confidence: finding.Certain, Nodes: s.names(roomy)}
+	insufficient := insufficientInMessage(message)
+	switch {
+	case len(blocked) == len(roomy), len(insufficient) > 0 && !slices.ContainsFunc(insufficient, isOurs):
+		v.Id, v.Title = "sched.insufficient-other",
+			"GPUs are free, and their nodes lack CPU, memory or another resource that the pod asks for"
+		v.Evidence = lacking[:min(words.Few, len(lacking))]
+		v.Fix = finding.Fix{
+			Text:     "Lower the pod's other requests, or move pods that need no GPU off the GPU nodes (a taint keeps them away).",
+			Commands: facts.EditCommands(pod),
+		}
+	case strings.Contains(strings.ToLower(message), "volume"):
+		return s.volume(pod, message)
+	case keptOffBy(message).rule != "":
+		by := keptOffBy(message)
+		v.Id, v.Confidence = "sched.unschedulable", finding.Likely
+		v.Title = fmt.Sprintf("GPUs are free, and %s keep the pod off their nodes", by.rule)
+		v.Evidence = append([]finding.Evidence{
+			finding.FieldEvidence(facts.PodObject(pod), by.field, "%s", by.quote(pod)),
+		},
+			QuoteAllocatable(roomy)...)
+		v.Fix = finding.Fix{
+			Text: "Change " + by.rule +
+				" where they are not needed: each must hold on one node, together with room for the GPUs.",
+			Commands: facts.EditCommands(pod),
+		}
+	case slices.ContainsFunc(insufficient, isOurs):
+		v.Id, v.Confidence = "sched.insufficient-gpu", finding.Possible
+		v.Title = "the scheduler finds too few free GPUs, though the pods that the snapshot holds leave enough"
+		v.Evidence = QuoteAllocatable(roomy)
+		v.Fix = finding.Fix{Text: "Look again: the pod may be placed now; else find pods that the snapshot does not hold.",
+			Commands: []string{
+				shell.Command("kubectl get pods -A -o wide --field-selector spec.nodeName=%s", roomy[0].Name),
+			}}
+	case message == "" && neverLookedAt(pod) && s.F.Age(pod) >= noScheduler:
+		v.Id, v.Confidence = "sched.no-scheduler", finding.Likely
+		name := pod.Spec.SchedulerName
+		if name == "" {
+			name = "default-scheduler"
+		}
+		v.Title = fmt.Sprintf("no scheduler has looked at the pod: it waits for one named %q", name)
+		v.Evidence = []finding.Evidence{{Source: facts.PodObject(pod).String() + " .spec.schedulerName", Text: name}}
+		v.Fix = finding.Fix{
+			Text:     "Start that scheduler, or take schedulerName out of the pod.",
+			Commands: []string{"kubectl get pods -A | grep -i scheduler"},
+		}
+	case message == "":
+		v.Id, v.Severity, v.Confidence = "sched.waiting", finding.Info, finding.Possible
+		v.Title = "a node has room for the pod, and the scheduler has said nothing against it yet"
+		v.Evidence = QuoteAllocatable(roomy)
+		v.Fix = finding.Fix{Text: "Look again in a moment."}
+	default:
+		v.Id, v.Confidence = "sched.unschedulable", finding.Likely
+		v.Title = "GPUs are free, and the scheduler keeps the pod off their nodes for another reason"
+		v.Fix = finding.Fix{
+			Text:     "See the scheduler's message: pod affinity, anti-affinity, topology spread and host ports are in the pod's own spec.",
+			Commands: facts.EditCommands(pod),
+		}
+	}
+	return v
+}
+
+func keepPods(pods []*corev1.Pod) []*corev1.Pod {
+	return slices.DeleteFunc(slices.Clone(pods), facts.Ended)
+}
+
+func isOurs(name string) bool { return facts.LooksLikeGPU(corev1.ResourceName(name)) }
+
+func isCore(name corev1.ResourceName) bool {
+	return slices.Contains([]corev1.ResourceName{
+		corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods,
+	}, name)
+}
+
+// neverLookedAt reports whether no scheduler has written the pod's condition.
+func neverLookedAt(pod *corev1.Pod) bool {
+	return !slices.ContainsFunc(pod.Status.Conditions,
+		func(c corev1.PodCondition) bool { return c.Type == corev1.PodScheduled })
+}
+
+// insufficientInMessage returns the resources that the scheduler calls insufficient: "2 Insufficient cpu, 1
+// Insufficient nvidia.com/gpu".
+func insufficientInMessage(message string) []string {
+	var all []string
+	for _, m := range regexp.MustCompile(`Insufficient ([A-Za-z0-9./_-]+)`).FindAllStringSubmatch(message, -1) {
+		if name := strings.TrimRight(m[1], "."); !slices.Contains(all, name) {
+			all = append(all, name)
+		}
+	}
+	return all
+}
+
+func (s *Scheduler) volume(pod *corev1.Pod, message string) verdict {
+	v := verdict{
+		Id: "sched.volume", Severity: finding.Error, Confidence: finding.Certain,
+		Title: "a volume of the pod keeps it from being scheduled",
+	}
+	if message == "" {
+		v.Confidence = finding.Possible
+	}
+	for _, volume := range pod.Spec.Volumes {
+		if claim := volume.PersistentVolumeClaim; claim != nil {
+			v.Evidence = append(v.Evidence, finding.Evidence{
+				Source: facts.PodObject(pod).String() + " .spec.volumes[].persistentVolumeClaim", Text: claim.ClaimName,
+			})
+			v.Fix.Commands = append(v.Fix.Commands,
+				shell.Command("kubectl -n %s describe pvc %s", pod.Namespace, claim.ClaimName))
+		}
+	}
+	v.Fix.Text =
+		"Bind the claim: its storage class must exist and have a provisioner, and a volume that exists must be reachable from a GPU node's zone."
+	return v
+}

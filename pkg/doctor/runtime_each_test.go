@@ -1,0 +1,530 @@
+package doctor
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/containerd"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
+)
+
+// readNode returns a healthy cluster whose node was read: containerd of a release with these files.
+func readNode(t *testing.T, release string, files ...string) *snapshot.Snapshot {
+	t.Helper()
+	c := configOf(t, release, files...)
+	return gpuCluster(
+		api.Runtime{Kubelet: api.Kubelet{PID: 100, CgroupDriver: "systemd"}, Instance: instanceOf(c, daemonWith(c))},
+	)
+}
+
+// kubeadmNode returns one of kubeadm with the handler nvidia.
+func kubeadmNode(t *testing.T) *snapshot.Snapshot {
+	t.Helper()
+	return readNode(t, "1.7.28", rootConfig, nodeConfig(t, "v2-kubeadm.toml"))
+}
+
+func kubeadmConfig(t *testing.T) *containerd.Config {
+	t.Helper()
+	return configOf(t, "1.7.28", rootConfig, nodeConfig(t, "v2-kubeadm.toml"))
+}
+
+// withoutWatcher returns a node whose containerd was started at 11:55, and where one said at that time that there was
+// no inotify instance left for it: as containerd 2.2 did on a node of the test cluster.
+func withoutWatcher(t *testing.T, at string, instance *api.Instance) *snapshot.Snapshot {
+	t.Helper()
+	s := gpuCluster(api.Runtime{Kubelet: api.Kubelet{PID: 100, CgroupDriver: "systemd"}, Instance: instance})
+	host := s.Hosts["gpu-1"]
+	host.Probe.Units = []api.Unit{
+		{
+			Name: "containerd.service", PID: instance.PID,
+			Started: runtimeTime.Add(-5*time.Minute + 400*time.Millisecond),
+		},
+	}
+	host.Probe.Sysctls = map[string]string{"fs.inotify.max_user_instances": "128"}
+	host.Journals = map[string]string{"containerd.service": "2026-01-01T" + at +
+		`+0000 gpu-1 containerd[50]: time="2026-01-01T` + at +
+		`.407827763Z" level=warning msg="failed to load plugin" error="failed to create CRI service: failed to create cni conf monitor for default: ` +
+		`failed to create fsnotify watcher: too many open files" id=io.containerd.grpc.v1.cri type=io.containerd.grpc.v1` +
+		"\n"}
+	return s
+}
+
+// withPart adds a pod of a component to the node.
+func withPart(s *snapshot.Snapshot, name, image string, ready bool, env ...corev1.EnvVar) *corev1.Pod {
+	status := corev1.ConditionFalse
+	if ready {
+		status = corev1.ConditionTrue
+	}
+	s.Pods = append([]corev1.Pod{{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "gpu", Name: name, Labels: map[string]string{"app": name}},
+		Spec: corev1.PodSpec{
+			NodeName: "gpu-1", Containers: []corev1.Container{{Name: "ctr", Image: image, Env: env}},
+		},
+		Status: corev1.PodStatus{
+			Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: status}},
+		},
+	}}, s.Pods...)
+	return &s.Pods[0]
+}
+
+func withLog(s *snapshot.Snapshot, pod, text string) *snapshot.Snapshot {
+	s.Logs = append(s.Logs, snapshot.Log{Namespace: "gpu", Pod: pod, Container: "main", Text: text})
+	return s
+}
+
+func pluginEnv(s *snapshot.Snapshot, env ...corev1.EnvVar) { s.Pods[0].Spec.Containers[0].Env = env }
+
+func cannotStart(s *snapshot.Snapshot, reason, message string) *snapshot.Snapshot {
+	pod := &s.Pods[len(s.Pods)-1]
+	pod.Status = corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{
+		Name:  "main",
+		State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}},
+	}}}
+	return s
+}
+
+func policyWith(spec map[string]any) []unstructured.Unstructured {
+	return []unstructured.Unstructured{{Object: map[string]any{
+		"metadata": map[string]any{"name": "cluster-policy"}, "status": map[string]any{"state": "ready"}, "spec": spec,
+	}}}
+}
+
+// Each check finds what it is for, with a fix for this node, and keeps still at what only looks like it.
+func TestRuntimeChecks(t *testing.T) {
+	t.Parallel()
+	const root, id = "version = 2\n", `[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.`
+	toolkitSet := func(s *snapshot.Snapshot, env ...corev1.EnvVar) {
+		set := appsv1.DaemonSet{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "gpu", Name: "nvidia-container-toolkit-daemonset"},
+		}
+		set.Spec.Template.Spec.Containers = []corev1.Container{
+			{Name: "ctr", Image: "nvcr.io/nvidia/k8s/container-toolkit:v1.20.0", Env: env},
+		}
+		s.DaemonSets = append(s.DaemonSets, set)
+	}
+	for name, test := range map[string]struct {
+		id   string
+		make func(t *testing.T) *snapshot.Snapshot
+		want finding.Severity // empty: nothing is found
+		says string           // somewhere in the finding
+	}{
+		"the toolkit finds no socket": {"rt.wrong-instance", func(t *testing.T) *snapshot.Snapshot {
+			s := gpuCluster(api.Runtime{})
+			s.Nodes[0].Status.NodeInfo.KubeletVersion = "v1.34.1+k3s1"
+			withPart(s, "nvidia-container-toolkit-daemonset", "nvcr.io/nvidia/k8s/container-toolkit:v1.20.0", false)
+			return withLog(s, "nvidia-container-toolkit-daemonset",
+				"Error signaling containerd, attempt 5/6: unable to dial: dial unix "+
+					"/runtime/sock-dir/containerd.sock: connect: no such file or directory\n")
+		}, finding.Error, "/run/k3s/containerd/containerd.sock"},
+		"the toolkit found it in the end": {"rt.wrong-instance", func(t *testing.T) *snapshot.Snapshot {
+			s := gpuCluster(api.Runtime{})
+			withPart(s, "nvidia-container-toolkit-daemonset", "nvcr.io/nvidia/k8s/container-toolkit:v1.20.0", true)
+			return withLog(s, "nvidia-container-toolkit-daemonset",
+				"Error signaling containerd, attempt 1/6: unable to dial: dial unix "+
+					"/runtime/sock-dir/containerd.sock: connect: no such file or directory\n")
+		}, "", ""},
+		"the toolkit edits another file": {"rt.wrong-instance", func(t *testing.T) *snapshot.Snapshot {
+			s := readNode(t, "2.1.4", "/opt/containerd/config.toml", "version = 3\n")
+			toolkitSet(s)
+			return failsToStart(s, `no runtime for "nvidia" is configured`)
+		}, finding.Error, "/opt/containerd/conf.d/99-nvidia.toml"},
+		"a decoy's handler that nobody asks for": {"rt.wrong-instance", func(t *testing.T) *snapshot.Snapshot {
+			s := wrongInstance(t)
+			s.Events = nil
+			for i := range s.Pods {
+				s.Pods[i].Spec.RuntimeClassName = nil
+			}
+			return s
+		}, finding.Info, ""},
+		"the API says that the handler is not there": {"rt.handler-missing", func(t *testing.T) *snapshot.Snapshot {
+			s := gpuCluster(api.Runtime{})
+			s.Nodes[0].Status.RuntimeHandlers = []corev1.NodeRuntimeHandler{{Name: ""}, {Name: "runc"}}
+			return s
+		}, finding.Error, ".status.runtimeHandlers"},
+		"the toolkit has taken the handler away": {"rt.handler-missing", func(t *testing.T) *snapshot.Snapshot {
+			s := readNode(t, "2.1.4", rootConfig, "version = 3\n")
+			withPart(s, "nvidia-container-toolkit-daemonset", "nvcr.io/nvidia/k8s/container-toolkit:v1.20.0", true)
+			return s
+		}, finding.Error, "kubectl delete pod nvidia-container-toolkit-daemonset -n gpu"},
+		"CRI-O without the handler": {"rt.handler-missing", func(t *testing.T) *snapshot.Snapshot {
+			s := failsToStart(gpuCluster(api.Runtime{}),
+				"failed to find runtime handler nvidia from runtime list map[crun:0xc0 runc:0xc1]")
+			s.Nodes[0].Status.NodeInfo.ContainerRuntimeVersion = "cri-o://1.33.0"
+			return s
+		}, finding.Error, "CRIO_CONFIG_MODE=config"},
+		"a class that is not there, of a DaemonSet": {"rc.handler-mismatch", func(t *testing.T) *snapshot.Snapshot {
+			s := gpuCluster(api.Runtime{})
+			s.RuntimeClasses = nil
+			s.DaemonSets = []appsv1.DaemonSet{{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "gpu", Name: "nvidia-device-plugin"},
+				Status:     appsv1.DaemonSetStatus{DesiredNumberScheduled: 1},
+			}}
+			s.DaemonSets[0].Spec.Template.Spec.RuntimeClassName = new("nvidia")
+			return s
+		}, finding.Error, `RuntimeClass "nvidia", which does not exist`},
+		"a class that is not there, as the API server says": {"rc.handler-mismatch",
+			func(t *testing.T) *snapshot.Snapshot {
+				s := gpuCluster(api.Runtime{})
+				s.RuntimeClasses = nil
+				s.Events = []corev1.Event{{
+					InvolvedObject: corev1.ObjectReference{Kind: "DaemonSet", Namespace: "gpu", Name: "x"},
+					Reason:         "FailedCreate",
+					Message:        `Error creating: pods "x-" is forbidden: pod rejected: RuntimeClass "nvidia" not found`,
+				}}
+				return s
+			}, finding.Error, "pod rejected"},
+		"the same words, before the class was made": {"rc.handler-mismatch", func(t *testing.T) *snapshot.Snapshot {
+			s := gpuCluster(api.Runtime{})
+			s.Events = []corev1.Event{{
+				InvolvedObject: corev1.ObjectReference{Kind: "DaemonSet"}, Reason: "FailedCreate",
+				Message: `pod rejected: RuntimeClass "nvidia" not found`,
+			}}
+			return s
+		}, "", ""},
+		"the nodes call the handler otherwise": {"rc.handler-mismatch", func(t *testing.T) *snapshot.Snapshot {
+			return readNode(t, "2.1.4", rootConfig, nodeConfig(t, "v2-aks-mixed.toml"))
+		}, finding.Error, "handler: nvidia-container-runtime"},
+		"the ID of version 3 on 1.7": {"rt.version-skew-ids", func(t *testing.T) *snapshot.Snapshot {
+			return readNode(t, "1.7.28", rootConfig, root+id+"runc]\nruntime_type = 'io.containerd.runc.v2'\n"+
+				`[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nvidia]`+
+				"\nruntime_type = 'io.containerd.runc.v2'\n")
+		}, finding.Error, "config migrate"},
+		"the ID of version 3 on 2.1": {"rt.version-skew-ids", func(t *testing.T) *snapshot.Snapshot {
+			return readNode(t, "2.1.4", rootConfig, nodeConfig(t, "v2-aks-mixed.toml"))
+		}, "", ""},
+		"a GPU pod without a class": {"wl.runtimeclass-unset", func(t *testing.T) *snapshot.Snapshot {
+			s := kubeadmNode(t)
+			s.Pods[1].Spec.RuntimeClassName = nil
+			return s
+		}, finding.Warning, "runtimeClassName: nvidia"},
+		"a GPU pod without a class, and it says so": {"wl.runtimeclass-unset", func(t *testing.T) *snapshot.Snapshot {
+			s := kubeadmNode(t)
+			s.Pods[1].Spec.RuntimeClassName = nil
+			return withLog(s, "train-0", "bash: nvidia-smi: not found\n")
+		}, finding.Error, "not found"},
+		"a GPU pod without a class, and CDI": {"wl.runtimeclass-unset", func(t *testing.T) *snapshot.Snapshot {
+			s := kubeadmNode(t)
+			s.Pods[1].Spec.RuntimeClassName = nil
+			pluginEnv(s, corev1.EnvVar{Name: "DEVICE_LIST_STRATEGY", Value: "cdi-cri"})
+			return s
+		}, "", ""},
+		"CRI is disabled": {"rt.cri-disabled", func(t *testing.T) *snapshot.Snapshot {
+			return withoutRuntime(readNode(t, "1.7.28", rootConfig, `disabled_plugins = ["cri"]`+"\n"))
+		}, finding.Error, "disabled_plugins"},
+		"files younger than the process": {"rt.config-not-loaded", func(t *testing.T) *snapshot.Snapshot {
+			s := kubeadmNode(t)
+			s.Hosts["gpu-1"].Probe.Units = []api.Unit{
+				{Name: "containerd.service", PID: 50, Started: runtimeTime.Add(-2 * time.Hour)},
+			}
+			return s
+		}, finding.Info, rootConfig},
+		"files older than the process": {"rt.config-not-loaded", func(t *testing.T) *snapshot.Snapshot {
+			s := kubeadmNode(t)
+			s.Hosts["gpu-1"].Probe.Units = []api.Unit{
+				{Name: "containerd.service", PID: 50, Started: runtimeTime.Add(-time.Minute)},
+			}
+			return s
+		}, "", ""},
+		"the toolkit reads a template": {"rt.generated-file", func(t *testing.T) *snapshot.Snapshot {
+			s := gpuCluster(api.Runtime{})
+			withPart(s, "nvidia-container-toolkit-daemonset", "nvcr.io/nvidia/k8s/container-toolkit:v1.20.0", false)
+			return withLog(s, "nvidia-container-toolkit-daemonset",
+				"unable to load config: (6, 21): parsing error: keys cannot contain { "+
+					"character\n")
+		}, finding.Error, "doctor --node gpu-1"},
+		"the toolkit edits what k3s writes": {"rt.generated-file", func(t *testing.T) *snapshot.Snapshot {
+			const file = "/var/lib/rancher/k3s/agent/etc/containerd/config.toml"
+			s := readNode(t, "2.1.4", file,
+				"# File generated by k3s. DO NOT EDIT. Use config.toml.tmpl instead.\nversion = 3\n")
+			s.Nodes[0].Status.NodeInfo.KubeletVersion = "v1.34.1+k3s1"
+			withPart(s, "nvidia-container-toolkit-daemonset", "nvcr.io/nvidia/k8s/container-toolkit:v1.20.0", true)
+			toolkitSet(s, corev1.EnvVar{Name: "CONTAINERD_CONFIG", Value: file})
+			return s
+		}, finding.Warning, "tell the toolkit only the socket"},
+		"toolkit 1.18.0 on GKE": {"rt.gke-config-source", func(t *testing.T) *snapshot.Snapshot {
+			s := gpuCluster(api.Runtime{})
+			s.Nodes[0].Status.NodeInfo.KubeletVersion = "v1.33.4-gke.1000"
+			s.ClusterPolicies = policyWith(nil)
+			withPart(s, "nvidia-container-toolkit-daemonset",
+				"nvcr.io/nvidia/k8s/container-toolkit:v1.18.0-ubuntu20.04", false)
+			return s
+		}, finding.Error, "RUNTIME_CONFIG_SOURCE"},
+		"toolkit 1.18.0 on GKE, told": {"rt.gke-config-source", func(t *testing.T) *snapshot.Snapshot {
+			s := gpuCluster(api.Runtime{})
+			s.Nodes[0].Status.NodeInfo.KubeletVersion = "v1.33.4-gke.1000"
+			withPart(s, "nvidia-container-toolkit-daemonset", "nvcr.io/nvidia/k8s/container-toolkit:v1.18.0", false,
+				corev1.EnvVar{Name: "RUNTIME_CONFIG_SOURCE", Value: "file"})
+			return s
+		}, "", ""},
+		"a handler that nobody uses, without its binary": {"rt.binary-missing", func(t *testing.T) *snapshot.Snapshot {
+			s := kubeadmNode(t)
+			s.Hosts["gpu-1"].Runtime.Instance.Executables["/usr/local/nvidia/toolkit/nvidia-container-runtime"] =
+				"missing"
+			for i := range s.Pods {
+				s.Pods[i].Spec.RuntimeClassName = nil
+			}
+			return s
+		}, finding.Info, ""},
+		"a program of the user's that is not there": {"rt.binary-missing", func(t *testing.T) *snapshot.Snapshot {
+			return cannotStart(gpuCluster(api.Runtime{}), "RunContainerError",
+				`failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: unable to start container process: error during container init: exec: "train": executable file not found in $PATH: unknown`)
+		}, "", ""},
+		"Docker": {"docker.no-gpu-driver", func(t *testing.T) *snapshot.Snapshot {
+			s := cannotStart(gpuCluster(api.Runtime{}), "RunContainerError",
+				`Error response from daemon: could not select device driver "" with capabilities: [[gpu]]`)
+			s.Nodes[0].Status.NodeInfo.ContainerRuntimeVersion = "docker://24.0.7"
+			return s
+		}, finding.Error, "nvidia-ctk runtime configure --runtime=docker"},
+		"the network of a sandbox": {"rt.sandbox-failed", func(t *testing.T) *snapshot.Snapshot {
+			return failsToStart(gpuCluster(api.Runtime{}),
+				`plugin type="calico" failed (add): error getting ClusterInformation`)
+		}, finding.Error, "calico"},
+		"the sandbox of a pod without GPUs": {"rt.sandbox-failed", func(t *testing.T) *snapshot.Snapshot {
+			s := failsToStart(gpuCluster(api.Runtime{}), "whatever")
+			s.Pods[1].Spec.RuntimeClassName, s.Pods[1].Spec.Containers[0].Resources = nil, corev1.ResourceRequirements{}
+			return s
+		}, "", ""},
+		"devices that CDI does not know": {"cdi.unresolvable", func(t *testing.T) *snapshot.Snapshot {
+			s := failsToStart(gpuCluster(api.Runtime{}), "unresolvable CDI devices k8s.gpu.nvidia.com/device=gpu-1")
+			withPart(s, "nvidia-dra-driver-gpu-kubelet-plugin", "nvcr.io/nvidia/k8s-dra-driver-gpu:v25.8.0", true)
+			return s
+		}, finding.Error, "kubectl delete pod nvidia-dra-driver-gpu-kubelet-plugin"},
+		"a specification of another driver": {"cdi.unresolvable", func(t *testing.T) *snapshot.Snapshot {
+			s := kubeadmNode(t)
+			s.Hosts["gpu-1"].Probe.Driver.Kernel = "580.1"
+			s.Hosts["gpu-1"].Probe.CDI = []api.CDISpec{
+				{Path: "/var/run/cdi/nvidia.yaml", Kind: "nvidia.com/gpu", DriverVersion: "570.1"},
+			}
+			pluginEnv(s, corev1.EnvVar{Name: "DEVICE_LIST_STRATEGY", Value: "cdi-cri"})
+			return s
+		}, finding.Warning, "nvidia-ctk cdi generate"},
+		"CDI is off": {"rt.cdi-off", func(t *testing.T) *snapshot.Snapshot {
+			s := kubeadmNode(t)
+			pluginEnv(s, corev1.EnvVar{Name: "DEVICE_LIST_STRATEGY", Value: "cdi-cri"})
+			return s
+		}, finding.Error, "enable_cdi = true"},
+		"CDI is off, and nobody needs it": {
+			"rt.cdi-off", func(t *testing.T) *snapshot.Snapshot { return kubeadmNode(t) }, "", "",
+		},
+		"containerd 1.6 and CDI": {"cdi.runtime-too-old", func(t *testing.T) *snapshot.Snapshot {
+			s := gpuCluster(api.Runtime{})
+			s.Nodes[0].Status.NodeInfo.ContainerRuntimeVersion = "containerd://1.6.39"
+			s.ClusterPolicies = policyWith(map[string]any{"cdi": map[string]any{"enabled": true}})
+			s.HelmReleases = []snapshot.HelmRelease{
+				{Namespace: "gpu", Name: "gpu-operator", Chart: "gpu-operator", ChartVersion: "v25.10.0"},
+			}
+			return s
+		}, finding.Error, "cdi.enabled=false"},
+		"containerd 1.6 and an older operator": {"cdi.runtime-too-old", func(t *testing.T) *snapshot.Snapshot {
+			s := gpuCluster(api.Runtime{})
+			s.Nodes[0].Status.NodeInfo.ContainerRuntimeVersion = "containerd://1.6.39"
+			s.ClusterPolicies = policyWith(map[string]any{"cdi": map[string]any{"enabled": true}})
+			s.HelmReleases = []snapshot.HelmRelease{
+				{Namespace: "gpu", Name: "gpu-operator", Chart: "gpu-operator", ChartVersion: "v24.9.0"},
+			}
+			return s
+		}, "", ""},
+		"a container that lost its GPUs": {"rt.nvml-unknown-error", func(t *testing.T) *snapshot.Snapshot {
+			s := withLog(kubeadmNode(t), "train-0", "Failed to initialize NVML: Unknown Error\n")
+			s.Hosts["gpu-1"].Probe.DevChar = map[string]bool{"/dev/char/195:0": false, "/dev/char/195:255": true}
+			return s
+		}, finding.Error, "/dev/char/195:0"},
+		"links that are not there, and no complaint": {"rt.nvml-unknown-error", func(t *testing.T) *snapshot.Snapshot {
+			s := kubeadmNode(t)
+			s.Hosts["gpu-1"].Probe.DevChar = map[string]bool{"/dev/char/195:0": false}
+			return s
+		}, "", ""},
+		"the static CPU manager": {"rt.cpumanager", func(t *testing.T) *snapshot.Snapshot {
+			s := kubeadmNode(t)
+			s.Hosts["gpu-1"].Probe.KubeletConfig = map[string]string{"cpuManagerPolicy": "static"}
+			return s
+		}, finding.Warning, "PASS_DEVICE_SPECS=true"},
+		"the static CPU manager, and device specs": {"rt.cpumanager", func(t *testing.T) *snapshot.Snapshot {
+			s := kubeadmNode(t)
+			s.Hosts["gpu-1"].Probe.KubeletConfig = map[string]string{"cpuManagerPolicy": "static"}
+			pluginEnv(s, corev1.EnvVar{Name: "PASS_DEVICE_SPECS", Value: "true"})
+			return s
+		}, "", ""},
+		"a pod that helps itself": {"sec.all-gpus-visible", func(t *testing.T) *snapshot.Snapshot {
+			s := gpuCluster(api.Runtime{})
+			withPart(s, "notebook", "jupyter", true,
+				corev1.EnvVar{Name: "NVIDIA_VISIBLE_DEVICES", Value: "all"}).Spec.RuntimeClassName = new("nvidia")
+			return s
+		}, finding.Warning, "NVIDIA_VISIBLE_DEVICES=all"},
+		"a pod that helps itself, where that is forbidden": {"sec.all-gpus-visible",
+			func(t *testing.T) *snapshot.Snapshot {
+				s := kubeadmNode(t)
+				s.Hosts["gpu-1"].Probe.ToolkitConfig =
+					"accept-nvidia-visible-devices-envvar-when-unprivileged = false\n"
+				withPart(s, "notebook", "jupyter", true,
+					corev1.EnvVar{Name: "NVIDIA_VISIBLE_DEVICES", Value: "all"}).Spec.RuntimeClassName = new("nvidia")
+				return s
+			}, "", ""},
+		"SELinux": {"sec.selinux", func(t *testing.T) *snapshot.Snapshot {
+			s := cannotStart(kubeadmNode(t), "CreateContainerError",
+				"nvidia-container-cli: initialization error: nvml error: insufficient "+
+					"permissions: unknown")
+			s.Hosts["gpu-1"].Probe.SELinux = "enforcing"
+			return s
+		}, finding.Error, "container_use_devices"},
+		"no-cgroups": {"sec.selinux", func(t *testing.T) *snapshot.Snapshot {
+			s := cannotStart(kubeadmNode(t), "CreateContainerError", "nvml error: insufficient permissions")
+			s.Hosts["gpu-1"].Probe.ToolkitConfig, s.Hosts["gpu-1"].Probe.ToolkitConfigPath =
+				"[nvidia-container-cli]\n#no-cgroups = "+
+					"false\nno-cgroups = true\n", "/etc/nvidia-container-runtime/config.toml"
+			return s
+		}, finding.Error, "set no-cgroups = false in /etc/nvidia-container-runtime/config.toml"},
+		"SELinux alone": {"sec.selinux", func(t *testing.T) *snapshot.Snapshot {
+			s := kubeadmNode(t)
+			s.Hosts["gpu-1"].Probe.SELinux = "enforcing"
+			return s
+		}, "", ""},
+		"restarts again and again": {"rt.restart-loop", func(t *testing.T) *snapshot.Snapshot {
+			s := kubeadmNode(t)
+			text := ""
+			for _, at := range []string{"11:53:00", "11:55:00", "11:57:00"} {
+				text += "2026-01-01T" + at +
+					"+0000 gpu-1 systemd[1]: containerd.service: Scheduled restart job, restart counter is at 7.\n"
+			}
+			s.Hosts["gpu-1"].Journals = map[string]string{"containerd.service": text}
+			return s
+		}, finding.Warning, "3 restarts in ten minutes"},
+		"the toolkit and the runtime restart each other": {"rt.restart-loop", func(t *testing.T) *snapshot.Snapshot {
+			s := kubeadmNode(t)
+			s.Hosts["gpu-1"].Journals = map[string]string{
+				"containerd.service": "2026-01-01T08:00:00+0000 gpu-1 containerd[50]: x\n",
+			}
+			withPart(s, "nvidia-container-toolkit-daemonset", "nvcr.io/nvidia/k8s/container-toolkit:v1.20.0",
+				false).Status.ContainerStatuses = []corev1.ContainerStatus{{
+				Name: "ctr", RestartCount: 26,
+				State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
+				LastTerminationState: corev1.ContainerState{
+					Terminated: &corev1.ContainerStateTerminated{Reason: "Completed"},
+				},
+			}}
+			return s
+		}, finding.Error, "RUNTIME_RESTART_MODE=none"},
+		"containerd that does not answer, and CDI": {"cdi.runtime-too-old", func(t *testing.T) *snapshot.Snapshot {
+			s := gpuCluster(api.Runtime{})
+			s.Nodes[0].Status.NodeInfo.ContainerRuntimeVersion = "containerd://Unknown"
+			pluginEnv(s, corev1.EnvVar{Name: "DEVICE_LIST_STRATEGY", Value: "cdi-cri"})
+			return s
+		}, "", ""},
+		"a drop-in that takes the default away": {"rt.dropin-shadow", func(t *testing.T) *snapshot.Snapshot {
+			table := `[plugins."io.containerd.grpc.v1.cri".containerd`
+			handler := table + ".runtimes.nvidia]\nruntime_type = 'io.containerd.runc.v2'\n"
+			return withoutRuntime(readNode(t, "1.7.27", rootConfig, root+table+"]\ndefault_runtime_name = "+
+				"'nvidia'\n"+handler, "/etc/containerd/conf.d/99-nvidia.toml", root+handler))
+		}, finding.Error, "99-nvidia.toml"},
+		"restarts of long ago": {"rt.restart-loop", func(t *testing.T) *snapshot.Snapshot {
+			s := kubeadmNode(t)
+			line :=
+				"2026-01-01T08:00:00+0000 gpu-1 systemd[1]: containerd.service: Scheduled restart job, restart counter is at 7.\n"
+			s.Hosts["gpu-1"].Journals = map[string]string{"containerd.service": strings.Repeat(line, 9)}
+			return s
+		}, "", ""},
+		"no inotify instance for the runtime": {"rt.no-inotify", func(t *testing.T) *snapshot.Snapshot {
+			return withoutWatcher(t, "11:55:00", instanceOf(kubeadmConfig(t), nil))
+		}, finding.Error, "systemctl restart containerd"},
+		"no inotify instance, and a runtime started since": {"rt.no-inotify", func(t *testing.T) *snapshot.Snapshot {
+			return withoutWatcher(t, "11:54:59", instanceOf(kubeadmConfig(t), nil))
+		}, "", ""},
+		"no inotify instance, and a runtime that serves": {"rt.no-inotify", func(t *testing.T) *snapshot.Snapshot {
+			return withoutWatcher(t, "11:55:00", instanceOf(kubeadmConfig(t), daemonWith(kubeadmConfig(t))))
+		}, "", ""},
+		"no inotify watches": {"node.inotify", func(t *testing.T) *snapshot.Snapshot {
+			s := gpuCluster(api.Runtime{})
+			s.Pods[0].Status.Conditions[0].Status = corev1.ConditionFalse
+			return withLog(s, "nvidia-device-plugin-x", "failed to create FS watcher: too many open files\n")
+		}, finding.Error, "fs.inotify.max_user_instances=8192"},
+		"an old toolkit": {"sec.ctk-cve", func(t *testing.T) *snapshot.Snapshot {
+			s := gpuCluster(api.Runtime{})
+			withPart(s, "nvidia-container-toolkit-daemonset",
+				"nvcr.io/nvidia/k8s/container-toolkit:v1.17.5-ubuntu20.04", true)
+			return s
+		}, finding.Warning, "1.17.5: CVE-2025-23266"},
+		"a new toolkit, as its program says": {"sec.ctk-cve", func(t *testing.T) *snapshot.Snapshot {
+			s := kubeadmNode(t)
+			s.Hosts["gpu-1"].Probe.ToolkitVersion = "NVIDIA Container Runtime version 1.17.10\ncommit: 1.2"
+			return s
+		}, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			report := Examine(test.make(t), Options{Checks: []string{test.id}})
+			if test.want == "" {
+				if len(report.Items) > 0 {
+					t.Errorf("it finds\n%s", reportLines(report))
+				}
+				return
+			}
+			if len(report.Items) != 1 || report.Items[0].Severity != test.want {
+				t.Fatalf("it finds\n%s\nwant one %s with severity %s; unknown: %+v", reportLines(report), test.id,
+					test.want, report.Unknown)
+			}
+			f := report.Items[0]
+			all := f.Title + "\n" + f.Fix.Text + "\n" + strings.Join(f.Fix.Commands, "\n") + "\n" + f.Fix.Values
+			for _, e := range f.Evidence {
+				all += "\n" + e.Source + ": " + e.Text
+			}
+			if len(f.Evidence) == 0 || f.Fix.Text == "" ||
+				!strings.Contains(strings.ToLower(all), strings.ToLower(test.says)) {
+				t.Errorf("the finding does not say %q:\n%s", test.says, all)
+			}
+			if len(f.Evidence) > 6 {
+				t.Errorf("%d quotations", len(f.Evidence))
+			}
+		})
+	}
+}
+
+// A node whose runtime found no inotify instance has one root, which says how to have more.
+func TestRuntimeWithoutInotify(t *testing.T) {
+	t.Parallel()
+	report := Examine(withoutRuntime(withoutWatcher(t, "11:55:01", instanceOf(kubeadmConfig(t), nil))), Options{})
+	if got := runtimeRoots(report); got != "rt.no-inotify" {
+		t.Errorf("the roots are %q, want rt.no-inotify:\n%s", got, reportLines(report))
+	}
+}
+
+// Where the node could not be read, nobody says that it is well; and a node whose runtime is down has one root, which
+// says how to look.
+func TestRuntimeNotRead(t *testing.T) {
+	t.Parallel()
+	report := Examine(withoutRuntime(gpuCluster(api.Runtime{})), Options{})
+	if got := runtimeRoots(report); got != "node.not-ready" {
+		t.Errorf("the roots are %q, want node.not-ready:\n%s", got, reportLines(report))
+	}
+	unknown := map[string]bool{}
+	for _, u := range report.Unknown {
+		unknown[u.Check] = true
+	}
+	for _, id := range []string{
+		"rt.wrong-instance", "rt.unparsable", "rt.dropin-shadow", "rt.edited-not-restarted", "rt.option-misplaced",
+		"rt.cpumanager", "rt.restart-loop",
+	} {
+		if !unknown[id] {
+			t.Errorf("%s says nothing of a node that was not read", id)
+		}
+	}
+}
+
+// A class whose handler nobody asks for may be missing: only what is used counts.
+func TestUnusedHandler(t *testing.T) {
+	t.Parallel()
+	s := kubeadmNode(t)
+	s.RuntimeClasses = append(s.RuntimeClasses,
+		nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "kata"}, Handler: "kata"})
+	if report := Examine(s, Options{}); runtimeRoots(report) != "" {
+		t.Errorf("the roots are %q:\n%s", runtimeRoots(report), reportLines(report))
+	}
+}
