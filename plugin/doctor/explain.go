@@ -19,10 +19,10 @@ import (
 func newExplainCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	return &cobra.Command{
 		Use:   "explain CHECK",
-		Short: "Explain what a check reads, how it concludes, and what follows from what it finds",
+		Short: "Explain what a check reads, how it concludes, and what its findings cause",
 		Example: `  kubectl gpu-fault doctor explain rt.wrong-instance
 
-  # Which checks are there?
+  # List all checks
   kubectl gpu-fault doctor checks`,
 		Args: usage.ExactArgs(1, "the ID of a check", "kubectl gpu-fault doctor explain rt.wrong-instance"),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -36,7 +36,7 @@ func newExplainCommand(streams genericiooptions.IOStreams) *cobra.Command {
 			if err := known("explain", []string{id}); err != nil {
 				return err
 			}
-			return fmt.Errorf("explain: give one check, not a pattern; see: kubectl gpu-fault doctor checks")
+			return fmt.Errorf("explain: must be one check, not a pattern; see: kubectl gpu-fault doctor checks")
 		},
 		ValidArgsFunction: func(
 			cmd *cobra.Command, args []string, prefix string,
@@ -82,7 +82,7 @@ func needs(c doctor.Check) string {
 	says := map[doctor.Need]string{
 		doctor.NeedAPI: "objects of the API", doctor.NeedLogs: "logs of pods",
 		doctor.NeedNode:   "a privileged pod that reads the node",
-		doctor.NeedImages: "what registries say of images",
+		doctor.NeedImages: "registries' information about images",
 	}
 	var all []string
 	for _, n := range c.Needs {
@@ -91,11 +91,11 @@ func needs(c doctor.Check) string {
 	return strings.Join(all, "\n")
 }
 
-// manyChecks is how many are told with what they look for; more than these nobody reads.
+// manyChecks is the maximum number of checks to list with their titles.
 const manyChecks = 12
 
-// described are IDs with what they look for, a line each; or only their names, a line for each family, when there are
-// many.
+// described returns one line per check with its ID and title, or one line of IDs per family if there are more than
+// manyChecks.
 func described(ids []string, all []doctor.Check) string {
 	var lines []string
 	if len(ids) > manyChecks {
@@ -120,7 +120,7 @@ func described(ids []string, all []doctor.Check) string {
 	return strings.Join(lines, "\n")
 }
 
-// expand turns patterns into the IDs that they mean.
+// expand returns the IDs of the checks that the patterns match.
 func expand(patterns []string, all []doctor.Check) []string {
 	var ids []string
 	for _, pattern := range patterns {
@@ -140,7 +140,7 @@ func expand(patterns []string, all []doctor.Check) []string {
 	return ids
 }
 
-// causes returns the IDs of the checks that say that they explain this one.
+// causes returns the IDs of the checks that explain this one.
 func causes(c doctor.Check, all []doctor.Check) []string {
 	var ids []string
 	for _, other := range all {
@@ -152,7 +152,7 @@ func causes(c doctor.Check, all []doctor.Check) []string {
 	return ids
 }
 
-// checkList is `doctor checks` as an object.
+// checkList is the output of `doctor checks -o json`.
 type checkList struct {
 	APIVersion string      `json:"apiVersion"`
 	Kind       string      `json:"kind"`
@@ -177,10 +177,10 @@ func newChecksCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	var format printer.Format
 	cmd := &cobra.Command{
 		Use:   "checks",
-		Short: "List the checks: what each looks for, and what it needs for that",
+		Short: "List the checks, what each looks for, and what it needs",
 		Example: `  kubectl gpu-fault doctor checks
 
-  # With all that is known of them
+  # List all details as JSON
   kubectl gpu-fault doctor checks -o json`,
 		Args: usage.NoArgs,
 		RunE: func(_ *cobra.Command, _ []string) error {

@@ -84,7 +84,7 @@ func TestAffectedPods(t *testing.T) {
 func TestNodesThatNobodyAskedFor(t *testing.T) {
 	t.Parallel()
 	healthyWhy := doctor.NotAsked +
-		": it looks healthy by what the API says, or like others that were read (--all-gpu-nodes reads it too)"
+		": according to the API it looks healthy, or like others that were read (--all-gpu-nodes reads it too)"
 	unknown := func(check, why string, nodes ...string) doctor.Unknown {
 		u := doctor.Unknown{Check: check, Why: why}
 		for _, n := range nodes {

@@ -157,15 +157,15 @@ func twoContainerds() doctor.Report {
 		Unknown: []doctor.Unknown{
 			{
 				Check: "rt.unparsable", Layer: doctor.LayerRuntime, Object: node("gpu-3"),
-				Why: "not asked for: it looks healthy by what the API says, or like others that were read (--all-gpu-nodes reads it too)",
+				Why: "not asked for: according to the API it looks healthy, or like others that were read (--all-gpu-nodes reads it too)",
 			},
 			{
 				Check: "drv.nouveau", Layer: doctor.LayerDriver, Object: node("gpu-3"),
-				Why: "not asked for: it looks healthy by what the API says, or like others that were read (--all-gpu-nodes reads it too)",
+				Why: "not asked for: according to the API it looks healthy, or like others that were read (--all-gpu-nodes reads it too)",
 			},
 			{
 				Check: "drv.persistence", Layer: doctor.LayerDriver, Object: node("gpu-3"),
-				Why: "not asked for: it looks healthy by what the API says, or like others that were read (--all-gpu-nodes reads it too)",
+				Why: "not asked for: according to the API it looks healthy, or like others that were read (--all-gpu-nodes reads it too)",
 			},
 			{
 				Check: "op.versions", Layer: doctor.LayerOperator, Object: doctor.Object{Kind: "Cluster"},
