@@ -12,25 +12,26 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
 
-// environmentPrefix begins the names of variables that set flags: KUBECTL_GPU_FAULT_LEDGER_NAMESPACE sets
+// environmentPrefix is the prefix of environment variables that set flags: KUBECTL_GPU_FAULT_LEDGER_NAMESPACE sets
 // --ledger-namespace.
 const environmentPrefix = "KUBECTL_GPU_FAULT_"
 
-// settable returns the flags that a variable may set: how a site's clusters are reached by the debug pods. What aims,
-// widens or confirms a fault must be typed; a variable that is forgotten in a shell must not do it.
+// settable returns the flags that environment variables may set: site-specific settings of the debug pods. Flags that
+// target, widen or confirm a fault must be typed, because a variable left over in a shell must never do that.
 func settable() []string {
 	return []string{
 		"builder-image", "image", "image-pull-policy", "image-pull-secret", "ledger-namespace", "parallel", "timeout",
 	}
 }
 
-// aboutEnvironment returns what help says about the variables.
+// aboutEnvironment returns the help text about environment variables.
 func aboutEnvironment() string {
-	return fmt.Sprintf(`A variable sets a flag that is not given: %sLEDGER_NAMESPACE sets --ledger-namespace. There are such variables for
+	return fmt.Sprintf(`Environment variables set flags that are not specified: %sLEDGER_NAMESPACE sets --ledger-namespace. Supported flags:
 --%s.`, environmentPrefix, strings.Join(settable(), ", --"))
 }
 
-// fromEnvironment takes the flags that were not given from the environment: flag > environment > default.
+// fromEnvironment sets flags that were not specified from the environment. A flag takes precedence over its variable,
+// and the variable over the default.
 func fromEnvironment(cmd *cobra.Command) error {
 	var failed error
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {

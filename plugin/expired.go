@@ -16,11 +16,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
-// expiredTimeout is short: nobody waits for a warning.
+// expiredTimeout is short, so that a command is not delayed for the sake of a warning.
 const expiredTimeout = 2 * time.Second
 
-// warnOfExpired makes every command that talked to a cluster end with a line about faults whose time is up there.
-// Commands that say more about them themselves are left out.
+// warnOfExpired makes every command that connected to a cluster end with a warning about expired runs in that cluster.
+// Commands that report expired runs themselves are skipped.
 func warnOfExpired(cmd *cobra.Command, connection *kube.Connection, streams genericiooptions.IOStreams) {
 	for _, sub := range cmd.Commands() {
 		warnOfExpired(sub, connection, streams)
@@ -41,8 +41,8 @@ func warnOfExpired(cmd *cobra.Command, connection *kube.Connection, streams gene
 	}
 }
 
-// expired returns a line about runs whose time is up, and of which nobody knows that they are undone; empty when there
-// are none. Who may not read the ledger is not warned.
+// expired returns a warning about runs that expired and are not confirmed as undone, or "" if there are none or the
+// user may not read the ledger.
 func expired(ctx context.Context, store *ledger.Store) string {
 	ctx, cancel := context.WithTimeout(ctx, expiredTimeout)
 	defer cancel()

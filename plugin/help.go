@@ -13,10 +13,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
 
-// widthOfHelp is how wide help is where there is no terminal, in columns.
+// widthOfHelp is the maximum width of help in columns, and its width if the output is not a terminal.
 const widthOfHelp = 100
 
-// setHelp gives all commands help like kubectl's: their own flags only, and where to find those that all have.
+// setHelp gives all commands help like kubectl's, which lists only their own flags and refers to `options` for the
+// global flags.
 func setHelp(root *cobra.Command) {
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { writeHelp(cmd.OutOrStdout(), cmd) })
 	root.SetUsageFunc(func(cmd *cobra.Command) error {
@@ -62,9 +63,9 @@ func newHelpCommand() *cobra.Command {
 func newOptionsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "options",
-		Short:   "List the flags that all commands have, and the variables that set flags",
+		Short:   "List the global flags and the environment variables that set flags",
 		Example: "  kubectl gpu-fault options",
-		Hidden:  true, // as kubectl's: each help names it
+		Hidden:  true, // as in kubectl; every command's help mentions it
 		Args:    usage.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			out := cmd.OutOrStdout()
@@ -113,7 +114,7 @@ func writeSection(out io.Writer, title, text string) {
 	fmt.Fprintf(out, "%s\n%s\n\n", title, strings.TrimRight(text, "\n"))
 }
 
-// helpWidth returns the terminal's, but no wider than what can be read well.
+// helpWidth returns the terminal's width, at most widthOfHelp.
 func helpWidth(out io.Writer) int {
 	if width := printer.Width(out); width > 0 {
 		return min(width, widthOfHelp)
@@ -121,8 +122,7 @@ func helpWidth(out io.Writer) int {
 	return widthOfHelp
 }
 
-// paragraphs fills the paragraphs of a text. Lines that begin with a blank are data to copy, such as YAML, and are not
-// wrapped.
+// paragraphs wraps the paragraphs of a text. Lines that begin with a space, such as YAML to copy, are kept as they are.
 func paragraphs(out io.Writer, text string) string {
 	var all, sentences []string
 	for line := range strings.SplitSeq(strings.TrimSpace(text)+"\n", "\n") {
@@ -139,7 +139,7 @@ func paragraphs(out io.Writer, text string) string {
 	return strings.TrimRight(strings.Join(all, "\n"), "\n")
 }
 
-// examples wraps the comments; command lines stay in one piece.
+// examples wraps the comments of examples, but not their command lines.
 func examples(out io.Writer, text string) string {
 	const comment = "  # "
 	var all []string
@@ -164,7 +164,7 @@ func commands(out io.Writer, cmd *cobra.Command) string {
 	return strings.Join(all, "\n")
 }
 
-// flagUsages leaves out --help, as kubectl does.
+// flagUsages returns the usage of the flags except --help, as kubectl does.
 func flagUsages(out io.Writer, flags *pflag.FlagSet) string {
 	shown := pflag.NewFlagSet("", pflag.ContinueOnError)
 	flags.VisitAll(func(f *pflag.Flag) {

@@ -1,5 +1,5 @@
-// Package plugin is the command line of kubectl gpu-fault. Each verb has a package of its own below this one; here they
-// are put together.
+// Package plugin is the command line of kubectl gpu-fault. It assembles the commands, each of which has its own package
+// below this one.
 package plugin
 
 import (
@@ -30,15 +30,15 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/xid"
 )
 
-// The exit codes, a contract for scripts.
+// Exit codes, on which scripts may rely.
 const (
 	ExitDone        = 0
-	ExitError       = 1   // could not
-	ExitNo          = 2   // worked, and the answer is no
-	ExitInterrupted = 130 // 128 + SIGINT, as shells have it
+	ExitError       = 1   // the command failed
+	ExitNo          = 2   // the command worked, and its result is negative
+	ExitInterrupted = 130 // 128 + SIGINT, as in shells
 )
 
-// ErrInterrupted is the cause of a context that Ctrl-C ended.
+// ErrInterrupted is the cancellation cause of a context after Ctrl-C.
 var ErrInterrupted = errors.New("interrupted")
 
 // NewCommand returns `kubectl gpu-fault`.
@@ -51,7 +51,7 @@ func NewCommand(streams genericiooptions.IOStreams) *cobra.Command {
 		Long: `Break GPU nodes and GPU workloads on purpose, prove that the fault landed, show what the cluster did about it, and put
 everything back.
 
-Nothing has to be installed in the cluster: what a fault needs on a node comes in a privileged pod that is deleted again.`,
+Nothing has to be installed in the cluster: faults on a node run in a privileged pod that is deleted afterwards.`,
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl gpu-fault"},
 		Args:        cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -93,8 +93,8 @@ Nothing has to be installed in the cluster: what a fault needs on a node comes i
 	return cmd
 }
 
-// nameFeatures lets the commands below each feature of `rbac print` name it, with its namespace, when the API server
-// refuses them something.
+// nameFeatures makes the commands of each feature of `rbac print` name that feature, and its namespace, if the API
+// server denies them access.
 func nameFeatures(root *cobra.Command, connection *kube.Connection) {
 	for _, top := range root.Commands() {
 		if !slices.ContainsFunc(rbac.Features(), func(f rbac.Feature) bool { return f.Name == top.Name() }) {
@@ -123,35 +123,35 @@ func withSubcommands(cmd *cobra.Command) []*cobra.Command {
 	return all
 }
 
-// addVerbosity registers klog's -v and leaves its other flags out.
+// addVerbosity registers klog's -v but none of its other flags.
 func addVerbosity(cmd *cobra.Command) {
 	all := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(all)
 	v := all.Lookup("v")
-	v.Usage = "How much to tell about what happens inside, from 0 to 9: 6 shows the requests to the API server"
+	v.Usage = "Log verbosity from 0 to 9; 6 shows requests to the API server"
 	cmd.PersistentFlags().AddGoFlag(v)
 }
 
-// ErrorMessage returns what the user reads on stderr; empty when all is said.
+// ErrorMessage returns the message to print to stderr, or "" if nothing remains to be said.
 func ErrorMessage(err error) string {
 	if no := (*usage.Verdict)(nil); errors.As(err, &no) {
 		return printer.Escape(no.Message)
 	}
 	text := kube.Explain(err).Error()
 	var file *fs.PathError
-	// So clientcmd says it, and nothing of the flag
+	// clientcmd returns only the stat error.
 	if errors.As(err, &file) && file.Op == "stat" && errors.Is(file, fs.ErrNotExist) {
 		missing := fmt.Errorf("there is no kubeconfig %s", file.Path)
 		text = strings.Replace(text, file.Error(), missing.Error(), 1)
 	}
-	// Much of an error comes from elsewhere: file names, kubelets, webhooks.
+	// Errors contain untrusted strings from file names, kubelets and webhooks.
 	return "error: " + printer.Escape(strings.TrimPrefix(text, "error: "))
 }
 
-// ExitCode maps the outcome to the exit code.
+// ExitCode returns the exit code for a command's error.
 func ExitCode(ctx context.Context, err error) int {
 	switch {
-	case err == nil: // also when a signal came too late to stop anything
+	case err == nil: // even if a signal arrived after the work was done
 		return ExitDone
 	case errors.Is(context.Cause(ctx), ErrInterrupted):
 		return ExitInterrupted

@@ -1,5 +1,5 @@
-// Package doctor is `kubectl gpu-fault doctor`: it gathers evidence from a cluster or a bundle, says why GPU workloads
-// do not run, and offers to mend the little that can be mended safely.
+// Package doctor is `kubectl gpu-fault doctor`: it gathers evidence from a cluster or a bundle, reports why GPU
+// workloads do not run, and can apply the few fixes that are safe.
 package doctor
 
 import (
@@ -19,44 +19,45 @@ func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams)
 	o := newOptions()
 	cmd := &cobra.Command{
 		Use:   "doctor [NODE...]",
-		Short: "Say why GPU workloads do not run: the root cause, its evidence, the fix",
-		Long: `Say why GPU workloads do not run. Every finding quotes its evidence and where it stands; findings that another one explains are folded
-below it, so that what is left on top is the root cause, with a fix that is written for this cluster.
+		Short: "Find out why GPU workloads do not run: root cause, evidence and fix",
+		Long: `Find out why GPU workloads do not run. Every finding quotes its evidence and the source of that evidence. Consequences are listed below their
+cause, so that the top level shows the root causes, each with a fix that is specific to this cluster.
 
-Nothing is changed. It reads the API, and on GPU nodes that look wrong it starts a privileged pod that reads the node and is deleted again; name nodes, or
-give --all-gpu-nodes, to have others read, and --api-only to start no pod. What could not be seen is listed as such, and never counts as healthy.
+Nothing is changed. doctor reads the API. On GPU nodes that look unhealthy it also starts a privileged pod that inspects the node and is then deleted. To
+inspect other nodes, name them or use --all-gpu-nodes. To start no pods, use --api-only. Anything that could not be checked is listed, and never counts as
+healthy.
 
-All namespaces are looked at. With -n NAMESPACE findings about workloads of other namespaces are left out.
+doctor inspects all namespaces. With -n NAMESPACE it omits findings about workloads in other namespaces.
 
---ignore-file hides findings that are known and accepted; the report counts them. Such a file looks like this:
+--ignore-file hides findings that are known and accepted; the report shows their number. Example of such a file:
 
 ` + ignoreExample() + `
 
-The exit code is 0 when nothing is as bad as --fail-on, 2 when something is, and 1 when doctor could not do its work. Where --fail-on is given,
-it is 2 also when a check could not see what it needs, such as without the right to read it, unless --allow-unknown accepts that.`,
-		Example: `  # What is wrong here?
+The exit code is 2 if there is a finding of the --fail-on severity or worse, 1 if doctor failed, and 0 otherwise. If --fail-on is specified,
+the exit code is also 2 if a check could not run, for example for lack of permissions, unless --allow-unknown is set.`,
+		Example: `  # Diagnose the cluster
   kubectl gpu-fault doctor
 
-  # Read these nodes too, though they look healthy
+  # Also inspect nodes that look healthy
   kubectl gpu-fault doctor gpu-1 gpu-2
 
-  # Without any privilege, and as a page to look at
+  # Diagnose without privileged pods, and write an HTML report
   kubectl gpu-fault doctor --api-only --html report.html
 
-  # Take the evidence along, and look at it elsewhere, without a cluster
+  # Save the evidence, and diagnose it elsewhere without a cluster
   kubectl gpu-fault doctor --bundle evidence.tar.gz
   kubectl gpu-fault doctor --from-bundle evidence.tar.gz -o wide
 
-  # In CI: fail on warnings too, and tell the CI system which checks failed
+  # In CI, fail on warnings too, and report the failed checks as JUnit
   kubectl gpu-fault doctor --fail-on warning -o junit > doctor.xml
 
-  # What is wrong with the container runtime?
+  # Check only the container runtime
   kubectl gpu-fault doctor --checks 'rt.*'
 
-  # What does a check look at, and what follows from what it finds?
+  # Explain what a check reads and what its findings mean
   kubectl gpu-fault doctor explain rt.wrong-instance
 
-  # Mend what can be mended safely; shows the change, and asks
+  # Apply a safe fix, after showing it and asking for confirmation
   kubectl gpu-fault doctor --fix rc.handler-mismatch`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -76,39 +77,39 @@ it is 2 also when a check could not see what it needs, such as without the right
 	return cmd
 }
 
-// addFlags registers the flags.
+// addFlags registers the flags of doctor.
 func (o *options) addFlags(cmd *cobra.Command, connection *kube.Connection) {
 	flags := cmd.Flags()
 	flags.StringSliceVar(&o.nodes, "node", nil,
-		"Nodes to read, as NODE, with a privileged pod on each, announced and not asked about")
-	flags.StringVarP(&o.selector, "selector", "l", "", "Nodes to read, by their labels")
+		"Nodes to inspect; starts a privileged pod on each without asking")
+	flags.StringVarP(&o.selector, "selector", "l", "", "Label selector of the nodes to inspect")
 	flags.BoolVar(&o.allGPUNodes, "all-gpu-nodes", false,
-		"Read all GPU nodes, including those that look healthy, with a privileged pod on each, announced and not asked about")
-	flags.BoolVar(&o.apiOnly, "api-only", false, "Read the API only: start no pod, and need no right to do so")
-	flags.BoolVar(&o.noImages, "no-images", false, "Do not ask registries for the platforms of images")
-	flags.StringVar(&o.bundle, "bundle", "", "Also write the evidence to this file, as tar.gz, without secrets")
+		"Inspect all GPU nodes, including those that look healthy; starts a privileged pod on each without asking")
+	flags.BoolVar(&o.apiOnly, "api-only", false, "Read only the API; start no pods")
+	flags.BoolVar(&o.noImages, "no-images", false, "Do not query registries for the platforms of images")
+	flags.StringVar(&o.bundle, "bundle", "", "File to also write the evidence to, as tar.gz without secrets")
 	flags.StringVar(&o.fromBundle, "from-bundle", "",
-		"Take the evidence from this bundle or folder instead of a cluster")
-	flags.StringSliceVar(&o.checks, "checks", nil, "Only these checks: IDs, or patterns such as 'rt.*'")
+		"Bundle or directory to read the evidence from instead of a cluster")
+	flags.StringSliceVar(&o.checks, "checks", nil, "Checks to run: IDs, or patterns such as 'rt.*'")
 	flags.StringVar(&o.minSeverity, "min-severity", o.minSeverity,
-		"Show findings from this severity on: info, warning or error")
-	flags.StringVar(&o.failOn, "fail-on", o.failOn, "Exit with 2 from this severity on: error, warning or never")
+		"Lowest severity of findings to show: info, warning or error")
+	flags.StringVar(&o.failOn, "fail-on", o.failOn, "Lowest severity that makes doctor exit with 2: error, warning or never")
 	flags.BoolVar(&o.allowUnknown, "allow-unknown", false,
-		"With --fail-on: do not fail because of what could not be checked")
+		"With --fail-on: do not fail because of checks that could not run")
 	flags.StringVar(&o.ignoreFile, "ignore-file", "",
-		"Hide the findings that this YAML file lists; no file is read unless it is named")
+		"YAML file that lists findings to hide")
 	flags.BoolVar(&o.ignoreInjected, "ignore-injected", false,
-		"Look as if nobody knew of the faults that this tool injected")
+		"Diagnose as if the faults injected by this tool were unknown")
 	flags.DurationVar(&o.since, "since", 0,
-		"Look only at kernel log lines that are not older than this; 0 is since the node's boot")
-	flags.StringVar(&o.html, "html", "", "Also write the report to this file, as a page that needs nothing else")
-	flags.StringVar(&o.fix, "fix", "", "Mend the root with this ID, where that is safe: "+strings.Join(fixable(),
-		", ")+"; as ID=OBJECT where there are several")
+		"Maximum age of kernel log lines to inspect; 0 means since the node booted")
+	flags.StringVar(&o.html, "html", "", "File to also write the report to, as a self-contained page")
+	flags.StringVar(&o.fix, "fix", "", "ID of the root cause to fix, if that is safe: "+strings.Join(fixable(),
+		", ")+"; ID=OBJECT if several root causes match")
 	flags.StringVar(&o.dryRun, "dry-run", o.dryRun,
-		"With --fix: none, client (say what would be done) or server (with all checks); change nothing, and start no pod")
+		"With --fix: none, client (show what would be done) or server (also run the server's checks); changes nothing and starts no pods")
 	flags.Lookup("dry-run").NoOptDefVal = "client"
-	flags.BoolVarP(&o.yes, "yes", "y", false, "With --fix: do not ask")
-	flags.IntVar(&o.parallel, "parallel", o.parallel, "How many nodes to read at a time")
+	flags.BoolVarP(&o.yes, "yes", "y", false, "With --fix: do not ask for confirmation")
+	flags.IntVar(&o.parallel, "parallel", o.parallel, "Number of nodes to inspect in parallel")
 	o.pods.AddFlags(cmd)
 	flags.StringVarP(&o.output, "output", "o", "",
 		"Output format: json, yaml, name, wide, junit, sarif or jsonpath=TEMPLATE")
@@ -130,7 +131,7 @@ func (o *options) addFlags(cmd *cobra.Command, connection *kube.Connection) {
 	}
 }
 
-// completeChecks completes IDs of checks and patterns for whole families, separated by commas.
+// completeChecks completes a comma-separated list of check IDs and of patterns for whole families.
 func completeChecks(_ *cobra.Command, _ []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	before, last := "", prefix
 	if i := strings.LastIndex(prefix, ","); i >= 0 {

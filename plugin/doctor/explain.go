@@ -21,10 +21,10 @@ import (
 func newExplainCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	return &cobra.Command{
 		Use:   "explain CHECK",
-		Short: "Explain what a check reads, how it concludes, and what follows from what it finds",
+		Short: "Explain what a check reads, how it concludes, and what its findings cause",
 		Example: `  kubectl gpu-fault doctor explain rt.wrong-instance
 
-  # Which checks are there?
+  # List all checks
   kubectl gpu-fault doctor checks`,
 		Args: usage.ExactArgs(1, "the ID of a check", "kubectl gpu-fault doctor explain rt.wrong-instance"),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -38,7 +38,7 @@ func newExplainCommand(streams genericiooptions.IOStreams) *cobra.Command {
 			if err := known("explain", []string{id}); err != nil {
 				return err
 			}
-			return fmt.Errorf("explain: give one check, not a pattern; see: kubectl gpu-fault doctor checks")
+			return fmt.Errorf("explain: must be one check, not a pattern; see: kubectl gpu-fault doctor checks")
 		},
 		ValidArgsFunction: func(
 			cmd *cobra.Command, args []string, prefix string,
@@ -84,7 +84,7 @@ func needs(c engine.Check) string {
 	says := map[engine.Need]string{
 		engine.NeedAPI: "objects of the API", engine.NeedLogs: "logs of pods",
 		engine.NeedNode:   "a privileged pod that reads the node",
-		engine.NeedImages: "what registries say of images",
+		engine.NeedImages: "registries' information about images",
 	}
 	var all []string
 	for _, n := range c.Needs {
@@ -93,11 +93,11 @@ func needs(c engine.Check) string {
 	return strings.Join(all, "\n")
 }
 
-// manyChecks is how many are told with what they look for; more than these nobody reads.
+// manyChecks is the maximum number of checks to list with their titles.
 const manyChecks = 12
 
-// described are IDs with what they look for, a line each; or only their names, a line for each family, when there are
-// many.
+// described returns one line per check with its ID and title, or one line of IDs per family if there are more than
+// manyChecks.
 func described(ids []string, all []engine.Check) string {
 	var lines []string
 	if len(ids) > manyChecks {
@@ -122,7 +122,7 @@ func described(ids []string, all []engine.Check) string {
 	return strings.Join(lines, "\n")
 }
 
-// expand turns patterns into the IDs that they mean.
+// expand returns the IDs of the checks that the patterns match.
 func expand(patterns []string, all []engine.Check) []string {
 	var ids []string
 	for _, pattern := range patterns {
@@ -142,7 +142,7 @@ func expand(patterns []string, all []engine.Check) []string {
 	return ids
 }
 
-// causes returns the IDs of the checks that say that they explain this one.
+// causes returns the IDs of the checks that explain this one.
 func causes(c engine.Check, all []engine.Check) []string {
 	var ids []string
 	for _, other := range all {
@@ -154,7 +154,7 @@ func causes(c engine.Check, all []engine.Check) []string {
 	return ids
 }
 
-// checkList is `doctor checks` as an object.
+// checkList is the output of `doctor checks -o json`.
 type checkList struct {
 	APIVersion string      `json:"apiVersion"`
 	Kind       string      `json:"kind"`
@@ -179,10 +179,10 @@ func newChecksCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	var format printer.Format
 	cmd := &cobra.Command{
 		Use:   "checks",
-		Short: "List the checks: what each looks for, and what it needs for that",
+		Short: "List the checks, what each looks for, and what it needs",
 		Example: `  kubectl gpu-fault doctor checks
 
-  # With all that is known of them
+  # List all details as JSON
   kubectl gpu-fault doctor checks -o json`,
 		Args: usage.NoArgs,
 		RunE: func(_ *cobra.Command, _ []string) error {

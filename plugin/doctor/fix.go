@@ -29,7 +29,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/session"
 )
 
-// The roots that can be mended.
+// IDs of the root causes that --fix can fix.
 const (
 	fixCapacity = "dp.capacity-zero"
 	fixHandler  = "rc.handler-mismatch"
@@ -38,19 +38,19 @@ const (
 
 func fixable() []string { return []string{fixCapacity, fixHandler, fixInjected} }
 
-// repair is what --fix is going to do: a plan for a session, or runs to revert.
+// repair is what --fix does: either a plan for a session, or runs to revert.
 type repair struct {
 	plan fault.Plan
-	// says is a line for each change, diff shows objects that are created, done what is printed after it.
+	// says has a line for each change, diff shows the objects to create, and done is printed after the changes.
 	says, done []string
 	diff       string
 	revert     []string // IDs of runs
 }
 
-// everyPod is how often --fix looks for the new pod.
+// everyPod is how often --fix polls for the new pod.
 const everyPod = 500 * time.Millisecond
 
-// fixRoot examines a snapshot and repairs the root that --fix names.
+// fixRoot examines a snapshot and fixes the root cause that --fix names.
 func (e *examination) fixRoot(ctx context.Context, cluster *kube.Cluster, s *snapshot.Snapshot) error {
 	r := doctor.Examine(s, doctor.Options{Since: e.since})
 	if err := e.writeBundle(s); err != nil {
@@ -68,7 +68,7 @@ func (e *examination) fixRoot(ctx context.Context, cluster *kube.Cluster, s *sna
 	return e.carryOut(ctx, cluster, fix)
 }
 
-// carryOut shows a repair, asks, and makes it.
+// carryOut shows a repair, asks for confirmation, and applies it.
 func (e *examination) carryOut(ctx context.Context, cluster *kube.Cluster, fix repair) error {
 	say := func(format string, args ...any) { printer.Talk(e.streams.ErrOut, format, args...) }
 	for _, line := range fix.says {
@@ -92,7 +92,7 @@ func (e *examination) carryOut(ctx context.Context, cluster *kube.Cluster, fix r
 	if e.dryRun == "server" {
 		return e.printDone(fix, " (server dry run)")
 	}
-	if err := confirm.Ask(ctx, e.streams, fmt.Sprintf("Do this in context %q?", cluster.Context), e.yes); err != nil {
+	if err := confirm.Ask(ctx, e.streams, fmt.Sprintf("Fix in context %q?", cluster.Context), e.yes); err != nil {
 		return err
 	}
 	run, err := engine.Run(ctx, fix.plan)
@@ -100,7 +100,7 @@ func (e *examination) carryOut(ctx context.Context, cluster *kube.Cluster, fix r
 		return kube.Explain(err)
 	}
 	if len(run.Pending()) > 0 {
-		say("take it back with: %s", engine.Ledger.Command("revert", run.ID))
+		say("to undo this, run: %s", engine.Ledger.Command("revert", run.ID))
 	}
 	return e.printDone(fix, "")
 }
@@ -114,8 +114,8 @@ func (e *examination) printDone(fix repair, suffix string) error {
 	return nil
 }
 
-// rootToFix finds the root with an ID, and of several the one that is about the object; the error of one that is mended
-// by hand says how.
+// rootToFix returns the root cause with an ID, or if there are several, the one about the object. If the root cause
+// must be fixed by hand, the error describes how.
 func rootToFix(r doctor.Report, id, object string) (finding.Finding, error) {
 	var found, consequences []finding.Finding
 	var others []string
@@ -134,14 +134,14 @@ func rootToFix(r doctor.Report, id, object string) (finding.Finding, error) {
 	switch {
 	case len(found) == 0 && len(consequences) > 0:
 		return finding.Finding{},
-			fmt.Errorf("--fix %s: it is no root: it follows from %s; see: kubectl gpu-fault doctor",
+			fmt.Errorf("--fix %s: not a root cause, but a consequence of %s; see: kubectl gpu-fault doctor",
 				id, strings.Join(consequences[0].CausedBy, ", "))
 	case len(found) == 0 && len(others) == 0:
 		return finding.Finding{},
-			fmt.Errorf("--fix %s: it was not found, and nothing else either: there is nothing to fix", id)
+			fmt.Errorf("--fix %s: not found; no other findings either, so there is nothing to fix", id)
 	case len(found) == 0:
 		return finding.Finding{},
-			fmt.Errorf("--fix %s: it was not found; the roots are: %s", id, strings.Join(others, ", "))
+			fmt.Errorf("--fix %s: not found; root causes: %s", id, strings.Join(others, ", "))
 	case object == "" && len(found) > 1:
 		return finding.Finding{},
 			fmt.Errorf("--fix %s matches %s; specify one:%s", id, count.Of(len(found), "root cause"), choices(found))
@@ -149,7 +149,7 @@ func rootToFix(r doctor.Report, id, object string) (finding.Finding, error) {
 		f, ok := about(found, object)
 		if !ok {
 			return f,
-				fmt.Errorf("--fix %s=%s: no root of that name is about it; say which one:%s", id, object,
+				fmt.Errorf("--fix %s=%s: no such root cause for this object; specify one:%s", id, object,
 					choices(found))
 		}
 		found = []finding.Finding{f}
@@ -160,8 +160,8 @@ func rootToFix(r doctor.Report, id, object string) (finding.Finding, error) {
 	return found[0], nil
 }
 
-// about returns the first root that is about an object, narrowed to that. An object may be named as NAME,
-// NAMESPACE/NAME, or as reports do it.
+// about returns the first root cause about an object, narrowed to that object. The object may be named as NAME, as
+// NAMESPACE/NAME, or as in reports.
 func about(found []finding.Finding, object string) (finding.Finding, bool) {
 	for _, f := range found {
 		for _, o := range toChange(f) {
@@ -177,7 +177,7 @@ func about(found []finding.Finding, object string) (finding.Finding, bool) {
 	return finding.Finding{}, false
 }
 
-// choices returns the command lines for several roots.
+// choices returns the --fix flag for each of several root causes.
 func choices(found []finding.Finding) string {
 	var text string
 	for _, f := range found {
@@ -191,10 +191,10 @@ func choices(found []finding.Finding) string {
 	return text
 }
 
-// byHand returns how a finding is mended that doctor does not mend itself.
+// byHand returns an error that describes how to fix a finding that doctor cannot fix itself.
 func byHand(f finding.Finding) error {
 	text := fmt.Sprintf(
-		"--fix %s: nothing was changed: this is mended by hand, since it is not safe to do it for you.\n%s", f.ID,
+		"--fix %s: nothing was changed: this cannot be fixed safely for you; fix it by hand.\n%s", f.ID,
 		f.Fix.Text,
 	)
 	for _, line := range slices.Concat(strings.Split(strings.TrimRight(f.Fix.Values, "\n"), "\n"), f.Fix.Commands) {
@@ -205,7 +205,7 @@ func byHand(f finding.Finding) error {
 	return errors.New(text)
 }
 
-// repair makes the plan for a root.
+// repair returns the plan for fixing a root cause.
 func (e *examination) repair(
 	ctx context.Context, cluster *kube.Cluster, s *snapshot.Snapshot, root finding.Finding,
 ) (repair, error) {
@@ -219,7 +219,7 @@ func (e *examination) repair(
 	}
 }
 
-// toChange returns what the finding's fix changes or makes.
+// toChange returns the objects that the finding's fix changes or creates.
 func toChange(f finding.Finding) []finding.Object {
 	if f.Subject.Kind != "" {
 		return []finding.Object{f.Subject}
@@ -234,7 +234,7 @@ func objectsOf(f finding.Finding) []finding.Object {
 	return []finding.Object{f.Object}
 }
 
-// reverting undoes runs that are named by the finding, or that touch what it is about.
+// reverting returns a repair that reverts the runs that the finding names, or that changed its objects.
 func reverting(s *snapshot.Snapshot, root finding.Finding) (repair, error) {
 	var fix repair
 	about := func(run snapshot.Run) bool {
@@ -253,7 +253,7 @@ func reverting(s *snapshot.Snapshot, root finding.Finding) (repair, error) {
 	if len(fix.revert) == 0 {
 		return fix,
 			errors.New(
-				"it is not known which run made it: see kubectl gpu-fault list, and kubectl gpu-fault revert RUN",
+				"could not determine which run caused this; see kubectl gpu-fault list and kubectl gpu-fault revert RUN",
 			)
 	}
 	return fix, nil
@@ -262,10 +262,10 @@ func reverting(s *snapshot.Snapshot, root finding.Finding) (repair, error) {
 func (e *examination) revert(ctx context.Context, cluster *kube.Cluster, engine *fault.Session, fix repair) error {
 	if e.dryRun == "server" {
 		return errors.New(
-			"--dry-run=server: most of what revert does happens on nodes, which the API server cannot try; use --dry-run=client",
+			"--dry-run=server: most of a revert happens on nodes, which a server dry run cannot check; use --dry-run=client",
 		)
 	}
-	// The records may have changed since the snapshot: show what they say now, and revert only that.
+	// The records may have changed since the snapshot: show their current contents, and revert only those.
 	var runs []ledger.Run
 	for _, id := range fix.revert {
 		run, err := engine.Ledger.Get(ctx, id)
@@ -291,8 +291,8 @@ func (e *examination) revert(ctx context.Context, cluster *kube.Cluster, engine 
 	return errors.Join(errs...)
 }
 
-// createClasses makes the RuntimeClasses that pods ask for and that are missing, where a node has a handler for it in
-// memory.
+// createClasses returns a repair that creates missing RuntimeClasses that pods request, provided that a node's runtime
+// has loaded a handler for them.
 func (e *examination) createClasses(
 	ctx context.Context, cluster *kube.Cluster, s *snapshot.Snapshot, root finding.Finding,
 ) (repair, error) {
@@ -304,7 +304,7 @@ func (e *examination) createClasses(
 		_, err := cluster.Client.NodeV1().RuntimeClasses().Get(ctx, o.Name, metav1.GetOptions{})
 		if err == nil {
 			return fix, fmt.Errorf(
-				"RuntimeClass %s is there: it names a handler that the nodes do not have, or have by another name, and which of the two is meant nobody knows but you.\n%s",
+				"RuntimeClass %q names a handler that its nodes do not have. Either install the handler or correct the RuntimeClass.\n%s",
 				o.Name, root.Fix.Text,
 			)
 		}
@@ -314,7 +314,7 @@ func (e *examination) createClasses(
 		handler, nodes := handlerFor(s, o.Name)
 		if len(nodes) == 0 {
 			return fix, fmt.Errorf(
-				"no node is known to have a handler %s, so that a RuntimeClass of that name would help nobody; read the GPU nodes with --all-gpu-nodes.\n%s",
+				"no known node has a handler %q, so creating this RuntimeClass would not help; inspect the GPU nodes with --all-gpu-nodes.\n%s",
 				o.Name, root.Fix.Text,
 			)
 		}
@@ -327,7 +327,7 @@ func (e *examination) createClasses(
 			return fix, fmt.Errorf("show RuntimeClass %s: %w", o.Name, err)
 		}
 		fix.plan.Changes = append(fix.plan.Changes, change)
-		fix.says = append(fix.says, fmt.Sprintf("create RuntimeClass %s; its handler %s is in memory on %s", o.Name,
+		fix.says = append(fix.says, fmt.Sprintf("create RuntimeClass %s; its handler %s is loaded on %s", o.Name,
 			handler, strings.Join(nodes[:min(3, len(nodes))], ", ")))
 		fix.diff += "+ " + strings.ReplaceAll(strings.TrimSpace(string(raw)), "\n", "\n+ ") + "\n"
 		fix.done = append(fix.done, "runtimeclass.node.k8s.io/"+o.Name+" created")
@@ -338,8 +338,8 @@ func (e *examination) createClasses(
 	return fix, nil
 }
 
-// handlerFor returns the handler that a class of this name stands for, and the nodes that have it: one of the same
-// name, or for nvidia the name that CRI-O's and older configurations give it.
+// handlerFor returns the handler for a RuntimeClass, and the nodes that have it. The handler has the same name as the
+// class; for nvidia it may also have the name that CRI-O and older configurations use.
 func handlerFor(s *snapshot.Snapshot, class string) (handler string, nodes []string) {
 	names := []string{class}
 	if class == "nvidia" {
@@ -353,8 +353,8 @@ func handlerFor(s *snapshot.Snapshot, class string) (handler string, nodes []str
 	return "", nil
 }
 
-// withHandler returns the nodes that have a runtime handler, by what they say of themselves, or by what their runtime
-// showed the helper.
+// withHandler returns the nodes that have a runtime handler, according to the node's status or to what the helper read
+// from the runtime.
 func withHandler(s *snapshot.Snapshot, handler string) []string {
 	var names []string
 	for _, n := range s.Nodes {
@@ -373,13 +373,13 @@ func withHandler(s *snapshot.Snapshot, handler string) []string {
 	return names
 }
 
-// restartPlugin deletes the device plugin's pod on the nodes of the finding: the one that runs, is Ready, and still
-// advertises nothing.
+// restartPlugin returns a repair that deletes the device plugin's pod on the finding's nodes: a pod that is running and
+// Ready, but advertises no devices.
 func (e *examination) restartPlugin(
 	ctx context.Context, cluster *kube.Cluster, s *snapshot.Snapshot, root finding.Finding,
 ) (repair, error) {
 	fix := repair{}
-	if root.Subject.Kind != "" { // its pod is made wrongly
+	if root.Subject.Kind != "" { // the pod's template is wrong, so a restart does not help
 		return fix, byHand(root)
 	}
 	for _, o := range objectsOf(root) {
@@ -405,14 +405,14 @@ func (e *examination) restartPlugin(
 			fix.plan.Needs = fault.Permissions(fix.plan.Needs, fixes.Permissions(p.Namespace))
 			fix.plan.Changes = append(fix.plan.Changes, change)
 			fix.says = append(fix.says, fmt.Sprintf(
-				"delete pod %s/%s on node %s; its DaemonSet makes it anew. GPU pods go on; this cannot be undone, and need not be",
+				"delete pod %s/%s on node %s; its DaemonSet recreates it. GPU pods keep running; this cannot and need not be undone",
 				p.Namespace, p.Name, o.Name,
 			))
 			fix.done = append(fix.done, fmt.Sprintf("pod/%s deleted", p.Name))
 		}
 	}
 	if len(fix.plan.Changes) == 0 {
-		return fix, errors.New("no pod of the device plugin runs there that could be restarted.\n" + root.Fix.Text)
+		return fix, errors.New("no running pod of the device plugin to restart.\n" + root.Fix.Text)
 	}
 	return fix, nil
 }

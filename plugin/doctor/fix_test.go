@@ -104,13 +104,13 @@ func TestWhatIsMendedByHand(t *testing.T) {
 	t.Parallel()
 	e, cluster, client, _, _ := fixing(t, fixHandler, fixes.RuntimeClass("nvidia", "other"))
 	if _, err := e.repair(t.Context(), cluster, withNvidia(&snapshot.Snapshot{}), noClass); err == nil ||
-		!strings.Contains(err.Error(), "RuntimeClass nvidia is there") {
+		!strings.Contains(err.Error(), `RuntimeClass "nvidia" names a handler`) {
 		t.Errorf("a RuntimeClass that is there: %v", err)
 	}
 	other := noClass
 	other.Subject.Name = "nvidia-cdi"
 	if _, err := e.repair(t.Context(), cluster, withNvidia(&snapshot.Snapshot{}), other); err == nil ||
-		!strings.Contains(err.Error(), "no node is known to have a handler nvidia-cdi") {
+		!strings.Contains(err.Error(), `no known node has a handler "nvidia-cdi"`) {
 		t.Errorf("a handler that no node has: %v", err)
 	}
 	plugin := noClass
@@ -118,7 +118,7 @@ func TestWhatIsMendedByHand(t *testing.T) {
 		Kind: "Node", Name: "gpu-1",
 	}, finding.Object{}
 	if _, err := e.repair(t.Context(), cluster, withNvidia(&snapshot.Snapshot{}), plugin); err == nil ||
-		!strings.Contains(err.Error(), "no pod of the device plugin runs there") {
+		!strings.Contains(err.Error(), "no running pod of the device plugin") {
 		t.Errorf("no device plugin: %v", err)
 	}
 	plugin.Subject = finding.Object{Kind: "Pod", Namespace: "gpu-operator", Name: "x"} // in the wrong folder
@@ -139,9 +139,9 @@ func TestWhatIsMendedByHand(t *testing.T) {
 		{ID: "dp.capacity-zero", CausedBy: []string{"drv.lib-mismatch"}},
 	}}
 	for id, want := range map[string]string{
-		"drv.lib-mismatch": "by hand, since it is not safe to do it for you.\nReboot the node.\n  kubectl drain gpu-2",
-		"dp.capacity-zero": "it is no root: it follows from drv.lib-mismatch",
-		fixHandler:         "it was not found; the roots are: drv.lib-mismatch",
+		"drv.lib-mismatch": "cannot be fixed safely for you; fix it by hand.\nReboot the node.\n  kubectl drain gpu-2",
+		"dp.capacity-zero": "not a root cause, but a consequence of drv.lib-mismatch",
+		fixHandler:         "not found; root causes: drv.lib-mismatch",
 	} {
 		if _, err := rootToFix(report, id, ""); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("--fix %s: %v; wanted %q", id, err, want)
@@ -194,7 +194,7 @@ func TestRestartOfTheDevicePlugin(t *testing.T) {
 	e, cluster, _, _, _ := fixing(t, fixCapacity, append(withoutGPUs(), &stuck)...)
 	fix, err := e.repair(t.Context(), cluster, s, root)
 	if err != nil || len(fix.plan.Changes) != 1 || !fix.plan.Changes[0].Undo.IsPermanent() ||
-		!strings.Contains(fix.says[0], "cannot be undone") {
+		!strings.Contains(fix.says[0], "cannot and need not be undone") {
 		t.Errorf("%+v, %v", fix, err)
 	}
 	pending := devicePlugin(corev1.PodPending)
@@ -225,7 +225,7 @@ func TestFindingOfAMissingRuntimeClassIsMended(t *testing.T) {
 		t.Fatalf("of two roots one is chosen: %v", err)
 	}
 	if _, err := rootToFix(report, fixHandler, "gvisor"); err == nil ||
-		!strings.Contains(err.Error(), "no root of that name is about it") {
+		!strings.Contains(err.Error(), "no such root cause for this object") {
 		t.Errorf("--fix rc.handler-mismatch=gvisor: %v", err)
 	}
 	root, err := rootToFix(report, fixHandler, "nvidia")

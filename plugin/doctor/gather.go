@@ -21,26 +21,26 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/progress"
 )
 
-// source fills snapshots from a cluster, without privileges.
+// source collects snapshots from a cluster without privileged pods.
 type source interface {
-	// API reads the objects, and what hangs on them: logs, Helm's releases, what registries say. What it could not see
-	// is in Missing.
+	// API reads the objects and related data: logs, Helm releases, and image information from registries. What it could
+	// not read is in Missing.
 	API(ctx context.Context) (*snapshot.Snapshot, error)
-	// Suspicious are the GPU nodes that look wrong by what the API says.
+	// Suspicious returns the GPU nodes that look unhealthy according to the API.
 	Suspicious(s *snapshot.Snapshot) []string
 }
 
-// reader reads nodes by pods.
+// reader reads nodes by means of pods.
 type reader interface {
-	// Admitted asks whether such a pod may be made on the node; the error says why not. It makes none.
+	// Admitted returns an error if a pod that reads the node would not be admitted. It creates no pod.
 	Admitted(ctx context.Context, nodeName string) error
-	// Prepare makes the namespace of the pods if it is not there, and reports whether it did.
+	// Prepare creates the pods' namespace if it does not exist, and reports whether it did.
 	Prepare(ctx context.Context) (created bool, err error)
-	// Read reads a node by a pod, and deletes it in any case.
+	// Read reads a node by means of a pod, which it always deletes.
 	Read(ctx context.Context, nodeName string, progress func(text string)) (*api.Diagnosis, error)
 }
 
-// gathering is the collection of evidence.
+// gathering collects the evidence.
 type gathering struct {
 	*options
 	source    source
@@ -49,8 +49,7 @@ type gathering struct {
 	namespace string // of the pods
 }
 
-// gather returns all evidence that can be had. The error is for what leaves nothing to conclude from, and for being
-// stopped.
+// gather returns all evidence that it can get. It fails only if there is no evidence at all, or if ctx is canceled.
 func (g *gathering) gather(ctx context.Context) (*snapshot.Snapshot, error) {
 	s, err := g.source.API(ctx)
 	if ctx.Err() != nil {
@@ -64,7 +63,7 @@ func (g *gathering) gather(ctx context.Context) (*snapshot.Snapshot, error) {
 	}
 	s.Meta.APIOnly = g.startsNoPod()
 	if g.startsNoPod() && !g.apiOnly {
-		g.show.Note("a dry run starts no pod: no node is read, and what only nodes tell is not known")
+		g.show.Note("a dry run starts no pods, so no node is read; checks that need nodes report unknown")
 	}
 	names, err := g.choose(s)
 	if err != nil {
@@ -81,7 +80,7 @@ func (g *gathering) gather(ctx context.Context) (*snapshot.Snapshot, error) {
 	return s, nil
 }
 
-// choose picks the nodes to read, and notes of the other GPU nodes why they were not.
+// choose returns the nodes to read, and records for the other GPU nodes why they are not read.
 func (g *gathering) choose(s *snapshot.Snapshot) ([]string, error) {
 	if g.startsNoPod() {
 		return nil, nil
@@ -103,7 +102,7 @@ func (g *gathering) choose(s *snapshot.Snapshot) ([]string, error) {
 		}
 	case g.selector != "":
 		var err error
-		why = engine.NotAsked + ": it has not the labels of -l"
+		why = engine.NotAsked + ": it does not match -l"
 		if names, err = selected(s, g.selector); err != nil {
 			return nil, err
 		}
@@ -112,7 +111,7 @@ func (g *gathering) choose(s *snapshot.Snapshot) ([]string, error) {
 		return nil, nil
 	default:
 		why = engine.NotAsked +
-			": it looks healthy by what the API says, or like others that were read (--all-gpu-nodes reads it too)"
+			": according to the API it looks healthy, or like others that were read (--all-gpu-nodes reads it too)"
 		names = g.source.Suspicious(s)
 	}
 	slices.Sort(names)
@@ -128,7 +127,8 @@ func (g *gathering) choose(s *snapshot.Snapshot) ([]string, error) {
 	return names, nil
 }
 
-// namespaceExists refuses a namespace that is not there, where it is known which are: nothing would be found in it.
+// namespaceExists returns an error if the namespace does not exist. It returns nil if the namespaces could not be
+// listed.
 func namespaceExists(s *snapshot.Snapshot, name string) error {
 	var all []string
 	for _, n := range s.Namespaces {
@@ -144,7 +144,7 @@ func namespaceExists(s *snapshot.Snapshot, name string) error {
 	return fmt.Errorf("-n: there is no namespace %q: see kubectl get namespaces", name)
 }
 
-// exist refuses names of nodes that are not there.
+// exist returns an error if a named node does not exist.
 func exist(s *snapshot.Snapshot, names []string) error {
 	var all []string
 	for _, n := range s.Nodes {
@@ -179,7 +179,7 @@ func selected(s *snapshot.Snapshot, selector string) ([]string, error) {
 	return names, nil
 }
 
-// reachable leaves out nodes on which no pod of ours would start, so that nobody waits for it.
+// reachable returns the named nodes without those on which our pods would not start, to avoid waiting for them.
 func (g *gathering) reachable(s *snapshot.Snapshot, names []string) []string {
 	return slices.DeleteFunc(names, func(name string) bool {
 		i := slices.IndexFunc(s.Nodes, func(n corev1.Node) bool { return n.Name == name })
@@ -192,7 +192,7 @@ func (g *gathering) reachable(s *snapshot.Snapshot, names []string) []string {
 		}
 		for _, c := range s.Nodes[i].Status.Conditions {
 			if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
-				why = "not read: the node is not Ready, and no pod starts on it"
+				why = "not read: the node is not Ready, so no pod would start on it"
 			}
 		}
 		if why != "" {
@@ -202,21 +202,22 @@ func (g *gathering) reachable(s *snapshot.Snapshot, names []string) []string {
 	})
 }
 
-// read reads nodes by pods, several at a time. A node that cannot be read is missing, and stops no other.
+// read reads several nodes at a time by means of pods. A node that cannot be read is recorded in Missing and does not
+// affect the others.
 func (g *gathering) read(ctx context.Context, s *snapshot.Snapshot, names []string) {
 	if err := g.reader.Admitted(ctx, names[0]); err != nil && ctx.Err() == nil {
-		g.show.Note(fmt.Sprintf("no node is read, since no privileged pod may be made in namespace %s: %s", g.namespace,
+		g.show.Note(fmt.Sprintf("no node is read, because privileged pods are not allowed in namespace %q: %s", g.namespace,
 			reason(err)))
-		g.show.Note("what only a node can tell is reported as unknown; --api-only leaves this out")
+		g.show.Note("checks that need nodes report unknown; use --api-only to skip them")
 		for _, name := range names {
-			missing(s, name, "not read: no privileged pod may be made: "+reason(err))
+			missing(s, name, "not read: privileged pods are not allowed: "+reason(err))
 		}
 		return
 	}
 	g.show.Note(g.pods.Announcement(g.namespace, names))
 	created, err := g.reader.Prepare(ctx)
 	if ctx.Err() != nil {
-		return // who stopped it knows why
+		return // canceled, so no message is needed
 	}
 	if err != nil {
 		g.show.Note(fmt.Sprintf("no node is read: %s", reason(err)))
@@ -227,7 +228,7 @@ func (g *gathering) read(ctx context.Context, s *snapshot.Snapshot, names []stri
 	}
 	if created {
 		g.show.Note(fmt.Sprintf(
-			"namespace %s was created for it; it stays for the next time (kubectl delete namespace %s removes it)",
+			"namespace %q was created for the pods and is kept for the next run (kubectl delete namespace %s removes it)",
 			g.namespace, g.namespace,
 		))
 	}
@@ -247,13 +248,13 @@ func (g *gathering) read(ctx context.Context, s *snapshot.Snapshot, names []stri
 			return nil
 		})
 	}
-	_ = group.Wait() // what failed is in failed, by node
+	_ = group.Wait() // errors are in failed, by node
 	for i, name := range names {
 		if found[i] != nil {
 			if s.Hosts == nil {
 				s.Hosts = map[string]*api.Diagnosis{}
 			}
-			s.Hosts[name] = snapshot.RedactHost(found[i]) // before anything of it is shown
+			s.Hosts[name] = snapshot.RedactHost(found[i]) // before any of it is shown
 		} else {
 			missing(s, name, "not read: "+reason(failed[i]))
 			s.Missing[len(s.Missing)-1].NotStarted = notStarted(failed[i])
@@ -261,8 +262,8 @@ func (g *gathering) read(ctx context.Context, s *snapshot.Snapshot, names []stri
 	}
 }
 
-// notStarted returns what kubelet and runtime said of a pod of ours that did not start, when that is the node's doing
-// and not the image's, nor a policy's; else empty.
+// notStarted returns the message of the kubelet or the runtime for a pod that did not start, if the node is at fault
+// and not the image or a policy; otherwise it returns "".
 func notStarted(err error) string {
 	var failure *debugpod.StartError
 	if !errors.As(err, &failure) || failure.Pulls {
@@ -280,13 +281,13 @@ func missing(s *snapshot.Snapshot, name, why string) {
 	s.Missing = append(s.Missing, snapshot.Missing{What: "nodes/" + name, Why: why})
 }
 
-// reason returns an error in one line, without what a report has no use for.
+// reason returns an error as one line, without details that are irrelevant to a report.
 func reason(err error) string {
 	if err == nil {
-		return "nobody knows why"
+		return "unknown error"
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		return "not done in time (--timeout)"
+		return "timed out (--timeout)"
 	}
 	line, _, _ := strings.Cut(err.Error(), "\n")
 	return line

@@ -161,7 +161,7 @@ func TestSuspiciousNodesAreRead(t *testing.T) {
 	}
 	s, r, _, err := gatherWith(t, func(g *gathering) { g.source = fakeSource{looking: []string{"gpu-3"}} })
 	if err != nil || strings.Join(r.read, " ") != "gpu-3" ||
-		!strings.Contains(whys(s), "nodes/gpu-1: not asked for: it looks healthy") {
+		!strings.Contains(whys(s), "nodes/gpu-1: not asked for: according to the API it looks healthy") {
 		t.Errorf("read %v (%v); missing:\n%s", r.read, err, whys(s))
 	}
 	for _, c := range doctor.Checks() {
@@ -185,7 +185,7 @@ func TestWhatCannotBeReadIsMissing(t *testing.T) {
 			&fakeReader{refused: errors.New(`pods "x" is forbidden: violates PodSecurity "restricted"`)}
 	})
 	if err != nil || len(r.read) > 0 || len(s.Hosts) > 0 ||
-		!strings.Contains(whys(s), "nodes/gpu-2: not read: no privileged pod may be made") {
+		!strings.Contains(whys(s), "nodes/gpu-2: not read: privileged pods are not allowed") {
 		t.Errorf("without the right to make pods: %v, read %v, missing:\n%s", err, r.read, whys(s))
 	}
 	if strings.Count(talk, "violates PodSecurity") != 1 || !strings.Contains(talk, "unknown") {

@@ -15,14 +15,14 @@ import (
 // ignoreKind is the kind of ignore files.
 const ignoreKind = "DoctorIgnore"
 
-// ignoreList is an ignore file.
+// ignoreList is the content of an ignore file.
 type ignoreList struct {
 	APIVersion string          `json:"apiVersion"`
 	Kind       string          `json:"kind"`
 	Items      []engine.Ignore `json:"items"`
 }
 
-// ignoreExample returns an ignore file, for the help and for whoever wrote another.
+// ignoreExample returns an example of an ignore file, for help and error messages.
 func ignoreExample() string {
 	return fmt.Sprintf(`  apiVersion: %s
   kind: %s
@@ -32,22 +32,22 @@ func ignoreExample() string {
     reason: "to be replaced, ticket 4711"`, snapshot.APIVersion, ignoreKind)
 }
 
-// shapeProblem returns what is wrong with a file's shape, in words of YAML: what the parser says is of Go's types.
+// shapeProblem describes a parser error in terms of YAML instead of Go types.
 func shapeProblem(err error) string {
 	text := err.Error()
 	if _, field, ok := strings.Cut(text, "unknown field "); ok {
-		return "there is no field " + field
+		return "unknown field " + field
 	}
 	if _, where, ok := strings.Cut(text, "yaml: "); ok {
-		return "it is no YAML: " + strings.TrimSpace(strings.ReplaceAll(where, "\n", " "))
+		return "invalid YAML: " + strings.TrimSpace(strings.ReplaceAll(where, "\n", " "))
 	}
-	return "a field has not the type that it should have"
+	return "a field has the wrong type"
 }
 
 // maxIgnoreFile is the maximum size of an ignore file in bytes. Without a limit, /dev/zero would use up all memory.
 const maxIgnoreFile = 1 << 20
 
-// readIgnore reads an ignore file; an empty name is none.
+// readIgnore reads an ignore file. It returns nil if the name is empty.
 func readIgnore(file string) ([]engine.Ignore, error) {
 	if file == "" {
 		return nil, nil
@@ -65,7 +65,7 @@ func readIgnore(file string) ([]engine.Ignore, error) {
 		return nil, fmt.Errorf("--ignore-file %q: must be at most %d bytes", file, maxIgnoreFile)
 	}
 	refused := func(format string, args ...any) error {
-		return fmt.Errorf("--ignore-file %s: %s; it looks like this:\n%s", file, fmt.Sprintf(format, args...),
+		return fmt.Errorf("--ignore-file %s: %s; example:\n%s", file, fmt.Sprintf(format, args...),
 			ignoreExample())
 	}
 	var list ignoreList
@@ -73,7 +73,7 @@ func readIgnore(file string) ([]engine.Ignore, error) {
 		return nil, refused("%s", shapeProblem(err))
 	}
 	if list.APIVersion != snapshot.APIVersion || list.Kind != ignoreKind {
-		return nil, refused("it does not begin with apiVersion: %s and kind: %s", snapshot.APIVersion, ignoreKind)
+		return nil, refused("must begin with apiVersion: %s and kind: %s", snapshot.APIVersion, ignoreKind)
 	}
 	for i, item := range list.Items {
 		if item.ID == "" {

@@ -19,7 +19,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
-// options is a command line of `doctor`.
+// options holds the flags and arguments of `doctor`.
 type options struct {
 	nodes                          []string
 	selector                       string
@@ -28,15 +28,15 @@ type options struct {
 
 	checks              []string
 	minSeverity, failOn string
-	gated, allowUnknown bool // whether --fail-on was given, and what could not be checked is accepted
+	gated, allowUnknown bool // whether --fail-on was specified, and whether --allow-unknown was
 	ignoreFile          string
 	ignoreInjected      bool
 	since               time.Duration
-	namespace           string // of -n, if that is given
+	namespace           string // of -n, if specified
 	output, html        string
 
 	fix, dryRun string
-	fixObject   string // which of several roots: what follows "=" in --fix
+	fixObject   string // which of several root causes: the part after "=" in --fix
 	yes         bool
 	parallel    int
 	pods        podflags.Flags
@@ -44,10 +44,10 @@ type options struct {
 	ignore []engine.Ignore // of ignoreFile
 }
 
-// never is what --fail-on takes besides severities.
+// never is the only value of --fail-on that is not a severity.
 const never = "never"
 
-// defaultParallel hides the start of pods behind each other, and floods no registry.
+// defaultParallel is high enough for pods to start in parallel, but does not flood registries.
 const defaultParallel = 10
 
 func newOptions() *options {
@@ -61,14 +61,14 @@ const jsonPath = "jsonpath="
 
 func formats() []string { return []string{"json", "yaml", "name", "wide", "junit", "sarif", jsonPath} }
 
-// complete checks all that needs no cluster, before anything is done, and reads the ignore file. changed reports
-// whether a flag was given.
+// complete validates the options, without a cluster, and reads the ignore file. changed reports whether a flag was
+// specified.
 func (o *options) complete(changed func(flag string) bool) error {
 	o.fix = strings.TrimPrefix(o.fix, "finding/") // as -o name prints it
 	fix, object, named := strings.Cut(o.fix, "=")
 	o.fix, o.fixObject = fix, object
 	if named && object == "" {
-		return fmt.Errorf("--fix %s=: the name of the object is empty: is a variable unset?", fix)
+		return fmt.Errorf("--fix %s=: the object name is empty; is a variable unset?", fix)
 	}
 	o.gated = changed("fail-on")
 	err := errors.Join(o.checkSource(changed), o.checkFix(changed), o.checkChoices(), o.checkFiles(), o.pods.Validate())
@@ -79,7 +79,7 @@ func (o *options) complete(changed func(flag string) bool) error {
 	return err
 }
 
-// checkSource refuses ways to choose evidence that exclude each other.
+// checkSource rejects mutually exclusive sources of evidence.
 func (o *options) checkSource(changed func(string) bool) error {
 	ways := 0
 	for _, given := range []bool{len(o.nodes) > 0, o.selector != "", o.allGPUNodes, o.apiOnly} {
@@ -89,26 +89,26 @@ func (o *options) checkSource(changed func(string) bool) error {
 	}
 	for _, name := range o.nodes {
 		if strings.TrimSpace(name) == "" {
-			return errors.New("the name of a node is empty: is a variable unset?")
+			return errors.New("a node name is empty; is a variable unset?")
 		}
 	}
 	switch {
 	case o.bundle != "" && o.fromBundle != "":
-		return errors.New("give --bundle FILE to write the evidence, or --from-bundle FILE to read it, not both")
+		return errors.New("--bundle and --from-bundle are mutually exclusive: the former writes the evidence, the latter reads it")
 	case o.fromBundle != "" && ways > 0:
 		return errors.New(
-			"--from-bundle: the evidence is all there; leave out nodes, -l, --all-gpu-nodes and --api-only",
+			"--from-bundle reads no nodes: remove node names, -l, --all-gpu-nodes and --api-only",
 		)
 	case o.fromBundle != "" && o.noImages:
-		return errors.New("--from-bundle: no registry is asked anyway; leave out --no-images")
+		return errors.New("--from-bundle queries no registry: remove --no-images")
 	case ways > 1:
-		return errors.New("give node names, or -l SELECTOR, or --all-gpu-nodes, or --api-only, not several of them")
+		return errors.New("node names, -l, --all-gpu-nodes and --api-only are mutually exclusive")
 	case o.selector == "" && changed("selector"):
-		return errors.New("-l: the selector is empty: is a variable unset?")
+		return errors.New("-l: the selector is empty; is a variable unset?")
 	case len(o.nodes) == 0 && changed("node"):
-		return errors.New("--node: the name is empty: is a variable unset?")
+		return errors.New("--node: the name is empty; is a variable unset?")
 	case len(o.checks) == 0 && changed("checks"):
-		return errors.New("--checks: an ID is empty: is a variable unset?")
+		return errors.New("--checks: an ID is empty; is a variable unset?")
 	case o.parallel < 1:
 		return fmt.Errorf("--parallel %d: give 1 or more", o.parallel)
 	case o.since < 0:
@@ -120,21 +120,21 @@ func (o *options) checkSource(changed func(string) bool) error {
 func (o *options) checkFix(changed func(string) bool) error {
 	switch {
 	case o.fix == "" && changed("fix"):
-		return errors.New("--fix: give the ID of a root, such as " + fixable()[0])
+		return errors.New("--fix: specify the ID of a root cause, such as " + fixable()[0])
 	case o.fix == "" && changed("dry-run"):
-		return errors.New("--dry-run is for --fix: without it nothing is changed anyway")
+		return errors.New("--dry-run requires --fix")
 	case o.fix == "" && o.yes:
-		return errors.New("--yes is for --fix: without it nothing is asked")
+		return errors.New("--yes requires --fix")
 	case o.fix == "":
 		return nil
 	case o.fromBundle != "":
-		return errors.New("--fix needs the cluster: leave out --from-bundle")
+		return errors.New("--fix requires a cluster: remove --from-bundle")
 	case o.html != "" || o.output != "":
-		return errors.New("--fix prints what it changes: leave out --html and -o")
+		return errors.New("--fix prints its changes: remove --html and -o")
 	case !slices.Contains([]string{"none", "client", "server"}, o.dryRun):
 		return fmt.Errorf("--dry-run=%s: choose none, client or server", o.dryRun)
 	case len(o.checks) > 0 || o.ignoreFile != "":
-		return errors.New("--fix looks at everything: leave out --checks and --ignore-file")
+		return errors.New("--fix runs all checks: remove --checks and --ignore-file")
 	}
 	return known("--fix", []string{o.fix})
 }
@@ -148,10 +148,10 @@ func (o *options) checkChoices() error {
 		return fmt.Errorf("--fail-on=%s: choose error, warning or never", o.failOn)
 	case o.allowUnknown && (!o.gated || o.failOn == never):
 		return errors.New(
-			"--allow-unknown is for --fail-on error or warning: without it what could not be checked fails nothing",
+			"--allow-unknown requires --fail-on error or warning",
 		)
 	case o.minSeverity == string(finding.Error) && o.failOn == string(finding.Warning):
-		return errors.New("--fail-on warning: with --min-severity error no warning is shown that it could fail on")
+		return errors.New("--fail-on warning conflicts with --min-severity error, which hides warnings")
 	case slices.Contains([]string{"junit", "sarif"}, o.output):
 		return known("--checks", o.checks)
 	}
@@ -171,7 +171,7 @@ func (o *options) checkFormat() error {
 
 func (o *options) format() printer.Format { return printer.Format{Output: o.output} }
 
-// checkFiles finds out before the work whether its results can be written.
+// checkFiles checks in advance whether the output files can be written.
 func (o *options) checkFiles() error {
 	for flag, file := range map[string]string{"--bundle": o.bundle, "--html": o.html} {
 		if file == "" {
@@ -179,10 +179,10 @@ func (o *options) checkFiles() error {
 		}
 		dir := filepath.Dir(file)
 		if info, err := os.Stat(dir); err != nil || !info.IsDir() {
-			return fmt.Errorf("%s %s: there is no folder %s", flag, file, dir)
+			return fmt.Errorf("%s %s: directory %q does not exist", flag, file, dir)
 		}
 		if info, err := os.Stat(file); err == nil && info.IsDir() {
-			return fmt.Errorf("%s %s: this is a folder; give the name of a file in it", flag, file)
+			return fmt.Errorf("%s %s: is a directory; specify a file in it", flag, file)
 		}
 	}
 	if o.bundle != "" && filepath.Clean(o.bundle) == filepath.Clean(o.html) {
@@ -191,7 +191,7 @@ func (o *options) checkFiles() error {
 	return nil
 }
 
-// startsNoPod reports whether only the API is read: where that was asked for, and in a dry run, which changes nothing.
+// startsNoPod reports whether only the API is read, as with --api-only and in a dry run.
 func (o *options) startsNoPod() bool { return o.apiOnly || o.fix != "" && o.dryRun != "none" }
 
 // needsNodes reports whether one of the chosen checks reads nodes.
@@ -200,7 +200,7 @@ func (o *options) needsNodes() bool {
 		func(c engine.Check) bool { return slices.Contains(c.Needs, engine.NeedNode) })
 }
 
-// chosen returns the checks that run.
+// chosen returns the checks to run.
 func (o *options) chosen() []engine.Check {
 	all := doctor.Checks()
 	if len(o.checks) == 0 {
@@ -211,7 +211,7 @@ func (o *options) chosen() []engine.Check {
 	})
 }
 
-// known refuses patterns that fit no check, and says what may have been meant.
+// known returns an error with suggestions if a pattern matches no check.
 func known(flag string, patterns []string) error {
 	var ids []string
 	for _, c := range doctor.Checks() {
@@ -222,7 +222,7 @@ func known(flag string, patterns []string) error {
 			continue
 		}
 		if strings.TrimSpace(pattern) == "" {
-			return fmt.Errorf("%s: an ID is empty: is a variable unset?", flag)
+			return fmt.Errorf("%s: an ID is empty; is a variable unset?", flag)
 		}
 		if family, wild := strings.CutSuffix(pattern, ".*"); wild {
 			if like := nearest(family, families(ids)); like != "" {
@@ -238,7 +238,7 @@ func known(flag string, patterns []string) error {
 	return nil
 }
 
-// families returns what stands before the dot in IDs of checks.
+// families returns the families of check IDs: the parts before the dot.
 func families(ids []string) []string {
 	var all []string
 	for _, id := range ids {
@@ -249,16 +249,16 @@ func families(ids []string) []string {
 	return all
 }
 
-// nearest returns the word that is most like another, if it is like it at all.
+// nearest returns the most similar word, or "" if none is similar.
 func nearest(word string, all []string) string {
 	best, least := "", len(word)/2+1
 	for _, candidate := range all {
 		if len(word) > 2 && strings.HasPrefix(candidate, word) {
-			return candidate // who had no patience to write all of it
+			return candidate // word is a prefix
 		}
 	}
 	for _, candidate := range all {
-		_, bare, _ := strings.Cut(candidate, ".") // who forgets the family, or has another
+		_, bare, _ := strings.Cut(candidate, ".") // the family may be missing or wrong
 		if d := min(levenshtein.Distance(word, candidate, nil), levenshtein.Distance(word, bare, nil)+1); d < least {
 			best, least = candidate, d
 		}

@@ -2,10 +2,10 @@ package doctor
 
 import "github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 
-// Permissions returns what doctor needs to see all: to list, to read logs, and to get the ConfigMaps that pods mount
-// and the Services that they ask for in vain; and unless apiOnly to have pods read nodes. It can do without each of
-// those that read the API, and says then what it could not see. The right to read secrets, in which Helm keeps its
-// releases, is left out on purpose.
+// Permissions returns the permissions that doctor needs for all its checks: to list objects, to read logs, to get the
+// ConfigMaps that pods mount and the Services that they fail to reach and, unless apiOnly is set, to read nodes by
+// means of pods. Those that read the API are optional; doctor reports what it could not read. Permission to read
+// secrets, in which Helm stores releases, is omitted on purpose.
 func Permissions(ledgerNamespace string, apiOnly bool) []fault.Permission {
 	all := []fault.Permission{
 		{Verb: "get", Resource: "pods/log", Optional: true},
@@ -34,11 +34,11 @@ func Permissions(ledgerNamespace string, apiOnly bool) []fault.Permission {
 	return fault.Permissions(all, podPermissions(ledgerNamespace))
 }
 
-// podPermissions returns what the pods take that read nodes, in a ledger namespace that exists.
+// podPermissions returns the permissions for pods that read nodes, in an existing ledger namespace.
 func podPermissions(namespace string) []fault.Permission {
 	all := []fault.Permission{{Verb: "get", Resource: "nodes"}, {Verb: "get", Resource: "namespaces"}}
 	for _, p := range fault.DebugPodPermissions(namespace) {
-		if p.Group != "batch" { // doctor's pods belong to no run
+		if p.Group != "batch" { // doctor's pods do not belong to a run
 			all = append(all, p)
 		}
 	}

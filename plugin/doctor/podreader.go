@@ -13,7 +13,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
 )
 
-// podReader reads nodes by debug pods.
+// podReader reads nodes by means of debug pods.
 type podReader struct {
 	cluster *kube.Cluster
 	store   *ledger.Store
@@ -27,7 +27,7 @@ func newPodReader(cluster *kube.Cluster, connection *kube.Connection, pods podfl
 // Admitted implements reader.
 func (p *podReader) Admitted(ctx context.Context, nodeName string) error {
 	missing, _, err := fault.Missing(ctx, p.cluster.Client, podPermissions(p.store.Namespace), fault.DefaultParallel)
-	if err == nil && len(missing) > 0 { // who cannot ask tries
+	if err == nil && len(missing) > 0 { // if the review failed, just try
 		return &fault.PermissionError{Missing: missing, Command: p.store.Command(fault.RolesFor("doctor", "", "")...)}
 	}
 	spec := p.spec("preflight", nodeName)
@@ -61,11 +61,11 @@ func (p *podReader) Read(
 	if err != nil {
 		return nil, err
 	}
-	late := fmt.Errorf("the pod ran, and the node was not read within %s: raise --timeout", p.pods.Timeout)
+	late := fmt.Errorf("timed out after %s reading the node, although the pod ran; raise --timeout", p.pods.Timeout)
 	limited, cancel := context.WithTimeoutCause(ctx, p.pods.Timeout, late)
 	defer cancel()
 	defer func() {
-		// A pod that could not be deleted ends at its deadline; what was read stands.
+		// A pod that could not be deleted terminates at its deadline, and the result remains valid.
 		if closing := session.Close(ctx); closing != nil {
 			progress("the debug pod was not deleted: " + reason(closing))
 		} else if err == nil {
@@ -74,17 +74,16 @@ func (p *podReader) Read(
 	}()
 	progress("reading kubelet, runtime, driver and kernel log")
 	found, err = session.Diagnose(limited, api.Diagnose{})
-	if limited.Err() != nil { // what was still found is not the truth about the node
+	if limited.Err() != nil { // the result is incomplete
 		return nil, context.Cause(limited)
 	}
 	return found, err
 }
 
-// explaining is how much longer than --timeout a start may take, to find out why the pod does not run, and to delete
-// it.
+// explaining is the time beyond --timeout to find out why the pod does not run, and to delete it.
 const explaining = 15 * time.Second
 
-// start starts the pod. The runner keeps to --timeout by itself, and then knows what the pod waited for.
+// start starts the pod. The runner enforces --timeout itself, and then reports what the pod was waiting for.
 func (p *podReader) start(ctx context.Context, id, nodeName string, progress func(string)) (*debugpod.Session, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, p.pods.Timeout+explaining,
 		fmt.Errorf("not started within %s", p.pods.Timeout))

@@ -48,7 +48,8 @@ func (e *examination) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Of a cluster with 50,000 pods a third of a gigabyte is alive: with Go's default as much again would be garbage.
+	// A cluster with 50,000 pods takes a third of a gigabyte of live memory; Go's default would allow as much again in
+	// garbage.
 	defer debug.SetGCPercent(debug.SetGCPercent(50))
 	show := progress.New(e.streams.ErrOut)
 	g := &gathering{
@@ -69,7 +70,7 @@ func (e *examination) run(ctx context.Context) error {
 	return errors.Join(e.writeBundle(s), e.conclude(s))
 }
 
-// feature returns what `rbac print --for` allows this run by.
+// feature returns the argument of `rbac print --for` that grants this run's permissions.
 func (e *examination) feature() string {
 	feature := "doctor"
 	if e.fix != "" {
@@ -81,22 +82,22 @@ func (e *examination) feature() string {
 	return feature
 }
 
-// unreadable returns what of the API the user may not read; empty when that is nothing.
+// unreadable returns a warning about API resources that the user may not read, or "" if there are none.
 func (e *examination) unreadable(ctx context.Context, cluster *kube.Cluster) string {
 	_, missing, err := fault.Missing(ctx, cluster.Client, Permissions(e.connection.LedgerNamespace, true),
 		fault.DefaultParallel)
-	if err != nil || len(missing) == 0 { // who cannot ask tries
+	if err != nil || len(missing) == 0 { // if the review failed, just try
 		return ""
 	}
 	var words []string
 	for _, need := range missing {
 		words = append(words, need.String())
 	}
-	return fmt.Sprintf("Warning: you may not %s: what that would show is reported as unknown; %s",
+	return fmt.Sprintf("Warning: you may not %s; checks that need this report unknown; %s",
 		strings.Join(words, ", "), e.connection.Grant())
 }
 
-// conclude examines a snapshot and prints what was found.
+// conclude examines a snapshot and prints the findings.
 func (e *examination) conclude(s *snapshot.Snapshot) error {
 	r := e.examine(s)
 	err := e.print(r)
@@ -109,13 +110,12 @@ func (e *examination) conclude(s *snapshot.Snapshot) error {
 		return err
 	}
 	if fails, why := e.gate().Fails(r); fails {
-		return &usage.Verdict{Message: why} // the report has said the rest
+		return &usage.Verdict{Message: why} // the report has the details
 	}
 	return nil
 }
 
-// gate returns when the report fails. Who asks with --fail-on wants to know that all is well: what could not be checked
-// fails it, too.
+// gate returns the condition for the report to fail. With an explicit --fail-on, checks that could not run fail it too.
 func (e *examination) gate() report.Gate {
 	if e.failOn == never {
 		return report.Gate{FailOn: finding.Error}
@@ -129,7 +129,7 @@ func (e *examination) examine(s *snapshot.Snapshot) doctor.Report {
 	return report.Filter{Min: finding.Severity(e.minSeverity), Namespace: e.namespace}.Apply(r)
 }
 
-// print writes the report to stdout in the format that is wanted.
+// print writes the report to stdout in the requested format.
 func (e *examination) print(r doctor.Report) error {
 	out := e.streams.Out
 	switch e.output {
@@ -138,7 +138,7 @@ func (e *examination) print(r doctor.Report) error {
 			Width: report.WidthFor(printer.Width(out)), Color: printers.AllowsColorOutput(printer.Raw(out)),
 			Wide: e.output == "wide",
 		}
-		return text.Write(printer.Raw(out), r) // which cleans all that it has from elsewhere
+		return text.Write(printer.Raw(out), r) // Write sanitizes untrusted strings itself
 	case "junit":
 		return report.JUnit(out, r, e.chosen(), e.gate())
 	case "sarif":
@@ -153,11 +153,11 @@ func (e *examination) writeBundle(s *snapshot.Snapshot) error {
 	if e.bundle == "" {
 		return nil
 	}
-	// 0600: secrets are taken out, and it still says much about the cluster.
+	// 0600: even without secrets, the bundle reveals much about the cluster.
 	return e.writeFile("--bundle", e.bundle, 0o600, func(w io.Writer) error { return snapshot.Write(w, s) })
 }
 
-// writeFile writes a file as a whole or not at all, and says so.
+// writeFile writes a file atomically and prints its name.
 func (e *examination) writeFile(flag, file string, mode os.FileMode, write func(io.Writer) error) error {
 	f, err := os.CreateTemp(filepath.Dir(file), ".gpu-fault-doctor-*")
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/progress"
 )
 
-// clusterSource is a source on a real cluster.
+// clusterSource is a source that reads a real cluster.
 type clusterSource struct {
 	*options
 	cluster   *kube.Cluster
@@ -40,8 +40,7 @@ func (c *clusterSource) API(ctx context.Context) (*snapshot.Snapshot, error) {
 	return s, nil
 }
 
-// The most nodes that are read without being asked for: of those that look wrong in the same way a few tell what there
-// is to tell.
+// Limits on the nodes that are read without being requested. Of nodes with the same findings, a few are enough.
 const (
 	mostSuspicious = 20
 	mostAlike      = 3
@@ -52,8 +51,8 @@ func (c *clusterSource) Suspicious(s *snapshot.Snapshot) []string {
 	return suspicious(doctor.Examine(s, doctor.Options{}))
 }
 
-// suspicious returns the GPU nodes about which something was found, at most so many that look alike. When something is
-// wrong and no GPU node is named by it, the first few are.
+// suspicious returns the GPU nodes with findings, but only a few of those with the same findings. If no finding names a
+// GPU node, it returns the first few.
 func suspicious(r doctor.Report) []string {
 	looks := map[string][]string{} // the IDs of what was found, by node
 	wrong := false
@@ -77,7 +76,7 @@ func suspicious(r doctor.Report) []string {
 	if len(named) == 0 && wrong {
 		return others[:min(mostAlike, len(others))]
 	}
-	// The worst first
+	// The nodes with the most findings first.
 	slices.SortStableFunc(named, func(a, b string) int { return cmp.Compare(len(looks[b]), len(looks[a])) })
 	alike := map[string]int{}
 	var chosen []string

@@ -64,7 +64,7 @@ It may be repeated: the exercise goes on until it ends. The exit code is 0 when 
 	flags.StringVar(&g.transcript, "transcript", "",
 		"Also tell of this transcript of scenario record: how long until the first look at the cause, and until a change")
 	_ = cmd.MarkFlagFilename("transcript", "jsonl")
-	flags.StringVar(&g.html, "html", "", "Also write the report to this file, as a page that needs nothing else")
+	flags.StringVar(&g.html, "html", "", "File to also write the report to, as a self-contained page")
 	flags.StringVarP(&g.output, "output", "o", "", "Output format: json, yaml, name, junit or jsonpath=TEMPLATE")
 	_ = cmd.RegisterFlagCompletionFunc("output",
 		cobra.FixedCompletions([]string{"json", "yaml", "name", "junit", "jsonpath="},

@@ -119,7 +119,7 @@ func TestDoctorMendsAMissingRuntimeClass(t *testing.T) {
 	}
 
 	r := e.ok("doctor", "--fix", "rc.handler-mismatch", "--yes")
-	if r.stdout != "runtimeclass.node.k8s.io/nvidia created\n" || !strings.Contains(r.stderr, "take it back with: ") ||
+	if r.stdout != "runtimeclass.node.k8s.io/nvidia created\n" || !strings.Contains(r.stderr, "to undo this, run: ") ||
 		!e.hasClass() {
 		t.Fatalf("printed %q\n%s", r.stdout, r.stderr)
 	}

@@ -162,15 +162,15 @@ func twoContainerds() doctor.Report {
 		Unknown: []engine.Unknown{
 			{
 				Check: "rt.unparsable", Layer: finding.LayerRuntime, Object: node("gpu-3"),
-				Why: "not asked for: it looks healthy by what the API says, or like others that were read (--all-gpu-nodes reads it too)",
+				Why: "not asked for: according to the API it looks healthy, or like others that were read (--all-gpu-nodes reads it too)",
 			},
 			{
 				Check: "drv.nouveau", Layer: finding.LayerDriver, Object: node("gpu-3"),
-				Why: "not asked for: it looks healthy by what the API says, or like others that were read (--all-gpu-nodes reads it too)",
+				Why: "not asked for: according to the API it looks healthy, or like others that were read (--all-gpu-nodes reads it too)",
 			},
 			{
 				Check: "drv.persistence", Layer: finding.LayerDriver, Object: node("gpu-3"),
-				Why: "not asked for: it looks healthy by what the API says, or like others that were read (--all-gpu-nodes reads it too)",
+				Why: "not asked for: according to the API it looks healthy, or like others that were read (--all-gpu-nodes reads it too)",
 			},
 			{
 				Check: "op.versions", Layer: finding.LayerOperator, Object: finding.Object{Kind: "Cluster"},
