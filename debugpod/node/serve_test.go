@@ -78,9 +78,11 @@ func TestServeRefuses(t *testing.T) {
 		"firewall by table": {
 			`{"protocol":1,"run":"x","removeFirewall":{"firewall":{"table":"filter"}}}` + "\n", api.CodeBadRequest,
 		},
-		"change and restore":    {`{"protocol":1,"run":"x","await":{},"restore":{}}` + "\n", api.CodeBadRequest},
-		"no records":            {`{"protocol":1,"writeKmsg":{}}` + "\n", api.CodeBadRequest},
-		"a record not ended":    {`{"protocol":1,"writeKmsg":{"records":[{"data":"<4>x"}]}}` + "\n", api.CodeBadRequest},
+		"change and restore": {`{"protocol":1,"run":"x","await":{},"restore":{}}` + "\n", api.CodeBadRequest},
+		"no records":         {`{"protocol":1,"writeKmsg":{}}` + "\n", api.CodeBadRequest},
+		"a record not ended": {
+			`{"protocol":1,"writeKmsg":{"records":[{"data":"<4>x"}]}}` + "\n", api.CodeBadRequest,
+		},
 		"larger than allowed":   {strings.Repeat(" ", api.MaxRequest) + "{}\n", api.CodeBadRequest},
 		"larger, without a end": {strings.Repeat("x", api.MaxRequest+1), api.CodeBadRequest},
 	} {

@@ -153,7 +153,8 @@ func (c *collector) dra(ctx context.Context) {
 		if !slices.Contains(versions, "v1") {
 			for _, what := range []string{"api/resourceslices", "api/resourceclaims", "api/deviceclasses"} {
 				c.missing(what, fmt.Sprintf(
-					"the API server serves %s only as %s, but this tool requires v1 (Kubernetes 1.34 or later)", draGroup,
+					"the API server serves %s only as %s, but this tool requires v1 (Kubernetes 1.34 or later)",
+					draGroup,
 					strings.Join(versions, ", "),
 				))
 			}

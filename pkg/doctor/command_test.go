@@ -348,7 +348,8 @@ func TestEventsMakeNoObjects(t *testing.T) {
 		{"a sandbox", `pods "x" is forbidden: pod rejected: RuntimeClass "gvisor" not found`, "", finding.Info},
 		{
 			"a sandbox for GPUs",
-			`pods "x" is forbidden: pod rejected: RuntimeClass "kata-qemu" not found, nvidia.com/gpu`, "", finding.Error,
+			`pods "x" is forbidden: pod rejected: RuntimeClass "kata-qemu" not found, nvidia.com/gpu`, "",
+			finding.Error,
 		},
 	} {
 		n := handlerNode("a", "nvidia", "nvidia-cdi", "gvisor")

@@ -242,12 +242,14 @@ func (s *search) fixed(m marked, left *Leftover, top identity, owned bool) {
 		left.Remedy, left.Todo = Nobody,
 			fmt.Sprintf("its owner would restore it; see: kubectl edit %s -n %s", owner, left.Namespace)
 		if m.kind.name == kindPod && s.byName[nameKey(top.kind, top.namespace, top.name)] != nil {
-			left.Todo = fmt.Sprintf("to let its owner recreate it without the additions: kubectl delete pod %s -n %s", left.Name,
+			left.Todo = fmt.Sprintf("to let its owner recreate it without the additions: kubectl delete pod %s -n %s",
+				left.Name,
 				left.Namespace)
 		}
 	case m.kind.fixed != "":
-		left.Remedy, left.Todo = Nobody, fmt.Sprintf("%s: kubectl delete %s -n %s, and recreate it without the additions",
-			m.kind.fixed, ref(left.APIVersion, left.Kind, left.Name), left.Namespace)
+		left.Remedy, left.Todo = Nobody,
+			fmt.Sprintf("%s: kubectl delete %s -n %s, and recreate it without the additions",
+				m.kind.fixed, ref(left.APIVersion, left.Kind, left.Name), left.Namespace)
 	}
 }
 

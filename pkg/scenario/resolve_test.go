@@ -100,10 +100,12 @@ func TestGiven(t *testing.T) {
 	for given, want := range map[string]any{
 		"mode=a": "a", "mode=2": int64(2), "mode=third": map[string]any{"name": "third", "size": int64(3)},
 		"n=3": int64(3), "free=7": int64(7), "free=[a, 1]": []any{"a", int64(1)},
-		"mode=b": `invalid value "b" for parameter mode: supported values: a, 2, third`, "n=5": `invalid value "5" for parameter n: must be a number from 2 to 4`,
-		"n=x":   `invalid value "x" for parameter n: must be a number from 2 to 4`,
-		"mod=a": "unknown parameter mod; did you mean mode?",
-		"zzz=1": "unknown parameter zzz; supported parameters: free, mode, n", "free=[": `invalid value "[" for parameter free: not valid YAML`,
+		"mode=b": `invalid value "b" for parameter mode: supported values: a, 2, third`,
+		"n=5":    `invalid value "5" for parameter n: must be a number from 2 to 4`,
+		"n=x":    `invalid value "x" for parameter n: must be a number from 2 to 4`,
+		"mod=a":  "unknown parameter mod; did you mean mode?",
+		"zzz=1":  "unknown parameter zzz; supported parameters: free, mode, n",
+		"free=[": `invalid value "[" for parameter free: not valid YAML`,
 	} {
 		name, value, _ := strings.Cut(given, "=")
 		drawn, err := s.draw(1, map[string]string{name: value}, nil, nil)
@@ -192,7 +194,10 @@ func TestResolveIsStrict(t *testing.T) {
 		{"merge: {spec: {replicas: 0}}", `merge: "${omit}"`, "must have one of: merge, json"},
 		{"namespaces: [\"${p.ns}\"]", "namespaces: [\"${omit}\"]", "at least one namespace"},
 		{"when: p.variant == \"count\"", "when: p.variant", `sealed.hints[1].when: p.variant must be true or false`},
-		{"when: p.variant == \"count\"", "when: p.variant ==", "sealed.hints[1].when: unexpected end of the expression"},
+		{
+			"when: p.variant == \"count\"", "when: p.variant ==",
+			"sealed.hints[1].when: unexpected end of the expression",
+		},
 		{
 			"when: p.variant == \"count\"", "when: o.x",
 			"sealed.hints[1].when: unknown name o; supported variables: facts, p",

@@ -102,10 +102,18 @@ func TestSealedTampered(t *testing.T) {
 	id := identity(t)
 	text := export(t, good(t), id.Recipient())
 	for change, want := range map[[2]string]string{
-		{"access:\n", "access:\n    nodeShell: true\n"}:              "public does not match the sealed half: it was changed after the export",
-		{"minutes: 15", "minutes: 150"}:                              "metadata does not match the sealed half: it was changed after the export",
-		{"gpus: 2", "gpus: 1"}:                                       "requires does not match the sealed half: it was changed after the export",
-		{"requires:\n", "requires:\n  nodeAccess: true\n"}:           "requires does not match the sealed half: it was changed after the export",
+		{
+			"access:\n", "access:\n    nodeShell: true\n",
+		}: "public does not match the sealed half: it was changed after the export",
+		{
+			"minutes: 15", "minutes: 150",
+		}: "metadata does not match the sealed half: it was changed after the export",
+		{
+			"gpus: 2", "gpus: 1",
+		}: "requires does not match the sealed half: it was changed after the export",
+		{
+			"requires:\n", "requires:\n  nodeAccess: true\n",
+		}: "requires does not match the sealed half: it was changed after the export",
 		{"encrypted: |", "encrypted: |\n  x"}:                        "open the sealed half",
 		{"difficulty: junior", "dificulty: junior"}:                  "unknown field; did you mean difficulty?",
 		{"kind: SealedScenario", "kind: SealedScenario\nsealed: {}"}: "sealed: unknown field",

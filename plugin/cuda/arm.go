@@ -126,7 +126,8 @@ func (a *arming) validate() (err error) {
 	}
 	switch {
 	case a.timeout <= 0:
-		return fmt.Errorf("invalid value %s for --timeout: must be greater than 0, such as %s", a.timeout, noticeTimeout)
+		return fmt.Errorf("invalid value %s for --timeout: must be greater than 0, such as %s", a.timeout,
+			noticeTimeout)
 	case a.dryRun != "none" && a.dryRun != "client" && a.dryRun != "server":
 		return fmt.Errorf("invalid value %q for --dry-run: supported values: none, client, server", a.dryRun)
 	}

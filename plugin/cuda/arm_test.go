@@ -220,7 +220,9 @@ func TestProcessesThatDoNotNotice(t *testing.T) {
 	}
 	w.kubelet = func(string, []byte) []byte { return old }
 	if _, _, err := w.switching(t, "disarm", nil); err == nil ||
-		!strings.Contains(err.Error(), "is disarmed, but after 300ms the kubelet has not updated the state file in pods [web-1]") {
+		!strings.Contains(
+			err.Error(), "is disarmed, but after 300ms the kubelet has not updated the state file in pods [web-1]",
+		) {
 		t.Errorf("%v", err)
 	}
 }

@@ -13,7 +13,8 @@ func (in *injecting) before(say func(string, ...any), d *decided, kubeContext st
 	say("%s in namespace %s, %s, in context %q", d.workload.Ref(), d.workload.Target().Namespace, d.containers(),
 		kubeContext)
 	say("Fault: %s.", in.fault.Summary())
-	say("How: the pod template gets a volume with the shim from a ConfigMap, and %s. %s", cudashim.PreloadVar, in.replaced(d))
+	say("How: the pod template gets a volume with the shim from a ConfigMap, and %s. %s", cudashim.PreloadVar,
+		in.replaced(d))
 	say("When: %s", in.begins(d))
 	if len(in.pinTo) > 0 {
 		say("The pods are kept on %s%s.", strings.Join(in.pinTo, ", "), map[string]string{

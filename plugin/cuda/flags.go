@@ -85,7 +85,8 @@ func (f *faultFlags) addFlags(cmd *cobra.Command) {
 		"Time range since arming in which calls trip, such as 10s-2m, or 10s- for no end")
 	own.Uint64Var(&f.what.Max, "max", 0, "Maximum number of trips in each process")
 	// Where.
-	own.StringVar(&f.devices, "device", "", "Devices that have the fault, numbered as CUDA does in the process, such as 0,2-3")
+	own.StringVar(&f.devices, "device", "",
+		"Devices that have the fault, numbered as CUDA does in the process, such as 0,2-3")
 	own.IntVar(&f.rank, "rank", f.rank,
 		"Rank that has the fault, from the first that is set: RANK, OMPI_COMM_WORLD_RANK, JOB_COMPLETION_INDEX, LOCAL_RANK")
 	own.Lookup("rank").DefValue = "0" // hidden by pflag; -1 means "not set"

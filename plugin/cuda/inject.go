@@ -124,9 +124,11 @@ func (in *injecting) addFlags(cmd *cobra.Command, connection *kube.Connection) {
 	flags.StringSliceVar(&in.pinTo, "pin-node", nil, "Nodes to keep the pods on")
 	flags.StringVar(&in.pin, "pin", in.pin,
 		"With --pin-node, hard (pods stay Pending if the nodes are full) or soft (pods may run on other nodes)")
-	flags.BoolVar(&in.disarmed, "disarmed", false, "Load the shim without starting the fault; use `cuda arm` to start it")
+	flags.BoolVar(&in.disarmed, "disarmed", false,
+		"Load the shim without starting the fault; use `cuda arm` to start it")
 	flags.Lookup("disarmed").Usage = "Load the shim without starting the fault; use cuda arm to start it"
-	flags.BoolVar(&in.atStart, "at-start", false, "Start the fault with the first call of the new pods instead of when they are ready")
+	flags.BoolVar(&in.atStart, "at-start", false,
+		"Start the fault with the first call of the new pods instead of when they are ready")
 	flags.BoolVar(&in.recreate, "recreate", false,
 		"Allow recreating workloads that cannot be changed, such as Jobs; their work starts over")
 	flags.BoolVar(&in.audit, "audit", false,
@@ -173,7 +175,8 @@ func (in *injecting) validate() error {
 			"--at-start and --disarmed cannot be used together",
 		)
 	case in.timeout <= 0:
-		return fmt.Errorf("invalid value %s for --timeout: must be greater than 0, such as %s", in.timeout, rolloutTimeout)
+		return fmt.Errorf("invalid value %s for --timeout: must be greater than 0, such as %s", in.timeout,
+			rolloutTimeout)
 	case in.dryRun != "none" && in.dryRun != "client" && in.dryRun != "server":
 		return fmt.Errorf("invalid value %q for --dry-run: supported values: none, client, server", in.dryRun)
 	}

@@ -129,7 +129,8 @@ func selectProfiles(names []string) ([]cudafault.Profile, error) {
 					name,
 				)
 			}
-			return nil, fmt.Errorf("profile %q not found: supported values: XIDs, fabric-not-ready, driver-mismatch", name)
+			return nil,
+				fmt.Errorf("profile %q not found: supported values: XIDs, fabric-not-ready, driver-mismatch", name)
 		}
 		profiles = append(profiles, p)
 	}

@@ -70,7 +70,8 @@ func (r *report) judge(run string, generation uint64) (verdict, string) {
 	if len(living) > 0 {
 		p := living[len(living)-1]
 		return delivered,
-			fmt.Sprintf("process %d (%s) has the shim loaded; it notices the change at its next driver call", p.PID, p.Name)
+			fmt.Sprintf("process %d (%s) has the shim loaded; it notices the change at its next driver call", p.PID,
+				p.Name)
 	}
 	return delivered, "the shim and its state are in the container; no process has called the driver yet"
 }
@@ -83,7 +84,8 @@ func (r *report) over(generation uint64) string {
 			continue
 		}
 		if r.file != nil && !r.file.Expires.IsZero() && !time.Now().Before(r.file.Expires) {
-			return fmt.Sprintf("process %d (%s) passes all calls through because the TTL has expired: %v", p.PID, p.Name,
+			return fmt.Sprintf("process %d (%s) passes all calls through because the TTL has expired: %v", p.PID,
+				p.Name,
 				errTooSlow)
 		}
 		return fmt.Sprintf(

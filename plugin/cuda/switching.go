@@ -85,7 +85,8 @@ func (s *switching) carries(ctx context.Context, p *inPlace) error {
 		return err
 	}
 	if now != p.run.ID {
-		return fmt.Errorf("the shim of run %s was removed from %s: close the run with %s, and inject the fault again", s.id,
+		return fmt.Errorf("the shim of run %s was removed from %s: close the run with %s, and inject the fault again",
+			s.id,
 			p.data.Ref(), s.session.Ledger.Command("revert", s.id))
 	}
 	return nil
@@ -130,7 +131,8 @@ func (s *switching) disarm(ctx context.Context, p *inPlace, next cudafault.State
 	}
 	if p.run.InItsWay(time.Now()) {
 		if late, err = setState(ctx, s.cluster, p.data.Namespace, s.id, next, pods); err != nil {
-			return fmt.Errorf("run %s was disarmed, but its client is still running and may arm it again: %w", s.id, err)
+			return fmt.Errorf("run %s was disarmed, but its client is still running and may arm it again: %w", s.id,
+				err)
 		}
 	}
 	return s.finish(ctx, p, next, errors.Join(late, unlisted))
@@ -204,7 +206,8 @@ func (s *switching) next(ctx context.Context, p *inPlace, now time.Time) (cudafa
 	}
 	if p.asked != nil && layerOf(*asked) != layerOf(*p.asked) {
 		return p.state, nil, fmt.Errorf(
-			"--layer %s: run %s was injected with the shim for %s: revert it, and inject the fault again", layerOf(*asked), s.id,
+			"--layer %s: run %s was injected with the shim for %s: revert it, and inject the fault again",
+			layerOf(*asked), s.id,
 			layerOf(*p.asked),
 		)
 	}
@@ -225,7 +228,8 @@ func (s *switching) before(p *inPlace, asked *cudafault.Fault, now time.Time, ku
 			what = asked.Summary()
 		}
 		say("Fault: %s.", what)
-		say("Duration: %s. Undo: `cuda disarm %s` stops the fault, `revert %s` removes the shim.", end(p.run), s.id, s.id)
+		say("Duration: %s. Undo: `cuda disarm %s` stops the fault, `revert %s` removes the shim.", end(p.run), s.id,
+			s.id)
 	}
 	say("No pod is replaced. Processes notice the change at their next call to the driver, at most one second later.")
 	say("")

@@ -26,7 +26,9 @@ var validID = regexp.MustCompile(`^[a-z]+-[a-z0-9]+$`)
 func parseRun(text string) (string, error) {
 	id := strings.TrimPrefix(text, "run/")
 	if !validID.MatchString(id) {
-		return "", fmt.Errorf("invalid run ID %q: must be of the form cuda-7k3f9q (`kubectl gpu-fault list` shows the IDs)", text)
+		return "", fmt.Errorf(
+			"invalid run ID %q: must be of the form cuda-7k3f9q (`kubectl gpu-fault list` shows the IDs)", text,
+		)
 	}
 	return id, nil
 }

@@ -202,7 +202,8 @@ func TestIgnoreFile(t *testing.T) {
 	t.Parallel()
 	const head = "apiVersion: gpufault.dev/v1alpha1\nkind: DoctorIgnore\n"
 	for want, text := range map[string]string{
-		"":                                   head + "items:\n- id: \"*\"\n  object: Node cpu-*\n  reason: no GPUs there\n",
+		"": head +
+			"items:\n- id: \"*\"\n  object: Node cpu-*\n  reason: no GPUs there\n",
 		"unknown field \"node\"; example:\n": head + "items:\n- id: \"*\"\n  node: x\n",
 		"must begin with":                    "items: []\n",
 		"has the wrong type":                 "- id: hw.row-remap\n",

@@ -206,7 +206,8 @@ func (g *gathering) reachable(s *snapshot.Snapshot, names []string) []string {
 // affect the others.
 func (g *gathering) read(ctx context.Context, s *snapshot.Snapshot, names []string) {
 	if err := g.reader.Admitted(ctx, names[0]); err != nil && ctx.Err() == nil {
-		g.show.Note(fmt.Sprintf("no node is read, because privileged pods are not allowed in namespace %q: %s", g.namespace,
+		g.show.Note(fmt.Sprintf("no node is read, because privileged pods are not allowed in namespace %q: %s",
+			g.namespace,
 			reason(err)))
 		g.show.Note("checks that need nodes report unknown; use --api-only to skip them")
 		for _, name := range names {

@@ -94,7 +94,9 @@ func (o *options) checkSource(changed func(string) bool) error {
 	}
 	switch {
 	case o.bundle != "" && o.fromBundle != "":
-		return errors.New("--bundle and --from-bundle are mutually exclusive: the former writes the evidence, the latter reads it")
+		return errors.New(
+			"--bundle and --from-bundle are mutually exclusive: the former writes the evidence, the latter reads it",
+		)
 	case o.fromBundle != "" && ways > 0:
 		return errors.New(
 			"--from-bundle reads no nodes: remove node names, -l, --all-gpu-nodes and --api-only",

@@ -246,7 +246,8 @@ func (r *leftoversReport) done(result leftover.Result) {
 		fmt.Fprintln(r.streams.Out, printer.Clean(sentence(result.Leftover, result.Did)))
 	}
 	if result.Did == leftover.DidEdit && len(result.With) > 0 {
-		printer.Talk(r.streams.ErrOut, "%s: its running pods are affected until they are recreated: %s", within(result.Leftover),
+		printer.Talk(r.streams.ErrOut, "%s: its running pods are affected until they are recreated: %s",
+			within(result.Leftover),
 			printer.Clean(strings.Join(result.With, " ")))
 	}
 }

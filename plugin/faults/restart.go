@@ -20,7 +20,8 @@ func withoutRestart(ctx context.Context, objects dynamic.Interface, runs []ledge
 		disarm := "kubectl gpu-fault cuda disarm " + run.ID
 		for _, step := range run.Pending() {
 			if step.Undo.Kind != cudashim.UndoKind {
-				return fmt.Errorf("--without-restart is only for faults in workloads, but the target of run %s is %s", run.ID,
+				return fmt.Errorf("--without-restart is only for faults in workloads, but the target of run %s is %s",
+					run.ID,
 					step.Target)
 			}
 			data, err := cudashim.ReadData(step)
@@ -35,7 +36,8 @@ func withoutRestart(ctx context.Context, objects dynamic.Interface, runs []ledge
 			}
 			how, err := replacement(ctx, objects, data)
 			if err != nil {
-				return fmt.Errorf("--without-restart: cannot determine whether the pods of run %s would be replaced: %w", run.ID,
+				return fmt.Errorf("--without-restart: cannot determine whether the pods of run %s would be replaced: %w",
+					run.ID,
 					err)
 			}
 			switch how {

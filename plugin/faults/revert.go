@@ -119,7 +119,9 @@ func (f *revertFlags) validate() error {
 	for i, id := range f.ids { // with or without the prefix of `-o name`
 		f.ids[i] = strings.TrimPrefix(id, "run/")
 		if !validID.MatchString(f.ids[i]) {
-			return fmt.Errorf("invalid run ID %q: must be of the form xid-7k3f9q (`kubectl gpu-fault list` shows the IDs)", id)
+			return fmt.Errorf(
+				"invalid run ID %q: must be of the form xid-7k3f9q (`kubectl gpu-fault list` shows the IDs)", id,
+			)
 		}
 	}
 	slices.Sort(f.ids)

@@ -38,8 +38,9 @@ func undo[U interface{ Describe(ledger.Step) string }](undoers map[string]U, run
 	var all []string
 	inWorkload := func(step ledger.Step) bool { return step.Undo.Kind == cudashim.UndoKind && step.InPlace() }
 	if run.Expired(now) && slices.ContainsFunc(run.Steps, inWorkload) {
-		all = append(all, fmt.Sprintf("its processes have been healthy since %s, but the pod template still has the shim",
-			run.Until.Local().Format("15:04")))
+		all = append(all,
+			fmt.Sprintf("its processes have been healthy since %s, but the pod template still has the shim",
+				run.Until.Local().Format("15:04")))
 	}
 	for _, step := range run.Steps {
 		u, ok := undoers[step.Undo.Kind]

@@ -54,7 +54,8 @@ Without :TAG, the image gets its default tag, by which the plugin recognizes it 
 			}
 			if repository := tag.RepositoryStr(); tag.RegistryStr() == name.DefaultRegistry &&
 				strings.HasPrefix(repository, "library/") {
-				return fmt.Errorf("invalid repository %q: must include a registry, such as registry.example.com/tools/%s", args[0],
+				return fmt.Errorf("invalid repository %q: must include a registry, such as registry.example.com/tools/%s",
+					args[0],
 					strings.TrimPrefix(repository, "library/"))
 			}
 			ctx, cancel := context.WithTimeoutCause(cmd.Context(), timeout,

@@ -106,7 +106,8 @@ func (c *Cluster) Providers(ctx context.Context, names []string) []string {
 func checkLedgerNamespace(name string) error {
 	if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
 		return fmt.Errorf(
-			"invalid value %q for --ledger-namespace: must consist of lower-case letters, digits and '-', such as %s", name,
+			"invalid value %q for --ledger-namespace: must consist of lower-case letters, digits and '-', such as %s",
+			name,
 			ledger.DefaultNamespace,
 		)
 	}

@@ -76,7 +76,8 @@ func (f *Flags) Validate() error {
 	switch f.Pull {
 	case "Always", "IfNotPresent", "Never":
 	default:
-		return fmt.Errorf("invalid value %q for --image-pull-policy: supported values: Always, IfNotPresent, Never", f.Pull)
+		return fmt.Errorf("invalid value %q for --image-pull-policy: supported values: Always, IfNotPresent, Never",
+			f.Pull)
 	}
 	if _, err := f.hasHelper(); err != nil && !(f.AnyBuild && errors.As(err, new(*image.OtherError))) {
 		return fmt.Errorf("--image: %w", err)

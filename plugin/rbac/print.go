@@ -168,8 +168,9 @@ func summary(items []runtime.Object) (table *printer.Table, names []string, err 
 func (p *printing) choose() ([]Feature, error) {
 	all := names()
 	if len(p.features) == 0 {
-		return nil, fmt.Errorf("specify features, as in: kubectl gpu-fault rbac print --for xid,doctor; supported values: %s",
-			strings.Join(all, ", "))
+		return nil,
+			fmt.Errorf("specify features, as in: kubectl gpu-fault rbac print --for xid,doctor; supported values: %s",
+				strings.Join(all, ", "))
 	}
 	for _, name := range p.features {
 		if !slices.Contains(all, name) {
@@ -194,7 +195,8 @@ func (p *printing) subjects() ([]rbacv1.Subject, error) {
 	for _, account := range split(p.accounts) {
 		namespace, name, _ := strings.Cut(account, ":")
 		if len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
-			return nil, fmt.Errorf("invalid value %q for --serviceaccount: must be NAMESPACE:NAME, such as ci:runner", account)
+			return nil,
+				fmt.Errorf("invalid value %q for --serviceaccount: must be NAMESPACE:NAME, such as ci:runner", account)
 		}
 		all = append(all, rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: name})
 	}

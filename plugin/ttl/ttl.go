@@ -44,10 +44,12 @@ func (f *Flags) Validate() error {
 			"--ttl 0 requires --reason TEXT: other users must be able to read why the fault has no end",
 		)
 	case f.TTL < 0:
-		return fmt.Errorf("invalid value %s for --ttl: must not be negative; must be %s to %s, or 0 with --reason", f.TTL,
+		return fmt.Errorf("invalid value %s for --ttl: must not be negative; must be %s to %s, or 0 with --reason",
+			f.TTL,
 			short(shortest), short(longest))
 	case f.TTL != 0 && (f.TTL < shortest || f.TTL > longest):
-		return fmt.Errorf("invalid value %s for --ttl: must be %s to %s, or 0 for no end with --reason", f.TTL, short(shortest),
+		return fmt.Errorf("invalid value %s for --ttl: must be %s to %s, or 0 for no end with --reason", f.TTL,
+			short(shortest),
 			short(longest))
 	case len(f.Reason) > 500:
 		return fmt.Errorf("--reason is too long: %d bytes, must be at most 500", len(f.Reason))

@@ -50,7 +50,8 @@ func TestWhatTheUserReads(t *testing.T) {
 		"fine": {NoArgs, []string{"list"}, ""},
 		"none": {NoArgs, []string{"list", "xid-foo"}, "list takes no arguments"},
 		"too few": {
-			MinArgs(1, "a letter", example), []string{"list"}, "list requires a letter, as in: kubectl gpu-fault list a",
+			MinArgs(1, "a letter", example), []string{"list"},
+			"list requires a letter, as in: kubectl gpu-fault list a",
 		},
 		"enough": {MinArgs(1, "a letter", example), []string{"list", "a", "b"}, ""},
 		"too many": {
@@ -82,18 +83,27 @@ func TestWhatTheUserReads(t *testing.T) {
 		"letter in a group": {nil, []string{"list", "-yz"}, "unknown flag: -z; see: kubectl gpu-fault list --help"},
 		"value missing":     {nil, []string{"list", "--count"}, "--count requires a value: a whole number"},
 		"text missing":      {nil, []string{"list", "--gpu"}, "--gpu requires a value"},
-		"int":               {nil, []string{"list", "--count", "x"}, `invalid value "x" for --count: must be a whole number`},
+		"int": {
+			nil, []string{"list", "--count", "x"}, `invalid value "x" for --count: must be a whole number`,
+		},
 		"huge": {
 			nil, []string{"list", "--count", "99999999999999999999"},
 			`invalid value "99999999999999999999" for --count: the number is too large`,
 		},
-		"uint":  {nil, []string{"list", "--seed", "-1"}, `invalid value "-1" for --seed: must be a whole number, 0 or more`},
+		"uint": {
+			nil, []string{"list", "--seed", "-1"}, `invalid value "-1" for --seed: must be a whole number, 0 or more`,
+		},
 		"float": {nil, []string{"list", "--speed", "fast"}, `invalid value "fast" for --speed: must be a number`},
 		"duration": {
-			nil, []string{"list", "--interval", "5"}, `invalid value "5" for --interval: must be a time with its unit, such as 30s or 2m`,
+			nil, []string{"list", "--interval", "5"},
+			`invalid value "5" for --interval: must be a time with its unit, such as 30s or 2m`,
 		},
-		"bool":       {nil, []string{"list", "--yes=perhaps"}, `invalid value "perhaps" for --yes: must be true or false`},
-		"other type": {nil, []string{"list", "--map", "x"}, `invalid value "x" for --map: x must be formatted as key=value`},
+		"bool": {
+			nil, []string{"list", "--yes=perhaps"}, `invalid value "perhaps" for --yes: must be true or false`,
+		},
+		"other type": {
+			nil, []string{"list", "--map", "x"}, `invalid value "x" for --map: x must be formatted as key=value`,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -73,7 +73,8 @@ func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams)
 			return format.Object(streams.Out, r, r.Client.Version)
 		},
 	}
-	cmd.Flags().BoolVar(&clientOnly, "client", false, "Print only the version of the plugin, without connecting to the cluster")
+	cmd.Flags().BoolVar(&clientOnly, "client", false,
+		"Print only the version of the plugin, without connecting to the cluster")
 	format.AddFlags(cmd)
 	return cmd
 }

@@ -241,5 +241,5 @@ func TestDoctorMendsAForgottenDevicePlugin(t *testing.T) {
 	if runs := p.runs(); len(runs) > 0 {
 		t.Errorf("after the revert these are open: %+v", runs)
 	}
-	p.refused(p.plugin("doctor", "--fix", root, "--yes"), "--fix "+root+": it was not found")
+	p.refused(p.plugin("doctor", "--fix", root, "--yes"), "--fix "+root+": not found")
 }

@@ -190,8 +190,8 @@ func names(text string, rule fault.Permission) bool {
 	for _, words := range []string{
 		"you may not " + rule.String(),
 		fmt.Sprintf("cannot %s resource %q", rule.Verb, rule.Resource),
-		"not looked at: " + name + ":",
-		"not looked at: " + name + " in ",
+		"not checked: " + name + ":",
+		"not checked: " + name + " in ",
 	} {
 		if strings.Contains(strings.ReplaceAll(text, `\"`, `"`), words) {
 			return true

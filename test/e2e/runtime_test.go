@@ -171,7 +171,7 @@ func TestANodeThatIsLostComesBack(t *testing.T) {
 	e := setup(t)
 	before := e.files()
 	run := e.breaks("--mode", "unparsable", "--allow-node-loss", "--ttl", "30s")
-	if text := fmt.Sprint(run.Steps[0].Evidence); !strings.Contains(text, "CRI does not serve") {
+	if text := fmt.Sprint(run.Steps[0].Evidence); !strings.Contains(text, "CRI does not respond") {
 		t.Errorf("evidence: %s", text)
 	}
 	e.ok("revert", run.ID, "--yes")

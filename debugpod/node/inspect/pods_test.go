@@ -79,7 +79,8 @@ func TestReadPods(t *testing.T) {
 		"30/cgroup": "0::/init.scope\n", "30/stat": stat(30, "systemd", 1),
 		"31/comm": "vanished", "self": "-> 30", "cpuinfo": "",
 	})
-	root := nodetest.Tree(t, map[string]string{"var/lib/kubelet/device-plugins/kubelet_internal_checkpoint": checkpoint})
+	root := nodetest.Tree(t,
+		map[string]string{"var/lib/kubelet/device-plugins/kubelet_internal_checkpoint": checkpoint})
 	warn := func(f string, args ...any) { t.Errorf(f, args...) }
 	got := Node(t.Context(), api.Inspect{PodUIDs: []string{uidA, uidB, "gone"}},
 		hostfs.Host{Root: root, Proc: proc}).Pods

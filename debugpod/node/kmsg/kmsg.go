@@ -117,7 +117,8 @@ func (p *prover) find(priority int, text string, written time.Time, story string
 		now := time.Now()
 		if now.After(deadline) && overrun {
 			return api.WrittenKmsg{},
-				api.Errorf(api.CodeOverrun, "%s, but the kernel log overflowed before it was read back: it may be lost", story)
+				api.Errorf(api.CodeOverrun, "%s, but the kernel log overflowed before it was read back: it may be lost",
+					story)
 		}
 		if now.After(deadline) {
 			return api.WrittenKmsg{},

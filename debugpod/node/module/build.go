@@ -57,7 +57,8 @@ func Build(ctx context.Context, req api.BuildModule, host hostfs.Host) (*api.Bui
 	built, err := compile(ctx, dir, here.real, compiler)
 	if err != nil {
 		return nil,
-			api.Errorf(api.CodeBuild, "build the kernel module with %s and the headers in %s: %v", compiler, headers.shown, err)
+			api.Errorf(api.CodeBuild, "build the kernel module with %s and the headers in %s: %v", compiler,
+				headers.shown, err)
 	}
 	file, err := kmod.ParseFile(built)
 	if err != nil {

@@ -118,7 +118,8 @@ func removeModule(run string, host hostfs.Host, kernel moduleKernel) (*api.Remov
 	}
 	if err := kernel.unload(kmod.Name); err != nil {
 		return nil,
-			api.Errorf(api.CodeStays, "the kernel module %s stays loaded: %v; on the node: rmmod %s", kmod.Name, err, kmod.Name)
+			api.Errorf(api.CodeStays, "the kernel module %s stays loaded: %v; on the node: rmmod %s", kmod.Name, err,
+				kmod.Name)
 	}
 	return &api.RemovedModule{Removed: true}, nil
 }

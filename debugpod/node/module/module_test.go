@@ -218,7 +218,9 @@ func TestRemoveModule(t *testing.T) {
 		want    api.RemovedModule
 		history string
 	}{
-		"ours":      {map[string]string{param: "xid-abcdef\n"}, api.RemovedModule{Removed: true}, "unload gpu_fault_xid"},
+		"ours": {
+			map[string]string{param: "xid-abcdef\n"}, api.RemovedModule{Removed: true}, "unload gpu_fault_xid",
+		},
 		"not there": {nil, api.RemovedModule{}, ""},
 		"another's": {map[string]string{param: "xid-999999\n"}, api.RemovedModule{Other: "run xid-999999"}, ""},
 		"a user's":  {map[string]string{param: "\n"}, api.RemovedModule{Other: "somebody, without this tool"}, ""},

@@ -33,7 +33,8 @@ func mayLoad(host hostfs.Host, file *kmod.File) *api.Error {
 		if run != "" {
 			do = "revert that run: kubectl gpu-fault revert " + run
 		}
-		return api.Errorf(api.CodeLoaded, "the kernel module %s is loaded already, by %s, and was left: %s; %s", kmod.Name,
+		return api.Errorf(api.CodeLoaded, "the kernel module %s is loaded already, by %s, and was left: %s; %s",
+			kmod.Name,
 			owner(run), do, instead)
 	}
 	if why := onlySigned(root); why != "" && (file == nil || !file.Signed) {

@@ -69,7 +69,7 @@ func TestE2ECronJob(t *testing.T) {
 	w := s.find("cj/web")
 	before := s.get(w)
 	r := s.inject(s.injection(w))
-	if state, said := s.undo(r); state != ledger.StateReverted || !strings.Contains(said, "jobs that run") {
+	if state, said := s.undo(r); state != ledger.StateReverted || !strings.Contains(said, "running jobs") {
 		t.Errorf("%s: %s", state, said)
 	}
 	s.same(before, s.get(w))
@@ -226,8 +226,8 @@ func TestE2ESuggestions(t *testing.T) {
 		"deplyment/web":    "did you mean deployment",
 		"deploy/coredns":   "in namespace kube-system",
 		"service/web":      "not found in namespace",
-		"node/node-a":      "is no workload",
-		"deploy":           "write TYPE/NAME",
+		"node/node-a":      "is not a workload",
+		"deploy":           "must be TYPE/NAME",
 		"pytorchjob/train": "has no type",
 	} {
 		if _, err := s.cluster.Find(t.Context(), s.namespace, name); err == nil ||

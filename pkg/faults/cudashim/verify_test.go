@@ -25,8 +25,10 @@ func TestForgedRecords(t *testing.T) {
 	}{
 		"another name":      {func(_ *Data, target *ledger.Target) { target.Name = "other" }, "its step concerns"},
 		"another namespace": {func(_ *Data, target *ledger.Target) { target.Namespace = "other" }, "its step concerns"},
-		"another kind":      {func(_ *Data, target *ledger.Target) { target.Kind = "StatefulSet" }, "its step concerns"},
-		"another UID":       {func(_ *Data, target *ledger.Target) { target.UID = "u2" }, "with UID"},
+		"another kind": {
+			func(_ *Data, target *ledger.Target) { target.Kind = "StatefulSet" }, "its step concerns",
+		},
+		"another UID": {func(_ *Data, target *ledger.Target) { target.UID = "u2" }, "with UID"},
 		"no UID": {
 			func(_ *Data, target *ledger.Target) { target.UID = "" }, "does not have the object's UID",
 		},

@@ -100,7 +100,8 @@ func note(ends, until time.Time, asked time.Duration, now time.Time) string {
 	switch wanted := now.Add(asked); {
 	case ends.Before(wanted.Add(-tolerated)):
 		return fmt.Sprintf("the candidate's token expires at %s, before the time box at %s: the API server limits its lifetime "+
-			"(--service-account-max-token-expiration); create another kubeconfig before then", clock(ends), clock(until))
+			"(--service-account-max-token-expiration); create another kubeconfig before then", clock(ends),
+			clock(until))
 	case ends.After(wanted.Add(tolerated)):
 		return fmt.Sprintf("the candidate's token expires at %s, after the time box at %s, as decided by the API server; "+
 			"ending the exercise deletes its account and invalidates the token", clock(ends), clock(until))

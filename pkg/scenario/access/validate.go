@@ -29,14 +29,16 @@ func Validate(a scenario.Access, ledgerNamespace string) error {
 					namespace))
 		case i < len(working) && slices.Contains([]string{"kube-system", "kube-public", "kube-node-lease"}, namespace):
 			problems = append(problems, fmt.Errorf(
-				"access.namespaces: an admin of namespace %q is admin of the cluster: move it to access.read", namespace,
+				"access.namespaces: an admin of namespace %q is admin of the cluster: move it to access.read",
+				namespace,
 			))
 		}
 	}
 	if w := a.Workload; w != nil &&
 		(w.Kind != "Deployment" || !strings.HasPrefix(w.APIVersion, "apps/") || w.Namespace == "" || w.Name == "") {
-		problems = append(problems, fmt.Errorf("access.workload: %s %s in namespace %q: must be a Deployment of apps/v1",
-			w.Kind, w.Name, w.Namespace))
+		problems = append(problems,
+			fmt.Errorf("access.workload: %s %s in namespace %q: must be a Deployment of apps/v1",
+				w.Kind, w.Name, w.Namespace))
 	}
 	for i, rule := range a.Rules {
 		if why := tooMuch(rule); why != "" {

@@ -200,7 +200,7 @@ func TestE2ERequirements(t *testing.T) {
 	}
 	err := lab.Preflight(t.Context(),
 		change(`{images: ["docker.io/library/busybox:1.35", "registry.invalid/nothing/here:1"], nodeAccess: true}`))
-	wants(t, err, "needs image registry.invalid/nothing/here:1", "Image", "load it into the nodes")
+	wants(t, err, "requires image registry.invalid/nothing/here:1", "Image", "load it on the nodes")
 	if strings.Contains(err.Error(), "busybox:1.35") || strings.Contains(err.Error(), "privileged pods") {
 		t.Error(err)
 	}
@@ -208,7 +208,7 @@ func TestE2ERequirements(t *testing.T) {
 	err = lab.Preflight(t.Context(), change(`{networkPolicy: true}`))
 	t.Logf("network policies: %v, after %s", err, time.Since(began).Round(time.Second))
 	// whether they are depends on the cluster
-	if err != nil && !strings.Contains(err.Error(), "install a CNI that enforces them") {
+	if err != nil && !strings.Contains(err.Error(), "install a CNI plugin that enforces them") {
 		t.Error(err)
 	}
 	pods, err := lab.Client.CoreV1().Pods(s.namespace).List(t.Context(), metav1.ListOptions{})

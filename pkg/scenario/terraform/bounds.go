@@ -94,7 +94,8 @@ func (m metered) Value(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
 		place := m.Range()
 		return cty.DynamicVal, hcl.Diagnostics{{
 			Severity: hcl.DiagError, Summary: "for expressions are too expensive", Subject: &place,
-			Detail: fmt.Sprintf("Together they may have at most %d iterations, and process strings of at most %d MiB.", maxSteps,
+			Detail: fmt.Sprintf("Together they may have at most %d iterations, and process strings of at most %d MiB.",
+				maxSteps,
 				maxLooped>>20),
 		}}
 	}

@@ -199,7 +199,8 @@ func checkQuota(f *facts.Facts, r *engine.Result) {
 				}},
 				Fix: finding.Fix{
 					Text: "Rename the key to requests." + string(name) + ".",
-					Commands: []string{shell.Command("kubectl -n %s patch resourcequota %s --type=json -p %s", q.Namespace,
+					Commands: []string{shell.Command("kubectl -n %s patch resourcequota %s --type=json -p %s",
+						q.Namespace,
 						q.Name,
 						fmt.Sprintf(
 							`[{"op":"remove","path":"/spec/hard/%s"},{"op":"add","path":"/spec/hard/requests.%s","value":%q}]`,
@@ -373,7 +374,8 @@ func forbiddenFix(x facts.Refusal) (string, finding.Fix) {
 			Text: "Bind a role that may create pods to the user that the message names; the role of a binding cannot be changed: delete and create it.",
 			Commands: []string{
 				describe,
-				shell.Command("kubectl get rolebindings,clusterrolebindings -A -o wide | grep -F %s", x.Owner.Namespace),
+				shell.Command("kubectl get rolebindings,clusterrolebindings -A -o wide | grep -F %s",
+					x.Owner.Namespace),
 			},
 		}
 	}

@@ -176,11 +176,12 @@ func notReady(n *facts.Node, ready corev1.NodeCondition) (string, finding.Fix) {
 	case ready.Status == corev1.ConditionUnknown, strings.Contains(text, "stopped posting"),
 		strings.Contains(text, "never posted"):
 		return "the node is not Ready: its kubelet has stopped reporting",
-			finding.Fix{Text: "See whether the machine is up and reaches the API server, then its kubelet.", Commands: []string{
-				shell.Command("kubectl describe node %s", n.Name),
-				shell.OnHost(n.Name, "sudo systemctl status %s", kubeletUnit(n)),
-				shell.OnHost(n.Name, "sudo journalctl -u %s -n 100 --no-pager", kubeletUnit(n)),
-			}}
+			finding.Fix{Text: "See whether the machine is up and reaches the API server, then its kubelet.",
+				Commands: []string{
+					shell.Command("kubectl describe node %s", n.Name),
+					shell.OnHost(n.Name, "sudo systemctl status %s", kubeletUnit(n)),
+					shell.OnHost(n.Name, "sudo journalctl -u %s -n 100 --no-pager", kubeletUnit(n)),
+				}}
 	case words.ContainsAny(text, []string{
 		"cni plugin not initialized", "cni config uninitialized", "NetworkReady=false", "NetworkPluginNotReady",
 		"network plugin is not ready",

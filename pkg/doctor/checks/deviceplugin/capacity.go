@@ -268,7 +268,8 @@ func goneFinding(f *facts.Facts, n *facts.Node) finding.Finding {
 	}
 	found.Fix = finding.Fix{
 		Text: "Nothing is wrong with the GPUs: the plugin's DaemonSet is not there. Install it again, in the way in which it was installed; its Helm chart is one.",
-		Commands: []string{shell.Command("helm upgrade --install nvdp %s --repo %s -n kube-system", facts.ChartDevicePlugin,
+		Commands: []string{shell.Command("helm upgrade --install nvdp %s --repo %s -n kube-system",
+			facts.ChartDevicePlugin,
 			facts.ChartRepository(facts.ChartDevicePlugin)),
 			shell.Command("kubectl get node %s -o jsonpath='{.status.allocatable}'", n.Name)},
 	}

@@ -138,7 +138,9 @@ func (o migOffer) check(r *engine.Result, pod *corev1.Pod) {
 					"nvidia.com/gpu.product"),
 					finding.FieldEvidence(n.Object(), ".status.allocatable", "%s", facts.GPUText(n.Status.Allocatable)),
 					finding.FieldEvidence(facts.PodObject(pod), ".spec.containers[].resources.limits", "%s", name)),
-				Fix: finding.Fix{Text: fmt.Sprintf("Ask for what is offered (%s), or change the strategy.", words.Joined(offers))},
+				Fix: finding.Fix{
+					Text: fmt.Sprintf("Ask for what is offered (%s), or change the strategy.", words.Joined(offers)),
+				},
 			})
 			return
 		}

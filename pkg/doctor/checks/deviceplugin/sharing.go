@@ -224,8 +224,11 @@ func checkConfigs(f *facts.Facts, r *engine.Result, configs pluginConfigs) {
 		}
 	}
 	if shares != "" && !used && len(f.GPUNodes) > 0 {
-		fix := finding.Fix{Text: "Make it the default, or name it in the label of the nodes that are to share their GPUs.",
-			Commands: []string{shell.Command("kubectl label node %s %s=%s", f.GPUNodes[0].Name, configLabel, shares)}}
+		fix :=
+			finding.Fix{Text: "Make it the default, or name it in the label of the nodes that are to share their GPUs.",
+				Commands: []string{
+					shell.Command("kubectl label node %s %s=%s", f.GPUNodes[0].Name, configLabel, shares),
+				}}
 		if change := facts.ChangeOperator(f, "devicePlugin.config.default", shares); change != nil {
 			fix.Commands = change
 		}

@@ -151,7 +151,8 @@ func checkClass(
 			),
 		)
 		return claimFinding(pod, evidence, "the claim names a DeviceClass that does not exist",
-			finding.Fix{Text: "Name one that is there, or let the DRA driver's chart make it.", Commands: install}), true
+				finding.Fix{Text: "Name one that is there, or let the DRA driver's chart make it.", Commands: install}),
+			true
 	case total == 0:
 		evidence = append(evidence,
 			finding.FieldEvidence(

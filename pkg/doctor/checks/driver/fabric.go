@@ -202,8 +202,9 @@ func licenseCheck() engine.Check {
 						continue
 					}
 					issue := finding.Finding{
-						Severity: finding.Warning, Title: "the virtual GPU has no license, so that it will be slowed down",
-						Object: facts.SMIObject(n, g), Nodes: []string{n.Name},
+						Severity: finding.Warning,
+						Title:    "the virtual GPU has no license, so that it will be slowed down",
+						Object:   facts.SMIObject(n, g), Nodes: []string{n.Name},
 						Evidence: []finding.Evidence{facts.SMIEvidence(n, g, "license_status", g.License.Status)},
 						Fix: finding.Fix{
 							Text: "Give the driver a client token of NVIDIA's license system, and look whether the node reaches the license server: /etc/nvidia/ClientConfigToken, nvidia-gridd.",

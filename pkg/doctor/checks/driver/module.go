@@ -246,7 +246,8 @@ func checkUVM(f *facts.Facts, r *engine.Result, n *facts.Node, host *api.Diagnos
 		return
 	}
 	issue := finding.Finding{
-		Severity: finding.Warning, Confidence: finding.Likely, Title: "the device /dev/nvidia-uvm is missing, which CUDA needs",
+		Severity: finding.Warning, Confidence: finding.Likely,
+		Title:  "the device /dev/nvidia-uvm is missing, which CUDA needs",
 		Object: n.Object(),
 		Evidence: []finding.Evidence{{
 			Source: "/proc/modules and /dev on node " + n.Name,
@@ -334,7 +335,8 @@ func checkDevices(f *facts.Facts, r *engine.Result, n *facts.Node, host *api.Dia
 			Text: "Make them now (nvidia-modprobe once for each GPU, with its number in the place of 0), and let nvidia-persistenced run, or install the driver's udev rules, so that they are there after the next start.",
 			Commands: []string{
 				shell.OnHost(n.Name, "sudo nvidia-modprobe -c 0 -u"),
-				shell.OnHost(n.Name, "sudo nvidia-ctk system create-device-nodes --control-devices --load-kernel-modules"),
+				shell.OnHost(n.Name,
+					"sudo nvidia-ctk system create-device-nodes --control-devices --load-kernel-modules"),
 			},
 		},
 	}

@@ -70,7 +70,8 @@ func checkRemap(f *facts.Facts, r *engine.Result, n *facts.Node) {
 				finding.Fix{Text: "Nothing is to be done."}))
 		default:
 			r.Add(v.IncidentFinding(g, finding.Warning,
-				"a row of the GPU's memory is marked for replacement, which needs a reset", facts.PendingFix(n, g.Event.PCI)))
+				"a row of the GPU's memory is marked for replacement, which needs a reset",
+				facts.PendingFix(n, g.Event.PCI)))
 		}
 	}
 	switch {
@@ -204,7 +205,8 @@ func eccFinding(n *facts.Node, g nvidiasmi.GPU) (finding.Finding, bool) {
 		issue.Severity = finding.Info
 		issue.Title = "the GPU changes whether it corrects memory errors at its next reset"
 		issue.Fix = finding.Fix{
-			Text: "Reset the GPU when nothing uses it, or set the mode back.", Commands: []string{facts.ResetGPU(n, at)},
+			Text:     "Reset the GPU when nothing uses it, or set the mode back.",
+			Commands: []string{facts.ResetGPU(n, at)},
 		}
 		issue.Evidence = []finding.Evidence{
 			facts.SMIEvidence(n, g, "pending_ecc", map[bool]string{true: "Enabled", false: "Disabled"}[*g.ECC.Pending]),

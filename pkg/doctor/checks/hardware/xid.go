@@ -59,7 +59,8 @@ func checkXIDs(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	if len(v.Strangers) > 0 {
 		newest := v.Strangers[len(v.Strangers)-1]
 		r.Add(finding.Finding{
-			Severity: finding.Info, Confidence: finding.Possible, Title: "the kernel log has XIDs of GPUs that the node does not have",
+			Severity: finding.Info, Confidence: finding.Possible,
+			Title:    "the kernel log has XIDs of GPUs that the node does not have",
 			Object:   n.Object(),
 			Evidence: []finding.Evidence{v.Quote(newest)},
 			Fix: finding.Fix{
@@ -165,7 +166,8 @@ func judgeRecovery(n *facts.Node, g facts.SameKind) (finding.Severity, string, f
 		last = facts.Reboot(n)
 	}
 	return severity, "the driver says that the GPU needs " + need + " (XID 154)", finding.Fix{
-		Text: "Drain the node, do what the driver asks for, and uncordon it.", Commands: facts.Drain(n, last, facts.Uncordon(n)),
+		Text:     "Drain the node, do what the driver asks for, and uncordon it.",
+		Commands: facts.Drain(n, last, facts.Uncordon(n)),
 	}
 }
 

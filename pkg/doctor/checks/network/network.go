@@ -282,11 +282,12 @@ func pullFix(pod *corev1.Pod, p pulling) (string, finding.Fix) {
 				Commands: resolve,
 			}
 	case "no-name":
-		return "the node cannot resolve the name of the image's registry: its DNS server knows no such name", finding.Fix{
-			Text: "Correct the image's name, " + p.image + ", or have the DNS server of the nodes know " + host +
-				".",
-			Commands: append(resolve, facts.EditCommands(pod)...),
-		}
+		return "the node cannot resolve the name of the image's registry: its DNS server knows no such name",
+			finding.Fix{
+				Text: "Correct the image's name, " + p.image + ", or have the DNS server of the nodes know " + host +
+					".",
+				Commands: append(resolve, facts.EditCommands(pod)...),
+			}
 	case "tls":
 		return "the TLS connection to the image's registry fails", finding.Fix{
 			Text: "Trust the certificate authority of " + registry +
@@ -386,7 +387,8 @@ func checkDNS(f *facts.Facts, r *engine.Result) {
 			continue
 		}
 		if policies != "" {
-			r.Unknown(facts.PodObject(pod), "whether NetworkPolicies keep it from its DNS server: api/networkpolicies: %s",
+			r.Unknown(facts.PodObject(pod),
+				"whether NetworkPolicies keep it from its DNS server: api/networkpolicies: %s",
 				policies)
 		}
 		r.Add(finding.Finding{

@@ -13,7 +13,9 @@ import (
 // A line of a firewall is read into what was dropped, and other lines are not taken for one.
 func TestParseBlocked(t *testing.T) {
 	t.Parallel()
-	b, ok := parseBlocked("[UFW BLOCK] IN=lxc6f1c0ad2 OUT=eno1 MAC=aa:bb SRC=10.1.0.25 DST=8.8.8.8 LEN=60 TOS=0x00 PREC=0x00 TTL=63 ID=1 DF PROTO=UDP SPT=41234 DPT=53 LEN=40")
+	b, ok := parseBlocked(
+		"[UFW BLOCK] IN=lxc6f1c0ad2 OUT=eno1 MAC=aa:bb SRC=10.1.0.25 DST=8.8.8.8 LEN=60 TOS=0x00 PREC=0x00 TTL=63 ID=1 DF PROTO=UDP SPT=41234 DPT=53 LEN=40",
+	)
 	if !ok || !b.ufw || b.in != "lxc6f1c0ad2" || b.out != "eno1" || b.src != netip.MustParseAddr("10.1.0.25") ||
 		b.proto != "UDP" || b.port != "53" {
 		t.Errorf("parseBlocked gives %+v, %v", b, ok)
@@ -46,7 +48,9 @@ func TestNetworkTextsInCommands(t *testing.T) {
 
 // Whatever stands in a kernel log or in a message, it is read without a fault.
 func FuzzNetworkTexts(f *testing.F) {
-	f.Add("[UFW BLOCK] IN=lxc6f1c0ad2 OUT=eno1 MAC=aa:bb SRC=10.1.0.25 DST=8.8.8.8 LEN=60 TOS=0x00 PREC=0x00 TTL=63 ID=1 DF PROTO=UDP SPT=41234 DPT=53 LEN=40")
+	f.Add(
+		"[UFW BLOCK] IN=lxc6f1c0ad2 OUT=eno1 MAC=aa:bb SRC=10.1.0.25 DST=8.8.8.8 LEN=60 TOS=0x00 PREC=0x00 TTL=63 ID=1 DF PROTO=UDP SPT=41234 DPT=53 LEN=40",
+	)
 	f.Add(`failed to pull "x": dial tcp: i/o timeout`)
 	f.Fuzz(func(t *testing.T, text string) {
 		b, ok := parseBlocked(text)

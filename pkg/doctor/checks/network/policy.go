@@ -19,7 +19,8 @@ import (
 func networkPolicyCheck() engine.Check {
 	return engine.Check{
 		ID: "net.policy", Layer: finding.LayerNetwork, From: []string{"api/pods", "api/networkpolicies", "logs"},
-		Title: "a NetworkPolicy keeps a GPU pod from what it waits for", Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
+		Title: "a NetworkPolicy keeps a GPU pod from what it waits for",
+		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 		Reads: "ends of logs and commands of GPU pods and components that do not get on; NetworkPolicies, Services and pods that they ask for; labels of namespaces",
 		Why: "Two things must come together. The pod fails, or has been in one container for 20 s, and says at the end of its log that somebody does not answer; and the NetworkPolicies, as Kubernetes " +
 			"defines them, deny what it needs: DNS by UDP, or a Service that its log or command names by NAME.NAMESPACE.svc, out of the pod or into the other. The rule that comes nearest is named, with " +

@@ -78,7 +78,8 @@ func checkPodLabels(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 			Fix: finding.Fix{
 				Text: "Set DCGM_EXPORTER_KUBERNETES=true, and mount /var/lib/kubelet/pod-resources.",
 				Commands: []string{
-					shell.Command("kubectl set env %s -n %s DCGM_EXPORTER_KUBERNETES=true", facts.OwnerOf(pod), pod.Namespace),
+					shell.Command("kubectl set env %s -n %s DCGM_EXPORTER_KUBERNETES=true", facts.OwnerOf(pod),
+						pod.Namespace),
 				},
 			},
 		}
@@ -173,7 +174,8 @@ func checkMonitors(f *facts.Facts, r *engine.Result, exporter *corev1.Pod) {
 			}
 		}
 		r.Add(finding.Finding{
-			Severity: finding.Warning, Object: object, Title: "no Prometheus selects the ServiceMonitor of dcgm-exporter",
+			Severity: finding.Warning, Object: object,
+			Title:    "no Prometheus selects the ServiceMonitor of dcgm-exporter",
 			Evidence: evidence, Fix: fix,
 		})
 	}
@@ -261,7 +263,8 @@ func checkDCGM(f *facts.Facts, r *engine.Result, pod *corev1.Pod, t facts.PodTro
 			))
 		found.Fix = finding.Fix{
 			Text: "Raise the limit, in the values of what installs it.",
-			Commands: []string{shell.Command("kubectl set resources %s -n %s -c %s --limits=memory=1Gi", facts.OwnerOf(pod),
+			Commands: []string{shell.Command("kubectl set resources %s -n %s -c %s --limits=memory=1Gi",
+				facts.OwnerOf(pod),
 				pod.Namespace, facts.MainContainer(pod))},
 		}
 		if clusterChange := facts.ChangeOperator(

@@ -51,7 +51,8 @@ func checkMIGManager(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		}
 	case (n.Labels[state] == "pending" || n.Labels[state] == "rebooting") && len(pods) == 0 && !r.Lacks(f, "api/pods"):
 		found.Title, found.Severity, found.Confidence =
-			"a MIG configuration is wanted, and no MIG manager runs on the node to apply it", finding.Warning, finding.Likely
+			"a MIG configuration is wanted, and no MIG manager runs on the node to apply it", finding.Warning,
+			finding.Likely
 	case n.Labels[state] == "pending":
 		e, gaveUp := gaveUpMIG(f, pods)
 		if !gaveUp {

@@ -269,7 +269,9 @@ func checkOperatorLog(f *facts.Facts, r *engine.Result) {
 		if _, bad := facts.OperandTrouble(f, pod); bad {
 			severity = finding.Error
 		}
-		fix := finding.Fix{Text: "Upgrade the CRDs to those of the operator's version, which Helm does only when told to."}
+		fix := finding.Fix{
+			Text: "Upgrade the CRDs to those of the operator's version, which Helm does only when told to.",
+		}
 		if h, ok := facts.ReleaseOf(f, facts.ChartOperator); ok {
 			fix.Commands = []string{facts.HelmUpgrade(h, "operator.upgradeCRD=true")}
 		}

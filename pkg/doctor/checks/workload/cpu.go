@@ -298,7 +298,8 @@ func withoutGPU(f *facts.Facts, r *engine.Result) {
 			continue
 		}
 		r.Add(finding.Finding{
-			Title: "the program looks for a GPU, and the pod asks for none", Object: facts.PodObject(pod), Nodes: facts.OnNode(pod),
+			Title: "the program looks for a GPU, and the pod asks for none", Object: facts.PodObject(pod),
+			Nodes:    facts.OnNode(pod),
 			Severity: finding.Warning, Confidence: finding.Likely, Evidence: []finding.Evidence{e},
 			Fix: finding.Fix{
 				Text:   "Ask for a GPU in the container's limits.",

@@ -43,7 +43,8 @@ func tellRestart(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 		t := facts.Exited(c.Name, last)
 		t.Text += ", " + count.Of(c.RestartCount, "restart")
 		r.Add(finding.Finding{
-			Severity: finding.Info, Title: "the GPU pod was restarted a moment ago, and is ready again", Object: facts.PodObject(pod),
+			Severity: finding.Info, Title: "the GPU pod was restarted a moment ago, and is ready again",
+			Object:   facts.PodObject(pod),
 			Nodes:    facts.OnNode(pod),
 			Evidence: []finding.Evidence{quoteTrouble(pod, t)},
 			Fix: finding.Fix{

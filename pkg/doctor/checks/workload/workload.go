@@ -50,7 +50,8 @@ func Checks() []engine.Check {
 			Run:     checkExecFormat,
 		},
 		{
-			ID: "wl.cpu-mode", Layer: finding.LayerWorkload, Title: "a pod that has a GPU does not use it, or cannot see it",
+			ID: "wl.cpu-mode", Layer: finding.LayerWorkload,
+			Title: "a pod that has a GPU does not use it, or cannot see it",
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 			Reads: "CUDA_VISIBLE_DEVICES and NVIDIA_VISIBLE_DEVICES in .spec.containers[].env; logs of GPU pods: their ends, and of some that run the beginnings",
 			Why: "An empty list, -1, void and none hide all GPUs, and so does a list that begins with a number for which the container has no GPU. Without such a variable the program's own words count: " +
@@ -74,8 +75,9 @@ func Checks() []engine.Check {
 		},
 		{
 			ID: "wl.cuda-oom", Layer: finding.LayerWorkload, Title: "the GPU's memory is too small for what runs on it",
-			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs}, Reads: logs + "; label nvidia.com/gpu.memory; processes in nvidia-smi",
-			Why: "CUDA's own words, in a pod that fails.", Explains: failing,
+			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
+			Reads: logs + "; label nvidia.com/gpu.memory; processes in nvidia-smi",
+			Why:   "CUDA's own words, in a pod that fails.", Explains: failing,
 			Sources: []string{"seed 001, scenario 3", "k8s-device-plugin#323", "pytorch#40863"},
 			Run:     says(wordsOutOfMemory),
 		},
@@ -88,7 +90,8 @@ func Checks() []engine.Check {
 			Run: checkOOMKilled,
 		},
 		{
-			ID: "wl.shm", Layer: finding.LayerWorkload, Title: "/dev/shm of a pod is too small for NCCL or for data loaders",
+			ID: "wl.shm", Layer: finding.LayerWorkload,
+			Title: "/dev/shm of a pod is too small for NCCL or for data loaders",
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs}, Reads: logs + "; volumes mounted at /dev/shm",
 			Why: "Containers get 64 MiB there unless a memory volume is mounted.", Explains: failing,
 			Sources: []string{"nccl#290", "nccl#342", "llm-d#352"},

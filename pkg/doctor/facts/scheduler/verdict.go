@@ -242,8 +242,9 @@ func (s *Scheduler) closed(pod *corev1.Pod, big []*facts.Node) verdict {
 		Commands: tolerate(pod, t),
 	}
 	for _, n := range tainted[:min(words.Few, len(tainted))] {
-		v.Fix.Commands = append(v.Fix.Commands, shell.Command("kubectl taint node %s %s- # only when the taint is not wanted",
-			n.Name, facts.TaintText(ForeignTaint(pod, n))))
+		v.Fix.Commands = append(v.Fix.Commands,
+			shell.Command("kubectl taint node %s %s- # only when the taint is not wanted",
+				n.Name, facts.TaintText(ForeignTaint(pod, n))))
 	}
 	return v
 }
@@ -485,10 +486,11 @@ func (s *Scheduler) otherwise(pod *corev1.Pod, message string, roomy []*facts.No
 		v.Id, v.Confidence = "sched.insufficient-gpu", finding.Possible
 		v.Title = "the scheduler finds too few free GPUs, though the pods that the snapshot holds leave enough"
 		v.Evidence = QuoteAllocatable(roomy)
-		v.Fix = finding.Fix{Text: "Look again: the pod may be placed now; else find pods that the snapshot does not hold.",
-			Commands: []string{
-				shell.Command("kubectl get pods -A -o wide --field-selector spec.nodeName=%s", roomy[0].Name),
-			}}
+		v.Fix =
+			finding.Fix{Text: "Look again: the pod may be placed now; else find pods that the snapshot does not hold.",
+				Commands: []string{
+					shell.Command("kubectl get pods -A -o wide --field-selector spec.nodeName=%s", roomy[0].Name),
+				}}
 	case message == "" && neverLookedAt(pod) && s.F.Age(pod) >= noScheduler:
 		v.Id, v.Confidence = "sched.no-scheduler", finding.Likely
 		name := pod.Spec.SchedulerName
