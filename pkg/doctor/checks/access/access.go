@@ -1,4 +1,4 @@
-// Package access checks what refuses GPU pods: RBAC, quota, Pod Security.
+// Package access checks for GPU pods that the API server rejects because of RBAC, quotas, or Pod Security.
 package access
 
 import (
@@ -19,11 +19,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// What the catalog has and these checks do not: wl.forbidden asks no SubjectAccessReview, because a snapshot holds no
-// roles; a request that the API server refused to a user or a pipeline leaves no trace in the cluster, and is seen only
-// where a controller tried (FailedCreate) or a pod's log says so.
+// wl.forbidden sends no SubjectAccessReview, because a snapshot contains no roles. A request that a user or a pipeline
+// sent leaves no trace in the cluster when the API server rejects it. The check therefore finds only rejections
+// reported by a controller (FailedCreate) or in a pod's log.
 
-// Checks returns the checks of what refuses GPU pods.
+// Checks returns the checks of the access layer.
 func Checks() []engine.Check {
 	const reads = "events FailedCreate of ReplicaSets, Jobs, StatefulSets and DaemonSets of the last hour"
 	return []engine.Check{
@@ -61,7 +61,8 @@ func Checks() []engine.Check {
 	}
 }
 
-// refusals returns those of the last hour that no newer pod or event disproves, one for each owner.
+// refusals returns the FailedCreate rejections of the last hour that no newer pod or event contradicts, one for each
+// owner.
 func refusals(f *facts.Facts) []facts.Refusal {
 	var all []facts.Refusal
 	seen := map[finding.Object]bool{}
@@ -74,7 +75,7 @@ func refusals(f *facts.Facts) []facts.Refusal {
 			continue
 		}
 		newest := e
-		for _, other := range f.EventsOf(owner.Kind, owner.Namespace, owner.Name) { // the newest first
+		for _, other := range f.EventsOf(owner.Kind, owner.Namespace, owner.Name) { // newest first
 			if other.Reason == "FailedCreate" || other.Reason == "SuccessfulCreate" {
 				newest = other
 				break
@@ -90,15 +91,15 @@ func refusals(f *facts.Facts) []facts.Refusal {
 	return all
 }
 
-// classThere reports whether a refusal says that a RuntimeClass does not exist which does by now: the controller tries
-// again by itself.
+// classThere reports whether a rejection names a missing RuntimeClass that now exists. The controller retries by
+// itself.
 func classThere(f *facts.Facts, message string) bool {
 	id, class := facts.Recognize(message)
 	return id == "rc.handler-mismatch" && f.Missing("api/runtimeclasses") == "" && f.RuntimeClass(class) != nil
 }
 
-// severity: what is known to concern GPUs is an error; in a namespace that has GPU pods it may, and a missing role is
-// rare enough to be told in any.
+// severity returns an error for rejections that concern GPUs, and a warning for missing roles and for namespaces with
+// GPU pods.
 func severity(x facts.Refusal, f *facts.Facts) (finding.Severity, finding.Confidence) {
 	switch {
 	case x.GPU || x.Component != "":
@@ -124,7 +125,7 @@ func issueOf(x facts.Refusal, f *facts.Facts) finding.Finding {
 		}
 		return issue
 	}
-	return issue.ForPods(x.Owner.String()) // no pod exists: the owner stands for those that should
+	return issue.ForPods(x.Owner.String()) // no pod exists, so count the owner in place of its pods
 }
 
 func isQuota(message string) bool {
@@ -139,7 +140,7 @@ func isPodSecurity(message string) bool {
 		strings.Contains(message, "unable to validate against any security context constraint")
 }
 
-// isRefusal reports whether the API server said no, and did not only fail.
+// isRefusal reports whether the API server rejected the request, as opposed to failing to process it.
 func isRefusal(message string) bool {
 	return words.ContainsAny(message, []string{"forbidden", "denied", "webhook", "not found", "is invalid"})
 }
@@ -207,19 +208,19 @@ func checkQuota(f *facts.Facts, r *engine.Result) {
 							pointer(name), pointer(name), hard.String(),
 						))},
 				},
-			}.ForPods("ResourceQuota " + q.Namespace + "/" + q.Name)) // it refuses nothing, and explains nothing
+			}.ForPods("ResourceQuota " + q.Namespace + "/" + q.Name)) // the quota rejects no pod
 		}
 	}
 }
 
-// exceededQuota is what a quota allows of GPUs, in the words of the API server.
+// exceededQuota is a GPU quota as reported in an error of the API server.
 type exceededQuota struct {
 	quota, resource   string
 	asked, used, hard int
 }
 
-// exceeded reads `exceeded quota: gpuq, requested: requests.nvidia.com/gpu=1, used: requests.nvidia.com/gpu=1, limited:
-// requests.nvidia.com/gpu=1`; ok is false for what is no such message about one resource.
+// exceeded parses `exceeded quota: gpuq, requested: requests.nvidia.com/gpu=1, used: requests.nvidia.com/gpu=1,
+// limited: requests.nvidia.com/gpu=1`. It returns false if the message has another form or names several resources.
 func exceeded(message string) (q exceededQuota, ok bool) {
 	m := regexp.MustCompile(
 		`exceeded quota: ([a-z0-9.-]+), requested: ([a-zA-Z0-9./_-]+)=(\d{1,6}), used: ([a-zA-Z0-9./_-]+)=(\d{1,6}), limited: ([a-zA-Z0-9./_-]+)=(\d{1,6})$`,
@@ -239,10 +240,10 @@ func exceeded(message string) (q exceededQuota, ok bool) {
 	return exceededQuota{m[1], m[2], numbers[0], numbers[1], numbers[2]}, true
 }
 
-// pointer escapes a name for a JSON pointer.
+// pointer escapes a resource name for a JSON pointer.
 func pointer(name corev1.ResourceName) string { return strings.ReplaceAll(string(name), "/", "~1") }
 
-// quoteQuota quotes what a quota says of GPUs.
+// quoteQuota quotes the GPU resources in the status of a quota.
 func quoteQuota(q *corev1.ResourceQuota) []finding.Evidence {
 	var all []finding.Evidence
 	for name, hard := range q.Status.Hard {
@@ -300,8 +301,8 @@ func checkPodSecurity(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// forComponents reports whether a namespace is one that charts of GPU software make for themselves. What its pods say
-// of themselves is no proof: whoever may make pods in a namespace chooses their labels.
+// forComponents reports whether a chart of GPU software creates the namespace. Pod labels are no proof, because anyone
+// who can create pods in a namespace chooses their labels.
 func forComponents(namespace string) bool {
 	return slices.Contains([]string{
 		"kube-system", "gpu-operator", "nvidia-gpu-operator", "gpu-operator-resources", "nvidia-device-plugin",
@@ -316,7 +317,7 @@ func checkForbidden(f *facts.Facts, r *engine.Result) {
 				continue
 			}
 			if id, _ := facts.Recognize(x.Event.Message); id == "rc.handler-mismatch" {
-				continue // which tells it
+				continue // rc.handler-mismatch reports the rejection
 			}
 			issue := issueOf(x, f)
 			issue.Title, issue.Fix = forbiddenFix(x)

@@ -74,14 +74,13 @@ func Checks() []engine.Check {
 	}
 }
 
-// joinTime is how long a new node may take until its network, driver and plugins are there.
+// Time for a new node to start its network, driver, and plugins.
 const (
 	joinTime     = 5 * time.Minute
-	slowJoinTime = 15 * time.Minute // a warning until then, where no pod waits for it
+	slowJoinTime = 15 * time.Minute // a warning until then, unless a pod waits for the node
 )
 
-// departs reports whether somebody is taking the node away, and what says so: a taint of an autoscaler, of the cloud or
-// of who has switched it off.
+// departs reports whether the node is being removed or shut down, and returns the taint or message that shows it.
 func departs(n *facts.Node) (string, bool) {
 	for _, t := range n.Spec.Taints {
 		switch {
@@ -147,7 +146,7 @@ func checkNotReady(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// notReady returns what the message of a Ready condition means, and what to do on that node.
+// notReady returns the meaning of a Ready condition's message, and how to fix the node.
 func notReady(n *facts.Node, ready corev1.NodeCondition) (string, finding.Fix) {
 	text := ready.Message
 	runtime := n.RuntimeUnit()
@@ -197,7 +196,7 @@ func notReady(n *facts.Node, ready corev1.NodeCondition) (string, finding.Fix) {
 	}
 }
 
-// kubeletUnit and RuntimeUnit are systemd units of the node's distribution; what the helper saw there is better.
+// kubeletUnit returns the systemd unit of the kubelet in the node's distribution.
 func kubeletUnit(n *facts.Node) string {
 	if n.Distribution == facts.CanonicalK8s {
 		return "snap.k8s.kubelet"
@@ -208,7 +207,7 @@ func kubeletUnit(n *facts.Node) string {
 	return "kubelet"
 }
 
-// core are the kubelet's own conditions, which other checks read.
+// isKubelets reports whether the kubelet itself sets the condition. Other checks read these conditions.
 func isKubelets(t corev1.NodeConditionType) bool {
 	return slices.Contains([]corev1.NodeConditionType{
 		corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure,
@@ -216,22 +215,22 @@ func isKubelets(t corev1.NodeConditionType) bool {
 	}, t)
 }
 
-// problem reports whether a condition says that something is wrong. Those of which nobody knows which status is the
-// good one are none.
+// problem reports whether a condition indicates a problem. It returns false for conditions whose healthy status is
+// unknown.
 func problem(c corev1.NodeCondition) bool {
 	kind := string(c.Type)
 	if isKubelets(c.Type) {
 		return false
 	}
 	switch c.Status {
-	case corev1.ConditionFalse: // of the EKS agent, and of others that are named for what is good
+	case corev1.ConditionFalse: // set by the EKS agent, and by others with a type such as Ready or Healthy
 		good := (strings.HasSuffix(kind, "Ready") || strings.HasSuffix(kind, "Healthy")) &&
 			!strings.HasSuffix(kind, "Unhealthy")
 		return good && (aboutGPU(c) || slices.Contains([]string{
 			"AcceleratedHardwareReady", "KernelReady", "StorageReady", "NetworkingReady", "ContainerRuntimeReady",
 		}, kind))
 	case corev1.ConditionTrue:
-		if strings.HasSuffix(c.Reason, "IsNotHealthy") { // NVSentinel's
+		if strings.HasSuffix(c.Reason, "IsNotHealthy") { // set by NVSentinel
 			return true
 		}
 		return !strings.HasSuffix(kind, "Ready") && !strings.HasSuffix(c.Reason, "IsHealthy") &&
@@ -257,7 +256,7 @@ func checkConditions(f *facts.Facts, r *engine.Result) {
 	for _, n := range f.GPUNodes {
 		notReady := n.Ready().Status != corev1.ConditionTrue
 		for _, c := range n.Status.Conditions {
-			if !problem(c) || notReady && !aboutGPU(c) { // node.not-ready quotes those
+			if !problem(c) || notReady && !aboutGPU(c) { // node.not-ready quotes the other conditions
 				continue
 			}
 			if own, ours := n.GPUs().Rests(c); ours {
@@ -284,7 +283,7 @@ func checkConditions(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// conditionMeaning weighs a condition: by the worst XID that it names, else by what it is about.
+// conditionMeaning returns the severity of a condition: that of the worst XID it names, or a warning.
 func conditionMeaning(c corev1.NodeCondition) (finding.Severity, string) {
 	if !aboutGPU(c) {
 		return finding.Warning, ""
@@ -303,8 +302,8 @@ func conditionMeaning(c corev1.NodeCondition) (finding.Severity, string) {
 	return severity, fmt.Sprintf(" for XID %d", worst)
 }
 
-// minorsApart returns how many minor versions a kubelet is older than the API server; false when one of them cannot be
-// read.
+// minorsApart returns how many minor versions a kubelet is older than the API server, and false if a version is
+// invalid.
 func minorsApart(server, kubelet string) (int, bool) {
 	minor := func(version string) (int, bool) {
 		parts := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
@@ -319,7 +318,7 @@ func minorsApart(server, kubelet string) (int, bool) {
 	return s - k, okServer && okKubelet
 }
 
-// waitFor returns how many pods wait because nodes like this one are not available.
+// waitFor returns the pods that are pending because nodes such as this one are unavailable.
 func waitFor(f *facts.Facts, n *facts.Node) []scheduler.PendingPod {
 	return slices.DeleteFunc(slices.Clone(scheduler.Pending(f)), func(p scheduler.PendingPod) bool {
 		return p.Id != "sched.nodes-unavailable" || p.Severity == finding.Info || !slices.Contains(p.Nodes, n.Name)

@@ -5,7 +5,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
 
-// xidSeverity returns how bad a code is for the node's other users; empty when the code is not known.
+// xidSeverity returns the severity of an XID for other users of the node, or an empty string if the XID is unknown.
 func xidSeverity(code int) finding.Severity {
 	known, ok := xid.Lookup(code)
 	if !ok {
