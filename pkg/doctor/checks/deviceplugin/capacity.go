@@ -46,7 +46,7 @@ func pluginPodCheck() engine.Check {
 				found.Title = "the device plugin's pod " + facts.TroubleWords(t)
 				if n := f.Node(pod.Spec.NodeName); n != nil &&
 					(!slices.Contains(f.GPUNodes, n) || facts.GPUsOf(n.Status.Allocatable) > 0) {
-					// no GPU is missing: a node without any, or advertised by somebody else
+					// No GPU is missing: the node has none, or another plugin advertises them.
 					found.Severity = finding.Warning
 				}
 				r.Add(found)
@@ -87,7 +87,7 @@ func checkCapacity(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		r.Pass(n.Object())
 		return
 	case len(plugins) == 0:
-		return // dp.none
+		return // reported by dp.none
 	case starting(f, plugins):
 		return
 	}
@@ -117,7 +117,7 @@ func checkCapacity(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	if dir := pluginFolder(pod); dir != "" && elsewhere(n, dir) {
 		found.Confidence = finding.Likely
 		found.Title = "the device plugin registers in a folder that the node's kubelet does not use"
-		found.Subject = facts.PodObject(pod) // no restart mends it
+		found.Subject = facts.PodObject(pod) // a restart does not fix it
 		found.Evidence = append(
 			found.Evidence, finding.FieldEvidence(facts.PodObject(pod), ".spec.volumes[].hostPath", "%s", dir),
 		)
@@ -132,13 +132,13 @@ func checkCapacity(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	r.Add(found)
 }
 
-// starting reports whether all these pods are too young to say anything.
+// starting reports whether all pods are still within the startup grace period.
 func starting(f *facts.Facts, pods []*corev1.Pod) bool {
 	return !slices.ContainsFunc(pods,
 		func(pod *corev1.Pod) bool { return f.Now.Sub(pod.CreationTimestamp.Time) >= facts.OperandGrace })
 }
 
-// sockets quotes the sockets in the kubelet's folder for device plugins.
+// sockets quotes the sockets in the kubelet's device plugin directory.
 func sockets(n *facts.Node) []finding.Evidence {
 	if why := n.Host.Probe.Unread["devicePlugins"]; why != "" {
 		return nil
@@ -159,7 +159,8 @@ func sockets(n *facts.Node) []finding.Evidence {
 	return all
 }
 
-// pluginFolder returns the host's folder in which a plugin makes its socket; empty when its pod mounts none.
+// pluginFolder returns the host directory in which a plugin creates its socket, or an empty string if the pod mounts
+// none.
 func pluginFolder(pod *corev1.Pod) string {
 	for _, v := range pod.Spec.Volumes {
 		if v.HostPath != nil && strings.HasSuffix(strings.TrimSuffix(v.HostPath.Path, "/"), "device-plugins") {
@@ -169,7 +170,8 @@ func pluginFolder(pod *corev1.Pod) string {
 	return ""
 }
 
-// elsewhere reports whether the node's kubelet surely uses another folder for device plugins.
+// elsewhere reports whether dir differs from the device plugin directory of a kubelet with a non-default root
+// directory.
 func elsewhere(n *facts.Node, dir string) bool {
 	return facts.KubeletRoot(n) != "/var/lib/kubelet" && dir != facts.KubeletRoot(n)+"/device-plugins"
 }
@@ -187,7 +189,7 @@ func noPluginCheck() engine.Check {
 		Doc:      "https://kubernetes.io/docs/tasks/manage-gpus/scheduling-gpus/",
 		Sources:  []string{"k8s-device-plugin#33", "k8s-device-plugin#585", "k8s-device-plugin#1934"},
 		Run: func(f *facts.Facts, r *engine.Result) {
-			// Slices tell only where a DRA driver is.
+			// ResourceSlices matter only if the cluster has a DRA driver.
 			if r.Lacks(f, "api/pods") || len(f.Component(facts.DRADriver)) > 0 && r.Lacks(f, "api/resourceslices") {
 				return
 			}
@@ -219,7 +221,7 @@ func checkNoPlugin(f *facts.Facts, r *engine.Result, n *facts.Node, waiting bool
 		r.Pass(n.Object())
 		return
 	case f.Now.Sub(n.CreationTimestamp.Time) < 5*time.Minute:
-		return // its DaemonSets are still coming
+		return // its DaemonSet pods are still starting
 	}
 	found := finding.Finding{
 		Object: n.Object(), Confidence: finding.Certain, Severity: finding.Info,
@@ -239,9 +241,8 @@ func checkNoPlugin(f *facts.Facts, r *engine.Result, n *facts.Node, waiting bool
 	r.Add(found)
 }
 
-// pluginGone reports whether a device plugin has been on the node, and is no more: the kubelet knows of its GPUs and
-// allocates none. Plugins that are no pods, as Bottlerocket's, cannot be seen, nor those of others whose names do not
-// tell.
+// pluginGone reports whether a device plugin ran on the node and no longer does: the node has GPU capacity, but none is
+// allocatable. It cannot detect plugins that do not run as pods (Bottlerocket), or plugins with unknown names.
 func pluginGone(n *facts.Node) bool {
 	if facts.GPUsOf(n.Status.Capacity) == 0 || facts.GPUsOf(n.Status.Allocatable) > 0 ||
 		n.Distribution == facts.Bottlerocket {
@@ -279,7 +280,7 @@ func goneFinding(f *facts.Facts, n *facts.Node) finding.Finding {
 	return found
 }
 
-// pluginDaemonSet returns the DaemonSet of a device plugin, on whatever nodes it runs; nil when there is none.
+// pluginDaemonSet returns the DaemonSet of a device plugin, or nil if the cluster has none.
 func pluginDaemonSet(f *facts.Facts) *appsv1.DaemonSet {
 	for i := range f.DaemonSets {
 		d := &f.DaemonSets[i]
@@ -291,7 +292,7 @@ func pluginDaemonSet(f *facts.Facts) *appsv1.DaemonSet {
 	return nil
 }
 
-// wantsPlugins reports whether the cluster is meant to give GPUs to pods: it has the software for it.
+// wantsPlugins reports whether the cluster has the GPU operator or a device plugin.
 func wantsPlugins(f *facts.Facts) bool {
 	_, operator := facts.ClusterPolicy(f)
 	return operator || len(f.Component(facts.DevicePlugin)) > 0 ||
@@ -300,7 +301,7 @@ func wantsPlugins(f *facts.Facts) bool {
 		})
 }
 
-// noPluginFix returns why a device plugin's DaemonSet leaves the node out, or how to install one.
+// noPluginFix returns why a device plugin's DaemonSet does not run on the node, or how to install one.
 func noPluginFix(f *facts.Facts, n *facts.Node) finding.Fix {
 	if d := pluginDaemonSet(f); d != nil {
 		taint, kept := facts.KeptAway(n, d)
@@ -387,7 +388,8 @@ func checkDuplicate(r *engine.Result, n *facts.Node) {
 	r.Add(found)
 }
 
-// advertisesGPUs reports whether a pod is a device plugin for nvidia.com/gpu: NVIDIA's, a cloud's, HAMi's or Volcano's.
+// advertisesGPUs reports whether a pod is a device plugin for nvidia.com/gpu from NVIDIA, a cloud provider, HAMi, or
+// Volcano.
 func advertisesGPUs(pod *corev1.Pod) bool {
 	name := strings.ToLower(pod.Name)
 	if strings.Contains(name, "sandbox") || strings.Contains(name, "kubevirt") {

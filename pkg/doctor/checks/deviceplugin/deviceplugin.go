@@ -1,15 +1,15 @@
-// Package deviceplugin checks the device plugin of NVIDIA, and what it advertises.
+// Package deviceplugin checks NVIDIA's device plugin and the resources that it advertises.
 package deviceplugin
 
 import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
 )
 
-// Checks returns those of what advertises GPUs to the kubelet.
+// Checks returns the checks of the device plugin layer.
 //
-// Not built: of dp.capacity-zero that a plugin registered before the kubelet's last start: neither the sockets' times
-// nor the plugin's own lines prove it, so that both are quoted and nothing is concluded from them; of share.mps a wrong
-// hostIPC of workloads, which no message names.
+// Two causes are not detected. dp.capacity-zero does not conclude that a plugin registered before the kubelet's last
+// start: neither the sockets' times nor the plugin's log proves it, so the check only quotes them. share.mps does not
+// detect a wrong hostIPC in workloads, because no message mentions it.
 func Checks() []engine.Check {
 	return []engine.Check{
 		pluginPodCheck(), nvmlCheck(), capacityCheck(), noPluginCheck(), unhealthyCheck(), unhealthyXIDCheck(),

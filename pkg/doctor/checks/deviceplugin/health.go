@@ -50,9 +50,9 @@ func checkUnhealthy(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	case facts.GPUsOf(n.Status.Allocatable) == 0 && slices.ContainsFunc(plugins, func(pod *corev1.Pod) bool {
 		return pod.DeletionTimestamp != nil || starting(f, []*corev1.Pod{pod})
 	}):
-		return // the plugin restarts
+		return // the plugin is restarting
 	case f.Missing("api/pods") == "" && pluginGone(n):
-		return // dp.none
+		return // reported by dp.none
 	}
 	r.Add(finding.Finding{
 		Object:   n.Object(),
@@ -74,7 +74,7 @@ func restartPlugins(n *facts.Node) []string {
 	return all
 }
 
-// lostGPUs quotes the resources of which a node offers fewer than it has.
+// lostGPUs quotes the resources whose allocatable quantity is below the node's capacity.
 func lostGPUs(n *facts.Node) []finding.Evidence {
 	var all []finding.Evidence
 	for _, name := range words.SortedKeys(resourceNames(n.Status.Capacity)) {
@@ -154,7 +154,7 @@ func xidFinding(n *facts.Node, e finding.Evidence, lost []finding.Evidence) find
 	}
 	code, err := strconv.Atoi(m[1])
 	if err != nil {
-		return found // longer than a number can be
+		return found // out of range
 	}
 	found.Title = fmt.Sprintf("the device plugin marked a GPU unhealthy after XID %d", code)
 	if known, ok := xid.Lookup(code); ok {

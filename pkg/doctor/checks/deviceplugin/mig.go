@@ -87,7 +87,7 @@ func checkMIGNode(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	})
 }
 
-// migOffer is what the cluster's nodes offer, and those of them that are divided, or could be: one for each strategy.
+// migOffer is the GPU resources that the nodes offer, and one MIG node for each strategy.
 type migOffer struct {
 	offered map[string]int64
 	divided map[string]*facts.Node
@@ -110,7 +110,7 @@ func findMIGOffer(f *facts.Facts) migOffer {
 	return o
 }
 
-// check looks whether a pod asks for MIG instances, or whole GPUs, where the strategy offers the other.
+// check reports a pod that requests MIG instances or whole GPUs when the strategy offers only the other kind.
 func (o migOffer) check(r *engine.Result, pod *corev1.Pod) {
 	for name := range facts.GPURequests(pod) {
 		wantsMIG := strings.HasPrefix(string(name), "nvidia.com/mig-")
@@ -147,7 +147,7 @@ func (o migOffer) check(r *engine.Result, pod *corev1.Pod) {
 	}
 }
 
-// migResources reports whether the node offers MIG instances by their profiles.
+// migResources reports whether the node advertises MIG profiles as resources.
 func migResources(n *facts.Node) bool {
 	for name, q := range n.Status.Capacity {
 		if strings.HasPrefix(string(name), "nvidia.com/mig-") && q.Value() > 0 {

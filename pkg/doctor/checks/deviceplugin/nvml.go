@@ -14,8 +14,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// nvmlMissing returns what plugin and feature discovery print when they do not find the driver's library in their
-// container.
+// nvmlMissing returns the messages that the device plugin and GPU feature discovery log if their container has no
+// driver library.
 func nvmlMissing() []string {
 	return []string{
 		"could not load NVML library", "libnvidia-ml.so.1: cannot open shared object file",
@@ -86,7 +86,7 @@ func checkNVML(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	}
 }
 
-// started reports whether any container of the pod ever ran, so that there should be a log.
+// started reports whether any container of the pod has ever run and therefore has a log.
 func started(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
 		return s.State.Running != nil || s.State.Terminated != nil || s.LastTerminationState.Terminated != nil

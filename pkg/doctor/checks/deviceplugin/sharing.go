@@ -16,10 +16,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// pluginConfig is what matters of a device plugin's configuration file.
+// pluginConfig contains the fields of a device plugin configuration that the checks use.
 type pluginConfig struct {
 	Flags struct {
-		// RenameByDefault is not a flag: it is wrong here, and the plugin ignores it.
+		// RenameByDefault is not valid here; the plugin ignores it.
 		RenameByDefault *bool `json:"renameByDefault"`
 	} `json:"flags"`
 	Sharing struct {
@@ -39,7 +39,7 @@ type sharing struct {
 	} `json:"resources"`
 }
 
-// parsePluginConfig reads a configuration of the device plugin. Fields that it does not know are left out.
+// parsePluginConfig parses a device plugin configuration and ignores unknown fields.
 func parsePluginConfig(text string) (pluginConfig, error) {
 	var c pluginConfig
 	if err := yaml.Unmarshal([]byte(text), &c); err != nil {
@@ -48,7 +48,7 @@ func parsePluginConfig(text string) (pluginConfig, error) {
 	return c, nil
 }
 
-// shared returns how the configuration shares whole GPUs; nil when it does not.
+// shared returns how the configuration shares whole GPUs, or nil if it does not share them.
 func (c pluginConfig) shared() *sharing {
 	for _, s := range []*sharing{c.Sharing.TimeSlicing, c.Sharing.MPS} {
 		if s != nil && len(s.Resources) > 0 {
@@ -58,7 +58,7 @@ func (c pluginConfig) shared() *sharing {
 	return nil
 }
 
-// pluginConfigs are the device plugin's configurations, and which one nodes use that name none.
+// pluginConfigs is the ConfigMap of the device plugin, and the configuration for nodes without a configuration label.
 type pluginConfigs struct {
 	in       *corev1.ConfigMap
 	fallback string
@@ -66,8 +66,8 @@ type pluginConfigs struct {
 
 const configLabel = "nvidia.com/device-plugin.config"
 
-// findPluginConfigs returns the ConfigMap that the device plugin reads; ok is false when it has none, or when it cannot
-// be told which.
+// findPluginConfigs returns the ConfigMap that the device plugin reads. It returns false if the plugin has none, or if
+// the ConfigMap cannot be determined.
 func findPluginConfigs(f *facts.Facts) (pluginConfigs, bool) {
 	name, fallback := facts.PolicyString(f, "spec", "devicePlugin", "config", "name"),
 		facts.PolicyString(f, "spec", "devicePlugin", "config", "default")
@@ -93,8 +93,8 @@ func findPluginConfigs(f *facts.Facts) (pluginConfigs, bool) {
 	return pluginConfigs{}, false
 }
 
-// of returns the configuration that a node uses, and its name; an empty name is none. The standalone chart takes the
-// only one there is.
+// of returns the name of the configuration that a node uses, or an empty string if it uses none. The standalone chart
+// uses the only configuration if there is just one.
 func (p pluginConfigs) of(f *facts.Facts, n *facts.Node) string {
 	if name := n.Labels[configLabel]; name != "" {
 		return name
@@ -139,7 +139,7 @@ func timeSlicingCheck() engine.Check {
 	}
 }
 
-// checkShareRequests looks for pods that were refused because they ask for several shares.
+// checkShareRequests reports pods that were rejected because they request several shares.
 func checkShareRequests(f *facts.Facts, r *engine.Result) {
 	const refusal = "maximum request size for shared resources is 1"
 	for i := range f.Pods {
@@ -205,7 +205,7 @@ func checkConfigs(f *facts.Facts, r *engine.Result, configs pluginConfigs) {
 		switch {
 		case name == "" || ok:
 		case configs.in.Data[name] != "":
-			continue // it cannot be read, which is told
+			continue // already reported as invalid
 		default:
 			r.Add(finding.Finding{
 				Object: n.Object(), Confidence: finding.Likely,
@@ -254,11 +254,11 @@ func editConfigMap(m *corev1.ConfigMap) string {
 	return shell.Command("kubectl edit configmap %s -n %s", m.Name, m.Namespace)
 }
 
-// checkReplicas compares a node's capacity with what its configuration makes of its GPUs.
+// checkReplicas compares a node's capacity with the number of GPUs and the configured replicas.
 func checkReplicas(f *facts.Facts, r *engine.Result, n *facts.Node, object finding.Object, config string, s *sharing) {
 	count, err := strconv.ParseInt(n.Labels["nvidia.com/gpu.count"], 10, 64)
 	if err != nil || count == 0 {
-		return // feature discovery does not say how many there are
+		return // feature discovery reports no GPU count
 	}
 	at := slices.IndexFunc(s.Resources, func(res struct {
 		Name     string `json:"name"`
@@ -272,7 +272,7 @@ func checkReplicas(f *facts.Facts, r *engine.Result, n *facts.Node, object findi
 		return
 	}
 	want := s.Resources[at]
-	// A capacity of none has causes of its own.
+	// A capacity of 0 has other causes.
 	if want.Replicas < 2 || facts.GPUsOf(n.Status.Capacity) != count ||
 		!slices.ContainsFunc(
 			facts.Current(n, facts.DevicePlugin),

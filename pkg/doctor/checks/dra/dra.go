@@ -1,4 +1,4 @@
-// Package dra checks NVIDIA's DRA driver, its slices and claims.
+// Package dra checks NVIDIA's DRA driver, and its ResourceSlices and ResourceClaims.
 package dra
 
 import (
@@ -20,11 +20,11 @@ const (
 	draDomain = "compute-domain.nvidia.com"
 )
 
-// Checks returns those of dynamic resource allocation: GPUs that pods get by claims, and compute domains.
+// Checks returns the checks of dynamic resource allocation: GPUs allocated by claims, and compute domains.
 //
-// Not built: of dra.unallocatable which device a CEL selector leaves out, because that takes the API server's CEL
-// environment, and a wrong answer would send people to the wrong selector; of dra.prepare claims that are prepared and
-// have no device nodes, which the driver layer tells by the nodes themselves (drv.devnodes).
+// dra.unallocatable does not determine which devices a CEL selector excludes: this requires the API server's CEL
+// environment, and an incorrect result would blame the wrong selector. dra.prepare does not detect prepared claims
+// without device nodes; the driver layer reports missing device nodes (drv.devnodes).
 func Checks() []engine.Check {
 	return []engine.Check{unallocatableCheck(), prepareCheck(), imexCheck(), staleSliceCheck(), doubleCheck()}
 }
@@ -98,7 +98,7 @@ func checkClaims(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 	}
 }
 
-// checkClass returns why nothing of a class can be allocated to a claim.
+// checkClass returns a finding that explains why no device of a class can be allocated to a claim.
 func checkClass(
 	f *facts.Facts, pod *corev1.Pod, claim *resourcev1.ResourceClaim, class string, said []finding.Evidence,
 ) (finding.Finding, bool) {
@@ -125,14 +125,14 @@ func checkClass(
 		driver = draDomain
 	}
 	if !ours {
-		return finding.Finding{}, false // another vendor's
+		return finding.Finding{}, false // another vendor's class
 	}
 	install :=
 		[]string{shell.Command("helm install %s %s --repo %s -n %s --create-namespace --set resources.gpus.enabled=true",
 			facts.ChartDRA, facts.ChartDRA, facts.ChartRepository(facts.ChartDRA), facts.ChartDRA)}
 	if h, ok := facts.ReleaseOf(f, facts.ChartDRA); ok {
 		install = []string{facts.HelmUpgrade(h, "resources.gpus.enabled=true", "gpuResourcesEnabledOverride=true")}
-	} else if len(f.Component(facts.DRADriver)) > 0 { // installed, and its release is not known
+	} else if len(f.Component(facts.DRADriver)) > 0 { // installed, but the release is unknown
 		install = []string{
 			"helm list -A --filter dra # then upgrade that release to the same version with --reuse-values --set resources.gpus.enabled=true",
 		}
@@ -194,7 +194,7 @@ func checkClass(
 	if _, ok := mentions(said, "cannot allocate all claims"); ok {
 		found.Confidence = finding.Likely
 	} else {
-		found.Severity = finding.Warning // something else may keep the pod
+		found.Severity = finding.Warning // the pod may be pending for another reason
 	}
 	return found, true
 }
@@ -205,21 +205,21 @@ func claimFinding(pod *corev1.Pod, evidence []finding.Evidence, title string, fi
 	}
 }
 
-// classesOf returns the DeviceClasses that a claim names.
+// classesOf returns the DeviceClasses that a claim requires.
 func classesOf(claim *resourcev1.ResourceClaim) []string {
 	var all []string
 	for _, request := range claim.Spec.Devices.Requests {
 		if request.Exactly != nil {
 			all = append(all, request.Exactly.DeviceClassName)
 		}
-		if len(request.FirstAvailable) == 1 { // of several one may still do
+		if len(request.FirstAvailable) == 1 { // if there are several, another may be available
 			all = append(all, request.FirstAvailable[0].DeviceClassName)
 		}
 	}
 	return all
 }
 
-// devices counts a driver's devices, and those that no claim has.
+// devices returns the number of a driver's devices, and the number not allocated to a claim.
 func devices(f *facts.Facts, driver string) (total, free int) {
 	taken := map[[2]string]bool{}
 	for i := range f.ResourceClaims {
@@ -246,7 +246,7 @@ func devices(f *facts.Facts, driver string) (total, free int) {
 	return total, free
 }
 
-// schedulerSays quotes why a pod is on no node.
+// schedulerSays quotes why a pod is not scheduled.
 func schedulerSays(f *facts.Facts, pod *corev1.Pod) []finding.Evidence {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {

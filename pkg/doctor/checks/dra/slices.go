@@ -42,7 +42,7 @@ func staleSliceCheck() engine.Check {
 	}
 }
 
-// checkPools looks for pools of which slices of the newest generation are missing.
+// checkPools reports pools whose newest generation is incomplete.
 func checkPools(f *facts.Facts, r *engine.Result) {
 	type pool struct{ driver, name string }
 	var pools []pool
@@ -237,8 +237,7 @@ func imexCheck() engine.Check {
 	}
 }
 
-// checkHostIMEX looks for an IMEX daemon of the host on nodes that are to have one of the DRA driver, and returns the
-// nodes that have.
+// checkHostIMEX reports nodes on which the host runs an IMEX daemon, and returns their names.
 func checkHostIMEX(f *facts.Facts, r *engine.Result) (told map[string]bool) {
 	told = map[string]bool{}
 	if len(f.ComputeDomains) == 0 {
@@ -246,7 +245,7 @@ func checkHostIMEX(f *facts.Facts, r *engine.Result) (told map[string]bool) {
 	}
 	for _, n := range f.GPUNodes {
 		if n.Host == nil {
-			continue // only worth knowing where a domain fails, which the API tells
+			continue // without a debug pod, checkDomain reports failing domains
 		}
 		var evidence []finding.Evidence
 		for _, k := range n.Host.KernelLog {
@@ -288,7 +287,8 @@ func checkHostIMEX(f *facts.Facts, r *engine.Result) (told map[string]bool) {
 	return told
 }
 
-// checkDomain looks at one domain. On the nodes of told the host's own daemon is what stops it.
+// checkDomain checks one compute domain. It reports nothing if one of its nodes is in told, because the host's IMEX
+// daemon is then the reported cause.
 func checkDomain(f *facts.Facts, r *engine.Result, u unstructured.Unstructured, told map[string]bool) {
 	object := finding.Object{Kind: "ComputeDomain", Namespace: u.GetNamespace(), Name: u.GetName()}
 	status, _, _ := unstructured.NestedString(u.Object, "status", "status")
@@ -367,7 +367,7 @@ func checkDomain(f *facts.Facts, r *engine.Result, u unstructured.Unstructured, 
 	r.Add(found)
 }
 
-// sessionInUse finds what a domain's daemon on a node says when another one owns the session.
+// sessionInUse finds the log line in which a domain's daemon reports that another process owns the IMEX session.
 func sessionInUse(f *facts.Facts, n *facts.Node) (finding.Evidence, bool) {
 	for _, pod := range facts.Current(n, facts.DRADriver) {
 		if e, ok := facts.LogEvidence(f, pod, "Failed to allocate Imex session", "NV_ERR_IN_USE"); ok {
@@ -377,12 +377,12 @@ func sessionInUse(f *facts.Facts, n *facts.Node) (finding.Evidence, bool) {
 	return finding.Evidence{}, false
 }
 
-// disableIMEX returns the command that stops the host's IMEX daemon for good.
+// disableIMEX returns the command that permanently disables the host's IMEX daemon.
 func disableIMEX(n *facts.Node) string {
 	return shell.OnHost(n.Name, "sudo systemctl disable --now nvidia-imex && sudo systemctl mask nvidia-imex")
 }
 
-// usesDomain reports whether a pod claims a channel of a compute domain, by the template that the domain makes.
+// usesDomain reports whether a pod claims a channel of a compute domain through the domain's ResourceClaimTemplate.
 func usesDomain(u unstructured.Unstructured, pod *corev1.Pod) bool {
 	template, _, _ := unstructured.NestedString(u.Object, "spec", "channel", "resourceClaimTemplate", "name")
 	return slices.ContainsFunc(pod.Spec.ResourceClaims, func(c corev1.PodResourceClaim) bool {
