@@ -1,4 +1,4 @@
-// Package driver checks the driver of the GPUs.
+// Package driver checks the NVIDIA driver on GPU nodes.
 package driver
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// Checks returns the checks of the GPUs' driver.
+// Checks returns the checks of the driver layer.
 func Checks() []engine.Check {
 	return []engine.Check{
 		driverNotLoadedCheck(), nouveauCheck(), uvmCheck(), deviceNodesCheck(), libraryMismatchCheck(), gspCheck(),
@@ -28,19 +28,19 @@ func Checks() []engine.Check {
 	}
 }
 
-// driverSymptoms returns the findings that follow where the driver does not work.
+// driverSymptoms returns the IDs of the findings that a broken driver causes.
 func driverSymptoms(more ...string) []string {
 	return append(facts.GPUSymptoms(more...), "hw.count", "rt.handler-missing", "cdi.unresolvable", "share.mps",
 		"drv.persistence")
 }
 
-// installDoc is how to install the driver.
+// NVIDIA's documentation.
 const (
 	installDoc  = "https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/"
 	operatorDoc = "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/troubleshooting.html"
 )
 
-// containerDriver reports whether the node's driver comes from a container of the GPU operator, and not from the host.
+// containerDriver reports whether the GPU operator's container provides the node's driver, rather than the host.
 func containerDriver(f *facts.Facts, n *facts.Node) bool {
 	if n.Labels["nvidia.com/gpu.deploy.driver"] == "pre-installed" {
 		return false
@@ -52,7 +52,7 @@ func containerDriver(f *facts.Facts, n *facts.Node) bool {
 	return operated && !facts.PolicyOff(f, "driver")
 }
 
-// kernelOf returns the node's kernel.
+// kernelOf returns the release of the node's kernel.
 func kernelOf(n *facts.Node) string {
 	if n.Host != nil && n.Host.Info.KernelRelease != "" {
 		return n.Host.Info.KernelRelease
@@ -60,7 +60,7 @@ func kernelOf(n *facts.Node) string {
 	return n.Status.NodeInfo.KernelVersion
 }
 
-// osOf returns the node's system for people: Ubuntu 22.04.5 LTS.
+// osOf returns the display name of the node's operating system, such as Ubuntu 22.04.5 LTS.
 func osOf(n *facts.Node) string {
 	if n.Host != nil && n.Host.Probe.OS["PRETTY_NAME"] != "" {
 		return n.Host.Probe.OS["PRETTY_NAME"]
@@ -68,7 +68,7 @@ func osOf(n *facts.Node) string {
 	return cmp.Or(n.Status.NodeInfo.OSImage, "its system")
 }
 
-// packager returns how the node's system installs packages: apt, dnf, zypper, or empty where it does not.
+// packager returns the package manager of the node's operating system: apt, dnf, zypper, or an empty string if unknown.
 func packager(n *facts.Node) string {
 	id := strings.ToLower(n.Status.NodeInfo.OSImage)
 	if n.Host != nil && n.Host.Probe.OS["ID"] != "" {
@@ -87,7 +87,7 @@ func packager(n *facts.Node) string {
 	return ""
 }
 
-// installHeaders are commands that install what a module is built with, for the node's kernel.
+// installHeaders returns the commands that install the headers of the node's kernel and rebuild the module.
 func installHeaders(n *facts.Node) []string {
 	switch kernel := kernelOf(n); packager(n) {
 	case "apt":
@@ -109,7 +109,7 @@ func installHeaders(n *facts.Node) []string {
 	return nil
 }
 
-// installDriver returns how the node gets a driver.
+// installDriver returns how to install a driver on the node.
 func installDriver(f *facts.Facts, n *facts.Node) finding.Fix {
 	switch {
 	case containerDriver(f, n):
@@ -147,13 +147,13 @@ func installDriver(f *facts.Facts, n *facts.Node) finding.Fix {
 	return fix
 }
 
-// reloadDriver are commands that load the driver's modules anew.
+// reloadDriver returns the commands that reload the driver's modules.
 func reloadDriver(n *facts.Node) []string {
 	return facts.Drain(n, shell.OnHost(n.Name, "sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia"),
 		shell.OnHost(n.Name, "sudo modprobe nvidia"), facts.Uncordon(n))
 }
 
-// moduleLoaded reports whether a kernel module is loaded; known is false when that was not read.
+// moduleLoaded reports whether a kernel module is loaded. known is false if the loaded modules were not read.
 func moduleLoaded(host *api.Diagnosis, name string) (loaded, known bool) {
 	if host.Probe.Unread["modules"] != "" && len(host.Probe.Modules) == 0 {
 		return host.Probe.Driver.Kernel != "" && name == "nvidia", host.Probe.Driver.Kernel != ""
@@ -166,12 +166,12 @@ func moduleLoaded(host *api.Diagnosis, name string) (loaded, known bool) {
 	return name == "nvidia" && (host.Probe.Driver.Kernel != "" || host.Info.DriverVersion != ""), true
 }
 
-// driverVersion returns that of the loaded module; empty when there is none.
+// driverVersion returns the version of the loaded driver, or an empty string if no driver is loaded.
 func driverVersion(host *api.Diagnosis) string {
 	return cmp.Or(host.Probe.Driver.Kernel, host.Info.DriverVersion)
 }
 
-// grepKernel finds the newest record of the node's kernel log with one of the texts.
+// grepKernel returns the newest record of the node's kernel log that contains one of the strings.
 func grepKernel(n *facts.Node, texts ...string) (finding.Evidence, bool) {
 	k, ok := grepRecords(n, texts...)
 	if !ok {
@@ -194,10 +194,10 @@ func grepRecords(n *facts.Node, texts ...string) (api.KernelRecord, bool) {
 	return api.KernelRecord{}, false
 }
 
-// isLibrary finds the version at the end of a library's name.
+// isLibrary matches the file name of a driver library and captures the version.
 var isLibrary = regexp.MustCompile(`^(libnvidia-ml|libcuda)\.so\.(\d+\.\d+(?:\.\d+)?)$`)
 
-// libraryVersions returns the versions of the driver's libraries on the node, and the paths of each.
+// libraryVersions returns the paths of the driver's libraries on the node, by version.
 func libraryVersions(host *api.Diagnosis) map[string][]string {
 	found := map[string][]string{}
 	for _, p := range host.Probe.Driver.Libraries {
@@ -208,8 +208,8 @@ func libraryVersions(host *api.Diagnosis) map[string][]string {
 	return found
 }
 
-// podTexts finds one of the texts in what a pod of the node says now: logs of pods that are not ready, and messages of
-// their containers.
+// podTexts finds one of the strings in the logs, container messages, and events of the node's GPU pods and components
+// that are not ready.
 func podTexts(f *facts.Facts, n *facts.Node, texts ...string) (finding.Evidence, bool) {
 	for _, pod := range n.Pods {
 		if facts.Ended(pod) || facts.PodReady(pod) || facts.ComponentOf(pod.Labels, pod.Spec) == "" &&

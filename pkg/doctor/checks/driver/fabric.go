@@ -110,8 +110,8 @@ func checkFabric(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	r.Add(issue)
 }
 
-// fabricStates returns the GPUs whose fabric is not set up, and how many have it. Boards without NVSwitches tell no
-// state.
+// fabricStates returns the GPUs whose fabric is not ready, and the number of those whose fabric is. GPUs without
+// NVSwitches report no state.
 func fabricStates(log *nvidiasmi.Log) (waiting []nvidiasmi.GPU, done int) {
 	if log == nil {
 		return nil, 0
@@ -127,7 +127,7 @@ func fabricStates(log *nvidiasmi.Log) (waiting []nvidiasmi.GPU, done int) {
 	return waiting, done
 }
 
-// journalErrors quotes the last lines of a unit that tell of an error.
+// journalErrors quotes the newest errors in the journal of a unit, at most the given number.
 func journalErrors(n *facts.Node, unit string, most int) []finding.Evidence {
 	var all []finding.Evidence
 	for name, text := range n.Host.Journals {

@@ -25,7 +25,7 @@ func driverNotLoadedCheck() engine.Check {
 		Reads: "the loaded modules, the GPUs on the PCI bus and the module that has each, nvidia.ko below /lib/modules, what nvidia-smi says; without a look at the node what the container toolkit says in pods' events",
 		Why: "A module is built for one kernel: after an update of the kernel there may be none for it. GPUs that are given to virtual machines (vfio-pci) need none. Where a container brings the driver, " +
 			"it may take 20 minutes to build it.",
-		// While it is being installed
+		// A driver that is still being installed explains these findings.
 		Explains: driverSymptoms("drv.devnodes", "drv.uvm-missing", "fab.fabricmanager"), InfoExplains: true,
 		Doc: installDoc,
 		Sources: []string{
@@ -109,7 +109,7 @@ func checkLoaded(f *facts.Facts, r *engine.Result, n *facts.Node, host *api.Diag
 	r.Add(issue)
 }
 
-// builtFor returns the kernels that nvidia.ko was built for.
+// builtFor returns the kernels for which nvidia.ko was built.
 func builtFor(host *api.Diagnosis) []string {
 	var kernels []string
 	for _, p := range host.Probe.Driver.Built {
@@ -178,8 +178,8 @@ func nouveauTexts() []string {
 	}
 }
 
-// kernelsOwn returns the kernel's own module that has a device, in the place of NVIDIA's; empty when none has. A driver
-// may be named otherwise than its module: that of nova_core is NovaCore.
+// kernelsOwn returns the in-tree module that is bound to a device, or an empty string if none is. The name of a driver
+// can differ from the name of its module: the driver of nova_core is NovaCore.
 func kernelsOwn(d api.PCIDevice) string {
 	switch strings.ToLower(strings.NewReplacer("_", "", "-", "").Replace(d.Driver)) {
 	case "nouveau":
@@ -236,7 +236,7 @@ func checkUVM(f *facts.Facts, r *engine.Result, n *facts.Node, host *api.Diagnos
 	}
 	said, says := podTexts(f, n, "Could not load UVM kernel module", "/dev/nvidia-uvm: no such file")
 	if !driver || len(host.Probe.Modules) == 0 {
-		r.Pass(n.Object()) // drv.not-loaded tells
+		r.Pass(n.Object()) // reported by drv.not-loaded
 		return
 	}
 	uvm, _ := moduleLoaded(host, "nvidia_uvm")
@@ -276,7 +276,7 @@ func checkUVM(f *facts.Facts, r *engine.Result, n *facts.Node, host *api.Diagnos
 	r.Add(issue)
 }
 
-// hasDevice reports whether a device node of that name is there, in /dev or in that of a driver container.
+// hasDevice reports whether a device node with the name exists on the host or in a driver container.
 func hasDevice(host *api.Diagnosis, name string) bool {
 	return slices.ContainsFunc(host.Probe.Devices, func(d api.DeviceNode) bool { return path.Base(d.Path) == name })
 }
@@ -304,7 +304,7 @@ func checkDevices(f *facts.Facts, r *engine.Result, n *facts.Node, host *api.Dia
 		return
 	}
 	if !driver || driverVersion(host) == "" {
-		r.Pass(n.Object()) // drv.not-loaded tells
+		r.Pass(n.Object()) // reported by drv.not-loaded
 		return
 	}
 	gpus := map[string]bool{}
@@ -476,10 +476,10 @@ func gspCheck() engine.Check {
 	}
 }
 
-// hangs is what the helper says of an nvidia-smi that does not come back.
+// hangs is part of the debug pod's error message when nvidia-smi times out.
 const hangs = "did not answer within"
 
-// versionNote names the driver's version where it is known.
+// versionNote returns a note with the driver's version, or an empty string if the version is unknown.
 func versionNote(n *facts.Node) string {
 	if n.Host == nil || driverVersion(n.Host) == "" {
 		return ""

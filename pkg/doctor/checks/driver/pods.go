@@ -15,7 +15,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// Each thing that a driver's container fails for has a check; its log is asked for the most exact one first.
+// The following strings identify why a driver container fails; each cause has its own check.
 
 func headersTexts() []string {
 	return []string{
@@ -55,7 +55,7 @@ func buildTexts() []string {
 	}
 }
 
-// driverPodSays finds a text in the logs of the node's driver pods that do not work now.
+// driverPodSays finds one of the strings in the logs of the node's driver pods that are not ready.
 func driverPodSays(f *facts.Facts, n *facts.Node, texts ...string) (finding.Evidence, bool) {
 	for _, pod := range n.Component(facts.Driver) {
 		if facts.PodReady(pod) || pod.DeletionTimestamp != nil {
@@ -76,7 +76,7 @@ func restarts(pod *corev1.Pod) int32 {
 	return n
 }
 
-// driverLogCheck fills in what the checks of driver pods' logs have in common.
+// driverLogCheck sets the fields that all checks of driver pod logs share.
 func driverLogCheck(c engine.Check, find func(f *facts.Facts, n *facts.Node) (finding.Finding, bool)) engine.Check {
 	c.Layer, c.Needs, c.Doc = finding.LayerDriver, []engine.Need{engine.NeedLogs}, cmp.Or(c.Doc, operatorDoc)
 	c.Explains = driverSymptoms(append(c.Explains, "drv.not-loaded", "drv.devnodes", "drv.uvm-missing",
@@ -98,7 +98,8 @@ func driverLogCheck(c engine.Check, find func(f *facts.Facts, n *facts.Node) (fi
 	return c
 }
 
-// unreadDriverLogs records driver pods that do not work and whose log was not read.
+// unreadDriverLogs records the node as not checked if a driver pod is not ready and its log was not read, and as passed
+// otherwise.
 func unreadDriverLogs(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	for _, pod := range n.Component(facts.Driver) {
 		if !facts.PodReady(pod) && pod.DeletionTimestamp == nil && len(f.LogsOf(pod)) == 0 {
@@ -274,7 +275,7 @@ func driverImageCheck() engine.Check {
 	}
 }
 
-// missingImage returns what the kubelet says of a driver's image that the registry does not have.
+// missingImage returns the kubelet's message about a driver image that the registry does not have, and the image.
 func missingImage(f *facts.Facts, n *facts.Node) (finding.Evidence, string, bool) {
 	absent := func(text string) bool {
 		return words.ContainsAny(text, []string{"not found", "manifest unknown", "NotFound", "no matching manifest"}) &&
@@ -344,7 +345,7 @@ func driverUpgradeCheck() engine.Check {
 	}
 }
 
-// The label by which the operator upgrades drivers node by node.
+// upgradeState is the label with which the operator tracks the driver upgrade of a node.
 const upgradeState = "nvidia.com/gpu-driver-upgrade-state"
 
 func checkUpgrade(f *facts.Facts, r *engine.Result, n *facts.Node) {
@@ -384,7 +385,7 @@ func checkUpgrade(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	r.Add(issue)
 }
 
-// deployLabels returns the values of the labels by which the operator places its parts.
+// deployLabels returns the values of the labels with which the operator schedules its operands.
 func deployLabels(n *facts.Node) []string {
 	var all []string
 	for label, value := range n.Labels {

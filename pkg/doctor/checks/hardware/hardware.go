@@ -1,4 +1,4 @@
-// Package hardware checks GPUs, as nvidia-smi and kernel logs tell of them.
+// Package hardware checks GPUs with the output of nvidia-smi and the kernel log.
 package hardware
 
 import (
@@ -11,12 +11,12 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
 
-// Checks returns the checks of GPUs. What they leave out, of the catalog's hardware and driver layers:
-//   - hw.nvlink does not read `nvidia-smi nvlink -s`: the XML has no links, and the helper starts nvidia-smi once. It
-//     judges by XIDs and SXids.
-//   - hw.acs-iommu does not run `nvidia-smi topo -p2p r`, for the same reason, and cannot show whether GPUs have NVLink
-//     between them.
-//   - wl.cuda-oom's part on the node (which process holds which memory) is of the workload layer.
+// Checks returns the checks of the hardware layer. They have these limitations:
+//   - hw.nvlink does not read `nvidia-smi nvlink -s`, because the debug pod runs nvidia-smi only once and its XML
+//     contains no links. The check relies on XIDs and SXids.
+//   - For the same reason, hw.acs-iommu does not run `nvidia-smi topo -p2p r`, and cannot determine whether GPUs are
+//     connected by NVLink.
+//   - The workload layer reports which process uses the memory of a GPU (wl.cuda-oom).
 func Checks() []engine.Check {
 	return []engine.Check{
 		gpuLostCheck(), gpuCountCheck(), rowRemapCheck(), eccCheck(), nvlinkCheck(), xidCheck(), recoveryCheck(),
@@ -53,7 +53,7 @@ func recoveryCheck() engine.Check {
 	}
 }
 
-// troubled reports whether another check of this layer tells why a GPU needs a reset.
+// troubled reports whether another check of this layer explains why a GPU needs a reset.
 func troubled(v *facts.GPUView, g nvidiasmi.GPU) bool {
 	if _, found := facts.RemapFinding(v.Node, g); found {
 		return true

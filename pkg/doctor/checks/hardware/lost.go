@@ -50,7 +50,7 @@ func checkLost(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	}
 	groups := facts.GroupIncidents(v.Of("hw.gpu-lost"))
 	for _, g := range groups {
-		// What else says so says it better
+		// Prefer other evidence, which is more reliable.
 		if lost[g.Event.PCI] || g.FromUserSpace() && len(lostEvidence(v, g.Event.PCI)) > 0 {
 			continue
 		}
@@ -128,7 +128,7 @@ func lostFix(n *facts.Node, p xid.PCI) finding.Fix {
 	}
 }
 
-// lostEvidence returns what else says that the GPU is lost.
+// lostEvidence returns the evidence from nvidia-smi and the PCI bus that the GPU is lost.
 func lostEvidence(v *facts.GPUView, p xid.PCI) []finding.Evidence {
 	bySMI := lostBySMI(v)
 	all := slices.Concat(bySMI[p], bySMI[xid.PCI{}])
@@ -145,8 +145,8 @@ var (
 	smiAddress = regexp.MustCompile(`[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[01][0-9A-Fa-f]\.[0-7]`)
 )
 
-// lostBySMI returns the GPUs that nvidia-smi cannot reach, and its words; the zero address is a GPU that it does not
-// name.
+// lostBySMI returns the GPUs that nvidia-smi cannot reach, and its messages. The zero address is for messages without
+// an address.
 func lostBySMI(v *facts.GPUView) map[xid.PCI][]finding.Evidence {
 	found := map[xid.PCI][]finding.Evidence{}
 	for line := range strings.Lines(v.SMIError) {
@@ -173,8 +173,8 @@ func lostBySMI(v *facts.GPUView) map[xid.PCI][]finding.Evidence {
 	return found
 }
 
-// unreadable are GPUs whose configuration space reads as all ones, and that nvidia-smi does not show either. Where no
-// device at all can be read, it was the reading that failed.
+// unreadable returns the GPUs whose configuration space reads as all ones and that nvidia-smi does not show. It returns
+// nil if nvidia-smi shows no GPUs at all.
 func unreadable(v *facts.GPUView) []api.PCIDevice {
 	if v.Node.Host == nil || v.SMI == nil || len(v.SMI.GPUs) == 0 {
 		return nil
@@ -195,8 +195,8 @@ func deviceEvidence(n *facts.Node, d api.PCIDevice) finding.Evidence {
 			d.Class, d.Device, d.Driver, !d.ConfigReadable)}
 }
 
-// lostByLogs returns what the software on the node says of a lost GPU, of pods that are not ready now, and of
-// admissions that failed.
+// lostByLogs returns a message about a lost GPU from the logs of the node's components, or from a pod that failed
+// admission.
 func lostByLogs(f *facts.Facts, n *facts.Node) (finding.Evidence, bool) {
 	texts := []string{"GPU is lost", "GPU_IS_LOST", "Unable to determine the device handle for GPU"}
 	for _, pod := range n.Pods {
@@ -225,7 +225,7 @@ func gpuCountCheck() engine.Check {
 		Why: "GPUs on the bus that nvidia-smi does not show have no driver or are broken; fewer in the node's capacity than in nvidia-smi are not offered to pods. GPUs that are given to " +
 			"virtual machines, that are partitioned (MIG), or that DRA hands out, are not counted.",
 		Explains: facts.GPULost("wl.pod-failing", "dp.unhealthy", "op.init-chain", "op.operand-failing"),
-		// Fewer GPUs than there are keep pods waiting, and no pod fails for it.
+		// If the node advertises too few GPUs, pods stay pending and none fails.
 		ExplainsAs: map[string][]string{"offered": facts.GPULost("dp.unhealthy")},
 		Doc:        debugDoc,
 		Sources:    []string{"gpu-operator: metric gpu_operator_nvidia_pci_devices_total", "k8s-device-plugin#2038"},
@@ -286,7 +286,8 @@ func checkCount(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	r.Pass(n.Object())
 }
 
-// counted returns how many GPUs the node has: by nvidia-smi, else by feature discovery; 0 when nobody counted.
+// counted returns the number of the node's GPUs from nvidia-smi, or from feature discovery if nvidia-smi shows none. It
+// returns 0 if neither reports a number.
 func counted(v *facts.GPUView) (int64, []finding.Evidence) {
 	if v.SMI != nil && len(v.SMI.GPUs) > 0 {
 		return int64(len(v.SMI.GPUs)), []finding.Evidence{
@@ -303,8 +304,8 @@ func counted(v *facts.GPUView) (int64, []finding.Evidence) {
 	return count, facts.LabelEvidence(v.Node, "nvidia.com/gpu.count")
 }
 
-// partitioned reports whether GPUs of the node are offered otherwise than as nvidia.com/gpu, or were when they were
-// counted.
+// partitioned reports whether the node advertises, or is configured to advertise, its GPUs as other resources than
+// nvidia.com/gpu.
 func partitioned(v *facts.GPUView) bool {
 	for name := range v.Node.Status.Capacity {
 		if name != "nvidia.com/gpu" && facts.IsGPUResource(name) {

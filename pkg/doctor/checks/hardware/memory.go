@@ -48,7 +48,7 @@ func checkRemap(f *facts.Facts, r *engine.Result, n *facts.Node) {
 				told[*g.PCI] = true
 				lines := linesAbout(v, *g.PCI, "hw.ecc")
 				if len(lines) > 0 && !remapFailed(g) {
-					continue // the error that led to it is told, and needs the same reset
+					continue // hw.ecc reports the memory error, which requires the same reset
 				}
 				issue.Evidence = slices.Concat(issue.Evidence, linesAbout(v, *g.PCI, "hw.row-remap"), lines)
 			}
@@ -84,11 +84,11 @@ func checkRemap(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	}
 }
 
-// remapFailed reports whether no spare row was left for an error.
+// remapFailed reports whether remapping a row of the GPU's memory failed.
 func remapFailed(g nvidiasmi.GPU) bool { return g.Remapped != nil && facts.Yes(g.Remapped.Failure) }
 
-// linesAbout quotes the newest line of each kind that the kernel log has about a GPU, of those that a check tells of
-// and that are not over.
+// linesAbout quotes the newest kernel log line of each kind that belongs to the GPU and the check, and that is neither
+// resolved nor past. It returns at most two lines.
 func linesAbout(v *facts.GPUView, p xid.PCI, check string) []finding.Evidence {
 	var all []finding.Evidence
 	for _, g := range facts.GroupIncidents(v.Of(check)) {
@@ -130,7 +130,7 @@ func checkECC(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		issue := v.IncidentFinding(g, severity, title, eccFix(n, g.Event.PCI))
 		known := v.GPUAt(g.Event.PCI)
 		if known != nil && remapFailed(*known) {
-			told[g.Event.PCI] = true // hw.row-remap tells, and quotes these lines
+			told[g.Event.PCI] = true // hw.row-remap reports the GPU and quotes these lines
 		}
 		if known != nil && !told[g.Event.PCI] {
 			if pending, found := facts.RemapFinding(n, *known); found {
@@ -140,7 +140,7 @@ func checkECC(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		if !told[g.Event.PCI] {
 			r.Add(issue)
 		}
-		told[g.Event.PCI] = told[g.Event.PCI] || !v.Past(g) // of what is past the counters tell what is left
+		told[g.Event.PCI] = told[g.Event.PCI] || !v.Past(g) // for past errors, the counters show what remains
 	}
 	if v.SMI != nil {
 		for _, g := range v.SMI.GPUs {
@@ -170,7 +170,7 @@ func eccFix(n *facts.Node, p xid.PCI) finding.Fix {
 	}
 }
 
-// eccFinding returns what the counters say of a GPU.
+// eccFinding returns the finding for the error counters of a GPU.
 func eccFinding(n *facts.Node, g nvidiasmi.GPU) (finding.Finding, bool) {
 	issue := finding.Finding{Object: facts.SMIObject(n, g), Nodes: []string{n.Name}}
 	var at xid.PCI
@@ -261,7 +261,7 @@ func nvlinkCheck() engine.Check {
 	}
 }
 
-// linkError returns how bad an error of a link is, as far as its line does.
+// linkError returns the severity and the meaning of a link error, based only on its log line.
 func linkError(e xid.Event) (finding.Severity, string) {
 	switch {
 	case e.Kind == xid.KindSXid && e.Severity == xid.SeverityFatal:

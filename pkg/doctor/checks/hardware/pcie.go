@@ -17,7 +17,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
 
-// busy is the utilization in per cent above which a GPU's PCIe link has no reason to be slow.
+// busy is the utilization in percent above which a slow PCIe link of a GPU is a problem.
 const busy = 20
 
 func pcieCheck() engine.Check {
@@ -86,8 +86,8 @@ func checkLink(r *engine.Result, n *facts.Node, g nvidiasmi.GPU) {
 			facts.SMIEvidence(n, g, "current_link_width", fmt.Sprintf("%dx", *link.Width)),
 			facts.SMIEvidence(n, g, "max_link_width", fmt.Sprintf("%dx", *link.MaxWidth)),
 		}
-		// Clouds give whole GPUs to virtual machines with as many lanes as the host has for them: 8 of 16 for T4 and
-		// A10G at AWS.
+		// Clouds pass GPUs through to virtual machines with as many lanes as the host provides: 8 of 16 for T4 and A10G
+		// on AWS.
 		if strings.EqualFold(g.Virtualization, "Pass-Through") {
 			issue.Severity, issue.Confidence = finding.Info, finding.Possible
 			issue.Evidence = append(issue.Evidence, facts.SMIEvidence(n, g, "virtualization_mode", g.Virtualization))
@@ -128,7 +128,7 @@ func acsCheck() engine.Check {
 		Reads: "ACS of the bridges above each GPU, the kernel's command line, and the logs of GPU pods for collectives that time out",
 		Why: "With ACS request redirection on, GPUs that talk over PCIe go through the root complex, and collectives are slow or hang. That is how many servers are shipped, and right where virtual " +
 			"machines get GPUs, so it is a warning only where the kernel's command line switches the IOMMU's translation on for all devices and there are no NVSwitches, or where NCCL complains in a pod of the node.",
-		// slow is not failing, but where NCCL complains
+		// A slow link explains failed pods only if NCCL reports errors.
 		Explains: []string{"wl.pod-failing"}, ExplainsAs: map[string][]string{"": nil},
 		Doc:     "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html#pci-access-control-services-acs",
 		Sources: []string{"nccl#603", "nccl#606", "nccl#629", "nccl#1086", "nccl#2079"},
@@ -189,7 +189,7 @@ func acsCheck() engine.Check {
 	}
 }
 
-// translates reports whether a kernel's command line switches an IOMMU on, and not to pass-through.
+// translates reports whether a kernel command line enables an IOMMU without pass-through mode.
 func translates(cmdline string) bool {
 	words := strings.Fields(cmdline)
 	on := slices.Contains(words, "intel_iommu=on") || slices.Contains(words, "amd_iommu=on") ||

@@ -7,11 +7,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nvidiasmi"
 )
 
-// allAnswer reports whether nvidia-smi shows GPUs, no fewer than the node has, and all of them answer.
+// allAnswer reports whether nvidia-smi shows all GPUs of the node, and all of them respond.
 func allAnswer(v *facts.GPUView) bool {
 	return v.SMI != nil && len(v.SMI.GPUs) > 0 && len(v.SMI.GPUs) >= len(facts.GPUAddresses(v.Node)) &&
 		!slices.ContainsFunc(v.SMI.GPUs, func(g nvidiasmi.GPU) bool { return g.Lost() || g.MemoryTotal == nil })
 }
 
-// moreThan reports whether a value is told, and above a limit.
+// moreThan reports whether n is set and greater than limit.
 func moreThan(n *int64, limit int64) bool { return n != nil && *n > limit }

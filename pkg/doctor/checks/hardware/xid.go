@@ -11,8 +11,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
 
-// linkNonfatal reports whether the line of an NVLink 5 error says so of itself: "RLW_SRC_TRACK Nonfatal XC1 i0 Link 12
-// (...)".
+// linkNonfatal reports whether the line of an NVLink 5 error is marked as nonfatal: "RLW_SRC_TRACK Nonfatal XC1 i0 Link
+// 12 (...)".
 func linkNonfatal(body string) bool {
 	fields := strings.Fields(body)
 	return len(fields) > 1 && strings.EqualFold(fields[1], "nonfatal")
@@ -80,10 +80,10 @@ func checkXIDs(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	}
 }
 
-// repeated is how many XIDs of an application on one GPU are more than an accident of one run.
+// repeated is the number of application XIDs on one GPU that causes a warning.
 const repeated = 10
 
-// withdrawn reports whether the device plugin calls some of the node's GPUs unhealthy.
+// withdrawn reports whether the device plugin has marked GPUs of the node as unhealthy.
 func withdrawn(n *facts.Node) bool {
 	for name, have := range n.Status.Capacity {
 		if can, ok := n.Status.Allocatable[name]; facts.IsGPUResource(name) && ok && can.Cmp(have) < 0 {
@@ -93,7 +93,7 @@ func withdrawn(n *facts.Node) bool {
 	return false
 }
 
-// judge returns what a code means, from NVIDIA's catalog.
+// judge returns the severity, meaning, and fix of an XID from NVIDIA's catalog.
 func judge(n *facts.Node, g facts.SameKind) (finding.Severity, string, finding.Fix) {
 	name := facts.CodeName(g.Event)
 	if g.Event.Code == 154 {
@@ -151,7 +151,8 @@ func judge(n *facts.Node, g facts.SameKind) (finding.Severity, string, finding.F
 	}
 }
 
-// judgeRecovery reads an XID 154, which comes with another code that may be gone from the log.
+// judgeRecovery returns the severity, meaning, and fix of an XID 154. The XID that caused it may no longer be in the
+// log.
 func judgeRecovery(n *facts.Node, g facts.SameKind) (finding.Severity, string, finding.Fix) {
 	body := g.Incidents[0].Primary.Event.Body
 	_, to, _ := strings.Cut(body, " to ")
@@ -171,7 +172,7 @@ func judgeRecovery(n *facts.Node, g facts.SameKind) (finding.Severity, string, f
 	}
 }
 
-// afterwards returns what NVIDIA says to look into.
+// afterwards returns the investigation that NVIDIA recommends for an XID.
 func afterwards(c xid.Code) string {
 	text := map[string]string{
 		"CONTACT_SUPPORT":     "If it comes back, ask the vendor of the GPU.",
