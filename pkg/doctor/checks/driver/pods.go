@@ -15,7 +15,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// The following strings identify why a driver container fails; each cause has its own check.
+// The functions below return the log messages for each cause of a failing driver container. Each cause has its own
+// check.
 
 func headersTexts() []string {
 	return []string{

@@ -1,4 +1,4 @@
-// Package injected checks faults that somebody made on purpose.
+// Package injected checks for deliberately injected faults.
 package injected
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
 
-// Checks are about faults that somebody made on purpose.
+// Checks returns the checks for deliberately injected faults.
 func Checks() []engine.Check {
 	return engine.InSentences([]engine.Check{
 		{
@@ -59,10 +59,10 @@ func Checks() []engine.Check {
 	})
 }
 
-// kindOf returns how a run explains, for Check.ExplainsAs.
+// kindOf returns the kind of a run for Check.ExplainsAs.
 func kindOf(run snapshot.Run) string {
 	if run.Fault == finding.AsRuntime {
-		for _, word := range strings.Fields(run.Summary) { // "containerd missing-handler (nvidia)"
+		for _, word := range strings.Fields(run.Summary) { // for example "containerd missing-handler (nvidia)"
 			if mode, err := containerd.ParseMode(word); err == nil {
 				return finding.RuntimeAs(mode)
 			}
@@ -74,7 +74,7 @@ func kindOf(run snapshot.Run) string {
 	return run.Fault
 }
 
-// isActedUpon reports whether a detector takes a line of the run for the end of a GPU or a node.
+// isActedUpon reports whether a detector treats a line of the run as fatal, or might reboot the node because of it.
 func isActedUpon(run snapshot.Run) bool {
 	acts := func(e xid.Event) bool {
 		return slices.ContainsFunc(xid.Detectors(), func(d xid.Detector) bool {
@@ -94,7 +94,8 @@ func isActedUpon(run snapshot.Run) bool {
 	return false
 }
 
-// fixRun is the fault of runs that record what `doctor --fix` made: they are no faults (pkg/faults/fixes).
+// fixRun is the fault name of runs that record the changes of `doctor --fix`. These runs are not faults
+// (pkg/faults/fixes).
 const fixRun = "fix"
 
 func checkInjected(f *facts.Facts, r *engine.Result) {
@@ -133,8 +134,8 @@ func layerOfRun(run snapshot.Run) finding.Layer {
 	return finding.LayerWorkload
 }
 
-// Injected returns the finding of a run whose fault is in place. It concerns the nodes and the pods that the run
-// changed, and no others.
+// Injected returns the finding of a run whose fault is in effect. It concerns only the nodes and pods that the run
+// changed.
 func Injected(f *facts.Facts, run snapshot.Run) finding.Finding {
 	issue := finding.Finding{
 		Object: finding.Object{Kind: "Run", Name: run.ID}, Layer: layerOfRun(run), As: kindOf(run), Began: run.Created,
@@ -162,7 +163,7 @@ func Injected(f *facts.Facts, run snapshot.Run) finding.Finding {
 		}
 		found := carriers(f, run, t)
 		if len(found) == 0 {
-			found = []string{t.Namespace + "/" + t.Name} // no pod of it is there; it does not concern the whole cluster
+			found = []string{t.Namespace + "/" + t.Name} // with no pods, limit the finding to the target
 		}
 		pods = append(pods, found...)
 		issue.Evidence = append(issue.Evidence, finding.FieldEvidence(
@@ -174,8 +175,7 @@ func Injected(f *facts.Facts, run snapshot.Run) finding.Finding {
 	return issue.ForPods(pods...)
 }
 
-// exercise completes the finding of a scenario's run: its namespaces are its own, with all that is in them. Its steps
-// name them many times.
+// exercise completes the finding of a scenario's run. The run owns its namespaces and everything in them.
 func exercise(f *facts.Facts, run snapshot.Run, issue finding.Finding) finding.Finding {
 	slices.Sort(issue.Nodes)
 	issue.Nodes = slices.Compact(issue.Nodes)
@@ -214,7 +214,7 @@ func exercise(f *facts.Facts, run snapshot.Run, issue finding.Finding) finding.F
 	return issue
 }
 
-// whoseRun says who injected what, where, when, and until when.
+// whoseRun describes a run: its creator, age, end time, fault, and targets.
 func whoseRun(f *facts.Facts, run snapshot.Run) string {
 	text := words.Clip(cmp.Or(run.By, "somebody")) + " injected a fault on purpose"
 	if age := f.Now.Sub(run.Created); !run.Created.IsZero() && age >= 0 {
@@ -245,14 +245,13 @@ func whoseRun(f *facts.Facts, run snapshot.Run) string {
 	return text
 }
 
-// targetEvidence returns the lines that a run wrote on a node, as the node's kernel log has them; else what the run
-// itself says.
+// targetEvidence returns the lines that a run wrote to a node's kernel log, or else the evidence recorded in the run.
 func targetEvidence(f *facts.Facts, t snapshot.Target) []finding.Evidence {
 	var all []finding.Evidence
 	n := f.Node(t.Name)
 	for i, e := range t.Evidence {
 		if strings.Contains(e.Text, "SHA-256") && i < len(t.Evidence)-1 {
-			continue // which bytes of a file were changed helps nobody, where the runtime itself says what came of it
+			continue // skip file checksums if the run has other evidence
 		}
 		if n != nil && n.Host != nil {
 			if r, there := facts.KernelRecord(n.Host, e); there {
@@ -269,17 +268,17 @@ func targetEvidence(f *facts.Facts, t snapshot.Target) []finding.Evidence {
 	return all
 }
 
-// What CUDA faults of this tool add to pods (pkg/faults/cudashim, pkg/leftover; they need a client, and this package
-// must not).
+// Names that the CUDA faults of this tool add to pods. The packages pkg/faults/cudashim and pkg/leftover also define
+// them, but require a client, which this package must not import.
 const (
 	labelRun      = "gpufault.dev/run"
 	ourLibVolume  = "gpu-fault-lib"
-	ourConfigMap  = "gpu-fault-" // and the run's ID
+	ourConfigMap  = "gpu-fault-" // followed by the run's ID
 	ourLibrary    = "libgpufault.so"
 	ourLibraryDir = "/gpu-fault/lib"
 )
 
-// runOf returns the run whose fault a pod carries; carried reports whether it carries one.
+// runOf returns the ID of the run whose fault a pod carries. carried reports whether the pod carries a fault.
 func runOf(pod *corev1.Pod) (run string, carried bool) {
 	for _, v := range pod.Spec.Volumes {
 		if v.Name == ourLibVolume {
@@ -292,7 +291,7 @@ func runOf(pod *corev1.Pod) (run string, carried bool) {
 	return pod.Labels[labelRun], pod.Labels[labelRun] != ""
 }
 
-// carriers returns the pods that carry a run's fault, or belong to a target of it.
+// carriers returns the pods that carry a run's fault or belong to the given target.
 func carriers(f *facts.Facts, run snapshot.Run, t snapshot.Target) []string {
 	var all []string
 	for i := range f.Snapshot.Pods {
@@ -308,7 +307,7 @@ func carriers(f *facts.Facts, run snapshot.Run, t snapshot.Target) []string {
 	return all
 }
 
-// ownedBy reports whether a pod was made for a workload: directly, or by a ReplicaSet or a Job that has its name.
+// ownedBy reports whether a workload owns the pod, directly or through a ReplicaSet or a Job.
 func ownedBy(pod *corev1.Pod, t snapshot.Target) bool {
 	for _, o := range pod.OwnerReferences {
 		parent := o.Name[:max(strings.LastIndexByte(o.Name, '-'), 0)]
@@ -355,7 +354,7 @@ func checkPreloaded(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// podFails reports whether a container of the pod has ended with an error, or cannot start.
+// podFails reports whether a container of the pod has exited with an error or is in CrashLoopBackOff.
 func podFails(pod *corev1.Pod) bool {
 	if pod.Status.Phase == corev1.PodFailed {
 		return true
@@ -368,7 +367,7 @@ func podFails(pod *corev1.Pod) bool {
 	})
 }
 
-// preloaded returns what of fault injections a pod has; ours reports whether it is this tool's.
+// preloaded returns the traces of fault injection in a pod. ours reports whether this tool injected the fault.
 func preloaded(pod *corev1.Pod) (evidence []finding.Evidence, ours bool) {
 	object := facts.PodObject(pod)
 	for _, v := range pod.Spec.Volumes {

@@ -9,7 +9,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// checkOwnLines tells of lines in kernel logs whose runs are closed.
+// checkOwnLines reports kernel log lines that closed runs wrote.
 func checkOwnLines(f *facts.Facts, r *engine.Result) {
 	ours := map[string][]finding.Evidence{} // by run
 	where := map[string][]string{}
