@@ -1,4 +1,4 @@
-// Package network checks what keeps pods and pulls from the network.
+// Package network checks for network problems of pods and image pulls.
 package network
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// Checks returns the checks of the network of pods and nodes.
+// Checks returns the checks of the network layer.
 func Checks() []engine.Check {
 	pulls := func(id, title, why string, sources ...string) engine.Check {
 		return engine.Check{
@@ -79,13 +79,14 @@ func Checks() []engine.Check {
 	}
 }
 
-// pullFailure is why an image could not be pulled.
+// pullFailure is the reason why an image cannot be pulled.
 type pullFailure struct{ id, kind string }
 
-// classifyPull tells it from the runtime's words; false when they do not say.
+// classifyPull returns the reason in the container runtime's message, and false if the message contains no known
+// reason.
 func classifyPull(message string) (pullFailure, bool) {
 	lower := strings.ToLower(message)
-	// Before "connection refused", which is then the DNS server's
+	// Check this before "connection refused", which can also be an error of the DNS server.
 	if kind := nameFailure(lower); kind != "" && !strings.Contains(lower, "proxyconnect") {
 		return pullFailure{"net.dns", kind}, true
 	}
@@ -93,7 +94,7 @@ func classifyPull(message string) (pullFailure, bool) {
 		texts []string
 		is    pullFailure
 	}{
-		// A wrong platform is wl.exec-format's, though containerd adds "not found" to it.
+		// wl.exec-format reports a wrong platform, although containerd adds "not found" to the message.
 		{[]string{"no match for platform", "no matching manifest for"}, pullFailure{"", "platform"}},
 		{
 			[]string{"invalidimagename", "invalid reference format", "couldn't parse image"},
@@ -134,12 +135,12 @@ func classifyPull(message string) (pullFailure, bool) {
 	return pullFailure{}, false
 }
 
-// lookup is how Go's resolver begins its errors: "lookup nvcr.io on 10.0.0.2:53: ...", or without a server "lookup
-// nvcr.io: ...".
+// lookup matches the beginning of errors of Go's resolver: "lookup nvcr.io on 10.0.0.2:53: ...", or "lookup nvcr.io:
+// ..." without a server.
 var lookup = regexp.MustCompile(`\blookup (\S+?)(?: on \S+)?: (\S.*)`)
 
-// nameFailure reports whether a message, in lower case, says that a name could not be resolved: "no-name" when a server
-// answered that there is none, "dns" when none answered; empty when it says something else.
+// nameFailure returns "no-name" if a lowercase message reports that a DNS name does not exist, "dns" if the name could
+// not be resolved for another reason, and an empty string otherwise.
 func nameFailure(lower string) string {
 	said := lower
 	if m := lookup.FindStringSubmatch(lower); m != nil {
@@ -157,7 +158,7 @@ func nameFailure(lower string) string {
 	return ""
 }
 
-// pulling is an image that a pod waits for in vain.
+// pulling is an image that a pod cannot pull.
 type pulling struct {
 	image    string
 	failure  pullFailure
@@ -165,7 +166,7 @@ type pulling struct {
 	evidence finding.Evidence
 }
 
-// failedPulls returns the images that a pod cannot get, now.
+// failedPulls returns the images that a pod currently cannot pull.
 func failedPulls(f *facts.Facts, pod *corev1.Pod) []pulling {
 	if pod.DeletionTimestamp != nil || facts.Ended(pod) {
 		return nil
@@ -184,7 +185,7 @@ func failedPulls(f *facts.Facts, pod *corev1.Pod) []pulling {
 			Text:   words.Cut(w.Reason + ": " + w.Message),
 		}
 		p.failure, p.known = classifyPull(w.Reason + " " + w.Message)
-		named := cmp.Or(quotedWord(w.Message), p.image) // the template may have changed since
+		named := cmp.Or(quotedWord(w.Message), p.image) // the pod template may have changed since
 		for _, e := range f.EventsOfPod(pod) {
 			about := strings.Contains(e.Message, p.image) || strings.Contains(e.Message, named)
 			if p.known || e.Reason != "Failed" || !strings.Contains(e.Message, "pull image") || !about {
@@ -200,7 +201,7 @@ func failedPulls(f *facts.Facts, pod *corev1.Pod) []pulling {
 	if len(all) > 0 || pod.Status.Phase != corev1.PodPending {
 		return all
 	}
-	for _, e := range f.EventsOfPod(pod) { // the pause image
+	for _, e := range f.EventsOfPod(pod) { // check the pause image
 		if e.Reason == "FailedCreatePodSandBox" && strings.Contains(e.Message, "sandbox image") &&
 			strings.Contains(e.Message, "pull") {
 			p := pulling{image: quotedWord(e.Message), evidence: facts.Quote(e)}
@@ -212,7 +213,7 @@ func failedPulls(f *facts.Facts, pod *corev1.Pod) []pulling {
 	return all
 }
 
-// quotedWord returns the first text in double quotes.
+// quotedWord returns the first string in double quotes.
 func quotedWord(text string) string {
 	_, rest, _ := strings.Cut(text, `"`)
 	word, _, found := strings.Cut(rest, `"`)
@@ -222,7 +223,7 @@ func quotedWord(text string) string {
 	return word
 }
 
-// registryOf returns the host that an image is pulled from.
+// registryOf returns the registry host of an image.
 func registryOf(image string) string {
 	host, _, found := strings.Cut(image, "/")
 	if found && (strings.ContainsAny(host, ".:") || host == "localhost") {
@@ -250,7 +251,7 @@ func checkPulls(f *facts.Facts, r *engine.Result, id string) {
 			}
 			severity := f.Concerns(pod)
 			if severity == finding.Info && id != "img.pull-network" && id != "net.dns" {
-				continue // an app of somebody, which has nothing to do with GPUs
+				continue // the pod does not concern GPUs
 			}
 			title, fix := pullFix(pod, p)
 			r.Add(finding.Finding{
@@ -267,7 +268,7 @@ func pullFix(pod *corev1.Pod, p pulling) (string, finding.Fix) {
 	curl := []string{shell.OnHost(pod.Spec.NodeName, "curl -sSI %s", "https://"+registry+"/v2/")}
 	host, _, _ := strings.Cut(registry, ":")
 	if m := lookup.FindStringSubmatch(p.evidence.Text); m != nil {
-		host = m[1] // its server for tokens, perhaps, or a mirror
+		host = m[1] // may be the registry's token server or a mirror
 	}
 	resolve := []string{
 		shell.OnHost(pod.Spec.NodeName, "cat /etc/resolv.conf"),
@@ -347,7 +348,7 @@ func secretCommands(pod *corev1.Pod, registry string) []string {
 	}
 }
 
-// dnsTexts returns what programs say when no DNS server answers.
+// dnsTexts returns the messages with which programs report failed DNS lookups.
 func dnsTexts() []string {
 	return []string{
 		"Temporary failure in name resolution", "Temporary failure resolving", "server misbehaving",
@@ -356,7 +357,7 @@ func dnsTexts() []string {
 	}
 }
 
-// onNetwork returns the pods that the network checks look at: GPU pods and components that fail.
+// onNetwork returns the failing GPU pods and components, which the network checks inspect.
 func onNetwork(f *facts.Facts) []*corev1.Pod {
 	var all []*corev1.Pod
 	for i := range f.Snapshot.Pods {
@@ -376,7 +377,7 @@ func checkDNS(f *facts.Facts, r *engine.Result) {
 	policies := f.Missing("api/networkpolicies")
 	for _, pod := range onNetwork(f) {
 		if len(failedPulls(f, pod)) > 0 {
-			continue // the node's DNS, which checkPulls tells
+			continue // checkPulls reports the node's DNS problem
 		}
 		troubles := f.Troubles(pod)
 		e, found := f.Said(pod, troubles, dnsTexts()...)
@@ -407,16 +408,16 @@ func checkDNS(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// blocked is a packet that a firewall dropped, as netfilter's LOG target prints it.
+// blocked is a packet dropped by a firewall, as logged by netfilter's LOG target.
 type blocked struct {
 	ufw      bool
 	in, out  string
 	src, dst netip.Addr
 	proto    string
-	port     string // destination
+	port     string // destination port
 }
 
-// parseBlocked reads one line of the kernel log; false when it tells of no dropped packet.
+// parseBlocked parses a line of the kernel log, and returns false if the line does not report a dropped packet.
 func parseBlocked(text string) (blocked, bool) {
 	var b blocked
 	prefix, _, found := strings.Cut(text, "IN=")
@@ -449,15 +450,15 @@ func parseBlocked(text string) (blocked, bool) {
 	return b, b.src.IsValid() && b.dst.IsValid()
 }
 
-// ofPods reports whether an interface is one of those that pods hang on.
+// ofPods reports whether the interface belongs to a pod network.
 func ofPods(name string) bool {
 	return regexp.MustCompile(
 		`^(lxc|cali|veth|cni|cilium|flannel|cbr|tunl|vxlan|eni[0-9a-f]|azv|gke[0-9a-f]|weave|antrea|ovn|kube-bridge)`,
 	).MatchString(name)
 }
 
-// egress reports whether a packet came from a pod of the node, or from the node itself to where images and names come
-// from.
+// egress reports whether a pod of the node sent the packet, or the node itself sent it to a port for DNS, a registry, a
+// proxy, or the API server.
 func (b blocked) egress() bool {
 	if b.dst.IsMulticast() || b.dst == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
 		return false
@@ -466,11 +467,11 @@ func (b blocked) egress() bool {
 		b.own() && slices.Contains([]string{"53", "80", "443", "3128", "5000", "6443", "8080"}, b.port)
 }
 
-// own reports whether the node itself sent it.
+// own reports whether the node itself sent the packet.
 func (b blocked) own() bool { return b.in == "" && b.out != "" }
 
-// interfaceName returns a name that may stand in a command; empty when it is none: anybody with privilege can write to
-// the kernel log.
+// interfaceName returns name if it is safe to use in a command, and an empty string otherwise. Any privileged process
+// can write arbitrary names to the kernel log.
 func interfaceName(name string) string {
 	if regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@-]{0,14}$`).MatchString(name) {
 		return name
@@ -478,7 +479,7 @@ func interfaceName(name string) string {
 	return ""
 }
 
-// pattern returns the interface as a firewall's rule matches all of its kind: lxc+ for lxc1a2b.
+// pattern returns a firewall rule's pattern for all interfaces of the same kind, such as lxc+ for lxc1a2b.
 func pattern(name string) string {
 	kind := regexp.MustCompile(`^(lxc|cali|veth|eni|azv|gke)`).FindString(name)
 	if kind == "" {
@@ -502,7 +503,7 @@ func checkEgress(f *facts.Facts, r *engine.Result) {
 			}
 			lines, last = append(lines, record), b
 		}
-		// Firewalls limit how often they log, so that old lines count, too, where pods fail for want of a network.
+		// Firewalls limit their log rate. Old lines therefore count if pods fail because of the network.
 		suffering := len(lines) > 0 && failsOnNetwork(f, n)
 		old := len(lines) > 0 && !lines[len(lines)-1].Time.IsZero() && f.Now.Sub(lines[len(lines)-1].Time) > time.Hour
 		if len(lines) == 0 || old && !suffering {
@@ -533,7 +534,7 @@ func checkEgress(f *facts.Facts, r *engine.Result) {
 	})
 }
 
-// failsOnNetwork reports whether pods of the node fail with the network's own words.
+// failsOnNetwork reports whether pods of the node fail with a network error.
 func failsOnNetwork(f *facts.Facts, n *facts.Node) bool {
 	return slices.ContainsFunc(n.Pods, func(pod *corev1.Pod) bool {
 		troubles := f.Troubles(pod)
@@ -590,7 +591,7 @@ func firewallFix(n *facts.Node, b blocked) finding.Fix {
 	return fix
 }
 
-// protocol returns a protocol as UFW takes it.
+// protocol returns a protocol in the form that UFW accepts, or an empty string if UFW does not support it.
 func protocol(name string) string {
 	if lower := strings.ToLower(name); lower == "tcp" || lower == "udp" {
 		return lower
@@ -598,7 +599,8 @@ func protocol(name string) string {
 	return ""
 }
 
-// podNetwork returns the network that an address of a pod belongs to: the node's, else the private block around it.
+// podNetwork returns the network of a pod's address: the node's pod CIDR, or else the private block that contains the
+// address.
 func podNetwork(n *facts.Node, src netip.Addr) string {
 	for _, cidr := range append(slices.Clone(n.Spec.PodCIDRs), n.Spec.PodCIDR) {
 		if p, err := netip.ParsePrefix(cidr); err == nil && p.Contains(src) {

@@ -41,13 +41,13 @@ func networkPolicyCheck() engine.Check {
 	}
 }
 
-// wanted is what a pod asks for: the cluster's DNS server, or a Service.
+// wanted is the destination of a pod's connection: the cluster's DNS server, or a Service.
 type wanted struct {
 	facts.Connection
 	dns      bool
-	name     string // for people
+	name     string // for display
 	selector map[string]string
-	port     int32 // of the Service; 0 when that is not known
+	port     int32 // port of the Service; 0 if unknown
 }
 
 func checkPolicies(f *facts.Facts, r *engine.Result) {
@@ -63,8 +63,8 @@ func checkPolicies(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// checkPolicy goes the way of the pod's first words: names, then what it asks for, out of here and into there. What is
-// denied first is told.
+// checkPolicy checks the connections of a pod in the order in which it opens them, DNS first. It reports the first
+// connection that policies deny.
 func checkPolicy(f *facts.Facts, r *engine.Result, u facts.Unreached) {
 	pod := facts.PodObject(u.Pod)
 	dns := dnsServer(f, facts.EndOf(u.Pod))
@@ -89,11 +89,11 @@ func checkPolicy(f *facts.Facts, r *engine.Result, u facts.Unreached) {
 				r.Unknown(pod, "Service %s/%s: %s", ref.Namespace, ref.Name, why)
 				return
 			}
-			continue // it is not there, or nobody asked for it
+			continue // the Service does not exist or was not collected
 		}
 		ways := behind(f, service, ref, facts.EndOf(u.Pod))
 		if slices.ContainsFunc(ways, func(w wanted) bool { return reaches(f, w) == facts.Surely }) {
-			continue // where no port is named it may be this one; policies mean to deny the others, perhaps
+			continue // If the port is unknown, the pod may use the allowed one; the other ports may be denied on purpose.
 		}
 		for _, w := range ways {
 			if tellDenied(f, r, u, w) {
@@ -110,14 +110,15 @@ func checkPolicy(f *facts.Facts, r *engine.Result, u facts.Unreached) {
 	r.Pass(pod)
 }
 
-// reaches reports whether policies of both ends let a pod reach what it asks for.
+// reaches reports whether the egress and ingress policies allow the connection.
 func reaches(f *facts.Facts, w wanted) facts.Answer {
 	out, _ := f.Admits(networkingv1.PolicyTypeEgress, w.Connection)
 	in, _ := f.Admits(networkingv1.PolicyTypeIngress, w.Connection)
 	return min(out, in)
 }
 
-// tellDenied reports whether there is no need to look further: policies deny it, or it cannot be told.
+// tellDenied reports a connection that policies deny, or whose result is unknown. It returns false if policies allow
+// the connection.
 func tellDenied(f *facts.Facts, r *engine.Result, u facts.Unreached, w wanted) bool {
 	for _, d := range []networkingv1.PolicyType{networkingv1.PolicyTypeEgress, networkingv1.PolicyTypeIngress} {
 		let, by := f.Admits(d, w.Connection)
@@ -140,7 +141,7 @@ func tellDenied(f *facts.Facts, r *engine.Result, u facts.Unreached, w wanted) b
 	return false
 }
 
-// enforcesPolicies reports whether there is a DaemonSet that is known to enforce NetworkPolicies.
+// enforcesPolicies reports whether the cluster has a DaemonSet that is known to enforce NetworkPolicies.
 func enforcesPolicies(f *facts.Facts) bool {
 	return slices.ContainsFunc([]string{
 		"canal", "calico", "cilium", "kube-router", "antrea", "weave", "ovn", "network-policy", "npm", "romana",
@@ -155,11 +156,11 @@ func policyNames(all []*networkingv1.NetworkPolicy) string {
 	return words.Clip(words.Joined(names))
 }
 
-// nodeLocalDNS is where a cache on the node answers for the DNS server, where there is one.
+// nodeLocalDNS is the default address of the NodeLocal DNSCache.
 var nodeLocalDNS = netip.MustParseAddr("169.254.20.10")
 
-// dnsServer returns the cluster's DNS, asked by UDP, as resolvers do. Where its Service is not in the snapshot, it has
-// the labels that all clusters give it.
+// dnsServer returns the connection to the cluster's DNS server over UDP, which resolvers use by default. If the
+// snapshot does not contain the Service, it uses the conventional labels of DNS pods.
 func dnsServer(f *facts.Facts, from facts.End) wanted {
 	w := wanted{dns: true, name: "the DNS server", port: 53, selector: map[string]string{"k8s-app": "kube-dns"}}
 	w.Connection = facts.Connection{
@@ -183,7 +184,7 @@ func dnsServer(f *facts.Facts, from facts.End) wanted {
 	return w
 }
 
-// dnsServices returns the Services of DNS servers: that of most clusters, and OpenShift's.
+// dnsServices returns the known Services of DNS servers, including OpenShift's.
 func dnsServices() []facts.ServiceRef {
 	return []facts.ServiceRef{
 		{Namespace: "kube-system", Name: "kube-dns", Port: 53},
@@ -191,7 +192,7 @@ func dnsServices() []facts.ServiceRef {
 	}
 }
 
-// DNSServices returns the Services of a cluster's DNS server, under one of these names.
+// DNSServices returns the known Services of a cluster's DNS server.
 func DNSServices() []facts.ServiceRef { return dnsServices() }
 
 func service(f *facts.Facts, ref facts.ServiceRef) *corev1.Service {
@@ -203,8 +204,8 @@ func service(f *facts.Facts, ref facts.ServiceRef) *corev1.Service {
 	return nil
 }
 
-// behind returns the connections that a Service leads to: of each of its ports that is meant, to one of its pods, which
-// are all alike. None where it selects no pods, and where the pods' port cannot be told.
+// behind returns the connections to the pods of a Service, one for each requested port. Because all its pods are alike,
+// it uses the first pod. It omits ports whose target port is unknown, and returns nil if the Service has no selector.
 func behind(f *facts.Facts, service *corev1.Service, ref facts.ServiceRef, from facts.End) []wanted {
 	if len(service.Spec.Selector) == 0 {
 		return nil
@@ -241,7 +242,7 @@ func behind(f *facts.Facts, service *corev1.Service, ref facts.ServiceRef, from 
 	return all
 }
 
-// targetPort returns the pods' port that a Service's leads to; 0 when its name is not among theirs.
+// targetPort returns the pod port for a port of a Service, or 0 if no container port has the name.
 func targetPort(p corev1.ServicePort, to facts.End) int32 {
 	if p.TargetPort.Type == intstr.Int {
 		return cmp.Or(p.TargetPort.IntVal, p.Port)

@@ -18,28 +18,26 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// The rule that comes nearest to what is denied, and how it is put right.
-
-// missKind is in what a rule comes near, and misses.
+// missKind is the reason why a rule does not allow a connection.
 type missKind int
 
-// The kinds, the nearest first.
+// The kinds, from the closest match to none.
 const (
-	missPorts     missKind = iota // it is about the right pods, and other ports
-	missNamespace                 // its namespaceSelector selects no namespace at all
-	missPeers                     // it is about other pods
-	missAll                       // there is no such rule
+	missPorts     missKind = iota // selects the right pods, but other ports
+	missNamespace                 // has a namespaceSelector that selects no namespace
+	missPeers                     // selects other pods
+	missAll                       // no rule is close
 )
 
-// miss is the rule that comes nearest to what is denied.
+// miss is the rule that comes closest to allowing a denied connection.
 type miss struct {
 	kind     missKind
 	policy   *networkingv1.NetworkPolicy
 	rule, at int
 }
 
-// nearest finds it. A rule is no near miss just because it allows something else to somebody: it must be about this
-// destination.
+// nearest returns the rule that comes closest to allowing a connection. A rule for an unrelated destination does not
+// count.
 func nearest(f *facts.Facts, d networkingv1.PolicyType, w wanted, by []*networkingv1.NetworkPolicy) miss {
 	best := miss{kind: missAll, policy: by[0]}
 	other := w.To
@@ -74,21 +72,21 @@ func nearest(f *facts.Facts, d networkingv1.PolicyType, w wanted, by []*networki
 	return best
 }
 
-// isSpecific reports whether a peer is less than all pods of all namespaces, or of its own.
+// isSpecific reports whether the peer has a selector that is not empty.
 func isSpecific(peer networkingv1.NetworkPolicyPeer) bool {
 	chooses := func(s *metav1.LabelSelector) bool { return s != nil && len(s.MatchLabels)+len(s.MatchExpressions) > 0 }
 	return chooses(peer.PodSelector) || chooses(peer.NamespaceSelector)
 }
 
-// onlyDNS reports whether ports are those of DNS and nothing else.
+// onlyDNS reports whether all ports are DNS ports.
 func onlyDNS(ports []networkingv1.NetworkPolicyPort) bool {
 	return len(ports) > 0 && !slices.ContainsFunc(ports, func(p networkingv1.NetworkPolicyPort) bool {
 		return p.Port == nil || !slices.Contains([]string{"53", "5353", "dns", "dns-tcp"}, p.Port.String())
 	})
 }
 
-// meant reports whether a peer that selects nothing was to be what the pod wants: by its pods, by the namespace's name,
-// or by the ports of DNS.
+// meant reports whether a peer that selects nothing was intended for the destination, judging by its pod selector, the
+// namespace's name, or the DNS ports.
 func meant(f *facts.Facts, peer networkingv1.NetworkPolicyPeer, w wanted, ports []networkingv1.NetworkPolicyPort) bool {
 	if peer.PodSelector != nil && len(peer.PodSelector.MatchLabels) > 0 {
 		return facts.Picks(peer.PodSelector, w.To.Labels, false) == facts.Surely
@@ -97,7 +95,7 @@ func meant(f *facts.Facts, peer networkingv1.NetworkPolicyPeer, w wanted, ports 
 		strings.Contains(metav1.FormatLabelSelector(peer.NamespaceSelector), w.To.Namespace)
 }
 
-// denied tells of what policies deny: which rule, in what, and how it is put right.
+// denied returns the finding for a denied connection: the responsible rule, its error, and the fix.
 func denied(
 	f *facts.Facts, u facts.Unreached, w wanted, d networkingv1.PolicyType, by []*networkingv1.NetworkPolicy,
 ) finding.Finding {
@@ -183,7 +181,7 @@ func denied(
 	return issue
 }
 
-// wrongPorts says in what the ports of a rule are wrong.
+// wrongPorts returns the title and fix for a rule with the wrong ports.
 func wrongPorts(f *facts.Facts,
 	w wanted, d networkingv1.PolicyType, policy string, ports []networkingv1.NetworkPolicyPort, listens string,
 ) (title, fix string) {
@@ -207,7 +205,7 @@ func wrongPorts(f *facts.Facts,
 		allowed, listens), "Allow the port that the pods listen on."
 }
 
-// rightPort replaces the only port of a rule where that is the Service's, and else adds one.
+// rightPort returns a command that replaces the only port of a rule if its protocol matches, and adds a port otherwise.
 func (w wanted) rightPort(p *networkingv1.NetworkPolicy, rule string, ports []networkingv1.NetworkPolicyPort) string {
 	if len(ports) == 1 && !w.dns && ports[0].Port != nil &&
 		facts.PortIs(networkingv1.NetworkPolicyPort{Protocol: ports[0].Protocol}, w.Connection) == facts.Surely {
@@ -216,7 +214,7 @@ func (w wanted) rightPort(p *networkingv1.NetworkPolicy, rule string, ports []ne
 	return patchPolicy(p, "add", rule+"/ports/-", map[string]any{"protocol": w.Protocol, "port": w.Connection.Port})
 }
 
-// client returns the pod that asks, as a peer of policies; server the pods that it asks.
+// client returns a policy peer for the pod's namespace.
 func (w wanted) client() map[string]any {
 	return map[string]any{"namespaceSelector": byName(w.From.Namespace)}
 }
@@ -231,8 +229,8 @@ func byName(namespace string) map[string]any {
 	return map[string]any{"matchLabels": map[string]string{corev1.LabelMetadataName: namespace}}
 }
 
-// allow makes a policy that allows what is denied: for the pods that the denying one selects, or into those of the
-// Service.
+// allow returns a policy that allows the denied connection. An egress policy selects the same pods as the denying
+// policy; an ingress policy selects the pods of the Service.
 func (w wanted) allow(d networkingv1.PolicyType, denying *networkingv1.NetworkPolicy) string {
 	ports := []map[string]any{{"protocol": w.Protocol, "port": w.Connection.Port}}
 	if w.dns {
