@@ -93,7 +93,7 @@ func checkPolicy(f *facts.Facts, r *engine.Result, u facts.Unreached) {
 		}
 		ways := behind(f, service, ref, facts.EndOf(u.Pod))
 		if slices.ContainsFunc(ways, func(w wanted) bool { return reaches(f, w) == facts.Surely }) {
-			continue // If the port is unknown, the pod may use the allowed one; the other ports may be denied on purpose.
+			continue // if the port is unknown, one allowed port suffices
 		}
 		for _, w := range ways {
 			if tellDenied(f, r, u, w) {

@@ -1,4 +1,4 @@
-// Package observability checks the metrics of GPUs.
+// Package observability checks GPU metrics.
 package observability
 
 import (
@@ -19,10 +19,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// Checks returns those of dcgm-exporter and of who scrapes it.
+// Checks returns the checks of dcgm-exporter and its Prometheus scrape configuration.
 //
-// Not built: of obs.dcgm-labels what :9400/metrics itself says: a snapshot does not scrape. That shared GPUs have no
-// metrics per pod is no fault, and so is not told.
+// obs.dcgm-labels does not read :9400/metrics, because collecting a snapshot does not scrape metrics. Shared GPUs
+// without metrics per pod are expected and not reported.
 func Checks() []engine.Check { return []engine.Check{dcgmLabelsCheck(), dcgmCrashCheck()} }
 
 func dcgmLabelsCheck() engine.Check {
@@ -54,7 +54,8 @@ func dcgmLabelsCheck() engine.Check {
 	}
 }
 
-// checkPodLabels looks whether the exporter can tell pods. All its pods are alike.
+// checkPodLabels reports an exporter that cannot map GPUs to pods. It checks one pod, because all pods of the exporter
+// are alike.
 func checkPodLabels(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 	mounted := slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
 		return v.HostPath != nil && strings.Contains(v.HostPath.Path, "pod-resources")
@@ -181,8 +182,8 @@ func checkMonitors(f *facts.Facts, r *engine.Result, exporter *corev1.Pod) {
 	}
 }
 
-// scrapes reports whether a Prometheus selects a ServiceMonitor, by its labels and its namespace's; if not, what says
-// so.
+// scrapes reports whether a Prometheus selects a ServiceMonitor by its labels and namespace. If not, it also returns
+// the selector that excludes the ServiceMonitor.
 func scrapes(f *facts.Facts, p, m unstructured.Unstructured) (finding.Evidence, bool) {
 	object := finding.Object{Kind: "Prometheus", Namespace: p.GetNamespace(), Name: p.GetName()}
 	byLabels, text := selectorOf(p, "serviceMonitorSelector")
@@ -199,12 +200,13 @@ func scrapes(f *facts.Facts, p, m unstructured.Unstructured) (finding.Evidence, 
 	byNamespace, text := selectorOf(p, "serviceMonitorNamespaceSelector")
 	at := slices.IndexFunc(f.Namespaces, func(n corev1.Namespace) bool { return n.Name == m.GetNamespace() })
 	if at < 0 || byNamespace.Matches(labels.Set(f.Namespaces[at].Labels)) {
-		return finding.Evidence{}, true // a namespace that was not seen is not held against it
+		return finding.Evidence{}, true // treat an unknown namespace as selected
 	}
 	return finding.FieldEvidence(object, ".spec.serviceMonitorNamespaceSelector", "%s", text), false
 }
 
-// selectorOf reads a label selector; one that is not set selects nothing, one that cannot be read all.
+// selectorOf returns a label selector and its string form. An unset selector selects nothing; an invalid one selects
+// everything.
 func selectorOf(u unstructured.Unstructured, field string) (labels.Selector, string) {
 	m, found, err := unstructured.NestedMap(u.Object, "spec", field)
 	if !found || err != nil {
@@ -304,7 +306,7 @@ func checkDCGM(f *facts.Facts, r *engine.Result, pod *corev1.Pod, t facts.PodTro
 	engine.LacksLog(f, r, pod)
 }
 
-// dcgmOutOfMemory reports whether the kernel killed a container of the pod for its memory, and what its limit is.
+// dcgmOutOfMemory reports whether a container of the pod was OOM-killed, and returns its memory limit.
 func dcgmOutOfMemory(pod *corev1.Pod) (killed bool, limit string) {
 	for _, s := range pod.Status.ContainerStatuses {
 		for _, state := range []corev1.ContainerState{s.State, s.LastTerminationState} {

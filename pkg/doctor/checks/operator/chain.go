@@ -13,15 +13,16 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
 )
 
-// link is a step of the chain in which the operator's init containers wait for each other.
+// link is a step in the chain of the operator's init containers, each of which waits for the previous step.
 type link struct {
 	name string
-	// part are the pods whose container makes the step, and main is that container; empty for the first of the pod.
+	// part is the component whose pods perform the step, and main is the container that performs it. Both are empty for
+	// steps that the init container itself performs.
 	part facts.Component
 	main string
 	// waits is the init container of other pods that waits for the step.
 	waits string
-	file  string // what that init container waits for, in /run/nvidia/validations
+	file  string // the file in /run/nvidia/validations that the init container waits for
 }
 
 func chainLinks() []link {
@@ -33,11 +34,11 @@ func chainLinks() []link {
 	}
 }
 
-// linkState is how far a link is.
+// linkState is the state of a link on a node.
 type linkState int
 
 const (
-	linkAbsent linkState = iota // nothing on the node says anything about it
+	linkAbsent linkState = iota // nothing on the node shows the state
 	linkDone
 	linkStarting
 	linkBroken
@@ -47,7 +48,7 @@ func initChainCheck() engine.Check {
 	return engine.Check{
 		ID: "op.init-chain", Layer: finding.LayerOperator,
 		Title: "the chain in which the GPU operator's pods wait for each other stops",
-		// a driver that is still being built
+		// A driver that is still being built explains other findings.
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs, engine.NeedNode}, InfoExplains: true,
 		Reads: "the init containers driver-validation, toolkit-validation, cuda-validation and plugin-validation of the operator's pods on each GPU node, the containers of the " +
 			"driver's and the toolkit's pods, their last log lines, and the files in /run/nvidia/validations",
@@ -93,7 +94,7 @@ func checkChain(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		switch {
 		case state == linkBroken && l.file == "plugin-ready" &&
 			(facts.GPUsOf(n.Status.Allocatable) == 0 || !facts.PluginReady(n)):
-			return // the device plugin's own checks say why, and this follows from it
+			return // a consequence, reported by the device plugin checks
 		case state == linkBroken:
 			r.Add(l.finding(f, n, t))
 			return
@@ -109,7 +110,7 @@ func checkChain(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	r.Pass(n.Object())
 }
 
-// state returns how far a link is on a node, and what says so.
+// state returns the state of a link on a node, and the pod trouble that shows it.
 func (l link) state(f *facts.Facts, n *facts.Node) (linkState, facts.PodTrouble) {
 	if l.part != "" {
 		for _, pod := range facts.Current(n, l.part) {
@@ -121,7 +122,7 @@ func (l link) state(f *facts.Facts, n *facts.Node) (linkState, facts.PodTrouble)
 	return l.awaited(f, n)
 }
 
-// made looks at the pod that makes the step.
+// made returns the state of a link according to the pod that performs the step.
 func (l link) made(f *facts.Facts, pod *corev1.Pod) (linkState, facts.PodTrouble) {
 	for _, s := range pod.Status.ContainerStatuses {
 		if s.Ready && (s.Name == l.main || len(pod.Spec.Containers) == 1) {
@@ -138,12 +139,13 @@ func (l link) made(f *facts.Facts, pod *corev1.Pod) (linkState, facts.PodTrouble
 			pod.CreationTimestamp.UTC().Format(time.RFC3339))}
 		return linkStarting, t
 	case t.Init && t.Container != "k8s-driver-manager" && t.Waits:
-		return linkStarting, t // it waits for an earlier link itself, which was looked at
+		return linkStarting, t // waits for an earlier link, which has been checked
 	}
 	return linkBroken, t
 }
 
-// awaited looks at the init containers that wait for the step. One that got through says that it is made.
+// awaited returns the state of a link according to the init containers that wait for the step. If one of them
+// completed, the step is done.
 func (l link) awaited(f *facts.Facts, n *facts.Node) (linkState, facts.PodTrouble) {
 	state, found := linkAbsent, facts.PodTrouble{}
 	for _, pod := range n.Pods {
@@ -174,9 +176,8 @@ func (l link) awaited(f *facts.Facts, n *facts.Node) (linkState, facts.PodTroubl
 	return state, found
 }
 
-// blames reports whether a pod's trouble is this link's: its init container waits or fails, and not for lack of an
-// image or a network. A runtime that does not know the pod's handler is the toolkit's, in whichever init container the
-// pod is.
+// blames reports whether this link causes a pod's trouble: its init container waits or fails, but not because of an
+// image or a volume. An unknown runtime handler counts as a failure of the toolkit.
 func (l link) blames(t facts.PodTrouble, waiting string) bool {
 	switch {
 	case t.Reason == "FailedCreatePodSandBox":
@@ -191,7 +192,8 @@ func (l link) blames(t facts.PodTrouble, waiting string) bool {
 	return true
 }
 
-// justMade reports whether the pod that makes the step became ready so lately that others may not have noticed.
+// justMade reports whether the pod that performs the step became ready so recently that waiting pods may not have
+// noticed.
 func (l link) justMade(f *facts.Facts, n *facts.Node) bool {
 	if l.part == "" {
 		return false
@@ -207,7 +209,7 @@ func (l link) finding(f *facts.Facts, n *facts.Node, t facts.PodTrouble) finding
 		Fix:   l.fix(f, t),
 	}
 	if l.file == "plugin-ready" {
-		found.Severity = finding.Warning // GPUs are advertised: what fails is the operator's own test
+		found.Severity = finding.Warning // GPUs are advertised; only the operator's own test fails
 	}
 	if n.Host != nil && n.Host.Probe.Unread["validations"] == "" {
 		files := strings.Join(n.Host.Probe.Validations, ", ")

@@ -47,7 +47,7 @@ func checkMIGManager(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	case n.Labels[state] == "failed":
 		found.Title = "the MIG manager failed to apply the wanted MIG configuration"
 		if facts.GPUsOf(n.Status.Allocatable) > 0 {
-			found.Severity = finding.Warning // what was there before is still advertised
+			found.Severity = finding.Warning // the previous configuration is still advertised
 		}
 	case (n.Labels[state] == "pending" || n.Labels[state] == "rebooting") && len(pods) == 0 && !r.Lacks(f, "api/pods"):
 		found.Title, found.Severity, found.Confidence =
@@ -56,7 +56,7 @@ func checkMIGManager(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	case n.Labels[state] == "pending":
 		e, gaveUp := gaveUpMIG(f, pods)
 		if !gaveUp {
-			r.Pass(n.Object()) // it is at it
+			r.Pass(n.Object()) // the MIG manager is still working
 			return
 		}
 		found.Title, found.Confidence = "the MIG manager gave up applying the wanted MIG configuration", finding.Likely
@@ -95,8 +95,8 @@ func checkMIGManager(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	r.Add(found)
 }
 
-// gaveUpMIG returns the error after which a MIG manager waits for another label, though it has set no state for the
-// last one.
+// gaveUpMIG returns the error after which a MIG manager waits for the next label change without reporting a state for
+// the last one.
 func gaveUpMIG(f *facts.Facts, pods []*corev1.Pod) (finding.Evidence, bool) {
 	for _, pod := range pods {
 		for _, l := range f.LogsOf(pod) {
@@ -159,12 +159,12 @@ func checkGFD(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		return
 	}
 	if len(pods) == 0 || !facts.Alive(n) {
-		return // it does not run here, or a symptom check says why it does not work
+		return // not deployed on the node, or reported by a symptom check
 	}
 	if slices.ContainsFunc(
 		f.Component(facts.NFD), func(pod *corev1.Pod) bool { _, bad := facts.OperandTrouble(f, pod); return bad },
 	) {
-		return // it writes the labels, and a symptom check says why it does not work
+		return // NFD writes the labels, and a symptom check reports why it fails
 	}
 	pod := pods[0]
 	found := finding.Finding{

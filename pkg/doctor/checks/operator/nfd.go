@@ -16,7 +16,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
 )
 
-// pciLabels returns the labels of node feature discovery by which the operator knows a node with a GPU.
+// pciLabels returns the labels of node feature discovery by which the operator recognizes GPU nodes.
 func pciLabels() []string {
 	return []string{
 		"feature.node.kubernetes.io/pci-10de.present", "feature.node.kubernetes.io/pci-0302_10de.present",
@@ -62,8 +62,8 @@ func nfdCheck() engine.Check {
 	}
 }
 
-// placedByLabels reports whether GPU software of the cluster is placed by NFD's labels, and would be on the node if it
-// had them.
+// placedByLabels reports whether GPU software selects nodes by NFD's labels and does not run on the node because they
+// are missing.
 func placedByLabels(f *facts.Facts, n *facts.Node) (bool, finding.Evidence) {
 	if p, ok := facts.ClusterPolicy(f); ok && n.Labels["nvidia.com/gpu.deploy.operands"] != "false" {
 		state, _, _ := unstructured.NestedString(p.Object, "status", "state")
@@ -83,7 +83,7 @@ func placedByLabels(f *facts.Facts, n *facts.Node) (bool, finding.Evidence) {
 	return false, finding.Evidence{}
 }
 
-// wantsLabels reports whether a DaemonSet runs only on nodes with NFD's labels of NVIDIA devices.
+// wantsLabels reports whether a DaemonSet runs only on nodes with NFD's labels for NVIDIA devices.
 func wantsLabels(d *appsv1.DaemonSet) bool {
 	spec := d.Spec.Template.Spec
 	for label := range spec.NodeSelector {
@@ -159,8 +159,8 @@ func nfdFinding(f *facts.Facts, n *facts.Node, who finding.Evidence) finding.Fin
 	return found
 }
 
-// tolerationsPath returns where a JSON patch adds a toleration: at the end of the list, or the list itself where there
-// is none.
+// tolerationsPath returns the end of the JSON patch path that adds a toleration: "/-" appends to the list, and an empty
+// string adds the list if the DaemonSet has none.
 func tolerationsPath(d *appsv1.DaemonSet) string {
 	if len(d.Spec.Template.Spec.Tolerations) == 0 {
 		return ""
@@ -187,7 +187,8 @@ func tolerationText(d *appsv1.DaemonSet) string {
 	return strings.Join(all, ", ")
 }
 
-// installNFD are commands that install node feature discovery as this cluster installs the rest.
+// installNFD returns the commands that install node feature discovery, with the GPU operator's chart if it is
+// installed.
 func installNFD(f *facts.Facts) []string {
 	if h, ok := facts.ReleaseOf(f, facts.ChartOperator); ok {
 		return []string{facts.HelmUpgrade(h, "nfd.enabled=true")}
@@ -196,7 +197,7 @@ func installNFD(f *facts.Facts) []string {
 		facts.ChartNFD, facts.ChartRepository(facts.ChartNFD), "worker.tolerations[0].operator=Exists")}
 }
 
-// nfdWorkers returns the DaemonSets that look at the nodes.
+// nfdWorkers returns the DaemonSets of NFD's worker.
 func nfdWorkers(f *facts.Facts) []*appsv1.DaemonSet {
 	var all []*appsv1.DaemonSet
 	for i := range f.DaemonSets {
@@ -216,7 +217,8 @@ func hasWorker(n *facts.Node) bool {
 	})
 }
 
-// checkPolicyLabels reads what the operator itself says: that no node has a label of NFD, although pods wait for GPUs.
+// checkPolicyLabels reports a ClusterPolicy condition that no node has NFD's labels, or that no GPU node exists
+// although pods wait for GPUs.
 func checkPolicyLabels(f *facts.Facts, r *engine.Result) {
 	p, ok := facts.ClusterPolicy(f)
 	if !ok {

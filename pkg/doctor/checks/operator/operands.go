@@ -36,7 +36,7 @@ func operandCheck() engine.Check {
 	}
 }
 
-// operandKinds returns all components but the device plugin, which has a check of its own.
+// operandKinds returns all components except the device plugin, which has its own check.
 func operandKinds() []facts.Component {
 	return []facts.Component{
 		facts.Driver, facts.Toolkit, facts.FeatureDiscovery, facts.DCGMExporter, facts.DCGM, facts.MIGManager,
@@ -61,7 +61,7 @@ func checkOperand(f *facts.Facts, r *engine.Result, c facts.Component, pod *core
 			facts.DCGMExporter, facts.DCGM, facts.FeatureDiscovery, facts.MIGManager, facts.NFD, facts.Operator,
 		}, c,
 	) {
-		found.Severity = finding.Warning // GPU workloads run without it
+		found.Severity = finding.Warning // GPU workloads run without the component
 	}
 	r.Add(found)
 }

@@ -1,16 +1,16 @@
-// Package operator checks the GPU operator, its operands and the labels of nodes.
+// Package operator checks the GPU operator, its operands, and the labels of nodes.
 package operator
 
 import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
 )
 
-// Checks returns those of the GPU operator and what it brings, besides the device plugin.
+// Checks returns the checks of the GPU operator and its operands except the device plugin.
 //
-// Not built: of op.versions the matrix of Kubernetes and operator versions that NVIDIA supports: it changes with each
-// release, and a wrong row would accuse a healthy cluster; and CRDs are told by name only, because their schemas are
-// not in a snapshot. Of op.clusterpolicy the kind GPUCluster of the newest operators, which is not in a snapshot
-// either.
+// op.versions does not contain NVIDIA's matrix of supported Kubernetes and operator versions, because the matrix
+// changes with each release, and an incorrect row would flag a healthy cluster. The check compares CRDs only by name,
+// because a snapshot does not contain their schemas. op.clusterpolicy ignores the kind GPUCluster of the newest
+// operators, which a snapshot does not contain either.
 func Checks() []engine.Check {
 	return []engine.Check{
 		initChainCheck(), operandCheck(), nfdCheck(), policyCheck(), deployLabelCheck(), versionsCheck(),

@@ -23,7 +23,7 @@ type condition struct {
 	at                            time.Time
 }
 
-// conditions returns those of a custom resource; what is not of the usual shape is left out.
+// conditions returns the conditions of a custom resource, without malformed ones.
 func conditions(u unstructured.Unstructured) []condition {
 	list, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions")
 	var all []condition
@@ -33,7 +33,7 @@ func conditions(u unstructured.Unstructured) []condition {
 			continue
 		}
 		text := func(key string) string { s, _ := m[key].(string); return s }
-		at, _ := time.Parse(time.RFC3339, text("lastTransitionTime")) // zero when it is none
+		at, _ := time.Parse(time.RFC3339, text("lastTransitionTime")) // zero if invalid
 		all = append(all, condition{text("type"), text("status"), text("reason"), text("message"), at})
 	}
 	return all
@@ -133,7 +133,7 @@ func checkPolicy(f *facts.Facts, r *engine.Result, u unstructured.Unstructured) 
 	r.Add(found)
 }
 
-// upgrading reports whether the operator is upgrading the node's driver, and has not failed.
+// upgrading reports whether a driver upgrade of the node is in progress and has not failed.
 func upgrading(n *facts.Node) bool {
 	state := n.Labels["nvidia.com/gpu-driver-upgrade-state"]
 	return state != "" && state != "upgrade-done" && state != "upgrade-failed" && state != "unknown"
@@ -143,7 +143,7 @@ func deployLabelCheck() engine.Check {
 	return engine.Check{
 		ID: "op.deploy-label-off", Layer: finding.LayerOperator,
 		Title: "labels keep the GPU operator's pods off a node",
-		Needs: []engine.Need{engine.NeedAPI}, InfoExplains: true, // it is so on purpose, and so is what follows
+		Needs: []engine.Need{engine.NeedAPI}, InfoExplains: true, // the labels and their consequences are intentional
 		Reads: "labels nvidia.com/gpu.deploy.* and nvidia.com/gpu.workload.config of GPU nodes",
 		Why: "nvidia.com/gpu.deploy.operands=false, or the label of one part, keeps that part off the node, and a workload configuration for virtual machines keeps containers' GPUs off it. This is how " +
 			"it is done on purpose, so that it is no fault, unless pods wait for GPUs meanwhile, and an error when no node is left for them.",
@@ -156,7 +156,7 @@ func deployLabelCheck() engine.Check {
 			}
 			left := slices.ContainsFunc(f.GPUNodes,
 				func(n *facts.Node) bool { return len(switchedOff(n)) == 0 || facts.Advertises(f, n) })
-			awaited := scheduler.Awaited(f, "sched.all-in-use", "sched.fragmented") // it would have more
+			awaited := scheduler.Awaited(f, "sched.all-in-use", "sched.fragmented") // pods for which more GPUs would help
 			for _, n := range f.GPUNodes {
 				off := switchedOff(n)
 				if len(off) == 0 || facts.Advertises(f, n) && len(off) == 1 &&
@@ -169,7 +169,7 @@ func deployLabelCheck() engine.Check {
 				case awaited[n.Name] && !left && !facts.ForMachines(n):
 					severity = finding.Error
 				case awaited[n.Name]:
-					severity = finding.Warning // it may be what they wait for
+					severity = finding.Warning // the node may have the GPUs that the pods wait for
 				}
 				fix := finding.Fix{
 					Text: "If it is not meant so, remove the labels.", Commands: []string{removeLabels(n, off)},
@@ -184,8 +184,8 @@ func deployLabelCheck() engine.Check {
 	}
 }
 
-// switchedOff returns the labels that keep operands off the node: false, or a workload configuration that is not for
-// containers. What the operator pauses while it works says "paused-for-...", and comes back.
+// switchedOff returns the labels that keep operands off the node: false, or a workload configuration other than
+// container. It ignores "paused-for-...", which the operator sets temporarily.
 func switchedOff(n *facts.Node) []string {
 	var off []string
 	for label, value := range n.Labels {
@@ -246,7 +246,7 @@ func checkReleases(f *facts.Facts, r *engine.Result) {
 		}
 		severity := finding.Warning
 		if strings.HasPrefix(h.Status, "pending-") {
-			severity = finding.Info // somebody may be at it
+			severity = finding.Info // an upgrade may be in progress
 		}
 		r.Add(finding.Finding{
 			Severity: severity, Object: object, Title: "the Helm release is not deployed as a whole",
@@ -257,7 +257,7 @@ func checkReleases(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// checkOperatorLog looks for kinds and fields that the operator wants and the API server does not have.
+// checkOperatorLog reports kinds and fields that the operator requires and the API server does not have.
 func checkOperatorLog(f *facts.Facts, r *engine.Result) {
 	for _, pod := range f.Component(facts.Operator) {
 		e, ok := facts.LogEvidence(f, pod, `no matches for kind "NVIDIADriver"`, `no matches for kind "ClusterPolicy"`,
@@ -287,14 +287,14 @@ func checkOperatorLog(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// checkTags compares the operator's image with that of its validator, which are released together.
+// checkTags compares the image tags of the operator and its validator, which are released together.
 func checkTags(f *facts.Facts, r *engine.Result) {
 	for _, operator := range f.Component(facts.Operator) {
 		want, image := releaseTag(operator)
 		for _, validator := range f.Component(facts.Validator) {
 			got, other := releaseTag(validator)
 			if want == "" || got == "" || want == got || f.Now.Sub(operator.CreationTimestamp.Time) < time.Hour {
-				continue // right after an upgrade the operands follow one by one
+				continue // after an upgrade, the operands are updated one by one
 			}
 			r.Add(finding.Finding{
 				Severity: finding.Info, Confidence: finding.Possible, Object: facts.PodObject(validator),
@@ -311,8 +311,8 @@ func checkTags(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// releaseTag returns the release that a pod's image is of: v25.3.0 of gpu-operator:v25.3.0-ubi9; empty when its tag
-// does not say.
+// releaseTag returns the release in a pod's image tag, such as v25.3.0 for gpu-operator:v25.3.0-ubi9. It returns an
+// empty string if the tag contains no release.
 func releaseTag(pod *corev1.Pod) (version, image string) {
 	for _, c := range pod.Spec.Containers {
 		name, _, _ := strings.Cut(c.Image, "@")
@@ -326,7 +326,7 @@ func releaseTag(pod *corev1.Pod) (version, image string) {
 	return "", ""
 }
 
-// removeLabels returns the command that takes labels off a node.
+// removeLabels returns the command that removes labels from a node.
 func removeLabels(n *facts.Node, keys []string) string {
 	format, args := "kubectl label node %s", []any{n.Name}
 	for _, key := range keys {
