@@ -156,7 +156,7 @@ func deployLabelCheck() engine.Check {
 			}
 			left := slices.ContainsFunc(f.GPUNodes,
 				func(n *facts.Node) bool { return len(switchedOff(n)) == 0 || facts.Advertises(f, n) })
-			awaited := scheduler.Awaited(f, "sched.all-in-use", "sched.fragmented") // pods for which more GPUs would help
+			awaited := scheduler.Awaited(f, "sched.all-in-use", "sched.fragmented") // pods that need more GPUs
 			for _, n := range f.GPUNodes {
 				off := switchedOff(n)
 				if len(off) == 0 || facts.Advertises(f, n) && len(off) == 1 &&

@@ -13,7 +13,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
 )
 
-// cdiChecks are about the Container Device Interface, by which newer toolkits and DRA hand out GPUs.
+// cdiChecks returns the checks of the Container Device Interface (CDI), with which newer toolkits and DRA inject GPUs.
 func cdiChecks() []engine.Check {
 	return []engine.Check{
 		{
@@ -85,7 +85,7 @@ func checkUnresolvable(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// wrongSpec returns what is wrong with a specification of NVIDIA's.
+// wrongSpec quotes the error in one of NVIDIA's CDI specifications, or returns nil if the specification is valid.
 func wrongSpec(n *facts.Node, spec api.CDISpec) []finding.Evidence {
 	quote := func(format string, args ...any) finding.Evidence {
 		return finding.Clipped(finding.Evidence{

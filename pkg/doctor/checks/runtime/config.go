@@ -15,7 +15,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/runtimeview"
 )
 
-// configurationChecks are about the files that containerd loads, and what it has in memory.
+// configurationChecks returns the checks of containerd's configuration, on disk and in memory.
 func configurationChecks() []engine.Check {
 	const files = "the files that the kubelet's containerd loads, by the rules of its release, and what it has in memory (CRI Status)"
 	return []engine.Check{
@@ -108,7 +108,7 @@ func configurationChecks() []engine.Check {
 	}
 }
 
-// checkNotStarted tells of nodes on which this tool's own pod did not start: so will no other.
+// checkNotStarted reports nodes on which this tool's debug pod did not start, because other pods may not start either.
 func checkNotStarted(f *facts.Facts, r *engine.Result) {
 	for _, m := range f.Snapshot.Missing {
 		name, ofNode := strings.CutPrefix(m.What, "nodes/")
@@ -166,13 +166,13 @@ func checkRuntimeNotReady(f *facts.Facts, r *engine.Result) {
 	})
 }
 
-// checkEdited tells of files that are not in effect: handlers that differ, and files with which containerd, or a
-// handler, would not work.
+// checkEdited reports configuration files that are not in effect: handlers that differ, and files with which containerd
+// or a handler would not work.
 func checkEdited(f *facts.Facts, r *engine.Result) {
 	eachRuntime(r, f, func(n *facts.Node) {
 		i := instance(n)
 		if !i.Ready {
-			return // it has nothing in memory that works
+			return // no working configuration in memory
 		}
 		var latent []runtimeview.Finding
 		for _, found := range n.View.Findings {
@@ -216,8 +216,8 @@ func checkEdited(f *facts.Facts, r *engine.Result) {
 	})
 }
 
-// loadMargin is how much younger than its process a file must be: a clock of the node's, and the time between fork and
-// reading.
+// loadMargin is how much newer than the containerd process a file must be to count as not loaded. It allows for an
+// imprecise clock and for the time between fork and reading the file.
 const loadMargin = 5 * time.Second
 
 func checkNotLoaded(f *facts.Facts, r *engine.Result) {
@@ -325,7 +325,8 @@ func checkGKESource(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// versionAtLeast reports whether a version like v1.33.2-gke.100 is major.minor or later; false for what is none.
+// versionAtLeast reports whether a version such as v1.33.2-gke.100 is major.minor or later. It returns false for an
+// invalid version.
 func versionAtLeast(version string, major, minor int) bool {
 	var x, y int
 	if n, _ := fmt.Sscanf(strings.TrimPrefix(version, "v"), "%d.%d", &x, &y); n != 2 {

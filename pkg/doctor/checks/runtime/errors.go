@@ -10,25 +10,24 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 )
 
-// startError is why the container runtime did not start a pod, in its own words.
+// startError is an error message of the container runtime about a pod that does not start.
 type startError struct {
 	pod  *corev1.Pod
 	node *facts.Node
-	// id is the finding that the words stand for, and name what they name: a handler, a file, a runtime type, CDI
-	// devices.
+	// id is the ID of the finding that the message indicates. name is the handler, file, runtime type, or CDI devices
+	// in the message.
 	id, name string
-	// sandbox reports whether already the pod's sandbox could not be made.
+	// sandbox reports whether creating the pod's sandbox failed.
 	sandbox  bool
 	evidence finding.Evidence
 }
 
 const failedSandbox = "FailedCreatePodSandBox"
 
-// startErrors returns why container runtimes do not start pods, by node.
+// startErrors returns the start errors of pods, by node.
 func startErrors(f *facts.Facts) map[*facts.Node][]startError { return facts.Once(f, findStartErrors) }
 
-// findStartErrors reads what the runtimes say about pods that do not start, by node. A pod that has started since is no
-// evidence.
+// findStartErrors returns the start errors of pods, by node. It ignores pods that have started since.
 func findStartErrors(f *facts.Facts) map[*facts.Node][]startError {
 	all := map[*facts.Node][]startError{}
 	for i := range f.Snapshot.Pods {
@@ -40,7 +39,7 @@ func findStartErrors(f *facts.Facts) map[*facts.Node][]startError {
 		restarted := runtimeStarted(n)
 		for _, e := range runtimeSaid(f, pod) {
 			if said := e.evidence.Time; !said.IsZero() && said.Before(restarted) {
-				continue // of a configuration that the runtime has no more
+				continue // the error predates the runtime's current configuration
 			}
 			e.pod, e.node, e.evidence = pod, n, finding.Clipped(e.evidence)
 			e.id, e.name = facts.Recognize(e.evidence.Text)
@@ -50,7 +49,7 @@ func findStartErrors(f *facts.Facts) map[*facts.Node][]startError {
 	return all
 }
 
-// runtimeSaid returns the newest words about a pod's sandbox, and those of its containers that wait.
+// runtimeSaid returns the newest error about a pod's sandbox, or else the errors of its containers.
 func runtimeSaid(f *facts.Facts, pod *corev1.Pod) []startError {
 	var all []startError
 	events := f.EventsOfPod(pod)
@@ -92,7 +91,7 @@ func runtimeSaid(f *facts.Facts, pod *corev1.Pod) []startError {
 	return all
 }
 
-// hasSandbox reports whether the pod's sandbox was made, so that older words about it are of no concern.
+// hasSandbox reports whether the pod has a sandbox, which makes older errors about the sandbox irrelevant.
 func hasSandbox(pod *corev1.Pod) bool {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodReadyToStartContainers {
@@ -105,7 +104,7 @@ func hasSandbox(pod *corev1.Pod) bool {
 		})
 }
 
-// errorsOf returns the start errors of an ID on a node, by what they name.
+// errorsOf returns the start errors with an ID on a node, grouped by name.
 func errorsOf(f *facts.Facts, id string, n *facts.Node) []errorGroup {
 	var all []errorGroup
 	for _, e := range startErrors(f)[n] {
@@ -121,13 +120,13 @@ func errorsOf(f *facts.Facts, id string, n *facts.Node) []errorGroup {
 	return all
 }
 
-// errorGroup is what the runtime of a node says of one thing, about whichever pods.
+// errorGroup is a group of start errors with the same name on a node.
 type errorGroup struct {
 	name   string
 	errors []startError
 }
 
-// pods returns those of which the runtime says it.
+// pods returns the names of the affected pods.
 func (g errorGroup) pods() []string {
 	var all []string
 	for _, e := range g.errors {
@@ -136,7 +135,7 @@ func (g errorGroup) pods() []string {
 	return all
 }
 
-// evidence returns the first quotations.
+// evidence returns the first two messages.
 func (g errorGroup) evidence() []finding.Evidence {
 	var all []finding.Evidence
 	for _, e := range g.errors[:min(len(g.errors), 2)] {
@@ -145,7 +144,7 @@ func (g errorGroup) evidence() []finding.Evidence {
 	return all
 }
 
-// errorsOn returns the errors of an ID on a node, whatever they name; without errors when there are none.
+// errorsOn returns all start errors with an ID on a node as one group, which may be empty.
 func errorsOn(f *facts.Facts, id string, n *facts.Node) errorGroup {
 	var all errorGroup
 	for _, g := range errorsOf(f, id, n) {

@@ -17,7 +17,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/runtimeview"
 )
 
-// handlerChecks are about the way from a pod's runtime class to a handler of the runtime.
+// handlerChecks returns the checks of RuntimeClasses and the runtime handlers to which they refer.
 func handlerChecks() []engine.Check {
 	return []engine.Check{
 		{
@@ -89,7 +89,7 @@ func handlerChecks() []engine.Check {
 	}
 }
 
-// wanted returns the handlers that pods of a node ask for by their runtime class, and those pods.
+// wanted returns the handlers that pods of a node request through a RuntimeClass, with these pods.
 func wanted(f *facts.Facts, n *facts.Node) map[string][]*corev1.Pod {
 	all := map[string][]*corev1.Pod{}
 	for _, pod := range n.Pods {
@@ -103,7 +103,7 @@ func wanted(f *facts.Facts, n *facts.Node) map[string][]*corev1.Pod {
 	return all
 }
 
-// inMemory returns the handlers that the node's runtime has, and who says so; known is false where nobody does.
+// inMemory returns the handlers of the node's runtime, and the source. known is false if the handlers are unknown.
 func inMemory(n *facts.Node) (handlers []string, source string, known bool) {
 	if i := instance(n); i != nil && i.ShowsMemory() {
 		for _, h := range i.Handlers {
@@ -119,7 +119,7 @@ func inMemory(n *facts.Node) (handlers []string, source string, known bool) {
 	return handlers, n.Object().String() + " .status.runtimeHandlers", len(handlers) > 0
 }
 
-// lacking returns the handlers that pods of a node ask for, and that its runtime does not have, with the pods.
+// lacking returns the handlers that pods of a node request and its runtime does not have, with these pods.
 func lacking(f *facts.Facts, n *facts.Node) map[string][]*corev1.Pod {
 	all := map[string][]*corev1.Pod{}
 	has, _, known := inMemory(n)
@@ -131,7 +131,7 @@ func lacking(f *facts.Facts, n *facts.Node) map[string][]*corev1.Pod {
 		}
 	}
 	for _, g := range errorsOf(f, "rt.handler-missing", n) {
-		if all[g.name] == nil && !slices.Contains(has, g.name) { // what the runtime has now is newer than any event
+		if all[g.name] == nil && !slices.Contains(has, g.name) { // the runtime's current handlers are newer than any event
 			for _, e := range g.errors {
 				all[g.name] = append(all[g.name], e.pod)
 			}
@@ -202,7 +202,7 @@ func handlerMissing(f *facts.Facts, n *facts.Node, handler string, pods []*corev
 	return issue
 }
 
-// handlerFix returns how the node gets the handler, by what makes handlers there.
+// handlerFix returns how to add the handler, depending on how the node's handlers are configured.
 func handlerFix(f *facts.Facts, n *facts.Node, handler string) finding.Fix {
 	switch i := instance(n); {
 	case n.IsCRIO():
@@ -237,7 +237,7 @@ func handlerFix(f *facts.Facts, n *facts.Node, handler string) finding.Fix {
 	}
 }
 
-// configureByHand returns how a node without the operator gets the handler.
+// configureByHand returns how to add the handler to a node without the GPU operator.
 func configureByHand(n *facts.Node, handler string) finding.Fix {
 	i := instance(n)
 	if place, ok := runtime(n.Distribution); ok && (n.Distribution == facts.K3s || n.Distribution == facts.RKE2) {
@@ -296,7 +296,7 @@ func checkWrongInstance(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// grepAll returns the first line of the pod's logs that has all of the texts.
+// grepAll returns the first line of the pod's logs that contains all the strings.
 func grepAll(f *facts.Facts, pod *corev1.Pod, texts ...string) (finding.Evidence, bool) {
 	for _, l := range f.LogsOf(pod) {
 		for line := range strings.Lines(l.Text) {
@@ -311,8 +311,8 @@ func grepAll(f *facts.Facts, pod *corev1.Pod, texts ...string) (finding.Evidence
 	return finding.Evidence{}, false
 }
 
-// viewFindings adds what the runtime view of each node has of an ID, with the view's own fix. It is an error where pods
-// need one of the handlers, or where nothing works without it.
+// viewFindings reports the findings with an ID from the runtime view of each node. A finding is an error if pods need
+// one of its handlers, or if it affects the whole runtime.
 func viewFindings(f *facts.Facts, r *engine.Result, id string) {
 	eachRuntime(r, f, func(n *facts.Node) {
 		for _, found := range runtimeFindings(n, id) {
@@ -334,20 +334,20 @@ func viewFindings(f *facts.Facts, r *engine.Result, id string) {
 	})
 }
 
-// fixCommands returns the commands that edit the file, where the right edit is known, and then make it take effect. A
-// restart alone would mend nothing.
+// fixCommands returns the commands that edit the configuration file and restart the runtime. It returns nil if the
+// required edit is unknown, because restarting alone does not help.
 func fixCommands(n *facts.Node, found runtimeview.Finding) []string {
 	if found.Edit == nil {
 		return nil
 	}
 	edit := shell.OnHost(n.Name, "sudo sed -i.bak %s %s", found.Edit.Sed, found.Edit.File)
 	if found.Latent {
-		return []string{edit} // what runs has not loaded it yet: nothing has to be restarted
+		return []string{edit} // the runtime has not loaded the file, so no restart is required
 	}
 	return []string{edit, restartUnit(n)}
 }
 
-// notReadyWith returns the pods that do not run, and use one of a finding's handlers.
+// notReadyWith returns the pods that use one of a finding's handlers and are not ready.
 func notReadyWith(f *facts.Facts, n *facts.Node, found runtimeview.Finding) []string {
 	var all []string
 	wanted := wanted(f, n)
@@ -361,8 +361,7 @@ func notReadyWith(f *facts.Facts, n *facts.Node, found runtimeview.Finding) []st
 	return all
 }
 
-// matters reports whether pods of the node run with one of the handlers, by their runtime class or because it is the
-// default.
+// matters reports whether pods of the node request one of the handlers, or one of the handlers is the default.
 func matters(f *facts.Facts, n *facts.Node, handlers []string) bool {
 	wanted := wanted(f, n)
 	for _, name := range handlers {
@@ -373,7 +372,7 @@ func matters(f *facts.Facts, n *facts.Node, handlers []string) bool {
 	return false
 }
 
-// siblings are handlers that do the same under another name.
+// siblings returns the other names of an equivalent handler.
 func siblings(handler string) []string {
 	switch handler {
 	case "nvidia":
@@ -388,7 +387,7 @@ func checkRuntimeClasses(f *facts.Facts, r *engine.Result) {
 	r.Lacks(f, "api/runtimeclasses")
 	handlersOfOtherNames(f, r)
 	reported := map[string]bool{}
-	// gpu reports whether the object is known to want GPUs or to be a part of the GPU software.
+	// gpu reports whether the object requests GPUs or is part of the GPU software.
 	add := func(class string, object finding.Object, gpu bool, nodes []string, evidence ...finding.Evidence) {
 		if reported[class+object.String()] {
 			return
@@ -455,9 +454,8 @@ func checkRuntimeClasses(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// createClass returns the command that makes a RuntimeClass; there is none for a class that is not NVIDIA's by its
-// name, because whoever asks for gvisor or kata wants to be kept apart from the node, and must not get the NVIDIA
-// runtime by that name.
+// createClass returns the command that creates a RuntimeClass, or nil if the name is not one of NVIDIA's: a pod that
+// requests gvisor or kata requires isolation and must not get the NVIDIA runtime instead.
 func createClass(name, handler string) []string {
 	if !shell.IsSubdomain(name) || !shell.IsSubdomain(handler) || !isNVIDIAClass(name) {
 		return nil
@@ -466,11 +464,11 @@ func createClass(name, handler string) []string {
 		"apiVersion: node.k8s.io/v1", "kind: RuntimeClass", "metadata: {name: "+name+"}", "handler: "+handler)}
 }
 
-// isNVIDIAClass reports whether a RuntimeClass is one for NVIDIA's runtime, as the toolkit, the operator and clouds
-// name them.
+// isNVIDIAClass reports whether a RuntimeClass has a name that the toolkit, the operator, and clouds use for NVIDIA's
+// runtime.
 func isNVIDIAClass(name string) bool { return name == "nvidia" || strings.HasPrefix(name, "nvidia-") }
 
-// nodesOf returns the nodes for which a DaemonSet makes pods; none, which means all, for other owners.
+// nodesOf returns the nodes on which a DaemonSet runs pods. It returns nil for other owners, which means all nodes.
 func nodesOf(f *facts.Facts, owner corev1.ObjectReference) []string {
 	for _, set := range f.DaemonSets {
 		if owner.Kind == "DaemonSet" && set.Namespace == owner.Namespace && set.Name == owner.Name {
@@ -480,7 +478,7 @@ func nodesOf(f *facts.Facts, owner corev1.ObjectReference) []string {
 	return nil
 }
 
-// labeled returns the nodes that have these labels.
+// labeled returns the names of the nodes that have all the labels.
 func labeled(f *facts.Facts, selector map[string]string) []string {
 	var all []string
 	for _, n := range f.Nodes {
@@ -495,8 +493,8 @@ func labeled(f *facts.Facts, selector map[string]string) []string {
 	return all
 }
 
-// gpuHandler returns the handler that a class stands for by its name, and that one of these nodes has; empty when that
-// is not known.
+// gpuHandler returns the handler with the name of a class, or an equivalent one, that one of the nodes has. It returns
+// an empty string if none is known.
 func gpuHandler(f *facts.Facts, class string, nodes []string) string {
 	for _, n := range f.GPUNodes {
 		if len(nodes) > 0 && !slices.Contains(nodes, n.Name) {
@@ -512,7 +510,7 @@ func gpuHandler(f *facts.Facts, class string, nodes []string) string {
 	return ""
 }
 
-// handlersOfOtherNames finds classes whose handler the nodes have under another name.
+// handlersOfOtherNames reports RuntimeClasses whose handler has another name on the nodes.
 func handlersOfOtherNames(f *facts.Facts, r *engine.Result) {
 	for _, n := range f.Nodes {
 		lacking := lacking(f, n)
@@ -526,8 +524,7 @@ func handlersOfOtherNames(f *facts.Facts, r *engine.Result) {
 				object := finding.Object{Kind: "RuntimeClass", Name: class}
 				elsewhere, allKnown := nodesWith(f, handler)
 				if elsewhere {
-					// The class fits them, and another would break them: it is this node that differs
-					// (rt.handler-missing)
+					// The class fits other nodes and must not change; rt.handler-missing reports this node.
 					continue
 				}
 				issue := finding.Finding{
@@ -558,8 +555,7 @@ func handlersOfOtherNames(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// nodesWith reports whether any node is known to have a handler; all reports whether the handlers of all nodes are
-// known.
+// nodesWith reports whether any node has the handler, and whether the handlers of all nodes are known.
 func nodesWith(f *facts.Facts, handler string) (some, all bool) {
 	all = true
 	for _, n := range f.Nodes {

@@ -20,7 +20,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// nodeRuntimeChecks are about what the runtime's surroundings do to containers that run.
+// nodeRuntimeChecks returns the checks of how the node's settings affect running containers.
 func nodeRuntimeChecks() []engine.Check {
 	return []engine.Check{
 		{
@@ -231,7 +231,7 @@ func checkAllVisible(f *facts.Facts, r *engine.Result) {
 							"or CDI, and set ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED=false for the toolkit",
 					},
 				}
-				// An agent that watches all GPUs is meant to see them: its DaemonSet puts it on each node.
+				// DaemonSet pods that monitor all GPUs are meant to see them.
 				owner := metav1.GetControllerOf(pod)
 				if shared && (owner == nil || owner.Kind != "DaemonSet") {
 					issue.Severity = finding.Warning
@@ -243,8 +243,8 @@ func checkAllVisible(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// hasNVIDIARuntime reports whether a pod runs with the NVIDIA runtime, by its runtime class or because it is the node's
-// default, and the runtime obeys the variable.
+// hasNVIDIARuntime reports whether a pod uses the NVIDIA runtime, through its RuntimeClass or as the node's default,
+// and the runtime honors NVIDIA_VISIBLE_DEVICES.
 func hasNVIDIARuntime(f *facts.Facts, n *facts.Node, pod *corev1.Pod) bool {
 	if n.Host != nil &&
 		toolkitSetting(
@@ -264,8 +264,8 @@ func hasNVIDIARuntime(f *facts.Facts, n *facts.Node, pod *corev1.Pod) bool {
 	return known && h.IsGPU()
 }
 
-// toolkitSetting returns a top-level setting of the toolkit's config.toml as it stands there; empty when it is not set,
-// or commented out.
+// toolkitSetting returns the raw value of a top-level setting in the toolkit's config.toml, or an empty string if the
+// setting is missing or commented out.
 func toolkitSetting(config, key string) string {
 	for line := range strings.Lines(config) {
 		name, value, ok := strings.Cut(strings.TrimSpace(line), "=")
@@ -311,7 +311,7 @@ func checkPermissions(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// whyNotAllowed returns which of the node's settings keeps containers from device files.
+// whyNotAllowed adds the setting of the node that denies containers access to device files, and its fix.
 func whyNotAllowed(f *facts.Facts, n *facts.Node, issue finding.Finding) finding.Finding {
 	p := n.Host.Probe
 	quote := func(source, text string) {
@@ -336,7 +336,7 @@ func whyNotAllowed(f *facts.Facts, n *facts.Node, issue finding.Finding) finding
 		}
 	case p.SELinux == "enforcing":
 		quote("SELinux", "enforcing")
-		issue.Confidence = finding.Possible // it enforces on many nodes that are well
+		issue.Confidence = finding.Possible // many healthy nodes also enforce SELinux
 		issue.Fix = finding.Fix{
 			Text: "look into the node's audit log for what SELinux denied (ausearch -m avc), and allow these containers that: a type of their own with the " +
 				"GPU's devices (nvidia_container_t of NVIDIA's policy, or one that udica makes) in the pod's seLinuxOptions. The boolean " +
@@ -410,8 +410,8 @@ func checkRestartLoop(f *facts.Facts, r *engine.Result) {
 	})
 }
 
-// checkToolkitLoop knows a toolkit that restarts the runtime and is ended by that: its container ends without an error,
-// again and again.
+// checkToolkitLoop reports a toolkit that restarts the runtime and is terminated by the restart. Its container
+// repeatedly exits without an error.
 func checkToolkitLoop(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 	for _, s := range pod.Status.ContainerStatuses {
 		last, n := s.LastTerminationState.Terminated, f.Node(pod.Spec.NodeName)
@@ -445,13 +445,13 @@ func checkToolkitLoop(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 	}
 }
 
-// runtimeJournal returns what the runtime's unit said; empty when that was not read.
+// runtimeJournal returns the journal of the runtime's unit, which is empty if it was not read.
 func runtimeJournal(n *facts.Node) (unit, journal string) {
 	unit = unitOf(n)
 	return unit, cmp.Or(n.Host.Journals[unit], n.Host.Journals[strings.TrimSuffix(unit, ".service")])
 }
 
-// runtimeStarted returns when the node's runtime was started; zero when that was not read.
+// runtimeStarted returns when the node's runtime started, or the zero time if unknown.
 func runtimeStarted(n *facts.Node) (started time.Time) {
 	i := instance(n)
 	if i == nil || n.Host == nil {
@@ -465,12 +465,12 @@ func runtimeStarted(n *facts.Node) (started time.Time) {
 	return started
 }
 
-// raiseInotify returns the command that raises the node's limits, until its next boot.
+// raiseInotify returns the command that raises the node's inotify limits until the next reboot.
 func raiseInotify(n *facts.Node) string {
 	return shell.OnHost(n.Name, "sudo sysctl -w fs.inotify.max_user_instances=8192 fs.inotify.max_user_watches=524288")
 }
 
-// inotifyLimits returns what the node allows.
+// inotifyLimits quotes the node's inotify limits.
 func inotifyLimits(n *facts.Node) (limits []finding.Evidence) {
 	if n.Host == nil {
 		return nil
@@ -494,7 +494,7 @@ func checkNoInotify(f *facts.Facts, r *engine.Result) {
 			r.Unknown(n.Object(), "the journal of %s was not read", unit)
 			return
 		}
-		started := runtimeStarted(n).Truncate(time.Second) // as the journal's times are
+		started := runtimeStarted(n).Truncate(time.Second) // journal times have a resolution of one second
 		var said finding.Evidence
 		for line := range strings.Lines(journal) {
 			at, timed := journalTime(line)
@@ -525,7 +525,7 @@ func checkNoInotify(f *facts.Facts, r *engine.Result) {
 	})
 }
 
-// journalTime returns the time at the head of a line of `journalctl -o short-iso`.
+// journalTime parses the time at the beginning of a line of `journalctl -o short-iso`.
 func journalTime(line string) (time.Time, bool) {
 	head, _, _ := strings.Cut(line, " ")
 	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04:05-0700"} {

@@ -12,15 +12,15 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/runtimeview"
 )
 
-// Checks are about the node's container runtime, from the runtime class of a pod to the program that starts it.
-// What is wrong with a containerd's configuration is found by pkg/runtimeview, whose findings `runtime show` prints,
-// too; the checks say for whom it matters.
+// Checks returns the checks of the node's container runtime, from the RuntimeClass of a pod to the program that starts
+// the pod. The package pkg/runtimeview finds problems in containerd's configuration, which `runtime show` also prints.
+// The checks add which pods are affected.
 func Checks() []engine.Check {
 	return engine.InSentences(slices.Concat(handlerChecks(), configurationChecks(), startChecks(), toolkitChecks(),
 		cdiChecks(), nodeRuntimeChecks()))
 }
 
-// noPods returns what follows where pods do not start, or start without their GPUs.
+// noPods returns the IDs of the findings that follow if pods do not start, or start without their GPUs.
 func noPods(more ...string) []string {
 	return facts.GPULost(append(more,
 		"rt.sandbox-failed", "wl.pod-failing", "dp.not-running", "dp.capacity-zero", "dp.nvml-missing", "dp.unhealthy",
@@ -29,18 +29,18 @@ func noPods(more ...string) []string {
 	)...)
 }
 
-// noGPUs returns what follows where pods start, and have no GPU.
+// noGPUs returns the IDs of the findings that follow if pods start without their GPUs.
 func noGPUs(more ...string) []string {
 	return noPods(append(more, "wl.cpu-mode", "wl.cuda-error", "wl.cuda-vs-driver")...)
 }
 
-// noRuntime returns what follows where the kubelet has no runtime at all.
+// noRuntime returns the IDs of the findings that follow if the kubelet has no runtime.
 func noRuntime(more ...string) []string {
 	return noPods(append(more, "rt.not-ready", "rt.handler-missing", "rt.restart-loop", "node.not-ready",
 		"node.condition", "sched.node-state", "dp.*")...)
 }
 
-// runtimeFindings returns those of an ID that the runtime view of a node has.
+// runtimeFindings returns the findings with an ID in the runtime view of a node.
 func runtimeFindings(n *facts.Node, id string) []runtimeview.Finding {
 	if n.View == nil {
 		return nil
@@ -48,7 +48,7 @@ func runtimeFindings(n *facts.Node, id string) []runtimeview.Finding {
 	return slices.DeleteFunc(slices.Clone(n.View.Findings), func(f runtimeview.Finding) bool { return f.ID != id })
 }
 
-// instance returns the runtime that the node's kubelet uses; nil when that is not known.
+// instance returns the runtime that the node's kubelet uses, or nil if unknown.
 func instance(n *facts.Node) *runtimeview.Instance {
 	if n.View == nil {
 		return nil
@@ -56,7 +56,7 @@ func instance(n *facts.Node) *runtimeview.Instance {
 	return n.View.Runtime
 }
 
-// eachRuntime calls do for every node whose runtime was read, and records the GPU nodes that were not as unknown.
+// eachRuntime calls do for every node whose runtime was read, and records the other GPU nodes as unknown.
 func eachRuntime(r *engine.Result, f *facts.Facts, do func(n *facts.Node)) {
 	for _, n := range f.Nodes {
 		switch {
@@ -72,7 +72,7 @@ func eachRuntime(r *engine.Result, f *facts.Facts, do func(n *facts.Node)) {
 	}
 }
 
-// quoted returns a view's quotations as evidence.
+// quoted converts a view's quotes to evidence.
 func quoted(n *facts.Node, quotes []runtimeview.Quote) []finding.Evidence {
 	var all []finding.Evidence
 	for _, q := range quotes[:min(len(quotes), 5)] {
@@ -81,7 +81,7 @@ func quoted(n *facts.Node, quotes []runtimeview.Quote) []finding.Evidence {
 	return all
 }
 
-// unitOf returns the systemd unit of a node's runtime: the one that was found there, and not the one of the textbook.
+// unitOf returns the systemd unit of a node's runtime: the unit found on the node, or else the distribution's default.
 func unitOf(n *facts.Node) string {
 	if i := instance(n); i != nil && i.Unit != "" {
 		return i.Unit
@@ -98,14 +98,14 @@ func restartUnit(n *facts.Node) string {
 	return shell.OnHost(n.Name, "sudo systemctl restart %s", unitOf(n))
 }
 
-// lookAt returns the command that reads the node, where that was not done.
+// lookAt returns the doctor command that reads the node.
 func lookAt(n *facts.Node) string { return shell.Command("kubectl gpu-fault doctor --node %s", n.Name) }
 
-// runtimePlace is where a distribution keeps its containerd.
+// runtimePlace contains the paths and the unit of a distribution's containerd.
 type runtimePlace struct{ config, socket, unit string }
 
-// runtime returns the containerd of a distribution whose kubelet does not use the one of /etc/containerd; Canonical's
-// may lie elsewhere.
+// runtime returns the containerd of a distribution that does not use /etc/containerd. It returns false for Canonical
+// Kubernetes, whose paths can differ.
 func runtime(d facts.Distribution) (runtimePlace, bool) {
 	switch d {
 	case facts.K3s:

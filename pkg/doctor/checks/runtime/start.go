@@ -14,7 +14,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/runtimeview"
 )
 
-// startChecks are about what the runtime executes when it starts a pod.
+// startChecks returns the checks of the programs that the runtime executes to start a pod.
 func startChecks() []engine.Check {
 	return []engine.Check{
 		{
@@ -119,8 +119,8 @@ func startChecks() []engine.Check {
 	}
 }
 
-// viewAndEvents joins what the runtime says about pods with what was read on the node: one finding for each node and
-// cause. fix gets what the runtime's words name, empty where only the node was read.
+// viewAndEvents combines the runtime's errors about pods with the runtime view, and reports one finding for each node
+// and cause. fix receives the name in the error, or an empty string if there is no error.
 func viewAndEvents(
 	f *facts.Facts, r *engine.Result, id, title string, fix func(n *facts.Node, name string) finding.Fix,
 ) {
@@ -160,7 +160,7 @@ func viewAndEvents(
 	}
 }
 
-// viewFix returns the view's own fix where it has one, else the check's.
+// viewFix returns the view's own fix if it has one, and the check's fix otherwise.
 func viewFix(n *facts.Node, v runtimeview.Finding, fix finding.Fix) finding.Fix {
 	fix.Text = cmp.Or(v.Fix, fix.Text)
 	if commands := fixCommands(n, v); len(commands) > 0 {
@@ -169,8 +169,7 @@ func viewFix(n *facts.Node, v runtimeview.Finding, fix finding.Fix) finding.Fix 
 	return fix
 }
 
-// isOfGPUs reports whether a pod is something that doctor cares for: it asks for GPUs, makes them usable, or has a
-// runtime class.
+// isOfGPUs reports whether the pod requests GPUs, is a GPU component, or has a RuntimeClass.
 func isOfGPUs(f *facts.Facts, e startError) bool {
 	return f.AsksForGPU(e.pod) || facts.ComponentOf(e.pod.Labels, e.pod.Spec) != "" ||
 		e.pod.Spec.RuntimeClassName != nil
@@ -196,12 +195,13 @@ func checkSandboxFailed(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// deviceStrategy returns how the node's device plugin hands out GPUs: envvar, volume-mounts, cdi-annotations, cdi-cri;
-// several, separated by commas. It is not known where there is no plugin of NVIDIA's, or where a file may say it.
+// deviceStrategy returns how the node's device plugin passes GPUs to containers: envvar, volume-mounts,
+// cdi-annotations, or cdi-cri, or several of them separated by commas. known is false if the node has no NVIDIA device
+// plugin, or if a configuration file may set the strategy.
 func deviceStrategy(f *facts.Facts, n *facts.Node) (strategy string, source finding.Evidence, known bool) {
 	for _, pod := range facts.Current(n, facts.DevicePlugin) {
 		for _, c := range pod.Spec.Containers {
-			// The image of the plugin has feature discovery in it, too.
+			// The device plugin's image also contains feature discovery.
 			if !strings.Contains(c.Image, "device-plugin") || strings.Contains(c.Image, "gke") ||
 				strings.Contains(pod.Labels["app"]+pod.Name+c.Name, "feature-discovery") {
 				continue
@@ -227,8 +227,8 @@ func deviceStrategy(f *facts.Facts, n *facts.Node) (strategy string, source find
 	return "", finding.Evidence{}, false
 }
 
-// onlyCDI reports whether GPUs come to the node's pods by CDI and in no other way, so that the runtime must know it;
-// and who says so.
+// onlyCDI reports whether the node's pods get GPUs only through CDI, which the runtime must then support. It also
+// returns evidence.
 func onlyCDI(f *facts.Facts, n *facts.Node) (finding.Evidence, bool) {
 	if strategy, source, known := deviceStrategy(f, n); known &&
 		strings.Trim(strings.ReplaceAll(strategy, "cdi-cri", ""), ", ") == "" {
@@ -247,7 +247,7 @@ func usesNRI(f *facts.Facts) bool {
 	return ok && policyBool(p, "spec", "cdi", "nriPluginEnabled")
 }
 
-// operatorVersion returns that of the GPU operator; empty when it is not known.
+// operatorVersion returns the version of the GPU operator, or an empty string if unknown.
 func operatorVersion(f *facts.Facts) string {
 	if h, ok := facts.ReleaseOf(f, facts.ChartOperator); ok {
 		return versionIn(h.ChartVersion)
@@ -262,8 +262,9 @@ func operatorVersion(f *facts.Facts) string {
 	return ""
 }
 
-// containerdRelease returns the release of the node's containerd, as it says itself, else as the kubelet tells it;
-// known is false where it runs another runtime, or does not answer: then the kubelet says containerd://Unknown.
+// containerdRelease returns the release of the node's containerd, as reported by containerd itself or else by the
+// kubelet. known is false if the node uses another runtime, or if containerd does not respond and the kubelet reports
+// containerd://Unknown.
 func containerdRelease(n *facts.Node) (release containerd.Release, known bool) {
 	if i := instance(n); i != nil && i.Name == "containerd" {
 		if release, err := containerd.ParseRelease(i.Release); err == nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/runtimeview"
 )
 
-// toolkitFix tells the NVIDIA container toolkit which containerd a node's kubelet uses, the way that the cluster
-// installed it.
+// toolkitFix returns how to configure the NVIDIA container toolkit for the kubelet's containerd, depending on how the
+// toolkit was installed.
 func toolkitFix(f *facts.Facts, n *facts.Node) finding.Fix {
 	env := toolkitEnv(f, n)
 	if len(env) == 0 {
@@ -48,11 +48,11 @@ func toolkitFix(f *facts.Facts, n *facts.Node) finding.Fix {
 	return toolkitEnvFix(f, env, text+"; it writes the handlers there, and restarts "+unit)
 }
 
-// toolkitEnv returns what the toolkit has to be told on a node: by what was read there, else by the node's
-// distribution.
+// toolkitEnv returns the environment variables that the toolkit needs on a node. It derives them from the runtime view,
+// or else from the node's distribution.
 func toolkitEnv(f *facts.Facts, n *facts.Node) []runtimeview.Setting {
 	place, ok := runtime(n.Distribution)
-	// What the containerd loads is made anew from it at each start
+	// These distributions regenerate containerd's configuration from a template at each start.
 	ofTemplate := n.Distribution == facts.MicroK8s || n.Distribution == facts.K0s
 	if n.View != nil && !ofTemplate {
 		if env := n.View.ToolkitEnv(); len(env) > 0 {
@@ -74,9 +74,9 @@ func hasOperator(f *facts.Facts) bool {
 	return release || policy || len(f.Component(facts.Operator)) > 0
 }
 
-// toolkitEnvFix sets variables of the toolkit by Helm where Helm installed the operator, else on the ClusterPolicy,
-// else on the DaemonSet. Helm and the ClusterPolicy replace lists as a whole, so the variables that are there already
-// are in it.
+// toolkitEnvFix returns a fix that sets variables of the toolkit in the operator's Helm release, or else in the
+// ClusterPolicy, or else in the DaemonSet. Helm and the ClusterPolicy replace lists as a whole, so the fix includes
+// existing variables.
 func toolkitEnvFix(f *facts.Facts, env []runtimeview.Setting, text string) finding.Fix {
 	if h, ok := facts.ReleaseOf(f, facts.ChartOperator); ok {
 		toolkit, _ := h.Values["toolkit"].(map[string]any)
@@ -133,7 +133,7 @@ func setEnv(namespace, name string, env []runtimeview.Setting) string {
 	return shell.Command(format, args...)
 }
 
-// withEnv returns a list of variables with some of them set; what comes from elsewhere (valueFrom) is replaced, too.
+// withEnv returns old with the variables in env set. It also replaces variables that use valueFrom.
 func withEnv(old []any, env []runtimeview.Setting) []any {
 	var all []any
 	for _, v := range old {
@@ -149,7 +149,7 @@ func withEnv(old []any, env []runtimeview.Setting) []any {
 	return all
 }
 
-// envOf returns the values of a variable; none when it is not set to a plain one.
+// envOf returns the literal values of a variable, without those from valueFrom.
 func envOf(env []corev1.EnvVar, name string) []string {
 	var all []string
 	for _, e := range env {
@@ -160,8 +160,8 @@ func envOf(env []corev1.EnvVar, name string) []string {
 	return all
 }
 
-// toolkitVersion returns that of the toolkit on a node, and who says so: the node's own program, else the image of the
-// toolkit's pod.
+// toolkitVersion returns the version of the toolkit on a node, and evidence: the output of the toolkit's program, or
+// else the image of its pod.
 func toolkitVersion(f *facts.Facts, n *facts.Node) (string, finding.Evidence) {
 	if n.Host != nil && n.Host.Probe.ToolkitVersion != "" {
 		said := n.Host.Probe.ToolkitVersion
@@ -182,7 +182,7 @@ func toolkitVersion(f *facts.Facts, n *facts.Node) (string, finding.Evidence) {
 	return "", finding.Evidence{}
 }
 
-// versionIn returns the first version in a text: 1.17.8 in "NVIDIA Container Runtime version 1.17.8" and
+// versionIn returns the first version in a string: 1.17.8 in "NVIDIA Container Runtime version 1.17.8" and
 // "v1.17.8-ubuntu20.04".
 func versionIn(text string) string {
 	for _, word := range strings.FieldsFunc(text, func(r rune) bool { return r != '.' && (r < '0' || r > '9') }) {
@@ -194,7 +194,7 @@ func versionIn(text string) string {
 	return ""
 }
 
-// versionBefore reports whether a version x.y.z is before another.
+// versionBefore reports whether a version x.y.z is earlier than another.
 func versionBefore(version, than string) bool {
 	var a, b [3]int
 	_, err := fmt.Sscanf(version, "%d.%d.%d", &a[0], &a[1], &a[2])
@@ -202,7 +202,7 @@ func versionBefore(version, than string) bool {
 	return err == nil && other == nil && slices.Compare(a[:], b[:]) < 0
 }
 
-// toolkitChecks are about the NVIDIA container toolkit's own version.
+// toolkitChecks returns the checks of the NVIDIA container toolkit's version.
 func toolkitChecks() []engine.Check {
 	return []engine.Check{{
 		ID: "sec.ctk-cve", Layer: finding.LayerRuntime, From: []string{"api/pods"},
@@ -220,7 +220,7 @@ func checkToolkitHoles(f *facts.Facts, r *engine.Result) {
 	for _, n := range f.GPUNodes {
 		version, evidence := toolkitVersion(f, n)
 		if version == "" {
-			continue // there may be none: the nodes of clouds have other ways
+			continue // no toolkit found; cloud nodes may not use one
 		}
 		var holes []string
 		for _, hole := range []struct{ id, fixed string }{
