@@ -15,7 +15,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// checkUnbalanced finds full nodes whose twins are idle, and the pods that are tied to them.
+// checkUnbalanced reports fully used nodes that have an idle identical node, and the pods that are bound to them by
+// selectors.
 func checkUnbalanced(f *facts.Facts, r *engine.Result) {
 	if r.Lacks(f, "api/pods") || r.Lacks(f, "api/nodes") {
 		return
@@ -77,7 +78,7 @@ func unbalanced(
 	return issue
 }
 
-// twins are groups of available nodes with the same GPUs in the same number, two at least.
+// twins returns groups of two or more available nodes that have the same number of the same GPUs.
 func twins(s *scheduler.Scheduler) [][]*facts.Node {
 	groups := map[string][]*facts.Node{}
 	for _, n := range s.F.GPUNodes {
@@ -99,7 +100,7 @@ func twins(s *scheduler.Scheduler) [][]*facts.Node {
 	return all
 }
 
-// load is 1 when every GPU of a node is in use, 0 when none is, and a half otherwise.
+// load returns 1 if all GPUs of the node are in use, 0 if none is, and 0.5 otherwise.
 func load(s *scheduler.Scheduler, n *facts.Node) float64 {
 	var used, free int64
 	for _, name := range scheduler.Advertised(n) {
@@ -115,12 +116,12 @@ func load(s *scheduler.Scheduler, n *facts.Node) float64 {
 	return 0.5
 }
 
-// tied returns the pods of a node that hold GPUs, and those that wait for some, whose selectors allow the node and not
-// its twin.
+// tied returns the pods that hold the node's GPUs, and the pending pods, whose selectors match the node but not its
+// twin.
 func tied(s *scheduler.Scheduler, n, twin *facts.Node) (holding, waiting []*corev1.Pod) {
 	only := func(pod *corev1.Pod) bool {
 		owner := metav1.GetControllerOf(pod)
-		daemon := owner != nil && owner.Kind == "DaemonSet" // each of its pods is tied to a node by design
+		daemon := owner != nil && owner.Kind == "DaemonSet" // bound to its node by design
 		return !daemon && len(facts.GPUDemand(pod)) > 0 && scheduler.Selects(pod, n) && !scheduler.Selects(pod, twin)
 	}
 	for _, pod := range n.Pods {
@@ -136,7 +137,7 @@ func tied(s *scheduler.Scheduler, n, twin *facts.Node) (holding, waiting []*core
 	if len(holding) == 0 && len(waiting) == 0 {
 		return nil, nil
 	}
-	if len(holding) == 0 { // a pod waits for this very node
+	if len(holding) == 0 { // a pending pod requires this node
 		return waiting, waiting
 	}
 	return holding, waiting

@@ -1,4 +1,4 @@
-// Package scheduling checks where GPU pods are placed.
+// Package scheduling checks the scheduling of GPU pods.
 package scheduling
 
 import (
@@ -15,12 +15,12 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// What the catalog has and these checks do not: a pod whose spec.nodeName its author set cannot be told from one that
-// a scheduler bound (both look the same afterwards, and the kubelet writes PodScheduled for both), so sched.unbalanced
-// counts selectors and affinity only. The other filters of the scheduler (inter-pod affinity, topology spread, host
-// ports, volume limits) are not computed: the scheduler's own message is quoted instead, as sched.unschedulable.
+// sched.unbalanced considers only selectors and affinity, because a pod with a preset spec.nodeName looks the same as a
+// pod bound by a scheduler: the kubelet sets PodScheduled for both. The checks do not evaluate the other filters of the
+// scheduler (inter-pod affinity, topology spread, host ports, volume limits); sched.unschedulable quotes the
+// scheduler's message instead.
 
-// Checks returns the checks of where pods are placed.
+// Checks returns the checks of the scheduling layer.
 func Checks() []engine.Check {
 	return slices.Concat(pendingChecks(), []engine.Check{
 		{
@@ -60,8 +60,8 @@ func Checks() []engine.Check {
 	})
 }
 
-// pendingChecks returns one check for each reason why a pod is Pending, so that each can be asked for, explained and
-// ignored by itself.
+// pendingChecks returns one check for each reason why a pod is Pending, so that each reason can be selected, explained,
+// and ignored separately.
 func pendingChecks() []engine.Check {
 	const why = "Doctor computes as the scheduler does, over the GPU nodes: names of resources, node selector and affinity, size, taints and " +
 		"state, and allocatable less the requests of all pods that have not ended. The first step that no node passes is the reason. Pods " +
@@ -126,7 +126,7 @@ func reportPending(f *facts.Facts, r *engine.Result, id string) {
 	}
 }
 
-// checkTopology finds pods that the topology manager refused.
+// checkTopology reports pods that the topology manager rejected.
 func checkTopology(f *facts.Facts, r *engine.Result) {
 	if r.Lacks(f, "api/pods") {
 		return
@@ -161,7 +161,7 @@ func checkTopology(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// checkAdmission finds pods whose GPUs the kubelet could not allocate.
+// checkAdmission reports pods whose GPUs the kubelet could not allocate.
 func checkAdmission(f *facts.Facts, r *engine.Result) {
 	if r.Lacks(f, "api/pods") {
 		return

@@ -18,11 +18,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// What programs say at their beginning when they compute on the CPU. Each is a line that programs print, seen in public
-// logs:
-//   - "Using device: cpu", "Using cpu device": the form of PyTorch's quick start, and of Stable-Baselines3;
-//   - "Use CPU": Informer, Autoformer and what is made of them (exp_basic.py);
-//   - "Process rank: -1, device: cpu, n_gpu: 0": the examples of transformers; "Device set to use cpu": its pipelines;
+// Patterns of output that programs print at startup when they compute on the CPU. Each was found in public logs:
+//   - "Using device: cpu", "Using cpu device": PyTorch's quick start, and Stable-Baselines3;
+//   - "Use CPU": Informer, Autoformer, and their derivatives (exp_basic.py);
+//   - "Process rank: -1, device: cpu, n_gpu: 0": the transformers examples; "Device set to use cpu": transformers pipelines;
 //   - "Use pytorch device_name: cpu": sentence-transformers;
 //   - "GPU available: False, used: False", "GPU available: True (cuda), used: False": Lightning;
 //   - "No GPU/TPU found, falling back to CPU.", "a CUDA-enabled jaxlib is not installed. Falling back to cpu.": JAX
@@ -32,8 +31,8 @@ import (
 //   - "FP16 is not supported on CPU; using FP32 instead": Whisper (transcribe.py);
 //   - "no usable GPU found, --gpu-layers option will be ignored": llama.cpp (arg.cpp).
 //
-// A setting is none of them: DeepSpeed prints "device": "cpu" for what it offloads, and YAML has it indented. So a line
-// must begin with it, but for what loggers put before.
+// The output must be at the beginning of the line, after an optional logger prefix. This excludes settings, such as
+// "device": "cpu" of DeepSpeed's offloading, or indented YAML.
 const (
 	logPrefix = `(?:\[[^\]]*\]\s*|[0-9][-0-9/:.,TZ+]*\s+|(?:debug|info|warn|warning|notice)\b[]:\s]*|\w+(?:\.\w+)+:|[\w./-]+:\d+:\s*|[\w.<>]+(?::[\w.<>]+)*(?::\d+)?\s*[-:|]\s+|[-|*>#=+✓]+\s*)*`
 	onCPU     = `(?:process rank: -?\d+, |(?:we are |now )?(?:using|use|selected|current|training|compute|torch|pytorch|default|running on)\s+(?:pytorch |torch |the )?)?` +
@@ -45,15 +44,15 @@ var (
 		`|us(?:e|ing) (?:the )?cpu(?: device)?[.!]?\s*$|using cpu device\b|device set to use cpu\b|gpu available: (?:false|true \(cuda\)), used: false|no gpu/tpu found, falling back to cpu` +
 		`|no visible gpu is found, setting device to cpu)|cuda-enabled jaxlib is not installed|cannot dlopen some gpu libraries|skipping registering gpu devices` +
 		`|fp16 is not supported on cpu; using fp32|no usable gpu found, --gpu-layers`)
-	// computesOnGPU are words of one that uses its GPU, perhaps beside something on the CPU.
+	// computesOnGPU matches output of programs that use a GPU, possibly in addition to the CPU.
 	computesOnGPU = regexp.MustCompile(
 		`(?i)\b(?:device|using|use|on|to)\b[a-z_ :=>'"(.]{0,24}\b(?:cuda|gpu:?\d)\b(?: |$|[:,.;)'"])|\bcuda:\d|cudadevice\(|device:gpu:\d|nccl (?:info|version)|, used: true`,
 	)
 )
 
-// saysCPU returns the line by which a log says that its program computes on the CPU, and not on a GPU as well.
+// saysCPU returns the log line that shows that a program computes only on the CPU.
 func saysCPU(text string) (line string, found bool) {
-	// A part of it may
+	// Falling back to the CPU may affect only a part of the program.
 	none := slices.DeleteFunc(wordsNoGPU.texts(),
 		func(text string) bool { return strings.EqualFold(text, "falling back to CPU") })
 	for l := range strings.Lines(text) {
@@ -68,14 +67,14 @@ func saysCPU(text string) (line string, found bool) {
 	return line, line != ""
 }
 
-// hides reports whether a value of a variable hides all GPUs from the program; devices is how many the container has, 0
-// when that is not known.
+// hides reports whether the value of a variable hides all GPUs from the program. devices is the container's number of
+// GPUs, or 0 if unknown.
 func hides(name, value string, devices int64) bool {
 	value = strings.TrimSpace(value)
 	switch name {
 	case "CUDA_VISIBLE_DEVICES":
-		// An invalid entry hides itself and all after it; the container's GPUs count from 0, whatever their numbers on
-		// the node
+		// An invalid entry hides itself and all later entries. A container numbers its GPUs from 0, regardless of their
+		// numbers on the node.
 		first, _, _ := strings.Cut(value, ",")
 		index, err := strconv.ParseInt(strings.TrimSpace(first), 10, 64)
 		return value == "" || strings.HasPrefix(value, "-1") || strings.EqualFold(value, "NoDevFiles") ||
@@ -127,8 +126,8 @@ func checkCPUMode(f *facts.Facts, r *engine.Result) {
 	withoutGPU(f, r)
 }
 
-// sayCPU returns the line by which a container with GPUs says, at the beginning or at the end of its log, that it
-// computes on the CPU.
+// sayCPU returns the line at the beginning or end of the log in which a container with GPUs reports that it computes on
+// the CPU.
 func sayCPU(f *facts.Facts, pod *corev1.Pod) (finding.Evidence, bool) {
 	if pod.Status.Phase != corev1.PodRunning {
 		return finding.Evidence{}, false
@@ -152,12 +151,12 @@ func sayCPU(f *facts.Facts, pod *corev1.Pod) (finding.Evidence, bool) {
 	return finding.Evidence{}, false
 }
 
-// HoldsGPUs reports whether a container of a pod that asks for GPUs is given them.
+// HoldsGPUs reports whether the container gets the GPUs of its pod.
 func HoldsGPUs(pod *corev1.Pod, c *corev1.Container) bool {
 	return len(pod.Spec.ResourceClaims) > 0 || gpuLimit(c) > 0
 }
 
-// gpuLimit returns how many GPUs, or parts of them, a container asks for by resources.
+// gpuLimit returns the number of GPUs or GPU partitions in a container's resource limits.
 func gpuLimit(c *corev1.Container) (count int64) {
 	for name, quantity := range c.Resources.Limits {
 		if facts.IsGPUResource(name) {
@@ -167,7 +166,7 @@ func gpuLimit(c *corev1.Container) (count int64) {
 	return count
 }
 
-// hidden returns the variables by which the containers that hold a pod's GPUs hide them.
+// hidden returns the variables that hide GPUs from the containers that hold them.
 func hidden(pod *corev1.Pod) []finding.Evidence {
 	var all []finding.Evidence
 	for i := range pod.Spec.Containers {
@@ -186,7 +185,7 @@ func hidden(pod *corev1.Pod) []finding.Evidence {
 					Source: facts.PodObject(pod).String() + ", container " + c.Name + " .env",
 					Text:   fmt.Sprintf("%s=%q", e.Name, e.Value),
 				})
-				if !hides(e.Name, e.Value, 0) { // by its number alone
+				if !hides(e.Name, e.Value, 0) { // hidden only because of its index
 					all = append(all, finding.Evidence{
 						Source: facts.PodObject(pod).String() + ", container " + c.Name + " .resources.limits",
 						Text:   fmt.Sprintf("GPUs: %d; the container counts them from 0", count),
@@ -198,8 +197,8 @@ func hidden(pod *corev1.Pod) []finding.Evidence {
 	return all
 }
 
-// seesMore reports whether a container may see GPUs of its node that it did not ask for: it is privileged, or says
-// itself which it wants.
+// seesMore reports whether a container may see GPUs of its node that it did not request, because it is privileged or
+// sets NVIDIA_VISIBLE_DEVICES.
 func seesMore(c *corev1.Container) bool {
 	return c.SecurityContext != nil && c.SecurityContext.Privileged != nil && *c.SecurityContext.Privileged ||
 		slices.ContainsFunc(c.Env,
@@ -229,8 +228,8 @@ func blind(pod *corev1.Pod, e finding.Evidence, severity finding.Severity) findi
 	return issue
 }
 
-// onCPUFix returns where to look for what tells a program to compute on the CPU. ConfigMaps of workloads are not in a
-// snapshot.
+// onCPUFix returns how to find the setting that makes a program compute on the CPU. A snapshot does not contain the
+// ConfigMaps of workloads.
 func onCPUFix(pod *corev1.Pod) finding.Fix {
 	fix := finding.Fix{
 		Text: "See what tells it so: its arguments, its settings, or a variable (CUDA_VISIBLE_DEVICES, NVIDIA_VISIBLE_DEVICES, JAX_PLATFORMS), which may come from a ConfigMap by envFrom and is not in the " +
@@ -249,12 +248,12 @@ func onCPUFix(pod *corev1.Pod) finding.Fix {
 	return fix
 }
 
-// cpuArgument is an argument that chooses the CPU: --device=cpu, or cpu after -device.
+// cpuArgument matches arguments that select the CPU, such as --device=cpu, or cpu after -device.
 var cpuArgument = regexp.MustCompile(
 	`(?i)^(?:--?[\w.-]*(?:device|accelerator|platform|backend)[\w.-]*[= ])?["']?cpu["']?$|^--?(?:no-cuda|no_cuda|use-cpu|use_cpu|cpu|force-cpu)(?:=true)?$`,
 )
 
-// toldCPU quotes what in a pod may tell its program to compute on the CPU.
+// toldCPU quotes the settings of a pod that may make its program compute on the CPU.
 func toldCPU(pod *corev1.Pod) []finding.Evidence {
 	var all []finding.Evidence
 	for _, c := range pod.Spec.Containers {
@@ -282,7 +281,7 @@ func toldCPU(pod *corev1.Pod) []finding.Evidence {
 	return all[:min(len(all), words.Few)]
 }
 
-// withoutGPU reports failing pods that look for a GPU and ask for none.
+// withoutGPU reports failing pods that need a GPU but do not request one.
 func withoutGPU(f *facts.Facts, r *engine.Result) {
 	for i := range f.Snapshot.Pods {
 		pod := &f.Snapshot.Pods[i]

@@ -15,7 +15,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
 )
 
-// formatTexts returns what kernels, shells and container runtimes say of a program for another processor.
+// formatTexts returns the error messages of kernels, shells, and container runtimes about programs for another
+// architecture.
 func formatTexts() []string {
 	return []string{
 		"exec format error", "Exec format error", "no match for platform in manifest", "no matching manifest for",
@@ -56,7 +57,7 @@ func checkExecFormat(f *facts.Facts, r *engine.Result) {
 		if n := f.Node(pod.Spec.NodeName); n != nil {
 			issue.Evidence = append(issue.Evidence, quoteArchitecture(n))
 		}
-		if !said { // a script without its first line, a crash of another kind: the image is wrong all the same
+		if !said { // another error, such as a missing interpreter line, but the image is still wrong
 			issue.Confidence = finding.Likely
 		}
 		r.Add(issue)
@@ -70,7 +71,7 @@ func quoteArchitecture(n *facts.Node) finding.Evidence {
 }
 
 func formatFinding(f *facts.Facts, pod *corev1.Pod, image string) finding.Finding {
-	if image == "" && len(pod.Spec.Containers) > 0 { // a damaged snapshot may have a pod without
+	if image == "" && len(pod.Spec.Containers) > 0 { // a pod in a damaged snapshot may have no containers
 		image = pod.Spec.Containers[0].Image
 	}
 	issue := finding.Finding{
@@ -96,7 +97,8 @@ func formatFinding(f *facts.Facts, pod *corev1.Pod, image string) finding.Findin
 	return issue
 }
 
-// wrongPlatform quotes the images of failing containers that lack the node's processor, and names the first.
+// wrongPlatform quotes the images of failing containers that do not support the node's architecture, and returns the
+// first such image.
 func wrongPlatform(
 	f *facts.Facts, pod *corev1.Pod, n *facts.Node, troubles []facts.Trouble,
 ) ([]finding.Evidence, string) {
@@ -119,7 +121,7 @@ func wrongPlatform(
 	return all, first
 }
 
-// serves reports whether an image runs on a processor. Nothing known counts as yes.
+// serves reports whether an image supports an architecture. It returns true if either is unknown.
 func serves(platforms []string, architecture string) bool {
 	if len(platforms) == 0 || architecture == "" {
 		return true
@@ -131,7 +133,7 @@ func serves(platforms []string, architecture string) bool {
 	})
 }
 
-// checkCandidates looks at a GPU pod that is on no node yet: will its images run where it may go?
+// checkCandidates reports a pending GPU pod whose images do not support the architecture of the nodes that it selects.
 func checkCandidates(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 	told := func(c corev1.Container) bool { _, known := f.Images[c.Image]; return known }
 	if !f.AsksForGPU(pod) || !slices.ContainsFunc(slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers), told) {

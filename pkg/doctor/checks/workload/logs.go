@@ -14,10 +14,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// wordKind is a kind of thing that programs say when they fail on a GPU.
+// wordKind is a kind of error message that programs print when they fail on a GPU.
 type wordKind int
 
-// The kinds. A log often has several, because one leads to the next: the first in this order counts.
+// The kinds. A log often contains several, because one error causes the next. The first kind in this order counts.
 const (
 	wordsSharedMemory wordKind = iota
 	wordsTooNew
@@ -74,7 +74,7 @@ func (w wordKind) texts() []string {
 	return nil
 }
 
-// wordsOf returns the first kind of words that a failing pod says, and the quotation.
+// wordsOf returns the first kind of error message of a failing pod, and quotes the message.
 func wordsOf(f *facts.Facts, pod *corev1.Pod, troubles []facts.Trouble) (wordKind, finding.Evidence, bool) {
 	for w := range kindsOfWords {
 		if e, found := f.Said(pod, troubles, w.texts()...); found {
@@ -84,7 +84,7 @@ func wordsOf(f *facts.Facts, pod *corev1.Pod, troubles []facts.Trouble) (wordKin
 	return 0, finding.Evidence{}, false
 }
 
-// says makes a check of one kind of words.
+// says returns the Run function of a check for one kind of error message.
 func says(kind wordKind) func(*facts.Facts, *engine.Result) {
 	return func(f *facts.Facts, r *engine.Result) {
 		if r.Lacks(f, "api/pods") {
@@ -117,7 +117,7 @@ func says(kind wordKind) func(*facts.Facts, *engine.Result) {
 	}
 }
 
-// tell writes title, fix and what else is known. The node may be nil.
+// tell sets the title and the fix of the finding, and adds evidence. n may be nil.
 func (w wordKind) tell(pod *corev1.Pod, n *facts.Node, issue *finding.Finding) {
 	switch w {
 	case wordsSharedMemory:
@@ -222,7 +222,7 @@ func quoteLabels(n *facts.Node, labels ...string) []finding.Evidence {
 	return all
 }
 
-// quoteEnv quotes variables that a pod's containers set.
+// quoteEnv quotes the given variables of a pod's containers.
 func quoteEnv(pod *corev1.Pod, want ...string) []finding.Evidence {
 	var all []finding.Evidence
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {

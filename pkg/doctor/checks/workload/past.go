@@ -15,8 +15,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// failedAt returns when the pod failed last; zero when it does not say, and when it says that hardware failed, which
-// then was so whenever the log of the node has it.
+// failedAt returns when the pod last failed. It returns the zero time if this is unknown, or if the pod reports a
+// hardware failure, which any error in the node's log can then explain.
 func failedAt(f *facts.Facts, pod *corev1.Pod, troubles []facts.Trouble) (last time.Time) {
 	if _, hardware := f.Said(
 		pod, troubles, "uncorrectable", "GPU is lost", "has fallen off the bus", "hardware error",
@@ -32,7 +32,7 @@ func failedAt(f *facts.Facts, pod *corev1.Pod, troubles []facts.Trouble) (last t
 	return last
 }
 
-// tellRestart tells of a pod that has just restarted, and is ready.
+// tellRestart reports a pod that restarted recently and is ready.
 func tellRestart(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 	for _, c := range facts.Statuses(pod) {
 		last := c.LastTerminationState.Terminated
@@ -59,9 +59,8 @@ func tellRestart(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 	r.Pass(facts.PodObject(pod))
 }
 
-// ownReason reports whether a container that ran says itself why it failed, and neither that nor anything else in its
-// log is about GPUs, the node or the network. Nothing that is wrong with its node explains it then. Where no log is
-// there, nobody knows.
+// ownReason reports whether all failing containers log the reason themselves, and nothing in the log concerns GPUs, the
+// node, or the network. Problems of the node then do not explain the failure. It returns false without a log.
 func ownReason(f *facts.Facts, pod *corev1.Pod, troubles []facts.Trouble) bool {
 	if !slices.ContainsFunc(troubles, func(t facts.Trouble) bool { return t.Ran }) {
 		return false
@@ -75,7 +74,7 @@ func ownReason(f *facts.Facts, pod *corev1.Pod, troubles []facts.Trouble) bool {
 		return false
 	}
 	for _, t := range troubles {
-		if !t.Ran || t.ExitCode >= 128 || t.ExitCode == 0 { // a signal ended it, or the runtime did
+		if !t.Ran || t.ExitCode >= 128 || t.ExitCode == 0 { // terminated by a signal or by the runtime
 			return false
 		}
 		reason := strings.ToLower(words.LastLine(t.Message))
@@ -89,7 +88,7 @@ func ownReason(f *facts.Facts, pod *corev1.Pod, troubles []facts.Trouble) bool {
 	return true
 }
 
-// applicationWords are, in lower case, how programs say that their own code, arguments or files are at fault.
+// applicationWords returns strings, in lower case, of errors caused by a program's own code, arguments, or files.
 func applicationWords() []string {
 	return []string{
 		"importerror", "modulenotfounderror", "syntaxerror", "indentationerror", "nameerror", "attributeerror",
@@ -105,7 +104,7 @@ func applicationWords() []string {
 	}
 }
 
-// surroundings are, in lower case, what makes a reason one of the GPU, the node, its storage or the network.
+// surroundings returns strings, in lower case, of errors that concern the GPU, the node, its storage, or the network.
 func surroundings() []string {
 	return []string{
 		"cuda", "nvidia", "nvml", "nccl", "gpu", "cudnn", "cublas", "tensorrt", "libnv", "driver", "device", "xid",

@@ -11,14 +11,14 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// How long things may take, and count.
+// Time limits of the checks.
 const (
-	startTime    = 2 * time.Minute  // a pod that just starts
-	slowStart    = 15 * time.Minute // big images take long
-	evictedSince = 6 * time.Hour    // an eviction is over sooner: the pod's owner has made another
+	startTime    = 2 * time.Minute  // for a pod to start
+	slowStart    = 15 * time.Minute // for a pod with big images to start
+	evictedSince = 6 * time.Hour    // for an eviction to be reported, unless replaced earlier
 )
 
-// quoteTrouble makes evidence of it: the state, and what was said about it.
+// quoteTrouble quotes the state of a container and the first line of its message.
 func quoteTrouble(pod *corev1.Pod, t facts.Trouble) finding.Evidence {
 	text := t.Text
 	if first, _, _ := strings.Cut(strings.TrimSpace(t.Message), "\n"); first != "" {

@@ -1,4 +1,4 @@
-// Package workload checks GPU pods themselves.
+// Package workload checks GPU pods.
 package workload
 
 import (
@@ -16,10 +16,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// What the catalog has and these checks do not: the variables that an image itself sets (NVIDIA_REQUIRE_CUDA,
-// NVIDIA_VISIBLE_DEVICES) are not in a snapshot, so that wl.cuda-vs-driver and wl.cpu-mode know only those of the pod;
-// and use over time is not either, so that wl.idle-holder goes by one look, and wl.cpu-mode does not compare DCGM's
-// numbers.
+// wl.cuda-vs-driver and wl.cpu-mode use only the variables in the pod spec, because a snapshot does not contain the
+// variables of an image (NVIDIA_REQUIRE_CUDA, NVIDIA_VISIBLE_DEVICES). A snapshot does not contain GPU usage over time
+// either. wl.idle-holder therefore uses a single sample, and wl.cpu-mode does not use DCGM metrics.
 
 // Checks returns the checks of GPU pods.
 func Checks() []engine.Check {
@@ -149,7 +148,7 @@ func checkFailing(f *facts.Facts, r *engine.Result) {
 		switch pod.Status.Reason {
 		case "UnexpectedAdmissionError", "TopologyAffinityError", "Evicted", "Preempting", "Preempted", "NodeShutdown",
 			"Terminated", "Shutdown":
-			continue // told by other checks, or nobody's fault
+			continue // reported by other checks, or not an error
 		}
 		troubles := f.Troubles(pod)
 		switch {
@@ -201,7 +200,7 @@ func reportFailing(f *facts.Facts, r *engine.Result, pod *corev1.Pod, troubles [
 	r.Add(issue)
 }
 
-// lastWords returns the last lines of a container's log, of the run before when there is one: that is the run that
+// lastWords returns the last lines of a container's log. It prefers the log of the previous run, which is the one that
 // failed.
 func lastWords(f *facts.Facts, pod *corev1.Pod, container string) (finding.Evidence, bool) {
 	var found finding.Evidence
@@ -224,7 +223,7 @@ func lastWords(f *facts.Facts, pod *corev1.Pod, container string) (finding.Evide
 	return found, found.Text != ""
 }
 
-// checkStarting reports a pod that is on a node and does not get on: something warns of it, or it takes too long.
+// checkStarting reports a scheduled pod that has warning events or takes too long to start.
 func checkStarting(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 	if pod.Spec.NodeName == "" || pod.Status.Phase != corev1.PodPending {
 		r.Pass(facts.PodObject(pod))
@@ -261,7 +260,7 @@ func checkStarting(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 			Commands: []string{shell.Command("kubectl -n %s describe pod %s", pod.Namespace, pod.Name)},
 		},
 	}
-	// A long download, perhaps
+	// A running init container may be downloading data.
 	running := len(pod.Status.InitContainerStatuses) > 0 && pod.Status.InitContainerStatuses[0].State.Running != nil
 	switch {
 	case since < startTime, running && len(warnings) == 0:
@@ -403,7 +402,7 @@ func checkEvicted(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// checkProbes reports pods whose liveness probe kills them, and those that have not become ready.
+// checkProbes reports pods that fail their liveness probe or do not become ready.
 func checkProbes(f *facts.Facts, r *engine.Result) {
 	if r.Lacks(f, "api/pods") || r.Lacks(f, "api/events") {
 		return
