@@ -98,8 +98,8 @@ func classThere(f *facts.Facts, message string) bool {
 	return id == "rc.handler-mismatch" && f.Missing("api/runtimeclasses") == "" && f.RuntimeClass(class) != nil
 }
 
-// severity returns an error for rejections that concern GPUs, and a warning for missing roles and for namespaces with
-// GPU pods.
+// severity returns Error for rejections that concern GPUs, Warning for missing roles and for namespaces with GPU pods,
+// and Info for others. It also returns the confidence.
 func severity(x facts.Refusal, f *facts.Facts) (finding.Severity, finding.Confidence) {
 	switch {
 	case x.GPU || x.Component != "":

@@ -74,7 +74,7 @@ func Checks() []engine.Check {
 	}
 }
 
-// Time for a new node to start its network, driver, and plugins.
+// joinTime is the time that a new node may take to start its network, driver, and plugins.
 const (
 	joinTime     = 5 * time.Minute
 	slowJoinTime = 15 * time.Minute // a warning until then, unless a pod waits for the node

@@ -7,9 +7,9 @@ import (
 
 // Checks returns the checks of the device plugin layer.
 //
-// Two causes are not detected. dp.capacity-zero does not conclude that a plugin registered before the kubelet's last
-// start: neither the sockets' times nor the plugin's log proves it, so the check only quotes them. share.mps does not
-// detect a wrong hostIPC in workloads, because no message mentions it.
+// The checks do not detect two causes. dp.capacity-zero does not detect a plugin that registered before the kubelet's
+// last start: neither the sockets' times nor the plugin's log proves this, so the check only quotes them. share.mps
+// does not detect a wrong hostIPC in workloads, because no message mentions it.
 func Checks() []engine.Check {
 	return []engine.Check{
 		pluginPodCheck(), nvmlCheck(), capacityCheck(), noPluginCheck(), unhealthyCheck(), unhealthyXIDCheck(),

@@ -154,7 +154,7 @@ func xidFinding(n *facts.Node, e finding.Evidence, lost []finding.Evidence) find
 	}
 	code, err := strconv.Atoi(m[1])
 	if err != nil {
-		return found // out of range
+		return found // the number is out of range
 	}
 	found.Title = fmt.Sprintf("the device plugin marked a GPU unhealthy after XID %d", code)
 	if known, ok := xid.Lookup(code); ok {

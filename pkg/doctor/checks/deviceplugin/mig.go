@@ -87,7 +87,7 @@ func checkMIGNode(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	})
 }
 
-// migOffer is the GPU resources that the nodes offer, and one MIG node for each strategy.
+// migOffer contains the allocatable GPU resources of the nodes, and one MIG node for each strategy.
 type migOffer struct {
 	offered map[string]int64
 	divided map[string]*facts.Node

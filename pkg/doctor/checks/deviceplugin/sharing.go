@@ -58,7 +58,7 @@ func (c pluginConfig) shared() *sharing {
 	return nil
 }
 
-// pluginConfigs is the ConfigMap of the device plugin, and the configuration for nodes without a configuration label.
+// pluginConfigs is the ConfigMap with the device plugin's configurations, and the name of the default configuration.
 type pluginConfigs struct {
 	in       *corev1.ConfigMap
 	fallback string
@@ -93,8 +93,8 @@ func findPluginConfigs(f *facts.Facts) (pluginConfigs, bool) {
 	return pluginConfigs{}, false
 }
 
-// of returns the name of the configuration that a node uses, or an empty string if it uses none. The standalone chart
-// uses the only configuration if there is just one.
+// of returns the name of the configuration that a node uses, or an empty string if it uses none. With the standalone
+// chart, a node without a label uses the configuration named default, or else the only configuration.
 func (p pluginConfigs) of(f *facts.Facts, n *facts.Node) string {
 	if name := n.Labels[configLabel]; name != "" {
 		return name

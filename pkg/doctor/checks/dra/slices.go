@@ -245,7 +245,7 @@ func checkHostIMEX(f *facts.Facts, r *engine.Result) (told map[string]bool) {
 	}
 	for _, n := range f.GPUNodes {
 		if n.Host == nil {
-			continue // without a debug pod, checkDomain reports failing domains
+			continue // the node was not inspected; checkDomain reports failing domains
 		}
 		var evidence []finding.Evidence
 		for _, k := range n.Host.KernelLog {

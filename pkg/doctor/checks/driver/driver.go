@@ -34,7 +34,7 @@ func driverSymptoms(more ...string) []string {
 		"drv.persistence")
 }
 
-// NVIDIA's documentation.
+// NVIDIA's installation and troubleshooting guides.
 const (
 	installDoc  = "https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/"
 	operatorDoc = "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/troubleshooting.html"

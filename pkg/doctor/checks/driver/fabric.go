@@ -110,7 +110,7 @@ func checkFabric(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	r.Add(issue)
 }
 
-// fabricStates returns the GPUs whose fabric is not ready, and the number of those whose fabric is. GPUs without
+// fabricStates returns the GPUs whose fabric is not ready, and the number of GPUs whose fabric is ready. GPUs without
 // NVSwitches report no state.
 func fabricStates(log *nvidiasmi.Log) (waiting []nvidiasmi.GPU, done int) {
 	if log == nil {

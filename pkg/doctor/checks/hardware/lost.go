@@ -50,7 +50,7 @@ func checkLost(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	}
 	groups := facts.GroupIncidents(v.Of("hw.gpu-lost"))
 	for _, g := range groups {
-		// Prefer other evidence, which is more reliable.
+		// Skip duplicates, and user-space records if other evidence exists.
 		if lost[g.Event.PCI] || g.FromUserSpace() && len(lostEvidence(v, g.Event.PCI)) > 0 {
 			continue
 		}
@@ -304,8 +304,7 @@ func counted(v *facts.GPUView) (int64, []finding.Evidence) {
 	return count, facts.LabelEvidence(v.Node, "nvidia.com/gpu.count")
 }
 
-// partitioned reports whether the node advertises, or is configured to advertise, its GPUs as other resources than
-// nvidia.com/gpu.
+// partitioned reports whether the node advertises its GPUs as resources other than nvidia.com/gpu, or has MIG enabled.
 func partitioned(v *facts.GPUView) bool {
 	for name := range v.Node.Status.Capacity {
 		if name != "nvidia.com/gpu" && facts.IsGPUResource(name) {

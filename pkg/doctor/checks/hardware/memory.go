@@ -87,8 +87,8 @@ func checkRemap(f *facts.Facts, r *engine.Result, n *facts.Node) {
 // remapFailed reports whether remapping a row of the GPU's memory failed.
 func remapFailed(g nvidiasmi.GPU) bool { return g.Remapped != nil && facts.Yes(g.Remapped.Failure) }
 
-// linesAbout quotes the newest kernel log line of each kind that belongs to the GPU and the check, and that is neither
-// resolved nor past. It returns at most two lines.
+// linesAbout quotes up to two kernel log lines of different kinds that belong to the GPU and the check. It skips
+// incidents that are resolved or past.
 func linesAbout(v *facts.GPUView, p xid.PCI, check string) []finding.Evidence {
 	var all []finding.Evidence
 	for _, g := range facts.GroupIncidents(v.Of(check)) {

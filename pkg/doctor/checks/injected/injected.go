@@ -74,7 +74,7 @@ func kindOf(run snapshot.Run) string {
 	return run.Fault
 }
 
-// isActedUpon reports whether a detector treats a line of the run as fatal, or might reboot the node because of it.
+// isActedUpon reports whether a detector treats a line of the run as fatal, or may reboot the node because of the line.
 func isActedUpon(run snapshot.Run) bool {
 	acts := func(e xid.Event) bool {
 		return slices.ContainsFunc(xid.Detectors(), func(d xid.Detector) bool {
@@ -251,7 +251,7 @@ func targetEvidence(f *facts.Facts, t snapshot.Target) []finding.Evidence {
 	n := f.Node(t.Name)
 	for i, e := range t.Evidence {
 		if strings.Contains(e.Text, "SHA-256") && i < len(t.Evidence)-1 {
-			continue // skip file checksums if the run has other evidence
+			continue // skip file checksums if other evidence follows
 		}
 		if n != nil && n.Host != nil {
 			if r, there := facts.KernelRecord(n.Host, e); there {

@@ -204,8 +204,9 @@ func service(f *facts.Facts, ref facts.ServiceRef) *corev1.Service {
 	return nil
 }
 
-// behind returns the connections to the pods of a Service, one for each requested port. Because all its pods are alike,
-// it uses the first pod. It omits ports whose target port is unknown, and returns nil if the Service has no selector.
+// behind returns the connections to the pods of a Service, one for each requested port. It uses the first pod, because
+// all pods of a Service are alike. It omits ports whose target port is unknown, and returns nil if the Service has no
+// selector.
 func behind(f *facts.Facts, service *corev1.Service, ref facts.ServiceRef, from facts.End) []wanted {
 	if len(service.Spec.Selector) == 0 {
 		return nil

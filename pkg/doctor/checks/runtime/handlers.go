@@ -131,7 +131,7 @@ func lacking(f *facts.Facts, n *facts.Node) map[string][]*corev1.Pod {
 		}
 	}
 	for _, g := range errorsOf(f, "rt.handler-missing", n) {
-		if all[g.name] == nil && !slices.Contains(has, g.name) { // the runtime's current handlers are newer than any event
+		if all[g.name] == nil && !slices.Contains(has, g.name) { // the runtime's handlers are newer than events
 			for _, e := range g.errors {
 				all[g.name] = append(all[g.name], e.pod)
 			}
@@ -334,8 +334,8 @@ func viewFindings(f *facts.Facts, r *engine.Result, id string) {
 	})
 }
 
-// fixCommands returns the commands that edit the configuration file and restart the runtime. It returns nil if the
-// required edit is unknown, because restarting alone does not help.
+// fixCommands returns the commands that edit the configuration file and, if the runtime has loaded the file, restart
+// the runtime. It returns nil if the required edit is unknown, because restarting alone does not help.
 func fixCommands(n *facts.Node, found runtimeview.Finding) []string {
 	if found.Edit == nil {
 		return nil
@@ -372,7 +372,7 @@ func matters(f *facts.Facts, n *facts.Node, handlers []string) bool {
 	return false
 }
 
-// siblings returns the other names of an equivalent handler.
+// siblings returns the equivalent handlers with other names.
 func siblings(handler string) []string {
 	switch handler {
 	case "nvidia":

@@ -15,8 +15,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// checkUnbalanced reports fully used nodes that have an idle identical node, and the pods that are bound to them by
-// selectors.
+// checkUnbalanced reports fully used nodes that have an idle identical node, and the pods whose selectors restrict them
+// to the full node.
 func checkUnbalanced(f *facts.Facts, r *engine.Result) {
 	if r.Lacks(f, "api/pods") || r.Lacks(f, "api/nodes") {
 		return

@@ -21,7 +21,8 @@ import (
 // Patterns of output that programs print at startup when they compute on the CPU. Each was found in public logs:
 //   - "Using device: cpu", "Using cpu device": PyTorch's quick start, and Stable-Baselines3;
 //   - "Use CPU": Informer, Autoformer, and their derivatives (exp_basic.py);
-//   - "Process rank: -1, device: cpu, n_gpu: 0": the transformers examples; "Device set to use cpu": transformers pipelines;
+//   - "Process rank: -1, device: cpu, n_gpu: 0": transformers examples;
+//   - "Device set to use cpu": transformers pipelines;
 //   - "Use pytorch device_name: cpu": sentence-transformers;
 //   - "GPU available: False, used: False", "GPU available: True (cuda), used: False": Lightning;
 //   - "No GPU/TPU found, falling back to CPU.", "a CUDA-enabled jaxlib is not installed. Falling back to cpu.": JAX
