@@ -385,15 +385,15 @@ func OfOthers(value string) bool {
 	})
 }
 
-// IsGPUDevice reports whether a PCI device is a GPU: a display controller, and not an NVSwitch.
+// IsGPUDevice reports whether a PCI device is a GPU, that is, a display controller. NVSwitches are not.
 func IsGPUDevice(d api.PCIDevice) bool {
 	return strings.HasPrefix(strings.TrimPrefix(d.Class, "0x"), "03")
 }
 
-// Ready returns the node's Ready condition; the zero value when it has none.
+// Ready returns the node's Ready condition, or the zero value if it has none.
 func (n *Node) Ready() corev1.NodeCondition { return n.Condition(corev1.NodeReady) }
 
-// Condition returns the node's condition of a type; the zero value when it has none.
+// Condition returns the node's condition of the given type, or the zero value if it has none.
 func (n *Node) Condition(kind corev1.NodeConditionType) corev1.NodeCondition {
 	for _, c := range n.Status.Conditions {
 		if c.Type == kind {
@@ -403,15 +403,15 @@ func (n *Node) Condition(kind corev1.NodeConditionType) corev1.NodeCondition {
 	return corev1.NodeCondition{}
 }
 
-// Object names the node in findings.
+// Object returns the node as the object of a finding.
 func (n *Node) Object() finding.Object { return finding.Object{Kind: "Node", Name: n.Name} }
 
-// PodObject names a pod in findings.
+// PodObject returns a pod as the object of a finding.
 func PodObject(pod *corev1.Pod) finding.Object {
 	return finding.Object{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name}
 }
 
-// Component is a part of the software that makes GPUs usable, which a pod may be.
+// Component is a part of the GPU software stack that runs as pods.
 type Component string
 
 // The components.
@@ -430,7 +430,7 @@ const (
 	DRADriver        Component = "DRA driver"
 )
 
-// componentNames are parts of the names of components, the more special ones first.
+// componentNames are substrings of component names, most specific first.
 var componentNames = []struct {
 	part string
 	is   Component
@@ -443,7 +443,7 @@ var componentNames = []struct {
 	{"node-feature-discovery", NFD}, {"gpu-operator", Operator},
 }
 
-// ComponentOf returns which component a pod or a DaemonSet is, by its labels and images; empty when it is none.
+// ComponentOf returns the component that a pod or DaemonSet belongs to, by its labels and images, or "" if none.
 func ComponentOf(labels map[string]string, spec corev1.PodSpec) Component {
 	names := []string{
 		labels["app"], labels["app.kubernetes.io/component"], labels["app.kubernetes.io/name"], labels["k8s-app"],
@@ -451,7 +451,7 @@ func ComponentOf(labels map[string]string, spec corev1.PodSpec) Component {
 	}
 	for _, c := range spec.Containers {
 		image, _, _ := strings.Cut(c.Image[strings.LastIndexByte(c.Image, '/')+1:], ":")
-		names = append(names, image, c.Name) // GPU feature discovery and MPS are in the image of the device plugin
+		names = append(names, image, c.Name) // the device plugin's image also contains GPU feature discovery and MPS
 	}
 	for _, known := range componentNames {
 		for _, name := range names {
@@ -469,8 +469,9 @@ func ComponentOf(labels map[string]string, spec corev1.PodSpec) Component {
 	return ""
 }
 
-// nvidias reports whether software that others make by the same name is NVIDIA's: a device plugin, an operator, a DRA
-// driver. Its own words count; where it has none (a mirror of the images), software for GPUs that no other maker names.
+// nvidias reports whether a device plugin, operator or DRA driver is NVIDIA's rather than another vendor's component of
+// the same name. If NVIDIA is not named, for example in a mirrored image, GPU software that names no other vendor
+// counts.
 func nvidias(names []string, spec corev1.PodSpec) bool {
 	all := slices.Clone(names)
 	for _, c := range spec.Containers {
@@ -483,7 +484,7 @@ func nvidias(names []string, spec corev1.PodSpec) bool {
 		return slices.ContainsFunc(some, func(word string) bool { return slices.Contains(words, word) })
 	}
 	switch {
-	case has("sriov", "rdma", "network"): // NVIDIA makes network cards, too
+	case has("sriov", "rdma", "network"): // NVIDIA also makes network cards
 		return false
 	case has("nvidia"):
 		return true
