@@ -246,15 +246,15 @@ func incidents(records []driverRecord) []incident {
 	return all
 }
 
-// takes reports whether another record, of the same minute, belongs to the incident of this one. Conditions do not tell
-// of which minute a code is, nor always of which GPU.
+// takes reports whether another record within the window belongs to the same incident. Records from conditions match at
+// any time, because conditions do not report when a code occurred, and not always on which GPU.
 func (r driverRecord) takes(other driverRecord) bool {
 	a, b := r.Event.PCI, other.Event.PCI
 	a.Function, b.Function = 0, 0
 	return (a == b || a == (xid.PCI{}) || b == (xid.PCI{})) && follows(r.Event, other.Event)
 }
 
-// weight orders events by how much they tell; the least is told first.
+// weight orders events by significance, least significant first.
 func weight(e xid.Event) int {
 	switch {
 	case e.Kind == xid.KindXID && e.Code == 79:
@@ -282,8 +282,9 @@ func weight(e xid.Event) int {
 	return 9
 }
 
-// follows reports whether an event goes along with another that happened to the same GPU in the same minute. Sources:
-// NVIDIA's XID catalog, and the groups of real logs in pkg/xid.
+// follows reports whether an event accompanies another event on the same GPU in the same minute, according to NVIDIA's
+// XID
+// catalog and the groups from real logs in pkg/xid.
 func follows(primary, other xid.Event) bool {
 	if other.Kind == xid.KindFallenOff {
 		return primary.Kind == xid.KindFallenOff || primary.Code == 79
@@ -295,7 +296,7 @@ func follows(primary, other xid.Event) bool {
 		return true
 	}
 	if primary.Kind == xid.KindFallenOff {
-		return true // nothing that such a GPU says is worth anything
+		return true // errors that such a GPU reports are meaningless
 	}
 	sympathetic := []int{}
 	switch {

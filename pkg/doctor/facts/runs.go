@@ -33,7 +33,7 @@ func (f *Facts) RunState(run snapshot.Run) (stands bool, why string) {
 	for _, t := range run.Targets {
 		n := f.Node(t.Name)
 		if t.Kind != "Node" || !t.Permanent || n == nil || n.Host == nil || len(t.Evidence) == 0 {
-			lines++ // nobody knows better
+			lines++ // the state on the node is unknown, so assume that the line exists
 			continue
 		}
 		for _, e := range t.Evidence {

@@ -65,8 +65,9 @@ const endedCounts = time.Hour
 // restartsCount is the number of restarts from which a pod that is not ready counts as failing.
 const restartsCount = 3
 
-// Past reports whether a pod failed long enough ago to be ignored. User jobs fail every day without a problem in the
-// cluster.
+// Past reports whether a failed pod was replaced or failed over an hour ago. User jobs fail every day without a problem
+// in
+// the cluster.
 func (f *Facts) Past(pod *corev1.Pod) bool {
 	if pod.Status.Phase != corev1.PodFailed || ComponentOf(pod.Labels, pod.Spec) != "" {
 		return false
