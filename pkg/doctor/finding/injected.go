@@ -9,9 +9,8 @@ import (
 // InjectedFault is the ID of the finding about an open run with an active fault.
 const InjectedFault = "fault.injected"
 
-// Names of faults in the ledger. A runtime fault with a known mode has two names, for example "runtime missing-handler"
-// in
-// addition.
+// Names of faults in the ledger. A runtime fault with a known mode also has a longer name, such as
+// "runtime missing-handler".
 const (
 	AsXID = "xid"
 
