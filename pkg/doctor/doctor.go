@@ -2,8 +2,7 @@
 //
 // The package is pure: it turns a snapshot into a report on any machine. Each check is a value (engine.Check) in the
 // package of its layer, and declares what its findings explain. The engine groups consequences under their root causes.
-// A
-// check without the evidence that it needs reports unknown with the reason, and never passes.
+// A check without the evidence that it needs reports unknown with the reason, and never passes.
 package doctor
 
 import (
@@ -81,8 +80,7 @@ type Summary struct {
 }
 
 // LayerResult is the result of one layer: the number of checks with each outcome. The outcomes add up to Checks. A
-// check
-// with several findings counts under its worst finding.
+// check with several findings counts under its worst finding.
 type LayerResult struct {
 	Layer    finding.Layer `json:"layer"`
 	Checks   int           `json:"checks"`

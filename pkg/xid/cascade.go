@@ -65,13 +65,11 @@ func GroupFor(code int, g Generation) (Group, error) {
 }
 
 // Cascade returns the lines that a real fault writes when code is the leading line, in order, with the time since the
-// first
-// line. The order is from real logs. All lines occur within a second unless the description states otherwise; the
+// first line. The order is from real logs. All lines occur within a second unless the description states otherwise; the
 // milliseconds are invented.
 //
 // If Options.UUID or Serial is set, the lines with which the driver introduces a GPU before its first XID come first.
-// Peers
-// are the other GPUs in faults that affect both ends of an NVLink. Message and Variant are not supported.
+// Peers are the other GPUs in faults that affect both ends of an NVLink. Message and Variant are not supported.
 func Cascade(code int, o Options) ([]Step, error) {
 	if o.Message != "" || o.Variant != "" {
 		return nil, fmt.Errorf("a cascade has its own texts: leave out the message and the variant, or the cascade")
@@ -134,8 +132,7 @@ type stepPlan struct {
 	code    int
 	variant string
 	// process is the process to name if the user specifies none; nil means no process. It overrides the template's
-	// process, so
-	// that all lines of a group name the same one.
+	// process, so that all lines of a group name the same one.
 	process *Process
 	times   int           // number of lines, each with the next value of vary; 0 means 1
 	every   time.Duration // interval between the lines

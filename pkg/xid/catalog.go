@@ -40,8 +40,7 @@ type NVIDIAAction struct {
 // Reaction is a detector's reaction to a code.
 type Reaction struct {
 	// Action is in the detector's own terms: NVSentinel's recommended action (RESTART_BM, ..., FROM_MESSAGE for 154),
-	// gpud's
-	// suggested actions, EKS "condition" or "event", the device plugin's "unhealthy" or "ignored".
+	// gpud's suggested actions, EKS "condition" or "event", the device plugin's "unhealthy" or "ignored".
 	Action   string `json:"action,omitempty"`
 	Severity string `json:"severity,omitempty"` // gpud's event type: Info, Warning, Fatal; "" if gpud drops the code
 	// Fatal is true if the detector considers the node or the GPU broken.
@@ -72,8 +71,7 @@ func Lookup(n int) (Code, bool) {
 }
 
 // Search returns the codes whose number begins with word, followed by the codes whose name or description contains
-// word,
-// ignoring case. An empty word matches all codes.
+// word, ignoring case. An empty word matches all codes.
 func Search(word string) []Code {
 	word = strings.ToLower(strings.TrimSpace(word))
 	var byNumber, byText []Code

@@ -35,17 +35,14 @@ type Verdict struct {
 	Detector string `json:"detector"` // ID
 	Seen     Sight  `json:"seen"`
 	// Reaction describes the consequence for people: "RESTART_BM: cordons and drains the node, may reboot it". It is ""
-	// if the
-	// detector does not see the line.
+	// if the detector does not see the line.
 	Reaction string `json:"reaction,omitempty"`
 	Why      string `json:"why,omitempty"` // why the detector does not see the line, or what this depends on
 	// Action is the detector's own term for the requested action: RESTART_BM, "RebootSystem,HardwareInspection".
 	Action string `json:"action,omitempty"`
 	// Fatal is true if the detector considers the node or the GPU broken. MayReboot is true if the detector may reboot,
-	// reset
-	// or terminate the node in its default configuration. Both are false if the detector does not see the line, and
-	// true if
-	// they depend on something outside the line.
+	// reset or terminate the node in its default configuration. Both are false if the detector does not see the line,
+	// and true if they depend on something outside the line.
 	Fatal     bool `json:"fatal"`
 	MayReboot bool `json:"mayReboot"`
 }
@@ -88,8 +85,7 @@ func Detectors() []Detector {
 }
 
 // DetectorsOn returns the detectors that can run on nodes with these providerIDs (Node.spec.providerID). On-premises
-// nodes
-// have none.
+// nodes have none.
 func DetectorsOn(providerIDs []string) []Detector {
 	return slices.DeleteFunc(Detectors(), func(d Detector) bool {
 		return d.Provider != "" &&

@@ -17,8 +17,7 @@ const (
 	// R580 covers releases 570 to 594: "channel 0x0000000f", and no process field if no process is known.
 	R580 Generation = "R580"
 	// R595 covers releases 595 and later: like R580, but with "caused by previous Xid" in XID 45 and the RPC sequence
-	// in XID
-	// 119.
+	// in XID 119.
 	R595 Generation = "R595"
 	// DefaultGeneration is used for an empty Generation.
 	DefaultGeneration = R580
@@ -75,8 +74,7 @@ func UnknownProcess() Process { return Process{Name: "<unknown>", Unknown: true}
 const maxComm = 15
 
 // ParseProcess parses "PID,NAME" or "PID". The name must be printable, without commas, which would end the name for
-// every
-// parser, and at most 15 bytes long, the length to which the kernel truncates names.
+// every parser, and at most 15 bytes long, the length to which the kernel truncates names.
 func ParseProcess(s string) (Process, error) {
 	pid, name, named := strings.Cut(strings.TrimSpace(s), ",")
 	n, err := strconv.ParseUint(pid, 10, 31)
@@ -135,8 +133,7 @@ type MIG struct {
 var migText = regexp.MustCompile(`^(?:GPU-I:)?(\d{1,3})(?:(?:/| GPU-CI:)(\d{1,3}))?$`)
 
 // ParseMIG parses "5" (GPU instance), "5/0" (with compute instance) or the driver's "GPU-I:05 GPU-CI:00". An empty
-// string
-// means no MIG instance.
+// string means no MIG instance.
 func ParseMIG(s string) (MIG, error) {
 	if s == "" {
 		return MIG{}, nil

@@ -18,8 +18,8 @@ const (
 	// KindFallenOff is one record of three lines, written when the driver probes a GPU that does not respond.
 	KindFallenOff Kind = "fallen-off-bus"
 
-	// Lines that accompany an XID.
-	// KindUUID is "NVRM: GPU at PCI:0000:55:00: GPU-...", once per GPU, before its first XID. Body is the UUID.
+	// Lines that accompany an XID. KindUUID is "NVRM: GPU at PCI:0000:55:00: GPU-...", once per GPU, before its first
+	// XID. Body is the UUID.
 	KindUUID Kind = "gpu-uuid"
 	// NVRM: GPU Board Serial Number: ...; follows the UUID if known. Body is the number.
 	KindSerial Kind = "gpu-serial"
@@ -70,8 +70,7 @@ type Event struct {
 }
 
 // Text returns the line as the driver prints it, without priority and line ending. Only [KindFallenOff] has more than
-// one
-// line.
+// one line.
 func (e Event) Text() string {
 	switch e.Kind {
 	case KindXID:

@@ -9,12 +9,10 @@ const (
 	// FormAuto is FormKernel for writes to /dev/kmsg and FormModule for a kernel module.
 	FormAuto Form = "auto"
 	// FormKernel is "kernel: NVRM: Xid ...". journald uses "kernel" as the identifier and keeps the rest, so that its
-	// entry
-	// only differs from the driver's in the facility. This is the only form that all log readers detect.
+	// entry only differs from the driver's in the facility. This is the only form that all log readers detect.
 	FormKernel Form = "kernel"
 	// FormPlain is "NVRM: Xid ...". In /dev/kmsg, it matches the driver's text, but journald strips "NVRM: ", because
-	// records
-	// from user space never have the kernel facility.
+	// records from user space never have the kernel facility.
 	FormPlain Form = "plain"
 	// FormBracket is "[6085126.134786] NVRM: Xid ...". journald strips nothing because the first word does not end in
 	// ":".

@@ -5,8 +5,7 @@ import "time"
 const ms = time.Millisecond
 
 // groups returns the errors that occur together in real logs. R535 has no XID 154, because XID 154 and its recovery
-// actions
-// were introduced in R565.
+// actions were introduced in R565.
 func groups() []Group {
 	var (
 		current = []Generation{R580, R595}

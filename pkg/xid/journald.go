@@ -3,8 +3,7 @@ package xid
 import "strings"
 
 // JournaldView returns the SYSLOG_IDENTIFIER and MESSAGE of journald's entry for a kernel log record. The entry always
-// has
-// _TRANSPORT=kernel.
+// has _TRANSPORT=kernel.
 //
 // For the kernel facility, the identifier is "kernel" and the message is the whole text. For all other facilities, and
 // therefore for everything that user space writes to /dev/kmsg, journald uses a leading "word:" as the identifier and

@@ -139,8 +139,7 @@ func (e Entry) Record(f Form) (Kmsg, error) {
 }
 
 // clock converts the times of lines into offsets. Uptime and wall-clock time cannot be compared, so each is counted
-// from
-// its first occurrence.
+// from its first occurrence.
 type clock struct {
 	last             time.Duration
 	uptime, wall     time.Duration // offset + this = time of the line

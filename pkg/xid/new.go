@@ -13,8 +13,7 @@ type Options struct {
 	Process Process // zero: the template's process, usually that of the real line
 	Driver  Generation
 	// Seed varies the numbers in the text (channels, addresses, links). The same seed produces the same text; 0
-	// produces the
-	// text in the catalog.
+	// produces the text in the catalog.
 	Seed uint64
 	// Message replaces the text after the code and process. It may begin with "pid=..., name=..., ", as in driver
 	// lines.
@@ -94,8 +93,7 @@ func newXID(code int, o Options, v *values) (Event, error) {
 }
 
 // NewSXid returns an error of NVSwitch o.Switch at o.PCI. A code unknown to [LookupSXid] requires Options.Message,
-// which
-// must begin with the severity: "Fatal, Link 30 LTSSM Fault Up".
+// which must begin with the severity: "Fatal, Link 30 LTSSM Fault Up".
 func NewSXid(code int, o Options) (Event, error) {
 	if err := checkNumber(code); err != nil {
 		return Event{}, err
@@ -135,8 +133,7 @@ func NewSXid(code int, o Options) (Event, error) {
 const defaultDevice = "10de:26b5"
 
 // NewFallenOff returns the record that the driver prints when it probes a GPU that does not respond. The record is not
-// an
-// XID.
+// an XID.
 func NewFallenOff(o Options) (Event, error) {
 	if o.Message != "" || o.Process != (Process{}) || o.MIG.On {
 		return Event{},

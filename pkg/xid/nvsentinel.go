@@ -91,8 +91,7 @@ func recoveryAction(body string) string {
 }
 
 // nvsentinelVerdict returns the verdict for an action. All actions except NONE are fatal, so the default rules cordon
-// and
-// drain the node. The subsequent reaction assumes the default configuration of fault-remediation.
+// and drain the node. The subsequent reaction assumes the default configuration of fault-remediation.
 func nvsentinelVerdict(action string) Verdict {
 	v := Verdict{Seen: Yes, Action: action, Fatal: action != "NONE"}
 	switch action {

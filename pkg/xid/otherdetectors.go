@@ -128,8 +128,7 @@ func onlyErrors(reaction string, why func(Kmsg) string) func(Event, Kmsg) Verdic
 }
 
 // syslogFile returns the condition under which a record reaches a syslog file. By default, imklog drops records from
-// user
-// space.
+// user space.
 func syslogFile(k Kmsg) string {
 	if k.Facility == facilityKern {
 		return "only if rsyslog writes the kernel's log to that file"

@@ -51,8 +51,7 @@ var (
 func parseText(text string) Event {
 	for _, parse := range []func(string) (Event, bool){parseXID, parseSXid, parseFallenOff, parseCompanion} {
 		// Accept the result only if it can be written back. The notation of an address may differ, but no information,
-		// such as
-		// leading zeros or an extra digit, may be lost.
+		// such as leading zeros or an extra digit, may be lost.
 		if e, ok := parse(text); ok && e.Check() == nil &&
 			strings.EqualFold(shortDomains(e.Text()), shortDomains(text)) {
 			return e

@@ -81,8 +81,7 @@ func (v view) of(k Kmsg) string {
 }
 
 // npdRule returns a typical rule for node-problem-detector, which includes no NVIDIA rules. node-problem-detector
-// appends
-// \z to every rule, so a rule must match up to the end of the line, hence the ".*".
+// appends \z to every rule, so a rule must match up to the end of the line, hence the ".*".
 func npdRule(e Event) string {
 	switch e.Kind {
 	case KindXID:

@@ -24,8 +24,7 @@ var (
 
 // ParsePCI parses an address in the notation of the driver (0000:17:00), the kernel (0000:17:00.0), nvidia-smi
 // (00000000:17:00.0) or lspci (17:00.0, in domain 0), in upper or lower case, with an optional "PCI:" prefix. An
-// address
-// without a domain must have a function, as in lspci, because a bare 17:00 is usually a mistake.
+// address without a domain must have a function, as in lspci, because a bare 17:00 is usually a mistake.
 func ParsePCI(s string) (PCI, error) {
 	text := strings.TrimPrefix(strings.TrimSpace(s), "PCI:")
 	m := pciText.FindStringSubmatch(text)

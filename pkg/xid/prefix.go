@@ -135,8 +135,7 @@ func prefixOf(s string) Prefix {
 }
 
 // uptimeIsNoForm removes a leading bracket from the form. After "host kernel: ", a bracket is the uptime in the
-// kernel's
-// console format, not FormBracket.
+// kernel's console format, not FormBracket.
 func uptimeIsNoForm(s string) string {
 	if strings.HasPrefix(s, "[") {
 		return ""

@@ -59,10 +59,8 @@ func dress(text string, level int, f Form) (Kmsg, error) {
 }
 
 // Bytes returns the bytes for one write(2) to /dev/kmsg: the priority, the text, and the newline without which no
-// reader
-// sees the record until the next one. Open and close /dev/kmsg for each record: a file descriptor is limited to 10
-// records
-// in 5 seconds, and the kernel reports success for the records that it drops.
+// reader sees the record until the next one. Open and close /dev/kmsg for each record: a file descriptor is limited to
+// 10 records in 5 seconds, and the kernel reports success for the records that it drops.
 func (k Kmsg) Bytes() []byte {
 	return fmt.Appendf(nil, "<%d>%s\n", k.Level, k.Text)
 }

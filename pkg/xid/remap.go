@@ -61,8 +61,7 @@ func (e Entry) Remap(to map[PCI]PCI) Entry {
 }
 
 // WithUUID returns the entry with the UUID of a [KindUUID] line replaced; other entries do not change. A replay on
-// another
-// GPU requires this because NVSentinel learns UUIDs from such lines.
+// another GPU requires this because NVSentinel learns UUIDs from such lines.
 func (e Entry) WithUUID(u UUID) Entry {
 	if e.Event.Kind == KindUUID {
 		e.Text = strings.TrimSuffix(e.Text, e.Event.Body) + string(u)

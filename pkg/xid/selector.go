@@ -13,8 +13,7 @@ type Selector struct {
 }
 
 // ParseSelector parses "79", "sxid:20034" or "fallen-off-bus". It also accepts codes that are not in the catalog,
-// because
-// they can be injected with a message; see [Selector.Known].
+// because they can be injected with a message; see [Selector.Known].
 func ParseSelector(s string) (Selector, error) {
 	s = strings.TrimSpace(s)
 	if s == string(KindFallenOff) {

@@ -23,8 +23,7 @@ const (
 type Template struct {
 	Variant string `json:"variant"` // name for Options.Variant: "default", "channel", "reboot", ...
 	// Body may contain placeholders for numbers: {ch=DEFAULT} for a channel, or {NAME%VERB:LOW-HIGH=DEFAULT}.
-	// Placeholders
-	// with the same name get the same number, even across a cascade.
+	// Placeholders with the same name get the same number, even across a cascade.
 	Body     string       `json:"body"`
 	Source   string       `json:"source"`
 	Evidence Evidence     `json:"evidence"`
@@ -69,8 +68,7 @@ func templateOf(r row) (int, Template, error) {
 }
 
 // values chooses the numbers in templates. With seed 0, every number is the template's default, usually that of the
-// real
-// line. With any other seed, numbers are random. A named number keeps its value.
+// real line. With any other seed, numbers are random. A named number keeps its value.
 type values struct {
 	rnd   *rand.Rand
 	named map[string]uint64

@@ -31,12 +31,10 @@ type Check struct {
 	Title string
 	Needs []Need
 	// From are the parts of the snapshot ("api/pods", "logs") that the check depends on. If one of them is missing and
-	// the
-	// check finds nothing, its result is unknown.
+	// the check finds nothing, its result is unknown.
 	From []string
 	// Reads describes in detail what the check reads. Why describes how it draws its conclusions and what counts as
-	// healthy.
-	// Both are printed by `doctor explain`.
+	// healthy. Both are printed by `doctor explain`.
 	Reads, Why string
 	// Explains are IDs of findings, or patterns such as "dp.*", that this check's findings can cause on the same node
 	// or pod.
@@ -44,8 +42,7 @@ type Check struct {
 	// ExplainsAs replaces Explains for a check that reports several kinds of findings. The key is Finding.As.
 	ExplainsAs map[string][]string
 	// InfoExplains is true if the check's Info findings can also be causes, for intentional or temporary states.
-	// Otherwise,
-	// an Info finding does not hide an error.
+	// Otherwise, an Info finding does not hide an error.
 	InfoExplains bool
 	Doc          string   // URL
 	Sources      []string // issues and documents that describe the failure: gpu-operator#1323
@@ -167,8 +164,7 @@ func (r *Result) Unknown(object finding.Object, format string, args ...any) {
 func (r *Result) Pass(finding.Object) { r.passed++ }
 
 // Lacks reports whether any evidence with the given prefix, such as "api/events", is missing. If so, it records the
-// check
-// as unknown.
+// check as unknown.
 func (r *Result) Lacks(f *facts.Facts, prefix string) bool {
 	why := f.Missing(prefix)
 	if why == "" {

@@ -111,8 +111,7 @@ func causeOf(f finding.Finding) cause { return cause{f.ID, f.As, f.Written, f.Of
 
 // explain sets CausedBy of each finding to the IDs of its possible causes. A finding can cause another if its check
 // declares so and both concern the same node or pod. explain uses indexes instead of comparing all pairs because
-// thousands
-// of nodes may have findings.
+// thousands of nodes may have findings.
 func explain(all []finding.Finding, checks []Check) {
 	type place struct {
 		cause
@@ -183,9 +182,8 @@ func explain(all []finding.Finding, checks []Check) {
 				continue
 			}
 			// A finding without a node, or about an unscheduled pod, may have its cause anywhere. A pod that names its
-			// own reason is
-			// explained only by causes that concern that pod. A run explains only effects on the objects that it
-			// changed.
+			// own reason is explained only by causes that concern that pod. A run explains only effects on the objects
+			// that it changed.
 			near := (anywhere[from] || len(f.Nodes) == 0) && !f.Own && from.id != finding.InjectedFault
 			for _, n := range f.Nodes {
 				near = near || !f.Own && here[place{from, "node " + n}].meets(f) ||
@@ -203,8 +201,7 @@ func explain(all []finding.Finding, checks []Check) {
 }
 
 // Fold sets Root for findings that no other finding explains, and lowers the severity of the others. Findings that
-// explain
-// each other, directly or indirectly, are all roots.
+// explain each other, directly or indirectly, are all roots.
 func Fold(all []finding.Finding) ([]finding.Finding, []finding.Edge) {
 	causes := func(from, to int) bool {
 		return from != to && slices.Contains(all[to].CausedBy, all[from].ID) && related(all[from], all[to]) &&
@@ -277,8 +274,7 @@ func Fold(all []finding.Finding) ([]finding.Finding, []finding.Edge) {
 }
 
 // related reports whether two findings concern the same object: the same pod if both name pods, otherwise the same
-// node. A
-// finding that names no node is related to all. A lab is related to everything in it.
+// node. A finding that names no node is related to all. A lab is related to everything in it.
 func related(a, b finding.Finding) bool {
 	if a.Lab != nil {
 		return a.Lab.Covers(b)

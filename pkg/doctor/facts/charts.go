@@ -45,8 +45,7 @@ func ReleaseOf(f *Facts, chart string) (snapshot.HelmRelease, bool) {
 }
 
 // HelmUpgrade returns the command that changes values of an installed release and keeps its chart, chart version and
-// all
-// other values.
+// all other values.
 func HelmUpgrade(h snapshot.HelmRelease, set ...string) string {
 	format, args := "helm upgrade %s %s --repo %s -n %s --version %s --reuse-values",
 		[]any{h.Name, h.Chart, ChartRepository(h.Chart), h.Namespace, h.ChartVersion}
@@ -65,10 +64,8 @@ func HelmUpgradeFile(h snapshot.HelmRelease) string {
 }
 
 // ChangeOperator returns the command that sets a value of the GPU operator. It uses Helm if Helm installed the
-// operator,
-// because the next upgrade would revert any other change; otherwise it patches the ClusterPolicy. Both use the same
-// path,
-// for example "toolkit.enabled".
+// operator, because the next upgrade would revert any other change; otherwise it patches the ClusterPolicy. Both use
+// the same path, for example "toolkit.enabled".
 func ChangeOperator(f *Facts, path string, value any) []string {
 	if h, ok := ReleaseOf(f, ChartOperator); ok {
 		return []string{HelmUpgrade(h, fmt.Sprintf("%s=%v", path, value))}

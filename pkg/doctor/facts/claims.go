@@ -58,8 +58,7 @@ func ClaimOf(f *Facts, pod *corev1.Pod, wanted corev1.PodResourceClaim) *resourc
 }
 
 // AsksForGPU reports whether the pod requests NVIDIA GPUs, either as an extended resource or with a resource claim that
-// is
-// known to be for NVIDIA devices. Claims can also be for NICs, CPUs and devices of other vendors, so a claim that is
+// is known to be for NVIDIA devices. Claims can also be for NICs, CPUs and devices of other vendors, so a claim that is
 // missing from the snapshot does not count.
 func (f *Facts) AsksForGPU(pod *corev1.Pod) bool {
 	return len(GPURequests(pod)) > 0 || len(pod.Spec.ResourceClaims) > 0 && f.claimants()[pod]
@@ -99,8 +98,7 @@ func NvidiaClaims(f *Facts, pod *corev1.Pod) bool {
 }
 
 // isNVIDIAClass reports whether a DeviceClass is for NVIDIA devices, either by its name, which NVIDIA's charts set to
-// the
-// driver's name, or by its selectors.
+// the driver's name, or by its selectors.
 func (f *Facts) isNVIDIAClass(name string) bool {
 	if isNVIDIAs(name) {
 		return true
@@ -117,8 +115,7 @@ func (f *Facts) isNVIDIAClass(name string) bool {
 func isNVIDIAs(name string) bool { return strings.HasSuffix(name, ".nvidia.com") }
 
 // OffersClaims reports whether the cluster has NVIDIA's DRA driver or its device classes. If so, an unknown claim may
-// be
-// for an NVIDIA device.
+// be for an NVIDIA device.
 func (f *Facts) OffersClaims() bool {
 	return len(f.Component(DRADriver)) > 0 ||
 		slices.ContainsFunc(f.DeviceClasses, func(c resourcev1.DeviceClass) bool { return f.isNVIDIAClass(c.Name) })

@@ -1,6 +1,5 @@
 // Package facts contains the known facts about a cluster: an indexed snapshot, and everything that more than one layer
-// of
-// checks needs to know about its nodes, GPUs, pods, workloads, charts and policies. It does not depend on any check.
+// of checks needs to know about its nodes, GPUs, pods, workloads, charts and policies. It does not depend on any check.
 package facts
 
 import (
@@ -274,8 +273,7 @@ func IsGPUResource(name corev1.ResourceName) bool {
 }
 
 // GPURequests returns a pod's request for each GPU resource, computed as the scheduler does: the sum of its containers,
-// or
-// the largest init container if that is more.
+// or the largest init container if that is more.
 func GPURequests(pod *corev1.Pod) map[corev1.ResourceName]int64 {
 	return requests(pod, IsGPUResource)
 }
@@ -290,8 +288,7 @@ func requests(pod *corev1.Pod, counts func(corev1.ResourceName) bool) map[corev1
 		}
 	}
 	// Sidecars run alongside the containers and alongside later init containers. Other init containers run one at a
-	// time,
-	// before the containers.
+	// time, before the containers.
 	sidecars, before := map[corev1.ResourceName]int64{}, map[corev1.ResourceName]int64{}
 	for _, c := range pod.Spec.InitContainers {
 		always := c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways

@@ -156,9 +156,8 @@ var (
 )
 
 // readConditions extracts codes from the node conditions that node-problem-detector, NVSentinel and the EKS agent set.
-// It
-// is only for nodes whose kernel log was not read: the kernel log is more precise, and a condition with a code that the
-// log does not have is outdated.
+// It is only for nodes whose kernel log was not read: the kernel log is more precise, and a condition with a code that
+// the log does not have is outdated.
 func (v *GPUView) readConditions() {
 	for _, c := range v.Node.Status.Conditions {
 		if _, ours := v.Rests(c); ours || !tellsProblem(c) {
@@ -190,8 +189,7 @@ func (v *GPUView) readConditions() {
 }
 
 // tellsProblem reports whether a condition that the kubelet did not set indicates a problem. Most such conditions
-// indicate
-// a problem when true; conditions named for health do when false.
+// indicate a problem when true; conditions named for health do when false.
 func tellsProblem(c corev1.NodeCondition) bool {
 	switch c.Type {
 	case corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure,
@@ -212,8 +210,7 @@ const window = time.Minute
 const mostRecords = 4000
 
 // incidents groups records into incidents. The most significant records come first and absorb the records on the same
-// GPU
-// that accompany them.
+// GPU that accompany them.
 func incidents(records []driverRecord) []incident {
 	records = slices.Clone(records[max(0, len(records)-mostRecords):])
 	slices.SortStableFunc(records, func(a, b driverRecord) int { return cmp.Compare(a.Uptime, b.Uptime) })
@@ -283,8 +280,7 @@ func weight(e xid.Event) int {
 }
 
 // follows reports whether an event accompanies another event on the same GPU in the same minute, according to NVIDIA's
-// XID
-// catalog and the groups from real logs in pkg/xid.
+// XID catalog and the groups from real logs in pkg/xid.
 func follows(primary, other xid.Event) bool {
 	if other.Kind == xid.KindFallenOff {
 		return primary.Kind == xid.KindFallenOff || primary.Code == 79
@@ -465,8 +461,7 @@ func (v *GPUView) Over(g SameKind) bool {
 const pastAfter = 24 * time.Hour
 
 // Past reports whether the incidents happened more than a day ago, by the node's clock, and nvidia-smi shows no
-// remaining
-// problem.
+// remaining problem.
 func (v *GPUView) Past(g SameKind) bool {
 	newest := g.Incidents[0].Primary
 	if newest.Condition != "" || v.Node.Host == nil || !v.healthy(g.Event) {
@@ -483,8 +478,7 @@ func (v *GPUView) Past(g SameKind) bool {
 }
 
 // healthy reports whether nvidia-smi lists the GPU of an event and reports that no recovery is needed. An event that
-// does
-// not name one of the node's GPUs, for example an NVSwitch or GSP event, may concern any of them.
+// does not name one of the node's GPUs, for example an NVSwitch or GSP event, may concern any of them.
 func (v *GPUView) healthy(e xid.Event) bool {
 	if v.SMI == nil || len(v.SMI.GPUs) == 0 || v.Node.Host == nil || len(v.SMI.GPUs) < len(GPUAddresses(v.Node)) {
 		return false

@@ -145,8 +145,7 @@ func GPUAddresses(n *Node) []xid.PCI {
 }
 
 // RemapFinding returns the finding for memory rows or pages that a GPU must retire or cannot retire. It returns false
-// if
-// there are none.
+// if there are none.
 func RemapFinding(n *Node, g nvidiasmi.GPU) (finding.Finding, bool) {
 	issue := finding.Finding{Object: SMIObject(n, g), Nodes: []string{n.Name}}
 	var at xid.PCI

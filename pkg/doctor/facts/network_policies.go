@@ -15,8 +15,7 @@ import (
 
 // This file evaluates NetworkPolicies for one connection. Policies apply to the pods at both ends, after Services are
 // resolved: to the pods' labels and to the port on which the destination pod listens. As soon as one policy selects a
-// pod
-// in a direction, all traffic in that direction is denied unless a policy allows it; policies are additive.
+// pod in a direction, all traffic in that direction is denied unless a policy allows it; policies are additive.
 
 // Answer is a three-valued truth value. Answers are ordered, so that the conjunction of two answers is the lesser.
 type Answer int
@@ -122,8 +121,7 @@ func Picks(s *metav1.LabelSelector, known labels.Set, partial bool) Answer {
 }
 
 // Admits reports whether policies let a connection leave its source pod (egress) or enter its destination pod
-// (ingress).
-// by are the policies that select that pod.
+// (ingress). by are the policies that select that pod.
 func (f *Facts) Admits(d networkingv1.PolicyType, c Connection) (let Answer, by []*networkingv1.NetworkPolicy) {
 	self, other := c.From, c.To
 	if d == networkingv1.PolicyTypeIngress {
@@ -174,8 +172,7 @@ func (f *Facts) PeerIs(peer *networkingv1.NetworkPolicyPeer, namespace string, o
 }
 
 // blockHas reports whether an ipBlock contains the other end. The answer is at most Perhaps, because some network
-// plugins
-// do not apply ipBlocks to pods, or match them against the address of the Service.
+// plugins do not apply ipBlocks to pods, or match them against the address of the Service.
 func blockHas(cidr string, other End) Answer {
 	block, err := netip.ParsePrefix(cidr)
 	if err != nil || len(other.Addresses) == 0 || slices.ContainsFunc(other.Addresses, block.Contains) {

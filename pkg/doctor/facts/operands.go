@@ -17,8 +17,7 @@ const (
 	// OperandGrace is how long a pod may take to start before it counts as failing.
 	OperandGrace = 2 * time.Minute
 	// DriverGrace is the same for a driver pod, which may have to compile the driver. The operator's startup probe also
-	// allows
-	// 20 minutes.
+	// allows 20 minutes.
 	DriverGrace = 20 * time.Minute
 )
 
@@ -135,8 +134,7 @@ func startFailure(f *Facts, pod *corev1.Pod) *corev1.Event {
 }
 
 // PodEvidence returns evidence about a failing container: its waiting reason, its termination, its last log lines, and
-// the
-// newest warning event of its pod.
+// the newest warning event of its pod.
 func PodEvidence(f *Facts, pod *corev1.Pod, s corev1.ContainerStatus) []finding.Evidence {
 	place := PodObject(pod).String() + " .status.containerStatuses[" + s.Name + "]"
 	var all []finding.Evidence

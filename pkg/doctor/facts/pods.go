@@ -64,8 +64,7 @@ const (
 )
 
 // Age returns a pod's age at the time of the snapshot. A pod without a creation time counts as old. So does a pod from
-// the
-// future, because the client's clock is then wrong and must not excuse the pod.
+// the future, because the client's clock is then wrong and must not excuse the pod.
 func (f *Facts) Age(pod *corev1.Pod) time.Duration {
 	age := f.Now.Sub(pod.CreationTimestamp.Time)
 	if pod.CreationTimestamp.IsZero() || age < -skew {

@@ -36,8 +36,7 @@ func GPUText(resources corev1.ResourceList) string {
 }
 
 // Advertises reports whether pods can use GPUs of the node in any way: through a device plugin, including those of
-// other
-// vendors and for virtual machines, or through DRA.
+// other vendors and for virtual machines, or through DRA.
 func Advertises(f *Facts, n *Node) bool {
 	if GPUsOf(n.Status.Capacity) > 0 || DRADevicesOn(f, n.Name) > 0 {
 		return true
@@ -54,8 +53,7 @@ func Advertises(f *Facts, n *Node) bool {
 func PluginReady(n *Node) bool { return slices.ContainsFunc(Current(n, DevicePlugin), PodReady) }
 
 // isOtherGPU reports whether a resource is a GPU under another name, as used by KubeVirt (nvidia.com/GA102GL_A10),
-// HAMi,
-// Volcano and Run:ai.
+// HAMi, Volcano and Run:ai.
 func isOtherGPU(name corev1.ResourceName) bool {
 	text := string(name)
 	vendor, rest, _ := strings.Cut(text, "/")

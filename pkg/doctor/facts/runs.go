@@ -170,8 +170,7 @@ func writerAmong(runs []snapshot.Run, nodeName string, r driverRecord) string {
 }
 
 // ofOpenRun reports whether the only evidence of an incident is lines that open runs wrote, or detector conditions
-// caused
-// by such lines.
+// caused by such lines.
 func (v *GPUView) ofOpenRun(g SameKind) bool {
 	return !g.contains(func(r driverRecord) bool { return !v.byOpenRun(r) })
 }
@@ -199,10 +198,8 @@ func (v *GPUView) RestsOnOpen(c corev1.NodeCondition) (ownCondition, bool) {
 }
 
 // restsOn returns which of the runs caused a condition. A run caused the condition if the condition has been set since
-// the
-// run began and names the same codes on the same GPU (if it names a GPU), and if the kernel log, if it was read,
-// contains
-// these codes only in lines of the runs.
+// the run began and names the same codes on the same GPU (if it names a GPU), and if the kernel log, if it was read,
+// contains these codes only in lines of the runs.
 func (v *GPUView) restsOn(runs []snapshot.Run, c corev1.NodeCondition) (ownCondition, bool) {
 	text := c.Reason + " " + c.Message
 	codes := XIDsIn(text)
@@ -274,8 +271,7 @@ func (o ownCondition) Finding(n *Node, c corev1.NodeCondition) finding.Finding {
 }
 
 // detectorOf returns the detector that most likely set a condition. NVSentinel and the EKS agent are recognized by
-// their
-// wording; other conditions are attributed to node-problem-detector rules.
+// their wording; other conditions are attributed to node-problem-detector rules.
 func detectorOf(c corev1.NodeCondition) xid.Detector {
 	id := xid.IDNPDKmsg
 	switch text := c.Reason + " " + c.Message; {

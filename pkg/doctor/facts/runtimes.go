@@ -37,8 +37,7 @@ type startPattern struct {
 }
 
 // handlerName matches the name of a handler or RuntimeClass. Any client may be able to create events, and these names
-// are
-// used in commands, so the pattern is strict.
+// are used in commands, so the pattern is strict.
 const handlerName = `([a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?)`
 
 // Messages in pod events, from containerd 1.7.28 and 2.3.4 unless noted. The text before them differs between releases.

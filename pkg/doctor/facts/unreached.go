@@ -56,8 +56,7 @@ var (
 	// refusedTexts match errors of connections that policies reject instead of drop, as with kube-router.
 	refusedTexts = regexp.MustCompile(`(?i)connection refused|no route to host|host is unreachable|econnrefused`)
 	// serviceNames match DNS names of Services, with an optional scheme and an optional port, including a port as an
-	// argument
-	// of nc.
+	// argument of nc.
 	serviceNames = regexp.MustCompile(
 		`(https?://)?\b([a-z0-9][-a-z0-9]{0,62})\.([a-z0-9][-a-z0-9]{0,62})\.svc\b(?:\.[a-z0-9][-.a-z0-9]*)?(?:[: ]([0-9]{1,5})(?:[^.0-9]|$))?`,
 	)
@@ -99,8 +98,7 @@ func withService(all []ServiceRef, more ...ServiceRef) []ServiceRef {
 }
 
 // Unreached returns the namespaces of GPU pods and components that make no progress because a server does not respond,
-// and
-// the Services that these pods connect to. Both lists are limited to the few that are worth inspecting.
+// and the Services that these pods connect to. Both lists are limited to the few that are worth inspecting.
 func (f *Facts) Unreached() (namespaces []string, services []ServiceRef) {
 	for _, u := range f.UnreachedPods() {
 		namespaces = append(namespaces, u.Pod.Namespace)
@@ -204,8 +202,7 @@ func LogSource(l *snapshot.Log) string {
 }
 
 // policiesRefuse reports whether the network plugin rejects denied connections instead of dropping packets.
-// kube-router,
-// which is part of k3s, rejects them.
+// kube-router, which is part of k3s, rejects them.
 func (f *Facts) policiesRefuse(pod *corev1.Pod) bool {
 	n := f.Node(pod.Spec.NodeName)
 	return n != nil && n.Distribution == K3s || f.HasDaemonSet("kube-router")

@@ -58,16 +58,14 @@ func Idle(n *Node, pod *corev1.Pod) *bool {
 }
 
 // endedCounts is how long a failed pod is worth reporting. After that, the user knows about it and the owner has
-// replaced
-// the pod if it does so at all.
+// replaced the pod if it does so at all.
 const endedCounts = time.Hour
 
 // restartsCount is the number of restarts from which a pod that is not ready counts as failing.
 const restartsCount = 3
 
 // Past reports whether a failed pod was replaced or failed over an hour ago. User jobs fail every day without a problem
-// in
-// the cluster.
+// in the cluster.
 func (f *Facts) Past(pod *corev1.Pod) bool {
 	if pod.Status.Phase != corev1.PodFailed || ComponentOf(pod.Labels, pod.Spec) != "" {
 		return false
@@ -100,8 +98,7 @@ const (
 )
 
 // Workloads returns the pods that request GPUs, including failed pods. It omits GPU software components and pods that
-// are
-// being deleted.
+// are being deleted.
 func (f *Facts) Workloads() []*corev1.Pod { return f.gpuWorkloads() }
 
 func (f *Facts) findWorkloads() []*corev1.Pod {
@@ -248,8 +245,7 @@ func (f *Facts) findSiblings() map[string][]*corev1.Pod {
 }
 
 // Said returns the first of the texts found in a failing pod's container messages, logs and events. The result is
-// unknown
-// if a container has run but its log is missing.
+// unknown if a container has run but its log is missing.
 func (f *Facts) Said(pod *corev1.Pod, troubles []Trouble, texts ...string) (finding.Evidence, bool) {
 	for _, t := range troubles {
 		for line := range strings.Lines(t.Message) {

@@ -39,8 +39,7 @@ func DetectorsDo() []string { return []string{"node.condition", "sched.node-stat
 func Rank(s Severity) int { return slices.Index([]Severity{Error, Warning, Info}, s) }
 
 // IncidentReach is how long after the end of an incident a pod may fail because of it. ClockSkew is the maximum clock
-// skew
-// between nodes and the API server.
+// skew between nodes and the API server.
 const (
 	IncidentReach = 10 * time.Minute
 	ClockSkew     = time.Minute

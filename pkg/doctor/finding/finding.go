@@ -76,8 +76,8 @@ func (o Object) String() string {
 
 // Evidence is a verbatim quotation and its source.
 type Evidence struct {
-	// Source is the location of the text: "event of Pod default/train-0", "nodes/gpu-1/kernel.log sequence 812",
-	// "Node gpu-1 .status.allocatable".
+	// Source is the location of the text: "event of Pod default/train-0", "nodes/gpu-1/kernel.log sequence 812", "Node
+	// gpu-1 .status.allocatable".
 	Source string    `json:"source"`
 	Time   time.Time `json:"time,omitzero"`
 	Text   string    `json:"text"`
@@ -128,19 +128,16 @@ type Finding struct {
 	// Times are when the problem happened, if it is over. Empty means that it is ongoing or that the times are unknown.
 	Times []time.Time `json:"-"`
 	// Failed is when a pod last failed, if the finding is about a failure. Problems that were over long before are not
-	// its
-	// cause.
+	// its cause.
 	Failed time.Time `json:"-"`
 	// Began is when the problem began, as far as known. A problem that began before a fault was injected is not its
 	// effect.
 	Began time.Time `json:"-"`
 	// OfGPU is true if the finding is about a GPU although its layer is not. OfRun is true if the only evidence is
-	// lines that
-	// an open run wrote.
+	// lines that an open run wrote.
 	OfGPU, OfRun bool `json:"-"`
 	// Lab is the scope that a run with its own namespaces explains entirely, including self-evident findings.
-	// Otherwise, it is
-	// nil.
+	// Otherwise, it is nil.
 	Lab *Lab `json:"-"`
 	// Own is true if the pod names its own reason, which problems of its node do not explain.
 	Own bool `json:"-"`
@@ -156,9 +153,8 @@ type Lab struct {
 }
 
 // Covers reports whether a finding is about something in the lab. A finding without a node, pod or namespace, for
-// example
-// about a RuntimeClass, may also belong to the lab. A problem of a node belongs to the lab if it only affects the lab's
-// pods and the evidence is from one of the lab's objects.
+// example about a RuntimeClass, may also belong to the lab. A problem of a node belongs to the lab if it only affects
+// the lab's pods and the evidence is from one of the lab's objects.
 func (l *Lab) Covers(f Finding) bool {
 	foreign := func(pod string) bool {
 		namespace, _, _ := strings.Cut(pod, "/")
@@ -177,8 +173,7 @@ func (l *Lab) Covers(f Finding) bool {
 		return true
 	}
 	// Nodes are shared with other users. A finding about a node belongs to the exercise only if the exercise's steps
-	// can cause
-	// it; findings about other users' pods do not.
+	// can cause it; findings about other users' pods do not.
 	if f.Object.Namespace == "" && AnyMatches(labEffects(), f.ID) && !f.Before(l.Since) &&
 		slices.ContainsFunc(f.Nodes, func(n string) bool { return slices.Contains(l.Nodes, n) }) {
 		return true

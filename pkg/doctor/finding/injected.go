@@ -9,8 +9,8 @@ import (
 // InjectedFault is the ID of the finding about an open run with an active fault.
 const InjectedFault = "fault.injected"
 
-// Names of faults in the ledger. A runtime fault with a known mode also has a longer name, such as
-// "runtime missing-handler".
+// Names of faults in the ledger. A runtime fault with a known mode also has a longer name, such as "runtime
+// missing-handler".
 const (
 	AsXID = "xid"
 
@@ -21,8 +21,7 @@ const (
 )
 
 // InjectedEffects returns the IDs of findings that each kind of fault causes directly. Indirect effects are left to
-// those
-// findings, so that an unrelated problem on the same object remains a root.
+// those findings, so that an unrelated problem on the same object remains a root.
 func InjectedEffects() map[string][]string {
 	// A runtime without its configuration, or while it restarts, starts no pods, and its node is not Ready.
 	runtime := []string{

@@ -13,19 +13,16 @@ import (
 
 // Users paste the commands of fixes into a shell. The commands contain data from clusters and snapshots, which may be
 // malicious: any client that can create an event or an owner reference chooses names. Therefore, only this package
-// builds
-// commands.
+// builds commands.
 
 // LeftOut replaces a command whose data cannot be pasted safely. It contains none of the data, and has no effect even
-// in a
-// shell without comments.
+// in a shell without comments.
 const LeftOut = "# a command is left out here: a name that belongs in it cannot be pasted safely"
 
 // Command returns a command line for the user's shell. The format is trusted and has one unquoted %s or %d for each
 // argument. Each argument becomes one shell word, or part of one, whatever it contains, so do not pass text that
-// consists
-// of several words. Command returns LeftOut if an argument begins with "-", which programs take for a flag, or contains
-// control characters.
+// consists of several words. Command returns LeftOut if an argument begins with "-", which programs take for a flag, or
+// contains control characters.
 func Command(format string, args ...any) string {
 	words := make([]any, len(args))
 	for i, arg := range args {
@@ -43,10 +40,8 @@ func Command(format string, args ...any) string {
 }
 
 // OnHost returns a command, built as by Command, for the shell of a node. It is wrapped in ssh, so that the user cannot
-// run
-// it on the local machine by mistake. The format includes sudo if the command requires it. An empty node name becomes
-// the
-// placeholder NODE.
+// run it on the local machine by mistake. The format includes sudo if the command requires it. An empty node name
+// becomes the placeholder NODE.
 func OnHost(name, format string, args ...any) string {
 	remote := Command(format, args...)
 	switch {
@@ -84,8 +79,7 @@ func IsSubdomain(name string) bool {
 }
 
 // pasteable reports whether text from a cluster can safely be a word of a command: it is not a flag and contains
-// nothing
-// that a terminal interprets.
+// nothing that a terminal interprets.
 func pasteable(text string) bool {
 	return utf8.ValidString(text) && !strings.HasPrefix(text, "-") && len(text) <= 4096 &&
 		!strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })

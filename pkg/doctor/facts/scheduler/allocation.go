@@ -1,6 +1,5 @@
 // Package scheduler reproduces the decisions of the Kubernetes scheduler: which pods hold which GPUs, and why pending
-// pods
-// are not scheduled.
+// pods are not scheduled.
 package scheduler
 
 import (

@@ -14,8 +14,7 @@ import (
 )
 
 // inUse returns the total requests of the unfinished pods on a node. The result is a lower bound if the snapshot does
-// not
-// contain all pods.
+// not contain all pods.
 func inUse(n *facts.Node) map[corev1.ResourceName]int64 {
 	sum := map[corev1.ResourceName]int64{}
 	for _, pod := range n.Pods {
@@ -81,8 +80,7 @@ func requirementMatches(e corev1.NodeSelectorRequirement, have map[string]string
 }
 
 // untolerated returns the first taint that the pod does not tolerate, or nil. A cordoned node counts as tainted,
-// because
-// the node controller adds the taint shortly afterwards.
+// because the node controller adds the taint shortly afterwards.
 func untolerated(pod *corev1.Pod, n *facts.Node) *corev1.Taint {
 	taints := n.Spec.Taints
 	cordon := corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}
@@ -101,8 +99,7 @@ func untolerated(pod *corev1.Pod, n *facts.Node) *corev1.Taint {
 }
 
 // tolerates reports whether a toleration tolerates a taint, as the API's ToleratesTaint does. It does not support the
-// alpha
-// operators Lt and Gt.
+// alpha operators Lt and Gt.
 func tolerates(by corev1.Toleration, t corev1.Taint) bool {
 	if by.Effect != "" && by.Effect != t.Effect || by.Key != "" && by.Key != t.Key {
 		return false

@@ -96,8 +96,7 @@ func likeness(pod *corev1.Pod, message string) string {
 }
 
 // scheduledMessage returns the scheduler's latest message about a pod, from the pod's condition, which is always the
-// most
-// recent, or else from an event.
+// most recent, or else from an event.
 func scheduledMessage(f *facts.Facts, pod *corev1.Pod) finding.Evidence {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Message != "" {
@@ -167,8 +166,7 @@ func Advertised(n *facts.Node) []corev1.ResourceName {
 }
 
 // waiting reports whether a pod waits without a problem: it is held back on purpose, or nodes are being freed or added
-// for
-// it.
+// for it.
 func (s *Scheduler) waiting(pod *corev1.Pod) (verdict, bool) {
 	v := verdict{Id: "sched.waiting", Severity: finding.Info, Confidence: finding.Certain}
 	object := facts.PodObject(pod)
@@ -323,8 +321,7 @@ func aboutClaims(message string) bool {
 }
 
 // manyNodes is the maximum number of nodes in a finding about a pod. More nodes add no information and are slow to
-// process
-// in large clusters.
+// process in large clusters.
 const manyNodes = 256
 
 // names returns the nodes' names, at most manyNodes. If there are more, nodes that advertise too few GPUs come first,
@@ -380,8 +377,7 @@ func QuoteAllocatable(nodes []*facts.Node) []finding.Evidence {
 }
 
 // Awaited returns the nodes that could run pending pods if the nodes offered all their GPUs. It skips pods that are
-// held
-// back on purpose or that wait for GPUs in use by other pods. more are the IDs of additional reasons to include.
+// held back on purpose or that wait for GPUs in use by other pods. more are the IDs of additional reasons to include.
 func Awaited(f *facts.Facts, more ...string) map[string]bool {
 	all := map[string]bool{}
 	for _, p := range Pending(f) {

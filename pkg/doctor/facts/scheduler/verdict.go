@@ -250,8 +250,7 @@ func (s *Scheduler) closed(pod *corev1.Pod, big []*facts.Node) verdict {
 }
 
 // tolerate returns the command that adds a toleration to the template of the pod's owner, or to the pod itself if it
-// has
-// no such owner. The API allows adding tolerations to an existing pod.
+// has no such owner. The API allows adding tolerations to an existing pod.
 func tolerate(pod *corev1.Pod, t *corev1.Taint) []string {
 	more := corev1.Toleration{Key: t.Key, Operator: corev1.TolerationOpExists, Effect: t.Effect}
 	if t.Value != "" {
@@ -325,8 +324,7 @@ func quoteState(pod *corev1.Pod, n *facts.Node) finding.Evidence {
 // full returns the verdict if other pods use the GPUs.
 //
 // Its nodes include nodes that do not advertise all their GPUs, because the pod might run there if they were healthy.
-// They
-// exclude nodes that are reserved for virtual machines.
+// They exclude nodes that are reserved for virtual machines.
 func (s *Scheduler) full(
 	pod *corev1.Pod, want map[corev1.ResourceName]int64, open, big, selected []*facts.Node,
 ) verdict {
@@ -540,8 +538,7 @@ func neverLookedAt(pod *corev1.Pod) bool {
 }
 
 // insufficientInMessage returns the resources that the scheduler's message reports as insufficient: "2 Insufficient
-// cpu,
-// 1 Insufficient nvidia.com/gpu".
+// cpu, 1 Insufficient nvidia.com/gpu".
 func insufficientInMessage(message string) []string {
 	var all []string
 	for _, m := range regexp.MustCompile(`Insufficient ([A-Za-z0-9./_-]+)`).FindAllStringSubmatch(message, -1) {
