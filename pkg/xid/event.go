@@ -18,10 +18,10 @@ const (
 	// KindFallenOff is one record of three lines, written when the driver probes a GPU that does not respond.
 	KindFallenOff Kind = "fallen-off-bus"
 
-	// Lines that accompany an XID. KindUUID is "NVRM: GPU at PCI:0000:55:00: GPU-...", once per GPU, before its first
-	// XID. Body is the UUID.
+	// KindUUID and KindSerial accompany an XID. KindUUID is "NVRM: GPU at PCI:0000:55:00: GPU-...", logged once per GPU
+	// before its first XID. Body is the UUID.
 	KindUUID Kind = "gpu-uuid"
-	// NVRM: GPU Board Serial Number: ...; follows the UUID if known. Body is the number.
+	// KindSerial is "NVRM: GPU Board Serial Number: ...", after the UUID if known. Body is the serial number.
 	KindSerial Kind = "gpu-serial"
 	KindGPU    Kind = "gpu-note" // NVRM: GPU 0000:01:00.0: GPU has fallen off the bus.
 

@@ -79,7 +79,7 @@ func splitLine(line string) (p Prefix, text string, ok bool) {
 			text = strings.ReplaceAll(text, "#012", "\n")
 		}
 	}
-	// Some injectors write NVRM: twice so that one remains after journald.
+	// Some injectors write NVRM: twice, because journald strips one.
 	if strings.HasPrefix(text, "NVRM: NVRM: ") {
 		text = text[len("NVRM: "):]
 	}

@@ -60,7 +60,7 @@ func OnHost(name, format string, args ...any) string {
 func quoteLine(line string) string {
 	switch {
 	case strings.Trim(line, plainRunes+" ") == "":
-		return line // ssh joins its arguments with spaces
+		return line // plain words need no quotes, because ssh joins its arguments with spaces
 	case strings.Contains(line, "'") && !strings.ContainsAny(line, "\"$`\\!"):
 		return `"` + line + `"`
 	}
