@@ -17,7 +17,7 @@ type Need string
 
 // The kinds of evidence.
 const (
-	NeedAPI    Need = "api"    // API objects, which only require read access
+	NeedAPI    Need = "api"    // API objects, which require only read access
 	NeedLogs   Need = "logs"   // pod logs
 	NeedNode   Need = "node"   // data that a privileged pod reads on the node
 	NeedImages Need = "images" // image data from registries
@@ -36,8 +36,8 @@ type Check struct {
 	// Reads describes in detail what the check reads. Why describes how it draws its conclusions and what counts as
 	// healthy. Both are printed by `doctor explain`.
 	Reads, Why string
-	// Explains are IDs of findings, or patterns such as "dp.*", that this check's findings can cause on the same node
-	// or pod.
+	// Explains are the IDs of findings, or patterns such as "dp.*", that this check's findings can cause on the same
+	// node or pod.
 	Explains []string
 	// ExplainsAs replaces Explains for a check that reports several kinds of findings. The key is Finding.As.
 	ExplainsAs map[string][]string
@@ -68,7 +68,7 @@ type Unknown struct {
 	Why     string           `json:"why"`
 }
 
-// NotAsked is the prefix of the reason (snapshot.Missing.Why) why a node was not read if the user did not request it.
+// NotAsked is the prefix of snapshot.Missing.Why for a node that was not read because the user did not request it.
 const NotAsked = "not asked for"
 
 // NotAsked reports whether the result is unknown only because the user did not request that nodes be read.

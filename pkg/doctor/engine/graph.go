@@ -10,7 +10,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 )
 
-// Gather drops ignored findings, determines which findings explain which, and merges findings that differ only in their
+// Gather drops ignored findings, determines the causes of each finding, and merges findings that differ only in their
 // objects.
 func Gather(results []*Result, ignore []Ignore, checks []Check) (all []finding.Finding, ignored int) {
 	var single []finding.Finding
@@ -44,7 +44,8 @@ func Gather(results []*Result, ignore []Ignore, checks []Check) (all []finding.F
 	return all, ignored
 }
 
-// merging is a finding with which others are merged. It uses sets because a finding may concern thousands of nodes.
+// merging is a finding into which other findings are merged. It uses sets because a finding may concern thousands of
+// nodes.
 type merging struct {
 	finding.Finding
 	objects    map[finding.Object]bool
@@ -101,7 +102,7 @@ func (m *merging) finish() finding.Finding {
 	return f
 }
 
-// cause identifies findings with the same explanations.
+// cause identifies findings that explain the same findings.
 type cause struct {
 	id, as         string
 	written, ofRun bool

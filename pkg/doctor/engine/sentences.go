@@ -6,9 +6,7 @@ import (
 )
 
 // Snapshots have no evidence for the following entries of the catalog:
-//  - rt.restart-loop does not detect containers that stay in the Created state. Only the runtime's own list of
-//    containers
-//    has them.
+//  - rt.restart-loop does not detect containers that stay in the Created state. Only the runtime lists such containers.
 //  - A dead man's switch on a node without a run in the cluster is reported by `leftovers --nodes`, because the helper
 //    pod does not read /var/lib/gpu-fault.
 

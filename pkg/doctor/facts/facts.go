@@ -42,7 +42,7 @@ type Facts struct {
 	siblings func() map[string][]*corev1.Pod
 	// gpuWorkloads returns the GPU pods that are not components, computed once. See Facts.Workloads.
 	gpuWorkloads func() []*corev1.Pod
-	// UnreachedPods returns the pods that make no progress because a server does not respond, computed once.
+	// UnreachedPods returns the pods that are stuck because a server does not respond, computed once.
 	UnreachedPods func() []Unreached
 	// claimants returns the pods with claims for NVIDIA devices, computed once.
 	claimants func() map[*corev1.Pod]bool
@@ -137,7 +137,7 @@ func New(s *snapshot.Snapshot) *Facts {
 	return f
 }
 
-// Once returns the result of find, computed once per result type however many checks call it.
+// Once returns the result of find. It calls find only once per result type.
 func Once[T any](f *Facts, find func(*Facts) T) T {
 	answer, _ := f.once.LoadOrStore(reflect.TypeFor[T](), sync.OnceValue(func() any { return find(f) }))
 	once, _ := answer.(func() any)
@@ -382,7 +382,7 @@ func OfOthers(value string) bool {
 	})
 }
 
-// IsGPUDevice reports whether a PCI device is a GPU, that is, a display controller. NVSwitches are not.
+// IsGPUDevice reports whether a PCI device is a GPU (a display controller) and not an NVSwitch.
 func IsGPUDevice(d api.PCIDevice) bool {
 	return strings.HasPrefix(strings.TrimPrefix(d.Class, "0x"), "03")
 }

@@ -33,7 +33,7 @@ type GPUView struct {
 	records   []driverRecord // from the kernel log, oldest first
 	Incidents []incident     // newest first
 	Strangers []driverRecord // about GPUs that the node does not have
-	// Ours are lines of this tool's completed runs. The other fields exclude them.
+	// Ours are lines that this tool's completed runs wrote. The other fields exclude these lines.
 	Ours []ownLine
 	runs xidRuns
 	// loaded is when the driver was last loaded, according to the kernel log, or negative if unknown.
@@ -209,8 +209,8 @@ const window = time.Minute
 // mostRecords is the maximum number of driver records to analyze per node. The newest records are kept.
 const mostRecords = 4000
 
-// incidents groups records into incidents. The most significant records come first and absorb the records on the same
-// GPU that accompany them.
+// incidents groups records into incidents. The most significant records come first and absorb accompanying records on
+// the same GPU.
 func incidents(records []driverRecord) []incident {
 	records = slices.Clone(records[max(0, len(records)-mostRecords):])
 	slices.SortStableFunc(records, func(a, b driverRecord) int { return cmp.Compare(a.Uptime, b.Uptime) })
@@ -367,7 +367,7 @@ func GroupIncidents(all []incident) []SameKind {
 	return groups
 }
 
-// Count returns the number of records, without those that only accompany others.
+// Count returns the number of records, excluding accompanying records.
 func (g SameKind) Count() int {
 	n := 0
 	for _, in := range g.Incidents {
@@ -457,7 +457,7 @@ func (v *GPUView) Over(g SameKind) bool {
 	return newest.Condition == "" && v.loaded >= 0 && newest.Uptime < v.loaded && v.Answers(g.Event.PCI)
 }
 
-// pastAfter is the age from which an incident is past if the GPU has recovered.
+// pastAfter is the minimum age of a past incident on a GPU that has recovered.
 const pastAfter = 24 * time.Hour
 
 // Past reports whether the incidents happened more than a day ago, by the node's clock, and nvidia-smi shows no

@@ -14,8 +14,8 @@ import (
 )
 
 // This file evaluates NetworkPolicies for one connection. Policies apply to the pods at both ends, after Services are
-// resolved: to the pods' labels and to the port on which the destination pod listens. As soon as one policy selects a
-// pod in a direction, all traffic in that direction is denied unless a policy allows it; policies are additive.
+// resolved: to the pods' labels and to the port on which the destination pod listens. If any policy selects a pod for a
+// direction, only connections that a policy allows are permitted in that direction. Policies are additive.
 
 // Answer is a three-valued truth value. Answers are ordered, so that the conjunction of two answers is the lesser.
 type Answer int
@@ -121,7 +121,7 @@ func Picks(s *metav1.LabelSelector, known labels.Set, partial bool) Answer {
 }
 
 // Admits reports whether policies let a connection leave its source pod (egress) or enter its destination pod
-// (ingress). by are the policies that select that pod.
+// (ingress). It also returns the policies that select that pod.
 func (f *Facts) Admits(d networkingv1.PolicyType, c Connection) (let Answer, by []*networkingv1.NetworkPolicy) {
 	self, other := c.From, c.To
 	if d == networkingv1.PolicyTypeIngress {
@@ -236,7 +236,7 @@ func PortIs(p networkingv1.NetworkPolicyPort, c Connection) Answer {
 	return Never
 }
 
-// PortsText formats ports for people: "TCP 53, UDP 53".
+// PortsText formats ports as a list: "TCP 53, UDP 53".
 func PortsText(ports []networkingv1.NetworkPolicyPort) string {
 	var all []string
 	for _, p := range ports {
@@ -255,7 +255,7 @@ func PortsText(ports []networkingv1.NetworkPolicyPort) string {
 	return strings.Join(all, ", ")
 }
 
-// PeerText formats a rule's peer for people.
+// PeerText describes a rule's peer.
 func PeerText(peer networkingv1.NetworkPolicyPeer) string {
 	if peer.IPBlock != nil {
 		return "addresses " + peer.IPBlock.CIDR

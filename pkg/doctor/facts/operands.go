@@ -133,8 +133,8 @@ func startFailure(f *Facts, pod *corev1.Pod) *corev1.Event {
 	return nil
 }
 
-// PodEvidence returns evidence about a failing container: its waiting reason, its termination, its last log lines, and
-// the newest warning event of its pod.
+// PodEvidence returns evidence about a failing container: its state, its terminations with an error, its last log
+// lines, and the newest warning event of its pod.
 func PodEvidence(f *Facts, pod *corev1.Pod, s corev1.ContainerStatus) []finding.Evidence {
 	place := PodObject(pod).String() + " .status.containerStatuses[" + s.Name + "]"
 	var all []finding.Evidence

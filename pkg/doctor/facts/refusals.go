@@ -53,7 +53,7 @@ func (f *Facts) RolledOut(owner finding.Object) bool {
 	})
 }
 
-// Refusal returns the known facts about an event in which the API server refused to create an owner's pods.
+// Refusal returns the refusal that an event reports for an owner's pods.
 func (f *Facts) Refusal(owner finding.Object, e *corev1.Event) Refusal {
 	x := Refusal{Event: e, Owner: owner, GPU: strings.Contains(e.Message, "nvidia.com/")}
 	for _, pod := range f.ownedBy(owner) {

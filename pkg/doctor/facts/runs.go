@@ -73,7 +73,7 @@ func proves(e snapshot.RunEvidence, r api.KernelRecord) bool {
 	return r.Text != "" && strings.Contains(e.Text, r.Text)
 }
 
-// UntilClock formats a time for people.
+// UntilClock formats a time in UTC, to the minute.
 func UntilClock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 UTC") }
 
 // RunEvidence returns a run's record as evidence.
@@ -187,19 +187,19 @@ func (v *GPUView) byOpenRun(r driverRecord) bool {
 	return ours
 }
 
-// Rests returns the completed run whose line caused a condition.
+// Rests returns the condition's cause if a completed run's line caused the condition.
 func (v *GPUView) Rests(c corev1.NodeCondition) (ownCondition, bool) {
 	return v.restsOn(v.runs.over, c)
 }
 
-// RestsOnOpen returns the open run whose line caused a condition.
+// RestsOnOpen returns the condition's cause if an open run's line caused the condition.
 func (v *GPUView) RestsOnOpen(c corev1.NodeCondition) (ownCondition, bool) {
 	return v.restsOn(v.runs.open, c)
 }
 
-// restsOn returns which of the runs caused a condition. A run caused the condition if the condition has been set since
-// the run began and names the same codes on the same GPU (if it names a GPU), and if the kernel log, if it was read,
-// contains these codes only in lines of the runs.
+// restsOn returns the condition's cause if one of the runs caused the condition. A run is the cause if the condition
+// has been set since the run began and names only codes that the run wrote, for the same GPU if the condition names
+// one. If the kernel log was read, it must contain these codes only in lines of the runs.
 func (v *GPUView) restsOn(runs []snapshot.Run, c corev1.NodeCondition) (ownCondition, bool) {
 	text := c.Reason + " " + c.Message
 	codes := XIDsIn(text)

@@ -17,19 +17,19 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// This file finds pods whose logs show that they make no progress because a server does not respond.
+// This file finds pods whose logs show that they are stuck because a server does not respond.
 
 // stuckTime is how long a container may try before its log counts, because Services and their pods start in any order.
 const stuckTime = 20 * time.Second
 
 // Limits of the analysis.
 const (
-	logEnd       = 60 // lines of a log; a container that has made progress since then logs other lines at the end
+	logEnd       = 60 // lines of a log; a container that has recovered since then logs other lines at the end
 	mostAsked    = 4  // Services per pod
 	mostServices = 12 // Services in total
 )
 
-// Unreached is a pod that makes no progress because a server does not respond.
+// Unreached is a pod that is stuck because a server does not respond.
 type Unreached struct {
 	Pod  *corev1.Pod
 	Said finding.Evidence
@@ -97,8 +97,8 @@ func withService(all []ServiceRef, more ...ServiceRef) []ServiceRef {
 	return all
 }
 
-// Unreached returns the namespaces of GPU pods and components that make no progress because a server does not respond,
-// and the Services that these pods connect to. Both lists are limited to the few that are worth inspecting.
+// Unreached returns the namespaces of GPU pods and components that are stuck because a server does not respond, and the
+// Services that these pods connect to. Both lists are limited to a few entries.
 func (f *Facts) Unreached() (namespaces []string, services []ServiceRef) {
 	for _, u := range f.UnreachedPods() {
 		namespaces = append(namespaces, u.Pod.Namespace)
@@ -108,8 +108,8 @@ func (f *Facts) Unreached() (namespaces []string, services []ServiceRef) {
 	return slices.Compact(namespaces), services[:min(len(services), mostServices)]
 }
 
-// findUnreached searches the logs of pods that make no progress. It skips pods on the host network because
-// NetworkPolicies do not apply to them.
+// findUnreached searches the logs of stuck pods. It skips pods on the host network because NetworkPolicies do not apply
+// to them.
 func (f *Facts) findUnreached() []Unreached {
 	var all []Unreached
 	for i := range f.Snapshot.Pods {
@@ -128,7 +128,8 @@ func (f *Facts) findUnreached() []Unreached {
 	return all
 }
 
-// stuck returns the containers that block a pod: they fail, or run without completing or becoming ready.
+// stuck returns the containers that keep a pod from becoming ready: they fail, or run without completing or becoming
+// ready.
 func (f *Facts) stuck(pod *corev1.Pod) []string {
 	var all []string
 	for _, t := range f.Troubles(pod) {
@@ -156,7 +157,8 @@ func isSidecar(pod *corev1.Pod, container string) bool {
 	})
 }
 
-// unanswered reports whether the end of a container's log shows that a server does not respond, and which one.
+// unanswered reports whether the end of a container's log shows that a server does not respond. It also returns the
+// Services that the log names.
 func (f *Facts) unanswered(pod *corev1.Pod, container string) (Unreached, bool) {
 	u := Unreached{Pod: pod}
 	var text string

@@ -23,7 +23,7 @@ func ImageOf(pod *corev1.Pod, container string) string {
 	return ""
 }
 
-// Concerns returns how severe it is if a pod does not run. GPU pods and GPU software components matter most.
+// Concerns returns the severity of a pod that does not run: higher for GPU pods and GPU software components.
 func (f *Facts) Concerns(pod *corev1.Pod) finding.Severity {
 	if f.AsksForGPU(pod) || ComponentOf(pod.Labels, pod.Spec) != "" {
 		return finding.Error
@@ -57,11 +57,11 @@ func Idle(n *Node, pod *corev1.Pod) *bool {
 	return &quiet
 }
 
-// endedCounts is how long a failed pod is worth reporting. After that, the user knows about it and the owner has
-// replaced the pod if it does so at all.
+// endedCounts is how long a failed pod is reported. After that, the user knows about the failure, and the owner, if
+// any, has replaced the pod.
 const endedCounts = time.Hour
 
-// restartsCount is the number of restarts from which a pod that is not ready counts as failing.
+// restartsCount is the number of restarts after which an unready pod counts as failing.
 const restartsCount = 3
 
 // Past reports whether a failed pod was replaced or failed over an hour ago. User jobs fail every day without a problem
@@ -74,7 +74,7 @@ func (f *Facts) Past(pod *corev1.Pod) bool {
 	return f.Replaced(pod) || !ended.IsZero() && f.Now.Sub(ended) > endedCounts
 }
 
-// WorstOf returns the worst possible severity of troubles. A container that has restarted may keep running.
+// WorstOf returns the worst severity of the troubles. A restarted container counts less because it may keep running.
 func WorstOf(troubles []Trouble) finding.Severity {
 	worst := finding.Error
 	for i, t := range troubles {
@@ -244,8 +244,8 @@ func (f *Facts) findSiblings() map[string][]*corev1.Pod {
 	return all
 }
 
-// Said returns the first of the texts found in a failing pod's container messages, logs and events. The result is
-// unknown if a container has run but its log is missing.
+// Said returns as evidence the first line in a failing pod's container messages, logs or events that contains one of
+// the texts.
 func (f *Facts) Said(pod *corev1.Pod, troubles []Trouble, texts ...string) (finding.Evidence, bool) {
 	for _, t := range troubles {
 		for line := range strings.Lines(t.Message) {

@@ -59,8 +59,8 @@ func Clip(text string) string {
 	return strings.ToValidUTF8(text[:limit], "") + "…"
 }
 
-// Sentence capitalizes the text and appends a full stop, unless the text ends in a path or setting, with which the full
-// stop would be copied.
+// Sentence capitalizes the text and appends a full stop. It omits the full stop after a path or setting, because users
+// may copy it.
 func Sentence(text string) string {
 	if text == "" {
 		return ""

@@ -1,5 +1,5 @@
-// Package scheduler reproduces the decisions of the Kubernetes scheduler: which pods hold which GPUs, and why pending
-// pods are not scheduled.
+// Package scheduler reproduces the calculations of the Kubernetes scheduler: which pods hold GPUs, and why pending pods
+// are not scheduled.
 package scheduler
 
 import (
