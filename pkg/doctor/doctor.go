@@ -37,7 +37,7 @@ type Options struct {
 	Checks []string
 	// Since excludes older kernel log records, by each node's own clock. Zero includes all records since boot.
 	Since time.Duration
-	// IgnoreInjected makes doctor ignore which faults this tool injected.
+	// IgnoreInjected hides this tool's runs, so that injected faults are diagnosed like real ones.
 	IgnoreInjected bool
 	// Ignore selects findings to hide.
 	Ignore []engine.Ignore

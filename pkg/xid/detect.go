@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// IDs of the detectors, which are also the keys of [Code].Detectors.
+// IDs of the detectors. They are also the keys of [Code].Detectors.
 const (
 	IDNVSentinel   = "nvsentinel"
 	IDGpud         = "gpud"
@@ -34,8 +34,8 @@ const (
 type Verdict struct {
 	Detector string `json:"detector"` // ID
 	Seen     Sight  `json:"seen"`
-	// Reaction describes the consequence for people: "RESTART_BM: cordons and drains the node, may reboot it". It is ""
-	// if the detector does not see the line.
+	// Reaction is a human-readable description of the consequence: "RESTART_BM: cordons and drains the node, may reboot
+	// it". It is "" if the detector does not see the line.
 	Reaction string `json:"reaction,omitempty"`
 	Why      string `json:"why,omitempty"` // why the detector does not see the line, or what this depends on
 	// Action is the detector's own term for the requested action: RESTART_BM, "RebootSystem,HardwareInspection".

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Options configure an event. The zero Options are a GPU at 0000:00:00 with the catalog's text.
+// Options configure an event. The zero Options select a GPU at 0000:00:00 and the catalog's text.
 type Options struct {
 	PCI     PCI
 	MIG     MIG

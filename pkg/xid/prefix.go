@@ -134,8 +134,8 @@ func prefixOf(s string) Prefix {
 	return p
 }
 
-// uptimeIsNoForm removes a leading bracket from the form. After "host kernel: ", a bracket is the uptime in the
-// kernel's console format, not FormBracket.
+// uptimeIsNoForm returns "" if the form's prefix is a bracket, and the prefix otherwise. After "host kernel: ", a
+// bracket is the uptime in the kernel's console format, not FormBracket.
 func uptimeIsNoForm(s string) string {
 	if strings.HasPrefix(s, "[") {
 		return ""

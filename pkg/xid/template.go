@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Evidence is how well the text of a template is known.
+// Evidence is the origin of a template's text.
 type Evidence string
 
 const (

@@ -14,7 +14,7 @@ func (c *common) ask(ctx context.Context, question string, yes bool) error {
 	return confirm.Ask(ctx, c.streams, question, yes)
 }
 
-// answer formats the sealed half of a scenario for people.
+// answer formats the sealed half of a scenario as text.
 func answer(s *scenario.Sealed) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n\n", strings.TrimSpace(s.Story))

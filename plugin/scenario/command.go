@@ -77,7 +77,8 @@ func one(args []string) string {
 	return args[0]
 }
 
-// atMostOne returns the validation for commands on one exercise, which can be omitted if only one is running.
+// atMostOne returns the argument validation for commands on an exercise. The argument is optional if only one exercise
+// is running.
 func atMostOne(verb string) cobra.PositionalArgs {
 	return usage.MaxArgs(1, "one exercise", "kubectl gpu-fault scenario "+verb+" scenario-x7k2mq")
 }

@@ -49,8 +49,8 @@ func (c *common) newShowCommand() *cobra.Command {
 	return cmd
 }
 
-// describe formats the public half for people. Parameters are resolved when the scenario starts; until then, three dots
-// take their place.
+// describe formats the public half as text. Parameters are resolved when the scenario starts; until then, they are
+// shown as three dots.
 func describe(s *scenario.Scenario) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s (%s)\n\n", s.Public.Title, s.Metadata.Name)

@@ -366,7 +366,7 @@ func (s *starting) printDryRun(r *scenario.Resolved) error {
 	return err
 }
 
-// cardText formats the card for people.
+// cardText formats the card as text.
 func cardText(c exercise.Card) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n\n%s\n\n", c.Title, strings.TrimSpace(c.Briefing))

@@ -135,7 +135,7 @@ func (o *options) events(s xid.Selector, p place) ([]xid.Step, error) {
 		text.Process = p.process
 	}
 	if !takesProcess(s) && (text.Process == p.process || len(o.selectors) > 1) {
-		text.Process = xid.Process{} // a process is only an error if the user requested it and there is a single code
+		text.Process = xid.Process{} // an explicit process is an error only for a single code
 	}
 	if o.cascade {
 		text.UUID = p.gpu.uuid

@@ -126,8 +126,7 @@ func swapped(err error, args []string) error {
 	return err
 }
 
-// checkSwitches checks the flags for NVSwitches. An SXid is an NVSwitch error, and an NVSwitch is not a GPU and has its
-// own address.
+// checkSwitches checks the flags for NVSwitches. SXids are NVSwitch errors, and an NVSwitch has its own PCI address.
 func (o *options) checkSwitches() error {
 	if o.link > 999 {
 		return fmt.Errorf("--link %d: NVLinks are numbered from 0 to 999 at most", o.link)

@@ -6,9 +6,9 @@ import (
 )
 
 // Snapshots have no evidence for the following entries of the catalog:
-//  - rt.restart-loop does not detect containers that stay in the Created state. Only the runtime lists such containers.
-//  - A dead man's switch on a node without a run in the cluster is reported by `leftovers --nodes`, because the helper
-//    pod does not read /var/lib/gpu-fault.
+//   - rt.restart-loop does not detect containers that stay in the Created state. Only the runtime lists such containers.
+//   - A dead man's switch on a node without a run in the cluster is reported by `leftovers --nodes`, because the helper
+//     pod does not read /var/lib/gpu-fault.
 
 // InSentences wraps the checks so that the text of each fix consists of complete sentences.
 func InSentences(checks []Check) []Check {

@@ -25,8 +25,8 @@ func ProvenByItself() []string {
 	}
 }
 
-// Means reports whether a pattern of Check.Explains matches a finding ID. Patterns do not match findings that are
-// ProvenByItself.
+// Means reports whether a pattern of Check.Explains matches a finding ID. Wildcards do not match the IDs that
+// ProvenByItself returns.
 func Means(pattern, id string) bool {
 	return pattern == id || !slices.Contains(ProvenByItself(), id) && AnyMatches([]string{pattern}, id)
 }
@@ -35,7 +35,7 @@ func Means(pattern, id string) bool {
 // healthy, but detectors react to the line.
 func DetectorsDo() []string { return []string{"node.condition", "sched.node-state"} }
 
-// Rank returns the rank of a severity, worst first.
+// Rank returns the rank of a severity. The worst severity has rank 0.
 func Rank(s Severity) int { return slices.Index([]Severity{Error, Warning, Info}, s) }
 
 // IncidentReach is how long after the end of an incident a pod may fail because of it. ClockSkew is the maximum clock

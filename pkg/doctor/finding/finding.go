@@ -106,7 +106,8 @@ type Finding struct {
 	// Subject is the object to change or create, if it is not Object: for example a missing RuntimeClass that pods
 	// name.
 	Subject Object `json:"subject,omitzero"`
-	// Nodes are the affected nodes. Empty means the whole cluster. Findings that share a node can explain each other.
+	// Nodes are the affected nodes. An empty list means the whole cluster. Findings that share a node can explain each
+	// other.
 	Nodes []string `json:"nodes,omitempty"`
 	// Pods ("namespace/name") are the affected pods that the finding itself knows. The findings that it explains may
 	// name more.
@@ -125,7 +126,8 @@ type Finding struct {
 	As       string   `json:"-"` // the kind of the finding for Check.ExplainsAs, or empty
 	// Written is true if the only evidence is kernel log lines that a program, not the driver, wrote.
 	Written bool `json:"-"`
-	// Times are when the problem happened, if it is over. Empty means that it is ongoing or that the times are unknown.
+	// Times are when the problem happened, if it is over. An empty list means that the problem is ongoing or that the
+	// times are unknown.
 	Times []time.Time `json:"-"`
 	// Failed is when a pod last failed, if the finding is about a failure. Problems that were over long before are not
 	// its cause.
@@ -146,8 +148,8 @@ type Finding struct {
 // Lab is the scope of an exercise of this tool.
 type Lab struct {
 	Namespaces, Nodes []string
-	// Objects are the cluster-scoped objects that the exercise created or changed, as formatted by Object.String:
-	// "RuntimeClass nvidia".
+	// Objects are the cluster-scoped objects that the exercise created or changed, as formatted by Object.String, for
+	// example "RuntimeClass nvidia".
 	Objects []string
 	Since   time.Time // when the exercise began
 }

@@ -23,7 +23,7 @@ const (
 // InjectedEffects returns the IDs of findings that each kind of fault causes directly. Indirect effects are left to
 // those findings, so that an unrelated problem on the same object remains a root.
 func InjectedEffects() map[string][]string {
-	// A runtime without its configuration, or while it restarts, starts no pods, and its node is not Ready.
+	// Without its configuration, or while it restarts, a runtime starts no pods, and its node is not Ready.
 	runtime := []string{
 		"rt.sandbox-failed", "rt.not-ready", "rt.restart-loop", "rt.edited-not-restarted", "rt.config-not-loaded",
 		"node.not-ready", "node.condition",

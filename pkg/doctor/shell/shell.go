@@ -1,5 +1,5 @@
-// Package shell builds the commands of fixes. Users paste them into a shell, and they contain data from clusters and
-// snapshots, which may be malicious.
+// Package shell builds the commands of fixes. Users paste the commands into a shell, and the commands contain data from
+// clusters and snapshots that may be malicious.
 package shell
 
 import (
@@ -11,8 +11,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// Users paste the commands of fixes into a shell. The commands contain data from clusters and snapshots, which may be
-// malicious: any client that can create an event or an owner reference chooses names. Therefore, only this package
+// Users paste the commands of fixes into a shell, and the commands contain data from clusters and snapshots that may be
+// malicious: any client that can create an event or an owner reference can choose names. Therefore, only this package
 // builds commands.
 
 // LeftOut replaces a command whose data cannot be pasted safely. It contains none of the data, and has no effect even

@@ -63,8 +63,8 @@ func gates(r exercise.Report) markup.Part {
 		})))
 }
 
-// points draws a bar for each weight. The length of the bar is the maximum score and its filled part the achieved
-// score.
+// points returns a chart with a bar for each weight. The length of the bar is the maximum score, and its filled part
+// the achieved score.
 func points(r exercise.Report) markup.Part {
 	const unit, height, gap = 4, 18, 8 // pixels per point, bar height, and gap between bars
 	rows := markup.Parts{}
@@ -92,7 +92,7 @@ func points(r exercise.Report) markup.Part {
 	)
 }
 
-// timeline draws the events along the time box, with the number of requests per minute above them.
+// timeline returns a chart of the events in the time box, with the number of requests per minute above them.
 func timeline(r exercise.Report) markup.Part {
 	if len(r.Timeline) == 0 {
 		return nil
@@ -159,7 +159,7 @@ func requests(t *exercise.Recorded, place func(time.Time) int, axis, tall int) (
 	return bars
 }
 
-// transcript shows the recorded requests of the candidate.
+// transcript returns the section with the candidate's recorded requests.
 func transcript(r exercise.Report) markup.Part {
 	if r.Recorded == nil {
 		return nil

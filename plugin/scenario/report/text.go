@@ -16,7 +16,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
-// Text writes the report for people, in lines of at most width columns. A width of 0 means unlimited.
+// Text writes the report as plain text, in lines of at most width columns. A width of 0 means unlimited.
 func Text(w io.Writer, r exercise.Report, width int) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %d of 100 points\n", Verdict(r), r.Score)
