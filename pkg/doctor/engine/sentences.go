@@ -6,7 +6,8 @@ import (
 )
 
 // Snapshots have no evidence for the following entries of the catalog:
-//   - rt.restart-loop does not detect containers that stay in the Created state. Only the runtime lists such containers.
+//   - rt.restart-loop does not detect containers that stay in the Created state. Only the runtime lists such
+//     containers.
 //   - A dead man's switch on a node without a run in the cluster is reported by `leftovers --nodes`, because the helper
 //     pod does not read /var/lib/gpu-fault.
 

@@ -324,8 +324,8 @@ func aboutClaims(message string) bool {
 // process in large clusters.
 const manyNodes = 256
 
-// names returns the nodes' names, at most manyNodes. If there are more, nodes that advertise too few GPUs come first,
-// because causes are on them. The slice is clipped, so findings that share it may append to it.
+// names returns the nodes' names, at most manyNodes. If there are more, unavailable nodes and nodes that advertise too
+// few GPUs come first, because causes are on them. The slice is clipped, so findings that share it may append to it.
 func (s *Scheduler) names(nodes []*facts.Node) []string {
 	if len(nodes) > manyNodes {
 		poor := Keep(nodes, s.poor)
@@ -339,7 +339,7 @@ func (s *Scheduler) names(nodes []*facts.Node) []string {
 	return slices.Clip(all)
 }
 
-// poor is like lacking, but caches the result per node.
+// poor reports whether a node is unavailable or advertises too few GPUs. It caches the result per node.
 func (s *Scheduler) poor(n *facts.Node) bool {
 	is, known := s.known[n]
 	if !known {
