@@ -1,9 +1,8 @@
-// Package doctor concludes from a snapshot why GPU workloads do not run: findings, and which of them are the roots of
-// the others.
+// Package doctor diagnoses from a snapshot why GPU workloads do not run. It returns findings and their root causes.
 //
-// It is pure: a snapshot goes in, a report comes out, on any machine. A check is a value (engine.Check) in the package
-// of its layer (checks); what its findings explain is written in the check, and the engine folds the consequences below
-// their roots. A check that cannot see its evidence says unknown, with the reason, and never pass.
+// The package is pure: it turns a snapshot into a report on any machine. Each check is a value (engine.Check) in the
+// package of its layer, and declares what its findings explain. The engine groups consequences under their root causes.
+// A check without the evidence that it needs reports unknown with the reason, and never passes.
 package doctor
 
 import (
@@ -32,46 +31,46 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// Options say what to look for.
+// Options select what to check.
 type Options struct {
-	// Checks are IDs, or patterns such as "rt.*"; none means all.
+	// Checks are IDs, or patterns such as "rt.*". Empty selects all checks.
 	Checks []string
-	// Since leaves out of kernel logs what is older, by each node's own clock; zero means all since boot.
+	// Since excludes older kernel log records, by each node's own clock. Zero includes all records since boot.
 	Since time.Duration
-	// IgnoreInjected looks at the cluster as if nobody knew which faults this tool injected.
+	// IgnoreInjected hides this tool's runs, so that injected faults are diagnosed like real ones.
 	IgnoreInjected bool
-	// Ignore are findings that the user does not want to see.
+	// Ignore selects findings to hide.
 	Ignore []engine.Ignore
 }
 
-// Report is what doctor says.
+// Report is the result of doctor.
 type Report struct {
 	APIVersion string        `json:"apiVersion"`
 	Kind       string        `json:"kind"`
 	Snapshot   snapshot.Meta `json:"snapshot"`
 	Created    time.Time     `json:"created"`
 	Summary    Summary       `json:"summary"`
-	// Items are the findings: roots first, by severity, then what they explain.
+	// Items are the findings: roots first, sorted by severity, followed by the findings that they explain.
 	Items   []finding.Finding `json:"items"`
 	Unknown []engine.Unknown  `json:"unknown,omitempty"`
-	// Edges are the cause graph, over Items.
+	// Edges form the cause graph of Items.
 	Edges  []finding.Edge `json:"edges,omitempty"`
 	Layers []LayerResult  `json:"layers"`
 	Nodes  []NodeResult   `json:"nodes"` // GPU nodes
-	// Allocation is who has which GPUs, and who waits for some.
+	// Allocation shows which pods hold which GPUs and which pods wait for GPUs.
 	Allocation *scheduler.AllocationView `json:"allocation,omitempty"`
-	// Ignored counts findings that Options.Ignore hid.
+	// Ignored is the number of findings that Options.Ignore hid.
 	Ignored int `json:"ignored,omitempty"`
 }
 
-// Kind is that of a Report.
+// Kind is the kind of a Report.
 const Kind = "DoctorReport"
 
-// Summary counts.
+// Summary contains the totals of a report.
 type Summary struct {
 	Nodes    int `json:"nodes"`
 	GPUNodes int `json:"gpuNodes"`
-	// NodesRead are GPU nodes that the helper read.
+	// NodesRead is the number of GPU nodes that the helper pod read.
 	NodesRead int `json:"nodesRead"`
 	GPUPods   int `json:"gpuPods"`
 	Checks    int `json:"checks"`
@@ -80,18 +79,18 @@ type Summary struct {
 	Unknown   int `json:"unknown"`
 }
 
-// LayerResult is the state of one layer: how many checks came to what. The numbers add up to Checks. A check that found
-// something counts where its worst finding belongs.
+// LayerResult is the result of one layer: the number of checks with each outcome. The outcomes add up to Checks. A
+// check with several findings counts under its worst finding.
 type LayerResult struct {
 	Layer    finding.Layer `json:"layer"`
 	Checks   int           `json:"checks"`
-	Passed   int           `json:"passed"` // found nothing, on all that was to be looked at
+	Passed   int           `json:"passed"` // checked everything and found nothing
 	Errors   int           `json:"errors"`
 	Warnings int           `json:"warnings"`
-	// found only what is no problem, what another finding explains, or what the user ignores
+	// Infos is the number of checks that only found harmless, explained or ignored problems.
 	Infos   int `json:"infos"`
-	NotRead int `json:"notRead"` // need nodes, and nobody asked for one to be read
-	Unknown int `json:"unknown"` // could not see all that they need
+	NotRead int `json:"notRead"` // not run because they need node data and the user did not request it
+	Unknown int `json:"unknown"` // missing some of their evidence
 }
 
 // State is the state of one layer of one node.
@@ -103,7 +102,7 @@ const (
 	NotSeen    State = "unknown"
 	Warned     State = "warning"
 	Broken     State = "error"
-	Consequent State = "consequence" // broken, because another layer is
+	Consequent State = "consequence" // broken because of another layer
 )
 
 // NodeResult is the state of each layer on a GPU node.
@@ -155,7 +154,7 @@ func Examine(s *snapshot.Snapshot, o Options) Report {
 	return report
 }
 
-// narrowed returns the part of a snapshot that is to be looked at. The snapshot itself stays as it is.
+// narrowed returns a copy of the snapshot that only contains what the options select.
 func narrowed(s *snapshot.Snapshot, o Options) *snapshot.Snapshot {
 	part := *s
 	if o.IgnoreInjected {
@@ -175,7 +174,7 @@ func narrowed(s *snapshot.Snapshot, o Options) *snapshot.Snapshot {
 	return &part
 }
 
-// clock returns a node's own time when it was read, so that a clock that is wrong does not matter.
+// clock returns the node's own time when it was read, so that a wrong node clock does not matter.
 func clock(host *api.Diagnosis, s *snapshot.Snapshot) time.Time {
 	if host.Probe.Time.IsZero() {
 		return s.Meta.Created
@@ -183,7 +182,7 @@ func clock(host *api.Diagnosis, s *snapshot.Snapshot) time.Time {
 	return host.Probe.Time
 }
 
-// Worst returns the highest severity of a root; empty when nothing was found above Info.
+// Worst returns the highest severity of a root, or "" if there is none above Info.
 func (r Report) Worst() finding.Severity {
 	switch {
 	case r.Summary.Errors > 0:
@@ -194,7 +193,7 @@ func (r Report) Worst() finding.Severity {
 	return ""
 }
 
-// Roots returns the findings that no other explains.
+// Roots returns the findings that no other finding explains.
 func (r Report) Roots() []finding.Finding {
 	return slices.DeleteFunc(slices.Clone(r.Items), func(f finding.Finding) bool { return !f.Root })
 }
@@ -217,7 +216,7 @@ func Checks() []engine.Check {
 	return all
 }
 
-// layers counts the checks of each layer that has some; read reports whether any node was.
+// layers returns the result of each layer that has checks. read is true if any node was read.
 func layers(results []*engine.Result, items []finding.Finding, read bool) []LayerResult {
 	all := make([]LayerResult, len(finding.Layers()))
 	at, has := map[finding.Layer]*LayerResult{}, map[finding.Layer]bool{}
@@ -252,13 +251,13 @@ func layers(results []*engine.Result, items []finding.Finding, read bool) []Laye
 	return slices.DeleteFunc(all, func(l LayerResult) bool { return !has[l.Layer] })
 }
 
-// worst returns the worst of the items that the check found; nil when it found none that is shown.
+// worst returns the worst of the items that the check found, or nil if none of them is shown.
 func worst(r *engine.Result, items []finding.Finding) *finding.Finding {
 	type kind struct {
 		id    string
 		layer finding.Layer
 	}
-	mine := map[kind]bool{} // a check may find the same on thousands of nodes
+	mine := map[kind]bool{} // a check may have the same finding on thousands of nodes
 	for _, f := range r.Findings {
 		mine[kind{f.ID, f.Layer}] = true
 	}
@@ -291,7 +290,7 @@ func nodeResults(f *facts.Facts, results []*engine.Result, items []finding.Findi
 				switch o.Kind {
 				case "Node":
 					worse(o.Name, r.Check.Layer, NotSeen)
-				case "", "Cluster": // then nobody knows of any node
+				case "", "Cluster": // no node is known
 					for _, n := range f.GPUNodes {
 						worse(n.Name, r.Check.Layer, NotSeen)
 					}

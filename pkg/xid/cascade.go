@@ -14,21 +14,22 @@ type Step struct {
 	Event Event         `json:"event"`
 }
 
-// Group is a set of errors that come together.
+// Group is a set of errors that occur together.
 type Group struct {
 	Name        string       `json:"name"`
 	Description string       `json:"description"`
 	Source      string       `json:"source"`
-	Codes       []int        `json:"codes"`   // that lead to the group: Cascade(one of them)
-	Drivers     []Generation `json:"drivers"` // whose logs read so
+	Codes       []int        `json:"codes"`   // the codes that start the group; see Cascade
+	Drivers     []Generation `json:"drivers"` // drivers that log the group in this form
 
 	steps []stepPlan
 }
 
-// Groups returns all groups, in the order in which [Cascade] tries them.
+// Groups returns all groups in the order in which [Cascade] tries them.
 func Groups() []Group { return groups() }
 
-// GroupFor returns the group that code leads to on a driver, or an error that says which codes have one.
+// GroupFor returns the group that a code starts on a driver. If there is none, the error lists the codes that start a
+// group.
 func GroupFor(code int, g Generation) (Group, error) {
 	g = g.orDefault()
 	var with []int
@@ -63,12 +64,12 @@ func GroupFor(code int, g Generation) (Group, error) {
 		strings.Join(list, ", "))
 }
 
-// Cascade returns what a real fault writes of which code is the leading line: the lines in their order, with the time
-// since the first. The order is that of real logs, all within a second unless the description says otherwise; the
-// milliseconds are ours.
+// Cascade returns the lines that a real fault writes when code is the leading line, in order, with the time since the
+// first line. The order is from real logs. All lines occur within a second unless the description states otherwise; the
+// milliseconds are invented.
 //
-// With Options.UUID, and Serial, the lines come first by which the driver introduces a GPU before its first XID. Peers
-// are the other GPUs of faults that strike both ends of an NVLink. Message and Variant cannot be chosen for a cascade.
+// If Options.UUID or Serial is set, the lines with which the driver introduces a GPU before its first XID come first.
+// Peers are the other GPUs in faults that affect both ends of an NVLink. Message and Variant are not supported.
 func Cascade(code int, o Options) ([]Step, error) {
 	if o.Message != "" || o.Variant != "" {
 		return nil, fmt.Errorf("a cascade has its own texts: leave out the message and the variant, or the cascade")
@@ -90,12 +91,12 @@ func Cascade(code int, o Options) ([]Step, error) {
 			return nil, fmt.Errorf("cascade %s: %w", group.Name, err)
 		}
 	}
-	// Steps of peers and repetitions overlap.
+	// Steps of peers and repetitions may overlap.
 	slices.SortStableFunc(b.steps, func(x, y Step) int { return int(x.After - y.After) })
 	return b.steps, nil
 }
 
-// introduce makes the lines that the driver prints once per GPU, before its first XID.
+// introduce returns the lines that the driver prints once per GPU, before its first XID.
 func introduce(o Options) ([]Step, error) {
 	pci := o.PCI
 	pci.Function = 0
@@ -124,23 +125,24 @@ func introduce(o Options) ([]Step, error) {
 	return out, nil
 }
 
-// stepPlan is one or several lines of a group.
+// stepPlan describes one or more lines of a group.
 type stepPlan struct {
 	after   time.Duration
-	leads   int // only in the cascade of this code; 0: always
+	leads   int // the code whose cascade includes the lines; 0 means all
 	code    int
 	variant string
-	// whom it blames if the user names nobody: nil nobody; not the template's, so that a group blames one
+	// process is the process to name if the user specifies none; nil means no process. It overrides the template's
+	// process, so that all lines of a group name the same one.
 	process *Process
-	times   int           // as many lines, each with the next value of vary; 0 is one
-	every   time.Duration // between them
+	times   int           // number of lines, each with the next value of vary; 0 means 1
+	every   time.Duration // interval between the lines
 	vary    string
 	from    uint64 // first value of vary
-	peers   bool   // also, or only with not the GPU itself, on the peers
+	peers   bool   // also write the lines for the peers, or, with only, just for the peers
 	only    bool
-	cause   int    // the XID that a 45 names
-	note    string // a KindGPU line instead, or a KindNote if it begins with "GPU{"
-	other   bool   // the process is not the user's
+	cause   int    // the XID named in an XID 45
+	note    string // write a KindGPU line instead, or a KindNote line if it begins with "GPU{"
+	other   bool   // the process is not the one that the user specified
 }
 
 type builder struct {
@@ -163,7 +165,7 @@ func (b *builder) add(p stepPlan) error {
 			if err != nil {
 				return err
 			}
-			// Peers report a little later each, as their interrupts are served in turn.
+			// Each peer reports slightly later, because the interrupts are handled one after another.
 			after := p.after + time.Duration(i)*p.every + time.Duration(at)*7*time.Millisecond
 			b.steps = append(b.steps, Step{after, e})
 		}
@@ -195,7 +197,7 @@ func (b *builder) event(p stepPlan, gpu PCI, i int) (Event, error) {
 	}
 	e, err := newXID(p.code, o, b.shared)
 	if p.process == nil && !e.Process.Unknown {
-		e.Process = Process{} // of the template
+		e.Process = Process{} // the process of the template
 		if known, _ := lookup(p.code); o.Driver == R535 && !known.Template.NoProcess {
 			e.Process = UnknownProcess()
 		}

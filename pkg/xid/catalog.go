@@ -9,50 +9,50 @@ import (
 	"strings"
 )
 
-// Code is one XID of the catalog.
+// Code is an XID in the catalog.
 type Code struct {
 	Number      int      `json:"number"`
-	Name        string   `json:"name"`              // mnemonic of the driver's header (nverror.h)
-	Aliases     []string `json:"aliases,omitempty"` // other names, as in NVIDIA's sheet
-	Description string   `json:"description"`       // in our words
+	Name        string   `json:"name"`              // mnemonic in the driver's header (nverror.h)
+	Aliases     []string `json:"aliases,omitempty"` // other names in NVIDIA's catalog
+	Description string   `json:"description"`       // our own description
 	Class       string   `json:"class"`             // app | driver_fw | memory | link | gpu_fatal | info | unused
-	// A100, H100, B100, GB200 that can report it; nil also if not known
+	// Families are the GPU families that can report the code: A100, H100, B100, GB200. It is nil if unknown.
 	Families []string `json:"gpuFamilies,omitempty"`
 
 	NVIDIA NVIDIAAction `json:"nvidia"`
-	// Detectors says by the ID of a detector (see [Detectors]) how it reacts once it knows of the code, whatever way it
-	// learnt of it. Whether it sees an injected line at all, Detector.Judge says.
+	// Detectors maps the ID of a detector (see [Detectors]) to its reaction to the code, however it detects the code.
+	// Detector.Judge returns whether it detects an injected line at all.
 	Detectors map[string]Reaction `json:"detectors"`
 
-	// Template is what [New] uses if no variant is asked for; Variants are all, the default first.
+	// Template is what [New] uses by default. Variants are all templates, the default first.
 	Template Template   `json:"template"`
 	Variants []Template `json:"variants"`
 }
 
-// NVIDIAAction is what NVIDIA's sheet tells operators to do. The sheet has no actions for 162 and above.
+// NVIDIAAction is the operator action in NVIDIA's catalog, which has no actions for XIDs 162 and above.
 type NVIDIAAction struct {
 	Immediate     string `json:"immediate,omitempty"`     // RESTART_APP, RESET_GPU, RESTART_BM, ...
-	Investigatory string `json:"investigatory,omitempty"` // what to look into afterwards
-	// Since which release XID 154 follows this code; "" it does not
+	Investigatory string `json:"investigatory,omitempty"` // what to investigate afterwards
+	// RecoverySince is the first release in which XID 154 follows this code, or "" if it never does.
 	RecoverySince string `json:"recoverySince,omitempty"`
 }
 
-// Reaction is what one detector does about a code.
+// Reaction is a detector's reaction to a code.
 type Reaction struct {
-	// Action is the detector's own word: NVSentinel's recommended action (RESTART_BM, ..., FROM_MESSAGE for 154),
+	// Action is in the detector's own terms: NVSentinel's recommended action (RESTART_BM, ..., FROM_MESSAGE for 154),
 	// gpud's suggested actions, EKS "condition" or "event", the device plugin's "unhealthy" or "ignored".
 	Action   string `json:"action,omitempty"`
-	Severity string `json:"severity,omitempty"` // gpud's event type: Info, Warning, Fatal; "" if it drops the code
-	// Fatal: the node or the GPU counts as broken for the detector.
+	Severity string `json:"severity,omitempty"` // gpud's event type: Info, Warning, Fatal; "" if gpud drops the code
+	// Fatal is true if the detector considers the node or the GPU broken.
 	Fatal bool   `json:"fatal"`
 	Note  string `json:"note,omitempty"`
 }
 
-// All returns all codes of the catalog, by number.
+// All returns all codes in the catalog, sorted by number.
 func All() []Code {
 	t, err := tables()
 	if err != nil {
-		return nil // a test proves that the embedded tables load
+		return nil // unreachable: a test verifies that the embedded tables load
 	}
 	out := make([]Code, len(t.codes))
 	for i, c := range t.codes {
@@ -70,8 +70,8 @@ func Lookup(n int) (Code, bool) {
 	return c.clone(), true
 }
 
-// Search returns the codes whose number begins with word, or whose name or description holds it, in any case; numbers
-// first. An empty word finds all.
+// Search returns the codes whose number begins with word, followed by the codes whose name or description contains
+// word, ignoring case. An empty word matches all codes.
 func Search(word string) []Code {
 	word = strings.ToLower(strings.TrimSpace(word))
 	var byNumber, byText []Code
@@ -87,7 +87,7 @@ func Search(word string) []Code {
 	return append(byNumber, byText...)
 }
 
-// SXid is one error of an NVSwitch of which a line is known.
+// SXid is an NVSwitch error for which a log line is known.
 type SXid struct {
 	Number   int      `json:"number"`
 	Severity Severity `json:"severity"`
@@ -95,11 +95,11 @@ type SXid struct {
 	Body     string   `json:"body"`
 	Evidence Evidence `json:"evidence"`
 	Source   string   `json:"source"`
-	// Gpud reports whether gpud's table holds the code: "yes", "no", or "?" where that is not established.
+	// Gpud reports whether gpud's table contains the code: "yes", "no", or "?" if unknown.
 	Gpud string `json:"gpud"`
 }
 
-// SXids returns the known errors of NVSwitches, by number.
+// SXids returns the known NVSwitch errors, sorted by number.
 func SXids() []SXid {
 	t, err := tables()
 	if err != nil {
@@ -118,7 +118,7 @@ func LookupSXid(n int) (SXid, bool) {
 	return all[i], true
 }
 
-// lookup is Lookup without the copy, for reading only.
+// lookup is like Lookup, but returns the shared value, which callers must not modify.
 func lookup(n int) (Code, bool) {
 	t, err := tables()
 	if err != nil {
@@ -139,7 +139,7 @@ func (c Code) clone() Code {
 	return c
 }
 
-// template picks the variant (the default for "") as the given driver words it.
+// template returns the template of a variant, or the default for "", in the wording of the given driver generation.
 func (c Code) template(variant string, g Generation) (Template, error) {
 	if variant == "" {
 		variant = c.Template.Variant

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// IDs of the detectors, also the keys of [Code].Detectors.
+// IDs of the detectors. They are also the keys of [Code].Detectors.
 const (
 	IDNVSentinel   = "nvsentinel"
 	IDGpud         = "gpud"
@@ -21,50 +21,49 @@ const (
 	IDTracepoint   = "tracepoint"
 )
 
-// Sight reports whether a detector gets to see an injected line.
+// Sight is whether a detector sees an injected line.
 type Sight string
 
 const (
 	Yes     Sight = "yes"
 	No      Sight = "no"
-	Depends Sight = "depends" // on something that the line does not tell; Verdict.Why says on what
+	Depends Sight = "depends" // depends on something outside the line; see Verdict.Why
 )
 
-// Verdict is what one detector makes of one line in one form.
+// Verdict is a detector's reaction to one line in one form.
 type Verdict struct {
 	Detector string `json:"detector"` // ID
 	Seen     Sight  `json:"seen"`
-	// Reaction is what follows, for people: "RESTART_BM: cordons and drains the node, may reboot it". "" if it does not
-	// see it.
+	// Reaction is a human-readable description of the consequence: "RESTART_BM: cordons and drains the node, may reboot
+	// it". It is "" if the detector does not see the line.
 	Reaction string `json:"reaction,omitempty"`
-	Why      string `json:"why,omitempty"` // why it does not see the line, or what it depends on
-	// Action is the detector's own word for what it wants done: RESTART_BM, "RebootSystem,HardwareInspection".
+	Why      string `json:"why,omitempty"` // why the detector does not see the line, or what this depends on
+	// Action is the detector's own term for the requested action: RESTART_BM, "RebootSystem,HardwareInspection".
 	Action string `json:"action,omitempty"`
-	// Fatal: it counts the node or the GPU as broken. MayReboot: it may reboot, reset or terminate the node, in its
-	// default set-up. Both are false if it does not see the line, and true where they depend on something that the line
-	// does not tell.
+	// Fatal is true if the detector considers the node or the GPU broken. MayReboot is true if the detector may reboot,
+	// reset or terminate the node in its default configuration. Both are false if the detector does not see the line,
+	// and true if they depend on something outside the line.
 	Fatal     bool `json:"fatal"`
 	MayReboot bool `json:"mayReboot"`
 }
 
-// Detector is a program that looks for errors of GPUs.
+// Detector is a program that detects GPU errors.
 type Detector struct {
 	ID    string `json:"id"`
 	Name  string `json:"name"`
-	Reads string `json:"reads"` // where it gets its knowledge from
-	// Provider is what the providerID of its nodes begins with, when it runs on the nodes of one cloud only.
+	Reads string `json:"reads"` // the source that the detector reads
+	// Provider is the providerID prefix of the detector's nodes, if it only runs in one cloud.
 	Provider string `json:"provider,omitempty"`
-	// Notes are what can surprise those who inject.
+	// Notes describe behavior that may surprise users who inject errors.
 	Notes []string `json:"notes,omitempty"`
-	// Forget is what it takes to make it forget what it saw. The kernel log itself cannot be unwritten.
+	// Forget describes how to make the detector forget what it saw. Lines cannot be removed from the kernel log.
 	Forget string `json:"forget"`
 
 	judge func(Event, Kmsg) Verdict
 }
 
-// Judge reports whether the detector sees the event if it is written in the form f, and what it then does. [FormAuto]
-// is a write to /dev/kmsg. For readers of the log the verdict is computed: their own patterns are applied to what they
-// would read.
+// Judge returns how the detector reacts to the event written in the form f. [FormAuto] is a write to /dev/kmsg. For
+// detectors that read the log, Judge applies the detector's own patterns to the text that the detector would read.
 func (d Detector) Judge(e Event, f Form) Verdict {
 	k, err := Record(e, f)
 	var v Verdict
@@ -80,13 +79,13 @@ func (d Detector) Judge(e Event, f Form) Verdict {
 	return v
 }
 
-// Detectors returns all detectors that are known.
+// Detectors returns all known detectors.
 func Detectors() []Detector {
 	return slices.Concat(nvsentinel(), gpud(), nodeProblemDetector(), viaDriver(), logFiles())
 }
 
-// DetectorsOn returns the detectors that can run on nodes with these providerIDs (Node.spec.providerID), which one's
-// own machines lack.
+// DetectorsOn returns the detectors that can run on nodes with these providerIDs (Node.spec.providerID). On-premises
+// nodes have none.
 func DetectorsOn(providerIDs []string) []Detector {
 	return slices.DeleteFunc(Detectors(), func(d Detector) bool {
 		return d.Provider != "" &&
@@ -94,7 +93,7 @@ func DetectorsOn(providerIDs []string) []Detector {
 	})
 }
 
-// LookupDetector returns the detector with an ID.
+// LookupDetector returns the detector with the given ID.
 func LookupDetector(id string) (Detector, bool) {
 	all := Detectors()
 	i := slices.IndexFunc(all, func(d Detector) bool { return d.ID == id })
@@ -104,7 +103,7 @@ func LookupDetector(id string) (Detector, bool) {
 	return all[i], true
 }
 
-// JudgeAll returns the verdicts of all detectors, in their order.
+// JudgeAll returns the verdicts of all detectors, in the order of Detectors.
 func JudgeAll(e Event, f Form) []Verdict {
 	var out []Verdict
 	for _, d := range Detectors() {
@@ -115,7 +114,7 @@ func JudgeAll(e Event, f Form) []Verdict {
 
 func miss(why string) Verdict { return Verdict{Seen: No, Why: why} }
 
-// reaction returns what the catalog knows of a detector's reaction to the event's code.
+// reaction returns the detector's reaction to the event's code according to the catalog.
 func reaction(id string, e Event) (Reaction, bool) {
 	if e.Kind != KindXID {
 		return Reaction{}, false

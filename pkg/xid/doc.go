@@ -1,14 +1,13 @@
-// Package xid knows the errors that NVIDIA's driver reports in the kernel log: the catalog of XIDs, how their lines
-// read, which of them come together, and what the detectors of a cluster make of each line.
+// Package xid models the errors that NVIDIA's driver reports in the kernel log: the catalog of XIDs, the wording of
+// their lines, the errors that occur together, and how the detectors of a cluster react to each line.
 //
-// An [Event] is one report of the driver. [New] makes one from the catalog, [Parse] from a line of a log, and
-// [Record] turns it into the bytes that one write to /dev/kmsg takes. A [Detector] judges an event by applying its own
-// patterns to what it would really get to read: the raw record, or what journald makes of it ([JournaldView]).
+// An [Event] is one report of the driver. [New] creates one from the catalog, [Parse] parses one from a log line, and
+// [Record] encodes one for a single write to /dev/kmsg. A [Detector] judges an event by applying its own patterns to
+// the text that it would actually read: the raw record, or journald's version of it ([JournaldView]).
 //
-// The package is pure: it reads and writes no file but its embedded tables, and all functions are safe for concurrent
-// use.
+// The package is pure: it accesses no files except its embedded tables. All functions are safe for concurrent use.
 //
-// Where the facts come from: NVIDIA's open-gpu-kernel-modules 595.45.04 (kernel_rc.c, nverror.h), NVIDIA's
-// Xid-Catalog.xlsx of October 2025, and the sources of the detectors in the middle of 2026. Behavior of the kernel and
-// of journald was measured on kernels 6.1 and 6.18 and systemd 252.
+// Sources: NVIDIA's open-gpu-kernel-modules 595.45.04 (kernel_rc.c, nverror.h), NVIDIA's Xid-Catalog.xlsx of October
+// 2025, and the source code of the detectors as of mid-2026. The behavior of the kernel and of journald was measured on
+// kernels 6.1 and 6.18 and systemd 252.
 package xid

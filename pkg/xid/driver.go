@@ -7,16 +7,17 @@ import (
 	"strings"
 )
 
-// Generation is a release of the driver whose wording differs from the next.
+// Generation is a range of driver releases with the same wording.
 type Generation string
 
 const (
-	// R535 stands for the releases 510 to 565: "Ch 0000000f", "pid='<unknown>', name=<unknown>" where no process is
-	// known, and no XID 154.
+	// R535 covers releases 510 to 565: "Ch 0000000f", "pid='<unknown>', name=<unknown>" if no process is known, and no
+	// XID 154.
 	R535 Generation = "R535"
-	// R580 stands for the releases 570 to 594: "channel 0x0000000f", and nothing where no process is known.
+	// R580 covers releases 570 to 594: "channel 0x0000000f", and no process field if no process is known.
 	R580 Generation = "R580"
-	// R595 stands for 595 and later: as R580, with "caused by previous Xid" on 45 and the sequence of RPCs on 119.
+	// R595 covers releases 595 and later: like R580, but with "caused by previous Xid" in XID 45 and the RPC sequence
+	// in XID 119.
 	R595 Generation = "R595"
 	// DefaultGeneration is used for an empty Generation.
 	DefaultGeneration = R580
@@ -24,7 +25,7 @@ const (
 
 var release = regexp.MustCompile(`^[rR]?(\d{3})(?:\.\d+)*$`)
 
-// ParseGeneration understands a release or version of the driver: "R580", "580", "580.95.05". "" is the default.
+// ParseGeneration parses a driver release or version: "R580", "580", "580.95.05". An empty string means the default.
 func ParseGeneration(s string) (Generation, error) {
 	if strings.TrimSpace(s) == "" {
 		return DefaultGeneration, nil
@@ -33,7 +34,7 @@ func ParseGeneration(s string) (Generation, error) {
 	if m == nil {
 		return "", fmt.Errorf("%q is no driver version: write it like R535, R580, or 580.95.05", s)
 	}
-	switch n, _ := strconv.Atoi(m[1]); { // three digits cannot fail
+	switch n, _ := strconv.Atoi(m[1]); { // cannot fail for three digits
 	case n < 570:
 		return R535, nil
 	case n < 595:
@@ -57,22 +58,23 @@ func (g Generation) channel(n uint64) string {
 	return fmt.Sprintf("channel 0x%08x", n)
 }
 
-// Process is what the driver says about the process that was hit. The zero Process is none.
+// Process is the process that the driver names as affected. The zero Process means none.
 type Process struct {
 	PID  int    `json:"pid,omitempty"`
-	Name string `json:"name,omitempty"` // some old drivers print a pid without a name
-	// Unknown: the driver (R535) knows none and says so, pid='<unknown>'; Name is then "<unknown>" or "".
+	Name string `json:"name,omitempty"` // some old drivers print a PID without a name
+	// Unknown is true if the driver (R535) prints pid='<unknown>' because it knows no process. Name is then "<unknown>"
+	// or "".
 	Unknown bool `json:"unknown,omitempty"`
 }
 
-// UnknownProcess returns how drivers of the generation R535 print that they know no process.
+// UnknownProcess returns the process that R535 drivers print if they know no process.
 func UnknownProcess() Process { return Process{Name: "<unknown>", Unknown: true} }
 
-// maxComm is the length that the kernel cuts names of processes to (TASK_COMM_LEN, without the NUL).
+// maxComm is the length to which the kernel truncates process names (TASK_COMM_LEN without the NUL).
 const maxComm = 15
 
-// ParseProcess understands "PID,NAME" and "PID". The name is printable, has no comma (it would end the name for every
-// parser) and at most 15 bytes, to which the kernel cuts names.
+// ParseProcess parses "PID,NAME" or "PID". The name must be printable, without commas, which would end the name for
+// every parser, and at most 15 bytes long, the length to which the kernel truncates names.
 func ParseProcess(s string) (Process, error) {
 	pid, name, named := strings.Cut(strings.TrimSpace(s), ",")
 	n, err := strconv.ParseUint(pid, 10, 31)
@@ -90,7 +92,7 @@ func ParseProcess(s string) (Process, error) {
 	return p, p.check()
 }
 
-// String returns the text of the driver, "" for none.
+// String returns the process as the driver prints it, or "" for none.
 func (p Process) String() string {
 	var s string
 	switch {
@@ -120,7 +122,7 @@ func (p Process) check() error {
 	return checkText("process name", p.Name)
 }
 
-// MIG is the slice of a GPU that an error belongs to. The zero MIG is the whole GPU.
+// MIG is the MIG instance that an error belongs to. The zero MIG is the whole GPU.
 type MIG struct {
 	On    bool `json:"on,omitempty"`
 	GI    int  `json:"gi,omitempty"` // GPU instance
@@ -130,8 +132,8 @@ type MIG struct {
 
 var migText = regexp.MustCompile(`^(?:GPU-I:)?(\d{1,3})(?:(?:/| GPU-CI:)(\d{1,3}))?$`)
 
-// ParseMIG understands "5" (GPU instance), "5/0" (with compute instance) and the driver's "GPU-I:05 GPU-CI:00". "" is
-// none.
+// ParseMIG parses "5" (GPU instance), "5/0" (with compute instance) or the driver's "GPU-I:05 GPU-CI:00". An empty
+// string means no MIG instance.
 func ParseMIG(s string) (MIG, error) {
 	if s == "" {
 		return MIG{}, nil
@@ -141,12 +143,12 @@ func ParseMIG(s string) (MIG, error) {
 		return MIG{}, fmt.Errorf("%q is no MIG instance: write GI or GI/CI, like 5 or 5/0", s)
 	}
 	g := MIG{On: true, HasCI: m[2] != ""}
-	g.GI, _ = strconv.Atoi(m[1]) // three digits cannot fail
+	g.GI, _ = strconv.Atoi(m[1]) // cannot fail for three digits
 	g.CI, _ = strconv.Atoi(m[2])
 	return g, nil
 }
 
-// String returns the text of the driver, "" for none.
+// String returns the MIG instance as the driver prints it, or "" for none.
 func (m MIG) String() string {
 	switch {
 	case !m.On:

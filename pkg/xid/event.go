@@ -9,26 +9,27 @@ import (
 	"unicode/utf8"
 )
 
-// Kind tells the lines of the driver apart.
+// Kind is the kind of a driver line.
 type Kind string
 
 const (
 	KindXID  Kind = "xid"  // NVRM: Xid (PCI:0000:17:00): 79, ...
 	KindSXid Kind = "sxid" // nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 ...
-	// One record of three lines, when the driver probes a GPU that does not answer
+	// KindFallenOff is one record of three lines, written when the driver probes a GPU that does not respond.
 	KindFallenOff Kind = "fallen-off-bus"
 
-	// Companions of an XID.
-	// NVRM: GPU at PCI:0000:55:00: GPU-...; once per GPU, before its first XID. Body is the UUID.
-	KindUUID   Kind = "gpu-uuid"
-	KindSerial Kind = "gpu-serial" // NVRM: GPU Board Serial Number: ...; follows the UUID if known. Body is the number.
-	KindGPU    Kind = "gpu-note"   // NVRM: GPU 0000:01:00.0: GPU has fallen off the bus.
+	// KindUUID and KindSerial accompany an XID. KindUUID is "NVRM: GPU at PCI:0000:55:00: GPU-...", logged once per GPU
+	// before its first XID. Body is the UUID.
+	KindUUID Kind = "gpu-uuid"
+	// KindSerial is "NVRM: GPU Board Serial Number: ...", after the UUID if known. Body is the serial number.
+	KindSerial Kind = "gpu-serial"
+	KindGPU    Kind = "gpu-note" // NVRM: GPU 0000:01:00.0: GPU has fallen off the bus.
 
-	KindNote       Kind = "note"        // NVRM: and any other text
-	KindSwitchNote Kind = "switch-note" // nvidia-nvswitch0: and any other text
+	KindNote       Kind = "note"        // NVRM: followed by any other text
+	KindSwitchNote Kind = "switch-note" // nvidia-nvswitch0: followed by any other text
 )
 
-// Severity is the word of an SXid; its lines with details (Severity, Data) have none.
+// Severity is the severity in an SXid line. Detail lines (Severity, Data) have none.
 type Severity string
 
 const (
@@ -36,40 +37,40 @@ const (
 	SeverityNonFatal Severity = "Non-fatal"
 )
 
-// Address is how a line spells the PCI address.
+// Address is the notation of the PCI address in a line.
 type Address string
 
 const (
-	AddressDriver Address = "" // as the driver: an Xid without the function, an SXid with it
-	// An Xid with the function: no driver does it, but some injectors; gpud then misses it
+	AddressDriver Address = "" // the driver's notation: without the function for an Xid, with it for an SXid
+	// AddressFunction is an Xid with the function. No driver prints it, but some injectors do; gpud does not detect it.
 	AddressFunction Address = "function"
-	AddressOld      Address = "old" // (0000:03:00), without PCI:, as drivers before about R300
+	AddressOld      Address = "old" // (0000:03:00), without PCI:, as printed by drivers before about R300
 )
 
 // Event is one report of the driver. Events are comparable.
 type Event struct {
 	Kind    Kind    `json:"kind"`
-	Code    int     `json:"code,omitempty"` // of an Xid or SXid
-	PCI     PCI     `json:"pci,omitzero"`   // of the GPU or the NVSwitch
+	Code    int     `json:"code,omitempty"` // for an Xid or SXid
+	PCI     PCI     `json:"pci,omitzero"`   // of the GPU or NVSwitch
 	Address Address `json:"address,omitempty"`
 	MIG     MIG     `json:"mig,omitzero"`     // Xid only
 	Process Process `json:"process,omitzero"` // Xid only
-	// Body is the text behind all that. It is printable and has no line breaks.
+	// Body is the remaining text. It is printable and has no line breaks.
 	Body string `json:"body,omitempty"`
-	// CausedBy is the earlier Xid that a 45 names (R595 and later), or 0.
+	// CausedBy is the earlier Xid named in an Xid 45 (R595 and later), or 0.
 	CausedBy int `json:"causedBy,omitempty"`
 
 	Switch   int      `json:"switch,omitempty"` // number of the NVSwitch
 	Severity Severity `json:"severity,omitempty"`
 	HasLink  bool     `json:"hasLink,omitempty"`
-	Link     int      `json:"link,omitempty"` // NVLink of an SXid
+	Link     int      `json:"link,omitempty"` // NVLink number of an SXid
 
-	// DeviceID is vendor and device of a GPU that fell off the bus, as 10de:2330.
+	// DeviceID is the vendor and device ID of a GPU that has fallen off the bus, for example 10de:2330.
 	DeviceID string `json:"deviceID,omitempty"`
 }
 
-// Text returns the line as the driver prints it, without priority and line end. Only [KindFallenOff] has more than one
-// line.
+// Text returns the line as the driver prints it, without priority and line ending. Only [KindFallenOff] has more than
+// one line.
 func (e Event) Text() string {
 	switch e.Kind {
 	case KindXID:
@@ -110,7 +111,7 @@ func (e Event) Text() string {
 	}
 }
 
-// String names the event in a few words: "XID 79 on 0000:17:00".
+// String describes the event in a few words: "XID 79 on 0000:17:00".
 func (e Event) String() string {
 	switch e.Kind {
 	case KindXID:
@@ -138,7 +139,8 @@ func (e Event) address() string {
 	return s
 }
 
-// level returns the priority of the driver's line: kern.warning, as it prints without a level; SXids with KERN_ERR.
+// level returns the priority of the driver's line: kern.warning, the default without an explicit level, or kern.err for
+// SXids.
 func (e Event) level() int {
 	if e.Kind == KindSXid || e.Kind == KindSwitchNote {
 		return 3
@@ -146,7 +148,7 @@ func (e Event) level() int {
 	return 4
 }
 
-// Check reports what cannot be in a line of the driver.
+// Check returns an error if the event contains anything that cannot occur in a driver line.
 func (e Event) Check() error {
 	switch e.Kind {
 	case KindXID, KindSXid:
@@ -170,7 +172,8 @@ func (e Event) Check() error {
 	return e.Process.check()
 }
 
-// maxNumber: the driver keeps the number of an Xid or SXid in 32 bits, but prints none of more than five digits.
+// maxNumber is the largest supported Xid or SXid. The driver stores 32 bits, but prints no number of more than five
+// digits.
 const maxNumber = 99999
 
 func checkNumber(n int) error {
@@ -180,7 +183,7 @@ func checkNumber(n int) error {
 	return nil
 }
 
-// checkText refuses what would make more than one record of a text, or hide it on a terminal.
+// checkText rejects text that would produce more than one record or hide itself on a terminal.
 func checkText(what, text string) error {
 	if !utf8.ValidString(text) {
 		return fmt.Errorf("the %s is not valid UTF-8: write it in plain text", what)

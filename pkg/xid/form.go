@@ -2,28 +2,30 @@ package xid
 
 import "fmt"
 
-// Form is how a line is dressed for those who read it from the kernel log.
+// Form is how a line is formatted for readers of the kernel log.
 type Form string
 
 const (
 	// FormAuto is FormKernel for writes to /dev/kmsg and FormModule for a kernel module.
 	FormAuto Form = "auto"
-	// FormKernel is "kernel: NVRM: Xid ...". journald takes "kernel" for the identifier and keeps the rest, so that its
-	// entry is that of the driver but for the facility. The only form that all readers of the log see.
+	// FormKernel is "kernel: NVRM: Xid ...". journald uses "kernel" as the identifier and keeps the rest, so that its
+	// entry only differs from the driver's in the facility. This is the only form that all log readers detect.
 	FormKernel Form = "kernel"
-	// FormPlain is "NVRM: Xid ...". In /dev/kmsg it is the driver's text, but journald cuts the "NVRM: " off, because
-	// the facility of what user space writes is never that of the kernel.
+	// FormPlain is "NVRM: Xid ...". In /dev/kmsg, it matches the driver's text, but journald strips "NVRM: ", because
+	// records from user space never have the kernel facility.
 	FormPlain Form = "plain"
-	// FormBracket is "[6085126.134786] NVRM: Xid ...". A word that does not end in ":" stops journald from cutting.
+	// FormBracket is "[6085126.134786] NVRM: Xid ...". journald strips nothing because the first word does not end in
+	// ":".
 	FormBracket Form = "bracket"
-	// FormModule is the driver's text with the kernel's facility. Only the kernel can print it; no user can ask for it.
+	// FormModule is the driver's text with the kernel facility. Only the kernel can write it, so users cannot select
+	// it.
 	FormModule Form = "module"
 )
 
-// Forms returns the forms that a user can ask for.
+// Forms returns the forms that a user can select.
 func Forms() []Form { return []Form{FormAuto, FormKernel, FormPlain, FormBracket} }
 
-// ParseForm reads auto, kernel, plain or bracket; "" is auto.
+// ParseForm parses auto, kernel, plain or bracket. An empty string means auto.
 func ParseForm(s string) (Form, error) {
 	switch f := Form(s); f {
 	case "":
@@ -35,7 +37,7 @@ func ParseForm(s string) (Form, error) {
 	}
 }
 
-// Via is the way a line takes into the kernel log.
+// Via is how a line gets into the kernel log.
 type Via string
 
 const (
@@ -43,7 +45,7 @@ const (
 	ViaKmod Via = "kmod" // printk of a kernel module; facility kern
 )
 
-// ParseVia reads kmsg or kmod; "" is kmsg.
+// ParseVia parses kmsg or kmod. An empty string means kmsg.
 func ParseVia(s string) (Via, error) {
 	switch v := Via(s); v {
 	case "":
@@ -55,7 +57,7 @@ func ParseVia(s string) (Via, error) {
 	}
 }
 
-// Resolve returns the form for a way: never FormAuto.
+// Resolve returns the actual form for a Via, never FormAuto.
 func (f Form) Resolve(v Via) (Form, error) {
 	if v == ViaKmod {
 		switch f {

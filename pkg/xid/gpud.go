@@ -21,7 +21,7 @@ func gpud() []Detector {
 func judgeGpud(e Event, k Kmsg) Verdict {
 	switch {
 	case find("gpud lost", k) != nil, find("gpud fallen-off", k) != nil:
-		return gpudVerdict(Event{Kind: KindXID, Code: 79}) // it records both as 79
+		return gpudVerdict(Event{Kind: KindXID, Code: 79}) // gpud records both as 79
 	case find("gpud sxid", k) != nil && find("gpud sxid pci", k) != nil:
 		return gpudSXidVerdict(e)
 	case find("gpud xid", k) != nil:

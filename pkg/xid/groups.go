@@ -4,8 +4,8 @@ import "time"
 
 const ms = time.Millisecond
 
-// groups returns what real logs show together. XID 154 and its recovery actions are of R565 and later, so R535 has
-// none.
+// groups returns the errors that occur together in real logs. R535 has no XID 154, because XID 154 and its recovery
+// actions were introduced in R565.
 func groups() []Group {
 	var (
 		current = []Generation{R580, R595}
@@ -18,7 +18,7 @@ func groups() []Group {
 		forum = "forums.developer.nvidia.com 364958"
 		logs  = "public logs of data center GPUs"
 	)
-	// teardown is what ends every process on a broken GPU: a 45 for each of its channels.
+	// teardown returns the XID 45 lines that terminate the processes on a broken GPU, one for each channel.
 	teardown := func(after time.Duration, channels, cause int) stepPlan {
 		return stepPlan{
 			after: after, code: 45, process: worker, times: channels, every: ms, vary: "chan", from: 2, cause: cause,

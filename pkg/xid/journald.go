@@ -2,22 +2,22 @@ package xid
 
 import "strings"
 
-// JournaldView returns what journald makes of a record of the kernel log: SYSLOG_IDENTIFIER and MESSAGE of its entry,
-// which has _TRANSPORT=kernel in any case.
+// JournaldView returns the SYSLOG_IDENTIFIER and MESSAGE of journald's entry for a kernel log record. The entry always
+// has _TRANSPORT=kernel.
 //
-// For the kernel's own facility the identifier is "kernel" and the text stays whole. For all others, so for all that
-// user space writes to /dev/kmsg, journald takes a leading "word:" for the identifier and cuts it off with one blank:
-// "NVRM: Xid ..." becomes "Xid ...", which no detector looks for. (systemd, journald-kmsg.c and
-// syslog_parse_identifier; measured on 252.)
+// For the kernel facility, the identifier is "kernel" and the message is the whole text. For all other facilities, and
+// therefore for everything that user space writes to /dev/kmsg, journald uses a leading "word:" as the identifier and
+// strips it along with one space: "NVRM: Xid ..." becomes "Xid ...", which no detector matches. (Source: systemd,
+// journald-kmsg.c and syslog_parse_identifier; measured on 252.)
 func JournaldView(k Kmsg) (identifier, message string) {
 	if k.Facility == facilityKern {
 		return "kernel", k.Text
 	}
-	// journald reads the word in the escaped text of /dev/kmsg, in which a newline is no white space.
+	// journald parses the escaped text of /dev/kmsg, in which a newline is not white space.
 	const white = " \t\n\r"
 	text := escape(k.Text)
 	rest := strings.TrimLeft(text, white)
-	word, _, _ := strings.Cut(rest, " ") // the other white space is escaped
+	word, _, _ := strings.Cut(rest, " ") // other white space is escaped
 	identifier, ok := strings.CutSuffix(word, ":")
 	if !ok {
 		return "", k.Text

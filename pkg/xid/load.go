@@ -21,11 +21,11 @@ var (
 )
 
 type data struct {
-	codes []Code // by number
-	sxids []SXid // by number
+	codes []Code // sorted by number
+	sxids []SXid // sorted by number
 }
 
-// tables loads the embedded tables once. A broken table is a mistake of ours, so it fails a test; still nothing panics.
+// tables loads the embedded tables once. A malformed table is a bug that fails a test, but never causes a panic.
 var tables = sync.OnceValues(func() (*data, error) { return load(catalogTSV, bodiesTSV, sxidsTSV) })
 
 func load(catalog, bodies, sxids string) (*data, error) {
@@ -83,7 +83,7 @@ const (
 	sxidColumns = "code severity link evidence gpud body source"
 )
 
-// row is one line of a table: cells by column, "" for "-".
+// row is one line of a table: the cells by column, with "" for "-".
 type row map[string]string
 
 func eachRow(file, text, columns string, do func(row) error) error {
@@ -97,7 +97,7 @@ func (r row) list(column string) []string {
 	return strings.Split(r[column], ",")
 }
 
-// oneOf returns the cell if it is one of words (separated by blanks), which holds typing mistakes off.
+// oneOf returns the cell if it is one of the space-separated words. This catches typos.
 func (r row) oneOf(column, words string) (string, error) {
 	if v := r[column]; slices.Contains(strings.Fields(words), v) {
 		return v, nil

@@ -10,39 +10,39 @@ import (
 	"time"
 )
 
-// MaxLog is the size in bytes of the longest log that [ParseLog] reads: an excerpt is a few KiB, a whole dmesg under 2
-// MiB.
+// MaxLog is the maximum size in bytes of a log for [ParseLog]. An excerpt is a few KiB, a whole dmesg less than 2 MiB.
 const MaxLog = 16 << 20
 
-// Entry is one record of the driver in a log.
+// Entry is one driver record in a log.
 type Entry struct {
-	Line int // number of its first line in the log, from 1
-	// Offset is the time since the first entry; it never falls. Lines without a time have that of the entry before.
+	Line int // number of the record's first line in the log, starting at 1
+	// Offset is the time since the first entry. It never decreases. Lines without a time use the time of the previous
+	// entry.
 	Offset time.Duration
-	// Text is the driver's text byte for byte, with the newlines of a record of several lines.
+	// Text is the exact driver text, including the newlines of a record with several lines.
 	Text   string
 	Event  Event
 	Prefix Prefix
 }
 
-// Log is what [ParseLog] made of a file.
+// Log is the result of [ParseLog].
 type Log struct {
 	Entries []Entry
-	Lines   int // all lines that are not empty
-	Skipped int // lines that are not the driver's
-	// Refused are lines of the driver that cannot be replayed, as they have control characters.
+	Lines   int // number of non-empty lines
+	Skipped int // number of lines that are not from the driver
+	// Refused are driver lines that cannot be replayed because they contain control characters.
 	Refused []Refusal
 }
 
-// Refusal is a line that cannot be replayed, and why.
+// Refusal is a line that cannot be replayed, with the reason.
 type Refusal struct {
 	Line int
 	Err  error
 }
 
-// ParseLog reads an excerpt of a log in any of the formats that [Parse] reads, also mixed. It keeps the lines of the
-// driver and joins records that a tool has printed on several lines; what is not the driver's it counts. Files that are
-// compressed, binary or longer than [MaxLog] are refused.
+// ParseLog parses a log excerpt in any format, or mix of formats, that [Parse] supports. It keeps driver lines, joins
+// records that a tool printed on several lines, and counts other lines. It rejects files that are compressed, binary or
+// longer than [MaxLog].
 func ParseLog(r io.Reader) (Log, error) {
 	raw, err := io.ReadAll(io.LimitReader(r, MaxLog+1))
 	switch {
@@ -68,7 +68,7 @@ func ParseLog(r io.Reader) (Log, error) {
 	return l.log, nil
 }
 
-// reader collects entries; torn holds the lines of a record of several lines until it is whole.
+// reader collects entries. torn contains the lines of a record with several lines until the record is complete.
 type reader struct {
 	log   Log
 	torn  []Entry
@@ -77,7 +77,7 @@ type reader struct {
 
 var fallenHead = regexp.MustCompile(`^NVRM: The NVIDIA GPU ` + addressPattern + `$`)
 
-// fallenTail are the beginnings of the lines that follow fallenHead in one record (osapi.c).
+// fallenTail are the prefixes of the lines that follow fallenHead in one record (osapi.c).
 var fallenTail = [...]string{"NVRM: (PCI ID: ", "NVRM: fallen off the bus"}
 
 func (l *reader) add(n int, line string) {
@@ -112,7 +112,7 @@ func (l *reader) add(n int, line string) {
 	l.keep(e)
 }
 
-// flush keeps what never became a whole record, each line by itself.
+// flush adds the lines of an incomplete record as individual entries.
 func (l *reader) flush() {
 	for _, e := range l.torn {
 		l.keep(e)
@@ -130,7 +130,7 @@ func (l *reader) keep(e Entry) {
 	l.log.Entries = append(l.log.Entries, e)
 }
 
-// Record dresses the entry in a form, as one write to /dev/kmsg. The text stays as it was in the log.
+// Record formats the entry as one write to /dev/kmsg. The text is the original text of the log.
 func (e Entry) Record(f Form) (Kmsg, error) {
 	if err := parseText(e.Text).Check(); err != nil {
 		return Kmsg{}, fmt.Errorf("line %d: %w", e.Line, err)
@@ -138,8 +138,8 @@ func (e Entry) Record(f Form) (Kmsg, error) {
 	return dress(e.Text, e.Event.level(), f)
 }
 
-// clock turns the times of lines into offsets. Uptime and wall time do not mix, so each counts from where it was first
-// seen.
+// clock converts the times of lines into offsets. Uptime and wall-clock time cannot be compared, so each is counted
+// from its first occurrence.
 type clock struct {
 	last             time.Duration
 	uptime, wall     time.Duration // offset + this = time of the line
@@ -148,9 +148,9 @@ type clock struct {
 }
 
 const (
-	year    = 366 * 24 * time.Hour // that of 2000, which a line without a year gets
-	maxGap  = year                 // between two lines; more is a wrong clock
-	maxSpan = 100 * year           // of a log, so that offsets cannot overflow
+	year    = 366 * 24 * time.Hour // the length of 2000, the year assumed for lines without a year
+	maxGap  = year                 // between two lines; a larger gap indicates a wrong clock
+	maxSpan = 100 * year           // for a whole log, so that offsets cannot overflow
 )
 
 func (c *clock) offset(p Prefix) time.Duration {
@@ -161,7 +161,7 @@ func (c *clock) offset(p Prefix) time.Duration {
 			c.hasUptime, c.uptime = true, p.Uptime-c.last
 		}
 		at = p.Uptime - c.uptime
-		if at < c.last || at > c.last+maxGap || at > maxSpan { // a reboot
+		if at < c.last || at > c.last+maxGap || at > maxSpan { // the node rebooted
 			c.uptime, at = p.Uptime-c.last, c.last
 		}
 	case !p.Time.IsZero():
@@ -170,7 +170,7 @@ func (c *clock) offset(p Prefix) time.Duration {
 		}
 		at = p.Time.Sub(c.epoch) - c.wall
 		if p.Format == FormatSyslog && at < c.last-year/2 {
-			at += year // without a year, January comes before December
+			at += year // in lines without a year, January follows December
 		}
 		if at < c.last || at > c.last+maxGap || at > maxSpan {
 			c.epoch, c.wall, at = p.Time, -c.last, c.last

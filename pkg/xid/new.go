@@ -6,30 +6,31 @@ import (
 	"strings"
 )
 
-// Options say what an event is to look like. The zero Options are a GPU at 0000:00:00 and the text of the catalog.
+// Options configure an event. The zero Options select a GPU at 0000:00:00 and the catalog's text.
 type Options struct {
 	PCI     PCI
 	MIG     MIG
-	Process Process // zero: the template's, mostly that of the real line
+	Process Process // zero: the template's process, usually that of the real line
 	Driver  Generation
-	// Seed varies the numbers of the text (channels, addresses, links). The same seed gives the same text; 0 gives that
-	// of the line in the catalog.
+	// Seed varies the numbers in the text (channels, addresses, links). The same seed produces the same text; 0
+	// produces the text in the catalog.
 	Seed uint64
-	// Message replaces the text behind code and process. It may begin with "pid=..., name=..., " as the driver's lines
-	// do.
+	// Message replaces the text after the code and process. It may begin with "pid=..., name=..., ", as in driver
+	// lines.
 	Message string
-	// Variant is the name of another template of the code ([Code].Variants); "" is the default.
+	// Variant is the name of a template of the code ([Code].Variants). An empty string means the default.
 	Variant string
 
-	UUID   string // of the GPU: [Cascade] then begins with the line that tells it, as the driver's first XID of a GPU
-	Serial string // of the board: follows the line of the UUID
-	// Peers are other GPUs of the machine, for cascades that strike both ends of an NVLink.
+	// of the GPU; if set, [Cascade] begins with the UUID line that the driver prints before a GPU's first XID
+	UUID   string
+	Serial string // of the board; its line follows the UUID line
+	// Peers are other GPUs of the machine, for cascades that affect both ends of an NVLink.
 	Peers    []PCI
 	Switch   int    // number of the NVSwitch of an SXid
-	DeviceID string // vendor and device for fallen-off-bus; "" is an L40S, 10de:26b5
+	DeviceID string // vendor and device ID for fallen-off-bus; "" means an L40S, 10de:26b5
 }
 
-// New makes an XID. A code that the catalog does not have needs Options.Message.
+// New returns an XID event. A code that is not in the catalog requires Options.Message.
 func New(code int, o Options) (Event, error) {
 	return newXID(code, o, newValues(o.Seed))
 }
@@ -39,7 +40,7 @@ func newXID(code int, o Options, v *values) (Event, error) {
 		return Event{}, err
 	}
 	e := Event{Kind: KindXID, Code: code, PCI: o.PCI, MIG: o.MIG, Process: o.Process}
-	e.PCI.Function = 0 // the driver does not print it, so it would not survive
+	e.PCI.Function = 0 // the driver does not print the function, so it would be lost
 	known, ok := lookup(code)
 	if !ok && o.Message == "" {
 		return Event{},
@@ -91,8 +92,8 @@ func newXID(code int, o Options, v *values) (Event, error) {
 	return e, e.Check()
 }
 
-// NewSXid makes an error of NVSwitch o.Switch at o.PCI. A code that [LookupSXid] does not know needs Options.Message,
-// which then begins with the severity: "Fatal, Link 30 LTSSM Fault Up".
+// NewSXid returns an error of NVSwitch o.Switch at o.PCI. A code unknown to [LookupSXid] requires Options.Message,
+// which must begin with the severity: "Fatal, Link 30 LTSSM Fault Up".
 func NewSXid(code int, o Options) (Event, error) {
 	if err := checkNumber(code); err != nil {
 		return Event{}, err
@@ -128,10 +129,11 @@ func NewSXid(code int, o Options) (Event, error) {
 	return e, e.Check()
 }
 
-// defaultDevice is the device of the known record of a GPU that fell off the bus (an L40S).
+// defaultDevice is the device ID in the known record of a GPU that has fallen off the bus (an L40S).
 const defaultDevice = "10de:26b5"
 
-// NewFallenOff makes the record that the driver prints when it probes a GPU that does not answer. It is no XID.
+// NewFallenOff returns the record that the driver prints when it probes a GPU that does not respond. The record is not
+// an XID.
 func NewFallenOff(o Options) (Event, error) {
 	if o.Message != "" || o.Process != (Process{}) || o.MIG.On {
 		return Event{},

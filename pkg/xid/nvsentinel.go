@@ -71,10 +71,10 @@ func nvsentinelXIDVerdict(e Event, k Kmsg) Verdict {
 	}
 }
 
-// isNVLink5: the codes whose lines NVSentinel and gpud decode by unit and registers.
+// isNVLink5 reports whether NVSentinel and gpud decode lines with the code by unit and registers.
 func isNVLink5(code int) bool { return 144 <= code && code <= 150 }
 
-// recoveryAction returns what NVSentinel reads from a 154: the last parenthesis.
+// recoveryAction returns the action that NVSentinel reads from an XID 154: the text in the last parentheses.
 func recoveryAction(body string) string {
 	last := body[strings.LastIndexByte(body, '(')+1:]
 	last, _, _ = strings.Cut(last, ")")
@@ -90,8 +90,8 @@ func recoveryAction(body string) string {
 	}
 }
 
-// nvsentinelVerdict: all actions but NONE are fatal, so the default rules cordon and drain; what then happens is the
-// default configuration of fault-remediation.
+// nvsentinelVerdict returns the verdict for an action. All actions except NONE are fatal, so the default rules cordon
+// and drain the node. The subsequent reaction assumes the default configuration of fault-remediation.
 func nvsentinelVerdict(action string) Verdict {
 	v := Verdict{Seen: Yes, Action: action, Fatal: action != "NONE"}
 	switch action {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// viaDriver returns the detectors that ask the driver, so that no text in a log reaches them.
+// viaDriver returns the detectors that query the driver and therefore do not detect any text in a log.
 func viaDriver() []Detector {
 	blind := func(id, source string, describe func(Reaction, Event) string) func(Event, Kmsg) Verdict {
 		return func(e Event, _ Kmsg) Verdict {
@@ -67,8 +67,8 @@ func viaDriver() []Detector {
 	}}
 }
 
-// logFiles returns the detectors of clouds that read files or consoles into which the kernel log may flow. Their rules
-// are not public, so no verdict is better than "depends".
+// logFiles returns the cloud detectors that read files or consoles that may include the kernel log. Their rules are not
+// public, so their best verdict is Depends.
 func logFiles() []Detector {
 	return []Detector{{
 		ID: IDAKS, Provider: "azure:",
@@ -117,7 +117,7 @@ func logFiles() []Detector {
 	}}
 }
 
-// onlyErrors judges what is documented for XIDs and SXids only.
+// onlyErrors returns a judge for a detector that is documented for XIDs and SXids only.
 func onlyErrors(reaction string, why func(Kmsg) string) func(Event, Kmsg) Verdict {
 	return func(e Event, k Kmsg) Verdict {
 		if e.Kind != KindXID && e.Kind != KindSXid {
@@ -127,8 +127,8 @@ func onlyErrors(reaction string, why func(Kmsg) string) func(Event, Kmsg) Verdic
 	}
 }
 
-// syslogFile returns when a record reaches a file of syslog. imklog leaves out what user space wrote unless told
-// otherwise.
+// syslogFile returns the condition under which a record reaches a syslog file. By default, imklog drops records from
+// user space.
 func syslogFile(k Kmsg) string {
 	if k.Facility == facilityKern {
 		return "only if rsyslog writes the kernel's log to that file"

@@ -7,14 +7,15 @@ import (
 	"strings"
 )
 
-// ErrNotDriver is what [Parse] returns for a line without a report of the driver.
+// ErrNotDriver is the error that [Parse] returns for a line without a driver report.
 var ErrNotDriver = errors.New("no line of NVIDIA's driver: such a line has NVRM: or nvidia-nvswitchN: in it")
 
-// Parse reads one line of a log: of /dev/kmsg, dmesg (also -T and -x), journalctl, a syslog file, or the bytes for a
-// write to /dev/kmsg. A record of several lines must have its newlines in it, or as /dev/kmsg (\x0a) or rsyslog (#012)
-// write them; [ParseLog] joins those that a tool has torn apart.
+// Parse parses one log line from /dev/kmsg, dmesg (including -T and -x), journalctl, a syslog file, or the bytes for a
+// write to /dev/kmsg. A record of several lines must contain its newlines, either literally or as escaped by /dev/kmsg
+// (\x0a) or rsyslog (#012). [ParseLog] joins records that a tool has split.
 //
-// Every line with NVRM: or nvidia-nvswitchN: parses, if only as a note, unless it has control characters.
+// Every line that contains NVRM: or nvidia-nvswitchN: is parsed, at least as a note, unless it contains control
+// characters.
 func Parse(line string) (Event, Prefix, error) {
 	p, text, ok := splitLine(line)
 	if !ok {
@@ -46,11 +47,11 @@ var (
 	switchLine = regexp.MustCompile(`^nvidia-nvswitch(\d+): (?s:(.*))$`)
 )
 
-// parseText reads the text of the driver, from NVRM: or nvidia-nvswitchN: on. What it does not know is a note.
+// parseText parses the driver's text, starting at NVRM: or nvidia-nvswitchN:. Unknown text becomes a note.
 func parseText(text string) Event {
 	for _, parse := range []func(string) (Event, bool){parseXID, parseSXid, parseFallenOff, parseCompanion} {
-		// A line counts as understood only if it can be written again: the spelling of an address may differ, but
-		// nothing may be lost, as leading zeros or a digit too many would be.
+		// Accept the result only if it can be written back. The notation of an address may differ, but no information,
+		// such as leading zeros or an extra digit, may be lost.
 		if e, ok := parse(text); ok && e.Check() == nil &&
 			strings.EqualFold(shortDomains(e.Text()), shortDomains(text)) {
 			return e
@@ -66,7 +67,7 @@ func parseText(text string) Event {
 
 var longDomain = regexp.MustCompile(`\b0{1,4}([0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})`)
 
-// shortDomains cuts the domains of 8 digits that nvidia-smi prints to the driver's 4, for a comparison.
+// shortDomains shortens the 8-digit domains that nvidia-smi prints to the driver's 4 digits, for comparison.
 func shortDomains(text string) string { return longDomain.ReplaceAllString(text, "$1") }
 
 func parseXID(text string) (Event, bool) {
@@ -81,7 +82,7 @@ func parseXID(text string) (Event, bool) {
 	e := Event{Kind: KindXID, Code: atoi(m[6]), PCI: pci}
 	switch {
 	case m[1] == "" && m[3] != "":
-		return Event{}, false // neither old nor new
+		return Event{}, false // neither the old nor the new notation
 	case m[1] == "":
 		e.Address = AddressOld
 	case m[3] != "":
@@ -130,7 +131,7 @@ func parseCompanion(text string) (Event, bool) {
 	return Event{Kind: kind, PCI: pci, Body: m[3]}, err == nil
 }
 
-// cutProcess splits "pid=1234, name=python, text". Without a process, all is text.
+// cutProcess splits "pid=1234, name=python, text". If there is no process, it returns the whole string as text.
 func cutProcess(tail string) (Process, string) {
 	m := process.FindStringSubmatch(tail)
 	if m == nil {
@@ -148,14 +149,14 @@ func cutProcess(tail string) (Process, string) {
 	return p, m[3]
 }
 
-// cutCause takes " caused by previous Xid N" off the text of a 45.
+// cutCause removes " caused by previous Xid N" from the text of an Xid 45 and sets CausedBy.
 func (e *Event) cutCause() {
 	if m := cause.FindStringSubmatch(e.Body); m != nil && e.Code == 45 {
 		e.Body, e.CausedBy = m[1], atoi(m[2])
 	}
 }
 
-// cutSeverity splits "Fatal, Link 30 LTSSM Fault Up". The lines that follow an SXid with details have no severity.
+// cutSeverity splits "Fatal, Link 30 LTSSM Fault Up". Detail lines after an SXid have no severity.
 func (e *Event) cutSeverity(tail string) {
 	e.Body = tail
 	if m := severe.FindStringSubmatch(tail); m != nil {
@@ -164,7 +165,7 @@ func (e *Event) cutSeverity(tail string) {
 	}
 }
 
-// atoi is for digits that a pattern has limited to nine; "" is 0.
+// atoi parses up to nine digits matched by a pattern. An empty string is 0.
 func atoi(digits string) int {
 	n, _ := strconv.Atoi(digits)
 	return n

@@ -6,17 +6,16 @@ import (
 	"sync"
 )
 
-// The patterns of the detectors, word for word where a detector has fixed ones. They are facts, so keep them as ugly as
-// they are.
+// The patterns of the detectors, verbatim if a detector's patterns are fixed. Do not clean them up.
 const (
-	// NVSentinel, syslog-health-monitor: applied to MESSAGE of journald's entries.
+	// NVSentinel, syslog-health-monitor: applied to MESSAGE of journald entries.
 	nvsentinelXID     = `NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+)(?:, pid=(\d+))?(?:, name=([^,]+))?(?:, Ch ([0-9a-fA-F]+))?`
 	nvsentinelNVLink5 = `NVRM: Xid \(PCI:([^)]+)\): (\d+)(?:, pid=[^,]*)?(?:, name=[^,]*)?, (\w+)\s+(\w+)\s+(\w+)\s+(\w+)\s+Link\s+(-?\d+)\s+\((0x[0-9a-fA-F]+)\s+(0x[0-9a-fA-F]+)`
 	nvsentinelSXid    = `nvidia-nvswitch(\d+): SXid \(PCI:([0-9a-fA-F:.]+)\): (\d+), (Fatal|Non-fatal), Link (\d+) (.+)`
 	nvsentinelFallen  = `(?s)NVRM: The NVIDIA GPU ([0-9a-fA-F:.]+).*?fallen off the bus and is not responding to commands`
 	nvsentinelUUID    = `NVRM: GPU at PCI:([0-9a-fA-F:.]+): (GPU-[0-9a-fA-F-]+)`
 	nvsentinelSM      = `\(GPC\s+(\d+),\s*TPC\s+(\d+),\s*SM\s+(\d+)\)`
-	nvsentinelLink    = `link\s+(\d+)\(` // the part of its pattern for the registers of 74 that tells the link
+	nvsentinelLink    = `link\s+(\d+)\(` // the part of its pattern for the registers of XID 74 that captures the link
 
 	// gpud: applied to the text of records in /dev/kmsg.
 	gpudXID     = `NVRM: Xid \(((?:PCI:)?[0-9a-fA-F:]+)\).*?: (\d+),`
@@ -27,12 +26,12 @@ const (
 	gpudSXidPCI = `SXid \((PCI:[0-9a-fA-F:\.]+)\)`
 )
 
-// view is the text that a pattern is applied to.
+// view is the text to which a pattern is applied.
 type view int
 
 const (
-	rawText        view = iota // the record in /dev/kmsg, with its escapes
-	journalMessage             // MESSAGE of journald's entry
+	rawText        view = iota // the record in /dev/kmsg, escaped
+	journalMessage             // MESSAGE of the journald entry
 )
 
 type pattern struct {
@@ -41,7 +40,7 @@ type pattern struct {
 	re   *regexp.Regexp
 }
 
-// fixedPatterns compiles the patterns on first use only: most runs of the program judge nothing.
+// fixedPatterns compiles the patterns on first use, because most commands do not need them.
 var fixedPatterns = sync.OnceValue(func() map[string]pattern {
 	out := map[string]pattern{}
 	add := func(name string, v view, expr string) { out[name] = pattern{name, v, regexp.MustCompile(expr)} }
@@ -63,7 +62,8 @@ var fixedPatterns = sync.OnceValue(func() map[string]pattern {
 	return out
 })
 
-// find applies a fixed pattern to what its detector reads of a record: nil, or the match and its groups.
+// find applies a fixed pattern to the text that its detector reads of a record. It returns the match and its groups, or
+// nil.
 func find(name string, k Kmsg) []string {
 	p := fixedPatterns()[name]
 	if p.re == nil {
@@ -80,8 +80,8 @@ func (v view) of(k Kmsg) string {
 	return escape(k.Text)
 }
 
-// npdRule returns what operators usually write for node-problem-detector, which ships no rule for NVIDIA. It appends \z
-// to every rule, so that one which does not run to the end of the line never fires; hence the ".*".
+// npdRule returns a typical rule for node-problem-detector, which includes no NVIDIA rules. node-problem-detector
+// appends \z to every rule, so a rule must match up to the end of the line, hence the ".*".
 func npdRule(e Event) string {
 	switch e.Kind {
 	case KindXID:
@@ -95,5 +95,5 @@ func npdRule(e Event) string {
 	}
 }
 
-// npdRules are all rules of npdRule as node-problem-detector compiles them, for any code.
+// npdRules combines the rules of npdRule for any code, as node-problem-detector compiles them.
 const npdRules = `(?:NVRM: Xid \(PCI:[^)]+\): (\d+),.*|nvidia-nvswitch\d+: SXid \(PCI:[^)]+\): (\d+),.*|NVRM: .*fallen off the bus.*)\z`

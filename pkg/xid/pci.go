@@ -17,14 +17,14 @@ type PCI struct {
 }
 
 var (
-	// A domain is 4 digits for the kernel and the driver, 8 for nvidia-smi.
+	// The kernel and the driver print a domain with 4 digits, nvidia-smi with 8.
 	pciText  = regexp.MustCompile(`^([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.([0-9a-fA-F]))?$`)
 	pciShort = regexp.MustCompile(`^([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-9a-fA-F])$`)
 )
 
-// ParsePCI reads an address as the driver (0000:17:00), the kernel (0000:17:00.0), nvidia-smi (00000000:17:00.0) and
-// lspci (17:00.0, the domain is then 0) write it, in upper or lower case, with or without a leading "PCI:". Without
-// domain the function is needed, as in lspci: a bare 17:00 is more often a mistake.
+// ParsePCI parses an address in the notation of the driver (0000:17:00), the kernel (0000:17:00.0), nvidia-smi
+// (00000000:17:00.0) or lspci (17:00.0, in domain 0), in upper or lower case, with an optional "PCI:" prefix. An
+// address without a domain must have a function, as in lspci, because a bare 17:00 is usually a mistake.
 func ParsePCI(s string) (PCI, error) {
 	text := strings.TrimPrefix(strings.TrimSpace(s), "PCI:")
 	m := pciText.FindStringSubmatch(text)
@@ -38,7 +38,7 @@ func ParsePCI(s string) (PCI, error) {
 	var n [4]uint64
 	for i, digits := range m[1:5] {
 		if digits != "" {
-			n[i], _ = strconv.ParseUint(digits, 16, 32) // the pattern admits hexadecimal digits only, at most eight
+			n[i], _ = strconv.ParseUint(digits, 16, 32) // the pattern allows at most eight hexadecimal digits
 		}
 	}
 	if n[2] > 0x1f {
@@ -50,16 +50,16 @@ func ParsePCI(s string) (PCI, error) {
 	return PCI{Domain: uint32(n[0]), Bus: uint8(n[1]), Device: uint8(n[2]), Function: uint8(n[3])}, nil
 }
 
-// String returns the driver's form: lower case, four digits of domain (more if needed), no function: 0000:17:00.
+// String returns the driver's notation: lower case, a domain of at least four digits, and no function: 0000:17:00.
 func (p PCI) String() string { return fmt.Sprintf("%04x:%02x:%02x", p.Domain, p.Bus, p.Device) }
 
-// WithFunction returns the kernel's form: 0000:17:00.0.
+// WithFunction returns the kernel's notation: 0000:17:00.0.
 func (p PCI) WithFunction() string { return fmt.Sprintf("%s.%x", p, p.Function) }
 
-// MarshalText makes JSON and map keys of an address: with the function, so that nothing is lost.
+// MarshalText returns the address with its function, so that no information is lost in JSON and map keys.
 func (p PCI) MarshalText() ([]byte, error) { return []byte(p.WithFunction()), nil }
 
-// UnmarshalText reads what [ParsePCI] reads.
+// UnmarshalText parses the formats that [ParsePCI] supports.
 func (p *PCI) UnmarshalText(text []byte) error {
 	parsed, err := ParsePCI(string(text))
 	if err == nil {
@@ -68,14 +68,14 @@ func (p *PCI) UnmarshalText(text []byte) error {
 	return err
 }
 
-// UUID is the name of a GPU or of a MIG device, in lower case: GPU-455e672a-1aa1-4b62-9a4f-0e60a1b0f2c3.
+// UUID is the UUID of a GPU or MIG device in lower case: GPU-455e672a-1aa1-4b62-9a4f-0e60a1b0f2c3.
 type UUID string
 
 var uuidText = regexp.MustCompile(
 	`^(?i:(GPU-|MIG-GPU-|MIG-)([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}))(/\d{1,2}/\d{1,2})?$`,
 )
 
-// ParseUUID reads GPU-UUID, MIG-UUID and the form MIG-GPU-UUID/GI/CI of drivers before R470.
+// ParseUUID parses GPU-UUID, MIG-UUID, and MIG-GPU-UUID/GI/CI, the form that drivers before R470 used.
 func ParseUUID(s string) (UUID, error) {
 	m := uuidText.FindStringSubmatch(strings.TrimSpace(s))
 	if m == nil {
@@ -91,10 +91,10 @@ func ParseUUID(s string) (UUID, error) {
 	return UUID(kind + strings.ToLower(m[2]) + m[3]), nil
 }
 
-// IsMIG reports whether the UUID is that of a MIG device.
+// IsMIG reports whether the UUID belongs to a MIG device.
 func (u UUID) IsMIG() bool { return strings.HasPrefix(string(u), "MIG-") }
 
-// GPU returns the UUID of the whole GPU. That of a MIG device tells it only in the form before R470.
+// GPU returns the UUID of the whole GPU. The UUID of a MIG device only contains it in the form used before R470.
 func (u UUID) GPU() (UUID, error) {
 	if !u.IsMIG() {
 		return u, nil

@@ -6,30 +6,31 @@ import (
 	"time"
 )
 
-// Format is the kind of log that a line comes from.
+// Format is the log format of a line.
 type Format string
 
 const (
-	FormatNone  Format = "none"  // the driver's text alone
+	FormatNone  Format = "none"  // only the driver's text
 	FormatWrite Format = "write" // <4>text: the bytes for a write to /dev/kmsg
 	FormatKmsg  Format = "kmsg"  // 4,344,5240688,-;text: read from /dev/kmsg
-	// [12345.678901] text, also with -x, or with a host as of journalctl -o short-monotonic
+	// FormatDmesg is "[12345.678901] text", with or without -x, or with a host as in journalctl -o short-monotonic.
 	FormatDmesg   Format = "dmesg"
 	FormatCtime   Format = "ctime"   // [Tue Nov  3 10:11:12 2026] text: dmesg -T
 	FormatSyslog  Format = "syslog"  // Nov  3 10:11:12 host kernel: text: syslog files and journalctl
 	FormatISO     Format = "iso"     // 2026-11-03T10:11:12.345+00:00 host kernel: text
-	FormatUnknown Format = "unknown" // something else in front of the text
+	FormatUnknown Format = "unknown" // an unknown prefix
 )
 
-// Prefix is what stands before the driver's text on a line.
+// Prefix is the part of a line before the driver's text.
 type Prefix struct {
 	Format Format
-	// Form is that of a record written to /dev/kmsg, as far as the line shows it; FormModule for a record of the
-	// kernel.
+	// Form is the form of a record written to /dev/kmsg, as far as the line shows it. It is FormModule for a kernel
+	// record.
 	Form Form
-	// Priority is facility*8+level, or -1 if the line does not tell it.
+	// Priority is facility*8+level, or -1 if the line does not contain it.
 	Priority int
-	// Uptime is the time since boot, Time that of the wall. A syslog line has no year: it is then 2000, in UTC.
+	// Uptime is the time since boot. Time is the wall-clock time. A syslog line has no year, so its time is in 2000,
+	// UTC.
 	HasUptime bool
 	Uptime    time.Duration
 	Time      time.Time
@@ -61,7 +62,7 @@ var (
 	nonePrefix = regexp.MustCompile(`^` + formPattern)
 )
 
-// splitLine finds the driver's text in a line and says what stands before it. ok is false if there is none.
+// splitLine splits a line into its prefix and the driver's text. ok is false if there is no driver text.
 func splitLine(line string) (p Prefix, text string, ok bool) {
 	line = strings.TrimRight(line, "\r\n")
 	at := driverTag.FindStringSubmatchIndex(line)
@@ -78,7 +79,7 @@ func splitLine(line string) (p Prefix, text string, ok bool) {
 			text = strings.ReplaceAll(text, "#012", "\n")
 		}
 	}
-	// Some injectors write NVRM: twice, so that journald leaves one.
+	// Some injectors write NVRM: twice, because journald strips one.
 	if strings.HasPrefix(text, "NVRM: NVRM: ") {
 		text = text[len("NVRM: "):]
 	}
@@ -118,7 +119,7 @@ func prefixOf(s string) Prefix {
 		setForm(m[3])
 	} else if m := syslogPrefix.FindStringSubmatch(s); m != nil {
 		p.Format = FormatSyslog
-		p.Time, _ = time.Parse("Jan _2 15:04:05 2006", m[1]+" 2000") // a leap year, so that 29 February parses
+		p.Time, _ = time.Parse("Jan _2 15:04:05 2006", m[1]+" 2000") // a leap year, so that February 29 parses
 		setForm(uptimeIsNoForm(m[2]))
 	} else if m := isoPrefix.FindStringSubmatch(s); m != nil {
 		p.Format = FormatISO
@@ -133,7 +134,8 @@ func prefixOf(s string) Prefix {
 	return p
 }
 
-// uptimeIsNoForm: behind "host kernel: " a bracket is the uptime that the kernel's console format has, not FormBracket.
+// uptimeIsNoForm returns "" if the form's prefix is a bracket, and the prefix otherwise. After "host kernel: ", a
+// bracket is the uptime in the kernel's console format, not FormBracket.
 func uptimeIsNoForm(s string) string {
 	if strings.HasPrefix(s, "[") {
 		return ""
@@ -141,7 +143,8 @@ func uptimeIsNoForm(s string) string {
 	return s
 }
 
-// parseDigits is for at most 15 digits of microseconds, 9 of other units, so that it cannot overflow.
+// parseDigits parses a number of units. It supports 15 digits of microseconds and 9 of larger units, so that the result
+// cannot overflow.
 func parseDigits(digits string, unit time.Duration) time.Duration {
 	var n time.Duration
 	for i := range len(digits) {

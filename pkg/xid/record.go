@@ -5,32 +5,31 @@ import (
 	"strings"
 )
 
-// MaxRecord is how many bytes one write to /dev/kmsg may have here, with the priority and the final newline. Newer
-// kernels take 1024, but 6.1 refuses 1000 with EINVAL, and stores nothing of it; older ones and gpud set the limit at
-// 976.
+// MaxRecord is the maximum size in bytes of one write to /dev/kmsg, including the priority and the final newline. Newer
+// kernels accept 1024 bytes, but 6.1 rejects 1000 bytes with EINVAL and stores nothing. Older kernels and gpud limit
+// records to 976 bytes.
 const MaxRecord = 976
 
-// Facilities of syslog that matter here.
+// Relevant syslog facilities.
 const (
-	facilityKern = 0 // only the kernel itself can use it
-	facilityUser = 1 // what the kernel makes of facility 0 in a write to /dev/kmsg
+	facilityKern = 0 // reserved for the kernel
+	facilityUser = 1 // the facility that the kernel substitutes for 0 in a write to /dev/kmsg
 )
 
-// bracket is the time in front of FormBracket. Its value means nothing; NVSentinel's own acceptance test writes this
-// one.
+// bracket is the timestamp of FormBracket. Its value has no meaning; it is the one in NVSentinel's acceptance test.
 const bracket = "[6085126.134786] "
 
-// Kmsg is one record of the kernel log.
+// Kmsg is one kernel log record.
 type Kmsg struct {
-	// Facility and Level are what a reader of the log gets; the facility cannot be chosen by the writer.
+	// Facility and Level are the values that a log reader gets. The writer cannot choose the facility.
 	Facility int `json:"facility"`
 	Level    int `json:"level"`
-	// Text has no final newline. A newline within does not end the record.
+	// Text has no trailing newline. A newline within the text does not end the record.
 	Text string `json:"text"`
 }
 
-// Record dresses the event in a form, as one write to /dev/kmsg. It refuses events with line breaks or control
-// characters, and records of more than [MaxRecord] bytes.
+// Record formats the event as one write to /dev/kmsg. It rejects events with line breaks or control characters, and
+// records of more than [MaxRecord] bytes.
 func Record(e Event, f Form) (Kmsg, error) {
 	if err := e.Check(); err != nil {
 		return Kmsg{}, err
@@ -59,20 +58,20 @@ func dress(text string, level int, f Form) (Kmsg, error) {
 	return k, nil
 }
 
-// Bytes returns what one write(2) to /dev/kmsg takes: the priority, the text, and the newline without which no reader
-// sees the record until the next one. Write it with an open and close of its own: a descriptor is limited to 10 records
-// in 5 seconds, and the kernel reports success for those that it drops.
+// Bytes returns the bytes for one write(2) to /dev/kmsg: the priority, the text, and the newline without which no
+// reader sees the record until the next one. Open and close /dev/kmsg for each record: a file descriptor is limited to
+// 10 records in 5 seconds, and the kernel reports success for the records that it drops.
 func (k Kmsg) Bytes() []byte {
 	return fmt.Appendf(nil, "<%d>%s\n", k.Level, k.Text)
 }
 
-// Raw returns the record as a reader of /dev/kmsg gets it: "12,344,5240688,-;NVRM: ...", without the final newline.
+// Raw returns the record as read from /dev/kmsg, without the trailing newline: "12,344,5240688,-;NVRM: ...".
 func (k Kmsg) Raw(sequence, microseconds uint64) string {
 	return fmt.Sprintf("%d,%d,%d,-;%s", k.Facility*8+k.Level, sequence, microseconds, escape(k.Text))
 }
 
-// escape returns what the kernel does to text in /dev/kmsg (printk.c, msg_add_ext_text): everything but printable
-// ASCII, and the backslash, becomes \xNN.
+// escape escapes text as the kernel does in /dev/kmsg (printk.c, msg_add_ext_text): backslashes and everything except
+// printable ASCII become \xNN.
 func escape(text string) string {
 	var b strings.Builder
 	for i := range len(text) {
@@ -85,7 +84,7 @@ func escape(text string) string {
 	return b.String()
 }
 
-// unescape undoes escape. What is no escape stays.
+// unescape reverses escape. It keeps invalid escapes.
 func unescape(text string) string {
 	if !strings.Contains(text, `\x`) {
 		return text

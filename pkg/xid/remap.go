@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// pciAnywhere finds what may be an address; pciSpans tells it from other hexadecimal numbers by its surroundings.
+// pciAnywhere matches possible addresses. pciSpans distinguishes them from other hexadecimal numbers by their context.
 var pciAnywhere = regexp.MustCompile(`[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[01][0-9a-fA-F](?:\.[0-7])?`)
 
-// PCIs returns the addresses that the entry names, each once, in their order, with function 0.
+// PCIs returns the distinct addresses in the entry, in order of appearance, with function 0.
 func (e Entry) PCIs() []PCI {
 	var out []PCI
 	for _, span := range pciSpans(e.Text) {
@@ -21,7 +21,7 @@ func (e Entry) PCIs() []PCI {
 	return out
 }
 
-// PCIs returns the addresses that the log names, each once, in their order.
+// PCIs returns the distinct addresses in the log, in order of appearance.
 func (l Log) PCIs() []PCI {
 	var out []PCI
 	for _, e := range l.Entries {
@@ -34,9 +34,8 @@ func (l Log) PCIs() []PCI {
 	return out
 }
 
-// Remap moves the entry to other devices: every address that is a key of to becomes its value; functions, upper or
-// lower case, the number of digits of the domain, and all other bytes stay. Keys and values are without function, and
-// may change places.
+// Remap returns the entry with every address that is a key of to replaced by its value. It preserves the function, the
+// case, the number of domain digits, and all other bytes. Keys and values have no function. Addresses can be swapped.
 func (e Entry) Remap(to map[PCI]PCI) Entry {
 	var b strings.Builder
 	last := 0
@@ -61,8 +60,8 @@ func (e Entry) Remap(to map[PCI]PCI) Entry {
 	return e
 }
 
-// WithUUID replaces the UUID of a line that tells it (see [KindUUID]); other entries stay as they are. A replay on
-// another GPU needs it: NVSentinel learns UUIDs from that line.
+// WithUUID returns the entry with the UUID of a [KindUUID] line replaced; other entries do not change. A replay on
+// another GPU requires this because NVSentinel learns UUIDs from such lines.
 func (e Entry) WithUUID(u UUID) Entry {
 	if e.Event.Kind == KindUUID {
 		e.Text = strings.TrimSuffix(e.Text, e.Event.Body) + string(u)
@@ -83,7 +82,7 @@ func pciSpans(text string) []pciSpan {
 		if before != "" && (isWord(before[len(before)-1]) || strings.ContainsAny(before[len(before)-1:], "-.")) {
 			continue
 		}
-		// "a:0000:17:00" is part of something longer, but for the "PCI:" of the driver.
+		// "a:0000:17:00" is part of something longer, except after the driver's "PCI:".
 		if strings.HasSuffix(before, ":") && !strings.HasSuffix(before, "PCI:") {
 			continue
 		}

@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// Selector is what a user names to be injected: an XID, an SXid, or the record of a GPU that fell off the bus.
+// Selector selects what to inject: an XID, an SXid, or the record of a GPU that has fallen off the bus.
 type Selector struct {
 	Kind Kind // KindXID, KindSXid or KindFallenOff
-	Code int  // of an XID or SXid
+	Code int  // for an XID or SXid
 }
 
-// ParseSelector understands "79", "sxid:20034" and "fallen-off-bus". It does not ask the catalog: a code that is not
-// in it can still be made with a message; see [Selector.Known].
+// ParseSelector parses "79", "sxid:20034" or "fallen-off-bus". It also accepts codes that are not in the catalog,
+// because they can be injected with a message; see [Selector.Known].
 func ParseSelector(s string) (Selector, error) {
 	s = strings.TrimSpace(s)
 	if s == string(KindFallenOff) {
@@ -43,7 +43,7 @@ func ParseSelector(s string) (Selector, error) {
 	return Selector{Kind: kind, Code: n}, nil
 }
 
-// String returns the form that [ParseSelector] reads.
+// String returns the selector in the form that [ParseSelector] parses.
 func (s Selector) String() string {
 	switch s.Kind {
 	case KindSXid:
@@ -55,7 +55,7 @@ func (s Selector) String() string {
 	}
 }
 
-// Known reports whether a text is known, so that no message is needed.
+// Known reports whether the text for the selector is known, so that no message is required.
 func (s Selector) Known() bool {
 	switch s.Kind {
 	case KindXID:
@@ -69,7 +69,7 @@ func (s Selector) Known() bool {
 	}
 }
 
-// Event makes the event that s selects: [New], [NewSXid] or [NewFallenOff].
+// Event returns the selected event, using [New], [NewSXid] or [NewFallenOff].
 func (s Selector) Event(o Options) (Event, error) {
 	switch s.Kind {
 	case KindXID:

@@ -9,26 +9,27 @@ import (
 	"strings"
 )
 
-// Evidence says how much is known about a text.
+// Evidence is the origin of a template's text.
 type Evidence string
 
 const (
-	Real     Evidence = "real"     // seen in the log of a machine
-	Rendered Evidence = "rendered" // from the driver's format string, or a test of a detector, with plausible values
-	Generic  Evidence = "generic"  // our own words: no line of a driver is known for this code
+	Real Evidence = "real" // seen in a machine's log
+	// from the driver's format string, or from a detector's test, with plausible values
+	Rendered Evidence = "rendered"
+	Generic  Evidence = "generic" // our own wording; no driver line is known for this code
 )
 
-// Template is the text that the driver prints behind the code and the process.
+// Template is the text that the driver prints after the code and the process.
 type Template struct {
-	Variant string `json:"variant"` // "default", "channel", "reboot"...: the name for Options.Variant
-	// Body may hold numbers to fill in: {ch=DEFAULT}, a channel, or {NAME%VERB:LOW-HIGH=DEFAULT}. Equal names are equal
-	// numbers, also within a cascade.
+	Variant string `json:"variant"` // name for Options.Variant: "default", "channel", "reboot", ...
+	// Body may contain placeholders for numbers: {ch=DEFAULT} for a channel, or {NAME%VERB:LOW-HIGH=DEFAULT}.
+	// Placeholders with the same name get the same number, even across a cascade.
 	Body     string       `json:"body"`
 	Source   string       `json:"source"`
 	Evidence Evidence     `json:"evidence"`
-	Drivers  []Generation `json:"drivers,omitempty"` // that word it like this; nil: all
-	Process  Process      `json:"process"`           // blamed if the user names nobody
-	// NoProcess: the driver never prints a process with it.
+	Drivers  []Generation `json:"drivers,omitempty"` // drivers with this wording; nil means all
+	Process  Process      `json:"process"`           // the process to name if the user specifies none
+	// NoProcess is true if the driver never prints a process with this text.
 	NoProcess bool `json:"noProcess,omitempty"`
 }
 
@@ -66,8 +67,8 @@ func templateOf(r row) (int, Template, error) {
 	return n, t, nil
 }
 
-// values chooses the numbers of templates. With the seed 0 every number is the template's default (mostly that of the
-// real line), with another seed it is drawn. Named numbers keep their value.
+// values chooses the numbers in templates. With seed 0, every number is the template's default, usually that of the
+// real line. With any other seed, numbers are random. A named number keeps its value.
 type values struct {
 	rnd   *rand.Rand
 	named map[string]uint64
@@ -81,7 +82,7 @@ func newValues(seed uint64) *values {
 	return v
 }
 
-// number returns the value for name within low..high. A value that another template fixed is kept.
+// number returns the value for name, between low and high. It keeps a value that another template has set.
 func (v *values) number(name string, low, high, byDefault uint64) uint64 {
 	if n, ok := v.named[name]; ok && name != "" {
 		return n
@@ -102,7 +103,7 @@ var (
 	verb    = regexp.MustCompile(`^\{(\w*)(%0?\d*[dx]):(\w+)-(\w+)=(\w+)\}$`)
 )
 
-// fill replaces the holes of a body.
+// fill replaces the placeholders of a body.
 func (v *values) fill(body string, g Generation) (string, error) {
 	var failed error
 	text := hole.ReplaceAllStringFunc(body, func(h string) string {
@@ -130,7 +131,7 @@ func (v *values) fill(body string, g Generation) (string, error) {
 			}
 		}
 		low, high, byDefault := n[0], n[1], n[2]
-		// The whole range of uint64 has no size in uint64, so the size may not overflow either.
+		// The size of the full uint64 range does not fit in a uint64, so it must be rejected as well.
 		if low > byDefault || byDefault > high || high-low+1 == 0 {
 			failed = fmt.Errorf("%s: the default is outside of the range", h)
 			return h

@@ -9,12 +9,12 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/confirm"
 )
 
-// ask asks before something that cannot be taken back and that changes nothing in the cluster.
+// ask asks for confirmation of an irreversible action that changes nothing in the cluster.
 func (c *common) ask(ctx context.Context, question string, yes bool) error {
 	return confirm.Ask(ctx, c.streams, question, yes)
 }
 
-// answer returns the sealed half for people.
+// answer formats the sealed half of a scenario as text.
 func answer(s *scenario.Sealed) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n\n", strings.TrimSpace(s.Story))

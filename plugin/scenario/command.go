@@ -1,5 +1,5 @@
-// Package scenario is `kubectl gpu-fault scenario`: broken situations on a real cluster for people, and agents, to
-// diagnose and mend; graded, and put back.
+// Package scenario implements `kubectl gpu-fault scenario`, which breaks a real cluster for people and agents to
+// diagnose and fix, grades the result, and reverts the changes.
 package scenario
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
 
-// NewCommand returns `scenario` with its subcommands.
+// NewCommand returns the `scenario` command with its subcommands.
 func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams) *cobra.Command {
 	c := &common{connection: connection, streams: streams, pods: podflags.New()}
 	cmd := &cobra.Command{
@@ -43,7 +43,7 @@ nothing else of the exercise is left.`,
   kubectl gpu-fault scenario grade
   kubectl gpu-fault scenario reveal
   kubectl gpu-fault scenario end`,
-		// A typo in the subcommand is to be told of, not the flags after it.
+		// For a misspelled subcommand, report the subcommand, not the flags after it.
 		FParseErrWhitelist: cobra.FParseErrWhitelist{UnknownFlags: true},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -62,14 +62,14 @@ nothing else of the exercise is left.`,
 	return cmd
 }
 
-// common is what all subcommands have.
+// common contains the fields that all subcommands share.
 type common struct {
 	connection *kube.Connection
 	streams    genericiooptions.IOStreams
-	pods       podflags.Flags // of the faults of nodes
+	pods       podflags.Flags // for node faults
 }
 
-// one returns the single argument of a command that may be left out.
+// one returns the command's optional argument, or "" if it is not set.
 func one(args []string) string {
 	if len(args) == 0 {
 		return ""
@@ -77,12 +77,13 @@ func one(args []string) string {
 	return args[0]
 }
 
-// atMostOne is for commands about one exercise, which may be left out where only one runs.
+// atMostOne returns the argument validation for commands on an exercise. The argument is optional if only one exercise
+// is running.
 func atMostOne(verb string) cobra.PositionalArgs {
 	return usage.MaxArgs(1, "one exercise", "kubectl gpu-fault scenario "+verb+" scenario-x7k2mq")
 }
 
-// completeNames completes names of scenarios.
+// completeNames completes scenario names.
 func completeNames(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	all, err := scenario.Builtin()
 	if err != nil {
@@ -95,7 +96,7 @@ func completeNames(*cobra.Command, []string, string) ([]cobra.Completion, cobra.
 	return words, cobra.ShellCompDirectiveNoFileComp
 }
 
-// completeExercises completes IDs of exercises that run.
+// completeExercises completes the IDs of running exercises.
 func (c *common) completeExercises(
 	cmd *cobra.Command, args []string, _ string,
 ) ([]cobra.Completion, cobra.ShellCompDirective) {

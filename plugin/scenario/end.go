@@ -90,8 +90,8 @@ func (c *common) end(
 	return err
 }
 
-// beforeEnd returns what is going to be deleted and put back, and returns the exercise's ID. Of one whose record is
-// gone only its run is known, which is reverted.
+// beforeEnd prints what will be deleted and restored, and returns the exercise's ID. If the exercise's record is
+// missing, only its run is known and is reverted.
 func (c *common) beforeEnd(ctx context.Context, lab *exercise.Lab, id string, how exercise.EndOptions) (string, error) {
 	say := func(format string, args ...any) { printer.Talk(c.streams.ErrOut, format, args...) }
 	e, err := lab.Get(ctx, id)
@@ -122,7 +122,7 @@ func (c *common) beforeEnd(ctx context.Context, lab *exercise.Lab, id string, ho
 	return e.ID, nil
 }
 
-// endingText returns what became of the cluster.
+// endingText describes the state of the cluster after the exercise.
 func endingText(e exercise.Ending) string {
 	var b strings.Builder
 	for _, text := range e.Reverted {

@@ -49,7 +49,8 @@ recipients' identities can start it, or see the answer.`,
 				to = append(to, r)
 			}
 			if out == "" {
-				return scenario.Export(printer.Raw(c.streams.Out), s, to...) // for another kubectl gpu-fault
+				// to be read by another kubectl gpu-fault
+				return scenario.Export(printer.Raw(c.streams.Out), s, to...)
 			}
 			f, err := os.OpenFile(out, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 			if err != nil {

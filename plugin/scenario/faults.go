@@ -20,7 +20,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/xid"
 )
 
-// faults makes the steps of scenarios that are faults of nodes and processes: the same ones as the other verbs make.
+// faults creates the scenario steps that are node and process faults. They are the same faults that the other commands
+// create.
 type faults struct {
 	connection *kube.Connection
 	cluster    *kube.Cluster
@@ -47,7 +48,7 @@ func (f faults) Runtime(step scenario.Runtime) ([]fault.Change, []fault.Permissi
 
 // Firewall implements exercise.Faults.
 func (f faults) Firewall(step scenario.Firewall) ([]fault.Change, []fault.Permission, error) {
-	// Until the run ends, when that is known
+	// The TTL is a placeholder. The fault lasts until the run ends, which is not known yet.
 	what := api.Firewall{Table: step.Table, Port: step.Port, Drop: api.Drop(step.Drop), TTL: time.Hour}
 	if err := what.Validate(); err != nil {
 		return nil, nil, fmt.Errorf("firewall: %w", err)
@@ -77,8 +78,8 @@ func (f faults) Shim(what scenario.CUDAFault) (map[string][]byte, func(ledger.Ru
 	if err != nil {
 		return nil, nil, err
 	}
-	asked.Quiet = true // its line on stderr would be the answer
-	// Not per process: what is lost stays lost for whatever starts later.
+	asked.Quiet = true // its line on stderr would reveal the answer
+	// Apply the delay to all processes, so that a lost GPU is also lost for processes that start later.
 	asked.After, asked.WindowFrom = 0, asked.After
 	libraries := map[string][]byte{}
 	for _, arch := range []string{"amd64", "arm64"} {
@@ -87,18 +88,18 @@ func (f faults) Shim(what scenario.CUDAFault) (map[string][]byte, func(ledger.Ru
 		}
 	}
 	state := func(run ledger.Run) ([]byte, error) {
-		// From now on, not since the run began: objects that are to fail in a while are created now.
+		// The state starts now, not when the run began, because objects that are scheduled to fail are created now.
 		s, err := asked.State(run.ID, uint64(run.Created.UnixNano()), time.Now(), run.Until)
 		if err != nil {
 			return nil, err
 		}
-		s.Run = "" // it is in the file that the candidate can read
+		s.Run = "" // the candidate can read the file
 		return s.Encode()
 	}
 	return libraries, state, nil
 }
 
-// cudaFault returns what the fields of a scenario mean.
+// cudaFault returns the fault described by the fields of a scenario.
 func cudaFault(f scenario.CUDAFault) (cudafault.Fault, error) {
 	what := cudafault.Fault{XID: f.XID, Hang: f.Hang}
 	what.Nodes = f.Nodes

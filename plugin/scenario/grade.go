@@ -17,7 +17,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
 
-// grading is a command line of `scenario grade`.
+// grading contains the options of `scenario grade`.
 type grading struct {
 	common
 	last       bool

@@ -8,8 +8,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
-// Guide returns the interviewer's guide to a scenario as Markdown: what the candidate sees, where to look, how it is
-// judged, and the answer. The scenario is one that was drawn, so that names and numbers are those of a seed.
+// Guide returns the interviewer's guide to a scenario as Markdown: what the candidate sees, what to check, how the
+// exercise is graded, and the answer. The scenario must be resolved, so that all names and numbers are final.
 func Guide(r *scenario.Resolved) string {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
@@ -79,7 +79,7 @@ func Guide(r *scenario.Resolved) string {
 	return b.String()
 }
 
-// quote is text as a quotation in Markdown.
+// quote returns text as a Markdown quotation.
 func quote(text string) string {
 	return "> " + strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n> ")
 }

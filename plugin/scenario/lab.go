@@ -12,7 +12,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/session"
 )
 
-// lab returns where exercises are made, with the rights of whoever runs the command.
+// lab returns the environment for exercises, with the permissions of the current user.
 func (c *common) lab(ctx context.Context) (*exercise.Lab, error) {
 	if err := c.pods.Validate(); err != nil {
 		return nil, err

@@ -11,7 +11,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
 
-// problemList is what `lint -o json` prints.
+// problemList is the output of `lint -o json`.
 type problemList struct {
 	APIVersion string             `json:"apiVersion"`
 	Kind       string             `json:"kind"`
@@ -51,7 +51,7 @@ The exit code is 0 when all is well, and 2 when something is wrong.`,
 	return cmd
 }
 
-// lint returns what is wrong in a file. The error is for a file that cannot be read.
+// lint returns the problems in a scenario file. It returns an error if the file cannot be read.
 func lint(file string) ([]scenario.Problem, error) {
 	s, err := scenario.Load(file)
 	var problems scenario.Problems

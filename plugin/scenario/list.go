@@ -12,7 +12,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
 
-// publicHalf is a scenario without its answer, as `list` and `show` print it.
+// publicHalf is a scenario without its answer, as printed by `list` and `show`.
 type publicHalf struct {
 	APIVersion string            `json:"apiVersion"`
 	Kind       string            `json:"kind"`
@@ -21,7 +21,7 @@ type publicHalf struct {
 	Public     scenario.Public   `json:"public"`
 }
 
-// publicList is what `list -o json` prints.
+// publicList is the output of `list -o json`.
 type publicList struct {
 	APIVersion string       `json:"apiVersion"`
 	Kind       string       `json:"kind"`
@@ -84,7 +84,7 @@ func (c *common) newListCommand() *cobra.Command {
 	return cmd
 }
 
-// needs says in a few words what the cluster must have.
+// needs summarizes the requirements for the cluster.
 func needs(r scenario.Requires) string {
 	var words []string
 	if r.Nodes > 0 {

@@ -17,7 +17,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
-// packFlags say which scenario is meant: one of ours by its name, or a file.
+// packFlags select a scenario: a built-in scenario by its name, or a file.
 type packFlags struct {
 	file     string
 	identity string
@@ -33,13 +33,13 @@ func (p *packFlags) addFlags(cmd *cobra.Command) {
 	_ = cmd.MarkFlagFilename("identity")
 }
 
-// addTrust registers the flag that allows what others' packs ask for, for commands that play them.
+// addTrust registers the flag that allows potentially harmful steps in third-party packs, for commands that run them.
 func (p *packFlags) addTrust(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&p.trust, "trust-pack", false,
 		"Allow what --file asks for that could harm: it is listed, and --yes alone does not allow it")
 }
 
-// consent asks for what a scenario of others wants that could harm.
+// consent asks for confirmation of potentially harmful steps in a third-party scenario.
 func (c *common) consent(ctx context.Context, pack packFlags, wants []string, yes bool) error {
 	if pack.file == "" || len(wants) == 0 || pack.trust {
 		return nil
@@ -55,7 +55,7 @@ func (c *common) consent(ctx context.Context, pack packFlags, wants []string, ye
 	return confirm.Ask(ctx, c.streams, "Do you trust who wrote it?", false)
 }
 
-// wants returns what the scenarios ask for that could harm, whatever is drawn.
+// wants returns the potentially harmful steps of the scenarios, for any seed.
 func wants(chosen []*scenario.Scenario) []string {
 	var all []string
 	for _, s := range chosen {
@@ -64,7 +64,7 @@ func wants(chosen []*scenario.Scenario) []string {
 	return all
 }
 
-// load reads the scenario.
+// load loads the selected scenario.
 func (p *packFlags) load(name string) (*scenario.Scenario, error) {
 	switch {
 	case name != "" && p.file != "":
@@ -103,7 +103,7 @@ func (p *packFlags) identities() ([]age.Identity, error) {
 	return identities, nil
 }
 
-// addSimulation registers the flag that makes a cluster without GPUs one that seems to have some.
+// addSimulation registers the flag that simulates GPUs in a cluster without GPUs.
 func addSimulation(flags *pflag.FlagSet, gpus *int) {
 	flags.IntVar(gpus, simulateFlag, 0,
 		"On a cluster without GPUs: advertise so many on one or two nodes, until the exercise ends")
@@ -111,7 +111,7 @@ func addSimulation(flags *pflag.FlagSet, gpus *int) {
 
 const simulateFlag = "simulate-gpus"
 
-// checkSimulation refuses numbers that nobody has.
+// checkSimulation rejects an invalid number of simulated GPUs.
 func checkSimulation(flags *pflag.FlagSet, gpus int) error {
 	if flags.Changed(simulateFlag) && (gpus < 1 || gpus > scenario.MostSimulatedGPUs) {
 		return fmt.Errorf("--%s %d: give 1 to %d", simulateFlag, gpus, scenario.MostSimulatedGPUs)
@@ -119,7 +119,7 @@ func checkSimulation(flags *pflag.FlagSet, gpus int) error {
 	return nil
 }
 
-// addAllowances registers the flags that lift the limits of the blast radius, for scenarios that break nodes.
+// addAllowances registers the flags that lift the limits on the blast radius, for scenarios that break nodes.
 func addAllowances(flags *pflag.FlagSet, allow *fault.Allowances) {
 	flags.BoolVar(&allow.ControlPlane, "allow-control-plane", false, "Allow faults on nodes of the control plane")
 	flags.BoolVar(&allow.LastGPUNode, "allow-last-gpu-node", false,

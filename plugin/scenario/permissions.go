@@ -9,7 +9,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/xid"
 )
 
-// Permissions returns what a trainer needs for all scenarios that come with the program, and for the faults in them.
+// Permissions returns the permissions that a trainer needs for all built-in scenarios and their faults.
 func Permissions(ledgerNamespace string) ([]fault.Permission, error) {
 	all, err := scenario.Builtin()
 	if err != nil {

@@ -24,12 +24,12 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
 
-// recording is a command line of `scenario record`.
+// recording contains the options of `scenario record`.
 type recording struct {
 	common
 	kubeconfig string
 	transcript string
-	every      time.Duration // how often it asks whether the candidate's token is still good
+	every      time.Duration // how often to check whether the candidate's token is still valid
 	format     printer.Format
 }
 
@@ -68,7 +68,7 @@ kubeconfig may go around it. scenario grade --transcript shows it to the intervi
 	return cmd
 }
 
-// validate checks everything that needs no cluster.
+// validate checks everything that does not require a cluster.
 func (r *recording) validate() error {
 	switch {
 	case r.kubeconfig == "":
@@ -119,7 +119,7 @@ func (r *recording) run(ctx context.Context) error {
 	return r.print()
 }
 
-// watch tells how many requests there are, and returns when recording is over.
+// watch reports the number of requests and returns when the recording is over.
 func (r *recording) watch(ctx context.Context, cluster *kube.Cluster, proxy *recorder.Recording, file *recorder.File) {
 	report := progress.New(r.streams.ErrOut)
 	tick := time.NewTicker(r.every)
@@ -138,11 +138,11 @@ func (r *recording) watch(ctx context.Context, cluster *kube.Cluster, proxy *rec
 			report.Step("transcript", count.Of(int(n), "request"))
 		}
 		_, err := whoami(ctx, cluster)
-		if !apierrors.IsUnauthorized(err) { // an API server that is away comes back
+		if !apierrors.IsUnauthorized(err) { // an unreachable API server may recover
 			refused = 0
 			continue
 		}
-		if refused++; refused > 1 { // once may be a slip of an API server that starts
+		if refused++; refused > 1 { // a starting API server may reject a valid token once
 			printer.Talk(r.streams.ErrOut,
 				"The candidate's token is not accepted any more: their time is over, or the exercise was ended.")
 			return
@@ -150,7 +150,7 @@ func (r *recording) watch(ctx context.Context, cluster *kube.Cluster, proxy *rec
 	}
 }
 
-// whoami is whose credentials these are, as the API server names them.
+// whoami returns the user name of the credentials according to the API server.
 func whoami(ctx context.Context, cluster *kube.Cluster) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -162,7 +162,7 @@ func whoami(ctx context.Context, cluster *kube.Cluster) (string, error) {
 	return review.Status.UserInfo.Username, nil
 }
 
-// recorded is what `record -o json` prints.
+// recorded is the output of `record -o json`.
 type recorded struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -171,7 +171,7 @@ type recorded struct {
 	Asked []recorder.Asked `json:"asked"`
 }
 
-// print shows what was asked, and nothing of what should have been.
+// print shows the recorded requests, without revealing the expected ones.
 func (r *recording) print() error {
 	t, err := recorder.ReadFile(r.transcript)
 	if err != nil {

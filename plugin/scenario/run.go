@@ -18,7 +18,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
 
-// running is a command line of `scenario run`.
+// running contains the options of `scenario run`.
 type running struct {
 	common
 	pack    packFlags
@@ -29,7 +29,7 @@ type running struct {
 	timeout time.Duration
 	record  string
 	allow   fault.Allowances
-	gpus    int // to simulate
+	gpus    int // number of GPUs to simulate
 	yes     bool
 	format  printer.Format
 }
@@ -124,7 +124,8 @@ func (r *running) run(ctx context.Context, chosen []*scenario.Scenario) error {
 	if printErr := r.print(result); printErr != nil {
 		return printErr
 	}
-	if err == nil && (result.Passed < result.Tries || result.Tries == 0) { // no try that counts shows nothing
+	// without a valid try, the result is inconclusive
+	if err == nil && (result.Passed < result.Tries || result.Tries == 0) {
 		return &usage.Verdict{}
 	}
 	return err

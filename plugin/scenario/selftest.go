@@ -21,7 +21,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
 
-// rowList is what `selftest -o json` prints.
+// rowList is the output of `selftest -o json`.
 type rowList struct {
 	APIVersion string         `json:"apiVersion"`
 	Kind       string         `json:"kind"`
@@ -90,7 +90,7 @@ The exit code is 0 when all is so, and 2 when something is not.`,
 	return cmd
 }
 
-// several returns the scenarios that are named, or all: with simulated GPUs, those that can do with them.
+// several returns the named scenarios, or all. With simulated GPUs, it omits scenarios that need real ones.
 func (p *packFlags) several(names []string, all bool, simulated int) ([]*scenario.Scenario, error) {
 	switch {
 	case all && (len(names) > 0 || p.file != ""):

@@ -31,7 +31,8 @@ func (c *common) newShowCommand() *cobra.Command {
 				return err
 			}
 			s, err := pack.load(one(args))
-			if err != nil && !errors.Is(err, scenario.ErrSealed) { // whose public half anyone may read
+			// the public half of a sealed scenario can always be read
+			if err != nil && !errors.Is(err, scenario.ErrSealed) {
 				return err
 			}
 			if !format.IsTable() {
@@ -48,8 +49,8 @@ func (c *common) newShowCommand() *cobra.Command {
 	return cmd
 }
 
-// describe returns the public half for people. Parameters are drawn when the scenario starts: until then their places
-// are shown as three dots.
+// describe formats the public half as text. Parameters are resolved when the scenario starts; until then, they are
+// shown as three dots.
 func describe(s *scenario.Scenario) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s (%s)\n\n", s.Public.Title, s.Metadata.Name)
@@ -71,7 +72,7 @@ func describe(s *scenario.Scenario) string {
 	return strings.TrimRight(b.String(), "\n")
 }
 
-// undrawn is text with expressions whose values are not known yet.
+// undrawn returns the text with each ${...} expression replaced by three dots.
 func undrawn(text string) string {
 	var b strings.Builder
 	for {

@@ -23,7 +23,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
 
-// starting is a command line of `scenario start`.
+// starting contains the options of `scenario start`.
 type starting struct {
 	common
 	pack       packFlags
@@ -40,7 +40,7 @@ type starting struct {
 	format     printer.Format
 }
 
-// mostSeeds keeps drawn seeds short, so that they can be said and typed.
+// mostSeeds limits random seeds so that they are easy to communicate and type.
 const mostSeeds = 1_000_000
 
 func (c *common) newStartCommand() *cobra.Command {
@@ -130,7 +130,7 @@ func (s *starting) addFlags(cmd *cobra.Command) {
 		cobra.FixedCompletions([]string{"none", "client", "server"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// validate checks everything that needs no cluster.
+// validate checks everything that does not require a cluster.
 func (s *starting) validate() error {
 	switch {
 	case s.dryRun != "none" && s.dryRun != "client" && s.dryRun != "server":
@@ -149,7 +149,7 @@ func (s *starting) validate() error {
 	return s.format.Validate()
 }
 
-// mustBeNew refuses a file that exists, before anything is done; an empty name is none.
+// mustBeNew returns an error if the file already exists. An empty name means no file.
 func mustBeNew(name string) error {
 	if name == "" {
 		return nil
@@ -160,7 +160,7 @@ func mustBeNew(name string) error {
 	return nil
 }
 
-// module returns the Terraform module to write; nil when none is wanted.
+// module returns the Terraform module to write, or nil if none was requested.
 func (s *starting) module(r *scenario.Resolved) (terraform.Files, error) {
 	if s.terraform == "" {
 		return nil, nil
@@ -176,7 +176,7 @@ func (s *starting) module(r *scenario.Resolved) (terraform.Files, error) {
 	return files, nil
 }
 
-// withModules returns which of ours have one.
+// withModules returns the built-in scenarios that have a Terraform module.
 func withModules() string {
 	all, err := scenario.Builtin()
 	if err != nil {
@@ -232,7 +232,7 @@ func (s *starting) run(ctx context.Context, found *scenario.Scenario) error {
 	if err := confirm.Ask(ctx, s.streams, question, s.yes); err != nil {
 		return err
 	}
-	if files != nil { // before the lab is made: a folder that cannot be written is told now
+	if files != nil { // write before creating the lab, so that an unwritable directory is reported early
 		if err := files.WriteFolder(s.terraform); err != nil {
 			return fmt.Errorf("nothing was changed: --terraform: %w", err)
 		}
@@ -247,8 +247,9 @@ func (s *starting) run(ctx context.Context, found *scenario.Scenario) error {
 	return s.print(lab, e)
 }
 
-// otherwise returns the scenario that takes the place of one with which a preflight ended so; nil when there is none,
-// or when more was asked for than the one scenario: then the error names the other.
+// otherwise returns the scenario to start instead if the preflight failed because the cluster does not enforce what the
+// chosen scenario requires. It returns nil if there is none, or if other options depend on the chosen scenario. The
+// error message then names the alternative.
 func (s *starting) otherwise(err error) *scenario.Scenario {
 	var unenforced *exercise.UnenforcedError
 	if !errors.As(err, &unenforced) || unenforced.Otherwise == "" || s.pack.file != "" || s.terraform != "" ||
@@ -262,7 +263,7 @@ func (s *starting) otherwise(err error) *scenario.Scenario {
 	return instead
 }
 
-// before says what is going to happen, where, and how it goes away. It goes to the trainer, who may know.
+// before prints what will happen, on which objects, and how to undo it. The trainer may see this.
 func (s *starting) before(r *scenario.Resolved) {
 	say := func(format string, args ...any) { printer.Talk(s.streams.ErrOut, format, args...) }
 	minutes := time.Duration(r.Metadata.Minutes) * time.Minute
@@ -293,7 +294,7 @@ func (s *starting) before(r *scenario.Resolved) {
 	say("Undo:      kubectl gpu-fault scenario end, or kubectl gpu-fault revert of its run")
 }
 
-// made names what the steps make and change, each kind once.
+// made names the kinds of objects that the steps create or change, without duplicates.
 func made(r *scenario.Resolved) []string {
 	var words []string
 	add := func(word string) {
@@ -326,7 +327,7 @@ func made(r *scenario.Resolved) []string {
 	return words
 }
 
-// started is what `start -o json` prints. Only the card may be given to the candidate.
+// started is the output of `start -o json`. Only the card may be given to the candidate.
 type started struct {
 	exercise.Exercise
 	Card exercise.Card `json:"card"`
@@ -365,7 +366,7 @@ func (s *starting) printDryRun(r *scenario.Resolved) error {
 	return err
 }
 
-// cardText returns the card for people.
+// cardText formats the card as text.
 func cardText(c exercise.Card) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n\n%s\n\n", c.Title, strings.TrimSpace(c.Briefing))
@@ -388,7 +389,7 @@ func cardText(c exercise.Card) string {
 	return b.String()
 }
 
-// writeNew writes a file with credentials, which must not exist and which nobody else may read.
+// writeNew writes a file with credentials. The file must not exist and is only readable by its owner.
 func writeNew(name string, data []byte) error {
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
-// exerciseList is what `status -o json` prints.
+// exerciseList is the output of `status -o json`.
 type exerciseList struct {
 	APIVersion string              `json:"apiVersion"`
 	Kind       string              `json:"kind"`
@@ -60,7 +60,7 @@ func (c *common) newStatusCommand() *cobra.Command {
 	return cmd
 }
 
-// shown returns the exercises to print: the one that is named, those that run, or all.
+// shown returns the exercises to print: the named one, the running ones, or all.
 func (c *common) shown(ctx context.Context, id string, all bool) ([]exercise.Exercise, error) {
 	lab, err := c.lab(ctx)
 	if err != nil {
@@ -135,7 +135,7 @@ func (c *common) printExercises(shown []exercise.Exercise, named bool, format pr
 	return t.Write(c.streams.Out)
 }
 
-// left returns how much of the time box is left.
+// left returns the remaining part of the time box.
 func left(e exercise.Exercise, now time.Time) string {
 	switch {
 	case !e.Open() || e.Until.IsZero():

@@ -60,7 +60,7 @@ when it is graded; else their time ends then. Where they are root on nodes nobod
 
 func (c *common) submit(ctx context.Context, id, file, folder string) error {
 	var module *terraform.Module
-	if folder != "" { // what is wrong in its text needs no cluster
+	if folder != "" { // errors in the text can be found without a cluster
 		var err error
 		if module, err = terraform.ReadFolder(folder); err != nil {
 			return fmt.Errorf("--terraform %s: %w", folder, err)
@@ -120,7 +120,7 @@ func (c *common) readDiagnosis(file string) (scenario.Diagnosis, error) {
 	return d, nil
 }
 
-// askDiagnosis asks for the fields on a terminal.
+// askDiagnosis prompts for the fields on a terminal.
 func (c *common) askDiagnosis(ctx context.Context, choices scenario.Choices) (d scenario.Diagnosis, err error) {
 	if f, ok := c.streams.In.(*os.File); !ok || !term.IsTerminal(int(f.Fd())) {
 		return d, errors.New("there is no terminal to ask on: give --diagnosis FILE, or - for stdin")
@@ -151,7 +151,7 @@ func (c *common) askDiagnosis(ctx context.Context, choices scenario.Choices) (d 
 	return d, nil
 }
 
-// chosen returns a choice by its number, or what was typed.
+// chosen returns the choice with the entered number, or the input itself.
 func chosen(line string, choices []string) string {
 	if n, err := strconv.Atoi(line); err == nil && n >= 1 && n <= len(choices) {
 		return choices[n-1]

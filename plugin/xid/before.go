@@ -13,7 +13,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
-// before tells, on stderr, what is going to be written where, what cannot be undone, and which detector will do what.
+// before prints to stderr what will be written to which nodes, what cannot be undone, and how detectors will react.
 func (w *writing) before(ctx context.Context, cluster *kube.Cluster, names []string) error {
 	say := func(format string, args ...any) { printer.Talk(w.streams.ErrOut, format, args...) }
 	say("%s: %s, in context %q", w.summary, listNodes(names), cluster.Context)
@@ -38,7 +38,7 @@ func (w *writing) before(ctx context.Context, cluster *kube.Cluster, names []str
 	return nil
 }
 
-// labels returns what the records report, in order, as far as they fit a line.
+// labels returns the labels of the records, in order, limited to what fits on a line.
 func (w *writing) labels() []string {
 	const most = 12
 	var all []string
@@ -51,8 +51,8 @@ func (w *writing) labels() []string {
 	return all
 }
 
-// verdicts returns a row for each detector that may see the events: the XIDs that it sees, and what it does about the
-// worst of them; the names of those that see none; and of those that may reboot a node.
+// verdicts returns a row for each detector that may see the events, with the XIDs that it sees and its reaction to the
+// worst of them. It also returns the names of detectors that see none, and of those that may reboot a node.
 func verdicts(
 	detectors []xid.Detector, events []xid.Event, form xid.Form,
 ) (seen *printer.Table, blind, reboots []string) {
@@ -88,7 +88,7 @@ func verdicts(
 	return seen, blind, reboots
 }
 
-// rank orders verdicts by how much they mean to the node.
+// rank orders verdicts by their impact on the node.
 func rank(v xid.Verdict) int {
 	n := map[xid.Sight]int{xid.Yes: 20, xid.Depends: 10, xid.No: 1}[v.Seen]
 	if v.Fatal {
@@ -100,7 +100,7 @@ func rank(v xid.Verdict) int {
 	return n
 }
 
-// worstFirst orders events by the worst that any detector makes of them.
+// worstFirst sorts events by the worst verdict of any detector.
 func worstFirst(events []xid.Event, form xid.Form) []xid.Event {
 	worst := func(e xid.Event) int {
 		most := 0
@@ -114,10 +114,10 @@ func worstFirst(events []xid.Event, form xid.Form) []xid.Event {
 	return sorted
 }
 
-// previewLines is how many lines a dry run shows.
+// previewLines is the maximum number of lines in a dry run.
 const previewLines = 24
 
-// preview shows the lines of a dry run.
+// preview prints the lines of a dry run.
 func (w *writing) preview() {
 	say := func(format string, args ...any) { printer.Talk(w.streams.ErrOut, format, args...) }
 	say("Would write, on each node and with its own GPU's address:")

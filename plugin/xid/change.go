@@ -9,16 +9,17 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
 )
 
-// Lines is what other verbs have written to the kernel log of one node: scenarios and experiments.
+// Lines are kernel log lines that other commands, namely scenarios and experiments, write on one node.
 type Lines struct {
 	Codes   string // as on the command line: 79 or 48,63
 	Node    string
 	GPU     string // empty means 0
-	Cascade bool   // also what really comes with the XID
+	Cascade bool   // include the lines that accompany the XID in a real fault
 	Pods    podflags.Flags
 }
 
-// Change returns the change of `xid CODES NODE`, for a plan of others. The error says what of the lines cannot be.
+// Change returns the change that `xid CODES NODE` would make, for use in another command's plan. It returns an error if
+// the lines are invalid.
 func (l Lines) Change(connection *kube.Connection, cluster *kube.Cluster) (fault.Change, error) {
 	f := newFlags()
 	f.cascade, f.pods = l.Cascade, l.Pods

@@ -1,5 +1,5 @@
-// Package xid is `kubectl gpu-fault xid`: XID lines in the kernel logs of nodes, exactly as the NVIDIA driver prints
-// them.
+// Package xid implements `kubectl gpu-fault xid`, which writes XID lines to the kernel logs of nodes, exactly as the
+// NVIDIA driver prints them.
 package xid
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
 
-// NewCommand returns `xid` with its subcommands.
+// NewCommand returns the `xid` command with its subcommands.
 func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams) *cobra.Command {
 	f := newFlags()
 	cmd := &cobra.Command{
@@ -73,9 +73,9 @@ A privileged pod writes the line and is deleted again. The line itself stays: a 
 	return cmd
 }
 
-// flags mirrors the command line.
+// flags contains the flags of the command line.
 type flags struct {
-	inject // what all commands that write have
+	inject // flags of all commands that write
 
 	cascade  bool
 	count    int
@@ -110,12 +110,13 @@ func (f *flags) add(cmd *cobra.Command, connection *kube.Connection) {
 		"MIG instance in the line: GPU instance, or GPU instance/compute instance, such as 5 or 5/0")
 	flags.IntVar(&f.swtch, "switch", f.swtch, "Number of the NVSwitch, for sxid codes")
 	flags.IntVar(&f.link, "link", f.link, "NVLink, for sxid codes (default: the known line's)")
-	flags.Lookup("link").DefValue = "0" // which pflag does not show; -1 stands for "not given"
+	// pflag omits a default of 0 from the help; the real default, -1, means "not set"
+	flags.Lookup("link").DefValue = "0"
 	flags.Uint64Var(&f.seed, "seed", f.seed,
 		"Chooses the made-up numbers in the line (channel, address); the same seed gives the same line")
 }
 
-// inject is what all commands have that write to kernel logs.
+// inject contains the flags of all commands that write to kernel logs.
 type inject struct {
 	nodesFlags
 	gpu      string
@@ -181,7 +182,7 @@ func (f *inject) add(cmd *cobra.Command, connection *kube.Connection) {
 	_ = cmd.RegisterFlagCompletionFunc("pod", completion.Pods(connection))
 }
 
-// lineForm returns the form of the lines, for the way that they take.
+// lineForm returns the form of the lines for the selected --via.
 func (f *inject) lineForm() (xid.Form, error) {
 	form, err := xid.ParseForm(f.form)
 	if err == nil {
@@ -193,10 +194,10 @@ func (f *inject) lineForm() (xid.Form, error) {
 	return form, nil
 }
 
-// longest is what the writes to a node may take: more is no test any more.
+// longest is the maximum duration of the writes to a node.
 const longest = 24 * time.Hour
 
-// validate checks everything that needs no cluster.
+// validate checks everything that does not require a cluster.
 func (f *inject) validate() error {
 	if err := f.format.Validate(); err != nil {
 		return err

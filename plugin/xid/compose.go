@@ -11,7 +11,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
 
-// place is a GPU (or NVSwitch) and what is known about the node's driver and process.
+// place is a GPU or NVSwitch, with the known facts about the node's driver and process.
 type place struct {
 	gpu     gpu
 	peers   []gpu
@@ -19,7 +19,7 @@ type place struct {
 	process xid.Process
 }
 
-// sample returns where lines are tried out before the node is known.
+// sample returns places for a trial run before the node is known.
 func (o *options) sample() []place {
 	p := place{gpu: gpu{pci: xid.PCI{Bus: 0x17}}, driver: o.driver}
 	if address := o.gpus.address(); address != nil {
@@ -28,7 +28,7 @@ func (o *options) sample() []place {
 	return []place{p}
 }
 
-// places returns the GPUs of a node that the lines are for.
+// places returns the node's GPUs that the lines are for.
 func (o *options) places(info api.Info, pod podOnNode) ([]place, error) {
 	driver := o.driver
 	if driver == "" {
@@ -57,7 +57,7 @@ func (o *options) places(info api.Info, pod podOnNode) ([]place, error) {
 	return places, nil
 }
 
-// maxComm is the length that the kernel, and so the driver, cuts names of processes to.
+// maxComm is the length to which the kernel, and therefore the driver, truncates process names.
 const maxComm = 15
 
 func processOf(use api.PodUse) xid.Process {
@@ -71,7 +71,7 @@ func processOf(use api.PodUse) xid.Process {
 	return xid.Process{PID: use.PID, Name: name}
 }
 
-// compose makes the records for the places, in the order in which they are written.
+// compose returns the records for the places, in the order in which they are written.
 func (o *options) compose(places []place) ([]kernellog.Record, error) {
 	var once []kernellog.Record
 	for _, p := range places {
@@ -113,7 +113,7 @@ func (o *options) compose(places []place) ([]kernellog.Record, error) {
 	return all, nil
 }
 
-// duration returns how long the delays of the records add up to.
+// duration returns the sum of the records' delays.
 func duration(records []kernellog.Record) time.Duration {
 	var sum time.Duration
 	for _, r := range records {
@@ -122,20 +122,20 @@ func duration(records []kernellog.Record) time.Duration {
 	return sum
 }
 
-// events returns the XID alone, or with what comes with it.
+// events returns the XID event, with its accompanying events if a cascade is requested.
 func (o *options) events(s xid.Selector, p place) ([]xid.Step, error) {
 	text := o.text
 	text.PCI = p.gpu.pci
 	generation, err := xid.ParseGeneration(p.driver)
 	if err != nil {
-		generation = xid.DefaultGeneration // the node's driver calls itself something new
+		generation = xid.DefaultGeneration // the node's driver has an unknown version
 	}
 	text.Driver = generation
 	if text.Process == (xid.Process{}) && !o.noProcess {
 		text.Process = p.process
 	}
 	if !takesProcess(s) && (text.Process == p.process || len(o.selectors) > 1) {
-		text.Process = xid.Process{} // only where it was asked for, and for nothing else, is it an error
+		text.Process = xid.Process{} // an explicit process is an error only for a single code
 	}
 	if o.cascade {
 		text.UUID = p.gpu.uuid
@@ -157,13 +157,13 @@ func (o *options) events(s xid.Selector, p place) ([]xid.Step, error) {
 	return []xid.Step{{Event: event}}, nil
 }
 
-// takesProcess reports whether the driver ever prints a process with s.
+// takesProcess reports whether the driver ever prints a process in the line for s.
 func takesProcess(s xid.Selector) bool {
 	code, known := xid.Lookup(s.Code)
 	return s.Kind == xid.KindXID && !(known && code.Template.NoProcess)
 }
 
-// blame names the flag that an error of the text comes from.
+// blame adds the flag that caused an error in the text.
 func (o *options) blame(err error) error {
 	if o.text.Message != "" && !strings.Contains(err.Error(), "--") {
 		return fmt.Errorf("--message: %w", err)
@@ -171,7 +171,7 @@ func (o *options) blame(err error) error {
 	return err
 }
 
-// label returns what a record reports, for tables: an XID's number, or the kind of a companion line.
+// label returns a record's label for tables: an XID's number, or the kind of an accompanying line.
 func label(e xid.Event) string {
 	switch e.Kind {
 	case xid.KindXID:

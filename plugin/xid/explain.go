@@ -15,7 +15,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
 
-// explained is what `xid explain -o json` prints of one XID. Several are a catalog.
+// explained is the output of `xid explain -o json` for one XID. For several XIDs, the output is a catalog.
 type explained struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -64,7 +64,7 @@ func newExplainCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	return cmd
 }
 
-// parseKnown reads codes, also those between commas, as `xid` does.
+// parseKnown parses codes, including comma-separated codes, as `xid` does.
 func parseKnown(args []string) ([]xid.Selector, error) {
 	var all []xid.Selector
 	for word := range strings.SplitSeq(strings.Join(args, ","), ",") {
@@ -106,7 +106,7 @@ func explainObject(out io.Writer, format printer.Format, selectors []xid.Selecto
 	return format.Object(out, list, list.names()...)
 }
 
-// example is where the lines of explanations come from.
+// example is the PCI address in the example lines.
 var example = xid.PCI{Bus: 0x17}
 
 func explain(out io.Writer, s xid.Selector) error {
@@ -141,7 +141,7 @@ func explainXID(out io.Writer, c xid.Code, event xid.Event) {
 	field(out, "Source", fmt.Sprintf("%s (%s)", c.Template.Evidence, c.Template.Source))
 	steps, err := xid.Cascade(c.Number, xid.Options{PCI: example})
 	if err != nil {
-		return // nothing is known to come with it
+		return // no accompanying errors are known
 	}
 	fmt.Fprintf(out, "\nWith --cascade:\n")
 	for _, step := range steps {
@@ -168,7 +168,7 @@ func field(out io.Writer, name, value string) {
 	}
 }
 
-// hanging writes text after a label; on a terminal that is too narrow it goes on below itself.
+// hanging writes text after a label. On a narrow terminal, continuation lines are indented to the start of the text.
 func hanging(out io.Writer, label, text string) {
 	for _, line := range printer.WrapHanging(
 		label+printer.Escape(text), printer.Width(out), strings.Repeat(" ", min(len(label), 16)),
@@ -177,7 +177,7 @@ func hanging(out io.Writer, label, text string) {
 	}
 }
 
-// reactions says of every detector whether it sees the event, and what it does or why it does not.
+// reactions prints for each detector whether it sees the event, and either its reaction or the reason.
 func reactions(out io.Writer, event xid.Event) error {
 	fmt.Fprintf(out, "\nWritten to /dev/kmsg in the default form:\n")
 	table := printer.Table{Header: []string{"DETECTOR", "SEES", "REACTION"}}

@@ -11,24 +11,24 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
 
-// gpuChoice is one word of --gpu: exactly one of its fields is set.
+// gpuChoice is one element of --gpu. Exactly one field is set.
 type gpuChoice struct {
 	all   bool
-	index int // -1: not by index
+	index int // -1 means not set
 	uuid  string
 	pci   *xid.PCI
 }
 
-// gpuChoices is what --gpu asks for: words separated by commas.
+// gpuChoices is the value of --gpu, a comma-separated list.
 type gpuChoices []gpuChoice
 
-// gpu is one GPU to report an XID for.
+// gpu is a GPU for which to report an XID.
 type gpu struct {
 	pci  xid.PCI
-	uuid string // empty when the node has no driver
+	uuid string // empty if the node has no driver
 }
 
-// parseGPUs understands 0,GPU-...,0000:17:00 and "all".
+// parseGPUs parses a list such as 0,GPU-...,0000:17:00, or "all".
 func parseGPUs(text string) (gpuChoices, error) {
 	var all gpuChoices
 	for word := range strings.SplitSeq(text, ",") {
@@ -41,7 +41,7 @@ func parseGPUs(text string) (gpuChoices, error) {
 	return all, nil
 }
 
-// parseGPU understands an index, a UUID, a PCI address and "all".
+// parseGPU parses an index, a UUID, a PCI address or "all".
 func parseGPU(text string) (gpuChoice, error) {
 	choice := gpuChoice{index: -1}
 	switch {
@@ -75,12 +75,12 @@ func parseGPU(text string) (gpuChoice, error) {
 	return choice, nil
 }
 
-// podOnNode is the pod of --pod; the zero value is none.
+// podOnNode is the pod of --pod. The zero value means no pod.
 type podOnNode struct{ namespace, name, uid string }
 
 func (p podOnNode) String() string { return "pod " + p.namespace + "/" + p.name }
 
-// pick returns the GPUs that the choices mean, each once: of the node, or of those that the pod holds.
+// pick returns the selected GPUs of the node, or of the pod if one is set, without duplicates.
 func (cs gpuChoices) pick(info api.Info, pod podOnNode) ([]gpu, error) {
 	known, err := gpusOf(info)
 	if err != nil {
@@ -109,7 +109,7 @@ func (cs gpuChoices) pick(info api.Info, pod podOnNode) ([]gpu, error) {
 func (c gpuChoice) among(known []gpu, pod podOnNode) ([]gpu, error) {
 	if len(known) == 0 {
 		if c.pci != nil {
-			return []gpu{{pci: *c.pci}}, nil // no driver: the user says where the GPU would sit
+			return []gpu{{pci: *c.pci}}, nil // without a driver, the user specifies the GPU's address
 		}
 		return nil, errors.New(
 			"there is no GPU that the NVIDIA driver knows: to write for one that is not there, give its PCI address: --gpu 0000:17:00",
@@ -131,7 +131,7 @@ func (c gpuChoice) among(known []gpu, pod podOnNode) ([]gpu, error) {
 	return nil, fmt.Errorf("there is no GPU %s; there are:\n%s", c, describe(known))
 }
 
-// address returns the one PCI address that was given; nil when it was something else.
+// address returns the PCI address if the choice is a single PCI address, and nil otherwise.
 func (cs gpuChoices) address() *xid.PCI {
 	if len(cs) != 1 {
 		return nil
@@ -139,12 +139,12 @@ func (cs gpuChoices) address() *xid.PCI {
 	return cs[0].pci
 }
 
-// atMost returns how many GPUs of a node the choices can mean.
+// atMost returns the maximum number of a node's GPUs that the choices can select.
 func (cs gpuChoices) atMost() int {
 	n := len(cs)
 	for _, c := range cs {
 		if c.all {
-			n = 16 // the largest machines have as many
+			n = 16 // the number of GPUs in the largest machines
 		}
 	}
 	return n

@@ -27,10 +27,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/target"
 )
 
-// beforeRun stands for the run's ID before there is one.
+// beforeRun is a placeholder for the ID of a run that does not exist yet.
 const beforeRun = "preflight"
 
-// writing is one run that writes to kernel logs: what xid and xid replay have in common.
+// writing is one run that writes to kernel logs, shared by xid and xid replay.
 type writing struct {
 	inject
 	connection *kube.Connection
@@ -41,12 +41,12 @@ type writing struct {
 	action  string // "write 1 record to the kernel log"
 	events  []xid.Event
 	form    xid.Form
-	lasts   time.Duration      // how long the records take by themselves
-	sample  []kernellog.Record // as far as it can be told before the node was asked
+	lasts   time.Duration      // total delay of the records
+	sample  []kernellog.Record // records for a placeholder GPU, before the node is known
 	compose func(info api.Info, pod podOnNode) ([]kernellog.Record, error)
 }
 
-// run is `xid CODE NODE`.
+// run runs `xid CODE NODE`.
 func (o *options) run(ctx context.Context, connection *kube.Connection, streams genericiooptions.IOStreams) error {
 	w, err := o.writing(connection)
 	if err != nil {
@@ -56,7 +56,7 @@ func (o *options) run(ctx context.Context, connection *kube.Connection, streams 
 	return w.run(ctx)
 }
 
-// writing returns what the options come to.
+// writing returns the run that the options describe.
 func (o *options) writing(connection *kube.Connection) (*writing, error) {
 	sample, err := o.compose(o.sample())
 	if err != nil {
@@ -114,7 +114,7 @@ func (o *options) summary() string {
 	return text + " on " + o.gpus.String() + times(o.count)
 }
 
-// lowerFirst makes a summary fit into a sentence; XID stays as it is.
+// lowerFirst makes a summary fit into a sentence. "XID" remains in upper case.
 func lowerFirst(text string) string {
 	return strings.Replace(text, "Record", "record", 1)
 }
@@ -176,7 +176,7 @@ func (w *writing) run(ctx context.Context) error {
 	return errors.Join(w.print(run, injection, names), runErr)
 }
 
-// dry shows what is shown before a run, and what it would write and create.
+// dry prints the preview of a run, and what the run would write and create.
 func (w *writing) dry(ctx context.Context, cluster *kube.Cluster, names []string) error {
 	if err := w.before(ctx, cluster, names); err != nil {
 		return err
@@ -189,7 +189,7 @@ func (w *writing) dry(ctx context.Context, cluster *kube.Cluster, names []string
 	return w.printPods(names)
 }
 
-// injection wires the fault to the cluster.
+// injection returns the fault that the run injects into the cluster.
 func (w *writing) injection(cluster *kube.Cluster, pod podOnNode) *kernellog.Injection {
 	injection := &kernellog.Injection{
 		Start: func(ctx context.Context, run ledger.Run, nodeName string, say func(string)) (kernellog.Pod, error) {
@@ -206,7 +206,7 @@ func (w *writing) injection(cluster *kube.Cluster, pod podOnNode) *kernellog.Inj
 	return injection
 }
 
-// asksForGPU reports whether the pod's spec asks for a device of NVIDIA's, by a device plugin's resource or by a claim.
+// asksForGPU reports whether the pod's spec requests an NVIDIA device, as an extended resource or with a claim.
 func asksForGPU(pod *corev1.Pod) bool {
 	if len(pod.Spec.ResourceClaims) > 0 {
 		return true
@@ -221,7 +221,7 @@ func asksForGPU(pod *corev1.Pod) bool {
 	return false
 }
 
-// spec returns a node's debug pod.
+// spec returns the spec of a node's debug pod.
 func (w *writing) spec(run, nodeName string) debugpod.Spec {
 	spec := w.pods.Spec(run, nodeName, w.connection.LedgerNamespace)
 	spec.Deadline = w.deadline()
@@ -231,7 +231,7 @@ func (w *writing) spec(run, nodeName string) debugpod.Spec {
 	return spec
 }
 
-// deadline returns how long one node may take.
+// deadline returns the timeout for one node.
 func (w *writing) deadline() time.Duration {
 	if w.builds() {
 		return w.pods.Timeout + w.lasts + buildTime
@@ -256,7 +256,7 @@ func (w *writing) plan(cluster *kube.Cluster, injection *kernellog.Injection, na
 	return plan
 }
 
-// Permissions returns what writing to a kernel log needs beyond what every fault needs.
+// Permissions returns the permissions to write to a kernel log, in addition to those that every fault needs.
 func Permissions(ledgerNamespace string) []fault.Permission {
 	return fault.DebugPodPermissions(ledgerNamespace)
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
 
-// catalog is what `xid list -o json` prints.
+// catalog is the output of `xid list -o json`.
 type catalog struct {
 	APIVersion string     `json:"apiVersion"`
 	Kind       string     `json:"kind"`
@@ -62,7 +62,8 @@ func newListCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	return cmd
 }
 
-// search finds codes by their number, name, description or class; those whose number begins with word come first.
+// search returns the codes whose number, name, description or class matches. Codes whose number begins with word come
+// first.
 func search(word string) []xid.Code {
 	found := xid.Search(word)
 	for _, c := range xid.All() {
@@ -97,7 +98,7 @@ func searchSXids(word string) []xid.SXid {
 	return found
 }
 
-// sxidClass is the class of the errors of NVSwitches, which the catalog gives to XIDs only.
+// sxidClass is the class of NVSwitch errors. The catalog only assigns classes to XIDs.
 const sxidClass = "link"
 
 func sxidName(s xid.SXid) string { return fmt.Sprintf("sxid:%d", s.Number) }

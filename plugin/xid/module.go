@@ -15,23 +15,23 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
 
-// moduleFlags say where the kernel module of --via kmod comes from.
+// moduleFlags configure the source of the kernel module for --via kmod.
 type moduleFlags struct {
 	path    string
 	headers string
 	builder string
 
-	file  []byte    // what path holds; nil: the module is built on the node
-	built kmod.File // what it says about itself
+	file  []byte    // the content of the file at path; nil means that the module is built on the node
+	built kmod.File // the module's own metadata
 }
 
 const (
-	// builderImage has make, gcc and libelf, and a C library that is new enough for the programs of most nodes' kernel
-	// headers.
+	// builderImage contains make, gcc and libelf, and a C library recent enough for the programs in the kernel headers
+	// of most nodes.
 	builderImage = "public.ecr.aws/docker/library/buildpack-deps:trixie"
-	// builderMemory is what the compiler needs, and the page cache of what it reads.
+	// builderMemory is sufficient for the compiler and the page cache of the files that it reads.
 	builderMemory = "512Mi"
-	// buildTime is what building adds to the time for one node.
+	// buildTime is the additional timeout per node for building the module.
 	buildTime = 3 * time.Minute
 )
 
@@ -46,7 +46,7 @@ func (f *moduleFlags) add(cmd *cobra.Command) {
 	_ = cmd.MarkFlagFilename("ko", "ko")
 }
 
-// validate checks everything that needs no cluster, and reads the file.
+// validate checks everything that does not require a cluster, and reads the file.
 func (f *moduleFlags) validate(via xid.Via) error {
 	switch {
 	case via != xid.ViaKmod && f.path != "":
@@ -83,7 +83,7 @@ func (f *moduleFlags) validate(via xid.Via) error {
 	return nil
 }
 
-// module is how the records of a run get into the log; nil: as user space writes them.
+// throughModule returns the kernel module that writes the records of a run, or nil if user space writes them.
 func (f *inject) throughModule() *kernellog.Module {
 	if f.via != string(xid.ViaKmod) {
 		return nil
@@ -94,7 +94,7 @@ func (f *inject) throughModule() *kernellog.Module {
 // builds reports whether the module is built on the nodes.
 func (f *inject) builds() bool { return f.via == string(xid.ViaKmod) && f.module.file == nil }
 
-// how returns what the pods do on the nodes, and what of it can be undone.
+// how describes what the pods do on the nodes, and what can be undone.
 func (w *writing) how() []string {
 	namespace := w.connection.LedgerNamespace
 	const forget = "`kubectl gpu-fault revert` says what each detector needs to forget the lines."

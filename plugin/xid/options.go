@@ -11,14 +11,14 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/target"
 )
 
-// options is a validated command line of `xid CODE NODE`.
+// options are the validated options of `xid CODE NODE`.
 type options struct {
 	inject
 	nodes     target.Nodes
 	selectors []xid.Selector
 	gpus      gpuChoices
 	form      xid.Form
-	text      xid.Options // but for PCI, UUID and driver, which are the node's
+	text      xid.Options // without PCI address, UUID and driver, which depend on the node
 	driver    string
 	noProcess bool
 	hasLink   bool
@@ -28,10 +28,11 @@ type options struct {
 	interval  time.Duration
 }
 
-// maxRecords bounds a burst: the kernel's buffer holds a few thousand records, and readers lose what it overwrites.
+// maxRecords limits a burst, because the kernel's buffer holds a few thousand records, and readers lose overwritten
+// ones.
 const maxRecords = 10000
 
-// toOptions checks everything that needs no cluster.
+// toOptions checks everything that does not require a cluster.
 func (f *flags) toOptions(args []string) (*options, error) {
 	if err := f.inject.validate(); err != nil {
 		return nil, err
@@ -82,21 +83,21 @@ func (f *flags) toOptions(args []string) (*options, error) {
 	if err := o.checkSwitches(); err != nil {
 		return nil, err
 	}
-	sample, err := o.compose(o.sample()) // what a message makes of the line shows now, not on the node
+	// compose now, so that an invalid message is reported before the node is contacted
+	sample, err := o.compose(o.sample())
 	if err != nil {
 		return nil, err
 	}
 	return o, f.checkRecords(sample, o.lasts(sample))
 }
 
-// lasts returns how long the writes to one node take by their delays: the cascades of all GPUs, and the pauses between
-// the rounds.
+// lasts returns the total delay of the writes to one node: the cascades of all GPUs, and the pauses between rounds.
 func (o *options) lasts(sample []kernellog.Record) time.Duration {
 	pauses := time.Duration(o.count-1) * o.interval
 	return (duration(sample)-pauses)*time.Duration(o.gpus.atMost()) + pauses
 }
 
-// checkRecords refuses what the helper would refuse, before there is a pod.
+// checkRecords rejects records that the helper pod would reject, before a pod is created.
 func (f *inject) checkRecords(records []kernellog.Record, lasts time.Duration) error {
 	if lasts < 0 || lasts > longest {
 		return fmt.Errorf("the writes would take longer than %s: lower --count or --interval", longest)
@@ -115,7 +116,7 @@ func (f *inject) checkRecords(records []kernellog.Record, lasts time.Duration) e
 	return nil
 }
 
-// swapped tells who wrote the node first.
+// swapped returns a better error if the user specified the node before the code.
 func swapped(err error, args []string) error {
 	if len(args) == 2 {
 		if _, notCode := xid.ParseSelector(args[1]); notCode == nil {
@@ -125,7 +126,7 @@ func swapped(err error, args []string) error {
 	return err
 }
 
-// checkSwitches: an SXid is an error of an NVSwitch, which is no GPU and has an address of its own.
+// checkSwitches checks the flags for NVSwitches. SXids are NVSwitch errors, and an NVSwitch has its own PCI address.
 func (o *options) checkSwitches() error {
 	if o.link > 999 {
 		return fmt.Errorf("--link %d: NVLinks are numbered from 0 to 999 at most", o.link)

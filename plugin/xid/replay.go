@@ -23,7 +23,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
 
-// replayFlags mirrors the command line of `xid replay`.
+// replayFlags contains the flags of `xid replay`.
 type replayFlags struct {
 	inject
 	speed  float64
@@ -73,7 +73,7 @@ PCI addresses are mapped to the node's GPUs: the log's first GPU to the first th
 	return cmd
 }
 
-// writing checks everything that needs no cluster.
+// writing checks everything that does not require a cluster.
 func (f *replayFlags) writing(args []string, streams genericiooptions.IOStreams) (*writing, error) {
 	if err := f.validate(); err != nil {
 		return nil, err
@@ -82,7 +82,7 @@ func (f *replayFlags) writing(args []string, streams genericiooptions.IOStreams)
 	if err := nodes.Validate(); err != nil {
 		return nil, err
 	}
-	if !(f.speed >= 0.001 && f.speed <= 1e6) { // also what is no number
+	if !(f.speed >= 0.001 && f.speed <= 1e6) { // also rejects NaN
 		return nil, fmt.Errorf("--speed %g: give 0.001 to 1000000", f.speed)
 	}
 	if f.maxGap < 0 || f.maxGap > longest {
@@ -160,7 +160,7 @@ func source(file string) string {
 	return file
 }
 
-// shortened returns how many gaps --max-gap cuts.
+// shortened describes how many gaps --max-gap shortens, or returns "" if none.
 func (r *replay) shortened() string {
 	n, last := 0, time.Duration(0)
 	for _, e := range r.entries {
@@ -196,7 +196,7 @@ func parseMaps(texts []string) (map[xid.PCI]xid.PCI, error) {
 	return all, nil
 }
 
-// replay turns the entries of a log into records for a node.
+// replay converts the entries of a log into records for a node.
 type replay struct {
 	entries []xid.Entry
 	form    xid.Form
@@ -217,8 +217,8 @@ func (r *replay) events() []xid.Event {
 	return all
 }
 
-// addresses returns the GPUs of the log, in the order in which they first appear. NVSwitches keep theirs unless they
-// are mapped by hand.
+// addresses returns the GPUs in the log, in order of first appearance. NVSwitches keep their addresses unless the user
+// maps them.
 func (r *replay) addresses() []xid.PCI {
 	var all []xid.PCI
 	for _, e := range r.entries {
@@ -236,7 +236,7 @@ func (r *replay) addresses() []xid.PCI {
 
 func (r *replay) compose(info api.Info, pod podOnNode) ([]kernellog.Record, error) {
 	chosen, err := r.gpus.pick(info, pod)
-	// On a node without a driver all addresses may be the user's
+	// On a node without a driver, the user may specify all addresses.
 	if err != nil && (len(info.GPUs) > 0 || len(r.byHand) == 0) {
 		return nil, err
 	}
@@ -256,8 +256,8 @@ func (r *replay) compose(info api.Info, pod podOnNode) ([]kernellog.Record, erro
 	return r.records(to, uuids)
 }
 
-// delay returns the gap at the speed asked for; compared as a number, because a slow replay of a long gap overflows a
-// Duration.
+// delay returns the gap at the selected speed. It compares floating-point numbers because a long gap at a low speed
+// overflows a Duration.
 func (r *replay) delay(gap time.Duration) time.Duration {
 	if slowed := float64(gap) / r.speed; slowed < float64(r.maxGap) {
 		return time.Duration(slowed)
@@ -265,7 +265,7 @@ func (r *replay) delay(gap time.Duration) time.Duration {
 	return r.maxGap
 }
 
-// records returns the entries with their addresses changed, and with the UUIDs of the GPUs that they then tell of.
+// records returns the entries with mapped addresses and the UUIDs of the new GPUs.
 func (r *replay) records(to map[xid.PCI]xid.PCI, uuids map[xid.PCI]xid.UUID) ([]kernellog.Record, error) {
 	var (
 		all  []kernellog.Record

@@ -10,25 +10,25 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
-// injection is what -o json prints: every record with its proof.
+// injection is the output of -o json: each record with its verification.
 type injection struct {
 	APIVersion string       `json:"apiVersion"`
 	Kind       string       `json:"kind"`
-	ID         string       `json:"id"` // of the run
+	ID         string       `json:"id"` // ID of the run
 	Phase      ledger.Phase `json:"phase"`
 	Summary    string       `json:"summary"`
 	Message    string       `json:"message,omitempty"`
 	Nodes      []written    `json:"nodes"`
 }
 
-// written is what one node's kernel log got.
+// written is what was written to one node's kernel log.
 type written struct {
 	Node    string   `json:"node"`
 	Error   string   `json:"error,omitempty"`
 	Records []record `json:"records"`
 }
 
-// record is one record that was read back.
+// record is a record that was read back.
 type record struct {
 	XID      string    `json:"xid"`
 	GPU      string    `json:"gpu,omitempty"`
@@ -38,7 +38,8 @@ type record struct {
 	Text     string    `json:"text"`
 }
 
-// print writes what was proven: a row per record, or few rows for many. It prints nothing when there is nothing.
+// print prints the verified records: a row per record, or fewer rows for many records. It prints nothing if there are
+// no records.
 func (w *writing) print(run *ledger.Run, from *kernellog.Injection, names []string) error {
 	if run == nil {
 		return nil
@@ -86,14 +87,14 @@ func records(result *kernellog.Result) []record {
 	return all
 }
 
-// A node's part of the table is bounded: so many rows at each end. -o wide has all.
+// endRows is the number of rows at each end of a node's part of the table. With -o wide, all rows are printed.
 const endRows = 3
 
-// row is a line of the table: one record, or several that say the same.
+// row is a row of the table: one record, or several identical ones.
 type row struct {
-	record // the first
+	record // the first record
 	count  int
-	last   uint64 // sequence
+	last   uint64 // sequence number of the last record
 }
 
 func (r row) sequence() string {
@@ -103,7 +104,7 @@ func (r row) sequence() string {
 	return fmt.Sprintf("%d-%d", r.Sequence, r.last)
 }
 
-// fold makes one row of the records that report the same in the same words, in the order of the first of each.
+// fold merges records with the same text into one row, in order of first appearance.
 func fold(records []record) []row {
 	type same struct{ xid, gpu, text string }
 	var rows []row
@@ -161,7 +162,7 @@ func (out injection) table(format printer.Format) *printer.Table {
 	return table
 }
 
-// cells returns those of a row, with the COUNT only where it tells something.
+// cells returns the cells of a row. It includes the COUNT only if counted is true.
 func cells(counted bool, node, gpu, xid, count, sequence, time, line string) []string {
 	if counted {
 		return []string{node, gpu, xid, count, sequence, time, line}
@@ -169,7 +170,7 @@ func cells(counted bool, node, gpu, xid, count, sequence, time, line string) []s
 	return []string{node, gpu, xid, sequence, time, line}
 }
 
-// closing says that it is proven, and what comes next.
+// closing returns the summary of the verification and the next step.
 func (out injection) closing(records int, revert string) string {
 	nodes := 0
 	for _, n := range out.Nodes {

@@ -1,4 +1,4 @@
-// Package engine runs checks over the facts, and folds what they find below its causes.
+// Package engine runs checks over the facts and groups their findings under the root causes.
 package engine
 
 import (
@@ -12,67 +12,66 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// Need is a kind of evidence without which a check cannot tell anything.
+// Need is a kind of evidence that a check requires.
 type Need string
 
 // The kinds of evidence.
 const (
-	NeedAPI    Need = "api"    // objects, which need no privilege but to read
-	NeedLogs   Need = "logs"   // logs of pods
-	NeedNode   Need = "node"   // what a privileged pod reads on the node
-	NeedImages Need = "images" // what registries say
+	NeedAPI    Need = "api"    // API objects, which require only read access
+	NeedLogs   Need = "logs"   // pod logs
+	NeedNode   Need = "node"   // data that a privileged pod reads on the node
+	NeedImages Need = "images" // image data from registries
 )
 
-// Check looks for one thing that goes wrong.
+// Check detects one kind of failure.
 type Check struct {
 	ID    string
 	Layer finding.Layer
-	// Title says what it looks for: "the toolkit configures a containerd that the kubelet does not use".
+	// Title describes the failure: "the toolkit configures a containerd that the kubelet does not use".
 	Title string
 	Needs []Need
-	// From are parts of the snapshot ("api/pods", "logs") without which it means nothing that nothing was found: the
-	// check is unknown then.
+	// From are the parts of the snapshot ("api/pods", "logs") that the check depends on. If one of them is missing and
+	// the check finds nothing, its result is unknown.
 	From []string
-	// Reads says in detail what it reads, Why says how it concludes, and what it takes for healthy; both for `doctor
-	// explain`.
+	// Reads describes in detail what the check reads. Why describes how it draws its conclusions and what counts as
+	// healthy. Both are printed by `doctor explain`.
 	Reads, Why string
-	// Explains are IDs of findings, or patterns such as "dp.*", that follow from this one where both concern the same
+	// Explains are the IDs of findings, or patterns such as "dp.*", that this check's findings can cause on the same
 	// node or pod.
 	Explains []string
-	// ExplainsAs is what findings of a kind explain, in place of Explains, where one check finds several kinds; see
-	// Finding.As.
+	// ExplainsAs replaces Explains for a check that reports several kinds of findings. The key is Finding.As.
 	ExplainsAs map[string][]string
-	// InfoExplains says that findings at Info explain as well: what is so on purpose, or only for a while. Else an Info
-	// hides no error.
+	// InfoExplains is true if the check's Info findings can also be causes, for intentional or temporary states.
+	// Otherwise, an Info finding does not hide an error.
 	InfoExplains bool
-	Doc          string   // a link
-	Sources      []string // threads and documents that show the failure: gpu-operator#1323
+	Doc          string   // URL
+	Sources      []string // issues and documents that describe the failure: gpu-operator#1323
 	Run          func(*facts.Facts, *Result)
 }
 
-// Result takes what one check finds.
+// Result collects the findings of one check.
 type Result struct {
 	Check    Check
 	Findings []finding.Finding
 	Unknowns []Unknown
-	passed   int      // objects that were looked at and are fine
+	passed   int      // number of healthy objects
 	Asked    []string // see snapshot.Meta
 }
 
-// Unknown is something that a check could not tell.
+// Unknown is a condition that a check could not determine.
 type Unknown struct {
 	Check  string         `json:"check"`
 	Layer  finding.Layer  `json:"layer"`
 	Object finding.Object `json:"object,omitzero"`
-	// Objects are all for which it is so, where there are several; Object is the first of them.
+	// Objects are all affected objects if there are several. Object is the first of them.
 	Objects []finding.Object `json:"objects,omitempty"`
 	Why     string           `json:"why"`
 }
 
-// NotAsked is how the reason begins for which a node was not read that nobody asked for (snapshot.Missing.Why).
+// NotAsked is the prefix of snapshot.Missing.Why for a node that was not read because the user did not request it.
 const NotAsked = "not asked for"
 
-// NotAsked reports whether it could be told, had the user asked for nodes to be read: nothing failed.
+// NotAsked reports whether the result is unknown only because the user did not request that nodes be read.
 func (u Unknown) NotAsked() bool {
 	if strings.HasSuffix(u.Why, "not read: --api-only") {
 		return true
@@ -81,7 +80,7 @@ func (u Unknown) NotAsked() bool {
 		!slices.ContainsFunc(u.All(), func(o finding.Object) bool { return o.Kind != "Node" })
 }
 
-// All returns the objects that it is about.
+// All returns the affected objects.
 func (u Unknown) All() []finding.Object {
 	if len(u.Objects) > 0 {
 		return u.Objects
@@ -89,7 +88,7 @@ func (u Unknown) All() []finding.Object {
 	return []finding.Object{u.Object}
 }
 
-// Run runs the check. One that crashes over a snapshot that nobody foresaw must not cost the others their results.
+// Run runs the check. A panic in one check must not discard the results of the others.
 func (r *Result) Run(f *facts.Facts) {
 	defer func() {
 		if crash := recover(); crash != nil {
@@ -104,7 +103,7 @@ func (r *Result) Run(f *facts.Facts) {
 	r.missed(f)
 }
 
-// missed says that the check is unknown where it found nothing in evidence that is not there.
+// missed marks the check as unknown if it found nothing and part of its evidence is missing.
 func (r *Result) missed(f *facts.Facts) {
 	if len(r.Findings) > 0 || len(r.Unknowns) > 0 {
 		return
@@ -117,8 +116,7 @@ func (r *Result) missed(f *facts.Facts) {
 	}
 }
 
-// Add adds a finding. ID, layer and link are the check's where they are empty, and a finding without confidence is
-// certain.
+// Add adds a finding. An empty ID, layer or link defaults to the check's. The default confidence is Certain.
 func (r *Result) Add(f finding.Finding) {
 	if f.ID == "" {
 		f.ID = r.Check.ID
@@ -144,13 +142,13 @@ func (r *Result) Add(f finding.Finding) {
 	r.Findings = append(r.Findings, f)
 }
 
-// Unknown says that something could not be told, and why. The zero Object is the whole cluster.
+// Unknown records that the state of an object could not be determined, and why. The zero Object is the whole cluster.
 func (r *Result) Unknown(object finding.Object, format string, args ...any) {
 	if object.Kind == "Node" && len(r.Asked) > 0 && !slices.Contains(r.Asked, object.Name) {
 		return
 	}
 	why := fmt.Sprintf(format, args...)
-	// A cluster may have thousands of nodes of which the same cannot be told.
+	// In a large cluster, thousands of nodes may be unknown for the same reason.
 	if n := len(r.Unknowns) - 1; n >= 0 && r.Unknowns[n].Why == why {
 		last := &r.Unknowns[n]
 		if len(last.Objects) == 0 {
@@ -162,10 +160,11 @@ func (r *Result) Unknown(object finding.Object, format string, args ...any) {
 	r.Unknowns = append(r.Unknowns, Unknown{Check: r.Check.ID, Layer: r.Check.Layer, Object: object, Why: why})
 }
 
-// Pass says that an object was looked at, and is fine.
+// Pass records that an object was checked and is healthy.
 func (r *Result) Pass(finding.Object) { r.passed++ }
 
-// Lacks reports whether any evidence with this prefix is missing ("api/events"), and then records the check as unknown.
+// Lacks reports whether any evidence with the given prefix, such as "api/events", is missing. If so, it records the
+// check as unknown.
 func (r *Result) Lacks(f *facts.Facts, prefix string) bool {
 	why := f.Missing(prefix)
 	if why == "" {
@@ -175,7 +174,7 @@ func (r *Result) Lacks(f *facts.Facts, prefix string) bool {
 	return true
 }
 
-// EachHost calls do for each GPU node that was read by the helper, and records the others as unknown.
+// EachHost calls do for each GPU node that the helper pod read and records the other GPU nodes as unknown.
 func (r *Result) EachHost(f *facts.Facts, do func(n *facts.Node, host *api.Diagnosis)) {
 	if r.Lacks(f, "api/nodes") {
 		return

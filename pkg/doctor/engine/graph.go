@@ -10,7 +10,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 )
 
-// Gather drops what the user ignores, finds what explains what, and merges findings that say the same about different
+// Gather drops ignored findings, determines the causes of each finding, and merges findings that differ only in their
 // objects.
 func Gather(results []*Result, ignore []Ignore, checks []Check) (all []finding.Finding, ignored int) {
 	var single []finding.Finding
@@ -44,15 +44,15 @@ func Gather(results []*Result, ignore []Ignore, checks []Check) (all []finding.F
 	return all, ignored
 }
 
-// merging is a finding that others are added to. A cluster may have it on thousands of nodes, so that what is there
-// already is asked of sets.
+// merging is a finding into which other findings are merged. It uses sets because a finding may concern thousands of
+// nodes.
 type merging struct {
 	finding.Finding
 	objects    map[finding.Object]bool
 	nodes      map[string]bool
 	pods       map[string]bool
-	named      map[string]bool // Finding.Pods
-	everywhere bool            // one of them names no node
+	named      map[string]bool // the keys of Finding.Pods
+	everywhere bool            // at least one merged finding names no node
 }
 
 func (m *merging) add(f finding.Finding) {
@@ -69,7 +69,7 @@ func (m *merging) add(f finding.Finding) {
 	}
 	for _, p := range f.PodScope {
 		m.pods[p] = true
-		// Some findings set themselves apart by the name of another object
+		// A scope that contains a space is an object's name, used only to keep findings separate.
 		m.named[p] = m.named[p] || !strings.Contains(p, " ")
 	}
 	for _, p := range f.Pods {
@@ -102,7 +102,7 @@ func (m *merging) finish() finding.Finding {
 	return f
 }
 
-// cause tells findings apart by what they explain.
+// cause identifies findings that explain the same findings.
 type cause struct {
 	id, as         string
 	written, ofRun bool
@@ -110,9 +110,9 @@ type cause struct {
 
 func causeOf(f finding.Finding) cause { return cause{f.ID, f.As, f.Written, f.OfRun} }
 
-// explain writes into each finding the IDs of those that may be its cause: their checks say so, and both concern the
-// same node or pod. It asks indexes and not each pair, because a cluster may have a finding on each of thousands of
-// nodes.
+// explain sets CausedBy of each finding to the IDs of its possible causes. A finding can cause another if its check
+// declares so and both concern the same node or pod. explain uses indexes instead of comparing all pairs because
+// thousands of nodes may have findings.
 func explain(all []finding.Finding, checks []Check) {
 	type place struct {
 		cause
@@ -144,7 +144,7 @@ func explain(all []finding.Finding, checks []Check) {
 			causes[from] = finding.DetectorsDo()
 		}
 		if f.OfRun {
-			causes[from] = nil // the run explains what follows, by time and device
+			causes[from] = nil // the run's own finding explains the effects, by time and device
 		}
 		if f.Lab != nil {
 			labs[from] = append(labs[from], f.Lab)
@@ -173,7 +173,7 @@ func explain(all []finding.Finding, checks []Check) {
 				continue
 			}
 			if from.id == finding.InjectedFault && finding.IsOfGPU(f) && !f.OfRun {
-				continue // the driver said it, not a line of ours
+				continue // the driver reported the error, not an injected line
 			}
 			if slices.ContainsFunc(labs[from], func(l *finding.Lab) bool { return l.Covers(f) }) {
 				all[i].CausedBy = append(all[i].CausedBy, from.id)
@@ -182,9 +182,9 @@ func explain(all []finding.Finding, checks []Check) {
 			if len(labs[from]) > 0 {
 				continue
 			}
-			// What concerns no node, or a pod that is on none yet, may follow from what is wrong anywhere.
-			// A pod that names a reason of its own follows only from what concerns that pod.
-			// A run explains nothing but what is at the place that it changed.
+			// A finding without a node, or about an unscheduled pod, may have its cause anywhere. A pod that names its
+			// own reason is explained only by causes that concern that pod. A run explains only effects on the objects
+			// that it changed.
 			near := (anywhere[from] || len(f.Nodes) == 0) && !f.Own && from.id != finding.InjectedFault
 			for _, n := range f.Nodes {
 				near = near || !f.Own && here[place{from, "node " + n}].meets(f) ||
@@ -201,14 +201,14 @@ func explain(all []finding.Finding, checks []Check) {
 	}
 }
 
-// Fold finds the roots: what is explained is none, and its severity does not count. Two that explain each other, by
-// whatever way, are both roots.
+// Fold sets Root for findings that no other finding explains, and lowers the severity of the others. Findings that
+// explain each other, directly or indirectly, are all roots.
 func Fold(all []finding.Finding) ([]finding.Finding, []finding.Edge) {
 	causes := func(from, to int) bool {
 		return from != to && slices.Contains(all[to].CausedBy, all[from].ID) && related(all[from], all[to]) &&
 			!all[from].Mute
 	}
-	// direct[i] are the findings that i explains directly.
+	// direct[i] are the findings that finding i explains directly.
 	direct := make([][]int, len(all))
 	for i := range all {
 		for j := range all {
@@ -274,8 +274,8 @@ func Fold(all []finding.Finding) ([]finding.Finding, []finding.Edge) {
 	return sorted, edges
 }
 
-// related reports whether two findings concern the same: a pod where both name pods, else a node; one that names no
-// node concerns all. A lab concerns what is in it.
+// related reports whether two findings concern the same object: the same pod if both name pods, otherwise the same
+// node. A finding that names no node is related to all. A lab is related to everything in it.
 func related(a, b finding.Finding) bool {
 	if a.Lab != nil {
 		return a.Lab.Covers(b)
@@ -296,7 +296,7 @@ func (i Ignore) hides(f finding.Finding) bool {
 	return i.Object == "" || Matches(i.Object, f.Object.String())
 }
 
-// Matches is path.Match, in which * also matches a slash. A pattern that is none matches only itself.
+// Matches is like path.Match, except that * also matches slashes. An invalid pattern matches only itself.
 func Matches(pattern, text string) bool {
 	ok, err := path.Match(noSlash(pattern), noSlash(text))
 	return err == nil && ok || pattern == text

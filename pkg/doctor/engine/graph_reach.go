@@ -7,11 +7,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 )
 
-// span is when causes of one kind were at work at one place.
+// span is the time during which causes of one kind were active on one object.
 type span struct {
-	lasting bool // one of them still is, as far as anybody knows
+	lasting bool // at least one cause is still active, as far as known
 	times   []time.Time
-	began   time.Time // when the first of them was injected; zero where one of them was not
+	began   time.Time // when the first cause was injected; zero if any cause was not injected
 	any     bool
 }
 
@@ -27,8 +27,7 @@ func (s *span) add(f finding.Finding) {
 	s.times = append(s.times, f.Times...)
 }
 
-// meets reports whether one of the causes was at work when the finding came about. A finding that does not tell when
-// meets all.
+// meets reports whether a cause was active when the finding occurred. A finding without a time meets all causes.
 func (s *span) meets(f finding.Finding) bool {
 	if s == nil || f.Before(s.began) {
 		return false
@@ -39,8 +38,8 @@ func (s *span) meets(f finding.Finding) bool {
 	})
 }
 
-// raise makes an error of a warning without which a workload would run: it is why that does not, and an error must not
-// be hidden below a warning. It goes by the severities before those of consequences are lowered.
+// raise changes a root warning to an error if it explains a workload or scheduling error, because a warning must not
+// hide an error. It must run before the severities of consequences are lowered.
 func raise(all []finding.Finding, direct [][]int) {
 	for i := range all {
 		if !all[i].Root || all[i].Severity != finding.Warning {

@@ -1,9 +1,9 @@
 package engine
 
-// Ignore names findings that are known and accepted.
+// Ignore selects findings that are known and accepted.
 type Ignore struct {
-	ID string `json:"id"` // or a pattern: "hw.*"
-	// "Node gpu-*", as Object.String prints it, with * for anything; empty means all
+	ID string `json:"id"` // an ID or a pattern: "hw.*"
+	// Object is an object as formatted by Object.String, with * as a wildcard: "Node gpu-*". Empty matches all objects.
 	Object string `json:"object,omitempty"`
 	Reason string `json:"reason,omitempty"`
 }

@@ -5,13 +5,13 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// What the catalog asks for and no snapshot has the evidence of:
-//   - rt.restart-loop does not see containers that stay in the state Created: that is in the runtime's own list of
-//     containers;
-//   - a dead man's record on a node without a run in the cluster is told by `leftovers --nodes`: the helper does not
-//     read /var/lib/gpu-fault.
+// Snapshots have no evidence for the following entries of the catalog:
+//   - rt.restart-loop does not detect containers that stay in the Created state. Only the runtime lists such
+//     containers.
+//   - A dead man's switch on a node without a run in the cluster is reported by `leftovers --nodes`, because the helper
+//     pod does not read /var/lib/gpu-fault.
 
-// InSentences lets the fixes of checks be whole sentences, however they are put together.
+// InSentences wraps the checks so that the text of each fix consists of complete sentences.
 func InSentences(checks []Check) []Check {
 	for i := range checks {
 		run := checks[i].Run

@@ -5,7 +5,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 )
 
-// weigh lowers findings about pods that are over, or that run again: they are told, and no alarm.
+// weigh lowers the severity of findings about pods that are past failures or have restarted.
 func weigh(f *facts.Facts, r *Result) {
 	for i := range r.Findings {
 		found := &r.Findings[i]

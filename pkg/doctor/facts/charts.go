@@ -12,7 +12,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// The charts that install what doctor looks at, and the repository that has each.
+// Names of the Helm charts that install the GPU stack. ChartRepository returns their repositories.
 const (
 	ChartOperator     = "gpu-operator"
 	ChartDevicePlugin = "nvidia-device-plugin"
@@ -21,7 +21,7 @@ const (
 	ChartNFD          = "node-feature-discovery"
 )
 
-// ChartRepository returns where NVIDIA and others publish a chart.
+// ChartRepository returns the URL of the repository that publishes a chart.
 func ChartRepository(chart string) string {
 	switch chart {
 	case ChartDevicePlugin:
@@ -44,8 +44,8 @@ func ReleaseOf(f *Facts, chart string) (snapshot.HelmRelease, bool) {
 	return snapshot.HelmRelease{}, false
 }
 
-// HelmUpgrade changes values of an installed release and nothing else: the same chart, its version, and all values that
-// it has.
+// HelmUpgrade returns the command that changes values of an installed release and keeps its chart, chart version and
+// all other values.
 func HelmUpgrade(h snapshot.HelmRelease, set ...string) string {
 	format, args := "helm upgrade %s %s --repo %s -n %s --version %s --reuse-values",
 		[]any{h.Name, h.Chart, ChartRepository(h.Chart), h.Namespace, h.ChartVersion}
@@ -55,7 +55,7 @@ func HelmUpgrade(h snapshot.HelmRelease, set ...string) string {
 	return shell.Command(format, args...)
 }
 
-// HelmUpgradeFile is HelmUpgrade with values from a file that the user makes.
+// HelmUpgradeFile is like HelmUpgrade, with values from a file that the user creates.
 func HelmUpgradeFile(h snapshot.HelmRelease) string {
 	if line := HelmUpgrade(h); line != shell.LeftOut {
 		return line + " -f values.yaml"
@@ -63,8 +63,9 @@ func HelmUpgradeFile(h snapshot.HelmRelease) string {
 	return shell.LeftOut
 }
 
-// ChangeOperator returns the command that sets values of the operator: by Helm where Helm installed it, because the
-// next upgrade would undo anything else, or on the ClusterPolicy. A path is the same for both: "toolkit.enabled".
+// ChangeOperator returns the command that sets a value of the GPU operator. It uses Helm if Helm installed the
+// operator, because the next upgrade would revert any other change; otherwise it patches the ClusterPolicy. Both use
+// the same path, for example "toolkit.enabled".
 func ChangeOperator(f *Facts, path string, value any) []string {
 	if h, ok := ReleaseOf(f, ChartOperator); ok {
 		return []string{HelmUpgrade(h, fmt.Sprintf("%s=%v", path, value))}
@@ -79,12 +80,12 @@ func ChangeOperator(f *Facts, path string, value any) []string {
 	}
 	patch, err := json.Marshal(map[string]any{"spec": spec})
 	if err != nil {
-		return nil // a value of ours that JSON does not know
+		return nil // the value cannot be encoded as JSON
 	}
 	return []string{shell.Command("kubectl patch clusterpolicy %s --type merge -p %s", policy.GetName(), string(patch))}
 }
 
-// ClusterPolicy returns the one that the operator obeys: the first that is not ignored.
+// ClusterPolicy returns the ClusterPolicy that the operator uses: the first one that is not ignored.
 func ClusterPolicy(f *Facts) (unstructured.Unstructured, bool) {
 	for _, p := range f.ClusterPolicies {
 		if state, _, _ := unstructured.NestedString(p.Object, "status", "state"); state != "ignored" {
@@ -94,7 +95,7 @@ func ClusterPolicy(f *Facts) (unstructured.Unstructured, bool) {
 	return unstructured.Unstructured{}, false
 }
 
-// PolicyString returns a field of the ClusterPolicy; empty when there is none.
+// PolicyString returns a string field of the ClusterPolicy, or "" if it is not set.
 func PolicyString(f *Facts, fields ...string) string {
 	p, ok := ClusterPolicy(f)
 	if !ok {
@@ -104,7 +105,7 @@ func PolicyString(f *Facts, fields ...string) string {
 	return text
 }
 
-// PolicyOff reports whether the ClusterPolicy switches a part off.
+// PolicyOff reports whether the ClusterPolicy disables a component.
 func PolicyOff(f *Facts, part string) bool {
 	p, ok := ClusterPolicy(f)
 	if !ok {
@@ -114,7 +115,7 @@ func PolicyOff(f *Facts, part string) bool {
 	return found && !on
 }
 
-// OperatorNamespace returns where the operator's operands run.
+// OperatorNamespace returns the namespace of the operator's operands.
 func OperatorNamespace(f *Facts) string {
 	for _, c := range []Component{Operator, Validator, Toolkit, Driver} {
 		for _, pod := range f.Component(c) {
@@ -127,13 +128,12 @@ func OperatorNamespace(f *Facts) string {
 	return "gpu-operator"
 }
 
-// RestartPod returns the command that deletes a pod, so that its DaemonSet makes a new one.
+// RestartPod returns the command that deletes a pod so that its DaemonSet recreates it.
 func RestartPod(namespace, name string) string {
 	return shell.Command("kubectl delete pod %s -n %s", name, namespace)
 }
 
-// GPULost returns the findings of the scheduling layer that follow where GPUs are not advertised, or fewer than there
-// are.
+// GPULost returns the IDs of the scheduling findings that follow when a node advertises no GPUs, or fewer than it has.
 func GPULost(more ...string) []string {
 	return append(more,
 		"sched.insufficient-gpu", "sched.none-advertised", "sched.all-in-use", "sched.fragmented",

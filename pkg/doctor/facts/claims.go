@@ -9,12 +9,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// The names of NVIDIA's DRA drivers.
+// Names of NVIDIA's DRA drivers.
 const (
 	DRAForGPUs = "gpu.nvidia.com"
 )
 
-// DRADevicesOn counts the devices of NVIDIA's GPU driver that slices offer on a node.
+// DRADevicesOn returns the number of devices that NVIDIA's GPU driver publishes in ResourceSlices for a node.
 func DRADevicesOn(f *Facts, node string) int {
 	sum := 0
 	for i := range f.ResourceSlices {
@@ -26,7 +26,7 @@ func DRADevicesOn(f *Facts, node string) int {
 	return sum
 }
 
-// ClaimOf returns the claim by which a pod wants something; nil when it is not there.
+// ClaimOf returns the ResourceClaim for a claim entry of a pod, or nil if it is not found.
 func ClaimOf(f *Facts, pod *corev1.Pod, wanted corev1.PodResourceClaim) *resourcev1.ResourceClaim {
 	name := ""
 	if wanted.ResourceClaimName != nil {
@@ -49,7 +49,7 @@ func ClaimOf(f *Facts, pod *corev1.Pod, wanted corev1.PodResourceClaim) *resourc
 			owned = append(owned, c)
 		}
 	}
-	for _, c := range owned { // made from a template, and the pod's status does not name it yet
+	for _, c := range owned { // created from a template; the pod's status does not name the claim yet
 		if len(owned) == 1 || c.Annotations["resource.kubernetes.io/pod-claim-name"] == wanted.Name {
 			return c
 		}
@@ -57,9 +57,9 @@ func ClaimOf(f *Facts, pod *corev1.Pod, wanted corev1.PodResourceClaim) *resourc
 	return nil
 }
 
-// AsksForGPU reports whether the pod asks for GPUs of NVIDIA: by a resource, or by a resource claim that is known to be
-// for NVIDIA's devices. Claims are for network cards, CPUs and the devices of others, too, so that one which the
-// snapshot does not have makes no GPU pod.
+// AsksForGPU reports whether the pod requests NVIDIA GPUs, either as an extended resource or with a resource claim that
+// is known to be for NVIDIA devices. Claims can also be for NICs, CPUs and devices of other vendors, so a claim that is
+// missing from the snapshot does not count.
 func (f *Facts) AsksForGPU(pod *corev1.Pod) bool {
 	return len(GPURequests(pod)) > 0 || len(pod.Spec.ResourceClaims) > 0 && f.claimants()[pod]
 }
@@ -77,14 +77,15 @@ func (f *Facts) findClaimants() map[*corev1.Pod]bool {
 	return all
 }
 
-// NvidiaClaims reports whether one of a pod's claims is for NVIDIA's driver.
+// NvidiaClaims reports whether any of a pod's claims is for an NVIDIA driver.
 func NvidiaClaims(f *Facts, pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.ResourceClaims, func(wanted corev1.PodResourceClaim) bool {
 		claim := ClaimOf(f, pod, wanted)
 		if claim == nil {
 			return false
 		}
-		if a := claim.Status.Allocation; a != nil && len(a.Devices.Results) > 0 { // this is what it got
+		// the allocation, if any, is authoritative
+		if a := claim.Status.Allocation; a != nil && len(a.Devices.Results) > 0 {
 			return slices.ContainsFunc(a.Devices.Results,
 				func(d resourcev1.DeviceRequestAllocationResult) bool { return isNVIDIAs(d.Driver) })
 		}
@@ -96,8 +97,8 @@ func NvidiaClaims(f *Facts, pod *corev1.Pod) bool {
 	})
 }
 
-// isNVIDIAClass reports whether a DeviceClass is for NVIDIA's devices: by its name, which is that of the driver in
-// NVIDIA's charts, or because it selects them.
+// isNVIDIAClass reports whether a DeviceClass is for NVIDIA devices, either by its name, which NVIDIA's charts set to
+// the driver's name, or by its selectors.
 func (f *Facts) isNVIDIAClass(name string) bool {
 	if isNVIDIAs(name) {
 		return true
@@ -109,12 +110,12 @@ func (f *Facts) isNVIDIAClass(name string) bool {
 	})
 }
 
-// isNVIDIAs reports whether a driver or class is of NVIDIA's GPUs: gpu.nvidia.com, mig.nvidia.com,
+// isNVIDIAs reports whether a driver or class belongs to NVIDIA: gpu.nvidia.com, mig.nvidia.com,
 // compute-domain-default-channel.nvidia.com.
 func isNVIDIAs(name string) bool { return strings.HasSuffix(name, ".nvidia.com") }
 
-// OffersClaims reports whether the cluster has NVIDIA's DRA driver or its classes, so that a claim nobody knows may be
-// for its devices.
+// OffersClaims reports whether the cluster has NVIDIA's DRA driver or its device classes. If so, an unknown claim may
+// be for an NVIDIA device.
 func (f *Facts) OffersClaims() bool {
 	return len(f.Component(DRADriver)) > 0 ||
 		slices.ContainsFunc(f.DeviceClasses, func(c resourcev1.DeviceClass) bool { return f.isNVIDIAClass(c.Name) })

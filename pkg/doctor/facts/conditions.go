@@ -13,7 +13,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// RuntimeUnit returns the systemd unit in which the node's container runtime runs.
+// RuntimeUnit returns the systemd unit of the node's container runtime.
 func (n *Node) RuntimeUnit() string {
 	unit, embedded := EmbeddedUnits()[n.Distribution]
 	switch {
@@ -29,14 +29,14 @@ func (n *Node) RuntimeUnit() string {
 	return "containerd"
 }
 
-// EmbeddedUnits returns those of distributions whose kubelet is part of another program.
+// EmbeddedUnits returns the systemd units of distributions that embed the kubelet in another program.
 func EmbeddedUnits() map[Distribution]string {
 	return map[Distribution]string{
 		K3s: "k3s-agent", RKE2: "rke2-agent", K0s: "k0sworker", MicroK8s: "snap.microk8s.daemon-kubelite",
 	}
 }
 
-// QuoteCondition makes evidence of a condition of a node.
+// QuoteCondition returns a node condition as evidence.
 func QuoteCondition(n *Node, c corev1.NodeCondition) finding.Evidence {
 	return finding.Evidence{
 		Source: fmt.Sprintf("%s .status.conditions[%s]=%s", n.Object(), c.Type, c.Status),
@@ -45,13 +45,13 @@ func QuoteCondition(n *Node, c corev1.NodeCondition) finding.Evidence {
 	}
 }
 
-// xidPatterns are how agents name XIDs: "Xid (PCI:0000:17:00): 79,", "NvidiaXID79Error", "ErrorCode:79".
+// xidPatterns match XIDs in the output of agents: "Xid (PCI:0000:17:00): 79,", "NvidiaXID79Error", "ErrorCode:79".
 var xidPatterns = []*regexp.Regexp{
 	regexp.MustCompile(`(?i)Xid \([^)]*\): (\d{1,4})`), regexp.MustCompile(`(?i)Xid[ =:]{0,3}(\d{1,4})`),
 	regexp.MustCompile(`ErrorCode:(\d{1,4})\b`),
 }
 
-// XIDsIn returns the XIDs that agents name in conditions.
+// XIDsIn returns the XIDs named in the text of a condition.
 func XIDsIn(text string) []int {
 	var all []int
 	for _, pattern := range xidPatterns {

@@ -4,12 +4,12 @@ import (
 	"strings"
 )
 
-// Distribution is the Kubernetes that a node runs: it decides what is normal there.
+// Distribution is the Kubernetes distribution of a node. It determines what is normal on the node.
 type Distribution string
 
-// The distributions that differ for GPUs.
+// The distributions with GPU-specific differences.
 const (
-	Generic      Distribution = "" // kubeadm, kubespray and all others with a containerd of their own
+	Generic      Distribution = "" // kubeadm, kubespray and all others with a separate containerd
 	K3s          Distribution = "k3s"
 	RKE2         Distribution = "rke2"
 	MicroK8s     Distribution = "microk8s"
@@ -23,7 +23,7 @@ const (
 	OpenShift    Distribution = "openshift"
 )
 
-// distribution tells it from what the node says about itself.
+// distribution detects the distribution from the node's status, labels and provider ID.
 func distribution(n *Node) Distribution {
 	info := n.Status.NodeInfo
 	has := func(label string) bool { _, ok := n.Labels[label]; return ok }
@@ -56,8 +56,7 @@ func distribution(n *Node) Distribution {
 	return Generic
 }
 
-// IsCRIO reports whether the node's runtime is CRI-O, which has no containerd configuration, and often no handler for
-// GPUs.
+// IsCRIO reports whether the node's runtime is CRI-O. CRI-O has no containerd configuration and often no GPU handler.
 func (n *Node) IsCRIO() bool {
 	return strings.HasPrefix(n.Status.NodeInfo.ContainerRuntimeVersion, "cri-o://")
 }

@@ -1,5 +1,5 @@
-// Package facts is what is known of a cluster: a snapshot with its indexes, and all that more than one layer of checks
-// asks of its nodes, GPUs, pods, workloads, charts and policies. It knows no check.
+// Package facts contains the known facts about a cluster: an indexed snapshot, and everything that more than one layer
+// of checks needs to know about its nodes, GPUs, pods, workloads, charts and policies. It does not depend on any check.
 package facts
 
 import (
@@ -19,57 +19,57 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// Facts is a snapshot with the indexes that checks ask for. Nothing in it is changed.
+// Facts is a snapshot with the indexes that checks need. It is read-only.
 type Facts struct {
 	*snapshot.Snapshot
 	Nodes    []*Node
-	GPUNodes []*Node // those that have GPUs of NVIDIA, or should have
-	// GPUPods are the pods that ask for GPUs, by a resource or by a claim, and have not ended.
+	GPUNodes []*Node // nodes that have NVIDIA GPUs, or are expected to have them
+	// GPUPods are the unfinished pods that request GPUs, as a resource or with a claim.
 	GPUPods []*corev1.Pod
-	// ClaimPods are the pods that have resource claims, for whatever devices, and have not ended.
+	// ClaimPods are the unfinished pods that have resource claims for any device.
 	ClaimPods []*corev1.Pod
-	Now       time.Time // when the snapshot was made
+	Now       time.Time // when the snapshot was taken
 
 	nodes  map[string]*Node
 	events map[objectKey][]*corev1.Event
 	pods   map[string]*corev1.Pod // by namespace/name
-	// parts are the pods that belong to a component, and have not ended.
+	// parts are the unfinished pods of each component.
 	parts map[Component][]*corev1.Pod
 	logs  map[string][]*snapshot.Log
-	heads map[string][]*snapshot.Log // beginnings of logs
+	heads map[string][]*snapshot.Log // the first lines of logs
 
-	// siblings are pods by their owner, found once.
+	// siblings returns the pods by owner, computed once.
 	siblings func() map[string][]*corev1.Pod
-	// gpuWorkloads are GPU pods that are no components, found once: see Facts.Workloads.
+	// gpuWorkloads returns the GPU pods that are not components, computed once. See Facts.Workloads.
 	gpuWorkloads func() []*corev1.Pod
-	// UnreachedPods are pods that do not get on because somebody does not answer, found once.
+	// UnreachedPods returns the pods that are stuck because a server does not respond, computed once.
 	UnreachedPods func() []Unreached
-	// claimants are pods with claims for NVIDIA's devices, found once.
+	// claimants returns the pods with claims for NVIDIA devices, computed once.
 	claimants func() map[*corev1.Pod]bool
-	// xidRuns are this tool's runs that wrote to kernel logs, by node, found once.
+	// xidRuns returns this tool's runs that wrote to kernel logs, by node, computed once.
 	xidRuns func() map[string]xidRuns
-	// once has what is worked out once for all checks: see Once.
+	// once caches the results of Once.
 	once sync.Map
 }
 
-// Node is a node, with all that belongs to it.
+// Node is a node with everything that belongs to it.
 type Node struct {
 	*corev1.Node
 	Pods []*corev1.Pod
-	// Host is what the helper read there; nil when it did not.
+	// Host is what the helper pod read on the node, or nil if it did not run.
 	Host         *api.Diagnosis
 	Distribution Distribution
-	// View is what the helper found of the container runtime, and what is wrong with it; nil where Host is.
+	// View is the container runtime's configuration and its problems, or nil if Host is nil.
 	View *runtimeview.View
 
 	parts map[Component][]*corev1.Pod
-	// GPUs is what nvidia-smi and the kernel log say of its GPUs, worked out once: see GPUView.
+	// GPUs returns the state of the node's GPUs from nvidia-smi and the kernel log, computed once. See GPUView.
 	GPUs func() *GPUView
 }
 
 type objectKey struct{ kind, namespace, name string }
 
-// New indexes a snapshot.
+// New returns the facts of a snapshot.
 func New(s *snapshot.Snapshot) *Facts {
 	f := &Facts{
 		Snapshot: s, Now: s.Meta.Created,
@@ -137,8 +137,7 @@ func New(s *snapshot.Snapshot) *Facts {
 	return f
 }
 
-// Once returns what find makes of the facts. However many checks ask, it is worked out once: there is one answer for
-// each type.
+// Once returns the result of find. It calls find only once per result type.
 func Once[T any](f *Facts, find func(*Facts) T) T {
 	answer, _ := f.once.LoadOrStore(reflect.TypeFor[T](), sync.OnceValue(func() any { return find(f) }))
 	once, _ := answer.(func() any)
@@ -146,27 +145,27 @@ func Once[T any](f *Facts, find func(*Facts) T) T {
 	return found
 }
 
-// Node returns the node of that name, or nil.
+// Node returns the node with the given name, or nil if it does not exist.
 func (f *Facts) Node(name string) *Node { return f.nodes[name] }
 
-// Pod returns the pod, or nil when it is not in the snapshot.
+// Pod returns the pod, or nil if it is not in the snapshot.
 func (f *Facts) Pod(namespace, name string) *corev1.Pod { return f.pods[namespace+"/"+name] }
 
-// Component returns the cluster's pods of a component that have not ended.
+// Component returns the cluster's unfinished pods of a component.
 func (f *Facts) Component(c Component) []*corev1.Pod { return f.parts[c] }
 
-// Component returns the node's pods of a component that have not ended.
+// Component returns the node's unfinished pods of a component.
 func (n *Node) Component(c Component) []*corev1.Pod { return n.parts[c] }
 
-// EventsOf returns the events about an object, the newest first.
+// EventsOf returns the events of an object, newest first.
 func (f *Facts) EventsOf(kind, namespace, name string) []*corev1.Event {
 	return f.events[objectKey{kind, namespace, name}]
 }
 
-// EventsOfPod returns the current events of a pod, the newest first. It omits events of an earlier pod with the same
-// name, and events about a step that the pod has completed since.
+// EventsOfPod returns the current events of a pod, newest first. It omits events of an earlier pod with the same name,
+// and events about a step that the pod has completed since.
 func (f *Facts) EventsOfPod(pod *corev1.Pod) []*corev1.Event {
-	// The kubelet's events have another UID than the API's pod
+	// For static pods, the kubelet's events have a different UID than the pod in the API.
 	_, isMirror := pod.Annotations[corev1.MirrorPodAnnotationKey]
 	return slices.DeleteFunc(slices.Clone(f.EventsOf("Pod", pod.Namespace, pod.Name)), func(e *corev1.Event) bool {
 		if uid := e.InvolvedObject.UID; uid != "" && pod.UID != "" && uid != pod.UID && !isMirror {
@@ -190,7 +189,7 @@ func stepTaken(pod *corev1.Pod, reason string) time.Time {
 	return time.Time{}
 }
 
-// trueSince returns when a condition of a pod became true; zero if it is not.
+// trueSince returns when a condition of a pod became true, or the zero time if it is not true.
 func trueSince(pod *corev1.Pod, condition corev1.PodConditionType) time.Time {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == condition && c.Status == corev1.ConditionTrue {
@@ -200,13 +199,13 @@ func trueSince(pod *corev1.Pod, condition corev1.PodConditionType) time.Time {
 	return time.Time{}
 }
 
-// LogsOf returns the ends of the logs of a pod's containers.
+// LogsOf returns the last lines of the logs of a pod's containers.
 func (f *Facts) LogsOf(pod *corev1.Pod) []*snapshot.Log { return f.logs[pod.Namespace+"/"+pod.Name] }
 
-// HeadsOf returns the beginnings of the logs of a pod's containers.
+// HeadsOf returns the first lines of the logs of a pod's containers.
 func (f *Facts) HeadsOf(pod *corev1.Pod) []*snapshot.Log { return f.heads[pod.Namespace+"/"+pod.Name] }
 
-// Missing returns why evidence with that prefix is not there; empty when nothing of it is missing.
+// Missing returns why evidence with the given prefix is missing, or "" if nothing is missing.
 func (f *Facts) Missing(prefix string) string {
 	for _, m := range f.Snapshot.Missing {
 		if m.What == prefix || strings.HasPrefix(m.What, strings.TrimSuffix(prefix, "/")+"/") {
@@ -216,7 +215,7 @@ func (f *Facts) Missing(prefix string) string {
 	return ""
 }
 
-// WhyNoHost returns why the helper did not read a node.
+// WhyNoHost returns why the helper pod did not read a node.
 func (f *Facts) WhyNoHost(name string) string {
 	why := "not read: no pod of ours ran there"
 	if f.Meta.APIOnly {
@@ -225,7 +224,7 @@ func (f *Facts) WhyNoHost(name string) string {
 	return cmp.Or(f.Missing("nodes/"+name), why)
 }
 
-// EventTime returns when an event happened last.
+// EventTime returns when an event last occurred.
 func EventTime(e *corev1.Event) time.Time {
 	if e.Series != nil && !e.Series.LastObservedTime.IsZero() {
 		return e.Series.LastObservedTime.Time
@@ -238,7 +237,7 @@ func EventTime(e *corev1.Event) time.Time {
 	return e.CreationTimestamp.Time
 }
 
-// Quote makes evidence of an event.
+// Quote returns an event as evidence.
 func Quote(e *corev1.Event) finding.Evidence {
 	object := finding.Object{
 		Kind: e.InvolvedObject.Kind, Namespace: e.InvolvedObject.Namespace, Name: e.InvolvedObject.Name,
@@ -246,8 +245,8 @@ func Quote(e *corev1.Event) finding.Evidence {
 	return finding.Evidence{Source: "event " + e.Reason + " of " + object.String(), Time: EventTime(e), Text: e.Message}
 }
 
-// GrepLogs returns the first line of the pod's logs that contains one of the texts, as evidence; newest containers
-// first, then those before.
+// GrepLogs returns the first line of the pod's logs that contains one of the texts, as evidence. It searches current
+// containers before previous ones.
 func (f *Facts) GrepLogs(pod *corev1.Pod, texts ...string) (finding.Evidence, bool) {
 	for _, l := range f.LogsOf(pod) {
 		for line := range strings.Lines(l.Text) {
@@ -261,20 +260,20 @@ func (f *Facts) GrepLogs(pod *corev1.Pod, texts ...string) (finding.Evidence, bo
 	return finding.Evidence{}, false
 }
 
-// Ended reports whether the pod has ended, so that it holds nothing.
+// Ended reports whether the pod has finished, so that it no longer holds resources.
 func Ended(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// IsGPUResource reports whether it is a resource by which NVIDIA GPUs are asked for: nvidia.com/gpu,
-// nvidia.com/gpu.shared, nvidia.com/mig-1g.5gb.
+// IsGPUResource reports whether a resource represents NVIDIA GPUs: nvidia.com/gpu, nvidia.com/gpu.shared,
+// nvidia.com/mig-1g.5gb.
 func IsGPUResource(name corev1.ResourceName) bool {
 	rest, ours := strings.CutPrefix(string(name), "nvidia.com/")
 	return ours && (rest == "gpu" || rest == "gpu.shared" || strings.HasPrefix(rest, "mig-"))
 }
 
-// GPURequests returns how many of each GPU resource a pod asks for, as the scheduler counts: containers together, or
-// the most that an init container needs.
+// GPURequests returns a pod's request for each GPU resource, computed as the scheduler does: the sum of its containers,
+// or the largest init container if that is more.
 func GPURequests(pod *corev1.Pod) map[corev1.ResourceName]int64 {
 	return requests(pod, IsGPUResource)
 }
@@ -288,8 +287,8 @@ func requests(pod *corev1.Pod, counts func(corev1.ResourceName) bool) map[corev1
 			}
 		}
 	}
-	// Sidecars run beside the containers and beside the init containers after them, which run alone and before the
-	// containers.
+	// Sidecars run alongside the containers and alongside later init containers. Other init containers run one at a
+	// time, before the containers.
 	sidecars, before := map[corev1.ResourceName]int64{}, map[corev1.ResourceName]int64{}
 	for _, c := range pod.Spec.InitContainers {
 		always := c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
@@ -315,9 +314,9 @@ func requests(pod *corev1.Pod, counts func(corev1.ResourceName) bool) map[corev1
 	return sum
 }
 
-// asked returns a container's requests, as amount counts; extended resources may stand in the limits only.
+// asked returns a container's requests in the units of amount. Extended resources may be set in limits only.
 func asked(r corev1.ResourceRequirements) map[corev1.ResourceName]int64 {
-	if len(r.Limits)+len(r.Requests) == 0 { // as most: no map is made for them
+	if len(r.Limits)+len(r.Requests) == 0 { // the common case: avoid allocating a map
 		return nil
 	}
 	all := map[corev1.ResourceName]int64{}
@@ -330,7 +329,7 @@ func asked(r corev1.ResourceRequirements) map[corev1.ResourceName]int64 {
 	return all
 }
 
-// amount returns a quantity as a whole number: thousandths of a CPU, bytes, pieces.
+// amount returns a quantity as an integer: millicores of CPU, bytes, or a count.
 func amount(name corev1.ResourceName, q resource.Quantity) int64 {
 	if name == corev1.ResourceCPU {
 		return q.MilliValue()
@@ -338,13 +337,13 @@ func amount(name corev1.ResourceName, q resource.Quantity) int64 {
 	return q.Value()
 }
 
-// WantsGPU reports whether the pod may ask for GPUs: by a resource, or by a resource claim, whatever that is for.
-// Facts.AsksForGPU knows claims.
+// WantsGPU reports whether the pod may request GPUs, as a resource or with any resource claim. Facts.AsksForGPU checks
+// what the claims are for.
 func WantsGPU(pod *corev1.Pod) bool {
 	return len(GPURequests(pod)) > 0 || len(pod.Spec.ResourceClaims) > 0
 }
 
-// GPULabels are labels by which nodes with NVIDIA GPUs are known: feature discovery's, clouds'.
+// GPULabels returns the labels that feature discovery and cloud providers set on nodes with NVIDIA GPUs.
 func GPULabels() []string {
 	return []string{
 		"nvidia.com/gpu.present", "nvidia.com/gpu.product", "nvidia.com/gpu.count", "nvidia.com/gpu",
@@ -358,14 +357,14 @@ func GPULabels() []string {
 
 func hasGPUs(n *Node) bool {
 	if n.Labels[corev1.LabelOSStable] == "windows" || n.Status.NodeInfo.OperatingSystem == "windows" {
-		return false // nothing of NVIDIA's for Linux runs there, and DirectX devices are others' affair
+		return false // NVIDIA's Linux components do not run on Windows, and DirectX devices are out of scope
 	}
 	for _, label := range GPULabels() {
 		if value, ok := n.Labels[label]; ok && value != "false" && value != "0" && value != "none" && !OfOthers(value) {
 			return true
 		}
 	}
-	for name := range n.Status.Capacity { // also a capacity of 0: there was a device plugin
+	for name := range n.Status.Capacity { // a capacity of 0 counts too: a device plugin was registered
 		if IsGPUResource(name) {
 			return true
 		}
@@ -383,15 +382,15 @@ func OfOthers(value string) bool {
 	})
 }
 
-// IsGPUDevice reports whether a PCI device is a GPU: a display controller, and not an NVSwitch.
+// IsGPUDevice reports whether a PCI device is a GPU (a display controller) and not an NVSwitch.
 func IsGPUDevice(d api.PCIDevice) bool {
 	return strings.HasPrefix(strings.TrimPrefix(d.Class, "0x"), "03")
 }
 
-// Ready returns the node's Ready condition; the zero value when it has none.
+// Ready returns the node's Ready condition, or the zero value if it has none.
 func (n *Node) Ready() corev1.NodeCondition { return n.Condition(corev1.NodeReady) }
 
-// Condition returns the node's condition of a type; the zero value when it has none.
+// Condition returns the node's condition of the given type, or the zero value if it has none.
 func (n *Node) Condition(kind corev1.NodeConditionType) corev1.NodeCondition {
 	for _, c := range n.Status.Conditions {
 		if c.Type == kind {
@@ -401,15 +400,15 @@ func (n *Node) Condition(kind corev1.NodeConditionType) corev1.NodeCondition {
 	return corev1.NodeCondition{}
 }
 
-// Object names the node in findings.
+// Object returns the node as the object of a finding.
 func (n *Node) Object() finding.Object { return finding.Object{Kind: "Node", Name: n.Name} }
 
-// PodObject names a pod in findings.
+// PodObject returns a pod as the object of a finding.
 func PodObject(pod *corev1.Pod) finding.Object {
 	return finding.Object{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name}
 }
 
-// Component is a part of the software that makes GPUs usable, which a pod may be.
+// Component is a part of the GPU software stack that runs as pods.
 type Component string
 
 // The components.
@@ -428,7 +427,7 @@ const (
 	DRADriver        Component = "DRA driver"
 )
 
-// componentNames are parts of the names of components, the more special ones first.
+// componentNames are substrings of component names, most specific first.
 var componentNames = []struct {
 	part string
 	is   Component
@@ -441,7 +440,7 @@ var componentNames = []struct {
 	{"node-feature-discovery", NFD}, {"gpu-operator", Operator},
 }
 
-// ComponentOf returns which component a pod or a DaemonSet is, by its labels and images; empty when it is none.
+// ComponentOf returns the component that a pod or DaemonSet belongs to, by its labels and images, or "" if none.
 func ComponentOf(labels map[string]string, spec corev1.PodSpec) Component {
 	names := []string{
 		labels["app"], labels["app.kubernetes.io/component"], labels["app.kubernetes.io/name"], labels["k8s-app"],
@@ -449,7 +448,7 @@ func ComponentOf(labels map[string]string, spec corev1.PodSpec) Component {
 	}
 	for _, c := range spec.Containers {
 		image, _, _ := strings.Cut(c.Image[strings.LastIndexByte(c.Image, '/')+1:], ":")
-		names = append(names, image, c.Name) // GPU feature discovery and MPS are in the image of the device plugin
+		names = append(names, image, c.Name) // the device plugin's image also contains GPU feature discovery and MPS
 	}
 	for _, known := range componentNames {
 		for _, name := range names {
@@ -467,8 +466,9 @@ func ComponentOf(labels map[string]string, spec corev1.PodSpec) Component {
 	return ""
 }
 
-// nvidias reports whether software that others make by the same name is NVIDIA's: a device plugin, an operator, a DRA
-// driver. Its own words count; where it has none (a mirror of the images), software for GPUs that no other maker names.
+// nvidias reports whether a device plugin, operator or DRA driver is NVIDIA's rather than another vendor's component of
+// the same name. If NVIDIA is not named, for example in a mirrored image, GPU software that names no other vendor
+// counts.
 func nvidias(names []string, spec corev1.PodSpec) bool {
 	all := slices.Clone(names)
 	for _, c := range spec.Containers {
@@ -481,7 +481,7 @@ func nvidias(names []string, spec corev1.PodSpec) bool {
 		return slices.ContainsFunc(some, func(word string) bool { return slices.Contains(words, word) })
 	}
 	switch {
-	case has("sriov", "rdma", "network"): // NVIDIA makes network cards, too
+	case has("sriov", "rdma", "network"): // NVIDIA also makes network cards
 		return false
 	case has("nvidia"):
 		return true

@@ -23,41 +23,40 @@ func IsNVSwitch(d api.PCIDevice) bool {
 	return strings.HasPrefix(strings.TrimPrefix(d.Class, "0x"), "0680")
 }
 
-// GPUView is what nvidia-smi and the kernel log say about one node's GPUs.
+// GPUView is the state of one node's GPUs according to nvidia-smi and the kernel log.
 type GPUView struct {
 	Node *Node
-	// SMI is nil when nvidia-smi was not run, or said nothing that can be read; SMIError then says what it said.
+	// SMI is nil if nvidia-smi did not run or its output cannot be parsed. SMIError then contains the output.
 	SMI      *nvidiasmi.Log
 	SMIError string
 
-	records   []driverRecord // of the kernel log, the oldest first
-	Incidents []incident     // the newest first
+	records   []driverRecord // from the kernel log, oldest first
+	Incidents []incident     // newest first
 	Strangers []driverRecord // about GPUs that the node does not have
-	// Ours are lines of this tool's runs that are over; they are in none of the others.
+	// Ours are lines that this tool's completed runs wrote. The other fields exclude these lines.
 	Ours []ownLine
 	runs xidRuns
-	// loaded is when the driver was loaded last, as far as the kernel log says; negative when it does not.
+	// loaded is when the driver was last loaded, according to the kernel log, or negative if unknown.
 	loaded time.Duration
 }
 
-// driverRecord is a record of the kernel log in which the driver reports something.
+// driverRecord is a kernel log record in which the driver reports an error.
 type driverRecord struct {
 	api.KernelRecord
 	Event xid.Event
-	// userSpace says that not the kernel wrote it: a program that injects faults, or a test.
+	// userSpace is true if a program, such as a fault injector or a test, wrote the record instead of the kernel.
 	userSpace bool
-	// Condition is the node condition that quotes it, when it does not come from the kernel log.
+	// Condition is the node condition that quotes the record, if the record does not come from the kernel log.
 	Condition corev1.NodeConditionType
 }
 
-// incident is one thing that went wrong with one GPU or NVSwitch: a record that says what, and those that go along with
-// it.
+// incident is one failure of one GPU or NVSwitch: a primary record and the records that accompany it.
 type incident struct {
 	Primary driverRecord
 	along   []driverRecord
 }
 
-// viewGPUs reads a node. runs are this tool's that wrote to its kernel log.
+// viewGPUs returns the view of a node's GPUs. runs are this tool's runs that wrote to the node's kernel log.
 func viewGPUs(n *Node, runs xidRuns) *GPUView {
 	v := &GPUView{Node: n, loaded: -1, runs: runs}
 	if n.Host != nil {
@@ -83,7 +82,7 @@ func viewGPUs(n *Node, runs xidRuns) *GPUView {
 	return v
 }
 
-// driverLoads is how the driver introduces itself when it is loaded.
+// driverLoads is the start of the message that the driver logs when it is loaded.
 const driverLoads = "NVRM: loading NVIDIA UNIX"
 
 func (v *GPUView) readKernelLog(host *api.Diagnosis) {
@@ -107,7 +106,7 @@ func (v *GPUView) readKernelLog(host *api.Diagnosis) {
 	}
 }
 
-// DriverRecords returns the XIDs and their like in one record, which may have several lines.
+// DriverRecords returns the XIDs and similar errors in a kernel log record, which may have several lines.
 func DriverRecords(k api.KernelRecord) []driverRecord {
 	text := strings.ReplaceAll(k.Text, `\x0a`, "\n")
 	e, prefix, err := xid.Parse(text)
@@ -129,8 +128,8 @@ func DriverRecords(k api.KernelRecord) []driverRecord {
 	return nil
 }
 
-// knownDevices returns the GPUs and NVSwitches that the node has, by address without function; empty when that was not
-// read.
+// knownDevices returns the node's GPUs and NVSwitches, by address without function, or an empty map if they are
+// unknown.
 func knownDevices(host *api.Diagnosis) map[string]bool {
 	known := map[string]bool{}
 	add := func(address string) {
@@ -148,7 +147,7 @@ func knownDevices(host *api.Diagnosis) map[string]bool {
 }
 
 var (
-	// conditionCode finds codes in the messages and reasons of NVSentinel ("ErrorCode:79 PCI:0000:17:00"), EKS
+	// conditionCode matches codes in the messages and reasons of NVSentinel ("ErrorCode:79 PCI:0000:17:00"), EKS
 	// (NvidiaXID79Error), gpud and NPD.
 	conditionCode = regexp.MustCompile(
 		`(?i)(?:ErrorCode:|NvidiaXID|\bXID(?: \(PCI:[0-9a-f:.]+\))?:? ?)(\d{1,3})(?:\D|$)`,
@@ -156,9 +155,9 @@ var (
 	conditionPCI = regexp.MustCompile(`(?i)PCI:([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2})`)
 )
 
-// readConditions takes codes out of what node problem detectors, NVSentinel and the EKS agent say of the node. It is
-// for nodes whose kernel log was not read: one that was tells it better, and when it does not have the code, the
-// condition is old.
+// readConditions extracts codes from the node conditions that node-problem-detector, NVSentinel and the EKS agent set.
+// It is only for nodes whose kernel log was not read: the kernel log is more precise, and a condition with a code that
+// the log does not have is outdated.
 func (v *GPUView) readConditions() {
 	for _, c := range v.Node.Status.Conditions {
 		if _, ours := v.Rests(c); ours || !tellsProblem(c) {
@@ -177,7 +176,7 @@ func (v *GPUView) readConditions() {
 				}
 			}
 			if slices.ContainsFunc(v.records, func(r driverRecord) bool { return r.Event.Code == code }) {
-				continue // several conditions tell the same
+				continue // several conditions report the same code
 			}
 			v.records = append(v.records, driverRecord{
 				KernelRecord: api.KernelRecord{
@@ -189,8 +188,8 @@ func (v *GPUView) readConditions() {
 	}
 }
 
-// tellsProblem reports whether a condition that is not the kubelet's own says that something is wrong. Most are true
-// then; those that are named for health are false.
+// tellsProblem reports whether a condition that the kubelet did not set indicates a problem. Most such conditions
+// indicate a problem when true; conditions named for health do when false.
 func tellsProblem(c corev1.NodeCondition) bool {
 	switch c.Type {
 	case corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure,
@@ -203,14 +202,15 @@ func tellsProblem(c corev1.NodeCondition) bool {
 	return c.Status == corev1.ConditionTrue
 }
 
-// window is how far apart records of one incident are: real cascades take a few seconds, and a GSP timeout is told
-// again after 45.
+// window is the maximum time between records of one incident. Real cascades take a few seconds, and a GSP timeout is
+// reported again after 45 seconds.
 const window = time.Minute
 
-// mostRecords is how many of the driver's records of one node are looked at: the newest.
+// mostRecords is the maximum number of driver records to analyze per node. The newest records are kept.
 const mostRecords = 4000
 
-// incidents groups records: those that say most come first, and take what goes along with them on the same GPU.
+// incidents groups records into incidents. The most significant records come first and absorb accompanying records on
+// the same GPU.
 func incidents(records []driverRecord) []incident {
 	records = slices.Clone(records[max(0, len(records)-mostRecords):])
 	slices.SortStableFunc(records, func(a, b driverRecord) int { return cmp.Compare(a.Uptime, b.Uptime) })
@@ -243,15 +243,15 @@ func incidents(records []driverRecord) []incident {
 	return all
 }
 
-// takes reports whether another record, of the same minute, belongs to the incident of this one. Conditions do not tell
-// of which minute a code is, nor always of which GPU.
+// takes reports whether another record within the window belongs to the same incident. Records from conditions match at
+// any time, because conditions do not report when a code occurred, and not always on which GPU.
 func (r driverRecord) takes(other driverRecord) bool {
 	a, b := r.Event.PCI, other.Event.PCI
 	a.Function, b.Function = 0, 0
 	return (a == b || a == (xid.PCI{}) || b == (xid.PCI{})) && follows(r.Event, other.Event)
 }
 
-// weight orders events by how much they tell; the least is told first.
+// weight orders events by significance, least significant first.
 func weight(e xid.Event) int {
 	switch {
 	case e.Kind == xid.KindXID && e.Code == 79:
@@ -279,8 +279,8 @@ func weight(e xid.Event) int {
 	return 9
 }
 
-// follows reports whether an event goes along with another that happened to the same GPU in the same minute. Sources:
-// NVIDIA's XID catalog, and the groups of real logs in pkg/xid.
+// follows reports whether an event accompanies another event on the same GPU in the same minute, according to NVIDIA's
+// XID catalog and the groups from real logs in pkg/xid.
 func follows(primary, other xid.Event) bool {
 	if other.Kind == xid.KindFallenOff {
 		return primary.Kind == xid.KindFallenOff || primary.Code == 79
@@ -292,7 +292,7 @@ func follows(primary, other xid.Event) bool {
 		return true
 	}
 	if primary.Kind == xid.KindFallenOff {
-		return true // nothing that such a GPU says is worth anything
+		return true // errors that such a GPU reports are meaningless
 	}
 	sympathetic := []int{}
 	switch {
@@ -318,10 +318,10 @@ func remapCodes() []int { return []int{63, 64} }
 
 func gspCodes() []int { return []int{119, 120} }
 
-// NVLinkCodes returns the XIDs of NVLink.
+// NVLinkCodes returns the XIDs of NVLink errors.
 func NVLinkCodes() []int { return []int{74, 144, 145, 146, 147, 148, 149, 150} }
 
-// OwnerOfCode returns the check that tells of an event, so that each is told once.
+// OwnerOfCode returns the ID of the check that reports an event, so that each event is reported once.
 func OwnerOfCode(e xid.Event) string {
 	switch {
 	case e.Kind == xid.KindFallenOff, e.Code == 79 && e.Kind == xid.KindXID:
@@ -338,19 +338,19 @@ func OwnerOfCode(e xid.Event) string {
 	return "hw.xid-recent"
 }
 
-// Of returns the incidents that a check tells of.
+// Of returns the incidents that a check reports.
 func (v *GPUView) Of(check string) []incident {
 	return slices.DeleteFunc(slices.Clone(v.Incidents),
 		func(in incident) bool { return OwnerOfCode(in.Primary.Event) != check })
 }
 
-// SameKind are incidents of one code on one GPU, the newest first.
+// SameKind is a group of incidents with the same code on the same GPU, newest first.
 type SameKind struct {
 	Event     xid.Event
 	Incidents []incident
 }
 
-// GroupIncidents puts incidents of one code on one GPU together.
+// GroupIncidents groups incidents by code and GPU.
 func GroupIncidents(all []incident) []SameKind {
 	var groups []SameKind
 	for _, in := range all {
@@ -367,7 +367,7 @@ func GroupIncidents(all []incident) []SameKind {
 	return groups
 }
 
-// Count returns how many records there are, with those that only go along left out.
+// Count returns the number of records, excluding accompanying records.
 func (g SameKind) Count() int {
 	n := 0
 	for _, in := range g.Incidents {
@@ -381,12 +381,12 @@ func (g SameKind) Count() int {
 	return n
 }
 
-// FromUserSpace reports whether a program wrote all of it, and not the driver.
+// FromUserSpace reports whether a program, not the driver, wrote all records of the group.
 func (g SameKind) FromUserSpace() bool {
 	return !g.contains(func(r driverRecord) bool { return !r.userSpace })
 }
 
-// contains reports whether a record of the group's own code is such a one.
+// contains reports whether any record with the group's own code satisfies the predicate.
 func (g SameKind) contains(such func(driverRecord) bool) bool {
 	return slices.ContainsFunc(g.Incidents, func(in incident) bool {
 		return such(in.Primary) || slices.ContainsFunc(in.along, func(r driverRecord) bool {
@@ -395,7 +395,7 @@ func (g SameKind) contains(such func(driverRecord) bool) bool {
 	})
 }
 
-// evidence quotes the newest, what goes along with it, and the oldest.
+// evidence quotes the newest record, the records that accompany it, and the oldest record.
 func (v *GPUView) evidence(g SameKind) []finding.Evidence {
 	newest, oldest := g.Incidents[0], g.Incidents[len(g.Incidents)-1]
 	all := []finding.Evidence{v.Quote(newest.Primary)}
@@ -412,7 +412,7 @@ func (v *GPUView) evidence(g SameKind) []finding.Evidence {
 	return all
 }
 
-// Quote makes evidence of a record.
+// Quote returns a record as evidence.
 func (v *GPUView) Quote(r driverRecord) finding.Evidence {
 	source := fmt.Sprintf("kernel log of node %s, sequence %d", v.Node.Name, r.Sequence)
 	switch {
@@ -424,7 +424,7 @@ func (v *GPUView) Quote(r driverRecord) finding.Evidence {
 	return finding.Evidence{Source: source, Time: r.Time, Text: words.Clip(r.Text)}
 }
 
-// QuoteKernel quotes a record that is none of the driver's reports.
+// QuoteKernel returns a kernel log record that is not a driver report as evidence.
 func (n *Node) QuoteKernel(k api.KernelRecord) finding.Evidence {
 	return finding.Evidence{
 		Source: fmt.Sprintf("kernel log of node %s, sequence %d", n.Name, k.Sequence), Time: k.Time,
@@ -432,7 +432,7 @@ func (n *Node) QuoteKernel(k api.KernelRecord) finding.Evidence {
 	}
 }
 
-// GPUAt is nvidia-smi's GPU of an address; nil when it does not show it.
+// GPUAt returns the GPU at a PCI address according to nvidia-smi, or nil if nvidia-smi does not list it.
 func (v *GPUView) GPUAt(p xid.PCI) *nvidiasmi.GPU {
 	if v.SMI == nil {
 		return nil
@@ -445,23 +445,23 @@ func (v *GPUView) GPUAt(p xid.PCI) *nvidiasmi.GPU {
 	return nil
 }
 
-// Answers reports whether nvidia-smi shows the GPU, and it answers.
+// Answers reports whether nvidia-smi lists the GPU and the GPU responds.
 func (v *GPUView) Answers(p xid.PCI) bool {
 	g := v.GPUAt(p)
 	return g != nil && !g.Lost() && g.MemoryTotal != nil
 }
 
-// Over reports whether it happened before the driver was loaded last, and the GPU answers since.
+// Over reports whether the incidents happened before the driver was last loaded and the GPU has responded since.
 func (v *GPUView) Over(g SameKind) bool {
 	newest := g.Incidents[0].Primary
 	return newest.Condition == "" && v.loaded >= 0 && newest.Uptime < v.loaded && v.Answers(g.Event.PCI)
 }
 
-// pastAfter is how old an incident is that a GPU got over.
+// pastAfter is the minimum age of a past incident on a GPU that has recovered.
 const pastAfter = 24 * time.Hour
 
-// Past reports whether it happened more than a day ago, by the node's own clock, and nvidia-smi shows that nothing is
-// left of it.
+// Past reports whether the incidents happened more than a day ago, by the node's clock, and nvidia-smi shows no
+// remaining problem.
 func (v *GPUView) Past(g SameKind) bool {
 	newest := g.Incidents[0].Primary
 	if newest.Condition != "" || v.Node.Host == nil || !v.healthy(g.Event) {
@@ -477,8 +477,8 @@ func (v *GPUView) Past(g SameKind) bool {
 	return false
 }
 
-// healthy reports whether nvidia-smi shows the GPU of an event, and says that it needs nothing. An event that names
-// none of the node's GPUs (of an NVSwitch, of the GSP) may be of each of them.
+// healthy reports whether nvidia-smi lists the GPU of an event and reports that no recovery is needed. An event that
+// does not name one of the node's GPUs, for example an NVSwitch or GSP event, may concern any of them.
 func (v *GPUView) healthy(e xid.Event) bool {
 	if v.SMI == nil || len(v.SMI.GPUs) == 0 || v.Node.Host == nil || len(v.SMI.GPUs) < len(GPUAddresses(v.Node)) {
 		return false
@@ -496,7 +496,7 @@ func (v *GPUView) needsNothing(g nvidiasmi.GPU) bool {
 	return !g.Lost() && need == "" && !remaps && !Yes(g.ResetRequired) && !Yes(g.DrainAndReset)
 }
 
-// times returns when it happened; none when one of the records does not tell.
+// times returns when the incidents happened, or nil if the time of any record is unknown.
 func (v *GPUView) times(g SameKind) []time.Time {
 	var all []time.Time
 	for _, in := range g.Incidents {
@@ -508,7 +508,7 @@ func (v *GPUView) times(g SameKind) []time.Time {
 	return all
 }
 
-// GPUObject names a GPU in findings: GPU node-a/0000:17:00.
+// GPUObject returns a GPU as the object of a finding, for example "GPU node-a/0000:17:00".
 func GPUObject(n *Node, p xid.PCI) finding.Object {
 	if p == (xid.PCI{}) {
 		return n.Object()
@@ -516,7 +516,7 @@ func GPUObject(n *Node, p xid.PCI) finding.Object {
 	return finding.Object{Kind: "GPU", Name: n.Name + "/" + p.String()}
 }
 
-// SMIObject names a GPU as nvidia-smi has it.
+// SMIObject returns a GPU listed by nvidia-smi as the object of a finding.
 func SMIObject(n *Node, g nvidiasmi.GPU) finding.Object {
 	if g.PCI != nil {
 		return GPUObject(n, *g.PCI)
@@ -524,7 +524,7 @@ func SMIObject(n *Node, g nvidiasmi.GPU) finding.Object {
 	return finding.Object{Kind: "GPU", Name: n.Name + "/" + g.ID}
 }
 
-// SMIEvidence quotes an element of nvidia-smi's XML.
+// SMIEvidence returns an element of nvidia-smi's XML output as evidence.
 func SMIEvidence(n *Node, g nvidiasmi.GPU, element, value string) finding.Evidence {
 	return finding.Evidence{
 		Source: fmt.Sprintf("nvidia-smi -q -x on node %s, gpu %s", n.Name, g.ID),
@@ -532,5 +532,5 @@ func SMIEvidence(n *Node, g nvidiasmi.GPU, element, value string) finding.Eviden
 	}
 }
 
-// Yes reports whether a value is told, and true.
+// Yes reports whether b is set and true.
 func Yes(b *bool) bool { return b != nil && *b }

@@ -12,12 +12,12 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
 
-// XIDDoc is NVIDIA's description of XIDs, and debugDoc its guide to what to do about broken GPUs.
+// XIDDoc is the URL of NVIDIA's XID documentation.
 const (
 	XIDDoc = "https://docs.nvidia.com/deploy/xid-errors/"
 )
 
-// GPUSymptoms returns the findings of other layers that follow from a GPU that does not work.
+// GPUSymptoms returns the IDs of findings in other layers that follow from a broken GPU.
 func GPUSymptoms(more ...string) []string {
 	return append(GPULost(more...),
 		"node.condition", "node.not-ready", "sched.node-state", "sched.taint", "dp.unhealthy", "dp.unhealthy-xid",
@@ -30,7 +30,7 @@ func GPUSymptoms(more ...string) []string {
 	)
 }
 
-// Drain returns the commands that take a node out of use before its GPU is reset.
+// Drain returns the commands that cordon and drain a node before its GPU is reset.
 func Drain(n *Node, more ...string) []string {
 	return append([]string{
 		shell.Command("kubectl cordon %s", n.Name),
@@ -38,8 +38,8 @@ func Drain(n *Node, more ...string) []string {
 	}, more...)
 }
 
-// ResetGPU returns the command that resets one GPU, or all where none is named. It fails while something uses them; a
-// reboot does the same.
+// ResetGPU returns the command that resets one GPU, or all GPUs if p is the zero value. The reset fails while a process
+// uses the GPUs; a reboot has the same effect.
 func ResetGPU(n *Node, p xid.PCI) string {
 	if p == (xid.PCI{}) {
 		return shell.OnHost(n.Name, "sudo nvidia-smi --gpu-reset")
@@ -50,10 +50,10 @@ func ResetGPU(n *Node, p xid.PCI) string {
 // Reboot returns the command that reboots a node.
 func Reboot(n *Node) string { return shell.OnHost(n.Name, "sudo systemctl reboot") }
 
-// Uncordon returns the command that lets a node take pods again.
+// Uncordon returns the command that makes a node schedulable again.
 func Uncordon(n *Node) string { return shell.Command("kubectl uncordon %s", n.Name) }
 
-// IncidentFinding returns what all findings about incidents have in common.
+// IncidentFinding returns a finding with the fields that all findings about incidents share.
 func (v *GPUView) IncidentFinding(
 	g SameKind, severity finding.Severity, title string, fix finding.Fix,
 ) finding.Finding {
@@ -66,7 +66,7 @@ func (v *GPUView) IncidentFinding(
 		f.Object = finding.Object{Kind: "NVSwitch", Name: v.Node.Name + "/" + g.Event.PCI.String()}
 	}
 	if v.healthy(g.Event) {
-		f.Times = v.times(g) // so that it is over, and explains only what came about then
+		f.Times = v.times(g) // a finding with times is over and only explains problems from those times
 	}
 	switch {
 	case v.Past(g):
@@ -87,7 +87,8 @@ func (v *GPUView) IncidentFinding(
 			Commands: []string{shell.OnHost(v.Node.Name, "sudo dmesg -x | grep -e NVRM -e nvswitch")},
 		}
 	case g.Incidents[0].Primary.Condition != "":
-		f.Confidence, f.Written = finding.Likely, true // a detector's word: it does not tell who wrote the line
+		// a detector's condition does not identify the writer of the line
+		f.Confidence, f.Written = finding.Likely, true
 	}
 	if n := g.Count(); n > 1 {
 		f.Evidence[0].Source += fmt.Sprintf(" (the newest of %d)", n)
@@ -95,7 +96,7 @@ func (v *GPUView) IncidentFinding(
 	return f
 }
 
-// CodeName names a code: "XID 79 (GPU has fallen off the bus)".
+// CodeName returns a code with its description: "XID 79 (GPU has fallen off the bus)".
 func CodeName(e xid.Event) string {
 	switch e.Kind {
 	case xid.KindSXid:
@@ -109,8 +110,8 @@ func CodeName(e xid.Event) string {
 	return fmt.Sprintf("XID %d", e.Code)
 }
 
-// Recovery turns the driver's words for what a GPU needs into ours; empty when it needs nothing. Sources: XID 154,
-// nvidia-smi -q.
+// Recovery describes the recovery action that the driver reports in XID 154 or nvidia-smi -q, or returns "" if none is
+// needed.
 func Recovery(action string) (need string, severity finding.Severity) {
 	action = strings.ToLower(action)
 	switch {
@@ -130,8 +131,8 @@ func Recovery(action string) (need string, severity finding.Severity) {
 	return "", ""
 }
 
-// GPUAddresses returns those of the node's GPUs that the NVIDIA driver should have, by the PCI bus: not those given to
-// virtual machines.
+// GPUAddresses returns the PCI addresses of the node's GPUs that the NVIDIA driver should manage. It omits GPUs passed
+// through to virtual machines.
 func GPUAddresses(n *Node) []xid.PCI {
 	var all []xid.PCI
 	for _, d := range n.Host.Probe.PCI {
@@ -143,8 +144,8 @@ func GPUAddresses(n *Node) []xid.PCI {
 	return all
 }
 
-// RemapFinding tells of rows or pages of memory that a GPU has to take out of use, or cannot; false when there are
-// none.
+// RemapFinding returns the finding for memory rows or pages that a GPU must retire or cannot retire. It returns false
+// if there are none.
 func RemapFinding(n *Node, g nvidiasmi.GPU) (finding.Finding, bool) {
 	issue := finding.Finding{Object: SMIObject(n, g), Nodes: []string{n.Name}}
 	var at xid.PCI
@@ -175,7 +176,7 @@ func RemapFinding(n *Node, g nvidiasmi.GPU) (finding.Finding, bool) {
 	return issue, true
 }
 
-// CountEvidence quotes a number of nvidia-smi's XML; nil is N/A.
+// CountEvidence returns a number from nvidia-smi's XML output as evidence. A nil count is N/A.
 func CountEvidence(n *Node, g nvidiasmi.GPU, element string, count *int64) finding.Evidence {
 	if count == nil {
 		return SMIEvidence(n, g, element, "N/A")
@@ -183,7 +184,7 @@ func CountEvidence(n *Node, g nvidiasmi.GPU, element string, count *int64) findi
 	return SMIEvidence(n, g, element, strconv.FormatInt(*count, 10))
 }
 
-// PendingFix says how bad memory is taken out of use.
+// PendingFix returns the fix that retires bad memory.
 func PendingFix(n *Node, p xid.PCI) finding.Fix {
 	return finding.Fix{
 		Text: "Drain the node when it suits, and reset the GPU or reboot: that takes the bad memory out of use. If it comes back again and again, have the GPU replaced.",
@@ -192,7 +193,7 @@ func PendingFix(n *Node, p xid.PCI) finding.Fix {
 	}
 }
 
-// ReplaceFix says what to do with a GPU that has to be replaced.
+// ReplaceFix returns the fix for a GPU that must be replaced.
 func ReplaceFix(n *Node) finding.Fix {
 	return finding.Fix{
 		Text:     "Cordon and drain the node, and have the GPU replaced (RMA); nvidia-bug-report.sh collects what its vendor asks for.",

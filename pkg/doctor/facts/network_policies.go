@@ -13,15 +13,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// What NetworkPolicies say of one connection. They see the pods at both ends, after a Service was resolved: the pods'
-// labels, and the port that the pods listen on. The first policy that selects a pod denies the rest, for each direction
-// apart; what others allow adds up.
+// This file evaluates NetworkPolicies for one connection. Policies apply to the pods at both ends, after Services are
+// resolved: to the pods' labels and to the port on which the destination pod listens. If any policy selects a pod for a
+// direction, only connections that a policy allows are permitted in that direction. Policies are additive.
 
-// Answer reports whether something is so. Answers are ordered: of two that both must hold the lesser counts.
+// Answer is a three-valued truth value. Answers are ordered, so that the conjunction of two answers is the lesser.
 type Answer int
 
-// The answers. It is perhaps what cannot be told: labels that are not in the snapshot, and rules by addresses, which
-// network plugins apply to pods in different ways.
+// The possible answers. The answer is Perhaps if it depends on labels that are missing from the snapshot, or on ipBlock
+// rules, which network plugins apply to pods in different ways.
 const (
 	Never Answer = iota
 	Perhaps
@@ -35,30 +35,31 @@ func certain(so bool) Answer {
 	return Never
 }
 
-// End is one end of a connection: a pod, as policies see it.
+// End is one end of a connection: a pod as NetworkPolicies match it.
 type End struct {
 	Namespace string
 	Labels    labels.Set
-	// Partial says that it may have more labels and ports than these: they are those that a Service selects.
+	// Partial is true if the pod may have more labels and ports than these, because they come from a Service's
+	// selector.
 	Partial   bool
 	Addresses []netip.Addr
 	Ports     []corev1.ContainerPort
 }
 
-// Connection is what a pod wants; the port is that of the pod at the other end.
+// Connection is a connection from one pod to another. The port is the destination pod's.
 type Connection struct {
 	From, To End
 	Protocol corev1.Protocol
 	Port     int32
 }
 
-// policyRule is a rule of either direction.
+// policyRule is an ingress or egress rule.
 type policyRule struct {
 	Peers []networkingv1.NetworkPolicyPeer
 	Ports []networkingv1.NetworkPolicyPort
 }
 
-// PolicyRules returns the rules of a policy for one direction.
+// PolicyRules returns a policy's rules for one direction.
 func PolicyRules(p *networkingv1.NetworkPolicy, d networkingv1.PolicyType) []policyRule {
 	var all []policyRule
 	if d == networkingv1.PolicyTypeEgress {
@@ -73,7 +74,7 @@ func PolicyRules(p *networkingv1.NetworkPolicy, d networkingv1.PolicyType) []pol
 	return all
 }
 
-// EndOf returns a pod as policies see it.
+// EndOf returns a pod as an end of a connection.
 func EndOf(pod *corev1.Pod) End {
 	e := End{Namespace: pod.Namespace, Labels: pod.Labels}
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
@@ -85,10 +86,10 @@ func EndOf(pod *corev1.Pod) End {
 	return e
 }
 
-// policySelects reports whether a policy selects the pod at an end, for a direction.
+// policySelects reports whether a policy applies to the pod at an end, in one direction.
 func policySelects(p *networkingv1.NetworkPolicy, d networkingv1.PolicyType, e End) Answer {
 	types := p.Spec.PolicyTypes
-	if len(types) == 0 { // as the API server fills it in
+	if len(types) == 0 { // the API server's default
 		types = []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}
 		if len(p.Spec.Egress) > 0 {
 			types = append(types, networkingv1.PolicyTypeEgress)
@@ -100,7 +101,8 @@ func policySelects(p *networkingv1.NetworkPolicy, d networkingv1.PolicyType, e E
 	return Picks(&p.Spec.PodSelector, e.Labels, e.Partial)
 }
 
-// Picks reports whether a selector selects labels, of which there may be more than are known.
+// Picks reports whether a selector matches the labels. If partial is true, there may be more labels than the known
+// ones.
 func Picks(s *metav1.LabelSelector, known labels.Set, partial bool) Answer {
 	selector, err := metav1.LabelSelectorAsSelector(s)
 	if err != nil {
@@ -118,8 +120,8 @@ func Picks(s *metav1.LabelSelector, known labels.Set, partial bool) Answer {
 	return Never
 }
 
-// Admits reports whether policies let a connection out of its pod, or into the other; by are the policies that select
-// that pod.
+// Admits reports whether policies let a connection leave its source pod (egress) or enter its destination pod
+// (ingress). It also returns the policies that select that pod.
 func (f *Facts) Admits(d networkingv1.PolicyType, c Connection) (let Answer, by []*networkingv1.NetworkPolicy) {
 	self, other := c.From, c.To
 	if d == networkingv1.PolicyTypeIngress {
@@ -144,7 +146,7 @@ func (f *Facts) Admits(d networkingv1.PolicyType, c Connection) (let Answer, by 
 	return let, by
 }
 
-// peersAllow reports whether a rule is about the other end.
+// peersAllow reports whether a rule's peers include the other end.
 func (f *Facts) peersAllow(peers []networkingv1.NetworkPolicyPeer, namespace string, other End) Answer {
 	let := certain(len(peers) == 0)
 	for i := range peers {
@@ -153,7 +155,7 @@ func (f *Facts) peersAllow(peers []networkingv1.NetworkPolicyPeer, namespace str
 	return let
 }
 
-// PeerIs reports whether a peer of a policy's rule is the other end.
+// PeerIs reports whether a peer of a rule matches the other end.
 func (f *Facts) PeerIs(peer *networkingv1.NetworkPolicyPeer, namespace string, other End) Answer {
 	if peer.IPBlock != nil {
 		return blockHas(peer.IPBlock.CIDR, other)
@@ -169,8 +171,8 @@ func (f *Facts) PeerIs(peer *networkingv1.NetworkPolicyPeer, namespace string, o
 	return is
 }
 
-// blockHas is at most perhaps: some network plugins do not apply blocks of addresses to pods, or see the address of the
-// Service.
+// blockHas reports whether an ipBlock contains the other end. The answer is at most Perhaps, because some network
+// plugins do not apply ipBlocks to pods, or match them against the address of the Service.
 func blockHas(cidr string, other End) Answer {
 	block, err := netip.ParsePrefix(cidr)
 	if err != nil || len(other.Addresses) == 0 || slices.ContainsFunc(other.Addresses, block.Contains) {
@@ -179,7 +181,7 @@ func blockHas(cidr string, other End) Answer {
 	return Never
 }
 
-// NamespaceLabels returns those that are known, and whether there may be more.
+// NamespaceLabels returns a namespace's known labels, and whether there may be more.
 func (f *Facts) NamespaceLabels(name string) (known labels.Set, partial bool) {
 	for i := range f.Namespaces {
 		if f.Namespaces[i].Name == name {
@@ -189,13 +191,13 @@ func (f *Facts) NamespaceLabels(name string) (known labels.Set, partial bool) {
 	return labels.Set{corev1.LabelMetadataName: name}, true
 }
 
-// SelectsNoNamespace reports whether no namespace of the cluster has the labels.
+// SelectsNoNamespace reports whether the selector matches no namespace of the cluster.
 func (f *Facts) SelectsNoNamespace(s *metav1.LabelSelector) bool {
 	return len(f.Namespaces) > 0 &&
 		!slices.ContainsFunc(f.Namespaces, func(n corev1.Namespace) bool { return Picks(s, n.Labels, false) != Never })
 }
 
-// PortsAllow reports whether a rule is about the connection's port.
+// PortsAllow reports whether a rule's ports include the connection's port.
 func PortsAllow(ports []networkingv1.NetworkPolicyPort, c Connection) Answer {
 	let := certain(len(ports) == 0)
 	for _, p := range ports {
@@ -204,7 +206,7 @@ func PortsAllow(ports []networkingv1.NetworkPolicyPort, c Connection) Answer {
 	return let
 }
 
-// PortIs reports whether a port of a rule is the connection's.
+// PortIs reports whether a port of a rule matches the connection's port.
 func PortIs(p networkingv1.NetworkPolicyPort, c Connection) Answer {
 	protocol := corev1.ProtocolTCP
 	if p.Protocol != nil {
@@ -234,7 +236,7 @@ func PortIs(p networkingv1.NetworkPolicyPort, c Connection) Answer {
 	return Never
 }
 
-// PortsText prints ports as people say them: "TCP 53, UDP 53".
+// PortsText formats ports as a list: "TCP 53, UDP 53".
 func PortsText(ports []networkingv1.NetworkPolicyPort) string {
 	var all []string
 	for _, p := range ports {
@@ -253,7 +255,7 @@ func PortsText(ports []networkingv1.NetworkPolicyPort) string {
 	return strings.Join(all, ", ")
 }
 
-// PeerText prints whom a rule is about.
+// PeerText describes a rule's peer.
 func PeerText(peer networkingv1.NetworkPolicyPeer) string {
 	if peer.IPBlock != nil {
 		return "addresses " + peer.IPBlock.CIDR

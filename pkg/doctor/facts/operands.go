@@ -14,27 +14,27 @@ import (
 )
 
 const (
-	// OperandGrace is how long a pod may take to start before that says anything.
+	// OperandGrace is how long a pod may take to start before it counts as failing.
 	OperandGrace = 2 * time.Minute
-	// DriverGrace is the same for a driver, which may have to be compiled: the operator's own startup probe gives it 20
-	// minutes.
+	// DriverGrace is the same for a driver pod, which may have to compile the driver. The operator's startup probe also
+	// allows 20 minutes.
 	DriverGrace = 20 * time.Minute
 )
 
-// PodTrouble is why a pod does not work, as its own status, events and logs say it.
+// PodTrouble is the reason why a pod does not work, from its status, events and logs.
 type PodTrouble struct {
 	Pod       *corev1.Pod
-	Container string // empty when it is the pod as a whole
+	Container string // empty for the pod as a whole
 	Init      bool   // the container is an init container
-	// Reason is one word: CrashLoopBackOff, Init, NotReady, Unschedulable, FailedCreatePodSandBox.
+	// Reason is a single word: CrashLoopBackOff, Init, NotReady, Unschedulable, FailedCreatePodSandBox.
 	Reason string
-	// Waits says that nothing failed: it takes longer than it should.
+	// Waits is true if nothing failed but the pod takes longer than expected.
 	Waits    bool
 	Evidence []finding.Evidence
 }
 
-// OperandTrouble reports whether a pod does not work, and why. A pod that is about to start, that has ended, or that is
-// being deleted does.
+// OperandTrouble reports whether a pod does not work, and why. A pod that is starting, finished or being deleted has no
+// trouble.
 func OperandTrouble(f *Facts, pod *corev1.Pod) (PodTrouble, bool) {
 	if Ended(pod) || pod.DeletionTimestamp != nil || PodReady(pod) {
 		return PodTrouble{}, false
@@ -66,7 +66,7 @@ func OperandTrouble(f *Facts, pod *corev1.Pod) (PodTrouble, bool) {
 			return t, true
 		}
 		if t.Init {
-			return t, false // the others wait for it
+			return t, false // later containers wait for this one
 		}
 	}
 	if e := startFailure(f, pod); e != nil && len(pod.Status.ContainerStatuses) == 0 {
@@ -76,8 +76,7 @@ func OperandTrouble(f *Facts, pod *corev1.Pod) (PodTrouble, bool) {
 	return t, false
 }
 
-// containerDone reports whether a container is as it should be: an init container that has ended well, another that is
-// ready.
+// containerDone reports whether a container is in its expected state: a completed init container, or a ready container.
 func containerDone(s corev1.ContainerStatus, init bool) bool {
 	if init && s.State.Terminated != nil {
 		return s.State.Terminated.ExitCode == 0
@@ -85,7 +84,7 @@ func containerDone(s corev1.ContainerStatus, init bool) bool {
 	return s.Ready
 }
 
-// containerTrouble returns what is wrong with a container; empty when it may still start by itself.
+// containerTrouble returns what is wrong with a container, or "" if it may still start.
 func containerTrouble(
 	f *Facts, pod *corev1.Pod, s corev1.ContainerStatus, age time.Duration,
 ) (reason string, waits bool) {
@@ -114,7 +113,7 @@ func containerTrouble(
 	return "", false
 }
 
-// startGrace returns how long a pod's containers may run without being ready.
+// startGrace returns how long a pod's containers may run without becoming ready.
 func startGrace(pod *corev1.Pod) time.Duration {
 	if ComponentOf(pod.Labels, pod.Spec) == Driver {
 		return DriverGrace
@@ -122,7 +121,7 @@ func startGrace(pod *corev1.Pod) time.Duration {
 	return OperandGrace
 }
 
-// startFailure returns the newest event that says why no container of the pod was started; nil when there is none.
+// startFailure returns the newest event that explains why no container of the pod started, or nil if there is none.
 func startFailure(f *Facts, pod *corev1.Pod) *corev1.Event {
 	for _, e := range f.EventsOfPod(pod) {
 		if slices.Contains(
@@ -134,8 +133,8 @@ func startFailure(f *Facts, pod *corev1.Pod) *corev1.Event {
 	return nil
 }
 
-// PodEvidence quotes what a container says of itself: why it waits, how it ended, its last lines, and the newest
-// warning about its pod.
+// PodEvidence returns evidence about a failing container: its state, its terminations with an error, its last log
+// lines, and the newest warning event of its pod.
 func PodEvidence(f *Facts, pod *corev1.Pod, s corev1.ContainerStatus) []finding.Evidence {
 	place := PodObject(pod).String() + " .status.containerStatuses[" + s.Name + "]"
 	var all []finding.Evidence
@@ -167,7 +166,7 @@ func PodEvidence(f *Facts, pod *corev1.Pod, s corev1.ContainerStatus) []finding.
 	return all
 }
 
-// LastLines quotes the end of a container's log, of its run before when that one crashed.
+// LastLines returns the last lines of a container's log as evidence, from the previous instance if that one crashed.
 func LastLines(f *Facts, pod *corev1.Pod, container string, most int) []finding.Evidence {
 	var text, where string
 	for _, l := range f.LogsOf(pod) {
@@ -190,7 +189,7 @@ func LastLines(f *Facts, pod *corev1.Pod, container string, most int) []finding.
 	return all
 }
 
-// PodReady reports whether all containers of a pod work.
+// PodReady reports whether a pod is ready.
 func PodReady(pod *corev1.Pod) bool {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodReady {
@@ -200,7 +199,7 @@ func PodReady(pod *corev1.Pod) bool {
 	return false
 }
 
-// UpFor is for how long a pod has been ready; zero when it is not.
+// UpFor returns how long a pod has been ready, or zero if it is not ready.
 func UpFor(f *Facts, pod *corev1.Pod) time.Duration {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
@@ -216,17 +215,17 @@ func Current(n *Node, c Component) []*corev1.Pod {
 		func(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil })
 }
 
-// Alive reports whether what the API says of a node and its pods is of now: the kubelet reports.
+// Alive reports whether the kubelet reports, so that the API's information about the node and its pods is current.
 func Alive(n *Node) bool { return n.Ready().Status == corev1.ConditionTrue }
 
-// LogEvidence finds one of the texts in the logs of a pod.
+// LogEvidence returns the first line of a pod's logs that contains one of the texts, as evidence.
 func LogEvidence(f *Facts, pod *corev1.Pod, texts ...string) (finding.Evidence, bool) {
 	e, ok := f.GrepLogs(pod, texts...)
 	return finding.Clipped(e), ok
 }
 
-// MainContainer returns the name of a pod's first container; empty when it has none, which only a damaged snapshot
-// says.
+// MainContainer returns the name of a pod's first container, or "" if it has none, which only happens in a damaged
+// snapshot.
 func MainContainer(pod *corev1.Pod) string {
 	if len(pod.Spec.Containers) == 0 {
 		return ""
@@ -234,7 +233,7 @@ func MainContainer(pod *corev1.Pod) string {
 	return pod.Spec.Containers[0].Name
 }
 
-// OwnerOf returns the name of what made a pod, as kubectl takes it: daemonset/nvidia-device-plugin-daemonset.
+// OwnerOf returns a pod's owner in kubectl's notation: daemonset/nvidia-device-plugin-daemonset.
 func OwnerOf(pod *corev1.Pod) string {
 	for _, o := range pod.OwnerReferences {
 		if o.Controller != nil && *o.Controller {
@@ -244,7 +243,7 @@ func OwnerOf(pod *corev1.Pod) string {
 	return "pod/" + pod.Name
 }
 
-// LabelEvidence quotes a node's labels: those that it has.
+// LabelEvidence returns the given labels of a node as evidence. It omits labels that the node does not have.
 func LabelEvidence(n *Node, labels ...string) []finding.Evidence {
 	var all []finding.Evidence
 	for _, label := range labels {

@@ -16,7 +16,7 @@ import (
 func KeptAway(n *Node, d *appsv1.DaemonSet) (corev1.Taint, bool) {
 	for _, taint := range n.Spec.Taints {
 		if taint.Effect == corev1.TaintEffectPreferNoSchedule || strings.HasPrefix(taint.Key, "node.kubernetes.io/") {
-			continue // DaemonSets tolerate those of the node's state
+			continue // DaemonSet pods tolerate the taints for node conditions
 		}
 		if !slices.ContainsFunc(
 			d.Spec.Template.Spec.Tolerations, func(t corev1.Toleration) bool { return nfdTolerates(t, taint) },
@@ -38,7 +38,7 @@ func nfdTolerates(t corev1.Toleration, taint corev1.Taint) bool {
 	return t.Value == taint.Value
 }
 
-// TroubleFinding returns the finding of a symptom check about a pod.
+// TroubleFinding returns a symptom check's finding about a pod.
 func TroubleFinding(t PodTrouble) finding.Finding {
 	pod := t.Pod
 	found := finding.Finding{Object: PodObject(pod), Evidence: t.Evidence, Fix: finding.Fix{
@@ -55,7 +55,7 @@ func TroubleFinding(t PodTrouble) finding.Finding {
 	return found
 }
 
-// TroubleWords returns what a pod's trouble is, as the end of a sentence about it.
+// TroubleWords describes a pod's trouble as the end of a sentence about the pod.
 func TroubleWords(t PodTrouble) string {
 	switch {
 	case t.Pod.Spec.NodeName == "":
@@ -72,7 +72,7 @@ func TroubleWords(t PodTrouble) string {
 	return fmt.Sprintf("fails in its container %s (%s)", t.Container, t.Reason)
 }
 
-// ForMachines reports whether the node's GPUs are for virtual machines, on purpose.
+// ForMachines reports whether the node's GPUs are intentionally configured for virtual machines.
 func ForMachines(n *Node) bool {
 	return strings.HasPrefix(n.Labels["nvidia.com/gpu.workload.config"], "vm-")
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
 )
 
-// OnNode returns the pod's node, if it has one.
+// OnNode returns the name of the pod's node, or nil if the pod is not scheduled.
 func OnNode(pod *corev1.Pod) []string {
 	if pod.Spec.NodeName == "" {
 		return nil
@@ -22,14 +22,13 @@ func OnNode(pod *corev1.Pod) []string {
 	return []string{pod.Spec.NodeName}
 }
 
-// This file computes as the scheduler's filters do: NodeUnschedulable, TaintToleration, NodeAffinity and
+// This file computes the same results as the scheduler's filters NodeUnschedulable, TaintToleration, NodeAffinity and
 // NodeResourcesFit.
 
-// Demand returns what a pod asks the scheduler for, of every resource: containers, init containers, sidecars and
-// overhead.
+// Demand returns a pod's request for every resource: containers, init containers, sidecars and overhead.
 func Demand(pod *corev1.Pod) map[corev1.ResourceName]int64 {
 	all := requests(pod, func(corev1.ResourceName) bool { return true })
-	if r := pod.Spec.Resources; r != nil { // of the pod as a whole: they count instead of the containers'
+	if r := pod.Spec.Resources; r != nil { // pod-level resources override those of the containers
 		for name, n := range asked(*r) {
 			all[name] = n
 		}
@@ -40,19 +39,19 @@ func Demand(pod *corev1.Pod) map[corev1.ResourceName]int64 {
 	return all
 }
 
-// Allocatable returns how much of a resource a node gives to pods.
+// Allocatable returns a node's allocatable amount of a resource.
 func (n *Node) Allocatable(name corev1.ResourceName) int64 {
 	q := n.Status.Allocatable[name]
 	return amount(name, q)
 }
 
-// Capacity returns how much of a resource the node has.
+// Capacity returns a node's capacity of a resource.
 func (n *Node) Capacity(name corev1.ResourceName) int64 {
 	q := n.Status.Capacity[name]
 	return amount(name, q)
 }
 
-// TaintText prints a taint as kubectl taint takes it.
+// TaintText formats a taint in the notation of kubectl taint.
 func TaintText(t *corev1.Taint) string {
 	if t.Value == "" {
 		return fmt.Sprintf("%s:%s", t.Key, t.Effect)
@@ -61,11 +60,11 @@ func TaintText(t *corev1.Taint) string {
 }
 
 const (
-	skew = 10 * time.Second // between the clocks of the client and of the API server
+	skew = 10 * time.Second // clock skew between the client and the API server
 )
 
-// Age returns how old a pod was when the snapshot was made. One without a time counts as old, and so does one from the
-// future: then the clock of the client is wrong, and its word must not excuse the pod.
+// Age returns a pod's age at the time of the snapshot. A pod without a creation time counts as old. So does a pod from
+// the future, because the client's clock is then wrong and must not excuse the pod.
 func (f *Facts) Age(pod *corev1.Pod) time.Duration {
 	age := f.Now.Sub(pod.CreationTimestamp.Time)
 	if pod.CreationTimestamp.IsZero() || age < -skew {
@@ -74,27 +73,27 @@ func (f *Facts) Age(pod *corev1.Pod) time.Duration {
 	return age
 }
 
-// GPUDemand returns what a pod asks for that is a GPU, or that its author took for one: amd.com/gpu, nvidia.com/gpus.
+// GPUDemand returns a pod's requests for resources that are, or look like, GPUs: amd.com/gpu, nvidia.com/gpus.
 func GPUDemand(pod *corev1.Pod) map[corev1.ResourceName]int64 {
 	all := Demand(pod)
 	maps.DeleteFunc(all, func(name corev1.ResourceName, n int64) bool { return n == 0 || !LooksLikeGPU(name) })
 	return all
 }
 
-// LooksLikeGPU reports whether a resource is, by its name, one of GPUs, whoever made them.
+// LooksLikeGPU reports whether a resource's name suggests a GPU of any vendor.
 func LooksLikeGPU(name corev1.ResourceName) bool {
 	lower := strings.ToLower(string(name))
 	domain, rest, qualified := strings.Cut(lower, "/")
 	switch rest {
 	case "gpumem", "gpucores", "gpumem-percentage", "priority", "gpu-mem", "gpu-core":
-		// Of schedulers that share GPUs: they count these themselves
+		// GPU-sharing schedulers account for these resources themselves.
 		return false
 	}
 	return IsGPUResource(name) ||
 		qualified && (strings.Contains(rest, "gpu") || domain == "nvidia.com" && strings.HasPrefix(rest, "mig"))
 }
 
-// Available reports whether the kubelet of a node says that it is well; a node without the condition is taken for well.
+// Available reports whether a node is ready. A node without a Ready condition counts as ready.
 func Available(n *Node) bool {
 	status := n.Ready().Status
 	return (status == corev1.ConditionTrue || status == "") && !n.Spec.Unschedulable
@@ -108,12 +107,13 @@ func demandText(want map[corev1.ResourceName]int64) string {
 	return strings.Join(parts, ", ")
 }
 
-// QuoteDemand makes evidence of what a pod asks for.
+// QuoteDemand returns a pod's requests as evidence.
 func QuoteDemand(pod *corev1.Pod, want map[corev1.ResourceName]int64) finding.Evidence {
 	return finding.Evidence{Source: PodObject(pod).String() + " .spec.containers[].resources", Text: demandText(want)}
 }
 
-// EditCommands change a pod where that is done: in its owner's template. A pod without one, or of a Job, is made anew.
+// EditCommands returns the commands that change a pod, by editing its owner's template if it has one. A pod that is
+// standalone or belongs to a Job must be recreated.
 func EditCommands(pod *corev1.Pod) []string {
 	owner := metav1.GetControllerOf(pod)
 	if owner == nil {
@@ -138,7 +138,7 @@ func EditCommands(pod *corev1.Pod) []string {
 	return []string{shell.Command("kubectl -n %s edit %s %s", pod.Namespace, kind, name)}
 }
 
-// DeploymentName takes the hash off a ReplicaSet's name.
+// DeploymentName returns the name of a ReplicaSet without the pod template hash.
 func DeploymentName(pod *corev1.Pod, replicaSet string) string {
 	return strings.TrimSuffix(replicaSet, "-"+pod.Labels["pod-template-hash"])
 }

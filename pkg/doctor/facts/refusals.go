@@ -11,11 +11,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 )
 
-// Refusal is an owner whose pods the API server does not let be created.
+// Refusal is an owner whose pods the API server refuses to create.
 type Refusal struct {
 	Event *corev1.Event
 	Owner finding.Object
-	// GPU reports whether the pods are known to ask for GPUs; Component is what part of the GPU software they are.
+	// GPU is true if the pods are known to request GPUs. Component is the pods' GPU software component, if any.
 	GPU       bool
 	Component Component
 }
@@ -33,13 +33,12 @@ func (f *Facts) ownedBy(owner finding.Object) []*corev1.Pod {
 	return all
 }
 
-// CreatedSince reports whether the owner has made a pod after a time.
+// CreatedSince reports whether the owner has created a pod since t.
 func (f *Facts) CreatedSince(owner finding.Object, t time.Time) bool {
 	return slices.ContainsFunc(f.ownedBy(owner), func(pod *corev1.Pod) bool { return pod.CreationTimestamp.After(t) })
 }
 
-// RolledOut reports whether a ReplicaSet is an old one, of a Deployment that has a newer one whose pods are ready: it
-// wants no pods any more.
+// RolledOut reports whether a ReplicaSet is obsolete because its Deployment has a newer ReplicaSet with ready pods.
 func (f *Facts) RolledOut(owner finding.Object) bool {
 	deployment := owner.Name[:max(strings.LastIndexByte(owner.Name, '-'), 0)]
 	if owner.Kind != "ReplicaSet" || deployment == "" || len(f.ownedBy(owner)) > 0 {
@@ -54,7 +53,7 @@ func (f *Facts) RolledOut(owner finding.Object) bool {
 	})
 }
 
-// Refusal returns what is known of an event by which the API refused pods of an owner.
+// Refusal returns the refusal that an event reports for an owner's pods.
 func (f *Facts) Refusal(owner finding.Object, e *corev1.Event) Refusal {
 	x := Refusal{Event: e, Owner: owner, GPU: strings.Contains(e.Message, "nvidia.com/")}
 	for _, pod := range f.ownedBy(owner) {

@@ -9,7 +9,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// GPUsOf counts GPUs of all kinds: whole, shared, MIG.
+// GPUsOf returns the total number of GPU resources of all kinds: whole, shared and MIG.
 func GPUsOf(resources corev1.ResourceList) int64 {
 	var sum int64
 	for name, q := range resources {
@@ -20,7 +20,7 @@ func GPUsOf(resources corev1.ResourceList) int64 {
 	return sum
 }
 
-// GPUText prints the GPU resources among others: "nvidia.com/gpu: 8".
+// GPUText formats the GPU resources in a list: "nvidia.com/gpu: 8".
 func GPUText(resources corev1.ResourceList) string {
 	var all []string
 	for name, q := range resources {
@@ -35,8 +35,8 @@ func GPUText(resources corev1.ResourceList) string {
 	return words.Joined(all)
 }
 
-// Advertises reports whether pods can get GPUs of the node, by whatever way: a device plugin's resource, also of
-// another vendor's plugin or for virtual machines, or DRA.
+// Advertises reports whether pods can use GPUs of the node in any way: through a device plugin, including those of
+// other vendors and for virtual machines, or through DRA.
 func Advertises(f *Facts, n *Node) bool {
 	if GPUsOf(n.Status.Capacity) > 0 || DRADevicesOn(f, n.Name) > 0 {
 		return true
@@ -52,8 +52,8 @@ func Advertises(f *Facts, n *Node) bool {
 // PluginReady reports whether a device plugin on the node is ready.
 func PluginReady(n *Node) bool { return slices.ContainsFunc(Current(n, DevicePlugin), PodReady) }
 
-// isOtherGPU reports whether it is a GPU by another name: those of KubeVirt (nvidia.com/GA102GL_A10), HAMi, Volcano,
-// run:ai.
+// isOtherGPU reports whether a resource is a GPU under another name, as used by KubeVirt (nvidia.com/GA102GL_A10),
+// HAMi, Volcano and Run:ai.
 func isOtherGPU(name corev1.ResourceName) bool {
 	text := string(name)
 	vendor, rest, _ := strings.Cut(text, "/")
@@ -67,7 +67,8 @@ func isOtherGPU(name corev1.ResourceName) bool {
 	return false
 }
 
-// KubeletRoot returns where the kubelet of a distribution keeps its files. MicroK8s has a link at the usual place.
+// KubeletRoot returns the kubelet's root directory for the node's distribution. MicroK8s has a symlink at the default
+// path.
 func KubeletRoot(n *Node) string {
 	if n.Distribution == K0s {
 		return "/var/lib/k0s/kubelet"

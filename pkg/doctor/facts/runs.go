@@ -17,7 +17,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
 
-// RunState reports whether a run's fault is in place; why says why not.
+// RunState reports whether a run's fault is active, and if not, why.
 func (f *Facts) RunState(run snapshot.Run) (stands bool, why string) {
 	switch {
 	case !run.Closed.IsZero():
@@ -33,7 +33,7 @@ func (f *Facts) RunState(run snapshot.Run) (stands bool, why string) {
 	for _, t := range run.Targets {
 		n := f.Node(t.Name)
 		if t.Kind != "Node" || !t.Permanent || n == nil || n.Host == nil || len(t.Evidence) == 0 {
-			lines++ // nobody knows better
+			lines++ // the state on the node is unknown, so assume that the line exists
 			continue
 		}
 		for _, e := range t.Evidence {
@@ -49,7 +49,7 @@ func (f *Facts) RunState(run snapshot.Run) (stands bool, why string) {
 	return true, ""
 }
 
-// KernelRecord finds the record of the node's kernel log that a run wrote.
+// KernelRecord returns the record that a run wrote to the node's kernel log.
 func KernelRecord(host *api.Diagnosis, e snapshot.RunEvidence) (api.KernelRecord, bool) {
 	i := slices.IndexFunc(host.KernelLog, func(r api.KernelRecord) bool { return proves(e, r) })
 	if i < 0 {
@@ -58,8 +58,8 @@ func KernelRecord(host *api.Diagnosis, e snapshot.RunEvidence) (api.KernelRecord
 	return host.KernelLog[i], true
 }
 
-// proves reports whether a record is the one that a run says it wrote: the same sequence number and text, or, without
-// numbers, the same text.
+// proves reports whether a record is the one that a run reported: the sequence number and text match, or, if sequence
+// numbers are unknown, the text matches.
 func proves(e snapshot.RunEvidence, r api.KernelRecord) bool {
 	_, after, known := strings.Cut(e.Source, "sequence ")
 	digits := strings.TrimRight(after[:min(len(after), 20)], " .,:;)")
@@ -73,10 +73,10 @@ func proves(e snapshot.RunEvidence, r api.KernelRecord) bool {
 	return r.Text != "" && strings.Contains(e.Text, r.Text)
 }
 
-// UntilClock prints a time as people read it.
+// UntilClock formats a time in UTC, to the minute.
 func UntilClock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 UTC") }
 
-// RunEvidence quotes the record of a run.
+// RunEvidence returns a run's record as evidence.
 func RunEvidence(run snapshot.Run) finding.Evidence {
 	text := fmt.Sprintf("%s: %s (%s)", run.Fault, run.Summary, run.Phase)
 	if run.By != "" {
@@ -91,25 +91,25 @@ func RunEvidence(run snapshot.Run) finding.Evidence {
 	return finding.Clipped(finding.Evidence{Source: "record of run " + run.ID, Time: run.Created, Text: text})
 }
 
-// A line in a kernel log stays when the run that wrote it is over, and so do the conditions of detectors that believed
-// it. Both are told as what they are, and not as a stranger's, nor as an error of the GPU.
+// Lines in a kernel log, and conditions that detectors set because of them, remain when the run that wrote the lines is
+// over. Both are reported as leftovers of a run, not as foreign lines and not as GPU errors.
 
-// ownLine is a line of a run that is over, as the node's kernel log has it.
+// ownLine is a line in the node's kernel log that a completed run wrote.
 type ownLine struct {
 	Run    string
 	Record driverRecord
 }
 
-// ownCondition is a node condition that rests on a line of a run that is over.
+// ownCondition is a node condition caused by a line of a completed run.
 type ownCondition struct {
 	run   snapshot.Run
 	codes []int
 }
 
-// xidRuns are this tool's runs whose lines may be in one node's kernel log.
+// xidRuns are this tool's runs that may have lines in one node's kernel log.
 type xidRuns struct{ open, over []snapshot.Run }
 
-// findXIDRuns finds the runs whose lines may be in kernel logs, by node. A run may have a thousand nodes.
+// findXIDRuns returns the runs that may have lines in kernel logs, by node. A run may have a thousand nodes.
 func (f *Facts) findXIDRuns() map[string]xidRuns {
 	all := map[string]xidRuns{}
 	for _, run := range f.Runs {
@@ -138,7 +138,7 @@ func (f *Facts) findXIDRuns() map[string]xidRuns {
 	return all
 }
 
-// linesOn returns the proofs of the lines that a run wrote on a node.
+// linesOn returns the evidence of the lines that a run wrote on a node.
 func linesOn(run snapshot.Run, nodeName string) []snapshot.RunEvidence {
 	var all []snapshot.RunEvidence
 	for _, t := range run.Targets {
@@ -149,8 +149,7 @@ func linesOn(run snapshot.Run, nodeName string) []snapshot.RunEvidence {
 	return all
 }
 
-// writer returns the run that is over and wrote a record; empty when none did. What the driver itself wrote is
-// nobody's.
+// writer returns the completed run that wrote a record, or "" if none did. The driver's own records have no writer.
 func (v *GPUView) writer(r driverRecord) string {
 	if !r.userSpace {
 		return ""
@@ -158,7 +157,7 @@ func (v *GPUView) writer(r driverRecord) string {
 	return writerAmong(v.runs.over, v.Node.Name, r)
 }
 
-// writerAmong returns the run among some that wrote a record of a node; empty when none did.
+// writerAmong returns which of the runs wrote a record on a node, or "" if none did.
 func writerAmong(runs []snapshot.Run, nodeName string, r driverRecord) string {
 	for _, run := range runs {
 		if slices.ContainsFunc(
@@ -170,8 +169,8 @@ func writerAmong(runs []snapshot.Run, nodeName string, r driverRecord) string {
 	return ""
 }
 
-// ofOpenRun reports whether all that tells of an incident is lines that open runs wrote, or a detector's condition that
-// rests on them.
+// ofOpenRun reports whether the only evidence of an incident is lines that open runs wrote, or detector conditions
+// caused by such lines.
 func (v *GPUView) ofOpenRun(g SameKind) bool {
 	return !g.contains(func(r driverRecord) bool { return !v.byOpenRun(r) })
 }
@@ -188,18 +187,19 @@ func (v *GPUView) byOpenRun(r driverRecord) bool {
 	return ours
 }
 
-// Rests finds the run that is over and on whose line a condition rests.
+// Rests returns the condition's cause if a completed run's line caused the condition.
 func (v *GPUView) Rests(c corev1.NodeCondition) (ownCondition, bool) {
 	return v.restsOn(v.runs.over, c)
 }
 
-// RestsOnOpen finds the open run on whose line a condition rests.
+// RestsOnOpen returns the condition's cause if an open run's line caused the condition.
 func (v *GPUView) RestsOnOpen(c corev1.NodeCondition) (ownCondition, bool) {
 	return v.restsOn(v.runs.open, c)
 }
 
-// restsOn finds the run among some on whose line a condition rests: it names the same codes, of the same GPU if of any,
-// since the run began, and the kernel log, where it was read, has no line of these codes that was not the runs'.
+// restsOn returns the condition's cause if one of the runs caused the condition. A run is the cause if the condition
+// has been set since the run began and names only codes that the run wrote, for the same GPU if the condition names
+// one. If the kernel log was read, it must contain these codes only in lines of the runs.
 func (v *GPUView) restsOn(runs []snapshot.Run, c corev1.NodeCondition) (ownCondition, bool) {
 	text := c.Reason + " " + c.Message
 	codes := XIDsIn(text)
@@ -234,10 +234,10 @@ func (v *GPUView) restsOn(runs []snapshot.Run, c corev1.NodeCondition) (ownCondi
 	return ownCondition{}, false
 }
 
-// clocksDiffer is how far the clocks of a client and of a node are trusted to differ.
+// clocksDiffer is the maximum assumed difference between the clocks of a client and a node.
 const clocksDiffer = time.Minute
 
-// Finding tells of a condition that a test left.
+// Finding returns the finding about a condition that remains from a test.
 func (o ownCondition) Finding(n *Node, c corev1.NodeCondition) finding.Finding {
 	detector := detectorOf(c)
 	f := finding.Finding{
@@ -270,8 +270,8 @@ func (o ownCondition) Finding(n *Node, c corev1.NodeCondition) finding.Finding {
 	return f
 }
 
-// detectorOf returns the detector that most likely set a condition: NVSentinel and the EKS agent are known by their
-// words, others are rules of node-problem-detector.
+// detectorOf returns the detector that most likely set a condition. NVSentinel and the EKS agent are recognized by
+// their wording; other conditions are attributed to node-problem-detector rules.
 func detectorOf(c corev1.NodeCondition) xid.Detector {
 	id := xid.IDNPDKmsg
 	switch text := c.Reason + " " + c.Message; {

@@ -11,7 +11,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/runtimeview"
 )
 
-// viewRuntimes makes of what the helper read on nodes what `runtime show` would say there.
+// viewRuntimes sets the runtime view of each node, the same view that `runtime show` would print on the node.
 func (f *Facts) viewRuntimes() {
 	for _, n := range f.Nodes {
 		if n.Host == nil {
@@ -30,25 +30,24 @@ func (f *Facts) viewRuntimes() {
 	}
 }
 
-// startPattern is how runtimes say that something is wrong. The first group is what they name.
+// startPattern matches an error message of a container runtime. The first group is the name in the message.
 type startPattern struct {
 	id string
 	re *regexp.Regexp
 }
 
-// handlerName is how a handler or a RuntimeClass is named. Events are anybody's who may write them, and these names go
-// into commands.
+// handlerName matches the name of a handler or RuntimeClass. Any client may be able to create events, and these names
+// are used in commands, so the pattern is strict.
 const handlerName = `([a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?)`
 
-// Texts of containerd 1.7.28 and 2.3.4, where not noted, as pods' events have them. What comes before them differs
-// between releases.
+// Messages in pod events, from containerd 1.7.28 and 2.3.4 unless noted. The text before them differs between releases.
 var startPatterns = []startPattern{
 	{"rt.handler-missing", regexp.MustCompile(`no runtime for "` + handlerName + `" is configured`)},
 	// dockershim
 	{"rt.handler-missing", regexp.MustCompile(`RuntimeHandler "` + handlerName + `" not supported`)},
 	// CRI-O
 	{"rt.handler-missing", regexp.MustCompile(`failed to find runtime handler ` + handlerName + ` from runtime list`)},
-	// The shim
+	// the shim
 	{"rt.runtime-type", regexp.MustCompile(`runtime "([^"]+)" binary not installed`)},
 	// BinaryName
 	{"rt.binary-missing", regexp.MustCompile(`unable to retrieve OCI runtime error.*fork/exec (/[^\s:]+): `)},
@@ -59,9 +58,9 @@ var startPatterns = []startPattern{
 	{"rt.cgroup-driver", regexp.MustCompile(`expected cgroupsPath to be of format "(slice:prefix:name)"`)}, // runc
 	{"cdi.unresolvable", regexp.MustCompile(`unresolvable CDI devices? ([^\n]+)`)},
 	{"cdi.unresolvable", regexp.MustCompile(`failed to stat CDI host device "?([^":\s]+)`)},
-	// The kubelet
+	// the kubelet
 	{"rc.handler-mismatch", regexp.MustCompile(`runtimeclasses?\.node\.k8s\.io "` + handlerName + `" not found`)},
-	// The API server
+	// the API server
 	{"rc.handler-mismatch", regexp.MustCompile(`RuntimeClass "` + handlerName + `" not found`)},
 	{"docker.no-gpu-driver", regexp.MustCompile(`could not select device driver "([^"]*)" with capabilities: \[\[gpu`)},
 	{"rt.shim-skew", regexp.MustCompile(`failed to create TTRPC connection: (dial unix \S+)`)},
@@ -69,7 +68,7 @@ var startPatterns = []startPattern{
 	{"sec.selinux", regexp.MustCompile(`(?i)nvml[^\n]*: (insufficient permissions)`)},
 }
 
-// Recognize finds what the words of a runtime stand for; the ID is empty when it is none of ours.
+// Recognize returns the finding ID and the name in a runtime's error message, or an empty ID if the message is unknown.
 func Recognize(text string) (id, name string) {
 	for _, p := range startPatterns {
 		if m := p.re.FindStringSubmatch(text); m != nil {
@@ -79,7 +78,7 @@ func Recognize(text string) (id, name string) {
 	return "", ""
 }
 
-// RuntimeClass returns the RuntimeClass of that name, or nil.
+// RuntimeClass returns the RuntimeClass with the given name, or nil if it does not exist.
 func (f *Facts) RuntimeClass(name string) *nodev1.RuntimeClass {
 	n := slices.IndexFunc(f.RuntimeClasses, func(c nodev1.RuntimeClass) bool { return c.Name == name })
 	if n < 0 {

@@ -17,52 +17,52 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// Pods that do not get on because somebody does not answer, by their own words.
+// This file finds pods whose logs show that they are stuck because a server does not respond.
 
-// stuckTime is how long a container may try before its words count: Services and their pods come up in any order.
+// stuckTime is how long a container may try before its log counts, because Services and their pods start in any order.
 const stuckTime = 20 * time.Second
 
-// How much is looked at.
+// Limits of the analysis.
 const (
-	logEnd       = 60 // of a log: a container that has got on since says other things at its end
-	mostAsked    = 4  // Services of one pod
-	mostServices = 12 // of all
+	logEnd       = 60 // lines of a log; a container that has recovered since then logs other lines at the end
+	mostAsked    = 4  // Services per pod
+	mostServices = 12 // Services in total
 )
 
-// Unreached is a pod that does not get on.
+// Unreached is a pod that is stuck because a server does not respond.
 type Unreached struct {
 	Pod  *corev1.Pod
 	Said finding.Evidence
-	// Names says that it gets no answer for names.
+	// Names is true if name resolution fails.
 	Names bool
 	Asks  []ServiceRef
 }
 
-// ServiceRef is a Service as a program names it. Port is 0 where it names none.
+// ServiceRef is a Service that a program named. Port is 0 if the program named no port.
 type ServiceRef struct {
 	Namespace, Name string
 	Port            int32
 }
 
 var (
-	// noNameTexts are what programs say whose DNS server does not answer: glibc, musl, Go, Node, curl, busybox, bind,
-	// apt.
+	// noNameTexts match errors of programs whose DNS server does not respond: glibc, musl, Go, Node, curl, busybox,
+	// bind, apt.
 	noNameTexts = regexp.MustCompile(`(?i)no servers could be reached|temporary failure (in name resolution|resolving)|could(n't| not) resolve|bad address|` +
 		`name or service not known|eai_again|server misbehaving|\[errno -3\]|\blookup \S+.*(i/o timeout|deadline exceeded|timed out)|resolving timed out|name resolution.*(failed|timed out)`)
-	// noAnswerTexts are what they say when a connection gets no answer. A timeout alone may be a setting.
+	// noAnswerTexts match errors of connections that get no response. The word "timeout" alone may be a setting.
 	noAnswerTexts = regexp.MustCompile(
 		`(?i)timed out|i/o timeout|deadline exceeded|timeout exceeded|etimedout|(connect|connection|read|request) ?time-?out`,
 	)
-	// refusedTexts are what they say where policies refuse, as kube-router's do, and do not drop.
+	// refusedTexts match errors of connections that policies reject instead of drop, as with kube-router.
 	refusedTexts = regexp.MustCompile(`(?i)connection refused|no route to host|host is unreachable|econnrefused`)
-	// serviceNames are names of Services as Kubernetes makes them, with a scheme before and a port after, or a port as
-	// nc takes it.
+	// serviceNames match DNS names of Services, with an optional scheme and an optional port, including a port as an
+	// argument of nc.
 	serviceNames = regexp.MustCompile(
 		`(https?://)?\b([a-z0-9][-a-z0-9]{0,62})\.([a-z0-9][-a-z0-9]{0,62})\.svc\b(?:\.[a-z0-9][-.a-z0-9]*)?(?:[: ]([0-9]{1,5})(?:[^.0-9]|$))?`,
 	)
 )
 
-// servicesNamed returns the Services that a text names, each once, the first first.
+// servicesNamed returns the distinct Services named in a text, in order of appearance.
 func servicesNamed(text string) []ServiceRef {
 	var all []ServiceRef
 	for _, m := range serviceNames.FindAllStringSubmatch(text, -1) {
@@ -81,7 +81,7 @@ func servicesNamed(text string) []ServiceRef {
 	return all
 }
 
-// withService adds a Service. Of one that is named twice the mention counts that has a port.
+// withService adds Services to a list. If a Service is named twice, the reference with a port is kept.
 func withService(all []ServiceRef, more ...ServiceRef) []ServiceRef {
 	for _, ref := range more {
 		at := slices.IndexFunc(all,
@@ -97,8 +97,8 @@ func withService(all []ServiceRef, more ...ServiceRef) []ServiceRef {
 	return all
 }
 
-// Unreached returns the namespaces of GPU pods and components that do not get on because somebody does not answer them,
-// and the Services that these ask for: of both the few that are worth to be looked at.
+// Unreached returns the namespaces of GPU pods and components that are stuck because a server does not respond, and the
+// Services that these pods connect to. Both lists are limited to a few entries.
 func (f *Facts) Unreached() (namespaces []string, services []ServiceRef) {
 	for _, u := range f.UnreachedPods() {
 		namespaces = append(namespaces, u.Pod.Namespace)
@@ -108,7 +108,8 @@ func (f *Facts) Unreached() (namespaces []string, services []ServiceRef) {
 	return slices.Compact(namespaces), services[:min(len(services), mostServices)]
 }
 
-// findUnreached looks at the logs of pods that do not get on. Pods of the host's network know no policies.
+// findUnreached searches the logs of stuck pods. It skips pods on the host network because NetworkPolicies do not apply
+// to them.
 func (f *Facts) findUnreached() []Unreached {
 	var all []Unreached
 	for i := range f.Snapshot.Pods {
@@ -127,7 +128,8 @@ func (f *Facts) findUnreached() []Unreached {
 	return all
 }
 
-// stuck returns the containers of a pod that keep it from getting on: they fail, or run and do not end or become ready.
+// stuck returns the containers that keep a pod from becoming ready: they fail, or run without completing or becoming
+// ready.
 func (f *Facts) stuck(pod *corev1.Pod) []string {
 	var all []string
 	for _, t := range f.Troubles(pod) {
@@ -155,7 +157,8 @@ func isSidecar(pod *corev1.Pod, container string) bool {
 	})
 }
 
-// unanswered reports whether a container says at the end of its log that somebody does not answer, and whom it asks.
+// unanswered reports whether the end of a container's log shows that a server does not respond. It also returns the
+// Services that the log names.
 func (f *Facts) unanswered(pod *corev1.Pod, container string) (Unreached, bool) {
 	u := Unreached{Pod: pod}
 	var text string
@@ -188,7 +191,7 @@ func (f *Facts) unanswered(pod *corev1.Pod, container string) (Unreached, bool) 
 	return u, true
 }
 
-// LogSource says where a log's lines are, for evidence.
+// LogSource describes the source of a log's lines, for evidence.
 func LogSource(l *snapshot.Log) string {
 	source := "log of Pod " + l.Namespace + "/" + l.Pod + ", container " + l.Container
 	switch {
@@ -200,14 +203,14 @@ func LogSource(l *snapshot.Log) string {
 	return source
 }
 
-// policiesRefuse reports whether the network plugin answers what policies deny with a refusal: kube-router does, which
-// is in k3s.
+// policiesRefuse reports whether the network plugin rejects denied connections instead of dropping packets.
+// kube-router, which is part of k3s, rejects them.
 func (f *Facts) policiesRefuse(pod *corev1.Pod) bool {
 	n := f.Node(pod.Spec.NodeName)
 	return n != nil && n.Distribution == K3s || f.HasDaemonSet("kube-router")
 }
 
-// HasDaemonSet reports whether the cluster has a DaemonSet with this in its name.
+// HasDaemonSet reports whether the cluster has a DaemonSet whose name contains part.
 func (f *Facts) HasDaemonSet(part string) bool {
 	return slices.ContainsFunc(f.DaemonSets, func(ds appsv1.DaemonSet) bool { return strings.Contains(ds.Name, part) })
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// ImageOf returns the image that a pod's container asks for.
+// ImageOf returns the image of a pod's container.
 func ImageOf(pod *corev1.Pod, container string) string {
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 		if c.Name == container {
@@ -23,8 +23,7 @@ func ImageOf(pod *corev1.Pod, container string) string {
 	return ""
 }
 
-// Concerns returns how bad it is when a pod does not run: GPU pods and the components that make GPUs usable are what
-// doctor is about.
+// Concerns returns the severity of a pod that does not run: higher for GPU pods and GPU software components.
 func (f *Facts) Concerns(pod *corev1.Pod) finding.Severity {
 	if f.AsksForGPU(pod) || ComponentOf(pod.Labels, pod.Spec) != "" {
 		return finding.Error
@@ -32,11 +31,11 @@ func (f *Facts) Concerns(pod *corev1.Pod) finding.Severity {
 	return finding.Info
 }
 
-// unusedMemory is how much of a GPU's memory, in MiB, the driver itself may use.
+// unusedMemory is how much GPU memory, in MiB, the driver itself may use.
 const unusedMemory = 1024
 
-// Idle reports whether nothing computes on the GPUs of a pod; nil when it cannot be told. Which process belongs to
-// which pod is not known, so that only a node none of whose GPUs does anything tells: its pods are all idle.
+// Idle reports whether a pod's GPUs are idle, or returns nil if that is unknown. The mapping from processes to pods is
+// unknown, so all pods of a node count as idle if no GPU of the node is in use.
 func Idle(n *Node, pod *corev1.Pod) *bool {
 	log := n.GPUs().SMI
 	if pod.Status.Phase != corev1.PodRunning || log == nil || len(log.GPUs) == 0 {
@@ -53,20 +52,20 @@ func Idle(n *Node, pod *corev1.Pod) *bool {
 		}
 	}
 	if !quiet && len(log.GPUs) > 1 {
-		return nil // some of its pods compute
+		return nil // at least one pod of the node uses its GPUs
 	}
 	return &quiet
 }
 
-// endedCounts is how long a pod that has failed is news: whoever waits for it has seen it by then, and its owner has
-// made another if it does.
+// endedCounts is how long a failed pod is reported. After that, the user knows about the failure, and the owner, if
+// any, has replaced the pod.
 const endedCounts = time.Hour
 
-// restartsCount is how many restarts of a pod that is not ready yet are more than an accident.
+// restartsCount is the number of restarts after which an unready pod counts as failing.
 const restartsCount = 3
 
-// Past reports whether a pod has failed, and that is over: users' jobs fail every day, and nothing is wrong with the
-// cluster for that.
+// Past reports whether a failed pod was replaced or failed over an hour ago. User jobs fail every day without a problem
+// in the cluster.
 func (f *Facts) Past(pod *corev1.Pod) bool {
 	if pod.Status.Phase != corev1.PodFailed || ComponentOf(pod.Labels, pod.Spec) != "" {
 		return false
@@ -75,7 +74,7 @@ func (f *Facts) Past(pod *corev1.Pod) bool {
 	return f.Replaced(pod) || !ended.IsZero() && f.Now.Sub(ended) > endedCounts
 }
 
-// WorstOf returns how bad troubles can be: containers that run again may go on to run.
+// WorstOf returns the worst severity of the troubles. A restarted container counts less because it may keep running.
 func WorstOf(troubles []Trouble) finding.Severity {
 	worst := finding.Error
 	for i, t := range troubles {
@@ -94,12 +93,12 @@ func WorstOf(troubles []Trouble) finding.Severity {
 }
 
 const (
-	RecentCrash  = 10 * time.Minute // a container that runs again since then may crash again
+	RecentCrash  = 10 * time.Minute // a container that has restarted since may crash again
 	failedCounts = 24 * time.Hour   // older failures are history
 )
 
-// Workloads returns the pods that ask for GPUs, are none of the components that make them usable, and are not being
-// deleted; also those that have failed.
+// Workloads returns the pods that request GPUs, including failed pods. It omits GPU software components and pods that
+// are being deleted.
 func (f *Facts) Workloads() []*corev1.Pod { return f.gpuWorkloads() }
 
 func (f *Facts) findWorkloads() []*corev1.Pod {
@@ -114,21 +113,21 @@ func (f *Facts) findWorkloads() []*corev1.Pod {
 	return all
 }
 
-// Trouble is what is wrong with a pod, in the kubelet's words.
+// Trouble is a problem of a pod as the kubelet reports it.
 type Trouble struct {
 	Container string
-	// Text is for people: "waiting: CrashLoopBackOff", "exit code 1".
+	// Text is human-readable: "waiting: CrashLoopBackOff", "exit code 1".
 	Text     string
-	Message  string // the kubelet's or the container's own
+	Message  string // the message of the kubelet or container
 	Reason   string // waiting or terminated reason: CrashLoopBackOff, OOMKilled
-	ExitCode int32  // 0 when it did not exit
+	ExitCode int32  // 0 if the container did not exit
 	Time     time.Time
-	Ran      bool // the container has run, so there should be a log
+	Ran      bool // the container has run, so a log is expected
 	restarts int32
-	again    bool // the container runs again since
+	again    bool // the container has restarted since
 }
 
-// badReasons are waiting reasons that do not go away by waiting.
+// badReasons returns waiting reasons that do not resolve by themselves.
 func badReasons() []string {
 	return []string{
 		"CrashLoopBackOff", "ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull",
@@ -139,12 +138,12 @@ func badReasons() []string {
 	}
 }
 
-// Statuses returns those of all containers, the init containers first, as they run.
+// Statuses returns the statuses of all containers in the order in which they run, init containers first.
 func Statuses(pod *corev1.Pod) []corev1.ContainerStatus {
 	return slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
 }
 
-// Troubles returns the containers of a pod that fail now or have just failed; none when the pod is well, or is ready
+// Troubles returns the containers of a pod that fail now or failed recently, or nil if the pod is healthy or ready
 // again.
 func (f *Facts) Troubles(pod *corev1.Pod) []Trouble {
 	if pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded ||
@@ -178,7 +177,7 @@ func (f *Facts) Troubles(pod *corev1.Pod) []Trouble {
 	return all
 }
 
-// Exited makes a trouble of a container that has ended.
+// Exited returns the trouble of a terminated container.
 func Exited(container string, t *corev1.ContainerStateTerminated) Trouble {
 	return Trouble{
 		Container: container, Text: fmt.Sprintf("exit code %d (%s)", t.ExitCode, t.Reason), Message: t.Message,
@@ -187,13 +186,15 @@ func Exited(container string, t *corev1.ContainerStateTerminated) Trouble {
 	}
 }
 
-// History reports whether a failed pod is only that: it failed long ago, or its owner has a newer pod that is well.
+// History reports whether a failed pod is no longer relevant: it failed long ago, or its owner has a newer, healthy
+// pod.
 func (f *Facts) History(pod *corev1.Pod) bool {
 	ended := LastChange(pod)
 	return !ended.IsZero() && f.Now.Sub(ended) > failedCounts || f.Replaced(pod)
 }
 
-// LastChange returns when a pod's status changed last, as far as it says; for one that has ended that is its end.
+// LastChange returns when a pod's status last changed, as far as known. For a finished pod, it is when the pod
+// finished.
 func LastChange(pod *corev1.Pod) time.Time {
 	last := pod.CreationTimestamp.Time
 	for _, c := range pod.Status.Conditions {
@@ -209,7 +210,7 @@ func LastChange(pod *corev1.Pod) time.Time {
 	return last
 }
 
-// Replaced reports whether the owner of a pod has a newer pod that runs and is ready, or has succeeded.
+// Replaced reports whether the pod's owner has a newer pod that is ready or has succeeded.
 func (f *Facts) Replaced(pod *corev1.Pod) bool {
 	owner := metav1.GetControllerOf(pod)
 	if owner == nil {
@@ -222,7 +223,7 @@ func (f *Facts) Replaced(pod *corev1.Pod) bool {
 		})
 }
 
-// RunsReady reports whether a pod runs and is ready.
+// RunsReady reports whether a pod is running and ready.
 func RunsReady(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodRunning &&
 		slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
@@ -230,7 +231,7 @@ func RunsReady(pod *corev1.Pod) bool {
 		})
 }
 
-// findSiblings groups pods by their owner.
+// findSiblings returns the pods by owner.
 func (f *Facts) findSiblings() map[string][]*corev1.Pod {
 	all := map[string][]*corev1.Pod{}
 	for i := range f.Snapshot.Pods {
@@ -243,8 +244,8 @@ func (f *Facts) findSiblings() map[string][]*corev1.Pod {
 	return all
 }
 
-// Said looks for the first of the texts in what is known of a failing pod: messages of its containers, its logs, its
-// events. It knows when it could not look: a container has run and left no log.
+// Said returns as evidence the first line in a failing pod's container messages, logs or events that contains one of
+// the texts.
 func (f *Facts) Said(pod *corev1.Pod, troubles []Trouble, texts ...string) (finding.Evidence, bool) {
 	for _, t := range troubles {
 		for line := range strings.Lines(t.Message) {
@@ -270,8 +271,7 @@ func (f *Facts) Said(pod *corev1.Pod, troubles []Trouble, texts ...string) (find
 	return finding.Evidence{}, false
 }
 
-// Unread returns why the log of a pod whose containers ran is not there; empty when it is, or when there is none to be
-// had.
+// Unread returns why the log of a pod whose containers ran is missing, or "" if the log exists or none is expected.
 func (f *Facts) Unread(pod *corev1.Pod, troubles []Trouble) string {
 	if len(f.LogsOf(pod)) > 0 || !slices.ContainsFunc(troubles, func(t Trouble) bool { return t.Ran }) {
 		return ""

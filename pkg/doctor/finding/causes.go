@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// AnyMatches reports whether one of the patterns, such as "dp.*", means the ID.
+// AnyMatches reports whether any of the patterns, such as "dp.*", matches the ID.
 func AnyMatches(patterns []string, id string) bool {
 	return slices.ContainsFunc(patterns, func(pattern string) bool {
 		prefix, wild := strings.CutSuffix(pattern, "*")
@@ -14,8 +14,8 @@ func AnyMatches(patterns []string, id string) bool {
 	})
 }
 
-// ProvenByItself are findings whose proof is in the object's own specification, or in its image, whatever else is wrong
-// near it: only a check that names the ID explains them, and no pattern does.
+// ProvenByItself returns the IDs of findings that the object's own spec or image proves, regardless of other problems.
+// Only a check that names such an ID explains the finding; patterns do not match it.
 func ProvenByItself() []string {
 	return []string{
 		"sched.wrong-resource-name", "sched.bigger-than-any-node", "sched.node-selector", "sched.taint", "sched.volume",
@@ -25,20 +25,21 @@ func ProvenByItself() []string {
 	}
 }
 
-// Means reports whether a pattern of Check.Explains means a finding: one that is proven by itself only by its name.
+// Means reports whether a pattern of Check.Explains matches a finding ID. Wildcards do not match the IDs that
+// ProvenByItself returns.
 func Means(pattern, id string) bool {
 	return pattern == id || !slices.Contains(ProvenByItself(), id) && AnyMatches([]string{pattern}, id)
 }
 
-// DetectorsDo returns what follows from a line that a program wrote into the kernel log: nothing is wrong with the GPU,
-// and detectors act on it.
+// DetectorsDo returns the IDs of findings that follow from a line that a program wrote to the kernel log. The GPU is
+// healthy, but detectors react to the line.
 func DetectorsDo() []string { return []string{"node.condition", "sched.node-state"} }
 
-// Rank orders severities, the worst first.
+// Rank returns the rank of a severity. The worst severity has rank 0.
 func Rank(s Severity) int { return slices.Index([]Severity{Error, Warning, Info}, s) }
 
-// How long after an incident that is over a pod may fail because of it, and how far apart the clocks of nodes and of
-// the API may be.
+// IncidentReach is how long after the end of an incident a pod may fail because of it. ClockSkew is the maximum clock
+// skew between nodes and the API server.
 const (
 	IncidentReach = 10 * time.Minute
 	ClockSkew     = time.Minute

@@ -1,5 +1,5 @@
-// Package finding is what doctor says: findings with their evidence, what to do about them, and which of them may
-// follow from which.
+// Package finding defines the findings of doctor: their evidence, their fixes, and which findings may follow from
+// which.
 package finding
 
 import (
@@ -9,30 +9,30 @@ import (
 	"time"
 )
 
-// Severity says how bad a finding is.
+// Severity is the severity of a finding.
 type Severity string
 
 // The severities.
 const (
-	Error   Severity = "error"   // GPU workloads do not run, or not as they should
-	Warning Severity = "warning" // it will fail, or is worse than it should be
-	Info    Severity = "info"    // worth knowing; also what a root explains
+	Error   Severity = "error"   // GPU workloads do not run or do not work as expected
+	Warning Severity = "warning" // will fail, or works worse than it could
+	Info    Severity = "info"    // worth knowing, or explained by a root
 )
 
-// Confidence says how sure a finding is.
+// Confidence is how certain a finding is.
 type Confidence string
 
-// The confidences.
+// The confidence levels.
 const (
-	Certain  Confidence = "certain"  // the evidence says so itself
-	Likely   Confidence = "likely"   // the evidence has hardly another explanation
-	Possible Confidence = "possible" // the evidence fits
+	Certain  Confidence = "certain"  // directly proven by the evidence
+	Likely   Confidence = "likely"   // the evidence has hardly any other explanation
+	Possible Confidence = "possible" // consistent with the evidence
 )
 
-// Layer is the part of the system that a check looks at. Layers are reported in the order of Layers.
+// Layer is the part of the system that a check examines. Layers returns the layers in reporting order.
 type Layer string
 
-// The layers, from the metal to the workload.
+// The layers, from the hardware up to the workload.
 const (
 	LayerHardware      Layer = "hardware"
 	LayerDriver        Layer = "driver"
@@ -48,7 +48,7 @@ const (
 	LayerObservability Layer = "observability"
 )
 
-// Layers returns all layers in their order.
+// Layers returns all layers in order.
 func Layers() []Layer {
 	return []Layer{
 		LayerHardware, LayerDriver, LayerRuntime, LayerOperator, LayerDevicePlugin, LayerDRA, LayerCluster,
@@ -57,9 +57,9 @@ func Layers() []Layer {
 	}
 }
 
-// Object is what a finding is about.
+// Object is the subject of a finding.
 type Object struct {
-	Kind      string `json:"kind"` // Node, Pod, DaemonSet, RuntimeClass, GPU, ...; Cluster for all of it
+	Kind      string `json:"kind"` // Node, Pod, DaemonSet, RuntimeClass, GPU, ...; Cluster for the whole cluster
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name,omitempty"`
 }
@@ -74,84 +74,89 @@ func (o Object) String() string {
 	return fmt.Sprintf("%s %s/%s", o.Kind, o.Namespace, o.Name)
 }
 
-// Evidence is a quotation, never a paraphrase, and the place where it stands.
+// Evidence is a verbatim quotation and its source.
 type Evidence struct {
-	// Source is where to look: "event of Pod default/train-0", "nodes/gpu-1/kernel.log sequence 812", "Node gpu-1
-	// .status.allocatable".
+	// Source is the location of the text: "event of Pod default/train-0", "nodes/gpu-1/kernel.log sequence 812", "Node
+	// gpu-1 .status.allocatable".
 	Source string    `json:"source"`
 	Time   time.Time `json:"time,omitzero"`
 	Text   string    `json:"text"`
 }
 
-// Fix is what to do, written for this instance: with its names, paths, units and values.
+// Fix describes how to fix a problem, with the actual names, paths, units and values.
 type Fix struct {
 	Text string `json:"text"`
-	// Commands can be pasted into a shell, in this order.
+	// Commands can be pasted into a shell in this order.
 	Commands []string `json:"commands,omitempty"`
-	// Values is YAML for the chart that Text names.
+	// Values is YAML for the chart named in Text.
 	Values string `json:"values,omitempty"`
 }
 
 // Finding is one conclusion.
 type Finding struct {
-	ID         string     `json:"id"` // rt.wrong-instance
+	ID         string     `json:"id"` // for example rt.wrong-instance
 	Layer      Layer      `json:"layer"`
 	Severity   Severity   `json:"severity"`
 	Confidence Confidence `json:"confidence"`
-	// Title is one sentence, without the object's name, so that the same finding on many objects is told once.
+	// Title is one sentence without the object's name, so that a finding on many objects is reported once.
 	Title string `json:"title"`
 	// Object is the first of Objects.
 	Object  Object   `json:"object"`
-	Objects []Object `json:"objects,omitempty"` // all, when there are several
-	// Subject is what has to be changed or made, where that is not Object: the RuntimeClass that pods name and that
-	// does not exist.
+	Objects []Object `json:"objects,omitempty"` // all objects, if there are several
+	// Subject is the object to change or create, if it is not Object: for example a missing RuntimeClass that pods
+	// name.
 	Subject Object `json:"subject,omitzero"`
-	// Nodes are those that it concerns; none means the whole cluster. Findings that share a node can explain each
+	// Nodes are the affected nodes. An empty list means the whole cluster. Findings that share a node can explain each
 	// other.
 	Nodes []string `json:"nodes,omitempty"`
-	// Pods ("namespace/name") are those that it concerns, as far as it knows them itself; what it explains may name
-	// more.
+	// Pods ("namespace/name") are the affected pods that the finding itself knows. The findings that it explains may
+	// name more.
 	Pods     []string   `json:"pods,omitempty"`
 	Evidence []Evidence `json:"evidence"`
 	Fix      Fix        `json:"fix"`
-	Doc      string     `json:"doc,omitempty"` // a link
+	Doc      string     `json:"doc,omitempty"` // URL
 
-	// Root says that no other finding explains this one. What a root explains has its severity lowered to Info.
+	// Root is true if no other finding explains this one. The severity of findings that a root explains is lowered to
+	// Info.
 	Root bool `json:"root"`
-	// CausedBy are the IDs of the findings that explain it directly.
+	// CausedBy are the IDs of the findings that directly explain this one.
 	CausedBy []string `json:"causedBy,omitempty"`
-	PodScope []string `json:"-"` // those that it concerns; see Finding.ForPods
-	Mute     bool     `json:"-"` // it explains nothing; see Check.InfoExplains
-	As       string   `json:"-"` // its kind, for Check.ExplainsAs; or empty
-	// Written says that it rests on nothing but lines which a program wrote into the kernel log, and not the driver.
+	PodScope []string `json:"-"` // the affected pods; see Finding.ForPods
+	Mute     bool     `json:"-"` // explains nothing; see Check.InfoExplains
+	As       string   `json:"-"` // the kind of the finding for Check.ExplainsAs, or empty
+	// Written is true if the only evidence is kernel log lines that a program, not the driver, wrote.
 	Written bool `json:"-"`
-	// Times are when it happened, where it is over since; none when it lasts, or nobody knows.
+	// Times are when the problem happened, if it is over. An empty list means that the problem is ongoing or that the
+	// times are unknown.
 	Times []time.Time `json:"-"`
-	// Failed is when a pod failed last, for a finding that says so: what was over long before is not its cause.
+	// Failed is when a pod last failed, if the finding is about a failure. Problems that were over long before are not
+	// its cause.
 	Failed time.Time `json:"-"`
-	// Began is since when it is so, as far as anybody knows: what was so before a fault was injected is not its doing.
+	// Began is when the problem began, as far as known. A problem that began before a fault was injected is not its
+	// effect.
 	Began time.Time `json:"-"`
-	// OfGPU says that it is about a GPU, though its layer is another; OfRun, that it rests on nothing but lines that an
-	// open run wrote.
+	// OfGPU is true if the finding is about a GPU although its layer is not. OfRun is true if the only evidence is
+	// lines that an open run wrote.
 	OfGPU, OfRun bool `json:"-"`
-	// Lab is what follows from this one whatever else proves it, for a run that has whole namespaces to itself; else
-	// nil.
+	// Lab is the scope that a run with its own namespaces explains entirely, including self-evident findings.
+	// Otherwise, it is nil.
 	Lab *Lab `json:"-"`
-	// Own says that the pod names a reason of its own, which nothing that is wrong with its node explains.
+	// Own is true if the pod names its own reason, which problems of its node do not explain.
 	Own bool `json:"-"`
 }
 
-// Lab is what an exercise of this tool has to itself.
+// Lab is the scope of an exercise of this tool.
 type Lab struct {
 	Namespaces, Nodes []string
-	// Without a namespace, which it made or changed, as Object.String has them: "RuntimeClass nvidia"
+	// Objects are the cluster-scoped objects that the exercise created or changed, as formatted by Object.String, for
+	// example "RuntimeClass nvidia".
 	Objects []string
-	Since   time.Time // when it began
+	Since   time.Time // when the exercise began
 }
 
-// Covers reports whether a finding is about something in the lab. What is about no place at all, as a RuntimeClass, may
-// be of the lab too. What a node lacks is the lab's when only its own pods miss it, and they do because of an object of
-// its own.
+// Covers reports whether a finding is about something in the lab. A finding without a node, pod or namespace, for
+// example about a RuntimeClass, may also belong to the lab. A problem of a node belongs to the lab if it only affects
+// the lab's pods and the evidence is from one of the lab's objects.
 func (l *Lab) Covers(f Finding) bool {
 	foreign := func(pod string) bool {
 		namespace, _, _ := strings.Cut(pod, "/")
@@ -169,8 +174,8 @@ func (l *Lab) Covers(f Finding) bool {
 	if f.Object.Namespace != "" && slices.Contains(l.Namespaces, f.Object.Namespace) {
 		return true
 	}
-	// Nodes are shared with others: of what is wrong with them only what its steps lead to is the exercise's, and
-	// nothing of others' pods.
+	// Nodes are shared with other users. A finding about a node belongs to the exercise only if the exercise's steps
+	// can cause it; findings about other users' pods do not.
 	if f.Object.Namespace == "" && AnyMatches(labEffects(), f.ID) && !f.Before(l.Since) &&
 		slices.ContainsFunc(f.Nodes, func(n string) bool { return slices.Contains(l.Nodes, n) }) {
 		return true
@@ -178,7 +183,7 @@ func (l *Lab) Covers(f Finding) bool {
 	return slices.ContainsFunc(f.PodScope, func(p string) bool { return !foreign(p) })
 }
 
-// Before reports whether the finding is known to be older than a fault that was injected then.
+// Before reports whether the finding is known to be older than the injection of a fault.
 func (f Finding) Before(injected time.Time) bool {
 	if injected.IsZero() {
 		return false
@@ -197,17 +202,17 @@ func (f Finding) Before(injected time.Time) bool {
 	return !newest.IsZero() && newest.Before(injected.Add(-ClockSkew))
 }
 
-// Edge says that one finding is the cause of another: indexes of Report.Items.
+// Edge records that one finding causes another. From and To are indexes of Report.Items.
 type Edge struct {
 	From int `json:"from"`
 	To   int `json:"to"`
 }
 
-// ForPods narrows what the finding can explain, or be explained by, to these pods ("namespace/name").
+// ForPods limits what the finding can explain, or be explained by, to these pods ("namespace/name").
 func (f Finding) ForPods(pods ...string) Finding {
 	f.PodScope = append(f.PodScope, pods...)
 	return f
 }
 
-// Most is how many quotations and commands a finding about many objects keeps.
+// Most is the maximum number of quotations and commands in a finding about many objects.
 const Most = 8

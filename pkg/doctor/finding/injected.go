@@ -6,10 +6,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/containerd"
 )
 
-// InjectedFault is the finding of an open run whose fault is in place.
+// InjectedFault is the ID of the finding about an open run with an active fault.
 const InjectedFault = "fault.injected"
 
-// The faults of runs, as the ledger names them. A runtime fault whose mode is known goes by both: "runtime
+// Names of faults in the ledger. A runtime fault with a known mode also has a longer name, such as "runtime
 // missing-handler".
 const (
 	AsXID = "xid"
@@ -20,8 +20,8 @@ const (
 	AsScenario    = "scenario"
 )
 
-// InjectedEffects returns what each kind of fault leads to directly. What these findings explain in their turn is
-// theirs, so that something real that is wrong at the same place stays a root.
+// InjectedEffects returns the IDs of findings that each kind of fault causes directly. Indirect effects are left to
+// those findings, so that an unrelated problem on the same object remains a root.
 func InjectedEffects() map[string][]string {
 	// Without its configuration, or while it restarts, a runtime starts no pods, and its node is not Ready.
 	runtime := []string{
@@ -29,16 +29,16 @@ func InjectedEffects() map[string][]string {
 		"node.not-ready", "node.condition",
 	}
 	effects := map[string][]string{
-		// The line itself, and what detectors and remediators do about it: a condition, a cordon, a reboot.
+		// The line itself, and the reactions of detectors and remediators: a condition, a cordon, a reboot.
 		AsXID: {"hw.*", "drv.gsp", "node.condition", "sched.node-state", "node.not-ready"},
-		// Of an XID upon which no detector acts nobody cordons or loses a node.
+		// If no detector acts on the XID, the node is neither cordoned nor lost.
 		AsHarmlessXID: {"hw.*", "drv.gsp", "node.condition"},
-		// A pod that carries the library sees CUDA fail, and ends, hangs or computes on the CPU.
+		// In a pod that loads the library, CUDA calls fail, so the pod fails, hangs or falls back to the CPU.
 		asCUDA: {
 			"wl.pod-failing", "wl.cuda-error", "wl.cuda-oom", "wl.cuda-vs-driver", "wl.cuda-preload", "wl.cpu-mode",
 			"wl.probe-failing", "wl.idle-holder",
 		},
-		// An exercise has its namespaces to itself: what is proven by itself there is what it is about.
+		// An exercise has its own namespaces, so it also explains self-evident findings in them.
 		AsScenario: append([]string{"*"}, ProvenByItself()...),
 		AsRuntime:  runtime,
 	}
@@ -54,15 +54,15 @@ func InjectedEffects() map[string][]string {
 	return effects
 }
 
-// RuntimeAs returns the name of a runtime fault whose mode is known.
+// RuntimeAs returns the name of a runtime fault with a known mode.
 func RuntimeAs(mode containerd.Mode) string { return AsRuntime + " " + string(mode) }
 
-// labEffects returns what an exercise's steps on nodes lead to directly: lines in kernel logs, broken runtimes,
-// firewalls, taints and labels.
+// labEffects returns the IDs of findings that an exercise's steps on nodes cause directly: lines in kernel logs, broken
+// runtimes, firewalls, taints and labels.
 func labEffects() []string {
 	all := InjectedEffects()
 	return slices.Concat(all[AsXID], all[AsRuntime], []string{"net.*", "sched.*", "gfd.labels", "nfd.labels"})
 }
 
-// IsOfGPU reports whether a finding is about the GPUs or their driver, which lines in kernel logs tell of.
+// IsOfGPU reports whether a finding is about GPUs or their driver, which kernel log lines can affect.
 func IsOfGPU(f Finding) bool { return f.Layer == LayerHardware || f.Layer == LayerDriver || f.OfGPU }

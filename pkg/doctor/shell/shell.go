@@ -1,5 +1,5 @@
-// Package shell writes the commands of fixes. They are pasted into a shell, and what stands in them comes from clusters
-// and snapshots, whose authors may mean harm.
+// Package shell builds the commands of fixes. Users paste the commands into a shell, and the commands contain data from
+// clusters and snapshots that may be malicious.
 package shell
 
 import (
@@ -11,18 +11,18 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// Commands of fixes are pasted into a shell, and what stands in them comes from clusters and snapshots, whose authors
-// may mean harm: whoever may write an event or an owner reference chooses names. So each command is made here and
-// nowhere else.
+// Users paste the commands of fixes into a shell, and the commands contain data from clusters and snapshots that may be
+// malicious: any client that can create an event or an owner reference can choose names. Therefore, only this package
+// builds commands.
 
-// LeftOut stands for a command whose data cannot be pasted. It has nothing of the data, and nothing that a shell
-// without comments would obey.
+// LeftOut replaces a command whose data cannot be pasted safely. It contains none of the data, and has no effect even
+// in a shell without comments.
 const LeftOut = "# a command is left out here: a name that belongs in it cannot be pasted safely"
 
-// Command returns one line for a shell of the user's machine. The format is ours, with a %s or %d outside of quotes for
-// each argument; an argument is one word of the shell, or part of one, whatever it holds. Texts of several words that
-// are commands already (none of them data) do not belong here. An argument that begins with "-", which programs take
-// for a flag, or that has control characters, leaves the command out.
+// Command returns a command line for the user's shell. The format is trusted and has one unquoted %s or %d for each
+// argument. Each argument becomes one shell word, or part of one, whatever it contains, so do not pass text that
+// consists of several words. Command returns LeftOut if an argument begins with "-", which programs take for a flag, or
+// contains control characters.
 func Command(format string, args ...any) string {
 	words := make([]any, len(args))
 	for i, arg := range args {
@@ -39,9 +39,9 @@ func Command(format string, args ...any) string {
 	return fmt.Sprintf(format, words...)
 }
 
-// OnHost returns a command for the shell of a node, as command makes it, that a user's machine cannot run by mistake:
-// ssh takes it to the node. The format says sudo where the command needs it. A node without a name is NODE, to be
-// filled in.
+// OnHost returns a command, built as by Command, for the shell of a node. It is wrapped in ssh, so that the user cannot
+// run it on the local machine by mistake. The format includes sudo if the command requires it. An empty node name
+// becomes the placeholder NODE.
 func OnHost(name, format string, args ...any) string {
 	remote := Command(format, args...)
 	switch {
@@ -56,49 +56,48 @@ func OnHost(name, format string, args ...any) string {
 	return "ssh " + name + " " + quoteLine(remote)
 }
 
-// quoteLine makes one word of a line for the shell at the other end of ssh, so that it can still be read where the line
-// has quotes itself.
+// quoteLine quotes a line as one word for the remote shell of ssh, and keeps it readable if it contains quotes.
 func quoteLine(line string) string {
 	switch {
 	case strings.Trim(line, plainRunes+" ") == "":
-		return line // words are all the same to ssh
+		return line // plain words need no quotes, because ssh joins its arguments with spaces
 	case strings.Contains(line, "'") && !strings.ContainsAny(line, "\"$`\\!"):
 		return `"` + line + `"`
 	}
 	return ShellQuote(line)
 }
 
-// isNodeName reports whether a text is a name as Kubernetes gives to nodes: ssh takes others for a user, a port or a
-// flag.
+// isNodeName reports whether a string is a valid node name. ssh may interpret other strings as a user, port or flag.
 func isNodeName(name string) bool { return IsSubdomain(name) }
 
-// IsSubdomain reports whether a text is a name of RFC 1123, as objects of Kubernetes and handlers of runtimes have it.
+// IsSubdomain reports whether a string is an RFC 1123 subdomain, like the names of Kubernetes objects and runtime
+// handlers.
 func IsSubdomain(name string) bool {
 	const letters = "abcdefghijklmnopqrstuvwxyz0123456789"
 	return name != "" && len(name) <= 253 && strings.Trim(name, letters+".-") == "" &&
 		strings.IndexByte(letters, name[0]) >= 0 && strings.IndexByte(letters, name[len(name)-1]) >= 0
 }
 
-// pasteable reports whether a text from a cluster may be a word of a command: no flag, and nothing that a terminal
-// would obey.
+// pasteable reports whether text from a cluster can safely be a word of a command: it is not a flag and contains
+// nothing that a terminal interprets.
 func pasteable(text string) bool {
 	return utf8.ValidString(text) && !strings.HasPrefix(text, "-") && len(text) <= 4096 &&
 		!strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
-// plainRunes mean nothing to a shell.
+// plainRunes have no special meaning in a shell.
 const plainRunes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+.,:/@"
 
-// ShellQuote makes one word of a shell of a text.
+// ShellQuote quotes a string as one shell word.
 func ShellQuote(text string) string {
-	if text != "" && strings.Trim(text, plainRunes) == "" && text[0] != '=' { // zsh replaces =ls by its path
+	if text != "" && strings.Trim(text, plainRunes) == "" && text[0] != '=' { // zsh expands =ls to the path of ls
 		return text
 	}
 	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }
 
-// RevertRun returns the command that ends a run. It is made from the run's ID: the words in a snapshot may be
-// anybody's, and of them only the namespace of the records is taken.
+// RevertRun returns the command that reverts a run. It is built from the run's ID and the namespace of the records,
+// because other text in a snapshot is untrusted.
 func RevertRun(run snapshot.Run) string {
 	if !IsSubdomain(run.ID) {
 		return LeftOut

@@ -1,4 +1,4 @@
-// Package words has the small pieces that sentences of findings are made of, and the limits of quotations.
+// Package words formats parts of the sentences in findings and limits the length of quotations.
 package words
 
 import (
@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Joined puts commas between words.
+// Joined joins strings with commas.
 func Joined(all []string) string { return strings.Join(all, ", ") }
 
 // SortedKeys returns the keys of a map, sorted.
@@ -23,7 +23,7 @@ func SortedKeys[V any](m map[string]V) []string {
 	return keys
 }
 
-// OrNone returns the text, or (none) in its place.
+// OrNone returns the text, or "(none)" if it is empty.
 func OrNone(text string) string {
 	if text == "" {
 		return "(none)"
@@ -31,13 +31,13 @@ func OrNone(text string) string {
 	return text
 }
 
-// FirstLine returns the first line of a text, kept short.
+// FirstLine returns the first line of a text, shortened.
 func FirstLine(text string) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(text), "\n")
 	return Clip(line)
 }
 
-// Numbers puts commas between numbers.
+// Numbers joins numbers with commas.
 func Numbers(codes []int) string {
 	var all []string
 	for _, code := range codes {
@@ -47,11 +47,11 @@ func Numbers(codes []int) string {
 }
 
 const (
-	// limit is how many bytes of a quotation are kept.
+	// limit is the maximum length of a quotation in bytes.
 	limit = 2 << 10
 )
 
-// Clip keeps evidence short.
+// Clip shortens evidence.
 func Clip(text string) string {
 	if len(text) <= limit {
 		return text
@@ -59,8 +59,8 @@ func Clip(text string) string {
 	return strings.ToValidUTF8(text[:limit], "") + "…"
 }
 
-// Sentence begins with a capital letter and ends with a full stop, but for a path or a setting at its end, which would
-// be copied with it.
+// Sentence capitalizes the text and appends a full stop. It omits the full stop after a path or setting, because users
+// may copy it.
 func Sentence(text string) string {
 	if text == "" {
 		return ""
@@ -72,7 +72,7 @@ func Sentence(text string) string {
 	return strings.ToUpper(text[:1]) + text[1:]
 }
 
-// Cut keeps a quotation short: lines over 2 KB end in an ellipsis.
+// Cut shortens a quotation. Lines over 2 KiB end in an ellipsis.
 func Cut(text string) string {
 	const longest = 2 << 10
 	if len(text) <= longest {
@@ -81,10 +81,10 @@ func Cut(text string) string {
 	return strings.ToValidUTF8(text[:longest], "") + "…"
 }
 
-// Few is how many nodes or pods are quoted.
+// Few is the maximum number of nodes or pods to quote.
 const Few = 4
 
-// InWords prints an amount with its unit.
+// InWords formats an amount with its unit.
 func InWords(name corev1.ResourceName, n int64) string {
 	switch name {
 	case corev1.ResourceCPU:
@@ -95,7 +95,7 @@ func InWords(name corev1.ResourceName, n int64) string {
 	return fmt.Sprint(n)
 }
 
-// AgeText prints an age as kubectl does, in at most two units.
+// AgeText formats an age as kubectl does, with at most two units.
 func AgeText(d time.Duration) string {
 	d = max(d, 0)
 	switch {
@@ -115,7 +115,7 @@ func LastLine(text string) string {
 	return text[strings.LastIndexByte(text, '\n')+1:]
 }
 
-// ContainsAny reports whether a text has one of the parts in it.
+// ContainsAny reports whether a text contains any of the parts.
 func ContainsAny(text string, parts []string) bool {
 	return slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(text, part) })
 }

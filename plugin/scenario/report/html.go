@@ -1,7 +1,7 @@
 package report
 
 import (
-	_ "embed" // the style
+	_ "embed" // for the style sheet
 	"fmt"
 	"io"
 	"strings"
@@ -19,7 +19,7 @@ import (
 //go:embed page.css
 var style string
 
-// HTML writes the judgment as one page that needs nothing else.
+// HTML writes the report as a self-contained page.
 func HTML(w io.Writer, r exercise.Report, version string) error {
 	state := "error"
 	if r.Passed {
@@ -47,7 +47,7 @@ func section(heading string, all ...markup.Part) markup.Part {
 	return markup.El("section", append(markup.Parts{markup.El("h2", markup.Text(heading))}, all...)...)
 }
 
-// verdict returns a tag that says ok or failed in a word, and not by its color alone.
+// verdict returns a tag with the word "ok" or "failed", so that the result does not depend on color alone.
 func verdict(ok bool) markup.Part {
 	if ok {
 		return markup.El("span", markup.Class("tag good"), markup.Text("OK"))
@@ -63,9 +63,10 @@ func gates(r exercise.Report) markup.Part {
 		})))
 }
 
-// points draws a bar for each weight, as long as what it is worth, and filled as far as it was got.
+// points returns a chart with a bar for each weight. The length of the bar is the maximum score, and its filled part
+// the achieved score.
 func points(r exercise.Report) markup.Part {
-	const unit, height, gap = 4, 18, 8 // pixels per point, of a bar, and between two
+	const unit, height, gap = 4, 18, 8 // pixels per point, bar height, and gap between bars
 	rows := markup.Parts{}
 	for i, p := range r.Points {
 		y := i * (height + gap)
@@ -91,7 +92,7 @@ func points(r exercise.Report) markup.Part {
 	)
 }
 
-// timeline draws what happened along the time box, and above it how many requests there were in each minute.
+// timeline returns a chart of the events in the time box, with the number of requests per minute above them.
 func timeline(r exercise.Report) markup.Part {
 	if len(r.Timeline) == 0 {
 		return nil
@@ -134,8 +135,7 @@ func timeline(r exercise.Report) markup.Part {
 		}, marks...)...)))
 }
 
-// requests returns a bar for each minute that has any, which stands on the axis: changes at its foot, and looks upon
-// them.
+// requests returns a bar for each minute with requests, with changes at the bottom and reads above them.
 func requests(t *exercise.Recorded, place func(time.Time) int, axis, tall int) (bars markup.Parts) {
 	if t == nil {
 		return nil
@@ -145,7 +145,7 @@ func requests(t *exercise.Recorded, place func(time.Time) int, axis, tall int) (
 		most = max(most, m.Looks+m.Changes)
 	}
 	bar := func(class string, x, wide, foot, n int) int {
-		height := (n*tall + most - 1) / most // at least a pixel
+		height := (n*tall + most - 1) / most // at least one pixel
 		bars = append(bars, markup.When(n > 0, markup.El("rect", markup.Class(class), markup.Num("x", x),
 			markup.Num("y", foot-height), markup.Num("width", wide), markup.Num("height", height))))
 		return foot - height
@@ -159,7 +159,7 @@ func requests(t *exercise.Recorded, place func(time.Time) int, axis, tall int) (
 	return bars
 }
 
-// transcript returns what was recorded of the candidate's requests.
+// transcript returns the section with the candidate's recorded requests.
 func transcript(r exercise.Report) markup.Part {
 	if r.Recorded == nil {
 		return nil
@@ -173,7 +173,7 @@ func transcript(r exercise.Report) markup.Part {
 		})))
 }
 
-// clock returns a time since the beginning: 3:07, 1:02:30.
+// clock formats a time since the beginning: 3:07, 1:02:30.
 func clock(d time.Duration) string {
 	s := int(d.Seconds())
 	if s >= 3600 {

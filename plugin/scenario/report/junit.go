@@ -9,7 +9,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/junit"
 )
 
-// JUnit writes a suite with a case for each check, one for what else was changed, and one for the diagnosis.
+// JUnit writes a suite with a case for each check, one for unrelated changes, and one for the diagnosis.
 func JUnit(w io.Writer, r exercise.Report) error {
 	suite := junit.Suite{Name: r.Scenario, Time: r.At}
 	add := func(class string, results []check.Result) {
@@ -39,7 +39,8 @@ func collateralCase(r exercise.Report) junit.Case {
 	return one
 }
 
-// diagnosisCase never fails: a wrong diagnosis costs points, and a right fix passes.
+// diagnosisCase returns the case for the diagnosis. It never fails: a wrong diagnosis costs points, but a correct fix
+// passes.
 func diagnosisCase(r exercise.Report) junit.Case {
 	one := junit.Case{Name: "diagnosis", Class: "scenario.diagnosis"}
 	if r.Diagnosis == nil {

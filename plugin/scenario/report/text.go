@@ -1,4 +1,4 @@
-// Package report shows the judgment of an exercise: as text, as JUnit for CI, and as a page with a timeline.
+// Package report formats the report of an exercise as text, as JUnit for CI, and as an HTML page with a timeline.
 package report
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
-// Text writes the judgment for people, in lines of at most width columns; 0 means as long as they are.
+// Text writes the report as plain text, in lines of at most width columns. A width of 0 means unlimited.
 func Text(w io.Writer, r exercise.Report, width int) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %d of 100 points\n", Verdict(r), r.Score)
@@ -61,7 +61,7 @@ func Text(w io.Writer, r exercise.Report, width int) error {
 	return err
 }
 
-// Verdict returns the result in a word.
+// Verdict returns the result as one word.
 func Verdict(r exercise.Report) string {
 	if r.Passed {
 		return "PASSED"
@@ -76,7 +76,7 @@ func mark(ok bool) string {
 	return "FAIL"
 }
 
-// gateName returns what a gate is about.
+// gateName returns a description of a gate.
 func gateName(name string) string {
 	switch name {
 	case "fixed":
@@ -103,7 +103,7 @@ func late(r exercise.Report) string {
 	return ""
 }
 
-// recorded returns what a transcript tells.
+// recorded summarizes a transcript.
 func recorded(t exercise.Recorded) string {
 	when := func(what string, after time.Duration) string {
 		if after == 0 {
@@ -119,7 +119,7 @@ func recorded(t exercise.Recorded) string {
 	return text
 }
 
-// failed returns the checks that do not hold.
+// failed returns the failed checks.
 func failed(r exercise.Report) []check.Result {
 	var all []check.Result
 	for _, results := range [][]check.Result{r.Fixed, r.Unchanged} {

@@ -1,5 +1,5 @@
-// Package scheduler does the arithmetic of the Kubernetes scheduler again: who has which GPUs, and why pods that ask
-// for some are placed nowhere.
+// Package scheduler reproduces the calculations of the Kubernetes scheduler: which pods hold GPUs, and why pending pods
+// are not scheduled.
 package scheduler
 
 import (
@@ -17,47 +17,48 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// AllocationView is who has which GPUs, and who waits for some.
+// AllocationView shows which pods hold which GPUs and which pods wait for GPUs.
 type AllocationView struct {
 	Nodes   []NodeAllocation    `json:"nodes"`
 	Pending []PendingAllocation `json:"pending,omitempty"`
 }
 
-// NodeAllocation is a GPU node. GPUs of a MIG or time-sliced node are what its device plugin counts: partitions,
-// replicas.
+// NodeAllocation is a GPU node. On a MIG or time-sliced node, the GPUs are the units that the device plugin counts:
+// partitions or replicas.
 type NodeAllocation struct {
-	Node    string `json:"node"`
-	Product string `json:"product,omitempty"` // NVIDIA-H100-80GB-HBM3; empty when no label says
-	// Schedulable is false when the node is cordoned or not Ready.
+	Node string `json:"node"`
+	// for example NVIDIA-H100-80GB-HBM3; empty if no label names the product
+	Product string `json:"product,omitempty"`
+	// Schedulable is false if the node is cordoned or not Ready.
 	Schedulable bool             `json:"schedulable"`
 	Resources   []ResourceCounts `json:"resources"`
 	Holders     []Holder         `json:"holders,omitempty"`
 }
 
-// ResourceCounts are the numbers of one resource on one node.
+// ResourceCounts are the counts of one resource on one node.
 type ResourceCounts struct {
-	// Resource is nvidia.com/gpu, nvidia.com/mig-1g.10gb; for devices of a DRA driver the driver's name:
+	// Resource is a resource name such as nvidia.com/gpu or nvidia.com/mig-1g.10gb, or the name of a DRA driver such as
 	// gpu.nvidia.com.
 	Resource    string `json:"resource"`
 	Capacity    int64  `json:"capacity"`
-	Allocatable int64  `json:"allocatable"` // of these, healthy
-	// asked for by pods that have not ended; may exceed Allocatable when GPUs were lost
+	Allocatable int64  `json:"allocatable"` // the healthy part of Capacity
+	// Used is requested by unfinished pods. It may exceed Allocatable if GPUs were lost.
 	Used int64 `json:"used"`
 	Free int64 `json:"free"`
 }
 
-// Holder is a pod that has GPUs.
+// Holder is a pod that holds GPUs.
 type Holder struct {
 	Namespace string     `json:"namespace"`
 	Pod       string     `json:"pod"`
-	OwnerKind string     `json:"ownerKind,omitempty"` // Job, Deployment
+	OwnerKind string     `json:"ownerKind,omitempty"` // for example Job or Deployment
 	OwnerName string     `json:"ownerName,omitempty"`
 	Resource  string     `json:"resource"`
 	GPUs      int64      `json:"gpus"`
 	Phase     string     `json:"phase"`
 	Started   *time.Time `json:"started,omitempty"`
 	Age       string     `json:"age"`
-	// Idle reports whether nothing computes on its GPUs; nil when it cannot be told.
+	// Idle reports whether the pod's GPUs are idle. It is nil if unknown.
 	Idle *bool `json:"idle,omitempty"`
 
 	node string
@@ -69,7 +70,7 @@ type PendingAllocation struct {
 	Pod       string           `json:"pod"`
 	GPUs      map[string]int64 `json:"gpus,omitempty"`
 	Age       string           `json:"age"`
-	Finding   string           `json:"finding,omitempty"` // ID of the finding that says why
+	Finding   string           `json:"finding,omitempty"` // ID of the finding that explains the wait
 	Reason    string           `json:"reason"`
 }
 
@@ -80,7 +81,7 @@ func (h Holder) owner() string {
 	return h.OwnerKind + " " + h.OwnerName
 }
 
-// Allocation returns who has which GPUs.
+// Allocation returns which pods hold which GPUs.
 func Allocation(f *facts.Facts) AllocationView {
 	v := AllocationView{Nodes: []NodeAllocation{}}
 	s := New(f)
@@ -126,14 +127,14 @@ func pendingAllocation(f *facts.Facts, p PendingPod) PendingAllocation {
 		}
 		a.GPUs[string(name)] = n
 	}
-	if a.Reason == "" && len(p.Evidence) > 0 { // another layer's business
+	if a.Reason == "" && len(p.Evidence) > 0 { // reported by another layer
 		a.Reason = p.Evidence[0].Text
 	}
 	a.Reason = cmp.Or(a.Reason, "unknown")
 	return a
 }
 
-// Holders returns the pods that have GPUs on the nodes, of the resources that are wanted or of all, the oldest first.
+// Holders returns the pods that hold GPUs on the nodes, oldest first. If want is not empty, only its resources count.
 func (s *Scheduler) Holders(nodes []*facts.Node, want map[corev1.ResourceName]int64) []Holder {
 	var all []Holder
 	for _, n := range nodes {
@@ -182,7 +183,7 @@ func newHolder(f *facts.Facts, n *facts.Node, pod *corev1.Pod) Holder {
 	return h
 }
 
-// draNode is what a DRA driver has on a node.
+// draNode is the state of a DRA driver's devices on a node.
 type draNode struct {
 	count   int64
 	holders []Holder
@@ -218,7 +219,7 @@ func draDevices(f *facts.Facts) map[string]map[string]*draNode {
 		}
 		held := map[pool]int64{}
 		for _, r := range claim.Status.Allocation.Devices.Results {
-			if r.AdminAccess == nil || !*r.AdminAccess { // those look only
+			if r.AdminAccess == nil || !*r.AdminAccess { // admin access does not use up the device
 				held[pool{r.Driver, r.Pool}]++
 			}
 		}
@@ -235,7 +236,7 @@ func draDevices(f *facts.Facts) map[string]map[string]*draNode {
 	return all
 }
 
-// claimHolder returns the first pod that a claim is reserved for; the claim itself when it is for none.
+// claimHolder returns the first pod that a claim is reserved for, or the claim itself if it is not reserved.
 func claimHolder(f *facts.Facts, claim *resourcev1.ResourceClaim, node, driver string, count int64) Holder {
 	h := Holder{
 		Namespace: claim.Namespace, OwnerKind: "ResourceClaim", OwnerName: claim.Name,

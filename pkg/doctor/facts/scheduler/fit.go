@@ -13,8 +13,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// inUse returns what the pods on a node that have not ended ask for together. It is a lower bound where the snapshot
-// does not keep all pods.
+// inUse returns the total requests of the unfinished pods on a node. The result is a lower bound if the snapshot does
+// not contain all pods.
 func inUse(n *facts.Node) map[corev1.ResourceName]int64 {
 	sum := map[corev1.ResourceName]int64{}
 	for _, pod := range n.Pods {
@@ -28,7 +28,7 @@ func inUse(n *facts.Node) map[corev1.ResourceName]int64 {
 	return sum
 }
 
-// Selects reports whether a pod's node selector and required node affinity let it onto a node.
+// Selects reports whether a pod's node selector and required node affinity match a node.
 func Selects(pod *corev1.Pod, n *facts.Node) bool {
 	for key, value := range pod.Spec.NodeSelector {
 		if have, ok := n.Labels[key]; !ok || have != value {
@@ -50,7 +50,7 @@ func requiredAffinity(pod *corev1.Pod) *corev1.NodeSelector {
 	return pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 }
 
-// termMatches reports whether a node meets all of a term's requirements. A term without any matches nothing.
+// termMatches reports whether a node meets all requirements of a term. An empty term matches no node.
 func termMatches(t corev1.NodeSelectorTerm, n *facts.Node) bool {
 	if len(t.MatchExpressions) == 0 && len(t.MatchFields) == 0 {
 		return false
@@ -60,7 +60,7 @@ func termMatches(t corev1.NodeSelectorTerm, n *facts.Node) bool {
 			return false
 		}
 	}
-	for _, e := range t.MatchFields { // the API knows one field only
+	for _, e := range t.MatchFields { // the API supports a single field
 		if e.Key != "metadata.name" || !requirementMatches(e, map[string]string{"metadata.name": n.Name}) {
 			return false
 		}
@@ -79,8 +79,8 @@ func requirementMatches(e corev1.NodeSelectorRequirement, have map[string]string
 	return err == nil && r.Matches(labels.Set(have))
 }
 
-// untolerated returns the first taint that keeps a pod off a node, or nil. A cordon counts as its taint, which the node
-// controller sets a moment later.
+// untolerated returns the first taint that the pod does not tolerate, or nil. A cordoned node counts as tainted,
+// because the node controller adds the taint shortly afterwards.
 func untolerated(pod *corev1.Pod, n *facts.Node) *corev1.Taint {
 	taints := n.Spec.Taints
 	cordon := corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}
@@ -98,7 +98,8 @@ func untolerated(pod *corev1.Pod, n *facts.Node) *corev1.Taint {
 	return nil
 }
 
-// tolerates is as in the API's ToleratesTaint, without the operators Lt and Gt, which are alpha.
+// tolerates reports whether a toleration tolerates a taint, as the API's ToleratesTaint does. It does not support the
+// alpha operators Lt and Gt.
 func tolerates(by corev1.Toleration, t corev1.Taint) bool {
 	if by.Effect != "" && by.Effect != t.Effect || by.Key != "" && by.Key != t.Key {
 		return false
@@ -112,13 +113,13 @@ func tolerates(by corev1.Toleration, t corev1.Taint) bool {
 	return false
 }
 
-// ofNodeState reports whether a taint says what state a node is in, and not whom it is for.
+// ofNodeState reports whether a taint represents the state of the node rather than reserving the node.
 func ofNodeState(t *corev1.Taint) bool {
 	return strings.HasPrefix(t.Key, "node.kubernetes.io/") ||
 		strings.HasPrefix(t.Key, "node.cloudprovider.kubernetes.io/")
 }
 
-// SelectorText prints what a pod demands of its node.
+// SelectorText formats a pod's node selector and affinity.
 func SelectorText(pod *corev1.Pod) string {
 	var parts []string
 	for key, value := range pod.Spec.NodeSelector {

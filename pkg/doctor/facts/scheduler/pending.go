@@ -15,27 +15,27 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// PendingPod is a pod that the scheduler has placed nowhere, and why.
+// PendingPod is an unscheduled pod with the reason.
 type PendingPod struct {
 	Pod *corev1.Pod
 	verdict
 }
 
-// verdict is why a pod cannot be placed.
+// verdict is the reason why a pod cannot be scheduled.
 type verdict struct {
-	Id         string // of the check that reports it; empty when a check of another layer does
+	Id         string // ID of the check that reports the pod, or empty if a check in another layer does
 	Severity   finding.Severity
 	Confidence finding.Confidence
 	Title      string
-	Nodes      []string // those that the pod could run on, were it not for this
+	Nodes      []string // nodes that could run the pod without this problem
 	Evidence   []finding.Evidence
 	Fix        finding.Fix
 }
 
-// Pending returns the pods that ask for GPUs and are placed nowhere.
+// Pending returns the unscheduled pods that request GPUs.
 func Pending(f *facts.Facts) []PendingPod { return facts.Once(f, findPending) }
 
-// Young pods are not worth a word: the scheduler, the autoscaler and quota need a moment.
+// Young pods are not reported, because the scheduler, the autoscaler and quotas need some time.
 const (
 	youngPending = 30 * time.Second
 	scaleUpTime  = 15 * time.Minute
@@ -44,8 +44,9 @@ const (
 
 func findPending(f *facts.Facts) []PendingPod {
 	s := New(f)
-	timeless := []string{"sched.wrong-resource-name", "sched.bigger-than-any-node"} // what no time heals
-	// Pods of one Job are many and alike: the arithmetic is done once for them.
+	// problems that do not resolve over time
+	timeless := []string{"sched.wrong-resource-name", "sched.bigger-than-any-node"}
+	// A Job may have many identical pods. The result is computed once for all of them.
 	known := map[string]verdict{}
 	var all []PendingPod
 	for i := range f.Snapshot.Pods {
@@ -82,7 +83,7 @@ func findPending(f *facts.Facts) []PendingPod {
 	return all
 }
 
-// likeness is equal for pods that the scheduler treats alike.
+// likeness returns a key that is equal for pods that the scheduler treats the same.
 func likeness(pod *corev1.Pod, message string) string {
 	raw, err := json.Marshal([]any{
 		facts.Demand(pod), pod.Spec.NodeSelector, pod.Spec.Affinity, pod.Spec.Tolerations, len(pod.Spec.ResourceClaims),
@@ -94,8 +95,8 @@ func likeness(pod *corev1.Pod, message string) string {
 	return string(raw)
 }
 
-// scheduledMessage returns what the scheduler says last about a pod: its condition, which is always the newest word, or
-// an event.
+// scheduledMessage returns the scheduler's latest message about a pod, from the pod's condition, which is always the
+// most recent, or else from an event.
 func scheduledMessage(f *facts.Facts, pod *corev1.Pod) finding.Evidence {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Message != "" {
@@ -115,15 +116,15 @@ func scheduledMessage(f *facts.Facts, pod *corev1.Pod) finding.Evidence {
 	return finding.Evidence{}
 }
 
-// Scheduler is what the scheduler knows of the nodes that have GPUs.
+// Scheduler contains what the scheduler knows about the nodes with GPUs.
 type Scheduler struct {
 	F     *facts.Facts
-	nodes []*facts.Node // with GPUs, of any maker
+	nodes []*facts.Node // nodes with GPUs of any vendor
 	used  map[*facts.Node]map[corev1.ResourceName]int64
-	known map[*facts.Node]bool // see poor
+	known map[*facts.Node]bool // results of poor
 }
 
-// New returns a scheduler over the facts.
+// New returns a Scheduler for the facts.
 func New(f *facts.Facts) *Scheduler {
 	s := &Scheduler{F: f, used: map[*facts.Node]map[corev1.ResourceName]int64{}, known: map[*facts.Node]bool{}}
 	ours := map[*facts.Node]bool{}
@@ -138,7 +139,7 @@ func New(f *facts.Facts) *Scheduler {
 	return s
 }
 
-// Use is inUse, once for each node.
+// Use is like inUse, but caches the result per node.
 func (s *Scheduler) Use(n *facts.Node) map[corev1.ResourceName]int64 {
 	if _, known := s.used[n]; !known {
 		s.used[n] = inUse(n)
@@ -146,13 +147,13 @@ func (s *Scheduler) Use(n *facts.Node) map[corev1.ResourceName]int64 {
 	return s.used[n]
 }
 
-// Free returns how much of a resource no pod has asked for. Never negative: a node may have lost devices that pods
-// still hold.
+// Free returns the unrequested amount of a resource on a node. It is never negative, even if the node lost devices that
+// pods still hold.
 func (s *Scheduler) Free(n *facts.Node, name corev1.ResourceName) int64 {
 	return max(0, n.Allocatable(name)-s.Use(n)[name])
 }
 
-// Advertised returns the GPU resources that a node gives to pods, sorted.
+// Advertised returns a node's allocatable GPU resources, sorted.
 func Advertised(n *facts.Node) []corev1.ResourceName {
 	var names []corev1.ResourceName
 	for name := range n.Status.Allocatable {
@@ -164,8 +165,8 @@ func Advertised(n *facts.Node) []corev1.ResourceName {
 	return names
 }
 
-// waiting returns the pods that nothing is wrong with: somebody holds them back on purpose, or room is being made for
-// them.
+// waiting reports whether a pod waits without a problem: it is held back on purpose, or nodes are being freed or added
+// for it.
 func (s *Scheduler) waiting(pod *corev1.Pod) (verdict, bool) {
 	v := verdict{Id: "sched.waiting", Severity: finding.Info, Confidence: finding.Certain}
 	object := facts.PodObject(pod)
@@ -201,13 +202,13 @@ func (s *Scheduler) waiting(pod *corev1.Pod) (verdict, bool) {
 	return verdict{}, false
 }
 
-// isScaleUp reports whether an autoscaler says in an event that it adds a node for a pod.
+// isScaleUp reports whether an event shows that an autoscaler adds a node for a pod.
 func isScaleUp(e *corev1.Event) bool {
 	return e.Reason == "TriggeredScaleUp" || e.Reason == "Nominated"
 }
 
-// scales reports whether nodes for the pod may come from an autoscaler that has none now: it said so of the pod, or the
-// pod selects by what only autoscaled node pools have.
+// scales reports whether an autoscaler may add nodes for the pod although none exist now. This is the case if an
+// autoscaler event says so, or if the pod selects a label that only autoscaled node pools have.
 func (s *Scheduler) scales(pod *corev1.Pod) (finding.Evidence, bool) {
 	for _, e := range s.F.EventsOfPod(pod) {
 		if isScaleUp(e) {
@@ -230,8 +231,8 @@ func (s *Scheduler) scales(pod *corev1.Pod) (finding.Evidence, bool) {
 	return finding.Evidence{}, false
 }
 
-// judge works out why a pod fits nowhere: each step keeps the nodes that pass it, and the first step that none passes
-// is the reason.
+// judge determines why a pod is unschedulable. Each step filters the nodes; the first step that leaves no node is the
+// reason.
 func (s *Scheduler) judge(pod *corev1.Pod, message string) verdict {
 	switch {
 	case aboutClaims(message):
@@ -276,8 +277,8 @@ func (s *Scheduler) judge(pod *corev1.Pod, message string) verdict {
 	return s.otherwise(pod, message, roomy)
 }
 
-// claiming returns the verdict on a pod that asks for GPUs by claims only: which devices fit is for the DRA layer, and
-// the rest for the scheduler's own words.
+// claiming returns the verdict on a pod that requests GPUs with claims only. The DRA layer checks the devices; the rest
+// comes from the scheduler's message.
 func (s *Scheduler) claiming(message string) verdict {
 	if message == "" {
 		return verdict{}
@@ -292,7 +293,7 @@ func (s *Scheduler) claiming(message string) verdict {
 	}
 }
 
-// Keep returns the nodes for which something is so.
+// Keep returns the nodes that satisfy a predicate.
 func Keep(nodes []*facts.Node, when func(*facts.Node) bool) []*facts.Node {
 	var kept []*facts.Node
 	for _, n := range nodes {
@@ -319,11 +320,12 @@ func aboutClaims(message string) bool {
 	}, func(text string) bool { return strings.Contains(strings.ToLower(message), text) })
 }
 
-// manyNodes is how many nodes a finding about a pod names. More say no more, and cost time in a cluster of thousands.
+// manyNodes is the maximum number of nodes in a finding about a pod. More nodes add no information and are slow to
+// process in large clusters.
 const manyNodes = 256
 
-// names returns the nodes' names. Of very many, those come first that do not give all that they could: causes are on
-// them. The slice is clipped: findings that share it may append to it.
+// names returns the nodes' names, at most manyNodes. If there are more, unavailable nodes and nodes that advertise too
+// few GPUs come first, because causes are on them. The slice is clipped, so findings that share it may append to it.
 func (s *Scheduler) names(nodes []*facts.Node) []string {
 	if len(nodes) > manyNodes {
 		poor := Keep(nodes, s.poor)
@@ -337,7 +339,7 @@ func (s *Scheduler) names(nodes []*facts.Node) []string {
 	return slices.Clip(all)
 }
 
-// poor reports whether a node does not give all that it could, worked out once for each.
+// poor reports whether a node is unavailable or advertises too few GPUs. It caches the result per node.
 func (s *Scheduler) poor(n *facts.Node) bool {
 	is, known := s.known[n]
 	if !known {
@@ -354,7 +356,7 @@ func lacking(n *facts.Node) bool {
 		slices.ContainsFunc(ours, func(r corev1.ResourceName) bool { return n.Allocatable(r) < n.Capacity(r) })
 }
 
-// QuoteAllocatable quotes what nodes advertise of GPUs.
+// QuoteAllocatable returns the GPUs that nodes advertise as evidence.
 func QuoteAllocatable(nodes []*facts.Node) []finding.Evidence {
 	var all []finding.Evidence
 	for _, n := range nodes[:min(words.Few, len(nodes))] {
@@ -374,9 +376,8 @@ func QuoteAllocatable(nodes []*facts.Node) []finding.Evidence {
 	return all
 }
 
-// Awaited returns the nodes that pending pods could run on, if only their GPUs were offered. Pods that somebody holds
-// back on purpose wait for none, nor do those that wait for GPUs which others use; more are IDs of reasons that count,
-// too.
+// Awaited returns the nodes that could run pending pods if the nodes offered all their GPUs. It skips pods that are
+// held back on purpose or that wait for GPUs in use by other pods. more are the IDs of additional reasons to include.
 func Awaited(f *facts.Facts, more ...string) map[string]bool {
 	all := map[string]bool{}
 	for _, p := range Pending(f) {

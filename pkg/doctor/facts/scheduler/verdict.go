@@ -17,7 +17,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// notAdvertised: none of the nodes gives pods any of the resource.
+// notAdvertised returns the verdict if no node advertises the resource.
 func (s *Scheduler) notAdvertised(pod *corev1.Pod, name corev1.ResourceName, among []*facts.Node) verdict {
 	want := facts.GPUDemand(pod)
 	had := Keep(among, func(n *facts.Node) bool { return n.Capacity(name) > 0 })
@@ -34,7 +34,7 @@ func (s *Scheduler) notAdvertised(pod *corev1.Pod, name corev1.ResourceName, amo
 	case len(other) > 0:
 		return s.wrongName(pod, name, other)
 	case !facts.IsGPUResource(name):
-		return verdict{} // somebody else's devices
+		return verdict{} // a device of another vendor
 	case len(among) == 0:
 		v.Title = "the pod asks for NVIDIA GPUs, and no node of the cluster is known to have one"
 		v.Evidence = []finding.Evidence{facts.QuoteDemand(pod, want)}
@@ -97,7 +97,7 @@ func (s *Scheduler) wrongName(pod *corev1.Pod, name corev1.ResourceName, other [
 	return v
 }
 
-// renamed returns the command that makes a pod without an owner anew, with another name of a resource.
+// renamed returns the commands that recreate a pod without an owner with a different resource name.
 func renamed(pod *corev1.Pod, from, to corev1.ResourceName) []string {
 	if metav1.GetControllerOf(pod) != nil {
 		return nil
@@ -106,7 +106,7 @@ func renamed(pod *corev1.Pod, from, to corev1.ResourceName) []string {
 		pod.Namespace, pod.Name, string(from), string(to))}
 }
 
-// nodeSelector: the selector or affinity of the pod lets it onto no GPU node.
+// nodeSelector returns the verdict if the pod's node selector or affinity matches no GPU node.
 func (s *Scheduler) nodeSelector(pod *corev1.Pod, want map[corev1.ResourceName]int64) verdict {
 	able := Keep(s.nodes, func(n *facts.Node) bool {
 		return covers(want, func(r corev1.ResourceName) int64 { return min(n.Allocatable(r), 1) * want[r] })
@@ -147,7 +147,7 @@ func (s *Scheduler) nodeSelector(pod *corev1.Pod, want map[corev1.ResourceName]i
 	return v
 }
 
-// keysOf returns the labels that the pod's selector and affinity name, sorted.
+// keysOf returns the label keys in the pod's node selector and affinity, sorted.
 func keysOf(pod *corev1.Pod) []string {
 	keys := slices.Collect(maps.Keys(pod.Spec.NodeSelector))
 	if required := requiredAffinity(pod); required != nil {
@@ -161,7 +161,7 @@ func keysOf(pod *corev1.Pod) []string {
 	return slices.Compact(keys)
 }
 
-// tooBig: the nodes advertise the resource, and none as many as the pod asks for.
+// tooBig returns the verdict if no node advertises as many GPUs as the pod requests.
 func (s *Scheduler) tooBig(pod *corev1.Pod, want map[corev1.ResourceName]int64, among []*facts.Node) verdict {
 	v := verdict{
 		Severity: finding.Error, Confidence: finding.Certain, Nodes: s.names(among),
@@ -196,7 +196,7 @@ func (s *Scheduler) tooBig(pod *corev1.Pod, want map[corev1.ResourceName]int64, 
 	return v
 }
 
-// biggest returns the nodes, those with the most of what is wanted first.
+// biggest returns the nodes, sorted by the number of requested GPUs, largest first.
 func biggest(nodes []*facts.Node, want map[corev1.ResourceName]int64) []*facts.Node {
 	sorted := slices.Clone(nodes)
 	size := func(n *facts.Node) (sum int64) {
@@ -209,9 +209,9 @@ func biggest(nodes []*facts.Node, want map[corev1.ResourceName]int64) []*facts.N
 	return sorted
 }
 
-// closed: the nodes have GPUs, and taints or their state keep the pod away.
+// closed returns the verdict if taints or the state of the nodes with enough GPUs exclude the pod.
 func (s *Scheduler) closed(pod *corev1.Pod, big []*facts.Node) verdict {
-	// A node that only its state closes would be right for the pod once it is well.
+	// A node that is only excluded by its state could run the pod after it recovers.
 	tainted := Keep(big, func(n *facts.Node) bool { return ForeignTaint(pod, n) != nil })
 	sick := Keep(big, func(n *facts.Node) bool { return ForeignTaint(pod, n) == nil })
 	v := verdict{Severity: finding.Error, Confidence: finding.Certain}
@@ -249,14 +249,14 @@ func (s *Scheduler) closed(pod *corev1.Pod, big []*facts.Node) verdict {
 	return v
 }
 
-// tolerate returns the command that adds a toleration: to the template of the owner that makes such pods, else to the
-// pod itself, to which the API lets tolerations be added.
+// tolerate returns the command that adds a toleration to the template of the pod's owner, or to the pod itself if it
+// has no such owner. The API allows adding tolerations to an existing pod.
 func tolerate(pod *corev1.Pod, t *corev1.Taint) []string {
 	more := corev1.Toleration{Key: t.Key, Operator: corev1.TolerationOpExists, Effect: t.Effect}
 	if t.Value != "" {
 		more.Operator, more.Value = corev1.TolerationOpEqual, t.Value
 	}
-	// Lists are replaced as a whole: those that the pod has stay, but for what every pod is given.
+	// The patch replaces the whole list, so keep the pod's own tolerations, without the default ones.
 	all := append(slices.DeleteFunc(slices.Clone(pod.Spec.Tolerations), func(t corev1.Toleration) bool {
 		return t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable
 	}), more)
@@ -291,7 +291,7 @@ func tolerate(pod *corev1.Pod, t *corev1.Taint) []string {
 	}
 }
 
-// ForeignTaint returns the first taint of a node that the pod does not tolerate, and that is not about the node's
+// ForeignTaint returns the first taint of a node that the pod does not tolerate and that does not represent the node's
 // state.
 func ForeignTaint(pod *corev1.Pod, n *facts.Node) *corev1.Taint {
 	if len(n.Spec.Taints) == 0 {
@@ -304,7 +304,7 @@ func ForeignTaint(pod *corev1.Pod, n *facts.Node) *corev1.Taint {
 	return untolerated(pod, &facts.Node{Node: &without})
 }
 
-// quoteState quotes what keeps pods off a node.
+// quoteState returns the state that keeps pods off a node as evidence.
 func quoteState(pod *corev1.Pod, n *facts.Node) finding.Evidence {
 	if ready := n.Ready(); ready.Status != corev1.ConditionTrue && ready.Status != "" {
 		return finding.Evidence{
@@ -321,10 +321,10 @@ func quoteState(pod *corev1.Pod, n *facts.Node) finding.Evidence {
 	return finding.Evidence{Source: n.Object().String(), Text: "not available"}
 }
 
-// full: the nodes have the GPUs, and other pods have them.
+// full returns the verdict if other pods use the GPUs.
 //
-// Its nodes are also those whose GPUs nobody advertises, or not all of them: were they well, the pod might run there.
-// Those that are kept out on purpose, for virtual machines, are not among them: others have the GPUs.
+// Its nodes include nodes that do not advertise all their GPUs, because the pod might run there if they were healthy.
+// They exclude nodes that are reserved for virtual machines.
 func (s *Scheduler) full(
 	pod *corev1.Pod, want map[corev1.ResourceName]int64, open, big, selected []*facts.Node,
 ) verdict {
@@ -391,13 +391,13 @@ func (s *Scheduler) full(
 	return v
 }
 
-// placement is a rule of a pod by which the scheduler keeps it off nodes; said is the scheduler's word for it.
+// placement is a scheduling constraint of a pod. said is the scheduler's wording for it.
 type placement struct {
 	said, rule, field string
 	of                func(*corev1.Pod) any
 }
 
-// keptOffBy returns the first such rule that the scheduler's message names; the zero placement when it names none.
+// keptOffBy returns the first constraint named in the scheduler's message, or the zero placement if there is none.
 func keptOffBy(message string) placement {
 	affinity := func(pod *corev1.Pod) any { return pod.Spec.Affinity }
 	for _, p := range []placement{
@@ -419,7 +419,7 @@ func keptOffBy(message string) placement {
 	return placement{}
 }
 
-// quote returns the rule as the pod has it.
+// quote returns the constraint as JSON from the pod's spec.
 func (p placement) quote(pod *corev1.Pod) string {
 	text, err := json.Marshal(p.of(pod))
 	if err != nil {
@@ -428,7 +428,7 @@ func (p placement) quote(pod *corev1.Pod) string {
 	return string(text)
 }
 
-// otherwise: the GPUs are free; something else stands in the way.
+// otherwise returns the verdict if GPUs are free but another constraint excludes the pod.
 func (s *Scheduler) otherwise(pod *corev1.Pod, message string, roomy []*facts.Node) verdict {
 	need := facts.Demand(pod)
 	need[corev1.ResourcePods] = 1
@@ -443,7 +443,7 @@ func (s *Scheduler) otherwise(pod *corev1.Pod, message string, roomy []*facts.No
 				used = int64(len(keepPods(n.Pods)))
 			}
 			if _, told := n.Status.Allocatable[name]; !told && isCore(name) {
-				continue // a node that says nothing of it
+				continue // the node does not report this resource
 			}
 			if n.Allocatable(name)-used < need[name] {
 				lacking = append(lacking, finding.Evidence{
@@ -531,14 +531,14 @@ func isCore(name corev1.ResourceName) bool {
 	}, name)
 }
 
-// neverLookedAt reports whether no scheduler has written the pod's condition.
+// neverLookedAt reports whether no scheduler has set the pod's PodScheduled condition.
 func neverLookedAt(pod *corev1.Pod) bool {
 	return !slices.ContainsFunc(pod.Status.Conditions,
 		func(c corev1.PodCondition) bool { return c.Type == corev1.PodScheduled })
 }
 
-// insufficientInMessage returns the resources that the scheduler calls insufficient: "2 Insufficient cpu, 1
-// Insufficient nvidia.com/gpu".
+// insufficientInMessage returns the resources that the scheduler's message reports as insufficient: "2 Insufficient
+// cpu, 1 Insufficient nvidia.com/gpu".
 func insufficientInMessage(message string) []string {
 	var all []string
 	for _, m := range regexp.MustCompile(`Insufficient ([A-Za-z0-9./_-]+)`).FindAllStringSubmatch(message, -1) {
