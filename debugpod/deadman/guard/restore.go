@@ -110,7 +110,7 @@ func (h Host) withoutRecord(ctx context.Context, run string) (*deadman.Restored,
 		return nil, errorf(CodeBusy, "the record of run %s was written just now: try again", run)
 	}
 	if h.has(run, scriptFile) {
-		restored.Script = filepath.Join(h.dir(run), scriptFile) // the rest of the record is missing, but the script can still restore
+		restored.Script = filepath.Join(h.dir(run), scriptFile) // the script does not need the rest of the record
 		return restored, nil
 	}
 	// A helper creates a directory without these files if it terminates before it changes anything.
