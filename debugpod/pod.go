@@ -38,8 +38,8 @@ const (
 const (
 	containerName = "helper"
 	defaultMemory = "128Mi"
-	// DiagnoseMemory is the memory limit that Session.Diagnose needs, because nvidia-smi and journalctl run besides the
-	// helper, whose response may be large. With a lower limit, the kernel could log an OOM kill, which the next
+	// DiagnoseMemory is the memory limit that Session.Diagnose needs, because nvidia-smi and journalctl run alongside
+	// the helper, whose response may be large. With a lower limit, the kernel could log an OOM kill, which the next
 	// Diagnose would find.
 	DiagnoseMemory = "256Mi"
 	// defaultDeadline is the default of Spec.Deadline.
