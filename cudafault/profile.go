@@ -63,7 +63,7 @@ const (
 	fabricNotReady = "fabric-not-ready"
 )
 
-// Profiles returns all profiles: those of XIDs by number, then the others.
+// Profiles returns all profiles: XID profiles by number, then the others.
 func Profiles() []Profile {
 	all := slices.Clone(loaded().profiles)
 	for i := range all {

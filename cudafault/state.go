@@ -37,7 +37,7 @@ type State struct {
 
 	// AfterCalls is the number of counted calls of a process that pass before one trips.
 	AfterCalls uint64 `json:"afterCalls,omitempty"`
-	// Every is N if every Nth of the following calls trips. Both 0 and 1 mean every call.
+	// Every is N if the first of the remaining calls and then every Nth one trips. Both 0 and 1 mean every call.
 	Every uint64 `json:"every,omitempty"`
 	// Probability is the probability from 0 to 1 that an eligible call trips, in steps of 2^-32. Both 0 and 1 mean
 	// always.

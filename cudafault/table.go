@@ -22,7 +22,7 @@ var (
 type data struct {
 	errors   []cudaError // by code
 	nvml     []nvmlError // by code
-	profiles []Profile   // those of XIDs by number, then the others
+	profiles []Profile   // XID profiles by number, then the others
 }
 
 // tables parses the embedded tables once. Tests detect invalid tables, so an error here does not panic.

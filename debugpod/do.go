@@ -16,21 +16,21 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
-// farewell is the grace period for the helper's last response after the helper is told to stop.
+// farewell is the grace period for the helper's last response after a request to stop.
 const farewell = 3 * time.Second
 
 // ErrOutputLost means that the helper's last response was lost, so the result of the request is unknown.
 var ErrOutputLost = errors.New("the helper's last answer did not arrive")
 
-// errPodGone means that the debug pod no longer exists or runs.
+// errPodGone means that the debug pod no longer exists or is no longer running.
 var errPodGone = errors.New("the debug pod is gone")
 
 // Do sends one request to the helper. It calls each, which may be nil, for each response when it arrives, and returns
-// the last one. The error is nil only if the helper reported that the request is done. The error wraps a *api.Error if
-// the helper refused or failed the request, and ErrOutputLost if the result is unknown.
+// the last response. The error is nil only if the helper reported that the request is done. The error wraps a
+// *api.Error if the helper refused the request or failed, and ErrOutputLost if the result is unknown.
 //
-// If ctx ends, Do tells the helper to stop, and still passes on its remaining responses. The first call uploads the
-// helper to the pod.
+// If ctx ends, Do stops the helper, and still passes on its remaining responses. The first call uploads the helper to
+// the pod.
 func (s *Session) Do(ctx context.Context, req api.Request, each func(api.Answer)) (api.Answer, error) {
 	s.doing.Lock()
 	defer s.doing.Unlock()
@@ -89,9 +89,9 @@ func (s *Session) prepare(req api.Request) (command []string, input []byte, err 
 	return uploadCommand(directories, len(input)), input, err
 }
 
-// exec runs the command. If ctx ends, it first closes the command's input, which tells the helper to stop and report
-// its progress, and closes the connection after a grace period. It closes the connection at once if the output contains
-// anything but responses.
+// exec runs the command. If ctx ends, it first closes the command's input, which makes the helper stop and report its
+// progress, and closes the connection after a grace period. If the output contains anything but responses, it closes
+// the connection at once.
 func (s *Session) exec(ctx context.Context, command []string, held *heldInput, out *answers, said *tail) error {
 	execing, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()

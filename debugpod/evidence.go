@@ -43,7 +43,7 @@ func (r *Runner) nodeFailure(ctx context.Context, name string) *StartError {
 	return nil
 }
 
-// withEvents adds the pod's warning events to a failure, except for those that repeat its message.
+// withEvents adds the pod's warning events to a failure, except for events that repeat its message.
 func (r *Runner) withEvents(ctx context.Context, failure *StartError, pod *corev1.Pod) *StartError {
 	ctx, cancel := context.WithTimeout(ctx, evidenceTimeout)
 	defer cancel()

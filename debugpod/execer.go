@@ -31,7 +31,8 @@ func (r *remote) Exec(ctx context.Context, pod *corev1.Pod, container string, co
 	if err != nil {
 		return err
 	}
-	// client-go logs an error if a stream is closed early. Discard its logs; the caller reports relevant errors.
+	// client-go logs an error if a stream is closed early. Discard its logs, because the caller reports relevant
+	// errors.
 	ctx = klog.NewContext(ctx, logr.Discard())
 	return executor.StreamWithContext(ctx,
 		remotecommand.StreamOptions{Stdin: streams.In, Stdout: streams.Out, Stderr: streams.Err})

@@ -21,9 +21,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
-// DefaultImage has what a debug pod needs: a shell with head, wc and chmod. Its registry has no pull limits. The image
-// is pinned by digest, because it runs as root; the digest is the one that the Kubernetes tests pin
-// (kubernetes/kubernetes#121191).
+// DefaultImage has what a debug pod needs: a shell with head, wc and chmod. Its registry has no pull limits. Because
+// the image runs as root, it is pinned by the digest that the Kubernetes tests use (kubernetes/kubernetes#121191).
 const DefaultImage = "registry.k8s.io/e2e-test-images/busybox:1.36.1-1@sha256:a9155b13325b2abef48e71de77bb8ac015412a566829f621d06bfae5c699b1b9"
 
 // The labels of every debug pod, by which leftover pods are found.

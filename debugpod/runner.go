@@ -21,7 +21,7 @@ const (
 	retryEvery = 200 * time.Millisecond
 )
 
-// Execer runs a command in a container. NewExecer returns the one for real clusters.
+// Execer runs a command in a container. NewExecer returns an Execer for real clusters.
 type Execer interface {
 	// Exec returns when the command has exited and all its output has been written to the streams. If the exit code is
 	// not 0, the error has the method ExitStatus.

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// directories are the candidate directories for the helper in the container. The first one in which a file can be
+// directories are the candidate directories for the helper in the container. The first directory in which a file can be
 // written and executed is used. Policies may make the root file system read-only, and some runtimes mount /tmp or
 // /dev/shm with noexec; /dev is a tmpfs in every container.
 const directories = "/tmp /dev /run /var/tmp"
@@ -15,11 +15,11 @@ const fileName = "gpu-fault-node"
 // uploadCommand returns a command that reads size bytes from standard input, stores them as an executable, and runs it.
 //
 // The command counts the bytes instead of reading to the end of the input, for two reasons. First, the input stays open
-// while the helper works, and its end tells the helper that the client has disconnected. Second, containerd closes the
-// input when the first of the output streams ends: a shell that has executed `cat >file` closes its standard output at
-// once, and the file is silently truncated. With this command, the shell keeps both streams open until the helper has
-// taken them over. The command also checks the size, because a truncated ELF file crashes before it can check itself.
-// The helper then checks its SHA-256.
+// while the helper works, and its end means that the client has disconnected. Second, containerd closes the input when
+// the first of the output streams ends: a shell that has executed `cat >file` closes its standard output at once, and
+// the file is silently truncated. With this command, the shell keeps both streams open until the helper has taken them
+// over. The command also checks the size, because a truncated ELF file crashes before it can check itself. The helper
+// then checks its SHA-256.
 func uploadCommand(directories string, size int) []string {
 	script := strings.NewReplacer("DIRECTORIES", directories, "FILE", fileName, "SIZE", fmt.Sprint(size)).Replace(`
 for d in DIRECTORIES; do

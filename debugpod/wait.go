@@ -117,7 +117,7 @@ func (r *Runner) watch(ctx context.Context, pod *corev1.Pod) watch.Interface {
 	return w
 }
 
-// look returns the current pod, or the last known one if the API server cannot be reached.
+// look returns the current pod, or the last known pod if the API server cannot be reached.
 func (r *Runner) look(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
 	now, err := r.Client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 	switch {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// unitName matches valid systemd unit names (UNIT_NAME_VALID in systemd's unit-name.c), except for those that
+// unitName matches valid systemd unit names (UNIT_NAME_VALID in systemd's unit-name.c), except for names that
 // journalctl treats as patterns.
 var unitName = regexp.MustCompile(
 	`^[A-Za-z0-9:_.\\@][A-Za-z0-9:_.\\@-]*\.(service|socket|mount|slice|target|timer|scope|path)$`,
@@ -30,8 +30,8 @@ func (d Diagnose) Validate() error {
 // runs; and nv-fabricmanager, nvidia-ctk and nvidia-container-runtime with --version. Each has a timeout, and runs
 // without the capabilities to load modules and to create devices. The response includes the result of InspectRuntime.
 type Diagnose struct {
-	// Units are systemd units whose journals are returned in addition to those of the kubelet and its container
-	// runtime.
+	// Units are additional systemd units to return the journals of. The journals of the kubelet and its container
+	// runtime are always returned.
 	Units []string `json:"units,omitempty"`
 }
 
@@ -41,8 +41,8 @@ type Diagnosis struct {
 	Info    Info    `json:"info"`
 	Runtime Runtime `json:"runtime"`
 	Probe   Probe   `json:"probe"`
-	// SMI is the output of `nvidia-smi -q -x`. It is empty if nvidia-smi did not run; Probe.SMIError then has the
-	// reason. If one of several GPUs is broken, both may be set, and the XML may be truncated.
+	// SMI is the output of `nvidia-smi -q -x`. If nvidia-smi did not run, SMI is empty and Probe.SMIError has the
+	// reason. If one of several GPUs is broken, both fields may be set, and the XML may be truncated.
 	SMI string `json:"smi,omitempty"`
 	// KernelLog has the records since boot about GPUs, PCI, NVLink, modules, memory or blocked packets. It is limited
 	// to the newest 1,500, plus the newest 500 of types that can occur in thousands (blocked packets, AER, mlx5).
@@ -58,12 +58,13 @@ type KernelRecord struct {
 	Uptime   time.Duration `json:"uptime"`
 	// Time is the approximate wall-clock time of the record on the node.
 	Time time.Time `json:"time,omitzero"`
-	// Priority is facility*8+level. Records of the kernel itself are below 8; those from user space are 8 or above.
+	// Priority is facility*8+level. It is below 8 for records of the kernel itself, and 8 or above for records from
+	// user space.
 	Priority int    `json:"priority"`
 	Text     string `json:"text"`
 }
 
-// Probe is the information from the node's files. Paths are those on the node.
+// Probe is the information from the node's files. All paths are paths on the node.
 type Probe struct {
 	Time   time.Time     `json:"time,omitzero"` // the node's clock during the request
 	Uptime time.Duration `json:"uptime,omitempty"`
@@ -106,7 +107,7 @@ type Probe struct {
 	Sysctls     map[string]string `json:"sysctls,omitempty"`
 	SecureBoot  string            `json:"secureBoot,omitempty"`  // enabled or disabled; empty if unknown
 	SELinux     string            `json:"selinux,omitempty"`     // enforcing, permissive or disabled; empty if unknown
-	Filesystems []Filesystem      `json:"filesystems,omitempty"` // those of the root, the kubelet and the runtime
+	Filesystems []Filesystem      `json:"filesystems,omitempty"` // of the root directory, the kubelet and the runtime
 
 	SMIError string `json:"smiError,omitempty"` // the error of nvidia-smi, or why it was not run
 	// Units are the systemd units of the kubelet, its runtime and Processes, as far as their cgroups identify them.

@@ -72,8 +72,8 @@ const (
 	CodeNoFilter Code = "no-nftables"
 	// CodeFilter means that an nftables table could not be created, read or removed.
 	CodeFilter Code = "nftables-failed"
-	// CodeInterrupted means that the client disconnected or the helper was told to stop. Records written before were
-	// already reported.
+	// CodeInterrupted means that the client disconnected or the helper received a request to stop. Records written
+	// before were already reported.
 	CodeInterrupted Code = "interrupted"
 	// CodeUnsupported means that this build of the helper does not support the request, because it is not for Linux.
 	CodeUnsupported Code = "unsupported"

@@ -16,8 +16,8 @@ type BuildModule struct {
 }
 
 // WriteModule loads the kernel module for the request's run, writes records through it, reads each back with the
-// facility of the kernel, and unloads the module. If anything fails after loading, the module is unloaded before the
-// last response, unless that has CodeStays.
+// facility of the kernel, and unloads the module. If a step after loading fails, the module is unloaded before the last
+// response, unless the response has CodeStays.
 type WriteModule struct {
 	Module  []byte       `json:"module"` // gpu_fault_xid.ko
 	Records []KmsgRecord `json:"records"`

@@ -83,7 +83,7 @@ func CutPriority(data string) (priority int, text string, ok bool) {
 
 // Stored returns a valid record as a reader sees it, according to devkmsg_write, vprintk_store and msg_print_ext_body
 // in kernel/printk/printk.c. Facility 0 is reserved for the kernel, so it becomes 1 (user). One trailing newline is
-// removed, and backslashes and anything but printable ASCII are escaped.
+// removed. Backslashes and all characters except printable ASCII are escaped.
 func Stored(data string) (priority int, text string) {
 	priority, text, _ = CutPriority(data)
 	if priority>>3 == 0 {

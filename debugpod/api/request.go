@@ -11,7 +11,7 @@ import (
 // MaxRequest is the size limit of a request, in bytes. It allows MaxKmsgRecords records of maximum length.
 const MaxRequest = 16 << 20
 
-// Encode returns the request as one line, as the helper reads it.
+// Encode returns the request as one line for the helper.
 func (r Request) Encode() ([]byte, error) {
 	raw, err := json.Marshal(r)
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 // Handler has the settings of a handler that determine its keys in Instance.Executables.
 type Handler struct{ Type, BinaryName string }
 
-// Binary returns the configured executable of the shim; empty if the handler does not use runc's options.
+// Binary returns the executable that the shim runs: BinaryName, or runc by default for runc's shims. It is empty for
+// other shims without a BinaryName.
 func (h Handler) Binary() string {
 	switch {
 	case h.BinaryName != "":

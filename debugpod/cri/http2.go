@@ -48,7 +48,7 @@ type wire struct {
 	in      *bufio.Reader
 	out     io.Writer
 	headers *hpack.Decoder
-	stream  uint32 // the last one that was opened
+	stream  uint32 // the last opened stream
 }
 
 func newWire(conn io.ReadWriter) *wire {

@@ -1,6 +1,6 @@
 // Package deadman changes files on a node and restores them automatically. A process on the node, the dead man's
-// switch, outlives the client, the debug pod, the kubelet and containerd. It records the original state before it
-// changes anything, and restores it when the TTL expires, when its pod terminates, or on request.
+// switch, outlives the client, the debug pod, the kubelet and containerd. The switch records the original files before
+// it changes them, and restores them when the TTL expires, when the pod terminates, or on request.
 //
 // The record is in the node's directory Dir/RUN. It is writable only by root, and is written and synced before the
 // first change. Only this record determines what to restore. A record in the cluster, which other users may be able to
@@ -14,7 +14,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
 )
 
-// Dir is the directory of the records on a node. It has one subdirectory for each run. To restore a run by hand, run
+// Dir is the directory of the records on a node. It has one subdirectory for each run. To restore a run manually, run
 // `sh /var/lib/gpu-fault/RUN/restore.sh`.
 const Dir = "/var/lib/gpu-fault"
 
@@ -134,9 +134,9 @@ type Restored struct {
 	SameConfig bool `json:"sameConfig"`
 	// ByDeadMan is the final status of a dead man's switch that had already restored the files, or had failed to.
 	ByDeadMan *Status `json:"byDeadMan,omitempty"`
-	// RecordMissing reports whether the node has no record of the run, so that no file was changed. Either the dead
-	// man's switch restored the files and removed the record, or nothing was ever changed, or the record was removed by
-	// other means.
+	// RecordMissing reports whether the node has no record of the run, in which case the restore changes no file.
+	// Either the dead man's switch already restored the files and removed the record, or nothing was ever changed, or
+	// another process removed the record.
 	RecordMissing bool `json:"recordMissing,omitempty"`
 	// Told reports whether a dead man's switch was still running without its record and was signaled to restore.
 	Told bool `json:"told,omitempty"`

@@ -74,7 +74,8 @@ func (h Host) allow(ctx context.Context, r *record) ([]target, error) {
 	return targets, nil
 }
 
-// service returns the service to restart. It fails if the requested service is not the one that the helper found.
+// service returns the service to restart. It fails if the requested service differs from the service that the helper
+// found.
 func (r Runtime) service(asked *deadman.Service) (*deadman.Service, error) {
 	switch {
 	case asked == nil:

@@ -124,7 +124,7 @@ func (s *site) isKept(f deadman.File) bool {
 	return is || f.Before == deadman.Absent
 }
 
-// made returns the content of a file after the change; nil if it is no longer known.
+// made returns the content of a file after the change; nil if it is unknown or larger than maxNow.
 func (s *site) made(f deadman.File) []byte {
 	before, is := s.kept(f)
 	if !is && f.Before != deadman.Absent {
@@ -137,7 +137,7 @@ func (s *site) made(f deadman.File) []byte {
 	return after
 }
 
-// maxNow is the size limit in bytes of reported content that is not from the change.
+// maxNow is the size limit in bytes of the file content in a RestoredFile.
 const maxNow = 256 << 10
 
 // isTornOf reports whether data is the result of an interrupted overwrite with the prepared content.

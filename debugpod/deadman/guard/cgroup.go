@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// leaveCgroups moves this process from the cgroups of its pod to those of PID 1, in every hierarchy. Otherwise, it
-// would be killed with its pod. It returns an error if any cgroup still differs from that of PID 1.
+// leaveCgroups moves this process from its pod's cgroups to the cgroups of PID 1, in every hierarchy. Otherwise, the
+// process would be killed with the pod. leaveCgroups returns an error if any cgroup still differs.
 func leaveCgroups(proc string) error {
 	want, err := cgroupsOf(filepath.Join(proc, "1/cgroup"))
 	if err != nil {

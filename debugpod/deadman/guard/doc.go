@@ -1,5 +1,5 @@
 // Package guard implements the dead man's switch on a node. All its code runs in the host namespaces, which Enter
-// joins, so paths, links, mounts and services are those of the node.
+// joins, so it sees the paths, links, mounts and services of the node.
 //
 // A record is a directory, Dir/RUN:
 //
@@ -7,7 +7,7 @@
 //	status.json    the status; always replaced as a whole
 //	before-N       the original file with all its attributes: restored by a rename, which works on a full disk too
 //	after-N        the changed file
-//	restore.sh     restores everything, by hand or at boot
+//	restore.sh     restores all files, manually or at boot
 //	log            the log of the dead man's switch
 //
 // A process that works on a record holds flock(2) on its directory.

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Enter replaces this program with a copy of itself in the host namespaces, those of PID 1. The copy gets args and the
-// number of a file descriptor from which it reads request. Enter returns only if it fails.
+// Enter replaces this program with a copy of itself in the host namespaces, which are the namespaces of PID 1. The copy
+// gets args and the number of a file descriptor from which it reads request. Enter returns only if it fails.
 func Enter(proc string, args []string, request []byte) error {
 	failed := make(chan error, 1)
 	go func() {

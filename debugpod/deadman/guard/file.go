@@ -139,7 +139,7 @@ func (f file) overwrite(data []byte, meta *deadman.Meta) (err error) {
 	return opened.Sync()
 }
 
-// isTorn reports whether data is the result of an interrupted overwrite that was replacing one content with the other.
+// isTorn reports whether data is the result of an interrupted overwrite that was replacing from with to.
 func isTorn(data, from, to []byte) bool {
 	for _, pair := range [][2][]byte{{from, to}, {to, from}} {
 		old, new := pair[0], pair[1]

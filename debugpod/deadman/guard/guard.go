@@ -19,7 +19,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
 )
 
-// dead is a dead man's switch. It keeps the record in memory, and no longer needs the one on disk.
+// dead is a dead man's switch. It keeps the record in memory, so it does not depend on the record on disk.
 type dead struct {
 	Host
 	record *record
@@ -31,7 +31,7 @@ type dead struct {
 	unhealed bool
 }
 
-// Guard runs a dead man's switch: it applies the change of the run's record, waits, and restores everything. It runs in
+// Guard runs a dead man's switch: it applies the change of the run's record, waits, and restores the files. It runs in
 // a separate process, which Change starts. The caller logs the error.
 func Guard(ctx context.Context, h Host, run string) error {
 	if err := deadman.ValidRun(run); err != nil {

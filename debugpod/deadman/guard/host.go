@@ -18,7 +18,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/containerd"
 )
 
-// Host is the environment of a dead man's switch. Node returns the one for real nodes.
+// Host is the environment of a dead man's switch. Node returns the Host for real nodes.
 type Host struct {
 	Root    string // directory from which paths are opened; see walk
 	Dir     string // directory of the records

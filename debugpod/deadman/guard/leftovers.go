@@ -17,7 +17,7 @@ import (
 )
 
 // Leftovers returns the artifacts that this program and other fault injectors left on the node. If clean is set, it
-// removes them, except for those of the runs in keep and of records whose files are not restored.
+// removes the artifacts, except for artifacts of the runs in keep and of records with files that are not restored.
 func Leftovers(ctx context.Context, h Host, clean bool, keep []string) ([]deadman.Leftover, error) {
 	found := []deadman.Leftover{}
 	busy := map[string]bool{} // runs whose other leftovers must be kept

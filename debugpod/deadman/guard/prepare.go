@@ -19,8 +19,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
 )
 
-// prepare writes and syncs the record of a change, with everything that is needed to apply and to revert the change. It
-// changes no file. If it fails, it removes the record.
+// prepare writes and syncs the record of a change, which has all data for applying and reverting the change. It changes
+// no file. If it fails, it removes the record.
 func (h Host) prepare(ctx context.Context, run string, change deadman.Change, pod process) (_ *record, err error) {
 	r := &record{Version: recordVersion, Run: run, Change: change, Pod: pod}
 	r.Change.Files = slices.Clone(change.Files)
@@ -212,7 +212,7 @@ func (h Host) prepareFile(own *dir, i int, f *deadman.File, p *place, found targ
 		copied := prepared("before")
 		p.Before = copied.name
 		kept := *f.Meta
-		if p.InPlace { // an overwrite keeps them, and the record's file system may not support them
+		if p.InPlace { // an overwrite does not change them, and the record's file system may not support them
 			kept.Xattrs = nil
 		}
 		if err := copied.create(was.data, &kept); err != nil {

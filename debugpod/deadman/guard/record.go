@@ -30,9 +30,9 @@ type record struct {
 	// Change includes the original attributes of the files, and the service as the helper found it.
 	Change deadman.Change `json:"change"`
 	Places []place        `json:"places"` // one for each file in Change.Files
-	// Loaded are the files that the container runtimes of the node loaded before the change, as found by the helper,
-	// and those that the change creates. No other file is changed or restored. The list cannot be determined later,
-	// because the change may break the runtime's configuration or remove an import from it.
+	// Loaded are the files that the node's container runtimes loaded before the change, as found by the helper, and the
+	// files that the change creates. No other file is changed or restored. The list cannot be determined later, because
+	// the change may break the runtime's configuration or remove an import from it.
 	Loaded []loaded `json:"loaded"`
 	// Pod is the main process of the pod. Its termination triggers a restore. If it is zero, no process is watched.
 	Pod process `json:"pod,omitzero"`
@@ -280,8 +280,8 @@ func (h Host) isStill(run string, d *os.File) error {
 	return err
 }
 
-// erase removes a record and everything that belongs to it. It removes the record itself last, so that it can be called
-// again after a failure.
+// erase removes a record and all its artifacts. It removes the record itself last, so that it can be called again after
+// a failure.
 func (h Host) erase(run string, r *record) error {
 	var failed []error
 	if r != nil {

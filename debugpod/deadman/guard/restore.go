@@ -113,7 +113,7 @@ func (h Host) withoutRecord(ctx context.Context, run string) (*deadman.Restored,
 		restored.Script = filepath.Join(h.dir(run), scriptFile) // the script does not need the rest of the record
 		return restored, nil
 	}
-	// A helper creates a directory without these files if it terminates before it changes anything.
+	// The directory is from a helper that terminated before it changed anything.
 	return restored, asErrorOrNil(CodeFile, h.erase(run, nil))
 }
 

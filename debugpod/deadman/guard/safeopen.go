@@ -257,7 +257,7 @@ func (d *dir) openat(name string, flags int, mode uint32) (*os.File, error) {
 		fd, err = again(func() (int, error) { return unix.Openat2(int(d.Fd()), name, &how) })
 	}
 	// Fall back for Linux before 5.6, and for seccomp filters that do not know openat2. For a name of one element,
-	// O_NOFOLLOW is enough. Other names are refused here.
+	// O_NOFOLLOW is enough. Other names are rejected.
 	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) {
 		if strings.Contains(name, "/") || name == ".." {
 			return nil, fmt.Errorf("%s is not a name: %w", path, errRefused)
