@@ -115,7 +115,7 @@ func StickyByNature(code int) bool {
 	return e.sticky
 }
 
-// Errors returns the CUDA codes that have a name in ascending order, for shell completion.
+// Errors returns the named CUDA codes in ascending order, for shell completion.
 func Errors() []int {
 	var codes []int
 	for _, e := range loaded().errors {

@@ -61,7 +61,7 @@ var suffix = regexp.MustCompile(`(_v[1-9])?(_ptsz|_ptds)?$`)
 
 func baseName(name string) string { return suffix.ReplaceAllString(name, "") }
 
-// Functions returns the functions that can be made to fail, without suffixes, in alphabetical order.
+// Functions returns the functions that a fault can make fail, without suffixes, in alphabetical order.
 func Functions(layer Layer) []string {
 	var names []string
 	for _, f := range hooked(layer) {

@@ -67,7 +67,7 @@ func (s *Session) delete(ctx context.Context) error {
 	for until := time.Now().Add(uncertainFor); ; {
 		err := s.runner.Client.CoreV1().Pods(s.pod.Namespace).Delete(ctx, s.pod.Name, options)
 		switch {
-		case err == nil, apierrors.IsConflict(err): // on a conflict, the pod was already replaced
+		case err == nil, apierrors.IsConflict(err): // the UID differs, so the pod was already deleted
 			return nil
 		case apierrors.IsNotFound(err):
 			if !s.uncertain || time.Now().After(until) {

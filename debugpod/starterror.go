@@ -115,7 +115,7 @@ func explainCreate(err error, pod *corev1.Pod) error {
 }
 
 // isServiceAccountMissing reports whether the pod was rejected because the namespace has no default service account
-// yet. The controller creates it shortly after the namespace.
+// yet. The controller creates the account shortly after the namespace.
 func isServiceAccountMissing(err error) bool {
 	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "error looking up service account")
 }

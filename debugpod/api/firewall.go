@@ -65,7 +65,8 @@ type RemovedFirewall struct {
 	// Expired reports whether the rule was already inactive, because the TTL had expired or another client had disabled
 	// it.
 	Expired bool `json:"expired,omitempty"`
-	// Left describes objects that other clients added to the table. They were kept; the rule of the run was removed.
+	// Left describes objects that other clients added to the table. These objects are kept; the rule of the run is
+	// removed.
 	Left []string `json:"left,omitempty"`
 	// Dropped is the number of packets that the rule dropped.
 	Dropped uint64 `json:"dropped,omitempty"`

@@ -121,7 +121,7 @@ func (h Host) syncRecords() error {
 }
 
 // unclaimed returns an error if another run has changed one of the files. Otherwise, the other run could not restore
-// the file, and this run would restore the other run's fault.
+// the file, and restoring this run would bring back the other run's fault.
 func (h Host) unclaimed(r *record, found []target) error {
 	for i, f := range r.Change.Files {
 		if other := h.claimant(r.Run, found[i].real); other != "" {

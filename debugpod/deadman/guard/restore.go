@@ -110,7 +110,7 @@ func (h Host) withoutRecord(ctx context.Context, run string) (*deadman.Restored,
 		return nil, errorf(CodeBusy, "the record of run %s was written just now: try again", run)
 	}
 	if h.has(run, scriptFile) {
-		restored.Script = filepath.Join(h.dir(run), scriptFile) // the script does not need the rest of the record
+		restored.Script = filepath.Join(h.dir(run), scriptFile) // the script works without the rest of the record
 		return restored, nil
 	}
 	// The directory is from a helper that terminated before it changed anything.
