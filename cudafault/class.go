@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// Class is a set of kinds of driver calls; a call may be of several (cuMemcpyPeer is COPY and PEER).
+// Class is a set of classes of driver calls. A call may be in several: cuMemcpyPeer is in COPY and PEER.
 type Class uint32
 
-// The kinds of calls, as in GF_CLASS_* of shim/state.h.
+// The classes of calls, as in GF_CLASS_* of shim/state.h.
 const (
 	ClassInit    Class = 1 << iota // cuInit
 	ClassDevice                    // enumeration: cuDeviceGet, cuDeviceGetCount
@@ -22,9 +22,9 @@ const (
 	ClassSet     // cuMemset...
 	ClassLaunch  // kernels and graphs
 	ClassSync    // calls that wait for the GPU
-	ClassQuery   // calls that ask it without waiting: cuStreamQuery, cuEventQuery
+	ClassQuery   // status queries that do not wait: cuStreamQuery, cuEventQuery
 	ClassEvent   // cuEventRecord, cuStreamWaitEvent
-	ClassStream  // making streams
+	ClassStream  // creating streams
 	ClassPeer    // between GPUs
 	ClassIPC     // between processes
 	ClassCapture // stream capture
@@ -32,10 +32,10 @@ const (
 	allClasses = 1<<16 - 1
 )
 
-// classNames are the names by bit.
+// classNames has the names in the order of the bits.
 const classNames = "init device context module alloc free copy set launch sync query event stream peer ipc capture"
 
-// String lists the kinds by name: "copy,launch"; "none" for no kind.
+// String returns the names of the classes, such as "copy,launch", or "none".
 func (c Class) String() string {
 	if c == 0 {
 		return "none"
@@ -43,7 +43,7 @@ func (c Class) String() string {
 	return strings.Join(c.Names(), ",")
 }
 
-// Names lists the kinds by name.
+// Names returns the names of the classes.
 func (c Class) Names() []string {
 	names := strings.Fields(classNames)
 	var out []string
@@ -58,10 +58,10 @@ func (c Class) Names() []string {
 	return out
 }
 
-// MarshalText writes the names, for JSON.
+// MarshalText returns the names for JSON.
 func (c Class) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
 
-// parseClass reads names separated by commas, in any order.
+// parseClass parses names separated by commas, in any order.
 func parseClass(text string) (Class, error) {
 	if text == "none" {
 		return 0, nil

@@ -1,10 +1,10 @@
-// Package cudafault is what the client and the shim in the pods have to say to each other, and what it means: the state
-// file that arms the shim ([State]), the table in which its processes report ([Processes]), the libraries themselves
-// ([Library]), CUDA's and NVML's error codes, and which of them a program sees when the driver reports an XID
+// Package cudafault defines the interface between the client and the shim in the pods: the state file that arms the
+// shim ([State]), the table in which the processes with the shim report their status ([Processes]), the shim libraries
+// ([Library]), the error codes of CUDA and NVML, and the errors that programs see when the driver reports an XID
 // ([Profiles]).
 //
-// A [Fault] is what somebody asks for on the command line; [Fault.State] turns it into bytes that the shim obeys. The
-// shim itself, in C, lies in the folders shim and lib; shim/state.h describes the same files.
+// A [Fault] is a request from the command line. [Fault.State] converts it to the state for the shim. The shim itself is
+// written in C and is in the directories shim and lib; shim/state.h describes the same files.
 //
-// The package is pure: it reads no file but what is embedded, and all functions are safe for concurrent use.
+// The package reads only embedded files, and all functions are safe for concurrent use.
 package cudafault

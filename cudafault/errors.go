@@ -26,7 +26,7 @@ type cudaError struct {
 type nvmlError struct {
 	code int
 	name string // without NVML_ERROR_
-	init bool   // nvmlInit gives it, not the calls about a device
+	init bool   // returned by nvmlInit instead of by calls about a device
 }
 
 func errorOf(r row) (cudaError, error) {
@@ -77,8 +77,8 @@ func findNVML(code int) (nvmlError, bool) {
 	return all[i], true
 }
 
-// ErrorName returns the name of a CUresult, such as CUDA_ERROR_LAUNCH_FAILED; CUDA_SUCCESS for 0, and the number where
-// it has no name.
+// ErrorName returns the name of a CUresult, such as CUDA_ERROR_LAUNCH_FAILED, or CUDA_SUCCESS for 0. It returns the
+// number if the code has no name.
 func ErrorName(code int) string {
 	if code == 0 {
 		return "CUDA_SUCCESS"
@@ -89,8 +89,8 @@ func ErrorName(code int) string {
 	return strconv.Itoa(code)
 }
 
-// RuntimeErrorName returns what the CUDA runtime calls the code, such as cudaErrorLaunchFailure; "" where it has no
-// name there.
+// RuntimeErrorName returns the name of the code in the CUDA runtime, such as cudaErrorLaunchFailure, or "" if it has
+// none.
 func RuntimeErrorName(code int) string {
 	if e, ok := findError(code); ok && e.runtime != "" {
 		return "cudaError" + e.runtime
@@ -98,7 +98,7 @@ func RuntimeErrorName(code int) string {
 	return ""
 }
 
-// NVMLErrorName returns the name of an nvmlReturn_t, such as NVML_ERROR_GPU_IS_LOST; NVML_SUCCESS for 0.
+// NVMLErrorName returns the name of an nvmlReturn_t, such as NVML_ERROR_GPU_IS_LOST, or NVML_SUCCESS for 0.
 func NVMLErrorName(code int) string {
 	if code == 0 {
 		return "NVML_SUCCESS"
@@ -109,13 +109,13 @@ func NVMLErrorName(code int) string {
 	return strconv.Itoa(code)
 }
 
-// StickyByNature reports whether hardware leaves the context unusable after the error, until the process ends.
+// StickyByNature reports whether, on real hardware, the context is unusable after the error until the process ends.
 func StickyByNature(code int) bool {
 	e, _ := findError(code)
 	return e.sticky
 }
 
-// Errors lists the codes that have a name, in order, for completion.
+// Errors returns the named CUDA codes in ascending order, for shell completion.
 func Errors() []int {
 	var codes []int
 	for _, e := range loaded().errors {
@@ -124,7 +124,7 @@ func Errors() []int {
 	return codes
 }
 
-// NVMLErrors lists NVML's codes, in order.
+// NVMLErrors returns the NVML codes in ascending order.
 func NVMLErrors() []int {
 	var codes []int
 	for _, e := range loaded().nvml {
@@ -133,8 +133,8 @@ func NVMLErrors() []int {
 	return codes
 }
 
-// ParseError reads a CUDA error: its number (719), its name (CUDA_ERROR_LAUNCH_FAILED, launch-failed) or the runtime's
-// (cudaErrorLaunchFailure), in any case. What is close to a name is named in the error.
+// ParseError parses a CUDA error: its number (719), its name (CUDA_ERROR_LAUNCH_FAILED, launch-failed) or its name in
+// the runtime (cudaErrorLaunchFailure), in any case. The error suggests similar names.
 func ParseError(text string) (int, error) {
 	names := map[string]int{}
 	for _, e := range loaded().errors {
@@ -150,7 +150,7 @@ func ParseError(text string) (int, error) {
 	return code, err
 }
 
-// ParseNVMLError reads a return code of NVML: its number (15) or its name (NVML_ERROR_GPU_IS_LOST, gpu-is-lost), in any
+// ParseNVMLError parses an NVML return code: its number (15) or its name (NVML_ERROR_GPU_IS_LOST, gpu-is-lost), in any
 // case.
 func ParseNVMLError(text string) (int, error) {
 	names := map[string]int{}
@@ -164,7 +164,7 @@ func ParseNVMLError(text string) (int, error) {
 	return code, err
 }
 
-// parseCode reads a number that has a name, or a name, with one of the prefixes or without.
+// parseCode parses a number that has a name, or a name with or without one of the prefixes.
 func parseCode(
 	text string, names map[string]int, what string, nameOf func(int) string, prefixes ...string,
 ) (int, error) {
@@ -203,12 +203,13 @@ func example(what string) string {
 	return "719 or launch-failed"
 }
 
-// plain returns a name without its case and what separates its words.
+// plain returns a name in lower case without separators.
 func plain(text string) string {
 	return strings.NewReplacer("_", "", "-", "", " ", "").Replace(strings.ToLower(strings.TrimSpace(text)))
 }
 
-// nearest returns the codes of at most three names that are a few letters from the word, or hold it, the closest first.
+// nearest returns the codes of at most three names that contain the word or differ from it in a few letters, closest
+// first.
 func nearest(word string, names map[string]int) []int {
 	type candidate struct{ code, distance int }
 	allowed := max(2, len(word)/4)
@@ -237,7 +238,7 @@ func nearest(word string, names map[string]int) []int {
 	return codes
 }
 
-// distance returns how many letters must be changed, added or left out to make b of a (Levenshtein's).
+// distance returns the Levenshtein distance of a and b.
 func distance(a, b string) int {
 	line := make([]int, len(b)+1)
 	for j := range line {

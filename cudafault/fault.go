@@ -5,39 +5,40 @@ import (
 	"time"
 )
 
-// Fault is what somebody asks for: what fails, how, when and in which processes. The zero value asks for nothing, which
-// Validate refuses. It is data that a record can keep.
+// Fault is a request to inject a fault: what fails, how, when and in which processes. The zero value requests nothing,
+// and Validate rejects it. A record can store a Fault.
 type Fault struct {
-	// XID takes the errors from the XID's profile; 0 is none.
+	// XID selects the profile that determines the errors; 0 selects none.
 	XID int `json:"xid,omitempty"`
-	// Error is the CUresult that running processes get; 0 is none. Not with XID.
+	// Error is the CUresult for running processes; 0 means none. It cannot be combined with XID.
 	Error int `json:"error,omitempty"`
-	// PhaseNew is the CUresult of cuInit in processes that start after the fault tripped, and NVML what NVML returns
-	// then, in place of the profile's; a pointer to 0 is no error.
+	// PhaseNew is the CUresult of cuInit in processes that start after the fault tripped, and NVML is what NVML then
+	// returns. Both override the profile. A pointer to 0 means no error.
 	PhaseNew *int `json:"phaseNew,omitempty"`
 	NVML     *int `json:"nvml,omitempty"`
-	// Sticky reports whether all calls of a process fail after the first; nil is as the error's nature is.
+	// Sticky reports whether all calls of a process fail after the first one that fails. If it is nil, it depends on
+	// the error.
 	Sticky *bool `json:"sticky,omitempty"`
-	// DriverMismatch and FabricNotReady are the profiles without an XID.
+	// DriverMismatch and FabricNotReady select the profiles without an XID.
 	DriverMismatch bool `json:"driverMismatch,omitempty"`
 	FabricNotReady bool `json:"fabricNotReady,omitempty"`
 
 	Latency time.Duration `json:"latency,omitempty"`
-	Jitter  time.Duration `json:"jitter,omitempty"` // added to Latency, at most
-	Hang    bool          `json:"hang,omitempty"`   // calls that wait, and copies, do not return until the fault ends
-	// MemLimit is how many bytes of memory each device seems to have; 0 is as many as it has.
+	Jitter  time.Duration `json:"jitter,omitempty"` // maximum random addition to Latency
+	Hang    bool          `json:"hang,omitempty"`   // synchronizing calls and copies do not return until the fault ends
+	// MemLimit is the apparent memory size of each device in bytes; 0 means the real size.
 	MemLimit    uint64  `json:"memLimit,omitempty"`
-	HideDevices []int   `json:"hideDevices,omitempty"` // CUDA's ordinals; AllDevices for all
-	CorruptD2H  float64 `json:"corruptD2H,omitempty"`  // probability of a copy from a device to lose a bit
+	HideDevices []int   `json:"hideDevices,omitempty"` // CUDA ordinals, or AllDevices
+	CorruptD2H  float64 `json:"corruptD2H,omitempty"`  // probability that a copy from a device has a flipped bit
 
 	Trigger
 	Scope
 
-	Layer Layer `json:"layer,omitempty"` // "" is LayerDriver
-	Quiet bool  `json:"quiet,omitempty"` // no line on the stderr of the processes
+	Layer Layer `json:"layer,omitempty"` // "" means LayerDriver
+	Quiet bool  `json:"quiet,omitempty"` // do not write a line to the stderr of the processes
 }
 
-// Trigger is which calls trip. The zero value is each that counts.
+// Trigger selects the calls that trip the fault. The zero value selects every counted call.
 type Trigger struct {
 	Function    string        `json:"function,omitempty"` // glob: only calls of these functions count
 	AfterCalls  uint64        `json:"afterCalls,omitempty"`
@@ -46,28 +47,28 @@ type Trigger struct {
 	Probability float64       `json:"probability,omitempty"`
 	Seed        uint64        `json:"seed,omitempty"`
 	WindowFrom  time.Duration `json:"windowFrom,omitempty"` // since arming
-	WindowTo    time.Duration `json:"windowTo,omitempty"`   // 0 has no end
+	WindowTo    time.Duration `json:"windowTo,omitempty"`   // 0 means no end
 	Max         uint64        `json:"max,omitempty"`
 }
 
-// Scope is where the fault acts. The zero value is everywhere.
+// Scope limits the fault to certain processes and nodes. The zero value has no limits.
 type Scope struct {
-	Devices []int    `json:"devices,omitempty"` // CUDA's ordinals, as the process counts when none is hidden
+	Devices []int    `json:"devices,omitempty"` // CUDA ordinals in the process, without hidden devices
 	Rank    *int     `json:"rank,omitempty"`
-	Process string   `json:"process,omitempty"` // glob on the name of the program, the process or the script
-	Nodes   []string `json:"nodes,omitempty"`   // by name, at most 64
+	Process string   `json:"process,omitempty"` // glob for the name of the program, the process or the script
+	Nodes   []string `json:"nodes,omitempty"`   // names, at most 64
 }
 
-// Layer is at which API the shim stands.
+// Layer is the API that the shim intercepts.
 type Layer string
 
 // The layers.
 const (
-	LayerDriver  Layer = "driver"  // where every CUDA program must pass
-	LayerRuntime Layer = "runtime" // only what calls a dynamic CUDA runtime, for comparison
+	LayerDriver  Layer = "driver"  // used by every CUDA program
+	LayerRuntime Layer = "runtime" // only calls to a dynamic CUDA runtime, for comparison
 )
 
-// AllDevices returns all ordinals that a fault can name.
+// AllDevices returns all ordinals that a fault can contain.
 func AllDevices() []int {
 	all := make([]int, maxDevices)
 	for i := range all {
@@ -76,28 +77,28 @@ func AllDevices() []int {
 	return all
 }
 
-// effect is what a fault comes down to: the codes and which calls they concern.
+// effect is the result of resolving a fault: the error codes and the calls that they affect.
 type effect struct {
 	name                         string // for the summary
 	running, fallback, minDriver int
 	sticky                       bool
 	surface                      Surface
-	classes                      Class // that count where there is no function
-	counted                      Class // of the calls that do count
-	fresh, nvml, nvmlInit        int   // of processes that start afterwards
+	classes                      Class // calls that count if no function is set
+	counted                      Class // classes of the calls that actually count
+	fresh, nvml, nvmlInit        int   // for processes that start after the fault tripped
 	latency, jitter              time.Duration
 	latencyClasses               Class
 	hang                         Class
 }
 
-// What counts for effects that have no error of their own.
+// The classes of calls for effects without an error.
 const (
 	latencyDefault = ClassCopy | ClassLaunch | ClassSync
-	// Not ClassQuery: a GPU that hangs answers "not ready", and watchdogs live on that
+	// hangDefault excludes ClassQuery, because queries of a hung GPU return "not ready", on which watchdogs rely.
 	hangDefault = ClassCopy | ClassSync
 )
 
-// effect resolves the profile and what overrides it. The fault must be valid.
+// effect resolves the profile and its overrides. The fault must be valid.
 func (f Fault) effect() effect {
 	var e effect
 	if named := f.profileName(); named != "" {
@@ -117,7 +118,7 @@ func (f Fault) effect() effect {
 		e.name, e.running, e.sticky, e.surface, e.classes = ErrorName(f.Error), f.Error, code.sticky, code.surface,
 			code.classes
 		if f.Function != "" {
-			e.surface = SurfaceCall // who names a function wants that one to fail
+			e.surface = SurfaceCall // the user selected this function to fail
 		}
 	}
 	if f.Sticky != nil {
@@ -141,7 +142,7 @@ func (f Fault) effect() effect {
 	}
 	f.overrideNew(&e)
 	if f.layer() == LayerRuntime && e.classes&ClassInit != 0 {
-		e.classes |= ClassDevice // the runtime has no cuInit: what asks it for devices comes first
+		e.classes |= ClassDevice // the runtime has no cuInit; its first calls enumerate devices
 	}
 	e.counted = e.classes
 	if f.Function != "" {
@@ -150,7 +151,7 @@ func (f Fault) effect() effect {
 	return e
 }
 
-// profileName is of the profile that the fault starts from, "" for none.
+// profileName returns the name of the fault's profile, or "" for none.
 func (f Fault) profileName() string {
 	switch {
 	case f.XID != 0:
@@ -164,7 +165,7 @@ func (f Fault) profileName() string {
 	}
 }
 
-// overrideNew sets what happens to new processes where the fault says so.
+// overrideNew applies the fault's overrides for new processes.
 func (f Fault) overrideNew(e *effect) {
 	if f.PhaseNew != nil {
 		e.fresh = *f.PhaseNew
@@ -176,17 +177,17 @@ func (f Fault) overrideNew(e *effect) {
 		}
 	}
 	if len(f.HideDevices) == maxDevices && e.fresh == 0 {
-		e.fresh = codeNoDevice // what a driver without devices answers; a count of 0 it never gives
+		e.fresh = codeNoDevice // as from a driver without devices, which never returns a count of 0
 	}
 	if f.layer() == LayerRuntime {
-		e.nvml, e.nvmlInit = 0, 0 // NVML is not of the runtime; for cuInit stands its first call
+		e.nvml, e.nvmlInit = 0, 0 // the runtime layer does not include NVML or cuInit
 	}
 }
 
 // codeNoDevice is CUDA_ERROR_NO_DEVICE.
 const codeNoDevice = 100
 
-// narrow leaves of latency and hang the calls that the function's glob matches, which alone count.
+// narrow limits latency and hang to the classes of the functions that match the glob.
 func (f Fault) narrow(e *effect) {
 	e.counted = classesOf(f.Function, f.layer())
 	if e.latency > 0 {
@@ -204,7 +205,7 @@ func (f Fault) layer() Layer {
 	return f.Layer
 }
 
-// State makes what arms the shim for a run, from armedAt to expires (zero: without end).
+// State returns the state that arms the shim for a run from armedAt until expires. A zero expires means no end.
 func (f Fault) State(run string, generation uint64, armedAt, expires time.Time) (State, error) {
 	if err := f.Validate(); err != nil {
 		return State{}, err
@@ -234,6 +235,6 @@ func (f Fault) State(run string, generation uint64, armedAt, expires time.Time) 
 	if f.layer() == LayerRuntime {
 		s.Flags |= FlagRuntime
 	}
-	_, err := s.Encode() // what does not fit shows now
+	_, err := s.Encode() // detects values that do not fit
 	return s, err
 }

@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// What the shims hook, from the lists of which they are made.
+// The lists of functions that the shims hook. The shims are built from the same lists.
 var (
 	//go:embed shim/hooks.def
 	driverHooks string
@@ -17,18 +17,18 @@ var (
 	runtimeHooks string
 )
 
-// function is one that the shim takes over and counts.
+// function is a hooked function that counts.
 type function struct {
-	name    string // as exported: cuMemAlloc_v2
-	base    string // as in the headers: cuMemAlloc
+	name    string // exported name: cuMemAlloc_v2
+	base    string // name in the headers: cuMemAlloc
 	classes Class
 }
 
-// hookForm is one line of a list: HOOK(name, classes, flags, treatment).
+// hookForm matches one line of a list: HOOK(name, classes, flags, treatment).
 var hookForm = regexp.MustCompile(`(?m)^HOOK\((\w+), ([A-Z|0]+), [A-Z|0]+, \w+\)$`)
 
-// functionsByLayer reads the lists once. What has no class is not counted: looking functions up, NVML, reading the last
-// error.
+// functionsByLayer parses the lists once. Functions without a class are not counted: symbol lookup, NVML, and reading
+// the last error.
 var functionsByLayer = sync.OnceValues(func() (map[Layer][]function, error) {
 	all := map[Layer][]function{}
 	for layer, text := range map[Layer]string{LayerDriver: driverHooks, LayerRuntime: runtimeHooks} {
@@ -46,7 +46,7 @@ var functionsByLayer = sync.OnceValues(func() (map[Layer][]function, error) {
 	return all, nil
 })
 
-// hooked returns the functions that count in a layer; a test proves that the lists can be read.
+// hooked returns the counted functions of a layer. A test verifies that the lists can be parsed.
 func hooked(layer Layer) []function {
 	all, err := functionsByLayer()
 	if err != nil {
@@ -55,12 +55,13 @@ func hooked(layer Layer) []function {
 	return all[layer]
 }
 
-// suffix is what the driver's exports have and its headers do not: the version, the default stream.
+// suffix matches the suffixes of the driver's exports that the names in the headers lack: the version and the default
+// stream.
 var suffix = regexp.MustCompile(`(_v[1-9])?(_ptsz|_ptds)?$`)
 
 func baseName(name string) string { return suffix.ReplaceAllString(name, "") }
 
-// Functions lists the functions that can be made to fail, without their suffixes, in alphabetical order.
+// Functions returns the functions that a fault can make fail, without suffixes, in alphabetical order.
 func Functions(layer Layer) []string {
 	var names []string
 	for _, f := range hooked(layer) {
@@ -70,7 +71,7 @@ func Functions(layer Layer) []string {
 	return slices.Compact(names)
 }
 
-// classesOf returns the kinds of calls that a glob matches.
+// classesOf returns the classes of the functions that match a glob.
 func classesOf(pattern string, layer Layer) Class {
 	var c Class
 	for _, f := range hooked(layer) {
@@ -81,7 +82,7 @@ func classesOf(pattern string, layer Layer) Class {
 	return c
 }
 
-// checkFunction: the glob matches something, else nothing would ever trip.
+// checkFunction returns an error if the function glob matches no function, in which case the fault would never trip.
 func (f Fault) checkFunction() error {
 	if f.Function == "" || classesOf(f.Function, f.layer()) != 0 {
 		return nil
@@ -98,7 +99,7 @@ func (f Fault) checkFunction() error {
 		f.Function)
 }
 
-// nearFunctions are at most three names close to one.
+// nearFunctions returns at most three similar function names.
 func nearFunctions(name string, layer Layer) []string {
 	names := Functions(layer)
 	index := map[string]int{}

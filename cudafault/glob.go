@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// checkGlob refuses what the shim would read differently from what is meant.
+// checkGlob returns an error if the shim would interpret the pattern differently than intended.
 func checkGlob(pattern string) error {
 	for rest := pattern; ; {
 		_, set, found := strings.Cut(rest, "[")
@@ -20,7 +20,8 @@ func checkGlob(pattern string) error {
 	}
 }
 
-// matchGlob reports whether the glob fits the whole name: * ? [a-z] [!a-z]. It is gf_glob of shim/pure.h.
+// matchGlob reports whether the glob (* ? [a-z] [!a-z]) matches the whole name. It is equivalent to gf_glob in
+// shim/pure.h.
 func matchGlob(pattern, name string) bool {
 	p, s, star, back := 0, 0, -1, 0
 	for p < len(pattern) || s < len(name) {
@@ -42,7 +43,7 @@ func matchGlob(pattern, name string) bool {
 	return true
 }
 
-// matchOne returns how long the first element of the pattern is that fits the first byte of the name, 0 if it does not.
+// matchOne returns the length of the first pattern element if it matches the first byte of the name, or 0 otherwise.
 func matchOne(pattern, name string) int {
 	if pattern == "" || name == "" {
 		return 0
@@ -61,7 +62,8 @@ func matchOne(pattern, name string) int {
 	return 0
 }
 
-// matchSet reports whether c is in the set that begins behind a bracket, and where it ends; -1 if it does not.
+// matchSet reports whether c is in the set that follows an opening bracket, and returns the end of the set, or -1 if
+// the set is not closed.
 func matchSet(set string, c byte) (in bool, end int) {
 	i, not := 0, false
 	if set != "" && (set[0] == '!' || set[0] == '^') {

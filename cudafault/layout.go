@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// StateSize is the length of the state file in bytes.
+// StateSize is the size of the state file in bytes.
 const StateSize = 1024
 
-// What the file begins with, and the room that its lists and texts have.
+// The magic of the file, and the size limits of its lists and strings.
 const (
 	stateMagic   = "GPUFAULT"
 	stateVersion = 1
@@ -19,11 +19,11 @@ const (
 	maxDevices   = 64
 )
 
-// span is where a field lies in a file: its offset and its length in bytes.
+// span is the offset and the length of a field in bytes.
 type span struct{ at, size int }
 
-// The fields, as in struct gf_state of shim/state.h. What lies behind the last one is zero.
-var ( // Go has no constants of a struct type; nothing writes to these
+// The fields, as in struct gf_state of shim/state.h. The rest of the file is zero.
+var ( // variables, because Go has no struct constants; never modified
 	atMagic, atVersion, atSize, atChecksum  = span{0, 8}, span{8, 4}, span{12, 4}, span{16, 8}
 	atGeneration, atArmed, atExpires, atRun = span{24, 8}, span{32, 8}, span{40, 8}, span{48, 32}
 	atProcess, atRank                       = span{80, 64}, span{144, 4}
@@ -39,9 +39,9 @@ var ( // Go has no constants of a struct type; nothing writes to these
 	atHang, atNVMLInit                      = span{860, 4}, span{864, 4}
 )
 
-// Encode makes the state file. It fails for what the file cannot hold: texts that are too long, more than 64 nodes,
-// devices outside 0 to 63, numbers that are negative or not a number, times with a fraction of a millisecond
-// (microsecond for latency).
+// Encode returns the content of the state file. It returns an error for values that the file cannot hold: strings that
+// are too long, more than 64 nodes, devices outside 0 to 63, numbers that are negative or NaN, and times that are not
+// whole milliseconds (microseconds for latency).
 func (s State) Encode() ([]byte, error) {
 	w := writer{buf: make([]byte, StateSize)}
 	copy(w.buf, stateMagic)
@@ -98,7 +98,7 @@ func (s State) Encode() ([]byte, error) {
 	return w.buf, nil
 }
 
-// DecodeState reads a state file. It is stricter than the shim: whatever it accepts encodes to the same bytes.
+// DecodeState parses a state file. It is stricter than the shim: a file that it accepts is encoded to the same bytes.
 func DecodeState(data []byte) (State, error) {
 	if err := checkState(data); err != nil {
 		return State{}, fmt.Errorf("state file: %w", err)
@@ -136,7 +136,7 @@ func DecodeState(data []byte) (State, error) {
 	return s, nil
 }
 
-// checkState returns what the shim checks.
+// checkState performs the same checks as the shim.
 func checkState(data []byte) error {
 	if len(data) != StateSize {
 		return fmt.Errorf("%d bytes, want %d", len(data), StateSize)
@@ -155,7 +155,7 @@ func checkState(data []byte) error {
 	return nil
 }
 
-// checksum is FNV-1a of the file with zeros in place of the checksum.
+// checksum returns the FNV-1a hash of the file, with zeros in the checksum field.
 func checksum(data []byte) uint64 {
 	h := fnv.New64a()
 	h.Write(data[:atChecksum.at])

@@ -7,16 +7,16 @@ import (
 	"fmt"
 )
 
-// libraries are the shims as `make shim` builds them, byte for byte the same everywhere.
+// libraries are the shims that `make shim` builds. The build is reproducible.
 //
 //go:embed lib/x86_64/libgpufault.so lib/x86_64/libgpufault-cudart.so
 //go:embed lib/aarch64/libgpufault.so lib/aarch64/libgpufault-cudart.so
 var libraries embed.FS
 
-// LibraryName is the name under which the shim lies in a pod, whatever its layer.
+// LibraryName is the file name of the shim in a pod, for every layer.
 const LibraryName = "libgpufault.so"
 
-// Library returns the shim for an architecture, as Go and Kubernetes name them (amd64, arm64), and a layer.
+// Library returns the shim for an architecture (amd64 or arm64, as in Go and Kubernetes) and a layer.
 func Library(arch string, layer Layer) ([]byte, error) {
 	platform, err := Platform(arch)
 	if err != nil {
@@ -37,8 +37,8 @@ func Library(arch string, layer Layer) ([]byte, error) {
 	return data, nil
 }
 
-// Platform returns what the dynamic linker puts for $PLATFORM on an architecture, as a rule: x86_64 for amd64, aarch64
-// for arm64. glibc 2.26 to 2.36 says haswell or xeon_phi on some x86_64 machines.
+// Platform returns the usual value of $PLATFORM in the dynamic linker: x86_64 for amd64 and aarch64 for arm64. On some
+// x86_64 machines, glibc 2.26 to 2.36 uses haswell or xeon_phi.
 func Platform(arch string) (string, error) {
 	switch arch {
 	case "amd64":
@@ -50,7 +50,7 @@ func Platform(arch string) (string, error) {
 	}
 }
 
-// LibrarySHA256 returns the hash of what Library returns, in hexadecimal digits.
+// LibrarySHA256 returns the SHA-256 of the result of Library, in hexadecimal.
 func LibrarySHA256(arch string, layer Layer) (string, error) {
 	data, err := Library(arch, layer)
 	if err != nil {

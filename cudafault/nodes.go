@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// NodeHash returns how a decoded state names a node: "#" and the FNV-1a hash of its name, which Encode takes as well as
-// the name.
+// NodeHash returns the representation of a node in a decoded state: "#" and the FNV-1a hash of its name. Encode accepts
+// it in place of the name.
 func NodeHash(node string) string { return fmt.Sprintf("#%016x", nodeHash(node)) }
 
 // HasNode reports whether the fault acts on the node.
@@ -23,7 +23,7 @@ func (s State) HasNode(node string) bool {
 	return false
 }
 
-// nodeHash takes a name or what NodeHash made of one; "#" is in no name.
+// nodeHash returns the hash of a node, given by its name or its NodeHash. Node names cannot contain "#".
 func nodeHash(node string) uint64 {
 	if digits, is := strings.CutPrefix(node, "#"); is && len(digits) == 16 {
 		var hash uint64

@@ -10,54 +10,55 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
-// Processes is what the shims of a pod report in the file that they share.
+// Processes is the content of the file in which the shims of a pod report their status.
 type Processes struct {
-	// TrippedGeneration is the arming under which the fault tripped last in the pod, 0 if it never did.
+	// TrippedGeneration is the generation in which the fault last tripped in the pod, or 0 if it never did.
 	TrippedGeneration uint64    `json:"trippedGeneration,omitempty"`
 	TrippedAt         time.Time `json:"trippedAt,omitzero"`
-	// Trips counts those of all processes.
+	// Trips is the number of trips in all processes.
 	Trips uint64    `json:"trips"`
 	List  []Process `json:"processes"`
 }
 
-// Process is one that has the shim loaded, or had it: ended processes stay until another needs their place.
+// Process is a process that has loaded the shim. The entry of an exited process remains until another process needs the
+// slot.
 type Process struct {
-	PID int `json:"pid"` // as the process itself sees it
-	// Namespace is the inode of its PID namespace: the containers of a pod share the file, and not their PIDs.
+	PID int `json:"pid"` // in the process's own PID namespace
+	// Namespace is the inode of the PID namespace. The containers of a pod share the file, but not the PID namespace.
 	Namespace uint64    `json:"pidNamespace,omitempty"`
 	Name      string    `json:"name"`
-	Driver    int       `json:"driver,omitempty"` // cuDriverGetVersion, 12080 for CUDA 12.8; 0 is not known yet
+	Driver    int       `json:"driver,omitempty"` // cuDriverGetVersion, such as 12080 for CUDA 12.8; 0 if unknown
 	Started   time.Time `json:"started,omitzero"`
-	// Looked is when the process looked at the state last: it does so when it calls the driver and a second went by.
+	// Looked is when the process last checked the state. It checks in calls to the driver, at most once per second.
 	Looked     time.Time `json:"looked,omitzero"`
-	Generation uint64    `json:"generation,omitempty"` // of the state that it has read
+	Generation uint64    `json:"generation,omitempty"` // generation of the last state that was read
 	Status     Status    `json:"status"`
 	Paths      Paths     `json:"paths"`
-	Hooks      int       `json:"hooks"`               // how many functions it took over
+	Hooks      int       `json:"hooks"`               // number of hooked functions
 	LastError  int       `json:"lastError,omitempty"` // CUresult
-	Calls      uint64    `json:"calls"`               // counted ones, approximately
+	Calls      uint64    `json:"calls"`               // approximate number of counted calls
 	Trips      uint64    `json:"trips"`
 	TrippedAt  time.Time `json:"trippedAt,omitzero"`
-	Function   string    `json:"function,omitempty"` // that tripped last
+	Function   string    `json:"function,omitempty"` // function that tripped last
 }
 
-// Status is what a process does about the fault.
+// Status is the fault status of a process.
 type Status int
 
 // The statuses, as in struct gf_slot of shim/state.h.
 const (
 	StatusPassing      Status = iota + 1 // disarmed
-	StatusArmed                          // nothing tripped yet
-	StatusTripped                        // it did, and calls pass again
-	StatusPoisoned                       // its context is lost: all calls fail
-	StatusExpired                        // passes through for good
+	StatusArmed                          // not tripped yet
+	StatusTripped                        // tripped; calls pass through again
+	StatusPoisoned                       // the context is lost; all calls fail
+	StatusExpired                        // calls pass through permanently
 	StatusOtherNode                      // not on this node
 	StatusOtherProcess                   // not this process or rank
-	StatusNoState                        // there is no state that it can read
+	StatusNoState                        // no readable state
 	statusWords        = "unknown passing armed tripped poisoned expired other-node other-process no-state"
 )
 
-// String returns one word: armed, tripped, poisoned, ...
+// String returns the status as one word: armed, tripped, poisoned, ...
 func (s Status) String() string {
 	words := strings.Fields(statusWords)
 	if s < 0 || int(s) >= len(words) {
@@ -66,13 +67,13 @@ func (s Status) String() string {
 	return words[s]
 }
 
-// MarshalText writes the word, for JSON.
+// MarshalText returns the word for JSON.
 func (s Status) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// Paths are the ways by which the process came to the driver's functions.
+// Paths are the ways in which a process obtained the driver's functions.
 type Paths uint32
 
-// The ways, as bits.
+// The paths, as bits.
 const (
 	PathLinked      Paths = 1 << iota // linked with the library
 	PathDlsym                         // dlsym
@@ -83,7 +84,7 @@ const (
 	pathWords       = "linked dlsym cuGetProcAddress audit nvml runtime"
 )
 
-// String lists the ways: "dlsym,cuGetProcAddress"; "none" for none.
+// String returns the paths, such as "dlsym,cuGetProcAddress", or "none".
 func (p Paths) String() string {
 	var words []string
 	for i, word := range strings.Fields(pathWords) {
@@ -97,12 +98,12 @@ func (p Paths) String() string {
 	return strings.Join(words, ",")
 }
 
-// MarshalText writes what String does, for JSON.
+// MarshalText returns the result of String for JSON.
 func (p Paths) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
-// The file of processes: a header and places for processes, as in struct gf_run of shim/state.h.
+// The process file has a header and a fixed number of slots, as in struct gf_run of shim/state.h.
 const (
-	ProcessesSize    = headerSize + slots*slotSize // bytes
+	ProcessesSize    = headerSize + slots*slotSize // in bytes
 	processesMagic   = "GPUFRUN1"
 	processesVersion = 1
 	headerSize       = 128
@@ -110,8 +111,8 @@ const (
 	slots            = 63
 )
 
-// DecodeProcesses reads the file of processes. A file of zeros is one that was just made: nobody reported yet.
-// Processes write to it while it is read, so that a field may be newer than the one before it.
+// DecodeProcesses parses the process file. A new file contains only zeros. Processes write to the file while it is
+// read, so a field may be newer than the previous one.
 func DecodeProcesses(data []byte) (Processes, error) {
 	if len(data) != ProcessesSize {
 		return Processes{}, fmt.Errorf("file of processes: %d bytes, want %d", len(data), ProcessesSize)
@@ -149,9 +150,9 @@ func process(r reader) Process {
 	}
 }
 
-// DecodeReport reads what the shim prints when it is run as a program: the state file and the file of processes, each
-// after its length. A file that is not there is nil. What can be read of the one comes also with an error about the
-// other.
+// DecodeReport parses the output of the shim when it runs as a program: the state file and the process file, each
+// preceded by its length. The result is nil for a missing file. If one file is invalid, DecodeReport returns an error
+// and the other file.
 func DecodeReport(stdout []byte) (*State, *Processes, error) {
 	stateFile, rest, err := cutFile(stdout)
 	if err != nil {
@@ -184,7 +185,7 @@ func DecodeReport(stdout []byte) (*State, *Processes, error) {
 	return state, processes, errors.Join(faults...)
 }
 
-// cutFile takes the first file off a report.
+// cutFile splits the first file from a report.
 func cutFile(report []byte) (file, rest []byte, err error) {
 	if len(report) < 4 {
 		return nil, nil, fmt.Errorf("it ends after %d bytes, before the length", len(report))

@@ -10,48 +10,48 @@ import (
 	"time"
 )
 
-// Profile is what programs see when the driver reports an XID, or of a fault that has a name and no XID.
+// Profile describes what programs see when the driver reports an XID, or during a named fault without an XID.
 type Profile struct {
-	XID         int    // 0 for a fault without one
+	XID         int    // 0 for a fault without an XID
 	Name        string // the XID's number, or a name such as fabric-not-ready
 	Description string
 
-	// Running is the CUresult that processes get which run already; 0 is none.
+	// Running is the CUresult for processes that are already running; 0 means none.
 	Running      int
 	RunningBasis Basis
-	// Fallback stands for Running where cuDriverGetVersion is below MinDriver (12080 is CUDA 12.8), because the driver
-	// has no such code; 0 is none.
+	// Fallback replaces Running if cuDriverGetVersion is below MinDriver (12080 is CUDA 12.8), because such a driver
+	// does not have the code; 0 means none.
 	Fallback, MinDriver int
-	// Sticky says that all calls of the process fail after the first.
+	// Sticky reports whether all calls of the process fail after the first one that fails.
 	Sticky  bool
 	Surface Surface
-	Classes Class // the calls that count for the trigger
+	Classes Class // classes of calls that count for the trigger
 
-	// New is the CUresult of cuInit in a process that starts afterwards; 0 is none.
+	// New is the CUresult of cuInit in processes that start after the fault tripped; 0 means none.
 	New      int
-	NewBasis Basis // also of what NVML returns
-	// NVML is what NVML returns about the device, and NVMLInit what nvmlInit does; 0 is none.
+	NewBasis Basis // applies to the NVML codes too
+	// NVML is the NVML code of calls about the device, and NVMLInit that of nvmlInit; 0 means none.
 	NVML, NVMLInit int
 
-	// Latency is how long calls of LatencyClasses wait before anything else.
+	// Latency is how long calls in LatencyClasses are delayed.
 	Latency        time.Duration
 	LatencyClasses Class
-	// HangClasses are calls that do not return any more.
+	// HangClasses are the classes of calls that do not return.
 	HangClasses Class
 
-	// Evidence says where it was seen or documented: owner/repository#number on GitHub, a URL or a title.
+	// Evidence has the sources: owner/repository#number on GitHub, a URL or a title.
 	Evidence []string
-	// Note says what else there is to know; of a profile that fails nothing, why.
+	// Note has additional information. For a profile without errors, it gives the reason.
 	Note string
 }
 
-// Basis says how sure it is that programs see an error.
+// Basis is the kind of evidence that programs see an error.
 type Basis string
 
-// How sure it is.
+// The values of Basis.
 const (
-	Documented Basis = "documented" // a report or documentation shows it
-	Assumed    Basis = "assumed"    // it follows from what the XID means
+	Documented Basis = "documented" // shown by a report or documentation
+	Assumed    Basis = "assumed"    // inferred from the meaning of the XID
 )
 
 const profileColumns = "name description running running_basis fallback min_driver new new_basis nvml nvml_init surface sticky classes " +
@@ -63,7 +63,7 @@ const (
 	fabricNotReady = "fabric-not-ready"
 )
 
-// Profiles returns all profiles: those of XIDs by number, then the others.
+// Profiles returns all profiles: XID profiles by number, then the others.
 func Profiles() []Profile {
 	all := slices.Clone(loaded().profiles)
 	for i := range all {
@@ -75,7 +75,7 @@ func Profiles() []Profile {
 // FindProfile returns the profile of an XID.
 func FindProfile(xid int) (Profile, bool) { return NamedProfile(strconv.Itoa(xid)) }
 
-// NamedProfile returns the profile with a name: the number of an XID, or fabric-not-ready, driver-mismatch.
+// NamedProfile returns the profile with a name: the number of an XID, fabric-not-ready or driver-mismatch.
 func NamedProfile(name string) (Profile, bool) {
 	all := Profiles()
 	i := slices.IndexFunc(all, func(p Profile) bool { return p.Name == name })
@@ -85,7 +85,7 @@ func NamedProfile(name string) (Profile, bool) {
 	return all[i], true
 }
 
-// None reports whether programs see nothing of the XID, so that there is nothing to inject; Note says why.
+// None reports whether programs see no effect of the XID, so that there is nothing to inject. Note has the reason.
 func (p Profile) None() bool {
 	return p.Running == 0 && p.New == 0 && p.NVML == 0 && p.NVMLInit == 0 && p.Latency == 0 && p.HangClasses == 0
 }
@@ -93,10 +93,10 @@ func (p Profile) None() bool {
 // onGitHub matches an issue or a pull request.
 var onGitHub = regexp.MustCompile(`^([\w.-]+/[\w.-]+)#(\d+)$`)
 
-// EvidenceURL returns where the source can be read, "" for a title.
+// EvidenceURL returns the URL of a source, or "" for a title.
 func EvidenceURL(source string) string {
 	if m := onGitHub.FindStringSubmatch(source); m != nil {
-		return "https://github.com/" + m[1] + "/issues/" + m[2] // GitHub leads on to a pull request
+		return "https://github.com/" + m[1] + "/issues/" + m[2] // GitHub redirects to a pull request
 	}
 	if strings.HasPrefix(source, "https://") {
 		return source
@@ -104,13 +104,13 @@ func EvidenceURL(source string) string {
 	return ""
 }
 
-// profileOf reads a line of the table.
+// profileOf parses a row of the table.
 func profileOf(r row) (Profile, error) {
 	p := Profile{Name: r["name"], Description: r["description"], Note: r["note"]}
 	if p.Name == "" || p.Description == "" {
 		return p, errors.New("the name or the description is missing")
 	}
-	p.XID, _ = strconv.Atoi(p.Name) // stays 0 for a name
+	p.XID, _ = strconv.Atoi(p.Name) // remains 0 for a name
 	if r["evidence"] != "" {
 		p.Evidence = strings.Split(r["evidence"], ",")
 	}
@@ -164,7 +164,7 @@ func profileOf(r row) (Profile, error) {
 	return p, errors.Join(faults...)
 }
 
-// check returns what is wrong with a profile in itself, and with its codes.
+// check returns an error if the profile is inconsistent or uses unknown codes.
 func (p Profile) check(d *data) error {
 	known := func(code int) bool {
 		return code == 0 || slices.ContainsFunc(d.errors, func(e cudaError) bool { return e.code == code })

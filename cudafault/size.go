@@ -8,19 +8,19 @@ import (
 	"strings"
 )
 
-// sizeUnits are the units of sizes, as Kubernetes writes them, largest first.
-var sizeUnits = []struct { // Go has no constants of a struct type; nothing writes to it
+// sizeUnits are the size units of Kubernetes, largest first.
+var sizeUnits = []struct { // a variable, because Go has no struct constants; never modified
 	name  string
 	bytes uint64
 }{
 	{"Ti", 1 << 40}, {"T", 1e12}, {"Gi", 1 << 30}, {"G", 1e9}, {"Mi", 1 << 20}, {"M", 1e6}, {"Ki", 1 << 10}, {"k", 1e3},
 }
 
-// sizeForm is a number, and a unit or none.
+// sizeForm matches a number with an optional unit.
 var sizeForm = regexp.MustCompile(`^([0-9]+(?:\.[0-9]+)?)([a-zA-Z]*)$`)
 
-// ParseSize reads a number of bytes as Kubernetes writes it: 4Gi, 512Mi, 8G, 1.5Gi, 1073741824. It must be whole bytes,
-// above 0.
+// ParseSize parses a number of bytes in the notation of Kubernetes: 4Gi, 512Mi, 8G, 1.5Gi, 1073741824. The result must
+// be a positive whole number of bytes.
 func ParseSize(text string) (uint64, error) {
 	m := sizeForm.FindStringSubmatch(text)
 	if m == nil {
@@ -57,7 +57,7 @@ func ParseSize(text string) (uint64, error) {
 	return number.Num().Uint64(), nil
 }
 
-// meant returns a unit that differs in its case, or by a B behind it.
+// meant returns a suggested unit if the unit has the wrong case or a trailing B.
 func meant(number, unit string) string {
 	for _, u := range sizeUnits {
 		if strings.EqualFold(unit, u.name) || strings.EqualFold(unit, u.name+"B") {
@@ -67,7 +67,7 @@ func meant(number, unit string) string {
 	return ""
 }
 
-// FormatSize writes bytes in the largest unit that comes out even.
+// FormatSize formats bytes in the largest unit that gives a whole number.
 func FormatSize(bytes uint64) string {
 	for _, u := range sizeUnits {
 		if bytes > 0 && bytes%u.bytes == 0 {

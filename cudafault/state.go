@@ -4,98 +4,101 @@ import (
 	"time"
 )
 
-// State is what the client tells the shim: whether it shall act, where, when and how. The zero value is disarmed.
-// Encode makes the file of it; what a field's zero means is said with each.
+// State is the configuration of the shim: whether, where, when and how it acts. The zero value is disarmed. Encode
+// returns the state file. Each field documents the meaning of its zero value.
 type State struct {
-	// Run is the ID of the run, at most 31 bytes: the shim names it in its line on stderr.
+	// Run is the ID of the run, at most 31 bytes. The shim includes it in its message on stderr.
 	Run string `json:"run"`
-	// Generation differs for each arming; what tripped under another one is forgotten.
+	// Generation is unique for each arming. The shim discards the trips of other generations.
 	Generation uint64 `json:"generation"`
-	// ArmedAt is when the fault begins, to the millisecond; zero is disarmed: everything passes through.
+	// ArmedAt is when the fault begins, in whole milliseconds. The zero value means disarmed; all calls pass through.
 	ArmedAt time.Time `json:"armedAt"`
-	// Expires is from when on everything passes through, to the millisecond, in every process for good; zero is never.
+	// Expires is when the fault ends, in whole milliseconds. From then on, all calls of every process pass through
+	// permanently. The zero value means never.
 	Expires time.Time `json:"expires"`
 
-	// Process is a glob (* ? [...]) on the name of the program, the process or the script; "" is every process. At most
-	// 63 bytes.
+	// Process is a glob (* ? [...]) for the name of the program, the process or the script, at most 63 bytes. ""
+	// matches every process.
 	Process string `json:"process,omitempty"`
-	// Rank limits the fault to one rank; [AllRanks] does not.
+	// Rank limits the fault to one rank, unless it is [AllRanks].
 	Rank int `json:"rank"`
-	// Nodes are the nodes on which it acts; none is all, more than 64 do not fit. The file holds only their hashes, so
-	// that a decoded state has those, as [NodeHash] gives them.
+	// Nodes are the nodes on which the fault acts, at most 64; none means all. The file contains only their hashes, so
+	// a decoded state has the hashes in the form of [NodeHash].
 	Nodes []string `json:"nodes,omitempty"`
-	// Devices are CUDA's ordinals, 0 to 63, as the process counts when none is hidden; none is all.
+	// Devices are CUDA ordinals in the process, without hidden devices, from 0 to 63; none means all.
 	Devices []int `json:"devices,omitempty"`
 
-	// Function is a glob on the name of a function, with or without its suffix (_v2, _ptsz); "" is by Classes. At most
-	// 63 bytes.
+	// Function is a glob for the name of a function, with or without its suffix (_v2, _ptsz), at most 63 bytes. If it
+	// is "", Classes applies.
 	Function string `json:"function,omitempty"`
-	// Classes are the calls that count for the trigger where there is no Function.
+	// Classes are the classes of calls that count for the trigger if Function is "".
 	Classes Class   `json:"classes"`
 	Surface Surface `json:"surface"`
 
-	// AfterCalls is how many counted calls of a process pass before one trips.
+	// AfterCalls is the number of counted calls of a process that pass before one trips.
 	AfterCalls uint64 `json:"afterCalls,omitempty"`
-	// Every is which of the calls after those trips: each for 0 and 1.
+	// Every is N if the first of the remaining calls and then every Nth one trips. Both 0 and 1 mean every call.
 	Every uint64 `json:"every,omitempty"`
-	// Probability of a call that would trip to trip, 0 to 1, in steps of 2^-32. 0 is always, as is 1.
+	// Probability is the probability from 0 to 1 that an eligible call trips, in steps of 2^-32. Both 0 and 1 mean
+	// always.
 	Probability float64 `json:"probability,omitempty"`
-	// Seed decides with Probability which calls trip, and where corruption hits.
+	// Seed is the random seed for Probability and for corruption.
 	Seed uint64 `json:"seed,omitempty"`
-	// Max is how often at most it trips in a process; 0 has no limit. A poisoned context is one trip.
+	// Max is the maximum number of trips in a process; 0 means no limit. A poisoned context is one trip.
 	Max uint64 `json:"max,omitempty"`
-	// After is for how long nothing trips, since the later of ArmedAt and the first driver call of the process. In
-	// milliseconds.
+	// After is the time during which nothing trips. It starts at ArmedAt or at the first driver call of the process,
+	// whichever is later. In whole milliseconds.
 	After time.Duration `json:"after,omitempty"`
-	// WindowFrom and WindowTo are when it may trip, since ArmedAt. WindowTo 0 has no end. In milliseconds.
+	// WindowFrom and WindowTo limit the time since ArmedAt in which the fault may trip, in whole milliseconds. A
+	// WindowTo of 0 means no end.
 	WindowFrom time.Duration `json:"windowFrom,omitempty"`
 	WindowTo   time.Duration `json:"windowTo,omitempty"`
 
 	Flags Flags `json:"flags"`
 
-	// Error is the CUresult of a call that trips; 0 is none.
+	// Error is the CUresult of a call that trips; 0 means none.
 	Error int `json:"error,omitempty"`
-	// ErrorFallback stands for Error where the driver's cuDriverGetVersion is below ErrorMinDriver (12080 is CUDA
-	// 12.8); 0 is none.
+	// ErrorFallback replaces Error if the driver's cuDriverGetVersion is below ErrorMinDriver (12080 is CUDA 12.8); 0
+	// means none.
 	ErrorFallback  int `json:"errorFallback,omitempty"`
 	ErrorMinDriver int `json:"errorMinDriver,omitempty"`
-	// ErrorInit is what cuInit gives to a process that starts after the fault tripped in its pod, or, where the trigger
-	// is immediate, after it was armed; 0 is none.
+	// ErrorInit is the CUresult of cuInit in a process that starts after the fault tripped in its pod, or after arming
+	// if the trigger is immediate; 0 means none.
 	ErrorInit int `json:"errorInit,omitempty"`
-	// NVMLError is what NVML's calls about a device return, and NVMLInitError what nvmlInit does, when ErrorInit would
-	// hold and after a trip in any process of the pod; 0 is none.
+	// NVMLError is the NVML code of calls about a device, and NVMLInitError that of nvmlInit; 0 means none. They apply
+	// when ErrorInit would apply, and after a trip in any process of the pod.
 	NVMLError     int `json:"nvmlError,omitempty"`
 	NVMLInitError int `json:"nvmlInitError,omitempty"`
 
-	// Latency is how long counted calls of LatencyClasses wait before anything else, and Jitter how much is added at
-	// most. In microseconds.
+	// Latency is how long counted calls in LatencyClasses are delayed, and Jitter the maximum random addition. In whole
+	// microseconds.
 	Latency        time.Duration `json:"latency,omitempty"`
 	Jitter         time.Duration `json:"jitter,omitempty"`
 	LatencyClasses Class         `json:"latencyClasses,omitempty"`
-	// HangClasses are the calls that sleep until the fault ends, from when the trigger trips.
+	// HangClasses are the classes of calls that block until the fault ends, after the trigger trips.
 	HangClasses Class `json:"hangClasses,omitempty"`
-	// MemLimit is how many bytes of memory each device seems to have; 0 is as many as it has.
+	// MemLimit is the apparent memory size of each device in bytes; 0 means the real size.
 	MemLimit uint64 `json:"memLimit,omitempty"`
-	// Hide are the devices that a process does not see.
+	// Hide are the devices that are hidden from processes.
 	Hide []int `json:"hide,omitempty"`
-	// Corrupt is the probability of a copy from a device to lose a bit, 0 to 1, in steps of 2^-32; 1 is 2^-32 less than
-	// always.
+	// Corrupt is the probability from 0 to 1 that a copy from a device has a flipped bit, in steps of 2^-32. The value
+	// 1 means 1 - 2^-32.
 	Corrupt float64 `json:"corrupt,omitempty"`
 }
 
-// AllRanks is the Rank of a State that holds for all.
+// AllRanks is the Rank of a State that applies to all ranks.
 const AllRanks = -1
 
-// Surface is which call returns the error.
+// Surface is the call that returns the error.
 type Surface uint32
 
-// Where an error surfaces.
+// The values of Surface.
 const (
 	SurfaceCall Surface = 0 // the counted call itself
-	SurfaceSync Surface = 1 // the next one that waits for the GPU, as with errors of a kernel that runs already
+	SurfaceSync Surface = 1 // the next synchronizing call, as for errors of a running kernel
 )
 
-// String is "call" or "sync".
+// String returns "call" or "sync".
 func (s Surface) String() string {
 	if s == SurfaceSync {
 		return "sync"
@@ -103,30 +106,30 @@ func (s Surface) String() string {
 	return "call"
 }
 
-// MarshalText writes the name, for JSON.
+// MarshalText returns the name for JSON.
 func (s Surface) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// Flags of a State.
+// Flags are the flags of a State.
 type Flags uint32
 
-// What the flags say.
+// The flags.
 const (
-	// After the first error all calls that need the context fail with it, until the process or the fault ends
+	// FlagSticky makes all calls that need the context fail after the first error, until the process or the fault ends.
 	FlagSticky  Flags = 1 << iota
-	FlagQuiet         // the shim writes no line to stderr
-	FlagRuntime       // only libgpufault-cudart.so's hooks act
+	FlagQuiet         // the shim does not write to stderr
+	FlagRuntime       // only the hooks of libgpufault-cudart.so act
 
 	allFlags = 1<<3 - 1
 )
 
-// Immediate reports whether the first counted call trips, so that new processes fail from the moment of arming.
+// Immediate reports whether the first counted call trips, so that new processes fail from arming on.
 func (s State) Immediate() bool {
 	return s.AfterCalls == 0 && s.Every == 0 && probabilityBits(s.Probability) == 0 && s.Max == 0 && s.After == 0 &&
 		s.WindowFrom == 0 && s.WindowTo == 0 && s.Function == ""
 }
 
-// Trips reports whether counted call i of a process trips, from 0, as far as calls decide: by AfterCalls, Every and
-// Probability. The time and Max may still forbid it. The shim computes the same.
+// Trips reports whether counted call i of a process, starting at 0, trips according to AfterCalls, Every and
+// Probability. The times and Max may still prevent the trip. The shim uses the same algorithm.
 func (s State) Trips(i uint64) bool {
 	switch {
 	case i < s.AfterCalls:
@@ -138,7 +141,8 @@ func (s State) Trips(i uint64) bool {
 	return p == 0 || hash(s.Seed, i) < p
 }
 
-// hash returns an even 32-bit number for call i: splitmix64's output number i+1 from the state seed, its upper half.
+// hash returns a uniformly distributed 32-bit number for call i: the upper half of output i+1 of splitmix64 with this
+// seed.
 func hash(seed, i uint64) uint32 {
 	z := seed + (i+1)*0x9E3779B97F4A7C15
 	z = (z ^ z>>30) * 0xBF58476D1CE4E5B9

@@ -9,8 +9,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
-// Summary says in one line what the fault does: "XID 79: running processes 999 (sticky), new ones 100 and NVML 15". The
-// numbers are CUDA's and NVML's. The fault must be valid.
+// Summary describes the effect of the fault in one line, such as "XID 79: running processes 999 (sticky), new ones 100
+// and NVML 15". The numbers are CUDA and NVML codes. The fault must be valid.
 func (f Fault) Summary() string {
 	e := f.effect()
 	var parts []string
@@ -70,7 +70,7 @@ func (e effect) summary() string {
 	}
 	who := "running processes"
 	if e.counted == ClassInit {
-		who = "new processes" // nobody calls cuInit twice
+		who = "new processes" // a process calls cuInit only once
 	}
 	var parts []string
 	if running != "" {
@@ -171,7 +171,7 @@ func devices(list []int) string {
 	return "devices " + strings.Join(words, ",")
 }
 
-// driverVersion returns what cuDriverGetVersion gives, as people write it: 12080 is 12.8.
+// driverVersion formats the result of cuDriverGetVersion, such as 12080 as 12.8.
 func driverVersion(v int) string { return fmt.Sprintf("%d.%d", v/1000, v%1000/10) }
 
 func ordinal(n uint64) string {
@@ -187,7 +187,7 @@ func ordinal(n uint64) string {
 	}
 }
 
-// short returns a duration without the zeros behind: 2m, not 2m0s.
+// short formats a duration without trailing zero units: 2m, not 2m0s.
 func short(d time.Duration) string {
 	text := d.String()
 	if strings.HasSuffix(text, "m0s") {

@@ -22,13 +22,13 @@ var (
 type data struct {
 	errors   []cudaError // by code
 	nvml     []nvmlError // by code
-	profiles []Profile   // those of XIDs by number, then the others
+	profiles []Profile   // XID profiles by number, then the others
 }
 
-// tables loads the embedded tables once. A broken table is a mistake of ours, so it fails a test; still nothing panics.
+// tables parses the embedded tables once. Tests detect invalid tables, so an error here does not panic.
 var tables = sync.OnceValues(func() (*data, error) { return load(errorsTSV, nvmlTSV, profilesTSV) })
 
-// loaded returns the tables; a test proves that they load.
+// loaded returns the tables, which are empty if they are invalid.
 func loaded() *data {
 	d, err := tables()
 	if err != nil {
@@ -75,14 +75,14 @@ func load(errors, nvml, profiles string) (*data, error) {
 	return d, nil
 }
 
-// row is one line of a table: cells by column, "" for "-".
+// row is one row of a table by column, with "" for "-".
 type row map[string]string
 
 func eachRow(file, text, columns string, do func(row) error) error {
 	return tsv.Each(file, text, columns, func(cells map[string]string) error { return do(cells) })
 }
 
-// oneOf returns the cell if it is one of words (separated by blanks), which holds typing mistakes off.
+// oneOf returns the cell, or an error if it is not one of the words, which are separated by blanks.
 func (r row) oneOf(column, words string) (string, error) {
 	if v := r[column]; slices.Contains(strings.Fields(words), v) {
 		return v, nil

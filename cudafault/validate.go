@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Validate returns what is wrong with the fault as it is asked for, and what to do instead. It needs no cluster.
+// Validate returns an error if the requested fault is invalid. The error includes a fix. Validate needs no cluster.
 func (f Fault) Validate() error {
 	for _, check := range []func(Fault) error{
 		Fault.checkWhat, Fault.checkProfile, Fault.checkNew, Fault.checkHang, Fault.checkLatency, Fault.checkDevices,
@@ -24,7 +24,7 @@ func (f Fault) Validate() error {
 	return nil
 }
 
-// checkWhat: there is one thing at most that sets the errors.
+// checkWhat returns an error if more than one option sets the errors.
 func (f Fault) checkWhat() error {
 	var given []string
 	for _, source := range []struct {
@@ -38,7 +38,7 @@ func (f Fault) checkWhat() error {
 			given = append(given, source.flag)
 		}
 	}
-	// For running processes, and for new ones
+	// Error is for running processes, the named profile for new ones.
 	both := f.Error != 0 && (f.DriverMismatch != f.FabricNotReady) && f.XID == 0
 	if len(given) > 1 && !both {
 		return fmt.Errorf("%s each say which error programs get: give one", and(given))
@@ -49,7 +49,7 @@ func (f Fault) checkWhat() error {
 	return nil
 }
 
-// checkProfile: the XID is one that programs notice.
+// checkProfile returns an error unless the XID is known and affects programs.
 func (f Fault) checkProfile() error {
 	if f.XID == 0 {
 		return nil
@@ -72,7 +72,7 @@ func (f Fault) checkProfile() error {
 	return nil
 }
 
-// checkNew: what new processes get follows from something that happens to those that run.
+// checkNew returns an error if the errors for new processes do not follow from an effect on running processes.
 func (f Fault) checkNew() error {
 	if f.PhaseNew != nil {
 		code := *f.PhaseNew
@@ -103,7 +103,7 @@ func (f Fault) checkNew() error {
 	return nil
 }
 
-// checkHang: a call that does not return gives no error.
+// checkHang returns an error if Hang is combined with an effect that requires the call to return.
 func (f Fault) checkHang() error {
 	switch {
 	case !f.Hang:
@@ -176,7 +176,7 @@ func (f Fault) checkDevices() error {
 	return nil
 }
 
-// checkNothing: something fails.
+// checkNothing returns an error if the fault has no effect.
 func (f Fault) checkNothing() error {
 	if f.profileName() == "" && !f.trips() && f.NVML == nil && f.MemLimit == 0 && len(f.HideDevices) == 0 {
 		return errors.New(
@@ -186,7 +186,7 @@ func (f Fault) checkNothing() error {
 	return nil
 }
 
-// trips reports whether the trigger has something to trip.
+// trips reports whether the fault has an effect that the trigger can trip.
 func (f Fault) trips() bool {
 	if p, ok := NamedProfile(f.profileName()); ok && p.Classes != 0 {
 		return true
@@ -194,7 +194,7 @@ func (f Fault) trips() bool {
 	return f.Error != 0 || f.Hang || f.Latency != 0 || f.CorruptD2H != 0
 }
 
-// named returns the flag of the profile without an XID.
+// named returns the flag of the selected profile without an XID.
 func (f Fault) named() string {
 	if f.DriverMismatch {
 		return driverMismatch
@@ -202,7 +202,7 @@ func (f Fault) named() string {
 	return fabricNotReady
 }
 
-// set names the flags of the trigger that were given, "" for none.
+// set returns the trigger flags that are set, or "".
 func (t Trigger) set() string {
 	var flags []string
 	for _, flag := range []struct {
@@ -221,7 +221,7 @@ func (t Trigger) set() string {
 	return and(flags)
 }
 
-// and lists words: "a, b and c".
+// and joins words: "a, b and c".
 func and(words []string) string {
 	if len(words) < 2 {
 		return strings.Join(words, "")

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// checkLayer: what lies below the runtime needs the driver's layer.
+// checkLayer returns an error if the fault requires the driver layer but uses the runtime layer.
 func (f Fault) checkLayer() error {
 	switch {
 	case f.layer() == LayerDriver:
@@ -29,7 +29,7 @@ func (f Fault) checkLayer() error {
 	return nil
 }
 
-// checkTrigger: it can trip, and there is something that does.
+// checkTrigger returns an error if the trigger is invalid, can never trip, or has nothing to trip.
 func (f Fault) checkTrigger() error {
 	switch {
 	case f.After < 0 || f.After%time.Millisecond != 0:
@@ -62,7 +62,7 @@ func (f Fault) checkTrigger() error {
 	return nil
 }
 
-// checkSticky: an error that ends the context trips once.
+// checkSticky returns an error if a sticky error, which trips only once, is combined with a repeating trigger.
 func (f Fault) checkSticky() error {
 	e := f.effect()
 	if f.Sticky != nil && e.running == 0 && !f.Hang {
@@ -84,7 +84,7 @@ func (f Fault) checkSticky() error {
 	return nil
 }
 
-// checkGlobs: they are well formed and fit, and the function's matches something.
+// checkGlobs returns an error if a glob is malformed or too long, or if the function glob matches nothing.
 func (f Fault) checkGlobs() error {
 	for _, glob := range []struct {
 		flag, pattern string

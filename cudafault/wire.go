@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// probabilityBits returns a probability in 2^-32: 0 stands for always, so a tiny one is the least that there is.
+// probabilityBits returns a probability in units of 2^-32. The result 0 means always, so a tiny probability is rounded
+// up to 1.
 func probabilityBits(p float64) uint32 {
 	if p <= 0 || p >= 1 {
 		return 0
@@ -18,7 +19,7 @@ func probabilityBits(p float64) uint32 {
 	return max(1, shareBits(p))
 }
 
-// shareBits returns a share in 2^-32, at most one less than all; a tiny one is the least that there is.
+// shareBits returns a share in units of 2^-32, limited to 2^32-1. A tiny share is rounded up to 1.
 func shareBits(p float64) uint32 {
 	switch {
 	case p <= 0:
@@ -29,7 +30,7 @@ func shareBits(p float64) uint32 {
 	return uint32(min(max(1, math.Round(p*(1<<32))), math.MaxUint32))
 }
 
-// writer fills a file and keeps the first thing that does not fit.
+// writer writes fields to a file, and keeps the first error.
 type writer struct {
 	buf []byte
 	err error
@@ -44,7 +45,7 @@ func (w *writer) fail(format string, args ...any) {
 func (w *writer) u32(f span, v uint32) { binary.LittleEndian.PutUint32(w.buf[f.at:], v) }
 func (w *writer) u64(f span, v uint64) { binary.LittleEndian.PutUint64(w.buf[f.at:], v) }
 
-// text leaves room for a closing NUL.
+// text writes a string, with at least one NUL after it.
 func (w *writer) text(f span, what, text string) {
 	switch {
 	case len(text) >= f.size:
@@ -66,7 +67,7 @@ func (w *writer) time(f span, what string, t time.Time) {
 	w.u64(f, uint64(t.UnixMilli()))
 }
 
-// count returns a time in units, which must come out even.
+// count returns a time as a number of units. It fails if the time is not a whole number of units.
 func (w *writer) count(what string, d, unit time.Duration, most int64) uint64 {
 	switch {
 	case d < 0:
@@ -93,7 +94,7 @@ func (w *writer) classes(f span, c Class) {
 	w.u32(f, uint32(c))
 }
 
-// share refuses what is no share of a whole; NaN compares false.
+// share fails unless p is from 0 to 1. NaN fails too, because its comparisons are false.
 func (w *writer) share(what string, p float64) {
 	if !(p >= 0 && p <= 1) {
 		w.fail("%s %g is not 0 to 1", what, p)
@@ -126,19 +127,19 @@ func (w *writer) nodes(names []string) {
 	}
 }
 
-// reader takes fields out of a file that is long enough.
+// reader reads fields of a file that is long enough.
 type reader struct{ buf []byte }
 
 func (r reader) u32(f span) uint32 { return binary.LittleEndian.Uint32(r.buf[f.at:]) }
 func (r reader) u64(f span) uint64 { return binary.LittleEndian.Uint64(r.buf[f.at:]) }
 
-// text ends at the first NUL.
+// text returns a string up to the first NUL.
 func (r reader) text(f span) string {
 	text, _, _ := bytes.Cut(r.buf[f.at:f.at+f.size], []byte{0})
 	return string(text)
 }
 
-// time returns the zero time also for what is out of range.
+// time returns the zero time if the value is zero or out of range.
 func (r reader) time(f span) time.Time {
 	ms := r.u64(f)
 	if ms == 0 || ms > math.MaxInt64 {
@@ -147,7 +148,7 @@ func (r reader) time(f span) time.Time {
 	return time.UnixMilli(int64(ms)).UTC()
 }
 
-// duration returns the longest for what is out of range.
+// duration returns the longest duration if the value is out of range.
 func (r reader) duration(f span, unit time.Duration) time.Duration {
 	n := uint64(0)
 	if f.size == 4 {
@@ -161,7 +162,7 @@ func (r reader) duration(f span, unit time.Duration) time.Duration {
 	return time.Duration(n) * unit
 }
 
-// code returns the largest for what is out of range.
+// code returns math.MaxInt32 if the value is out of range.
 func (r reader) code(f span) int { return int(min(r.u32(f), math.MaxInt32)) }
 
 func (r reader) mask(f span) []int {

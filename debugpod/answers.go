@@ -10,23 +10,23 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
-// maxLine is how long one answer may be, in bytes.
+// maxLine is the size limit of one response, in bytes.
 const maxLine = api.MaxAnswer
 
-// answers takes the helper's standard output, and hands on each answer as soon as its line is whole.
+// answers parses the helper's standard output, and passes on each response when its line is complete.
 type answers struct {
 	each func(api.Answer)
-	stop func() // ends the stream once it holds something other than answers: what follows cannot matter
+	stop func() // cancels the stream when it contains anything but responses
 
 	mu     sync.Mutex
 	line   []byte
-	final  *api.Answer // the last one, with Done or Error
-	some   bool        // there was one without Error
-	broken error       // what was not an answer
+	final  *api.Answer // the last response, with Done or Error
+	some   bool        // a response without Error was received
+	broken error       // the error of invalid output
 	closed bool
 }
 
-// Write never fails: client-go would go on reading the connection to its end.
+// Write never returns an error. Otherwise, client-go would read the connection to its end.
 func (a *answers) Write(p []byte) (int, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -80,14 +80,15 @@ func (a *answers) take(line []byte) {
 	}
 }
 
-// heard reports whether an answer came that was one of the helper's own: the shell in its place knows only errors.
+// heard reports whether a response certainly came from the helper. The upload shell sends only errors.
 func (a *answers) heard() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.some
 }
 
-// close ends the handing on, also when somebody still writes, and returns how it ended.
+// close stops passing on responses, even if the stream still writes. It returns the last response and the error of
+// invalid output.
 func (a *answers) close() (final *api.Answer, broken error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

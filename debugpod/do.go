@@ -16,21 +16,20 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
-// farewell is how long the helper may take to say how far it got, when it is told to stop.
+// farewell is the grace period for the helper's last response after a request to stop.
 const farewell = 3 * time.Second
 
-// ErrOutputLost is in the error when the helper's last answer did not arrive: nobody knows whether it did what it was
-// asked.
+// ErrOutputLost means that the helper's last response was lost, so the result of the request is unknown.
 var ErrOutputLost = errors.New("the helper's last answer did not arrive")
 
-// errPodGone is in the error when there is no pod any more in which a helper could run.
+// errPodGone means that the debug pod no longer exists or is no longer running.
 var errPodGone = errors.New("the debug pod is gone")
 
-// Do has the helper do one request. It hands each answer to each, which may be nil, as it arrives, and returns the last
-// one. Its error is nil only when the helper said that it is done. A *api.Error in it is what the helper refused or
-// could not do; ErrOutputLost means that the outcome is not known.
+// Do sends one request to the helper. It calls each, which may be nil, for each response when it arrives, and returns
+// the last response. The error is nil only if the helper reported that the request is done. The error wraps a
+// *api.Error if the helper refused the request or failed, and ErrOutputLost if the result is unknown.
 //
-// When ctx ends, the helper is told to stop, and what it still says is handed on. The first call brings the helper to
+// If ctx ends, Do stops the helper, and still passes on its remaining responses. The first call uploads the helper to
 // the pod.
 func (s *Session) Do(ctx context.Context, req api.Request, each func(api.Answer)) (api.Answer, error) {
 	s.doing.Lock()
@@ -50,7 +49,7 @@ func (s *Session) do(ctx context.Context, req api.Request, each func(api.Answer)
 	held := holdInput(bytes.NewReader(input))
 	ended := s.exec(ctx, command, held, out, said)
 	final, broken := out.close()
-	// One whole answer proves that the helper is there, whole, also when the last one is lost.
+	// A single response proves that the helper was uploaded completely, even if the last response is lost.
 	s.uploaded = s.uploaded || out.heard()
 	switch {
 	case broken != nil:
@@ -60,7 +59,7 @@ func (s *Session) do(ctx context.Context, req api.Request, each func(api.Answer)
 	case final == nil:
 		return api.Answer{}, s.explainSilence(ctx, ended, said.String())
 	}
-	// The helper has answered, so it is there, whole; but for the answers that the shell gives in its place.
+	// The same applies to the last response, except for the errors that the upload shell reports.
 	s.uploaded = final.Error == nil || final.Error.Code != api.CodeTruncated && final.Error.Code != api.CodeNoPlace
 	if final.Error != nil && ctx.Err() != nil {
 		return *final, fmt.Errorf("%w: %w", context.Cause(ctx), final.Error)
@@ -71,7 +70,7 @@ func (s *Session) do(ctx context.Context, req api.Request, each func(api.Answer)
 	return *final, nil
 }
 
-// prepare returns the command that brings the request to the helper, and its standard input.
+// prepare returns the command that passes the request to the helper, and the standard input of the command.
 func (s *Session) prepare(req api.Request) (command []string, input []byte, err error) {
 	req.Protocol, req.Run = api.Protocol, s.pod.Labels[LabelRun]
 	if s.inside {
@@ -90,8 +89,9 @@ func (s *Session) prepare(req api.Request) (command []string, input []byte, err 
 	return uploadCommand(directories, len(input)), input, err
 }
 
-// exec runs the command. When ctx ends, it first only ends the command's input, which tells the helper to stop and to
-// say how far it got, and leaves it a little later. It leaves a helper at once that sends something other than answers.
+// exec runs the command. If ctx ends, it first closes the command's input, which makes the helper stop and report its
+// progress, and closes the connection after a grace period. If the output contains anything but responses, it closes
+// the connection at once.
 func (s *Session) exec(ctx context.Context, command []string, held *heldInput, out *answers, said *tail) error {
 	execing, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -106,7 +106,7 @@ func (s *Session) exec(ctx context.Context, command []string, held *heldInput, o
 	return s.runner.Execer.Exec(execing, s.pod, containerName, command, Streams{In: held, Out: out, Err: said})
 }
 
-// explainSilence returns why no last answer came.
+// explainSilence returns an error that describes why the last response is missing.
 func (s *Session) explainSilence(ctx context.Context, ended error, stderr string) error {
 	if stderr != "" {
 		stderr = ": " + stderr
@@ -127,7 +127,7 @@ func (s *Session) explainSilence(ctx context.Context, ended error, stderr string
 	return fmt.Errorf("%w: %w%s", ErrOutputLost, ended, stderr)
 }
 
-// whyGone returns what happened to the pod, or nil when it still runs or that is not known.
+// whyGone returns why the pod is no longer running; nil if it is running or its state is unknown.
 func (s *Session) whyGone(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, evidenceTimeout)
 	defer cancel()

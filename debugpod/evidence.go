@@ -14,11 +14,10 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 )
 
-// evidenceTimeout is how long gathering the reasons of a failure may take.
+// evidenceTimeout is the timeout for collecting the causes of a failure.
 const evidenceTimeout = 3 * time.Second
 
-// nodeFailure returns why nothing can be started on a node, or nil when that is not known. Who may not read nodes does
-// not learn it.
+// nodeFailure returns why no pod can start on a node; nil if the cause is unknown or the user cannot read nodes.
 func (r *Runner) nodeFailure(ctx context.Context, name string) *StartError {
 	ctx, cancel := context.WithTimeout(ctx, evidenceTimeout)
 	defer cancel()
@@ -44,7 +43,7 @@ func (r *Runner) nodeFailure(ctx context.Context, name string) *StartError {
 	return nil
 }
 
-// withEvents adds the pod's warnings to a failure, as far as they say more than it does.
+// withEvents adds the pod's warning events to a failure, except for events that repeat its message.
 func (r *Runner) withEvents(ctx context.Context, failure *StartError, pod *corev1.Pod) *StartError {
 	ctx, cancel := context.WithTimeout(ctx, evidenceTimeout)
 	defer cancel()
@@ -54,7 +53,7 @@ func (r *Runner) withEvents(ctx context.Context, failure *StartError, pod *corev
 	list, err := r.Client.CoreV1().Events(pod.Namespace).List(ctx,
 		metav1.ListOptions{FieldSelector: selector.AsSelector().String()})
 	if err != nil {
-		return failure // events help, but who may not read them has the reason all the same
+		return failure // the events are optional; the user may not be allowed to read them
 	}
 	var said []string
 	pulls, pulled := "", false
@@ -68,7 +67,7 @@ func (r *Runner) withEvents(ctx context.Context, failure *StartError, pod *corev
 		}
 		message := strings.TrimSpace(e.Message)
 		text := e.Reason + ": " + message
-		// "Error: ErrImagePull" is how the kubelet sums up what another event says in full.
+		// "Error: ErrImagePull" only summarizes another event.
 		known := strings.Contains(failure.Message, message) || strings.Contains(message, failure.Message) ||
 			strings.HasPrefix(message, "Error: ") || slices.Contains(said, text)
 		if e.Type == corev1.EventTypeWarning && e.InvolvedObject.UID == pod.UID && !known {

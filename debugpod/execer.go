@@ -14,14 +14,14 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 )
 
-// Streams are a command's. Out and Err must be two writers: they are written at the same time.
+// Streams are the streams of a command. Out and Err must be different writers, because they are written concurrently.
 type Streams struct {
 	In       io.Reader
 	Out, Err io.Writer
 }
 
-// NewExecer returns an Execer that goes through the API server: by WebSocket, or by SPDY where a server or a proxy on
-// the way does not know that.
+// NewExecer returns an Execer that connects through the API server. It uses WebSocket, or SPDY if the server or a proxy
+// does not support WebSocket.
 func NewExecer(config *rest.Config) Execer { return &remote{config} }
 
 type remote struct{ config *rest.Config }
@@ -31,7 +31,8 @@ func (r *remote) Exec(ctx context.Context, pod *corev1.Pod, container string, co
 	if err != nil {
 		return err
 	}
-	// When a stream is left early, client-go logs that copying failed; we say what matters ourselves.
+	// client-go logs an error if a stream is closed early. Discard its logs, because the caller reports relevant
+	// errors.
 	ctx = klog.NewContext(ctx, logr.Discard())
 	return executor.StreamWithContext(ctx,
 		remotecommand.StreamOptions{Stdin: streams.In, Stdout: streams.Out, Stderr: streams.Err})

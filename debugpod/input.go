@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// heldInput is a command's standard input that stays open after its bytes were read, until it is released.
+// heldInput is the standard input of a command. It stays open after its content is read, until it is released.
 type heldInput struct {
 	data     io.Reader
 	released chan struct{}
@@ -25,7 +25,7 @@ func (h *heldInput) Read(p []byte) (int, error) {
 	return 0, io.EOF
 }
 
-// release ends the input. It may be called again.
+// release ends the input. It may be called repeatedly.
 func (h *heldInput) release() { h.once.Do(func() { close(h.released) }) }
 
 func ignoreEOF(err error) error {

@@ -8,7 +8,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
-// Inspect asks what the node is.
+// Inspect returns information about the node.
 func (s *Session) Inspect(ctx context.Context, what api.Inspect) (*api.Info, error) {
 	answer, err := s.Do(ctx, api.Request{Inspect: &what}, nil)
 	if err != nil {
@@ -20,16 +20,16 @@ func (s *Session) Inspect(ctx context.Context, what api.Inspect) (*api.Info, err
 	return answer.Info, nil
 }
 
-// WriteKmsg writes records to the node's kernel log, and hands on the proofs as they come; each may be nil. It returns
-// what is proven, which with an error is a part of what was asked for, from the first record on. Without an error,
-// every record was read back from the kernel log, in the order in which they were given.
+// WriteKmsg writes records to the node's kernel log, and calls each, which may be nil, for each verified record. It
+// returns the verified records. If it fails, only the first records may be verified. Without an error, every record was
+// read back from the kernel log in the given order.
 func (s *Session) WriteKmsg(
 	ctx context.Context, what api.WriteKmsg, each func([]api.WrittenKmsg),
 ) ([]api.WrittenKmsg, error) {
 	return s.write(ctx, api.Request{WriteKmsg: &what}, len(what.Records), each)
 }
 
-// BuildModule has the kernel module built in the debug pod for the node's kernel. Nothing is loaded.
+// BuildModule builds the kernel module in the debug pod for the node's kernel. It does not load the module.
 func (s *Session) BuildModule(ctx context.Context, what api.BuildModule) (*api.BuiltModule, error) {
 	answer, err := s.Do(ctx, api.Request{BuildModule: &what}, nil)
 	if err != nil {
@@ -41,16 +41,16 @@ func (s *Session) BuildModule(ctx context.Context, what api.BuildModule) (*api.B
 	return answer.Built, nil
 }
 
-// WriteModule is WriteKmsg through the kernel module, which is loaded for it. It is unloaded again when there is no
-// error, and with a *api.Error but for CodeStays; with any other error it may still be loaded: RemoveModule unloads
-// it.
+// WriteModule is like WriteKmsg, but writes through the kernel module, which it loads first. It unloads the module if
+// it succeeds or returns a *api.Error with a code other than CodeStays. After any other error, the module may still be
+// loaded; RemoveModule unloads it.
 func (s *Session) WriteModule(
 	ctx context.Context, what api.WriteModule, each func([]api.WrittenKmsg),
 ) ([]api.WrittenKmsg, error) {
 	return s.write(ctx, api.Request{WriteModule: &what}, len(what.Records), each)
 }
 
-// RemoveModule has the kernel module unloaded if the pod's run had loaded it.
+// RemoveModule unloads the kernel module if the pod's run loaded it.
 func (s *Session) RemoveModule(ctx context.Context) (*api.RemovedModule, error) {
 	answer, err := s.Do(ctx, api.Request{RemoveModule: &api.RemoveModule{}}, nil)
 	if err != nil {
@@ -62,8 +62,8 @@ func (s *Session) RemoveModule(ctx context.Context) (*api.RemovedModule, error) 
 	return answer.Removed, nil
 }
 
-// Firewall has the node's kernel drop packets. With an error it may do so all the same, but for a *api.Error of the
-// codes CodeExists and CodeNoFilter: RemoveFirewall removes it.
+// Firewall makes the node's kernel drop packets. If it fails, packets may still be dropped, unless the error is a
+// *api.Error with CodeExists or CodeNoFilter; RemoveFirewall removes the firewall.
 func (s *Session) Firewall(ctx context.Context, what api.Firewall) (*api.BuiltFirewall, error) {
 	answer, err := s.Do(ctx, api.Request{Firewall: &what}, nil)
 	if err != nil {
@@ -75,7 +75,7 @@ func (s *Session) Firewall(ctx context.Context, what api.Firewall) (*api.BuiltFi
 	return answer.Firewall, nil
 }
 
-// RemoveFirewall has a firewall of the pod's run removed. It may be called again.
+// RemoveFirewall removes a firewall of the pod's run. It may be called repeatedly.
 func (s *Session) RemoveFirewall(ctx context.Context, what api.RemoveFirewall) (*api.RemovedFirewall, error) {
 	answer, err := s.Do(ctx, api.Request{RemoveFirewall: &what}, nil)
 	if err != nil {
@@ -87,7 +87,7 @@ func (s *Session) RemoveFirewall(ctx context.Context, what api.RemoveFirewall) (
 	return answer.RemovedFirewall, nil
 }
 
-// write has records written, and gathers their proofs.
+// write sends a request that writes records, and collects the verified records.
 func (s *Session) write(
 	ctx context.Context, req api.Request, records int, each func([]api.WrittenKmsg),
 ) ([]api.WrittenKmsg, error) {

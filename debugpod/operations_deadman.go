@@ -12,17 +12,16 @@ import (
 )
 
 const (
-	// askAgain is the pause between two tries to run a command in the pod while the container runtime restarts. The
-	// kubelet needs one or two seconds after it.
+	// askAgain is the interval of attempts to run a command in the pod while the container runtime restarts. The
+	// kubelet needs one or two seconds after the restart.
 	askAgain = 100 * time.Millisecond
-	// changeTimeout is how long Change hears nothing of a dead man before it gives up.
+	// changeTimeout is the timeout of Change.
 	changeTimeout = 7 * time.Minute
-	// silence is how long no command can be run in the pod before it is taken for proof that the runtime does not
-	// serve.
+	// silence is the time after which failing to run commands in the pod proves that the runtime does not serve.
 	silence = 15 * time.Second
 )
 
-// InspectRuntime asks which container runtime the kubelet uses, with which configuration.
+// InspectRuntime returns the container runtime that the kubelet uses, and its configuration.
 func (s *Session) InspectRuntime(ctx context.Context) (*api.Runtime, error) {
 	answer, err := s.Do(ctx, api.Request{InspectRuntime: &api.InspectRuntime{}}, nil)
 	if err != nil {
@@ -34,14 +33,14 @@ func (s *Session) InspectRuntime(ctx context.Context) (*api.Runtime, error) {
 	return answer.Runtime, nil
 }
 
-// Change has files of the node changed by a dead man, and hands on each new phase; each may be nil. It returns the last
-// status. The error is nil only when the change is applied; with PhaseFailed it is taken back already, and with the
-// codes CodeChanged, CodeRefused and CodeNotArmed of a *api.Error nothing was changed. With every other error the
-// change may be there: Restore puts it back.
+// Change changes files of the node under a dead man's switch. It calls each, which may be nil, for each new phase, and
+// returns the last status. The error is nil only if the change is applied. With PhaseFailed, the change is already
+// reverted; with a *api.Error of code CodeChanged, CodeRefused or CodeNotArmed, nothing was changed. After any other
+// error, the change may be in effect; Restore reverts it.
 //
-// The restart of the container runtime cuts the connection to the helper, so its dead man is asked again until it
-// answers. With MayFail that is never, as no command can be run in a pod of a node whose runtime does not serve: then
-// the kubelet's words are the proof, in ServiceError, and Message says so.
+// The restart of the container runtime closes the connection to the helper, so Change requests the status again until
+// the switch responds. With MayFail, the switch may never respond, because no command can run in a pod while the
+// runtime does not serve. ServiceError then contains the kubelet's error as proof, and Message explains this.
 func (s *Session) Change(
 	ctx context.Context, change deadman.Change, each func(deadman.Status),
 ) (*deadman.Status, error) {
@@ -61,7 +60,7 @@ func (s *Session) Change(
 	_, err := s.Do(ctx, api.Request{Change: &change}, hear)
 	for since := time.Now(); errors.Is(err, ErrOutputLost) && again(ctx, err); {
 		if change.MayFail && last != nil && last.Phase == deadman.PhaseWritten && time.Since(since) > silence {
-			// Nobody but the dead man writes files, and it does not say so when it goes on to the restart.
+			// PhaseWritten proves that the switch is running. It does not report when it continues with the restart.
 			last.Phase, last.ServiceError = deadman.PhaseApplied,
 				"no command can be run on the node: "+kubeletsWords(err)
 			last.Message =
@@ -81,17 +80,17 @@ func (s *Session) Change(
 	return last, nil
 }
 
-// Restore has the files of the run put back, and everything of ours removed from the node. It may be called again after
+// Restore restores the files of the run, and removes all artifacts of the run from the node. It may be repeated after
 // an error, and from another client.
 //
-// While the container runtime does not serve, no command can be run on the node; Restore tries until ctx ends, or the
-// dead man has put the files back.
+// While the container runtime does not serve, no command can run on the node. Restore retries until ctx ends or the
+// dead man's switch has restored the files.
 func (s *Session) Restore(ctx context.Context, restore deadman.Restore) (*deadman.Restored, error) {
 	restored, err := s.restore(ctx, restore)
 	if err != nil {
 		return restored, err
 	}
-	// Only now that the result is here may the node forget it.
+	// The node may remove the record only after the result has arrived.
 	restore.Forget = true
 	if _, err := s.restore(ctx, restore); err != nil {
 		return restored, fmt.Errorf("the files are put back, and the record is left on the node: %w", err)
@@ -116,18 +115,19 @@ func (s *Session) restore(ctx context.Context, restore deadman.Restore) (restore
 	return restored, err
 }
 
-// Leftovers has what we and other fault injectors left on the node looked for, and removed if what says so.
+// Leftovers finds the artifacts that this program and other fault injectors left on the node, and removes them if
+// what.Clean is set.
 func (s *Session) Leftovers(ctx context.Context, what api.Leftovers) ([]deadman.Leftover, error) {
 	answer, err := s.Do(ctx, api.Request{Leftovers: &what}, nil)
 	return answer.Leftovers, err
 }
 
-// again waits before another try, and is false when there is no use in one.
+// again waits before the next attempt. It returns false if another attempt is useless or ctx ends.
 func again(ctx context.Context, err error) bool {
 	return !errors.Is(err, errPodGone) && pause(ctx, askAgain) == nil
 }
 
-// kubeletsWords returns what an error has of the kubelet's own: it follows our own words.
+// kubeletsWords returns the part of an error that comes from the kubelet.
 func kubeletsWords(err error) string {
 	text := err.Error()
 	if i := strings.LastIndex(text, "rpc error:"); i >= 0 {

@@ -9,14 +9,14 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
-// lastWord is how long the helper may take to end after its last answer. One of whose threads a dead network file
-// system holds does not end.
+// lastWord is the grace period for the helper to exit after its last response. A helper does not exit while a network
+// file system blocks one of its threads.
 const lastWord = 5 * time.Second
 
 var errAnswered = errors.New("the helper has answered, and does not end")
 
-// Diagnose asks for everything on the node that tells why GPU pods may not run there. What could not be read is named
-// in Probe.Unread, and is no error.
+// Diagnose collects everything on the node that can explain why GPU pods do not run there. A part that cannot be read
+// is not an error; Probe.Unread names it.
 func (s *Session) Diagnose(ctx context.Context, what api.Diagnose) (*api.Diagnosis, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

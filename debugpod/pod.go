@@ -1,4 +1,4 @@
-// Package debugpod brings the helper to a node in a privileged pod, lets it work there, and always deletes the pod.
+// Package debugpod runs the helper on a node in a privileged pod, and always deletes the pod afterwards.
 //
 //	session, err := runner.Start(ctx, spec)
 //	defer session.Close(ctx)
@@ -21,12 +21,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
-// DefaultImage has what a debug pod needs, a shell with head, wc and chmod, and is on a registry without pull limits.
-// It runs as root, so that a tag is not enough: the digest is the one that Kubernetes' own tests pin
-// (kubernetes/kubernetes#121191).
+// DefaultImage has what a debug pod needs: a shell with head, wc and chmod. Its registry has no pull limits. Because
+// the image runs as root, it is pinned by the digest that the Kubernetes tests use (kubernetes/kubernetes#121191).
 const DefaultImage = "registry.k8s.io/e2e-test-images/busybox:1.36.1-1@sha256:a9155b13325b2abef48e71de77bb8ac015412a566829f621d06bfae5c699b1b9"
 
-// Labels of every debug pod, by which leftovers are found.
+// The labels of every debug pod, by which leftover pods are found.
 const (
 	LabelName      = "app.kubernetes.io/name"
 	LabelManagedBy = "app.kubernetes.io/managed-by"
@@ -38,37 +37,38 @@ const (
 const (
 	containerName = "helper"
 	defaultMemory = "128Mi"
-	// DiagnoseMemory is what Session.Diagnose needs at most: nvidia-smi and journalctl run beside the helper, whose
-	// answer may be large. Were it too little the kernel would log an OOM kill, which the next Diagnose would find.
+	// DiagnoseMemory is the memory limit that Session.Diagnose needs, because nvidia-smi and journalctl run alongside
+	// the helper, whose response may be large. With a lower limit, the kernel could log an OOM kill, which the next
+	// Diagnose would find.
 	DiagnoseMemory = "256Mi"
-	// defaultDeadline is how long a debug pod may live when its Spec does not say.
+	// defaultDeadline is the default of Spec.Deadline.
 	defaultDeadline = 10 * time.Minute
 )
 
-// Spec says which debug pod is wanted. Run, Node and Namespace are required.
+// Spec describes a debug pod. Run, Node and Namespace are required.
 type Spec struct {
 	Run       string // the run's ID; also the value of LabelRun
 	Node      string
 	Namespace string
-	// Arch is the node's, as its status says: amd64, arm64. It chooses the helper.
+	// Arch is the architecture in the node's status, such as amd64 or arm64. It selects the helper.
 	Arch string
 
-	Image       string            // DefaultImage when empty
-	PullPolicy  corev1.PullPolicy // IfNotPresent when empty
+	Image       string            // defaults to DefaultImage
+	PullPolicy  corev1.PullPolicy // defaults to IfNotPresent
 	PullSecrets []string
-	// HasHelper says that the image is ours, and has the helper inside: it has no shell, and nothing is streamed to it.
+	// HasHelper means that the image contains the helper, which is then not uploaded. The image has no shell.
 	HasHelper bool
-	// AnyHelper takes the image's helper also when it is another build's that speaks the same protocol: to undo what
-	// that build did.
+	// AnyHelper accepts an image with the helper of another build, if it uses the same protocol. It serves to undo the
+	// changes of that build.
 	AnyHelper bool
-	// Deadline is how long the pod lives at most, though nobody deletes it: 10 minutes when zero. Counted in whole
-	// seconds.
+	// Deadline is the maximum lifetime of the pod in case it is not deleted, in whole seconds. The default is 10
+	// minutes.
 	Deadline time.Duration
-	// Memory is the limit of its memory: 128Mi when empty.
+	// Memory is the memory limit. The default is 128Mi.
 	Memory string
-	// Stays is for a pod whose end ends a fault: it has no deadline, and lives until it is deleted.
+	// Stays is set for a pod whose termination ends a fault. The pod has no deadline, and runs until it is deleted.
 	Stays bool
-	// Owner, the run's record, takes the pod with it when it is deleted. It must be in the same namespace.
+	// Owner is the record of the run. Deleting the record deletes the pod. Both must be in the same namespace.
 	Owner *metav1.OwnerReference
 }
 
@@ -78,12 +78,13 @@ func PodName(run, node string) string {
 	return "gpu-fault-" + strings.ToLower(run) + "-" + hex.EncodeToString(sum[:4])
 }
 
-// Pod returns the pod of a Spec.
+// Pod returns the pod for a Spec.
 //
-// It is on the node by name, past the scheduler, tainted or cordoned as it may be. It shares the PID namespace of the
-// node and is privileged: through /proc/1/root the helper sees the node's files, so no volume is mounted (which would
-// also make it start later), and /dev/kmsg is there. It does not share the network: nothing on the node is reached over
-// it, and a privileged pod should have no more than it uses. It has no credentials of the cluster.
+// The pod bypasses the scheduler by setting the node name, so it runs on tainted and cordoned nodes too. It is
+// privileged and shares the PID namespace of the node: the helper accesses the node's files through /proc/1/root, so
+// the pod needs no volume, which would delay its start, and it can access /dev/kmsg. The pod does not use the host
+// network, because it needs no network access to the node, and a privileged pod should have only the access that it
+// needs. It has no cluster credentials.
 func Pod(s Spec) *corev1.Pod {
 	deadline := int64(s.deadline() / time.Second)
 	limit := &deadline
@@ -99,7 +100,7 @@ func Pod(s Spec) *corev1.Pod {
 		},
 		Spec: corev1.PodSpec{
 			NodeName: s.Node,
-			// A Windows node refuses it, with that as the reason
+			// A Windows node rejects the pod for this reason.
 			OS:                           &corev1.PodOS{Name: corev1.Linux},
 			Tolerations:                  []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
 			HostPID:                      true,
@@ -107,7 +108,7 @@ func Pod(s Spec) *corev1.Pod {
 			ActiveDeadlineSeconds:        limit,
 			AutomountServiceAccountToken: new(false),
 			EnableServiceLinks:           new(false),
-			// The main process ends at once when it is told to; this is for a node that is too busy to tell it.
+			// The main process exits immediately on SIGTERM. The grace period matters only on an overloaded node.
 			TerminationGracePeriodSeconds: new(int64(1)),
 			Containers:                    []corev1.Container{s.container(deadline)},
 		},
@@ -129,11 +130,11 @@ func (s Spec) container(deadline int64) corev1.Container {
 		Command:         s.stayAlive(deadline),
 		SecurityContext: &corev1.SecurityContext{
 			Privileged: new(true),
-			RunAsUser:  new(int64(0)), // whatever the image says
+			RunAsUser:  new(int64(0)), // overrides the image's user
 			RunAsGroup: new(int64(0)),
 		},
-		// Small enough for a full node, and all of them given, for quotas that ask for it. The helper uses about 10 MB;
-		// less CPU would make it wait for most of every 100 ms.
+		// The values are small enough for a full node, and all are set, because a quota may require them. The helper
+		// uses about 10 MB of memory. With a lower CPU limit, it would be throttled most of the time.
 		Resources: corev1.ResourceRequirements{
 			Requests: resources("10m", "16Mi"),
 			Limits:   resources("500m", cmp.Or(s.Memory, defaultMemory)),
@@ -142,12 +143,12 @@ func (s Spec) container(deadline int64) corev1.Container {
 	}
 }
 
-// stayAlive only keeps the container alive, for some seconds: all work is done by exec.
+// stayAlive returns a command that keeps the container running for some seconds. All work is done through exec.
 func (s Spec) stayAlive(seconds int64) []string {
 	if s.HasHelper {
 		return []string{api.Program, "wait", fmt.Sprint(seconds)}
 	}
-	// `wait` can be interrupted by a signal, sleep cannot when it has PID 1.
+	// A signal interrupts `wait`, but not a sleep with PID 1.
 	return []string{"sh", "-c", fmt.Sprintf("trap 'exit 0' TERM INT; sleep %d & wait", seconds)}
 }
 

@@ -8,16 +8,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// verdict is what a pod's state means for whoever waits for it to run.
+// verdict is the state of a pod that is expected to run.
 type verdict struct {
 	running bool
-	// failure says why it never will.
+	// failure describes why the pod will never run.
 	failure *StartError
-	// waiting is what it waits for, while it is neither.
+	// waiting describes what a pod waits for that neither runs nor has failed.
 	waiting string
 }
 
-// judge is pure: the pod's own state decides.
+// judge returns the verdict for a pod. It uses only the state of the pod.
 func judge(pod *corev1.Pod) verdict {
 	if pod.DeletionTimestamp != nil {
 		return verdict{failure: &StartError{Reason: ReasonDeleted, Message: "somebody deleted the debug pod"}}
@@ -53,8 +53,8 @@ func judge(pod *corev1.Pod) verdict {
 	return verdict{waiting: text}
 }
 
-// runtimeAway reports whether a reason to wait only comes from a container runtime that is being restarted, as a dead
-// man does: gRPC's own words for a socket that nobody serves, not the runtime's about an image.
+// runtimeAway reports whether a waiting reason is caused only by a container runtime that is restarting, as it does
+// after a change. It matches gRPC's messages for an unavailable socket, but not the runtime's messages about an image.
 func runtimeAway(message string) bool {
 	if !strings.Contains(message, "code = Unavailable") {
 		return false
@@ -67,8 +67,8 @@ func runtimeAway(message string) bool {
 	return false
 }
 
-// fatalReasons returns the kubelet's reasons to wait that do not pass by themselves in the time that a user waits, with
-// what to do (pkg/kubelet/images/types.go, pkg/kubelet/kuberuntime/kuberuntime_container.go and
+// fatalReasons returns the kubelet's waiting reasons that do not resolve without the user, with a hint for each (see
+// pkg/kubelet/images/types.go, pkg/kubelet/kuberuntime/kuberuntime_container.go and
 // pkg/kubelet/container/sync_result.go in Kubernetes).
 func fatalReasons() map[string]string {
 	const pull = "choose an image that the node can pull with --image, and name its secret with --image-pull-secret"
@@ -90,7 +90,7 @@ func fatalReasons() map[string]string {
 	}
 }
 
-// ended returns why a pod's life is over.
+// ended returns why a pod has terminated.
 func ended(pod *corev1.Pod, status *corev1.ContainerStatus) *StartError {
 	var state *corev1.ContainerStateTerminated
 	if status != nil {
@@ -103,7 +103,7 @@ func ended(pod *corev1.Pod, status *corev1.ContainerStatus) *StartError {
 			Hint:    "allow more with --timeout",
 		}
 	}
-	if pod.Status.Reason != "" || state == nil { // the kubelet did not admit it, or evicted it
+	if pod.Status.Reason != "" || state == nil { // the kubelet rejected or evicted the pod
 		return &StartError{
 			Reason:  cmp.Or(pod.Status.Reason, string(pod.Status.Phase)),
 			Message: cmp.Or(pod.Status.Message, "the debug pod ended before its container started"),

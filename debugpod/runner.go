@@ -15,16 +15,16 @@ import (
 
 const (
 	defaultStartTimeout = time.Minute
-	// settle is how long Start waits for what a new namespace, or a pod that is just being deleted, needs to settle.
+	// settle is how long Start retries while a new namespace or the deletion of a pod is still in progress.
 	settle = 10 * time.Second
-	// retryEvery is the pause between two tries of a request.
+	// retryEvery is the interval of attempts to send a request.
 	retryEvery = 200 * time.Millisecond
 )
 
-// Execer runs a command in a container. NewExecer's is the one for real clusters.
+// Execer runs a command in a container. NewExecer returns an Execer for real clusters.
 type Execer interface {
-	// Exec returns when the command has ended and everything it wrote has been written to the streams. A command that
-	// ends with another code than 0 gives an error with the method ExitStatus.
+	// Exec returns when the command has exited and all its output has been written to the streams. If the exit code is
+	// not 0, the error has the method ExitStatus.
 	Exec(ctx context.Context, pod *corev1.Pod, container string, command []string, streams Streams) error
 }
 
@@ -32,21 +32,21 @@ type Execer interface {
 type Runner struct {
 	Client kubernetes.Interface
 	Execer Execer
-	// Helper returns the node helper for an architecture: helper.For.
+	// Helper returns the node helper for an architecture, such as helper.For.
 	Helper func(arch string) ([]byte, error)
-	// StartTimeout is how long a pod may take to run: a minute when zero.
+	// StartTimeout is the timeout for a pod to run. The default is one minute.
 	StartTimeout time.Duration
-	// Progress, if set, hears what is going on with a pod, in a few words. Calls come one at a time for each pod.
+	// Progress, if set, is called with short progress messages. The calls for one pod are not concurrent.
 	Progress func(text string)
 }
 
-// NewRunner returns a Runner for a cluster. The clientset and the configuration are the same cluster's.
+// NewRunner returns a Runner for a cluster. The clientset and the configuration must be for the same cluster.
 func NewRunner(client kubernetes.Interface, config *rest.Config, helper func(arch string) ([]byte, error)) *Runner {
 	return &Runner{Client: client, Execer: NewExecer(config), Helper: helper}
 }
 
-// Start makes the pod and returns when it runs. When that fails, also because ctx ended, it has deleted the pod again,
-// and the error says so if it could not. A *StartError tells why the pod does not run.
+// Start creates the pod and returns when it is running. If this fails or ctx ends, Start deletes the pod; the error
+// reports if the pod could not be deleted. A *StartError describes why the pod does not run.
 func (r *Runner) Start(ctx context.Context, spec Spec) (*Session, error) {
 	program, err := r.Helper(spec.Arch) // before anything is created
 	if err != nil {
@@ -63,7 +63,7 @@ func (r *Runner) Start(ctx context.Context, spec Spec) (*Session, error) {
 	if timeout <= 0 {
 		timeout = defaultStartTimeout
 	}
-	// The cause tells our own limit from the caller's.
+	// The cause distinguishes this timeout from the end of the caller's context.
 	limited, cancel := context.WithTimeoutCause(ctx, timeout, errStartTimeout)
 	defer cancel()
 	fail := func(err error) (*Session, error) {
@@ -76,7 +76,7 @@ func (r *Runner) Start(ctx context.Context, spec Spec) (*Session, error) {
 		if isRefusal(err) {
 			return nil, fmt.Errorf("start the debug pod: %w", err)
 		}
-		// Nobody knows whether it was made: the answer, or only the wait for it, was lost.
+		// The pod may have been created, because the response was lost.
 		session.uncertain = true
 		return fail(err)
 	}
@@ -91,8 +91,8 @@ func (r *Runner) Start(ctx context.Context, spec Spec) (*Session, error) {
 	return session, nil
 }
 
-// DryRun asks the API server whether it would take the pod: permissions, Pod Security, quota, policies. Its errors are
-// Start's.
+// DryRun checks whether the API server would accept the pod: permissions, Pod Security, quotas and policies. It returns
+// the same errors as Start.
 func (r *Runner) DryRun(ctx context.Context, spec Spec) error {
 	if _, err := r.Helper(spec.Arch); err != nil {
 		return err
@@ -103,7 +103,7 @@ func (r *Runner) DryRun(ctx context.Context, spec Spec) error {
 	return nil
 }
 
-// create posts the pod. It tries again for a while what passes by itself.
+// create creates the pod. It retries temporary errors for a limited time.
 func (r *Runner) create(ctx context.Context, pod *corev1.Pod, options metav1.CreateOptions) (*corev1.Pod, error) {
 	pods := r.Client.CoreV1().Pods(pod.Namespace)
 	told := false
@@ -122,8 +122,8 @@ func (r *Runner) create(ctx context.Context, pod *corev1.Pod, options metav1.Cre
 			}
 			if existing != nil && existing.DeletionTimestamp != nil &&
 				existing.Labels[LabelRun] == pod.Labels[LabelRun] {
-				// The run's former one: its kubelet may take as long as ctx allows, as after an outage of the API
-				// server.
+				// This is the previous pod of the run. Its kubelet may need as long as ctx allows, such as after an
+				// outage of the API server.
 				if giveUp.Before(time.Now()) && !told {
 					told = true
 					r.progress("waiting until the node has ended the former debug pod")
@@ -153,8 +153,8 @@ func (r *Runner) create(ctx context.Context, pod *corev1.Pod, options metav1.Cre
 	}
 }
 
-// existing looks at the pod that has our name. It is ours when this run made it: client-go sends a request again when
-// the connection broke, and so may find what its own first try made.
+// existing returns the pod with the same name. Ours reports whether it belongs to this run: client-go repeats a request
+// after a connection failure, so the pod may be from its own first attempt.
 func (r *Runner) existing(ctx context.Context, pod *corev1.Pod) (existing *corev1.Pod, ours bool) {
 	existing, err := r.Client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 	if err != nil {
@@ -165,7 +165,7 @@ func (r *Runner) existing(ctx context.Context, pod *corev1.Pod) (existing *corev
 	return existing, ours
 }
 
-// isRefusal reports whether the API server itself said no, so that there is certainly no pod.
+// isRefusal reports whether the API server itself rejected the request, so that the pod certainly does not exist.
 func isRefusal(err error) bool {
 	var start *StartError
 	return errors.As(err, &start) || apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) ||
@@ -178,7 +178,7 @@ func (r *Runner) progress(format string, args ...any) {
 	}
 }
 
-// pause waits, or returns why ctx ended.
+// pause waits for d. It returns an error if ctx ends first.
 func pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

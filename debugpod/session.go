@@ -12,22 +12,23 @@ import (
 )
 
 const (
-	// closeTimeout is how long Close may take.
+	// closeTimeout is the timeout of Close.
 	closeTimeout = 15 * time.Second
-	// uncertainFor is how long a pod whose creation got lost is looked for: the request may still be on its way.
+	// uncertainFor is how long Close looks for a pod whose creation was not confirmed, because the API server may still
+	// process the request.
 	uncertainFor = 2 * time.Second
 )
 
-// Session is a debug pod that runs. Its methods may be called from several goroutines; Do works on one request at a
-// time.
+// Session is a running debug pod. Its methods are safe for concurrent use; Do processes one request at a time.
 type Session struct {
 	runner *Runner
 	pod    *corev1.Pod
 	node   string
 	helper []byte
-	// inside: the image has the helper, so that it need not be brought.
-	inside, any bool // any: whichever helper it is
-	// uncertain: nobody knows whether the pod was made.
+	// inside means that the image contains the helper, which then need not be uploaded. any accepts the helper of any
+	// build.
+	inside, any bool
+	// uncertain means that the creation of the pod was not confirmed.
 	uncertain bool
 
 	doing    sync.Mutex
@@ -37,11 +38,11 @@ type Session struct {
 	closed  bool
 }
 
-// Pod returns the debug pod as it was when it began to run.
+// Pod returns the debug pod as it was when it started running.
 func (s *Session) Pod() *corev1.Pod { return s.pod }
 
-// Close deletes the pod. It does so also when ctx has ended, and may be called again. The pod is then gone within a
-// second or two; Close does not wait for that. Its error has the command that deletes the pod by hand.
+// Close deletes the pod. It works after ctx has ended, and may be called repeatedly. It does not wait for the pod to
+// terminate, which takes a second or two. Its error contains the command that deletes the pod manually.
 func (s *Session) Close(ctx context.Context) error {
 	s.closing.Lock()
 	defer s.closing.Unlock()
@@ -60,13 +61,13 @@ func (s *Session) Close(ctx context.Context) error {
 
 func (s *Session) delete(ctx context.Context) error {
 	options := metav1.DeleteOptions{}
-	if s.pod.UID != "" { // never somebody else's pod that has taken the name
+	if s.pod.UID != "" { // do not delete another pod with the same name
 		options.Preconditions = &metav1.Preconditions{UID: &s.pod.UID}
 	}
 	for until := time.Now().Add(uncertainFor); ; {
 		err := s.runner.Client.CoreV1().Pods(s.pod.Namespace).Delete(ctx, s.pod.Name, options)
 		switch {
-		case err == nil, apierrors.IsConflict(err): // a conflict: the UID is another's, so ours is gone
+		case err == nil, apierrors.IsConflict(err): // the UID differs, so the pod was already deleted
 			return nil
 		case apierrors.IsNotFound(err):
 			if !s.uncertain || time.Now().After(until) {
@@ -81,7 +82,7 @@ func (s *Session) delete(ctx context.Context) error {
 	}
 }
 
-// isFinal reports whether asking again is of no use.
+// isFinal reports whether retrying the request is useless.
 func isFinal(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsInvalid(err) ||
 		apierrors.IsBadRequest(err) || apierrors.IsMethodNotSupported(err)

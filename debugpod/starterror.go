@@ -10,21 +10,21 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// StartError says why a debug pod does not run.
+// StartError describes why a debug pod does not run.
 type StartError struct {
-	// Reason is the kubelet's (ErrImagePull, OutOfpods, ...), or one of the Reason constants.
+	// Reason is the kubelet's reason (ErrImagePull, OutOfpods, ...) or one of the Reason constants.
 	Reason string
-	// Message is what the API server or the kubelet says.
+	// Message is the message of the API server or the kubelet.
 	Message string
-	// Pulls says that time ran out while the node pulled the image.
+	// Pulls reports whether the timeout expired while the node was pulling the image.
 	Pulls bool
-	// Hint is what the user can do, or empty.
+	// Hint is what the user can do; it may be empty.
 	Hint string
-	// Err is what the API server answered, or nil.
+	// Err is the error of the API server, or nil.
 	Err error
 }
 
-// Reasons of a StartError that are not the kubelet's.
+// The reasons of a StartError that do not come from the kubelet.
 const (
 	ReasonPodSecurity      = "PodSecurity"
 	ReasonQuota            = "QuotaExceeded"
@@ -32,7 +32,8 @@ const (
 	ReasonNamespaceMissing = "NamespaceMissing"
 	ReasonNamespaceEnding  = "NamespaceTerminating"
 	ReasonServiceAccount   = "ServiceAccountMissing"
-	// An admission webhook, an admission policy, OpenShift's security constraints
+	// ReasonPolicy is a denial by an admission webhook, an admission policy or OpenShift's security context
+	// constraints.
 	ReasonPolicy       = "DeniedByPolicy"
 	ReasonForbidden    = "Forbidden"
 	ReasonNameTaken    = "NameTaken"
@@ -57,8 +58,8 @@ func (e *StartError) Error() string {
 
 func (e *StartError) Unwrap() error { return e.Err }
 
-// explainCreate turns the API server's refusal to create the pod into a StartError. Errors that say nothing about the
-// pod, of the network or the context, come back as they are.
+// explainCreate converts the API server's rejection of the pod into a StartError. It returns errors that are not about
+// the pod, such as network and context errors, unchanged.
 func explainCreate(err error, pod *corev1.Pod) error {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || errors.Is(err, context.Canceled) {
@@ -113,8 +114,8 @@ func explainCreate(err error, pod *corev1.Pod) error {
 	return err
 }
 
-// isServiceAccountMissing: the controller makes a new namespace's default service account after some moments, and until
-// then admission refuses every pod.
+// isServiceAccountMissing reports whether the pod was rejected because the namespace has no default service account
+// yet. The controller creates the account shortly after the namespace.
 func isServiceAccountMissing(err error) bool {
 	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "error looking up service account")
 }

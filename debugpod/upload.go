@@ -5,20 +5,21 @@ import (
 	"strings"
 )
 
-// directories are where the helper may lie in the container, the first that takes a file and lets it be executed.
-// Policies make root file systems read-only, and some runtimes mount /tmp or /dev/shm noexec; /dev itself is a tmpfs of
-// every container.
+// directories are the candidate directories for the helper in the container. The first directory in which a file can be
+// written and executed is used. Policies may make the root file system read-only, and some runtimes mount /tmp or
+// /dev/shm with noexec; /dev is a tmpfs in every container.
 const directories = "/tmp /dev /run /var/tmp"
 
 const fileName = "gpu-fault-node"
 
-// uploadCommand takes size bytes from standard input, makes them a program, and runs it.
+// uploadCommand returns a command that reads size bytes from standard input, stores them as an executable, and runs it.
 //
-// It counts the bytes instead of waiting for the end of the input, for two reasons. The input stays open while the
-// helper works, and its end tells the helper that the client is gone. And containerd closes the input when the first of
-// the output streams ends: a shell that has become `cat >file` ends its standard output at once, and the file is
-// silently cut. Here the shell keeps both until the helper has taken them over. The size is checked all the same, as a
-// cut ELF file crashes before it can check itself; the helper then checks its SHA-256.
+// The command counts the bytes instead of reading to the end of the input, for two reasons. First, the input stays open
+// while the helper works, and its end means that the client has disconnected. Second, containerd closes the input when
+// the first of the output streams ends: a shell that has executed `cat >file` closes its standard output at once, and
+// the file is silently truncated. With this command, the shell keeps both streams open until the helper has taken them
+// over. The command also checks the size, because a truncated ELF file crashes before it can check itself. The helper
+// then checks its SHA-256.
 func uploadCommand(directories string, size int) []string {
 	script := strings.NewReplacer("DIRECTORIES", directories, "FILE", fileName, "SIZE", fmt.Sprint(size)).Replace(`
 for d in DIRECTORIES; do
@@ -42,7 +43,7 @@ exec "$f" attached
 	return []string{"sh", "-c", script}
 }
 
-// runCommand runs the helper that is there, with its request on standard input.
+// runCommand returns a command that runs the uploaded helper, with its request on standard input.
 func runCommand(directories string) []string {
 	script := strings.NewReplacer("DIRECTORIES", directories, "FILE", fileName).Replace(`
 for d in DIRECTORIES; do

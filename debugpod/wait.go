@@ -13,18 +13,18 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// lookEvery is how often the pod, and if nothing happens its node, is looked at besides the watch: for proxies that
-// hold events back, users who may not watch, and nodes whose kubelet is silent.
+// lookEvery is the interval for polling the pod and its node in addition to the watch. Polling covers proxies that
+// delay events, users who cannot watch, and nodes with an unresponsive kubelet.
 const lookEvery = 2 * time.Second
 
-// saysEvery is how often whoever waits is told that the pod still does not run.
+// saysEvery is the interval of progress messages while the pod does not run.
 const saysEvery = 15 * time.Second
 
 var errStartTimeout = errors.New("it did not run in time")
 
-// untilRunning waits until the pod's container runs. Watching from the version that Create returned misses nothing, and
-// knows of it some milliseconds after the kubelet said so; client-go's UntilWithSync would list first, and poll for its
-// cache to sync.
+// untilRunning waits until the pod's container is running. A watch from the version that Create returned misses no
+// event, and reports the start within milliseconds. By contrast, client-go's UntilWithSync would list first, and poll
+// until its cache is synced.
 func (r *Runner) untilRunning(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
 	ticker := time.NewTicker(lookEvery)
 	defer ticker.Stop()
@@ -56,7 +56,7 @@ func (r *Runner) untilRunning(ctx context.Context, pod *corev1.Pod) (*corev1.Pod
 			if open && event.Type != watch.Error {
 				continue
 			}
-			// The watch ended: look, then watch from there.
+			// The watch ended. Read the pod, and watch again from its version.
 			w.Stop()
 			if err := pause(ctx, retryEvery); err != nil {
 				return nil, r.whyNotRunning(ctx, last, verdict.waiting)
@@ -73,7 +73,7 @@ func (r *Runner) untilRunning(ctx context.Context, pod *corev1.Pod) (*corev1.Pod
 				return nil, err
 			}
 			last = next
-			// A pod that takes long is worth words; most run before the first tick.
+			// Report progress only for a slow pod. Most pods run before the first tick.
 			switch now := judge(last).waiting; {
 			case now == "":
 			case now != seen:
@@ -93,7 +93,7 @@ func (r *Runner) untilRunning(ctx context.Context, pod *corev1.Pod) (*corev1.Pod
 	}
 }
 
-// ofAll returns how long there is to wait: " of 2m0s"; nothing when there is no end.
+// ofAll returns the total time limit, such as " of 2m0s"; empty if there is none.
 func ofAll(ctx context.Context, began time.Time) string {
 	end, limited := ctx.Deadline()
 	if !limited {
@@ -102,8 +102,8 @@ func ofAll(ctx context.Context, began time.Time) string {
 	return fmt.Sprintf(" of %s", end.Sub(began).Round(time.Second))
 }
 
-// watch returns events of the pod after the version that is known. Where it cannot be watched, the watch ends at once,
-// and looking takes its place.
+// watch watches the pod from its known version. If the watch fails, the returned watch ends at once, and the caller
+// polls.
 func (r *Runner) watch(ctx context.Context, pod *corev1.Pod) watch.Interface {
 	w, err := r.Client.CoreV1().Pods(pod.Namespace).Watch(ctx, metav1.ListOptions{
 		FieldSelector:   fields.OneTermEqualSelector(metav1.ObjectNameField, pod.Name).String(),
@@ -117,7 +117,7 @@ func (r *Runner) watch(ctx context.Context, pod *corev1.Pod) watch.Interface {
 	return w
 }
 
-// look reads the pod as it is now. When the API server cannot be asked, the old state stands.
+// look returns the current pod, or the last known pod if the API server cannot be reached.
 func (r *Runner) look(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
 	now, err := r.Client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 	switch {
@@ -129,7 +129,8 @@ func (r *Runner) look(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error)
 	return now, nil
 }
 
-// whyNotRunning returns the error when ctx ended. The caller's own end is reported as it is.
+// whyNotRunning returns the error after ctx has ended. If the caller's own context ended, it returns the cause
+// unchanged.
 func (r *Runner) whyNotRunning(ctx context.Context, pod *corev1.Pod, waiting string) error {
 	if !errors.Is(context.Cause(ctx), errStartTimeout) {
 		return context.Cause(ctx)

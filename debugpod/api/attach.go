@@ -7,16 +7,16 @@ import (
 	"io"
 )
 
-// The end of an executable that carries its request: the executable, the request, and then the footer: the SHA-256 of
-// both, the length of each in eight bytes (big endian), and the magic. ELF loaders ignore what follows the last
+// An executable that carries a request consists of the executable, the request and a footer. The footer has the SHA-256
+// of both, the length of each in eight bytes (big endian), and the magic. ELF loaders ignore data after the last
 // section.
 const (
 	magic      = "gpufault"
 	footerSize = sha256.Size + 8 + 8 + len(magic)
 )
 
-// Attach returns the helper with a request at its end, so that both reach a node in one stream and one exec. The helper
-// checks with the hash that it arrived whole.
+// Attach returns the helper with a request appended, so that both reach a node in one stream and one exec. The helper
+// verifies its integrity by the hash.
 func Attach(helper []byte, req Request) ([]byte, error) {
 	raw, err := req.Encode()
 	if err != nil {
@@ -31,8 +31,8 @@ func Attach(helper []byte, req Request) ([]byte, error) {
 	return append(whole, magic...), nil
 }
 
-// Detach returns the request at the end of an executable of size bytes, after checking that all of it is as Attach made
-// it.
+// Detach returns the request at the end of an executable of size bytes, after verifying the hash of the executable and
+// the request.
 func Detach(exe io.ReaderAt, size int64) ([]byte, error) {
 	footer := make([]byte, footerSize)
 	if size < int64(footerSize) {

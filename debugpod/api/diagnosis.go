@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// unitName is what systemd takes for a unit's name (UNIT_NAME_VALID in systemd's unit-name.c), without what journalctl
-// takes for a pattern.
+// unitName matches valid systemd unit names (UNIT_NAME_VALID in systemd's unit-name.c), except for names that
+// journalctl treats as patterns.
 var unitName = regexp.MustCompile(
 	`^[A-Za-z0-9:_.\\@][A-Za-z0-9:_.\\@-]*\.(service|socket|mount|slice|target|timer|scope|path)$`,
 )
 
-// Validate returns which unit is none.
+// Validate returns an error if a unit name is invalid.
 func (d Diagnose) Validate() error {
 	if len(d.Units) > maxUnits {
 		return fmt.Errorf("%d units are more than %d", len(d.Units), maxUnits)
@@ -25,28 +25,29 @@ func (d Diagnose) Validate() error {
 	return nil
 }
 
-// Diagnose asks for everything on the node that tells why GPU pods may not run there. It changes nothing. Of the node's
-// programs it runs nvidia-smi -q -x, where the driver is loaded, journalctl, what InspectRuntime runs, and
-// nv-fabricmanager, nvidia-ctk and nvidia-container-runtime with --version; each with a time limit, and without the
-// capabilities to load modules and to make devices. What InspectRuntime finds is part of the answer.
+// Diagnose requests everything on the node that can explain why GPU pods do not run there. It changes nothing. It runs
+// these programs of the node: nvidia-smi -q -x, if the driver is loaded; journalctl; the programs that InspectRuntime
+// runs; and nv-fabricmanager, nvidia-ctk and nvidia-container-runtime with --version. Each has a timeout, and runs
+// without the capabilities to load modules and to create devices. The response includes the result of InspectRuntime.
 type Diagnose struct {
-	// Units are systemd units whose journal is wanted besides those of the kubelet and of the runtime that it uses.
+	// Units are additional systemd units to return the journals of. The journals of the kubelet and its container
+	// runtime are always returned.
 	Units []string `json:"units,omitempty"`
 }
 
-// Diagnosis is what Diagnose found. A part that could not be read is absent, and Unread says why; absent never means
-// that all is well.
+// Diagnosis is the response to Diagnose. A part that could not be read is absent, and Unread has the reason. An absent
+// part does not mean that the part is healthy.
 type Diagnosis struct {
 	Info    Info    `json:"info"`
 	Runtime Runtime `json:"runtime"`
 	Probe   Probe   `json:"probe"`
-	// SMI is the output of `nvidia-smi -q -x`; empty when it did not run, and Probe.SMIError says why. Where one of
-	// several GPUs is broken both may be there, and the XML may be cut.
+	// SMI is the output of `nvidia-smi -q -x`. If nvidia-smi did not run, SMI is empty and Probe.SMIError has the
+	// reason. If one of several GPUs is broken, both fields may be set, and the XML may be truncated.
 	SMI string `json:"smi,omitempty"`
-	// KernelLog are the records since boot that say something about GPUs, PCI, NVLink, modules, memory or blocked
-	// packets: the newest 1,500, and the newest 500 of those that can come in thousands (blocked packets, AER, mlx5).
+	// KernelLog has the records since boot about GPUs, PCI, NVLink, modules, memory or blocked packets. It is limited
+	// to the newest 1,500, plus the newest 500 of types that can occur in thousands (blocked packets, AER, mlx5).
 	KernelLog []KernelRecord `json:"kernelLog,omitempty"`
-	// Journals are the last 200 lines of units, by unit, as `journalctl -o short-iso` prints them; long lines are cut
+	// Journals has the last 200 lines of each unit in the format of `journalctl -o short-iso`. Long lines are truncated
 	// with "…".
 	Journals map[string]string `json:"journals,omitempty"`
 }
@@ -55,144 +56,145 @@ type Diagnosis struct {
 type KernelRecord struct {
 	Sequence uint64        `json:"sequence"`
 	Uptime   time.Duration `json:"uptime"`
-	// Time is the node's wall clock then, as near as it can be computed.
+	// Time is the approximate wall-clock time of the record on the node.
 	Time time.Time `json:"time,omitzero"`
-	// Priority is facility*8+level: below 8 the kernel itself wrote it, and 8 and above somebody in user space.
+	// Priority is facility*8+level. It is below 8 for records of the kernel itself, and 8 or above for records from
+	// user space.
 	Priority int    `json:"priority"`
 	Text     string `json:"text"`
 }
 
-// Probe is what the node's files say. Paths are the node's.
+// Probe is the information from the node's files. All paths are paths on the node.
 type Probe struct {
-	Time   time.Time     `json:"time,omitzero"` // the node's clock when it was asked
+	Time   time.Time     `json:"time,omitzero"` // the node's clock during the request
 	Uptime time.Duration `json:"uptime,omitempty"`
-	// OS is /etc/os-release: ID, ID_LIKE, VERSION_ID, VERSION_CODENAME, PRETTY_NAME, VARIANT_ID.
+	// OS has fields of /etc/os-release: ID, ID_LIKE, VERSION_ID, VERSION_CODENAME, PRETTY_NAME, VARIANT_ID.
 	OS      map[string]string `json:"os,omitempty"`
 	Cmdline string            `json:"cmdline,omitempty"` // of the kernel
 
-	PCI []PCIDevice `json:"pci,omitempty"` // NVIDIA's GPUs and NVSwitches
-	// nvidia*, nouveau, ib_umad, mlx5_core, gdrdrv and their like, loaded
+	PCI []PCIDevice `json:"pci,omitempty"` // NVIDIA GPUs and NVSwitches
+	// Modules are the loaded nvidia*, nouveau, ib_umad, mlx5_core, gdrdrv and similar modules.
 	Modules []Module    `json:"modules,omitempty"`
 	Driver  DriverFiles `json:"driver"`
-	// /dev/nvidia*, /dev/nvidia-caps/*, and those of /run/nvidia/driver/dev
+	// Devices are /dev/nvidia*, /dev/nvidia-caps/* and the same in /run/nvidia/driver/dev.
 	Devices []DeviceNode `json:"devices,omitempty"`
-	// /dev/char/195:0 -> whether the link is there, for each of Devices
+	// DevChar maps a path such as /dev/char/195:0, for each of Devices, to whether the link exists.
 	DevChar map[string]bool `json:"devChar,omitempty"`
 
-	// Processes are those that matter to GPUs, by what they are: nvidia-persistenced, nv-fabricmanager, nvidia-imex,
-	// nvidia-cuda-mps-control, nvidia-cuda-mps-server, nv-hostengine, nvlsm, and the PIDs of each.
+	// Processes has the PIDs of processes that affect GPUs, by program: nvidia-persistenced, nv-fabricmanager,
+	// nvidia-imex, nvidia-cuda-mps-control, nvidia-cuda-mps-server, nv-hostengine, nvlsm.
 	Processes map[string][]int `json:"processes,omitempty"`
-	// FabricManager is the version that the installed nv-fabricmanager says; empty when there is none.
+	// FabricManager is the version that the installed nv-fabricmanager reports; empty if it is not installed.
 	FabricManager string `json:"fabricManager,omitempty"`
 
-	// /var/lib/kubelet/device-plugins/*.sock and plugins_registry
+	// DevicePlugins are the sockets in /var/lib/kubelet/device-plugins and plugins_registry.
 	DevicePlugins []Socket `json:"devicePlugins,omitempty"`
-	// Validations are the files in /run/nvidia/validations that the GPU operator's init containers wait for.
+	// Validations are the files in /run/nvidia/validations, for which the GPU operator's init containers wait.
 	Validations []string  `json:"validations,omitempty"`
 	CDI         []CDISpec `json:"cdi,omitempty"`
-	// ToolkitConfig is /etc/nvidia-container-runtime/config.toml, or that of /usr/local/nvidia/toolkit/.config.
+	// ToolkitConfig is the content of /etc/nvidia-container-runtime/config.toml or of the file in
+	// /usr/local/nvidia/toolkit/.config.
 	ToolkitConfig     string `json:"toolkitConfig,omitempty"`
 	ToolkitConfigPath string `json:"toolkitConfigPath,omitempty"`
-	// ToolkitVersion is what nvidia-container-runtime or nvidia-ctk --version say.
+	// ToolkitVersion is the output of nvidia-container-runtime --version or nvidia-ctk --version.
 	ToolkitVersion string `json:"toolkitVersion,omitempty"`
 
-	// cgroupDriver, cpuManagerPolicy, topologyManagerPolicy, topologyManagerScope, memoryManagerPolicy, where it does
-	// not leave them to their defaults
+	// KubeletConfig has the values of cgroupDriver, cpuManagerPolicy, topologyManagerPolicy, topologyManagerScope and
+	// memoryManagerPolicy that are not left to their defaults.
 	KubeletConfig map[string]string `json:"kubeletConfig,omitempty"`
-	CgroupVersion int               `json:"cgroupVersion,omitempty"` // 1 or 2; 0 unknown
-	// fs.inotify.max_user_instances, fs.inotify.max_user_watches
+	CgroupVersion int               `json:"cgroupVersion,omitempty"` // 1 or 2; 0 if unknown
+	// Sysctls has fs.inotify.max_user_instances and fs.inotify.max_user_watches.
 	Sysctls     map[string]string `json:"sysctls,omitempty"`
-	SecureBoot  string            `json:"secureBoot,omitempty"`  // enabled, disabled; empty unknown
-	SELinux     string            `json:"selinux,omitempty"`     // enforcing, permissive, disabled; empty unknown
-	Filesystems []Filesystem      `json:"filesystems,omitempty"` // those of the root, the kubelet and the runtime
+	SecureBoot  string            `json:"secureBoot,omitempty"`  // enabled or disabled; empty if unknown
+	SELinux     string            `json:"selinux,omitempty"`     // enforcing, permissive or disabled; empty if unknown
+	Filesystems []Filesystem      `json:"filesystems,omitempty"` // of the root directory, the kubelet and the runtime
 
-	SMIError string `json:"smiError,omitempty"` // nvidia-smi's own words, or why it was not run
-	// Units are systemd units that matter, those of the kubelet, its runtime and Processes, as far as they can be told
-	// by cgroups.
+	SMIError string `json:"smiError,omitempty"` // the error of nvidia-smi, or why it was not run
+	// Units are the systemd units of the kubelet, its runtime and Processes, as far as their cgroups identify them.
 	Units []Unit `json:"units,omitempty"`
 
-	// Unread is what could not be read, wholly or in part, by the name of the field in JSON, and why: "pci",
-	// "journals", "kernelLog", "runtime". processes stands for units, too, and os for cmdline. A field that is neither
-	// here nor has anything is empty on the node.
+	// Unread has the reason for each field that could not be read completely, by its JSON name, such as "pci",
+	// "journals", "kernelLog" or "runtime". The entry processes also covers units, and os covers cmdline. An empty
+	// field without an entry is empty on the node.
 	Unread map[string]string `json:"unread,omitempty"`
 }
 
-// PCIDevice is an NVIDIA device on the PCI bus, as sysfs has it.
+// PCIDevice is an NVIDIA device on the PCI bus, as reported by sysfs.
 type PCIDevice struct {
-	Address string `json:"address"` // 0000:17:00.0
-	Class   string `json:"class"`   // 0x030200: 3D controller, 0x068000: bridge, which NVSwitches are
-	Device  string `json:"device"`  // 0x2330
-	// Driver is the kernel module that has it: nvidia, nouveau, vfio-pci; empty when none.
+	Address string `json:"address"` // such as 0000:17:00.0
+	Class   string `json:"class"`   // 0x030200: 3D controller, 0x068000: bridge (NVSwitch)
+	Device  string `json:"device"`  // such as 0x2330
+	// Driver is the kernel module bound to the device, such as nvidia, nouveau or vfio-pci; empty if none is bound.
 	Driver string `json:"driver,omitempty"`
-	// LinkWidth and MaxLinkWidth are lanes, LinkSpeed and MaxLinkSpeed as "16.0 GT/s PCIe"; zero and empty where sysfs
-	// does not say.
+	// LinkWidth and MaxLinkWidth are numbers of lanes. LinkSpeed and MaxLinkSpeed have the form "16.0 GT/s PCIe". They
+	// are zero and empty if unknown.
 	LinkWidth    int    `json:"linkWidth,omitempty"`
 	MaxLinkWidth int    `json:"maxLinkWidth,omitempty"`
 	LinkSpeed    string `json:"linkSpeed,omitempty"`
 	MaxLinkSpeed string `json:"maxLinkSpeed,omitempty"`
-	// ConfigReadable is false when the device's configuration space reads as all ones: `rev ff` in lspci, it fell off
-	// the bus. It is true where it could not be read, and Unread["pci"] says so.
+	// ConfigReadable is false if the device's configuration space reads as all ones (`rev ff` in lspci), because the
+	// device fell off the bus. It is true if the space could not be read; Unread["pci"] then has the reason.
 	ConfigReadable bool `json:"configReadable"`
-	// ACSRedirect reports whether a bridge above it has ACS P2P request redirect on; nil unknown.
+	// ACSRedirect reports whether a bridge above the device has ACS P2P request redirect enabled; nil if unknown.
 	ACSRedirect *bool `json:"acsRedirect,omitempty"`
 }
 
 // Module is a loaded kernel module.
 type Module struct {
 	Name    string `json:"name"`
-	Version string `json:"version,omitempty"` // /sys/module/NAME/version
-	// Taint is /sys/module/NAME/taint: P proprietary, O out of tree, E unsigned.
+	Version string `json:"version,omitempty"` // from /sys/module/NAME/version
+	// Taint is from /sys/module/NAME/taint: P for proprietary, O for out of tree, E for unsigned.
 	Taint string `json:"taint,omitempty"`
 }
 
-// DriverFiles is what of the NVIDIA driver lies on the node.
+// DriverFiles describes the files of the NVIDIA driver on the node.
 type DriverFiles struct {
-	// Root is where the driver's user space lies: "/", "/run/nvidia/driver", "/home/kubernetes/bin/nvidia"; empty when
-	// none was found.
+	// Root is the root of the driver's user space, such as "/", "/run/nvidia/driver" or "/home/kubernetes/bin/nvidia";
+	// empty if it was not found.
 	Root string `json:"root,omitempty"`
-	// Kernel is the version of the loaded module, from /proc/driver/nvidia/version; empty when none is loaded.
+	// Kernel is the version of the loaded module, from /proc/driver/nvidia/version; empty if no module is loaded.
 	Kernel string `json:"kernel,omitempty"`
-	// Open reports whether the loaded module is the open one.
+	// Open reports whether the loaded module is the open kernel module.
 	Open bool `json:"open,omitempty"`
-	// Libraries are paths of libnvidia-ml.so.* and libcuda.so.*; the version is at their end. Those that
-	// libnvidia-ml.so.1 and libcuda.so.1 lead to, and programs so get, come first.
+	// Libraries are paths of libnvidia-ml.so.* and libcuda.so.*, which end with the version. The targets of
+	// libnvidia-ml.so.1 and libcuda.so.1, which programs load, come first.
 	Libraries []string `json:"libraries,omitempty"`
-	// Built are paths of nvidia*.ko* below /lib/modules, and that of /run/nvidia/driver, for whichever kernels.
+	// Built are paths of nvidia*.ko* below /lib/modules, on the host and in /run/nvidia/driver, for all kernels.
 	Built []string `json:"built,omitempty"`
-	// Kernels are the kernels that have a folder in /lib/modules.
+	// Kernels are the kernels that have a directory in /lib/modules.
 	Kernels []string `json:"kernels,omitempty"`
 }
 
-// DeviceNode is one device node. Major and Minor are zero where another file lies in its place.
+// DeviceNode is one device node. Major and Minor are zero if the file is not a device.
 type DeviceNode struct {
 	Path  string `json:"path"`
 	Major int    `json:"major"`
 	Minor int    `json:"minor"`
-	Mode  string `json:"mode"` // 0666
+	Mode  string `json:"mode"` // such as 0666
 }
 
-// Socket is a Unix socket, and when it was made.
+// Socket is a Unix socket and the time at which it was created.
 type Socket struct {
 	Path     string    `json:"path"`
 	Modified time.Time `json:"modified,omitzero"`
-	// Listening reports whether a process listens on it; nil unknown.
+	// Listening reports whether a process listens on it; nil if unknown.
 	Listening *bool `json:"listening,omitempty"`
 }
 
 // CDISpec is one specification of the Container Device Interface.
 type CDISpec struct {
 	Path    string   `json:"path"`
-	Kind    string   `json:"kind,omitempty"` // nvidia.com/gpu
+	Kind    string   `json:"kind,omitempty"` // such as nvidia.com/gpu
 	Devices []string `json:"devices,omitempty"`
-	// Missing are host paths that it names, and that are not there.
+	// Missing are host paths in the specification that do not exist.
 	Missing []string `json:"missing,omitempty"`
-	// DriverVersion is the version in the names of the libraries that it mounts.
+	// DriverVersion is the version in the names of the libraries that the specification mounts.
 	DriverVersion string    `json:"driverVersion,omitempty"`
 	Modified      time.Time `json:"modified,omitzero"`
-	Error         string    `json:"error,omitempty"` // it cannot be parsed
+	Error         string    `json:"error,omitempty"` // the parse error
 }
 
-// Filesystem is how full a file system is.
+// Filesystem is the usage of a file system.
 type Filesystem struct {
 	Path      string `json:"path"`
 	Bytes     uint64 `json:"bytes"`
@@ -204,5 +206,5 @@ type Filesystem struct {
 type Unit struct {
 	Name    string    `json:"name"`
 	PID     int       `json:"pid,omitempty"`
-	Started time.Time `json:"started,omitzero"` // of the process
+	Started time.Time `json:"started,omitzero"` // start time of the process
 }

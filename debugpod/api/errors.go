@@ -4,81 +4,84 @@ import (
 	"fmt"
 )
 
-// Code says for programs why a request failed. Codes are stable.
+// Code is the reason for which a request failed, for programs. Codes are stable.
 type Code string
 
 // The codes of Error.
 const (
-	// CodeBadRequest: the request is not JSON, has an unknown field, not exactly one operation, or values out of range.
+	// CodeBadRequest means that the request is not JSON, has an unknown field, does not have exactly one operation, or
+	// has a value out of range.
 	CodeBadRequest Code = "bad-request"
-	// CodeProtocol: client and helper do not speak the same version.
+	// CodeProtocol means that the client and the helper use different protocol versions.
 	CodeProtocol Code = "protocol-mismatch"
-	// CodeTruncated: the helper or its request did not arrive whole.
+	// CodeTruncated means that the helper or its request arrived incomplete.
 	CodeTruncated Code = "truncated"
-	// CodeOtherHelper: the image has a helper inside, and it is not the client's.
+	// CodeOtherHelper means that the image contains a helper that differs from the client's.
 	CodeOtherHelper Code = "other-helper"
-	// CodeNoPlace: no directory of the container takes a file and lets it be executed.
+	// CodeNoPlace means that the container has no directory in which a file can be written and executed.
 	CodeNoPlace Code = "no-place-to-execute"
-	// CodeDevkmsgOff: the node's kernel.printk_devkmsg is off, so nobody may write to the kernel log.
+	// CodeDevkmsgOff means that the node's kernel.printk_devkmsg is off, which disables writing to the kernel log.
 	CodeDevkmsgOff Code = "printk-devkmsg-off"
-	// CodeKmsg: /dev/kmsg could not be opened, read or written.
+	// CodeKmsg means that /dev/kmsg could not be opened, read or written.
 	CodeKmsg Code = "kmsg-failed"
-	// CodeNotProven: a record was written and did not appear in the kernel log in time.
+	// CodeNotProven means that a record was written but did not appear in the kernel log in time.
 	CodeNotProven Code = "not-proven"
-	// CodeOverrun: a record was written, and the kernel log overflowed before it was read back.
+	// CodeOverrun means that a record was written but the kernel log overflowed before the record was read back.
 	CodeOverrun Code = "kmsg-overrun"
-	// CodeEnter: the node's own namespaces could not be entered, so no file can be changed.
+	// CodeEnter means that the host namespaces could not be entered, so no file can be changed.
 	CodeEnter Code = "enter-failed"
-	// CodeChanged: a file is not as the request says: config changed between read and write.
+	// CodeChanged means that a file does not match the request, because it changed after it was read.
 	CodeChanged Code = "changed"
-	// CodeRefused: the request names a file, a unit or a socket that is not one of the kubelet's container runtime.
+	// CodeRefused means that the request names a file, a unit or a socket that does not belong to the kubelet's
+	// container runtime.
 	CodeRefused Code = "refused"
-	// CodeExists: the node has a record of the run already, or a firewall's table, or either is another run's.
+	// CodeExists means that the node already has a record or a firewall table of the run, or a conflicting one of
+	// another run.
 	CodeExists Code = "record-exists"
-	// CodeNoRecord: the node has no record of the run.
+	// CodeNoRecord means that the node has no record of the run.
 	CodeNoRecord Code = "no-record"
-	// CodeNotArmed: the dead man could not be started. Nothing was changed.
+	// CodeNotArmed means that the dead man's switch could not be started. Nothing was changed.
 	CodeNotArmed Code = "not-armed"
-	// CodeGone: the dead man ended before the change was whole.
+	// CodeGone means that the dead man's switch exited before the change was complete.
 	CodeGone Code = "dead-man-gone"
-	// CodeBusy: somebody else works on the record for too long.
+	// CodeBusy means that another process keeps the record locked.
 	CodeBusy Code = "busy"
-	// CodeFile: a file could not be read, prepared or written.
+	// CodeFile means that a file could not be read, prepared or written.
 	CodeFile Code = "file-failed"
-	// CodeService: the files are put back, and the service does not come back.
+	// CodeService means that the files are restored but the service did not recover.
 	CodeService Code = "service-failed"
-	// CodeNoModules: the node's kernel loads no modules at all.
+	// CodeNoModules means that the node's kernel does not support loadable modules.
 	CodeNoModules Code = "no-modules"
-	// CodeLoaded: the kernel module is loaded already, by another run or by somebody.
+	// CodeLoaded means that the kernel module is already loaded, by another run or another program.
 	CodeLoaded Code = "module-loaded"
-	// CodeUntrusted: the kernel takes only modules with a signature that it trusts, and this one has none.
+	// CodeUntrusted means that the kernel accepts only modules with a trusted signature, and the module has none.
 	CodeUntrusted Code = "module-untrusted"
-	// CodeVermagic: the module is for another kernel or processor.
+	// CodeVermagic means that the module is for another kernel or architecture.
 	CodeVermagic Code = "module-vermagic"
-	// CodeNotLoaded: the kernel refused the module for another reason.
+	// CodeNotLoaded means that the kernel rejected the module for another reason.
 	CodeNotLoaded Code = "module-refused"
-	// CodeNoHeaders: the node has no headers of its kernel.
+	// CodeNoHeaders means that the node has no headers of its kernel.
 	CodeNoHeaders Code = "no-headers"
-	// CodeNoCompiler: the debug pod's image cannot build a module.
+	// CodeNoCompiler means that the debug pod's image cannot build a module.
 	CodeNoCompiler Code = "no-compiler"
-	// CodeBuild: the module could not be built.
+	// CodeBuild means that the module could not be built.
 	CodeBuild Code = "build-failed"
-	// CodeStays: the kernel module could not be unloaded.
+	// CodeStays means that the kernel module could not be unloaded.
 	CodeStays Code = "module-stays"
-	// CodeNoFilter: the node's kernel has no nftables.
+	// CodeNoFilter means that the node's kernel does not support nftables.
 	CodeNoFilter Code = "no-nftables"
-	// CodeFilter: a table of nftables could not be made, read or removed.
+	// CodeFilter means that an nftables table could not be created, read or removed.
 	CodeFilter Code = "nftables-failed"
-	// CodeInterrupted: the client went away, or the helper was told to end. What was written before has been answered.
+	// CodeInterrupted means that the client disconnected or the helper received a request to stop. Records written
+	// before were already reported.
 	CodeInterrupted Code = "interrupted"
-	// CodeUnsupported: this build of the helper cannot do that, as it is not for Linux.
+	// CodeUnsupported means that this build of the helper does not support the request, because it is not for Linux.
 	CodeUnsupported Code = "unsupported"
-	// CodeInternal: a bug in the helper.
+	// CodeInternal means that the helper has a bug.
 	CodeInternal Code = "internal"
 )
 
-// BeforeLoad reports whether the helper refused before it loaded the kernel module, so that nothing has changed on the
-// node.
+// BeforeLoad reports whether the helper failed before it loaded the kernel module, so that the node is unchanged.
 func (c Code) BeforeLoad() bool {
 	switch c {
 	case CodeBadRequest, CodeDevkmsgOff, CodeNoModules, CodeLoaded, CodeUntrusted, CodeVermagic, CodeNotLoaded,

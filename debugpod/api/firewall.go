@@ -9,73 +9,76 @@ import (
 	"time"
 )
 
-// Firewall has the node's kernel drop packets between pods of the node and a TCP port elsewhere: a rule of nftables in
-// a table of its own, where the node forwards. The kernel itself is the dead man: it forgets the port when the time is
-// up, and all of it when the node boots. Pods in the node's network, and CNIs that forward past netfilter (eBPF), are
-// not concerned.
+// Firewall makes the node's kernel drop forwarded packets between pods of the node and a TCP port, by an nftables rule
+// in a separate table. The kernel itself acts as the dead man's switch: it removes the port from the set when the TTL
+// expires, and the whole table at reboot. Pods in the host network, and CNI plugins that bypass netfilter (eBPF), are
+// not affected.
 type Firewall struct {
-	// Table is the name of the table, of the family inet. There must be none of that name.
+	// Table is the name of the table, in the family inet. The table must not exist.
 	Table string `json:"table"`
-	// Port is the one that servers listen on.
+	// Port is the port on which servers listen.
 	Port int  `json:"port"`
 	Drop Drop `json:"drop"`
 	// TTL is how long the port is blocked, by the node's clock.
 	TTL time.Duration `json:"ttl"`
 }
 
-// Drop is what a Firewall drops.
+// Drop selects the packets that a Firewall drops.
 type Drop string
 
-// What a Firewall drops.
+// The values of Drop.
 const (
-	DropRequests Drop = "requests" // to the port: no connection is made
-	DropAnswers  Drop = "answers"  // from the port: the server hears of a connection that is never made
-	// From the port, when longer than LargePacket: a connection is made, and data do not arrive
+	DropRequests Drop = "requests" // packets to the port: no connection is established
+	DropAnswers  Drop = "answers"  // packets from the port: servers receive requests, but replies are lost
+	// DropLarge drops packets from the port that are longer than LargePacket. Connections are established, but large
+	// responses do not arrive.
 	DropLarge Drop = "large"
 )
 
-// Drops are all of them.
+// Drops are all values of Drop.
 var Drops = []Drop{DropRequests, DropAnswers, DropLarge}
 
-// LargePacket is the longest packet that DropLarge lets through, in bytes with its IP header. IPv4 asks every network
-// for 576 (RFC 791).
+// LargePacket is the length in bytes, including the IP header, of the longest packet that DropLarge accepts. Every IPv4
+// host must accept 576 bytes (RFC 791).
 const LargePacket = 576
 
-// RemoveFirewall removes the table of the request's run, which the kernel knows by the rule's mark or by the name of
-// the set: no request names a table. What another client has put into it stays, except with Overwrite.
+// RemoveFirewall removes the table of the request's run. The helper identifies the table by the mark of its rule or the
+// name of its set. Objects that other clients added to the table are kept, unless Overwrite is set.
 type RemoveFirewall struct {
 	Overwrite bool `json:"overwrite,omitempty"`
 }
 
-// BuiltFirewall proves a Firewall: it was read back from the kernel.
+// BuiltFirewall is the response to Firewall, as read back from the kernel.
 type BuiltFirewall struct {
-	// Rule is in nft's words.
+	// Rule is the rule in nft syntax.
 	Rule string `json:"rule"`
-	// Expires is how long the kernel still blocks the port.
+	// Expires is the remaining time for which the kernel blocks the port.
 	Expires time.Duration `json:"expires"`
 }
 
-// RemovedFirewall is what became of the table.
+// RemovedFirewall is the response to RemoveFirewall.
 type RemovedFirewall struct {
-	// Table is its name; empty when the node has none of the run's.
+	// Table is the name of the table; empty if the node has no table of the run.
 	Table string `json:"table,omitempty"`
-	// Removed reports whether it was there. It is not any more, unless something is in Left.
+	// Removed reports whether the table existed. It no longer exists, unless Left is not empty.
 	Removed bool `json:"removed,omitempty"`
-	// Expired reports whether the kernel had let the port go already, or somebody had made the rule end.
+	// Expired reports whether the rule was already inactive, because the TTL had expired or another client had disabled
+	// it.
 	Expired bool `json:"expired,omitempty"`
-	// Left says what somebody else has put into the table. It was left; what was ours is gone.
+	// Left describes objects that other clients added to the table. These objects are kept; the rule of the run is
+	// removed.
 	Left []string `json:"left,omitempty"`
-	// Dropped is how many packets the rule has dropped.
+	// Dropped is the number of packets that the rule dropped.
 	Dropped uint64 `json:"dropped,omitempty"`
 }
 
-// tableNames are those that need no quotes in nft's language, and are no option.
+// tableNames matches table names that need no quotes in nft syntax and cannot be mistaken for options.
 var tableNames = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,30}$`)
 
-// maxFirewall is the longest TTL: fault runs last no longer.
+// maxFirewall is the longest TTL, which is the longest duration of a run.
 const maxFirewall = 48 * time.Hour
 
-// Validate returns what of the request makes no sense.
+// Validate returns an error if the request is invalid.
 func (f Firewall) Validate() error {
 	switch {
 	case !tableNames.MatchString(f.Table):
@@ -90,8 +93,8 @@ func (f Firewall) Validate() error {
 	return nil
 }
 
-// FirewallSet returns the name of the set in a run's table, which does not give the run away. It identifies the table
-// when its rule is gone.
+// FirewallSet returns the name of the set in a run's table. The name does not reveal the run, and identifies the table
+// if its rule is missing.
 func FirewallSet(run string) string {
 	sum := sha256.Sum256([]byte(run))
 	return "ports-" + hex.EncodeToString(sum[:3])

@@ -4,24 +4,23 @@ import (
 	"unicode/utf8"
 )
 
-// MaxAnswer is how long the line of an answer may be, in bytes: the client reads it as one line, and a sick node is
-// where things are large. Of a Diagnosis that is longer the largest parts are left out. The debug pod has 256 MiB, in
-// which the answer lies more than once.
+// MaxAnswer is the size limit in bytes of a response, which is one line. If a Diagnosis is larger, as it may be on a
+// broken node, its largest parts are omitted. The debug pod's 256 MiB must hold several copies of the response.
 const MaxAnswer = 24 << 20
 
-// MaxLineText is how long a line of a log, or a small file, may be, in bytes.
+// MaxLineText is the size limit in bytes of a log line or a small file.
 const MaxLineText = 4 << 10
 
-// maxUnits is how many units Diagnose.Units may name.
+// maxUnits is the maximum number of units in Diagnose.Units.
 const maxUnits = 16
 
-// Shorten cuts a text that is longer than most bytes, and says so with "…".
+// Shorten truncates a text to the given number of bytes, and marks the truncation with "…".
 func Shorten(text string, most int) string {
 	if len(text) <= most {
 		return text
 	}
 	text = text[:most]
-	for range utf8.UTFMax { // not within a character
+	for range utf8.UTFMax { // do not split a character
 		if last, size := utf8.DecodeLastRuneInString(text); last != utf8.RuneError || size != 1 {
 			break
 		}

@@ -7,40 +7,41 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/kmod"
 )
 
-// BuildModule asks for the kernel module to be built for the node's kernel. Nothing is loaded, and files are made in
-// the debug pod only: its image has make and a compiler, the node the headers of its kernel.
+// BuildModule requests a build of the kernel module for the node's kernel. It loads nothing, and creates files only in
+// the debug pod. The pod's image must have make and a compiler, and the node must have the headers of its kernel.
 type BuildModule struct {
-	// Headers is the directory on the node with the headers of its kernel; empty: where they usually are.
+	// Headers is the directory on the node with the headers of its kernel. If it is empty, the usual directories are
+	// searched.
 	Headers string `json:"headers,omitempty"`
 }
 
-// WriteModule loads the kernel module in the name of the request's run, writes records through it, reads each back with
-// the facility of the kernel, and unloads it. Whatever goes wrong after it was loaded, it is unloaded before the
-// helper's last answer, unless that has CodeStays.
+// WriteModule loads the kernel module for the request's run, writes records through it, reads each back with the
+// facility of the kernel, and unloads the module. If a step after loading fails, the module is unloaded before the last
+// response, unless the response has CodeStays.
 type WriteModule struct {
 	Module  []byte       `json:"module"` // gpu_fault_xid.ko
 	Records []KmsgRecord `json:"records"`
 }
 
-// RemoveModule unloads the kernel module if the request's run had loaded it and it still is.
+// RemoveModule unloads the kernel module if the request's run loaded it and it is still loaded.
 type RemoveModule struct{}
 
-// BuiltModule is the answer to BuildModule.
+// BuiltModule is the response to BuildModule.
 type BuiltModule struct {
 	Module   []byte `json:"module"`  // gpu_fault_xid.ko
-	Headers  string `json:"headers"` // where they lie on the node
+	Headers  string `json:"headers"` // directory of the headers on the node
 	Compiler string `json:"compiler"`
 }
 
-// RemovedModule is the answer to RemoveModule.
+// RemovedModule is the response to RemoveModule.
 type RemovedModule struct {
-	// Removed reports whether the run's module was loaded. It is not any more.
+	// Removed reports whether the run's module was loaded. It is now unloaded.
 	Removed bool `json:"removed,omitempty"`
-	// Other says of a loaded module that is not the run's whose it is; it was left.
+	// Other describes the owner of a loaded module that does not belong to the run. That module was kept.
 	Other string `json:"other,omitempty"`
 }
 
-// Validate returns what of the request the kernel or the module would refuse.
+// Validate returns an error if the kernel or the module would reject the request.
 func (w WriteModule) Validate() error {
 	if _, err := kmod.ParseFile(w.Module); err != nil {
 		return fmt.Errorf("the kernel module: %w", err)
@@ -48,7 +49,7 @@ func (w WriteModule) Validate() error {
 	return CheckModuleRecords(w.Records)
 }
 
-// CheckModuleRecords returns which record the kernel module would refuse.
+// CheckModuleRecords returns an error if the kernel module would reject a record.
 func CheckModuleRecords(records []KmsgRecord) error {
 	if err := (WriteKmsg{Records: records}).Validate(); err != nil {
 		return err

@@ -1,10 +1,10 @@
-// Package api has the requests and answers that the client and the helper on a node exchange.
+// Package api defines the requests and responses that the client and the helper on a node exchange.
 //
-// The client sends one Request as JSON; the helper writes Answers as JSON, one per line. Both sides refuse what they do
-// not know: another protocol version, an unknown field, a request with no operation or with two.
+// The client sends one Request as JSON. The helper writes Answers as JSON, one per line. Both reject anything unknown:
+// another protocol version, an unknown field, or a request without exactly one operation.
 //
-// A request is one line of standard input, or lies at the end of the helper's own executable (see Attach). Whatever
-// comes on standard input after it is ignored, but its end means that the client is gone, and the helper stops.
+// A request is one line of standard input, or is appended to the helper's executable (see Attach). Any further standard
+// input is ignored, but its end means that the client has disconnected, and the helper stops.
 package api
 
 import (
@@ -13,13 +13,13 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
 )
 
-// Protocol is the version of Request and Answer. It changes whenever a field changes its meaning.
+// Protocol is the version of Request and Answer. It is incremented when the meaning of a field changes.
 const Protocol = 1
 
-// Program is where the helper is in an image of ours, and how it is started there.
+// Program is the path of the helper in images that contain it.
 const Program = "/gpu-fault-node"
 
-// Request asks the helper for exactly one operation.
+// Request is a request to the helper. It has exactly one operation.
 type Request struct {
 	Protocol int    `json:"protocol"`
 	Run      string `json:"run"` // the run's ID, for messages
@@ -39,20 +39,21 @@ type Request struct {
 	RemoveFirewall *RemoveFirewall  `json:"removeFirewall,omitempty"`
 }
 
-// Await asks for the run's dead man to be waited for, until it has applied its change, or failed. The client asks again
-// after a restart of the container runtime has cut its connection.
+// Await waits until the run's dead man's switch has applied its change or failed. The client sends it after the restart
+// of the container runtime closed the connection of a Change.
 type Await struct{}
 
-// Leftovers asks for what we and other fault injectors left on the node: files, processes, a kernel module, firewall
-// rules. With Clean it is removed, but for the records of the runs in Keep, and those whose files are not as they were.
+// Leftovers finds artifacts that this program and other fault injectors left on the node: files, processes, a kernel
+// module and firewall rules. If Clean is set, they are removed, except for records of the runs in Keep and records
+// whose files are not restored.
 type Leftovers struct {
 	Clean bool     `json:"clean,omitempty"`
 	Keep  []string `json:"keep,omitempty"` // IDs of runs
 }
 
-// Inspect asks what the node is: its GPUs, its kernel log's settings, its journald. It changes nothing.
+// Inspect requests information about the node's GPUs, its kernel log settings and its journald. It changes nothing.
 type Inspect struct {
-	// PodUIDs are pods of this node whose GPUs and main process are wanted.
+	// PodUIDs are pods on the node whose GPUs and main process are returned.
 	PodUIDs []string `json:"podUIDs,omitempty"`
 }
 
@@ -61,24 +62,26 @@ type WriteKmsg struct {
 	Records []KmsgRecord `json:"records"`
 }
 
-// KmsgRecord is one write(2) to /dev/kmsg, and so one record of the kernel log.
+// KmsgRecord is one write(2) to /dev/kmsg, which creates one record in the kernel log.
 type KmsgRecord struct {
-	// Data is written as it is: "<4>kernel: NVRM: Xid ...\n". Validate has its rules. The kernel module gets it without
-	// the priority, and chooses that itself, as the driver does.
+	// Data is written unchanged, such as "<4>kernel: NVRM: Xid ...
+	// ". Validate has the rules. For the kernel module, the priority is removed, because the module sets its own as the
+	// driver does.
 	Data string `json:"data"`
-	// Delay is waited before the write, counted from the write of the record before it.
+	// Delay is the delay of the write after the write of the previous record.
 	Delay time.Duration `json:"delay,omitempty"`
 }
 
-// Answer is one line of the helper's standard output. The last one has Done or Error; without it output was lost.
+// Answer is one line of the helper's standard output. The last one has Done or Error; if neither arrives, output was
+// lost.
 type Answer struct {
 	Protocol int `json:"protocol"`
 
 	Info    *Info         `json:"info,omitempty"`    // to Inspect
-	Written []WrittenKmsg `json:"written,omitempty"` // to WriteKmsg and WriteModule; several answers while it goes on
+	Written []WrittenKmsg `json:"written,omitempty"` // to WriteKmsg and WriteModule; sent repeatedly
 	Runtime *Runtime      `json:"runtime,omitempty"` // to InspectRuntime
 
-	DeadMan   *deadman.Status    `json:"deadMan,omitempty"`   // to Change and Await; several answers while it goes on
+	DeadMan   *deadman.Status    `json:"deadMan,omitempty"`   // to Change and Await; sent repeatedly
 	Restored  *deadman.Restored  `json:"restored,omitempty"`  // to Restore
 	Leftovers []deadman.Leftover `json:"leftovers,omitempty"` // to Leftovers
 	Diagnosis *Diagnosis         `json:"diagnosis,omitempty"` // to Diagnose
@@ -93,43 +96,43 @@ type Answer struct {
 	Error *Error `json:"error,omitempty"`
 }
 
-// Error says why the helper did not do what it was asked.
+// Error describes why the helper did not complete a request.
 type Error struct {
 	Code Code `json:"code"`
-	// Message is for people: what failed, and what to do.
+	// Message is for people: the failure and what to do.
 	Message string `json:"message"`
 }
 
 func (e *Error) Error() string { return e.Message }
 
-// Info is what Inspect found.
+// Info is the response to Inspect.
 type Info struct {
 	Hostname      string `json:"hostname"`
 	KernelRelease string `json:"kernelRelease"`
 	BootID        string `json:"bootID"`
-	// DriverVersion is empty when no NVIDIA driver is loaded.
+	// DriverVersion is empty if no NVIDIA driver is loaded.
 	DriverVersion string            `json:"driverVersion,omitempty"`
 	GPUs          []GPU             `json:"gpus,omitempty"`
 	KernelLog     KernelLog         `json:"kernelLog"`
 	Journald      Journald          `json:"journald"`
-	Pods          map[string]PodUse `json:"pods,omitempty"` // by the UIDs asked for
-	// Warnings name what could not be read, and why.
+	Pods          map[string]PodUse `json:"pods,omitempty"` // by the requested UIDs
+	// Warnings describe what could not be read, and why.
 	Warnings []string `json:"warnings,omitempty"`
 }
 
-// GPU is one GPU that the NVIDIA driver drives.
+// GPU is one GPU that the NVIDIA driver manages.
 type GPU struct {
-	// Index is nvidia-smi's: the position in the order of PCI addresses.
+	// Index is the index in nvidia-smi, in the order of PCI addresses.
 	Index int `json:"index"`
-	// Minor is N of /dev/nvidiaN; it may differ from Index. -1 when the driver does not say.
+	// Minor is N of /dev/nvidiaN, which may differ from Index; -1 if unknown.
 	Minor int `json:"minor"`
-	// UUID is empty when neither the driver nor nvidia-smi tells it: before the GPU's first use after boot.
+	// UUID is empty if neither the driver nor nvidia-smi reports it, as before the first use of the GPU after boot.
 	UUID  string `json:"uuid,omitempty"`
 	PCI   string `json:"pci"` // dddd:bb:dd.f, lower case
 	Model string `json:"model,omitempty"`
 }
 
-// KernelLog is how the node treats writers and readers of /dev/kmsg.
+// KernelLog has the kernel settings for writers and readers of /dev/kmsg.
 type KernelLog struct {
 	// PrintkDevkmsg is kernel.printk_devkmsg: on, off or ratelimit.
 	PrintkDevkmsg string `json:"printkDevkmsg,omitempty"`
@@ -137,41 +140,41 @@ type KernelLog struct {
 	DmesgRestrict string `json:"dmesgRestrict,omitempty"`
 }
 
-// Journald is the node's systemd-journald, as far as it concerns the kernel log.
+// Journald has the settings of the node's systemd-journald that concern the kernel log.
 type Journald struct {
 	Running  bool   `json:"running"`
 	ReadKMsg string `json:"readKMsg,omitempty"` // yes or no, as configured or by default
-	// With yes, journald ignores records that are not the kernel's own
+	// ForwardKMsg is yes or no. If it is yes, journald ignores records that are not from the kernel itself.
 	ForwardKMsg string `json:"forwardToKMsg,omitempty"`
-	// volatile, persistent, auto (also when not configured) or none
+	// Storage is volatile, persistent, auto (the default) or none.
 	Storage      string `json:"storage,omitempty"`
-	IsPersistent bool   `json:"isPersistent"` // /var/log/journal is written
+	IsPersistent bool   `json:"isPersistent"` // reports whether journald writes to /var/log/journal
 }
 
-// PodUse is what a pod holds on the node.
+// PodUse is what a pod uses on the node.
 type PodUse struct {
-	// GPUs are UUIDs of GPUs or MIG devices; a device plugin's own ID where it cannot be translated.
+	// GPUs are the UUIDs of GPUs or MIG devices, or the device plugin's own IDs if they cannot be translated.
 	GPUs []string `json:"gpus,omitempty"`
-	// PID, in the node's PID namespace, is the oldest process that has a GPU open, else the oldest one of the pod's
-	// containers: what the driver would name in an XID line.
+	// PID is the PID in the node's PID namespace of the process that the driver would name in an XID line: the oldest
+	// process that has a GPU open, or else the oldest process of the pod's containers.
 	PID int `json:"pid,omitempty"`
-	// Process is its name as the kernel has it, 15 bytes at most.
+	// Process is the name of the process in the kernel, at most 15 bytes.
 	Process string `json:"process,omitempty"`
 }
 
-// WrittenKmsg proves one record: it was read back from /dev/kmsg.
+// WrittenKmsg is a verified record, as read back from /dev/kmsg.
 type WrittenKmsg struct {
-	// Record is the position in WriteKmsg.Records.
+	// Record is the index in WriteKmsg.Records.
 	Record int `json:"record"`
-	// Sequence is the kernel's number of the record.
+	// Sequence is the kernel's sequence number of the record.
 	Sequence uint64 `json:"sequence"`
 	// Uptime is the record's time since boot, by the monotonic clock.
 	Uptime time.Duration `json:"uptime"`
-	// Time is the node's wall clock at the write. It is not computed from Uptime: the kernel stamps records with
-	// local_clock(), which is not disciplined by NTP as CLOCK_MONOTONIC is, and does not count suspended time.
+	// Time is the node's wall-clock time of the write. It is not computed from Uptime, because the kernel stamps
+	// records with local_clock(), which is not disciplined by NTP as CLOCK_MONOTONIC is, and excludes suspended time.
 	Time time.Time `json:"time"`
-	// Priority is facility*8+level as the kernel stored it.
+	// Priority is facility*8+level as stored by the kernel.
 	Priority int `json:"priority"`
-	// Text is the record as readers of /dev/kmsg see it, escapes included.
+	// Text is the record as readers of /dev/kmsg see it, including escapes.
 	Text string `json:"text"`
 }

@@ -6,22 +6,22 @@ import (
 	"strings"
 )
 
-// MaxKmsgRecord is the longest record that every kernel stores whole, in bytes, with its priority and newline. Up to
-// 5.9 the text shared 1024 bytes with a prefix of up to 48 (LOG_LINE_MAX in kernel/printk/printk.c); later kernels take
-// 1024.
+// MaxKmsgRecord is the length in bytes, with priority and newline, of the longest record that every kernel stores
+// completely. Until Linux 5.9, the text shared 1024 bytes with a prefix of up to 48 bytes (LOG_LINE_MAX in
+// kernel/printk/printk.c); later kernels accept 1024.
 const MaxKmsgRecord = 976
 
-// MaxKmsgShown is the longest text, with its escapes, that readers of /dev/kmsg see whole, in bytes. Since 6.4 they get
-// 2048 bytes of a record (PRINTK_MESSAGE_MAX in kernel/printk/internal.h), of which up to 70 are numbers.
+// MaxKmsgShown is the length in bytes of the longest escaped text that readers of /dev/kmsg see completely. Since Linux
+// 6.4, they get 2048 bytes of a record (PRINTK_MESSAGE_MAX in kernel/printk/internal.h), up to 70 of which are numbers.
 const MaxKmsgShown = 1900
 
-// MaxKmsgRecords is how many records one request may write.
+// MaxKmsgRecords is the maximum number of records in one request.
 const MaxKmsgRecords = 10_000
 
 // maxPriority is facility 23 (local7), level 7.
 const maxPriority = 23<<3 | 7
 
-// Validate returns which record /dev/kmsg would refuse, cut, or not show.
+// Validate returns an error if /dev/kmsg would reject, truncate or not show a record.
 func (w WriteKmsg) Validate() error {
 	if len(w.Records) == 0 {
 		return errors.New("there is no record to write")
@@ -48,7 +48,7 @@ func (r KmsgRecord) validate() error {
 	case priority > maxPriority:
 		return fmt.Errorf("its priority %d is above %d", priority, maxPriority)
 	case !strings.HasSuffix(text, "\n"):
-		// The kernel leaves such a record open: no reader sees it before somebody writes the next one.
+		// The kernel keeps such a record open, and readers see it only after the next one is written.
 		return errors.New("it does not end with a newline")
 	case strings.Trim(text, "\n") == "":
 		return errors.New("it has no text")
@@ -66,7 +66,7 @@ func (r KmsgRecord) validate() error {
 	return nil
 }
 
-// CutPriority splits "<4>text". The number is given in decimal, without sign or space.
+// CutPriority splits "<4>text". The number must be decimal, without sign or space.
 func CutPriority(data string) (priority int, text string, ok bool) {
 	digits, text, found := strings.Cut(data, ">")
 	if !found || len(digits) < 2 || len(digits) > 4 || digits[0] != '<' {
@@ -81,9 +81,9 @@ func CutPriority(data string) (priority int, text string, ok bool) {
 	return priority, text, true
 }
 
-// Stored returns what a reader sees of a record that Validate accepts: devkmsg_write, vprintk_store and
-// msg_print_ext_body in kernel/printk/printk.c. Facility 0 is the kernel's own, so a writer's becomes 1 (user); one
-// newline at the end goes; what is not printable ASCII, and the backslash, are escaped.
+// Stored returns a valid record as a reader sees it, according to devkmsg_write, vprintk_store and msg_print_ext_body
+// in kernel/printk/printk.c. Facility 0 is reserved for the kernel, so it becomes 1 (user). One trailing newline is
+// removed. Backslashes and all characters except printable ASCII are escaped.
 func Stored(data string) (priority int, text string) {
 	priority, text, _ = CutPriority(data)
 	if priority>>3 == 0 {

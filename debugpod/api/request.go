@@ -8,10 +8,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
-// MaxRequest is how large a request may be, in bytes. It holds MaxKmsgRecords of the longest records.
+// MaxRequest is the size limit of a request, in bytes. It allows MaxKmsgRecords records of maximum length.
 const MaxRequest = 16 << 20
 
-// Encode returns the request as the one line that the helper reads.
+// Encode returns the request as one line for the helper.
 func (r Request) Encode() ([]byte, error) {
 	raw, err := json.Marshal(r)
 	if err != nil {
@@ -23,13 +23,13 @@ func (r Request) Encode() ([]byte, error) {
 	return append(raw, '\n'), nil
 }
 
-// DecodeRequest takes exactly what Request describes, and nothing else.
+// DecodeRequest decodes a request. It rejects anything that Request does not define.
 func DecodeRequest(raw []byte) (Request, *Error) {
 	raw = bytes.TrimSpace(raw)
 	if len(raw) == 0 {
 		return Request{}, Errorf(CodeTruncated, "no request arrived")
 	}
-	// The version comes first: with another one, unknown fields are to be expected.
+	// Check the version first, because another version may have unknown fields.
 	var version struct {
 		Protocol int `json:"protocol"`
 	}
@@ -71,7 +71,7 @@ func (r Request) operations() int {
 	return n
 }
 
-// ChangesFiles reports whether the request is about a dead man, and so is done in the node's own namespaces.
+// ChangesFiles reports whether the request concerns a dead man's switch, and therefore runs in the host namespaces.
 func (r Request) ChangesFiles() bool {
 	return r.Change != nil || r.Await != nil || r.Restore != nil || r.Leftovers != nil
 }

@@ -4,10 +4,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/containerd"
 )
 
-// newest is for an instance whose release is not known.
+// newest is used for an instance whose release is unknown.
 var newest = containerd.Release{Major: 2, Minor: 3}
 
-// release decides how the files are merged.
+// release returns the release of the instance, which determines how its files are merged.
 func (i *Instance) release() containerd.Release {
 	if release, err := containerd.ParseRelease(i.Release); err == nil {
 		return release
@@ -15,7 +15,7 @@ func (i *Instance) release() containerd.Release {
 	return newest
 }
 
-// Config returns what the instance loads from disk, for edits and questions.
+// Config returns the configuration that the instance loads from disk.
 func (i *Instance) Config() *containerd.Config {
 	config := &containerd.Config{Release: i.release()}
 	for _, f := range i.Files {
@@ -24,10 +24,10 @@ func (i *Instance) Config() *containerd.Config {
 	return config
 }
 
-// OnDisk returns what the instance would have in memory if it were restarted now, but for its built-in defaults.
+// OnDisk returns the configuration that the instance would use after a restart, without the built-in defaults.
 func (i *Instance) OnDisk() (*containerd.Merged, error) { return i.Config().Merged() }
 
-// InMemory returns what it has there; nil when it does not show it.
+// InMemory returns the configuration that the instance currently uses; nil if the instance does not report it.
 func (i *Instance) InMemory() (*containerd.Merged, error) {
 	if i.CRI == nil || len(i.CRI.Config) == 0 {
 		return nil, nil

@@ -7,10 +7,11 @@ import (
 	"strings"
 )
 
-// Handler is what Instance.Executables knows of a handler: the keys to look up.
+// Handler has the settings of a handler that determine its keys in Instance.Executables.
 type Handler struct{ Type, BinaryName string }
 
-// Binary returns what the shim executes, as it is configured; empty when that is not runc's business.
+// Binary returns the executable that the shim runs: BinaryName, or runc by default for runc's shims. It is empty for
+// other shims without a BinaryName.
 func (h Handler) Binary() string {
 	switch {
 	case h.BinaryName != "":
@@ -22,8 +23,8 @@ func (h Handler) Binary() string {
 	}
 }
 
-// Shim returns what containerd executes: the runtime_type io.containerd.runc.v2 is containerd-shim-runc-v2
-// (core/runtime/v2/shim/util.go in containerd). Empty for one that is no name of a shim.
+// Shim returns the executable of the shim: containerd-shim-runc-v2 for the runtime_type io.containerd.runc.v2 (see
+// core/runtime/v2/shim/util.go in containerd). It is empty if the type is not the name of a shim.
 func (h Handler) Shim() string {
 	name := h.Type
 	if name == "" {

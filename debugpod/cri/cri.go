@@ -1,9 +1,9 @@
-// Package cri asks a container runtime about itself, over its CRI socket.
+// Package cri requests the status of a container runtime over its CRI socket.
 //
-// It is a part of the helper, which is streamed to every node that is worked on, and of which the client carries two:
-// so it speaks the little of gRPC and HTTP/2 that two calls without streams need by itself. net/http, which brings TLS,
-// costs 1.2 MB, compressed; google.golang.org/grpc with k8s.io/cri-api costs 3.1 MB (measured on amd64 with -s -w and
-// gzip -9).
+// The package is part of the helper, which is streamed to every node in use, and of which the client embeds two builds.
+// To keep the helper small, it implements the subset of gRPC and HTTP/2 that two unary calls need. net/http, which
+// includes TLS, would add 1.2 MB compressed; google.golang.org/grpc with k8s.io/cri-api would add 3.1 MB (measured on
+// amd64 with -s -w and gzip -9).
 package cri
 
 import (
@@ -14,30 +14,30 @@ import (
 	"time"
 )
 
-// Info is what a container runtime says about itself: CRI's Version and Status(verbose).
+// Info is the status of a container runtime, from CRI's Version and Status(verbose).
 type Info struct {
-	Name    string `json:"name"`    // containerd, cri-o
-	Version string `json:"version"` // v2.3.7, 1.7.28
+	Name    string `json:"name"`    // such as containerd or cri-o
+	Version string `json:"version"` // such as v2.3.7 or 1.7.28
 	// Ready is the RuntimeReady condition.
 	Ready bool `json:"ready"`
-	// NotReady is what the runtime says about why it is not: reason and message.
+	// NotReady is the reason and message of a RuntimeReady condition that is not true.
 	NotReady string `json:"notReady,omitempty"`
-	// Handlers are RuntimeHandlers: containerd 2.0 and later; empty before.
+	// Handlers are the RuntimeHandlers. containerd before 2.0 does not report them.
 	Handlers []string `json:"handlers,omitempty"`
-	// Config is info["config"], the configuration in memory; containerd of all versions shows it.
+	// Config is info["config"], the configuration in memory. All versions of containerd report it.
 	Config json.RawMessage `json:"config,omitempty"`
 }
 
-// ErrNotLoaded is in the error when the socket answers, but knows no CRI: containerd runs, and its CRI plugin is
-// disabled or did not load.
+// ErrNotLoaded means that containerd responds, but its CRI plugin is disabled or failed to load.
 var ErrNotLoaded = errors.New("it has no CRI: the plugin is disabled, or did not load")
 
-// askTimeout bounds one Ask: a runtime answers within milliseconds, or hangs.
+// askTimeout is the timeout of one Ask. A healthy runtime responds within milliseconds.
 const askTimeout = 10 * time.Second
 
 const service = "runtime.v1.RuntimeService"
 
-// Ask asks the runtime that listens at a unix socket. An *Error in its error is the runtime's own answer.
+// Ask returns the status of the runtime that listens on a Unix socket. The error wraps an *Error if the runtime itself
+// returned it.
 func Ask(ctx context.Context, socketPath string) (*Info, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -64,8 +64,7 @@ func Ask(ctx context.Context, socketPath string) (*Info, error) {
 	return info, nil
 }
 
-// WaitReady asks every interval until the runtime answers and is ready. When ctx ends before, the error has the last
-// thing that was wrong.
+// WaitReady polls until the runtime responds and is ready. If ctx ends first, the error has the last problem.
 func WaitReady(ctx context.Context, socketPath string, interval time.Duration) (*Info, error) {
 	var last error
 	for {
@@ -75,7 +74,7 @@ func WaitReady(ctx context.Context, socketPath string, interval time.Duration) (
 			return info, nil
 		case err == nil:
 			last = fmt.Errorf("%s %s answers, but is not ready: %s", info.Name, info.Version, info.NotReady)
-		case ctx.Err() == nil || last == nil: // an Ask that was cut short tells nothing
+		case ctx.Err() == nil || last == nil: // ignore an Ask that ctx interrupted
 			last = err
 		}
 		timer := time.NewTimer(interval)

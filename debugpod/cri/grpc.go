@@ -16,13 +16,13 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// maxResponse is how large an answer may be, in bytes: gRPC's own limit in the kubelet.
+// maxResponse is the size limit of a response in bytes, the same as in the kubelet.
 const maxResponse = 16 << 20
 
-// Error is the runtime's own refusal of a call.
+// Error is an error that the runtime returned for a call.
 type Error struct {
-	Method  string // Version, Status
-	Code    int    // of gRPC: 12 is "unimplemented"
+	Method  string // Version or Status
+	Code    int    // gRPC code, such as 12 for "unimplemented"
 	Message string
 }
 
@@ -33,19 +33,19 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s: %s (gRPC code %d)", e.Method, e.Message, e.Code)
 }
 
-// Is knows ErrNotLoaded. A server that lacks only a method says "unknown method".
+// Is reports whether the error means ErrNotLoaded. A server that lacks only a method reports "unknown method" instead.
 func (e *Error) Is(target error) bool {
 	const unimplemented = 12
 	return target == ErrNotLoaded && e.Code == unimplemented && strings.HasPrefix(e.Message, "unknown service")
 }
 
-// client makes calls over one connection, one after the other.
+// client makes sequential calls over one connection.
 type client struct {
 	conn net.Conn
 	wire *wire
 }
 
-// dial connects. gRPC is HTTP/2 without TLS, and with prior knowledge: nobody upgrades.
+// dial connects to a socket. gRPC uses HTTP/2 without TLS and with prior knowledge, so no upgrade is needed.
 func dial(ctx context.Context, socketPath string) (*client, error) {
 	conn, err := dialUnix(ctx, socketPath)
 	if err != nil {
@@ -54,8 +54,8 @@ func dial(ctx context.Context, socketPath string) (*client, error) {
 	return &client{conn: conn, wire: newWire(conn)}, nil
 }
 
-// dialUnix connects also where the path is longer than the 107 bytes that an address holds, as below /proc/1/root it
-// may become.
+// dialUnix connects to a Unix socket. It supports paths longer than the 107 bytes of a socket address, which can occur
+// below /proc/1/root.
 func dialUnix(ctx context.Context, socketPath string) (net.Conn, error) {
 	var dialer net.Dialer
 	const longest = 107
@@ -72,8 +72,7 @@ func dialUnix(ctx context.Context, socketPath string) (net.Conn, error) {
 
 func (c *client) close() { _ = c.conn.Close() }
 
-// call makes one call without streams, and returns the message of the answer. After an error the connection is of no
-// use.
+// call makes one unary call, and returns the message of the response. After an error, the connection is unusable.
 func (c *client) call(ctx context.Context, method string, message []byte) ([]byte, error) {
 	stop := context.AfterFunc(ctx, func() { _ = c.conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -115,7 +114,8 @@ func (c *client) exchange(method string, message []byte) (*response, error) {
 	return c.wire.answer(maxResponse + prefix)
 }
 
-// status returns the call's outcome. It comes after the message; in an answer without a message it is in the headers.
+// status returns the error of a call, if any. The status follows the message; a response without a message has it in
+// the headers.
 func status(method string, header map[string]string) error {
 	text, ok := header["grpc-status"]
 	if !ok {
@@ -135,7 +135,7 @@ func status(method string, header map[string]string) error {
 	return &Error{Method: method, Code: code, Message: said}
 }
 
-// A message is sent behind one byte, which is 1 when it is compressed, and its length in four bytes.
+// Each message has a prefix: one byte that is 1 if the message is compressed, and the length in four bytes.
 const prefix = 5
 
 func wrap(message []byte) []byte {
@@ -144,7 +144,7 @@ func wrap(message []byte) []byte {
 	return append(framed, message...)
 }
 
-// unwrap returns the one message of an answer.
+// unwrap returns the single message of a response.
 func unwrap(body []byte) ([]byte, error) {
 	switch {
 	case len(body) < prefix:

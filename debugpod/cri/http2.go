@@ -12,7 +12,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// HTTP/2 as far as calls without streams need it, one after the other: RFC 9113. The numbers are its sections 6 and 11.
+// Constants of HTTP/2 (RFC 9113, sections 6 and 11), as far as sequential unary calls need them.
 const (
 	preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
@@ -24,17 +24,17 @@ const (
 	settingPush, settingWindow = 0x2, 0x4
 
 	frameHeader = 9
-	// maxFrame is how large a frame may be that nobody has agreed on more for.
+	// maxFrame is the default size limit of a frame.
 	maxFrame = 16 << 10
-	// window is how much the server may send on a stream, and on the connection, before it must ask: more than is read.
+	// window is the flow-control window of a stream and of the connection. It exceeds the size limit of a response.
 	window = 1 << 30
-	// maxHeaders is how large the headers of an answer may be.
+	// maxHeaders is the size limit of the headers of a response.
 	maxHeaders = 64 << 10
 )
 
 var errNoHTTP2 = errors.New("what listens there speaks no gRPC (it is not HTTP/2)")
 
-// frame is the unit of the protocol.
+// frame is an HTTP/2 frame.
 type frame struct {
 	kind, flags byte
 	stream      uint32
@@ -43,21 +43,21 @@ type frame struct {
 
 func (f frame) has(flag byte) bool { return f.flags&flag != 0 }
 
-// wire is a connection. It is not for several goroutines.
+// wire is an HTTP/2 connection. It is not safe for concurrent use.
 type wire struct {
 	in      *bufio.Reader
 	out     io.Writer
 	headers *hpack.Decoder
-	stream  uint32 // the last one that was opened
+	stream  uint32 // the last opened stream
 }
 
 func newWire(conn io.ReadWriter) *wire {
-	headers := hpack.NewDecoder(4096, nil) // the size of the table that nobody has agreed on another for
+	headers := hpack.NewDecoder(4096, nil) // the default size of the table
 	headers.SetMaxStringLength(maxHeaders)
 	return &wire{in: bufio.NewReaderSize(conn, maxFrame), out: conn, headers: headers}
 }
 
-// open begins the connection: nothing is pushed, and flow control holds nothing up.
+// open starts the connection, without server push and with a flow-control window that never blocks.
 func (w *wire) open() error {
 	settings := binary.BigEndian.AppendUint16(nil, settingPush)
 	settings = binary.BigEndian.AppendUint32(settings, 0)
@@ -76,17 +76,17 @@ func encode(f frame) []byte {
 	return append(binary.BigEndian.AppendUint32(raw, f.stream), f.payload...)
 }
 
-// ask sends a request, whose body is smaller than a frame, on a stream of its own.
+// ask sends a request on a new stream. The body must fit in one frame.
 func (w *wire) ask(fields []hpack.HeaderField, body []byte) error {
 	var block bytes.Buffer
 	encoder := hpack.NewEncoder(&block)
-	encoder.SetMaxDynamicTableSize(0) // then it needs not to know how large a table the server has
+	encoder.SetMaxDynamicTableSize(0) // works with any table size of the server
 	for _, field := range fields {
 		if err := encoder.WriteField(field); err != nil {
 			return err
 		}
 	}
-	w.stream += 2 // a client's are odd
+	w.stream += 2 // clients use odd stream IDs
 	if w.stream == 2 {
 		w.stream = 1
 	}
@@ -97,13 +97,13 @@ func (w *wire) ask(fields []hpack.HeaderField, body []byte) error {
 	return err
 }
 
-// response is what came on a stream. Its header has the trailer too, which follows the body: names are in lower case.
+// response is the response on a stream. Its header includes the trailer. Names are in lower case.
 type response struct {
 	header map[string]string
 	body   []byte
 }
 
-// answer reads until the stream of the last request has ended, and gives the server what it asks for meanwhile.
+// answer reads frames until the stream of the last request ends, and acknowledges settings and pings.
 func (w *wire) answer(maxBody int) (*response, error) {
 	res := &response{header: map[string]string{}}
 	for {
@@ -170,7 +170,8 @@ func (w *wire) acknowledge(f frame) error {
 	return err
 }
 
-// goneAway returns an error when the server will not answer: it names the last stream that it will.
+// goneAway returns an error if the server will not process the request. The frame has the last stream that the server
+// processes.
 func (w *wire) goneAway(f frame) error {
 	if len(f.payload) < 8 {
 		return errNoHTTP2
@@ -182,7 +183,8 @@ func (w *wire) goneAway(f frame) error {
 	return fmt.Errorf("the server goes away (HTTP/2 code %d%s)", binary.BigEndian.Uint32(f.payload[4:]), why)
 }
 
-// fields reads the headers that a frame begins. They are decoded whoever's they are: the table is the connection's.
+// fields reads a header block. It decodes the headers of every stream, because the compression state belongs to the
+// connection.
 func (w *wire) fields(f frame, res *response) error {
 	block, err := unpadded(f)
 	if err != nil {
@@ -217,7 +219,7 @@ func (w *wire) fields(f frame, res *response) error {
 	return nil
 }
 
-// unpadded returns the payload without what fills it up: a byte says how much of that is at its end.
+// unpadded returns the payload without padding. The first byte is the length of the padding.
 func unpadded(f frame) ([]byte, error) {
 	if !f.has(flagPadded) {
 		return f.payload, nil

@@ -9,15 +9,14 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// The numbers are those of k8s.io/cri-api, pkg/apis/runtime/v1/api.proto. Fields that are not named here are passed
-// over.
+// The field numbers are those of pkg/apis/runtime/v1/api.proto in k8s.io/cri-api. Other fields are skipped.
 
 // verboseStatus returns a StatusRequest: verbose = 1.
 func verboseStatus() []byte {
 	return protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), 1)
 }
 
-// decodeVersion reads a VersionResponse: runtime_name = 2, runtime_version = 3.
+// decodeVersion decodes a VersionResponse: runtime_name = 2, runtime_version = 3.
 func decodeVersion(raw []byte) (name, version string, err error) {
 	err = fields(raw, func(number protowire.Number, value field) error {
 		switch number {
@@ -34,7 +33,7 @@ func decodeVersion(raw []byte) (name, version string, err error) {
 	return name, version, err
 }
 
-// decodeStatus reads a StatusResponse: status = 1, info = 2 (a map), runtime_handlers = 3.
+// decodeStatus decodes a StatusResponse: status = 1, info = 2 (a map), runtime_handlers = 3.
 func decodeStatus(raw []byte, info *Info) error {
 	err := fields(raw, func(number protowire.Number, value field) error {
 		switch number {
@@ -49,7 +48,7 @@ func decodeStatus(raw []byte, info *Info) error {
 			return decodeInfo(value.bytes, info)
 		case 3:
 			name, err := first(value.bytes)
-			if name != "" { // the default one is also there without a name
+			if name != "" { // the default handler is also listed without a name
 				info.Handlers = append(info.Handlers, name)
 			}
 			return err
@@ -60,7 +59,7 @@ func decodeStatus(raw []byte, info *Info) error {
 	return err
 }
 
-// decodeCondition reads a RuntimeCondition: type = 1, status = 2, reason = 3, message = 4.
+// decodeCondition decodes a RuntimeCondition: type = 1, status = 2, reason = 3, message = 4.
 func decodeCondition(raw []byte, info *Info) error {
 	var name, reason, message string
 	var met bool
@@ -86,7 +85,7 @@ func decodeCondition(raw []byte, info *Info) error {
 	return err
 }
 
-// decodeInfo reads an entry of the map: key = 1, value = 2.
+// decodeInfo decodes an entry of the map: key = 1, value = 2.
 func decodeInfo(raw []byte, info *Info) error {
 	var value []byte
 	key, err := first(raw)
@@ -99,13 +98,13 @@ func decodeInfo(raw []byte, info *Info) error {
 		}
 		return nil
 	})
-	if json.Valid(value) { // another runtime may put anything there
+	if json.Valid(value) { // other runtimes may return anything
 		info.Config = json.RawMessage(value)
 	}
 	return err
 }
 
-// first returns a message's field 1, a string.
+// first returns field 1 of a message, a string.
 func first(raw []byte) (text string, err error) {
 	err = fields(raw, func(number protowire.Number, value field) error {
 		if number == 1 {
@@ -116,13 +115,13 @@ func first(raw []byte) (text string, err error) {
 	return text, err
 }
 
-// field is a field's value: bytes of strings and messages, number of the rest that is a varint.
+// field is the value of a field: bytes for strings and messages, number for varints.
 type field struct {
 	bytes  []byte
 	number uint64
 }
 
-// fields goes through a message. As everywhere in protobuf, of a field that comes twice the last one counts.
+// fields calls each for every field of a message. As usual in protobuf, the last value of a repeated scalar field wins.
 func fields(raw []byte, each func(protowire.Number, field) error) error {
 	for len(raw) > 0 {
 		number, kind, n := protowire.ConsumeTag(raw)

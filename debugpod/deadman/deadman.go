@@ -1,9 +1,10 @@
-// Package deadman changes files of a node in a way that heals by itself. A process on the node, the dead man, outlives
-// the client, the debug pod, the kubelet and containerd. It knows how everything was before it changes anything, and
-// puts it back when its time is up, when its pod ends, or when it is asked to.
+// Package deadman changes files on a node and restores them automatically. A process on the node, the dead man's
+// switch, outlives the client, the debug pod, the kubelet and containerd. The switch records the original files before
+// it changes them, and restores them when the TTL expires, when the pod terminates, or on request.
 //
-// Its record is on the node, in Dir/RUN, is writable only by root, and is written and synced before the first change.
-// Only this record determines what to restore. A record in the cluster, which others may write, only names the run.
+// The record is in the node's directory Dir/RUN. It is writable only by root, and is written and synced before the
+// first change. Only this record determines what to restore. A record in the cluster, which other users may be able to
+// write, only identifies the run.
 package deadman
 
 import (
@@ -13,172 +14,177 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
 )
 
-// Dir is where the records lie on a node, one directory for each run. What is there also says how to restore by hand:
+// Dir is the directory of the records on a node. It has one subdirectory for each run. To restore a run manually, run
 // `sh /var/lib/gpu-fault/RUN/restore.sh`.
 const Dir = "/var/lib/gpu-fault"
 
-// Absent is the sum of a file that is not there.
+// Absent is the checksum of a file that does not exist.
 const Absent = ""
 
-// Change asks for files to be changed behind a dead man. The helper finds the kubelet's container runtime itself, and
-// refuses files, a unit or a socket that are not its own.
+// Change is a request to change files under a dead man's switch. The helper finds the kubelet's container runtime
+// itself, and refuses any file, unit or socket that does not belong to the runtime.
 type Change struct {
-	// TTL is how long the change stays, from the moment the dead man is armed, by the node's own clocks, also while it
-	// is suspended. Zero: until it is asked for, or the pod ends.
+	// TTL is how long the change lasts after the switch is armed. It is measured by the node's clocks and includes time
+	// during which the node is suspended. If it is zero, the change lasts until a restore is requested or the pod
+	// terminates.
 	TTL   time.Duration `json:"ttl,omitempty"`
 	Files []File        `json:"files"`
-	// Service is restarted after the files were changed, and after they were put back. Nil: nobody knows how.
+	// Service is restarted after the files are changed and after they are restored. If it is nil, no service is
+	// restarted.
 	Service *Service `json:"service,omitempty"`
-	// NoRestart leaves the service as it is after the change. Putting the files back still restarts it when it has
-	// taken the change up meanwhile.
+	// NoRestart skips the restart after the change. A restore still restarts the service if the service has loaded the
+	// changed files.
 	NoRestart bool `json:"noRestart,omitempty"`
-	// MayFail reports whether the service is not expected to serve with the changed files: then it is proof that it
-	// does not.
+	// MayFail reports whether the service is expected to fail with the changed files. If set, a service that fails to
+	// serve does not fail the change.
 	MayFail bool `json:"mayFail,omitempty"`
-	// BootRestore also puts the files back when the node boots, before the service starts, where the node has systemd.
+	// BootRestore also restores the files when the node boots, before the service starts. It requires systemd.
 	BootRestore bool `json:"bootRestore,omitempty"`
 }
 
-// File is one file's change.
+// File is the change of one file.
 type File struct {
-	Path string `json:"path"` // absolute, clean, on the node
-	// Before and After are the SHA-256 of the contents, in hexadecimal, or Absent.
+	Path string `json:"path"` // absolute and clean, on the node
+	// Before and After are the SHA-256 checksums of the content in hexadecimal, or Absent.
 	Before string       `json:"before"`
 	After  string       `json:"after"`
 	Edits  []patch.Edit `json:"edits"`
-	// Meta is how the file was; nil where it was absent.
+	// Meta has the original attributes of the file; nil if the file did not exist.
 	Meta *Meta `json:"meta,omitempty"`
 }
 
-// Meta is what a file has beside its content.
+// Meta is the attributes of a file.
 type Meta struct {
-	// permission bits, with setuid, setgid and sticky, as stat(2) has them (07777)
+	// Mode has the permission bits with setuid, setgid and sticky, as in stat(2) (07777).
 	Mode    uint32            `json:"mode"`
 	UID     int               `json:"uid"`
 	GID     int               `json:"gid"`
 	ModTime time.Time         `json:"modTime"`
 	Xattrs  map[string][]byte `json:"xattrs,omitempty"`
-	// Link is the target when the path is a symbolic link; the rest is then about the file it leads to, and the link
-	// stays.
+	// Link is the target if the path is a symbolic link. The other fields then describe the target, and the link is
+	// kept.
 	Link string `json:"link,omitempty"`
 }
 
-// Service is what has to be restarted to take the files up, and how one sees that it has.
+// Service is the service that loads the files when it restarts.
 type Service struct {
-	// Unit is the systemd unit: containerd.service.
+	// Unit is the systemd unit, such as containerd.service.
 	Unit string `json:"unit"`
-	// Socket is the path of its CRI socket on the node: /run/containerd/containerd.sock.
+	// Socket is the path of the CRI socket on the node, such as /run/containerd/containerd.sock.
 	Socket string `json:"socket"`
-	// Config is the sum (ConfigSum) of the configuration that CRI showed before the change; empty when it showed none.
+	// Config is the checksum (ConfigSum) of the configuration that CRI reported before the change; empty if CRI
+	// reported none.
 	Config string `json:"config,omitempty"`
 }
 
-// Phase is how far a dead man is.
+// Phase is the progress of a dead man's switch.
 type Phase string
 
-// The phases of a dead man, in their order.
+// The phases of a dead man's switch, in order.
 const (
-	PhaseRecorded   Phase = "recorded"   // the record is on the disk, nothing is changed
-	PhaseArmed      Phase = "armed"      // the dead man lives, nothing is changed
+	PhaseRecorded   Phase = "recorded"   // the record is on disk; nothing is changed
+	PhaseArmed      Phase = "armed"      // the switch is running; nothing is changed
 	PhaseWritten    Phase = "written"    // the files are changed
-	PhaseApplied    Phase = "applied"    // and the service has taken them up, or has failed to: Status says which
-	PhaseRestoring  Phase = "restoring"  // files are being put back
-	PhaseRestored   Phase = "restored"   // all is as it was; the record goes away right after
-	PhaseSuperseded Phase = "superseded" // all that was still ours is as it was; the rest is somebody else's
-	PhaseFailed     Phase = "failed"     // it could not be changed, or not be put back: see Message
+	PhaseApplied    Phase = "applied"    // the service has loaded the files or failed to; see Status
+	PhaseRestoring  Phase = "restoring"  // files are being restored
+	PhaseRestored   Phase = "restored"   // all files are restored; the record is removed next
+	PhaseSuperseded Phase = "superseded" // files changed by others were kept; the rest is restored
+	PhaseFailed     Phase = "failed"     // the change or the restore failed; see Message
 )
 
-// Status is what a dead man last said about itself: the file status.json of its record.
+// Status is the latest status of a dead man's switch, from the file status.json of its record.
 type Status struct {
 	Run   string    `json:"run"`
 	Phase Phase     `json:"phase"`
 	Until time.Time `json:"until,omitzero"` // by the node's wall clock
 	PID   int       `json:"pid,omitempty"`
-	// Files are as they were found when the dead man was armed, Meta included.
+	// Files has the state of the files when the switch was armed, including Meta.
 	Files []File `json:"files,omitempty"`
-	// Restarted reports whether the service was told to restart after the change.
+	// Restarted reports whether the service was restarted after the change.
 	Restarted bool `json:"restarted,omitempty"`
-	// CRI is what the service showed then; nil when it did not serve.
+	// CRI is what the service reported after the change; nil if the service did not serve.
 	CRI *cri.Info `json:"cri,omitempty"`
-	// ServiceError is why the service does not serve, with the last lines of its log where they are known.
+	// ServiceError describes why the service does not serve, with the last lines of its log if available.
 	ServiceError string `json:"serviceError,omitempty"`
-	// Cause is why it was put back: "TTL", "the pod ended", "asked to", "the node booted".
+	// Cause is the cause of the restore: "TTL", "the pod ended", "asked to" or "the node booted".
 	Cause   string    `json:"cause,omitempty"`
 	Message string    `json:"message,omitempty"`
 	Time    time.Time `json:"time"`
 }
 
-// Restore asks for the files of the request's run to be put back, by the node's own record.
+// Restore is a request to restore the files of the request's run from the record on the node.
 type Restore struct {
-	// Overwrite also puts back what somebody has changed meanwhile, where the node still has the content of before.
+	// Overwrite also restores files that were modified since the change, if the node still has their original content.
 	Overwrite bool `json:"overwrite,omitempty"`
-	// Forget removes what is left of a restore whose result has arrived: its record. Until then a repeated Restore
-	// gives the same result, as the restart of the container runtime, which a restore may need, cuts the connection on
-	// which the result comes.
+	// Forget removes the record of a completed restore once the client has its result. Until then, a repeated Restore
+	// returns the same result: the restore may restart the container runtime, which closes the connection before the
+	// result arrives.
 	Forget bool `json:"forget,omitempty"`
 }
 
-// Restored is what became of each file.
+// Restored is the result of a restore.
 type Restored struct {
 	Files []RestoredFile `json:"files"`
-	// Restarted reports whether the service had to be restarted.
+	// Restarted reports whether the service was restarted.
 	Restarted bool `json:"restarted,omitempty"`
-	// CRI is what the service shows now; nil when there is no service to ask, or it does not serve.
+	// CRI is what the service reports after the restore; nil if there is no service or it does not serve.
 	CRI *cri.Info `json:"cri,omitempty"`
-	// SameConfig reports whether CRI shows the configuration it showed before the change; true when that is not known.
+	// SameConfig reports whether CRI reports the same configuration as before the change. It is true if the previous
+	// configuration is unknown.
 	SameConfig bool `json:"sameConfig"`
-	// ByDeadMan is the dead man's own last word, when it had put the files back before we came, or could not.
+	// ByDeadMan is the final status of a dead man's switch that had already restored the files, or had failed to.
 	ByDeadMan *Status `json:"byDeadMan,omitempty"`
-	// RecordMissing reports whether the node lacks a record of the run, so that no file was changed. Either the dead
-	// man restored the files and removed the record, or nothing was ever changed, or the record was removed.
+	// RecordMissing reports whether the node has no record of the run, in which case the restore changes no file.
+	// Either the dead man's switch already restored the files and removed the record, or nothing was ever changed, or
+	// another process removed the record.
 	RecordMissing bool `json:"recordMissing,omitempty"`
-	// Told reports whether a dead man still ran without its record and was told to restore.
+	// Told reports whether a dead man's switch was still running without its record and was signaled to restore.
 	Told bool `json:"told,omitempty"`
-	// Script is the path of restore.sh if only the rest of the record is missing.
+	// Script is the path of restore.sh if the rest of the record is missing.
 	Script string `json:"script,omitempty"`
 }
 
-// Outcome is what became of one file.
+// Outcome is the result of restoring one file.
 type Outcome string
 
-// The outcomes of putting back a file.
+// The outcomes of restoring a file.
 const (
-	OutcomeRestored   Outcome = "restored"   // it was ours, and is as it was before
-	OutcomeAlready    Outcome = "already"    // its content was as before; somebody or the dead man had put it back
-	OutcomeSuperseded Outcome = "superseded" // somebody changed it meanwhile; theirs was left
+	OutcomeRestored   Outcome = "restored"   // the change was reverted
+	OutcomeAlready    Outcome = "already"    // the file already had its original content
+	OutcomeSuperseded Outcome = "superseded" // the file was modified since the change, and was kept
 )
 
-// RestoredFile is one file after Restore.
+// RestoredFile is the result of a restore for one file.
 type RestoredFile struct {
 	Path    string  `json:"path"`
 	Outcome Outcome `json:"outcome"`
-	// Overwritten reports whether it held somebody else's content, which is gone: it was asked for.
+	// Overwritten reports whether the restore discarded a later modification, as requested.
 	Overwritten bool `json:"overwritten,omitempty"`
-	// SameMeta reports whether also mode, owner, times and extended attributes are as before.
+	// SameMeta reports whether the mode, owner, times and extended attributes are restored too.
 	SameMeta bool `json:"sameMeta,omitempty"`
-	// Now is the content that was left, when it was superseded, for a three-way report; nil when the file was deleted
-	// or is larger than 256 KiB.
+	// Now is the current content of a superseded file, for a three-way report; nil if the file was deleted or is larger
+	// than 256 KiB.
 	Now []byte `json:"now,omitempty"`
-	// Ours is what we had made of it, when it was superseded and the node still knows that.
+	// Ours is the content of a superseded file after the change, if the node still has it.
 	Ours []byte `json:"ours,omitempty"`
-	// Before, After and Edits are the change, when it was superseded.
+	// Before, After and Edits describe the change of a superseded file.
 	Before string       `json:"before,omitempty"`
 	After  string       `json:"after,omitempty"`
 	Edits  []patch.Edit `json:"edits,omitempty"`
-	// Deleted reports whether a superseded file is not there at all.
+	// Deleted reports whether a superseded file no longer exists.
 	Deleted bool `json:"deleted,omitempty"`
 }
 
-// Leftover is something of ours, or of another fault injector, that lies on a node.
+// Leftover is an artifact of this program or another fault injector that remains on a node.
 type Leftover struct {
-	// record, boot-unit, dead-man, prepared-file, kernel-module, firewall, foreign
+	// Kind is record, boot-unit, dead-man, prepared-file, kernel-module, firewall or foreign.
 	Kind   string  `json:"kind"`
 	Path   string  `json:"path"`             // or "pid 4711"
-	Run    string  `json:"run,omitempty"`    // whose it is
-	Status *Status `json:"status,omitempty"` // of a record
-	// Removed reports whether it is gone now, as cleaning was asked for.
+	Run    string  `json:"run,omitempty"`    // the run that it belongs to
+	Status *Status `json:"status,omitempty"` // only of a record
+	// Removed reports whether the cleanup removed it.
 	Removed bool `json:"removed,omitempty"`
-	// Problem is why it was not removed, or could not be read.
+	// Problem describes why it was not removed or could not be read.
 	Problem string `json:"problem,omitempty"`
 }
 

@@ -11,20 +11,20 @@ import (
 )
 
 const (
-	// MaxFile is the largest file that is changed, in bytes.
+	// MaxFile is the size limit of a changed file, in bytes.
 	MaxFile  = 4 << 20
 	maxFiles = 100
-	// minTTL leaves the service time to restart before it is put back.
+	// minTTL gives the service time to restart before the restore.
 	minTTL = time.Second
 )
 
-// runNames are the runs that may name a directory, a unit and a process.
+// runNames matches run IDs that are safe in the names of a directory, a unit and a process.
 var runNames = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$`)
 
-// units are the names that systemctl takes for a service, and nothing that it would take for an option.
+// units matches service names that systemctl cannot mistake for an option.
 var units = regexp.MustCompile(`^[A-Za-z0-9@_][A-Za-z0-9@_:.\\-]*\.service$`)
 
-// ValidRun reports whether a run's ID may be used on a node.
+// ValidRun returns an error if a run ID is not safe to use on a node.
 func ValidRun(run string) error {
 	if !runNames.MatchString(run) {
 		return fmt.Errorf("%q is not the ID of a run", run)
@@ -32,7 +32,7 @@ func ValidRun(run string) error {
 	return nil
 }
 
-// Validate returns what of a change is not well formed, whatever the node is like.
+// Validate returns an error if the change is malformed. It does not access the node.
 func (c Change) Validate() error {
 	if len(c.Files) == 0 {
 		return errors.New("there is no file to change")
@@ -44,8 +44,8 @@ func (c Change) Validate() error {
 	case c.TTL != 0 && c.TTL < minTTL:
 		return fmt.Errorf("the time to live %v is shorter than %v", c.TTL, minTTL)
 	case c.MayFail && c.TTL == 0:
-		// Without its runtime the kubelet can neither run a command in a pod nor end one: nobody could ask for the
-		// restore.
+		// Without its runtime, the kubelet can neither run commands in pods nor stop pods, so no client could request
+		// the restore.
 		return errors.New("a change with which the service may not serve needs a time to live")
 	case c.MayFail && (c.Service == nil || c.NoRestart):
 		return errors.New("there is no service that could fail")

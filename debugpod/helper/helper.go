@@ -1,7 +1,7 @@
-// Package helper carries the program that works on a node, built for each architecture, inside the client.
+// Package helper embeds the program that runs on nodes, built for each architecture, in the client.
 //
-// `make build` builds it; the files are not in git. A client that was built without them compiles, and says what it
-// misses when a node needs it.
+// `make build` builds the files, which are not in git. A client built without them compiles, and reports an error when
+// a node needs the helper.
 package helper
 
 import (
@@ -16,17 +16,17 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// built has the README too, as a pattern that matches nothing does not compile.
+// built includes the README too, because a pattern without matches does not compile.
 //
 //go:embed [Rg]*.[mz][ds]*
 var built embed.FS
 
 const prefix, suffix = "gpu-fault-node-linux-", ".zst"
 
-// For returns the program for Linux on an architecture as Go and Kubernetes call it: amd64, arm64.
+// For returns the Linux program for an architecture, as named by Go and Kubernetes: amd64, arm64.
 func For(arch string) ([]byte, error) { return load(built, arch) }
 
-// Digests returns the SHA-256 of each program that this build carries, in hexadecimal, by architecture.
+// Digests returns the SHA-256 of each embedded program in hexadecimal, by architecture.
 func Digests() (map[string]string, error) { return digests(built) }
 
 func load(files fs.FS, arch string) ([]byte, error) {
@@ -75,7 +75,7 @@ func architectures(files fs.FS) []string {
 	return names
 }
 
-// Architectures returns those for which this build carries the program.
+// Architectures returns the architectures of the embedded programs.
 func Architectures() []string { return architectures(built) }
 
 func digests(files fs.FS) (map[string]string, error) {

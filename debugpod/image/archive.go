@@ -15,15 +15,15 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// Annotations that say how an image in an archive is called: containerd's (pkg/images/annotations.go there), which
-// takes the whole name, and OCI's, which is the tag.
+// The annotations for the name of an image in an archive: containerd's has the full name (see pkg/images/annotations.go
+// in containerd), and the OCI's has the tag.
 const (
 	annotationContainerd = "io.containerd.image.name"
 	annotationOCI        = "org.opencontainers.image.ref.name"
 )
 
-// WriteOCI writes an archive for all platforms, as `ctr images import`, `kind load image-archive`, skopeo and podman
-// take it. The image is in it under its tag, and under its digest, as a pod may ask for it by either.
+// WriteOCI writes an archive for all platforms, as accepted by `ctr images import`, `kind load image-archive`, skopeo
+// and podman. The archive names the image by tag and by digest, because a pod may use either.
 func (i *Image) WriteOCI(w io.Writer, tag name.Tag) error {
 	dir, err := os.MkdirTemp("", "gpu-fault-image-")
 	if err != nil {
@@ -46,7 +46,7 @@ func (i *Image) WriteOCI(w io.Writer, tag name.Tag) error {
 		if err != nil {
 			return err
 		}
-		// No times, no owners: the same image is the same archive.
+		// Omit times and owners, so that the same image always gives the same archive.
 		header := tar.Header{Typeflag: tar.TypeReg, Name: filepath.ToSlash(short), Mode: 0o644, Size: int64(len(data))}
 		if err := archive.WriteHeader(&header); err != nil {
 			return err
@@ -60,7 +60,7 @@ func (i *Image) WriteOCI(w io.Writer, tag name.Tag) error {
 	return archive.Close()
 }
 
-// WriteLayout writes an OCI layout into a folder, in which the image has these names; without names it has none.
+// WriteLayout writes an OCI layout with the given image names into a directory. Without names, the image has none.
 func (i *Image) WriteLayout(dir string, names ...string) error {
 	path, err := layout.Write(dir, empty.Index)
 	if err != nil {
@@ -83,8 +83,8 @@ func (i *Image) WriteLayout(dir string, names ...string) error {
 	return nil
 }
 
-// WriteDocker writes an archive of one platform as `docker load` takes it. It keeps no digest: the image is known by
-// its tag only.
+// WriteDocker writes an archive for one platform, as accepted by `docker load`. The archive has no digest, so the image
+// is identified by its tag only.
 func (p Platform) WriteDocker(w io.Writer, tag name.Tag) error {
 	if err := tarball.Write(tag, p.Image, w); err != nil {
 		return fmt.Errorf("write the archive: %w", err)
@@ -92,7 +92,7 @@ func (p Platform) WriteDocker(w io.Writer, tag name.Tag) error {
 	return nil
 }
 
-// Platform returns the one of that name.
+// Platform returns the platform of that name.
 func (i *Image) Platform(name string) (Platform, error) {
 	var all []string
 	for _, p := range i.Platforms {
@@ -104,7 +104,7 @@ func (i *Image) Platform(name string) (Platform, error) {
 	return Platform{}, fmt.Errorf("the image is not made for platform %q; there are: %s", name, strings.Join(all, ", "))
 }
 
-// CRIName returns a reference as container runtimes store it: they call Docker's registry docker.io.
+// CRIName returns a reference in the form that container runtimes use, in which Docker's registry is docker.io.
 func CRIName(ref name.Reference) string {
 	full := ref.Name()
 	if rest, is := strings.CutPrefix(full, name.DefaultRegistry+"/"); is {

@@ -1,6 +1,6 @@
-// Package image makes the debug pod's image with the node helper inside: nothing but the helper, for each architecture.
-// The same build of the client makes the same bytes, and so the same digest, wherever it runs; by that digest, or by
-// the tag that is made of it, a client knows its own image, and streams nothing to the node.
+// Package image builds the debug pod's image, which contains only the node helper for each architecture. The build is
+// reproducible: the same build of the client always creates the same bytes, and so the same digest. By the digest, or
+// by the tag derived from it, a client recognizes its own image and does not upload the helper to the node.
 package image
 
 import (
@@ -24,22 +24,22 @@ import (
 type Image struct {
 	Index  v1.ImageIndex
 	Digest v1.Hash // of the index
-	// Tag is gpu-fault- and the first twelve digits of the digest.
+	// Tag is gpu-fault- followed by the first twelve digits of the digest.
 	Tag string
 	// Platforms are in the order of the index.
 	Platforms []Platform
 }
 
-// Platform is the image for one of them.
+// Platform is the image for one platform.
 type Platform struct {
-	Name   string `json:"platform"` // linux/amd64
+	Name   string `json:"platform"` // such as linux/amd64
 	Digest string `json:"digest"`
-	Size   int64  `json:"bytes"` // what a node pulls, in bytes
+	Size   int64  `json:"bytes"` // the bytes that a node pulls
 
 	Image v1.Image `json:"-"`
 }
 
-// New makes the image. helper returns the helper for an architecture: helper.For.
+// New builds the image. The function helper returns the helper for an architecture, such as helper.For.
 func New(helper func(arch string) ([]byte, error), architectures []string) (*Image, error) {
 	images := make([]v1.Image, len(architectures))
 	var making errgroup.Group
@@ -94,8 +94,8 @@ func describe(img v1.Image, arch string) (Platform, error) {
 	return Platform{Name: "linux/" + arch, Digest: digest.String(), Size: size, Image: img}, nil
 }
 
-// single returns the image for one architecture. It has no time in it, and no version: the same helper gives the same
-// image.
+// single returns the image for one architecture. The image has no timestamp and no version, so the same helper always
+// gives the same image.
 func single(program []byte, arch string) (v1.Image, error) {
 	files, err := archive(program)
 	if err != nil {
@@ -128,7 +128,7 @@ func single(program []byte, arch string) (v1.Image, error) {
 	return mutate.Append(base, mutate.Addendum{Layer: layer, History: v1.History{CreatedBy: "kubectl gpu-fault image"}})
 }
 
-// archive returns the image's files: the helper, and a place for temporary ones.
+// archive returns a tar archive of the image's files: the helper, and a directory for temporary files.
 func archive(program []byte) ([]byte, error) {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)

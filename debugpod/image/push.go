@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 )
 
-// Push writes the image for all platforms to a registry, under a tag. keys are the user's credentials:
+// Push pushes the image for all platforms to a registry, with a tag. Keys are the user's credentials, such as
 // authn.DefaultKeychain.
 func (i *Image) Push(ctx context.Context, tag name.Tag, keys authn.Keychain) error {
 	err := remote.WriteIndex(tag, i.Index,
@@ -27,7 +27,7 @@ func (i *Image) Push(ctx context.Context, tag name.Tag, keys authn.Keychain) err
 	return nil
 }
 
-// hint returns what the user can do about what a registry refuses.
+// hint returns what the user can do if a registry rejects the image.
 func hint(err error, tag name.Tag) string {
 	host := tag.RegistryStr()
 	var answer *transport.Error
@@ -59,7 +59,7 @@ func hint(err error, tag name.Tag) string {
 	return ""
 }
 
-// ParseTag reads REPOSITORY[:TAG]; without a tag it gets the image's own. insecure is for registries that speak HTTP.
+// ParseTag parses REPOSITORY[:TAG]. The tag defaults to the image's own. Insecure allows a registry that uses HTTP.
 func (i *Image) ParseTag(text string, insecure bool) (name.Tag, error) {
 	if strings.Contains(text, "@") {
 		return name.Tag{}, fmt.Errorf("%q has a digest, which comes from the image's content: leave it off", text)

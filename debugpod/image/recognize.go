@@ -12,10 +12,10 @@ const tagPrefix = "gpu-fault-"
 
 func tagOf(digest v1.Hash) string { return tagPrefix + digest.Hex[:12] }
 
-// ownTag is the tag at the end of a reference, before its digest, if it is one that tagOf makes.
+// ownTag matches a tag in the form of tagOf at the end of a reference, before its digest.
 var ownTag = regexp.MustCompile(`:(` + tagPrefix + `[0-9a-f]{12})(?:@|$)`)
 
-// OtherError says that an image is of another build of the client, and so has another helper.
+// OtherError means that an image belongs to another build of the client, and so contains a different helper.
 type OtherError struct{ Image, Has, Wanted string }
 
 func (e *OtherError) Error() string {
@@ -23,9 +23,9 @@ func (e *OtherError) Error() string {
 		"make this one's with kubectl gpu-fault image push or save", e.Image, e.Has, e.Wanted)
 }
 
-// HasHelper reports whether a reference is to the image that this build makes: by its digest, or where it names none,
-// by its tag. An *OtherError says that it is to another build's. own is asked for only where the reference may be ours,
-// as it takes a moment.
+// HasHelper reports whether a reference is to the image of this build, by its digest, or by its tag if it has no
+// digest. It returns an *OtherError if the image belongs to another build. It calls own only if the reference may
+// match, because building the image is slow.
 func HasHelper(reference string, own func() (*Image, error)) (bool, error) {
 	tag := ""
 	if found := ownTag.FindStringSubmatch(reference); found != nil {
@@ -44,5 +44,5 @@ func HasHelper(reference string, own func() (*Image, error)) (bool, error) {
 	case tag != "":
 		return false, &OtherError{Image: reference, Has: tag, Wanted: ours.Tag}
 	}
-	return false, nil // somebody's own, pinned
+	return false, nil // another image, pinned by digest
 }

@@ -11,16 +11,16 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
 )
 
-// Runtime is what a change may name: the kubelet's container runtime and its files, as the helper itself finds them on
-// the node. What the request says of them is only compared.
+// Runtime is the kubelet's container runtime and its files, as found on the node by the helper. A change may name only
+// these. The values in a request are only compared with them.
 type Runtime struct {
-	Unit   string // the systemd unit that restarts it; empty if there is none
-	Socket string // of its CRI
-	// Files are the files that it loads, and configurations of other containerds, which a change may mislead users
-	// with.
+	Unit   string // the systemd unit that restarts the runtime; empty if unknown
+	Socket string // the CRI socket
+	// Files are the files that the runtime loads, and the configurations of other containerd instances, which users can
+	// mistake for the runtime's own.
 	Files []string
-	// New are files that do not exist, and that a change may create; Globs are patterns, as path.Match has them, by
-	// which the runtime would load a new file.
+	// New are files that do not exist but that a change may create. Globs are patterns in the syntax of path.Match; the
+	// runtime would load a new file that matches one of them.
 	New, Globs []string
 }
 
@@ -32,14 +32,14 @@ func (r Runtime) creates(name string) bool {
 	})
 }
 
-// target is where the path of a file leads.
+// target is the result of resolving the path of a file.
 type target struct {
-	real string // the path with links followed
-	link string // the target of a link in its last element
+	real string // the path with links resolved
+	link string // the target if the last element is a link
 }
 
-// allow compares a change with what the helper finds on the node, and refuses one that names another file, unit or
-// socket. It records the files and the service that it finds, and returns where the paths of the change lead.
+// allow compares a change with what the helper finds on the node, and refuses any other file, unit or socket. It
+// records the files and the service that it finds, and returns the resolved paths of the change.
 func (h Host) allow(ctx context.Context, r *record) ([]target, error) {
 	found, err := h.Inspect(ctx)
 	if ctx.Err() != nil {
@@ -66,7 +66,7 @@ func (h Host) allow(ctx context.Context, r *record) ([]target, error) {
 		r.Loaded = append(r.Loaded, loaded{f.Path, real})
 	}
 	for _, name := range found.Files {
-		// A file that others could have chosen is not one to restore later.
+		// Record only files whose paths other users cannot redirect, so that they are safe to restore later.
 		if real, _, err := h.resolve(name); err == nil && !slices.Contains(r.Loaded, loaded{name, real}) {
 			r.Loaded = append(r.Loaded, loaded{name, real})
 		}
@@ -74,7 +74,8 @@ func (h Host) allow(ctx context.Context, r *record) ([]target, error) {
 	return targets, nil
 }
 
-// service returns the service that is restarted: the one that the helper found, if it is the one that was asked for.
+// service returns the service to restart. It fails if the requested service differs from the service that the helper
+// found.
 func (r Runtime) service(asked *deadman.Service) (*deadman.Service, error) {
 	switch {
 	case asked == nil:

@@ -17,11 +17,11 @@ import (
 type site struct {
 	file          file
 	before, after file // without a directory if they do not exist
-	record        *dir // nil if the record does not exist any more
+	record        *dir // nil if the record no longer exists
 }
 
-// site opens the directories of a file. No link is followed: place.Real has none. If a directory does not exist, the
-// file does not exist, which is no error.
+// site opens the directories of a file. It follows no links, because place.Real contains none. A missing directory is
+// not an error; the file then does not exist either.
 func (h Host) site(run string, p place) (*site, error) {
 	f, err := h.file(p.Real, refuseLinks)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -32,7 +32,7 @@ func (h Host) site(run string, p place) (*site, error) {
 	}
 	s := &site{file: f}
 	if s.record, err = h.record(run); err != nil {
-		s.record = nil // the prepared files in it are lost: was and write do without
+		s.record = nil // the prepared files are lost; was and write do not need them
 	}
 	s.before, s.after = s.prepared(p.Before), s.prepared(p.After)
 	return s, nil
@@ -53,7 +53,7 @@ func (s *site) close() {
 	file{dir: s.record}.close()
 }
 
-// apply changes a file. It looks again at what is there first: the record was made a moment ago.
+// apply changes a file. It first checks that the file still matches the record.
 func (s *site) apply(f deadman.File, p place) error {
 	now, err := s.file.read()
 	if err != nil {
@@ -81,11 +81,12 @@ func (s *site) apply(f deadman.File, p place) error {
 	return s.file.overwrite(will, nil)
 }
 
-// cannotRename reports whether only the place is to blame: another mount, or a mount on the file itself.
+// cannotRename reports whether a rename failed because of a mount: the directories are on different mounts, or the file
+// is a mount point.
 func cannotRename(err error) bool { return errors.Is(err, unix.EXDEV) || errors.Is(err, unix.EBUSY) }
 
-// judge returns what is to become of a file. Interrupted reports whether an earlier restore, or the change itself, may
-// have been cut short; overwrite reports whether also what somebody has changed meanwhile is put back.
+// judge decides how to restore a file. Interrupted reports whether an earlier restore or the change itself may have
+// been interrupted. Overwrite reports whether to restore files that were modified since the change.
 func (s *site) judge(f deadman.File, interrupted, overwrite bool) (deadman.RestoredFile, error) {
 	r := deadman.RestoredFile{Path: f.Path}
 	now, err := s.file.read()
@@ -111,19 +112,19 @@ func (s *site) judge(f deadman.File, interrupted, overwrite bool) (deadman.Resto
 	return r, nil
 }
 
-// kept returns the prepared copy of the file as it was before.
+// kept returns the prepared copy of the original file.
 func (s *site) kept(f deadman.File) ([]byte, bool) {
 	copied, err := s.before.read()
 	return copied.data, err == nil && f.Before != deadman.Absent && copied.sum == f.Before
 }
 
-// isKept reports whether the content of before is known, whatever the file holds now.
+// isKept reports whether the original content is known regardless of the file's current content.
 func (s *site) isKept(f deadman.File) bool {
 	_, is := s.kept(f)
 	return is || f.Before == deadman.Absent
 }
 
-// made returns what the change had made of a file; nil if that is not known any more.
+// made returns the content of a file after the change; nil if it is unknown or larger than maxNow.
 func (s *site) made(f deadman.File) []byte {
 	before, is := s.kept(f)
 	if !is && f.Before != deadman.Absent {
@@ -136,10 +137,10 @@ func (s *site) made(f deadman.File) []byte {
 	return after
 }
 
-// maxNow is the largest content of somebody else's that is reported, in bytes.
+// maxNow is the size limit in bytes of the file content in a RestoredFile.
 const maxNow = 256 << 10
 
-// isTornOf reports whether an interrupted overwriting left these data. It takes both contents from where they wait.
+// isTornOf reports whether data is the result of an interrupted overwrite with the prepared content.
 func (s *site) isTornOf(f deadman.File, data []byte) bool {
 	before, err := s.was(f)
 	if err != nil {
@@ -149,7 +150,7 @@ func (s *site) isTornOf(f deadman.File, data []byte) bool {
 	return err == nil && sumOf(after, f.After) == f.After && isTorn(data, before, after)
 }
 
-// was returns the content as it was before: the prepared copy, or else the change taken back.
+// was returns the original content, from the prepared copy or by reverting the edits.
 func (s *site) was(f deadman.File) ([]byte, error) {
 	if f.Before == deadman.Absent {
 		return nil, nil
@@ -174,7 +175,7 @@ func (s *site) was(f deadman.File) ([]byte, error) {
 	return data, nil
 }
 
-// putBack gives a file that is ours its content and its attributes of before.
+// putBack restores the content and the attributes of a changed file.
 func (s *site) putBack(f deadman.File, p place) error {
 	if f.Before == deadman.Absent {
 		return s.file.remove()
@@ -196,7 +197,7 @@ func (s *site) putBack(f deadman.File, p place) error {
 	return s.file.write(data, *meta, p.InPlace)
 }
 
-// write puts content where nothing is prepared for it.
+// write writes content for which no prepared file exists.
 func (f file) write(data []byte, meta deadman.Meta, inPlace bool) error {
 	now, err := f.read()
 	if err != nil {
@@ -222,7 +223,7 @@ func (f file) write(data []byte, meta deadman.Meta, inPlace bool) error {
 	return f.overwrite(data, &meta)
 }
 
-// finish makes sure of the attributes of a file that we put back in an earlier try.
+// finish restores the attributes of a file whose content was restored by an earlier attempt.
 func (s *site) finish(f deadman.File) error {
 	if f.Before == deadman.Absent || f.Meta == nil {
 		return nil

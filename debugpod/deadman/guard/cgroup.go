@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// leaveCgroups takes this process out of the cgroups of its pod, and into those of PID 1, in every hierarchy: whoever
-// ends the pod kills what is in its cgroups. It has left when it is in the same ones as PID 1.
+// leaveCgroups moves this process from its pod's cgroups to the cgroups of PID 1, in every hierarchy. Otherwise, the
+// process would be killed with the pod. leaveCgroups returns an error if any cgroup still differs.
 func leaveCgroups(proc string) error {
 	want, err := cgroupsOf(filepath.Join(proc, "1/cgroup"))
 	if err != nil {
@@ -52,7 +52,8 @@ func leaveCgroups(proc string) error {
 	return nil
 }
 
-// cgroupsOf reads a file /proc/PID/cgroup: the path by the hierarchy's controllers; empty for cgroup v2.
+// cgroupsOf parses a file /proc/PID/cgroup. It returns the paths by the controllers of their hierarchy; the key is
+// empty for cgroup v2.
 func cgroupsOf(file string) (map[string]string, error) {
 	raw, err := os.ReadFile(file)
 	if err != nil {
@@ -68,7 +69,8 @@ func cgroupsOf(file string) (map[string]string, error) {
 	return all, nil
 }
 
-// cgroupDir returns where a cgroup is seen, by the text of /proc/self/mountinfo (proc_pid_mountinfo(5)).
+// cgroupDir returns the directory of a cgroup according to the content of /proc/self/mountinfo (see
+// proc_pid_mountinfo(5)).
 func cgroupDir(mountinfo, hierarchy, group string) (string, bool) {
 	for line := range strings.Lines(mountinfo) {
 		left, right, found := strings.Cut(strings.TrimSpace(line), " - ")

@@ -14,9 +14,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
 )
 
-// Change records a change, starts the dead man that makes it, and hands on what that says until it is applied, or has
-// failed. When ctx ends before the dead man is started, nothing is changed; later, the dead man finishes, and only
-// nobody hears of it.
+// Change records a change, starts the dead man's switch that applies it, and passes on the switch's status until the
+// change is applied or has failed. If ctx ends before the switch is started, nothing is changed. If ctx ends later, the
+// switch still finishes, but its status is not passed on.
 func Change(
 	ctx context.Context, h Host, run string, change deadman.Change, each func(deadman.Status) error,
 ) (*deadman.Status, error) {
@@ -56,7 +56,7 @@ func Change(
 	return last, err
 }
 
-// undo removes the record of a change that was never made.
+// undo removes the record of a change that was never applied.
 func (h Host) undo(r *record, why *Error) error {
 	if err := h.erase(r.Run, r); err != nil {
 		return errorf(why.Code, "%v; and its record could not be removed: %v", why, err)
@@ -64,8 +64,8 @@ func (h Host) undo(r *record, why *Error) error {
 	return why
 }
 
-// start starts the dead man, in a session of its own and with none of our streams. The channel is closed when it has
-// ended.
+// start starts the dead man's switch in a session of its own, without the standard streams of this process. The channel
+// is closed when the switch exits.
 func (h Host) start(run string) (<-chan struct{}, error) {
 	own, err := h.record(run)
 	if err != nil {
@@ -88,7 +88,7 @@ func (h Host) start(run string) (<-chan struct{}, error) {
 	}
 	ended := make(chan struct{})
 	go func() {
-		_ = cmd.Wait() // else it would look alive after its end
+		_ = cmd.Wait() // reap it; a zombie would look alive
 		close(ended)
 	}()
 	return ended, nil
@@ -102,7 +102,7 @@ func (h Host) logged(run string) string {
 	return ": " + cut(string(raw))
 }
 
-// Await hands on what the run's dead man says until its change is applied, or has failed.
+// Await passes on the status of the run's dead man's switch until the change is applied or has failed.
 func Await(ctx context.Context, h Host, run string, each func(deadman.Status) error) (*deadman.Status, error) {
 	if err := deadman.ValidRun(run); err != nil {
 		return nil, errorf(CodeFile, "%v", err)
@@ -110,7 +110,7 @@ func Await(ctx context.Context, h Host, run string, each func(deadman.Status) er
 	return h.follow(ctx, run, nil, each)
 }
 
-// follow looks at the status until it is final. Ended, if not nil, is closed when the dead man ends.
+// follow polls the status until it is final. Ended, if not nil, is closed when the dead man's switch exits.
 func (h Host) follow(
 	ctx context.Context, run string, ended <-chan struct{}, each func(deadman.Status) error,
 ) (*deadman.Status, error) {
@@ -119,7 +119,7 @@ func (h Host) follow(
 	var told deadman.Phase
 	seen := time.Now()
 	for {
-		// In this order: what it said before its end is there after it.
+		// Check for the exit first, so that a status written before the exit is still read.
 		gone := h.gone(run, ended)
 		s, err := h.status(run)
 		switch {
@@ -131,7 +131,7 @@ func (h Host) follow(
 		}
 		if s.Phase != told && s.Phase != deadman.PhaseRecorded && each != nil {
 			told = s.Phase
-			_ = each(s.Status) // who does not hear it asks again
+			_ = each(s.Status) // a client that misses the status can request it again
 		}
 		switch s.Phase {
 		case deadman.PhaseRecorded, deadman.PhaseArmed, deadman.PhaseWritten, deadman.PhaseRestoring:
@@ -141,7 +141,7 @@ func (h Host) follow(
 		if !gone {
 			seen = time.Now()
 		}
-		// Who asks again may come before the dead man is started.
+		// A repeated request may arrive before the switch is started.
 		if gone && (ended != nil || time.Since(seen) > h.times.start) {
 			return &s.Status,
 				errorf(CodeGone, "the dead man ended when the change was %s: put it back%s", s.Phase, h.logged(run))

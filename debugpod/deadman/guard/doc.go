@@ -1,17 +1,17 @@
-// Package guard is the dead man's work on a node. All of it runs in the node's own namespaces: Enter brings a process
-// there. So paths, links, mounts and services are just those that the node itself sees.
+// Package guard implements the dead man's switch on a node. All its code runs in the host namespaces, which Enter
+// joins, so it sees the paths, links, mounts and services of the node.
 //
 // A record is a directory, Dir/RUN:
 //
-//	record.json    what is changed, how everything was, and which files the helper found containerd to load
-//	status.json    how far it is; replaced as a whole
-//	before-N       the file as it was, with all its attributes: put back by a rename, which works on a full disk too
-//	after-N        the file as it will be
-//	restore.sh     puts everything back by hand, and at boot
-//	log            what the dead man has to say to nobody
+//	record.json    the change, the original state, and the files that the helper found containerd to load
+//	status.json    the status; always replaced as a whole
+//	before-N       the original file with all its attributes: restored by a rename, which works on a full disk too
+//	after-N        the changed file
+//	restore.sh     restores all files, manually or at boot
+//	log            the log of the dead man's switch
 //
-// Whoever works on a record holds flock(2) on the directory.
+// A process that works on a record holds flock(2) on its directory.
 //
-// Files are opened and changed only through descriptors of their directories: see dir and walk. A path that others than
-// root could redirect is refused.
+// Files are opened and changed only through descriptors of their directories; see dir and walk. A path that a user
+// other than root could redirect is refused.
 package guard

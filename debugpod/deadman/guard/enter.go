@@ -14,13 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Enter replaces this program with a copy of itself in the namespaces of the node's first process: its mounts, its
-// network, its host name. The copy gets args, with the number of a file descriptor added, from which it reads request.
-// It returns only with an error.
+// Enter replaces this program with a copy of itself in the host namespaces, which are the namespaces of PID 1. The copy
+// gets args and the number of a file descriptor from which it reads request. Enter returns only if it fails.
 func Enter(proc string, args []string, request []byte) error {
 	failed := make(chan error, 1)
 	go func() {
-		// Namespaces are a thread's. It is never unlocked, so nothing else ever runs on it.
+		// Namespaces belong to a thread. The thread is never unlocked, so no other goroutine runs on it.
 		runtime.LockOSThread()
 		failed <- enter(proc, args, request)
 	}()
@@ -49,7 +48,7 @@ func enter(proc string, args []string, request []byte) error {
 	if err := join(proc); err != nil {
 		return err
 	}
-	// PID 1's root may lie below that of its namespace.
+	// The root of PID 1 may be below the root of its namespace.
 	if err := unix.Fchdir(int(root.Fd())); err != nil {
 		return err
 	}
@@ -62,22 +61,23 @@ func enter(proc string, args []string, request []byte) error {
 	args = append(append([]string(nil), args...), fmt.Sprint(in.Fd()))
 	env := []string{searchPath, "LC_ALL=C"}
 	err = unix.Exec(fmt.Sprintf("/proc/self/fd/%d", self.Fd()), args, env)
-	// Not even from memory: some kernels forbid that. The file in the container will do; the kernel keeps it while it
-	// runs.
+	// Some kernels forbid executing a file in memory. Use the file in the container instead; the kernel keeps a running
+	// executable.
 	if file, e := os.Open(filepath.Join(proc, "self/exe")); e == nil {
 		err = errors.Join(err, unix.Exec(fmt.Sprintf("/proc/self/fd/%d", file.Fd()), args, env))
 	}
 	return err
 }
 
-// join enters the namespaces of PID 1, the mounts last. Its own PID namespace is the pod's already.
+// join enters the namespaces of PID 1, the mount namespace last. It keeps the PID namespace, because the pod shares
+// that of the node.
 func join(proc string) error {
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fmt.Errorf("unshare: %w", err)
 	}
 	for _, ns := range []string{"cgroup", "ipc", "uts", "net", "mnt"} {
 		f, err := os.Open(filepath.Join(proc, "1/ns", ns))
-		if errors.Is(err, fs.ErrNotExist) { // an older kernel's
+		if errors.Is(err, fs.ErrNotExist) { // an older kernel without this namespace
 			continue
 		}
 		if err != nil {
@@ -91,8 +91,8 @@ func join(proc string) error {
 	return nil
 }
 
-// copySelf returns this program in memory, so that it needs no file of the pod or the node; or its file, where there is
-// no memory for it.
+// copySelf returns a copy of this program in memory, so that it needs no file of the pod or the node. If no memory file
+// can be created, it returns the program's own file.
 func copySelf() (*os.File, error) {
 	file, err := os.Open("/proc/self/exe")
 	if err != nil {

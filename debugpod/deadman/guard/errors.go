@@ -4,7 +4,7 @@ package guard
 
 import "fmt"
 
-// Error is why a request was not done, with a code for programs.
+// Error is the reason why a request failed, with a code for programs.
 type Error struct {
 	Code    string
 	Message string
@@ -14,23 +14,24 @@ func (e *Error) Error() string { return e.Message }
 
 // The codes of Error.
 const (
-	// CodeChanged: a file is not as the request says.
+	// CodeChanged means that a file does not match the request.
 	CodeChanged = "changed"
-	// CodeRefused: the request names a file, a unit or a socket that is not one of the kubelet's container runtime.
+	// CodeRefused means that the request names a file, a unit or a socket that does not belong to the kubelet's
+	// container runtime.
 	CodeRefused = "refused"
-	// CodeExists: the run has a record already.
+	// CodeExists means that the run already has a record.
 	CodeExists = "record-exists"
-	// CodeNoRecord: the run has no record.
+	// CodeNoRecord means that the run has no record.
 	CodeNoRecord = "no-record"
-	// CodeNotArmed: the dead man could not be started. Nothing is changed.
+	// CodeNotArmed means that the dead man's switch could not be started. Nothing is changed.
 	CodeNotArmed = "not-armed"
-	// CodeGone: the dead man is not there any more, and has not finished.
+	// CodeGone means that the dead man's switch exited before it finished.
 	CodeGone = "dead-man-gone"
-	// CodeBusy: somebody else works on the record.
+	// CodeBusy means that another process is working on the record.
 	CodeBusy = "busy"
-	// CodeFile: a file could not be read, prepared or written.
+	// CodeFile means that a file could not be read, prepared or written.
 	CodeFile = "file-failed"
-	// CodeService: the service does not come back.
+	// CodeService means that the service did not recover.
 	CodeService = "service-failed"
 )
 

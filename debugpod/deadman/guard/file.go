@@ -16,15 +16,16 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
 )
 
-// content is what a file has now: its data, and their sum. The sum of a file that is not there is deadman.Absent.
+// content is the current data of a file and its checksum. The checksum of a missing file is deadman.Absent.
 type content struct {
 	data []byte
 	sum  string
-	// tooLarge: only the sum is known to be another.
+	// tooLarge is set if the file exceeds the size limit. Its checksum is then unknown, but differs from the expected
+	// one.
 	tooLarge bool
 }
 
-// open opens a regular file that root alone can change. It follows no link.
+// open opens a regular file that only root can change. It follows no link.
 func (f file) open(flags int) (*os.File, error) {
 	opened, err := f.dir.openat(f.name, flags|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -64,7 +65,8 @@ func (f file) read() (content, error) {
 	return content{data: data, sum: patch.Sum(data)}, nil
 }
 
-// readAll returns the content of a file of ours. fs.ErrNotExist is in the error if there is none.
+// readAll returns the content of a file that this package wrote. The error wraps fs.ErrNotExist if the file does not
+// exist.
 func (f file) readAll() ([]byte, error) {
 	opened, err := f.open(unix.O_RDONLY)
 	if err != nil {
@@ -74,7 +76,7 @@ func (f file) readAll() ([]byte, error) {
 	return io.ReadAll(opened)
 }
 
-// create writes a new file with all its attributes, and syncs it. The attributes may be nil.
+// create writes a new file with the given attributes, and syncs it. The attributes may be nil.
 func (f file) create(data []byte, meta *deadman.Meta) (err error) {
 	created, err := f.dir.openat(f.name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
 	if err != nil {
@@ -99,7 +101,7 @@ func (f file) create(data []byte, meta *deadman.Meta) (err error) {
 	return created.Sync()
 }
 
-// replace gives the file the one that was prepared, in one step.
+// replace atomically replaces the file with a prepared one.
 func (f file) replace(prepared file) error {
 	err := error(unix.ENOENT)
 	if f.dir != nil && prepared.dir != nil {
@@ -111,8 +113,8 @@ func (f file) replace(prepared file) error {
 	return f.dir.sync()
 }
 
-// overwrite gives an existing file another content, and keeps the file itself: for files that have several names, or
-// are mounted. It is interrupted only between its steps: isTorn knows what is then there.
+// overwrite replaces the content of an existing file in place. It is used for files that have several names or are
+// mounted. An interruption leaves the file in a state that isTorn recognizes.
 func (f file) overwrite(data []byte, meta *deadman.Meta) (err error) {
 	opened, err := f.open(unix.O_WRONLY)
 	if err != nil {
@@ -137,8 +139,7 @@ func (f file) overwrite(data []byte, meta *deadman.Meta) (err error) {
 	return opened.Sync()
 }
 
-// isTorn reports whether data are what overwrite leaves when it is interrupted on the way from one content to the
-// other.
+// isTorn reports whether data is the result of an interrupted overwrite that was replacing from with to.
 func isTorn(data, from, to []byte) bool {
 	for _, pair := range [][2][]byte{{from, to}, {to, from}} {
 		old, new := pair[0], pair[1]
@@ -167,7 +168,7 @@ func (f file) unlink() error {
 	return nil
 }
 
-// remove removes the file if it exists, and syncs its directory. Of a link, it removes only the link.
+// remove removes the file if it exists, and syncs its directory. It removes a link, not the target.
 func (f file) remove() error {
 	err := f.unlink()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -179,7 +180,7 @@ func (f file) remove() error {
 	return f.dir.sync()
 }
 
-// writeWhole replaces a file of ours; a crash leaves the old one or the new one.
+// writeWhole atomically replaces a file that this package wrote. A crash leaves either the old file or the new one.
 func (f file) writeWhole(data []byte, mode uint32) error {
 	next := file{f.dir, f.name + ".next"}
 	if err := next.unlink(); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -191,7 +192,7 @@ func (f file) writeWhole(data []byte, mode uint32) error {
 	return f.replace(next)
 }
 
-// ours returns the attributes of a file of ours. Its time is that of its creation.
+// ours returns the attributes of the files that this package writes. It sets no modification time.
 func ours(mode uint32) *deadman.Meta {
 	return &deadman.Meta{Mode: mode, UID: os.Geteuid(), GID: os.Getegid()}
 }

@@ -19,20 +19,20 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
 )
 
-// dead is a dead man. It has read the record, and needs it no more.
+// dead is a dead man's switch. It keeps the record in memory, so it does not depend on the record on disk.
 type dead struct {
 	Host
 	record *record
 	saved  saved
-	// armedAt is when its time began, by a clock that counts suspended time and that nobody sets.
+	// armedAt is the time at which the switch was armed, by a clock that includes suspended time and cannot be set.
 	armedAt time.Duration
 	ended   chan os.Signal
-	// unhealed: the change failed, and so did putting it back.
+	// unhealed reports whether the change failed and could not be reverted.
 	unhealed bool
 }
 
-// Guard returns a dead man's life: it makes the change of the run's record, waits, and puts everything back. It runs as
-// a process of its own, which Change starts. Its error is for the log.
+// Guard runs a dead man's switch: it applies the change of the run's record, waits, and restores the files. It runs in
+// a separate process, which Change starts. The caller logs the error.
 func Guard(ctx context.Context, h Host, run string) error {
 	if err := deadman.ValidRun(run); err != nil {
 		return err
@@ -41,7 +41,7 @@ func Guard(ctx context.Context, h Host, run string) error {
 	signal.Notify(d.ended, syscall.SIGTERM, restoreNow)
 	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE)
 	_ = os.Chdir("/")
-	// Not the first to go when memory runs out. Where that is refused, so be it.
+	// Make the process a less likely victim of the OOM killer. This is best effort.
 	_ = os.WriteFile(h.Proc+"/self/oom_score_adj", []byte("-900"), 0)
 
 	if err := d.change(ctx, run); err != nil {
@@ -55,7 +55,8 @@ func Guard(ctx context.Context, h Host, run string) error {
 	return d.heal(ctx, cause)
 }
 
-// change arms the dead man, and makes the change. With an error nothing is changed, and the dead man is not needed.
+// change arms the switch and applies the change. If it returns an error, nothing is changed and the switch is not
+// needed.
 func (d *dead) change(ctx context.Context, run string) error {
 	unlock, err := d.lock(ctx, run)
 	if err != nil {
@@ -101,7 +102,7 @@ func (d *dead) change(ctx context.Context, run string) error {
 	}
 	d.passed("written")
 	if d.record.Change.Service != nil && !d.record.Change.NoRestart {
-		// The restart cuts the connection of who listens: this is the moment in which he can still hear how far it is.
+		// The restart closes the client's connection. Wait until the client has read the status.
 		_ = pause(ctx, d.times.hear)
 		if err := d.takeUp(ctx, d.record.Change, &d.saved.Status); err != nil && !d.record.Change.MayFail {
 			d.takeBack(ctx,
@@ -134,7 +135,7 @@ func (d *dead) writeOne(i int, f deadman.File, p place) error {
 	return s.apply(f, p)
 }
 
-// takeBack puts back a change that failed, at once. The status tells it until somebody has read it, or the time is up.
+// takeBack reverts a failed change at once, and records the failure in the status.
 func (d *dead) takeBack(ctx context.Context, why string) {
 	restored := &deadman.Restored{}
 	if err := d.putAllBack(ctx, d.record, &d.saved, restored, false); err != nil {
@@ -161,7 +162,7 @@ func (d *dead) phase(p deadman.Phase) error {
 	return nil
 }
 
-// The causes of a dead man's restore, for Status.
+// The causes of a restore, for Status.
 const (
 	causeTTL    = "TTL"
 	causeFailed = "the change failed"
@@ -171,10 +172,11 @@ const (
 	causeAsked  = "asked to"
 )
 
-// restoreNow tells a dead man to restore. SIGTERM does too, but is also what a node sends that shuts down.
+// restoreNow is the signal that requests a restore. SIGTERM also triggers a restore, but the node sends it at shutdown
+// too.
 const restoreNow = syscall.SIGUSR1
 
-// wait returns when it is time to put back, and why.
+// wait returns the cause of the restore when the restore is due.
 func (d *dead) wait(ctx context.Context) string {
 	tick := time.NewTicker(d.times.tick)
 	defer tick.Stop()
@@ -189,7 +191,8 @@ func (d *dead) wait(ctx context.Context) string {
 			return causeTest
 		case <-tick.C:
 		}
-		// Both clocks: the wall clock may be set back, and the other one may be frozen with a virtual machine.
+		// Check both clocks: the wall clock may be set back, and the other clock may stop while a virtual machine is
+		// paused.
 		if ttl := d.record.Change.TTL; ttl > 0 &&
 			(uptime()-d.armedAt >= ttl || !time.Now().Round(0).Before(d.saved.Until)) {
 			return causeTTL
@@ -200,8 +203,7 @@ func (d *dead) wait(ctx context.Context) string {
 	}
 }
 
-// heal puts back, and tries again for a while when that fails. Without a record, which somebody may have removed, it
-// does so all the same.
+// heal restores the files, and retries for a while if the restore fails. It does not need the record on disk.
 func (d *dead) heal(ctx context.Context, cause string) error {
 	ctx = context.WithoutCancel(ctx)
 	run := d.record.Run
@@ -224,12 +226,12 @@ func (d *dead) healOnce(ctx context.Context, cause string) (last bool, err error
 	run := d.record.Run
 	unlock, err := d.lock(ctx, run)
 	switch {
-	case errors.Is(err, fs.ErrNotExist): // somebody removed the record; we know all that is needed
+	case errors.Is(err, fs.ErrNotExist): // the record was removed, but is still in memory
 		unlock = func() {}
 	case err != nil:
 		return false, err
 	default:
-		// A restore that was asked for, and broke off, may have gone further than we know.
+		// An interrupted restore request may have progressed further than the status in memory.
 		if now, err := d.status(run); err == nil {
 			if now.Result != nil {
 				unlock()
@@ -243,7 +245,7 @@ func (d *dead) healOnce(ctx context.Context, cause string) (last bool, err error
 	d.saved.Cause = cause
 	record := *d.record
 	if cause == causeTerm && d.shutsDown(ctx) {
-		record.Change.Service = nil // it is stopped already, and starts with the files as they were
+		record.Change.Service = nil // the service is already stopped, and loads the restored files at boot
 	}
 	restored := &deadman.Restored{}
 	if err := d.putAllBack(ctx, &record, &d.saved, restored, false); err != nil {
@@ -283,22 +285,22 @@ func superseded(r *deadman.Restored) string {
 	return strings.Join(paths, ", ")
 }
 
-// shutsDown reports whether systemd stops the node.
+// shutsDown reports whether systemd is shutting down the node.
 func (d *dead) shutsDown(ctx context.Context) bool {
 	if _, err := os.Stat(d.Systemd); err != nil {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	said, _ := d.Run(ctx, "systemctl", "is-system-running") // its exit code is not 0 then
+	said, _ := d.Run(ctx, "systemctl", "is-system-running") // exits with a nonzero code during shutdown
 	switch strings.TrimSpace(said) {
 	case "initializing", "starting", "running", "degraded", "maintenance":
 		return false
 	}
-	return true // also when nobody answers any more
+	return true // stopping, or systemd does not respond
 }
 
-// uptime returns the time since boot, with the time in which the node was suspended.
+// uptime returns the time since boot, including suspended time.
 func uptime() time.Duration {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {

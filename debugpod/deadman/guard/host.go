@@ -18,55 +18,55 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/containerd"
 )
 
-// Host is what a dead man finds on its node. Node's is the one for real nodes.
+// Host is the environment of a dead man's switch. Node returns the Host for real nodes.
 type Host struct {
 	Root    string // directory from which paths are opened; see walk
-	Dir     string // where the records lie
-	Units   string // where the administrator's systemd units lie
-	Systemd string // is there when systemd is PID 1
+	Dir     string // directory of the records
+	Units   string // directory of the administrator's systemd units
+	Systemd string // exists if systemd is PID 1
 	Logs    string // logs of services without a journal
 	Proc    string
-	// Configs are patterns of directories in which prepared files may have been left.
+	// Configs are patterns of directories that may contain prepared files.
 	Configs []string
-	// Foreign are paths that other fault injectors leave.
+	// Foreign are paths that other fault injectors leave behind.
 	Foreign []string
 
-	// Run runs a command, and returns what it wrote to both its streams.
+	// Run runs a command, and returns its combined output.
 	Run func(ctx context.Context, name string, args ...string) (string, error)
 	// Inspect finds the kubelet's container runtime. Only a change needs it.
 	Inspect func(ctx context.Context) (Runtime, error)
-	// Ask asks the service behind a CRI socket about itself.
+	// Ask returns the status of the service behind a CRI socket.
 	Ask func(ctx context.Context, socket string) (*cri.Info, error)
-	// ConfigSum is the sum of a configuration that CRI shows.
+	// ConfigSum returns the checksum of a configuration that CRI reports.
 	ConfigSum func(config []byte) string
-	// Program runs this program again: the path, and what to set in its environment.
+	// Program is the path of this program, and Env the environment variables to set when it is started again.
 	Program string
 	Env     []string
-	// LeaveCgroup takes this process out of its pod's cgroups.
+	// LeaveCgroup moves this process out of its pod's cgroups.
 	LeaveCgroup func() error
-	// Log takes what a dead man has to say to nobody; nil: it is lost.
+	// Log is the log of the dead man's switch; if nil, the log is discarded.
 	Log io.Writer
-	// Passed, if set, hears of points of the work; tests end the process there.
+	// Passed, if set, is called at certain points of the work. Tests terminate the process there.
 	Passed func(point string)
 
 	times times
-	// oldKernel avoids openat2(2), as if the kernel did not have it.
+	// oldKernel simulates a kernel without openat2(2).
 	oldKernel bool
 }
 
-// times are how long things may take.
+// times are intervals and timeouts.
 type times struct {
-	tick     time.Duration // between two looks at the clock
-	poll     time.Duration // between two questions to CRI
-	hear     time.Duration // before the restart
-	restart  time.Duration // of a service
-	serve    time.Duration // until CRI serves after a restart
-	verdict  time.Duration // until silence of CRI means that it fails
-	lock     time.Duration // until somebody else has ended his work on the record
-	start    time.Duration // until a dead man that is not there is taken for gone
-	follow   time.Duration // until a change is applied
-	retry    time.Duration // between two tries to put back
-	patience time.Duration // until trying to put back is given up
+	tick     time.Duration // interval of the checks whether a restore is due
+	poll     time.Duration // interval of CRI requests
+	hear     time.Duration // wait before the restart, for the client to read the status
+	restart  time.Duration // timeout of a restart
+	serve    time.Duration // timeout for CRI to serve after a restart
+	verdict  time.Duration // time after which an unresponsive CRI counts as failed
+	lock     time.Duration // timeout for another process to unlock the record
+	start    time.Duration // time after which a missing dead man's switch counts as terminated
+	follow   time.Duration // timeout for a change to be applied
+	retry    time.Duration // initial interval of restore attempts
+	patience time.Duration // time after which restore attempts stop
 }
 
 // Node returns the node on which this process runs.
@@ -79,7 +79,7 @@ func Node() Host {
 			"/etc/k0s/containerd.d",
 			"/var/lib/rancher/*/agent/etc/containerd", "/var/snap/*/current/args",
 		},
-		Foreign: []string{"/var/lib/cuda-fault-test"}, // of Dynamo's fault injection
+		Foreign: []string{"/var/lib/cuda-fault-test"}, // from NVIDIA Dynamo's fault injection
 		Run:     run, Ask: cri.Ask,
 		ConfigSum:   func(config []byte) string { return containerd.ConfigSum(config) },
 		Program:     "/proc/self/exe",
@@ -103,7 +103,7 @@ func (h Host) passed(point string) {
 	}
 }
 
-// searchPath is where a node's programs lie: ours is inherited from the pod.
+// searchPath has the usual directories of a node's programs. The PATH of this process is the pod's.
 const searchPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 func run(ctx context.Context, name string, args ...string) (string, error) {
@@ -116,7 +116,7 @@ func run(ctx context.Context, name string, args ...string) (string, error) {
 	cmd.Env = []string{searchPath, "LC_ALL=C"}
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = &out, &out
-	cmd.WaitDelay = time.Second // what it started may keep the streams
+	cmd.WaitDelay = time.Second // child processes may keep the streams open
 	err = cmd.Run()
 	said := strings.TrimSpace(out.String())
 	if err != nil && ctx.Err() != nil {

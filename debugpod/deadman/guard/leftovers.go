@@ -16,11 +16,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
 )
 
-// Leftovers finds what we and other fault injectors left on the node. With clean it removes it, but for what belongs to
-// the runs in keep, and to records whose files are not as they were.
+// Leftovers returns the artifacts that this program and other fault injectors left on the node. If clean is set, it
+// removes the artifacts, except for artifacts of the runs in keep and of records with files that are not restored.
 func Leftovers(ctx context.Context, h Host, clean bool, keep []string) ([]deadman.Leftover, error) {
 	found := []deadman.Leftover{}
-	busy := map[string]bool{} // runs whose other leftovers must stay
+	busy := map[string]bool{} // runs whose other leftovers must be kept
 	for _, run := range keep {
 		busy[run] = true
 	}
@@ -41,13 +41,14 @@ func Leftovers(ctx context.Context, h Host, clean bool, keep []string) ([]deadma
 		}
 		found = append(found, l)
 		for _, path := range prepared {
-			known[path] = true // they go with their record
+			known[path] = true // removed with their record
 		}
 	}
 	for pid, run := range h.guards("") {
 		l := deadman.Leftover{Kind: deadman.LeftoverDeadMan, Path: fmt.Sprint("pid ", pid), Run: run}
 		if clean && !busy[run] {
-			// Without a record it still knows how everything was: let it put that back.
+			// A switch without a record still has the original state in memory. Do not kill it; let it restore the
+			// files.
 			l.Problem = "it has no record, and puts back what it knows when its time is up; to have that now: kill " +
 				fmt.Sprint(pid)
 		}
@@ -71,7 +72,7 @@ func Leftovers(ctx context.Context, h Host, clean bool, keep []string) ([]deadma
 	return found, nil
 }
 
-// removeAll removes what is at a path, with all that is in it; of a link, only the link.
+// removeAll removes a path recursively. It removes a link, not the target.
 func (h Host) removeAll(path string) error {
 	parent, err := h.directory(filepath.Dir(path), followLinks)
 	if err != nil {
@@ -88,7 +89,7 @@ func removed(l *deadman.Leftover, err error) {
 	}
 }
 
-// leftRecord returns what lies in Dir under this name, and the files that were prepared for it.
+// leftRecord returns the record of this name in Dir, and the paths of its prepared files.
 func (h Host) leftRecord(run string) (deadman.Leftover, []string) {
 	l := deadman.Leftover{Kind: deadman.LeftoverRecord, Path: h.dir(run), Run: run}
 	if s, err := h.status(run); err == nil {
@@ -105,7 +106,7 @@ func (h Host) leftRecord(run string) (deadman.Leftover, []string) {
 	return l, prepared
 }
 
-// cleanRecord removes a record whose files are as they were before.
+// cleanRecord removes a record if all its files have their original content.
 func (h Host) cleanRecord(ctx context.Context, run string, l *deadman.Leftover) {
 	if deadman.ValidRun(run) != nil {
 		l.Problem = "it is not ours: no run is called like that"
@@ -119,7 +120,7 @@ func (h Host) cleanRecord(ctx context.Context, run string, l *deadman.Leftover) 
 	defer unlock()
 	r, err := h.load(run)
 	switch {
-	case errors.Is(err, fs.ErrNotExist): // a restore that had none: only its result lies here
+	case errors.Is(err, fs.ErrNotExist): // only the result of a restore that found no record
 		r = nil
 	case err != nil:
 		l.Problem = err.Error()
@@ -142,7 +143,7 @@ func (h Host) cleanRecord(ctx context.Context, run string, l *deadman.Leftover) 
 	removed(l, h.erase(run, r))
 }
 
-// changed returns which file of a record is not as it was before, and is empty when all are.
+// changed describes a file of the record that does not have its original content; empty if all have.
 func (h Host) changed(r *record) string {
 	for i, f := range r.Change.Files {
 		now, err := h.sumAt(r.Places[i].Real)
@@ -158,7 +159,7 @@ func (h Host) changed(r *record) string {
 	return ""
 }
 
-// sumAt returns the sum of the file at a path.
+// sumAt returns the checksum of the file at a path.
 func (h Host) sumAt(real string) (string, error) {
 	f, err := h.file(real, refuseLinks)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -172,7 +173,7 @@ func (h Host) sumAt(real string) (string, error) {
 	return now.sum, err
 }
 
-// removeFile removes the file at a path; of a link, only the link.
+// removeFile removes the file at a path. It removes a link, not the target.
 func (h Host) removeFile(path string) error {
 	d, err := h.directory(filepath.Dir(path), followLinks)
 	if err != nil {
@@ -182,7 +183,7 @@ func (h Host) removeFile(path string) error {
 	return file{d, filepath.Base(path)}.remove()
 }
 
-// leftFiles are boot units and prepared files.
+// leftFiles returns the boot units and the prepared files on the node.
 func (h Host) leftFiles(clean bool, busy, known map[string]bool) []deadman.Leftover {
 	var found []deadman.Leftover
 	units, _ := filepath.Glob(filepath.Join(h.Units, "gpu-fault-*.service"))
@@ -211,7 +212,7 @@ func (h Host) leftFiles(clean bool, busy, known map[string]bool) []deadman.Lefto
 	return found
 }
 
-// preparedRun is whose prepared file this is: ".RUN-before-0.gpu-fault".
+// preparedRun returns the run of a prepared file with a name such as ".RUN-before-0.gpu-fault".
 func preparedRun(name string) string {
 	name = strings.TrimSuffix(strings.TrimPrefix(name, "."), preparedSuffix)
 	for _, what := range []string{"-before-", "-after-"} {
@@ -222,8 +223,7 @@ func preparedRun(name string) string {
 	return ""
 }
 
-// configDirs returns where container runtimes have their configuration, and where prepared files may have been left
-// beside it.
+// configDirs returns the configuration directories of container runtimes, which may contain prepared files.
 func (h Host) configDirs() []string {
 	var all []string
 	for _, pattern := range h.Configs {

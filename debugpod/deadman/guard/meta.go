@@ -16,7 +16,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
 )
 
-// meta returns what the file has beside its content, and how many names it has.
+// meta returns the attributes of the file and the number of its hard links.
 func (f file) meta() (deadman.Meta, uint64, error) {
 	opened, err := f.open(unix.O_RDONLY)
 	if err != nil {
@@ -41,7 +41,7 @@ func metaOf(f *os.File) (deadman.Meta, uint64, error) {
 	return m, uint64(st.Nlink), nil
 }
 
-// hasMeta reports whether the file has just these attributes.
+// hasMeta reports whether the file has exactly these attributes.
 func (f file) hasMeta(m *deadman.Meta) bool {
 	now, _, err := f.meta()
 	return err == nil && m != nil && now.Mode == m.Mode && now.UID == m.UID && now.GID == m.GID &&
@@ -66,7 +66,7 @@ func xattrs(f *os.File) (map[string][]byte, error) {
 		}
 		size, err := unix.Fgetxattr(int(f.Fd()), name, value)
 		switch {
-		case errors.Is(err, unix.ENODATA), errors.Is(err, unix.ENOTSUP): // gone meanwhile, or not readable by anyone
+		case errors.Is(err, unix.ENODATA), errors.Is(err, unix.ENOTSUP): // removed since the listing, or not readable
 			continue
 		case err != nil:
 			return nil, fmt.Errorf("%s: %w", name, err)
@@ -79,8 +79,8 @@ func xattrs(f *os.File) (map[string][]byte, error) {
 	return all, nil
 }
 
-// setMeta gives a file these attributes. The owner comes first, as a change of it clears setuid, and the times last.
-// Without a modification time, the file keeps its own.
+// setMeta sets the attributes of a file. It sets the owner first, because changing the owner clears setuid, and the
+// times last. A zero modification time is not set.
 func setMeta(f *os.File, m deadman.Meta) error {
 	fd := int(f.Fd())
 	if err := unix.Fchown(fd, m.UID, m.GID); err != nil {
@@ -109,14 +109,14 @@ func setMeta(f *os.File, m deadman.Meta) error {
 	if err != nil {
 		return err
 	}
-	// By the descriptor's own name: there is no futimens(2).
+	// Use the path of the descriptor, because there is no futimens(2) system call.
 	if err := unix.UtimesNanoAt(unix.AT_FDCWD, byDescriptor(f), []unix.Timespec{omit, mtime}, 0); err != nil {
 		return fmt.Errorf("give %s its time: %w", f.Name(), err)
 	}
 	return nil
 }
 
-// setMeta gives the file these attributes, and syncs it.
+// setMeta sets the attributes of the file, and syncs it.
 func (f file) setMeta(m deadman.Meta) error {
 	opened, err := f.open(unix.O_RDONLY)
 	if err != nil {

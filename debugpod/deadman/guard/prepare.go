@@ -19,8 +19,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
 )
 
-// prepare makes the record of a change, with everything that is needed to make the change and to take it back, and
-// syncs it. When that fails, nothing is left of it. No file is changed.
+// prepare writes and syncs the record of a change, which has all data for applying and reverting the change. It changes
+// no file. If it fails, it removes the record.
 func (h Host) prepare(ctx context.Context, run string, change deadman.Change, pod process) (_ *record, err error) {
 	r := &record{Version: recordVersion, Run: run, Change: change, Pod: pod}
 	r.Change.Files = slices.Clone(change.Files)
@@ -45,7 +45,7 @@ func (h Host) prepare(ctx context.Context, run string, change deadman.Change, po
 		return nil, err
 	}
 	for i := range r.Change.Files {
-		// Grown before it is filled: what a failure leaves is then known.
+		// Append before preparing the file, so that a failure can be cleaned up.
 		r.Places = append(r.Places, place{Real: found[i].real})
 		if err := h.prepareFile(own, i, &r.Change.Files[i], &r.Places[i], found[i]); err != nil {
 			return nil, err
@@ -74,7 +74,7 @@ func (h Host) prepare(ctx context.Context, run string, change deadman.Change, po
 	return r, h.syncRecords()
 }
 
-// makeRecord makes the directory of a run's record, and opens it.
+// makeRecord creates the directory of a run's record, and opens it.
 func (h Host) makeRecord(run string) (*dir, error) {
 	parent, err := h.directory(filepath.Dir(h.Dir), followLinks)
 	if err != nil {
@@ -104,7 +104,7 @@ func (h Host) makeRecord(run string) (*dir, error) {
 	return own, nil
 }
 
-// syncRecords writes the directory of all records, and that it exists, to the disk.
+// syncRecords syncs the directory of all records and its parent.
 func (h Host) syncRecords() error {
 	for _, path := range []string{h.Dir, filepath.Dir(h.Dir)} {
 		d, err := h.directory(path, followLinks)
@@ -120,8 +120,8 @@ func (h Host) syncRecords() error {
 	return nil
 }
 
-// unclaimed refuses a change to what another run has changed, whose ledger may be another one: that run's end would not
-// know what to put back, and this one's would bring its fault back.
+// unclaimed returns an error if another run has changed one of the files. Otherwise, the other run could not restore
+// the file, and restoring this run would bring back the other run's fault.
 func (h Host) unclaimed(r *record, found []target) error {
 	for i, f := range r.Change.Files {
 		if other := h.claimant(r.Run, found[i].real); other != "" {
@@ -133,7 +133,7 @@ func (h Host) unclaimed(r *record, found []target) error {
 	return nil
 }
 
-// claimant is another run whose record has the file; empty when there is none.
+// claimant returns another run whose record has the file; empty if there is none.
 func (h Host) claimant(run, real string) string {
 	names, _ := h.runs()
 	for _, name := range names {
@@ -153,8 +153,8 @@ func (h Host) claimant(run, real string) string {
 	return ""
 }
 
-// abandoned reports whether a run was recorded and never begun: its helper died before the dead man was armed, so that
-// it changed nothing, and nobody is left who will.
+// abandoned reports whether a run was recorded but never started, because its helper terminated before it armed the
+// switch. Such a run has changed nothing.
 func (h Host) abandoned(run string) bool {
 	s, err := h.status(run)
 	return err == nil && s.Phase == deadman.PhaseRecorded && time.Since(s.Time) > 10*h.times.start &&
@@ -212,7 +212,7 @@ func (h Host) prepareFile(own *dir, i int, f *deadman.File, p *place, found targ
 		copied := prepared("before")
 		p.Before = copied.name
 		kept := *f.Meta
-		if p.InPlace { // overwriting leaves them alone, and the record's file system may not know them
+		if p.InPlace { // an overwrite does not change them, and the record's file system may not support them
 			kept.Xattrs = nil
 		}
 		if err := copied.create(was.data, &kept); err != nil {
@@ -226,7 +226,7 @@ func (h Host) prepareFile(own *dir, i int, f *deadman.File, p *place, found targ
 		if f.Meta != nil {
 			like = *f.Meta
 		}
-		like.ModTime = time.Time{} // it looks like the file that it replaces, but is new
+		like.ModTime = time.Time{} // a new file has a new modification time
 		if p.InPlace {
 			like.Xattrs = nil
 		}
@@ -237,11 +237,11 @@ func (h Host) prepareFile(own *dir, i int, f *deadman.File, p *place, found targ
 	return nil
 }
 
-// keptName returns what a prepared file is called in the record.
+// keptName returns the name of a prepared file in the record.
 func keptName(what string, i int) string { return fmt.Sprintf("%s-%d", what, i) }
 
-// preparedName returns what a prepared file is called beside the one that it is for. No glob that names an ending
-// matches it, and who looks for it finds it.
+// preparedName returns the name of a prepared file in the directory of its target. Globs such as *.conf do not match
+// it, and preparedRun recognizes it.
 func preparedName(run, what, number string) string {
 	return fmt.Sprintf(".%s-%s-%s%s", run, what, number, preparedSuffix)
 }
@@ -262,8 +262,9 @@ func shown(sum string) string {
 	return sum
 }
 
-// waitsIn returns the directory in which files can wait to be renamed to one in at: the record's, or if that is on
-// another mount, the file's own. It is nil if neither will do: a program may load whatever is in a drop-in directory.
+// waitsIn returns a directory for prepared files from which they can be renamed into at. It is the record's directory,
+// or at itself if the record is on another mount. It is nil if neither is suitable: a program may load every file in a
+// drop-in directory.
 func waitsIn(own, at *dir) (*dir, error) {
 	ours, err := mountOf(own)
 	if err != nil {
@@ -285,7 +286,7 @@ func waitsIn(own, at *dir) (*dir, error) {
 	return at, nil
 }
 
-// mount tells mounts apart: files can be renamed only within one.
+// mount identifies a mount. Files can be renamed only within one mount.
 type mount struct {
 	id       uint64
 	device   uint64
@@ -311,7 +312,7 @@ func mountOf(d *dir) (mount, error) {
 	return m, nil
 }
 
-// isMountPoint reports whether something is mounted on a file. Before Linux 5.8 nobody tells, and the rename will.
+// isMountPoint reports whether a file is a mount point. Linux before 5.8 does not report it; the rename then fails.
 func (f file) isMountPoint() bool {
 	var st unix.Statx_t
 	if err := unix.Statx(int(f.dir.Fd()), f.name, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_BASIC_STATS, &st); err != nil {

@@ -14,19 +14,19 @@ import (
 	"time"
 )
 
-// process is one process of the node, told from later ones with its number by the time of its start.
+// process identifies a process of the node by its PID and its start time.
 type process struct {
 	PID   int    `json:"pid"`
 	Start uint64 `json:"start"` // in clock ticks since boot
 }
 
-// lives reports whether the process is still there, and has not ended.
+// lives reports whether the process is still running.
 func (p process) lives(proc string) bool {
 	start, state, err := stat(proc, p.PID)
 	return err == nil && start == p.Start && state != 'Z' && state != 'X'
 }
 
-// stat reads when a process started, and its state. Its name, in parentheses, may hold anything.
+// stat returns the start time and the state of a process. The process name, in parentheses, may contain any character.
 func stat(proc string, pid int) (start uint64, state byte, err error) {
 	raw, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "stat"))
 	if err != nil {
@@ -34,7 +34,7 @@ func stat(proc string, pid int) (start uint64, state byte, err error) {
 	}
 	text := string(raw)
 	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
-	const stateField, startField = 0, 19 // the third and the 22nd, counted from 1 (proc_pid_stat(5))
+	const stateField, startField = 0, 19 // fields 3 and 22, counted from 1 (see proc_pid_stat(5))
 	if len(fields) <= startField {
 		return 0, 0, errors.New("a short stat file")
 	}
@@ -56,8 +56,8 @@ func processes(proc string) ([]int, error) {
 	return all, nil
 }
 
-// podProcess returns the oldest process in this one's cgroups, but for itself: the main process of its container. Zero:
-// there is none.
+// podProcess returns the oldest other process in the cgroups of this process, which is the main process of the
+// container. It returns the zero value if there is none.
 func podProcess(proc string) process {
 	own, err := os.ReadFile(filepath.Join(proc, "self/cgroup"))
 	if err != nil {
@@ -81,10 +81,11 @@ func podProcess(proc string) process {
 	return oldest
 }
 
-// argv0 returns what a dead man is called, so that it can be found.
+// argv0 returns the process name of a run's dead man's switch.
 func argv0(run string) string { return "gpu-fault-deadman " + run }
 
-// guards returns the dead men of the node, by the number of their process; of one run, or of all when it is empty.
+// guards returns the runs of the node's dead man's switches by PID. If run is not empty, it returns only the switches
+// of that run.
 func (h Host) guards(run string) map[int]string {
 	found := map[int]string{}
 	pids, _ := processes(h.Proc)
@@ -102,8 +103,8 @@ func (h Host) guards(run string) map[int]string {
 	return found
 }
 
-// isOnHost reports whether a process runs in the node's own mount namespace and as this process's user, as dead men
-// do. A process in a container can choose any name.
+// isOnHost reports whether a process runs in the host mount namespace and as the user of this process, as a dead man's
+// switch does. A process in a container can choose any name.
 func (h Host) isOnHost(pid int) bool {
 	dir := filepath.Join(h.Proc, strconv.Itoa(pid))
 	mounts, err := os.Readlink(filepath.Join(dir, "ns/mnt"))
@@ -116,7 +117,7 @@ func (h Host) isOnHost(pid int) bool {
 	return ok && int(st.Uid) == os.Geteuid()
 }
 
-// endGuards ends the dead men of a run, which have nothing to do any more.
+// endGuards terminates the dead man's switches of a run, whose files are already restored.
 func (h Host) endGuards(ctx context.Context, run string) error {
 	for until := time.Now().Add(5 * time.Second); ; {
 		found := h.guards(run)

@@ -19,51 +19,54 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
 )
 
-// recordVersion changes whenever a field of record changes its meaning.
+// recordVersion is incremented when the meaning of a field of record changes.
 const recordVersion = 2
 
-// record is record.json: what a dead man of this or another release must know to put everything back.
+// record is the content of record.json. It has everything that a dead man's switch of any release needs for the
+// restore.
 type record struct {
 	Version int    `json:"version"`
 	Run     string `json:"run"`
-	// Change has the attributes of the files as they were, and the service as the helper found it.
+	// Change includes the original attributes of the files, and the service as the helper found it.
 	Change deadman.Change `json:"change"`
-	Places []place        `json:"places"` // of Change.Files
-	// Loaded are the files that the helper itself found the container runtimes of the node to load before the change,
-	// and those that the change creates. No other file is changed or restored. The runtime's configuration cannot be
-	// read for that later: the change may have broken it, or removed an import from it.
+	Places []place        `json:"places"` // one for each file in Change.Files
+	// Loaded are the files that the node's container runtimes loaded before the change, as found by the helper, and the
+	// files that the change creates. No other file is changed or restored. The list cannot be determined later, because
+	// the change may break the runtime's configuration or remove an import from it.
 	Loaded []loaded `json:"loaded"`
-	// Pod is the main process of the pod; its end is a reason to put back. Zero: there is none to watch.
+	// Pod is the main process of the pod. Its termination triggers a restore. If it is zero, no process is watched.
 	Pod process `json:"pod,omitzero"`
 }
 
 // loaded is a file that a container runtime loads.
 type loaded struct {
 	Path string `json:"path"`
-	Real string `json:"real"` // the path with links followed
+	Real string `json:"real"` // the path with links resolved
 }
 
-// place is where a file really lies, and where its two versions wait.
+// place has the real path of a file and the names of its prepared files.
 type place struct {
-	Real string `json:"real"` // the path with links followed
-	// Before and After are the names of the prepared files; empty if there is none. They are in the directory of Real
-	// if their names begin with a dot, else in the record's.
+	Real string `json:"real"` // the path with links resolved
+	// Before and After are the names of the prepared files; empty if there is none. A prepared file is in the directory
+	// of Real if its name begins with a dot, and in the record's directory otherwise.
 	Before string `json:"before,omitempty"`
 	After  string `json:"after,omitempty"`
-	// InPlace: the file has several names or is mounted, so it is overwritten; or nothing may be put beside it.
+	// InPlace reports whether the file is overwritten instead of replaced, because it has several names, is mounted, or
+	// cannot have a prepared file beside it.
 	InPlace bool `json:"inPlace,omitempty"`
 }
 
-// saved is status.json.
+// saved is the content of status.json.
 type saved struct {
 	deadman.Status
-	// Plan is what a restore that has begun means to do. It tells the files that were put back before an interruption
-	// from those that were never ours.
+	// Plan is the plan of a restore in progress. It distinguishes the files restored before an interruption from files
+	// that were never changed.
 	Plan []deadman.RestoredFile `json:"plan,omitempty"`
-	// Asked: the plan is of a Restore, not of the dead man. DeadMan is then what that had said before.
+	// Asked reports whether the plan is that of a Restore request instead of the dead man's switch. DeadMan is then the
+	// last status of the switch.
 	Asked   bool            `json:"asked,omitempty"`
 	DeadMan *deadman.Status `json:"deadMan,omitempty"`
-	// Result is what was answered to a Restore, until it is forgotten.
+	// Result is the response to a Restore request, kept until the client requests to forget it.
 	Result *deadman.Restored `json:"result,omitempty"`
 }
 
@@ -79,7 +82,7 @@ func (h Host) dir(run string) string { return filepath.Join(h.Dir, run) }
 // records opens the directory of all records.
 func (h Host) records() (*dir, error) { return h.directory(h.Dir, followLinks) }
 
-// record opens the directory of a run's record. fs.ErrNotExist is in the error if there is none.
+// record opens the directory of a run's record. The error wraps fs.ErrNotExist if the record does not exist.
 func (h Host) record(run string) (*dir, error) {
 	all, err := h.records()
 	if err != nil {
@@ -110,7 +113,7 @@ func (h Host) runs() ([]string, error) {
 	return all.names()
 }
 
-// has reports whether a file of this name is in a run's record.
+// has reports whether the record of a run contains a file of this name.
 func (h Host) has(run, name string) bool {
 	d, err := h.record(run)
 	if err != nil {
@@ -136,7 +139,7 @@ func (h Host) readRecord(run, name string) ([]byte, error) {
 	return raw, h.notOurs(run, err)
 }
 
-// load returns a run's record. fs.ErrNotExist is in the error where there is none.
+// load returns a run's record. The error wraps fs.ErrNotExist if the record does not exist.
 func (h Host) load(run string) (*record, error) {
 	raw, err := h.readRecord(run, recordFile)
 	if err != nil {
@@ -170,10 +173,10 @@ func (r *record) validatePlaces() error {
 	return nil
 }
 
-// errNotLoaded: a record names a file that is not in its own list.
+// errNotLoaded means that a record names a file that is not in its Loaded list.
 var errNotLoaded = errors.New("by the list in the run's record, it is not a file that the kubelet's containerd loads")
 
-// listed returns an error unless the list of the record has its file i, under its path and its real path.
+// listed returns an error unless the Loaded list of the record has file i, with the same path and real path.
 func (r *record) listed(i int) error {
 	if slices.Contains(r.Loaded, loaded{r.Change.Files[i].Path, r.Places[i].Real}) {
 		return nil
@@ -181,7 +184,8 @@ func (r *record) listed(i int) error {
 	return errNotLoaded
 }
 
-// preparedPath returns the path of a prepared file, with the directory of its record; empty if there is none.
+// preparedPath returns the full path of a prepared file. The directory of its record is dir. The path is empty if the
+// file does not exist.
 func preparedPath(dir string, p place, name string) string {
 	switch {
 	case name == "":
@@ -192,7 +196,7 @@ func preparedPath(dir string, p place, name string) string {
 	return filepath.Join(dir, name)
 }
 
-// isBeside reports whether a prepared file is beside the one that it is for.
+// isBeside reports whether a prepared file is in the directory of its target.
 func isBeside(name string) bool { return strings.HasPrefix(name, ".") }
 
 func (h Host) status(run string) (saved, error) {
@@ -207,7 +211,7 @@ func (h Host) status(run string) (saved, error) {
 	return s, nil
 }
 
-// save writes the status, with the time. It is only a message to others: whoever puts back goes on without it.
+// save writes the status with the current time. The status is informational, so a restore continues if save fails.
 func (h Host) save(run string, s *saved) error {
 	s.Run, s.Time = run, time.Now().UTC()
 	raw, err := encode(s)
@@ -222,8 +226,8 @@ func (h Host) save(run string, s *saved) error {
 	return file{d, statusFile}.writeWhole(raw, 0o600)
 }
 
-// lock waits until nobody else works on the record. fs.ErrNotExist is in the error when there is none, also when it
-// vanished meanwhile.
+// lock locks the record and waits if another process has locked it. The error wraps fs.ErrNotExist if the record does
+// not exist or is removed in the meantime.
 func (h Host) lock(ctx context.Context, run string) (unlock func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, h.times.lock)
 	defer cancel()
@@ -258,7 +262,7 @@ func (h Host) lock(ctx context.Context, run string) (unlock func(), err error) {
 	return func() { _ = d.Close() }, nil
 }
 
-// isStill returns an error unless the directory of a run's record is the one that is open.
+// isStill returns an error unless d is still the directory of the run's record.
 func (h Host) isStill(run string, d *os.File) error {
 	mine, err := d.Stat()
 	if err != nil {
@@ -276,7 +280,8 @@ func (h Host) isStill(run string, d *os.File) error {
 	return err
 }
 
-// erase removes a record and all that belongs to it. What it needs goes last, so that it can be called again.
+// erase removes a record and all its artifacts. It removes the record itself last, so that it can be called again after
+// a failure.
 func (h Host) erase(run string, r *record) error {
 	var failed []error
 	if r != nil {
@@ -334,7 +339,7 @@ func (h Host) eraseRecords() {
 	}
 }
 
-// pause waits, or returns why ctx ended.
+// pause waits for d. It returns an error if ctx ends first.
 func pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -15,9 +15,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
 )
 
-// Restore puts back the files of a run by the node's own record, which alone says what to restore. It ends the run's
-// dead man, and keeps the result until it is asked to forget it. It may be called again after it was interrupted, and
-// by several at once: all get the same result.
+// Restore restores the files of a run from the node's own record. It terminates the run's dead man's switch, and keeps
+// the result until a request with Forget. It may be repeated after an interruption, or called concurrently; every call
+// returns the same result.
 func Restore(ctx context.Context, h Host, run string, ask deadman.Restore) (*deadman.Restored, error) {
 	unlock, err := h.lock(ctx, run)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -29,7 +29,7 @@ func Restore(ctx context.Context, h Host, run string, ask deadman.Restore) (*dea
 	defer func() { unlock() }()
 	r, err := h.load(run)
 	if errors.Is(err, fs.ErrNotExist) {
-		unlock() // the dead man wants it
+		unlock() // the switch needs the lock
 		unlock = func() {}
 		return h.withoutRecord(ctx, run)
 	}
@@ -38,7 +38,7 @@ func Restore(ctx context.Context, h Host, run string, ask deadman.Restore) (*dea
 	}
 	s, err := h.status(run)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		s = saved{} // it is only a message
+		s = saved{} // the status is only informational
 	}
 	if ask.Forget && s.Result != nil {
 		return s.Result, asErrorOrNil(CodeFile, h.erase(run, r))
@@ -64,7 +64,7 @@ func Restore(ctx context.Context, h Host, run string, ask deadman.Restore) (*dea
 	s.Result, s.Cause = restored, causeAsked
 	s.Phase = phaseOf(restored)
 	if err := h.save(run, &s); err != nil {
-		// Without room for the result it cannot be kept, and there is nothing left to be done.
+		// The result cannot be saved. All files are restored, so remove the record.
 		return restored, asErrorOrNil(CodeFile, h.erase(run, r))
 	}
 	h.passed("result kept")
@@ -74,9 +74,9 @@ func Restore(ctx context.Context, h Host, run string, ask deadman.Restore) (*dea
 	return restored, nil
 }
 
-// withoutRecord restores a run that the node has no record of. Nothing else describes the former files, so no file is
-// changed. Only a dead man whose record was removed still knows them: it restores now instead of at the end of its
-// TTL.
+// withoutRecord handles a restore if the node has no record of the run. No file is changed, because the original
+// content is unknown. If a dead man's switch still runs without its record, withoutRecord signals it to restore now
+// instead of when its TTL expires.
 func (h Host) withoutRecord(ctx context.Context, run string) (*deadman.Restored, error) {
 	restored := &deadman.Restored{RecordMissing: true, SameConfig: true}
 	for until := time.Now().Add(h.times.lock); ; restored.Told = true {
@@ -110,15 +110,15 @@ func (h Host) withoutRecord(ctx context.Context, run string) (*deadman.Restored,
 		return nil, errorf(CodeBusy, "the record of run %s was written just now: try again", run)
 	}
 	if h.has(run, scriptFile) {
-		restored.Script = filepath.Join(h.dir(run), scriptFile) // the rest of the record is gone, and this still knows
+		restored.Script = filepath.Join(h.dir(run), scriptFile) // the script works without the rest of the record
 		return restored, nil
 	}
-	// A directory with neither is of a helper that ended before it changed anything.
+	// The directory is from a helper that terminated before it changed anything.
 	return restored, asErrorOrNil(CodeFile, h.erase(run, nil))
 }
 
-// putAllBack puts back what is still ours, with overwrite also what is somebody else's, and has the service take it up.
-// Whoever calls it holds the lock.
+// putAllBack restores the changed files and restarts the service if necessary. With overwrite, it also restores files
+// that were modified since the change. The caller holds the lock.
 func (h Host) putAllBack(ctx context.Context, r *record, s *saved, restored *deadman.Restored, overwrite bool) error {
 	interrupted := s.Phase != deadman.PhaseWritten && s.Phase != deadman.PhaseApplied
 	restored.Files = nil
@@ -130,7 +130,7 @@ func (h Host) putAllBack(ctx context.Context, r *record, s *saved, restored *dea
 		return "its former content is in " + kept
 	}
 	var refused []error
-	// The other files are restored all the same.
+	// A refused file does not prevent the restore of the other files.
 	refuse := func(i int, err error) {
 		restored.Files[i].Outcome = outcomeRefused
 		refused = append(refused, fmt.Errorf("%s is not restored: %w; %s", r.Change.Files[i].Path, err, was(i)))
@@ -141,7 +141,7 @@ func (h Host) putAllBack(ctx context.Context, r *record, s *saved, restored *dea
 			return errorf(CodeFile, "%s: %v", f.Path, err)
 		}
 		if one.Outcome == deadman.OutcomeAlready && planned(s.Plan, f.Path) {
-			one.Outcome = deadman.OutcomeRestored // by an earlier try of ours
+			one.Outcome = deadman.OutcomeRestored // by an earlier attempt
 		}
 		restored.Files = append(restored.Files, one)
 		if err != nil {
@@ -149,7 +149,7 @@ func (h Host) putAllBack(ctx context.Context, r *record, s *saved, restored *dea
 		}
 	}
 	s.Phase, s.Plan = deadman.PhaseRestoring, withoutData(restored.Files)
-	_ = h.save(r.Run, s) // on a full disk it goes on without
+	_ = h.save(r.Run, s) // ignore the error; the disk may be full
 	h.passed("planned")
 
 	ours, touched := false, false
@@ -182,11 +182,11 @@ func (h Host) putAllBack(ctx context.Context, r *record, s *saved, restored *dea
 	return nil
 }
 
-// outcomeRefused is the outcome of a file that another user than root could have chosen, or that the record's list
-// lacks. No response has it: the restore fails.
+// outcomeRefused is the outcome of a file that a user other than root could redirect or change, or that is not in the
+// record's list. It is never in a response, because the restore fails.
 const outcomeRefused = deadman.Outcome("refused")
 
-// isRefusal reports whether a file is not to be restored, whereas others are.
+// isRefusal reports whether err prevents the restore of one file only.
 func isRefusal(err error) bool { return errors.Is(err, errRefused) || errors.Is(err, errNotLoaded) }
 
 func (h Host) judge(r *record, i int, interrupted, overwrite bool) (deadman.RestoredFile, error) {
@@ -242,7 +242,7 @@ func withoutData(files []deadman.RestoredFile) []deadman.RestoredFile {
 	return files
 }
 
-// isFinal reports whether a dead man has said its last word.
+// isFinal reports whether a phase is final.
 func isFinal(p deadman.Phase) bool {
 	return p == deadman.PhaseRestored || p == deadman.PhaseSuperseded || p == deadman.PhaseFailed
 }

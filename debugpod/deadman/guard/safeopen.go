@@ -13,21 +13,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxLinks is how many symbolic links a path may have, as in Linux.
+// maxLinks is the maximum number of symbolic links in a path, as in Linux.
 const maxLinks = 40
 
-// errRefused is in an error if another user than root could choose which file a path leads to, or change it.
+// errRefused means that a user other than root could redirect the path of a file or change the file.
 var errRefused = errors.New("not safe to change or restore")
 
-// dir is an open directory. When it was opened, only root (this process's user) could change it or a directory above
-// it. All work in it uses its descriptor, so a path that is redirected later redirects nothing.
+// dir is an open directory. When it was opened, only root (the user of this process) could change it or a directory
+// above it. All operations use its descriptor, so redirecting the path later has no effect.
 type dir struct {
-	*os.File // with O_PATH; its name is the path, without links
+	*os.File // opened with O_PATH; its name is the path with links resolved
 	// oldKernel avoids openat2(2).
 	oldKernel bool
 }
 
-// file is a name in an open directory. The file need not exist. Without a directory, neither exists.
+// file is a name in an open directory. The file need not exist. If dir is nil, the directory does not exist either.
 type file struct {
 	dir  *dir
 	name string
@@ -46,7 +46,7 @@ func (f file) close() {
 	}
 }
 
-// links reports whether walk follows links. A link must belong to root, as the directory that it is in.
+// links reports whether walk follows links. A link and its directory must belong to root.
 type links bool
 
 const (
@@ -66,7 +66,7 @@ func (h Host) file(path string, links links) (file, error) {
 	return file{d, name}, err
 }
 
-// resolve returns the path of a file with all links followed, and the target of a link in its last element. The file
+// resolve returns the path of a file with all links resolved, and the target if the last element is a link. The file
 // need not exist, but no link may dangle.
 func (h Host) resolve(path string) (real, link string, err error) {
 	f, err := h.file(path, followLinks)
@@ -80,7 +80,7 @@ func (h Host) resolve(path string) (real, link string, err error) {
 	}
 	defer func() { _ = beside.Close() }()
 	if link, err = readlinkat(beside, filepath.Base(path)); err != nil {
-		return f.path(), "", nil // it is not a link
+		return f.path(), "", nil // not a link
 	}
 	led, err := f.dir.openat(f.name, unix.O_PATH, 0)
 	if err != nil {
@@ -89,9 +89,9 @@ func (h Host) resolve(path string) (real, link string, err error) {
 	return f.path(), link, led.Close()
 }
 
-// walk opens the directories on the way to path one by one, from h.Root on, and verifies each by its descriptor. It
-// returns the last one, and the name of path's last element in it. If whole is set, the last element is a directory
-// too, and there is no name.
+// walk opens the directories of a path one by one, starting at h.Root, and verifies each by its descriptor. It returns
+// the last directory and the name of the path's last element. If whole is set, the last element is a directory too, and
+// the name is empty.
 func (h Host) walk(path string, links links, whole bool) (last *dir, name string, err error) {
 	rest, err := h.below(path)
 	if err != nil {
@@ -164,8 +164,8 @@ func (h Host) walk(path string, links links, whole bool) (last *dir, name string
 	return way[len(way)-1], "", nil
 }
 
-// step verifies one element of a path by its descriptor, and returns the target of a link. The last element of a
-// file's path is only looked at: file.open verifies it.
+// step verifies one element of a path by its descriptor, and returns the target if it is a link. It does not verify the
+// last element of a file's path; file.open does.
 func step(next *os.File, links links, isLast bool) (target string, err error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(next.Fd()), &st); err != nil {
@@ -199,7 +199,7 @@ func (h Host) openRoot() (*dir, error) {
 	return root, nil
 }
 
-// below returns the elements of an absolute path below h.Root.
+// below returns the elements of an absolute path, relative to h.Root.
 func (h Host) below(path string) ([]string, error) {
 	relative, err := filepath.Rel(h.Root, path)
 	if err != nil || relative == ".." || strings.HasPrefix(relative, "../") {
@@ -208,9 +208,9 @@ func (h Host) below(path string) ([]string, error) {
 	return strings.Split(relative, "/"), nil
 }
 
-// onlyRoots returns an error unless only root (this process's user) can write to an open file or directory. Root's
-// group may write too, but not if the file has an access control list: with a list, the group's bits are those of every
-// user and group that the list names. A sticky directory is not safe either: others can create files in it.
+// onlyRoots returns an error unless only root (the user of this process) can write to an open file or directory. The
+// group of root may have write access, unless the file has an access control list: its group bits then apply to every
+// user and group in the list. A sticky directory is unsafe too, because other users can create files in it.
 func onlyRoots(f *os.File, st *unix.Stat_t) error {
 	switch {
 	case int(st.Uid) != os.Geteuid():
@@ -225,14 +225,14 @@ func onlyRoots(f *os.File, st *unix.Stat_t) error {
 	return nil
 }
 
-// hasACL reports whether a file has a POSIX access control list. The descriptor may be one with O_PATH, which
-// fgetxattr(2) does not take.
+// hasACL reports whether a file has a POSIX access control list. It uses a path because fgetxattr(2) does not accept a
+// descriptor with O_PATH.
 func hasACL(f *os.File) bool {
 	n, err := unix.Getxattr(byDescriptor(f), "system.posix_acl_access", nil)
 	return err == nil && n > 0
 }
 
-// byDescriptor returns a path that leads to an open file, wherever the file is.
+// byDescriptor returns a path that always leads to an open file, even if the file is moved.
 func byDescriptor(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
 
 func isLink(path string) error { return fmt.Errorf("%s is a symbolic link: %w", path, errRefused) }
@@ -241,7 +241,7 @@ func isAnothers(path string) error {
 	return fmt.Errorf("%s does not belong to root: %w", path, errRefused)
 }
 
-// openat opens a name in the directory, and never what a link leads to: with O_PATH it opens the link itself.
+// openat opens a name in the directory. It never follows a link; with O_PATH, it opens the link itself.
 func (d *dir) openat(name string, flags int, mode uint32) (*os.File, error) {
 	if d == nil {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: unix.ENOENT}
@@ -256,8 +256,8 @@ func (d *dir) openat(name string, flags int, mode uint32) (*os.File, error) {
 		}
 		fd, err = again(func() (int, error) { return unix.Openat2(int(d.Fd()), name, &how) })
 	}
-	// Before Linux 5.6, and with a seccomp filter that does not know openat2. A name is one element, so that O_NOFOLLOW
-	// is enough; names that are more are refused by hand.
+	// Fall back for Linux before 5.6, and for seccomp filters that do not know openat2. For a name of one element,
+	// O_NOFOLLOW is enough. Other names are rejected.
 	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) {
 		if strings.Contains(name, "/") || name == ".." {
 			return nil, fmt.Errorf("%s is not a name: %w", path, errRefused)
@@ -273,7 +273,7 @@ func (d *dir) openat(name string, flags int, mode uint32) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// again repeats a system call that a signal has interrupted.
+// again retries a system call that is interrupted by a signal.
 func again(call func() (int, error)) (int, error) {
 	for {
 		n, err := call()
@@ -283,7 +283,7 @@ func again(call func() (int, error)) (int, error) {
 	}
 }
 
-// readlinkat returns the target of a link in a directory; without a name, of the link that is open.
+// readlinkat returns the target of a link in a directory. If the name is empty, d is the link itself.
 func readlinkat(d *dir, name string) (string, error) {
 	target := make([]byte, unix.PathMax)
 	n, err := unix.Readlinkat(int(d.Fd()), name, target)
@@ -293,7 +293,7 @@ func readlinkat(d *dir, name string) (string, error) {
 	return string(target[:n]), nil
 }
 
-// child opens a directory in the directory, and verifies it.
+// child opens a subdirectory, and verifies it.
 func (d *dir) child(name string) (*dir, error) {
 	next, err := d.openat(name, unix.O_PATH, 0)
 	if err != nil {
@@ -306,7 +306,7 @@ func (d *dir) child(name string) (*dir, error) {
 	return &dir{next, d.oldKernel}, nil
 }
 
-// reading opens the directory itself for what a descriptor with O_PATH does not do: list, sync, lock.
+// reading opens the directory for operations that a descriptor with O_PATH does not support: list, sync and lock.
 func (d *dir) reading() (*os.File, error) { return d.openat(".", unix.O_RDONLY|unix.O_DIRECTORY, 0) }
 
 // names returns the names in the directory.
@@ -319,7 +319,7 @@ func (d *dir) names() ([]string, error) {
 	return f.Readdirnames(-1)
 }
 
-// sync writes the directory to the disk. Not every file system can.
+// sync syncs the directory. Not every file system supports this.
 func (d *dir) sync() error {
 	f, err := d.reading()
 	if err != nil {
@@ -339,12 +339,12 @@ func (d *dir) mkdir(name string, mode uint32) error {
 	return nil
 }
 
-// rmdir removes an empty directory in the directory.
+// rmdir removes an empty subdirectory.
 func (d *dir) rmdir(name string) error {
 	return unix.Unlinkat(int(d.Fd()), name, unix.AT_REMOVEDIR)
 }
 
-// removeAll removes what has this name in the directory, with all that is in it; of a link, only the link.
+// removeAll removes a name in the directory recursively. It removes a link, not the target.
 func (d *dir) removeAll(name string) error {
 	return os.RemoveAll(filepath.Join(byDescriptor(d.File), name))
 }

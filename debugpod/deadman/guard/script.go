@@ -15,9 +15,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
 )
 
-// script returns restore.sh of the record in the directory dir. It is for the day on which neither the client nor the
-// dead man is there, so it needs only what every node has. It may be run again, and by several at once: what it finds
-// as it was, it leaves.
+// script returns restore.sh of the record in the directory dir. The script is a fallback if neither the client nor the
+// dead man's switch is available, so it needs only tools that every node has. It may be run repeatedly and
+// concurrently, because it skips files that are already restored.
 func (h Host) script(r *record, dir string) string {
 	var files strings.Builder
 	var beside []string
@@ -155,7 +155,7 @@ rmdir @PARENT@ 2>/dev/null
 say "all is as it was"
 `
 
-// quote makes a word of the shell.
+// quote quotes a word for the shell.
 func quote(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }
 
 func or(word, instead string) string {
@@ -165,7 +165,7 @@ func or(word, instead string) string {
 	return word
 }
 
-// bootUnit returns where the unit lies that puts back at boot, and the link that makes systemd start it.
+// bootUnit returns the path of the systemd unit that restores the files at boot, and the link that enables it.
 func (h Host) bootUnit(run string) struct{ path, link string } {
 	name := "gpu-fault-" + run + ".service"
 	return struct{ path, link string }{
@@ -188,8 +188,8 @@ ExecStart=/bin/sh %[1]s boot
 WantedBy=multi-user.target
 `
 
-// armBoot has systemd put the files back when the node boots, before the service starts. It does nothing where there is
-// no systemd.
+// armBoot installs a systemd unit that restores the files when the node boots, before the service starts. It does
+// nothing without systemd.
 func (h Host) armBoot(r *record) error {
 	if info, err := os.Stat(h.Systemd); err != nil || !info.IsDir() {
 		return nil
@@ -199,7 +199,7 @@ func (h Host) armBoot(r *record) error {
 	for _, p := range r.Places {
 		needs = append(needs, unitQuote(p.Real))
 	}
-	// Of a change that restarts nothing; a unit that is not there is no error
+	// Default for a change without a service. A unit that does not exist is not an error.
 	before := "containerd.service kubelet.service"
 	if service := r.Change.Service; service != nil {
 		before = service.Unit
@@ -228,7 +228,7 @@ func (h Host) armBoot(r *record) error {
 	return wanted.sync()
 }
 
-// unitQuote writes a path for a unit file, where % begins a specifier.
+// unitQuote quotes a path for a unit file, in which % begins a specifier.
 func unitQuote(path string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "%", "%%").Replace(path) + `"`
 }

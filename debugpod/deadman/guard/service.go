@@ -15,7 +15,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
 )
 
-// askTimeout is how long CRI may take to answer one question.
+// askTimeout is the timeout of a single request.
 const askTimeout = 5 * time.Second
 
 func (h Host) ask(ctx context.Context, s *deadman.Service) (*cri.Info, error) {
@@ -24,19 +24,19 @@ func (h Host) ask(ctx context.Context, s *deadman.Service) (*cri.Info, error) {
 	return h.Ask(ctx, s.Socket)
 }
 
-// restart restarts a service, and returns when it has, or has failed to.
+// restart restarts a service, and waits until the restart has finished or failed.
 func (h Host) restart(ctx context.Context, s *deadman.Service) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, h.times.restart,
 		fmt.Errorf("it takes longer than %v", h.times.restart))
 	defer cancel()
-	// Starts that failed count: systemd refuses the next one when there were many.
+	// Failed starts count against the start limit, after which systemd refuses to start the unit.
 	_, _ = h.Run(ctx, "systemctl", "reset-failed", s.Unit)
 	_, err := h.Run(ctx, "systemctl", "restart", s.Unit)
 	return err
 }
 
-// serves waits until the service's CRI answers, for the time given, and returns what it says. With a verdict that it
-// does not serve it returns at once when hopeless says so of the error.
+// serves waits until the service's CRI is ready or the time is up, and returns the response. It returns the error at
+// once if hopeless reports true for it.
 func (h Host) serves(
 	ctx context.Context, s *deadman.Service, within time.Duration, hopeless func(error) bool,
 ) (*cri.Info, error) {
@@ -58,7 +58,7 @@ func (h Host) serves(
 	}
 }
 
-// takeUp restarts the service so that it takes up the changed files, and says in the status what became of it.
+// takeUp restarts the service so that it loads the changed files, and records the result in the status.
 func (h Host) takeUp(ctx context.Context, change deadman.Change, s *deadman.Status) error {
 	service := change.Service
 	s.Restarted = true
@@ -69,7 +69,7 @@ func (h Host) takeUp(ctx context.Context, change deadman.Change, s *deadman.Stat
 		within, hopeless = h.times.verdict, isUnknownService
 	}
 	if failed != nil {
-		within = 0 // one question: it may serve all the same
+		within = 0 // check once; it may serve anyway
 	}
 	info, err := h.serves(ctx, service, within, hopeless)
 	if err == nil {
@@ -86,14 +86,14 @@ func (h Host) takeUp(ctx context.Context, change deadman.Change, s *deadman.Stat
 	return errors.New(s.ServiceError)
 }
 
-// isUnknownService reports whether the daemon lives, and its CRI plugin did not load: that does not change any more.
+// isUnknownService reports whether the runtime is running without its CRI plugin. Waiting does not change this.
 func isUnknownService(err error) bool {
 	return strings.Contains(err.Error(), "unknown service")
 }
 
 const lastLines = 5
 
-// lastLines returns the end of the service's log, from the journal or a file; empty where neither knows it.
+// lastLines returns the end of the service's log, from the journal or a file; empty if neither has it.
 func (h Host) lastLines(ctx context.Context, s *deadman.Service) string {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -114,8 +114,8 @@ func cut(text string) string {
 	return text[max(0, len(text)-most):]
 }
 
-// bringBack has the service take up the files that were put back, if it needs to: when CRI does not serve, or shows
-// another configuration than before. Touched reports whether we put a file back just now.
+// bringBack restarts the service, if necessary, so that it loads the restored files. A restart is necessary if CRI does
+// not serve or reports a different configuration than before. Touched reports whether this restore changed a file.
 func (h Host) bringBack(ctx context.Context, s *deadman.Service, touched bool, r *deadman.Restored) error {
 	info, err := h.ask(ctx, s)
 	needed := err != nil || h.sameConfig(s, info) == no || touched && h.sameConfig(s, info) == unknown
@@ -125,7 +125,7 @@ func (h Host) bringBack(ctx context.Context, s *deadman.Service, touched bool, r
 		h.passed("restarted back")
 		within := h.times.serve
 		if failed != nil {
-			within /= 2 // systemd tries again by itself
+			within /= 2 // systemd restarts it too
 		}
 		if info, err = h.serves(ctx, s, within, func(error) bool { return false }); err != nil {
 			r.CRI, r.SameConfig = nil, false
