@@ -16,7 +16,7 @@ const idLength = 6
 // NewID returns an ID for a run: the kind of fault and six characters from random. It returns an error only if random
 // does.
 func NewID(fault string, random io.Reader) (string, error) {
-	const usable = 256 / len(idAlphabet) * len(idAlphabet) // a byte above usable, modulo 27, would favor the first letters
+	const usable = 256 / len(idAlphabet) * len(idAlphabet) // larger bytes would bias the modulo
 	var id strings.Builder
 	id.WriteString(fault + "-")
 	for one := make([]byte, 1); id.Len() < len(fault)+1+idLength; {
