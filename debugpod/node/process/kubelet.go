@@ -146,7 +146,7 @@ func (p Process) override(args []string, file string, k *api.Kubelet) {
 func (p Process) KubeletConfigs(root hostfs.FS) []string {
 	args := p.AllArgs(root)
 	var files []string
-	if file, ok := Flag(args, "config"); ok && !p.Is("k3s") && !p.Is("rke2") { // for k3s and rke2, --config is not the kubelet's
+	if file, ok := Flag(args, "config"); ok && !p.Is("k3s") && !p.Is("rke2") { // not the kubelet's flag there
 		files = append(files, p.Abs(file))
 	}
 	dir, ok := Flag(args, "config-dir")
