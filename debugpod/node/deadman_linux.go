@@ -22,7 +22,7 @@ func enterNode(proc string, request []byte) error {
 }
 
 // changeable returns the files that a change may name, based on an inspection of the node: all files that the kubelet's
-// containerd loads, and the root files of other containerds, which a handler in the wrong configuration needs.
+// containerd loads, and the root files of other containerds, to which the fault wrong-instance moves a handler.
 func changeable(found api.Runtime) (guard.Runtime, error) {
 	i := found.Instance
 	if found.Problem != "" {

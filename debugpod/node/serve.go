@@ -96,7 +96,7 @@ func serve(
 		return answers.fail(failure)
 	}
 	if req.ChangesFiles() && host.Enter != nil {
-		// Enter before reading the input, which belongs to the program in the node's namespaces.
+		// Enter before reading the input, because the program that Enter runs reads it.
 		return answers.fail(api.Errorf(api.CodeEnter, "%v", host.Enter(raw)))
 	}
 	ctx, cancel := context.WithCancelCause(ctx)

@@ -28,7 +28,7 @@ func (p *page) code(kind, text string) {
 	p.WriteString("```" + kind + "\n" + strings.TrimRight(text, "\n") + "\n```\n\n")
 }
 
-// prose writes the paragraphs of a help text. A paragraph with indented lines becomes a code block.
+// prose writes the paragraphs of a help text. Indented lines become a code block.
 func (p *page) prose(text string) {
 	for paragraph := range strings.SplitSeq(text, "\n\n") {
 		if head, list, ok := strings.Cut(paragraph, "\n "); ok || strings.HasPrefix(paragraph, " ") {

@@ -195,7 +195,7 @@ func (p *plan) verifyMerged(after *Config, b *Broken) error {
 	if err != nil {
 		return p.c.refuse(0, "with the change the daemon would not start: "+err.Error(), wayByHand)
 	}
-	if p.fresh == nil || p.fresh.loadAt < 0 { // a shadowing drop-in changes more than its targets, and has its own check
+	if p.fresh == nil || p.fresh.loadAt < 0 { // a shadowing drop-in has its own check
 		if !same(without(p.before.tree, p.targets), without(now.tree, p.targets)) {
 			return p.c.refuse(0, "the files hide parts of each other, and more than the fault would change", wayByHand)
 		}

@@ -39,7 +39,7 @@ func Running(criConfig []byte) (*Merged, error) {
 }
 
 // ConfigSum returns the SHA-256 checksum, in hexadecimal, of CRI's info["config"] without white space and with sorted
-// keys. Equal configurations have equal checksums. It returns "" if criConfig is empty or invalid.
+// keys. Equal configurations have equal checksums. It returns "" if criConfig is empty or null.
 func ConfigSum(criConfig []byte) string {
 	if len(bytes.TrimSpace(criConfig)) == 0 {
 		return ""

@@ -36,8 +36,8 @@ func (e *StepError) Unwrap() error { return e.Err }
 // recording may take up to CleanupTimeout.
 //
 // The returned run is the record as last stored, or nil if there is no record. Targets with changes to undo stay
-// locked. A proven run stays open until Revert, even if it cannot be undone. Other runs are closed if no change is left
-// in place.
+// locked. A run in phase Proven stays open until Revert, even if it cannot be undone. Other runs are closed if no
+// change is left in place.
 func (s *Session) Run(ctx context.Context, plan Plan) (*ledger.Run, error) {
 	seen, err := s.clear(ctx, plan)
 	if err != nil {

@@ -491,7 +491,7 @@ func (h Handler) Programs() []string {
 	return all
 }
 
-// cgroups finds handlers whose cgroup driver differs from the kubelet's. Only their pods fail.
+// cgroups finds handlers whose cgroup driver differs from the default handler's. Only their pods fail.
 func (v *View) cgroups() []Finding {
 	var expected *bool
 	who := ""

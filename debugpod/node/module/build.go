@@ -18,8 +18,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/kmod"
 )
 
-// sourceTree is where distributions install kernel headers. Debian's packages refer to each other by absolute paths
-// below it.
+// sourceTree is the directory in which distributions install kernel headers. Debian's packages refer to each other by
+// absolute paths below it.
 const sourceTree = "/usr/src"
 
 // Build handles BuildModule.

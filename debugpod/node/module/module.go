@@ -133,7 +133,7 @@ func loadedModule(host hostfs.Host) (run string, loaded bool) {
 	return hostfs.Trimmed(hostfs.FS(host.Root), dir+"/parameters/"+kmod.ParamRun), true
 }
 
-// owner describes who loaded a module.
+// owner describes the owner of a loaded module.
 func owner(run string) string {
 	if run == "" {
 		return "somebody, without this tool"

@@ -63,8 +63,8 @@ func untrusted(host hostfs.Host, why string) *api.Error {
 		why, instead)
 }
 
-// onlySigned returns what makes the kernel require signatures, or "" if it does not require them. Secure Boot alone
-// does not; distribution kernels also enable lockdown.
+// onlySigned returns the feature that makes the kernel require signatures, or "" if it does not require them. Secure
+// Boot alone does not; distribution kernels also enable lockdown.
 func onlySigned(root fs.FS) string {
 	if hostfs.Trimmed(root, "sys/module/module/parameters/sig_enforce") == "Y" {
 		return "module.sig_enforce is on"

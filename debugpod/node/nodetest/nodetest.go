@@ -126,7 +126,7 @@ func (n *Node) Link(full, target string) {
 }
 
 // Process adds a process in the node's mount namespace. Arguments after "env:" are environment variables, such as
-// PATH=....
+// "PATH=/bin".
 func (n *Node) Process(pid, parent int, exe string, args ...string) {
 	n.T.Helper()
 	dir := fmt.Sprintf("%s/%d", n.Host.Proc, pid)

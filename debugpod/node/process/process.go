@@ -102,8 +102,8 @@ func All(proc string) []Process {
 	return all
 }
 
-// Is reports whether the process runs the program with the given name. It compares the name of the call, because one
-// file can contain several programs.
+// Is reports whether the process runs the program with the given name. It compares both the executable and the name of
+// the call, because one file can contain several programs.
 func (p Process) Is(name string) bool {
 	return path.Base(p.Exe) == name || p.Called() == name
 }

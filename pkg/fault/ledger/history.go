@@ -139,7 +139,7 @@ func (s *Store) Prune(ctx context.Context, keep int) (int, error) {
 	deleted, settled := 0, 0
 	var failed []error
 	for _, run := range all.Runs {
-		// A proven run that cannot be undone stays open. Until its deadline, its client may still be running.
+		// A run in phase Proven that cannot be undone stays open. Until its deadline, its client may still be running.
 		if !run.Settled() || !run.IsClosed() && s.Now().Before(run.Deadline.Add(ClockSkew)) {
 			continue
 		}

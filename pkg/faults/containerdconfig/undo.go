@@ -321,7 +321,7 @@ func verdict(restored deadman.Restored) (ledger.State, string, error) {
 	return ledger.StateReverted, strings.Join(lines, "\n"), nil
 }
 
-// who describes who restored the files before this revert.
+// who describes what restored the files before this revert, if anything did.
 func who(restored deadman.Restored) string {
 	switch by := restored.ByDeadMan; {
 	case by != nil:

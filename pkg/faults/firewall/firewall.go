@@ -157,7 +157,7 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 	say("removing the firewall rule")
 	removed, err := pod.RemoveFirewall(ctx, api.RemoveFirewall{Overwrite: u.Overwrite})
 	var refused *api.Error
-	if errors.As(err, &refused) && refused.Code == api.CodeNoFilter { // the kernel does not support the rule, so it never existed
+	if errors.As(err, &refused) && refused.Code == api.CodeNoFilter { // the rule never existed
 		removed, err = &api.RemovedFirewall{}, nil
 	}
 	if err = errors.Join(err, pod.Close(ctx)); err != nil {

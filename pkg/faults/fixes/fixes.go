@@ -28,7 +28,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
 )
 
-// Fault is the kind of fault of repairs in the ledger, although repairs are not faults.
+// Fault is the value of ledger.Run.Fault for repairs, which are not faults.
 const Fault = "fix"
 
 // UndoKind is the ledger.Undo.Kind of objects that a repair created.
