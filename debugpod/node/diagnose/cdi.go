@@ -173,8 +173,8 @@ func versionOfLibraries(paths []string) string {
 // maxToolkitConfig is the maximum size of the toolkit's configuration, in bytes. A typical file has 1 or 2 kB.
 const maxToolkitConfig = 64 << 10
 
-// toolkitConfig reads the configuration of the NVIDIA Container Toolkit: the GPU operator's if the handlers use its
-// programs, otherwise the node's.
+// toolkitConfig reads the configuration of the NVIDIA Container Toolkit. It prefers the GPU operator's file if the
+// handlers use the operator's programs, and otherwise the node's own file.
 func (d *diagnosing) toolkitConfig(runtime api.Runtime) (func(*api.Diagnosis), error) {
 	files := []string{
 		"/etc/nvidia-container-runtime/config.toml",
