@@ -14,15 +14,15 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/containerd"
 )
 
-// enteredArgument tells the program that it has entered the node.
+// enteredArgument is the argument with which the helper runs itself in the node's namespaces.
 const enteredArgument = "entered"
 
 func enterNode(proc string, request []byte) error {
 	return guard.Enter(proc, []string{"gpu-fault-node", enteredArgument}, append(request, '\n'))
 }
 
-// changeable returns what a change may name, by what was found on the node: all files that the kubelet's containerd
-// loads, and for a handler that moves to the wrong place, the root files of other containerds.
+// changeable returns the files that a change may name, based on an inspection of the node: all files that the kubelet's
+// containerd loads, and the root files of other containerds, to which the fault wrong-instance moves a handler.
 func changeable(found api.Runtime) (guard.Runtime, error) {
 	i := found.Instance
 	if found.Problem != "" {
@@ -36,7 +36,7 @@ func changeable(found api.Runtime) (guard.Runtime, error) {
 		New: []string{containerd.OwnDropin(i.ConfigPath), containerd.NewDecoy},
 	}
 	add := func(f api.ConfigFile) {
-		if f.ReadOnly == "" { // otherwise the file at this path may be another one than the runtime loads
+		if f.ReadOnly == "" { // the runtime may see a different file at the path of a read-only one
 			all.Files = append(all.Files, f.Path)
 		}
 	}
@@ -51,7 +51,7 @@ func changeable(found api.Runtime) (guard.Runtime, error) {
 	return all, nil
 }
 
-// deadMan does what is asked of a dead man. This process is in the node's own namespaces.
+// deadMan handles the requests for a dead man's switch. This process is in the node's own namespaces.
 func deadMan(ctx context.Context, req api.Request, here hostfs.Host, answers *answers) error {
 	host := guard.Node()
 	host.Inspect = func(ctx context.Context) (guard.Runtime, error) {
@@ -66,7 +66,7 @@ func deadMan(ctx context.Context, req api.Request, here hostfs.Host, answers *an
 	case req.Await != nil:
 		last.DeadMan, err = guard.Await(ctx, host, req.Run, tell)
 	case req.Restore != nil:
-		// The restart of the runtime ends our input, as a client that goes away does: what was begun is finished.
+		// The input ends if the runtime restarts or the client disconnects. Finish the restore in both cases.
 		last.Restored, err = guard.Restore(context.WithoutCancel(ctx), host, req.Run, *req.Restore)
 	case req.Leftovers != nil:
 		last.Leftovers, err = guard.Leftovers(ctx, host, req.Leftovers.Clean, req.Leftovers.Keep)
@@ -78,7 +78,7 @@ func deadMan(ctx context.Context, req api.Request, here hostfs.Host, answers *an
 		return answers.done(last)
 	}
 	if last.DeadMan != nil || last.Restored != nil {
-		_ = answers.send(last) // how far it got
+		_ = answers.send(last) // the progress so far
 	}
 	var known *guard.Error
 	if errors.As(err, &known) {

@@ -9,8 +9,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
-// CheckProgram reports whether a helper that came in an image is the one that the client carries. want is its SHA-256
-// in hexadecimal.
+// CheckProgram returns an error unless the helper in an image is the one that the client carries. want is the helper's
+// SHA-256 checksum in hexadecimal.
 func CheckProgram(path, want string) *api.Error {
 	file, err := os.Open(path)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package node is the helper on a node: it reads one request (package api), hands it to the package that does it, and
-// writes the answers.
+// Package node is the helper that runs on a node. It reads one request (see package api), dispatches it to the package
+// that handles it, and writes the answers.
 package node
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/process"
 )
 
-// readRequest reads the line that is the request. The end of the input ends it too.
+// readRequest reads the request, which is one line or everything up to the end of the input.
 func readRequest(in *bufio.Reader) ([]byte, *api.Error) {
 	var raw []byte
 	for {
@@ -39,7 +39,7 @@ func readRequest(in *bufio.Reader) ([]byte, *api.Error) {
 	}
 }
 
-// DebugPod returns the Host as a privileged container with hostPID sees it.
+// DebugPod returns the Host as seen by a privileged container with hostPID.
 func DebugPod() hostfs.Host {
 	return hostfs.Host{
 		Root: "/proc/1/root", Proc: "/proc", Kmsg: "/dev/kmsg",
@@ -47,22 +47,24 @@ func DebugPod() hostfs.Host {
 	}
 }
 
-// Entered returns the Host as a process in the node's own namespaces sees it.
+// Entered returns the Host as seen by a process in the node's own namespaces.
 func Entered() hostfs.Host { return hostfs.Host{Root: "/", Proc: "/proc", Kmsg: "/dev/kmsg"} }
 
-// ServeEntered is Serve for a process that has entered the node: its request comes from another file than the input.
+// ServeEntered is Serve for a process in the node's namespaces. It reads the request from a separate reader; in only
+// signals that the client has disconnected.
 func ServeEntered(ctx context.Context, request, in io.Reader, out io.Writer, host hostfs.Host) error {
 	return serve(ctx, func() ([]byte, *api.Error) { return readRequest(bufio.NewReader(request)) }, in, out, host)
 }
 
-// Serve reads one request from in, does it, and writes the answers to out. It stops when ctx ends or when in ends,
-// which means that nobody waits for the answers any more. The error says that the request was not done; out has it too.
+// Serve reads one request from in, handles it, and writes the answers to out. It stops when ctx is canceled, or at the
+// end of in, which means that the client has disconnected. The error is the reason why the request failed; it is also
+// written to out.
 func Serve(ctx context.Context, in io.Reader, out io.Writer, host hostfs.Host) error {
 	lines := bufio.NewReader(in)
 	return serve(ctx, func() ([]byte, *api.Error) { return readRequest(lines) }, lines, out, host)
 }
 
-// ServeAttached is Serve for a request that Attach put at the end of exe, an executable of size bytes.
+// ServeAttached is Serve for a request that Attach appended to exe, an executable of size bytes.
 func ServeAttached(
 	ctx context.Context, exe io.ReaderAt, size int64, in io.Reader, out io.Writer, host hostfs.Host,
 ) error {
@@ -80,7 +82,7 @@ func serve(
 ) (err error) {
 	answers := newAnswers(out)
 	defer func() {
-		// Standard output belongs to answers, and silence would look like a lost connection.
+		// Standard output is reserved for answers. Without an answer, a crash would look like a lost connection.
 		if r := recover(); r != nil {
 			err = answers.fail(api.Errorf(api.CodeInternal, "the helper crashed: %v\n%s", r, debug.Stack()))
 		}
@@ -94,7 +96,7 @@ func serve(
 		return answers.fail(failure)
 	}
 	if req.ChangesFiles() && host.Enter != nil {
-		// Before anything reads the input: it is the other program's.
+		// Enter before reading the input, because the program that Enter runs reads it.
 		return answers.fail(api.Errorf(api.CodeEnter, "%v", host.Enter(raw)))
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -131,7 +133,7 @@ func serve(
 	return answers.end(api.Answer{}, kmsg.Write(ctx, req.WriteKmsg.Records, host, answers.send))
 }
 
-// sources are what diagnosing needs of others.
+// sources returns the functions from other packages that diagnose needs.
 func sources() diagnose.Sources {
 	return diagnose.Sources{
 		Info: func(ctx context.Context, host hostfs.Host) api.Info { return inspect.Node(ctx, api.Inspect{}, host) },
@@ -141,12 +143,12 @@ func sources() diagnose.Sources {
 	}
 }
 
-// answers writes the answers' lines.
+// answers writes answers, one per line.
 type answers struct{ to *json.Encoder }
 
 func newAnswers(out io.Writer) *answers {
 	to := json.NewEncoder(out)
-	to.SetEscapeHTML(false) // nobody takes it for HTML, and XML would become six times as long
+	to.SetEscapeHTML(false) // the output is never HTML, and escaping would make XML six times as large
 	return &answers{to}
 }
 
@@ -163,7 +165,7 @@ func (a *answers) done(answer api.Answer) error {
 	return a.send(answer)
 }
 
-// end is done, or fail where there is a failure.
+// end sends the last answer, or the failure if there is one.
 func (a *answers) end(last api.Answer, failure *api.Error) error {
 	if failure != nil {
 		return a.fail(failure)

@@ -1,16 +1,16 @@
-// Command bench-doctor measures what doctor costs on a large cluster that a real API server serves: processor time,
-// memory, wall time, requests.
+// Command bench-doctor measures the cost of doctor on a large cluster with a real API server: CPU time, memory, wall
+// time, and requests.
 //
 //	CLUSTER=second SUBNET=10.98.0 STATE=/tmp/second test/cluster/up
 //	STATE=/tmp/second test/cluster/node sh node-a systemctl stop kube-controller-manager
 //	go run ./hack/bench-doctor -kubeconfig /tmp/second/kubeconfig -nodes 5000 -pods 50000
 //
-// Nodes and pods are objects that this command writes, with the status that a kubelet would give them, and nothing
-// keeps them alive: kwok's heartbeats of 5,000 nodes alone are more than two cores can do. So no controller manager may
-// run, which would take them for dead. Afterwards take the cluster down. A second run goes on with what is there; -for
-// ends the writing early, and what there is then is measured.
+// This command creates nodes and pods with the status that a kubelet would set. Nothing renews the status: the
+// heartbeats of 5,000 kwok nodes alone would overload two cores. Therefore the controller manager, which would mark the
+// nodes as dead, must not run. Delete the cluster afterwards. A second run continues with the existing objects. With
+// -for, creation stops early, and the existing objects are measured.
 //
-// One of the pods cannot pull its image. Doctor must name that as its one root.
+// One pod cannot pull its image. Doctor must report it as the only root cause.
 package main
 
 import (
@@ -76,7 +76,7 @@ func (b *bench) run(ctx context.Context) error {
 	if b.config, err = clientcmd.BuildConfigFromFlags("", b.kubeconfig); err != nil {
 		return err
 	}
-	b.config.QPS = -1 // as fast as the server is
+	b.config.QPS = -1 // no client-side rate limit
 	b.config.ContentType = "application/vnd.kubernetes.protobuf"
 	if b.client, err = kubernetes.NewForConfig(b.config); err != nil {
 		return err
@@ -92,7 +92,7 @@ func (b *bench) run(ctx context.Context) error {
 	return b.count(ctx)
 }
 
-// write makes the nodes, then the pods, until all are there or its time is over.
+// write creates the nodes and then the pods, until all exist or the time limit is reached.
 func (b *bench) write(ctx context.Context) error {
 	start := time.Now()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
@@ -100,7 +100,7 @@ func (b *bench) write(ctx context.Context) error {
 		!apierrors.IsAlreadyExists(err) {
 		return err
 	}
-	// The controller manager would make it, and is not there; without it pods are refused.
+	// Without the default service account, which the controller manager would create, pods are rejected.
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
 	_, err := b.client.CoreV1().ServiceAccounts(namespace).Create(ctx, account, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
@@ -137,7 +137,7 @@ func (b *bench) write(ctx context.Context) error {
 
 func nodeName(i int) string { return fmt.Sprintf("fake-%05d", i) }
 
-// node makes a node that is Ready with eight GPUs.
+// node creates a node that is Ready and has eight GPUs.
 func (b *bench) node(ctx context.Context, i int) error {
 	has := corev1.ResourceList{}
 	for name, amount := range map[corev1.ResourceName]string{
@@ -149,7 +149,7 @@ func (b *bench) node(ctx context.Context, i int) error {
 	n := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: nodeName(i), Labels: map[string]string{
 			"kubernetes.io/hostname": nodeName(i), "kubernetes.io/arch": "amd64", "kubernetes.io/os": "linux",
-			"type":                   "kwok", // the device plugin keeps off it
+			"type":                   "kwok", // keeps the device plugin off the node
 			"nvidia.com/gpu.present": "true", "nvidia.com/gpu.count": "8", "nvidia.com/gpu.product": "NVIDIA-H200",
 		}},
 		Spec: corev1.NodeSpec{
@@ -182,7 +182,7 @@ func (b *bench) node(ctx context.Context, i int) error {
 	return err
 }
 
-// pod makes the i-th pod: of each ten on a node one has all its GPUs. The last of those cannot pull its image.
+// pod creates the i-th pod. One of every ten pods on a node uses all its GPUs. The last such pod cannot pull its image.
 func (b *bench) pod(ctx context.Context, i int) error {
 	name, on, app := fmt.Sprintf("pod-%05d", i), nodeName(i%b.nodes), "web"
 	asks := corev1.ResourceList{"cpu": resource.MustParse("1")}
@@ -261,7 +261,7 @@ func (b *bench) pod(ctx context.Context, i int) error {
 	return err
 }
 
-// doctor runs doctor, and prints what it took and its roots.
+// doctor runs doctor, and prints its resource usage and the root causes that it found.
 func (b *bench) doctor(ctx context.Context, kubeconfig string) error {
 	cmd := exec.CommandContext(ctx, b.plugin, "doctor", "--api-only", "--no-images", "-o", "json", "--kubeconfig",
 		kubeconfig)
@@ -299,7 +299,7 @@ func (b *bench) doctor(ctx context.Context, kubeconfig string) error {
 	return nil
 }
 
-// count runs doctor once more, through a proxy that counts.
+// count runs doctor again, through a proxy that counts requests and bytes.
 func (b *bench) count(ctx context.Context) error {
 	server, err := url.Parse(b.config.Host)
 	if err != nil {
@@ -342,7 +342,7 @@ contexts: [{name: big, context: {cluster: big}}]
 	return nil
 }
 
-// counted is a body whose bytes are counted.
+// counted is a response body that counts its bytes.
 type counted struct {
 	io.ReadCloser
 	bytes *atomic.Int64

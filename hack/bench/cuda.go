@@ -15,7 +15,7 @@ import (
 
 const trainers = "trainers"
 
-// deploy makes the Deployment that both ways replace the pods of: two of the sample workload.
+// deploy creates the Deployment whose pods are replaced in both cases: two pods of the sample workload.
 func (b *bench) deploy(ctx context.Context) error {
 	load := exec.CommandContext(ctx, "test/cluster/trainer")
 	load.Env = append(load.Environ(), "STATE="+filepath.Dir(b.kubeconfig))
@@ -41,7 +41,7 @@ func (b *bench) deploy(ctx context.Context) error {
 	return b.still(ctx, 0)
 }
 
-// injectCUDA leaves the fault disarmed: to arm it takes as long whatever the rollout took.
+// injectCUDA leaves the fault disarmed, because arming takes the same time regardless of the rollout.
 func (b *bench) injectCUDA(ctx context.Context, _ int) error {
 	_, err := output(ctx, b.plugin, "--kubeconfig", b.kubeconfig, "--namespace", namespace,
 		"cuda", "inject", "deployment/"+trainers, "--xid", "79", "--disarmed", "--yes")
@@ -65,7 +65,8 @@ func (b *bench) revertCUDA(ctx context.Context, round int) error {
 	return b.still(ctx, round)
 }
 
-// still waits until the rollout has ended and the old pods are gone, so that the next way does not pay for this one's.
+// still waits until the rollout is complete and the old pods are deleted, so that they do not slow down the next
+// measurement.
 func (b *bench) still(ctx context.Context, _ int) error {
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		d, err := b.client.AppsV1().Deployments(namespace).Get(ctx, trainers, metav1.GetOptions{})

@@ -1,25 +1,25 @@
-// Command bench measures our commands against the least that their work takes, in one run on one cluster.
+// Command bench compares the duration of commands with the minimum for their work, in one run on one cluster.
 //
-// bench -what xid: how long it takes to get one proven XID line into a node's kernel log:
+// bench -what xid measures the time to write one verified XID line to a node's kernel log:
 //
-//	inject         our command, from its start to its end; the line is proven and the pod's deletion accepted by then
+//	inject         the inject command, from start to exit; by then, the line is verified and the pod's deletion accepted
 //	floor          a pod whose image is on the node: create it, wait until it has succeeded, read its log
-//	kubectl-debug  the same write by hand: kubectl debug node/..., wait, read the line in its log
+//	kubectl-debug  the same write done manually: kubectl debug node/..., wait, read the line in its log
 //
-// bench -what runtime: how long it takes until a broken containerd configuration is proven:
+// bench -what runtime measures the time until a broken containerd configuration is verified:
 //
-//	break          our command, from its start to its end (and a revert, not measured)
-//	floor          a debug pod like ours: create it, wait until it runs, restart containerd from it, wait until
-//	               containerd answers
+//	break          the break command, from start to exit (and a revert, not measured)
+//	floor          a similar debug pod: create it, wait until it runs, restart containerd from it, wait until
+//	               containerd responds
 //
-// bench -what cuda: how long it takes until the pods of a Deployment run with the shim, and it has been seen in their
-// processes:
+// bench -what cuda measures the time until the pods of a Deployment run with the shim, as seen in their processes:
 //
-//	inject         our command, from its start to its end: it ends when the heartbeat of each new pod was read (and a
+//	inject         the inject command, from start to exit: it exits when the heartbeat of each new pod was read (and a
 //	               revert, not measured)
 //	restart        kubectl rollout restart of the same Deployment, and kubectl rollout status
 //
-// The ways take turns, so that what else the machine does falls on all of them. Medians; the last line has the ratios.
+// The measurements alternate, so that other load on the machine affects all of them. The results are medians; the last
+// line has the ratios.
 package main
 
 import (
@@ -49,7 +49,7 @@ type bench struct {
 	plugin, kubectl, kubeconfig string
 	node, gpu, image            string
 	client                      kubernetes.Interface
-	prepare                     func(context.Context) error // in the namespace, before the first round; may be nil
+	prepare                     func(context.Context) error // called once before the first round; may be nil
 }
 
 func main() {
@@ -83,7 +83,7 @@ func main() {
 	}
 }
 
-// way is one way to do the same.
+// way is one of the alternatives to measure.
 type way struct {
 	name  string
 	do    func(context.Context, int) error
@@ -123,7 +123,7 @@ func (b *bench) run(ctx context.Context, ways []way, rounds int, out io.Writer) 
 			if err := way.do(ctx, i); err != nil {
 				return fmt.Errorf("%s: %w", way.name, err)
 			}
-			if i > 0 { // the first round warms caches for all
+			if i > 0 { // skip the first round, which warms up caches
 				times[way.name] = append(times[way.name], time.Since(start))
 			}
 			if way.after != nil {
@@ -197,7 +197,7 @@ func (b *bench) floor(ctx context.Context, round int) error {
 	return pods.Delete(ctx, pod.Name, metav1.DeleteOptions{})
 }
 
-// debug does by hand what a careful person would: write, look whether the line is there, read the answer.
+// debug does the same work manually: write the line, check that it is in the log, and read the output.
 func (b *bench) debug(ctx context.Context, round int) error {
 	kubectl := func(args ...string) (string, error) {
 		return output(ctx, b.kubectl,
@@ -229,7 +229,7 @@ func (b *bench) debug(ctx context.Context, round int) error {
 	return err
 }
 
-// debugPod finds the pod that kubectl debug made; it does not always say its name.
+// debugPod returns the name of the pod that kubectl debug created, because kubectl does not always print it.
 func debugPod(ctx context.Context, client kubernetes.Interface, said string) (string, error) {
 	for _, word := range strings.Fields(said) {
 		if strings.HasPrefix(word, "node-debugger-") {

@@ -19,14 +19,15 @@ func (b *bench) revert(ctx context.Context, round int) error {
 	return b.settle(ctx, round)
 }
 
-// settle lets the kubelet come to rest after a restart of containerd, so that the next way does not pay for this one's.
+// settle waits until the kubelet has recovered from a restart of containerd, so that it does not slow down the next
+// measurement.
 func (b *bench) settle(context.Context, int) error {
 	time.Sleep(3 * time.Second)
 	return nil
 }
 
-// restart returns the least that a break takes: a privileged pod, a restart of containerd from it, and containerd's
-// answer to a question asked through the pod, since that is how one sees that it serves.
+// restart does the minimum work of a break: it creates a privileged pod, restarts containerd from it, and queries
+// containerd through the pod to check that it serves.
 func (b *bench) restart(ctx context.Context, round int) error {
 	kubectl := func(args ...string) (string, error) {
 		return output(ctx, b.kubectl,
@@ -43,7 +44,7 @@ func (b *bench) restart(ctx context.Context, round int) error {
 	if _, err := kubectl("wait", "--for=condition=Ready", "--timeout=60s", "pod/"+name); err != nil {
 		return err
 	}
-	// The restart cuts the connection of the exec that asked for it.
+	// The restart closes the connection of the exec request that started it.
 	_, _ = kubectl("exec", name, "--", "chroot", "/proc/1/root", "systemctl", "restart", "containerd")
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		_, err := kubectl("exec", name, "--", "chroot", "/proc/1/root", "ctr", "version")

@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// commandPages returns a page for each verb, with its sub-commands on it, and an index of them. (cobra's own writer
-// gives each sub-command a page, and repeats the 25 flags of kubectl's connection on each of them.)
+// commandPages returns a page for each top-level command, including its subcommands, and an index. (cobra's generator
+// writes a page for each subcommand and repeats the 25 flags of kubectl's connection on every page.)
 func commandPages(root *cobra.Command) map[string]string {
 	all := map[string]string{}
 	var index page
@@ -56,7 +56,7 @@ func withSubCommands(cmd *cobra.Command) []*cobra.Command {
 	return all
 }
 
-// command writes about a command, and below it about its sub-commands.
+// command writes the section of a command, followed by those of its subcommands.
 func (p *page) command(cmd *cobra.Command, depth int) {
 	title := strings.TrimPrefix(cmd.CommandPath(), cmd.Root().CommandPath()+" ")
 	p.line(strings.Repeat("#", depth) + " " + title)
@@ -82,7 +82,7 @@ func (p *page) command(cmd *cobra.Command, depth int) {
 	}
 }
 
-// flags is a table of them; nothing where there are none.
+// flags writes a table of flags, or nothing if there are none.
 func (p *page) flags(flags *pflag.FlagSet) {
 	head := false
 	flags.VisitAll(func(f *pflag.Flag) {
@@ -106,7 +106,7 @@ func (p *page) flags(flags *pflag.FlagSet) {
 	}
 }
 
-// defaultOf leaves out what goes without saying, and what depends on the machine.
+// defaultOf returns the default of a flag, or "" if it is obvious or depends on the machine.
 func defaultOf(f *pflag.Flag) string {
 	switch f.DefValue {
 	case "", "false", "0", "0s", "[]", "none":
@@ -118,13 +118,13 @@ func defaultOf(f *pflag.Flag) string {
 	return "`" + f.DefValue + "`"
 }
 
-// optionsOf returns what the command `options` prints.
+// optionsOf returns the output of the command `options`.
 func optionsOf(root *cobra.Command) string {
 	var out bytes.Buffer
 	root.SetOut(&out)
 	root.SetArgs([]string{"options"})
 	if err := root.Execute(); err != nil {
-		return err.Error() // which the test finds in the page
+		return err.Error() // a test checks the page for errors
 	}
 	return out.String()
 }

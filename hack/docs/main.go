@@ -1,9 +1,9 @@
-// Command docs writes the pages of docs/ that are made from the program itself, so that they cannot fall behind it: the
-// reference of all commands from the commands, and the table of XIDs from the catalog.
+// Command docs generates pages of docs/ from the program, so that they are always current: the command reference and
+// the XID table.
 //
 //	go run ./hack/docs
 //
-// A test beside it holds that the committed pages are current.
+// A test in this package checks that the committed pages are current.
 package main
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin"
 )
 
-// commandsFolder is below docs; every page in it is made here.
+// commandsFolder is a directory in docs in which every page is generated.
 const commandsFolder = "commands"
 
 func main() {
@@ -28,7 +28,7 @@ func main() {
 	}
 }
 
-// write makes all pages below folder anew, and removes those of commands that are gone.
+// write generates all pages below folder, and removes the pages of commands that no longer exist.
 func write(folder string) error {
 	all := pages()
 	for _, name := range stale(folder, all) {
@@ -47,14 +47,14 @@ func write(folder string) error {
 	return nil
 }
 
-// pages returns the texts of all generated pages, by their paths below docs.
+// pages returns the contents of all generated pages by their paths in docs.
 func pages() map[string]string {
 	all := commandPages(plugin.NewCommand(genericiooptions.NewTestIOStreamsDiscard()))
 	all["xid.md"] = xidPage()
 	return all
 }
 
-// stale returns the pages of commands that there are no more.
+// stale returns the pages of commands that no longer exist.
 func stale(folder string, all map[string]string) []string {
 	var names []string
 	files, _ := filepath.Glob(filepath.Join(folder, commandsFolder, "*.md"))

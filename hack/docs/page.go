@@ -5,30 +5,30 @@ import (
 	"strings"
 )
 
-// page is Markdown that grows.
+// page is a Markdown page that is being written.
 type page struct{ strings.Builder }
 
 func (p *page) made() {
 	p.line("<!-- Made by `go run ./hack/docs`: change the program, not this page. -->")
 }
 
-// line is a paragraph, or a heading.
+// line writes a paragraph or a heading.
 func (p *page) line(text string) { p.WriteString(text + "\n\n") }
 
-// row is one of a table, whose cells are Markdown; end is behind the last one.
+// row writes a table row. The cells are Markdown.
 func (p *page) row(cells ...string) { p.WriteString("| " + strings.Join(cells, " | ") + " |\n") }
 
-// String ends with one newline.
+// String returns the page with exactly one newline at the end.
 func (p *page) String() string { return strings.TrimRight(p.Builder.String(), "\n") + "\n" }
 
 func (p *page) end() { p.WriteString("\n") }
 
-// code is a block that stays as it is; kind is the language, text for what is not to be typed.
+// code writes a code block. kind is its language, or text if it is not to be typed.
 func (p *page) code(kind, text string) {
 	p.WriteString("```" + kind + "\n" + strings.TrimRight(text, "\n") + "\n```\n\n")
 }
 
-// prose takes over the paragraphs of help; one with lines that begin with a blank stays as it is.
+// prose writes the paragraphs of a help text. Indented lines become a code block.
 func (p *page) prose(text string) {
 	for paragraph := range strings.SplitSeq(text, "\n\n") {
 		if head, list, ok := strings.Cut(paragraph, "\n "); ok || strings.HasPrefix(paragraph, " ") {
@@ -43,7 +43,7 @@ func (p *page) prose(text string) {
 	}
 }
 
-// unindent takes away the blanks that all lines begin with.
+// unindent removes the common indentation of all lines.
 func unindent(text string) string {
 	lines := strings.Split(text, "\n")
 	least := len(text)
@@ -58,11 +58,11 @@ func unindent(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// meaning are the characters to which Markdown gives a meaning in the texts that come here; what is in backquotes has
-// none, and neither has an underscore within a word.
+// meaning matches the characters with a special meaning in Markdown. It also matches text in backquotes and underscores
+// in words, which need no escaping.
 var meaning = regexp.MustCompile("`[^`]*`|[[:alnum:]]_+[[:alnum:]]|[\\\\<>*_\\[\\]|]")
 
-// escape makes text mean itself in Markdown, also in the cell of a table.
+// escape escapes text for Markdown, including table cells.
 func escape(text string) string {
 	return meaning.ReplaceAllStringFunc(text, func(s string) string {
 		switch {
@@ -75,7 +75,7 @@ func escape(text string) string {
 	})
 }
 
-// anchor returns what GitHub makes of a heading to jump to.
+// anchor returns the anchor that GitHub generates for a heading.
 func anchor(heading string) string {
 	return strings.ReplaceAll(noAnchor.ReplaceAllString(strings.ToLower(heading), ""), " ", "-")
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
 
-// xidPage returns the catalog as a page.
+// xidPage returns the page with the XID catalog.
 func xidPage() string {
 	var p page
 	p.made()

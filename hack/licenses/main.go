@@ -1,6 +1,6 @@
-// Command licenses holds that everything that is linked into the programs of this project, on any system, has a license
-// that lets it be given away with them. It reads the license files in the module cache and asks no network. Run it in
-// the repository's root, after the modules are there.
+// Command licenses checks that the licenses of all dependencies that are linked into the programs, on any system, allow
+// redistribution. It reads the license files in the module cache and does not use the network. Run it in the root
+// directory of the repository after downloading the modules.
 package main
 
 import (
@@ -15,11 +15,11 @@ import (
 	"github.com/google/licensecheck"
 )
 
-// allowed are the licenses, by SPDX identifier. All permit to distribute programs under Apache-2.0 with the notice
-// kept.
+// allowed are the SPDX identifiers of the allowed licenses. All of them permit distribution under Apache-2.0 if the
+// notice is kept.
 var allowed = []string{"Apache-2.0", "MIT", "BSD-2-Clause", "BSD-3-Clause", "ISC"}
 
-// excused are modules with another license, each with the reason.
+// excused are modules with other licenses, with the reason why they are allowed.
 var excused = map[string]struct{ license, why string }{
 	"github.com/apparentlymart/go-textseg/v15": {
 		"Unicode-DFS-2016", "of the tables of the Unicode standard in it: their notice is to be kept, as with BSD",
@@ -33,7 +33,7 @@ var excused = map[string]struct{ license, why string }{
 	},
 }
 
-// enough is how much of a license file a license's text must cover, in percent: the rest is names and years.
+// enough is the minimum percentage of a license file that a license's text must cover. The rest is names and years.
 const enough = 75
 
 func main() {
@@ -85,10 +85,10 @@ func check(out io.Writer) error {
 	return nil
 }
 
-// module is one that is linked in.
+// module is a linked module.
 type module struct{ path, version, dir string }
 
-// linked returns the modules of others in our programs, on all systems that they run on.
+// linked returns the third-party modules in the programs, for all supported systems.
 func linked() ([]module, error) {
 	var all []module
 	for _, system := range []string{"linux", "darwin", "windows"} {
@@ -110,7 +110,7 @@ func linked() ([]module, error) {
 	return slices.Compact(all), nil
 }
 
-// licenses returns the identifiers that are recognized in a module's license files.
+// licenses returns the identifiers of the licenses in a module's license files.
 func licenses(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

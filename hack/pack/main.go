@@ -1,4 +1,4 @@
-// Command pack compresses a file with Zstandard, as small as it gets, into FILE.zst: the same bytes wherever it runs.
+// Command pack compresses a file with Zstandard at the highest level into FILE.zst. The output is reproducible.
 package main
 
 import (
@@ -23,8 +23,8 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	// One goroutine, or what comes out would depend on how many there are. The window is as large as the file, and its
-	// size is in the header.
+	// Use one goroutine, because the output depends on the number of goroutines. The window is as large as the file,
+	// and the header contains the file size.
 	encoder, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBestCompression),
 		zstd.WithEncoderConcurrency(1),
 		zstd.WithWindowSize(16<<20), zstd.WithSingleSegment(true))

@@ -1,10 +1,10 @@
-// Command recording makes a moving picture (SVG) of what script(1) recorded of a terminal: text, light and dark, a few
-// KiB, and nothing but what was printed. hack/record-demo.sh uses it. (charmbracelet/freeze and its like draw one
-// still; asciinema needs a player.)
+// Command recording converts a script(1) recording of a terminal to an animated SVG. The SVG is text of a few KiB,
+// supports light and dark mode, and shows only what was printed. hack/record-demo.sh uses it. (Tools such as
+// charmbracelet/freeze create only still images; asciinema needs a player.)
 //
 //	go run ./hack/recording -slow 4 TYPESCRIPT TIMING > docs/demo.svg
 //
-// It knows the one escape sequence that the demo prints, bold; record with TERM=dumb.
+// It supports only the one escape sequence that the demo prints, bold; record with TERM=dumb.
 package main
 
 import (
@@ -49,14 +49,14 @@ func run(files []string, slow float64, s screen) error {
 	return err
 }
 
-// moment is what was printed at once.
+// moment is output that was printed at the same time.
 type moment struct {
 	at   time.Duration
 	text string
 }
 
-// parse puts the bytes of a typescript and their times together. Its first line is script's own, and so are those
-// behind the last byte.
+// parse combines the bytes of a typescript with their times. It skips the first line and the lines after the last byte,
+// which script itself adds.
 func parse(typescript, timing string, slow float64) ([]moment, error) {
 	_, text, _ := strings.Cut(typescript, "\n")
 	var all []moment
@@ -68,7 +68,7 @@ func parse(typescript, timing string, slow float64) ([]moment, error) {
 		if err := errors.Join(err1, err2); err != nil || n < 0 || n > len(text) {
 			return nil, fmt.Errorf("timing %q does not fit the typescript: %w", strings.TrimSpace(line), err)
 		}
-		if len(all) > 0 { // begin with the first output
+		if len(all) > 0 { // start with the first output
 			at += time.Duration(seconds * slow * float64(time.Second))
 		}
 		all = append(all, moment{at, strings.ReplaceAll(text[:n], "\r", "")})

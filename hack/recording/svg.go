@@ -7,27 +7,27 @@ import (
 	"time"
 )
 
-// screen is the terminal that is drawn.
+// screen is the terminal to draw.
 type screen struct {
 	rows, columns int
 	title         string
 }
 
-// Sizes in pixels, and how long the last screen stays before it begins anew.
+// Sizes in pixels, and how long to show the last screen before the animation restarts.
 const (
 	fontSize, charWidth, lineHeight = 13, 7.83, 18
 	margin, titleBar                = 16, 30
 	rest                            = 8 * time.Second
 )
 
-// row is one of the terminal, and when it appears.
+// row is a row of the terminal, and the time when it appears.
 type row struct {
 	at   time.Duration
 	text string
 	bold bool
 }
 
-// draw returns the SVG. Without animations it is the last screen.
+// draw returns the SVG. Viewers without animation show the last screen.
 func (s screen) draw(moments []moment) string {
 	all := s.layout(moments)
 	total := all[len(all)-1].at + rest
@@ -35,7 +35,7 @@ func (s screen) draw(moments []moment) string {
 	var b, keys strings.Builder
 	frame, shown := 0, time.Duration(-1)
 	for i, r := range all {
-		if r.at != shown { // a new moment: the rows from here on appear then, and the screen scrolls
+		if r.at != shown { // a new moment: the following rows appear, and the screen scrolls
 			if i > 0 {
 				b.WriteString("</g>\n")
 			}
@@ -88,7 +88,7 @@ g { animation: %.1[5]fs step-end infinite; }
 		width-1, height-1, titleBar+1, width-17, margin, titleBar+margin, width-2*margin, s.rows*lineHeight, b.String())
 }
 
-// layout breaks what was printed into rows, as a terminal does.
+// layout breaks the output into rows like a terminal.
 func (s screen) layout(moments []moment) []row {
 	all := []row{{}}
 	for _, m := range moments {
@@ -124,6 +124,6 @@ func percent(at, total time.Duration) float64 { return 100 * float64(at) / float
 
 func escaped(text string) string {
 	var b strings.Builder
-	_ = xml.EscapeText(&b, []byte(text)) // a Builder does not fail
+	_ = xml.EscapeText(&b, []byte(text)) // writing to a Builder cannot fail
 	return b.String()
 }

@@ -16,10 +16,10 @@ import (
 	"time"
 )
 
-// file is one of an archive: from the disk, or with a content of its own.
+// file is a file in an archive, either read from disk or with the given content.
 type file struct {
 	name    string
-	source  string // path; empty: content
+	source  string // path of the file on disk; if empty, use content
 	content []byte
 	mode    os.FileMode
 }
@@ -31,8 +31,8 @@ func (f file) read() ([]byte, error) {
 	return os.ReadFile(f.source)
 }
 
-// pack writes an archive whose bytes depend on nothing but the files' names, modes and contents, and the time: no
-// owner, no order of a folder. Its name says which kind it is.
+// pack writes a reproducible archive, which depends only on the names, modes, and contents of the files, and on
+// modified. The extension of name determines the format.
 func pack(name string, files []file, modified time.Time) (err error) {
 	out, err := os.Create(name)
 	if err != nil {
@@ -92,10 +92,10 @@ func writeZip(w io.Writer, files []file, modified time.Time) error {
 	return archive.Close()
 }
 
-// checksums is the file that `sha256sum --check` reads.
+// checksums is the name of the file for `sha256sum --check`.
 const checksums = "checksums.txt"
 
-// writeChecksums writes those of all files of the folder.
+// writeChecksums writes the checksums of all files in the directory.
 func writeChecksums(folder string) error {
 	entries, err := os.ReadDir(folder)
 	if err != nil {
@@ -112,7 +112,7 @@ func writeChecksums(folder string) error {
 	return os.WriteFile(filepath.Join(folder, checksums), []byte(lines.String()), 0o644)
 }
 
-// sha256File returns the SHA-256 of a file in hexadecimal.
+// sha256File returns the SHA-256 checksum of a file in hexadecimal.
 func sha256File(name string) (string, error) {
 	raw, err := os.ReadFile(name)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// platform is where the program runs.
+// platform is an operating system and architecture.
 type platform struct{ os, arch string }
 
 func (p platform) String() string { return p.os + "/" + p.arch }
@@ -18,7 +18,7 @@ var platforms = []platform{
 	{"linux", "amd64"}, {"linux", "arm64"}, {"darwin", "amd64"}, {"darwin", "arm64"}, {"windows", "amd64"},
 }
 
-// choose returns those that a comma-separated list names, and all for an empty one.
+// choose returns the platforms in a comma-separated list, or all platforms if the list is empty.
 func choose(list string) ([]platform, error) {
 	if list == "" {
 		return platforms, nil
@@ -38,8 +38,7 @@ func choose(list string) ([]platform, error) {
 	return chosen, nil
 }
 
-// archive returns the name of the platform's archive: krew takes .tar.gz and .zip, and Windows unpacks a .zip by
-// itself.
+// archive returns the name of the platform's archive. krew supports .tar.gz and .zip, and Windows can open .zip files.
 func (p platform) archive(version string) string {
 	if p.os == "windows" {
 		return p.base(version) + ".zip"
@@ -51,7 +50,7 @@ func (p platform) base(version string) string {
 	return strings.Join([]string{program, version, p.os, p.arch}, "_")
 }
 
-// settings returns the environment of every build: what a user's own could change in the bytes is set.
+// settings returns the environment for builds. It overrides user settings that could change the output.
 func settings() []string {
 	return append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath -buildvcs=false",
 		"GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=", "GODEBUG=", "GOWORK=off")
@@ -59,7 +58,7 @@ func settings() []string {
 
 func (p platform) environment() []string { return append(settings(), "GOOS="+p.os, "GOARCH="+p.arch) }
 
-// build links the program for the platform and returns its file. Go leaves alone what is up to date.
+// build builds the program for the platform and returns its path. Go reuses cached results.
 func (r release) build(ctx context.Context, p platform) (string, error) {
 	file := filepath.Join("bin", "release", p.os+"_"+p.arch, program)
 	if p.os == "windows" {
@@ -74,7 +73,7 @@ func (r release) build(ctx context.Context, p platform) (string, error) {
 	return file, nil
 }
 
-// helpers builds the node helpers, which the program carries.
+// helpers builds the node helpers, which are embedded in the program.
 func (r release) helpers(ctx context.Context) error {
 	cmd := exec.CommandContext(ctx, "make", "--no-print-directory", "helpers")
 	cmd.Env = settings()

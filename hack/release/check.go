@@ -10,7 +10,7 @@ import (
 	"golang.org/x/mod/semver"
 )
 
-// trial is what a version has at its end when it is not for users.
+// trial are the suffixes of versions that are not for users.
 var trial = []string{"-test", "-snapshot"}
 
 func isTrial(version string) bool {
@@ -22,7 +22,8 @@ func isTrial(version string) bool {
 	return false
 }
 
-// checkVersion refuses what krew, which wants a v and all three numbers, or a file's name would not take.
+// checkVersion returns an error if krew does not accept the version, which must have a v and three numbers, or if it is
+// not valid in a file name.
 func checkVersion(version string) error {
 	const example = "give one like v1.2.3, v1.2.3-rc.1 or v0.0.0-test: make release VERSION=v1.2.3"
 	switch {
@@ -37,7 +38,8 @@ func checkVersion(version string) error {
 	return nil
 }
 
-// checkRepository refuses a release of anything but a commit: nobody could build it again. A trial may be of anything.
+// checkRepository returns an error unless the release is built from a clean commit, so that it can be reproduced. Trial
+// versions may be built from any state.
 func checkRepository(ctx context.Context, version string) error {
 	if isTrial(version) {
 		return nil
@@ -68,7 +70,8 @@ func git(ctx context.Context, args ...string) (string, error) {
 	return output(exec.CommandContext(ctx, "git", args...))
 }
 
-// output runs the command and returns its standard output, trimmed at its end; an error has what the command said.
+// output runs the command and returns its standard output without trailing white space. An error includes the command's
+// standard error.
 func output(cmd *exec.Cmd) (string, error) {
 	var said strings.Builder
 	cmd.Stderr = &said

@@ -16,9 +16,9 @@ import (
 	"strings"
 )
 
-// texts returns the archive's files beside the program: our license, that of the kernel module whose source the program
-// carries, and those of everything that is linked into the program and the node helper, whose authors ask to be named
-// with every copy.
+// texts returns the license files for the archive: the project's license, the license of the kernel module, whose
+// source is embedded in the program, and the licenses of all dependencies of the program and the node helper, which
+// require attribution.
 func (r release) texts(ctx context.Context) ([]file, error) {
 	notices, err := thirdParty(ctx)
 	if err != nil {
@@ -31,7 +31,7 @@ func (r release) texts(ctx context.Context) ([]file, error) {
 	}, nil
 }
 
-// linked is a package as `go list -deps` tells of it.
+// linked is a package in the output of `go list -deps`.
 type linked struct {
 	Dir    string
 	Module *struct {
@@ -40,7 +40,7 @@ type linked struct {
 	}
 }
 
-// thirdParty returns the licenses of all that any platform's program, or the helper inside of it, is linked with.
+// thirdParty returns the licenses of all dependencies of the program and the embedded helper, on all platforms.
 func thirdParty(ctx context.Context) ([]byte, error) {
 	goroot, err := output(exec.CommandContext(ctx, "go", "env", "GOROOT"))
 	if err != nil {
@@ -78,15 +78,15 @@ func thirdParty(ctx context.Context) ([]byte, error) {
 	return found.text()
 }
 
-// notices are whose each license text is, and which modules were seen.
+// notices maps each license text to its owners. It also tracks the modules that were processed.
 type notices map[string][]string
 
 var licenseFile = regexp.MustCompile(
 	`(?i)^(un)?(licen[cs]es?|copying|copyright|notice|patents)([.-](txt|md|[a-z0-9-]+))?$`,
 )
 
-// add takes the texts that hold for one package: those in its folder and above, up to its module's. Some modules have
-// code of others in a folder with a license of its own.
+// add adds the license texts that apply to a package: those in its directory and its parent directories within the
+// module. Some modules contain third-party code in a directory with a separate license.
 func (n notices) add(owner, top, dir string) error {
 	for {
 		entries, err := os.ReadDir(dir)
@@ -120,7 +120,7 @@ func (n notices) add(owner, top, dir string) error {
 		"or licenses.go does not know the file's name", owner)
 }
 
-// text returns the file: each text once, below the names of those whose it is.
+// text returns the file with each license text once, below the names of its owners.
 func (n notices) text() ([]byte, error) {
 	type notice struct {
 		owners []string

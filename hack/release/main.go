@@ -1,8 +1,9 @@
-// Command release builds what a release consists of: an archive for each platform with the program and all licenses, a
-// software bill of materials for each, checksums, the manifest for krew and the release notes.
+// Command release builds the files of a release: for each platform an archive with the program and all licenses and a
+// software bill of materials, and checksums, the krew manifest, and the release notes.
 //
-// The same commit gives the same bytes in every folder and on every machine with the same Go: nothing of the machine,
-// the user or the time gets in; files are as old as the commit.
+// The build is reproducible: the same commit and Go version produce the same bytes in every directory and on every
+// machine. The output does not contain data about the machine, the user, or the time. File times are the time of the
+// commit.
 package main
 
 import (
@@ -42,15 +43,15 @@ func main() {
 	}
 }
 
-// release is one release, from this folder's repository.
+// release is a release of the repository in the current directory.
 type release struct {
 	version, commit, date, flags, ldflags, dist string
-	// modified is date: how old all files in the archives are.
+	// modified is date as a time. It is the modification time of all files in the archives.
 	modified time.Time
 }
 
-// run makes the release. Everything that may be wrong with the request is found before anything is built, and dist is
-// touched only when all is built.
+// run builds the release. It validates the request before building anything, and changes dist only after everything is
+// built.
 func (r release) run(ctx context.Context, only string) error {
 	platforms, err := choose(only)
 	if err != nil {
@@ -94,7 +95,7 @@ func (r release) run(ctx context.Context, only string) error {
 	return r.publish(staged)
 }
 
-// archives builds and packs the program for each platform. One is packed while the next is linked.
+// archives builds and packs the program for each platform. It packs one platform while it builds the next.
 func (r release) archives(ctx context.Context, staged string, platforms []platform, texts []file) error {
 	packing, ctx := errgroup.WithContext(ctx)
 	for _, p := range platforms {
@@ -113,7 +114,7 @@ func (r release) archives(ctx context.Context, staged string, platforms []platfo
 	return packing.Wait()
 }
 
-// publish replaces what an earlier release left in dist, and nothing else there.
+// publish replaces the files of an earlier release in dist, and no other files.
 func (r release) publish(staged string) error {
 	if err := os.MkdirAll(r.dist, 0o755); err != nil {
 		return err

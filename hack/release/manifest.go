@@ -13,11 +13,12 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// manifestName is the manifest's, as template at the top of the repository and rendered in dist.
+// manifestName is the name of the manifest, both of the template in the root of the repository and of the output in
+// dist.
 const manifestName = "krew-manifest.yaml"
 
-// manifest renders the manifest for krew from the archives in the folder. The template is the one that krew-release-bot
-// reads, who gets the same archives from the release's page: .TagName and addURIAndSha are what it offers.
+// manifest renders the krew manifest for the archives in the directory. krew-release-bot uses the same template with
+// the archives on the release page, and provides the functions .TagName and addURIAndSha.
 func (r release) manifest(folder string) error {
 	raw, err := os.ReadFile(manifestName)
 	if err != nil {
@@ -30,7 +31,7 @@ func (r release) manifest(folder string) error {
 	return os.WriteFile(filepath.Join(folder, manifestName), rendered, 0o644)
 }
 
-// renderManifest fills the template, and makes sure that it lists all the folder's archives.
+// renderManifest renders the template, and checks that it lists all archives in the directory.
 func renderManifest(text, version, folder string) ([]byte, error) {
 	tag := struct{ TagName string }{version}
 	addURIAndSha := func(uri, _ string) (string, error) {

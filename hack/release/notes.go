@@ -14,7 +14,8 @@ import (
 
 const notesName = "release-notes.md"
 
-// verbs are the headings of the notes, in their order, with the first words of commits' subjects that belong there.
+// verbs are the headings of the release notes in order, with the first words of the commit subjects that belong under
+// each.
 var verbs = []struct {
 	heading string
 	words   []string
@@ -34,12 +35,12 @@ var verbs = []struct {
 	{"Everything else", nil},
 }
 
-// notes writes the release notes: what was committed since the release before, by verb, and how to check what was
-// downloaded.
+// notes writes the release notes: the commits since the previous release, grouped by verb, and instructions to verify
+// the download.
 func (r release) notes(ctx context.Context, staged string) error {
 	before, err := git(ctx, "describe", "--tags", "--abbrev=0", "--match=v*", "--exclude=*-*", "HEAD^")
 	commits := before + "..HEAD"
-	if err != nil { // the first release
+	if err != nil { // no previous release exists
 		before, commits = "", "HEAD"
 	}
 	log, err := git(ctx, "log", "--no-merges", "--format=%s", commits)
@@ -91,7 +92,8 @@ is in its .cdx.json (CycloneDX).
 
 var prefixed = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9./, -]{0,40}): (.+)$`)
 
-// classify returns the heading of a commit and what to say below it. A prefix of several words counts by its first.
+// classify returns the heading for a commit and its text. If a prefix has several words, the first one determines the
+// heading.
 func classify(subject string) (heading, text string) {
 	last := verbs[len(verbs)-1].heading
 	m := prefixed.FindStringSubmatch(subject)

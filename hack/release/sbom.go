@@ -11,14 +11,14 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// sbom writes the platform's software bill of materials in CycloneDX, from what Go wrote into the very program, and
-// into the helpers that it carries: each module, with version and hash.
+// sbom writes the platform's software bill of materials in CycloneDX format. It uses the build information that Go
+// embeds in the program and in the helpers: the version and hash of each module.
 func (r release) sbom(ctx context.Context, staged string, p platform, binary string) error {
 	bill, err := billOf(ctx, r.version, binary)
 	if err != nil {
 		return fmt.Errorf("bill of materials for %s: %w", p, err)
 	}
-	// Not those that this program carries: it was made before they were, and may have none.
+	// Read the helpers from disk. This program may embed none, because it was built before them.
 	helpers, err := filepath.Glob("debugpod/helper/gpu-fault-node-linux-*.zst")
 	if err != nil || len(helpers) == 0 {
 		return fmt.Errorf("bill of materials for %s: there are no helpers: make helpers builds them", p)
@@ -31,7 +31,7 @@ func (r release) sbom(ctx context.Context, staged string, p platform, binary str
 		bill.add(inside)
 	}
 	if metadata, is := bill["metadata"].(map[string]any); is {
-		metadata["timestamp"] = r.date // the tool knows only the present time
+		metadata["timestamp"] = r.date // the tool always uses the current time
 	}
 	stamped, err := json.MarshalIndent(bill, "", "  ")
 	if err != nil {
@@ -66,7 +66,7 @@ func (r release) billOfHelper(ctx context.Context, staged, packed string) (bill,
 	return billOf(ctx, r.version, file)
 }
 
-// bill is a bill of materials, as CycloneDX has it in JSON.
+// bill is a CycloneDX bill of materials in JSON.
 type bill map[string]any
 
 func billOf(ctx context.Context, version, binary string) (bill, error) {
@@ -83,7 +83,7 @@ func billOf(ctx context.Context, version, binary string) (bill, error) {
 	return b, nil
 }
 
-// add adds the components of another program that are not there yet, and what they depend on.
+// add adds the components of another program that are missing, and their dependencies.
 func (b bill) add(other bill) {
 	for list, key := range map[string]string{"components": "bom-ref", "dependencies": "ref"} {
 		mine, _ := b[list].([]any)

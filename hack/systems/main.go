@@ -1,5 +1,5 @@
-// Command systems type-checks the client for macOS and Windows. It reads only sources; `go vet` would first compile
-// all dependencies for each system.
+// Command systems type-checks the client for macOS and Windows. It reads only source files, while `go vet` would first
+// compile all dependencies for each system.
 package main
 
 import (
@@ -9,7 +9,7 @@ import (
 	"golang.org/x/tools/go/packages"
 )
 
-// client lists the packages that run on the machines of users.
+// client lists the packages that run on users' machines.
 var client = []string{"./cmd/kubectl-gpu_fault", "./plugin/...", "./pkg/...", "./debugpod/..."}
 
 func main() {
@@ -21,7 +21,7 @@ func main() {
 	}
 }
 
-// check type-checks the client and its tests for a system. It prints the errors to standard error.
+// check type-checks the client and its tests for a system. It prints errors to standard error.
 func check(system string) error {
 	all, err := packages.Load(&packages.Config{
 		Mode:  packages.NeedName | packages.NeedFiles | packages.NeedImports | packages.NeedDeps | packages.NeedTypes,

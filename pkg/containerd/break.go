@@ -9,36 +9,36 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
 )
 
-// Request asks for one fault.
+// Request describes the fault to compute.
 type Request struct {
 	Mode    Mode
 	Handler string // not used by default-missing and unparsable
-	// Decoy is the file that the handler moves into with wrong-instance: one of another containerd. Without Data it is
-	// created.
+	// Decoy is another containerd's configuration file, to which wrong-instance moves the handler. Without Data, the
+	// file is created.
 	Decoy File
 }
 
-// Broken is a fault that is computed, and not yet applied.
+// Broken is a computed fault that is not yet applied.
 type Broken struct {
-	Summary string // one sentence: what changes, where
+	Summary string // the change and its location in one sentence
 	Files   []Edited
-	// NodeLoss: CRI or the daemon will not come back with these files. It is more than ModeInfo.NodeLoss: without its
-	// default handler CRI does not load either.
+	// NodeLoss means that CRI or the daemon will not start with these files. It can be true even if ModeInfo.NodeLoss
+	// is false, because CRI does not load without its default handler.
 	NodeLoss bool
 
 	landed func(*Merged) error
 }
 
-// Edited is one file of a fault.
+// Edited is one edited file of a fault.
 type Edited struct {
 	Path   string
-	Before []byte // nil: the file is not there
+	Before []byte // nil if the file does not exist
 	After  []byte
 	Edits  []patch.Edit // from Before to After
 }
 
-// Break computes a fault. The error is a *RefusedError where a file must not or cannot be edited; for a handler that
-// does not exist it names those that do.
+// Break computes a fault. The error is a *RefusedError if a file must not or cannot be edited. If the handler does not
+// exist, the error lists the existing handlers.
 func (c *Config) Break(r Request) (*Broken, error) {
 	if _, err := ParseMode(string(r.Mode)); err != nil {
 		return nil, err
@@ -49,7 +49,7 @@ func (c *Config) Break(r Request) (*Broken, error) {
 	}
 	for _, f := range c.Files {
 		if isTemplate(f) {
-			return nil, Refuse(f) // a template rarely parses; say what it is rather than where it does not
+			return nil, Refuse(f) // templates rarely parse, and this error is clearer than a syntax error
 		}
 	}
 	before, err := c.effective()
@@ -111,7 +111,7 @@ func (c *Config) refuse(i int, reason, way string) *RefusedError {
 	return &RefusedError{Path: c.Files[i].Path, Reason: reason, Way: way}
 }
 
-// plan is a fault in the making.
+// plan is a fault that is being computed.
 type plan struct {
 	c       *Config
 	before  *effective
@@ -119,34 +119,34 @@ type plan struct {
 	trees   []map[string]any
 	handler string
 
-	changes map[int][]change // by the file's index
+	changes map[int][]change // by file index
 	fresh   *fresh
-	imports []any // of the root file, where they change
+	imports []any // of the root file, if they change
 	targets []target
 	summary string
 	landed  func(*Merged) error
 }
 
-// fresh is a file that is not loaded now: a decoy, or a drop-in.
+// fresh is a file that is not loaded before the fault: a decoy or a drop-in.
 type fresh struct {
 	file   Edited
-	loadAt int // where it comes among the loaded files; -1: it is not loaded
+	loadAt int // position in the load order, or -1 if it will not be loaded
 }
 
-// target is a path whose value a fault changes. Nothing else may change.
+// target is a path whose value the fault changes. All other values must stay the same.
 type target struct {
 	path []string
-	want any // in the merged configuration; nil: absent
+	want any // in the merged configuration; nil means absent
 }
 
-// target adds the same target under each plugin ID.
+// target adds a target under each plugin ID.
 func (p *plan) target(want any, below ...string) {
 	for _, plugin := range plugins {
 		p.targets = append(p.targets, target{handlerPath(plugin, p.handler, below...), want})
 	}
 }
 
-// finish applies the changes and proves that they are the fault and nothing else.
+// finish applies the changes and verifies that they produce exactly the fault.
 func (p *plan) finish() (*Broken, error) {
 	b := &Broken{Summary: p.summary, landed: p.landed}
 	after := &Config{Release: p.c.Release, Files: slices.Clone(p.c.Files)}
@@ -189,13 +189,13 @@ func (p *plan) finish() (*Broken, error) {
 
 const wayByHand = "edit the file by hand, or choose another mode"
 
-// verifyMerged holds what the daemon would have in memory against what it has now and the fault.
+// verifyMerged verifies that the daemon's new merged configuration is the old one plus the fault.
 func (p *plan) verifyMerged(after *Config, b *Broken) error {
 	now, err := after.effective()
 	if err != nil {
 		return p.c.refuse(0, "with the change the daemon would not start: "+err.Error(), wayByHand)
 	}
-	if p.fresh == nil || p.fresh.loadAt < 0 { // a drop-in that shadows changes much, and checks that itself
+	if p.fresh == nil || p.fresh.loadAt < 0 { // a shadowing drop-in has its own check
 		if !same(without(p.before.tree, p.targets), without(now.tree, p.targets)) {
 			return p.c.refuse(0, "the files hide parts of each other, and more than the fault would change", wayByHand)
 		}
@@ -215,7 +215,7 @@ func (p *plan) verifyMerged(after *Config, b *Broken) error {
 	return nil
 }
 
-// applied makes the edits, and checks that their inverse gives the data back.
+// applied applies the edits, and checks that the inverse edits restore the data.
 func applied(data []byte, edits []patch.Edit) ([]byte, error) {
 	out, err := patch.Apply(data, edits)
 	if err != nil {
@@ -231,7 +231,7 @@ func applied(data []byte, edits []patch.Edit) ([]byte, error) {
 	return out, nil
 }
 
-// without returns the tree without the targets.
+// without returns a copy of the tree without the targets.
 func without(tree map[string]any, targets []target) map[string]any {
 	tree = cloneTable(tree)
 	for _, t := range targets {
@@ -240,7 +240,7 @@ func without(tree map[string]any, targets []target) map[string]any {
 	return tree
 }
 
-// where names the edited files.
+// where returns the names of the edited files.
 func where(c *Config, changes map[int][]change) string {
 	var names []string
 	for i, f := range c.Files {

@@ -13,8 +13,8 @@ type change struct {
 	text string
 }
 
-// edits returns the changes as a patch: in order, neighboring removals joined. Changes that overlap are none of ours;
-// verify finds them.
+// edits returns the changes as a patch, in order and with adjacent removals joined. Overlapping changes are a bug,
+// which verify detects.
 func (d *document) edits(changes []change) []patch.Edit {
 	slices.SortStableFunc(changes, func(a, b change) int { return a.at.from - b.at.from })
 	var all []change
@@ -24,7 +24,7 @@ func (d *document) edits(changes []change) []patch.Edit {
 			continue
 		}
 		if n := len(all); n > 0 && all[n-1].at == c.at && c.at.from == c.at.to {
-			all[n-1].text += c.text // two insertions at one place
+			all[n-1].text += c.text // two insertions at the same position
 			continue
 		}
 		all = append(all, c)
@@ -42,8 +42,8 @@ func (d *document) edits(changes []change) []patch.Edit {
 	return edits
 }
 
-// remove takes away all that defines what is at path: tables and lines whole, members of inline tables with their
-// comma.
+// remove returns the changes that remove all definitions of path: tables and lines completely, and members of inline
+// tables with their commas.
 func (d *document) remove(path []string) []change {
 	var changes []change
 	members := map[*expr][]*expr{}
@@ -64,7 +64,8 @@ func (d *document) remove(path []string) []change {
 	return changes
 }
 
-// removeMembers cuts each run of members up to the next one that stays; the last run, from the end of the one before.
+// removeMembers removes each run of members up to the next remaining member. A run at the end is removed from the end
+// of the previous member.
 func removeMembers(all, gone []*expr) []change {
 	var changes []change
 	for i := 0; i < len(all); i++ {
@@ -87,9 +88,9 @@ func removeMembers(all, gone []*expr) []change {
 	return changes
 }
 
-// put gives the key at path the value, which is TOML: where the key is there its value is replaced, else it is added
-// where its table, or the nearest one above it down to depth parts, is defined. It returns nil when there is no such
-// place.
+// put sets the key at path to value, which is TOML. It replaces an existing value. Otherwise it adds the key to its
+// table, or to the nearest defined ancestor of the table with at least depth parts. It returns nil if no such table
+// exists.
 func (d *document) put(path []string, value string, depth int) []change {
 	if e := d.exactly(path); e != nil && !e.header {
 		return []change{{e.value, value}}
@@ -102,11 +103,11 @@ func (d *document) put(path []string, value string, depth int) []change {
 	return nil
 }
 
-// insert adds a line, or a member, to the table at path.
+// insert adds a line, or a member of an inline table, to the table at path.
 func (d *document) insert(path []string, line string) []change {
 	found := d.at(path)
 	if len(found) == 0 {
-		// The table may be an inline one in an inline one; at() has looked there. Nothing defines it.
+		// In nested inline tables, at() has already searched for the table. It is not defined.
 		return nil
 	}
 	if e := d.exactly(path); e != nil {
@@ -122,11 +123,11 @@ func (d *document) insert(path []string, line string) []change {
 		return nil
 	}
 	for _, e := range found {
-		above := len(e.path) - len(e.keys) // parts that the table or inline table around it has
+		above := len(e.path) - len(e.keys) // number of parts that come from the enclosing table
 		if e.header || above >= len(path) {
 			continue
 		}
-		// A dotted key: write another one beside it, with its first parts as they are.
+		// For a dotted key, write another one next to it with the same prefix.
 		line = d.text(span{e.keys[0].from, e.keys[len(path)-above-1].to}) + "." + line
 		if e.of != nil {
 			return []change{{span{e.all.to, e.all.to}, ", " + line}}
@@ -135,7 +136,7 @@ func (d *document) insert(path []string, line string) []change {
 	}
 	for _, e := range found {
 		if e.header && !slices.Contains(e.path, arrayElement) {
-			// Only a table below it has a header: write one above that.
+			// Only a subtable has a header, so write a header for the table above it.
 			start, indent, eol := d.lineStart(e.all.from), d.indent(e), d.newline()
 			name := d.text(span{e.keys[0].from, e.keys[len(path)-1].to})
 			return []change{{span{start, start}, indent + "[" + name + "]" + eol + indent + line + eol}}
@@ -144,7 +145,7 @@ func (d *document) insert(path []string, line string) []change {
 	return nil
 }
 
-// lineAfter adds a line at the end of the table with the header e, where its last one ends.
+// lineAfter adds a line after the last line of the table with header e.
 func (d *document) lineAfter(e *expr, line string) change {
 	last := e
 	for _, other := range d.exprs {
@@ -164,7 +165,7 @@ func (d *document) lineAfterLine(e *expr, line string) change {
 	return change{span{end, end}, d.newline() + line}
 }
 
-// appended is text at the end of the file, on lines of its own.
+// appended adds text at the end of the file, on separate lines.
 func (d *document) appended(text string) change {
 	end := len(d.data)
 	if end > d.bom && d.data[end-1] != '\n' {
@@ -181,7 +182,7 @@ func dottedKey(path []string) string {
 	return strings.Join(parts, ".")
 }
 
-// quotedKey returns a key as TOML has it, bare where it may be.
+// quotedKey returns a key as TOML, without quotes if possible.
 func quotedKey(key string) string {
 	for _, r := range key {
 		if r != '-' && r != '_' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z') {
@@ -194,7 +195,7 @@ func quotedKey(key string) string {
 	return key
 }
 
-// quoted is text as a TOML string, in the style of the one it replaces.
+// quoted returns text as a TOML string in the same style as the old value.
 func quoted(text, old string) string {
 	plain := !strings.ContainsFunc(text, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f })
 	if strings.HasPrefix(old, "'") && plain && !strings.Contains(text, "'") {

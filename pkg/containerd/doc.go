@@ -1,12 +1,12 @@
-// Package containerd reads containerd's configuration as the daemon does, and breaks it on purpose without touching a
-// byte more than it must.
+// Package containerd reads containerd's configuration like the daemon does, and computes faults that change as few
+// bytes as possible.
 //
-// Load finds the files, Config.Merged says what the daemon makes of them, Running what it says of itself over CRI, and
-// Config.Break computes one fault as edits of single byte ranges. An edit is handed out only after it was checked: the
-// file decodes to what it was plus the fault, all files together merge to what they were plus the fault, and the
-// inverse edits give the bytes back. What cannot be done so is refused with a RefusedError, which says what to do there
-// instead.
+// Load reads the files, Config.Merged returns the configuration that the daemon computes from them, and Running returns
+// the daemon's configuration as reported by CRI. Config.Break computes a fault as edits of byte ranges. Before Break
+// returns an edit, it verifies three conditions: the file decodes to its old content plus the fault, all files together
+// merge to their old content plus the fault, and the inverse edits restore the bytes. If that is not possible, it
+// returns a RefusedError, which suggests an alternative.
 //
-// When a handler is removed, a comment directly above its table stays, as what it speaks of cannot be known; comments
-// and blank lines between the table's first and last line go with it.
+// When a handler is removed, a comment directly above its table is kept, because it may be about something else.
+// Comments and blank lines between the first and last line of the table are removed.
 package containerd

@@ -7,7 +7,7 @@ import (
 	"github.com/pelletier/go-toml/v2/unstable"
 )
 
-// A document is a file with the places of all that it says, for edits that keep every other byte.
+// A document is a file with the positions of its expressions, which allows edits that keep all other bytes.
 type document struct {
 	data  []byte
 	bom   int
@@ -17,23 +17,23 @@ type document struct {
 // span is a range of bytes.
 type span struct{ from, to int }
 
-// expr is a table's header, a key with its value, or a member of an inline table.
+// expr is a table header, a key with its value, or a member of an inline table.
 type expr struct {
-	path   []string // from the top of the file, unquoted
+	path   []string // unquoted, from the top level of the file
 	keys   []span   // the parts of the key as written
-	all    span     // key to value; of a header, its key
-	table  *expr    // the header above it; nil at the top of the file
+	all    span     // from key to value, or the key of a header
+	table  *expr    // the header of its table; nil at the top level
 	header bool
 	value  span
 	inline bool    // the value is an inline table
-	inside []*expr // its members
-	of     *expr   // the expr whose inline table this is a member of
+	inside []*expr // members of the inline table
+	of     *expr   // the expr whose inline table has this member
 }
 
-// arrayElement stands in a path for any element of an array of tables; no key of a handler is so named.
+// arrayElement is a path element for all elements of an array of tables. No key of a handler has this name.
 const arrayElement = "\x00[]"
 
-// parse reads a file both ways: the places, and what it says.
+// parse returns both the positions of the expressions in a file and its decoded content.
 func (c *Config) parse(f File) (*document, map[string]any, error) {
 	tree, err := c.decode(f.Data)
 	if err != nil {
@@ -101,7 +101,7 @@ func (d *document) span(r unstable.Range) span {
 
 func (d *document) text(s span) string { return string(d.data[s.from:s.to]) }
 
-// lines returns the whole lines of e, with the newline; of a header, those down to the last line of its table.
+// lines returns the complete lines of e, including the newline. For a header, this is the whole table.
 func (d *document) lines(e *expr) span {
 	last := e
 	if e.header {
@@ -125,7 +125,7 @@ func (d *document) lineEnd(at int) int {
 	return len(d.data)
 }
 
-// indent returns the white space before e's line.
+// indent returns the white space at the start of e's line.
 func (d *document) indent(e *expr) string {
 	start := d.lineStart(e.all.from)
 	end := start
@@ -135,7 +135,7 @@ func (d *document) indent(e *expr) string {
 	return string(d.data[start:end])
 }
 
-// newline returns what ends the file's lines.
+// newline returns the line ending of the file.
 func (d *document) newline() string {
 	if n := bytes.IndexByte(d.data, '\n'); n > 0 && d.data[n-1] == '\r' {
 		return "\r\n"
@@ -143,7 +143,7 @@ func (d *document) newline() string {
 	return "\n"
 }
 
-// lineOf returns the number of the first line that defines what is at path, or something in it; 0 when there is none.
+// lineOf returns the first line that defines path or a descendant of it, or 0 if there is none.
 func (d *document) lineOf(path []string) int {
 	if found := d.at(path); len(found) > 0 {
 		return 1 + bytes.Count(d.data[:found[0].all.from], []byte{'\n'})
@@ -151,8 +151,8 @@ func (d *document) lineOf(path []string) int {
 	return 0
 }
 
-// at returns the expressions that define what is at path, or something in it, in the order of the file. What lies in
-// another of them as an inline table is not listed apart.
+// at returns the expressions that define path or a descendant of it, in file order. It does not return members of
+// inline tables that it already returns.
 func (d *document) at(path []string) []*expr {
 	var found []*expr
 	var look func(e *expr)
@@ -172,7 +172,7 @@ func (d *document) at(path []string) []*expr {
 	return found
 }
 
-// exactly returns the expression whose key is path, a header or not.
+// exactly returns the expression whose key is path. The expression may be a header.
 func (d *document) exactly(path []string) *expr {
 	for _, e := range d.at(path) {
 		if len(e.path) == len(path) {

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// The tables that hold handlers, by the schema that introduced them. Files mix them: AKS ships `version = 2` with the
-// last one.
+// Plugin tables that contain handlers, by the schema that introduced them. Files can mix them: AKS uses `version = 2`
+// with pluginRuntime.
 const (
 	pluginShort   = "cri"                          // version 1
 	pluginGRPC    = "io.containerd.grpc.v1.cri"    // version 2
@@ -25,18 +25,19 @@ func handlerPath(plugin, handler string, below ...string) []string {
 	return slices.Concat(runtimesPath(plugin), []string{handler}, below)
 }
 
-// effective is what the daemon makes of all files.
+// effective is the configuration that the daemon computes from all files.
 type effective struct {
 	tree   map[string]any // merged, without imports
 	plugin string         // the plugin table that CRI reads
 }
 
-// effective merges the files by the rules of the release:
-//   - before 2.0 a plugin's table in a later file replaces the whole table of an earlier one, and the last `version`
-//     decides which ID is read;
-//   - 2.0 to 2.2 merge the tables, and then move what lies under the ID of version 2 to that of version 3, where it
-//     does not lie there too;
-//   - since 2.3 that move is done in each file, and then the tables are merged.
+// effective merges the files with the rules of the release:
+//
+//   - Before 2.0, a plugin table in a later file replaces the whole table of an earlier file. The last `version`
+//     determines which plugin ID is read.
+//   - Releases 2.0 to 2.2 merge the tables, and then move settings from the version 2 plugin ID to the version 3 ID,
+//     unless the version 3 ID already has them.
+//   - Since 2.3, the settings are moved in each file before the tables are merged.
 func (c *Config) effective() (*effective, error) {
 	e := &effective{tree: map[string]any{}, plugin: pluginRuntime}
 	for i, f := range c.Files {
@@ -81,7 +82,7 @@ func (c *Config) effective() (*effective, error) {
 	return e, nil
 }
 
-// acceptable returns why the daemon refuses the i-th file, beyond its syntax.
+// acceptable returns an error if the daemon rejects the i-th file for a reason other than syntax.
 func (c *Config) acceptable(i int, tree map[string]any) error {
 	name, version := c.Files[i].Path, fileVersion(tree)
 	if v, ok := tree["version"]; ok {
@@ -89,7 +90,7 @@ func (c *Config) acceptable(i int, tree map[string]any) error {
 			return fmt.Errorf("containerd cannot load %s: version is not a number", name)
 		}
 	}
-	if c.Release.AtLeast(2, 0) { // before, what all files come to is checked
+	if c.Release.AtLeast(2, 0) { // earlier releases check only the merged configuration
 		if err := c.versioned(name, tree); err != nil {
 			return err
 		}
@@ -98,7 +99,7 @@ func (c *Config) acceptable(i int, tree map[string]any) error {
 		return fmt.Errorf("containerd %s cannot load %s: it has version = %d, and the release reads up to %d",
 			c.Release, name, version, highest)
 	}
-	// 2.3.7 has dropped this again; of 2.3.5 and 2.3.6 it is not known.
+	// 2.3.7 no longer has this check. The behavior of 2.3.5 and 2.3.6 is unknown.
 	if c.Release.Major == 2 && c.Release.Minor == 3 && c.Release.Patch < 5 && i > 0 {
 		root, err := c.decode(c.Files[0].Data)
 		if err == nil && root["version"] != nil && version > fileVersion(root) && tree["version"] != nil {
@@ -121,8 +122,8 @@ func (c *Config) acceptable(i int, tree map[string]any) error {
 	return nil
 }
 
-// versioned returns why the daemon refuses the names of plugins in a tree: since version 2 they are full ones.
-// (config.go of both)
+// versioned returns an error if the daemon rejects the plugin names in a tree: since version 2, they must be full
+// names. (See config.go of both release lines.)
 func (c *Config) versioned(name string, tree map[string]any) error {
 	version := fileVersion(tree)
 	if version < 2 {
@@ -157,8 +158,8 @@ func (c *Config) versioned(name string, tree map[string]any) error {
 	return nil
 }
 
-// tables returns an error where CRI's plugin has something else than the tables that it must have: the plugin, or the
-// daemon, would not load.
+// tables returns an error if a value of the CRI plugin that must be a table is not. The plugin or the daemon then does
+// not load.
 func (c *Config) tables(name string, tree map[string]any, plugin string) error {
 	path := runtimesPath(plugin)
 	for n := 2; n <= len(path); n++ {
@@ -179,7 +180,7 @@ func (c *Config) tables(name string, tree map[string]any, plugin string) error {
 	return nil
 }
 
-// fileVersion returns the schema of a file; without a version it is 1.
+// fileVersion returns the schema version of a file, or 1 if the file has no version.
 func fileVersion(tree map[string]any) int {
 	if v, ok := tree["version"].(int64); ok && v > 0 && v < 1000 {
 		return int(v)
@@ -187,7 +188,7 @@ func fileVersion(tree map[string]any) int {
 	return 1
 }
 
-// lengthenIDs gives the one plugin of version 1 that concerns us its later ID.
+// lengthenIDs renames the relevant plugin of version 1 to its version 2 ID.
 func lengthenIDs(tree map[string]any) {
 	table := digTable(tree, "plugins")
 	if short, ok := table[pluginShort]; ok {
@@ -196,8 +197,8 @@ func lengthenIDs(tree map[string]any) {
 	}
 }
 
-// moveRuntimes copies the handlers from the ID of version 2 to that of version 3. What lies there already stays: of two
-// runtimes tables the one under the new ID is used, whole.
+// moveRuntimes copies the handlers from the version 2 plugin ID to the version 3 ID. Existing handlers are kept: if
+// both IDs have a runtimes table, only the one of version 3 is used.
 func moveRuntimes(tree map[string]any) {
 	all := digTable(tree, "plugins")
 	from, ok := digTable(all, pluginGRPC)["containerd"].(map[string]any)
@@ -224,8 +225,8 @@ func (e *effective) defaultRuntime() string {
 	return digText(e.tree, "plugins", e.plugin, "containerd", "default_runtime_name")
 }
 
-// loads returns why CRI would not load: its default handler must exist. Declaring a handler drops the built-in runc
-// before 2.0.
+// loads returns an error if CRI would not load because its default handler does not exist. Before 2.0, the built-in
+// runc exists only if no handler is declared.
 func (e *effective) loads(r Release) error {
 	name := e.defaultRuntime()
 	if name == "" {
@@ -237,7 +238,7 @@ func (e *effective) loads(r Release) error {
 		return nil
 	}
 	if !r.AtLeast(2, 0) && digText(e.tree, "plugins", e.plugin, "containerd", "default_runtime", "runtime_type") != "" {
-		return nil // the deprecated table default_runtime stands for a handler "default", which becomes the default
+		return nil // the deprecated table default_runtime defines a handler "default", which becomes the default
 	}
 	return fmt.Errorf("the default runtime is %s, and there is no such handler", name)
 }

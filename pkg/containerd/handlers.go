@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// missingHandler removes the handler wherever it is defined.
+// missingHandler removes all definitions of the handler.
 func (p *plan) missingHandler() error {
 	if err := p.remove(); err != nil {
 		return err
@@ -37,10 +37,10 @@ func (p *plan) remove() error {
 	return nil
 }
 
-// NewDecoy is the file that wrong-instance creates on a node without another containerd.
+// NewDecoy is the file that wrong-instance creates on a node that has no other containerd.
 const NewDecoy = "/etc/containerd-decoy.toml"
 
-// wrongInstance removes the handler, and writes it into a file of another instance.
+// wrongInstance moves the handler to a file of another instance.
 func (p *plan) wrongInstance(decoy File) error {
 	if decoy.Path == "" {
 		return fmt.Errorf(
@@ -81,7 +81,7 @@ func (p *plan) wrongInstance(decoy File) error {
 		}
 		for _, id := range plugins {
 			if _, ok := dig(tree, handlerPath(id, p.handler)...); ok {
-				return nil // the decoy has it already: removing it from the right one is all
+				return nil // the decoy already has the handler, so only remove it from the correct file
 			}
 		}
 		added := doc.appended(stanza)
@@ -112,7 +112,7 @@ func (p *plan) wrongInstance(decoy File) error {
 	return nil
 }
 
-// place is a file and a plugin's table in it that define the handler.
+// place is a file and a plugin table in it that define the handler.
 type place struct {
 	file   int
 	plugin string
@@ -130,9 +130,9 @@ func (p *plan) places() []place {
 	return all
 }
 
-// stanza returns the text that defines the handler where it counts: in the last file, under the ID that is read. Where
-// it is not made of whole tables it is written anew. With it come the plugin that it names, and the line that gives the
-// file's version.
+// stanza returns the text of the handler's effective definition: in the last file, under the plugin ID that is read. It
+// encodes the handler again if the definition does not consist of whole tables. It also returns the plugin ID and the
+// version line of the file.
 func (p *plan) stanza() (text, plugin, version string) {
 	from := p.last()
 	doc := p.docs[from.file]
@@ -161,8 +161,8 @@ func (p *plan) stanza() (text, plugin, version string) {
 	return written(path, table, doc.newline()), from.plugin, version
 }
 
-// last returns where the handler that counts is defined: the last file that defines it, under the ID that is read if it
-// is there.
+// last returns the place of the handler's effective definition: in the last file, under the plugin ID that is read if
+// that ID has the handler.
 func (p *plan) last() place {
 	all := p.places()
 	slices.SortStableFunc(all, func(a, b place) int {

@@ -11,26 +11,25 @@ import (
 	"github.com/pelletier/go-toml/v2"
 )
 
-// File is one configuration file.
+// File is a configuration file.
 type File struct {
-	Path string // absolute, on the node
+	Path string // absolute path on the node
 	Data []byte
 }
 
-// Config is what one daemon loads.
+// Config is the configuration of one daemon.
 type Config struct {
 	Release Release
-	// Files are in the order in which they are loaded: the root first, later ones override.
+	// Files are in load order: the root file first. Later files override earlier ones.
 	Files []File
 }
 
-// Load reads the file at root, an absolute path on the node, and all that it imports; fsys is the node's root
-// directory.
+// Load reads the file at root, an absolute path on the node, and all its imports. fsys is the node's root directory.
 //
-// As in the daemon: imports are read breadth first, each file once; names without a * must exist; they are relative to
-// the importing file. Only releases before 2.0 take a relative name with a * as relative to their working directory,
-// which is / under systemd. Without a root file containerd runs on its defaults, and there are no files. With an error,
-// the Config holds the files that were read until then, the one that cannot be parsed included.
+// Imports follow the rules of the daemon: they are read breadth first, each file once. Names without a * must exist,
+// and are relative to the importing file. Before release 2.0, relative names with a * are relative to the daemon's
+// working directory, which is / under systemd. Without a root file, containerd uses its defaults, and there are no
+// files. If Load returns an error, the Config has the files read so far, including the one that cannot be parsed.
 func Load(fsys fs.FS, root string, release Release) (*Config, error) {
 	c := &Config{Release: release}
 	pending, loaded := []string{path.Clean(root)}, map[string]bool{}
@@ -62,7 +61,7 @@ func Load(fsys fs.FS, root string, release Release) (*Config, error) {
 	return c, nil
 }
 
-// imports returns the paths of the files that the one at name imports.
+// imports returns the paths of the files that the named file imports.
 func (c *Config) imports(fsys fs.FS, name string, tree map[string]any) ([]string, error) {
 	patterns, err := c.patterns(name, tree)
 	if err != nil {
@@ -85,7 +84,7 @@ func (c *Config) imports(fsys fs.FS, name string, tree map[string]any) ([]string
 	return all, nil
 }
 
-// patterns returns the imports of the file at name, as absolute paths.
+// patterns returns the imports of the named file as absolute paths.
 func (c *Config) patterns(name string, tree map[string]any) ([]string, error) {
 	list, ok := tree["imports"].([]any)
 	if _, there := tree["imports"]; there && !ok {
@@ -111,8 +110,8 @@ func (c *Config) patterns(name string, tree map[string]any) ([]string, error) {
 
 func isGlob(pattern string) bool { return strings.Contains(pattern, "*") }
 
-// Globs returns the patterns of the imports, as absolute paths for path.Match: the daemon would load a new file that
-// matches one.
+// Globs returns the patterns of the imports as absolute paths for path.Match. The daemon would load a new file that
+// matches a pattern.
 func (c *Config) Globs() []string {
 	var globs []string
 	for _, f := range c.Files {
@@ -133,7 +132,7 @@ func (c *Config) Globs() []string {
 	return globs
 }
 
-// inFS returns the name of an absolute path in an fs.FS that stands for /.
+// inFS returns the name of an absolute path in an fs.FS whose root is /.
 func inFS(name string) string {
 	if name = strings.TrimPrefix(path.Clean(name), "/"); name == "" {
 		return "."
@@ -143,8 +142,7 @@ func inFS(name string) string {
 
 var byteOrderMark = []byte("\xef\xbb\xbf")
 
-// bom returns the length of the byte order mark that this release skips. Since 2.0 containerd skips none, and then it
-// is a syntax error.
+// bom returns the length of a byte order mark if this release skips it. Since 2.0, a byte order mark is a syntax error.
 func (c *Config) bom(data []byte) int {
 	if !c.Release.AtLeast(2, 0) && bytes.HasPrefix(data, byteOrderMark) {
 		return len(byteOrderMark)
@@ -152,9 +150,9 @@ func (c *Config) bom(data []byte) int {
 	return 0
 }
 
-// decode returns what a file says. The error begins with the place of a syntax error. It reads TOML 1.1, of which
-// containerd up to 2.3 takes no line breaks and final commas in inline tables; what the daemon runs with has none then,
-// and no edit of ours makes any.
+// decode decodes a file. The error starts with the position of a syntax error. It accepts TOML 1.1, of which containerd
+// up to 2.3 rejects line breaks and trailing commas in inline tables. A running daemon's files cannot have these, and
+// no edit of this package adds them.
 func (c *Config) decode(data []byte) (map[string]any, error) {
 	tree := map[string]any{}
 	err := toml.Unmarshal(data[c.bom(data):], &tree)

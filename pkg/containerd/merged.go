@@ -6,62 +6,62 @@ import (
 	"strings"
 )
 
-// Handler is one runtime handler.
+// Handler is a runtime handler.
 type Handler struct {
 	Name          string
 	Type          string  // runtime_type
 	BinaryName    string  // options.BinaryName
-	SystemdCgroup *bool   // options.SystemdCgroup; nil when not given
-	Places        []Place // where it is defined; none when the source is CRI
+	SystemdCgroup *bool   // options.SystemdCgroup; nil if not set
+	Places        []Place // where it is defined; empty if the source is CRI
 }
 
-// Place is where a handler is defined.
+// Place is the location of a handler's definition.
 type Place struct {
 	File   string
-	Line   int    // from 1
-	Plugin string // the plugin table it lies in, as the file has it
+	Line   int    // starts at 1
+	Plugin string // the enclosing plugin table, as written in the file
 }
 
-// Merged is a daemon's configuration, as far as handlers are concerned.
+// Merged is the part of a daemon's configuration that concerns handlers.
 type Merged struct {
-	// Version is that of the root file, 1 where it names none; 0 without files, and when the source is CRI.
+	// Version is the version of the root file, or 1 if it has none. It is 0 if there are no files or the source is CRI.
 	Version int
-	// DefaultRuntime is the configured default handler. From files it is empty where they name none: then it is runc.
+	// DefaultRuntime is the configured default handler. If the source is files and they do not set it, it is empty,
+	// which means runc.
 	DefaultRuntime string
-	// Handlers are those that the files declare; since 2.0, and before it where they declare none, containerd has runc
-	// as well.
+	// Handlers are the handlers that the files declare. Since 2.0, and before 2.0 if no handler is declared, containerd
+	// also has a built-in runc.
 	Handlers map[string]Handler
-	// Warnings are what the daemon ignores, and what it will not start with.
+	// Warnings describe settings that the daemon ignores or cannot start with.
 	Warnings []string
-	// Problems are the same for programs.
+	// Problems has the warnings in machine-readable form.
 	Problems []Problem
 }
 
-// ProblemKind is what a Problem is about.
+// ProblemKind is the kind of a Problem.
 type ProblemKind string
 
-// The kinds of problems.
+// Kinds of problems.
 const (
-	// handlers under the ID of a plugin that this release does not read in this file
+	// handlers under a plugin ID that this release does not read in this file
 	ProblemUnread     ProblemKind = "unread"
-	ProblemReplaces   ProblemKind = "replaces"    // a file replaces CRI's whole table, as releases before 2.0 do
-	ProblemUnknownKey ProblemKind = "unknown-key" // a setting at the level of the handler that is none there
-	ProblemNoDefault  ProblemKind = "no-default"  // the default handler does not exist: CRI does not load
-	ProblemDisabled   ProblemKind = "disabled"    // disabled_plugins has CRI
+	ProblemReplaces   ProblemKind = "replaces"    // a file replaces the whole CRI table, as in releases before 2.0
+	ProblemUnknownKey ProblemKind = "unknown-key" // an unknown setting of a handler
+	ProblemNoDefault  ProblemKind = "no-default"  // the default handler does not exist, so CRI does not load
+	ProblemDisabled   ProblemKind = "disabled"    // disabled_plugins includes CRI
 )
 
-// Problem is something in the files that the daemon ignores, or that keeps CRI from loading.
+// Problem is a setting that the daemon ignores, or that prevents CRI from loading.
 type Problem struct {
 	Kind ProblemKind
 	Text string // the warning
-	File string // empty where no single file has it
-	Line int    // from 1
-	// Handlers are those that are concerned: not read, lost because this file replaces another's table, or with the
-	// unknown key.
+	File string // empty if the problem is not in a single file
+	Line int    // starts at 1
+	// Handlers are the affected handlers: not read, replaced by this file's table, or with the unknown key.
 	Handlers []string
-	// Key and Value are those of an unknown key.
+	// Key and Value are the unknown setting.
 	Key, Value string
-	// Default is the handler that does not exist.
+	// Default is the default handler that does not exist.
 	Default string
 }
 
@@ -69,8 +69,8 @@ func (m *Merged) add(p Problem) {
 	m.Warnings, m.Problems = append(m.Warnings, p.Text), append(m.Problems, p)
 }
 
-// Merged returns what the daemon would have in memory from these files, without its built-in defaults. The error is why
-// it would not start.
+// Merged returns the configuration that the daemon would have in memory with these files, without its built-in
+// defaults. It returns an error if the daemon would not start.
 func (c *Config) Merged() (*Merged, error) {
 	e, err := c.effective()
 	if err != nil {
@@ -119,7 +119,7 @@ func (c *Config) Merged() (*Merged, error) {
 	return m, nil
 }
 
-// ignored returns the problems of one plugin table of the i-th file.
+// ignored returns the problems of one plugin table in the i-th file.
 func (c *Config) ignored(
 	e *effective, i int, doc *document, tree map[string]any, plugin string, handlers []string,
 ) []Problem {
@@ -164,7 +164,7 @@ func (c *Config) ignored(
 	return all
 }
 
-// unread returns why the daemon does not read handlers under plugin in a file; empty when it does.
+// unread returns the reason why the daemon does not read handlers under plugin in a file, or "".
 func (c *Config) unread(e *effective, plugin string, tree map[string]any) string {
 	switch {
 	case !c.Release.AtLeast(2, 0) && plugin != e.plugin:
@@ -181,7 +181,7 @@ func (c *Config) unread(e *effective, plugin string, tree map[string]any) string
 	return ""
 }
 
-// handlerKeys are the settings of a handler, of all releases from 1.3 on; others are ignored.
+// handlerKeys are the settings of a handler in all releases since 1.3. The daemon ignores other settings.
 var handlerKeys = []string{
 	"runtime_type", "runtime_path", "runtime_engine", "runtime_root", "options", "pod_annotations",
 	"container_annotations",

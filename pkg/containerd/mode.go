@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// Mode is one way to break the configuration.
+// Mode is a way to break the configuration.
 type Mode string
 
-// The modes, from mild to severe.
+// Modes, in order of severity.
 const (
 	ModeMissingHandler   Mode = "missing-handler"
 	ModeWrongInstance    Mode = "wrong-instance"
@@ -21,20 +21,20 @@ const (
 	ModeUnparsable       Mode = "unparsable"
 )
 
-// ModeInfo says what a mode is.
+// ModeInfo describes a mode.
 type ModeInfo struct {
 	Mode    Mode
-	Summary string // what it does
-	Symptom string // what users see: the end of the error, which all releases share
-	Root    string // the ID of the finding that a diagnosis should come to
-	// NodeLoss: CRI or the daemon does not come back, and the node becomes NotReady until it is restored. Single faults
-	// of other modes may have it too, see Broken.
+	Summary string // what the mode does
+	Symptom string // what users see: the end of the error message, which is the same in all releases
+	Root    string // the ID of the root cause that a diagnosis should find
+	// NodeLoss means that CRI or the daemon does not restart, and the node is NotReady until it is restored. Individual
+	// faults of other modes can have the same effect; see Broken.
 	NodeLoss bool
 }
 
 const noCRI = "unknown service runtime.v1.RuntimeService"
 
-// Modes lists all modes, from mild to severe.
+// Modes returns all modes in order of severity.
 func Modes() []ModeInfo {
 	return []ModeInfo{
 		{
@@ -73,7 +73,7 @@ func Modes() []ModeInfo {
 	}
 }
 
-// ParseMode finds a mode by its name. The error lists them.
+// ParseMode returns the mode with the given name. The error lists the supported modes.
 func ParseMode(name string) (Mode, error) {
 	var names []string
 	for _, m := range Modes() {

@@ -11,7 +11,7 @@ import (
 	"github.com/pelletier/go-toml/v2"
 )
 
-// defaultMissing names a default handler that does not exist.
+// defaultMissing sets the default handler to one that does not exist.
 func (p *plan) defaultMissing() error {
 	value := quoted(missingRuntime, "")
 	for i, doc := range p.docs {
@@ -36,7 +36,7 @@ func (p *plan) defaultMissing() error {
 	return nil
 }
 
-// addDefault writes default_runtime_name where no file has it: into the last file that CRI reads, else at the end of
+// addDefault adds default_runtime_name if no file has it: to the last file with CRI settings, otherwise at the end of
 // the root file.
 func (p *plan) addDefault(value string) error {
 	for i := len(p.docs) - 1; i >= 0; i-- {
@@ -71,7 +71,7 @@ func (p *plan) addDefault(value string) error {
 	return nil
 }
 
-// unparsable adds a line that is not TOML at the end of the root file, where no string or table can swallow it.
+// unparsable adds a line that is not valid TOML at the end of the root file, outside of any string or table.
 func (p *plan) unparsable() (*Broken, error) {
 	f := p.c.Files[0]
 	if refused := Refuse(f); refused != nil {
@@ -95,7 +95,7 @@ func (p *plan) unparsable() (*Broken, error) {
 	}, nil
 }
 
-// dropinShadow adds a drop-in with nothing but the handler.
+// dropinShadow adds a drop-in that has only the handler.
 func (p *plan) dropinShadow() error {
 	if p.c.Release.AtLeast(2, 0) {
 		return p.c.refuse(0,
@@ -133,8 +133,7 @@ func (p *plan) dropinShadow() error {
 	return p.checkShadow(table)
 }
 
-// checkShadow proves that with the drop-in CRI's table is the handler and nothing else, and all other tables are as
-// before.
+// checkShadow verifies that with the drop-in, the CRI table has only the handler, and all other tables are unchanged.
 func (p *plan) checkShadow(handler any) error {
 	after := &Config{
 		Release: p.c.Release, Files: append(slices.Clone(p.c.Files), File{p.fresh.file.Path, p.fresh.file.After}),
@@ -155,11 +154,11 @@ func (p *plan) checkShadow(handler any) error {
 
 const dropinName = "zz-gpu-fault.toml"
 
-// OwnDropin returns the path of the drop-in that a fault creates beside the root file, with an import of its own.
+// OwnDropin returns the path of the drop-in that a fault creates next to the root file and imports explicitly.
 func OwnDropin(root string) string { return path.Join(path.Dir(root), dropinName) }
 
-// importDropin returns the path of a drop-in that is loaded last: in the folder of other drop-ins when the root file's
-// last import is such a folder, else beside the root file, with an import of its own.
+// importDropin returns the path of a drop-in that is loaded last. If the last import of the root file is a drop-in
+// directory, the path is in this directory. Otherwise it is next to the root file, with an additional import.
 func (p *plan) importDropin() (string, error) {
 	root := p.c.Files[0].Path
 	list, _ := p.trees[0]["imports"].([]any)
@@ -176,14 +175,14 @@ func (p *plan) importDropin() (string, error) {
 			return name, nil
 		}
 	}
-	// A glob: when the file is gone, the daemon starts all the same.
+	// Import a glob, so that the daemon still starts after the file is deleted.
 	own := quoted(path.Join(path.Dir(root), "zz-gpu-fault*.toml"), "")
 	doc := p.docs[0]
 	p.imports = append(slices.Clone(list), path.Join(path.Dir(root), "zz-gpu-fault*.toml"))
 	e := doc.exactly([]string{"imports"})
 	switch {
 	case e == nil:
-		// Top-level keys stand before the first table.
+		// Top-level keys must precede the first table.
 		line, eol := "imports = ["+own+"]", doc.newline()
 		at := doc.bom
 		for _, other := range doc.exprs {
@@ -215,13 +214,13 @@ func (p *plan) importDropin() (string, error) {
 	return OwnDropin(root), nil
 }
 
-// written returns a table as TOML under one header.
+// written returns a table as TOML under a single header.
 func written(path []string, table any, eol string) string {
 	var b strings.Builder
 	encoder := toml.NewEncoder(&b)
 	encoder.SetTablesInline(true)
 	if err := encoder.Encode(table); err != nil {
-		return "" // what was decoded can be encoded; if not, the checks after it say so
+		return "" // decoded values can always be encoded; otherwise, later checks fail
 	}
 	return "[" + dottedKey(path) + "]" + eol + strings.ReplaceAll(b.String(), "\n", eol)
 }
@@ -230,8 +229,8 @@ func edit(c change) []patch.Edit {
 	return (&document{data: make([]byte, c.at.from)}).edits([]change{c})
 }
 
-// Landed reports whether the running configuration, CRI's info["config"], shows the fault. With NodeLoss CRI does not
-// answer: nil is the proof.
+// Landed returns an error unless the running configuration, CRI's info["config"], has the fault. With NodeLoss, CRI
+// does not respond, and a nil criConfig is the expected result.
 func (b *Broken) Landed(criConfig []byte) error {
 	if b.NodeLoss {
 		if len(criConfig) == 0 {

@@ -9,15 +9,15 @@ const (
 	missingSuffix   = ".gpu-fault-missing"
 	missingType     = "io.containerd.gpu-fault-nosuch.v2"
 	missingRuntime  = "gpu-fault-missing"
-	plainRunc       = "/usr/bin/runc" // what a handler without BinaryName runs, by the name only
+	plainRunc       = "/usr/bin/runc" // the program of a handler without BinaryName; only its name matters
 	wayOtherMode    = "choose another mode: missing-handler works with any handler"
-	handlerDepth    = 5 // parts of plugins.ID.containerd.runtimes.HANDLER
-	containerdDepth = 3 // parts of plugins.ID.containerd
+	handlerDepth    = 5 // number of parts of plugins.ID.containerd.runtimes.HANDLER
+	containerdDepth = 3 // number of parts of plugins.ID.containerd
 )
 
 func (p *plan) now() Handler { return newHandler(p.handler, p.before.runtimes()[p.handler]) }
 
-// needsRunc refuses handlers whose shim does not read runc's options.
+// needsRunc returns an error if the handler's shim does not use runc's options.
 func (p *plan) needsRunc() error {
 	switch t := p.now().Type; t {
 	case "", "io.containerd.runc.v1", "io.containerd.runc.v2":
@@ -30,7 +30,7 @@ func (p *plan) needsRunc() error {
 	}
 }
 
-// binaryMissing appends a suffix to BinaryName wherever it is given.
+// binaryMissing appends a suffix to every BinaryName of the handler.
 func (p *plan) binaryMissing() error {
 	if err := p.needsRunc(); err != nil {
 		return err
@@ -56,8 +56,8 @@ func (p *plan) binaryMissing() error {
 	return nil
 }
 
-// wrongRuntimeType names a shim that does not exist. Neither 1.7 nor 2.x looks for it before the first pod: at the
-// start 2.x asks each shim for its features and takes no for an answer.
+// wrongRuntimeType sets a shim that does not exist. Neither 1.7 nor 2.x looks for the shim before the first pod: at
+// startup, 2.x queries the features of each shim but ignores errors.
 func (p *plan) wrongRuntimeType() error {
 	table := digTable(p.before.runtimes(), p.handler)
 	for _, key := range []string{"runtime_path", "runtime_engine", "runtime_root"} {
@@ -77,7 +77,7 @@ func (p *plan) wrongRuntimeType() error {
 	return nil
 }
 
-// cgroupDriver flips SystemdCgroup; without it, it is false.
+// cgroupDriver inverts SystemdCgroup, whose default is false.
 func (p *plan) cgroupDriver() error {
 	if err := p.needsRunc(); err != nil {
 		return err
@@ -98,7 +98,7 @@ func (p *plan) cgroupDriver() error {
 	return nil
 }
 
-// optionMisplaced moves BinaryName one level up.
+// optionMisplaced moves BinaryName up one level.
 func (p *plan) optionMisplaced() error {
 	if err := p.needsRunc(); err != nil {
 		return err
@@ -128,8 +128,8 @@ func (p *plan) optionMisplaced() error {
 	return nil
 }
 
-// setEach gives the handler's setting a new value in each place that has it; where none has it, in the place that
-// counts. renew gets the old value and how it is written.
+// setEach changes the handler's setting wherever it is defined, using renew, which receives the old value and its text.
+// If the setting is not defined, setEach adds it to the effective definition of the handler with the given value.
 func (p *plan) setEach(renew func(old any, raw string) (string, bool), value string, setting ...string) {
 	for _, at := range p.places() {
 		path := handlerPath(at.plugin, p.handler, setting...)

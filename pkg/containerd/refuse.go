@@ -8,21 +8,21 @@ import (
 	"strings"
 )
 
-// RefusedError says why a file is not edited, and what would work there instead.
+// RefusedError is the reason why a file is not edited, with an alternative.
 type RefusedError struct{ Path, Reason, Way string }
 
 func (e *RefusedError) Error() string {
 	return e.Path + " is not edited: " + e.Reason + ". Instead: " + e.Way
 }
 
-// placeholder is what microk8s fills in with sed.
+// placeholder matches a placeholder that microk8s replaces with sed.
 var placeholder = regexp.MustCompile(`\$\{[A-Z][A-Z0-9_]*\}`)
 
-// generated are files that something writes anew. Paths are path.Match patterns; order matters.
+// generated are files that other programs regenerate. Paths are path.Match patterns. The first match is used.
 var generated = []struct {
 	path   string // pattern of the path on the node
-	header string // in the comments at the top, lower case
-	text   string // anywhere
+	header string // in the comments at the top, in lower case
+	text   string // anywhere in the file
 	reason string
 	way    string
 }{
@@ -58,8 +58,8 @@ var generated = []struct {
 		way: "change what generates it, or put a drop-in into a folder that it imports"},
 }
 
-// Refuse returns why a file must not be edited: it is a template, or something writes it anew. It returns nil when it
-// may be edited. EKS' nodeadm and AKS write theirs only when a node boots; such files may be edited.
+// Refuse returns an error if a file must not be edited, because it is a template or another program regenerates it.
+// Files that nodeadm (EKS) and AKS generate may be edited, because they are regenerated only when a node boots.
 func Refuse(f File) *RefusedError {
 	if isTemplate(f) {
 		return &RefusedError{
@@ -78,7 +78,7 @@ func Refuse(f File) *RefusedError {
 	return nil
 }
 
-// isTemplate knows Go's and Handlebars' templates by their braces.
+// isTemplate reports whether a file is a Go or Handlebars template, which it detects by the braces.
 func isTemplate(f File) bool {
 	name := path.Base(f.Path)
 	return strings.HasSuffix(name, ".tmpl") || strings.HasSuffix(name, ".gtpl") || strings.Contains(name, "template") ||

@@ -9,7 +9,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
 )
 
-// Running reads what the daemon has in memory from info["config"] of CRI's Status. Since 1.3 it names handlers alike.
+// Running parses info["config"] of CRI's Status, which is the daemon's configuration in memory. The format of handlers
+// is the same since 1.3.
 func Running(criConfig []byte) (*Merged, error) {
 	criConfig, err := unwrap(criConfig)
 	if err != nil {
@@ -37,8 +38,8 @@ func Running(criConfig []byte) (*Merged, error) {
 	return m, nil
 }
 
-// ConfigSum returns the SHA-256, in hexadecimal, of CRI's info["config"] without regard to the order of keys and to
-// white space: equal for the same configuration. It is empty where there is none.
+// ConfigSum returns the SHA-256 checksum, in hexadecimal, of CRI's info["config"] without white space and with sorted
+// keys. Equal configurations have equal checksums. It returns "" if criConfig is empty or null.
 func ConfigSum(criConfig []byte) string {
 	if len(bytes.TrimSpace(criConfig)) == 0 {
 		return ""
@@ -63,7 +64,7 @@ func ConfigSum(criConfig []byte) string {
 	return patch.Sum(canonical)
 }
 
-// unwrap takes the JSON out of a JSON string: CRI's info is a map of strings that hold JSON.
+// unwrap returns the JSON inside a JSON string, because CRI's info is a map of strings that contain JSON.
 func unwrap(criConfig []byte) ([]byte, error) {
 	criConfig = bytes.TrimSpace(criConfig)
 	if len(criConfig) == 0 || criConfig[0] != '"' {

@@ -7,9 +7,9 @@ import (
 	"slices"
 )
 
-// A tree is a decoded file: tables are map[string]any.
+// A tree is a decoded file. Its tables are map[string]any.
 
-// dig returns what lies at path, and whether there is something.
+// dig returns the value at path, and whether it exists.
 func dig(tree map[string]any, path ...string) (any, bool) {
 	var v any = tree
 	for _, key := range path {
@@ -24,22 +24,21 @@ func dig(tree map[string]any, path ...string) (any, bool) {
 	return v, true
 }
 
-// digTable returns the table at path; nil where there is none.
+// digTable returns the table at path, or nil.
 func digTable(tree map[string]any, path ...string) map[string]any {
 	v, _ := dig(tree, path...)
 	table, _ := v.(map[string]any)
 	return table
 }
 
-// digText returns the text at path; empty where there is none.
+// digText returns the string at path, or "".
 func digText(tree map[string]any, path ...string) string {
 	v, _ := dig(tree, path...)
 	text, _ := v.(string)
 	return text
 }
 
-// cut removes what lies at path, and then the tables of path that are empty: whether an empty table is written down is
-// all the same to containerd.
+// cut removes the value at path, and then empty tables along path. containerd treats empty and missing tables alike.
 func cut(tree map[string]any, path []string) {
 	if len(path) == 0 {
 		return
@@ -81,7 +80,7 @@ func cloneTable(tree map[string]any) map[string]any {
 	return all
 }
 
-// overlay merges from into to as containerd 2 does: tables key by key, all else is replaced.
+// overlay merges from into to like containerd 2 does: it merges tables key by key and replaces other values.
 func overlay(to, from map[string]any) {
 	for k, v := range from {
 		if below, ok := v.(map[string]any); ok {
@@ -94,7 +93,7 @@ func overlay(to, from map[string]any) {
 	}
 }
 
-// same compares trees. Unlike reflect.DeepEqual it takes nan for equal to nan.
+// same reports whether two trees are equal. Unlike reflect.DeepEqual, it considers NaN values equal.
 func same(a, b any) bool {
 	switch a := a.(type) {
 	case map[string]any:

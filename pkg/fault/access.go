@@ -16,10 +16,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// PermissionError says what the user may not do.
+// PermissionError lists the permissions that the user lacks.
 type PermissionError struct {
 	Missing []Permission
-	// Command prints the roles that allow it.
+	// Command is the command line that prints the required roles.
 	Command string
 }
 
@@ -37,7 +37,7 @@ func (e *PermissionError) Error() string {
 	return text.String()
 }
 
-// grouped returns a line for each resource, with the verbs: create,get pods in namespace gpu-fault.
+// grouped returns one line per resource with its verbs, such as "create,get pods in namespace gpu-fault".
 func grouped(missing []Permission) []string {
 	verbs := map[Permission][]string{}
 	var order []Permission
@@ -57,7 +57,7 @@ func grouped(missing []Permission) []string {
 	return lines
 }
 
-// String says the permission in words: create pods/exec in namespace gpu-fault.
+// String returns the permission in words, such as "create pods/exec in namespace gpu-fault".
 func (p Permission) String() string {
 	text := p.Verb + " " + p.Resource
 	if p.Group != "" {
@@ -69,7 +69,7 @@ func (p Permission) String() string {
 	return text
 }
 
-// checkAccess asks the API server whether the user may do all that the plan needs.
+// checkAccess checks with the API server that the user has all permissions that the plan needs.
 func (s *Session) checkAccess(ctx context.Context, plan Plan) error {
 	needs := PlanPermissions(plan, s.Ledger.Namespace)
 	missing, optional, err := s.missing(ctx, needs)
@@ -84,7 +84,7 @@ func (s *Session) checkAccess(ctx context.Context, plan Plan) error {
 		return nil
 	}
 	namespace := ""
-	for _, change := range plan.Changes { // all are in one namespace: a run has one workload
+	for _, change := range plan.Changes { // all changes are in one namespace: a run has one workload
 		if namespace = change.Target.Namespace; namespace != "" {
 			break
 		}
@@ -92,13 +92,13 @@ func (s *Session) checkAccess(ctx context.Context, plan Plan) error {
 	return s.refusal(ctx, missing, plan.Fault, namespace)
 }
 
-// Needer is an Undoer that needs more than every revert does.
+// Needer is an Undoer that needs more permissions than those of RevertPermissions.
 type Needer interface {
-	// Needs are the permissions that the step's Undo takes, in a ledger's namespace.
+	// Needs returns the permissions that Undo needs for the step in the given ledger namespace.
 	Needs(step ledger.Step, ledgerNamespace string) []Permission
 }
 
-// checkRevertAccess finds out before anything of a run is undone whether the user may undo all of it.
+// checkRevertAccess checks, before any step is undone, that the user has the permissions to undo all steps of the run.
 func (s *Session) checkRevertAccess(ctx context.Context, run ledger.Run) error {
 	needs, feature, namespace := RevertPermissions(s.Ledger.Namespace), "revert", ""
 	for _, step := range run.Steps {
@@ -127,8 +127,8 @@ func (s *Session) refusal(ctx context.Context, missing []Permission, features, n
 	}
 }
 
-// RolesFor returns the words of the command that prints the roles of features for a user, and for workloads of a
-// namespace. Both may be empty.
+// RolesFor returns the arguments of the command that prints the roles for features, for a user and for the workloads in
+// a namespace. Both user and namespace may be empty.
 func RolesFor(features, user, namespace string) []string {
 	words := []string{"rbac", "print", "--for", features}
 	account, isAccount := strings.CutPrefix(user, "system:serviceaccount:")
@@ -146,11 +146,11 @@ func RolesFor(features, user, namespace string) []string {
 	return words
 }
 
-// inWords are the characters that no shell takes for more than they are.
+// inWords are the characters that need no quoting in a shell.
 const inWords = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/@+"
 
-// withoutNamespaceCreation drops what is needed only to create the ledger's namespace, unless that is known not to
-// exist.
+// withoutNamespaceCreation drops the permissions that are needed only to create the ledger namespace, unless the
+// namespace is known not to exist.
 func (s *Session) withoutNamespaceCreation(ctx context.Context, missing []Permission) []Permission {
 	creation := namespaceCreation(s.Ledger.Namespace)
 	isCreation := func(p Permission) bool { return slices.Contains(creation, p) }
@@ -169,8 +169,8 @@ func (s *Session) missing(ctx context.Context, needs []Permission) (required, op
 	return Missing(ctx, s.Client, needs, s.parallel())
 }
 
-// Missing asks the API server which of the permissions the user has not, some questions at a time. For those who may do
-// everything that is one question.
+// Missing returns the permissions that the user lacks according to the API server. It sends several access reviews in
+// parallel, or only one if the user is allowed everything.
 func Missing(
 	ctx context.Context, client kubernetes.Interface, needs []Permission, parallel int,
 ) (required, optional []Permission, err error) {

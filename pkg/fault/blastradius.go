@@ -9,12 +9,12 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// checkBlastRadius keeps GPU work in the cluster possible.
+// checkBlastRadius checks that the plan leaves enough GPU nodes usable.
 //
-// What counts are the usable GPU nodes: Ready and not cordoned. Of these, hit are the plan's targets together with
-// those that another run holds broken. None left (hit = usable) needs --allow-last-gpu-node; more than half (2*hit >
-// usable) needs --allow-majority, except where there is only one, which has no majority. So one of two may be hit and
-// two of three may not. A plan that hits no usable GPU node passes: it makes nothing worse.
+// A GPU node is usable if it is Ready and not cordoned. A usable node is hit if the plan targets it or another run
+// holds its lock. Hitting all usable nodes (hit = usable) requires --allow-last-gpu-node. Hitting more than half of
+// them (2*hit > usable) requires --allow-majority, unless there is only one. For example, a plan may hit one of two
+// nodes, but not two of three. A plan that hits no usable GPU node always passes.
 func checkBlastRadius(plan Plan, nodes []corev1.Node, held []*ledger.LockedError) []error {
 	targets := map[string]bool{}
 	for _, target := range nodeTargets(plan) {
@@ -60,8 +60,8 @@ func checkBlastRadius(plan Plan, nodes []corev1.Node, held []*ledger.LockedError
 	return problems
 }
 
-// IsGPUNode reports whether a node has NVIDIA GPUs: a device plugin offers them or MIG slices of them, or GPU feature
-// discovery saw them.
+// IsGPUNode reports whether a node has NVIDIA GPUs: its capacity lists GPUs or MIG devices, or GPU feature discovery
+// has labeled it.
 func IsGPUNode(node corev1.Node) bool {
 	if node.Labels["nvidia.com/gpu.present"] == "true" {
 		return true

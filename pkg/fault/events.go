@@ -14,26 +14,27 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// The reasons of the Events on targets, so that whoever is on call sees that the trouble is made on purpose.
+// The reasons of the Events on targets. The Events show operators that a failure is intentional.
 const (
 	ReasonInjected = "GPUFaultInjected"
 	ReasonReverted = "GPUFaultReverted"
-	// A fault that stays in place may begin and end while its run goes on.
+	// A persistent fault can be armed and disarmed several times during its run.
 	ReasonArmed    = "GPUFaultArmed"
 	ReasonDisarmed = "GPUFaultDisarmed"
 )
 
 const (
 	kindNode = "Node"
-	// nodeEvents is the namespace that the API server requires for Events about objects without one.
+	// nodeEvents is the namespace that the API server requires for Events on cluster-scoped objects.
 	nodeEvents = "default"
-	// eventTimeout is short: an Event is best effort.
+	// eventTimeout is short because Events are best effort.
 	eventTimeout = 5 * time.Second
 	// maxEventMessage is the API server's limit, in bytes.
 	maxEventMessage = 1024
 )
 
-// injected tells on the target that a step was made. failure is why it is not proven.
+// injected writes an Event on the target of a step that was applied. failure is the reason why the change could not be
+// verified, or nil.
 func (s *Session) injected(ctx context.Context, run ledger.Run, id string, failure error) {
 	step := *run.Step(id)
 	message := fmt.Sprintf("%s: %s, by kubectl gpu-fault run %s%s", run.Summary, step.Action, run.ID, of(run.By))
@@ -43,20 +44,20 @@ func (s *Session) injected(ctx context.Context, run ledger.Run, id string, failu
 	s.event(ctx, run, step, ReasonInjected, corev1.EventTypeWarning, message)
 }
 
-// reverted tells on the target that a step was undone.
+// reverted writes an Event on the target of a step that was undone.
 func (s *Session) reverted(ctx context.Context, run ledger.Run, step ledger.Step, by string) {
 	message := fmt.Sprintf("%s: %s, by kubectl gpu-fault run %s%s", run.Summary, step.State, run.ID, of(run.By))
 	if by != "" && by != run.By {
 		message += ", reverted by " + by
 	}
-	// The rest may quote files, and many may read Events
+	// The other lines may quote files, and many users can read Events.
 	if first, _, _ := strings.Cut(step.Message, "\n"); first != "" {
 		message += ": " + first
 	}
 	s.event(ctx, run, step, ReasonReverted, corev1.EventTypeNormal, message)
 }
 
-// Announce tells on a step's target that its fault was armed or disarmed.
+// Announce writes an Event on the target of a step when its fault is armed or disarmed.
 func (s *Session) Announce(ctx context.Context, run ledger.Run, id, reason string) {
 	step := run.Step(id)
 	if step == nil {
@@ -70,9 +71,9 @@ func (s *Session) Announce(ctx context.Context, run ledger.Run, id, reason strin
 		fmt.Sprintf("%s: by kubectl gpu-fault run %s%s", run.Summary, run.ID, of(s.whoami(ctx))))
 }
 
-// event writes an Event, unless the run is quiet. `kubectl describe` finds it by kind, name, namespace and UID of the
-// object: for nodes it asks for the node's UID, as its controllers write it, and for the name, as the kubelet does. The
-// UID is right on every version, and does not show a node the Events of its predecessor.
+// event writes an Event unless the run is quiet. `kubectl describe` selects Events by the kind, name, namespace, and
+// UID of the object. For nodes it searches both by UID, which controllers set, and by name, which the kubelet sets as
+// the UID. The UID works with all versions and excludes the Events of an earlier node with the same name.
 func (s *Session) event(ctx context.Context, run ledger.Run, step ledger.Step, reason, kind, message string) {
 	if run.Quiet {
 		return
@@ -115,8 +116,8 @@ func apiVersion(kind string) string {
 	return ""
 }
 
-// eventName returns the same for the same thing, so that a revert that is repeated does not tell it twice. Arming
-// happens many times.
+// eventName returns the same name for the same event, so that repeating a revert does not create a second Event. The
+// names of arm and disarm Events contain the time because these events recur.
 func eventName(run ledger.Run, step ledger.Step, reason string, now time.Time) string {
 	what := ""
 	switch reason {

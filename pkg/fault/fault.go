@@ -1,8 +1,8 @@
-// Package fault is the only way to change a cluster: every fault is a Plan that a Session preflights, records, applies,
-// proves and undoes. Nothing is changed before its undo is in the ledger, and everything ends proven or reverted.
+// Package fault makes all changes to the cluster. Every fault is a Plan, which a Session preflights, records, applies,
+// verifies, and undoes. The ledger has the undo of a change before the change is made.
 //
-// A client may die at any moment. What it did is then in the ledger, and Revert undoes it from any machine. While a run
-// is in its way its client has the say; a revert that is forced takes it away, and the client's next Save fails.
+// If a client dies, Revert can undo the recorded changes from any machine. While a run is in progress, its client owns
+// the run. A forced revert takes over the run, and the client's next Save fails.
 package fault
 
 import (
@@ -12,82 +12,84 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// Plan is what one run is going to do.
+// Plan describes a run.
 type Plan struct {
-	Fault   string // the kind of fault: xid, ...
-	Summary string // "XID 79 on GPU 0"
+	Fault   string // the kind of fault, such as xid
+	Summary string // such as "XID 79 on GPU 0"
 	Command []string
-	// Changes are made in their order on each target, and on many targets at the same time.
+	// Changes are applied in order on each target, and in parallel on different targets.
 	Changes []Change
-	// InOrder says that the changes are made one after the other, whatever their targets, and that all are undone, the
-	// last first, at the first that fails: later ones build upon earlier ones.
+	// InOrder means that each change depends on the previous ones, regardless of target. Changes are applied one at a
+	// time. If one fails, all are undone in reverse order.
 	InOrder bool
-	// Quiet says that no Events are written on the targets, neither now nor when it is undone: whoever looks at them
-	// must not learn the cause.
+	// Quiet disables Events on the targets for both the run and its revert, so that observers of the targets do not
+	// learn the cause.
 	Quiet bool
-	// Needs are the permissions without which the run could not finish; preflight asks the API server for each.
+	// Needs are the permissions that the run requires. Preflight checks each of them with the API server.
 	Needs []Permission
-	// TTL is how long the fault stays; what belongs to the run goes away then by itself. Zero: until it is reverted,
-	// for the Reason that the user gave.
+	// TTL is how long the fault stays in place before the cluster removes the run's resources. If zero, the fault stays
+	// until it is reverted, and Reason is the user's reason for that.
 	TTL    time.Duration
 	Reason string
-	// NoPods says that the fault starts no debug pods: then no Job has to end them, and nobody needs the right to
-	// create one, which makes root on the nodes. The run's locks stay until it is reverted.
+	// NoPods means that the fault starts no debug pods. The run then needs no Job to terminate them and no permission
+	// to create a Job, which is equivalent to root on the nodes. The run's locks remain until it is reverted.
 	NoPods bool
-	// Allow lifts limits of the blast radius.
+	// Allow lifts individual limits of the blast radius.
 	Allow Allowances
-	// Checks are the fault's own preflight checks. They change nothing and may run at the same time.
+	// Checks are preflight checks specific to the fault. They make no changes and may run in parallel.
 	Checks []func(context.Context) error
 }
 
 // Change is one change to one target.
 type Change struct {
 	Target ledger.Target
-	// Action says what the change does: "write 1 record to the kernel log".
+	// Action describes the change, such as "write 1 record to the kernel log".
 	Action string
-	// Harmless says that the change takes nothing away from its node: those of the control plane may have it, and it
-	// counts in no blast radius.
+	// Harmless means that the change takes no capacity from its node. Such a change is allowed on control-plane nodes
+	// and does not count toward the blast radius.
 	Harmless bool
-	// Undo is what is known of the undo beforehand. Its kind is one of the Session's Undoers, or ledger.UndoNone.
+	// Undo is the part of the undo that is known before the change. Its Kind is a key of Session.Undoers, or
+	// ledger.UndoNone.
 	Undo ledger.Undo
-	// Apply makes the change and returns the evidence that it landed; without evidence it has failed. What it must
-	// remember for the undo it saves with Recorder before it changes anything, and it changes nothing when Save fails.
-	// When it fails, evidence of what landed nevertheless is welcome. Processes and pods of its own it removes itself,
-	// also when ctx ends.
+	// Apply makes the change and returns evidence of it. A change without evidence counts as failed. Apply must save
+	// the data that the undo needs with the Recorder before it changes anything, and must change nothing if Save fails.
+	// If Apply fails, it may still return evidence of what it changed. It must clean up its own processes and pods,
+	// even if ctx is canceled.
 	Apply func(ctx context.Context, r Recorder) ([]ledger.Evidence, error)
 }
 
-// Recorder saves a step's progress durably: Save returns once the ledger has it.
+// Recorder saves the progress of a step. Save returns after the ledger has stored it.
 type Recorder interface {
-	// Run is the record as created, with its ID.
+	// Run returns the record as created, including its ID.
 	Run() ledger.Run
-	// Save changes the step and stores the run. The change may be called several times, each time for a newer record:
-	// it assigns and does not append. An error means that nothing may be changed in the cluster.
+	// Save changes the step and stores the run. It may call change several times, each time with a newer record, so
+	// change must assign and not append. If Save returns an error, the caller must not change anything in the cluster.
 	Save(ctx context.Context, change func(*ledger.Step)) error
-	// Progress tells the user, not the ledger, what is going on: "debug pod running".
+	// Progress shows a message such as "debug pod running" to the user. The message is not recorded.
 	Progress(text string)
 }
 
-// Undoer undoes the steps whose Undo has its kind. It touches only what is still ours.
+// Undoer undoes the steps with one kind of Undo. It changes only objects that still have the state that the run set.
 type Undoer interface {
-	// Describe says what Undo would do, for `list -o wide` and before asking.
+	// Describe returns what Undo would do. It is shown by `list -o wide` and in confirmation prompts.
 	Describe(step ledger.Step) string
-	// Undo returns the state that the step ended in (reverted, superseded, permanent) and a sentence for the user.
-	// It is idempotent: a revert that was stopped is repeated, and a step that was only begun may have changed nothing.
+	// Undo undoes the step and returns its final state (reverted, superseded, or permanent) and a message for the user.
+	// It must be idempotent, because an interrupted revert is repeated, and must accept a step that started but changed
+	// nothing.
 	Undo(ctx context.Context, run ledger.Run, step ledger.Step) (ledger.State, string, error)
 }
 
 // Permission is one verb on one resource.
 type Permission struct {
 	Verb      string
-	Group     string // "" is the core group
-	Resource  string // "pods", "pods/exec"
-	Namespace string // "" for all, or for resources of the cluster
-	// Optional is for what a run can do without, with a warning.
+	Group     string // "" for the core group
+	Resource  string // such as "pods" or "pods/exec"
+	Namespace string // "" for all namespaces or cluster-scoped resources
+	// Optional permissions cause only a warning if they are missing.
 	Optional bool
 }
 
-// Allowances lift the limits of the blast radius, one by one.
+// Allowances lift individual limits of the blast radius.
 type Allowances struct {
 	ControlPlane bool // --allow-control-plane
 	LastGPUNode  bool // --allow-last-gpu-node

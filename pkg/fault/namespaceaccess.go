@@ -17,14 +17,15 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// Whoever may make pods in the ledger's namespace, or get into those that are there, is root on the nodes while a debug
-// pod runs. Rights in the whole cluster are an administrator's, and so are the roles that `rbac print` printed. What
-// others have is a RoleBinding in the namespace.
+// A user who can create pods in the ledger namespace, or exec into them, is root on the nodes while a debug pod runs.
+// Cluster-wide permissions are reserved for administrators, and the roles from `rbac print` are intended. Any other
+// such permission comes from a RoleBinding in the namespace.
 
-// write are the verbs that set what an object runs.
+// write lists the verbs that can change what an object runs.
 var write = []string{"create", "update", "patch"}
 
-// rootEquivalents are rights in the namespace that make their holder root on the nodes, by API group and resource.
+// rootEquivalents are the permissions in the ledger namespace that make a user root on the nodes, by API group and
+// resource.
 var rootEquivalents = map[string]map[string][]string{
 	"": {
 		"pods":                     write, // an update may set the image of a privileged container
@@ -32,18 +33,18 @@ var rootEquivalents = map[string]map[string][]string{
 		"pods/attach":              {"create", "get"},
 		"pods/ephemeralcontainers": {"update", "patch"},
 		"replicationcontrollers":   write,
-		// A service account of the namespace may hold a role from `rbac print`.
+		// A service account in the namespace may be bound to a role from `rbac print`.
 		"serviceaccounts":       {"impersonate"},
 		"serviceaccounts/token": {"create"},
 	},
 	"apps":  {"deployments": write, "daemonsets": write, "statefulsets": write, "replicasets": write},
 	"batch": {"jobs": {"create"}, "cronjobs": write}, // the containers of a Job's template cannot be updated
-	// Without these verbs, users can grant only the rights that they have.
+	// Without these verbs, users can grant only permissions that they have themselves.
 	rbacv1.GroupName: {"roles": {"bind", "escalate"}, "clusterroles": {"bind"}},
 }
 
-// CheckNamespaceAccess returns an error that names who else could get into a privileged pod in the namespace. A user
-// who may not read the namespace's RoleBindings is not told.
+// CheckNamespaceAccess returns an error if a RoleBinding lets other subjects get into a privileged pod in the
+// namespace. It returns nil if the user is not allowed to read the RoleBindings.
 func CheckNamespaceAccess(ctx context.Context, client kubernetes.Interface, namespace string) error {
 	bindings, err := client.RbacV1().RoleBindings(namespace).List(ctx, metav1.ListOptions{})
 	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
@@ -73,7 +74,7 @@ func CheckNamespaceAccess(ctx context.Context, client kubernetes.Interface, name
 	return nil
 }
 
-// namespaceAccess asks once, since a revert may enter hundreds of nodes.
+// namespaceAccess caches a successful check, because a revert can enter hundreds of nodes.
 type namespaceAccess struct {
 	mu   sync.Mutex
 	done bool
@@ -107,7 +108,8 @@ func rulesOf(
 	return role.Rules, nil
 }
 
-// firstRootEquivalent names a right of rootEquivalents that the rules grant, as in "create pods/exec"; empty: none.
+// firstRootEquivalent returns the first of rootEquivalents that the rules grant, such as "create pods/exec", or "" if
+// there is none.
 func firstRootEquivalent(rules []rbacv1.PolicyRule) string {
 	for _, group := range slices.Sorted(maps.Keys(rootEquivalents)) {
 		for _, resource := range slices.Sorted(maps.Keys(rootEquivalents[group])) {

@@ -7,8 +7,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// checkNamespaces refuses targets in namespaces whose workloads keep the cluster, or the GPUs, or this tool alive.
-// There is no flag to allow them.
+// checkNamespaces rejects targets in protected namespaces, whose workloads the cluster, the GPUs, or this tool depend
+// on. No flag overrides this check.
 func checkNamespaces(plan Plan, ledgerNamespace string) []error {
 	var seen []string
 	var problems []error
@@ -27,8 +27,8 @@ func checkNamespaces(plan Plan, ledgerNamespace string) []error {
 	return problems
 }
 
-// CheckNamespace refuses a target in a protected namespace. Preflight does; it is for faults that ask much about a
-// target before.
+// CheckNamespace returns an error if the target is in a protected namespace. Preflight calls it. Faults that inspect a
+// target before preflight can call it earlier.
 func CheckNamespace(target ledger.Target, namespace, ledgerNamespace string) error {
 	if why, protected := protectedBecause(namespace, ledgerNamespace); protected {
 		return fmt.Errorf("%s: namespace %s is protected, because %s", target, namespace, why)
@@ -36,7 +36,7 @@ func CheckNamespace(target ledger.Target, namespace, ledgerNamespace string) err
 	return nil
 }
 
-// protectedBecause returns why a namespace is protected.
+// protectedBecause reports whether a namespace is protected, and returns the reason.
 func protectedBecause(namespace, ledgerNamespace string) (why string, protected bool) {
 	switch namespace {
 	case "":

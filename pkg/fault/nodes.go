@@ -15,7 +15,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// nodes lists all nodes of the cluster: for the targets among them, and to know how many GPU nodes there are.
+// nodes returns all nodes of the cluster. Checking the blast radius requires more than the target nodes.
 func (s *Session) nodes(ctx context.Context) ([]corev1.Node, error) {
 	pages := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 		return s.Client.CoreV1().Nodes().List(ctx, options)
@@ -43,13 +43,14 @@ func nodeTargets(plan Plan) []ledger.Target {
 	return targets
 }
 
-// harmed reports whether a change to the target takes something away from it.
+// harmed reports whether any change in the plan takes capacity from the target.
 func harmed(plan Plan, target ledger.Target) bool {
 	return slices.ContainsFunc(plan.Changes,
 		func(change Change) bool { return change.Target.Same(target) && !change.Harmless })
 }
 
-// checkNodes checks that each target node exists, can run our pod, and is no control-plane node that would be harmed.
+// checkNodes checks that each target node exists, can run a debug pod, and is not a control-plane node that the plan
+// would harm.
 func checkNodes(plan Plan, nodes []corev1.Node) []error {
 	var problems []error
 	for _, target := range nodeTargets(plan) {
@@ -96,11 +97,11 @@ func operatingSystem(node corev1.Node) string {
 			return os
 		}
 	}
-	return "linux" // a node without a kubelet's report: kwok and tests
+	return "linux" // nodes without a kubelet, such as those of kwok and tests, report no OS
 }
 
-// ControlPlaneRole returns the label that makes a node one of the control plane. kubeadm's are control-plane and,
-// before 1.24, master; RKE's are controlplane and etcd.
+// ControlPlaneRole returns the label that marks a node as part of the control plane. kubeadm uses control-plane and,
+// before Kubernetes 1.24, master. RKE uses controlplane and etcd.
 func ControlPlaneRole(node corev1.Node) (string, bool) {
 	for _, role := range []string{"control-plane", "master", "controlplane", "etcd"} {
 		label := "node-role.kubernetes.io/" + role
@@ -111,7 +112,7 @@ func ControlPlaneRole(node corev1.Node) (string, bool) {
 	return "", false
 }
 
-// NodeNames returns the names of nodes, in their order.
+// NodeNames returns the names of the nodes in the same order.
 func NodeNames(nodes []corev1.Node) []string {
 	names := make([]string, len(nodes))
 	for i := range nodes {
@@ -120,8 +121,8 @@ func NodeNames(nodes []corev1.Node) []string {
 	return names
 }
 
-// NodeNotFound returns the error for the name of a node that the cluster does not have. It suggests up to three of the
-// cluster's nodes with similar names.
+// NodeNotFound returns an error for a node that does not exist. The error suggests up to three nodes with similar
+// names.
 func NodeNotFound(name string, nodes []string) error {
 	type candidate struct {
 		name     string
@@ -130,7 +131,7 @@ func NodeNotFound(name string, nodes []string) error {
 	var near []candidate
 	for _, node := range nodes {
 		distance := levenshtein.Distance(name, node, nil)
-		// A short or cut name is meant as often as a mistyped one: "gpu-1" for "gpu-1.example.com".
+		// Users abbreviate names as often as they mistype them: "gpu-1" for "gpu-1.example.com".
 		if distance <= max(2, len(name)/4) || strings.HasPrefix(node, name) {
 			near = append(near, candidate{node, distance})
 		}

@@ -7,8 +7,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// chains returns the indices of steps that follow each other: those of each target, or all of them where the run is in
-// order.
+// chains returns the indices of the steps that must run one after the other: one chain per target, or a single chain if
+// the run is in order.
 func chains(run ledger.Run, steps []ledger.Step) [][]int {
 	targets := (ledger.Run{Steps: steps}).Targets()
 	if run.InOrder {
@@ -25,20 +25,21 @@ func chains(run ledger.Run, steps []ledger.Step) [][]int {
 	return all
 }
 
-// undoInterrupted undoes all steps of a run that the user stopped.
+// undoInterrupted undoes all pending steps of a run that the user interrupted.
 func (s *Session) undoInterrupted(ctx context.Context, w *ledger.Writer, results *results) {
 	s.undoPending(ctx, w, results, ledger.Interrupted, "stopped by the user")
 }
 
-// undoFailed undoes what was done before a step failed, in a run whose steps build upon each other. Who took the run
-// over undoes it instead.
+// undoFailed undoes the pending steps of an in-order run after a step failed. It does nothing if another client has
+// taken over the run.
 func (s *Session) undoFailed(ctx context.Context, w *ledger.Writer, results *results) {
 	if inItsWay(w.Run()) {
 		s.undoPending(ctx, w, results, ledger.Failed, "a step failed, and what was done before it is undone")
 	}
 }
 
-// undoPending writes down why everything is undone, and undoes it. Who took a failed run over has the say instead.
+// undoPending records why the run is being undone, and undoes its pending steps. It does nothing if another client has
+// taken over the failed run.
 func (s *Session) undoPending(ctx context.Context, w *ledger.Writer, results *results, phase ledger.Phase, why string) {
 	cleanup, cancel := s.cleanup(ctx)
 	defer cancel()

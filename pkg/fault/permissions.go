@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// BasePermissions returns what a Session itself needs to run a plan and to revert it, whatever the fault, in a ledger
-// namespace that exists.
+// BasePermissions returns the permissions that a Session needs to run and revert any plan if the ledger namespace
+// exists.
 func BasePermissions(ledgerNamespace string) []Permission {
 	base := []Permission{
 		{Verb: "list", Resource: "nodes"},
 		{Verb: "create", Resource: "configmaps", Namespace: ledgerNamespace},
-		{Verb: "delete", Resource: "configmaps", Namespace: ledgerNamespace, Optional: true}, // to forget old records
+		{Verb: "delete", Resource: "configmaps", Namespace: ledgerNamespace, Optional: true}, // to prune old records
 	}
 	for _, verb := range []string{"create", "update"} {
 		base = append(base, Permission{Verb: verb, Group: groupLeases, Resource: "leases", Namespace: ledgerNamespace})
@@ -19,14 +19,13 @@ func BasePermissions(ledgerNamespace string) []Permission {
 	return Permissions(base, RevertPermissions(ledgerNamespace))
 }
 
-// RevertPermissions returns what Revert needs of every run, whatever its fault: to take it over, to delete what a dead
-// client left, to free the locks, and to close the record. What an undo needs besides is its Undoer's to say: see
-// Needer.
+// RevertPermissions returns the permissions that Revert needs for every run: to take over the run, delete leftover
+// debug pods, release the locks, and close the record. An Undoer that needs more permissions implements Needer.
 func RevertPermissions(ledgerNamespace string) []Permission {
 	all := []Permission{
-		{Verb: "get", Resource: "nodes"},      // is it still the same node?
-		{Verb: "get", Resource: "namespaces"}, // is the namespace marked as a ledger?
-		// That would end the run's time
+		{Verb: "get", Resource: "nodes"},      // to check that the node is still the same
+		{Verb: "get", Resource: "namespaces"}, // to check that the namespace is marked as a ledger
+		// The Job deletes the run's resources when its TTL expires.
 		{Verb: "get", Group: "batch", Resource: "jobs", Namespace: ledgerNamespace, Optional: true},
 		{Verb: "delete", Group: "batch", Resource: "jobs", Namespace: ledgerNamespace, Optional: true},
 		{Verb: "create", Resource: "events", Namespace: nodeEvents, Optional: true},
@@ -41,7 +40,7 @@ func RevertPermissions(ledgerNamespace string) []Permission {
 		ReadPermissions(ledgerNamespace))
 }
 
-// ReadPermissions returns what it takes to read the ledger; an empty namespace means those of all.
+// ReadPermissions returns the permissions for reading the ledger. An empty namespace means all ledgers.
 func ReadPermissions(ledgerNamespace string) []Permission {
 	return []Permission{
 		{Verb: "get", Resource: "configmaps", Namespace: ledgerNamespace},
@@ -51,10 +50,11 @@ func ReadPermissions(ledgerNamespace string) []Permission {
 
 const groupLeases = "coordination.k8s.io"
 
-// DebugPodPermissions returns what a fault needs that works on nodes through debug pods. Exec over WebSockets is a GET.
-// Who has them is root on the nodes, by such a pod or by the Job that owns it.
+// DebugPodPermissions returns the permissions that a fault needs to work on nodes through debug pods. Exec over
+// WebSockets is a GET request. A user with these permissions is root on the nodes, either through a pod or through the
+// Job that owns it.
 func DebugPodPermissions(namespace string) []Permission {
-	// tell why a pod does not start
+	// Events show why a pod does not start.
 	all := []Permission{{Verb: "list", Resource: "events", Namespace: namespace, Optional: true}}
 	for _, verb := range []string{"create", "get", "list", "watch", "delete"} {
 		all = append(all, Permission{Verb: verb, Resource: "pods", Namespace: namespace})
@@ -62,7 +62,7 @@ func DebugPodPermissions(namespace string) []Permission {
 	for _, verb := range []string{"create", "get"} {
 		all = append(all, Permission{Verb: verb, Resource: "pods/exec", Namespace: namespace})
 	}
-	// So that what belongs to the run goes away when its time is up
+	// The Job deletes the run's resources when its TTL expires.
 	for _, verb := range []string{"create", "delete", "patch"} {
 		all = append(all,
 			Permission{Verb: verb, Group: "batch", Resource: "jobs", Namespace: namespace, Optional: true})
@@ -70,8 +70,8 @@ func DebugPodPermissions(namespace string) []Permission {
 	return all
 }
 
-// namespaceCreation returns what the very first run in a cluster needs. `rbac print` leaves it out: its list holds the
-// namespace.
+// namespaceCreation returns the additional permissions for the first run in a cluster. `rbac print` omits them because
+// its manifest includes the namespace.
 func namespaceCreation(ledgerNamespace string) []Permission {
 	return []Permission{
 		{Verb: "create", Resource: "namespaces"},
@@ -79,7 +79,7 @@ func namespaceCreation(ledgerNamespace string) []Permission {
 	}
 }
 
-// PlanPermissions returns what a plan needs in all.
+// PlanPermissions returns all permissions that a plan needs.
 func PlanPermissions(plan Plan, ledgerNamespace string) []Permission {
 	var events []Permission
 	for _, change := range plan.Changes {
@@ -91,7 +91,8 @@ func PlanPermissions(plan Plan, ledgerNamespace string) []Permission {
 	return Permissions(BasePermissions(ledgerNamespace), namespaceCreation(ledgerNamespace), plan.Needs, events)
 }
 
-// Permissions joins lists into one that is sorted and has no duplicates. What one list requires is not optional.
+// Permissions merges lists into one sorted list without duplicates. A permission is optional only if it is optional in
+// all lists.
 func Permissions(lists ...[]Permission) []Permission {
 	required := map[Permission]bool{}
 	for _, p := range slices.Concat(lists...) {

@@ -14,10 +14,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// podTimeout is how long Revert waits for debug pods to be gone. On a node that is lost they never go.
+// podTimeout is how long Revert waits for debug pods to be deleted. Pods on a lost node are never deleted.
 const podTimeout = 20 * time.Second
 
-// deletePods deletes the debug pods that a run's client left behind, and waits until they are gone.
+// deletePods deletes the debug pods that a run's client left behind, and waits for their deletion.
 func (s *Session) deletePods(ctx context.Context, id string) error {
 	pods := s.Client.CoreV1().Pods(s.Ledger.Namespace)
 	ours := metav1.ListOptions{LabelSelector: ledger.LabelRun + "=" + id}

@@ -16,7 +16,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// PreflightError is everything that stands in the way of a plan.
+// PreflightError lists all problems that prevent a plan from running.
 type PreflightError struct{ Problems []error }
 
 func (e *PreflightError) Error() string {
@@ -34,17 +34,17 @@ func (e *PreflightError) Error() string {
 // Unwrap returns the problems.
 func (e *PreflightError) Unwrap() []error { return e.Problems }
 
-// clearance is a preflight that found nothing, and what Run needs of what it saw.
+// clearance is the result of a successful preflight, with the data that Run needs from it.
 type clearance struct {
 	at   time.Time
-	uids map[string]string // of nodes, by name
+	uids map[string]string // node UIDs by node name
 }
 
-// clearanceLife is how long Run trusts a preflight. A user who thinks longer before saying yes gets another one.
+// clearanceLife is how long Run trusts a preflight. If the user takes longer to confirm, Run repeats the preflight.
 const clearanceLife = 30 * time.Second
 
-// Preflight checks all that can be checked before anything is changed, and changes nothing. The error is a
-// *PreflightError with every problem, or ctx's.
+// Preflight runs all checks that are possible before a change, and changes nothing. The error is a *PreflightError with
+// every problem, or the error of ctx.
 func (s *Session) Preflight(ctx context.Context, plan Plan) error {
 	seen, err := s.preflight(ctx, plan)
 	if err != nil {
@@ -59,7 +59,7 @@ func (s *Session) Preflight(ctx context.Context, plan Plan) error {
 	return nil
 }
 
-// clear returns the plan's clearance. It is good for one run: afterwards the cluster is another one.
+// clear returns the plan's clearance. A clearance is valid for one run, because a run changes the cluster.
 func (s *Session) clear(ctx context.Context, plan Plan) (clearance, error) {
 	s.clearing.Lock()
 	key := fingerprint(plan)
@@ -126,7 +126,7 @@ func (s *Session) preflight(ctx context.Context, plan Plan) (clearance, error) {
 	}
 	problems = append(problems, accessErr)
 	for _, err := range append([]error{markErr, othersErr, nodesErr, locksErr}, checkErrs...) {
-		// What is forbidden is said by accessErr already, and better.
+		// accessErr already reports missing permissions, with more detail.
 		if accessErr == nil || !apierrors.IsForbidden(err) {
 			problems = append(problems, err)
 		}
@@ -140,7 +140,7 @@ func (s *Session) preflight(ctx context.Context, plan Plan) (clearance, error) {
 	return seen, nil
 }
 
-// validate refuses plans that could not be undone. They are mistakes in a fault's code.
+// validate rejects plans that could not be undone. Such a plan is a bug in the fault.
 func (s *Session) validate(plan Plan) error {
 	if plan.Fault == "" || len(plan.Changes) == 0 {
 		return errors.New("the plan changes nothing")
@@ -167,7 +167,7 @@ func hasTarget(plan Plan, target ledger.Target) bool {
 	return false
 }
 
-// compact drops nil errors, and those that say what another has said: several changes may find the same in their way.
+// compact drops nil errors and duplicate messages, because several changes can fail for the same reason.
 func compact(errs []error) []error {
 	said := map[string]bool{}
 	return slices.DeleteFunc(errs, func(err error) bool {

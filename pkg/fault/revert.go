@@ -11,7 +11,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// RunningError says that a run's client is probably still at work.
+// RunningError means that the run's client is probably still running.
 type RunningError struct {
 	Run ledger.Run
 	Now time.Time
@@ -30,22 +30,22 @@ func (e *RunningError) Error() string {
 		e.Run.ID, who, until.Format(time.RFC3339), until.Sub(e.Now).Round(time.Second))
 }
 
-// Revert undoes a run, whoever made it and however far it got, and closes its record. It may be repeated: it goes on
-// where an earlier one stopped, and changes nothing of a run that is closed. A run whose client has not finished is
-// reverted once the client has given no sign of life for some heartbeats; with force at once. A client that lives
-// nevertheless is stopped at its next step.
+// Revert undoes a run that any client started, regardless of its progress, and closes the record. It may be repeated:
+// it continues where the previous revert stopped, and does not change a closed run. If the run's client has not
+// finished, Revert waits until the client has missed several heartbeats. If force is set, it does not wait. A client
+// that is still running stops at its next step.
 //
-// The returned run is the record afterwards; the State and the Message of its steps say what became of them: reverted,
-// superseded, permanent, skipped, or as they were when they could not be undone. It is nil when nothing was tried. The
-// error is a *RunningError when the run's client may be at work, a *ledger.NotFoundError when there is no such run,
-// wraps ledger.ErrNewer when this version cannot read it, and otherwise joins a *StepError for each step that could not
-// be undone; the run then stays open.
+// The returned run is the updated record. The State and Message of a step show its result: reverted, superseded,
+// permanent, skipped, or the previous state if the step could not be undone. The run is nil if nothing was attempted.
+// The error is a *RunningError if the run's client may still be running, and a *ledger.NotFoundError if the run does
+// not exist. It wraps ledger.ErrNewer if this version cannot read the record. Otherwise it joins a *StepError for each
+// step that could not be undone, and the run stays open.
 func (s *Session) Revert(ctx context.Context, id string, force bool) (*ledger.Run, error) {
 	return s.revert(ctx, id, nil, force)
 }
 
-// RevertShown reverts a run that the user has seen and agreed to revert. If the record has other steps than those
-// shown, it changes nothing: another client wrote them in the meantime.
+// RevertShown reverts a run after the user has seen its steps and confirmed. If the record now has different steps,
+// another client has written them, and RevertShown changes nothing.
 func (s *Session) RevertShown(ctx context.Context, shown ledger.Run, force bool) (*ledger.Run, error) {
 	return s.revert(ctx, shown.ID, &shown, force)
 }
@@ -94,7 +94,7 @@ func (s *Session) revert(ctx context.Context, id string, shown *ledger.Run, forc
 			s.progress(step, "deleting its debug pod")
 		}
 	}
-	// First, so that no helper goes on to change what is being undone.
+	// Delete the debug pods first, so that they cannot change what is being undone.
 	if err := s.deletePods(ctx, id); err != nil {
 		s.warn("%v", err)
 	}
@@ -118,8 +118,8 @@ func (s *Session) revert(ctx context.Context, id string, shown *ledger.Run, forc
 	return &run, errors.Join(errs...)
 }
 
-// hasSteps reports whether every step of the run was shown. It does not compare states, since the run's client may
-// have continued, or the data of an undo, which has a seal or is not followed.
+// hasSteps reports whether every step of the run was shown. It does not compare states, because the run's client may
+// have continued. It does not compare undo data, because that is either sealed or not used.
 func hasSteps(shown, now ledger.Run) bool {
 	for _, step := range now.Steps {
 		was := shown.Step(step.ID)
@@ -130,9 +130,10 @@ func hasSteps(shown, now ledger.Run) bool {
 	return true
 }
 
-// takeOver takes the run away from a client that may be alive: from now on it cannot record, and so not make, a change.
+// takeOver takes over the run from its client, which may still be running. After that, the client cannot record any
+// change, and therefore cannot make one.
 func (s *Session) takeOver(ctx context.Context, w *ledger.Writer, by string) error {
-	if !inItsWay(w.Run()) { // and it never is again
+	if !inItsWay(w.Run()) { // a run that is not in progress never is again
 		return nil
 	}
 	return w.Save(ctx, func(run *ledger.Run) error {
@@ -148,7 +149,7 @@ func (s *Session) takeOver(ctx context.Context, w *ledger.Writer, by string) err
 func (s *Session) close(ctx context.Context, w *ledger.Writer, by string, outcomes []outcome) error {
 	ctx, cancel := s.cleanup(ctx)
 	defer cancel()
-	// A record is closed last: who dies before leaves an open run, which the next revert tidies up.
+	// Close the record last: if the client dies before that, the run stays open and the next revert cleans it up.
 	unlocked := s.unlock(ctx, w.Run(), outcomes...)
 	if run := w.Run(); len(run.Pending()) == 0 {
 		if err := s.Ledger.EndExpiry(ctx, run); err != nil {
@@ -168,7 +169,7 @@ func (s *Session) close(ctx context.Context, w *ledger.Writer, by string, outcom
 		run.Phase, run.Message, run.Closed = ledger.Reverted, reverted(by), s.Ledger.Now()
 		return nil
 	})
-	if errors.Is(saved, ledger.ErrClosed) { // by another revert, or by ours when only the answer was lost
+	if errors.Is(saved, ledger.ErrClosed) { // another revert closed it, or this one did and the response was lost
 		saved = nil
 	}
 	if saved != nil {
@@ -188,8 +189,8 @@ func (s *Session) unlock(ctx context.Context, run ledger.Run, outcomes ...outcom
 	return s.Ledger.Unlock(ctx, freed(locks, pending))
 }
 
-// revertClosed removes what a client left behind that died between closing its run and tidying up, and tells again what
-// there is to say about changes that cannot be undone. The record stays as it is.
+// revertClosed cleans up after a client that died between closing its run and deleting its resources. It repeats the
+// messages about changes that cannot be undone. The record is not changed.
 func (s *Session) revertClosed(ctx context.Context, run ledger.Run) (*ledger.Run, error) {
 	if err := s.deletePods(ctx, run.ID); err != nil {
 		s.warn("%v", err)
@@ -198,7 +199,7 @@ func (s *Session) revertClosed(ctx context.Context, run ledger.Run) (*ledger.Run
 		s.warn("%v", err)
 	}
 	for i, step := range run.Steps {
-		// The Undoer of a permanent change changes nothing; it knows what to say.
+		// The Undoer of a permanent change only returns a message.
 		if step.InPlace() && step.Undo.IsPermanent() {
 			if state, said, err := s.undo(ctx, run, step, s.Allow); err == nil {
 				run.Steps[i].State, run.Steps[i].Message = state, said

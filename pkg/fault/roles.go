@@ -11,7 +11,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// Least drops what another permission covers: that for all namespaces covers that for one.
+// Least drops permissions that another one covers: a permission for all namespaces covers the same permission for one.
 func Least(permissions []Permission) []Permission {
 	return slices.DeleteFunc(Permissions(permissions), func(p Permission) bool {
 		return p.Namespace != "" && slices.ContainsFunc(permissions, func(wide Permission) bool {
@@ -20,9 +20,9 @@ func Least(permissions []Permission) []Permission {
 	})
 }
 
-// Roles returns the objects that grant the permissions, optional ones included, to the subjects: a ClusterRole for
-// those without a namespace, a Role in each namespace, and a binding for each role unless there are no subjects. All
-// have the same name. The namespaces must exist before they are applied; see ledger.NamespaceObject.
+// Roles returns the RBAC objects that grant the permissions, including optional ones, to the subjects: a ClusterRole
+// for cluster-wide permissions, a Role for each namespace, and a binding for each role if there are any subjects. All
+// objects have the same name. The namespaces must exist before the objects are applied; see ledger.NamespaceObject.
 func Roles(name string, permissions []Permission, subjects []rbacv1.Subject) []runtime.Object {
 	byNamespace := map[string][]Permission{}
 	var namespaces []string
@@ -33,7 +33,7 @@ func Roles(name string, permissions []Permission, subjects []rbacv1.Subject) []r
 		byNamespace[p.Namespace] = append(byNamespace[p.Namespace], p)
 	}
 	var objects []runtime.Object
-	for _, namespace := range namespaces { // sorted, since Permissions are
+	for _, namespace := range namespaces { // sorted, because permissions are sorted
 		objects = append(objects, role(name, namespace, rules(byNamespace[namespace])))
 		if len(subjects) > 0 {
 			objects = append(objects, binding(name, namespace, subjects))
@@ -63,8 +63,7 @@ func binding(name, namespace string, subjects []rbacv1.Subject) runtime.Object {
 	}
 }
 
-// rules writes permissions with as few rules as can be read well: resources of a group that have the same verbs share
-// one.
+// rules converts permissions to a short list of rules: resources of the same group with the same verbs share a rule.
 func rules(permissions []Permission) []rbacv1.PolicyRule {
 	type resource struct{ group, name string }
 	verbs := map[resource][]string{}

@@ -15,7 +15,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// StepError says what went wrong with one step.
+// StepError describes why a step failed.
 type StepError struct {
 	Step ledger.Step
 	Err  error
@@ -23,21 +23,21 @@ type StepError struct {
 
 func (e *StepError) Error() string { return e.Step.Target.String() + ": " + e.Err.Error() }
 
-// Unwrap returns what went wrong.
+// Unwrap returns the underlying error.
 func (e *StepError) Unwrap() error { return e.Err }
 
-// Run makes the changes of a plan: it preflights, writes the record, locks the targets, applies and proves.
+// Run runs a plan: it preflights, writes the record, locks the targets, and applies and verifies the changes.
 //
-// When a step fails, it is undone, later steps on its target are skipped, and the steps on other targets go on: what
-// lands there is what the user asked for, and one Revert undoes it. The error joins a *StepError for each. A plan in
-// order stops there, and all that was done before is undone too.
+// If a step fails, it is undone, later steps on its target are skipped, and steps on other targets continue. The error
+// joins a *StepError for each failed step. The user can undo the successful steps with one Revert. If the plan is in
+// order, Run stops at the first failure and also undoes all previous steps.
 //
-// When ctx ends, everything is undone that can be, and the error wraps ctx's cause. Undoing and recording go on for
-// CleanupTimeout.
+// If ctx is canceled, Run undoes every step that can be undone, and the error wraps the cause of ctx. Undoing and
+// recording may take up to CleanupTimeout.
 //
-// The returned run is the record as last stored; nil when there is none. Locks stay with the targets where something
-// has to be undone. A run that is proven stays open until Revert, also one that cannot be undone; others are closed
-// when nothing is left in place.
+// The returned run is the record as last stored, or nil if there is no record. Targets with changes to undo stay
+// locked. A run in phase Proven stays open until Revert, even if it cannot be undone. Other runs are closed if no
+// change is left in place.
 func (s *Session) Run(ctx context.Context, plan Plan) (*ledger.Run, error) {
 	seen, err := s.clear(ctx, plan)
 	if err != nil {
@@ -67,7 +67,7 @@ func (s *Session) Run(ctx context.Context, plan Plan) (*ledger.Run, error) {
 	return s.finish(ctx, w, locks, results, nil)
 }
 
-// expire arranges that what belongs to the run goes away when its time is up.
+// expire creates the Job that deletes the run's resources when its TTL expires.
 func (s *Session) expire(ctx context.Context, run ledger.Run) *ledger.Owner {
 	if run.Until.IsZero() {
 		return nil
@@ -79,10 +79,10 @@ func (s *Session) expire(ctx context.Context, run ledger.Run) *ledger.Owner {
 	return owner
 }
 
-// beat renews a lock until it is stopped, so that others see that this client lives. Stopping it waits for a renewal
-// under way.
+// beat renews a lock until stop is called, to show other clients that this one is running. The stop function waits for
+// a renewal in progress.
 func (s *Session) beat(ctx context.Context, locks []ledger.Lock) (stop func()) {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // a client that is stopped still undoes
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // an interrupted client still undoes its changes
 	var beating sync.WaitGroup
 	if len(locks) > 0 {
 		beating.Go(func() {
@@ -92,7 +92,8 @@ func (s *Session) beat(ctx context.Context, locks []ledger.Lock) (stop func()) {
 					return
 				case <-time.After(s.heartbeat()):
 				}
-				// Best effort: who cannot renew can be taken over, and then finds that it may not write.
+				// Best effort: if renewal fails, another client can take over the run, and the next write of this
+				// client then fails.
 				once, done := context.WithTimeout(ctx, 2*s.heartbeat())
 				_, _ = s.Ledger.Heartbeat(once, locks[0])
 				done()
@@ -102,7 +103,7 @@ func (s *Session) beat(ctx context.Context, locks []ledger.Lock) (stop func()) {
 	return func() { cancel(); beating.Wait() }
 }
 
-// draft returns the record of a plan before anything happens.
+// draft returns the record of a plan before the run starts.
 func (s *Session) draft(ctx context.Context, plan Plan, seen clearance) ledger.Run {
 	now := s.Ledger.Now()
 	run := ledger.Run{
@@ -123,7 +124,7 @@ func (s *Session) draft(ctx context.Context, plan Plan, seen clearance) ledger.R
 	return run
 }
 
-// Planned returns the record as a run of the plan would begin, for dry runs: without ID, owner and times.
+// Planned returns the record with which a run of the plan would start, for dry runs. It has no ID, owner, or times.
 func (p Plan) Planned() ledger.Run {
 	return ledger.Run{
 		APIVersion: ledger.APIVersion, Kind: ledger.KindRun,
@@ -144,7 +145,7 @@ func (p Plan) steps() []ledger.Step {
 	return steps
 }
 
-// record writes the record, in a namespace that is created when it does not exist.
+// record writes the record. It creates the namespace if it does not exist.
 func (s *Session) record(ctx context.Context, run ledger.Run) (*ledger.Writer, error) {
 	w, err := s.Ledger.Create(ctx, run)
 	if !apierrors.IsNotFound(err) {
@@ -156,13 +157,13 @@ func (s *Session) record(ctx context.Context, run ledger.Run) (*ledger.Writer, e
 	return s.Ledger.Create(ctx, run)
 }
 
-// results collects what the steps of a run came to, by step ID.
+// results collects the results of the steps of a run, by step ID.
 type results struct {
 	mu     sync.Mutex
 	begun  map[string]bool
 	failed map[string]error
 	events sync.WaitGroup
-	// allow is what the plan allowed, for the undo of what it did.
+	// allow has the allowances of the plan, which also apply when its steps are undone.
 	allow Allowances
 }
 
@@ -184,7 +185,7 @@ func (r *results) fail(id string, err error) {
 	r.failed[id] = errors.Join(r.failed[id], err)
 }
 
-// applyAll makes the changes: in their order on each target, on many targets at the same time unless the run is in
+// applyAll applies the changes in order on each target. It works on different targets in parallel unless the run is in
 // order.
 func (s *Session) applyAll(ctx context.Context, w *ledger.Writer, plan Plan, owner *ledger.Owner) *results {
 	results := &results{allow: plan.Allow}
@@ -199,22 +200,22 @@ func (s *Session) applyAll(ctx context.Context, w *ledger.Writer, plan Plan, own
 				id := run.Steps[i].ID
 				if err := s.applyStep(ctx, w, plan.Changes[i], id, owner, results); err != nil {
 					results.fail(id, err)
-					break // what comes after it in this chain was meant to follow it
+					break // later steps in this chain depend on the failed one
 				}
 			}
 			return nil
 		})
 	}
-	_ = group.Wait() // the errors are in results, by step
+	_ = group.Wait() // errors are in results, by step
 	return results
 }
 
-// finish undoes a run that the user stopped, writes how the run ended, frees the locks of targets where nothing is left
-// to undo, and says what went wrong. early is why no step was begun.
+// finish undoes the run if the user interrupted it, records the result, releases the locks of targets that have nothing
+// left to undo, and returns the errors. early is the reason why no step was started.
 func (s *Session) finish(
 	ctx context.Context, w *ledger.Writer, locks []ledger.Lock, results *results, early error,
 ) (*ledger.Run, error) {
-	stopped := ctx.Err() != nil // asked once: a Ctrl-C from now on comes too late
+	stopped := ctx.Err() != nil // checked once: a Ctrl-C after this has no effect
 	switch {
 	case early != nil:
 	case stopped:
@@ -226,13 +227,13 @@ func (s *Session) finish(
 	defer cancel()
 	end := func(run *ledger.Run) error {
 		for i := range run.Steps {
-			// One whose beginning could not be recorded was not begun, whatever the record says.
+			// A step whose start could not be recorded did not start, regardless of its recorded state.
 			if step := &run.Steps[i]; !results.begun[step.ID] {
 				step.State, step.Message = ledger.StateSkipped, text(results.failed[step.ID])
 			}
 		}
 		switch {
-		case run.Phase == ledger.Interrupted && !stopped: // by a revert from elsewhere, which has the say now
+		case run.Phase == ledger.Interrupted && !stopped: // another client has reverted the run and now owns it
 		case stopped:
 			run.Phase, run.Message = ledger.Interrupted, "stopped by the user"
 		case early != nil:
@@ -246,13 +247,13 @@ func (s *Session) finish(
 		default:
 			run.Phase, run.Message = ledger.Proven, ""
 		}
-		// A run that left something in place stays in everybody's sight, also when nothing of it can be undone.
+		// A run with a change in place stays open and visible, even if none of its changes can be undone.
 		if run.Phase != ledger.Proven && !slices.ContainsFunc(run.Steps, ledger.Step.InPlace) {
 			run.Closed = s.Ledger.Now()
 		}
 		return nil
 	}
-	// A record is closed last: a client that dies before leaves an open run, which the next revert tidies up.
+	// Close the record last: if the client dies before that, the run stays open and the next revert cleans it up.
 	ahead := w.Run()
 	if _ = end(&ahead); ahead.IsClosed() {
 		s.tidy(cleanup, ahead, locks)
@@ -287,7 +288,7 @@ func (s *Session) finish(
 	switch {
 	case run.Phase == ledger.Reverted || run.Phase == ledger.Interrupted && !stopped:
 		errs = append(errs, fmt.Errorf("run %s was reverted by somebody else meanwhile: %s", run.ID, run.Message))
-	case saveErr != nil && !errors.Is(saveErr, ledger.ErrClosed): // closed is a close whose answer was lost
+	case saveErr != nil && !errors.Is(saveErr, ledger.ErrClosed): // ErrClosed: a response was lost
 		errs = append(errs, fmt.Errorf("the ledger does not say how the run ended: %w", saveErr))
 	}
 	if len(pending) > 0 && errors.Join(errs...) != nil {
@@ -297,11 +298,11 @@ func (s *Session) finish(
 	return &run, errors.Join(errs...)
 }
 
-// tidy frees the locks of targets where nothing is left in place, and lets the run's Job end when it is of no use any
-// more.
+// tidy releases the locks of targets that have no change in place, and deletes the run's Job or shortens its TTL if
+// possible.
 func (s *Session) tidy(ctx context.Context, run ledger.Run, locks []ledger.Lock) {
 	if err := s.Ledger.Unlock(ctx, freed(locks, run.Pending())); err != nil {
-		s.warn("%v", err) // a lock of a finished run is taken over by the next
+		s.warn("%v", err) // the next run takes over the lock of a finished run
 	}
 	ended := s.Ledger.ExpireOnTime
 	if run.IsClosed() {
@@ -312,7 +313,7 @@ func (s *Session) tidy(ctx context.Context, run ledger.Run, locks []ledger.Lock)
 	}
 }
 
-// freed returns the locks of targets where nothing is left in place.
+// freed returns the locks of targets that have no change in place.
 func freed(locks []ledger.Lock, pending []ledger.Step) []ledger.Lock {
 	return slices.DeleteFunc(slices.Clone(locks), func(lock ledger.Lock) bool {
 		return slices.ContainsFunc(pending, func(step ledger.Step) bool { return step.Target.Same(lock.Target) })

@@ -13,44 +13,42 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// The defaults of a Session.
+// Defaults for the fields of a Session.
 const (
-	// DefaultParallel is enough to hide the start of debug pods behind each other, and few enough not to flood a
-	// registry.
+	// DefaultParallel is high enough to overlap the startup of debug pods, and low enough not to overload a registry.
 	DefaultParallel = 10
-	// DefaultTimeout leaves time to pull an image over a slow link.
+	// DefaultTimeout allows for pulling an image over a slow link.
 	DefaultTimeout = 10 * time.Minute
-	// DefaultCleanupTimeout is what a user who pressed Ctrl-C waits at most.
+	// DefaultCleanupTimeout is the longest time that Run continues after Ctrl-C.
 	DefaultCleanupTimeout = time.Minute
 )
 
-// Session makes and undoes changes. Client and Ledger are required, and an Undoer for every kind of undo that plans
-// name. Use one Session for Preflight and Run of a plan: Run then trusts the Preflight that the user saw, if it is
-// fresh.
+// Session runs and reverts plans. Client and Ledger are required, as is an Undoer for every kind of undo in the plans.
+// Use the same Session for Preflight and Run of a plan, so that Run can use the result of a recent Preflight.
 type Session struct {
 	Client  kubernetes.Interface
 	Ledger  *ledger.Store
 	Undoers map[string]Undoer // by ledger.Undo.Kind
 
 	Observer Observer
-	// Parallel is on how many targets work goes on at the same time; 0 means DefaultParallel.
+	// Parallel is the maximum number of targets to work on in parallel; 0 means DefaultParallel.
 	Parallel int
-	// Timeout bounds Run without its cleanup; 0 means DefaultTimeout.
+	// Timeout limits Run, excluding its cleanup; 0 means DefaultTimeout.
 	Timeout time.Duration
-	// CleanupTimeout bounds what Run does after it was stopped; 0 means DefaultCleanupTimeout.
+	// CleanupTimeout limits the cleanup after Run is interrupted; 0 means DefaultCleanupTimeout.
 	CleanupTimeout time.Duration
-	// Retry is how often, and with which pauses, the ledger is tried when a change is made and its record must follow;
-	// zero means six times within eight seconds.
+	// Retry is the backoff for writing to the ledger after a change was made; zero means six attempts within eight
+	// seconds.
 	Retry wait.Backoff
 
-	// Heartbeat is how often a run's client shows that it lives; 0 means ledger.HeartbeatEvery.
+	// Heartbeat is the interval at which a run's client renews a lock; 0 means ledger.HeartbeatEvery.
 	Heartbeat time.Duration
 
 	// Allow lifts limits of the blast radius for Revert, as Plan.Allow does for Run.
 	Allow Allowances
 
-	From    string // the host name, for the record
-	Version string // of the client, for the record
+	From    string // the client's host name, for the record
+	Version string // the client's version, for the record
 
 	observing sync.Mutex
 	clearing  sync.Mutex
@@ -58,15 +56,16 @@ type Session struct {
 	access    namespaceAccess
 }
 
-// Observer hears how work goes on. Its functions may be nil, are called one at a time, and must not call the Session.
+// Observer receives progress of a run. Its functions may be nil, are called one at a time, and must not call the
+// Session.
 type Observer struct {
-	// RunChanged is called with the record once it is created, and whenever its phase was stored.
+	// RunChanged is called after the record is created and after each stored change of its phase.
 	RunChanged func(run ledger.Run)
-	// StepChanged is called when a step's new state was stored.
+	// StepChanged is called after a new state of a step is stored.
 	StepChanged func(run ledger.Run, step ledger.Step)
-	// Progress is what a fault says about its work on a step: "debug pod running".
+	// Progress is called with progress messages of a fault, such as "debug pod running".
 	Progress func(step ledger.Step, text string)
-	// Warning is for what went wrong and stops nothing: an Event that was not permitted.
+	// Warning is called for errors that do not stop the run, such as a forbidden Event.
 	Warning func(text string)
 }
 
@@ -117,7 +116,7 @@ func (s *Session) timeout() time.Duration {
 	return DefaultTimeout
 }
 
-// cleanup returns a context that outlives ctx, for what must be done also when the user has stopped the run.
+// cleanup returns a context that outlives ctx, for work that must be finished even if the user has interrupted the run.
 func (s *Session) cleanup(ctx context.Context) (context.Context, context.CancelFunc) {
 	timeout := s.CleanupTimeout
 	if timeout <= 0 {
@@ -140,7 +139,8 @@ func (s *Session) retry() wait.Backoff {
 	return wait.Backoff{Steps: 6, Duration: 250 * time.Millisecond, Factor: 2, Jitter: 0.1}
 }
 
-// guard turns a panic of a fault's own code into an error: a bug in one fault must not keep others from being undone.
+// guard converts a panic in a fault's code to an error, so that a bug in one fault does not prevent others from being
+// undone.
 func guard(do func() error) (err error) {
 	defer func() {
 		if reason := recover(); reason != nil {

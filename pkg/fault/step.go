@@ -12,13 +12,14 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// errTakenOver and errTooLate keep a client from changing anything when others may already be undoing its run.
+// errTakenOver and errTooLate stop a client from making changes when another client may already be undoing its run.
 var (
 	errTakenOver = errors.New("somebody reverts this run, so nothing more is changed")
 	errTooLate   = errors.New("the run's deadline has passed, so nothing more is changed (was the computer asleep?)")
 )
 
-// applyStep makes one change, proves it and records it; when that fails, it undoes it. It returns what went wrong.
+// applyStep applies, verifies, and records one change. If any of these fails, it undoes the change and returns the
+// error.
 func (s *Session) applyStep(
 	ctx context.Context, w *ledger.Writer, change Change, id string, owner *ledger.Owner, results *results,
 ) error {
@@ -65,7 +66,7 @@ func (s *Session) applyStep(
 	return s.giveUp(cleanup, w, id, evidence, err, errors.Is(ctx.Err(), context.Canceled), results)
 }
 
-// giveUp undoes a step that failed, and records both.
+// giveUp undoes a failed step, and records the failure and the undo.
 func (s *Session) giveUp(
 	ctx context.Context, w *ledger.Writer, id string, evidence []ledger.Evidence, reason error, stopped bool,
 	results *results,
@@ -82,7 +83,7 @@ func (s *Session) giveUp(
 			step.Message = text(errors.Join(reason, undoErr))
 		case state == ledger.StateReverted || state == ledger.StateSuperseded:
 			step.Undone = s.Ledger.Now()
-			if stopped { // by the user, so that it did not fail
+			if stopped { // the user interrupted the step, so it did not fail
 				step.State, step.Message = state, said
 			}
 		}
@@ -100,7 +101,7 @@ func (s *Session) giveUp(
 	return errors.Join(reason, undoErr)
 }
 
-// saveStep records what is about to be done. An error means that it must not be done.
+// saveStep records what the client is about to do. If it returns an error, the client must not proceed.
 func (s *Session) saveStep(
 	ctx context.Context, w *ledger.Writer, id string, change func(*ledger.Run, *ledger.Step) error,
 ) error {
@@ -108,7 +109,7 @@ func (s *Session) saveStep(
 		if !inItsWay(*run) {
 			return errTakenOver
 		}
-		// By the wall clock: ctx's timer stands still while a computer sleeps.
+		// Use the wall clock: the timer of ctx pauses while the computer sleeps.
 		if !s.Ledger.Now().Before(run.Deadline) {
 			return errTooLate
 		}
@@ -121,12 +122,12 @@ func (s *Session) saveStep(
 	return nil
 }
 
-// inItsWay reports whether nobody took the run away from its client.
+// inItsWay reports whether the run is still owned by its client.
 func inItsWay(run ledger.Run) bool {
 	return run.Phase == ledger.Planned || run.Phase == ledger.Applying
 }
 
-// saveSurely records what has been done: it tries again when the API server fails.
+// saveSurely records what has been done, and retries if the API server fails.
 func (s *Session) saveSurely(ctx context.Context, w *ledger.Writer, change func(*ledger.Run) error) error {
 	err := fmt.Errorf("write the record of run %s: there was no time left", w.Run().ID)
 	_ = wait.ExponentialBackoffWithContext(ctx, s.retry(), func(ctx context.Context) (bool, error) {
@@ -136,7 +137,7 @@ func (s *Session) saveSurely(ctx context.Context, w *ledger.Writer, change func(
 	return err
 }
 
-// isFinal reports whether to try again is useless.
+// isFinal reports whether retrying cannot succeed.
 func isFinal(err error) bool {
 	return errors.Is(err, ledger.ErrClosed) || errors.Is(err, ledger.ErrNewer) || errors.Is(err, errTakenOver) ||
 		errors.As(err, new(*ledger.NotFoundError)) || errors.As(err, new(*ledger.TooLargeError)) ||
@@ -147,7 +148,7 @@ func isFinal(err error) bool {
 type recorder struct {
 	session *Session
 	writer  *ledger.Writer
-	step    ledger.Step // as it was begun
+	step    ledger.Step // as it was when it started
 }
 
 func (r *recorder) Run() ledger.Run { return r.writer.Run() }
@@ -155,14 +156,15 @@ func (r *recorder) Run() ledger.Run { return r.writer.Run() }
 func (r *recorder) Save(ctx context.Context, change func(*ledger.Step)) error {
 	return r.session.saveStep(ctx, r.writer, r.step.ID, func(_ *ledger.Run, step *ledger.Step) error {
 		change(step)
-		step.ID, step.Target = r.step.ID, r.step.Target // the lock is on that target
+		step.ID, step.Target = r.step.ID, r.step.Target // the lock is on this target
 		return nil
 	})
 }
 
 func (r *recorder) Progress(text string) { r.session.progress(r.step, text) }
 
-// maxMessage bounds a message in the ledger, in bytes, so that many failed steps fit into a record.
+// maxMessage is the maximum length of a message in the ledger, in bytes, so that a record can hold the messages of many
+// failed steps.
 const maxMessage = 1000
 
 func text(err error) string {
@@ -172,7 +174,7 @@ func text(err error) string {
 	return shorten(err.Error(), maxMessage)
 }
 
-// shorten cuts a text to at most limit bytes.
+// shorten truncates a string to at most limit bytes.
 func shorten(text string, limit int) string {
 	const dots = "..."
 	if len(text) <= limit {

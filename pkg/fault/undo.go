@@ -12,17 +12,17 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// outcome is what became of one step in a revert.
+// outcome is the result of one step in a revert.
 type outcome struct {
-	// step is the step as recorded afterwards. Its state is reverted, superseded or permanent; when err is set, what it
-	// was before.
+	// step is the step as recorded afterwards. Its state is reverted, superseded, or permanent, or the previous state
+	// if err is set.
 	step ledger.Step
 	err  error
 	// undone reports whether the change was undone, even if the record could not be updated.
 	undone bool
 }
 
-// undo undoes one step, once it is verified. It records nothing.
+// undo verifies and undoes one step. It does not record the result.
 func (s *Session) undo(
 	ctx context.Context, run ledger.Run, step ledger.Step, allow Allowances,
 ) (state ledger.State, said string, err error) {
@@ -55,8 +55,8 @@ func (s *Session) undo(
 	return "", "", fmt.Errorf("undo %s: it ended in state %q", step.Target, state)
 }
 
-// undoAll undoes steps, on each target the last first, and records each. Those of a run in order are undone one after
-// the other; what cannot be undone does not keep the others from it.
+// undoAll undoes steps and records each result. The steps of each target are undone in reverse order; if the run is in
+// order, all steps are. A step that cannot be undone does not prevent others from being undone.
 func (s *Session) undoAll(
 	ctx context.Context, w *ledger.Writer, steps []ledger.Step, by string, allow Allowances,
 ) []outcome {
@@ -79,7 +79,7 @@ func (s *Session) undoAll(
 			return nil
 		})
 	}
-	_ = group.Wait() // the errors are in outcomes, by step
+	_ = group.Wait() // errors are in outcomes, by step
 	events.Wait()
 	return outcomes
 }
@@ -92,7 +92,7 @@ func (s *Session) undoStep(
 	}
 	state, said, undoErr := s.undo(ctx, run, step, allow)
 	undone := undoErr == nil
-	// What is undone is recorded also when the user stops the revert now.
+	// Record the result even if the user interrupts the revert.
 	cleanup, cancel := s.cleanup(ctx)
 	defer cancel()
 	err := s.saveSurely(cleanup, w, func(run *ledger.Run) error {
@@ -107,7 +107,7 @@ func (s *Session) undoStep(
 		}
 		return nil
 	})
-	if errors.Is(err, ledger.ErrClosed) { // by another revert, which came to the same
+	if errors.Is(err, ledger.ErrClosed) { // another revert closed the run with the same result
 		err = nil
 	}
 	if undoErr == nil && err != nil {
@@ -118,12 +118,13 @@ func (s *Session) undoStep(
 	case undone && undoErr != nil:
 		s.progress(step, "undone, but not recorded")
 	case undoErr != nil:
-		s.progress(step, "not undone") // its state is what it was before, which would read like a success
+		s.progress(step, "not undone") // its previous state would read like a success
 	default:
 		s.stepChanged(now, step.ID)
 	}
 	return outcome{*now.Step(step.ID), undoErr, undone}
 }
 
-// maxSaid bounds what an Undoer says, in bytes, so that it fits into the record for every step.
+// maxSaid returns the maximum length of an Undoer's message, in bytes, so that the record has room for the messages of
+// all steps.
 func maxSaid(steps int) int { return min(4096, max(200, ledger.MaxSize/4/steps)) }

@@ -13,25 +13,25 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// A record may have been written by anyone who may write ConfigMaps in the ledger. What is verified here holds before
-// anything is undone, and is what the user is shown before the question.
+// A record may have been written by anyone with permission to write ConfigMaps in the ledger. The checks in this file
+// run before anything is undone, and before the user is asked to confirm a revert.
 
-// NodeUndoer is an Undoer that starts a privileged pod on the node that is the step's target.
+// NodeUndoer is an Undoer that can start a privileged pod on the step's target node.
 type NodeUndoer interface {
 	Undoer
-	// EntersNode reports whether the undo of the step takes such a pod.
+	// EntersNode reports whether undoing the step requires a privileged pod.
 	EntersNode(step ledger.Step) bool
 }
 
-// Verifier is an Undoer that can check beforehand whether it would follow a step's undo.
+// Verifier is an Undoer that can check in advance whether it accepts a step's undo.
 type Verifier interface {
 	Undoer
-	// Verify returns why the undo of a step would be rejected, without changing anything.
+	// Verify returns an error if the undo of the step would be rejected. It changes nothing.
 	Verify(ctx context.Context, run ledger.Run, step ledger.Step) error
 }
 
-// CheckUndo returns, for the question before a revert, why the step of a recorded run would not be undone; nil if
-// nothing is known to stand in the way.
+// CheckUndo returns the reason why a step of a recorded run would not be undone, for the confirmation of a revert. It
+// returns nil if no problem is found.
 func (s *Session) CheckUndo(ctx context.Context, run ledger.Run, step ledger.Step) error {
 	gone, err := s.verify(ctx, run, step, s.Allow)
 	if err == nil && gone != "" {
@@ -40,7 +40,7 @@ func (s *Session) CheckUndo(ctx context.Context, run ledger.Run, step ledger.Ste
 	return err
 }
 
-// verify returns in gone why there is nothing to undo any more.
+// verify returns a non-empty gone if there is nothing left to undo, with the reason.
 func (s *Session) verify(
 	ctx context.Context, run ledger.Run, step ledger.Step, allow Allowances,
 ) (gone string, err error) {
@@ -64,8 +64,8 @@ func (s *Session) verify(
 	return "", nil
 }
 
-// checkRepetition rejects a record that changes one node twice in the same way. A run never does so: the node has one
-// record of it. A forged record of thousands of such steps would start one pod after the other.
+// checkRepetition rejects a record that makes the same change to a node more than once. A run never does so, because a
+// node keeps one record of each change. A forged record with thousands of such steps would start one pod after another.
 func (s *Session) checkRepetition(run ledger.Run) error {
 	type change struct{ kind, node string }
 	seen := map[change]int{}
@@ -83,8 +83,8 @@ func (s *Session) checkRepetition(run ledger.Run) error {
 	return nil
 }
 
-// mayEnter refuses nodes on which the user would not have broken anything. gone says that the node is another one, or
-// none.
+// mayEnter rejects nodes on which the user was not allowed to inject a fault. gone is non-empty if the node was
+// replaced or deleted.
 func (s *Session) mayEnter(
 	ctx context.Context, run ledger.Run, target ledger.Target, allow Allowances,
 ) (gone string, err error) {
@@ -108,7 +108,7 @@ func (s *Session) mayEnter(
 	return "", nil
 }
 
-// sameNode returns the node of a target, or in gone why it is not the one that was changed.
+// sameNode returns the node of a target. If the node is not the one that was changed, gone is the reason.
 func (s *Session) sameNode(ctx context.Context, target ledger.Target) (node *corev1.Node, gone string, err error) {
 	node, err = s.Client.CoreV1().Nodes().Get(ctx, target.Name, metav1.GetOptions{})
 	switch {
@@ -127,7 +127,8 @@ func (s *Session) sameNode(ctx context.Context, target ledger.Target) (node *cor
 	return node, "", nil
 }
 
-// replaced reports that a node is not the one that was changed, and so is not changed; empty when it is the same.
+// replaced returns a message if the node is not the one that was changed and must therefore not be touched. It returns
+// "" if the node is the same.
 func (s *Session) replaced(ctx context.Context, step ledger.Step) (string, error) {
 	if step.Target.Kind != kindNode || step.Target.UID == "" || step.Undo.IsPermanent() {
 		return "", nil

@@ -7,7 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// whoami returns the user as the API server knows them. It is for people to read, so that a run goes on without it.
+// whoami returns the user name according to the API server. The name is informational, so errors are ignored.
 func (s *Session) whoami(ctx context.Context) string {
 	review, err := s.Client.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{},
 		metav1.CreateOptions{})

@@ -10,17 +10,17 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/containerd"
 )
 
-// Edit mends one file of a configuration: a script of sed, for the lines as they were read.
+// Edit is a sed script that fixes one configuration file. It applies to the file as it was read.
 type Edit struct{ File, Sed string }
 
-// editable reports whether a file may be edited by hand: it is what it was read from, and nothing writes it anew. sed
-// would replace a link by a file.
+// editable reports whether a file can be edited manually: it is not a link, which sed would replace with a file, and no
+// other program regenerates it.
 func (i *Instance) editable(file string) bool {
 	n := slices.IndexFunc(i.Files, func(f File) bool { return f.Path == file })
 	return n >= 0 && i.ConfigError == "" && i.Files[n].Link == "" && i.Files[n].NotEdited == ""
 }
 
-// lines returns those of a file, without blanks around them.
+// lines returns the lines of a file without surrounding white space.
 func (i *Instance) lines(file string) []string {
 	var all []string
 	for line := range bytes.Lines(i.data[file]) {
@@ -29,14 +29,14 @@ func (i *Instance) lines(file string) []string {
 	return all
 }
 
-// isPlain reports whether a text means itself to sed, but for dots.
+// isPlain reports whether text has no special characters for sed except dots.
 func isPlain(text string) bool { return regexp.MustCompile(`^[A-Za-z0-9._/-]+$`).MatchString(text) }
 
-// pattern returns the regular expression of sed that fits a plain text.
+// pattern returns a sed regular expression that matches a plain text.
 func pattern(text string) string { return strings.ReplaceAll(text, ".", `\.`) }
 
-// setting finds a setting of a handler: in one of its tables, or in that of its options. ok is false where it stands
-// otherwise, such as in an inline table.
+// setting returns the location of a handler's setting in one of its tables or in its options table. ok is false if the
+// setting has another form, such as a member of an inline table.
 func (i *Instance) setting(h Handler, key string) (file string, line int, ok bool) {
 	for _, place := range h.Places {
 		file, begin, ok := cutPlace(place)
@@ -44,7 +44,7 @@ func (i *Instance) setting(h Handler, key string) (file string, line int, ok boo
 			continue
 		}
 		all := i.lines(file)
-		for n := begin; n < len(all); n++ { // the line after the header, which lines begin with 0 for
+		for n := begin; n < len(all); n++ { // start after the header; lines starts at index 0
 			if strings.HasPrefix(all[n], "[") && !strings.HasSuffix(all[n], ".options]") {
 				break
 			}
@@ -56,7 +56,7 @@ func (i *Instance) setting(h Handler, key string) (file string, line int, ok boo
 	return "", 0, false
 }
 
-// replaced returns the edit that puts another value in place of a handler's; nil where that is not known to be right.
+// replaced returns the edit that replaces the value of a handler's setting, or nil if the edit may be wrong.
 func (i *Instance) replaced(h Handler, key, value, by string) *Edit {
 	file, line, ok := i.setting(h, key)
 	if !ok || !isPlain(value) || !isPlain(by) || !strings.Contains(i.Line(file, line), value) {
@@ -65,7 +65,7 @@ func (i *Instance) replaced(h Handler, key, value, by string) *Edit {
 	return &Edit{file, fmt.Sprintf("%ds|%s|%s|", line, pattern(value), by)}
 }
 
-// enabled returns the edit that takes a plugin out of a list in one line; nil where the list is written otherwise.
+// enabled returns the edit that removes a plugin from a single-line list, or nil if the list has another form.
 func (i *Instance) enabled(plugin string) *Edit {
 	if !isPlain(plugin) || !i.editable(i.ConfigPath) {
 		return nil
@@ -84,8 +84,8 @@ func (i *Instance) enabled(plugin string) *Edit {
 	return nil
 }
 
-// optionsTable returns the header of the table in which a misplaced option belongs, as the file writes the handler's;
-// empty when it writes it otherwise.
+// optionsTable returns the header of the options table for a misplaced option, in the style of the handler's header in
+// the file. It returns "" if the handler has another form.
 func (i *Instance) optionsTable(p containerd.Problem) string {
 	all := i.lines(p.File)
 	for n := min(p.Line, len(all)) - 1; n >= 0; n-- {
@@ -100,8 +100,8 @@ func (i *Instance) optionsTable(p containerd.Problem) string {
 	return ""
 }
 
-// moved returns the edit that moves a misplaced option into the table of options: to its beginning, or into a new one
-// at the end of the file.
+// moved returns the edit that moves a misplaced option to the start of the options table, or into a new table at the
+// end of the file.
 func (i *Instance) moved(p containerd.Problem) *Edit {
 	header, all := i.optionsTable(p), i.lines(p.File)
 	if header == "" || !i.editable(p.File) || p.Line >= len(all) || strings.ContainsAny(header, "|\\&\n'") {
@@ -111,7 +111,7 @@ func (i *Instance) moved(p containerd.Problem) *Edit {
 	if n := slices.Index(all, header); n+1 > p.Line {
 		return &Edit{p.File, take + fmt.Sprintf(";%dG", n+1)}
 	} else if n >= 0 {
-		return nil // the line is to go up, and sed goes down
+		return nil // the line would have to move up, which sed cannot do in one pass
 	}
 	return &Edit{p.File, take + ";${p;s|.*|" + header + "|;G}"}
 }

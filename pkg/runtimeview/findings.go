@@ -11,30 +11,30 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/containerd"
 )
 
-// Finding is something that is wrong, or will be after the next restart.
+// Finding is a problem that exists now or will exist after the next restart.
 type Finding struct {
-	ID      string `json:"id"` // rt.wrong-instance
+	ID      string `json:"id"` // such as rt.wrong-instance
 	Message string `json:"message"`
 	Fix     string `json:"fix,omitempty"`
 
-	// Title says the same in a sentence without the node's name, for many nodes at once.
+	// Title describes the problem without the node's name, so that many nodes can share it.
 	Title string `json:"-"`
-	// Edit mends the file; nil when what is right is not known.
+	// Edit fixes the file, or is nil if the correct value is unknown.
 	Edit *Edit `json:"-"`
-	// Handlers are those that it concerns; none when nothing works because of it.
+	// Handlers are the affected handlers. It is empty if the problem affects all of them.
 	Handlers []string `json:"-"`
-	// Quotes are what the files say, and where.
+	// Quotes are the relevant lines of files and output.
 	Quotes []Quote `json:"-"`
-	// Latent says that only the files have it: what runs has not loaded them yet.
+	// Latent means that the problem is only in the files, which the running daemon has not loaded yet.
 	Latent bool `json:"-"`
-	// Mild says that nothing fails by it alone.
+	// Mild means that the problem alone causes no failure.
 	Mild bool `json:"-"`
 }
 
-// Quote is what a file, a process or the runtime says.
+// Quote is a quote from a file, a process, or the runtime.
 type Quote struct{ Source, Text string }
 
-// find looks for what is often wrong with the runtime of GPU nodes.
+// find returns common problems of the container runtime on GPU nodes.
 func (v *View) find() []Finding {
 	all := []Finding{}
 	if v.Runtime == nil || v.Runtime.Name != "containerd" {
@@ -43,7 +43,7 @@ func (v *View) find() []Finding {
 	all = append(all, v.notServing()...)
 	all = append(all, v.notLoaded()...)
 	wrong := v.wrongInstance()
-	if len(wrong) == 0 { // else its fix says the same
+	if len(wrong) == 0 { // the fix for a wrong instance covers this problem
 		wrong = v.wronglyTold()
 	}
 	all = append(all, wrong...)
@@ -78,7 +78,7 @@ func (v *View) notServing() []Finding {
 	return all
 }
 
-// notLoaded finds files with which containerd starts, and its CRI does not, so that the node becomes NotReady.
+// notLoaded finds files with which containerd starts but its CRI plugin does not, so that the node becomes NotReady.
 func (v *View) notLoaded() []Finding {
 	i, all := v.Runtime, []Finding(nil)
 	later := ""
@@ -128,7 +128,8 @@ func (v *View) notLoaded() []Finding {
 	return all
 }
 
-// shadow returns the drop-in that hides the default handler, or the setting that names another one; nil when none does.
+// shadow returns the problem of the drop-in that hides the default handler, or of the setting that changes the default,
+// or nil.
 func (i *Instance) shadow(handler string) *containerd.Problem {
 	for n, p := range i.Problems {
 		if p.Kind == containerd.ProblemReplaces && (i.configuredDefault == "" || slices.Contains(p.Handlers, handler)) {
@@ -142,7 +143,7 @@ func (i *Instance) has(kind containerd.ProblemKind) bool {
 	return slices.ContainsFunc(i.Problems, func(p containerd.Problem) bool { return p.Kind == kind })
 }
 
-// quotes returns the line that has the problem, and what containerd makes of it.
+// quotes returns the line that has the problem, and how containerd interprets it.
 func (i *Instance) quotes(p containerd.Problem) []Quote {
 	var all []Quote
 	if line := i.Line(p.File, p.Line); line != "" {
@@ -151,7 +152,8 @@ func (i *Instance) quotes(p containerd.Problem) []Quote {
 	return append(all, Quote{"containerd " + i.Release + ", read as it does", p.Text})
 }
 
-// ignored finds what containerd passes over without an error: pods start, and have no GPU, or the handler is not there.
+// ignored finds settings that containerd ignores without an error: pods start without a GPU, or the handler does not
+// exist.
 func (v *View) ignored() []Finding {
 	i, all := v.Runtime, []Finding(nil)
 	for _, p := range i.Problems {
@@ -197,8 +199,8 @@ func (v *View) ignored() []Finding {
 
 const binaryName = "BinaryName"
 
-// isRuncOption reports whether a key is one of runc's options (core/runtime/v2 options.proto in containerd), which
-// belong under options.
+// isRuncOption reports whether a key is an option of runc, which belongs in the options table (see core/runtime/v2
+// options.proto in containerd).
 func isRuncOption(key string) bool {
 	return slices.Contains([]string{
 		binaryName, "SystemdCgroup", "Root", "NoPivotRoot", "NoNewKeyring", "ShimCgroup", "IoUid", "IoGid", "CriuPath",
@@ -242,7 +244,7 @@ func (v *View) wrongInstance() []Finding {
 	return all
 }
 
-// cutPlace takes FILE:LINE apart.
+// cutPlace splits FILE:LINE.
 func cutPlace(place string) (file string, line int, ok bool) {
 	n := strings.LastIndexByte(place, ':')
 	if n < 0 {
@@ -252,8 +254,8 @@ func cutPlace(place string) (file string, line int, ok bool) {
 	return place[:n], line, err == nil
 }
 
-// wronglyTold finds a toolkit that runs on the node, and edits a configuration that the kubelet's containerd does not
-// load.
+// wronglyTold finds a toolkit on the node that is configured to edit a configuration that the kubelet's containerd does
+// not load.
 func (v *View) wronglyTold() []Finding {
 	var all []Finding
 	for _, t := range v.Toolkits {
@@ -291,7 +293,7 @@ func (i *Instance) paths() []string {
 	return all
 }
 
-// names returns the handlers that it has in memory, else on disk.
+// names returns the names of the handlers in memory, or on disk if those in memory are unknown.
 func (i *Instance) names() []string {
 	var all []string
 	memory := i.ShowsMemory()
@@ -303,12 +305,12 @@ func (i *Instance) names() []string {
 	return all
 }
 
-// HasGPUHandler reports whether it has a handler for GPUs, whoever defined it.
+// HasGPUHandler reports whether the instance has a GPU handler.
 func (i *Instance) HasGPUHandler() bool { return slices.ContainsFunc(i.Handlers, Handler.IsGPU) }
 
-// ToolkitEnv returns what the NVIDIA container toolkit has to be told to edit the right containerd; none when that is
-// not known. All four are needed: since v1.18 the toolkit writes a drop-in, and reads the configuration by `containerd
-// config dump`, whichever containerd is the first in the node's PATH.
+// ToolkitEnv returns the settings with which the NVIDIA Container Toolkit edits the correct containerd, or none if they
+// are unknown. All four are required: since v1.18, the toolkit writes a drop-in and reads the configuration with
+// `containerd config dump`, for which it uses the first containerd in the node's PATH.
 func (v *View) ToolkitEnv() []Setting {
 	i := v.Runtime
 	if i == nil || i.ConfigPath == "" {
@@ -321,8 +323,8 @@ func (v *View) ToolkitEnv() []Setting {
 	}
 }
 
-// dropIn returns where the toolkit's drop-in is loaded: in a folder that the root file imports. Where it imports none,
-// the toolkit adds the import.
+// dropIn returns the path for the toolkit's drop-in, in a directory that the root file imports. If the root file has no
+// such import, the toolkit adds one.
 func (i *Instance) dropIn() string {
 	for _, pattern := range i.Imports {
 		if path.Base(pattern) != "*.toml" && path.Base(pattern) != "*" {
@@ -392,7 +394,7 @@ func (v *View) stale() []Finding {
 	}}
 }
 
-// said returns a handler's settings in a line.
+// said returns a handler's settings on one line.
 func said(s *Settings) string {
 	if s == nil {
 		return "none"
@@ -400,7 +402,7 @@ func said(s *Settings) string {
 	return fmt.Sprintf("runtime_type = %q, BinaryName = %q, SystemdCgroup = %t", s.Type, s.BinaryName, s.Systemd())
 }
 
-// missing finds executables that are not there. What several handlers execute is told once.
+// missing finds executables that do not exist. It reports an executable of several handlers once.
 func (v *View) missing() []Finding {
 	users := map[string][]string{}
 	for _, h := range v.Runtime.Handlers {
@@ -430,7 +432,7 @@ func (v *View) missing() []Finding {
 			f.Latent = f.Latent && h.InMemory != nil &&
 				!slices.Contains((&Handler{InMemory: h.InMemory}).Programs(), program)
 			if h.InMemory == nil && v.Runtime.ShowsMemory() {
-				continue // nobody can use it yet
+				continue // not loaded yet, so pods cannot use it
 			}
 			f.Quotes = append(f.Quotes, Quote{
 				"handler " + name + strings.TrimRight(" "+strings.Join(h.Places, " "), " "), said(new(h.Effective())),
@@ -445,10 +447,10 @@ func (v *View) missing() []Finding {
 	return all
 }
 
-// runcType is the runtime_type of NVIDIA's handlers, as their toolkit writes it.
+// runcType is the runtime_type that the NVIDIA Container Toolkit sets for its handlers.
 const runcType = "io.containerd.runc.v2"
 
-// unusable returns what is wrong with a program, as the end of a sentence.
+// unusable returns the problem of a program as the end of a sentence.
 func unusable(problem string) string {
 	switch problem {
 	case "missing":
@@ -462,7 +464,7 @@ func unusable(problem string) string {
 	return "cannot be executed"
 }
 
-// verb returns one of the third person, for one or for several.
+// verb returns the singular or plural form of a verb for the names.
 func verb(names []string, singular string) string {
 	if len(names) > 1 {
 		return strings.TrimSuffix(singular, "s")
@@ -477,7 +479,7 @@ func have(names []string) string {
 	return "has"
 }
 
-// Programs returns what the handler executes, on disk and in memory, as Executables has them.
+// Programs returns the programs that the handler executes, on disk and in memory, as named in Executables.
 func (h Handler) Programs() []string {
 	var all []string
 	for _, s := range []*Settings{h.OnDisk, h.InMemory} {
@@ -489,7 +491,7 @@ func (h Handler) Programs() []string {
 	return all
 }
 
-// cgroups finds handlers whose cgroup driver is not that of the others: then their pods alone fail.
+// cgroups finds handlers whose cgroup driver differs from the default handler's. Only their pods fail.
 func (v *View) cgroups() []Finding {
 	var expected *bool
 	who := ""
@@ -506,7 +508,7 @@ func (v *View) cgroups() []Finding {
 	var edit *Edit
 	quotes := []Quote{{"the kubelet's cgroupDriver", cmp.Or(v.Kubelet.CgroupDriver, "not configured")}}
 	for _, h := range v.Runtime.Handlers {
-		builtIn := h.Name == "runc" && h.OnDisk == nil && !h.Default // nobody configured it, and nobody asks for it
+		builtIn := h.Name == "runc" && h.OnDisk == nil && !h.Default // neither configured nor used by default
 		if h.UsesRunc() && !builtIn && h.Effective().Systemd() != *expected {
 			other = append(other, h.Name)
 			edit = v.Runtime.replaced(h, "SystemdCgroup", fmt.Sprint(!*expected), fmt.Sprint(*expected))
@@ -531,23 +533,23 @@ func (v *View) cgroups() []Finding {
 	}}
 }
 
-// IsShim reports whether the program is a shim of containerd, and not what a shim executes.
+// IsShim reports whether the program is a containerd shim, and not a program that a shim executes.
 func IsShim(program string) bool { return strings.HasPrefix(path.Base(program), "containerd-shim-") }
 
-// UsesRunc reports whether runc, or what stands for it, runs the handler's pods.
+// UsesRunc reports whether runc, or a replacement for it, runs the handler's pods.
 func (h Handler) UsesRunc() bool {
 	kind := h.Effective().Type
 	return kind == "" || strings.HasPrefix(kind, "io.containerd.runc.")
 }
 
-// IsGPU reports whether the handler is for GPUs, by its name or by what it executes.
+// IsGPU reports whether the handler is for GPUs, based on its name and its programs.
 func (h Handler) IsGPU() bool {
 	return isGPUName(h.Name) || isGPUName(h.Effective().BinaryName)
 }
 
 func isGPUName(name string) bool { return strings.Contains(name, "nvidia") }
 
-// Handler returns the instance's handler of that name.
+// Handler returns the handler with the given name.
 func (i *Instance) Handler(name string) (Handler, bool) {
 	n := slices.IndexFunc(i.Handlers, func(h Handler) bool { return h.Name == name })
 	if n < 0 {
@@ -556,13 +558,13 @@ func (i *Instance) Handler(name string) (Handler, bool) {
 	return i.Handlers[n], true
 }
 
-// knows reports whether the instance knows a handler, or will after a restart.
+// knows reports whether the instance has a handler, or will have it after a restart.
 func (i *Instance) knows(name string) bool {
 	_, ok := i.Handler(name)
 	return ok
 }
 
-// UnitName returns what to restart.
+// UnitName returns the systemd unit to restart.
 func (i *Instance) UnitName() string { return cmp.Or(i.Unit, "containerd") }
 
 func (i *Instance) describe() string {

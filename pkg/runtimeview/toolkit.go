@@ -11,33 +11,34 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// RuntimeClass is a RuntimeClass of the cluster.
+// RuntimeClass describes a RuntimeClass of the cluster.
 type RuntimeClass struct {
 	Name    string `json:"name"`
 	Handler string `json:"handler"`
-	// Known reports whether the kubelet's runtime has the handler in memory; not given when that is not known.
+	// Known reports whether the kubelet's runtime has the handler in memory. It is nil if that is unknown.
 	Known *bool `json:"known,omitempty"`
 }
 
-// Toolkit is a DaemonSet of the NVIDIA container toolkit, which edits a containerd's configuration and restarts it.
+// Toolkit is a DaemonSet of the NVIDIA Container Toolkit, which edits containerd's configuration and restarts
+// containerd.
 type Toolkit struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	Container string `json:"container"`
-	// MatchesNode reports whether its node selector lets it run on the node.
+	// MatchesNode reports whether the node selector of the DaemonSet matches the node.
 	MatchesNode bool      `json:"matchesNode"`
 	Settings    []Setting `json:"settings"`
 }
 
-// Setting is what the toolkit was told about the runtime.
+// Setting is a setting of the toolkit that concerns the runtime.
 type Setting struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
-	// OnNode is the path on the node, where Value is one in the container.
+	// OnNode is the path on the node if Value is a path in the container.
 	OnNode string `json:"onNode,omitempty"`
 }
 
-// toolkitSettings are the toolkit's variables that say which runtime it edits (cmd/nvidia-ctk-installer in
+// toolkitSettings are the environment variables that select the runtime to edit (see cmd/nvidia-ctk-installer in
 // nvidia-container-toolkit).
 var toolkitSettings = []string{
 	"RUNTIME", "RUNTIME_CONFIG", "CONTAINERD_CONFIG", "RUNTIME_CONFIG_SOURCE", "RUNTIME_DROP_IN_CONFIG",
@@ -45,7 +46,7 @@ var toolkitSettings = []string{
 	"RUNTIME_SOCKET", "CONTAINERD_SOCKET", "RUNTIME_RESTART_MODE", "CONTAINERD_RUNTIME_CLASS", "NVIDIA_RUNTIME_NAME",
 }
 
-// ToolkitsOf returns the containers of a DaemonSet that are the toolkit; none when it is another one.
+// ToolkitsOf returns the containers of a DaemonSet that run the toolkit, if any.
 func ToolkitsOf(set appsv1.DaemonSet, nodeLabels labels.Set) []Toolkit {
 	var all []Toolkit
 	pod := set.Spec.Template.Spec
@@ -67,9 +68,9 @@ func ToolkitsOf(set appsv1.DaemonSet, nodeLabels labels.Set) []Toolkit {
 	return all
 }
 
-// hostPathOf follows a path in a container to the node, through its mounts.
+// hostPathOf converts a path in a container to a path on the node, using the container's mounts.
 func hostPathOf(value string, c corev1.Container, volumes []corev1.Volume) string {
-	_, file, found := strings.Cut(value, "file=") // RUNTIME_CONFIG_SOURCE=file=/path
+	_, file, found := strings.Cut(value, "file=") // the format is RUNTIME_CONFIG_SOURCE=file=/path
 	if !found {
 		file = value
 	}
@@ -94,7 +95,7 @@ func hostPathOf(value string, c corev1.Container, volumes []corev1.Volume) strin
 	return result
 }
 
-// Setting returns the first of these variables that the toolkit has; nil when it has none of them.
+// Setting returns the first of the named variables that the toolkit has, or nil.
 func (t Toolkit) Setting(names ...string) *Setting {
 	for _, name := range names {
 		for i, s := range t.Settings {
@@ -106,14 +107,14 @@ func (t Toolkit) Setting(names ...string) *Setting {
 	return nil
 }
 
-// Config returns the file that the toolkit edits, as a path on the node; empty where it was told a path of its own
-// container, of which nobody knows what it is on the node.
+// Config returns the path on the node of the file that the toolkit edits. It returns "" if the setting is a path in the
+// container whose path on the node is unknown.
 func (t Toolkit) Config() string {
 	s := t.Setting("RUNTIME_CONFIG", "CONTAINERD_CONFIG")
 	switch {
 	case s == nil || s.Value == "":
 		return "/etc/containerd/config.toml"
-	case s.OnNode == "" && strings.HasPrefix(s.Value, "/runtime/"): // the operator's mounts
+	case s.OnNode == "" && strings.HasPrefix(s.Value, "/runtime/"): // a mount of the GPU operator
 		return ""
 	}
 	return cmp.Or(s.OnNode, s.Value)

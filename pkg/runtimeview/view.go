@@ -1,6 +1,6 @@
-// Package runtimeview says what a node's container runtime is, as the kubelet sees it, and what is wrong with it. It is
-// pure: what the node and the cluster said goes in. `runtime show` prints a view, and `doctor` concludes from its
-// findings, so that both say the same.
+// Package runtimeview describes a node's container runtime from the kubelet's point of view, and its problems. It has
+// no side effects: its input is data from the node and the cluster. `runtime show` prints a view, and `doctor` uses its
+// findings, so that both report the same problems.
 package runtimeview
 
 import (
@@ -18,14 +18,14 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
 )
 
-// View is what `runtime show -o json` prints. The files' contents are not in it: they may hold a registry's
+// View is the output of `runtime show -o json`. It excludes the contents of files, because they may contain registry
 // credentials.
 type View struct {
 	APIVersion string      `json:"apiVersion"`
 	Kind       string      `json:"kind"`
 	Node       string      `json:"node"`
 	Kubelet    api.Kubelet `json:"kubelet"`
-	// Problem is why the runtime cannot be told, or cannot be worked with.
+	// Problem is the reason why the runtime is unknown or not supported.
 	Problem        string         `json:"problem,omitempty"`
 	Runtime        *Instance      `json:"runtime,omitempty"`
 	Findings       []Finding      `json:"findings"`
@@ -35,12 +35,12 @@ type View struct {
 	Warnings       []string       `json:"warnings,omitempty"`
 }
 
-// Instance is one runtime, or a configuration that none loads.
+// Instance is a runtime, or a configuration that no runtime loads.
 type Instance struct {
-	Name        string   `json:"name,omitempty"` // containerd, cri-o; empty for a configuration
+	Name        string   `json:"name,omitempty"` // containerd or cri-o; empty for a configuration
 	Release     string   `json:"release,omitempty"`
 	Ready       bool     `json:"ready"`
-	Error       string   `json:"error,omitempty"` // why it is not ready, or does not answer
+	Error       string   `json:"error,omitempty"` // why it is not ready or does not respond
 	PID         int      `json:"pid,omitempty"`
 	Exe         string   `json:"exe,omitempty"`
 	Args        []string `json:"args,omitempty"`
@@ -49,40 +49,40 @@ type Instance struct {
 	ConfigPath  string   `json:"configPath,omitempty"`
 	ConfigError string   `json:"configError,omitempty"` // why containerd would not start with the files
 	Files       []File   `json:"files"`
-	// DefaultHandler is that of memory, else of the disk.
+	// DefaultHandler is the default handler in memory, or on disk if that is unknown.
 	DefaultHandler string            `json:"defaultHandler,omitempty"`
 	Handlers       []Handler         `json:"handlers"`
-	Executables    map[string]string `json:"executables,omitempty"` // what is wrong with each; empty when nothing is
-	Warnings       []string          `json:"warnings,omitempty"`    // of the configuration
+	Executables    map[string]string `json:"executables,omitempty"` // the problem of each executable, or ""
+	Warnings       []string          `json:"warnings,omitempty"`    // about the configuration
 
-	// Problems are what the daemon ignores in the files, or does not load with.
+	// Problems are settings in the files that the daemon ignores or cannot load.
 	Problems []containerd.Problem `json:"-"`
-	// CDI is enable_cdi in memory; nil when that is not known.
+	// CDI is enable_cdi in memory, or nil if it is unknown.
 	CDI *bool `json:"-"`
-	// Imports are those of the root file, as they stand there.
+	// Imports are the imports of the root file, as written in the file.
 	Imports []string `json:"-"`
 
-	data map[string][]byte // of files, by path
-	// configuredDefault is the default handler that the files name; empty where they leave it to containerd.
+	data map[string][]byte // file contents by path
+	// configuredDefault is the default handler that the files set, or "".
 	configuredDefault string
 }
 
-// File is one configuration file.
+// File is a configuration file.
 type File struct {
 	Path     string    `json:"path"`
-	Version  int       `json:"version,omitempty"` // of the configuration's format; only of the first File
+	Version  int       `json:"version,omitempty"` // version of the configuration format; only set for the first File
 	Lines    int       `json:"lines"`
 	SHA256   string    `json:"sha256"`
-	Mode     string    `json:"mode"` // 0644
+	Mode     string    `json:"mode"` // such as 0644
 	UID      int       `json:"uid"`
 	GID      int       `json:"gid"`
 	Modified time.Time `json:"modified"`
 	Link     string    `json:"link,omitempty"`
-	// NotEdited is why `runtime break` would not touch it; empty when it would.
+	// NotEdited is the reason why `runtime break` does not edit the file, or "".
 	NotEdited string `json:"notEdited,omitempty"`
 }
 
-// Handler is one runtime handler, as it is on disk and in memory.
+// Handler is a runtime handler, on disk and in memory.
 type Handler struct {
 	Name           string    `json:"name"`
 	Default        bool      `json:"default,omitempty"`
@@ -90,18 +90,18 @@ type Handler struct {
 	InMemory       *Settings `json:"inMemory,omitempty"`
 	Places         []string  `json:"places,omitempty"` // FILE:LINE
 	RuntimeClasses []string  `json:"runtimeClasses,omitempty"`
-	// Stale reports whether containerd has not loaded what is on disk.
+	// Stale reports whether the handler on disk differs from the one that containerd has loaded.
 	Stale bool `json:"stale,omitempty"`
 }
 
-// Settings are a handler's.
+// Settings are the settings of a handler.
 type Settings struct {
 	Type          string `json:"type,omitempty"`
 	BinaryName    string `json:"binaryName,omitempty"`
 	SystemdCgroup *bool  `json:"systemdCgroup,omitempty"`
 }
 
-// New puts together what the node and the cluster said.
+// New returns the view for the given data from the node and the cluster.
 func New(nodeName string, found api.Runtime, classes []RuntimeClass, toolkits []Toolkit) View {
 	v := View{
 		APIVersion: "gpufault.dev/v1alpha1", Kind: "RuntimeView", Node: nodeName,
@@ -121,7 +121,7 @@ func New(nodeName string, found api.Runtime, classes []RuntimeClass, toolkits []
 	return v
 }
 
-// join tells which RuntimeClass leads to which handler.
+// join adds to each handler the RuntimeClasses that use it.
 func (v *View) join() {
 	for i, class := range v.RuntimeClasses {
 		known := false
@@ -137,7 +137,7 @@ func (v *View) join() {
 	}
 }
 
-// ShowsMemory reports whether the runtime told what it has in memory. It always has a handler.
+// ShowsMemory reports whether the runtime returned its configuration in memory, which always has a handler.
 func (i *Instance) ShowsMemory() bool {
 	return slices.ContainsFunc(i.Handlers, func(h Handler) bool { return h.InMemory != nil })
 }
@@ -194,8 +194,8 @@ func newFile(f api.ConfigFile) File {
 	return out
 }
 
-// compare lists the handlers of disk and memory; memory is nil when it is not known. Without trust in the disk, which
-// does not load, nothing on it is called stale.
+// compare returns the handlers on disk and in memory. memory is nil if it is unknown. If trust is false, because the
+// files do not load, no handler is marked stale.
 func compare(disk, memory *containerd.Merged, trust bool) []Handler {
 	names := map[string]bool{}
 	for name := range disk.Handlers {
@@ -235,7 +235,7 @@ func compare(disk, memory *containerd.Merged, trust bool) []Handler {
 // differs reports whether a restart would change the handler.
 func (h Handler) differs() bool {
 	switch {
-	case h.OnDisk == nil: // runc is built in, with its defaults
+	case h.OnDisk == nil: // runc is built in with default settings
 		return h.Name != "runc" || h.InMemory.BinaryName != ""
 	case h.InMemory == nil:
 		return true
@@ -245,7 +245,7 @@ func (h Handler) differs() bool {
 		disk.Systemd() != memory.Systemd()
 }
 
-// Systemd is SystemdCgroup, which is false where it is not given.
+// Systemd reports whether SystemdCgroup is true. The default is false.
 func (s Settings) Systemd() bool { return s.SystemdCgroup != nil && *s.SystemdCgroup }
 
 func (i *Instance) markDefault(disk, memory *containerd.Merged) {
@@ -258,7 +258,7 @@ func (i *Instance) markDefault(disk, memory *containerd.Merged) {
 	}
 }
 
-// Effective returns a handler's settings in memory, else on disk.
+// Effective returns the settings in memory, or on disk if those are unknown.
 func (h Handler) Effective() Settings {
 	if h.InMemory != nil {
 		return *h.InMemory
@@ -266,13 +266,13 @@ func (h Handler) Effective() Settings {
 	return *h.OnDisk
 }
 
-// enabledCDI reads enable_cdi from what CRI says of its configuration.
+// enabledCDI returns enable_cdi from the configuration that CRI returned, or nil.
 func enabledCDI(said *cri.Info) *bool {
 	if said == nil {
 		return nil
 	}
 	raw := []byte(said.Config)
-	if text := ""; json.Unmarshal(raw, &text) == nil { // CRI's info is a map of strings that hold JSON
+	if text := ""; json.Unmarshal(raw, &text) == nil { // CRI's info is a map of strings that contain JSON
 		raw = []byte(text)
 	}
 	var config struct{ EnableCDI *bool }
@@ -282,7 +282,7 @@ func enabledCDI(said *cri.Info) *bool {
 	return config.EnableCDI
 }
 
-// imports returns those of the root file; none when it cannot be read.
+// imports returns the imports of the root file, or none if it cannot be read.
 func imports(files []api.ConfigFile) []string {
 	var root struct{ Imports []string }
 	if len(files) == 0 || toml.Unmarshal(files[0].Data, &root) != nil {
@@ -291,7 +291,7 @@ func imports(files []api.ConfigFile) []string {
 	return root.Imports
 }
 
-// Line returns a line of a configuration file, from 1; empty when there is none.
+// Line returns a line of a configuration file, starting at 1, or "" if it does not exist.
 func (i *Instance) Line(file string, number int) string {
 	lines := bytes.Split(i.data[file], []byte("\n"))
 	if number < 1 || number > len(lines) {

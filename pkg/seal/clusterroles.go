@@ -11,12 +11,12 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// ClusterRoles keeps each seal as a ClusterRole without rules, whose name is the seal's: whoever can write only
-// ConfigMaps cannot make one. Its name and label say nothing about who made it or for what.
+// ClusterRoles keeps each seal as a ClusterRole without rules, whose name contains the seal. Users who can write only
+// ConfigMaps cannot create one. Its name and label do not reveal the run that created it or its purpose.
 type ClusterRoles struct {
 	Dynamic      dynamic.Interface
 	FieldManager string
-	// Label is put on each ClusterRole, with the seal as its value.
+	// Label is the key of the label on each ClusterRole. Its value is the seal.
 	Label string
 }
 

@@ -1,14 +1,15 @@
-// Package seal distinguishes the record that a run wrote from one that others wrote.
+// Package seal distinguishes a record that a run wrote from a forged one.
 //
-// A record is a ConfigMap: whoever may write ConfigMaps in the ledger can write any record, with the right sums. So an
-// undo changes API objects only as its seal allows. The seal is a hash of all that the undo would follow, and it is
-// kept where other rights are needed to write it:
+// A record is a ConfigMap. Anyone with permission to write ConfigMaps in the ledger can write any record, including
+// valid checksums. Therefore an undo changes API objects only if a seal confirms it. The seal is a hash of all data
+// that the undo uses. It is kept in an object that requires other permissions to write:
 //
 //   - on each object that the run creates, as its mark;
-//   - in a ClusterRole without rules, for objects on which a mark would give the exercise away (ClusterRoles);
-//   - on the run's ConfigMap beside a workload, which takes rights in the workload's namespace (pkg/faults/cudashim).
+//   - in a ClusterRole without rules, for objects on which a mark would reveal the exercise (ClusterRoles);
+//   - on the run's ConfigMap next to a workload, which requires permissions in the workload's namespace
+//     (pkg/faults/cudashim).
 //
-// On a node nothing of the record in the cluster is followed at all: there the node's own record decides
+// On a node, the record in the cluster is not used at all. The node's own record is used instead
 // (debugpod/deadman/guard).
 package seal
 
@@ -19,46 +20,47 @@ import (
 	"strings"
 )
 
-// Seal is fourteen letters and digits of a hash, so that it can be a name or a label.
+// Seal is a hash as fourteen letters and digits, so that it can be part of a name or label.
 type Seal string
 
-// Of returns the seal of a step's undo. What is not known before the change, such as a UID, must not be in the undo.
+// Of returns the seal of a step's undo. The undo must not contain data that is unknown before the change, such as a
+// UID.
 func Of(run, step string, undo []byte) Seal { return Seal(spell("%q %q %s", run, step, undo)) }
 
-// Mark returns what an object of the sealed step carries. Objects of one step have different marks, so that nobody sees
-// what came together.
+// Mark returns the mark for an object of the sealed step. Objects of the same step have different marks, so that the
+// marks do not show which objects belong together.
 func (s Seal) Mark(group, resource, namespace, name string) string {
 	return spell("%q %q %q %q %q", string(s), group, resource, namespace, name)
 }
 
-// spell makes a word of a hash.
+// spell returns a hash as letters and digits.
 func spell(format string, args ...any) string {
-	const letters = "23456789bcdfghjkmnpqrstvwxz" // no vowels, so that nothing comes out that could be read
+	const letters = "23456789bcdfghjkmnpqrstvwxz" // no vowels, so that it contains no words
 	sum := sha256.Sum256(fmt.Appendf(nil, format, args...))
 	var out strings.Builder
-	out.WriteByte(letters[8+int(sum[31])%(len(letters)-8)]) // a letter first
+	out.WriteByte(letters[8+int(sum[31])%(len(letters)-8)]) // starts with a letter
 	for _, b := range sum[:13] {
 		out.WriteByte(letters[int(b)%len(letters)])
 	}
 	return out.String()
 }
 
-// Keeper keeps seals where a writer of records cannot write.
+// Keeper keeps seals in objects that clients with access only to records cannot write.
 type Keeper interface {
-	// Keep keeps a seal, before anything is changed. To keep it twice is no error.
+	// Keep keeps a seal. It is called before anything is changed, and may be called twice.
 	Keep(ctx context.Context, s Seal) error
 	// Has reports whether the seal is kept.
 	Has(ctx context.Context, s Seal) (bool, error)
-	// Drop forgets a seal when its change is undone. To drop it twice is no error.
+	// Drop deletes a seal after its change is undone. It may be called twice.
 	Drop(ctx context.Context, s Seal) error
-	// Where names the object that keeps the seal, for people.
+	// Where returns the name of the object that keeps the seal, for messages.
 	Where(s Seal) string
 }
 
-// BrokenError reports that a record's undo is not the one that its run sealed.
+// BrokenError means that the undo in a record does not match the seal of its run.
 type BrokenError struct {
-	Where string // what should have kept the seal
-	// ByHand is what to do if the record is genuine.
+	Where string // the object that should have kept the seal
+	// ByHand describes what to do if the record is genuine.
 	ByHand string
 }
 

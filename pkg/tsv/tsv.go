@@ -1,4 +1,5 @@
-// Package tsv reads the tables that the program carries: cells separated by tabs, which people edit and tests check.
+// Package tsv parses the tables that are embedded in the program. Their cells are separated by tabs. The tables are
+// edited manually and checked by tests.
 package tsv
 
 import (
@@ -9,9 +10,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
-// Each calls do with every row of a table: its cells by column, without those that are "-", which stands for an empty
-// one. The first line names the columns (separated by blanks in columns), and lines that begin with # are comments.
-// Errors begin with the file's name and line.
+// Each calls do with every row of a table as a map from column to cell. Cells with "-" are empty and omitted. The first
+// line has the column names, which must equal columns (separated by spaces). Lines that start with # are comments.
+// Errors start with the file name and line number.
 func Each(file, text, columns string, do func(row map[string]string) error) error {
 	want := strings.Fields(columns)
 	header := false

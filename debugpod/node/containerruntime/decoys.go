@@ -10,14 +10,14 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/process"
 )
 
-// What is told of other containerds is bounded: they may be anybody's.
+// Limits for the data about other containerds, which may belong to any user.
 const (
 	maxDecoys     = 32
 	maxDecoyBytes = 4 << 20
 )
 
-// decoys adds every containerd that the kubelet does not use: processes, then configurations in well-known places that
-// none of them loads. Who edits one of these edits in vain.
+// decoys adds every containerd that the kubelet does not use: first processes, then well-known configuration files that
+// no process loads. Editing such a configuration has no effect on the kubelet.
 func (in *Inspection) decoys(ctx context.Context) {
 	var loaded identity
 	chosen := 0
@@ -49,11 +49,12 @@ func (in *Inspection) decoys(ctx context.Context) {
 	}
 }
 
-// add adds a decoy whose files nobody else loads. Of what is too large for one answer only the names are left.
+// add adds a decoy and marks its files as loaded. If all decoys together are too large for an answer, it drops the
+// files.
 func (in *Inspection) add(loaded *identity, decoy api.Instance) {
 	in.mark(loaded, decoy)
 	if decoy.CRI != nil {
-		decoy.CRI.Config = nil // its files say enough
+		decoy.CRI.Config = nil // the files have the same information
 	}
 	for _, f := range decoy.Files {
 		in.decoyBytes += len(f.Data)
@@ -64,7 +65,8 @@ func (in *Inspection) add(loaded *identity, decoy api.Instance) {
 	in.result.Decoys = append(in.result.Decoys, decoy)
 }
 
-// isOneShot reports whether the process only shows something: `containerd --version`, `containerd config dump`.
+// isOneShot reports whether the process only prints information, such as `containerd --version` or `containerd config
+// dump`.
 func isOneShot(p process.Process) bool {
 	return slices.Contains(p.Args, "--version") || slices.Contains(p.Args, "-v") || slices.Contains(p.Args, "config")
 }
@@ -75,7 +77,7 @@ func (in *Inspection) decoy(ctx context.Context, p process.Process) api.Instance
 	socket := socketOf(p)
 	full, err := findSocket(socket, p.Root(in.host))
 	if err != nil {
-		full = p.Root(in.host).Below(socket) // asking it says that it is not there
+		full = p.Root(in.host).Below(socket) // connecting to it reports that it does not exist
 	}
 	decoy := in.instance(ctx, p, socket, full)
 	for i := range decoy.Files {
@@ -87,13 +89,13 @@ func (in *Inspection) decoy(ctx context.Context, p process.Process) api.Instance
 	return decoy
 }
 
-// isOnNode reports whether root runs the process, and in the node's own mount namespace.
+// isOnNode reports whether the process runs as root in the node's own mount namespace.
 func (in *Inspection) isOnNode(p process.Process) bool {
 	i := slices.IndexFunc(in.programs, func(first process.Process) bool { return first.PID == 1 })
 	return p.IsRoots() && i >= 0 && in.programs[i].Mounts == p.Mounts
 }
 
-// mark remembers the files of an instance.
+// mark marks the files of an instance as loaded.
 func (in *Inspection) mark(loaded *identity, i api.Instance) {
 	root := hostfs.FS(in.host.Root)
 	for _, p := range in.programs {
@@ -108,7 +110,7 @@ func (in *Inspection) mark(loaded *identity, i api.Instance) {
 	}
 }
 
-// unused adds a configuration that is there, and that nobody loads.
+// unused adds a configuration file that exists but that no process loads.
 func (in *Inspection) unused(loaded *identity, root hostfs.FS, file string) {
 	info, err := root.Info(file)
 	if err != nil || !info.Mode().IsRegular() || loaded.seen(info) {
@@ -116,7 +118,7 @@ func (in *Inspection) unused(loaded *identity, root hostfs.FS, file string) {
 	}
 	decoy := api.Instance{}
 	if i := in.result.Instance; i != nil {
-		decoy.Release = i.Release // whoever wrote it meant it for the containerd that is there
+		decoy.Release = i.Release // assume that it was written for the running containerd
 	}
 	in.configure(&decoy, root, file)
 	in.add(loaded, decoy)

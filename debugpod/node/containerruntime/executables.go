@@ -14,7 +14,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/containerd"
 )
 
-// executables checks what the handlers execute, of the configuration on disk and of the one in memory.
+// executables checks the programs that the handlers execute, both in the configuration on disk and in the one in
+// memory.
 func (in *Inspection) executables(i *api.Instance, p process.Process) {
 	root := p.Root(in.host)
 	i.Executables = map[string]string{}
@@ -28,12 +29,12 @@ func (in *Inspection) executables(i *api.Instance, p process.Process) {
 	}
 }
 
-// handlers returns those of the disk and those in memory.
+// handlers returns the handlers in the configuration on disk and in the one in memory.
 func (in *Inspection) handlers(i *api.Instance) []api.Handler {
 	var all []api.Handler
 	add := func(from *containerd.Merged, err error) {
 		if err != nil || from == nil {
-			return // whoever shows the configuration says what is wrong with it
+			return // the error is reported with the configuration
 		}
 		for _, h := range from.Handlers {
 			all = append(all, api.Handler{Type: h.Type, BinaryName: h.BinaryName})
@@ -44,8 +45,8 @@ func (in *Inspection) handlers(i *api.Instance) []api.Handler {
 	return all
 }
 
-// lookUp returns what is wrong with a program that the process would execute: at its path, or in the folders of its
-// PATH and in more.
+// lookUp returns the reason why the process cannot execute a program, or "". A name that is not an absolute path is
+// searched in the process's PATH and in the directories of more.
 func lookUp(p process.Process, root hostfs.FS, name string, more ...string) string {
 	if path.IsAbs(name) {
 		return hostfs.Executable(root, name)
@@ -62,8 +63,8 @@ func lookUp(p process.Process, root hostfs.FS, name string, more ...string) stri
 	return "in no folder of PATH (" + folders + ")"
 }
 
-// version asks the process's own program: `containerd --version`. A program of a container, which anybody may have put
-// there, is not run: it would have more rights here than there.
+// version runs the process's own program with --version. It does not run a program from a container, because the
+// program may be untrusted and would get more privileges.
 func (in *Inspection) version(ctx context.Context, p process.Process) (string, error) {
 	node := hostfs.FS(in.host.Root)
 	running, err := os.Stat(p.Dir + "/exe")
@@ -77,7 +78,8 @@ func (in *Inspection) version(ctx context.Context, p process.Process) (string, e
 	return in.versionOf(ctx, node, p.Exe, p.Args[0])
 }
 
-// versionOf asks a program, called as name: "containerd github.com/containerd/containerd/v2 v2.3.7 1a2b...".
+// versionOf runs a program under the given name and parses its version: "containerd github.com/containerd/containerd/v2
+// v2.3.7 1a2b...".
 func (in *Inspection) versionOf(ctx context.Context, root hostfs.FS, exe, name string) (string, error) {
 	out, err := in.Run(ctx, root, exe, name, "--version")
 	if err != nil {

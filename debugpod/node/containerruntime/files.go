@@ -11,7 +11,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/containerd"
 )
 
-// configure reads what the instance loads from disk, as it sees the disk.
+// configure reads the configuration that the instance loads from disk, as seen in its mount namespace.
 func (in *Inspection) configure(i *api.Instance, root hostfs.FS, file string) {
 	i.ConfigPath = file
 	config, err := containerd.Load(root.Guarded(), file, i.Config().Release)
@@ -25,7 +25,8 @@ func (in *Inspection) configure(i *api.Instance, root hostfs.FS, file string) {
 	}
 }
 
-// exists: without its root file containerd has its defaults, which is no error.
+// exists reports whether the file exists. Without a root file, containerd uses its defaults, so a missing file is not
+// an error.
 func (in *Inspection) exists(root hostfs.FS, file string) bool {
 	_, err := root.Info(file)
 	return err == nil
@@ -48,8 +49,8 @@ func (in *Inspection) configFile(root hostfs.FS, f containerd.File) api.ConfigFi
 	return file
 }
 
-// readOnly returns why the node's file at a path cannot be changed for the process that reads it at full; empty when it
-// can.
+// readOnly returns the reason why changing the node's file at a path would not affect the process, which reads the file
+// at full. It returns "" if the file can be changed.
 func (in *Inspection) readOnly(full, name string) string {
 	onNode, err := hostfs.FS(in.host.Root).Resolve(hostfs.Relative(name))
 	if err != nil {
@@ -71,7 +72,7 @@ func (in *Inspection) readOnly(full, name string) string {
 	return immutable(onNode)
 }
 
-// metaOf returns what a file has beside its content; the path has no links in it any more.
+// metaOf returns the metadata of a file. The path has no symbolic links.
 func metaOf(full string) (deadman.Meta, error) {
 	info, err := os.Stat(full)
 	if err != nil {
@@ -85,10 +86,10 @@ func metaOf(full string) (deadman.Meta, error) {
 	return meta, err
 }
 
-// identity tells files apart, by whatever path they are reached.
+// identity is a set of files, identified independently of their paths.
 type identity []fs.FileInfo
 
-// seen reports whether the file was there before; now it is.
+// seen reports whether the file is in the set, and adds it.
 func (known *identity) seen(info fs.FileInfo) bool {
 	for _, k := range *known {
 		if os.SameFile(k, info) {

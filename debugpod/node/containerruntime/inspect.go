@@ -1,4 +1,4 @@
-// Package containerruntime finds out which container runtime the kubelet uses, with which configuration.
+// Package containerruntime determines which container runtime the kubelet uses, and its configuration.
 package containerruntime
 
 import (
@@ -14,41 +14,41 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/process"
 )
 
-// decoyPatience is how long a runtime that nobody depends on may take to answer.
+// decoyPatience is the timeout for requests to a runtime that the kubelet does not use.
 const decoyPatience = 2 * time.Second
 
-// Inspection is one InspectRuntime at work. The functions are what cannot be had from files.
+// Inspection is the state of an InspectRuntime request. Its functions return information that is not available in
+// files; tests replace them.
 type Inspection struct {
 	host     hostfs.Host
 	programs []process.Process
 	result   *api.Runtime
-	// decoyBytes is how much of other containerds' files was taken.
+	// decoyBytes is the total size of the files of other containerds.
 	decoyBytes int
 
 	Ask  func(ctx context.Context, socket string) (*cri.Info, error)
 	Peer func(socket string) (pid int, err error)
-	// run runs a program with a root directory, under the name args[0], and returns its standard output.
+	// Run runs a program with a root directory, with the name args[0], and returns its standard output.
 	Run func(ctx context.Context, root hostfs.FS, program string, args ...string) (string, error)
-	// isExit reports whether an error of run is the program's own exit code.
+	// isExit reports whether an error of Run means that the program exited with an error.
 	isExit func(error) bool
 }
 
-// Inspect finds out which container runtime the kubelet uses, with which configuration. What cannot be read
-// becomes a warning.
+// Inspect determines which container runtime the kubelet uses, and its configuration. Anything that cannot be read
+// causes a warning.
 func Inspect(ctx context.Context, host hostfs.Host) api.Runtime {
 	found, _ := New(host).Found(ctx)
 	return found
 }
 
-// Found does InspectRuntime, and returns all processes besides.
+// Found handles InspectRuntime. It also returns all processes.
 func (in *Inspection) Found(ctx context.Context) (api.Runtime, []process.Process) {
 	in.inspect(ctx)
 	in.stopped(ctx)
 	return *in.result, in.programs
 }
 
-// stopped takes back what was found if ctx has ended meanwhile: calls that were cut short look like a runtime that is
-// down.
+// stopped discards the result if ctx was canceled: an aborted call looks like a runtime that is down.
 func (in *Inspection) stopped(ctx context.Context) {
 	if ctx.Err() != nil {
 		in.result.Instance, in.result.Problem = nil,
@@ -65,7 +65,7 @@ func New(host hostfs.Host) *Inspection {
 
 func (in *Inspection) inspect(ctx context.Context) {
 	r := in.result
-	defer in.decoys(ctx) // also where there is no kubelet: they may tell why
+	defer in.decoys(ctx) // even without a kubelet, because decoys may explain why it is missing
 	kubelet, problem := process.FindKubelet(in.programs, in.host)
 	r.Kubelet = kubelet.Kubelet
 	if problem != "" {
@@ -109,7 +109,7 @@ func runtimeName(name string) string {
 	return name
 }
 
-// instance describes a runtime that runs. full is where its socket can be reached.
+// instance describes a running runtime. full is the path at which the helper can reach its socket.
 func (in *Inspection) instance(ctx context.Context, p process.Process, socket, full string) api.Instance {
 	i := api.Instance{PID: p.PID, Exe: p.Exe, Args: p.Args, Socket: socket, Unit: in.unit(ctx, p)}
 	info, err := in.Ask(ctx, full)
@@ -120,7 +120,7 @@ func (in *Inspection) instance(ctx context.Context, p process.Process, socket, f
 	default:
 		i.CRI, i.Release = info, info.Version
 		if info.Name != "containerd" {
-			return i // its configuration is of another kind
+			return i // its configuration has a different format
 		}
 	}
 	in.configure(&i, p.Root(in.host), configPath(p))
@@ -128,8 +128,8 @@ func (in *Inspection) instance(ctx context.Context, p process.Process, socket, f
 	return i
 }
 
-// absent is for a kubelet whose runtime does not listen: a broken one. What would listen is known where the socket's
-// path is that of a well-known one, or where a containerd was told to listen there.
+// absent handles a kubelet whose runtime does not listen on the socket. The runtime is known if the socket has a
+// well-known path, or if a containerd is configured to listen on it.
 func (in *Inspection) absent(ctx context.Context, socket, why string) {
 	r := in.result
 	r.Problem = fmt.Sprintf("no container runtime listens at %s, which the kubelet uses: %s", socket, why)
@@ -155,7 +155,7 @@ func (in *Inspection) absent(ctx context.Context, socket, why string) {
 	r.Problem += fmt.Sprintf("; by convention it would be the containerd of %s, with %s", place.unit, i.ConfigPath)
 }
 
-// checkRelease says when the rules by which files are merged are a guess.
+// checkRelease adds a warning if the rules for merging configuration files are unknown for the release.
 func (in *Inspection) checkRelease(i *api.Instance) {
 	if i.Release == "" && (i.CRI == nil || i.CRI.Name == "containerd") {
 		in.warn("the version of this containerd is unknown: its files are read as %s would", i.Config().Release)

@@ -7,16 +7,16 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/process"
 )
 
-// place is where a distribution keeps its containerd.
+// place describes where a distribution installs containerd.
 type place struct {
 	unit   string
 	socket string
-	exe    string   // a name is looked for in the usual folders
-	root   string   // of the configuration
-	dropIn []string // patterns of files that a configuration may import
+	exe    string   // a name is searched in the usual directories
+	root   string   // the root configuration file
+	dropIn []string // patterns of the files that the configuration may import
 }
 
-// places are the well-known ones, the first of which is the usual one.
+// places are the well-known locations, starting with the default.
 var places = []place{
 	{unit: "containerd.service", socket: "/run/containerd/containerd.sock", exe: "containerd",
 		root:   "/etc/containerd/config.toml",
@@ -46,8 +46,8 @@ var places = []place{
 	{unit: "docker.service", exe: "containerd", root: "/var/run/docker/containerd/containerd.toml"},
 }
 
-// placeOf returns the one that listens at a socket. Several do at that of k3s: then it is the one whose configuration
-// is there.
+// placeOf returns the place with the given socket. Several distributions use the socket of k3s; placeOf then returns
+// the one whose configuration exists.
 func placeOf(socket string, root hostfs.FS) (found place, known bool) {
 	for _, p := range places {
 		if p.socket != path.Clean(socket) {
@@ -63,7 +63,7 @@ func placeOf(socket string, root hostfs.FS) (found place, known bool) {
 	return found, known
 }
 
-// configPath returns the configuration that a containerd was told to load, or its own default.
+// configPath returns the path of the configuration on containerd's command line, or the default.
 func configPath(p process.Process) string {
 	if file, ok := p.Flag("config", "c"); ok && file != "" {
 		return p.Abs(file)
@@ -71,8 +71,8 @@ func configPath(p process.Process) string {
 	return "/etc/containerd/config.toml"
 }
 
-// socketOf returns where a containerd was told to listen, or its own default. A configuration may say otherwise; who
-// listens is known from the kernel where it matters.
+// socketOf returns the socket on containerd's command line, or the default. The configuration may override it, so the
+// owner of the socket is verified with the kernel if it matters.
 func socketOf(p process.Process) string {
 	if file, ok := p.Flag("address", "a"); ok && file != "" {
 		return p.Abs(file)

@@ -11,7 +11,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/process"
 )
 
-// socketPath returns the path in the endpoint of a kubelet.
+// socketPath returns the socket path of a kubelet's runtime endpoint.
 func socketPath(endpoint string) (string, error) {
 	rest, ok := strings.CutPrefix(endpoint, "unix:")
 	rest = "/" + strings.TrimLeft(rest, "/")
@@ -22,7 +22,7 @@ func socketPath(endpoint string) (string, error) {
 	return path.Clean(rest), nil
 }
 
-// findSocket returns the socket's file, through the node's root or the kubelet's own, with links followed.
+// findSocket returns the socket file below one of the roots, with symbolic links resolved.
 func findSocket(socket string, roots ...hostfs.FS) (full string, err error) {
 	for _, root := range roots {
 		candidate, failed := root.Resolve(hostfs.Relative(socket))
@@ -39,9 +39,9 @@ func findSocket(socket string, roots ...hostfs.FS) (full string, err error) {
 	return "", err
 }
 
-// owner returns the process that listens at the socket. The kernel tells a client who called listen (SO_PEERCRED); the
-// second way is who holds the socket that was bound to the path, which is by its name only and so knows nothing of
-// mounts and links. warn hears when both are known and differ.
+// owner returns the process that listens on the socket. The kernel reports the process that called listen
+// (SO_PEERCRED). As a fallback, owner finds the processes that hold a socket bound to this path; this ignores mounts
+// and links. It adds a warning if the results differ.
 func (in *Inspection) owner(full string, names []string) (process.Process, error) {
 	pid, err := in.Peer(full)
 	holders := in.holders(names)
@@ -50,7 +50,7 @@ func (in *Inspection) owner(full string, names []string) (process.Process, error
 		if len(holders) > 0 && !slices.Contains(holders, pid) {
 			in.warn("process %d called listen on %s, but process %d holds it now", pid, names[0], holders[0])
 		}
-	case len(holders) > 0: // PID 1 has opened it in the name of another: systemd's socket activation
+	case len(holders) > 0: // with socket activation, PID 1 (systemd) opened the socket
 		pid = holders[0]
 	case err != nil:
 		return process.Process{}, err
@@ -63,9 +63,9 @@ func (in *Inspection) owner(full string, names []string) (process.Process, error
 	return process.Process{}, fmt.Errorf("process %d, which listens there, is not to be seen from here", pid)
 }
 
-// holders returns the processes, but for PID 1, that have a socket open which listens at one of these paths.
+// holders returns the processes, except for PID 1, that have a listening socket open at one of these paths.
 func (in *Inspection) holders(names []string) []int {
-	// Not our own network namespace: the node's.
+	// PID 1 is in the node's network namespace; this process is not.
 	raw, err := os.ReadFile(path.Join(in.host.Proc, "1/net/unix"))
 	if err != nil {
 		return nil
@@ -90,8 +90,9 @@ func (in *Inspection) holders(names []string) []int {
 	return pids
 }
 
-// listening finds sockets in /proc/net/unix that listen at one of the paths, as the links of /proc/PID/fd have them:
-// "socket:[38606]". Columns: Num RefCount Protocol Flags Type St Inode Path; the flag __SO_ACCEPTCON is 00010000.
+// listening returns the sockets in /proc/net/unix that listen at one of the paths, in the format of the links in
+// /proc/PID/fd: "socket:[38606]". The columns are Num RefCount Protocol Flags Type St Inode Path. The flag
+// __SO_ACCEPTCON is 00010000.
 func listening(table string, names []string) []string {
 	var inodes []string
 	for line := range strings.Lines(table) {

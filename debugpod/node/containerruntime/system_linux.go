@@ -10,14 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// peerOf returns the process that called listen on a socket, by SO_PEERCRED.
+// peerOf returns the process that called listen on a socket, using SO_PEERCRED.
 func peerOf(socket string) (int, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return 0, err
 	}
 	defer func() { _ = unix.Close(fd) }()
-	dir, err := os.Open(filepath.Dir(socket)) // an address holds 107 bytes
+	dir, err := os.Open(filepath.Dir(socket)) // an address has at most 107 bytes
 	if err != nil {
 		return 0, err
 	}
@@ -33,9 +33,10 @@ func peerOf(socket string) (int, error) {
 	return int(credentials.Pid), nil
 }
 
-// xattrs returns a file's extended attributes: SELinux labels, capabilities, ACLs. File systems without them have none.
+// xattrs returns the extended attributes of a file, such as SELinux labels, capabilities, and ACLs. It returns none if
+// the file system does not support them.
 func xattrs(full string) (map[string][]byte, error) {
-	names := make([]byte, 64<<10) // the kernel's own limit (XATTR_LIST_MAX)
+	names := make([]byte, 64<<10) // the kernel's limit (XATTR_LIST_MAX)
 	n, err := unix.Listxattr(full, names)
 	if errors.Is(err, unix.ENOTSUP) || n == 0 && err == nil {
 		return nil, nil
@@ -55,7 +56,7 @@ func xattrs(full string) (map[string][]byte, error) {
 	return all, nil
 }
 
-// immutable returns why a file cannot be written whatever its mode is; empty when nothing speaks against it.
+// immutable returns the reason why a file is not writable regardless of its mode, or "".
 func immutable(full string) string {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(full, &fs); err == nil && fs.Flags&unix.ST_RDONLY != 0 {

@@ -11,15 +11,15 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/process"
 )
 
-// runtimeUnits are the systemd units that containerd runs in, where its cgroup does not tell.
+// runtimeUnits are the systemd units to try if the unit cannot be determined from containerd's cgroup.
 var runtimeUnits = []string{
 	"containerd.service", "snap.k8s.containerd.service", "snap.microk8s.daemon-containerd.service",
 	"k3s.service", "k3s-agent.service", "rke2-server.service", "rke2-agent.service", "k0scontroller.service",
 	"k0sworker.service",
 }
 
-// unit returns the systemd unit that restarts the process: one whose main process it is, or comes from. Empty when
-// there is none.
+// unit returns the systemd unit that restarts the process: the unit whose main process is the process or an ancestor.
+// It returns "" if there is no such unit.
 func (in *Inspection) unit(ctx context.Context, p process.Process) string {
 	raw, _ := os.ReadFile(p.Dir + "/cgroup")
 	candidates := process.UnitsOf(string(raw))
@@ -40,7 +40,7 @@ func (in *Inspection) unit(ctx context.Context, p process.Process) string {
 	return ""
 }
 
-// ancestry returns the process and those that it comes from.
+// ancestry returns the PIDs of the process and its ancestors.
 func (in *Inspection) ancestry(p process.Process) []int {
 	parents := map[int]int{}
 	for _, other := range in.programs {
@@ -53,13 +53,13 @@ func (in *Inspection) ancestry(p process.Process) []int {
 	return family
 }
 
-// mainPID asks the node's systemd for a unit's main process; 0 when it does not run, or there is no such unit.
+// mainPID returns the main PID of a systemd unit of the node, or 0 if the unit is not running or does not exist.
 func (in *Inspection) mainPID(ctx context.Context, unit string) (int, error) {
 	out, err := in.Run(ctx, hostfs.FS(in.host.Root), "systemctl", "systemctl", "show", "-p", "MainPID", "--value", unit)
 	if pid, failed := strconv.Atoi(strings.TrimSpace(out)); failed == nil {
 		return pid, nil
 	}
-	if in.isExit(err) { // it knows no such unit
+	if in.isExit(err) { // systemd does not know the unit
 		return 0, nil
 	}
 	return 0, err

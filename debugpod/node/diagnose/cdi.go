@@ -20,7 +20,8 @@ import (
 
 const (
 	maxCDISpecs = 64
-	// bytes of a specification in YAML: 56 MIG devices have some 100 kB, and the parser takes 100 times that
+	// Limits for a specification in bytes. A YAML specification with 56 MIG devices has about 100 kB, and the parser
+	// needs 100 times its size in memory.
 	maxCDI        = 512 << 10
 	maxCDIJSON    = 4 << 20
 	maxCDIDevices = 256
@@ -28,7 +29,7 @@ const (
 	maxMissing    = 32
 )
 
-// cdiSpec is what matters of a specification (cdi/SPEC.md of the Container Device Interface).
+// cdiSpec has the relevant fields of a specification (cdi/SPEC.md of the Container Device Interface).
 type cdiSpec struct {
 	Kind    string `json:"kind"`
 	Devices []struct {
@@ -51,7 +52,7 @@ type cdiEdits struct {
 	} `json:"hooks"`
 }
 
-// cdi reads the specifications in the two folders that runtimes look into unless they are told otherwise.
+// cdi reads the specifications in the two default directories.
 func (d *diagnosing) cdi(context.Context) (func(*api.Diagnosis), error) {
 	var specs []api.CDISpec
 	var wrong problems
@@ -62,7 +63,7 @@ func (d *diagnosing) cdi(context.Context) (func(*api.Diagnosis), error) {
 		}
 		for _, e := range entries {
 			extension := path.Ext(e.Name())
-			if extension != ".json" && extension != ".yaml" { // the runtimes read no others
+			if extension != ".json" && extension != ".yaml" { // runtimes ignore other extensions
 				continue
 			}
 			if len(specs) == maxCDISpecs {
@@ -111,7 +112,7 @@ func readCDI(root hostfs.FS, file string) api.CDISpec {
 	return spec
 }
 
-// parseCDI reads JSON or YAML.
+// parseCDI parses a specification in JSON or YAML.
 func parseCDI(raw []byte) (*cdiSpec, error) {
 	var spec cdiSpec
 	if bytes.HasPrefix(bytes.TrimSpace(raw), []byte("{")) {
@@ -128,7 +129,7 @@ func parseCDI(raw []byte) (*cdiSpec, error) {
 	return &spec, nil
 }
 
-// hostPaths returns the files and devices of the node that containers would get.
+// hostPaths returns the node's files and devices that the specification adds to containers.
 func (s *cdiSpec) hostPaths() []string {
 	var paths []string
 	add := func(e cdiEdits) {
@@ -157,7 +158,7 @@ func (s *cdiSpec) hostPaths() []string {
 	return paths[:min(len(paths), maxCDIPaths)]
 }
 
-// versionedLibrary is a library of the driver with its version: /usr/lib64/libcuda.so.570.86.15.
+// versionedLibrary matches a driver library with a version, such as /usr/lib64/libcuda.so.570.86.15.
 var versionedLibrary = regexp.MustCompile(`/lib(?:cuda|nvidia-ml)\.so\.(\d+\.\d+(?:\.\d+)*)$`)
 
 func versionOfLibraries(paths []string) string {
@@ -169,11 +170,11 @@ func versionOfLibraries(paths []string) string {
 	return ""
 }
 
-// maxToolkitConfig is how much of the toolkit's configuration is taken, in bytes: it has one or two kilobytes.
+// maxToolkitConfig is the maximum size of the toolkit's configuration, in bytes. A typical file has 1 or 2 kB.
 const maxToolkitConfig = 64 << 10
 
-// toolkitConfig reads the configuration of NVIDIA's container runtime: the GPU operator's if the handlers lead to the
-// operator's programs.
+// toolkitConfig reads the configuration of the NVIDIA Container Toolkit. It prefers the GPU operator's file if the
+// handlers use the operator's programs, and otherwise the node's own file.
 func (d *diagnosing) toolkitConfig(runtime api.Runtime) (func(*api.Diagnosis), error) {
 	files := []string{
 		"/etc/nvidia-container-runtime/config.toml",

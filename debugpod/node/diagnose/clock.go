@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// clock is one moment by all clocks of the node.
+// clock is one point in time, as shown by all clocks of the node.
 type clock struct {
 	now time.Time
-	// uptime counts the time in which the machine slept; starts of processes are counted so.
+	// uptime includes the time that the machine was suspended. The start times of processes use this clock.
 	uptime time.Duration
-	// awake does not, and is near to how records of the kernel log are counted.
+	// awake excludes that time. The timestamps of the kernel log are close to this clock.
 	awake time.Duration
 }
 
@@ -29,7 +29,7 @@ func readClock(proc string) clock {
 	return c
 }
 
-// at returns the time of a record of the kernel log; zero when it cannot be told.
+// at returns the time of a kernel log record, or the zero time if it is unknown.
 func (c clock) at(uptime time.Duration) time.Time {
 	if c.awake <= 0 {
 		return time.Time{}
@@ -37,11 +37,11 @@ func (c clock) at(uptime time.Duration) time.Time {
 	return c.now.Add(uptime - c.awake).UTC().Truncate(time.Microsecond)
 }
 
-// ticks are those of /proc/PID/stat, which user space sees at 100 Hz on all our architectures (USER_HZ).
+// ticks is the unit of times in /proc/PID/stat: 100 Hz on all supported architectures (USER_HZ).
 const ticks = time.Second / 100
 
-// startOf returns when a process began; zero when that cannot be told. It is the 22nd field of /proc/PID/stat, the 20th
-// behind the name.
+// startOf returns the start time of a process, or the zero time if it is unknown. The start time is field 22 of
+// /proc/PID/stat, the 20th after the name.
 func (c clock) startOf(stat string) time.Time {
 	_, after, found := cutLast(stat, ")")
 	fields := strings.Fields(after)

@@ -15,22 +15,22 @@ import (
 )
 
 const (
-	// diagnoseSMILimit is how long `nvidia-smi -q -x` may take: without persistence mode it loads every GPU first, and
-	// it hangs where one is broken.
+	// diagnoseSMILimit is the timeout for `nvidia-smi -q -x`. Without persistence mode, nvidia-smi initializes every
+	// GPU first. It hangs if a GPU is broken.
 	diagnoseSMILimit = 20 * time.Second
-	maxSMI           = 8 << 20 // bytes; eight GPUs with MIG have 500 kB
-	// showLimit is for programs that only say their version.
+	maxSMI           = 8 << 20 // bytes; the output for eight GPUs with MIG has 500 kB
+	// showLimit is the timeout for programs that only print their version.
 	showLimit = 5 * time.Second
 	maxShow   = 64 << 10
 
-	// journalLimit is how long journalctl may take: it looks through all files of the journal.
+	// journalLimit is the timeout for journalctl, which searches all journal files.
 	journalLimit   = 10 * time.Second
 	journalLines   = 200
-	maxJournal     = 128 << 10 // bytes of each unit
-	maxJournalRead = 4 << 20   // bytes, before long lines are cut
+	maxJournal     = 128 << 10 // bytes per unit
+	maxJournalRead = 4 << 20   // bytes, before long lines are truncated
 )
 
-// smi asks nvidia-smi for all that it knows. Where one of several GPUs is broken it fails, and may have written of the
+// smi runs nvidia-smi with full output. If one of several GPUs is broken, nvidia-smi fails but may still print the
 // others.
 func (d *diagnosing) smi(ctx context.Context) (func(*api.Diagnosis), error) {
 	c, ok := driver.Program(d.root, "nvidia-smi")
@@ -39,8 +39,8 @@ func (d *diagnosing) smi(ctx context.Context) (func(*api.Diagnosis), error) {
 			found.Probe.SMIError = "nvidia-smi is in none of the places where it could be"
 		}, nil
 	}
-	// Root's NVML loads the driver where it is not loaded, as during its upgrade, or on a node whose GPUs are for
-	// virtual machines.
+	// If root runs nvidia-smi, NVML loads the driver. This must not happen during a driver upgrade, or on a node whose
+	// GPUs are passed through to virtual machines.
 	if _, err := d.root.Info(driver.Loaded); err != nil {
 		return func(found *api.Diagnosis) {
 			found.Probe.SMIError = "nvidia-smi was not run: the driver is not loaded (there is no " + driver.Loaded +
@@ -54,7 +54,7 @@ func (d *diagnosing) smi(ctx context.Context) (func(*api.Diagnosis), error) {
 	switch {
 	case errors.As(err, &exit):
 		words = exit.Said
-		if !strings.Contains(out, "<nvidia_smi_log") { // it complains there, too
+		if !strings.Contains(out, "<nvidia_smi_log") { // error messages are also on standard output
 			words = strings.TrimSpace(strings.TrimSpace(out) + "\n" + words)
 		}
 		words = strings.TrimSpace(words + "\n(" + exit.Program + ": " + exit.Err.Error() + ")")
@@ -75,7 +75,7 @@ func (d *diagnosing) smi(ctx context.Context) (func(*api.Diagnosis), error) {
 	}, nil
 }
 
-// fabricManager asks the program that is installed: "Fabric Manager version is : 535.104.05".
+// fabricManager runs the installed program, which prints "Fabric Manager version is : 535.104.05".
 func (d *diagnosing) fabricManager(ctx context.Context) (func(*api.Diagnosis), error) {
 	c, ok := driver.Program(d.root, "nv-fabricmanager")
 	if !ok {
@@ -90,14 +90,14 @@ func (d *diagnosing) fabricManager(ctx context.Context) (func(*api.Diagnosis), e
 	return func(found *api.Diagnosis) { found.Probe.FabricManager = version }, err
 }
 
-// toolkitPrograms tell the version of NVIDIA's container toolkit, those of the GPU operator first: it brings its own.
+// toolkitPrograms print the version of the NVIDIA Container Toolkit. The GPU operator's own programs come first.
 var toolkitPrograms = []string{
 	"/usr/local/nvidia/toolkit/nvidia-ctk", "/usr/bin/nvidia-ctk", "/usr/local/bin/nvidia-ctk",
 	"/usr/local/nvidia/toolkit/nvidia-container-runtime", "/usr/bin/nvidia-container-runtime",
 	"/usr/local/bin/nvidia-container-runtime",
 }
 
-// toolkitVersion asks them; the first that answers counts: "NVIDIA Container Toolkit CLI version 1.17.4".
+// toolkitVersion returns the output of the first program that runs: "NVIDIA Container Toolkit CLI version 1.17.4".
 func (d *diagnosing) toolkitVersion(ctx context.Context) (func(*api.Diagnosis), error) {
 	var wrong problems
 	asked := 0
@@ -113,7 +113,7 @@ func (d *diagnosing) toolkitVersion(ctx context.Context) (func(*api.Diagnosis), 
 				Root: d.root, Program: program, Args: []string{"--version"}, Limit: showLimit, Most: maxShow,
 			})
 		line, _, _ := strings.Cut(strings.TrimSpace(out), "\n")
-		// Of a script in its place, runc itself may answer.
+		// The program may be a wrapper script that prints the version of runc.
 		if line = strings.ToValidUTF8(line, "\uFFFD"); dottedNumber.MatchString(line) &&
 			strings.Contains(line, "NVIDIA") {
 			return func(found *api.Diagnosis) { found.Probe.ToolkitVersion = api.Shorten(line, 200) }, nil
@@ -126,7 +126,7 @@ func (d *diagnosing) toolkitVersion(ctx context.Context) (func(*api.Diagnosis), 
 	return nil, wrong.err()
 }
 
-// journalUnits returns the kubelet's, the runtime's, and those asked for.
+// journalUnits returns the units of the kubelet and the runtime, and the requested units.
 func journalUnits(units []api.Unit, kubelet int, runtime api.Runtime, asked []string) []string {
 	var names []string
 	for _, u := range units {
@@ -140,7 +140,7 @@ func journalUnits(units []api.Unit, kubelet int, runtime api.Runtime, asked []st
 	return unique(append(names, asked...))
 }
 
-// journals asks journalctl for the last lines of units.
+// journals reads the last lines of units with journalctl.
 func (d *diagnosing) journals(ctx context.Context, units []string) (func(*api.Diagnosis), error) {
 	program := ""
 	for _, dir := range strings.Split(hostexec.UsualPath, ":") {
@@ -157,7 +157,7 @@ func (d *diagnosing) journals(ctx context.Context, units []string) (func(*api.Di
 			errors.New("neither the kubelet nor its container runtime runs in a systemd unit, as far as can be told")
 	}
 	journals, wrong := map[string]string{}, problems{}
-	ctx, cancel := context.WithTimeout(ctx, journalLimit) // of all together
+	ctx, cancel := context.WithTimeout(ctx, journalLimit) // for all units together
 	defer cancel()
 	for _, unit := range units {
 		out, err := d.run(ctx, hostexec.Command{

@@ -1,4 +1,4 @@
-// Package diagnose reads everything on a node that tells why GPU pods may not run there.
+// Package diagnose collects the data about a node that shows why GPU pods may not run on it.
 package diagnose
 
 import (
@@ -16,24 +16,25 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/process"
 )
 
-// maxUnread is how long a reason in Probe.Unread may be, in bytes.
+// maxUnread is the maximum length of a reason in Probe.Unread, in bytes.
 const maxUnread = 600
 
 const (
-	// diagnosePatience bounds the whole. The single parts give up long before.
+	// diagnosePatience is the timeout for the whole diagnosis. The timeouts of the parts are much shorter.
 	diagnosePatience = 50 * time.Second
-	// filePatience is how long a part may take that only reads files: they are in memory, but a dead network file
-	// system never answers.
+	// filePatience is the timeout for a part that only reads files. Most files are in memory, but an unavailable
+	// network file system never responds.
 	filePatience = 10 * time.Second
-	// infoPatience covers Inspect, whose nvidia-smi has a limit of its own.
+	// infoPatience includes Inspect, which has its own timeout for nvidia-smi.
 	infoPatience = 20 * time.Second
-	// runtimePatience covers the calls of InspectRuntime that have limits of their own.
+	// runtimePatience includes the calls of InspectRuntime, which have their own timeouts.
 	runtimePatience = 30 * time.Second
-	// overtime is how long the end of something is waited for that has its own limit, so that its own words are heard.
+	// overtime is the additional time for an operation with its own timeout, so that its own error is reported.
 	overtime = 4 * time.Second
 )
 
-// diagnosing is one Diagnose at work. The functions are what cannot be had from files.
+// diagnosing is the state of a Diagnose request. Its functions return information that is not available in files; tests
+// replace them.
 type diagnosing struct {
 	host  hostfs.Host
 	root  hostfs.FS
@@ -43,28 +44,28 @@ type diagnosing struct {
 	run       func(context.Context, hostexec.Command) (string, error)
 	kernelLog func(path string) (kernelBacklog, error)
 
-	// node is what the parts of the kubelet need to know.
+	// node has the data that the parts about the kubelet need.
 	node knowledge
 }
 
-// knowledge is what is known of the node's processes.
+// knowledge is what is known about the node's processes.
 type knowledge struct {
 	programs   []process.Process
 	kubelet    process.Kubelet
-	problem    string // why there is no kubelet
+	problem    string // why the kubelet was not found
 	kubeletDir string // --root-dir
 	units      []api.Unit
 }
 
-// Sources are what is found out elsewhere, and is part of a Diagnosis.
+// Sources are functions of other packages whose results are part of a Diagnosis.
 type Sources struct {
-	// Info does Inspect, without pods.
+	// Info handles Inspect without pods.
 	Info func(context.Context, hostfs.Host) api.Info
-	// Runtime does InspectRuntime, and returns all processes besides.
+	// Runtime handles InspectRuntime, and also returns all processes.
 	Runtime func(context.Context, hostfs.Host) (api.Runtime, []process.Process)
 }
 
-// Node does Diagnose. The answer is no longer than MaxAnswer.
+// Node handles Diagnose. The answer has at most MaxAnswer bytes.
 func Node(ctx context.Context, req api.Diagnose, host hostfs.Host, sources Sources) api.Diagnosis {
 	d := &diagnosing{
 		host: host, root: hostfs.FS(host.Root), clock: readClock(host.Proc),
@@ -75,8 +76,8 @@ func Node(ctx context.Context, req api.Diagnose, host hostfs.Host, sources Sourc
 	return found
 }
 
-// diagnose reads all parts at the same time, but for those that need to know the kubelet and its runtime, and for
-// NVIDIA's programs: what the driver's state was is read before any of them runs.
+// diagnose reads most parts in parallel. The parts that depend on the kubelet and its runtime come later. NVIDIA's
+// programs run after the driver's state was read, because they can change it.
 func (d *diagnosing) diagnose(ctx context.Context, req api.Diagnose) api.Diagnosis {
 	ctx, cancel := context.WithTimeoutCause(ctx, diagnosePatience,
 		fmt.Errorf("the whole took more than %v", diagnosePatience))
@@ -105,13 +106,13 @@ func (d *diagnosing) diagnose(ctx context.Context, req api.Diagnose) api.Diagnos
 	for _, p := range rest {
 		p.wait(ctx, found)
 	}
-	for field, why := range found.Probe.Unread { // paths are the node's
+	for field, why := range found.Probe.Unread { // paths on the node
 		found.Probe.Unread[field] = strings.ReplaceAll(why, d.host.Root+"/", "/")
 	}
 	return *found
 }
 
-// driverState returns the files that a program of NVIDIA's might change.
+// driverState returns the parts that read files which NVIDIA's programs can change.
 func (d *diagnosing) driverState() []part {
 	return []part{
 		{"modules", filePatience, d.modules},
@@ -120,10 +121,10 @@ func (d *diagnosing) driverState() []part {
 	}
 }
 
-// programs returns the parts that run programs of NVIDIA's.
+// programs returns the parts that run NVIDIA's programs.
 func (d *diagnosing) programs() []part {
 	return []part{
-		// nvidia-smi, where the driver does not tell all UUIDs
+		// Info runs nvidia-smi if the driver's files do not have all UUIDs.
 		{"info", infoPatience, func(ctx context.Context) (func(*api.Diagnosis), error) {
 			info := d.Info(ctx, d.host)
 			return func(found *api.Diagnosis) { found.Info = info }, nil
@@ -134,7 +135,7 @@ func (d *diagnosing) programs() []part {
 	}
 }
 
-// parts returns those that need no other.
+// parts returns the parts that do not depend on others.
 func (d *diagnosing) parts() []part {
 	return []part{
 		{"kernelLog", filePatience, d.kernel},
@@ -147,7 +148,7 @@ func (d *diagnosing) parts() []part {
 	}
 }
 
-// partsOfKubelet returns those that need to know the kubelet and its runtime.
+// partsOfKubelet returns the parts that depend on the kubelet and its runtime.
 func (d *diagnosing) partsOfKubelet(req api.Diagnose, runtime api.Runtime) []part {
 	here := d.node
 	parts := []part{
@@ -176,14 +177,14 @@ func (d *diagnosing) partsOfKubelet(req api.Diagnose, runtime api.Runtime) []par
 			return d.journals(ctx, journalUnits(here.units, here.kubelet.PID, runtime, req.Units))
 		}},
 	}
-	// One hung file system must not hide how full the others are.
+	// One part per file system, so that one that hangs does not hide the usage of the others.
 	for _, dir := range unique([]string{"/", here.kubeletDir, runtimeDir(runtime)}) {
 		parts = append(parts, d.filesystem(dir))
 	}
 	return parts
 }
 
-// inspectRuntime is what InspectRuntime finds, and all processes.
+// inspectRuntime returns the part that handles InspectRuntime and reads all processes.
 func (d *diagnosing) inspectRuntime() part {
 	return part{"runtime", runtimePatience, func(ctx context.Context) (func(*api.Diagnosis), error) {
 		runtime, programs := d.Runtime(ctx, d.host)
@@ -195,7 +196,7 @@ func (d *diagnosing) inspectRuntime() part {
 	}}
 }
 
-// fit leaves out the largest parts of an answer that would be longer than most bytes.
+// fit drops the largest parts of an answer until it has at most most bytes.
 func fit(d *api.Diagnosis, most int) {
 	for _, leave := range []struct {
 		field string
@@ -216,8 +217,8 @@ func fit(d *api.Diagnosis, most int) {
 	}
 }
 
-// sizeOfAll is about how many bytes of JSON this is: at least as many as it will be. The large texts are not encoded
-// for that: there is not the memory for them in the debug pod to lie around once more.
+// sizeOfAll returns an upper bound for the size of the answer as JSON. It does not encode the large strings, because
+// the debug pod does not have enough memory for a second copy.
 func sizeOfAll(d *api.Diagnosis) int {
 	rest := *d
 	rest.SMI, rest.Journals, rest.KernelLog = "", nil, nil
@@ -230,12 +231,12 @@ func sizeOfAll(d *api.Diagnosis) int {
 		size += sizeOf(unit) + sizeOf(text)
 	}
 	for _, record := range d.KernelLog {
-		size += sizeOf(record.Text) + 200 // the names of its fields, and its numbers
+		size += sizeOf(record.Text) + 200 // field names and numbers
 	}
 	return size
 }
 
-// sizeOf returns how many bytes of JSON a string is, at most.
+// sizeOf returns an upper bound for the size of a string as JSON.
 func sizeOf(text string) int {
 	size := len(text) + len(`"":,`)
 	for _, r := range text {
@@ -243,14 +244,14 @@ func sizeOf(text string) int {
 		case r == '"', r == '\\', r == '\n', r == '\t', r == '\r':
 			size++
 		case r < ' ', r == utf8.RuneError, r == '\u2028', r == '\u2029':
-			// RuneError stands for a byte that is not UTF-8, too
+			// RuneError also represents bytes that are not valid UTF-8.
 			size += 5
 		}
 	}
 	return size
 }
 
-// unread notes why a field could not be read, behind what was noted before.
+// unread records why a field could not be read, after any earlier reason.
 func unread(p *api.Probe, field string, why error) {
 	if p.Unread == nil {
 		p.Unread = map[string]string{}

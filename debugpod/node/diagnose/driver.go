@@ -20,23 +20,23 @@ const (
 	maxLibraries = 64
 	maxBuilt     = 128
 	maxKernels   = 64
-	maxWalked    = 4000 // folder entries that are looked at below one kernel's modules
+	maxWalked    = 4000 // maximum number of directory entries to visit below the modules of one kernel
 	maxDevices   = 512
-	maxListed    = 20000 // entries of one folder
+	maxListed    = 20000 // maximum number of entries of one directory
 )
 
 var dottedNumber = regexp.MustCompile(`\d+(\.\d+)+`)
 
-// modulePrefixes are of the modules that matter for GPUs and for the network between them.
+// modulePrefixes are the prefixes of the kernel modules for GPUs and GPU networks.
 var modulePrefixes = []string{
 	"nvidia", "nouveau", "nova_", "nv_peer_mem", "gdrdrv", "ib_umad", "ib_uverbs", "ib_core", "mlx5_", "vfio",
 	"nvme_rdma", "rdma_cm",
 }
 
-// modules reads those that are loaded.
+// modules reads the loaded kernel modules.
 func (d *diagnosing) modules(context.Context) (func(*api.Diagnosis), error) {
 	table, err := hostfs.FS(d.host.Proc).Text("modules", 1<<20)
-	if err != nil { // a kernel without modules has no such file
+	if err != nil { // the file does not exist if the kernel does not support modules
 		return nil, fmt.Errorf("/proc/modules: %w", errors.Unwrap(err))
 	}
 	var modules []api.Module
@@ -48,7 +48,7 @@ func (d *diagnosing) modules(context.Context) (func(*api.Diagnosis), error) {
 	return func(found *api.Diagnosis) { found.Probe.Modules = modules }, nil
 }
 
-// parseModules finds the modules that matter in /proc/modules, of which each line begins with a name.
+// parseModules returns the relevant modules in /proc/modules. Each line starts with the module name.
 func parseModules(table string) []string {
 	var names []string
 	for line := range strings.Lines(table) {
@@ -63,7 +63,8 @@ func parseModules(table string) []string {
 	return names
 }
 
-// driverRoots are below which the driver's libraries lie, the node's own first, and where in there.
+// driverRoots are the root directories that may contain the driver's libraries, starting with the node's own, and the
+// library directories in them.
 var driverRoots = []struct {
 	root    string
 	folders []string
@@ -84,10 +85,10 @@ var driverRoots = []struct {
 	{"/opt/nvidia", []string{"lib64", "lib", "usr/lib64"}},
 }
 
-// driverLibrary is the name of one with the driver's version at its end; libcuda.so.1 is a link to it.
+// driverLibrary matches a library name that ends with the driver version; libcuda.so.1 is a link to such a library.
 var driverLibrary = regexp.MustCompile(`^lib(nvidia-ml|cuda)\.so\.\d+\.\d+(\.\d+)*$`)
 
-// driver reads what of the driver lies on the node.
+// driver reads the installed driver files of the node.
 func (d *diagnosing) driver(context.Context) (func(*api.Diagnosis), error) {
 	var wrong problems
 	var files api.DriverFiles
@@ -110,8 +111,8 @@ func (d *diagnosing) driver(context.Context) (func(*api.Diagnosis), error) {
 	return func(found *api.Diagnosis) { found.Probe.Driver = files }, wrong.err()
 }
 
-// driverLibraries finds them, those first that programs get: the ones that libnvidia-ml.so.1 and libcuda.so.1 lead to.
-// Two names of one folder are one.
+// driverLibraries returns the driver's libraries. The libraries that programs load, to which libnvidia-ml.so.1 and
+// libcuda.so.1 link, come first. A directory with two names is read once.
 func driverLibraries(node hostfs.FS) (root string, libraries []string) {
 	var used, others []string
 	seen := map[string]bool{}
@@ -144,21 +145,21 @@ func driverLibraries(node hostfs.FS) (root string, libraries []string) {
 	return root, all[:min(len(all), maxLibraries)]
 }
 
-// leads reports whether a link ends at the file.
+// leads reports whether a link resolves to the file.
 func leads(root hostfs.FS, link, file string) bool {
 	from, err := root.Resolve(hostfs.Relative(link))
 	to, failed := root.Resolve(hostfs.Relative(file))
 	return err == nil && failed == nil && from == to
 }
 
-// modulePlaces are the folders below /lib/modules/KERNEL in which nvidia.ko lies: of DKMS, of distributions, of kernels
-// that come with it.
+// modulePlaces are the directories below /lib/modules/KERNEL that may contain nvidia.ko: those of DKMS, of
+// distributions, and of kernels that include the driver.
 var modulePlaces = []string{
 	"updates", "extra", "extramodules", "weak-updates", "misc", "kernel/drivers/video", "kernel/drivers/extra",
 	"kernel/extra",
 }
 
-// builtModules finds nvidia*.ko* of one kernel.
+// builtModules returns the paths of nvidia*.ko* for one kernel.
 func builtModules(root hostfs.FS, kernel string) []string {
 	places := slices.Clone(modulePlaces)
 	for _, dir := range glob(root, kernel+"/kernel", "nvidia*", 1000) { // Ubuntu's linux-modules-nvidia
@@ -172,8 +173,8 @@ func builtModules(root hostfs.FS, kernel string) []string {
 	return found
 }
 
-// walkModules looks through a folder and those in it, down to depth more, and at so many entries as are left. It
-// follows no links between folders: kernel/build leads to the sources.
+// walkModules searches a directory and its subdirectories, down to depth levels and at most left entries. It does not
+// follow links to directories: kernel/build links to the kernel sources.
 func walkModules(root hostfs.FS, dir string, depth int, left *int, found []string) []string {
 	entries, err := readEntries(root, dir, max(*left, 1))
 	if err != nil {
@@ -194,8 +195,8 @@ func walkModules(root hostfs.FS, dir string, depth int, left *int, found []strin
 	return found
 }
 
-// devices reads the driver's device nodes, and whether systemd can find them under /dev/char when it sets up cgroups
-// again.
+// devices reads the driver's device nodes. It also checks for their links in /dev/char, which systemd needs when it
+// updates cgroups.
 func (d *diagnosing) devices(context.Context) (func(*api.Diagnosis), error) {
 	var wrong problems
 	var nodes []api.DeviceNode
@@ -236,7 +237,7 @@ func (d *diagnosing) devices(context.Context) (func(*api.Diagnosis), error) {
 	return func(found *api.Diagnosis) { found.Probe.Devices, found.Probe.DevChar = nodes, links }, wrong.err()
 }
 
-// validations returns the files in which the operands of the GPU operator tell each other how far they are.
+// validations returns the files with which the operands of the GPU operator signal their progress.
 func (d *diagnosing) validations(context.Context) (func(*api.Diagnosis), error) {
 	entries, err := readEntries(d.root, "/run/nvidia/validations", 64)
 	var names []string

@@ -15,7 +15,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
 )
 
-// system returns what the operating system says about itself.
+// system reads information about the operating system.
 func (d *diagnosing) system(context.Context) (func(*api.Diagnosis), error) {
 	var wrong problems
 	release, err := d.root.Text("/etc/os-release", 64<<10)
@@ -47,10 +47,10 @@ func (d *diagnosing) system(context.Context) (func(*api.Diagnosis), error) {
 	}, wrong.err()
 }
 
-// osKeys are those of os-release(5) that tell what doctor wants to know.
+// osKeys are the keys of os-release(5) that doctor uses.
 var osKeys = []string{"ID", "ID_LIKE", "VERSION_ID", "VERSION_CODENAME", "PRETTY_NAME", "VARIANT_ID"}
 
-// parseOSRelease reads lines of KEY=value, as a shell would: quotes may be around a value, and backslashes in it.
+// parseOSRelease parses KEY=value lines with shell quoting: quotes around values and backslash escapes.
 func parseOSRelease(text string) map[string]string {
 	values := map[string]string{}
 	for line := range strings.Lines(text) {
@@ -73,8 +73,8 @@ func parseOSRelease(text string) map[string]string {
 	return values
 }
 
-// cgroupVersion is 2 only where no controller is left to version 1, as container runtimes decide it, too; 0 when it
-// cannot be told.
+// cgroupVersion returns 2 only if no controller uses version 1, which is also how container runtimes decide. It returns
+// 0 if the version is unknown.
 func cgroupVersion(root hostfs.FS) int {
 	if _, err := root.Info("/sys/fs/cgroup/cgroup.controllers"); err == nil {
 		return 2
@@ -87,8 +87,8 @@ func cgroupVersion(root hostfs.FS) int {
 	return 0
 }
 
-// secureBootVariable is the firmware's own, of the vendor GUID of the UEFI specification: four bytes of attributes,
-// then 1 or 0.
+// secureBootVariable is the firmware variable, with the global vendor GUID of the UEFI specification. It has four bytes
+// of attributes, then 1 or 0.
 const secureBootVariable = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 
 func (d *diagnosing) secureBoot(context.Context) (func(*api.Diagnosis), error) {
@@ -102,9 +102,9 @@ func (d *diagnosing) secureBoot(context.Context) (func(*api.Diagnosis), error) {
 		state = "enabled"
 	case err == nil:
 		state = "disabled"
-	case noSys == nil && errors.Is(noFirmware, fs.ErrNotExist): // booted by a BIOS, which has none
+	case noSys == nil && errors.Is(noFirmware, fs.ErrNotExist): // booted by a BIOS, which does not support Secure Boot
 		state, err = "disabled", nil
-	case errors.Is(err, fs.ErrNotExist) && len(variables) > 0: // a firmware without it
+	case errors.Is(err, fs.ErrNotExist) && len(variables) > 0: // firmware without Secure Boot
 		state, err = "disabled", nil
 	case noSys != nil:
 		err = noSys
@@ -127,7 +127,7 @@ func (d *diagnosing) selinux(context.Context) (func(*api.Diagnosis), error) {
 	return func(found *api.Diagnosis) { found.Probe.SELinux = state }, err
 }
 
-// filesystem returns the part that tells how full the file system is on which a folder lies.
+// filesystem returns the part that reads the usage of the file system that contains a directory.
 func (d *diagnosing) filesystem(dir string) part {
 	return part{"filesystems", filePatience / 2, func(context.Context) (func(*api.Diagnosis), error) {
 		full, err := d.root.Resolve(hostfs.Relative(dir))
@@ -136,7 +136,7 @@ func (d *diagnosing) filesystem(dir string) part {
 		}
 		filesystem, err := statFilesystem(full)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, nil // nothing of it there to be full
+			return nil, nil // the directory does not exist
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", dir, err)
@@ -146,7 +146,7 @@ func (d *diagnosing) filesystem(dir string) part {
 	}}
 }
 
-// readEntries lists a folder, up to most names; a folder that is not there is empty.
+// readEntries returns the entries of a directory, at most most. A missing directory is empty.
 func readEntries(root hostfs.FS, dir string, most int) ([]fs.DirEntry, error) {
 	full, err := root.Resolve(hostfs.Relative(dir))
 	if err != nil {
@@ -168,7 +168,7 @@ func readEntries(root hostfs.FS, dir string, most int) ([]fs.DirEntry, error) {
 	return entries, nil
 }
 
-// glob lists the files of a folder by the pattern of their names.
+// glob returns the files of a directory whose names match the pattern.
 func glob(root hostfs.FS, dir, pattern string, most int) []string {
 	entries, err := readEntries(root, dir, most)
 	if err != nil {

@@ -13,22 +13,22 @@ import (
 )
 
 const (
-	// maxKernelRecords and maxKernelText bound the kernel log in the answer; the newest are kept.
+	// maxKernelRecords and maxKernelText limit the kernel log in the answer. The newest records are kept.
 	maxKernelRecords = 2000
 	maxKernelText    = 1 << 20
-	// maxChatter is how many of them may be of the kind that comes in thousands, and would push out the one XID that
-	// matters.
+	// maxChatter limits records of frequent kinds, which could otherwise displace the one relevant XID.
 	maxChatter = 500
-	// kernelPatience is how long the log is read: one that is written faster than it is read has no end.
+	// kernelPatience is the timeout for reading the log. If records are written faster than they are read, reading
+	// never ends.
 	kernelPatience = 5 * time.Second
 )
 
-// kernelBacklog reads what the kernel log holds, one record with each Read, and io.EOF at its end.
+// kernelBacklog reads the records in the kernel log. Each Read returns one record, and io.EOF at the end.
 type kernelBacklog interface {
 	io.ReadCloser
 }
 
-// kernel reads the records that concern GPUs.
+// kernel reads the kernel log records that concern GPUs.
 func (d *diagnosing) kernel(ctx context.Context) (func(*api.Diagnosis), error) {
 	log, err := d.kernelLog(d.host.Kmsg)
 	if err != nil {
@@ -41,9 +41,9 @@ func (d *diagnosing) kernel(ctx context.Context) (func(*api.Diagnosis), error) {
 	return func(found *api.Diagnosis) { found.KernelLog = records }, err
 }
 
-// readBacklog keeps the records that matter. With an error, some may be missing.
+// readBacklog returns the relevant records. If it returns an error, some records may be missing.
 func readBacklog(ctx context.Context, log io.Reader, now clock) ([]api.KernelRecord, error) {
-	buffer := make([]byte, 16<<10) // the kernel's own limit is 8 KiB, escapes included
+	buffer := make([]byte, 16<<10) // the kernel's limit is 8 KiB, including escapes
 	var matter, chatter recent
 	matter.most, chatter.most = maxKernelRecords-maxChatter, maxChatter
 	var ended error
@@ -53,7 +53,7 @@ func readBacklog(ctx context.Context, log io.Reader, now clock) ([]api.KernelRec
 			break
 		}
 		n, err := log.Read(buffer)
-		if errors.Is(err, kmsg.ErrOverrun) { // older records were overwritten meanwhile: those that are there go on
+		if errors.Is(err, kmsg.ErrOverrun) { // older records were overwritten; continue with the remaining ones
 			continue
 		}
 		if err != nil {
@@ -83,14 +83,14 @@ func readBacklog(ctx context.Context, log io.Reader, now clock) ([]api.KernelRec
 	return limitRecords(merge(matter.records(), chatter.records())), ended
 }
 
-// recent keeps the last records that it gets.
+// recent keeps the last records that were added.
 type recent struct {
 	most int
 	all  []api.KernelRecord
 }
 
 func (r *recent) add(record api.KernelRecord) {
-	if len(r.all) >= 2*r.most { // seldom, as it copies
+	if len(r.all) >= 2*r.most { // trimming is rare because it copies
 		r.all = append(r.all[:0], r.records()...)
 	}
 	r.all = append(r.all, record)
@@ -98,7 +98,7 @@ func (r *recent) add(record api.KernelRecord) {
 
 func (r *recent) records() []api.KernelRecord { return r.all[max(0, len(r.all)-r.most):] }
 
-// merge puts two lists in the order of the log.
+// merge merges two lists in the order of the log.
 func merge(a, b []api.KernelRecord) []api.KernelRecord {
 	var all []api.KernelRecord
 	for len(a) > 0 || len(b) > 0 {
@@ -111,7 +111,7 @@ func merge(a, b []api.KernelRecord) []api.KernelRecord {
 	return all
 }
 
-// limitRecords keeps the newest.
+// limitRecords returns the newest records within the limits.
 func limitRecords(all []api.KernelRecord) []api.KernelRecord {
 	size, first := 0, len(all)
 	for first > 0 && size+len(all[first-1].Text) <= maxKernelText {
@@ -121,8 +121,8 @@ func limitRecords(all []api.KernelRecord) []api.KernelRecord {
 	return all[first:]
 }
 
-// gpuWords are in the records that concern GPUs, in lower case. What they are about: the driver and NVLink; PCI;
-// modules that are refused; memory, of which a GPU workload needs much; and our own records.
+// gpuWords, in lower case, identify records that concern GPUs: records about the driver and NVLink, PCI, rejected
+// modules, and memory, and the records that this tool writes.
 var gpuWords = []string{
 	"nvrm", "nvidia", "nouveau", "nova_core", "xid", "nvswitch", "nvlink", "gdrdrv", "gpu", "imex", "vfio-pci",
 	"ib_umad",
@@ -132,14 +132,14 @@ var gpuWords = []string{
 	"oom-kill", "out of memory", "mce:", "machine check", "hardware error", "uncorrected error",
 }
 
-// chatterWords are in records that matter, and can come in thousands.
+// chatterWords identify relevant records of kinds that can occur thousands of times.
 var chatterWords = []string{"pcieport", "aer:", "dpc:", "pcie bus error", "mlx5", "edac"}
 
-// concernsGPUs reports whether doctor wants the record, and whether it is of a kind that can come in thousands.
+// concernsGPUs reports whether a record concerns GPUs, and whether it is of a kind that can occur thousands of times.
 func concernsGPUs(text string) (concerned, many bool) {
 	lower := strings.ToLower(text)
-	// Firewalls have prefixes of their own ("[UFW BLOCK]", or what somebody gave iptables or nftables), but the fields
-	// are the kernel's.
+	// Firewall log prefixes vary ("[UFW BLOCK]", or a custom prefix in iptables or nftables), but the kernel sets the
+	// field names.
 	if strings.Contains(lower, "[ufw block]") || strings.Contains(text, "IN=") &&
 		(strings.Contains(text, " DPT=") || strings.Contains(text, " OUT=") && strings.Contains(text, " SRC=")) {
 		return true, true

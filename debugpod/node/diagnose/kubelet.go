@@ -18,17 +18,17 @@ import (
 const (
 	maxSockets = 256
 	maxPIDs    = 64
-	// defaultKubeletDir is --root-dir's default.
+	// defaultKubeletDir is the default of --root-dir.
 	defaultKubeletDir = "/var/lib/kubelet"
 )
 
-// gpuPrograms are the processes that matter to GPUs, by what they are called.
+// gpuPrograms are the names of the programs that GPUs depend on.
 var gpuPrograms = []string{
 	"nvidia-persistenced", "nv-fabricmanager", "nvidia-imex", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server",
 	"nv-hostengine", "nvlsm",
 }
 
-// gpuProcesses returns those that run, by name.
+// gpuProcesses returns the PIDs of running gpuPrograms by name.
 func gpuProcesses(all []process.Process) map[string][]int {
 	found := map[string][]int{}
 	for _, p := range all {
@@ -41,7 +41,8 @@ func gpuProcesses(all []process.Process) map[string][]int {
 	return found
 }
 
-// units returns the systemd units of the processes that matter, by their cgroups, and when those processes began.
+// units returns the systemd units of the relevant processes, determined from their cgroups, and the start times of the
+// processes.
 func (d *diagnosing) units(all []process.Process, kubelet process.Kubelet, runtime api.Runtime) []api.Unit {
 	var units []api.Unit
 	for _, p := range all {
@@ -57,7 +58,7 @@ func (d *diagnosing) units(all []process.Process, kubelet process.Kubelet, runti
 		case isRuntime && runtime.Instance.Unit != "":
 			name = runtime.Instance.Unit
 		case len(inside) > 0 && !strings.Contains(string(raw), "kubepods"):
-			// In a pod it would be the unit of the runtime
+			// In a pod, the unit would be that of the runtime.
 			name = inside[0]
 		default:
 			continue
@@ -68,7 +69,7 @@ func (d *diagnosing) units(all []process.Process, kubelet process.Kubelet, runti
 	return units
 }
 
-// kubeletFlags are settings that the command line overrides.
+// kubeletFlags are command-line flags that override settings of the configuration file.
 var kubeletFlags = []struct{ key, flag string }{
 	{"cgroupDriver", "cgroup-driver"},
 	{"cpuManagerPolicy", "cpu-manager-policy"},
@@ -77,15 +78,14 @@ var kubeletFlags = []struct{ key, flag string }{
 	{"memoryManagerPolicy", "memory-manager-policy"},
 }
 
-// kubeletConfig reads the files that the kubelet was told to read, and its flags. What is in neither has its default,
-// and is left out.
+// kubeletConfig reads the kubelet's configuration files and flags. Settings with default values are omitted.
 func (d *diagnosing) kubeletConfig(kubelet process.Kubelet, problem string) (func(*api.Diagnosis), error) {
 	if kubelet.PID == 0 {
 		return nil, errors.New(problem)
 	}
 	root := kubelet.Root(d.host)
 	files := kubelet.KubeletConfigs(root)
-	if kubelet.IsEmbedded() { // k3s has its kubelet read these
+	if kubelet.IsEmbedded() { // k3s configures its kubelet with these files
 		for _, name := range []string{"k3s", "rke2"} {
 			files = append(files, glob(root, "/var/lib/rancher/"+name+"/agent/etc/kubelet.conf.d", "*.conf", 64)...)
 		}
@@ -121,7 +121,7 @@ func (d *diagnosing) kubeletDir(kubelet process.Kubelet) string {
 	return kubelet.Abs(cmp.Or(dir, defaultKubeletDir))
 }
 
-// devicePlugins returns the sockets by which the kubelet and device plugins, and DRA drivers, talk; base is the
+// devicePlugins returns the sockets of the kubelet's device manager, device plugins, and DRA drivers. base is the
 // kubelet's --root-dir.
 func (d *diagnosing) devicePlugins(base string) (func(*api.Diagnosis), error) {
 	var wrong problems
@@ -157,7 +157,7 @@ func (d *diagnosing) devicePlugins(base string) (func(*api.Diagnosis), error) {
 	return func(found *api.Diagnosis) { found.Probe.DevicePlugins = sockets }, wrong.err()
 }
 
-// runtimeDir returns where the container runtime keeps images and containers; empty when it is not known.
+// runtimeDir returns the data directory of the container runtime, or "" if it is unknown.
 func runtimeDir(runtime api.Runtime) string {
 	i := runtime.Instance
 	if i == nil {

@@ -10,15 +10,15 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
-// part is a part of the answer that is read by itself, and may fail or hang by itself. A file of a dead network file
-// system hangs for ever in the kernel, and whoever reads it.
+// part is a part of the diagnosis that can fail or hang independently. For example, reading a file on an unavailable
+// network file system blocks in the kernel forever.
 type part struct {
-	// field names it in Probe.Unread.
+	// field is the name of the part in Probe.Unread.
 	field string
-	// patience is how long it may take.
+	// patience is the timeout of the part.
 	patience time.Duration
-	// read finds the part, or says why it cannot be read; both, where a piece of it is missing. Only put writes into
-	// the answer: a part that was given up goes on, while the answer is on its way. put may be nil.
+	// read reads the part. It can return both put and an error if only some data could be read. Only put may write to
+	// the answer, because read may continue after its timeout, while the answer is being sent. put may be nil.
 	read func(ctx context.Context) (put func(*api.Diagnosis), err error)
 }
 
@@ -34,7 +34,7 @@ type pending struct {
 	result chan result
 }
 
-// start reads the part in a goroutine of its own.
+// start reads the part in a new goroutine.
 func (p part) start(ctx context.Context) *pending {
 	running := &pending{part: p, until: time.Now().Add(p.patience), result: make(chan result, 1)}
 	go func() {
@@ -42,7 +42,7 @@ func (p part) start(ctx context.Context) *pending {
 		defer cancel()
 		var r result
 		defer func() {
-			if crash := recover(); crash != nil { // in this goroutine it would end the helper without an answer
+			if crash := recover(); crash != nil { // an unrecovered panic would terminate the helper without an answer
 				r = result{err: fmt.Errorf("the helper crashed: %v\n%s", crash, debug.Stack())}
 			}
 			running.result <- r
@@ -52,7 +52,7 @@ func (p part) start(ctx context.Context) *pending {
 	return running
 }
 
-// wait puts what was found into the answer, or why nothing was.
+// wait adds the result to the answer, or the reason why there is none.
 func (p *pending) wait(ctx context.Context, into *api.Diagnosis) {
 	timer := time.NewTimer(time.Until(p.until))
 	defer timer.Stop()
@@ -72,7 +72,7 @@ func (p *pending) wait(ctx context.Context, into *api.Diagnosis) {
 	}
 }
 
-// late returns the result if it is there after all, of a part whose time is over.
+// late returns the result if the part finished at the last moment, or the error.
 func (p *pending) late(why error) result {
 	select {
 	case r := <-p.result:
@@ -82,7 +82,7 @@ func (p *pending) late(why error) result {
 	}
 }
 
-// problems gathers what went wrong in a part; the first few tell enough.
+// problems collects the errors of a part. It keeps only the first few.
 type problems struct {
 	all  []error
 	more int

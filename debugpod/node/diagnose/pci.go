@@ -18,15 +18,15 @@ import (
 
 const (
 	pciDevices    = "/sys/bus/pci/devices"
-	maxPCI        = 16384 // devices on the bus that are looked at
-	maxGPUs       = 256   // of them in the answer
+	maxPCI        = 16384 // maximum number of devices to read
+	maxGPUs       = 256   // maximum number of GPUs in the answer
 	vendorNVIDIA  = "0x10de"
-	configSpace   = 4096 // bytes of a PCI Express device; the first 256 are those of PCI
+	configSpace   = 4096 // bytes for a PCI Express device; the first 256 are those of PCI
 	configHeader  = 256
-	maxCapability = 256 // capabilities of a device that are looked at: a broken list is a circle
+	maxCapability = 256 // maximum number of capabilities to follow; a corrupted list can be circular
 )
 
-// pci reads NVIDIA's GPUs and NVSwitches. Their audio and USB functions say nothing of their own.
+// pci reads NVIDIA GPUs and NVSwitches. It skips their audio and USB functions.
 func (d *diagnosing) pci(context.Context) (func(*api.Diagnosis), error) {
 	entries, err := readEntries(d.root, pciDevices, maxPCI)
 	if err == nil && entries == nil {
@@ -68,13 +68,14 @@ func (d *diagnosing) pci(context.Context) (func(*api.Diagnosis), error) {
 	return func(found *api.Diagnosis) { found.Probe.PCI = devices }, wrong.err()
 }
 
-// isGPUClass: VGA and 3D controllers, and the bridges that NVSwitches are.
+// isGPUClass reports whether a PCI class is a VGA controller, a 3D controller, or a bridge, which is the class of
+// NVSwitches.
 func isGPUClass(class string) bool {
 	return strings.HasPrefix(class, "0x0300") || strings.HasPrefix(class, "0x0302") ||
 		strings.HasPrefix(class, "0x0680")
 }
 
-// attribute returns a small file of sysfs.
+// attribute returns the content of a sysfs attribute.
 func attribute(dir, name string) string {
 	file, err := os.Open(dir + "/" + name)
 	if err != nil {
@@ -88,7 +89,7 @@ func attribute(dir, name string) string {
 	return strings.ToValidUTF8(strings.TrimSpace(string(raw)), "\uFFFD")
 }
 
-// known leaves out what sysfs says of a link that it knows nothing of ("Unknown", "Unknown speed").
+// known returns the speed, or "" if sysfs reports it as "Unknown" or "Unknown speed".
 func known(speed string) string {
 	if strings.HasPrefix(speed, "Unknown") {
 		return ""
@@ -96,7 +97,7 @@ func known(speed string) string {
 	return speed
 }
 
-// lanes returns the width of a link; 0 when it is not known. 255 is what a device that is gone says.
+// lanes returns the width of a link, or 0 if it is unknown. Sysfs reports 255 for a device that does not respond.
 func lanes(text string) int {
 	n, err := strconv.ParseUint(text, 10, 8)
 	if err != nil || n > 32 {
@@ -105,8 +106,8 @@ func lanes(text string) int {
 	return int(n)
 }
 
-// configReadable is false when the device does not answer any more: then all its bits read as ones. With an error it is
-// not known, and true.
+// configReadable reports whether the configuration space is readable. If a device does not respond, all bits read as
+// ones. After an error the result is unknown and reported as true.
 func configReadable(dir string) (bool, error) {
 	raw, err := readConfig(dir, 4)
 	if err != nil {
@@ -127,13 +128,13 @@ func readConfig(dir string, most int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, most))
 }
 
-// redirectAbove reports whether one of the bridges between the device and the root of its bus has ACS request redirect
-// on, which sends traffic between GPUs through the processor; nil when a bridge does not tell and none that tells has
-// it on, or when there is no bridge.
+// redirectAbove reports whether a bridge between the device and its root bus has ACS request redirect enabled, which
+// routes peer-to-peer traffic between GPUs through the CPU. It returns nil if there is no bridge, or if a bridge cannot
+// be read and no other bridge has it enabled.
 func redirectAbove(dir string) *bool {
 	var off, unknown bool
 	for up := filepath.Dir(dir); ; up = filepath.Dir(up) {
-		if _, err := pci.Parse(filepath.Base(up)); err != nil { // pci0000:00, the root
+		if _, err := pci.Parse(filepath.Base(up)); err != nil { // pci0000:00 is the root
 			break
 		}
 		raw, err := readConfig(up, configSpace)
@@ -154,9 +155,10 @@ func redirectAbove(dir string) *bool {
 	return &no
 }
 
-// acsRedirect finds the Access Control Services capability in the extended configuration space (PCI Express Base
-// Specification, 7.7.11: capability 0x000d, control register at offset 6, of which bit 2 is P2P Request Redirect
-// Enable). told is false where that space could not be read: without privilege the kernel gives 64 bytes.
+// acsRedirect reports whether request redirect is enabled in the Access Control Services capability of the extended
+// configuration space (PCI Express Base Specification, 7.7.11: capability 0x000d, control register at offset 6, bit 2
+// is P2P Request Redirect Enable). told is false if the space could not be read: without privileges, the kernel returns
+// only 64 bytes.
 func acsRedirect(config []byte) (redirect, told bool) {
 	if len(config) <= configHeader {
 		return false, false
@@ -168,13 +170,13 @@ func acsRedirect(config []byte) (redirect, told bool) {
 		}
 		head := binary.LittleEndian.Uint32(config[at:])
 		if head == 0xffffffff {
-			return false, false // the bridge is gone
+			return false, false // the bridge does not respond
 		}
 		if head&0xffff == 0x000d {
 			return binary.LittleEndian.Uint16(config[at+6:])&(1<<2) != 0, true
 		}
 		if at = int(head >> 20); at == 0 {
-			return false, true // it has no such capability
+			return false, true // the bridge does not have the capability
 		}
 	}
 	return false, false

@@ -16,7 +16,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/kmsg"
 )
 
-// backlog is /dev/kmsg, read from its first record on.
+// backlog reads /dev/kmsg from its first record.
 type backlog int
 
 func openBacklog(path string) (kernelBacklog, error) {
@@ -52,7 +52,7 @@ func monotonic() time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// deviceNumbers returns those of a device node; both zero for another file.
+// deviceNumbers returns the major and minor numbers of a device node, or zeros for other files.
 func deviceNumbers(info fs.FileInfo) (major, minor int) {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok || info.Mode()&fs.ModeDevice == 0 {
@@ -61,7 +61,7 @@ func deviceNumbers(info fs.FileInfo) (major, minor int) {
 	return int(unix.Major(stat.Rdev)), int(unix.Minor(stat.Rdev))
 }
 
-// statFilesystem returns how full the file system is on which the file lies.
+// statFilesystem returns the usage of the file system that contains the file.
 func statFilesystem(full string) (api.Filesystem, error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(full, &s); err != nil {
@@ -73,15 +73,16 @@ func statFilesystem(full string) (api.Filesystem, error) {
 	}, nil
 }
 
-// listens reports whether somebody listens at a socket; nil when that cannot be told. /proc/net/unix would only know
-// the sockets of one network namespace, and plugins have their own; so it connects, and hangs up without a word.
+// listens reports whether a process listens on a socket, or nil if that is unknown. /proc/net/unix lists only the
+// sockets of one network namespace, and plugins can have their own. Therefore listens connects, and disconnects without
+// sending data.
 func listens(full string) *bool {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil
 	}
 	defer func() { _ = unix.Close(fd) }()
-	dir, err := os.Open(filepath.Dir(full)) // an address holds 107 bytes
+	dir, err := os.Open(filepath.Dir(full)) // an address has at most 107 bytes
 	if err != nil {
 		return nil
 	}
@@ -89,7 +90,7 @@ func listens(full string) *bool {
 	err = unix.Connect(fd, &unix.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(full))})
 	yes := true
 	switch {
-	case err == nil, errors.Is(err, unix.EAGAIN): // EAGAIN: its queue is full
+	case err == nil, errors.Is(err, unix.EAGAIN): // EAGAIN: the queue of the socket is full
 		return &yes
 	case errors.Is(err, unix.ECONNREFUSED):
 		yes = false

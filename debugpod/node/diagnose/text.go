@@ -7,7 +7,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
-// lastLines keeps the last lines of a text, and so many bytes at most, with long lines cut.
+// lastLines returns the last lines of a string, at most size bytes, with long lines truncated.
 func lastLines(text string, lines, size int) string {
 	all := strings.Split(strings.TrimRight(strings.ToValidUTF8(text, "\uFFFD"), "\n"), "\n")
 	first := len(all)
@@ -27,8 +27,8 @@ func lastLines(text string, lines, size int) string {
 	return text + "\n"
 }
 
-// printable replaces control bytes, which XML cannot have either, but for tabs and line ends. JSON would make six bytes
-// of each.
+// printable replaces control bytes except tabs and line breaks. XML does not allow them, and JSON needs six bytes for
+// each.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' && r != '\n' && r != '\t' && r != '\r' {

@@ -1,4 +1,4 @@
-// Package driver finds NVIDIA's driver on a node: its programs, and its version.
+// Package driver finds the programs and the version of the NVIDIA driver on a node.
 package driver
 
 import (
@@ -9,10 +9,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
 )
 
-// driverPlaces are where the driver's programs lie: as root directory, folder in there, and folder of its libraries.
+// driverPlaces are the locations of the driver's programs: the root directory, and in it the directories of programs
+// and libraries.
 var driverPlaces = []struct{ root, folder, libraries string }{
 	{"/", "/usr/bin", ""},
-	{"/run/nvidia/driver", "/usr/bin", ""}, // GPU operator: the driver's container
+	{"/run/nvidia/driver", "/usr/bin", ""}, // the driver container of the GPU operator
 	{"/", "/home/kubernetes/bin/nvidia/bin", "/home/kubernetes/bin/nvidia/lib64"}, // GKE
 	{"/", "/usr/local/nvidia/bin", "/usr/local/nvidia/lib64"},
 	{"/", "/opt/nvidia/bin", "/opt/nvidia/lib64"},
@@ -20,12 +21,12 @@ var driverPlaces = []struct{ root, folder, libraries string }{
 	{"/", "/opt/bin", ""},
 }
 
-// Program finds a program of the driver; ok reports whether it is there.
+// Program returns the command for a program of the driver. ok reports whether the program exists.
 func Program(node hostfs.FS, name string) (c hostexec.Command, ok bool) {
 	for _, place := range driverPlaces {
 		root, err := node.Resolve(hostfs.Relative(place.root))
 		program := path.Join(place.folder, name)
-		// With its links as it will see them itself
+		// Resolve links as the program itself will.
 		if err == nil && hostfs.Executable(hostfs.FS(root), program) == "" {
 			return hostexec.Command{Root: hostfs.FS(root), Program: program, Libraries: place.libraries}, true
 		}
@@ -33,10 +34,10 @@ func Program(node hostfs.FS, name string) (c hostexec.Command, ok bool) {
 	return hostexec.Command{}, false
 }
 
-// Loaded is there while the driver is loaded.
+// Loaded is a file that exists while the driver is loaded.
 const Loaded = "/proc/driver/nvidia/version"
 
-// driverVersion finds the number in both drivers' first lines:
+// Version returns the driver version in the first line of Loaded, for both kinds of driver:
 //
 //	NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023
 //	NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build  (...)

@@ -1,4 +1,4 @@
-// Package firewall has the kernel of a node drop packets, by nftables.
+// Package firewall makes a node's kernel drop packets, using nftables.
 package firewall
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
 )
 
-// ruleOf returns what the kernel is told for a run, in nft's words.
+// ruleOf returns the rule of a run in nft syntax.
 func ruleOf(f api.Firewall, run string) string {
 	switch f.Drop {
 	case api.DropAnswers:
@@ -27,19 +27,19 @@ func ruleOf(f api.Firewall, run string) string {
 
 const firewallChain = "forward"
 
-// packetFilter is the part of the node's kernel that firewalls are made in.
+// packetFilter is the nftables interface of the node's kernel.
 type packetFilter interface {
-	// block makes a table with its rule in one step, both marked as the run's, or nothing of it. The error is
-	// errTableExists where there is one.
+	// block atomically creates a table with its rule, both marked with the run. The error is errTableExists if the
+	// table exists.
 	block(run string, f api.Firewall) error
-	// look is what is in the table, with the run's set; nil where there is none.
+	// look returns the content of the table, with the run's set, or nil if the table does not exist.
 	look(table, run string) (*firewallTable, error)
-	// remove removes a table, or only the rules and the ports of a run. The error is errMeanwhile when some of it
-	// went by itself.
+	// remove removes a table, or only the rules and ports of a run. The error is errMeanwhile if some of them no longer
+	// exist.
 	remove(name string, t *firewallTable, run string, all bool) error
-	// marked are the tables with rules of runs, by name.
+	// marked returns the tables with rules of runs, by name.
 	marked() (map[string]mark, error)
-	// tableOf is the name of the table that has the rule of a run, or its set; empty when there is none.
+	// tableOf returns the name of the table with the run's rule or set, or "" if there is none.
 	tableOf(run string) (string, error)
 	close() error
 }
@@ -50,24 +50,24 @@ var (
 	errNoFilter    = errors.New("the node's kernel has no nftables for IPv4 and IPv6 (CONFIG_NF_TABLES_INET)")
 )
 
-// firewallTable is what is in a table.
+// firewallTable is the content of a table.
 type firewallTable struct {
 	rules []firewallRule
-	// ports are those in it, with how long they stay.
+	// ports are the blocked ports with their remaining time.
 	ports map[int]time.Duration
-	// others is what the run's firewall does not have, in nft's words.
+	// others lists everything that is not part of the run's firewall, in nft syntax.
 	others []string
 }
 
 // firewallRule is a rule of a table.
 type firewallRule struct {
-	run     string // whose it is; empty: not ours
-	port    int    // that it is about
-	packets uint64 // that it has counted
+	run     string // the run that created the rule; empty for other rules
+	port    int    // the port in the mark
+	packets uint64 // the packet counter
 	handle  uint64
 }
 
-// mark says in the kernel whose a rule is, and which port it is about.
+// mark identifies, in the kernel, the run that a rule belongs to and its port.
 type mark struct {
 	run  string
 	port int
@@ -75,7 +75,7 @@ type mark struct {
 
 func (m mark) String() string { return fmt.Sprintf("%s %d", m.run, m.port) }
 
-// parseMark returns the other way round; nobody's when it is none.
+// parseMark parses the string form of a mark. It returns a zero mark if the string is not a mark.
 func parseMark(text string) mark {
 	run, number, _ := strings.Cut(text, " ")
 	port, err := strconv.Atoi(number)
@@ -85,7 +85,7 @@ func parseMark(text string) mark {
 	return mark{run, port}
 }
 
-// Do does Firewall or RemoveFirewall.
+// Do handles Firewall and RemoveFirewall.
 func Do(req api.Request, host hostfs.Host) (last api.Answer, failure *api.Error) {
 	filter, err := openFilter(host)
 	switch {
@@ -103,7 +103,7 @@ func Do(req api.Request, host hostfs.Host) (last api.Answer, failure *api.Error)
 	return last, failure
 }
 
-// buildFirewall does Firewall, and reads it back.
+// buildFirewall handles Firewall, and reads the rule back to verify it.
 func buildFirewall(run string, f api.Firewall, filter packetFilter) (*api.BuiltFirewall, *api.Error) {
 	err := filter.block(run, f)
 	switch {
@@ -114,7 +114,7 @@ func buildFirewall(run string, f api.Firewall, filter packetFilter) (*api.BuiltF
 	case errors.Is(err, errNoFilter):
 		return nil, api.Errorf(api.CodeNoFilter, "nothing was changed: %v", err)
 	case err != nil:
-		// With a timeout nobody knows whether it is there
+		// After a timeout, it is unknown whether the table exists.
 		return nil, api.Errorf(api.CodeFilter, "make the table inet %s: %v", f.Table, err)
 	}
 	table, err := filter.look(f.Table, run)
@@ -129,7 +129,7 @@ func buildFirewall(run string, f api.Firewall, filter packetFilter) (*api.BuiltF
 		ruleOf(f, run), api.FirewallSet(run), f.Port), Expires: table.ports[f.Port]}, nil
 }
 
-// removeFirewall does RemoveFirewall.
+// removeFirewall handles RemoveFirewall.
 func removeFirewall(run string, req api.RemoveFirewall, filter packetFilter) (*api.RemovedFirewall, *api.Error) {
 	const tries = 5
 	for try := 1; ; try++ {
@@ -164,9 +164,9 @@ func removeFirewall(run string, req api.RemoveFirewall, filter packetFilter) (*a
 	}
 }
 
-// examineFirewall reports what is in a run's table, before anything of it is removed.
+// examineFirewall reports the content of a run's table before any of it is removed.
 func examineFirewall(run, name string, table *firewallTable) *api.RemovedFirewall {
-	if table == nil { // it went in the meantime
+	if table == nil { // removed in the meantime
 		return &api.RemovedFirewall{}
 	}
 	blocked := table.blockedBy(run)
@@ -191,8 +191,8 @@ func examineFirewall(run, name string, table *firewallTable) *api.RemovedFirewal
 	return result
 }
 
-// blockedBy returns the ports in the run's set that are the run's: those in the marks of its rules. When there are no
-// marks, which `nft -f` loses when a ruleset is saved and loaded, all are.
+// blockedBy returns the ports in the run's set that the marks of its rules name. If there are no marks, it returns all
+// ports: marks are lost when a ruleset is saved and reloaded with `nft -f`.
 func (t *firewallTable) blockedBy(run string) []int {
 	var marked, all []int
 	found := false

@@ -22,7 +22,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
 )
 
-// netfilter is the packetFilter of the node's own network namespace, over netlink: nodes need not have nft.
+// netfilter is the packetFilter of the node's network namespace. It uses netlink, because nodes may not have nft.
 type netfilter struct {
 	conn  *nftables.Conn
 	space *os.File
@@ -46,8 +46,8 @@ func openNetfilter(namespace string) (*netfilter, error) {
 		return nil, filterError(err)
 	}
 	n := &netfilter{conn, space}
-	// Asked before anything else: a kernel without nftables answers the first message of a batch only, and refuses a
-	// question as invalid.
+	// Query the tables first: a kernel without nftables responds only to the first message of a batch, and rejects a
+	// query as invalid.
 	if _, err := conn.ListTablesOfFamily(nftables.TableFamilyINet); err != nil {
 		_ = n.close()
 		if errors.Is(err, unix.EINVAL) {
@@ -58,12 +58,12 @@ func openNetfilter(namespace string) (*netfilter, error) {
 	return n, nil
 }
 
-// filterTimeout is how long the kernel may take for all that one request needs.
+// filterTimeout is the timeout for all netlink requests of one helper request.
 const filterTimeout = 20 * time.Second
 
 func (n *netfilter) close() error { return errors.Join(n.conn.CloseLasting(), n.space.Close()) }
 
-// filterError knows the kernels that lack what is asked for.
+// filterError identifies errors of kernels that lack a required feature.
 func filterError(err error) error {
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EPROTONOSUPPORT) {
 		return fmt.Errorf("%w: %w", errNoFilter, err)
@@ -77,8 +77,8 @@ func (n *netfilter) block(run string, f api.Firewall) error {
 		Name: firewallChain, Table: table, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookForward,
 		Priority: nftables.ChainPriorityFilter,
 	})
-	// The ID is the batch's own; left out, the library counts in a variable that all connections of the process share,
-	// without a lock.
+	// The ID is specific to the batch. If it is not set, the library uses a counter that all connections of the process
+	// share without a lock.
 	set := &nftables.Set{
 		ID: 1, Table: table, Name: api.FirewallSet(run), KeyType: nftables.TypeInetService, HasTimeout: true,
 	}
@@ -95,19 +95,20 @@ func (n *netfilter) block(run string, f api.Firewall) error {
 	switch {
 	case errors.Is(err, unix.EEXIST):
 		return errTableExists
-	case errors.Is(err, unix.ENOENT): // this kind of chain, as everything it names is made with it
+	case errors.Is(err, unix.ENOENT): // the kernel lacks this chain type; the batch creates all other objects
 		return fmt.Errorf("%w: %w", errNoFilter, err)
 	}
 	return filterError(err)
 }
 
-// markType is the type of what marks a rule as a run's. nft shows only those that it knows: a comment, which is type 0.
+// markType is the type of the user data that marks a rule with a run. nft shows only known types, such as comments
+// (type 0).
 const markType = userdata.Type(0x67)
 
-// expressions are Firewall.rule for the kernel.
+// expressions returns the rule of a Firewall as kernel expressions.
 func expressions(f api.Firewall, set *nftables.Set) []expr.Any {
 	const register = 1
-	source, destination := uint32(0), uint32(2) // of the ports in the TCP header
+	source, destination := uint32(0), uint32(2) // offsets in the TCP header
 	port := source
 	if f.Drop == api.DropRequests {
 		port = destination
@@ -119,7 +120,7 @@ func expressions(f api.Firewall, set *nftables.Set) []expr.Any {
 	if f.Drop == api.DropLarge {
 		list = append(list,
 			&expr.Meta{Key: expr.MetaKeyLEN, Register: register},
-			// Greater than is by bytes, the first one first.
+			// The kernel compares bytes, most significant byte first.
 			&expr.Byteorder{SourceRegister: register, DestRegister: register, Op: expr.ByteorderHton, Len: 4, Size: 4},
 			&expr.Cmp{Op: expr.CmpOpGt, Register: register, Data: binaryutil.BigEndian.PutUint32(api.LargePacket)})
 	}
@@ -165,7 +166,7 @@ func (n *netfilter) look(name, run string) (*firewallTable, error) {
 	}
 	for _, set := range sets {
 		switch {
-		case set.Anonymous: // it belongs to a rule
+		case set.Anonymous: // an anonymous set belongs to a rule
 			continue
 		case set.Name != api.FirewallSet(run):
 			other("set " + set.Name)
@@ -227,7 +228,8 @@ func (n *netfilter) remove(name string, t *firewallTable, run string, all bool) 
 	return meanwhile(n.conn.Flush())
 }
 
-// meanwhile returns what is gone already from what cannot be removed. A batch is made whole or not at all.
+// meanwhile wraps errMeanwhile if an object to remove does not exist. The kernel applies a batch completely or not at
+// all.
 func meanwhile(err error) error {
 	if errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("%w: %w", errMeanwhile, err)
@@ -247,7 +249,7 @@ func (n *netfilter) marked() (map[string]mark, error) {
 		}
 		rules, err := n.conn.GetRules(chain.Table, chain)
 		if err != nil {
-			continue // what cannot be read is not ours, or gone meanwhile
+			continue // a table that cannot be read does not belong to a run, or no longer exists
 		}
 		for _, rule := range rules {
 			if m := markOf(rule.UserData); m.run != "" {
@@ -275,7 +277,7 @@ func (n *netfilter) tableOf(run string) (string, error) {
 	for _, table := range all {
 		sets, err := n.conn.GetSets(table)
 		if err != nil {
-			continue // what cannot be read is not ours, or gone in the meantime
+			continue // a table that cannot be read does not belong to a run, or no longer exists
 		}
 		if slices.ContainsFunc(sets, func(set *nftables.Set) bool { return set.Name == api.FirewallSet(run) }) {
 			return table.Name, nil
@@ -284,8 +286,8 @@ func (n *netfilter) tableOf(run string) (string, error) {
 	return "", nil
 }
 
-// markOf finds the mark in a rule's user data, which others may have written: a list of a type, a length and as many
-// bytes.
+// markOf returns the mark in a rule's user data, which other programs may have written. The data is a list of entries,
+// each with a type, a length, and the value.
 func markOf(data []byte) mark {
 	for len(data) >= 2 && len(data) >= 2+int(data[1]) {
 		value := data[2 : 2+int(data[1])]
@@ -297,7 +299,7 @@ func markOf(data []byte) mark {
 	return mark{}
 }
 
-// counted returns how many packets a rule has counted.
+// counted returns the packet counter of a rule.
 func counted(rule *nftables.Rule) uint64 {
 	for _, e := range rule.Exprs {
 		if counter, is := e.(*expr.Counter); is {
@@ -307,7 +309,8 @@ func counted(rule *nftables.Rule) uint64 {
 	return 0
 }
 
-// Left returns the tables that runs have left. With clean they are removed, but for those of the runs in keep.
+// Left returns the tables that runs have left behind. If clean is set, it removes them, except for those of the runs in
+// keep.
 func Left(host hostfs.Host, clean bool, keep []string) []deadman.Leftover {
 	filter, err := openFilter(host)
 	if errors.Is(err, errNoFilter) {

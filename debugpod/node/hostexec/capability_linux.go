@@ -7,11 +7,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// withheld returns the capabilities that no program of the node gets from us: root's nvidia-smi loads the driver and
-// makes its device nodes (nvidia-modprobe(1)), which would change the node, and mend what is to be found out.
+// withheld returns the capabilities that programs of the node must not have. With them, nvidia-smi as root would load
+// the driver and create its device nodes (nvidia-modprobe(1)), which would change the node and hide the problem to
+// diagnose.
 func withheld() []uint { return []uint{unix.CAP_SYS_MODULE, unix.CAP_MKNOD} }
 
-// RunWithheld is cmd.Run without the withheld capabilities.
+// RunWithheld runs cmd.Run without the withheld capabilities.
 func RunWithheld(cmd *exec.Cmd) error {
 	return OnOwnThread(func() error {
 		if err := withhold(); err != nil {
@@ -21,7 +22,7 @@ func RunWithheld(cmd *exec.Cmd) error {
 	})
 }
 
-// withhold makes the children of this thread do without the withheld capabilities.
+// withhold removes the withheld capabilities from future children of this thread.
 func withhold() error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var sets [2]unix.CapUserData
@@ -30,9 +31,9 @@ func withhold() error {
 	}
 	for _, c := range withheld() {
 		bit := uint32(1) << (c % 32)
-		sets[c/32].Inheritable &^= bit // the bounding set does not limit what is inherited
+		sets[c/32].Inheritable &^= bit // the bounding set does not limit inherited capabilities
 		err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(c), 0, 0, 0)
-		if err != nil && sets[c/32].Permitted&bit != 0 { // who has none passes none on
+		if err != nil && sets[c/32].Permitted&bit != 0 { // a process without the capability cannot pass it on
 			return fmt.Errorf("drop capability %d, with which it could change the node: %w", c, err)
 		}
 	}

@@ -1,4 +1,4 @@
-// Package hostexec runs programs of the node within limits, and without the rights to change it.
+// Package hostexec runs programs of the node with limits and without permission to change the node.
 package hostexec
 
 import (
@@ -8,18 +8,18 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
 )
 
-// Command is a program of the node that is run within limits.
+// Command is a program of the node with limits for running it.
 type Command struct {
-	Root      hostfs.FS // its root directory
-	Program   string    // where it lies there
+	Root      hostfs.FS // root directory of the program
+	Program   string    // path in Root
 	Args      []string
-	Libraries string // LD_LIBRARY_PATH; empty for the usual ones
+	Libraries string // LD_LIBRARY_PATH; empty for the default
 	Limit     time.Duration
-	Most      int  // bytes of its output that are kept
-	Last      bool // the last bytes, not the first
+	Most      int  // maximum number of output bytes to keep
+	Last      bool // keep the last bytes instead of the first
 }
 
-// ExitError is how a program failed by itself, with what it wrote.
+// ExitError is the error of a program that failed, with its output.
 type ExitError struct {
 	Program string
 	Err     error
@@ -35,7 +35,7 @@ func (e *ExitError) Error() string {
 
 func (e *ExitError) Unwrap() error { return e.Err }
 
-// kept is a writer that keeps the first or the last bytes of what it gets.
+// kept is a writer that keeps the first or last bytes.
 type kept struct {
 	most int
 	last bool
@@ -51,7 +51,7 @@ func (k *kept) Write(p []byte) (int, error) {
 		return len(p), nil
 	}
 	k.text = append(k.text, p...)
-	if len(k.text) > 2*k.most { // seldom, as it copies
+	if len(k.text) > 2*k.most { // trimming is rare because it copies
 		k.trim()
 	}
 	return len(p), nil
@@ -68,5 +68,5 @@ func (k *kept) String() string {
 	return string(k.text)
 }
 
-// UsualPath is PATH of a service of systemd.
+// UsualPath is the PATH of a systemd service.
 const UsualPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

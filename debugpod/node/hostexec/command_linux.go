@@ -12,9 +12,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
-// Run runs a program of the node, which may load no module and make no device. At its limit it is killed with
-// all processes of its group; runCommand returns also where a broken GPU or a dead file system keeps it in the kernel,
-// and it cannot be killed.
+// Run runs a program of the node without the capabilities to load modules or create devices. At the timeout, it kills
+// the program's process group. It returns even if the program cannot be killed because a broken GPU or an unavailable
+// file system blocks it in the kernel.
 func Run(ctx context.Context, c Command) (string, error) {
 	type outcome struct {
 		out string
@@ -47,7 +47,7 @@ func (c Command) execute(ctx context.Context) (string, error) {
 	cmd := exec.CommandContext(ctx, c.Program, c.Args...)
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if c.Root != "/" { // which needs no privilege
+	if c.Root != "/" { // / needs no chroot, and so no privilege
 		cmd.SysProcAttr.Chroot = string(c.Root)
 	}
 	cmd.Env = []string{"PATH=" + UsualPath, "LC_ALL=C", "SYSTEMD_PAGER=", "SYSTEMD_COLORS=0"}
@@ -56,11 +56,11 @@ func (c Command) execute(ctx context.Context) (string, error) {
 	}
 	stdout, stderr := &kept{most: c.Most, last: c.Last}, &kept{most: api.MaxLineText, last: true}
 	cmd.Stdout, cmd.Stderr = stdout, stderr
-	// The whole group: a wrapper's child goes on without it, and holds our pipe.
+	// Kill the whole group: the child of a wrapper would continue and keep the pipe open.
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second
 	err := RunWithheld(cmd)
-	if errors.Is(err, exec.ErrWaitDelay) { // it has ended, and a child of it has our pipe and so is still in its group
+	if errors.Is(err, exec.ErrWaitDelay) { // the program has exited; a child in its group still has the pipe open
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 		err = nil
 	}

@@ -7,15 +7,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OnOwnThread calls f on a thread that ends with it, so that f may change what belongs to a thread: its namespaces, its
-// capabilities.
+// OnOwnThread calls f on a thread that terminates afterwards, so that f may change thread attributes such as namespaces
+// and capabilities.
 func OnOwnThread(f func() error) error {
 	result := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // never unlocked: nothing else ever runs on it
+		runtime.LockOSThread() // never unlocked, so that no other goroutine runs on it
 		if unix.Gettid() == os.Getpid() {
-			// The process's first thread cannot end before the process, and /proc/self tells of it. While it waits
-			// here, f has another.
+			// The main thread cannot terminate before the process, and /proc/self refers to it. Run f on another thread
+			// while the main thread waits.
 			result <- OnOwnThread(f)
 			return
 		}

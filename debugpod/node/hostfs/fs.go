@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// FS is the file system below a directory as a process sees it that has this directory as its root: absolute
-// symbolic links lead below it. os.DirFS would follow them into our own container, and os.Root refuses them.
+// FS is the file system below a directory, as seen by a process with that root directory: absolute symbolic links are
+// resolved below it. os.DirFS would resolve them in the helper's container, and os.Root rejects them.
 type FS string
 
-// maxLinks is the kernel's own limit (MAXSYMLINKS).
+// maxLinks is the kernel's limit (MAXSYMLINKS).
 const maxLinks = 40
 
 func (r FS) Open(name string) (fs.File, error) {
@@ -27,7 +27,7 @@ func (r FS) Open(name string) (fs.File, error) {
 	return os.Open(full)
 }
 
-// Resolve returns the path of name with all links followed.
+// Resolve returns the path of name with all symbolic links resolved.
 func (r FS) Resolve(name string) (string, error) {
 	pending, done := strings.Split(name, "/"), "/"
 	for links := 0; len(pending) > 0; {
@@ -42,7 +42,7 @@ func (r FS) Resolve(name string) (string, error) {
 		}
 		next := path.Join(done, part)
 		target, err := os.Readlink(r.Below(next))
-		if err != nil { // no link; whether it is there at all, opening it will tell
+		if err != nil { // not a link; opening the file reports whether it exists
 			done = next
 			continue
 		}
@@ -57,7 +57,8 @@ func (r FS) Resolve(name string) (string, error) {
 	return r.Below(done), nil
 }
 
-// LinkInfo looks at a file itself also where it is a link, and follows those on the way to it.
+// LinkInfo returns the info of a file without following the last link. It resolves links in the directories of the
+// path.
 func (r FS) LinkInfo(name string) (fs.FileInfo, error) {
 	dir, err := r.Resolve(Relative(path.Dir(name)))
 	if err != nil {

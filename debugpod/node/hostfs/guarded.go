@@ -8,11 +8,11 @@ import (
 	"syscall"
 )
 
-// MaxFile is how large a configuration file may be, in bytes: real ones have some kilobytes.
+// MaxFile is the maximum size of a configuration file, in bytes. Typical files have a few kilobytes.
 const MaxFile = 4 << 20
 
-// guardedFS is a file system of which nothing but folders and files of a sensible size is opened. A containerd in
-// somebody's container may have a pipe for a configuration, on which we would wait for ever.
+// guardedFS is a file system that opens only directories and regular files of limited size. A containerd in a container
+// could have a pipe as its configuration, and reading the pipe would block forever.
 type guardedFS struct{ FS }
 
 func (r FS) Guarded() fs.FS { return guardedFS{r} }

@@ -1,16 +1,15 @@
-// Package hostfs reads the files of the node, whose root directory is not that of the helper.
+// Package hostfs reads the files of the node, whose root directory is not the helper's.
 package hostfs
 
-// Host is where the helper finds the node that it works on.
+// Host describes how the helper accesses the node.
 type Host struct {
-	// Root is the node's root directory. Through /proc/1/root it is seen with the node's own mounts, and needs no
-	// hostPath.
+	// Root is the node's root directory. /proc/1/root shows the node's own mounts and needs no hostPath volume.
 	Root string
-	// Proc is /proc of the node's PID namespace.
+	// Proc is the /proc directory of the node's PID namespace.
 	Proc string
-	// Kmsg is the kernel log's device.
+	// Kmsg is the device of the kernel log.
 	Kmsg string
-	// Enter continues with a request in the node's own namespaces, in which files are changed. It returns only when
-	// that fails. Nil: this process is there already.
+	// Enter continues the request in the node's own namespaces, which is required to change files. It returns only if
+	// it fails. It is nil if the process is already in these namespaces.
 	Enter func(request []byte) error
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
 )
 
-// Ownership fills in what stat(2) tells beyond fs.FileInfo.
+// Ownership sets the fields of meta that stat(2) provides in addition to fs.FileInfo.
 func Ownership(info fs.FileInfo, meta *deadman.Meta) error {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {

@@ -13,11 +13,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
-// Text returns a file's text: never more than most bytes of it, and nothing is opened but a plain file.
+// Text returns the content of a file, at most most bytes. It opens only regular files.
 func (r FS) Text(name string, most int64) (string, error) {
 	file, err := r.Guarded().Open(Relative(name))
 	if err != nil {
-		if why := errors.Unwrap(err); why != nil { // its path is relative
+		if why := errors.Unwrap(err); why != nil { // the unwrapped error omits the relative path
 			err = why
 		}
 		return "", fmt.Errorf("open %s: %w", name, err)
@@ -30,7 +30,7 @@ func (r FS) Text(name string, most int64) (string, error) {
 	return strings.ToValidUTF8(string(raw), "\uFFFD"), nil
 }
 
-// Word returns a small file's text without the space around it, or "".
+// Word returns the content of a small file without surrounding white space, or "".
 func (r FS) Word(name string) string {
 	text, err := r.Text(name, api.MaxLineText)
 	if err != nil {
@@ -39,7 +39,7 @@ func (r FS) Word(name string) string {
 	return strings.TrimSpace(text)
 }
 
-// Trimmed returns a small file's text without the space around it, or "".
+// Trimmed returns the content of a small file without surrounding white space, or "".
 func Trimmed(fsys fs.FS, name string) string {
 	raw, err := fs.ReadFile(fsys, name)
 	if err != nil {
@@ -48,7 +48,7 @@ func Trimmed(fsys fs.FS, name string) string {
 	return strings.TrimSpace(string(raw))
 }
 
-// Executable returns why the file cannot be executed; empty when it can.
+// Executable returns the reason why the file cannot be executed, or "".
 func Executable(root FS, name string) string {
 	info, err := root.Info(name)
 	switch {
@@ -66,7 +66,7 @@ func Executable(root FS, name string) string {
 	return ""
 }
 
-// RelativeTo is full, which lies below root, as seen from there.
+// RelativeTo returns full, a path below root, relative to root.
 func RelativeTo(root, full string) string {
 	inside, err := filepath.Rel(root, full)
 	if err != nil || strings.HasPrefix(inside, "..") {
@@ -75,7 +75,7 @@ func RelativeTo(root, full string) string {
 	return filepath.ToSlash(inside)
 }
 
-// Relative returns a path as fs.FS wants it.
+// Relative returns a path in the form that fs.FS requires.
 func Relative(name string) string {
 	if name = strings.TrimPrefix(path.Clean("/"+name), "/"); name == "" {
 		return "."
@@ -85,7 +85,7 @@ func Relative(name string) string {
 
 func (r FS) Content(name string) ([]byte, error) { return fs.ReadFile(r, Relative(name)) }
 
-// Info follows links.
+// Info returns the info of a file. It follows links.
 func (r FS) Info(name string) (fs.FileInfo, error) {
 	full, err := r.Resolve(Relative(name))
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/pci"
 )
 
-// readGPUs lists the GPUs that the driver knows, in the order of their PCI addresses: NVML and nvidia-smi number them
-// so.
+// readGPUs returns the GPUs that the driver manages, in the order of their PCI addresses, which is also how NVML and
+// nvidia-smi number them.
 func readGPUs(root fs.FS, warn func(string, ...any)) []api.GPU {
 	const dir = "proc/driver/nvidia/gpus"
 	entries, err := fs.ReadDir(root, dir)
@@ -44,7 +44,7 @@ func readGPUs(root fs.FS, warn func(string, ...any)) []api.GPU {
 			continue
 		}
 		if gpu.PCI == "" {
-			gpu.PCI = e.Name() // the directory is named for it
+			gpu.PCI = e.Name() // the directory name is the PCI address
 		}
 		at, err := pci.Parse(gpu.PCI)
 		if err != nil {
@@ -63,8 +63,8 @@ func readGPUs(root fs.FS, warn func(string, ...any)) []api.GPU {
 	return gpus
 }
 
-// parseGPU reads /proc/driver/nvidia/gpus/*/information: lines of "Name: value". A GPU that was not used since boot has
-// question marks for a UUID.
+// parseGPU parses /proc/driver/nvidia/gpus/*/information, which has lines of the form "Name: value". The UUID of a GPU
+// that was not used since boot is question marks.
 func parseGPU(text string) (gpu api.GPU, excluded bool) {
 	gpu.Minor = -1
 	for line := range strings.Lines(text) {
@@ -90,11 +90,11 @@ func parseGPU(text string) (gpu api.GPU, excluded bool) {
 	return gpu, excluded
 }
 
-// smiTimeout is how long nvidia-smi may take. It needs seconds without persistence mode, and hangs where a GPU is
+// smiTimeout is the timeout for nvidia-smi. It takes several seconds without persistence mode, and hangs if a GPU is
 // broken.
 const smiTimeout = 8 * time.Second
 
-// nvidiaSMI asks the node's nvidia-smi for every GPU's PCI address and UUID.
+// nvidiaSMI runs the node's nvidia-smi and returns the PCI address and UUID of every GPU.
 func nvidiaSMI(ctx context.Context, root string) (string, error) {
 	c, ok := driver.Program(hostfs.FS(root), "nvidia-smi")
 	if !ok {
@@ -104,7 +104,7 @@ func nvidiaSMI(ctx context.Context, root string) (string, error) {
 	return hostexec.Run(ctx, c)
 }
 
-// completeUUIDs asks nvidia-smi for the UUIDs that the driver's files do not tell.
+// completeUUIDs uses nvidia-smi to add the UUIDs that are missing in the driver's files.
 func completeUUIDs(gpus []api.GPU, smi func() (string, error), warn func(string, ...any)) {
 	if !slices.ContainsFunc(gpus, func(g api.GPU) bool { return g.UUID == "" }) {
 		return
@@ -125,7 +125,8 @@ func completeUUIDs(gpus []api.GPU, smi func() (string, error), warn func(string,
 	}
 }
 
-// parseSMI reads `nvidia-smi --query-gpu=pci.bus_id,uuid --format=csv,noheader`: PCI address to UUID.
+// parseSMI parses the output of `nvidia-smi --query-gpu=pci.bus_id,uuid --format=csv,noheader`. It returns the UUIDs by
+// PCI address.
 func parseSMI(out string) map[string]string {
 	known := map[string]string{}
 	for line := range strings.Lines(out) {

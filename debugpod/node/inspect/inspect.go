@@ -1,4 +1,4 @@
-// Package inspect reads what a node is: its GPUs, its pods, its kernel log and its journald.
+// Package inspect reads information about a node: its GPUs, pods, kernel log, and journald.
 package inspect
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
 )
 
-// Node reads what the node is. What cannot be read becomes a warning.
+// Node handles Inspect. Anything that cannot be read causes a warning.
 func Node(ctx context.Context, req api.Inspect, host hostfs.Host) api.Info {
 	root, proc := hostfs.FS(host.Root), os.DirFS(host.Proc)
 	info := api.Info{
@@ -27,7 +27,7 @@ func Node(ctx context.Context, req api.Inspect, host hostfs.Host) api.Info {
 	if _, err := fs.Stat(root, "."); err != nil {
 		warn("the node's root directory cannot be read, so GPUs and settings are unknown: %v", err)
 	}
-	// The container has a host name of its own: the node's is that of PID 1.
+	// The container has its own host name. The node's host name is that of PID 1.
 	name, err := hostname(host.Proc + "/1/ns/uts")
 	if err != nil {
 		name = hostfs.Trimmed(root, "etc/hostname")

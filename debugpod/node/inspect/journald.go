@@ -12,17 +12,17 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/process"
 )
 
-// journald is a Journald in the making.
+// journald is a Journald that is being filled in.
 type journald api.Journald
 
-// readJournald finds how journald is configured, by the precedence of systemd.unit(5) and journald.conf(5).
+// readJournald reads the configuration of journald, with the precedence rules of systemd.unit(5) and journald.conf(5).
 func readJournald(root, proc fs.FS) api.Journald {
 	j := journald{
 		Running: slices.ContainsFunc(process.PIDs(proc), func(pid string) bool {
-			return hostfs.Trimmed(proc, pid+"/comm") == "systemd-journal" // the kernel keeps 15 bytes
+			return hostfs.Trimmed(proc, pid+"/comm") == "systemd-journal" // the kernel truncates names to 15 bytes
 		}),
-		// What journald does when nothing is configured. Since systemd 257 a distribution may have another default for
-		// Storage, persistent; it shows below, as /var/log/journal is then made.
+		// Defaults of journald. Since systemd 257, distributions may set the default of Storage to persistent. journald
+		// then creates /var/log/journal, which is checked below.
 		ReadKMsg: "yes", ForwardKMsg: "no", Storage: "auto",
 	}
 	for _, text := range journaldFiles(root) {
@@ -34,19 +34,19 @@ func readJournald(root, proc fs.FS) api.Journald {
 	return api.Journald(j)
 }
 
-// journaldFiles returns the configuration files' texts in the order in which they are read.
+// journaldFiles returns the contents of the configuration files in the order in which journald reads them.
 func journaldFiles(root fs.FS) []string {
 	directories := []string{"etc/systemd", "run/systemd", "usr/local/lib/systemd", "usr/lib/systemd"}
 	var texts []string
-	for _, dir := range directories { // the main file: the first that is there
+	for _, dir := range directories { // the main file is the first that exists
 		raw, err := fs.ReadFile(root, dir+"/journald.conf")
 		if err == nil {
 			texts = append(texts, string(raw))
 			break
 		}
 	}
-	// Drop-ins: sorted by name wherever they lie; of equal names, the one in the first directory. An empty file, or a
-	// link to /dev/null, so masks those of its name.
+	// Drop-ins are sorted by name, regardless of directory. If several have the same name, the one in the first
+	// directory is used. An empty file, or a link to /dev/null, masks files with the same name.
 	chosen := map[string]string{}
 	for _, dir := range directories {
 		entries, err := fs.ReadDir(root, dir+"/journald.conf.d")
@@ -73,10 +73,10 @@ func journaldFiles(root fs.FS) []string {
 	return texts
 }
 
-// apply reads one configuration file. As in systemd, a value that is not understood changes nothing.
+// apply applies one configuration file. Like systemd, it ignores invalid values.
 func (j *journald) apply(text string) {
 	section := ""
-	text = strings.ReplaceAll(text, "\\\n", " ") // a line goes on after a backslash
+	text = strings.ReplaceAll(text, "\\\n", " ") // a backslash continues a line
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
 		if line == "" || line[0] == '#' || line[0] == ';' {
@@ -107,7 +107,7 @@ func (j *journald) set(key, value string) {
 	}
 }
 
-// applyCommandLine reads the one of our settings that the kernel's command line can have; it overrides the files.
+// applyCommandLine applies the relevant setting of the kernel command line, which overrides the files.
 func (j *journald) applyCommandLine(line string) {
 	for word := range strings.FieldsSeq(line) {
 		key, value, found := strings.Cut(word, "=")
@@ -121,7 +121,7 @@ func (j *journald) applyCommandLine(line string) {
 	}
 }
 
-// setBoolean follows systemd's parse_boolean.
+// setBoolean parses a value like systemd's parse_boolean.
 func setBoolean(to *string, value string) {
 	switch strings.ToLower(value) {
 	case "1", "yes", "y", "true", "t", "on":

@@ -14,7 +14,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/process"
 )
 
-// readPods finds the GPUs and the process of each pod.
+// readPods returns the GPUs and the process of each pod.
 func readPods(uids []string, root, proc fs.FS, gpus []api.GPU, warn func(string, ...any)) map[string]api.PodUse {
 	if len(uids) == 0 {
 		return nil
@@ -23,7 +23,7 @@ func readPods(uids []string, root, proc fs.FS, gpus []api.GPU, warn func(string,
 	raw, err := fs.ReadFile(root, checkpoint)
 	devices := map[string][]string{}
 	switch {
-	case errors.Is(err, fs.ErrNotExist): // no device plugin has given out anything yet
+	case errors.Is(err, fs.ErrNotExist): // no device plugin has allocated a device yet
 	case err != nil:
 		warn("read which pod has which GPU: %v", err)
 	default:
@@ -43,8 +43,8 @@ func readPods(uids []string, root, proc fs.FS, gpus []api.GPU, warn func(string,
 	return pods
 }
 
-// parseCheckpoint reads the kubelet's device manager checkpoint: pod UID to the IDs of its NVIDIA devices
-// (pkg/kubelet/cm/devicemanager/checkpoint in Kubernetes).
+// parseCheckpoint parses the checkpoint of the kubelet's device manager. It returns the IDs of NVIDIA devices by pod
+// UID (see pkg/kubelet/cm/devicemanager/checkpoint in Kubernetes).
 func parseCheckpoint(raw []byte) (map[string][]string, error) {
 	var file struct {
 		Data struct {
@@ -76,7 +76,8 @@ func parseCheckpoint(raw []byte) (map[string][]string, error) {
 	return devices, nil
 }
 
-// deviceIDs returns a list, or since Kubernetes 1.20 lists by NUMA node. Time slicing appends "::N" to a device's ID.
+// deviceIDs parses a list of device IDs or, since Kubernetes 1.20, lists by NUMA node. Time slicing appends "::N" to a
+// device ID.
 func deviceIDs(raw json.RawMessage) ([]string, error) {
 	if len(raw) == 0 {
 		return nil, nil
@@ -97,8 +98,9 @@ func deviceIDs(raw json.RawMessage) ([]string, error) {
 	return list, nil
 }
 
-// uuids translates device plugins' IDs: NVIDIA's plugin gives UUIDs, or indexes (DEVICE_ID_STRATEGY=index); GKE's gives
-// nvidiaMINOR, with /vgpuN behind it when the GPU is shared. Others stay as they are.
+// uuids converts the device IDs of device plugins to UUIDs. NVIDIA's plugin uses UUIDs, or indexes if
+// DEVICE_ID_STRATEGY=index. GKE's plugin uses nvidiaMINOR, with the suffix /vgpuN if the GPU is shared. Other IDs are
+// not converted.
 func uuids(ids []string, gpus []api.GPU) []string {
 	var out []string
 	for _, id := range ids {
@@ -119,15 +121,16 @@ func uuids(ids []string, gpus []api.GPU) []string {
 	return out
 }
 
-// podProcess is one process of a pod.
+// podProcess is a process of a pod.
 type podProcess struct {
 	pid     int
 	name    string
-	started uint64 // clock ticks since boot
-	usesGPU bool   // has a /dev/nvidiaN open
+	started uint64 // in clock ticks since boot
+	usesGPU bool   // whether it has a /dev/nvidiaN open
 }
 
-// podProcesses lists the pods' processes by their cgroups, without the sandboxes' pause.
+// podProcesses returns the processes of the pods, determined by their cgroups. It omits the pause processes of
+// sandboxes.
 func podProcesses(proc fs.FS, uids []string) map[string][]podProcess {
 	found := map[string][]podProcess{}
 	for _, pid := range process.PIDs(proc) {
@@ -145,7 +148,7 @@ func podProcesses(proc fs.FS, uids []string) map[string][]podProcess {
 	return found
 }
 
-// pick chooses the process that the driver would name.
+// pick returns the process that the driver would name in an XID.
 func pick(all []podProcess) (podProcess, bool) {
 	if len(all) == 0 {
 		return podProcess{}, false
@@ -162,8 +165,8 @@ func pick(all []podProcess) (podProcess, bool) {
 	}), true
 }
 
-// podOf finds which pod a /proc/PID/cgroup belongs to: .../podUID/... with cgroupfs,
-// ...-podUID_with_underscores.slice/... with systemd. Version 1 has a line per hierarchy, version 2 one line.
+// podOf returns the pod of a /proc/PID/cgroup file: .../podUID/... with cgroupfs, and
+// ...-podUID_with_underscores.slice/... with systemd. cgroup v1 has one line per hierarchy, v2 has one line.
 func podOf(cgroup string, uids []string) string {
 	for _, uid := range uids {
 		if uid != "" &&
@@ -174,15 +177,15 @@ func podOf(cgroup string, uids []string) string {
 	return ""
 }
 
-// parseStat reads the name and the start time from /proc/PID/stat. The name may contain anything, so the last
-// parenthesis ends it.
+// parseStat parses the name and start time in /proc/PID/stat. The name may contain any character, so it ends at the
+// last parenthesis.
 func parseStat(stat string) (name string, started uint64, err error) {
 	open, end := strings.IndexByte(stat, '('), strings.LastIndexByte(stat, ')')
 	if open < 0 || end < open {
 		return "", 0, errors.New("a process's stat without its name")
 	}
 	fields := strings.Fields(stat[end+1:])
-	const starttime = 22 - 3 // proc(5) counts from 1, and the name is the second
+	const starttime = 22 - 3 // proc(5) counts fields from 1, and the name is field 2
 	if len(fields) <= starttime {
 		return "", 0, errors.New("a process's stat without its start time")
 	}

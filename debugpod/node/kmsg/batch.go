@@ -7,7 +7,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
-// batch gathers proofs, so that the client hears of them soon, and not in a thousand lines.
+// batch collects proofs, so that the client receives them early but not one per line.
 type batch struct {
 	send    func(api.Answer) error
 	sent    time.Time
@@ -31,7 +31,7 @@ func (b *batch) flush() error {
 	return err
 }
 
-// end answers what is proven, and returns the failure that ended the writing.
+// end sends the remaining proofs, and returns the failure that stopped the writing.
 func (b *batch) end(failure *api.Error) *api.Error {
 	if err := b.flush(); err != nil {
 		failure.Message += fmt.Sprintf(" (and %v)", err)

@@ -16,7 +16,7 @@ type kmsgDevice struct{ path string }
 func Open(path string) (Log, error) { return kmsgDevice{path}, nil }
 
 func (d kmsgDevice) Follow() (Reader, error) {
-	// With O_NONBLOCK the Go runtime polls the device, and deadlines work.
+	// With O_NONBLOCK, the Go runtime polls the device and supports deadlines.
 	f, err := os.OpenFile(d.path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
@@ -30,8 +30,8 @@ func (d kmsgDevice) Follow() (Reader, error) {
 func (d kmsgDevice) Stored(data string) (priority int, text string) { return api.Stored(data) }
 
 func (d kmsgDevice) Write(data string) error {
-	// Never O_CREATE: where the device is missing, that would make a plain file and take it for the kernel log. Not
-	// through os.File either: registering each with the poller costs as much as the write.
+	// Do not use O_CREATE: if the device does not exist, this would create a regular file instead. Do not use os.File:
+	// registering each file with the poller is as expensive as the write.
 	fd, err := open(d.path)
 	if err != nil {
 		return fmt.Errorf("open %s: %w", d.path, err)
@@ -58,7 +58,7 @@ func open(path string) (int, error) {
 	}
 }
 
-// kmsgFile names the device's own error.
+// kmsgFile returns the device's own errors without os.File's wrapping.
 type kmsgFile struct{ *os.File }
 
 func (f kmsgFile) Read(p []byte) (int, error) {

@@ -1,4 +1,4 @@
-// Package kmsg writes records to the kernel log, and reads each back.
+// Package kmsg writes records to the kernel log and reads each one back.
 package kmsg
 
 import (
@@ -15,38 +15,38 @@ import (
 )
 
 const (
-	// ProofTimeout is how long a written record may take to appear. The kernel shows it before write(2) returns, but
-	// for a short moment in which another processor still writes an older one.
+	// ProofTimeout is how long to wait for a written record to appear. The kernel shows the record before write(2)
+	// returns, unless another CPU is still writing an older record.
 	ProofTimeout = 2 * time.Second
-	// readPatience is how long one read waits for the device to become readable, before it is simply tried again.
+	// readPatience is how long one read waits for the device to become readable before it is retried.
 	readPatience = 20 * time.Millisecond
-	// flushAfter and flushRecords bound how long the client waits to hear of records that are proven.
+	// flushAfter and flushRecords limit the delay until the client is notified of verified records.
 	flushAfter   = 200 * time.Millisecond
 	flushRecords = 256
 )
 
-// ErrOverrun is a reader's error when the kernel log overwrote records before they were read: EPIPE of read(2).
+// ErrOverrun means that the kernel log overwrote records before they were read (EPIPE from read(2)).
 var ErrOverrun = errors.New("the kernel log overflowed")
 
-// Log is a kernel log that can be written and read back.
+// Log is a kernel log that can be written and read.
 type Log interface {
-	// follow returns a reader that stands behind the log's last record.
+	// Follow returns a reader that starts after the last record of the log.
 	Follow() (Reader, error)
-	// write makes one record, with an open file of its own: with kernel.printk_devkmsg=ratelimit, the default, the
-	// kernel drops all but 10 records in 5 seconds of one open file, and reports success.
+	// Write writes one record with a newly opened file. With the default kernel.printk_devkmsg=ratelimit, the kernel
+	// silently drops all but 10 records in 5 seconds per open file.
 	Write(data string) error
-	// expected is the record that a reader sees of data.
+	// Stored returns the record that a reader receives for data.
 	Stored(data string) (priority int, text string)
 }
 
-// Reader reads one record with each Read. It returns errOverrun when records were lost, and os.ErrDeadlineExceeded.
+// Reader returns one record per Read. Its errors include ErrOverrun, if records were lost, and os.ErrDeadlineExceeded.
 type Reader interface {
 	Read([]byte) (int, error)
 	SetReadDeadline(time.Time) error
 	Close() error
 }
 
-// Write writes the records, one after the other, and reads each back before it writes the next.
+// Write writes the records one at a time. It reads each record back before it writes the next.
 func Write(ctx context.Context, records []api.KmsgRecord, host hostfs.Host, send func(api.Answer) error) *api.Error {
 	if failure := MayWrite(host); failure != nil {
 		return failure
@@ -64,7 +64,7 @@ func WriteTo(ctx context.Context, records []api.KmsgRecord, log Log, send func(a
 		return api.Errorf(api.CodeKmsg, "read the kernel log: %v", err)
 	}
 	defer func() { _ = reader.Close() }()
-	proof := &prover{reader: reader, buffer: make([]byte, 16<<10)} // the kernel's own limit is 8 KiB, escapes included
+	proof := &prover{reader: reader, buffer: make([]byte, 16<<10)} // the kernel's limit is 8 KiB, including escapes
 	batch := &batch{send: send, sent: time.Now()}
 	var last time.Time
 	for i, record := range records {
@@ -102,14 +102,14 @@ func WriteTo(ctx context.Context, records []api.KmsgRecord, log Log, send func(a
 	return nil
 }
 
-// prover reads the kernel log on behalf of a writer.
+// prover reads the kernel log to find written records.
 type prover struct {
 	reader Reader
 	buffer []byte
 }
 
-// find reads until the record is there. Records of others in between are passed over. As the next record is written
-// only after this one was found, equal texts are told apart by their order. Failures begin with story.
+// find reads until it finds the record, and skips other records. Identical records are distinguished by their order,
+// because the next one is written only after this one was found. Error messages start with story.
 func (p *prover) find(priority int, text string, written time.Time, story string) (api.WrittenKmsg, *api.Error) {
 	deadline := time.Now().Add(ProofTimeout)
 	overrun := false
@@ -146,7 +146,7 @@ func (p *prover) find(priority int, text string, written time.Time, story string
 	}
 }
 
-// MayWrite refuses where the kernel would refuse every writer, and says how to change that.
+// MayWrite returns an error if the kernel would reject all writes, with instructions to change that.
 func MayWrite(host hostfs.Host) *api.Error {
 	proc := os.DirFS(host.Proc)
 	if hostfs.Trimmed(proc, "sys/kernel/printk_devkmsg") != "off" {
@@ -160,7 +160,7 @@ func MayWrite(host hostfs.Host) *api.Error {
 		"kernel.printk_devkmsg is off on the node, so nobody may write to its kernel log: allow it with `sysctl -w kernel.printk_devkmsg=on` on the node")
 }
 
-// sleep waits until then, or returns why ctx ended.
+// sleep waits until the given time, or returns the reason why ctx was canceled.
 func sleep(ctx context.Context, then time.Time) error {
 	timer := time.NewTimer(time.Until(then))
 	defer timer.Stop()

@@ -10,8 +10,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
-// Parse reads one record as read(2) of /dev/kmsg gives it: "priority,sequence,microseconds,flags[,more];text\n",
-// then lines of properties that begin with a blank (Documentation/ABI/testing/dev-kmsg). Time stays zero.
+// Parse parses one record as returned by read(2) of /dev/kmsg: "priority,sequence,microseconds,flags[,more];text\n",
+// followed by property lines that start with a space (see Documentation/ABI/testing/dev-kmsg). It does not set Time.
 func Parse(raw string) (api.WrittenKmsg, error) {
 	head, body, found := strings.Cut(raw, ";")
 	if !found {
@@ -29,7 +29,7 @@ func Parse(raw string) (api.WrittenKmsg, error) {
 	if err != nil {
 		return api.WrittenKmsg{}, fmt.Errorf("a kernel log record's sequence: %w", err)
 	}
-	// 53 bits are 285 years, and fit a Duration in nanoseconds.
+	// 53 bits of microseconds are 285 years, which fits into a Duration.
 	uptime, err := strconv.ParseUint(fields[2], 10, 53)
 	if err != nil {
 		return api.WrittenKmsg{}, fmt.Errorf("a kernel log record's time: %w", err)

@@ -18,10 +18,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/kmod"
 )
 
-// sourceTree is where packages put the headers of kernels. Debian's name each other by absolute paths below it.
+// sourceTree is the directory in which distributions install kernel headers. Debian's packages refer to each other by
+// absolute paths below it.
 const sourceTree = "/usr/src"
 
-// Build does BuildModule.
+// Build handles BuildModule.
 func Build(ctx context.Context, req api.BuildModule, host hostfs.Host) (*api.BuiltModule, *api.Error) {
 	if failure := mayLoad(host, nil); failure != nil {
 		return nil, failure
@@ -40,7 +41,7 @@ func Build(ctx context.Context, req api.BuildModule, host hostfs.Host) (*api.Bui
 		return nil, api.Errorf(api.CodeNoCompiler,
 			"%v: give an image with it with --builder-image, or a built module with --ko; %s", err, instead)
 	}
-	// Images that hold a compiler and little else may lack the folder.
+	// A minimal compiler image may lack the directory.
 	if err := os.MkdirAll(os.TempDir(), 0o700); err != nil {
 		return nil, api.Errorf(api.CodeBuild, "make a directory for the kernel module: %v", err)
 	}
@@ -71,8 +72,8 @@ func Build(ctx context.Context, req api.BuildModule, host hostfs.Host) (*api.Bui
 	return &api.BuiltModule{Module: built, Headers: headers.shown, Compiler: compiler}, nil
 }
 
-// bring makes the headers appear in the debug pod, below a directory of its own. leave must be called before that is
-// removed.
+// bring makes the node's kernel headers available in the debug pod, in a subdirectory of dir. leave must be called
+// before dir is removed.
 func bring(host hostfs.Host, req api.BuildModule, dir string) (here headers, failure *api.Error, leave func()) {
 	failed := func(err error) (headers, *api.Error, func()) {
 		return headers{}, api.Errorf(api.CodeBuild, "bring the headers into the debug pod: %v", err), nil
@@ -91,7 +92,7 @@ func bring(host hostfs.Host, req api.BuildModule, dir string) (here headers, fai
 			_ = os.Remove(link)
 		}
 		if unmount() == nil {
-			_ = os.Remove(at) // never more than the empty directory
+			_ = os.Remove(at) // removes only an empty directory
 		}
 	}
 	host.Root = at
@@ -106,13 +107,13 @@ func bring(host hostfs.Host, req api.BuildModule, dir string) (here headers, fai
 	return here, nil, leave
 }
 
-// headers are those of the node's kernel.
+// headers are the headers of the node's kernel.
 type headers struct {
-	shown string // as the node calls the directory
-	real  string // as this process does, with all links followed
+	shown string // the directory as the node names it
+	real  string // the directory as this process sees it, with all links resolved
 }
 
-// findHeaders looks where packages put them: on the node, then in NVIDIA's driver container, which brings its own.
+// findHeaders searches the usual directories on the node, then in NVIDIA's driver container, which has its own headers.
 func findHeaders(host hostfs.Host, given string) (headers, *api.Error) {
 	kernel := release(host)
 	places := []string{
@@ -156,8 +157,8 @@ func areHeaders(dir fs.FS) bool {
 	return true
 }
 
-// link makes the packages beside the headers appear in the debug pod where they are on the node, as they name each
-// other by that. It returns the links that it made.
+// link makes the packages next to the headers available in the debug pod at the same path as on the node, because the
+// packages refer to each other by absolute paths. It returns the links that it created.
 func (h headers) link(tree string) (made []string, err error) {
 	beside := filepath.Dir(h.real)
 	entries, err := os.ReadDir(beside)
@@ -182,12 +183,12 @@ func (h headers) link(tree string) (made []string, err error) {
 	return made, nil
 }
 
-// builtWith is the compiler of the kernel: CONFIG_CC_VERSION_TEXT="gcc-12 (Debian 12.2.0-14) 12.2.0", with or without
-// quotes.
+// builtWith matches the compiler of the kernel: CONFIG_CC_VERSION_TEXT="gcc-12 (Debian 12.2.0-14) 12.2.0", with or
+// without quotes.
 var builtWith = regexp.MustCompile(`(?m)^CONFIG_CC_VERSION_TEXT="?(\S+)`)
 
-// chooseCompiler returns the very compiler of the kernel where the image has it, else its gcc: a module of another
-// release loads as well.
+// chooseCompiler returns the compiler that built the kernel if the image has it, otherwise gcc. A module that was built
+// with another compiler release also loads.
 func chooseCompiler(dir string) (string, error) {
 	config, err := os.ReadFile(filepath.Join(dir, "include/config/auto.conf"))
 	if err != nil {
@@ -209,7 +210,7 @@ func chooseCompiler(dir string) (string, error) {
 	return "gcc", nil
 }
 
-// compile builds the module in dir with the kernel's own build system.
+// compile builds the module in dir with the kernel's build system.
 func compile(ctx context.Context, dir, headers, compiler string) ([]byte, error) {
 	sources, err := kmod.Sources()
 	if err != nil {
@@ -224,12 +225,12 @@ func compile(ctx context.Context, dir, headers, compiler string) ([]byte, error)
 	if err := runQuietly(ctx, "make", "-C", headers, "M="+dir, "CC="+compiler, "modules"); err != nil {
 		return nil, err
 	}
-	// Of 300 KB nearly all is for debuggers. Where there is no strip the module is only larger.
+	// Most of the 300 KB is debug information. Without strip, the module is only larger.
 	_ = runQuietly(ctx, "strip", "--strip-debug", built)
 	return os.ReadFile(built)
 }
 
-// runQuietly runs a program of the image; its words are in the error when it fails.
+// runQuietly runs a program of the image. If it fails, the error includes its output.
 func runQuietly(ctx context.Context, name string, args ...string) error {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
@@ -238,7 +239,7 @@ func runQuietly(ctx context.Context, name string, args ...string) error {
 		return nil
 	}
 	text := strings.TrimSpace(strings.ToValidUTF8(string(said), "?"))
-	const most = 2 << 10 // its end tells what is wrong
+	const most = 2 << 10 // the end of the output has the error
 	if len(text) > most {
 		text = "..." + strings.ToValidUTF8(text[len(text)-most:], "")
 	}

@@ -20,7 +20,7 @@ type linuxKernel struct{}
 
 func thisKernel() moduleKernel { return linuxKernel{} }
 
-// load needs no file: the module has come over the wire.
+// load loads a module from memory, because the module is received over the network and is not a file.
 func (linuxKernel) load(module []byte, parameters string) error {
 	err := unix.InitModule(module, parameters)
 	switch {
@@ -33,7 +33,7 @@ func (linuxKernel) load(module []byte, parameters string) error {
 	return err
 }
 
-// inUse is how long the module's last user may take to let it go.
+// inUse is how long to wait for the last user of the module to close it.
 const inUse = 3 * time.Second
 
 func (linuxKernel) unload(name string) error {
@@ -50,14 +50,14 @@ func (linuxKernel) unload(name string) error {
 	}
 }
 
-// open makes a device node of its own: that of the kernel is in the node's /dev, not in the pod's, and not on nodes
-// without devtmpfs.
+// open creates its own device node. The kernel's device node is in the node's /dev, not in the pod's, and is missing on
+// nodes without devtmpfs.
 func (linuxKernel) open(number string) (moduleDevice, error) {
 	var major, minor uint32
 	if _, err := fmt.Sscanf(number, "%d:%d", &major, &minor); err != nil {
 		return nil, fmt.Errorf("its number is %q: %w", number, err)
 	}
-	dir, err := os.MkdirTemp("/dev", "gpu-fault-") // file systems elsewhere may be mounted without devices
+	dir, err := os.MkdirTemp("/dev", "gpu-fault-") // other file systems may be mounted with nodev
 	if err != nil {
 		return nil, err
 	}
@@ -86,8 +86,8 @@ func (f deviceFile) Write(p []byte) (int, error) {
 
 func (f deviceFile) Close() error { return unix.Close(int(f)) }
 
-// Left returns the module that a run has left loaded; none where it is not loaded, or not by a run. With clean it
-// is unloaded, but for those of the runs in keep.
+// Left returns the module if a run has left it loaded. If clean is set, it unloads the module, unless it belongs to a
+// run in keep.
 func Left(host hostfs.Host, clean bool, keep []string) []deadman.Leftover {
 	run, loaded := loadedModule(host)
 	if !loaded || run == "" {

@@ -2,4 +2,4 @@
 
 package module
 
-func thisKernel() moduleKernel { return nil } // kmsg.Open refuses before it is asked for anything
+func thisKernel() moduleKernel { return nil } // not called, because kmsg.Open fails first

@@ -1,4 +1,4 @@
-// Package module builds, loads and unloads the kernel module of directory kmod, and writes records through it.
+// Package module builds, loads, and unloads the kernel module in directory kmod, and writes records through it.
 package module
 
 import (
@@ -16,16 +16,16 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/kmod"
 )
 
-// moduleKernel is the kernel that modules are loaded into.
+// moduleKernel is the interface to the kernel for loading modules.
 type moduleKernel interface {
 	load(module []byte, parameters string) error
-	// unload returns errModuleInUse while somebody has its device open, and nil where it is not loaded.
+	// unload returns errModuleInUse if a process has the module's device open, and nil if the module is not loaded.
 	unload(name string) error
-	// open opens the module's character device for writing; number is as sysfs has it, "10:125".
+	// open opens the module's character device for writing. number is its device number in sysfs, such as "10:125".
 	open(number string) (moduleDevice, error)
 }
 
-// moduleDevice takes a record with each Write, and returns errTooFast for one that comes too soon.
+// moduleDevice writes one record per Write. It returns errTooFast if a record follows the previous one too soon.
 type moduleDevice interface {
 	Write([]byte) (int, error)
 	Close() error
@@ -34,18 +34,18 @@ type moduleDevice interface {
 var (
 	errModuleInUse = errors.New("somebody has its device open")
 	errTooFast     = errors.New("too many records at once")
-	// errUntrusted is the kernel's refusal of a module because of its signature, or for lack of one.
+	// errUntrusted means that the kernel rejected a module because its signature is missing or not trusted.
 	errUntrusted = errors.New("the kernel does not trust it")
 )
 
-// Write does WriteModule. The module is loaded for as long as it writes.
+// Write handles WriteModule. The module is loaded only while it writes.
 func Write(
 	ctx context.Context, run string, req api.WriteModule, host hostfs.Host, send func(api.Answer) error,
 ) *api.Error {
 	return writeModule(ctx, run, req, host, thisKernel(), send)
 }
 
-// writeModule is Write with any kernel.
+// writeModule is Write with a given kernel.
 func writeModule(
 	ctx context.Context, run string, req api.WriteModule, host hostfs.Host, kernel moduleKernel,
 	send func(api.Answer) error,
@@ -57,7 +57,7 @@ func writeModule(
 	if failure := mayLoad(host, &file); failure != nil {
 		return failure
 	}
-	if failure := kmsg.MayWrite(host); failure != nil { // who may not write /dev/kmsg may not read it either
+	if failure := kmsg.MayWrite(host); failure != nil { // a process that cannot write /dev/kmsg cannot read it either
 		return failure
 	}
 	log, err := kmsg.Open(host.Kmsg)
@@ -86,7 +86,7 @@ func writeModule(
 	return kmsg.WriteTo(ctx, req.Records, moduleLog{log, device, defaultLevel(host)}, send)
 }
 
-// notLoaded returns why the kernel refused the module. Nothing was loaded.
+// notLoaded returns the error for a module that the kernel rejected. Nothing was loaded.
 func notLoaded(host hostfs.Host, file kmod.File, err error) *api.Error {
 	switch {
 	case errors.Is(err, errUntrusted) && file.Signed:
@@ -102,12 +102,12 @@ func notLoaded(host hostfs.Host, file kmod.File, err error) *api.Error {
 	}
 }
 
-// Remove does RemoveModule.
+// Remove handles RemoveModule.
 func Remove(run string, host hostfs.Host) (*api.RemovedModule, *api.Error) {
 	return removeModule(run, host, thisKernel())
 }
 
-// removeModule is Remove with any kernel.
+// removeModule is Remove with a given kernel.
 func removeModule(run string, host hostfs.Host, kernel moduleKernel) (*api.RemovedModule, *api.Error) {
 	whose, loaded := loadedModule(host)
 	if !loaded {
@@ -124,7 +124,7 @@ func removeModule(run string, host hostfs.Host, kernel moduleKernel) (*api.Remov
 	return &api.RemovedModule{Removed: true}, nil
 }
 
-// loadedModule reports whether the module is loaded, and by which run; "" is none of ours.
+// loadedModule reports whether the module is loaded, and returns the run that loaded it, or "" if no run did.
 func loadedModule(host hostfs.Host) (run string, loaded bool) {
 	dir := "sys/module/" + kmod.Name
 	if _, err := fs.Stat(hostfs.FS(host.Root), dir); err != nil {
@@ -133,7 +133,7 @@ func loadedModule(host hostfs.Host) (run string, loaded bool) {
 	return hostfs.Trimmed(hostfs.FS(host.Root), dir+"/parameters/"+kmod.ParamRun), true
 }
 
-// owner names who loaded a module.
+// owner describes the owner of a loaded module.
 func owner(run string) string {
 	if run == "" {
 		return "somebody, without this tool"
@@ -143,7 +143,7 @@ func owner(run string) string {
 
 // moduleLog is a kernel log that is written through the module.
 type moduleLog struct {
-	kmsg.Log // to read it back
+	kmsg.Log // to read records back
 	device   moduleDevice
 	level    int
 }
@@ -158,7 +158,7 @@ func (l moduleLog) Write(data string) error {
 	}
 }
 
-// Stored returns the record as the kernel's own: the level is the driver's, which is the default one but for
+// Stored returns the record as the kernel stores it. Its level is the driver's, which is the default level except for
 // NVSwitches.
 func (l moduleLog) Stored(data string) (priority int, text string) {
 	_, text = api.Stored(data)
@@ -168,13 +168,13 @@ func (l moduleLog) Stored(data string) (priority int, text string) {
 	return l.level, text
 }
 
-// The levels of the driver's lines. It prints those of GPUs without a level.
+// Log levels of the driver's records. The driver logs GPU errors without a level.
 const (
 	levelError   = 3
 	levelWarning = 4
 )
 
-// defaultLevel returns the level of what the kernel logs without one: the second number of kernel.printk.
+// defaultLevel returns the level of records that are logged without one, which is the second number of kernel.printk.
 func defaultLevel(host hostfs.Host) int {
 	var console, level int
 	if n, _ := fmt.Sscan(hostfs.Trimmed(os.DirFS(host.Proc), "sys/kernel/printk"), &console, &level); n < 2 {

@@ -13,17 +13,18 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
 )
 
-// mountNode mounts all of the node's file systems at a directory of the debug pod, to be read. Below /proc/1/root they
-// are seen, too, but they belong to another mount namespace there, in which no program can tell in which directory it
-// is: the build system of a kernel asks for that. The returned function takes the mount away again.
+// mountNode mounts all file systems of the node read-only at a directory of the debug pod. The file systems are also
+// visible below /proc/1/root, but a program cannot determine its working directory there, because they are in another
+// mount namespace. The build system of a kernel needs its working directory. The returned function unmounts the
+// directory.
 func mountNode(host hostfs.Host, at string) (unmount func() error, err error) {
 	if err := hostexec.OnOwnThread(func() error { return mountHere(host, at) }); err != nil {
 		return nil, err
 	}
-	// The copies are the peers of the node's mounts as long as they are shared: to take them away would take away
-	// those. What the node unmounts is to go here, too, or it would stay busy. Before Linux 5.12 this is the first time
-	// that it is said; to say it again does no harm. When it fails nothing is unmounted: the end of the pod's namespace
-	// does not reach the node.
+	// The copies are peers of the node's mounts while they are shared, so unmounting them would unmount the node's. As
+	// slaves, they still receive the node's unmounts, which avoids keeping its mounts busy. Before Linux 5.12, the
+	// copies are not slaves until now; afterwards this does nothing. If it fails, nothing is unmounted: deleting the
+	// pod's mount namespace does not affect the node.
 	if err := unix.Mount("", at, "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return nil, fmt.Errorf("part the mounts from the node's: %w", err)
 	}
@@ -44,8 +45,8 @@ func mountHere(host hostfs.Host, at string) error {
 	defer func() { _ = unix.Close(target) }()
 	err = mountTree(host, root, target, unix.AT_RECURSIVE)
 	if errors.Is(err, unix.ELOOP) {
-		// A file of a mount namespace that is older than ours is mounted there (snapd does that), and may not come
-		// along.
+		// The tree may contain the file of a mount namespace older than this one (snapd mounts such files), which
+		// cannot be copied. Mount without submounts.
 		err = mountTree(host, root, target, 0)
 	}
 	if err != nil {
@@ -54,7 +55,7 @@ func mountHere(host hostfs.Host, at string) error {
 	return nil
 }
 
-// mountTree mounts a copy of root at target, with the mounts below it when recursive is AT_RECURSIVE.
+// mountTree mounts a copy of root at target. If recursive is AT_RECURSIVE, it includes submounts.
 func mountTree(host hostfs.Host, root, target int, recursive uint) error {
 	tree, err := cloneTree(filepath.Join(host.Proc, "1/ns/mnt"), root, recursive)
 	if err != nil {
@@ -62,7 +63,7 @@ func mountTree(host hostfs.Host, root, target int, recursive uint) error {
 	}
 	defer func() { _ = unix.Close(tree) }()
 	attributes := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY, Propagation: unix.MS_SLAVE}
-	// Before Linux 5.12
+	// Linux before 5.12 does not support mount_setattr.
 	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH|recursive, attributes); err != nil &&
 		!errors.Is(err, unix.ENOSYS) {
 		return fmt.Errorf("part it from the node's, to be read: %w", err)
@@ -70,10 +71,11 @@ func mountTree(host hostfs.Host, root, target int, recursive uint) error {
 	return unix.MoveMount(tree, "", target, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
 }
 
-// cloneTree copies the mount of root, which only somebody in its namespace may; it comes back from there.
+// cloneTree copies the mount of root. Only a process in root's namespace may copy it, so a thread enters that namespace
+// and returns the copy.
 func cloneTree(namespace string, root int, recursive uint) (int, error) {
 	theirs, err := os.Open(namespace)
-	if errors.Is(err, fs.ErrNotExist) { // then it is ours
+	if errors.Is(err, fs.ErrNotExist) { // the mount is in this process's namespace
 		return openTree(root, recursive)
 	}
 	if err != nil {
@@ -85,7 +87,7 @@ func cloneTree(namespace string, root int, recursive uint) (int, error) {
 		return -1, err
 	}
 	defer func() { _ = ours.Close() }()
-	// A thread that shares its root with others may not change namespaces
+	// A thread that shares its root with others may not change its mount namespace.
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return -1, fmt.Errorf("unshare: %w", err)
 	}

@@ -12,11 +12,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/kmod"
 )
 
-// instead is what works on every node.
+// instead suggests the alternative that works on every node.
 const instead = "--via kmsg needs no module"
 
-// mayLoad recognizes what would keep the module from being loaded, before anything is. file is nil when it is yet to be
-// built, which then is not signed.
+// mayLoad returns an error if the kernel would reject the module, before anything is changed. file is nil if the module
+// is not built yet; such a module is not signed.
 func mayLoad(host hostfs.Host, file *kmod.File) *api.Error {
 	root, proc := hostfs.FS(host.Root), os.DirFS(host.Proc)
 	if _, err := fs.Stat(proc, "modules"); err != nil {
@@ -53,7 +53,7 @@ func mayLoad(host hostfs.Host, file *kmod.File) *api.Error {
 	return nil
 }
 
-// untrusted returns the refusal of a module without a signature.
+// untrusted returns the error for a module without a signature.
 func untrusted(host hostfs.Host, why string) *api.Error {
 	if secureBoot(hostfs.FS(host.Root)) {
 		why += ", Secure Boot is on"
@@ -63,13 +63,13 @@ func untrusted(host hostfs.Host, why string) *api.Error {
 		why, instead)
 }
 
-// onlySigned returns what makes the kernel insist on signatures; empty when nothing does. Secure Boot alone does not:
-// kernels of distributions turn it into a lockdown.
+// onlySigned returns the feature that makes the kernel require signatures, or "" if it does not require them. Secure
+// Boot alone does not; distribution kernels also enable lockdown.
 func onlySigned(root fs.FS) string {
 	if hostfs.Trimmed(root, "sys/module/module/parameters/sig_enforce") == "Y" {
 		return "module.sig_enforce is on"
 	}
-	// "none [integrity] confidentiality"
+	// The format is "none [integrity] confidentiality".
 	_, chosen, _ := strings.Cut(hostfs.Trimmed(root, "sys/kernel/security/lockdown"), "[")
 	if mode, _, ok := strings.Cut(chosen, "]"); ok && mode != "none" {
 		return fmt.Sprintf("lockdown is in its mode %q", mode)
@@ -77,13 +77,14 @@ func onlySigned(root fs.FS) string {
 	return ""
 }
 
-// secureBoot returns what the firmware says: four bytes of attributes, and one that is 1 when it is on.
+// secureBoot reports whether Secure Boot is enabled. The firmware variable has four bytes of attributes and one byte,
+// which is 1 if Secure Boot is enabled.
 func secureBoot(root fs.FS) bool {
 	raw, err := fs.ReadFile(root, "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c")
 	return err == nil && len(raw) == 5 && raw[4] == 1
 }
 
-// release returns the node's kernel, as `uname -r` says.
+// release returns the node's kernel release, as in `uname -r`.
 func release(host hostfs.Host) string {
 	return hostfs.Trimmed(os.DirFS(host.Proc), "sys/kernel/osrelease")
 }

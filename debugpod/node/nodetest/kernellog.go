@@ -7,7 +7,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
 )
 
-// RealKernelLog skips where this machine's kernel log cannot be used.
+// RealKernelLog returns a Host with this machine's kernel log. It skips the test if the log is not usable.
 func RealKernelLog(t *testing.T) hostfs.Host {
 	t.Helper()
 	host := hostfs.Host{Root: "/", Proc: "/proc", Kmsg: "/dev/kmsg"}

@@ -1,4 +1,4 @@
-// Package nodetest makes nodes of files, for tests of what the helper does on a node.
+// Package nodetest simulates nodes with files, for tests of the helper.
 package nodetest
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
 )
 
-// GPU returns a node of kubeadm with a GPU, its driver, and NVIDIA's toolkit.
+// GPU returns a kubeadm node with a GPU, its driver, and the NVIDIA Container Toolkit.
 func GPU(t *testing.T) *Node {
 	t.Helper()
 	n := Kubeadm(t)
@@ -53,7 +53,7 @@ func GPU(t *testing.T) *Node {
 	return n
 }
 
-// Tree makes files below a new directory. A text that begins with "-> " makes a symbolic link.
+// Tree creates files in a new directory. A content that starts with "-> " creates a symbolic link.
 func Tree(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -75,13 +75,13 @@ func Tree(t *testing.T, files map[string]string) string {
 	return dir
 }
 
-// Node is a node made of files: a root directory, a /proc, and what its programs would answer.
+// Node is a simulated node: a root directory, a /proc, and the output of its programs.
 type Node struct {
 	T     *testing.T
 	Host  hostfs.Host
-	CRI   map[string]*cri.Info // by socket, on the node
-	Peers map[string]int       // likewise
-	Units map[string]int       // MainPID
+	CRI   map[string]*cri.Info // by socket path on the node
+	Peers map[string]int       // PIDs by socket path on the node
+	Units map[string]int       // MainPID by unit
 }
 
 func New(t *testing.T) *Node {
@@ -125,7 +125,8 @@ func (n *Node) Link(full, target string) {
 	}
 }
 
-// Process adds one whose mounts are the node's; env is PATH=... and the like, after "env:".
+// Process adds a process in the node's mount namespace. Arguments after "env:" are environment variables, such as
+// "PATH=/bin".
 func (n *Node) Process(pid, parent int, exe string, args ...string) {
 	n.T.Helper()
 	dir := fmt.Sprintf("%s/%d", n.Host.Proc, pid)
@@ -137,14 +138,14 @@ func (n *Node) Process(pid, parent int, exe string, args ...string) {
 	n.Link(dir+"/ns/pid", "pid:[4026531836]")
 }
 
-// Listen gives the process a socket, whose path is on the node.
+// Listen adds a socket of the process, at a path on the node.
 func (n *Node) Listen(pid int, socket string, info *cri.Info) {
 	n.T.Helper()
 	n.File(socket, "")
 	n.Peers[socket], n.CRI[socket] = pid, info
 }
 
-// Ask answers as the container runtime at a socket would.
+// Ask returns the response of the container runtime at a socket.
 func (n *Node) Ask(_ context.Context, full string) (*cri.Info, error) {
 	if info := n.CRI["/"+hostfs.RelativeTo(n.Host.Root, full)]; info != nil {
 		return info, nil
@@ -152,7 +153,7 @@ func (n *Node) Ask(_ context.Context, full string) (*cri.Info, error) {
 	return nil, errors.New("connection refused")
 }
 
-// Peer returns the process that listens at a socket.
+// Peer returns the process that listens on a socket.
 func (n *Node) Peer(full string) (int, error) {
 	if pid := n.Peers["/"+hostfs.RelativeTo(n.Host.Root, full)]; pid != 0 {
 		return pid, nil
@@ -160,7 +161,7 @@ func (n *Node) Peer(full string) (int, error) {
 	return 0, errors.New("connection refused")
 }
 
-// Run answers as systemctl and `containerd --version` would.
+// Run returns the output of systemctl or `containerd --version`.
 func (n *Node) Run(_ context.Context, _ hostfs.FS, _ string, args ...string) (string, error) {
 	if args[0] == "systemctl" {
 		return fmt.Sprintln(n.Units[args[len(args)-1]]), nil
@@ -184,7 +185,7 @@ func Handler(name, binary string) string {
 	)
 }
 
-// The node of kubeadm: the usual socket and the usual file, with a drop-in.
+// Kubeadm returns a kubeadm node with the default socket and configuration file, and a drop-in.
 func Kubeadm(t *testing.T) *Node {
 	n := New(t)
 	n.Process(100, 1, "/usr/bin/kubelet", "/usr/bin/kubelet", "--config=/var/lib/kubelet/config.yaml")

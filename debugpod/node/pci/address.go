@@ -1,4 +1,4 @@
-// Package pci reads addresses of the PCI bus.
+// Package pci parses PCI addresses.
 package pci
 
 import (
@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// Address orders as the addresses do: domain, bus, device, function.
+// Address is a PCI address. Addresses sort by domain, bus, device, and function.
 type Address uint64
 
 func (a Address) String() string {
 	return fmt.Sprintf("%04x:%02x:%02x.%x", uint64(a>>16), uint8(a>>8), uint8(a>>3)&0x1f, uint8(a)&7)
 }
 
-// Parse reads 0000:17:00.0, and 00000000:17:00.0 as nvidia-smi prints it.
+// Parse parses an address such as 0000:17:00.0, or 00000000:17:00.0 as nvidia-smi prints it.
 func Parse(s string) (Address, error) {
 	fail := fmt.Errorf("%q is not a PCI address", s)
 	s, function, _ := strings.Cut(s, ".")

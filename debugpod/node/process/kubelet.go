@@ -13,13 +13,13 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
-// defaultEndpoint is the kubelet's own (pkg/kubelet/apis/config/v1beta1/defaults_linux.go in Kubernetes).
+// defaultEndpoint is the kubelet's default (pkg/kubelet/apis/config/v1beta1/defaults_linux.go in Kubernetes).
 const defaultEndpoint = "unix:///run/containerd/containerd.sock"
 
-// endpointFlag names the container runtime since Kubernetes 1.24 at the latest.
+// endpointFlag is the kubelet flag for the container runtime, which is always used since Kubernetes 1.24.
 const endpointFlag = "container-runtime-endpoint"
 
-// embedded are programs with a kubelet inside, and the endpoint that it gets when nobody says otherwise.
+// embedded are programs that include a kubelet, with its default endpoint.
 var embedded = []struct{ name, endpoint string }{
 	{"k3s", "unix:///run/k3s/containerd/containerd.sock"},
 	{"k3s-server", "unix:///run/k3s/containerd/containerd.sock"},
@@ -28,14 +28,13 @@ var embedded = []struct{ name, endpoint string }{
 	{"kubelite", "unix:///var/snap/microk8s/common/run/containerd.sock"},
 }
 
-// Kubelet is the process, and what is told of it.
+// Kubelet is the kubelet's process and its description.
 type Kubelet struct {
 	Process
 	Kubelet api.Kubelet
 }
 
-// FindKubelet finds the node's one kubelet. problem says, in words for the user, why there is none, or which of several
-// it could be.
+// FindKubelet returns the node's kubelet. problem is a message for the user if there is no kubelet, or more than one.
 func FindKubelet(all []Process, host hostfs.Host) (found Kubelet, problem string) {
 	candidates := slices.Collect(func(yield func(Process) bool) {
 		for _, p := range all {
@@ -44,7 +43,7 @@ func FindKubelet(all []Process, host hostfs.Host) (found Kubelet, problem string
 			}
 		}
 	})
-	// rke2 and k0s run one as a process of its own.
+	// rke2 and k0s run the kubelet as a separate process.
 	if real := slices.DeleteFunc(slices.Clone(candidates), Process.IsEmbedded); len(real) > 0 {
 		candidates = real
 	}
@@ -74,7 +73,7 @@ func (p Process) isKubelet() bool {
 	return p.IsEmbedded()
 }
 
-// IsEmbedded reports whether a kubelet is one part of the program. `k3s kubectl` and the like are not meant.
+// IsEmbedded reports whether the program includes a kubelet. Subcommands such as `k3s kubectl` do not count.
 func (p Process) IsEmbedded() bool {
 	if p.Is("kubelite") || p.Called() == "k3s-server" || p.Called() == "k3s-agent" {
 		return true
@@ -84,8 +83,8 @@ func (p Process) IsEmbedded() bool {
 		!slices.Contains(words, "--disable-agent")
 }
 
-// isNodes reports whether the process is the node's own, and not a nested node's, as kind and k3d run them: those have
-// PID namespaces.
+// isNodes reports whether the process belongs to the node itself, and not to a nested node of kind or k3d, which has
+// its own PID namespace.
 func (p Process) isNodes(all []Process) bool {
 	for _, first := range all {
 		if first.PID == 1 {
@@ -95,7 +94,7 @@ func (p Process) isNodes(all []Process) bool {
 	return true
 }
 
-// describe finds out which runtime the kubelet uses. A flag counts more than a file.
+// describe determines which runtime the kubelet uses. Flags override files.
 func (p Process) describe(host hostfs.Host) api.Kubelet {
 	k := api.Kubelet{PID: p.PID, Exe: p.Exe, Endpoint: defaultEndpoint, EndpointFrom: "default"}
 	for _, e := range embedded {
@@ -124,13 +123,13 @@ func (p Process) describe(host hostfs.Host) api.Kubelet {
 		}
 	}
 	p.override(args, from, &k)
-	if !strings.Contains(k.Endpoint, ":") { // as it was written before Kubernetes 1.24
+	if !strings.Contains(k.Endpoint, ":") { // the format before Kubernetes 1.24
 		k.Endpoint = "unix://" + k.Endpoint
 	}
 	return k
 }
 
-// override takes flags from a command line, or from a file that holds one.
+// override applies flags from a command line, or from a file that contains one.
 func (p Process) override(args []string, file string, k *api.Kubelet) {
 	if endpoint, ok := Flag(args, endpointFlag); ok && endpoint != "" {
 		k.Endpoint, k.EndpointFrom = endpoint, "--"+endpointFlag
@@ -143,18 +142,19 @@ func (p Process) override(args []string, file string, k *api.Kubelet) {
 	}
 }
 
-// KubeletConfigs returns the files of --config and --config-dir, in the order in which they are read.
+// KubeletConfigs returns the files of --config and --config-dir in the order in which the kubelet reads them.
 func (p Process) KubeletConfigs(root hostfs.FS) []string {
 	args := p.AllArgs(root)
 	var files []string
-	if file, ok := Flag(args, "config"); ok && !p.Is("k3s") && !p.Is("rke2") { // theirs is not the kubelet's
+	if file, ok := Flag(args, "config"); ok && !p.Is("k3s") && !p.Is("rke2") { // not the kubelet's flag there
 		files = append(files, p.Abs(file))
 	}
 	dir, ok := Flag(args, "config-dir")
 	if !ok {
 		return files
 	}
-	// Every file below that ends in .conf, in lexical order (cmd/kubelet/app/server.go in Kubernetes).
+	// The kubelet reads all files below the directory that end in .conf, in lexical order (cmd/kubelet/app/server.go in
+	// Kubernetes).
 	_ = fs.WalkDir(root, hostfs.Relative(p.Abs(dir)), func(name string, entry fs.DirEntry, err error) error {
 		if err == nil && !entry.IsDir() && path.Ext(name) == ".conf" {
 			files = append(files, "/"+name)
@@ -164,7 +164,7 @@ func (p Process) KubeletConfigs(root hostfs.FS) []string {
 	return files
 }
 
-// AllArgs returns the command line, and the flags in files.
+// AllArgs returns the flags on the command line and in files.
 func (p Process) AllArgs(root hostfs.FS) []string {
 	args := slices.Clone(p.Args)
 	for _, file := range p.argsFiles() {
@@ -174,7 +174,7 @@ func (p Process) AllArgs(root hostfs.FS) []string {
 	return args
 }
 
-// argsFiles returns where snaps keep a kubelet's flags.
+// argsFiles returns the files in which snaps store the kubelet's flags.
 func (p Process) argsFiles() []string {
 	if file, ok := p.Flag("kubelet-args-file"); ok { // microk8s
 		return []string{p.Abs(p.expand(file))}
@@ -185,7 +185,7 @@ func (p Process) argsFiles() []string {
 	return nil
 }
 
-// describeRancher reads what k3s and rke2 take from a file of their own, whose keys are their flags.
+// describeRancher applies the settings in the configuration file of k3s or rke2, whose keys are the names of flags.
 func (p Process) describeRancher(root hostfs.FS, k *api.Kubelet) {
 	name := ""
 	switch {
@@ -209,8 +209,8 @@ func (p Process) describeRancher(root hostfs.FS, k *api.Kubelet) {
 	}
 }
 
-// TopLevel returns the text of a key at the top of a configuration in YAML or JSON. It is not a parser of YAML: the
-// keys that we ask for hold one short word, and the helper stays small.
+// TopLevel returns the value of a top-level key in a YAML or JSON configuration. It is not a YAML parser, which keeps
+// the helper small: the values of the relevant keys are single words.
 func TopLevel(raw []byte, key string) string {
 	var object map[string]any
 	if json.Unmarshal(raw, &object) == nil {
@@ -229,7 +229,7 @@ func TopLevel(raw []byte, key string) string {
 	return ""
 }
 
-// scalar returns a value of YAML that stands on one line, without its quotes and the comment behind it.
+// scalar returns a YAML value on one line, without quotes and trailing comment.
 func scalar(text string) string {
 	text = strings.TrimSpace(text)
 	if text == "" {

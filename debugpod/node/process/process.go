@@ -1,4 +1,4 @@
-// Package process reads the processes of the node, and finds its kubelet among them.
+// Package process reads the processes of the node, and finds its kubelet.
 package process
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
 )
 
-// PIDs returns the directories of /proc with a number for a name.
+// PIDs returns the directories of /proc whose names are numbers.
 func PIDs(proc fs.FS) []string {
 	entries, err := fs.ReadDir(proc, ".")
 	if err != nil {
@@ -28,20 +28,20 @@ func PIDs(proc fs.FS) []string {
 	return pids
 }
 
-// Process is a process as /proc shows it.
+// Process is a process as described by /proc.
 type Process struct {
 	PID, Parent int
-	Exe         string   // as the process itself sees it
+	Exe         string   // the path as the process sees it
 	Args        []string // the command line
 	Env         map[string]string
-	namespace   string // its PID namespace
-	Mounts      string // its mount namespace
-	uid         int    // the effective one; -1 if it is unknown
-	Dir         string // its directory of /proc
+	namespace   string // the PID namespace
+	Mounts      string // the mount namespace
+	uid         int    // the effective UID; -1 if it is unknown
+	Dir         string // the directory in /proc
 }
 
-// readProgram reads a process. One that has ended meanwhile, and the kernel's own, which have no command line, are not
-// found.
+// readProgram reads a process. It returns false for processes that have exited, and for kernel threads, which have no
+// command line.
 func readProgram(proc string, pid int) (Process, bool) {
 	p := Process{PID: pid, Dir: path.Join(proc, strconv.Itoa(pid)), uid: -1, Env: map[string]string{}}
 	raw, err := os.ReadFile(p.Dir + "/cmdline")
@@ -49,7 +49,7 @@ func readProgram(proc string, pid int) (Process, bool) {
 		return Process{}, false
 	}
 	p.Args = strings.Split(strings.TrimRight(string(raw), "\x00"), "\x00")
-	// Of a file that was replaced by an update, the kernel says so behind the name.
+	// The kernel appends this suffix if the file was replaced, for example by an update.
 	exe, _ := os.Readlink(p.Dir + "/exe")
 	p.Exe = strings.TrimSuffix(exe, " (deleted)")
 	p.namespace, _ = os.Readlink(p.Dir + "/ns/pid")
@@ -66,19 +66,19 @@ func readProgram(proc string, pid int) (Process, bool) {
 	}
 	stat, _ := os.ReadFile(p.Dir + "/stat")
 	if i := strings.LastIndexByte(string(stat), ')'); i >= 0 {
-		if after := strings.Fields(string(stat)[i+1:]); len(after) > 1 { // the state comes first
+		if after := strings.Fields(string(stat)[i+1:]); len(after) > 1 { // the first field is the state
 			p.Parent, _ = strconv.Atoi(after[1])
 		}
 	}
 	return p, true
 }
 
-// IsRoots reports whether the process runs as root: as this process's user. Every user may start a process that goes by
+// IsRoots reports whether the process runs as the user of the helper, which is root. Any user can start a process with
 // the name of another program.
 func (p Process) IsRoots() bool { return p.uid >= 0 && p.uid == os.Geteuid() }
 
-// All returns all processes by PID, except for children that still run their parent's program: between fork and exec,
-// each child of a kubelet looks like a second kubelet, and on a busy node that takes long enough to be seen.
+// All returns all processes by PID, except for children that still run their parent's program. Between fork and exec, a
+// child of the kubelet looks like a second kubelet, and on a busy node this state lasts long enough to be observed.
 func All(proc string) []Process {
 	var all []Process
 	for _, name := range PIDs(os.DirFS(proc)) {
@@ -102,14 +102,14 @@ func All(proc string) []Process {
 	return all
 }
 
-// Is reports whether the process runs the program of that name. Several may be one file, which goes by the name it was
-// called with.
+// Is reports whether the process runs the program with the given name. It compares both the executable and the name of
+// the call, because one file can contain several programs.
 func (p Process) Is(name string) bool {
 	return path.Base(p.Exe) == name || p.Called() == name
 }
 
-// Called returns the name by which the program was called. A process may write its whole command line there: "k3s
-// server".
+// Called returns the name with which the program was called. A process may change its name to a whole command line,
+// such as "k3s server".
 func (p Process) Called() string {
 	if len(p.Args) == 0 {
 		return ""
@@ -118,12 +118,12 @@ func (p Process) Called() string {
 	return path.Base(first)
 }
 
-// Flag returns the value of a flag on the command line, under one of its names (--config, -c); the last one counts.
+// Flag returns the last value of a flag on the command line, under any of its names (--config, -c).
 func (p Process) Flag(names ...string) (value string, found bool) {
 	return Flag(p.Args[min(1, len(p.Args)):], names...)
 }
 
-// Flag finds --name=value, --name value, and the same with one dash.
+// Flag returns the value of --name=value or --name value, with one or two dashes.
 func Flag(args []string, names ...string) (value string, found bool) {
 	for i, arg := range args {
 		if !strings.HasPrefix(arg, "-") {
@@ -141,7 +141,7 @@ func Flag(args []string, names ...string) (value string, found bool) {
 	return value, found
 }
 
-// Root returns the file system as the process sees it, with its own mounts; the node's where that cannot be read.
+// Root returns the file system as the process sees it, with its own mounts, or the node's if it cannot be read.
 func (p Process) Root(host hostfs.Host) hostfs.FS {
 	own := p.Dir + "/root"
 	if _, err := os.Stat(own + "/."); err != nil {
@@ -150,7 +150,7 @@ func (p Process) Root(host hostfs.Host) hostfs.FS {
 	return hostfs.FS(own)
 }
 
-// Abs returns a path of the process's command line, from its working directory where it is relative.
+// Abs returns the absolute form of a path on the process's command line, using its working directory.
 func (p Process) Abs(name string) string {
 	if path.IsAbs(name) {
 		return path.Clean(name)
@@ -162,7 +162,7 @@ func (p Process) Abs(name string) string {
 	return path.Join(dir, name)
 }
 
-// expand replaces variables of the process's environment, as the args files of snaps have them.
+// expand replaces environment variables of the process, which the args files of snaps use.
 func (p Process) expand(text string) string {
 	return os.Expand(text, func(name string) string { return p.Env[name] })
 }

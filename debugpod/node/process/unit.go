@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// UnitsOf returns the units in a /proc/PID/cgroup, the innermost first: /system.slice/containerd.service.
+// UnitsOf returns the systemd units in a /proc/PID/cgroup file such as /system.slice/containerd.service, innermost
+// first.
 func UnitsOf(cgroup string) []string {
 	var units []string
 	for line := range strings.Lines(cgroup) {

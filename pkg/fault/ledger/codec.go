@@ -19,49 +19,50 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
 )
 
-// Labels and annotations of everything that this tool puts into a cluster.
+// Labels and annotations of the objects that this tool creates in a cluster.
 const (
 	LabelManagedBy = "app.kubernetes.io/managed-by"
 	ManagedBy      = "kubectl-gpu-fault"
 
-	// LabelLedger marks, with the value "true", the namespaces whose records are followed. A tenant may write
-	// ConfigMaps in a namespace of their own; only those who may label namespaces decide whether it holds a ledger.
+	// LabelLedger, with the value "true", marks namespaces whose records are trusted. A tenant can write ConfigMaps in
+	// their own namespace, but only users who can label namespaces decide which namespaces hold a ledger.
 	LabelLedger = "gpufault.dev/ledger"
 
-	LabelRun   = "gpufault.dev/run"   // the ID of the run that a lock or a debug pod belongs to
-	LabelFault = "gpufault.dev/fault" // of records
-	LabelPhase = "gpufault.dev/phase" // of records
-	// LabelClosed is "true" or "false". A selector for open records asks for != true, so that one without the label
-	// counts as open.
+	LabelRun   = "gpufault.dev/run"   // on locks and debug pods: the ID of their run
+	LabelFault = "gpufault.dev/fault" // on records
+	LabelPhase = "gpufault.dev/phase" // on records
+	// LabelClosed is "true" or "false" on records. A selector for open records uses "!= true", so that a record without
+	// the label counts as open.
 	LabelClosed = "gpufault.dev/closed"
 
 	AnnotationSummary = "gpufault.dev/summary"
-	AnnotationTarget  = "gpufault.dev/target" // of locks
-	// AnnotationSum is the SHA-256 of a record, in hexadecimal. It finds what was edited by hand or cut off; it is no
-	// signature.
+	AnnotationTarget  = "gpufault.dev/target" // on locks
+	// AnnotationSum is the hexadecimal SHA-256 checksum of a record. It detects manual edits and truncation; it is not
+	// a signature.
 	AnnotationSum = "gpufault.dev/sha256"
 
 	dataKey = "run.json"
 )
 
-// MaxSize is how many bytes of JSON a record may have: what the API server accepts in a ConfigMap (1 MiB of data, its
-// MaxSecretSize).
+// MaxSize is the maximum size of a record as JSON, in bytes. It equals the API server's limit for the data of a
+// ConfigMap (1 MiB, MaxSecretSize).
 const MaxSize = 1 << 20
 
-// roomToEnd is kept free when a record is created: it must still be possible to write how every step ended.
+// roomToEnd is the space that is reserved when a record is created, so that the result of every step can be added
+// later.
 const roomToEnd = 128 << 10
 
-// ErrNewer says that a record was written by a version whose records this one does not understand.
+// ErrNewer means that a newer version wrote the record, in a format that this version does not support.
 var ErrNewer = errors.New("the record was made by a newer kubectl gpu-fault: upgrade this one to work with it")
 
-// ErrTampered says that a record is not as this tool wrote it. What it says could make a revert write anything
-// anywhere, so nothing follows it.
+// ErrTampered means that a record was modified by something other than this tool. Such a record is ignored, because it
+// could make a revert write arbitrary data.
 var ErrTampered = errors.New("the record was changed by somebody else, so nothing of it is believed")
 
-// TooLargeError says that a record does not fit into a ConfigMap. Nothing was written.
+// TooLargeError means that a record does not fit into a ConfigMap. Nothing was written.
 type TooLargeError struct {
 	ID          string
-	Size, Limit int // bytes
+	Size, Limit int // in bytes
 }
 
 func (e *TooLargeError) Error() string {
@@ -70,7 +71,7 @@ func (e *TooLargeError) Error() string {
 		e.Size>>10, e.Limit>>10)
 }
 
-// encode puts the run into a ConfigMap. What others have put into base's metadata stays.
+// encode writes the run into a ConfigMap. It keeps metadata that other clients have set on base.
 func encode(run Run, base *corev1.ConfigMap, limit int) (*corev1.ConfigMap, error) {
 	run.APIVersion, run.Kind, run.Namespace = APIVersion, KindRun, ""
 	if err := checkText(run); err != nil {
@@ -100,14 +101,14 @@ func encode(run Run, base *corev1.ConfigMap, limit int) (*corev1.ConfigMap, erro
 	return cm, nil
 }
 
-// unreadableError says that there is a record, and that it cannot be understood. It wraps ErrNewer when a newer version
-// made it.
+// unreadableError means that a record exists but cannot be decoded. It wraps ErrNewer if a newer version wrote the
+// record.
 type unreadableError struct{ error }
 
 func (e *unreadableError) Unwrap() error { return e.error }
 
-// decode reads the run of a ConfigMap. It refuses what it does not know: to write back a record without a field of a
-// newer version could lose an undo. Its error is an *unreadableError.
+// decode reads a run from a ConfigMap. It rejects unknown fields, because writing the record back without them could
+// lose an undo. The error is an *unreadableError.
 func decode(cm *corev1.ConfigMap) (Run, error) {
 	run, err := decodeRun(cm)
 	if err != nil {
@@ -139,7 +140,7 @@ func decodeRun(cm *corev1.ConfigMap) (Run, error) {
 	decoder := json.NewDecoder(bytes.NewReader([]byte(text)))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&run); err != nil {
-		// encoding/json has no type for it; a test holds the wording.
+		// encoding/json has no error type for unknown fields. A test checks the message.
 		if strings.Contains(err.Error(), "unknown field") {
 			return Run{},
 				fmt.Errorf("record %s has an %s: %w", cm.Name, strings.TrimPrefix(err.Error(), "json: "), ErrNewer)
@@ -159,8 +160,7 @@ func decodeRun(cm *corev1.ConfigMap) (Run, error) {
 	return run, nil
 }
 
-// checkText refuses a run in which a name or a heading has control characters: a line break in it would look like a
-// line of ours.
+// checkText rejects a run that has control characters in a name or heading: a line break could forge a line of output.
 func checkText(run Run) error {
 	fields := map[string]string{
 		"id": run.ID, "fault": run.Fault, "summary": run.Summary, "by": run.By, "from": run.From, "reason": run.Reason,
@@ -183,7 +183,7 @@ func checkText(run Run) error {
 	return nil
 }
 
-// describe returns the line that a person sees who reads the ConfigMap with kubectl.
+// describe returns a one-line description of the run for users who read the ConfigMap with kubectl.
 func describe(run Run) string {
 	text := fmt.Sprintf("%s, %s, %s", run.Summary, count.Of(len(run.Steps), "step"), run.Phase)
 	if run.By != "" {

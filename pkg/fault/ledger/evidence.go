@@ -2,15 +2,15 @@ package ledger
 
 import "encoding/json"
 
-// Condense returns evidence that takes at most about budget bytes of the record: all of it when it fits, otherwise as
-// much of its beginning and its end as fits, and in between how many proofs were left out. The sources of the proofs
-// around the gap ("/dev/kmsg sequence 4711") still say which range was seen.
+// Condense shortens evidence to about budget bytes. If the evidence is too long, it keeps as many items as fit from the
+// start and the end, and the number of items omitted between them. The sources of the items around the gap, such as
+// "/dev/kmsg sequence 4711", still show the range.
 func Condense(evidence []Evidence, budget int) []Evidence {
 	total := 0
 	sizes := make([]int, len(evidence))
 	for i, e := range evidence {
 		text, err := json.Marshal(e)
-		if err != nil { // strings, numbers and times of this era always marshal
+		if err != nil { // cannot happen with these strings, numbers, and times
 			return evidence
 		}
 		sizes[i] = len(text) + len(",")

@@ -13,19 +13,20 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// expiryGrace is how long after its end the locks and debug pods of a run are deleted: by then the dead men have put
-// everything back.
+// expiryGrace is the delay between the end of a run and the deletion of its locks and debug pods. It gives the dead
+// man's switches time to undo their changes.
 const expiryGrace = 45 * time.Second
 
-// Expire lets the cluster itself delete what belongs to a run when its time is up, though no client ever comes back.
+// Expire makes the cluster delete the run's locks and debug pods when the TTL of the run expires, even if no client is
+// running.
 //
-// What belongs to the run is owned by a Job that wants no completions: it is complete from the start and never has a
-// pod. The TTL-after-finished controller deletes it after ttlSecondsAfterFinished, and the garbage collector what it
-// owns. So nothing of ours runs in the cluster, and nobody has credentials that could leak. (A Job may have
-// `completions: 0`; pkg/apis/batch/validation.)
+// It creates a Job that owns these objects. The Job has `completions: 0`, so it is complete from the start and never
+// has a pod (see pkg/apis/batch/validation). The TTL-after-finished controller deletes the Job after
+// ttlSecondsAfterFinished, and the garbage collector then deletes the objects. This needs no component of this tool in
+// the cluster, and no credentials that could leak.
 func (s *Store) Expire(ctx context.Context, run Run) (*Owner, error) {
 	end := run.Until
-	if run.Deadline.After(end) { // the client may still be at work
+	if run.Deadline.After(end) { // the client may still be running
 		end = run.Deadline
 	}
 	after := lifetime(run, end)
@@ -49,12 +50,12 @@ func (s *Store) Expire(ctx context.Context, run Run) (*Owner, error) {
 	return &Owner{Name: job.Name, UID: string(job.UID)}, nil
 }
 
-// lifetime is ttlSecondsAfterFinished for a Job that was made, and so was complete, at the beginning of the run.
+// lifetime returns the ttlSecondsAfterFinished of a Job that is created, and therefore complete, when the run starts.
 func lifetime(run Run, end time.Time) int32 {
 	return int32(min(math.Ceil((end.Sub(run.Created) + expiryGrace).Seconds()), math.MaxInt32))
 }
 
-// ExpireOnTime lets the Job end when the fault does, once the run's client has finished.
+// ExpireOnTime shortens the Job's TTL to end with the fault's TTL, after the run's client has finished.
 func (s *Store) ExpireOnTime(ctx context.Context, run Run) error {
 	if run.Owner == nil || !run.Deadline.After(run.Until) {
 		return nil
@@ -69,7 +70,7 @@ func (s *Store) ExpireOnTime(ctx context.Context, run Run) error {
 	return nil
 }
 
-// nobody returns the pod that the Job never has. It is a harmless one, since policies look at it.
+// nobody returns the pod template of the Job, which never creates a pod. It satisfies strict Pod Security policies.
 func nobody() corev1.PodSpec {
 	return corev1.PodSpec{
 		RestartPolicy:                corev1.RestartPolicyNever,
@@ -88,7 +89,7 @@ func nobody() corev1.PodSpec {
 	}
 }
 
-// EndExpiry deletes the Job of Expire, for a run that left nothing.
+// EndExpiry deletes the Job that Expire created, for a run that left nothing in place.
 func (s *Store) EndExpiry(ctx context.Context, run Run) error {
 	if run.Until.IsZero() {
 		return nil
@@ -97,15 +98,15 @@ func (s *Store) EndExpiry(ctx context.Context, run Run) error {
 	job, err := jobs.Get(ctx, run.ID, metav1.GetOptions{})
 	if err == nil {
 		if job.Labels[LabelRun] != run.ID {
-			return nil // it belongs to another client, whatever name the record gives the run
+			return nil // the Job belongs to another run, even if the record names it
 		}
-		background := metav1.DeletePropagationBackground // and the locks and pods that nobody else deleted
+		background := metav1.DeletePropagationBackground // also deletes the remaining locks and pods
 		err = jobs.Delete(ctx, run.ID, metav1.DeleteOptions{
 			PropagationPolicy: &background, Preconditions: metav1.NewUIDPreconditions(string(job.UID)),
 		})
 	}
 	if apierrors.IsForbidden(err) && run.Owner == nil {
-		return nil // a fault without debug pods has no Job, and needs no right to delete one
+		return nil // a fault without debug pods has no Job, and may lack permission to delete one
 	}
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("delete job %s, which is of no use any more: %w", run.ID, err)
@@ -113,7 +114,7 @@ func (s *Store) EndExpiry(ctx context.Context, run Run) error {
 	return nil
 }
 
-// OwnerReference is for what belongs to the run; nil for a run without an end.
+// OwnerReference returns the owner reference for objects that belong to the run, or nil for a run without a TTL.
 func (r Run) OwnerReference() *metav1.OwnerReference {
 	if r.Owner == nil {
 		return nil

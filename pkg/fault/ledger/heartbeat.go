@@ -9,14 +9,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// HeartbeatEvery is how often the client of a run that is in its way renews one of its locks.
+// HeartbeatEvery is the interval at which the client of a run in progress renews one of its locks.
 const HeartbeatEvery = 2 * time.Second
 
-// silence is how many heartbeats a client may miss before it counts as dead. One that lives after all does no harm:
-// once its run was taken over it cannot record, and so not make, another change.
+// silence is the number of heartbeats that a client must miss to be considered dead. If the client is still running, it
+// does no harm: after another client takes over the run, it cannot record a change, and therefore cannot make one.
 const silence = 4
 
-// Heartbeat renews a lock, and so tells that the run's client lives. It returns the lock as it is now.
+// Heartbeat renews a lock to show that the run's client is running. It returns the updated lock.
 func (s *Store) Heartbeat(ctx context.Context, lock Lock) (Lock, error) {
 	lease, err := s.leases().Get(ctx, lock.name, metav1.GetOptions{})
 	if err != nil {
@@ -33,9 +33,9 @@ func (s *Store) Heartbeat(ctx context.Context, lock Lock) (Lock, error) {
 	return *lockOf(lease), nil
 }
 
-// Lives watches whether the client of a run does anything: renews a lock, or writes the record. It returns at once when
-// it does, and after some missed heartbeats when it does not. No clocks are compared, as those of two machines may
-// differ.
+// Lives reports whether the client of a run is running, that is, renews a lock or writes the record. It returns as soon
+// as the client does either, or after several missed heartbeats. It does not compare clocks, because the clocks of two
+// machines may differ.
 func (s *Store) Lives(ctx context.Context, id string, every time.Duration) (bool, error) {
 	first, err := s.pulse(ctx, id)
 	if err != nil {
@@ -58,7 +58,7 @@ func (s *Store) Lives(ctx context.Context, id string, every time.Duration) (bool
 	return false, nil
 }
 
-// pulse returns what changes when a run's client lives.
+// pulse returns the versions of the objects that a running client of the run updates.
 func (s *Store) pulse(ctx context.Context, id string) (map[string]string, error) {
 	record, err := s.read(ctx, id)
 	if err != nil {

@@ -15,37 +15,37 @@ import (
 	"k8s.io/client-go/tools/pager"
 )
 
-// Scope picks runs.
+// Scope selects runs.
 type Scope string
 
-// The scopes of List.
+// Scopes of List.
 const (
-	Active Scope = "active" // not closed
-	All    Scope = "all"    // with the history
+	Active Scope = "active" // runs that are not closed
+	All    Scope = "all"    // all runs, including the history
 )
 
-// Listing is what List found.
+// Listing is the result of List.
 type Listing struct {
-	Runs []Run // the newest first
-	// Unreadable are records that this version does not understand, or that somebody damaged.
+	Runs []Run // newest first
+	// Unreadable are the records that are corrupted, or in a format that this version does not support.
 	Unreadable []Unreadable
-	// Unmarked are, for a Store of all namespaces, those with records that are not marked as ledgers. Their records are
-	// left out.
+	// Unmarked are the namespaces that have records but are not marked as ledgers. Their records are omitted. It is set
+	// only for a Store of all namespaces.
 	Unmarked []string
 }
 
-// Unreadable is a record that could not be read.
+// Unreadable describes a record that could not be read.
 type Unreadable struct {
-	Name      string // of the ConfigMap
+	Name      string // the name of the ConfigMap
 	Namespace string
-	Err       error // wraps ErrNewer when a newer version made it, ErrTampered when somebody edited it
+	Err       error // wraps ErrNewer or ErrTampered if applicable
 }
 
-// pageSize keeps a page of records below what an API server likes to send at once: a record has up to 1 MiB.
+// pageSize limits the size of a list response, because a record can have up to 1 MiB.
 const pageSize = 50
 
-// List reads the runs of a scope. A record that cannot be read does not make it fail. The error is an *UnmarkedError
-// when the Store's namespace is not marked as a ledger. A Store of all namespaces lists the ledgers among them.
+// List returns the runs of a scope. It continues if a record cannot be read. The error is an *UnmarkedError if the
+// Store's namespace is not marked as a ledger. A Store of all namespaces lists the runs of all namespaces that are.
 func (s *Store) List(ctx context.Context, scope Scope) (Listing, error) {
 	if s.Namespace == metav1.NamespaceAll {
 		found, err := s.records(ctx, scope, "in all namespaces")
@@ -54,8 +54,8 @@ func (s *Store) List(ctx context.Context, scope Scope) (Listing, error) {
 		}
 		return s.onlyLedgers(ctx, found)
 	}
-	// Both at once: every command lists. The namespace's error counts first, so that the same trouble always reads the
-	// same.
+	// Send both requests in parallel, because every command lists runs. An error from the namespace check takes
+	// precedence, so that the same problem always produces the same message.
 	marked := make(chan error, 1)
 	go func() { marked <- s.CheckNamespace(ctx) }()
 	found, err := s.records(ctx, scope, "in namespace "+s.Namespace)
@@ -65,8 +65,8 @@ func (s *Store) List(ctx context.Context, scope Scope) (Listing, error) {
 	return found, nil
 }
 
-// onlyLedgers leaves out the records in namespaces that are not marked as ledgers: anyone who works there may have
-// written them.
+// onlyLedgers removes the records in namespaces that are not marked as ledgers: anyone with access to such a namespace
+// may have written them.
 func (s *Store) onlyLedgers(ctx context.Context, found Listing) (Listing, error) {
 	namespaces := map[string]bool{}
 	for _, run := range found.Runs {
@@ -121,12 +121,12 @@ func (s *Store) records(ctx context.Context, scope Scope, where string) (Listing
 	return found, nil
 }
 
-// HistoryLimit is how many settled runs are kept. With the usual 3 KiB each that is a few hundred KiB in etcd and one
-// page or two for `list --all`, and a week of nightly tests over ten nodes can still be looked up.
+// HistoryLimit is the number of settled runs to keep. At about 3 KiB each, they need a few hundred KiB in etcd and one
+// or two pages in `list --all`. This covers a week of nightly tests on ten nodes.
 const HistoryLimit = 100
 
-// Prune deletes the oldest settled runs until keep of them are left, and returns how many it deleted. It looks only at
-// a count, a single small request, while there cannot be too many.
+// Prune deletes the oldest settled runs except for the newest keep, and returns the number of deleted runs. As long as
+// there cannot be more than keep, it needs only one small request to count the records.
 func (s *Store) Prune(ctx context.Context, keep int) (int, error) {
 	few, err := s.fewerThan(ctx, keep)
 	if err != nil || few {
@@ -139,8 +139,7 @@ func (s *Store) Prune(ctx context.Context, keep int) (int, error) {
 	deleted, settled := 0, 0
 	var failed []error
 	for _, run := range all.Runs {
-		// A proven run that cannot be undone was not closed by anybody; before its deadline its client may still be at
-		// it.
+		// A run in phase Proven that cannot be undone stays open. Until its deadline, its client may still be running.
 		if !run.Settled() || !run.IsClosed() && s.Now().Before(run.Deadline.Add(ClockSkew)) {
 			continue
 		}
@@ -155,14 +154,14 @@ func (s *Store) Prune(ctx context.Context, keep int) (int, error) {
 			failed = append(failed, fmt.Errorf("delete the record of run %s: %w", run.ID, err))
 		}
 		if apierrors.IsForbidden(err) {
-			break // and so are the others
+			break // the user lacks permission to delete the others as well
 		}
 	}
 	return deleted, errors.Join(failed...)
 }
 
-// fewerThan reports whether the namespace has at most n ConfigMaps, by the API server's own count of what it left out
-// of a page.
+// fewerThan reports whether the namespace has at most n ConfigMaps. It uses the API server's count of the items that
+// remain after a page.
 func (s *Store) fewerThan(ctx context.Context, n int) (bool, error) {
 	page, err := s.configMaps().List(ctx, metav1.ListOptions{Limit: 1})
 	if err != nil {
@@ -173,7 +172,7 @@ func (s *Store) fewerThan(ctx context.Context, n int) (bool, error) {
 	case page.RemainingItemCount != nil:
 		count += *page.RemainingItemCount
 	case page.Continue != "":
-		return false, nil // not counted: look
+		return false, nil // the API server returned no count
 	}
 	return count <= int64(n), nil
 }

@@ -6,16 +6,17 @@ import (
 	"strings"
 )
 
-// idAlphabet has no vowels, so that no words come out, and nothing that is read for something else (0 and o, 1 and l
-// and i).
+// idAlphabet has no vowels, so that IDs do not contain words, and no characters that are easily confused (0 and o; 1,
+// l, and i).
 const idAlphabet = "23456789bcdfghjkmnpqrstvwxz"
 
-// idLength gives 387 million IDs for each fault: a collision, which Create survives, is a rare thing.
+// idLength allows 387 million IDs for each fault, so collisions are rare. Create handles a collision.
 const idLength = 6
 
-// NewID returns an ID for a run: the kind of fault and six characters from random. It fails only when random does.
+// NewID returns an ID for a run: the kind of fault and six characters from random. It returns an error only if random
+// does.
 func NewID(fault string, random io.Reader) (string, error) {
-	const usable = 256 / len(idAlphabet) * len(idAlphabet) // above it, a byte modulo 27 would favor the first letters
+	const usable = 256 / len(idAlphabet) * len(idAlphabet) // larger bytes would bias the modulo
 	var id strings.Builder
 	id.WriteString(fault + "-")
 	for one := make([]byte, 1); id.Len() < len(fault)+1+idLength; {

@@ -17,10 +17,10 @@ import (
 	typedcoordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 )
 
-// Lock is a target that a run holds, as a Lease in the ledger's namespace.
+// Lock is a target that a run has locked with a Lease in the ledger namespace.
 type Lock struct {
 	Target Target
-	Holder string // the ID of a run
+	Holder string // the run ID
 	Since  time.Time
 
 	name            string
@@ -29,23 +29,23 @@ type Lock struct {
 	expires         time.Time
 }
 
-// LockedError says that another run holds a target.
+// LockedError means that another run holds the lock of a target.
 type LockedError struct {
 	Target Target
-	Holder string // the run's ID
+	Holder string // the run ID
 	Since  time.Time
-	// Run is the holder's record; nil when it could not be read.
+	// Run is the holder's record, or nil if it could not be read.
 	Run *Run
 	Now time.Time
 
-	// Err is why the holder cannot be told; nil when it can.
+	// Err is the reason why the holder could not be determined, or nil.
 	Err error
 
-	namespace string // of the ledger
+	namespace string // the ledger namespace
 	lease     string
 }
 
-// Unwrap returns why the holder cannot be told.
+// Unwrap returns the reason why the holder could not be determined.
 func (e *LockedError) Unwrap() error { return e.Err }
 
 func (e *LockedError) Error() string {
@@ -78,14 +78,14 @@ func (e *LockedError) Error() string {
 	return text + "; free it with: " + command(e.namespace, "revert", e.Holder)
 }
 
-// lockAttempts is how often a lock is tried that changes hands while we look at it.
+// lockAttempts is how often to retry a lock that changes hands during the attempt.
 const lockAttempts = 5
 
-// Lock takes the locks of all the targets for the run, or none. It does not wait: the error is a *LockedError when
-// another run holds one. A lock is taken over from a run that is closed or gone, and from one whose deadline has passed
-// and that has nothing to undo on the target: a change that stands is never built upon.
+// Lock locks all targets for the run, or none. It does not wait: the error is a *LockedError if another run holds a
+// lock. Lock takes over the lock of a run that is closed or does not exist, or that is past its deadline and has
+// nothing to undo on the target. A target with a change in place stays locked, so that changes never overlap.
 func (s *Store) Lock(ctx context.Context, run Run, targets []Target) ([]Lock, error) {
-	// In one order for everybody: of two runs that want the same targets, one gets them all.
+	// All clients lock in the same order: if two runs want the same targets, one of them gets them all.
 	targets = slices.CompactFunc(slices.SortedFunc(slices.Values(targets), func(a, b Target) int {
 		return cmp.Compare(lockName(a), lockName(b))
 	}), Target.Same)
@@ -96,7 +96,7 @@ func (s *Store) Lock(ctx context.Context, run Run, targets []Target) ([]Lock, er
 			cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
 			defer cancel()
 			if !errors.As(err, new(*LockedError)) {
-				// Whether the last one was taken is not known.
+				// The request for the last lock may have succeeded.
 				lost, _ := s.held(cleanup, target)
 				if lost != nil && lost.Holder == run.ID {
 					locks = append(locks, *lost)
@@ -120,20 +120,20 @@ func (s *Store) lock(ctx context.Context, run Run, target Target) (*Lock, error)
 		}
 		lease, err := s.leases().Get(ctx, lockName(target), metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
-			continue // freed just now
+			continue // released in the meantime
 		}
 		if err != nil {
 			return nil, fmt.Errorf("lock %s: %w", target, err)
 		}
 		held := lockOf(lease)
-		held.Target = target // the annotation is for people, who may have edited it
+		held.Target = target // the annotation is for users, who may have edited it
 		if held.Holder == run.ID {
 			return held, nil
 		}
 		if err := s.mayTakeOver(ctx, *held); err != nil {
 			return nil, err
 		}
-		// Its resourceVersion is the precondition
+		// The resourceVersion in the Lease is the precondition.
 		taken, err := s.leases().Update(ctx, s.lease(run, target, lease), metav1.UpdateOptions{})
 		if err == nil {
 			return lockOf(taken), nil
@@ -145,7 +145,7 @@ func (s *Store) lock(ctx context.Context, run Run, target Target) (*Lock, error)
 	return nil, fmt.Errorf("lock %s: it changed hands %d times meanwhile: try again", target, lockAttempts)
 }
 
-// mayTakeOver returns nil when the holder needs the lock no more, and otherwise says who holds it.
+// mayTakeOver returns nil if the holder no longer needs the lock, and otherwise an error that describes the holder.
 func (s *Store) mayTakeOver(ctx context.Context, lock Lock) error {
 	locked := &LockedError{
 		Target: lock.Target, Holder: lock.Holder, Since: lock.Since, Now: s.Now(), namespace: s.Namespace,
@@ -176,7 +176,7 @@ func (s *Store) mayTakeOver(ctx context.Context, lock Lock) error {
 	return locked
 }
 
-// Unlock gives back locks, each only if it is still the same: one that another run has taken over stays.
+// Unlock releases locks. It skips a lock that another run has taken over.
 func (s *Store) Unlock(ctx context.Context, locks []Lock) error {
 	var failed []error
 	for _, lock := range locks {
@@ -184,7 +184,7 @@ func (s *Store) Unlock(ctx context.Context, locks []Lock) error {
 			err := s.leases().Delete(ctx, lock.name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{
 				UID: &lock.uid, ResourceVersion: &lock.resourceVersion,
 			}})
-			if apierrors.IsConflict(err) { // somebody changed it; is it still ours?
+			if apierrors.IsConflict(err) { // the Lease was changed: check whether the run still holds it
 				now, getErr := s.held(ctx, lock.Target)
 				if getErr == nil && now != nil && now.Holder == lock.Holder {
 					lock = *now
@@ -206,10 +206,10 @@ func (s *Store) LocksOf(ctx context.Context, id string) ([]Lock, error) {
 	return s.list(ctx, LabelRun+"="+id, func(lock Lock) bool { return lock.Holder == id })
 }
 
-// Refusals returns, for every target in the ledger that could not be locked now, why. Its errors say who holds it. A
-// record alone locks nothing: anyone who may write ConfigMaps could keep others from a node. When the lock of a run is
-// gone, as after a TTL, and its change is still in place, the target itself refuses another one: a node by its own
-// record, a workload by its template.
+// Refusals returns an error for every target in the ledger that cannot be locked now, with the holder of its lock. A
+// record alone does not lock a target; otherwise anyone with permission to write ConfigMaps could block a node. If the
+// lock of a run was deleted, for example after its TTL, and its change is still in place, the target itself rejects
+// another change: a node by its own record, a workload by its pod template.
 func (s *Store) Refusals(ctx context.Context) ([]*LockedError, error) {
 	locks, err := s.list(ctx, LabelManagedBy+"="+ManagedBy, func(Lock) bool { return true })
 	if err != nil {
@@ -242,7 +242,7 @@ func (s *Store) list(ctx context.Context, selector string, keep func(Lock) bool)
 	return locks, nil
 }
 
-// held reads the lock of a target; nil when there is none.
+// held returns the lock of a target, or nil if the target is not locked.
 func (s *Store) held(ctx context.Context, target Target) (*Lock, error) {
 	lease, err := s.leases().Get(ctx, lockName(target), metav1.GetOptions{})
 	switch {
@@ -258,13 +258,13 @@ func (s *Store) leases() typedcoordinationv1.LeaseInterface {
 	return s.Client.CoordinationV1().Leases(s.Namespace)
 }
 
-// lease returns the Lease with which the run holds the target: a new one, or a former holder's.
+// lease returns the Lease that locks the target for the run. It reuses the Lease of the former holder, if any.
 func (s *Store) lease(run Run, target Target, former *coordinationv1.Lease) *coordinationv1.Lease {
 	lease := &coordinationv1.Lease{}
 	if former != nil {
 		lease = former.DeepCopy()
 		transitions := int32(1)
-		// Anyone who may write Leases may have written another
+		// Anyone with permission to write Leases may have set a different value.
 		if n := lease.Spec.LeaseTransitions; n != nil && *n > 0 && *n < math.MaxInt32 {
 			transitions += *n
 		}
@@ -302,7 +302,7 @@ func lockOf(lease *coordinationv1.Lease) *Lock {
 	return lock
 }
 
-// path and targetOf write a target as one string, and read it: node/gpu-1, or Deployment/prod/web.
+// path returns a target as a string, such as node/gpu-1 or Deployment/prod/web; targetOf parses such a string.
 func path(t Target) string {
 	if t.Namespace == "" {
 		return t.Kind + "/" + t.Name

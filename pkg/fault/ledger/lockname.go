@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// maxName is the length of a Kubernetes object name.
+// maxName is the maximum length of a Kubernetes object name.
 const maxName = 253
 
-// lockName names the Lease of a target: readable, valid, and of its own for every target, because of the hash.
+// lockName returns the name of the target's Lease. A hash makes the name unique.
 func lockName(t Target) string {
 	sum := sha256.Sum256([]byte(path(t)))
 	hash := hex.EncodeToString(sum[:8])

@@ -11,12 +11,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// serviceAccountTimeout is how long a new namespace may take to get its default service account; usually it takes 10
-// ms.
+// serviceAccountTimeout is how long to wait for the default service account of a new namespace. Creating it usually
+// takes 10 ms.
 const serviceAccountTimeout = 15 * time.Second
 
-// NamespaceObject returns the namespace as EnsureNamespace creates it. The debug pods in it are privileged, which it
-// says to Pod Security and to whoever reads it.
+// NamespaceObject returns the namespace that EnsureNamespace creates. Its labels allow privileged pods under Pod
+// Security, because the debug pods are privileged.
 func NamespaceObject(name string) *corev1.Namespace {
 	return &corev1.Namespace{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
@@ -36,8 +36,8 @@ func (e *UnmarkedError) Error() string {
 		"have written them", e.Namespace, LabelLedger)
 }
 
-// CheckNamespace returns an *UnmarkedError unless the namespace is marked as a ledger. One that does not exist has no
-// records, and passes.
+// CheckNamespace returns an *UnmarkedError unless the namespace is marked as a ledger. It returns nil if the namespace
+// does not exist, because then it has no records.
 func (s *Store) CheckNamespace(ctx context.Context) error {
 	if s.marked.Load() {
 		return nil
@@ -58,8 +58,9 @@ func (s *Store) CheckNamespace(ctx context.Context) error {
 // IsLedger reports whether a namespace is marked as a ledger.
 func IsLedger(namespace metav1.Object) bool { return namespace.GetLabels()[LabelLedger] == "true" }
 
-// EnsureNamespace creates the namespace if it does not exist, and returns whether it did. One that exists must be
-// marked as a ledger, or the error is an *UnmarkedError. A new one is ready for pods when it returns.
+// EnsureNamespace creates the namespace if it does not exist, and reports whether it did. The error is an
+// *UnmarkedError if the namespace exists and is not marked as a ledger. When EnsureNamespace returns, a new namespace
+// is ready for pods.
 func (s *Store) EnsureNamespace(ctx context.Context) (created bool, err error) {
 	namespaces := s.Client.CoreV1().Namespaces()
 	switch existing, err := namespaces.Get(ctx, s.Namespace, metav1.GetOptions{}); {
@@ -73,19 +74,20 @@ func (s *Store) EnsureNamespace(ctx context.Context) (created bool, err error) {
 	switch _, err := namespaces.Create(ctx, NamespaceObject(s.Namespace), metav1.CreateOptions{}); {
 	case err == nil:
 		created = true
-	case !apierrors.IsAlreadyExists(err): // then another client was faster
+	case !apierrors.IsAlreadyExists(err): // otherwise, another client created the namespace first
 		return false, fmt.Errorf("create namespace %s: %w", s.Namespace, err)
 	}
 	return created, s.waitForServiceAccount(ctx)
 }
 
-// waitForServiceAccount waits for the account that every pod needs; without it pods of a new namespace are refused.
+// waitForServiceAccount waits for the default service account. The API server rejects pods until it exists.
 func (s *Store) waitForServiceAccount(ctx context.Context) error {
 	var last error
 	err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, serviceAccountTimeout, true,
 		func(ctx context.Context) (bool, error) {
 			_, last = s.Client.CoreV1().ServiceAccounts(s.Namespace).Get(ctx, "default", metav1.GetOptions{})
-			// Not every user may read service accounts. Then the first pod has to find out.
+			// Some users may not read service accounts. For them, creating the first pod shows whether the account
+			// exists.
 			return last == nil || apierrors.IsForbidden(last), nil
 		})
 	if err != nil {

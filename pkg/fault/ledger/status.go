@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// ClockSkew is how far the clocks of two clients are trusted to differ. A deadline counts as passed for others only
-// this much later than for the run's own client.
+// ClockSkew is the maximum expected difference between the clocks of two clients. Other clients consider a deadline
+// passed only after this additional time.
 const ClockSkew = time.Minute
 
 // IsPermanent reports whether there is nothing to undo.
 func (u Undo) IsPermanent() bool { return u.Permanent || u.Kind == UndoNone }
 
-// InPlace reports whether the step's change may be in place: it was begun, and not undone.
+// InPlace reports whether the step's change may be in place: the step was started and not undone.
 func (s Step) InPlace() bool {
 	switch s.State {
 	case StatePlanned, StateSkipped, StateReverted, StateSuperseded:
@@ -38,27 +38,27 @@ func (r Run) Pending() []Step {
 	return pending
 }
 
-// IsClosed reports whether the run is over for good.
+// IsClosed reports whether the run is closed.
 func (r Run) IsClosed() bool { return !r.Closed.IsZero() }
 
-// InItsWay reports whether the run's client may still be making changes at that time: it has not said that it finished,
-// and its deadline has not passed.
+// InItsWay reports whether the run's client may still be making changes at the given time: the client has not recorded
+// that it finished, and the deadline has not passed.
 func (r Run) InItsWay(now time.Time) bool {
 	return !r.IsClosed() && (r.Phase == Planned || r.Phase == Applying) && now.Before(r.Deadline.Add(ClockSkew))
 }
 
-// Expired reports whether the run's time is up and it is still open.
+// Expired reports whether the run is open and its TTL has expired.
 func (r Run) Expired(now time.Time) bool {
 	return !r.IsClosed() && !r.Until.IsZero() && !now.Before(r.Until)
 }
 
-// Settled reports whether nobody has to do anything about the run any more: it is closed, or its client has finished
-// and nothing of it can be undone.
+// Settled reports whether the run needs no further action: it is closed, or its client has finished and nothing can be
+// undone.
 func (r Run) Settled() bool {
 	return r.IsClosed() || r.Phase != Planned && r.Phase != Applying && len(r.Pending()) == 0
 }
 
-// Step returns the step with the ID; nil when there is none.
+// Step returns the step with the given ID, or nil if it does not exist.
 func (r *Run) Step(id string) *Step {
 	for i := range r.Steps {
 		if r.Steps[i].ID == id {
@@ -68,7 +68,7 @@ func (r *Run) Step(id string) *Step {
 	return nil
 }
 
-// Targets returns the distinct targets of the run's steps, in the order of the steps.
+// Targets returns the distinct targets of the run, in the order of its steps.
 func (r Run) Targets() []Target {
 	var targets []Target
 	for _, step := range r.Steps {
@@ -79,13 +79,13 @@ func (r Run) Targets() []Target {
 	return targets
 }
 
-// Same reports whether both are the same place in the cluster. UIDs are not compared: a node that registers anew is the
-// same node.
+// Same reports whether both targets are the same object. It does not compare UIDs: a node that re-registers is the same
+// node.
 func (t Target) Same(other Target) bool {
 	return t.Kind == other.Kind && t.Namespace == other.Namespace && t.Name == other.Name
 }
 
-// String names the target as kubectl does: node/gpu-1, or deployment/web in namespace prod.
+// String returns the target as kubectl names it, such as node/gpu-1 or deployment/web in namespace prod.
 func (t Target) String() string {
 	text := strings.ToLower(t.Kind) + "/" + t.Name
 	if t.Namespace != "" {
@@ -94,7 +94,7 @@ func (t Target) String() string {
 	return text
 }
 
-// Clone returns a copy that shares nothing with the run.
+// Clone returns a deep copy of the run.
 func (r Run) Clone() Run {
 	r.Command = slices.Clone(r.Command)
 	r.Steps = slices.Clone(r.Steps)

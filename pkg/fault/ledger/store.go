@@ -17,33 +17,33 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 )
 
-// DefaultNamespace is where records, locks and debug pods are, unless the user says otherwise.
+// DefaultNamespace is the default namespace for records, locks, and debug pods.
 const DefaultNamespace = "gpu-fault"
 
-// Store keeps the records and the locks in one namespace of a cluster.
+// Store stores records and locks in one namespace of a cluster.
 type Store struct {
 	Client    kubernetes.Interface
 	Namespace string
-	// Clock is time.Now when nil.
+	// Clock returns the current time; nil means time.Now.
 	Clock func() time.Time
-	// Random is where the IDs of runs come from; crypto/rand when nil.
+	// Random is the source of randomness for run IDs; nil means crypto/rand.
 	Random io.Reader
 
-	marked atomic.Bool // the namespace was seen to be marked as a ledger
+	marked atomic.Bool // whether the namespace is known to be marked as a ledger
 }
 
-// New returns a store with the real clock.
+// New returns a store that uses the system clock.
 func New(client kubernetes.Interface, namespace string) *Store {
 	return &Store{Client: client, Namespace: namespace}
 }
 
-// withdrawTimeout is short, because the API server has just failed and the user waits.
+// withdrawTimeout is short because the API server has just failed and the user is waiting.
 const withdrawTimeout = 5 * time.Second
 
-// ErrClosed says that a run is closed, and so was not changed.
+// ErrClosed means that a run is closed and was not changed.
 var ErrClosed = errors.New("the run is closed")
 
-// NotFoundError says that the ledger has no such run.
+// NotFoundError means that the run does not exist in the ledger.
 type NotFoundError struct{ ID, Namespace string }
 
 func (e *NotFoundError) Error() string {
@@ -51,7 +51,7 @@ func (e *NotFoundError) Error() string {
 		command(e.Namespace, "list", "--all"))
 }
 
-// Command returns a command line of this tool that works on this ledger, for messages.
+// Command returns a command line of this tool with the flags for this ledger, for use in messages.
 func (s *Store) Command(words ...string) string { return command(s.Namespace, words...) }
 
 func command(namespace string, words ...string) string {
@@ -71,11 +71,11 @@ func (s *Store) NewID(fault string) (string, error) {
 	return NewID(fault, random)
 }
 
-// idAttempts is how many IDs Create tries; that two are taken in a row does not happen by chance.
+// idAttempts is how many IDs Create tries. Two consecutive collisions do not happen by chance.
 const idAttempts = 3
 
-// Create writes a new record and returns a Writer for it. A run without an ID gets one. After an error no record is
-// left, as far as the cluster can be reached. apierrors.IsNotFound tells of an error that the namespace does not exist:
+// Create writes a new record and returns a Writer for it. It generates an ID if the run has none. After an error, it
+// tries to delete the record. apierrors.IsNotFound reports whether the error means that the namespace does not exist;
 // see EnsureNamespace.
 func (s *Store) Create(ctx context.Context, run Run) (*Writer, error) {
 	if run.Created.IsZero() {
@@ -107,20 +107,20 @@ func (s *Store) Create(ctx context.Context, run Run) (*Writer, error) {
 	}
 }
 
-// withdraw deletes a record whose creation failed, in case that only the answer was lost. It is best effort: a record
-// that plans and never began harms nobody.
+// withdraw deletes a record after Create failed, in case only the response was lost. It is best effort: a record of a
+// run that never started does no harm.
 func (s *Store) withdraw(ctx context.Context, sent *corev1.ConfigMap) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTimeout)
 	defer cancel()
 	cm, err := s.configMaps().Get(ctx, sent.Name, metav1.GetOptions{})
-	if err == nil && cm.Data[dataKey] == sent.Data[dataKey] { // ours, not one that had the name before
+	if err == nil && cm.Data[dataKey] == sent.Data[dataKey] { // not an older record with this name
 		_ = s.configMaps().Delete(ctx, cm.Name,
 			metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &cm.UID}})
 	}
 }
 
-// Get reads a run. The error is a *NotFoundError when there is none, an *UnmarkedError when the namespace is not marked
-// as a ledger, and wraps ErrNewer when a newer version made the run.
+// Get returns a run. The error is a *NotFoundError if the run does not exist, and an *UnmarkedError if the namespace is
+// not marked as a ledger. It wraps ErrNewer if a newer version wrote the record.
 func (s *Store) Get(ctx context.Context, id string) (Run, error) {
 	cm, err := s.read(ctx, id)
 	if err != nil {
@@ -129,7 +129,7 @@ func (s *Store) Get(ctx context.Context, id string) (Run, error) {
 	return decode(cm)
 }
 
-// Open reads a run in order to change it.
+// Open reads a run and returns a Writer for it.
 func (s *Store) Open(ctx context.Context, id string) (*Writer, error) {
 	cm, err := s.read(ctx, id)
 	if err != nil {
@@ -138,8 +138,9 @@ func (s *Store) Open(ctx context.Context, id string) (*Writer, error) {
 	return s.writer(cm)
 }
 
-// Update changes a run and returns it as stored. The change is applied again, to the newer record, when somebody else
-// changed it meanwhile: it must set what it is about and nothing else. ErrClosed when the run is closed.
+// Update changes a run and returns the stored result. If another client changes the run at the same time, Update calls
+// change again with the newer record, so change must set only the fields that it is about. The error is ErrClosed if
+// the run is closed.
 func (s *Store) Update(ctx context.Context, id string, change func(*Run) error) (Run, error) {
 	w, err := s.Open(ctx, id)
 	if err != nil {
@@ -151,7 +152,7 @@ func (s *Store) Update(ctx context.Context, id string, change func(*Run) error) 
 	return w.Run(), nil
 }
 
-// Close ends a run for good, in this phase and with this message. To close a closed run again does nothing.
+// Close closes a run with the given phase and message. It does nothing if the run is already closed.
 func (s *Store) Close(ctx context.Context, id string, phase Phase, message string) error {
 	_, err := s.Update(ctx, id, func(run *Run) error {
 		run.Phase, run.Message, run.Closed = phase, message, s.Now()
@@ -181,8 +182,8 @@ func (s *Store) configMaps() typedcorev1.ConfigMapInterface {
 	return s.Client.CoreV1().ConfigMaps(s.Namespace)
 }
 
-// Now returns the wall clock as it is written into records. It lacks the monotonic clock, which stands still while a
-// laptop sleeps: deadlines must not.
+// Now returns the wall clock time for records. It strips the monotonic clock reading, because the monotonic clock
+// pauses while a computer sleeps, and deadlines must not.
 func (s *Store) Now() time.Time {
 	clock := s.Clock
 	if clock == nil {

@@ -16,17 +16,17 @@ import (
 	"k8s.io/client-go/util/retry"
 )
 
-// writeTimeout bounds one write to the ledger, conflicts included. The write goes on when the caller's context ends:
-// whoever asked for it wants to know whether it is there.
+// writeTimeout limits one write to the ledger, including retries after conflicts. The write continues if the caller's
+// context is canceled, so that the caller learns whether it succeeded.
 const writeTimeout = 15 * time.Second
 
-// Writer changes one run. Its methods may be called from many goroutines: what they save while an update is under way
-// goes into the next one together, so that a run over many nodes needs few requests.
+// Writer changes one run. Its methods are safe for concurrent use. Changes that are saved during an update are combined
+// in the next one, so that a run on many nodes needs few requests.
 type Writer struct {
 	store *Store
 
 	mu      sync.Mutex
-	stored  stored // as the API server is known to have it
+	stored  stored // as last confirmed by the API server
 	queue   []*save
 	writing bool
 }
@@ -50,16 +50,16 @@ func (s *Store) writer(cm *corev1.ConfigMap) (*Writer, error) {
 	return &Writer{store: s, stored: stored{cm, run}}, nil
 }
 
-// Run returns the run as it was last stored.
+// Run returns the run as last stored.
 func (w *Writer) Run() Run {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.stored.run.Clone()
 }
 
-// Save changes the run and returns once the ledger has it. An error means that the ledger is not known to have it. The
-// change may be applied several times, each time to a newer record; when it fails, only its own Save fails. ErrClosed
-// when the run was closed, perhaps by somebody else.
+// Save changes the run and returns after the ledger has stored it. After an error, it is unknown whether the change was
+// stored. Save may call change several times, each time with a newer record. If change fails, only its own Save fails.
+// The error is ErrClosed if the run is closed, possibly by another client.
 func (w *Writer) Save(ctx context.Context, change func(*Run) error) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("write the record of run %s: %w", w.id(), context.Cause(ctx))
@@ -81,10 +81,10 @@ func (w *Writer) Save(ctx context.Context, change func(*Run) error) error {
 	if w.withdraw(s) {
 		return fmt.Errorf("write the record of run %s: %w", w.id(), context.Cause(ctx))
 	}
-	return <-s.done // under way; writeTimeout bounds it
+	return <-s.done // a write is in progress, and limited by writeTimeout
 }
 
-// withdraw takes a save out of the queue. It returns false when that is too late.
+// withdraw removes a save from the queue. It returns false if the save is no longer in the queue.
 func (w *Writer) withdraw(s *save) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -96,7 +96,7 @@ func (w *Writer) withdraw(s *save) bool {
 	return true
 }
 
-// write writes what is in the queue until it is empty.
+// write processes the queue until it is empty.
 func (w *Writer) write() {
 	for {
 		w.mu.Lock()
@@ -115,9 +115,9 @@ func (w *Writer) write() {
 	}
 }
 
-// commit stores the changes of a batch with one update, and tells each save how it went.
+// commit stores the changes of a batch with one update, and sends each save its result.
 func (w *Writer) commit(ctx context.Context, batch []*save) {
-	// Many writers on one record: client-go's DefaultBackoff gives up after four attempts.
+	// With many concurrent writers, the four attempts of client-go's DefaultBackoff are not enough.
 	backoff := wait.Backoff{Steps: 12, Duration: 5 * time.Millisecond, Factor: 1.7, Jitter: 0.5, Cap: time.Second}
 	var refused map[*save]error
 	reread := false
@@ -155,7 +155,7 @@ func (w *Writer) commit(ctx context.Context, batch []*save) {
 	}
 	var tooLarge *TooLargeError
 	if errors.As(err, &tooLarge) && len(batch) > 1 {
-		for _, one := range batch { // one of them is too much: let the others through
+		for _, one := range batch { // one of the changes makes the record too large; store the others
 			w.commit(ctx, []*save{one})
 		}
 		return
@@ -169,7 +169,7 @@ func (w *Writer) commit(ctx context.Context, batch []*save) {
 	}
 }
 
-// current returns the record to change: the one known, or after a conflict the one that is stored now.
+// current returns the record to change: the cached one, or the stored one after a conflict.
 func (w *Writer) current(ctx context.Context, reread bool) (stored, error) {
 	if !reread {
 		w.mu.Lock()
@@ -191,7 +191,7 @@ func (w *Writer) current(ctx context.Context, reread bool) (stored, error) {
 	return now, nil
 }
 
-// apply returns the run with all changes, and the errors of those that failed, which left no trace.
+// apply returns the run with all successful changes, and the errors of the failed ones.
 func apply(run Run, batch []*save) (Run, map[*save]error) {
 	refused := map[*save]error{}
 	for {
@@ -213,7 +213,7 @@ func apply(run Run, batch []*save) (Run, map[*save]error) {
 	}
 }
 
-// applyOne makes one change. A panic must not take down a goroutine on which other savers wait.
+// applyOne applies one change. It recovers from panics, because other saves wait for this goroutine.
 func applyOne(run Run, next *Run, change func(*Run) error) (err error) {
 	defer func() {
 		if reason := recover(); reason != nil {

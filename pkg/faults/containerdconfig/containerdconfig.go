@@ -1,9 +1,9 @@
-// Package containerdconfig is the fault that changes files of nodes and restarts the service that reads them, behind a
-// dead man's switch that puts everything back.
+// Package containerdconfig is the fault that changes files of nodes and restarts the service that reads them. A dead
+// man's switch on the node restores everything.
 //
-// What to change is decided on what the node's files hold, after they were read and before anything is written. What
-// to restore is in the node's own record before the first change, and only there: the ledger's record can be written
-// by anyone with rights on ConfigMaps, so it names the run and nothing that root would follow.
+// The change is computed from the node's files, after they were read and before anything is written. The data for the
+// restore is written to the node's own record before the first change, and only there. The ledger's record identifies
+// the run but has no data that root would use, because anyone with permission to write ConfigMaps can write it.
 package containerdconfig
 
 import (
@@ -20,49 +20,49 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// Pod is a debug pod that runs on a node: a debugpod.Session.
+// Pod is a debug pod that runs on a node. debugpod.Session implements it.
 type Pod interface {
-	// InspectRuntime reads which container runtime the kubelet uses, and its files.
+	// InspectRuntime determines which container runtime the kubelet uses, and reads its files.
 	InspectRuntime(ctx context.Context) (*api.Runtime, error)
-	// Change arms the node's dead man and lets it make the change. It returns the dead man's last word, which is
-	// PhaseApplied when there is no error; each hears of the phases as they come.
+	// Change arms the node's dead man's switch, which then makes the change. It returns the last status, which is
+	// PhaseApplied if there is no error. It calls each with every status.
 	Change(ctx context.Context, what deadman.Change, each func(deadman.Status)) (*deadman.Status, error)
-	// Restore puts the files back, or finds that the dead man has.
+	// Restore restores the files, or reports that the dead man's switch has restored them.
 	Restore(ctx context.Context, what deadman.Restore) (*deadman.Restored, error)
-	// Close deletes the pod, also when ctx has ended. To the dead man that is a request to put everything back.
+	// Close deletes the pod, even if ctx is canceled. The deletion triggers the dead man's switch.
 	Close(ctx context.Context) error
 }
 
-// Start creates a debug pod for a run on a node and waits until it runs. It lives that long; zero means until it is
-// deleted. Its image is chosen by the user of this command, never by a record.
+// Start creates a debug pod for a run on a node and waits until it runs. The pod's lifetime is lives; zero means until
+// it is deleted. The user of the command chooses the image; a record never does.
 type Start func(
 	ctx context.Context, run ledger.Run, nodeName string, lives time.Duration, progress func(string),
 ) (Pod, error)
 
-// Decision is what is to be done to one node.
+// Decision is the change to make on one node.
 type Decision struct {
-	// Change is made by the dead man; its TTL is filled in.
+	// Change is the change for the dead man's switch, without its TTL.
 	Change deadman.Change
-	// Landed reports whether the fault shows in what CRI says afterwards, nil when CRI does not serve, and in which
-	// words; an error when it does not show. Nil when the service is not restarted: then the bytes on the disk are the
-	// proof.
+	// Landed checks the CRI status after the change, which is nil if CRI does not respond. It returns the evidence that
+	// the fault is in place, or an error. Landed is nil if the service is not restarted; the bytes on disk are then the
+	// evidence.
 	Landed func(now *cri.Info) (string, error)
-	// Edits says in a line per file what is changed in it, for the evidence.
+	// Edits describes the change to each file, one line per file, for the evidence.
 	Edits []string
 }
 
-// Decide decides what to do. An error stops the run for this node before anything is written.
+// Decide computes the change to a node. If it returns an error, the run stops for this node before anything is written.
 type Decide func(nodeName string, runtime api.Runtime) (*Decision, error)
 
-// Probe proves the fault by a pod of a user's. Its error means that the fault did not show.
+// Probe verifies the fault with a user pod. It returns an error if the fault has no effect on the pod.
 type Probe func(ctx context.Context, run ledger.Run, nodeName string) (ledger.Evidence, error)
 
 // Injection changes files of nodes.
 type Injection struct {
 	Start  Start
-	Image  string // of the debug pods, for the record
+	Image  string // image of the debug pods, for the record
 	Decide Decide
-	Probe  Probe // nil: none
+	Probe  Probe // may be nil
 }
 
 // Change returns the change to one node, for a fault.Plan.
@@ -77,8 +77,8 @@ func (in *Injection) Change(target ledger.Target, action string) fault.Change {
 	}
 }
 
-// podGrace is how much longer than the fault its debug pod may live: the dead man, not the pod's deadline, is to end
-// the fault.
+// podGrace is how much longer the debug pod may run than the fault, so that the dead man's switch ends the fault before
+// the pod's deadline.
 const podGrace = 2 * time.Minute
 
 func (in *Injection) apply(
@@ -95,7 +95,7 @@ func (in *Injection) apply(
 		return nil, err
 	}
 	defer func() {
-		if err != nil { // else it stays as long as the fault: to delete it is to heal the node
+		if err != nil { // otherwise keep the pod: deleting it would restore the node
 			err = errors.Join(err, pod.Close(ctx))
 		}
 	}()
@@ -142,13 +142,13 @@ func (in *Injection) apply(
 	return evidence, err
 }
 
-// aLook is how long a fault must stay after it was proven.
+// aLook is the minimum time that a fault must stay in place after it was verified.
 const aLook = 2 * time.Second
 
-// phrase says for people how far a dead man is.
+// phrase describes the phase of a dead man's switch for the user.
 func phrase(s deadman.Status, change deadman.Change) string {
 	switch s.Phase {
-	case deadman.PhaseWritten: // being armed is over too soon to be told by itself
+	case deadman.PhaseWritten: // the armed phase is too short to report separately
 		if change.Service == nil || change.NoRestart {
 			return "dead man armed, configuration changed"
 		}
@@ -161,7 +161,7 @@ func phrase(s deadman.Status, change deadman.Change) string {
 	return ""
 }
 
-// prove turns what the node says after the change into evidence.
+// prove converts the state of the node after the change to evidence.
 func (in *Injection) prove(
 	ctx context.Context, nodeName string, r fault.Recorder, decision Decision, status deadman.Status,
 ) ([]ledger.Evidence, error) {

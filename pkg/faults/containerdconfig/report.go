@@ -12,13 +12,14 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
 )
 
-// maxShown bounds a piece of a file in a report, in lines.
+// maxShown is the maximum number of lines of a file excerpt in a report.
 const maxShown = 12
 
-// maxDiff bounds a difference in a report, in lines.
+// maxDiff is the maximum number of lines of a diff in a report.
 const maxDiff = 40
 
-// difference returns what somebody else changed in a file as we left it, line by line, where the node still knows that.
+// difference returns a line diff of what another client changed in a file after the fault, if the node still has the
+// data for it.
 func difference(f deadman.RestoredFile) string {
 	if f.Ours == nil || f.Now == nil {
 		return ""
@@ -33,8 +34,9 @@ func difference(f deadman.RestoredFile) string {
 	return strings.Join(lines, "\n")
 }
 
-// report compares three states of a file that another client has changed since: before, ours, theirs. Of the pieces
-// that we changed, which the node has recorded, it reports whether each is in theirs.
+// report compares three versions of a file that another client has changed after the fault: the original, the fault's,
+// and the current one. For each part that the fault changed, which the node has recorded, it reports whether the
+// current file still has the change.
 func report(f deadman.RestoredFile) string {
 	if f.Deleted {
 		return fmt.Sprintf("%s: another client has deleted it since; not changed", f.Path)

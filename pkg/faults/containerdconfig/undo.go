@@ -22,45 +22,46 @@ import (
 // UndoKind is the ledger.Undo.Kind of changed files.
 const UndoKind = "node-files"
 
-// Claim is what the ledger keeps in ledger.Undo.Data. Anyone who may write ConfigMaps may have written it, so no node
-// is told any of it. It is compared with what the node says, and shown.
+// Claim is the content of ledger.Undo.Data. Anyone with permission to write ConfigMaps may have written it, so it is
+// not sent to nodes. It is only compared with the node's own data and shown to the user.
 type Claim struct {
 	Files []ClaimedFile `json:"files"`
-	// Image is that of the debug pod that made the change.
+	// Image is the image of the debug pod that made the change.
 	Image string `json:"image,omitempty"`
-	// NodeLoss reports whether nothing can be started on the node while the change is there, so that only its dead man
-	// can end it.
+	// NodeLoss means that no pod can start on the node while the change is in place, so that only the dead man's switch
+	// can restore the node.
 	NodeLoss bool `json:"nodeLoss,omitempty"`
 }
 
-// ClaimedFile is a file that the run is said to have changed. Before and After are the SHA-256 of its contents, or
-// deadman.Absent.
+// ClaimedFile is a file that the run changed, according to the record. Before and After are the SHA-256 checksums of
+// its contents, or deadman.Absent.
 type ClaimedFile struct {
 	Path   string `json:"path"`
 	Before string `json:"before"`
 	After  string `json:"after"`
 }
 
-// Undoer has nodes restore their files, each by its own record. Start is nil where it is only to describe.
+// Undoer restores the files of nodes from the nodes' own records. Start may be nil if only Describe is called.
 type Undoer struct {
 	Start Start
-	// Image is that of the debug pods that Start creates.
+	// Image is the image of the debug pods that Start creates.
 	Image string
-	// Progress tells the user what goes on with a step; nil: nobody.
+	// Progress receives progress messages about a step for the user. It may be nil.
 	Progress func(step ledger.Step, text string)
-	// Show is for the user's eyes only, not for the ledger: what somebody else wrote into a file may hold credentials.
-	// Nil: nobody's.
+	// Show shows text to the user that must not be recorded: changes by other clients may contain credentials. It may
+	// be nil.
 	Show func(text string)
-	// Deadline is until when to wait for the dead men of lost nodes; it is asked for when the first is waited for.
-	// Nil means MostWait from then.
+	// Deadline returns the time until which to wait for the dead man's switches of lost nodes. It is called when the
+	// first wait starts. If it is nil, the deadline is MostWait after that.
 	Deadline func() time.Time
-	// Retry is the pause between two tries on a node that is lost; 0 means three seconds.
+	// Retry is the delay between attempts on a lost node; 0 means three seconds.
 	Retry time.Duration
-	// Overwrite also restores files that another client has changed since, if the node still has their former content.
+	// Overwrite also restores files that another client has changed after the fault, if the node still has the original
+	// content.
 	Overwrite bool
 }
 
-// restorePodLives is how long a debug pod may take to put files back and see the runtime serve again.
+// restorePodLives is the lifetime of a debug pod that restores files and waits for the runtime to serve again.
 const restorePodLives = 10 * time.Minute
 
 var (
@@ -105,8 +106,8 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 	return state, said, nil
 }
 
-// otherImage tells the user which image the run is said to have used, if it is another one: its registry may be the
-// only one in reach.
+// otherImage returns a hint for the user if the record has a different debug pod image, because its registry may be the
+// only reachable one.
 func otherImage(recorded, used string) string {
 	if recorded == "" || recorded == used {
 		return ""
@@ -143,14 +144,14 @@ func (u Undoer) restore(
 }
 
 const (
-	// comeback is how long after its time a lost node may take to start pods again.
+	// comeback is how long after the end of its TTL a lost node may take to start pods again.
 	comeback = 90 * time.Second
-	// MostWait is for how long a command waits for the dead men of lost nodes, in all. A run whose node restores
-	// itself later than that is reverted later, so that no record keeps others from being reverted.
+	// MostWait is the maximum total time that a command waits for the dead man's switches of lost nodes. If a node
+	// restores itself later, its run must be reverted later, so that it does not block the revert of other runs.
 	MostWait = 15 * time.Minute
 )
 
-// start starts a debug pod. On a node that the fault has taken away it waits for the dead man first.
+// start starts a debug pod. On a node that the fault made unavailable, it first waits for the dead man's switch.
 func (u Undoer) start(ctx context.Context, run ledger.Run, step ledger.Step, claim Claim) (Pod, error) {
 	say, late, deadline := func(text string) { u.say(step, text) }, false, time.Time{}
 	for {
@@ -169,7 +170,7 @@ func (u Undoer) start(ctx context.Context, run ledger.Run, step ledger.Step, cla
 			return nil, fmt.Errorf("%w; the node is said to restore itself at %s: revert the run after that", err,
 				run.Until.Format(time.RFC3339))
 		}
-		say = func(string) {} // the same each time
+		say = func(string) {} // the following attempts would repeat the message
 		if wait := time.Until(run.Until).Round(time.Second); wait > 0 {
 			u.say(step,
 				fmt.Sprintf("no pod can be started on the node: waiting for its dead man, in %s%s", wait, byHand(run)))
@@ -191,7 +192,7 @@ func (u Undoer) say(step ledger.Step, text string) {
 	}
 }
 
-// byHand returns how the node heals without us.
+// byHand returns instructions to restore the node without this tool.
 func byHand(run ledger.Run) string {
 	text := fmt.Sprintf("; by hand, on the node: sh %s/restore.sh", path.Join(deadman.Dir, run.ID))
 	if time.Now().Before(run.Until) {
@@ -200,9 +201,9 @@ func byHand(run ledger.Run) string {
 	return text
 }
 
-// unrecorded reports what is known of a node that has no record of the run: whether the files that container runtimes
-// load there are as the run is said to have found them, or still as it is said to have left them. Nothing is restored
-// by that: it is a claim.
+// unrecorded reports the state of a node that has no record of the run. It compares the files that container runtimes
+// load on the node with the checksums in the claim, before and after the change. It restores nothing, because the claim
+// is not trusted.
 func unrecorded(
 	run ledger.Run, nodeName string, claim Claim, restored deadman.Restored, runtime api.Runtime,
 ) (ledger.State, string, error) {
@@ -266,7 +267,7 @@ func unrecorded(
 			run.Namespace)
 }
 
-// verdict returns what became of the files, for people.
+// verdict returns the final state of the step, with a message about the files.
 func verdict(restored deadman.Restored) (ledger.State, string, error) {
 	var put, over, already, by, theirs []string
 	for _, f := range restored.Files {
@@ -311,7 +312,7 @@ func verdict(restored deadman.Restored) (ledger.State, string, error) {
 	switch {
 	case len(theirs) > 0:
 		return ledger.StateSuperseded, strings.Join(lines, "\n"), nil
-	case restored.CRI != nil && !restored.SameConfig: // it serves, and was restarted with our files as before
+	case restored.CRI != nil && !restored.SameConfig: // CRI serves, and loaded the same files as before the fault
 		lines = append(lines,
 			"the container runtime shows another configuration than before, since something that is not ours changed in the meantime: see `kubectl gpu-fault runtime show`")
 	case restored.CRI != nil:
@@ -320,7 +321,7 @@ func verdict(restored deadman.Restored) (ledger.State, string, error) {
 	return ledger.StateReverted, strings.Join(lines, "\n"), nil
 }
 
-// who put files back that were as before when we came.
+// who describes what restored the files before this revert, if anything did.
 func who(restored deadman.Restored) string {
 	switch by := restored.ByDeadMan; {
 	case by != nil:

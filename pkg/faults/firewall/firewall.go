@@ -1,8 +1,8 @@
-// Package firewall is the fault that has nodes drop packets between their pods and a TCP port: a rule of nftables,
-// in a table of its own.
+// Package firewall is the fault that makes nodes drop packets between their pods and a TCP port, using an nftables rule
+// in a separate table.
 //
-// The dead man is the node's kernel: what it blocks, it blocks until a time, and forgets then by itself, whatever
-// became of the client, the API server, the debug pod or the kubelet. A node that boots forgets it, too.
+// The node's kernel is the dead man's switch: it removes the ports from the rule after a timeout, even if the client,
+// the API server, the debug pod, or the kubelet fails. A reboot also removes the rule.
 package firewall
 
 import (
@@ -22,29 +22,29 @@ import (
 // UndoKind is the ledger.Undo.Kind of firewalls.
 const UndoKind = "node-firewall"
 
-// Pod is a debug pod that runs on a node: a debugpod.Session.
+// Pod is a debug pod that runs on a node. debugpod.Session implements it.
 type Pod interface {
 	Firewall(ctx context.Context, what api.Firewall) (*api.BuiltFirewall, error)
 	RemoveFirewall(ctx context.Context, what api.RemoveFirewall) (*api.RemovedFirewall, error)
-	// Close deletes the pod, also when ctx has ended. The firewall stays.
+	// Close deletes the pod, even if ctx is canceled. The firewall rule stays in place.
 	Close(ctx context.Context) error
 }
 
 // Start creates a debug pod for a run on a node and waits until it runs.
 type Start func(ctx context.Context, run ledger.Run, nodeName string, progress func(string)) (Pod, error)
 
-// Injection makes firewalls. The plan that it is for must have a TTL.
+// Injection creates firewall rules. Its plan must have a TTL.
 type Injection struct {
 	Start Start
 }
 
-// claim is what the ledger keeps in ledger.Undo.Data. Anyone who may write ConfigMaps may have written it: it says
-// that there is something to remove, and the node's kernel knows what.
+// claim is the content of ledger.Undo.Data. Anyone with permission to write ConfigMaps may have written it, so it only
+// shows that a rule may exist. The node's kernel has the details.
 type claim struct {
 	Firewall api.Firewall `json:"firewall"`
 }
 
-// Change returns the change to one node, for a fault.Plan. The TTL of what is filled in when it is made.
+// Change returns the change to one node, for a fault.Plan. It sets the TTL of what when the change is applied.
 func (in *Injection) Change(nodeName, action string, what api.Firewall) fault.Change {
 	return fault.Change{
 		Target: ledger.Target{Kind: "Node", Name: nodeName},
@@ -86,7 +86,7 @@ func (in *Injection) apply(
 	r.Progress("adding a firewall rule")
 	proof, err := pod.Firewall(ctx, what)
 	if nothingMade(err) {
-		// Even if the user has stopped the run: the node has nothing of it.
+		// Even if the user has interrupted the run: the node has no rule to remove.
 		after, cancel := context.WithTimeout(context.WithoutCancel(ctx), forgetTimeout)
 		defer cancel()
 		return nil, errors.Join(err, r.Save(after, func(s *ledger.Step) { s.Undo.Data = nil }))
@@ -98,21 +98,21 @@ func (in *Injection) apply(
 	return []ledger.Evidence{{Source: "nftables", Time: time.Now().UTC().Truncate(time.Millisecond), Text: text}}, nil
 }
 
-// forgetTimeout is how long the ledger may take to learn that nothing was made.
+// forgetTimeout is the timeout for recording that no rule was created.
 const forgetTimeout = 10 * time.Second
 
-// nothingMade reports whether the node refused before it changed anything.
+// nothingMade reports whether the node failed before it changed anything.
 func nothingMade(err error) bool {
 	var refused *api.Error
 	return errors.As(err, &refused) && (refused.Code == api.CodeExists || refused.Code == api.CodeNoFilter)
 }
 
-// Undoer removes firewalls. Start is nil where it is only to describe.
+// Undoer removes firewall rules. Start may be nil if only Describe is called.
 type Undoer struct {
 	Start Start
-	// Progress tells the user what goes on with a step; nil: nobody.
+	// Progress receives progress messages about a step for the user. It may be nil.
 	Progress func(step ledger.Step, text string)
-	// Overwrite also removes what somebody else has put into the table meanwhile.
+	// Overwrite also removes what other programs have added to the table in the meantime.
 	Overwrite bool
 }
 
@@ -157,7 +157,7 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 	say("removing the firewall rule")
 	removed, err := pod.RemoveFirewall(ctx, api.RemoveFirewall{Overwrite: u.Overwrite})
 	var refused *api.Error
-	if errors.As(err, &refused) && refused.Code == api.CodeNoFilter { // then there never was one
+	if errors.As(err, &refused) && refused.Code == api.CodeNoFilter { // the rule never existed
 		removed, err = &api.RemovedFirewall{}, nil
 	}
 	if err = errors.Join(err, pod.Close(ctx)); err != nil {
@@ -167,7 +167,7 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 	return state, said, nil
 }
 
-// fate returns what became of a run's table.
+// fate returns the final state of the step, and describes what happened to a run's table.
 func fate(removed api.RemovedFirewall) (ledger.State, string) {
 	if !removed.Removed {
 		return ledger.StateReverted,

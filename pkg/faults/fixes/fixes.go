@@ -1,6 +1,6 @@
-// Package fixes makes the few repairs that doctor offers to make: those that are safe, and that can be undone or undo
-// themselves. They go through a fault.Session as faults do: with a preflight, a record before the change, a proof after
-// it, and an undo where there is something to undo.
+// Package fixes implements the repairs that doctor offers. All of them are safe, and either can be undone or undo
+// themselves. Like faults, they run in a fault.Session: with a preflight, a record before the change, a verification
+// after it, and an undo if there is something to undo.
 package fixes
 
 import (
@@ -28,26 +28,26 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
 )
 
-// Fault is the kind of the runs of repairs: they are in the ledger, and are no faults.
+// Fault is the value of ledger.Run.Fault for repairs, which are not faults.
 const Fault = "fix"
 
 // UndoKind is the ledger.Undo.Kind of objects that a repair created.
 const UndoKind = "created-runtimeclass"
 
-// annotationRun is on what a repair created, for people and `leftovers`. By annotationSeal, its seal's mark, the undo
-// knows it.
+// annotationRun is set on objects that a repair created, for users and `leftovers`. The undo identifies the objects by
+// annotationSeal, which has the mark of the seal.
 const (
 	annotationRun  = "gpufault.dev/run"
 	annotationSeal = "gpufault.dev/seal"
 )
 
-// Data is what the ledger keeps of a created RuntimeClass.
+// Data is the ledger's data about a created RuntimeClass.
 type Data struct {
 	Name    string `json:"name"`
 	Handler string `json:"handler"`
 }
 
-// RuntimeClass returns the object that CreateRuntimeClass makes.
+// RuntimeClass returns the object that CreateRuntimeClass creates.
 func RuntimeClass(name, handler string) *nodev1.RuntimeClass {
 	return &nodev1.RuntimeClass{
 		TypeMeta:   metav1.TypeMeta{APIVersion: nodev1.SchemeGroupVersion.String(), Kind: "RuntimeClass"},
@@ -56,7 +56,8 @@ func RuntimeClass(name, handler string) *nodev1.RuntimeClass {
 	}
 }
 
-// CreateRuntimeClass returns the change that makes a RuntimeClass. Its undo deletes it, if it is still as it was made.
+// CreateRuntimeClass returns the change that creates a RuntimeClass. The undo deletes the RuntimeClass if it is
+// unchanged.
 func CreateRuntimeClass(client kubernetes.Interface, name, handler string) (fault.Change, error) {
 	data, err := json.Marshal(Data{Name: name, Handler: handler})
 	if err != nil {
@@ -86,13 +87,13 @@ func CreateRuntimeClass(client kubernetes.Interface, name, handler string) (faul
 	}, nil
 }
 
-// mark returns what the RuntimeClass of a run carries.
+// mark returns the seal's mark on the RuntimeClass of a run.
 func mark(run, name, handler string) string {
 	return seal.Of(run, UndoKind,
 		fmt.Appendf(nil, "%q %q", name, handler)).Mark("node.k8s.io", "runtimeclasses", "", name)
 }
 
-// Undoer deletes what a repair created. Client is nil where it is only to describe.
+// Undoer deletes objects that a repair created. Client may be nil if only Describe is called.
 type Undoer struct{ Client kubernetes.Interface }
 
 var _ fault.Undoer = Undoer{}
@@ -138,9 +139,10 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 }
 
 // RestartPod returns the change that deletes the device plugin's pod on a node that advertises no GPU, so that its
-// DaemonSet makes a new one there. It cannot be undone. It is proven when a new pod is ready there and the node
-// advertises GPUs; every is how often that is looked for. It takes nothing away from the node. Whether a restart is a
-// remedy is looked at now, and once more before the pod is deleted: the user may think for a while.
+// DaemonSet recreates the pod. The change cannot be undone. It is verified when a new pod on the node is ready and the
+// node advertises GPUs, which is checked at intervals of every. It takes no capacity from the node. RestartPod checks
+// whether a restart can help. The change repeats the check before it deletes the pod, because the user may take time to
+// confirm.
 func RestartPod(
 	ctx context.Context, client kubernetes.Interface, pod *corev1.Pod, every time.Duration,
 ) (fault.Change, error) {
@@ -154,7 +156,8 @@ func RestartPod(
 		return fault.Change{}, err
 	}
 	return fault.Change{
-		// Which no fault may have at that time; namespaces of drivers are barred
+		// The lock on the node excludes faults in the meantime. The pod itself cannot be the target, because driver
+		// namespaces are protected.
 		Target: ledger.Target{Kind: "Node", Name: pod.Spec.NodeName},
 		Action: fmt.Sprintf("delete pod %s/%s, so that DaemonSet %s makes it anew", pod.Namespace, pod.Name,
 			owner.Name),
@@ -175,7 +178,7 @@ func RestartPod(
 	}, nil
 }
 
-// restartHelps returns why a restart would be no remedy, or would not bring the same pod back.
+// restartHelps returns an error if a restart would not help, or would not recreate the same pod.
 func restartHelps(
 	ctx context.Context, client kubernetes.Interface, pod *corev1.Pod, owner *metav1.OwnerReference,
 ) error {
@@ -218,7 +221,7 @@ func restartHelps(
 	return nil
 }
 
-// advertised returns how many GPUs, or parts of them, a node has by what its kubelet says.
+// advertised returns the number of GPUs and MIG devices that a node advertises.
 func advertised(n *corev1.Node) (sum int64) {
 	for name, q := range n.Status.Capacity {
 		if facts.IsGPUResource(name) {
@@ -235,8 +238,7 @@ func isReady(pod *corev1.Pod) bool {
 		})
 }
 
-// successor waits until the owner's new pod is ready on the node of the one that was deleted, and the node advertises
-// GPUs.
+// successor waits until the owner's new pod on the node is ready and the node advertises GPUs.
 func successor(
 	ctx context.Context, client kubernetes.Interface, was *corev1.Pod, owner *metav1.OwnerReference,
 	every time.Duration,
@@ -282,8 +284,8 @@ func successor(
 	return proof, err
 }
 
-// Permissions returns what the repairs need beyond what every run needs: for a pod of the namespace, or for
-// RuntimeClasses where it is empty.
+// Permissions returns the permissions that repairs need in addition to those of every run: for pods in the namespace,
+// or for RuntimeClasses if namespace is empty.
 func Permissions(namespace string) []fault.Permission {
 	if namespace != "" {
 		return []fault.Permission{
@@ -302,7 +304,7 @@ func Permissions(namespace string) []fault.Permission {
 	}
 }
 
-// AllPermissions returns what all repairs need, whatever is found: device plugins may be in any namespace.
+// AllPermissions returns the permissions for all repairs. Device plugins may be in any namespace.
 func AllPermissions() []fault.Permission {
 	all := Permissions("")
 	for _, p := range Permissions("any") {

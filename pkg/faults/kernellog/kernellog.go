@@ -1,7 +1,9 @@
-// Package kernellog is the fault that writes records to the kernel logs of nodes, and proves each by reading it back.
+// Package kernellog is the fault that writes records to the kernel logs of nodes, and verifies each record by reading
+// it back.
 //
-// What to write is decided on the node's own facts (its GPUs, its pods) after they were read and before anything is
-// written. A log cannot be unwritten: Undoer says what readers of the log need to forget a record.
+// The records are computed from the data of the node (its GPUs and pods), after it was read and before anything is
+// written. Records cannot be removed from a log. Undoer describes how the readers of the log can be made to forget
+// them.
 package kernellog
 
 import (
@@ -18,61 +20,62 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// Pod is a debug pod that runs on a node: a debugpod.Session.
+// Pod is a debug pod that runs on a node. debugpod.Session implements it.
 type Pod interface {
-	// Inspect reads what the node is.
+	// Inspect reads information about the node.
 	Inspect(ctx context.Context, what api.Inspect) (*api.Info, error)
-	// WriteKmsg writes records and returns those that were read back from the log: all, or with an error the first of
-	// them. each hears of them as they come.
+	// WriteKmsg writes records and returns those that were read back from the log. If it returns an error, these are
+	// the first of the records. It calls each with the records as they are verified.
 	WriteKmsg(ctx context.Context, what api.WriteKmsg, each func([]api.WrittenKmsg)) ([]api.WrittenKmsg, error)
-	// BuildModule builds the kernel module; WriteModule is WriteKmsg through it; RemoveModule unloads it if its run had
-	// left it loaded.
+	// BuildModule builds the kernel module. WriteModule is WriteKmsg through the module. RemoveModule unloads the
+	// module if its run has left it loaded.
 	BuildModule(ctx context.Context, what api.BuildModule) (*api.BuiltModule, error)
 	WriteModule(ctx context.Context, what api.WriteModule, each func([]api.WrittenKmsg)) ([]api.WrittenKmsg, error)
 	RemoveModule(ctx context.Context) (*api.RemovedModule, error)
-	// Close deletes the pod, also when ctx has ended.
+	// Close deletes the pod, even if ctx is canceled.
 	Close(ctx context.Context) error
 }
 
 // Start creates a debug pod for a run on a node and waits until it runs.
 type Start func(ctx context.Context, run ledger.Run, nodeName string, progress func(string)) (Pod, error)
 
-// Record is one record to write.
+// Record is a record to write.
 type Record struct {
 	api.KmsgRecord
-	// XID and GPU say what the record reports, for the user: "79", "0000:17:00".
+	// XID and GPU describe the record for the user, such as "79" and "0000:17:00".
 	XID string
 	GPU string
 }
 
-// Compose decides what to write to a node's log. An error stops the run for this node before anything is written.
+// Compose computes the records to write to a node's log. If it returns an error, the run stops for this node before
+// anything is written.
 type Compose func(nodeName string, info api.Info) ([]Record, error)
 
 // Injection writes records to the kernel logs of nodes.
 type Injection struct {
 	Start   Start
 	Compose Compose
-	// PodUIDs are pods whose GPUs and processes Compose wants to know.
+	// PodUIDs are the pods whose GPUs and processes Compose needs.
 	PodUIDs []string
-	// Module says how records get into the log as the kernel's own; nil: they are written as user space does.
+	// Module writes the records as the kernel itself; if nil, they are written from user space.
 	Module *Module
 
 	mu      sync.Mutex
 	results map[string]*Result
 }
 
-// Result is what one node's log got.
+// Result is the result for the log of one node.
 type Result struct {
 	Node    string
 	Info    api.Info
 	Records []Record
-	Written []api.WrittenKmsg // proven, in the order of Records
+	Written []api.WrittenKmsg // verified, in the order of Records
 }
 
 // Complete reports whether every record was read back.
 func (r *Result) Complete() bool { return len(r.Records) > 0 && len(r.Written) == len(r.Records) }
 
-// Result returns what the node got; nil when the run did not get that far.
+// Result returns the result for a node, or nil if the run did not reach it.
 func (in *Injection) Result(nodeName string) *Result {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -91,7 +94,7 @@ func (in *Injection) Change(target ledger.Target, action string) fault.Change {
 	}
 }
 
-// Detail is what the ledger keeps of a step: what was about to be written, in full for a few records.
+// Detail is the ledger's data about a step: the records to write, in full if there are only a few.
 type Detail struct {
 	GPUs    []string `json:"gpus,omitempty"`
 	XIDs    []string `json:"xids,omitempty"`
@@ -99,8 +102,8 @@ type Detail struct {
 	Records []string `json:"records"` // at most keptRecords
 }
 
-// What of a burst goes into the ledger, for each node: a ConfigMap holds 1 MiB, and a run may write thousands on many
-// nodes.
+// Limits for the data of a burst in the ledger, per node: a ConfigMap holds 1 MiB, and a run may write thousands of
+// records on many nodes.
 const (
 	keptRecords    = 20
 	evidenceBudget = 4 << 10 // bytes
@@ -140,13 +143,13 @@ func (in *Injection) apply(
 		return pod.WriteKmsg(ctx, api.WriteKmsg{Records: result.request()}, each)
 	})
 	if nothingWritten(err) {
-		// Best effort: without it the record says that lines may be in the log, which is the safe side.
+		// Best effort: if it fails, the record still shows that the log may have the lines, which is safe.
 		_ = r.Save(ctx, func(s *ledger.Step) { s.Detail = nil })
 	}
 	return result.evidence(), err
 }
 
-// request returns what the helper gets to write.
+// request returns the records to send to the helper.
 func (r *Result) request() []api.KmsgRecord {
 	records := make([]api.KmsgRecord, len(r.Records))
 	for i, record := range r.Records {
@@ -155,7 +158,7 @@ func (r *Result) request() []api.KmsgRecord {
 	return records
 }
 
-// unwritten returns the undo of records in a log: there is none.
+// unwritten returns the undo of records in a log, which is permanent.
 func unwritten() ledger.Undo { return ledger.Undo{Kind: UndoKind, Permanent: true} }
 
 func (in *Injection) write(
@@ -187,7 +190,7 @@ func (in *Injection) write(
 	return nil
 }
 
-// nothingWritten reports whether the helper refused before its first write.
+// nothingWritten reports whether the helper failed before its first write.
 func nothingWritten(err error) bool {
 	var refused *api.Error
 	return errors.As(err, &refused) && (refused.Code == api.CodeDevkmsgOff || refused.Code == api.CodeBadRequest)
@@ -202,7 +205,7 @@ func (in *Injection) keep(result *Result) {
 	in.results[result.Node] = result
 }
 
-// evidence returns every record with its sequence number, or of many those at both ends.
+// evidence returns every record with its sequence number, or the first and last of many.
 func (r *Result) evidence() []ledger.Evidence {
 	all := make([]ledger.Evidence, len(r.Written))
 	for i, w := range r.Written {
@@ -231,7 +234,7 @@ func detail(records []Record) json.RawMessage {
 		}
 	}
 	raw, err := json.Marshal(d)
-	if err != nil { // strings and numbers always marshal
+	if err != nil { // cannot happen with these strings and numbers
 		return nil
 	}
 	return raw

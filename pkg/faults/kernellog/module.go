@@ -13,14 +13,16 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// Module is the kernel module that writes records as the kernel's own. It is loaded for as long as it writes.
+// Module is the kernel module that writes records as the kernel itself. It is loaded only while it writes.
 type Module struct {
-	// File is the built module; nil: it is built on the node, against the headers in Headers, or those that are found.
+	// File is the built module. If nil, the module is built on the node with the headers in Headers, or with those that
+	// are found.
 	File    []byte
 	Headers string
 }
 
-// throughModule writes the records of a result through the module. That it may be loaded is in the ledger before it is.
+// throughModule writes the records of a result through the module. Before it loads the module, it records in the ledger
+// that the module may be loaded.
 func (in *Injection) throughModule(ctx context.Context, pod Pod, r fault.Recorder, result *Result) error {
 	request := api.WriteModule{Module: in.Module.File, Records: result.request()}
 	if request.Module == nil {
@@ -38,7 +40,7 @@ func (in *Injection) throughModule(ctx context.Context, pod Pod, r fault.Recorde
 		return err
 	}
 	r.Progress(fmt.Sprintf("loading the kernel module and writing %s", count.Of(len(result.Records), "record")))
-	var last error // in the helper's own words
+	var last error // the helper's own error
 	err = in.write(ctx, r, result, func(each func([]api.WrittenKmsg)) (written []api.WrittenKmsg, _ error) {
 		written, last = pod.WriteModule(ctx, request, each)
 		return written, last
@@ -46,7 +48,7 @@ func (in *Injection) throughModule(ctx context.Context, pod Pod, r fault.Recorde
 	if !isUnloaded(last) {
 		return err
 	}
-	// Also when the user has stopped the run: otherwise its undo would start another pod, to find nothing.
+	// Even if the user has interrupted the run: otherwise the undo would start another pod unnecessarily.
 	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), forgetTimeout)
 	defer cancel()
 	forgotten := r.Save(after, func(s *ledger.Step) {
@@ -63,17 +65,16 @@ func (in *Injection) throughModule(ctx context.Context, pod Pod, r fault.Recorde
 	return err
 }
 
-// forgetTimeout is how long the ledger may take to learn that the module is unloaded.
+// forgetTimeout is the timeout for recording that the module is unloaded.
 const forgetTimeout = 10 * time.Second
 
-// isUnloaded reports whether the helper has said, by its last answer, that the module is not loaded any more, or never
-// was.
+// isUnloaded reports whether the last answer of the helper means that the module is not loaded.
 func isUnloaded(err error) bool {
 	var refused *api.Error
 	return err == nil || errors.As(err, &refused) && refused.Code != api.CodeStays && refused.Code != api.CodeInternal
 }
 
-// nothingLoaded reports whether the helper refused before anything was loaded.
+// nothingLoaded reports whether the helper failed before anything was loaded.
 func nothingLoaded(err error) bool {
 	var refused *api.Error
 	return errors.As(err, &refused) && refused.Code.BeforeLoad()
@@ -82,12 +83,12 @@ func nothingLoaded(err error) bool {
 // ModuleUndoKind is the ledger.Undo.Kind of a kernel module that may be loaded.
 const ModuleUndoKind = "kernel-module"
 
-// ModuleUndoer unloads the kernel module of a run whose client, pod or helper was killed while it was loaded. Start is
-// nil where it is only to describe.
+// ModuleUndoer unloads the kernel module of a run whose client, pod, or helper was killed while the module was loaded.
+// Start may be nil if only Describe is called.
 type ModuleUndoer struct {
 	Log   Undoer
 	Start func(ctx context.Context, run ledger.Run, nodeName string, progress func(string)) (Pod, error)
-	// Progress tells the user what goes on with a step; nil: nobody.
+	// Progress receives progress messages about a step for the user. It may be nil.
 	Progress func(step ledger.Step, text string)
 }
 
@@ -131,7 +132,7 @@ func (u ModuleUndoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step
 
 const byHand = "; by hand, on the node: rmmod " + kmod.Name
 
-// fate returns what became of the module.
+// fate describes what happened to the module.
 func fate(removed api.RemovedModule) string {
 	switch {
 	case removed.Removed:

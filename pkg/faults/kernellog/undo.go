@@ -11,9 +11,10 @@ import (
 // UndoKind is the ledger.Undo.Kind of records in a kernel log.
 const UndoKind = "kernel-log"
 
-// Undoer closes steps that wrote to a kernel log. It changes nothing on the node: the log cannot be unwritten.
+// Undoer closes steps that wrote to a kernel log. It changes nothing on the node, because records cannot be removed
+// from the log.
 type Undoer struct {
-	// Forget says, for the XIDs written, what each detector needs to forget them: a sentence per detector.
+	// Forget returns one sentence per detector that describes how the detector can be made to forget the given XIDs.
 	Forget func(xids []string) []string
 }
 
@@ -28,7 +29,7 @@ func (u Undoer) Undo(_ context.Context, _ ledger.Run, step ledger.Step) (ledger.
 		return ledger.StateReverted, "nothing had been written to the kernel log", nil
 	}
 	var d Detail
-	_ = json.Unmarshal(step.Detail, &d) // an unreadable detail costs the list of XIDs, not the revert
+	_ = json.Unmarshal(step.Detail, &d) // without a readable detail, only the list of XIDs is missing
 	lines := []string{
 		"the lines stay in the kernel log: it cannot be unwritten. What each detector needs to forget them:",
 	}

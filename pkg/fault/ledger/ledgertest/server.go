@@ -1,7 +1,7 @@
-// Package ledgertest is an API server in memory for tests of what is recorded, locked and undone. Beyond client-go's
-// fake it has resource versions with conflicts, UIDs, delete preconditions and namespaces that must exist, and it lets
-// a test fail any request before or after it took effect. It has no field selectors, admission or controllers: for
-// these take a real cluster.
+// Package ledgertest provides an in-memory API server for tests of records, locks, and undo. In addition to the
+// features of client-go's fake, it supports resource versions with conflicts, UIDs, delete preconditions, and
+// namespaces that must exist. A test can make any request fail before or after it takes effect. It does not support
+// field selectors, admission, or controllers; tests of these need a real cluster.
 package ledgertest
 
 import (
@@ -25,12 +25,12 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// User is who clients are, for SelfSubjectReviews.
+// User is the user name that SelfSubjectReviews return.
 const User = "alice"
 
-// Server is the API server. Its fields are set before the first request.
+// Server is the API server. Set its fields before the first request.
 type Server struct {
-	// Denied refuses what it returns true for: SelfSubjectAccessReviews answer no, and requests are forbidden.
+	// Denied reports whether to deny a request. It applies to both requests and SelfSubjectAccessReviews.
 	Denied func(authorizationv1.ResourceAttributes) bool
 
 	mu      sync.Mutex
@@ -38,14 +38,14 @@ type Server struct {
 	version int
 }
 
-// Call is one request.
+// Call is a request.
 type Call struct {
 	Verb, Resource, Subresource, Namespace, Name string
-	// Object is what a create or an update sends.
+	// Object is the body of a create or update request.
 	Object runtime.Object
 }
 
-// Write reports whether the request changes something in the cluster.
+// Write reports whether the request changes the cluster.
 func (c Call) Write() bool {
 	switch c.Verb {
 	case "create":
@@ -64,13 +64,13 @@ func (c Call) String() string {
 	return fmt.Sprintf("%s %s %s/%s", c.Verb, resource, c.Namespace, c.Name)
 }
 
-// Hooks see every request of a client. One that returns an error makes the request fail with it.
+// Hooks are called for every request of a client. If a hook returns an error, the request fails with it.
 type Hooks struct {
-	Before func(Call) error // the request does not reach the cluster
-	After  func(Call) error // the request took effect, and the answer is lost
+	Before func(Call) error // an error prevents the request from reaching the cluster
+	After  func(Call) error // an error means that the request took effect and the response was lost
 }
 
-// New returns a server with the namespaces default and kube-system, and these objects.
+// New returns a server with the namespaces default and kube-system and the given objects.
 func New(t testing.TB, objects ...runtime.Object) *Server {
 	t.Helper()
 	s := &Server{tracker: clienttesting.NewObjectTracker(scheme.Scheme, scheme.Codecs.UniversalDecoder())}
@@ -86,7 +86,7 @@ func New(t testing.TB, objects ...runtime.Object) *Server {
 	return s
 }
 
-// Client returns a client of its own.
+// Client returns a new client of the server.
 func (s *Server) Client(hooks Hooks) *fake.Clientset {
 	client := &fake.Clientset{}
 	forward := clienttesting.ObjectReaction(s.tracker)
@@ -156,7 +156,7 @@ func (s *Server) serve(
 	return result, err
 }
 
-// admit refuses what would go into a namespace that does not exist.
+// admit rejects the creation of objects in a namespace that does not exist.
 func (s *Server) admit(call Call) error {
 	if call.Namespace == "" {
 		return nil
@@ -201,7 +201,7 @@ func callOf(action clienttesting.Action) Call {
 		Namespace: action.GetNamespace(),
 	}
 	switch a := action.(type) {
-	case clienttesting.CreateAction: // updates too: they have the same methods
+	case clienttesting.CreateAction: // including updates, because their actions have the same methods
 		call.Object = a.GetObject()
 		if accessor, err := meta.Accessor(call.Object); err == nil {
 			call.Name = accessor.GetName()
