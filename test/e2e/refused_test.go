@@ -48,7 +48,7 @@ func TestBadInputTouchesNothing(t *testing.T) {
 		"no node":              {[]string{"79"}, []string{"no target"}},
 		"unknown node":         {[]string{"79", "node-bb"}, []string{"node-bb", "node-b"}},
 		"two ways to choose":   {[]string{"79", n, "-l", "a=b"}, []string{"specify only one of"}},
-		"labels of no node":    {[]string{"79", "-l", "no=such"}, []string{"no node has the labels"}},
+		"labels of no node":    {[]string{"79", "-l", "no=such"}, []string{"no node matches the selector"}},
 		"control plane":        {[]string{"79", e.control.Name}, []string{e.control.Name, "--allow-control-plane"}},
 		"malformed PCI":        {[]string{"79", n, "--gpu", "0000:zz:00"}, []string{"0000:zz:00"}},
 		"malformed UUID":       {[]string{"79", n, "--gpu", "GPU-1234"}, []string{"GPU-1234"}},

@@ -224,7 +224,7 @@ func TestE2ESuggestions(t *testing.T) {
 	for name, want := range map[string]string{
 		"deploy/wb":        "did you mean web?",
 		"deplyment/web":    "did you mean deployment",
-		"deploy/coredns":   "in namespace kube-system",
+		"deploy/coredns":   `in namespace "kube-system"`,
 		"service/web":      "not found in namespace",
 		"node/node-a":      "is not a workload",
 		"deploy":           "must be TYPE/NAME",

@@ -32,7 +32,7 @@ func TestE2EObjects(t *testing.T) {
 		`list.all(n, has(n.spec.podCIDR) && n.metadata.name == "x")`, "node-a")
 	s.expect(false,
 		scenario.Check{Objects: &scenario.Selector{APIVersion: "nowhere.dev/v1", Kind: "Thing"}, Expect: "true"},
-		"the cluster has no kind Thing")
+		"the cluster does not have kind Thing")
 	s.expect(true, scenario.Check{
 		Object:    ref,
 		Expect:    `o.status.phase == "Running" && now > timestamp("2020-01-01T00:00:00Z") && facts.gpusPerNode == 2`,
@@ -56,10 +56,10 @@ func TestE2ELogs(t *testing.T) {
 	s.both(scenario.Check{Logs: before}, `text == "CUDA error 719"`, `text.contains("start")`, "CUDA error 719")
 	s.expect(false,
 		scenario.Check{Logs: &scenario.Logs{Namespace: s.namespace, Labels: "app=absent"}, Expect: `text == ""`},
-		"no container has begun", "pod absent")
+		"no container has started", "pod absent")
 	s.expect(false,
 		scenario.Check{Logs: &scenario.Logs{Namespace: s.namespace, Labels: "app=other"}, Expect: `text == ""`},
-		"there is no pod app=other")
+		`no pod "app=other" found`)
 }
 
 // Events of both APIs have the same fields: the scheduler writes those of events.k8s.io, the kubelet those of core/v1.
