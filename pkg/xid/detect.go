@@ -21,7 +21,7 @@ const (
 	IDTracepoint   = "tracepoint"
 )
 
-// Sight is whether a detector sees an injected line.
+// Sight reports whether a detector sees an injected line.
 type Sight string
 
 const (
