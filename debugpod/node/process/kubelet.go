@@ -38,7 +38,7 @@ type Kubelet struct {
 func FindKubelet(all []Process, host hostfs.Host) (found Kubelet, problem string) {
 	candidates := slices.Collect(func(yield func(Process) bool) {
 		for _, p := range all {
-			if p.isKubelet() && p.IsRoots() && p.isNodes(all) && !yield(p) {
+			if p.isKubelet() && p.IsRoots() && p.isNodes(all) && !p.isForked(all) && !yield(p) {
 				return
 			}
 		}
@@ -61,6 +61,14 @@ func FindKubelet(all []Process, host hostfs.Host) (found Kubelet, problem string
 		"%s run on this node, and it cannot be determined which one is the cluster's: processes %s",
 		count.Of(len(pids), "kubelet"), strings.Join(pids, ", "),
 	)
+}
+
+// isForked reports whether the process still runs its parent's program. Between fork and exec, a child of the kubelet
+// looks like a second kubelet, and on a busy node this state lasts long enough to be observed.
+func (p Process) isForked(all []Process) bool {
+	return slices.ContainsFunc(all, func(parent Process) bool {
+		return parent.PID == p.Parent && parent.Exe == p.Exe && slices.Equal(parent.Args, p.Args)
+	})
 }
 
 func (p Process) isKubelet() bool {

@@ -77,8 +77,7 @@ func readProgram(proc string, pid int) (Process, bool) {
 // the name of another program.
 func (p Process) IsRoots() bool { return p.uid >= 0 && p.uid == os.Geteuid() }
 
-// All returns all processes by PID, except for children that still run their parent's program. Between fork and exec, a
-// child of the kubelet looks like a second kubelet, and on a busy node this state lasts long enough to be observed.
+// All returns all processes by PID.
 func All(proc string) []Process {
 	var all []Process
 	for _, name := range PIDs(os.DirFS(proc)) {
@@ -90,14 +89,6 @@ func All(proc string) []Process {
 			all = append(all, p)
 		}
 	}
-	byPID := map[int]Process{}
-	for _, p := range all {
-		byPID[p.PID] = p
-	}
-	all = slices.DeleteFunc(all, func(p Process) bool {
-		parent, ok := byPID[p.Parent]
-		return ok && p.Exe == parent.Exe && slices.Equal(p.Args, parent.Args)
-	})
 	slices.SortFunc(all, func(a, b Process) int { return a.PID - b.PID })
 	return all
 }

@@ -86,11 +86,11 @@ func (d *Data) validate() error {
 		if len(e.Path) < 2 || e.Path[0] != kubeedit.Field("spec") {
 			return fmt.Errorf("%s is not in a pod template", e.Path)
 		}
-		if e.Made < 0 || e.Made > len(e.Path) {
-			return fmt.Errorf("%s: invalid number of objects around it: %d", e.Path, e.Made)
+		if err := e.Validate(); err != nil {
+			return err
 		}
-		if len(e.Ours) == 0 || !json.Valid(e.Ours) || len(e.Was) > 0 && !json.Valid(e.Was) {
-			return fmt.Errorf("%s: invalid values", e.Path)
+		if len(e.Ours) == 0 || e.Element && len(e.Was) > 0 { // the injection never removes a value
+			return fmt.Errorf("%s: invalid values of an edit", e.Path)
 		}
 	}
 	return nil

@@ -46,6 +46,16 @@ func TestForgedRecords(t *testing.T) {
 		"a pod": {
 			func(d *Data, target *ledger.Target) { d.Kind, target.Kind = "Pod", "Pod" }, "a pod has no template",
 		},
+		"a value that the injection would have removed": {
+			func(d *Data, _ *ledger.Target) {
+				d.Edits[0].Was, d.Edits[0].Ours = raw(`"evil"`), raw(`null`)
+			}, "invalid values",
+		},
+		"an element that the injection would have replaced": {
+			func(d *Data, _ *ledger.Target) {
+				d.Edits[0].Element, d.Edits[0].Was = true, raw(`{"a":1}`)
+			}, "invalid values",
+		},
 		"a pod to create": {func(d *Data, _ *ledger.Target) {
 			d.Recreated = &Recreated{Original: raw(
 				`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"web","namespace":"team"},"spec":{"containers":[{"name":"a","image":"b"}]}}`,
