@@ -14,7 +14,7 @@ LDFLAGS := -s -w -X $(BUILD).version=$(VERSION) -X $(BUILD).commit=$(COMMIT) -X 
 LEAN    := -gcflags=all=-l -gcflags=std=
 
 HELPERS := $(foreach arch,amd64 arm64,debugpod/helper/gpu-fault-node-linux-$(arch).zst)
-HELPER_SOURCES := $(shell find cmd/gpu-fault-node debugpod/api debugpod/node debugpod/cri debugpod/deadman kmod pkg/build pkg/containerd pkg/count pkg/patch \( -name '*.go' ! -name '*_test.go' \) -o -path 'kmod/module/*') go.mod Makefile
+HELPER_SOURCES := $(shell find cmd/gpu-fault-node debugpod/api debugpod/node debugpod/cri debugpod/rpc debugpod/deadman kmod pkg/build pkg/containerd pkg/count pkg/patch \( -name '*.go' ! -name '*_test.go' \) -o -path 'kmod/module/*') go.mod Makefile
 
 .PHONY: help
 help: ## List the targets

@@ -11,13 +11,7 @@ import (
 // Inspect returns information about the node.
 func (s *Session) Inspect(ctx context.Context, what api.Inspect) (*api.Info, error) {
 	answer, err := s.Do(ctx, api.Request{Inspect: &what}, nil)
-	if err != nil {
-		return nil, err
-	}
-	if answer.Info == nil {
-		return nil, fmt.Errorf("%w: it said that it is done, and told nothing", ErrOutputLost)
-	}
-	return answer.Info, nil
+	return answered(answer.Info, err)
 }
 
 // WriteKmsg writes records to the node's kernel log, and calls each, which may be nil, for each verified record. It
@@ -32,13 +26,7 @@ func (s *Session) WriteKmsg(
 // BuildModule builds the kernel module in the debug pod for the node's kernel. It does not load the module.
 func (s *Session) BuildModule(ctx context.Context, what api.BuildModule) (*api.BuiltModule, error) {
 	answer, err := s.Do(ctx, api.Request{BuildModule: &what}, nil)
-	if err != nil {
-		return nil, err
-	}
-	if answer.Built == nil {
-		return nil, fmt.Errorf("%w: it said that it is done, and told nothing", ErrOutputLost)
-	}
-	return answer.Built, nil
+	return answered(answer.Built, err)
 }
 
 // WriteModule is like WriteKmsg, but writes through the kernel module, which it loads first. It unloads the module if
@@ -53,38 +41,50 @@ func (s *Session) WriteModule(
 // RemoveModule unloads the kernel module if the pod's run loaded it.
 func (s *Session) RemoveModule(ctx context.Context) (*api.RemovedModule, error) {
 	answer, err := s.Do(ctx, api.Request{RemoveModule: &api.RemoveModule{}}, nil)
-	if err != nil {
-		return nil, err
-	}
-	if answer.Removed == nil {
-		return nil, fmt.Errorf("%w: it said that it is done, and told nothing", ErrOutputLost)
-	}
-	return answer.Removed, nil
+	return answered(answer.Removed, err)
 }
 
 // Firewall makes the node's kernel drop packets. If it fails, packets may still be dropped, unless the error is a
 // *api.Error with CodeExists or CodeNoFilter; RemoveFirewall removes the firewall.
 func (s *Session) Firewall(ctx context.Context, what api.Firewall) (*api.BuiltFirewall, error) {
 	answer, err := s.Do(ctx, api.Request{Firewall: &what}, nil)
-	if err != nil {
-		return nil, err
-	}
-	if answer.Firewall == nil {
-		return nil, fmt.Errorf("%w: it said that it is done, and told nothing", ErrOutputLost)
-	}
-	return answer.Firewall, nil
+	return answered(answer.Firewall, err)
 }
 
 // RemoveFirewall removes a firewall of the pod's run. It may be called repeatedly.
 func (s *Session) RemoveFirewall(ctx context.Context, what api.RemoveFirewall) (*api.RemovedFirewall, error) {
 	answer, err := s.Do(ctx, api.Request{RemoveFirewall: &what}, nil)
+	return answered(answer.RemovedFirewall, err)
+}
+
+// ListDevices returns the devices that device plugins have registered with the node's kubelet.
+func (s *Session) ListDevices(ctx context.Context) (*api.Devices, error) {
+	answer, err := s.Do(ctx, api.Request{ListDevices: &api.ListDevices{}}, nil)
+	return answered(answer.Devices, err)
+}
+
+// FailDevices makes the kubelet treat devices as unhealthy. If it fails, the devices may still be unhealthy, unless the
+// error is a *api.Error with CodeRefused, CodeExists, CodeFile or CodeNotProven; RecoverDevices ends the fault.
+func (s *Session) FailDevices(ctx context.Context, what api.FailDevices) (*api.FailedDevices, error) {
+	answer, err := s.Do(ctx, api.Request{FailDevices: &what}, nil)
+	return answered(answer.FailedDevices, err)
+}
+
+// RecoverDevices ends FailDevices of the pod's run. It may be called repeatedly.
+func (s *Session) RecoverDevices(ctx context.Context) (*api.RecoveredDevices, error) {
+	answer, err := s.Do(ctx, api.Request{RecoverDevices: &api.RecoverDevices{}}, nil)
+	return answered(answer.RecoveredDevices, err)
+}
+
+// answered returns the content of the last answer, or an error if it has none.
+func answered[T any](content *T, err error) (*T, error) {
+	if err == nil && content == nil {
+		err = fmt.Errorf("%w: it said that it is done, and told nothing", ErrOutputLost)
+	}
 	if err != nil {
 		return nil, err
 	}
-	if answer.RemovedFirewall == nil {
-		return nil, fmt.Errorf("%w: it said that it is done, and told nothing", ErrOutputLost)
-	}
-	return answer.RemovedFirewall, nil
+	return content, nil
 }
 
 // write sends a request that writes records, and collects the verified records.

@@ -2,8 +2,9 @@
 // request, writes the responses as JSON to standard output, and exits with 0 on success, otherwise with 1. See
 // debugpod/node.
 //
-// It executes itself for two purposes: "entered FD" runs the helper in the node's own namespaces, with the request in
-// an open file, and "guard RUN" runs a dead man's switch. See debugpod/deadman/guard.
+// It executes itself for several purposes: "entered FD" runs the helper in the node's own namespaces, with the request
+// in an open file, and "guard RUN" runs a dead man's switch. See debugpod/deadman/guard. "device-switch RUN" and
+// "device-injector RUN" fail devices; see debugpod/node/device.
 package main
 
 import (
@@ -19,11 +20,19 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/device"
 )
 
 func main() {
 	if len(os.Args) == 3 && os.Args[1] == "guard" {
 		if err := guardRun(context.Background(), os.Args[2]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	if len(os.Args) == 3 && (os.Args[1] == device.SwitchArgument || os.Args[1] == device.InjectorArgument) {
+		if err := device.Main(os.Args[1], os.Args[2], os.Stderr); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

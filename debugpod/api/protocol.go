@@ -37,6 +37,9 @@ type Request struct {
 	RemoveModule   *RemoveModule    `json:"removeModule,omitempty"`
 	Firewall       *Firewall        `json:"firewall,omitempty"`
 	RemoveFirewall *RemoveFirewall  `json:"removeFirewall,omitempty"`
+	ListDevices    *ListDevices     `json:"listDevices,omitempty"`
+	FailDevices    *FailDevices     `json:"failDevices,omitempty"`
+	RecoverDevices *RecoverDevices  `json:"recoverDevices,omitempty"`
 }
 
 // Await waits until the run's dead man's switch has applied its change or failed. The client sends it after the restart
@@ -91,6 +94,10 @@ type Answer struct {
 
 	Firewall        *BuiltFirewall   `json:"firewall,omitempty"`        // to Firewall
 	RemovedFirewall *RemovedFirewall `json:"removedFirewall,omitempty"` // to RemoveFirewall
+
+	Devices          *Devices          `json:"devices,omitempty"`          // to ListDevices
+	FailedDevices    *FailedDevices    `json:"failedDevices,omitempty"`    // to FailDevices
+	RecoveredDevices *RecoveredDevices `json:"recoveredDevices,omitempty"` // to RecoverDevices
 
 	Done  bool   `json:"done,omitempty"`
 	Error *Error `json:"error,omitempty"`

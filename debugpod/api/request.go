@@ -62,7 +62,7 @@ func (r Request) operations() int {
 		r.Inspect != nil, r.WriteKmsg != nil, r.InspectRuntime != nil, r.Change != nil, r.Await != nil,
 		r.Restore != nil, r.Leftovers != nil,
 		r.Diagnose != nil, r.BuildModule != nil, r.WriteModule != nil, r.RemoveModule != nil, r.Firewall != nil,
-		r.RemoveFirewall != nil,
+		r.RemoveFirewall != nil, r.ListDevices != nil, r.FailDevices != nil, r.RecoverDevices != nil,
 	} {
 		if asked {
 			n++
@@ -71,14 +71,22 @@ func (r Request) operations() int {
 	return n
 }
 
-// ChangesFiles reports whether the request concerns a dead man's switch, and therefore runs in the host namespaces.
+// ChangesFiles reports whether the request concerns a dead man's switch for files.
 func (r Request) ChangesFiles() bool {
 	return r.Change != nil || r.Await != nil || r.Restore != nil || r.Leftovers != nil
 }
 
+// ChangesDevices reports whether the request concerns the devices of the kubelet.
+func (r Request) ChangesDevices() bool {
+	return r.ListDevices != nil || r.FailDevices != nil || r.RecoverDevices != nil
+}
+
+// EntersNode reports whether the request runs in the host namespaces.
+func (r Request) EntersNode() bool { return r.ChangesFiles() || r.ChangesDevices() }
+
 func (r Request) validate() error {
 	if r.Change != nil || r.Await != nil || r.Restore != nil || r.WriteModule != nil || r.RemoveModule != nil ||
-		r.Firewall != nil || r.RemoveFirewall != nil {
+		r.Firewall != nil || r.RemoveFirewall != nil || r.FailDevices != nil || r.RecoverDevices != nil {
 		if err := deadman.ValidRun(r.Run); err != nil {
 			return err
 		}
@@ -94,6 +102,8 @@ func (r Request) validate() error {
 		return r.WriteModule.Validate()
 	case r.Firewall != nil:
 		return r.Firewall.Validate()
+	case r.FailDevices != nil:
+		return r.FailDevices.Validate()
 	}
 	return nil
 }

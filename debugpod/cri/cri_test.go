@@ -182,11 +182,11 @@ func TestAskFailures(t *testing.T) {
 		},
 		"broken off": {
 			func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte{0, 0, 0, 0, 0}) },
-			"the answer broke off", nil,
+			"the response is not one whole message", nil,
 		},
 		"no gRPC": {
 			func(w http.ResponseWriter, r *http.Request) { http.NotFound(w, r) },
-			"speaks no gRPC (HTTP 404", nil,
+			"does not use gRPC (HTTP 404", nil,
 		},
 		"cut message": {
 			func(w http.ResponseWriter, _ *http.Request) {

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/rpc"
 )
 
 // The field numbers are those of pkg/apis/runtime/v1/api.proto in k8s.io/cri-api. Other fields are skipped.
@@ -18,12 +20,12 @@ func verboseStatus() []byte {
 
 // decodeVersion decodes a VersionResponse: runtime_name = 2, runtime_version = 3.
 func decodeVersion(raw []byte) (name, version string, err error) {
-	err = fields(raw, func(number protowire.Number, value field) error {
-		switch number {
+	err = rpc.Fields(raw, func(value rpc.Field) error {
+		switch value.Number {
 		case 2:
-			name = string(value.bytes)
+			name = string(value.Bytes)
 		case 3:
-			version = string(value.bytes)
+			version = string(value.Bytes)
 		}
 		return nil
 	})
@@ -35,19 +37,19 @@ func decodeVersion(raw []byte) (name, version string, err error) {
 
 // decodeStatus decodes a StatusResponse: status = 1, info = 2 (a map), runtime_handlers = 3.
 func decodeStatus(raw []byte, info *Info) error {
-	err := fields(raw, func(number protowire.Number, value field) error {
-		switch number {
+	err := rpc.Fields(raw, func(value rpc.Field) error {
+		switch value.Number {
 		case 1:
-			return fields(value.bytes, func(number protowire.Number, value field) error {
-				if number != 1 { // conditions
+			return rpc.Fields(value.Bytes, func(value rpc.Field) error {
+				if value.Number != 1 { // conditions
 					return nil
 				}
-				return decodeCondition(value.bytes, info)
+				return decodeCondition(value.Bytes, info)
 			})
 		case 2:
-			return decodeInfo(value.bytes, info)
+			return decodeInfo(value.Bytes, info)
 		case 3:
-			name, err := first(value.bytes)
+			name, err := first(value.Bytes)
 			if name != "" { // the default handler is also listed without a name
 				info.Handlers = append(info.Handlers, name)
 			}
@@ -63,16 +65,16 @@ func decodeStatus(raw []byte, info *Info) error {
 func decodeCondition(raw []byte, info *Info) error {
 	var name, reason, message string
 	var met bool
-	err := fields(raw, func(number protowire.Number, value field) error {
-		switch number {
+	err := rpc.Fields(raw, func(value rpc.Field) error {
+		switch value.Number {
 		case 1:
-			name = string(value.bytes)
+			name = string(value.Bytes)
 		case 2:
-			met = value.number != 0
+			met = value.Value != 0
 		case 3:
-			reason = string(value.bytes)
+			reason = string(value.Bytes)
 		case 4:
-			message = string(value.bytes)
+			message = string(value.Bytes)
 		}
 		return nil
 	})
@@ -92,9 +94,9 @@ func decodeInfo(raw []byte, info *Info) error {
 	if err != nil || key != "config" {
 		return err
 	}
-	err = fields(raw, func(number protowire.Number, f field) error {
-		if number == 2 {
-			value = f.bytes
+	err = rpc.Fields(raw, func(field rpc.Field) error {
+		if field.Number == 2 {
+			value = field.Bytes
 		}
 		return nil
 	})
@@ -106,45 +108,11 @@ func decodeInfo(raw []byte, info *Info) error {
 
 // first returns field 1 of a message, a string.
 func first(raw []byte) (text string, err error) {
-	err = fields(raw, func(number protowire.Number, value field) error {
-		if number == 1 {
-			text = string(value.bytes)
+	err = rpc.Fields(raw, func(value rpc.Field) error {
+		if value.Number == 1 {
+			text = string(value.Bytes)
 		}
 		return nil
 	})
 	return text, err
-}
-
-// field is the value of a field: bytes for strings and messages, number for varints.
-type field struct {
-	bytes  []byte
-	number uint64
-}
-
-// fields calls each for every field of a message. As usual in protobuf, the last value of a repeated scalar field wins.
-func fields(raw []byte, each func(protowire.Number, field) error) error {
-	for len(raw) > 0 {
-		number, kind, n := protowire.ConsumeTag(raw)
-		if n < 0 {
-			return protowire.ParseError(n)
-		}
-		raw = raw[n:]
-		var value field
-		switch kind {
-		case protowire.BytesType:
-			value.bytes, n = protowire.ConsumeBytes(raw)
-		case protowire.VarintType:
-			value.number, n = protowire.ConsumeVarint(raw)
-		default:
-			n = protowire.ConsumeFieldValue(number, kind, raw)
-		}
-		if n < 0 {
-			return protowire.ParseError(n)
-		}
-		raw = raw[n:]
-		if err := each(number, value); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -24,15 +24,3 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
-
-// Only one whole message is taken.
-func FuzzUnwrap(f *testing.F) {
-	f.Add(wrap([]byte("x")))
-	f.Add([]byte{0, 0xff, 0xff, 0xff, 0xff})
-	f.Fuzz(func(t *testing.T, body []byte) {
-		message, err := unwrap(body)
-		if err == nil && string(wrap(message)) != string(body) {
-			t.Errorf("%x was taken as the message %x", body, message)
-		}
-	})
-}

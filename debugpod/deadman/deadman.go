@@ -177,7 +177,7 @@ type RestoredFile struct {
 
 // Leftover is an artifact of this program or another fault injector that remains on a node.
 type Leftover struct {
-	// Kind is record, boot-unit, dead-man, prepared-file, kernel-module, firewall or foreign.
+	// Kind is record, boot-unit, dead-man, prepared-file, kernel-module, firewall, failed-devices or foreign.
 	Kind   string  `json:"kind"`
 	Path   string  `json:"path"`             // or "pid 4711"
 	Run    string  `json:"run,omitempty"`    // the run that it belongs to
@@ -196,5 +196,6 @@ const (
 	LeftoverPrepared = "prepared-file"
 	LeftoverModule   = "kernel-module"
 	LeftoverFirewall = "firewall"
+	LeftoverDevices  = "failed-devices"
 	LeftoverForeign  = "foreign"
 )

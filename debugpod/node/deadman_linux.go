@@ -8,6 +8,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman/guard"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/containerruntime"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/device"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/firewall"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/module"
@@ -73,6 +74,7 @@ func deadMan(ctx context.Context, req api.Request, here hostfs.Host, answers *an
 		last.Leftovers = append(last.Leftovers,
 			module.Left(here, req.Leftovers.Clean, req.Leftovers.Keep)...)
 		last.Leftovers = append(last.Leftovers, firewall.Left(here, req.Leftovers.Clean, req.Leftovers.Keep)...)
+		last.Leftovers = append(last.Leftovers, device.Left(ctx, req.Leftovers.Clean, req.Leftovers.Keep)...)
 	}
 	if err == nil {
 		return answers.done(last)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/containerruntime"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/device"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/diagnose"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/firewall"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
@@ -95,7 +96,7 @@ func serve(
 	if failure != nil {
 		return answers.fail(failure)
 	}
-	if req.ChangesFiles() && host.Enter != nil {
+	if req.EntersNode() && host.Enter != nil {
 		// Enter before reading the input, because the program that Enter runs reads it.
 		return answers.fail(api.Errorf(api.CodeEnter, "%v", host.Enter(raw)))
 	}
@@ -118,6 +119,8 @@ func serve(
 		return answers.done(api.Answer{Diagnosis: &found})
 	case req.ChangesFiles():
 		return deadMan(ctx, req, host, answers)
+	case req.ChangesDevices():
+		return answers.end(devices(ctx, req))
 	case req.BuildModule != nil:
 		built, failure := module.Build(ctx, *req.BuildModule, host)
 		return answers.end(api.Answer{Built: built}, failure)
@@ -131,6 +134,21 @@ func serve(
 		return answers.end(firewall.Do(req, host))
 	}
 	return answers.end(api.Answer{}, kmsg.Write(ctx, req.WriteKmsg.Records, host, answers.send))
+}
+
+// devices handles the requests that concern the devices of the kubelet.
+func devices(ctx context.Context, req api.Request) (last api.Answer, failure *api.Error) {
+	switch {
+	case req.ListDevices != nil:
+		found := device.List(ctx)
+		last.Devices = &found
+	case req.FailDevices != nil:
+		last.FailedDevices, failure = device.Fail(ctx, req.Run, *req.FailDevices)
+	case req.RecoverDevices != nil:
+		// The client may disconnect. Finish in any case.
+		last.RecoveredDevices, failure = device.Recover(context.WithoutCancel(ctx), req.Run)
+	}
+	return last, failure
 }
 
 // sources returns the functions from other packages that diagnose needs.

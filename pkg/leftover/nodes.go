@@ -71,6 +71,8 @@ func describe(thing deadman.Leftover) string {
 		return "kernel module that writes driver log lines"
 	case deadman.LeftoverFirewall:
 		return "firewall rule; the kernel removes its port when it expires"
+	case deadman.LeftoverDevices:
+		return "devices that are reported as unhealthy until the fault expires"
 	}
 	return thing.Kind
 }

@@ -46,7 +46,8 @@ var rules = []rule{
 		why: "leaves are pure: the helper and the line parser must build without Kubernetes",
 		from: []string{
 			"pkg/xid", "pkg/build", "pkg/patch", "pkg/tsv", "pkg/suggest", "pkg/containerd", "debugpod/cri",
-			"debugpod/api", "debugpod/deadman", "debugpod/node", "debugpod/helper", "cmd/gpu-fault-node", "cudafault",
+			"debugpod/rpc", "debugpod/api",
+			"debugpod/deadman", "debugpod/node", "debugpod/helper", "cmd/gpu-fault-node", "cudafault",
 			"kmod",
 		}, never: []string{"k8s.io", "sigs.k8s.io"},
 	},

@@ -13,7 +13,10 @@ import (
 // dials are the files that open connections by themselves, or listen, and to whom. All else goes through client-go, to
 // the API server of the kubeconfig.
 var dials = map[string]string{
-	"debugpod/cri/grpc.go":              "the node's container runtime, over its Unix socket, from the debug pod",
+	"debugpod/rpc/rpc.go":               "the node's container runtime, kubelet and device plugins, over their Unix sockets",
+	"debugpod/rpc/serve.go":             "the node's kubelet, over a Unix socket",
+	"debugpod/node/device/injector.go":  "the node's kubelet, over a Unix socket",
+	"debugpod/node/device/plugins.go":   "the node's device plugins, over their Unix sockets: whether they listen",
 	"debugpod/image/push.go":            "the registry that `image push` was given",
 	"debugpod/execer.go":                "the API server: exec into a pod",
 	"pkg/scenario/check/service.go":     "the API server: its proxy to a Service",

@@ -11,9 +11,9 @@ import (
 	"strings"
 )
 
-// leaveCgroups moves this process from its pod's cgroups to the cgroups of PID 1, in every hierarchy. Otherwise, the
-// process would be killed with the pod. leaveCgroups returns an error if any cgroup still differs.
-func leaveCgroups(proc string) error {
+// LeaveCgroups moves this process from its pod's cgroups to the cgroups of PID 1, in every hierarchy. Otherwise, the
+// process would be killed with the pod. LeaveCgroups returns an error if any cgroup still differs.
+func LeaveCgroups(proc string) error {
 	want, err := cgroupsOf(filepath.Join(proc, "1/cgroup"))
 	if err != nil {
 		return err

@@ -83,7 +83,7 @@ func Node() Host {
 		Run:     run, Ask: cri.Ask,
 		ConfigSum:   func(config []byte) string { return containerd.ConfigSum(config) },
 		Program:     "/proc/self/exe",
-		LeaveCgroup: func() error { return leaveCgroups("/proc") },
+		LeaveCgroup: func() error { return LeaveCgroups("/proc") },
 		times:       defaultTimes(),
 	}
 }

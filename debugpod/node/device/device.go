@@ -1,0 +1,240 @@
+// Package device reports devices of a node to the kubelet as unhealthy, as a device plugin does after an XID.
+//
+// The kubelet accepts messages about a resource from every plugin that has registered for it, but asks only the last
+// one for devices. The injector, a process on the node, registers, and then registers the real plugin again, which
+// therefore keeps allocating devices. The injector only sends lists in which some devices are unhealthy, and sends them
+// again whenever the real plugin has overwritten them.
+//
+// A second process, the switch, is the parent of the injector. Each of them ends the fault if the other is killed. Both
+// outlive the client, the debug pod and the container runtime. If the kubelet or the plugin restarts, all plugins
+// register anew and the fault ends.
+package device
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
+)
+
+// node is the part of a node that this package uses.
+type node struct {
+	plugins      string // directory of the plugins' sockets, which is the same for all kubelets
+	podResources string // socket of the kubelet's PodResourcesLister
+	state        string // directory of the records; it need not outlive a reboot, which ends all faults
+	proc         string
+	program      string   // path of this program
+	env          []string // additional environment variables of its processes
+	leaveCgroups func() error
+}
+
+const (
+	startTimeout   = 30 * time.Second
+	recoverTimeout = 30 * time.Second
+)
+
+// List handles ListDevices.
+func List(ctx context.Context) api.Devices { return here().list(ctx) }
+
+// Fail handles FailDevices.
+func Fail(ctx context.Context, run string, f api.FailDevices) (*api.FailedDevices, *api.Error) {
+	return here().fail(ctx, run, f)
+}
+
+// Recover handles RecoverDevices.
+func Recover(ctx context.Context, run string) (*api.RecoveredDevices, *api.Error) {
+	return here().recover(ctx, run)
+}
+
+// Left returns the faults of the node, and ends those whose run is not in keep if clean is set.
+func Left(ctx context.Context, clean bool, keep []string) []deadman.Leftover {
+	return here().left(ctx, clean, keep)
+}
+
+func (n node) left(ctx context.Context, clean bool, keep []string) []deadman.Leftover {
+	var all []deadman.Leftover
+	for _, r := range n.records() {
+		left := deadman.Leftover{Kind: deadman.LeftoverDevices, Path: n.dir(r.Run), Run: r.Run}
+		if clean && !slices.Contains(keep, r.Run) {
+			if _, failure := n.recover(ctx, r.Run); failure != nil {
+				left.Problem = failure.Message
+			} else {
+				left.Removed = true
+			}
+		}
+		all = append(all, left)
+	}
+	return all
+}
+
+func (n node) fail(ctx context.Context, run string, f api.FailDevices) (*api.FailedDevices, *api.Error) {
+	r, failure := n.prepare(ctx, run, f)
+	if failure != nil {
+		return nil, failure
+	}
+	if err := n.create(r); err != nil {
+		return nil, api.Errorf(api.CodeFile, "nothing was changed: %v", err)
+	}
+	s, err := n.start(ctx, run)
+	if err != nil {
+		// The switch may still be running. Ending the fault is safe even if it has not begun.
+		_, failure := n.recover(context.WithoutCancel(ctx), run)
+		if failure != nil {
+			err = fmt.Errorf("%w; and the fault could not be ended: %w", err, failure)
+		}
+		return nil, api.Errorf(api.CodeNotProven, "no device is failed: %v", err)
+	}
+	return &api.FailedDevices{
+		Resource: f.Resource, Endpoint: r.Endpoint, Devices: f.Devices, Healthy: s.Healthy, Until: r.Until,
+		Pods: r.Pods,
+	}, nil
+}
+
+// prepare checks a request against the node, and returns the record of the fault.
+func (n node) prepare(ctx context.Context, run string, f api.FailDevices) (record, *api.Error) {
+	var found *api.DeviceResource
+	all := n.list(ctx)
+	for i, r := range all.Resources {
+		if r.Name == f.Resource {
+			found = &all.Resources[i]
+		}
+	}
+	if found == nil {
+		var names []string
+		for _, r := range all.Resources {
+			names = append(names, r.Name)
+		}
+		return record{}, api.Errorf(api.CodeRefused, "the node has no resource %s; it has: %s", f.Resource,
+			strings.Join(append(names, all.Warnings...), ", "))
+	}
+	switch missing := slices.DeleteFunc(slices.Clone(f.Devices),
+		func(id string) bool { return slices.Contains(found.Healthy, id) }); {
+	case len(found.Runs) > 0:
+		return record{}, api.Errorf(api.CodeExists, "run %s already fails devices of %s: revert it first",
+			found.Runs[0], f.Resource)
+	case len(missing) > 0:
+		return record{}, api.Errorf(api.CodeRefused, "%s has no healthy device %s; the healthy devices are: %s",
+			f.Resource, strings.Join(missing, ", "), strings.Join(found.Healthy, ", "))
+	case found.Problem != "":
+		return record{}, api.Errorf(api.CodeRefused, "%s", found.Problem)
+	}
+	options, err := n.options(ctx, found.Endpoint)
+	if err != nil {
+		return record{}, api.Errorf(api.CodeRefused, "the device plugin does not respond: %v", err)
+	}
+	r := record{
+		Run: run, Resource: f.Resource, Endpoint: found.Endpoint, Devices: f.Devices, Healthy: found.Healthy,
+		Options: options, Topologies: n.topologies(ctx, f.Resource), Until: time.Now().Add(f.TTL).UTC(),
+	}
+	for _, id := range f.Devices {
+		if uid := found.Pods[id]; uid != "" && !slices.Contains(r.Pods, uid) {
+			r.Pods = append(r.Pods, uid)
+		}
+	}
+	return r, nil
+}
+
+func (n node) recover(ctx context.Context, run string) (*api.RecoveredDevices, *api.Error) {
+	r, err := n.load(run)
+	switch {
+	case errors.Is(err, errNoRecord):
+		return &api.RecoveredDevices{}, nil
+	case err != nil:
+		return nil, api.Errorf(api.CodeFile, "%v", err)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, recoverTimeout,
+		fmt.Errorf("the fault is not ended after %v", recoverTimeout))
+	defer cancel()
+	if err := n.stop(ctx, run); err != nil {
+		return nil, api.Errorf(api.CodeBusy, "%v", err)
+	}
+	s, err := n.status(run)
+	if err != nil || s.Phase != phaseEnded {
+		// The processes were killed, or never started.
+		s = status{Phase: phaseEnded, Cause: "requested; the processes of the fault had been killed"}
+		s.Time = time.Now().UTC()
+		_ = pause(ctx, notice)
+		if err := n.giveBack(ctx, r); err != nil {
+			return nil, api.Errorf(api.CodeNotProven,
+				"register the device plugin of %s again: %v; to do this manually, restart the pod of the device plugin",
+				r.Resource, err)
+		}
+	}
+	healthy := 0
+	if c, err := readCheckpoint(n.checkpoint()); err == nil {
+		healthy = len(c.healthy[r.Resource])
+	}
+	if err := n.forget(run); err != nil {
+		return nil, api.Errorf(api.CodeFile, "the fault is ended, but its record remains: %v", err)
+	}
+	return &api.RecoveredDevices{
+		Found: true, Resource: r.Resource, Cause: s.Cause, Ended: s.Time, Healthy: healthy,
+	}, nil
+}
+
+// giveBack registers the real plugin of a resource again after the injector was killed, and removes its socket. A
+// plugin that does not listen will register when it starts.
+func (n node) giveBack(ctx context.Context, r record) error {
+	defer n.removeSocket(r.Run)
+	for n.listens(r.Endpoint) {
+		err := n.register(ctx, r.Resource, r.Endpoint, r.Options)
+		if err == nil {
+			return n.await(ctx, r.Resource, func(healthy []string) bool { return containsAll(healthy, r.Devices) })
+		}
+		// The kubelet may be restarting.
+		if stopped := pause(ctx, retryEvery); stopped != nil {
+			return fmt.Errorf("%w: %w", stopped, err)
+		}
+	}
+	return nil
+}
+
+// await waits until the kubelet has recorded healthy devices of a resource that meet a condition.
+func (n node) await(ctx context.Context, resource string, met func(healthy []string) bool) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	for {
+		c, err := readCheckpoint(n.checkpoint())
+		if err == nil && met(c.healthy[resource]) {
+			return nil
+		}
+		if pause(ctx, pollEvery) != nil {
+			if err == nil {
+				err = fmt.Errorf("the kubelet has recorded %s as healthy",
+					count.Of(len(c.healthy[resource]), "device"))
+			}
+			return err
+		}
+	}
+}
+
+func containsAll(all, some []string) bool {
+	return !slices.ContainsFunc(some, func(s string) bool { return !slices.Contains(all, s) })
+}
+
+// notice is the time in which the kubelet notices that a killed injector has disconnected. Until then, it would
+// disconnect whatever plugin registers.
+const notice = time.Second
+
+const (
+	retryEvery = 200 * time.Millisecond
+	pollEvery  = 10 * time.Millisecond
+)
+
+// pause waits for d. It returns an error if ctx ends first.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,262 @@
+package device
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net/http"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/rpc"
+)
+
+// injector reports the devices of a record as unhealthy.
+type injector struct {
+	node
+	record
+	// lists passes messages to the kubelet's stream. opened is closed when the kubelet has opened the stream, closing
+	// to end it, and closed when it has ended.
+	lists                   chan []byte
+	opened, closing, closed chan struct{}
+	once                    sync.Once
+	// refusing makes the kubelet forget the client of the resource; see leave.
+	refusing atomic.Bool
+	// base are the devices with the health that the real plugin reports. sent are the IDs that the last message has
+	// reported as healthy, sorted.
+	base map[string]bool
+	sent []string
+}
+
+// The causes for which a fault ends.
+var (
+	errTTL     = errors.New("TTL")
+	errKubelet = errors.New("the kubelet restarted or ended the connection")
+	errPlugin  = errors.New("the device plugin restarted")
+)
+
+// inject runs a fault until ctx ends, the TTL expires, or the kubelet or the plugin restarts.
+func (n node) inject(ctx context.Context, run string) error {
+	r, err := n.load(run)
+	if err != nil {
+		return err
+	}
+	in := &injector{
+		node: n, record: r, lists: make(chan []byte), opened: make(chan struct{}), closing: make(chan struct{}),
+		closed: make(chan struct{}), base: map[string]bool{},
+	}
+	for _, id := range r.Healthy {
+		in.base[id] = true
+	}
+	own, err := os.Lstat(in.path(r.Endpoint))
+	if err != nil {
+		return in.end(status{Problem: fmt.Sprintf("the socket of the device plugin: %v", err)})
+	}
+	listener, err := rpc.Listen(n.socket(run))
+	if err != nil {
+		return in.end(status{Problem: fmt.Sprintf("listen beside the device plugin: %v", err)})
+	}
+	server := rpc.NewServer(in.handle)
+	go func() { _ = server.Serve(listener) }()
+	defer func() { _ = server.Close() }()
+	s := status{}
+	if err := in.enter(ctx); err != nil {
+		s.Problem = err.Error()
+	} else if err := n.save(run, status{Phase: phaseFailed, Healthy: len(in.sent), PID: os.Getppid()}); err != nil {
+		s.Problem = err.Error()
+	} else {
+		s.Cause = in.watch(ctx, own).Error()
+	}
+	// The switch tries again if this fails.
+	if err := in.leave(context.WithoutCancel(ctx), server); err != nil {
+		return err
+	}
+	return in.end(s)
+}
+
+func (in *injector) end(s status) error {
+	s.Phase = phaseEnded
+	return in.save(in.Run, s)
+}
+
+func (in *injector) path(name string) string { return filepath.Join(in.plugins, name) }
+
+// enter registers with the kubelet, registers the real plugin again, and reports the devices as unhealthy.
+func (in *injector) enter(ctx context.Context) error {
+	if err := in.register(ctx, in.Resource, socketName(in.Run), in.Options); err != nil {
+		return fmt.Errorf("register with the kubelet: %w", err)
+	}
+	select {
+	case <-in.opened:
+	case <-time.After(askTimeout):
+		return errors.New("the kubelet accepted the registration, but requested no devices")
+	}
+	before, _ := os.Stat(in.checkpoint())
+	if err := in.register(ctx, in.Resource, in.Endpoint, in.Options); err != nil {
+		return fmt.Errorf("register the device plugin again: %w", err)
+	}
+	// The plugin now sends its list, which must not arrive after ours.
+	for until := time.Now().Add(2 * time.Second); time.Now().Before(until); {
+		now, err := os.Stat(in.checkpoint())
+		if err == nil && before != nil && !isSame(now, before) {
+			break
+		}
+		if err := pause(ctx, pollEvery); err != nil {
+			return err
+		}
+	}
+	return in.report(ctx)
+}
+
+// report sends the devices, and waits until the kubelet has recorded them.
+func (in *injector) report(ctx context.Context) error {
+	health := maps.Clone(in.base)
+	for _, id := range in.Devices {
+		health[id] = false
+	}
+	in.sent = nil
+	for id, healthy := range health {
+		if healthy {
+			in.sent = append(in.sent, id)
+		}
+	}
+	slices.Sort(in.sent)
+	select {
+	case in.lists <- deviceList(health, in.Topologies):
+	case <-in.closed:
+		return errKubelet
+	case <-time.After(askTimeout):
+		return errors.New("the kubelet does not read the list of devices")
+	}
+	return in.await(ctx, in.Resource, func(healthy []string) bool { return slices.Equal(healthy, in.sent) })
+}
+
+// watch keeps the fault in effect, and returns why it ends.
+func (in *injector) watch(ctx context.Context, own fs.FileInfo) error {
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-in.closed:
+			return errKubelet
+		case <-tick.C:
+		}
+		if !time.Now().Before(in.Until) {
+			return errTTL
+		}
+		if _, err := os.Lstat(in.socket(in.Run)); err != nil { // a kubelet removes all sockets when it starts
+			return errKubelet
+		}
+		if now, err := os.Lstat(in.path(in.Endpoint)); err != nil || !isSame(now, own) {
+			return errPlugin
+		}
+		c, err := readCheckpoint(in.checkpoint())
+		if err != nil || slices.Equal(c.healthy[in.Resource], in.sent) {
+			continue // the kubelet replaces the file, so an error is an error of the disk
+		}
+		if !in.listens(in.Endpoint) {
+			return errPlugin
+		}
+		// The real plugin has sent a list. Keep its news, and report the fault again.
+		for id := range in.base {
+			in.base[id] = false
+		}
+		for _, id := range c.healthy[in.Resource] {
+			in.base[id] = true
+		}
+		if err := in.report(ctx); errors.Is(err, errKubelet) {
+			return err
+		}
+	}
+}
+
+// isSame reports whether a file has not been replaced. The new file may have the inode number of the old one.
+func isSame(a, b fs.FileInfo) bool { return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) }
+
+const watchEvery = 200 * time.Millisecond
+
+// leave ends the fault. If the kubelet reads the end of a stream, it disconnects the plugin that is registered at that
+// moment, and marks all devices as unhealthy. So the kubelet is first made to forget that plugin, by a registration
+// that fails, and then the stream ends without an effect. No moment passes in which healthy devices are missing.
+func (in *injector) leave(ctx context.Context, server *http.Server) error {
+	ctx, cancel := context.WithTimeout(ctx, recoverTimeout)
+	defer cancel()
+	if in.isOpen() && in.listens(in.Endpoint) {
+		if err := in.register(ctx, in.Resource, in.Endpoint, in.Options); err == nil {
+			_ = in.await(ctx, in.Resource, func(healthy []string) bool { return containsAll(healthy, in.Devices) })
+			in.refusing.Store(true)
+			_ = in.register(ctx, in.Resource, socketName(in.Run), in.Options)
+		}
+	}
+	in.once.Do(func() { close(in.closing) })
+	if in.isOpen() {
+		select {
+		case <-in.closed:
+		case <-time.After(time.Second):
+		}
+	}
+	// The kubelet closes the connection after it has read everything before, so it has then noticed the end of the
+	// stream. The server closes the connection itself after a second.
+	_ = server.Shutdown(ctx)
+	return in.giveBack(ctx, in.record)
+}
+
+// isOpen reports whether the kubelet has opened its stream, which it may have ended since.
+func (in *injector) isOpen() bool {
+	select {
+	case <-in.opened:
+		return true
+	default:
+		return false
+	}
+}
+
+// handle answers the kubelet.
+func (in *injector) handle(ctx context.Context, method string, message []byte, send func([]byte) error) error {
+	switch path.Base(method) {
+	case "GetDevicePluginOptions":
+		if in.refusing.Load() {
+			return &rpc.Error{Code: rpc.Unimplemented, Message: "the fault has ended"}
+		}
+		return send(in.Options)
+	case "ListAndWatch":
+		return in.stream(ctx, send)
+	}
+	// Between the two registrations, the kubelet may allocate a device through this process.
+	conn := rpc.NewConn(in.path(in.Endpoint))
+	defer conn.Close()
+	reply, err := conn.Call(ctx, method, message)
+	if err != nil {
+		return err
+	}
+	return send(reply)
+}
+
+func (in *injector) stream(ctx context.Context, send func([]byte) error) error {
+	if in.isOpen() {
+		return &rpc.Error{Code: rpc.Unimplemented, Message: "there is already a stream"}
+	}
+	close(in.opened)
+	defer close(in.closed)
+	for {
+		select {
+		case list := <-in.lists:
+			if err := send(list); err != nil {
+				return err
+			}
+		case <-in.closing:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}

@@ -1,0 +1,208 @@
+package device
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/rpc"
+)
+
+const (
+	kubeletSocket  = "kubelet.sock"
+	checkpointFile = "kubelet_internal_checkpoint"
+	// socketPrefix is the prefix of our own sockets.
+	socketPrefix = "gpu-fault-"
+	pluginAPI    = "v1beta1" // the only version that kubelets support
+	askTimeout   = 5 * time.Second
+)
+
+// list returns the resources of the node.
+func (n node) list(ctx context.Context) api.Devices {
+	var all api.Devices
+	c, err := readCheckpoint(filepath.Join(n.plugins, checkpointFile))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		all.Warnings = append(all.Warnings, "the kubelet has no checkpoint of devices: no device plugin has registered")
+		return all
+	case err != nil:
+		all.Warnings = append(all.Warnings, err.Error())
+		return all
+	}
+	runs := map[string][]string{}
+	for _, r := range n.records() {
+		if !r.ended() {
+			runs[r.Resource] = append(runs[r.Resource], r.Run)
+		}
+	}
+	sockets, err := n.sockets()
+	if err != nil {
+		all.Warnings = append(all.Warnings, err.Error())
+	}
+	for name, healthy := range c.healthy {
+		r := api.DeviceResource{Name: name, Healthy: healthy, Pods: c.held[name], Runs: runs[name]}
+		for id := range r.Pods {
+			if !slices.Contains(healthy, id) {
+				r.Unhealthy = append(r.Unhealthy, id)
+			}
+		}
+		slices.Sort(r.Unhealthy)
+		if r.Endpoint, err = endpointOf(name, sockets, len(c.healthy)); err != nil {
+			r.Problem = err.Error()
+		}
+		all.Resources = append(all.Resources, r)
+	}
+	slices.SortFunc(all.Resources, func(a, b api.DeviceResource) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}
+
+// sockets returns the names of the sockets on which a plugin listens. Plugins may leave others behind.
+func (n node) sockets() ([]string, error) {
+	entries, err := os.ReadDir(n.plugins)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		name := e.Name()
+		if e.Type()&fs.ModeSocket == 0 || name == kubeletSocket || strings.HasPrefix(name, socketPrefix) {
+			continue
+		}
+		if n.listens(name) {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
+// listens reports whether a process listens on a socket.
+func (n node) listens(name string) bool {
+	conn, err := net.DialTimeout("unix", filepath.Join(n.plugins, name), time.Second)
+	if err != nil {
+		return false
+	}
+	_ = conn.Close()
+	return true
+}
+
+// endpointOf returns the socket of a resource's plugin. The kubelet tells nobody which it is. Calling ListAndWatch
+// would, but NVIDIA's plugin never notices that a caller has left, and passes a later health event to it instead of the
+// kubelet. The names that plugins give their sockets are known, so a socket is chosen only by its name, or because the
+// node has only one socket and one resource.
+func endpointOf(resource string, sockets []string, resources int) (string, error) {
+	domain, name, _ := strings.Cut(resource, "/")
+	vendor, _, _ := strings.Cut(domain, ".")
+	for _, known := range []string{
+		vendor + "-" + name + ".sock",             // k8s-device-plugin: nvidia-gpu.sock, nvidia-mig-1g.10gb.sock
+		domain + "_" + name,                       // plugins on kubevirt/device-plugin-manager: amd.com_gpu
+		domain + "-" + name + ".sock",             // Intel: gpu.intel.com-i915.sock
+		domain + "_" + name + ".sock",             // SR-IOV and others
+		strings.ReplaceAll(name, "/", "-"),        // a bare name
+		strings.ToLower(name) + ".sock",           // a bare name
+		vendor + name + ".sock", vendor + ".sock", // habanalabs.sock
+	} {
+		if slices.Contains(sockets, known) {
+			return known, nil
+		}
+	}
+	if len(sockets) == 1 && resources == 1 {
+		return sockets[0], nil
+	}
+	return "", fmt.Errorf("the socket of the plugin of %s is unknown: none of %s has a name that belongs to this resource",
+		resource, strings.Join(sockets, ", "))
+}
+
+// options requests the options with which a plugin registers. It also proves that the plugin responds.
+func (n node) options(ctx context.Context, endpoint string) ([]byte, error) {
+	conn := rpc.NewConn(filepath.Join(n.plugins, endpoint))
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	return conn.Call(ctx, "/v1beta1.DevicePlugin/GetDevicePluginOptions", nil)
+}
+
+// register registers a socket with the kubelet as the plugin of a resource, as RegisterRequest: version = 1,
+// endpoint = 2, resource_name = 3, options = 4. The kubelet connects to the socket before it responds.
+func (n node) register(ctx context.Context, resource, endpoint string, options []byte) error {
+	conn := rpc.NewConn(filepath.Join(n.plugins, kubeletSocket))
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(ctx, 2*askTimeout)
+	defer cancel()
+	request := rpc.Text(nil, 1, pluginAPI)
+	request = rpc.Text(request, 2, endpoint)
+	request = rpc.Text(request, 3, resource)
+	request = rpc.Message(request, 4, options)
+	_, err := conn.Call(ctx, "/v1beta1.Registration/Register", request)
+	return err
+}
+
+// topologies returns the TopologyInfo of devices by ID, which the kubelet would forget if our messages lacked it. A
+// kubelet without this API has no topology manager that needs it.
+func (n node) topologies(ctx context.Context, resource string) map[string][]byte {
+	conn := rpc.NewConn(n.podResources)
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	reply, err := conn.Call(ctx, "/v1.PodResourcesLister/GetAllocatableResources", nil)
+	if err != nil {
+		return nil
+	}
+	found := map[string][]byte{}
+	// AllocatableResourcesResponse: devices = 1. ContainerDevices: resource_name = 1, device_ids = 2, topology = 3.
+	_ = rpc.Fields(reply, func(f rpc.Field) error {
+		if f.Number != 1 {
+			return nil
+		}
+		var name string
+		var ids []string
+		var topology []byte
+		err := rpc.Fields(f.Bytes, func(f rpc.Field) error {
+			switch f.Number {
+			case 1:
+				name = string(f.Bytes)
+			case 2:
+				ids = append(ids, string(f.Bytes))
+			case 3:
+				topology = f.Bytes
+			}
+			return nil
+		})
+		for _, id := range ids {
+			if name == resource && len(topology) > 0 {
+				found[id] = topology
+			}
+		}
+		return err
+	})
+	return found
+}
+
+// deviceList returns a ListAndWatchResponse: devices = 1. Device: ID = 1, health = 2, topology = 3.
+func deviceList(healthy map[string]bool, topologies map[string][]byte) []byte {
+	ids := make([]string, 0, len(healthy))
+	for id := range healthy {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	var list []byte
+	for _, id := range ids {
+		health := "Unhealthy"
+		if healthy[id] {
+			health = "Healthy"
+		}
+		device := rpc.Text(rpc.Text(nil, 1, id), 2, health)
+		if topology := topologies[id]; topology != nil {
+			device = rpc.Message(device, 3, topology)
+		}
+		list = rpc.Message(list, 1, device)
+	}
+	return list
+}
