@@ -230,7 +230,6 @@ type fakePlugin struct {
 	mu      sync.Mutex
 	health  map[string]bool
 	changed chan struct{}
-	streams int
 }
 
 const pluginSocket = "nvidia-gpu.sock"
