@@ -64,7 +64,7 @@ func (s *Session) ListDevices(ctx context.Context) (*api.Devices, error) {
 }
 
 // FailDevices makes the kubelet treat devices as unhealthy. If it fails, the devices may still be unhealthy, unless the
-// error is a *api.Error with CodeRefused, CodeExists, CodeFile or CodeNotProven; RecoverDevices ends the fault.
+// error is a *api.Error with CodeRefused, CodeExists or CodeNotArmed; RecoverDevices ends the fault.
 func (s *Session) FailDevices(ctx context.Context, what api.FailDevices) (*api.FailedDevices, error) {
 	answer, err := s.Do(ctx, api.Request{FailDevices: &what}, nil)
 	return answered(answer.FailedDevices, err)

@@ -21,6 +21,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // MaxMessage is the size limit of a message in bytes, the same as in the kubelet.
@@ -49,22 +50,32 @@ func (e *Error) Error() string {
 var ErrNoServer = errors.New("nothing listens on the socket")
 
 // Conn is a client of the server on a Unix socket. Its methods are safe for concurrent use.
-type Conn struct{ http *http.Transport }
+type Conn struct {
+	http *http.Transport
+
+	mu    sync.Mutex
+	conns []net.Conn
+}
 
 // NewConn returns a client. It connects at the first call. The path may be longer than the 107 bytes of a socket
 // address, as below /proc/1/root.
 func NewConn(socketPath string) *Conn {
-	return &Conn{&http.Transport{
+	c := &Conn{}
+	c.http = &http.Transport{
 		Protocols:          cleartext(),
 		DisableCompression: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			conn, err := dial(ctx, socketPath)
 			if err != nil {
-				err = fmt.Errorf("%w: %w", ErrNoServer, err)
+				return nil, fmt.Errorf("%w: %w", ErrNoServer, err)
 			}
-			return conn, err
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.conns = append(c.conns, conn)
+			return conn, nil
 		},
-	}}
+	}
+	return c
 }
 
 // cleartext returns what gRPC uses: HTTP/2 without TLS and with prior knowledge.
@@ -89,10 +100,18 @@ func dial(ctx context.Context, socketPath string) (net.Conn, error) {
 }
 
 // Close closes the connection. Running calls fail.
-func (c *Conn) Close() { c.http.CloseIdleConnections() }
+func (c *Conn) Close() {
+	c.http.CloseIdleConnections() // this keeps a connection whose last call was canceled
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, conn := range c.conns {
+		_ = conn.Close()
+	}
+	c.conns = nil
+}
 
 // Call makes a unary call, such as of /runtime.v1.RuntimeService/Version, and returns the message of the response. The
-// error wraps an *Error if the server returned one, and ErrNoServer if there is no server.
+// error wraps an *Error if the server returned one, and ErrNoServer if nothing listens on the socket.
 func (c *Conn) Call(ctx context.Context, method string, message []byte) ([]byte, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -61,7 +61,7 @@ func finish(w http.ResponseWriter, err error) {
 	}
 }
 
-// Listen listens on a new Unix socket, which only root can use. It is an error if the path exists.
+// Listen listens on a new Unix socket. It is an error if the path exists.
 func Listen(path string) (net.Listener, error) {
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {

@@ -163,7 +163,8 @@ func TestJobsAreSiblings(t *testing.T) {
 	t.Parallel()
 	const node = module + "/debugpod/node"
 	shared := []string{
-		node + "/driver", node + "/hostexec", node + "/hostfs", node + "/kmsg", node + "/nodetest", node + "/pci",
+		node + "/checkpoint", node + "/driver",
+		node + "/hostexec", node + "/hostfs", node + "/kmsg", node + "/nodetest", node + "/pci",
 		node + "/process",
 	}
 	jobs := 0

@@ -13,7 +13,7 @@ import (
 // dials are the files that open connections by themselves, or listen, and to whom. All else goes through client-go, to
 // the API server of the kubeconfig.
 var dials = map[string]string{
-	"debugpod/rpc/rpc.go":               "the node's container runtime, kubelet and device plugins, over their Unix sockets",
+	"debugpod/rpc/rpc.go":               "the node's container runtime, kubelet and plugins, over Unix sockets",
 	"debugpod/rpc/serve.go":             "the node's kubelet, over a Unix socket",
 	"debugpod/node/device/injector.go":  "the node's kubelet, over a Unix socket",
 	"debugpod/node/device/plugins.go":   "the node's device plugins, over their Unix sockets: whether they listen",

@@ -14,18 +14,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
 // node is the part of a node that this package uses.
 type node struct {
-	plugins      string // directory of the plugins' sockets, which is the same for all kubelets
+	plugins      string // checkpoint.Dir
 	podResources string // socket of the kubelet's PodResourcesLister
 	state        string // directory of the records; it need not outlive a reboot, which ends all faults
 	proc         string
@@ -79,16 +80,16 @@ func (n node) fail(ctx context.Context, run string, f api.FailDevices) (*api.Fai
 		return nil, failure
 	}
 	if err := n.create(r); err != nil {
-		return nil, api.Errorf(api.CodeFile, "nothing was changed: %v", err)
+		return nil, api.Errorf(api.CodeNotArmed, "nothing was changed: %v", err)
 	}
 	s, err := n.start(ctx, run)
 	if err != nil {
 		// The switch may still be running. Ending the fault is safe even if it has not begun.
-		_, failure := n.recover(context.WithoutCancel(ctx), run)
-		if failure != nil {
-			err = fmt.Errorf("%w; and the fault could not be ended: %w", err, failure)
+		if _, failure := n.recover(context.WithoutCancel(ctx), run); failure != nil {
+			return nil, api.Errorf(failure.Code, "%v; the devices may be unhealthy, because ending the fault failed too: %v",
+				err, failure)
 		}
-		return nil, api.Errorf(api.CodeNotProven, "no device is failed: %v", err)
+		return nil, api.Errorf(api.CodeNotArmed, "no device is failed: %v", err)
 	}
 	return &api.FailedDevices{
 		Resource: f.Resource, Endpoint: r.Endpoint, Devices: f.Devices, Healthy: s.Healthy, Until: r.Until,
@@ -161,14 +162,14 @@ func (n node) recover(ctx context.Context, run string) (*api.RecoveredDevices, *
 		s.Time = time.Now().UTC()
 		_ = pause(ctx, notice)
 		if err := n.giveBack(ctx, r); err != nil {
-			return nil, api.Errorf(api.CodeNotProven,
+			return nil, api.Errorf(api.CodeGone,
 				"register the device plugin of %s again: %v; to do this manually, restart the pod of the device plugin",
 				r.Resource, err)
 		}
 	}
 	healthy := 0
-	if c, err := readCheckpoint(n.checkpoint()); err == nil {
-		healthy = len(c.healthy[r.Resource])
+	if c, err := n.checkpoint(); err == nil {
+		healthy = len(c.Healthy[r.Resource])
 	}
 	if err := n.forget(run); err != nil {
 		return nil, api.Errorf(api.CodeFile, "the fault is ended, but its record remains: %v", err)
@@ -183,9 +184,9 @@ func (n node) recover(ctx context.Context, run string) (*api.RecoveredDevices, *
 func (n node) giveBack(ctx context.Context, r record) error {
 	defer n.removeSocket(r.Run)
 	for n.listens(r.Endpoint) {
-		err := n.register(ctx, r.Resource, r.Endpoint, r.Options)
+		err := n.reregister(ctx, r)
 		if err == nil {
-			return n.await(ctx, r.Resource, func(healthy []string) bool { return containsAll(healthy, r.Devices) })
+			return nil
 		}
 		// The kubelet may be restarting.
 		if stopped := pause(ctx, retryEvery); stopped != nil {
@@ -195,27 +196,44 @@ func (n node) giveBack(ctx context.Context, r record) error {
 	return nil
 }
 
-// await waits until the kubelet has recorded healthy devices of a resource that meet a condition.
-func (n node) await(ctx context.Context, resource string, met func(healthy []string) bool) error {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	for {
-		c, err := readCheckpoint(n.checkpoint())
-		if err == nil && met(c.healthy[resource]) {
-			return nil
-		}
-		if pause(ctx, pollEvery) != nil {
-			if err == nil {
-				err = fmt.Errorf("the kubelet has recorded %s as healthy",
-					count.Of(len(c.healthy[resource]), "device"))
-			}
-			return err
-		}
+// reregister registers the real plugin of a resource again, and returns once the kubelet has recorded its devices. They
+// need not all be healthy: one of them may have failed in the meantime.
+func (n node) reregister(ctx context.Context, r record) error {
+	before, err := os.Stat(n.checkpointFile())
+	if err != nil {
+		return err
 	}
+	if err := n.register(ctx, r.Resource, r.Endpoint, r.Options); err != nil {
+		return err
+	}
+	return until(ctx, "the device plugin has sent no devices to the kubelet", func() bool {
+		now, err := os.Stat(n.checkpointFile())
+		return err == nil && !isSame(now, before)
+	})
 }
 
-func containsAll(all, some []string) bool {
-	return !slices.ContainsFunc(some, func(s string) bool { return !slices.Contains(all, s) })
+// isSame reports whether a file has not been replaced. The new file may have the inode number of the old one.
+func isSame(a, b fs.FileInfo) bool { return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) }
+
+// until waits until a condition is met. The error is the problem if it is not met in time.
+func until(ctx context.Context, problem string, met func() bool) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	for !met() {
+		if pause(ctx, pollEvery) != nil {
+			return errors.New(problem)
+		}
+	}
+	return nil
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }
 
 // notice is the time in which the kubelet notices that a killed injector has disconnected. Until then, it would

@@ -153,6 +153,19 @@ func TestThePluginsOwnReports(t *testing.T) {
 	recovered(t, n, kubelet)
 }
 
+// A device that really fails during the fault stays unhealthy, and the fault still ends.
+func TestTheFailedDeviceReallyFails(t *testing.T) {
+	t.Parallel()
+	n, kubelet, plugin := world(t)
+	failed(t, n, kubelet, time.Hour)
+	plugin.set("GPU-a", false)
+	got, failure := n.recover(t.Context(), n.run())
+	if failure != nil || got.Healthy != 1 || got.Cause != "requested" {
+		t.Errorf("%+v %v", got, failure)
+	}
+	kubelet.sees("GPU-b")
+}
+
 func TestTTL(t *testing.T) {
 	t.Parallel()
 	n, kubelet, _ := world(t)
@@ -283,16 +296,11 @@ func TestEndpointOf(t *testing.T) {
 		{"example.com/toy", []string{"a.sock"}, 2, ""},
 		{"example.com/toy", []string{"a.sock", "b.sock"}, 1, ""},
 		{"example.com/toy", nil, 1, ""},
+		{"example.com/gpu", []string{"gpu.sock", "example.sock"}, 2, ""},
 	} {
 		got, err := endpointOf(test.resource, test.sockets, test.resources)
 		if got != test.want || (err == nil) != (test.want != "") {
 			t.Errorf("%s in %v: %q %v", test.resource, test.sockets, got, err)
 		}
 	}
-}
-
-func FuzzCheckpoint(f *testing.F) {
-	f.Add([]byte(`{"Data":{"PodDeviceEntries":[{"PodUID":"u","ResourceName":"a/b","DeviceIDs":{"-1":["x"]}}],"RegisteredDevices":{"a/b":["x"]}}}`))
-	f.Add([]byte(`{"Data":{"PodDeviceEntries":[{"DeviceIDs":["x"]}]}}`))
-	f.Fuzz(func(_ *testing.T, raw []byte) { _, _ = parseCheckpoint(raw) })
 }

@@ -11,7 +11,6 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -26,7 +25,7 @@ type injector struct {
 	// to end it, and closed when it has ended.
 	lists                   chan []byte
 	opened, closing, closed chan struct{}
-	once                    sync.Once
+	streamed                atomic.Bool // the kubelet has opened a stream
 	// refusing makes the kubelet forget the client of the resource; see leave.
 	refusing atomic.Bool
 	// base are the devices with the health that the real plugin reports. sent are the IDs that the last message has
@@ -69,7 +68,7 @@ func (n node) inject(ctx context.Context, run string) error {
 	s := status{}
 	if err := in.enter(ctx); err != nil {
 		s.Problem = err.Error()
-	} else if err := n.save(run, status{Phase: phaseFailed, Healthy: len(in.sent), PID: os.Getppid()}); err != nil {
+	} else if err := n.save(run, status{Phase: phaseFailed, Healthy: len(in.sent)}); err != nil {
 		s.Problem = err.Error()
 	} else {
 		s.Cause = in.watch(ctx, own).Error()
@@ -98,19 +97,9 @@ func (in *injector) enter(ctx context.Context) error {
 	case <-time.After(askTimeout):
 		return errors.New("the kubelet accepted the registration, but requested no devices")
 	}
-	before, _ := os.Stat(in.checkpoint())
-	if err := in.register(ctx, in.Resource, in.Endpoint, in.Options); err != nil {
+	// This also waits for the plugin's list, which must not arrive after ours.
+	if err := in.reregister(ctx, in.record); err != nil {
 		return fmt.Errorf("register the device plugin again: %w", err)
-	}
-	// The plugin now sends its list, which must not arrive after ours.
-	for until := time.Now().Add(2 * time.Second); time.Now().Before(until); {
-		now, err := os.Stat(in.checkpoint())
-		if err == nil && before != nil && !isSame(now, before) {
-			break
-		}
-		if err := pause(ctx, pollEvery); err != nil {
-			return err
-		}
 	}
 	return in.report(ctx)
 }
@@ -135,19 +124,26 @@ func (in *injector) report(ctx context.Context) error {
 	case <-time.After(askTimeout):
 		return errors.New("the kubelet does not read the list of devices")
 	}
-	return in.await(ctx, in.Resource, func(healthy []string) bool { return slices.Equal(healthy, in.sent) })
+	return until(ctx, "the kubelet has not recorded the devices as unhealthy", func() bool {
+		c, err := in.node.checkpoint()
+		return err == nil && slices.Equal(c.Healthy[in.Resource], in.sent)
+	})
 }
 
 // watch keeps the fault in effect, and returns why it ends.
 func (in *injector) watch(ctx context.Context, own fs.FileInfo) error {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
+	expired := time.NewTimer(time.Until(in.Until)) // in case the wall clock is set back
+	defer expired.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-in.closed:
 			return errKubelet
+		case <-expired.C:
+			return errTTL
 		case <-tick.C:
 		}
 		if !time.Now().Before(in.Until) {
@@ -159,8 +155,8 @@ func (in *injector) watch(ctx context.Context, own fs.FileInfo) error {
 		if now, err := os.Lstat(in.path(in.Endpoint)); err != nil || !isSame(now, own) {
 			return errPlugin
 		}
-		c, err := readCheckpoint(in.checkpoint())
-		if err != nil || slices.Equal(c.healthy[in.Resource], in.sent) {
+		c, err := in.node.checkpoint()
+		if err != nil || slices.Equal(c.Healthy[in.Resource], in.sent) {
 			continue // the kubelet replaces the file, so an error is an error of the disk
 		}
 		if !in.listens(in.Endpoint) {
@@ -170,17 +166,14 @@ func (in *injector) watch(ctx context.Context, own fs.FileInfo) error {
 		for id := range in.base {
 			in.base[id] = false
 		}
-		for _, id := range c.healthy[in.Resource] {
+		for _, id := range c.Healthy[in.Resource] {
 			in.base[id] = true
 		}
 		if err := in.report(ctx); errors.Is(err, errKubelet) {
 			return err
-		}
+		} // any other error is temporary: the plugin has sent another list, and the next tick reports the fault again
 	}
 }
-
-// isSame reports whether a file has not been replaced. The new file may have the inode number of the old one.
-func isSame(a, b fs.FileInfo) bool { return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) }
 
 const watchEvery = 200 * time.Millisecond
 
@@ -190,15 +183,14 @@ const watchEvery = 200 * time.Millisecond
 func (in *injector) leave(ctx context.Context, server *http.Server) error {
 	ctx, cancel := context.WithTimeout(ctx, recoverTimeout)
 	defer cancel()
-	if in.isOpen() && in.listens(in.Endpoint) {
-		if err := in.register(ctx, in.Resource, in.Endpoint, in.Options); err == nil {
-			_ = in.await(ctx, in.Resource, func(healthy []string) bool { return containsAll(healthy, in.Devices) })
+	if isClosed(in.opened) && in.listens(in.Endpoint) {
+		if err := in.reregister(ctx, in.record); err == nil {
 			in.refusing.Store(true)
 			_ = in.register(ctx, in.Resource, socketName(in.Run), in.Options)
 		}
 	}
-	in.once.Do(func() { close(in.closing) })
-	if in.isOpen() {
+	close(in.closing)
+	if isClosed(in.opened) {
 		select {
 		case <-in.closed:
 		case <-time.After(time.Second):
@@ -208,16 +200,6 @@ func (in *injector) leave(ctx context.Context, server *http.Server) error {
 	// stream. The server closes the connection itself after a second.
 	_ = server.Shutdown(ctx)
 	return in.giveBack(ctx, in.record)
-}
-
-// isOpen reports whether the kubelet has opened its stream, which it may have ended since.
-func (in *injector) isOpen() bool {
-	select {
-	case <-in.opened:
-		return true
-	default:
-		return false
-	}
 }
 
 // handle answers the kubelet.
@@ -242,7 +224,7 @@ func (in *injector) handle(ctx context.Context, method string, message []byte, s
 }
 
 func (in *injector) stream(ctx context.Context, send func([]byte) error) error {
-	if in.isOpen() {
+	if in.streamed.Swap(true) {
 		return &rpc.Error{Code: rpc.Unimplemented, Message: "there is already a stream"}
 	}
 	close(in.opened)

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/checkpoint"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/rpc"
 )
 
@@ -195,7 +196,7 @@ func (k *fakeKubelet) writeCheckpoint() {
 		err = os.WriteFile(filepath.Join(k.dir, ".new"), raw, 0o600)
 	}
 	if err == nil {
-		err = os.Rename(filepath.Join(k.dir, ".new"), filepath.Join(k.dir, checkpointFile))
+		err = os.Rename(filepath.Join(k.dir, ".new"), filepath.Join(k.dir, checkpoint.Name))
 	}
 	if err != nil {
 		k.t.Error(err)

@@ -17,8 +17,7 @@ import (
 )
 
 const (
-	kubeletSocket  = "kubelet.sock"
-	checkpointFile = "kubelet_internal_checkpoint"
+	kubeletSocket = "kubelet.sock"
 	// socketPrefix is the prefix of our own sockets.
 	socketPrefix = "gpu-fault-"
 	pluginAPI    = "v1beta1" // the only version that kubelets support
@@ -28,7 +27,7 @@ const (
 // list returns the resources of the node.
 func (n node) list(ctx context.Context) api.Devices {
 	var all api.Devices
-	c, err := readCheckpoint(filepath.Join(n.plugins, checkpointFile))
+	c, err := n.checkpoint()
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		all.Warnings = append(all.Warnings, "the kubelet has no checkpoint of devices: no device plugin has registered")
@@ -47,15 +46,22 @@ func (n node) list(ctx context.Context) api.Devices {
 	if err != nil {
 		all.Warnings = append(all.Warnings, err.Error())
 	}
-	for name, healthy := range c.healthy {
-		r := api.DeviceResource{Name: name, Healthy: healthy, Pods: c.held[name], Runs: runs[name]}
+	for name, healthy := range c.Healthy {
+		r := api.DeviceResource{Name: name, Healthy: healthy, Pods: map[string]string{}, Runs: runs[name]}
+		for _, e := range c.Entries {
+			for _, id := range e.Devices {
+				if e.Resource == name {
+					r.Pods[id] = e.PodUID
+				}
+			}
+		}
 		for id := range r.Pods {
 			if !slices.Contains(healthy, id) {
 				r.Unhealthy = append(r.Unhealthy, id)
 			}
 		}
 		slices.Sort(r.Unhealthy)
-		if r.Endpoint, err = endpointOf(name, sockets, len(c.healthy)); err != nil {
+		if r.Endpoint, err = endpointOf(name, sockets, len(c.Healthy)); err != nil {
 			r.Problem = err.Error()
 		}
 		all.Resources = append(all.Resources, r)
@@ -101,13 +107,10 @@ func endpointOf(resource string, sockets []string, resources int) (string, error
 	domain, name, _ := strings.Cut(resource, "/")
 	vendor, _, _ := strings.Cut(domain, ".")
 	for _, known := range []string{
-		vendor + "-" + name + ".sock",             // k8s-device-plugin: nvidia-gpu.sock, nvidia-mig-1g.10gb.sock
-		domain + "_" + name,                       // plugins on kubevirt/device-plugin-manager: amd.com_gpu
-		domain + "-" + name + ".sock",             // Intel: gpu.intel.com-i915.sock
-		domain + "_" + name + ".sock",             // SR-IOV and others
-		strings.ReplaceAll(name, "/", "-"),        // a bare name
-		strings.ToLower(name) + ".sock",           // a bare name
-		vendor + name + ".sock", vendor + ".sock", // habanalabs.sock
+		vendor + "-" + name + ".sock", // k8s-device-plugin: nvidia-gpu.sock, nvidia-mig-1g.10gb.sock
+		domain + "_" + name,           // plugins on kubevirt/device-plugin-manager: amd.com_gpu
+		domain + "-" + name + ".sock", // Intel: gpu.intel.com-i915.sock
+		domain + "_" + name + ".sock",
 	} {
 		if slices.Contains(sockets, known) {
 			return known, nil
@@ -116,8 +119,11 @@ func endpointOf(resource string, sockets []string, resources int) (string, error
 	if len(sockets) == 1 && resources == 1 {
 		return sockets[0], nil
 	}
-	return "", fmt.Errorf("the socket of the plugin of %s is unknown: none of %s has a name that belongs to this resource",
-		resource, strings.Join(sockets, ", "))
+	if len(sockets) == 0 {
+		return "", fmt.Errorf("no device plugin listens for %s", resource)
+	}
+	return "", fmt.Errorf("the socket of the plugin of %s is unknown: by its name, it could be none of %s", resource,
+		strings.Join(sockets, ", "))
 }
 
 // options requests the options with which a plugin registers. It also proves that the plugin responds.

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/checkpoint"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
 )
 
 // record is what a fault needs to end. It is written before the fault begins.
@@ -38,7 +40,6 @@ type status struct {
 	Cause   string    `json:"cause,omitempty"`
 	Problem string    `json:"problem,omitempty"`
 	Healthy int       `json:"healthy,omitempty"` // number of healthy devices during the fault
-	PID     int       `json:"pid,omitempty"`     // of the switch
 	Time    time.Time `json:"time"`
 }
 
@@ -60,13 +61,27 @@ var errNoRecord = errors.New("the node has no record of the run")
 
 func (n node) dir(run string) string        { return filepath.Join(n.state, run) }
 func (n node) file(run, name string) string { return filepath.Join(n.state, run, name) }
-func (n node) checkpoint() string           { return filepath.Join(n.plugins, checkpointFile) }
+func (n node) checkpointFile() string       { return filepath.Join(n.plugins, checkpoint.Name) }
 func (n node) socket(run string) string     { return filepath.Join(n.plugins, socketName(run)) }
 func (n node) removeSocket(run string)      { _ = os.Remove(n.socket(run)) }
 func (n node) forget(run string) error      { return os.RemoveAll(n.dir(run)) }
 func (n node) save(run string, s status) error {
 	s.Time = time.Now().UTC()
 	return n.write(run, statusName, s)
+}
+
+// checkpoint reads the kubelet's checkpoint. The pods of device plugins can write to its directory, so it may be
+// anything.
+func (n node) checkpoint() (checkpoint.Checkpoint, error) {
+	raw, err := fs.ReadFile(hostfs.FS(n.plugins).Guarded(), checkpoint.Name)
+	if err != nil {
+		return checkpoint.Checkpoint{}, err
+	}
+	c, err := checkpoint.Parse(raw)
+	if err != nil {
+		err = fmt.Errorf("parse %s: %w", n.checkpointFile(), err)
+	}
+	return c, err
 }
 
 // socketName returns the name of a run's own socket.

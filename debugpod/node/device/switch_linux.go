@@ -15,6 +15,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman/guard"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/checkpoint"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/process"
 )
 
@@ -26,7 +27,7 @@ const (
 
 func here() node {
 	return node{
-		plugins: "/var/lib/kubelet/device-plugins", podResources: "/var/lib/kubelet/pod-resources/kubelet.sock",
+		plugins: checkpoint.Dir, podResources: "/var/lib/kubelet/pod-resources/kubelet.sock",
 		state: "/run/gpu-fault/devices", proc: "/proc", program: "/proc/self/exe",
 		leaveCgroups: func() error { return guard.LeaveCgroups("/proc") },
 	}
@@ -102,15 +103,6 @@ func (n node) start(ctx context.Context, run string) (status, error) {
 		if err := pause(ctx, pollEvery); err != nil {
 			return s, err
 		}
-	}
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
 	}
 }
 

@@ -1,15 +1,16 @@
 package inspect
 
 import (
-	"encoding/json"
 	"errors"
 	"io/fs"
+	"path"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/checkpoint"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/process"
 )
@@ -19,16 +20,16 @@ func readPods(uids []string, root, proc fs.FS, gpus []api.GPU, warn func(string,
 	if len(uids) == 0 {
 		return nil
 	}
-	const checkpoint = "var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
-	raw, err := fs.ReadFile(root, checkpoint)
+	file := path.Join(checkpoint.Dir, checkpoint.Name)
+	raw, err := fs.ReadFile(root, hostfs.Relative(file))
 	devices := map[string][]string{}
 	switch {
 	case errors.Is(err, fs.ErrNotExist): // no device plugin has allocated a device yet
 	case err != nil:
 		warn("read which pod has which GPU: %v", err)
 	default:
-		if devices, err = parseCheckpoint(raw); err != nil {
-			warn("read which pod has which GPU from /%s: %v", checkpoint, err)
+		if devices, err = devicesOf(raw); err != nil {
+			warn("read which pod has which GPU from %s: %v", file, err)
 		}
 	}
 	running := podProcesses(proc, uids)
@@ -43,59 +44,28 @@ func readPods(uids []string, root, proc fs.FS, gpus []api.GPU, warn func(string,
 	return pods
 }
 
-// parseCheckpoint parses the checkpoint of the kubelet's device manager. It returns the IDs of NVIDIA devices by pod
-// UID (see pkg/kubelet/cm/devicemanager/checkpoint in Kubernetes).
-func parseCheckpoint(raw []byte) (map[string][]string, error) {
-	var file struct {
-		Data struct {
-			PodDeviceEntries []struct {
-				PodUID       string
-				ResourceName string
-				DeviceIDs    json.RawMessage
-			}
-		}
-	}
-	if err := json.Unmarshal(raw, &file); err != nil {
+// devicesOf returns the IDs of NVIDIA devices by the UID of the pod that holds them, from the kubelet's checkpoint.
+// Time slicing appends "::N" to the ID of a device, which is removed.
+func devicesOf(raw []byte) (map[string][]string, error) {
+	c, err := checkpoint.Parse(raw)
+	if err != nil {
 		return nil, err
 	}
 	devices := map[string][]string{}
-	for _, e := range file.Data.PodDeviceEntries {
-		if !strings.HasPrefix(e.ResourceName, "nvidia.com/") {
+	for _, e := range c.Entries {
+		if !strings.HasPrefix(e.Resource, "nvidia.com/") {
 			continue
 		}
-		ids, err := deviceIDs(e.DeviceIDs)
-		if err != nil {
-			return devices, err
-		}
-		devices[e.PodUID] = append(devices[e.PodUID], ids...)
+		devices[e.PodUID] = append(devices[e.PodUID], e.Devices...)
 	}
-	for uid := range devices {
-		slices.Sort(devices[uid])
-		devices[uid] = slices.Compact(devices[uid])
+	for uid, ids := range devices {
+		for i, id := range ids {
+			ids[i], _, _ = strings.Cut(id, "::")
+		}
+		slices.Sort(ids)
+		devices[uid] = slices.Compact(ids)
 	}
 	return devices, nil
-}
-
-// deviceIDs parses a list of device IDs or, since Kubernetes 1.20, lists by NUMA node. Time slicing appends "::N" to a
-// device ID.
-func deviceIDs(raw json.RawMessage) ([]string, error) {
-	if len(raw) == 0 {
-		return nil, nil
-	}
-	var list []string
-	if err := json.Unmarshal(raw, &list); err != nil {
-		var byNUMA map[string][]string
-		if err := json.Unmarshal(raw, &byNUMA); err != nil {
-			return nil, err
-		}
-		for _, ids := range byNUMA {
-			list = append(list, ids...)
-		}
-	}
-	for i, id := range list {
-		list[i], _, _ = strings.Cut(id, "::")
-	}
-	return list, nil
 }
 
 // uuids converts the device IDs of device plugins to UUIDs. NVIDIA's plugin uses UUIDs, or indexes if

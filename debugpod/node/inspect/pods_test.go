@@ -17,7 +17,7 @@ const (
 	uidB = "1b2c3d4e-1111-2222-3333-444455556666"
 )
 
-const checkpoint = `{"Data":{"PodDeviceEntries":[
+const checkpointText = `{"Data":{"PodDeviceEntries":[
  {"PodUID":"` + uidA + `","ContainerName":"main","ResourceName":"nvidia.com/gpu","DeviceIDs":{"1":["GPU-b"],"-1":["GPU-a"]},"AllocResp":"CkIK"},
  {"PodUID":"` + uidA + `","ContainerName":"side","ResourceName":"nvidia.com/gpu","DeviceIDs":{"0":["GPU-a"]},"AllocResp":""},
  {"PodUID":"` + uidA + `","ContainerName":"main","ResourceName":"rdma/hca","DeviceIDs":{"0":["mlx5_0"]},"AllocResp":""},
@@ -26,8 +26,8 @@ const checkpoint = `{"Data":{"PodDeviceEntries":[
  {"PodUID":"none","ContainerName":"main","ResourceName":"nvidia.com/gpu","DeviceIDs":null,"AllocResp":""}
 ],"RegisteredDevices":{"nvidia.com/gpu":["GPU-a","GPU-b"]}},"Checksum":1234567890}`
 
-func TestParseCheckpoint(t *testing.T) {
-	got, err := parseCheckpoint([]byte(checkpoint))
+func TestDevicesOf(t *testing.T) {
+	got, err := devicesOf([]byte(checkpointText))
 	want := map[string][]string{uidA: {"GPU-a", "GPU-b"}, uidB: {"GPU-c"}, "mig": {"MIG-x"}, "none": nil}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("%v %s", err, diff)
@@ -35,7 +35,7 @@ func TestParseCheckpoint(t *testing.T) {
 	for _, bad := range []string{
 		"", "[]", `{"Data":{"PodDeviceEntries":[{"ResourceName":"nvidia.com/gpu","DeviceIDs":7}]}}`,
 	} {
-		if _, err := parseCheckpoint([]byte(bad)); err == nil {
+		if _, err := devicesOf([]byte(bad)); err == nil {
 			t.Errorf("%q is taken", bad)
 		}
 	}
@@ -80,7 +80,7 @@ func TestReadPods(t *testing.T) {
 		"31/comm": "vanished", "self": "-> 30", "cpuinfo": "",
 	})
 	root := nodetest.Tree(t,
-		map[string]string{"var/lib/kubelet/device-plugins/kubelet_internal_checkpoint": checkpoint})
+		map[string]string{"var/lib/kubelet/device-plugins/kubelet_internal_checkpoint": checkpointText})
 	warn := func(f string, args ...any) { t.Errorf(f, args...) }
 	got := Node(t.Context(), api.Inspect{PodUIDs: []string{uidA, uidB, "gone"}},
 		hostfs.Host{Root: root, Proc: proc}).Pods
@@ -117,10 +117,10 @@ func TestPodOf(t *testing.T) {
 	}
 }
 
-func FuzzParseCheckpoint(f *testing.F) {
-	f.Add([]byte(checkpoint))
+func FuzzDevicesOf(f *testing.F) {
+	f.Add([]byte(checkpointText))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		devices, err := parseCheckpoint(raw)
+		devices, err := devicesOf(raw)
 		if err != nil {
 			return
 		}
