@@ -12,16 +12,18 @@ import (
 
 // client is one process of the plugin.
 type client struct {
-	cmd    *exec.Cmd
-	exited chan struct{}
-	stdout bytes.Buffer // to be read when it has exited
-	stderr watched
+	cmd     *exec.Cmd
+	started time.Time
+	exited  chan struct{}
+	stdout  bytes.Buffer // to be read when it has exited
+	stderr  watched
 }
 
 // launch starts the plugin with a kubeconfig and the ledger of the site. Each line of its stderr goes to line, which
 // may be nil and must not wait for the client.
 func (s *site) launch(kubeconfig string, line func(*client, string), args ...string) (*client, error) {
-	c := &client{cmd: exec.CommandContext(s.ctx, s.world.plugin, args...), exited: make(chan struct{})}
+	c := &client{cmd: exec.CommandContext(s.ctx, s.world.plugin, args...), started: time.Now(),
+		exited: make(chan struct{})}
 	c.cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig, "KUBECTL_GPU_FAULT_LEDGER_NAMESPACE="+s.ledger)
 	c.cmd.Stdout, c.cmd.Stderr = &c.stdout, &c.stderr
 	c.cmd.WaitDelay = time.Second
@@ -44,6 +46,7 @@ func (c *client) kill() { _ = c.cmd.Process.Kill() }
 // wait waits until the client has ended and tells the site what it said.
 func (c *client) wait(s *site) (code int) {
 	<-c.exited
+	s.took(time.Since(c.started))
 	code = c.cmd.ProcessState.ExitCode()
 	s.say("$ kubectl gpu-fault %s   # exit %d\n%s%s", strings.Join(c.cmd.Args[1:], " "), code, c.stdout.String(),
 		c.stderr.text())

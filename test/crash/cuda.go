@@ -13,16 +13,15 @@ import (
 // cudaInject is the group of trials of `cuda inject`, of which nobody reverts some.
 const cudaInject = "cuda inject"
 
-// cudaTTL is long enough for a trial, and ends before the client's deadline, which makes the client shorten the life of
-// the expiry job.
-const cudaTTL = "3m"
+// cudaTimes are long enough for a trial. The TTL ends before the client's deadline, which makes the client shorten the
+// life of the expiry job.
+var cudaTimes = []string{"--ttl", "5m", "--timeout", "3m"}
 
 // inject returns the command line that all trials use.
-func inject(s *site, ttl string) []string {
-	return []string{
-		"cuda", "inject", "deployment/" + deploymentName, "-n", s.app.namespace, "--xid", "79", "--ttl", ttl,
-		"--timeout", "1m", "--yes",
-	}
+func inject(s *site, flags ...string) []string {
+	return append([]string{
+		"cuda", "inject", "deployment/" + deploymentName, "-n", s.app.namespace, "--xid", "79", "--yes",
+	}, flags...)
 }
 
 // cudaKinds have a Deployment to work on in the place of a node. Their execs only ask the shim, as often as it takes:
@@ -32,7 +31,7 @@ func cudaKinds() []kind {
 		{
 			name:    cudaInject,
 			prepare: (*site).deploy,
-			command: func(s *site) []string { return inject(s, cudaTTL) },
+			command: func(s *site) []string { return inject(s, cudaTimes...) },
 			phases:  []phase{says("0 of them started"), says("waiting for its processes to notice")},
 			execs:   1,
 		},
@@ -42,7 +41,7 @@ func cudaKinds() []kind {
 				if err := s.deploy(); err != nil {
 					return err
 				}
-				_, err := s.must(inject(s, cudaTTL)...)
+				_, err := s.must(inject(s, cudaTimes...)...)
 				return err
 			},
 			command: func(s *site) []string { return []string{"revert", "--all", "--yes"} },
@@ -69,7 +68,7 @@ func (s *site) shimExpires(when at) error {
 	if err := s.deploy(); err != nil {
 		return err
 	}
-	came, err := s.killAt(when, inject(s, "30s")...)
+	came, err := s.killAt(when, inject(s, s.lasting(30*time.Second)...)...)
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -81,13 +82,7 @@ func (d disturbance) inPlace(s *site) error {
 
 // timeIsUp disturbs a fault that is in place, and reverts nothing.
 func (d disturbance) timeIsUp(s *site) error {
-	run, err := s.broken("--ttl", "30s", "--timeout", "35s")
-	// The machine is busy with something else
-	if err != nil && strings.Contains(err.Error(), "before it could be made") {
-		if err = s.reverted(); err == nil {
-			run, err = s.broken("--ttl", "1m", "--timeout", "65s")
-		}
-	}
+	run, err := s.broken(s.lasting(30 * time.Second)...)
 	if err != nil {
 		return err
 	}

@@ -58,7 +58,7 @@ func editedThenReverted(s *site) error {
 }
 
 func editedThenExpired(s *site) error {
-	path, err := edited(s, "--ttl", "30s", "--timeout", "35s")
+	path, err := edited(s, s.lasting(30*time.Second)...)
 	if err != nil {
 		return err
 	}
@@ -95,7 +95,7 @@ func superseded(s *site, path string) error {
 }
 
 func ledgerDeleted(s *site) error {
-	run, err := s.broken("--ttl", "30s", "--timeout", "35s")
+	run, err := s.broken(s.lasting(30 * time.Second)...)
 	if err != nil {
 		return err
 	}
@@ -106,7 +106,7 @@ func ledgerDeleted(s *site) error {
 }
 
 func ledgerEdited(s *site) error {
-	run, err := s.broken("--ttl", "20s", "--timeout", "20s")
+	run, err := s.broken(s.lasting(20 * time.Second)...)
 	if err != nil {
 		return err
 	}
@@ -195,7 +195,7 @@ func fullMeanwhile(s *site) error {
 	}
 	defer p.close()
 	c, err := s.launch(p.kubeconfig, nil, "runtime", "break", s.node.name, "--mode", "missing-handler", "--ttl", "10m",
-		"--timeout", "30s", "--yes")
+		"--timeout", "2m", "--yes")
 	if err != nil {
 		return err
 	}

@@ -44,7 +44,7 @@ func outages() []*outage {
 		{
 			trial: cell(alone),
 			begin: func(s *site, o *outage) (err error) {
-				o.run, err = s.broken("--ttl", "20s", "--timeout", "20s")
+				o.run, err = s.broken("--ttl", "40s", "--timeout", "40s")
 				return err
 			},
 			meanwhile: func(s *site, o *outage) error { return s.healed(o.run) },

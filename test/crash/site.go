@@ -16,7 +16,7 @@ import (
 )
 
 // patience is for what the cluster does by itself on a busy machine.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // site is where one trial takes place: a node that it has alone, and a ledger of its own.
 type site struct {
@@ -28,9 +28,13 @@ type site struct {
 	// app is the trial's Deployment; nil: the fault is one of the node.
 	app *deployment
 	gpu bool // the trial has one of the node's GPUs
+	// ttl is that of the trial's run whose time is to be up, stretch how many times what was planned.
+	ttl     time.Duration
+	stretch int
 
-	mu   sync.Mutex
-	said strings.Builder
+	mu      sync.Mutex
+	said    strings.Builder
+	slowest time.Duration // that a client took
 }
 
 // settledNode waits until the node is Ready, and stays so: a kubelet that was restarted says for some seconds that it
@@ -63,6 +67,13 @@ func (s *site) say(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	fmt.Fprintf(&s.said, format+"\n", args...)
+}
+
+// took keeps how long a client ran, if none has run longer.
+func (s *site) took(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.slowest = max(s.slowest, d)
 }
 
 // leave lets other trials work on the node meanwhile.

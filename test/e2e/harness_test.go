@@ -110,7 +110,7 @@ func (e *env) pluginWith(environ []string, args ...string) result {
 // command returns the plugin, ready to start.
 func (e *env) command(args ...string) *exec.Cmd {
 	e.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(e.limit, 3*time.Minute))
+	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(e.limit, 10*time.Minute))
 	e.t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, binary(e.t, "kubectl-gpu_fault"), args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+e.cluster.Kubeconfig, "KUBECTL_GPU_FAULT_LEDGER_NAMESPACE="+e.ledger)

@@ -154,7 +154,7 @@ func (r *record) Progress(text string) { r.t.Log(text) }
 
 func (s *site) injection(w *cudashim.Workload) *cudashim.Injection {
 	return &cudashim.Injection{
-		Cluster: s.cluster, Workload: w, Wait: time.Minute,
+		Cluster: s.cluster, Workload: w, Wait: 4 * time.Minute,
 		Libraries: map[string][]byte{"amd64": []byte("\x7fELF"), "arm64": []byte("\x7fELF")},
 		State:     func(ledger.Run) ([]byte, error) { return []byte("armed"), nil },
 		Disarmed:  func(ledger.Run) ([]byte, error) { return []byte("disarmed"), nil },

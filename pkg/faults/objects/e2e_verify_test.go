@@ -20,7 +20,7 @@ import (
 
 // undoer is the session's.
 func (l *lab) undoer(change func(*objects.Undoer)) {
-	u := objects.Undoer{Dynamic: l.dynamic, LedgerNamespace: l.ledger(), Wait: time.Minute}
+	u := objects.Undoer{Dynamic: l.dynamic, LedgerNamespace: l.ledger(), Wait: 4 * time.Minute}
 	change(&u)
 	l.session.Undoers[objects.UndoKind] = u
 }

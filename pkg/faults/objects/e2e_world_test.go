@@ -98,9 +98,9 @@ func (l *lab) newClient(k *killer) *client {
 	c.session = &fault.Session{
 		Client: c.typed, Ledger: ledger.New(c.typed, l.ledger()), From: "test", Heartbeat: 50 * time.Millisecond,
 		Undoers: map[string]fault.Undoer{
-			objects.UndoKind: objects.Undoer{Dynamic: c.dynamic, LedgerNamespace: l.ledger(), Wait: time.Minute},
+			objects.UndoKind: objects.Undoer{Dynamic: c.dynamic, LedgerNamespace: l.ledger(), Wait: 4 * time.Minute},
 		},
-		CleanupTimeout: 2 * time.Minute,
+		CleanupTimeout: 8 * time.Minute,
 		Observer:       fault.Observer{Warning: func(text string) { l.Log("warning: " + text) }},
 	}
 	if k != nil {

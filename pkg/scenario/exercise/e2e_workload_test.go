@@ -71,7 +71,7 @@ func (s *site) works(namespace string) appsv1.DeploymentSpec {
 	s.Helper()
 	client := s.lab("team").Client
 	var d *appsv1.Deployment
-	err := wait.PollUntilContextTimeout(s.Context(), 200*time.Millisecond, time.Minute, true,
+	err := wait.PollUntilContextTimeout(s.Context(), 200*time.Millisecond, 4*time.Minute, true,
 		func(ctx context.Context) (bool, error) {
 			_, err := scenario.FindWorkload(ctx, client, namespace, "deployment/server")
 			if err != nil {
