@@ -176,7 +176,7 @@ func parseCode(
 		if nameOf(n) != strconv.Itoa(n) {
 			return n, nil
 		}
-		return 0, fmt.Errorf("%d is no %s", n, what)
+		return 0, fmt.Errorf("%d is not a known %s", n, what)
 	}
 	for _, prefix := range append(prefixes, "") {
 		if code, ok := names[strings.TrimPrefix(word, prefix)]; ok {
@@ -191,9 +191,9 @@ func parseCode(
 		for _, code := range near {
 			full = append(full, fmt.Sprintf("%s (%d)", nameOf(code), code))
 		}
-		return 0, fmt.Errorf("%q is no %s; did you mean %s?", text, what, strings.Join(full, " or "))
+		return 0, fmt.Errorf("%q is not a known %s; did you mean %s?", text, what, strings.Join(full, " or "))
 	}
-	return 0, fmt.Errorf("%q is no %s; give a number or a name, such as %s", text, what, example(what))
+	return 0, fmt.Errorf("%q is not a known %s: must be a number or a name, such as %s", text, what, example(what))
 }
 
 func example(what string) string {

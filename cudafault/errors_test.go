@@ -48,8 +48,9 @@ func TestParseError(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"": "empty", "0": "every call returns", "success": "no CUDA error", "12345": "12345 is no CUDA error",
-		"-1": "no CUDA error", "6.5": "no CUDA error",
+		"": "empty", "0": "every call returns", "success": "not a known CUDA error",
+		"12345": "12345 is not a known CUDA error",
+		"-1":    "not a known CUDA error", "6.5": "not a known CUDA error",
 		"launch-faild":           "did you mean CUDA_ERROR_LAUNCH_FAILED (719)",
 		"CUDA_ERROR_ECC":         "did you mean CUDA_ERROR_ECC_UNCORRECTABLE (214)",
 		"cudaErrorIllegalAdress": "did you mean CUDA_ERROR_ILLEGAL_ADDRESS (700)",
@@ -79,8 +80,9 @@ func TestParseNVMLError(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"0": "every call returns", "5": "no NVML error", "gpu-lost": "NVML_ERROR_GPU_IS_LOST (15)", "lost": "(15)",
-		"x": "15 or gpu-is-lost",
+		"0": "every call returns", "5": "5 is not a known NVML error", "gpu-lost": "NVML_ERROR_GPU_IS_LOST (15)",
+		"lost": "(15)",
+		"x":    "15 or gpu-is-lost",
 	} {
 		if code, err := ParseNVMLError(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("ParseNVMLError(%q) = %d, %v, want an error with %q", text, code, err, want)

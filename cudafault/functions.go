@@ -88,14 +88,14 @@ func (f Fault) checkFunction() error {
 		return nil
 	}
 	if f.layer() == LayerDriver && classesOf(f.Function, LayerRuntime) != 0 {
-		return fmt.Errorf("--function %s is one of the CUDA runtime, which not every program calls; give the driver's (%s), or --layer runtime",
+		return fmt.Errorf("--function %s is a function of the CUDA runtime, which not all programs call: specify a driver function (%s), or --layer runtime",
 			f.Function, strings.Join(nearFunctions("cu"+strings.TrimPrefix(f.Function, "cuda"), LayerDriver), ", "))
 	}
 	if near := nearFunctions(f.Function, f.layer()); len(near) > 0 {
-		return fmt.Errorf("--function %s: no function that can be made to fail is called so; did you mean %s?",
+		return fmt.Errorf("--function %s matches no supported function; did you mean %s?",
 			f.Function, strings.Join(near, ", "))
 	}
-	return fmt.Errorf("--function %s: no function that can be made to fail is called so; shell completion lists them",
+	return fmt.Errorf("--function %s matches no supported function; shell completion lists them",
 		f.Function)
 }
 

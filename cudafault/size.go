@@ -24,7 +24,7 @@ var sizeForm = regexp.MustCompile(`^([0-9]+(?:\.[0-9]+)?)([a-zA-Z]*)$`)
 func ParseSize(text string) (uint64, error) {
 	m := sizeForm.FindStringSubmatch(text)
 	if m == nil {
-		return 0, fmt.Errorf("%q is no size: give bytes with a unit, such as 8Gi or 512Mi", text)
+		return 0, fmt.Errorf("invalid size %q: must be a number of bytes with a unit, such as 8Gi or 512Mi", text)
 	}
 	unit := uint64(1)
 	if m[2] != "" {
@@ -36,23 +36,23 @@ func ParseSize(text string) (uint64, error) {
 		}
 		if unit == 0 {
 			return 0, fmt.Errorf(
-				"%q: unknown unit %q%s; supported units: Ki, Mi, Gi, Ti (of 1024) and k, M, G, T (of 1000)", text, m[2],
+				"invalid size %q: unknown unit %q%s; supported units: Ki, Mi, Gi, Ti (powers of 1024) and k, M, G, T (powers of 1000)", text, m[2],
 				meant(m[1], m[2]),
 			)
 		}
 	}
 	number, ok := new(big.Rat).SetString(m[1])
 	if !ok {
-		return 0, fmt.Errorf("%q is no size: %q is no number", text, m[1])
+		return 0, fmt.Errorf("invalid size %q: %q is not a number", text, m[1])
 	}
 	number.Mul(number, new(big.Rat).SetInt(new(big.Int).SetUint64(unit)))
 	switch {
 	case number.Sign() == 0:
-		return 0, fmt.Errorf("%q is nothing: give a size above 0", text)
+		return 0, fmt.Errorf("invalid size %q: must be greater than 0", text)
 	case !number.IsInt():
-		return 0, fmt.Errorf("%q is no whole number of bytes", text)
+		return 0, fmt.Errorf("invalid size %q: not a whole number of bytes", text)
 	case !number.Num().IsUint64():
-		return 0, fmt.Errorf("%q is larger than any memory", text)
+		return 0, fmt.Errorf("invalid size %q: too large", text)
 	}
 	return number.Num().Uint64(), nil
 }

@@ -41,10 +41,10 @@ func (f Fault) checkWhat() error {
 	// Error is for running processes, the named profile for new ones.
 	both := f.Error != 0 && (f.DriverMismatch != f.FabricNotReady) && f.XID == 0
 	if len(given) > 1 && !both {
-		return fmt.Errorf("%s each say which error programs get: give one", and(given))
+		return fmt.Errorf("%s cannot be used together: each sets the errors of the calls", and(given))
 	}
 	if _, known := findError(f.Error); f.Error != 0 && !known {
-		return fmt.Errorf("--error %d: there is no such CUDA error", f.Error)
+		return fmt.Errorf("invalid value %d for --error: not a CUDA error", f.Error)
 	}
 	return nil
 }
@@ -62,11 +62,11 @@ func (f Fault) checkProfile() error {
 				known = append(known, p.Name)
 			}
 		}
-		return fmt.Errorf("--xid %d: what programs see of it is not known; known are %s. Say yourself what they get, as in --error launch-failed",
+		return fmt.Errorf("--xid %d: the CUDA errors of this XID are unknown; supported values: %s. For another XID, specify the error, such as --error launch-failed",
 			f.XID, strings.Join(known, ", "))
 	}
 	if p.None() {
-		return fmt.Errorf("--xid %d gives programs no CUDA error: %s. Its line in the kernel log is written by: kubectl gpu-fault xid %d NODE",
+		return fmt.Errorf("XID %d causes no CUDA error: %s. To write its line to the kernel log: kubectl gpu-fault xid %d NODE",
 			f.XID, p.Note, f.XID)
 	}
 	return nil
@@ -77,26 +77,26 @@ func (f Fault) checkNew() error {
 	if f.PhaseNew != nil {
 		code := *f.PhaseNew
 		if _, known := findError(code); code != 0 && !known {
-			return fmt.Errorf("--phase-new %d: there is no such CUDA error", code)
+			return fmt.Errorf("invalid value %d for --phase-new: not a CUDA error", code)
 		}
 		switch {
 		case f.DriverMismatch || f.FabricNotReady:
-			return fmt.Errorf("--phase-new and --%s each say what new processes get: give one", f.named())
+			return fmt.Errorf("--phase-new and --%s cannot be used together: each sets the errors of new processes", f.named())
 		case f.XID == 0 && f.Error == 0 && !f.Hang:
-			return fmt.Errorf("--phase-new is for processes that start after the fault has hit one: give --xid, --error or --hang too. "+
-				"If all shall fail from their start, give: --error %d --function cuInit", cmp.Or(code, codeNoDevice))
+			return fmt.Errorf("--phase-new requires --xid, --error or --hang: it applies to processes that start after the fault has hit one. "+
+				"For processes that fail from the start, specify --error %d --function cuInit", cmp.Or(code, codeNoDevice))
 		}
 	}
 	if f.NVML != nil {
 		code := *f.NVML
 		if _, known := findNVML(code); code != 0 && !known {
-			return fmt.Errorf("--nvml %d: there is no such NVML error", code)
+			return fmt.Errorf("invalid value %d for --nvml: not an NVML error", code)
 		}
 		if f.DriverMismatch {
-			return errors.New("--nvml and --driver-mismatch each say what NVML returns: give one")
+			return errors.New("--nvml and --driver-mismatch cannot be used together: each sets the errors of NVML")
 		}
 		if !f.trips() && f.profileName() == "" && f.Trigger.set() != "" {
-			return fmt.Errorf("%s: nothing would trip, and so NVML never fail: leave it out, or give --error",
+			return fmt.Errorf("%s requires an effect on CUDA calls, such as --error: without one, the fault never trips, and NVML never fails",
 				f.Trigger.set())
 		}
 	}
@@ -110,14 +110,14 @@ func (f Fault) checkHang() error {
 		return nil
 	case f.Error != 0:
 		return errors.New(
-			"--hang with --error: a call that hangs returns nothing. Give one; --latency with --error makes calls slow before they fail",
+			"--hang and --error cannot be used together: a call that hangs returns no error; --latency with --error makes calls slow before they fail",
 		)
 	case f.Latency != 0:
-		return errors.New("--hang with --latency: a call that hangs does not return at all. Give one")
+		return errors.New("--hang and --latency cannot be used together: a call that hangs never returns")
 	case f.CorruptD2H != 0:
-		return errors.New("--hang with --corrupt-d2h: copies hang, and so nothing is copied. Give one")
+		return errors.New("--hang and --corrupt-d2h cannot be used together: a copy that hangs copies nothing")
 	case f.Sticky != nil && *f.Sticky:
-		return errors.New("--hang with --sticky: it is about errors, and a call that hangs returns none. Leave it out")
+		return errors.New("--hang and --sticky cannot be used together: a call that hangs returns no error")
 	}
 	return nil
 }
@@ -125,21 +125,21 @@ func (f Fault) checkHang() error {
 func (f Fault) checkLatency() error {
 	switch {
 	case f.Latency < 0:
-		return fmt.Errorf("--latency %s: give a time above 0", f.Latency)
+		return fmt.Errorf("invalid value %s for --latency: must be greater than 0", f.Latency)
 	case f.Latency > math.MaxUint32*time.Microsecond:
-		return fmt.Errorf("--latency %s: that is longer than %s; give --hang for calls that do not return",
+		return fmt.Errorf("invalid value %s for --latency: must be at most %s; for calls that never return, use --hang",
 			f.Latency, (math.MaxUint32 * time.Microsecond).Truncate(time.Minute))
 	case f.Jitter < 0 || f.Jitter > math.MaxUint32*time.Microsecond:
-		return fmt.Errorf("--jitter %s: give 0s to an hour", f.Jitter)
+		return fmt.Errorf("invalid value %s for --jitter: must be 0s to 1h", f.Jitter)
 	case f.Jitter > 0 && f.Latency == 0:
 		return fmt.Errorf(
-			"--jitter %s: it is added to a --latency, which is missing; --latency 1us --jitter %s is nearly jitter alone",
-			f.Jitter, f.Jitter,
+			"--jitter requires --latency, to which it is added; for jitter alone, specify --latency 1us --jitter %s",
+			f.Jitter,
 		)
 	case !(f.CorruptD2H >= 0 && f.CorruptD2H <= 1):
-		return fmt.Errorf("--corrupt-d2h %g: it is a rate, from above 0 to 1 (each copy)", f.CorruptD2H)
+		return fmt.Errorf("invalid value %g for --corrupt-d2h: must be greater than 0 and at most 1 (every copy)", f.CorruptD2H)
 	case f.MemLimit > 0 && f.MemLimit < 1<<20:
-		return fmt.Errorf("--mem-limit %s is less than any program needs: give 1Mi or more, such as 8Gi",
+		return fmt.Errorf("invalid value %s for --mem-limit: must be 1Mi or more, such as 8Gi",
 			FormatSize(f.MemLimit))
 	}
 	return nil
@@ -152,26 +152,25 @@ func (f Fault) checkDevices() error {
 	}{{"--device", f.Devices}, {"--hide-devices", f.HideDevices}} {
 		for _, d := range list.devices {
 			if d < 0 || d >= maxDevices {
-				return fmt.Errorf("%s %d: CUDA counts devices from 0, and %d is the last that can be named", list.flag,
-					d, maxDevices-1)
+				return fmt.Errorf("invalid value %d for %s: must be 0 to %d", d, list.flag, maxDevices-1)
 			}
 		}
 	}
 	if len(f.HideDevices) == maxDevices && (f.trips() || f.MemLimit > 0 || len(f.Devices) > 0) {
-		return errors.New("--hide-devices all leaves no device on which anything else could fail: give it alone")
+		return errors.New("--hide-devices all cannot be used with other effects: it leaves no device that could fail")
 	}
 	for _, d := range f.Devices {
 		if slices.Contains(f.HideDevices, d) {
-			return fmt.Errorf("device %d is in --device and in --hide-devices: a device that is hidden is never called",
+			return fmt.Errorf("device %d is in both --device and --hide-devices: no call reaches a hidden device",
 				d)
 		}
 	}
 	if len(f.Nodes) > maxNodes {
-		return fmt.Errorf("%d nodes are more than the %d that can be named; give fewer, or none for all", len(f.Nodes),
+		return fmt.Errorf("too many nodes: %d, and the maximum is %d; to affect all nodes, specify none", len(f.Nodes),
 			maxNodes)
 	}
 	if f.Rank != nil && (*f.Rank < 0 || *f.Rank > math.MaxInt32) {
-		return fmt.Errorf("--rank %d: ranks count from 0", *f.Rank)
+		return fmt.Errorf("invalid value %d for --rank: must be 0 or more", *f.Rank)
 	}
 	return nil
 }
@@ -180,7 +179,7 @@ func (f Fault) checkDevices() error {
 func (f Fault) checkNothing() error {
 	if f.profileName() == "" && !f.trips() && f.NVML == nil && f.MemLimit == 0 && len(f.HideDevices) == 0 {
 		return errors.New(
-			"nothing to inject: give --xid 79, --error launch-failed, --mem-limit 8Gi, --latency 5ms, --hang or another effect",
+			"no effect is specified: use --xid 79, --error launch-failed, --mem-limit 8Gi, --latency 5ms, --hang or another effect",
 		)
 	}
 	return nil

@@ -83,14 +83,14 @@ func TestFaultFlags(t *testing.T) {
 func TestBadFaultFlags(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]string{
-		"":                               "nothing to inject",
-		"--ttl 5m":                       "nothing to inject",
+		"":                               "no effect is specified",
+		"--ttl 5m":                       "no effect is specified",
 		"--xid 0":                        `"0" for --xid: must be the number`,
 		"--xid -79":                      `"-79" for --xid`,
 		"--xid nvlink":                   "nvlink",
-		"--xid 62":                       "known are 13, 31",
+		"--xid 62":                       "supported values: 13, 31",
 		"--xid 63":                       "kubectl gpu-fault xid 63 NODE",
-		"--xid 79 --error 719":           "give one",
+		"--xid 79 --error 719":           "cannot be used together",
 		"--error lunch-failed":           "CUDA_ERROR_LAUNCH_FAILED (719)",
 		"--error=":                       "--error: the CUDA error is empty",
 		"--error 719 --phase-new x":      "--phase-new: ",
@@ -99,11 +99,11 @@ func TestBadFaultFlags(t *testing.T) {
 		"--error 2 --every 0":            `"0" for --every: must be 1 (each call)`,
 		"--error 2 --max 0":              "for --max",
 		"--error 2 --probability 0":      "for --probability",
-		"--error 2 --probability 2":      "--probability 2",
+		"--error 2 --probability 2":      "2 for --probability",
 		"--error 2 --rank -1":            `"-1" for --rank: must be 0 or more`,
 		"--error 2 --function=":          `"" for --function: must be the name`,
 		"--error 2 --process=":           `"" for --process: must be a name`,
-		"--error 2 --function cuFoo":     "no function that can be made to fail",
+		"--error 2 --function cuFoo":     "matches no supported function",
 		"--error 2 --after 5":            "missing unit",
 		"--error 2 --window 10s":         "such as 10s-2m",
 		"--error 2 --window 2m-10s":      "10s-2m?",
@@ -122,7 +122,7 @@ func TestBadFaultFlags(t *testing.T) {
 		"--latency 0s":                   "for --latency",
 		"--corrupt-d2h 0":                "for --corrupt-d2h",
 		"--corrupt-d2h x":                "x",
-		"--xid 79 --layer cudart":        "choose driver or runtime",
+		"--xid 79 --layer cudart":        "supported values: driver, runtime",
 		"--xid 79 --device 0 --every 10": "--sticky=false",
 	} {
 		if fault, err := typedFault(t, strings.Fields(line)...); err == nil || !strings.Contains(err.Error(), want) {
