@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/completion"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/cuda"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/device"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/doctor"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/faults"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/image"
@@ -75,6 +76,7 @@ Nothing has to be installed in the cluster: faults on a node run in a privileged
 		xid.NewCommand(connection, streams),
 		cuda.NewCommand(connection, streams),
 		runtime.NewCommand(connection, streams),
+		device.NewCommand(connection, streams),
 		scenario.NewCommand(connection, streams),
 		doctor.NewCommand(connection, streams),
 		faults.NewListCommand(connection, streams),

@@ -134,7 +134,7 @@ func TestFlagBeatsEnvironmentBeatsDefault(t *testing.T) {
 		t.Errorf("a bad variable was not named: %v", err)
 	}
 	if _, _, err := execute(t, "xid", "79", "--parallel", "0", "n"); err == nil ||
-		!strings.Contains(err.Error(), "--parallel 0") {
+		!strings.Contains(err.Error(), "0 for --parallel") {
 		t.Errorf("the flag did not win: %v", err)
 	}
 	// A variable that somebody forgot must not confirm a fault.

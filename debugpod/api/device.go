@@ -22,16 +22,16 @@ type Devices struct {
 type DeviceResource struct {
 	Name string `json:"name"` // such as nvidia.com/gpu
 	// Healthy are the IDs of the healthy devices. Unhealthy are those of other devices, as far as they are known: the
-	// kubelet only records healthy devices, and devices of pods.
+	// kubelet only records healthy devices, and devices of pods. Failed are the runs that made devices unhealthy, by
+	// device ID.
 	Healthy   []string `json:"healthy,omitempty"`
-	Unhealthy []string `json:"unhealthy,omitempty"`
+	Unhealthy []string          `json:"unhealthy,omitempty"`
+	Failed    map[string]string `json:"failed,omitempty"`
 	// Pods are the UIDs of the pods that hold devices, by device ID.
 	Pods map[string]string `json:"pods,omitempty"`
 	// Endpoint is the name of the plugin's socket; empty if it is unknown, with the reason in Problem.
 	Endpoint string `json:"endpoint,omitempty"`
 	Problem  string `json:"problem,omitempty"`
-	// Runs are the open runs that report devices of the resource as unhealthy.
-	Runs []string `json:"runs,omitempty"`
 }
 
 // FailDevices reports devices to the kubelet as unhealthy until the TTL expires or RecoverDevices ends it. Nothing of

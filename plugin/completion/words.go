@@ -43,6 +43,16 @@ func Nodes(connection *kube.Connection) cobra.CompletionFunc {
 	}
 }
 
+// OneNode completes a single node name.
+func OneNode(connection *kube.Connection) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, noFiles
+		}
+		return Nodes(connection)(cmd, args, prefix)
+	}
+}
+
 func gpus(node corev1.Node) string {
 	count := node.Status.Allocatable["nvidia.com/gpu"]
 	model := node.Labels["nvidia.com/gpu.product"]

@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/completion"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/dryrun"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
@@ -26,7 +28,7 @@ type arming struct {
 	fault   *cudafault.Fault // replaces the current fault; nil keeps it
 	onlyOn  []string
 	nodes   bool // whether --only-on-node was given
-	dryRun  string
+	dryRun  dryrun.Mode
 	yes     bool
 	timeout time.Duration
 	format  printer.Format
@@ -99,17 +101,13 @@ client died. The shim stays loaded and can be armed again until you revert the r
 
 func (a *arming) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&a.dryRun, "dry-run", a.dryRun,
-		"none, client (only print what would be done) or server (also run all checks)")
-	flags.Lookup("dry-run").NoOptDefVal = "client"
+	a.dryRun.AddFlag(cmd, dryrun.Usage, dryrun.Modes()...)
 	flags.BoolVarP(&a.yes, "yes", "y", false,
 		map[string]string{
 			"arm":    "Do not ask for confirmation",
 			"disarm": "No effect, accepted for scripts: disarm never asks",
 		}[a.verb])
 	flags.DurationVar(&a.timeout, "timeout", a.timeout, "Time to wait for the processes to notice")
-	_ = cmd.RegisterFlagCompletionFunc("dry-run",
-		cobra.FixedCompletions([]string{"none", "client", "server"}, cobra.ShellCompDirectiveNoFileComp))
 	a.format.AddFlags(cmd)
 }
 
@@ -128,10 +126,8 @@ func (a *arming) validate() (err error) {
 	case a.timeout <= 0:
 		return fmt.Errorf("invalid value %s for --timeout: must be greater than 0, such as %s", a.timeout,
 			noticeTimeout)
-	case a.dryRun != "none" && a.dryRun != "client" && a.dryRun != "server":
-		return fmt.Errorf("invalid value %q for --dry-run: supported values: none, client, server", a.dryRun)
 	}
-	return a.format.Validate()
+	return errors.Join(a.dryRun.Validate(dryrun.Modes()...), a.format.Validate())
 }
 
 func (a *arming) execute(ctx context.Context, connection *kube.Connection, streams genericiooptions.IOStreams) error {

@@ -18,6 +18,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/completion"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/confirm"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/dryrun"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
@@ -40,7 +41,7 @@ type injecting struct {
 	onlyNew   bool // whether only newly started processes see the fault
 	recreate  bool
 	audit     bool
-	dryRun    string
+	dryRun    dryrun.Mode
 	yes       bool
 	timeout   time.Duration
 	ttl       ttl.Flags
@@ -134,9 +135,7 @@ func (in *injecting) addFlags(cmd *cobra.Command, connection *kube.Connection) {
 	flags.BoolVar(&in.audit, "audit", false,
 		"Load the shim with LD_AUDIT instead of LD_PRELOAD, to also affect plugins opened with RTLD_DEEPBIND; glibc only")
 	in.ttl.AddFlags(flags)
-	flags.StringVar(&in.dryRun, "dry-run", in.dryRun,
-		"none, client (only print what would be done) or server (also run all checks)")
-	flags.Lookup("dry-run").NoOptDefVal = "client"
+	in.dryRun.AddFlag(cmd, dryrun.Usage, dryrun.Modes()...)
 	flags.BoolVarP(&in.yes, "yes", "y", false, "Do not ask for confirmation")
 	flags.DurationVar(&in.timeout, "timeout", in.timeout, "Timeout of the rollout of the workload")
 	in.format.AddFlags(cmd)
@@ -147,8 +146,6 @@ func (in *injecting) addFlags(cmd *cobra.Command, connection *kube.Connection) {
 		cobra.FixedCompletions([]string{"hard", "soft"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("container", completeContainer(connection))
 	_ = cmd.RegisterFlagCompletionFunc("service", completeService(connection))
-	_ = cmd.RegisterFlagCompletionFunc("dry-run",
-		cobra.FixedCompletions([]string{"none", "client", "server"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // validate checks everything that needs no cluster.
@@ -177,8 +174,6 @@ func (in *injecting) validate() error {
 	case in.timeout <= 0:
 		return fmt.Errorf("invalid value %s for --timeout: must be greater than 0, such as %s", in.timeout,
 			rolloutTimeout)
-	case in.dryRun != "none" && in.dryRun != "client" && in.dryRun != "server":
-		return fmt.Errorf("invalid value %q for --dry-run: supported values: none, client, server", in.dryRun)
 	}
 	if len(in.onlyOn) > 0 && len(in.pinTo) > 0 &&
 		!slices.ContainsFunc(in.pinTo, func(n string) bool { return slices.Contains(in.onlyOn, n) }) {
@@ -192,7 +187,7 @@ func (in *injecting) validate() error {
 	}
 	in.onlyNew = seenAtStart(state)
 	in.atStart = in.atStart || in.onlyNew && !in.disarmed
-	return errors.Join(in.ttl.Validate(), in.format.Validate())
+	return errors.Join(in.dryRun.Validate(dryrun.Modes()...), in.ttl.Validate(), in.format.Validate())
 }
 
 // tidyNames removes duplicates and the prefixes of `kubectl get -o name`, and rejects empty names.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/completion"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/dryrun"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 )
 
@@ -106,9 +107,7 @@ func (o *options) addFlags(cmd *cobra.Command, connection *kube.Connection) {
 	flags.StringVar(&o.html, "html", "", "File to also write the report to, as a self-contained page")
 	flags.StringVar(&o.fix, "fix", "", "ID of the root cause to fix, if that is safe: "+strings.Join(fixable(),
 		", ")+"; ID=OBJECT if several root causes match")
-	flags.StringVar(&o.dryRun, "dry-run", o.dryRun,
-		"With --fix: none, client (show what would be done) or server (also run the server's checks); changes nothing and starts no pods")
-	flags.Lookup("dry-run").NoOptDefVal = "client"
+	o.dryRun.AddFlag(cmd, "With --fix: none, client (show what would be done) or server (also run the server's checks); changes nothing and starts no pods", dryrun.Modes()...)
 	flags.BoolVarP(&o.yes, "yes", "y", false, "With --fix: do not ask for confirmation")
 	flags.IntVar(&o.parallel, "parallel", o.parallel, "Number of nodes to inspect in parallel")
 	o.pods.AddFlags(cmd)
@@ -124,7 +123,6 @@ func (o *options) addFlags(cmd *cobra.Command, connection *kube.Connection) {
 		"min-severity": fixed("info", "warning", "error"),
 		"fail-on":      fixed("error", "warning", "never"),
 		"fix":          fixed(fixable()...),
-		"dry-run":      fixed("none", "client", "server"),
 		"output": cobra.FixedCompletions(formats(),
 			cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace),
 	} {

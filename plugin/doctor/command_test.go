@@ -90,7 +90,7 @@ func TestCommandLinesThatMakeNoSense(t *testing.T) {
 		"object name is empty":                              {"--fix", "rc.handler-mismatch="},
 		"--since":                                           {"--since", "-3s"},
 		"--allow-unknown requires --fail-on":                {"--allow-unknown"},
-		"--parallel 0":                                      {"--parallel", "0"},
+		"0 for --parallel":                                  {"--parallel", "0"},
 		"there is no check \"foo\"":                         {"--checks", "foo"},
 		"did you mean " + doctor.Checks()[0].ID:             {"--checks", doctor.Checks()[0].ID + "x"},
 		"an ID is empty":                                    {"--checks", ""},

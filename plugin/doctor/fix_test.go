@@ -26,6 +26,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/fixes"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/dryrun"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/progress"
@@ -302,7 +303,7 @@ func TestRevertOfInjectedFaults(t *testing.T) {
 func TestFixAsks(t *testing.T) {
 	t.Parallel()
 	root := devicePlugin(corev1.PodRunning)
-	for _, dryRun := range []string{"none", "client"} {
+	for _, dryRun := range []dryrun.Mode{dryrun.None, dryrun.Client} {
 		e, cluster, client, out, _ := fixing(t, fixCapacity, append(withoutGPUs(), &root)...)
 		e.yes, e.dryRun = false, dryRun
 		fix, err := e.repair(context.Background(), cluster, &snapshot.Snapshot{Pods: []corev1.Pod{root}},

@@ -15,6 +15,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/doctor/report"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/dryrun"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
@@ -35,11 +36,12 @@ type options struct {
 	namespace           string // of -n, if specified
 	output, html        string
 
-	fix, dryRun string
-	fixObject   string // which of several root causes: the part after "=" in --fix
-	yes         bool
-	parallel    int
-	pods        podflags.Flags
+	fix       string
+	dryRun    dryrun.Mode
+	fixObject string // which of several root causes: the part after "=" in --fix
+	yes       bool
+	parallel  int
+	pods      podflags.Flags
 
 	ignore []engine.Ignore // of ignoreFile
 }
@@ -112,9 +114,9 @@ func (o *options) checkSource(changed func(string) bool) error {
 	case len(o.checks) == 0 && changed("checks"):
 		return errors.New("--checks: an ID is empty; is a variable unset?")
 	case o.parallel < 1:
-		return fmt.Errorf("--parallel %d: give 1 or more", o.parallel)
+		return fmt.Errorf("invalid value %d for --parallel: must be 1 or more", o.parallel)
 	case o.since < 0:
-		return fmt.Errorf("--since %s: give how long ago, such as 2h", o.since)
+		return fmt.Errorf("invalid value %s for --since: must be a duration, such as 2h", o.since)
 	}
 	return nil
 }
@@ -133,12 +135,10 @@ func (o *options) checkFix(changed func(string) bool) error {
 		return errors.New("--fix requires a cluster: remove --from-bundle")
 	case o.html != "" || o.output != "":
 		return errors.New("--fix prints its changes: remove --html and -o")
-	case !slices.Contains([]string{"none", "client", "server"}, o.dryRun):
-		return fmt.Errorf("--dry-run=%s: choose none, client or server", o.dryRun)
 	case len(o.checks) > 0 || o.ignoreFile != "":
 		return errors.New("--fix runs all checks: remove --checks and --ignore-file")
 	}
-	return known("--fix", []string{o.fix})
+	return errors.Join(o.dryRun.Validate(dryrun.Modes()...), known("--fix", []string{o.fix}))
 }
 
 func (o *options) checkChoices() error {

@@ -18,6 +18,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/leftover"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/completion"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/confirm"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/dryrun"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
@@ -32,7 +33,7 @@ type leftoversFlags struct {
 	allowControlPlane bool
 
 	yes      bool
-	dryRun   string
+	dryRun   dryrun.Mode
 	pods     podflags.Flags
 	parallel int
 	format   printer.Format
@@ -76,13 +77,10 @@ The exit code is 0 if there are no leftovers, and 2 if there are any.`,
 	flags.BoolVar(&f.clean, "clean", false, "Remove the leftovers")
 	flags.BoolVar(&f.allowControlPlane, "allow-control-plane", false, "With --clean, allow control plane nodes")
 	flags.BoolVarP(&f.yes, "yes", "y", false, "With --clean, do not ask for confirmation")
-	flags.StringVar(&f.dryRun, "dry-run", f.dryRun, "none or client (only print what --clean would do)")
-	flags.Lookup("dry-run").NoOptDefVal = "client"
+	f.dryRun.AddFlag(cmd, "none or client (only print what --clean would do)", dryrun.None, dryrun.Client)
 	flags.IntVar(&f.parallel, "parallel", f.parallel, "Number of nodes checked in parallel")
 	f.pods.AddFlags(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("node", completion.Nodes(connection))
-	_ = cmd.RegisterFlagCompletionFunc("dry-run",
-		cobra.FixedCompletions([]string{"none", "client"}, cobra.ShellCompDirectiveNoFileComp))
 	f.format.AddFlags(cmd)
 	return cmd
 }
@@ -99,12 +97,6 @@ func (f *leftoversFlags) validate() error {
 	switch {
 	case len(f.nodes) > 0 && f.allNodes:
 		return errors.New("--node and --nodes cannot be used together")
-	case f.dryRun == "server":
-		return errors.New(
-			"--dry-run=server is not supported: the API server cannot validate changes on nodes; use --dry-run=client",
-		)
-	case f.dryRun != "none" && f.dryRun != "client":
-		return fmt.Errorf("invalid value %q for --dry-run: supported values: none, client", f.dryRun)
 	case f.dryRun == "client" && !f.clean:
 		return errors.New(
 			"--dry-run requires --clean: without --clean, the command changes nothing",
@@ -112,10 +104,7 @@ func (f *leftoversFlags) validate() error {
 	case f.parallel < 1:
 		return fmt.Errorf("invalid value %d for --parallel: must be 1 or more", f.parallel)
 	}
-	if err := f.pods.Validate(); err != nil {
-		return err
-	}
-	return f.format.Validate()
+	return errors.Join(f.dryRun.Validate(dryrun.None, dryrun.Client), f.pods.Validate(), f.format.Validate())
 }
 
 func (f *leftoversFlags) run(

@@ -20,6 +20,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/completion"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/confirm"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/dryrun"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
@@ -41,7 +42,7 @@ type revertFlags struct {
 	allowControlPlane bool
 
 	yes    bool
-	dryRun string
+	dryRun dryrun.Mode
 	format printer.Format
 }
 
@@ -87,11 +88,8 @@ log, is reported as permanent, with instructions. You can safely revert a run tw
 	flags.BoolVar(&f.allowControlPlane, "allow-control-plane", false,
 		"Allow privileged pods on control plane nodes")
 	flags.BoolVarP(&f.yes, "yes", "y", false, "Do not ask for confirmation")
-	flags.StringVar(&f.dryRun, "dry-run", f.dryRun, "none or client (only print what would be undone)")
-	flags.Lookup("dry-run").NoOptDefVal = "client"
+	f.dryRun.AddFlag(cmd, "none or client (only print what would be undone)", dryrun.None, dryrun.Client)
 	_ = cmd.RegisterFlagCompletionFunc("node", completion.Nodes(connection))
-	_ = cmd.RegisterFlagCompletionFunc("dry-run",
-		cobra.FixedCompletions([]string{"none", "client"}, cobra.ShellCompDirectiveNoFileComp))
 	f.pods.AddFlags(cmd)
 	f.format.AddFlags(cmd)
 	return cmd
@@ -104,17 +102,10 @@ func (f *revertFlags) validate() error {
 			ways++
 		}
 	}
-	switch {
-	case ways != 1:
+	if ways != 1 {
 		return errors.New(
 			"specify exactly one of: run IDs (`kubectl gpu-fault list` shows them), --all, --expired, --node NODE",
 		)
-	case f.dryRun == "server":
-		return errors.New(
-			"--dry-run=server is not supported: the API server cannot validate changes on nodes; use --dry-run=client",
-		)
-	case f.dryRun != "none" && f.dryRun != "client":
-		return fmt.Errorf("invalid value %q for --dry-run: supported values: none, client", f.dryRun)
 	}
 	for i, id := range f.ids { // with or without the prefix of `-o name`
 		f.ids[i] = strings.TrimPrefix(id, "run/")
@@ -126,7 +117,7 @@ func (f *revertFlags) validate() error {
 	}
 	slices.Sort(f.ids)
 	f.ids = slices.Compact(f.ids)
-	return errors.Join(f.pods.Validate(), f.format.Validate())
+	return errors.Join(f.dryRun.Validate(dryrun.None, dryrun.Client), f.pods.Validate(), f.format.Validate())
 }
 
 func (f *revertFlags) run(ctx context.Context, connection *kube.Connection, streams genericiooptions.IOStreams) error {

@@ -10,6 +10,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/fixes"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/leftover"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/cuda"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/device"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/doctor"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/runtime"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/scenario"
@@ -72,6 +73,11 @@ func Features() []Feature {
 			rootOnNodes,
 			func(s Scope) ([]fault.Permission, error) {
 				return fault.Permissions(fault.BasePermissions(s.Ledger), runtime.Permissions(s.Ledger), podsOf(s)), nil
+			}},
+		{"device", "list devices and make them unhealthy with privileged pods: root on every node",
+			rootOnNodes,
+			func(s Scope) ([]fault.Permission, error) {
+				return fault.Permissions(fault.BasePermissions(s.Ledger), device.Permissions(s.Ledger), podsOf(s)), nil
 			}},
 		{"cuda", "make CUDA calls of workloads fail: change workloads and exec into their pods",
 			"Can run any code in the pods of the namespace, by exec or by changing workloads, and therefore read every Secret and use every service account " +

@@ -4,44 +4,32 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/containerd"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/containerdconfig"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/completion"
-	"github.com/gpu-fault/kubectl-gpu-fault/plugin/confirm"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
-	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/nodefault"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
-	"github.com/gpu-fault/kubectl-gpu-fault/plugin/progress"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/session"
-	"github.com/gpu-fault/kubectl-gpu-fault/plugin/target"
-	"github.com/gpu-fault/kubectl-gpu-fault/plugin/ttl"
 )
 
 // breaking holds the arguments and flags of `runtime break`.
 type breaking struct {
-	nodes     target.Nodes
+	nodefault.Flags
 	mode      string
 	handler   string
 	noRestart bool
 	probe     bool
-	parallel  int
-	dryRun    string
-	yes       bool
 	nodeLoss  bool
-	allow     fault.Allowances
-	ttl       ttl.Flags
-	pods      podflags.Flags
-	format    printer.Format
 
 	info containerd.ModeInfo
 }
@@ -57,10 +45,9 @@ const nodeLossTTL = 5 * time.Minute
 const nodeLossMin = 30 * time.Second
 
 func newBreaking() *breaking {
-	return &breaking{
-		nodes: target.Nodes{NoPod: true}, handler: "nvidia", parallel: 10, dryRun: "none", ttl: ttl.New(),
-		pods: podflags.New(),
-	}
+	b := &breaking{Flags: nodefault.New(), handler: "nvidia"}
+	b.Nodes.NoPod = true
+	return b
 }
 
 func newBreakCommand(connection *kube.Connection, streams genericiooptions.IOStreams) *cobra.Command {
@@ -88,7 +75,7 @@ describes an alternative.`,
   # Edit the files without a restart: the fault starts when containerd is restarted
   kubectl gpu-fault runtime break gpu-1 --mode missing-handler --no-restart`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			b.nodes.Names = args
+			b.Nodes.Names = args
 			if err := b.validate(cmd.Flags().Changed("ttl")); err != nil {
 				return err
 			}
@@ -117,37 +104,22 @@ func modeList() string {
 }
 
 func (b *breaking) addFlags(cmd *cobra.Command) {
+	b.AddFlags(cmd)
 	flags := cmd.Flags()
-	flags.StringVarP(&b.nodes.Selector, "selector", "l", "", "Label selector of the nodes")
+	flags.Lookup("ttl").Usage += fmt.Sprintf(" (%s for modes that cause node loss)", "5m")
 	flags.StringVar(&b.mode, "mode", "", "Way to break the configuration; see above")
 	flags.StringVar(&b.handler, "handler", b.handler, "Runtime handler, as in a RuntimeClass")
 	flags.BoolVar(&b.noRestart, "no-restart", false, "Change the files without restarting containerd")
 	flags.BoolVar(&b.probe, "probe", false,
 		"Also verify the fault with a pod of the handler's RuntimeClass, which must fail to start")
-	flags.IntVar(&b.parallel, "parallel", b.parallel, "Number of nodes changed in parallel")
-	b.ttl.AddFlags(flags)
-	flags.Lookup("ttl").Usage += fmt.Sprintf(" (%s for modes that cause node loss)", "5m")
-	flags.StringVar(&b.dryRun, "dry-run", b.dryRun,
-		"none, client (only print what would be done) or server (also run all checks)")
-	flags.Lookup("dry-run").NoOptDefVal = "client"
-	flags.BoolVarP(&b.yes, "yes", "y", false, "Do not ask for confirmation")
 	flags.BoolVar(&b.nodeLoss, "allow-node-loss", false,
 		"Allow modes that stop containerd: the node is NotReady until the dead man's switch restores it")
-	flags.BoolVar(&b.allow.ControlPlane, "allow-control-plane", false, "Allow control plane nodes")
-	flags.BoolVar(&b.allow.LastGPUNode, "allow-last-gpu-node", false,
-		"Allow a run that affects all remaining GPU nodes")
-	flags.BoolVar(&b.allow.Majority, "allow-majority", false,
-		"Allow a run that affects more than half of the GPU nodes")
-	b.pods.AddFlags(cmd)
-	b.format.AddFlags(cmd)
 
 	var modes []cobra.Completion
 	for _, m := range containerd.Modes() {
 		modes = append(modes, cobra.CompletionWithDesc(string(m.Mode), m.Summary))
 	}
 	_ = cmd.RegisterFlagCompletionFunc("mode", cobra.FixedCompletions(modes, cobra.ShellCompDirectiveNoFileComp))
-	_ = cmd.RegisterFlagCompletionFunc("dry-run",
-		cobra.FixedCompletions([]string{"none", "client", "server"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // validate checks everything that needs no cluster.
@@ -180,94 +152,50 @@ func (b *breaking) validate(ttlGiven bool) error {
 		return fmt.Errorf("--probe cannot be used with --mode %s: pods start, but have no GPU", mode)
 	case b.probe && b.info.NodeLoss:
 		return fmt.Errorf("--probe cannot be used with --mode %s: no pod can start on a lost node", mode)
-	case b.parallel < 1:
-		return fmt.Errorf("invalid value %d for --parallel: must be 1 or more", b.parallel)
-	case b.dryRun != "none" && b.dryRun != "client" && b.dryRun != "server":
-		return fmt.Errorf("invalid value %q for --dry-run: supported values: none, client, server", b.dryRun)
 	}
 	if b.info.NodeLoss && !ttlGiven && !b.noRestart {
-		b.ttl.TTL = nodeLossTTL
+		b.TTL.TTL = nodeLossTTL
 	}
-	if b.info.NodeLoss && b.ttl.TTL == 0 && !b.noRestart {
+	if b.info.NodeLoss && b.TTL.TTL == 0 && !b.noRestart {
 		return fmt.Errorf("--mode %s requires a TTL above 0: only the dead man's switch can restore the node",
 			mode)
 	}
-	if b.info.NodeLoss && b.ttl.TTL > 0 && b.ttl.TTL < nodeLossMin && !b.noRestart {
+	if b.info.NodeLoss && b.TTL.TTL > 0 && b.TTL.TTL < nodeLossMin && !b.noRestart {
 		return fmt.Errorf("--ttl %s is too short for --mode %s: verifying the node loss takes 15s; must be %s or more",
-			b.ttl.TTL, mode, nodeLossMin)
+			b.TTL.TTL, mode, nodeLossMin)
 	}
-	return errors.Join(b.nodes.Validate(), b.ttl.Validate(), b.pods.Validate(), b.format.Validate())
+	return b.Flags.Validate()
 }
 
 func (b *breaking) run(ctx context.Context, connection *kube.Connection, streams genericiooptions.IOStreams) error {
-	cluster, err := connection.Cluster()
-	if err != nil {
-		return err
-	}
-	names, _, err := b.nodes.Resolve(ctx, cluster.Client, cluster.Namespace)
-	if err != nil {
-		return err
-	}
-	say := func(format string, args ...any) { printer.Talk(streams.ErrOut, format, args...) }
-	s := session.New(ctx, cluster, connection.LedgerNamespace, b.parallel, b.pods, progress.New(streams.ErrOut))
-	rounds := (len(names) + b.parallel - 1) / b.parallel
-	s.Timeout = time.Duration(rounds) * b.pods.Timeout
-	s.CleanupTimeout = cleanupTimeout
-	plan, err := b.plan(ctx, cluster, connection, names)
-	if err != nil {
-		return fmt.Errorf("nothing was changed: %w", err)
-	}
-	if b.dryRun == "client" {
-		b.before(say, names, cluster.Context)
-		return b.printDryRun(streams, names, plan)
-	}
-	if err := s.Preflight(ctx, plan); err != nil {
-		return fmt.Errorf("nothing was changed: %w", kube.Explain(err))
-	}
-	b.before(say, names, cluster.Context)
-	if b.dryRun == "server" {
-		return b.printDryRun(streams, names, plan)
-	}
-	if err := confirm.Ask(
-		ctx, streams,
-		fmt.Sprintf("Break containerd's configuration on %s in context %q?", list(names), cluster.Context), b.yes,
-	); err != nil {
-		return err
-	}
-	run, runErr := s.Run(ctx, plan)
-	return errors.Join(b.print(streams, connection, run), kube.Explain(runErr))
+	return b.Run(ctx, connection, streams, nodefault.Fault{
+		Name: "runtime", Summary: b.summary(), Result: "broken", Question: "Break containerd's configuration on",
+		Describe: b.describe, Needs: Permissions(connection.LedgerNamespace), CleanupTimeout: cleanupTimeout,
+		Changes: func(
+			ctx context.Context, cluster *kube.Cluster, nodes []string, _ *corev1.Pod,
+		) (changes []fault.Change, _ error) {
+			injection := b.injection(cluster, connection)
+			if b.probe {
+				probe, err := newProbe(ctx, cluster, connection.LedgerNamespace, b)
+				if err != nil {
+					return nil, err
+				}
+				injection.Probe = probe.run
+			}
+			for _, name := range nodes {
+				changes = append(changes, injection.Change(ledger.Target{Kind: "Node", Name: name}, b.action()))
+			}
+			return changes, nil
+		},
+	})
 }
 
 func (b *breaking) injection(cluster *kube.Cluster, connection *kube.Connection) *containerdconfig.Injection {
 	return &containerdconfig.Injection{
-		Start:  session.StartPod(cluster, connection.LedgerNamespace, b.pods),
-		Image:  b.pods.Image,
+		Start:  session.StartPod(cluster, connection.LedgerNamespace, b.Pods),
+		Image:  b.Pods.Image,
 		Decide: b.decide,
 	}
-}
-
-func (b *breaking) plan(
-	ctx context.Context, cluster *kube.Cluster, connection *kube.Connection, names []string,
-) (fault.Plan, error) {
-	injection := b.injection(cluster, connection)
-	plan := fault.Plan{
-		Fault: "runtime", Summary: b.summary(), Command: session.CommandLine(os.Args), Allow: b.allow,
-		Needs: Permissions(connection.LedgerNamespace),
-	}
-	b.ttl.Apply(&plan)
-	if b.probe {
-		probe, err := newProbe(ctx, cluster, connection.LedgerNamespace, b)
-		if err != nil {
-			return plan, err
-		}
-		injection.Probe = probe.run
-	}
-	for _, name := range names {
-		plan.Changes = append(plan.Changes, injection.Change(ledger.Target{Kind: "Node", Name: name}, b.action()))
-	}
-	spec := b.pods.Spec("preflight", names[0], connection.LedgerNamespace)
-	plan.Checks = append(plan.Checks, func(ctx context.Context) error { return b.pods.Try(ctx, cluster, spec) })
-	return plan, nil
 }
 
 // Permissions returns the permissions for breaking a configuration, in addition to those of every fault.
@@ -295,11 +223,4 @@ func (b *breaking) action() string {
 		text += " and restart it"
 	}
 	return text
-}
-
-func list(names []string) string {
-	if len(names) == 1 {
-		return "node " + names[0]
-	}
-	return count.Of(len(names), "node") + ": " + strings.Join(names, ", ")
 }

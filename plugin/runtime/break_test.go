@@ -9,17 +9,12 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/cri"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/containerd"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
-	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
-	"github.com/gpu-fault/kubectl-gpu-fault/plugin/target"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/ttl"
 )
 
 func broken(change func(*breaking)) *breaking {
-	b := &breaking{
-		nodes: target.Nodes{Names: []string{"gpu-1"}}, mode: "missing-handler", handler: "nvidia", parallel: 1,
-		dryRun: "none",
-		ttl:    ttl.New(), pods: podflags.New(),
-	}
+	b := newBreaking()
+	b.Nodes.Names, b.mode = []string{"gpu-1"}, "missing-handler"
 	if change != nil {
 		change(b)
 	}
@@ -36,23 +31,23 @@ func TestValidate(t *testing.T) {
 		"fine":              {nil, ""},
 		"no mode":           {func(b *breaking) { b.mode = "" }, "--mode MODE"},
 		"unknown mode":      {func(b *breaking) { b.mode = "smash" }, "missing-handler"},
-		"no node":           {func(b *breaking) { b.nodes.Names = nil }, "no target"},
+		"no node":           {func(b *breaking) { b.Nodes.Names = nil }, "no target"},
 		"node loss":         {func(b *breaking) { b.mode = "unparsable" }, "--allow-node-loss"},
 		"node loss allowed": {func(b *breaking) { b.mode, b.nodeLoss = "unparsable", true }, ""},
 		"node loss, too short": {
-			func(b *breaking) { b.mode, b.nodeLoss, b.ttl.TTL = "unparsable", true, 20*time.Second }, "takes 15s",
+			func(b *breaking) { b.mode, b.nodeLoss, b.TTL.TTL = "unparsable", true, 20*time.Second }, "takes 15s",
 		},
 		"node loss, edit only": {func(b *breaking) { b.mode, b.noRestart = "unparsable", true }, ""},
 		"node loss for ever": {func(b *breaking) {
-			b.mode, b.nodeLoss, b.ttl = "unparsable", true, ttl.Flags{Reason: "because"}
+			b.mode, b.nodeLoss, b.TTL = "unparsable", true, ttl.Flags{Reason: "because"}
 		}, "requires a TTL above 0"},
 		"probe without restart": {func(b *breaking) { b.probe, b.noRestart = true, true }, "--no-restart"},
 		"probe without error": {
 			func(b *breaking) { b.mode, b.probe = "option-misplaced", true }, "but have no GPU",
 		},
 		"empty handler": {func(b *breaking) { b.handler = " " }, "--handler"},
-		"negative TTL":  {func(b *breaking) { b.ttl.TTL = -time.Minute }, "negative"},
-		"dry run":       {func(b *breaking) { b.dryRun = "maybe" }, "client"},
+		"negative TTL":  {func(b *breaking) { b.TTL.TTL = -time.Minute }, "negative"},
+		"dry run":       {func(b *breaking) { b.DryRun = "maybe" }, "client"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -69,8 +64,8 @@ func TestValidate(t *testing.T) {
 func TestNodeLossIsShort(t *testing.T) {
 	t.Parallel()
 	b := broken(func(b *breaking) { b.mode, b.nodeLoss = "unparsable", true })
-	if err := b.validate(false); err != nil || b.ttl.TTL != 5*time.Minute {
-		t.Errorf("%v, %s", err, b.ttl.TTL)
+	if err := b.validate(false); err != nil || b.TTL.TTL != 5*time.Minute {
+		t.Errorf("%v, %s", err, b.TTL.TTL)
 	}
 }
 

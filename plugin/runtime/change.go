@@ -20,11 +20,11 @@ type Break struct {
 // man's switch on the node restores the configuration.
 func (b Break) Change(connection *kube.Connection, cluster *kube.Cluster) (fault.Change, error) {
 	options := newBreaking()
-	options.mode, options.pods = b.Mode, b.Pods
+	options.mode, options.Pods = b.Mode, b.Pods
 	if b.Handler != "" {
 		options.handler = b.Handler
 	}
-	options.nodes.Names = []string{b.Node}
+	options.Nodes.Names = []string{b.Node}
 	if err := options.validate(false); err != nil {
 		return fault.Change{}, err
 	}

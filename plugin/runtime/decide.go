@@ -3,7 +3,9 @@ package runtime
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
@@ -168,11 +170,8 @@ func landed(broken containerd.Broken, now *cri.Info) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	var names []string
-	for name := range running.Handlers {
-		names = append(names, name)
-	}
-	return fmt.Sprintf("handlers in memory: %s; the fault %s", strings.Join(sorted(names), ", "), broken.Summary), nil
+	names := strings.Join(slices.Sorted(maps.Keys(running.Handlers)), ", ")
+	return fmt.Sprintf("handlers in memory: %s; the fault %s", names, broken.Summary), nil
 }
 
 // describe returns a one-line description of edits.

@@ -40,7 +40,7 @@ func newProbe(ctx context.Context, cluster *kube.Cluster, namespace string, b *b
 	for _, class := range classes.Items {
 		if class.Handler == b.handler {
 			return &probe{
-				client: cluster.Client, namespace: namespace, class: class.Name, image: b.pods.Image,
+				client: cluster.Client, namespace: namespace, class: class.Name, image: b.Pods.Image,
 				symptom: strings.ReplaceAll(b.info.Symptom, "nvidia", b.handler),
 			}, nil
 		}

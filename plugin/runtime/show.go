@@ -1,7 +1,6 @@
 package runtime
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,14 +9,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/completion"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
-	"github.com/gpu-fault/kubectl-gpu-fault/plugin/progress"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/session"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/target"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
@@ -58,14 +56,7 @@ A privileged pod reads the node and is then deleted. Nothing is changed.`,
 			}
 			return s.run(cmd.Context(), args[0])
 		},
-		ValidArgsFunction: func(
-			cmd *cobra.Command, args []string, prefix string,
-		) ([]cobra.Completion, cobra.ShellCompDirective) {
-			if len(args) > 0 {
-				return nil, cobra.ShellCompDirectiveNoFileComp
-			}
-			return completion.Nodes(connection)(cmd, args, prefix)
-		},
+		ValidArgsFunction: completion.OneNode(connection),
 	}
 	s.pods.AddFlags(cmd)
 	s.format.AddFlags(cmd)
@@ -107,76 +98,22 @@ func (s *show) run(ctx context.Context, arg string) error {
 	} else {
 		err = view.write(s.streams.Out, s.format)
 	}
-	s.ownRuns(ctx, cluster, view.Node)
+	session.NoteRuns(ctx, cluster, s.connection.LedgerNamespace, view.Node, s.streams.ErrOut)
 	if err == nil && found.Instance == nil {
 		err = fmt.Errorf("cannot determine the container runtime of node %s: %s", view.Node, found.Problem)
 	}
 	return err
 }
 
-// ownRuns lists the runs that broke the node on purpose, so that users revert them instead of fixing the node manually.
-func (s *show) ownRuns(ctx context.Context, cluster *kube.Cluster, nodeName string) {
-	store := ledger.New(cluster.Client, s.connection.LedgerNamespace)
-	open, err := store.List(ctx, ledger.Active)
-	if err != nil {
-		return // the note is optional
-	}
-	for _, run := range open.Runs {
-		for _, step := range run.Pending() {
-			if step.Target.Kind == "Node" && step.Target.Name == nodeName {
-				printer.Talk(s.streams.ErrOut,
-					"Note: node %s was broken on purpose by run %s (%s, by %s); to restore it: %s",
-					nodeName, run.ID, run.Summary, cmp.Or(run.By, "an unknown user"), store.Command("revert", run.ID))
-			}
-		}
-	}
-}
-
-// inspect reads the node with a pod, which it always deletes.
+// inspect reads the node with a pod.
 func (s *show) inspect(ctx context.Context, cluster *kube.Cluster, nodeName string) (found *api.Runtime, err error) {
-	store := ledger.New(cluster.Client, s.connection.LedgerNamespace)
-	id, err := store.NewID("show")
-	if err != nil {
-		return nil, err
+	look := session.Look{
+		Cluster: cluster, LedgerNamespace: s.connection.LedgerNamespace, Pods: s.pods, ErrOut: s.streams.ErrOut,
+		Name: "show", Reading: "reading kubelet, containerd and their configuration",
 	}
-	spec := s.pods.Spec(id, nodeName, s.connection.LedgerNamespace)
-	if err := fault.CheckNamespaceAccess(ctx, cluster.Client, spec.Namespace); err != nil {
-		return nil, err
-	}
-	if err := s.pods.Try(ctx, cluster, spec); err != nil {
-		return nil, err
-	}
-	report := progress.New(s.streams.ErrOut)
-	report.Note(s.pods.Announcement(s.connection.LedgerNamespace, []string{nodeName}))
-	created, err := store.EnsureNamespace(ctx)
-	if created {
-		report.Note(fmt.Sprintf(
-			"namespace %s was created for the pod and is kept for later use; to remove it: kubectl delete namespace %s",
-			store.Namespace, store.Namespace,
-		))
-	}
-	if err != nil {
-		return nil, err
-	}
-	session, err := s.pods.Start(ctx, cluster, spec, func(text string) { report.Step(nodeName, text) })
-	if err != nil {
-		return nil, err
-	}
-	defer func() {
-		err = errors.Join(err, session.Close(ctx))
-		report.Step(nodeName, closing(err))
-	}()
-	report.Step(nodeName, "reading kubelet, containerd and their configuration")
-	found, err = session.InspectRuntime(ctx)
-	if ctx.Err() != nil { // the result may be incomplete
-		return nil, context.Cause(ctx)
-	}
+	err = look.At(ctx, nodeName, func(pod *debugpod.Session) (err error) {
+		found, err = pod.InspectRuntime(ctx)
+		return err
+	})
 	return found, err
-}
-
-func closing(err error) string {
-	if err != nil {
-		return "failed"
-	}
-	return "read; debug pod deleted"
 }

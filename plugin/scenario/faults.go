@@ -53,7 +53,9 @@ func (f faults) Firewall(step scenario.Firewall) ([]fault.Change, []fault.Permis
 	if err := what.Validate(); err != nil {
 		return nil, nil, fmt.Errorf("firewall: %w", err)
 	}
-	in := &firewall.Injection{Start: session.StartFirewallPod(f.cluster, f.connection.LedgerNamespace, f.pods)}
+	in := &firewall.Injection{
+		Start: session.StartShortPod[firewall.Pod](f.cluster, f.connection.LedgerNamespace, f.pods),
+	}
 	action := fmt.Sprintf("drop %s of TCP port %d", step.Drop, step.Port)
 	return []fault.Change{in.Change(step.Node, action, what)}, fault.DebugPodPermissions(f.connection.LedgerNamespace),
 		nil

@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/confirm"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
@@ -117,12 +116,4 @@ func checkSimulation(flags *pflag.FlagSet, gpus int) error {
 		return fmt.Errorf("--%s %d: give 1 to %d", simulateFlag, gpus, scenario.MostSimulatedGPUs)
 	}
 	return nil
-}
-
-// addAllowances registers the flags that lift the limits on the blast radius, for scenarios that break nodes.
-func addAllowances(flags *pflag.FlagSet, allow *fault.Allowances) {
-	flags.BoolVar(&allow.ControlPlane, "allow-control-plane", false, "Allow faults on nodes of the control plane")
-	flags.BoolVar(&allow.LastGPUNode, "allow-last-gpu-node", false,
-		"Allow faults that hit every GPU node which is left")
-	flags.BoolVar(&allow.Majority, "allow-majority", false, "Allow faults that hit more than half of the GPU nodes")
 }

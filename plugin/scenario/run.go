@@ -14,6 +14,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/exercise"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/confirm"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/nodefault"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
@@ -75,7 +76,7 @@ The exit code is 0 when all were solved, and 2 when not, or when none could be p
 		"Folder for a transcript of what each program asks the API server; it is made")
 	flags.BoolVar(&r.all, "all", false, "All scenarios that come with the program")
 	addSimulation(flags, &r.gpus)
-	addAllowances(flags, &r.allow)
+	nodefault.AddAllowances(flags, &r.allow)
 	flags.BoolVarP(&r.yes, "yes", "y", false, "Do not ask")
 	r.pods.AddImageFlags(cmd)
 	r.format.AddFlags(cmd)

@@ -87,7 +87,7 @@ func TestBadInput(t *testing.T) {
 		{[]string{"start", "gpu-resources", "--identity", "x"}, "give both"},
 		{[]string{"start", "gpu-resources", "--for", "1m"}, "10m to 24h"},
 		{[]string{"start", "gpu-resources", "--kubeconfig-out", taken}, "exists"},
-		{[]string{"start", "gpu-resources", "--dry-run=maybe"}, "choose none, client or server"},
+		{[]string{"start", "gpu-resources", "--dry-run=maybe"}, "supported values: none, client, server"},
 		{[]string{"start", "gpu-resources", "--simulate-gpus", "0"}, "--simulate-gpus 0: give 1 to 16"},
 		{[]string{"selftest", "gpu-resources", "--simulate-gpus", "17"}, "--simulate-gpus 17: give 1 to 16"},
 		{[]string{"run", "noop", "--agent", "true", "--simulate-gpus", "-1"}, "--simulate-gpus -1: give 1 to 16"},

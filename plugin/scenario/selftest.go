@@ -17,6 +17,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/exercise"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/confirm"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/nodefault"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
@@ -83,7 +84,7 @@ The exit code is 0 when all is so, and 2 when something is not.`,
 		"Play only one solution and one wrong fix for each seed, drawn by the seed")
 	cmd.Flags().BoolVar(&all, "all", false, "All scenarios that come with the program")
 	addSimulation(cmd.Flags(), &simulate)
-	addAllowances(cmd.Flags(), &allow)
+	nodefault.AddAllowances(cmd.Flags(), &allow)
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "Do not ask")
 	c.pods.AddImageFlags(cmd)
 	format.AddFlags(cmd)

@@ -17,7 +17,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/exercise"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/terraform"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/confirm"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/dryrun"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/nodefault"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/session"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
@@ -32,7 +34,7 @@ type starting struct {
 	kubeconfig string
 	terraform  string
 	lasts      time.Duration
-	dryRun     string
+	dryRun     dryrun.Mode
 	yes        bool
 	allow      fault.Allowances
 	simulate   int
@@ -116,26 +118,21 @@ func (s *starting) addFlags(cmd *cobra.Command) {
 	flags.StringVar(&s.terraform, "terraform", "",
 		"Folder for the lab's Terraform module, which the candidate may mend in the place of the cluster; it must be empty, or not exist")
 	flags.DurationVar(&s.lasts, "for", 0, "Time box (default: the scenario's)")
-	flags.StringVar(&s.dryRun, "dry-run", s.dryRun,
-		"none, client (say what would be made) or server (also try images and policies, with pods that are deleted again); make nothing of the lab")
-	flags.Lookup("dry-run").NoOptDefVal = "client"
+	s.dryRun.AddFlag(cmd,
+		"none, client (only print what would be created) or server (also try images and policies, with pods that are then deleted)",
+		dryrun.Modes()...)
 	flags.BoolVarP(&s.yes, "yes", "y", false, "Do not ask")
 	flags.StringVar(&s.workload, "workload", "",
 		"Play it on a Deployment of yours, deployment/NAME in the namespace -n, which is put back at the end")
 	addSimulation(flags, &s.simulate)
-	addAllowances(flags, &s.allow)
+	nodefault.AddAllowances(flags, &s.allow)
 	s.pods.AddImageFlags(cmd)
 	s.format.AddFlags(cmd)
-	_ = cmd.RegisterFlagCompletionFunc("dry-run",
-		cobra.FixedCompletions([]string{"none", "client", "server"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // validate checks everything that does not require a cluster.
 func (s *starting) validate() error {
-	switch {
-	case s.dryRun != "none" && s.dryRun != "client" && s.dryRun != "server":
-		return fmt.Errorf("--dry-run=%s: choose none, client or server", s.dryRun)
-	case s.lasts != 0 && (s.lasts < 10*time.Minute || s.lasts > 24*time.Hour):
+	if s.lasts != 0 && (s.lasts < 10*time.Minute || s.lasts > 24*time.Hour) {
 		return fmt.Errorf("--for %s: give 10m to 24h; API servers give no tokens for less", s.lasts)
 	}
 	if err := mustBeNew(s.kubeconfig); err != nil {
@@ -146,7 +143,7 @@ func (s *starting) validate() error {
 			return fmt.Errorf("--terraform: %w", err)
 		}
 	}
-	return s.format.Validate()
+	return errors.Join(s.dryRun.Validate(dryrun.Modes()...), s.format.Validate())
 }
 
 // mustBeNew returns an error if the file already exists. An empty name means no file.

@@ -20,6 +20,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/containerdconfig"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/devicehealth"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/firewall"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/fixes"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/kernellog"
@@ -43,6 +44,7 @@ func Undoers(detectors func() []xid.Detector) map[string]fault.Undoer {
 		exercise.UndoKind:         exercise.Undoer{},
 		kernellog.UndoKind:        logUndoer(detectors),
 
+		devicehealth.UndoKind:    devicehealth.Undoer{},
 		firewall.UndoKind:        firewall.Undoer{},
 		kernellog.ModuleUndoKind: kernellog.ModuleUndoer{Log: logUndoer(detectors)},
 	}
@@ -89,13 +91,8 @@ func New(
 	detectors := func() []xid.Detector { return xid.DetectorsOn(cluster.Providers(ctx, nil)) }
 	undoers := Undoers(detectors)
 	undoers[kernellog.ModuleUndoKind] = kernellog.ModuleUndoer{
-		Log: logUndoer(detectors),
-		Start: func(
-			ctx context.Context, run ledger.Run, nodeName string, progress func(string),
-		) (kernellog.Pod, error) {
-			run.Owner = nil // see unowned
-			return startPod(ctx, cluster, ledgerNamespace, pods, run, nodeName, shortPodLives, progress)
-		},
+		Log:      logUndoer(detectors),
+		Start:    StartShortPod[kernellog.Pod](cluster, ledgerNamespace, pods),
 		Progress: func(step ledger.Step, text string) { report.Step(step.Target.Name, text) },
 	}
 	undoers[containerdconfig.UndoKind] = containerdconfig.Undoer{
@@ -106,7 +103,11 @@ func New(
 		Show:     report.Note,
 	}
 	undoers[firewall.UndoKind] = firewall.Undoer{
-		Start:    StartFirewallPod(cluster, ledgerNamespace, pods),
+		Start:    StartShortPod[firewall.Pod](cluster, ledgerNamespace, pods),
+		Progress: func(step ledger.Step, text string) { report.Step(step.Target.Name, text) },
+	}
+	undoers[devicehealth.UndoKind] = devicehealth.Undoer{
+		Client: cluster.Client, Start: StartShortPod[devicehealth.Pod](cluster, ledgerNamespace, pods),
 		Progress: func(step ledger.Step, text string) { report.Step(step.Target.Name, text) },
 	}
 	undoers[cudashim.UndoKind] = cudashim.Undoer{
@@ -159,15 +160,29 @@ func StartPod(cluster *kube.Cluster, ledgerNamespace string, pods podflags.Flags
 	}
 }
 
-// StartFirewallPod returns a function that starts debug pods for firewalls, which outlive these pods.
-func StartFirewallPod(cluster *kube.Cluster, ledgerNamespace string, pods podflags.Flags) firewall.Start {
-	return func(ctx context.Context, run ledger.Run, nodeName string, progress func(string)) (firewall.Pod, error) {
+// Debug pods of faults that outlive them.
+var (
+	_ devicehealth.Pod = (*debugpod.Session)(nil)
+	_ firewall.Pod     = (*debugpod.Session)(nil)
+	_ kernellog.Pod    = (*debugpod.Session)(nil)
+)
+
+// StartShortPod returns a function that starts debug pods for faults that outlive these pods. The debug pods implement
+// P, which is one of the interfaces above.
+func StartShortPod[P any](
+	cluster *kube.Cluster, ledgerNamespace string, pods podflags.Flags,
+) func(ctx context.Context, run ledger.Run, nodeName string, progress func(string)) (P, error) {
+	return func(ctx context.Context, run ledger.Run, nodeName string, progress func(string)) (pod P, err error) {
 		run.Owner = nil // see unowned
-		return startPod(ctx, cluster, ledgerNamespace, pods, run, nodeName, shortPodLives, progress)
+		session, err := startPod(ctx, cluster, ledgerNamespace, pods, run, nodeName, shortPodLives, progress)
+		if err != nil {
+			return pod, err
+		}
+		return any(session).(P), nil
 	}
 }
 
-// shortPodLives is the deadline of debug pods that do one thing: unload a kernel module, or add or remove a firewall.
+// shortPodLives is the deadline of debug pods that do one thing, such as adding a firewall or failing devices.
 const shortPodLives = 5 * time.Minute
 
 func startPod(

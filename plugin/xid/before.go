@@ -7,16 +7,16 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/nodefault"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
 // before prints to stderr what will be written to which nodes, what cannot be undone, and how detectors will react.
 func (w *writing) before(ctx context.Context, cluster *kube.Cluster, names []string) error {
 	say := func(format string, args ...any) { printer.Talk(w.streams.ErrOut, format, args...) }
-	say("%s: %s, in context %q", w.summary, listNodes(names), cluster.Context)
+	say("%s: %s, in context %q", w.summary, nodefault.List(names), cluster.Context)
 	if labels := w.labels(); len(labels) > 1 {
 		say("Records, in order: %s", strings.Join(labels, ", "))
 	}
@@ -130,11 +130,4 @@ func (w *writing) preview() {
 		}
 		say("  +%-8s %s", at.Round(time.Millisecond), strings.ReplaceAll(strings.TrimSuffix(r.Data, "\n"), "\n", `\n`))
 	}
-}
-
-func listNodes(names []string) string {
-	if len(names) == 1 {
-		return "node " + names[0]
-	}
-	return count.Of(len(names), "node") + ": " + strings.Join(names, ", ")
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/gpus"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
 )
@@ -22,7 +23,7 @@ type Lines struct {
 // the lines are invalid.
 func (l Lines) Change(connection *kube.Connection, cluster *kube.Cluster) (fault.Change, error) {
 	f := newFlags()
-	f.cascade, f.pods = l.Cascade, l.Pods
+	f.cascade, f.Pods = l.Cascade, l.Pods
 	if l.GPU != "" {
 		f.gpu = l.GPU
 	}
@@ -34,5 +35,5 @@ func (l Lines) Change(connection *kube.Connection, cluster *kube.Cluster) (fault
 	if err != nil {
 		return fault.Change{}, err
 	}
-	return w.injection(cluster, podOnNode{}).Change(ledger.Target{Kind: "Node", Name: l.Node}, w.action), nil
+	return w.injection(cluster, gpus.Pod{}).Change(ledger.Target{Kind: "Node", Name: l.Node}, w.action), nil
 }

@@ -3,6 +3,7 @@
 package xid
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -12,9 +13,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/completion"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
-	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
-	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
-	"github.com/gpu-fault/kubectl-gpu-fault/plugin/ttl"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/nodefault"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
 
@@ -23,35 +22,35 @@ func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams)
 	f := newFlags()
 	cmd := &cobra.Command{
 		Use:   "xid CODE[,CODE...] (NODE... | -l SELECTOR | --pod POD)",
-		Short: "Write XID lines into the kernel logs of nodes",
-		Long: `Write XID lines into the kernel logs of nodes, exactly as the NVIDIA driver prints them, and prove each by reading it back.
+		Short: "Write XID lines to the kernel logs of nodes",
+		Long: `Write XID lines to the kernel logs of nodes, exactly as the NVIDIA driver prints them, and verify each line by reading it back.
 
-CODE is an XID (79), a switch error (sxid:20034), or fallen-off-bus for the record that a GPU leaves which is gone already when
-the driver starts. Detectors on the node take the line for real: a node may be cordoned, drained and rebooted. Which detector does
-what is shown before anything is written.
+CODE is an XID (79), an error of an NVSwitch (sxid:20034), or fallen-off-bus for the record of a GPU that is missing when the driver starts.
+Detectors on the node treat the line as real: they may cordon, drain and reboot the node. The reaction of each detector is shown before
+anything is written.
 
-A privileged pod writes the line and is deleted again. The line itself stays: a kernel log cannot be unwritten.`,
-		Example: `  # GPU 0 of node gpu-1 falls off the bus
+A privileged pod writes the line and is then deleted. The line remains: a kernel log cannot be reverted.`,
+		Example: `  # Let GPU 0 of gpu-1 fall off the bus
   kubectl gpu-fault xid 79 gpu-1
 
-  # A double-bit ECC error as it really comes: with the row remapping, the process's channels and the recovery action
+  # Write a double-bit ECC error with its accompanying records: row remapping, channels of the process, recovery action
   kubectl gpu-fault xid 48 gpu-1 --gpu 1 --cascade
 
-  # On the GPU that a pod holds, in the name of its process
+  # Select the GPU and the process of a pod
   kubectl gpu-fault xid 31 --pod trainer-0 -n research
 
-  # On all nodes of a kind, four at a time, without asking
+  # Select nodes by label, four at a time, without confirmation
   kubectl gpu-fault xid 63 -l nvidia.com/gpu.product=NVIDIA-H200 --parallel 4 --yes
 
-  # As the kernel's own, for readers that look at the facility
+  # Write the line with the facility of the kernel, for readers that check it
   kubectl gpu-fault xid 79 gpu-1 --via kmod
 
-  # On a node without a GPU
+  # Write a line on a node without a GPU
   kubectl gpu-fault xid 79 worker-3 --gpu 0000:17:00
 
-  # What would be created
+  # Only print what would be created
   kubectl gpu-fault xid 79 gpu-1 --dry-run=client`,
-		Args: usage.MinArgs(1, "a code, and where to write it", "kubectl gpu-fault xid 79 gpu-1"),
+		Args: usage.MinArgs(1, "a code and a node", "kubectl gpu-fault xid 79 gpu-1"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o, err := f.toOptions(args)
 			if err != nil {
@@ -97,87 +96,61 @@ func (f *flags) add(cmd *cobra.Command, connection *kube.Connection) {
 	f.inject.add(cmd, connection)
 	flags := cmd.Flags()
 	flags.BoolVar(&f.cascade, "cascade", f.cascade,
-		"Write what really comes together with the XID, in order and with its delays")
-	flags.IntVar(&f.count, "count", f.count, "How often to write the lines")
-	flags.DurationVar(&f.interval, "interval", f.interval, "Time between two writes of a --count")
+		"Also write the records that accompany the XID in a real fault, in order and with their delays")
+	flags.IntVar(&f.count, "count", f.count, "Number of times to write the lines")
+	flags.DurationVar(&f.interval, "interval", f.interval, "Delay between two writes, with --count")
 	flags.StringVar(&f.process, "process", f.process,
-		"PID,NAME of the process in the line; \"none\" for none (default: a pod's own with --pod)")
+		"PID,NAME of the process in the line, or none (default with --pod: the process of the pod)")
 	flags.StringVar(&f.message, "message", f.message,
-		"Text after the code, in place of the driver's; needed for codes that the catalog lacks")
+		"Message after the code, instead of the driver's; required for codes that are not in the catalog")
 	flags.StringVar(&f.driver, "driver", f.driver,
-		"Wording of this driver branch, such as 535 or 580 (default: the node's driver, else 580)")
+		"Driver branch whose format is used, such as 535 or 580 (default: the node's driver, or 580)")
 	flags.StringVar(&f.mig, "mig", f.mig,
 		"MIG instance in the line: GPU instance, or GPU instance/compute instance, such as 5 or 5/0")
 	flags.IntVar(&f.swtch, "switch", f.swtch, "Number of the NVSwitch, for sxid codes")
-	flags.IntVar(&f.link, "link", f.link, "NVLink, for sxid codes (default: the known line's)")
+	flags.IntVar(&f.link, "link", f.link, "Number of the NVLink, for sxid codes (default: as in the known line)")
 	// pflag omits a default of 0 from the help; the real default, -1, means "not set"
 	flags.Lookup("link").DefValue = "0"
 	flags.Uint64Var(&f.seed, "seed", f.seed,
-		"Chooses the made-up numbers in the line (channel, address); the same seed gives the same line")
+		"Seed of the invented numbers in the line (channel, address); the same seed produces the same line")
 }
 
 // inject contains the flags of all commands that write to kernel logs.
 type inject struct {
-	nodesFlags
-	gpu      string
-	via      string
-	form     string
-	module   moduleFlags
-	pods     podflags.Flags
-	parallel int
-	ttl      ttl.Flags
-	dryRun   string
-	yes      bool
-	allow    allowFlags
-	format   printer.Format
+	nodefault.Flags
+	gpu    string
+	via    string
+	form   string
+	module moduleFlags
 }
-
-type nodesFlags struct{ selector, pod string }
-
-type allowFlags struct{ controlPlane, lastGPUNode, majority bool }
 
 func newInject() inject {
 	return inject{
-		gpu: "0", via: "kmsg", form: "auto", module: moduleFlags{builder: builderImage}, pods: podflags.New(),
-		parallel: 10, ttl: ttl.New(), dryRun: "none",
+		Flags: nodefault.New(), gpu: "0", via: "kmsg", form: "auto", module: moduleFlags{builder: builderImage},
 	}
 }
 
 func (f *inject) add(cmd *cobra.Command, connection *kube.Connection) {
+	f.AddFlags(cmd)
 	flags := cmd.Flags()
-	flags.StringVarP(&f.selector, "selector", "l", f.selector, "Nodes with these labels")
-	flags.StringVar(&f.pod, "pod", f.pod, "The node and the GPU of this pod, in the namespace of -n")
-	flags.StringVar(&f.gpu, "gpu", f.gpu,
-		"GPU: its index as nvidia-smi counts, its UUID (GPU-...), its PCI address (0000:17:00), several of these (0,1), or all; with --pod among the pod's")
-	flags.StringVar(&f.via, "via", f.via,
-		"How the line gets into the log: kmsg writes to /dev/kmsg; kmod loads a kernel module for it, whose lines are the kernel's own")
-	flags.StringVar(&f.form, "form", f.form,
-		"Form of the line: kernel (\"kernel: NVRM: ...\", seen by the most detectors), plain (\"NVRM: ...\"), bracket (\"[123.456] NVRM: ...\"); auto chooses kernel. With --via kmod the line is the driver's")
-	f.module.add(cmd)
-	f.pods.AddFlags(cmd)
 	flags.Lookup("timeout").Usage =
-		"Time for one node, from the debug pod's creation to the proven line; a long --count adds its own"
-	flags.IntVar(&f.parallel, "parallel", f.parallel, "How many nodes at a time")
-	f.ttl.AddFlags(flags)
+		"Timeout for one node, from creating the debug pod to verifying the line; the delays of the records are added"
 	flags.Lookup("ttl").Usage =
-		"How long the run stays open if nobody reverts it before, 10s to 24h; the line stays in the log whatever you give; 0 for no end, which needs a --reason"
-	flags.StringVar(&f.dryRun, "dry-run", f.dryRun,
-		"none, client (print the debug pods) or server (ask the API server whether it would admit them); change nothing")
-	flags.Lookup("dry-run").NoOptDefVal = "client"
-	flags.BoolVarP(&f.yes, "yes", "y", f.yes, "Do not ask")
-	flags.BoolVar(&f.allow.controlPlane, "allow-control-plane", false, "Allow nodes of the control plane")
-	flags.BoolVar(&f.allow.lastGPUNode, "allow-last-gpu-node", false,
-		"Allow a run that aims at every GPU node which is left")
-	flags.BoolVar(&f.allow.majority, "allow-majority", false,
-		"Allow a run that aims at more than half of the GPU nodes")
-	f.format.AddFlags(cmd)
+		"Time after which the run ends unless reverted earlier, 10s to 24h; 0 for no end, which requires --reason; the line remains in the log"
+	flags.StringVar(&f.Nodes.Pod, "pod", "", "Select the node and the GPU of this pod, in the namespace of -n")
+	flags.StringVar(&f.gpu, "gpu", f.gpu,
+		"GPU: its index in nvidia-smi, its UUID (GPU-...), its PCI address (0000:17:00), several of these (0,1), or all; with --pod, among the GPUs of the pod")
+	flags.StringVar(&f.via, "via", f.via,
+		"kmsg writes to /dev/kmsg; kmod loads a kernel module that writes the line with the facility of the kernel")
+	flags.StringVar(&f.form, "form", f.form,
+		"Form of the line: kernel (\"kernel: NVRM: ...\", which most detectors see), plain (\"NVRM: ...\"), bracket (\"[123.456] NVRM: ...\") or auto (kernel); with --via kmod, always that of the driver")
+	f.module.add(cmd)
 
 	fixed := func(name string, words ...string) {
 		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 	}
 	fixed("via", "kmsg", "kmod")
 	fixed("form", "auto", "kernel", "plain", "bracket")
-	fixed("dry-run", "none", "client", "server")
 	fixed("gpu", "all", "0")
 	_ = cmd.RegisterFlagCompletionFunc("pod", completion.Pods(connection))
 }
@@ -199,26 +172,9 @@ const longest = 24 * time.Hour
 
 // validate checks everything that does not require a cluster.
 func (f *inject) validate() error {
-	if err := f.format.Validate(); err != nil {
-		return err
-	}
-	switch f.dryRun {
-	case "none", "client", "server":
-	default:
-		return fmt.Errorf("--dry-run=%s: choose none, client or server", f.dryRun)
-	}
 	via, err := xid.ParseVia(f.via)
 	if err != nil {
 		return fmt.Errorf("--via: %w", err)
 	}
-	if err := f.module.validate(via); err != nil {
-		return err
-	}
-	if f.parallel < 1 {
-		return fmt.Errorf("--parallel %d: give 1 or more", f.parallel)
-	}
-	if err := f.pods.Validate(); err != nil {
-		return err
-	}
-	return f.ttl.Validate()
+	return errors.Join(f.Flags.Validate(), f.module.validate(via))
 }

@@ -9,47 +9,48 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/kernellog"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/gpus"
 )
 
 // place is a GPU or NVSwitch, with the known facts about the node's driver and process.
 type place struct {
-	gpu     gpu
-	peers   []gpu
+	gpu     gpus.GPU
+	peers   []gpus.GPU
 	driver  string
 	process xid.Process
 }
 
 // sample returns places for a trial run before the node is known.
 func (o *options) sample() []place {
-	p := place{gpu: gpu{pci: xid.PCI{Bus: 0x17}}, driver: o.driver}
-	if address := o.gpus.address(); address != nil {
-		p.gpu.pci = *address
+	p := place{gpu: gpus.GPU{PCI: xid.PCI{Bus: 0x17}}, driver: o.driver}
+	if address := o.gpus.Address(); address != nil {
+		p.gpu.PCI = *address
 	}
 	return []place{p}
 }
 
 // places returns the node's GPUs that the lines are for.
-func (o *options) places(info api.Info, pod podOnNode) ([]place, error) {
+func (o *options) places(info api.Info, pod gpus.Pod) ([]place, error) {
 	driver := o.driver
 	if driver == "" {
 		driver = info.DriverVersion
 	}
 	if o.isSwitch() {
-		return []place{{gpu: gpu{pci: *o.gpus.address()}, driver: driver}}, nil
+		return []place{{gpu: gpus.GPU{PCI: *o.gpus.Address()}, driver: driver}}, nil
 	}
-	chosen, err := o.gpus.pick(info, pod)
+	chosen, err := o.gpus.Pick(info, pod)
 	if err != nil {
 		return nil, err
 	}
-	all, err := gpusOf(info)
+	all, err := gpus.Of(info)
 	if err != nil {
 		return nil, err
 	}
 	places := make([]place, len(chosen))
 	for i, g := range chosen {
-		places[i] = place{gpu: g, driver: driver, process: processOf(info.Pods[pod.uid])}
+		places[i] = place{gpu: g, driver: driver, process: processOf(info.Pods[pod.UID])}
 		for _, other := range all {
-			if other.pci != g.pci {
+			if other.PCI != g.PCI {
 				places[i].peers = append(places[i].peers, other)
 			}
 		}
@@ -92,7 +93,7 @@ func (o *options) compose(places []place) ([]kernellog.Record, error) {
 				once = append(once, kernellog.Record{
 					KmsgRecord: api.KmsgRecord{Data: string(record.Bytes()), Delay: gap},
 					XID:        label(step.Event),
-					GPU:        p.gpu.pci.String(),
+					GPU:        p.gpu.PCI.String(),
 				})
 			}
 		}
@@ -125,7 +126,7 @@ func duration(records []kernellog.Record) time.Duration {
 // events returns the XID event, with its accompanying events if a cascade is requested.
 func (o *options) events(s xid.Selector, p place) ([]xid.Step, error) {
 	text := o.text
-	text.PCI = p.gpu.pci
+	text.PCI = p.gpu.PCI
 	generation, err := xid.ParseGeneration(p.driver)
 	if err != nil {
 		generation = xid.DefaultGeneration // the node's driver has an unknown version
@@ -138,9 +139,9 @@ func (o *options) events(s xid.Selector, p place) ([]xid.Step, error) {
 		text.Process = xid.Process{} // an explicit process is an error only for a single code
 	}
 	if o.cascade {
-		text.UUID = p.gpu.uuid
+		text.UUID = p.gpu.UUID
 		for _, peer := range p.peers {
-			text.Peers = append(text.Peers, peer.pci)
+			text.Peers = append(text.Peers, peer.PCI)
 		}
 		return xid.Cascade(s.Code, text)
 	}

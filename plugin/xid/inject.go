@@ -20,11 +20,13 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/kernellog"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/confirm"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/dryrun"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/gpus"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/nodefault"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/progress"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/session"
-	"github.com/gpu-fault/kubectl-gpu-fault/plugin/target"
 )
 
 // beforeRun is a placeholder for the ID of a run that does not exist yet.
@@ -35,7 +37,6 @@ type writing struct {
 	inject
 	connection *kube.Connection
 	streams    genericiooptions.IOStreams
-	nodes      target.Nodes
 
 	summary string // "XID 79 on GPU 0"
 	action  string // "write 1 record to the kernel log"
@@ -43,7 +44,7 @@ type writing struct {
 	form    xid.Form
 	lasts   time.Duration      // total delay of the records
 	sample  []kernellog.Record // records for a placeholder GPU, before the node is known
-	compose func(info api.Info, pod podOnNode) ([]kernellog.Record, error)
+	compose func(info api.Info, pod gpus.Pod) ([]kernellog.Record, error)
 }
 
 // run runs `xid CODE NODE`.
@@ -67,10 +68,17 @@ func (o *options) writing(connection *kube.Connection) (*writing, error) {
 		return nil, err
 	}
 	return &writing{
-		inject: o.inject, connection: connection, nodes: o.nodes,
-		summary: o.summary(), action: "write " + lowerFirst(o.summary()) + " to the kernel log",
-		events: events, form: o.form, sample: sample, lasts: o.lasts(sample),
-		compose: func(info api.Info, pod podOnNode) ([]kernellog.Record, error) {
+		inject:     o.inject,
+		connection: connection,
+		summary:    o.summary(),
+		action: "write " + lowerFirst(
+			o.summary(),
+		) + " to the kernel log",
+		events: events,
+		form:   o.form,
+		sample: sample,
+		lasts:  o.lasts(sample),
+		compose: func(info api.Info, pod gpus.Pod) ([]kernellog.Record, error) {
 			places, err := o.places(info, pod)
 			if err != nil {
 				return nil, err
@@ -104,7 +112,7 @@ func (o *options) summary() string {
 	case len(words) > 1:
 		text = "XIDs " + strings.Join(words, ", ")
 	case o.isSwitch():
-		return fmt.Sprintf("SXid %d on NVSwitch %s", o.selectors[0].Code, o.gpus.address()) + times(o.count)
+		return fmt.Sprintf("SXid %d on NVSwitch %s", o.selectors[0].Code, o.gpus.Address()) + times(o.count)
 	case o.selectors[0].Kind == xid.KindFallenOff:
 		text = "Record " + words[0]
 	}
@@ -131,44 +139,47 @@ func (w *writing) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w.nodes.NamespaceGiven = w.connection.Namespace != nil && *w.connection.Namespace != ""
-	names, pod, err := w.nodes.Resolve(ctx, cluster.Client, cluster.Namespace)
+	w.Nodes.NamespaceGiven = w.connection.Namespace != nil && *w.connection.Namespace != ""
+	names, pod, err := w.Nodes.Resolve(ctx, cluster.Client, cluster.Namespace)
 	if err != nil {
 		return err
 	}
-	var holder podOnNode
+	var holder gpus.Pod
 	if pod != nil {
 		if !asksForGPU(pod) {
 			return fmt.Errorf(
-				"nothing was changed: pod %s/%s asks for no nvidia.com device: choose one that does, or name the node and --gpu",
-				pod.Namespace, pod.Name,
+				"nothing was changed: pod %s/%s requests no device of nvidia.com: specify another pod, or the node and --gpu",
+				pod.Namespace,
+				pod.Name,
 			)
 		}
-		holder = podOnNode{pod.Namespace, pod.Name, string(pod.UID)}
+		holder = gpus.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}
 		w.summary += " of " + holder.String()
 	}
-	if w.dryRun == "client" {
+	if w.DryRun == dryrun.Client {
 		return w.dry(ctx, cluster, names)
 	}
 
 	report := progress.New(w.streams.ErrOut)
 	injection := w.injection(cluster, holder)
-	s := session.New(ctx, cluster, w.connection.LedgerNamespace, w.parallel, w.pods, report)
-	rounds := (len(names) + w.parallel - 1) / w.parallel
+	s := session.New(ctx, cluster, w.connection.LedgerNamespace, w.Parallel, w.Pods, report)
+	rounds := (len(names) + w.Parallel - 1) / w.Parallel
 	s.Timeout = time.Duration(rounds) * w.deadline()
 	plan := w.plan(cluster, injection, names)
 	if err := s.Preflight(ctx, plan); err != nil {
 		return fmt.Errorf("nothing was changed: %w", kube.Explain(err))
 	}
-	if w.dryRun == "server" {
+	if w.DryRun == dryrun.Server {
 		return w.dry(ctx, cluster, names)
 	}
 	if err := w.before(ctx, cluster, names); err != nil {
 		return err
 	}
 	if err := confirm.Ask(
-		ctx, w.streams, fmt.Sprintf("Write to the kernel log of %s in context %q?", listNodes(names), cluster.Context),
-		w.yes,
+		ctx,
+		w.streams,
+		fmt.Sprintf("Write to the kernel log of %s in context %q?", nodefault.List(names), cluster.Context),
+		w.Yes,
 	); err != nil {
 		return err
 	}
@@ -182,26 +193,26 @@ func (w *writing) dry(ctx context.Context, cluster *kube.Cluster, names []string
 		return err
 	}
 	w.preview()
-	if w.dryRun == "server" {
+	if w.DryRun == dryrun.Server {
 		printer.Talk(w.streams.ErrOut,
-			"the API server would admit the debug pods; what they write on the nodes cannot be tried without writing it")
+			"the API server would admit the debug pods; it cannot check what they write on the nodes")
 	}
 	return w.printPods(names)
 }
 
 // injection returns the fault that the run injects into the cluster.
-func (w *writing) injection(cluster *kube.Cluster, pod podOnNode) *kernellog.Injection {
+func (w *writing) injection(cluster *kube.Cluster, pod gpus.Pod) *kernellog.Injection {
 	injection := &kernellog.Injection{
 		Start: func(ctx context.Context, run ledger.Run, nodeName string, say func(string)) (kernellog.Pod, error) {
 			spec := w.spec(run.ID, nodeName)
 			spec.Owner = run.OwnerReference()
-			return w.pods.Start(ctx, cluster, spec, say)
+			return w.Pods.Start(ctx, cluster, spec, say)
 		},
 		Compose: func(_ string, info api.Info) ([]kernellog.Record, error) { return w.compose(info, pod) },
 		Module:  w.throughModule(),
 	}
-	if pod.uid != "" {
-		injection.PodUIDs = []string{pod.uid}
+	if pod.UID != "" {
+		injection.PodUIDs = []string{pod.UID}
 	}
 	return injection
 }
@@ -223,7 +234,7 @@ func asksForGPU(pod *corev1.Pod) bool {
 
 // spec returns the spec of a node's debug pod.
 func (w *writing) spec(run, nodeName string) debugpod.Spec {
-	spec := w.pods.Spec(run, nodeName, w.connection.LedgerNamespace)
+	spec := w.Pods.Spec(run, nodeName, w.connection.LedgerNamespace)
 	spec.Deadline = w.deadline()
 	if w.builds() {
 		spec.Image, spec.Memory = w.module.builder, builderMemory
@@ -234,25 +245,23 @@ func (w *writing) spec(run, nodeName string) debugpod.Spec {
 // deadline returns the timeout for one node.
 func (w *writing) deadline() time.Duration {
 	if w.builds() {
-		return w.pods.Timeout + w.lasts + buildTime
+		return w.Pods.Timeout + w.lasts + buildTime
 	}
-	return w.pods.Timeout + w.lasts
+	return w.Pods.Timeout + w.lasts
 }
 
 func (w *writing) plan(cluster *kube.Cluster, injection *kernellog.Injection, names []string) fault.Plan {
 	plan := fault.Plan{
 		Fault: "xid", Summary: w.summary, Command: session.CommandLine(os.Args),
-		Allow: fault.Allowances{
-			ControlPlane: w.allow.controlPlane, LastGPUNode: w.allow.lastGPUNode, Majority: w.allow.majority,
-		},
+		Allow: w.Allow,
 		Needs: Permissions(w.connection.LedgerNamespace),
 	}
-	w.ttl.Apply(&plan)
+	w.TTL.Apply(&plan)
 	for _, name := range names {
 		plan.Changes = append(plan.Changes, injection.Change(ledger.Target{Kind: "Node", Name: name}, w.action))
 	}
 	plan.Checks = append(plan.Checks,
-		func(ctx context.Context) error { return w.pods.Try(ctx, cluster, w.spec(beforeRun, names[0])) })
+		func(ctx context.Context) error { return w.Pods.Try(ctx, cluster, w.spec(beforeRun, names[0])) })
 	return plan
 }
 
@@ -269,14 +278,14 @@ func (w *writing) printPods(names []string) error {
 		list.Items = append(list.Items, *p)
 		objects = append(objects, "pod/"+p.Name)
 	}
-	if w.format.IsTable() {
+	if w.Format.IsTable() {
 		for _, o := range objects {
-			fmt.Fprintf(w.streams.Out, "%s created (%s dry run)\n", o, w.dryRun)
+			fmt.Fprintf(w.streams.Out, "%s created (%s dry run)\n", o, w.DryRun)
 		}
 		return nil
 	}
 	if len(list.Items) == 1 {
-		return w.inject.format.Object(w.streams.Out, list.Items[0], objects...)
+		return w.Format.Object(w.streams.Out, list.Items[0], objects...)
 	}
-	return w.inject.format.Object(w.streams.Out, list, objects...)
+	return w.Format.Object(w.streams.Out, list, objects...)
 }

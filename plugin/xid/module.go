@@ -57,15 +57,15 @@ func (f *moduleFlags) validate(via xid.Via) error {
 		return nil
 	case f.path != "" && f.headers != "":
 		return errors.New(
-			"--ko is a module that is built already, and --kmod-headers is to build one: give one of them",
+			"--ko and --kmod-headers cannot be used together: --ko is a built module, and --kmod-headers is for building one",
 		)
 	case f.headers != "" && (!path.IsAbs(f.headers) || path.Clean(f.headers) != f.headers):
 		return fmt.Errorf(
-			"--kmod-headers %s: give the absolute path on the nodes, such as /usr/src/linux-headers-6.1.0-56-amd64",
+			"invalid value %q for --kmod-headers: must be an absolute path on the nodes, such as /usr/src/linux-headers-6.1.0-56-amd64",
 			f.headers,
 		)
 	case f.builder == "" && f.path == "":
-		return errors.New("--builder-image is empty: give an image with make and gcc, or a built module with --ko")
+		return errors.New("--builder-image must not be empty: specify an image with make and gcc, or a built module with --ko")
 	case f.path == "":
 		return nil
 	}
@@ -102,7 +102,7 @@ func (w *writing) how() []string {
 		return []string{
 			fmt.Sprintf(
 				"How: a privileged pod in namespace %q%s writes to /dev/kmsg, reads back what it wrote and is deleted again.",
-				namespace, w.pods.OtherImage(),
+				namespace, w.Pods.OtherImage(),
 			),
 			"Undo: none, a kernel log cannot be unwritten; " + forget,
 		}
@@ -118,7 +118,7 @@ func (w *writing) how() []string {
 	return []string{
 		fmt.Sprintf(
 			"How: a privileged pod in namespace %q%s loads the kernel module %s, %s; writes through it, reads back what it wrote, unloads it and is deleted again.",
-			namespace, w.pods.OtherImage(), kmod.Name, from,
+			namespace, w.Pods.OtherImage(), kmod.Name, from,
 		),
 		fmt.Sprintf(
 			"The kernel's log says that a module was loaded, and the kernel counts as tainted, %s, until its next boot.",

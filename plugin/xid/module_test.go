@@ -35,7 +35,7 @@ func TestTheModulesPod(t *testing.T) {
 			func(f *flags) { f.via, f.module.path = "kmod", file }, "busybox", "", true, "for kernel 6.1.0-56-amd64",
 		},
 		"its own images": {
-			func(f *flags) { f.via, f.pods.Image = "kmod", "mirror/sh" }, builderImage, builderMemory, true, "tainted",
+			func(f *flags) { f.via, f.Pods.Image = "kmod", "mirror/sh" }, builderImage, builderMemory, true, "tainted",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

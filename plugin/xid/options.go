@@ -8,15 +8,14 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/kernellog"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
-	"github.com/gpu-fault/kubectl-gpu-fault/plugin/target"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/gpus"
 )
 
 // options are the validated options of `xid CODE NODE`.
 type options struct {
 	inject
-	nodes     target.Nodes
 	selectors []xid.Selector
-	gpus      gpuChoices
+	gpus      gpus.Choices
 	form      xid.Form
 	text      xid.Options // without PCI address, UUID and driver, which depend on the node
 	driver    string
@@ -34,12 +33,12 @@ const maxRecords = 10000
 
 // toOptions checks everything that does not require a cluster.
 func (f *flags) toOptions(args []string) (*options, error) {
+	f.Nodes.Names = args[1:]
 	if err := f.inject.validate(); err != nil {
 		return nil, err
 	}
 	o := &options{
 		inject: f.inject, driver: f.driver, cascade: f.cascade, count: f.count, interval: f.interval,
-		nodes:   target.Nodes{Names: args[1:], Selector: f.selector, Pod: f.pod},
 		text:    xid.Options{Seed: f.seed, Message: f.message, Switch: f.swtch},
 		hasLink: f.link >= 0, link: f.link,
 	}
@@ -54,7 +53,7 @@ func (f *flags) toOptions(args []string) (*options, error) {
 	if o.form, err = f.lineForm(); err != nil {
 		return nil, err
 	}
-	if o.gpus, err = parseGPUs(f.gpu); err != nil {
+	if o.gpus, err = gpus.Parse(f.gpu); err != nil {
 		return nil, err
 	}
 	if _, err := xid.ParseGeneration(f.driver); err != nil {
@@ -69,16 +68,13 @@ func (f *flags) toOptions(args []string) (*options, error) {
 		return nil, fmt.Errorf("--mig: %w", err)
 	}
 	if f.count < 1 || f.count > maxRecords {
-		return nil, fmt.Errorf("--count %d: give 1 to %d", f.count, maxRecords)
+		return nil, fmt.Errorf("invalid value %d for --count: must be 1 to %d", f.count, maxRecords)
 	}
 	if f.interval < 0 || f.interval > longest {
-		return nil, fmt.Errorf("--interval %s: give 0s to %s", f.interval, longest)
+		return nil, fmt.Errorf("invalid value %s for --interval: must be 0s to %s", f.interval, longest)
 	}
 	if f.interval > 0 && f.count == 1 {
-		return nil, fmt.Errorf("--interval %s: it is the time between the writes of a --count, which is 1", f.interval)
-	}
-	if err := o.nodes.Validate(); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("--interval requires --count 2 or more")
 	}
 	if err := o.checkSwitches(); err != nil {
 		return nil, err
@@ -94,13 +90,13 @@ func (f *flags) toOptions(args []string) (*options, error) {
 // lasts returns the total delay of the writes to one node: the cascades of all GPUs, and the pauses between rounds.
 func (o *options) lasts(sample []kernellog.Record) time.Duration {
 	pauses := time.Duration(o.count-1) * o.interval
-	return (duration(sample)-pauses)*time.Duration(o.gpus.atMost()) + pauses
+	return (duration(sample)-pauses)*time.Duration(o.gpus.AtMost()) + pauses
 }
 
 // checkRecords rejects records that the helper pod would reject, before a pod is created.
 func (f *inject) checkRecords(records []kernellog.Record, lasts time.Duration) error {
 	if lasts < 0 || lasts > longest {
-		return fmt.Errorf("the writes would take longer than %s: lower --count or --interval", longest)
+		return fmt.Errorf("writing would take longer than %s: lower --count or --interval", longest)
 	}
 	request := api.WriteKmsg{}
 	for _, r := range records {
@@ -111,7 +107,7 @@ func (f *inject) checkRecords(records []kernellog.Record, lasts time.Duration) e
 		check = func() error { return api.CheckModuleRecords(request.Records) }
 	}
 	if err := check(); err != nil {
-		return fmt.Errorf("the kernel log would not take it: %w", err)
+		return fmt.Errorf("invalid kernel log record: %w", err)
 	}
 	return nil
 }
@@ -120,7 +116,7 @@ func (f *inject) checkRecords(records []kernellog.Record, lasts time.Duration) e
 func swapped(err error, args []string) error {
 	if len(args) == 2 {
 		if _, notCode := xid.ParseSelector(args[1]); notCode == nil {
-			return fmt.Errorf("the code comes first: xid %s %s", args[1], args[0])
+			return fmt.Errorf("the code comes before the node: xid %s %s", args[1], args[0])
 		}
 	}
 	return err
@@ -129,29 +125,29 @@ func swapped(err error, args []string) error {
 // checkSwitches checks the flags for NVSwitches. SXids are NVSwitch errors, and an NVSwitch has its own PCI address.
 func (o *options) checkSwitches() error {
 	if o.link > 999 {
-		return fmt.Errorf("--link %d: NVLinks are numbered from 0 to 999 at most", o.link)
+		return fmt.Errorf("invalid value %d for --link: must be 0 to 999", o.link)
 	}
 	if o.text.Switch != 0 && !o.isSwitch() {
-		return fmt.Errorf("--switch is for the errors of NVSwitches (sxid codes); %s is none", o.selectors[0])
+		return fmt.Errorf("--switch requires a code of an NVSwitch, such as sxid:20034; %s is not one", o.selectors[0])
 	}
 	if o.cascade && o.selectors[0].Kind == xid.KindFallenOff {
-		return fmt.Errorf("no other records are known to come with %s: leave out --cascade", o.selectors[0])
+		return fmt.Errorf("--cascade cannot be used with %s: no accompanying records are known", o.selectors[0])
 	}
 	if o.hasLink && !o.isSwitch() {
-		return fmt.Errorf("--link is for the errors of NVSwitches (sxid codes); %s is none", o.selectors[0])
+		return fmt.Errorf("--link requires a code of an NVSwitch, such as sxid:20034; %s is not one", o.selectors[0])
 	}
 	for _, s := range o.selectors {
 		if s.Kind != xid.KindSXid {
 			continue
 		}
-		if o.gpus.address() == nil {
+		if o.gpus.Address() == nil {
 			return fmt.Errorf(
-				"%s is an error of an NVSwitch: give the switch's PCI address, such as --gpu 0000:05:00 (`lspci | grep -i nvswitch` on the node)",
+				"%s is an error of an NVSwitch: specify the PCI address of the switch, such as --gpu 0000:05:00 (`lspci | grep -i nvswitch` on the node)",
 				s,
 			)
 		}
 		if len(o.selectors) > 1 || o.cascade {
-			return fmt.Errorf("%s stands alone: leave out other codes and --cascade", s)
+			return fmt.Errorf("%s cannot be used with other codes or --cascade", s)
 		}
 	}
 	return nil

@@ -13,6 +13,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/kernellog"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/gpus"
 )
 
 var regexpProcess = regexp.MustCompile(`pid=\S+ name=[^,]+, `)
@@ -65,18 +66,22 @@ func TestBadCommandLines(t *testing.T) {
 		"days of writing": {
 			func(f *flags) { f.count, f.interval = 10000, time.Hour }, []string{"79", "n"}, "longer than",
 		},
-		"timeout":             {func(f *flags) { f.pods.Timeout = time.Millisecond }, []string{"79", "n"}, "--timeout"},
-		"escapes too long":    {func(f *flags) { f.message = strings.Repeat("é", 450) }, []string{"79", "n"}, "1900"},
-		"switch of no switch": {func(f *flags) { f.swtch = 1 }, []string{"79", "n"}, "--switch is for"},
+		"timeout":          {func(f *flags) { f.Pods.Timeout = time.Millisecond }, []string{"79", "n"}, "--timeout"},
+		"escapes too long": {func(f *flags) { f.message = strings.Repeat("é", 450) }, []string{"79", "n"}, "1900"},
+		"switch of no switch": {
+			func(f *flags) { f.swtch = 1 }, []string{"79", "n"}, "--switch requires a code of an NVSwitch",
+		},
 		"cascade of a record": {func(f *flags) { f.cascade = true }, []string{"fallen-off-bus", "n"}, "--cascade"},
 		"unset variable":      {nil, []string{"79", ""}, "variable unset"},
 		"cascade of nothing":  {func(f *flags) { f.cascade = true }, []string{"16", "n"}, "cascade"},
 		"switch without one":  {nil, []string{"sxid:20034", "n"}, "--gpu 0000:05:00"},
-		"node before code":    {nil, []string{"n", "79"}, "the code comes first: xid 79 n"},
-		"link of no switch":   {func(f *flags) { f.link = 3 }, []string{"79", "n"}, "--link is for"},
-		"mig instance":        {func(f *flags) { f.mig = "five" }, []string{"79", "n"}, "--mig"},
-		"driver":              {func(f *flags) { f.driver = "new" }, []string{"79", "n"}, "--driver"},
-		"unknown way":         {func(f *flags) { f.via = "mail" }, []string{"79", "n"}, "kmsg or kmod"},
+		"node before code":    {nil, []string{"n", "79"}, "the code comes before the node: xid 79 n"},
+		"link of no switch": {
+			func(f *flags) { f.link = 3 }, []string{"79", "n"}, "--link requires a code of an NVSwitch",
+		},
+		"mig instance": {func(f *flags) { f.mig = "five" }, []string{"79", "n"}, "--mig"},
+		"driver":       {func(f *flags) { f.driver = "new" }, []string{"79", "n"}, "--driver"},
+		"unknown way":  {func(f *flags) { f.via = "mail" }, []string{"79", "n"}, "kmsg or kmod"},
 		"form of the module": {
 			func(f *flags) { f.via, f.form = "kmod", "kernel" }, []string{"79", "n"}, "leave out --form kernel",
 		},
@@ -84,7 +89,7 @@ func TestBadCommandLines(t *testing.T) {
 		"headers for kmsg": {func(f *flags) { f.module.headers = "/usr/src" }, []string{"79", "n"}, "--via kmod"},
 		"module and headers": {
 			func(f *flags) { f.via, f.module.path, f.module.headers = "kmod", "x.ko", "/usr/src" }, []string{"79", "n"},
-			"one of them",
+			"cannot be used together",
 		},
 		"relative headers": {
 			func(f *flags) { f.via, f.module.headers = "kmod", "src" }, []string{"79", "n"}, "absolute path",
@@ -103,7 +108,7 @@ func TestBadCommandLines(t *testing.T) {
 		"not ASCII by kmod": {
 			func(f *flags) { f.via, f.message = "kmod", "Größe" }, []string{"79", "n"}, "printable ASCII",
 		},
-		"parallel": {func(f *flags) { f.parallel = 0 }, []string{"79", "n"}, "--parallel"},
+		"parallel": {func(f *flags) { f.Parallel = 0 }, []string{"79", "n"}, "--parallel"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -170,7 +175,7 @@ func TestLinesForANode(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			places, err := o.places(twoGPUs(), podOnNode{"ns", "p", test.podUID})
+			places, err := o.places(twoGPUs(), gpus.Pod{Namespace: "ns", Name: "p", UID: test.podUID})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -212,17 +217,17 @@ func TestGPUsThatAreNotThere(t *testing.T) {
 	t.Parallel()
 	for choice, want := range map[string]string{
 		"2": "1  0000:1f:00  GPU-2222", "0000:c7:00": "0  0000:17:00  GPU-1111",
-		"GPU-33333333-3333-3333-3333-333333333333": "there is no GPU GPU-3333",
+		"GPU-33333333-3333-3333-3333-333333333333": "GPU-33333333-3333-3333-3333-333333333333 not found",
 	} {
-		c, err := parseGPUs(choice)
+		c, err := gpus.Parse(choice)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := c.pick(twoGPUs(), podOnNode{}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := c.Pick(twoGPUs(), gpus.Pod{}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("--gpu %s: error %v, wanted one that lists %q", choice, err, want)
 		}
-		_, err = c.pick(api.Info{}, podOnNode{})
-		if byAddress := c.address() != nil; (err == nil) != byAddress {
+		_, err = c.Pick(api.Info{}, gpus.Pod{})
+		if byAddress := c.Address() != nil; (err == nil) != byAddress {
 			t.Errorf("--gpu %s on a node without a driver: %v; only an address can be used there", choice, err)
 		}
 	}
@@ -230,16 +235,18 @@ func TestGPUsThatAreNotThere(t *testing.T) {
 
 func TestReplayMapsAddressesAndKeepsGaps(t *testing.T) {
 	t.Parallel()
-	log, err := xid.ParseLog(strings.NewReader(`[  100.000000] NVRM: GPU at PCI:0000:c7:00: GPU-455e672a-0000-1111-2222-333344445555
+	log, err := xid.ParseLog(
+		strings.NewReader(`[  100.000000] NVRM: GPU at PCI:0000:c7:00: GPU-455e672a-0000-1111-2222-333344445555
 [  101.000000] NVRM: Xid (PCI:0000:c7:00): 79, GPU has fallen off the bus.
 [  701.000000] NVRM: Xid (PCI:0000:c8:00): 45, pid=1, name=x, Ch 00000008
-`))
+`),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
-	all, _ := parseGPUs("all")
+	all, _ := gpus.Parse("all")
 	r := &replay{entries: log.Entries, gpus: all, form: xid.FormPlain, speed: 2, maxGap: time.Minute}
-	records, err := r.compose(twoGPUs(), podOnNode{})
+	records, err := r.compose(twoGPUs(), gpus.Pod{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -255,9 +262,9 @@ func TestReplayMapsAddressesAndKeepsGaps(t *testing.T) {
 		t.Errorf("delays %s and %s: wanted half a second (twice as fast) and a minute (the longest gap)",
 			records[1].Delay, records[2].Delay)
 	}
-	first, _ := parseGPUs("0")
+	first, _ := gpus.Parse("0")
 	r.gpus = first
-	if _, err := r.compose(twoGPUs(), podOnNode{}); err == nil || !strings.Contains(err.Error(), "--map 0000:c8:00=") {
+	if _, err := r.compose(twoGPUs(), gpus.Pod{}); err == nil || !strings.Contains(err.Error(), "--map 0000:c8:00=") {
 		t.Errorf("two GPUs onto one: %v", err)
 	}
 }
@@ -271,7 +278,7 @@ func FuzzParseGPU(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		choice, err := parseGPUs(text)
+		choice, err := gpus.Parse(text)
 		if err == nil && choice.String() == "" {
 			t.Errorf("%q was understood as nothing", text)
 		}

@@ -17,9 +17,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/kernellog"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/completion"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/gpus"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
-	"github.com/gpu-fault/kubectl-gpu-fault/plugin/target"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
 
@@ -35,17 +35,17 @@ func newReplayCommand(connection *kube.Connection, streams genericiooptions.IOSt
 	f := &replayFlags{inject: newInject(), speed: 1, maxGap: 10 * time.Second}
 	cmd := &cobra.Command{
 		Use:   "replay FILE (NODE... | -l SELECTOR | --pod POD)",
-		Short: "Write the driver's lines of a real log into the kernel logs of nodes",
-		Long: `Write the NVIDIA driver's lines of a real log (dmesg, journalctl -k, /var/log/messages) into the kernel logs of nodes, in
-order and with the time that lay between them. Other lines are left out. "-" reads the log from standard input.
+		Short: "Write the driver's lines of a real log to the kernel logs of nodes",
+		Long: `Write the NVIDIA driver's lines of a real log (dmesg, journalctl -k, /var/log/messages) to the kernel logs of nodes, in order and with the
+original delays. Other lines are skipped. "-" reads the log from standard input.
 
-PCI addresses are mapped to the node's GPUs: the log's first GPU to the first that --gpu chooses, and so on; --map sets it by hand.`,
-		Example: `  # An incident again, on node gpu-1
+PCI addresses are mapped to the node's GPUs: the first GPU of the log to the first GPU that --gpu selects, and so on. --map overrides this.`,
+		Example: `  # Replay an incident on gpu-1
   kubectl gpu-fault xid replay dmesg.txt gpu-1 --gpu all
 
-  # As fast as it can be written
+  # Replay it as fast as possible
   kubectl gpu-fault xid replay dmesg.txt gpu-1 --max-gap 0s`,
-		Args: usage.MinArgs(1, "a file, and where to write it", "kubectl gpu-fault xid replay dmesg.txt gpu-1"),
+		Args: usage.MinArgs(1, "a file and a node", "kubectl gpu-fault xid replay dmesg.txt gpu-1"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			w, err := f.writing(args, streams)
 			if err != nil {
@@ -66,29 +66,26 @@ PCI addresses are mapped to the node's GPUs: the log's first GPU to the first th
 	f.gpu = "all"
 	f.inject.add(cmd, connection)
 	flags := cmd.Flags()
-	flags.Float64Var(&f.speed, "speed", f.speed, "How many times faster than in the log")
-	flags.DurationVar(&f.maxGap, "max-gap", f.maxGap, "Shorten longer gaps between two lines to this")
+	flags.Float64Var(&f.speed, "speed", f.speed, "Speed, relative to the log")
+	flags.DurationVar(&f.maxGap, "max-gap", f.maxGap, "Maximum delay between two lines; longer ones are shortened")
 	flags.StringSliceVar(&f.maps, "map", nil,
-		"FROM=TO: the log's PCI address and that of the node's GPU; may be given several times")
+		"FROM=TO, the PCI addresses in the log and of the node's GPU; may be specified several times")
 	return cmd
 }
 
 // writing checks everything that does not require a cluster.
 func (f *replayFlags) writing(args []string, streams genericiooptions.IOStreams) (*writing, error) {
+	f.Nodes.Names = args[1:]
 	if err := f.validate(); err != nil {
 		return nil, err
 	}
-	nodes := target.Nodes{Names: args[1:], Selector: f.selector, Pod: f.pod}
-	if err := nodes.Validate(); err != nil {
-		return nil, err
-	}
 	if !(f.speed >= 0.001 && f.speed <= 1e6) { // also rejects NaN
-		return nil, fmt.Errorf("--speed %g: give 0.001 to 1000000", f.speed)
+		return nil, fmt.Errorf("invalid value %g for --speed: must be 0.001 to 1000000", f.speed)
 	}
 	if f.maxGap < 0 || f.maxGap > longest {
-		return nil, fmt.Errorf("--max-gap %s: give 0s to %s", f.maxGap, longest)
+		return nil, fmt.Errorf("invalid value %s for --max-gap: must be 0s to %s", f.maxGap, longest)
 	}
-	gpus, err := parseGPUs(f.gpu)
+	chosen, err := gpus.Parse(f.gpu)
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +101,7 @@ func (f *replayFlags) writing(args []string, streams genericiooptions.IOStreams)
 	if err != nil {
 		return nil, err
 	}
-	r := &replay{entries: log.Entries, form: form, gpus: gpus, byHand: byHand, speed: f.speed, maxGap: f.maxGap}
+	r := &replay{entries: log.Entries, form: form, gpus: chosen, byHand: byHand, speed: f.speed, maxGap: f.maxGap}
 	sample, err := r.records(nil, nil)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", args[0], err)
@@ -113,7 +110,7 @@ func (f *replayFlags) writing(args []string, streams genericiooptions.IOStreams)
 		return nil, fmt.Errorf("%s: %w", args[0], err)
 	}
 	return &writing{
-		inject: f.inject, nodes: nodes, form: form, events: r.events(), sample: sample, lasts: duration(sample),
+		inject: f.inject, form: form, events: r.events(), sample: sample, lasts: duration(sample),
 		summary: fmt.Sprintf("Replay of %s from %s, %s long%s", count.Of(len(sample), "record"), source(args[0]),
 			duration(sample).Round(time.Millisecond), r.shortened()),
 		action:  fmt.Sprintf("write %s to the kernel log", count.Of(len(log.Entries), "record")),
@@ -200,7 +197,7 @@ func parseMaps(texts []string) (map[xid.PCI]xid.PCI, error) {
 type replay struct {
 	entries []xid.Entry
 	form    xid.Form
-	gpus    gpuChoices
+	gpus    gpus.Choices
 	byHand  map[xid.PCI]xid.PCI
 	speed   float64
 	maxGap  time.Duration
@@ -234,8 +231,8 @@ func (r *replay) addresses() []xid.PCI {
 	return all
 }
 
-func (r *replay) compose(info api.Info, pod podOnNode) ([]kernellog.Record, error) {
-	chosen, err := r.gpus.pick(info, pod)
+func (r *replay) compose(info api.Info, pod gpus.Pod) ([]kernellog.Record, error) {
+	chosen, err := r.gpus.Pick(info, pod)
 	// On a node without a driver, the user may specify all addresses.
 	if err != nil && (len(info.GPUs) > 0 || len(r.byHand) == 0) {
 		return nil, err
@@ -248,9 +245,9 @@ func (r *replay) compose(info api.Info, pod podOnNode) ([]kernellog.Record, erro
 		}
 		if len(chosen) == 0 {
 			return nil,
-				fmt.Errorf("the log tells of more GPUs than --gpu chooses here: give --gpu all, or --map %s=ADDRESS", p)
+				fmt.Errorf("the log has more GPUs than --gpu selects: specify --gpu all, or --map %s=ADDRESS", p)
 		}
-		to[p], uuids[chosen[0].pci] = chosen[0].pci, xid.UUID(chosen[0].uuid)
+		to[p], uuids[chosen[0].PCI] = chosen[0].PCI, xid.UUID(chosen[0].UUID)
 		chosen = chosen[1:]
 	}
 	return r.records(to, uuids)

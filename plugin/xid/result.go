@@ -59,13 +59,13 @@ func (w *writing) print(run *ledger.Run, from *kernellog.Injection, names []stri
 		total += len(node.Records)
 		out.Nodes = append(out.Nodes, node)
 	}
-	if !w.format.IsTable() {
-		return w.inject.format.Object(w.streams.Out, out, "run/"+out.ID)
+	if !w.Format.IsTable() {
+		return w.Format.Object(w.streams.Out, out, "run/"+out.ID)
 	}
 	if total == 0 {
 		return nil
 	}
-	if err := out.table(w.format).Write(w.streams.Out); err != nil {
+	if err := out.table(w.Format).Write(w.streams.Out); err != nil {
 		return err
 	}
 	printer.Talk(w.streams.ErrOut, "%s",

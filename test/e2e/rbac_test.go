@@ -38,6 +38,7 @@ func coverage() map[string]covered {
 	return map[string]covered{
 		"xid":       {works: (*rights).xidWorks, asks: (*rights).xidAsks},
 		"runtime":   {works: (*rights).runtimeWorks, asks: (*rights).runtimeAsks},
+		"device":    {works: (*rights).deviceWorks, asks: (*rights).deviceAsks},
 		"cuda":      {works: (*rights).cudaWorks, asks: (*rights).cudaAsks, prepare: (*rights).cudaPrepare},
 		"doctor":    {works: (*rights).doctorWorks, asks: (*rights).doctorAsks, goesOn: true},
 		"list":      {works: (*rights).listWorks, asks: (*rights).listAsks},
@@ -239,6 +240,26 @@ func (r *rights) runtimeAsks(rule fault.Permission) [][]string {
 			"runtime", "break", r.worker.Name, "--mode", "missing-handler", "--allow-majority", "--yes",
 			"--dry-run=server",
 		},
+	}
+}
+
+func (r *rights) deviceWorks() {
+	r.does("device", "list", r.worker.Name)
+	run := strings.TrimPrefix(
+		strings.TrimSpace(r.does("device", "unhealthy", r.worker.Name, "--gpu", "0", "--ttl", "5m",
+			"--allow-majority", "--yes", "-o", "name")),
+		"run/",
+	)
+	r.does("revert", run, "--yes")
+	r.noPods()
+}
+
+func (r *rights) deviceAsks(rule fault.Permission) [][]string {
+	if rule.Resource == "pods" && rule.Namespace == r.namespace {
+		return r.xidAsks(rule)
+	}
+	return [][]string{
+		{"device", "unhealthy", r.worker.Name, "--gpu", "0", "--allow-majority", "--yes", "--dry-run=server"},
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -116,9 +117,9 @@ func (n node) prepare(ctx context.Context, run string, f api.FailDevices) (recor
 	}
 	switch missing := slices.DeleteFunc(slices.Clone(f.Devices),
 		func(id string) bool { return slices.Contains(found.Healthy, id) }); {
-	case len(found.Runs) > 0:
-		return record{}, api.Errorf(api.CodeExists, "run %s already fails devices of %s: revert it first",
-			found.Runs[0], f.Resource)
+	case len(found.Failed) > 0:
+		return record{}, api.Errorf(api.CodeExists, "devices of %s are already unhealthy because of run %s: revert it first",
+			f.Resource, slices.Collect(maps.Values(found.Failed))[0])
 	case len(missing) > 0:
 		return record{}, api.Errorf(api.CodeRefused, "%s has no healthy device %s; the healthy devices are: %s",
 			f.Resource, strings.Join(missing, ", "), strings.Join(found.Healthy, ", "))

@@ -107,7 +107,7 @@ func TestFailAndRecover(t *testing.T) {
 	for range 3 {
 		failed(t, n, kubelet, time.Hour)
 		list := n.list(t.Context())
-		if len(list.Resources) != 1 || !slices.Equal(list.Resources[0].Runs, []string{n.run()}) ||
+		if len(list.Resources) != 1 || list.Resources[0].Failed["GPU-a"] != n.run() ||
 			!slices.Equal(list.Resources[0].Unhealthy, []string{"GPU-a"}) {
 			t.Errorf("during the fault: %+v", list)
 		}

@@ -36,10 +36,15 @@ func (n node) list(ctx context.Context) api.Devices {
 		all.Warnings = append(all.Warnings, err.Error())
 		return all
 	}
-	runs := map[string][]string{}
+	failed := map[string]map[string]string{}
 	for _, r := range n.records() {
-		if !r.ended() {
-			runs[r.Resource] = append(runs[r.Resource], r.Run)
+		for _, id := range r.Devices {
+			if failed[r.Resource] == nil {
+				failed[r.Resource] = map[string]string{}
+			}
+			if !r.ended() {
+				failed[r.Resource][id] = r.Run
+			}
 		}
 	}
 	sockets, err := n.sockets()
@@ -47,7 +52,7 @@ func (n node) list(ctx context.Context) api.Devices {
 		all.Warnings = append(all.Warnings, err.Error())
 	}
 	for name, healthy := range c.Healthy {
-		r := api.DeviceResource{Name: name, Healthy: healthy, Pods: map[string]string{}, Runs: runs[name]}
+		r := api.DeviceResource{Name: name, Healthy: healthy, Pods: map[string]string{}, Failed: failed[name]}
 		for _, e := range c.Entries {
 			for _, id := range e.Devices {
 				if e.Resource == name {
@@ -57,6 +62,11 @@ func (n node) list(ctx context.Context) api.Devices {
 		}
 		for id := range r.Pods {
 			if !slices.Contains(healthy, id) {
+				r.Unhealthy = append(r.Unhealthy, id)
+			}
+		}
+		for id := range r.Failed {
+			if !slices.Contains(healthy, id) && !slices.Contains(r.Unhealthy, id) {
 				r.Unhealthy = append(r.Unhealthy, id)
 			}
 		}

@@ -1,0 +1,149 @@
+package devicehealth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+)
+
+const (
+	// statusTimeout is the time for the kubelet to report a change: by default it updates its node's status every 10 s.
+	statusTimeout = time.Minute
+	// podTimeout is the time for the kubelet to report the health of devices in the status of a pod, after the node's
+	// status has changed. If the feature gate ResourceHealthStatus is off, it never does.
+	podTimeout = 15 * time.Second
+	pollEvery  = 100 * time.Millisecond
+)
+
+// allocatable returns the node's allocatable resources, by name.
+func allocatable(ctx context.Context, client kubernetes.Interface, nodeName string) (map[string]int64, error) {
+	node, err := client.CoreV1().Nodes().Get(ctx, nodeName, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("get node %s: %w", nodeName, err)
+	}
+	all := map[string]int64{}
+	for name, quantity := range node.Status.Allocatable {
+		all[string(name)] = quantity.Value()
+	}
+	return all, nil
+}
+
+// prove waits until the API server shows what the kubelet has recorded: fewer allocatable devices, and the health of
+// the failed devices in the status of the pods that hold them.
+func (in *Injection) prove(
+	ctx context.Context, nodeName string, failed api.FailedDevices, before int64,
+) ([]ledger.Evidence, error) {
+	if err := awaitAllocatable(ctx, in.Client, nodeName, failed.Resource, int64(failed.Healthy)); err != nil {
+		return nil, err
+	}
+	evidence := []ledger.Evidence{newEvidence("node status", "allocatable %s: %d -> %d", failed.Resource, before,
+		failed.Healthy)}
+	if len(failed.Pods) == 0 {
+		return evidence, nil
+	}
+	shown, missing := in.podsShow(ctx, nodeName, failed)
+	for _, text := range shown {
+		evidence = append(evidence, newEvidence("pod status", "%s", text))
+	}
+	if len(missing) > 0 {
+		evidence = append(evidence, newEvidence("pod status",
+			"does not show the health of devices for %s: the kubelet's feature gate ResourceHealthStatus is off, or its "+
+				"version is too old; only the node's allocatable resources show the fault", strings.Join(missing, ", ")))
+	}
+	return evidence, ctx.Err()
+}
+
+// awaitAllocatable waits until the node's status has the number of allocatable devices.
+func awaitAllocatable(
+	ctx context.Context, client kubernetes.Interface, nodeName, resource string, want int64,
+) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, statusTimeout, errors.New("timed out"))
+	defer cancel()
+	var last string
+	for {
+		all, err := allocatable(ctx, client, nodeName)
+		switch {
+		case err != nil:
+			last = err.Error()
+		case all[resource] == want:
+			return nil
+		default:
+			last = fmt.Sprintf("the kubelet has recorded %d healthy devices of %s, but the node's status has %d allocatable",
+				want, resource, all[resource])
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %s; is the kubelet of node %s running?", context.Cause(ctx), last, nodeName)
+		case <-time.After(pollEvery):
+		}
+	}
+}
+
+// podsShow waits until the statuses of the pods that hold failed devices show their health. It returns the devices of
+// each pod that does, and the names of the others.
+func (in *Injection) podsShow(
+	ctx context.Context, nodeName string, failed api.FailedDevices,
+) (shown, missing []string) {
+	ctx, cancel := context.WithTimeout(ctx, podTimeout)
+	defer cancel()
+	for {
+		pods, err := in.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
+			FieldSelector: fields.OneTermEqualSelector("spec.nodeName", nodeName).String(),
+		})
+		if err == nil {
+			shown, missing = nil, nil
+			for _, pod := range pods.Items {
+				if !slices.Contains(failed.Pods, string(pod.UID)) {
+					continue
+				}
+				name := pod.Namespace + "/" + pod.Name
+				if ids := unhealthy(pod, failed); len(ids) > 0 {
+					shown = append(shown, fmt.Sprintf("%s: %s %s Unhealthy", name, failed.Resource,
+						strings.Join(ids, ", ")))
+				} else {
+					missing = append(missing, name)
+				}
+			}
+			if len(missing) == 0 {
+				return shown, nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			if err != nil && len(missing) == 0 {
+				missing = []string{"the pods of the node (" + err.Error() + ")"}
+			}
+			return shown, missing
+		case <-time.After(pollEvery):
+		}
+	}
+}
+
+// unhealthy returns the failed devices that the status of a pod shows as unhealthy.
+func unhealthy(pod corev1.Pod, failed api.FailedDevices) (ids []string) {
+	for _, container := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		for _, resource := range container.AllocatedResourcesStatus {
+			if string(resource.Name) != failed.Resource {
+				continue
+			}
+			for _, device := range resource.Resources {
+				id := string(device.ResourceID)
+				if device.Health == corev1.ResourceHealthStatusUnhealthy && slices.Contains(failed.Devices, id) {
+					ids = append(ids, id)
+				}
+			}
+		}
+	}
+	return ids
+}

@@ -1,0 +1,90 @@
+package devicehealth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+)
+
+// Undoer ends the fault. Client and Start may be nil if only Describe is called.
+type Undoer struct {
+	Client kubernetes.Interface
+	Start  Start
+	// Progress receives progress messages about a step for the user. It may be nil.
+	Progress func(step ledger.Step, text string)
+}
+
+var (
+	_ fault.Undoer     = Undoer{}
+	_ fault.Needer     = Undoer{}
+	_ fault.NodeUndoer = Undoer{}
+)
+
+// EntersNode implements fault.NodeUndoer.
+func (Undoer) EntersNode(step ledger.Step) bool { return len(step.Undo.Data) > 0 }
+
+// Needs implements fault.Needer.
+func (u Undoer) Needs(step ledger.Step, ledgerNamespace string) []fault.Permission {
+	if len(step.Undo.Data) == 0 {
+		return nil
+	}
+	return fault.DebugPodPermissions(ledgerNamespace)
+}
+
+// Describe implements fault.Undoer.
+func (u Undoer) Describe(ledger.Step) string {
+	return "stop reporting devices as unhealthy; the device plugin reports them again"
+}
+
+// Undo implements fault.Undoer.
+func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (ledger.State, string, error) {
+	if len(step.Undo.Data) == 0 {
+		return ledger.StateReverted, "nothing had been changed", nil
+	}
+	say := func(text string) {
+		if u.Progress != nil {
+			u.Progress(step, text)
+		}
+	}
+	recovered, err := u.recover(ctx, run, step.Target.Name, say)
+	if err != nil {
+		return "", "", fmt.Errorf("%w; the fault also ends when its TTL expires, and when the pod of the device plugin restarts",
+			err)
+	}
+	if !recovered.Found {
+		return ledger.StateReverted,
+			"the node has no record of this run: the fault never began, another client ended it, or the node has rebooted", nil
+	}
+	say("waiting for the node's status")
+	if err := awaitAllocatable(ctx, u.Client, step.Target.Name, recovered.Resource,
+		int64(recovered.Healthy)); err != nil {
+		return "", "", err
+	}
+	said := fmt.Sprintf("healthy and allocatable again: %s of %s", count.Of(recovered.Healthy, "device"),
+		recovered.Resource)
+	if recovered.Cause != "requested" {
+		said += fmt.Sprintf("; the fault had ended at %s (%s)", recovered.Ended.UTC().Format(time.RFC3339),
+			recovered.Cause)
+	}
+	return ledger.StateReverted, said, nil
+}
+
+func (u Undoer) recover(
+	ctx context.Context, run ledger.Run, nodeName string, say func(string),
+) (recovered *api.RecoveredDevices, err error) {
+	pod, err := u.Start(ctx, run, nodeName, say)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, pod.Close(ctx)) }()
+	say("registering the device plugin again")
+	return pod.RecoverDevices(ctx)
+}

@@ -1,0 +1,153 @@
+package device
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/gpus"
+)
+
+const (
+	uuid0 = "GPU-11111111-1111-1111-1111-111111111111"
+	uuid1 = "GPU-22222222-2222-2222-2222-222222222222"
+)
+
+func twoGPUs() api.Info {
+	return api.Info{GPUs: []api.GPU{{UUID: uuid0, PCI: "0000:17:00.0"}, {UUID: uuid1, PCI: "0000:2f:00.0"}}}
+}
+
+func resource(name string, ids ...string) api.DeviceResource {
+	return api.DeviceResource{Name: name, Healthy: ids, Pods: map[string]string{}}
+}
+
+// What is selected is exactly what is failed; whatever is ambiguous or not there is refused, with what there is.
+func TestChoose(t *testing.T) {
+	t.Parallel()
+	whole, shared := resource(
+		defaultResource,
+		uuid1,
+		uuid0,
+	), resource(
+		"nvidia.com/gpu.shared",
+		uuid0+"::0",
+		uuid1+"::0",
+		uuid1+"::1",
+	)
+	whole.Pods[uuid1] = "uid-1"
+	mig := resource("nvidia.com/mig-1g.10gb", "MIG-1", "MIG-2")
+	amd := resource("amd.com/gpu", "0000:c1:00.0")
+	for name, test := range map[string]struct {
+		s         selection
+		gpu       string
+		resources []api.DeviceResource
+		want      string
+		err       string
+	}{
+		"by index":       {gpu: "1", resources: []api.DeviceResource{whole}, want: uuid1},
+		"by PCI address": {gpu: "0000:17:00", resources: []api.DeviceResource{whole, mig}, want: uuid0},
+		"all":            {gpu: "all", resources: []api.DeviceResource{whole}, want: uuid0 + " " + uuid1},
+		"by ID": {
+			s: selection{devices: []string{uuid0, uuid0}}, resources: []api.DeviceResource{whole}, want: uuid0,
+		},
+		"shared": {
+			gpu: "1", resources: []api.DeviceResource{shared}, want: uuid1 + "::0 " + uuid1 + "::1",
+		},
+		"by index in the IDs": {
+			gpu: "1", resources: []api.DeviceResource{resource(defaultResource, "0", "1")}, want: "1",
+		},
+		"of a pod": {
+			s: selection{podUID: "uid-1"}, resources: []api.DeviceResource{whole, mig}, want: uuid1,
+		},
+		"another vendor": {
+			s:         selection{resource: "amd.com/gpu", devices: []string{"0000:c1:00.0"}},
+			resources: []api.DeviceResource{whole, amd}, want: "0000:c1:00.0",
+		},
+		"of a pod without devices": {
+			s: selection{podUID: "uid-2"}, resources: []api.DeviceResource{whole},
+			err: "holds no device of nvidia.com/gpu",
+		},
+		"no such index": {gpu: "2", resources: []api.DeviceResource{whole}, err: "GPU 2 not found"},
+		"no such device": {
+			s: selection{devices: []string{"x"}}, resources: []api.DeviceResource{whole}, err: "there are: " + uuid0,
+		},
+		"MIG by index": {
+			gpu: "0", s: selection{resource: mig.Name}, resources: []api.DeviceResource{mig}, err: "MIG-1, MIG-2",
+		},
+		"no resource": {gpu: "0", err: "no device plugin"},
+		"no such resource": {
+			gpu: "0", s: selection{resource: "a/b"}, resources: []api.DeviceResource{amd}, err: "amd.com/gpu",
+		},
+		"ambiguous": {gpu: "0", resources: []api.DeviceResource{mig, amd}, err: "--resource amd.com/gpu"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if test.gpu != "" {
+				choices, err := gpus.Parse(test.gpu)
+				if err != nil {
+					t.Fatal(err)
+				}
+				test.s.gpus = choices
+			}
+			_, ids, err := test.s.choose(twoGPUs(), api.Devices{Resources: test.resources})
+			if got := strings.Join(ids, " "); got != test.want || (err != nil) != (test.err != "") ||
+				err != nil && !strings.Contains(err.Error(), test.err) {
+				t.Errorf("%q, %v; wanted %q, %q", got, err, test.want, test.err)
+			}
+		})
+	}
+	s := selection{gpus: gpus.Choices{}}
+	s.gpus, _ = gpus.Parse("0")
+	if _, _, err := s.choose(api.Info{}, api.Devices{Resources: []api.DeviceResource{amd}}); err == nil ||
+		!strings.Contains(err.Error(), "specify --device; there are: 0000:c1:00.0") {
+		t.Errorf("without NVIDIA's driver: %v", err)
+	}
+}
+
+func TestValidate(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		change func(*failing)
+		want   string
+	}{
+		"fine":           {func(*failing) {}, ""},
+		"nothing":        {func(f *failing) { f.gpu = "" }, "--gpu, --device or --pod"},
+		"both":           {func(f *failing) { f.devices = []string{"x"} }, "cannot be used together"},
+		"an empty ID":    {func(f *failing) { f.gpu, f.devices = "", []string{" "} }, "empty ID"},
+		"a MIG device":   {func(f *failing) { f.gpu = "MIG-x" }, "MIG device"},
+		"no end":         {func(f *failing) { f.TTL.TTL, f.TTL.Reason = 0, "because" }, "--ttl 0 is not supported"},
+		"no node":        {func(f *failing) { f.Nodes.Names = nil }, "no target"},
+		"a pod and node": {func(f *failing) { f.Nodes.Pod = "p" }, "only one of"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFailing()
+			f.Nodes.Names, f.gpu = []string{"gpu-1"}, "1"
+			test.change(f)
+			if err := f.validate(); (err != nil) != (test.want != "") ||
+				err != nil && !strings.Contains(err.Error(), test.want) {
+				t.Errorf("%v, wanted %q", err, test.want)
+			}
+		})
+	}
+}
+
+// The list has every device once, with its GPU, its pod and the run that made it unhealthy.
+func TestDeviceList(t *testing.T) {
+	t.Parallel()
+	r := resource(defaultResource, uuid0)
+	r.Unhealthy, r.Failed = []string{uuid1}, map[string]string{uuid1: "device-1"}
+	r.Pods[uuid0], r.Pods[uuid1] = "uid-1", "uid-2"
+	list := newDeviceList("gpu-1", twoGPUs(), api.Devices{Resources: []api.DeviceResource{r}},
+		map[string]string{"uid-1": "research/trainer"})
+	if len(list.Items) != 2 {
+		t.Fatalf("%+v", list)
+	}
+	a, b := list.Items[0], list.Items[1]
+	if a.ID != uuid0 || *a.GPU != 0 || a.Health != "Healthy" || a.Pod != "research/trainer" || a.Run != "" {
+		t.Errorf("%+v", a)
+	}
+	if b.ID != uuid1 || *b.GPU != 1 || b.Health != "Unhealthy" || b.Pod != "uid-2" || b.Run != "device-1" {
+		t.Errorf("%+v", b)
+	}
+}

@@ -1,0 +1,147 @@
+package device
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/gpus"
+)
+
+// selection selects devices of a node by their IDs, by GPUs, or by the pod that holds them.
+type selection struct {
+	resource string // empty means the default
+	devices  []string
+	gpus     gpus.Choices
+	podUID   string // of --pod; empty if not specified
+}
+
+// defaultResource is used if a node has several resources.
+const defaultResource = "nvidia.com/gpu"
+
+// choose returns the resource and the IDs of the selected devices.
+func (s selection) choose(info api.Info, found api.Devices) (resource string, ids []string, err error) {
+	r, err := s.resourceOf(found)
+	if err != nil {
+		return "", nil, err
+	}
+	known := slices.Concat(r.Healthy, r.Unhealthy)
+	slices.Sort(known)
+	if s.podUID != "" {
+		known = slices.DeleteFunc(known, func(id string) bool { return r.Pods[id] != s.podUID })
+		if len(known) == 0 {
+			return "", nil, fmt.Errorf("the pod holds no device of %s", r.Name)
+		}
+	}
+	switch {
+	case len(s.devices) > 0:
+		ids = s.devices
+		for _, id := range ids {
+			if !slices.Contains(known, id) {
+				return "", nil, fmt.Errorf("there is no device %s of %s; there are: %s", id, r.Name, list(known))
+			}
+		}
+	case len(s.gpus) > 0:
+		if ids, err = s.ofGPUs(info, r.Name, known); err != nil {
+			return "", nil, err
+		}
+	default:
+		ids = known
+	}
+	return r.Name, slices.Compact(slices.Sorted(slices.Values(ids))), nil
+}
+
+// resourceOf returns the selected resource.
+func (s selection) resourceOf(found api.Devices) (api.DeviceResource, error) {
+	var names, held []string
+	for _, r := range found.Resources {
+		names = append(names, r.Name)
+		for _, uid := range r.Pods {
+			if uid == s.podUID && s.podUID != "" && !slices.Contains(held, r.Name) {
+				held = append(held, r.Name)
+			}
+		}
+	}
+	name := s.resource
+	switch {
+	case name != "":
+	case len(held) == 1:
+		name = held[0]
+	case len(names) == 1:
+		name = names[0]
+	default:
+		name = defaultResource
+	}
+	for _, r := range found.Resources {
+		if r.Name == name {
+			return r, nil
+		}
+	}
+	switch {
+	case len(names) == 0:
+		return api.DeviceResource{}, errors.New(strings.Join(
+			append([]string{"no device plugin has registered devices on the node"}, found.Warnings...), ": "))
+	case s.resource == "":
+		return api.DeviceResource{}, fmt.Errorf("the node has several resources, and none is %s: specify --resource %s",
+			defaultResource, strings.Join(names, ", or --resource "))
+	}
+	return api.DeviceResource{}, fmt.Errorf(
+		"the node has no devices of %s; it has: %s",
+		name,
+		strings.Join(names, ", "),
+	)
+}
+
+// ofGPUs returns the devices that are on the selected GPUs: several if they are shared.
+func (s selection) ofGPUs(info api.Info, resource string, known []string) (ids []string, err error) {
+	if len(info.GPUs) == 0 {
+		return nil, fmt.Errorf("the node has no NVIDIA driver that would list GPUs: specify --device; there are: %s",
+			list(known))
+	}
+	picked, err := s.gpus.Pick(info, gpus.Pod{})
+	if err != nil {
+		return nil, err
+	}
+	all, err := gpus.Of(info)
+	if err != nil {
+		return nil, err
+	}
+	for _, g := range picked {
+		index := slices.Index(all, g)
+		of := slices.DeleteFunc(slices.Clone(known), func(id string) bool {
+			at := indexOf(id, info.GPUs)
+			return at == nil || *at != index
+		})
+		if len(of) == 0 {
+			return nil, fmt.Errorf("GPU %d (%s) has no device of %s; specify --device; there are: %s", index, g.UUID,
+				resource, list(known))
+		}
+		ids = append(ids, of...)
+	}
+	return ids, nil
+}
+
+// indexOf returns the index of the GPU of a device, or nil if it is unknown. NVIDIA's device plugin uses the UUID or
+// the index of the GPU as the ID, depending on its settings. IDs of shared GPUs have a suffix, such as ::1. The ID of a
+// MIG device does not contain its GPU.
+func indexOf(id string, all []api.GPU) *int {
+	base, _, _ := strings.Cut(id, "::")
+	for i, g := range all {
+		if strings.EqualFold(base, g.UUID) && g.UUID != "" || base == strconv.Itoa(i) {
+			return &i
+		}
+	}
+	return nil
+}
+
+// list returns IDs as part of a sentence.
+func list(ids []string) string {
+	const most = 16
+	if len(ids) > most {
+		return fmt.Sprintf("%s, and %d more", strings.Join(ids[:most], ", "), len(ids)-most)
+	}
+	return strings.Join(ids, ", ")
+}

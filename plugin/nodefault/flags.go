@@ -1,0 +1,67 @@
+// Package nodefault has what the commands share that inject faults into nodes: their flags, and the way from the
+// command line to the finished run.
+package nodefault
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/dryrun"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/target"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/ttl"
+)
+
+// Flags are the arguments and flags of a command that injects a fault into nodes.
+type Flags struct {
+	Nodes    target.Nodes
+	Parallel int // number of nodes changed in parallel
+	DryRun   dryrun.Mode
+	Yes      bool
+	Allow    fault.Allowances
+	TTL      ttl.Flags
+	Pods     podflags.Flags
+	Format   printer.Format
+}
+
+// New returns the default values.
+func New() Flags {
+	return Flags{Parallel: 10, DryRun: dryrun.None, TTL: ttl.New(), Pods: podflags.New()}
+}
+
+// AddFlags registers the flags.
+func (f *Flags) AddFlags(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVarP(&f.Nodes.Selector, "selector", "l", "", "Label selector of the nodes")
+	flags.IntVar(&f.Parallel, "parallel", f.Parallel, "Number of nodes changed in parallel")
+	f.TTL.AddFlags(flags)
+	f.DryRun.AddFlag(cmd, dryrun.Usage, dryrun.Modes()...)
+	flags.BoolVarP(&f.Yes, "yes", "y", false, "Do not ask for confirmation")
+	AddAllowances(flags, &f.Allow)
+	f.Pods.AddFlags(cmd)
+	f.Format.AddFlags(cmd)
+}
+
+// AddAllowances registers the flags that lift the limits of the blast radius.
+func AddAllowances(flags *pflag.FlagSet, allow *fault.Allowances) {
+	flags.BoolVar(&allow.ControlPlane, "allow-control-plane", false, "Allow control plane nodes")
+	flags.BoolVar(&allow.LastGPUNode, "allow-last-gpu-node", false,
+		"Allow a run that affects all remaining GPU nodes")
+	flags.BoolVar(&allow.Majority, "allow-majority", false,
+		"Allow a run that affects more than half of the GPU nodes")
+}
+
+// Validate checks everything that needs no cluster.
+func (f *Flags) Validate() error {
+	var parallel error
+	if f.Parallel < 1 {
+		parallel = fmt.Errorf("invalid value %d for --parallel: must be 1 or more", f.Parallel)
+	}
+	return errors.Join(f.DryRun.Validate(dryrun.Modes()...), parallel, f.Nodes.Validate(), f.TTL.Validate(),
+		f.Pods.Validate(), f.Format.Validate())
+}

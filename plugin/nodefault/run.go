@@ -1,0 +1,181 @@
+package nodefault
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/confirm"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/dryrun"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/progress"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/session"
+)
+
+// Fault is what a command injects into nodes.
+type Fault struct {
+	Name    string // of the command, such as runtime
+	Summary string
+	// Result is the state of a node afterwards: "broken".
+	Result string
+	// Question is the question for confirmation, up to the nodes: "Break containerd's configuration on".
+	Question string
+	// Describe describes to the user, through say, what will be changed and how it ends. It may be nil.
+	Describe func(say func(format string, args ...any))
+	// Needs are the permissions that it needs in addition to those of every fault.
+	Needs []fault.Permission
+	// Changes returns a change for each node. The pod is the one that selects the node; nil if nodes were specified.
+	Changes func(
+		ctx context.Context, cluster *kube.Cluster, nodes []string, pod *corev1.Pod,
+	) ([]fault.Change, error)
+	// CleanupTimeout limits the cleanup after a failure or an interruption; 0 means the default of fault.Session.
+	CleanupTimeout time.Duration
+}
+
+// Run injects a fault into the nodes of the flags: it asks for confirmation, and prints the evidence.
+func (f *Flags) Run(
+	ctx context.Context, connection *kube.Connection, streams genericiooptions.IOStreams, what Fault,
+) error {
+	cluster, err := connection.Cluster()
+	if err != nil {
+		return err
+	}
+	f.Nodes.NamespaceGiven = connection.Namespace != nil && *connection.Namespace != ""
+	names, pod, err := f.Nodes.Resolve(ctx, cluster.Client, cluster.Namespace)
+	if err != nil {
+		return err
+	}
+	changes, err := what.Changes(ctx, cluster, names, pod)
+	if err != nil {
+		return fmt.Errorf("nothing was changed: %w", err)
+	}
+	plan := f.plan(cluster, connection, names[0], what, changes)
+	describe := func() {
+		say := func(format string, args ...any) { printer.Talk(streams.ErrOut, format, args...) }
+		say("%s: %s, in context %q", what.Summary, List(names), cluster.Context)
+		if what.Describe != nil {
+			what.Describe(say)
+		}
+		say("")
+	}
+	if f.DryRun == dryrun.Client {
+		describe()
+		return f.printDryRun(streams, names, what, plan)
+	}
+	s := f.session(ctx, cluster, connection, streams, len(names))
+	s.CleanupTimeout = what.CleanupTimeout
+	if err := s.Preflight(ctx, plan); err != nil {
+		return fmt.Errorf("nothing was changed: %w", kube.Explain(err))
+	}
+	describe()
+	if f.DryRun == dryrun.Server {
+		return f.printDryRun(streams, names, what, plan)
+	}
+	question := fmt.Sprintf("%s %s in context %q?", what.Question, List(names), cluster.Context)
+	if err := confirm.Ask(ctx, streams, question, f.Yes); err != nil {
+		return err
+	}
+	run, runErr := s.Run(ctx, plan)
+	return errors.Join(f.print(streams, connection, what, run), kube.Explain(runErr))
+}
+
+// session returns a session whose timeout suffices for the nodes.
+func (f *Flags) session(
+	ctx context.Context,
+	cluster *kube.Cluster,
+	connection *kube.Connection,
+	streams genericiooptions.IOStreams,
+	nodes int,
+) *fault.Session {
+	s := session.New(ctx, cluster, connection.LedgerNamespace, f.Parallel, f.Pods, progress.New(streams.ErrOut))
+	rounds := (nodes + f.Parallel - 1) / f.Parallel
+	s.Timeout = time.Duration(rounds) * f.Pods.Timeout
+	return s
+}
+
+func (f *Flags) plan(
+	cluster *kube.Cluster, connection *kube.Connection, first string, what Fault, changes []fault.Change,
+) fault.Plan {
+	plan := fault.Plan{
+		Fault:   what.Name,
+		Summary: what.Summary,
+		Command: session.CommandLine(os.Args),
+		Allow:   f.Allow,
+		Changes: changes,
+		Needs:   what.Needs,
+	}
+	f.TTL.Apply(&plan)
+	spec := f.Pods.Spec("preflight", first, connection.LedgerNamespace)
+	plan.Checks = append(plan.Checks, func(ctx context.Context) error { return f.Pods.Try(ctx, cluster, spec) })
+	return plan
+}
+
+func (f *Flags) printDryRun(
+	streams genericiooptions.IOStreams, names []string, what Fault, plan fault.Plan,
+) error {
+	if !f.Format.IsTable() {
+		var objects []string
+		for _, name := range names {
+			objects = append(objects, "node/"+name)
+		}
+		return f.Format.Object(streams.Out, plan.Planned(), objects...)
+	}
+	for _, name := range names {
+		fmt.Fprintf(streams.Out, "node/%s %s (%s dry run)\n", name, what.Result, f.DryRun)
+	}
+	return nil
+}
+
+// print prints the evidence as a table, or the whole record in other formats.
+func (f *Flags) print(
+	streams genericiooptions.IOStreams, connection *kube.Connection, what Fault, run *ledger.Run,
+) error {
+	if run == nil {
+		return nil
+	}
+	if !f.Format.IsTable() {
+		return f.Format.Object(streams.Out, run, "run/"+run.ID)
+	}
+	table := &printer.Table{Header: []string{"NODE", "SOURCE", "PROOF"}, NoHeader: f.Format.NoHeader}
+	var proven []string
+	for _, step := range run.Steps {
+		if step.State != ledger.StateProven {
+			continue
+		}
+		proven = append(proven, step.Target.Name)
+		for _, e := range step.Evidence {
+			table.Add(step.Target.Name, e.Source, e.Text)
+		}
+	}
+	if len(proven) == 0 {
+		return nil
+	}
+	if err := table.Write(streams.Out); err != nil {
+		return err
+	}
+	end := "no end"
+	if !run.Until.IsZero() {
+		end = "until " + run.Until.Local().Format("15:04:05")
+	}
+	printer.Talk(streams.ErrOut, "%s on %s, %s; to undo it: %s", what.Result, List(proven), end,
+		ledger.New(nil, connection.LedgerNamespace).Command("revert", run.ID))
+	return nil
+}
+
+// List returns nodes as part of a sentence.
+func List(names []string) string {
+	if len(names) == 1 {
+		return "node " + names[0]
+	}
+	return count.Of(len(names), "node") + ": " + strings.Join(names, ", ")
+}

@@ -1,0 +1,138 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/test/cluster"
+)
+
+// device is an item of `device list`.
+type device struct {
+	ID, Health, Pod, Run string
+	GPU                  int
+}
+
+func (e *env) devices() []device {
+	e.t.Helper()
+	var list struct{ Items []device }
+	e.decode(e.ok("device", "list", e.worker.Name, "-o", "json").stdout, &list)
+	return list.Items
+}
+
+// allocatable returns the worker's allocatable GPUs.
+func (e *env) allocatable() int64 {
+	e.t.Helper()
+	node, err := e.cluster.Client.CoreV1().Nodes().Get(e.t.Context(), e.worker.Name, metav1.GetOptions{})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	q := node.Status.Allocatable["nvidia.com/gpu"]
+	return q.Value()
+}
+
+// health returns the health of a pod's devices, as its status shows it.
+func (e *env) health(pod string) string {
+	e.t.Helper()
+	p, err := e.cluster.Client.CoreV1().Pods("default").Get(e.t.Context(), pod, metav1.GetOptions{})
+	if err != nil {
+		return err.Error()
+	}
+	var all []string
+	for _, c := range p.Status.ContainerStatuses {
+		for _, r := range c.AllocatedResourcesStatus {
+			for _, d := range r.Resources {
+				all = append(all, string(d.Health))
+			}
+		}
+	}
+	return strings.Join(all, " ")
+}
+
+// The GPU of a running pod becomes unhealthy, for the node and for the pod, which goes on; after the revert both are as
+// before, and nothing is left.
+func TestAnUnhealthyGPUOfAPod(t *testing.T) {
+	e := setup(t)
+	t.Cleanup(func() { e.plugin("revert", "--all", "--yes") })
+	e.gpuPod("holder", "sleep", "100000")
+	healthy := string(corev1.ResourceHealthStatusHealthy)
+	cluster.Eventually(t, patience, "the pod's GPU is healthy", func() (bool, string) {
+		now := e.health("holder")
+		return now == healthy, now
+	})
+	before := e.devices()
+	r := e.ok("device", "unhealthy", "--pod", "holder", "-n", "default", "--ttl", "10m", "--allow-majority", "--yes")
+	for _, want := range []string{
+		"kubelet's device checkpoint", "allocatable nvidia.com/gpu: 2 -> 1", "default/holder: nvidia.com/gpu GPU-",
+	} {
+		if !strings.Contains(r.stdout, want) {
+			t.Errorf("%q is missing:\n%s", want, r.stdout)
+		}
+	}
+	if now := e.allocatable(); now != 1 {
+		t.Errorf("%d GPUs are allocatable", now)
+	}
+	if now := e.health("holder"); now != string(corev1.ResourceHealthStatusUnhealthy) {
+		t.Errorf("the status of the pod says %q", now)
+	}
+	run := e.runs()[0].ID
+	for _, d := range e.devices() {
+		if of := d.Pod == "default/holder"; of != (d.Run == run) || of != (d.Health != healthy) {
+			t.Errorf("device list: %+v", d)
+		}
+	}
+	e.mustSay(e.plugin("device", "unhealthy", e.worker.Name, "--gpu", "0", "--allow-majority", "--yes"), 1, run)
+	e.ok("revert", run, "--yes")
+	if now := e.allocatable(); now != 2 {
+		t.Errorf("%d GPUs are allocatable after the revert", now)
+	}
+	cluster.Eventually(t, patience, "the pod's GPU is healthy again", func() (bool, string) {
+		now := e.health("holder")
+		return now == healthy, now
+	})
+	if after := e.devices(); fmt.Sprint(after) != fmt.Sprint(before) {
+		t.Errorf("the devices were %v, and are %v", before, after)
+	}
+	e.noPods()
+}
+
+// The time is up, and nobody reverts: the node ends it.
+func TestUnhealthyUntilTheTTL(t *testing.T) {
+	e := setup(t)
+	t.Cleanup(func() { e.plugin("revert", "--all", "--yes") })
+	e.ok("device", "unhealthy", e.worker.Name, "--gpu", "1", "--ttl", "20s", "--allow-majority", "--yes")
+	cluster.Eventually(t, patience, "both GPUs are allocatable", func() (bool, string) {
+		now := e.allocatable()
+		return now == 2, fmt.Sprint(now)
+	})
+	r := e.ok("revert", "--all", "--yes")
+	if !strings.Contains(r.stdout+r.stderr, "TTL") {
+		t.Errorf("the revert does not say why it had ended:\n%s%s", r.stdout, r.stderr)
+	}
+}
+
+// What cannot be done is refused, with what to do, before anything is changed.
+func TestUnhealthyRefused(t *testing.T) {
+	e := setup(t)
+	for args, want := range map[string]string{
+		"--gpu 7":                              "GPU 7 not found",
+		"--device GPU-0":                       "there are: GPU-",
+		"--gpu 0 --resource amd.com/gpu":       "it has: nvidia.com/gpu",
+		"--gpu 0 --ttl 48h":                    "--ttl",
+		"--device x --resource not-a-resource": "it has: nvidia.com/gpu",
+	} {
+		r := e.plugin(append([]string{"device", "unhealthy", e.worker.Name, "--allow-majority", "--yes"},
+			strings.Fields(args)...)...)
+		e.mustSay(r, 1, want)
+	}
+	e.mustSay(e.plugin("device", "unhealthy", e.control.Name, "--gpu", "0", "--yes"), 1, "--allow-control-plane")
+	if now := e.allocatable(); now != 2 {
+		t.Errorf("%d GPUs are allocatable", now)
+	}
+}
