@@ -20,25 +20,25 @@ func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams)
 	c := &common{connection: connection, streams: streams, pods: podflags.New()}
 	cmd := &cobra.Command{
 		Use:   "scenario",
-		Short: "Break a cluster for somebody to mend: interview and training exercises, graded, and put back",
-		Long: `Break a cluster for somebody to mend. A scenario is a broken situation with a symptom, a hidden root cause and a fair way to judge what
-was done about it. Started, it is an exercise: a lab on this cluster, in namespaces of its own, which a candidate works in with a kubeconfig of
-their own, and which is put back when it ends.
+		Short: "Run graded troubleshooting exercises, for interviews and training",
+		Long: `Run graded troubleshooting exercises. A scenario is a broken situation with a symptom and a hidden root cause. Starting a scenario creates an
+exercise: a lab on this cluster, in its own namespaces. The candidate works in it with a separate kubeconfig, and everything is restored when
+the exercise ends.
 
-The trainer uses: scenario start NAME, then status, hint, grade, reveal and end.
+The trainer uses scenario start NAME, then status, hint, grade, reveal and end.
 
-The candidate uses kubectl with the kubeconfig that start wrote, through scenario record where that is wanted. The trainer hands in the
-candidate's diagnosis with scenario submit.
+The candidate uses kubectl with the kubeconfig that start wrote, optionally through scenario record. The trainer submits the candidate's
+diagnosis with scenario submit.
 
-Everything that a scenario changes is one run in the ledger, as with every other fault: kubectl gpu-fault revert undoes it even where
-nothing else of the exercise is left.`,
-		Example: `  # What is there
+Everything that an exercise changes is one run in the ledger, like every other fault. kubectl gpu-fault revert therefore undoes it even if the
+record of the exercise is lost.`,
+		Example: `  # List the scenarios
   kubectl gpu-fault scenario list
 
-  # Start one, and write the kubeconfig that the candidate gets
+  # Start an exercise, and write the candidate's kubeconfig
   kubectl gpu-fault scenario start gpu-resources --kubeconfig-out candidate.kubeconfig
 
-  # Help, for points; judge; tell the answer; put everything back
+  # Give a hint, grade, reveal the answer, restore everything
   kubectl gpu-fault scenario hint
   kubectl gpu-fault scenario grade
   kubectl gpu-fault scenario reveal

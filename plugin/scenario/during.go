@@ -14,10 +14,11 @@ import (
 func (c *common) newHintCommand() *cobra.Command {
 	var format printer.Format
 	cmd := &cobra.Command{
-		Use:     "hint [ID]",
-		Short:   "Give the next hint, and take its cost off the score",
-		Example: `  kubectl gpu-fault scenario hint`,
-		Args:    atMostOne("hint"),
+		Use:   "hint [ID]",
+		Short: "Print the next hint, and deduct its cost from the score",
+		Example: `  # Print the next hint of the only open exercise
+  kubectl gpu-fault scenario hint`,
+		Args: atMostOne("hint"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := format.Validate(); err != nil {
 				return err
@@ -54,11 +55,12 @@ func (c *common) newRevealCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "reveal [ID]",
-		Short: "Tell the answer: what was broken, how to find it, how to mend it",
-		Long: `Tell the answer of an exercise that is graded or ended. While the candidate still works it asks first: what is told cannot be taken back, and
-the exercise remembers that it was.`,
-		Example: `  kubectl gpu-fault scenario reveal`,
-		Args:    atMostOne("reveal"),
+		Short: "Print the answer: what was broken, how to find it, and how to fix it",
+		Long: `Print the answer of an exercise. If the exercise has not been graded yet, the command asks for confirmation. The record of the exercise shows
+that the answer was revealed.`,
+		Example: `  # Print the answer of the only open exercise
+  kubectl gpu-fault scenario reveal`,
+		Args: atMostOne("reveal"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := format.Validate(); err != nil {
 				return err
@@ -67,7 +69,7 @@ the exercise remembers that it was.`,
 		},
 		ValidArgsFunction: c.completeExercises,
 	}
-	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "Do not ask")
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "Do not ask for confirmation")
 	format.AddFlags(cmd)
 	return cmd
 }
@@ -82,7 +84,7 @@ func (c *common) reveal(ctx context.Context, id string, yes bool, format printer
 		return kube.Explain(err)
 	}
 	if e.Open() && e.Last() == nil {
-		if err := c.ask(ctx, fmt.Sprintf("Exercise %s was not graded yet. Tell the answer?", e.ID), yes); err != nil {
+		if err := c.ask(ctx, fmt.Sprintf("Exercise %s has not been graded yet. Print the answer?", e.ID), yes); err != nil {
 			return err
 		}
 	}

@@ -29,16 +29,17 @@ func (c *common) newEndCommand() *cobra.Command {
 	c.pods.AnyBuild = true
 	cmd := &cobra.Command{
 		Use:   "end [ID]",
-		Short: "Put everything back, and say what could not be",
-		Long: `End an exercise: undo all that its run made, and compare the cluster with what it was before. Afterwards the candidate's kubeconfig is good
-for nothing.
+		Short: "Restore everything, and report what could not be restored",
+		Long: `End an exercise: undo everything that its run changed, and compare the cluster with its previous state. The candidate's kubeconfig then
+becomes invalid.
 
-What the candidate left outside of the exercise's own namespaces, such as a taint of a node, is listed before, with what it takes to undo it by
-hand. With --restore it is put back, as far as the scenario names it: others may have changed it too, so look at the list.
+Changes of the candidate outside of the exercise's namespaces, such as a taint of a node, are listed first, with the commands to undo them.
+With --restore, they are undone if the scenario names them. Other users may have changed the same objects, so check the list.
 
-It may be repeated, and works from any machine. The exit code is 0 when nothing is left, and 2 when something is, with what to do about it.`,
-		Example: `  kubectl gpu-fault scenario end`,
-		Args:    atMostOne("end"),
+The command can be repeated, from any machine. The exit code is 0 if the cluster is as before, and 2 if differences remain.`,
+		Example: `  # End the only open exercise
+  kubectl gpu-fault scenario end`,
+		Args: atMostOne("end"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := format.Validate(); err != nil {
 				return err
@@ -47,12 +48,12 @@ It may be repeated, and works from any machine. The exit code is 0 when nothing 
 		},
 		ValidArgsFunction: c.completeExercises,
 	}
-	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "Do not ask")
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "Do not ask for confirmation")
 	cmd.Flags().BoolVar(&allow.ControlPlane, "allow-control-plane", false,
-		"Allow privileged pods on nodes of the control plane")
-	cmd.Flags().BoolVar(&how.Force, "force", false, "Also while the client that started it seems to be at work")
+		"Allow privileged pods on control plane nodes")
+	cmd.Flags().BoolVar(&how.Force, "force", false, "End the exercise even if the client that started it is still running")
 	cmd.Flags().BoolVar(&how.Restore, "restore", false,
-		"Also put back what the candidate left outside of the exercise's own namespaces, files of nodes included")
+		"Also restore what the candidate changed outside of the exercise's namespaces, including files of nodes")
 	c.pods.AddImageFlags(cmd)
 	format.AddFlags(cmd)
 	return cmd
@@ -96,18 +97,18 @@ func (c *common) beforeEnd(ctx context.Context, lab *exercise.Lab, id string, ho
 	say := func(format string, args ...any) { printer.Talk(c.streams.ErrOut, format, args...) }
 	e, err := lab.Get(ctx, id)
 	if id != "" && errors.As(err, new(*exercise.NotFoundError)) {
-		say("The record of exercise %s is gone: its run is reverted, as far as that is there.", id)
+		say("Exercise %s has no record: its run is reverted if it exists.", id)
 		return id, nil
 	}
 	if err != nil {
 		return "", err
 	}
 	say("Exercise:  %s (%s), started by %s", e.ID, e.Scenario, e.By)
-	say("Undoes:    all that its run made; of namespaces that it made (%s) nothing is kept",
+	say("Undoes:    everything that its run changed; its namespaces (%s) are deleted",
 		strings.Join(e.Namespaces, ", "))
 	leftovers, err := lab.Leftovers(ctx, e.ID)
 	if err != nil {
-		say("Warning: what the candidate left is not known: %v", c.connection.Explain(err))
+		say("Warning: the changes of the candidate could not be determined: %v", c.connection.Explain(err))
 	}
 	what := "Left:     "
 	if how.Restore {
@@ -117,7 +118,7 @@ func (c *common) beforeEnd(ctx context.Context, lab *exercise.Lab, id string, ho
 		say("%s %s", what, r.Difference)
 	}
 	if len(leftovers) > 0 && !how.Restore {
-		say("With --restore what is left is put back, too.")
+		say("To restore these too, use --restore.")
 	}
 	return e.ID, nil
 }
@@ -129,7 +130,7 @@ func endingText(e exercise.Ending) string {
 		fmt.Fprintln(&b, text)
 	}
 	for _, r := range e.Restored {
-		fmt.Fprintf(&b, "%s %s was %s by the candidate, and is as it was before\n", r.Difference.Ref.Kind,
+		fmt.Fprintf(&b, "%s %s was %s by the candidate, and is restored\n", r.Difference.Ref.Kind,
 			qualified(r.Difference.Ref.Namespace, r.Difference.Ref.Name), r.Difference.Kind)
 	}
 	for _, l := range e.Left {
@@ -141,7 +142,7 @@ func endingText(e exercise.Ending) string {
 	}
 	switch {
 	case !e.Compared:
-		fmt.Fprintf(&b, "exercise %s ended; there is no baseline any more to compare the cluster with", e.ID)
+		fmt.Fprintf(&b, "exercise %s ended; the cluster could not be compared, because the baseline no longer exists", e.ID)
 	case e.Clean():
 		fmt.Fprintf(&b, "exercise %s ended; the cluster is as it was before", e.ID)
 	default:

@@ -21,12 +21,13 @@ func (c *common) newExportCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "export NAME --recipient AGE",
-		Short: "Write a scenario as a file whose answer only chosen people can read",
-		Long: `Write a scenario as a file whose sealed half is encrypted (age, X25519): the public half can be read by everybody, and only who has one of the
-recipients' identities can start it, or see the answer.`,
-		Example: `  # A key for the interviewers, once
+		Short: "Write a scenario to a file, with the answer encrypted",
+		Long: `Write a scenario to a file whose sealed half is encrypted (age, X25519). Anyone can read the public half. Only owners of a recipient's identity
+can start the scenario or read the answer.`,
+		Example: `  # Create a key for the interviewers
   age-keygen -o interviewers.key
 
+  # Encrypt a scenario, and start it
   kubectl gpu-fault scenario export gpu-memory --recipient age1... --out gpu-memory.sealed.yaml
   kubectl gpu-fault scenario start --file gpu-memory.sealed.yaml --identity interviewers.key`,
 		Args: usage.MaxArgs(1, "one scenario", "kubectl gpu-fault scenario export gpu-memory --recipient age1..."),
@@ -37,7 +38,7 @@ recipients' identities can start it, or see the answer.`,
 			}
 			if len(recipients) == 0 {
 				return errors.New(
-					"give --recipient AGE: the public key of whoever may read the answer; age-keygen makes one",
+					"specify --recipient AGE, a public key that can decrypt the answer; age-keygen creates one",
 				)
 			}
 			var to []age.Recipient
@@ -59,13 +60,13 @@ recipients' identities can start it, or see the answer.`,
 			if err := errors.Join(scenario.Export(f, s, to...), f.Close()); err != nil {
 				return err
 			}
-			printer.Talk(c.streams.ErrOut, "%s is written", out)
+			printer.Talk(c.streams.ErrOut, "wrote %s", out)
 			return nil
 		},
 		ValidArgsFunction: completeNames,
 	}
 	pack.addFlags(cmd)
-	cmd.Flags().StringSliceVarP(&recipients, "recipient", "r", nil, "age public keys of who may read the answer")
-	cmd.Flags().StringVar(&out, "out", "", "File to write, which must not exist (default: stdout)")
+	cmd.Flags().StringSliceVarP(&recipients, "recipient", "r", nil, "age public keys that can decrypt the answer")
+	cmd.Flags().StringVar(&out, "out", "", "File to write; must not exist (default: stdout)")
 	return cmd
 }

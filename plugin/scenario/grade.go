@@ -31,21 +31,22 @@ func (c *common) newGradeCommand() *cobra.Command {
 	g := &grading{common: *c}
 	cmd := &cobra.Command{
 		Use:   "grade [ID]",
-		Short: "Judge what the candidate did: does it work, by fair means, and without damage elsewhere",
-		Long: `Judge what the candidate did. It passes when the workload does again what it shall, stays so for a while, was not made to look so by a
-workaround, and nothing else in the cluster was changed. Points are also for the diagnosis, the time and the hints.
+		Short: "Grade the candidate's work",
+		Long: `Grade the candidate's work. It passes if the workload works again and keeps working for a while, if no workaround only makes it look so, and if
+nothing else in the cluster was changed. The diagnosis, the time and the hints also count.
 
-It may be repeated: the exercise goes on until it ends. The exit code is 0 when it passes, and 2 when it does not.`,
-		Example: `  kubectl gpu-fault scenario grade
+The command can be repeated: the exercise continues until it ends. The exit code is 0 if the work passes, and 2 if it does not.`,
+		Example: `  # Grade the only open exercise
+  kubectl gpu-fault scenario grade
 
-  # For the interview's minutes, and for CI
+  # Write a report for the interview's minutes, or for CI
   kubectl gpu-fault scenario grade --html report.html
   kubectl gpu-fault scenario grade -o junit > grade.xml
 
-  # With what the candidate asked the API server, which scenario record wrote
+  # Include the requests of the candidate that scenario record wrote
   kubectl gpu-fault scenario grade --transcript anna.jsonl
 
-  # Show the latest judgment again
+  # Show the latest grade again
   kubectl gpu-fault scenario grade --last`,
 		Args: atMostOne("grade"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -60,9 +61,9 @@ It may be repeated: the exercise goes on until it ends. The exit code is 0 when 
 		ValidArgsFunction: c.completeExercises,
 	}
 	flags := cmd.Flags()
-	flags.BoolVar(&g.last, "last", false, "Show the latest judgment again, and judge nothing")
+	flags.BoolVar(&g.last, "last", false, "Show the latest grade without grading again")
 	flags.StringVar(&g.transcript, "transcript", "",
-		"Also tell of this transcript of scenario record: how long until the first look at the cause, and until a change")
+		"Transcript of scenario record, to also report the time until the first request about the root cause, and until the first change")
 	_ = cmd.MarkFlagFilename("transcript", "jsonl")
 	flags.StringVar(&g.html, "html", "", "File to also write the report to, as a self-contained page")
 	flags.StringVarP(&g.output, "output", "o", "", "Output format: json, yaml, name, junit or jsonpath=TEMPLATE")
@@ -108,7 +109,7 @@ func (g *grading) judge(
 		return nil, err
 	}
 	if e.Last() == nil {
-		return nil, fmt.Errorf("exercise %s was not graded yet: leave out --last", e.ID)
+		return nil, fmt.Errorf("exercise %s has not been graded yet: remove --last", e.ID)
 	}
 	if transcript != nil {
 		err = lab.Retell(ctx, e.Last(), transcript)

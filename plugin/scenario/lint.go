@@ -22,13 +22,14 @@ func (c *common) newLintCommand() *cobra.Command {
 	var format printer.Format
 	cmd := &cobra.Command{
 		Use:   "lint FILE...",
-		Short: "Check scenario files of your own, without a cluster",
-		Long: `Check scenario files: unknown fields and wrong types with their lines, expressions that are none, words of the answer in what the candidate
-reads, too few variants, solutions and wrong fixes. What only a cluster can show is for selftest.
+		Short: "Check scenario files, without a cluster",
+		Long: `Check scenario files: unknown fields and wrong types, with line numbers, invalid expressions, words of the answer in the candidate's texts, and
+too few variants, solutions or wrong fixes. To check the behavior on a cluster, use selftest.
 
-The exit code is 0 when all is well, and 2 when something is wrong.`,
-		Example: `  kubectl gpu-fault scenario lint my-scenario.yaml`,
-		Args:    usage.MinArgs(1, "at least one file", "kubectl gpu-fault scenario lint my-scenario.yaml"),
+The exit code is 0 if there are no errors, and 2 if there are.`,
+		Example: `  # Check a scenario
+  kubectl gpu-fault scenario lint my-scenario.yaml`,
+		Args: usage.MinArgs(1, "at least one file", "kubectl gpu-fault scenario lint my-scenario.yaml"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if err := format.Validate(); err != nil {
 				return err

@@ -39,10 +39,11 @@ func (c *common) newListCommand() *cobra.Command {
 	var format printer.Format
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List the scenarios, and what each needs of the cluster",
-		Example: `  kubectl gpu-fault scenario list
+		Short: "List the scenarios and their requirements",
+		Example: `  # List the scenarios
+  kubectl gpu-fault scenario list
 
-  # What runs now, and what ran, is in status
+  # List the exercises
   kubectl gpu-fault scenario status --all`,
 		Args: usage.NoArgs,
 		RunE: func(*cobra.Command, []string) error {

@@ -25,9 +25,9 @@ type packFlags struct {
 
 func (p *packFlags) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVarP(&p.file, "file", "f", "", "A scenario of your own, in place of NAME")
+	flags.StringVarP(&p.file, "file", "f", "", "File with a scenario, instead of NAME")
 	flags.StringVarP(&p.identity, "identity", "i", "",
-		"File with the age identity that opens the sealed half of --file")
+		"File with the age identity that decrypts the sealed half of --file")
 	_ = cmd.MarkFlagFilename("file", "yaml", "yml")
 	_ = cmd.MarkFlagFilename("identity")
 }
@@ -35,7 +35,7 @@ func (p *packFlags) addFlags(cmd *cobra.Command) {
 // addTrust registers the flag that allows potentially harmful steps in third-party packs, for commands that run them.
 func (p *packFlags) addTrust(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&p.trust, "trust-pack", false,
-		"Allow what --file asks for that could harm: it is listed, and --yes alone does not allow it")
+		"Allow the potentially harmful actions of --file, which are listed; --yes does not allow them")
 }
 
 // consent asks for confirmation of potentially harmful steps in a third-party scenario.
@@ -43,15 +43,15 @@ func (c *common) consent(ctx context.Context, pack packFlags, wants []string, ye
 	if pack.file == "" || len(wants) == 0 || pack.trust {
 		return nil
 	}
-	printer.Talk(c.streams.ErrOut, "%s asks for what could harm the cluster:\n  %s", pack.file,
+	printer.Talk(c.streams.ErrOut, "%s contains actions that could harm the cluster:\n  %s", pack.file,
 		strings.Join(wants, "\n  "))
 	if yes {
 		return fmt.Errorf(
-			"nothing was changed: read %s, and give --trust-pack if you trust who wrote it; --yes alone does not allow that",
+			"nothing was changed: read %s, and pass --trust-pack if you trust its author; --yes does not allow this",
 			pack.file,
 		)
 	}
-	return confirm.Ask(ctx, c.streams, "Do you trust who wrote it?", false)
+	return confirm.Ask(ctx, c.streams, "Do you trust its author?", false)
 }
 
 // wants returns the potentially harmful steps of the scenarios, for any seed.
@@ -67,9 +67,9 @@ func wants(chosen []*scenario.Scenario) []string {
 func (p *packFlags) load(name string) (*scenario.Scenario, error) {
 	switch {
 	case name != "" && p.file != "":
-		return nil, fmt.Errorf("%s is one scenario and --file %s another: give one of them", name, p.file)
+		return nil, fmt.Errorf("scenario name %s and --file %s cannot be used together", name, p.file)
 	case p.file == "" && p.identity != "":
-		return nil, errors.New("--identity opens what --file names: give both")
+		return nil, errors.New("--identity requires --file")
 	case p.file != "":
 		identities, err := p.identities()
 		if err != nil {
@@ -77,11 +77,11 @@ func (p *packFlags) load(name string) (*scenario.Scenario, error) {
 		}
 		s, err := scenario.Load(p.file, identities...)
 		if errors.Is(err, scenario.ErrSealed) && p.identity == "" {
-			err = fmt.Errorf("%w: give --identity FILE", err)
+			err = fmt.Errorf("%w: specify --identity FILE", err)
 		}
 		return s, err
 	case name == "":
-		return nil, errors.New("name a scenario; kubectl gpu-fault scenario list shows them")
+		return nil, errors.New("specify a scenario; kubectl gpu-fault scenario list lists them")
 	}
 	return scenario.Find(name)
 }
@@ -97,7 +97,7 @@ func (p *packFlags) identities() ([]age.Identity, error) {
 	defer f.Close()
 	identities, err := age.ParseIdentities(f)
 	if err != nil {
-		return nil, fmt.Errorf("--identity %s: %w; age-keygen makes such a file", p.identity, err)
+		return nil, fmt.Errorf("--identity %s: %w; age-keygen creates such files", p.identity, err)
 	}
 	return identities, nil
 }
@@ -105,7 +105,7 @@ func (p *packFlags) identities() ([]age.Identity, error) {
 // addSimulation registers the flag that simulates GPUs in a cluster without GPUs.
 func addSimulation(flags *pflag.FlagSet, gpus *int) {
 	flags.IntVar(gpus, simulateFlag, 0,
-		"On a cluster without GPUs: advertise so many on one or two nodes, until the exercise ends")
+		"Number of GPUs to advertise on one or two nodes until the exercise ends, in a cluster without GPUs")
 }
 
 const simulateFlag = "simulate-gpus"
@@ -113,7 +113,7 @@ const simulateFlag = "simulate-gpus"
 // checkSimulation rejects an invalid number of simulated GPUs.
 func checkSimulation(flags *pflag.FlagSet, gpus int) error {
 	if flags.Changed(simulateFlag) && (gpus < 1 || gpus > scenario.MostSimulatedGPUs) {
-		return fmt.Errorf("--%s %d: give 1 to %d", simulateFlag, gpus, scenario.MostSimulatedGPUs)
+		return fmt.Errorf("invalid value %d for --%s: must be 1 to %d", gpus, simulateFlag, scenario.MostSimulatedGPUs)
 	}
 	return nil
 }

@@ -37,20 +37,21 @@ func (c *common) newRecordCommand() *cobra.Command {
 	r := &recording{common: *c, every: 15 * time.Second}
 	cmd := &cobra.Command{
 		Use:   "record --kubeconfig CANDIDATE --kubeconfig-out FILE --transcript FILE",
-		Short: "Write down what a candidate asks the API server: verb, object, time; for the interviewer's report",
-		Long: `Stand between the candidate's kubectl and the API server, and write down each request: verb, object, time and answer. Never what is in an object,
-a token, or what goes through a terminal; what looks like a credential in a command is taken out.
+		Short: "Record the candidate's API requests for the interviewer's report",
+		Long: `Run a proxy between the candidate's kubectl and the API server, and record each request: verb, object, time and response code. The contents of
+objects, tokens and terminal sessions are never recorded; strings in commands that look like credentials are removed.
 
-It runs on the machine that the candidate works on, with the candidate's kubeconfig, until Ctrl-C, or until the time is over or the exercise
-ended. The candidate works with the kubeconfig that it writes, which is of no use elsewhere nor afterwards. What it knows is only what is asked:
-it reads no answer of the scenario, and what it prints at the end tells none.
+The proxy runs on the candidate's machine, with the candidate's kubeconfig, until Ctrl-C, the end of the time box or the end of the exercise.
+The candidate uses the kubeconfig that it writes, which works only on this machine and only while the proxy runs. It has no access to the
+answer of the scenario.
 
-The transcript is added to when it exists already and is this candidate's. It gives no points and takes none: who has the candidate's own
-kubeconfig may go around it. scenario grade --transcript shows it to the interviewer.`,
-		Example: `  kubectl gpu-fault scenario record --kubeconfig candidate.kubeconfig \
+If the transcript of this candidate already exists, it is continued. It does not affect the score: a candidate with the original kubeconfig
+can bypass the proxy. scenario grade --transcript shows the transcript to the interviewer.`,
+		Example: `  # Record, on the candidate's machine
+  kubectl gpu-fault scenario record --kubeconfig candidate.kubeconfig \
       --kubeconfig-out recorded.kubeconfig --transcript anna.jsonl
 
-  # The interviewer, with that file
+  # Use the transcript, as the interviewer
   kubectl gpu-fault scenario grade --transcript anna.jsonl --html report.html`,
 		Args: usage.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -61,9 +62,9 @@ kubeconfig may go around it. scenario grade --transcript shows it to the intervi
 		},
 	}
 	cmd.Flags().StringVar(&r.kubeconfig, "kubeconfig-out", "",
-		"File for the kubeconfig that the candidate uses meanwhile; it must not exist, and is removed at the end")
+		"File for the kubeconfig that the candidate uses; must not exist, and is removed at the end")
 	cmd.Flags().StringVar(&r.transcript, "transcript", "",
-		"File for the transcript: JSON lines, which nobody else may read")
+		"File for the transcript, as JSON lines; only its owner can read it")
 	r.format.AddFlags(cmd)
 	return cmd
 }
@@ -72,9 +73,9 @@ kubeconfig may go around it. scenario grade --transcript shows it to the intervi
 func (r *recording) validate() error {
 	switch {
 	case r.kubeconfig == "":
-		return errors.New("give --kubeconfig-out FILE: what the candidate uses meanwhile")
+		return errors.New("specify --kubeconfig-out FILE, the kubeconfig that the candidate uses")
 	case r.transcript == "":
-		return errors.New("give --transcript FILE: where to write what is asked")
+		return errors.New("specify --transcript FILE")
 	}
 	if err := mustBeNew(r.kubeconfig); err != nil {
 		return err
@@ -92,7 +93,7 @@ func (r *recording) run(ctx context.Context) error {
 		return kube.Explain(err)
 	}
 	if !access.IsUser(user) {
-		return fmt.Errorf("this kubeconfig is of %s and not of a candidate, and whoever used the recorded one could do all that it can: give --kubeconfig FILE, "+
+		return fmt.Errorf("this is the kubeconfig of %s, not of a candidate, and would give the candidate all of its permissions: specify --kubeconfig FILE, "+
 			"which scenario start --kubeconfig-out wrote", user)
 	}
 	now, note := exercise.ServerClock(ctx, cluster.Config)
@@ -110,11 +111,11 @@ func (r *recording) run(ctx context.Context) error {
 	if err := writeNew(r.kubeconfig, proxy.Kubeconfig); err != nil {
 		return errors.Join(fmt.Errorf("--kubeconfig-out: %w", err), proxy.Stop(), file.Close())
 	}
-	printer.Talk(r.streams.ErrOut, "Recording into %s until Ctrl-C. The candidate begins with: export KUBECONFIG=%s",
+	printer.Talk(r.streams.ErrOut, "Recording to %s until Ctrl-C. On the candidate's terminal, run: export KUBECONFIG=%s",
 		r.transcript, r.kubeconfig)
 	r.watch(ctx, cluster, proxy, file)
 	if err := errors.Join(proxy.Stop(), file.Close(), os.Remove(r.kubeconfig)); err != nil {
-		return fmt.Errorf("recording ended before its time: %w", err)
+		return fmt.Errorf("the recording ended early: %w", err)
 	}
 	return r.print()
 }
@@ -144,7 +145,7 @@ func (r *recording) watch(ctx context.Context, cluster *kube.Cluster, proxy *rec
 		}
 		if refused++; refused > 1 { // a starting API server may reject a valid token once
 			printer.Talk(r.streams.ErrOut,
-				"The candidate's token is not accepted any more: their time is over, or the exercise was ended.")
+				"The candidate's token is no longer valid: the time is over, or the exercise was ended.")
 			return
 		}
 	}

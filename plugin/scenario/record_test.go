@@ -31,7 +31,7 @@ import (
 type desk struct {
 	*testing.T
 	folder string
-	over   atomic.Bool // the token is not accepted any more
+	over   atomic.Bool // the token is no longer valid
 	line   *recording
 	out    bytes.Buffer
 	errOut bytes.Buffer
@@ -175,7 +175,7 @@ func TestRecordEndsWithTheToken(t *testing.T) {
 	if err := d.line.run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if said := d.errOut.String(); !strings.Contains(said, "not accepted any more") {
+	if said := d.errOut.String(); !strings.Contains(said, "no longer valid") {
 		t.Error(said)
 	}
 	var all recorded
@@ -196,7 +196,7 @@ func TestRecordRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, d := range map[string]*desk{
-		"is of kubernetes-admin and not of a candidate": admin, "rejected the credentials": gone,
+		"is the kubeconfig of kubernetes-admin, not of a candidate": admin, "rejected the credentials": gone,
 		"is not a transcript": taken,
 	} {
 		if err := d.line.run(t.Context()); err == nil || !strings.Contains(err.Error(), want) {

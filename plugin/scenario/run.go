@@ -39,17 +39,19 @@ func (c *common) newRunCommand() *cobra.Command {
 	r := &running{common: *c, repeats: 1, seed: 1}
 	cmd := &cobra.Command{
 		Use:   "run (NAME... | --all) --agent COMMAND",
-		Short: "Let a program solve scenarios, and say how often it does: a benchmark for agents that operate clusters",
-		Long: `Start each scenario, hand the candidate's kubeconfig and a task card to a program, and grade when it ends or its time is over.
+		Short: "Let programs solve scenarios, and measure how often they succeed",
+		Long: `Start each scenario, pass the candidate's kubeconfig and a task card to a program, and grade when it exits or its time is over. This is a
+benchmark for agents that operate clusters.
 
-The program runs by sh -c with these variables: KUBECONFIG, the candidate's; TASK_CARD, a JSON file with the title, the briefing, the access,
-the deadline and where to write the diagnosis; TASK_DIAGNOSIS, that file. It gets none of the trainer's variables for kubectl and this tool, and
-all others: its own API key comes in one. What it writes is shown behind a bar. With --repeats K each scenario is played K times with different
-seeds, and the result has pass@k with its 95% interval.
+The program runs with sh -c and these environment variables: KUBECONFIG, the candidate's; TASK_CARD, a JSON file with the title, briefing, access,
+deadline and path for the diagnosis; TASK_DIAGNOSIS, that path. The trainer's variables for kubectl and this tool are removed; all others, such
+as API keys, are kept. Its output is shown with a prefix. With --repeats K, each scenario runs K times with different seeds, and the result
+includes pass@k with its 95% interval.
 
-The exit code is 0 when all were solved, and 2 when not, or when none could be played.`,
-		Example: `  kubectl gpu-fault scenario run --all --agent ./my-agent --repeats 5 -o json > result.json`,
-		Args:    cobra.ArbitraryArgs,
+The exit code is 0 if all were solved, and 2 if some were not, or if none could start.`,
+		Example: `  # Run an agent five times on each scenario
+  kubectl gpu-fault scenario run --all --agent ./my-agent --repeats 5 -o json > result.json`,
+		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := errors.Join(r.validate(), checkSimulation(cmd.Flags(), r.gpus)); err != nil {
 				return err
@@ -68,16 +70,16 @@ The exit code is 0 when all were solved, and 2 when not, or when none could be p
 	r.pack.addFlags(cmd)
 	r.pack.addTrust(cmd)
 	flags := cmd.Flags()
-	flags.StringVar(&r.agent, "agent", "", "Command that solves: run by sh -c")
-	flags.IntVar(&r.repeats, "repeats", r.repeats, "How often each scenario is played, each time with another seed")
-	flags.Int64Var(&r.seed, "seed", r.seed, "The first seed; the others follow it")
-	flags.DurationVar(&r.timeout, "timeout", 0, "Time of the agent for one exercise (default: the scenario's time box)")
+	flags.StringVar(&r.agent, "agent", "", "Command of the agent, run with sh -c")
+	flags.IntVar(&r.repeats, "repeats", r.repeats, "Number of times to run each scenario, with a different seed each time")
+	flags.Int64Var(&r.seed, "seed", r.seed, "First seed; the next ones are consecutive")
+	flags.DurationVar(&r.timeout, "timeout", 0, "Time for one exercise (default: the time box of the scenario)")
 	flags.StringVar(&r.record, "record", "",
-		"Folder for a transcript of what each program asks the API server; it is made")
-	flags.BoolVar(&r.all, "all", false, "All scenarios that come with the program")
+		"Directory for a transcript of the API requests of each program; created if missing")
+	flags.BoolVar(&r.all, "all", false, "Run all built-in scenarios")
 	addSimulation(flags, &r.gpus)
 	nodefault.AddAllowances(flags, &r.allow)
-	flags.BoolVarP(&r.yes, "yes", "y", false, "Do not ask")
+	flags.BoolVarP(&r.yes, "yes", "y", false, "Do not ask for confirmation")
 	r.pods.AddImageFlags(cmd)
 	r.format.AddFlags(cmd)
 	return cmd
@@ -86,11 +88,11 @@ The exit code is 0 when all were solved, and 2 when not, or when none could be p
 func (r *running) validate() error {
 	switch {
 	case r.agent == "":
-		return fmt.Errorf("give --agent COMMAND: the program that solves; people use scenario start")
+		return fmt.Errorf("specify --agent COMMAND; for people, use scenario start")
 	case r.repeats < 1 || r.repeats > 1000:
-		return fmt.Errorf("--repeats %d: give 1 to 1000", r.repeats)
+		return fmt.Errorf("invalid value %d for --repeats: must be 1 to 1000", r.repeats)
 	case r.timeout < 0:
-		return fmt.Errorf("--timeout %s: give a time above 0", r.timeout)
+		return fmt.Errorf("invalid value %s for --timeout: must be greater than 0", r.timeout)
 	}
 	return r.format.Validate()
 }
@@ -101,7 +103,7 @@ func (r *running) run(ctx context.Context, chosen []*scenario.Scenario) error {
 		return err
 	}
 	lab.Allow, lab.SimulateGPUs = r.allow, r.gpus
-	question := fmt.Sprintf("Play %d scenario(s) %d time(s) in context %q?", len(chosen), r.repeats,
+	question := fmt.Sprintf("Run %d scenario(s) %d time(s) in context %q?", len(chosen), r.repeats,
 		r.connection.Connected().Context)
 	if err := confirm.Ask(ctx, r.streams, question, r.yes); err != nil {
 		return err

@@ -81,16 +81,17 @@ func TestBadInput(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"start"}, "name a scenario"},
+		{[]string{"start"}, "specify a scenario"},
 		{[]string{"start", "gpu-resorces"}, "gpu-resources"},
-		{[]string{"start", "gpu-resources", "--file", "x.yaml"}, "give one of them"},
-		{[]string{"start", "gpu-resources", "--identity", "x"}, "give both"},
+		{[]string{"start", "gpu-resources", "--file", "x.yaml"}, "cannot be used together"},
+		{[]string{"start", "gpu-resources", "--identity", "x"}, "requires --file"},
 		{[]string{"start", "gpu-resources", "--for", "1m"}, "10m to 24h"},
 		{[]string{"start", "gpu-resources", "--kubeconfig-out", taken}, "exists"},
 		{[]string{"start", "gpu-resources", "--dry-run=maybe"}, "supported values: none, client, server"},
-		{[]string{"start", "gpu-resources", "--simulate-gpus", "0"}, "--simulate-gpus 0: give 1 to 16"},
-		{[]string{"selftest", "gpu-resources", "--simulate-gpus", "17"}, "--simulate-gpus 17: give 1 to 16"},
-		{[]string{"run", "noop", "--agent", "true", "--simulate-gpus", "-1"}, "--simulate-gpus -1: give 1 to 16"},
+		{[]string{"start", "gpu-resources", "--simulate-gpus", "0"}, "0 for --simulate-gpus: must be 1 to 16"},
+		{[]string{"selftest", "gpu-resources", "--simulate-gpus", "17"}, "17 for --simulate-gpus: must be 1 to 16"},
+		{[]string{"run", "noop", "--agent", "true", "--simulate-gpus", "-1"},
+			"-1 for --simulate-gpus: must be 1 to 16"},
 		{[]string{"start", "--file", filepath.Join(t.TempDir(), "none.yaml")}, "none.yaml"},
 		{
 			[]string{"start", "gpu-memory", "--terraform", filepath.Join(t.TempDir(), "new")},
@@ -102,11 +103,11 @@ func TestBadInput(t *testing.T) {
 		{[]string{"submit", "--terraform", filepath.Dir(broken)}, "main.tf:1:1: data blocks are not supported"},
 		{[]string{"grade", "a", "b"}, "one exercise"},
 		{[]string{"run", "noop"}, "--agent"},
-		{[]string{"run", "noop", "--agent", "true", "--repeats", "0"}, "--repeats 0"},
+		{[]string{"run", "noop", "--agent", "true", "--repeats", "0"}, "0 for --repeats"},
 		{[]string{"export", "noop"}, "--recipient"},
 		{[]string{"export", "noop", "--recipient", "ssh-rsa"}, "age1"},
-		{[]string{"selftest"}, "name a scenario"},
-		{[]string{"selftest", "--all", "noop"}, "--all is all of ours"},
+		{[]string{"selftest"}, "specify a scenario"},
+		{[]string{"selftest", "--all", "noop"}, "--all cannot be used with"},
 		{[]string{"sart"}, "start"},
 	} {
 		if _, _, err := command(t, test.args...); err == nil || !strings.Contains(err.Error(), test.want) {

@@ -42,14 +42,15 @@ func (c *common) newSelftestCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "selftest (NAME... | --all)",
-		Short: "Prove on this cluster that scenarios break, that every solution passes, and that no wrong fix does",
-		Long: `Start each scenario for each seed, once for each of its solutions and wrong fixes; make them with the candidate's own rights; grade; end; and
-compare the cluster with what it was. A solution must pass, a wrong fix must fail, and nothing may be left.
+		Short: "Verify scenarios on this cluster: every solution passes, and no wrong fix does",
+		Long: `Start each scenario with each seed, once for each of its solutions and wrong fixes. Apply the solution or fix with the candidate's permissions,
+grade, end the exercise, and compare the cluster with its previous state. A solution must pass, a wrong fix must fail, and nothing may be left.
 
-The exit code is 0 when all is so, and 2 when something is not.`,
-		Example: `  kubectl gpu-fault scenario selftest gpu-resources --seeds 1,2
+The exit code is 0 if all of this holds, and 2 if not.`,
+		Example: `  # Test a built-in scenario
+  kubectl gpu-fault scenario selftest gpu-resources --seeds 1,2
 
-  # One of your own, before you use it
+  # Test your own scenario
   kubectl gpu-fault scenario selftest --file my-scenario.yaml`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -78,14 +79,14 @@ The exit code is 0 when all is so, and 2 when something is not.`,
 	}
 	pack.addFlags(cmd)
 	pack.addTrust(cmd)
-	cmd.Flags().Int64SliceVar(&seeds, "seeds", []int64{1, 2}, "Seeds to draw variants by")
-	cmd.Flags().IntVar(&parallel, "parallel", 1, "How many exercises at a time")
+	cmd.Flags().Int64SliceVar(&seeds, "seeds", []int64{1, 2}, "Seeds of the variants")
+	cmd.Flags().IntVar(&parallel, "parallel", 1, "Number of exercises in parallel")
 	cmd.Flags().BoolVar(&sample, "sample", false,
-		"Play only one solution and one wrong fix for each seed, drawn by the seed")
-	cmd.Flags().BoolVar(&all, "all", false, "All scenarios that come with the program")
+		"Test only one solution and one wrong fix for each seed, selected by the seed")
+	cmd.Flags().BoolVar(&all, "all", false, "Test all built-in scenarios")
 	addSimulation(cmd.Flags(), &simulate)
 	nodefault.AddAllowances(cmd.Flags(), &allow)
-	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "Do not ask")
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "Do not ask for confirmation")
 	c.pods.AddImageFlags(cmd)
 	format.AddFlags(cmd)
 	return cmd
@@ -95,7 +96,7 @@ The exit code is 0 when all is so, and 2 when something is not.`,
 func (p *packFlags) several(names []string, all bool, simulated int) ([]*scenario.Scenario, error) {
 	switch {
 	case all && (len(names) > 0 || p.file != ""):
-		return nil, fmt.Errorf("--all is all of ours: leave out what else is named")
+		return nil, fmt.Errorf("--all cannot be used with scenario names or --file")
 	case all:
 		chosen, err := scenario.Builtin()
 		return slices.DeleteFunc(chosen,
@@ -120,7 +121,7 @@ func (c *common) selftest(
 	ctx context.Context, lab *exercise.Lab, chosen []*scenario.Scenario, seeds []int64, parallel int, yes bool,
 	format printer.Format,
 ) error {
-	question := fmt.Sprintf("Break and mend %d scenario(s) with %d seed(s) in context %q?", len(chosen), len(seeds),
+	question := fmt.Sprintf("Test %d scenario(s) with %d seed(s) in context %q?", len(chosen), len(seeds),
 		c.connection.Connected().Context)
 	if err := confirm.Ask(ctx, c.streams, question, yes); err != nil {
 		return err

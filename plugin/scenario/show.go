@@ -20,10 +20,11 @@ func (c *common) newShowCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "show NAME",
-		Short: "Show what a candidate may know of a scenario: never the answer",
-		Example: `  kubectl gpu-fault scenario show gpu-resources
+		Short: "Show the public part of a scenario, without the answer",
+		Example: `  # Show a built-in scenario
+  kubectl gpu-fault scenario show gpu-resources
 
-  # One of your own
+  # Show your own scenario
   kubectl gpu-fault scenario show --file my-scenario.yaml`,
 		Args: usage.MaxArgs(1, "one scenario", "kubectl gpu-fault scenario show gpu-resources"),
 		RunE: func(_ *cobra.Command, args []string) error {

@@ -49,43 +49,43 @@ func (c *common) newStartCommand() *cobra.Command {
 	s := &starting{common: *c, dryRun: "none"}
 	cmd := &cobra.Command{
 		Use:   "start NAME",
-		Short: "Build the broken situation, prove that it is broken, and write the candidate's kubeconfig",
-		Long: `Build the broken situation of a scenario in namespaces of its own, prove that it is broken, and hand it over: the card on stdout is for the
-candidate, and --kubeconfig-out is what they work with until the time box ends.
+		Short: "Create the broken situation of a scenario, verify it, and write the candidate's kubeconfig",
+		Long: `Create the broken situation of a scenario in its own namespaces, and verify it. The task card on stdout is for the candidate. The kubeconfig
+of --kubeconfig-out is valid until the time box ends.
 
-Without GPUs in the cluster --simulate-gpus has nodes say that they have some. There is no driver behind them: what is about NVIDIA's container
-runtime cannot be played so, and what trains needs the image of the sample workload on the nodes, which brings a driver of its own.
+With --simulate-gpus, nodes of a cluster without GPUs advertise some. They have no driver: scenarios about NVIDIA's container runtime are not
+available, and training requires the image of the sample workload on the nodes, which includes a driver.
 
-With --workload it is played on a Deployment of yours, where the scenario can do that (gpu-resources): this is broken, and no lab is made. Whoever
-manages it (GitOps, an operator) has to leave it alone meanwhile. What is broken is put back field by field, beside what others have changed.
+With --workload, the exercise breaks a Deployment of yours instead of creating a lab, if the scenario supports it (gpu-resources). Its manager,
+such as GitOps or an operator, must not change it in the meantime. At the end, the changed fields are restored; changes by other clients stay.
 
-With --terraform the candidate also gets the lab's own Terraform module, as broken as the cluster, where the scenario has one (scenario show
-says so). They mend the cluster or the module, and you hand the module in with scenario submit --terraform.
+With --terraform, the candidate also gets the Terraform module of the lab, which is as broken as the cluster, if the scenario has one (see
+scenario show). The candidate fixes the cluster or the module; submit the module with scenario submit --terraform.
 
-Where NetworkPolicies are not enforced blocked-egress-node takes the place of blocked-egress, and it is said: a firewall rule on a node, which the
-node's kernel lets go of by itself when the time is up. The candidate is root on nodes there.
+If the cluster does not enforce NetworkPolicies, blocked-egress-node replaces blocked-egress: a firewall rule on a node, which the kernel
+removes when the time is over. The candidate then has root access to nodes.
 
-The state of the cluster is remembered before anything is made, and compared when the work is graded and when the exercise ends. The
-same --seed gives the same variant, names and numbers.`,
-		Example: `  # Any variant, and a kubeconfig for the candidate
+The state of the cluster is recorded before the exercise, and compared when the work is graded and when the exercise ends. The same --seed
+produces the same variant, names and numbers.`,
+		Example: `  # Start a random variant, and write the candidate's kubeconfig
   kubectl gpu-fault scenario start gpu-resources --kubeconfig-out candidate.kubeconfig
 
-  # The same as the last candidate had
+  # Start the same variant as for the last candidate
   kubectl gpu-fault scenario start gpu-resources --seed 4711 --kubeconfig-out candidate.kubeconfig
 
-  # On a cluster without GPUs (kind, minikube): two simulated ones on each of two nodes, for as long as it lasts
+  # Simulate two GPUs on each of two nodes, on a cluster without GPUs such as kind
   kubectl gpu-fault scenario start gpu-resources --simulate-gpus 2 \
       --kubeconfig-out candidate.kubeconfig
 
-  # On a Deployment of yours
+  # Break a Deployment of yours
   kubectl gpu-fault scenario start gpu-resources --workload deployment/trainer -n team-a \
       --kubeconfig-out candidate.kubeconfig
 
-  # With the Terraform module that manages what is broken
+  # Also write the Terraform module that manages the broken objects
   kubectl gpu-fault scenario start blocked-egress --terraform module \
       --kubeconfig-out candidate.kubeconfig
 
-  # A variant of your choice, and an hour for it
+  # Select a variant, and one hour
   kubectl gpu-fault scenario start gpu-memory --set via=half --for 1h`,
 		Args: usage.MaxArgs(1, "one scenario", "kubectl gpu-fault scenario start gpu-resources"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -112,18 +112,18 @@ func (s *starting) addFlags(cmd *cobra.Command) {
 	s.pack.addTrust(cmd)
 	flags := cmd.Flags()
 	flags.Int64Var(&s.seed, "seed", 0,
-		"Draws the variant, the names and the numbers (default: a new one, which is told)")
-	flags.StringToStringVar(&s.set, "set", nil, "Set parameters yourself, as NAME=VALUE")
-	flags.StringVar(&s.kubeconfig, "kubeconfig-out", "", "File for the candidate's kubeconfig; it must not exist")
+		"Seed that determines the variant, names and numbers (default: random, and printed)")
+	flags.StringToStringVar(&s.set, "set", nil, "Parameters of the scenario, as NAME=VALUE")
+	flags.StringVar(&s.kubeconfig, "kubeconfig-out", "", "File for the candidate's kubeconfig; must not exist")
 	flags.StringVar(&s.terraform, "terraform", "",
-		"Folder for the lab's Terraform module, which the candidate may mend in the place of the cluster; it must be empty, or not exist")
-	flags.DurationVar(&s.lasts, "for", 0, "Time box (default: the scenario's)")
+		"Directory for the Terraform module of the lab, which the candidate may fix instead of the cluster; must be empty or not exist")
+	flags.DurationVar(&s.lasts, "for", 0, "Time box (default: from the scenario)")
 	s.dryRun.AddFlag(cmd,
 		"none, client (only print what would be created) or server (also try images and policies, with pods that are then deleted)",
 		dryrun.Modes()...)
-	flags.BoolVarP(&s.yes, "yes", "y", false, "Do not ask")
+	flags.BoolVarP(&s.yes, "yes", "y", false, "Do not ask for confirmation")
 	flags.StringVar(&s.workload, "workload", "",
-		"Play it on a Deployment of yours, deployment/NAME in the namespace -n, which is put back at the end")
+		"Deployment to break instead of a lab, as deployment/NAME in the namespace of -n; it is restored at the end")
 	addSimulation(flags, &s.simulate)
 	nodefault.AddAllowances(flags, &s.allow)
 	s.pods.AddImageFlags(cmd)
@@ -133,7 +133,7 @@ func (s *starting) addFlags(cmd *cobra.Command) {
 // validate checks everything that does not require a cluster.
 func (s *starting) validate() error {
 	if s.lasts != 0 && (s.lasts < 10*time.Minute || s.lasts > 24*time.Hour) {
-		return fmt.Errorf("--for %s: give 10m to 24h; API servers give no tokens for less", s.lasts)
+		return fmt.Errorf("invalid value %s for --for: must be 10m to 24h; API servers issue no tokens for less", s.lasts)
 	}
 	if err := mustBeNew(s.kubeconfig); err != nil {
 		return err
@@ -152,7 +152,7 @@ func mustBeNew(name string) error {
 		return nil
 	}
 	if _, err := os.Lstat(name); err == nil {
-		return fmt.Errorf("--kubeconfig-out %s exists: give another name, or remove it", name)
+		return fmt.Errorf("--kubeconfig-out: %s already exists: specify another name, or remove the file", name)
 	}
 	return nil
 }
@@ -213,7 +213,7 @@ func (s *starting) run(ctx context.Context, found *scenario.Scenario) error {
 		err := lab.Preflight(ctx, resolved)
 		if instead := s.otherwise(err); instead != nil {
 			printer.Talk(s.streams.ErrOut,
-				"This cluster does not enforce NetworkPolicies: in the place of %s it is %s, in which a node's firewall is changed, and the candidate is root on nodes.",
+				"This cluster does not enforce NetworkPolicies: %[2]s replaces %[1]s. It changes the firewall of a node, and the candidate has root access to nodes.",
 				found.Metadata.Name, instead.Metadata.Name)
 			return s.run(ctx, instead)
 		}
@@ -268,25 +268,25 @@ func (s *starting) before(r *scenario.Resolved) {
 		minutes = s.lasts
 	}
 	say("Scenario:  %s (seed %d) in context %q", r.Metadata.Name, r.Seed, s.connection.Connected().Context)
-	say("Makes:     %s", strings.Join(made(r), ", "))
+	say("Creates:   %s", strings.Join(made(r), ", "))
 	if sim := r.Facts.Simulation; sim != nil {
-		say("Simulates: %s on %s: their status and labels are changed, until the exercise ends",
+		say("Simulates: %s on %s: changes their status and labels until the exercise ends",
 			count.Of(sim.GPUs, "GPU"), strings.Join(sim.Nodes, ", "))
 		if n := r.Facts.WaitingGPUs; n > 0 {
-			say("Warning:   others' pods wait for %s, and may start on simulated ones", count.Of(n, "GPU"))
+			say("Warning:   pods of other users wait for %s, and may start on simulated GPUs", count.Of(n, "GPU"))
 		}
 	}
 	if w := r.Public.Access.Workload; w != nil {
-		say("Candidate: views namespace %s without its Secrets, and changes %s %s, for %s", w.Namespace, w.Kind, w.Name,
+		say("Candidate: can view namespace %s except its Secrets, and change %s %s, for %s", w.Namespace, w.Kind, w.Name,
 			minutes)
 		say(
-			"Warning:   others' data is there: who changes a pod template can run any program in it, as any account of the namespace, and mount its Secrets",
+			"Warning:   whoever can change a pod template can run any program in the namespace with any of its service accounts, and mount its Secrets",
 		)
 	} else {
 		say("Candidate: admin of %s, for %s", strings.Join(r.Public.Access.Namespaces, ", "), minutes)
 	}
 	if s.terraform != "" {
-		say("Writes:    the Terraform module of %d of its objects, into %s", len(r.Terraform.Manages), s.terraform)
+		say("Writes:    the Terraform module of %d of its objects, to %s", len(r.Terraform.Manages), s.terraform)
 	}
 	say("Undo:      kubectl gpu-fault scenario end, or kubectl gpu-fault revert of its run")
 }
@@ -338,19 +338,19 @@ func (s *starting) print(lab *exercise.Lab, e *exercise.Exercise) error {
 		card.Kubeconfig = s.kubeconfig
 		if err := writeNew(s.kubeconfig, e.Kubeconfig); err != nil {
 			writeErr = fmt.Errorf(
-				"the exercise runs, and the kubeconfig could not be written: %w; get another with: kubectl gpu-fault scenario status %s --kubeconfig-out FILE",
+				"the exercise is running, but the kubeconfig could not be written: %w; to write another: kubectl gpu-fault scenario status %s --kubeconfig-out FILE",
 				err, e.ID,
 			)
 		}
 	} else {
 		printer.Talk(s.streams.ErrOut,
-			"The candidate's kubeconfig: kubectl gpu-fault scenario status %s --kubeconfig-out FILE", e.ID)
+			"To write the candidate's kubeconfig: kubectl gpu-fault scenario status %s --kubeconfig-out FILE", e.ID)
 	}
 	if !s.format.IsTable() {
 		return errors.Join(s.format.Object(s.streams.Out, started{*e, card}, "exercise/"+e.ID), writeErr)
 	}
 	_, err := fmt.Fprintln(s.streams.Out, printer.Wrap(printer.Escape(cardText(card)), printer.Width(s.streams.Out)))
-	printer.Talk(s.streams.ErrOut, "Exercise %s (seed %d) is broken as it shall be, and runs until %s.", e.ID, e.Seed,
+	printer.Talk(s.streams.ErrOut, "Exercise %s (seed %d) is ready, and ends at %s.", e.ID, e.Seed,
 		e.Until.Local().Format("15:04"))
 	return errors.Join(err, writeErr)
 }
@@ -381,7 +381,7 @@ func cardText(c exercise.Card) string {
 		fmt.Fprintf(&b, "\nBegin:     export KUBECONFIG=%s", c.Kubeconfig)
 	}
 	if c.Module != "" {
-		fmt.Fprintf(&b, "\nModule:    %s; mend it in the place of the cluster, if you like", c.Module)
+		fmt.Fprintf(&b, "\nModule:    %s; you may fix it instead of the cluster", c.Module)
 	}
 	return b.String()
 }

@@ -29,13 +29,14 @@ func (c *common) newStatusCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "status [ID]",
-		Short: "Show the exercises that run: how far they are, and how much time is left",
-		Example: `  kubectl gpu-fault scenario status
+		Short: "Show the open exercises, their progress and the remaining time",
+		Example: `  # Show the open exercises
+  kubectl gpu-fault scenario status
 
-  # With those that have ended
+  # Include those that have ended
   kubectl gpu-fault scenario status --all
 
-  # A new kubeconfig for the candidate
+  # Write a new kubeconfig for the candidate
   kubectl gpu-fault scenario status scenario-x7k2mq --kubeconfig-out candidate.kubeconfig`,
 		Args: atMostOne("status"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -53,9 +54,9 @@ func (c *common) newStatusCommand() *cobra.Command {
 		},
 		ValidArgsFunction: c.completeExercises,
 	}
-	cmd.Flags().BoolVar(&all, "all", false, "Those that have ended, too")
+	cmd.Flags().BoolVar(&all, "all", false, "Include exercises that have ended")
 	cmd.Flags().StringVar(&kubeconfig, "kubeconfig-out", "",
-		"Write a new kubeconfig for the candidate to this file, which must not exist")
+		"File for a new kubeconfig of the candidate; must not exist")
 	format.AddFlags(cmd)
 	return cmd
 }
@@ -95,7 +96,7 @@ func (c *common) newKubeconfig(ctx context.Context, id, file string) error {
 	if err := writeNew(file, data); err != nil {
 		return fmt.Errorf("--kubeconfig-out: %w", err)
 	}
-	printer.Talk(c.streams.ErrOut, "%s is written", file)
+	printer.Talk(c.streams.ErrOut, "wrote %s", file)
 	return nil
 }
 
@@ -111,7 +112,7 @@ func (c *common) printExercises(shown []exercise.Exercise, named bool, format pr
 		return format.Object(c.streams.Out, exerciseList{exercise.APIVersion, exercise.Kind + "List", shown}, names...)
 	}
 	if len(shown) == 0 {
-		printer.Talk(c.streams.ErrOut, "no exercise runs; kubectl gpu-fault scenario list shows what can be started")
+		printer.Talk(c.streams.ErrOut, "no exercise is open; kubectl gpu-fault scenario list lists the scenarios")
 		return nil
 	}
 	t := &printer.Table{

@@ -22,28 +22,30 @@ func (c *common) newSubmitCommand() *cobra.Command {
 	var file, module string
 	cmd := &cobra.Command{
 		Use:   "submit [ID] [--diagnosis FILE] [--terraform DIR]",
-		Short: "Hand in the diagnosis: which part, which object, which field, and how it breaks",
-		Long: `Hand in the diagnosis. It is compared with the root cause field by field, where case, punctuation and the usual other names do not count.
-On a terminal it asks for the fields; a file has them as YAML or JSON:
+		Short: "Submit the diagnosis: component, object, field and mechanism",
+		Long: `Submit the diagnosis. It is compared with the root cause field by field, ignoring case, punctuation and common synonyms. On a terminal, the
+command asks for the fields; a file has them as YAML or JSON:
 
-    # workload, scheduler, image, device-plugin, runtime, network, rbac, monitoring, hardware, none
-    component: scheduler
-    object: Deployment/trainer
-    field: spec.template.spec.nodeSelector
-    mechanism: selects-a-label-that-no-node-has
-    explanation: in your own words, for the interviewer
+  # workload, scheduler, image, device-plugin, runtime, network, rbac, monitoring, hardware, none
+  component: scheduler
+  object: Deployment/trainer
+  field: spec.template.spec.nodeSelector
+  mechanism: selects-a-label-that-no-node-has
+  explanation: in your own words, for the interviewer
 
-With --terraform it also hands in the module of an exercise that was started with one; with --terraform alone only that. The module is read
-and evaluated, and nothing of it is run: grade first brings its objects into the cluster with the candidate's own rights, as terraform apply
-would do it, and then looks at the cluster as always. A module that is as broken as it was breaks again what was mended in the cluster.
+With --terraform, it also submits the module of an exercise that was started with one. The module is evaluated, but no code in it runs. grade
+first applies its objects to the cluster with the candidate's permissions, like terraform apply, and then grades the cluster as usual. An
+unchanged module therefore breaks again what the candidate fixed in the cluster.
 
-It may be handed in again until the exercise ends: the last one counts. It ends the candidate's time, if nothing that they may change is different
-when it is graded; else their time ends then. Where they are root on nodes nobody can tell, and it ends when it is graded.`,
-		Example: `  kubectl gpu-fault scenario submit
+The diagnosis can be submitted again until the exercise ends; the last one counts. The candidate's time ends with the submission if the cluster
+has not changed when it is graded, and otherwise when it is graded. It also ends with the grade if the candidate has root access to nodes.`,
+		Example: `  # Answer the questions on the terminal
+  kubectl gpu-fault scenario submit
 
+  # Submit a file
   kubectl gpu-fault scenario submit --diagnosis diagnosis.yaml
 
-  # What was mended is the Terraform module
+  # Also submit the fixed Terraform module
   kubectl gpu-fault scenario submit --diagnosis diagnosis.yaml --terraform module`,
 		Args: atMostOne("submit"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -51,8 +53,8 @@ when it is graded; else their time ends then. Where they are root on nodes nobod
 		},
 		ValidArgsFunction: c.completeExercises,
 	}
-	cmd.Flags().StringVarP(&file, "diagnosis", "d", "", "File with the diagnosis; - for stdin")
-	cmd.Flags().StringVar(&module, "terraform", "", "Folder with the module that start --terraform wrote, mended")
+	cmd.Flags().StringVarP(&file, "diagnosis", "d", "", "File with the diagnosis, or - for stdin")
+	cmd.Flags().StringVar(&module, "terraform", "", "Directory of the module that start --terraform wrote, with the candidate's changes")
 	_ = cmd.MarkFlagFilename("diagnosis", "yaml", "yml", "json")
 	_ = cmd.MarkFlagDirname("terraform")
 	return cmd
@@ -79,7 +81,7 @@ func (c *common) submit(ctx context.Context, id, file, folder string) error {
 			return kube.Explain(err)
 		}
 		printer.Talk(c.streams.ErrOut,
-			"The module of exercise %s is handed in: grade applies it to the cluster, and then looks.", e.ID)
+			"Submitted the module of exercise %s; grade applies it to the cluster, and then grades.", e.ID)
 		if file == "" {
 			return nil
 		}
@@ -96,7 +98,7 @@ func (c *common) submit(ctx context.Context, id, file, folder string) error {
 	if _, err := lab.Submit(ctx, e.ID, d); err != nil {
 		return kube.Explain(err)
 	}
-	printer.Talk(c.streams.ErrOut, "The diagnosis of exercise %s is handed in.", e.ID)
+	printer.Talk(c.streams.ErrOut, "Submitted the diagnosis of exercise %s.", e.ID)
 	return nil
 }
 
@@ -112,7 +114,7 @@ func (c *common) readDiagnosis(file string) (scenario.Diagnosis, error) {
 	}
 	d, err := scenario.ReadDiagnosis(in)
 	if err == nil && d == (scenario.Diagnosis{}) {
-		err = errors.New("it is empty; the fields are component, object, field, mechanism and explanation")
+		err = errors.New("it is empty; its fields are component, object, field, mechanism and explanation")
 	}
 	if err != nil {
 		return d, fmt.Errorf("--diagnosis %s: %w", file, err)
@@ -123,7 +125,7 @@ func (c *common) readDiagnosis(file string) (scenario.Diagnosis, error) {
 // askDiagnosis prompts for the fields on a terminal.
 func (c *common) askDiagnosis(ctx context.Context, choices scenario.Choices) (d scenario.Diagnosis, err error) {
 	if f, ok := c.streams.In.(*os.File); !ok || !term.IsTerminal(int(f.Fd())) {
-		return d, errors.New("there is no terminal to ask on: give --diagnosis FILE, or - for stdin")
+		return d, errors.New("stdin is not a terminal: specify --diagnosis FILE, or - for stdin")
 	}
 	in := bufio.NewReader(c.streams.In)
 	for _, q := range []struct {
@@ -131,10 +133,10 @@ func (c *common) askDiagnosis(ctx context.Context, choices scenario.Choices) (d 
 		choices []string
 		into    *string
 	}{
-		{"Which part of the stack is at fault?", choices.Component, &d.Component},
+		{"Which component is broken?", choices.Component, &d.Component},
 		{"Which object, as KIND/NAME?", nil, &d.Object},
-		{"Which field or setting of it?", nil, &d.Field},
-		{"How does it break?", choices.Mechanism, &d.Mechanism},
+		{"Which field or setting of the object?", nil, &d.Field},
+		{"What is wrong with it?", choices.Mechanism, &d.Mechanism},
 		{"In your own words, for the interviewer (may be empty):", nil, &d.Explanation},
 	} {
 		fmt.Fprintln(c.streams.ErrOut, q.text)
@@ -144,7 +146,7 @@ func (c *common) askDiagnosis(ctx context.Context, choices scenario.Choices) (d 
 		fmt.Fprint(c.streams.ErrOut, "> ")
 		line, readErr := in.ReadString('\n')
 		if ctx.Err() != nil || readErr != nil && line == "" {
-			return d, errors.New("nothing was handed in")
+			return d, errors.New("nothing was submitted")
 		}
 		*q.into = chosen(strings.TrimSpace(line), q.choices)
 	}

@@ -31,7 +31,7 @@ func TestBlockedEgressWithoutPolicies(t *testing.T) {
 	r := e.ok("scenario", "start", "blocked-egress", "--seed", "7", "--yes", "--allow-control-plane",
 		"--allow-majority", "--allow-last-gpu-node", "-o", "json")
 	if !strings.Contains(
-		r.stderr, "does not enforce NetworkPolicies: in the place of blocked-egress it is blocked-egress-node",
+		r.stderr, "does not enforce NetworkPolicies: blocked-egress-node replaces blocked-egress",
 	) {
 		t.Errorf("nobody says that it is another exercise:\n%s", r.stderr)
 	}
