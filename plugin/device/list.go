@@ -1,11 +1,14 @@
 package device
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -160,7 +163,18 @@ func newDeviceList(nodeName string, info api.Info, found api.Devices, pods map[s
 			list.Items = append(list.Items, d)
 		}
 	}
+	slices.SortStableFunc(list.Items, func(a, b device) int {
+		return cmp.Or(strings.Compare(a.Resource, b.Resource), cmp.Compare(order(a.GPU), order(b.GPU)))
+	})
 	return list
+}
+
+// order sorts unknown GPUs last.
+func order(index *int) int {
+	if index == nil {
+		return math.MaxInt
+	}
+	return *index
 }
 
 func (list deviceList) write(streams genericiooptions.IOStreams, format printer.Format) error {

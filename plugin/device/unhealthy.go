@@ -59,6 +59,7 @@ this process is killed, and if the kubelet or the device plugin restarts. This d
 	}
 	f.AddFlags(cmd)
 	flags := cmd.Flags()
+	flags.Lookup("ttl").Usage = "Time after which the node ends the fault unless reverted earlier, 10s to 24h"
 	flags.StringVar(&f.Nodes.Pod, "pod", "", "Select the node and the devices of this pod, in the namespace of -n")
 	flags.StringVar(&f.gpu, "gpu", "",
 		"GPU: its index in nvidia-smi, its UUID (GPU-...), its PCI address (0000:17:00), several of these (0,1), or all")

@@ -3,11 +3,13 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/test/cluster"
@@ -55,12 +57,35 @@ func (e *env) health(pod string) string {
 	return strings.Join(all, " ")
 }
 
+// holdGPU runs a pod that holds a GPU of the worker.
+func (e *env) holdGPU(name string) {
+	e.t.Helper()
+	pods := e.cluster.Client.CoreV1().Pods("default")
+	_, err := pods.Create(e.t.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PodSpec{
+			NodeName: e.worker.Name, TerminationGracePeriodSeconds: new(int64(0)),
+			Containers: []corev1.Container{{
+				Name: "c", Image: "busybox:1.35", ImagePullPolicy: corev1.PullNever,
+				Command: []string{"sleep", "100000"},
+				Resources: corev1.ResourceRequirements{
+					Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")},
+				},
+			}},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	e.t.Cleanup(func() { _ = pods.Delete(context.Background(), name, metav1.DeleteOptions{}) })
+}
+
 // The GPU of a running pod becomes unhealthy, for the node and for the pod, which goes on; after the revert both are as
 // before, and nothing is left.
 func TestAnUnhealthyGPUOfAPod(t *testing.T) {
 	e := setup(t)
 	t.Cleanup(func() { e.plugin("revert", "--all", "--yes") })
-	e.gpuPod("holder", "sleep", "100000")
+	e.holdGPU("holder")
 	healthy := string(corev1.ResourceHealthStatusHealthy)
 	cluster.Eventually(t, patience, "the pod's GPU is healthy", func() (bool, string) {
 		now := e.health("holder")
