@@ -23,7 +23,7 @@ const farewell = 3 * time.Second
 var ErrOutputLost = errors.New("the helper's last answer did not arrive")
 
 // errPodGone means that the debug pod no longer exists or is no longer running.
-var errPodGone = errors.New("the debug pod is gone")
+var errPodGone = errors.New("the debug pod no longer exists")
 
 // Do sends one request to the helper. It calls each, which may be nil, for each response when it arrives, and returns
 // the last response. The error is nil only if the helper reported that the request is done. The error wraps a

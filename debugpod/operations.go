@@ -79,7 +79,7 @@ func (s *Session) RecoverDevices(ctx context.Context) (*api.RecoveredDevices, er
 // answered returns the content of the last answer, or an error if it has none.
 func answered[T any](content *T, err error) (*T, error) {
 	if err == nil && content == nil {
-		err = fmt.Errorf("%w: it said that it is done, and told nothing", ErrOutputLost)
+		err = fmt.Errorf("%w: the response is empty", ErrOutputLost)
 	}
 	if err != nil {
 		return nil, err

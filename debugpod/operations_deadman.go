@@ -28,7 +28,7 @@ func (s *Session) InspectRuntime(ctx context.Context) (*api.Runtime, error) {
 		return nil, err
 	}
 	if answer.Runtime == nil {
-		return nil, fmt.Errorf("%w: it said that it is done, and told nothing", ErrOutputLost)
+		return nil, fmt.Errorf("%w: the response is empty", ErrOutputLost)
 	}
 	return answer.Runtime, nil
 }
@@ -73,7 +73,7 @@ func (s *Session) Change(
 	case err != nil:
 		return last, err
 	case last == nil:
-		return nil, fmt.Errorf("%w: it said that it is done, and told nothing", ErrOutputLost)
+		return nil, fmt.Errorf("%w: the response is empty", ErrOutputLost)
 	case last.Phase != deadman.PhaseApplied:
 		return last, fmt.Errorf("the change is not there (%s): %s", last.Phase, last.Message)
 	}
@@ -93,7 +93,7 @@ func (s *Session) Restore(ctx context.Context, restore deadman.Restore) (*deadma
 	// The node may remove the record only after the result has arrived.
 	restore.Forget = true
 	if _, err := s.restore(ctx, restore); err != nil {
-		return restored, fmt.Errorf("the files are put back, and the record is left on the node: %w", err)
+		return restored, fmt.Errorf("the files are restored, but the record remains on the node: %w", err)
 	}
 	return restored, nil
 }
@@ -110,7 +110,7 @@ func (s *Session) restore(ctx context.Context, restore deadman.Restore) (restore
 		}
 	}
 	if err == nil && restored == nil {
-		err = fmt.Errorf("%w: it said that it is done, and told nothing", ErrOutputLost)
+		err = fmt.Errorf("%w: the response is empty", ErrOutputLost)
 	}
 	return restored, err
 }

@@ -30,7 +30,7 @@ func (s *Session) Diagnose(ctx context.Context, what api.Diagnose) (*api.Diagnos
 		return nil, err
 	}
 	if answer.Diagnosis == nil {
-		return nil, fmt.Errorf("%w: it said that it is done, and told nothing", ErrOutputLost)
+		return nil, fmt.Errorf("%w: the response is empty", ErrOutputLost)
 	}
 	return answer.Diagnosis, nil
 }

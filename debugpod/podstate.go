@@ -20,7 +20,7 @@ type verdict struct {
 // judge returns the verdict for a pod. It uses only the state of the pod.
 func judge(pod *corev1.Pod) verdict {
 	if pod.DeletionTimestamp != nil {
-		return verdict{failure: &StartError{Reason: ReasonDeleted, Message: "somebody deleted the debug pod"}}
+		return verdict{failure: &StartError{Reason: ReasonDeleted, Message: messageDeleted}}
 	}
 	status := containerStatus(pod)
 	if pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded {
@@ -122,7 +122,7 @@ func ended(pod *corev1.Pod, status *corev1.ContainerStatus) *StartError {
 			pod.Spec.Containers[0].Image)
 	case strings.Contains(message, `"sh"`):
 		e.Hint =
-			fmt.Sprintf("image %s has no shell: choose one that has, with --image; where it is one of `kubectl gpu-fault image`, it was made by another build: make it anew",
+			fmt.Sprintf("image %s has no shell: specify another with --image; if `kubectl gpu-fault image` created it, it is from another build: recreate it",
 				pod.Spec.Containers[0].Image)
 	}
 	return e

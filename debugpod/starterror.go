@@ -80,7 +80,7 @@ func explainCreate(err error, pod *corev1.Pod) error {
 	switch {
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return because(ReasonNamespaceEnding,
-			fmt.Sprintf("wait until namespace %s is gone and try again, or choose another", ns))
+			fmt.Sprintf("wait until namespace %s is deleted and try again, or specify another", ns))
 	case apierrors.IsNotFound(err) && says("namespace"):
 		return because(ReasonNamespaceMissing, fmt.Sprintf("create it: "+
 			"kubectl create namespace %s && kubectl label namespace %s gpufault.dev/ledger=true pod-security.kubernetes.io/enforce=privileged",
@@ -92,10 +92,10 @@ func explainCreate(err error, pod *corev1.Pod) error {
 		))
 	case says("denied the request"), says("denied request"), says("security context constraint"):
 		return because(ReasonPolicy,
-			"a policy of the cluster refuses the privileged debug pod; ask whoever runs it for an exception for namespace "+
+			"a policy of the cluster denies the privileged debug pod; ask its administrator for an exception for namespace "+
 				ns)
 	case says("failed calling webhook"):
-		return because(ReasonPolicy, "an admission webhook of the cluster does not work; ask whoever runs it")
+		return because(ReasonPolicy, "an admission webhook of the cluster fails; contact its administrator")
 	case says("exceeded quota"), says("failed quota"):
 		return because(ReasonQuota,
 			fmt.Sprintf("see kubectl describe quota -n %s, and raise it or use another namespace", ns))
@@ -119,3 +119,6 @@ func explainCreate(err error, pod *corev1.Pod) error {
 func isServiceAccountMissing(err error) bool {
 	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "error looking up service account")
 }
+
+// messageDeleted is the message of ReasonDeleted.
+const messageDeleted = "the debug pod was deleted by another client"

@@ -70,7 +70,7 @@ func TestExplainCreate(t *testing.T) {
 			apierrors.NewInternalError(
 				errors.New(`failed calling webhook "x": Post "https://x": context deadline exceeded`),
 			),
-			ReasonPolicy, "does not work",
+			ReasonPolicy, "admission webhook of the cluster fails",
 		},
 		"admission policy": {policy, ReasonPolicy, "exception"},
 		"OpenShift": {

@@ -48,7 +48,7 @@ func (r *Runner) untilRunning(ctx context.Context, pod *corev1.Pod) (*corev1.Pod
 		case event, open := <-w.ResultChan():
 			if next, ok := event.Object.(*corev1.Pod); open && ok && next.Name == pod.Name {
 				if event.Type == watch.Deleted {
-					return nil, &StartError{Reason: ReasonDeleted, Message: "somebody deleted the debug pod"}
+					return nil, &StartError{Reason: ReasonDeleted, Message: messageDeleted}
 				}
 				last = next
 				continue
@@ -122,7 +122,7 @@ func (r *Runner) look(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error)
 	now, err := r.Client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err), err == nil && now.UID != pod.UID:
-		return nil, &StartError{Reason: ReasonDeleted, Message: "somebody deleted the debug pod"}
+		return nil, &StartError{Reason: ReasonDeleted, Message: messageDeleted}
 	case err != nil:
 		return pod, nil
 	}

@@ -24,7 +24,7 @@ type DeviceResource struct {
 	// Healthy are the IDs of the healthy devices. Unhealthy are those of other devices, as far as they are known: the
 	// kubelet only records healthy devices, and devices of pods. Failed are the runs that made devices unhealthy, by
 	// device ID.
-	Healthy   []string `json:"healthy,omitempty"`
+	Healthy   []string          `json:"healthy,omitempty"`
 	Unhealthy []string          `json:"unhealthy,omitempty"`
 	Failed    map[string]string `json:"failed,omitempty"`
 	// Pods are the UIDs of the pods that hold devices, by device ID.
@@ -61,9 +61,10 @@ type RecoverDevices struct{}
 
 // RecoveredDevices is the response to RecoverDevices.
 type RecoveredDevices struct {
-	// Found reports whether the node has a record of the run. Otherwise, nothing is failed: the fault never began, it
-	// has already ended, or the node has rebooted.
-	Found    bool   `json:"found,omitempty"`
+	// Found reports whether the node has a record of the run, or its processes. Otherwise, nothing is failed: the fault
+	// never began, it has already ended, or the node has rebooted.
+	Found bool `json:"found,omitempty"`
+	// Resource is empty if the record was deleted.
 	Resource string `json:"resource,omitempty"`
 	// Cause describes why the fault ended, such as "requested" or "TTL", and Ended is when.
 	Cause string    `json:"cause,omitempty"`

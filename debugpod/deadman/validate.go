@@ -35,7 +35,7 @@ func ValidRun(run string) error {
 // Validate returns an error if the change is malformed. It does not access the node.
 func (c Change) Validate() error {
 	if len(c.Files) == 0 {
-		return errors.New("there is no file to change")
+		return errors.New("no file is specified")
 	}
 	if err := validateFiles(c.Files); err != nil {
 		return err
@@ -48,7 +48,7 @@ func (c Change) Validate() error {
 		// the restore.
 		return errors.New("a change with which the service may not serve needs a time to live")
 	case c.MayFail && (c.Service == nil || c.NoRestart):
-		return errors.New("there is no service that could fail")
+		return errors.New("no service is specified that could fail")
 	}
 	return c.Service.validate()
 }

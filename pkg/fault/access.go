@@ -25,7 +25,7 @@ type PermissionError struct {
 
 func (e *PermissionError) Error() string {
 	if len(e.Missing) == 1 {
-		return fmt.Sprintf("you may not %s; whoever administers the cluster can allow it: %s | kubectl apply -f -",
+		return fmt.Sprintf("you are not allowed to %s; an administrator of the cluster can allow it: %s | kubectl apply -f -",
 			e.Missing[0], e.Command)
 	}
 	var text strings.Builder

@@ -195,7 +195,7 @@ func TestE2EPermissions(t *testing.T) {
 			case missing.Verb == "create" && missing.Resource == "namespaces", missing.Resource == "serviceaccounts":
 				return err == nil // the namespace is there
 			}
-			return err != nil && strings.HasPrefix(err.Error(), "you may not "+missing.String()+";") &&
+			return err != nil && strings.HasPrefix(err.Error(), "you are not allowed to "+missing.String()+";") &&
 				strings.Contains(err.Error(), "kubectl gpu-fault rbac print --for runtime")
 		})
 	}

@@ -213,7 +213,7 @@ func TestARunInOrderThatIsTakenOverIsUndoneByTheOther(t *testing.T) {
 		return evidence, err
 	}
 	run, err := c.Run(t.Context(), plan)
-	wantText(t, err, "was reverted by somebody else")
+	wantText(t, err, "was reverted by another client")
 	if run.Phase != ledger.Reverted || !run.IsClosed() || len(w.broken()) > 0 ||
 		slices.Contains(log.lines, "do gpu-3") || slices.Contains(log.lines, "undo gpu-1") {
 		t.Errorf("%s: %s; %v, broken %v", run.Phase, states(run), log.lines, w.broken())

@@ -62,7 +62,7 @@ func checkNodes(plan Plan, nodes []corev1.Node) []error {
 		node := nodes[i]
 		if target.UID != "" && target.UID != string(node.UID) {
 			problems = append(problems,
-				fmt.Errorf("node %s is not the one that was meant: it was registered anew meanwhile; try again",
+				fmt.Errorf("node %q was re-registered since the command started; try again",
 					node.Name))
 		}
 		if os := operatingSystem(node); os != "linux" {

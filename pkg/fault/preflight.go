@@ -151,7 +151,7 @@ func (s *Session) validate(plan Plan) error {
 		case change.Apply == nil || change.Target.Kind == "" || change.Target.Name == "":
 			return fmt.Errorf("the plan for %s is not complete", change.Target)
 		case !known && change.Undo.Kind != ledger.UndoNone:
-			return fmt.Errorf("the plan for %s says to undo it by %q, which nobody knows", change.Target,
+			return fmt.Errorf("the plan for %s has the unknown undo %q", change.Target,
 				change.Undo.Kind)
 		}
 	}

@@ -62,7 +62,7 @@ func TestPreflightOfNodes(t *testing.T) {
 		t.Errorf("a change that takes nothing away from a control plane's node: %v", err)
 	}
 	plan.Changes[0].Target.UID = "an older one"
-	wantText(t, c.Preflight(t.Context(), plan), "it was registered anew meanwhile")
+	wantText(t, c.Preflight(t.Context(), plan), "was re-registered since the command started")
 	if now := w.state(t); len(now.runs)+len(now.leases)+len(now.events) > 0 {
 		t.Errorf("preflight changed something: %+v", now)
 	}
@@ -227,7 +227,7 @@ func TestPreflightOfPermissions(t *testing.T) {
 		return a.Resource == "namespaces" || a.Resource == "serviceaccounts"
 	}
 	if err := c.Preflight(t.Context(), c.plan("gpu-1")); err == nil ||
-		!strings.HasPrefix(err.Error(), "you may not get namespaces;") {
+		!strings.HasPrefix(err.Error(), "you are not allowed to get namespaces;") {
 		t.Error(err)
 	}
 }

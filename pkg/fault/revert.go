@@ -18,7 +18,7 @@ type RunningError struct {
 }
 
 func (e *RunningError) Error() string {
-	who := "somebody"
+	who := "another client"
 	if e.Run.By != "" {
 		who = e.Run.By
 	}

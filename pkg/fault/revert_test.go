@@ -170,7 +170,7 @@ func TestARunThatIsBeingMadeIsRevertedOnlyByForce(t *testing.T) {
 		return apply(ctx, r) // its Save must fail
 	}
 	run, err := c.Run(t.Context(), plan)
-	wantText(t, err, "the run is closed", "was reverted by somebody else meanwhile: reverted by alice")
+	wantText(t, err, "the run is closed", "was reverted by another client in the meantime: reverted by alice")
 	if run.Phase != ledger.Reverted || len(w.broken())+len(w.state(t).leases) > 0 {
 		t.Errorf("%s, broken %v, locks %v", run.Phase, w.broken(), w.state(t).leases)
 	}
@@ -238,7 +238,7 @@ func TestRevertOfADeadClient(t *testing.T) {
 func TestRevertOfWhatIsNotThere(t *testing.T) {
 	c := newWorld(t).client(ledgertest.Hooks{})
 	_, err := c.Revert(t.Context(), "xid-nope22", false)
-	wantText(t, err, "there is no run xid-nope22", "list --all")
+	wantText(t, err, "run xid-nope22 not found", "list --all")
 }
 
 // TestRecordsOfATenant: a namespace without the ledger label is not a ledger. Reverts ignore its records, and runs

@@ -287,7 +287,7 @@ func (s *Session) finish(
 	}
 	switch {
 	case run.Phase == ledger.Reverted || run.Phase == ledger.Interrupted && !stopped:
-		errs = append(errs, fmt.Errorf("run %s was reverted by somebody else meanwhile: %s", run.ID, run.Message))
+		errs = append(errs, fmt.Errorf("run %s was reverted by another client in the meantime: %s", run.ID, run.Message))
 	case saveErr != nil && !errors.Is(saveErr, ledger.ErrClosed): // ErrClosed: a response was lost
 		errs = append(errs, fmt.Errorf("the ledger does not say how the run ended: %w", saveErr))
 	}

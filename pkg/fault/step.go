@@ -14,7 +14,7 @@ import (
 
 // errTakenOver and errTooLate stop a client from making changes when another client may already be undoing its run.
 var (
-	errTakenOver = errors.New("somebody reverts this run, so nothing more is changed")
+	errTakenOver = errors.New("another client is reverting this run, so nothing more is changed")
 	errTooLate   = errors.New("the run's deadline has passed, so nothing more is changed (was the computer asleep?)")
 )
 

@@ -149,7 +149,7 @@ func TestArmRefuses(t *testing.T) {
 		ask  func(*arming)
 		want string
 	}{
-		"no run":   {nil, func(a *arming) { a.id = "cuda-222222" }, "there is no run cuda-222222"},
+		"no run":   {nil, func(a *arming) { a.id = "cuda-222222" }, "run cuda-222222 not found"},
 		"no ID":    {nil, func(a *arming) { a.id = "deployment/web" }, "invalid run ID"},
 		"not cuda": {func(r *ledger.Run) { r.Fault, r.Steps = "xid", nil }, nil, "is not a CUDA fault"},
 		"closed": {

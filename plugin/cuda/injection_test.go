@@ -46,8 +46,8 @@ func TestTheClientAsksBeforeItArms(t *testing.T) {
 		written bool // whether the state is armed nevertheless; the undo of the failed run disarms it
 	}{
 		"taken over": {
-			func(int, *ledger.Run) error { return errors.New("somebody reverts this run") },
-			"nothing was armed: somebody reverts this run", false,
+			func(int, *ledger.Run) error { return errors.New("another client is reverting this run") },
+			"nothing was armed: another client is reverting this run", false,
 		},
 		"disarmed": {
 			func(_ int, run *ledger.Run) error { return disarm(run) }, "run " + runID + " was disarmed while", false,

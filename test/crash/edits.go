@@ -129,7 +129,7 @@ func ledgerEdited(s *site) error {
 		return err
 	}
 	var wrong []error
-	if code != 1 || !strings.Contains(stderr, "changed by somebody else") {
+	if code != 1 || !strings.Contains(stderr, "changed by another client") {
 		wrong = append(wrong, fmt.Errorf("the revert believes a record that was edited (exit %d): %s", code, stderr))
 	}
 	wrong = append(wrong, s.healed(run),

@@ -121,6 +121,7 @@ func (st *stage) plan(wanted func(trial) bool) []trial {
 		all = append(all, d.trials()...)
 	}
 	all = append(all, edits()...)
+	all = append(all, deviceDisturbances()...)
 	// Learning how a command goes is a trial too: what is not killed must come back before anything else can.
 	kinds, found := kinds(), map[string][]trial{}
 	if st.exercises {

@@ -154,7 +154,8 @@ func (s *site) clean() error {
 	)
 }
 
-// settled waits until no process, pod, lock or job of ours is left, and the node's runtime serves.
+// settled waits until no process, pod, lock or job of ours is left, and the node's runtime serves, and its GPUs are
+// healthy.
 func (s *site) settled(until time.Time) error {
 	return errors.Join(
 		eventually(s.ctx, until, func() error {
@@ -165,6 +166,7 @@ func (s *site) settled(until time.Time) error {
 		}),
 		eventually(s.ctx, until, s.nothingLeft),
 		eventually(s.ctx, until, func() error { return s.node.serves(s.ctx) }),
+		eventually(s.ctx, until, s.devicesBack),
 	)
 }
 

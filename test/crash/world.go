@@ -125,7 +125,7 @@ func (n *node) sh(ctx context.Context, script string) (string, error) {
 }
 
 // ours matches the command lines of our programs on a node.
-var ours = regexp.MustCompile(`gpu-fault-(node|deadman)`)
+var ours = regexp.MustCompile(`gpu-fault-(node|deadman|device)`)
 
 // processes are our processes on the node: their numbers there, and command lines.
 func (n *node) processes() map[int]string {

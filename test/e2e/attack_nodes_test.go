@@ -75,11 +75,11 @@ func TestAttackRecordsOfNodes(t *testing.T) {
 			"node-firewall",
 			`{"firewall":{"table":"filter","port":22,"drop":"requests","ttl":1},"settings":{"image":"` + evilImage +
 				`"}}`,
-			0, "have nothing of this run",
+			0, "has no table of this run",
 		},
 		"the table of kube-proxy": {
 			"node-firewall", `{"firewall":{"table":"kube-proxy","port":443,"drop":"requests","ttl":1}}`, 0,
-			"have nothing of this run",
+			"has no table of this run",
 		},
 		"a kernel module, with an image": {"kernel-module", `{"image":"` + evilImage + `"}`, 0, "not loaded"},
 		"a kernel module of somebody else's": {

@@ -182,7 +182,8 @@ func isGrouped(text string, rule fault.Permission) bool {
 		name += "." + rule.Group
 	}
 	for line := range strings.Lines(text) {
-		words := strings.Fields(strings.TrimPrefix(strings.TrimSpace(line), "error: nothing was changed: you may not "))
+		const first = "error: nothing was changed: you are not allowed to "
+		words := strings.Fields(strings.TrimPrefix(strings.TrimSpace(line), first))
 		if len(words) > 1 && strings.TrimSuffix(words[1], ";") == name &&
 			slices.Contains(strings.Split(words[0], ","), rule.Verb) {
 			return true

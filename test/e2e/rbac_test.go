@@ -145,7 +145,7 @@ func (r *rights) asUser(user string, args ...string) []string {
 func (r *rights) does(args ...string) string {
 	r.t.Helper()
 	out := r.ok(r.asUser(r.user, args...)...)
-	for _, word := range []string{"forbidden", "you may not"} {
+	for _, word := range []string{"forbidden", "you are not allowed to"} {
 		if strings.Contains(out.stderr, word) {
 			r.t.Errorf("%v: with exactly its roles %s lacks something:\n%s", args, r.feature.Name, out.stderr)
 		}
@@ -189,7 +189,7 @@ func names(text string, rule fault.Permission) bool {
 		name += "." + rule.Group
 	}
 	for _, words := range []string{
-		"you may not " + rule.String(),
+		"you are not allowed to " + rule.String(),
 		fmt.Sprintf("cannot %s resource %q", rule.Verb, rule.Resource),
 		"not checked: " + name + ":",
 		"not checked: " + name + " in ",

@@ -254,7 +254,7 @@ func TestATamperedRecordIsNotBelieved(t *testing.T) {
 	if _, err := maps.Update(t.Context(), cm, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	e.mustSay(e.plugin("revert", run.ID, "--yes"), 1, "changed by somebody else")
+	e.mustSay(e.plugin("revert", run.ID, "--yes"), 1, "changed by another client")
 	cluster.Eventually(t, patience, "the dead man has healed the node", func() (bool, string) {
 		now := e.files()
 		return now == before, now

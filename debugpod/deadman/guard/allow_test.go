@@ -220,7 +220,7 @@ func TestARecordOfAnotherVersion(t *testing.T) {
 	w.change(deadman.Change{TTL: time.Hour, Files: []deadman.File{w.edit("etc/config.toml", original, "after")}})
 	w.rewrite(func(r *record) { r.Version, r.Loaded = recordVersion-1, nil })
 	if _, err := Restore(t.Context(), w.Host, w.run, deadman.Restore{}); err == nil ||
-		!strings.Contains(err.Error(), "not one that this release understands") {
+		!strings.Contains(err.Error(), "does not support the format of the record") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -170,7 +170,7 @@ func (s *site) was(f deadman.File) ([]byte, error) {
 		return nil, fmt.Errorf("take the change back: %w", err)
 	}
 	if patch.Sum(data) != f.Before {
-		return nil, errors.New("taking the change back does not give what was there before")
+		return nil, errors.New("reversing the change does not produce the previous content")
 	}
 	return data, nil
 }
@@ -182,7 +182,7 @@ func (s *site) putBack(f deadman.File, p place) error {
 	}
 	meta := f.Meta
 	if meta == nil {
-		return errors.New("nobody knows its attributes")
+		return errors.New("its attributes are unknown")
 	}
 	data, err := s.was(f)
 	if err != nil {

@@ -26,7 +26,7 @@ func Change(
 	pod := podProcess(h.Proc)
 	if pod.PID == 0 && change.TTL == 0 {
 		return nil, errorf(CodeNotArmed,
-			"the pod has no main process that could be watched: nothing would ever put the change back; give it a time to live")
+			"the pod has no main process to watch, so the change would never be restored: specify a TTL")
 	}
 	r, err := h.prepare(ctx, run, change, pod)
 	if err != nil {
@@ -125,7 +125,7 @@ func (h Host) follow(
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			return nil,
-				errorf(CodeNoRecord, "the node has no record of run %s: it was not changed, or put back already", run)
+				errorf(CodeNoRecord, "the node has no record of run %s: it was not changed, or is already restored", run)
 		case err != nil:
 			return nil, asError(CodeFile, err)
 		}
@@ -144,7 +144,7 @@ func (h Host) follow(
 		// A repeated request may arrive before the switch is started.
 		if gone && (ended != nil || time.Since(seen) > h.times.start) {
 			return &s.Status,
-				errorf(CodeGone, "the dead man ended when the change was %s: put it back%s", s.Phase, h.logged(run))
+				errorf(CodeGone, "the dead man's switch exited when the change was %s: restore it%s", s.Phase, h.logged(run))
 		}
 		if pause(ctx, 20*time.Millisecond) != nil {
 			return &s.Status, errorf(CodeBusy, "the change is only %s after %v", s.Phase, h.times.follow)

@@ -167,7 +167,7 @@ const (
 	causeTTL    = "TTL"
 	causeFailed = "the change failed"
 	causePod    = "the pod ended"
-	causeTerm   = "the node shuts down, or the dead man was told to end"
+	causeTerm   = "the node is shutting down, or the dead man's switch was terminated"
 	causeTest   = "the dead man's own end"
 	causeAsked  = "asked to"
 )
@@ -213,7 +213,7 @@ func (d *dead) heal(ctx context.Context, cause string) error {
 		if err == nil || time.Now().After(until) {
 			return err
 		}
-		_, _ = fmt.Fprintf(d.log(), "%s: put back run %s: %v\n", time.Now().UTC().Format(time.RFC3339), run, err)
+		_, _ = fmt.Fprintf(d.log(), "%s: restore run %s: %v\n", time.Now().UTC().Format(time.RFC3339), run, err)
 		if last {
 			return err
 		}
@@ -252,12 +252,12 @@ func (d *dead) healOnce(ctx context.Context, cause string) (last bool, err error
 		if !failedBefore {
 			d.saved.Message = ""
 		}
-		d.fail(strings.TrimPrefix(d.saved.Message+"; ", "; ") + "not put back yet: " + err.Error())
+		d.fail(strings.TrimPrefix(d.saved.Message+"; ", "; ") + "not restored yet: " + err.Error())
 		return false, err
 	}
 	d.passed("healed")
 	if phase := phaseOf(restored); phase != deadman.PhaseRestored {
-		d.saved.Message = "somebody changed meanwhile, and it was left: " + superseded(restored)
+		d.saved.Message = "changed by another client, and kept: " + superseded(restored)
 		_ = d.phase(phase)
 		return true, nil
 	}

@@ -49,7 +49,7 @@ func Leftovers(ctx context.Context, h Host, clean bool, keep []string) ([]deadma
 		if clean && !busy[run] {
 			// A switch without a record still has the original state in memory. Do not kill it; let it restore the
 			// files.
-			l.Problem = "it has no record, and puts back what it knows when its time is up; to have that now: kill " +
+			l.Problem = "it has no record, and restores what it knows when its TTL expires; to restore now: kill " +
 				fmt.Sprint(pid)
 		}
 		found = append(found, l)
@@ -128,7 +128,7 @@ func (h Host) cleanRecord(ctx context.Context, run string, l *deadman.Leftover) 
 	}
 	if r != nil {
 		if why := h.changed(r); why != "" {
-			l.Problem = why + ": put it back with revert, or on the node with: sh " +
+			l.Problem = why + ": restore it with revert, or on the node with: sh " +
 				filepath.Join(h.dir(run), scriptFile)
 			if l.Status != nil {
 				l.Status.Message = strings.TrimPrefix(l.Status.Message+"; "+l.Problem, "; ")

@@ -84,10 +84,10 @@ func xattrs(f *os.File) (map[string][]byte, error) {
 func setMeta(f *os.File, m deadman.Meta) error {
 	fd := int(f.Fd())
 	if err := unix.Fchown(fd, m.UID, m.GID); err != nil {
-		return fmt.Errorf("give %s its owner: %w", f.Name(), err)
+		return fmt.Errorf("set the owner of %s: %w", f.Name(), err)
 	}
 	if err := unix.Fchmod(fd, m.Mode&0o7777); err != nil {
-		return fmt.Errorf("give %s its mode: %w", f.Name(), err)
+		return fmt.Errorf("set the mode of %s: %w", f.Name(), err)
 	}
 	has, err := xattrs(f)
 	if err != nil {
@@ -98,7 +98,7 @@ func setMeta(f *os.File, m deadman.Meta) error {
 			continue
 		}
 		if err := unix.Fsetxattr(fd, name, value, 0); err != nil {
-			return fmt.Errorf("give %s its extended attribute %s: %w", f.Name(), name, err)
+			return fmt.Errorf("set the extended attribute %[2]s of %[1]s: %[3]w", f.Name(), name, err)
 		}
 	}
 	if m.ModTime.IsZero() {
@@ -111,7 +111,7 @@ func setMeta(f *os.File, m deadman.Meta) error {
 	}
 	// Use the path of the descriptor, because there is no futimens(2) system call.
 	if err := unix.UtimesNanoAt(unix.AT_FDCWD, byDescriptor(f), []unix.Timespec{omit, mtime}, 0); err != nil {
-		return fmt.Errorf("give %s its time: %w", f.Name(), err)
+		return fmt.Errorf("set the times of %s: %w", f.Name(), err)
 	}
 	return nil
 }

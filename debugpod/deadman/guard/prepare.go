@@ -91,7 +91,7 @@ func (h Host) makeRecord(run string) (*dir, error) {
 	defer func() { _ = all.Close() }()
 	if err := all.mkdir(run, 0o700); errors.Is(err, fs.ErrExist) {
 		return nil,
-			errorf(CodeExists, "the node has a record of run %s already, in %s: put it back first", run, h.dir(run))
+			errorf(CodeExists, "the node already has a record of run %s, in %s: restore it first", run, h.dir(run))
 	} else if err != nil {
 		h.eraseRecords()
 		return nil, errorf(CodeFile, "make the record: %v", err)
@@ -126,7 +126,7 @@ func (h Host) unclaimed(r *record, found []target) error {
 	for i, f := range r.Change.Files {
 		if other := h.claimant(r.Run, found[i].real); other != "" {
 			return errorf(CodeExists,
-				"run %s has changed %s, and not put it back yet: see `kubectl gpu-fault list -A`, and revert it first",
+				"run %s has changed %s and has not restored it yet: see `kubectl gpu-fault list -A`, and revert it first",
 				other, f.Path)
 		}
 	}
@@ -181,7 +181,7 @@ func (h Host) prepareFile(own *dir, i int, f *deadman.File, p *place, found targ
 		return fmt.Errorf("%s: %w", f.Path, err)
 	}
 	if sum := sumOf(will, f.After); sum != f.After {
-		return fmt.Errorf("%s: its edits give the sum %s, not %s", f.Path, shown(sum), shown(f.After))
+		return fmt.Errorf("%s: its edits produce the checksum %s, not %s", f.Path, shown(sum), shown(f.After))
 	}
 	f.Meta = nil
 	var names uint64 = 1

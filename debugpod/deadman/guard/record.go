@@ -150,7 +150,7 @@ func (h Host) load(run string) (*record, error) {
 		return nil, fmt.Errorf("the record %s is damaged: %w", h.dir(run), err)
 	}
 	if r.Version != recordVersion || r.Run != run || len(r.Places) != len(r.Change.Files) {
-		return nil, fmt.Errorf("the record %s is not one that this release understands: put back by hand with: sh %s",
+		return nil, fmt.Errorf("this release does not support the format of the record %s: restore it manually with: sh %s",
 			h.dir(run), filepath.Join(h.dir(run), scriptFile))
 	}
 	if err := errors.Join(r.Change.Validate(), r.validatePlaces()); err != nil {
@@ -251,7 +251,7 @@ func (h Host) lock(ctx context.Context, run string) (unlock func(), err error) {
 		}
 		if pause(ctx, 20*time.Millisecond) != nil {
 			_ = d.Close()
-			return nil, errorf(CodeBusy, "somebody else works on the record %s for longer than %v: try again",
+			return nil, errorf(CodeBusy, "another process has been using the record %s for more than %v: try again",
 				h.dir(run), h.times.lock)
 		}
 	}

@@ -91,7 +91,7 @@ func (h Host) withoutRecord(ctx context.Context, run string) (*deadman.Restored,
 		}
 		if time.Now().After(until) {
 			return nil, errorf(CodeBusy,
-				"the dead man of run %s was told to restore and has not finished after %v: try again", run,
+				"the dead man's switch of run %s has not finished restoring after %v: try again", run,
 				h.times.lock)
 		}
 		if err := pause(ctx, h.times.tick); err != nil {
@@ -166,7 +166,7 @@ func (h Host) putAllBack(ctx context.Context, r *record, s *saved, restored *dea
 			refuse(i, err)
 			continue
 		} else if err != nil {
-			return errorf(CodeFile, "put back %s: %v; %s", f.Path, err, was(i))
+			return errorf(CodeFile, "restore %s: %v; %s", f.Path, err, was(i))
 		}
 		ours, touched = true, true
 		h.passed(fmt.Sprint("put back ", i))
@@ -223,7 +223,7 @@ func (h Host) putOneBack(r *record, i int, overwrite bool) error {
 		return s.finish(f)
 	}
 	if !overwrite && now.sum != f.After && !s.isTornOf(f, now.data) {
-		return errors.New("somebody changed it just now: try again")
+		return errors.New("another client has just changed it: try again")
 	}
 	return s.putBack(f, p)
 }

@@ -432,7 +432,7 @@ func TestScript(t *testing.T) {
 			before := w.look()
 			w.change(change)
 			said := runScript(t, w, shell, "boot")
-			for _, want := range []string{"config.toml put back", "all is as it was"} {
+			for _, want := range []string{"config.toml restored", "all is as it was"} {
 				if !strings.Contains(said, want) {
 					t.Errorf("it says %s", said)
 				}
@@ -446,7 +446,7 @@ func TestScript(t *testing.T) {
 				append(strings.Fields(shell)[1:], w.dir(w.run)+"/"+scriptFile)...)
 			out, err := cmd.CombinedOutput()
 			if text, _ := os.ReadFile(w.at("etc/config.toml")); err == nil || string(text) != "theirs" ||
-				!strings.Contains(string(out), "somebody else") || !exists(w.dir(w.run)) {
+				!strings.Contains(string(out), "another client") || !exists(w.dir(w.run)) {
 				t.Errorf("%v: %s", err, out)
 			}
 		})
@@ -522,7 +522,7 @@ func TestScriptFollowsNoLink(t *testing.T) {
 					}
 					words := append(strings.Fields(shell), w.at("script"), "boot")
 					out, err := exec.Command(words[0], words[1:]...).CombinedOutput()
-					if err == nil || !strings.Contains(string(out), w.at(path)+" is left as it is") ||
+					if err == nil || !strings.Contains(string(out), w.at(path)+" is not restored") ||
 						!exists(w.dir(w.run)) {
 						t.Errorf("%v: %s", err, out)
 					}

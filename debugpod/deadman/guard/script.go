@@ -52,20 +52,20 @@ func (h Host) script(r *record, dir string) string {
 
 const scriptText = `#!/bin/sh
 # Puts back what kubectl gpu-fault changed on this node in run @RUN@, and removes this record.
-#   sh restore.sh        by hand: restarts the service too
+#   sh restore.sh        manually: also restarts the service
 #   sh restore.sh boot   before the service starts
 set -u
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 run=@RUN@ dir=@DIR@ unit=@UNIT@ root=@ROOT@ me=$(id -u) done=0 left=0
 say() { echo "gpu-fault $run: $*"; }
 if ! command -v sha256sum >/dev/null 2>&1; then
-  say "sha256sum is not there, so nothing can be told apart; what was before lies in $dir" >&2
+  say "sha256sum not found, so nothing is restored; the previous files are in $dir" >&2
   exit 1
 fi
 sum() {
   if [ -e "$1" ]; then sha256sum <"$1" | cut -d' ' -f1; else echo absent; fi
 }
-# owned TYPE PATH: is PATH of this type, as ls shows it, and can nobody but root change it?
+# owned TYPE PATH succeeds if PATH is of this type, as ls shows it, and only root can change it.
 owned() {
   ls -ldn "$2" 2>/dev/null | (
     read -r mode links uid gid rest || exit 1
@@ -80,7 +80,7 @@ owned() {
     [ "$uid" = "$me" ]
   )
 }
-# safe PATH: can nobody but root choose which file this is? No link is followed.
+# safe PATH succeeds if only root can determine which file this is. Links are not followed.
 safe() {
   at=$1 type=-
   while :; do
@@ -94,19 +94,19 @@ safe() {
 # put_back WAY PATH PREPARED BEFORE AFTER
 put_back() {
   if ! safe "$2" || ! safe "${3:-$2}"; then
-    if [ -n "$3" ]; then was="its former content is in $3"; else was="it did not exist before"; fi
-    say "$2 is left as it is: it, or a directory above it, is a link, or others than root can change it; $was" >&2
+    if [ -n "$3" ]; then was="its previous content is in $3"; else was="it did not exist before"; fi
+    say "$2 is not restored: it or a directory above it is a link, or a user other than root can change it; $was" >&2
     left=1
     return
   fi
   now=$(sum "$2")
   if [ "$now" = "$4" ]; then
-    say "$2 is as it was"
+    say "$2 is already restored"
     done=1 # maybe by a run of this script that was interrupted
     return
   fi
   if [ "$now" != "$5" ]; then
-    say "$2 was changed by somebody else since (sum $now): left as it is" >&2
+    say "$2 was changed by another client (checksum $now), and is kept" >&2
     left=1
     return
   fi
@@ -122,16 +122,16 @@ put_back() {
     ;;
   esac
   if [ "$(sum "$2")" = "$4" ]; then
-    say "$2 put back"
+    say "$2 restored"
     done=1
   else
-    say "$2 could not be put back; $3 is how it was" >&2
+    say "$2 could not be restored; its previous content is in $3" >&2
     left=1
   fi
 }
 # The process that waits to do the same.
 for p in @PROC@/[0-9]*; do
-  line=$(tr '\000' ' ' <"$p/cmdline" 2>/dev/null) || continue
+  line=$({ tr '\000' ' ' <"$p/cmdline"; } 2>/dev/null) || continue # the process may have ended
   case $line in
   "gpu-fault-deadman $run guard $run "*) kill -9 "${p##*/}" 2>/dev/null ;;
   esac

@@ -144,17 +144,23 @@ func (n node) prepare(ctx context.Context, run string, f api.FailDevices) (recor
 
 func (n node) recover(ctx context.Context, run string) (*api.RecoveredDevices, *api.Error) {
 	r, err := n.load(run)
-	switch {
-	case errors.Is(err, errNoRecord):
-		return &api.RecoveredDevices{}, nil
-	case err != nil:
+	if err != nil && !errors.Is(err, errNoRecord) {
 		return nil, api.Errorf(api.CodeFile, "%v", err)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, recoverTimeout,
 		fmt.Errorf("the fault is not ended after %v", recoverTimeout))
 	defer cancel()
+	// Even without a record: another client may have deleted it. The processes do not need it to end the fault.
+	running := len(n.running(run)) > 0
 	if err := n.stop(ctx, run); err != nil {
 		return nil, api.Errorf(api.CodeBusy, "%v", err)
+	}
+	if err != nil {
+		recovered := &api.RecoveredDevices{Found: running}
+		if running {
+			recovered.Cause, recovered.Ended = "requested; the record had been deleted", time.Now().UTC()
+		}
+		return recovered, nil
 	}
 	s, err := n.status(run)
 	if err != nil || s.Phase != phaseEnded {

@@ -166,6 +166,24 @@ func TestTheFailedDeviceReallyFails(t *testing.T) {
 	kubelet.sees("GPU-b")
 }
 
+// A fault whose record was deleted still ends on request: its processes know what they need.
+func TestDeletedRecord(t *testing.T) {
+	t.Parallel()
+	n, kubelet, _ := world(t)
+	failed(t, n, kubelet, time.Hour)
+	if err := os.RemoveAll(n.dir(n.run())); err != nil {
+		t.Fatal(err)
+	}
+	got, failure := n.recover(t.Context(), n.run())
+	if failure != nil || !got.Found || got.Resource != "" {
+		t.Errorf("%+v %v", got, failure)
+	}
+	kubelet.sees("GPU-a", "GPU-b")
+	if left := n.running(n.run()); len(left) > 0 {
+		t.Errorf("processes are still running: %v", left)
+	}
+}
+
 func TestTTL(t *testing.T) {
 	t.Parallel()
 	n, kubelet, _ := world(t)

@@ -57,7 +57,7 @@ var ErrNewer = errors.New("the record was made by a newer kubectl gpu-fault: upg
 
 // ErrTampered means that a record was modified by something other than this tool. Such a record is ignored, because it
 // could make a revert write arbitrary data.
-var ErrTampered = errors.New("the record was changed by somebody else, so nothing of it is believed")
+var ErrTampered = errors.New("the record was changed by another client, and is rejected")
 
 // TooLargeError means that a record does not fit into a ConfigMap. Nothing was written.
 type TooLargeError struct {

@@ -36,7 +36,7 @@ func (s *Store) Expire(ctx context.Context, run Run) (*Owner, error) {
 			Labels: map[string]string{LabelManagedBy: ManagedBy, LabelRun: run.ID},
 			Annotations: map[string]string{
 				AnnotationSummary: "deletes the locks and debug pods of run " + run.ID +
-					" when its time is up; runs nothing",
+					" when it expires; runs nothing",
 			},
 		},
 		Spec: batchv1.JobSpec{
@@ -45,7 +45,7 @@ func (s *Store) Expire(ctx context.Context, run Run) (*Owner, error) {
 		},
 	}, metav1.CreateOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("create job %s, which deletes locks and debug pods when the time is up: %w", run.ID, err)
+		return nil, fmt.Errorf("create job %s, which deletes locks and debug pods when the run expires: %w", run.ID, err)
 	}
 	return &Owner{Name: job.Name, UID: string(job.UID)}, nil
 }

@@ -72,7 +72,7 @@ func (e *LockedError) Error() string {
 			e.Run.Deadline.Format(time.RFC3339), command(e.namespace, "revert", e.Holder))
 	}
 	if e.Run != nil && e.Run.Expired(e.Now) {
-		text += fmt.Sprintf("; its time was up at %s, but nobody has confirmed that it is undone",
+		text += fmt.Sprintf("; it expired at %s, but was not confirmed as undone",
 			e.Run.Until.Format(time.RFC3339))
 	}
 	return text + "; free it with: " + command(e.namespace, "revert", e.Holder)
@@ -142,7 +142,7 @@ func (s *Store) lock(ctx context.Context, run Run, target Target) (*Lock, error)
 			return nil, fmt.Errorf("take over the lock of %s: %w", target, err)
 		}
 	}
-	return nil, fmt.Errorf("lock %s: it changed hands %d times meanwhile: try again", target, lockAttempts)
+	return nil, fmt.Errorf("lock %s changed its owner %d times in the meantime: try again", target, lockAttempts)
 }
 
 // mayTakeOver returns nil if the holder no longer needs the lock, and otherwise an error that describes the holder.

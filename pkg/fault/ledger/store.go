@@ -47,7 +47,7 @@ var ErrClosed = errors.New("the run is closed")
 type NotFoundError struct{ ID, Namespace string }
 
 func (e *NotFoundError) Error() string {
-	return fmt.Sprintf("there is no run %s in the ledger (namespace %s); see: %s", e.ID, e.Namespace,
+	return fmt.Sprintf("run %s not found in the ledger (namespace %s); see: %s", e.ID, e.Namespace,
 		command(e.Namespace, "list", "--all"))
 }
 

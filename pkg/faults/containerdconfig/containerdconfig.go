@@ -111,7 +111,7 @@ func (in *Injection) apply(
 	}
 	if !run.Until.IsZero() {
 		if decision.Change.TTL = time.Until(run.Until).Round(time.Second); decision.Change.TTL <= 0 {
-			return nil, fmt.Errorf("the time of the fault was up at %s, before it could be made: give a longer --ttl",
+			return nil, fmt.Errorf("the run expired at %s, before the fault could begin: specify a longer --ttl",
 				run.Until.Format(time.RFC3339))
 		}
 	}
@@ -136,7 +136,7 @@ func (in *Injection) apply(
 	}
 	evidence, err = in.prove(ctx, nodeName, r, *decision, *status)
 	if err == nil && !run.Until.IsZero() && time.Until(run.Until) < aLook {
-		err = fmt.Errorf("its time was up at %s, before anybody could look at it: give a longer --ttl",
+		err = fmt.Errorf("the fault expired at %s, before it could be observed: specify a longer --ttl",
 			run.Until.Format(time.RFC3339))
 	}
 	return evidence, err
@@ -150,9 +150,9 @@ func phrase(s deadman.Status, change deadman.Change) string {
 	switch s.Phase {
 	case deadman.PhaseWritten: // the armed phase is too short to report separately
 		if change.Service == nil || change.NoRestart {
-			return "dead man armed, configuration changed"
+			return "dead man's switch armed, configuration changed"
 		}
-		return "dead man armed, configuration changed, restarting " + change.Service.Unit
+		return "dead man's switch armed, configuration changed, restarting " + change.Service.Unit
 	case deadman.PhaseApplied:
 		if s.CRI != nil && !change.NoRestart {
 			return "container runtime serves again"

@@ -138,7 +138,7 @@ func TestAFailedChangeClosesThePod(t *testing.T) {
 			landed: func(*cri.Info) (string, error) { return "", errors.New("nvidia is there") },
 			want:   "does not show: nvidia is there", calls: "start inspect save change close",
 		},
-		"time was up": {expired: true, want: "before it could be made", calls: "start inspect close"},
+		"time was up": {expired: true, want: "before the fault could begin", calls: "start inspect close"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -211,7 +211,7 @@ func TestUndoSaysWhatBecameOfEachFile(t *testing.T) {
 			deadman.Restored{
 				Files: []deadman.RestoredFile{{Path: config, Outcome: deadman.OutcomeAlready}}, SameConfig: true,
 			},
-			ledger.StateReverted, []string{"put back by somebody else"},
+			ledger.StateReverted, []string{"another client has restored its bytes"},
 		},
 		"superseded": {deadman.Restored{Files: []deadman.RestoredFile{{
 			Path: config, Outcome: deadman.OutcomeSuperseded, Now: now, Ours: []byte("b\n"),
@@ -303,7 +303,7 @@ func TestANodeWithoutARecord(t *testing.T) {
 		want  string
 	}{
 		"as before":    {"a", false, ledger.StateReverted, "its dead man has restored the files"},
-		"told":         {"a", true, ledger.StateReverted, "was told to restore"},
+		"told":         {"a", true, ledger.StateReverted, "was still running, and restored the files"},
 		"still ours":   {"b", false, "", "has the content that the run is said to have left there"},
 		"another":      {"c", false, ledger.StateSuperseded, "neither as before"},
 		"not there":    {"", false, ledger.StateSuperseded, "not loaded by any"},

@@ -24,7 +24,7 @@ func difference(f deadman.RestoredFile) string {
 	if f.Ours == nil || f.Now == nil {
 		return ""
 	}
-	lines := []string{f.Path + ": what somebody changed meanwhile:"}
+	lines := []string{f.Path + ": changed by another client since:"}
 	for line := range strings.Lines(udiff.Unified("as we left it", "as it is", string(f.Ours), string(f.Now))) {
 		lines = append(lines, "  "+strings.TrimRight(line, "\r\n"))
 	}

@@ -194,7 +194,7 @@ func (u Undoer) say(step ledger.Step, text string) {
 
 // byHand returns instructions to restore the node without this tool.
 func byHand(run ledger.Run) string {
-	text := fmt.Sprintf("; by hand, on the node: sh %s/restore.sh", path.Join(deadman.Dir, run.ID))
+	text := fmt.Sprintf("; to restore it manually, run on the node: sh %s/restore.sh", path.Join(deadman.Dir, run.ID))
 	if time.Now().Before(run.Until) {
 		text += fmt.Sprintf("; its dead man does it at %s", run.Until.Format(time.RFC3339))
 	}
@@ -223,7 +223,7 @@ func unrecorded(
 		"the node has no record of the run: its dead man has restored the files and removed it, or nothing was changed",
 	}
 	if restored.Told {
-		lines[0] = "the node's record of the run was missing; its dead man still ran, and was told to restore"
+		lines[0] = "the node's record of the run was missing; its dead man's switch was still running, and restored the files"
 	}
 	var still []string
 	state := ledger.StateReverted
@@ -294,7 +294,7 @@ func verdict(restored deadman.Restored) (ledger.State, string, error) {
 	}
 	if len(over) > 0 {
 		lines = append(lines, fmt.Sprintf(
-			"%s: what somebody had written there meanwhile is gone, as asked for; bytes, mode, owner and times are as before",
+			"%s: changes by another client were overwritten, as requested; bytes, mode, owner and times are as before",
 			strings.Join(over, ", "),
 		))
 	}
@@ -304,7 +304,7 @@ func verdict(restored deadman.Restored) (ledger.State, string, error) {
 	}
 	if len(by) > 0 {
 		lines = append(lines, fmt.Sprintf(
-			"%s: its bytes are as before, put back by somebody else: its mode, owner or time is another",
+			"%s: another client has restored its bytes, but not its mode, owner or time",
 			strings.Join(by, ", "),
 		))
 	}
@@ -325,7 +325,7 @@ func verdict(restored deadman.Restored) (ledger.State, string, error) {
 func who(restored deadman.Restored) string {
 	switch by := restored.ByDeadMan; {
 	case by != nil:
-		return fmt.Sprintf("; the node's dead man put them back at %s (%s)", by.Time.UTC().Format(time.RFC3339),
+		return fmt.Sprintf("; the node's dead man's switch restored them at %s (%s)", by.Time.UTC().Format(time.RFC3339),
 			by.Cause)
 	}
 	return "; nothing had been changed"

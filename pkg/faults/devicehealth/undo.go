@@ -63,6 +63,9 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 		return ledger.StateReverted,
 			"the node has no record of this run: the fault never began, another client ended it, or the node has rebooted", nil
 	}
+	if recovered.Resource == "" {
+		return ledger.StateReverted, "the processes of the fault were stopped; its record on the node had been deleted", nil
+	}
 	say("waiting for the node's status")
 	if err := awaitAllocatable(ctx, u.Client, step.Target.Name, recovered.Resource,
 		int64(recovered.Healthy)); err != nil {

@@ -61,7 +61,7 @@ func (in *Injection) apply(
 ) (evidence []ledger.Evidence, err error) {
 	run := r.Run()
 	if run.Until.IsZero() {
-		return nil, errors.New("a firewall needs a time at which the node's kernel lets go of it: give a time to live")
+		return nil, errors.New("a firewall rule requires a TTL, after which the node's kernel removes it")
 	}
 	r.Progress("starting the debug pod")
 	pod, err := in.Start(ctx, run, nodeName, r.Progress)
@@ -71,7 +71,7 @@ func (in *Injection) apply(
 	defer func() { err = errors.Join(err, pod.Close(ctx)) }()
 	if what.TTL = time.Until(run.Until).Round(time.Second); what.TTL <= 0 {
 		return nil,
-			fmt.Errorf("the time of the fault was up at %s, before it could be made", run.Until.Format(time.RFC3339))
+			fmt.Errorf("the run expired at %s, before the fault could begin", run.Until.Format(time.RFC3339))
 	}
 	if err := what.Validate(); err != nil {
 		return nil, err
@@ -94,7 +94,7 @@ func (in *Injection) apply(
 	if err != nil {
 		return nil, err
 	}
-	text := fmt.Sprintf("%s; the kernel lets go of it in %s", proof.Rule, proof.Expires.Round(time.Second))
+	text := fmt.Sprintf("%s; the kernel removes it in %s", proof.Rule, proof.Expires.Round(time.Second))
 	return []ledger.Evidence{{Source: "nftables", Time: time.Now().UTC().Truncate(time.Millisecond), Text: text}}, nil
 }
 
@@ -148,8 +148,8 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 		}
 	}
 	byHand :=
-		fmt.Sprintf("; by hand, on the node: nft list ruleset shows a table with a set %s: delete it; the kernel itself lets go at the end of the "+
-			"run's time, and when the node boots", api.FirewallSet(run.ID))
+		fmt.Sprintf("; to remove it manually, delete the table with the set %s on the node (nft list ruleset); the kernel also removes it when "+
+			"the run expires, and when the node boots", api.FirewallSet(run.ID))
 	pod, err := u.Start(ctx, run, step.Target.Name, say)
 	if err != nil {
 		return "", "", fmt.Errorf("%w%s", err, byHand)
@@ -171,8 +171,7 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 func fate(removed api.RemovedFirewall) (ledger.State, string) {
 	if !removed.Removed {
 		return ledger.StateReverted,
-			"the node's nftables have nothing of this run: another client removed it, it was never made, " +
-				"or the node has booted since"
+			"the node has no table of this run: another client removed it, it was never created, or the node has rebooted"
 	}
 	dropped := ""
 	if removed.Dropped > 0 {
@@ -181,12 +180,12 @@ func fate(removed api.RemovedFirewall) (ledger.State, string) {
 	switch {
 	case len(removed.Left) > 0:
 		return ledger.StateSuperseded,
-			fmt.Sprintf("our rule is removed%s; the table inet %s stays, since another client has put something into it: %s; "+
-				"when it is not needed: nft delete table inet %[2]s", dropped, removed.Table,
+			fmt.Sprintf("our rule is removed%s; the table inet %s remains, because another client has added to it: %s; "+
+				"to delete it: nft delete table inet %[2]s", dropped, removed.Table,
 				strings.Join(removed.Left, ", "))
 	case removed.Expired:
 		return ledger.StateReverted,
-			fmt.Sprintf("the table inet %s is removed; it blocked nothing any more%s", removed.Table, dropped)
+			fmt.Sprintf("the table inet %s is removed; its rule had already expired%s", removed.Table, dropped)
 	}
 	return ledger.StateReverted, fmt.Sprintf("the table inet %s is removed%s", removed.Table, dropped)
 }

@@ -91,10 +91,10 @@ func TestTheUndoIsSavedBeforeTheRule(t *testing.T) {
 		"nobody knows": {
 			run: hour, pod: errors.New("connection lost"), calls: "start save build close", wrong: "connection lost",
 		},
-		"without an end": {run: ledger.Run{ID: "scenario-abc234"}, calls: "", wrong: "give a time to live"},
+		"without an end": {run: ledger.Run{ID: "scenario-abc234"}, calls: "", wrong: "requires a TTL"},
 		"its time is up": {
 			run: ledger.Run{ID: "scenario-abc234", Until: time.Now().Add(-time.Minute)}, calls: "start close",
-			wrong: "before it could be made",
+			wrong: "before the fault could begin",
 		},
 		"longer than allowed": {
 			run: ledger.Run{ID: "scenario-abc234", Until: time.Now().Add(1000 * time.Hour)}, calls: "start close",
@@ -120,7 +120,7 @@ func TestTheUndoIsSavedBeforeTheRule(t *testing.T) {
 				return
 			}
 			if err != nil || len(evidence) != 1 ||
-				!strings.Contains(evidence[0].Text, "the kernel lets go of it in 1h0m0s") {
+				!strings.Contains(evidence[0].Text, "the kernel removes it in 1h0m0s") {
 				t.Errorf("%+v, %v", evidence, err)
 			}
 			if pod.built.TTL < 59*time.Minute {
@@ -153,28 +153,29 @@ func TestUndo(t *testing.T) {
 		},
 		"after its time": {
 			good, api.RemovedFirewall{Table: "hardening", Removed: true, Expired: true}, nil, ledger.StateReverted,
-			"it blocked nothing any more", "start remove close",
+			"its rule had already expired", "start remove close",
 		},
 		"gone": {
-			good, api.RemovedFirewall{}, nil, ledger.StateReverted, "have nothing of this run", "start remove close",
+			good, api.RemovedFirewall{}, nil, ledger.StateReverted, "has no table of this run", "start remove close",
 		},
 		"others' rules": {
 			good, api.RemovedFirewall{Table: "hardening", Removed: true, Left: []string{"chain input"}}, nil,
 			ledger.StateSuperseded,
-			"another client has put something into it: chain input; when it is not needed: nft delete table inet hardening",
+			"another client has added to it: chain input; to delete it: nft delete table inet hardening",
 			"start remove close",
 		},
 		"no nftables": {
 			good, api.RemovedFirewall{}, &api.Error{Code: api.CodeNoFilter}, ledger.StateReverted,
-			"have nothing of this run", "start remove close",
+			"has no table of this run", "start remove close",
 		},
 		"the node is away": {
-			good, api.RemovedFirewall{}, errors.New("no route"), "", "a table with a set ports-", "start remove close",
+			good, api.RemovedFirewall{}, errors.New("no route"), "",
+			"the table with the set ports-", "start remove close",
 		},
 		"never made": {nil, api.RemovedFirewall{}, nil, ledger.StateReverted, "nothing had been changed", ""},
 		"forged": {
 			json.RawMessage(`{"firewall": {"table": "; flush ruleset"}, "settings": {"image": "evil"}}`),
-			api.RemovedFirewall{}, nil, ledger.StateReverted, "have nothing of this run", "start remove close",
+			api.RemovedFirewall{}, nil, ledger.StateReverted, "has no table of this run", "start remove close",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

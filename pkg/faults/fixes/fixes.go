@@ -74,7 +74,7 @@ func CreateRuntimeClass(client kubernetes.Interface, name, handler string) (faul
 			}
 			made, err := client.NodeV1().RuntimeClasses().Create(ctx, class, metav1.CreateOptions{})
 			if apierrors.IsAlreadyExists(err) {
-				return nil, fmt.Errorf("there is a RuntimeClass %s meanwhile: run doctor again", name)
+				return nil, fmt.Errorf("RuntimeClass %s was created in the meantime: run doctor again", name)
 			}
 			if err != nil {
 				return nil, fmt.Errorf("create RuntimeClass %s: %w", name, err)
@@ -127,7 +127,7 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 			fmt.Sprintf("RuntimeClass %s is not the one that this run made, and was left alone", data.Name), nil
 	case now.Handler != data.Handler || now.Overhead != nil || now.Scheduling != nil:
 		return ledger.StateSuperseded,
-			fmt.Sprintf("RuntimeClass %s was changed meanwhile, and was left alone", data.Name), nil
+			fmt.Sprintf("RuntimeClass %s was changed by another client, and is kept", data.Name), nil
 	}
 	err = u.Client.NodeV1().RuntimeClasses().Delete(ctx, data.Name, metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: &now.UID, ResourceVersion: &now.ResourceVersion},
@@ -149,7 +149,7 @@ func RestartPod(
 	owner := metav1.GetControllerOf(pod)
 	if owner == nil || owner.Kind != "DaemonSet" {
 		return fault.Change{}, fmt.Errorf(
-			"pod %s/%s belongs to no DaemonSet, which would make it anew: restart it by hand", pod.Namespace, pod.Name,
+			"pod %s/%s does not belong to a DaemonSet, which would recreate it: restart it manually", pod.Namespace, pod.Name,
 		)
 	}
 	if err := restartHelps(ctx, client, pod, owner); err != nil {
@@ -159,7 +159,7 @@ func RestartPod(
 		// The lock on the node excludes faults in the meantime. The pod itself cannot be the target, because driver
 		// namespaces are protected.
 		Target: ledger.Target{Kind: "Node", Name: pod.Spec.NodeName},
-		Action: fmt.Sprintf("delete pod %s/%s, so that DaemonSet %s makes it anew", pod.Namespace, pod.Name,
+		Action: fmt.Sprintf("delete pod %s/%s, so that DaemonSet %s recreates it", pod.Namespace, pod.Name,
 			owner.Name),
 		Undo:     ledger.Undo{Kind: ledger.UndoNone, Permanent: true},
 		Harmless: true,
@@ -192,7 +192,7 @@ func restartHelps(
 	now, err := client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err), err == nil && (now.UID != pod.UID || now.DeletionTimestamp != nil):
-		return fmt.Errorf("pod %s/%s is gone or going meanwhile: run doctor again", pod.Namespace, pod.Name)
+		return fmt.Errorf("pod %s/%s was deleted in the meantime: run doctor again", pod.Namespace, pod.Name)
 	case err != nil:
 		return fmt.Errorf("get pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	case !isReady(now):
@@ -202,7 +202,7 @@ func restartHelps(
 	ds, err := client.AppsV1().DaemonSets(pod.Namespace).Get(ctx, owner.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err), err == nil && (ds.UID != owner.UID || ds.DeletionTimestamp != nil):
-		return fmt.Errorf("DaemonSet %s/%s is gone or going, and would not make the pod anew", pod.Namespace,
+		return fmt.Errorf("DaemonSet %s/%s was deleted, and would not recreate the pod", pod.Namespace,
 			owner.Name)
 	case err != nil:
 		return fmt.Errorf("get DaemonSet %s/%s: %w", pod.Namespace, owner.Name, err)
@@ -214,7 +214,7 @@ func restartHelps(
 	case ds.Spec.UpdateStrategy.Type == appsv1.OnDeleteDaemonSetStrategyType &&
 		ds.Status.UpdatedNumberScheduled < ds.Status.DesiredNumberScheduled:
 		return fmt.Errorf(
-			"DaemonSet %s/%s updates its pods when they are deleted (OnDelete), and has an update waiting: a restart would bring another version; do it by hand",
+			"DaemonSet %s/%s has a pending update with the strategy OnDelete, so a restart would change the version: restart the pod manually",
 			pod.Namespace, owner.Name,
 		)
 	}
@@ -264,7 +264,7 @@ func successor(
 			p.Spec.NodeName)
 		n, err := client.CoreV1().Nodes().Get(ctx, p.Spec.NodeName, metav1.GetOptions{})
 		if err != nil {
-			return false, fmt.Errorf("look at node %s: %w", p.Spec.NodeName, err)
+			return false, fmt.Errorf("get node %s: %w", p.Spec.NodeName, err)
 		}
 		if advertised(n) == 0 {
 			return false, nil

@@ -192,17 +192,17 @@ func TestRestartPod(t *testing.T) {
 func TestRestartPodLooksAgain(t *testing.T) {
 	t.Parallel()
 	for wrong, change := range map[string]func(*corev1.Node, *corev1.Pod, *appsv1.DaemonSet){
-		"advertises 8 GPUs now":   func(n *corev1.Node, _ *corev1.Pod, _ *appsv1.DaemonSet) { *n = *nodeWith("8") },
-		"gone or going meanwhile": func(_ *corev1.Node, p *corev1.Pod, _ *appsv1.DaemonSet) { p.UID = "another" },
+		"advertises 8 GPUs now":       func(n *corev1.Node, _ *corev1.Pod, _ *appsv1.DaemonSet) { *n = *nodeWith("8") },
+		"was deleted in the meantime": func(_ *corev1.Node, p *corev1.Pod, _ *appsv1.DaemonSet) { p.UID = "another" },
 		"is not ready": func(_ *corev1.Node, p *corev1.Pod, _ *appsv1.DaemonSet) {
 			p.Status.Conditions = nil
 		},
 		"would make no pod on node": func(n *corev1.Node, _ *corev1.Pod, _ *appsv1.DaemonSet) { n.Labels = nil },
-		"has an update waiting": func(_ *corev1.Node, _ *corev1.Pod, ds *appsv1.DaemonSet) {
+		"has a pending update": func(_ *corev1.Node, _ *corev1.Pod, ds *appsv1.DaemonSet) {
 			ds.Spec.UpdateStrategy.Type, ds.Status.DesiredNumberScheduled = "OnDelete", 2
 		},
-		"would not make the pod anew": func(_ *corev1.Node, _ *corev1.Pod, ds *appsv1.DaemonSet) { ds.UID = "another" },
-		"gone or going meanwhile: run": func(_ *corev1.Node, p *corev1.Pod, _ *appsv1.DaemonSet) {
+		"would not recreate the pod": func(_ *corev1.Node, _ *corev1.Pod, ds *appsv1.DaemonSet) { ds.UID = "another" },
+		"was deleted in the meantime: run": func(_ *corev1.Node, p *corev1.Pod, _ *appsv1.DaemonSet) {
 			p.DeletionTimestamp, p.Finalizers = &metav1.Time{Time: time.Now()}, []string{"x/y"}
 		},
 	} {

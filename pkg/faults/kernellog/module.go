@@ -130,7 +130,7 @@ func (u ModuleUndoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step
 	return state, fate(*removed) + "\n" + said, err
 }
 
-const byHand = "; by hand, on the node: rmmod " + kmod.Name
+const byHand = "; to unload it manually, run on the node: rmmod " + kmod.Name
 
 // fate describes what happened to the module.
 func fate(removed api.RemovedModule) string {

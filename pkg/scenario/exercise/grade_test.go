@@ -338,7 +338,7 @@ func TestRunIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := trainer.End(t.Context(), "", EndOptions{Restore: true})
-	wants(t, err, "there is no run "+e.ID,
+	wants(t, err, "run "+e.ID+" not found",
 		"to end it without --restore, run: kubectl gpu-fault scenario end "+e.ID)
 	if ending, err := trainer.End(t.Context(), "", EndOptions{}); err != nil || !ending.Compared {
 		t.Errorf("%+v, %v", ending, err)
