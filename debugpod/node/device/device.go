@@ -190,17 +190,43 @@ func (n node) recover(ctx context.Context, run string) (*api.RecoveredDevices, *
 // plugin that does not listen will register when it starts.
 func (n node) giveBack(ctx context.Context, r record) error {
 	defer n.removeSocket(r.Run)
-	for n.listens(r.Endpoint) {
+	for wait := retryEvery; n.listens(r.Endpoint); {
+		start := time.Now()
 		err := n.reregister(ctx, r)
-		if err == nil {
+		if err == nil && n.stays(ctx, r, max(slow(time.Since(start)), wait)) {
 			return nil
 		}
-		// The kubelet may be restarting.
-		if stopped := pause(ctx, retryEvery); stopped != nil {
-			return fmt.Errorf("%w: %w", stopped, err)
+		if err == nil { // otherwise, the kubelet may be restarting
+			wait = max(2*wait, notice)
+		}
+		if stopped := pause(ctx, wait); stopped != nil {
+			return errors.Join(stopped, err)
 		}
 	}
 	return nil
+}
+
+// stays watches the real plugin for some time, and reports whether it stays registered. A kubelet that notices only now
+// that the injector has disconnected disconnects the real plugin instead, and so it does again if that plugin is
+// registered before it has noticed this.
+func (n node) stays(ctx context.Context, r record, watch time.Duration) bool {
+	for until := time.Now().Add(watch); time.Now().Before(until); {
+		devices, err := n.allocatable(ctx, r.Resource)
+		c, checkpointErr := n.checkpoint()
+		if err == nil && checkpointErr == nil && len(devices) == 0 && len(c.Healthy[r.Resource]) > 0 {
+			return false
+		}
+		if pause(ctx, pollEvery) != nil {
+			break
+		}
+	}
+	return true
+}
+
+// slow returns the time that a kubelet may take to notice the end of a connection, if a registration, which is more
+// work, took some time.
+func slow(registration time.Duration) time.Duration {
+	return min(max(notice, 5*registration), 10*time.Second)
 }
 
 // reregister registers the real plugin of a resource again, and returns once the kubelet has recorded its devices. They

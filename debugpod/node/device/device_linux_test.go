@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 
 func nodeIn(dir string) node {
 	return node{
-		plugins: dir, podResources: filepath.Join(dir, "pod-resources.sock"), state: filepath.Join(dir, "state"),
+		plugins: dir, podResources: filepath.Join(dir, podResources), state: filepath.Join(dir, "state"),
 		proc: "/proc", program: "/proc/self/exe", env: []string{testDir + "=" + dir},
 		leaveCgroups: func() error { return nil },
 	}
@@ -181,6 +181,29 @@ func TestDeletedRecord(t *testing.T) {
 	kubelet.sees("GPU-a", "GPU-b")
 	if left := n.running(n.run()); len(left) > 0 {
 		t.Errorf("processes are still running: %v", left)
+	}
+}
+
+// A kubelet that notices late that the injector has left disconnects the real plugin, which is then registered again.
+func TestABusyKubelet(t *testing.T) {
+	t.Parallel()
+	n, kubelet, _ := world(t)
+	r, failure := n.prepare(t.Context(), n.run(),
+		api.FailDevices{Resource: resource, Devices: []string{"GPU-a"}, TTL: time.Hour})
+	if failure != nil {
+		t.Fatal(failure)
+	}
+	kubelet.mu.Lock()
+	kubelet.disconnects = 2
+	kubelet.mu.Unlock()
+	if err := n.giveBack(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	kubelet.sees("GPU-a", "GPU-b")
+	kubelet.mu.Lock()
+	defer kubelet.mu.Unlock()
+	if kubelet.disconnects > 0 || len(kubelet.missed) == 0 || kubelet.registered != pluginSocket {
+		t.Errorf("%d disconnects were left, and %q is registered", kubelet.disconnects, kubelet.registered)
 	}
 }
 

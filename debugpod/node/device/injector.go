@@ -183,12 +183,14 @@ const watchEvery = 200 * time.Millisecond
 func (in *injector) leave(ctx context.Context, server *http.Server) error {
 	ctx, cancel := context.WithTimeout(ctx, recoverTimeout)
 	defer cancel()
+	start := time.Now()
 	if isClosed(in.opened) && in.listens(in.Endpoint) {
 		if err := in.reregister(ctx, in.record); err == nil {
 			in.refusing.Store(true)
 			_ = in.register(ctx, in.Resource, socketName(in.Run), in.Options)
 		}
 	}
+	took := time.Since(start)
 	close(in.closing)
 	if isClosed(in.opened) {
 		select {
@@ -196,9 +198,10 @@ func (in *injector) leave(ctx context.Context, server *http.Server) error {
 		case <-time.After(time.Second):
 		}
 	}
-	// The kubelet closes the connection after it has read everything before, so it has then noticed the end of the
-	// stream. The server closes the connection itself after a second.
+	ended := time.Now()
 	_ = server.Shutdown(ctx)
+	// Nothing tells when the kubelet has noticed the end of the stream, so a busy one gets more time.
+	_ = pause(ctx, time.Until(ended.Add(slow(took))))
 	return in.giveBack(ctx, in.record)
 }
 

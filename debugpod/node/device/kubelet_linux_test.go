@@ -38,14 +38,43 @@ type fakeKubelet struct {
 	always, missed []string
 	running        sync.WaitGroup
 	closes         []func()
+	// disconnects is how often it disconnects a plugin that has just sent its devices, as when it notices late that
+	// another one has left.
+	disconnects int
+	// resources is its PodResourcesLister.
+	resources *http.Server
 }
 
 func startKubelet(t *testing.T, dir string, always ...string) *fakeKubelet {
 	t.Helper()
 	k := &fakeKubelet{t: t, dir: dir, always: always}
 	k.serve()
+	if err := os.Mkdir(filepath.Join(dir, "pods"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	listener, err := rpc.Listen(filepath.Join(dir, podResources))
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.resources = rpc.NewServer(k.list)
+	go func() { _ = k.resources.Serve(listener) }()
+	t.Cleanup(func() { _ = k.resources.Close() })
 	t.Cleanup(k.stop)
 	return k
+}
+
+// podResources is the socket of PodResourcesLister, in another directory than those of plugins.
+const podResources = "pods/kubelet.sock"
+
+// list answers GetAllocatableResources.
+func (k *fakeKubelet) list(_ context.Context, _ string, _ []byte, send func([]byte) error) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	devices := rpc.Text(nil, 1, resource)
+	for _, id := range k.healthy {
+		devices = rpc.Text(devices, 2, id)
+	}
+	return send(rpc.Message(nil, 1, devices))
 }
 
 func (k *fakeKubelet) serve() {
@@ -171,7 +200,14 @@ func (k *fakeKubelet) receive(ctx context.Context, transport *http.Transport) {
 		k.mu.Lock()
 		k.set(healthy)
 		k.writeCheckpoint()
+		late := k.disconnects > 0
+		if late {
+			k.disconnects--
+		}
 		k.mu.Unlock()
+		if late {
+			return
+		}
 	}
 }
 

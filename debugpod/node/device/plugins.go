@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -163,17 +164,28 @@ func (n node) register(ctx context.Context, resource, endpoint string, options [
 // topologies returns the TopologyInfo of devices by ID, which the kubelet would forget if our messages lacked it. A
 // kubelet without this API has no topology manager that needs it.
 func (n node) topologies(ctx context.Context, resource string) map[string][]byte {
+	all, err := n.allocatable(ctx, resource)
+	if err != nil {
+		return nil
+	}
+	maps.DeleteFunc(all, func(_ string, topology []byte) bool { return len(topology) == 0 })
+	return all
+}
+
+// allocatable returns the devices that the kubelet can allocate, which are the healthy ones, with their TopologyInfo.
+// In contrast to the checkpoint, they change as soon as the kubelet disconnects the plugin.
+func (n node) allocatable(ctx context.Context, resource string) (map[string][]byte, error) {
 	conn := rpc.NewConn(n.podResources)
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	reply, err := conn.Call(ctx, "/v1.PodResourcesLister/GetAllocatableResources", nil)
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	found := map[string][]byte{}
 	// AllocatableResourcesResponse: devices = 1. ContainerDevices: resource_name = 1, device_ids = 2, topology = 3.
-	_ = rpc.Fields(reply, func(f rpc.Field) error {
+	err = rpc.Fields(reply, func(f rpc.Field) error {
 		if f.Number != 1 {
 			return nil
 		}
@@ -192,13 +204,13 @@ func (n node) topologies(ctx context.Context, resource string) map[string][]byte
 			return nil
 		})
 		for _, id := range ids {
-			if name == resource && len(topology) > 0 {
+			if name == resource {
 				found[id] = topology
 			}
 		}
 		return err
 	})
-	return found
+	return found, err
 }
 
 // deviceList returns a ListAndWatchResponse: devices = 1. Device: ID = 1, health = 2, topology = 3.
