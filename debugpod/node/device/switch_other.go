@@ -23,3 +23,5 @@ func Main(string, string, *os.File) error { return errUnsupported }
 
 func (n node) start(context.Context, string) (status, error) { return status{}, errUnsupported }
 func (n node) stop(context.Context, string) error            { return errUnsupported }
+
+func (node) running(string) map[int]string { return nil }
