@@ -69,7 +69,8 @@ func TestChoose(t *testing.T) {
 		},
 		"no such index": {gpu: "2", resources: []api.DeviceResource{whole}, err: "GPU 2 not found"},
 		"no such device": {
-			s: selection{devices: []string{"x"}}, resources: []api.DeviceResource{whole}, err: "there are: " + uuid0,
+			s: selection{devices: []string{"x"}}, resources: []api.DeviceResource{whole},
+			err: "the devices are: " + uuid0,
 		},
 		"MIG by index": {
 			gpu: "0", s: selection{resource: mig.Name}, resources: []api.DeviceResource{mig}, err: "MIG-1, MIG-2",
@@ -99,7 +100,7 @@ func TestChoose(t *testing.T) {
 	s := selection{gpus: gpus.Choices{}}
 	s.gpus, _ = gpus.Parse("0")
 	if _, _, err := s.choose(api.Info{}, api.Devices{Resources: []api.DeviceResource{amd}}); err == nil ||
-		!strings.Contains(err.Error(), "specify --device; there are: 0000:c1:00.0") {
+		!strings.Contains(err.Error(), "specify --device; the devices are: 0000:c1:00.0") {
 		t.Errorf("without NVIDIA's driver: %v", err)
 	}
 }

@@ -76,7 +76,7 @@ type deviceList struct {
 type device struct {
 	Resource string `json:"resource"`
 	ID       string `json:"id"`
-	// GPU is the index in nvidia-smi; nil if the device is no GPU of the NVIDIA driver.
+	// GPU is the index in nvidia-smi; nil if the device is not a GPU of the NVIDIA driver.
 	GPU    *int   `json:"gpu,omitempty"`
 	Health string `json:"health"` // Healthy or Unhealthy, as in the status of pods
 	Pod    string `json:"pod,omitempty"`

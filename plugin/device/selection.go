@@ -41,7 +41,7 @@ func (s selection) choose(info api.Info, found api.Devices) (resource string, id
 		ids = s.devices
 		for _, id := range ids {
 			if !slices.Contains(known, id) {
-				return "", nil, fmt.Errorf("there is no device %s of %s; there are: %s", id, r.Name, list(known))
+				return "", nil, fmt.Errorf("device %s of %s not found; the devices are: %s", id, r.Name, list(known))
 			}
 		}
 	case len(s.gpus) > 0:
@@ -98,7 +98,7 @@ func (s selection) resourceOf(found api.Devices) (api.DeviceResource, error) {
 // ofGPUs returns the devices that are on the selected GPUs: several if they are shared.
 func (s selection) ofGPUs(info api.Info, resource string, known []string) (ids []string, err error) {
 	if len(info.GPUs) == 0 {
-		return nil, fmt.Errorf("the node has no NVIDIA driver that would list GPUs: specify --device; there are: %s",
+		return nil, fmt.Errorf("the node has no NVIDIA driver that would list GPUs: specify --device; the devices are: %s",
 			list(known))
 	}
 	picked, err := s.gpus.Pick(info, gpus.Pod{})
@@ -116,7 +116,7 @@ func (s selection) ofGPUs(info api.Info, resource string, known []string) (ids [
 			return at == nil || *at != index
 		})
 		if len(of) == 0 {
-			return nil, fmt.Errorf("GPU %d (%s) has no device of %s; specify --device; there are: %s", index, g.UUID,
+			return nil, fmt.Errorf("GPU %d (%s) has no device of %s; specify --device; the devices are: %s", index, g.UUID,
 				resource, list(known))
 		}
 		ids = append(ids, of...)

@@ -1,5 +1,4 @@
-// Package nodefault has what the commands share that inject faults into nodes: their flags, and the way from the
-// command line to the finished run.
+// Package nodefault provides the flags and the control flow that commands which inject faults into nodes share.
 package nodefault
 
 import (

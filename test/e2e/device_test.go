@@ -147,7 +147,7 @@ func TestUnhealthyRefused(t *testing.T) {
 	e := setup(t)
 	for args, want := range map[string]string{
 		"--gpu 7":                              "GPU 7 not found",
-		"--device GPU-0":                       "there are: GPU-",
+		"--device GPU-0":                       "the devices are: GPU-",
 		"--gpu 0 --resource amd.com/gpu":       "it has: nvidia.com/gpu",
 		"--gpu 0 --ttl 48h":                    "--ttl",
 		"--device x --resource not-a-resource": "it has: nvidia.com/gpu",

@@ -90,7 +90,7 @@ func (n node) fail(ctx context.Context, run string, f api.FailDevices) (*api.Fai
 			return nil, api.Errorf(failure.Code, "%v; the devices may be unhealthy, because ending the fault failed too: %v",
 				err, failure)
 		}
-		return nil, api.Errorf(api.CodeNotArmed, "no device is failed: %v", err)
+		return nil, api.Errorf(api.CodeNotArmed, "no device was made unhealthy: %v", err)
 	}
 	return &api.FailedDevices{
 		Resource: f.Resource, Endpoint: r.Endpoint, Devices: f.Devices, Healthy: s.Healthy, Until: r.Until,

@@ -39,13 +39,12 @@ func (n node) list(ctx context.Context) api.Devices {
 	}
 	failed := map[string]map[string]string{}
 	for _, r := range n.records() {
+		if r.ended() {
+			continue
+		}
+		failed[r.Resource] = map[string]string{} // a resource has at most one fault
 		for _, id := range r.Devices {
-			if failed[r.Resource] == nil {
-				failed[r.Resource] = map[string]string{}
-			}
-			if !r.ended() {
-				failed[r.Resource][id] = r.Run
-			}
+			failed[r.Resource][id] = r.Run
 		}
 	}
 	sockets, err := n.sockets()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -31,6 +32,7 @@ type node struct {
 	recovered    api.RecoveredDevices
 	saveErr      error
 
+	reports        sync.WaitGroup
 	failed, closed bool
 	step           ledger.Step
 }
@@ -45,9 +47,17 @@ func newNode(t *testing.T) *node {
 	)}
 }
 
-// report is what the kubelet does some seconds after a change.
+// report has the kubelet report a change some seconds later.
 func (n *node) report(allocatable int64, health corev1.ResourceHealthStatus) {
-	time.Sleep(5 * time.Second)
+	n.reports.Add(1)
+	time.AfterFunc(5*time.Second, func() {
+		defer n.reports.Done()
+		n.update(allocatable, health)
+	})
+}
+
+// update writes the status of the node and of the pod.
+func (n *node) update(allocatable int64, health corev1.ResourceHealthStatus) {
 	ctx := context.Background()
 	if !n.silent {
 		now, _ := n.client.CoreV1().Nodes().Get(ctx, "gpu-1", metav1.GetOptions{})
@@ -77,12 +87,12 @@ func (n *node) FailDevices(_ context.Context, f api.FailDevices) (*api.FailedDev
 		return nil, n.failErr
 	}
 	n.failed = true
-	go n.report(1, corev1.ResourceHealthStatusUnhealthy)
+	n.report(1, corev1.ResourceHealthStatusUnhealthy)
 	return &api.FailedDevices{Resource: f.Resource, Devices: f.Devices, Healthy: 1, Pods: []string{"uid-1"}}, nil
 }
 
 func (n *node) RecoverDevices(context.Context) (*api.RecoveredDevices, error) {
-	go n.report(2, corev1.ResourceHealthStatusHealthy)
+	n.report(2, corev1.ResourceHealthStatusHealthy)
 	return &n.recovered, nil
 }
 
@@ -152,7 +162,7 @@ func TestApply(t *testing.T) {
 					test.change(n)
 				}
 				evidence, err := n.apply()
-				time.Sleep(time.Minute) // the kubelet may yet report
+				n.reports.Wait()
 				if test.err == "" && err != nil ||
 					test.err != "" && (err == nil || !strings.Contains(err.Error(), test.err)) {
 					t.Errorf("error %v, wanted %q", err, test.err)
@@ -209,7 +219,7 @@ func TestUndo(t *testing.T) {
 				if !n.closed {
 					t.Error("the debug pod is left")
 				}
-				time.Sleep(time.Minute) // the kubelet may yet report
+				n.reports.Wait()
 			})
 		})
 	}

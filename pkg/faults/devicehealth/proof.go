@@ -24,6 +24,8 @@ const (
 	// status has changed. If the feature gate ResourceHealthStatus is off, it never does.
 	podTimeout = 15 * time.Second
 	pollEvery  = 100 * time.Millisecond
+	// podPollEvery is longer, because each poll lists all pods of the node.
+	podPollEvery = 500 * time.Millisecond
 )
 
 // allocatable returns the node's allocatable resources, by name.
@@ -52,7 +54,10 @@ func (in *Injection) prove(
 	if len(failed.Pods) == 0 {
 		return evidence, nil
 	}
-	shown, missing := in.podsShow(ctx, nodeName, failed)
+	shown, missing, err := in.podsShow(ctx, nodeName, failed)
+	if err != nil {
+		return append(evidence, newEvidence("pod status", "could not be read: %v", err)), context.Cause(ctx)
+	}
 	for _, text := range shown {
 		evidence = append(evidence, newEvidence("pod status", "%s", text))
 	}
@@ -61,7 +66,7 @@ func (in *Injection) prove(
 			"does not show the health of devices for %s: the kubelet's feature gate ResourceHealthStatus is off, or its "+
 				"version is too old; only the node's allocatable resources show the fault", strings.Join(missing, ", ")))
 	}
-	return evidence, ctx.Err()
+	return evidence, context.Cause(ctx)
 }
 
 // awaitAllocatable waits until the node's status has the number of allocatable devices.
@@ -91,43 +96,45 @@ func awaitAllocatable(
 }
 
 // podsShow waits until the statuses of the pods that hold failed devices show their health. It returns the devices of
-// each pod that does, and the names of the others.
+// each pod that does, and the names of the others. The error is that of the API server.
 func (in *Injection) podsShow(
 	ctx context.Context, nodeName string, failed api.FailedDevices,
-) (shown, missing []string) {
+) (shown, missing []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
 	for {
 		pods, err := in.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
 			FieldSelector: fields.OneTermEqualSelector("spec.nodeName", nodeName).String(),
 		})
-		if err == nil {
-			shown, missing = nil, nil
-			for _, pod := range pods.Items {
-				if !slices.Contains(failed.Pods, string(pod.UID)) {
-					continue
-				}
-				name := pod.Namespace + "/" + pod.Name
-				if ids := unhealthy(pod, failed); len(ids) > 0 {
-					shown = append(shown, fmt.Sprintf("%s: %s %s Unhealthy", name, failed.Resource,
-						strings.Join(ids, ", ")))
-				} else {
-					missing = append(missing, name)
-				}
-			}
-			if len(missing) == 0 {
-				return shown, nil
-			}
+		if err != nil {
+			return nil, nil, err
+		}
+		if shown, missing = statuses(pods.Items, failed); len(missing) == 0 {
+			return shown, nil, nil
 		}
 		select {
 		case <-ctx.Done():
-			if err != nil && len(missing) == 0 {
-				missing = []string{"the pods of the node (" + err.Error() + ")"}
-			}
-			return shown, missing
-		case <-time.After(pollEvery):
+			return shown, missing, nil
+		case <-time.After(podPollEvery):
 		}
 	}
+}
+
+// statuses returns the failed devices that the statuses of pods show as unhealthy, and the names of the pods that hold
+// failed devices but do not show it.
+func statuses(pods []corev1.Pod, failed api.FailedDevices) (shown, missing []string) {
+	for _, pod := range pods {
+		if !slices.Contains(failed.Pods, string(pod.UID)) {
+			continue
+		}
+		name := pod.Namespace + "/" + pod.Name
+		if ids := unhealthy(pod, failed); len(ids) > 0 {
+			shown = append(shown, fmt.Sprintf("%s: %s %s Unhealthy", name, failed.Resource, strings.Join(ids, ", ")))
+		} else {
+			missing = append(missing, name)
+		}
+	}
+	return shown, missing
 }
 
 // unhealthy returns the failed devices that the status of a pod shows as unhealthy.
