@@ -90,34 +90,36 @@ func New(
 	}
 	detectors := func() []xid.Detector { return xid.DetectorsOn(cluster.Providers(ctx, nil)) }
 	undoers := Undoers(detectors)
+	onStep := func(step ledger.Step, text string) { report.Step(step.Target.Name, text) }
+	onNode := fault.OnNode{Progress: onStep}
 	undoers[kernellog.ModuleUndoKind] = kernellog.ModuleUndoer{
 		Log:      logUndoer(detectors),
 		Start:    StartShortPod[kernellog.Pod](cluster, ledgerNamespace, pods),
-		Progress: func(step ledger.Step, text string) { report.Step(step.Target.Name, text) },
+		Progress: onStep,
 	}
 	undoers[containerdconfig.UndoKind] = containerdconfig.Undoer{
 		Start:    unowned(StartPod(cluster, ledgerNamespace, pods)),
 		Image:    pods.Image,
 		Deadline: sync.OnceValue(func() time.Time { return time.Now().Add(containerdconfig.MostWait) }),
-		Progress: func(step ledger.Step, text string) { report.Step(step.Target.Name, text) },
+		OnNode:   onNode,
 		Show:     report.Note,
 	}
 	undoers[firewall.UndoKind] = firewall.Undoer{
-		Start:    StartShortPod[firewall.Pod](cluster, ledgerNamespace, pods),
-		Progress: func(step ledger.Step, text string) { report.Step(step.Target.Name, text) },
+		Start:  StartShortPod[firewall.Pod](cluster, ledgerNamespace, pods),
+		OnNode: onNode,
 	}
 	undoers[devicehealth.UndoKind] = devicehealth.Undoer{
 		Client: cluster.Client, Start: StartShortPod[devicehealth.Pod](cluster, ledgerNamespace, pods),
-		Progress: func(step ledger.Step, text string) { report.Step(step.Target.Name, text) },
+		OnNode: onNode,
 	}
 	undoers[cudashim.UndoKind] = cudashim.Undoer{
 		Cluster: workloads(cluster), LedgerNamespace: ledgerNamespace,
-		Progress: func(step ledger.Step, text string) { report.Step(step.Target.Name, text) },
+		Progress: onStep,
 	}
 	undoers[fixes.UndoKind] = fixes.Undoer{Client: cluster.Client}
 	undoers[objects.UndoKind] = objects.Undoer{
 		Dynamic: dynamicClient(cluster), LedgerNamespace: ledgerNamespace,
-		Progress: func(step ledger.Step, text string) { report.Step(step.Target.Name, text) },
+		Progress: onStep,
 	}
 	return &fault.Session{
 		Client:   cluster.Client,
@@ -128,7 +130,7 @@ func New(
 		Version:  build.Get().Version,
 		Observer: fault.Observer{
 			StepChanged: func(run ledger.Run, step ledger.Step) { stepChanged(report, run, step) },
-			Progress:    func(step ledger.Step, text string) { report.Step(step.Target.Name, text) },
+			Progress:    onStep,
 			Warning:     func(text string) { report.Note("Warning: " + text) },
 		},
 	}

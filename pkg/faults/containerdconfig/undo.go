@@ -43,11 +43,10 @@ type ClaimedFile struct {
 
 // Undoer restores the files of nodes from the nodes' own records. Start may be nil if only Describe is called.
 type Undoer struct {
+	fault.OnNode
 	Start Start
 	// Image is the image of the debug pods that Start creates.
 	Image string
-	// Progress receives progress messages about a step for the user. It may be nil.
-	Progress func(step ledger.Step, text string)
 	// Show shows text to the user that must not be recorded: changes by other clients may contain credentials. It may
 	// be nil.
 	Show func(text string)
@@ -69,17 +68,6 @@ var (
 	_ fault.NodeUndoer = Undoer{}
 )
 
-// EntersNode implements fault.NodeUndoer.
-func (Undoer) EntersNode(step ledger.Step) bool { return len(step.Undo.Data) > 0 }
-
-// Needs implements fault.Needer.
-func (u Undoer) Needs(step ledger.Step, ledgerNamespace string) []fault.Permission {
-	if len(step.Undo.Data) == 0 {
-		return nil
-	}
-	return fault.DebugPodPermissions(ledgerNamespace)
-}
-
 // Describe implements fault.Undoer.
 func (u Undoer) Describe(ledger.Step) string {
 	return "restore the files of the run that the node has recorded, and restart what loads them"
@@ -98,7 +86,7 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 	if err != nil {
 		return "", "", fmt.Errorf("%w%s%s", err, otherImage(claim.Image, u.Image), byHand(run))
 	}
-	u.say(step, "restoring the files")
+	u.Say(step)("restoring the files")
 	state, said, err := u.restore(ctx, pod, run, step, claim)
 	if err = errors.Join(err, pod.Close(ctx)); err != nil {
 		return "", "", fmt.Errorf("%w%s", err, byHand(run))
@@ -123,7 +111,7 @@ func (u Undoer) restore(
 		return "", "", err
 	}
 	if restored.RecordMissing {
-		u.say(step, "the node has no record of the run: comparing its files")
+		u.Say(step)("the node has no record of the run: comparing its files")
 		runtime, err := pod.InspectRuntime(ctx)
 		if err != nil {
 			return "", "", fmt.Errorf(
@@ -153,7 +141,7 @@ const (
 
 // start starts a debug pod. On a node that the fault made unavailable, it first waits for the dead man's switch.
 func (u Undoer) start(ctx context.Context, run ledger.Run, step ledger.Step, claim Claim) (Pod, error) {
-	say, late, deadline := func(text string) { u.say(step, text) }, false, time.Time{}
+	say, late, deadline := u.Say(step), false, time.Time{}
 	for {
 		pod, err := u.Start(ctx, run, step.Target.Name, restorePodLives, say)
 		if err == nil || !claim.NodeLoss || run.Until.IsZero() || apierrors.IsNotFound(err) ||
@@ -172,23 +160,17 @@ func (u Undoer) start(ctx context.Context, run ledger.Run, step ledger.Step, cla
 		}
 		say = func(string) {} // the following attempts would repeat the message
 		if wait := time.Until(run.Until).Round(time.Second); wait > 0 {
-			u.say(step,
+			u.Say(step)(
 				fmt.Sprintf("no pod can be started on the node: waiting for its dead man, in %s%s", wait, byHand(run)))
 		} else if !late {
 			late = true
-			u.say(step, "waiting until the node starts pods again")
+			u.Say(step)("waiting until the node starts pods again")
 		}
 		select {
 		case <-ctx.Done():
 			return nil, errors.Join(err, context.Cause(ctx))
 		case <-time.After(max(time.Until(run.Until), cmp.Or(u.Retry, 3*time.Second))):
 		}
-	}
-}
-
-func (u Undoer) say(step ledger.Step, text string) {
-	if u.Progress != nil {
-		u.Progress(step, text)
 	}
 }
 

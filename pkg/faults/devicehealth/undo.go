@@ -16,10 +16,9 @@ import (
 
 // Undoer ends the fault. Client and Start may be nil if only Describe is called.
 type Undoer struct {
+	fault.OnNode
 	Client kubernetes.Interface
 	Start  Start
-	// Progress receives progress messages about a step for the user. It may be nil.
-	Progress func(step ledger.Step, text string)
 }
 
 var (
@@ -27,17 +26,6 @@ var (
 	_ fault.Needer     = Undoer{}
 	_ fault.NodeUndoer = Undoer{}
 )
-
-// EntersNode implements fault.NodeUndoer.
-func (Undoer) EntersNode(step ledger.Step) bool { return len(step.Undo.Data) > 0 }
-
-// Needs implements fault.Needer.
-func (u Undoer) Needs(step ledger.Step, ledgerNamespace string) []fault.Permission {
-	if len(step.Undo.Data) == 0 {
-		return nil
-	}
-	return fault.DebugPodPermissions(ledgerNamespace)
-}
 
 // Describe implements fault.Undoer.
 func (u Undoer) Describe(ledger.Step) string {
@@ -49,11 +37,7 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 	if len(step.Undo.Data) == 0 {
 		return ledger.StateReverted, "nothing had been changed", nil
 	}
-	say := func(text string) {
-		if u.Progress != nil {
-			u.Progress(step, text)
-		}
-	}
+	say := u.Say(step)
 	recovered, err := u.recover(ctx, run, step.Target.Name, say)
 	if err != nil {
 		return "", "", fmt.Errorf("%w; the fault also ends when its TTL expires, and when the pod of the device plugin restarts",

@@ -109,9 +109,8 @@ func nothingMade(err error) bool {
 
 // Undoer removes firewall rules. Start may be nil if only Describe is called.
 type Undoer struct {
+	fault.OnNode
 	Start Start
-	// Progress receives progress messages about a step for the user. It may be nil.
-	Progress func(step ledger.Step, text string)
 	// Overwrite also removes what other programs have added to the table in the meantime.
 	Overwrite bool
 }
@@ -120,17 +119,6 @@ var (
 	_ fault.Needer     = Undoer{}
 	_ fault.NodeUndoer = Undoer{}
 )
-
-// EntersNode implements fault.NodeUndoer.
-func (Undoer) EntersNode(step ledger.Step) bool { return len(step.Undo.Data) > 0 }
-
-// Needs implements fault.Needer.
-func (u Undoer) Needs(step ledger.Step, ledgerNamespace string) []fault.Permission {
-	if len(step.Undo.Data) == 0 {
-		return nil
-	}
-	return fault.DebugPodPermissions(ledgerNamespace)
-}
 
 // Describe implements fault.Undoer.
 func (u Undoer) Describe(ledger.Step) string {
@@ -142,11 +130,7 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 	if len(step.Undo.Data) == 0 {
 		return ledger.StateReverted, "nothing had been changed", nil
 	}
-	say := func(text string) {
-		if u.Progress != nil {
-			u.Progress(step, text)
-		}
-	}
+	say := u.Say(step)
 	byHand :=
 		fmt.Sprintf("; to remove it manually, delete the table with the set %s on the node (nft list ruleset); the kernel also removes it when "+
 			"the run expires, and when the node boots", api.FirewallSet(run.ID))
