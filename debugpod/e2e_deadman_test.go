@@ -192,7 +192,7 @@ func TestTTL(t *testing.T) {
 	w := onWorker(t)
 	session := w.start(t, "ttl")
 	change := w.change(t, handler)
-	change.TTL, change.Service.Config = 8*time.Second, w.running(t, session)
+	change.TTL, change.Service.Config = testcluster.TTL(10*time.Second), w.running(t, session)
 	status := w.apply(t, session, change)
 	w.untilHealed(t, status.Until, 4*time.Second)
 }
@@ -258,8 +258,9 @@ func TestClientGone(t *testing.T) {
 	w := onWorker(t)
 	session := w.start(t, "client-gone")
 	change := w.change(t, handler)
-	change.TTL, change.Service.Config = 8*time.Second, w.running(t, session)
+	change.TTL, change.Service.Config = testcluster.TTL(10*time.Second), w.running(t, session)
 	ctx, cancel := context.WithCancel(t.Context())
+	start := time.Now()
 	_, err := session.Change(ctx, change, func(s deadman.Status) {
 		if s.Phase == deadman.PhaseWritten {
 			cancel()
@@ -268,7 +269,7 @@ func TestClientGone(t *testing.T) {
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	w.untilHealed(t, time.Now().Add(8*time.Second), 10*time.Second)
+	w.untilHealed(t, start.Add(change.TTL), 10*time.Second)
 }
 
 // TestServiceThatFails: a change with which containerd does not start is taken back at once, unless that is what is
@@ -288,7 +289,7 @@ func TestServiceThatFails(t *testing.T) {
 	if _, err := session.Restore(t.Context(), deadman.Restore{}); err != nil {
 		t.Fatal(err)
 	}
-	change.MayFail, change.TTL = true, 25*time.Second
+	change.MayFail, change.TTL = true, testcluster.TTL(25*time.Second)
 	start := time.Now()
 	status, err = session.Change(t.Context(), change, nil)
 	if err != nil || status.CRI != nil || status.ServiceError == "" {

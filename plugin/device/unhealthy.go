@@ -47,7 +47,7 @@ this process is killed, and if the kubelet or the device plugin restarts. This d
   kubectl gpu-fault device unhealthy --pod trainer-0 -n research
 
   # Make a device of another vendor unhealthy; device list prints the IDs
-  kubectl gpu-fault device unhealthy node-7 --resource amd.com/gpu --device 0000:c1:00.0`,
+  kubectl gpu-fault device unhealthy gpu-7 --resource amd.com/gpu --device 0000:c1:00.0`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.Nodes.Names = args
 			if err := f.validate(); err != nil {

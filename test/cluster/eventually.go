@@ -2,6 +2,8 @@ package cluster
 
 import (
 	"context"
+	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -13,11 +15,29 @@ import (
 // busy is how many times as long a machine may take on which much else is going on.
 const busy = 4
 
+// SlownessEnv says how many times as long as usual this machine takes. test/suite measures it.
+const SlownessEnv = "GPU_FAULT_TEST_SLOWNESS"
+
+// Slowness returns how many times as long as usual this machine takes: 1 to 8.
+func Slowness() float64 {
+	slow, err := strconv.ParseFloat(os.Getenv(SlownessEnv), 64)
+	if err != nil {
+		return 1
+	}
+	return min(max(1, slow), 8)
+}
+
+// TTL returns a time to live in whole seconds, which on a slow machine is longer: it must not be over before the test
+// has looked at the fault.
+func TTL(usual time.Duration) time.Duration {
+	return time.Duration(float64(usual) * Slowness()).Round(time.Second)
+}
+
 // Eventually waits until done, and fails the test with what was waited for and the state last seen when that takes much
 // longer than it may on a quiet machine. A test that promises a time measures it.
 func Eventually(t testing.TB, quiet time.Duration, what string, poll func() (done bool, state string)) {
 	t.Helper()
-	timeout := busy * quiet
+	timeout := time.Duration(max(busy, 2*Slowness()) * float64(quiet))
 	for deadline, pause := time.Now().Add(timeout), 20*time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
 		done, state := poll()
 		if done {

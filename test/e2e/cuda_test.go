@@ -221,7 +221,7 @@ func TestE2ECudaExpiry(t *testing.T) {
 	c.healthy("train", 1)
 	before := asUserSees(t, train())
 
-	run := c.inject("deployment/train", "--hang", "--ttl", "30s")
+	run := c.inject("deployment/train", "--hang", "--ttl", cluster.TTL(30*time.Second).String())
 	pod := c.pods("train")[0]
 	cluster.Eventually(t, soon, "it makes no step any more", func() (bool, string) {
 		log := c.log(pod, 2)

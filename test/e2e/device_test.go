@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -131,7 +132,8 @@ func TestAnUnhealthyGPUOfAPod(t *testing.T) {
 func TestUnhealthyUntilTheTTL(t *testing.T) {
 	e := setup(t)
 	t.Cleanup(func() { e.plugin("revert", "--all", "--yes") })
-	e.ok("device", "unhealthy", e.worker.Name, "--gpu", "1", "--ttl", "20s", "--allow-majority", "--yes")
+	e.ok("device", "unhealthy", e.worker.Name, "--gpu", "1", "--ttl", cluster.TTL(20*time.Second).String(),
+		"--allow-majority", "--yes")
 	cluster.Eventually(t, patience, "both GPUs are allocatable", func() (bool, string) {
 		now := e.allocatable()
 		return now == 2, fmt.Sprint(now)

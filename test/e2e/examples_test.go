@@ -19,15 +19,15 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/test/typed"
 )
 
-// needs are what examples name that only a user has: files, runs, exercises, kinds of other clusters, a kernel that
-// loads modules.
+// needs are what examples name that only a user has: files, runs, exercises, kinds and devices of other clusters, a
+// kernel that loads modules.
 var needs = []string{
 	"7k3f9q", "x7k2mq", "evidence.tar.gz -o", "my-scenario.yaml", "my-agent", "anna.jsonl",
 	"candidate.kubeconfig --kubeconfig-out", "age1...", "interviewers.key",
 	"pytorchjob/", "--via kmod", "dmesg", "completion", "scenario hint", "scenario submit", "scenario grade",
 	"scenario reveal", "scenario end",
 	"scenario status", "scenario run", "scenario selftest", "--simulate-gpus", "--fix", "--group", "--user",
-	"--terraform", "replay", "cuda status", "image ",
+	"--terraform", "replay", "cuda status", "image ", "amd.com/gpu",
 }
 
 // A new user's first hour: every example of the help that needs nothing but a cluster, run as it stands on one, with

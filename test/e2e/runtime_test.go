@@ -170,7 +170,7 @@ func TestNoRestart(t *testing.T) {
 func TestANodeThatIsLostComesBack(t *testing.T) {
 	e := setup(t)
 	before := e.files()
-	run := e.breaks("--mode", "unparsable", "--allow-node-loss", "--ttl", "30s")
+	run := e.breaks("--mode", "unparsable", "--allow-node-loss", "--ttl", cluster.TTL(30*time.Second).String())
 	if text := fmt.Sprint(run.Steps[0].Evidence); !strings.Contains(text, "CRI does not respond") {
 		t.Errorf("evidence: %s", text)
 	}
@@ -244,7 +244,7 @@ func TestBreakRefuses(t *testing.T) {
 func TestATamperedRecordIsNotBelieved(t *testing.T) {
 	e := setup(t)
 	before := e.files()
-	run := e.breaks("--mode", "missing-handler", "--ttl", "25s")
+	run := e.breaks("--mode", "missing-handler", "--ttl", cluster.TTL(25*time.Second).String())
 	maps := e.cluster.Client.CoreV1().ConfigMaps(e.ledger)
 	cm, err := maps.Get(t.Context(), run.ID, metav1.GetOptions{})
 	if err != nil {

@@ -15,7 +15,6 @@ type lane struct {
 	site   site            // of the cluster that runs; empty: none
 	swept  bool            // no cluster of an earlier run is left
 	built  <-chan struct{} // closed when the programs that jobs run are built
-	seats  chan struct{}   // what the machine has room for: one for each pair of nodes
 }
 
 // sit waits until the machine has room for a job on the site, and returns what ends that. With more clusters at work
@@ -23,18 +22,11 @@ type lane struct {
 func (l *lane) sit(s site) (leave func()) {
 	weight := 1
 	if s == wide {
-		weight = min(2, cap(l.seats))
+		weight = 2
 	}
-	l.seating.Lock() // or two lanes could wait for each other's seats
+	l.seating.Lock() // or jobs of one seat would pass one that waits for two
 	defer l.seating.Unlock()
-	for range weight {
-		l.seats <- struct{}{}
-	}
-	return func() {
-		for range weight {
-			<-l.seats
-		}
-	}
+	return l.pace.sit(weight)
 }
 
 // state returns the folder with the cluster's kubeconfig, keys and logs.
@@ -48,6 +40,7 @@ func (l *lane) env() []string {
 	env := []string{
 		"STATE=" + l.state(), fmt.Sprintf("CLUSTER=suite%d", l.number), fmt.Sprintf("SUBNET=10.8%d.0", l.number),
 		"KUBECONFIG=" + l.kubeconfig(), "GPU_FAULT_TEST_KUBECONFIG=" + l.kubeconfig(),
+		fmt.Sprintf("GPU_FAULT_TEST_SLOWNESS=%.1f", l.pace.slowness()),
 	}
 	if l.site == wide {
 		env = append(env, "NODES=6", "NPD=0", "JOURNALD=0")

@@ -30,7 +30,7 @@ func TestALaneTakesDownWhatAnEarlierRunLeft(t *testing.T) {
 	if err := os.WriteFile(orphan, nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	w := &workshop{ctx: t.Context(), root: root, dir: filepath.Join(root, ".suite")}
+	w := &workshop{ctx: t.Context(), root: root, dir: filepath.Join(root, ".suite"), pace: newPace(1)}
 	l := &lane{workshop: w, number: 3}
 	b := &bay{workshop: w, lane: l, log: io.Discard}
 	for _, site := range []site{pair, pair, wide} {

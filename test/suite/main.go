@@ -80,7 +80,7 @@ func run(ctx context.Context, o options) error {
 		printList(os.Stdout, chosen, skipped)
 		return nil
 	}
-	w, err := newWorkshop(ctx)
+	w, err := newWorkshop(ctx, o.lanes)
 	if err != nil {
 		return err
 	}
@@ -92,7 +92,7 @@ func run(ctx context.Context, o options) error {
 			return err
 		}
 	}
-	failed := r.print(os.Stdout, skipped, late, time.Since(start))
+	failed := r.print(os.Stdout, skipped, late, time.Since(start), w.pace.slowness())
 	if ctx.Err() != nil {
 		return errors.New("interrupted")
 	}

@@ -35,7 +35,7 @@ func perform(ctx context.Context, w *workshop, r *report, jobs []job, o options)
 	}
 	r.work(ctx, w.bay(nil, nil), q, first)
 	var group sync.WaitGroup
-	built, seats := make(chan struct{}), make(chan struct{}, o.lanes)
+	built := make(chan struct{})
 	group.Go(func() {
 		defer close(built)
 		r.build(w, jobs)
@@ -46,12 +46,11 @@ func perform(ctx context.Context, w *workshop, r *report, jobs []job, o options)
 	})
 	for number := range o.lanes {
 		group.Go(func() {
-			r.work(ctx, w.bay(&lane{workshop: w, number: number + 1, built: built, seats: seats}, nil), q, pair, wide,
-				own)
+			r.work(ctx, w.bay(&lane{workshop: w, number: number + 1, built: built}, nil), q, pair, wide, own)
 		})
 	}
 	group.Wait()
-	r.work(ctx, w.bay(&lane{workshop: w, number: 1, built: built, seats: seats}, nil), q, alone)
+	r.work(ctx, w.bay(&lane{workshop: w, number: 1, built: built}, nil), q, alone)
 	r.jobs -= len(q.leftOut)
 	return q.leftOut
 }
@@ -201,7 +200,11 @@ func (r *report) run(b *bay, j job) {
 		b.lane.evidence(log)
 		err = errors.Join(err, b.lane.down(log))
 	}
-	r.finished(j, results, err, time.Since(start), log.Name())
+	took := time.Since(start)
+	if (j.site == pair || j.site == wide) && !failed {
+		b.pace.finished(took.Seconds(), j.seconds)
+	}
+	r.finished(j, results, err, took, log.Name())
 }
 
 var notInFileNames = regexp.MustCompile(`[^A-Za-z0-9_.,-]+`)

@@ -137,7 +137,7 @@ func tail(text []byte, n int) []byte {
 
 // print prints what the tier leaves out and what it had no time for, what the parts have to show, the table of parts,
 // and the count. It returns whether anything failed.
-func (r *report) print(w io.Writer, skipped, late []job, took time.Duration) bool {
+func (r *report) print(w io.Writer, skipped, late []job, took time.Duration, slow float64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	printSkipped(w, "Left out", skipped)
@@ -150,8 +150,8 @@ func (r *report) print(w io.Writer, skipped, late []job, took time.Duration) boo
 		fmt.Fprintf(w, "%-28s %5d %8.0f %7d %7d\n", name, p.jobs, p.busy.Seconds(), p.passed, p.failed)
 		passed, failed, notRun = passed+p.passed, failed+p.failed, notRun+p.skipped
 	}
-	fmt.Fprintf(w, "%-28s %5d %8.0f  processors %s busy\n", "all, side by side", r.done, took.Seconds(),
-		r.cpu.busySince())
+	fmt.Fprintf(w, "%-28s %5d %8.0f  processors %s busy; at the end, jobs took %.1f times as long as usual\n",
+		"all, side by side", r.done, took.Seconds(), r.cpu.busySince(), slow)
 	if p := r.parts[attacks]; p != nil && len(r.parts) > 1 {
 		fmt.Fprintf(w, "attacks held %d of %d\n", p.held, p.tried)
 	}

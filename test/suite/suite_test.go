@@ -262,7 +262,7 @@ func TestReport(t *testing.T) {
 		{name: "p TestC", skipped: "why"},
 	}, nil, 0, log)
 	r.finished(jobs[1], nil, fmt.Errorf("no cluster"), 0, log)
-	if failed := r.print(&out, nil, nil, 0); !failed {
+	if failed := r.print(&out, nil, nil, 0, 1); !failed {
 		t.Error("the report says that nothing failed")
 	}
 	if got := lastLine([]byte(out.String())); got != "1 passed, 3 failed, 1 skipped" {

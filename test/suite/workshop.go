@@ -25,11 +25,12 @@ type workshop struct {
 	lock   *os.File
 
 	programs map[string]string // paths, by package: what build has built
-	seating  sync.Mutex        // held by the lane that takes seats
+	pace     *pace
+	seating  sync.Mutex // held by the lane that waits for seats
 }
 
 // newWorkshop makes .suite in the repository's root. The error says so if another run uses this machine's clusters.
-func newWorkshop(ctx context.Context) (*workshop, error) {
+func newWorkshop(ctx context.Context, lanes int) (*workshop, error) {
 	out, err := exec.CommandContext(ctx, "git", "rev-parse", "--show-toplevel").Output()
 	if err != nil {
 		return nil, fmt.Errorf("find the repository: %w", err)
@@ -38,6 +39,7 @@ func newWorkshop(ctx context.Context) (*workshop, error) {
 	w := &workshop{
 		ctx: ctx, root: root, dir: filepath.Join(root, ".suite"),
 		plugin: filepath.Join(root, "bin", "kubectl-gpu_fault"), programs: map[string]string{},
+		pace: newPace(lanes),
 	}
 	if _, err := os.Stat(w.plugin); err != nil {
 		return nil, fmt.Errorf("%w: `make build` makes it", err)

@@ -37,8 +37,12 @@ type node struct {
 }
 
 const (
-	startTimeout   = 30 * time.Second
-	recoverTimeout = 30 * time.Second
+	startTimeout = 30 * time.Second
+	// leaveTimeout is how long an injector has for ending its fault before it is killed, and the real plugin is
+	// registered again without it.
+	leaveTimeout = 30 * time.Second
+	// recoverTimeout is for an injector that has to be killed, and a kubelet on a busy node.
+	recoverTimeout = 4 * leaveTimeout
 )
 
 // List handles ListDevices.

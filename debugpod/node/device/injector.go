@@ -169,19 +169,27 @@ func (in *injector) watch(ctx context.Context, own fs.FileInfo) error {
 		for _, id := range c.Healthy[in.Resource] {
 			in.base[id] = true
 		}
-		if err := in.report(ctx); errors.Is(err, errKubelet) {
+		waiting, cancel := context.WithTimeout(ctx, confirmTimeout)
+		err = in.report(waiting)
+		cancel()
+		if errors.Is(err, errKubelet) {
 			return err
-		} // any other error is temporary: the plugin has sent another list, and the next tick reports the fault again
+		} // any other error is temporary: the next tick reports the fault again
 	}
 }
 
-const watchEvery = 200 * time.Millisecond
+const (
+	watchEvery = 200 * time.Millisecond
+	// confirmTimeout is short: a plugin that sends two lists in a row replaces the report before it has been seen, and
+	// until the next one the devices are healthy.
+	confirmTimeout = time.Second
+)
 
 // leave ends the fault. If the kubelet reads the end of a stream, it disconnects the plugin that is registered at that
 // moment, and marks all devices as unhealthy. So the kubelet is first made to forget that plugin, by a registration
 // that fails, and then the stream ends without an effect. No moment passes in which healthy devices are missing.
 func (in *injector) leave(ctx context.Context, server *http.Server) error {
-	ctx, cancel := context.WithTimeout(ctx, recoverTimeout)
+	ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
 	defer cancel()
 	start := time.Now()
 	if isClosed(in.opened) && in.listens(in.Endpoint) {

@@ -128,7 +128,7 @@ func (n node) guard(run string, log *os.File) error {
 	}
 	exited := make(chan struct{})
 	go func() { _ = cmd.Wait(); close(exited) }()
-	overdue := time.NewTimer(time.Until(r.Until) + recoverTimeout + 5*time.Second)
+	overdue := time.NewTimer(time.Until(r.Until) + leaveTimeout + 5*time.Second)
 	defer overdue.Stop()
 	select {
 	case <-exited:
@@ -138,7 +138,7 @@ func (n node) guard(run string, log *os.File) error {
 	}
 	select {
 	case <-exited:
-	case <-time.After(recoverTimeout / 2):
+	case <-time.After(leaveTimeout):
 		_ = cmd.Process.Kill()
 		<-exited
 	}

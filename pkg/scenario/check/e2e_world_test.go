@@ -13,6 +13,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/discovery/cached/memory"
@@ -25,6 +26,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/check"
+	"github.com/gpu-fault/kubectl-gpu-fault/test/cluster"
 )
 
 const image = debugpod.DefaultImage
@@ -96,6 +98,39 @@ func (s *site) apply(document string) {
 		if time.Now().After(end) {
 			s.Fatal(err)
 		}
+	}
+}
+
+// crashesOnce makes a pod whose container runs first, which ends, and then second. On a busy machine, a container may
+// fail to start in between, and leave an empty log as the previous one: then the pod is made again.
+func (s *site) crashesOnce(name, first, second string) {
+	s.Helper()
+	pods := s.Client.CoreV1().Pods(s.namespace)
+	for try := 1; ; try++ {
+		s.apply(pod(name, "if [ -e /tmp/again ]; then "+second+"; else touch /tmp/again; "+first+"; fi"))
+		var status corev1.PodStatus
+		cluster.Eventually(s.T, time.Duration(some), "pod "+name+" runs again", func() (bool, string) {
+			p, err := pods.Get(s.Context(), name, metav1.GetOptions{})
+			if err != nil {
+				return false, err.Error()
+			}
+			status = p.Status
+			return len(status.ContainerStatuses) == 1 && status.ContainerStatuses[0].RestartCount > 0 &&
+				status.ContainerStatuses[0].State.Running != nil, fmt.Sprint(status.ContainerStatuses)
+		})
+		if status.ContainerStatuses[0].RestartCount == 1 {
+			return
+		}
+		if try == 3 {
+			s.Fatalf("pod %s does not crash only once: %v", name, status.ContainerStatuses)
+		}
+		if err := pods.Delete(s.Context(), name, metav1.DeleteOptions{}); err != nil {
+			s.Fatal(err)
+		}
+		cluster.Eventually(s.T, time.Duration(some), "pod "+name+" is gone", func() (bool, string) {
+			_, err := pods.Get(s.Context(), name, metav1.GetOptions{})
+			return apierrors.IsNotFound(err), fmt.Sprint(err)
+		})
 	}
 }
 
