@@ -80,7 +80,7 @@ func fatalReasons() map[string]string {
 		"SignatureValidationFailed":  pull,
 		"ImageInspectError":          pull,
 		"InvalidImageName":           "the image's name is not valid: correct --image",
-		"ErrImageNeverPull":          "the image is not on the node and may not be pulled: put it there, or choose another --image or --image-pull-policy",
+		"ErrImageNeverPull":          "the image is not on the node, and the pull policy is Never: load it there, or choose another --image or --image-pull-policy",
 		"CreateContainerConfigError": "an object that the container needs is missing",
 		"CreateContainerError":       broken,
 		"RunContainerError":          broken,

@@ -143,7 +143,7 @@ func TestJudge(t *testing.T) {
 			waiting("ImagePullBackOff", "Back-off"), false, "ImagePullBackOff", "--image-pull-secret", "", "",
 		},
 		"name":  {waiting("InvalidImageName", ""), false, "InvalidImageName", "correct", "", ""},
-		"never": {waiting("ErrImageNeverPull", ""), false, "ErrImageNeverPull", "put it there", "", ""},
+		"never": {waiting("ErrImageNeverPull", ""), false, "ErrImageNeverPull", "load it there", "", ""},
 		"config": {
 			waiting("CreateContainerConfigError", `secret "x" not found`), false, "CreateContainerConfigError",
 			"missing", "", "",

@@ -46,7 +46,7 @@ func (c Change) Validate() error {
 	case c.MayFail && c.TTL == 0:
 		// Without its runtime, the kubelet can neither run commands in pods nor stop pods, so no client could request
 		// the restore.
-		return errors.New("a change with which the service may not serve needs a time to live")
+		return errors.New("a change that may stop the service requires a TTL")
 	case c.MayFail && (c.Service == nil || c.NoRestart):
 		return errors.New("no service is specified that could fail")
 	}

@@ -54,7 +54,7 @@ func TestValidate(t *testing.T) {
 			func(c *deadman.Change) { c.Files[0].Before, c.Files[0].Meta = deadman.Absent, &deadman.Meta{} }, "absent",
 		},
 		"negative time":        {func(c *deadman.Change) { c.TTL = -1 }, "shorter"},
-		"may fail for ever":    {func(c *deadman.Change) { c.MayFail, c.TTL = true, 0 }, "time to live"},
+		"may fail for ever":    {func(c *deadman.Change) { c.MayFail, c.TTL = true, 0 }, "requires a TTL"},
 		"may fail, no service": {func(c *deadman.Change) { c.MayFail, c.Service = true, nil }, "no service"},
 		"an option for a unit": {func(c *deadman.Change) { c.Service.Unit = "--root=x.service" }, "unit"},
 		"two units":            {func(c *deadman.Change) { c.Service.Unit = "a.service b.service" }, "unit"},

@@ -214,7 +214,7 @@ func TestPushRefused(t *testing.T) {
 	closed.Close()
 	for name, test := range map[string]struct{ host, want string }{
 		"not logged in": {registryWith(t, answer(http.StatusUnauthorized)), "; log in to it: docker login 127.0.0.1:"},
-		"no right":      {registryWith(t, answer(http.StatusForbidden)), "may not push to tools/node"},
+		"no right":      {registryWith(t, answer(http.StatusForbidden)), "is not allowed to push to tools/node"},
 		"no repository": {registryWith(t, answer(http.StatusNotFound)), "some want it made beforehand"},
 		"not there":     {gone, "can it be reached from here?"},
 	} {

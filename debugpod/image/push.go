@@ -36,7 +36,7 @@ func hint(err error, tag name.Tag) string {
 		case http.StatusUnauthorized:
 			return fmt.Sprintf("; log in to it: docker login %s (podman, oras or crane login do as well)", host)
 		case http.StatusForbidden:
-			return fmt.Sprintf("; your account at %s may not push to %s: ask for that right, or choose another repository",
+			return fmt.Sprintf("; your account at %s is not allowed to push to %s: request the permission, or choose another repository",
 				host, tag.RepositoryStr())
 		case http.StatusNotFound, http.StatusMethodNotAllowed:
 			return fmt.Sprintf("; there is no registry at %s, or it has no repository %s: some want it made beforehand",

@@ -56,7 +56,7 @@ func TestAccessChecks(t *testing.T) {
 		"quota with room": {quota(newBench(), keyed, keyed), "", ""},
 		"Pod Security": {daemonSet(newBench().node("a", 2)).event("DaemonSet",
 			"nvidia-device-plugin-daemonset", "FailedCreate",
-			security), "ns.podsecurity error", "In a namespace of users leave the level as it is"},
+			security), "ns.podsecurity error", "Do not lower the level of a namespace that users can access"},
 		"Pod Security, an app":          {refused(security), "ns.podsecurity info", ""},
 		"Pod Security, beside GPU pods": {refused(security).pod("q", "a", 1), "ns.podsecurity warning", ""},
 		"RBAC": {refused(

@@ -22,7 +22,7 @@ func TestClusterChecks(t *testing.T) {
 		"ready": {newBench().node("a", 2), "", ""},
 		"runtime": {
 			newBench().node("a", 2, readiness(corev1.ConditionFalse, "KubeletNotReady", "container runtime is down")),
-			"node.not-ready error", "gets no answer from the container runtime",
+			"node.not-ready error", "gets no response from the container runtime",
 		},
 		"PLEG": {newBench().node("a", 2, readiness(corev1.ConditionFalse, "KubeletNotReady",
 			"PLEG is not healthy: pleg was last seen active 3m ago")), "node.not-ready error", "PLEG"},

@@ -93,7 +93,7 @@ func TestDevicePlugin(t *testing.T) {
 					}}}}},
 			want:     []string{"root dp.capacity-zero error Node gpu-1"},
 			fix:      []string{"kubectl delete pod nvidia-device-plugin-x -n gpu-operator"},
-			evidence: []string{"Registered device plugin", "kubelet.sock made 2026-01-01T11:00:00Z"},
+			evidence: []string{"Registered device plugin", "kubelet.sock created 2026-01-01T11:00:00Z"},
 		},
 		"k0s keeps its kubelet elsewhere": {
 			s: snapshot.Snapshot{
@@ -170,7 +170,7 @@ func TestDevicePlugin(t *testing.T) {
 		"the plugin is gone": {
 			s:    snapshot.Snapshot{Nodes: []corev1.Node{gpuNode(offers("nvidia.com/gpu", 8, 0))}},
 			want: []string{"root dp.none error Node gpu-1"}, evidence: []string{
-				"capacity nvidia.com/gpu: 8, allocatable nvidia.com/gpu: 0", "(no pod of a device plugin)",
+				"capacity nvidia.com/gpu: 8, allocatable nvidia.com/gpu: 0", "(no device plugin pod)",
 			},
 			fix: []string{
 				"helm upgrade --install nvdp nvidia-device-plugin --repo https://nvidia.github.io/k8s-device-plugin -n kube-system",
@@ -217,7 +217,7 @@ func TestDevicePlugin(t *testing.T) {
 				Nodes: []corev1.Node{gpuNode()}, Pods: []corev1.Pod{pluginPod(), standalonePlugin()},
 			},
 			want:     []string{"root dp.duplicate warning Node gpu-1"},
-			evidence: []string{"made by daemonset/nvidia-device-plugin-daemonset"},
+			evidence: []string{"owned by daemonset/nvidia-device-plugin-daemonset"},
 		},
 		"NVIDIA's plugin and HAMi's": {
 			s:    snapshot.Snapshot{Nodes: []corev1.Node{gpuNode()}, Pods: []corev1.Pod{standalonePlugin(), hami}},

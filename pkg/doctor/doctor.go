@@ -50,7 +50,7 @@ type Report struct {
 	Snapshot   snapshot.Meta `json:"snapshot"`
 	Created    time.Time     `json:"created"`
 	Summary    Summary       `json:"summary"`
-	// Items are the findings: roots first, sorted by severity, followed by the findings that they explain.
+	// Items are the findings: root causes first, sorted by severity, followed by the findings that they explain.
 	Items   []finding.Finding `json:"items"`
 	Unknown []engine.Unknown  `json:"unknown,omitempty"`
 	// Edges form the cause graph of Items.
@@ -74,8 +74,8 @@ type Summary struct {
 	NodesRead int `json:"nodesRead"`
 	GPUPods   int `json:"gpuPods"`
 	Checks    int `json:"checks"`
-	Errors    int `json:"errors"`   // roots
-	Warnings  int `json:"warnings"` // roots
+	Errors    int `json:"errors"`   // root causes
+	Warnings  int `json:"warnings"` // root causes
 	Unknown   int `json:"unknown"`
 }
 
@@ -182,7 +182,7 @@ func clock(host *api.Diagnosis, s *snapshot.Snapshot) time.Time {
 	return host.Probe.Time
 }
 
-// Worst returns the highest severity of a root, or "" if there is none above Info.
+// Worst returns the highest severity of a root cause, or "" if there is none above Info.
 func (r Report) Worst() finding.Severity {
 	switch {
 	case r.Summary.Errors > 0:

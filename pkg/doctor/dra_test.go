@@ -171,7 +171,7 @@ func TestDRA(t *testing.T) {
 					slice("s", facts.DRAForGPUs, "gpu-1",
 						func(s *resourcev1.ResourceSlice) { s.Spec.Pool.ResourceSliceCount = 2 })}},
 			want:     []string{"root dra.slice-stale warning ResourceSlice s"},
-			evidence: []string{"resourceSliceCount 2; 1 are there"},
+			evidence: []string{"resourceSliceCount 2; 1 found"},
 		},
 		"slices are still coming": {
 			s: snapshot.Snapshot{Nodes: []corev1.Node{draNode}, Pods: []corev1.Pod{draPod()},

@@ -72,7 +72,7 @@ func TestDriverFaults(t *testing.T) {
 		},
 		{"built for another kernel", hwNoDriver(), func(d *api.Diagnosis) {
 			d.Probe.Driver.Built = []string{"/lib/modules/6.8.0-58-generic/updates/dkms/nvidia.ko.zst"}
-		}, []string{"drv.not-loaded error"}, "another kernel", "Ubuntu 24.04.2 LTS"},
+		}, []string{"drv.not-loaded error"}, "not built for the running kernel", "Ubuntu 24.04.2 LTS"},
 		{
 			"not loaded on a Red Hat", hwNoDriver(),
 			func(d *api.Diagnosis) { d.Probe.OS = map[string]string{"ID": "rhel", "PRETTY_NAME": "RHEL 9.4"} },
@@ -106,7 +106,7 @@ func TestDriverFaults(t *testing.T) {
 		{"uvm", hwHost(), func(d *api.Diagnosis) {
 			d.Probe.Modules = slices.Delete(d.Probe.Modules, 1, 2)
 			d.Probe.Devices = d.Probe.Devices[:3]
-		}, []string{"drv.uvm-missing warning"}, "nvidia_uvm is not loaded", "nvidia-modprobe -u -c=0"},
+		}, []string{"drv.uvm-missing warning"}, "nvidia_uvm, which CUDA needs", "nvidia-modprobe -u -c=0"},
 		{
 			"devices", hwHost(), func(d *api.Diagnosis) { d.Probe.Devices = d.Probe.Devices[3:] },
 			[]string{"drv.devnodes warning"}, "", "nvidia-modprobe -c 0 -u",
@@ -127,13 +127,13 @@ func TestDriverFaults(t *testing.T) {
 			d.Probe.Driver.Libraries = append(d.Probe.Driver.Libraries, "/usr/lib/x86_64-linux-gnu/libcuda.so.570.10")
 		}, nil, "", ""},
 		{
-			"no Fabric Manager", hwHost(), switches, []string{"fab.fabricmanager error"}, "does not run",
+			"no Fabric Manager", hwHost(), switches, []string{"fab.fabricmanager error"}, "is not running",
 			"nvidia-fabricmanager-580='580.95.05-*'",
 		},
 		{"Fabric Manager of another version", hwHost(), func(d *api.Diagnosis) {
 			switches(d)
 			d.Probe.Processes["nv-fabricmanager"], d.Probe.FabricManager = []int{99}, "580.105.08"
-		}, []string{"fab.fabricmanager error"}, "another version", ""},
+		}, []string{"fab.fabricmanager error"}, "versions of the Fabric Manager", ""},
 		{"Fabric Manager works", hwHost(), func(d *api.Diagnosis) {
 			switches(d)
 			d.Probe.Processes["nv-fabricmanager"], d.Probe.FabricManager = []int{99}, hwDriver
@@ -144,14 +144,14 @@ func TestDriverFaults(t *testing.T) {
 			switches(d)
 			d.Probe.Processes["nv-fabricmanager"], d.Probe.FabricManager = []int{99}, hwDriver
 			d.SMI = hwXML(hwGPU("17", "state=In Progress", "status=N/A"), hwGPU("3d", "state=In Progress"))
-		}, []string{"fab.fabricmanager error"}, "not set up", ""},
+		}, []string{"fab.fabricmanager error"}, "not configured", ""},
 		{"nvidia-smi hangs", hwHost(), func(d *api.Diagnosis) {
 			d.SMI, d.Probe.SMIError = "", "nvidia-smi did not answer within 20s, and was ended"
-		}, []string{"drv.gsp warning"}, "does not come back", ""},
+		}, []string{"drv.gsp warning"}, "does not return", ""},
 		{"GPU too new", hwNoDriver(), func(d *api.Diagnosis) {
 			d.KernelLog = []api.KernelRecord{hwLine(1,
 				"NVRM: The NVIDIA GPU 0000:17:00.0 (PCI ID: 10de:2901)\nNVRM: installed in this system requires use of the NVIDIA open kernel modules.")}
-		}, []string{"drv.unsupported-gpu error"}, "open kernel modules only", "kernelModuleType=open"},
+		}, []string{"drv.unsupported-gpu error"}, "requires NVIDIA's open kernel modules", "kernelModuleType=open"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

@@ -376,7 +376,7 @@ func TestInjectedLine(t *testing.T) {
 		Text: "kernel: NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus.",
 	})
 	f := hwFinding(t, Examine(hwSnapshot(host), Options{Checks: hwChecks()}), "hw.gpu-lost")
-	if f.Confidence != finding.Possible || !strings.Contains(f.Title, "a program wrote that line") ||
+	if f.Confidence != finding.Possible || !strings.Contains(f.Title, "a program wrote the line") ||
 		!strings.Contains(f.Evidence[0].Source, "user space") ||
 		!strings.Contains(f.Evidence[0].Source, "sequence 812") {
 		t.Errorf("it is told as if the driver had written it: %+v", f)

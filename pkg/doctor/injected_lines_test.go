@@ -151,7 +151,7 @@ func TestTitlesOfWrittenLines(t *testing.T) {
 		}
 		for _, f := range report.Items {
 			if f.Severity == finding.Error || strings.Contains(f.Title, "the driver reports") ||
-				!strings.HasPrefix(f.Title, "the kernel log tells of XID ") {
+				!strings.HasPrefix(f.Title, "the kernel log reports XID ") {
 				t.Errorf("XID %s is a stranger's line, and told as %s: %s", text, f.Severity, f.Title)
 			}
 		}

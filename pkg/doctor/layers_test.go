@@ -85,7 +85,7 @@ func TestYoungPodsSaySo(t *testing.T) {
 		Options{Checks: []string{"sched.*"}})
 	for _, f := range r.Items {
 		if f.ID == "sched.all-in-use" && f.Severity == finding.Info &&
-			strings.HasSuffix(f.Title, " (the pod is new; this is a warning if it still waits after 30s)") {
+			strings.HasSuffix(f.Title, " (the pod is new; this becomes a warning if the pod still waits after 30s)") {
 			return
 		}
 	}

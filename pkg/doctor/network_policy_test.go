@@ -148,7 +148,7 @@ func TestNetworkPolicies(t *testing.T) {
 			`kubectl -n team patch networkpolicy names --type json -p '[{"op":"add","path":"/spec/egress/0/ports/-","value":{"port":53,"protocol":"UDP"}}]'`},
 		"DNS by TCP, wget's words": {
 			asking("wget: bad address 'license.house.svc.cluster.local'").tenant(namesTCP, toLicense),
-			"net.policy error", "allows DNS by TCP 53 alone",
+			"net.policy error", "allows DNS only over TCP 53",
 		},
 		"no DNS": {asking(noNames).tenant(), "net.policy error", "name: allow-dns\n"},
 		"no DNS, it crashes": {
@@ -158,7 +158,7 @@ func TestNetworkPolicies(t *testing.T) {
 		"DNS pods of another label": {asking(noNames).tenant(
 			`{podSelector: {}, policyTypes: [Egress], egress: [{to: [{namespaceSelector: {}, podSelector: {matchLabels: {k8s-app: coredns}}}], ports: [{protocol: UDP, port: 53}]}]}`,
 		),
-			"net.policy error", "to other pods than those of the DNS server"},
+			"net.policy error", "not to the pods of the DNS server"},
 		"DNS namespace by name": {asking(noNames).tenant(
 			`{podSelector: {}, policyTypes: [Egress], egress: [{to: [{namespaceSelector: {matchLabels: {name: kube-system}}}], ports: [{protocol: UDP, port: 53}]}]}`,
 		),
@@ -166,14 +166,14 @@ func TestNetworkPolicies(t *testing.T) {
 			`"path":"/spec/egress/0/to/0/namespaceSelector","value":{"matchLabels":{"kubernetes.io/metadata.name":"kube-system"}}`},
 		"DNS Service not collected": {
 			asking(noNames).without("kube-system", "kube-dns").tenant(namesTCP, toLicense), "net.policy error",
-			"names are asked by UDP",
+			"lookups use UDP",
 		},
 
 		"the Service's port": {asking(noAnswer).tenant(namesRight, toPort80), "net.policy error",
 			`kubectl -n team patch networkpolicy license --type json -p '[{"op":"replace","path":"/spec/egress/0/ports/0/port","value":8080}]'`},
 		"the Service's port, title": {
 			asking(noAnswer).tenant(namesRight, toPort80), "net.policy error",
-			"allows TCP 80, the port of the Service, and its pods listen on TCP 8080",
+			"allows TCP 80, the port of the Service, but the Service's pods listen on TCP 8080",
 		},
 		"a label that is not there": {asking(noAnswer).tenant(namesRight, toName), "net.policy error",
 			`kubectl -n team patch networkpolicy license --type json -p '[{"op":"replace","path":"/spec/egress/0/to/0/namespaceSelector","value":{"matchLabels":{"kubernetes.io/metadata.name":"house"}}}]'`},
@@ -185,7 +185,7 @@ func TestNetworkPolicies(t *testing.T) {
 			"name: allow-from-team\n  namespace: house\n",
 		},
 		"no policy for it": {
-			asking(noAnswer).tenant(namesRight), "net.policy error", "none lets it reach Service house/license",
+			asking(noAnswer).tenant(namesRight), "net.policy error", "do not let it reach Service house/license",
 		},
 		"policies that select others": {
 			asking(noAnswer).policy("team", "web", `{podSelector: {matchLabels: {app: web}}, policyTypes: [Egress]}`),

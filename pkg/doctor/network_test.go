@@ -49,14 +49,14 @@ func TestNetworkChecks(t *testing.T) {
 		"DNS server refuses": {pull(
 			`failed to do request: Head "https://r.example/v2/x/manifests/1": dial tcp: lookup r.example on [::1]:53: read udp [::1]:4711->[::1]:53: read: connection refused`,
 		),
-			"net.dns error, wl.pod-failing error", "DNS server does not answer"},
+			"net.dns error, wl.pod-failing error", "DNS server fails or does not respond"},
 		"DNS server is slow": {
 			pull(`dial tcp: lookup r.example on 10.0.0.2:53: read udp 10.0.0.9:1->10.0.0.2:53: i/o timeout`),
 			"net.dns error, wl.pod-failing error", "ssh a getent hosts r.example",
 		},
 		"no such name": {
 			pull(`dial tcp: lookup r.example: no such host`), "net.dns error, wl.pod-failing error",
-			"knows no such name",
+			"does not know the name",
 		},
 		"the proxy's name": {
 			pull(`proxyconnect tcp: dial tcp: lookup proxy.example on 10.0.0.2:53: no such host`),
@@ -64,7 +64,7 @@ func TestNetworkChecks(t *testing.T) {
 		},
 		"refused": {
 			pull(`dial tcp 1.2.3.4:443: connect: connection refused`), "img.pull-network error, wl.pod-failing error",
-			"refuses or breaks off",
+			"refuses or drops",
 		},
 		"TLS": {
 			pull(`x509: certificate signed by unknown authority`), "img.pull-network error, wl.pod-failing error",

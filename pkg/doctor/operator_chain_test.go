@@ -105,7 +105,7 @@ func TestInitChain(t *testing.T) {
 				"root op.init-chain error Node gpu-1",
 				"op.operand-failing Pod gpu-operator/nvidia-operator-validator-x",
 			},
-			fix: []string{"fabric manager"},
+			fix: []string{"Fabric Manager"},
 		},
 		"the validator gets no GPU although the plugin works": {
 			s: snapshot.Snapshot{

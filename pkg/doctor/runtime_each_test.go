@@ -249,7 +249,7 @@ func TestRuntimeChecks(t *testing.T) {
 			withPart(s, "nvidia-container-toolkit-daemonset", "nvcr.io/nvidia/k8s/container-toolkit:v1.20.0", true)
 			toolkitSet(s, corev1.EnvVar{Name: "CONTAINERD_CONFIG", Value: file})
 			return s
-		}, finding.Warning, "tell the toolkit only the socket"},
+		}, finding.Warning, "configure only the socket"},
 		"toolkit 1.18.0 on GKE": {"rt.gke-config-source", func(t *testing.T) *snapshot.Snapshot {
 			s := gpuCluster(api.Runtime{})
 			s.Nodes[0].Status.NodeInfo.KubeletVersion = "v1.33.4-gke.1000"

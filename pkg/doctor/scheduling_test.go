@@ -396,7 +396,7 @@ func TestPending(t *testing.T) {
 		"selector of a plain": {newBench().node("a", 2).node("plain", 0, func(n *corev1.Node) {
 			n.Labels = map[string]string{"pool": "cpu"}
 			delete(n.Status.Capacity, "nvidia.com/gpu")
-		}).pod("p", "", 1, selector("pool", "cpu")), "sched.node-selector error", "only onto nodes that have no GPUs"},
+		}).pod("p", "", 1, selector("pool", "cpu")), "sched.node-selector error", "only nodes that have no GPUs"},
 		"cordoned": {
 			newBench().node("a", 2, cordoned).pod("p", "", 1), "sched.node-state error, sched.nodes-unavailable error",
 			"kubectl uncordon a",
@@ -413,7 +413,7 @@ func TestPending(t *testing.T) {
 			"node.not-ready error, sched.nodes-unavailable error", ""},
 		"CPU": {
 			newBench().node("a", 2).pod("p", "", 1, requests("12")), "sched.insufficient-other error",
-			"cpu: 8000m free, the pod asks for 12000m",
+			"cpu: 8000m free, the pod requests 12000m",
 		},
 		"CPU, by the message": {
 			newBench().node("a", 2).pod("p", "", 1, toldByScheduler("0/1 nodes are available: 1 Insufficient cpu.")),

@@ -126,7 +126,7 @@ func TestWorkloadChecks(t *testing.T) {
 		},
 		"CPU mode, no such GPU": {
 			newBench().node("a", 2).pod("p", "a", 1, variable("CUDA_VISIBLE_DEVICES", "7")), "wl.cpu-mode warning",
-			"GPUs: 1; the container counts them from 0",
+			"GPUs: 1; the container numbers them from 0",
 		},
 		"privileged, more GPUs": {newBench().node("a",
 			2).pod("p", "a", 1, variable("CUDA_VISIBLE_DEVICES", "7"), func(p *corev1.Pod) {
@@ -150,7 +150,7 @@ func TestWorkloadChecks(t *testing.T) {
 			crash("RuntimeError: No CUDA GPUs are available"), "wl.cpu-mode error, wl.pod-failing error", "",
 		},
 		"asks for none": {newBench().node("a", 2).pod("p", "a", 0, crashing(1, "Error")).log("p",
-			"RuntimeError: No CUDA GPUs are available"), "wl.cpu-mode warning", "asks for none"},
+			"RuntimeError: No CUDA GPUs are available"), "wl.cpu-mode warning", "requests none"},
 
 		"driver too old": {
 			crash("CUDA driver version is insufficient for CUDA runtime version"),

@@ -11,12 +11,19 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// Least drops permissions that another one covers: a permission for all namespaces covers the same permission for one.
+// Least drops permissions that another one covers: a permission for all namespaces covers the same permission for one,
+// and is required if that one is.
 func Least(permissions []Permission) []Permission {
-	return slices.DeleteFunc(Permissions(permissions), func(p Permission) bool {
-		return p.Namespace != "" && slices.ContainsFunc(permissions, func(wide Permission) bool {
-			return wide.Namespace == "" && wide.Verb == p.Verb && wide.Group == p.Group && wide.Resource == p.Resource
+	all := Permissions(permissions)
+	return slices.DeleteFunc(all, func(p Permission) bool {
+		wide := slices.IndexFunc(all, func(w Permission) bool {
+			return w.Namespace == "" && w.Verb == p.Verb && w.Group == p.Group && w.Resource == p.Resource
 		})
+		if p.Namespace == "" || wide < 0 {
+			return false
+		}
+		all[wide].Optional = all[wide].Optional && p.Optional
+		return true
 	})
 }
 

@@ -74,7 +74,7 @@ func (s *Session) expire(ctx context.Context, run ledger.Run) *ledger.Owner {
 	}
 	owner, err := s.Ledger.Expire(ctx, run)
 	if err != nil {
-		s.warn("locks and debug pods of run %s go away only when it is reverted: %v", run.ID, err)
+		s.warn("the locks and debug pods of run %s remain until it is reverted: %v", run.ID, err)
 	}
 	return owner
 }

@@ -156,7 +156,7 @@ func (s *search) serviceParts() []task {
 				case mayNot(err):
 					s.skip(Skipped{
 						What: part.resource.GroupResource().String() + " in namespace " + namespace,
-						Why:  "no permission to list them",
+						Why:  "you are not allowed to list them",
 					})
 					return nil
 				case err != nil:

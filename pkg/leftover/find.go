@@ -185,7 +185,7 @@ func mayNot(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsM
 
 func reason(err error) string {
 	if apierrors.IsForbidden(err) {
-		return "no permission to list them in all namespaces"
+		return "you are not allowed to list them in all namespaces"
 	}
 	return err.Error()
 }

@@ -191,7 +191,10 @@ func TestWithoutAllRecordsNothingOfOursIsDeleted(t *testing.T) {
 		t.Errorf("found %v", lines(found.Items))
 	}
 	want := []Skipped{
-		{What: "configmaps", Why: "no permission to list them in all namespaces", Namespaces: []string{"gpu-fault"}},
+		{
+			What: "configmaps", Why: "you are not allowed to list them in all namespaces",
+			Namespaces: []string{"gpu-fault"},
+		},
 	}
 	if diff := cmp.Diff(want, found.Skipped); diff != "" {
 		t.Errorf("not looked at (-want +got):\n%s", diff)

@@ -117,7 +117,7 @@ func (l *Leftover) judge(known knownRun) {
 		l.Remedy, l.Todo = Nobody, fmt.Sprintf("kubectl get configmap %s -n %s -o yaml", l.Run, known.store.Namespace)
 	case untold:
 		if known.unmarked == "" {
-			l.What = append(l.What, "you may not read all records, so it is unknown whether its run is over")
+			l.What = append(l.What, "you are not allowed to read all records, so it is unknown whether its run is over")
 			l.Remedy, l.Todo = Nobody, "ask a user who may list configmaps in all namespaces"
 			return
 		}

@@ -110,7 +110,7 @@ func (f *Finder) trusted(
 				known.unmarked = append(known.unmarked, record.Namespace)
 			case apierrors.IsForbidden(err):
 				what := fmt.Sprintf("records in namespace %q", record.Namespace)
-				known.unread = append(known.unread, Skipped{What: what, Why: "no permission to get namespaces"})
+				known.unread = append(known.unread, Skipped{What: what, Why: "you are not allowed to get namespaces"})
 			case err != nil:
 				return nil, err
 			}

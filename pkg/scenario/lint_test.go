@@ -116,7 +116,7 @@ func TestLint(t *testing.T) {
 			"  choices:\n", "  terraform: There is one.\n  choices:\n",
 			"public.terraform: requires a module, but terraform is missing",
 		},
-		{"sealed:\n", "terraform: {manages: []}\nsealed:\n", "public.terraform: is missing: it tells the candidate"},
+		{"sealed:\n", "terraform: {manages: []}\nsealed:\n", "public.terraform: is missing: must describe"},
 		{
 			"sealed:\n", "terraform: {manages: [{apiVersion: v1, kind: Secret, namespace: x, name: y}]}\nsealed:\n",
 			`terraform.manages: neither setup nor inject creates Secret y in namespace "x"`,
@@ -130,7 +130,7 @@ func TestLint(t *testing.T) {
 			"terraform: {manages: [], resources: {google_compute_firewall: {x: {name: too-many-gpus, network: x}}}}\nsealed:\n",
 			`main.tf of the module contains "too many GPUs"`,
 		},
-		{"sealed:\n", "terraform: {manages: []}\nsealed:\n", "sealed.solutions: none uses the Terraform module when "},
+		{"sealed:\n", "terraform: {manages: []}\nsealed:\n", "sealed.solutions: must include one that uses the Terraform module when "},
 		{
 			"    - name: scaled to zero\n", "    - name: scaled to zero\n      terraform: true\n",
 			"requires a module, but terraform is missing",

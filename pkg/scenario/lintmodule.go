@@ -13,7 +13,7 @@ func (l *linter) module() {
 	switch said := l.root.find("public").get("terraform"); {
 	case t != nil && said == nil:
 		l.wrong(l.root.find("public"), "public.terraform",
-			"is missing: it tells the candidate what the module manages")
+			"is missing: must describe what the module manages")
 	case t == nil && said != nil:
 		l.wrong(said, "public.terraform", "requires a module, but terraform is missing")
 	}
@@ -72,7 +72,7 @@ func (l *linter) modulePlayed(r *Resolved) {
 		}
 	}
 	if !solved {
-		l.wrong(at, "sealed.solutions", "none uses the Terraform module when %s", describe(r.Drawn))
+		l.wrong(at, "sealed.solutions", "must include one that uses the Terraform module when %s", describe(r.Drawn))
 	}
 }
 

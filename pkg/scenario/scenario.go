@@ -90,7 +90,7 @@ type Public struct {
 	// Briefing describes the symptom as a user of the cluster would, and the expected result; never the cause.
 	Briefing string `json:"briefing"`
 	Access   Access `json:"access"`
-	// Simulated states which parts of the lab are simulated, so that nobody mistakes them for the fault.
+	// Simulated states which parts of the lab are simulated, so that candidates do not mistake them for the fault.
 	Simulated string `json:"simulated,omitempty"`
 	// Terraform describes what the module manages, and what its resources that are not in the cluster
 	// represent. It is shown only to candidates who receive the module.
@@ -162,7 +162,7 @@ type Sealed struct {
 	RootCause RootCause `json:"rootCause"`
 	// Story is the full explanation, for reveal and the interviewer's guide.
 	Story string `json:"story"`
-	// Look lists what a good candidate inspects, in order, and what that shows. It is for the interviewer.
+	// Look lists what a good candidate inspects, in order, and the expected findings. It is for the interviewer.
 	Look []Look `json:"look,omitempty"`
 	// Criteria are qualities that the interviewer assesses in addition to the measured result.
 	Criteria []string `json:"criteria,omitempty"`
@@ -258,8 +258,8 @@ type Attempt struct {
 	When  string `json:"when,omitempty"`
 	Why   string `json:"why"` // why it is correct, or why it must fail
 	Steps []Step `json:"steps"`
-	// Terraform applies the steps to the module, and hands that in. Its cloud resources are objects of
-	// apiVersion terraform.
+	// Terraform applies the steps to the module, and submits it. Its cloud resources are objects of apiVersion
+	// terraform.
 	Terraform bool `json:"terraform,omitempty"`
 }
 
@@ -334,7 +334,7 @@ type Firewall struct {
 	Node  string `json:"node"`
 	Table string `json:"table"` // in family inet; must not exist yet
 	Port  int    `json:"port"`  // port of the servers
-	Drop  string `json:"drop"`  // requests, answers, or large (answers longer than 576 bytes)
+	Drop  string `json:"drop"`  // requests, answers, or large (responses longer than 576 bytes)
 }
 
 // CUDA injects the shim into a workload.
@@ -369,8 +369,8 @@ type Check struct {
 	Name string `json:"name"` // the condition in words: "the trainer's pods run on both nodes"
 	When string `json:"when,omitempty"`
 
-	// Object reads one object (o; null if it does not exist). Objects lists objects (list). was is the same at
-	// the baseline.
+	// Object reads one object (o; null if it does not exist). Objects lists objects (list). was has the value at the
+	// baseline.
 	Object  *Ref      `json:"object,omitempty"`
 	Objects *Selector `json:"objects,omitempty"`
 	// Logs reads the joined logs of pods' containers (text).
@@ -387,8 +387,8 @@ type Check struct {
 	// Probe creates a pod, waits until it terminates or Within expires, and deletes it (o, text: its log, list:
 	// its events).
 	Probe *Probe `json:"probe,omitempty"`
-	// Terraform lists the resources of a type in the module that was handed in (list). The check is skipped if
-	// there is no module.
+	// Terraform lists the resources of a type in the submitted module (list). The check is skipped if there is no
+	// module.
 	Terraform string `json:"terraform,omitempty"`
 
 	// Expect is CEL over the variables of the source, p, facts and now; it must be true. It is not

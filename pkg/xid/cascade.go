@@ -49,7 +49,7 @@ func GroupFor(code int, g Generation) (Group, error) {
 	}
 	if elsewhere != nil {
 		return Group{},
-			fmt.Errorf("XID %d leads to others on the drivers %s, not on %s", code, strings.Join(elsewhere, ", "), g)
+			fmt.Errorf("XID %d starts a cascade on drivers %s, not on %s", code, strings.Join(elsewhere, ", "), g)
 	}
 	slices.Sort(with)
 	var list []string
@@ -58,9 +58,9 @@ func GroupFor(code int, g Generation) (Group, error) {
 	}
 	hint := ""
 	if code == 45 || code == 154 {
-		hint = ": it follows others, so name the code that causes it"
+		hint = " (it follows other codes; specify the code that causes it)"
 	}
-	return Group{}, fmt.Errorf("no other XIDs are known to come with XID %d%s; codes with a cascade: %s", code, hint,
+	return Group{}, fmt.Errorf("no cascade is known for XID %d%s; codes with a cascade: %s", code, hint,
 		strings.Join(list, ", "))
 }
 
@@ -72,7 +72,7 @@ func GroupFor(code int, g Generation) (Group, error) {
 // Peers are the other GPUs in faults that affect both ends of an NVLink. Message and Variant are not supported.
 func Cascade(code int, o Options) ([]Step, error) {
 	if o.Message != "" || o.Variant != "" {
-		return nil, fmt.Errorf("a cascade has its own texts: leave out the message and the variant, or the cascade")
+		return nil, fmt.Errorf("a cascade has its own messages: omit the message and the variant, or the cascade")
 	}
 	group, err := GroupFor(code, o.Driver)
 	if err != nil {
@@ -113,7 +113,7 @@ func introduce(o Options) ([]Step, error) {
 	}
 	if o.Serial != "" {
 		if strings.ContainsAny(o.Serial, " \t") {
-			return nil, fmt.Errorf("serial number %q has a blank: write it as nvidia-smi -q shows it", o.Serial)
+			return nil, fmt.Errorf("serial number %q contains a space: specify it as shown by nvidia-smi -q", o.Serial)
 		}
 		out = append(out, Step{Event: Event{Kind: KindSerial, Body: o.Serial}})
 	}

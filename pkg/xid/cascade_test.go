@@ -81,14 +81,14 @@ func TestCascadeOptions(t *testing.T) {
 	}
 	for want, err := range map[string]error{
 		"codes with a cascade: 13, 31, 43, 48, 62, 63, 64, 74, 79": second(Cascade(8, Options{})),
-		"it follows others":       second(Cascade(45, Options{})),
-		"R580, R595, not on R535": second(Cascade(120, Options{Driver: R535})),
-		"leave out the message":   second(Cascade(79, Options{Message: "x"})),
-		"no UUID of a GPU":        second(Cascade(79, Options{UUID: "x"})),
-		"does not tell its GPU": second(
+		"it follows other codes":                                   second(Cascade(45, Options{})),
+		"R580, R595, not on R535":                                  second(Cascade(120, Options{Driver: R535})),
+		"omit the message":                                         second(Cascade(79, Options{Message: "x"})),
+		"invalid GPU UUID":                                         second(Cascade(79, Options{UUID: "x"})),
+		"does not identify its GPU": second(
 			Cascade(79, Options{UUID: "MIG-455e672a-1aa1-4b62-9a4f-0e60a1b0f2c3"}),
 		),
-		"has a blank":                     second(Cascade(79, Options{Serial: "a b"})),
+		"contains a space":                second(Cascade(79, Options{Serial: "a b"})),
 		"control character U+0007 at byt": second(Cascade(79, Options{Serial: "a\a"})),
 	} {
 		wantError(t, err, want)

@@ -164,5 +164,5 @@ func (c Code) template(variant string, g Generation) (Template, error) {
 		return *other, nil
 	}
 	return Template{},
-		fmt.Errorf("XID %d has no variant %q: use one of %s", c.Number, variant, strings.Join(names, ", "))
+		fmt.Errorf("XID %d has no variant %q; supported values: %s", c.Number, variant, strings.Join(names, ", "))
 }

@@ -55,7 +55,7 @@ func TestTableErrors(t *testing.T) {
 	}
 	for _, test := range []struct{ name, catalog, bodies, sxids, want string }{
 		{"no header", row, bodyHead, sxidHead, "columns"},
-		{"twice", head + row + row, bodyHead + body, sxidHead, "twice"},
+		{"twice", head + row + row, bodyHead + body, sxidHead, "duplicate code"},
 		{"short row", head + "1\tNAME\n", bodyHead, sxidHead, "cells"},
 		{"padded", head + strings.Replace(row, "NAME", " NAME", 1), bodyHead, sxidHead, "padded"},
 		{"class", head + strings.Replace(row, "app", "ap", 1), bodyHead, sxidHead, "class"},

@@ -32,7 +32,7 @@ func ParseGeneration(s string) (Generation, error) {
 	}
 	m := release.FindStringSubmatch(strings.TrimSpace(s))
 	if m == nil {
-		return "", fmt.Errorf("%q is no driver version: write it like R535, R580, or 580.95.05", s)
+		return "", fmt.Errorf("invalid driver version %q: must be like R535, R580, or 580.95.05", s)
 	}
 	switch n, _ := strconv.Atoi(m[1]); { // cannot fail for three digits
 	case n < 570:
@@ -79,14 +79,14 @@ func ParseProcess(s string) (Process, error) {
 	pid, name, named := strings.Cut(strings.TrimSpace(s), ",")
 	n, err := strconv.ParseUint(pid, 10, 31)
 	if err != nil || n == 0 {
-		return Process{}, fmt.Errorf("process %q has no process ID: write PID,NAME, like 1234,python", s)
+		return Process{}, fmt.Errorf("process %q has no process ID: must be PID,NAME, such as 1234,python", s)
 	}
 	p := Process{PID: int(n), Name: name}
 	switch {
 	case named && name == "":
-		return Process{}, fmt.Errorf("process %q has an empty name: write PID,NAME, or PID alone", s)
+		return Process{}, fmt.Errorf("process %q has an empty name: must be PID,NAME, or PID alone", s)
 	case len(name) > maxComm:
-		return Process{}, fmt.Errorf("process name %q is too long: the kernel cuts names to %d bytes, so write %q",
+		return Process{}, fmt.Errorf("process name %q is too long: the kernel truncates names to %d bytes; use %q",
 			name, maxComm, strings.ToValidUTF8(name[:maxComm], ""))
 	}
 	return p, p.check()
@@ -111,13 +111,13 @@ func (p Process) String() string {
 
 func (p Process) check() error {
 	if p.PID < 0 {
-		return fmt.Errorf("process ID %d is negative: write that of a process, or none", p.PID)
+		return fmt.Errorf("process ID %d must not be negative", p.PID)
 	}
 	if p.PID == 0 && !p.Unknown && p.Name != "" {
 		return fmt.Errorf("process %q has no process ID: the driver never prints a name alone", p.Name)
 	}
 	if strings.Contains(p.Name, ",") {
-		return fmt.Errorf("process name %q has a comma: every parser would end the name there", p.Name)
+		return fmt.Errorf("process name %q contains a comma: every parser would end the name there", p.Name)
 	}
 	return checkText("process name", p.Name)
 }
@@ -140,7 +140,7 @@ func ParseMIG(s string) (MIG, error) {
 	}
 	m := migText.FindStringSubmatch(s)
 	if m == nil {
-		return MIG{}, fmt.Errorf("%q is no MIG instance: write GI or GI/CI, like 5 or 5/0", s)
+		return MIG{}, fmt.Errorf("invalid MIG instance %q: must be GI or GI/CI, such as 5 or 5/0", s)
 	}
 	g := MIG{On: true, HasCI: m[2] != ""}
 	g.GI, _ = strconv.Atoi(m[1]) // cannot fail for three digits

@@ -157,10 +157,10 @@ func (e Event) Check() error {
 		}
 	case KindFallenOff, KindUUID, KindSerial, KindGPU, KindNote, KindSwitchNote:
 	default:
-		return fmt.Errorf("an event of the kind %q does not exist", e.Kind)
+		return fmt.Errorf("unknown event kind %q", e.Kind)
 	}
 	if e.CausedBy != 0 && (e.Code != 45 || e.Body == "") {
-		return errors.New("only XID 45 with a text names the XID that caused it")
+		return errors.New("only XID 45 with a message can name the XID that caused it")
 	}
 	for _, part := range []struct{ name, text string }{
 		{"message", e.Body}, {"device ID", e.DeviceID}, {"severity", string(e.Severity)},
@@ -178,7 +178,7 @@ const maxNumber = 99999
 
 func checkNumber(n int) error {
 	if n < 1 || n > maxNumber {
-		return fmt.Errorf("XID %d does not exist: numbers go from 1 to %d (xid list shows them)", n, maxNumber)
+		return fmt.Errorf("XID %d does not exist: must be 1 to %d (see xid list)", n, maxNumber)
 	}
 	return nil
 }
@@ -186,19 +186,19 @@ func checkNumber(n int) error {
 // checkText rejects text that would produce more than one record or hide itself on a terminal.
 func checkText(what, text string) error {
 	if !utf8.ValidString(text) {
-		return fmt.Errorf("the %s is not valid UTF-8: write it in plain text", what)
+		return fmt.Errorf("the %s is not valid UTF-8", what)
 	}
 	for i, r := range text {
 		if r == '\n' || r == '\r' {
-			return fmt.Errorf("the %s has a line break at byte %d: one XID is one line", what, i)
+			return fmt.Errorf("the %s contains a line break at byte %d: an XID is one line", what, i)
 		}
 		if !unicode.IsPrint(r) {
-			return fmt.Errorf("the %s has the control character %U at byte %d: use printable characters only", what, r,
+			return fmt.Errorf("the %s contains the control character %U at byte %d: use printable characters only", what, r,
 				i)
 		}
 	}
 	if what != "message" && strings.TrimSpace(text) != text {
-		return fmt.Errorf("the %s %q begins or ends with a blank", what, text)
+		return fmt.Errorf("the %s %q begins or ends with white space", what, text)
 	}
 	return nil
 }

@@ -33,7 +33,7 @@ func ParseForm(s string) (Form, error) {
 	case FormAuto, FormKernel, FormPlain, FormBracket:
 		return f, nil
 	default:
-		return "", fmt.Errorf("unknown form %q: use auto, kernel, plain or bracket", s)
+		return "", fmt.Errorf("unknown form %q; supported values: auto, kernel, plain, bracket", s)
 	}
 }
 
@@ -53,7 +53,7 @@ func ParseVia(s string) (Via, error) {
 	case ViaKmsg, ViaKmod:
 		return v, nil
 	default:
-		return "", fmt.Errorf("unknown way %q: use kmsg or kmod", s)
+		return "", fmt.Errorf("unknown method %q; supported values: kmsg, kmod", s)
 	}
 }
 
@@ -65,7 +65,7 @@ func (f Form) Resolve(v Via) (Form, error) {
 			return FormModule, nil
 		}
 		return "",
-			fmt.Errorf("the kernel module prints the driver's own text: leave out --form %s, or use --via kmsg", f)
+			fmt.Errorf("the kernel module prints the driver's own text: remove --form %s, or use --via kmsg", f)
 	}
 	switch f {
 	case FormAuto, "":

@@ -6,14 +6,14 @@ func gpud() []Detector {
 	return []Detector{{
 		ID:    IDGpud,
 		Name:  "gpud",
-		Reads: "/dev/kmsg, from the start of the ring buffer, whatever the facility",
+		Reads: "/dev/kmsg, from the start of the ring buffer, with any facility",
 		Notes: []string{
 			"the same line within a minute counts once",
-			"it runs its GPU checks only where NVML works and tells a product name",
-			"after two reboots that did not help it asks for an inspection of the hardware",
+			"it runs its GPU checks only if NVML works and returns a product name",
+			"after two unsuccessful reboots, it suggests a hardware inspection",
 		},
-		Forget: "gpud set-healthy for the component accelerator-nvidia-error-xid (or -sxid); as it reads the whole ring buffer, " +
-			"a restart of gpud before the next reboot finds the old lines again",
+		Forget: "gpud set-healthy for the component accelerator-nvidia-error-xid (or -sxid); gpud reads the whole ring buffer, " +
+			"so if it restarts before the next reboot, it finds the old lines again",
 		judge: judgeGpud,
 	}}
 }
@@ -27,13 +27,13 @@ func judgeGpud(e Event, k Kmsg) Verdict {
 	case find("gpud xid", k) != nil:
 		return gpudXIDVerdict(e, k)
 	case e.Kind == KindXID && e.MIG.On:
-		return miss("its pattern has no place for a MIG instance")
+		return miss("its pattern does not allow a MIG instance")
 	case e.Kind == KindXID && e.Address == AddressFunction:
-		return miss("its pattern has no place for the function of the address: write it without .0")
+		return miss("its pattern does not allow a function in the address: omit .0")
 	case e.Kind == KindXID:
-		return miss("its pattern needs a comma behind the code")
+		return miss("its pattern requires a comma after the code")
 	default:
-		return miss("its XID checks do not look for such a line")
+		return miss("its XID checks do not search for such lines")
 	}
 }
 
@@ -45,7 +45,7 @@ func gpudXIDVerdict(e Event, k Kmsg) Verdict {
 	if isNVLink5(e.Code) && find("gpud nvlink5", k) != nil {
 		return Verdict{
 			Seen: Yes, Action: r.Action, Fatal: true,
-			Reaction: "by its rule for the unit and the registers: an event, or unhealthy with the suggestion " +
+			Reaction: "depends on the unit and the registers: an event, or unhealthy with the suggestion " +
 				r.Action,
 		}
 	}
@@ -73,12 +73,14 @@ func gpudSXidVerdict(e Event) Verdict {
 	s, ok := LookupSXid(e.Code)
 	switch {
 	case ok && s.Gpud == "yes":
-		return Verdict{Seen: Yes, Fatal: e.Severity == SeverityFatal, Reaction: "SXid event, health by its table"}
+		return Verdict{
+			Seen: Yes, Fatal: e.Severity == SeverityFatal, Reaction: "SXid event; its table determines the health",
+		}
 	case ok && s.Gpud == "no":
 		return miss("the code is not in its table: the line is dropped")
 	default:
 		return Verdict{
-			Seen: Depends, Fatal: e.Severity == SeverityFatal, Reaction: "SXid event, health by its table",
+			Seen: Depends, Fatal: e.Severity == SeverityFatal, Reaction: "SXid event; its table determines the health",
 			Why: "only if its table has the code",
 		}
 	}

@@ -26,7 +26,7 @@ func groups() []Group {
 	}
 	return []Group{{
 		Name:        "dram-dbe",
-		Description: "uncorrectable DRAM error, contained: the row is marked for remapping, the process ends",
+		Description: "uncorrectable DRAM error, contained: the row is marked for remapping, the process terminates",
 		Source:      logs + " (R580)",
 		Codes:       []int{48, 63, 94, 171}, Drivers: current,
 		steps: []stepPlan{
@@ -46,7 +46,7 @@ func groups() []Group {
 		steps: []stepPlan{{code: 48}, {after: 40 * ms, code: 63}, {after: 60 * ms, code: 94}},
 	}, {
 		Name:        "remap-failure",
-		Description: "uncorrectable DRAM error for which no spare row is left: the GPU needs a reset, and replacement",
+		Description: "uncorrectable DRAM error, and no spare row is left: the GPU needs a reset, and replacement",
 		Source:      logs + " (R580)",
 		Codes:       []int{64}, Drivers: current,
 		steps: []stepPlan{
@@ -58,7 +58,7 @@ func groups() []Group {
 		},
 	}, {
 		Name:        "bus-loss",
-		Description: "the GPU no longer answers over PCIe; only a reboot brings it back",
+		Description: "the GPU no longer responds over PCIe; only a reboot restores it",
 		Source:      "open-gpu-kernel-modules issue 461; driver, osinit.c; " + logs,
 		Codes:       []int{79}, Drivers: current,
 		steps: []stepPlan{
@@ -69,13 +69,13 @@ func groups() []Group {
 		},
 	}, {
 		Name:        "bus-loss-r535",
-		Description: "the GPU no longer answers over PCIe; only a reboot brings it back (drivers before 154)",
+		Description: "the GPU no longer responds over PCIe; only a reboot restores it (drivers before 154)",
 		Source:      "open-gpu-kernel-modules issue 461; driver, osinit.c",
 		Codes:       []int{79}, Drivers: []Generation{R535},
 		steps: []stepPlan{{code: 79}, {note: "GPU has fallen off the bus."}, teardown(600*ms, 3, 0)},
 	}, {
 		Name:        "gsp-timeout",
-		Description: "the GSP firmware stops answering: each process that calls it waits 45 s, then reports it (the second comes after 45 s)",
+		Description: "the GSP firmware stops responding: each process that calls it waits 45 s, then reports it (the second one 45 s later)",
 		Source:      "gpud issue 500; " + logs,
 		Codes:       []int{119}, Drivers: current,
 		steps: []stepPlan{
@@ -102,19 +102,19 @@ func groups() []Group {
 		},
 	}, {
 		Name:        "nvlink4",
-		Description: "fatal error of an NVLink before generation 5, reported by both ends: the jobs across it end",
+		Description: "fatal error of an NVLink before generation 5, reported by both ends: jobs that use it terminate",
 		Source:      "NVSentinel design 024; " + logs,
 		Codes:       []int{74}, Drivers: all,
 		steps: []stepPlan{{code: 74, peers: true}, teardown(500*ms, 4, 74)},
 	}, {
 		Name:        "nvlink-remote",
-		Description: "memory error of one GPU that its NVLink peers run into (H200): 137 on all, 94 on all",
+		Description: "memory error of one GPU that affects its NVLink peers (H200): 137 on all, 94 on all",
 		Source:      "forums.developer.nvidia.com 369786",
 		Codes:       []int{137}, Drivers: all,
 		steps: []stepPlan{{code: 137, peers: true}, {after: 150 * ms, code: 94, process: worker, peers: true}},
 	}, {
 		Name:        "nvlink5",
-		Description: "an NVLink 5 goes down: 149 here, 145 on the peers (these come up to 3 s later)",
+		Description: "an NVLink 5 goes down: 149 here, 145 on the peers (up to 3 s later)",
 		Source:      "open-gpu-kernel-modules issues 1150 and 1355; " + logs,
 		Codes:       []int{145, 149}, Drivers: current,
 		steps: []stepPlan{
@@ -137,7 +137,7 @@ func groups() []Group {
 		},
 	}, {
 		Name:        "mmu-fault",
-		Description: "the application touches an unmapped address: 31, then 43 and 45 as its channels go",
+		Description: "the application accesses an unmapped address: 31, then 43 and 45 as its channels are torn down",
 		Source:      "open-gpu-kernel-modules issue 1030; " + logs,
 		Codes:       []int{31}, Drivers: all,
 		steps: []stepPlan{

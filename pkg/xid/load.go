@@ -42,7 +42,7 @@ func load(catalog, bodies, sxids string) (*data, error) {
 	at := make(map[int]int, len(d.codes))
 	for i, c := range d.codes {
 		if _, twice := at[c.Number]; twice {
-			return nil, fmt.Errorf("catalog.tsv: code %d is there twice", c.Number)
+			return nil, fmt.Errorf("catalog.tsv: duplicate code %d", c.Number)
 		}
 		at[c.Number] = i
 	}
@@ -142,7 +142,7 @@ func codeOf(r row) (Code, error) {
 	case gpud.Severity == "":
 		gpud.Note = "not in its table: the line is dropped"
 	case unhealthy == "rule":
-		gpud.Note = "severity by its NVLink rule for the unit and the registers of the line"
+		gpud.Note = "its NVLink rule for the unit and the registers determines the severity"
 	case unhealthy == "unless-remapping":
 		gpud.Note = "dropped on GPUs that remap rows (A100 and later)"
 	}

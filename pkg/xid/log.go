@@ -50,15 +50,15 @@ func ParseLog(r io.Reader) (Log, error) {
 		return Log{}, fmt.Errorf("reading the log: %w", err)
 	case len(raw) > MaxLog:
 		return Log{},
-			fmt.Errorf("the log is longer than %d MiB: cut out the incident, as with grep -e NVRM -e nvswitch",
+			fmt.Errorf("the log is larger than %d MiB: extract the incident, for example with grep -e NVRM -e nvswitch",
 				MaxLog>>20)
 	case bytes.HasPrefix(raw, []byte{0x1f, 0x8b}) || bytes.HasPrefix(raw, []byte("\xfd7zXZ")) ||
 		bytes.HasPrefix(raw, []byte("\x28\xb5\x2f\xfd")):
-		return Log{}, errors.New("the log is compressed: unpack it first (zcat, xzcat, zstdcat)")
+		return Log{}, errors.New("the log is compressed: decompress it first (zcat, xzcat, zstdcat)")
 	case bytes.HasPrefix(raw, []byte("LPKSHHRH")):
 		return Log{}, errors.New("the log is a journal file: print it first, with journalctl -k --file FILE")
 	case bytes.IndexByte(raw, 0) >= 0:
-		return Log{}, errors.New("the log is binary: it has NUL bytes, so it is no text")
+		return Log{}, errors.New("the log is not text: it contains NUL bytes")
 	}
 	l := reader{}
 	for i, line := range strings.Split(string(raw), "\n") {

@@ -109,7 +109,7 @@ func TestParseLogRefuses(t *testing.T) {
 		"16 MiB":             long,
 		"compressed":         strings.NewReader("\x1f\x8b\x08"),
 		"journalctl -k":      strings.NewReader("LPKSHHRH\x00"),
-		"binary":             strings.NewReader("NVRM: \x00"),
+		"not text":           strings.NewReader("NVRM: \x00"),
 		"reading the log: x": iotest.ErrReader(errors.New("x")),
 	} {
 		wantError(t, second(ParseLog(r)), want)

@@ -44,7 +44,7 @@ func newXID(code int, o Options, v *values) (Event, error) {
 	known, ok := lookup(code)
 	if !ok && o.Message == "" {
 		return Event{},
-			fmt.Errorf("XID %d is not in the catalog (it ends at %d), so its text is not known: give it with --message",
+			fmt.Errorf("XID %d is not in the catalog (which ends at %d), so its message is unknown: specify --message",
 				code, lastCode())
 	}
 	if ok {
@@ -53,7 +53,7 @@ func newXID(code int, o Options, v *values) (Event, error) {
 			return Event{}, err
 		}
 		if t.NoProcess && e.Process != (Process{}) {
-			return Event{}, fmt.Errorf("the driver prints no process for XID %d: leave out --process", code)
+			return Event{}, fmt.Errorf("the driver prints no process for XID %d: remove --process", code)
 		}
 		if o.Message == "" {
 			if e.Body, err = v.fill(t.Body, o.Driver.orDefault()); err != nil {
@@ -75,14 +75,14 @@ func newXID(code int, o Options, v *values) (Event, error) {
 		message := strings.TrimSpace(o.Message)
 		if message == "" {
 			return Event{},
-				fmt.Errorf("the message is blank: write what the driver prints behind %q", strconv.Itoa(code)+", ")
+				fmt.Errorf("the message is blank: must be what the driver prints after %q", strconv.Itoa(code)+", ")
 		}
 		if p, rest := cutProcess(message); p != (Process{}) {
 			if o.Process != (Process{}) && p != o.Process {
-				return Event{}, fmt.Errorf("the message names the process %q, --process another: leave one out", p)
+				return Event{}, fmt.Errorf("the message names the process %q, and --process another one: remove one of them", p)
 			}
 			if ok && known.Template.NoProcess {
-				return Event{}, fmt.Errorf("the driver prints no process for XID %d: leave it out of the message", code)
+				return Event{}, fmt.Errorf("the driver prints no process for XID %d: remove it from the message", code)
 			}
 			e.Process, message = p, rest
 		}
@@ -102,7 +102,7 @@ func NewSXid(code int, o Options) (Event, error) {
 		return Event{}, fmt.Errorf("NVSwitch %d does not exist: switches are numbered from 0", o.Switch)
 	}
 	if o.Process != (Process{}) || o.MIG.On {
-		return Event{}, fmt.Errorf("SXid %d is an error of an NVSwitch: it has no process and no MIG instance", code)
+		return Event{}, fmt.Errorf("SXid %d is an NVSwitch error: it has no process and no MIG instance", code)
 	}
 	e := Event{Kind: KindSXid, Code: code, PCI: o.PCI, Switch: o.Switch}
 	if o.Message != "" {
@@ -110,7 +110,7 @@ func NewSXid(code int, o Options) (Event, error) {
 			return Event{}, err
 		}
 		if e.cutSeverity(strings.TrimSpace(o.Message)); e.Severity == "" {
-			return Event{}, fmt.Errorf("the message of an SXid begins with its severity: write it like %q",
+			return Event{}, fmt.Errorf("the message of an SXid must begin with its severity, such as %q",
 				"Fatal, Link 30 LTSSM Fault Up")
 		}
 		return e, e.Check()
@@ -122,7 +122,7 @@ func NewSXid(code int, o Options) (Event, error) {
 			known = append(known, strconv.Itoa(s.Number))
 		}
 		return Event{},
-			fmt.Errorf("the text of SXid %d is not known: give it with --message, like %q, or use one of %s",
+			fmt.Errorf("the message of SXid %d is unknown: specify --message, such as %q, or use one of %s",
 				code, "Fatal, Link 30 LTSSM Fault Up", strings.Join(known, ", "))
 	}
 	e.Severity, e.HasLink, e.Link, e.Body = s.Severity, true, s.Link, s.Body
@@ -137,7 +137,7 @@ const defaultDevice = "10de:26b5"
 func NewFallenOff(o Options) (Event, error) {
 	if o.Message != "" || o.Process != (Process{}) || o.MIG.On {
 		return Event{},
-			fmt.Errorf("the record %s is always the same: leave out message, process and MIG instance", KindFallenOff)
+			fmt.Errorf("the record %s is always the same: remove the message, process and MIG instance", KindFallenOff)
 	}
 	e := Event{Kind: KindFallenOff, PCI: o.PCI, DeviceID: strings.ToLower(o.DeviceID)}
 	if e.DeviceID == "" {
@@ -145,7 +145,7 @@ func NewFallenOff(o Options) (Event, error) {
 	}
 	if !deviceID.MatchString(e.DeviceID) {
 		return Event{},
-			fmt.Errorf("%q is no device ID: write vendor and device like 10de:2330 (lspci -n shows it)", o.DeviceID)
+			fmt.Errorf("invalid device ID %q: must be vendor and device, such as 10de:2330 (see lspci -n)", o.DeviceID)
 	}
 	return e, e.Check()
 }

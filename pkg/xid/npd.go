@@ -3,17 +3,17 @@ package xid
 import "fmt"
 
 func nodeProblemDetector() []Detector {
-	const forget = "an event ages out by itself; a permanent condition goes only when node-problem-detector restarts"
+	const forget = "an event expires; a permanent condition disappears only when node-problem-detector restarts"
 	notes := []string{
-		"it ships no rule for NVIDIA: what it does, the operator's configuration says",
-		`it appends \z to every pattern: one that does not run to the end of the line (no .* there) never fires`,
+		"it ships no NVIDIA rules: its reaction depends on the local configuration",
+		`it appends \z to every pattern, so a pattern must match up to the end of the line, for example with .*`,
 	}
 	return []Detector{{
 		ID:     IDNPDKmsg,
 		Name:   "node-problem-detector, kmsg",
-		Reads:  "/dev/kmsg from the start of the ring buffer, within its lookback; a record of several lines is one line to it",
-		Notes:  append(notes, "after an overrun of the ring buffer it goes on at the end: lines in between are lost"),
-		Forget: forget + ", and after that only if the line is out of its lookback",
+		Reads:  "/dev/kmsg from the start of the ring buffer, within its lookback; it treats a record of several lines as one line",
+		Notes:  append(notes, "after the ring buffer overflows, it continues at the end: lines in between are lost"),
+		Forget: forget + ", and only if the line is then older than its lookback",
 		judge: func(e Event, k Kmsg) Verdict {
 			return judgeRule(e, find("npd kmsg", k), "")
 		},
@@ -22,12 +22,12 @@ func nodeProblemDetector() []Detector {
 		Name:   "node-problem-detector, journald",
 		Reads:  "the journal, entries with the SYSLOG_IDENTIFIER of its configuration, usually kernel",
 		Notes:  notes,
-		Forget: forget + ", and after that only if the line is out of its lookback",
+		Forget: forget + ", and only if the line is then older than its lookback",
 		judge: func(e Event, k Kmsg) Verdict {
 			identifier, _ := JournaldView(k)
 			if identifier != "kernel" {
 				why :=
-					fmt.Sprintf("journald gives the entry the identifier %q, and it reads those of kernel only: use the form %s",
+					fmt.Sprintf("journald gives the entry the identifier %q, but it reads only entries of kernel: use the form %s",
 						identifier, FormKernel)
 				return miss(why)
 			}
@@ -41,7 +41,7 @@ func judgeRule(e Event, match []string, also string) Verdict {
 	if rule == "" {
 		return Verdict{
 			Seen: Depends, Reaction: "event or node condition",
-			Why: "only if the operator has a rule for such lines" + also,
+			Why: "only if its configuration has a rule for such lines" + also,
 		}
 	}
 	if match == nil {
@@ -49,6 +49,6 @@ func judgeRule(e Event, match []string, also string) Verdict {
 	}
 	return Verdict{
 		Seen: Depends, Fatal: true, Reaction: "event, or node condition if the rule is permanent",
-		Why: "only if the operator has a rule for it, like " + rule + also,
+		Why: "only if its configuration has a rule for it, such as " + rule + also,
 	}
 }

@@ -11,13 +11,13 @@ func nvsentinel() []Detector {
 		Name:  "NVSentinel syslog-health-monitor",
 		Reads: "the persistent journal of the node (/var/log/journal), entries with _TRANSPORT=kernel, every 15 s",
 		Notes: []string{
-			"its first poll only sets the cursor: what was written before it, is never seen",
+			"its first poll only sets the cursor: it never sees earlier lines",
 			"it runs only on nodes labeled nvsentinel.dgxc.nvidia.com/driver.installed=true and kata.enabled=false",
 			"a GPU that is not in its gpu_metadata.json gets RESTART_VM instead of COMPONENT_RESET",
-			"its default chart answers COMPONENT_RESET, RESTART_VM and RESTART_BM with a reboot of the node",
+			"its default chart reboots the node for COMPONENT_RESET, RESTART_VM and RESTART_BM",
 		},
-		Forget: `a reboot of the node; or on the node: logger -t nvsentinel-gpu-reset "GPU reset executed: GPU-UUID, success: true" ` +
-			`(with a UUID of its metadata). Then it uncordons by itself`,
+		Forget: `reboot the node; or run on the node: logger -t nvsentinel-gpu-reset "GPU reset executed: GPU-UUID, success: true" ` +
+			`(with a UUID from its metadata), and it uncordons the node`,
 		judge: judgeNVSentinel,
 	}}
 }
@@ -32,7 +32,7 @@ func judgeNVSentinel(e Event, k Kmsg) Verdict {
 		}
 		v.Seen = Depends
 		v.Why = fmt.Sprintf(
-			"only if its metadata has an NVLink to the switch %s, link %s; else the line is an error in its log", m[2],
+			"only if its metadata has an NVLink to the switch %s, link %s; otherwise, it only logs an error", m[2],
 			m[5],
 		)
 		return v
@@ -50,15 +50,15 @@ func nvsentinelXIDVerdict(e Event, k Kmsg) Verdict {
 	if isNVLink5(e.Code) && find("nvsentinel nvlink5", k) != nil {
 		return Verdict{
 			Seen: Yes, Action: "BY_RULE", Fatal: true, MayReboot: true,
-			Reaction: "by its rule for the unit, the registers and the driver version: from no event up to COMPONENT_RESET, which may reboot the node",
-			Why:      "it decides by the driver version in its metadata; a line without a rule is not fatal",
+			Reaction: "depends on the unit, the registers and the driver version: from no event to COMPONENT_RESET, which may reboot the node",
+			Why:      "it uses the driver version in its metadata; a line without a rule is not fatal",
 		}
 	}
 	r, known := reaction(IDNVSentinel, e)
 	switch {
 	case !known:
 		v := nvsentinelVerdict("CONTACT_SUPPORT")
-		v.Why = "it does not know the code, and takes unknown codes for fatal"
+		v.Why = "it does not know the code, and treats unknown codes as fatal"
 		return v
 	case r.Action == "FROM_MESSAGE":
 		return nvsentinelVerdict(recoveryAction(e.Body))
@@ -99,7 +99,7 @@ func nvsentinelVerdict(action string) Verdict {
 		v.Reaction = "NONE: a Kubernetes event, no cordon"
 	case "CONTACT_SUPPORT":
 		v.Reaction =
-			"CONTACT_SUPPORT: cordons and drains the node; it has no remedy, so the node stays cordoned (label remediation-failed)"
+			"CONTACT_SUPPORT: cordons and drains the node, which stays cordoned, as there is no remediation (label remediation-failed)"
 	default: // COMPONENT_RESET, RESTART_VM, RESTART_BM
 		v.Reaction = action + ": cordons and drains the node, and may reboot it"
 		v.MayReboot = true
@@ -111,15 +111,15 @@ func nvsentinelMiss(e Event, k Kmsg) string {
 	_, message := JournaldView(k)
 	switch {
 	case e.Kind == KindSXid && e.Severity == "", e.Kind == KindSXid && !e.HasLink:
-		return "its pattern needs the severity and the link of an SXid"
+		return "its pattern requires the severity and the link of an SXid"
 	case e.Kind != KindXID && e.Kind != KindSXid && e.Kind != KindFallenOff && e.Kind != KindUUID:
-		return "no check of it looks for such a line"
+		return "its checks do not search for such lines"
 	case e.MIG.On:
-		return "its pattern has no place for a MIG instance"
+		return "its pattern does not allow a MIG instance"
 	case e.Address == AddressOld:
-		return "its pattern needs PCI: before the address"
+		return "its pattern requires PCI: before the address"
 	case message != k.Text:
-		return fmt.Sprintf("journald cuts the leading %q off what user space writes, and its pattern needs it: use the form %s",
+		return fmt.Sprintf("journald strips the leading %q from records of user space, but its pattern requires it: use the form %s",
 			strings.TrimSuffix(k.Text, message), FormKernel)
 	default:
 		return "its pattern does not match"

@@ -19,13 +19,13 @@ func viaDriver() []Detector {
 	return []Detector{{
 		ID: IDEKS, Provider: "aws:",
 		Name:   "EKS node monitoring agent",
-		Reads:  "DCGM's policy for XIDs; /dev/kmsg only for crashes of NCCL and bugs of the kernel",
+		Reads:  "DCGM's XID policy; /dev/kmsg only for NCCL crashes and kernel bugs",
 		Notes:  []string{"its own test uses DCGM: dcgmi test --inject --gpuid 0 -f 319 -v 1"},
-		Forget: "nothing to forget from the log; what clears its condition after an injection by DCGM, is not established",
-		judge: blind(IDEKS, "it asks DCGM (dcgmi test --inject reaches it)", func(r Reaction, e Event) string {
+		Forget: "nothing to forget from the log; it is unknown what clears its condition after an injection with DCGM",
+		judge: blind(IDEKS, "it queries DCGM (dcgmi test --inject works)", func(r Reaction, e Event) string {
 			if r.Fatal {
 				return fmt.Sprintf(
-					"set AcceleratedHardwareReady=False, reason NvidiaXID%dError, which node auto repair acts on",
+					"set AcceleratedHardwareReady=False, reason NvidiaXID%dError, which triggers node auto repair",
 					e.Code,
 				)
 			}
@@ -36,13 +36,13 @@ func viaDriver() []Detector {
 		Name:  "NVIDIA k8s-device-plugin",
 		Reads: "NVML events (XidCriticalError)",
 		Notes: []string{
-			"DP_DISABLE_HEALTHCHECKS and DP_ENABLE_HEALTHCHECKS change which codes it heeds",
+			"DP_DISABLE_HEALTHCHECKS and DP_ENABLE_HEALTHCHECKS change which codes it handles",
 			"nvml-mock of NVIDIA's k8s-test-infra can send it events",
 		},
 		Forget: "nothing to forget from the log; a device that it marked unhealthy recovers only when the plugin restarts",
 		judge: blind(IDDevicePlugin, "it waits for NVML events", func(r Reaction, _ Event) string {
 			if r.Fatal {
-				return "mark the GPU unhealthy, so that the node's nvidia.com/gpu falls by one"
+				return "mark the GPU unhealthy, so that the node's nvidia.com/gpu decreases by one"
 			}
 			return "ignore the code, which is on its list"
 		}),
@@ -73,25 +73,25 @@ func logFiles() []Detector {
 	return []Detector{{
 		ID: IDAKS, Provider: "azure:",
 		Name:   "AKS node-problem-detector",
-		Reads:  "the system log, by scripts of the node image that are not public",
+		Reads:  "the system log, with scripts of the node image that are not public",
 		Notes:  []string{"it does not run on node pools with --gpu-driver none"},
 		Forget: "not public; watch the node condition GPUXIDErrors",
 		judge: onlyErrors("condition GPUXIDErrors and an event", func(Kmsg) string {
-			return "its scripts are not public; it needs a driver that AKS has installed"
+			return "its scripts are not public; it requires a driver installed by AKS"
 		}),
 	}, {
 		ID: IDACK, Provider: "cn-",
 		Name:   "ACK node-problem-detector",
 		Reads:  "/var/log/messages or /var/log/syslog",
 		Notes:  []string{"it remembers which XIDs it has handled"},
-		Forget: "not established; it isolates the GPU by a file that the device plugin reads: see Alibaba's documentation",
+		Forget: "unknown; it isolates the GPU with a file that the device plugin reads: see Alibaba's documentation",
 		judge:  onlyErrors("event or condition, and it isolates the GPU", syslogFile),
 	}, {
 		ID: IDHyperPod, Provider: "aws:",
 		Name:   "SageMaker HyperPod health monitoring agent",
 		Reads:  "/var/log/messages, DCGM policies, nvidia-smi",
 		Notes:  []string{"its own workshop appends a line with the current date to /var/log/messages"},
-		Forget: "not established; it reboots or replaces the node by itself",
+		Forget: "unknown; it reboots or replaces the node automatically",
 		judge: func(e Event, k Kmsg) Verdict {
 			v := onlyErrors("XidHardwareFailure: labels the node, and reboots or replaces it", syslogFile)(e, k)
 			v.MayReboot = v.Seen != No
@@ -101,13 +101,13 @@ func logFiles() []Detector {
 		ID: IDGKE, Provider: "gce:",
 		Name:   "GKE node-problem-detector and Cloud Logging",
 		Reads:  "the kernel log and the serial console, with the filter NVRM: Xid; its configuration is not public",
-		Forget: "not public; entries of Cloud Logging stay until their retention ends",
+		Forget: "not public; Cloud Logging entries remain until their retention period ends",
 		judge: func(e Event, k Kmsg) Verdict {
 			if !strings.Contains(k.Text, "NVRM: Xid") {
 				return miss("its filter is NVRM: Xid")
 			}
 			return Verdict{
-				Seen: Depends, Fatal: true, Reaction: "log entry, and what is built on it",
+				Seen: Depends, Fatal: true, Reaction: "log entry, and anything based on it",
 				Why: fmt.Sprintf(
 					"its configuration is not public; the serial console gets the line only if the console's log level is above %d",
 					k.Level,
@@ -131,7 +131,7 @@ func onlyErrors(reaction string, why func(Kmsg) string) func(Event, Kmsg) Verdic
 // user space.
 func syslogFile(k Kmsg) string {
 	if k.Facility == facilityKern {
-		return "only if rsyslog writes the kernel's log to that file"
+		return "only if rsyslog writes the kernel log to that file"
 	}
-	return "only if rsyslog reads the journal (imjournal), or imklog has PermitNonKernelFacility on, as on Ubuntu; by default it drops what user space writes"
+	return "only if rsyslog reads the journal (imjournal), or imklog has PermitNonKernelFacility enabled, as on Ubuntu; by default, it drops records from user space"
 }

@@ -85,13 +85,13 @@ func TestParseEvents(t *testing.T) {
 		}
 	}
 	for line, want := range map[string]string{
-		"":                         "no line of NVIDIA's driver",
+		"":                         "not a line of NVIDIA's driver",
 		"usb 1-1: new device":      "NVRM:",
-		"XNVRM: Xid":               "no line",
+		"XNVRM: Xid":               "not a line",
 		"NVRM: a\x1bb":             "control character",
 		`4,1,2,-;NVRM: a\x0ab`:     "line break",
 		"NVRM: a\xff":              "UTF-8",
-		"Xid (PCI:0000:04:00): 79": "no line",
+		"Xid (PCI:0000:04:00): 79": "not a line",
 	} {
 		_, _, err := Parse(line)
 		wantError(t, err, want)

@@ -33,7 +33,7 @@ func ParsePCI(s string) (PCI, error) {
 	}
 	if m == nil {
 		return PCI{},
-			fmt.Errorf("%q is no PCI address: write it like 0000:17:00 (nvidia-smi --query-gpu=pci.bus_id shows it)", s)
+			fmt.Errorf("invalid PCI address %q: must be like 0000:17:00 (see nvidia-smi --query-gpu=pci.bus_id)", s)
 	}
 	var n [4]uint64
 	for i, digits := range m[1:5] {
@@ -42,10 +42,10 @@ func ParsePCI(s string) (PCI, error) {
 		}
 	}
 	if n[2] > 0x1f {
-		return PCI{}, fmt.Errorf("PCI address %q has the device number %s: it cannot be above 1f", s, m[3])
+		return PCI{}, fmt.Errorf("PCI address %q has the device number %s: must be at most 1f", s, m[3])
 	}
 	if n[3] > 7 {
-		return PCI{}, fmt.Errorf("PCI address %q has the function %s: it cannot be above 7", s, m[4])
+		return PCI{}, fmt.Errorf("PCI address %q has the function %s: must be at most 7", s, m[4])
 	}
 	return PCI{Domain: uint32(n[0]), Bus: uint8(n[1]), Device: uint8(n[2]), Function: uint8(n[3])}, nil
 }
@@ -80,13 +80,13 @@ func ParseUUID(s string) (UUID, error) {
 	m := uuidText.FindStringSubmatch(strings.TrimSpace(s))
 	if m == nil {
 		return "", fmt.Errorf(
-			"%q is no UUID of a GPU: write it like GPU-455e672a-1aa1-4b62-9a4f-0e60a1b0f2c3 (nvidia-smi -L shows it)",
+			"invalid GPU UUID %q: must be like GPU-455e672a-1aa1-4b62-9a4f-0e60a1b0f2c3 (see nvidia-smi -L)",
 			s,
 		)
 	}
 	kind := strings.ToUpper(m[1])
 	if (kind == "MIG-GPU-") != (m[3] != "") {
-		return "", fmt.Errorf("%q is no UUID of a GPU: only MIG-GPU-UUID/GI/CI has instances behind it", s)
+		return "", fmt.Errorf("invalid GPU UUID %q: only MIG-GPU-UUID/GI/CI may end with instances", s)
 	}
 	return UUID(kind + strings.ToLower(m[2]) + m[3]), nil
 }
@@ -104,6 +104,6 @@ func (u UUID) GPU() (UUID, error) {
 		return UUID("GPU-" + whole), nil
 	}
 	return "", errors.New(
-		"the UUID of a MIG device does not tell its GPU: give the GPU's (nvidia-smi -L lists MIG devices under it)",
+		"the UUID of a MIG device does not identify its GPU: specify the UUID of the GPU (see nvidia-smi -L)",
 	)
 }

@@ -28,16 +28,16 @@ func TestParsePCI(t *testing.T) {
 	}
 	for in, want := range map[string]string{
 		"":               "0000:17:00",
-		"17:00":          "write it like 0000:17:00",
-		"0":              "no PCI address",
-		"PCI:23:0:0":     "no PCI address",
-		"0000:17:20":     "cannot be above 1f",
-		"0000:17:00.8":   "cannot be above 7",
-		"0000:17:00.":    "no PCI address",
-		"0000:17:00.0x":  "no PCI address",
-		"000:17:00.0":    "no PCI address",
-		"g000:17:00.0":   "no PCI address",
-		"0000:17:00\n.0": "no PCI address",
+		"17:00":          "must be like 0000:17:00",
+		"0":              "invalid PCI address",
+		"PCI:23:0:0":     "invalid PCI address",
+		"0000:17:20":     "must be at most 1f",
+		"0000:17:00.8":   "must be at most 7",
+		"0000:17:00.":    "invalid PCI address",
+		"0000:17:00.0x":  "invalid PCI address",
+		"000:17:00.0":    "invalid PCI address",
+		"g000:17:00.0":   "invalid PCI address",
+		"0000:17:00\n.0": "invalid PCI address",
 	} {
 		_, err := ParsePCI(in)
 		wantError(t, err, want)
@@ -81,7 +81,7 @@ func TestParseUUID(t *testing.T) {
 		"GPU-g55e672a-1aa1-4b62-9a4f-0e60a1b0f2c3",
 	} {
 		_, err := ParseUUID(in)
-		wantError(t, err, "no UUID of a GPU")
+		wantError(t, err, "invalid GPU UUID")
 	}
 }
 
@@ -106,8 +106,8 @@ func TestParseSmallThings(t *testing.T) {
 	for in, want := range map[string]string{
 		"": "PID,NAME", "python": "PID,NAME", "0,x": "PID,NAME", "-1,x": "PID,NAME", "1,": "empty name",
 		"1,a,b":  "comma",
-		"1,a\tb": "control character", "99999999999": "PID,NAME", "1,sixteen_letters_": `write "sixteen_letters"`,
-		"1, x": "blank",
+		"1,a\tb": "control character", "99999999999": "PID,NAME", "1,sixteen_letters_": `use "sixteen_letters"`,
+		"1, x": "white space",
 	} {
 		wantError(t, second(ParseProcess(in)), want)
 	}
@@ -139,9 +139,10 @@ func TestSelector(t *testing.T) {
 		t.Errorf("%v, %v", s, err)
 	}
 	for in, want := range map[string]string{
-		"": "no XID", "0": "1 to 99999", "-1": "1 to 99999", "x": "xid list", "+7": "no XID", "7.9": "no XID",
+		"": "invalid XID", "0": "1 to 99999", "-1": "1 to 99999", "x": "xid list",
+		"+7": "invalid XID", "7.9": "invalid XID",
 		"100000": "1 to 99999",
-		"sxid:":  "no XID", "yid:7": "selects nothing", "99999999999999999999": "no XID",
+		"sxid:":  "invalid XID", "yid:7": "invalid XID", "99999999999999999999": "invalid XID",
 	} {
 		wantError(t, second(ParseSelector(in)), want)
 	}
@@ -157,8 +158,8 @@ func TestForms(t *testing.T) {
 			t.Errorf("%s: %v", f, err)
 		}
 	}
-	wantError(t, second(ParseForm("module")), "auto, kernel, plain or bracket")
-	wantError(t, second(ParseVia("x")), "kmsg or kmod")
+	wantError(t, second(ParseForm("module")), "auto, kernel, plain, bracket")
+	wantError(t, second(ParseVia("x")), "kmsg, kmod")
 	for _, test := range []struct {
 		f    Form
 		v    Via

@@ -48,11 +48,11 @@ func dress(text string, level int, f Form) (Kmsg, error) {
 		k.Facility = facilityKern
 	case FormPlain:
 	default:
-		return Kmsg{}, fmt.Errorf("unknown form %q: use auto, kernel, plain or bracket", f)
+		return Kmsg{}, fmt.Errorf("unknown form %q; supported values: auto, kernel, plain, bracket", f)
 	}
 	if n := len(k.Bytes()); n > MaxRecord {
 		return Kmsg{},
-			fmt.Errorf("the record has %d bytes, and kernels refuse more than %d: shorten the message by %d bytes",
+			fmt.Errorf("the record has %d bytes, and kernels reject more than %d: shorten the message by %d bytes",
 				n, MaxRecord, n-MaxRecord)
 	}
 	return k, nil

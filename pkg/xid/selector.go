@@ -28,17 +28,17 @@ func ParseSelector(s string) (Selector, error) {
 			kind, digits = KindSXid, rest
 		default:
 			return Selector{},
-				fmt.Errorf("%q selects nothing: write an XID like 79, sxid:20034, or %s", s, KindFallenOff)
+				fmt.Errorf("invalid XID %q: must be a number such as 79, sxid:20034, or %s", s, KindFallenOff)
 		}
 	}
 	n, err := strconv.Atoi(digits)
 	switch {
 	case err != nil || strings.HasPrefix(digits, "+"):
 		return Selector{},
-			fmt.Errorf("%q is no XID: write its number, like 79 (xid list shows them), sxid:20034, or %s",
+			fmt.Errorf("invalid XID %q: must be a number such as 79 (see xid list), sxid:20034, or %s",
 				s, KindFallenOff)
 	case n < 1 || n > maxNumber:
-		return Selector{}, fmt.Errorf("%q is no XID: numbers go from 1 to %d (xid list shows them)", s, maxNumber)
+		return Selector{}, fmt.Errorf("invalid XID %q: must be 1 to %d (see xid list)", s, maxNumber)
 	}
 	return Selector{Kind: kind, Code: n}, nil
 }

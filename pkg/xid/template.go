@@ -119,7 +119,7 @@ func (v *values) fill(body string, g Generation) (string, error) {
 		}
 		m := verb.FindStringSubmatch(h)
 		if m == nil {
-			failed = fmt.Errorf("%s is no {NAME%%VERB:LOW-HIGH=DEFAULT}", h)
+			failed = fmt.Errorf("%s is not {NAME%%VERB:LOW-HIGH=DEFAULT}", h)
 			return h
 		}
 		var n [3]uint64
@@ -133,7 +133,7 @@ func (v *values) fill(body string, g Generation) (string, error) {
 		low, high, byDefault := n[0], n[1], n[2]
 		// The size of the full uint64 range does not fit in a uint64, so it must be rejected as well.
 		if low > byDefault || byDefault > high || high-low+1 == 0 {
-			failed = fmt.Errorf("%s: the default is outside of the range", h)
+			failed = fmt.Errorf("%s: the default is outside the range", h)
 			return h
 		}
 		return fmt.Sprintf(m[2], v.number(m[1], low, high, byDefault))

@@ -183,10 +183,10 @@ func TestNewErrors(t *testing.T) {
 		{"control", 79, Options{Message: "a\x1bb"}, []string{"control character U+001B"}},
 		{"utf-8", 79, Options{Message: "a\xff"}, []string{"UTF-8"}},
 		{"blank", 79, Options{Message: "  "}, []string{"blank"}},
-		{"two processes", 79, Options{Message: "pid=2, name=x, y", Process: python}, []string{"leave one out"}},
+		{"two processes", 79, Options{Message: "pid=2, name=x, y", Process: python}, []string{"remove one of them"}},
 		{"comma", 79, Options{Process: Process{PID: 1, Name: "a,b"}}, []string{"comma"}},
 		{"name without pid", 79, Options{Process: Process{Name: "a"}}, []string{"no process ID"}},
-		{"negative pid", 79, Options{Process: Process{PID: -1}}, []string{"negative"}},
+		{"negative pid", 79, Options{Process: Process{PID: -1}}, []string{"must not be negative"}},
 		{"name with newline", 79, Options{Process: Process{PID: 1, Name: "a\nb"}}, []string{"line break"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -229,12 +229,12 @@ func TestSwitchAndFallenOff(t *testing.T) {
 		t.Errorf("%q, %v", k.Bytes(), err)
 	}
 	for name, err := range map[string]error{
-		"the text of SXid 1":  second(NewSXid(1, Options{})),
-		"begins with its sev": second(NewSXid(1, Options{Message: "text"})),
-		"no process":          second(NewSXid(12028, Options{MIG: MIG{On: true}})),
-		"NVSwitch -1":         second(NewSXid(12028, Options{Switch: -1})),
-		"no device ID":        second(NewFallenOff(Options{DeviceID: "x"})),
-		"always the same":     second(NewFallenOff(Options{Message: "x"})),
+		"the message of SXid 1":   second(NewSXid(1, Options{})),
+		"must begin with its sev": second(NewSXid(1, Options{Message: "text"})),
+		"no process":              second(NewSXid(12028, Options{MIG: MIG{On: true}})),
+		"NVSwitch -1":             second(NewSXid(12028, Options{Switch: -1})),
+		"invalid device ID":       second(NewFallenOff(Options{DeviceID: "x"})),
+		"always the same":         second(NewFallenOff(Options{Message: "x"})),
 	} {
 		wantError(t, err, name)
 	}

@@ -1,5 +1,5 @@
-// Package device implements `kubectl gpu-fault device`, which lists the devices of nodes and makes the kubelet consider
-// them unhealthy.
+// Package device implements `kubectl gpu-fault device`, which lists the devices of nodes, makes the kubelet consider
+// them unhealthy, and taints those of DRA drivers.
 package device
 
 import (
@@ -13,11 +13,12 @@ import (
 // NewCommand returns `device` with its subcommands.
 func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "device (list | unhealthy)",
-		Short: "List the devices of nodes, and make them unhealthy",
+		Use:   "device (list | unhealthy | taint)",
+		Short: "List the devices of nodes, and make them unhealthy or taint them",
 		Long: `List the devices that device plugins have registered with the kubelet of a node, and make the kubelet consider some of them unhealthy.
+For devices of dynamic resource allocation (DRA), taint them.
 
-This works with the device plugin of any vendor, and without access to the hardware.`,
+This works with the device plugins and DRA drivers of any vendor, and without access to the hardware.`,
 		Example: `  # List the devices of gpu-1, with the pods that hold them
   kubectl gpu-fault device list gpu-1
 
@@ -32,6 +33,7 @@ This works with the device plugin of any vendor, and without access to the hardw
 			return cmd.Help()
 		},
 	}
-	cmd.AddCommand(newListCommand(connection, streams), newUnhealthyCommand(connection, streams))
+	cmd.AddCommand(newListCommand(connection, streams), newUnhealthyCommand(connection, streams),
+		newTaintCommand(connection, streams))
 	return cmd
 }

@@ -91,7 +91,7 @@ func TestCommandLinesThatMakeNoSense(t *testing.T) {
 		"--since":                                           {"--since", "-3s"},
 		"--allow-unknown requires --fail-on":                {"--allow-unknown"},
 		"0 for --parallel":                                  {"--parallel", "0"},
-		"there is no check \"foo\"":                         {"--checks", "foo"},
+		"unknown check \"foo\"":                             {"--checks", "foo"},
 		"did you mean " + doctor.Checks()[0].ID:             {"--checks", doctor.Checks()[0].ID + "x"},
 		"an ID is empty":                                    {"--checks", ""},
 		"--ignore-file":                                     {"--ignore-file", filepath.Join(dir, "none.yaml")},
@@ -209,7 +209,7 @@ func TestIgnoreFile(t *testing.T) {
 		"has the wrong type":                 "- id: hw.row-remap\n",
 		"invalid YAML: line 2":               "items:\n\t- x\n",
 		"item 1 has no id":                   head + "items:\n- object: Node x\n",
-		"there is no check \"no":             head + "items:\n- id: no.such-check\n",
+		"unknown check \"no":                 head + "items:\n- id: no.such-check\n",
 	} {
 		file := filepath.Join(t.TempDir(), "ignore.yaml")
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {

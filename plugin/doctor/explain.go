@@ -74,7 +74,7 @@ func explain(streams genericiooptions.IOStreams, c engine.Check, all []engine.Ch
 	section("Needs", needs(c))
 	section("Reads", c.Reads)
 	section("How it concludes", c.Why)
-	section("Explains, where both concern the same node or pod", described(expand(c.Explains, all), all))
+	section("Explains, if both concern the same node or pod", described(expand(c.Explains, all), all))
 	section("Is explained by", described(causes(c, all), all))
 	section("Seen in", strings.Join(report.Sources(c), "\n"))
 	section("See", c.Doc)
@@ -82,9 +82,9 @@ func explain(streams genericiooptions.IOStreams, c engine.Check, all []engine.Ch
 
 func needs(c engine.Check) string {
 	says := map[engine.Need]string{
-		engine.NeedAPI: "objects of the API", engine.NeedLogs: "logs of pods",
+		engine.NeedAPI: "API objects", engine.NeedLogs: "pod logs",
 		engine.NeedNode:   "a privileged pod that reads the node",
-		engine.NeedImages: "registries' information about images",
+		engine.NeedImages: "image information from registries",
 	}
 	var all []string
 	for _, n := range c.Needs {

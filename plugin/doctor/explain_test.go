@@ -40,7 +40,7 @@ func TestMistypedChecks(t *testing.T) {
 	for given, want := range map[string]string{
 		"sched.bigger": "did you mean sched.bigger-than-any-node?",
 		"schd.*":       "did you mean 'sched.*'?",
-		"zzzzzzzz.*":   "choose of ",
+		"zzzzzzzz.*":   "families of checks: ",
 	} {
 		if err := known("--checks", []string{given}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, wanted %q", given, err, want)

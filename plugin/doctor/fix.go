@@ -29,7 +29,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/session"
 )
 
-// IDs of the root causes that --fix can fix.
+// IDs of the root causes that --fix supports.
 const (
 	fixCapacity = "dp.capacity-zero"
 	fixHandler  = "rc.handler-mismatch"
@@ -114,8 +114,8 @@ func (e *examination) printDone(fix repair, suffix string) error {
 	return nil
 }
 
-// rootToFix returns the root cause with an ID, or if there are several, the one about the object. If the root cause
-// must be fixed by hand, the error describes how.
+// rootToFix returns the root cause with the given ID or, if there are several, the one about the given object. If the
+// root cause must be fixed by hand, the error describes how.
 func rootToFix(r doctor.Report, id, object string) (finding.Finding, error) {
 	var found, consequences []finding.Finding
 	var others []string
@@ -194,7 +194,7 @@ func choices(found []finding.Finding) string {
 // byHand returns an error that describes how to fix a finding that doctor cannot fix itself.
 func byHand(f finding.Finding) error {
 	text := fmt.Sprintf(
-		"--fix %s: nothing was changed: this cannot be fixed safely for you; fix it by hand.\n%s", f.ID,
+		"--fix %s: nothing was changed: doctor cannot fix this safely; fix it by hand.\n%s", f.ID,
 		f.Fix.Text,
 	)
 	for _, line := range slices.Concat(strings.Split(strings.TrimRight(f.Fix.Values, "\n"), "\n"), f.Fix.Commands) {

@@ -138,10 +138,10 @@ func namespaceExists(s *snapshot.Snapshot, name string) error {
 		return nil
 	}
 	if like := nearest(name, all); like != "" {
-		return fmt.Errorf("-n: there is no namespace %q; did you mean %s? (kubectl get namespaces lists them)", name,
+		return fmt.Errorf("-n: namespace %q not found; did you mean %s? See: kubectl get namespaces", name,
 			like)
 	}
-	return fmt.Errorf("-n: there is no namespace %q: see kubectl get namespaces", name)
+	return fmt.Errorf("-n: namespace %q not found; see: kubectl get namespaces", name)
 }
 
 // exist returns an error if a named node does not exist.
@@ -174,7 +174,7 @@ func selected(s *snapshot.Snapshot, selector string) ([]string, error) {
 		}
 	}
 	if len(names) == 0 {
-		return nil, fmt.Errorf("no node has the labels %q: see `kubectl get nodes --show-labels`", selector)
+		return nil, fmt.Errorf("no node matches the selector %q; see: kubectl get nodes --show-labels", selector)
 	}
 	return names, nil
 }
@@ -188,7 +188,7 @@ func (g *gathering) reachable(s *snapshot.Snapshot, names []string) []string {
 		}
 		why := ""
 		if os := s.Nodes[i].Labels[corev1.LabelOSStable]; os != "" && os != "linux" {
-			why = "not read: it runs " + os
+			why = "not read: the node runs " + os
 		}
 		for _, c := range s.Nodes[i].Status.Conditions {
 			if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {

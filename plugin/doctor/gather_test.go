@@ -232,7 +232,7 @@ func TestNamesOfNodesThatAreNotThere(t *testing.T) {
 		}
 	}
 	if _, _, _, err := gatherWith(t, func(g *gathering) { g.selector = "pool=b" }); err == nil ||
-		!strings.Contains(err.Error(), "no node has the labels") {
+		!strings.Contains(err.Error(), "no node matches the selector") {
 		t.Errorf("-l pool=b: %v", err)
 	}
 	if _, _, _, err := gatherWith(
@@ -308,7 +308,11 @@ func TestANamespaceThatIsNotThere(t *testing.T) {
 	if err := namespaceExists(s, "trainnig"); err == nil || !strings.Contains(err.Error(), "did you mean training?") {
 		t.Errorf("-n trainnig: %v", err)
 	}
-	if err := namespaceExists(s, "zzzzzzzz"); err == nil || !strings.Contains(err.Error(), `no namespace "zzzzzzzz"`) {
+	if err := namespaceExists(
+		s,
+		"zzzzzzzz",
+	); err == nil ||
+		!strings.Contains(err.Error(), `namespace "zzzzzzzz" not found`) {
 		t.Errorf("-n zzzzzzzz: %v", err)
 	}
 	for _, name := range []string{"", "default"} {

@@ -27,8 +27,8 @@ func ignoreExample() string {
 	return fmt.Sprintf(`  apiVersion: %s
   kind: %s
   items:
-  - id: hw.row-remap     # of the report, or a pattern: 'hw.*'
-    object: Node gpu-7   # of the report, or a pattern; none means all
+  - id: hw.row-remap     # as in the report, or a pattern: 'hw.*'
+    object: Node gpu-7   # as in the report, or a pattern; all if omitted
     reason: "to be replaced, ticket 4711"`, snapshot.APIVersion, ignoreKind)
 }
 

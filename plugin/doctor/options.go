@@ -66,7 +66,7 @@ func formats() []string { return []string{"json", "yaml", "name", "wide", "junit
 // complete validates the options, without a cluster, and reads the ignore file. changed reports whether a flag was
 // specified.
 func (o *options) complete(changed func(flag string) bool) error {
-	o.fix = strings.TrimPrefix(o.fix, "finding/") // as -o name prints it
+	o.fix = strings.TrimPrefix(o.fix, "finding/") // the form that -o name prints
 	fix, object, named := strings.Cut(o.fix, "=")
 	o.fix, o.fixObject = fix, object
 	if named && object == "" {
@@ -145,9 +145,9 @@ func (o *options) checkChoices() error {
 	severities := []string{string(finding.Info), string(finding.Warning), string(finding.Error)}
 	switch {
 	case !slices.Contains(severities, o.minSeverity):
-		return fmt.Errorf("--min-severity=%s: choose info, warning or error", o.minSeverity)
+		return fmt.Errorf("--min-severity=%s: must be info, warning or error", o.minSeverity)
 	case !slices.Contains([]string{string(finding.Error), string(finding.Warning), never}, o.failOn):
-		return fmt.Errorf("--fail-on=%s: choose error, warning or never", o.failOn)
+		return fmt.Errorf("--fail-on=%s: must be error, warning or never", o.failOn)
 	case o.allowUnknown && (!o.gated || o.failOn == never):
 		return errors.New(
 			"--allow-unknown requires --fail-on error or warning",
@@ -165,7 +165,7 @@ func (o *options) checkFormat() error {
 		if strings.HasPrefix(o.output, jsonPath) {
 			return err
 		}
-		return fmt.Errorf("unknown output format %q: choose json, yaml, name, wide, junit, sarif or jsonpath=TEMPLATE",
+		return fmt.Errorf("unknown output format %q: must be json, yaml, name, wide, junit, sarif or jsonpath=TEMPLATE",
 			o.output)
 	}
 	return nil
@@ -228,14 +228,15 @@ func known(flag string, patterns []string) error {
 		}
 		if family, wild := strings.CutSuffix(pattern, ".*"); wild {
 			if like := nearest(family, families(ids)); like != "" {
-				return fmt.Errorf("%s: no check fits %q; did you mean '%s.*'?", flag, pattern, like)
+				return fmt.Errorf("%s: no check matches %q; did you mean '%s.*'?", flag, pattern, like)
 			}
-			return fmt.Errorf("%s: no check fits %q; choose of %s", flag, pattern, strings.Join(families(ids), ", "))
+			return fmt.Errorf("%s: no check matches %q; families of checks: %s", flag, pattern,
+				strings.Join(families(ids), ", "))
 		}
 		if like := nearest(pattern, ids); like != "" {
-			return fmt.Errorf("%s: there is no check %q; did you mean %s?", flag, pattern, like)
+			return fmt.Errorf("%s: unknown check %q; did you mean %s?", flag, pattern, like)
 		}
-		return fmt.Errorf("%s: there is no check %q; see: kubectl gpu-fault doctor checks", flag, pattern)
+		return fmt.Errorf("%s: unknown check %q; see: kubectl gpu-fault doctor checks", flag, pattern)
 	}
 	return nil
 }

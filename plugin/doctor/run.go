@@ -93,7 +93,7 @@ func (e *examination) unreadable(ctx context.Context, cluster *kube.Cluster) str
 	for _, need := range missing {
 		words = append(words, need.String())
 	}
-	return fmt.Sprintf("Warning: you may not %s; checks that need this report unknown; %s",
+	return fmt.Sprintf("Warning: you are not allowed to %s; checks that need this report unknown; %s",
 		strings.Join(words, ", "), e.connection.Grant())
 }
 
@@ -115,7 +115,8 @@ func (e *examination) conclude(s *snapshot.Snapshot) error {
 	return nil
 }
 
-// gate returns the condition for the report to fail. With an explicit --fail-on, checks that could not run fail it too.
+// gate returns the condition for the report to fail. With an explicit --fail-on, it also fails if a check could not
+// run.
 func (e *examination) gate() report.Gate {
 	if e.failOn == never {
 		return report.Gate{FailOn: finding.Error}

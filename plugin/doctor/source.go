@@ -76,7 +76,7 @@ func suspicious(r doctor.Report) []string {
 	if len(named) == 0 && wrong {
 		return others[:min(mostAlike, len(others))]
 	}
-	// The nodes with the most findings first.
+	// Start with the nodes that have the most findings.
 	slices.SortStableFunc(named, func(a, b string) int { return cmp.Compare(len(looks[b]), len(looks[a])) })
 	alike := map[string]int{}
 	var chosen []string

@@ -25,6 +25,7 @@ type Flags struct {
 	Allow    fault.Allowances
 	TTL      ttl.Flags
 	Pods     podflags.Flags
+	NoPods   bool // the fault uses the API only
 	Format   printer.Format
 }
 
@@ -42,7 +43,9 @@ func (f *Flags) AddFlags(cmd *cobra.Command) {
 	f.DryRun.AddFlag(cmd, dryrun.Usage, dryrun.Modes()...)
 	flags.BoolVarP(&f.Yes, "yes", "y", false, "Do not ask for confirmation")
 	AddAllowances(flags, &f.Allow)
-	f.Pods.AddFlags(cmd)
+	if !f.NoPods {
+		f.Pods.AddFlags(cmd)
+	}
 	f.Format.AddFlags(cmd)
 }
 

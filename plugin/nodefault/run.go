@@ -113,10 +113,13 @@ func (f *Flags) plan(
 		Allow:   f.Allow,
 		Changes: changes,
 		Needs:   what.Needs,
+		NoPods:  f.NoPods,
 	}
 	f.TTL.Apply(&plan)
-	spec := f.Pods.Spec("preflight", first, connection.LedgerNamespace)
-	plan.Checks = append(plan.Checks, func(ctx context.Context) error { return f.Pods.Try(ctx, cluster, spec) })
+	if !f.NoPods {
+		spec := f.Pods.Spec("preflight", first, connection.LedgerNamespace)
+		plan.Checks = append(plan.Checks, func(ctx context.Context) error { return f.Pods.Try(ctx, cluster, spec) })
+	}
 	return plan
 }
 
@@ -163,9 +166,12 @@ func (f *Flags) print(
 	if err := table.Write(streams.Out); err != nil {
 		return err
 	}
-	end := "no end"
-	if !run.Until.IsZero() {
-		end = "until " + run.Until.Local().Format("15:04:05")
+	end := "until " + run.Until.Local().Format("15:04:05")
+	switch {
+	case run.Until.IsZero():
+		end = "no end"
+	case f.NoPods: // nothing on the node ends the fault
+		end = "until it is reverted"
 	}
 	printer.Talk(streams.ErrOut, "%s on %s, %s; to undo it: %s", what.Result, List(proven), end,
 		ledger.New(nil, connection.LedgerNamespace).Command("revert", run.ID))

@@ -79,6 +79,11 @@ func Features() []Feature {
 			func(s Scope) ([]fault.Permission, error) {
 				return fault.Permissions(fault.BasePermissions(s.Ledger), device.Permissions(s.Ledger), podsOf(s)), nil
 			}},
+		{"taint", "taint devices of DRA drivers",
+			"Can delete any DeviceTaintRule, and evict every pod that holds a device of a DRA driver. " + writesLedger,
+			func(s Scope) ([]fault.Permission, error) {
+				return fault.Permissions(fault.BasePermissions(s.Ledger), device.TaintPermissions()), nil
+			}},
 		{"cuda", "make CUDA calls of workloads fail: change workloads and exec into their pods",
 			"Can run any code in the pods of the namespace, by exec or by changing workloads, and therefore read every Secret and use every service account " +
 				"in the namespace. " + writesLedger,

@@ -81,9 +81,9 @@ func TestBadCommandLines(t *testing.T) {
 		},
 		"mig instance": {func(f *flags) { f.mig = "five" }, []string{"79", "n"}, "--mig"},
 		"driver":       {func(f *flags) { f.driver = "new" }, []string{"79", "n"}, "--driver"},
-		"unknown way":  {func(f *flags) { f.via = "mail" }, []string{"79", "n"}, "kmsg or kmod"},
+		"unknown way":  {func(f *flags) { f.via = "mail" }, []string{"79", "n"}, "kmsg, kmod"},
 		"form of the module": {
-			func(f *flags) { f.via, f.form = "kmod", "kernel" }, []string{"79", "n"}, "leave out --form kernel",
+			func(f *flags) { f.via, f.form = "kmod", "kernel" }, []string{"79", "n"}, "remove --form kernel",
 		},
 		"module for kmsg":  {func(f *flags) { f.module.path = "x.ko" }, []string{"79", "n"}, "--via kmod"},
 		"headers for kmsg": {func(f *flags) { f.module.headers = "/usr/src" }, []string{"79", "n"}, "--via kmod"},

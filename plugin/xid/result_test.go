@@ -137,7 +137,7 @@ func TestExplainSeveral(t *testing.T) {
 		}
 	}
 	for code, want := range map[string]string{
-		"999": "XID 999 is not in the catalog", "sxid:1": "SXid 1 is not in the catalog", "bus": `"bus" is no XID`,
+		"999": "XID 999 is not in the catalog", "sxid:1": "SXid 1 is not in the catalog", "bus": `invalid XID "bus"`,
 	} {
 		if _, err := parseKnown([]string{"79", code}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, wanted %q", code, err, want)

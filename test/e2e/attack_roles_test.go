@@ -52,6 +52,7 @@ func TestAttackNarrowRoles(t *testing.T) {
 		"leftovers":         {{e.ledger, nil}, {"kube-system", nil}, {own, nil}},
 		"doctor --api-only": {{e.ledger, nil}, {"kube-system", nil}, {own, nil}},
 		"fix":               {{e.ledger, nil}, {"kube-system", nil}, {own, nil}},
+		"taint":             {{e.ledger, nil}, {"kube-system", nil}, {own, nil}},
 		"cuda":              {{e.ledger, nil}, {"kube-system", nil}, {"default", nil}, {own, inOwn}},
 	} {
 		name, _, apiOnly := strings.Cut(feature, " ")

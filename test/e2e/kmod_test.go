@@ -61,6 +61,6 @@ func TestAFileThatIsNoKernelModule(t *testing.T) {
 	e.refused(e.plugin("xid", "79", n, "--yes", "--via", "kmod", "--ko", "/nonexistent"), "/nonexistent")
 	e.refused(e.plugin("xid", "79", n, "--yes", "--via", "kmod", "--ko", binary(t, "kubectl-gpu_fault")), "--ko")
 	e.refused(e.plugin("xid", "79", n, "--yes", "--ko", "/nonexistent"), "--via kmod")
-	e.refused(e.plugin("xid", "79", n, "--yes", "--via", "kmod", "--form", "kernel"), "leave out --form kernel")
+	e.refused(e.plugin("xid", "79", n, "--yes", "--via", "kmod", "--form", "kernel"), "remove --form kernel")
 	e.untouched()
 }

@@ -166,6 +166,9 @@ func (r *report) run(b *bay, j job) {
 	b = b.workshop.bay(b.lane, log)
 	if b.lane != nil {
 		defer b.lane.sit(j.site)()
+		if b.ctx.Err() != nil { // interrupted while it waited
+			return
+		}
 		if err = b.lane.prepare(b, j.site); err != nil {
 			b.lane.evidence(log)
 			err = errors.Join(err, b.lane.down(log))

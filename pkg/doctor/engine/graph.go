@@ -202,7 +202,7 @@ func explain(all []finding.Finding, checks []Check) {
 }
 
 // Fold sets Root for findings that no other finding explains, and lowers the severity of the others. Findings that
-// explain each other, directly or indirectly, are all roots.
+// explain each other, directly or indirectly, are all root causes.
 func Fold(all []finding.Finding) ([]finding.Finding, []finding.Edge) {
 	causes := func(from, to int) bool {
 		return from != to && slices.Contains(all[to].CausedBy, all[from].ID) && related(all[from], all[to]) &&

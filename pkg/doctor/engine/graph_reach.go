@@ -38,8 +38,8 @@ func (s *span) meets(f finding.Finding) bool {
 	})
 }
 
-// raise changes a root warning to an error if it explains a workload or scheduling error, because a warning must not
-// hide an error. It must run before the severities of consequences are lowered.
+// raise changes a warning that is a root cause to an error if it explains a workload or scheduling error, because a
+// warning must not hide an error. It must run before the severities of consequences are lowered.
 func raise(all []finding.Finding, direct [][]int) {
 	for i := range all {
 		if !all[i].Root || all[i].Severity != finding.Warning {

@@ -15,7 +15,7 @@ func LacksPCI(r *Result, n *facts.Node) bool {
 	if n.Host == nil || len(n.Host.Probe.PCI) > 0 || n.Host.Probe.Unread["pci"] == "" {
 		return false
 	}
-	r.Unknown(n.Object(), "its PCI devices: %s", n.Host.Probe.Unread["pci"])
+	r.Unknown(n.Object(), "its PCI devices were not read: %s", n.Host.Probe.Unread["pci"])
 	return true
 }
 
@@ -24,7 +24,7 @@ func EachSMI(f *facts.Facts, r *Result, do func(n *facts.Node, v *facts.GPUView)
 	r.EachHost(f, func(n *facts.Node, _ *api.Diagnosis) {
 		v := n.GPUs()
 		if v.SMI == nil {
-			r.Unknown(n.Object(), "nvidia-smi says nothing that can be read: %s",
+			r.Unknown(n.Object(), "nvidia-smi printed no readable output: %s",
 				cmp.Or(words.FirstLine(v.SMIError), "it was not run"))
 			return
 		}
@@ -35,7 +35,7 @@ func EachSMI(f *facts.Facts, r *Result, do func(n *facts.Node, v *facts.GPUView)
 // LacksLog records a pod as unknown if its log is missing.
 func LacksLog(f *facts.Facts, r *Result, pod *corev1.Pod) {
 	if len(f.LogsOf(pod)) == 0 {
-		r.Unknown(facts.PodObject(pod), "its log is not there: %s",
+		r.Unknown(facts.PodObject(pod), "its log is missing: %s",
 			cmp.Or(f.Missing("logs/"+pod.Namespace+"/"+pod.Name), f.Missing("logs"), "not collected"))
 	}
 }

@@ -217,7 +217,7 @@ func (f *Facts) Missing(prefix string) string {
 
 // WhyNoHost returns why the helper pod did not read a node.
 func (f *Facts) WhyNoHost(name string) string {
-	why := "not read: no pod of ours ran there"
+	why := "not read: no doctor pod ran on the node"
 	if f.Meta.APIOnly {
 		why = "not read: --api-only"
 	}

@@ -251,7 +251,7 @@ func (r driverRecord) takes(other driverRecord) bool {
 	return (a == b || a == (xid.PCI{}) || b == (xid.PCI{})) && follows(r.Event, other.Event)
 }
 
-// weight orders events by significance, least significant first.
+// weight returns the rank of an event by significance. The most significant events have the lowest weight.
 func weight(e xid.Event) int {
 	switch {
 	case e.Kind == xid.KindXID && e.Code == 79:

@@ -71,19 +71,21 @@ func (v *GPUView) IncidentFinding(
 	switch {
 	case v.Past(g):
 		f.Severity, f.Confidence = finding.Info, finding.Certain
-		f.Title += ", more than a day ago; nvidia-smi shows the GPU well now"
-		f.Fix = finding.Fix{Text: "Nothing is to be done now. If it comes back, the GPU needs a look."}
+		f.Title += ", more than a day ago; nvidia-smi now shows a healthy GPU"
+		f.Fix = finding.Fix{Text: "No action is required. If the error recurs, inspect the GPU."}
 	case v.Over(g):
 		f.Severity, f.Confidence = finding.Info, finding.Possible
-		f.Title += ", before the driver was loaded last; the GPU answers since"
+		f.Title += ", before the driver was last loaded; the GPU has responded since"
 	case g.FromUserSpace():
 		f.Confidence = finding.Possible
-		f.Title = "the kernel log tells of " + CodeName(g.Event) + ", but a program wrote that line, not the driver"
+		f.Title = "the kernel log reports " + CodeName(g.Event) + ", but a program wrote the line, not the driver"
 		if f.Severity == finding.Error {
 			f.Severity = finding.Warning
 		}
 		f.Fix = finding.Fix{
-			Text:     "Find out who writes it: this tool, or another that tests how faults are found. Detectors that read the log act on it as on a real one. A driver writes with the facility kern, programs with user.",
+			Text: "Find out what wrote the line: this tool, or another that tests fault detection. Detectors " +
+				"that read the log react to it as to a real error. The driver logs with the facility kern, programs " +
+				"with user.",
 			Commands: []string{shell.OnHost(v.Node.Name, "sudo dmesg -x | grep -e NVRM -e nvswitch")},
 		}
 	case g.Incidents[0].Primary.Condition != "":
@@ -120,7 +122,7 @@ func Recovery(action string) (need string, severity finding.Severity) {
 	case strings.Contains(action, "reboot"):
 		return "a reboot of the node", finding.Error
 	case strings.Contains(action, "drain and reset"):
-		return "a reset, once its workloads are gone", finding.Warning
+		return "a reset after its workloads have terminated", finding.Warning
 	case strings.Contains(action, "reset"), strings.Contains(action, "flr"):
 		return "a reset", finding.Error
 	case strings.Contains(action, "drain p2p"):
@@ -160,13 +162,13 @@ func RemapFinding(n *Node, g nvidiasmi.GPU) (finding.Finding, bool) {
 		}
 	case m != nil && Yes(m.Pending):
 		issue.Severity, issue.Fix = finding.Warning, PendingFix(n, at)
-		issue.Title = "a row of the GPU's memory waits for a reset to be replaced by a spare one"
+		issue.Title = "a row of the GPU's memory must be replaced by a spare row, which requires a reset"
 		issue.Evidence = []finding.Evidence{
 			SMIEvidence(n, g, "remapped_row_pending", "Yes"), CountEvidence(n, g, "remapped_row_unc", m.Uncorrectable),
 		}
 	case Yes(g.Retired.Pending):
 		issue.Severity, issue.Fix = finding.Warning, PendingFix(n, at)
-		issue.Title = "a page of the GPU's memory waits for a reset to be retired"
+		issue.Title = "a page of the GPU's memory must be retired, which requires a reset"
 		issue.Evidence = []finding.Evidence{
 			SMIEvidence(n, g, "pending_retirement", "Yes"), CountEvidence(n, g, "retired_count", g.Retired.DoubleBit),
 		}
@@ -187,7 +189,8 @@ func CountEvidence(n *Node, g nvidiasmi.GPU, element string, count *int64) findi
 // PendingFix returns the fix that retires bad memory.
 func PendingFix(n *Node, p xid.PCI) finding.Fix {
 	return finding.Fix{
-		Text: "Drain the node when it suits, and reset the GPU or reboot: that takes the bad memory out of use. If it comes back again and again, have the GPU replaced.",
+		Text: "Drain the node at a convenient time, and reset the GPU or reboot to retire the bad memory. If the " +
+			"problem keeps recurring, have the GPU replaced.",
 		Commands: Drain(n, ResetGPU(n, p), shell.OnHost(n.Name, "nvidia-smi -q -d ROW_REMAPPER,PAGE_RETIREMENT"),
 			Uncordon(n)),
 	}
@@ -196,7 +199,8 @@ func PendingFix(n *Node, p xid.PCI) finding.Fix {
 // ReplaceFix returns the fix for a GPU that must be replaced.
 func ReplaceFix(n *Node) finding.Fix {
 	return finding.Fix{
-		Text:     "Cordon and drain the node, and have the GPU replaced (RMA); nvidia-bug-report.sh collects what its vendor asks for.",
+		Text: "Cordon and drain the node, and have the GPU replaced (RMA); nvidia-bug-report.sh collects the " +
+			"data that the vendor needs.",
 		Commands: Drain(n, shell.OnHost(n.Name, "sudo nvidia-bug-report.sh")),
 	}
 }

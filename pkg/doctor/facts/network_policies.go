@@ -265,9 +265,9 @@ func PeerText(peer networkingv1.NetworkPolicyPeer) string {
 		text += " " + orAll(metav1.FormatLabelSelector(peer.PodSelector))
 	}
 	if peer.NamespaceSelector != nil {
-		return text + " of namespaces " + orAll(metav1.FormatLabelSelector(peer.NamespaceSelector))
+		return text + " in namespaces " + orAll(metav1.FormatLabelSelector(peer.NamespaceSelector))
 	}
-	return text + " of its own namespace"
+	return text + " in its own namespace"
 }
 
 func orAll(selector string) string {

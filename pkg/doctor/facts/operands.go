@@ -175,7 +175,7 @@ func LastLines(f *Facts, pod *corev1.Pod, container string, most int) []finding.
 		}
 		text, where = l.Text, "log of Pod "+l.Namespace+"/"+l.Pod+", container "+l.Container
 		if l.Previous {
-			where += ", its run before"
+			where += ", previous instance"
 		}
 	}
 	lines := strings.Split(strings.TrimSpace(text), "\n")

@@ -42,7 +42,8 @@ func nfdTolerates(t corev1.Toleration, taint corev1.Taint) bool {
 func TroubleFinding(t PodTrouble) finding.Finding {
 	pod := t.Pod
 	found := finding.Finding{Object: PodObject(pod), Evidence: t.Evidence, Fix: finding.Fix{
-		Text:     "Read why in the evidence, and the rest of the log. When the cause is gone and the pod still waits, delete it: its owner makes a new one.",
+		Text: "See the evidence and the rest of the log for the reason. If the cause is fixed and the pod still " +
+			"waits, delete the pod: its owner recreates it.",
 		Commands: []string{shell.Command("kubectl describe pod %s -n %s", pod.Name, pod.Namespace)},
 	}}
 	if t.Container != "" {
@@ -59,15 +60,15 @@ func TroubleFinding(t PodTrouble) finding.Finding {
 func TroubleWords(t PodTrouble) string {
 	switch {
 	case t.Pod.Spec.NodeName == "":
-		return "is on no node (" + t.Reason + ")"
+		return "is not scheduled (" + t.Reason + ")"
 	case t.Container == "":
 		return "does not start (" + t.Reason + ")"
 	case t.Init && t.Waits:
 		return "waits in its init container " + t.Container
 	case t.Waits:
-		return "runs and does not become ready"
+		return "runs but does not become ready"
 	case strings.Contains(t.Reason, "Image"):
-		return "has no image (" + t.Reason + ")"
+		return "cannot get its image (" + t.Reason + ")"
 	}
 	return fmt.Sprintf("fails in its container %s (%s)", t.Container, t.Reason)
 }

@@ -63,8 +63,8 @@ const (
 	skew = 10 * time.Second // clock skew between the client and the API server
 )
 
-// Age returns a pod's age at the time of the snapshot. A pod without a creation time counts as old. So does a pod from
-// the future, because the client's clock is then wrong and must not excuse the pod.
+// Age returns a pod's age at the time of the snapshot. A pod without a creation time counts as old, as does a pod whose
+// creation time is in the future, which means that the client's clock is wrong.
 func (f *Facts) Age(pod *corev1.Pod) time.Duration {
 	age := f.Now.Sub(pod.CreationTimestamp.Time)
 	if pod.CreationTimestamp.IsZero() || age < -skew {
@@ -93,7 +93,7 @@ func LooksLikeGPU(name corev1.ResourceName) bool {
 		qualified && (strings.Contains(rest, "gpu") || domain == "nvidia.com" && strings.HasPrefix(rest, "mig"))
 }
 
-// Available reports whether a node is ready. A node without a Ready condition counts as ready.
+// Available reports whether a node is ready and schedulable. A node without a Ready condition counts as ready.
 func Available(n *Node) bool {
 	status := n.Ready().Status
 	return (status == corev1.ConditionTrue || status == "") && !n.Spec.Unschedulable
@@ -118,7 +118,7 @@ func EditCommands(pod *corev1.Pod) []string {
 	owner := metav1.GetControllerOf(pod)
 	if owner == nil {
 		return []string{shell.Command(
-			"kubectl -n %s edit pod %s # what a pod does not allow is kept in a file, which is named: kubectl replace --force -f FILE makes the pod anew",
+			"kubectl -n %s edit pod %s # if the change is rejected, kubectl saves it to a file: kubectl replace --force -f FILE recreates the pod",
 			pod.Namespace, pod.Name,
 		)}
 	}
@@ -126,12 +126,12 @@ func EditCommands(pod *corev1.Pod) []string {
 	switch kind {
 	case "node":
 		return []string{shell.OnHost(pod.Spec.NodeName,
-			"ls /etc/kubernetes/manifests # change the manifest of the static pod, which is usually there")}
+			"ls /etc/kubernetes/manifests # edit the manifest of the static pod, which is usually in this directory")}
 	case "replicaset":
 		return []string{shell.Command("kubectl -n %s edit deployment %s", pod.Namespace, DeploymentName(pod, name))}
 	case "job":
 		return []string{shell.Command(
-			"# the template of a Job cannot be changed: correct its manifest, delete Job %s in namespace %s and create it again",
+			"# the template of a Job is immutable: correct its manifest, delete Job %s in namespace %s and recreate it",
 			name, pod.Namespace,
 		)}
 	}

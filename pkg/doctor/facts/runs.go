@@ -21,13 +21,13 @@ import (
 func (f *Facts) RunState(run snapshot.Run) (stands bool, why string) {
 	switch {
 	case !run.Closed.IsZero():
-		return false, "it was closed at " + UntilClock(run.Closed)
+		return false, "closed at " + UntilClock(run.Closed)
 	case run.Phase == "Planned":
-		return false, "it was planned, and nothing was changed yet"
+		return false, "the run is planned, and nothing has been changed yet"
 	case run.Phase == "Reverted" || len(run.Targets) == 0:
-		return false, "nothing of it is in place any more"
+		return false, "its changes are no longer in place"
 	case !run.Until.IsZero() && !f.Now.Before(run.Until):
-		return false, "its time was up at " + UntilClock(run.Until)
+		return false, "expired at " + UntilClock(run.Until)
 	}
 	lines, gone := 0, 0
 	for _, t := range run.Targets {
@@ -44,7 +44,7 @@ func (f *Facts) RunState(run snapshot.Run) (stands bool, why string) {
 		}
 	}
 	if gone == lines {
-		return false, "its lines are no longer in the kernel log: the node was started anew, or the log has wrapped"
+		return false, "its lines are no longer in the kernel log: the node was rebooted, or the log has wrapped"
 	}
 	return true, ""
 }
@@ -84,7 +84,7 @@ func RunEvidence(run snapshot.Run) finding.Evidence {
 	}
 	switch {
 	case !run.Closed.IsZero():
-		text += ", over since " + UntilClock(run.Closed)
+		text += ", closed at " + UntilClock(run.Closed)
 	case !run.Until.IsZero():
 		text += ", until " + UntilClock(run.Until)
 	}
@@ -242,12 +242,13 @@ func (o ownCondition) Finding(n *Node, c corev1.NodeCondition) finding.Finding {
 	detector := detectorOf(c)
 	f := finding.Finding{
 		Title: fmt.Sprintf(
-			"the condition %s still tells of XID %s, which this tool wrote to the kernel log for a test that is over",
+			"the condition %s still reports XID %s, which this tool wrote to the kernel log for a completed test",
 			c.Type, words.Numbers(o.codes),
 		), Object: n.Object(),
 		Severity: finding.Warning, Confidence: finding.Likely,
 		Evidence: []finding.Evidence{QuoteCondition(n, c), RunEvidence(o.run)},
-		Fix: finding.Fix{Text: fmt.Sprintf("It is no error of a GPU: run %s wrote the line. Make the detector forget it. %s: %s.",
+		Fix: finding.Fix{Text: fmt.Sprintf("This is not a GPU error: run %s wrote the line. Make the detector forget "+
+			"the line. %s: %s.",
 			o.run.ID, detector.Name, detector.Forget)},
 	}
 	for _, e := range linesOn(o.run, n.Name)[:1] {
@@ -261,7 +262,7 @@ func (o ownCondition) Finding(n *Node, c corev1.NodeCondition) finding.Finding {
 		shell.OnHost(n.Name, "sudo systemctl restart node-problem-detector"),
 		shell.Command("kubectl get pods -A -o wide --field-selector spec.nodeName=%s", n.Name),
 	}
-	f.Fix.Text += " It runs as a unit of the node, or as a pod, which is restarted by deleting it."
+	f.Fix.Text += " The detector runs as a systemd unit or as a pod. To restart the pod, delete it."
 	for _, pod := range n.Pods {
 		if strings.Contains(pod.Name, "problem-detector") {
 			f.Fix.Commands = []string{RestartPod(pod.Namespace, pod.Name)}

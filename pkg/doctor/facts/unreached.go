@@ -196,9 +196,9 @@ func LogSource(l *snapshot.Log) string {
 	source := "log of Pod " + l.Namespace + "/" + l.Pod + ", container " + l.Container
 	switch {
 	case l.Previous:
-		source += ", its run before"
+		source += ", previous instance"
 	case l.Head:
-		source += ", its beginning"
+		source += ", first lines"
 	}
 	return source
 }

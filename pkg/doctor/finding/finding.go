@@ -16,7 +16,7 @@ type Severity string
 const (
 	Error   Severity = "error"   // GPU workloads do not run or do not work as expected
 	Warning Severity = "warning" // will fail, or works worse than it could
-	Info    Severity = "info"    // worth knowing, or explained by a root
+	Info    Severity = "info"    // worth knowing, or explained by a root cause
 )
 
 // Confidence is how certain a finding is.
@@ -116,8 +116,8 @@ type Finding struct {
 	Fix      Fix        `json:"fix"`
 	Doc      string     `json:"doc,omitempty"` // URL
 
-	// Root is true if no other finding explains this one. The severity of findings that a root explains is lowered to
-	// Info.
+	// Root is true if no other finding explains this one. The severity of findings that a root cause explains is
+	// lowered to Info.
 	Root bool `json:"root"`
 	// CausedBy are the IDs of the findings that directly explain this one.
 	CausedBy []string `json:"causedBy,omitempty"`

@@ -21,7 +21,7 @@ const (
 )
 
 // InjectedEffects returns the IDs of findings that each kind of fault causes directly. Indirect effects are left to
-// those findings, so that an unrelated problem on the same object remains a root.
+// those findings, so that an unrelated problem on the same object remains a root cause.
 func InjectedEffects() map[string][]string {
 	// Without its configuration, or while it restarts, a runtime starts no pods, and its node is not Ready.
 	runtime := []string{

@@ -11,13 +11,12 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// Users paste the commands of fixes into a shell, and the commands contain data from clusters and snapshots that may be
-// malicious: any client that can create an event or an owner reference can choose names. Therefore, only this package
-// builds commands.
+// Any client that can create an event or an owner reference can choose the names in commands. Therefore, only this
+// package builds commands.
 
 // LeftOut replaces a command whose data cannot be pasted safely. It contains none of the data, and has no effect even
 // in a shell without comments.
-const LeftOut = "# a command is left out here: a name that belongs in it cannot be pasted safely"
+const LeftOut = "# command omitted: it contains a name that cannot be pasted safely"
 
 // Command returns a command line for the user's shell. The format is trusted and has one unquoted %s or %d for each
 // argument. Each argument becomes one shell word, or part of one, whatever it contains, so do not pass text that

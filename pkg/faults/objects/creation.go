@@ -33,6 +33,9 @@ type Creation struct {
 	Target ledger.Target
 	// LedgerNamespace is a namespace in which nothing may be created; empty means ledger.DefaultNamespace.
 	LedgerNamespace string
+	// MarksOnly creates no ClusterRole that keeps the seal, so that fewer permissions are needed. The undo then does
+	// not delete an object whose mark another client has removed.
+	MarksOnly bool
 }
 
 // Change returns the change for a fault.Plan. Check reports its errors in advance.
@@ -159,7 +162,7 @@ func (c *Creation) apply(ctx context.Context, r fault.Recorder) ([]ledger.Eviden
 		return nil, err
 	}
 	run := r.Run()
-	d.Sealed = d.needsKeeper(namespaces(run))
+	d.Sealed = !c.MarksOnly && d.needsKeeper(namespaces(run))
 	step := ""
 	save := func() error {
 		data := kubeedit.Encode(d)
@@ -253,7 +256,7 @@ func (c *Creation) Permissions() ([]fault.Permission, error) {
 				fault.Permission{Verb: "deletecollection", Resource: "pods", Namespace: o.Name, Optional: true})
 		}
 	}
-	if d.needsKeeper(nil) {
+	if !c.MarksOnly && d.needsKeeper(nil) {
 		all = append(all, keeperPermissions()...)
 	}
 	return fault.Permissions(all), nil

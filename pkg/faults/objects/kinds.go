@@ -16,10 +16,13 @@ import (
 )
 
 const (
-	groupRBAC   = "rbac.authorization.k8s.io"
-	kindNode    = "Node"
-	fieldStatus = "status"
-	gpuResource = "nvidia.com/gpu"
+	groupRBAC = "rbac.authorization.k8s.io"
+	groupDRA  = "resource.k8s.io"
+	kindNode  = "Node"
+	// kindTaintRule is the kind whose objects taint devices of DRA drivers.
+	kindTaintRule = "DeviceTaintRule"
+	fieldStatus   = "status"
+	gpuResource   = "nvidia.com/gpu"
 )
 
 // clusterKinds are the cluster-scoped kinds that may be created and patched, with their groups. All others affect
@@ -27,7 +30,7 @@ const (
 var clusterKinds = map[string]string{
 	"Namespace": "", "ClusterRole": groupRBAC, "ClusterRoleBinding": groupRBAC, "RuntimeClass": "node.k8s.io",
 	"PriorityClass": "scheduling.k8s.io",
-	"StorageClass":  "storage.k8s.io", "DeviceClass": "resource.k8s.io",
+	"StorageClass":  "storage.k8s.io", "DeviceClass": groupDRA, kindTaintRule: groupDRA,
 }
 
 // refusedGroups have objects that are not configuration: reviews, leader elections, notes of controllers.
@@ -59,6 +62,9 @@ func (o Object) mayBePatched(ledgerNamespace string) error {
 	}
 	if o.Subresource != "" {
 		return fmt.Errorf("%s: its %s cannot be patched", o, o.Subresource)
+	}
+	if o.Group == groupDRA && o.Kind == kindTaintRule {
+		return fmt.Errorf("%s: DeviceTaintRules cannot be patched, only created for a single device", o)
 	}
 	if o.Group == "" && o.Kind == "Secret" {
 		return fmt.Errorf(
@@ -190,6 +196,13 @@ func checkManifest(o Object, manifest *unstructured.Unstructured) error {
 			"%s: label %s is reserved for the undo: use another label (pod templates may have it)", o,
 			LabelInstance,
 		)
+	}
+	if o.Group == groupDRA && o.Kind == kindTaintRule {
+		selector, _, err := unstructured.NestedStringMap(manifest.Object, "spec", "deviceSelector")
+		if err != nil || selector["device"] == "" || selector["driver"] == "" || selector["pool"] == "" {
+			return fmt.Errorf(
+				"%s: its deviceSelector must have a driver, a pool and a device: with fewer, it selects devices of all nodes", o)
+		}
 	}
 	for _, keys := range []map[string]string{manifest.GetLabels(), manifest.GetAnnotations()} {
 		for key := range keys {

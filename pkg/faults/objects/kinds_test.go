@@ -37,6 +37,9 @@ func TestOutOfBounds(t *testing.T) {
 			Object{Group: groupRBAC, Version: "v1", Resource: "clusterroles", Kind: "ClusterRole", Name: "a"}, true,
 			true,
 		},
+		"a taint rule": {Object{
+			Group: groupDRA, Version: "v1", Resource: "devicetaintrules", Kind: kindTaintRule, Name: "x",
+		}, true, false},
 		"a node": {Object{Version: "v1", Resource: "nodes", Kind: "Node", Name: "a"}, false, true},
 		"a node's status": {
 			Object{Version: "v1", Resource: "nodes", Kind: "Node", Name: "a", Subresource: "status"}, false, true,
@@ -199,7 +202,16 @@ func TestManifestsThatAreRefused(t *testing.T) {
 	mapper.AddSpecific(schema.GroupVersionKind{Version: "v1", Kind: "Namespace"},
 		schema.GroupVersionResource{Version: "v1", Resource: "namespaces"},
 		schema.GroupVersionResource{Version: "v1", Resource: "namespace"}, meta.RESTScopeRoot)
+	mapper.AddSpecific(schema.GroupVersionKind{Group: groupDRA, Version: "v1", Kind: kindTaintRule},
+		schema.GroupVersionResource{Group: groupDRA, Version: "v1", Resource: "devicetaintrules"},
+		schema.GroupVersionResource{Group: groupDRA, Version: "v1", Resource: "devicetaintrule"}, meta.RESTScopeRoot)
+	const rule = `{apiVersion: resource.k8s.io/v1, kind: DeviceTaintRule, metadata: {name: x}, spec: `
 	for manifest, want := range map[string]string{
+		rule + `{}}`:                   "must have a driver, a pool and a device",
+		rule + `{deviceSelector: {}}}`: "must have a driver, a pool and a device",
+		rule + `{deviceSelector: {driver: a, pool: b}}}`:                                                                "must have a driver, a pool and a device",
+		rule + `{deviceSelector: {device: gpu-0}}}`:                                                                     "must have a driver, a pool and a device",
+		rule + `{deviceSelector: [a]}}`:                                                                                 "must have a driver, a pool and a device",
 		`{kind: ConfigMap, metadata: {name: x, namespace: a}}`:                                                          "no apiVersion",
 		`{apiVersion: v1, kind: ConfigMap, metadata: {generateName: x-, namespace: a}}`:                                 "has no name",
 		`{apiVersion: v1, kind: ConfigMap, metadata: {name: x}}`:                                                        "has no namespace",

@@ -1,6 +1,6 @@
-// Package access creates the candidate's access: a ServiceAccount with the permissions that the exercise needs,
-// and a kubeconfig whose token expires with the time box. Neither can read the ledger, which has the answer;
-// Validate rejects access that could, and Verify checks the result with the API server.
+// Package access creates the candidate's access: a ServiceAccount with the permissions that the exercise needs, and a
+// kubeconfig whose token expires with the time box. The account cannot read the ledger, which has the answer; Validate
+// rejects access that could, and Verify checks the result with the API server.
 package access
 
 import (

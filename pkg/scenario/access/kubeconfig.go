@@ -41,9 +41,9 @@ type Issued struct {
 	Note string
 }
 
-// Kubeconfig returns a kubeconfig for the account that expires at until. Its token lives at least ten minutes,
-// and the API server may choose another lifetime: see Issued.Note. config is the trainer's; only its address
-// and CA are used, and none of its credentials.
+// Kubeconfig returns a kubeconfig for the account that expires at until. Its token lives at least ten minutes, and the
+// API server may choose another lifetime: see Issued.Note. config is the trainer's; only its address and CA are used,
+// not its credentials.
 func Kubeconfig(
 	ctx context.Context, client kubernetes.Interface, config *rest.Config, id string, a scenario.Access,
 	until time.Time,

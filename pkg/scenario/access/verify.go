@@ -55,7 +55,7 @@ type subject struct{ namespace, name string }
 
 func (s subject) user() string { return "system:serviceaccount:" + s.namespace + ":" + s.name }
 
-// allowed returns the questions to which the API server answers yes, in words.
+// allowed returns the forbidden requests that the API server would allow, in words.
 func allowed(
 	ctx context.Context, client kubernetes.Interface, who subject, questions []authorizationv1.ResourceAttributes,
 ) ([]string, error) {

@@ -213,8 +213,8 @@ func (a *asker) ask(ctx context.Context) (view, error) {
 		a.running.Spec.Containers[0].Image)
 }
 
-// missing reports whether a program does not exist, does not support its options, or crashes. Such a failure
-// says nothing about the URL. (Debian's static BusyBox crashes in the resolver.)
+// missing reports whether a program does not exist, does not support its options, or crashes. Such a failure does not
+// concern the URL. (Debian's static BusyBox crashes in the resolver.)
 func missing(s said, err error) bool {
 	if err != nil {
 		return strings.Contains(err.Error(), "executable file not found") ||

@@ -34,7 +34,7 @@ type Checker struct {
 	Params map[string]any
 	Facts  scenario.Facts
 
-	// Module is the Terraform module that was handed in, or nil.
+	// Module is the submitted Terraform module, or nil.
 	Module *terraform.Module
 
 	// Was and WasList return an object, or the objects of a selector, at the baseline; nil if the object did not

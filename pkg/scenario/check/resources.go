@@ -7,8 +7,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
 )
 
-// errNoModule is for a check of a module if none was handed in. Grading omits such checks.
-var errNoModule = errors.New("no Terraform module was handed in")
+// errNoModule is for a check of a module if none was submitted. Grading omits such checks.
+var errNoModule = errors.New("no Terraform module was submitted")
 
 // resources lists the resources of a type in the Terraform module.
 func (c *Checker) resources(of string) (view, error) {

@@ -15,7 +15,7 @@ import (
 // aliveTimeout is how long an API server may take to report its version.
 const aliveTimeout = 5 * time.Second
 
-// unreachable reports whether an error means that the API server is unreachable. If the server answers other
+// unreachable reports whether an error means that the API server is unreachable. If the server responds to other
 // requests, the error has another cause, such as a kubelet or an aggregated API server.
 func (c *Checker) unreachable(ctx context.Context, err error) bool {
 	return fromConnection(err) && !c.alive(ctx)

@@ -79,7 +79,7 @@ type Exercise struct {
 	// SubmittedState is the digest, at submission, of what the candidate may change; empty if it could not be
 	// determined.
 	SubmittedState string `json:"submittedState,omitempty"`
-	// Module is the Terraform module that the candidate handed in. Brought are the objects that it added to the
+	// Module is the Terraform module that the candidate submitted. Brought are the objects that it added to the
 	// cluster.
 	Module   *terraform.Module `json:"module,omitempty"`
 	ModuleAt time.Time         `json:"moduleAt,omitzero"`

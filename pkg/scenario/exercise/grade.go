@@ -299,7 +299,7 @@ func (g *grading) spoils(ctx context.Context) (string, error) {
 		case apierrors.IsNotFound(err) || err == nil && namespace.DeletionTimestamp != nil:
 			gone = append(gone, name)
 		case err != nil:
-			return "", fmt.Errorf("look for namespace %s: %w", name, err)
+			return "", fmt.Errorf("get namespace %s: %w", name, err)
 		}
 	}
 	if len(gone) > 0 {

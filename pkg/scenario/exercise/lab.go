@@ -89,7 +89,7 @@ type sight struct {
 	r      *scenario.Resolved
 	was    *baseline.Baseline // for comparison in expressions; nil if there is none yet
 	probe  string             // label of the pods of checks
-	module *terraform.Module  // the module that was handed in, or nil
+	module *terraform.Module  // the submitted module, or nil
 }
 
 // check runs checks of a scenario.

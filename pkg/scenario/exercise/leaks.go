@@ -75,7 +75,7 @@ func (c *candidate) leaksOf(
 
 // telling returns a word in an object that reveals the answer or this tool, or "".
 func (c *candidate) telling(object *unstructured.Unstructured) string {
-	// Of nodes: lists images that other workloads used.
+	// The status of nodes lists images that other workloads used.
 	unstructured.RemoveNestedField(object.Object, "status", "images")
 	body, err := json.Marshal(object.Object)
 	if err != nil {

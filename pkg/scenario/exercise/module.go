@@ -43,7 +43,7 @@ func (l *Lab) SubmitModule(ctx context.Context, id string, module terraform.Modu
 	}
 	now := l.clock(ctx)()
 	return l.update(ctx, id, func(e *Exercise) error {
-		const want = "hand in a module for"
+		const want = "submit a module for"
 		if err := e.must(want, e.Open()); err != nil {
 			return err
 		}
@@ -58,7 +58,7 @@ func (l *Lab) SubmitModule(ctx context.Context, id string, module terraform.Modu
 	})
 }
 
-// handsIn makes an attempt in the module, and hands it in like a candidate: as files that are parsed again.
+// handsIn makes an attempt in the module, and submits it like a candidate: as files that are parsed again.
 func (l *Lab) handsIn(ctx context.Context, e *Exercise, r *scenario.Resolved, attempt scenario.Attempt) error {
 	source, err := r.ModuleAfter(attempt)
 	if err != nil {
@@ -180,7 +180,7 @@ func (a *Applied) results() []check.Result {
 		return nil
 	}
 	result := check.Result{
-		Name: "the Terraform module that was handed in is applied", OK: a.OK(), Saw: "no changes",
+		Name: "the submitted Terraform module is applied", OK: a.OK(), Saw: "no changes",
 	}
 	if len(a.Changes) > 0 {
 		result.Saw = strings.Join(a.Changes, ", ")

@@ -222,7 +222,7 @@ func TestGradeWithModule(t *testing.T) {
 		t.Errorf("%+v", report.Applied)
 	}
 	if want := []string{
-		"the Terraform module that was handed in is applied", "both of the page's pods run", "the cloud lets users in",
+		"the submitted Terraform module is applied", "both of the page's pods run", "the cloud lets users in",
 	}; !slices.Equal(names(report), want) {
 		t.Errorf("%q", names(report))
 	}

@@ -216,7 +216,7 @@ func (s *start) shimmed(step scenario.Create, run ledger.Run) ([]*unstructured.U
 		}
 	}
 	if len(maps) == 0 {
-		return nil, fmt.Errorf("none of its objects has a pod template to inject the shim into")
+		return nil, fmt.Errorf("no object has a pod template to inject the shim into")
 	}
 	return append(maps, with...), nil
 }

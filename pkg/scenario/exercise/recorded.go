@@ -52,7 +52,7 @@ const (
 // retell adds the transcript's numbers and moments. now limits when requests can have been recorded.
 func (r *Report) retell(e *Exercise, root scenario.RootCause, transcript *recorder.Transcript, now time.Time) error {
 	if candidate := access.User(e.Account.ID); transcript.User != candidate {
-		return fmt.Errorf("the transcript is from another exercise: it is of %s, but the candidate of exercise %s is %s",
+		return fmt.Errorf("the transcript is from another exercise: its requests are from %s, but the candidate of exercise %s is %s",
 			transcript.User, e.ID, candidate)
 	}
 	for _, line := range transcript.Lines {

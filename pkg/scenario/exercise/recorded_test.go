@@ -81,7 +81,7 @@ func TestTranscriptOfAnotherExercise(t *testing.T) {
 	trainer, e := w.started(StartOptions{})
 	w.pass(5 * time.Minute)
 	for want, transcript := range map[string]*recorder.Transcript{
-		"it is of alice": {Header: recorder.Header{User: "alice"}},
+		"its requests are from alice": {Header: recorder.Header{User: "alice"}},
 		"accounts-":      {Header: recorder.Header{User: access.User("c-another")}},
 		"a request at 2026-05-04T11:5": {
 			Header: recorder.Header{User: access.User(e.Account.ID)},

@@ -42,7 +42,7 @@ type Report struct {
 	// NotCompared lists kinds that could not be listed, and why: changes to them are unknown.
 	NotCompared []string `json:"notCompared,omitempty"`
 
-	// Applied is the result of applying the Terraform module that was handed in; nil if there is none.
+	// Applied is the result of applying the submitted Terraform module; nil if there is none.
 	Applied *Applied `json:"applied,omitempty"`
 
 	Diagnosed []scenario.FieldScore `json:"diagnosed,omitempty"`
@@ -111,7 +111,7 @@ type Ending struct {
 // Restored is a change of the candidate that End reverted or would revert.
 type Restored struct {
 	Difference baseline.Difference `json:"difference"`
-	How        string              `json:"how"` // delete it, create it again, change back what differs
+	How        string              `json:"how"` // delete it, recreate it, restore the changed fields
 }
 
 // Left is a difference that could not be reverted.

@@ -244,9 +244,9 @@ func howFor(difference baseline.Difference) string {
 	case baseline.Created:
 		return "delete it"
 	case baseline.Deleted:
-		return "create it again, as it was"
+		return "recreate it as it was"
 	}
-	return "change back what differs"
+	return "restore the changed fields"
 }
 
 // byHand describes how a trainer can revert a difference.

@@ -16,7 +16,7 @@ func timeline(e *Exercise, now time.Time) []Moment {
 		{e.InjectedAt, "the fault is in place"},
 		{e.BrokenAt, "the symptom is verified"}, {e.Started, "handed to the candidate"},
 	}
-	all = append(all, Moment{e.ModuleAt, "Terraform module handed in"}, Moment{e.Submitted, "diagnosis submitted"},
+	all = append(all, Moment{e.ModuleAt, "Terraform module submitted"}, Moment{e.Submitted, "diagnosis submitted"},
 		Moment{e.Revealed, "the answer was revealed"})
 	for i, hint := range e.Hints {
 		all = append(all, Moment{hint.At, fmt.Sprintf("hint %d (cost: %d)", i+1, hint.Cost)})

@@ -1,4 +1,4 @@
-// Package packs has the files of the scenarios that come with the program.
+// Package packs embeds the built-in scenarios.
 package packs
 
 import "embed"

@@ -72,8 +72,8 @@ type Proxy struct {
 	stop   context.CancelFunc
 }
 
-// New returns a proxy to the API server of config, the candidate's, that writes a line to out for each request.
-// out is a File or another writer that accepts whole lines. namespace is the default namespace of the
+// New returns a proxy to the API server of config, the candidate's configuration, that writes a line to out for each
+// request. out is a File or another writer that accepts whole lines. namespace is the default namespace of the
 // kubeconfig that the proxy issues.
 func New(config *rest.Config, namespace string, out io.Writer) (*Proxy, error) {
 	config = rest.CopyConfig(config)
@@ -102,8 +102,8 @@ func randomBytes() []byte {
 	return b
 }
 
-// Kubeconfig returns the kubeconfig that the candidate uses with a proxy on the given address. It has no direct
-// access to the API server, and the same default namespace.
+// Kubeconfig returns the kubeconfig that the candidate uses with a proxy on the given address. The kubeconfig has the
+// same default namespace, but no direct access to the API server.
 func (p *Proxy) Kubeconfig(address net.Addr) ([]byte, error) {
 	text, err := clientcmd.Write(clientcmdapi.Config{
 		Clusters: map[string]*clientcmdapi.Cluster{

@@ -90,7 +90,8 @@ func verbOf(method string, line Line, query url.Values) string {
 	return "get"
 }
 
-// nameIn returns the name of the object to create, which is only in the manifest. It reads nothing else of it.
+// nameIn returns the name of the object to create, which is only in the manifest. It reads nothing else in the
+// manifest.
 func nameIn(r *http.Request) string {
 	if r.Body == nil || r.ContentLength <= 0 || r.ContentLength > longestBody {
 		return ""

@@ -147,7 +147,7 @@ var refused = map[string]string{
 // declare records the declarations in a file.
 func (r *reader) declare(file string, body *hclsyntax.Body) {
 	for _, attribute := range body.Attributes {
-		r.at(attribute.SrcRange, "%s is outside of a block: set variables in terraform.tfvars",
+		r.at(attribute.SrcRange, "%s is outside a block: set variables in terraform.tfvars",
 			attribute.Name)
 	}
 	for _, b := range body.Blocks {

@@ -381,9 +381,9 @@ func (s Source) readme() string {
 	fmt.Fprintf(&b, "# Module\n\n%s\n", strings.TrimSpace(s.About))
 	b.WriteString(`
 The module matches the current state of the cluster: imports.tf makes Terraform adopt the existing objects, and the first plan has no
-changes to them. You may run it, but need not: for provider kubernetes, set KUBE_CONFIG_PATH to your kubeconfig.
+changes to them. You may run it, but do not have to: for provider kubernetes, set KUBE_CONFIG_PATH to your kubeconfig.
 
-The module that you hand in is parsed, not run: variables with their defaults and *.tfvars, locals, for_each, count, dynamic blocks and the
+The module that you submit is parsed, not run: variables with their defaults and *.tfvars, locals, for_each, count, dynamic blocks and the
 usual functions are supported. Do not use modules, data sources or provisioners. Its Kubernetes objects are applied with your permissions, as
 ` + "`terraform apply`" + ` would, and objects that you remove from it are deleted.
 `)

@@ -12,10 +12,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
-// someHolders are named for each resource of a node.
+// someHolders is the number of holders to name for each resource of a node.
 const someHolders = 4
 
-// allocation returns the table of GPU nodes: what they have, what is used and by whom.
+// allocation writes the table of GPU nodes: their resources, how many are in use, and by which pods.
 func (p *page) allocation() error {
 	if len(p.report.Allocation.Nodes) == 0 {
 		return nil
@@ -43,7 +43,7 @@ func (p *page) allocation() error {
 	return nil
 }
 
-// holders names those who hold a resource of a node: ml/train-9 (2), ml/serve-0 (1).
+// holders returns the pods that hold a resource of a node, such as "ml/train-9 (2), ml/serve-0 (1)".
 func holders(n scheduler.NodeAllocation, resource string) string {
 	var names []string
 	for _, h := range n.Holders {
@@ -68,7 +68,7 @@ type htmlAllocation struct {
 
 type htmlShare struct {
 	Node, Model, Resource, Label, Used, Free, Holders string
-	// In percent of what the node has.
+	// Percentages of the capacity.
 	UsedWidth, LostX, LostWidth int64
 }
 
@@ -87,7 +87,7 @@ func newHTMLAllocation(v *scheduler.AllocationView) *htmlAllocation {
 		}
 	}
 	if left > 0 {
-		a.Left = count.Of(left, "more row") + " left out."
+		a.Left = count.Of(left, "more row") + " not shown."
 	}
 	if len(a.Rows) == 0 {
 		return nil
@@ -111,12 +111,12 @@ func shareOf(n scheduler.NodeAllocation, c scheduler.ResourceCounts) htmlShare {
 	}
 	s.LostX = 100 - s.LostWidth
 	if lost > 0 {
-		s.Label += fmt.Sprintf(", %d not healthy", lost)
+		s.Label += fmt.Sprintf(", %d unhealthy", lost)
 	}
 	return s
 }
 
-// section shows who holds the GPUs.
+// section returns the section about which pods hold the GPUs.
 func (a *htmlAllocation) section() markup.Part {
 	if a == nil {
 		return nil
@@ -124,7 +124,7 @@ func (a *htmlAllocation) section() markup.Part {
 	number := markup.Class("number")
 	head := markup.El("tr", column("Node"), column("Resource"), column("In use"), column("Used", number),
 		column("Free", number), column("Holders"))
-	return section("Who holds the GPUs",
+	return section("GPU allocation",
 		scroll("Allocation",
 			markup.El("table", markup.El("thead", head), markup.El("tbody", markup.Each(a.Rows, htmlShare.row)))),
 		remark(a.Left),
@@ -143,7 +143,7 @@ func (s htmlShare) row() markup.Part {
 	)
 }
 
-// bar is as long as its column is wide; what is used begins at its left, what is lost at its right.
+// bar returns a bar as wide as its column, with the used share on the left and the unhealthy share on the right.
 func (s htmlShare) bar() markup.Part {
 	return markup.El("svg", markup.Class("bar"), markup.Attr("viewBox", "0 0 100 10"),
 		markup.Attr("preserveAspectRatio", "none"), markup.Attr("role", "img"), markup.Attr("aria-label", s.Label),

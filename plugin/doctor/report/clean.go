@@ -7,12 +7,12 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
-// longest is how many bytes of one line of a quotation are shown; the whole is in -o json.
+// longest is the maximum number of bytes to show of a quoted line; -o json has the whole line.
 const longest = 1000
 
 func clean(text string) string { return printer.Clean(text) }
 
-// quoted returns the lines of a quotation, clean and cut to what can be read.
+// quoted returns the lines of a quotation, sanitized and shortened to a readable length.
 func quoted(text string) []string {
 	var lines []string
 	for line := range strings.Lines(strings.ToValidUTF8(text, "\ufffd")) {

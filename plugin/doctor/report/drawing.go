@@ -7,7 +7,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/markup"
 )
 
-// section shows the cause graph; the style shows one of its two drawings, for the width that there is.
+// section returns the cause graph; the style sheet shows the one of its two drawings that fits the width.
 func (g *htmlGraph) section() markup.Part {
 	if g == nil {
 		return nil
@@ -16,11 +16,11 @@ func (g *htmlGraph) section() markup.Part {
 	if g.Left > 0 {
 		left = count.Of(g.Left, "more finding") + " not drawn."
 	}
-	return section("What follows from what", scroll("Cause graph", g.Wide.svg(), g.Tree.svg()), remark(left))
+	return section("Causes and consequences", scroll("Cause graph", g.Wide.svg(), g.Tree.svg()), remark(left))
 }
 
 func (d htmlDrawing) svg() markup.Part {
-	tip := "arrow-" + d.Class // both drawings are in one page, and ids in it are unique
+	tip := "arrow-" + d.Class // both drawings are on one page, where IDs must be unique
 	return markup.El("svg", markup.Class("graph", d.Class), markup.Num("width", d.Width),
 		markup.Num("height", d.Height), markup.Attr("viewBox", fmt.Sprintf("0 0 %d %d", d.Width, d.Height)),
 		markup.Attr("role", "img"), markup.Attr("aria-label", d.Label),
@@ -34,7 +34,7 @@ func (d htmlDrawing) svg() markup.Part {
 	)
 }
 
-// box leads to the finding that it stands for.
+// box returns a box that links to its finding.
 func (d htmlDrawing) box(b htmlBox) markup.Part {
 	return markup.Parts{
 		markup.El("a", markup.Jump(b.Anchor),

@@ -228,13 +228,13 @@ func TestMatrixOfManyNodes(t *testing.T) {
 		r.Nodes = append(r.Nodes, n)
 	}
 	m := newMatrix(r)
-	if len(m.Rows) != 5 || m.Left != "4995 more nodes with nothing wrong have no row." {
+	if len(m.Rows) != 5 || m.Left != "Not shown: 4995 more nodes without problems." {
 		t.Errorf("%d rows, and: %s", len(m.Rows), m.Left)
 	}
 	for i := range r.Nodes {
 		r.Nodes[i].Layers[finding.LayerDriver] = doctor.Broken
 	}
-	if m := newMatrix(r); len(m.Rows) != maxRows || m.Left != "4800 more nodes have no row." {
+	if m := newMatrix(r); len(m.Rows) != maxRows || m.Left != "Not shown: 4800 more nodes with problems." {
 		t.Errorf("%d rows, and: %s", len(m.Rows), m.Left)
 	}
 }

@@ -12,13 +12,13 @@ import (
 
 // Sizes of the cause graph, in pixels.
 const (
-	pageWidth         = 956 // of the page where there is room
+	pageWidth         = 956 // of the page on a wide screen
 	leastBox, mostBox = 160, 216
 	boxHeight         = 44
 	columnGap, rowGap = 32, 14
 	treeBox, treeStep = 228, 24 // on a phone
 	margin            = 14
-	letter, small     = 7.3, 6.6 // widths of letters in a box's two lines
+	letter, small     = 7.3, 6.6 // letter widths in the two lines of a box
 	maxBoxes          = 60
 )
 
@@ -43,15 +43,15 @@ type htmlBox struct {
 	X, Y, TextX, TextY, SubY int
 }
 
-// newGraph draws the findings that explain others, and those that are explained: causes to the left of what follows
-// from them. It is nil when there are none.
+// newGraph draws the findings that explain others and the findings that they explain, with causes to the left of their
+// consequences. It returns nil if there are none.
 func newGraph(r doctor.Report) *htmlGraph {
 	columns, left := layered(r)
 	if len(columns) == 0 {
 		return nil
 	}
 	g := &htmlGraph{Left: left, Wide: drawLayers(r, columns), Tree: drawTree(r, columns)}
-	label := fmt.Sprintf("%s and what follows from them, with %s", count.Of(len(columns[0]), "cause"),
+	label := fmt.Sprintf("%s and consequences, with %s", count.Of(len(columns[0]), "cause"),
 		count.Of(len(g.Wide.Edges), "arrow"))
 	g.Wide.Label, g.Tree.Label = label, label
 	return g
@@ -89,7 +89,7 @@ func drawLayers(r doctor.Report, columns [][]int) htmlDrawing {
 	return d
 }
 
-// drawTree draws each finding once below the cause that is nearest to it.
+// drawTree draws each finding once, below its nearest cause.
 func drawTree(r doctor.Report, columns [][]int) htmlDrawing {
 	d := htmlDrawing{Class: "tree", BoxWidth: treeBox, BoxHeight: boxHeight}
 	column := map[int]int{}
@@ -129,7 +129,8 @@ func drawTree(r doctor.Report, columns [][]int) htmlDrawing {
 	return d
 }
 
-// nearest leaves out an arrow that only repeats a longer way: a to c, where there are a to b and b to c.
+// nearest reports whether no longer path connects the ends of an arrow. An arrow from a to c is redundant if there are
+// arrows from a to b and from b to c.
 func nearest(r doctor.Report, e finding.Edge) bool {
 	seen, todo := map[int]bool{}, []int{e.From}
 	for len(todo) > 0 {
@@ -174,8 +175,8 @@ func shorten(text string, most int) string {
 	return text
 }
 
-// layered puts the findings of the graph into columns: each to the right of all its causes, and within its column near
-// them.
+// layered arranges the findings of the graph in columns: each to the right of all its causes, and near them within its
+// column.
 func layered(r doctor.Report) (columns [][]int, left int) {
 	linked := map[int]bool{}
 	for _, e := range r.Edges {
@@ -190,7 +191,7 @@ func layered(r doctor.Report) (columns [][]int, left int) {
 		}
 	}
 	depth := map[int]int{}
-	for range shown { // as many rounds as the longest way can have steps; what explains itself in a ring stops there
+	for range shown { // at most the steps of the longest possible path, so that cycles terminate
 		moved := false
 		for _, e := range r.Edges {
 			if slices.Contains(shown, e.From) && slices.Contains(shown, e.To) && depth[e.To] < depth[e.From]+1 &&

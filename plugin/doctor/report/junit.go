@@ -10,9 +10,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/junit"
 )
 
-// JUnit writes a test suite for each layer and a test case for each check that ran. A case fails when its check found a
-// root at or above the severity of the gate, and is skipped when the check found nothing and could not see all: with a
-// strict gate that is an error, unless nobody asked for it. Other findings are its output.
+// JUnit writes a test suite for each layer and a test case for each check that ran. A case fails if its check found a
+// root cause at or above the severity of the gate. It is skipped if the check found nothing but could not check
+// everything; with a strict gate this is an error, unless reading the nodes was not requested. Other findings are its
+// output.
 func JUnit(w io.Writer, r doctor.Report, checks []engine.Check, gate Gate) error {
 	all := junit.Report{Name: "kubectl gpu-fault doctor"}
 	for _, l := range r.Layers {
@@ -55,12 +56,12 @@ func junitOf(r doctor.Report, c engine.Check, gate Gate) junit.Case {
 	case gate.Strict && len(notChecked) > 0:
 		one.Error = &junit.Message{Message: "not checked: " + reasons(notChecked), Type: "not checked"}
 	case len(unknown) > 0 && len(others) == 0:
-		one.Skipped = &junit.Message{Message: "could not be seen: " + reasons(unknown)}
+		one.Skipped = &junit.Message{Message: "could not check: " + reasons(unknown)}
 	}
 	return one
 }
 
-// reasons returns why something could not be told, and of what.
+// reasons returns why checks could not conclude, and about which objects.
 func reasons(unknown []engine.Unknown) string {
 	var all []string
 	for _, b := range Blinds(doctor.Report{Unknown: unknown}) {
@@ -87,14 +88,14 @@ func of(all []engine.Unknown, check string) []engine.Unknown {
 	return found
 }
 
-// plain returns a finding in plain lines, without color and as wide as they are.
+// plain returns a finding as lines without color and without wrapping.
 func plain(r doctor.Report, i int) string {
 	p := &page{Text: Text{Wide: true}, report: r}
 	if r.Items[i].Root {
 		p.root(i)
 	} else {
 		f := r.Items[i]
-		p.put("", "", fmt.Sprintf("%s: %s (%s), because of %s", f.ID, sentence(f.Title), some(objects(f), 0),
+		p.put("", "", fmt.Sprintf("%s: %s (%s), caused by %s", f.ID, sentence(f.Title), some(objects(f), 0),
 			strings.Join(f.CausedBy, ", ")))
 		p.evidence(f)
 	}

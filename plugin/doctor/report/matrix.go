@@ -14,7 +14,7 @@ type htmlMatrix struct {
 	Layers []finding.Layer
 	Rows   []htmlRow
 	Legend []htmlCell
-	// Left is about nodes that have no row.
+	// Left describes the nodes that have no row.
 	Left string
 }
 
@@ -25,10 +25,11 @@ type htmlRow struct {
 
 type htmlCell struct{ Class, Sign, Words string }
 
-// allNodes is how many nodes have a row each also when they are fine.
+// allNodes is the number of nodes up to which every node has a row.
 const allNodes = 40
 
-// newMatrix has a row for each GPU node, or of many only for those that are not fine; nil without GPU nodes.
+// newMatrix returns a matrix with a row for each GPU node, or, if there are many, for each unhealthy one. It returns
+// nil if there are no GPU nodes.
 func newMatrix(r doctor.Report) *htmlMatrix {
 	if len(r.Nodes) == 0 {
 		return nil
@@ -54,12 +55,12 @@ func newMatrix(r doctor.Report) *htmlMatrix {
 	}
 	switch {
 	case fine > 0 && more > 0:
-		m.Left = fmt.Sprintf("%s with nothing wrong, and %d more that are not fine, have no row.",
+		m.Left = fmt.Sprintf("Not shown: %s without problems and %d more with problems.",
 			count.Of(fine, "node"), more)
 	case fine > 0:
-		m.Left = fmt.Sprintf("%s with nothing wrong have no row.", count.Of(fine, "more node"))
+		m.Left = fmt.Sprintf("Not shown: %s without problems.", count.Of(fine, "more node"))
 	case more > 0:
-		m.Left = fmt.Sprintf("%s have no row.", count.Of(more, "more node"))
+		m.Left = fmt.Sprintf("Not shown: %s with problems.", count.Of(more, "more node"))
 	}
 	for _, s := range []doctor.State{doctor.Broken, doctor.Consequent, doctor.Warned, doctor.NotSeen, doctor.Good} {
 		m.Legend = append(m.Legend, cellOf(s))
@@ -67,7 +68,7 @@ func newMatrix(r doctor.Report) *htmlMatrix {
 	return m
 }
 
-// isFine reports whether nothing was found on a node; what could not be seen is listed elsewhere.
+// isFine reports whether nothing was found on a node. What could not be checked is listed elsewhere.
 func isFine(n doctor.NodeResult) bool {
 	for _, s := range n.Layers {
 		if slices.Contains([]doctor.State{doctor.Broken, doctor.Warned, doctor.Consequent}, s) {
@@ -77,24 +78,24 @@ func isFine(n doctor.NodeResult) bool {
 	return true
 }
 
-// cellOf shows a state by a color, by a sign for who does not see colors, and by words.
+// cellOf represents a state by a color, by a sign for users who cannot distinguish colors, and by words.
 func cellOf(s doctor.State) htmlCell {
 	switch s {
 	case doctor.Broken:
 		return htmlCell{"error", "✕", "error"}
 	case doctor.Consequent:
-		return htmlCell{"consequence", "↳", "broken because of another"}
+		return htmlCell{"consequence", "↳", "consequence of another problem"}
 	case doctor.Warned:
 		return htmlCell{"warning", "!", "warning"}
 	case doctor.NotSeen:
-		return htmlCell{"unknown", "?", "not seen"}
+		return htmlCell{"unknown", "?", "could not check"}
 	case doctor.Good:
 		return htmlCell{"good", "✓", "good"}
 	}
 	return htmlCell{"none", "·", "not checked"}
 }
 
-// section shows the matrix.
+// section returns the section with the matrix.
 func (m *htmlMatrix) section() markup.Part {
 	if m == nil {
 		return nil

@@ -104,21 +104,21 @@ func TestNodesThatNobodyAskedFor(t *testing.T) {
 				unknown("hw.xid", healthyWhy, "b", "a"),
 				unknown("hw.count", "GPUs on the PCI bus: "+healthyWhy, "a", "b"),
 			}, 0, false,
-			"2 GPU nodes look healthy by the API and were not read: a, b. 2 checks need that: kubectl gpu-fault doctor --all-gpu-nodes",
+			"2 GPU nodes look healthy according to the API and were not read: a, b. To complete 2 checks, run: kubectl gpu-fault doctor --all-gpu-nodes",
 		},
 		"some read": {
 			[]engine.Unknown{unknown("hw.xid", healthyWhy, "a", "b", "c", "d", "e")}, 1, false,
-			"5 GPU nodes look healthy by the API, or like those that were read, and were not read: a, b, c and 2 more. 1 check needs that: kubectl gpu-fault doctor --all-gpu-nodes",
+			"5 GPU nodes look healthy according to the API, or like others that were read, and were not read: a, b, c and 2 more. To complete 1 check, run: kubectl gpu-fault doctor --all-gpu-nodes",
 		},
 		"others named": {
 			[]engine.Unknown{unknown("hw.xid", engine.NotAsked+": other nodes were named", "a")}, 1, false,
-			"1 GPU node was not to be read: a. 1 check needs that: kubectl gpu-fault doctor --all-gpu-nodes",
+			"1 GPU node was not selected: a. To complete 1 check, run: kubectl gpu-fault doctor --all-gpu-nodes",
 		},
 		"--api-only": {
 			[]engine.Unknown{
 				{Check: "hw.xid", Object: finding.Object{Kind: "Cluster"}, Why: "nodes were not read: --api-only"},
 			}, 0, true,
-			"No node was read, because of --api-only. 1 check needs that: leave it out to have them looked at.",
+			"No node was read, because of --api-only. To complete 1 check, omit it.",
 		},
 	} {
 		r := healthy()
@@ -128,14 +128,14 @@ func TestNodesThatNobodyAskedFor(t *testing.T) {
 			t.Errorf("%s: %q, wanted %q", name, got, c.want)
 		}
 		text := written(t, Text{}, r)
-		if !strings.HasPrefix(text, "no problem found in what was looked at\n") ||
-			strings.Contains(text, "Could not be seen") || strings.Count(text, c.want) != 1 {
+		if !strings.HasPrefix(text, "no problem found in what was checked\n") ||
+			strings.Contains(text, "Could not check") || strings.Count(text, c.want) != 1 {
 			t.Errorf("%s: it is told as a failure, or not once:\n%s", name, text)
 		}
 		r.Unknown = append(r.Unknown, unknown("rt.x", "not read: the node is not Ready", "z"))
 		if text := written(t, Text{}, r); !strings.Contains(
-			text, "Could not be seen:\n  not read: the node is not Ready: rt.x on Node z\n",
-		) || Headline(r) != "no problem found in what could be seen" {
+			text, "Could not check:\n  not read: the node is not Ready: rt.x on Node z\n",
+		) || Headline(r) != "no problem found, but not everything could be checked" {
 			t.Errorf("%s: what failed is not told besides:\n%s", name, text)
 		}
 	}

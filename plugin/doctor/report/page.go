@@ -34,8 +34,8 @@ func section(heading string, all ...markup.Part) markup.Part {
 	return markup.El("section", append(markup.Parts{markup.El("h2", markup.Text(heading))}, all...)...)
 }
 
-// scroll returns a box for what can be wider than the page. Its label is for who cannot see it, and who has no mouse
-// can scroll it too.
+// scroll returns a box for content that may be wider than the page. It has a label for screen readers, and can be
+// scrolled with the keyboard.
 func scroll(label string, all ...markup.Part) markup.Part {
 	return markup.El("div", append(markup.Parts{
 		markup.Class("scroll"), markup.Attr("tabindex", "0"), markup.Attr("role", "group"),
@@ -48,12 +48,12 @@ func column(name string, more ...markup.Part) markup.Part {
 	return markup.El("th", append(markup.Parts{markup.Attr("scope", "col"), markup.Text(name)}, more...)...)
 }
 
-// remark returns what is left out; nothing when it is empty.
+// remark returns a paragraph about what is not shown, or nothing if words is empty.
 func remark(words string) markup.Part {
 	return markup.When(words != "", markup.El("p", markup.Class("soft small"), markup.Text(words)))
 }
 
-// overview names several problems in a line each, with links to where they are told.
+// overview lists several problems, one per line, with links to their descriptions.
 func (p htmlPage) overview() markup.Part {
 	all := slices.Concat(p.Errors, p.Warnings)
 	return markup.When(len(all) > 1, section("Overview",
@@ -69,7 +69,7 @@ func (p htmlPage) overview() markup.Part {
 			})), remark(left(len(all)-maxRows, "more"))))
 }
 
-// left returns how many there are besides; nothing when there are none.
+// left returns how many more there are, or "" if there are none.
 func left(n int, what string) string {
 	if n <= 0 {
 		return ""
@@ -91,7 +91,7 @@ func (p htmlPage) warnings() markup.Part {
 		section("Warnings", markup.Attr("aria-label", "Warnings"), markup.Each(p.Warnings, htmlFinding.card)))
 }
 
-// card shows a root with all that is known about it.
+// card returns a root cause with all its details.
 func (f htmlFinding) card() markup.Part {
 	label := func(words string) markup.Part {
 		return markup.El("span", markup.Class("tag layer"), markup.Text(words))
@@ -116,7 +116,7 @@ func (f htmlFinding) card() markup.Part {
 func (f htmlFinding) more() string { return "and " + strconv.Itoa(f.More) + " more" }
 
 func (f htmlFinding) fix() markup.Part {
-	// Without a script there is nothing to copy with: page.js shows the button.
+	// Copying requires a script, so page.js shows the button.
 	pasted := func(look, lines string) markup.Part {
 		button := markup.El("button", markup.Class("copy"), markup.Attr("type", "button"), markup.Attr("hidden", ""),
 			markup.Text("Copy"))
@@ -143,13 +143,13 @@ func (f htmlFinding) evidence() markup.Part {
 
 func (f htmlFinding) consequences() markup.Part {
 	return markup.When(len(f.Consequences) > 0, markup.El("details",
-		markup.El("summary", markup.Text("Because of this ("+strconv.Itoa(len(f.Consequences))+")")),
+		markup.El("summary", markup.Text("Consequences ("+strconv.Itoa(len(f.Consequences))+")")),
 		markup.El("ul", markup.Class("folded"),
 			markup.Each(f.Consequences, func(c htmlFinding) markup.Part { return c.line(c.Objects) })),
 	))
 }
 
-// line shows a finding in short.
+// line returns a finding in one line.
 func (f htmlFinding) line(objects string) markup.Part {
 	return markup.El("li", markup.Attr("id", f.Anchor), markup.El("span", markup.Class("id"), markup.Text(f.ID)),
 		markup.Text(" "+f.Title+" "), markup.El("span", markup.Class("soft"), markup.Text(objects)))
@@ -170,7 +170,7 @@ func (p htmlPage) infos() markup.Part {
 }
 
 func (p htmlPage) blinds() markup.Part {
-	return markup.Parts{remark(p.Unread), markup.When(len(p.Blinds) > 0, section("What could not be seen",
+	return markup.Parts{remark(p.Unread), markup.When(len(p.Blinds) > 0, section("Could not check",
 		markup.El("div", markup.Class("card"), markup.Each(p.Blinds, func(b htmlBlind) markup.Part {
 			return markup.El("details",
 				markup.El("summary", markup.Text(b.Why+" "),
@@ -199,7 +199,7 @@ func (p htmlPage) layers() markup.Part {
 		)
 	}
 	head := markup.Parts{column("Layer")}
-	for _, name := range []string{"Checks", "Passed", "Errors", "Warnings", "Info", "Not looked at", "Unknown"} {
+	for _, name := range []string{"Checks", "Passed", "Errors", "Warnings", "Info", "Not checked", "Unknown"} {
 		head = append(head, column(name, markup.Class("number")))
 	}
 	return markup.When(len(p.Layers) > 0, section("Layers", scroll("Checks of each layer",

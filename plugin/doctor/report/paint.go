@@ -4,10 +4,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 )
 
-// paint colors text for terminals; the zero value leaves it as it is.
+// paint colors text for terminals; the zero value does not change it.
 type paint struct{ on bool }
 
-// The codes of ECMA-48 that are used: the sixteen colors that every terminal has, in the shades of its own theme.
+// ECMA-48 codes. Every terminal has these sixteen colors, in the shades of its theme.
 const (
 	bold   = "1"
 	faint  = "2"

@@ -259,9 +259,9 @@ func TestHeadlines(t *testing.T) {
 		"1 problem: the NVIDIA toolkit configures a containerd that the kubelet does not use (and 1 warning)": both,
 		"2 problems and 1 warning": twoContainerds(),
 		"1 warning: persistence mode is off, so that the driver is loaded anew for each job": onlyWarning,
-		"no problem found":                                          healthy(),
-		"no problem found in what could be seen":                    blind,
-		"no GPUs: no node has NVIDIA GPUs, and no pod asks for one": none,
+		"no problem found": healthy(),
+		"no problem found, but not everything could be checked":     blind,
+		"no GPUs: no node has NVIDIA GPUs, and no pod requests one": none,
 	} {
 		if got := Headline(r); got != want {
 			t.Errorf("headline %q, wanted %q", got, want)

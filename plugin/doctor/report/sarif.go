@@ -14,7 +14,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
-// The parts of SARIF 2.1.0 (OASIS standard, 27 March 2020) that are used.
+// The used parts of SARIF 2.1.0 (OASIS standard, 27 March 2020).
 type (
 	sarifLog struct {
 		Schema  string     `json:"$schema"`
@@ -64,7 +64,7 @@ type (
 	sarifResult struct {
 		RuleID       string            `json:"ruleId"`
 		RuleIndex    int               `json:"ruleIndex"`
-		Kind         string            `json:"kind,omitempty"` // "fail" where it is empty
+		Kind         string            `json:"kind,omitempty"` // empty means "fail"
 		Level        string            `json:"level"`
 		Message      sarifText         `json:"message"`
 		Locations    []sarifLocation   `json:"locations"`
@@ -81,17 +81,17 @@ type (
 	}
 )
 
-// SARIF's schema, and where this tool lives.
+// The SARIF schema, and the home page of this tool.
 const (
 	sarifSchema = "https://json.schemastore.org/sarif-2.1.0.json"
 	home        = "https://github.com/gpu-fault/kubectl-gpu-fault"
 )
 
-// maxLocations bounds the objects of one result: readers of SARIF refuse more than a thousand.
+// maxLocations is the maximum number of objects of one result. SARIF readers reject more than a thousand.
 const maxLocations = 1000
 
-// SARIF writes the roots as results, the checks as rules, and what could not be seen as notifications. With a strict
-// gate each check that could not see what it needs is an open result, too.
+// SARIF writes the root causes as results, the checks as rules, and what could not be checked as notifications. With a
+// strict gate, each check that could not run is also an open result.
 func SARIF(w io.Writer, r doctor.Report, checks []engine.Check, gate Gate, version string) error {
 	run := sarifRun{ColumnKind: "unicodeCodePoints", Results: []sarifResult{}}
 	run.Tool.Driver = sarifDriver{
@@ -107,7 +107,7 @@ func SARIF(w io.Writer, r doctor.Report, checks []engine.Check, gate Gate, versi
 		if !f.Root {
 			continue
 		}
-		if _, known := index[f.ID]; !known { // a finding that goes by another name than its check
+		if _, known := index[f.ID]; !known { // the ID of a finding may differ from that of its check
 			index[f.ID] = len(run.Tool.Driver.Rules)
 			run.Tool.Driver.Rules = append(run.Tool.Driver.Rules,
 				sarifRuleOf(engine.Check{ID: f.ID, Layer: f.Layer, Title: f.Title, Doc: f.Doc}))
@@ -127,7 +127,7 @@ func SARIF(w io.Writer, r doctor.Report, checks []engine.Check, gate Gate, versi
 	}
 	for _, b := range Blinds(r) {
 		n := sarifNotification{
-			Level: "note", Message: sarifText{Text: "could not be seen: " + reason(b)},
+			Level: "note", Message: sarifText{Text: "could not check: " + reason(b)},
 			Properties: map[string]any{"checks": b.Checks},
 		}
 		if len(b.Checks) == 1 {
@@ -144,7 +144,7 @@ func SARIF(w io.Writer, r doctor.Report, checks []engine.Check, gate Gate, versi
 	return err
 }
 
-// Sources returns where a check's failure was seen, but for what only its authors can look up.
+// Sources returns where a check's failure was seen, without the sources that are not public.
 func Sources(c engine.Check) []string {
 	return slices.DeleteFunc(slices.Clone(c.Sources),
 		func(source string) bool { return strings.HasPrefix(source, "seed ") })

@@ -15,18 +15,18 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
-// Text is how the report for people looks.
+// Text is the format of the report for people.
 type Text struct {
-	Width int // in columns; 0 means as long as lines are
+	Width int // in columns; 0 means unlimited
 	Color bool
-	// Wide shows all objects, consequences and evidence, and who holds the GPUs.
+	// Wide shows all objects, consequences and evidence, and which pods hold the GPUs.
 	Wide bool
 }
 
-// The widest that text is made where the terminal is wider, or there is none: what can be read well.
+// widest is the maximum width of text, and the width without a terminal. Longer lines are hard to read.
 const widest = 100
 
-// WidthFor returns the width for a terminal of so many columns; 0 is none.
+// WidthFor returns the width for a terminal with the given number of columns; 0 means no terminal.
 func WidthFor(columns int) int {
 	if columns <= 0 {
 		return widest
@@ -34,7 +34,7 @@ func WidthFor(columns int) int {
 	return min(columns, widest)
 }
 
-// How much is shown without Wide.
+// Limits without Wide.
 const (
 	someConsequences = 5
 	someObjects      = 3
@@ -67,7 +67,7 @@ func (t Text) Write(w io.Writer, r doctor.Report) error {
 	return err
 }
 
-// page is a report that is being written.
+// page is a report in progress.
 type page struct {
 	Text
 	report doctor.Report
@@ -75,7 +75,7 @@ type page struct {
 	b      strings.Builder
 }
 
-// put writes a line, wrapped; what follows a break is indented by hanging.
+// put writes a line, wrapped; continuation lines are indented by hanging.
 func (p *page) put(indent, hanging, text string) {
 	for _, line := range printer.WrapHanging(indent+text, p.Width, hanging) {
 		p.b.WriteString(strings.TrimRight(line, " ") + "\n")
@@ -105,7 +105,7 @@ func (p *page) head() {
 	p.put("", "", LookedAt(p.report))
 }
 
-// mark returns the line that a finding begins with.
+// mark returns the first line of a finding.
 func (p *page) mark(f finding.Finding) string {
 	word := fmt.Sprintf("%-7s", strings.ToUpper(string(f.Severity)))
 	text := p.paint.severity(f.Severity, word) + "  " + p.paint.in(bold, f.ID)
@@ -139,10 +139,10 @@ func (p *page) root(i int) {
 	}
 }
 
-// someProblems is how many lines the overview has.
+// someProblems is the maximum number of lines in the overview.
 const someProblems = 20
 
-// overview names several problems in a line each, in the order in which they are told below.
+// overview lists several problems, one per line, in the order of their descriptions below.
 func (p *page) overview() {
 	all := slices.Concat(Roots(p.report, finding.Error), Roots(p.report, finding.Warning))
 	if len(all) < 2 {
@@ -170,7 +170,7 @@ func (p *page) overview() {
 	}
 }
 
-// affected says which pods suffer from a root.
+// affected writes which pods are affected by a root cause.
 func (p *page) affected(root int) {
 	n := someAffected
 	if p.Wide {
@@ -181,7 +181,7 @@ func (p *page) affected(root int) {
 	}
 }
 
-// full returns a title as a sentence of its own.
+// full returns a title as a full sentence.
 func full(title string) string {
 	text := capital(clean(title))
 	if strings.HasSuffix(text, ".") || text == "" {
@@ -190,8 +190,7 @@ func full(title string) string {
 	return text + "."
 }
 
-// capital begins a text with a capital letter, if its first word is one of the language and not a name: of a flag, a
-// command, a file.
+// capital capitalizes the first letter of a text, unless its first word is the name of a flag, a command or a file.
 func capital(text string) string {
 	first, _, _ := strings.Cut(text, " ")
 	for _, r := range first {
@@ -250,10 +249,10 @@ func (p *page) quote(e finding.Evidence) {
 	}
 }
 
-// age returns how long before the snapshot something was: 3m ago.
+// age returns how long before the snapshot something happened, such as "3m ago".
 func age(now, then time.Time) string {
 	switch d := now.Sub(then); {
-	case d < -time.Minute: // the node's clock is not the client's
+	case d < -time.Minute: // the node's clock is ahead of the client's
 		return "in " + duration.HumanDuration(-d)
 	case d < time.Second:
 		return "just now"
@@ -268,7 +267,7 @@ func (p *page) consequences(root int) {
 		return
 	}
 	p.gap()
-	p.b.WriteString("  Because of this:\n")
+	p.b.WriteString("  Consequences:\n")
 	shown := all
 	if !p.Wide && len(all) > someConsequences+1 {
 		shown = all[:someConsequences]
@@ -296,14 +295,14 @@ func (p *page) fix(f finding.Finding) {
 			p.b.WriteString(strings.TrimRight("      "+line, " ") + "\n")
 		}
 	}
-	for _, command := range f.Fix.Commands { // in one piece, so that it can be copied
+	for _, command := range f.Fix.Commands { // unwrapped, so that it can be copied
 		for _, line := range verbatim(command) {
 			p.b.WriteString("      " + p.paint.in(bold, line) + "\n")
 		}
 	}
 }
 
-// verbatim are lines to copy: clean, and never cut.
+// verbatim returns lines to copy: sanitized, but never shortened.
 func verbatim(text string) []string {
 	var lines []string
 	for line := range strings.Lines(text) {
@@ -312,7 +311,7 @@ func verbatim(text string) []string {
 	return lines
 }
 
-// warnings are told in short: what, where, the first quotation and the fix.
+// warnings writes the warnings briefly: title, objects, first quotation and fix.
 func (p *page) warnings() {
 	for _, i := range Roots(p.report, finding.Warning) {
 		if p.Wide {
@@ -340,7 +339,7 @@ func (p *page) warnings() {
 	}
 }
 
-// explained names what a warning explains.
+// explained lists what a warning explains.
 func (p *page) explained(root int) {
 	var ids []string
 	for _, i := range Consequences(p.report, root) {
@@ -355,7 +354,7 @@ func (p *page) explained(root int) {
 	if rest := len(ids) - someConsequences; rest > 0 {
 		text += fmt.Sprintf(" and %d more", rest)
 	}
-	p.put("  ", "  ", "It explains "+text+" (-o wide shows them).")
+	p.put("  ", "  ", "Consequences: "+text+" (-o wide shows them)")
 }
 
 func (p *page) infos() {
@@ -382,7 +381,7 @@ func (p *page) blinds() {
 	if len(all) == 0 {
 		return
 	}
-	p.title("Could not be seen:")
+	p.title("Could not check:")
 	shown := all
 	if !p.Wide && len(all) > someBlinds+1 {
 		shown = all[:someBlinds]
@@ -402,7 +401,7 @@ func (p *page) blinds() {
 	}
 }
 
-// unread says which nodes nobody asked to be read, which is no failure.
+// unread writes which nodes were not read because this was not requested, which is not a failure.
 func (p *page) unread() {
 	if text := Unread(p.report); text != "" {
 		p.gap()
@@ -422,11 +421,11 @@ func (p *page) layers() {
 	}
 	for _, l := range p.report.Layers {
 		if l.Checks == 0 {
-			continue // what its checks found belongs to other layers
+			continue // findings of its checks are in other layers
 		}
 		begin := fmt.Sprintf("%-*s  %-*s  ", name, l.Layer, checks, count.Of(l.Checks, "check"))
 		if l.NotRead == l.Checks {
-			p.b.WriteString(begin + "not looked at\n")
+			p.b.WriteString(begin + "not checked\n")
 			continue
 		}
 		parts := []string{begin + fmt.Sprintf("%*d passed", passed, l.Passed)}
@@ -440,7 +439,7 @@ func (p *page) layers() {
 			parts = append(parts, fmt.Sprintf("%d info", l.Infos))
 		}
 		if l.NotRead > 0 {
-			parts = append(parts, fmt.Sprintf("%d not looked at", l.NotRead))
+			parts = append(parts, fmt.Sprintf("%d not checked", l.NotRead))
 		}
 		if l.Unknown > 0 {
 			parts = append(parts, fmt.Sprintf("%d unknown", l.Unknown))
@@ -449,7 +448,7 @@ func (p *page) layers() {
 	}
 }
 
-// Names returns what -o name prints: each root once, by its check's ID.
+// Names returns what -o name prints: each root cause once, by the ID of its check.
 func Names(r doctor.Report) []string {
 	var names []string
 	for _, f := range r.Items {

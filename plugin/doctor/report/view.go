@@ -1,5 +1,5 @@
-// Package report shows what doctor concluded: as text for people, as JUnit and SARIF for machines, and as a page of
-// HTML. It is pure: a doctor.Report goes in. All that it prints of the cluster's own words is made safe first.
+// Package report prints doctor's conclusions: as text for people, as JUnit and SARIF for machines, and as an HTML page.
+// Its only input is a doctor.Report. It sanitizes all strings that come from the cluster.
 package report
 
 import (
@@ -15,16 +15,16 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 )
 
-// Filter says which findings are shown, in every format.
+// Filter selects the findings to show, in every format.
 type Filter struct {
-	// Min is the least severity of the roots; empty means all. What a root explains is shown with it.
+	// Min is the lowest severity of root causes to show; empty means all. Their consequences are shown too.
 	Min finding.Severity
-	// Namespace leaves out what concerns only workloads of other namespaces; empty means all.
+	// Namespace hides findings that concern only workloads in other namespaces; empty means all.
 	Namespace string
 }
 
-// Apply returns the report with only those findings, and with counts and edges that fit them. States of layers and
-// nodes stay: they are what was found.
+// Apply returns the report with only the selected findings, and with matching counts and edges. The states of layers
+// and nodes do not change: they reflect all findings.
 func (f Filter) Apply(r doctor.Report) doctor.Report {
 	keep := make([]bool, len(r.Items))
 	for i, item := range r.Items {
@@ -58,8 +58,8 @@ func (f Filter) Apply(r doctor.Report) doctor.Report {
 	return r
 }
 
-// ordered returns the report with its roots in the order in which they are told, in every format: the worst first, then
-// those that explain the most.
+// ordered returns the report with its root causes in the order of all formats: by severity, then by number of
+// consequences.
 func ordered(r doctor.Report) doctor.Report {
 	var order []int
 	for _, severity := range []finding.Severity{finding.Error, finding.Warning, finding.Info} {
@@ -84,7 +84,8 @@ func ordered(r doctor.Report) doctor.Report {
 	return r
 }
 
-// shows reports whether a root is shown. One of another namespace is also for what it leads to here, or on nodes.
+// shows reports whether to show a root cause. A root cause in another namespace is shown if it has consequences in this
+// namespace or on nodes.
 func (f Filter) shows(r doctor.Report, i int) bool {
 	root := r.Items[i]
 	if f.Min != "" && rank(root.Severity) > rank(f.Min) {
@@ -104,18 +105,18 @@ func (f Filter) shows(r doctor.Report, i int) bool {
 	return false
 }
 
-// concerns reports whether an object is of the namespace, or of none. DaemonSets are components of the nodes.
+// concerns reports whether an object is in the namespace or is not namespaced. DaemonSets are components of the nodes.
 func (f Filter) concerns(o finding.Object) bool {
 	return o.Namespace == "" || o.Namespace == f.Namespace || o.Kind == "DaemonSet"
 }
 
-// AtLeast reports whether a root of the report is as bad as that.
+// AtLeast reports whether the report has a root cause of this severity or worse.
 func AtLeast(r doctor.Report, severity finding.Severity) bool {
 	return slices.ContainsFunc(r.Items,
 		func(f finding.Finding) bool { return f.Root && rank(f.Severity) <= rank(severity) })
 }
 
-// Roots returns the indexes of the roots of a severity, those that explain the most first.
+// Roots returns the indexes of the root causes of a severity, starting with those that explain the most.
 func Roots(r doctor.Report, severity finding.Severity) []int {
 	var all []int
 	explains := map[int]int{}
@@ -129,7 +130,7 @@ func Roots(r doctor.Report, severity finding.Severity) []int {
 	return all
 }
 
-// Consequences returns the indexes of all that a finding explains, the nearest first.
+// Consequences returns the indexes of all findings that a finding explains, the nearest first.
 func Consequences(r doctor.Report, root int) []int {
 	seen, found := map[int]bool{root: true}, []int{root}
 	for next := 0; next < len(found); next++ {
@@ -143,8 +144,8 @@ func Consequences(r doctor.Report, root int) []int {
 	return found[1:]
 }
 
-// Affected names the pods that suffer from a root, those of users first, and at most so many. Those that the root is on
-// itself are left out. It is empty when there are none.
+// Affected returns the names of at most n pods affected by a root cause, user pods first. It omits the pods that are
+// the objects of the root cause itself. It returns "" if there are none.
 func Affected(r doctor.Report, root, n int) string {
 	seen := map[string]bool{}
 	for _, o := range objects(r.Items[root]) {
@@ -211,7 +212,7 @@ func some(all []finding.Object, n int) string {
 	return text
 }
 
-// Headline says the outcome in a line.
+// Headline returns the outcome in one line.
 func Headline(r doctor.Report) string {
 	errors, warnings := Roots(r, finding.Error), Roots(r, finding.Warning)
 	switch {
@@ -230,16 +231,16 @@ func Headline(r doctor.Report) string {
 	case len(warnings) > 0:
 		return count.Of(len(warnings), "warning")
 	case r.Summary.GPUNodes == 0 && r.Summary.GPUPods == 0 && r.Summary.Nodes > 0:
-		return "no GPUs: no node has NVIDIA GPUs, and no pod asks for one"
+		return "no GPUs: no node has NVIDIA GPUs, and no pod requests one"
 	case r.Summary.Unknown > 0 && len(r.Unknown) > 0 && len(failed(r).Unknown) == 0:
-		return "no problem found in what was looked at"
+		return "no problem found in what was checked"
 	case r.Summary.Unknown > 0:
-		return "no problem found in what could be seen"
+		return "no problem found, but not everything could be checked"
 	}
 	return "no problem found"
 }
 
-// LookedAt returns what was looked at, and when.
+// LookedAt returns what was inspected, and when.
 func LookedAt(r doctor.Report) string {
 	s := r.Summary
 	nodes := count.Of(s.GPUNodes, "GPU node")
@@ -256,7 +257,7 @@ func LookedAt(r doctor.Report) string {
 	if s.GPUNodes > 0 && s.Nodes > s.GPUNodes {
 		nodes += fmt.Sprintf(" of %s", count.Of(s.Nodes, "node"))
 	}
-	text := fmt.Sprintf("Looked at %s and %s with %s", nodes, count.Of(s.GPUPods, "GPU pod"),
+	text := fmt.Sprintf("Inspected %s and %s with %s", nodes, count.Of(s.GPUPods, "GPU pod"),
 		count.Of(s.Checks, "check"))
 	if r.Snapshot.Context != "" {
 		text += ", in context " + clean(r.Snapshot.Context)
@@ -271,14 +272,14 @@ func LookedAt(r doctor.Report) string {
 // sentence returns a title as part of a longer line.
 func sentence(title string) string { return strings.TrimSuffix(clean(title), ".") }
 
-// Blind is one reason for which something could not be seen.
+// Blind is one reason why something could not be checked.
 type Blind struct {
 	Why     string
 	Checks  []string
-	Objects []finding.Object // those that have a name
+	Objects []finding.Object // only objects with a name
 }
 
-// Blinds groups what could not be told by its reason, the most checks first.
+// Blinds groups what could not be checked by its reason, sorted by descending number of checks.
 func Blinds(r doctor.Report) []Blind {
 	var all []Blind
 	at := map[string]int{}
@@ -305,27 +306,27 @@ func Blinds(r doctor.Report) []Blind {
 	return all
 }
 
-// failed returns the report without what could not be told because nobody asked for nodes to be read.
+// failed returns the report without what was not checked because reading the nodes was not requested.
 func failed(r doctor.Report) doctor.Report {
 	r.Unknown = NotChecked(r)
 	return r
 }
 
-// NotChecked returns what could not be told though it was asked for: rights were missing, a node could not be read, a
-// check broke.
+// NotChecked returns what could not be checked although it was requested: for example, permissions were missing, a node
+// could not be read, or a check failed.
 func NotChecked(r doctor.Report) []engine.Unknown {
 	return slices.DeleteFunc(slices.Clone(r.Unknown), engine.Unknown.NotAsked)
 }
 
-// Gate says when a report fails for a program that asks.
+// Gate is the condition for a report to fail, for exit codes and machine-readable formats.
 type Gate struct {
-	// FailOn is the least severity of a root that fails it.
+	// FailOn is the lowest severity of a root cause that makes the report fail.
 	FailOn finding.Severity
-	// Strict makes it fail, too, where something could not be checked.
+	// Strict makes the report fail also if something could not be checked.
 	Strict bool
 }
 
-// Fails reports whether the report fails. Where that is because of what could not be checked, why says so.
+// Fails reports whether the report fails. If it fails because something could not be checked, why is the reason.
 func (g Gate) Fails(r doctor.Report) (fails bool, why string) {
 	checks := map[string]bool{}
 	for _, u := range NotChecked(r) {
@@ -333,15 +334,15 @@ func (g Gate) Fails(r doctor.Report) (fails bool, why string) {
 	}
 	if g.Strict && len(checks) > 0 {
 		why = count.Of(len(checks), "check") +
-			" could not see what they need, and --fail-on accepts that only with --allow-unknown"
+			" could not run; --fail-on accepts this only with --allow-unknown"
 		if len(checks) == 1 {
-			why = "1 check could not see what it needs, and --fail-on accepts that only with --allow-unknown"
+			why = "1 check could not run; --fail-on accepts this only with --allow-unknown"
 		}
 	}
 	return why != "" || AtLeast(r, g.FailOn), why
 }
 
-// Unread returns which nodes were not read because nobody asked for it, and how they are; empty when there are none.
+// Unread describes the nodes that were not read because this was not requested. It returns "" if there are none.
 func Unread(r doctor.Report) string {
 	var nodes []string
 	checks, seen, why := map[string]bool{}, map[string]bool{}, ""
@@ -361,16 +362,13 @@ func Unread(r doctor.Report) string {
 		return ""
 	}
 	slices.Sort(nodes)
-	waits := count.Of(len(checks), "check") + " need that: "
-	if len(checks) == 1 {
-		waits = "1 check needs that: "
-	}
+	waits := "To complete " + count.Of(len(checks), "check") + ", "
 	if r.Snapshot.APIOnly {
-		return "No node was read, because of --api-only. " + waits + "leave it out to have them looked at."
+		return "No node was read, because of --api-only. " + waits + "omit it."
 	}
 	named := make([]finding.Object, len(nodes))
 	for i, name := range nodes {
-		named[i] = finding.Object{Kind: name} // which is printed as it is
+		named[i] = finding.Object{Kind: name} // printed unchanged
 	}
 	was := "were"
 	if len(nodes) == 1 {
@@ -379,18 +377,18 @@ func Unread(r doctor.Report) string {
 	text := count.Of(len(nodes), "GPU node")
 	switch {
 	case strings.Contains(why, "looks healthy") && len(nodes) == 1:
-		text += " looks healthy by the API and was not read"
+		text += " looks healthy according to the API and was not read"
 	case strings.Contains(why, "looks healthy") && r.Summary.NodesRead == 0:
-		text += " look healthy by the API and were not read"
+		text += " look healthy according to the API and were not read"
 	case strings.Contains(why, "looks healthy"):
-		text += " look healthy by the API, or like those that were read, and were not read"
+		text += " look healthy according to the API, or like others that were read, and were not read"
 	default:
-		text += " " + was + " not to be read"
+		text += " " + was + " not selected"
 	}
-	return text + ": " + some(named, someObjects) + ". " + waits + "kubectl gpu-fault doctor --all-gpu-nodes"
+	return text + ": " + some(named, someObjects) + ". " + waits + "run: kubectl gpu-fault doctor --all-gpu-nodes"
 }
 
-// Match reports whether an ID fits a pattern such as "rt.*".
+// Match reports whether an ID matches a pattern such as "rt.*".
 func Match(pattern, id string) bool {
 	ok, err := path.Match(pattern, id)
 	return err == nil && ok || pattern == id

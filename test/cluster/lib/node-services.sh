@@ -91,7 +91,8 @@ if [ "$ROLE" = control-plane ]; then
     --service-account-issuer=https://kubernetes.default.svc.cluster.local \
     --service-account-key-file=$PKI/sa.key --service-account-signing-key-file=$PKI/sa.key \
     --authorization-mode=Node,RBAC --enable-admission-plugins=NodeRestriction --allow-privileged=true \
-    --endpoint-reconciler-type=$reconciler --profiling=false
+    --endpoint-reconciler-type=$reconciler --profiling=false \
+    --feature-gates=DRADeviceTaintRules=true --runtime-config=resource.k8s.io/v1beta2=true
 fi
 until dial "${CONTAINERD[@]}" 2>/dev/null; do sleep 0.05; done
 for i in /opt/gpu-fault-cluster/images/*.tar; do
@@ -103,7 +104,7 @@ log "waiting for the API server"
 log "API server ready"
 if [ "$ROLE" = control-plane ]; then
   # The default of 20 requests a second makes 3,000 pods take 150s.
-  qps=(--kube-api-qps=300 --kube-api-burst=600 --leader-elect=false --profiling=false)
+  qps=(--kube-api-qps=300 --kube-api-burst=600 --leader-elect=false --profiling=false --feature-gates=DRADeviceTaintRules=true)
   service kube-controller-manager true kube-controller-manager --kubeconfig=$PKI/controller-manager.kubeconfig \
     --use-service-account-credentials --service-account-private-key-file=$PKI/sa.key --root-ca-file=$PKI/ca.crt \
     --allocate-node-cidrs=false --node-monitor-grace-period=20s "${qps[@]}"

@@ -19,29 +19,29 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// wl.forbidden sends no SubjectAccessReview, because a snapshot contains no roles. A request that a user or a pipeline
-// sent leaves no trace in the cluster when the API server rejects it. The check therefore finds only rejections
+// wl.forbidden sends no SubjectAccessReview, because a snapshot contains no roles. If the API server rejects a request
+// from a user or a pipeline, the request leaves no trace in the cluster. The check therefore finds only rejections
 // reported by a controller (FailedCreate) or in a pod's log.
 
 // Checks returns the checks of the access layer.
 func Checks() []engine.Check {
-	const reads = "events FailedCreate of ReplicaSets, Jobs, StatefulSets and DaemonSets of the last hour"
+	const reads = "FailedCreate events of ReplicaSets, Jobs, StatefulSets and DaemonSets from the last hour"
 	return []engine.Check{
 		{
-			ID: "rbac.quota", Layer: finding.LayerAccess, Title: "a quota or a limit keeps GPU pods from being created",
+			ID: "rbac.quota", Layer: finding.LayerAccess, Title: "a quota or limit prevents GPU pods from being created",
 			Needs:    []engine.Need{engine.NeedAPI},
 			Reads:    reads + "; ResourceQuotas and LimitRanges",
-			Why:      "The API server's refusal names the quota, what was asked for and what is used. A quota on nvidia.com/gpu without the prefix requests. limits nothing: a warning.",
+			Why:      "The API server's error names the quota and the requested and used amounts. A quota on nvidia.com/gpu without the requests. prefix limits nothing and is a warning.",
 			Explains: []string{"wl.forbidden", "wl.pod-failing"},
 			Doc:      "https://kubernetes.io/docs/concepts/policy/resource-quotas/#resource-quota-for-extended-resources",
 			Sources:  []string{"kubeflow/website#2460", "eidf#26", "k8s-device-plugin#304"},
 			Run:      checkQuota,
 		},
 		{
-			ID: "ns.podsecurity", Layer: finding.LayerAccess, Title: "Pod Security of a namespace refuses its pods",
+			ID: "ns.podsecurity", Layer: finding.LayerAccess, Title: "Pod Security rejects the pods of a namespace",
 			Needs:    []engine.Need{engine.NeedAPI},
 			Reads:    reads + "; labels pod-security.kubernetes.io/* of namespaces",
-			Why:      "The components of the GPU operator need privileged pods, so that their namespace must enforce nothing stricter. Refused pods of components concern all GPU nodes.",
+			Why:      "The GPU operator's components need privileged pods, so their namespace must not enforce a stricter level. Rejected component pods affect all GPU nodes.",
 			Explains: []string{"op.*", "dp.*", "drv.*", "gfd.*", "nfd.*", "obs.*", "dra.*", "wl.forbidden"},
 			Doc:      "https://kubernetes.io/docs/concepts/security/pod-security-admission/",
 			Sources:  []string{"gpu-operator#185", "gpu-operator#364"},
@@ -49,10 +49,10 @@ func Checks() []engine.Check {
 		},
 		{
 			ID: "wl.forbidden", Layer: finding.LayerAccess,
-			Title:    "the API server refuses to create GPU pods, or refuses what a GPU pod asks of it",
+			Title:    "the API server rejects the creation of GPU pods, or a request from a GPU pod",
 			Needs:    []engine.Need{engine.NeedAPI, engine.NeedLogs},
 			Reads:    reads + "; logs of failing GPU pods",
-			Why:      "Refusals by RBAC, admission webhooks and policies, a missing service account. One that a newer pod of the same owner disproves is not told.",
+			Why:      "Rejections by RBAC, admission webhooks, and policies, or for a missing service account. A rejection is ignored if its owner has since created a pod.",
 			Explains: []string{"wl.pod-failing", "op.operand-failing", "dp.not-running"},
 			Doc:      "https://kubernetes.io/docs/reference/access-authn-authz/rbac/",
 			Sources:  []string{"seed 001, scenario 8"},
@@ -91,8 +91,8 @@ func refusals(f *facts.Facts) []facts.Refusal {
 	return all
 }
 
-// classThere reports whether a rejection names a missing RuntimeClass that now exists. The controller retries by
-// itself.
+// classThere reports whether a rejection names a RuntimeClass that was missing but now exists. The controller retries
+// the request on its own.
 func classThere(f *facts.Facts, message string) bool {
 	id, class := facts.Recognize(message)
 	return id == "rc.handler-mismatch" && f.Missing("api/runtimeclasses") == "" && f.RuntimeClass(class) != nil
@@ -152,13 +152,13 @@ func checkQuota(f *facts.Facts, r *engine.Result) {
 				continue
 			}
 			issue := issueOf(x, f)
-			issue.Title = "a quota or limit of the namespace refuses the pods"
-			issue.Fix = finding.Fix{Text: "Raise the quota, or end what uses it up.", Commands: []string{
+			issue.Title = "a quota or limit in the namespace rejects the pods"
+			issue.Fix = finding.Fix{Text: "Raise the quota, or delete what uses it up.", Commands: []string{
 				shell.Command("kubectl -n %s describe resourcequota,limitrange", x.Owner.Namespace),
 			}}
 			limit, numbers := exceeded(x.Event.Message)
 			if numbers {
-				issue.Title = fmt.Sprintf("the quota %s allows %d of %s, %d are used, and a pod asks for %d more",
+				issue.Title = fmt.Sprintf("the quota %s allows %d of %s, %d are in use, and a pod requests %d more",
 					limit.quota, limit.hard, limit.resource, limit.used, limit.asked)
 			}
 			for i := range f.ResourceQuotas {
@@ -168,7 +168,7 @@ func checkQuota(f *facts.Facts, r *engine.Result) {
 				}
 				issue.Evidence = append(issue.Evidence, quoteQuota(q)...)
 				if numbers && limit.quota == q.Name {
-					issue.Fix.Text = "Raise the quota, here by what one pod asks for, or end what uses it up."
+					issue.Fix.Text = "Raise the quota (the command adds one pod's request), or delete what uses it up."
 					issue.Fix.Commands = append(issue.Fix.Commands,
 						shell.Command("kubectl -n %s patch resourcequota %s --type merge -p %s", q.Namespace, q.Name,
 							fmt.Sprintf(`{"spec":{"hard":{%q:"%d"}}}`, limit.resource, limit.used+limit.asked)))
@@ -191,7 +191,7 @@ func checkQuota(f *facts.Facts, r *engine.Result) {
 				continue
 			}
 			r.Add(finding.Finding{
-				Title:    "the quota's key limits nothing: for GPUs it must begin with requests.",
+				Title:    "the quota key limits nothing: a key for GPUs must begin with requests.",
 				Object:   finding.Object{Kind: "ResourceQuota", Namespace: q.Namespace, Name: q.Name},
 				Severity: finding.Warning, Nodes: nil,
 				Evidence: []finding.Evidence{{
@@ -208,19 +208,19 @@ func checkQuota(f *facts.Facts, r *engine.Result) {
 							pointer(name), pointer(name), hard.String(),
 						))},
 				},
-			}.ForPods("ResourceQuota " + q.Namespace + "/" + q.Name)) // the quota rejects no pod
+			}.ForPods("ResourceQuota " + q.Namespace + "/" + q.Name)) // the quota does not reject pods
 		}
 	}
 }
 
-// exceededQuota is a GPU quota as reported in an error of the API server.
+// exceededQuota is a GPU quota as reported in an API server error.
 type exceededQuota struct {
 	quota, resource   string
 	asked, used, hard int
 }
 
 // exceeded parses `exceeded quota: gpuq, requested: requests.nvidia.com/gpu=1, used: requests.nvidia.com/gpu=1,
-// limited: requests.nvidia.com/gpu=1`. It returns false if the message has another form or names several resources.
+// limited: requests.nvidia.com/gpu=1`. It returns false if the message has a different form or names several resources.
 func exceeded(message string) (q exceededQuota, ok bool) {
 	m := regexp.MustCompile(
 		`exceeded quota: ([a-z0-9.-]+), requested: ([a-zA-Z0-9./_-]+)=(\d{1,6}), used: ([a-zA-Z0-9./_-]+)=(\d{1,6}), limited: ([a-zA-Z0-9./_-]+)=(\d{1,6})$`,
@@ -268,19 +268,19 @@ func checkPodSecurity(f *facts.Facts, r *engine.Result) {
 			continue
 		}
 		issue := issueOf(x, f)
-		issue.Title = "Pod Security of the namespace refuses the pods"
+		issue.Title = "Pod Security rejects the pods in the namespace"
 		issue.Fix = finding.Fix{
-			Text:     "Make the pods meet the level that the namespace enforces: no privilege, no host namespaces, no hostPath; a GPU by itself needs none of these.",
+			Text:     "Make the pods meet the level that the namespace enforces: no privileged containers, no host namespaces, no hostPath volumes. GPU pods do not need them.",
 			Commands: []string{shell.Command("kubectl get namespace %s --show-labels", x.Owner.Namespace)},
 		}
 		if x.Component != "" {
-			issue.Title = "Pod Security of the namespace refuses the pods of a GPU component, which need privilege"
+			issue.Title = "Pod Security rejects the pods of a GPU component, which must be privileged"
 			issue.Fix.Text =
-				"If these pods are a GPU component that you installed, let a namespace that holds nothing else run privileged pods (chart of the GPU operator: psa.enabled=true " +
-					"does it for its own), and keep users out of it. In a namespace of users leave the level as it is: labels on a pod say nothing of who made it."
+				"If you installed these pods as a GPU component, run them in a dedicated namespace that allows privileged pods (the GPU operator's chart does this for its own: " +
+					"psa.enabled=true) and that users cannot access. Do not lower the level of a namespace that users can access: pod labels do not show who created a pod."
 			if forComponents(x.Owner.Namespace) {
 				issue.Fix = finding.Fix{
-					Text: "Let the namespace of the GPU components run privileged pods (chart of the GPU operator: psa.enabled=true does it).",
+					Text: "Allow privileged pods in the namespace of the GPU components (in the GPU operator's chart: psa.enabled=true).",
 					Commands: []string{shell.Command(
 						"kubectl label namespace %s pod-security.kubernetes.io/enforce=privileged --overwrite",
 						x.Owner.Namespace,
@@ -301,8 +301,8 @@ func checkPodSecurity(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// forComponents reports whether a chart of GPU software creates the namespace. Pod labels are no proof, because anyone
-// who can create pods in a namespace chooses their labels.
+// forComponents reports whether a chart of GPU software creates the namespace. It ignores pod labels, because anyone
+// who can create pods in a namespace can set them.
 func forComponents(namespace string) bool {
 	return slices.Contains([]string{
 		"kube-system", "gpu-operator", "nvidia-gpu-operator", "gpu-operator-resources", "nvidia-device-plugin",
@@ -338,13 +338,13 @@ func checkForbidden(f *facts.Facts, r *engine.Result) {
 			account = "default"
 		}
 		r.Add(finding.Finding{
-			Title:  "the pod's service account may not do what the program asks of the API server",
+			Title:  "the API server rejects a request from the pod's service account",
 			Object: facts.PodObject(pod), Nodes: facts.OnNode(pod),
 			Confidence: finding.Likely, Evidence: []finding.Evidence{e},
 			Fix: finding.Fix{
-				Text: "See whether the program should be allowed that: its log is its own word. If so, make a Role with just the verb and the resource that the message names, in the namespace " +
-					"that it names, and bind that to the service account " + account +
-					", and no wider one such as edit. The role of a binding cannot be changed: delete a wrong binding and create it again.",
+				Text: "Check whether the program should have this permission: its log is not proof. If so, create a Role in the namespace that the message names, with only the verb and " +
+					"the resource that the message names, and bind the Role to the service account " + account +
+					". Do not bind a broader role such as edit. A binding's role cannot be changed: delete a wrong binding and recreate it.",
 				Commands: []string{shell.Command("kubectl auth can-i --list -n %s --as=system:serviceaccount:%s:%s",
 					pod.Namespace, pod.Namespace, account)},
 			},
@@ -361,18 +361,18 @@ func forbiddenFix(x facts.Refusal) (string, finding.Fix) {
 	case strings.Contains(message, "serviceaccount") && strings.Contains(message, "not found"):
 		return "the pods cannot be created: their service account does not exist",
 			finding.Fix{
-				Text:     "Create the service account, or name one that exists.",
+				Text:     "Create the service account, or specify one that exists.",
 				Commands: []string{describe, shell.Command("kubectl -n %s get serviceaccounts", x.Owner.Namespace)},
 			}
 	case strings.Contains(message, "webhook"):
-		return "an admission webhook refuses the pods, or does not answer",
-			finding.Fix{Text: "See the webhook's message; when it does not answer, look at its service and pods.",
+		return "an admission webhook rejects the pods, or does not respond",
+			finding.Fix{Text: "See the webhook's message. If the webhook does not respond, check its Service and pods.",
 				Commands: []string{
 					describe, "kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations",
 				}}
 	case strings.Contains(message, "is forbidden: User "):
 		return "the pods cannot be created: a role is missing", finding.Fix{
-			Text: "Bind a role that may create pods to the user that the message names; the role of a binding cannot be changed: delete and create it.",
+			Text: "Bind a role that can create pods to the user that the message names. A binding's role cannot be changed: delete and recreate the binding.",
 			Commands: []string{
 				describe,
 				shell.Command("kubectl get rolebindings,clusterrolebindings -A -o wide | grep -F %s",
@@ -380,7 +380,7 @@ func forbiddenFix(x facts.Refusal) (string, finding.Fix) {
 			},
 		}
 	}
-	return "the API server refuses the pods", finding.Fix{
-		Text: "See the message of the API server.", Commands: []string{describe},
+	return "the API server rejects the pods", finding.Fix{
+		Text: "See the API server's message.", Commands: []string{describe},
 	}
 }

@@ -23,10 +23,10 @@ func Checks() []engine.Check {
 	return []engine.Check{
 		{
 			ID: "node.not-ready", Layer: finding.LayerCluster,
-			Title: "the kubelet of a GPU node is not ready, or is silent",
+			Title: "a GPU node is not Ready, or its kubelet has stopped reporting",
 			Needs: []engine.Need{engine.NeedAPI},
-			Reads: "Node .status.conditions[Ready], and the problem conditions beside it",
-			Why:   "Nothing starts on a node that is not Ready. What stopped its kubelet or runtime is for other checks to find; the condition's message is the first hint. A node younger than 5 minutes that is still starting is Info, and a warning until 15 where no pod waits for it. One that an autoscaler or the cloud takes away is Info.",
+			Reads: "Node .status.conditions: Ready, and the conditions that report problems",
+			Why:   "Pods do not start on a node that is not Ready. The condition's message is the first hint; other checks find what stopped the kubelet or the runtime. A starting node is Info for 5 minutes, then a warning until 15 minutes if no pod waits for it. A node that an autoscaler or the cloud provider removes is Info.",
 			Explains: []string{
 				"sched.none-advertised", "sched.all-in-use", "sched.fragmented", "sched.insufficient-gpu",
 				"sched.insufficient-other",
@@ -44,29 +44,29 @@ func Checks() []engine.Check {
 			ID: "node.condition", Layer: finding.LayerCluster,
 			Title: "an agent on a GPU node reports a problem as a node condition",
 			Needs: []engine.Need{engine.NeedAPI},
-			Reads: "Node .status.conditions of node-problem-detector, NVSentinel, the EKS node monitoring agent, AKS and others",
-			Why: "Conditions such as GPUXid, SysLogsXIDError, GPUMissing or KernelDeadlock that are True, and those such as AcceleratedHardwareReady that are False. " +
-				"An XID in the message counts as the catalog says: a program's own fault is Info, one that costs a GPU is an error. Conditions of unknown meaning are left alone.",
+			Reads: "Node .status.conditions set by node-problem-detector, NVSentinel, the EKS node monitoring agent, AKS, and others",
+			Why: "Conditions such as GPUXid, SysLogsXIDError, GPUMissing, or KernelDeadlock that are True, and conditions such as AcceleratedHardwareReady that are False. " +
+				"The catalog determines the severity of an XID in the message: an application error is Info, the loss of a GPU is an error. Conditions with unknown meaning are ignored.",
 			Explains: []string{"wl.cuda-error", "dp.unhealthy", "alloc.unexpected-admission", "sched.node-state"},
 			Sources:  []string{"NVSentinel", "node-problem-detector", "eks-node-monitoring-agent"},
 			Run:      checkConditions,
 		},
 		{
 			ID: "node.pressure", Layer: finding.LayerCluster,
-			Title:    "a GPU node runs out of disk, memory or process IDs",
+			Title:    "a GPU node is running out of disk space, memory, or process IDs",
 			Needs:    []engine.Need{engine.NeedAPI},
 			Reads:    "Node .status.conditions DiskPressure, MemoryPressure, PIDPressure",
-			Why:      "The kubelet evicts pods and takes no new ones. GPU images are big, often 10 to 20 GB.",
+			Why:      "The kubelet evicts pods and does not admit new ones. GPU images are large, often 10 to 20 GB.",
 			Explains: []string{"sched.nodes-unavailable", "wl.evicted", "img.pull-network"},
 			Doc:      "https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/",
 			Run:      checkPressure,
 		},
 		{
 			ID: "sched.node-state", Layer: finding.LayerCluster,
-			Title:    "a GPU node is cordoned, or its kubelet does not fit the API server",
+			Title:    "a GPU node is cordoned, or the API server does not support its kubelet version",
 			Needs:    []engine.Need{engine.NeedAPI},
 			Reads:    "Node .spec.unschedulable, .spec.taints, annotations, .status.nodeInfo.kubeletVersion; the version of the API server",
-			Why:      "A cordon is somebody's decision: Info, and an error when GPU pods wait because all nodes that they could use are cordoned. A kubelet may be up to three minor versions older than the API server, and not newer.",
+			Why:      "Nodes are cordoned on purpose: Info, or an error if GPU pods wait because all nodes that they could use are cordoned. A kubelet can be up to three minor versions older than the API server, but not newer.",
 			Explains: []string{"sched.nodes-unavailable"},
 			Doc:      "https://kubernetes.io/docs/concepts/nodes/node/#manual-node-administration",
 			Run:      checkNodeState,
@@ -132,9 +132,9 @@ func checkNotReady(f *facts.Facts, r *engine.Result) {
 		age := f.Now.Sub(n.CreationTimestamp.Time)
 		young := !n.CreationTimestamp.IsZero() && ready.Status == corev1.ConditionFalse
 		if taint, leaves := departs(n); leaves {
-			issue.Severity, issue.Title = finding.Info, "the node is being taken away, and is not Ready any more"
+			issue.Severity, issue.Title = finding.Info, "the node is being removed and is no longer Ready"
 			issue.Fix = finding.Fix{
-				Text: "Nothing is to be done: an autoscaler or the cloud removes the node, and its pods are made anew elsewhere.",
+				Text: "No action is needed: an autoscaler or the cloud provider removes the node, and its pods are recreated elsewhere.",
 			}
 			issue.Evidence = append(issue.Evidence, finding.Evidence{Source: n.Object().String(), Text: taint})
 		} else if young && age < joinTime {
@@ -146,7 +146,7 @@ func checkNotReady(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// notReady returns the meaning of a Ready condition's message, and how to fix the node.
+// notReady explains the message of a Ready condition, and returns how to fix the node.
 func notReady(n *facts.Node, ready corev1.NodeCondition) (string, finding.Fix) {
 	text := ready.Message
 	runtime := n.RuntimeUnit()
@@ -161,21 +161,21 @@ func notReady(n *facts.Node, ready corev1.NodeCondition) (string, finding.Fix) {
 		"container runtime status check",
 	}) &&
 		!strings.Contains(text, "NetworkReady=false"):
-		return "the node is not Ready: its kubelet gets no answer from the container runtime",
+		return "the node is not Ready: its kubelet gets no response from the container runtime",
 			finding.Fix{
-				Text:     "See why the container runtime does not serve the kubelet: its journal names a bad configuration file.",
+				Text:     "Find out why the container runtime does not respond; its journal reports configuration errors.",
 				Commands: logs,
 			}
 	case strings.Contains(text, "PLEG is not healthy"):
-		return "the node is not Ready: the container runtime answers too slowly (PLEG)",
+		return "the node is not Ready: the container runtime responds too slowly (PLEG)",
 			finding.Fix{
-				Text:     "Look for hung containers, a full or slow disk, and processes in state D on the node; GPU drivers that hang cause this, too.",
+				Text:     "Look for hung containers, a full or slow disk, and processes in state D on the node. A hung GPU driver also causes this.",
 				Commands: logs,
 			}
 	case ready.Status == corev1.ConditionUnknown, strings.Contains(text, "stopped posting"),
 		strings.Contains(text, "never posted"):
 		return "the node is not Ready: its kubelet has stopped reporting",
-			finding.Fix{Text: "See whether the machine is up and reaches the API server, then its kubelet.",
+			finding.Fix{Text: "Check that the machine is up and can reach the API server, then check its kubelet.",
 				Commands: []string{
 					shell.Command("kubectl describe node %s", n.Name),
 					shell.OnHost(n.Name, "sudo systemctl status %s", kubeletUnit(n)),
@@ -186,7 +186,7 @@ func notReady(n *facts.Node, ready corev1.NodeCondition) (string, finding.Fix) {
 		"network plugin is not ready",
 	}):
 		return "the node is not Ready: its network (CNI) is not set up",
-			finding.Fix{Text: "Look at the network plugin's pod on this node; it writes the file in /etc/cni/net.d that the runtime waits for.",
+			finding.Fix{Text: "Check the network plugin's pod on this node: the plugin writes the file in /etc/cni/net.d that the runtime waits for.",
 				Commands: []string{
 					shell.Command("kubectl get pods -A -o wide --field-selector spec.nodeName=%s", n.Name),
 				}}
@@ -223,7 +223,7 @@ func problem(c corev1.NodeCondition) bool {
 		return false
 	}
 	switch c.Status {
-	case corev1.ConditionFalse: // set by the EKS agent, and by others with a type such as Ready or Healthy
+	case corev1.ConditionFalse: // set by the EKS agent, and by other agents for types such as Ready or Healthy
 		good := (strings.HasSuffix(kind, "Ready") || strings.HasSuffix(kind, "Healthy")) &&
 			!strings.HasSuffix(kind, "Unhealthy")
 		return good && (aboutGPU(c) || slices.Contains([]string{
@@ -271,7 +271,7 @@ func checkConditions(f *facts.Facts, r *engine.Result) {
 				Evidence: []finding.Evidence{facts.QuoteCondition(n, c)},
 				Began:    c.LastTransitionTime.Time, OfGPU: aboutGPU(c), OfRun: ofRun,
 				Fix: finding.Fix{
-					Text: "Do what the message asks for; the condition stays until its agent takes it back (node-problem-detector: only when it restarts).",
+					Text: "Follow the message. The condition stays until its agent clears it (node-problem-detector does so only when it restarts).",
 					Commands: []string{
 						shell.Command("kubectl gpu-fault doctor --node %s # reads the kernel log and nvidia-smi there",
 							n.Name),
@@ -283,7 +283,8 @@ func checkConditions(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// conditionMeaning returns the severity of a condition: that of the worst XID it names, or a warning.
+// conditionMeaning returns the severity of a condition and a suffix for the title. The severity is that of the worst
+// XID in the condition, or Warning.
 func conditionMeaning(c corev1.NodeCondition) (finding.Severity, string) {
 	if !aboutGPU(c) {
 		return finding.Warning, ""
@@ -333,14 +334,14 @@ func checkNodeState(f *facts.Facts, r *engine.Result) {
 		version := n.Status.NodeInfo.KubeletVersion
 		if apart, known := minorsApart(f.Meta.Server, version); known && (apart < 0 || apart > 3) {
 			r.Add(finding.Finding{
-				Title: "the node's kubelet is of a version that the API server does not support", Object: n.Object(),
+				Title: "the API server does not support the version of the node's kubelet", Object: n.Object(),
 				Severity: finding.Warning,
 				Evidence: []finding.Evidence{
 					{Source: n.Object().String() + " .status.nodeInfo.kubeletVersion", Text: version},
 					{Source: "version of the API server", Text: f.Meta.Server},
 				},
 				Fix: finding.Fix{
-					Text: "Bring the kubelet to the API server's version, or at most three minor versions below it.",
+					Text: "Change the kubelet to the API server's version, or to one at most three minor versions older.",
 				},
 			})
 		}
@@ -351,7 +352,7 @@ func checkNodeState(f *facts.Facts, r *engine.Result) {
 			Title: "the GPU node is cordoned", Object: n.Object(), Severity: finding.Info,
 			Evidence: []finding.Evidence{{Source: n.Object().String() + " .spec.unschedulable", Text: "true"}},
 			Fix: finding.Fix{
-				Text:     "Find out who cordoned it and why, then let it take pods again.",
+				Text:     "Find out who cordoned the node and why, then uncordon it.",
 				Commands: []string{shell.Command("kubectl uncordon %s", n.Name)},
 			},
 		}
@@ -392,7 +393,7 @@ func checkPressure(f *facts.Facts, r *engine.Result) {
 				continue
 			}
 			issue := finding.Finding{
-				Title:  fmt.Sprintf("the node is under %s: its kubelet evicts pods and takes no new ones", kind),
+				Title:  fmt.Sprintf("the node is under %s: its kubelet evicts pods and does not admit new ones", kind),
 				Object: n.Object(), Severity: finding.Warning,
 				Evidence: []finding.Evidence{facts.QuoteCondition(n, c)},
 				Fix:      pressureFix(n, kind),
@@ -416,13 +417,13 @@ func checkPressure(f *facts.Facts, r *engine.Result) {
 func pressureFix(n *facts.Node, kind corev1.NodeConditionType) finding.Fix {
 	switch kind {
 	case corev1.NodeDiskPressure:
-		return finding.Fix{Text: "Free space: unused images, logs, emptyDir volumes; or give the node a bigger disk, because GPU images take 10 to 20 GB each.",
+		return finding.Fix{Text: "Free disk space (unused images, logs, emptyDir volumes), or give the node a larger disk: GPU images take 10 to 20 GB each.",
 			Commands: []string{
 				shell.OnHost(n.Name, "sudo crictl rmi --prune"), shell.OnHost(n.Name, "df -h"),
 			}}
 	case corev1.NodeMemoryPressure:
 		return finding.Fix{
-			Text: "Find what takes the node's memory; give GPU pods memory limits.",
+			Text: "Find what uses the node's memory, and set memory limits for GPU pods.",
 			Commands: []string{
 				"kubectl top pods -A --sort-by=memory", shell.Command("kubectl describe node %s", n.Name),
 			},

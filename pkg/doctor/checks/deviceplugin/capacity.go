@@ -19,10 +19,10 @@ import (
 func pluginPodCheck() engine.Check {
 	return engine.Check{
 		ID: "dp.not-running", Layer: finding.LayerDevicePlugin,
-		Title: "a device plugin's pod does not become ready",
+		Title: "a device plugin pod does not become ready",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 		Reads: "state, last state and restarts of the containers of device plugin pods, their newest warning, and the end of their logs",
-		Why:   "A symptom: it is told so that nothing stays unseen whose cause no other check knows. Pods that start for less than 2 minutes, or are being deleted, are not counted.",
+		Why:   "A symptom, reported in case no other check finds the cause. Pods that have been starting for less than 2 minutes, or are being deleted, are ignored.",
 		Explains: facts.GPULost(
 			"dp.capacity-zero", "dp.unhealthy", "op.operand-failing", "op.clusterpolicy", "gfd.labels",
 		),
@@ -34,7 +34,7 @@ func pluginPodCheck() engine.Check {
 			}
 			for _, pod := range f.Component(facts.DevicePlugin) {
 				if n := f.Node(pod.Spec.NodeName); n != nil && !facts.Alive(n) {
-					r.Unknown(facts.PodObject(pod), "node %s is not Ready: what the API says of the pod is old", n.Name)
+					r.Unknown(facts.PodObject(pod), "node %s is not Ready: the pod's status is out of date", n.Name)
 					continue
 				}
 				t, bad := facts.OperandTrouble(f, pod)
@@ -46,7 +46,7 @@ func pluginPodCheck() engine.Check {
 				found.Title = "the device plugin's pod " + facts.TroubleWords(t)
 				if n := f.Node(pod.Spec.NodeName); n != nil &&
 					(!slices.Contains(f.GPUNodes, n) || facts.GPUsOf(n.Status.Allocatable) > 0) {
-					// No GPU is missing: the node has none, or another plugin advertises them.
+					// No GPU is missing: the node has no GPUs, or another plugin advertises them.
 					found.Severity = finding.Warning
 				}
 				r.Add(found)
@@ -58,11 +58,11 @@ func pluginPodCheck() engine.Check {
 func capacityCheck() engine.Check {
 	return engine.Check{
 		ID: "dp.capacity-zero", Layer: finding.LayerDevicePlugin,
-		Title: "a node with GPUs advertises none, although it has a device plugin",
+		Title: "a node with GPUs and a device plugin advertises no GPUs",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
-		Reads: "status.capacity of GPU nodes, device plugin pods there, and the sockets in the kubelet's device-plugins folder with their times",
-		Why: "A device plugin that is there must have told the kubelet of at least one GPU. When the kubelet restarts it forgets its plugins, and a plugin that does not notice stays unknown; a kubelet " +
-			"whose folder is elsewhere never hears of it. Nodes whose GPUs come by DRA or by another resource, and pods that are younger than 2 minutes, are healthy.",
+		Reads: "status.capacity of GPU nodes, their device plugin pods, and the sockets in the kubelet's device-plugins directory with their times",
+		Why: "A running device plugin must have registered at least one GPU with the kubelet. A restarted kubelet forgets its plugins until they register again, and a kubelet that uses a different " +
+			"directory never finds the plugin. Nodes that offer GPUs through DRA or as another resource, and pods younger than 2 minutes, are healthy.",
 		Explains: facts.GPULost("op.operand-failing", "op.clusterpolicy"),
 		Doc:      "https://kubernetes.io/docs/concepts/extend-kubernetes/compute-storage-net/device-plugins/#device-plugin-implementation",
 		Sources:  []string{"k8s-device-plugin#240", "k8s-device-plugin#1228", "kubernetes#60176"},
@@ -81,7 +81,7 @@ func checkCapacity(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	plugins := facts.Current(n, facts.DevicePlugin)
 	switch {
 	case !facts.Alive(n):
-		r.Unknown(n.Object(), "the node is not Ready: what the API says of it is old")
+		r.Unknown(n.Object(), "the node is not Ready: its status is out of date")
 		return
 	case facts.Advertises(f, n):
 		r.Pass(n.Object())
@@ -94,14 +94,14 @@ func checkCapacity(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	pod := plugins[0]
 	found := finding.Finding{
 		Object: n.Object(), Confidence: finding.Likely,
-		Title: "the node advertises no GPU, although a device plugin is on it",
+		Title: "the node advertises no GPUs, although it has a device plugin",
 		Evidence: []finding.Evidence{
 			finding.FieldEvidence(n.Object(), ".status.capacity", "%s", facts.GPUText(n.Status.Capacity)),
 			finding.FieldEvidence(
 				facts.PodObject(pod), ".status.phase", "%s, ready: %t", pod.Status.Phase, facts.PodReady(pod),
 			),
 		},
-		Fix: finding.Fix{Text: "Let the plugin register again, and look at what it says then.", Commands: []string{
+		Fix: finding.Fix{Text: "Restart the plugin so that it registers again, then check its log.", Commands: []string{
 			facts.RestartPod(pod.Namespace, pod.Name),
 			shell.Command("kubectl get node %s -o jsonpath='{.status.capacity}'", n.Name)}},
 	}
@@ -116,13 +116,13 @@ func checkCapacity(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	}
 	if dir := pluginFolder(pod); dir != "" && elsewhere(n, dir) {
 		found.Confidence = finding.Likely
-		found.Title = "the device plugin registers in a folder that the node's kubelet does not use"
+		found.Title = "the device plugin registers in a directory that the node's kubelet does not use"
 		found.Subject = facts.PodObject(pod) // a restart does not fix it
 		found.Evidence = append(
 			found.Evidence, finding.FieldEvidence(facts.PodObject(pod), ".spec.volumes[].hostPath", "%s", dir),
 		)
 		found.Fix = finding.Fix{
-			Text:     "Give the plugin the kubelet's folder " + facts.KubeletRoot(n) + "/device-plugins.",
+			Text:     "Make the plugin use the kubelet's directory " + facts.KubeletRoot(n) + "/device-plugins.",
 			Commands: []string{shell.Command("kubectl edit %s -n %s", facts.OwnerOf(pod), pod.Namespace)},
 		}
 		if h, ok := facts.ReleaseOf(f, facts.ChartOperator); ok {
@@ -146,9 +146,9 @@ func sockets(n *facts.Node) []finding.Evidence {
 	var all []finding.Evidence
 	for _, s := range n.Host.Probe.DevicePlugins {
 		if strings.Contains(s.Path, "/device-plugins/") && len(all) < 3 {
-			text := "made " + s.Modified.UTC().Format(time.RFC3339)
+			text := "created " + s.Modified.UTC().Format(time.RFC3339)
 			if s.Listening != nil && !*s.Listening {
-				text += ", nobody listens"
+				text += ", no process listens"
 			}
 			all = append(all, finding.Evidence{Source: "nodes/" + n.Name + " " + s.Path, Text: text})
 		}
@@ -179,12 +179,12 @@ func elsewhere(n *facts.Node, dir string) bool {
 func noPluginCheck() engine.Check {
 	return engine.Check{
 		ID: "dp.none", Layer: finding.LayerDevicePlugin,
-		Title: "a node has GPUs, and nothing advertises them",
+		Title: "a node has GPUs that nothing advertises",
 		Needs: []engine.Need{engine.NeedAPI},
 		Reads: "status.capacity, status.allocatable and pods of GPU nodes, ResourceSlices",
-		Why: "Something must tell the kubelet of GPUs: NVIDIA's device plugin, a cloud's, or a DRA driver. A node without, whose labels or hardware say that it has GPUs of NVIDIA, can give none to pods. " +
-			"It is an error only where pods wait for GPUs, and worth knowing only where the cluster has no software for GPUs at all: a GPU may be there for other use. " +
-			"Where a plugin was, and is gone, the kubelet keeps the capacity for a while and allocates nothing: an error. What a DRA driver that is there offers is told where a claim waits.",
+		Why: "A device plugin, NVIDIA's or a cloud provider's, or a DRA driver must advertise GPUs to the kubelet. Otherwise, pods cannot use the NVIDIA GPUs that the node's labels or hardware show. " +
+			"This is an error if pods wait for GPUs, and Info if the cluster has no GPU software at all, because the GPUs may serve another purpose. " +
+			"After a plugin is removed, the kubelet keeps the capacity for a while but allocates nothing: an error. Missing devices of a DRA driver are reported if a claim waits for them.",
 		Explains: facts.GPULost("op.clusterpolicy"),
 		Doc:      "https://kubernetes.io/docs/tasks/manage-gpus/scheduling-gpus/",
 		Sources:  []string{"k8s-device-plugin#33", "k8s-device-plugin#585", "k8s-device-plugin#1934"},
@@ -210,7 +210,7 @@ func checkNoPlugin(f *facts.Facts, r *engine.Result, n *facts.Node, waiting bool
 	}
 	switch {
 	case !facts.Alive(n):
-		r.Unknown(n.Object(), "the node is not Ready: what the API says of its pods is old")
+		r.Unknown(n.Object(), "the node is not Ready: its pods' status is out of date")
 		return
 	case pluginGone(n):
 		r.Add(goneFinding(f, n))
@@ -225,7 +225,7 @@ func checkNoPlugin(f *facts.Facts, r *engine.Result, n *facts.Node, waiting bool
 	}
 	found := finding.Finding{
 		Object: n.Object(), Confidence: finding.Certain, Severity: finding.Info,
-		Title: "the node has GPUs, and neither a device plugin nor a DRA driver advertises them",
+		Title: "the node has GPUs, but neither a device plugin nor a DRA driver advertises them",
 		Evidence: append([]finding.Evidence{
 			finding.FieldEvidence(n.Object(), ".status.capacity", "%s", facts.GPUText(n.Status.Capacity)),
 		},
@@ -258,9 +258,9 @@ func pluginGone(n *facts.Node) bool {
 func goneFinding(f *facts.Facts, n *facts.Node) finding.Finding {
 	found := finding.Finding{
 		Object: n.Object(), Confidence: finding.Likely,
-		Title: "no device plugin runs on the node any more, so that nothing offers its GPUs to the kubelet",
+		Title: "the device plugin no longer runs on the node, so nothing advertises the node's GPUs",
 		Evidence: append(lostGPUs(n),
-			finding.Evidence{Source: "pods on " + n.Object().String(), Text: "(no pod of a device plugin)"}),
+			finding.Evidence{Source: "pods on " + n.Object().String(), Text: "(no device plugin pod)"}),
 		Fix: noPluginFix(f, n),
 	}
 	_, operator := facts.ClusterPolicy(f)
@@ -268,7 +268,7 @@ func goneFinding(f *facts.Facts, n *facts.Node) finding.Finding {
 		return found
 	}
 	found.Fix = finding.Fix{
-		Text: "Nothing is wrong with the GPUs: the plugin's DaemonSet is not there. Install it again, in the way in which it was installed; its Helm chart is one.",
+		Text: "The GPUs are fine, but the plugin's DaemonSet is missing. Reinstall the plugin the way it was installed, for example with its Helm chart.",
 		Commands: []string{shell.Command("helm upgrade --install nvdp %s --repo %s -n kube-system",
 			facts.ChartDevicePlugin,
 			facts.ChartRepository(facts.ChartDevicePlugin)),
@@ -306,10 +306,10 @@ func noPluginFix(f *facts.Facts, n *facts.Node) finding.Fix {
 	if d := pluginDaemonSet(f); d != nil {
 		taint, kept := facts.KeptAway(n, d)
 		text :=
-			"A device plugin is installed and does not run on the node: its DaemonSet's node selector, affinity or tolerations leave it out."
+			"A device plugin is installed but does not run on the node: the node selector, affinity, or tolerations of its DaemonSet exclude the node."
 		if kept {
-			text = "The device plugin's DaemonSet does not tolerate the taint " + taint.ToString() +
-				" of the node: add the toleration."
+			text = "The device plugin's DaemonSet does not tolerate the node's taint " + taint.ToString() +
+				": add a toleration."
 		}
 		return finding.Fix{Text: text, Commands: []string{
 			shell.Command("kubectl get daemonset %s -n %s -o yaml", d.Name, d.Namespace),
@@ -319,18 +319,18 @@ func noPluginFix(f *facts.Facts, n *facts.Node) finding.Fix {
 	if _, ok := facts.ClusterPolicy(f); ok {
 		if facts.PolicyOff(f, "devicePlugin") {
 			return finding.Fix{
-				Text:     "The operator's device plugin is switched off: switch it on, or use a DRA driver.",
+				Text:     "The operator's device plugin is disabled: enable it, or use a DRA driver.",
 				Commands: facts.ChangeOperator(f, "devicePlugin.enabled", true),
 			}
 		}
-		return finding.Fix{Text: "The operator has not placed its device plugin on the node: see its labels nvidia.com/gpu.deploy.* and what the operator says.",
+		return finding.Fix{Text: "The operator has not deployed its device plugin to the node: check the node's nvidia.com/gpu.deploy.* labels and the operator's log.",
 			Commands: []string{
 				shell.Command("kubectl get node %s --show-labels", n.Name),
 				shell.Command("kubectl logs -n %s -l app=gpu-operator --tail 50", facts.OperatorNamespace(f)),
 			}}
 	}
 	return finding.Fix{
-		Text: "Install the GPU operator, or the device plugin alone where driver and toolkit are on the node already.",
+		Text: "Install the GPU operator, or only the device plugin if the node already has the driver and the toolkit.",
 		Commands: []string{shell.Command("helm install gpu-operator gpu-operator --repo %s -n gpu-operator --create-namespace",
 			facts.ChartRepository(facts.ChartOperator))},
 	}
@@ -341,9 +341,9 @@ func duplicateCheck() engine.Check {
 		ID: "dp.duplicate", Layer: finding.LayerDevicePlugin,
 		Title: "two device plugins advertise the same GPUs on one node",
 		Needs: []engine.Need{engine.NeedAPI},
-		Reads: "device plugin pods on each node and what made them",
-		Why: "The kubelet knows one endpoint per resource: the plugin that registered last wins, and when it goes the capacity drops to 0 although the other still runs. Pods of the same DaemonSet during " +
-			"an update, plugins for virtual machines, and the MPS daemon are no duplicates.",
+		Reads: "device plugin pods on each node and their owners",
+		Why: "The kubelet uses one endpoint per resource: the plugin that registered last wins, and when it stops, the capacity drops to 0 although the other still runs. Pods of the same DaemonSet during " +
+			"an update, plugins for virtual machines, and the MPS daemon are not duplicates.",
 		Explains: []string{"dp.capacity-zero", "dp.unhealthy", "share.timeslicing", "alloc.unexpected-admission"},
 		Doc:      "https://kubernetes.io/docs/concepts/extend-kubernetes/compute-storage-net/device-plugins/",
 		Sources:  []string{"k8s-device-plugin#255", "k8s-device-plugin#455", "k8s-device-plugin#1435", "HAMi#2076"},
@@ -373,14 +373,14 @@ func checkDuplicate(r *engine.Result, n *facts.Node) {
 		Severity: finding.Warning, Object: n.Object(),
 		Title: "two device plugins of different owners advertise GPUs on the node",
 		Fix: finding.Fix{
-			Text: "Keep one: delete the DaemonSet of the other, or keep it off GPU nodes. If the operator's is not the one to keep, switch that off (devicePlugin.enabled=false).",
+			Text: "Keep one plugin: delete the DaemonSet of the other, or keep it off GPU nodes. To remove the operator's plugin, disable it (devicePlugin.enabled=false).",
 		},
 	}
 	for _, owner := range words.SortedKeys(owners) {
 		pod := owners[owner]
 		found.Evidence = append(found.Evidence,
 			finding.FieldEvidence(
-				facts.PodObject(pod), ".spec.containers[].image", "%s, made by %s", images(pod), facts.OwnerOf(pod),
+				facts.PodObject(pod), ".spec.containers[].image", "%s, owned by %s", images(pod), facts.OwnerOf(pod),
 			))
 		found.Fix.Commands = append(found.Fix.Commands,
 			"# one of them: "+shell.Command("kubectl delete %s -n %s", facts.OwnerOf(pod), pod.Namespace))

@@ -21,7 +21,7 @@ func unhealthyCheck() engine.Check {
 		Title: "a node offers fewer GPUs than it has",
 		Needs: []engine.Need{engine.NeedAPI},
 		Reads: "status.capacity and status.allocatable of GPU nodes",
-		Why: "The kubelet takes a device that its plugin calls unhealthy out of allocatable, and leaves it in capacity. All of them are out for the moments in which a plugin restarts, which is no fault " +
+		Why: "The kubelet removes a device that its plugin marks unhealthy from allocatable, and keeps it in capacity. While a plugin restarts, all its devices are missing from allocatable; this is ignored " +
 			"while its pod is younger than 2 minutes.",
 		Explains: facts.GPULost("op.operand-failing", "op.clusterpolicy"),
 		Doc:      "https://kubernetes.io/docs/concepts/extend-kubernetes/compute-storage-net/device-plugins/#device-plugin-implementation",
@@ -42,7 +42,7 @@ func checkUnhealthy(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	plugins := n.Component(facts.DevicePlugin)
 	switch {
 	case !facts.Alive(n):
-		r.Unknown(n.Object(), "the node is not Ready: what the API says of it is old")
+		r.Unknown(n.Object(), "the node is not Ready: its status is out of date")
 		return
 	case len(lost) == 0:
 		r.Pass(n.Object())
@@ -56,10 +56,10 @@ func checkUnhealthy(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	}
 	r.Add(finding.Finding{
 		Object:   n.Object(),
-		Title:    "the node has GPUs that it does not offer, because its device plugin calls them unhealthy",
+		Title:    "the node has GPUs that are not allocatable, because its device plugin marks them unhealthy",
 		Evidence: lost,
 		Fix: finding.Fix{
-			Text:     "Find out what is wrong with the GPU (nvidia-smi, kernel log), repair or reset it, and restart the device plugin's pod there: a device stays unhealthy until then.",
+			Text:     "Find out what is wrong with the GPU (nvidia-smi, kernel log), repair or reset the GPU, and restart the device plugin pod on the node: a device stays unhealthy until then.",
 			Commands: restartPlugins(n),
 		},
 	})
@@ -100,11 +100,11 @@ func resourceNames(resources corev1.ResourceList) map[string]bool {
 func unhealthyXIDCheck() engine.Check {
 	return engine.Check{
 		ID: "dp.unhealthy-xid", Layer: finding.LayerDevicePlugin,
-		Title: "the device plugin took a GPU away after an XID",
+		Title: "the device plugin marked a GPU unhealthy after an XID",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 		Reads: "logs of device plugin pods on nodes that offer fewer GPUs than they have",
-		Why: "The plugin listens for XIDs and marks the GPU unhealthy, except for those that applications cause (13, 31, 43, 45, 68, 109). It never marks it healthy again: that takes a restart of its pod. " +
-			"A line in the log of a node that offers all its GPUs is history.",
+		Why: "The plugin marks a GPU unhealthy after an XID, except for XIDs that applications cause (13, 31, 43, 45, 68, 109). The GPU stays unhealthy until the plugin's pod restarts. " +
+			"Log lines on a node that offers all its GPUs are out of date and ignored.",
 		Explains: facts.GPULost("dp.unhealthy", "op.operand-failing", "op.clusterpolicy"),
 		Doc:      "https://docs.nvidia.com/deploy/xid-errors/index.html",
 		Sources: []string{
@@ -144,7 +144,7 @@ func xidFinding(n *facts.Node, e finding.Evidence, lost []finding.Evidence) find
 		Object: n.Object(), Title: "the device plugin marked a GPU unhealthy",
 		Evidence: append([]finding.Evidence{e}, lost...),
 		Fix: finding.Fix{
-			Text:     "Repair or reset the GPU, then restart the device plugin's pod: it does not take the GPU back by itself. If an application causes the XID, let the plugin ignore it (DP_DISABLE_HEALTHCHECKS=CODE).",
+			Text:     "Repair or reset the GPU, then restart the device plugin pod: the GPU stays unhealthy until then. If an application causes the XID, make the plugin ignore it (DP_DISABLE_HEALTHCHECKS=CODE).",
 			Commands: restartPlugins(n),
 		},
 	}

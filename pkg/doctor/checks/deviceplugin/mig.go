@@ -17,11 +17,11 @@ import (
 func migStrategyCheck() engine.Check {
 	return engine.Check{
 		ID: "mig.strategy-mismatch", Layer: finding.LayerDevicePlugin,
-		Title: "the MIG strategy does not fit how the GPUs are divided, or what pods ask for",
+		Title: "the MIG strategy does not match how the GPUs are partitioned, or what pods request",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
-		Reads: "labels nvidia.com/mig.* and nvidia.com/gpu.product of nodes, logs of device plugin and feature discovery, capacity, and what Pending pods ask for",
-		Why: "Strategy single wants all GPUs of a node divided into equal instances and offers them as nvidia.com/gpu; mixed offers each profile as nvidia.com/mig-PROFILE, and whole GPUs as nvidia.com/gpu; " +
-			"none ignores MIG. A GPU in MIG mode without instances is offered by none of them.",
+		Reads: "labels nvidia.com/mig.* and nvidia.com/gpu.product of nodes, logs of the device plugin and feature discovery, capacity, and requests of Pending pods",
+		Why: "The strategy single requires all GPUs of a node to have equal instances and offers them as nvidia.com/gpu; mixed offers each profile as nvidia.com/mig-PROFILE, and whole GPUs as nvidia.com/gpu; " +
+			"none ignores MIG. No strategy offers a GPU in MIG mode without instances.",
 		Explains: facts.GPULost("sched.wrong-resource-name", "sched.bigger-than-any-node", "dp.capacity-zero",
 			"dp.not-running", "dp.unhealthy", "op.operand-failing", "op.clusterpolicy", "gfd.labels"),
 		Doc: "https://docs.nvidia.com/datacenter/cloud-native/kubernetes/latest/index.html",
@@ -68,10 +68,10 @@ func checkMIGNode(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		r.Pass(n.Object())
 		return
 	}
-	fix := finding.Fix{Text: "Divide all GPUs of the node alike, or use the strategy mixed, which allows any division."}
+	fix := finding.Fix{Text: "Partition all GPUs of the node identically, or use the strategy mixed, which allows any partitioning."}
 	if want := n.Labels["nvidia.com/mig.config"]; want != "" {
 		fix.Commands = append(fix.Commands, shell.Command(
-			"kubectl label node %s nvidia.com/mig.config=all-disabled --overwrite # or a configuration that divides all alike",
+			"kubectl label node %s nvidia.com/mig.config=all-disabled --overwrite # or one that partitions all GPUs identically",
 			n.Name,
 		))
 	}
@@ -82,7 +82,7 @@ func checkMIGNode(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	}
 	r.Add(finding.Finding{
 		Object:   n.Object(),
-		Title:    "GPUs in MIG mode are not divided as the MIG strategy wants, so that the node offers none",
+		Title:    "the MIG partitions of the GPUs do not match the MIG strategy, so the node offers no GPUs",
 		Evidence: evidence, Fix: fix,
 	})
 }
@@ -132,14 +132,14 @@ func (o migOffer) check(r *engine.Result, pod *corev1.Pod) {
 			}
 			r.Add(finding.Finding{
 				Object: facts.PodObject(pod), Confidence: finding.Likely,
-				Title: fmt.Sprintf("the pod asks for %s, which no node offers under the MIG strategy %s", name,
+				Title: fmt.Sprintf("the pod requests %s, which no node offers with the MIG strategy %s", name,
 					strategy),
 				Evidence: append(facts.LabelEvidence(n, "nvidia.com/mig.strategy", "nvidia.com/mig.config",
 					"nvidia.com/gpu.product"),
 					finding.FieldEvidence(n.Object(), ".status.allocatable", "%s", facts.GPUText(n.Status.Allocatable)),
 					finding.FieldEvidence(facts.PodObject(pod), ".spec.containers[].resources.limits", "%s", name)),
 				Fix: finding.Fix{
-					Text: fmt.Sprintf("Ask for what is offered (%s), or change the strategy.", words.Joined(offers)),
+					Text: fmt.Sprintf("Request what the nodes offer (%s), or change the strategy.", words.Joined(offers)),
 				},
 			})
 			return

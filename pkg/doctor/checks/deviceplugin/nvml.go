@@ -28,11 +28,11 @@ func nvmlMissing() []string {
 func nvmlCheck() engine.Check {
 	return engine.Check{
 		ID: "dp.nvml-missing", Layer: finding.LayerDevicePlugin,
-		Title: "the device plugin does not find the driver's library in its container",
+		Title: "the device plugin cannot find the driver's library in its container",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 		Reads: "logs of the device plugin and of feature discovery on GPU nodes that advertise no GPU, their runtimeClassName, and the RuntimeClasses",
-		Why: "The plugin needs libnvidia-ml.so.1, which NVIDIA's runtime brings into its container: by the pod's RuntimeClass, or as the node's default. Where GPUs are advertised an old line in a log " +
-			"says nothing.",
+		Why: "The plugin needs libnvidia-ml.so.1. NVIDIA's runtime, set by the pod's RuntimeClass or as the node's default, injects the library into the container. Log lines are ignored " +
+			"if the node advertises GPUs.",
 		Explains: facts.GPULost("dp.not-running", "dp.capacity-zero", "dp.unhealthy", "op.operand-failing",
 			"op.clusterpolicy", "gfd.labels"),
 		Doc: "https://github.com/NVIDIA/k8s-device-plugin#configure-containerd",
@@ -70,7 +70,7 @@ func checkNVML(f *facts.Facts, r *engine.Result, n *facts.Node) {
 			}
 			found := finding.Finding{
 				Object: n.Object(), Confidence: finding.Likely,
-				Title: fmt.Sprintf("the %s finds no NVML library in its container", c),
+				Title: fmt.Sprintf("the %s cannot find the NVML library in its container", c),
 				Evidence: []finding.Evidence{
 					e, finding.FieldEvidence(facts.PodObject(pod), ".spec.runtimeClassName", "%s", words.OrNone(class)),
 					finding.FieldEvidence(n.Object(), ".status.allocatable", "%s", facts.GPUText(n.Status.Allocatable)),
@@ -96,8 +96,8 @@ func started(pod *corev1.Pod) bool {
 func nvmlFix(f *facts.Facts, n *facts.Node, pod *corev1.Pod, class string) finding.Fix {
 	if class != "" {
 		return finding.Fix{
-			Text: "The pod has its RuntimeClass, so that the runtime behind it does not find the driver: check the driver on the node (nvidia-smi). If the driver lies elsewhere than at / or " +
-				"/run/nvidia/driver, tell the plugin where (nvidiaDriverRoot).",
+			Text: "The pod has a RuntimeClass, but its runtime cannot find the driver: check the driver on the node (nvidia-smi). If the driver's root is neither / nor " +
+				"/run/nvidia/driver, set the plugin's nvidiaDriverRoot.",
 			Commands: []string{
 				shell.Command("kubectl get runtimeclass %s -o yaml", class),
 				shell.Command("kubectl gpu-fault runtime show %s", n.Name),
@@ -113,14 +113,14 @@ func nvmlFix(f *facts.Facts, n *facts.Node, pod *corev1.Pod, class string) findi
 	}
 	if name == "" {
 		return finding.Fix{
-			Text: "The pod runs under the node's default runtime, which is not NVIDIA's, and there is no RuntimeClass for that: configure the runtime on the node, then either make it the default or " +
-				"create a RuntimeClass and give it to the plugin.",
+			Text: "The pod uses the node's default runtime, which is not NVIDIA's, and NVIDIA's runtime has no RuntimeClass. Configure NVIDIA's runtime on the node, then make it the default, or " +
+				"create a RuntimeClass and set it on the plugin.",
 			Commands: []string{shell.Command("kubectl gpu-fault runtime show %s", n.Name)},
 		}
 	}
 	fix := finding.Fix{
 		Text: fmt.Sprintf(
-			"The pod runs under the node's default runtime, which is not NVIDIA's: give it the RuntimeClass %s, or make NVIDIA's runtime the node's default.",
+			"The pod uses the node's default runtime, which is not NVIDIA's: set the pod's RuntimeClass to %s, or make NVIDIA's runtime the node's default.",
 			name,
 		),
 		Commands: []string{shell.Command("kubectl patch %s -n %s --type merge -p %s", facts.OwnerOf(pod), pod.Namespace,

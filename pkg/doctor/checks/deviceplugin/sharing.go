@@ -43,7 +43,7 @@ type sharing struct {
 func parsePluginConfig(text string) (pluginConfig, error) {
 	var c pluginConfig
 	if err := yaml.Unmarshal([]byte(text), &c); err != nil {
-		return pluginConfig{}, fmt.Errorf("the device plugin's configuration is not what it should be: %w", err)
+		return pluginConfig{}, fmt.Errorf("invalid device plugin configuration: %w", err)
 	}
 	return c, nil
 }
@@ -113,12 +113,12 @@ func (p pluginConfigs) of(f *facts.Facts, n *facts.Node) string {
 func timeSlicingCheck() engine.Check {
 	return engine.Check{
 		ID: "share.timeslicing", Layer: finding.LayerDevicePlugin,
-		Title: "the configuration for shared GPUs does not take effect, or a pod asks for more shares than it may",
+		Title: "the GPU sharing configuration does not take effect, or a pod requests more shares than allowed",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 		Reads: "the device plugin's ConfigMap, devicePlugin.config of the ClusterPolicy or chart, label " +
 			configLabel + ", labels gpu.count and gpu.replicas, capacity, and messages of pods",
-		Why: "A node uses the configuration that its label names, else the default. Without both it shares nothing, whatever the ConfigMap says. Then the capacity is the number of GPUs, and not that " +
-			"times the replicas. renameByDefault belongs below sharing, and is ignored elsewhere. A configuration that only some nodes use is meant so.",
+		Why: "A node uses the configuration that its label names, or else the default. Without either, the node shares nothing, whatever the ConfigMap contains. The capacity is then the number of GPUs, " +
+			"not multiplied by the replicas. renameByDefault belongs under sharing, and is ignored elsewhere. A configuration that only some nodes use is not a problem.",
 		Explains: facts.GPULost("sched.wrong-resource-name", "dp.capacity-zero", "dp.not-running", "wl.pod-failing"),
 		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-sharing.html",
 		Sources: []string{"k8s-device-plugin#321", "k8s-device-plugin#461", "k8s-device-plugin#491",
@@ -149,12 +149,12 @@ func checkShareRequests(f *facts.Facts, r *engine.Result) {
 		}
 		found := finding.Finding{
 			Object: facts.PodObject(pod),
-			Title:  "the pod asks for more than one share of a GPU, which the device plugin refuses",
+			Title:  "the pod requests more than one share of a GPU, which the device plugin rejects",
 			Evidence: []finding.Evidence{
 				finding.FieldEvidence(facts.PodObject(pod), ".status.message", "%s", pod.Status.Message),
 			},
 			Fix: finding.Fix{
-				Text: "Ask for one: several shares are no bigger part of a GPU. Or set failRequestsGreaterThanOne: false in the sharing configuration.",
+				Text: "Request one share: several shares do not provide a larger part of a GPU. Or set failRequestsGreaterThanOne: false in the sharing configuration.",
 			},
 		}
 		if pod.Spec.NodeName != "" {
@@ -172,9 +172,9 @@ func checkConfigs(f *facts.Facts, r *engine.Result, configs pluginConfigs) {
 		c, err := parsePluginConfig(configs.in.Data[name])
 		if err != nil {
 			r.Add(finding.Finding{
-				Severity: finding.Warning, Object: object, Title: "a configuration of the device plugin cannot be read",
+				Severity: finding.Warning, Object: object, Title: "a device plugin configuration is invalid",
 				Evidence: []finding.Evidence{finding.FieldEvidence(object, ".data["+name+"]", "%v", err)},
-				Fix:      finding.Fix{Text: "Correct it.", Commands: []string{editConfigMap(configs.in)}},
+				Fix:      finding.Fix{Text: "Correct the configuration.", Commands: []string{editConfigMap(configs.in)}},
 			})
 			continue
 		}
@@ -185,14 +185,15 @@ func checkConfigs(f *facts.Facts, r *engine.Result, configs pluginConfigs) {
 		if c.Flags.RenameByDefault != nil {
 			r.Add(finding.Finding{
 				Severity: finding.Warning, Object: object,
-				Title: "renameByDefault stands below flags, where the device plugin ignores it",
+				Title: "renameByDefault is under flags, where the device plugin ignores it",
 				Evidence: []finding.Evidence{
 					finding.FieldEvidence(
 						object, ".data["+name+"]", "flags.renameByDefault: %t", *c.Flags.RenameByDefault,
 					),
 				},
 				Fix: finding.Fix{
-					Text: "Move it below sharing.timeSlicing.", Commands: []string{editConfigMap(configs.in)},
+					Text:     "Move renameByDefault under sharing.timeSlicing.",
+					Commands: []string{editConfigMap(configs.in)},
 				},
 			})
 		}
@@ -209,11 +210,11 @@ func checkConfigs(f *facts.Facts, r *engine.Result, configs pluginConfigs) {
 		default:
 			r.Add(finding.Finding{
 				Object: n.Object(), Confidence: finding.Likely,
-				Title: "the node wants a device plugin configuration that is not in the ConfigMap",
+				Title: "the node's device plugin configuration is not in the ConfigMap",
 				Evidence: append(facts.LabelEvidence(n, configLabel),
 					finding.FieldEvidence(object, ".data", "has %s", words.Joined(words.SortedKeys(configs.in.Data)))),
-				Fix: finding.Fix{Text: "Name one that is there (" + words.Joined(words.SortedKeys(configs.in.Data)) +
-					"), or add it.",
+				Fix: finding.Fix{Text: "Specify one that exists (" + words.Joined(words.SortedKeys(configs.in.Data)) +
+					"), or add the missing one.",
 					Commands: []string{shell.Command("kubectl label node %s %s=%s --overwrite", n.Name, configLabel,
 						firstOr(words.SortedKeys(configs.in.Data), "NAME"))}},
 			})
@@ -225,7 +226,7 @@ func checkConfigs(f *facts.Facts, r *engine.Result, configs pluginConfigs) {
 	}
 	if shares != "" && !used && len(f.GPUNodes) > 0 {
 		fix :=
-			finding.Fix{Text: "Make it the default, or name it in the label of the nodes that are to share their GPUs.",
+			finding.Fix{Text: "Make the configuration the default, or set it in the label of the nodes that should share their GPUs.",
 				Commands: []string{
 					shell.Command("kubectl label node %s %s=%s", f.GPUNodes[0].Name, configLabel, shares),
 				}}
@@ -234,10 +235,10 @@ func checkConfigs(f *facts.Facts, r *engine.Result, configs pluginConfigs) {
 		}
 		r.Add(finding.Finding{
 			Severity: finding.Warning, Object: object,
-			Title: "no node uses the configuration that shares GPUs: there is no default, and no node has the label",
+			Title: "no node uses the configuration that shares GPUs: no default is set, and no node has the label",
 			Evidence: []finding.Evidence{
 				finding.FieldEvidence(object, ".data", "has %s", words.Joined(words.SortedKeys(configs.in.Data))),
-				finding.FieldEvidence(finding.Object{Kind: "Cluster"}, "nodes", "none has the label %s", configLabel),
+				finding.FieldEvidence(finding.Object{Kind: "Cluster"}, "nodes", "no node has label %s", configLabel),
 			}, Fix: fix,
 		})
 	}
@@ -290,7 +291,7 @@ func checkReplicas(f *facts.Facts, r *engine.Result, n *facts.Node, object findi
 			finding.FieldEvidence(n.Object(), ".status.capacity", "%s", facts.GPUText(n.Status.Capacity)),
 			finding.FieldEvidence(object, ".data["+config+"]", "replicas: %d", want.Replicas)),
 		Fix: finding.Fix{
-			Text:     "Let the device plugin read its configuration again: without the operator's config-manager it does so only when it starts.",
+			Text:     "Restart the device plugin: without the operator's config-manager, the plugin reads its configuration only when it starts.",
 			Commands: restartPlugins(n),
 		},
 	}
@@ -307,11 +308,11 @@ func checkReplicas(f *facts.Facts, r *engine.Result, n *facts.Node, object findi
 func mpsCheck() engine.Check {
 	return engine.Check{
 		ID: "share.mps", Layer: finding.LayerDevicePlugin,
-		Title: "the device plugin waits for an MPS daemon that does not answer",
+		Title: "the device plugin waits for an MPS daemon that does not respond",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 		Reads: "logs of device plugin and MPS control daemon pods on nodes that advertise no GPU, label nvidia.com/mps.capable, nvidia-cuda-mps-control processes on the node",
-		Why: "With sharing.mps the plugin advertises nothing before the MPS control daemon answers, whose DaemonSet runs only where feature discovery set nvidia.com/mps.capable=true. An MPS daemon of the " +
-			"host, or MIG, is in its way.",
+		Why: "With sharing.mps, the plugin advertises nothing until the MPS control daemon responds. The daemon runs only on nodes that feature discovery labels nvidia.com/mps.capable=true. An MPS daemon on the " +
+			"host, or MIG, conflicts with it.",
 		Explains: facts.GPULost("sched.wrong-resource-name", "dp.capacity-zero", "dp.not-running", "dp.unhealthy",
 			"op.operand-failing", "op.clusterpolicy"),
 		Doc: "https://github.com/NVIDIA/k8s-device-plugin#with-cuda-mps",
@@ -342,22 +343,22 @@ func checkMPS(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		}
 		found := finding.Finding{
 			Object: n.Object(), Confidence: finding.Likely,
-			Title:    "the device plugin waits for an MPS control daemon that does not answer",
+			Title:    "the device plugin waits for an MPS control daemon that does not respond",
 			Evidence: append([]finding.Evidence{e}, facts.LabelEvidence(n, "nvidia.com/mps.capable")...),
 		}
 		switch daemons := facts.Current(n, facts.MPS); {
 		case strings.Contains(e.Text, "--mps-root"):
 			found.Confidence = finding.Certain
 			found.Fix = finding.Fix{
-				Text: "Install the plugin by its chart: MPS needs the control daemon and folders that only the chart sets up, not the single static manifest.",
+				Text: "Install the plugin with its Helm chart: MPS needs the control daemon and directories that only the chart sets up, not the static manifest.",
 			}
 		case len(daemons) == 0 && n.Labels["nvidia.com/mps.capable"] != "true":
 			found.Title =
-				"the device plugin waits for an MPS control daemon that is not placed on the node: it lacks the label nvidia.com/mps.capable"
+				"the device plugin waits for an MPS control daemon that does not run on the node: the node lacks the label nvidia.com/mps.capable"
 			found.Evidence = append(found.Evidence,
 				finding.FieldEvidence(n.Object(), ".metadata.labels", "no nvidia.com/mps.capable=true"))
 			found.Fix = finding.Fix{
-				Text:     "Let feature discovery run, which sets the label (gfd.enabled=true in the chart), or set it by hand.",
+				Text:     "Enable feature discovery, which sets the label (gfd.enabled=true in the chart), or set the label manually.",
 				Commands: []string{shell.Command("kubectl label node %s nvidia.com/mps.capable=true", n.Name)},
 			}
 			if h, ok := facts.ReleaseOf(f, facts.ChartDevicePlugin); ok {
@@ -365,7 +366,7 @@ func checkMPS(f *facts.Facts, r *engine.Result, n *facts.Node) {
 			}
 		default:
 			found.Fix = finding.Fix{
-				Text: "Stop an MPS daemon that the host itself runs, check that no GPU of the node is in MIG mode, then restart daemon and plugin.",
+				Text: "Stop any MPS daemon on the host, check that no GPU of the node is in MIG mode, then restart the control daemon and the plugin.",
 			}
 			for _, d := range daemons {
 				found.Fix.Commands = append(found.Fix.Commands, facts.RestartPod(d.Namespace, d.Name))

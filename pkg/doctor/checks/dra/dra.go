@@ -32,11 +32,11 @@ func Checks() []engine.Check {
 func unallocatableCheck() engine.Check {
 	return engine.Check{
 		ID: "dra.unallocatable", Layer: finding.LayerDRA, From: []string{"api/pods"},
-		Title: "a pod's claim for GPUs gets no device",
+		Title: "no device is allocated to a pod's GPU claim",
 		Needs: []engine.Need{engine.NeedAPI},
-		Reads: "Pending pods with resource claims, their claims, DeviceClasses, ResourceSlices of NVIDIA's drivers, and what the scheduler says",
-		Why: "A claim needs a DeviceClass that is there, a driver that offers devices in ResourceSlices, and a free device that fits. The chart of NVIDIA's driver leaves GPUs out unless " +
-			"resources.gpus.enabled is set. Devices that are all in use are no fault of the cluster, but the pod waits.",
+		Reads: "Pending pods with resource claims, their claims, DeviceClasses, ResourceSlices of NVIDIA's drivers, and the scheduler's messages",
+		Why: "A claim needs an existing DeviceClass, a driver that offers devices in ResourceSlices, and a free device that matches. The chart of NVIDIA's driver does not offer GPUs unless " +
+			"resources.gpus.enabled is set. If all devices are in use, nothing is wrong with the cluster, but the pod waits.",
 		Explains: []string{
 			"sched.insufficient-gpu", "sched.unschedulable", "sched.none-advertised", "sched.all-in-use",
 			"sched.waiting",
@@ -75,9 +75,9 @@ func checkClaims(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 		claim := facts.ClaimOf(f, pod, wanted)
 		if claim == nil {
 			if e, ok := mentions(said, "resourceclaim", "resource claim"); ok && f.OffersClaims() {
-				r.Add(claimFinding(pod, []finding.Evidence{e}, "the pod's resource claim has not been made",
+				r.Add(claimFinding(pod, []finding.Evidence{e}, "the pod's resource claim does not exist",
 					finding.Fix{
-						Text: "See whether its template is there, and what the events of the pod say.",
+						Text: "Check that the claim's template exists, and check the pod's events.",
 						Commands: []string{
 							shell.Command("kubectl get resourceclaims,resourceclaimtemplates -n %s", pod.Namespace),
 							shell.Command("kubectl describe pod %s -n %s", pod.Name, pod.Namespace),
@@ -151,20 +151,20 @@ func checkClass(
 			),
 		)
 		return claimFinding(pod, evidence, "the claim names a DeviceClass that does not exist",
-				finding.Fix{Text: "Name one that is there, or let the DRA driver's chart make it.", Commands: install}),
+				finding.Fix{Text: "Specify an existing DeviceClass, or let the DRA driver's chart create this one.", Commands: install}),
 			true
 	case total == 0:
 		evidence = append(evidence,
 			finding.FieldEvidence(
-				finding.Object{Kind: "Cluster"}, "ResourceSlices", "none of the driver %s has a device", driver,
+				finding.Object{Kind: "Cluster"}, "ResourceSlices", "no slice of the driver %s has a device", driver,
 			))
 		fix := finding.Fix{
-			Text:     "Let NVIDIA's DRA driver run on the GPU nodes and offer GPUs, which its chart leaves out unless it is told.",
+			Text:     "Run NVIDIA's DRA driver on the GPU nodes, and enable GPUs in its chart: they are disabled by default.",
 			Commands: install,
 		}
 		if driver == draDomain {
 			fix = finding.Fix{
-				Text:     "Let the compute domain plugin of NVIDIA's DRA driver run on the GPU nodes.",
+				Text:     "Run the compute domain plugin of NVIDIA's DRA driver on the GPU nodes.",
 				Commands: []string{"kubectl get pods -A | grep dra-driver"},
 			}
 		}
@@ -183,8 +183,8 @@ func checkClass(
 	}
 	found := claimFinding(pod, append(evidence, finding.FieldEvidence(finding.Object{Kind: "Cluster"}, "ResourceSlices",
 		"%s of %s, %d not allocated", count.Of(total, "device"), driver, free)),
-		"devices are free, and none fits the claim", finding.Fix{
-			Text: "Compare the claim's selectors, count and constraints with the attributes of the devices, and the pod's node selector with where they are.",
+		"devices are free, but none matches the claim", finding.Fix{
+			Text: "Compare the claim's selectors, count and constraints with the attributes of the devices, and the pod's node selector with the devices' nodes.",
 			Commands: []string{
 				shell.Command("kubectl get resourceclaim %s -n %s -o yaml", claim.Name, claim.Namespace),
 				"kubectl get resourceslices -o yaml",
@@ -246,7 +246,7 @@ func devices(f *facts.Facts, driver string) (total, free int) {
 	return total, free
 }
 
-// schedulerSays quotes why a pod is not scheduled.
+// schedulerSays quotes the message that explains why a pod is not scheduled.
 func schedulerSays(f *facts.Facts, pod *corev1.Pod) []finding.Evidence {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
@@ -281,8 +281,8 @@ func prepareCheck() engine.Check {
 		ID: "dra.prepare", Layer: finding.LayerDRA, From: []string{"api/pods"},
 		Title:    "the DRA driver cannot prepare a pod's claim on its node",
 		Needs:    []engine.Need{engine.NeedAPI, engine.NeedLogs},
-		Reads:    "events FailedPrepareDynamicResources of pods that are not ready, DRA driver pods on their nodes, sockets in the kubelet's plugins_registry",
-		Why:      "A claim that is allocated must be prepared by the driver's plugin on the node before the pod starts. An event about a pod that runs now, or is gone, is history.",
+		Reads:    "FailedPrepareDynamicResources events of pods that are not ready, DRA driver pods on their nodes, sockets in the kubelet's plugins_registry",
+		Why:      "The driver's plugin on the node must prepare an allocated claim before the pod starts. Events of pods that are ready or no longer exist are ignored.",
 		Explains: []string{"wl.pod-failing", "rt.sandbox-failed"},
 		Doc:      "https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/",
 		Sources: []string{"dra-driver-nvidia-gpu#4", "dra-driver-nvidia-gpu#99", "dra-driver-nvidia-gpu#222",
@@ -310,16 +310,16 @@ func checkPrepare(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 		}
 		found := finding.Finding{
 			Object: facts.PodObject(pod), Nodes: []string{pod.Spec.NodeName},
-			Title:    "the DRA driver does not prepare the pod's claim",
+			Title:    "the DRA driver cannot prepare the pod's claim",
 			Evidence: []finding.Evidence{finding.Clipped(facts.Quote(e))},
 			Fix: finding.Fix{
-				Text: "Restart the driver's plugin on the node. If the message stays, delete pod and claim, so that another device is allocated.",
+				Text: "Restart the driver's plugin on the node. If the error persists, delete the pod and the claim, so that another device is allocated.",
 			},
 		}
 		if strings.Contains(e.Message, "is not registered") {
 			found.Title = "the DRA driver is not registered with the kubelet of the pod's node"
 			found.Fix.Text =
-				"Restart the driver's plugin on the node, so that it registers; if it has no pod there, see why its DaemonSet leaves the node out."
+				"Restart the driver's plugin on the node so that it registers. If the plugin has no pod there, find out why its DaemonSet excludes the node."
 		}
 		if n := f.Node(pod.Spec.NodeName); n != nil {
 			for _, plugin := range facts.Current(n, facts.DRADriver) {
@@ -328,7 +328,7 @@ func checkPrepare(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 			}
 			if len(facts.Current(n, facts.DRADriver)) == 0 {
 				found.Evidence = append(
-					found.Evidence, finding.FieldEvidence(n.Object(), "pods", "none of the DRA driver"),
+					found.Evidence, finding.FieldEvidence(n.Object(), "pods", "no DRA driver pod"),
 				)
 				found.Fix.Commands = append(found.Fix.Commands, "kubectl get daemonsets -A | grep dra-driver")
 			}
@@ -336,7 +336,7 @@ func checkPrepare(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 				for _, s := range n.Host.Probe.DevicePlugins {
 					if strings.Contains(s.Path, "plugins_registry") && strings.Contains(s.Path, "nvidia") {
 						found.Evidence = append(found.Evidence,
-							finding.FieldEvidence(n.Object(), s.Path, "made %s",
+							finding.FieldEvidence(n.Object(), s.Path, "created %s",
 								s.Modified.UTC().Format("2006-01-02T15:04:05Z")))
 					}
 				}

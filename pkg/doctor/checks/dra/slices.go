@@ -20,11 +20,11 @@ import (
 func staleSliceCheck() engine.Check {
 	return engine.Check{
 		ID: "dra.slice-stale", Layer: finding.LayerDRA,
-		Title: "ResourceSlices do not say what is there",
+		Title: "ResourceSlices are incomplete or stale, or have tainted devices",
 		Needs: []engine.Need{engine.NeedAPI},
 		Reads: "ResourceSlices of NVIDIA's drivers: their nodes, pool generations and counts, device taints, and the DRA driver's pods on those nodes",
-		Why: "The scheduler ignores a pool of which slices are missing, believes one whose node or driver is gone, and keeps away from devices that the driver tainted. Slices that are younger than 2 minutes " +
-			"may still be coming.",
+		Why: "The scheduler ignores a pool with missing slices, still uses a pool whose node or driver no longer exists, and avoids devices that the driver tainted. Pools with slices younger than 2 minutes " +
+			"may still be incomplete.",
 		Explains: []string{"dra.unallocatable", "dra.prepare"},
 		Doc:      "https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/resource-slice-v1/",
 		Sources:  []string{"resource.k8s.io/v1 ResourceSlice"},
@@ -73,9 +73,9 @@ func checkPools(f *facts.Facts, r *engine.Result) {
 		}
 		found := finding.Finding{
 			Severity: finding.Warning, Object: object,
-			Title: "the scheduler ignores the pool of devices, because slices of it are missing",
+			Title: "the scheduler ignores the device pool, because some of its slices are missing",
 			Evidence: []finding.Evidence{finding.FieldEvidence(object, ".spec.pool",
-				"name %s, generation %d, resourceSliceCount %d; %d are there", p.name, s.Spec.Pool.Generation,
+				"name %s, generation %d, resourceSliceCount %d; %d found", p.name, s.Spec.Pool.Generation,
 				s.Spec.Pool.ResourceSliceCount, count[p])},
 			Fix: finding.Fix{
 				Text:     "Restart the DRA driver's plugin on the node, so that it publishes its pool again.",
@@ -102,7 +102,7 @@ func checkSlice(f *facts.Facts, r *engine.Result, s *resourcev1.ResourceSlice) {
 			Severity: finding.Warning, Object: object, Title: "the slice offers devices of a node that does not exist",
 			Evidence: []finding.Evidence{place},
 			Fix: finding.Fix{
-				Text:     "Delete it: its driver is gone with the node.",
+				Text:     "Delete the slice: its driver was removed with the node.",
 				Commands: []string{shell.Command("kubectl delete resourceslice %s", s.Name)},
 			},
 		})
@@ -113,9 +113,9 @@ func checkSlice(f *facts.Facts, r *engine.Result, s *resourcev1.ResourceSlice) {
 		r.Add(finding.Finding{
 			Severity: finding.Warning, Confidence: finding.Likely, Object: object, Nodes: []string{n.Name},
 			Title:    "the slice offers devices of a node on which no DRA driver runs",
-			Evidence: []finding.Evidence{place, finding.FieldEvidence(n.Object(), "pods", "none of the DRA driver")},
+			Evidence: []finding.Evidence{place, finding.FieldEvidence(n.Object(), "pods", "no DRA driver pod")},
 			Fix: finding.Fix{
-				Text: "Let the driver's plugin run on the node, or delete the slice if it is not to come back.",
+				Text: "Run the driver's plugin on the node, or delete the slice if the plugin was removed permanently.",
 				Commands: []string{
 					"kubectl get daemonsets -A | grep dra-driver",
 					shell.Command("kubectl delete resourceslice %s", s.Name),
@@ -132,12 +132,12 @@ func checkSlice(f *facts.Facts, r *engine.Result, s *resourcev1.ResourceSlice) {
 			}
 			r.Add(finding.Finding{
 				Severity: finding.Warning, Object: object, Nodes: []string{n.Name},
-				Title: "the DRA driver tainted a device, so that nobody gets it",
+				Title: "the DRA driver tainted a device, so the device is not allocated",
 				Evidence: []finding.Evidence{finding.FieldEvidence(object, ".spec.devices["+d.Name+"].taints",
 					"%s=%s:%s", taint.Key,
 					taint.Value, taint.Effect)},
 				Fix: finding.Fix{
-					Text:     "Repair or reset the device; the driver takes the taint away, or its plugin's restart does.",
+					Text:     "Repair or reset the device. The driver then removes the taint, at the latest when its plugin restarts.",
 					Commands: restartDRA(f, s),
 				},
 			})
@@ -164,10 +164,10 @@ func restartDRA(f *facts.Facts, s *resourcev1.ResourceSlice) []string {
 func doubleCheck() engine.Check {
 	return engine.Check{
 		ID: "dra.double-advertise", Layer: finding.LayerDRA,
-		Title:    "device plugin and DRA driver give away the same GPUs",
+		Title:    "a device plugin and a DRA driver allocate the same GPUs",
 		Needs:    []engine.Need{engine.NeedAPI},
-		Reads:    "allocatable nvidia.com/gpu and ResourceSlices of gpu.nvidia.com of each node",
-		Why:      "Neither knows what the other gave away, so that one GPU goes to two pods. The DRA driver for compute domains alone gives no GPUs, and lives beside a device plugin.",
+		Reads:    "allocatable nvidia.com/gpu and gpu.nvidia.com ResourceSlices of each node",
+		Why:      "Neither knows what the other allocated, so two pods can get the same GPU. A DRA driver that is used only for compute domains does not conflict with a device plugin.",
 		Explains: []string{"wl.cuda-oom"},
 		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/dra-intro-install.html",
 		Sources:  []string{"gpu-operator GPUCluster and ClusterPolicy"},
@@ -185,7 +185,7 @@ func doubleCheck() engine.Check {
 					continue
 				}
 				fix := finding.Fix{
-					Text:     "Give GPUs one way only: switch off the device plugin, or the DRA driver's GPUs.",
+					Text:     "Use only one of them for GPUs: disable the device plugin, or GPUs in the DRA driver.",
 					Commands: facts.ChangeOperator(f, "devicePlugin.enabled", false),
 				}
 				if h, ok := facts.ReleaseOf(f, facts.ChartDRA); ok {
@@ -193,7 +193,7 @@ func doubleCheck() engine.Check {
 				}
 				r.Add(finding.Finding{
 					Severity: finding.Warning, Object: n.Object(),
-					Title: "a device plugin and a DRA driver both give away the node's GPUs",
+					Title: "a device plugin and a DRA driver both allocate the node's GPUs",
 					Evidence: []finding.Evidence{
 						finding.FieldEvidence(
 							n.Object(), ".status.allocatable", "%s", facts.GPUText(n.Status.Allocatable),
@@ -211,11 +211,11 @@ func doubleCheck() engine.Check {
 func imexCheck() engine.Check {
 	return engine.Check{
 		ID: "imex.domain", Layer: finding.LayerDRA,
-		Title: "a compute domain does not come up",
+		Title: "a compute domain does not become ready",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
-		Reads: "ComputeDomains' status, pods that wait for their channels, the host's nvidia-imex.service, and the kernel log",
-		Why: "The DRA driver starts an IMEX daemon per domain on each of its nodes, which fails where the host runs one of its own. A domain without pods is not ready by design, so that only one is told " +
-			"for which a pod has waited for over 2 minutes.",
+		Reads: "the status of ComputeDomains, pods that wait for their channels, the host's nvidia-imex.service, and the kernel log",
+		Why: "For each domain, the DRA driver starts an IMEX daemon on each of the domain's nodes; the daemon fails if the host runs its own. A domain without pods is not ready by design, so a domain is reported " +
+			"only if a pod has waited for it for over 2 minutes.",
 		Explains: []string{"dra.prepare", "wl.pod-failing", "op.operand-failing"},
 		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/dra-cds.html",
 		Sources: []string{
@@ -276,10 +276,10 @@ func checkHostIMEX(f *facts.Facts, r *engine.Result) (told map[string]bool) {
 		told[n.Name] = true
 		r.Add(finding.Finding{
 			Severity: severity, Confidence: finding.Likely, Object: n.Object(),
-			Title:    "the host runs an IMEX daemon of its own, which is in the way of those of compute domains",
+			Title:    "the host runs its own IMEX daemon, which conflicts with the daemons of compute domains",
 			Evidence: evidence,
 			Fix: finding.Fix{
-				Text:     "Disable it on the node, and restart the DRA driver's pods there.",
+				Text:     "Disable the host's IMEX daemon, and restart the DRA driver's pods on the node.",
 				Commands: []string{disableIMEX(n)},
 			},
 		})
@@ -287,8 +287,8 @@ func checkHostIMEX(f *facts.Facts, r *engine.Result) (told map[string]bool) {
 	return told
 }
 
-// checkDomain checks one compute domain. It reports nothing if one of its nodes is in told, because the host's IMEX
-// daemon is then the reported cause.
+// checkDomain checks one compute domain. It reports nothing if one of the domain's nodes is in told, because the host's
+// IMEX daemon is then the reported cause.
 func checkDomain(f *facts.Facts, r *engine.Result, u unstructured.Unstructured, told map[string]bool) {
 	object := finding.Object{Kind: "ComputeDomain", Namespace: u.GetNamespace(), Name: u.GetName()}
 	status, _, _ := unstructured.NestedString(u.Object, "status", "status")
@@ -310,7 +310,7 @@ func checkDomain(f *facts.Facts, r *engine.Result, u unstructured.Unstructured, 
 			finding.FieldEvidence(facts.PodObject(waiting[0]), ".status.phase", "%s", waiting[0].Status.Phase),
 		},
 		Fix: finding.Fix{
-			Text: "See which of its daemons is not ready: an IMEX daemon of the host (nvidia-imex.service), another NVLink clique, and blocked ports between the nodes are what stops them.",
+			Text: "Find out which of the domain's daemons is not ready. Possible causes are an IMEX daemon on the host (nvidia-imex.service), a different NVLink clique, and blocked ports between the nodes.",
 			Commands: []string{
 				shell.Command("kubectl describe computedomain %s -n %s", u.GetName(), u.GetNamespace()),
 				shell.Command("kubectl get pods -A -o wide | grep -F %s", u.GetName()),
@@ -349,7 +349,7 @@ func checkDomain(f *facts.Facts, r *engine.Result, u unstructured.Unstructured, 
 		if !ok {
 			continue
 		}
-		if found.Title = "the compute domain is not ready, because something else on its nodes owns the IMEX session"; len(
+		if found.Title = "the compute domain is not ready, because another process on its nodes owns the IMEX session"; len(
 			found.Evidence,
 		) < 6 {
 			found.Evidence = append(found.Evidence, e)
@@ -361,7 +361,7 @@ func checkDomain(f *facts.Facts, r *engine.Result, u unstructured.Unstructured, 
 			})
 		}
 		found.Fix.Text =
-			"Disable the IMEX daemon of the host on the domain's nodes, then delete the domain's daemon pods there, so that they start again."
+			"Disable the host's IMEX daemon on the domain's nodes, then delete the domain's daemon pods there, so that they are recreated."
 		found.Fix.Commands = append([]string{disableIMEX(n)}, found.Fix.Commands...)
 	}
 	r.Add(found)

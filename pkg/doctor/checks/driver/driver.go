@@ -40,7 +40,7 @@ const (
 	operatorDoc = "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/troubleshooting.html"
 )
 
-// containerDriver reports whether the GPU operator's container provides the node's driver, rather than the host.
+// containerDriver reports whether the GPU operator's container, not the host, provides the node's driver.
 func containerDriver(f *facts.Facts, n *facts.Node) bool {
 	if n.Labels["nvidia.com/gpu.deploy.driver"] == "pre-installed" {
 		return false
@@ -65,7 +65,7 @@ func osOf(n *facts.Node) string {
 	if n.Host != nil && n.Host.Probe.OS["PRETTY_NAME"] != "" {
 		return n.Host.Probe.OS["PRETTY_NAME"]
 	}
-	return cmp.Or(n.Status.NodeInfo.OSImage, "its system")
+	return cmp.Or(n.Status.NodeInfo.OSImage, "the node's operating system")
 }
 
 // packager returns the package manager of the node's operating system: apt, dnf, zypper, or an empty string if unknown.
@@ -114,7 +114,7 @@ func installDriver(f *facts.Facts, n *facts.Node) finding.Fix {
 	switch {
 	case containerDriver(f, n):
 		fix := finding.Fix{
-			Text: "The GPU operator's driver container must load it: look at the log of its pod on the node. If the driver is to be installed on the host instead, set driver.enabled=false.",
+			Text: "The GPU operator's driver container must load the driver: check the log of its pod on the node. To install the driver on the host instead, set driver.enabled=false.",
 		}
 		for _, pod := range n.Component(facts.Driver) {
 			fix.Commands = append(fix.Commands,
@@ -122,27 +122,27 @@ func installDriver(f *facts.Facts, n *facts.Node) finding.Fix {
 		}
 		if len(fix.Commands) == 0 {
 			fix.Text =
-				"The GPU operator is to install it by a container, but no driver pod runs on the node: look at the DaemonSet's node selector, and at the node's labels nvidia.com/gpu.deploy.driver " +
-					"and feature.node.kubernetes.io/kernel-version.full. If the driver is to be installed on the host instead, set driver.enabled=false."
+				"The GPU operator should install the driver in a container, but no driver pod runs on the node: check the DaemonSet's node selector, and the node's labels nvidia.com/gpu.deploy.driver " +
+					"and feature.node.kubernetes.io/kernel-version.full. To install the driver on the host instead, set driver.enabled=false."
 			fix.Commands = append([]string{"kubectl get daemonset -A -l app=nvidia-driver-daemonset"},
 				shell.Command("kubectl describe node %s", n.Name))
 		}
 		return fix
 	case n.Distribution == facts.Talos:
-		return finding.Fix{Text: "Talos loads the driver from system extensions: install nonfree-kmod-nvidia (or nvidia-open-gpu-kernel-modules) and nvidia-container-toolkit of the node's Talos release, " +
+		return finding.Fix{Text: "Talos loads the driver from system extensions: install nonfree-kmod-nvidia (or nvidia-open-gpu-kernel-modules) and nvidia-container-toolkit for the node's Talos release, " +
 			"and add nvidia, nvidia_uvm, nvidia_drm and nvidia_modeset to machine.kernel.modules.",
 			Commands: []string{shell.Command("talosctl -n %s get extensions", n.Name)}}
 	case n.Distribution == facts.Bottlerocket:
 		return finding.Fix{
-			Text: "Bottlerocket has the driver only in its variants whose names end in -nvidia: run the node from one of these.",
+			Text: "Bottlerocket includes the driver only in variants whose names end in -nvidia: use one of them for the node.",
 		}
 	case n.Distribution == facts.GKE:
-		return finding.Fix{Text: "GKE installs the driver when the node pool is made with gpu-driver-version=default or latest; otherwise apply Google's driver installer DaemonSet.",
+		return finding.Fix{Text: "GKE installs the driver if the node pool is created with gpu-driver-version=default or latest; otherwise apply Google's driver installer DaemonSet.",
 			Commands: []string{"kubectl get pods -n kube-system -o wide | grep nvidia-driver-installer"}}
 	}
-	fix := finding.Fix{Text: "Install the driver on " + osOf(n) + ", or build its module for the kernel " +
+	fix := finding.Fix{Text: "Install the driver on " + osOf(n) + ", or build its module for the running kernel " +
 		kernelOf(n) +
-		" that runs. Hold the kernel's packages back, or use DKMS, so that an update does not do it again.",
+		". Hold the kernel packages, or use DKMS, so that an update does not cause this again.",
 		Commands: installHeaders(n)}
 	return fix
 }

@@ -18,11 +18,11 @@ import (
 func fabricManagerCheck() engine.Check {
 	return engine.Check{
 		ID: "fab.fabricmanager", Layer: finding.LayerDriver,
-		Title: "GPUs behind NVSwitches have no working Fabric Manager",
+		Title: "GPUs connected by NVSwitches have no working Fabric Manager",
 		Needs: []engine.Need{engine.NeedNode, engine.NeedLogs},
-		Reads: "NVSwitches on the PCI bus, the process nv-fabricmanager and its version, the fabric's state in nvidia-smi -q -x, the journal of nvidia-fabricmanager, and pods that fail with error 802",
-		Why: "Where GPUs are linked by NVSwitches, CUDA waits for the Fabric Manager to set the switches up: until then each program fails with \"system not yet initialized\" (802). It must be of exactly the driver's " +
-			"version. Nodes without NVSwitches need none, and GPUs in virtual machines have theirs on the host.",
+		Reads: "NVSwitches on the PCI bus, the nv-fabricmanager process and its version, the fabric's state in nvidia-smi -q -x, the journal of nvidia-fabricmanager, and pods that fail with error 802",
+		Why: "If GPUs are connected by NVSwitches, CUDA programs fail with \"system not yet initialized\" (802) until the Fabric Manager has configured the switches. The Fabric Manager's version must be exactly the driver's. " +
+			"Nodes without NVSwitches need none; for GPUs in virtual machines, it runs on the host.",
 		Explains: facts.GPUSymptoms(),
 		Doc:      "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/",
 		Sources: []string{"gpu-operator#375", "gpu-operator#1043", "gpu-operator#2781", "pytorch#35710", "jax#34113",
@@ -48,7 +48,7 @@ func checkFabric(f *facts.Facts, r *engine.Result, n *facts.Node) {
 			return
 		}
 		r.Add(finding.Finding{
-			Title: "CUDA waits for the fabric of NVSwitches to be set up", Confidence: finding.Likely,
+			Title: "CUDA waits for the NVSwitch fabric to be configured", Confidence: finding.Likely,
 			Object:   n.Object(),
 			Evidence: []finding.Evidence{said}, Fix: fabricFix(f, n, ""),
 		})
@@ -68,28 +68,28 @@ func checkFabric(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	issue := finding.Finding{Object: n.Object()}
 	switch {
 	case len(switches) > 0 && running && manager != "" && driver != "" && manager != driver:
-		issue.Title = "the Fabric Manager is of another version than the driver"
+		issue.Title = "the versions of the Fabric Manager and the driver differ"
 		issue.Evidence = []finding.Evidence{
 			{Source: "nv-fabricmanager --version on node " + n.Name, Text: manager},
 			{Source: "/proc/driver/nvidia/version on node " + n.Name, Text: driver},
 		}
 	case len(switches) > 0 && !running && done == 0 && driver != "":
-		issue.Title = "the Fabric Manager does not run, and the GPUs are linked by NVSwitches"
+		issue.Title = "the Fabric Manager is not running, but the GPUs are connected by NVSwitches"
 		issue.Evidence = []finding.Evidence{{Source: "processes and PCI devices on node " + n.Name, Text: fmt.Sprintf(
-			"%s (%s), no process nv-fabricmanager", count.Of(len(switches), "NVSwitch"), switches[0].Address,
+			"%s (%s), no nv-fabricmanager process", count.Of(len(switches), "NVSwitch"), switches[0].Address,
 		)}}
 		if manager != "" && manager != driver {
 			issue.Evidence = append(issue.Evidence, finding.Evidence{
-				Source: "nv-fabricmanager --version on node " + n.Name, Text: manager + ", and the driver is " + driver,
+				Source: "nv-fabricmanager --version on node " + n.Name, Text: manager + ", but the driver is " + driver,
 			})
 		}
 		if host.Probe.Unread["processes"] != "" {
 			issue.Confidence = finding.Possible
 		}
 	case len(waiting) > 0:
-		issue.Title, issue.Confidence = "the fabric that links the GPUs is not set up", finding.Likely
+		issue.Title, issue.Confidence = "the fabric that connects the GPUs is not configured", finding.Likely
 	case says:
-		issue.Title, issue.Confidence = "CUDA waits for the fabric of NVSwitches to be set up", finding.Likely
+		issue.Title, issue.Confidence = "CUDA waits for the NVSwitch fabric to be configured", finding.Likely
 	case engine.LacksPCI(r, n):
 		return
 	default:
@@ -150,8 +150,8 @@ func journalErrors(n *facts.Node, unit string, most int) []finding.Evidence {
 func fabricFix(f *facts.Facts, n *facts.Node, driver string) finding.Fix {
 	branch, _, _ := strings.Cut(driver, ".")
 	fix := finding.Fix{
-		Text: "Install the Fabric Manager of exactly the driver's version, and start it. Where GPUs are of the generation of B200 and later, its InfiniBand modules must be loaded first (ib_umad, mlx5_ib). In a virtual " +
-			"machine, look on the host.",
+		Text: "Install the Fabric Manager of exactly the driver's version, and start it. On B200 and later generations, first load the InfiniBand modules (ib_umad, mlx5_ib). In a virtual " +
+			"machine, check the host.",
 		Commands: []string{
 			shell.OnHost(n.Name, "sudo systemctl enable --now nvidia-fabricmanager"),
 			shell.OnHost(n.Name, "sudo journalctl -u nvidia-fabricmanager -n 50 --no-pager"),
@@ -172,7 +172,7 @@ func fabricFix(f *facts.Facts, n *facts.Node, driver string) finding.Fix {
 	}
 	if containerDriver(f, n) {
 		fix.Text =
-			"The GPU operator's driver container starts the Fabric Manager where it finds NVSwitches: look at its pod's log on the node, and restart the pod when no GPU is in use."
+			"The GPU operator's driver container starts the Fabric Manager if it finds NVSwitches: check the log of the driver pod on the node, and restart the pod when no GPU is in use."
 		fix.Commands = nil
 		for _, pod := range n.Component(facts.Driver) {
 			fix.Commands = append(fix.Commands,
@@ -189,7 +189,7 @@ func licenseCheck() engine.Check {
 		Title:    "a virtual GPU has no license",
 		Needs:    []engine.Need{engine.NeedNode},
 		Reads:    "nvidia-smi -q -x: vgpu_software_licensed_product",
-		Why:      "A vGPU without a license is slowed down after some minutes, and then refuses CUDA. GPUs that are no vGPU tell no license.",
+		Why:      "A vGPU without a license slows down after some minutes, and CUDA then stops working. GPUs that are not vGPUs report no license.",
 		Explains: []string{"wl.pod-failing", "op.init-chain", "op.operand-failing"},
 		Doc:      "https://docs.nvidia.com/license-system/latest/",
 		Sources:  []string{"gpu-operator#220", "gpu-operator#628", "gpu-operator#663", "AKS#4870", "aks-gpu#90"},
@@ -203,11 +203,11 @@ func licenseCheck() engine.Check {
 					}
 					issue := finding.Finding{
 						Severity: finding.Warning,
-						Title:    "the virtual GPU has no license, so that it will be slowed down",
+						Title:    "the virtual GPU has no license and will be slowed down",
 						Object:   facts.SMIObject(n, g), Nodes: []string{n.Name},
 						Evidence: []finding.Evidence{facts.SMIEvidence(n, g, "license_status", g.License.Status)},
 						Fix: finding.Fix{
-							Text: "Give the driver a client token of NVIDIA's license system, and look whether the node reaches the license server: /etc/nvidia/ClientConfigToken, nvidia-gridd.",
+							Text: "Give the driver a client token from NVIDIA's license system (/etc/nvidia/ClientConfigToken), and check that the node can reach the license server (nvidia-gridd).",
 							Commands: []string{
 								shell.OnHost(n.Name, "sudo journalctl -u nvidia-gridd -n 50 --no-pager"),
 							},
@@ -215,11 +215,11 @@ func licenseCheck() engine.Check {
 					}
 					if strings.Contains(strings.ToLower(g.License.Status), "(restricted)") {
 						issue.Severity, issue.Title = finding.Error,
-							"the virtual GPU has no license, and is restricted for that"
+							"the virtual GPU has no license and is therefore restricted"
 					}
 					if containerDriver(f, n) {
 						issue.Fix.Text =
-							"Give the GPU operator a Secret (or ConfigMap) with gridd.conf and client_configuration_token.tok, as driver.licensingConfig.secretName, and look whether the node reaches the license server."
+							"Create a Secret (or ConfigMap) with gridd.conf and client_configuration_token.tok, set it as driver.licensingConfig.secretName, and check that the node can reach the license server."
 						issue.Fix.Commands = facts.ChangeOperator(f, "driver.licensingConfig.secretName", "SECRET")
 					}
 					r.Add(issue)

@@ -22,9 +22,9 @@ func driverNotLoadedCheck() engine.Check {
 		ID: "drv.not-loaded", Layer: finding.LayerDriver,
 		Title: "no NVIDIA driver is loaded on a node with GPUs",
 		Needs: []engine.Need{engine.NeedNode, engine.NeedAPI},
-		Reads: "the loaded modules, the GPUs on the PCI bus and the module that has each, nvidia.ko below /lib/modules, what nvidia-smi says; without a look at the node what the container toolkit says in pods' events",
-		Why: "A module is built for one kernel: after an update of the kernel there may be none for it. GPUs that are given to virtual machines (vfio-pci) need none. Where a container brings the driver, " +
-			"it may take 20 minutes to build it.",
+		Reads: "the loaded modules, the GPUs on the PCI bus and the module bound to each, nvidia.ko under /lib/modules, the output of nvidia-smi; if the node was not read, the container toolkit's messages in pod events",
+		Why: "A module is built for one kernel, and may be missing for a new kernel after an update. GPUs that are assigned to virtual machines (vfio-pci) do not need it. A driver container " +
+			"may take 20 minutes to build the driver.",
 		// A driver that is still being installed explains these findings.
 		Explains: driverSymptoms("drv.devnodes", "drv.uvm-missing", "fab.fabricmanager"), InfoExplains: true,
 		Doc: installDoc,
@@ -85,7 +85,7 @@ func checkLoaded(f *facts.Facts, r *engine.Result, n *facts.Node, host *api.Diag
 			finding.Evidence{Source: "nvidia-smi on node " + n.Name, Text: words.FirstLine(host.Probe.SMIError)})
 	}
 	if built := builtFor(host); len(built) > 0 && !slices.Contains(built, kernel) {
-		issue.Title = "the NVIDIA driver is built for another kernel than the one that runs, so it is not loaded"
+		issue.Title = "the NVIDIA driver is not built for the running kernel, so it is not loaded"
 		issue.Evidence = append(issue.Evidence, finding.Evidence{
 			Source: "/lib/modules on node " + n.Name,
 			Text:   fmt.Sprintf("nvidia.ko for %s; running kernel %s", strings.Join(built, ", "), kernel),
@@ -125,10 +125,10 @@ func builtFor(host *api.Diagnosis) []string {
 func nouveauCheck() engine.Check {
 	return engine.Check{
 		ID: "drv.nouveau", Layer: finding.LayerDriver,
-		Title:    "a module of the kernel's own, nouveau or nova, has the GPUs, so that NVIDIA's driver cannot",
+		Title:    "an in-tree module, nouveau or nova, is bound to the GPUs, so NVIDIA's driver cannot use them",
 		Needs:    []engine.Need{engine.NeedNode, engine.NeedLogs},
-		Reads:    "which module has each GPU (/sys/bus/pci/devices), the loaded modules, the kernel log, the logs of driver pods",
-		Why:      "Nouveau, and its successor nova, come with the kernel and take GPUs when they are loaded first. They do no harm where they are loaded and have no GPU.",
+		Reads:    "the module bound to each GPU (/sys/bus/pci/devices), the loaded modules, the kernel log, the logs of driver pods",
+		Why:      "Nouveau and its successor nova are part of the kernel and bind to GPUs if they are loaded first. They do no harm if they are loaded but not bound to a GPU.",
 		Explains: driverSymptoms("drv.not-loaded", "drv.build-fail", "drv.devnodes", "drv.uvm-missing"),
 		Doc:      operatorDoc, Sources: []string{"gpu-operator#332", "bigdata#133", "oneflow#3106"},
 		Run: func(f *facts.Facts, r *engine.Result) {
@@ -160,7 +160,7 @@ func checkNouveau(f *facts.Facts, r *engine.Result, n *facts.Node) {
 			}
 		}
 	}
-	issue.Title, issue.Fix = "the module "+module+" has the node's GPUs, so that NVIDIA's driver cannot have them",
+	issue.Title, issue.Fix = "the module "+module+" is bound to the node's GPUs, so NVIDIA's driver cannot use them",
 		blacklist(n, module)
 	switch {
 	case len(issue.Evidence) > 0:
@@ -203,7 +203,7 @@ func blacklist(n *facts.Node, module string) finding.Fix {
 		commands = append(commands, shell.OnHost(n.Name, rebuild))
 	}
 	return finding.Fix{
-		Text:     "Keep " + module + " from being loaded on " + osOf(n) + ", and reboot the node.",
+		Text:     "Prevent " + module + " from loading on " + osOf(n) + ", and reboot the node.",
 		Commands: append(commands, facts.Drain(n, facts.Reboot(n), facts.Uncordon(n))...),
 	}
 }
@@ -211,11 +211,11 @@ func blacklist(n *facts.Node, module string) finding.Fix {
 func uvmCheck() engine.Check {
 	return engine.Check{
 		ID: "drv.uvm-missing", Layer: finding.LayerDriver,
-		Title: "the module nvidia_uvm, or its device, is missing, which CUDA needs",
+		Title: "the module nvidia_uvm or its device, which CUDA needs, is missing",
 		Needs: []engine.Need{engine.NeedNode},
-		Reads: "the loaded modules, /dev/nvidia-uvm (also below /run/nvidia/driver), and what pods that fail say of it",
-		Why: "nvidia-smi works without nvidia_uvm, and CUDA does not (unknown error, 999). On a node where nothing has used CUDA since boot the device may not be there yet: that is a warning, and an " +
-			"error when a pod fails for it.",
+		Reads: "the loaded modules, /dev/nvidia-uvm (also under /run/nvidia/driver), and what failing pods report about it",
+		Why: "nvidia-smi works without nvidia_uvm, but CUDA does not (unknown error, 999). If nothing on the node has used CUDA since boot, the device may not exist yet. This is a warning, or an " +
+			"error if a pod fails because of it.",
 		Explains: driverSymptoms(),
 		Doc:      installDoc,
 		Sources: []string{
@@ -247,28 +247,28 @@ func checkUVM(f *facts.Facts, r *engine.Result, n *facts.Node, host *api.Diagnos
 	}
 	issue := finding.Finding{
 		Severity: finding.Warning, Confidence: finding.Likely,
-		Title:  "the device /dev/nvidia-uvm is missing, which CUDA needs",
+		Title:  "the device /dev/nvidia-uvm, which CUDA needs, is missing",
 		Object: n.Object(),
 		Evidence: []finding.Evidence{{
 			Source: "/proc/modules and /dev on node " + n.Name,
 			Text:   fmt.Sprintf("module nvidia_uvm loaded: %t; device nvidia-uvm: %t", uvm, device),
 		}},
 		Fix: finding.Fix{
-			Text: "Load the module and make its device; nvidia-persistenced, or a udev rule of the driver's packages, does it at each start of the node.",
+			Text: "Load the module and create its device. At each boot, nvidia-persistenced or a udev rule from the driver's packages does this.",
 			Commands: []string{
 				shell.OnHost(n.Name, "sudo nvidia-modprobe -u -c=0"), shell.OnHost(n.Name, "ls -l /dev/nvidia-uvm"),
 			},
 		},
 	}
 	if !uvm {
-		issue.Title = "the module nvidia_uvm is not loaded, which CUDA needs"
+		issue.Title = "the module nvidia_uvm, which CUDA needs, is not loaded"
 	}
 	if says {
 		issue.Severity, issue.Confidence, issue.Evidence = finding.Error, finding.Certain, append(issue.Evidence, said)
 	}
 	if containerDriver(f, n) {
 		issue.Fix.Text =
-			"The GPU operator's driver container loads it: restart its pod on the node when no GPU is in use."
+			"The GPU operator's driver container loads the module: restart the driver pod on the node when no GPU is in use."
 		for _, pod := range n.Component(facts.Driver) {
 			issue.Fix.Commands = []string{facts.RestartPod(pod.Namespace, pod.Name)}
 		}
@@ -284,11 +284,11 @@ func hasDevice(host *api.Diagnosis, name string) bool {
 func deviceNodesCheck() engine.Check {
 	return engine.Check{
 		ID: "drv.devnodes", Layer: finding.LayerDriver,
-		Title: "device nodes of GPUs are missing in /dev",
+		Title: "GPU device nodes are missing in /dev",
 		Needs: []engine.Need{engine.NeedNode},
-		Reads: "/dev/nvidiactl and /dev/nvidiaN (also below /run/nvidia/driver), and the GPUs that the driver has",
-		Why: "The driver does not make its device nodes itself: nvidia-modprobe, nvidia-persistenced or udev does. Without them neither CDI specifications nor containers can be made. It is an error when a pod " +
-			"fails for it.",
+		Reads: "/dev/nvidiactl and /dev/nvidiaN (also under /run/nvidia/driver), and the GPUs bound to the driver",
+		Why: "The driver does not create its device nodes itself: nvidia-modprobe, nvidia-persistenced, or udev does. Without them, CDI specifications and containers cannot be created. This is an error if a pod " +
+			"fails because of it.",
 		Explains: driverSymptoms("drv.uvm-missing"),
 		Doc:      installDoc, Sources: []string{"gpu-operator#377", "dra#1380", "dra#1458"},
 		Run: func(f *facts.Facts, r *engine.Result) {
@@ -326,13 +326,13 @@ func checkDevices(f *facts.Facts, r *engine.Result, n *facts.Node, host *api.Dia
 		return
 	}
 	issue := finding.Finding{
-		Severity: finding.Warning, Confidence: finding.Likely, Title: "device nodes of GPUs are missing in /dev",
+		Severity: finding.Warning, Confidence: finding.Likely, Title: "GPU device nodes are missing in /dev",
 		Object: n.Object(),
 		Evidence: []finding.Evidence{{Source: "/dev on node " + n.Name,
 			Text: fmt.Sprintf("nvidiactl: %t; GPUs with a device node: %d of %d (%s)", control, len(gpus), want,
 				cmp.Or(strings.Join(slices.Sorted(maps.Keys(gpus)), " "), "none"))}},
 		Fix: finding.Fix{
-			Text: "Make them now (nvidia-modprobe once for each GPU, with its number in the place of 0), and let nvidia-persistenced run, or install the driver's udev rules, so that they are there after the next start.",
+			Text: "Create the device nodes now (run nvidia-modprobe once for each GPU, with its number instead of 0), and run nvidia-persistenced or install the driver's udev rules, so that they exist after a reboot.",
 			Commands: []string{
 				shell.OnHost(n.Name, "sudo nvidia-modprobe -c 0 -u"),
 				shell.OnHost(n.Name,
@@ -349,11 +349,11 @@ func checkDevices(f *facts.Facts, r *engine.Result, n *facts.Node, host *api.Dia
 func libraryMismatchCheck() engine.Check {
 	return engine.Check{
 		ID: "drv.lib-mismatch", Layer: finding.LayerDriver,
-		Title: "the driver's libraries are of another version than its loaded module",
+		Title: "the versions of the driver's libraries and its loaded module differ",
 		Needs: []engine.Need{engine.NeedNode, engine.NeedLogs},
-		Reads: "/proc/driver/nvidia/version, the versions in the names of libnvidia-ml.so and libcuda.so, what nvidia-smi, the kernel log and pods that fail say",
-		Why: "After an update of the driver's packages the old module stays loaded until the node is rebooted: no new process can use the GPUs. Libraries of other versions besides the right one are leftovers, and " +
-			"do no harm.",
+		Reads: "/proc/driver/nvidia/version, the versions in the names of libnvidia-ml.so and libcuda.so, and what nvidia-smi, the kernel log, and failing pods report",
+		Why: "After an update of the driver's packages, the old module stays loaded until the node is rebooted, and new processes cannot use the GPUs. Libraries of other versions next to the right one are leftovers " +
+			"and do no harm.",
 		Explains: driverSymptoms("fab.fabricmanager"),
 		Doc:      installDoc,
 		Sources: []string{
@@ -374,10 +374,10 @@ func mismatchTexts() []string {
 
 func checkLibraries(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	issue := finding.Finding{
-		Title: "the driver's libraries are of another version than the module that is loaded", Object: n.Object(),
+		Title: "the versions of the driver's libraries and the loaded module differ", Object: n.Object(),
 		Fix: finding.Fix{
-			Text: "The driver was updated while its old module was loaded. Drain the node, and load the new module, or reboot when rmmod says that it is in use. Keep it from happening again: hold the driver's packages, or leave " +
-				"them out of unattended upgrades.",
+			Text: "The driver was updated while its old module was loaded. Drain the node, and load the new module, or reboot if rmmod reports that the old one is in use. To prevent this, hold the driver's packages, or exclude " +
+				"them from unattended upgrades.",
 			Commands: reloadDriver(n),
 		},
 	}
@@ -424,11 +424,11 @@ func checkLibraries(f *facts.Facts, r *engine.Result, n *facts.Node) {
 func gspCheck() engine.Check {
 	return engine.Check{
 		ID: "drv.gsp", Layer: finding.LayerDriver,
-		Title: "the firmware on a GPU's system processor (GSP) does not answer",
+		Title: "the firmware on a GPU's system processor (GSP) does not respond",
 		Needs: []engine.Need{engine.NeedNode},
-		Reads: "XIDs 119 and 120, and lost heartbeats, in the kernel log since boot; whether nvidia-smi comes back",
-		Why: "Since Turing much of the driver runs on the GPU itself. When that firmware hangs or crashes, each call takes 45 seconds and fails, until the GPU is reset. Together with an XID 79 of the same GPU it is a " +
-			"consequence of that.",
+		Reads: "XIDs 119 and 120, and lost heartbeats, in the kernel log since boot; whether nvidia-smi returns",
+		Why: "Since Turing, much of the driver runs as firmware on the GPU. If the firmware hangs or crashes, each call takes 45 seconds and fails until the GPU is reset. If the same GPU also reports XID 79, XID 79 is " +
+			"the cause.",
 		Explains: facts.GPUSymptoms("fab.fabricmanager"),
 		Doc:      facts.XIDDoc, Sources: []string{
 			"open-gpu-kernel-modules#446", "open-gpu-kernel-modules#1080", "open-gpu-kernel-modules#1230", "gpud#500",
@@ -438,17 +438,17 @@ func gspCheck() engine.Check {
 				v := n.GPUs()
 				groups := facts.GroupIncidents(v.Of("drv.gsp"))
 				for _, g := range groups {
-					title := "the firmware on the GPU's system processor (GSP) does not answer"
+					title := "the firmware on the GPU's system processor (GSP) does not respond"
 					if g.Event.Code == 120 {
 						title = "the firmware on the GPU's system processor (GSP) crashed"
 					}
 					fix := finding.Fix{
-						Text: "Drain the node, and reset the GPU or reboot. If it comes back, update the driver" +
+						Text: "Drain the node, and reset the GPU or reboot. If the problem recurs, update the driver" +
 							versionNote(n) + ".",
 						Commands: facts.Drain(n, facts.ResetGPU(n, g.Event.PCI), facts.Uncordon(n)),
 					}
 					if n.Host != nil && !n.Host.Probe.Driver.Open && driverVersion(n.Host) != "" {
-						fix.Text += " With the proprietary module, on GPUs before Hopper, the firmware can be switched off: NVreg_EnableGpuFirmware=0."
+						fix.Text += " With the proprietary module, on GPUs before Hopper, you can disable the firmware: NVreg_EnableGpuFirmware=0."
 					}
 					r.Add(v.IncidentFinding(g, finding.Error, title, fix))
 				}
@@ -458,13 +458,13 @@ func gspCheck() engine.Check {
 				case len(v.Incidents) == 0 && strings.Contains(v.SMIError, hangs):
 					r.Add(finding.Finding{
 						Severity: finding.Warning, Confidence: finding.Possible,
-						Title:  "nvidia-smi does not come back: the driver, or the firmware of a GPU, hangs",
+						Title:  "nvidia-smi does not return: the driver or a GPU's firmware hangs",
 						Object: n.Object(),
 						Evidence: []finding.Evidence{
 							{Source: "nvidia-smi on node " + n.Name, Text: words.FirstLine(v.SMIError)},
 						},
 						Fix: finding.Fix{
-							Text:     "Run nvidia-smi on the node, and look at the kernel log meanwhile. When it hangs there, too, drain the node and reboot it.",
+							Text:     "Run nvidia-smi on the node, and watch the kernel log. If nvidia-smi hangs there too, drain and reboot the node.",
 							Commands: facts.Drain(n, facts.Reboot(n)),
 						},
 					})
@@ -484,7 +484,7 @@ func versionNote(n *facts.Node) string {
 	if n.Host == nil || driverVersion(n.Host) == "" {
 		return ""
 	}
-	return " (it is " + driverVersion(n.Host) + ")"
+	return " (currently " + driverVersion(n.Host) + ")"
 }
 
 func persistenceCheck() engine.Check {
@@ -493,7 +493,7 @@ func persistenceCheck() engine.Check {
 		Title: "the driver unloads its state whenever no process uses a GPU",
 		Needs: []engine.Need{engine.NeedNode},
 		Reads: "nvidia-smi -q -x: persistence_mode; the process nvidia-persistenced",
-		Why:   "Without persistence the first CUDA call after a pause takes seconds, and settings such as clocks and power limits are lost. It is no fault, so it is information only.",
+		Why:   "Without persistence the first CUDA call after a pause takes seconds, and settings such as clocks and power limits are lost. This is not a fault, so it is only Info.",
 		Doc:   "https://docs.nvidia.com/deploy/driver-persistence/", Sources: []string{"gpud: persistence-mode"},
 		Run: func(f *facts.Facts, r *engine.Result) {
 			engine.EachSMI(f, r, func(n *facts.Node, v *facts.GPUView) {

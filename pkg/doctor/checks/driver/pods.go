@@ -115,8 +115,8 @@ func driverBuildCheck() engine.Check {
 	return driverLogCheck(engine.Check{
 		ID: "drv.build-fail", Title: "the driver's container cannot build or load the kernel module",
 		Reads: "the logs of driver pods that are not ready",
-		Why: "The container builds the module for the node's kernel and loads it. Which of the known reasons it has is told by other checks (headers, Secure Boot, nouveau, a GPU that the driver does not know); " +
-			"this one tells of the rest, such as a driver that does not build on a newer kernel, or one on the host in its way.",
+		Why: "The container builds the module for the node's kernel and loads it. Other checks report the known causes (headers, Secure Boot, nouveau, a GPU that the driver does not support); " +
+			"this check reports the rest, such as a driver that does not build on a newer kernel, or a conflicting driver on the host.",
 		Sources: []string{
 			"gpu-operator#15", "gpu-operator#83", "gpu-operator#130", "gpu-operator#180", "gpu-operator#258",
 			"gpu-operator#671", "gpu-operator#751", "gpu-operator#1390",
@@ -135,8 +135,8 @@ func driverBuildCheck() engine.Check {
 		issue := finding.Finding{
 			Title: "the driver's container cannot build or load the kernel module", Evidence: []finding.Evidence{e},
 			Fix: finding.Fix{
-				Text: "Use a newer driver, which knows the kernel " + kernelOf(n) + " of " + osOf(n) +
-					", or an older kernel. If the node has a driver of its own, do not install a second one: driver.enabled=false.",
+				Text: "Use a newer driver that supports the kernel " + kernelOf(n) + " of " + osOf(n) +
+					", or an older kernel. If the host already has a driver, do not install a second one: driver.enabled=false.",
 				Commands: facts.ChangeOperator(f, "driver.version", "VERSION"),
 			},
 		}
@@ -152,9 +152,9 @@ func driverBuildCheck() engine.Check {
 
 func driverHeadersCheck() engine.Check {
 	return driverLogCheck(engine.Check{
-		ID: "drv.headers", Title: "the driver's container finds no headers for the node's kernel",
+		ID: "drv.headers", Title: "the driver's container cannot find headers for the node's kernel",
 		Reads: "the logs of driver pods that are not ready, and the node's kernel",
-		Why:   "The container installs headers of the node's kernel from the distribution's repository. It has none for old, private or very new kernels, or cannot be reached.",
+		Why:   "The container installs headers for the node's kernel from the distribution's repository, which may be unreachable, or lack headers for old, private, or very new kernels.",
 		Sources: []string{
 			"gpu-operator#85", "gpu-operator#155", "gpu-operator#205", "gpu-operator#300", "gpu-operator#457",
 			"gpu-operator#526", "gpu-operator#541", "gpu-operator#1220",
@@ -162,14 +162,14 @@ func driverHeadersCheck() engine.Check {
 	}, func(f *facts.Facts, n *facts.Node) (finding.Finding, bool) {
 		e, ok := driverPodSays(f, n, headersTexts()...)
 		return finding.Finding{
-			Title: "the driver's container finds no headers for the node's kernel",
+			Title: "the driver's container cannot find headers for the node's kernel",
 			Evidence: []finding.Evidence{
 				e, finding.FieldEvidence(n.Object(), ".status.nodeInfo.kernelVersion", "%s", kernelOf(n)),
 			},
 			Fix: finding.Fix{
 				Text: "Give the driver's container a repository that has headers for " + kernelOf(n) + " (" + osOf(n) +
 					"): driver.repoConfig.configMapName. Or use a precompiled driver (driver.usePrecompiled=true), if NVIDIA " +
-					"publishes one for that kernel, or move the node to a kernel of its distribution.",
+					"publishes one for this kernel, or switch the node to a kernel from its distribution.",
 				Commands: facts.ChangeOperator(f, "driver.usePrecompiled", true),
 			},
 		}, ok
@@ -178,9 +178,9 @@ func driverHeadersCheck() engine.Check {
 
 func secureBootCheck() engine.Check {
 	c := driverLogCheck(engine.Check{
-		ID: "drv.secureboot", Title: "Secure Boot refuses the driver's module, because no trusted key has signed it",
+		ID: "drv.secureboot", Title: "Secure Boot rejects the driver's module, because it is not signed with a trusted key",
 		Reads: "the kernel log, the logs of driver pods that are not ready, whether Secure Boot is on",
-		Why:   "With Secure Boot the kernel loads only modules that are signed by a key it knows. Lines from before a module was loaded are over.",
+		Why:   "With Secure Boot, the kernel loads only modules that are signed with a trusted key. Log lines are ignored once a module is loaded.",
 		Sources: []string{
 			"gpu-driver-container#44", "gpu-operator#141", "gpu-operator#266", "gpu-operator#1142", "gpu-operator#1726",
 			"talos#7174", "extensions#227",
@@ -194,12 +194,12 @@ func secureBootCheck() engine.Check {
 			}
 		}
 		issue := finding.Finding{
-			Title:    "Secure Boot refuses the driver's module, because no key that the kernel trusts has signed it",
+			Title:    "Secure Boot rejects the driver's module, because it is not signed with a key that the kernel trusts",
 			Evidence: []finding.Evidence{e},
 			Fix: finding.Fix{
-				Text: "Use a module that is signed: packages of " + osOf(n) +
-					" (on Ubuntu, linux-modules-nvidia-*), or a precompiled driver container. Or sign the module and enrol the key (mokutil --import, then reboot), or switch " +
-					"Secure Boot off in the firmware.",
+				Text: "Use a signed module: packages of " + osOf(n) +
+					" (on Ubuntu, linux-modules-nvidia-*), or a precompiled driver container. Or sign the module and enroll the key (mokutil --import, then reboot), or disable " +
+					"Secure Boot in the firmware.",
 				Commands: []string{shell.OnHost(n.Name, "mokutil --sb-state")},
 			},
 		}
@@ -217,7 +217,7 @@ func unsupportedGPUCheck() engine.Check {
 	c := driverLogCheck(engine.Check{
 		ID: "drv.unsupported-gpu", Title: "the driver does not support the node's GPU",
 		Reads:    "the kernel log, and the logs of driver pods that are not ready",
-		Why:      "Each GPU needs a driver that is new enough. Blackwell works with the open kernel modules only, GPUs before Turing with the proprietary ones only. Lines about GPUs that nvidia-smi shows are over.",
+		Why:      "Each GPU needs a driver that is new enough. Blackwell works only with the open kernel modules, and GPUs before Turing only with the proprietary ones. Log lines about GPUs that nvidia-smi lists are ignored.",
 		Sources:  []string{"siderolabs/extensions#227", "open-gpu-kernel-modules"},
 		Explains: []string{"drv.build-fail"},
 	}, func(f *facts.Facts, n *facts.Node) (finding.Finding, bool) {
@@ -236,7 +236,7 @@ func unsupportedGPUCheck() engine.Check {
 		}
 		if strings.Contains(e.Text, "open kernel modules") {
 			issue.Title =
-				"the GPU works with NVIDIA's open kernel modules only, and the driver uses the proprietary ones"
+				"the GPU requires NVIDIA's open kernel modules, but the driver uses the proprietary ones"
 			issue.Fix = finding.Fix{
 				Text:     "Use the open kernel modules: the package nvidia-open, or with the GPU operator driver.kernelModuleType=open.",
 				Commands: facts.ChangeOperator(f, "driver.kernelModuleType", "open"),
@@ -251,11 +251,11 @@ func unsupportedGPUCheck() engine.Check {
 func driverImageCheck() engine.Check {
 	return engine.Check{
 		ID: "drv.image-tag-missing", Layer: finding.LayerDriver,
-		Title: "there is no image of the driver for the node's system",
+		Title: "no driver image exists for the node's operating system",
 		Needs: []engine.Need{engine.NeedAPI},
-		Reads: "what containers of driver pods wait for, their events, and the node's system and kernel",
-		Why: "The operator puts the node's system into the image's tag (580.95.05-ubuntu24.04), or its kernel with precompiled drivers. NVIDIA publishes images for some of these only. A registry that cannot be reached is " +
-			"another fault, and not told here.",
+		Reads: "what containers of driver pods wait for, the pods' events, and the node's operating system and kernel",
+		Why: "The image's tag contains the node's operating system (580.95.05-ubuntu24.04), or its kernel for precompiled drivers. NVIDIA publishes images only for some of them. This check does not report " +
+			"a registry that cannot be reached.",
 		Explains: driverSymptoms("drv.not-loaded", "drv.devnodes", "drv.uvm-missing", "img.not-found"),
 		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/platform-support.html",
 		Sources: []string{"gpu-operator#170", "gpu-operator#273", "gpu-operator#308", "gpu-operator#418",
@@ -309,13 +309,13 @@ func missingImage(f *facts.Facts, n *facts.Node) (finding.Evidence, string, bool
 
 func driverImageFinding(f *facts.Facts, n *facts.Node, e finding.Evidence, image string) finding.Finding {
 	return finding.Finding{
-		Title: "there is no image of the driver for the node's system", Object: n.Object(),
+		Title: "no driver image exists for the node's operating system", Object: n.Object(),
 		Evidence: []finding.Evidence{e,
 			finding.FieldEvidence(n.Object(), ".status.nodeInfo", "osImage: %s, kernelVersion: %s",
 				n.Status.NodeInfo.OSImage, kernelOf(n))},
 		Fix: finding.Fix{
-			Text: fmt.Sprintf("The image %s does not exist. Choose a driver.version that NVIDIA publishes for %s; where there is none, install the driver on the host and set driver.enabled=false. "+
-				"With driver.usePrecompiled=true the tag has the kernel, and most kernels have no image.", image,
+			Text: fmt.Sprintf("The image %s does not exist. Choose a driver.version that NVIDIA publishes for %s; if none exists, install the driver on the host and set driver.enabled=false. "+
+				"With driver.usePrecompiled=true, the tag contains the kernel, and most kernels have no image.", image,
 				osOf(n)),
 			Commands: append([]string{shell.Command("kubectl get node %s --show-labels", n.Name)},
 				facts.ChangeOperator(f, "driver.enabled", false)...),
@@ -326,11 +326,11 @@ func driverImageFinding(f *facts.Facts, n *facts.Node, e finding.Evidence, image
 func driverUpgradeCheck() engine.Check {
 	return engine.Check{
 		ID: "drv.upgrade-stuck", Layer: finding.LayerDriver, From: []string{"api/pods"},
-		Title: "an upgrade of the driver does not get on",
+		Title: "a driver upgrade is stuck",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 		Reads: "the node's labels nvidia.com/gpu-driver-upgrade-state and nvidia.com/gpu.deploy.*, and the logs of driver pods that are not ready",
-		Why: "The driver can be exchanged only when nothing uses it. Pods that hold GPUs, also those that do not ask for one, keep the old module loaded. The state upgrade-failed stays until somebody acts; other states " +
-			"are told as information, as an upgrade may take an hour.",
+		Why: "The driver can be replaced only when nothing uses it. Pods that use GPUs, even without requesting one, keep the old module loaded. The state upgrade-failed stays until the user acts; other states " +
+			"are Info, because an upgrade may take an hour.",
 		Explains: driverSymptoms("drv.not-loaded", "drv.devnodes", "drv.uvm-missing", "drv.build-fail",
 			"op.deploy-label-off"),
 		Doc: "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-driver-upgrades.html",
@@ -351,7 +351,7 @@ const upgradeState = "nvidia.com/gpu-driver-upgrade-state"
 
 func checkUpgrade(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	issue := finding.Finding{Object: n.Object(), Evidence: facts.LabelEvidence(n, upgradeState), Fix: finding.Fix{
-		Text: "End the pods that use GPUs on the node, or let the operator do it (driver.upgradePolicy.drain.enable=true); then have it try again, by the label.",
+		Text: "Delete the pods that use GPUs on the node, or let the operator drain the node (driver.upgradePolicy.drain.enable=true). Then set the label to retry the upgrade.",
 		Commands: append(facts.ChangeOperator(f, "driver.upgradePolicy.drain.enable", true),
 			shell.Command("kubectl get pods -A -o wide --field-selector spec.nodeName=%s", n.Name),
 			shell.Command("kubectl label node %s --overwrite %s=upgrade-required", n.Name, upgradeState)),
@@ -360,21 +360,21 @@ func checkUpgrade(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	said, says := driverPodSays(f, n, upgradeTexts()...)
 	switch {
 	case says:
-		issue.Title, issue.Evidence = "the driver cannot be upgraded, because something still uses it",
+		issue.Title, issue.Evidence = "the driver cannot be upgraded, because it is still in use",
 			append(issue.Evidence, said)
 	case state == "upgrade-failed":
 		issue.Title, issue.Confidence = "the upgrade of the node's driver failed", finding.Certain
 	case state != "" && state != "upgrade-done":
 		issue.Severity, issue.Title = finding.Info, "the node's driver is being upgraded"
 		issue.Fix = finding.Fix{
-			Text: "Wait until the state is upgrade-done; if it stays for more than an hour, look at the operator's log.",
+			Text: "Wait until the state is upgrade-done. If it does not change for more than an hour, check the operator's log.",
 		}
 	case slices.ContainsFunc(deployLabels(n),
 		func(v string) bool { return strings.Contains(v, "paused-for-driver-upgrade") }) && state == "upgrade-done":
 		issue.Severity, issue.Title = finding.Warning,
-			"parts of the operator are still paused on the node, though no upgrade of its driver goes on"
+			"operator components are still paused on the node, although its driver upgrade is complete"
 		issue.Fix = finding.Fix{
-			Text: "Restart the driver's pod on the node: its driver manager sets the labels nvidia.com/gpu.deploy.* back.",
+			Text: "Restart the driver's pod on the node: its driver manager resets the nvidia.com/gpu.deploy.* labels.",
 		}
 		for _, pod := range n.Component(facts.Driver) {
 			issue.Fix.Commands = append(issue.Fix.Commands, facts.RestartPod(pod.Namespace, pod.Name))

@@ -32,11 +32,11 @@ const (
 func recoveryCheck() engine.Check {
 	return engine.Check{
 		ID: "hw.recovery-action", Layer: finding.LayerHardware,
-		Title: "the driver says that a GPU needs a reset or a reboot",
+		Title: "the driver reports that a GPU needs a reset or a reboot",
 		Needs: []engine.Need{engine.NeedNode},
-		Reads: "nvidia-smi -q -x: gpu_recovery_action; gpu_reset_status of drivers before R555",
-		Why: "The driver remembers what a GPU needs after an error. Until that is done, workloads fail on the GPU, or run without the memory or links that the error took. " +
-			"Where the XID that led to it is still in the kernel log, that is told instead.",
+		Reads: "nvidia-smi -q -x: gpu_recovery_action; gpu_reset_status with drivers before R555",
+		Why: "The driver records which recovery action a GPU needs after an error. Until the action is taken, workloads fail on the GPU, or run without the memory or links that the error disabled. " +
+			"If the XID of the error is still in the kernel log, the XID is reported instead.",
 		Explains: facts.GPUSymptoms(),
 		Doc:      debugDoc, Sources: []string{"open-gpu-kernel-modules#1080", "NVIDIA XID catalog: 154"},
 		Run: func(f *facts.Facts, r *engine.Result) {
@@ -93,7 +93,7 @@ func checkRecovery(r *engine.Result, n *facts.Node, g nvidiasmi.GPU) {
 			facts.SMIEvidence(n, g, "reset_required", "Yes"),
 		}
 	case facts.Yes(g.DrainAndReset):
-		need, severity, evidence = "a reset, once its workloads are gone", finding.Warning,
+		need, severity, evidence = "a reset after its workloads have terminated", finding.Warning,
 			[]finding.Evidence{facts.SMIEvidence(n, g, "drain_and_reset_recommended", "Yes")}
 	default:
 		r.Pass(facts.SMIObject(n, g))
@@ -108,10 +108,10 @@ func checkRecovery(r *engine.Result, n *facts.Node, g nvidiasmi.GPU) {
 		last = facts.Reboot(n)
 	}
 	r.Add(finding.Finding{
-		Severity: severity, Title: "the driver says that the GPU needs " + need, Object: facts.SMIObject(n, g),
+		Severity: severity, Title: "the driver reports that the GPU needs " + need, Object: facts.SMIObject(n, g),
 		Nodes: []string{n.Name}, Evidence: evidence,
 		Fix: finding.Fix{
-			Text:     "Drain the node, do what the driver asks for, and uncordon it.",
+			Text:     "Drain the node, perform the recovery action, and uncordon the node.",
 			Commands: facts.Drain(n, last, facts.Uncordon(n)),
 		},
 	})

@@ -22,12 +22,12 @@ import (
 func gpuLostCheck() engine.Check {
 	return engine.Check{
 		ID: "hw.gpu-lost", Layer: finding.LayerHardware,
-		Title: "a GPU no longer answers over PCIe",
+		Title: "a GPU no longer responds over PCIe",
 		Needs: []engine.Need{engine.NeedNode, engine.NeedLogs},
-		Reads: "the kernel log since boot (XID 79, and the record of a GPU that does not answer when the driver is loaded), what nvidia-smi says, the configuration space of each " +
-			"GPU, and, where the node was not read, its conditions and the logs of the device plugin",
-		Why: "A GPU that fell off the bus is gone until the node is power-cycled, and the device plugin may then fail for all GPUs of the node. Other XIDs of the same GPU in the same " +
-			"minute follow from it. An XID 79 whose GPU answers nvidia-smi now is told as a warning, and not at all as a problem when the driver was loaded since.",
+		Reads: "the kernel log since boot (XID 79, and messages about a GPU that does not respond when the driver is loaded), the output of nvidia-smi, the configuration space of each " +
+			"GPU, and, if the node was not read, its conditions and the logs of the device plugin",
+		Why: "A GPU that has fallen off the bus is unusable until the node is power-cycled, and the device plugin may fail for all GPUs of the node. Other XIDs of the same GPU in the same " +
+			"minute are consequences. An XID 79 is a warning if the GPU responds to nvidia-smi again, and Info if the driver has been loaded since.",
 		Explains: facts.GPUSymptoms("hw.count", "drv.devnodes", "fab.fabricmanager"),
 		Doc:      facts.XIDDoc,
 		Sources: []string{"open-gpu-kernel-modules#461", "open-gpu-kernel-modules#507", "open-gpu-kernel-modules#888",
@@ -59,19 +59,19 @@ func checkLost(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		switch answers := v.Answers(g.Event.PCI) || g.Event.PCI == (xid.PCI{}) && allAnswer(v); {
 		case answers && told != "":
 			severity, title = finding.Warning,
-				"the GPU has fallen off the bus according to a condition of the node, but nvidia-smi shows all GPUs and they answer"
+				"the GPU has fallen off the bus according to a node condition, but nvidia-smi shows all GPUs and they respond"
 			fix =
-				finding.Fix{Text: "The GPU answers, so that the condition is old, or a test's: look for the line that it quotes in the kernel log, and restart the agent that set the condition " +
-					"(node-problem-detector takes a permanent condition back only then). Only if nvidia-smi loses the GPU again, have the node drained and the GPU looked at.",
+				finding.Fix{Text: "The GPU responds, so the condition is stale or comes from a test: search the kernel log for the line that the condition quotes, and restart the agent that set the condition " +
+					"(node-problem-detector clears a permanent condition only on restart). If nvidia-smi loses the GPU again, drain the node and have the GPU inspected.",
 					Commands: []string{
 						shell.OnHost(n.Name, "sudo dmesg -x | grep -e NVRM"),
 						shell.Command("kubectl describe node %s", n.Name),
 					}}
 		case answers:
 			severity, title = finding.Warning,
-				"the GPU has fallen off the bus according to the kernel log, but nvidia-smi shows it and it answers"
+				"the GPU has fallen off the bus according to the kernel log, but responds to nvidia-smi"
 		case told != "":
-			title = "the GPU has fallen off the bus according to a condition of the node"
+			title = "the GPU has fallen off the bus according to a node condition"
 		}
 		issue := v.IncidentFinding(g, severity, title, fix)
 		issue.Evidence = append(issue.Evidence, lostEvidence(v, g.Event.PCI)...)
@@ -84,7 +84,7 @@ func checkLost(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		evidence := bySMI[p]
 		if !lost[p] && !(p == (xid.PCI{}) && len(lost) > 0) {
 			add(finding.Finding{
-				Title: "nvidia-smi cannot reach the GPU: it is lost", Confidence: finding.Likely,
+				Title: "nvidia-smi cannot reach the GPU: the GPU is lost", Confidence: finding.Likely,
 				Object: facts.GPUObject(n, p),
 				Nodes:  []string{n.Name}, Evidence: evidence, Fix: lostFix(n, p),
 			}, p)
@@ -92,7 +92,7 @@ func checkLost(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	}
 	for _, d := range unreadable(v) {
 		if p, err := xid.ParsePCI(d.Address); err == nil && !lost[p] {
-			add(finding.Finding{Title: "the configuration space of the GPU reads as all ones: it has fallen off the bus",
+			add(finding.Finding{Title: "the GPU has fallen off the bus: its configuration space reads as all ones",
 				Confidence: finding.Likely, Object: facts.GPUObject(n, p), Nodes: []string{n.Name},
 				Evidence: []finding.Evidence{deviceEvidence(n, d)}, Fix: lostFix(n, p)}, p)
 		}
@@ -100,7 +100,7 @@ func checkLost(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	if len(lost) == 0 {
 		if e, ok := lostByLogs(f, n); ok {
 			add(finding.Finding{
-				Title: "a GPU of the node is lost, as software that uses it says", Confidence: finding.Likely,
+				Title: "a GPU of the node is lost, according to software that uses it", Confidence: finding.Likely,
 				Object: n.Object(), Evidence: []finding.Evidence{e}, Fix: lostFix(n, xid.PCI{}),
 			}, xid.PCI{})
 		}
@@ -118,11 +118,11 @@ func lostFix(n *facts.Node, p xid.PCI) finding.Fix {
 	look, which := shell.OnHost(n.Name, "lspci -d 10de:"), ""
 	if p != (xid.PCI{}) {
 		look, which = shell.OnHost(n.Name, "lspci -s %s", p.WithFunction()),
-			" lspci shows (rev ff) for a GPU that does not answer."
+			" lspci shows (rev ff) for a GPU that does not respond."
 	}
 	return finding.Fix{
-		Text: "Cordon and drain the node, then power-cycle it: a warm reboot often does not bring the GPU back. If it happens again, look at power supply, risers, the system's firmware " +
-			"and PCIe power management (ASPM), and have the GPU replaced. The other GPUs of the node may be unusable until then." +
+		Text: "Cordon and drain the node, then power-cycle it: a warm reboot often does not bring the GPU back. If the GPU is lost again, check the power supply, risers, system firmware " +
+			"and PCIe power management (ASPM), and have the GPU replaced. Until then, the other GPUs of the node may be unusable." +
 			which,
 		Commands: facts.Drain(n, look),
 	}
@@ -219,13 +219,13 @@ func lostByLogs(f *facts.Facts, n *facts.Node) (finding.Evidence, bool) {
 func gpuCountCheck() engine.Check {
 	return engine.Check{
 		ID: "hw.count", Layer: finding.LayerHardware,
-		Title: "a node has fewer usable GPUs than GPUs",
+		Title: "a node has GPUs that are not usable",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
 		Reads: "GPUs on the PCI bus, in nvidia-smi, in the node's label nvidia.com/gpu.count and in its capacity",
-		Why: "GPUs on the bus that nvidia-smi does not show have no driver or are broken; fewer in the node's capacity than in nvidia-smi are not offered to pods. GPUs that are given to " +
-			"virtual machines, that are partitioned (MIG), or that DRA hands out, are not counted.",
+		Why: "GPUs on the bus that nvidia-smi does not show have no driver or are broken. GPUs that nvidia-smi shows but the node's capacity lacks are not available to pods. GPUs that are " +
+			"passed through to virtual machines, partitioned (MIG) or allocated by DRA are not counted.",
 		Explains: facts.GPULost("wl.pod-failing", "dp.unhealthy", "op.init-chain", "op.operand-failing"),
-		// If the node advertises too few GPUs, pods stay pending and none fails.
+		// If the node advertises too few GPUs, pods stay Pending and do not fail.
 		ExplainsAs: map[string][]string{"offered": facts.GPULost("dp.unhealthy")},
 		Doc:        debugDoc,
 		Sources:    []string{"gpu-operator: metric gpu_operator_nvidia_pci_devices_total", "k8s-device-plugin#2038"},
@@ -240,8 +240,8 @@ func gpuCountCheck() engine.Check {
 func checkCount(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	v := n.GPUs()
 	fix :=
-		finding.Fix{Text: "Look why a GPU is missing: lspci -d 10de: on the node shows what is on the bus, dmesg what the driver says of it. After it is back, restart the device plugin's pod, " +
-			"which counts GPUs only at its start.", Commands: []string{
+		finding.Fix{Text: "Find out why a GPU is missing: lspci -d 10de: on the node shows the GPUs on the bus, and dmesg shows the driver's messages. When the GPU is back, restart the device plugin pod, " +
+			"which counts GPUs only at startup.", Commands: []string{
 			shell.OnHost(n.Name, "lspci -d 10de:"), shell.OnHost(n.Name, "sudo dmesg | grep -e NVRM -e pcieport"),
 		}}
 	if v.SMI != nil {
@@ -268,7 +268,7 @@ func checkCount(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	if offered := n.Status.Capacity["nvidia.com/gpu"]; have > 0 && offered.Value() > 0 && offered.Value() < have &&
 		!partitioned(v) {
 		r.Add(finding.Finding{
-			Title:      fmt.Sprintf("the node offers %s of %d", count.Of(offered.Value(), "GPU"), have),
+			Title:      fmt.Sprintf("the node advertises %s of %d", count.Of(offered.Value(), "GPU"), have),
 			Severity:   finding.Warning,
 			Confidence: finding.Likely, As: "offered", Object: n.Object(), Fix: fix,
 			Evidence: append(evidence,

@@ -16,11 +16,11 @@ import (
 func rowRemapCheck() engine.Check {
 	return engine.Check{
 		ID: "hw.row-remap", Layer: finding.LayerHardware,
-		Title: "a GPU's memory waits for a reset to replace broken rows, or has no spare rows left",
+		Title: "a GPU needs a reset to remap faulty memory rows, or has no spare rows left",
 		Needs: []engine.Need{engine.NeedNode},
-		Reads: "nvidia-smi -q -x: remapped_rows, and retired_pages of GPUs before Ampere; XIDs 63 and 64 in the kernel log since boot",
-		Why: "After an uncorrectable error the driver marks the row of memory to be replaced by a spare one, which happens at the next reset. Until then the GPU works, and the device plugin " +
-			"calls it healthy, but the bad row stays in use. When remapping failed, there is no spare row, and the GPU must be replaced. XID 63 is normal once the reset is done.",
+		Reads: "nvidia-smi -q -x: remapped_rows, and retired_pages on GPUs older than Ampere; XIDs 63 and 64 in the kernel log since boot",
+		Why: "After an uncorrectable error, the driver marks the memory row for remapping to a spare row at the next reset. Until then, the GPU works and the device plugin " +
+			"reports it as healthy, but the faulty row stays in use. If remapping fails, no spare row is left and the GPU must be replaced. After the reset, XID 63 is harmless.",
 		Explains: facts.GPUSymptoms(),
 		Doc:      remapDoc,
 		Sources: []string{
@@ -66,11 +66,11 @@ func checkRemap(f *facts.Facts, r *engine.Result, n *facts.Node) {
 			)
 		case known != nil && known.Remapped != nil && known.Remapped.Pending != nil:
 			r.Add(v.IncidentFinding(g, finding.Info,
-				"a row of the GPU's memory was replaced by a spare one, and no reset is pending",
-				finding.Fix{Text: "Nothing is to be done."}))
+				"a row of the GPU's memory was remapped to a spare row, and no reset is pending",
+				finding.Fix{Text: "No action is required."}))
 		default:
 			r.Add(v.IncidentFinding(g, finding.Warning,
-				"a row of the GPU's memory is marked for replacement, which needs a reset",
+				"a row of the GPU's memory is marked for remapping, which requires a reset",
 				facts.PendingFix(n, g.Event.PCI)))
 		}
 	}
@@ -78,7 +78,7 @@ func checkRemap(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	case n.Host == nil:
 		r.Unknown(n.Object(), "%s", f.WhyNoHost(n.Name))
 	case v.SMI == nil:
-		r.Unknown(n.Object(), "nvidia-smi says nothing that can be read: %s", words.FirstLine(v.SMIError))
+		r.Unknown(n.Object(), "nvidia-smi printed no readable output: %s", words.FirstLine(v.SMIError))
 	case len(told) == 0:
 		r.Pass(n.Object())
 	}
@@ -102,11 +102,11 @@ func linesAbout(v *facts.GPUView, p xid.PCI, check string) []finding.Evidence {
 func eccCheck() engine.Check {
 	return engine.Check{
 		ID: "hw.ecc", Layer: finding.LayerHardware,
-		Title: "a GPU had memory errors that it could not correct",
+		Title: "a GPU had uncorrectable memory errors",
 		Needs: []engine.Need{engine.NeedNode},
 		Reads: "nvidia-smi -q -x: ecc_mode, ecc_errors; XIDs 48, 94 and 95 in the kernel log since boot",
-		Why: "An uncorrectable error ends the workloads that it hits (contained, 94) or all of the GPU (uncontained, 95; a double bit error, 48). The row of memory is then marked to be " +
-			"remapped. Errors of the past (aggregate), and correctable ones, say nothing about now. Where remapping failed, or is pending and no line of the log tells why, hw.row-remap tells it all.",
+		Why: "An uncorrectable error terminates the affected workloads (contained, 94) or all workloads on the GPU (uncontained, 95; double-bit, 48). The memory row is then marked for " +
+			"remapping. Past errors (aggregate) and correctable errors are ignored. If remapping failed, or is pending without a log line that shows why, hw.row-remap reports the GPU instead.",
 		Explains: facts.GPUSymptoms(),
 		Doc:      remapDoc, Sources: []string{"gpud: ecc", "NVIDIA XID catalog: 48, 94, 95", "k8s-device-plugin#243"},
 		Run: func(f *facts.Facts, r *engine.Result) {
@@ -122,10 +122,10 @@ func checkECC(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	told := map[xid.PCI]bool{}
 	for _, g := range facts.GroupIncidents(v.Of("hw.ecc")) {
 		severity, title := finding.Error,
-			"the GPU had a memory error that could not be corrected and that ends all its workloads"
+			"the GPU had an uncorrectable memory error that terminates all its workloads"
 		if g.Event.Code == 94 {
 			severity, title = finding.Warning,
-				"the GPU had a memory error that could not be corrected; only the workload that it hit ended"
+				"the GPU had an uncorrectable memory error; only the affected workload was terminated"
 		}
 		issue := v.IncidentFinding(g, severity, title, eccFix(n, g.Event.PCI))
 		known := v.GPUAt(g.Event.PCI)
@@ -156,7 +156,7 @@ func checkECC(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	case n.Host == nil:
 		r.Unknown(n.Object(), "%s", f.WhyNoHost(n.Name))
 	case v.SMI == nil:
-		r.Unknown(n.Object(), "nvidia-smi says nothing that can be read: %s", words.FirstLine(v.SMIError))
+		r.Unknown(n.Object(), "nvidia-smi printed no readable output: %s", words.FirstLine(v.SMIError))
 	default:
 		r.Pass(n.Object())
 	}
@@ -164,7 +164,7 @@ func checkECC(f *facts.Facts, r *engine.Result, n *facts.Node) {
 
 func eccFix(n *facts.Node, p xid.PCI) finding.Fix {
 	return finding.Fix{
-		Text: "Drain the node, and reset the GPU or reboot, so that the bad memory is taken out of use. Have the GPU replaced if errors come back, or if remapping fails " +
+		Text: "Drain the node, then reset the GPU or reboot to take the faulty memory out of use. Have the GPU replaced if errors recur or if remapping fails " +
 			"(nvidia-smi -q -d ROW_REMAPPER).",
 		Commands: facts.Drain(n, facts.ResetGPU(n, p), facts.Uncordon(n)),
 	}
@@ -184,28 +184,28 @@ func eccFinding(n *facts.Node, g nvidiasmi.GPU) (finding.Finding, bool) {
 		issue.Title, issue.Fix = "the GPU has memory that cannot be repaired", facts.ReplaceFix(n)
 		issue.Evidence = []finding.Evidence{facts.SMIEvidence(n, g, "unrepairable_memory", "Yes")}
 	case facts.Yes(g.ECC.SRAMThresholdExceeded):
-		issue.Title, issue.Fix = "the GPU had more errors in its SRAM than it may have: it should be replaced",
+		issue.Title, issue.Fix = "the GPU exceeded its SRAM error threshold and should be replaced",
 			facts.ReplaceFix(n)
 		issue.Evidence = []finding.Evidence{facts.SMIEvidence(n, g, "sram_threshold_exceeded", "Yes")}
 	case moreThan(g.ECC.Volatile.SRAMUncorrectable, 0), moreThan(g.ECC.Volatile.DRAMUncorrectable, 0) && !remapTells:
 		issue.Severity, issue.Fix = finding.Warning, eccFix(n, at)
-		issue.Title = "the GPU had memory errors that could not be corrected since its driver was loaded"
+		issue.Title = "the GPU has had uncorrectable memory errors since its driver was loaded"
 		issue.Evidence = []finding.Evidence{
 			facts.CountEvidence(n, g, "dram_uncorrectable", g.ECC.Volatile.DRAMUncorrectable),
 			facts.CountEvidence(n, g, "sram_uncorrectable", g.ECC.Volatile.SRAMUncorrectable),
 		}
 	case facts.Yes(g.ECC.ChannelRepairPending), facts.Yes(g.ECC.TPCRepairPending):
 		issue.Severity, issue.Fix = finding.Warning, eccFix(n, at)
-		issue.Title = "the GPU waits for a reset to repair itself"
+		issue.Title = "the GPU needs a reset to complete a pending repair"
 		issue.Evidence = []finding.Evidence{
 			facts.SMIEvidence(n, g, "channel_repair_pending", yesNo(facts.Yes(g.ECC.ChannelRepairPending))),
 			facts.SMIEvidence(n, g, "tpc_repair_pending", yesNo(facts.Yes(g.ECC.TPCRepairPending))),
 		}
 	case g.ECC.Enabled != nil && g.ECC.Pending != nil && *g.ECC.Enabled != *g.ECC.Pending:
 		issue.Severity = finding.Info
-		issue.Title = "the GPU changes whether it corrects memory errors at its next reset"
+		issue.Title = "the GPU's ECC mode changes at its next reset"
 		issue.Fix = finding.Fix{
-			Text:     "Reset the GPU when nothing uses it, or set the mode back.",
+			Text:     "Reset the GPU when it is idle, or undo the mode change.",
 			Commands: []string{facts.ResetGPU(n, at)},
 		}
 		issue.Evidence = []finding.Evidence{
@@ -227,11 +227,11 @@ func yesNo(b bool) string {
 func nvlinkCheck() engine.Check {
 	return engine.Check{
 		ID: "hw.nvlink", Layer: finding.LayerHardware,
-		Title: "an NVLink, or an NVSwitch, had an error",
+		Title: "an NVLink or NVSwitch had an error",
 		Needs: []engine.Need{engine.NeedNode},
 		Reads: "XIDs 74 and 144 to 150, and SXids of NVSwitches, in the kernel log since boot",
-		Why: "A fatal error of a link ends the jobs that use it, on both ends, and the link may stay down until the GPUs at both ends are reset. Errors that the driver calls non-fatal are " +
-			"told as information.",
+		Why: "A fatal link error terminates the jobs that use the link, on both ends, and the link may stay down until the GPUs on both ends are reset. Errors that the driver marks as " +
+			"nonfatal are Info.",
 		Explains: facts.GPUSymptoms("fab.fabricmanager"),
 		Doc:      facts.XIDDoc, Sources: []string{
 			"gpud: nvlink, sxid", "open-gpu-kernel-modules#1150", "open-gpu-kernel-modules#1355", "NVSentinel#1888",
@@ -243,8 +243,8 @@ func nvlinkCheck() engine.Check {
 				for _, g := range groups {
 					severity, title := linkError(g.Event)
 					r.Add(v.IncidentFinding(g, severity, title, finding.Fix{
-						Text: "Drain the node, and reset all its GPUs together, or reboot, so that the links are trained again. Look at the Fabric Manager's log for what it did about it. If it " +
-							"happens again on the same link, have the boards or the cables of that link checked.",
+						Text: "Drain the node, then reset all its GPUs together or reboot to retrain the links. Check the Fabric Manager's log for its reaction. If the error recurs on the same link, " +
+							"have the boards or cables of the link checked.",
 						Commands: facts.Drain(n, shell.OnHost(n.Name, "nvidia-smi nvlink -s"),
 							shell.OnHost(n.Name, "sudo journalctl -u nvidia-fabricmanager -n 50 --no-pager"),
 							facts.ResetGPU(n, xid.PCI{})),
@@ -267,9 +267,9 @@ func linkError(e xid.Event) (finding.Severity, string) {
 	case e.Kind == xid.KindSXid && e.Severity == xid.SeverityFatal:
 		return finding.Error, fmt.Sprintf("an NVSwitch reports a fatal error (SXid %d)", e.Code)
 	case e.Kind == xid.KindSXid:
-		return finding.Info, fmt.Sprintf("an NVSwitch reports an error that is not fatal (SXid %d)", e.Code)
+		return finding.Info, fmt.Sprintf("an NVSwitch reports a nonfatal error (SXid %d)", e.Code)
 	case e.Code != 74 && slices.Contains(facts.NVLinkCodes(), e.Code) && linkNonfatal(e.Body):
-		return finding.Info, fmt.Sprintf("an NVLink of the GPU had an error that is not fatal (XID %d)", e.Code)
+		return finding.Info, fmt.Sprintf("an NVLink of the GPU had a nonfatal error (XID %d)", e.Code)
 	}
 	return finding.Error, fmt.Sprintf("an NVLink of the GPU had a fatal error (XID %d)", e.Code)
 }

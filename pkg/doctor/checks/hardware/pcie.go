@@ -23,11 +23,11 @@ const busy = 20
 func pcieCheck() engine.Check {
 	return engine.Check{
 		ID: "hw.pcie-degraded", Layer: finding.LayerHardware,
-		Title: "a GPU's PCIe link is narrower or slower than it can be",
+		Title: "a GPU's PCIe link is narrower or slower than the GPU and slot support",
 		Needs: []engine.Need{engine.NeedNode},
-		Reads: "nvidia-smi -q -x: pci_gpu_link_info and utilization; current_link_width and max_link_width in /sys/bus/pci/devices where nvidia-smi does not say",
-		Why: "A link with fewer lanes than GPU and slot have is at fault; in a virtual machine it may be how its host is built, so that it is information there. Its generation falls while a GPU is idle, which is normal: it is told only of a GPU that works. What the slot can do counts, and " +
-			"not what the GPU could do elsewhere.",
+		Reads: "nvidia-smi -q -x: pci_gpu_link_info and utilization; current_link_width and max_link_width in /sys/bus/pci/devices if nvidia-smi does not report them",
+		Why: "A link with fewer lanes than the GPU and slot support is faulty. In a virtual machine, the host may be built this way, so the finding is Info. The link generation drops while a GPU is idle, which is normal, so a low generation is reported only for a GPU under load. " +
+			"The limit is what the slot supports, not what the GPU could use elsewhere.",
 		Doc: debugDoc, Sources: []string{"NVSentinel#890", "nvtop#6", "tinygrad-ogkm#6"},
 		Run: func(f *facts.Facts, r *engine.Result) {
 			r.EachHost(f, func(n *facts.Node, host *api.Diagnosis) {
@@ -39,14 +39,14 @@ func pcieCheck() engine.Check {
 					return
 				}
 				if len(host.Probe.PCI) == 0 && !engine.LacksPCI(r, n) {
-					r.Unknown(n.Object(), "neither nvidia-smi nor /sys/bus/pci/devices say anything about its GPUs")
+					r.Unknown(n.Object(), "neither nvidia-smi nor /sys/bus/pci/devices shows the node's GPUs")
 				}
 				for _, d := range host.Probe.PCI {
 					if p, err := xid.ParsePCI(d.Address); err == nil && facts.IsGPUDevice(d) && d.ConfigReadable &&
 						d.LinkWidth > 0 && d.LinkWidth < d.MaxLinkWidth {
 						r.Add(finding.Finding{
 							Severity: finding.Warning, Confidence: finding.Possible, Title: fmt.Sprintf(
-								"the PCIe link of the GPU has %s, and the GPU could use %d",
+								"the PCIe link of the GPU has %s, but the GPU supports %d",
 								count.Of(d.LinkWidth, "lane"), d.MaxLinkWidth,
 							),
 							Object: facts.GPUObject(n, p), Nodes: []string{n.Name}, Fix: linkFix(n, p),
@@ -114,8 +114,8 @@ func checkLink(r *engine.Result, n *facts.Node, g nvidiasmi.GPU) {
 
 func linkFix(n *facts.Node, p xid.PCI) finding.Fix {
 	return finding.Fix{
-		Text: "Reseat the GPU, its riser or its cable, and look at the firmware's settings for that slot (bifurcation, link speed). Copies between host and GPU are slower until then; " +
-			"work on the GPU itself is not.",
+		Text: "Reseat the GPU, its riser or its cable, and check the firmware settings of the slot (bifurcation, link speed). Until then, copies between host and GPU are slower; " +
+			"computation on the GPU is not affected.",
 		Commands: []string{shell.OnHost(n.Name, "sudo lspci -vv -s %s | grep -e LnkCap: -e LnkSta:", p.WithFunction())},
 	}
 }
@@ -123,11 +123,11 @@ func linkFix(n *facts.Node, p xid.PCI) finding.Fix {
 func acsCheck() engine.Check {
 	return engine.Check{
 		ID: "hw.acs-iommu", Layer: finding.LayerHardware,
-		Title: "PCIe access control or the IOMMU slows traffic between GPUs down",
+		Title: "PCIe access control or the IOMMU slows down traffic between GPUs",
 		Needs: []engine.Need{engine.NeedNode, engine.NeedLogs},
-		Reads: "ACS of the bridges above each GPU, the kernel's command line, and the logs of GPU pods for collectives that time out",
-		Why: "With ACS request redirection on, GPUs that talk over PCIe go through the root complex, and collectives are slow or hang. That is how many servers are shipped, and right where virtual " +
-			"machines get GPUs, so it is a warning only where the kernel's command line switches the IOMMU's translation on for all devices and there are no NVSwitches, or where NCCL complains in a pod of the node.",
+		Reads: "the ACS settings of the bridges above each GPU, the kernel command line, and collective timeouts in the logs of GPU pods",
+		Why: "With ACS request redirection, PCIe traffic between GPUs goes through the root complex, and collectives are slow or hang. Many servers ship this way, and virtual machines with GPUs " +
+			"need it, so the finding is a warning only if the kernel command line enables IOMMU translation for all devices on a node without NVSwitches, or if NCCL reports timeouts in a pod of the node.",
 		// A slow link explains failed pods only if NCCL reports errors.
 		Explains: []string{"wl.pod-failing"}, ExplainsAs: map[string][]string{"": nil},
 		Doc:     "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html#pci-access-control-services-acs",
@@ -163,7 +163,7 @@ func acsCheck() engine.Check {
 						Source: "/proc/cmdline on node " + n.Name, Text: words.Clip(host.Probe.Cmdline),
 					}},
 					Fix: finding.Fix{
-						Text: "Where GPUs talk over PCIe, and no virtual machine gets them, switch ACS off in the firmware or on the bridges, and give the kernel iommu=pt.",
+						Text: "If GPUs communicate over PCIe and are not passed through to virtual machines, disable ACS in the firmware or on the bridges, and boot the kernel with iommu=pt.",
 					},
 				}
 				if translates(host.Probe.Cmdline) && !slices.ContainsFunc(host.Probe.PCI, facts.IsNVSwitch) {

@@ -21,13 +21,13 @@ func linkNonfatal(body string) bool {
 func xidCheck() engine.Check {
 	return engine.Check{
 		ID: "hw.xid-recent", Layer: finding.LayerHardware,
-		Title: "the driver reported an error of a GPU since the node was started",
+		Title: "the driver has reported a GPU error since the node booted",
 		Needs: []engine.Need{engine.NeedNode},
-		Reads: "XIDs in the kernel log since boot, one finding for each code and GPU, the newest first; where the node was not read, codes that its conditions name",
-		Why: "What an XID means, and what is to be done, is from NVIDIA's catalog. Codes that applications cause (13, 31, 43, 45 and others) are about the workload, not the GPU: they are " +
-			"information, or a warning when they repeat. Codes that only go along with another of the same GPU in the same minute (45, 154 and others) are told with it. What is more than a day old is " +
-			"information where nvidia-smi shows that the GPU needs nothing; what is over explains only pods that failed within ten minutes of it. Lost GPUs, memory, links and the " +
-			"GSP have checks of their own.",
+		Reads: "XIDs in the kernel log since boot, one finding per code and GPU, newest first; if the node was not read, the codes that its conditions name",
+		Why: "The meaning and the fix of an XID come from NVIDIA's catalog. Codes that applications cause (13, 31, 43, 45 and others) concern the workload, not the GPU: they are " +
+			"Info, or a warning if they repeat. Codes that accompany another code of the same GPU in the same minute (45, 154 and others) are reported with that code. Errors more than a day old are " +
+			"Info if nvidia-smi shows that the GPU needs no action. Past errors explain only pods that failed within ten minutes of the error. Lost GPUs, memory, links and the " +
+			"GSP have their own checks.",
 		Explains: facts.GPUSymptoms(),
 		Doc:      facts.XIDDoc,
 		Sources:  []string{"NVIDIA XID catalog (October 2025)", "gpud: xid", "k8s-device-plugin#1974"},
@@ -48,8 +48,8 @@ func checkXIDs(f *facts.Facts, r *engine.Result, n *facts.Node) {
 			switch {
 			case code.Detectors[xid.IDDevicePlugin].Fatal && withdrawn(n):
 				severity = finding.Warning
-				meaning += ", for which the device plugin withdraws the GPU"
-				fix.Text += " The device plugin withdraws the GPU for that code until its pod is restarted; DP_DISABLE_HEALTHCHECKS makes it leave codes out."
+				meaning += ", for which the device plugin marks the GPU unhealthy"
+				fix.Text += " The GPU stays unhealthy until the device plugin's pod is restarted; DP_DISABLE_HEALTHCHECKS lists codes to ignore."
 			case g.Count() >= repeated:
 				severity = finding.Warning
 			}
@@ -64,7 +64,7 @@ func checkXIDs(f *facts.Facts, r *engine.Result, n *facts.Node) {
 			Object:   n.Object(),
 			Evidence: []finding.Evidence{v.Quote(newest)},
 			Fix: finding.Fix{
-				Text: "They tell nothing about the node's GPUs: a test wrote them, or the GPU was removed since the node was started.",
+				Text: "The XIDs do not concern the node's GPUs: a test wrote them, or the GPU was removed after the node booted.",
 			},
 		})
 	}
@@ -101,14 +101,14 @@ func judge(n *facts.Node, g facts.SameKind) (finding.Severity, string, finding.F
 	}
 	code, known := xid.Lookup(g.Event.Code)
 	if !known {
-		return finding.Warning, "the driver reports " + name + ", which no catalog has", finding.Fix{
-			Text: "Look at the lines around it, and ask the vendor of the GPU.",
+		return finding.Warning, "the driver reports " + name + ", which is not in the catalog", finding.Fix{
+			Text: "Check the surrounding log lines, and contact the GPU vendor.",
 		}
 	}
 	switch code.NVIDIA.Immediate {
 	case "RESET_GPU":
 		return finding.Error, "the driver reports " + name + ": the GPU needs a reset", finding.Fix{
-			Text:     "Drain the node, and reset the GPU or reboot." + afterwards(code),
+			Text:     "Drain the node, then reset the GPU or reboot." + afterwards(code),
 			Commands: facts.Drain(n, facts.ResetGPU(n, g.Event.PCI), facts.Uncordon(n)),
 		}
 	case "RESTART_BM", "RESTART_VM":
@@ -116,38 +116,38 @@ func judge(n *facts.Node, g facts.SameKind) (finding.Severity, string, finding.F
 			Text: "Drain the node and reboot it." + afterwards(code), Commands: facts.Drain(n),
 		}
 	case "CHECK_MECHANICALS":
-		return finding.Error, "the driver reports " + name + ": power or cooling of the GPU is at fault", finding.Fix{
-			Text: "Drain the node, and check the GPU's power connectors, its seat and its cooling." +
+		return finding.Error, "the driver reports " + name + ": the GPU's power or cooling is faulty", finding.Fix{
+			Text: "Drain the node, and check the GPU's power connectors, seating and cooling." +
 				afterwards(code),
 			Commands: facts.Drain(n),
 		}
 	case "UPDATE_SWFW":
-		return finding.Warning, "the driver reports " + name + ": driver and firmware do not fit", finding.Fix{
-			Text: "Update the driver, or the vGPU software of the host, so that both are of one release.",
+		return finding.Warning, "the driver reports " + name + ": the driver and firmware do not match", finding.Fix{
+			Text: "Update the driver, or the host's vGPU software, so that both are from the same release.",
 		}
 	case "RESTART_APP", "WORKFLOW_XID_45", "CHECK_UVM":
 		return finding.Info, "a workload on the GPU failed with " + name,
-			finding.Fix{Text: "Look at the workload: its log has the CUDA error, and a fault in its code is the usual cause. Its pod must be restarted, as its CUDA context is lost." +
-				" If different workloads fail like this on one GPU only, run dcgmi diag on it."}
+			finding.Fix{Text: "Check the workload: its log has the CUDA error, and the usual cause is a bug in its code. Restart its pod, because the CUDA context is lost." +
+				" If different workloads fail this way on one GPU only, run dcgmi diag on that GPU."}
 	case "IGNORE":
 		return finding.Info, "the driver reports " +
-			name, finding.Fix{Text: "By itself it needs nothing." + afterwards(code)}
+			name, finding.Fix{Text: "This XID alone requires no action." + afterwards(code)}
 	}
 	switch code.Class {
 	case "gpu_fatal", "memory":
 		return finding.Error, "the driver reports " + name, finding.Fix{
-			Text: "Drain the node, reset the GPU, and ask the vendor of the GPU if it comes back." +
+			Text: "Drain the node, reset the GPU, and contact the GPU vendor if the error recurs." +
 				afterwards(code),
 			Commands: facts.Drain(n, facts.ResetGPU(n, g.Event.PCI)),
 		}
 	case "app":
 		return finding.Info, "a workload on the GPU failed with " +
-			name, finding.Fix{Text: "Look at the workload's log."}
+			name, finding.Fix{Text: "Check the workload's log."}
 	case "info":
-		return finding.Info, "the driver reports " + name, finding.Fix{Text: "By itself it needs nothing."}
+		return finding.Info, "the driver reports " + name, finding.Fix{Text: "This XID alone requires no action."}
 	}
 	return finding.Warning, "the driver reports " + name, finding.Fix{
-		Text: "Look at the lines around it, and ask the vendor of the GPU if it comes back." + afterwards(code),
+		Text: "Check the surrounding log lines, and contact the GPU vendor if the error recurs." + afterwards(code),
 	}
 }
 
@@ -158,16 +158,16 @@ func judgeRecovery(n *facts.Node, g facts.SameKind) (finding.Severity, string, f
 	_, to, _ := strings.Cut(body, " to ")
 	need, severity := facts.Recovery(to)
 	if need == "" {
-		return finding.Info, "the driver says that the GPU needs nothing any more (XID 154)", finding.Fix{
-			Text: "Nothing is to be done.",
+		return finding.Info, "the driver reports that the GPU no longer needs recovery (XID 154)", finding.Fix{
+			Text: "No action is required.",
 		}
 	}
 	last := facts.ResetGPU(n, g.Event.PCI)
 	if strings.Contains(need, "reboot") {
 		last = facts.Reboot(n)
 	}
-	return severity, "the driver says that the GPU needs " + need + " (XID 154)", finding.Fix{
-		Text:     "Drain the node, do what the driver asks for, and uncordon it.",
+	return severity, "the driver reports that the GPU needs " + need + " (XID 154)", finding.Fix{
+		Text:     "Drain the node, perform the recovery action, and uncordon the node.",
 		Commands: facts.Drain(n, last, facts.Uncordon(n)),
 	}
 }
@@ -175,11 +175,11 @@ func judgeRecovery(n *facts.Node, g facts.SameKind) (finding.Severity, string, f
 // afterwards returns the investigation that NVIDIA recommends for an XID.
 func afterwards(c xid.Code) string {
 	text := map[string]string{
-		"CONTACT_SUPPORT":     "If it comes back, ask the vendor of the GPU.",
-		"INVESTIGATE_SW":      "If it comes back, look for a newer driver.",
-		"INVESTIGATE_LINK_SI": "If it comes back, have the links' cables and connectors checked.",
-		"XID_137_FLOW":        "Look for an XID 48, 94 or 95 on the GPUs that it is linked with.",
-		"CHECK_APP/CUDA":      "Look at the workload.",
+		"CONTACT_SUPPORT":     "If the error recurs, contact the GPU vendor.",
+		"INVESTIGATE_SW":      "If the error recurs, check for a newer driver.",
+		"INVESTIGATE_LINK_SI": "If the error recurs, have the links' cables and connectors checked.",
+		"XID_137_FLOW":        "Check for an XID 48, 94 or 95 on the GPUs that are linked to this GPU.",
+		"CHECK_APP/CUDA":      "Check the workload.",
 	}[c.NVIDIA.Investigatory]
 	if text == "" {
 		return ""
@@ -193,8 +193,8 @@ func throttleCheck() engine.Check {
 		Title: "a GPU is slowed down by heat or by its power supply",
 		Needs: []engine.Need{engine.NeedNode},
 		Reads: "nvidia-smi -q -x: clocks_event_reasons (clocks_throttle_reasons of older drivers), temperature and its thresholds",
-		Why: "Slowdowns by hardware are always worth a look: too hot, or the power supply pulled the brake. An idle GPU has low clocks, and one under load may reach its power limit; both are " +
-			"normal and not told.",
+		Why: "A hardware slowdown always needs attention: the GPU is too hot, or the power supply asserted the power brake. Low clocks on an idle GPU, and a power limit reached under load, " +
+			"are normal and not reported.",
 		Explains: []string{"node.condition"},
 		Doc:      debugDoc,
 		Sources:  []string{"NVSentinel#890", "open_clip#703", "azurehpc#595", "hardware-observer#307"},
@@ -214,7 +214,7 @@ func throttleCheck() engine.Check {
 						reason, issue.Title = "hw_power_brake_slowdown",
 							"the power supply slows the GPU down (power brake)"
 						issue.Fix.Text =
-							"Check the node's power supplies and their cables, and the power budget of its rack. A lower power limit of the GPUs (nvidia-smi -pl) helps until then."
+							"Check the node's power supplies and their cables, and the power budget of its rack. Until then, a lower GPU power limit (nvidia-smi -pl) helps."
 					case facts.Yes(s.HardwareThermal):
 						reason, issue.Title = "hw_thermal_slowdown",
 							"the GPU is so hot that its hardware slows it down"
@@ -222,13 +222,13 @@ func throttleCheck() engine.Check {
 						reason, issue.Title = "hw_slowdown", "the GPU's hardware slows it down"
 					case facts.Yes(s.SoftwareThermal):
 						reason, issue.Title = "sw_thermal_slowdown",
-							"the driver slows the GPU down, so that it does not get too hot"
+							"the driver slows the GPU down to prevent overheating"
 					default:
 						r.Pass(facts.SMIObject(n, g))
 						continue
 					}
 					issue.Fix.Text = cmp.Or(issue.Fix.Text,
-						"Check the node's fans, air flow and inlet temperature, and that the GPU's heat sink sits well.")
+						"Check the node's fans, airflow and inlet temperature, and the seating of the GPU's heat sink.")
 					issue.Evidence = []finding.Evidence{facts.SMIEvidence(n, g, prefix+reason, "Active")}
 					for _, t := range []struct {
 						element string

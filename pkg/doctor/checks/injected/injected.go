@@ -29,29 +29,29 @@ func Checks() []engine.Check {
 		{
 			ID: finding.InjectedFault, Layer: finding.LayerWorkload, Needs: []engine.Need{engine.NeedAPI},
 			Title: "a fault that this tool injected is in place",
-			Reads: "the records of this tool's runs, what they changed, the lines that they wrote to kernel logs, the pods that carry them",
-			Why: "a run is open, its time is not up, and nothing says that its change is gone. It explains only what its kind of fault leads to " +
-				"directly, on the node or pod that it changed, and since it was made: an XID what the kernel log and the detectors say of its line, a " +
-				"broken runtime what its mode breaks, a CUDA fault how the pods that carry it fail, an exercise what is wrong in its namespaces. What " +
-				"follows from that follows from those findings. --ignore-injected looks at the cluster as if nobody knew",
+			Reads: "the records of this tool's runs, their changes, their lines in kernel logs, and the pods with their faults",
+			Why: "A run is open and has not expired, and nothing shows that its change is gone. The finding explains only the direct effects of its " +
+				"kind of fault, on the node or pod that the run changed and since the run was created: the kernel log and detector findings of an " +
+				"XID, the problems that a runtime mode causes, the failures of the pods with a CUDA fault, and the problems in the namespaces of an " +
+				"exercise. Those findings explain further effects. --ignore-injected examines the cluster without this knowledge.",
 			Sources: []string{"pkg/fault/ledger"}, Run: checkInjected, ExplainsAs: finding.InjectedEffects(),
 		},
 		{
 			ID: "fault.recorded", Layer: finding.LayerWorkload, From: []string{"runs"},
 			Needs: []engine.Need{engine.NeedAPI},
-			Title: "a run of this tool is open, and its fault is not in place, or it is over, and its lines are still in a kernel log",
+			Title: "a run of this tool is open but its fault is not in place, or is closed but its lines are still in a kernel log",
 			Reads: "the records of this tool's runs, and kernel logs",
-			Why: "an open run was planned and nothing was changed, its time is up, or its lines are no longer in the node's kernel log: it explains " +
-				"nothing, and should be closed. Lines of runs that are over are told here, and not as errors of a GPU",
+			Why: "An open run has not changed anything yet, has expired, or has lost its lines from the node's kernel log: it explains " +
+				"nothing and should be closed. Lines of closed runs are reported here, not as GPU errors.",
 			Sources: []string{"pkg/fault/ledger"}, Run: checkRecorded,
 		},
 		{
 			ID: "wl.cuda-preload", Layer: finding.LayerWorkload, From: []string{"api/pods"},
 			Needs: []engine.Need{engine.NeedAPI},
 			Title: "a library that makes CUDA fail is preloaded into a pod",
-			Reads: "LD_PRELOAD, variables, volumes and init containers of pods",
-			Why: "the pod loads the library of this tool's CUDA faults, or that of Dynamo's fault injection, and no open run of this tool " +
-				"explains it. It is an error where the pod fails: the library may be the reason",
+			Reads: "LD_PRELOAD, environment variables, volumes and init containers of pods",
+			Why: "The pod loads the library of this tool's CUDA faults or of Dynamo's fault injection, and no open run of this tool " +
+				"explains why. The finding is an error if the pod fails, because the library may be the cause.",
 			Explains: []string{"wl.pod-failing", "wl.cuda*", "wl.cpu-mode"},
 			Sources:  []string{"ai-dynamo/dynamo tests/fault_tolerance/hardware"},
 			Run:      checkPreloaded,
@@ -116,10 +116,10 @@ func checkRecorded(f *facts.Facts, r *engine.Result) {
 		}
 		r.Add(finding.Finding{
 			Object: finding.Object{Kind: "Run", Name: run.ID}, Layer: layerOfRun(run), Severity: finding.Info,
-			Title: "a run of this tool is open, and its fault " +
+			Title: "a run of this tool is open, but its fault " +
 				"is not in place",
 			Evidence: []finding.Evidence{facts.RunEvidence(run), {Source: "run " + run.ID, Text: why}},
-			Fix:      finding.Fix{Text: "close it by reverting it", Commands: []string{shell.RevertRun(run)}},
+			Fix:      finding.Fix{Text: "revert the run to close it", Commands: []string{shell.RevertRun(run)}},
 		})
 	}
 }
@@ -141,7 +141,7 @@ func Injected(f *facts.Facts, run snapshot.Run) finding.Finding {
 		Object: finding.Object{Kind: "Run", Name: run.ID}, Layer: layerOfRun(run), As: kindOf(run), Began: run.Created,
 		Title: whoseRun(f, run), Evidence: []finding.Evidence{facts.RunEvidence(run)},
 		Fix: finding.Fix{
-			Text: "nothing is wrong with the cluster: revert it", Commands: []string{shell.RevertRun(run)},
+			Text: "nothing is wrong with the cluster: revert the run", Commands: []string{shell.RevertRun(run)},
 		},
 	}
 	if !run.Until.IsZero() {
@@ -167,7 +167,7 @@ func Injected(f *facts.Facts, run snapshot.Run) finding.Finding {
 		}
 		pods = append(pods, found...)
 		issue.Evidence = append(issue.Evidence, finding.FieldEvidence(
-			finding.Object{Kind: t.Kind, Namespace: t.Namespace, Name: t.Name}, "pods that carry it", "%s",
+			finding.Object{Kind: t.Kind, Namespace: t.Namespace, Name: t.Name}, "pods with the fault", "%s",
 			strings.Join(found, ", "),
 		))
 	}
@@ -216,7 +216,7 @@ func exercise(f *facts.Facts, run snapshot.Run, issue finding.Finding) finding.F
 
 // whoseRun describes a run: its creator, age, end time, fault, and targets.
 func whoseRun(f *facts.Facts, run snapshot.Run) string {
-	text := words.Clip(cmp.Or(run.By, "somebody")) + " injected a fault on purpose"
+	text := words.Clip(cmp.Or(run.By, "an unknown user")) + " injected a fault on purpose"
 	if age := f.Now.Sub(run.Created); !run.Created.IsZero() && age >= 0 {
 		text += ", " + duration.HumanDuration(age) + " ago"
 	}
@@ -331,17 +331,17 @@ func checkPreloaded(f *facts.Facts, r *engine.Result) {
 			Object: facts.PodObject(pod), Severity: finding.Warning, Title: "a library that makes CUDA fail is " +
 				"preloaded", Evidence: evidence[:min(len(evidence), 4)],
 			Fix: finding.Fix{
-				Text:     "a fault injection left it: look at what is left, and take it out with --clean, which asks first",
+				Text:     "a fault injection left the library behind: list what is left, and remove it with --clean, which asks first",
 				Commands: []string{"kubectl gpu-fault leftovers"},
 			},
 		}
 		if ours {
 			issue.Fix =
-				finding.Fix{Text: "a CUDA fault of this tool put it there, and no open run of it is known: look for what is left, and take it " +
-					"out with --clean", Commands: []string{"kubectl gpu-fault leftovers"}}
+				finding.Fix{Text: "a CUDA fault of this tool added the library, and no open run is known: list what is left, and remove it " +
+					"with --clean", Commands: []string{"kubectl gpu-fault leftovers"}}
 		}
 		if run, _ := runOf(pod); run != "" {
-			issue.Fix.Text, issue.Fix.Commands = "run "+run+" put it there: revert that",
+			issue.Fix.Text, issue.Fix.Commands = "run "+run+" added the library: revert the run",
 				[]string{shell.RevertRun(snapshot.Run{ID: run})}
 		}
 		if pod.Spec.NodeName != "" {

@@ -31,10 +31,10 @@ func checkOwnLines(f *facts.Facts, r *engine.Result) {
 		r.Add(finding.Finding{
 			Object: finding.Object{Kind: "Run", Name: run.ID}, Layer: layerOfRun(run), Severity: finding.Info,
 			Nodes:    where[run.ID],
-			Title:    "this tool wrote lines to a kernel log for a test that is over: they tell nothing about the GPU",
+			Title:    "this tool wrote lines to a kernel log for a finished test: the lines do not concern the GPU",
 			Evidence: append([]finding.Evidence{facts.RunEvidence(run)}, ours[run.ID]...),
 			Fix: finding.Fix{
-				Text: "Nothing is to be done: a line stays until the node is started anew. A detector that has acted on it must be made to forget it.",
+				Text: "No action is required: the lines stay until the node is rebooted. If a detector acted on a line, clear the detector's state.",
 			},
 		})
 	}

@@ -29,7 +29,7 @@ func TestInjectedFaultsSayWhoseTheyAre(t *testing.T) {
 		want {
 		t.Errorf("title %q, want %q", found.Title, want)
 	}
-	if want := "nothing is wrong with the cluster: revert it, or wait until 2026-01-01 12:30 UTC"; found.Fix.Text !=
+	if want := "nothing is wrong with the cluster: revert the run, or wait until 2026-01-01 12:30 UTC"; found.Fix.Text !=
 		want {
 		t.Errorf("fix %q, want %q", found.Fix.Text, want)
 	}
@@ -44,7 +44,7 @@ func TestInjectedFaultsSayWhoseTheyAre(t *testing.T) {
 		{Kind: "Node", Name: "c"}, {Kind: "Node", Name: "d"},
 	}
 	want :=
-		"somebody injected a fault on purpose, until 2026-01-03 12:00 UTC: containerd option-misplaced (nvidia) on Deployment ml/a, Pod ml/b, c and 1 more"
+		"an unknown user injected a fault on purpose, until 2026-01-03 12:00 UTC: containerd option-misplaced (nvidia) on Deployment ml/a, Pod ml/b, c and 1 more"
 	if got := whoseRun(f, run); got != want {
 		t.Errorf("title %q, want %q", got, want)
 	}

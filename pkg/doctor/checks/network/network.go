@@ -38,21 +38,21 @@ func Checks() []engine.Check {
 	}
 	return []engine.Check{
 		pulls("img.pull-network", "an image cannot be pulled because its registry cannot be reached",
-			"The runtime's own words tell a time-out, TLS, a refused connection and a proxy apart; a name that does not resolve is net.dns. The node pulls, not the pod: NetworkPolicies do not matter, the node's firewall, proxy and DNS do.",
+			"The container runtime's message distinguishes timeouts, TLS errors, refused connections and proxy errors; net.dns reports names that do not resolve. The node pulls images, not the pod: the node's firewall, proxy and DNS matter, NetworkPolicies do not.",
 			"gpu-operator#199", "gpu-operator#332", "NFD#1229", "seed 001, scenario 7"),
-		pulls("img.pull-auth", "a registry refuses to hand out an image",
-			"401, 403, insufficient_scope, a missing pull secret and a rate limit: the registry answers, and says no.",
+		pulls("img.pull-auth", "a registry refuses to serve an image",
+			"The registry responds but rejects the pull: 401, 403, insufficient_scope, a missing pull secret or a rate limit.",
 			"nim-deploy#42", "nvidia-docker#535"),
 		pulls("img.not-found", "an image does not exist in its registry",
-			"The registry answers that it has no such repository or tag, or the reference is not one.",
+			"The registry reports that the repository or tag does not exist, or the image reference is invalid.",
 			"gpu-operator#170", "gpu-operator#690"),
 		{
 			ID: "net.dns", Layer: finding.LayerNetwork,
 			Title: "names do not resolve inside GPU pods, or on the node that pulls their images",
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
-			Reads: "logs of GPU pods and of the GPU components that fail, messages of their containers; why images cannot be pulled",
-			Why: "\"Temporary failure in name resolution\" and its kin mean that no DNS server answered. Inside pods, an answer that the name does not exist is told only by the program, and not here. " +
-				"The node pulls images, and asks the DNS server of the node: \"lookup NAME on SERVER\" is about that server, and no registry was asked.",
+			Reads: "logs and container messages of failing GPU pods and GPU components; reasons why images cannot be pulled",
+			Why: "\"Temporary failure in name resolution\" and similar messages mean that no DNS server responded. If a name does not exist, only the program in the pod reports this, and not the check. " +
+				"The node pulls images and uses its own DNS server: \"lookup NAME on SERVER\" is about that server, and no registry was contacted.",
 			Explains: []string{
 				"wl.pod-failing", "wl.probe-failing", "op.init-chain", "op.operand-failing", "dp.not-running",
 				"drv.headers", "drv.build-fail", "img.pull-network",
@@ -63,10 +63,10 @@ func Checks() []engine.Check {
 		},
 		{
 			ID: "net.egress-blocked", Layer: finding.LayerNetwork,
-			Title: "the node's firewall drops what its pods send",
+			Title: "the node's firewall drops packets from its pods",
 			Needs: []engine.Need{engine.NeedNode},
 			Reads: "the node's kernel log: lines of UFW, firewalld and iptables with IN=, OUT=, SRC=, DST=",
-			Why:   "UFW denies routed packets by default, and those of pods are routed. Packets that come from outside to the node itself are the internet's noise and no fault. An error when pods of the node fail on the network at the same time, else a warning.",
+			Why:   "UFW denies routed packets by default, and packets from pods are routed. Packets from outside to the node itself are background noise and are ignored. The finding is an error if pods of the node have network errors at the same time, and a warning otherwise.",
 			Explains: []string{
 				"img.pull-network", "net.dns", "wl.pod-failing", "wl.probe-failing", "op.init-chain",
 				"op.operand-failing", "op.clusterpolicy", "dp.not-running",
@@ -240,7 +240,7 @@ func checkPulls(f *facts.Facts, r *engine.Result, id string) {
 		pod := &f.Snapshot.Pods[i]
 		for _, p := range failedPulls(f, pod) {
 			if !p.known && id == "img.pull-network" {
-				why := "neither the pod's status nor an event says why " + p.image + " cannot be pulled"
+				why := "neither the pod's status nor an event shows why " + p.image + " cannot be pulled"
 				if missing := f.Missing("api/events"); missing != "" {
 					why += "; api/events: " + missing
 				}
@@ -276,50 +276,50 @@ func pullFix(pod *corev1.Pod, p pulling) (string, finding.Fix) {
 	}
 	switch p.failure.kind {
 	case "dns":
-		return "the node cannot resolve the name of the image's registry: its DNS server does not answer, or fails",
+		return "the node cannot resolve the name of the image's registry: the node's DNS server fails or does not respond",
 			finding.Fix{
-				Text: "Repair the DNS of the nodes (/etc/resolv.conf, systemd-resolved): the message names the server that they ask for " +
+				Text: "Fix DNS on the nodes (/etc/resolv.conf, systemd-resolved): the message names the server that they query for " +
 					host + ".",
 				Commands: resolve,
 			}
 	case "no-name":
-		return "the node cannot resolve the name of the image's registry: its DNS server knows no such name",
+		return "the node cannot resolve the name of the image's registry: the node's DNS server does not know the name",
 			finding.Fix{
-				Text: "Correct the image's name, " + p.image + ", or have the DNS server of the nodes know " + host +
-					".",
+				Text: "Correct the image's name, " + p.image + ", or add " + host +
+					" to the DNS server of the nodes.",
 				Commands: append(resolve, facts.EditCommands(pod)...),
 			}
 	case "tls":
 		return "the TLS connection to the image's registry fails", finding.Fix{
 			Text: "Trust the certificate authority of " + registry +
-				" on the nodes (a proxy that opens TLS has its own), and check their clocks and MTU.",
+				" on the nodes (a TLS-inspecting proxy has its own), and check the nodes' clocks and MTU.",
 			Commands: curl,
 		}
 	case "proxy":
 		return "the proxy between the node and the image's registry fails", finding.Fix{
-			Text:     "Correct HTTPS_PROXY and NO_PROXY of the container runtime's unit on the nodes, then restart it.",
+			Text:     "Correct HTTPS_PROXY and NO_PROXY in the container runtime's unit on the nodes, then restart the unit.",
 			Commands: curl,
 		}
 	case "timeout":
-		return "the node does not reach the image's registry: the connection times out", finding.Fix{
-			Text: "Let the nodes reach " + registry +
-				" on TCP 443: firewall rule, NAT gateway, security group, or HTTPS_PROXY in the container runtime's " +
-				"unit; or use a mirror inside. The node pulls images, so that NetworkPolicies do not matter.",
+		return "the node cannot reach the image's registry: the connection times out", finding.Fix{
+			Text: "Allow the nodes to reach " + registry +
+				" on TCP 443 (firewall rule, NAT gateway, security group, or HTTPS_PROXY in the container runtime's " +
+				"unit), or use an internal mirror. The node pulls images, so NetworkPolicies do not matter.",
 			Commands: curl,
 		}
 	case "refused":
-		return "the image's registry refuses or breaks off the connection", finding.Fix{
-			Text: "See whether " + registry + " is up and reachable on its port from the nodes.", Commands: curl,
+		return "the image's registry refuses or drops the connection", finding.Fix{
+			Text: "Check whether " + registry + " is up and reachable on its port from the nodes.", Commands: curl,
 		}
 	case "limit":
-		return "the image's registry has limited how often it may be asked", finding.Fix{
+		return "the image's registry rejects the pull because of a rate limit", finding.Fix{
 			Text:     "Log in with a pull secret, or pull through a mirror of " + registry + ".",
 			Commands: secretCommands(pod, registry),
 		}
 	case "auth":
-		return "the image's registry refuses: no valid credentials for this image", finding.Fix{
-			Text: "Give the pod's service account a pull secret for " + registry +
-				"; some registries say the same when the image does not exist.",
+		return "the image's registry denies access: no valid credentials for the image", finding.Fix{
+			Text: "Add a pull secret for " + registry +
+				" to the pod's service account. Some registries report the same error if the image does not exist.",
 			Commands: secretCommands(pod, registry),
 		}
 	case "name":
@@ -328,7 +328,8 @@ func pullFix(pod *corev1.Pod, p pulling) (string, finding.Fix) {
 		}
 	}
 	return "the image does not exist in its registry", finding.Fix{
-		Text: "Correct name or tag of the image: " + p.image + ".", Commands: append(try, facts.EditCommands(pod)...),
+		Text:     "Correct the name or tag of the image: " + p.image + ".",
+		Commands: append(try, facts.EditCommands(pod)...),
 	}
 }
 
@@ -389,14 +390,14 @@ func checkDNS(f *facts.Facts, r *engine.Result) {
 		}
 		if policies != "" {
 			r.Unknown(facts.PodObject(pod),
-				"whether NetworkPolicies keep it from its DNS server: api/networkpolicies: %s",
+				"whether NetworkPolicies block the pod's DNS queries: api/networkpolicies: %s",
 				policies)
 		}
 		r.Add(finding.Finding{
 			Title: "names do not resolve inside the pod", Object: facts.PodObject(pod), Nodes: facts.OnNode(pod),
 			Confidence: finding.Likely, Evidence: []finding.Evidence{e},
 			Fix: finding.Fix{
-				Text: "See whether CoreDNS is up and can be reached from this node: its pods, NetworkPolicies with egress rules (UDP and TCP 53), the node's firewall for routed packets.",
+				Text: "Check whether CoreDNS is up and reachable from this node: its pods, NetworkPolicies with egress rules (UDP and TCP 53), and the node's firewall for routed packets.",
 				Commands: []string{
 					"kubectl -n kube-system get pods -l k8s-app=kube-dns -o wide",
 					shell.Command("kubectl -n %s get networkpolicies", pod.Namespace),
@@ -510,9 +511,9 @@ func checkEgress(f *facts.Facts, r *engine.Result) {
 			r.Pass(n.Object())
 			return
 		}
-		title := "the node's firewall drops what its pods send"
+		title := "the node's firewall drops packets from its pods"
 		if last.own() {
-			title = "the node's firewall drops what the node itself sends"
+			title = "the node's firewall drops packets from the node itself"
 		}
 		issue := finding.Finding{
 			Title:  title,
@@ -556,7 +557,7 @@ func failsOnNetwork(f *facts.Facts, n *facts.Node) bool {
 func firewallFix(n *facts.Node, b blocked) finding.Fix {
 	if !b.ufw {
 		return finding.Fix{
-			Text: "Let the node forward the packets of its pods: allow them in the firewall that wrote these lines (firewalld: put the pods' interfaces into the zone trusted).",
+			Text: "Allow the packets of the node's pods in the firewall that logged these lines (firewalld: add the pods' interfaces to the trusted zone).",
 			Commands: []string{
 				shell.OnHost(n.Name,
 					"sudo firewall-cmd --permanent --zone=trusted --add-interface=%s && sudo firewall-cmd --reload",
@@ -566,7 +567,7 @@ func firewallFix(n *facts.Node, b blocked) finding.Fix {
 	}
 	if b.own() {
 		return finding.Fix{
-			Text: "UFW denies what the node sends: allow DNS and the registries' port, for this node and each other one that runs UFW.",
+			Text: "UFW denies packets that the node sends: allow DNS and the registries' port on this node and all other nodes that run UFW.",
 			Commands: []string{
 				shell.OnHost(n.Name, "sudo ufw allow out on %s to any port %s proto %s", b.out, b.port,
 					cmp.Or(protocol(b.proto), "tcp")), shell.OnHost(n.Name, "sudo ufw reload"),
@@ -574,7 +575,7 @@ func firewallFix(n *facts.Node, b blocked) finding.Fix {
 		}
 	}
 	fix := finding.Fix{
-		Text: "UFW denies routed packets by default, and those of pods are routed: allow them both ways, for this node and each other one that runs UFW.",
+		Text: "UFW denies routed packets by default, and packets from pods are routed: allow both directions on this node and all other nodes that run UFW.",
 	}
 	if b.out != "" {
 		fix.Commands = append(fix.Commands,

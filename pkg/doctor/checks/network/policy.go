@@ -19,13 +19,13 @@ import (
 func networkPolicyCheck() engine.Check {
 	return engine.Check{
 		ID: "net.policy", Layer: finding.LayerNetwork, From: []string{"api/pods", "api/networkpolicies", "logs"},
-		Title: "a NetworkPolicy keeps a GPU pod from what it waits for",
+		Title: "a NetworkPolicy blocks a connection that a GPU pod waits for",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
-		Reads: "ends of logs and commands of GPU pods and components that do not get on; NetworkPolicies, Services and pods that they ask for; labels of namespaces",
-		Why: "Two things must come together. The pod fails, or has been in one container for 20 s, and says at the end of its log that somebody does not answer; and the NetworkPolicies, as Kubernetes " +
-			"defines them, deny what it needs: DNS by UDP, or a Service that its log or command names by NAME.NAMESPACE.svc, out of the pod or into the other. The rule that comes nearest is named, with " +
-			"the field that is wrong. That the network plugin enforces policies is taken for granted, but for flannel, which does not. Not known are policies of plugins' own kinds, which may allow more, and " +
-			"destinations outside of the cluster. Rules by addresses apply to pods or not, as plugins like: what hangs on one is unknown.",
+		Reads: "log tails and commands of GPU pods and components that are stuck; NetworkPolicies, and the Services and pods that they connect to; labels of namespaces",
+		Why: "Two conditions must be met. The pod fails, or has been in one container for 20 s, and the end of its log shows that a server does not respond; and the NetworkPolicies, as Kubernetes " +
+			"defines them, deny what the pod needs: DNS over UDP, or a Service that its log or command names as NAME.NAMESPACE.svc, by egress or ingress. The finding names the closest rule and " +
+			"its incorrect field. All network plugins except flannel are assumed to enforce policies. The check ignores policies of plugin-specific kinds, which may allow more, and " +
+			"destinations outside the cluster. Plugins differ in whether ipBlock rules apply to pods: results that depend on such a rule are unknown.",
 		Explains: []string{
 			"net.dns", "wl.pod-failing", "wl.probe-failing", "wl.idle-holder", "op.init-chain", "op.operand-failing",
 			"op.clusterpolicy", "dp.not-running", "dp.capacity-zero", "drv.headers",
@@ -63,7 +63,7 @@ func checkPolicies(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// checkPolicy checks the connections of a pod in the order in which it opens them, DNS first. It reports the first
+// checkPolicy checks the connections of a pod in the order in which the pod opens them, DNS first. It reports the first
 // connection that policies deny.
 func checkPolicy(f *facts.Facts, r *engine.Result, u facts.Unreached) {
 	pod := facts.PodObject(u.Pod)
@@ -72,7 +72,7 @@ func checkPolicy(f *facts.Facts, r *engine.Result, u facts.Unreached) {
 	switch ofCluster := u.Pod.Spec.DNSPolicy != corev1.DNSDefault && u.Pod.Spec.DNSPolicy != corev1.DNSNone; {
 	case u.Names && !ofCluster && len(by) > 0:
 		r.Unknown(pod,
-			"it asks another DNS server than the cluster's, and whether NetworkPolicies (%s) let it cannot be told",
+			"the pod uses a DNS server other than the cluster's, which NetworkPolicies (%s) may block",
 			policyNames(by))
 		return
 	case u.Names && ofCluster:
@@ -103,7 +103,7 @@ func checkPolicy(f *facts.Facts, r *engine.Result, u facts.Unreached) {
 	}
 	if len(by) > 0 && len(u.Asks) == 0 {
 		r.Unknown(pod,
-			"NetworkPolicies restrict what it reaches (%s), and neither its log nor its command names a Service: whether they are why it gets no answer cannot be told",
+			"NetworkPolicies restrict the pod's egress (%s) and may be the cause, but neither the pod's log nor its command names a Service",
 			policyNames(by))
 		return
 	}
@@ -127,11 +127,11 @@ func tellDenied(f *facts.Facts, r *engine.Result, u facts.Unreached, w wanted) b
 			continue
 		case let == facts.Perhaps:
 			r.Unknown(facts.PodObject(u.Pod),
-				"whether NetworkPolicies (%s) let it reach %s depends on the network plugin, or on labels that are not known",
+				"whether NetworkPolicies (%s) allow the pod to reach %s depends on the network plugin or on unknown labels",
 				policyNames(by), w.name)
 		case f.HasDaemonSet("flannel") && !enforcesPolicies(f):
 			r.Unknown(facts.PodObject(u.Pod),
-				"NetworkPolicies (%s) deny it %s, and the network plugin flannel does not enforce them",
+				"NetworkPolicies (%s) deny the pod access to %s, but the network plugin flannel does not enforce them",
 				policyNames(by), w.name)
 		default:
 			r.Add(denied(f, u, w, d, by))

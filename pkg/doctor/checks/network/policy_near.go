@@ -121,14 +121,14 @@ func denied(
 	case missNamespace:
 		peer := rules[m.rule].Peers[m.at]
 		issue.Title = fmt.Sprintf(
-			"the NetworkPolicy %s is to let the pod reach %s, and its namespaceSelector selects no namespace",
+			"the NetworkPolicy %s is meant to let the pod reach %s, but its namespaceSelector selects no namespace",
 			m.policy.Name, w.name,
 		)
 		issue.Evidence = append(issue.Evidence, finding.FieldEvidence(object,
 			fmt.Sprintf("%s.to[%d].namespaceSelector", field, m.at), "%s",
 			metav1.FormatLabelSelector(peer.NamespaceSelector)), labelsEvidence(f, w.To.Namespace))
 		issue.Fix = finding.Fix{
-			Text: "Select the namespace by a label that it has: each has kubernetes.io/metadata.name. A selector that selects nothing is no error to Kubernetes.",
+			Text: "Select the namespace by a label that it has: every namespace has kubernetes.io/metadata.name. Kubernetes accepts selectors that select nothing.",
 			Commands: []string{patchPolicy(m.policy, "replace", fmt.Sprintf("%s/to/%d/namespaceSelector", rule, m.at),
 				byName(w.To.Namespace))},
 		}
@@ -140,37 +140,37 @@ func denied(
 		issue.Evidence = append(issue.Evidence,
 			finding.FieldEvidence(object, field+"."+peers, "%s", strings.Join(who, "; ")))
 		if d == networkingv1.PolicyTypeIngress {
-			issue.Title = fmt.Sprintf("the NetworkPolicy %s lets others in to %s, and not the pods of namespace %s",
+			issue.Title = fmt.Sprintf("the NetworkPolicy %s lets other clients reach %s, but not the pods of namespace %s",
 				m.policy.Name, w.name, u.Pod.Namespace)
 			issue.Evidence = append(issue.Evidence, labelsEvidence(f, u.Pod.Namespace))
 			issue.Fix = finding.Fix{
-				Text:     "Let the pod's namespace in: both ends must allow a connection.",
+				Text:     "Allow ingress from the pod's namespace: both ends must allow a connection.",
 				Commands: []string{patchPolicy(m.policy, "add", rule+"/from/-", w.client())},
 			}
 			break
 		}
-		issue.Title = fmt.Sprintf("the NetworkPolicy %s allows DNS, and to other pods than those of the DNS server",
+		issue.Title = fmt.Sprintf("the NetworkPolicy %s allows DNS, but not to the pods of the DNS server",
 			m.policy.Name)
 		issue.Fix = finding.Fix{
 			Text:     "Allow the pods of the DNS server.",
 			Commands: []string{patchPolicy(m.policy, "add", rule+"/to/-", w.server())},
 		}
 	case missAll:
-		issue.Title = "NetworkPolicies deny the pod all but what they name, and none lets it reach " + w.name
+		issue.Title = "NetworkPolicies restrict the pod's egress and do not let it reach " + w.name
 		if d == networkingv1.PolicyTypeIngress {
 			issue.Title = fmt.Sprintf(
-				"NetworkPolicies deny the pods of %s all but what they name, and none lets the pods of namespace %s in",
+				"NetworkPolicies restrict ingress to the pods of %s and do not allow the pods of namespace %s",
 				w.name, u.Pod.Namespace,
 			)
 		}
 		issue.Fix = finding.Fix{
-			Text: "Add a policy that allows it, from a file: policies add up.", Values: w.allow(d, by[0]),
+			Text: "Add a policy that allows the connection, from a file: policies are additive.", Values: w.allow(d, by[0]),
 			Commands: []string{"kubectl apply -f policy.yaml"},
 		}
 	}
 	if !w.dns {
 		issue.Evidence = append(issue.Evidence, finding.Evidence{
-			Source: w.name + " .spec.ports", Text: fmt.Sprintf("%d leads to %s of the pods %s", w.port, listens,
+			Source: w.name + " .spec.ports", Text: fmt.Sprintf("port %d forwards to %s of the pods %s", w.port, listens,
 				metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: w.selector})),
 		})
 	}
@@ -191,17 +191,17 @@ func wrongPorts(f *facts.Facts,
 	allowed := facts.PortsText(ports)
 	switch {
 	case w.dns && !strings.Contains(allowed, string(corev1.ProtocolUDP)):
-		return fmt.Sprintf("the NetworkPolicy %s allows DNS by %s alone, and names are asked by UDP", policy, allowed),
-			"Allow DNS by both: UDP for names, and TCP for long answers."
+		return fmt.Sprintf("the NetworkPolicy %s allows DNS only over %s, but lookups use UDP", policy, allowed),
+			"Allow DNS over both protocols: UDP for lookups, and TCP for long responses."
 	case ofService && w.port != w.Connection.Port:
-		return fmt.Sprintf("the NetworkPolicy %s allows %s, the port of the Service, and its pods listen on %s", policy,
+		return fmt.Sprintf("the NetworkPolicy %s allows %s, the port of the Service, but the Service's pods listen on %s", policy,
 				allowed, listens),
-			"Allow the pods' port: policies see a connection after the Service was resolved."
+			"Allow the pods' port: policies apply to the pods' address and port, not the Service's."
 	case d == networkingv1.PolicyTypeIngress:
-		return fmt.Sprintf("the NetworkPolicy %s lets the pod in to %s on %s, and its pods listen on %s", policy,
+		return fmt.Sprintf("the NetworkPolicy %s lets the pod reach %s on %s, but the destination pods listen on %s", policy,
 			w.name, allowed, listens), "Allow the port that the pods listen on."
 	}
-	return fmt.Sprintf("the NetworkPolicy %s lets the pod reach %s on %s, and its pods listen on %s", policy, w.name,
+	return fmt.Sprintf("the NetworkPolicy %s lets the pod reach %s on %s, but the destination pods listen on %s", policy, w.name,
 		allowed, listens), "Allow the port that the pods listen on."
 }
 

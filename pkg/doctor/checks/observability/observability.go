@@ -28,11 +28,11 @@ func Checks() []engine.Check { return []engine.Check{dcgmLabelsCheck(), dcgmCras
 func dcgmLabelsCheck() engine.Check {
 	return engine.Check{
 		ID: "obs.dcgm-labels", Layer: finding.LayerObservability,
-		Title: "GPU metrics are not scraped, or do not say whose pod they are of",
+		Title: "GPU metrics are not scraped, or do not show their pods",
 		Needs: []engine.Need{engine.NeedAPI},
 		Reads: "ServiceMonitors for dcgm-exporter, selectors of the Prometheus resources, labels of namespaces, and environment and volumes of dcgm-exporter's pods",
-		Why: "A Prometheus of the operator scrapes the ServiceMonitors that its selectors match, in the namespaces that they match. dcgm-exporter knows pods only with DCGM_EXPORTER_KUBERNETES=true " +
-			"and the kubelet's pod-resources folder. Who scrapes in another way needs no ServiceMonitor, so that none is no fault.",
+		Why: "The Prometheus operator configures scraping of the ServiceMonitors and namespaces that a Prometheus selects. dcgm-exporter maps GPUs to pods only with DCGM_EXPORTER_KUBERNETES=true " +
+			"and the kubelet's pod-resources directory. Other ways to scrape need no ServiceMonitor, so a missing one is not an error.",
 		Doc: "https://docs.nvidia.com/datacenter/cloud-native/gpu-telemetry/latest/kube-prometheus.html",
 		Sources: []string{"gpu-operator#305", "gpu-operator#363", "gpu-operator#2009", "dcgm-exporter#85",
 			"dcgm-exporter#138", "dcgm-exporter#150", "dcgm-exporter#342",
@@ -70,7 +70,7 @@ func checkPodLabels(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 			continue
 		}
 		found := finding.Finding{Object: facts.PodObject(pod), Severity: finding.Info,
-			Title: "dcgm-exporter is not told to say of which pod a metric is",
+			Title: "dcgm-exporter is not configured to show the pod of a metric",
 			Evidence: []finding.Evidence{
 				finding.FieldEvidence(
 					facts.PodObject(pod), ".spec.containers["+c.Name+"].env", "no DCGM_EXPORTER_KUBERNETES=true",
@@ -86,7 +86,7 @@ func checkPodLabels(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 		}
 		if on {
 			found.Severity, found.Title = finding.Warning,
-				"dcgm-exporter cannot say of which pod a metric is: it does not see the kubelet's pod-resources"
+				"dcgm-exporter cannot show the pod of a metric: it does not mount the kubelet's pod-resources"
 			found.Evidence = []finding.Evidence{
 				finding.FieldEvidence(
 					facts.PodObject(pod), ".spec.volumes", "no hostPath %s/pod-resources", kubeletRootOf(f, pod),
@@ -118,12 +118,12 @@ func checkMonitors(f *facts.Facts, r *engine.Result, exporter *corev1.Pod) {
 	if len(monitors) == 0 {
 		r.Add(finding.Finding{
 			Severity: finding.Info, Confidence: finding.Possible, Object: facts.PodObject(exporter),
-			Title: "there is a Prometheus operator, and no ServiceMonitor for dcgm-exporter",
+			Title: "the cluster has a Prometheus operator but no ServiceMonitor for dcgm-exporter",
 			Evidence: []finding.Evidence{finding.FieldEvidence(finding.Object{Kind: "Cluster"}, "ServiceMonitors",
 				"%d, none for dcgm-exporter",
 				len(f.ServiceMonitors))},
 			Fix: finding.Fix{
-				Text:     "If it is not scraped in another way: let the operator make one.",
+				Text:     "If nothing else scrapes dcgm-exporter, let the operator create a ServiceMonitor.",
 				Commands: facts.ChangeOperator(f, "dcgmExporter.serviceMonitor.enabled", true),
 			},
 		})
@@ -151,7 +151,7 @@ func checkMonitors(f *facts.Facts, r *engine.Result, exporter *corev1.Pod) {
 			},
 			why[:min(len(why), 3)]...,
 		)
-		fix := finding.Fix{Text: "Give the ServiceMonitor the labels that the Prometheus selects."}
+		fix := finding.Fix{Text: "Add the labels that the Prometheus selects to the ServiceMonitor."}
 		if wants, _, _ := unstructured.NestedStringMap(
 			f.Prometheuses[0].Object, "spec", "serviceMonitorSelector", "matchLabels",
 		); len(wants) > 0 {
@@ -170,7 +170,7 @@ func checkMonitors(f *facts.Facts, r *engine.Result, exporter *corev1.Pod) {
 						"dcgmExporter.serviceMonitor.additionalLabels."+strings.ReplaceAll(key, ".", `\.`)+"="+
 							wants[key])
 				}
-				fix.Text += " The operator sets its labels back, so that they belong into its values."
+				fix.Text += " The operator resets the ServiceMonitor's labels, so set them in the Helm values."
 				fix.Commands = []string{facts.HelmUpgrade(h, set...)}
 			}
 		}
@@ -226,11 +226,11 @@ func selectorOf(u unstructured.Unstructured, field string) (labels.Selector, str
 func dcgmCrashCheck() engine.Check {
 	return engine.Check{
 		ID: "obs.dcgm-crash", Layer: finding.LayerObservability,
-		Title: "dcgm-exporter crashes for a reason that is known",
+		Title: "dcgm-exporter crashes for a known reason",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 		Reads: "logs, last state and memory limit of dcgm-exporter pods that are not ready",
-		Why: "Profiling metrics (DCGM_FI_PROF_*) need a GPU for data centres and nobody else that profiles it; a module of DCGM may not be loaded; and many GPUs or MIG instances need more memory than the " +
-			"limit gives. Other crashes are told as op.operand-failing.",
+		Why: "Profiling metrics (DCGM_FI_PROF_*) need a data center GPU without another profiler, a DCGM module may not be loaded, and many GPUs or MIG instances need more memory than the " +
+			"limit allows. op.operand-failing reports other crashes.",
 		Explains: []string{"op.operand-failing", "op.clusterpolicy"},
 		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-telemetry/latest/dcgm-exporter.html",
 		Sources: []string{"dcgm-exporter#22", "dcgm-exporter#126", "dcgm-exporter#202", "dcgm-exporter#328",
@@ -264,7 +264,7 @@ func checkDCGM(f *facts.Facts, r *engine.Result, pod *corev1.Pod, t facts.PodTro
 				facts.PodObject(pod), ".spec.containers[].resources.limits.memory", "%s", words.OrNone(limit),
 			))
 		found.Fix = finding.Fix{
-			Text: "Raise the limit, in the values of what installs it.",
+			Text: "Raise the memory limit in the values of the chart that installs dcgm-exporter.",
 			Commands: []string{shell.Command("kubectl set resources %s -n %s -c %s --limits=memory=1Gi",
 				facts.OwnerOf(pod),
 				pod.Namespace, facts.MainContainer(pod))},
@@ -279,16 +279,16 @@ func checkDCGM(f *facts.Facts, r *engine.Result, pod *corev1.Pod, t facts.PodTro
 	}
 	for _, known := range []struct{ text, title, fix string }{
 		{
-			"third-party Profiling module", "dcgm-exporter cannot profile the GPU, and ends",
-			"Leave DCGM_FI_PROF_* out of the metrics, or end what else profiles the GPU (another DCGM, Nsight): there can be one.",
+			"third-party Profiling module", "dcgm-exporter cannot profile the GPU and exits",
+			"Remove DCGM_FI_PROF_* from the metrics, or stop the GPU's other profiler (another DCGM, Nsight): only one can run.",
 		},
 		{
-			"Profiling module returned an unrecoverable error", "dcgm-exporter cannot profile the GPU, and ends",
-			"Leave DCGM_FI_PROF_* out of the metrics, or end what else profiles the GPU (another DCGM, Nsight): there can be one.",
+			"Profiling module returned an unrecoverable error", "dcgm-exporter cannot profile the GPU and exits",
+			"Remove DCGM_FI_PROF_* from the metrics, or stop the GPU's other profiler (another DCGM, Nsight): only one can run.",
 		},
 		{
-			"module of DCGM that is not currently loaded", "dcgm-exporter asks for a module of DCGM that is not loaded",
-			"Leave out the metrics that need it (DCGM_FI_PROF_* on GPUs that are not for data centres), or use an image whose DCGM fits the driver.",
+			"module of DCGM that is not currently loaded", "dcgm-exporter requires a DCGM module that is not loaded",
+			"Remove the metrics that need the module (DCGM_FI_PROF_* on GPUs that are not data center GPUs), or use an image whose DCGM matches the driver.",
 		},
 	} {
 		e, ok := facts.LogEvidence(f, pod, known.text)

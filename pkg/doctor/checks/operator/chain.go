@@ -47,13 +47,13 @@ const (
 func initChainCheck() engine.Check {
 	return engine.Check{
 		ID: "op.init-chain", Layer: finding.LayerOperator,
-		Title: "the chain in which the GPU operator's pods wait for each other stops",
+		Title: "the startup chain of the GPU operator's pods is blocked",
 		// A driver that is still being built explains other findings.
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs, engine.NeedNode}, InfoExplains: true,
 		Reads: "the init containers driver-validation, toolkit-validation, cuda-validation and plugin-validation of the operator's pods on each GPU node, the containers of the " +
 			"driver's and the toolkit's pods, their last log lines, and the files in /run/nvidia/validations",
-		Why: "Each part of the operator waits in an init container until the part before it has written its file: driver, container toolkit, CUDA, device plugin. So one broken part " +
-			"makes all later pods wait. Only the first link that is broken is told. A driver may take 20 minutes, which is its own startup probe's limit, and all else 2 minutes.",
+		Why: "Each operand waits in an init container until the previous link has written its file: driver, container toolkit, CUDA, device plugin. One broken link therefore blocks " +
+			"all later pods. Only the first broken link is reported. A driver may take 20 minutes, the limit of its startup probe, and everything else 2 minutes.",
 		Explains: facts.GPULost("op.operand-failing", "op.clusterpolicy", "dp.not-running", "dp.capacity-zero",
 			"dp.none",
 			"dp.unhealthy", "gfd.labels", "obs.dcgm-crash", "mig.manager-failed", "share.mps"),
@@ -70,7 +70,7 @@ func initChainCheck() engine.Check {
 					continue
 				}
 				if !facts.Alive(n) {
-					r.Unknown(n.Object(), "the node is not Ready: what the API says of its pods is old")
+					r.Unknown(n.Object(), "the node is not Ready: its pods' status is out of date")
 					continue
 				}
 				checkChain(f, r, n)
@@ -102,7 +102,7 @@ func checkChain(f *facts.Facts, r *engine.Result, n *facts.Node) {
 			r.Add(finding.Finding{
 				Severity: finding.Info, Confidence: finding.Likely, Object: n.Object(), Evidence: t.Evidence,
 				Title: "the GPU operator is still starting its " + l.name + ", and the other operands wait for it",
-				Fix:   finding.Fix{Text: "Wait; a driver that has to be compiled takes up to 20 minutes."},
+				Fix:   finding.Fix{Text: "Wait: compiling a driver takes up to 20 minutes."},
 			})
 			return
 		}
@@ -144,7 +144,7 @@ func (l link) made(f *facts.Facts, pod *corev1.Pod) (linkState, facts.PodTrouble
 	return linkBroken, t
 }
 
-// awaited returns the state of a link according to the init containers that wait for the step. If one of them
+// awaited returns the state of a link according to the init containers that wait for the step. If one of them has
 // completed, the step is done.
 func (l link) awaited(f *facts.Facts, n *facts.Node) (linkState, facts.PodTrouble) {
 	state, found := linkAbsent, facts.PodTrouble{}
@@ -205,7 +205,7 @@ func (l link) justMade(f *facts.Facts, n *facts.Node) bool {
 func (l link) finding(f *facts.Facts, n *facts.Node, t facts.PodTrouble) finding.Finding {
 	found := finding.Finding{
 		Object: n.Object(), Evidence: t.Evidence, Confidence: finding.Likely,
-		Title: "the GPU operator's pods wait for the " + l.name + ", which is the first of its links that is broken",
+		Title: "the GPU operator's pods wait for the " + l.name + ", the first broken link of the startup chain",
 		Fix:   l.fix(f, t),
 	}
 	if l.file == "plugin-ready" {
@@ -231,25 +231,25 @@ func (l link) fix(f *facts.Facts, t facts.PodTrouble) finding.Fix {
 	see := []string{shell.Command("kubectl describe pod %s -n %s", pod.Name, pod.Namespace), logs}
 	switch l.file {
 	case "driver-ready":
-		text := "Make the driver work on the node: the pod's log says why it does not."
+		text := "Fix the driver on the node: the pod's log shows why the driver fails."
 		if len(f.Component(facts.Driver)) == 0 {
 			text =
-				"The operator installs no driver here, so that the node must have one: install it, and check with nvidia-smi on the node."
+				"The operator does not install a driver here, so the node must have one: install a driver, and verify it with nvidia-smi on the node."
 		}
 		return finding.Fix{Text: text, Commands: see}
 	case "toolkit-ready":
 		return finding.Fix{
-			Text:     "Make the container toolkit configure the container runtime of the node: its log, and the pod's events, say what fails.",
+			Text:     "Fix the container toolkit, which configures the node's container runtime: its log and the pod's events show what fails.",
 			Commands: see,
 		}
 	case "cuda-ready":
 		return finding.Fix{
-			Text:     "A first CUDA program fails on the node although driver and toolkit are there. Its log has the CUDA error; on machines with NVSwitch look at the fabric manager first.",
+			Text:     "A simple CUDA program fails on the node although the driver and toolkit are ready. Its log has the CUDA error; on nodes with NVSwitches, check the Fabric Manager first.",
 			Commands: see,
 		}
 	}
 	return finding.Fix{
-		Text:     "The operator's validator cannot get a GPU: it asks for one, and waits while all are in use. Free one, or let it pass by deleting its pod when one is free.",
+		Text:     "The operator's validator cannot get a GPU: it requests one, and waits while all are in use. Free a GPU, or delete the validator's pod when a GPU is free.",
 		Commands: append(see, facts.RestartPod(pod.Namespace, pod.Name)),
 	}
 }

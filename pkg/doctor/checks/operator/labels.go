@@ -16,11 +16,11 @@ import (
 func migManagerCheck() engine.Check {
 	return engine.Check{
 		ID: "mig.manager-failed", Layer: finding.LayerOperator, From: []string{"api/pods"},
-		Title: "the MIG manager could not divide a node's GPUs as wanted",
+		Title: "the MIG manager could not partition a node's GPUs as requested",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
-		Reads: "labels nvidia.com/mig.config and nvidia.com/mig.config.state of nodes, and the log of the MIG manager there",
-		Why: "The MIG manager says in a label of the node what became of the wanted configuration. It fails where a process uses a GPU, where the configuration does not fit the GPU, and where a " +
-			"reboot is needed that nobody does. A configuration that is being applied is no fault.",
+		Reads: "labels nvidia.com/mig.config and nvidia.com/mig.config.state of nodes, and the log of the node's MIG manager",
+		Why: "The MIG manager reports the state of the requested configuration in a node label. It fails if a process uses a GPU, if the GPU does not support the configuration, or if a " +
+			"required reboot does not happen. A configuration that is being applied is not an error.",
 		Explains: facts.GPULost("sched.node-selector", "mig.strategy-mismatch", "dp.none", "dp.not-running",
 			"dp.capacity-zero", "dp.unhealthy", "op.operand-failing", "op.clusterpolicy", "gfd.labels"),
 		Doc: "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-operator-mig.html",
@@ -45,13 +45,13 @@ func checkMIGManager(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	found := finding.Finding{Object: n.Object(), Evidence: facts.LabelEvidence(n, config, state)}
 	switch {
 	case n.Labels[state] == "failed":
-		found.Title = "the MIG manager failed to apply the wanted MIG configuration"
+		found.Title = "the MIG manager failed to apply the requested MIG configuration"
 		if facts.GPUsOf(n.Status.Allocatable) > 0 {
 			found.Severity = finding.Warning // the previous configuration is still advertised
 		}
 	case (n.Labels[state] == "pending" || n.Labels[state] == "rebooting") && len(pods) == 0 && !r.Lacks(f, "api/pods"):
 		found.Title, found.Severity, found.Confidence =
-			"a MIG configuration is wanted, and no MIG manager runs on the node to apply it", finding.Warning,
+			"a MIG configuration is requested, but no MIG manager runs on the node to apply it", finding.Warning,
 			finding.Likely
 	case n.Labels[state] == "pending":
 		e, gaveUp := gaveUpMIG(f, pods)
@@ -59,7 +59,7 @@ func checkMIGManager(f *facts.Facts, r *engine.Result, n *facts.Node) {
 			r.Pass(n.Object()) // the MIG manager is still working
 			return
 		}
-		found.Title, found.Confidence = "the MIG manager gave up applying the wanted MIG configuration", finding.Likely
+		found.Title, found.Confidence = "the MIG manager gave up applying the requested MIG configuration", finding.Likely
 		found.Evidence = append(found.Evidence, e)
 		if facts.GPUsOf(n.Status.Allocatable) > 0 {
 			found.Severity = finding.Warning
@@ -78,8 +78,8 @@ func checkMIGManager(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		engine.LacksLog(f, r, pod)
 	}
 	found.Fix = finding.Fix{
-		Text: "Stop what uses the GPUs of the node, then ask again for the configuration: the manager acts when the label changes. Services of the host that hold GPUs belong into its " +
-			"gpu-clients ConfigMap; where a GPU needs a reboot, set WITH_REBOOT=true in migManager.env.",
+		Text: "Stop all processes that use the node's GPUs, then request the configuration again: the manager acts when the label changes. Add host services that hold GPUs to its " +
+			"gpu-clients ConfigMap. If a GPU needs a reboot, set WITH_REBOOT=true in migManager.env.",
 		Commands: []string{shell.Command("kubectl drain %s --ignore-daemonsets --delete-emptydir-data", n.Name)},
 	}
 	if want := n.Labels[config]; want != "" {
@@ -88,7 +88,7 @@ func checkMIGManager(f *facts.Facts, r *engine.Result, n *facts.Node) {
 			shell.Command("kubectl label node %s %s=%s", n.Name, config, want), facts.Uncordon(n))
 	}
 	if len(pods) == 0 {
-		found.Fix = finding.Fix{Text: "Enable the MIG manager, or divide the GPUs by hand and remove the label.",
+		found.Fix = finding.Fix{Text: "Enable the MIG manager, or partition the GPUs manually and remove the label.",
 			Commands: append(facts.ChangeOperator(f, "migManager.enabled", true),
 				shell.Command("kubectl label node %s %s-", n.Name, config))}
 	}
@@ -129,11 +129,11 @@ func gaveUpMIG(f *facts.Facts, pods []*corev1.Pod) (finding.Evidence, bool) {
 func gfdCheck() engine.Check {
 	return engine.Check{
 		ID: "gfd.labels", Layer: finding.LayerOperator,
-		Title: "GPU feature discovery runs and its labels are missing",
+		Title: "GPU feature discovery runs, but its labels are missing",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 		Reads: "label nvidia.com/gpu.product of nodes on which GPU feature discovery runs, its log, and that of NFD's master",
-		Why: "GPU feature discovery writes its labels where NFD finds them. It finds no GPU when it was started before the driver was there, and NFD refuses labels of namespaces that it was not told of. " +
-			"Workloads that select nodes by model then find none. A cluster without feature discovery needs no labels.",
+		Why: "GPU feature discovery passes its labels to NFD. It finds no GPU if it starts before the driver is ready, and NFD rejects labels in namespaces that are not configured. " +
+			"Workloads that select nodes by GPU model then match no node. A cluster without feature discovery needs no labels.",
 		Explains: []string{"sched.node-selector"},
 		Doc:      "https://github.com/NVIDIA/k8s-device-plugin/blob/main/docs/gpu-feature-discovery/README.md",
 		Sources: []string{
@@ -169,12 +169,12 @@ func checkGFD(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	pod := pods[0]
 	found := finding.Finding{
 		Severity: finding.Warning, Confidence: finding.Likely, Object: n.Object(),
-		Title: "GPU feature discovery runs on the node, and the node has no label nvidia.com/gpu.product",
+		Title: "GPU feature discovery runs on the node, but the node has no label nvidia.com/gpu.product",
 		Evidence: []finding.Evidence{
 			finding.FieldEvidence(n.Object(), ".metadata.labels", "no nvidia.com/gpu.product"),
 		},
 		Fix: finding.Fix{
-			Text:     "Let it look again: it may have been started before the driver was there.",
+			Text:     "Restart GPU feature discovery: it may have started before the driver was ready.",
 			Commands: []string{facts.RestartPod(pod.Namespace, pod.Name)},
 		},
 	}
@@ -184,7 +184,7 @@ func checkGFD(f *facts.Facts, r *engine.Result, n *facts.Node) {
 			"namespace is not allowed",
 		); ok {
 			found.Confidence, found.Title = finding.Certain,
-				"node feature discovery refuses the labels of GPU feature discovery"
+				"node feature discovery rejects the labels of GPU feature discovery"
 			found.Evidence = append(found.Evidence, e)
 			found.Fix = finding.Fix{
 				Text: "Allow the namespace nvidia.com in NFD's master (nfd-master.conf: extraLabelNs: [nvidia.com]), then restart " +
@@ -212,11 +212,11 @@ func checkGFD(f *facts.Facts, r *engine.Result, n *facts.Node) {
 func peermemCheck() engine.Check {
 	return engine.Check{
 		ID: "rdma.peermem", Layer: finding.LayerNetwork,
-		Title: "the module nvidia_peermem, by which network cards read GPU memory, cannot be loaded",
+		Title: "the module nvidia_peermem, which lets network cards read GPU memory, cannot be loaded",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs, engine.NeedNode},
 		Reads: "the container nvidia-peermem-ctr of driver pods, logs of GPU pods, loaded modules and the kernel log of GPU nodes",
-		Why: "The module must be built against the network driver (MOFED) that is loaded, so that it fails where that one came later. On open kernel modules and Linux 5.12 and later DMA-BUF does " +
-			"the same without it. Only a failure that somebody saw is told; a node without the module is healthy.",
+		Why: "The module must be built against the loaded network driver (MOFED), and fails to load if that driver was installed later. With open kernel modules and Linux 5.12 or later, DMA-BUF " +
+			"replaces the module. Only an observed failure is reported; a node without the module is healthy.",
 		Explains: []string{"op.operand-failing", "op.clusterpolicy"},
 		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-operator-rdma.html",
 		Sources:  []string{"gpu-operator#251", "gpu-operator#588", "gpu-operator#2868", "nccl#1537", "nccl#1939"},
@@ -274,8 +274,8 @@ func checkPeermem(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		return
 	}
 	fix := finding.Fix{
-		Text: "Build the driver again now that the network driver is loaded: delete its pod. If the host has its own MOFED, say so (driver.rdma.useHostMofed); on open kernel modules and Linux 5.12 " +
-			"or later leave it out and let DMA-BUF do it.",
+		Text: "Rebuild the driver now that the network driver is loaded: delete the driver's pod. If the host has its own MOFED, set driver.rdma.useHostMofed. With open kernel modules and Linux 5.12 " +
+			"or later, use DMA-BUF instead of the module.",
 		Commands: facts.ChangeOperator(f, "driver.rdma.enabled", true),
 	}
 	if pods := facts.Current(n, facts.Driver); len(pods) > 0 {

@@ -27,12 +27,12 @@ func pciLabels() []string {
 func nfdCheck() engine.Check {
 	return engine.Check{
 		ID: "nfd.labels", Layer: finding.LayerOperator,
-		Title: "GPU nodes lack the labels of node feature discovery, by which the GPU software is placed",
+		Title: "GPU nodes lack the labels of node feature discovery that GPU software selects",
 		Needs: []engine.Need{engine.NeedAPI},
 		Reads: "labels feature.node.kubernetes.io/pci-*10de.present of nodes that advertise no GPU, the ClusterPolicy's condition, the DaemonSets of node feature discovery and of the device plugin, " +
 			"taints and tolerations",
-		Why: "The operator, and the device plugin's chart, place their pods by these labels. A node whose GPUs are advertised, or given by DRA, needs none. NFD's worker tolerates " +
-			"no taint for GPUs unless it is told to, so that a taint can keep away what makes the labels.",
+		Why: "The operator and the device plugin's chart select nodes by these labels. A node whose GPUs are advertised or allocated by DRA needs no labels. By default, NFD's worker does not " +
+			"tolerate GPU taints, so a taint can keep the worker, which creates the labels, off the node.",
 		Explains: facts.GPULost("sched.node-selector", "op.clusterpolicy", "dp.none", "dp.capacity-zero", "gfd.labels"),
 		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/getting-started.html",
 		Sources: []string{"gpu-operator#78", "gpu-operator#114", "gpu-operator#149", "gpu-operator#371",
@@ -62,8 +62,8 @@ func nfdCheck() engine.Check {
 	}
 }
 
-// placedByLabels reports whether GPU software selects nodes by NFD's labels and does not run on the node because they
-// are missing.
+// placedByLabels reports whether GPU software selects nodes by NFD's labels and does not run on the node because the
+// labels are missing.
 func placedByLabels(f *facts.Facts, n *facts.Node) (bool, finding.Evidence) {
 	if p, ok := facts.ClusterPolicy(f); ok && n.Labels["nvidia.com/gpu.deploy.operands"] != "false" {
 		state, _, _ := unstructured.NestedString(p.Object, "status", "state")
@@ -108,28 +108,28 @@ func wantsLabels(d *appsv1.DaemonSet) bool {
 func nfdFinding(f *facts.Facts, n *facts.Node, who finding.Evidence) finding.Finding {
 	found := finding.Finding{
 		Confidence: finding.Likely, Object: n.Object(), Nodes: []string{n.Name},
-		Title: "the node has no label of node feature discovery for NVIDIA devices, so that no GPU software is placed on it",
+		Title: "the node has no label of node feature discovery for NVIDIA devices, so GPU software does not run on it",
 		Evidence: []finding.Evidence{
-			who, finding.FieldEvidence(n.Object(), ".metadata.labels", "none of %s", strings.Join(pciLabels(), ", ")),
+			who, finding.FieldEvidence(n.Object(), ".metadata.labels", "missing: %s", strings.Join(pciLabels(), ", ")),
 		},
 	}
 	workers := nfdWorkers(f)
 	switch {
 	case len(workers) == 0:
 		found.Fix = finding.Fix{
-			Text:     "Node feature discovery does not run in this cluster: install it, or let the operator's chart do it (nfd.enabled=true).",
+			Text:     "Node feature discovery does not run in this cluster: install it, or enable it in the operator's chart (nfd.enabled=true).",
 			Commands: installNFD(f),
 		}
 	case hasWorker(n):
 		found.Fix = finding.Fix{
-			Text:     "NFD runs on the node and makes no such label: its log says why; its configuration may hide the class 03 or the vendor 10de, and its master may refuse the worker.",
+			Text:     "NFD runs on the node but does not create the label: check its log. Its configuration may exclude class 03 or vendor 10de, or its master may reject the worker.",
 			Commands: []string{shell.Command("kubectl logs -n %s daemonset/%s", workers[0].Namespace, workers[0].Name)},
 		}
 	default:
 		taint, ok := facts.KeptAway(n, workers[0])
 		if !ok {
 			found.Fix = finding.Fix{
-				Text: "NFD's worker does not run on the node: see why its DaemonSet leaves the node out.",
+				Text: "NFD's worker does not run on the node: check why its DaemonSet skips the node.",
 				Commands: []string{
 					shell.Command("kubectl describe daemonset %s -n %s", workers[0].Name, workers[0].Namespace),
 				},
@@ -137,7 +137,7 @@ func nfdFinding(f *facts.Facts, n *facts.Node, who finding.Evidence) finding.Fin
 			break
 		}
 		found.Confidence = finding.Certain
-		found.Title = "a taint keeps node feature discovery off the node, so that it gets no labels and no GPU software"
+		found.Title = "a taint keeps node feature discovery off the node, so the node gets no labels and no GPU software"
 		found.Evidence = append(found.Evidence,
 			finding.FieldEvidence(n.Object(), ".spec.taints", "%s", taint.ToString()),
 			finding.FieldEvidence(finding.Object{
@@ -145,7 +145,7 @@ func nfdFinding(f *facts.Facts, n *facts.Node, who finding.Evidence) finding.Fin
 			},
 				".spec.template.spec.tolerations", "%s", tolerationText(workers[0])))
 		found.Fix = finding.Fix{
-			Text: "Let NFD's worker tolerate the taint whatever its value is (operator: Exists), and put the same into the values of its chart.",
+			Text: "Let NFD's worker tolerate the taint with any value (operator: Exists), and add the toleration to the values of its chart.",
 			Commands: []string{shell.Command("kubectl patch daemonset %s -n %s --type json -p %s", workers[0].Name,
 				workers[0].Namespace,
 				fmt.Sprintf(`[{"op":"add","path":"/spec/template/spec/tolerations%s","value":%s}]`,
@@ -233,23 +233,23 @@ func checkPolicyLabels(f *facts.Facts, r *engine.Result) {
 		found := finding.Finding{
 			Severity: finding.Info, Object: finding.Object{Kind: "ClusterPolicy", Name: p.GetName()},
 			Confidence: finding.Possible,
-			Title:      "the GPU operator knows no node with a GPU",
+			Title:      "the GPU operator finds no node with a GPU",
 			Evidence:   []finding.Evidence{c.evidence(p)},
 			Fix: finding.Fix{
-				Text:     "If nodes have GPUs: let node feature discovery run on them. If they are still to come, all is well.",
+				Text:     "If nodes have GPUs, run node feature discovery on them. If GPU nodes are yet to be added, no action is required.",
 				Commands: installNFD(f),
 			},
 		}
 		if c.reason == "NFDLabelsMissing" {
 			found.Confidence = finding.Certain
-			found.Title = "no node has a label of node feature discovery, so that the GPU operator finds no GPU"
+			found.Title = "no node has a label of node feature discovery, so the GPU operator finds no GPU"
 			found.Severity = finding.Warning
 			if waiting {
 				found.Severity = finding.Error
 			}
 			if workers := nfdWorkers(f); len(workers) > 0 {
 				found.Fix = finding.Fix{
-					Text: "Node feature discovery is installed and labels nothing: see what its pods say.",
+					Text: "Node feature discovery is installed but does not label nodes: check the logs of its pods.",
 					Commands: []string{
 						shell.Command("kubectl logs -n %s daemonset/%s", workers[0].Namespace, workers[0].Name),
 					},

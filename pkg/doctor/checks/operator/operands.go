@@ -18,8 +18,8 @@ func operandCheck() engine.Check {
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 		Reads: "state, last state and restarts of all containers of the driver, toolkit, feature discovery, DCGM, MIG manager, MPS, validator, operator, NFD and DRA pods, their newest warning, and the " +
 			"end of their logs",
-		Why: "A symptom: it is told so that nothing stays unseen whose cause no other check knows. Pods that start for less than 2 minutes (the driver: 20), that have ended, or that are being " +
-			"deleted are not counted.",
+		Why: "A symptom, reported in case no other check finds the cause. Pods that have been starting for less than 2 minutes (the driver: 20), have terminated, or are being " +
+			"deleted are ignored.",
 		Explains: []string{"op.clusterpolicy", "gfd.labels"},
 		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/troubleshooting.html",
 		Sources:  []string{"gpu-operator#1598", "gpu-operator#441"},
@@ -46,7 +46,7 @@ func operandKinds() []facts.Component {
 
 func checkOperand(f *facts.Facts, r *engine.Result, c facts.Component, pod *corev1.Pod) {
 	if n := f.Node(pod.Spec.NodeName); n != nil && !facts.Alive(n) {
-		r.Unknown(facts.PodObject(pod), "node %s is not Ready: what the API says of the pod is old", n.Name)
+		r.Unknown(facts.PodObject(pod), "node %s is not Ready: the pod's status is out of date", n.Name)
 		return
 	}
 	t, bad := facts.OperandTrouble(f, pod)

@@ -49,11 +49,11 @@ func (c condition) evidence(u unstructured.Unstructured) finding.Evidence {
 func policyCheck() engine.Check {
 	return engine.Check{
 		ID: "op.clusterpolicy", Layer: finding.LayerOperator,
-		Title: "the GPU operator does not reach what its ClusterPolicy or NVIDIADriver wants",
+		Title: "the GPU operator does not reach the state that its ClusterPolicy or NVIDIADriver requests",
 		Needs: []engine.Need{engine.NeedAPI},
 		Reads: "status.state and status.conditions of ClusterPolicies and NVIDIADrivers, and their number",
-		Why: "The operator obeys one ClusterPolicy, and says of others that they are ignored. That it is not ready is a consequence in most cases; it is told so that nothing stays unseen. " +
-			"A state that is younger than 2 minutes, or a driver upgrade that is going on, is no finding.",
+		Why: "The operator applies one ClusterPolicy and marks others as ignored. A state that is not ready is usually a consequence of another problem, and is reported so that nothing is missed. " +
+			"A state younger than 2 minutes, or a driver upgrade in progress, is not a problem.",
 		Explains: []string{"dp.none"},
 		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/troubleshooting.html",
 		Sources: []string{
@@ -78,9 +78,9 @@ func checkPolicy(f *facts.Facts, r *engine.Result, u unstructured.Unstructured) 
 	found := finding.Finding{
 		Severity: finding.Warning, Object: object, Confidence: finding.Certain,
 		Evidence: []finding.Evidence{finding.FieldEvidence(object, ".status.state", "%s", state)},
-		Title:    "the GPU operator says that it is not ready",
+		Title:    "the GPU operator reports that it is not ready",
 		Fix: finding.Fix{
-			Text: "Look at the operands that it names, and at the operator's own log.",
+			Text: "Check the operands that the status names, and the operator's log.",
 			Commands: []string{
 				shell.Command("kubectl describe %s %s", kind, u.GetName()),
 				shell.Command("kubectl logs -n %s -l app=gpu-operator --tail 50", facts.OperatorNamespace(f)),
@@ -95,9 +95,9 @@ func checkPolicy(f *facts.Facts, r *engine.Result, u unstructured.Unstructured) 
 			young = young && !c.at.IsZero() && f.Now.Sub(c.at) < facts.OperandGrace
 			switch c.reason {
 			case "ReconcileFailed", "PrerequisiteNotMet":
-				found.Severity, found.Title = finding.Error, "the GPU operator cannot do what is wanted of it"
+				found.Severity, found.Title = finding.Error, "the GPU operator cannot apply its configuration"
 			case "ConflictingNodeSelector":
-				found.Severity, found.Title = finding.Error, "two NVIDIADriver resources want the same nodes"
+				found.Severity, found.Title = finding.Error, "two NVIDIADriver resources select the same nodes"
 				found.Fix = finding.Fix{
 					Text:     "Make their node selectors disjoint.",
 					Commands: []string{"kubectl get nvidiadrivers -o wide"},
@@ -109,14 +109,14 @@ func checkPolicy(f *facts.Facts, r *engine.Result, u unstructured.Unstructured) 
 	}
 	switch state {
 	case "ready", "":
-		if found.Title == "the GPU operator says that it is not ready" || len(found.Evidence) == 1 {
+		if found.Title == "the GPU operator reports that it is not ready" || len(found.Evidence) == 1 {
 			r.Pass(object)
 			return
 		}
 	case "ignored":
-		found.Title = "a second ClusterPolicy is ignored: the operator obeys only one"
+		found.Title = "a second ClusterPolicy is ignored: the operator applies only one"
 		found.Fix = finding.Fix{
-			Text:     "Delete the one that is ignored, after what it says is in the other.",
+			Text:     "Move the settings of the ignored ClusterPolicy to the other one, then delete the ignored one.",
 			Commands: []string{shell.Command("kubectl delete clusterpolicy %s", u.GetName())},
 		}
 		r.Add(found)
@@ -145,8 +145,8 @@ func deployLabelCheck() engine.Check {
 		Title: "labels keep the GPU operator's pods off a node",
 		Needs: []engine.Need{engine.NeedAPI}, InfoExplains: true, // the labels and their consequences are intentional
 		Reads: "labels nvidia.com/gpu.deploy.* and nvidia.com/gpu.workload.config of GPU nodes",
-		Why: "nvidia.com/gpu.deploy.operands=false, or the label of one part, keeps that part off the node, and a workload configuration for virtual machines keeps containers' GPUs off it. This is how " +
-			"it is done on purpose, so that it is no fault, unless pods wait for GPUs meanwhile, and an error when no node is left for them.",
+		Why: "nvidia.com/gpu.deploy.operands=false keeps all operands off the node, the label of one operand keeps that operand off, and a workload configuration for virtual machines withholds GPUs " +
+			"from containers. The labels are usually intentional, so the finding is Info, but a warning if pods wait for GPUs, and an error if no node is left for the pods.",
 		Explains: facts.GPULost("dp.none", "dp.capacity-zero", "gfd.labels"),
 		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/getting-started.html#preventing-installation-of-operands-on-some-nodes",
 		Sources:  []string{"gpu-operator controllers/state_manager.go"},
@@ -172,11 +172,11 @@ func deployLabelCheck() engine.Check {
 					severity = finding.Warning // the node may have the GPUs that the pods wait for
 				}
 				fix := finding.Fix{
-					Text: "If it is not meant so, remove the labels.", Commands: []string{removeLabels(n, off)},
+					Text: "If this is not intended, remove the labels.", Commands: []string{removeLabels(n, off)},
 				}
 				r.Add(finding.Finding{
 					Severity: severity, Object: n.Object(),
-					Title:    "labels of the node keep parts of the GPU operator off it",
+					Title:    "labels keep parts of the GPU operator off the node",
 					Evidence: facts.LabelEvidence(n, off...), Fix: fix,
 				})
 			}
@@ -205,11 +205,11 @@ func switchedOff(n *facts.Node) []string {
 func versionsCheck() engine.Check {
 	return engine.Check{
 		ID: "op.versions", Layer: finding.LayerOperator,
-		Title: "versions of the GPU operator's parts do not fit each other",
+		Title: "versions of the GPU operator's components do not match",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 		Reads: "the state of the Helm releases, image tags of the operator and its validator, the names of the CRDs, and the operator's log",
-		Why: "Helm does not upgrade CRDs by itself, so that a new operator may not find a kind or a field that it needs, which its log says; and a release whose upgrade failed may be half of " +
-			"both versions. Tags that merely differ are only worth knowing.",
+		Why: "Helm does not upgrade CRDs automatically, so a new operator may lack a kind or field that it needs, as its log shows. A release whose upgrade failed may be a mix of " +
+			"both versions. Image tags that merely differ are Info.",
 		Explains: []string{"op.operand-failing", "op.clusterpolicy", "dp.none"},
 		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/upgrade.html",
 		Sources:  []string{"gpu-operator deployments/gpu-operator/values.yaml (operator.upgradeCRD)"},
@@ -232,12 +232,12 @@ func checkReleases(f *facts.Facts, r *engine.Result) {
 			continue
 		}
 		fix := finding.Fix{
-			Text:     "See its history. Go back to the last revision that was deployed, or upgrade again.",
+			Text:     "Check the release history. Roll back to the last revision that was deployed, or upgrade again.",
 			Commands: []string{shell.Command("helm history %s -n %s", h.Name, h.Namespace)},
 		}
 		if strings.HasPrefix(h.Status, "pending-") {
 			fix.Text =
-				"See its history. If nobody is upgrading it now, the upgrade was cut off: roll back to the last revision that was deployed, or Helm refuses every later upgrade."
+				"Check the release history. If no upgrade is in progress, the upgrade was interrupted: roll back to the last revision that was deployed, because Helm refuses upgrades until then."
 		}
 		if h.Revision > 1 {
 			fix.Commands = append(
@@ -249,7 +249,7 @@ func checkReleases(f *facts.Facts, r *engine.Result) {
 			severity = finding.Info // an upgrade may be in progress
 		}
 		r.Add(finding.Finding{
-			Severity: severity, Object: object, Title: "the Helm release is not deployed as a whole",
+			Severity: severity, Object: object, Title: "the Helm release is not fully deployed",
 			Evidence: []finding.Evidence{finding.FieldEvidence(object, "status", "%s, chart %s-%s, revision %d",
 				h.Status, h.Chart,
 				h.ChartVersion, h.Revision)}, Fix: fix,
@@ -257,7 +257,7 @@ func checkReleases(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// checkOperatorLog reports kinds and fields that the operator requires and the API server does not have.
+// checkOperatorLog reports kinds and fields that the operator requires but the API server does not have.
 func checkOperatorLog(f *facts.Facts, r *engine.Result) {
 	for _, pod := range f.Component(facts.Operator) {
 		e, ok := facts.LogEvidence(f, pod, `no matches for kind "NVIDIADriver"`, `no matches for kind "ClusterPolicy"`,
@@ -270,14 +270,14 @@ func checkOperatorLog(f *facts.Facts, r *engine.Result) {
 			severity = finding.Error
 		}
 		fix := finding.Fix{
-			Text: "Upgrade the CRDs to those of the operator's version, which Helm does only when told to.",
+			Text: "Upgrade the CRDs to the operator's version. Helm does not do this by default.",
 		}
 		if h, ok := facts.ReleaseOf(f, facts.ChartOperator); ok {
 			fix.Commands = []string{facts.HelmUpgrade(h, "operator.upgradeCRD=true")}
 		}
 		r.Add(finding.Finding{
 			Severity: severity, Confidence: finding.Likely, Object: facts.PodObject(pod),
-			Title: "the operator wants a kind or a field that the cluster's CRDs do not have",
+			Title: "the operator requires a kind or a field that the cluster's CRDs do not have",
 			Evidence: []finding.Evidence{
 				e, finding.FieldEvidence(finding.Object{Kind: "Cluster"}, "CRDs", "%s", strings.Join(f.CRDs, ", ")),
 			},
@@ -298,12 +298,12 @@ func checkTags(f *facts.Facts, r *engine.Result) {
 			}
 			r.Add(finding.Finding{
 				Severity: finding.Info, Confidence: finding.Possible, Object: facts.PodObject(validator),
-				Title: "the operator and its validator are of different releases",
+				Title: "the operator and its validator are from different releases",
 				Evidence: []finding.Evidence{
 					finding.FieldEvidence(facts.PodObject(operator), ".spec.containers[].image", "%s", image),
 					finding.FieldEvidence(facts.PodObject(validator), ".spec.containers[].image", "%s", other),
 				},
-				Fix: finding.Fix{Text: "After an upgrade of the operator its operands follow; if they do not, the ClusterPolicy pins old versions (spec.validator.version).",
+				Fix: finding.Fix{Text: "The operands follow an upgrade of the operator. If they do not, the ClusterPolicy pins old versions (spec.validator.version).",
 					Commands: []string{"kubectl get clusterpolicies -o yaml"}},
 			})
 			return

@@ -13,16 +13,17 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
 )
 
-// cdiChecks returns the checks of the Container Device Interface (CDI), with which newer toolkits and DRA inject GPUs.
+// cdiChecks returns the checks of the Container Device Interface (CDI). Newer toolkits and DRA use CDI to inject GPUs.
 func cdiChecks() []engine.Check {
 	return []engine.Check{
 		{
 			ID: "cdi.unresolvable", Layer: finding.LayerRuntime, From: []string{"api/pods", "api/events"},
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
-			Title: "CDI devices that pods were given cannot be resolved",
-			Reads: "events and states of containers; the CDI specifications in /etc/cdi and /var/run/cdi, the host paths and the driver version " +
-				"in them, the loaded driver",
-			Why:      "the runtime says `unresolvable CDI devices`; or a specification names files that are not there, or libraries of another driver than the loaded one",
+			Title: "CDI devices allocated to pods cannot be resolved",
+			Reads: "events and container states; the CDI specifications in /etc/cdi and /var/run/cdi, their host " +
+				"paths and driver version, the loaded driver",
+			Why: "the runtime reports `unresolvable CDI devices`; or a specification names missing files, or " +
+				"libraries of a driver other than the loaded one",
 			Explains: noPods(),
 			Doc:      "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html",
 			Sources: []string{
@@ -34,20 +35,21 @@ func cdiChecks() []engine.Check {
 		{
 			ID: "rt.cdi-off", Layer: finding.LayerRuntime, From: []string{"api/pods"},
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
-			Title: "containerd has CDI off, and GPUs come by CDI",
-			Reads: "enable_cdi in memory, how the device plugin hands out devices, whether the DRA driver runs",
-			Why: "with enable_cdi = false, the default of 1.7, containerd passes over CDI devices without an error; it matters where GPUs come in " +
-				"no other way",
+			Title: "CDI is disabled in containerd, but GPUs are provided through CDI",
+			Reads: "enable_cdi in memory, how the device plugin provides devices, whether the DRA driver runs",
+			Why: "with enable_cdi = false, the default in 1.7, containerd ignores CDI devices without an error; " +
+				"reported only if GPUs are provided in no other way",
 			Explains: noGPUs("cdi.unresolvable"), Sources: []string{"containerd docs/cri/config.md", "k8s-snap#2388"},
 			Run: checkCDIOff,
 		},
 		{
 			ID: "cdi.runtime-too-old", Layer: finding.LayerRuntime, From: []string{"api/clusterpolicies", "api/pods"},
 			Needs: []engine.Need{engine.NeedAPI},
-			Title: "containerd is too old for CDI, by which GPUs are handed out",
-			Reads: ".status.nodeInfo.containerRuntimeVersion, how the device plugin hands out devices, cdi.enabled of the ClusterPolicy and the " +
-				"operator's version",
-			Why:      "containerd before 1.7 knows no CDI; the GPU operator uses it by default since 25.10",
+			Title: "containerd is too old for CDI, through which GPUs are provided",
+			Reads: ".status.nodeInfo.containerRuntimeVersion, how the device plugin provides devices, cdi.enabled of " +
+				"the ClusterPolicy and the operator's version",
+			Why: "containerd before 1.7 does not support CDI, which the GPU operator has used by default since " +
+				"25.10",
 			Explains: noGPUs("cdi.unresolvable"), Sources: []string{"k8s-snap#2388", "gpud containerd component"},
 			Run: checkRuntimeTooOld,
 		},
@@ -76,7 +78,7 @@ func checkUnresolvable(f *facts.Facts, r *engine.Result) {
 			Evidence: append(said.evidence(), wrong[:min(len(wrong), 3)]...), Fix: cdiFix(f, n, said.name),
 		}
 		if len(said.errors) == 0 {
-			issue.Title, issue.Severity = "a CDI specification does not fit to the node", finding.Info
+			issue.Title, issue.Severity = "a CDI specification does not match the node", finding.Info
 			if _, only := onlyCDI(f, n); only {
 				issue.Severity = finding.Warning
 			}
@@ -100,11 +102,11 @@ func wrongSpec(n *facts.Node, spec api.CDISpec) []finding.Evidence {
 		return nil
 	case len(spec.Missing) > 0:
 		return []finding.Evidence{
-			quote("it names %s, not there", strings.Join(spec.Missing[:min(len(spec.Missing), 3)], ", ")),
+			quote("names missing files: %s", strings.Join(spec.Missing[:min(len(spec.Missing), 3)], ", ")),
 		}
 	case spec.DriverVersion != "" && loaded != "" && spec.DriverVersion != loaded:
 		return []finding.Evidence{
-			quote("it mounts libraries of driver %s, and %s is loaded", spec.DriverVersion, loaded),
+			quote("mounts libraries of driver %s, but %s is loaded", spec.DriverVersion, loaded),
 		}
 	}
 	return nil
@@ -114,8 +116,8 @@ func cdiFix(f *facts.Facts, n *facts.Node, devices string) finding.Fix {
 	switch {
 	case strings.Contains(devices, "k8s.gpu.nvidia.com") || strings.Contains(devices, "gpu.nvidia.com/"):
 		fix :=
-			finding.Fix{Text: "the DRA driver writes the specification of a claim when it prepares it: start its pod on the node anew, and then the " +
-				"pod that has the claim"}
+			finding.Fix{Text: "the DRA driver writes a claim's specification when it prepares the claim: restart the " +
+				"driver's pod on the node, then the pod that has the claim"}
 		for _, pod := range facts.Current(n, facts.DRADriver) {
 			fix.Commands = append(fix.Commands, facts.RestartPod(pod.Namespace, pod.Name))
 		}
@@ -123,14 +125,14 @@ func cdiFix(f *facts.Facts, n *facts.Node, devices string) finding.Fix {
 	case len(facts.Current(n, facts.Toolkit)) > 0:
 		pod := facts.Current(n, facts.Toolkit)[0]
 		return finding.Fix{
-			Text: "the toolkit's pod writes the specifications when it starts, for the driver that is loaded then: start it anew, and then the " +
-				"device plugin's",
+			Text: "when the toolkit's pod starts, it writes the specifications for the loaded driver: restart it, " +
+				"then the device plugin's pod",
 			Commands: []string{facts.RestartPod(pod.Namespace, pod.Name)},
 		}
 	}
 	return finding.Fix{
-		Text: "write the specification anew, as after each change of the driver; and do not give pods that get devices by CDI the runtime class " +
-			"nvidia-cdi",
+		Text: "regenerate the specification, as after each change of the driver; do not use the RuntimeClass " +
+			"nvidia-cdi for pods that get devices through CDI",
 		Commands: []string{shell.OnHost(n.Name, "sudo nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml")},
 	}
 }
@@ -143,7 +145,7 @@ func checkCDIOff(f *facts.Facts, r *engine.Result) {
 		}
 		i := instance(n)
 		if i == nil || i.CDI == nil {
-			r.Unknown(n.Object(), "whether its containerd has CDI on is not known: %s", hostProblem(f, n))
+			r.Unknown(n.Object(), "whether CDI is enabled in its containerd is unknown: %s", hostProblem(f, n))
 			continue
 		}
 		if *i.CDI || usesNRI(f) {
@@ -151,14 +153,14 @@ func checkCDIOff(f *facts.Facts, r *engine.Result) {
 			continue
 		}
 		r.Add(finding.Finding{
-			Object: n.Object(), Title: "containerd has CDI off, and GPUs are handed out by CDI only",
+			Object: n.Object(), Title: "CDI is disabled in containerd, but GPUs are provided only through CDI",
 			Evidence: []finding.Evidence{{Source: "nodes/" + n.Name +
 				": containerd's configuration in memory (CRI Status)",
 				Text: "enableCDI: " +
 					"false"}, source},
 			Fix: finding.Fix{
-				Text: fmt.Sprintf("set enable_cdi = true in the table of CRI in %s, or RUNTIME_ENABLE_CDI=true for the toolkit, and restart "+
-					"%s", i.ConfigPath, i.UnitName()),
+				Text: fmt.Sprintf("set enable_cdi = true in the CRI plugin's table in %s, or RUNTIME_ENABLE_CDI=true "+
+					"for the toolkit, and restart %s", i.ConfigPath, i.UnitName()),
 				Commands: []string{restartUnit(n)},
 			},
 		})
@@ -184,12 +186,13 @@ func checkRuntimeTooOld(f *facts.Facts, r *engine.Result) {
 		}
 		r.Add(finding.Finding{
 			Object: n.Object(), Confidence: finding.Likely,
-			Title: "containerd is too old for CDI, by which GPUs are handed out",
+			Title: "containerd is too old for CDI, through which GPUs are provided",
 			Evidence: []finding.Evidence{finding.FieldEvidence(n.Object(), ".status.nodeInfo.containerRuntimeVersion",
 				"%s",
 				n.Status.NodeInfo.ContainerRuntimeVersion), source},
-			Fix: finding.Fix{Text: "upgrade containerd to 1.7 or later with enable_cdi = true; until then set cdi.enabled=false, so that GPUs come by the " +
-				"NVIDIA runtime", Commands: facts.ChangeOperator(f, "cdi.enabled", false)},
+			Fix: finding.Fix{Text: "upgrade containerd to 1.7 or later with enable_cdi = true; until then, set " +
+				"cdi.enabled=false so that the NVIDIA runtime provides the GPUs",
+				Commands: facts.ChangeOperator(f, "cdi.enabled", false)},
 		})
 	}
 }

@@ -17,21 +17,23 @@ import (
 
 // configurationChecks returns the checks of containerd's configuration, on disk and in memory.
 func configurationChecks() []engine.Check {
-	const files = "the files that the kubelet's containerd loads, by the rules of its release, and what it has in memory (CRI Status)"
+	const files = "the files that the kubelet's containerd loads, by the rules of its release, and its configuration " +
+		"in memory (CRI Status)"
 	return []engine.Check{
 		{
 			ID: "rt.unparsable", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedNode}, Reads: files,
 			Title: "containerd cannot load its configuration",
-			Why: "a file is not TOML, an import is missing, or the version is newer than the release reads. While containerd still runs with what " +
-				"it has in memory, rt.edited-not-restarted is the finding, and this its reason",
+			Why: "a file is not TOML, an import is missing, or the version is newer than the release supports. If " +
+				"containerd still runs with its configuration in memory, rt.edited-not-restarted is reported, with " +
+				"this as the reason",
 			Explains: noRuntime(), Sources: []string{"containerd config.go", "rke2#3385"},
 			Run: func(f *facts.Facts, r *engine.Result) { viewFindings(f, r, "rt.unparsable") },
 		},
 		{
 			ID: "rt.dropin-shadow", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedNode}, Reads: files,
 			Title: "a drop-in replaces containerd's whole CRI configuration",
-			Why: "before containerd 2.0 a plugin's table in an imported file replaces the one of the file before, and so a drop-in with only the " +
-				"nvidia handler takes runc away: CRI does not load",
+			Why: "before containerd 2.0, a plugin's table in an imported file replaces that of the previous file, so " +
+				"a drop-in with only the nvidia handler removes runc: the CRI plugin is not loaded",
 			Explains: noRuntime("rt.default-missing"),
 			Sources: []string{
 				"METR/hawk#273", "k8s-snap#1991", "k8s-device-plugin#1145", "gpu-operator#1323", "kubernetes#100992",
@@ -40,32 +42,35 @@ func configurationChecks() []engine.Check {
 		},
 		{
 			ID: "rt.default-missing", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedNode}, Reads: files,
-			Title:    "the default runtime handler does not exist",
-			Why:      "default_runtime_name names a handler that no file defines: CRI does not load, and the kubelet has no runtime",
+			Title: "the default runtime handler does not exist",
+			Why: "default_runtime_name names a handler that no file defines: the CRI plugin is not loaded, and " +
+				"the kubelet has no runtime",
 			Explains: noRuntime(), Sources: []string{"containerd pkg/cri/config"},
 			Run: func(f *facts.Facts, r *engine.Result) { viewFindings(f, r, "rt.default-missing") },
 		},
 		{
 			ID: "rt.cri-disabled", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedNode}, Reads: files,
 			Title:    "containerd's configuration disables CRI",
-			Why:      "disabled_plugins names CRI, as in the file that Docker's packages of containerd bring",
+			Why:      "disabled_plugins names CRI, as in the file that Docker's containerd packages install",
 			Explains: noRuntime("rt.default-missing"),
 			Sources:  []string{"kubernetes#111591", "containerd#4581", "containerd#6964", "gpu-operator#1323"},
 			Run:      func(f *facts.Facts, r *engine.Result) { viewFindings(f, r, "rt.cri-disabled") },
 		},
 		{
 			ID: "rt.not-ready", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedNode},
-			Reads:    "the answer of the runtime at the kubelet's endpoint; what was said of doctor's own pod",
-			Title:    "the container runtime does not serve the kubelet",
-			Why:      "nothing listens at the socket, it has no CRI, or CRI says that it is not ready; or the pod that was to read the node did not start, and not for its image",
+			Reads: "the runtime's response at the kubelet's endpoint; the reason why doctor's own pod did not start",
+			Title: "the container runtime does not serve the kubelet",
+			Why: "nothing listens on the socket, the CRI plugin is not loaded, or CRI reports that the runtime " +
+				"is not ready; or doctor's own pod did not start on the node, for a reason other than its image",
 			Explains: noRuntime(), Sources: []string{"kubernetes#111591"}, Run: checkRuntimeNotReady,
 		},
 		{
 			ID: "rt.edited-not-restarted", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedNode},
 			Reads: files,
-			Title: "containerd's configuration was edited, and containerd was not restarted",
-			Why: "what the files come to is not what containerd has in memory: it does not load files again by itself. It is an error where pods " +
-				"ask for a handler that only the files have. Where the files are wrong, a restart would break the node, and the fix says so",
+			Title: "containerd's configuration was edited, but containerd was not restarted",
+			Why: "the files differ from containerd's configuration in memory: containerd does not reload files. This " +
+				"is an error if pods request a handler that only the files have. If the files are invalid, a restart " +
+				"would break the node, and the fix warns about it",
 			Explains: noPods("rt.handler-missing", "rt.binary-missing", "rt.runtime-type", "rt.cgroup-driver",
 				"rt.option-misplaced", "rt.dropin-shadow", "rt.default-missing",
 				"rt.unparsable", "rt.cri-disabled", "rt.config-not-loaded", "rt.cdi-off"),
@@ -73,36 +78,38 @@ func configurationChecks() []engine.Check {
 		},
 		{
 			ID: "rt.config-not-loaded", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedNode},
-			Reads: "when containerd's process started, and when its " +
-				"files were written",
-			Title: "configuration files are younger than the containerd that runs",
-			Why: "with the same handlers in files and memory it may be that the same was written again; what else was changed is not in effect " +
-				"before the next restart",
+			Reads: "when containerd's process started, and when its files were modified",
+			Title: "configuration files are newer than the running containerd",
+			Why: "files and memory have the same handlers, so the files may have been rewritten without changes; any " +
+				"other change takes effect at the next restart",
 			Sources: []string{"containerd has no reload"}, Run: checkNotLoaded,
 		},
 		{
 			ID: "rt.option-misplaced", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedNode}, Reads: files,
-			Title:    "an option of a runtime handler stands one level too high",
-			Why:      "containerd ignores BinaryName beside runtime_type, where it belongs under options: pods start with plain runc and see no GPU",
+			Title: "an option of a runtime handler is one level too high",
+			Why: "containerd ignores BinaryName next to runtime_type because it belongs under options: pods " +
+				"start with plain runc and see no GPU",
 			Explains: noGPUs(), Sources: []string{"containerd: Ignoring unknown key in TOML for plugin"},
 			Run: func(f *facts.Facts, r *engine.Result) { viewFindings(f, r, "rt.option-misplaced") },
 		},
 		{
 			ID: "rt.generated-file", Layer: finding.LayerRuntime, From: []string{"api/pods"},
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedNode, engine.NeedLogs},
-			Title: "the toolkit was told to edit a file that something else writes anew, or a template",
-			Reads: "what the toolkit's DaemonSet was told, the first lines of that file, the toolkit's log",
-			Why: "k3s, rke2, k0s, microk8s and others write their containerd's configuration at each start; a template is not TOML, and the " +
-				"toolkit fails with it",
+			Title: "the toolkit is configured to edit a template, or a file that another program regenerates",
+			Reads: "the settings of the toolkit's DaemonSet, the first lines of the file that it edits, the " +
+				"toolkit's log",
+			Why: "k3s, rke2, k0s, microk8s and others regenerate their containerd's configuration at each start; a " +
+				"template is not TOML, so the toolkit cannot edit it",
 			Explains: noPods("rt.handler-missing"),
 			Sources:  []string{"rke2#3385", "gpu-operator#473", "gpu-operator#992", "k0s#3272"}, Run: checkGenerated,
 		},
 		{
 			ID: "rt.gke-config-source", Layer: finding.LayerRuntime, From: []string{"api/pods"},
-			Needs:    []engine.Need{engine.NeedAPI},
-			Title:    "toolkit 1.18.0 reads the wrong configuration on GKE",
-			Reads:    "the toolkit's image and variables on nodes of GKE",
-			Why:      "toolkit 1.18.0 reads the configuration by `containerd config dump`, which on GKE 1.33 and later is not the one of the kubelet's containerd, unless RUNTIME_CONFIG_SOURCE=file",
+			Needs: []engine.Need{engine.NeedAPI},
+			Title: "toolkit 1.18.0 reads the wrong configuration on GKE",
+			Reads: "the toolkit's image and variables on GKE nodes",
+			Why: "unless RUNTIME_CONFIG_SOURCE=file is set, toolkit 1.18.0 reads the configuration from " +
+				"`containerd config dump`, which on GKE 1.33 and later is not that of the kubelet's containerd",
 			Explains: noPods("rt.handler-missing"), Sources: []string{"cloud-native-docs#312"}, Run: checkGKESource,
 		},
 	}
@@ -118,13 +125,13 @@ func checkNotStarted(f *facts.Facts, r *engine.Result) {
 		}
 		issue := finding.Finding{
 			Object: n.Object(), Severity: finding.Warning, Confidence: finding.Possible,
-			Title: "the node does not start pods: the pod that was to read it did not start",
+			Title: "the node does not start pods: doctor's own pod did not start there",
 			Evidence: []finding.Evidence{
 				{Source: "pod of kubectl gpu-fault doctor on " + n.Object().String(), Text: words.Clip(m.NotStarted)},
 			},
 			Fix: finding.Fix{
 				Text: fmt.Sprintf(
-					"Look why %s and the kubelet start no pod there. Nothing else could be read of the node.",
+					"Check why %s and the kubelet do not start pods there. Nothing else could be read from the node.",
 					n.RuntimeUnit(),
 				),
 				Commands: []string{
@@ -153,7 +160,7 @@ func checkRuntimeNotReady(f *facts.Facts, r *engine.Result) {
 				Object: n.Object(), Title: found.Title, Evidence: quoted(n, found.Quotes),
 				Fix: finding.Fix{
 					Text: fmt.Sprintf(
-						"on the node: look why %s does not serve, and start it; no pod can be started there before",
+						"on the node, check why %s does not serve CRI, and start it; until then, no pod can start",
 						unit,
 					),
 					Commands: []string{
@@ -188,7 +195,7 @@ func checkEdited(f *facts.Facts, r *engine.Result) {
 			Object: n.Object(), Severity: finding.Warning,
 			Title: "containerd's configuration was edited after containerd read it, and is not in effect",
 			Fix: finding.Fix{
-				Text:     fmt.Sprintf("restart %s, so that it loads %s", i.UnitName(), i.ConfigPath),
+				Text:     fmt.Sprintf("restart %s to load %s", i.UnitName(), i.ConfigPath),
 				Commands: []string{restartUnit(n)},
 			},
 		}
@@ -201,16 +208,17 @@ func checkEdited(f *facts.Facts, r *engine.Result) {
 				}
 				if h, _ := i.Handler(handler); h.OnDisk == nil && matters(f, n, []string{handler}) {
 					issue.Fix =
-						finding.Fix{Text: fmt.Sprintf("the files no longer have the handler %s, which pods ask for: put it back into %s before "+
-							"anything restarts %s", handler, i.ConfigPath, i.UnitName())}
+						finding.Fix{Text: fmt.Sprintf("the files no longer contain the handler %s, which pods "+
+							"request: add it back to %s before anything restarts "+
+							"%s", handler, i.ConfigPath, i.UnitName())}
 				}
 			}
 		}
 		for _, found := range latent {
 			issue.Evidence = append(issue.Evidence, quoted(n, found.Quotes)...)
 			issue.Fix =
-				finding.Fix{Text: fmt.Sprintf("do not restart %s before the files are mended: with them it would break (%s). "+
-					"%s", i.UnitName(), found.ID, found.Fix)}
+				finding.Fix{Text: fmt.Sprintf("do not restart %s until the files are fixed: a restart would break it "+
+					"(%s); %s", i.UnitName(), found.ID, found.Fix)}
 		}
 		r.Add(issue)
 	})
@@ -240,13 +248,13 @@ func checkNotLoaded(f *facts.Facts, r *engine.Result) {
 		}
 		r.Add(finding.Finding{
 			Object: n.Object(), Severity: finding.Info, Confidence: finding.Possible,
-			Title: "configuration files are younger than the containerd that runs",
+			Title: "configuration files are newer than the running containerd",
 			Evidence: append(young[:min(len(young), 3)], finding.Evidence{
 				Source: "nodes/" + n.Name + ": process of " + i.UnitName(), Time: started,
 				Text: "started " + started.UTC().Format(time.RFC3339),
 			}),
-			Fix: finding.Fix{Text: "if somebody changed more than handlers, restart " + i.UnitName() +
-				" when it suits"},
+			Fix: finding.Fix{Text: "if more than the handlers was changed, restart " + i.UnitName() +
+				" at a convenient time"},
 		})
 	})
 }
@@ -256,8 +264,8 @@ func checkGenerated(f *facts.Facts, r *engine.Result) {
 		for _, pod := range facts.Current(n, facts.Toolkit) {
 			if e, ok := grepAll(f, pod, "keys cannot contain {"); ok {
 				r.Add(finding.Finding{
-					Object: n.Object(), Title: "the toolkit was told to edit a template, which is not " +
-						"TOML", Evidence: []finding.Evidence{e}, Fix: toolkitFix(f, n),
+					Object: n.Object(), Title: "the toolkit is configured to edit a template, which is not TOML",
+					Evidence: []finding.Evidence{e}, Fix: toolkitFix(f, n),
 				})
 			}
 		}
@@ -279,8 +287,7 @@ func checkGenerated(f *facts.Facts, r *engine.Result) {
 				}
 				r.Add(finding.Finding{
 					Object: n.Object(), Severity: finding.Warning,
-					Title: "the toolkit edits a file that is written anew at each start, so that its " +
-						"handlers go away",
+					Title: "the toolkit edits a file that is regenerated at each start, so its handlers are lost",
 					Evidence: []finding.Evidence{
 						finding.FieldEvidence(finding.Object{Kind: "DaemonSet", Namespace: t.Namespace, Name: t.Name},
 							"the configuration that it edits", "%s", told),
@@ -310,15 +317,14 @@ func checkGKESource(f *facts.Facts, r *engine.Result) {
 				}
 				r.Add(finding.Finding{
 					Object: n.Object(), Confidence: finding.Likely,
-					Title: "toolkit 1.18.0 reads another configuration than that of the kubelet's " +
-						"containerd on GKE",
+					Title: "toolkit 1.18.0 does not read the configuration of the kubelet's containerd on GKE",
 					Evidence: []finding.Evidence{
 						finding.FieldEvidence(facts.PodObject(pod), "container "+c.Name+" .image", "%s", c.Image),
 						finding.FieldEvidence(n.Object(), ".status.nodeInfo.kubeletVersion", "%s",
 							n.Status.NodeInfo.KubeletVersion),
 					},
 					Fix: toolkitEnvFix(f, []runtimeview.Setting{{Name: "RUNTIME_CONFIG_SOURCE", Value: "file"}},
-						"tell the toolkit to read the file"),
+						"make the toolkit read the file"),
 				})
 			}
 		}

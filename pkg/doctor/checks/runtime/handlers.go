@@ -24,11 +24,12 @@ func handlerChecks() []engine.Check {
 			ID: "rt.wrong-instance", Layer: finding.LayerRuntime,
 			Needs: []engine.Need{engine.NeedNode, engine.NeedLogs},
 			Title: "the NVIDIA runtime is configured in a containerd that the kubelet does not use",
-			Reads: "the kubelet's endpoint, the process that listens there, the configuration that this process loads, all other containerds and " +
-				"their files, what the toolkit's DaemonSet was told, its log",
-			Why: "a GPU handler is in files that the kubelet's containerd does not load, and this containerd lacks it; or the toolkit edits such " +
-				"files. It is an error where pods ask for a handler that is not there; clusters whose pods get their GPUs by CDI, by a hook or by " +
-				"NRI need none",
+			Reads: "the kubelet's runtime endpoint, the process that listens on it, the configuration that this " +
+				"process loads, all other containerd instances and their files, the settings and the log of the " +
+				"toolkit's DaemonSet",
+			Why: "a GPU handler is in files that the kubelet's containerd does not load, and that containerd lacks " +
+				"the handler; or the toolkit edits such files. This is an error if pods request a missing handler; " +
+				"pods that get their GPUs through CDI, a hook or NRI need no handler",
 			Explains: noPods("rt.handler-missing", "rt.restart-loop"),
 			Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/getting-started.html#specifying-configuration-options-for-containerd",
 			Sources: []string{
@@ -40,12 +41,12 @@ func handlerChecks() []engine.Check {
 		{
 			ID: "rt.handler-missing", Layer: finding.LayerRuntime,
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
-			Title: "pods ask for a runtime handler that the node's runtime does not have",
-			Reads: "events FailedCreatePodSandBox, runtime classes of the pods of each node, .status.runtimeHandlers, and the handlers that " +
-				"containerd has in memory (CRI Status)",
-			Why: "the runtime says so itself, or a runtime class that a pod of the node uses names a handler that is not in memory. A handler " +
-				"that nobody asks for may be missing: GKE, CRI-O with a hook, CDI, NRI and Talos have none; .status.runtimeHandlers is empty " +
-				"before containerd 2.0, and then says nothing",
+			Title: "pods request a runtime handler that the node's runtime does not have",
+			Reads: "FailedCreatePodSandBox events, the RuntimeClasses of each node's pods, .status.runtimeHandlers, " +
+				"and the handlers that containerd has in memory (CRI Status)",
+			Why: "the runtime reports it, or the RuntimeClass of a pod on the node names a handler that is not in " +
+				"memory. A handler that no pod requests may be missing: GKE, CRI-O with a hook, CDI, NRI and Talos " +
+				"have none. Before containerd 2.0, .status.runtimeHandlers is empty and proves nothing",
 			Explains: noPods(),
 			Sources: []string{
 				"gpu-operator#413", "gpu-operator#432", "gpu-operator#549", "gpu-operator#730", "gpu-operator#1298",
@@ -55,20 +56,20 @@ func handlerChecks() []engine.Check {
 		},
 		{
 			ID: "rc.handler-mismatch", Layer: finding.LayerCluster, Needs: []engine.Need{engine.NeedAPI},
-			Title: "pods use a RuntimeClass that does not exist, or that names another handler than the nodes have",
-			Reads: "RuntimeClasses, the runtime classes of pods and DaemonSets, events FailedCreate, the handlers of nodes",
-			Why: "a RuntimeClass that is used is not there; or its handler is nvidia where the nodes have nvidia-container-runtime, as AKS and " +
-				"microk8s call it, or the other way round",
+			Title: "pods use a RuntimeClass that does not exist, or whose handler has another name on the nodes",
+			Reads: "RuntimeClasses, runtimeClassName of pods and DaemonSets, FailedCreate events, the nodes' handlers",
+			Why: "a RuntimeClass in use does not exist; or its handler is nvidia but the nodes have " +
+				"nvidia-container-runtime, as on AKS and microk8s, or vice versa",
 			Explains: noPods("rt.handler-missing"),
 			Sources:  []string{"AgentBaker", "microk8s", "kubernetes pkg/kubelet/runtimeclass"},
 			Run:      checkRuntimeClasses,
 		},
 		{
 			ID: "rt.version-skew-ids", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedNode},
-			Title: "GPU handlers stand under the ID of a plugin that this release of containerd does not read",
+			Title: "GPU handlers are configured under a plugin ID that this release of containerd does not read",
 			Reads: "containerd's files and release",
-			Why: "containerd 1.x reads handlers under io.containerd.grpc.v1.cri only, 2.x those of version 3 under io.containerd.cri.v1.runtime; " +
-				"what lies elsewhere is ignored without an error",
+			Why: "containerd 1.x reads handlers only under io.containerd.grpc.v1.cri; 2.x reads those of version 3 " +
+				"files under io.containerd.cri.v1.runtime. Handlers elsewhere are ignored without an error",
 			Explains: noPods("rt.handler-missing"),
 			Sources:  []string{"containerd config.go", "AgentBaker containerd_v2.toml.gtpl"},
 			Run:      func(f *facts.Facts, r *engine.Result) { viewFindings(f, r, "rt.version-skew-ids") },
@@ -76,10 +77,11 @@ func handlerChecks() []engine.Check {
 		{
 			ID: "wl.runtimeclass-unset", Layer: finding.LayerWorkload, From: []string{"api/pods"},
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
-			Title: "a GPU pod has no runtime class, and the node's default runtime gives no GPUs",
-			Reads: "pods that ask for GPUs, the default handler in memory, how the device plugin hands out devices (DEVICE_LIST_STRATEGY), logs",
-			Why: "with the strategy envvar only the NVIDIA runtime gives a container its GPUs, and a pod without a runtime class gets the default " +
-				"runtime. Not looked at where devices come by CDI or a hook",
+			Title: "a GPU pod has no RuntimeClass, and the node's default runtime provides no GPUs",
+			Reads: "pods that request GPUs, the default handler in memory, how the device plugin provides devices " +
+				"(DEVICE_LIST_STRATEGY), logs",
+			Why: "with the envvar strategy, only the NVIDIA runtime gives a container its GPUs, and a pod without a " +
+				"RuntimeClass gets the default runtime. Not checked if devices are provided through CDI or a hook",
 			Explains: []string{"wl.pod-failing", "wl.cpu-mode", "wl.cuda-error", "wl.cuda-vs-driver"},
 			Sources: []string{
 				"nvidia-container-runtime#147", "k0s#1769", "k8s-device-plugin#406", "gpu-feature-discovery#36",
@@ -146,8 +148,8 @@ func checkHandlerMissing(f *facts.Facts, r *engine.Result) {
 		lacking := lacking(f, n)
 		if _, _, known := inMemory(n); !known && len(lacking) == 0 && slices.Contains(f.GPUNodes, n) &&
 			len(wanted(f, n)) > 0 {
-			r.Unknown(n.Object(), "which handlers its runtime has is not known: %s",
-				cmp.Or(hostProblem(f, n), "it does not show them"))
+			r.Unknown(n.Object(), "the handlers of its runtime are unknown: %s",
+				cmp.Or(hostProblem(f, n), "the runtime does not report them"))
 		}
 		for _, handler := range slices.Sorted(maps.Keys(lacking)) {
 			r.Add(handlerMissing(f, n, handler, lacking[handler]))
@@ -166,7 +168,7 @@ func hostProblem(f *facts.Facts, n *facts.Node) string {
 func handlerMissing(f *facts.Facts, n *facts.Node, handler string, pods []*corev1.Pod) finding.Finding {
 	issue := finding.Finding{
 		Object: n.Object(), Fix: handlerFix(f, n, handler),
-		Title: fmt.Sprintf("pods ask for the runtime handler %q, which the node's runtime does not have", handler),
+		Title: fmt.Sprintf("pods request the runtime handler %q, which the node's runtime does not have", handler),
 	}
 	for _, pod := range pods {
 		issue.Pods = append(issue.Pods, pod.Namespace+"/"+pod.Name)
@@ -194,8 +196,9 @@ func handlerMissing(f *facts.Facts, n *facts.Node, handler string, pods []*corev
 		for _, other := range siblings(handler) {
 			if elsewhere, _ := nodesWith(f, handler); elsewhere && slices.Contains(has, other) {
 				issue.Fix.Text =
-					fmt.Sprintf("this node calls the handler %s, and other nodes %s: give it the name of the others, and leave the RuntimeClass as it is; or make a "+
-						"second RuntimeClass for pods of such nodes. ", other, handler) + issue.Fix.Text
+					fmt.Sprintf("the handler is named %s on this node and %s on other nodes: rename it on this node "+
+						"and keep the RuntimeClass, or create a second RuntimeClass for pods on such nodes. Or add "+
+						"the missing handler: ", other, handler) + issue.Fix.Text
 			}
 		}
 	}
@@ -207,25 +210,27 @@ func handlerFix(f *facts.Facts, n *facts.Node, handler string) finding.Fix {
 	switch i := instance(n); {
 	case n.IsCRIO():
 		return finding.Fix{
-			Text: "with CRI-O the toolkit installs a hook, and pods need no runtime class: take runtimeClassName out of them, or set " +
-				"CRIO_CONFIG_MODE=config in toolkit.env of the operator's chart, so that it writes the handler",
+			Text: "with CRI-O, the toolkit installs a hook, and pods need no RuntimeClass: remove runtimeClassName " +
+				"from the pods, or set CRIO_CONFIG_MODE=config in toolkit.env of the operator's chart to make the " +
+				"toolkit add the handler",
 		}
 	case i == nil:
 		fix := finding.Fix{
-			Text: "this node was not read, so it is not known whether the handler was never configured, or in another containerd than the " +
-				"kubelet's: read it, and doctor will say",
+			Text: "this node was not read, so it is unknown whether the handler was never configured, or was " +
+				"configured in a containerd other than the kubelet's: let doctor read the node",
 			Commands: []string{lookAt(n)},
 		}
 		if place, ok := runtime(n.Distribution); ok {
-			fix.Text += fmt.Sprintf(". On %s the kubelet uses the containerd at %s, and not the one of /etc/containerd",
+			fix.Text += fmt.Sprintf(". On %s, the kubelet uses the containerd at %s, not the one configured in "+
+				"/etc/containerd",
 				n.Distribution, place.socket)
 		}
 		return fix
 	default:
 		if pods := facts.Current(n, facts.Toolkit); len(pods) > 0 {
 			return finding.Fix{
-				Text: "the NVIDIA container toolkit writes the handler when its pod starts, and takes it away when the pod ends: start it anew, " +
-					"and look into its log if the handler does not come",
+				Text: "the NVIDIA container toolkit adds the handler when its pod starts, and removes it when the " +
+					"pod terminates: restart the pod, and check its log if the handler does not appear",
 				Commands: []string{
 					facts.RestartPod(pods[0].Namespace, pods[0].Name),
 					shell.Command("kubectl logs -n %s -l app=nvidia-container-toolkit-daemonset --tail=50",
@@ -242,8 +247,8 @@ func configureByHand(n *facts.Node, handler string) finding.Fix {
 	i := instance(n)
 	if place, ok := runtime(n.Distribution); ok && (n.Distribution == facts.K3s || n.Distribution == facts.RKE2) {
 		return finding.Fix{
-			Text: fmt.Sprintf("%s makes the handler itself at each start when it finds nvidia-container-runtime on the node: install the NVIDIA "+
-				"container toolkit there, and restart %s",
+			Text: fmt.Sprintf("%s adds the handler at each start if nvidia-container-runtime is on the node: install "+
+				"the NVIDIA container toolkit there, and restart %s",
 				n.Distribution, cmp.Or(i.Unit, place.unit)),
 			Commands: []string{restartUnit(n)},
 		}
@@ -289,7 +294,7 @@ func checkWrongInstance(f *facts.Facts, r *engine.Result) {
 				r.Add(finding.Finding{
 					Object: n.Object(), Confidence: finding.Likely, Evidence: []finding.Evidence{e},
 					Fix:   toolkitFix(f, n),
-					Title: "the NVIDIA container toolkit finds no container runtime at the socket that it was told",
+					Title: "the NVIDIA container toolkit finds no container runtime at its configured socket",
 				})
 			}
 		}
@@ -396,14 +401,16 @@ func checkRuntimeClasses(f *facts.Facts, r *engine.Result) {
 		issue := finding.Finding{
 			Object: object, Subject: finding.Object{Kind: "RuntimeClass", Name: class}, Nodes: nodes,
 			Evidence: evidence,
-			Title:    fmt.Sprintf("its pods use the RuntimeClass %q, which does not exist", class),
-			Fix: finding.Fix{Text: fmt.Sprintf("create the RuntimeClass with the handler that the nodes have, or take runtimeClassName out of what uses "+
-				"it; the GPU operator makes %s when its toolkit is enabled", class)},
+			Title:    fmt.Sprintf("pods use the RuntimeClass %q, which does not exist", class),
+			Fix: finding.Fix{Text: fmt.Sprintf("create the RuntimeClass with the handler that the nodes have, or "+
+				"remove runtimeClassName from the workloads; the GPU operator creates %s if its toolkit is "+
+				"enabled", class)},
 		}
 		if !isNVIDIAClass(class) {
 			issue.Fix.Text =
-				fmt.Sprintf("%s is no class of NVIDIA's: let what brings its runtime (gVisor, Kata Containers and others) make the class, or take "+
-					"runtimeClassName out of what uses it; do not give that name to the NVIDIA runtime, which does not keep pods apart from the node",
+				fmt.Sprintf("%s is not an NVIDIA class: install the runtime to which it belongs (gVisor, Kata "+
+					"Containers or another), or remove runtimeClassName from the workloads; do not use that name for "+
+					"the NVIDIA runtime, which does not isolate pods from the node",
 					class)
 			if !gpu {
 				issue.Severity, issue.Confidence = finding.Info, finding.Possible
@@ -529,22 +536,23 @@ func handlersOfOtherNames(f *facts.Facts, r *engine.Result) {
 				}
 				issue := finding.Finding{
 					Object: object, Nodes: []string{n.Name}, Title: fmt.Sprintf(
-						"the RuntimeClass names the handler %q, which its nodes call %q", handler, other,
+						"the RuntimeClass names the handler %q, which is named %q on its nodes", handler, other,
 					),
 					Evidence: []finding.Evidence{
 						finding.FieldEvidence(object, ".handler", "%s", handler),
 						{Source: source, Text: words.Clip(strings.Join(has, ", "))},
 					},
 					Fix: finding.Fix{
-						Text: "give the nodes' runtime the handler " + handler +
-							", too; or, once you know that no node of the cluster has it, delete the RuntimeClass, which " +
-							"cannot be changed, and create it with the handler " + other,
+						Text: "add the handler " + handler +
+							" to the nodes' runtime; or, if no node of the cluster has that handler, delete the " +
+							"RuntimeClass, which is immutable, and recreate it with the handler " + other,
 					},
 				}
 				if create := createClass(class, other); allKnown && create != nil {
 					issue.Fix.Text =
-						"no node has the handler that the RuntimeClass names. It cannot be changed: delete it, and create it with the handler that the nodes have; no pod can " +
-							"be created with it in between"
+						"no node has the handler that the RuntimeClass names. A RuntimeClass is immutable: delete " +
+							"and recreate it with the handler that the nodes have; in the meantime, no pod can be " +
+							"created with it"
 					issue.Fix.Commands = append(
 						[]string{shell.Command("kubectl delete runtimeclass %s", class)}, create...,
 					)
@@ -582,8 +590,8 @@ func checkRuntimeClassUnset(f *facts.Facts, r *engine.Result) {
 		}
 		i := instance(n)
 		if i == nil || !i.ShowsMemory() {
-			r.Unknown(n.Object(), "its default handler is not known: %s",
-				cmp.Or(hostProblem(f, n), "the runtime does not show it"))
+			r.Unknown(n.Object(), "its default handler is unknown: %s",
+				cmp.Or(hostProblem(f, n), "the runtime does not report it"))
 			continue
 		}
 		strategy, source, known := deviceStrategy(f, n)
@@ -608,7 +616,8 @@ func checkRuntimeClassUnset(f *facts.Facts, r *engine.Result) {
 			issue := finding.Finding{
 				Object: facts.PodObject(pod), Nodes: []string{n.Name}, Severity: finding.Warning,
 				Confidence: finding.Likely,
-				Title:      "the pod asks for a GPU and has no runtime class, and the node's default runtime gives it none",
+				Title: "the pod requests a GPU but has no RuntimeClass, and the node's default runtime provides " +
+					"no GPUs",
 				Evidence: []finding.Evidence{
 					{Source: "nodes/" + n.Name + ": containerd's configuration in memory (CRI Status)",
 						Text: fmt.Sprintf("default handler %s, "+

@@ -26,10 +26,10 @@ func nodeRuntimeChecks() []engine.Check {
 		{
 			ID: "rt.nvml-unknown-error", Layer: finding.LayerRuntime, From: []string{"api/pods", "logs"},
 			Needs: []engine.Need{engine.NeedLogs},
-			Title: "containers lose their GPUs while they run",
+			Title: "running containers lose their GPUs",
 			Reads: "logs of pods on GPU nodes; the links in /dev/char, the kubelet's cgroup driver",
-			Why: "`Failed to initialize NVML: Unknown Error` in a container, while the node's driver works: systemd has set the container's devices anew, at a daemon-reload, and the GPUs were not " +
-				"among those that it knew",
+			Why: "`Failed to initialize NVML: Unknown Error` in a container while the node's driver works: at a " +
+				"daemon-reload, systemd reset the container's device rules, which did not include the GPUs",
 			Explains: []string{"wl.pod-failing", "wl.cuda-error", "wl.cpu-mode", "dp.*", "obs.dcgm-crash"},
 			Doc:      "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/troubleshooting.html",
 			Sources: []string{
@@ -40,10 +40,11 @@ func nodeRuntimeChecks() []engine.Check {
 		},
 		{
 			ID: "rt.cpumanager", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedNode},
-			Title: "the static CPU manager takes GPUs away from containers",
+			Title: "the static CPU manager policy removes GPUs from containers",
 			Reads: "the kubelet's cpuManagerPolicy, PASS_DEVICE_SPECS and the strategy of the device plugin",
-			Why: "with the static policy the kubelet updates containers' cgroups all the time, and runc forgets devices that are not in the " +
-				"container's specification: the device plugin must pass them (PASS_DEVICE_SPECS), or hand them out by CDI",
+			Why: "with the static policy, the kubelet updates containers' cgroups continually, and runc drops " +
+				"devices that are not in the container's specification: the device plugin must pass them " +
+				"(PASS_DEVICE_SPECS) or provide them through CDI",
 			Explains: []string{
 				"rt.nvml-unknown-error", "wl.pod-failing", "wl.cuda-error", "wl.cpu-mode", "dp.*", "obs.dcgm-crash",
 			},
@@ -53,10 +54,10 @@ func nodeRuntimeChecks() []engine.Check {
 		{
 			ID: "sec.all-gpus-visible", Layer: finding.LayerRuntime, From: []string{"api/pods", "api/runtimeclasses"},
 			Needs: []engine.Need{engine.NeedAPI},
-			Title: "a pod that asked for no GPU sees all of them",
+			Title: "a pod that requests no GPU sees all GPUs",
 			Reads: "pods on GPU nodes with the NVIDIA runtime and NVIDIA_VISIBLE_DEVICES in their specification",
-			Why: "an unprivileged pod sets NVIDIA_VISIBLE_DEVICES itself, and the runtime obeys: its GPUs are those of others, and the scheduler " +
-				"knows nothing of it. Without other GPU pods on the node it is only told",
+			Why: "an unprivileged pod sets NVIDIA_VISIBLE_DEVICES, and the runtime honors it: the pod sees GPUs of " +
+				"other pods, without the scheduler's knowledge. Info if the node has no other GPU pods",
 			Sources: []string{
 				"gpu-operator#28", "gpu-operator#421", "gpu-operator#700", "k8s-device-plugin#87", "bottlerocket#3718",
 			},
@@ -64,10 +65,12 @@ func nodeRuntimeChecks() []engine.Check {
 		},
 		{
 			ID: "sec.selinux", Layer: finding.LayerRuntime, From: []string{"api/pods", "logs"},
-			Needs:    []engine.Need{engine.NeedAPI, engine.NeedLogs},
-			Title:    "containers may not open the GPU's device files",
-			Reads:    "states of containers and logs; SELinux, the modes of /dev/nvidia*, no-cgroups of the toolkit's configuration",
-			Why:      "NVML says `Insufficient Permissions`: SELinux, the mode of the device files, or no-cgroups keep the container from them",
+			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
+			Title: "containers are not allowed to open the GPU's device files",
+			Reads: "container states and logs; SELinux, the modes of /dev/nvidia*, no-cgroups in the toolkit's " +
+				"configuration",
+			Why: "NVML reports `Insufficient Permissions`: SELinux, the mode of the device files, or no-cgroups " +
+				"denies access",
 			Explains: []string{"wl.pod-failing", "wl.cuda-error", "dp.*", "op.*", "obs.dcgm-crash"},
 			Sources: []string{
 				"nvidia-docker#1608", "nvidia-container-toolkit#33", "nvidia-container-toolkit#210", "containerd#6042",
@@ -76,9 +79,9 @@ func nodeRuntimeChecks() []engine.Check {
 		},
 		{
 			ID: "rt.restart-loop", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedNode},
-			Title:    "the container runtime is restarted again and again",
+			Title:    "the container runtime restarts repeatedly",
 			Reads:    "the journal of the runtime's unit",
-			Why:      "systemd scheduled three restarts or more within the last ten minutes of the journal",
+			Why:      "systemd scheduled three or more restarts within the last ten minutes",
 			Explains: noRuntime(),
 			Sources: []string{
 				"gpu-operator#399", "gpu-operator#456", "gpu-operator#712", "gpu-operator#991", "containerd#10437",
@@ -87,20 +90,21 @@ func nodeRuntimeChecks() []engine.Check {
 		},
 		{
 			ID: "rt.no-inotify", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedNode},
-			Title: "the container runtime found no inotify instance left",
+			Title: "the container runtime could not create an inotify instance",
 			Reads: "the journal of the runtime's unit; fs.inotify.max_user_instances",
-			Why: "the runtime does not serve, and has said since it started that it could not watch files: `too many open files`. containerd runs " +
-				"on without CRI then, and does not try again",
+			Why: "the runtime does not serve CRI, and since its start has logged that it could not watch files: `too " +
+				"many open files`. containerd then runs without the CRI plugin, and does not retry",
 			Explains: noRuntime("node.inotify"),
 			Sources:  []string{"containerd#10309", "containerd#10468", "claudie#1694"},
 			Run:      checkNoInotify,
 		},
 		{
 			ID: "node.inotify", Layer: finding.LayerRuntime, From: []string{"api/pods", "logs"},
-			Needs:    []engine.Need{engine.NeedLogs},
-			Title:    "the node has no inotify watches left",
-			Reads:    "logs of the GPU components; fs.inotify.max_user_instances and max_user_watches",
-			Why:      "a component says `too many open files` about a watcher of files: the node's limit for all its containers is reached. Low limits alone are no finding",
+			Needs: []engine.Need{engine.NeedLogs},
+			Title: "the node has no inotify watches left",
+			Reads: "logs of the GPU components; fs.inotify.max_user_instances and max_user_watches",
+			Why: "a component logs `too many open files` for a file watcher: the node's limit for all its " +
+				"containers is reached. Low limits alone are not a finding",
 			Explains: []string{"dp.*", "op.*", "gfd.labels", "mig.*", "wl.pod-failing"},
 			Sources:  []string{"gpu-operator#441", "kubernetes#64614"},
 			Run:      checkInotify,
@@ -114,16 +118,15 @@ func checkUnknownError(f *facts.Facts, r *engine.Result) {
 	for _, n := range f.GPUNodes {
 		for _, pod := range n.Pods {
 			e, ok := f.GrepLogs(pod, unknownError)
-			if !ok || facts.Ended(pod) || strings.Contains(e.Source, "its run before") {
+			if !ok || facts.Ended(pod) || strings.Contains(e.Source, "previous instance") {
 				continue
 			}
 			issue := finding.Finding{
 				Object: facts.PodObject(pod), Nodes: []string{n.Name}, Confidence: finding.Likely,
-				Title: "the container has lost its GPUs while it " +
-					"runs", Evidence: []finding.Evidence{finding.Clipped(e)},
+				Title: "the container lost its GPUs while running", Evidence: []finding.Evidence{finding.Clipped(e)},
 				Fix: finding.Fix{
-					Text: "start the pod anew; so that it does not come again, make the links in /dev/char on the node (and a rule of udev that " +
-						"does), or hand out GPUs by CDI",
+					Text: "restart the pod; to prevent a recurrence, create the links in /dev/char on the node (and " +
+						"a udev rule that creates them), or provide GPUs through CDI",
 					Commands: []string{
 						facts.RestartPod(pod.Namespace, pod.Name),
 						shell.OnHost(n.Name, "sudo nvidia-ctk system create-dev-char-symlinks --create-all"),
@@ -139,7 +142,7 @@ func checkUnknownError(f *facts.Facts, r *engine.Result) {
 				}
 				if slices.Sort(missing); len(missing) > 0 {
 					issue.Evidence = append(issue.Evidence, finding.Evidence{
-						Source: "nodes/" + n.Name + ": links that are not there",
+						Source: "nodes/" + n.Name + ": missing links",
 						Text:   words.Clip(strings.Join(missing, " ")),
 					})
 				}
@@ -168,14 +171,14 @@ func checkCPUManager(f *facts.Facts, r *engine.Result) {
 		}
 		issue := finding.Finding{
 			Object: n.Object(), Severity: finding.Warning, Confidence: finding.Likely,
-			Title: "the static CPU manager takes GPUs away from running containers, " +
-				"because the device plugin does not pass device specs",
+			Title: "the static CPU manager policy removes GPUs from running containers, because the device plugin " +
+				"does not pass device specs",
 			Evidence: []finding.Evidence{
 				{Source: "nodes/" + n.Name + ": the kubelet's cpuManagerPolicy", Text: "static"}, source,
 			},
 			Fix: finding.Fix{
-				Text: "set PASS_DEVICE_SPECS=true for the device plugin (compatWithCPUManager=true in its own chart, devicePlugin.env in the GPU " +
-					"operator's), or hand out GPUs by CDI",
+				Text: "set PASS_DEVICE_SPECS=true for the device plugin (compatWithCPUManager=true in its own chart, " +
+					"devicePlugin.env in the GPU operator's), or provide GPUs through CDI",
 			},
 		}
 		for _, pod := range n.Pods {
@@ -219,16 +222,16 @@ func checkAllVisible(f *facts.Facts, r *engine.Result) {
 				issue := finding.Finding{
 					Object: facts.PodObject(pod), Nodes: []string{n.Name}, Severity: finding.Info,
 					Confidence: finding.Likely,
-					Title: "the pod asks for no GPU and sees " +
-						"those of others, by NVIDIA_VISIBLE_DEVICES",
+					Title:      "the pod requests no GPU but sees those of other pods through NVIDIA_VISIBLE_DEVICES",
 					Evidence: []finding.Evidence{
 						finding.FieldEvidence(
 							facts.PodObject(pod), "container "+c.Name+" .env", "NVIDIA_VISIBLE_DEVICES=%s", value,
 						),
 					},
 					Fix: finding.Fix{
-						Text: "let the pod ask for nvidia.com/gpu and leave the variable out; to forbid it to all, hand out GPUs by volume-mounts " +
-							"or CDI, and set ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED=false for the toolkit",
+						Text: "request nvidia.com/gpu in the pod and remove the variable; to forbid it for all pods, " +
+							"provide GPUs through volume-mounts or CDI, and set " +
+							"ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED=false for the toolkit",
 					},
 				}
 				// DaemonSet pods that monitor all GPUs are meant to see them.
@@ -297,10 +300,11 @@ func checkPermissions(f *facts.Facts, r *engine.Result) {
 			continue
 		}
 		issue := finding.Finding{
-			Object: n.Object(), Confidence: finding.Possible, Title: "containers may not open the GPU's device " +
-				"files", Evidence: evidence[:min(len(evidence), 3)],
+			Object: n.Object(), Confidence: finding.Possible,
+			Title:    "containers are not allowed to open the GPU's device files",
+			Evidence: evidence[:min(len(evidence), 3)],
 			Fix: finding.Fix{
-				Text:     "look at SELinux, the modes of /dev/nvidia* (0666) and no-cgroups (false) on the node",
+				Text:     "check SELinux, the modes of /dev/nvidia* (0666) and no-cgroups (false) on the node",
 				Commands: []string{lookAt(n)},
 			},
 		}
@@ -323,8 +327,8 @@ func whyNotAllowed(f *facts.Facts, n *facts.Node, issue finding.Finding) finding
 			!strings.HasPrefix(d.Path, "/dev/nvidia-caps") {
 			quote(d.Path, "mode "+d.Mode)
 			issue.Fix =
-				finding.Fix{Text: "let the driver make its device files with mode 0666: NVreg_DeviceFileMode=0666 in /etc/modprobe.d, and load " +
-					"it anew"}
+				finding.Fix{Text: "make the driver create its device files with mode 0666: set " +
+					"NVreg_DeviceFileMode=0666 in /etc/modprobe.d, and reload the driver"}
 			return issue
 		}
 	}
@@ -332,15 +336,16 @@ func whyNotAllowed(f *facts.Facts, n *facts.Node, issue finding.Finding) finding
 	case toolkitSetting(p.ToolkitConfig, "no-cgroups") == "true":
 		quote(p.ToolkitConfigPath, "no-cgroups = true")
 		issue.Fix = finding.Fix{
-			Text: "set no-cgroups = false in " + p.ToolkitConfigPath + ": true is for containers without root only",
+			Text: "set no-cgroups = false in " + p.ToolkitConfigPath + ": true is only for rootless containers",
 		}
 	case p.SELinux == "enforcing":
 		quote("SELinux", "enforcing")
 		issue.Confidence = finding.Possible // many healthy nodes also enforce SELinux
 		issue.Fix = finding.Fix{
-			Text: "look into the node's audit log for what SELinux denied (ausearch -m avc), and allow these containers that: a type of their own with the " +
-				"GPU's devices (nvidia_container_t of NVIDIA's policy, or one that udica makes) in the pod's seLinuxOptions. The boolean " +
-				"container_use_devices gives all devices to all containers of the node, which is more than GPUs need",
+			Text: "check the node's audit log for what SELinux denied (ausearch -m avc), and allow it for these " +
+				"containers: set a type that has access to the GPU's devices (nvidia_container_t from NVIDIA's " +
+				"policy, or one generated by udica) in the pod's seLinuxOptions. The boolean container_use_devices " +
+				"gives all devices to all containers of the node, which is more than GPUs need",
 			Commands: []string{shell.OnHost(n.Name, "sudo ausearch -m avc -ts recent")},
 		}
 	}
@@ -393,7 +398,7 @@ func checkRestartLoop(f *facts.Facts, r *engine.Result) {
 			severity = finding.Error
 		}
 		r.Add(finding.Finding{
-			Object: n.Object(), Severity: severity, Title: "the container runtime is restarted again and again",
+			Object: n.Object(), Severity: severity, Title: "the container runtime restarts repeatedly",
 			Evidence: []finding.Evidence{
 				last,
 				{
@@ -402,8 +407,8 @@ func checkRestartLoop(f *facts.Facts, r *engine.Result) {
 				},
 			},
 			Fix: finding.Fix{
-				Text: fmt.Sprintf("look into the journal of %s for why it ends; if the NVIDIA container toolkit or another tool restarts it, "+
-					"let only one of them edit its configuration", unit),
+				Text: fmt.Sprintf("check the journal of %s for why the runtime exits; if the NVIDIA container "+
+					"toolkit or another tool restarts it, let only one of them edit its configuration", unit),
 				Commands: []string{shell.OnHost(n.Name, "sudo journalctl -u %s -n 100 --no-pager", unit)},
 			},
 		})
@@ -431,9 +436,10 @@ func checkToolkitLoop(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 					last.Reason, last.ExitCode, count.Of(s.RestartCount, "restart")),
 			},
 			Fix: finding.Fix{
-				Text: "something ends the toolkit's container as soon as it has restarted the runtime: look which other tool writes the runtime's " +
-					"configuration or restarts it; containerd before 1.6.9 ends containers when it is restarted so. RUNTIME_RESTART_MODE=none for " +
-					"the toolkit, and a restart by hand, break the loop",
+				Text: "the toolkit's container is terminated as soon as it has restarted the runtime: check which " +
+					"other tool writes the runtime's configuration or restarts the runtime; containerd before 1.6.9 " +
+					"terminates containers on such a restart. To break the loop, set RUNTIME_RESTART_MODE=none for " +
+					"the toolkit and restart the runtime manually",
 				Commands: []string{restartUnit(n), facts.RestartPod(pod.Namespace, pod.Name)},
 			},
 		}
@@ -512,11 +518,12 @@ func checkNoInotify(f *facts.Facts, r *engine.Result) {
 			return
 		}
 		r.Add(finding.Finding{
-			Object: n.Object(), Title: "the container runtime found no inotify instance left",
+			Object: n.Object(), Title: "the container runtime could not create an inotify instance",
 			Evidence: append([]finding.Evidence{said}, inotifyLimits(n)...),
 			Fix: finding.Fix{
 				Text: fmt.Sprintf(
-					"raise the limits on the node, and in /etc/sysctl.d so that they stay; then restart %s, which does not try again by itself",
+					"raise the limits on the node, and in /etc/sysctl.d to make them persistent; then restart %s, "+
+						"which does not retry",
 					unit,
 				),
 				Commands: []string{raiseInotify(n), restartUnit(n)},
@@ -550,7 +557,8 @@ func checkInotify(f *facts.Facts, r *engine.Result) {
 				Object: n.Object(), Title: "the node has no inotify watches left",
 				Evidence: append([]finding.Evidence{e}, inotifyLimits(n)...),
 				Fix: finding.Fix{
-					Text:     "raise the limits on the node, and in /etc/sysctl.d so that they stay; then the pods start",
+					Text: "raise the limits on the node, and in /etc/sysctl.d to make them persistent; the pods " +
+						"then start",
 					Commands: []string{raiseInotify(n)},
 				},
 			})

@@ -64,7 +64,7 @@ func eachRuntime(r *engine.Result, f *facts.Facts, do func(n *facts.Node)) {
 			do(n)
 		case !slices.Contains(f.GPUNodes, n):
 		case n.View != nil:
-			r.Unknown(n.Object(), "the container runtime cannot be told: %s",
+			r.Unknown(n.Object(), "the container runtime is unknown: %s",
 				cmp.Or(n.View.Problem, "no kubelet was found"))
 		default:
 			r.Unknown(n.Object(), "%s", f.WhyNoHost(n.Name))

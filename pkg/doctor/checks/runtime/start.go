@@ -19,19 +19,20 @@ func startChecks() []engine.Check {
 	return []engine.Check{
 		{
 			ID: "rt.binary-missing", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
-			Title: "what a runtime handler executes is not there",
-			Reads: "events FailedCreatePodSandBox; the file of each handler's BinaryName, as containerd sees it",
-			Why: "the runtime says fork/exec …: no such file, or the file is missing, empty or not executable on the node. A handler that nobody " +
-				"asks for is only told of",
+			Title: "the executable of a runtime handler is missing",
+			Reads: "FailedCreatePodSandBox events; the file in each handler's BinaryName, as containerd sees it",
+			Why: "the runtime reports fork/exec …: no such file, or the file is missing, empty or not executable on " +
+				"the node. A finding about a handler that no pod requests is Info",
 			Explains: noGPUs(),
 			Sources:  []string{"nvidia-docker#686", "nvidia-container-toolkit#230", "nvidia-container-toolkit#252"},
 			Run: func(f *facts.Facts, r *engine.Result) {
-				viewAndEvents(f, r, "rt.binary-missing", "what a runtime handler executes is not there",
+				viewAndEvents(f, r, "rt.binary-missing", "the executable of a runtime handler is missing",
 					func(n *facts.Node, name string) finding.Fix {
 						if pods := facts.Current(n, facts.Toolkit); len(pods) > 0 {
 							return finding.Fix{
-								Text: "the toolkit's pod puts its programs into /usr/local/nvidia/toolkit when it starts: start it anew; if the path " +
-									"is another one, correct BinaryName in the handler's options",
+								Text: "restart the toolkit's pod, which installs its programs in " +
+									"/usr/local/nvidia/toolkit when it starts; if the path differs, correct " +
+									"BinaryName in the handler's options",
 								Commands: []string{facts.RestartPod(pods[0].Namespace, pods[0].Name)},
 							}
 						}
@@ -42,12 +43,12 @@ func startChecks() []engine.Check {
 		},
 		{
 			ID: "rt.runtime-type", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
-			Title:    "a runtime handler has a type for which there is no shim",
-			Reads:    "events FailedCreatePodSandBox; the shim of each handler's runtime_type in containerd's PATH",
-			Why:      "the runtime says that the shim is not installed, or it is not on the node",
+			Title:    "the shim for a runtime handler's type is not installed",
+			Reads:    "FailedCreatePodSandBox events; the shim for each handler's runtime_type in containerd's PATH",
+			Why:      "the runtime reports that the shim is not installed, or the shim is not on the node",
 			Explains: noPods(), Sources: []string{"containerd core/runtime/v2/shim"},
 			Run: func(f *facts.Facts, r *engine.Result) {
-				viewAndEvents(f, r, "rt.runtime-type", "a runtime handler has a type for which there is no shim",
+				viewAndEvents(f, r, "rt.runtime-type", "the shim for a runtime handler's type is not installed",
 					func(n *facts.Node, _ string) finding.Fix {
 						return finding.Fix{
 							Text: `set runtime_type = "io.containerd.runc.v2" for the handler, or install its shim; then restart ` +
@@ -58,47 +59,52 @@ func startChecks() []engine.Check {
 		},
 		{
 			ID: "rt.cgroup-driver", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
-			Title: "a runtime handler has another cgroup driver than the others",
-			Reads: "events FailedCreatePodSandBox; SystemdCgroup of each handler that runc runs, the kubelet's cgroupDriver",
-			Why: "SystemdCgroup of a handler that pods ask for is not that of the default handler: its pods fail with `expected cgroupsPath to be of format \"slice:prefix:name\"`, or run where " +
-				"systemd takes their limits and their devices away",
+			Title: "a runtime handler uses a different cgroup driver than the others",
+			Reads: "FailedCreatePodSandBox events; SystemdCgroup of each handler that uses runc, the kubelet's " +
+				"cgroupDriver",
+			Why: "SystemdCgroup of a handler that pods request differs from that of the default handler: its pods " +
+				"fail with `expected cgroupsPath to be of format \"slice:prefix:name\"`, or systemd removes their " +
+				"limits and devices",
 			Explains: noGPUs("rt.nvml-unknown-error"),
 			Sources:  []string{"nvidia-docker#1788", "containerd docs/cri/config.md"},
 			Run: func(f *facts.Facts, r *engine.Result) {
-				viewAndEvents(f, r, "rt.cgroup-driver", "a runtime handler has another cgroup driver than the kubelet",
+				viewAndEvents(f, r, "rt.cgroup-driver",
+					"a runtime handler uses a different cgroup driver than the kubelet",
 					func(n *facts.Node, _ string) finding.Fix {
-						return finding.Fix{Text: "set SystemdCgroup in the handler's options as runc has it, true with cgroupDriver: systemd, and restart the " +
-							"runtime"}
+						return finding.Fix{Text: "set SystemdCgroup in the handler's options as for runc, true with " +
+							"cgroupDriver: systemd, and restart the runtime"}
 					})
 			},
 		},
 		{
 			ID: "rt.shim-skew", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedAPI},
-			Title: "containerd and its shim are of different releases",
-			Reads: "events FailedCreatePodSandBox",
-			Why: "containerd cannot speak to the shim that it started: two installations of containerd share a PATH, or one was upgraded and not " +
-				"restarted",
+			Title: "containerd and its shim are from different releases",
+			Reads: "FailedCreatePodSandBox events",
+			Why: "containerd cannot communicate with the shim that it started: two containerd installations share a " +
+				"PATH, or containerd was upgraded but not restarted",
 			Explains: noPods(), Sources: []string{"containerd 1.7.28 with the shim of 2.3"},
 			Run: func(f *facts.Facts, r *engine.Result) {
-				viewAndEvents(f, r, "rt.shim-skew", "containerd cannot speak to the shim that it starts",
+				viewAndEvents(f, r, "rt.shim-skew", "containerd cannot communicate with the shim that it starts",
 					func(n *facts.Node, _ string) finding.Fix {
-						return finding.Fix{Text: "install containerd and containerd-shim-runc-v2 of the same release, the shim beside the daemon that runs, " +
-							"and restart it"}
+						return finding.Fix{Text: "install containerd and containerd-shim-runc-v2 from the same " +
+							"release, the shim next to the running daemon's binary, and restart containerd"}
 					})
 			},
 		},
 		{
 			ID: "docker.no-gpu-driver", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedAPI},
-			Title:    "Docker has no NVIDIA runtime",
-			Reads:    "events and states of containers, .status.nodeInfo.containerRuntimeVersion",
-			Why:      "Docker says `could not select device driver \"\" with capabilities: [[gpu]]`: the toolkit is not configured for it",
+			Title: "Docker has no NVIDIA runtime",
+			Reads: "events and container states, .status.nodeInfo.containerRuntimeVersion",
+			Why: "Docker reports `could not select device driver \"\" with capabilities: [[gpu]]`: the toolkit " +
+				"is not configured for Docker",
 			Explains: noPods(),
 			Sources:  []string{"nvidia-docker#1034", "nvidia-docker#1243", "nvidia-docker#1682", "dcgm-exporter#33"},
 			Run: func(f *facts.Facts, r *engine.Result) {
-				viewAndEvents(f, r, "docker.no-gpu-driver", "Docker has no driver for GPUs",
+				viewAndEvents(f, r, "docker.no-gpu-driver", "Docker has no device driver for GPUs",
 					func(n *facts.Node, _ string) finding.Fix {
 						return finding.Fix{
-							Text: "install the NVIDIA container toolkit on the node and configure Docker with it; Docker's snap is not supported",
+							Text: "install the NVIDIA container toolkit on the node and configure Docker with it; " +
+								"the Docker snap is not supported",
 							Commands: []string{
 								shell.OnHost(n.Name, "sudo nvidia-ctk runtime configure --runtime=docker"),
 								shell.OnHost(n.Name, "sudo systemctl restart docker"),
@@ -109,9 +115,10 @@ func startChecks() []engine.Check {
 		},
 		{
 			ID: "rt.sandbox-failed", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedAPI},
-			Title:    "the container runtime does not make a pod's sandbox, for a reason that no check knows",
-			Reads:    "the newest event FailedCreatePodSandBox of pods that have no sandbox and matter for GPUs",
-			Why:      "the text is none of those that other checks know; what explains it is told instead of it",
+			Title: "the container runtime cannot create a pod's sandbox, for a reason that no check recognizes",
+			Reads: "the newest FailedCreatePodSandBox event of GPU-related pods that have no sandbox",
+			Why: "no other check recognizes the message; a finding that explains the failure is reported as its " +
+				"root cause",
 			Explains: []string{"wl.pod-failing", "dp.not-running", "op.*"},
 			Sources:  []string{"kubernetes pkg/kubelet/kuberuntime"},
 			Run:      checkSandboxFailed,
@@ -153,7 +160,7 @@ func viewAndEvents(
 			issue.Title += ": " + words.Clip(said.name)
 		}
 		if n.View == nil && n.IsContainerd() {
-			issue.Fix.Text += "; this node was not read, doctor can say more about it then"
+			issue.Fix.Text += "; this node was not read: let doctor read it for details"
 			issue.Fix.Commands = append([]string{lookAt(n)}, issue.Fix.Commands...)
 		}
 		r.Add(issue)
@@ -184,10 +191,11 @@ func checkSandboxFailed(f *facts.Facts, r *engine.Result) {
 			}
 			r.Add(finding.Finding{
 				Object: facts.PodObject(e.pod), Nodes: []string{n.Name},
-				Title: "the container runtime does not make the pod's " +
-					"sandbox", Evidence: []finding.Evidence{e.evidence},
+				Title:    "the container runtime cannot create the pod's sandbox",
+				Evidence: []finding.Evidence{e.evidence},
 				Fix: finding.Fix{
-					Text:     "the runtime's own words say why; if they do not help, look into its journal on the node",
+					Text: "see the runtime's error message for the reason; if it does not help, check the " +
+						"runtime's journal on the node",
 					Commands: []string{shell.OnHost(n.Name, "sudo journalctl -u %s -n 50 --no-pager", unitOf(n))},
 				},
 			})
@@ -220,7 +228,8 @@ func deviceStrategy(f *facts.Facts, n *facts.Node) (strategy string, source find
 			byFile := len(envOf(c.Env, "CONFIG_FILE")) > 0 ||
 				slices.ContainsFunc(c.Args, func(arg string) bool { return strings.HasPrefix(arg, "--config-file") })
 			return "envvar",
-				finding.FieldEvidence(facts.PodObject(pod), place+" .env", "no DEVICE_LIST_STRATEGY, so it is envvar"),
+				finding.FieldEvidence(facts.PodObject(pod), place+" .env",
+					"DEVICE_LIST_STRATEGY is not set and defaults to envvar"),
 				!byFile
 		}
 	}
@@ -236,7 +245,7 @@ func onlyCDI(f *facts.Facts, n *facts.Node) (finding.Evidence, bool) {
 	}
 	for _, pod := range facts.Current(n, facts.DRADriver) {
 		return finding.FieldEvidence(facts.PodObject(pod), ".spec.nodeName",
-			"%s runs the DRA driver, which hands out GPUs by CDI",
+			"%s runs the DRA driver, which provides GPUs through CDI",
 			n.Name), true
 	}
 	return finding.Evidence{}, false

@@ -23,19 +23,19 @@ func toolkitFix(f *facts.Facts, n *facts.Node) finding.Fix {
 	env := toolkitEnv(f, n)
 	if len(env) == 0 {
 		return finding.Fix{
-			Text: "read the node, so that doctor can say what to tell the toolkit", Commands: []string{lookAt(n)},
+			Text: "let doctor read the node to determine the toolkit's settings", Commands: []string{lookAt(n)},
 		}
 	}
-	text := "tell the NVIDIA container toolkit which containerd the kubelet uses"
+	text := "configure the NVIDIA container toolkit for the containerd that the kubelet uses"
 	unit := "the runtime"
 	if i := instance(n); i != nil {
 		unit = i.UnitName()
 	}
 	if n.Distribution == facts.K3s || n.Distribution == facts.RKE2 {
 		text =
-			fmt.Sprintf("%s writes its containerd's configuration itself, with the NVIDIA handlers when it finds the toolkit's programs on the "+
-				"node: leave the file alone, tell the toolkit "+
-				"only the socket, and restart %s once the toolkit is installed", n.Distribution, unit)
+			fmt.Sprintf("%s generates its containerd's configuration, including the NVIDIA handlers if the toolkit's "+
+				"programs are on the node: do not edit the file, configure only the socket for the toolkit, and "+
+				"restart %s once the toolkit is installed", n.Distribution, unit)
 		fix := toolkitEnvFix(f, env[1:2], text)
 		fix.Commands = append(fix.Commands, restartUnit(n))
 		return fix
@@ -45,7 +45,7 @@ func toolkitFix(f *facts.Facts, n *facts.Node) finding.Fix {
 		fix.Text = "no toolkit runs in this cluster, so " + fix.Text
 		return fix
 	}
-	return toolkitEnvFix(f, env, text+"; it writes the handlers there, and restarts "+unit)
+	return toolkitEnvFix(f, env, text+"; the toolkit then adds the handlers and restarts "+unit)
 }
 
 // toolkitEnv returns the environment variables that the toolkit needs on a node. It derives them from the runtime view,
@@ -87,8 +87,8 @@ func toolkitEnvFix(f *facts.Facts, env []runtimeview.Setting, text string) findi
 		}
 		return finding.Fix{
 			Text: text +
-				fmt.Sprintf(": save the values as values.yaml, and upgrade the Helm release %s to its own version, "+
-					"%s", h.Name, h.ChartVersion),
+				fmt.Sprintf(": save the values as values.yaml, and upgrade the Helm release %s with its current "+
+					"version, %s", h.Name, h.ChartVersion),
 			Commands: []string{facts.HelmUpgradeFile(h)}, Values: string(values),
 		}
 	}
@@ -115,8 +115,10 @@ func toolkitEnvFix(f *facts.Facts, env []runtimeview.Setting, text string) findi
 		if facts.ComponentOf(set.Labels, set.Spec.Template.Spec) == facts.Toolkit ||
 			strings.Contains(set.Name, "container-toolkit") {
 			return finding.Fix{
-				Text: text + fmt.Sprintf(": set the variables of DaemonSet %s/%s, or better of what installs it",
-					set.Namespace, set.Name),
+				Text: text + fmt.Sprintf(
+					": set the variables in DaemonSet %s/%s, or preferably in its chart or manifest",
+					set.Namespace, set.Name,
+				),
 				Commands: []string{setEnv(set.Namespace, set.Name, env)},
 			}
 		}
@@ -207,8 +209,8 @@ func toolkitChecks() []engine.Check {
 	return []engine.Check{{
 		ID: "sec.ctk-cve", Layer: finding.LayerRuntime, From: []string{"api/pods"},
 		Needs:   []engine.Need{engine.NeedAPI},
-		Title:   "the NVIDIA container toolkit has a known hole",
-		Reads:   "the version that the toolkit's program says, or the tag of its image",
+		Title:   "the NVIDIA container toolkit has a known vulnerability",
+		Reads:   "the version that the toolkit's program reports, or the tag of its image",
 		Why:     "containers can escape to the node with versions before 1.16.2 (CVE-2024-0132), 1.17.4 (CVE-2025-23359) and 1.17.8 (CVE-2025-23266)",
 		Doc:     "https://nvidia.custhelp.com/app/answers/detail/a_id/5659",
 		Sources: []string{"CVE-2024-0132", "CVE-2025-23359", "CVE-2025-23266"},
@@ -236,7 +238,7 @@ func checkToolkitHoles(f *facts.Facts, r *engine.Result) {
 		}
 		r.Add(finding.Finding{
 			Object: n.Object(), Severity: finding.Warning, Evidence: []finding.Evidence{evidence},
-			Title: fmt.Sprintf("a container can escape from the NVIDIA container toolkit %s: %s", version,
+			Title: fmt.Sprintf("containers can escape to the node with NVIDIA container toolkit %s: %s", version,
 				strings.Join(holes, ", ")),
 			Fix: finding.Fix{Text: "upgrade the toolkit to 1.17.8 or later, the GPU operator to 25.3.1 or later"},
 		})

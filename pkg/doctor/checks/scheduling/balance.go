@@ -42,11 +42,11 @@ func unbalanced(
 	s *scheduler.Scheduler, full, idle *facts.Node, tied []*corev1.Pod, waits []*corev1.Pod,
 ) finding.Finding {
 	issue := finding.Finding{
-		Title:    "all GPUs of the node are in use while an identical node is idle, because pods are tied to this one",
+		Title:    "all GPUs of the node are in use while an identical node is idle, because pods are tied to this node",
 		Object:   full.Object(),
 		Severity: finding.Info, Confidence: finding.Likely,
 		Fix: finding.Fix{
-			Text:   "Take the host name out of the node selector or affinity, and spread the pods over the nodes instead.",
+			Text:   "Remove the host name from the node selector or affinity, and spread the pods over the nodes instead.",
 			Values: "topologySpreadConstraints:\n- maxSkew: 1\n  topologyKey: kubernetes.io/hostname\n  whenUnsatisfiable: ScheduleAnyway\n  labelSelector: {matchLabels: {}} # the labels of your pods\n",
 		},
 	}
@@ -100,7 +100,7 @@ func twins(s *scheduler.Scheduler) [][]*facts.Node {
 	return all
 }
 
-// load returns 1 if all GPUs of the node are in use, 0 if none is, and 0.5 otherwise.
+// load returns 1 if all GPUs of the node are in use, 0 if all are free, and 0.5 otherwise.
 func load(s *scheduler.Scheduler, n *facts.Node) float64 {
 	var used, free int64
 	for _, name := range scheduler.Advertised(n) {
@@ -116,8 +116,8 @@ func load(s *scheduler.Scheduler, n *facts.Node) float64 {
 	return 0.5
 }
 
-// tied returns the pods that hold the node's GPUs, and the pending pods, whose selectors match the node but not its
-// twin.
+// tied returns the pods that hold the node's GPUs and the pending pods, limited to pods whose selectors match the node
+// but not its twin.
 func tied(s *scheduler.Scheduler, n, twin *facts.Node) (holding, waiting []*corev1.Pod) {
 	only := func(pod *corev1.Pod) bool {
 		owner := metav1.GetControllerOf(pod)

@@ -25,10 +25,10 @@ func Checks() []engine.Check {
 	return slices.Concat(pendingChecks(), []engine.Check{
 		{
 			ID: "sched.unbalanced", Layer: finding.LayerScheduling,
-			Title: "one of identical GPU nodes is full and another idle, because pods are tied to it",
+			Title: "a GPU node is full while an identical node is idle, because pods are tied to the full node",
 			Needs: []engine.Need{engine.NeedAPI},
 			Reads: "GPU nodes of the same model and size; node selectors and required affinity of the pods that hold or wait for GPUs there",
-			Why:   "Uneven use alone is normal: packing keeps room for big pods. It is told only when pods' selectors let them onto the full node and not onto its idle twin. Warning when a pod waits, else Info.",
+			Why:   "Uneven use alone is normal: packing keeps room for large pods. It is reported only if selectors restrict pods to the full node and exclude its idle twin. The finding is a warning if a pod waits, and Info otherwise.",
 			Explains: []string{
 				"sched.all-in-use", "sched.fragmented", "sched.insufficient-gpu", "sched.insufficient-other",
 			},
@@ -37,10 +37,10 @@ func Checks() []engine.Check {
 		},
 		{
 			ID: "sched.topology", Layer: finding.LayerScheduling,
-			Title:    "the kubelet's topology manager refused a GPU pod",
+			Title:    "the kubelet's topology manager rejected a GPU pod",
 			Needs:    []engine.Need{engine.NeedAPI},
 			Reads:    "Pod .status.reason TopologyAffinityError",
-			Why:      "The kubelet cannot give GPUs and CPUs of one NUMA node. A pod whose owner has a healthy newer pod is not told.",
+			Why:      "The kubelet cannot allocate GPUs and CPUs from one NUMA node. A pod whose owner has a healthy newer pod is ignored.",
 			Explains: []string{"wl.pod-failing"},
 			Doc:      "https://kubernetes.io/docs/tasks/administer-cluster/topology-manager/",
 			Run:      checkTopology,
@@ -50,7 +50,7 @@ func Checks() []engine.Check {
 			Title:    "the kubelet could not allocate the GPUs of a pod that was placed on its node",
 			Needs:    []engine.Need{engine.NeedAPI},
 			Reads:    "Pod .status.reason UnexpectedAdmissionError or OutOfnvidia.com/gpu, with its message",
-			Why:      "The scheduler and the kubelet disagree on how many GPUs are there: devices became unhealthy, the device plugin or the kubelet restarted, or the pod was bound past the scheduler. A pod whose owner has a healthy newer pod is Info.",
+			Why:      "The scheduler and the kubelet disagree on how many GPUs are available: devices became unhealthy, the device plugin or the kubelet restarted, or the pod bypassed the scheduler. A pod whose owner has a healthy newer pod is Info.",
 			Explains: []string{"wl.pod-failing"},
 			Sources: []string{
 				"kubernetes#97131", "kubernetes#130145", "k8s-device-plugin#2038", "k8s-device-plugin#231",
@@ -63,27 +63,27 @@ func Checks() []engine.Check {
 // pendingChecks returns one check for each reason why a pod is Pending, so that each reason can be selected, explained,
 // and ignored separately.
 func pendingChecks() []engine.Check {
-	const why = "Doctor computes as the scheduler does, over the GPU nodes: names of resources, node selector and affinity, size, taints and " +
-		"state, and allocatable less the requests of all pods that have not ended. The first step that no node passes is the reason. Pods " +
-		"younger than 30 s are Info, and those that a gate or an autoscaler holds back are sched.waiting."
-	const reads = "Pods without a node that ask for GPUs, their PodScheduled condition and events; Node .status.allocatable, .spec.taints, labels"
+	const why = "Doctor filters the GPU nodes as the scheduler does: by resource name, node selector and affinity, size, taints and " +
+		"state, and allocatable minus the requests of all pods that have not terminated. The first step that no node passes is the reason. Pods " +
+		"younger than 30 s are Info. Pods that a scheduling gate or an autoscaler holds back are sched.waiting."
+	const reads = "Unscheduled Pods that request GPUs, their PodScheduled condition and events; Node .status.allocatable, .spec.taints, labels"
 	titles := []struct {
 		id, title string
 		sources   []string
 	}{
 		{
-			"sched.none-advertised", "no node advertises the GPUs that a pod asks for",
+			"sched.none-advertised", "no node advertises the GPUs that a pod requests",
 			[]string{"k8s-device-plugin#22", "k8s-device-plugin#33", "k8s-device-plugin#1228"},
 		},
-		{"sched.all-in-use", "all GPUs that a pod could have are in use", []string{"k8s-device-plugin#348"}},
-		{"sched.bigger-than-any-node", "a pod asks for more GPUs than any node has", []string{"seed 001, scenario 2"}},
-		{"sched.fragmented", "enough GPUs are free, but on no single node", nil},
+		{"sched.all-in-use", "all GPUs that a pod could use are allocated", []string{"k8s-device-plugin#348"}},
+		{"sched.bigger-than-any-node", "a pod requests more GPUs than any node has", []string{"seed 001, scenario 2"}},
+		{"sched.fragmented", "enough GPUs are free, but not on a single node", nil},
 		{
-			"sched.wrong-resource-name", "a pod asks for GPUs by a name that no node offers",
+			"sched.wrong-resource-name", "a pod requests GPUs by a resource name that no node advertises",
 			[]string{"k8s-device-plugin#240", "k8s-device-plugin#1080"},
 		},
 		{
-			"sched.insufficient-gpu", "a node lacks healthy GPUs, or the scheduler sees fewer than there are",
+			"sched.insufficient-gpu", "a node lacks healthy GPUs, or the scheduler sees fewer GPUs than the node has",
 			[]string{"k8s-device-plugin#35", "k8s-device-plugin#1552"},
 		},
 		{"sched.insufficient-other", "GPU nodes lack CPU, memory or another resource for a pod", nil},
@@ -93,10 +93,10 @@ func pendingChecks() []engine.Check {
 		},
 		{"sched.node-selector", "a pod's selector or affinity matches no GPU node", []string{"seed 001, scenario 2"}},
 		{"sched.nodes-unavailable", "all nodes with the right GPUs are cordoned, not ready or under pressure", nil},
-		{"sched.volume", "a volume keeps a pod from being scheduled", nil},
-		{"sched.no-scheduler", "no scheduler looks at a pod", nil},
-		{"sched.unschedulable", "the scheduler refuses a pod for a reason that doctor does not compute", nil},
-		{"sched.waiting", "a pod waits on purpose, or for a node that is being added", nil},
+		{"sched.volume", "a volume prevents a pod from being scheduled", nil},
+		{"sched.no-scheduler", "no scheduler handles a pod", nil},
+		{"sched.unschedulable", "the scheduler rejects a pod for a reason that doctor does not evaluate", nil},
+		{"sched.waiting", "a pod waits intentionally, or for a node that is being added", nil},
 	}
 	var all []engine.Check
 	for _, t := range titles {
@@ -150,11 +150,11 @@ func checkTopology(f *facts.Facts, r *engine.Result) {
 			}
 		}
 		r.Add(finding.Finding{
-			Title:  "the kubelet's topology manager could not give the pod GPUs and CPUs of one NUMA node",
+			Title:  "the kubelet's topology manager could not allocate GPUs and CPUs from one NUMA node",
 			Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Evidence: evidence,
 			Fix: finding.Fix{
-				Text: "Ask for no more CPUs and GPUs than one NUMA node has, or relax topologyManagerPolicy (best-effort) in the kubelet's " +
-					"configuration; a refused pod is not tried again: its owner must make a new one.",
+				Text: "Request no more CPUs and GPUs than one NUMA node has, or relax topologyManagerPolicy (best-effort) in the kubelet's " +
+					"configuration. A rejected pod is not retried: its owner must create a new one.",
 				Commands: []string{shell.Command("kubectl -n %s delete pod %s", pod.Namespace, pod.Name)},
 			},
 		})
@@ -183,7 +183,7 @@ func checkAdmission(f *facts.Facts, r *engine.Result) {
 				Text:   pod.Status.Reason + ": " + words.Cut(pod.Status.Message),
 			}},
 			Fix: finding.Fix{
-				Text: "Delete the failed pod; where the node's GPUs are healthy and new pods fail, too, restart its device plugin pod, then its " +
+				Text: "Delete the failed pod. If the node's GPUs are healthy but new pods also fail, restart the node's device plugin pod, then its " +
 					"kubelet, which may hold stale allocations (kubernetes#130145).",
 				Commands: []string{
 					shell.Command("kubectl -n %s delete pod %s", pod.Namespace, pod.Name),
@@ -196,13 +196,13 @@ func checkAdmission(f *facts.Facts, r *engine.Result) {
 		}
 		switch {
 		case outOf:
-			issue.Title = "the pod was put on a node that has no GPUs left, past the scheduler"
+			issue.Title = "the pod bypassed the scheduler and was bound to a node that has no GPUs left"
 			issue.Fix.Text = "Do not set spec.nodeName: let the scheduler choose, and delete the failed pod."
 		case strings.Contains(pod.Status.Message, "no healthy devices present"),
 			strings.Contains(pod.Status.Message, "unhealthy devices"):
 			issue.Title = "the kubelet has no healthy GPU for a pod that was placed on its node"
 			issue.Fix.Text =
-				"Repair the GPUs that the device plugin took out (its log names them), restart its pod, then delete the failed pod."
+				"Repair the GPUs that the device plugin marked unhealthy (its log names them), restart its pod, then delete the failed pod."
 		}
 		if n := f.Node(pod.Spec.NodeName); n != nil {
 			issue.Evidence = append(issue.Evidence, scheduler.QuoteAllocatable([]*facts.Node{n})...)

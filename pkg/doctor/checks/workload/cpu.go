@@ -101,10 +101,11 @@ func checkCPUMode(f *facts.Facts, r *engine.Result) {
 				severity = finding.Error
 			}
 			r.Add(finding.Finding{
-				Title: "a variable of the pod hides its GPUs from the program", Object: facts.PodObject(pod),
+				Title: "an environment variable hides the pod's GPUs from the program", Object: facts.PodObject(pod),
 				Nodes: facts.OnNode(pod), Severity: severity, Evidence: evidence, Own: true,
 				Fix: finding.Fix{
-					Text:     "Remove the variable: the device plugin or the runtime sets it for the GPUs that the pod was given.",
+					Text: "Remove the variable: the device plugin or the runtime sets it for the GPUs that are " +
+						"allocated to the pod.",
 					Commands: facts.EditCommands(pod),
 				},
 			})
@@ -189,7 +190,7 @@ func hidden(pod *corev1.Pod) []finding.Evidence {
 				if !hides(e.Name, e.Value, 0) { // hidden only because of its index
 					all = append(all, finding.Evidence{
 						Source: facts.PodObject(pod).String() + ", container " + c.Name + " .resources.limits",
-						Text:   fmt.Sprintf("GPUs: %d; the container counts them from 0", count),
+						Text:   fmt.Sprintf("GPUs: %d; the container numbers them from 0", count),
 					})
 				}
 			}
@@ -211,17 +212,19 @@ func blind(pod *corev1.Pod, e finding.Evidence, severity finding.Severity) findi
 		Title: "the program finds no GPU in a pod that has one", Object: facts.PodObject(pod), Nodes: facts.OnNode(pod),
 		Severity: severity, Confidence: finding.Likely, Evidence: []finding.Evidence{e},
 		Fix: finding.Fix{
-			Text:     "See whether the container was given the GPU (nvidia-smi inside): if not, the runtime did not inject it (RuntimeClass nvidia, CDI); if so, the program is a build for CPUs, or hides the GPUs itself.",
+			Text: "Check whether the container has the GPU (run nvidia-smi in it). If not, the runtime did not " +
+				"inject the GPU (RuntimeClass nvidia, CDI). If so, the program is a CPU-only build, or hides the " +
+				"GPUs itself.",
 			Commands: []string{shell.Command("kubectl -n %s exec %s -- nvidia-smi -L", pod.Namespace, pod.Name)},
 		},
 	}
 	if computesOnCPU.MatchString(e.Text) {
-		issue.Title = "the program says that it computes on the CPU, in a pod that has a GPU"
+		issue.Title = "the program reports that it computes on the CPU, in a pod that has a GPU"
 		issue.Fix = onCPUFix(pod)
 		issue.Evidence = append(issue.Evidence, toldCPU(pod)...)
 	}
 	if strings.Contains(e.Text, "Torch not compiled with CUDA enabled") {
-		issue.Title = "the program is a build for CPUs"
+		issue.Title = "the program is a CPU-only build"
 		issue.Fix = finding.Fix{
 			Text: "Install the CUDA build of PyTorch in the image.", Commands: facts.EditCommands(pod),
 		}
@@ -233,8 +236,10 @@ func blind(pod *corev1.Pod, e finding.Evidence, severity finding.Severity) findi
 // ConfigMaps of workloads.
 func onCPUFix(pod *corev1.Pod) finding.Fix {
 	fix := finding.Fix{
-		Text: "See what tells it so: its arguments, its settings, or a variable (CUDA_VISIBLE_DEVICES, NVIDIA_VISIBLE_DEVICES, JAX_PLATFORMS), which may come from a ConfigMap by envFrom and is not in the " +
-			"snapshot then. If nothing does, see whether the container was given the GPU (nvidia-smi inside), and whether its libraries are builds for CPUs.",
+		Text: "Check what selects the CPU: the program's arguments, its settings, or a variable " +
+			"(CUDA_VISIBLE_DEVICES, NVIDIA_VISIBLE_DEVICES, JAX_PLATFORMS). Variables from a ConfigMap (envFrom) are " +
+			"not in the snapshot. If nothing does, check whether the container has the GPU (run nvidia-smi in it), " +
+			"and whether its libraries are CPU-only builds.",
 		Commands: []string{shell.Command("kubectl -n %s exec %s -- env", pod.Namespace, pod.Name)},
 	}
 	for _, c := range pod.Spec.Containers {
@@ -298,11 +303,11 @@ func withoutGPU(f *facts.Facts, r *engine.Result) {
 			continue
 		}
 		r.Add(finding.Finding{
-			Title: "the program looks for a GPU, and the pod asks for none", Object: facts.PodObject(pod),
+			Title: "the program needs a GPU, but the pod requests none", Object: facts.PodObject(pod),
 			Nodes:    facts.OnNode(pod),
 			Severity: finding.Warning, Confidence: finding.Likely, Evidence: []finding.Evidence{e},
 			Fix: finding.Fix{
-				Text:   "Ask for a GPU in the container's limits.",
+				Text:   "Request a GPU in the container's limits.",
 				Values: "resources:\n  limits:\n    nvidia.com/gpu: 1\n", Commands: facts.EditCommands(pod),
 			},
 		})

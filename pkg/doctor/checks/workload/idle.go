@@ -39,7 +39,7 @@ func checkIdle(f *facts.Facts, r *engine.Result) {
 				continue
 			}
 			issue := finding.Finding{
-				Title: "the pod holds GPUs that nothing runs on", Object: facts.PodObject(pod),
+				Title: "the pod holds idle GPUs", Object: facts.PodObject(pod),
 				Nodes:    facts.OnNode(pod),
 				Severity: finding.Info, Confidence: finding.Likely,
 				Evidence: []finding.Evidence{
@@ -54,7 +54,7 @@ func checkIdle(f *facts.Facts, r *engine.Result) {
 					},
 				},
 				Fix: finding.Fix{
-					Text:     "Ask its owner whether it is still needed, and end it.",
+					Text:     "Ask the pod's owner whether the pod is still needed; if not, delete it.",
 					Commands: []string{shell.Command("kubectl -n %s get pod %s -o wide", pod.Namespace, pod.Name)},
 				},
 			}

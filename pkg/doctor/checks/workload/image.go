@@ -75,10 +75,11 @@ func formatFinding(f *facts.Facts, pod *corev1.Pod, image string) finding.Findin
 		image = pod.Spec.Containers[0].Image
 	}
 	issue := finding.Finding{
-		Title: "the image is for another processor than the node has", Object: facts.PodObject(pod),
+		Title: "the image does not support the node's architecture", Object: facts.PodObject(pod),
 		Nodes: facts.OnNode(pod),
 		Fix: finding.Fix{
-			Text: "Use an image that has the node's platform, or send the pod to nodes of the image's (nodeSelector kubernetes.io/arch).",
+			Text: "Use an image for the node's platform, or run the pod on nodes with the image's architecture " +
+				"(nodeSelector kubernetes.io/arch).",
 			Commands: append([]string{shell.Command("crane config %s | jq -r '.os + \"/\" + .architecture'", image)},
 				facts.EditCommands(pod)...),
 		},
@@ -90,7 +91,8 @@ func formatFinding(f *facts.Facts, pod *corev1.Pod, image string) finding.Findin
 	}
 	if n != nil && n.Status.NodeInfo.Architecture != "" {
 		issue.Fix.Text = fmt.Sprintf(
-			"Use an image that has linux/%s, or send the pod to nodes of the image's processor (nodeSelector kubernetes.io/arch).",
+			"Use an image for linux/%s, or run the pod on nodes with the image's architecture (nodeSelector "+
+				"kubernetes.io/arch).",
 			n.Status.NodeInfo.Architecture,
 		)
 	}
@@ -163,10 +165,10 @@ func checkCandidates(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 			continue
 		}
 		issue := formatFinding(f, pod, c.Image)
-		issue.Title = "the image is for another processor than the GPU nodes that the pod may run on have"
+		issue.Title = "the image does not support the architecture of the GPU nodes that the pod may run on"
 		issue.Severity, issue.Confidence, issue.Nodes = finding.Warning, finding.Likely, nil
 		if len(unfit) < len(may) {
-			issue.Title = "the image is for another processor than some of the GPU nodes that the pod may run on have"
+			issue.Title = "the image does not support the architecture of some GPU nodes that the pod may run on"
 			issue.Severity = finding.Info
 		}
 		issue.Evidence = []finding.Evidence{

@@ -123,18 +123,22 @@ func (w wordKind) tell(pod *corev1.Pod, n *facts.Node, issue *finding.Finding) {
 	case wordsSharedMemory:
 		tellShared(pod, issue)
 	case wordsTooNew:
-		issue.Title = "the image's CUDA needs a newer driver than the node has"
+		issue.Title = "the image's CUDA version needs a newer driver than the node has"
 		issue.Fix = finding.Fix{
-			Text:     "Use an image with an older CUDA, or a newer driver on the node (chart of the GPU operator: driver.version); on data-centre GPUs the package cuda-compat may do.",
+			Text: "Use an image with an older CUDA version, or install a newer driver on the node " +
+				"(driver.version in the GPU operator's chart); on data center GPUs, the package cuda-compat may " +
+				"suffice.",
 			Commands: facts.EditCommands(pod),
 		}
 		issue.Evidence = append(issue.Evidence, quoteLabels(n, "nvidia.com/cuda.driver-version.full",
 			"nvidia.com/cuda.driver.major", "nvidia.com/cuda.runtime-version.full", "nvidia.com/cuda.runtime.major")...)
 		issue.Evidence = append(issue.Evidence, quoteEnv(pod, "NVIDIA_REQUIRE_CUDA", "CUDA_VERSION")...)
 	case wordsOutOfMemory:
-		issue.Title = "the GPU's memory is too small for what the pod puts into it"
+		issue.Title = "the GPU's memory is too small for the pod"
 		issue.Fix = finding.Fix{
-			Text:     "Use a GPU or MIG profile with more memory, more GPUs, or a smaller batch or model (or a lower share of memory: vLLM's --gpu-memory-utilization); with time-slicing all pods of a GPU share its memory, and nothing keeps them apart.",
+			Text: "Use a GPU or MIG profile with more memory, more GPUs, or a smaller batch or model (or a lower " +
+				"share of memory: vLLM's --gpu-memory-utilization); with time-slicing, all pods on a GPU share its " +
+				"memory without isolation.",
 			Commands: facts.EditCommands(pod),
 		}
 		issue.Evidence = append(issue.Evidence,
@@ -151,7 +155,7 @@ func tellShared(pod *corev1.Pod, issue *finding.Finding) {
 		Values:   "volumes:\n- name: shm\n  emptyDir: {medium: Memory, sizeLimit: 16Gi}\n# in the container:\nvolumeMounts:\n- {name: shm, mountPath: /dev/shm}\n",
 		Commands: facts.EditCommands(pod),
 	}
-	text := "no volume is mounted at /dev/shm, so that it has 64 MiB"
+	text := "no volume is mounted at /dev/shm, so it has 64 MiB"
 	for _, c := range pod.Spec.Containers {
 		for _, m := range c.VolumeMounts {
 			if strings.TrimRight(m.MountPath, "/") == "/dev/shm" {
@@ -172,25 +176,28 @@ func tellCUDA(n *facts.Node, issue *finding.Finding) {
 	said := issue.Evidence[0].Text
 	issue.Title = "a CUDA call of the program failed"
 	issue.Fix = finding.Fix{
-		Text: "See whether the kernel log of the node has an XID at that time: if so the GPU's own finding counts, if not it is the program's fault (run it with CUDA_LAUNCH_BLOCKING=1).",
+		Text: "Check whether the node's kernel log has an XID at that time. If so, see the GPU's own finding. If " +
+			"not, the program is at fault (run it with CUDA_LAUNCH_BLOCKING=1).",
 	}
 	switch {
 	case words.ContainsAny(said, []string{"uncorrectable ECC", "GPU is lost", "fallen off the bus"}):
 		issue.Title = "the program lost its GPU to a hardware error"
-		issue.Fix.Text = "Take the node out, reset the GPU or reboot, and replace the GPU when it comes back."
+		issue.Fix.Text = "Drain the node, reset the GPU or reboot, and replace the GPU if the error recurs."
 	case strings.Contains(said, "system not yet initialized"):
-		issue.Title = "CUDA cannot start: the GPUs' NVLink fabric is not initialised"
-		issue.Fix.Text = "Start the fabric manager of the driver's own version on the node."
+		issue.Title = "CUDA cannot start: the GPUs' NVLink fabric is not initialized"
+		issue.Fix.Text = "Start the Fabric Manager of the driver's version on the node."
 	case strings.Contains(said, "no kernel image is available"):
 		issue.Title = "the image's CUDA code is not built for the node's GPU"
 		issue.Fix.Text =
-			"Use a build of the program that has the GPU's compute capability (newer PyTorch, TORCH_CUDA_ARCH_LIST)."
+			"Use a build of the program that supports the GPU's compute capability (newer PyTorch, " +
+				"TORCH_CUDA_ARCH_LIST)."
 	case words.ContainsAny(
 		said, []string{"an illegal memory access", "device-side assert triggered", "misaligned address"},
 	):
 		issue.Title = "the program's own CUDA code failed"
 		issue.Fix.Text =
-			"Run it with CUDA_LAUNCH_BLOCKING=1 or under compute-sanitizer; XID 13 or 31 in the kernel log belongs to it, and any other XID speaks against the GPU."
+			"Run the program with CUDA_LAUNCH_BLOCKING=1 or under compute-sanitizer. The program causes XID 13 or 31 " +
+				"in the kernel log; any other XID indicates a GPU problem."
 	}
 	if n == nil {
 		return

@@ -43,12 +43,12 @@ func tellRestart(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 		t := facts.Exited(c.Name, last)
 		t.Text += ", " + count.Of(c.RestartCount, "restart")
 		r.Add(finding.Finding{
-			Severity: finding.Info, Title: "the GPU pod was restarted a moment ago, and is ready again",
+			Severity: finding.Info, Title: "the GPU pod restarted recently and is ready again",
 			Object:   facts.PodObject(pod),
 			Nodes:    facts.OnNode(pod),
 			Evidence: []finding.Evidence{quoteTrouble(pod, t)},
 			Fix: finding.Fix{
-				Text: "If it happens again, see what the container said before.",
+				Text: "If it happens again, check the log of the previous instance.",
 				Commands: []string{
 					shell.Command("kubectl -n %s logs %s -c %s --previous --tail=50", pod.Namespace, pod.Name, c.Name),
 				},

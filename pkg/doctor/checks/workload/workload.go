@@ -22,25 +22,29 @@ import (
 
 // Checks returns the checks of GPU pods.
 func Checks() []engine.Check {
-	const logs = "logs of GPU pods that fail, messages of their containers, events"
+	const logs = "logs and container messages of failing GPU pods, events"
 	failing := []string{"wl.pod-failing"}
 	return []engine.Check{
 		{
-			ID: "wl.pod-failing", Layer: finding.LayerWorkload, Title: "a GPU pod crashes, or does not start",
+			ID: "wl.pod-failing", Layer: finding.LayerWorkload, Title: "a GPU pod crashes or does not start",
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
-			Reads: "phase and container states of pods that ask for GPUs and are no GPU components, their events and the end of their logs",
-			Why: "The symptom, told so that causes that no check knows are reported, too. A pod that is younger than 2 minutes and still starts, one that is being deleted, one that " +
-				"failed more than a day ago, and one whose owner has a newer healthy pod are none. One that ended more than an hour ago, and one that is ready again, are Info. A pod that names a " +
-				"reason of its own (an ImportError) does not follow from what is wrong with its node.",
+			Reads: "phase and container states of pods that request GPUs and are not GPU components, their events " +
+				"and the end of their logs",
+			Why: "This is a symptom, reported so that failures with unknown causes are not missed. Not reported: " +
+				"pods younger than 2 minutes that are still starting, pods that are being deleted or failed more " +
+				"than a day ago, and pods whose owner has a newer healthy pod. Pods that finished more than an hour " +
+				"ago or are ready again are Info. Problems of the node do not explain a pod that names its own " +
+				"reason (an ImportError).",
 			Run: checkFailing,
 		},
 		{
 			ID: "wl.exec-format", Layer: finding.LayerWorkload,
-			Title: "an image is for another processor than the node has",
+			Title: "an image does not support the node's architecture",
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs, engine.NeedImages},
 			Reads: logs + "; platforms of images in their registries; Node .status.nodeInfo.architecture",
-			Why: "\"exec format error\" and \"no match for platform\" say so themselves. Before it fails: the image has no platform for the node, or for any GPU node that a pod that is not " +
-				"yet placed may run on. A container that runs disproves it.",
+			Why: "The errors \"exec format error\" and \"no match for platform\" prove it. Before a failure: the " +
+				"image does not support the platform of the node, or of a GPU node that an unscheduled pod may run " +
+				"on. A running container disproves it.",
 			Explains: []string{
 				"wl.pod-failing", "op.operand-failing", "op.init-chain", "dp.not-running", "img.not-found",
 			},
@@ -52,10 +56,14 @@ func Checks() []engine.Check {
 			ID: "wl.cpu-mode", Layer: finding.LayerWorkload,
 			Title: "a pod that has a GPU does not use it, or cannot see it",
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
-			Reads: "CUDA_VISIBLE_DEVICES and NVIDIA_VISIBLE_DEVICES in .spec.containers[].env; logs of GPU pods: their ends, and of some that run the beginnings",
-			Why: "An empty list, -1, void and none hide all GPUs, and so does a list that begins with a number for which the container has no GPU. Without such a variable the program's own words count: " +
-				"that there is no GPU (\"No CUDA GPUs are available\"), or that it computes on the CPU (\"Using device: cpu\", and the words of Lightning, JAX, TensorFlow, XGBoost and others), unless its log tells " +
-				"of CUDA, too. Then the runtime may have given it none, which other checks find; values of ConfigMaps are not looked at. Error when the pod fails for it, else a warning.",
+			Reads: "CUDA_VISIBLE_DEVICES and NVIDIA_VISIBLE_DEVICES in .spec.containers[].env; the end of GPU pods' " +
+				"logs, and the beginning for some running pods",
+			Why: "An empty list, -1, void and none hide all GPUs, as does a list that begins with a number for which " +
+				"the container has no GPU. Without such a variable, the program's log counts: it reports no GPU " +
+				"(\"No CUDA GPUs are available\"), or that the program computes on the CPU (\"Using device: cpu\", " +
+				"and the messages of Lightning, JAX, TensorFlow, XGBoost and others), unless it also mentions CUDA. " +
+				"The runtime may not have injected the GPU, which other checks detect. Values from ConfigMaps are " +
+				"not checked. Error if the pod fails because of it, otherwise a warning.",
 			Explains: []string{"wl.pod-failing", "wl.idle-holder"},
 			Doc:      "https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-environment-variables",
 			Sources:  []string{"seed 001, scenario 4", "pytorch#18690", "vllm#3019", "jax#6805", "thuml/Autoformer#25"},
@@ -63,28 +71,30 @@ func Checks() []engine.Check {
 		},
 		{
 			ID: "wl.cuda-vs-driver", Layer: finding.LayerWorkload,
-			Title:    "a pod's CUDA needs a newer driver than the node has",
-			Needs:    []engine.Need{engine.NeedAPI, engine.NeedLogs},
-			Reads:    logs + "; labels nvidia.com/cuda.driver-version.* and cuda.runtime-version.* of the node",
-			Why:      "The program, or the hook that starts the container, says so. The labels tell which CUDA version the node's driver serves.",
+			Title: "a pod's CUDA needs a newer driver than the node has",
+			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
+			Reads: logs + "; labels nvidia.com/cuda.driver-version.* and cuda.runtime-version.* of the node",
+			Why: "The program, or the hook that starts the container, reports it. The labels show which CUDA " +
+				"version the node's driver supports.",
 			Explains: append([]string{"rt.sandbox-failed"}, failing...),
 			Doc:      "https://docs.nvidia.com/deploy/cuda-compatibility/",
 			Sources:  []string{"nvidia-docker#400", "nvidia-docker#536", "gpu-operator#176"},
 			Run:      says(wordsTooNew),
 		},
 		{
-			ID: "wl.cuda-oom", Layer: finding.LayerWorkload, Title: "the GPU's memory is too small for what runs on it",
+			ID: "wl.cuda-oom", Layer: finding.LayerWorkload, Title: "the GPU's memory is too small for its workload",
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 			Reads: logs + "; label nvidia.com/gpu.memory; processes in nvidia-smi",
-			Why:   "CUDA's own words, in a pod that fails.", Explains: failing,
+			Why:   "CUDA reports it in a failing pod.", Explains: failing,
 			Sources: []string{"seed 001, scenario 3", "k8s-device-plugin#323", "pytorch#40863"},
 			Run:     says(wordsOutOfMemory),
 		},
 		{
 			ID: "wl.oom-killed", Layer: finding.LayerWorkload,
 			Title: "a GPU pod was killed for using too much of the host's memory",
-			Needs: []engine.Need{engine.NeedAPI}, Reads: "containers' states with the reason OOMKilled",
-			Why:      "The kernel killed it at its memory limit, or because the node had none left. GPU memory has nothing to do with it.",
+			Needs: []engine.Need{engine.NeedAPI}, Reads: "container states with the reason OOMKilled",
+			Why: "The kernel killed the container at its memory limit, or because the node ran out of memory. " +
+				"GPU memory is unrelated.",
 			Explains: failing, Doc: "https://kubernetes.io/docs/tasks/configure-pod-container/assign-memory-resource/",
 			Run: checkOOMKilled,
 		},
@@ -92,47 +102,52 @@ func Checks() []engine.Check {
 			ID: "wl.shm", Layer: finding.LayerWorkload,
 			Title: "/dev/shm of a pod is too small for NCCL or for data loaders",
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs}, Reads: logs + "; volumes mounted at /dev/shm",
-			Why: "Containers get 64 MiB there unless a memory volume is mounted.", Explains: failing,
+			Why: "/dev/shm has 64 MiB unless a memory volume is mounted there.", Explains: failing,
 			Sources: []string{"nccl#290", "nccl#342", "llm-d#352"},
 			Run:     says(wordsSharedMemory),
 		},
 		{
 			ID: "wl.cuda-error", Layer: finding.LayerWorkload, Title: "a CUDA call failed in a GPU pod",
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs}, Reads: logs + "; XIDs in the kernel log of the node",
-			Why:      "CUDA's own words, in a pod that fails. Its cause is in the program, or in the GPU: an XID in the kernel log at the same time tells which.",
+			Why: "CUDA reports it in a failing pod. The cause is the program or the GPU: an XID in the kernel " +
+				"log at the same time shows which.",
 			Explains: failing, Doc: "https://docs.nvidia.com/deploy/xid-errors/", Run: says(wordsCUDAError),
 		},
 		{
 			ID: "wl.config-error", Layer: finding.LayerWorkload,
-			Title: "a GPU pod refers to a ConfigMap or Secret that is not there",
-			Needs: []engine.Need{engine.NeedAPI}, Reads: "containers that wait with CreateContainerConfigError",
-			Why: "The kubelet's message names what is missing.", Explains: failing, Run: checkConfigError,
+			Title: "a GPU pod refers to a ConfigMap or Secret that does not exist",
+			Needs: []engine.Need{engine.NeedAPI},
+			Reads: "containers waiting with the reason CreateContainerConfigError",
+			Why:   "The kubelet's message names what is missing.", Explains: failing, Run: checkConfigError,
 		},
 		{
-			ID: "wl.probe-failing", Layer: finding.LayerWorkload, Title: "a GPU pod runs, and its probes fail",
-			Needs: []engine.Need{engine.NeedAPI}, Reads: "events Unhealthy and Killing, readiness of containers",
-			Why:      "Loading a model takes minutes: a liveness probe that does not wait kills the container over and over. A pod that became ready is fine.",
+			ID: "wl.probe-failing", Layer: finding.LayerWorkload, Title: "a GPU pod runs, but its probes fail",
+			Needs: []engine.Need{engine.NeedAPI}, Reads: "Unhealthy and Killing events, container readiness",
+			Why: "Loading a model takes minutes: a liveness probe that does not wait causes the container to be " +
+				"killed repeatedly. A pod that became ready is healthy.",
 			Explains: failing,
 			Doc:      "https://kubernetes.io/docs/tasks/configure-pod-container/configure-liveness-readiness-startup-probes/",
 			Run:      checkProbes,
 		},
 		{
 			ID: "wl.volume", Layer: finding.LayerWorkload, Title: "a volume of a GPU pod cannot be attached or mounted",
-			Needs: []engine.Need{engine.NeedAPI}, Reads: "events FailedMount and FailedAttachVolume",
-			Why: "Only for pods that still wait, for more than 2 minutes.", Explains: failing, Run: checkVolumes,
+			Needs: []engine.Need{engine.NeedAPI}, Reads: "FailedMount and FailedAttachVolume events",
+			Why: "Only for pods that have been pending for more than 2 minutes.", Explains: failing, Run: checkVolumes,
 		},
 		{
 			ID: "wl.evicted", Layer: finding.LayerWorkload, Title: "the kubelet evicted a GPU pod",
 			Needs: []engine.Need{engine.NeedAPI}, Reads: "Pod .status.reason Evicted",
-			Why:      "The node ran short of disk, memory or process IDs. History once the owner has a newer healthy pod.",
+			Why: "The node ran low on disk, memory or process IDs. Not reported once the owner has a newer " +
+				"healthy pod.",
 			Explains: failing, Run: checkEvicted,
 		},
 		{
-			ID: "wl.idle-holder", Layer: finding.LayerWorkload, Title: "a pod holds GPUs that nothing runs on",
+			ID: "wl.idle-holder", Layer: finding.LayerWorkload, Title: "a pod holds idle GPUs",
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
 			Reads: "nvidia-smi's processes, memory and utilization; pods that hold GPUs",
-			Why: "Told when no GPU of the node has a process, memory in use or load, and the pod has run for half an hour: then none of its pods uses its GPUs. Which process belongs to which pod is not " +
-				"known, so that single idle GPUs are not told. A warning when pods wait for GPUs, else Info.",
+			Why: "Reported if no GPU of the node has a process, memory in use or load, and the pod has run for half " +
+				"an hour: then no pod on the node uses its GPUs. It is unknown which process belongs to which pod, " +
+				"so individual idle GPUs are not reported. A warning if pods wait for GPUs, otherwise Info.",
 			Sources: []string{"seed 001, scenario 4"},
 			Run:     checkIdle,
 		},
@@ -174,7 +189,7 @@ func reportFailing(f *facts.Facts, r *engine.Result, pod *corev1.Pod, troubles [
 		Title: "the GPU pod crashes", Object: facts.PodObject(pod), Nodes: facts.OnNode(pod),
 		Failed: failedAt(f, pod, troubles),
 		Own:    ownReason(f, pod, troubles),
-		Fix: finding.Fix{Text: "See what the container says, and its events.", Commands: []string{
+		Fix: finding.Fix{Text: "Check the container's log and the pod's events.", Commands: []string{
 			shell.Command("kubectl -n %s describe pod %s", pod.Namespace, pod.Name),
 			shell.Command("kubectl -n %s logs %s --all-containers --previous --tail=50", pod.Namespace, pod.Name),
 		}},
@@ -215,7 +230,7 @@ func lastWords(f *facts.Facts, pod *corev1.Pod, container string) (finding.Evide
 			Text:   strings.ToValidUTF8(strings.Join(lines[max(0, len(lines)-3):], "\n"), ""),
 		}
 		if l.Previous {
-			e.Source += ", its run before"
+			e.Source += ", previous instance"
 			return e, true
 		}
 		found = e
@@ -275,7 +290,7 @@ func checkStarting(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 		issue.Title = "the GPU pod is still starting"
 	default:
 		issue.Severity, issue.Confidence = finding.Warning, finding.Possible
-		issue.Title = "the GPU pod has been starting for long, and nothing says why"
+		issue.Title = "the GPU pod has been starting for a long time without an error"
 	}
 	r.Add(issue)
 }
@@ -315,7 +330,8 @@ func checkOOMKilled(f *facts.Facts, r *engine.Result) {
 					},
 				},
 				Fix: finding.Fix{
-					Text:     "Raise the container's memory limit, or load less into the host's memory (data loader workers, weights that are loaded whole).",
+					Text: "Raise the container's memory limit, or load less into the host's memory (fewer data " +
+						"loader workers, weights loaded in parts).",
 					Commands: facts.EditCommands(pod),
 				},
 			})
@@ -333,7 +349,7 @@ func checkConfigError(f *facts.Facts, r *engine.Result) {
 				continue
 			}
 			r.Add(finding.Finding{
-				Title:  "a container cannot be created: what its configuration refers to is not there",
+				Title:  "a container cannot be created: an object that its configuration refers to does not exist",
 				Object: facts.PodObject(pod), Nodes: facts.OnNode(pod),
 				Evidence: []finding.Evidence{quoteTrouble(pod, t)},
 				Fix: finding.Fix{Text: "Create the ConfigMap, Secret or key that the message names, or correct its name in the pod.",
@@ -363,7 +379,8 @@ func checkVolumes(f *facts.Facts, r *engine.Result) {
 				Title: "a volume of the pod cannot be attached or mounted", Object: facts.PodObject(pod),
 				Nodes:    facts.OnNode(pod),
 				Evidence: []finding.Evidence{q},
-				Fix: finding.Fix{Text: "See the message: the ConfigMap, Secret or claim must exist, and a volume that one node may have must be detached from the node before.",
+				Fix: finding.Fix{Text: "See the message: the ConfigMap, Secret or claim must exist, and a volume for " +
+					"a single node must be detached from its previous node.",
 					Commands: []string{
 						shell.Command("kubectl -n %s describe pod %s", pod.Namespace, pod.Name),
 						shell.Command("kubectl -n %s get pvc,configmaps,secrets", pod.Namespace),
@@ -394,7 +411,8 @@ func checkEvicted(f *facts.Facts, r *engine.Result) {
 				Source: facts.PodObject(pod).String() + " .status.message",
 				Text:   words.Cut(cmp.Or(pod.Status.Message, pod.Status.Reason)),
 			}},
-			Fix: finding.Fix{Text: "Give the pod requests for what the node ran short of (ephemeral-storage, memory), and the node more of it; then delete the evicted pod.",
+			Fix: finding.Fix{Text: "Set the pod's requests for the resource that the node ran low on " +
+				"(ephemeral-storage, memory), and give the node more of it; then delete the evicted pod.",
 				Commands: []string{
 					shell.Command("kubectl -n %s delete pod %s", pod.Namespace, pod.Name),
 				}},
@@ -427,16 +445,16 @@ func checkProbes(f *facts.Facts, r *engine.Result) {
 		issue := finding.Finding{Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Confidence: finding.Likely}
 		switch {
 		case killed.Text != "":
-			issue.Title = "the container's probe fails, and the kubelet kills it for that"
+			issue.Title = "the container's probe fails, so the kubelet kills the container"
 			issue.Fix = finding.Fix{
 				Text:     "Give the container a startup probe that waits as long as the model takes to load (failureThreshold times periodSeconds).",
 				Commands: facts.EditCommands(pod),
 			}
 			issue.Evidence = []finding.Evidence{killed}
 		case unhealthy.Text != "" && f.Age(pod) > slowStart:
-			issue.Title, issue.Severity = "the pod runs, and does not become ready: its probe fails", finding.Warning
+			issue.Title, issue.Severity = "the pod runs but does not become ready: its probe fails", finding.Warning
 			issue.Fix = finding.Fix{
-				Text: "See why the program does not answer its probe.",
+				Text: "Check why the program does not respond to its probe.",
 				Commands: []string{
 					shell.Command("kubectl -n %s logs %s --all-containers --tail=50", pod.Namespace, pod.Name),
 				},

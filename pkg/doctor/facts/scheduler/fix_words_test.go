@@ -36,7 +36,7 @@ func TestFixesMendSomething(t *testing.T) {
 			facts.EditCommands(pod("ReplicaSet", "web-abc")), []string{"kubectl -n ml edit deployment web"},
 		},
 		"a Job": {facts.EditCommands(pod("Job", "j")), []string{
-			"# the template of a Job cannot be changed: correct its manifest, delete Job j in namespace ml and create it again",
+			"# the template of a Job is immutable: correct its manifest, delete Job j in namespace ml and recreate it",
 		}},
 		"a toleration of a pod": {tolerate(pod("", ""), taint), []string{
 			`kubectl -n ml patch pod p-1 --type json -p '[{"op":"add","path":"/spec/tolerations/-","value":{"key":"dedicated","operator":"Equal","value":"a;b","effect":"NoSchedule"}}]'`,

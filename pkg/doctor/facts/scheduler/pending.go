@@ -69,7 +69,7 @@ func findPending(f *facts.Facts) []PendingPod {
 			}
 		}
 		if f.Age(pod) < youngPending && v.Id != "" && !slices.Contains(timeless, v.Id) && v.Severity != finding.Info {
-			v.Title += fmt.Sprintf(" (the pod is new; this is %s if it still waits after %s)",
+			v.Title += fmt.Sprintf(" (the pod is new; this becomes %s if the pod still waits after %s)",
 				map[finding.Severity]string{
 					finding.Error: "an error", finding.Warning: "a warning",
 				}[v.Severity], youngPending)
@@ -172,21 +172,22 @@ func (s *Scheduler) waiting(pod *corev1.Pod) (verdict, bool) {
 	object := facts.PodObject(pod)
 	switch {
 	case len(pod.Spec.SchedulingGates) > 0:
-		v.Title = "a scheduling gate holds the pod back: whoever set it has not yet released it"
+		v.Title = "a scheduling gate holds the pod back: the controller that set it has not removed it yet"
 		v.Evidence = []finding.Evidence{
 			{Source: object.String() + " .spec.schedulingGates", Text: pod.Spec.SchedulingGates[0].Name},
 		}
 		v.Fix = finding.Fix{
-			Text: "Wait for the owner of the gate (Kueue: the workload's queue has no room yet), and look at its own objects.",
+			Text: "Wait for the controller that owns the gate (Kueue: the workload's queue has no room yet), and " +
+				"check its objects.",
 		}
 		return v, true
 	case pod.Status.NominatedNodeName != "":
-		v.Title = "the scheduler makes room for the pod by preempting others"
+		v.Title = "the scheduler is making room for the pod by preempting others"
 		v.Evidence = []finding.Evidence{
 			{Source: object.String() + " .status.nominatedNodeName", Text: pod.Status.NominatedNodeName},
 		}
 		v.Nodes = []string{pod.Status.NominatedNodeName}
-		v.Fix = finding.Fix{Text: "Wait until the preempted pods have ended."}
+		v.Fix = finding.Fix{Text: "Wait until the preempted pods have terminated."}
 		return v, true
 	}
 	for _, e := range s.F.EventsOfPod(pod) {
@@ -194,7 +195,8 @@ func (s *Scheduler) waiting(pod *corev1.Pod) (verdict, bool) {
 			v.Title = "the autoscaler is adding a node for the pod"
 			v.Evidence = []finding.Evidence{facts.Quote(e)}
 			v.Fix = finding.Fix{
-				Text: "Wait for the node; a GPU node takes several minutes until its driver and device plugin are ready.",
+				Text: "Wait for the node; it takes several minutes until the driver and device plugin of a GPU node " +
+					"are ready.",
 			}
 			return v, true
 		}
@@ -285,10 +287,11 @@ func (s *Scheduler) claiming(message string) verdict {
 	}
 	return verdict{
 		Id: "sched.unschedulable", Severity: finding.Error, Confidence: finding.Likely,
-		Title: "the scheduler places a pod with a claim for GPUs nowhere, for a reason that is not the claim",
+		Title: "the scheduler cannot place a pod with a claim for GPUs, for a reason other than the claim",
 		Nodes: s.names(s.nodes),
 		Fix: finding.Fix{
-			Text: "See the scheduler's message: what the pod asks for beside its claims, its selectors, and the taints of the nodes.",
+			Text: "See the scheduler's message, and check the pod's other requests, its selectors, and the taints of " +
+				"the nodes.",
 		},
 	}
 }

@@ -27,7 +27,7 @@ func (s *Scheduler) notAdvertised(pod *corev1.Pod, name corev1.ResourceName, amo
 	switch {
 	case len(had) > 0:
 		v.Nodes, v.Evidence = s.names(had), QuoteAllocatable(had)
-		v.Title = "the nodes that had the GPUs which the pod asks for advertise none of them now"
+		v.Title = "the nodes that advertised the requested GPUs no longer do"
 	case name == "nvidia.com/gpu" && len(blank) > 0:
 		v.Nodes, v.Evidence = s.names(blank), QuoteAllocatable(blank)
 		v.Title = "no GPU node that the pod may run on advertises nvidia.com/gpu"
@@ -36,14 +36,15 @@ func (s *Scheduler) notAdvertised(pod *corev1.Pod, name corev1.ResourceName, amo
 	case !facts.IsGPUResource(name):
 		return verdict{} // a device of another vendor
 	case len(among) == 0:
-		v.Title = "the pod asks for NVIDIA GPUs, and no node of the cluster is known to have one"
+		v.Title = "the pod requests NVIDIA GPUs, but no node of the cluster is known to have one"
 		v.Evidence = []finding.Evidence{facts.QuoteDemand(pod, want)}
 		if e, scales := s.scales(pod); scales {
 			v.Severity, v.Confidence, v.Evidence = finding.Warning, finding.Possible, append(v.Evidence, e)
-			v.Title = "the pod asks for NVIDIA GPUs, and waits for a node that an autoscaler may add; there is none yet"
+			v.Title = "the pod requests NVIDIA GPUs and waits for a node that an autoscaler may add"
 		}
 		v.Fix = finding.Fix{
-			Text: "Add a GPU node; where there is one, its driver and device plugin (or node feature discovery) have not told Kubernetes yet.",
+			Text: "Add a GPU node. If the cluster has one, its driver and device plugin (or node feature discovery) " +
+				"have not reported the GPUs yet.",
 			Commands: []string{
 				"kubectl get nodes -L nvidia.com/gpu.present,feature.node.kubernetes.io/pci-10de.present",
 			},
@@ -54,7 +55,7 @@ func (s *Scheduler) notAdvertised(pod *corev1.Pod, name corev1.ResourceName, amo
 		v.Title = "no GPU node that the pod may run on advertises " + string(name)
 	}
 	v.Fix = finding.Fix{
-		Text: "Make the device plugin advertise the GPUs: look at its pods on these nodes.",
+		Text: "Make the device plugin advertise the GPUs: check its pods on these nodes.",
 		Commands: []string{
 			shell.Command("kubectl get pods -A -o wide --field-selector spec.nodeName=%s", v.Nodes[0]),
 			shell.Command("kubectl get node %s -o jsonpath='{.status.allocatable}'", v.Nodes[0]),
@@ -76,16 +77,18 @@ func (s *Scheduler) wrongName(pod *corev1.Pod, name corev1.ResourceName, other [
 	}
 	v := verdict{
 		Id: "sched.wrong-resource-name", Severity: finding.Error, Confidence: finding.Certain, Nodes: s.names(other),
-		Title:    fmt.Sprintf("the pod asks for %s, and the nodes offer their GPUs by another name", name),
+		Title:    fmt.Sprintf("the pod requests %s, but the nodes advertise their GPUs under another name", name),
 		Evidence: append([]finding.Evidence{facts.QuoteDemand(pod, facts.GPUDemand(pod))}, QuoteAllocatable(other)...),
-		Fix: finding.Fix{Text: fmt.Sprintf("Ask for what the nodes advertise: %s instead of %s",
+		Fix: finding.Fix{Text: fmt.Sprintf("Request what the nodes advertise: %s instead of %s",
 			strings.Join(list[:min(len(list), 6)], ", "), name)},
 	}
 	switch {
 	case strings.HasPrefix(string(name), "nvidia.com/mig-"):
-		v.Fix.Text += "; or partition the GPUs so (MIG manager: label nvidia.com/mig.config), and let the device plugin use the strategy mixed"
+		v.Fix.Text += "; or partition the GPUs accordingly (MIG manager: label nvidia.com/mig.config), and let the " +
+			"device plugin use the strategy mixed"
 	case name == "nvidia.com/gpu.shared":
-		v.Fix.Text += "; nvidia.com/gpu.shared exists only with time-slicing and renameByDefault: true below sharing.timeSlicing"
+		v.Fix.Text += "; nvidia.com/gpu.shared exists only with time-slicing and renameByDefault: true under " +
+			"sharing.timeSlicing"
 	}
 	v.Fix.Text += "."
 	v.Fix.Commands = facts.EditCommands(pod)
@@ -113,7 +116,7 @@ func (s *Scheduler) nodeSelector(pod *corev1.Pod, want map[corev1.ResourceName]i
 	})
 	v := verdict{
 		Id: "sched.node-selector", Severity: finding.Error, Confidence: finding.Certain, Nodes: s.names(able),
-		Title: "no GPU node has the labels that the pod's node selector or affinity demands",
+		Title: "no GPU node has the labels that the pod's node selector or affinity requires",
 		Evidence: []finding.Evidence{{
 			Source: facts.PodObject(pod).String() + " .spec.nodeSelector and .spec.affinity.nodeAffinity",
 			Text:   SelectorText(pod),
@@ -133,11 +136,11 @@ func (s *Scheduler) nodeSelector(pod *corev1.Pod, want map[corev1.ResourceName]i
 	}
 	v.Evidence = v.Evidence[:min(len(v.Evidence), words.Few+1)]
 	v.Fix = finding.Fix{
-		Text:     "Change the selector to labels that the GPU nodes have, or label the nodes that are meant.",
+		Text:     "Change the selector to labels that the GPU nodes have, or label the intended nodes.",
 		Commands: facts.EditCommands(pod),
 	}
 	if plain := Keep(s.F.Nodes, func(n *facts.Node) bool { return Selects(pod, n) }); len(plain) > 0 {
-		v.Title = "the pod's node selector or affinity lets it only onto nodes that have no GPUs"
+		v.Title = "the pod's node selector or affinity matches only nodes that have no GPUs"
 		v.Evidence = append(v.Evidence,
 			finding.Evidence{Source: plain[0].Object().String() + " .status.allocatable", Text: "no GPU resource"})
 	}
@@ -169,7 +172,7 @@ func (s *Scheduler) tooBig(pod *corev1.Pod, want map[corev1.ResourceName]int64, 
 	}
 	if lost := Keep(among, func(n *facts.Node) bool { return covers(want, n.Capacity) }); len(lost) > 0 {
 		v.Id, v.Nodes = "sched.insufficient-gpu", s.names(lost)
-		v.Title = "a node has as many GPUs as the pod asks for, and fewer of them are healthy"
+		v.Title = "a node has as many GPUs as the pod requests, but fewer of them are healthy"
 		n := lost[0]
 		for _, name := range slices.Sorted(maps.Keys(want)) {
 			v.Evidence = append(v.Evidence, finding.Evidence{
@@ -177,19 +180,21 @@ func (s *Scheduler) tooBig(pod *corev1.Pod, want map[corev1.ResourceName]int64, 
 			})
 		}
 		v.Fix = finding.Fix{
-			Text:     "Repair the GPUs that the device plugin took out, then restart its pod on the node; until then ask for fewer.",
+			Text: "Repair the GPUs that the device plugin marked unhealthy, then restart its pod on the node; " +
+				"until then, request fewer.",
 			Commands: []string{shell.Command("kubectl get pods -A -o wide --field-selector spec.nodeName=%s", n.Name)},
 		}
 		return v
 	}
-	v.Id, v.Title = "sched.bigger-than-any-node", "the pod asks for more GPUs than any node that it may run on has"
+	v.Id, v.Title = "sched.bigger-than-any-node", "the pod requests more GPUs than any node that it may run on has"
 	most := int64(0)
 	first := slices.Sorted(maps.Keys(want))[0]
 	for _, n := range among {
 		most = max(most, n.Allocatable(first))
 	}
 	v.Fix = finding.Fix{
-		Text: fmt.Sprintf("Ask for at most %d of %s in a pod, or spread the work over several pods (MPIJob, PyTorchJob, JobSet, LeaderWorkerSet), or add bigger nodes.",
+		Text: fmt.Sprintf("Request at most %d of %s per pod, spread the work over several pods (MPIJob, PyTorchJob, "+
+			"JobSet, LeaderWorkerSet), or add bigger nodes.",
 			most, first),
 		Commands: facts.EditCommands(pod),
 	}
@@ -217,12 +222,12 @@ func (s *Scheduler) closed(pod *corev1.Pod, big []*facts.Node) verdict {
 	v := verdict{Severity: finding.Error, Confidence: finding.Certain}
 	if len(sick) > 0 {
 		v.Id, v.Nodes = "sched.nodes-unavailable", s.names(sick)
-		v.Title = "all nodes with the GPUs that the pod asks for are cordoned, not ready or under pressure"
+		v.Title = "all nodes with the GPUs that the pod requests are cordoned, not ready or under pressure"
 		for _, n := range sick[:min(words.Few, len(sick))] {
 			v.Evidence = append(v.Evidence, quoteState(pod, n))
 		}
 		v.Fix = finding.Fix{
-			Text:     "Make the nodes ready, and uncordon those that nobody works on.",
+			Text:     "Make the nodes ready, and uncordon those that are not under maintenance.",
 			Commands: []string{shell.Command("kubectl describe node %s", sick[0].Name)},
 		}
 		return v
@@ -238,12 +243,12 @@ func (s *Scheduler) closed(pod *corev1.Pod, big []*facts.Node) verdict {
 	}
 	t = ForeignTaint(pod, tainted[0])
 	v.Fix = finding.Fix{
-		Text:     "Add the toleration to the pod's template, or remove the taint from the nodes when nothing needs it.",
+		Text:     "Add the toleration to the pod's template, or remove the taint from the nodes if nothing needs it.",
 		Commands: tolerate(pod, t),
 	}
 	for _, n := range tainted[:min(words.Few, len(tainted))] {
 		v.Fix.Commands = append(v.Fix.Commands,
-			shell.Command("kubectl taint node %s %s- # only when the taint is not wanted",
+			shell.Command("kubectl taint node %s %s- # only if nothing needs the taint",
 				n.Name, facts.TaintText(ForeignTaint(pod, n))))
 	}
 	return v
@@ -332,18 +337,19 @@ func (s *Scheduler) full(
 	v.Nodes = s.names(Keep(selected, func(n *facts.Node) bool {
 		return len(Advertised(n)) == 0 && !facts.ForMachines(n) || covers(want, n.Capacity)
 	}))
-	v.Title = "all GPUs that the pod could have are in use"
+	v.Title = "all GPUs that the pod could use are in use"
 	short := slices.Sorted(maps.Keys(want))
 	var free int64
 	for _, n := range open {
 		free += s.Free(n, short[0])
 	}
 	v.Fix = finding.Fix{
-		Text: "Wait, end what is not needed, or add nodes: `kubectl gpu-fault doctor` lists who holds the GPUs, and since when.",
+		Text: "Wait, delete pods that are not needed, or add nodes: `kubectl gpu-fault doctor` lists which pods hold " +
+			"the GPUs, and since when.",
 	}
 	if want[short[0]] > 1 && free >= want[short[0]] {
 		v.Id = "sched.fragmented"
-		v.Title = "enough GPUs are free in the cluster, and no single node has enough free ones"
+		v.Title = "enough GPUs are free in the cluster, but no single node has enough free ones"
 		for _, n := range open {
 			if left := s.Free(n, short[0]); left > 0 && len(v.Evidence) < words.Few {
 				v.Evidence = append(v.Evidence, finding.Evidence{
@@ -352,8 +358,8 @@ func (s *Scheduler) full(
 				})
 			}
 		}
-		v.Fix.Text = "Let small pods share nodes (scheduler score MostAllocated for " + string(short[0]) +
-			"), move the holders below to one node, or split the work over several pods."
+		v.Fix.Text = "Pack small pods onto fewer nodes (scoring strategy MostAllocated for " + string(short[0]) +
+			"), move the pods below to one node, or split the work over several pods."
 	}
 	holders := s.Holders(open[:min(len(open), manyNodes)], want)
 	for _, h := range holders[:min(len(holders), words.Few)] {
@@ -367,7 +373,7 @@ func (s *Scheduler) full(
 	for _, n := range big {
 		if len(v.Fix.Commands) < finding.Most && n.Spec.Unschedulable {
 			v.Fix.Commands = append(v.Fix.Commands,
-				shell.Command("kubectl uncordon %s # it has GPUs, and is cordoned", n.Name))
+				shell.Command("kubectl uncordon %s # the node has GPUs and is cordoned", n.Name))
 		}
 		t := ForeignTaint(pod, n)
 		if t == nil || strings.HasPrefix(t.Key, "node-role.kubernetes.io/") || !facts.Available(n) ||
@@ -377,16 +383,17 @@ func (s *Scheduler) full(
 		if spare++; spare <= words.Few {
 			v.Evidence = append(v.Evidence,
 				finding.Evidence{Source: n.Object().String() +
-					" .spec.taints, and its GPUs are free", Text: facts.TaintText(t)})
+					" .spec.taints (its GPUs are free)", Text: facts.TaintText(t)})
 			v.Fix.Commands = append(v.Fix.Commands, shell.Command(
-				"kubectl taint node %s %s- # its GPUs are free; only when the taint is not wanted", n.Name,
+				"kubectl taint node %s %s- # its GPUs are free; only if nothing needs the taint", n.Name,
 				facts.TaintText(t),
 			))
 		}
 	}
 	if spare > 0 {
-		v.Title += ", and those that are free are on nodes whose taint it does not tolerate"
-		v.Fix.Text += " Or take the taint off the nodes that are free, when nothing needs it any more; or let the pod tolerate it."
+		v.Title += ", and other nodes with free GPUs have a taint that the pod does not tolerate"
+		v.Fix.Text += " Or remove the taint from the nodes with free GPUs if nothing needs it, or let the pod " +
+			"tolerate it."
 	}
 	return v
 }
@@ -401,15 +408,15 @@ type placement struct {
 func keptOffBy(message string) placement {
 	affinity := func(pod *corev1.Pod) any { return pod.Spec.Affinity }
 	for _, p := range []placement{
-		{"didn't match pod affinity rules", "the rules of its pod affinity", ".spec.affinity", affinity},
-		{"didn't match pod anti-affinity rules", "the rules of its pod anti-affinity", ".spec.affinity", affinity},
+		{"didn't match pod affinity rules", "the pod's affinity rules", ".spec.affinity", affinity},
+		{"didn't match pod anti-affinity rules", "the pod's anti-affinity rules", ".spec.affinity", affinity},
 		{
-			"didn't match pod topology spread constraints", "its topology spread constraints",
+			"didn't match pod topology spread constraints", "the pod's topology spread constraints",
 			".spec.topologySpreadConstraints", func(pod *corev1.Pod) any { return pod.Spec.TopologySpreadConstraints },
 		},
 		{
 			"didn't satisfy existing pods anti-affinity rules", "the anti-affinity rules of other pods",
-			".metadata.labels, which these select", func(pod *corev1.Pod) any { return pod.Labels },
+			".metadata.labels, which these rules select", func(pod *corev1.Pod) any { return pod.Labels },
 		},
 	} {
 		if strings.Contains(message, p.said) {
@@ -448,7 +455,7 @@ func (s *Scheduler) otherwise(pod *corev1.Pod, message string, roomy []*facts.No
 			if n.Allocatable(name)-used < need[name] {
 				lacking = append(lacking, finding.Evidence{
 					Source: n.Object().String() + " .status.allocatable less the requests of its pods",
-					Text: fmt.Sprintf("%s: %s free, the pod asks for %s", name,
+					Text: fmt.Sprintf("%s: %s free, the pod requests %s", name,
 						words.InWords(name, max(0, n.Allocatable(name)-used)), words.InWords(name, need[name])),
 				})
 				return true
@@ -461,7 +468,7 @@ func (s *Scheduler) otherwise(pod *corev1.Pod, message string, roomy []*facts.No
 	switch {
 	case len(blocked) == len(roomy), len(insufficient) > 0 && !slices.ContainsFunc(insufficient, isOurs):
 		v.Id, v.Title = "sched.insufficient-other",
-			"GPUs are free, and their nodes lack CPU, memory or another resource that the pod asks for"
+			"GPUs are free, but their nodes lack CPU, memory or another resource that the pod requests"
 		v.Evidence = lacking[:min(words.Few, len(lacking))]
 		v.Fix = finding.Fix{
 			Text:     "Lower the pod's other requests, or move pods that need no GPU off the GPU nodes (a taint keeps them away).",
@@ -472,22 +479,23 @@ func (s *Scheduler) otherwise(pod *corev1.Pod, message string, roomy []*facts.No
 	case keptOffBy(message).rule != "":
 		by := keptOffBy(message)
 		v.Id, v.Confidence = "sched.unschedulable", finding.Likely
-		v.Title = fmt.Sprintf("GPUs are free, and %s keep the pod off their nodes", by.rule)
+		v.Title = fmt.Sprintf("GPUs are free, but %s keep the pod off their nodes", by.rule)
 		v.Evidence = append([]finding.Evidence{
 			finding.FieldEvidence(facts.PodObject(pod), by.field, "%s", by.quote(pod)),
 		},
 			QuoteAllocatable(roomy)...)
 		v.Fix = finding.Fix{
 			Text: "Change " + by.rule +
-				" where they are not needed: each must hold on one node, together with room for the GPUs.",
+				" if they are not needed: one node must satisfy all of them and have room for the GPUs.",
 			Commands: facts.EditCommands(pod),
 		}
 	case slices.ContainsFunc(insufficient, isOurs):
 		v.Id, v.Confidence = "sched.insufficient-gpu", finding.Possible
-		v.Title = "the scheduler finds too few free GPUs, though the pods that the snapshot holds leave enough"
+		v.Title = "the scheduler finds too few free GPUs, although the pods in the snapshot leave enough"
 		v.Evidence = QuoteAllocatable(roomy)
 		v.Fix =
-			finding.Fix{Text: "Look again: the pod may be placed now; else find pods that the snapshot does not hold.",
+			finding.Fix{Text: "Check again: the pod may be scheduled now. Otherwise, find pods that are missing from " +
+				"the snapshot.",
 				Commands: []string{
 					shell.Command("kubectl get pods -A -o wide --field-selector spec.nodeName=%s", roomy[0].Name),
 				}}
@@ -497,20 +505,20 @@ func (s *Scheduler) otherwise(pod *corev1.Pod, message string, roomy []*facts.No
 		if name == "" {
 			name = "default-scheduler"
 		}
-		v.Title = fmt.Sprintf("no scheduler has looked at the pod: it waits for one named %q", name)
+		v.Title = fmt.Sprintf("no scheduler has processed the pod: it waits for the scheduler %q", name)
 		v.Evidence = []finding.Evidence{{Source: facts.PodObject(pod).String() + " .spec.schedulerName", Text: name}}
 		v.Fix = finding.Fix{
-			Text:     "Start that scheduler, or take schedulerName out of the pod.",
+			Text:     "Start that scheduler, or remove schedulerName from the pod.",
 			Commands: []string{"kubectl get pods -A | grep -i scheduler"},
 		}
 	case message == "":
 		v.Id, v.Severity, v.Confidence = "sched.waiting", finding.Info, finding.Possible
-		v.Title = "a node has room for the pod, and the scheduler has said nothing against it yet"
+		v.Title = "a node has room for the pod, and the scheduler has not reported a problem yet"
 		v.Evidence = QuoteAllocatable(roomy)
-		v.Fix = finding.Fix{Text: "Look again in a moment."}
+		v.Fix = finding.Fix{Text: "Check again in a moment."}
 	default:
 		v.Id, v.Confidence = "sched.unschedulable", finding.Likely
-		v.Title = "GPUs are free, and the scheduler keeps the pod off their nodes for another reason"
+		v.Title = "GPUs are free, but the scheduler keeps the pod off their nodes for another reason"
 		v.Fix = finding.Fix{
 			Text:     "See the scheduler's message: pod affinity, anti-affinity, topology spread and host ports are in the pod's own spec.",
 			Commands: facts.EditCommands(pod),
@@ -552,7 +560,7 @@ func insufficientInMessage(message string) []string {
 func (s *Scheduler) volume(pod *corev1.Pod, message string) verdict {
 	v := verdict{
 		Id: "sched.volume", Severity: finding.Error, Confidence: finding.Certain,
-		Title: "a volume of the pod keeps it from being scheduled",
+		Title: "a volume of the pod prevents it from being scheduled",
 	}
 	if message == "" {
 		v.Confidence = finding.Possible
@@ -567,6 +575,7 @@ func (s *Scheduler) volume(pod *corev1.Pod, message string) verdict {
 		}
 	}
 	v.Fix.Text =
-		"Bind the claim: its storage class must exist and have a provisioner, and a volume that exists must be reachable from a GPU node's zone."
+		"Bind the claim: its storage class must exist and have a provisioner, and an existing volume must be " +
+			"accessible from a GPU node's zone."
 	return v
 }

@@ -1,0 +1,115 @@
+// Package dra reads the devices of dynamic resource allocation (DRA): what ResourceSlices publish for a node, and which
+// pods hold it.
+package dra
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	resourcev1 "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+)
+
+// Device is a device that a DRA driver publishes.
+type Device struct {
+	Driver string // gpu.nvidia.com
+	Pool   string // usually the name of the node
+	Name   string // unique in the pool: gpu-0
+	// Taints are those of the ResourceSlice. Taints of DeviceTaintRules are not among them.
+	Taints []resourcev1.DeviceTaint
+	// Pods are the pods for which a ResourceClaim reserves the device.
+	Pods []Pod
+}
+
+// Pod is a pod that holds a device.
+type Pod struct {
+	Namespace, Name string
+	UID             types.UID
+	// Extended reports whether the pod requests the device as an extended resource, such as nvidia.com/gpu. Kubernetes
+	// does not evict such a pod because of a taint (kubernetes/kubernetes#141290).
+	Extended bool
+	// Tolerations are those of the request for the device.
+	Tolerations []resourcev1.DeviceToleration
+}
+
+// String returns NAMESPACE/NAME.
+func (p Pod) String() string { return p.Namespace + "/" + p.Name }
+
+// DevicesOn returns the devices that are published for a node, sorted by driver, pool and name. It reads the newest
+// generation of each pool.
+func DevicesOn(ctx context.Context, client kubernetes.Interface, node string) ([]Device, error) {
+	list, err := client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector(resourcev1.ResourceSliceSelectorNodeName, node).String(),
+	})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("the cluster does not serve ResourceSlices of resource.k8s.io/v1: %w", err)
+	case err != nil:
+		return nil, fmt.Errorf("list the ResourceSlices of node %q: %w", node, err)
+	}
+	type pool struct{ driver, name string }
+	newest := map[pool]int64{}
+	for _, s := range list.Items {
+		p := pool{s.Spec.Driver, s.Spec.Pool.Name}
+		newest[p] = max(newest[p], s.Spec.Pool.Generation)
+	}
+	var all []Device
+	for _, s := range list.Items {
+		if s.Spec.Pool.Generation != newest[pool{s.Spec.Driver, s.Spec.Pool.Name}] {
+			continue
+		}
+		for _, d := range s.Spec.Devices {
+			all = append(all,
+				Device{Driver: s.Spec.Driver, Pool: s.Spec.Pool.Name, Name: d.Name, Taints: d.Taints})
+		}
+	}
+	slices.SortFunc(all, func(a, b Device) int {
+		return cmp.Or(strings.Compare(a.Driver, b.Driver), strings.Compare(a.Pool, b.Pool),
+			strings.Compare(a.Name, b.Name))
+	})
+	return all, holders(ctx, client, all)
+}
+
+// holders sets the pods that hold the devices.
+func holders(ctx context.Context, client kubernetes.Interface, devices []Device) error {
+	if len(devices) == 0 {
+		return nil
+	}
+	claims, err := client.ResourceV1().ResourceClaims(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("list ResourceClaims: %w", err)
+	}
+	for _, claim := range claims.Items {
+		if claim.Status.Allocation == nil {
+			continue
+		}
+		for _, result := range claim.Status.Allocation.Devices.Results {
+			i := slices.IndexFunc(devices, func(d Device) bool {
+				return d.Driver == result.Driver && d.Pool == result.Pool && d.Name == result.Device
+			})
+			if i < 0 {
+				continue
+			}
+			for _, holder := range claim.Status.ReservedFor {
+				p := Pod{
+					Namespace:   claim.Namespace,
+					Name:        holder.Name,
+					UID:         holder.UID,
+					Tolerations: result.Tolerations,
+					Extended:    claim.Annotations[resourcev1.ExtendedResourceClaimAnnotation] == "true",
+				}
+				if holder.APIGroup == "" && holder.Resource == "pods" {
+					devices[i].Pods = append(devices[i].Pods, p)
+				}
+			}
+		}
+	}
+	return nil
+}
