@@ -10,8 +10,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
 )
 
-func enterNode(string, []byte) error { return errors.New("only Linux has namespaces") }
+func enterNode(string, []byte) error { return errors.New("namespaces are supported only on Linux") }
 
 func deadMan(_ context.Context, _ api.Request, _ hostfs.Host, answers *answers) error {
-	return answers.fail(api.Errorf(api.CodeUnsupported, "files are changed on Linux only"))
+	return answers.fail(api.Errorf(api.CodeUnsupported, "changing files is supported only on Linux"))
 }

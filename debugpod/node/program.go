@@ -24,7 +24,7 @@ func CheckProgram(path, want string) *api.Error {
 	if got := hex.EncodeToString(hash.Sum(nil)); got != want {
 		return api.Errorf(api.CodeOtherHelper,
 			"the image has another node helper than this build of kubectl gpu-fault (SHA-256 %.12s, wanted %.12s): "+
-				"its tag was moved, or it is of another build; make it anew with kubectl gpu-fault image push or save, or name it by its digest",
+				"its tag was moved, or it is from another build; recreate the image with kubectl gpu-fault image push or save, or specify its digest",
 			got, want)
 	}
 	return nil

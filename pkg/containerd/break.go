@@ -45,7 +45,7 @@ func (c *Config) Break(r Request) (*Broken, error) {
 	}
 	if len(c.Files) == 0 {
 		return nil,
-			fmt.Errorf("containerd has no configuration file, it runs on its defaults: there is nothing to break")
+			fmt.Errorf("containerd has no configuration file to break: it runs with its defaults")
 	}
 	for _, f := range c.Files {
 		if isTemplate(f) {
@@ -54,10 +54,18 @@ func (c *Config) Break(r Request) (*Broken, error) {
 	}
 	before, err := c.effective()
 	if err != nil {
-		return nil, c.refuse(0, "it does not load as it is: "+err.Error(), "repair the configuration first")
+		return nil, c.refuse(
+			0,
+			"the current configuration does not load: "+err.Error(),
+			"repair the configuration first",
+		)
 	}
 	if err := before.loads(c.Release); err != nil {
-		return nil, c.refuse(0, "CRI does not load with it as it is: "+err.Error(), "repair the configuration first")
+		return nil, c.refuse(
+			0,
+			"CRI does not load with the current configuration: "+err.Error(),
+			"repair the configuration first",
+		)
 	}
 	p := &plan{c: c, before: before, handler: r.Handler, changes: map[int][]change{}}
 	for _, f := range c.Files {
@@ -101,7 +109,7 @@ func (c *Config) Break(r Request) (*Broken, error) {
 func (p *plan) noHandler() error {
 	names := sortedKeys(p.before.runtimes())
 	if len(names) == 0 {
-		return fmt.Errorf("containerd's configuration has no runtime handler %q, and declares no other", p.handler)
+		return fmt.Errorf("runtime handler %q not found: containerd's configuration has no handlers", p.handler)
 	}
 	return fmt.Errorf("containerd's configuration has no runtime handler %q; it has %s", p.handler,
 		strings.Join(names, ", "))
@@ -161,7 +169,7 @@ func (p *plan) finish() (*Broken, error) {
 		edits := p.docs[i].edits(changes)
 		data, err := applied(f.Data, edits)
 		if err != nil {
-			return nil, p.c.refuse(i, "this way of writing it cannot be edited safely: "+err.Error(), wayByHand)
+			return nil, p.c.refuse(i, "this notation cannot be edited safely: "+err.Error(), wayByHand)
 		}
 		after.Files[i].Data = data
 		b.Files = append(b.Files, Edited{Path: f.Path, Before: f.Data, After: data, Edits: edits})
@@ -169,7 +177,7 @@ func (p *plan) finish() (*Broken, error) {
 		if err != nil || !same(without(p.trees[i], p.targets), without(tree, p.targets)) ||
 			i == 0 && p.imports != nil && !same(tree["imports"], p.imports) {
 			return nil, p.c.refuse(i,
-				"this way of writing it cannot be edited safely: more than the fault would change", wayByHand)
+				"this notation cannot be edited safely: other settings would change too", wayByHand)
 		}
 	}
 	if p.fresh != nil {
@@ -179,7 +187,7 @@ func (p *plan) finish() (*Broken, error) {
 		}
 	}
 	if len(b.Files) == 0 {
-		return nil, p.c.refuse(0, "no loaded file has a place for this change", wayByHand)
+		return nil, p.c.refuse(0, "this change is not possible in any loaded file", wayByHand)
 	}
 	if err := p.verifyMerged(after, b); err != nil {
 		return nil, err
@@ -187,17 +195,17 @@ func (p *plan) finish() (*Broken, error) {
 	return b, nil
 }
 
-const wayByHand = "edit the file by hand, or choose another mode"
+const wayByHand = "edit the file manually, or choose another mode"
 
 // verifyMerged verifies that the daemon's new merged configuration is the old one plus the fault.
 func (p *plan) verifyMerged(after *Config, b *Broken) error {
 	now, err := after.effective()
 	if err != nil {
-		return p.c.refuse(0, "with the change the daemon would not start: "+err.Error(), wayByHand)
+		return p.c.refuse(0, "with this change, containerd would not start: "+err.Error(), wayByHand)
 	}
 	if p.fresh == nil || p.fresh.loadAt < 0 { // a shadowing drop-in has its own check
 		if !same(without(p.before.tree, p.targets), without(now.tree, p.targets)) {
-			return p.c.refuse(0, "the files hide parts of each other, and more than the fault would change", wayByHand)
+			return p.c.refuse(0, "some files override parts of others, so other settings would change too", wayByHand)
 		}
 	}
 	for _, t := range p.targets {
@@ -226,7 +234,7 @@ func applied(data []byte, edits []patch.Edit) ([]byte, error) {
 		return nil, err
 	}
 	if !slices.Equal(back, data) {
-		return nil, fmt.Errorf("the change cannot be taken back exactly")
+		return nil, fmt.Errorf("the change cannot be reverted exactly")
 	}
 	return out, nil
 }

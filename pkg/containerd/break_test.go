@@ -164,7 +164,7 @@ func TestBreakShadowed(t *testing.T) {
 		t.Errorf("CRI does not even load: %v, %v", b, err)
 	}
 	b, err = config(old, only).Break(Request{Mode: ModeMissingHandler, Handler: "nvidia"})
-	if err != nil || !b.NodeLoss || !strings.Contains(b.Summary, "CRI will not load: the default runtime is nvidia") {
+	if err != nil || !b.NodeLoss || !strings.Contains(b.Summary, "CRI will not load: the default runtime nvidia is not defined") {
 		t.Errorf("without its only and default handler CRI does not load, and that must be said: %+v, %v", b, err)
 	}
 }
@@ -184,7 +184,7 @@ func TestWrongInstance(t *testing.T) {
 			file: "v2-kubeadm.toml", decoy: "\n", want: "/usr/local/nvidia/toolkit/nvidia-container-runtime",
 		},
 		"there already":  {file: "v2-kubeadm.toml", decoy: grpcNvidia, want: "/grpc"},
-		"not TOML":       {file: "v2-kubeadm.toml", decoy: "= =", err: "it is not TOML"},
+		"not TOML":       {file: "v2-kubeadm.toml", decoy: "= =", err: "invalid TOML"},
 		"template":       {file: "v2-kubeadm.toml", decoy: "{{ x }}", err: "it is a template"},
 		"inline runtime": {file: "v2-kubeadm.toml", decoy: "plugins = {}\n", err: "cannot be added"},
 	} {
@@ -223,7 +223,7 @@ func TestWrongInstance(t *testing.T) {
 	}
 	if _, err := config(recent, grpcRoot).Break(
 		Request{Mode: ModeWrongInstance, Handler: "nvidia", Decoy: File{Path: configPath}},
-	); err == nil || !strings.Contains(err.Error(), "own containerd") {
+	); err == nil || !strings.Contains(err.Error(), "kubelet's containerd") {
 		t.Errorf("the decoy is the loaded file itself: %v", err)
 	}
 }
@@ -259,7 +259,7 @@ func TestDropinShadow(t *testing.T) {
 			after := broken(before, b, true)
 			m := merged(t, after)
 			if last := after.Files[len(after.Files)-1].Path; last != test.want || !b.NodeLoss || len(m.Handlers) != 1 ||
-				!hasWarning(m, "CRI does not load: the default runtime is runc") {
+				!hasWarning(m, "CRI does not load: the default runtime runc is not defined") {
 				t.Errorf("the drop-in is %s; merged: %+v", last, m)
 			}
 		})
@@ -282,14 +282,14 @@ func TestBreakRefuses(t *testing.T) {
 			`no runtime handler "kata"; it has nvidia, runc`, false,
 		},
 		"no handlers": {
-			config(recent, "version = 3"), Request{Mode: ModeMissingHandler, Handler: "nvidia"}, "declares no other",
+			config(recent, "version = 3"), Request{Mode: ModeMissingHandler, Handler: "nvidia"}, "has no handlers",
 			false,
 		},
 		"no files": {
-			&Config{Release: recent}, Request{Mode: ModeUnparsable}, "runs on its defaults", false,
+			&Config{Release: recent}, Request{Mode: ModeUnparsable}, "runs with its defaults", false,
 		},
 		"no such mode": {
-			config(recent, grpcRoot), Request{Mode: "oops"}, "there are missing-handler, wrong-instance", false,
+			config(recent, grpcRoot), Request{Mode: "oops"}, "supported modes: missing-handler, wrong-instance", false,
 		},
 		"built-in handler": {
 			config(recent, grpcRoot), Request{Mode: ModeMissingHandler, Handler: "runc"},
@@ -317,12 +317,12 @@ func TestBreakRefuses(t *testing.T) {
 			config(recent, grpcRoot), Request{Mode: ModeOptionMisplaced, Handler: "runc"}, "has no BinaryName", true,
 		},
 		"broken already": {
-			config(recent, grpcRoot+"= ="), Request{Mode: ModeUnparsable}, "does not load as it is", true,
+			config(recent, grpcRoot+"= ="), Request{Mode: ModeUnparsable}, "configuration does not load", true,
 		},
 		"default missing already": {
 			config(recent,
 				"version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd]\ndefault_runtime_name='x'"),
-			Request{Mode: ModeUnparsable}, "CRI does not load with it as it is", true,
+			Request{Mode: ModeUnparsable}, "CRI does not load with the current configuration", true,
 		},
 		"template": {
 			config(recent, "version = {{ .Version }}"), Request{Mode: ModeUnparsable}, "it is a template", true,
@@ -333,15 +333,15 @@ func TestBreakRefuses(t *testing.T) {
 		},
 		"comments in imports": {
 			config(old, "imports = [ # none\n]\n"+grpcRoot), Request{Mode: ModeDropinShadow, Handler: "nvidia"},
-			"its imports hold comments", true,
+			"its imports contain comments", true,
 		},
 		"no decoy": {
 			config(recent, grpcRoot), Request{Mode: ModeWrongInstance, Handler: "nvidia"},
-			"needs the configuration file of another", false,
+			"requires the configuration file of another", false,
 		},
 		"ignored by the release": {
 			config(old, cri3("version = 2", "/x")), Request{Mode: ModeMissingHandler, Handler: "nvidia"},
-			"declares no other", false,
+			"has no handlers", false,
 		},
 		"array of tables as value": {
 			config(recent,

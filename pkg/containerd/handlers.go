@@ -19,8 +19,8 @@ func (p *plan) remove() error {
 	handlers := p.before.runtimes()
 	isLast := len(handlers) == 1 && !p.c.Release.AtLeast(2, 0)
 	if p.handler == "runc" && (p.c.Release.AtLeast(2, 0) || isLast) {
-		return p.c.refuse(0, "runc is built into containerd, and stays when no file declares it",
-			"use binary-missing or wrong-runtime-type for it")
+		return p.c.refuse(0, "runc is built into containerd and exists even if no file declares it",
+			"use binary-missing or wrong-runtime-type")
 	}
 	for i, doc := range p.docs {
 		for _, plugin := range plugins {
@@ -44,12 +44,15 @@ const NewDecoy = "/etc/containerd-decoy.toml"
 func (p *plan) wrongInstance(decoy File) error {
 	if decoy.Path == "" {
 		return fmt.Errorf(
-			"wrong-instance needs the configuration file of another containerd, which the handler moves into",
+			"wrong-instance requires the configuration file of another containerd, to which the handler is moved",
 		)
 	}
 	for _, f := range p.c.Files {
 		if sameFile(f.Path, decoy.Path) {
-			return fmt.Errorf("%s is loaded by the kubelet's own containerd: name a file of another one", decoy.Path)
+			return fmt.Errorf(
+				"%s is loaded by the kubelet's containerd: specify a file of another containerd",
+				decoy.Path,
+			)
 		}
 	}
 	if refused := Refuse(decoy); refused != nil {
@@ -76,7 +79,7 @@ func (p *plan) wrongInstance(decoy File) error {
 		doc, tree, err := p.c.parse(decoy)
 		if err != nil {
 			return &RefusedError{
-				decoy.Path, "it is not TOML: " + err.Error(), "name another file, or one that is not there yet",
+				decoy.Path, "invalid TOML: " + err.Error(), "specify another file, or one that does not exist yet",
 			}
 		}
 		for _, id := range plugins {
@@ -97,8 +100,8 @@ func (p *plan) wrongInstance(decoy File) error {
 		after, err := p.c.decode(data)
 		if err != nil || !same(without(tree, p.targets), without(after, p.targets)) {
 			return &RefusedError{
-				decoy.Path, "the handler cannot be added to it without changing more",
-				"name another file, or one that is not there yet",
+				decoy.Path, "the handler cannot be added without changing other settings",
+				"specify another file, or one that does not exist yet",
 			}
 		}
 	}
@@ -106,7 +109,9 @@ func (p *plan) wrongInstance(decoy File) error {
 	if got, ok := dig(after, handlerPath(plugin, p.handler)...); err != nil || !ok ||
 		len(p.docs) == 1 && len(p.places()) == 1 && !same(got, want) {
 		return &RefusedError{
-			decoy.Path, "the handler cannot be written there", "name another file, or one that is not there yet",
+			decoy.Path,
+			"the handler cannot be added to this file",
+			"specify another file, or one that does not exist yet",
 		}
 	}
 	return nil

@@ -94,7 +94,7 @@ func (c *Config) patterns(name string, tree map[string]any) ([]string, error) {
 	for _, v := range list {
 		pattern, ok := v.(string)
 		if !ok {
-			return nil, fmt.Errorf("containerd cannot load %s: imports holds something that is not text", name)
+			return nil, fmt.Errorf("containerd cannot load %s: imports contains a value that is not a string", name)
 		}
 		if !path.IsAbs(pattern) {
 			from := path.Dir(name)

@@ -172,11 +172,11 @@ func (c *Config) unread(e *effective, plugin string, tree map[string]any) string
 	case !c.Release.AtLeast(2, 0) || plugin == pluginRuntime:
 		return ""
 	case plugin == pluginShort && fileVersion(tree) > 1:
-		return "that is an ID of version 1"
+		return "this is an ID of version 1"
 	case fileVersion(tree) >= c.Release.schema():
 		return fmt.Sprintf("with version = %d it reads %q", fileVersion(tree), pluginRuntime)
 	case digTable(tree, runtimesPath(pluginRuntime)...) != nil:
-		return fmt.Sprintf("the file has handlers under %q too", pluginRuntime)
+		return fmt.Sprintf("the file also has handlers under %q", pluginRuntime)
 	}
 	return ""
 }

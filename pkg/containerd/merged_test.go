@@ -63,7 +63,7 @@ func TestMerged(t *testing.T) {
 		},
 		{
 			name: "and then CRI does not load", release: "1.7.28", files: []string{grpcRoot, grpcNvidia},
-			want: "nvidia=/grpc/- default=", warning: "CRI does not load: the default runtime is runc",
+			want: "nvidia=/grpc/- default=", warning: "CRI does not load: the default runtime runc is not defined",
 		},
 		{
 			name: "2.0 merges it", release: "2.0.5", files: []string{grpcRoot, grpcNvidia},
@@ -109,8 +109,8 @@ func TestMerged(t *testing.T) {
 			name: "version 1 on 2.3", release: "2.3.7",
 			files: []string{"[plugins.\"cri\".containerd.runtimes.x]\nruntime_type='y'"}, want: "x=/- default=",
 		},
-		{name: "version 3 on 1.7", release: "1.7.28", files: []string{"version = 3"}, err: "the release reads up to 2"},
-		{name: "version 4 on 2.2", release: "2.2.1", files: []string{"version = 4"}, err: "the release reads up to 3"},
+		{name: "version 3 on 1.7", release: "1.7.28", files: []string{"version = 3"}, err: "reads at most 2"},
+		{name: "version 4 on 2.2", release: "2.2.1", files: []string{"version = 4"}, err: "reads at most 3"},
 		{
 			name: "a drop-in newer than the root on 2.3.4", release: "2.3.4",
 			files: []string{"version = 2", "version = 3"},
@@ -132,7 +132,7 @@ func TestMerged(t *testing.T) {
 			files: []string{
 				"version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd]\ndefault_runtime_name = 'x'",
 			},
-			want: "default=x", warning: "the default runtime is x",
+			want: "default=x", warning: "the default runtime x is not defined",
 		},
 		{
 			name: "a handler that is no table", release: "2.3.7",

@@ -43,32 +43,32 @@ func Modes() []ModeInfo {
 		},
 		{
 			ModeWrongInstance,
-			"moves the handler into the configuration of another containerd, which the kubelet does not use",
+			"moves the handler to the configuration of another containerd, which the kubelet does not use",
 			`no runtime for "nvidia" is configured`, "rt.wrong-instance", false,
 		},
 		{
-			ModeBinaryMissing, "lets the handler's BinaryName point to a file that is not there",
+			ModeBinaryMissing, "sets the handler's BinaryName to a file that does not exist",
 			"no such file or directory", "rt.binary-missing", false,
 		},
 		{
-			ModeWrongRuntimeType, "gives the handler a runtime_type for which there is no shim", "file does not exist",
+			ModeWrongRuntimeType, "sets the handler's runtime_type to one without a shim", "file does not exist",
 			"rt.runtime-type", false,
 		},
 		{
-			ModeCgroupDriver, "flips the handler's SystemdCgroup, so that it is not what the kubelet uses",
+			ModeCgroupDriver, "inverts the handler's SystemdCgroup, so that it differs from the kubelet's cgroup driver",
 			`expected cgroupsPath to be of format "slice:prefix:name" for systemd cgroups`, "rt.cgroup-driver", false,
 		},
 		{
 			ModeOptionMisplaced,
-			"moves BinaryName out of the handler's options, where containerd ignores it: pods run with plain runc and see no GPU",
+			"moves BinaryName out of the handler's options, where containerd ignores it: pods run with plain runc, without GPUs",
 			"no error; no GPU in the pod", "rt.option-misplaced", false,
 		},
 		{
 			ModeDropinShadow,
-			"adds a drop-in with nothing but the handler, which before containerd 2.0 replaces the whole configuration of CRI",
+			"adds a drop-in with only the handler, which before containerd 2.0 replaces the whole configuration of CRI",
 			noCRI, "rt.dropin-shadow", true,
 		},
-		{ModeDefaultMissing, "makes a handler the default that does not exist", noCRI, "rt.default-missing", true},
+		{ModeDefaultMissing, "makes a handler that does not exist the default", noCRI, "rt.default-missing", true},
 		{ModeUnparsable, "adds a line to the root file that is not TOML", "connection refused", "rt.unparsable", true},
 	}
 }
@@ -82,5 +82,5 @@ func ParseMode(name string) (Mode, error) {
 		}
 		names = append(names, string(m.Mode))
 	}
-	return "", fmt.Errorf("there is no mode %q; there are %s", name, strings.Join(names, ", "))
+	return "", fmt.Errorf("unknown mode %q; supported modes: %s", name, strings.Join(names, ", "))
 }

@@ -78,14 +78,14 @@ func (p *plan) unparsable() (*Broken, error) {
 		return nil, refused
 	}
 	line :=
-		"gpu-fault-unparsable = = # put here by kubectl gpu-fault, to be taken away by it: remove this line to repair the file"
+		"gpu-fault-unparsable = = # added by kubectl gpu-fault, which removes it again; to repair the file, remove this line"
 	edits := edit(p.docs[0].appended(line + p.docs[0].newline()))
 	after, err := applied(f.Data, edits)
 	if err != nil {
 		return nil, p.c.refuse(0, err.Error(), wayByHand)
 	}
 	if _, err := p.c.decode(after); err == nil {
-		return nil, p.c.refuse(0, "the added line would not break it", wayByHand)
+		return nil, p.c.refuse(0, "the added line would not break the file", wayByHand)
 	}
 	return &Broken{
 		Summary:  "adds a line that is not TOML to " + f.Path + "; containerd will not start",
@@ -99,15 +99,15 @@ func (p *plan) unparsable() (*Broken, error) {
 func (p *plan) dropinShadow() error {
 	if p.c.Release.AtLeast(2, 0) {
 		return p.c.refuse(0,
-			fmt.Sprintf("containerd %s merges drop-ins: one does not hide what other files say", p.c.Release),
-			"use missing-handler, or default-missing to take CRI down")
+			fmt.Sprintf("containerd %s merges drop-ins: none hides the settings of other files", p.c.Release),
+			"use missing-handler, or default-missing to stop CRI")
 	}
 	if p.handler == "runc" {
-		return p.c.refuse(0, "a drop-in with only runc has the default handler, and CRI loads", "name another handler")
+		return p.c.refuse(0, "a drop-in with only runc has the default handler, so CRI loads", "specify another handler")
 	}
 	for _, tree := range p.trees[1:] {
 		if list, _ := tree["imports"].([]any); len(list) > 0 {
-			return p.c.refuse(0, "an imported file imports others, so that a drop-in would not come last", wayByHand)
+			return p.c.refuse(0, "an imported file has imports, so a drop-in would not be loaded last", wayByHand)
 		}
 	}
 	from := p.last()
@@ -126,7 +126,7 @@ func (p *plan) dropinShadow() error {
 	p.fresh = &fresh{Edited{Path: name, After: []byte(text), Edits: edit(change{text: text})}, len(p.c.Files)}
 	p.targets = []target{{[]string{"imports"}, nil}}
 	p.summary = fmt.Sprintf(
-		"adds the drop-in %s with nothing but the handler %s, which hides all that other files say about CRI", name,
+		"adds the drop-in %s with only the handler %s, which hides the CRI settings of all other files", name,
 		p.handler,
 	)
 	p.landed = func(*Merged) error { return nil }
@@ -140,14 +140,14 @@ func (p *plan) checkShadow(handler any) error {
 	}
 	now, err := after.effective()
 	if err != nil {
-		return p.c.refuse(0, "with the drop-in the daemon would not start: "+err.Error(), wayByHand)
+		return p.c.refuse(0, "with the drop-in, containerd would not start: "+err.Error(), wayByHand)
 	}
 	alone := map[string]any{"containerd": map[string]any{"runtimes": map[string]any{p.handler: handler}}}
 	cri := []string{"plugins", p.before.plugin}
 	rest := []target{{path: cri}, {path: []string{"version"}}}
 	if !same(digTable(now.tree, cri...), alone) || !same(without(p.before.tree, rest), without(now.tree, rest)) ||
 		now.loads(p.c.Release) == nil {
-		return p.c.refuse(0, "the drop-in would not hide the rest", wayByHand)
+		return p.c.refuse(0, "the drop-in would not hide the other files", wayByHand)
 	}
 	return nil
 }
@@ -201,8 +201,8 @@ func (p *plan) importDropin() (string, error) {
 		end := e.value.to - 1 // the closing bracket
 		before := strings.TrimRight(doc.text(span{e.value.from, end}), " \t\r\n")
 		if strings.Contains(doc.text(e.value), "#") {
-			return "", p.c.refuse(0, "its imports hold comments",
-				"add \""+path.Join(path.Dir(root), "zz-gpu-fault*.toml")+"\" to imports by hand")
+			return "", p.c.refuse(0, "its imports contain comments",
+				"add \""+path.Join(path.Dir(root), "zz-gpu-fault*.toml")+"\" to imports manually")
 		}
 		at := e.value.from + len(before)
 		text := ", " + own
@@ -236,17 +236,17 @@ func (b *Broken) Landed(criConfig []byte) error {
 		if len(criConfig) == 0 {
 			return nil
 		}
-		return errors.New("CRI still answers: containerd runs with what it had in memory, or does not load these files")
+		return errors.New("CRI still responds: containerd runs with its configuration in memory, or does not load these files")
 	}
 	if len(criConfig) == 0 {
-		return errors.New("CRI does not answer, so that the fault cannot be seen")
+		return errors.New("CRI does not respond, so the fault cannot be verified")
 	}
 	m, err := Running(criConfig)
 	if err != nil {
 		return err
 	}
 	if b.landed == nil {
-		return errors.New("this fault was not computed here, and cannot be checked")
+		return errors.New("this fault was not computed by this tool and cannot be verified")
 	}
 	return b.landed(m)
 }

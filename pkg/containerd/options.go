@@ -42,7 +42,7 @@ func (p *plan) binaryMissing() error {
 		return path + missingSuffix
 	}
 	if strings.HasSuffix(p.now().BinaryName, missingSuffix) {
-		return p.c.refuse(p.last().file, "its BinaryName is broken already", "restore it first")
+		return p.c.refuse(p.last().file, "its BinaryName is already broken", "restore it first")
 	}
 	want := missing(p.now().BinaryName)
 	p.setEach(func(old any, raw string) (string, bool) {
@@ -63,7 +63,7 @@ func (p *plan) wrongRuntimeType() error {
 	for _, key := range []string{"runtime_path", "runtime_engine", "runtime_root"} {
 		if value := digText(table, key); value != "" {
 			return p.c.refuse(p.last().file, fmt.Sprintf(
-				"the handler %s has %s = %q: then runtime_type has no effect, or CRI does not load", p.handler, key,
+				"the handler %s has %s = %q, with which runtime_type has no effect or CRI does not load", p.handler, key,
 				value,
 			), wayOtherMode)
 		}
@@ -71,7 +71,7 @@ func (p *plan) wrongRuntimeType() error {
 	p.setEach(func(_ any, raw string) (string, bool) { return quoted(missingType, raw), true }, quoted(missingType, ""),
 		"runtime_type")
 	p.target(missingType, "runtime_type")
-	p.summary = fmt.Sprintf("sets runtime_type of the handler %s to %s, for which there is no shim, in %s", p.handler,
+	p.summary = fmt.Sprintf("sets runtime_type of the handler %s to %s, which has no shim, in %s", p.handler,
 		missingType, where(p.c, p.changes))
 	p.landed = func(m *Merged) error { return differs("runtime_type", m.Handlers[p.handler].Type, missingType) }
 	return nil
@@ -106,7 +106,7 @@ func (p *plan) optionMisplaced() error {
 	want := p.now().BinaryName
 	if want == "" {
 		return p.c.refuse(p.last().file,
-			fmt.Sprintf("the handler %s has no BinaryName that could be misplaced", p.handler), wayOtherMode)
+			fmt.Sprintf("the handler %s has no BinaryName to misplace", p.handler), wayOtherMode)
 	}
 	for _, at := range p.places() {
 		doc, path := p.docs[at.file], handlerPath(at.plugin, p.handler, "options", "BinaryName")
@@ -116,7 +116,7 @@ func (p *plan) optionMisplaced() error {
 		}
 		up := doc.put(handlerPath(at.plugin, p.handler, "BinaryName"), doc.text(e.value), handlerDepth)
 		if up == nil {
-			return p.c.refuse(at.file, "there is no place for an option beside the handler's own settings", wayByHand)
+			return p.c.refuse(at.file, "an option cannot be added to the handler's settings", wayByHand)
 		}
 		p.changes[at.file] = append(append(p.changes[at.file], doc.remove(path)...), up...)
 	}

@@ -26,7 +26,7 @@ func Running(criConfig []byte) (*Merged, error) {
 		}
 	}
 	if err := json.Unmarshal(criConfig, &config); err != nil {
-		return nil, fmt.Errorf("CRI's info[\"config\"] is not what containerd writes: %w", err)
+		return nil, fmt.Errorf("invalid CRI info[\"config\"]: %w", err)
 	}
 	if config.Containerd == nil {
 		return nil, errors.New("CRI's info[\"config\"] has no containerd: is the runtime containerd?")

@@ -118,7 +118,7 @@ func (l *Leftover) judge(known knownRun) {
 	case untold:
 		if known.unmarked == "" {
 			l.What = append(l.What, "you are not allowed to read all records, so it is unknown whether its run is over")
-			l.Remedy, l.Todo = Nobody, "ask a user who may list configmaps in all namespaces"
+			l.Remedy, l.Todo = Nobody, "ask a user who is allowed to list configmaps in all namespaces"
 			return
 		}
 		what := fmt.Sprintf("the record of its run is in namespace %q, which is not marked as a ledger", known.unmarked)

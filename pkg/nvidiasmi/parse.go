@@ -24,14 +24,14 @@ func Parse(raw []byte) (*Log, error) {
 		if len(notes) == 0 {
 			return nil, errors.New("the output of nvidia-smi is empty")
 		}
-		return &Log{Notes: notes, GPUs: []GPU{}}, errors.New("there is no XML in the output of nvidia-smi")
+		return &Log{Notes: notes, GPUs: []GPU{}}, errors.New("the output of nvidia-smi contains no XML")
 	}
 	root, err := read(doc)
 	if root == nil || root.name != "nvidia_smi_log" {
 		if err == nil {
-			err = errors.New("it is no <nvidia_smi_log>")
+			err = errors.New("it is not an <nvidia_smi_log>")
 		}
-		return nil, fmt.Errorf("the output of nvidia-smi cannot be read: %w", err)
+		return nil, fmt.Errorf("parse the output of nvidia-smi: %w", err)
 	}
 	log := &Log{
 		Timestamp: root.word("timestamp"), Driver: root.word("driver_version"), CUDA: root.word("cuda_version"),
@@ -44,7 +44,7 @@ func Parse(raw []byte) (*Log, error) {
 		if last := len(log.GPUs); last > 0 { // it is not whole
 			log.GPUs = log.GPUs[:last-1]
 		}
-		return log, fmt.Errorf("the output of nvidia-smi cannot be read to its end: %w", err)
+		return log, fmt.Errorf("parse the rest of the output of nvidia-smi: %w", err)
 	}
 	return log, nil
 }

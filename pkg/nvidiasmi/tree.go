@@ -36,15 +36,15 @@ func read(raw []byte) (*element, error) {
 	for count := 0; ; {
 		token, err := d.Token()
 		if errors.Is(err, io.EOF) && root == nil {
-			return nil, errors.New("there is no XML in it")
+			return nil, errors.New("it contains no XML")
 		}
 		if err != nil {
-			return root, fmt.Errorf("the XML is broken or cut off: %w", err)
+			return root, fmt.Errorf("the XML is invalid or truncated: %w", err)
 		}
 		switch t := token.(type) {
 		case xml.StartElement:
 			if count++; count > maxElements || len(stack) >= maxDepth {
-				return root, fmt.Errorf("the XML has more than %d elements, or more than %d within each other",
+				return root, fmt.Errorf("the XML has more than %d elements, or more than %d levels",
 					maxElements, maxDepth)
 			}
 			e := &element{name: t.Name.Local}

@@ -92,9 +92,9 @@ func TestEdits(t *testing.T) {
 		}
 	}
 	generated := loaded("1.7.28", nil, file, "disabled_plugins = [\"cri\"]\n")
-	generated.Instance.Files[0].ReadOnly = "k3s writes it anew at each start"
+	generated.Instance.Files[0].ReadOnly = "k3s regenerates it at each start"
 	if f := New("gpu-1", generated, nil, nil).Findings; f[len(f)-1].Edit != nil {
-		t.Error("an edit of a file that is written anew at each start is of no use")
+		t.Error("an edit of a file that is regenerated at each start has no effect")
 	}
 }
 
@@ -106,7 +106,7 @@ func TestTitlesNameThings(t *testing.T) {
 		"version = 3\n"+table3)
 	missing.Instance.Executables["/usr/bin/nvidia-container-runtime"] = "missing"
 	shim := loaded("2.1.4", []string{"runc="}, file, "version = 3\n"+strings.ReplaceAll(table3, "runc.v2", "kata.v2"))
-	shim.Instance.Executables["containerd-shim-kata-v2"] = "in no folder of PATH (/usr/bin)"
+	shim.Instance.Executables["containerd-shim-kata-v2"] = "not found in PATH (/usr/bin)"
 	decoy := loaded("2.1.4", []string{"runc="}, file, "version = 3\n")
 	decoy.Decoys = append(decoy.Decoys,
 		*loaded("2.1.4", nil, "/opt/containerd/config.toml", "version = 3\n"+table3).Instance)
@@ -120,7 +120,7 @@ func TestTitlesNameThings(t *testing.T) {
 		},
 		"rt.runtime-type": {
 			New("gpu-1", shim, nil, nil),
-			"handler nvidia has a runtime type whose shim, containerd-shim-kata-v2, is in no folder of containerd's PATH",
+			"handler nvidia has a runtime type whose shim, containerd-shim-kata-v2, is not in containerd's PATH",
 		},
 		"rt.wrong-instance": {
 			New("gpu-1", decoy, nil, nil),
@@ -132,11 +132,11 @@ func TestTitlesNameThings(t *testing.T) {
 		},
 		"rt.dropin-shadow": {
 			New("gpu-1", loaded("1.7.28", nil, file, "version = 2\n"+runc2, dropIn, "version = 2\n"+table2), nil, nil),
-			"the drop-in " + dropIn + " replaces the whole configuration of CRI, so that CRI does not load",
+			"the drop-in " + dropIn + " replaces the whole configuration of CRI, so CRI does not load",
 		},
 		"rt.version-skew-ids": {
 			New("gpu-1", loaded("1.7.28", []string{"runc="}, file, "version = 2\n"+runc2+table3), nil, nil),
-			"handler nvidia is in " + file + " under the ID of a plugin that containerd 1.7.28 does not read there",
+			"handler nvidia is in " + file + " under a plugin ID that containerd 1.7.28 does not read there",
 		},
 	} {
 		var got []string

@@ -58,12 +58,12 @@ func (v *View) notServing() []Finding {
 	if i.ConfigError != "" {
 		message := "containerd would not start with its files: " + i.ConfigError
 		if i.Ready {
-			message += "; it still runs with what it has in memory, until its next restart"
+			message += "; until its next restart, it still runs with its configuration in memory"
 		}
 		all = append(all, Finding{
 			ID: "rt.unparsable", Message: message,
-			Fix:   "mend " + i.ConfigPath + " before anything restarts " + i.UnitName(),
-			Title: "containerd would not start with " + i.ConfigPath + " and what it imports", Latent: i.Ready,
+			Fix:   "correct " + i.ConfigPath + " before a restart of " + i.UnitName(),
+			Title: "containerd would not start with " + i.ConfigPath + " and its imports", Latent: i.Ready,
 			Quotes: []Quote{{"containerd's " +
 				"configuration", i.ConfigError}},
 		})
@@ -83,43 +83,47 @@ func (v *View) notLoaded() []Finding {
 	i, all := v.Runtime, []Finding(nil)
 	later := ""
 	if i.Ready {
-		later = "; it still runs with what it has in memory, until its next restart"
+		later = "; until its next restart, it still runs with its configuration in memory"
 	}
 	for _, p := range i.Problems {
 		f := Finding{Latent: i.Ready, Handlers: p.Handlers, Quotes: i.quotes(p)}
 		switch p.Kind {
 		case containerd.ProblemDisabled:
 			f.ID, f.Title = "rt.cri-disabled",
-				fmt.Sprintf("%s disables CRI (%q), without which the kubelet has no runtime", i.ConfigPath, p.Value)
+				fmt.Sprintf("%s disables CRI (%q), which the kubelet requires", i.ConfigPath, p.Value)
 			f.Edit = i.enabled(p.Value)
 			f.Message = p.Text + later
-			f.Fix = fmt.Sprintf("take %q out of disabled_plugins in %s, and restart %s", p.Value, i.ConfigPath,
+			f.Fix = fmt.Sprintf("remove %q from disabled_plugins in %s, and restart %s", p.Value, i.ConfigPath,
 				i.UnitName())
 		case containerd.ProblemNoDefault:
 			if shadow := i.shadow(p.Default); shadow != nil {
 				f.ID, f.Title = "rt.dropin-shadow",
-					"the drop-in "+shadow.File+" replaces the whole configuration of CRI, so that CRI does not load"
+					"the drop-in "+shadow.File+" replaces the whole configuration of CRI, so CRI does not load"
 				f.Quotes = append(i.quotes(*shadow), f.Quotes...)
 				f.Message = shadow.Text + "; " + p.Text + later
 				f.Fix =
-					fmt.Sprintf("move %s away, or write the whole table of CRI into it; then restart %s. containerd 2.0 merges such "+
-						"files", shadow.File, i.UnitName())
+					fmt.Sprintf(
+						"move %s to another directory, or add the whole CRI table to it; then restart %s. containerd 2.0 merges such "+
+							"files",
+						shadow.File,
+						i.UnitName(),
+					)
 				break
 			}
 			f.ID, f.Title = "rt.default-missing",
-				fmt.Sprintf("the default runtime handler %q does not exist, so that CRI does not load", p.Default)
+				fmt.Sprintf("the default runtime handler %q does not exist, so CRI does not load", p.Default)
 			f.Message = p.Text + later
 			f.Fix =
-				fmt.Sprintf("set default_runtime_name in %s to a handler that is defined, or define %s; then restart "+
+				fmt.Sprintf("set default_runtime_name in %s to a defined handler, or define %s; then restart "+
 					"%s", i.ConfigPath, p.Default, i.UnitName())
 		case containerd.ProblemReplaces:
 			if len(p.Handlers) == 0 || i.has(containerd.ProblemNoDefault) {
 				continue
 			}
 			f.ID, f.Mild, f.Title = "rt.dropin-shadow", true, "the drop-in "+p.File+
-				" replaces the whole configuration of CRI, and with it "+plainly("handler", p.Handlers)
+				" replaces the whole configuration of CRI, including "+plainly("handler", p.Handlers)
 			f.Message = p.Text + "; lost: " + strings.Join(p.Handlers, ", ") + later
-			f.Fix = fmt.Sprintf("write the whole table of CRI into %s; containerd 2.0 merges such files", p.File)
+			f.Fix = fmt.Sprintf("add the whole CRI table to %s; containerd 2.0 merges such files", p.File)
 		default:
 			continue
 		}
@@ -132,7 +136,8 @@ func (v *View) notLoaded() []Finding {
 // or nil.
 func (i *Instance) shadow(handler string) *containerd.Problem {
 	for n, p := range i.Problems {
-		if p.Kind == containerd.ProblemReplaces && (i.configuredDefault == "" || slices.Contains(p.Handlers, handler)) {
+		if p.Kind == containerd.ProblemReplaces &&
+			(i.configuredDefault == "" || slices.Contains(p.Handlers, handler)) {
 			return &i.Problems[n]
 		}
 	}
@@ -149,7 +154,7 @@ func (i *Instance) quotes(p containerd.Problem) []Quote {
 	if line := i.Line(p.File, p.Line); line != "" {
 		all = append(all, Quote{fmt.Sprintf("%s:%d", p.File, p.Line), line})
 	}
-	return append(all, Quote{"containerd " + i.Release + ", read as it does", p.Text})
+	return append(all, Quote{"containerd " + i.Release + " reads it as", p.Text})
 }
 
 // ignored finds settings that containerd ignores without an error: pods start without a GPU, or the handler does not
@@ -167,7 +172,7 @@ func (v *View) ignored() []Finding {
 			f.ID = "rt.option-misplaced"
 			f.Title = fmt.Sprintf("%s of handler %s is one level too high in %s, where containerd ignores it", p.Key,
 				p.Handlers[0], p.File)
-			f.Message += ": pods with it run with plain runc, and see no GPU"
+			f.Message += ": its pods run with plain runc, without GPUs"
 			f.Latent = known && h.InMemory != nil && h.InMemory.BinaryName != "" && p.Key == binaryName
 			f.Mild = p.Key != binaryName || known && h.OnDisk != nil && h.OnDisk.BinaryName != ""
 			if f.Mild {
@@ -183,12 +188,17 @@ func (v *View) ignored() []Finding {
 				continue
 			}
 			f.ID, f.Title = "rt.version-skew-ids", fmt.Sprintf(
-				"%s in %s under the ID of a plugin that containerd %s does not read there",
+				"%s in %s under a plugin ID that containerd %s does not read there",
 				isAre("handler", f.Handlers), p.File, i.Release,
 			)
 			f.Fix =
-				fmt.Sprintf("%s -c %s config migrate writes the ID that this release reads; put it in place, and restart "+
-					"%s", cmp.Or(i.Exe, "containerd"), p.File, i.UnitName())
+				fmt.Sprintf(
+					"replace the file with the output of `%s -c %s config migrate`, which has the ID that this release reads, and restart "+
+						"%s",
+					cmp.Or(i.Exe, "containerd"),
+					p.File,
+					i.UnitName(),
+				)
 		default:
 			continue
 		}
@@ -227,8 +237,15 @@ func (v *View) wrongInstance() []Finding {
 			where = places[0]
 		}
 		message :=
-			fmt.Sprintf("%s defined in %s, which %s; the kubelet uses %s, which does not have %s: pods that ask for one fail with `no runtime for %q is configured`",
-				isAre("handler", lost), where, d.loadedBy(), v.Runtime.describe(), itThem(lost), lost[0])
+			fmt.Sprintf(
+				"%s defined in %s, which %s; the kubelet uses %s, which does not have %s: pods that request one fail with `no runtime for %q is configured`",
+				isAre("handler", lost),
+				where,
+				d.loadedBy(),
+				v.Runtime.describe(),
+				itThem(lost),
+				lost[0],
+			)
 		quotes := []Quote{
 			{"the kubelet, from " + cmp.Or(v.Kubelet.EndpointFrom, "its settings"), v.Kubelet.Endpoint},
 			{"handlers of " + v.Runtime.describe(), strings.Join(v.Runtime.names(), ", ")},
@@ -237,8 +254,16 @@ func (v *View) wrongInstance() []Finding {
 			quotes = append([]Quote{{where, d.Line(file, line)}}, quotes...)
 		}
 		all = append(all, Finding{
-			ID: "rt.wrong-instance", Message: message, Fix: v.toolkitFix(), Handlers: lost, Quotes: quotes,
-			Title: fmt.Sprintf("%s in %s, which the kubelet's containerd does not load", isAre("handler", lost), where),
+			ID:       "rt.wrong-instance",
+			Message:  message,
+			Fix:      v.toolkitFix(),
+			Handlers: lost,
+			Quotes:   quotes,
+			Title: fmt.Sprintf(
+				"%s in %s, which the kubelet's containerd does not load",
+				isAre("handler", lost),
+				where,
+			),
 		})
 	}
 	return all
@@ -264,7 +289,7 @@ func (v *View) wronglyTold() []Finding {
 			v.Runtime.HasGPUHandler() {
 			continue
 		}
-		said := "nothing about the runtime, so that it edits the default"
+		said := "no settings of the runtime, so it edits the default file"
 		if s := t.Setting("RUNTIME_CONFIG", "CONTAINERD_CONFIG"); s != nil {
 			said = s.Name + "=" + s.Value
 		}
@@ -343,7 +368,7 @@ func (v *View) toolkitFix() string {
 	for _, s := range v.ToolkitEnv() {
 		values = append(values, s.Name+"="+s.Value)
 	}
-	return "tell the NVIDIA container toolkit which containerd it is (toolkit.env of the GPU operator's chart): " +
+	return "configure the NVIDIA container toolkit for this containerd (toolkit.env of the GPU operator's chart): " +
 		strings.Join(values, ", ")
 }
 
@@ -388,9 +413,8 @@ func (v *View) stale() []Finding {
 	return []Finding{{
 		ID: "rt.edited-not-restarted", Fix: fix, Handlers: all, Quotes: quotes, Mild: len(added) == 0,
 		Message: "the files were edited after containerd read them (" + strings.Join(words, "; ") +
-			"): containerd has the old handlers in memory " +
-			"until it is restarted",
-		Title: "the configuration was edited after containerd read it, and is not in effect",
+			"): until a restart, containerd has the old handlers in memory",
+		Title: "the configuration was edited after containerd read it and is not in effect",
 	}}
 }
 
@@ -418,7 +442,7 @@ func (v *View) missing() []Finding {
 			ID: "rt.binary-missing", Handlers: handlers, Latent: true,
 			Title: fmt.Sprintf("%s %s %s, which %s", plainly("handler", handlers), verb(handlers, "starts"), program,
 				unusable(v.Runtime.Executables[program])),
-			Message: fmt.Sprintf("%s of %s: %s; pods with it do not start", program, plainly("handler", handlers),
+			Message: fmt.Sprintf("%s of %s: %s; its pods do not start", program, plainly("handler", handlers),
 				v.Runtime.Executables[program]),
 			Quotes: []Quote{{program, v.Runtime.Executables[program]}},
 		}
@@ -458,8 +482,8 @@ func unusable(problem string) string {
 	case "a folder", "not executable", "empty":
 		return "is " + problem
 	}
-	if strings.HasPrefix(problem, "in no folder of PATH") {
-		return "is in no folder of containerd's PATH"
+	if strings.HasPrefix(problem, "not found in PATH") {
+		return "is not in containerd's PATH"
 	}
 	return "cannot be executed"
 }
@@ -513,7 +537,11 @@ func (v *View) cgroups() []Finding {
 			other = append(other, h.Name)
 			edit = v.Runtime.replaced(h, "SystemdCgroup", fmt.Sprint(!*expected), fmt.Sprint(*expected))
 			quotes = append(quotes, Quote{
-				"handler " + h.Name + strings.TrimRight(" "+strings.Join(h.Places, " "), " "), said(new(h.Effective())),
+				"handler " + h.Name + strings.TrimRight(
+					" "+strings.Join(h.Places, " "),
+					" ",
+				),
+				said(new(h.Effective())),
 			})
 		}
 	}
@@ -523,14 +551,29 @@ func (v *View) cgroups() []Finding {
 	if len(other) > 1 {
 		edit = nil
 	}
-	return []Finding{{
-		ID: "rt.cgroup-driver", Handlers: other, Quotes: quotes, Edit: edit,
-		Title: fmt.Sprintf("SystemdCgroup of %s is not that of %s (%t)", plainly("handler", other), who, *expected),
-		Message: fmt.Sprintf("SystemdCgroup of %s is not that of %s (%t): its pods do not start, or their limits do not "+
-			"hold", plainly("handler", other), who, *expected),
-		Fix: fmt.Sprintf("set SystemdCgroup = %t in the options of %s, and restart %s", *expected,
-			plainly("handler", other), v.Runtime.UnitName()),
-	}}
+	return []Finding{
+		{
+			ID:       "rt.cgroup-driver",
+			Handlers: other,
+			Quotes:   quotes,
+			Edit:     edit,
+			Title: fmt.Sprintf(
+				"SystemdCgroup of %s differs from that of %s (%t)",
+				plainly("handler", other),
+				who,
+				*expected,
+			),
+			Message: fmt.Sprintf(
+				"SystemdCgroup of %s differs from that of %s (%t): its pods do not start, or their limits are not "+
+					"enforced",
+				plainly("handler", other),
+				who,
+				*expected,
+			),
+			Fix: fmt.Sprintf("set SystemdCgroup = %t in the options of %s, and restart %s", *expected,
+				plainly("handler", other), v.Runtime.UnitName()),
+		},
+	}
 }
 
 // IsShim reports whether the program is a containerd shim, and not a program that a shim executes.

@@ -171,7 +171,7 @@ func newInstance(from api.Instance) Instance {
 	i.CDI, i.Imports = enabledCDI(from.CRI), imports(from.Files)
 	memory, err := from.InMemory()
 	if err != nil && from.CRI != nil && from.CRI.Name == "containerd" {
-		i.Warnings = append(i.Warnings, "what is in memory is unknown: "+err.Error())
+		i.Warnings = append(i.Warnings, "the configuration in memory is unknown: "+err.Error())
 	}
 	i.Handlers = append(i.Handlers, compare(disk, memory, i.ConfigError == "")...)
 	i.markDefault(disk, memory)

@@ -257,7 +257,7 @@ func (v *view) homeless() []string {
 	for _, class := range v.RuntimeClasses {
 		if class.Known != nil && !*class.Known {
 			lines = append(lines,
-				fmt.Sprintf("  %s (handler %s): pods with it do not start on this node", class.Name, class.Handler))
+				fmt.Sprintf("  %s (handler %s): its pods do not start on this node", class.Name, class.Handler))
 		}
 	}
 	return lines

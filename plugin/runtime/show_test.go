@@ -194,7 +194,7 @@ func TestFindings(t *testing.T) {
 		}(), ""},
 		"no shim": {func() api.Runtime {
 			r := healthy()
-			r.Instance.Executables["containerd-shim-runc-v2"] = "in no folder of PATH (/bin)"
+			r.Instance.Executables["containerd-shim-runc-v2"] = "not found in PATH (/bin)"
 			return r
 		}(), "rt.runtime-type"},
 	} {

@@ -39,6 +39,7 @@ func Eventually(t testing.TB, quiet time.Duration, what string, poll func() (don
 	t.Helper()
 	timeout := time.Duration(max(busy, 2*Slowness()) * float64(quiet))
 	for deadline, pause := time.Now().Add(timeout), 20*time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
+		start := time.Now()
 		done, state := poll()
 		if done {
 			return
@@ -46,7 +47,8 @@ func Eventually(t testing.TB, quiet time.Duration, what string, poll func() (don
 		if time.Now().After(deadline) {
 			t.Fatalf("not so after %s: %s; last seen: %s", timeout, what, state)
 		}
-		time.Sleep(pause)
+		// On a slow machine, polling must not take the time of what it waits for.
+		time.Sleep(max(pause, min(3*time.Since(start), 3*time.Second)))
 	}
 }
 

@@ -205,11 +205,12 @@ func pause(ctx context.Context, d time.Duration) error {
 // eventually tries until it works, or returns the last error.
 func eventually(ctx context.Context, until time.Time, try func() error) error {
 	for {
+		start := time.Now()
 		err := try()
 		if err == nil || time.Now().After(until) {
 			return err
 		}
-		if stopped := pause(ctx, 100*time.Millisecond); stopped != nil {
+		if stopped := pause(ctx, max(100*time.Millisecond, 3*time.Since(start))); stopped != nil {
 			return fmt.Errorf("%w; %w", stopped, err)
 		}
 	}

@@ -107,7 +107,7 @@ func TestVMModuleThatTheNodeBuilds(t *testing.T) {
 		"xid", "79", e.worker.Name, "--via", "kmod", "--builder-image", "docker.io/gpu-fault/builder:1", "--process",
 		"4711,built-on-node", "--timeout", "5m", "--yes",
 	}
-	e.refused(e.plugin(args...), "the node has no headers of its kernel "+kernel, "--kmod-headers")
+	e.refused(e.plugin(args...), "the headers of the node's kernel "+kernel, "--kmod-headers")
 	e.nothingLeft()
 
 	// As the packages of headers do, without their time: the node's root is the machine's, which does not have them.
@@ -225,7 +225,7 @@ func TestVMModuleOfAHelperThatIsKilled(t *testing.T) {
 	other.ledger = e.ledger + "-2" // which knows nothing of the run
 	t.Cleanup(other.removeLedger)
 	other.refused(other.plugin("xid", "79", e.worker.Name, "--via", "kmod", "--ko", file, "--yes", "--timeout", "5m"),
-		"is loaded already, by run "+run.ID, "kubectl gpu-fault revert "+run.ID)
+		"is already loaded by run "+run.ID, "kubectl gpu-fault revert "+run.ID)
 
 	if r := e.ok("revert", run.ID, "--yes", "--force"); !strings.Contains(r.stdout+r.stderr, "is unloaded now") {
 		t.Errorf("revert does not say that it unloaded the module:\n%s%s", r.stdout, r.stderr)

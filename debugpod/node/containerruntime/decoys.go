@@ -30,7 +30,7 @@ func (in *Inspection) decoys(ctx context.Context) {
 			continue
 		}
 		if len(in.result.Decoys) == maxDecoys {
-			in.warn("more than %d other containerds run on this node: the rest is left out", maxDecoys)
+			in.warn("more than %d other instances of containerd run on this node: the rest is omitted", maxDecoys)
 			break
 		}
 		in.add(&loaded, in.decoy(ctx, p))
@@ -60,7 +60,7 @@ func (in *Inspection) add(loaded *identity, decoy api.Instance) {
 		in.decoyBytes += len(f.Data)
 	}
 	if in.decoyBytes > maxDecoyBytes && len(decoy.Files) > 0 {
-		decoy.Files, decoy.ConfigError = nil, "left out: the configurations that the kubelet does not use are too large"
+		decoy.Files, decoy.ConfigError = nil, "omitted: the configurations that the kubelet does not use are too large"
 	}
 	in.result.Decoys = append(in.result.Decoys, decoy)
 }
@@ -83,7 +83,7 @@ func (in *Inspection) decoy(ctx context.Context, p process.Process) api.Instance
 	for i := range decoy.Files {
 		if f := &decoy.Files[i]; f.ReadOnly == "" && !in.isOnNode(p) {
 			f.ReadOnly =
-				"this containerd does not run as root on the node itself: whoever started it has chosen the file"
+				"this containerd does not run as root on the node itself: the user who started it chose the file"
 		}
 	}
 	return decoy

@@ -60,7 +60,7 @@ func lookUp(p process.Process, root hostfs.FS, name string, more ...string) stri
 			return ""
 		}
 	}
-	return "in no folder of PATH (" + folders + ")"
+	return "not found in PATH (" + folders + ")"
 }
 
 // version runs the process's own program with --version. It does not run a program from a container, because the

@@ -63,11 +63,11 @@ func (in *Inspection) readOnly(full, name string) string {
 	ours, err := os.Stat(onNode)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return "this containerd runs in a mount namespace of its own, and this file is only there"
+		return "this containerd runs in its own mount namespace, and the file exists only there"
 	case err != nil:
 		return err.Error()
 	case !os.SameFile(theirs, ours):
-		return "this containerd runs in a mount namespace of its own, and sees another file here than the node does"
+		return "this containerd runs in its own mount namespace, where this path is a different file than on the node"
 	}
 	return immutable(onNode)
 }

@@ -52,7 +52,7 @@ func (in *Inspection) Found(ctx context.Context) (api.Runtime, []process.Process
 func (in *Inspection) stopped(ctx context.Context) {
 	if ctx.Err() != nil {
 		in.result.Instance, in.result.Problem = nil,
-			fmt.Sprintf("it was stopped before the end: %v", context.Cause(ctx))
+			fmt.Sprintf("the inspection was stopped: %v", context.Cause(ctx))
 	}
 }
 
@@ -79,7 +79,7 @@ func (in *Inspection) inspect(ctx context.Context) {
 	}
 	full, err := findSocket(socket, hostfs.FS(in.host.Root), kubelet.Root(in.host))
 	if err != nil {
-		in.absent(ctx, socket, "there is no such socket")
+		in.absent(ctx, socket, "the socket does not exist")
 		return
 	}
 	owner, err := in.owner(full, []string{socket, "/" + hostfs.RelativeTo(in.host.Root, full)})
@@ -96,7 +96,7 @@ func (in *Inspection) inspect(ctx context.Context) {
 			runtimeName(instance.CRI.Name), instance.CRI.Version)
 	case instance.CRI == nil && !owner.Is("containerd"):
 		r.Problem = fmt.Sprintf(
-			"%s (process %d) listens at the kubelet's socket %s, does not answer, and does not seem to be containerd: %s",
+			"%s (process %d) listens at the kubelet's socket %s, does not respond, and does not seem to be containerd: %s",
 			owner.Exe, owner.PID, socket, instance.CRIError,
 		)
 	}
@@ -152,13 +152,13 @@ func (in *Inspection) absent(ctx context.Context, socket, why string) {
 	in.configure(&i, root, place.root)
 	r.Instance = &i
 	in.checkRelease(&i)
-	r.Problem += fmt.Sprintf("; by convention it would be the containerd of %s, with %s", place.unit, i.ConfigPath)
+	r.Problem += fmt.Sprintf("; by convention, it is the containerd of %s, with %s", place.unit, i.ConfigPath)
 }
 
 // checkRelease adds a warning if the rules for merging configuration files are unknown for the release.
 func (in *Inspection) checkRelease(i *api.Instance) {
 	if i.Release == "" && (i.CRI == nil || i.CRI.Name == "containerd") {
-		in.warn("the version of this containerd is unknown: its files are read as %s would", i.Config().Release)
+		in.warn("the version of this containerd is unknown: its files are read as by %s", i.Config().Release)
 	}
 }
 

@@ -65,7 +65,7 @@ func TestInspectKubeadm(t *testing.T) {
 	}
 	executables := map[string]string{
 		"containerd-shim-runc-v2": "", "/usr/bin/nvidia-container-runtime": "missing",
-		"runc": "in no folder of PATH (/opt/bin:/usr/bin)",
+		"runc": "not found in PATH (/opt/bin:/usr/bin)",
 	}
 	if diff := cmp.Diff(executables, i.Executables); diff != "" {
 		t.Error(diff)
@@ -205,12 +205,12 @@ func TestProblems(t *testing.T) {
 		}, "the kubelet of this node uses CRI-O 1.33.0; runtime faults work with containerd", true},
 		"not a unix socket": {func(n *nodetest.Node) {
 			n.File("/var/lib/kubelet/config.yaml", "containerRuntimeEndpoint: npipe://./pipe/x")
-		}, "only unix sockets are known", false},
+		}, "only unix sockets are supported", false},
 		"containerd is down": {func(n *nodetest.Node) {
 			_ = os.Remove(n.Host.Root + "/run/containerd/containerd.sock")
 			_ = os.RemoveAll(n.Host.Proc + "/50")
 		},
-			"no container runtime listens at /run/containerd/containerd.sock, which the kubelet uses: there is no such socket; by convention it would be the containerd of containerd.service, with /etc/containerd/config.toml",
+			"no container runtime listens at /run/containerd/containerd.sock, which the kubelet uses: the socket does not exist; by convention, it is the containerd of containerd.service, with /etc/containerd/config.toml",
 			true},
 		"a socket that is nobody's": {func(n *nodetest.Node) {
 			n.File("/var/lib/kubelet/config.yaml", "containerRuntimeEndpoint: unix:///run/mine.sock")
@@ -297,7 +297,7 @@ func TestOwnMountNamespace(t *testing.T) {
 	if got.Instance == nil || len(got.Instance.Files) != 2 {
 		t.Fatalf("%+v", got)
 	}
-	for i, want := range []string{"sees another file here than the node does", "this file is only there"} {
+	for i, want := range []string{"this path is a different file than on the node", "the file exists only there"} {
 		if f := got.Instance.Files[i]; !strings.Contains(f.ReadOnly, want) {
 			t.Errorf("%s: read-only %q, wanted %q", f.Path, f.ReadOnly, want)
 		}

@@ -17,7 +17,7 @@ func socketPath(endpoint string) (string, error) {
 	rest = "/" + strings.TrimLeft(rest, "/")
 	if !ok || rest == "/" {
 		return "",
-			fmt.Errorf("the kubelet reaches its container runtime at %s: only unix sockets are known here", endpoint)
+			fmt.Errorf("the kubelet reaches its container runtime at %s: only unix sockets are supported", endpoint)
 	}
 	return path.Clean(rest), nil
 }
@@ -48,7 +48,7 @@ func (in *Inspection) owner(full string, names []string) (process.Process, error
 	switch {
 	case err == nil && pid > 1:
 		if len(holders) > 0 && !slices.Contains(holders, pid) {
-			in.warn("process %d called listen on %s, but process %d holds it now", pid, names[0], holders[0])
+			in.warn("process %d called listen on %s, but process %d has it open now", pid, names[0], holders[0])
 		}
 	case len(holders) > 0: // with socket activation, PID 1 (systemd) opened the socket
 		pid = holders[0]
@@ -60,7 +60,7 @@ func (in *Inspection) owner(full string, names []string) (process.Process, error
 			return p, nil
 		}
 	}
-	return process.Process{}, fmt.Errorf("process %d, which listens there, is not to be seen from here", pid)
+	return process.Process{}, fmt.Errorf("process %d, which listens there, is not visible in this PID namespace", pid)
 }
 
 // holders returns the processes, except for PID 1, that have a listening socket open at one of these paths.

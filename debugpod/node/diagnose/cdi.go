@@ -121,7 +121,7 @@ func parseCDI(raw []byte) (*cdiSpec, error) {
 		}
 	}
 	if len(raw) > maxCDI {
-		return nil, fmt.Errorf("it is larger than %d bytes, and so not read", maxCDI)
+		return nil, fmt.Errorf("not read: it is larger than %d bytes", maxCDI)
 	}
 	if err := yaml.Unmarshal(raw, &spec); err != nil {
 		return nil, err

@@ -36,15 +36,15 @@ func (d *diagnosing) smi(ctx context.Context) (func(*api.Diagnosis), error) {
 	c, ok := driver.Program(d.root, "nvidia-smi")
 	if !ok {
 		return func(found *api.Diagnosis) {
-			found.Probe.SMIError = "nvidia-smi is in none of the places where it could be"
+			found.Probe.SMIError = "nvidia-smi was not found in its usual directories"
 		}, nil
 	}
 	// If root runs nvidia-smi, NVML loads the driver. This must not happen during a driver upgrade, or on a node whose
 	// GPUs are passed through to virtual machines.
 	if _, err := d.root.Info(driver.Loaded); err != nil {
 		return func(found *api.Diagnosis) {
-			found.Probe.SMIError = "nvidia-smi was not run: the driver is not loaded (there is no " + driver.Loaded +
-				"), and it would load it"
+			found.Probe.SMIError = "nvidia-smi was not run: the driver is not loaded (no " + driver.Loaded +
+				"), and nvidia-smi would load it"
 		}, nil
 	}
 	c.Args, c.Limit, c.Most = []string{"-q", "-x"}, diagnoseSMILimit, maxSMI+1
@@ -151,10 +151,10 @@ func (d *diagnosing) journals(ctx context.Context, units []string) (func(*api.Di
 	}
 	switch {
 	case program == "":
-		return nil, fmt.Errorf("journalctl is in no folder of %s", hostexec.UsualPath)
+		return nil, fmt.Errorf("journalctl was not found in %s", hostexec.UsualPath)
 	case len(units) == 0:
 		return nil,
-			errors.New("neither the kubelet nor its container runtime runs in a systemd unit, as far as can be told")
+			errors.New("neither the kubelet nor its container runtime was found in a systemd unit")
 	}
 	journals, wrong := map[string]string{}, problems{}
 	ctx, cancel := context.WithTimeout(ctx, journalLimit) // for all units together
@@ -167,7 +167,7 @@ func (d *diagnosing) journals(ctx context.Context, units []string) (func(*api.Di
 		if text := lastLines(out, journalLines, maxJournal); text != "" {
 			journals[unit] = text
 		} else if err == nil {
-			err = errors.New("the journal has no line of it")
+			err = errors.New("the journal has no lines of this unit")
 		}
 		if err != nil {
 			wrong.add("%s: %w", unit, err)

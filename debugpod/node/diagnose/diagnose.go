@@ -80,7 +80,7 @@ func Node(ctx context.Context, req api.Diagnose, host hostfs.Host, sources Sourc
 // programs run after the driver's state was read, because they can change it.
 func (d *diagnosing) diagnose(ctx context.Context, req api.Diagnose) api.Diagnosis {
 	ctx, cancel := context.WithTimeoutCause(ctx, diagnosePatience,
-		fmt.Errorf("the whole took more than %v", diagnosePatience))
+		fmt.Errorf("the inspection took more than %v", diagnosePatience))
 	defer cancel()
 	found := &api.Diagnosis{Probe: api.Probe{Time: d.clock.now, Uptime: d.clock.uptime}}
 	d.node = knowledge{problem: "the processes could not be read", kubeletDir: defaultKubeletDir}
@@ -213,7 +213,7 @@ func fit(d *api.Diagnosis, most int) {
 			return
 		}
 		leave.out()
-		unread(&d.Probe, leave.field, fmt.Errorf("with it the answer would be larger than %d bytes", most))
+		unread(&d.Probe, leave.field, fmt.Errorf("omitted: the response would be larger than %d bytes", most))
 	}
 }
 

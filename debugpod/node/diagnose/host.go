@@ -42,7 +42,7 @@ func (d *diagnosing) system(context.Context) (func(*api.Diagnosis), error) {
 		}
 		if version == 0 {
 			unread(p, "cgroupVersion",
-				errors.New("/sys/fs/cgroup has neither cgroup.controllers nor a controller's folder"))
+				errors.New("/sys/fs/cgroup has neither cgroup.controllers nor the directory of a controller"))
 		}
 	}, wrong.err()
 }

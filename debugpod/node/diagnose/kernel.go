@@ -49,7 +49,7 @@ func readBacklog(ctx context.Context, log io.Reader, now clock) ([]api.KernelRec
 	var ended error
 	for {
 		if ctx.Err() != nil {
-			ended = errors.New("the kernel log is written faster than it can be read: its end is missing")
+			ended = errors.New("the kernel log is written faster than it can be read: the last lines are missing")
 			break
 		}
 		n, err := log.Read(buffer)

@@ -30,7 +30,7 @@ const (
 func (d *diagnosing) pci(context.Context) (func(*api.Diagnosis), error) {
 	entries, err := readEntries(d.root, pciDevices, maxPCI)
 	if err == nil && entries == nil {
-		err = fmt.Errorf("%s is empty, or not there", pciDevices)
+		err = fmt.Errorf("%s is empty or does not exist", pciDevices)
 	}
 	if err != nil {
 		return nil, err

@@ -45,8 +45,8 @@ type packetFilter interface {
 }
 
 var (
-	errTableExists = errors.New("there is a table of that name already")
-	errMeanwhile   = errors.New("it changes meanwhile")
+	errTableExists = errors.New("a table of this name already exists")
+	errMeanwhile   = errors.New("it is being changed by another program")
 	errNoFilter    = errors.New("the node's kernel has no nftables for IPv4 and IPv6 (CONFIG_NF_TABLES_INET)")
 )
 
@@ -109,21 +109,21 @@ func buildFirewall(run string, f api.Firewall, filter packetFilter) (*api.BuiltF
 	switch {
 	case errors.Is(err, errTableExists):
 		return nil,
-			api.Errorf(api.CodeExists, "the node has a table inet %s already, which is somebody's: nothing was changed",
+			api.Errorf(api.CodeExists, "nothing was changed: the node already has a table inet %s, which this run did not create",
 				f.Table)
 	case errors.Is(err, errNoFilter):
 		return nil, api.Errorf(api.CodeNoFilter, "nothing was changed: %v", err)
 	case err != nil:
 		// After a timeout, it is unknown whether the table exists.
-		return nil, api.Errorf(api.CodeFilter, "make the table inet %s: %v", f.Table, err)
+		return nil, api.Errorf(api.CodeFilter, "create the table inet %s: %v", f.Table, err)
 	}
 	table, err := filter.look(f.Table, run)
 	if err != nil {
-		return nil, api.Errorf(api.CodeFilter, "the table inet %s was made, and cannot be read back: %v", f.Table, err)
+		return nil, api.Errorf(api.CodeFilter, "the table inet %s was created but cannot be read back: %v", f.Table, err)
 	}
 	if table == nil || len(table.rules) != 1 || table.rules[0].run != run || table.ports[f.Port] <= 0 {
 		return nil, api.Errorf(api.CodeNotProven,
-			"the table inet %s was made, and is not what was asked for when it is read back", f.Table)
+			"the table inet %s was created but differs from the request when read back", f.Table)
 	}
 	return &api.BuiltFirewall{Rule: fmt.Sprintf("table inet %s: chain %s: %s; %s = {%d}", f.Table, firewallChain,
 		ruleOf(f, run), api.FirewallSet(run), f.Port), Expires: table.ports[f.Port]}, nil
@@ -143,7 +143,7 @@ func removeFirewall(run string, req api.RemoveFirewall, filter packetFilter) (*a
 		table, err := filter.look(name, run)
 		if err != nil {
 			return nil, api.Errorf(api.CodeFilter,
-				"read the table inet %s: %v; by hand, on the node: nft delete table inet %[1]s", name, err)
+				"read the table inet %s: %v; to remove it manually, run on the node: nft delete table inet %[1]s", name, err)
 		}
 		result := examineFirewall(run, name, table)
 		if !result.Removed {
@@ -156,7 +156,7 @@ func removeFirewall(run string, req api.RemoveFirewall, filter packetFilter) (*a
 			continue
 		case err != nil:
 			return nil, api.Errorf(api.CodeFilter,
-				"remove the table inet %s: %v; by hand, on the node: nft delete table inet %[1]s", name, err)
+				"remove the table inet %s: %v; to remove it manually, run on the node: nft delete table inet %[1]s", name, err)
 		case all:
 			result.Left = nil
 		}

@@ -152,7 +152,7 @@ func (n *netfilter) look(name, run string) (*firewallTable, error) {
 		}
 		rules, err := n.conn.GetRules(table, chain)
 		if err != nil {
-			other("rules that cannot be read")
+			other("unreadable rules")
 		}
 		for _, rule := range rules {
 			m := markOf(rule.UserData)
@@ -162,7 +162,7 @@ func (n *netfilter) look(name, run string) (*firewallTable, error) {
 	}
 	sets, err := n.conn.GetSets(table)
 	if err != nil {
-		other("sets that cannot be read")
+		other("unreadable sets")
 	}
 	for _, set := range sets {
 		switch {
@@ -319,7 +319,7 @@ func Left(host hostfs.Host, clean bool, keep []string) []deadman.Leftover {
 	unknown := func(err error) []deadman.Leftover {
 		return []deadman.Leftover{{
 			Kind: deadman.LeftoverFirewall, Path: "nftables",
-			Problem: "it cannot be seen whether there are any: " + err.Error(),
+			Problem: "could not check: " + err.Error(),
 		}}
 	}
 	if err != nil {
@@ -338,7 +338,7 @@ func Left(host hostfs.Host, clean bool, keep []string) []deadman.Leftover {
 			case failure != nil:
 				left.Problem = failure.Message
 			case len(removed.Left) > 0:
-				left.Problem = "others have put " + strings.Join(removed.Left, ", ") + " into it"
+				left.Problem = "other programs have added " + strings.Join(removed.Left, ", ") + " to it"
 			default:
 				left.Removed = true
 			}

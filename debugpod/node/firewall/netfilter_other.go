@@ -9,5 +9,5 @@ import (
 )
 
 func openFilter(hostfs.Host) (packetFilter, error) {
-	return nil, errors.New("only Linux has nftables")
+	return nil, errors.New("nftables is supported only on Linux")
 }

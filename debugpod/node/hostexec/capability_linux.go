@@ -16,7 +16,7 @@ func withheld() []uint { return []uint{unix.CAP_SYS_MODULE, unix.CAP_MKNOD} }
 func RunWithheld(cmd *exec.Cmd) error {
 	return OnOwnThread(func() error {
 		if err := withhold(); err != nil {
-			return fmt.Errorf("it was not run: %w", err)
+			return fmt.Errorf("not run: %w", err)
 		}
 		return cmd.Run()
 	})
@@ -34,11 +34,11 @@ func withhold() error {
 		sets[c/32].Inheritable &^= bit // the bounding set does not limit inherited capabilities
 		err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(c), 0, 0, 0)
 		if err != nil && sets[c/32].Permitted&bit != 0 { // a process without the capability cannot pass it on
-			return fmt.Errorf("drop capability %d, with which it could change the node: %w", c, err)
+			return fmt.Errorf("drop capability %d, which allows changes to the node: %w", c, err)
 		}
 	}
 	if err := unix.Capset(&header, &sets[0]); err != nil {
-		return fmt.Errorf("limit what is inherited: %w", err)
+		return fmt.Errorf("limit the inherited capabilities: %w", err)
 	}
 	return nil
 }

@@ -29,7 +29,7 @@ func Output(ctx context.Context, root hostfs.FS, program string, args ...string)
 			}
 		}
 		if found == "" {
-			return "", fmt.Errorf("%s is in no folder of %s", program, UsualPath)
+			return "", fmt.Errorf("%s was not found in %s", program, UsualPath)
 		}
 		program = found
 	}

@@ -9,6 +9,6 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
 )
 
-var ErrLinuxOnly = errors.New("only on Linux")
+var ErrLinuxOnly = errors.New("supported only on Linux")
 
 func Ownership(fs.FileInfo, *deadman.Meta) error { return ErrLinuxOnly }

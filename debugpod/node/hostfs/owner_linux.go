@@ -12,7 +12,7 @@ import (
 func Ownership(info fs.FileInfo, meta *deadman.Meta) error {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
-		return errors.New("the system does not tell them")
+		return errors.New("the system does not report the owner")
 	}
 	meta.Mode, meta.UID, meta.GID = stat.Mode&0o7777, int(stat.Uid), int(stat.Gid)
 	return nil

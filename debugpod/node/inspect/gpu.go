@@ -36,11 +36,11 @@ func readGPUs(root fs.FS, warn func(string, ...any)) []api.GPU {
 	for _, e := range entries {
 		raw, err := fs.ReadFile(root, dir+"/"+e.Name()+"/information")
 		if err != nil {
-			warn("read what the driver says of GPU %s: %v", e.Name(), err)
+			warn("read the driver's information about GPU %s: %v", e.Name(), err)
 		}
 		gpu, excluded := parseGPU(string(raw))
 		if excluded {
-			warn("GPU %s is excluded (NVreg_ExcludedGpus), and so has no number", e.Name())
+			warn("GPU %s is excluded (NVreg_ExcludedGpus) and therefore has no number", e.Name())
 			continue
 		}
 		if gpu.PCI == "" {
@@ -48,7 +48,7 @@ func readGPUs(root fs.FS, warn func(string, ...any)) []api.GPU {
 		}
 		at, err := pci.Parse(gpu.PCI)
 		if err != nil {
-			warn("GPU %s is left out: %v", e.Name(), err)
+			warn("GPU %s is omitted: %v", e.Name(), err)
 			continue
 		}
 		gpu.PCI = at.String()
@@ -98,7 +98,7 @@ const smiTimeout = 8 * time.Second
 func nvidiaSMI(ctx context.Context, root string) (string, error) {
 	c, ok := driver.Program(hostfs.FS(root), "nvidia-smi")
 	if !ok {
-		return "", errors.New("it is in none of the places where it could be")
+		return "", errors.New("not found in its usual directories")
 	}
 	c.Args, c.Limit, c.Most = []string{"--query-gpu=pci.bus_id,uuid", "--format=csv,noheader"}, smiTimeout, 1<<20
 	return hostexec.Run(ctx, c)
@@ -111,7 +111,7 @@ func completeUUIDs(gpus []api.GPU, smi func() (string, error), warn func(string,
 	}
 	out, err := smi()
 	if err != nil {
-		warn("the driver does not tell every GPU's UUID before its first use, and nvidia-smi was of no help: %v", err)
+		warn("the driver does not report the UUID of a GPU before its first use, and nvidia-smi failed: %v", err)
 		return
 	}
 	known := parseSMI(out)
@@ -120,7 +120,7 @@ func completeUUIDs(gpus []api.GPU, smi func() (string, error), warn func(string,
 			continue
 		}
 		if gpus[i].UUID = known[gpus[i].PCI]; gpus[i].UUID == "" {
-			warn("neither the driver nor nvidia-smi tells the UUID of the GPU at %s", gpus[i].PCI)
+			warn("neither the driver nor nvidia-smi reports the UUID of the GPU at %s", gpus[i].PCI)
 		}
 	}
 }

@@ -26,10 +26,10 @@ func readPods(uids []string, root, proc fs.FS, gpus []api.GPU, warn func(string,
 	switch {
 	case errors.Is(err, fs.ErrNotExist): // no device plugin has allocated a device yet
 	case err != nil:
-		warn("read which pod has which GPU: %v", err)
+		warn("read which pods hold GPUs: %v", err)
 	default:
 		if devices, err = devicesOf(raw); err != nil {
-			warn("read which pod has which GPU from %s: %v", file, err)
+			warn("read which pods hold GPUs from %s: %v", file, err)
 		}
 	}
 	running := podProcesses(proc, uids)

@@ -44,7 +44,7 @@ func (d kmsgDevice) Write(data string) error {
 		return fmt.Errorf("write %s: %w", d.path, err)
 	}
 	if n != len(data) {
-		return fmt.Errorf("write %s: it took %d of %d bytes", d.path, n, len(data))
+		return fmt.Errorf("write %s: only %d of %d bytes were written", d.path, n, len(data))
 	}
 	return nil
 }

@@ -7,5 +7,5 @@ import (
 )
 
 func Open(string) (Log, error) {
-	return nil, errors.New("only Linux has a kernel log that can be written")
+	return nil, errors.New("writing to the kernel log is supported only on Linux")
 }

@@ -117,7 +117,7 @@ func (p *prover) find(priority int, text string, written time.Time, story string
 		now := time.Now()
 		if now.After(deadline) && overrun {
 			return api.WrittenKmsg{},
-				api.Errorf(api.CodeOverrun, "%s, but the kernel log overflowed before it was read back: it may be lost",
+				api.Errorf(api.CodeOverrun, "%s, but the kernel log overflowed before the record was read back: it may be lost",
 					story)
 		}
 		if now.After(deadline) {
@@ -154,10 +154,10 @@ func MayWrite(host hostfs.Host) *api.Error {
 	}
 	if line := hostfs.Trimmed(proc, "cmdline"); strings.Contains(line, "printk.devkmsg=") {
 		return api.Errorf(api.CodeDevkmsgOff,
-			"the node's kernel was booted with printk.devkmsg=off, so nobody may write to its log: remove that from its command line and reboot it")
+			"the node's kernel was booted with printk.devkmsg=off, which disables writing to its log: remove this parameter from its command line, and reboot the node")
 	}
 	return api.Errorf(api.CodeDevkmsgOff,
-		"kernel.printk_devkmsg is off on the node, so nobody may write to its kernel log: allow it with `sysctl -w kernel.printk_devkmsg=on` on the node")
+		"kernel.printk_devkmsg is off on the node, which disables writing to its kernel log: run `sysctl -w kernel.printk_devkmsg=on` on the node")
 }
 
 // sleep waits until the given time, or returns the reason why ctx was canceled.

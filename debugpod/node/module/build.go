@@ -29,7 +29,7 @@ func Build(ctx context.Context, req api.BuildModule, host hostfs.Host) (*api.Bui
 	}
 	if _, err := exec.LookPath("make"); err != nil {
 		return nil, api.Errorf(api.CodeNoCompiler,
-			"the image of the debug pod has no make: give one with make, gcc and libelf with --builder-image, or a built module with --ko; %s",
+			"the image of the debug pod has no make: specify an image with make, gcc and libelf with --builder-image, or a built module with --ko; %s",
 			instead)
 	}
 	headers, failure := findHeaders(host, req.Headers)
@@ -39,15 +39,15 @@ func Build(ctx context.Context, req api.BuildModule, host hostfs.Host) (*api.Bui
 	compiler, err := chooseCompiler(headers.real)
 	if err != nil {
 		return nil, api.Errorf(api.CodeNoCompiler,
-			"%v: give an image with it with --builder-image, or a built module with --ko; %s", err, instead)
+			"%v: specify another image with --builder-image, or a built module with --ko; %s", err, instead)
 	}
 	// A minimal compiler image may lack the directory.
 	if err := os.MkdirAll(os.TempDir(), 0o700); err != nil {
-		return nil, api.Errorf(api.CodeBuild, "make a directory for the kernel module: %v", err)
+		return nil, api.Errorf(api.CodeBuild, "create a directory for the kernel module: %v", err)
 	}
 	dir, err := os.MkdirTemp("", "gpu-fault-kmod-")
 	if err != nil {
-		return nil, api.Errorf(api.CodeBuild, "make a directory for the kernel module: %v", err)
+		return nil, api.Errorf(api.CodeBuild, "create a directory for the kernel module: %v", err)
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	here, failure, leave := bring(host, req, dir)
@@ -63,7 +63,7 @@ func Build(ctx context.Context, req api.BuildModule, host hostfs.Host) (*api.Bui
 	}
 	file, err := kmod.ParseFile(built)
 	if err != nil {
-		return nil, api.Errorf(api.CodeBuild, "what was built is no kernel module of ours: %v", err)
+		return nil, api.Errorf(api.CodeBuild, "the result of the build is not this tool's kernel module: %v", err)
 	}
 	if failure := mayLoad(host, &file); failure != nil {
 		failure.Message = fmt.Sprintf("with the headers in %s: %s", headers.shown, failure.Message)
@@ -76,7 +76,7 @@ func Build(ctx context.Context, req api.BuildModule, host hostfs.Host) (*api.Bui
 // before dir is removed.
 func bring(host hostfs.Host, req api.BuildModule, dir string) (here headers, failure *api.Error, leave func()) {
 	failed := func(err error) (headers, *api.Error, func()) {
-		return headers{}, api.Errorf(api.CodeBuild, "bring the headers into the debug pod: %v", err), nil
+		return headers{}, api.Errorf(api.CodeBuild, "copy the headers to the debug pod: %v", err), nil
 	}
 	at := dir + "-node"
 	if err := os.Mkdir(at, 0o700); err != nil {
@@ -137,11 +137,11 @@ func findHeaders(host hostfs.Host, given string) (headers, *api.Error) {
 	}
 	if given != "" {
 		return headers{}, api.Errorf(api.CodeNoHeaders,
-			"%s on the node has no headers of a kernel: they have a Makefile and include/config/auto.conf; %s", given,
+			"%s on the node does not contain kernel headers, which include a Makefile and include/config/auto.conf; %s", given,
 			instead)
 	}
 	return headers{}, api.Errorf(api.CodeNoHeaders,
-		"the node has no headers of its kernel %s (looked in %s, and below %s): install its package linux-headers or kernel-devel, or name the place with --kmod-headers, or give a built module with --ko; %s",
+		"the headers of the node's kernel %s were not found in %s or below %s: install the package linux-headers or kernel-devel, or specify their directory with --kmod-headers, or a built module with --ko; %s",
 		kernel, strings.Join(places, ", "), driverContainer, instead)
 }
 
@@ -246,7 +246,7 @@ func runQuietly(ctx context.Context, name string, args ...string) error {
 	hint := ""
 	if strings.Contains(text, "GLIBC_") {
 		hint =
-			"; the headers' own programs need a newer C library than the image has: give an image of the node's distribution with --builder-image"
+			"; the programs of the headers need a newer C library than that of the image: specify an image of the node's distribution with --builder-image"
 	}
 	return fmt.Errorf("%s: %w: %s%s", name, err, text, hint)
 }

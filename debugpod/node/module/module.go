@@ -32,7 +32,7 @@ type moduleDevice interface {
 }
 
 var (
-	errModuleInUse = errors.New("somebody has its device open")
+	errModuleInUse = errors.New("a process has its device open")
 	errTooFast     = errors.New("too many records at once")
 	// errUntrusted means that the kernel rejected a module because its signature is missing or not trusted.
 	errUntrusted = errors.New("the kernel does not trust it")
@@ -70,7 +70,7 @@ func writeModule(
 	defer func() {
 		if err := kernel.unload(kmod.Name); err != nil {
 			left := api.Errorf(api.CodeStays,
-				"the kernel module %s stays loaded: %v; revert the run to unload it, or on the node: rmmod %s",
+				"the kernel module %s stays loaded: %v; revert the run to unload it, or run on the node: rmmod %s",
 				kmod.Name, err, kmod.Name)
 			if failure != nil {
 				left.Message = failure.Message + "; and " + left.Message
@@ -91,13 +91,13 @@ func notLoaded(host hostfs.Host, file kmod.File, err error) *api.Error {
 	switch {
 	case errors.Is(err, errUntrusted) && file.Signed:
 		return api.Errorf(api.CodeUntrusted,
-			"the node's kernel does not trust the key that signed the module (%v): enroll the key (mokutil --import) or sign with another; %s",
+			"the node's kernel does not trust the key that signed the module (%v): enroll the key (mokutil --import), or sign with another key; %s",
 			err, instead)
 	case errors.Is(err, errUntrusted):
 		return untrusted(host, err.Error())
 	default:
 		return api.Errorf(api.CodeNotLoaded,
-			"the node's kernel (%s) refuses the module (%s): %v; build it against the headers of this very kernel; %s",
+			"the node's kernel (%s) refuses the module (%s): %v; build it against the headers of exactly this kernel; %s",
 			release(host), file.Magic, err, instead)
 	}
 }
@@ -118,7 +118,7 @@ func removeModule(run string, host hostfs.Host, kernel moduleKernel) (*api.Remov
 	}
 	if err := kernel.unload(kmod.Name); err != nil {
 		return nil,
-			api.Errorf(api.CodeStays, "the kernel module %s stays loaded: %v; on the node: rmmod %s", kmod.Name, err,
+			api.Errorf(api.CodeStays, "the kernel module %s stays loaded: %v; to unload it, run on the node: rmmod %s", kmod.Name, err,
 				kmod.Name)
 	}
 	return &api.RemovedModule{Removed: true}, nil
@@ -136,7 +136,7 @@ func loadedModule(host hostfs.Host) (run string, loaded bool) {
 // owner describes the owner of a loaded module.
 func owner(run string) string {
 	if run == "" {
-		return "somebody, without this tool"
+		return "another program"
 	}
 	return "run " + run
 }

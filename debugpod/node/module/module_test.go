@@ -83,7 +83,7 @@ func TestMayLoad(t *testing.T) {
 		},
 		"loaded by hand": {
 			map[string]string{"sys/module/gpu_fault_xid/parameters/run": "\n"}, nil, api.CodeLoaded,
-			[]string{"without this tool", "rmmod gpu_fault_xid"},
+			[]string{"by another program", "rmmod gpu_fault_xid"},
 		},
 		"sig_enforce": {
 			map[string]string{"sys/module/module/parameters/sig_enforce": "Y\n"}, &fits, api.CodeUntrusted,
@@ -223,7 +223,7 @@ func TestRemoveModule(t *testing.T) {
 		},
 		"not there": {nil, api.RemovedModule{}, ""},
 		"another's": {map[string]string{param: "xid-999999\n"}, api.RemovedModule{Other: "run xid-999999"}, ""},
-		"a user's":  {map[string]string{param: "\n"}, api.RemovedModule{Other: "somebody, without this tool"}, ""},
+		"a user's":  {map[string]string{param: "\n"}, api.RemovedModule{Other: "another program"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -26,7 +26,7 @@ func mountNode(host hostfs.Host, at string) (unmount func() error, err error) {
 	// copies are not slaves until now; afterwards this does nothing. If it fails, nothing is unmounted: deleting the
 	// pod's mount namespace does not affect the node.
 	if err := unix.Mount("", at, "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
-		return nil, fmt.Errorf("part the mounts from the node's: %w", err)
+		return nil, fmt.Errorf("separate the mounts from those of the node: %w", err)
 	}
 	return func() error { return unix.Unmount(at, unix.MNT_DETACH) }, nil
 }

@@ -9,5 +9,5 @@ import (
 )
 
 func mountNode(hostfs.Host, string) (unmount func() error, err error) {
-	return nil, errors.New("only Linux has namespaces of mounts")
+	return nil, errors.New("mount namespaces are supported only on Linux")
 }

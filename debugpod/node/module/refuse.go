@@ -33,7 +33,7 @@ func mayLoad(host hostfs.Host, file *kmod.File) *api.Error {
 		if run != "" {
 			do = "revert that run: kubectl gpu-fault revert " + run
 		}
-		return api.Errorf(api.CodeLoaded, "the kernel module %s is loaded already, by %s, and was left: %s; %s",
+		return api.Errorf(api.CodeLoaded, "the kernel module %s is already loaded by %s and was not unloaded: %s; %s",
 			kmod.Name,
 			owner(run), do, instead)
 	}

@@ -82,7 +82,7 @@ func TestTranscriptOfAnotherExercise(t *testing.T) {
 	w.pass(5 * time.Minute)
 	for want, transcript := range map[string]*recorder.Transcript{
 		"its requests are from alice": {Header: recorder.Header{User: "alice"}},
-		"accounts-":      {Header: recorder.Header{User: access.User("c-another")}},
+		"accounts-":                   {Header: recorder.Header{User: access.User("c-another")}},
 		"a request at 2026-05-04T11:5": {
 			Header: recorder.Header{User: access.User(e.Account.ID)},
 			Lines:  []recorder.Line{at(-2*time.Minute, "get", "page")},

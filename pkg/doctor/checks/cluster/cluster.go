@@ -207,7 +207,7 @@ func kubeletUnit(n *facts.Node) string {
 	return "kubelet"
 }
 
-// isKubelets reports whether the kubelet itself sets the condition. Other checks read these conditions.
+// isKubelets reports whether the condition is one of Kubernetes itself, which other checks read.
 func isKubelets(t corev1.NodeConditionType) bool {
 	return slices.Contains([]corev1.NodeConditionType{
 		corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure,

@@ -231,9 +231,15 @@ func devices(f *facts.Facts, driver string) (total, free int) {
 			}
 		}
 	}
+	newest := map[string]int64{}
+	for _, s := range f.ResourceSlices {
+		if s.Spec.Driver == driver {
+			newest[s.Spec.Pool.Name] = max(newest[s.Spec.Pool.Name], s.Spec.Pool.Generation)
+		}
+	}
 	for i := range f.ResourceSlices {
 		s := &f.ResourceSlices[i].Spec
-		if s.Driver != driver {
+		if s.Driver != driver || s.Pool.Generation != newest[s.Pool.Name] { // the driver deletes old slices later
 			continue
 		}
 		total += len(s.Devices)

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/version"
+
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
@@ -401,7 +403,7 @@ func checkLibraries(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		issue.Evidence = append(issue.Evidence, finding.Evidence{Source: "nvidia-smi on node " + n.Name, Text: line})
 	}
 	if module != "" && len(versions) > 0 && versions[module] == nil {
-		newest := slices.Max(slices.Collect(maps.Keys(versions)))
+		newest := slices.MaxFunc(slices.Collect(maps.Keys(versions)), compareVersions)
 		issue.Evidence = append(issue.Evidence,
 			finding.Evidence{Source: "/proc/driver/nvidia/version on node " + n.Name, Text: module},
 			finding.Evidence{Source: "driver's libraries on node " +
@@ -517,4 +519,19 @@ func persistenceCheck() engine.Check {
 			})
 		},
 	}
+}
+
+// compareVersions compares driver versions such as 580.95.05 by their numbers.
+func compareVersions(a, b string) int {
+	left, leftErr := version.ParseGeneric(a)
+	right, rightErr := version.ParseGeneric(b)
+	switch {
+	case leftErr != nil || rightErr != nil:
+		return strings.Compare(a, b)
+	case left.LessThan(right):
+		return -1
+	case right.LessThan(left):
+		return 1
+	}
+	return 0
 }

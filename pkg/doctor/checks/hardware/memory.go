@@ -142,12 +142,14 @@ func checkECC(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		}
 		told[g.Event.PCI] = told[g.Event.PCI] || !v.Past(g) // for past errors, the counters show what remains
 	}
+	problems := len(told)
 	if v.SMI != nil {
 		for _, g := range v.SMI.GPUs {
 			if g.PCI != nil && told[*g.PCI] {
 				continue
 			}
 			if issue, found := eccFinding(n, g); found {
+				problems++
 				r.Add(issue)
 			}
 		}
@@ -157,7 +159,7 @@ func checkECC(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		r.Unknown(n.Object(), "%s", f.WhyNoHost(n.Name))
 	case v.SMI == nil:
 		r.Unknown(n.Object(), "nvidia-smi printed no readable output: %s", words.FirstLine(v.SMIError))
-	default:
+	case problems == 0:
 		r.Pass(n.Object())
 	}
 }

@@ -136,8 +136,7 @@ func judge(n *facts.Node, g facts.SameKind) (finding.Severity, string, finding.F
 	switch code.Class {
 	case "gpu_fatal", "memory":
 		return finding.Error, "the driver reports " + name, finding.Fix{
-			Text: "Drain the node, reset the GPU, and contact the GPU vendor if the error recurs." +
-				afterwards(code),
+			Text:     "Drain the node, and reset the GPU." + cmp.Or(afterwards(code), recurs),
 			Commands: facts.Drain(n, facts.ResetGPU(n, g.Event.PCI)),
 		}
 	case "app":
@@ -147,7 +146,7 @@ func judge(n *facts.Node, g facts.SameKind) (finding.Severity, string, finding.F
 		return finding.Info, "the driver reports " + name, finding.Fix{Text: "This XID alone requires no action."}
 	}
 	return finding.Warning, "the driver reports " + name, finding.Fix{
-		Text: "Check the surrounding log lines, and contact the GPU vendor if the error recurs." + afterwards(code),
+		Text: "Check the surrounding log lines." + cmp.Or(afterwards(code), recurs),
 	}
 }
 
@@ -172,10 +171,12 @@ func judgeRecovery(n *facts.Node, g facts.SameKind) (finding.Severity, string, f
 	}
 }
 
+const recurs = " If the error recurs, contact the GPU vendor."
+
 // afterwards returns the investigation that NVIDIA recommends for an XID.
 func afterwards(c xid.Code) string {
 	text := map[string]string{
-		"CONTACT_SUPPORT":     "If the error recurs, contact the GPU vendor.",
+		"CONTACT_SUPPORT":     strings.TrimSpace(recurs),
 		"INVESTIGATE_SW":      "If the error recurs, check for a newer driver.",
 		"INVESTIGATE_LINK_SI": "If the error recurs, have the links' cables and connectors checked.",
 		"XID_137_FLOW":        "Check for an XID 48, 94 or 95 on the GPUs that are linked to this GPU.",

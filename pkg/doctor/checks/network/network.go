@@ -37,17 +37,28 @@ func Checks() []engine.Check {
 		}
 	}
 	return []engine.Check{
-		pulls("img.pull-network", "an image cannot be pulled because its registry cannot be reached",
+		pulls(
+			"img.pull-network",
+			"an image cannot be pulled because its registry cannot be reached",
 			"The container runtime's message distinguishes timeouts, TLS errors, refused connections and proxy errors; net.dns reports names that do not resolve. The node pulls images, not the pod: the node's firewall, proxy and DNS matter, NetworkPolicies do not.",
-			"gpu-operator#199", "gpu-operator#332", "NFD#1229", "seed 001, scenario 7"),
-		pulls("img.pull-auth", "a registry refuses to serve an image",
+			"gpu-operator#199",
+			"gpu-operator#332",
+			"NFD#1229",
+			"seed 001, scenario 7",
+		),
+		pulls(
+			"img.pull-auth",
+			"a registry refuses to serve an image",
 			"The registry responds but rejects the pull: 401, 403, insufficient_scope, a missing pull secret or a rate limit.",
-			"nim-deploy#42", "nvidia-docker#535"),
+			"nim-deploy#42",
+			"nvidia-docker#535",
+		),
 		pulls("img.not-found", "an image does not exist in its registry",
 			"The registry reports that the repository or tag does not exist, or the image reference is invalid.",
 			"gpu-operator#170", "gpu-operator#690"),
 		{
-			ID: "net.dns", Layer: finding.LayerNetwork,
+			ID:    "net.dns",
+			Layer: finding.LayerNetwork,
 			Title: "names do not resolve inside GPU pods, or on the node that pulls their images",
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 			Reads: "logs and container messages of failing GPU pods and GPU components; reasons why images cannot be pulled",
@@ -62,7 +73,8 @@ func Checks() []engine.Check {
 			Run:     checkDNS,
 		},
 		{
-			ID: "net.egress-blocked", Layer: finding.LayerNetwork,
+			ID:    "net.egress-blocked",
+			Layer: finding.LayerNetwork,
 			Title: "the node's firewall drops packets from its pods",
 			Needs: []engine.Need{engine.NeedNode},
 			Reads: "the node's kernel log: lines of UFW, firewalld and iptables with IN=, OUT=, SRC=, DST=",
@@ -342,7 +354,9 @@ func secretCommands(pod *corev1.Pod, registry string) []string {
 	return []string{
 		shell.Command(
 			"kubectl -n %s create secret docker-registry regcred --docker-server=%s --docker-username=%s --docker-password=TOKEN",
-			pod.Namespace, registry, user,
+			pod.Namespace,
+			registry,
+			user,
 		),
 		shell.Command("kubectl -n %s patch serviceaccount %s -p '{\"imagePullSecrets\":[{\"name\":\"regcred\"}]}'",
 			pod.Namespace, account),
@@ -555,6 +569,15 @@ func failsOnNetwork(f *facts.Facts, n *facts.Node) bool {
 }
 
 func firewallFix(n *facts.Node, b blocked) finding.Fix {
+	if !b.ufw && b.own() {
+		return finding.Fix{
+			Text: "A firewall on the node denies packets that the node sends: find the rule that logged these lines, and allow DNS and the registries' port.",
+			Commands: []string{
+				shell.OnHost(n.Name, "sudo iptables -S OUTPUT"),
+				shell.OnHost(n.Name, "sudo nft list ruleset"),
+			},
+		}
+	}
 	if !b.ufw {
 		return finding.Fix{
 			Text: "Allow the packets of the node's pods in the firewall that logged these lines (firewalld: add the pods' interfaces to the trusted zone).",

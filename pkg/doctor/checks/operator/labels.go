@@ -15,7 +15,9 @@ import (
 
 func migManagerCheck() engine.Check {
 	return engine.Check{
-		ID: "mig.manager-failed", Layer: finding.LayerOperator, From: []string{"api/pods"},
+		ID:    "mig.manager-failed",
+		Layer: finding.LayerOperator,
+		From:  []string{"api/pods"},
 		Title: "the MIG manager could not partition a node's GPUs as requested",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 		Reads: "labels nvidia.com/mig.config and nvidia.com/mig.config.state of nodes, and the log of the node's MIG manager",
@@ -70,8 +72,14 @@ func checkMIGManager(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	}
 	for _, pod := range pods {
 		if e, ok := facts.LogEvidence(
-			f, pod, "error setting MIGConfig", "in use by another client", "Error applying MIG configuration", "error:",
-			"level=error", "level=fatal",
+			f,
+			pod,
+			"error setting MIGConfig",
+			"in use by another client",
+			"Error applying MIG configuration",
+			"error:",
+			"level=error",
+			"level=fatal",
 		); ok && !slices.Contains(found.Evidence, e) {
 			found.Evidence = append(found.Evidence, e)
 		}
@@ -128,7 +136,8 @@ func gaveUpMIG(f *facts.Facts, pods []*corev1.Pod) (finding.Evidence, bool) {
 
 func gfdCheck() engine.Check {
 	return engine.Check{
-		ID: "gfd.labels", Layer: finding.LayerOperator,
+		ID:    "gfd.labels",
+		Layer: finding.LayerOperator,
 		Title: "GPU feature discovery runs, but its labels are missing",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 		Reads: "label nvidia.com/gpu.product of nodes on which GPU feature discovery runs, its log, and that of NFD's master",
@@ -188,8 +197,10 @@ func checkGFD(f *facts.Facts, r *engine.Result, n *facts.Node) {
 			found.Evidence = append(found.Evidence, e)
 			found.Fix = finding.Fix{
 				Text: "Allow the namespace nvidia.com in NFD's master (nfd-master.conf: extraLabelNs: [nvidia.com]), then restart " +
-					facts.OwnerOf(master) + ".",
-				Commands: []string{shell.Command("kubectl edit configmap -n %s", master.Namespace)},
+					facts.OwnerOf(
+						master,
+					) + ".",
+				Commands: editConfigMaps(master),
 				Values:   "node-feature-discovery:\n  master:\n    config:\n      extraLabelNs: [\"nvidia.com\"]\n",
 			}
 			r.Add(found)
@@ -211,7 +222,8 @@ func checkGFD(f *facts.Facts, r *engine.Result, n *facts.Node) {
 
 func peermemCheck() engine.Check {
 	return engine.Check{
-		ID: "rdma.peermem", Layer: finding.LayerNetwork,
+		ID:    "rdma.peermem",
+		Layer: finding.LayerNetwork,
 		Title: "the module nvidia_peermem, which lets network cards read GPU memory, cannot be loaded",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs, engine.NeedNode},
 		Reads: "the container nvidia-peermem-ctr of driver pods, logs of GPU pods, loaded modules and the kernel log of GPU nodes",
@@ -286,4 +298,17 @@ func checkPeermem(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		Title: "network cards cannot read GPU memory directly: nvidia_peermem is not loaded", Evidence: evidence,
 		Fix: fix,
 	})
+}
+
+// editConfigMaps returns the commands for editing the ConfigMaps that a pod mounts.
+func editConfigMaps(pod *corev1.Pod) (commands []string) {
+	for _, v := range pod.Spec.Volumes {
+		if v.ConfigMap != nil {
+			commands = append(
+				commands,
+				shell.Command("kubectl edit configmap -n %s %s", pod.Namespace, v.ConfigMap.Name),
+			)
+		}
+	}
+	return commands
 }

@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -145,7 +146,7 @@ func checkCDIOff(f *facts.Facts, r *engine.Result) {
 		}
 		i := instance(n)
 		if i == nil || i.CDI == nil {
-			r.Unknown(n.Object(), "whether CDI is enabled in its containerd is unknown: %s", hostProblem(f, n))
+			r.Unknown(n.Object(), "whether CDI is enabled in its containerd is unknown: %s", cmp.Or(hostProblem(f, n), "its configuration does not show this"))
 			continue
 		}
 		if *i.CDI || usesNRI(f) {

@@ -282,7 +282,7 @@ func checkGenerated(f *facts.Facts, r *engine.Result) {
 				continue
 			}
 			for _, file := range i.Files {
-				if file.Path != told || !strings.Contains(file.NotEdited, "anew") || i.HasGPUHandler() {
+				if file.Path != told || !strings.Contains(file.NotEdited, "regenerate") || i.HasGPUHandler() {
 					continue
 				}
 				r.Add(finding.Finding{

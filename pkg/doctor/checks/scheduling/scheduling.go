@@ -24,7 +24,8 @@ import (
 func Checks() []engine.Check {
 	return slices.Concat(pendingChecks(), []engine.Check{
 		{
-			ID: "sched.unbalanced", Layer: finding.LayerScheduling,
+			ID:    "sched.unbalanced",
+			Layer: finding.LayerScheduling,
 			Title: "a GPU node is full while an identical node is idle, because pods are tied to the full node",
 			Needs: []engine.Need{engine.NeedAPI},
 			Reads: "GPU nodes of the same model and size; node selectors and required affinity of the pods that hold or wait for GPUs there",
@@ -36,7 +37,8 @@ func Checks() []engine.Check {
 			Run:     checkUnbalanced,
 		},
 		{
-			ID: "sched.topology", Layer: finding.LayerScheduling,
+			ID:       "sched.topology",
+			Layer:    finding.LayerScheduling,
 			Title:    "the kubelet's topology manager rejected a GPU pod",
 			Needs:    []engine.Need{engine.NeedAPI},
 			Reads:    "Pod .status.reason TopologyAffinityError",
@@ -46,7 +48,8 @@ func Checks() []engine.Check {
 			Run:      checkTopology,
 		},
 		{
-			ID: "alloc.unexpected-admission", Layer: finding.LayerDevicePlugin,
+			ID:       "alloc.unexpected-admission",
+			Layer:    finding.LayerDevicePlugin,
 			Title:    "the kubelet could not allocate the GPUs of a pod that was placed on its node",
 			Needs:    []engine.Need{engine.NeedAPI},
 			Reads:    "Pod .status.reason UnexpectedAdmissionError or OutOfnvidia.com/gpu, with its message",
@@ -133,7 +136,8 @@ func checkTopology(f *facts.Facts, r *engine.Result) {
 	}
 	for i := range f.Snapshot.Pods {
 		pod := &f.Snapshot.Pods[i]
-		if pod.Status.Reason != "TopologyAffinityError" || !f.AsksForGPU(pod) || f.Replaced(pod) {
+		if pod.Status.Reason != "TopologyAffinityError" || pod.DeletionTimestamp != nil || !f.AsksForGPU(pod) ||
+			f.Replaced(pod) {
 			continue
 		}
 		evidence := []finding.Evidence{

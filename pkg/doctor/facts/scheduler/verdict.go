@@ -385,7 +385,7 @@ func (s *Scheduler) full(
 				finding.Evidence{Source: n.Object().String() +
 					" .spec.taints (its GPUs are free)", Text: facts.TaintText(t)})
 			v.Fix.Commands = append(v.Fix.Commands, shell.Command(
-				"kubectl taint node %s %s- # its GPUs are free; only if nothing needs the taint", n.Name,
+				"kubectl taint node %s %s- # only if nothing needs the taint", n.Name,
 				facts.TaintText(t),
 			))
 		}
