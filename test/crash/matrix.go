@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -23,16 +24,20 @@ type trial struct {
 
 func (t trial) String() string { return fmt.Sprintf("%s: %s [%s]", t.group, t.row, t.column) }
 
-// sample returns one trial of each row, in the order in which the rows come. Rows of several groups, such as the
+// again matches the number of a step that a run takes several times: "save record (Applying) 2".
+var again = regexp.MustCompile(` \d+$`)
+
+// sample returns one trial of each kind of step, in the order in which they come. Those of several groups, such as the
 // creation of a record, are drawn from the groups and columns in turn.
 func sample(all []trial) []trial {
 	var rows []string
 	of := map[string][]trial{}
 	for _, t := range all {
-		if of[t.row] == nil {
-			rows = append(rows, t.row)
+		row := again.ReplaceAllString(t.row, "")
+		if of[row] == nil {
+			rows = append(rows, row)
 		}
-		of[t.row] = append(of[t.row], t)
+		of[row] = append(of[row], t)
 	}
 	drawn := make([]trial, len(rows))
 	for i, row := range rows {
