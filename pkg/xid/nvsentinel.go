@@ -99,7 +99,7 @@ func nvsentinelVerdict(action string) Verdict {
 		v.Reaction = "NONE: a Kubernetes event, no cordon"
 	case "CONTACT_SUPPORT":
 		v.Reaction =
-			"CONTACT_SUPPORT: cordons and drains the node, which stays cordoned, as there is no remediation (label remediation-failed)"
+			"CONTACT_SUPPORT: cordons and drains the node, which stays cordoned without remediation (label remediation-failed)"
 	default: // COMPONENT_RESET, RESTART_VM, RESTART_BM
 		v.Reaction = action + ": cordons and drains the node, and may reboot it"
 		v.MayReboot = true

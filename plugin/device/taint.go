@@ -243,7 +243,7 @@ func (t *tainting) describe(say func(string, ...any), evicted []dra.Pod) {
 	case t.taint.Effect == resourcev1.DeviceTaintEffectNoSchedule:
 		say("What: the scheduler does not allocate the devices to new pods. Pods that hold them keep running.")
 	case len(evicted) == 0:
-		say("What: the scheduler does not allocate the devices to new pods. No pod holds them.")
+		say("What: the scheduler does not allocate the devices to new pods. No pod is evicted.")
 	default:
 		var names []string
 		for _, p := range evicted {
