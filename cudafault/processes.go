@@ -15,7 +15,7 @@ type Processes struct {
 	// TrippedGeneration is the generation in which the fault last tripped in the pod, or 0 if it never did.
 	TrippedGeneration uint64    `json:"trippedGeneration,omitempty"`
 	TrippedAt         time.Time `json:"trippedAt,omitzero"`
-	// Trips is the number of trips in all processes.
+	// Trips is the number of trips of the processes in List.
 	Trips uint64    `json:"trips"`
 	List  []Process `json:"processes"`
 }
@@ -129,11 +129,12 @@ func DecodeProcesses(data []byte) (Processes, error) {
 		return Processes{}, fmt.Errorf("file of processes: version %d with %s, this program knows version %d with %d",
 			v, count.Of(n, "place"), processesVersion, slots)
 	}
-	all := Processes{TrippedGeneration: r.u64(span{16, 8}), TrippedAt: r.time(span{24, 8}), Trips: r.u64(span{32, 8})}
+	all := Processes{TrippedGeneration: r.u64(span{16, 8}), TrippedAt: r.time(span{24, 8})}
 	for i := range slots {
 		at := headerSize + i*slotSize
 		if p := process(reader{buf: data[at : at+slotSize]}); p.PID > 0 {
 			all.List = append(all.List, p)
+			all.Trips += p.Trips
 		}
 	}
 	return all, nil

@@ -18,7 +18,6 @@ func table(i int) []byte {
 	u32(data[12:], 63)
 	u64(data[16:], 9)
 	u64(data[24:], 1_800_000_000_000)
-	u64(data[32:], 4)
 	slot := data[128+256*i:]
 	u32(slot, 42)
 	u32(slot[4:], 12080)
@@ -41,7 +40,7 @@ func table(i int) []byte {
 func TestDecodeProcesses(t *testing.T) {
 	t.Parallel()
 	at := func(ms int64) time.Time { return time.UnixMilli(1_800_000_000_000 + ms).UTC() }
-	want := Processes{TrippedGeneration: 9, TrippedAt: at(0), Trips: 4, List: []Process{{
+	want := Processes{TrippedGeneration: 9, TrippedAt: at(0), Trips: 3, List: []Process{{
 		PID: 42, Namespace: 4026531836, Name: "python3", Driver: 12080, Started: at(1), Looked: at(2), Generation: 9,
 		Status: StatusPoisoned,
 		Paths:  PathDlsym | PathProcAddress | PathNVML, Hooks: 300, LastError: 999, Calls: 1234, Trips: 3,

@@ -9,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 export LC_ALL=C
 
-readonly source=cudafault/shim lib=cudafault/lib limit=65536
+readonly source=cudafault/shim lib=cudafault/lib limit=98304
 readonly needed='gcc 12.2.0 and aarch64-linux-gnu-gcc 12.2.0 with binutils 2.40, as in Debian 12: gcc, gcc-aarch64-linux-gnu'
 readonly common=(-std=gnu11 -Os -ffreestanding -fPIC -fvisibility=hidden -ftls-model=initial-exec -fno-stack-protector -fno-asynchronous-unwind-tables
   -fno-unwind-tables -fno-tree-loop-distribute-patterns -fno-ident -fno-builtin -mgeneral-regs-only "-ffile-prefix-map=$PWD=."
@@ -40,7 +40,7 @@ compile() {
   map=$(mktemp)
   { echo '{ global:'; { hooks "$list"; others "$file" | tr ' ' '\n'; } | sed 's/$/;/'; echo 'local: *; };'; } >"$map"
   (cd "$source" && "$cc" "${common[@]}" "${flags[@]}" "${link[@]}" -Wl,--version-script="$map" "$@" -o "$file" "stubs-$arch.S" \
-    ./shim.c elf.c lookup.c objects.c look.c trigger.c effects.c memory.c copy.c nvml.c run.c clock.c say.c audit.c start.c)
+    ./shim.c identity.c elf.c lookup.c objects.c look.c trigger.c effects.c memory.c copy.c nvml.c run.c clock.c say.c audit.c start.c)
   rm -f "$map"
   chmod 755 "$file"
 }

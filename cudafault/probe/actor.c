@@ -124,7 +124,14 @@ static void copies(const char *way, size_t bytes, long n)
 
 // A host function after a copy must see all that the copy brought, and what an injected error in the data does must have been done by then too:
 // what it saw and what is there at the end are compared.
+// The copies wait in the stream until all are there.
 struct look { const unsigned char *at; unsigned char seen[256]; };
+static void nap(void *unused)
+{
+	const struct timespec pause = {0, 300000000};
+	(void)unused;
+	nanosleep(&pause, NULL);
+}
 static void look(void *data)
 {
 	struct look *l = data;
@@ -133,19 +140,24 @@ static void look(void *data)
 
 static void order(long n)
 {
-	static struct look looks[64];
-	unsigned char *pinned[64], pattern[256];
+	enum { MOST = 512 };
+	static struct look looks[MOST];
+	static unsigned char *pinned[MOST];
+	unsigned char pattern[256];
 	long late = 0, bits = 0;
 	int code = 0;
-	if (n > 64) n = 64;
+	if (n > MOST) n = MOST;
 	for (int i = 0; i < 256; i++) pattern[i] = (unsigned char)(i * 31 + 7);
 	code = cu.cuMemcpyHtoD(buffer, pattern, sizeof pattern);
 	for (long i = 0; i < n && !code; i++) {
 		void *at = NULL;
 		code = cu.cuMemHostAlloc(&at, 256, 0);
 		pinned[i] = at;
-		looks[i].at = at;
-		if (!code) code = cu.cuMemcpyDtoHAsync(at, buffer, 256, stream);
+	}
+	if (!code) code = cu.cuLaunchHostFunc(stream, nap, NULL);
+	for (long i = 0; i < n && !code; i++) {
+		looks[i].at = pinned[i];
+		code = cu.cuMemcpyDtoHAsync(pinned[i], buffer, 256, stream);
 		if (!code) code = cu.cuLaunchHostFunc(stream, look, &looks[i]);
 	}
 	if (!code) code = cu.cuStreamSynchronize(stream);

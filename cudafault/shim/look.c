@@ -3,99 +3,16 @@
 
 const struct gf_state *gf_state;
 uint32_t gf_epoch, gf_status = GF_NO_STATE;
-char gf_comm[48];
 
 static struct gf_state kept[4];         /* the last good files: who sleeps may still hold an older one */
 static unsigned newest;
 static int have;
-static int32_t looking, begun;          /* begun: the first look has ended */
+static int32_t begun;                   /* the first look has ended */
+static uint64_t looking;                /* since when a thread looks; 0: none does */
 static uint64_t looked, grace;          /* coarse ns; until grace every call comes to gf_enter */
 static uint64_t expired;                /* generation that has expired: over for good, also if the clock is set back */
-static int64_t rank = -1;
-static uint64_t node;
-static char exe[256], arguments[2][64];
-static int known, off;
-
-/* ---- who we are ---- */
-
-extern char **environ __attribute__((weak, visibility("default")));
-
-/* The variable's value or NULL. In an audit module there is no environ, so the environment that the process was started with is read. */
-const char *gf_env(const char *name)
-{
-	static char block[131072];
-	static long size;
-	size_t n = gf_length(name);
-
-	if (&environ && environ) {
-		for (char **e = environ; *e; e++)
-			if (gf_prefix(*e, name) && (*e)[n] == '=')
-				return *e + n + 1;
-		return 0;
-	}
-	if (!size)
-		size = gf_read_file("/proc/self/environ", block, sizeof block - 1);
-	for (long i = 0; i < size; i += (long)gf_length(block + i) + 1)
-		if (gf_prefix(block + i, name) && block[i + (long)n] == '=')
-			return block + i + n + 1;
-	return 0;
-}
-
-static void know(void)
-{
-	static const char *const ranks[] = { "RANK", "OMPI_COMM_WORLD_RANK", "JOB_COMPLETION_INDEX", "LOCAL_RANK" };
-	char line[512];
-	long n = gf_sys(GF_READLINKAT, GF_AT_FDCWD, (long)"/proc/self/exe", (long)line, sizeof line - 1, 0, 0);
-	const char *e = gf_env("GPU_FAULT_DISABLE");
-
-	off = e && e[0] == '1' && !e[1];
-	line[n > 0 ? n : 0] = 0;
-	gf_text(exe, sizeof exe, gf_basename(line));
-	n = gf_read_file("/proc/self/comm", line, sizeof line - 1);
-	line[n > 0 ? n - 1 : 0] = 0; /* without the newline */
-	gf_text(gf_comm, sizeof gf_comm, line);
-	n = gf_read_file("/proc/self/cmdline", line, sizeof line - 1);
-	line[n > 0 ? n : 0] = 0;
-	gf_text(arguments[0], sizeof arguments[0], gf_basename(line));
-	gf_text(arguments[1], sizeof arguments[1], (long)gf_length(line) + 1 < n ? gf_basename(line + gf_length(line) + 1) : "");
-	node = (e = gf_env("GPU_FAULT_NODE")) ? gf_fnv(e, gf_length(e), GF_FNV_START) : 0;
-	rank = -1;
-	for (unsigned i = 0; i < sizeof ranks / sizeof *ranks; i++)
-		if ((e = gf_env(ranks[i]))) {
-			const char *end = e;
-
-			rank = gf_number(&end);
-			rank = end != e && !*end ? rank : -1;
-			break;
-		}
-	gf_store(&known, 1);
-}
-
-int gf_off(void)
-{
-	if (!gf_load(&known))
-		know();
-	return off;
-}
 
 /* ---- the gate ---- */
-
-static int on_node(const struct gf_state *s)
-{
-	for (uint32_t i = 0; i < s->node_count; i++)
-		if (s->nodes[i] == node)
-			return 1;
-	return !s->node_count;
-}
-
-static int in_process(const struct gf_state *s)
-{
-	const char *g = s->process;
-
-	if (s->rank >= 0 && s->rank != rank)
-		return 0;
-	return !*g || gf_glob(g, exe) || gf_glob(g, gf_comm) || gf_glob(g, arguments[0]) || (arguments[1][0] && gf_glob(g, arguments[1]));
-}
 
 static uint32_t status(const struct gf_state *s)
 {
@@ -105,9 +22,9 @@ static uint32_t status(const struct gf_state *s)
 		expired = s->generation;
 		return GF_EXPIRED;
 	}
-	if (!on_node(s))
+	if (!gf_on_node(s))
 		return GF_OTHER_NODE;
-	return in_process(s) ? GF_ARMED : GF_OTHER_PROCESS;
+	return gf_in_process(s) ? GF_ARMED : GF_OTHER_PROCESS;
 }
 
 /* ---- weights ---- */
@@ -211,8 +128,7 @@ static int gone(int is)
 static int take(void)
 {
 	static struct { struct gf_state s; char more; } in;
-	const char *path = gf_env("GPU_FAULT_STATE");
-	long n = gf_read_file(path && *path ? path : GF_STATE_PATH, &in, sizeof in.s + 1);
+	long n = gf_read_file(gf_state_path(), &in, sizeof in.s + 1);
 	unsigned next = (newest + 1) % 4;
 
 	if (gone(n == -GF_ENOENT))
@@ -249,37 +165,44 @@ static void judge(int fresh, uint64_t now, int first)
 		gf_changed();
 	}
 	gf_poke(&gf_status, open ? gf_poison ? GF_POISONED : gf_trip_count ? GF_TRIPPED : GF_ARMED : st == GF_ARMED ? GF_PASSING : st);
-	gf_run_update(s ? s->generation : 0);
+	gf_run_look(s ? s->generation : 0);
 }
 
 /* Called on every way through gf_enter, with the coarse clock. */
 void gf_look(uint64_t now)
 {
-	uint64_t last = gf_peek(&looked);
+	uint64_t last = gf_peek(&looked), since;
 	const struct gf_state *s = gf_peek(&gf_state);
 	int due = !last || now - last >= 1000000000;
 
 	if (gf_off() || (!due && gf_peek(&begun) && !(grace && now >= grace) && !(s && s->expires && gf_peek(&gf_poison) && gf_unix_ms() >= s->expires)))
 		return;
-	if (!gf_cas(&looking, 0, 1)) {
-		/* Threads that start together: none shall pass before the first look has ended. Not for ever: who looks may have been stopped. */
+	/* Who looks needs no time: after two seconds it was stopped, or a signal handler has jumped out of it. */
+	since = gf_load(&looking);
+	if ((since && now - since < 2000000000) || !gf_cas64(&looking, since, now | 1)) {
+		/* Threads that start together: none passes before the first look has ended, for 20 ms at most. */
 		for (int i = 0; i < 200 && !gf_load(&begun); i++)
 			gf_sleep(100);
 		return;
 	}
 	if (due)
 		gf_poke(&looked, now);
-	if (!last)
-		gf_run_open();
 	judge(due && take(), now, !last);
 	gf_store(&begun, 1);
 	gf_store(&looking, 0);
 }
 
+/* The next call looks, whenever the last one did. */
+void gf_look_now(void)
+{
+	if (gf_peek(&looked))
+		gf_poke(&looked, 1);
+}
+
 /* In the child of a fork: it looks again, as a process of its own. */
 void gf_look_forked(void)
 {
-	known = have = 0;
+	have = 0;
 	looking = 0;
 	begun = 0;
 	looked = grace = expired = 0;

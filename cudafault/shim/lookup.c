@@ -165,13 +165,13 @@ void *gf_audit_bind(unsigned n, void *real)
 /* ---- routing ---- */
 
 #ifndef GF_EXPORT_ONLY
-/* The hook whose real function this is. The name asked for must begin the hook's name: drivers may share one address between functions. */
+/* The hook whose real function this is, in the driver or in a neighbour. The name asked for must begin the hook's name: drivers may share one address between functions. */
 static int hook_of_address(int layer, const void *p, const char *name)
 {
 	size_t base = gf_base(name);
 
 	for (unsigned n = 0; n < GF_HOOK_COUNT; n++)
-		if (gf_peek(&driver_address[n]) == p && gf_layer(n) == layer) {
+		if ((gf_peek(&driver_address[n]) == p || gf_peek(&gf_table[n].real) == p) && gf_layer(n) == layer) {
 			const char *hook = gf_hook_name(n);
 			size_t i = 0;
 
@@ -201,7 +201,7 @@ void *(*gf_real_dlsym)(void *, const char *);
 
 void *gf_find_dlsym(void)
 {
-	void *p = gf_elf_libc("dlsym");
+	void *p = gf_next_dlsym();
 
 	gf_store(&gf_real_dlsym, (void *(*)(void *, const char *))p);
 	return p;

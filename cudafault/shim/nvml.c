@@ -4,7 +4,7 @@
 enum { INVALID_ARGUMENT = 2, NOT_FOUND = 6, GPU_IS_LOST = 15 };
 
 /* NVML's index of a device as the CUDA ordinal of this process; -1: CUDA does not see it. */
-static int ordinal(uint32_t index) { return gf_ordinal(gf_env("CUDA_VISIBLE_DEVICES"), index); }
+static int ordinal(uint32_t index) { return gf_ordinal(gf_visible_devices(), index); }
 
 static int hidden(const struct gf_state *s, uint32_t index)
 {

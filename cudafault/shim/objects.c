@@ -78,6 +78,7 @@ void gf_audit_gone(uintptr_t base)
 struct neighbour { struct gf_elf elf; uintptr_t end; };
 static struct neighbour neighbours[4];
 static unsigned neighbour_count, known;
+struct found { const char *file; struct neighbour list[4]; unsigned count; };
 
 static int listed(const char *list, const char *name)
 {
@@ -91,11 +92,12 @@ static int listed(const char *list, const char *name)
 
 static int is_neighbour(const struct gf_object *o, struct gf_elf *e, void *arg)
 {
-	const char *file = arg, *base = gf_basename(o->name);
+	struct found *f = arg;
+	const char *base = gf_basename(o->name);
 
-	if (o->behind && *base && (listed(gf_env("LD_PRELOAD"), base) || listed(file, base))) {
-		neighbours[neighbour_count] = (struct neighbour){ *e, o->end };
-		return ++neighbour_count == 4;
+	if (o->behind && *base && (listed(gf_preload(), base) || listed(f->file, base))) {
+		f->list[f->count] = (struct neighbour){ *e, o->end };
+		return ++f->count == 4;
 	}
 	return 0;
 }
@@ -103,14 +105,26 @@ static int is_neighbour(const struct gf_object *o, struct gf_elf *e, void *arg)
 void gf_find_neighbours(void)
 {
 	char file[1024];
+	struct found f = { .file = file };
 	long n;
 
-	if (gf_swap(&known, 1))
+	if (gf_load(&known))
 		return;
 	n = gf_read_file("/etc/ld.so.preload", file, sizeof file - 1);
-
 	file[n > 0 ? n : 0] = 0;
-	gf_each_object(is_neighbour, file);
+	gf_each_object(is_neighbour, &f);
+	/* Threads that start together write the same. None goes on before all is there: its table would lead past the neighbour. */
+	for (unsigned i = 0; i < f.count; i++)
+		neighbours[i] = f.list[i];
+	gf_store(&neighbour_count, f.count);
+	gf_store(&known, 1);
+}
+
+/* The dlsym that the program would call without us: a neighbour's own, which prepares itself when it is asked for a function of the driver. */
+void *gf_next_dlsym(void)
+{
+	gf_find_neighbours();
+	return gf_behind(gf_elf_libc("dlsym"), "dlsym");
 }
 
 void *gf_behind(void *real, const char *name)

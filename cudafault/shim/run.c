@@ -1,36 +1,88 @@
 /*
- * The processes file: a slot for this process in a file that all processes of the pod map. Proof for the client that the shim is loaded, and the
+ * The processes file: a slot for this process in a file that all processes of the pod share. Proof for the client that the shim is loaded, and the
  * mark by which a new process knows that the fault has struck. Whatever fails here, the program goes on without.
+ *
+ * The file is written, never mapped: whoever truncates a mapped file kills the program that touches it. It is written only if it is ours: a regular
+ * file with one name that begins as this program begins it, never the target of a link.
  */
 #include "shim.h"
 
-struct gf_slot *gf_slot;
 uint32_t gf_paths;
-static struct gf_run *run;
-static int64_t started;
 
-/* The file mapped, or NULL. Its blocks are reserved first: writing to a mapped hole on a full disk would kill the program with SIGBUS. */
-static struct gf_run *map(const char *path)
+static struct gf_slot mine;             /* what was last written */
+static int32_t place = -1;              /* number of our slot */
+static uint64_t device, inode;          /* of the file that it is in */
+static uint64_t generation;             /* that was last looked at */
+static struct { uint64_t generation; uint32_t code; int64_t at; char function[64]; } last; /* trip */
+static uint64_t marked;                 /* generation that is known to have tripped in this pod */
+static int lost;                        /* the file that our slot is in has gone */
+
+static long read_at(int fd, void *into, size_t n, size_t at) { return gf_sys(GF_PREAD, fd, (long)into, (long)n, (long)at, 0, 0); }
+static long write_at(int fd, const void *from, size_t n, size_t at) { return gf_sys(GF_PWRITE, fd, (long)from, (long)n, (long)at, 0, 0); }
+
+/* ---- the file ---- */
+
+static int write_header(int fd)
 {
-	uint64_t st[18];
-	int fd = gf_open(path, GF_O_RDWR | GF_O_CREAT | GF_O_NONBLOCK);
-	long at = -1, r = 0;
+	static const struct { char magic[8]; uint32_t version, slots; } header = { "GPUFRUN1", 1, 63 };
 
+	return gf_sys(GF_FTRUNCATE, fd, sizeof(struct gf_run), 0, 0, 0, 0) == 0 && write_at(fd, &header, sizeof header, 0) == sizeof header;
+}
+
+/* Makes the file under a name of its own and gives it its name when it is complete: nobody finds it half made. */
+static void create(const char *path)
+{
+	struct gf_line name = { .n = 0 };
+	int fd;
+
+	gf_say(&name, path);
+	gf_say(&name, ".");
+	gf_say_number(&name, (uint64_t)gf_sys(GF_GETPID, 0, 0, 0, 0, 0, 0));
+	gf_say(&name, ".");
+	gf_say_number(&name, gf_coarse());
+	name.text[name.n] = 0;
+	fd = gf_open(name.text, GF_O_RDWR | GF_O_CREAT | GF_O_EXCL | GF_O_NOFOLLOW);
 	if (fd < 0)
-		return 0;
-	if (gf_sys(GF_FSTAT, fd, (long)st, 0, 0, 0, 0) == 0) {
-		if (st[GF_STAT_SIZE] < sizeof(struct gf_run)) {
-			gf_sys(GF_FCHMOD, fd, 0666, 0, 0, 0, 0); /* containers of a pod may run as different users */
-			r = gf_sys(GF_FTRUNCATE, fd, sizeof(struct gf_run), 0, 0, 0, 0);
+		return;
+	/* Containers of a pod may run as different users. */
+	if (write_header(fd) && gf_sys(GF_FCHMOD, fd, 0666, 0, 0, 0, 0) == 0)
+		gf_sys(GF_LINKAT, GF_AT_FDCWD, (long)name.text, GF_AT_FDCWD, (long)path, 0, 0);
+	gf_sys(GF_UNLINKAT, GF_AT_FDCWD, (long)name.text, 0, 0, 0, 0);
+	gf_close(fd);
+}
+
+/* The file, open; -1: there is none, or what is there is not ours. */
+static int open_run(int may_create)
+{
+	const char *path = gf_run_path();
+	struct gf_stat st;
+	char magic[8];
+	int fd = gf_open(path, GF_O_RDWR | GF_O_NONBLOCK | GF_O_NOFOLLOW);
+
+	if (fd == -GF_ENOENT && may_create) {
+		create(path);
+		fd = gf_open(path, GF_O_RDWR | GF_O_NONBLOCK | GF_O_NOFOLLOW);
+	}
+	if (fd < 0)
+		return -1;
+	if (gf_sys(GF_FSTAT, fd, (long)&st, 0, 0, 0, 0) == 0 && (st.mode & 0170000) == 0100000 && st.links == 1) {
+		/* Our file, emptied by somebody, is made anew; another one's that begins otherwise is left alone. */
+		if (st.size < (int64_t)sizeof(struct gf_run) && place >= 0 && st.device == device && st.inode == inode)
+			write_header(fd);
+		if (read_at(fd, magic, 8, 0) == 8 && gf_fnv(magic, 8, GF_FNV_START) == gf_fnv("GPUFRUN1", 8, GF_FNV_START)) {
+			if (may_create) {
+				device = st.device;
+				inode = st.inode;
+			}
+			if (st.device == device && st.inode == inode)
+				return fd;
 		}
-		if (r == 0)
-			r = gf_sys(GF_FALLOCATE, fd, 0, 0, sizeof(struct gf_run), 0, 0);
-		if (r == 0 || r == -GF_EOPNOTSUPP || r == -GF_ENOSYS)
-			at = gf_sys(GF_MMAP, 0, sizeof(struct gf_run), 3, 1, fd, 0);
 	}
 	gf_close(fd);
-	return at < 0 && at > -4096 ? 0 : (struct gf_run *)at;
+	return -1;
 }
+
+/* ---- our slot ---- */
 
 static uint64_t pid_namespace(void)
 {
@@ -52,53 +104,106 @@ static int stale(const struct gf_slot *s, uint64_t ns, int64_t now)
 	return now - s->looked > 600000;
 }
 
-static struct gf_slot *claim(int32_t pid, uint64_t ns)
+/* Number of a slot for this process: its own after an exec, then a free one, then one that nobody uses; -1: none. */
+static int32_t find_place(const struct gf_slot *slot, int32_t pid, uint64_t ns)
 {
 	int64_t now = gf_unix_ms();
 
-	for (int i = 0; i < 63; i++) /* the same process after exec */
-		if (run->slot[i].pid == pid && run->slot[i].pid_namespace == ns)
-			return &run->slot[i];
-	for (int pass = 0; pass < 2; pass++)
-		for (int i = 0; i < 63; i++) {
-			struct gf_slot *s = &run->slot[i];
-			int32_t old = gf_load(&s->pid);
-
-			if (pass ? stale(s, ns, now) : !old)
-				if (gf_cas(&s->pid, old, pid))
-					return s;
-		}
-	return 0;
+	for (int32_t i = 0; i < 63; i++)
+		if (slot[i].pid == pid && slot[i].pid_namespace == ns)
+			return i;
+	for (int32_t i = 0; i < 63; i++)
+		if (!slot[i].pid)
+			return i;
+	for (int32_t i = 0; i < 63; i++)
+		if (stale(&slot[i], ns, now))
+			return i;
+	return -1;
 }
 
-void gf_run_open(void)
-{
-	const char *path = gf_env("GPU_FAULT_RUN");
-	int32_t pid = (int32_t)gf_sys(GF_GETPID, 0, 0, 0, 0, 0, 0);
-	uint64_t ns = pid_namespace();
-	struct gf_slot *s;
+static size_t offset_of(int32_t i) { return offsetof(struct gf_run, slot) + (size_t)i * sizeof(struct gf_slot); }
 
-	started = gf_unix_ms();
-	if (!run)
-		run = map(path && *path ? path : GF_RUN_PATH);
-	if (!run)
+/* Called by one thread at a time: under gf_look. */
+static void claim(void)
+{
+	static struct gf_slot slot[63];
+	int fd = open_run(1);
+	long n;
+
+	if (!mine.started)
+		mine = (struct gf_slot){ .status = GF_NO_STATE, .started = gf_unix_ms() };
+	if (fd < 0)
 		return;
-	run->version = 1;
-	run->slots = 63;
-	for (int i = 0; i < 8; i++)
-		run->magic[i] = "GPUFRUN1"[i];
-	if (!(s = claim(pid, ns)))
+	lost = 0;
+	/* Two processes that start together must not take the same slot. Who has the lock has it for a moment; closing the file releases it. */
+	for (int i = 0; i < 100 && gf_sys(GF_FLOCK, fd, 2 | 4, 0, 0, 0, 0) == -GF_EAGAIN; i++)
+		gf_sleep(1000);
+	n = read_at(fd, slot, sizeof slot, offset_of(0));
+	mine.pid = (int32_t)gf_sys(GF_GETPID, 0, 0, 0, 0, 0, 0);
+	mine.pid_namespace = pid_namespace();
+	if (n == sizeof slot && (place = find_place(slot, mine.pid, mine.pid_namespace)) >= 0) {
+		mine.driver = gf_driver_version();
+		gf_text(mine.name, sizeof mine.name, gf_comm);
+		write_at(fd, &mine, sizeof mine, offset_of(place));
+	}
+	gf_close(fd);
+}
+
+/* What there is to say now. */
+static void compose(void)
+{
+	int fresh = last.generation == generation;
+
+	mine.looked = gf_unix_ms();
+	mine.generation = generation;
+	mine.status = gf_peek(&gf_status);
+	mine.paths = gf_peek(&gf_paths);
+	mine.hooks = gf_hooks_resolved();
+	mine.calls = gf_peek(&gf_calls);
+	/* What tripped before belongs to another fault. */
+	mine.trips = fresh ? gf_peek(&gf_trip_count) : 0;
+	mine.last_error = fresh ? last.code : 0;
+	mine.tripped_at = fresh ? last.at : 0;
+	gf_text(mine.function, sizeof mine.function, fresh ? last.function : "");
+	if (!mine.driver)
+		mine.driver = gf_driver_version();
+}
+
+static void write_slot(void)
+{
+	int fd = open_run(0);
+
+	if (fd < 0) {
+		lost = 1;
 		return;
-	s->driver = gf_driver_version();
-	s->started = started;
-	s->looked = s->tripped_at = 0;
-	s->generation = s->calls = s->trips = 0;
-	s->status = GF_NO_STATE;
-	s->paths = s->hooks = s->last_error = 0;
-	s->pid_namespace = ns;
-	gf_text(s->name, sizeof s->name, gf_comm);
-	gf_text(s->function, sizeof s->function, "");
-	gf_store(&gf_slot, s);
+	}
+	compose();
+	write_at(fd, &mine, sizeof mine, offset_of(place));
+	gf_close(fd);
+}
+
+/*
+ * One thread writes, for all that come meanwhile. A thread that was taken out of it by a jump out of a signal handler does not keep the others from
+ * it for more than two seconds.
+ */
+static void publish(void)
+{
+	static uint64_t writing;
+	static uint32_t wanted;
+	uint32_t wants;
+
+	if (gf_peek(&place) < 0)
+		return;
+	gf_add(&wanted, 1);
+	do {
+		uint64_t now = gf_coarse() | 1, since = gf_load(&writing);
+
+		wants = gf_load(&wanted);
+		if ((since && now - since < 2000000000) || !gf_cas64(&writing, since, now))
+			return;
+		write_slot();
+		gf_store(&writing, 0);
+	} while (gf_load(&wanted) != wants);
 }
 
 /* A way that leads to us. */
@@ -106,59 +211,65 @@ void gf_path(uint32_t bit)
 {
 	if (gf_peek(&gf_paths) & bit)
 		return;
-	bit |= __atomic_fetch_or(&gf_paths, bit, __ATOMIC_RELAXED);
-	if (gf_slot)
-		gf_poke(&gf_slot->paths, bit);
+	__atomic_fetch_or(&gf_paths, bit, __ATOMIC_RELAXED);
+	publish();
 }
 
-/* After a look. */
-void gf_run_update(uint64_t generation)
+void gf_run_update(uint64_t looked_at)
 {
-	struct gf_slot *s = gf_peek(&gf_slot);
-
-	if (!s)
-		return;
-	s->looked = gf_unix_ms();
-	if (s->generation != generation) { /* what tripped before belongs to another fault */
-		s->trips = 0;
-		s->tripped_at = 0;
-		s->last_error = 0;
-		gf_text(s->function, sizeof s->function, "");
-	}
-	s->generation = generation;
-	s->status = gf_peek(&gf_status);
-	s->paths = gf_peek(&gf_paths);
-	s->hooks = gf_hooks_resolved();
-	s->calls = gf_peek(&gf_calls);
-	if (!s->driver)
-		s->driver = gf_driver_version();
+	generation = looked_at;
+	publish();
 }
 
-void gf_run_trip(const struct gf_state *st, uint32_t code, const char *function, int mark)
+/* After a look, by the thread that looks: a file that was not there, or was replaced, is opened again. */
+void gf_run_look(uint64_t looked_at)
 {
-	struct gf_slot *s = gf_peek(&gf_slot);
+	if (gf_peek(&place) < 0 || lost)
+		claim();
+	gf_run_update(looked_at);
+}
+
+void gf_run_trip(const struct gf_state *s, uint32_t code, const char *function, int mark)
+{
 	int64_t now = gf_unix_ms();
 
-	if (!run)
-		return;
-	if (mark) {
-		gf_store(&run->tripped_at, now);
-		gf_store(&run->tripped_generation, st->generation);
+	last.code = code;
+	last.at = now;
+	gf_text(last.function, sizeof last.function, function);
+	gf_store(&last.generation, s->generation);
+	generation = s->generation;
+	if (mark && gf_peek(&marked) != s->generation) {
+		struct { uint64_t generation; int64_t at; } what = { s->generation, now };
+		int fd = gf_peek(&place) >= 0 ? open_run(0) : -1;
+
+		if (fd >= 0) {
+			if (write_at(fd, &what, sizeof what, offsetof(struct gf_run, tripped_generation)) == sizeof what)
+				gf_store(&marked, s->generation);
+			gf_close(fd);
+		}
 	}
-	gf_add(&run->trips, 1);
-	if (!s)
-		return;
-	s->status = gf_peek(&gf_poison) ? GF_POISONED : GF_TRIPPED;
-	s->paths = gf_peek(&gf_paths);
-	s->generation = st->generation;
-	s->last_error = code;
-	s->calls = gf_peek(&gf_calls);
-	s->trips = gf_peek(&gf_trip_count);
-	s->tripped_at = now;
-	gf_text(s->function, sizeof s->function, function);
+	publish();
 }
 
 /* Whether this generation has tripped in this pod. */
-int gf_run_marked(uint64_t generation) { return run && gf_load(&run->tripped_generation) == generation; }
+int gf_run_marked(uint64_t of)
+{
+	uint64_t found = 0;
+	int fd;
 
-void gf_run_forked(void) { gf_slot = 0; }
+	if (gf_peek(&marked) == of)
+		return 1;
+	if (gf_peek(&place) < 0 || (fd = open_run(0)) < 0)
+		return 0;
+	if (read_at(fd, &found, sizeof found, offsetof(struct gf_run, tripped_generation)) == sizeof found && found == of)
+		gf_store(&marked, of);
+	gf_close(fd);
+	return found == of;
+}
+
+void gf_run_forked(void)
+{
+	place = -1;
+	mine.started = 0;
+	last.generation = marked = 0;
+}

@@ -43,6 +43,7 @@ static void prepare(void)
 /* The child counts for itself, has a slot of its own, and none of the parent's threads. */
 static void forked(void)
 {
+	gf_identity_forked();
 	gf_run_forked();
 	gf_look_forked();
 	gf_heal();
@@ -77,6 +78,8 @@ static int enter(unsigned n, uint64_t *a, struct gf_thread *t, uint32_t *code)
 	uint64_t now = gf_coarse();
 	const struct gf_state *s;
 
+	if (info->special == GF_INIT_CALL && !gf_peek(&gf_initialised) && gf_identify_again())
+		gf_look_now();
 	gf_look(now);
 	if (!gf_table[n].handed)
 		gf_path(GF_BY_LINK);
@@ -118,20 +121,28 @@ struct gf_go gf_enter(unsigned n, uint64_t *a)
 	struct gf_thread *t = &gf_thread;
 	struct gf_go go = { 0, 0 };
 	uint32_t code = 0;
+	uintptr_t frame = (uintptr_t)__builtin_frame_address(0);
+	uint16_t outer;
 	int handled;
 
+	/* A call that is still going on has its frame above ours. If it has not, a signal handler has jumped out of it. */
+	if (t->inside && frame >= t->frame)
+		t->inside = 0;
 	if (t->inside && gf_real(n)) {
 		go.target = gf_table[n].real;
 		return go;
 	}
-	t->inside++;
+	outer = t->inside;
+	if (!outer)
+		t->frame = frame;
+	t->inside = outer + 1;
 	gf_tables();
 	if (!gf_first_call) {
 		prepare();
 		gf_first_call = gf_unix_ms();
 	}
 	if (!gf_ready(gf_layer(n)) || !gf_real(n)) {
-		t->inside--;
+		t->inside = outer;
 		/* No driver: not initialised. A driver without this function: not found. */
 		go.code = gf_layer(n) == GF_NVML ? gf_ready(GF_NVML) ? 13 : 1 : gf_ready(GF_DRIVER) ? 500 : 3;
 		return go;
@@ -139,7 +150,7 @@ struct gf_go gf_enter(unsigned n, uint64_t *a)
 	handled = enter(n, a, t, &code);
 	if (GF_FILE_IS_RUNTIME && handled)
 		code = gf_last_error(n, t, code);
-	t->inside--;
+	t->inside = outer;
 	if (handled)
 		go.code = code;
 	else

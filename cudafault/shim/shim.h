@@ -56,6 +56,7 @@ struct gf_thread {
 	uint64_t next, end;             /* numbers of counted calls that are this thread's */
 	uint64_t tick;                  /* coarse clock at the last look */
 	uint32_t last_error, unused;    /* runtime API only */
+	uintptr_t frame;                /* of the call that is in our own code */
 };
 extern __thread struct gf_thread gf_thread __attribute__((tls_model("initial-exec")));
 
@@ -81,6 +82,7 @@ struct gf_object { uintptr_t base; const void *dynamic; const char *name; uintpt
 extern const char _DYNAMIC[];
 void gf_each_object(int (*f)(const struct gf_object *, struct gf_elf *, void *), void *arg);
 void gf_find_neighbours(void);
+void *gf_next_dlsym(void);
 void *gf_behind(void *real, const char *name);
 int gf_by_neighbour(uintptr_t caller);
 void *gf_elf_libc(const char *name);
@@ -113,22 +115,31 @@ void gf_sleep(uint64_t us);
 /* look.c: the state, the gate */
 extern const struct gf_state *gf_state; /* while the gate is open; else NULL */
 extern uint32_t gf_epoch, gf_status;
-extern char gf_comm[48];
 void gf_look(uint64_t now);
+void gf_look_now(void);
 int gf_touches(unsigned n);
 void gf_look_forked(void);
 void gf_changed(void);
+
+/* identity.c: this process, and what its environment says */
+extern char gf_comm[48];
 int gf_off(void);                   /* GPU_FAULT_DISABLE=1 */
-const char *gf_env(const char *name);
+int gf_identify_again(void);
+void gf_identity_forked(void);
+const char *gf_state_path(void);
+const char *gf_run_path(void);
+const char *gf_preload(void);
+const char *gf_visible_devices(void); /* NULL: not set */
+int gf_on_node(const struct gf_state *s);
+int gf_in_process(const struct gf_state *s);
 
 #define GF_STATE_PATH "/gpu-fault/lib/state"
 #define GF_RUN_PATH "/gpu-fault/run/processes"
 
 /* run.c: the processes file */
-extern struct gf_slot *gf_slot;
 extern uint32_t gf_paths;
 void gf_path(uint32_t bit);
-void gf_run_open(void);
+void gf_run_look(uint64_t generation);
 void gf_run_update(uint64_t generation);
 void gf_run_trip(const struct gf_state *s, uint32_t code, const char *function, int mark);
 int gf_run_marked(uint64_t generation);

@@ -43,7 +43,7 @@ _Static_assert(offsetof(struct gf_state, function) == 672 && offsetof(struct gf_
 _Static_assert(offsetof(struct gf_state, error) == 808, "layout");
 _Static_assert(offsetof(struct gf_state, mem_limit) == 840 && offsetof(struct gf_state, nvml_init_error) == 864, "layout");
 
-/* What one process tells the client. A slot is claimed by compare-and-swap on pid. */
+/* What one process tells the client. A slot is claimed under a lock of the file. */
 struct gf_slot {
 	int32_t pid;                    /* 0 = free; as the process sees it */
 	uint32_t driver;                /* cuDriverGetVersion, 0 unknown */
@@ -60,8 +60,7 @@ struct gf_run {
 	uint32_t version, slots;        /* 1, 63 */
 	uint64_t tripped_generation;    /* the mark: this generation has tripped in this pod */
 	int64_t tripped_at;
-	uint64_t trips;
-	char zero[88];
+	char zero[96];
 	struct gf_slot slot[63];
 };
 _Static_assert(sizeof(struct gf_slot) == 256 && offsetof(struct gf_slot, name) == 80 && offsetof(struct gf_slot, function) == 128, "layout");

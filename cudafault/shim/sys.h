@@ -6,9 +6,10 @@
 #include <stdint.h>
 
 #if defined __x86_64__
-enum { GF_READ = 0, GF_WRITE = 1, GF_CLOSE = 3, GF_FSTAT = 5, GF_MMAP = 9, GF_NANOSLEEP = 35, GF_GETPID = 39, GF_KILL = 62, GF_FTRUNCATE = 77,
-       GF_FCHMOD = 91, GF_CLOCK_GETTIME = 228, GF_EXIT_GROUP = 231, GF_OPENAT = 257, GF_READLINKAT = 267, GF_FALLOCATE = 285 };
-#define GF_STAT_SIZE 6 /* st_size as an index of 64-bit words */
+enum { GF_READ = 0, GF_WRITE = 1, GF_CLOSE = 3, GF_FSTAT = 5, GF_MPROTECT = 10, GF_PREAD = 17, GF_PWRITE = 18, GF_NANOSLEEP = 35, GF_GETPID = 39,
+       GF_EXECVE = 59, GF_KILL = 62, GF_FLOCK = 73, GF_FTRUNCATE = 77, GF_FCHMOD = 91, GF_CLOCK_GETTIME = 228, GF_EXIT_GROUP = 231, GF_OPENAT = 257,
+       GF_UNLINKAT = 263, GF_LINKAT = 265, GF_READLINKAT = 267, GF_PROCESS_VM_READV = 310, GF_EXECVEAT = 322 };
+struct gf_stat { uint64_t device, inode, links; uint32_t mode, uid, gid, pad; uint64_t rdev; int64_t size, rest[11]; };
 static inline long gf_sys(long n, long a, long b, long c, long d, long e, long f)
 {
 	register long r10 __asm__("r10") = d;
@@ -20,10 +21,10 @@ static inline long gf_sys(long n, long a, long b, long c, long d, long e, long f
 	return r;
 }
 #elif defined __aarch64__
-enum { GF_READ = 63, GF_WRITE = 64, GF_CLOSE = 57, GF_FSTAT = 80, GF_MMAP = 222, GF_NANOSLEEP = 101, GF_GETPID = 172, GF_KILL = 129,
-       GF_FTRUNCATE = 46,
-       GF_FCHMOD = 52, GF_CLOCK_GETTIME = 113, GF_EXIT_GROUP = 94, GF_OPENAT = 56, GF_READLINKAT = 78, GF_FALLOCATE = 47 };
-#define GF_STAT_SIZE 6
+enum { GF_READ = 63, GF_WRITE = 64, GF_CLOSE = 57, GF_FSTAT = 80, GF_MPROTECT = 226, GF_PREAD = 67, GF_PWRITE = 68, GF_NANOSLEEP = 101,
+       GF_GETPID = 172, GF_EXECVE = 221, GF_KILL = 129, GF_FLOCK = 32, GF_FTRUNCATE = 46, GF_FCHMOD = 52, GF_CLOCK_GETTIME = 113, GF_EXIT_GROUP = 94,
+       GF_OPENAT = 56, GF_UNLINKAT = 35, GF_LINKAT = 37, GF_READLINKAT = 78, GF_PROCESS_VM_READV = 270, GF_EXECVEAT = 281 };
+struct gf_stat { uint64_t device, inode; uint32_t mode, links, uid, gid; uint64_t rdev, pad; int64_t size, rest[9]; };
 static inline long gf_sys(long n, long a, long b, long c, long d, long e, long f)
 {
 	register long x8 __asm__("x8") = n;
@@ -41,10 +42,15 @@ static inline long gf_sys(long n, long a, long b, long c, long d, long e, long f
 #error "no system calls for this machine"
 #endif
 
-enum { GF_ENOENT = 2, GF_EINTR = 4, GF_ESRCH = 3, GF_ENOSYS = 38, GF_EOPNOTSUPP = 95 };
-enum { GF_AT_FDCWD = -100, GF_O_CLOEXEC = 02000000, GF_O_NONBLOCK = 04000, GF_O_CREAT = 0100, GF_O_RDWR = 2 };
+enum { GF_ENOENT = 2, GF_ESRCH = 3, GF_EINTR = 4, GF_EAGAIN = 11, GF_EFAULT = 14, GF_EEXIST = 17 };
+#if defined __x86_64__
+enum { GF_O_NOFOLLOW = 0400000 };
+#else
+enum { GF_O_NOFOLLOW = 0100000 };
+#endif
+enum { GF_AT_FDCWD = -100, GF_O_CLOEXEC = 02000000, GF_O_NONBLOCK = 04000, GF_O_CREAT = 0100, GF_O_EXCL = 0200, GF_O_RDWR = 2 };
 
-static inline int gf_open(const char *path, int flags) { return (int)gf_sys(GF_OPENAT, GF_AT_FDCWD, (long)path, flags | GF_O_CLOEXEC, 0666, 0, 0); }
+static inline int gf_open(const char *path, int flags) { return (int)gf_sys(GF_OPENAT, GF_AT_FDCWD, (long)path, flags | GF_O_CLOEXEC, 0600, 0, 0); }
 static inline void gf_close(int fd) { gf_sys(GF_CLOSE, fd, 0, 0, 0, 0, 0); }
 
 /* Reads up to n bytes; the count, or what opening it failed with: -ENOENT. */
@@ -76,6 +82,11 @@ static inline long gf_read_file(const char *path, void *into, size_t n)
 #define gf_swap(p, v) __atomic_exchange_n(p, v, __ATOMIC_ACQ_REL)
 
 static inline int gf_cas(int32_t *p, int32_t old, int32_t new_)
+{
+	return __atomic_compare_exchange_n(p, &old, new_, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+}
+
+static inline int gf_cas64(uint64_t *p, uint64_t old, uint64_t new_)
 {
 	return __atomic_compare_exchange_n(p, &old, new_, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
 }

@@ -76,8 +76,6 @@ static uint64_t number(const struct gf_state *s, struct gf_thread *t, int64_t sh
 	if (t->next >= t->end) {
 		t->next = gf_add(&gf_calls, t->lease);
 		t->end = t->next + t->lease;
-		if (gf_slot)
-			gf_poke(&gf_slot->calls, t->end);
 	}
 	i = t->next++;
 	left = (unsigned)(t->end - t->next);
@@ -97,6 +95,8 @@ int gf_tripped(const struct gf_state *s, enum gf_cause cause, const char *functi
 	if (cause == GF_BY_TRIGGER && gf_add(&strikes, 1) >= s->max && s->max)
 		return 0;
 	gf_add(&gf_trip_count, 1);
+	if (gf_peek(&gf_status) == GF_ARMED)
+		gf_poke(&gf_status, GF_TRIPPED);
 	gf_run_trip(s, code, function, cause != GF_BY_LIMIT);
 	if (!what || (s->flags & GF_QUIET) || gf_swap(&told, 1))
 		return 1;
@@ -121,13 +121,12 @@ int gf_tripped(const struct gf_state *s, enum gf_cause cause, const char *functi
 	return 1;
 }
 
-static void poison(uint32_t code)
+static void poison(const struct gf_state *s, uint32_t code)
 {
 	gf_store(&gf_poison, code);
 	gf_poke(&gf_status, GF_POISONED);
-	if (gf_slot)
-		gf_slot->status = GF_POISONED;
 	gf_changed();
+	gf_run_update(s->generation);
 }
 
 /* Releasing works under a poison too, but tells of it. */
@@ -164,7 +163,7 @@ static int strike(const struct gf_state *s, unsigned n, uint64_t *a, uint64_t i,
 		return 0;
 	}
 	if (s->flags & GF_STICKY)
-		poison(e);
+		poison(s, e);
 	*code = poisoned(n, a, e);
 	return 1;
 }
@@ -185,7 +184,7 @@ int gf_armed(unsigned n, uint64_t *a, struct gf_thread *t, uint32_t *code)
 	}
 	if ((gf_info[n].flags & GF_BLOCKS) && gf_peek(&gf_pending) && !gf_captures() && (e = gf_swap(&gf_pending, 0))) {
 		if (s->flags & GF_STICKY)
-			poison(e);
+			poison(s, e);
 		else
 			gf_changed();
 		*code = e;

@@ -62,6 +62,8 @@ var programs = []program{
 	{file: "plugin.so", source: "plugin.c", flags: []string{"-shared", "-fPIC"}, driver: true},
 	{file: "static.so", source: "plugin.c", flags: []string{"-shared", "-fPIC", "-DSTATIC"}},
 	{file: "neighbor.so", source: "neighbor.c", flags: []string{"-shared", "-fPIC"}},
+	{file: "vgpu.so", source: "vgpu.c", flags: []string{"-shared", "-fPIC", "-pthread", "-ldl"}},
+	{file: "harm", source: "harm.c", flags: []string{"-pthread", "-ldl", "-rdynamic"}},
 	{file: "allocator.so", source: "allocator.c", flags: []string{"-shared", "-fPIC", "-fno-builtin"}},
 	{file: "namesakes.so", source: "namesakes.c", flags: []string{"-shared", "-fPIC"}},
 	{file: "cudart", source: "cudart.c"},

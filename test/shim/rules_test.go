@@ -87,8 +87,8 @@ func TestFile(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if info.Size() > 64<<10 {
-				t.Errorf("%d bytes, want at most %d", info.Size(), 64<<10)
+			if info.Size() > 96<<10 {
+				t.Errorf("%d bytes, want at most %d", info.Size(), 96<<10)
 			}
 			file, err := elf.Open(path)
 			if err != nil {
