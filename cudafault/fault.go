@@ -86,6 +86,8 @@ type effect struct {
 	classes                      Class // calls that count if no function is set
 	counted                      Class // classes of the calls that actually count
 	fresh, nvml, nvmlInit        int   // for processes that start after the fault tripped
+	nvmlXID, nvmlECC             int   // XID of an NVML event, and number of ECC errors
+	nvmlRows                     Rows
 	latency, jitter              time.Duration
 	latencyClasses               Class
 	hang                         Class
@@ -107,7 +109,10 @@ func (f Fault) effect() effect {
 			name: named, running: p.Running, fallback: p.Fallback, minDriver: p.MinDriver, sticky: p.Sticky,
 			surface: p.Surface, classes: p.Classes,
 			fresh: p.New, nvml: p.NVML, nvmlInit: p.NVMLInit, latency: p.Latency, latencyClasses: p.LatencyClasses,
-			hang: p.HangClasses,
+			hang: p.HangClasses, nvmlECC: p.NVMLECC, nvmlRows: p.NVMLRows,
+		}
+		if p.NVMLEvent {
+			e.nvmlXID = p.XID
 		}
 		if p.XID != 0 {
 			e.name = "XID " + named
@@ -172,6 +177,9 @@ func (f Fault) overrideNew(e *effect) {
 	}
 	if f.NVML != nil {
 		e.nvml, e.nvmlInit = *f.NVML, 0
+		if *f.NVML == 0 {
+			e.nvmlXID, e.nvmlECC, e.nvmlRows = 0, 0, 0 // NVML notices nothing
+		}
 		if code, _ := findNVML(*f.NVML); code.init {
 			e.nvml, e.nvmlInit = 0, *f.NVML
 		}
@@ -180,7 +188,8 @@ func (f Fault) overrideNew(e *effect) {
 		e.fresh = codeNoDevice // as from a driver without devices, which never returns a count of 0
 	}
 	if f.layer() == LayerRuntime {
-		e.nvml, e.nvmlInit = 0, 0 // the runtime layer does not include NVML or cuInit
+		// The runtime layer does not include NVML or cuInit.
+		e.nvml, e.nvmlInit, e.nvmlXID, e.nvmlECC, e.nvmlRows = 0, 0, 0, 0, 0
 	}
 }
 
@@ -219,8 +228,8 @@ func (f Fault) State(run string, generation uint64, armedAt, expires time.Time) 
 		AfterCalls: f.AfterCalls, Every: f.Every, Probability: f.Probability, Seed: f.Seed, Max: f.Max,
 		After: f.After, WindowFrom: f.WindowFrom, WindowTo: f.WindowTo,
 		Error: e.running, ErrorFallback: e.fallback, ErrorMinDriver: e.minDriver, ErrorInit: e.fresh, NVMLError: e.nvml,
-		NVMLInitError: e.nvmlInit,
-		Latency:       e.latency, Jitter: e.jitter, LatencyClasses: e.latencyClasses, HangClasses: e.hang,
+		NVMLInitError: e.nvmlInit, NVMLXID: e.nvmlXID, NVMLECC: e.nvmlECC, NVMLRows: e.nvmlRows,
+		Latency: e.latency, Jitter: e.jitter, LatencyClasses: e.latencyClasses, HangClasses: e.hang,
 		MemLimit: f.MemLimit, Hide: f.HideDevices, Corrupt: f.CorruptD2H,
 	}
 	if f.Rank != nil {

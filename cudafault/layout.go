@@ -37,6 +37,7 @@ var ( // variables, because Go has no struct constants; never modified
 	atLatency, atJitter, atLatencyClasses   = span{828, 4}, span{832, 4}, span{836, 4}
 	atMemLimit, atHide, atCorrupt           = span{840, 8}, span{848, 8}, span{856, 4}
 	atHang, atNVMLInit                      = span{860, 4}, span{864, 4}
+	atNVMLXID, atNVMLECC, atNVMLRows        = span{868, 4}, span{872, 4}, span{876, 4}
 )
 
 // Encode returns the content of the state file. It returns an error for values that the file cannot hold: strings that
@@ -91,6 +92,12 @@ func (s State) Encode() ([]byte, error) {
 	w.u32(atCorrupt, shareBits(s.Corrupt))
 	w.classes(atHang, s.HangClasses)
 	w.code(atNVMLInit, "error of nvmlInit", s.NVMLInitError)
+	w.code(atNVMLXID, "XID of the NVML event", s.NVMLXID)
+	w.code(atNVMLECC, "number of ECC errors", s.NVMLECC)
+	if s.NVMLRows > allRows {
+		w.fail("rows %#x are not known", uint32(s.NVMLRows))
+	}
+	w.u32(atNVMLRows, uint32(s.NVMLRows))
 	if w.err != nil {
 		return nil, fmt.Errorf("state for the shim: %w", w.err)
 	}
@@ -114,6 +121,7 @@ func DecodeState(data []byte) (State, error) {
 		Flags: Flags(r.u32(atFlags)), Error: r.code(atError), ErrorFallback: r.code(atFallback),
 		ErrorMinDriver: r.code(atMinDriver),
 		ErrorInit:      r.code(atErrorInit), NVMLError: r.code(atNVMLError), NVMLInitError: r.code(atNVMLInit),
+		NVMLXID: r.code(atNVMLXID), NVMLECC: r.code(atNVMLECC), NVMLRows: Rows(r.u32(atNVMLRows)),
 		Latency: r.duration(atLatency, time.Microsecond), Jitter: r.duration(atJitter, time.Microsecond),
 		LatencyClasses: Class(r.u32(atLatencyClasses)),
 		HangClasses:    Class(r.u32(atHang)), MemLimit: r.u64(atMemLimit), Hide: r.mask(atHide),

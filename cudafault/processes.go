@@ -29,13 +29,14 @@ type Process struct {
 	Name      string    `json:"name"`
 	Driver    int       `json:"driver,omitempty"` // cuDriverGetVersion, such as 12080 for CUDA 12.8; 0 if unknown
 	Started   time.Time `json:"started,omitzero"`
-	// Looked is when the process last checked the state. It checks in calls to the driver, at most once per second.
+	// Looked is when the process last checked the state. It checks in calls to the driver, at most four times per
+	// second, and reports at least once per second.
 	Looked     time.Time `json:"looked,omitzero"`
 	Generation uint64    `json:"generation,omitempty"` // generation of the last state that was read
 	Status     Status    `json:"status"`
 	Paths      Paths     `json:"paths"`
 	Hooks      int       `json:"hooks"`               // number of hooked functions
-	LastError  int       `json:"lastError,omitempty"` // CUresult
+	LastError  int       `json:"lastError,omitempty"` // CUresult, or nvmlReturn_t if Function is of NVML
 	Calls      uint64    `json:"calls"`               // approximate number of counted calls
 	Trips      uint64    `json:"trips"`
 	TrippedAt  time.Time `json:"trippedAt,omitzero"`

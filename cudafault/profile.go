@@ -32,6 +32,11 @@ type Profile struct {
 	NewBasis Basis // applies to the NVML codes too
 	// NVML is the NVML code of calls about the device, and NVMLInit that of nvmlInit; 0 means none.
 	NVML, NVMLInit int
+	// NVMLEvent reports whether the driver sends an NVML event with the XID for the GPU.
+	NVMLEvent bool
+	// NVMLECC is the number of uncorrectable ECC errors, and NVMLRows what happened to rows, in NVML's counters.
+	NVMLECC  int
+	NVMLRows Rows
 
 	// Latency is how long calls in LatencyClasses are delayed.
 	Latency        time.Duration
@@ -54,7 +59,7 @@ const (
 	Assumed    Basis = "assumed"    // inferred from the meaning of the XID
 )
 
-const profileColumns = "name description running running_basis fallback min_driver new new_basis nvml nvml_init surface sticky classes " +
+const profileColumns = "name description running running_basis fallback min_driver new new_basis nvml nvml_init nvml_event nvml_values surface sticky classes " +
 	"latency latency_classes hang evidence note"
 
 // The names of the profiles without an XID.
@@ -87,7 +92,8 @@ func NamedProfile(name string) (Profile, bool) {
 
 // None reports whether programs see no effect of the XID, so that there is nothing to inject. Note has the reason.
 func (p Profile) None() bool {
-	return p.Running == 0 && p.New == 0 && p.NVML == 0 && p.NVMLInit == 0 && p.Latency == 0 && p.HangClasses == 0
+	return p.Running == 0 && p.New == 0 && p.NVML == 0 && p.NVMLInit == 0 && !p.NVMLEvent && p.NVMLECC == 0 &&
+		p.NVMLRows == 0 && p.Latency == 0 && p.HangClasses == 0
 }
 
 // onGitHub matches an issue or a pull request.
@@ -149,6 +155,18 @@ func profileOf(r row) (Profile, error) {
 	p.New, p.NVML, p.NVMLInit = number("new"), number("nvml"), number("nvml_init")
 	p.RunningBasis, p.NewBasis = Basis(word("running_basis", "documented assumed")),
 		Basis(word("new_basis", "documented assumed"))
+	p.NVMLEvent = word("nvml_event", "yes no") == "yes"
+	if r["nvml_values"] != "" {
+		for value := range strings.SplitSeq(r["nvml_values"], ",") {
+			if value == "ecc" {
+				p.NVMLECC = 1
+			} else if i := slices.Index(rowNames, value); i >= 0 {
+				p.NVMLRows |= 1 << i
+			} else {
+				faults = append(faults, fmt.Errorf("nvml_values is %q", r["nvml_values"]))
+			}
+		}
+	}
 	p.Sticky = word("sticky", "yes no") == "yes"
 	if word("surface", "call sync") == "sync" {
 		p.Surface = SurfaceSync
@@ -195,6 +213,7 @@ func (p Profile) check(d *data) error {
 			!p.Sticky || sticky(p.Running) && (p.Fallback == 0 || sticky(p.Fallback)),
 			"it is sticky, and its error is not",
 		},
+		{!p.NVMLEvent || p.XID != 0, "an NVML event, and no XID that it could report"},
 		{p.Surface == SurfaceCall || p.Running != 0, "a surface, and nothing that surfaces"},
 		{(p.Latency == 0) == (p.LatencyClasses == 0), "latency without classes, or the reverse"},
 		{p.LatencyClasses&^p.Classes == 0, "latency of calls that do not count"},

@@ -1,6 +1,7 @@
 package cudafault
 
 import (
+	"strings"
 	"time"
 )
 
@@ -70,6 +71,14 @@ type State struct {
 	NVMLError     int `json:"nvmlError,omitempty"`
 	NVMLInitError int `json:"nvmlInitError,omitempty"`
 
+	// NVMLXID is the XID of an NVML event for the devices; 0 means none. The event happens when the fault would apply
+	// to NVML calls, once, for the event sets that exist then.
+	NVMLXID int `json:"nvmlXID,omitempty"`
+	// NVMLECC is the number of uncorrectable ECC errors that NVML counts from then on, and NVMLRows what it reports of
+	// rows.
+	NVMLECC  int  `json:"nvmlECC,omitempty"`
+	NVMLRows Rows `json:"nvmlRows,omitempty"`
+
 	// Latency is how long counted calls in LatencyClasses are delayed, and Jitter the maximum random addition. In whole
 	// microseconds.
 	Latency        time.Duration `json:"latency,omitempty"`
@@ -108,6 +117,32 @@ func (s Surface) String() string {
 
 // MarshalText returns the name for JSON.
 func (s Surface) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// Rows is what NVML reports of the rows of a device's memory.
+type Rows uint32
+
+// The bits of Rows.
+const (
+	RowRemapped Rows = 1 << iota // one more row remapped because of an uncorrectable error
+	RowPending                   // a reset of the GPU is pending
+	RowFailed                    // a row could not be remapped
+
+	allRows = 1<<3 - 1
+)
+
+// rowNames are the names of the bits of Rows.
+var rowNames = []string{"remapped", "pending", "failed"}
+
+// String returns the names of the bits, such as "remapped,pending".
+func (r Rows) String() string {
+	var names []string
+	for i, name := range rowNames {
+		if r&(1<<i) != 0 {
+			names = append(names, name)
+		}
+	}
+	return strings.Join(names, ",")
+}
 
 // Flags are the flags of a State.
 type Flags uint32

@@ -95,7 +95,30 @@ func (e effect) summary() string {
 			text += fmt.Sprintf(" and %s %d", nvml.name, nvml.code)
 		}
 	}
+	if noticed := e.noticed(); noticed != "" {
+		if text != "" {
+			text += "; "
+		}
+		text += noticed
+	}
 	return text
+}
+
+// noticed describes the event that NVML sends, and what its counters report afterwards.
+func (e effect) noticed() string {
+	var parts []string
+	if e.nvmlXID != 0 {
+		parts = append(parts, "NVML event")
+	}
+	if e.nvmlECC != 0 {
+		parts = append(parts, count.Of(e.nvmlECC, "ECC error"))
+	}
+	for i, text := range []string{"1 row remapped", "reset pending", "remapping failed"} { // as rowNames
+		if e.nvmlRows&(1<<i) != 0 {
+			parts = append(parts, text)
+		}
+	}
+	return strings.Join(parts, ", ")
 }
 
 func (e effect) delay() string {

@@ -50,6 +50,9 @@ func (f Fault) checkTrigger() error {
 		if f.DriverMismatch || f.FabricNotReady {
 			return fmt.Errorf("%s cannot be used with --%s, which applies from the start of a process", set, f.named())
 		}
+		if f.XID != 0 {
+			return fmt.Errorf("%s cannot be used with --xid %d: no CUDA call fails, so nothing can trip", set, f.XID)
+		}
 		if f.MemLimit > 0 || len(f.HideDevices) > 0 {
 			return fmt.Errorf("%s requires an effect that can trip, such as --error, --latency or --corrupt-d2h: "+
 				"--mem-limit and --hide-devices always apply", set)

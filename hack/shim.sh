@@ -21,7 +21,7 @@ readonly link=(-nostdlib -shared '-Wl,--hash-style=gnu' '-Wl,--build-id=none' '-
 die() { echo "shim.sh: $*" >&2; exit 1; }
 
 # Names that a file exports besides its hooks.
-others() { case $1 in *export-only*) ;; *) echo dlsym dlclose la_version la_objopen la_objclose la_symbind64 ;; esac; }
+others() { case $1 in *export-only*) ;; *) echo dlsym dlclose la_version la_objopen la_objclose la_symbind64 execve execv execvp execvpe fexecve posix_spawn posix_spawnp ;; esac; }
 
 hooks() { sed -n 's/^HOOK(\([^,]*\),.*/\1/p' "$source/$1"; }
 
@@ -40,7 +40,7 @@ compile() {
   map=$(mktemp)
   { echo '{ global:'; { hooks "$list"; others "$file" | tr ' ' '\n'; } | sed 's/$/;/'; echo 'local: *; };'; } >"$map"
   (cd "$source" && "$cc" "${common[@]}" "${flags[@]}" "${link[@]}" -Wl,--version-script="$map" "$@" -o "$file" "stubs-$arch.S" \
-    ./shim.c identity.c elf.c lookup.c objects.c look.c trigger.c effects.c memory.c copy.c nvml.c run.c clock.c say.c audit.c start.c)
+    ./shim.c identity.c elf.c lookup.c objects.c look.c trigger.c effects.c memory.c copy.c nvml.c nvml_values.c nvml_events.c run.c maps.c exec.c sweep.c clock.c say.c audit.c start.c)
   rm -f "$map"
   chmod 755 "$file"
 }

@@ -3,10 +3,12 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define EXPORT __attribute__((visibility("default")))
 typedef int nvmlReturn;
@@ -201,6 +203,8 @@ NUMBER(nvmlDeviceGetPersistenceMode, 1)
 NUMBER(nvmlDeviceGetComputeMode, 0)
 NUMBER(nvmlDeviceGetFanSpeed, 0)
 NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, 4)
+NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, 4)
+NUMBER(nvmlDeviceGetPcieReplayCounter, 0)
 
 #define NUMBER_OF(name, value) EXPORT nvmlReturn name(struct gpu *gpu, unsigned which, unsigned *out) \
 	{ (void)which; nvmlReturn result = check(gpu, out); if (!result) *out = (unsigned)(value); return result; }
@@ -253,8 +257,102 @@ EXPORT nvmlReturn nvmlDeviceGetCudaComputeCapability(struct gpu *gpu, int *major
 	return OK;
 }
 
-// Events never come.
-struct events { int unused; };
+EXPORT nvmlReturn nvmlDeviceGetRemappedRows_v2(struct gpu *gpu, unsigned rows[6])
+{
+	nvmlReturn result = check(gpu, rows);
+	if (!result) memset(rows, 0, 6 * sizeof *rows);
+	return result;
+}
+
+// An A100's 640 banks, all with all their spare rows.
+struct histogram { unsigned max, high, partial, low, none; };
+EXPORT nvmlReturn nvmlDeviceGetRowRemapperHistogram(struct gpu *gpu, struct histogram *banks)
+{
+	nvmlReturn result = check(gpu, banks);
+	if (!result) *banks = (struct histogram){.max = 640};
+	return result;
+}
+
+EXPORT nvmlReturn nvmlDeviceGetDetailedEccErrors(struct gpu *gpu, int type, int counter, unsigned long long errors[4])
+{
+	(void)type, (void)counter;
+	nvmlReturn result = check(gpu, errors);
+	if (!result) memset(errors, 0, 4 * sizeof *errors);
+	return result;
+}
+
+EXPORT nvmlReturn nvmlDeviceGetEccMode(struct gpu *gpu, unsigned *current, unsigned *pending)
+{
+	nvmlReturn result = check(gpu, current);
+	if (result || !pending) return result ? result : INVALID_ARGUMENT;
+	*current = *pending = 1;
+	return OK;
+}
+
+// Pages are retired by GPUs before Ampere only.
+EXPORT nvmlReturn nvmlDeviceGetRetiredPages(struct gpu *gpu, int cause, unsigned *n, unsigned long long *addresses)
+{
+	(void)cause, (void)addresses;
+	nvmlReturn result = check(gpu, n);
+	return result ? result : NOT_SUPPORTED;
+}
+EXPORT nvmlReturn nvmlDeviceGetRetiredPages_v2(struct gpu *gpu, int cause, unsigned *n, unsigned long long *addresses, unsigned long long *times)
+{
+	(void)times;
+	return nvmlDeviceGetRetiredPages(gpu, cause, n, addresses);
+}
+EXPORT nvmlReturn nvmlDeviceGetRetiredPagesPendingStatus(struct gpu *gpu, unsigned *pending)
+{
+	nvmlReturn result = check(gpu, pending);
+	return result ? result : NOT_SUPPORTED;
+}
+
+// The counters of errors and rows as fields, all of 64 bits; the others are not supported.
+struct field { unsigned id, scope; long long at, latency; unsigned type; nvmlReturn code; unsigned long long value; };
+EXPORT nvmlReturn nvmlDeviceGetFieldValues(struct gpu *gpu, int n, struct field *values)
+{
+	nvmlReturn result = check(gpu, values);
+	if (result || n < 1) return result ? result : INVALID_ARGUMENT;
+	for (int i = 0; i < n; i++) {
+		struct field *f = &values[i];
+		f->code = (f->id >= 1 && f->id <= 28) || (f->id >= 142 && f->id <= 145) ? OK : NOT_SUPPORTED;
+		f->at = f->latency = 0;
+		f->type = f->id >= 142 ? 1 : 3;
+		f->value = f->id <= 2 && !f->code;
+	}
+	return OK;
+}
+
+EXPORT nvmlReturn nvmlDeviceGetComputeRunningProcesses_v3(struct gpu *gpu, unsigned *n, void *processes)
+{
+	(void)processes;
+	nvmlReturn result = check(gpu, n);
+	if (!result) *n = 0;
+	return result;
+}
+
+// Events: FAKECUDA_EVENT=XID:MS makes one, of the first GPU that was registered, MS after its registration.
+enum { XID_EVENT = 8, EVENT_TYPES = 0x1f };
+struct events { struct gpu *gpu; struct timespec at; unsigned xid; };
+struct event { struct gpu *gpu; unsigned long long type, data; unsigned gpu_instance, compute_instance; };
+
+static void add_ms(struct timespec *t, unsigned long ms)
+{
+	t->tv_sec += (time_t)(ms / 1000);
+	t->tv_nsec += (long)(ms % 1000) * 1000000;
+	if (t->tv_nsec >= 1000000000) t->tv_sec++, t->tv_nsec -= 1000000000;
+}
+static int before(const struct timespec *a, const struct timespec *b)
+{
+	return a->tv_sec < b->tv_sec || (a->tv_sec == b->tv_sec && a->tv_nsec < b->tv_nsec);
+}
+
+EXPORT nvmlReturn nvmlDeviceGetSupportedEventTypes(struct gpu *gpu, unsigned long long *types)
+{
+	nvmlReturn result = check(gpu, types);
+	if (!result) *types = EVENT_TYPES;
+	return result;
+}
 EXPORT nvmlReturn nvmlEventSetCreate(struct events **set)
 {
 	if (!users || !set) return users ? INVALID_ARGUMENT : UNINITIALIZED;
@@ -268,11 +366,41 @@ EXPORT nvmlReturn nvmlEventSetFree(struct events *set)
 }
 EXPORT nvmlReturn nvmlDeviceRegisterEvents(struct gpu *gpu, unsigned long long types, struct events *set)
 {
-	(void)types;
-	return check(gpu, set);
+	nvmlReturn result = check(gpu, set);
+	unsigned xid, ms;
+	const char *event = getenv("FAKECUDA_EVENT");
+	if (result) return result;
+	if (types & ~(unsigned long long)EVENT_TYPES) return NOT_SUPPORTED;
+	if ((types & XID_EVENT) && !set->gpu && event && sscanf(event, "%u:%u", &xid, &ms) == 2) {
+		set->gpu = gpu;
+		set->xid = xid;
+		clock_gettime(CLOCK_MONOTONIC, &set->at);
+		add_ms(&set->at, ms);
+	}
+	return OK;
 }
-EXPORT nvmlReturn nvmlEventSetWait_v2(struct events *set, void *event, unsigned milliseconds)
+
+static nvmlReturn wait_for(struct events *set, struct event *event, unsigned milliseconds, size_t size)
 {
-	(void)event, (void)milliseconds;
-	return set ? TIMEOUT : INVALID_ARGUMENT;
+	struct timespec end;
+	if (!users) return UNINITIALIZED;
+	if (!set || !event) return INVALID_ARGUMENT;
+	clock_gettime(CLOCK_MONOTONIC, &end);
+	add_ms(&end, milliseconds);
+	int comes = set->xid && before(&set->at, &end);
+	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, comes ? &set->at : &end, NULL))
+		;
+	if (!comes) return TIMEOUT;
+	struct event e = {set->gpu, XID_EVENT, set->xid, ~0u, ~0u};
+	memcpy(event, &e, size);
+	set->xid = 0;
+	return OK;
+}
+EXPORT nvmlReturn nvmlEventSetWait_v2(struct events *set, struct event *event, unsigned milliseconds)
+{
+	return wait_for(set, event, milliseconds, sizeof *event);
+}
+EXPORT nvmlReturn nvmlEventSetWait(struct events *set, struct event *event, unsigned milliseconds)
+{
+	return wait_for(set, event, milliseconds, offsetof(struct event, gpu_instance)); // before _v2 there were no instances
 }

@@ -13,6 +13,10 @@
 //	order N                        N asynchronous copies into pinned memory, each followed by a host function that looks at it
 //	nulls                          calls of CUDA and NVML with pointers NULL that should not be, and their codes
 //	nvml                           init, count, handle and memory by NVML
+//	events NAME DEVICE...          makes an event set and registers the devices for XID events; answers with the codes
+//	wait NAME MS [v1]              waits; answers with the code, the ms, and the event: its device, type, data, instances (- without an event)
+//	noevents NAME                  frees the set
+//	counters DEVICE                uncorrectable errors: total, in device memory, detailed, as field; rows remapped, pending, failed, and as fields; banks
 //	device N                       makes the primary context of device N current
 //	errno CALL                     what errno is after the call when it was 4321 before
 //	time CALL                      its code, wall ms and CPU ms
@@ -186,6 +190,83 @@ static void nvml(void)
 		info, memory[0], memory[1], memory[2], info2, memory2[1], memory2[3], memory2[4]);
 }
 
+// NVML by name: what is missing is -1, as a code.
+#define NVML(name, ...) nvml_call(#name, (uint64_t[6]){__VA_ARGS__})
+#define AT(pointer) (uint64_t)(uintptr_t)(pointer)
+static int nvml_call(const char *name, const uint64_t a[6])
+{
+	static void *library;
+	if (!library) library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+	int (*f)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t) =
+		library ? (int (*)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t))dlsym(library, name) : NULL;
+	return f ? f(a[0], a[1], a[2], a[3], a[4], a[5]) : -1;
+}
+
+static void *nvml_device(unsigned index)
+{
+	void *device = NULL;
+	return NVML(nvmlDeviceGetHandleByIndex_v2, index, AT(&device)) ? NULL : device;
+}
+
+static struct { char name[16]; void *set; } sets[8];
+static void **set_named(const char *name)
+{
+	for (int i = 0; i < 8; i++)
+		if (!strcmp(sets[i].name, name)) return &sets[i].set;
+	for (int i = 0; i < 8; i++)
+		if (!*sets[i].name) {
+			snprintf(sets[i].name, sizeof sets[i].name, "%s", name);
+			return &sets[i].set;
+		}
+	return &sets[0].set;
+}
+
+static void event_set(char *line)
+{
+	char *word = strtok(line, " "), *name = strtok(NULL, " ");
+	void **set = set_named(name);
+	size_t at = 0;
+	NVML(nvmlInit_v2, 0);
+	at += (size_t)snprintf(answer, sizeof answer, "%d", NVML(nvmlEventSetCreate, AT(set)));
+	while ((word = strtok(NULL, " ")))
+		at += (size_t)snprintf(answer + at, sizeof answer - at, " %d", NVML(nvmlDeviceRegisterEvents, AT(nvml_device((unsigned)atoi(word))), 8, AT(*set)));
+}
+
+static void wait_for_event(const char *name, unsigned ms, int v1)
+{
+	struct { void *device; uint64_t type, data, instances, behind; } e = {NULL, 0, 0, 0x7777, 0x7777};
+	void *set = *set_named(name);
+	double from = seconds(CLOCK_MONOTONIC);
+	int code = v1 ? NVML(nvmlEventSetWait, AT(set), AT(&e), ms) : NVML(nvmlEventSetWait_v2, AT(set), AT(&e), ms);
+	size_t at = (size_t)snprintf(answer, sizeof answer, "%d %.0f", code, (seconds(CLOCK_MONOTONIC) - from) * 1000);
+	int index = -1;
+	if (code == 0)
+		for (unsigned i = 0; i < 4; i++) index = e.device == nvml_device(i) ? (int)i : index;
+	if (code == 0) snprintf(answer + at, sizeof answer - at, " %d %llu %llu %llx", index, (unsigned long long)e.type, (unsigned long long)e.data,
+		(unsigned long long)e.instances);
+	else snprintf(answer + at, sizeof answer - at, " -");
+	if (e.behind != 0x7777) snprintf(answer, sizeof answer, "wrote behind the struct");
+}
+
+static void counters(unsigned index)
+{
+	struct { unsigned id, scope; long long at, latency; unsigned type, code; unsigned long long value; } f[5] = {{.id = 4}, {.id = 143}, {.id = 144}, {.id = 145}, {.id = 5}};
+	unsigned long long total = 0, memory = 0, detail[4] = {0, 0, 0, 0}, corrected = 0;
+	unsigned rows[4] = {0, 0, 0, 0}, rows2[6] = {0, 0, 0, 0, 0, 0}, banks[5] = {0, 0, 0, 0, 0};
+	uint64_t d = AT(nvml_device(index));
+	int code = NVML(nvmlDeviceGetTotalEccErrors, d, 1, 0, AT(&total));
+	NVML(nvmlDeviceGetTotalEccErrors, d, 0, 0, AT(&corrected));
+	NVML(nvmlDeviceGetMemoryErrorCounter, d, 1, 1, 2, AT(&memory));
+	NVML(nvmlDeviceGetDetailedEccErrors, d, 1, 0, AT(detail));
+	NVML(nvmlDeviceGetFieldValues, d, 5, AT(f));
+	NVML(nvmlDeviceGetRemappedRows, d, AT(&rows[0]), AT(&rows[1]), AT(&rows[2]), AT(&rows[3]));
+	NVML(nvmlDeviceGetRemappedRows_v2, d, AT(rows2));
+	NVML(nvmlDeviceGetRowRemapperHistogram, d, AT(banks));
+	snprintf(answer, sizeof answer, "%d errors %llu %llu %llu %llu corrected %llu %llu rows %u %u %u, %u %u %u, %llu %llu %llu banks %u %u", code, total, memory, detail[2],
+		f[0].value, corrected, f[4].value, rows[1], rows[2], rows[3], rows2[2] + rows2[3], rows2[4], rows2[5], f[1].value & 0xffffffff,
+		f[2].value & 0xffffffff, f[3].value & 0xffffffff, banks[0], banks[1]);
+}
+
 static void nulls(void)
 {
 	void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW), *gpu = NULL;
@@ -323,6 +404,10 @@ static void obey(char *line)
 	else if (IS("nulls")) nulls();
 	else if (IS("storm")) storm(atoi(word[1]), atol(word[2]));
 	else if (IS("nvml")) nvml();
+	else if (IS("events")) event_set(line);
+	else if (IS("noevents")) ANSWER("%d", NVML(nvmlEventSetFree, AT(*set_named(word[1]))));
+	else if (IS("wait")) wait_for_event(word[1], (unsigned)atoi(word[2]), strstr(line, " v1") != NULL);
+	else if (IS("counters")) counters((unsigned)atoi(word[1]));
 	else if (IS("errno")) errno = 4321, code = call(word[1]), ANSWER("%d errno %d", code, errno);
 	else if (IS("time")) {
 		double wall = seconds(CLOCK_MONOTONIC), cpu = seconds(CLOCK_PROCESS_CPUTIME_ID);

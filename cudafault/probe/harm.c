@@ -25,18 +25,18 @@ static void *change(void *unused)
 static void in_environ(void)
 {
 	void *nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW), *gpu = NULL;
-	unsigned long long memory[3];
+	unsigned temperature;
 	pthread_t id;
 	double until;
-	int code;
-	pthread_create(&id, NULL, change, NULL);
-	code = prepare(0);
+	int code = prepare(0);
 	((int (*)(void))dlsym(nvml, "nvmlInit_v2"))();
+	// The fake driver and libc read the environment too, but only above.
+	pthread_create(&id, NULL, change, NULL);
 	until = seconds(CLOCK_MONOTONIC) + 3;
 	while (seconds(CLOCK_MONOTONIC) < until) {
 		for (int i = 0; i < 1000; i++) call("launch");
 		((int (*)(unsigned, void **))dlsym(nvml, "nvmlDeviceGetHandleByIndex_v2"))(0, &gpu);
-		((int (*)(void *, void *))dlsym(nvml, "nvmlDeviceGetMemoryInfo"))(gpu, memory);
+		((int (*)(void *, int, unsigned *))dlsym(nvml, "nvmlDeviceGetTemperature"))(gpu, 0, &temperature);
 	}
 	stop = 1;
 	pthread_join(id, NULL);

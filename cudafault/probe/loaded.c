@@ -80,6 +80,54 @@ static void reopen(void)
 	work_symbols(by_dlsym, "again ");
 }
 
+// libc's own dlsym, asked of libc: it would lead past whoever is preloaded.
+static void *(*libc_dlsym)(void *, const char *);
+static void *by_libc(const char *name) { return libc_dlsym(library, name); }
+
+// The driver in a namespace of its own, as plugins and tracers are loaded.
+static void own_namespace(void)
+{
+	library = dlmopen(LM_ID_NEWLM, "libcuda.so.1", RTLD_NOW);
+	if (!library) {
+		fprintf(stderr, "loaded: %s\n", dlerror());
+		exit(2);
+	}
+}
+
+// A second copy of the driver's file beside the first, which is used too.
+static void copies(void)
+{
+	char name[] = "/tmp/libcuda.so.XXXXXX", block[65536];
+	Dl_info info;
+	open_driver(RTLD_NOW);
+	if (!dladdr(dlsym(library, "cuGetErrorString"), &info)) exit(2);
+	FILE *from = fopen(info.dli_fname, "r");
+	int to = mkstemp(name);
+	for (size_t n; from && (n = fread(block, 1, sizeof block, from)) > 0;)
+		if (write(to, block, n) != (ssize_t)n) exit(2);
+	work_symbols(by_dlsym, "");
+	library = dlopen(name, RTLD_NOW);
+	unlink(name);
+	if (!library) {
+		fprintf(stderr, "loaded: %s\n", dlerror());
+		exit(2);
+	}
+	work_symbols(by_dlsym, "second ");
+	lookup_v2 = (int (*)(const char *, void **, int, uint64_t, int *))dlsym(library, "cuGetProcAddress_v2");
+	struct driver d;
+	find_entries(&d, by_v2, 0);
+	work(&d, stdout, "second, by cuGetProcAddress ");
+}
+
+// What a child needs of the environment to find the driver, and nothing else.
+static char *only[16];
+static void clean(void)
+{
+	int n = 0;
+	for (char **e = environ; *e && n < 15; e++)
+		if (!strncmp(*e, "LD_LIBRARY_PATH=", 16) || !strncmp(*e, "PATH=", 5) || !strncmp(*e, "FAKECUDA_", 9)) only[n++] = *e;
+}
+
 static void plugin(const char *file, int mode)
 {
 	void *handle = dlopen(file, mode);
@@ -169,6 +217,50 @@ int main(int argc, char **argv)
 	WAY("exec") {
 		char *arguments[] = {argv[0], "dlsym", NULL};
 		execv("/proc/self/exe", arguments);
+		return 2;
+	}
+	WAY("libc-dlsym") {
+		libc_dlsym = (void *(*)(void *, const char *))dlsym(dlopen("libc.so.6", RTLD_NOW), "dlsym");
+		open_driver(RTLD_NOW);
+		work_symbols(by_libc, "");
+	}
+	WAY("namespace") { own_namespace(); work_symbols(by_dlsym, ""); }
+	WAY("copies") copies();
+	WAY("clean-exec") {
+		char *arguments[] = {argv[0], "dlsym", NULL};
+		clean();
+		execve("/proc/self/exe", arguments, only);
+		return 2;
+	}
+	WAY("clean-fork") {
+		char *arguments[] = {argv[0], "dlsym", NULL};
+		int status = 0;
+		clean();
+		if (fork() == 0) {
+			environ = only;
+			execvp(argv[0], arguments);
+			_exit(2);
+		}
+		wait(&status);
+		return WEXITSTATUS(status);
+	}
+	WAY("clean-spawn") {
+		char *arguments[] = {argv[0], "dlsym", NULL};
+		pid_t pid;
+		clean();
+		if (posix_spawn(&pid, "/proc/self/exe", NULL, NULL, arguments, only)) return 2;
+		waitpid(pid, NULL, 0);
+	}
+	WAY("unset-exec") {
+		char *arguments[] = {argv[0], "dlsym", NULL};
+		unsetenv("LD_PRELOAD");
+		execv("/proc/self/exe", arguments);
+		return 2;
+	}
+	WAY("env-i") {
+		char path[4096], *arguments[] = {"env", "-i", path, argv[0], "dlsym", NULL};
+		snprintf(path, sizeof path, "LD_LIBRARY_PATH=%s", getenv("LD_LIBRARY_PATH"));
+		execvp("env", arguments);
 		return 2;
 	}
 	else return fprintf(stderr, "loaded: unknown way %s\n", way), 2;

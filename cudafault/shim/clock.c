@@ -2,7 +2,7 @@
 #include "shim.h"
 
 struct gf_time { int64_t s, ns; };
-enum { REALTIME_COARSE = 5, MONOTONIC_COARSE = 6 };
+enum { MONOTONIC = 1, REALTIME_COARSE = 5, MONOTONIC_COARSE = 6 };
 
 static int (*vdso)(int, struct gf_time *);
 static int looked;
@@ -33,12 +33,15 @@ static struct gf_time now(int clock)
 	return t;
 }
 
-uint64_t gf_coarse(void)
+static uint64_t monotonic(int clock)
 {
-	struct gf_time t = now(MONOTONIC_COARSE);
+	struct gf_time t = now(clock);
 
 	return (uint64_t)t.s * 1000000000 + (uint64_t)t.ns;
 }
+
+uint64_t gf_coarse(void) { return monotonic(MONOTONIC_COARSE); }
+uint64_t gf_now(void) { return monotonic(MONOTONIC); }
 
 int64_t gf_unix_ms(void)
 {

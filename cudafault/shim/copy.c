@@ -119,7 +119,7 @@ int gf_copy(const struct gf_state *s, unsigned n, uint64_t *a, uint32_t *code)
 	r = gf_mix(r, f.call);
 	f.byte = (r >> 8) % f.size;
 	f.bit = r & 7;
-	*code = gf_call(gf_table[n].real, a);
+	*code = gf_call_real(n, a);
 	if (*code)
 		return 1;
 	/* A copy into pageable memory is complete when the call returns, and the memory may be another object's, or none, at any time after that. */

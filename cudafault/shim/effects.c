@@ -7,7 +7,7 @@ static uint64_t capture_began;
 /* ---- waiting ---- */
 
 /* A signal handler may jump out of a wait. So that the thread's next calls count, it is not in our own code meanwhile. */
-static void wait(uint64_t us)
+void gf_wait(uint64_t us)
 {
 	uint16_t inside = gf_thread.inside;
 
@@ -21,7 +21,7 @@ void gf_delay(const struct gf_state *s, uint64_t i)
 	uint64_t us = s->latency_us + (s->jitter_us ? (gf_mix(~s->seed, i) >> 32) % ((uint64_t)s->jitter_us + 1) : 0);
 
 	for (; us && gf_load(&gf_state) == s; us -= us < 500000 ? us : 500000) {
-		wait(us < 500000 ? us : 500000);
+		gf_wait(us < 500000 ? us : 500000);
 		gf_look(gf_coarse());
 	}
 }
@@ -30,7 +30,7 @@ void gf_delay(const struct gf_state *s, uint64_t i)
 void gf_hang(const struct gf_state *s)
 {
 	while (gf_load(&gf_state) == s) {
-		wait(250000);
+		gf_wait(250000);
 		gf_look(gf_coarse());
 	}
 }
@@ -40,7 +40,7 @@ void gf_hang(const struct gf_state *s)
 /* Begin and end of captures go through here also while nothing is armed: a fault may be armed in the middle of one. */
 uint32_t gf_capture(unsigned n, uint64_t *a)
 {
-	uint32_t code = gf_call(gf_table[n].real, a);
+	uint32_t code = gf_call_real(n, a);
 
 	if (gf_info[n].special == GF_CAPTURE_BEGIN) {
 		if (code == 0) {
@@ -84,6 +84,15 @@ int gf_device_matches(const struct gf_state *s)
 	return d >= 0 && d < 64 && (s->devices >> d & 1);
 }
 
+/* Whether the calling thread has a current context, on such a device. */
+int gf_context_matches(const struct gf_state *s)
+{
+	uint32_t (*device)(int *) = GF_FILE_IS_RUNTIME ? 0 : (uint32_t (*)(int *))gf_driver_function("cuCtxGetDevice");
+	int d = 0;
+
+	return (!device || device(&d) == 0) && gf_device_matches(s);
+}
+
 static int count(const struct gf_state *s)
 {
 	uint32_t (*real)(int *) = (uint32_t (*)(int *))gf_driver_function(GF_FILE_IS_RUNTIME ? "cudaGetDeviceCount" : "cuDeviceGetCount");
@@ -110,7 +119,7 @@ int gf_enumerate(const struct gf_state *s, unsigned n, uint64_t *a, uint32_t *co
 	switch (gf_info[n].special) {
 	case GF_COUNT:
 	case GF_RT_COUNT:
-		*code = gf_call(gf_table[n].real, a);
+		*code = gf_call_real(n, a);
 		if (*code == 0 && a[0]) {
 			at = visible(s, *(int *)a[0]);
 			if (at < *(int *)a[0])
@@ -128,10 +137,10 @@ int gf_enumerate(const struct gf_state *s, unsigned n, uint64_t *a, uint32_t *co
 			return 1;
 		}
 		b[gf_info[n].special == GF_DEVICE_GET] = (uint64_t)at;
-		*code = gf_call(gf_table[n].real, b);
+		*code = gf_call_real(n, b);
 		return 1;
 	case GF_RT_GET:
-		*code = gf_call(gf_table[n].real, a);
+		*code = gf_call_real(n, a);
 		if (*code == 0 && a[0])
 			*(int *)a[0] = visible(s, *(int *)a[0]);
 		return 1;
@@ -139,7 +148,7 @@ int gf_enumerate(const struct gf_state *s, unsigned n, uint64_t *a, uint32_t *co
 		int device = -1;
 
 		b[0] = a[0] ? (uint64_t)&device : 0;
-		*code = gf_call(gf_table[n].real, b);
+		*code = gf_call_real(n, b);
 		if (*code == 0 && hidden(s, device))
 			*code = 101;
 		else if (*code == 0 && a[0])
@@ -180,7 +189,7 @@ uint32_t gf_init_call(const struct gf_state *s, unsigned n, uint64_t *a, struct 
 
 	if (gf_init_fails(s, n, &code) || (s && gf_armed(n, a, t, &code)))
 		return code;
-	code = gf_call(gf_table[n].real, a);
+	code = gf_call_real(n, a);
 	if (code == 0 && s && s->hide && count(s) == 0) {
 		tell_hidden(s, n, 100);
 		return 100; /* CUDA_ERROR_NO_DEVICE: what a real driver says at cuInit when it has none */
@@ -209,6 +218,8 @@ uint32_t gf_last_error(unsigned n, struct gf_thread *t, uint32_t code)
 int gf_special_needed(const struct gf_state *s, unsigned n)
 {
 	switch (gf_info[n].special) {
+	case GF_CREATE_1: case GF_CREATE_2: case GF_CREATE_3: case GF_CREATE_4:
+		return s->nvml_error != 0;
 	case GF_COUNT: case GF_DEVICE_GET: case GF_BY_PCI: case GF_RT_COUNT: case GF_RT_SET: case GF_RT_GET:
 		return s->hide != 0;
 	case GF_MEM_TOTAL: case GF_MEM_INFO: case GF_MEM_SIZE: case GF_MEM_PITCH: case GF_MEM_MANAGED: case GF_MEM_POOL: case GF_MEM_CREATE:

@@ -51,10 +51,10 @@ static long copy_safely(void *to, uintptr_t from, size_t n, int string)
 static void take_line(struct values *v, const char *line, size_t n, uintptr_t from)
 {
 	static const struct variable variables[VARIABLES] = {
-		{ "GPU_FAULT_STATE=", VALUE(state) }, { "GPU_FAULT_RUN=", VALUE(run) }, { "CUDA_VISIBLE_DEVICES=", VALUE(visible) },
-		{ "GPU_FAULT_NODE=", VALUE(node) }, { "GPU_FAULT_DISABLE=", VALUE(disable) }, { "LD_PRELOAD=", VALUE(preload) },
-		{ "RANK=", VALUE(ranks[0]) }, { "OMPI_COMM_WORLD_RANK=", VALUE(ranks[1]) }, { "JOB_COMPLETION_INDEX=", VALUE(ranks[2]) },
-		{ "LOCAL_RANK=", VALUE(ranks[3]) },
+		{ "GPU_FAULT_STATE", VALUE(state) }, { "GPU_FAULT_RUN", VALUE(run) }, { "CUDA_VISIBLE_DEVICES", VALUE(visible) },
+		{ "GPU_FAULT_NODE", VALUE(node) }, { "GPU_FAULT_DISABLE", VALUE(disable) }, { "LD_PRELOAD", VALUE(preload) },
+		{ "RANK", VALUE(ranks[0]) }, { "OMPI_COMM_WORLD_RANK", VALUE(ranks[1]) }, { "JOB_COMPLETION_INDEX", VALUE(ranks[2]) },
+		{ "LOCAL_RANK", VALUE(ranks[3]) },
 	};
 
 	for (unsigned i = 0; i < VARIABLES; i++) {
@@ -62,9 +62,9 @@ static void take_line(struct values *v, const char *line, size_t n, uintptr_t fr
 		char *to = (char *)v + variables[i].at;
 		long got;
 
-		if ((v->set >> i & 1) || n <= length || !gf_prefix(line, variables[i].name))
+		if ((v->set >> i & 1) || n <= length || !gf_prefix(line, variables[i].name) || line[length] != '=')
 			continue;
-		got = copy_safely(to, from + length, variables[i].size - 1, 1);
+		got = copy_safely(to, from + length + 1, variables[i].size - 1, 1);
 		to[got > 0 ? got : 0] = 0;
 		v->set |= (uint32_t)(got > 0) << i;
 		return;

@@ -1,4 +1,4 @@
-/* Looking at the state file, at most once a second by one thread of the process; the gate; and from both the weights of all hooks. */
+/* Looking at the state file, four times a second at most, by one thread of the process; the gate; and from both the weights of all hooks. */
 #include "shim.h"
 
 const struct gf_state *gf_state;
@@ -48,15 +48,15 @@ static int32_t weight(const struct gf_state *s, unsigned n, int counting)
 {
 	const struct gf_info *i = &gf_info[n];
 	/* Who waits or asks would notice an arming too late after a burst of launches, so it takes more from the budget. */
-	int32_t idle = i->classes & (GF_SYNC | GF_QUERY) ? 64 : 4;
+	int32_t idle = i->classes & (GF_SYNC | GF_QUERY) ? 256 : 4;
 
 	if (gf_off())
 		return gf_real(n) ? 0 : GF_LOOK;
-	if (!gf_real(n) || (i->flags & GF_ALWAYS) || grace)
+	if (!gf_real(n) || (i->flags & GF_ALWAYS) || gf_layer(n) == GF_NVML || grace)
 		return GF_LOOK;
 	if (!s)
 		return idle;
-	if (gf_layer(n) == GF_NVML || gf_special_needed(s, n))
+	if (gf_special_needed(s, n))
 		return GF_LOOK;
 	if (GF_FILE_IS_RUNTIME && s->error_init && !gf_initialised) /* there is no cuInit to fail: every function does */
 		return GF_LOOK;
@@ -89,8 +89,9 @@ static void weights(void)
 		for (unsigned n = 0; n < GF_HOOK_COUNT; n++) {
 			int32_t w = weight(s, n, counting);
 
-			if (gf_peek(&gf_table[n].weight) != w)
-				gf_store(&gf_table[n].weight, w);
+			for (unsigned row = n; row < 2 * GF_HOOK_COUNT; row += GF_HOOK_COUNT)
+				if (gf_peek(&gf_table[row].weight) != w)
+					gf_store(&gf_table[row].weight, w);
 		}
 	} while (gf_load(&version) != v);
 }
@@ -105,17 +106,16 @@ void gf_changed(void)
 /* ---- looking ---- */
 
 /*
- * The file is gone, and was so at the last look too (once may be the kubelet, which is just replacing it): its ConfigMap was deleted, so the fault
- * is over. 1: that is new. Should the same file come back it counts as a new one.
+ * The file has been gone for two seconds (for a moment it may be the kubelet, which is just replacing it): its ConfigMap was deleted, so the fault is
+ * over. 1: that is new. Should the same file come back it counts as a new one.
  */
-static int gone(int is)
+static int gone(int is, uint64_t now)
 {
-	static int before;
-	int over = is && before && have && kept[newest].armed_at;
+	static uint64_t since;
 	unsigned next = (newest + 1) % 4;
 
-	before = is;
-	if (!over)
+	since = !is ? 0 : since ? since : now;
+	if (!since || now - since < 2000000000 || !have || !kept[newest].armed_at)
 		return 0;
 	kept[next] = kept[newest];
 	kept[next].armed_at = 0;
@@ -125,13 +125,13 @@ static int gone(int is)
 }
 
 /* Reads the file; 1 if it is good and differs from the last good one, or is gone. */
-static int take(void)
+static int take(uint64_t now)
 {
 	static struct { struct gf_state s; char more; } in;
 	long n = gf_read_file(gf_state_path(), &in, sizeof in.s + 1);
 	unsigned next = (newest + 1) % 4;
 
-	if (gone(n == -GF_ENOENT))
+	if (gone(n == -GF_ENOENT, now))
 		return 1;
 	if (n < 0 || !gf_valid(&in.s, (size_t)n))
 		return 0;
@@ -164,6 +164,8 @@ static void judge(int fresh, uint64_t now, int first)
 		grace = 0;
 		gf_changed();
 	}
+	if (open)
+		gf_nvml_event(open);
 	gf_poke(&gf_status, open ? gf_poison ? GF_POISONED : gf_trip_count ? GF_TRIPPED : GF_ARMED : st == GF_ARMED ? GF_PASSING : st);
 	gf_run_look(s ? s->generation : 0);
 }
@@ -173,7 +175,7 @@ void gf_look(uint64_t now)
 {
 	uint64_t last = gf_peek(&looked), since;
 	const struct gf_state *s = gf_peek(&gf_state);
-	int due = !last || now - last >= 1000000000;
+	int due = !last || now - last >= 250000000;
 
 	if (gf_off() || (!due && gf_peek(&begun) && !(grace && now >= grace) && !(s && s->expires && gf_peek(&gf_poison) && gf_unix_ms() >= s->expires)))
 		return;
@@ -187,7 +189,7 @@ void gf_look(uint64_t now)
 	}
 	if (due)
 		gf_poke(&looked, now);
-	judge(due && take(), now, !last);
+	judge(due && take(now), now, !last);
 	gf_store(&begun, 1);
 	gf_store(&looking, 0);
 }

@@ -4,7 +4,7 @@
  */
 #include "shim.h"
 
-struct gf_row gf_table[GF_HOOK_COUNT] __attribute__((aligned(64)));
+struct gf_row gf_table[2 * GF_HOOK_COUNT] __attribute__((aligned(64)));
 __thread struct gf_thread gf_thread __attribute__((tls_model("initial-exec"))) = { .budget = -1 };
 
 static uint32_t names[GF_HOOK_COUNT];   /* of the hooks, as offsets into our own string table */
@@ -54,7 +54,7 @@ int gf_hook_of_name(const char *name)
 	return at < (uintptr_t)(gf_stubs_end - gf_stubs) && at / GF_STUB < GF_HOOK_COUNT ? (int)(at / GF_STUB) : -1;
 }
 
-static void *stub(unsigned n) { return gf_stubs + n * GF_STUB; }
+static void *stub(unsigned row) { return gf_stubs + row * GF_STUB; }
 
 /* ---- the real libraries ---- */
 
@@ -165,37 +165,98 @@ void *gf_audit_bind(unsigned n, void *real)
 /* ---- routing ---- */
 
 #ifndef GF_EXPORT_ONLY
-/* The hook whose real function this is, in the driver or in a neighbour. The name asked for must begin the hook's name: drivers may share one address between functions. */
-static int hook_of_address(int layer, const void *p, const char *name)
+/*
+ * The row of this real function, in the driver, in a neighbour, or in a second copy. The name asked for must begin the hook's name: drivers may share
+ * one address between functions.
+ */
+static int row_of_address(int layer, const void *p, const char *name)
 {
 	size_t base = gf_base(name);
 
-	for (unsigned n = 0; n < GF_HOOK_COUNT; n++)
-		if ((gf_peek(&driver_address[n]) == p || gf_peek(&gf_table[n].real) == p) && gf_layer(n) == layer) {
+	for (unsigned row = 0; row < 2 * GF_HOOK_COUNT; row++) {
+		unsigned n = row % GF_HOOK_COUNT;
+
+		if (((row == n && gf_peek(&driver_address[n]) == p) || gf_peek(&gf_table[row].real) == p) && gf_layer(n) == layer) {
 			const char *hook = gf_hook_name(n);
 			size_t i = 0;
 
 			while (i < base && hook[i] == name[i])
 				i++;
 			if (i == base && (!hook[i] || hook[i] == '_'))
-				return (int)n;
+				return (int)row;
 		}
+	}
 	return -1;
+}
+
+/* ---- a second copy of the library: in another namespace (dlmopen), or opened by another path ---- */
+
+static uintptr_t second[GF_LAYERS];     /* where its file begins in memory; 0: there is none */
+
+struct holder { int layer; uintptr_t p, known, begin, found; int stays; };
+
+static int holds(const struct gf_map *m, void *arg)
+{
+	struct holder *h = arg;
+
+	if (!gf_prefix(gf_basename(m->path), file_names[h->layer]))
+		return 0;
+	if (!m->offset)
+		h->begin = m->from;
+	h->stays |= h->begin == h->known;
+	if (h->p >= m->from && h->p < m->to)
+		h->found = h->begin;
+	return 0;
+}
+
+/* Makes the second half of the table speak of the library that holds p, unless it speaks of another one that is still loaded. */
+static void learn(int layer, void *p)
+{
+	struct holder h = { .layer = layer, .p = (uintptr_t)p, .known = gf_load(&second[layer]) };
+	struct gf_elf e;
+
+	gf_each_map(holds, &h);
+	if (!h.found || (h.known && h.stays) || !gf_elf_vdso(&e, h.found) || !gf_elf_find(&e, proofs[layer]))
+		return;
+	for (unsigned n = 0; n < GF_HOOK_COUNT; n++)
+		if (gf_layer(n) == layer)
+			gf_store(&gf_table[GF_HOOK_COUNT + n].real, gf_elf_find(&e, gf_hook_name(n)));
+	gf_store(&second[layer], h.found);
+	gf_changed();
 }
 
 static void *route(int layer, void *p, const char *name, uint32_t path)
 {
-	int n = gf_ready(layer) ? hook_of_address(layer, p, name) : -1;
+	int row = gf_ready(layer) || gf_load(&second[layer]) ? row_of_address(layer, p, name) : -1;
 
-	/* Unknown address for a name that we know: the library may have been opened anew. */
-	if (n < 0 && gf_hook_of_name(name) >= 0 && gf_resolve(layer))
-		n = hook_of_address(layer, p, name);
-	if (n < 0)
+	/* Unknown address for a name that we know: the library may have been opened anew, or be another one. */
+	if (row < 0 && gf_hook_of_name(name) >= 0) {
+		if (gf_resolve(layer))
+			row = row_of_address(layer, p, name);
+		if (row < 0) {
+			learn(layer, p);
+			row = row_of_address(layer, p, name);
+		}
+	}
+	if (row < 0)
 		return p;
-	gf_poke(&gf_table[n].handed, 1);
+	gf_poke(&gf_table[(unsigned)row % GF_HOOK_COUNT].handed, 1);
 	gf_path(path);
+	return stub((unsigned)row);
+}
+
+/* For sweep.c: the stub for a name, in place of what an object is bound to (0: nothing yet). 0: leave it. */
+void *gf_stub_for(const char *name, void *bound)
+{
+	int n = gf_hook_of_name(name);
+
+	if (n < 0 || !gf_ready(gf_layer((unsigned)n)) || !gf_real((unsigned)n) || (bound && bound != gf_peek(&driver_address[n])))
+		return 0;
+	gf_path(GF_BY_LINK);
 	return stub((unsigned)n);
 }
+
+extern void *dlsym(void *, const char *) __attribute__((visibility("default")));
 
 void *(*gf_real_dlsym)(void *, const char *);
 
@@ -221,7 +282,13 @@ static int stands(const char *name)
  */
 int gf_routed(void *handle, const char *name, uintptr_t caller)
 {
-	if (!name || !gf_ours(name, GF_FILE_IS_RUNTIME) || gf_thread.inside || gf_by_neighbour(caller))
+	if (!name || gf_thread.inside || gf_by_neighbour(caller))
+		return 0;
+	if (handle != (void *)-1 && handle)
+		gf_sweep();
+	if (gf_same(name, "dlsym"))
+		return handle != (void *)-1;
+	if (!gf_ours(name, GF_FILE_IS_RUNTIME))
 		return 0;
 	return handle != (void *)-1 || (gf_hook_of_name(name) >= 0 && !stands(name));
 }
@@ -235,6 +302,8 @@ void *gf_dlsym(void *handle, const char *name)
 	__asm__ volatile("" : "+r"(p)); /* no tail call: "next" must mean after us */
 	if (!p || handle == (void *)-1)
 		return p;
+	if (gf_same(name, "dlsym")) /* libc's own would lead past us */
+		return p == gf_elf_libc("dlsym") && !gf_off() ? (void *)dlsym : p;
 	if ((char *)p >= gf_stubs && (char *)p < gf_stubs_end) {
 		/* The program's own scope, where our stub comes first. It counts only if the driver has such a function; if not, fail as without us. */
 		if (stands(name)) {
@@ -274,7 +343,7 @@ uint32_t gf_route_call(unsigned n, uint64_t *a)
 {
 	void *nothing = gf_stubs, *got = nothing, **p = (void **)a[1];
 	uint64_t b[6] = { a[0], p ? (uint64_t)&got : 0, a[2], a[3], a[4], a[5] };
-	uint32_t rc = gf_call(gf_table[n].real, b);
+	uint32_t rc = gf_call_real(n, b);
 	const char *name = (const char *)a[0];
 
 	if (!p || got == nothing)
@@ -283,5 +352,5 @@ uint32_t gf_route_call(unsigned n, uint64_t *a)
 	return rc;
 }
 #else
-uint32_t gf_route_call(unsigned n, uint64_t *a) { return gf_call(gf_table[n].real, a); }
+uint32_t gf_route_call(unsigned n, uint64_t *a) { return gf_call_real(n, a); }
 #endif

@@ -74,7 +74,7 @@ static uint32_t from_pool(const struct gf_state *s, unsigned n, uint64_t *a)
 		if (a[1] > s->mem_limit || (uint64_t)use + grows > s->mem_limit)
 			return OUT_OF_MEMORY;
 	}
-	code = gf_call(gf_table[n].real, a);
+	code = gf_call_real(n, a);
 	if (code || !p || gf_captures() || used() <= (int64_t)s->mem_limit)
 		return code;
 	if (GF_FILE_IS_RUNTIME)
@@ -90,11 +90,11 @@ static uint32_t from_pool(const struct gf_state *s, unsigned n, uint64_t *a)
 /* cuMemGetInfo(free, total): either may be NULL for a driver that allows it. */
 static uint32_t info(const struct gf_state *s, unsigned n, uint64_t *a)
 {
-	uint32_t code = gf_call(gf_table[n].real, a);
+	uint32_t code = gf_call_real(n, a);
 	size_t available = 0, total = 0, limit, use;
 	uint64_t both[6] = { (uint64_t)&available, (uint64_t)&total };
 
-	if (code || gf_call(gf_table[n].real, both))
+	if (code || gf_call_real(n, both))
 		return code;
 	use = total - available;
 	limit = total < s->mem_limit ? total : s->mem_limit;
@@ -114,7 +114,7 @@ int gf_memory(const struct gf_state *s, unsigned n, uint64_t *a, uint32_t *code)
 		return 0;
 	switch (what) {
 	case GF_MEM_TOTAL:
-		*code = gf_call(gf_table[n].real, a);
+		*code = gf_call_real(n, a);
 		if (*code == 0 && a[0] && *(size_t *)a[0] > s->mem_limit)
 			*(size_t *)a[0] = s->mem_limit;
 		return 1;

@@ -13,7 +13,7 @@ static int hidden(const struct gf_state *s, uint32_t index)
 	return o >= 0 && o < 64 && (s->hide >> o & 1);
 }
 
-static int handle_index(uint64_t handle, uint32_t *index)
+int gf_nvml_index(uint64_t handle, uint32_t *index)
 {
 	uint32_t (*real)(uint64_t, uint32_t *) = (uint32_t (*)(uint64_t, uint32_t *))gf_nvml_function("nvmlDeviceGetIndex");
 
@@ -21,18 +21,18 @@ static int handle_index(uint64_t handle, uint32_t *index)
 }
 
 /* Whether the fault is for this device. */
-static int struck(const struct gf_state *s, uint32_t index)
+int gf_nvml_struck(const struct gf_state *s, uint32_t index)
 {
 	int o = ordinal(index);
 
 	return !s->devices || (o >= 0 && o < 64 && (s->devices >> o & 1));
 }
 
-static int handle_struck(const struct gf_state *s, uint64_t handle)
+int gf_nvml_handle_struck(const struct gf_state *s, uint64_t handle)
 {
 	uint32_t index;
 
-	return !s->devices || (handle_index(handle, &index) && struck(s, index));
+	return !s->devices || (gf_nvml_index(handle, &index) && gf_nvml_struck(s, index));
 }
 
 static uint32_t count(const struct gf_state *s)
@@ -57,24 +57,24 @@ static uint32_t by_index(const struct gf_state *s, unsigned n, uint64_t *a, int 
 		wanted -= !hidden(s, index);
 	if (index == 256)
 		return INVALID_ARGUMENT;
-	if (failing && s->nvml_error == GPU_IS_LOST && struck(s, index))
+	if (failing && s->nvml_error == GPU_IS_LOST && gf_nvml_struck(s, index))
 		return GPU_IS_LOST;
 	b[0] = index;
-	return gf_call(gf_table[n].real, b);
+	return gf_call_real(n, b);
 }
 
 /* Handles by UUID, PCI address or serial number. */
 static uint32_t by_name(const struct gf_state *s, unsigned n, uint64_t *a, int failing)
 {
 	uint64_t handle = 0, b[6] = { a[0], a[1] ? (uint64_t)&handle : 0 };
-	uint32_t code = gf_call(gf_table[n].real, b), index;
+	uint32_t code = gf_call_real(n, b), index;
 
 	if (code || !a[1])
 		return code;
-	if (handle_index(handle, &index)) {
+	if (gf_nvml_index(handle, &index)) {
 		if (hidden(s, index))
 			return NOT_FOUND;
-		if (failing && s->nvml_error == GPU_IS_LOST && struck(s, index))
+		if (failing && s->nvml_error == GPU_IS_LOST && gf_nvml_struck(s, index))
 			return GPU_IS_LOST;
 	}
 	*(uint64_t *)a[1] = handle;
@@ -84,11 +84,11 @@ static uint32_t by_name(const struct gf_state *s, unsigned n, uint64_t *a, int f
 /* total, free, used; in version 2 behind a version and with `reserved` between. */
 static uint32_t memory(const struct gf_state *s, unsigned n, uint64_t *a)
 {
-	uint32_t code = gf_call(gf_table[n].real, a);
+	uint32_t code = gf_call_real(n, a);
 	uint64_t *m = (uint64_t *)a[1];
 	int v2 = gf_info[n].special == GF_NV_MEM2;
 
-	if (code || !m || !s->mem_limit || !handle_struck(s, a[0]))
+	if (code || !m || !s->mem_limit || !gf_nvml_handle_struck(s, a[0]))
 		return code;
 	m += v2;
 	if (m[0] > s->mem_limit) {
@@ -100,10 +100,42 @@ static uint32_t memory(const struct gf_state *s, unsigned n, uint64_t *a)
 	return code;
 }
 
+/* What takes effect also while nothing is armed: the event sets and those who wait for them. */
+static int events(unsigned n, uint64_t *a, uint32_t *code)
+{
+	switch (gf_info[n].special) {
+	case GF_NV_WAIT:
+		*code = gf_nvml_wait(n, a);
+		return 1;
+	case GF_NV_REGISTER:
+		*code = gf_nvml_register(n, a);
+		return 1;
+	case GF_NV_FREE:
+		*code = gf_nvml_free(n, a);
+		return 1;
+	}
+	return 0;
+}
+
+/* A call about a device that is lost. */
+static int lost(const struct gf_state *s, unsigned n, uint64_t *a, uint32_t *code)
+{
+	uint8_t what = gf_info[n].special;
+
+	if (what == GF_NV_WAIT || what == GF_NV_FREE || !s->nvml_error || !gf_init_condition(s) || !gf_nvml_handle_struck(s, a[0]))
+		return 0;
+	*code = s->nvml_error;
+	gf_tripped(s, GF_BY_NVML_CALL, gf_hook_name(n), "NVML error", 0, *code);
+	return 1;
+}
+
 int gf_nvml(const struct gf_state *s, unsigned n, uint64_t *a, uint32_t *code)
 {
-	int failing = (s->nvml_error || s->nvml_init_error) && gf_init_condition(s);
+	int failing;
 
+	if (!s)
+		return events(n, a, code);
+	failing = (s->nvml_error || s->nvml_init_error) && gf_init_condition(s);
 	switch (gf_info[n].special) {
 	case GF_NV_INIT:
 		*code = s->nvml_init_error;
@@ -111,7 +143,7 @@ int gf_nvml(const struct gf_state *s, unsigned n, uint64_t *a, uint32_t *code)
 	case GF_NV_COUNT:
 		if (!s->hide)
 			return 0;
-		*code = gf_call(gf_table[n].real, a);
+		*code = gf_call_real(n, a);
 		if (*code == 0 && a[0])
 			*(uint32_t *)a[0] = count(s);
 		return 1;
@@ -122,10 +154,8 @@ int gf_nvml(const struct gf_state *s, unsigned n, uint64_t *a, uint32_t *code)
 		*code = by_name(s, n, a, failing);
 		return 1;
 	}
-	if (failing && s->nvml_error && (gf_info[n].special == GF_NV_EVENT ? !s->devices : handle_struck(s, a[0]))) {
-		*code = s->nvml_error;
+	if (lost(s, n, a, code) || events(n, a, code) || gf_nvml_values(s, n, a, code))
 		return 1;
-	}
 	if (gf_info[n].special != GF_NV_MEM && gf_info[n].special != GF_NV_MEM2)
 		return 0;
 	*code = memory(s, n, a);

@@ -9,19 +9,24 @@ static struct gf_object audited[64];
 struct dl_info { uintptr_t base; const char *name; const void *headers; uint16_t count; };
 struct header { uint32_t type, flags; uint64_t offset, vaddr, paddr, filesz, memsz, align; };
 extern int dl_iterate_phdr(int (*)(struct dl_info *, size_t, void *), void *) __attribute__((weak, visibility("default")));
+enum { RELRO = 0x6474e552 };
 struct visit { int (*f)(const struct gf_object *, struct gf_elf *, void *); void *arg; int behind; };
 
 static int visit(struct dl_info *i, size_t size, void *arg)
 {
 	struct visit *v = arg;
 	const struct header *h = i->headers;
-	struct gf_object o = { i->base, 0, i->name ? i->name : "", 0, v->behind };
+	struct gf_object o = { .base = i->base, .name = i->name ? i->name : "", .behind = v->behind };
 	struct gf_elf e;
 
 	(void)size;
 	for (int k = 0; k < i->count; k++) {
 		if (h[k].type == 2)
 			o.dynamic = (const void *)(i->base + h[k].vaddr);
+		if (h[k].type == RELRO) {
+			o.fixed = i->base + h[k].vaddr;
+			o.fixed_end = o.fixed + h[k].memsz;
+		}
 		if (h[k].type == 1 && i->base + h[k].vaddr + h[k].memsz > o.end)
 			o.end = i->base + h[k].vaddr + h[k].memsz;
 	}

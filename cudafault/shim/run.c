@@ -224,9 +224,12 @@ void gf_run_update(uint64_t looked_at)
 /* After a look, by the thread that looks: a file that was not there, or was replaced, is opened again. */
 void gf_run_look(uint64_t looked_at)
 {
+	int told = generation == looked_at && mine.status == gf_peek(&gf_status) && gf_unix_ms() - mine.looked < 1000;
+
 	if (gf_peek(&place) < 0 || lost)
 		claim();
-	gf_run_update(looked_at);
+	if (!told)
+		gf_run_update(looked_at);
 }
 
 void gf_run_trip(const struct gf_state *s, uint32_t code, const char *function, int mark)

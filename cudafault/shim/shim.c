@@ -50,6 +50,7 @@ static void forked(void)
 	gf_capturing = 0;
 	gf_first_call = 0;
 	gf_init_forked();
+	gf_nvml_forked();
 	gf_thread = (struct gf_thread){ .budget = -1 };
 }
 
@@ -59,10 +60,10 @@ static void forked(void)
  */
 static void idle_budget(struct gf_thread *t, uint64_t now)
 {
-	t->lease = t->tick == now && t->lease ? t->lease < 512 ? t->lease * 2 : 512 : 1;
+	t->lease = t->tick == now && t->lease ? t->lease < GF_UNIT / 2 ? t->lease * 2 : GF_UNIT / 2 : 1;
 	t->tick = now;
 	t->granted = 0;
-	t->budget = t->lease < 512 ? t->lease * 2 - 1 : GF_UNIT - 1;
+	t->budget = t->lease * 2 - 1;
 }
 
 /* The same for leases of numbers: 1 to 64. */
@@ -102,7 +103,7 @@ static int enter(unsigned n, uint64_t *a, struct gf_thread *t, uint32_t *code)
 		*code = gf_init_call(s, n, a, t);
 		return 1;
 	}
-	if (s && gf_layer(n) == GF_NVML)
+	if (gf_layer(n) == GF_NVML)
 		return gf_nvml(s, n, a, code);
 	if (GF_FILE_IS_RUNTIME && info->classes && gf_init_fails(s, n, code))
 		return 1;
@@ -115,9 +116,10 @@ static int enter(unsigned n, uint64_t *a, struct gf_thread *t, uint32_t *code)
 	return s && gf_special(s, n, a, code);
 }
 
-struct gf_go gf_enter(unsigned n, uint64_t *a);
-struct gf_go gf_enter(unsigned n, uint64_t *a)
+struct gf_go gf_enter(unsigned row, uint64_t *a);
+struct gf_go gf_enter(unsigned row, uint64_t *a)
 {
+	unsigned n = row % GF_HOOK_COUNT;
 	struct gf_thread *t = &gf_thread;
 	struct gf_go go = { 0, 0 };
 	uint32_t code = 0;
@@ -128,8 +130,8 @@ struct gf_go gf_enter(unsigned n, uint64_t *a)
 	/* A call that is still going on has its frame above ours. If it has not, a signal handler has jumped out of it. */
 	if (t->inside && frame >= t->frame)
 		t->inside = 0;
-	if (t->inside && gf_real(n)) {
-		go.target = gf_table[n].real;
+	if (t->inside && (row != n || gf_real(n))) {
+		go.target = gf_table[row].real;
 		return go;
 	}
 	outer = t->inside;
@@ -141,20 +143,22 @@ struct gf_go gf_enter(unsigned n, uint64_t *a)
 		prepare();
 		gf_first_call = gf_unix_ms();
 	}
-	if (!gf_ready(gf_layer(n)) || !gf_real(n)) {
+	if (row == n && (!gf_ready(gf_layer(n)) || !gf_real(n))) {
 		t->inside = outer;
 		/* No driver: not initialised. A driver without this function: not found. */
 		go.code = gf_layer(n) == GF_NVML ? gf_ready(GF_NVML) ? 13 : 1 : gf_ready(GF_DRIVER) ? 500 : 3;
 		return go;
 	}
+	t->copy = row - n;
 	handled = enter(n, a, t, &code);
 	if (GF_FILE_IS_RUNTIME && handled)
 		code = gf_last_error(n, t, code);
 	t->inside = outer;
+	t->copy = 0;
 	if (handled)
 		go.code = code;
 	else
-		go.target = gf_table[n].real;
+		go.target = gf_table[row].real;
 	return go;
 }
 

@@ -26,10 +26,12 @@ enum { GF_BLOCKS = 1, GF_TOUCHES = 2, GF_ALWAYS = 4 };
 
 /* What a hook needs beyond counting. */
 enum gf_special {
-	GF_NONE, GF_ROUTE, GF_INIT_CALL, GF_COUNT, GF_DEVICE_GET, GF_BY_PCI, GF_MEM_TOTAL, GF_MEM_INFO, GF_MEM_SIZE, GF_MEM_PITCH,
+	GF_NONE, GF_CREATE_1, GF_CREATE_2, GF_CREATE_3, GF_CREATE_4, /* a context, on the device that is this argument */
+	GF_ROUTE, GF_INIT_CALL, GF_COUNT, GF_DEVICE_GET, GF_BY_PCI, GF_MEM_TOTAL, GF_MEM_INFO, GF_MEM_SIZE, GF_MEM_PITCH,
 	GF_MEM_MANAGED, GF_MEM_POOL,
 	GF_MEM_CREATE, GF_MEM_ARRAY, GF_MEM_ARRAY3D, GF_COPY_ANY, GF_COPY_ANY_ASYNC, GF_COPY_D2H, GF_COPY_D2H_ASYNC, GF_CAPTURE_BEGIN, GF_CAPTURE_END,
-	GF_NV_INIT, GF_NV_COUNT, GF_NV_INDEX, GF_NV_HANDLE, GF_NV_MEM, GF_NV_MEM2, GF_NV_EVENT, GF_NV_GET,
+	GF_NV_INIT, GF_NV_COUNT, GF_NV_INDEX, GF_NV_HANDLE, GF_NV_MEM, GF_NV_MEM2, GF_NV_WAIT, GF_NV_REGISTER, GF_NV_FREE,
+	GF_NV_ECC_TOTAL, GF_NV_ECC_PLACE, GF_NV_ECC_DETAIL, GF_NV_ROWS, GF_NV_ROWS2, GF_NV_HISTOGRAM, GF_NV_FIELDS, GF_NV_GET,
 	GF_RT_COUNT, GF_RT_SET, GF_RT_GET, GF_RT_COPY, GF_RT_LAST, GF_RT_PEEK,
 };
 
@@ -45,8 +47,8 @@ extern const struct gf_info gf_info[GF_HOOK_COUNT];
 
 /* One row per hook, read by the stubs: where to go and what it takes from the budget. */
 struct gf_row { void *real; int32_t weight; uint8_t counted, handed, unused[2]; };
-extern struct gf_row gf_table[GF_HOOK_COUNT];
-enum { GF_LOOK = 0x40000000, GF_UNIT = 1024 }; /* more than any budget; one counted call */
+extern struct gf_row gf_table[2 * GF_HOOK_COUNT]; /* the second half: a second copy of the library, in another namespace or opened by another path */
+enum { GF_LOOK = 0x40000000, GF_UNIT = 4096 }; /* more than any budget; one counted call */
 
 /* What a thread has. The budget starts at -1, so that a thread's first call always comes to gf_enter. */
 struct gf_thread {
@@ -57,6 +59,7 @@ struct gf_thread {
 	uint64_t tick;                  /* coarse clock at the last look */
 	uint32_t last_error, unused;    /* runtime API only */
 	uintptr_t frame;                /* of the call that is in our own code */
+	uint32_t copy, unused2;         /* the call is of the second copy: GF_HOOK_COUNT, otherwise 0 */
 };
 extern __thread struct gf_thread gf_thread __attribute__((tls_model("initial-exec")));
 
@@ -70,6 +73,7 @@ struct gf_go { void *target; uint64_t code; };
 
 typedef uint64_t gf_function_t(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t);
 static inline uint32_t gf_call(void *real, const uint64_t *a) { return (uint32_t)((gf_function_t *)real)(a[0], a[1], a[2], a[3], a[4], a[5]); }
+static inline uint32_t gf_call_real(unsigned n, const uint64_t *a) { return gf_call(gf_table[n + gf_thread.copy].real, a); }
 
 /* elf.c */
 int gf_elf_open(struct gf_elf *e, uintptr_t base, const void *dynamic);
@@ -78,7 +82,8 @@ void gf_elf_each(const struct gf_elf *e, void (*f)(const char *name, uintptr_t v
 int gf_elf_vdso(struct gf_elf *e, uintptr_t header);
 
 /* objects.c */
-struct gf_object { uintptr_t base; const void *dynamic; const char *name; uintptr_t end; int behind; }; /* behind: us in the order of loading */
+struct gf_object { uintptr_t base; const void *dynamic; const char *name; uintptr_t end; int behind; uintptr_t fixed, fixed_end; };
+/* fixed: what the loader makes read-only when it has relocated. */ /* behind: us in the order of loading */
 extern const char _DYNAMIC[];
 void gf_each_object(int (*f)(const struct gf_object *, struct gf_elf *, void *), void *arg);
 void gf_find_neighbours(void);
@@ -101,6 +106,14 @@ uint32_t gf_route_call(unsigned n, uint64_t *a);
 unsigned gf_hooks_resolved(void);
 static inline int gf_layer(unsigned n) { return gf_info[n].special >= GF_NV_INIT && gf_info[n].special <= GF_NV_GET ? GF_NVML : GF_DRIVER; }
 
+/* maps.c */
+struct gf_map { uintptr_t from, to, offset; const char *path; }; /* path: empty without one */
+void gf_each_map(int (*f)(const struct gf_map *, void *), void *arg);
+
+/* sweep.c */
+void gf_sweep(void);
+void *gf_stub_for(const char *name, void *bound);
+
 /* objects.c and lookup.c for audit.c */
 extern uint32_t gf_audit;           /* we run as an audit module */
 void gf_audit_object(uintptr_t base, const void *dynamic, const char *name);
@@ -109,6 +122,7 @@ void *gf_audit_bind(unsigned n, void *real);
 
 /* clock.c */
 uint64_t gf_coarse(void);           /* monotonic, ns, advances in ticks of 1 to 10 ms */
+uint64_t gf_now(void);              /* the same, exact */
 int64_t gf_unix_ms(void);
 void gf_sleep(uint64_t us);
 
@@ -153,7 +167,8 @@ void gf_heal(void);
 int64_t gf_closed(const struct gf_state *s);
 int gf_armed(unsigned n, uint64_t *a, struct gf_thread *t, uint32_t *code);
 int gf_init_condition(const struct gf_state *s);
-enum gf_cause { GF_BY_TRIGGER, GF_BY_INIT, GF_BY_LIMIT }; /* only the first is limited by `max`; the memory limit leaves no mark */
+/* Only the first is limited by `max`; the last three leave no mark. The last is no error of the call. */
+enum gf_cause { GF_BY_TRIGGER, GF_BY_INIT, GF_BY_LIMIT, GF_BY_NVML_CALL, GF_BY_EVENT };
 int gf_tripped(const struct gf_state *s, enum gf_cause cause, const char *function, const char *what, uint64_t call, uint32_t code);
 uint32_t gf_error(const struct gf_state *s);
 uint32_t gf_driver_version(void);
@@ -170,12 +185,26 @@ int gf_init_fails(const struct gf_state *s, unsigned n, uint32_t *code);
 void gf_init_forked(void);
 uint32_t gf_last_error(unsigned n, struct gf_thread *t, uint32_t code);
 int gf_device_matches(const struct gf_state *s);
+int gf_context_matches(const struct gf_state *s);
+int gf_lost(const struct gf_state *s);
+void gf_wait(uint64_t us);
 void gf_hang(const struct gf_state *s);
 void gf_delay(const struct gf_state *s, uint64_t i);
 int gf_copy(const struct gf_state *s, unsigned n, uint64_t *a, uint32_t *code);
 int gf_memory(const struct gf_state *s, unsigned n, uint64_t *a, uint32_t *code);
 int gf_enumerate(const struct gf_state *s, unsigned n, uint64_t *a, uint32_t *code);
 int gf_nvml(const struct gf_state *s, unsigned n, uint64_t *a, uint32_t *code);
+int gf_nvml_index(uint64_t handle, uint32_t *index);
+int gf_nvml_struck(const struct gf_state *s, uint32_t index);
+int gf_nvml_handle_struck(const struct gf_state *s, uint64_t handle);
+
+/* nvml_values.c, nvml_events.c */
+int gf_nvml_values(const struct gf_state *s, unsigned n, uint64_t *a, uint32_t *code);
+uint32_t gf_nvml_register(unsigned n, uint64_t *a);
+uint32_t gf_nvml_free(unsigned n, uint64_t *a);
+uint32_t gf_nvml_wait(unsigned n, uint64_t *a);
+void gf_nvml_event(const struct gf_state *s);
+void gf_nvml_forked(void);
 
 /* say.c: one line on stderr, one write(2) */
 struct gf_line { char text[400]; size_t n; };

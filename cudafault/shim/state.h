@@ -36,7 +36,8 @@ struct gf_state {
 	uint32_t latency_us, jitter_us, latency_classes;
 	uint64_t mem_limit, hide;
 	uint32_t corrupt, hang_classes, nvml_init_error;
-	uint8_t zero[156];
+	uint32_t nvml_xid, nvml_ecc, nvml_rows; /* XID of an event; uncorrectable errors; bits: a row remapped, pending, failed */
+	uint8_t zero[144];
 };
 _Static_assert(sizeof(struct gf_state) == 1024 && offsetof(struct gf_state, process) == 80 && offsetof(struct gf_state, nodes) == 160, "layout");
 _Static_assert(offsetof(struct gf_state, function) == 672 && offsetof(struct gf_state, seed) == 768, "layout");

@@ -28,6 +28,22 @@ gf_stubs:
 #define HOOK(name, classes, flags, special) stub name
 #include GF_HOOKS
 #undef HOOK
+/* The same again, without names, for the second half of the table. */
+.macro second
+	ldr x9, :gottprel:gf_thread
+	adr x11, gf_table + 16 * index
+	mrs x10, tpidr_el0
+	ldp x16, x12, [x11]
+	ldr w13, [x10, x9]
+	subs w13, w13, w12
+	b.mi gf_slow
+	str w13, [x10, x9]
+	br x16
+	.set index, index + 1
+.endm
+#define HOOK(name, classes, flags, special) second
+#include GF_HOOKS
+#undef HOOK
 gf_stubs_end:
 
 /* x11: the row of the hook. The budget was not written. */

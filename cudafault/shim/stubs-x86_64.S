@@ -26,6 +26,20 @@ gf_stubs:
 #define HOOK(name, classes, flags, special) stub name
 #include GF_HOOKS
 #undef HOOK
+/* The same again, without names, for the second half of the table. */
+.macro second
+	.p2align 5
+	movq gf_thread@gottpoff(%rip), %r11
+	movl gf_table + 16 * index + 8(%rip), %r10d
+	subl %r10d, %fs:(%r11)
+	js 1f
+	jmp *gf_table + 16 * index(%rip)
+1:	call gf_slow
+	.set index, index + 1
+.endm
+#define HOOK(name, classes, flags, special) second
+#include GF_HOOKS
+#undef HOOK
 	.p2align 5
 gf_stubs_end:
 

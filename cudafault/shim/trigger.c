@@ -85,6 +85,9 @@ static uint64_t number(const struct gf_state *s, struct gf_thread *t, int64_t sh
 	return i;
 }
 
+/* Whether the devices of the fault are gone, so that no context can be made on them. */
+int gf_lost(const struct gf_state *s) { return s->nvml_error == 15 && s->error && gf_init_condition(s); } /* NVML_ERROR_GPU_IS_LOST */
+
 int gf_init_condition(const struct gf_state *s) { return gf_immediate(s) || gf_run_marked(s->generation) || gf_peek(&gf_trip_count); }
 
 /* Counts a trip and tells of the first (unless what is NULL). 0: the trigger has tripped `max` times before. */
@@ -97,7 +100,7 @@ int gf_tripped(const struct gf_state *s, enum gf_cause cause, const char *functi
 	gf_add(&gf_trip_count, 1);
 	if (gf_peek(&gf_status) == GF_ARMED)
 		gf_poke(&gf_status, GF_TRIPPED);
-	gf_run_trip(s, code, function, cause != GF_BY_LIMIT);
+	gf_run_trip(s, cause == GF_BY_EVENT ? 0 : code, function, cause == GF_BY_TRIGGER || cause == GF_BY_INIT);
 	if (!what || (s->flags & GF_QUIET) || gf_swap(&told, 1))
 		return 1;
 	gf_say(&l, "gpu-fault: run ");
@@ -133,7 +136,7 @@ static void poison(const struct gf_state *s, uint32_t code)
 static uint32_t poisoned(unsigned n, uint64_t *a, uint32_t code)
 {
 	if (gf_info[n].classes & GF_FREE)
-		gf_call(gf_table[n].real, a);
+		gf_call_real(n, a);
 	return code;
 }
 
@@ -178,11 +181,21 @@ int gf_armed(unsigned n, uint64_t *a, struct gf_thread *t, uint32_t *code)
 
 	if (!s)
 		return 0;
-	if ((e = gf_peek(&gf_poison)) && gf_touches(n)) {
+	if (gf_info[n].special >= GF_CREATE_1 && gf_info[n].special <= GF_CREATE_4 && gf_lost(s)) {
+		uint64_t device = a[gf_info[n].special - GF_CREATE_1 + 1];
+
+		if (!s->devices || (device < 64 && (s->devices >> device & 1))) {
+			*code = gf_error(s);
+			gf_tripped(s, GF_BY_INIT, gf_hook_name(n), "CUDA error", 0, *code);
+			return 1;
+		}
+	}
+	/* A context is poisoned, not the process: another device's goes on, and without one the driver has its own answer. */
+	if ((e = gf_peek(&gf_poison)) && gf_touches(n) && gf_context_matches(s)) {
 		*code = poisoned(n, a, e);
 		return 1;
 	}
-	if ((gf_info[n].flags & GF_BLOCKS) && gf_peek(&gf_pending) && !gf_captures() && (e = gf_swap(&gf_pending, 0))) {
+	if ((gf_info[n].flags & GF_BLOCKS) && gf_peek(&gf_pending) && !gf_captures() && gf_context_matches(s) && (e = gf_swap(&gf_pending, 0))) {
 		if (s->flags & GF_STICKY)
 			poison(s, e);
 		else
@@ -190,7 +203,7 @@ int gf_armed(unsigned n, uint64_t *a, struct gf_thread *t, uint32_t *code)
 		*code = e;
 		return 1;
 	}
-	if (gf_peek(&gf_hanging) && (gf_info[n].classes & s->hang_classes)) {
+	if (gf_peek(&gf_hanging) && (gf_info[n].classes & s->hang_classes) && gf_device_matches(s)) {
 		gf_hang(s);
 		return 0;
 	}

@@ -37,10 +37,13 @@ func viaDriver() []Detector {
 		Reads: "NVML events (XidCriticalError)",
 		Notes: []string{
 			"DP_DISABLE_HEALTHCHECKS and DP_ENABLE_HEALTHCHECKS change which codes it handles",
-			"nvml-mock of NVIDIA's k8s-test-infra can send it events",
+			"it ignores the event of nvml-mock (August 2026), which comes only after another NVML call",
 		},
-		Forget: "nothing to forget from the log; a device that it marked unhealthy recovers only when the plugin restarts",
-		judge: blind(IDDevicePlugin, "it waits for NVML events", func(r Reaction, _ Event) string {
+		Forget: "nothing to forget from the log; a device that it marked unhealthy recovers when the plugin restarts or gets SIGHUP",
+		judge: blind(IDDevicePlugin, "it waits for NVML events", func(r Reaction, e Event) string {
+			if e.Code == 79 {
+				return "mark all GPUs of the node unhealthy, because its wait for events fails"
+			}
 			if r.Fatal {
 				return "mark the GPU unhealthy, so that the node's nvidia.com/gpu decreases by one"
 			}

@@ -95,14 +95,19 @@ func parseTrip(line string) (trip, bool) {
 		return trip{}, false
 	}
 	what := m[1]
-	if code, err := strconv.Atoi(strings.TrimPrefix(what, "CUDA error ")); err == nil {
-		what = errorCell(code)
+	for _, prefix := range []string{"CUDA error ", "NVML error "} {
+		if code, err := strconv.Atoi(strings.TrimPrefix(what, prefix)); err == nil {
+			what = errorCell(code, m[2])
+		}
 	}
 	return trip{what, m[2], m[3], m[4]}, true
 }
 
-// errorCell returns a CUDA error as tables show it: 100 NO_DEVICE.
-func errorCell(code int) string {
+// errorCell returns an error of a function of CUDA or NVML as tables show it: 100 NO_DEVICE.
+func errorCell(code int, function string) string {
+	if strings.HasPrefix(function, "nvml") {
+		return fmt.Sprintf("%d %s", code, strings.TrimPrefix(cudafault.NVMLErrorName(code), "NVML_ERROR_"))
+	}
 	return fmt.Sprintf("%d %s", code, strings.TrimPrefix(cudafault.ErrorName(code), "CUDA_ERROR_"))
 }
 

@@ -31,6 +31,9 @@ type profileView struct {
 	New         *codeView      `json:"new,omitempty"`     // returned by cuInit in processes that start afterwards
 	NVML        *codeView      `json:"nvml,omitempty"`    // returned by calls for the device
 	NVMLInit    *codeView      `json:"nvmlInit,omitempty"`
+	NVMLEvent   bool           `json:"nvmlEvent"`          // whether the driver sends an NVML event with the XID
+	NVMLECC     int            `json:"nvmlECC,omitempty"`  // uncorrectable ECC errors in NVML's counters
+	NVMLRows    string         `json:"nvmlRows,omitempty"` // what NVML reports of rows: remapped, pending, failed
 	Evidence    []evidenceView `json:"evidence"`
 	Note        string         `json:"note,omitempty"`
 }
@@ -157,7 +160,7 @@ func profileTable(profiles []cudafault.Profile, format printer.Format) *printer.
 			}
 		}
 		cells := []string{
-			p.Name, runningCell(p), assumed(cudaCell(p.New), p.NewBasis), assumed(nvmlCell(p), p.NewBasis), surfaces,
+			p.Name, runningCell(p), assumed(cudaCell(p.New), p.NewBasis), nvmlCell(p), surfaces,
 		}
 		if format.IsWide() {
 			cells = append(cells, sticky, classes, p.Description, strings.Join(p.Evidence, ", "), p.Note)
@@ -191,15 +194,28 @@ func cudaCell(code int) string {
 	return fmt.Sprintf("%d %s", code, typed(cudafault.ErrorName(code), "CUDA_ERROR_"))
 }
 
+// nvmlCell returns what NVML reports, such as "event, ecc, 16 reset-required (assumed)".
 func nvmlCell(p cudafault.Profile) string {
-	switch {
-	case p.NVMLInit != 0:
-		return fmt.Sprintf("%d %s (nvmlInit)", p.NVMLInit, typed(cudafault.NVMLErrorName(p.NVMLInit), "NVML_ERROR_"))
-	case p.NVML != 0:
-		return fmt.Sprintf("%d %s", p.NVML, typed(cudafault.NVMLErrorName(p.NVML), "NVML_ERROR_"))
-	default:
-		return ""
+	var parts []string
+	if p.NVMLEvent {
+		parts = append(parts, "event")
 	}
+	if p.NVMLECC != 0 {
+		parts = append(parts, "ecc")
+	}
+	if p.NVMLRows != 0 {
+		parts = append(parts, strings.ReplaceAll(p.NVMLRows.String(), ",", ", "))
+	}
+	for _, code := range []struct {
+		code  int
+		where string
+	}{{p.NVMLInit, " (nvmlInit)"}, {p.NVML, ""}} {
+		if code.code != 0 {
+			name := typed(cudafault.NVMLErrorName(code.code), "NVML_ERROR_")
+			parts = append(parts, assumed(fmt.Sprintf("%d %s%s", code.code, name, code.where), p.NewBasis))
+		}
+	}
+	return strings.Join(parts, ", ")
 }
 
 func assumed(text string, basis cudafault.Basis) string {
@@ -210,7 +226,8 @@ func assumed(text string, basis cudafault.Basis) string {
 }
 
 func viewOf(p cudafault.Profile) profileView {
-	v := profileView{XID: p.XID, Name: p.Name, Description: p.Description, Injectable: !p.None(), Note: p.Note}
+	v := profileView{XID: p.XID, Name: p.Name, Description: p.Description, Injectable: !p.None(), Note: p.Note,
+		NVMLEvent: p.NVMLEvent, NVMLECC: p.NVMLECC, NVMLRows: p.NVMLRows.String()}
 	if p.Running != 0 {
 		v.Running = &runningView{
 			codeView:    codeView{p.Running, cudafault.ErrorName(p.Running), p.RunningBasis},

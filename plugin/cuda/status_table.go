@@ -111,7 +111,7 @@ func (p processStatus) cells() []string {
 	}
 	failed := printer.Blank
 	if p.LastError != 0 {
-		failed = errorCell(p.LastError)
+		failed = errorCell(p.LastError, p.Function)
 	}
 	return []string{
 		fmt.Sprint(p.PID), p.Name, p.Paths.String(), state, fmt.Sprint(p.Calls), fmt.Sprint(p.Trips),

@@ -89,19 +89,21 @@ func TestStartOfManyThreads(t *testing.T) {
 // TestRunFileOfOthers protects files that are not the shim's: whatever GPU_FAULT_RUN leads to, content and mode stay as
 // they are, and the program and its fault go on.
 func TestRunFileOfOthers(t *testing.T) {
-	secret := []byte("root's own, and longer than what the shim writes: " + string(make([]byte, 2*cudafault.ProcessesSize)))
+	secret := append([]byte("root's own, and longer than what the shim writes: "),
+		make([]byte, 2*cudafault.ProcessesSize)...)
+	itself := func(file string) (string, error) { return file, nil }
+	linked := func(file string) (string, error) { return file + ".link", os.Symlink(file, file+".link") }
 	for _, test := range []struct {
 		name    string
 		content []byte
 		path    func(file string) (string, error)
 	}{
-		{"symbolic link", secret, func(file string) (string, error) { return file + ".link", os.Symlink(file, file+".link") }},
-		{"symbolic link to an empty file", nil,
-			func(file string) (string, error) { return file + ".link", os.Symlink(file, file+".link") }},
+		{"symbolic link", secret, linked},
+		{"symbolic link to an empty file", nil, linked},
 		{"hard link", secret, func(file string) (string, error) { return file + ".link", os.Link(file, file+".link") }},
-		{"another file", secret, func(file string) (string, error) { return file, nil }},
-		{"an empty file", nil, func(file string) (string, error) { return file, nil }},
-		{"a short file", []byte("short"), func(file string) (string, error) { return file, nil }},
+		{"another file", secret, itself},
+		{"an empty file", nil, itself},
+		{"a short file", []byte("short"), itself},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			p := newPod(t)

@@ -107,7 +107,7 @@ func TestFile(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			ours := regexp.MustCompile(`^(cu[A-Z]|nvml[A-Z]|dlsym$|dlclose$|la_)`)
+			ours := regexp.MustCompile(`^(cu[A-Z]|nvml[A-Z]|dlsym$|dlclose$|la_|f?exec|posix_spawnp?$)`)
 			exported := 0
 			for _, s := range symbols {
 				switch {

@@ -1,0 +1,146 @@
+/*
+ * Objects opened with RTLD_DEEPBIND find the driver, and libc's dlsym, before us. What they are bound to lies in their tables of addresses; there our
+ * stubs are put in place. It happens when the program asks for a function of a handle: so plugins are entered.
+ */
+#include "shim.h"
+
+#ifndef GF_EXPORT_ONLY
+extern void *dlsym(void *, const char *) __attribute__((visibility("default")));
+
+struct dynamic { int64_t tag; uint64_t value; };
+struct relocation { uint64_t at, info; int64_t addend; };
+struct symbol { uint32_t name; uint8_t info, other; uint16_t section; uint64_t value, size; };
+enum { DT_PLTRELSZ = 2, DT_RELA = 7, DT_RELASZ = 8, DT_JMPREL = 23, DT_RELACOUNT = 0x6ffffff9 };
+#if defined __x86_64__
+enum { GLOB_DAT = 6, JUMP_SLOT = 7 };
+#else
+enum { GLOB_DAT = 1025, JUMP_SLOT = 1026 };
+#endif
+
+/* ---- what has been swept ---- */
+
+struct dl_info { uintptr_t base; const char *name; const void *headers; uint16_t count; uint64_t added, removed; };
+extern int dl_iterate_phdr(int (*)(struct dl_info *, size_t, void *), void *) __attribute__((weak, visibility("default")));
+
+static uint64_t added, removed;         /* the loader's counts of objects at the last sweep */
+static uintptr_t swept[1024];           /* bases; a full table only costs time */
+
+static int counts(struct dl_info *i, size_t size, void *arg)
+{
+	uint64_t *n = arg;
+
+	if (size >= sizeof *i) {
+		n[0] = i->added;
+		n[1] = i->removed;
+	}
+	return 1;
+}
+
+/* 1: the base was not among those swept. */
+static int is_new(uintptr_t base)
+{
+	unsigned at = (unsigned)(base >> 12) * 2654435761u % 1024;
+
+	for (unsigned i = 0; i < 16; i++) {
+		uintptr_t old = gf_peek(&swept[(at + i) % 1024]);
+
+		if (old == base)
+			return 0;
+		if (!old) {
+			gf_poke(&swept[(at + i) % 1024], base);
+			return 1;
+		}
+	}
+	return 1;
+}
+
+/* ---- sweeping ---- */
+
+static void put(const struct gf_object *o, uintptr_t *slot, void *stub)
+{
+	uintptr_t page = (uintptr_t)slot & ~(uintptr_t)0xfff;
+	size_t size = 0x1000;
+	int fixed = (uintptr_t)slot >= o->fixed && (uintptr_t)slot < o->fixed_end;
+
+	if (fixed && gf_sys(GF_MPROTECT, (long)page, (long)size, 3, 0, 0, 0)) {
+		page &= ~(uintptr_t)0xffff; /* a kernel with pages of 64 KiB */
+		size = 0x10000;
+		if (gf_sys(GF_MPROTECT, (long)page, (long)size, 3, 0, 0, 0))
+			return;
+	}
+	gf_store(slot, (uintptr_t)stub);
+	if (fixed)
+		gf_sys(GF_MPROTECT, (long)page, (long)size, 1, 0, 0, 0);
+}
+
+static void sweep_table(const struct gf_object *o, const struct gf_elf *e, const struct relocation *r, size_t n, void *libc_dlsym)
+{
+	for (; n; n--, r++) {
+		uint32_t type = (uint32_t)r->info;
+		const char *name = e->str + ((const struct symbol *)e->sym)[r->info >> 32].name;
+		uintptr_t *slot = (uintptr_t *)(o->base + r->at);
+		void *stub = 0;
+		int lazy;
+
+		if ((type != GLOB_DAT && type != JUMP_SLOT) || !(r->info >> 32))
+			continue;
+		if (*name != 'c' && *name != 'n' && *name != 'd')
+			continue;
+		/* Not bound yet: it points to its own stub, which would ask the loader. */
+		lazy = type == JUMP_SLOT && *slot >= o->base && *slot < o->end;
+		if (gf_same(name, "dlsym"))
+			stub = lazy || *slot == (uintptr_t)libc_dlsym ? (void *)dlsym : 0;
+		else if (gf_ours(name, GF_FILE_IS_RUNTIME))
+			stub = gf_stub_for(name, lazy ? 0 : (void *)*slot);
+		if (stub && *slot != (uintptr_t)stub)
+			put(o, slot, stub);
+	}
+}
+
+static int sweep_object(const struct gf_object *o, struct gf_elf *e, void *libc_dlsym)
+{
+	const struct relocation *calls = 0, *others = 0;
+	size_t call_bytes = 0, other_bytes = 0, relative = 0;
+
+	if (!is_new(o->base) || gf_by_neighbour((uintptr_t)o->dynamic) || gf_elf_find(e, "dlclose") || gf_elf_find(e, "cuInit") ||
+	    gf_elf_find(e, "nvmlInit_v2"))
+		return 0;
+	for (const struct dynamic *d = o->dynamic; d->tag; d++) {
+		uintptr_t at = d->value < o->base ? o->base + d->value : d->value;
+
+		switch (d->tag) {
+		case DT_JMPREL: calls = (const void *)at; break;
+		case DT_RELA: others = (const void *)at; break;
+		case DT_PLTRELSZ: call_bytes = d->value; break;
+		case DT_RELASZ: other_bytes = d->value; break;
+		case DT_RELACOUNT: relative = d->value; break;
+		}
+	}
+	if (calls)
+		sweep_table(o, e, calls, call_bytes / sizeof *calls, libc_dlsym);
+	if (others && other_bytes / sizeof *others > relative)
+		sweep_table(o, e, others + relative, other_bytes / sizeof *others - relative, libc_dlsym);
+	return 0;
+}
+
+/* Enters the objects that were loaded since the last sweep. */
+void gf_sweep(void)
+{
+	uint64_t n[2] = { 0, 0 };
+	void *libc_dlsym;
+
+	if (gf_off() || !dl_iterate_phdr)
+		return;
+	dl_iterate_phdr(counts, n);
+	if (n[0] == gf_peek(&added) && n[1] == gf_peek(&removed))
+		return;
+	if (n[1] != gf_peek(&removed))
+		for (unsigned i = 0; i < 1024; i++)
+			gf_poke(&swept[i], 0);
+	gf_poke(&removed, n[1]);
+	gf_poke(&added, n[0]);
+	gf_find_neighbours();
+	libc_dlsym = gf_elf_libc("dlsym");
+	gf_each_object(sweep_object, libc_dlsym);
+}
+#endif
