@@ -39,18 +39,25 @@ func TestTablesLoad(t *testing.T) {
 // for 74, 100 for a process that runs at 79, 721 for 94.
 func TestProfileCodes(t *testing.T) {
 	t.Parallel()
-	type codes struct{ running, fallback, fresh, nvml, nvmlInit int }
+	type codes struct {
+		running, fallback, fresh, nvml, nvmlInit, ecc int
+		event                                         bool
+		rows                                          string
+	}
 	for name, want := range map[string]codes{
-		"13": {running: 719}, "31": {running: 700}, "43": {running: 719}, "48": {running: 214}, "74": {running: 220},
-		"79": {running: 999, fresh: 100, nvml: 15}, "94": {running: 226, fallback: 214},
-		"95":  {running: 214, fresh: 46, nvml: 16},
-		"109": {running: 719}, "119": {running: 999, fresh: 999, nvml: 10}, "145": {running: 220},
-		"149": {running: 220},
-		"45":  {}, "63": {}, "64": {}, "154": {},
+		"13": {running: 719, event: true}, "31": {running: 700, event: true}, "43": {running: 719, event: true},
+		"48": {running: 214, event: true, ecc: 1}, "74": {running: 220, event: true},
+		"79": {running: 999, fresh: 100, nvml: 15}, "94": {running: 226, fallback: 214, event: true, ecc: 1},
+		"95":  {running: 214, fresh: 46, nvml: 16, event: true, ecc: 1},
+		"109": {running: 719, event: true}, "119": {running: 999, fresh: 999, nvml: 10, event: true},
+		"145": {running: 220, event: true}, "149": {running: 220, event: true},
+		"63": {event: true, rows: "remapped,pending"}, "64": {event: true, rows: "failed"}, "45": {}, "154": {},
 		"fabric-not-ready": {fresh: 802}, "driver-mismatch": {fresh: 803, nvmlInit: 18},
 	} {
 		p, ok := NamedProfile(name)
-		if got := (codes{p.Running, p.Fallback, p.New, p.NVML, p.NVMLInit}); !ok || got != want {
+		if got := (codes{
+			p.Running, p.Fallback, p.New, p.NVML, p.NVMLInit, p.NVMLECC, p.NVMLEvent, p.NVMLRows.String(),
+		}); !ok || got != want {
 			t.Errorf("profile %s: %+v, want %+v", name, got, want)
 		}
 		if p.None() != (want == codes{}) {
@@ -94,9 +101,9 @@ func TestTableErrors(t *testing.T) {
 	cuda := errorsHead + tabs("100 NO_DEVICE NoDevice no init call") + tabs("214 ECC x yes launch sync") +
 		tabs("226 CONTAINED - yes launch sync")
 	nvml := nvmlHead + tabs("15 GPU_IS_LOST device") + tabs("18 MISMATCH init")
-	// name text running basis fallback min new basis nvml init surface sticky classes latency classes hang evidence
-	// note
-	row := tabs("94 text 226 assumed 214 12080 100 assumed 15 - sync yes launch 1s launch peer a/b#1 note")
+	// name text running basis fallback min new basis nvml init event values surface sticky classes latency classes hang
+	// evidence note
+	row := tabs("94 text 226 assumed 214 12080 100 assumed 15 - yes ecc sync yes launch 1s launch peer a/b#1 note")
 	if _, err := load(cuda, nvml, head+row); err != nil {
 		t.Fatal(err)
 	}
@@ -126,9 +133,11 @@ func TestTableErrors(t *testing.T) {
 		"no classes":       {cuda, nvml, change("yes launch", "yes -"), "without classes"},
 		"no driver":        {cuda, nvml, change("214 12080", "214 -"), "fallback"},
 		"sticky by nature": {strings.Replace(cuda, "x\tyes", "x\tno", 1), nvml, head + row, "its error is not"},
+		"nvml values":      {cuda, nvml, change("ecc", "eec"), "nvml_values"},
+		"event without":    {cuda, nvml, change("94", "lost"), "no XID"},
 		"latency":          {cuda, nvml, change("1s", "soon"), "latency"},
 		"latency classes":  {cuda, nvml, change("1s launch", "1s sync"), "do not count"},
-		"nothing, no why":  {cuda, nvml, head + tabs("63 text - - - - - - - - - - - - - - a/b#1 -"), "no note"},
+		"nothing, no why":  {cuda, nvml, head + tabs("63 text - - - - - - - - - - - - - - - - a/b#1 -"), "no note"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -26,7 +26,6 @@ func TestValidateRefuses(t *testing.T) {
 			"--xid, --driver-mismatch and --fabric-not-ready",
 		},
 		"unknown xid":          {Fault{XID: 62}, "--xid 62: the CUDA errors of this XID are unknown"},
-		"63":                   {Fault{XID: 63}, "kubectl gpu-fault xid 63 NODE"},
 		"154":                  {Fault{XID: 154}, "announces"},
 		"45":                   {Fault{XID: 45}, "follows another XID"},
 		"error":                {Fault{Error: 12345}, "invalid value 12345 for --error"},

@@ -252,7 +252,6 @@ void *gf_stub_for(const char *name, void *bound)
 
 	if (n < 0 || !gf_ready(gf_layer((unsigned)n)) || !gf_real((unsigned)n) || (bound && bound != gf_peek(&driver_address[n])))
 		return 0;
-	gf_path(GF_BY_LINK);
 	return stub((unsigned)n);
 }
 

@@ -103,6 +103,8 @@ static uint32_t memory(const struct gf_state *s, unsigned n, uint64_t *a)
 /* What takes effect also while nothing is armed: the event sets and those who wait for them. */
 static int events(unsigned n, uint64_t *a, uint32_t *code)
 {
+	if (gf_off())
+		return 0;
 	switch (gf_info[n].special) {
 	case GF_NV_WAIT:
 		*code = gf_nvml_wait(n, a);

@@ -54,6 +54,31 @@ static int is_new(uintptr_t base)
 	return 1;
 }
 
+/* ---- who comes before us ---- */
+
+/* Objects that the loader asks before us: the program, and what is preloaded before. What they define is theirs. */
+static struct gf_elf before[8];
+static unsigned before_count;
+
+static int comes_before(const struct gf_object *o, struct gf_elf *e, void *arg)
+{
+	unsigned *n = arg;
+
+	if (o->behind)
+		return 1;
+	if (*n < 8)
+		before[(*n)++] = *e;
+	return 0;
+}
+
+static int defined_before(const char *name)
+{
+	for (unsigned i = 0; i < gf_load(&before_count); i++)
+		if (gf_elf_find(&before[i], name))
+			return 1;
+	return 0;
+}
+
 /* ---- sweeping ---- */
 
 static void put(const struct gf_object *o, uintptr_t *slot, void *stub)
@@ -86,8 +111,10 @@ static void sweep_table(const struct gf_object *o, const struct gf_elf *e, const
 			continue;
 		if (*name != 'c' && *name != 'n' && *name != 'd')
 			continue;
-		/* Not bound yet: it points to its own stub, which would ask the loader. */
+		/* Not bound yet: it points into its own object, to code that would ask the loader. */
 		lazy = type == JUMP_SLOT && *slot >= o->base && *slot < o->end;
+		if (lazy && defined_before(name))
+			continue;
 		if (gf_same(name, "dlsym"))
 			stub = lazy || *slot == (uintptr_t)libc_dlsym ? (void *)dlsym : 0;
 		else if (gf_ours(name, GF_FILE_IS_RUNTIME))
@@ -127,12 +154,12 @@ static int sweep_object(const struct gf_object *o, struct gf_elf *e, void *libc_
 void gf_sweep(void)
 {
 	uint64_t n[2] = { 0, 0 };
-	void *libc_dlsym;
+	unsigned count = 0;
 
-	if (gf_off() || !dl_iterate_phdr)
+	if (!dl_iterate_phdr)
 		return;
 	dl_iterate_phdr(counts, n);
-	if (n[0] == gf_peek(&added) && n[1] == gf_peek(&removed))
+	if ((n[0] == gf_peek(&added) && n[1] == gf_peek(&removed)) || gf_off())
 		return;
 	if (n[1] != gf_peek(&removed))
 		for (unsigned i = 0; i < 1024; i++)
@@ -140,7 +167,10 @@ void gf_sweep(void)
 	gf_poke(&removed, n[1]);
 	gf_poke(&added, n[0]);
 	gf_find_neighbours();
-	libc_dlsym = gf_elf_libc("dlsym");
-	gf_each_object(sweep_object, libc_dlsym);
+	if (!gf_load(&before_count)) {
+		gf_each_object(comes_before, &count);
+		gf_store(&before_count, count);
+	}
+	gf_each_object(sweep_object, gf_elf_libc("dlsym"));
 }
 #endif

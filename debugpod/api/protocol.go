@@ -137,6 +137,8 @@ type GPU struct {
 	UUID  string `json:"uuid,omitempty"`
 	PCI   string `json:"pci"` // dddd:bb:dd.f, lower case
 	Model string `json:"model,omitempty"`
+	// DeviceID is the PCI vendor and device ID, such as 10de:2330, or "" if unknown.
+	DeviceID string `json:"deviceID,omitempty"`
 }
 
 // KernelLog has the kernel settings for writers and readers of /dev/kmsg.

@@ -89,7 +89,7 @@ func TestBadFaultFlags(t *testing.T) {
 		"--xid -79":                      `"-79" for --xid`,
 		"--xid nvlink":                   "nvlink",
 		"--xid 62":                       "supported values: 13, 31",
-		"--xid 63":                       "kubectl gpu-fault xid 63 NODE",
+		"--xid 154":                      "kubectl gpu-fault xid 154 NODE",
 		"--xid 79 --error 719":           "cannot be used together",
 		"--error lunch-failed":           "CUDA_ERROR_LAUNCH_FAILED (719)",
 		"--error=":                       "--error: the CUDA error is empty",
@@ -167,8 +167,8 @@ func TestFaultFlagsComplete(t *testing.T) {
 			t.Errorf("--%s does not complete to %q", flag, want)
 		}
 	}
-	if slices.ContainsFunc(words("xid"), func(w string) bool { return strings.HasPrefix(w, "63\t") }) {
-		t.Error("--xid completes to 63, which is refused")
+	if slices.ContainsFunc(words("xid"), func(w string) bool { return strings.HasPrefix(w, "154\t") }) {
+		t.Error("--xid completes to 154, which is refused")
 	}
 	f.layer = string(cudafault.LayerRuntime)
 	if all := words("function"); !slices.Contains(all, "cudaLaunchKernel") || slices.Contains(all, "cuLaunchKernel") {

@@ -27,6 +27,8 @@ type Choices []choice
 type GPU struct {
 	PCI  xid.PCI
 	UUID string // empty if the node has no driver
+	// DeviceID is the PCI vendor and device ID, such as 10de:2330, or "" if unknown.
+	DeviceID string
 }
 
 // Parse parses a list such as 0,GPU-...,0000:17:00, or "all".
@@ -194,7 +196,7 @@ func Of(info api.Info) ([]GPU, error) {
 		if err != nil {
 			return nil, fmt.Errorf("the driver's PCI address %q: %w", g.PCI, err)
 		}
-		known[i] = GPU{PCI: pci, UUID: g.UUID}
+		known[i] = GPU{PCI: pci, UUID: g.UUID, DeviceID: g.DeviceID}
 	}
 	return known, nil
 }

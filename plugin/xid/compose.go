@@ -1,6 +1,7 @@
 package xid
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -93,7 +94,7 @@ func (o *options) compose(places []place) ([]kernellog.Record, error) {
 				once = append(once, kernellog.Record{
 					KmsgRecord: api.KmsgRecord{Data: string(record.Bytes()), Delay: gap},
 					XID:        label(step.Event),
-					GPU:        p.gpu.PCI.String(),
+					GPU:        cmp.Or(step.Event.PCI, p.gpu.PCI).String(), // a cascade has lines of peers
 				})
 			}
 		}
@@ -126,7 +127,7 @@ func duration(records []kernellog.Record) time.Duration {
 // events returns the XID event, with its accompanying events if a cascade is requested.
 func (o *options) events(s xid.Selector, p place) ([]xid.Step, error) {
 	text := o.text
-	text.PCI = p.gpu.PCI
+	text.PCI, text.DeviceID = p.gpu.PCI, p.gpu.DeviceID
 	generation, err := xid.ParseGeneration(p.driver)
 	if err != nil {
 		generation = xid.DefaultGeneration // the node's driver has an unknown version

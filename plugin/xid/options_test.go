@@ -194,6 +194,41 @@ func TestLinesForANode(t *testing.T) {
 	}
 }
 
+// The lines of a cascade that are about other GPUs name these in their records, and the record of a GPU that has fallen
+// off the bus names the node's own model.
+func TestRecordsNameTheirOwnGPU(t *testing.T) {
+	t.Parallel()
+	info := twoGPUs()
+	info.GPUs[0].DeviceID = "10de:2335"
+	for code, want := range map[string]string{"74": "0000:1f:00", "fallen-off-bus": "0000:17:00"} {
+		o, err := parse(t, func(f *flags) { f.cascade = code == "74" }, code, "n", "--gpu=0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		places, err := o.places(info, gpus.Pod{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		records, err := o.compose(places)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := false
+		for _, r := range records {
+			if !strings.Contains(r.Data, r.GPU) {
+				t.Errorf("%s: the record of %s is %q", code, r.GPU, r.Data)
+			}
+			found = found || r.GPU == want
+			if code == "fallen-off-bus" && !strings.Contains(r.Data, "(PCI ID: 10de:2335)") {
+				t.Errorf("the device ID of an H200 is missing: %q", r.Data)
+			}
+		}
+		if !found {
+			t.Errorf("%s: no record of %s in %+v", code, want, records)
+		}
+	}
+}
+
 func TestCountAndInterval(t *testing.T) {
 	t.Parallel()
 	o, err := parse(t, func(f *flags) { f.count, f.interval = 3, time.Second }, "63,64", "n")

@@ -45,7 +45,7 @@ func TestE2ECudaRefusals(t *testing.T) {
 			[]string{"deployment/web", "--xid", "79", "--container", "mian"}, []string{"mian", "main"},
 		},
 		"unknown XID":              {[]string{"deployment/web", "--xid", "4711"}, []string{"4711"}},
-		"XID that nothing notices": {[]string{"deployment/web", "--xid", "63"}, []string{"63"}},
+		"XID that nothing notices": {[]string{"deployment/web", "--xid", "154"}, []string{"154"}},
 		"unknown error":            {[]string{"deployment/web", "--error", "nonsense"}, []string{"nonsense"}},
 		"no fault":                 {[]string{"deployment/web"}, []string{"--xid"}},
 		"two faults": {

@@ -52,6 +52,7 @@ func readGPUs(root fs.FS, warn func(string, ...any)) []api.GPU {
 			continue
 		}
 		gpu.PCI = at.String()
+		gpu.DeviceID = deviceID(root, gpu.PCI)
 		all = append(all, found{gpu, at})
 	}
 	slices.SortFunc(all, func(a, b found) int { return cmp.Compare(a.at, b.at) })
@@ -61,6 +62,24 @@ func readGPUs(root fs.FS, warn func(string, ...any)) []api.GPU {
 		gpus[i].Index = i
 	}
 	return gpus
+}
+
+// deviceID returns the vendor and device ID of a PCI device, such as 10de:2330. It returns "" if sysfs does not have
+// them, as after a GPU has fallen off the bus.
+func deviceID(root fs.FS, address string) string {
+	var ids [2]string
+	for i, name := range []string{"vendor", "device"} {
+		raw, err := fs.ReadFile(root, "sys/bus/pci/devices/"+address+"/"+name)
+		if err != nil {
+			return ""
+		}
+		id, found := strings.CutPrefix(strings.TrimSpace(string(raw)), "0x")
+		if _, err := strconv.ParseUint(id, 16, 16); err != nil || !found || len(id) != 4 {
+			return ""
+		}
+		ids[i] = strings.ToLower(id)
+	}
+	return ids[0] + ":" + ids[1]
 }
 
 // parseGPU parses /proc/driver/nvidia/gpus/*/information, which has lines of the form "Name: value". The UUID of a GPU

@@ -35,11 +35,17 @@ func TestReadGPUs(t *testing.T) {
 		},
 		dir + "0000:66:00.0/numa_status": {},
 		dir + "what/information":         {Data: []byte("Model: x\n")},
+
+		"sys/bus/pci/devices/0000:17:00.0/vendor": {Data: []byte("0x10de\n")},
+		"sys/bus/pci/devices/0000:17:00.0/device": {Data: []byte("0x233A\n")},
+		"sys/bus/pci/devices/0000:c8:00.0/vendor": {Data: []byte("0x10de\n")},
+		"sys/bus/pci/devices/0001:00:00.0/vendor": {Data: []byte("0x10de\n")},
+		"sys/bus/pci/devices/0001:00:00.0/device": {Data: []byte("\x1b[31m\n")},
 	}
 	var warnings []string
 	got := readGPUs(root, func(f string, args ...any) { warnings = append(warnings, fmt.Sprintf(f, args...)) })
 	want := []api.GPU{
-		{Index: 0, Minor: 2, UUID: "GPU-a", PCI: "0000:17:00.0", Model: h100},
+		{Index: 0, Minor: 2, UUID: "GPU-a", PCI: "0000:17:00.0", Model: h100, DeviceID: "10de:233a"},
 		{Index: 1, Minor: -1, PCI: "0000:66:00.0"},
 		{Index: 2, Minor: 0, UUID: "GPU-c", PCI: "0000:c8:00.0", Model: h100},
 		{Index: 3, Minor: 1, PCI: "0001:00:00.0", Model: h100},
