@@ -13,7 +13,7 @@
 //	order N                        N asynchronous copies into pinned memory, each followed by a host function that looks at it
 //	nulls                          calls of CUDA and NVML with pointers NULL that should not be, and their codes
 //	nvml                           init, count, handle and memory by NVML
-//	events NAME DEVICE...          makes an event set and registers the devices for XID events; answers with the codes
+//	events NAME DEVICE...          makes an event set and registers the devices for XID events (NAME other: for others); answers with the codes
 //	wait NAME MS [v1]              waits; answers with the code, the ms, and the event: its device, type, data, instances (- without an event)
 //	noevents NAME                  frees the set
 //	counters DEVICE                uncorrectable errors: total, in device memory, detailed, as field; rows remapped, pending, failed, and as fields; banks
@@ -229,7 +229,8 @@ static void event_set(char *line)
 	NVML(nvmlInit_v2, 0);
 	at += (size_t)snprintf(answer, sizeof answer, "%d", NVML(nvmlEventSetCreate, AT(set)));
 	while ((word = strtok(NULL, " ")))
-		at += (size_t)snprintf(answer + at, sizeof answer - at, " %d", NVML(nvmlDeviceRegisterEvents, AT(nvml_device((unsigned)atoi(word))), 8, AT(*set)));
+		at += (size_t)snprintf(answer + at, sizeof answer - at, " %d", NVML(nvmlDeviceRegisterEvents, AT(nvml_device((unsigned)atoi(word))),
+			strcmp(name, "other") ? 8 : 2, AT(*set)));
 }
 
 static void wait_for_event(const char *name, unsigned ms, int v1)

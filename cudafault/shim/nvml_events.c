@@ -6,8 +6,11 @@
 
 enum { TIMEOUT = 10, GPU_IS_LOST = 15, UNKNOWN_ERROR = 999, XID = 8 }; /* nvmlReturn_t; nvmlEventTypeXidCriticalError */
 enum { SETS = 64, PIECE = 100 };        /* PIECE: ms */
-/* devices as bits of their NVML indices; pending: those with an event that was not taken yet; prompt: the next wait fails at once. */
-static struct set { uint64_t handle, devices, pending; int32_t prompt; } sets[SETS];
+/*
+ * devices, as bits of their NVML indices: those that the set holds; xid: of these, those with XID events; pending: those with one that was not taken
+ * yet; prompt: the next wait fails at once.
+ */
+static struct set { uint64_t handle, devices, xid, pending; int32_t prompt; } sets[SETS];
 static uint64_t occurred;               /* generation whose event has happened */
 
 static struct set *find(uint64_t handle)
@@ -34,8 +37,11 @@ uint32_t gf_nvml_register(unsigned n, uint64_t *a)
 	uint32_t code = gf_call_real(n, a), index;
 	struct set *set;
 
-	if (code == 0 && (a[1] & XID) && gf_nvml_index(a[0], &index) && index < 64 && (set = find_or_add(a[2])))
+	if (code == 0 && gf_nvml_index(a[0], &index) && index < 64 && (set = find_or_add(a[2]))) {
 		__atomic_fetch_or(&set->devices, (uint64_t)1 << index, __ATOMIC_ACQ_REL);
+		if (a[1] & XID)
+			__atomic_fetch_or(&set->xid, (uint64_t)1 << index, __ATOMIC_ACQ_REL);
+	}
 	return code;
 }
 
@@ -46,6 +52,7 @@ uint32_t gf_nvml_free(unsigned n, uint64_t *a)
 
 	if (set) {
 		gf_store(&set->devices, 0);
+		gf_store(&set->xid, 0);
 		gf_store(&set->pending, 0);
 		gf_store(&set->prompt, 0);
 		gf_store(&set->handle, 0);
@@ -63,7 +70,7 @@ void gf_nvml_event(const struct gf_state *s)
 	for (unsigned i = 0; i < SETS; i++)
 		for (uint32_t d = 0; d < 64; d++)
 			if ((gf_peek(&sets[i].devices) >> d & 1) && gf_nvml_struck(s, d)) {
-				if (s->nvml_xid)
+				if (s->nvml_xid && (gf_peek(&sets[i].xid) >> d & 1))
 					__atomic_fetch_or(&sets[i].pending, (uint64_t)1 << d, __ATOMIC_ACQ_REL);
 				gf_store(&sets[i].prompt, 1);
 			}
@@ -92,7 +99,7 @@ static int give(const struct gf_state *s, unsigned n, uint64_t *a)
 	return 1;
 }
 
-/* Whether a wait fails: the set holds a device that is lost; other errors do not come from it. A set that is not known may hold any device. */
+/* Whether a wait fails: the set holds a device that is lost; other errors do not come from it. */
 static int fails(const struct gf_state *s, uint64_t handle)
 {
 	const struct set *set = find(handle);
@@ -102,7 +109,7 @@ static int fails(const struct gf_state *s, uint64_t handle)
 	for (uint32_t d = 0; set && d < 64; d++)
 		if ((gf_peek(&set->devices) >> d & 1) && gf_nvml_struck(s, d))
 			return 1;
-	return !set;
+	return 0;
 }
 
 /*

@@ -51,6 +51,7 @@ func TestNVMLEvent(t *testing.T) {
 			a.want("events both 0 1", "0 0 0")
 			a.want("events second 1", "0 0")
 			a.want("events first 0", "0 0")
+			a.want("events other 0 1", "0 0 0")
 			a.tell("wait both 20000")
 			p.arm(xid(t, 48))
 			code, took, event := waited(t, a.answer("wait both"))
@@ -60,7 +61,7 @@ func TestNVMLEvent(t *testing.T) {
 			if code, _, event := waited(t, a.ask("wait second 100 v1")); code != 0 || event != "1 8 48 7777" {
 				t.Errorf("by the first version, which knows no instances: code %d, event %s", code, event)
 			}
-			for _, set := range []string{"both", "second", "first"} {
+			for _, set := range []string{"both", "second", "first", "other"} {
 				if code, took, event := waited(t, a.ask("wait %s 300", set)); code != 10 || event != "-" ||
 					took < 299*time.Millisecond {
 					t.Errorf("set %s afterwards: code %d after %s, event %s; want a timeout in time", set, code, took, event)
@@ -102,10 +103,18 @@ func TestNVMLWaitOnALostGPU(t *testing.T) {
 	p, a := twoGPUs(t, x86)
 	a.want("events both 0 1", "0 0 0")
 	a.want("events first 0", "0 0")
+	a.want("events other 0 1", "0 0 0")
+	a.want("events empty", "0")
 	a.tell("wait both 20000")
 	p.arm(xid(t, 79))
 	if code, took, _ := waited(t, a.answer("wait both")); code != 15 || took > 10*time.Second {
 		t.Errorf("who waits when the GPU is lost: code %d after %s, want 15 at once", code, took)
+	}
+	if code, took, _ := waited(t, a.ask("wait other 20000")); code != 15 || took > 10*time.Second {
+		t.Errorf("a set that waits for other events of the GPU: code %d after %s, want 15 at once", code, took)
+	}
+	if code, _, _ := waited(t, a.ask("wait empty 50")); code != 10 {
+		t.Errorf("an empty set: code %d, want 10", code)
 	}
 	before := p.process(a.pid).Trips
 	for range 3 {
@@ -119,9 +128,9 @@ func TestNVMLWaitOnALostGPU(t *testing.T) {
 	if got := p.process(a.pid).Trips - before; got != 3 {
 		t.Errorf("%d trips, want 3", got)
 	}
-	a.tell("wait both 20000")
+	a.tell("wait both 4000")
 	p.disarm()
-	if code, took, _ := waited(t, a.answer("wait both")); code != 10 || took < 19*time.Second {
+	if code, took, _ := waited(t, a.answer("wait both")); code != 10 || took < 3999*time.Millisecond {
 		t.Errorf("disarmed while it sleeps: code %d after %s, want a timeout in time", code, took)
 	}
 }
