@@ -4,6 +4,7 @@
 //
 //	inject         the inject command, from start to exit; by then, the line is verified and the pod's deletion accepted
 //	floor          a pod whose image is on the node: create it, wait until it has succeeded, read its log
+//	base           inject with another build (-base)
 //	kubectl-debug  the same write done manually: kubectl debug node/..., wait, read the line in its log
 //
 // bench -what runtime measures the time until a broken containerd configuration is verified:
@@ -35,6 +36,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes"
@@ -46,10 +48,10 @@ import (
 const namespace = "bench-inject"
 
 type bench struct {
-	plugin, kubectl, kubeconfig string
-	node, gpu, image            string
-	client                      kubernetes.Interface
-	prepare                     func(context.Context) error // called once before the first round; may be nil
+	plugin, base, kubectl, kubeconfig string
+	node, gpu, image                  string
+	client                            kubernetes.Interface
+	prepare                           func(context.Context) error // called once before the first round; may be nil
 }
 
 func main() {
@@ -57,6 +59,7 @@ func main() {
 	rounds := flag.Int("n", 10, "rounds")
 	what := flag.String("what", "xid", "xid, runtime or cuda")
 	flag.StringVar(&b.plugin, "plugin", "bin/kubectl-gpu_fault", "our program")
+	flag.StringVar(&b.base, "base", "", "another build of our program, to compare with in the same run (only for xid)")
 	flag.StringVar(&b.kubectl, "kubectl", "bin/kubectl", "kubectl")
 	flag.StringVar(&b.kubeconfig, "kubeconfig", ".cluster/kubeconfig", "the cluster")
 	flag.StringVar(&b.node, "node", "node-b", "the node")
@@ -73,6 +76,9 @@ func main() {
 	if ways == nil {
 		fmt.Fprintf(os.Stderr, "bench: -what %s: choose xid, runtime or cuda\n", *what)
 		os.Exit(2)
+	}
+	if b.base != "" && *what == "xid" {
+		ways = append(ways, way{"base", b.injectBase, nil})
 	}
 	if *what == "cuda" {
 		b.prepare = b.deploy
@@ -102,8 +108,15 @@ func (b *bench) run(ctx context.Context, ways []way, rounds int, out io.Writer) 
 		Name:   namespace,
 		Labels: map[string]string{"pod-security.kubernetes.io/enforce": "privileged", ledger.LabelLedger: "true"},
 	}}
-	if _, err := b.client.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
-		return err
+	// The namespace of a previous run may still be terminating.
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Second) {
+		_, err := b.client.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{})
+		if err == nil {
+			break
+		}
+		if !apierrors.IsAlreadyExists(err) || time.Now().After(deadline) {
+			return err
+		}
 	}
 	defer func() { _ = b.client.CoreV1().Namespaces().Delete(ctx, namespace, metav1.DeleteOptions{}) }()
 	if err := b.serviceAccount(ctx); err != nil {
@@ -159,8 +172,12 @@ func (b *bench) serviceAccount(ctx context.Context) error {
 	}
 }
 
-func (b *bench) inject(ctx context.Context, _ int) error {
-	_, err := output(ctx, b.plugin, "--kubeconfig", b.kubeconfig, "xid", "79", b.node, "--gpu", b.gpu, "--yes")
+func (b *bench) inject(ctx context.Context, _ int) error { return b.injectWith(ctx, b.plugin) }
+
+func (b *bench) injectBase(ctx context.Context, _ int) error { return b.injectWith(ctx, b.base) }
+
+func (b *bench) injectWith(ctx context.Context, plugin string) error {
+	_, err := output(ctx, plugin, "--kubeconfig", b.kubeconfig, "xid", "79", b.node, "--gpu", b.gpu, "--yes")
 	return err
 }
 
