@@ -3,10 +3,10 @@ package debugpod
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -46,7 +46,7 @@ func (s *Session) do(ctx context.Context, req api.Request, each func(api.Answer)
 		return api.Answer{}, err
 	}
 	out, said := &answers{each: each}, &tail{}
-	held := holdInput(bytes.NewReader(input))
+	held := holdInput(input)
 	ended := s.exec(ctx, command, held, out, said)
 	final, broken := out.close()
 	// A single response proves that the helper was uploaded completely, even if the last response is lost.
@@ -71,22 +71,22 @@ func (s *Session) do(ctx context.Context, req api.Request, each func(api.Answer)
 }
 
 // prepare returns the command that passes the request to the helper, and the standard input of the command.
-func (s *Session) prepare(req api.Request) (command []string, input []byte, err error) {
+func (s *Session) prepare(req api.Request) (command []string, input io.Reader, err error) {
 	req.Protocol, req.Run = api.Protocol, s.pod.Labels[LabelRun]
-	if s.inside {
-		input, err = req.Encode()
-		command = []string{api.Program, "stdin"}
-		if sum := sha256.Sum256(s.helper); !s.any {
-			command = append(command, hex.EncodeToString(sum[:]))
+	if s.inside || s.uploaded {
+		command = runCommand(directories)
+		if s.inside {
+			command = []string{api.Program, "stdin"}
 		}
-		return command, input, err
+		if s.inside && !s.any {
+			command = append(command, hex.EncodeToString(s.sum().Sum(nil)))
+		}
+		raw, err := req.Encode()
+		return command, bytes.NewReader(raw), err
 	}
-	if s.uploaded {
-		input, err = req.Encode()
-		return runCommand(directories), input, err
-	}
-	input, err = api.Attach(s.helper, req)
-	return uploadCommand(directories, len(input)), input, err
+	tail, err := api.Attachment(s.sum(), len(s.helper), req)
+	return uploadCommand(directories, len(s.helper)+len(tail)),
+		io.MultiReader(bytes.NewReader(s.helper), bytes.NewReader(tail)), err
 }
 
 // exec runs the command. If ctx ends, it first closes the command's input, which makes the helper stop and report its

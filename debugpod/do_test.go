@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"slices"
 	"strings"
@@ -42,7 +43,9 @@ func testSession(t *testing.T, exec execFunc) *Session {
 	if err := s.Tracker().Create(pods, pod, pod.Namespace); err != nil {
 		t.Fatal(err)
 	}
-	return &Session{runner: s.runner, pod: pod, node: "gpu-1", helper: []byte("\x7fELF and so on")}
+	helper := []byte("\x7fELF and so on")
+	return &Session{runner: s.runner, pod: pod, node: "gpu-1", helper: helper,
+		sum: func() hash.Cloner { return api.Sum(helper) }}
 }
 
 // says returns an Execer whose helper says that, whatever it is asked.

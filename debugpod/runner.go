@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -11,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
 const (
@@ -58,6 +62,10 @@ func (r *Runner) Start(ctx context.Context, spec Spec) (*Session, error) {
 	pod := Pod(spec)
 	session := &Session{
 		runner: r, pod: pod, node: spec.Node, helper: program, inside: spec.HasHelper, any: spec.AnyHelper,
+		sum: sync.OnceValue(func() hash.Cloner { return api.Sum(program) }),
+	}
+	if !session.inside {
+		go session.sum() // while the pod starts
 	}
 	timeout := r.StartTimeout
 	if timeout <= 0 {

@@ -3,6 +3,7 @@ package debugpod
 import (
 	"context"
 	"fmt"
+	"hash"
 	"sync"
 	"time"
 
@@ -25,6 +26,8 @@ type Session struct {
 	pod    *corev1.Pod
 	node   string
 	helper []byte
+	// sum returns the state of the hash after the helper.
+	sum func() hash.Cloner
 	// inside means that the image contains the helper, which then need not be uploaded. any accepts the helper of any
 	// build.
 	inside, any bool

@@ -1,10 +1,13 @@
 package api
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
+	"hash"
 	"io"
+	"slices"
 )
 
 // An executable that carries a request consists of the executable, the request and a footer. The footer has the SHA-256
@@ -18,17 +21,32 @@ const (
 // Attach returns the helper with a request appended, so that both reach a node in one stream and one exec. The helper
 // verifies its integrity by the hash.
 func Attach(helper []byte, req Request) ([]byte, error) {
+	tail, err := Attachment(Sum(helper), len(helper), req)
+	return append(bytes.Clone(helper), tail...), err
+}
+
+// Sum returns the state of the hash after the helper, for Attachment.
+func Sum(helper []byte) hash.Cloner {
+	sum := sha256.New().(hash.Cloner) // as documented
+	_, _ = sum.Write(helper)          // never fails
+	return sum
+}
+
+// Attachment returns what follows a helper of size bytes in the result of Attach. It does not change the hash.
+func Attachment(helper hash.Cloner, size int, req Request) ([]byte, error) {
 	raw, err := req.Encode()
 	if err != nil {
 		return nil, err
 	}
-	whole := make([]byte, 0, len(helper)+len(raw)+footerSize)
-	whole = append(append(whole, helper...), raw...)
-	sum := sha256.Sum256(whole)
-	whole = append(whole, sum[:]...)
-	whole = binary.BigEndian.AppendUint64(whole, uint64(len(helper)))
-	whole = binary.BigEndian.AppendUint64(whole, uint64(len(raw)))
-	return append(whole, magic...), nil
+	sum, err := helper.Clone()
+	if err != nil {
+		return nil, err
+	}
+	_, _ = sum.Write(raw) // never fails
+	tail := sum.Sum(slices.Clone(raw))
+	tail = binary.BigEndian.AppendUint64(tail, uint64(size))
+	tail = binary.BigEndian.AppendUint64(tail, uint64(len(raw)))
+	return append(tail, magic...), nil
 }
 
 // Detach returns the request at the end of an executable of size bytes, after verifying the hash of the executable and

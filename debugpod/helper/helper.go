@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io/fs"
 	"strings"
+	"sync"
 
 	"github.com/klauspost/compress/zstd"
 )
@@ -23,8 +24,15 @@ var built embed.FS
 
 const prefix, suffix = "gpu-fault-node-linux-", ".zst"
 
-// For returns the Linux program for an architecture, as named by Go and Kubernetes: amd64, arm64.
-func For(arch string) ([]byte, error) { return load(built, arch) }
+// programs has a function for each architecture that unpacks its program once.
+var programs sync.Map
+
+// For returns the Linux program for an architecture, as named by Go and Kubernetes: amd64, arm64. All callers get the
+// same slice, and must not modify it.
+func For(arch string) ([]byte, error) {
+	once, _ := programs.LoadOrStore(arch, sync.OnceValues(func() ([]byte, error) { return load(built, arch) }))
+	return once.(func() ([]byte, error))()
+}
 
 // Digests returns the SHA-256 of each embedded program in hexadecimal, by architecture.
 func Digests() (map[string]string, error) { return digests(built) }
