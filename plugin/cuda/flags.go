@@ -55,7 +55,7 @@ func (f *faultFlags) addFlags(cmd *cobra.Command) {
 	own.StringVar(&f.phaseNew, "phase-new", "",
 		"CUDA error in processes that start after the fault has hit one, instead of the profile's; none for no error")
 	own.StringVar(&f.nvml, "nvml", "",
-		"NVML error after the fault has hit a process (gpu-is-lost, 15), instead of the profile's; none for no error")
+		"NVML error after the fault has hit a process (gpu-is-lost, 15), instead of the profile's; none for no effect on NVML")
 	own.BoolVar(&f.sticky, "sticky", false,
 		"Fail all calls of a process after its first error, until it exits (default: as hardware does for the error)")
 	own.BoolVar(&f.what.DriverMismatch, "driver-mismatch", false,

@@ -73,7 +73,7 @@ func newProfilesCommand(streams genericiooptions.IOStreams) *cobra.Command {
 		Use:   "profiles [XID...]",
 		Short: "List the effects of each XID on programs, and the sources",
 		Long: `List the effects on programs when the driver reports an XID: the CUDA error in running processes, the CUDA error in processes that start
-afterwards, and the NVML error. "inject --xid" uses these errors.
+afterwards, and what NVML reports: an event with the XID, ECC errors, remapped rows, or an error. "inject --xid" uses these effects.
 
 (assumed) marks errors derived from the meaning of the XID. All others are documented or were reported; -o wide, json and yaml show the
 sources.`,
