@@ -135,7 +135,8 @@ func (c clib) try(shim, variable string, state *cudafault.State, words []string)
 	return program{line: line, env: env, emu: c.loader[0] == "qemu-aarch64"}.start()
 }
 
-var armed = cudafault.State{Error: 999, NVMLError: 15, Flags: cudafault.FlagQuiet,
+// armed is a fault of CUDA. That of NVML is another one: on a lost GPU no context could be made.
+var armed = cudafault.State{Error: 999, Flags: cudafault.FlagQuiet,
 	Classes: cudafault.ClassAlloc | cudafault.ClassCopy | cudafault.ClassLaunch | cudafault.ClassSync}
 
 // harmless returns a program that has nothing to do with CUDA, under an armed shim.
@@ -175,13 +176,13 @@ func (c clib) driver(variable string, ways [][]string) error {
 		} else {
 			changed += fmt.Sprintf(" (%s: %s; without the shim: %s)", name, unarmed, bare)
 		}
-		failing, err := c.try(c.shim, variable, &armed, words)
+		state, code := armed, strconv.Itoa(armed.Error)
+		if words[0] == "nvml" {
+			state, code = cudafault.State{NVMLError: 15, Flags: cudafault.FlagQuiet}, "15"
+		}
+		failing, err := c.try(c.shim, variable, &state, words)
 		if err != nil {
 			return err
-		}
-		code := strconv.Itoa(armed.Error)
-		if words[0] == "nvml" {
-			code = strconv.Itoa(armed.NVMLError)
 		}
 		if failed, calls := codes(failing.stdout, code); failing.code == 0 && calls > 0 && failed == calls {
 			hit++

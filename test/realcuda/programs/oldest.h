@@ -21,5 +21,8 @@ OLDEST(pthread_barrier_init);
 OLDEST(pthread_barrier_wait);
 #ifdef __x86_64__
 __asm__(".symver posix_spawn, posix_spawn@GLIBC_2.2.5");
+__asm__(".symver dlmopen, dlmopen@GLIBC_2.3.4");
 __asm__(".symver memcpy, memcpy@GLIBC_2.2.5");
+#else
+OLDEST(dlmopen);
 #endif
