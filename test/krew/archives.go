@@ -245,9 +245,10 @@ func archivesHold(w *world) (string, error) {
 	return fmt.Sprintf("%d platforms", len(platforms)), nil
 }
 
-// Limits that users of slow lines were promised: 20 MB to fetch, 50 MiB to keep. The programs for macOS and Windows
-// have 51.1 MB, that for Linux 49.9.
-const archiveLimit, programLimit = 20e6, 50 << 20
+// Limits for users of slow lines: 23 MB to fetch, 52 MiB to keep. The two helpers, which net/http for the kubelet's
+// device plugin API has made 1.1 MB larger each, do not get smaller in the archive: 21.6 MB for Linux, whose program
+// has 49.7 MiB. Those for macOS and Windows have about 1.2 MB more.
+const archiveLimit, programLimit = 23e6, 52 << 20
 
 func sizes(w *world) (string, error) {
 	var tooBig []string
