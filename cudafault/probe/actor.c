@@ -16,7 +16,8 @@
 //	events NAME DEVICE...          makes an event set and registers the devices for XID events (NAME other: for others); answers with the codes
 //	wait NAME MS [v1]              waits; answers with the code, the ms, and the event: its device, type, data, instances (- without an event)
 //	noevents NAME                  frees the set
-//	counters DEVICE                uncorrectable errors: total, in device memory, detailed, as field; rows remapped, pending, failed, and as fields; banks
+//	counters DEVICE                uncorrectable errors: total, in device memory, detailed, as field; rows remapped, pending, failed, and as
+//	                               fields; banks
 //	device N                       makes the primary context of device N current
 //	errno CALL                     what errno is after the call when it was 4321 before
 //	time CALL                      its code, wall ms and CPU ms
@@ -251,7 +252,8 @@ static void wait_for_event(const char *name, unsigned ms, int v1)
 
 static void counters(unsigned index)
 {
-	struct { unsigned id, scope; long long at, latency; unsigned type, code; unsigned long long value; } f[5] = {{.id = 4}, {.id = 143}, {.id = 144}, {.id = 145}, {.id = 5}};
+	struct field { unsigned id, scope; long long at, latency; unsigned type, code; unsigned long long value; };
+	struct field f[5] = {{.id = 4}, {.id = 143}, {.id = 144}, {.id = 145}, {.id = 5}};
 	unsigned long long total = 0, memory = 0, detail[4] = {0, 0, 0, 0}, corrected = 0;
 	unsigned rows[4] = {0, 0, 0, 0}, rows2[6] = {0, 0, 0, 0, 0, 0}, banks[5] = {0, 0, 0, 0, 0};
 	uint64_t d = AT(nvml_device(index));
@@ -263,7 +265,8 @@ static void counters(unsigned index)
 	NVML(nvmlDeviceGetRemappedRows, d, AT(&rows[0]), AT(&rows[1]), AT(&rows[2]), AT(&rows[3]));
 	NVML(nvmlDeviceGetRemappedRows_v2, d, AT(rows2));
 	NVML(nvmlDeviceGetRowRemapperHistogram, d, AT(banks));
-	snprintf(answer, sizeof answer, "%d errors %llu %llu %llu %llu corrected %llu %llu rows %u %u %u, %u %u %u, %llu %llu %llu banks %u %u", code, total, memory, detail[2],
+	snprintf(answer, sizeof answer,
+		"%d errors %llu %llu %llu %llu corrected %llu %llu rows %u %u %u, %u %u %u, %llu %llu %llu banks %u %u", code, total, memory, detail[2],
 		f[0].value, corrected, f[4].value, rows[1], rows[2], rows[3], rows2[2] + rows2[3], rows2[4], rows2[5], f[1].value & 0xffffffff,
 		f[2].value & 0xffffffff, f[3].value & 0xffffffff, banks[0], banks[1]);
 }

@@ -4,7 +4,7 @@
 struct flip { uint8_t *at; uint64_t size, byte, call, generation; uint32_t bit; const char *name; };
 static uint32_t told;
 
-/* Counts a flip and makes it; 0: the trigger has tripped `max` times before, or another fault is armed. */
+/* Counts and makes a flip. Returns 0 if the trigger has already tripped `max` times, or if another fault is armed. */
 static int flip(const struct flip *f)
 {
 	struct gf_line l = { .n = 0 };
@@ -31,8 +31,8 @@ static int flip(const struct flip *f)
 /* ---- flips that wait for an asynchronous copy to end ---- */
 
 /*
- * The driver calls no host function of a stream that has failed, so a place may wait for good. A later fault takes it; the ticket tells the two apart,
- * should the driver call after all.
+ * The driver does not call host functions of a failed stream, so a place may stay in use. A later fault reuses it. The ticket identifies the flip if
+ * the driver calls the function after all.
  */
 enum { PLACES = 256, TAKEN = 1 };
 static struct place { struct flip flip; uint64_t ticket; } waiting[PLACES];
@@ -48,7 +48,7 @@ static void flip_later(void *arg)
 		flip(&f);
 }
 
-/* Has the flip made behind what the stream does now. 0: the stream takes no host function, or too many flips wait. */
+/* Queues the flip in the stream. Returns 0 if the stream does not accept host functions, or if too many flips are queued. */
 static int queue(const struct flip *f, uint64_t stream, int ptsz)
 {
 	uint32_t (*host)(uint64_t, void (*)(void *), void *) =
@@ -122,7 +122,7 @@ int gf_copy(const struct gf_state *s, unsigned n, uint64_t *a, uint32_t *code)
 	*code = gf_call_real(n, a);
 	if (*code)
 		return 1;
-	/* A copy into pageable memory is complete when the call returns, and the memory may be another object's, or none, at any time after that. */
+	/* A copy into pageable memory is complete when the call returns. After that, the program may reuse or unmap the memory. */
 	if (!later || memory_of(a[0]) == UNKNOWN) {
 		flip(&f);
 		return 1;

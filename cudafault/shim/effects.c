@@ -6,7 +6,7 @@ static uint64_t capture_began;
 
 /* ---- waiting ---- */
 
-/* A signal handler may jump out of a wait. So that the thread's next calls count, it is not in our own code meanwhile. */
+/* A signal handler may jump out of a wait. The next calls of the thread must count, so `inside` is 0 in the meantime. */
 void gf_wait(uint64_t us)
 {
 	uint16_t inside = gf_thread.inside;

@@ -1,19 +1,19 @@
 /*
- * Programs that are started with an environment of the caller's choice (env -i, an unset LD_PRELOAD): what the loader needs to find the shim is put
- * back as this program was started with it. GPU_FAULT_DISABLE=1 is the way out. The variadic functions (execl), system and popen are not hooked: they
- * reach the loader with the program's own environment. Between a vfork and here everything is shared with the parent, so all is on the stack.
+ * A program may start another one with an environment of its choice (env -i, unset LD_PRELOAD). The hooks add the variables that the loader and the
+ * shim need, with the values that this program was started with, unless GPU_FAULT_DISABLE=1 is set in either environment. The variadic functions
+ * (execl), system and popen are not hooked. After a vfork all memory is shared with the parent, so the hooks use only the stack.
  */
 #include "shim.h"
 
 #ifndef GF_EXPORT_ONLY
 #define PUBLIC __attribute__((visibility("default")))
 enum { ADDED = 4, AT_EMPTY_PATH = 0x1000 };
-enum { NO_EXEC = 8, NO_ACCESS = 13, NOT_DIR = 20 }; /* errno */
+enum { NO_EXEC = 8, NO_ACCESS = 13, NO_DEVICE = 19, NOT_DIR = 20, TIMED_OUT = 110, STALE = 116 }; /* errno */
 
 extern char **environ __attribute__((weak, visibility("default")));
 extern int *__errno_location(void) __attribute__((weak, visibility("default")));
 
-struct environment { size_t used; char text[3072]; }; /* small: threads may have small stacks */
+struct environment { size_t used; char text[3072]; }; /* small, because threads may have small stacks */
 
 static int returns(long r)
 {
@@ -22,34 +22,6 @@ static int returns(long r)
 	if (__errno_location)
 		*__errno_location() = (int)-r;
 	return -1;
-}
-
-/* The value of a variable that this program was started with; 0: none, or one that is too long. */
-static int initial(const char *name, char *value, size_t size)
-{
-	char block[1024];
-	size_t length = gf_length(name), at = 0, n = 0;
-	int fd = gf_open("/proc/self/environ", GF_O_NONBLOCK), good = 0, matches = 1;
-	long got;
-
-	if (fd < 0)
-		return 0;
-	while (!good && (got = gf_sys(GF_READ, fd, (long)block, sizeof block, 0, 0, 0)) > 0)
-		for (long i = 0; i < got && !good; i++) {
-			char c = block[i];
-
-			if (matches && at > length && n < size)
-				value[n++] = c;
-			matches = matches && (at > length || c == (at < length ? name[at] : '='));
-			at++;
-			if (!c) {
-				good = n && n < size && !value[n - 1];
-				at = n = 0;
-				matches = 1;
-			}
-		}
-	gf_close(fd);
-	return good;
 }
 
 struct own { char name[64]; };
@@ -62,7 +34,7 @@ static int is_own(const struct gf_map *m, void *arg)
 	return 1;
 }
 
-/* The entry of a list of preloaded files that has this file's name, with its length; 0: none. */
+/* Returns the entry of a list of preloaded files that has the name of this file, and its length; 0 if the list has none. */
 static const char *own_entry(const char *list, const struct own *own, size_t *length)
 {
 	while (*list) {
@@ -91,7 +63,7 @@ static const char *value_in(char *const *list, const char *name)
 	return 0;
 }
 
-/* Adds text to the line that is being made; 0: there is no room. */
+/* Appends a string to the last line of the environment. Returns 0 if it does not fit. */
 static int append(struct environment *e, const char *text, size_t length)
 {
 	if (length >= sizeof e->text - e->used)
@@ -102,7 +74,7 @@ static int append(struct environment *e, const char *text, size_t length)
 	return 1;
 }
 
-/* Number of places for complete. */
+/* Returns the number of elements that complete needs. */
 static size_t places(char *const *list)
 {
 	size_t n = 0;
@@ -112,7 +84,7 @@ static size_t places(char *const *list)
 	return n + ADDED + 1;
 }
 
-/* The environment with what is missing, made in e and in places; the caller's own where nothing is, or where there is no room. */
+/* Returns the list with the missing variables, in e and made. Returns the list itself if it is complete, or if they do not fit. */
 static char *const *complete(char *const *list, struct environment *e, char **made)
 {
 	static const char *const names[] = { "GPU_FAULT_STATE", "GPU_FAULT_RUN", "GPU_FAULT_NODE" };
@@ -123,10 +95,15 @@ static char *const *complete(char *const *list, struct environment *e, char **ma
 	struct own own = { "" };
 	size_t count = 0, length;
 
-	gf_each_map(is_own, &own);
-	if ((theirs && own_entry(theirs, &own, &length)) || (off && off[0] == '1' && !off[1]) || value_in(all, "LD_AUDIT"))
+	if ((off && gf_same(off, "1")) || value_in(all, "LD_AUDIT"))
 		return list;
-	if (!initial("LD_PRELOAD", was, sizeof was) || !(ours = own_entry(was, &own, &length)))
+	if (gf_initial("GPU_FAULT_DISABLE", was, sizeof was) && gf_same(was, "1"))
+		return list;
+	/* Most programs pass the variable on unchanged. */
+	if (!gf_initial("LD_PRELOAD", was, sizeof was) || (theirs && gf_same(theirs, was)))
+		return list;
+	gf_each_map(is_own, &own);
+	if ((theirs && own_entry(theirs, &own, &length)) || !(ours = own_entry(was, &own, &length)))
 		return list;
 	e->used = 0;
 	made[count++] = e->text;
@@ -135,8 +112,8 @@ static char *const *complete(char *const *list, struct environment *e, char **ma
 	if (theirs && *theirs && (!append(e, ":", 1) || !append(e, theirs, gf_length(theirs))))
 		return list;
 	for (unsigned i = 0; i < 3; i++)
-		if (!value_in(all, names[i]) && initial(names[i], was, sizeof was)) {
-			e->used++; /* behind the NUL */
+		if (!value_in(all, names[i]) && gf_initial(names[i], was, sizeof was)) {
+			e->used++; /* keep the NUL of the previous line */
 			made[count++] = e->text + e->used;
 			if (!append(e, names[i], gf_length(names[i])) || !append(e, "=", 1) || !append(e, was, gf_length(was)))
 				return list;
@@ -148,7 +125,7 @@ static char *const *complete(char *const *list, struct environment *e, char **ma
 	return made;
 }
 
-/* The system call; a negative errno. */
+/* Makes the system call. Returns a negative errno. */
 static long execute(const char *path, char *const *argv, char *const *list)
 {
 	struct environment e;
@@ -157,21 +134,25 @@ static long execute(const char *path, char *const *argv, char *const *list)
 	return gf_sys(GF_EXECVE, (long)path, (long)argv, (long)complete(list, &e, made), 0, 0, 0);
 }
 
-/* As execvp: a file without a #! line is a script for sh. */
-static long execute_script(const char *path, char *const *argv, char *const *list)
+static long execute_shell(const char *path, char *const *argv, char *const *list)
 {
-	char *script[256];
-	long r = execute(path, argv, list);
-	size_t n = 0;
+	size_t count = places(argv), n = 0;
+	char *script[count + 2];
 
-	if (r != -NO_EXEC)
-		return r;
 	script[n++] = (char *)"/bin/sh";
 	script[n++] = (char *)path;
-	for (size_t i = 1; argv[0] && argv[i] && n < 255; i++)
+	for (size_t i = 1; argv && argv[0] && argv[i]; i++)
 		script[n++] = argv[i];
 	script[n] = 0;
 	return execute("/bin/sh", script, list);
+}
+
+/* Like execvp, runs a file without a #! line with sh. */
+static long execute_script(const char *path, char *const *argv, char *const *list)
+{
+	long r = execute(path, argv, list);
+
+	return r == -NO_EXEC ? execute_shell(path, argv, list) : r;
 }
 
 static long search(const char *file, char *const *argv, char *const *list)
@@ -198,7 +179,7 @@ static long search(const char *file, char *const *argv, char *const *list)
 			r = execute_script(full, argv, list);
 			if (r == -NO_ACCESS)
 				result = r;
-			else if (r != -GF_ENOENT && r != -NOT_DIR)
+			else if (r != -GF_ENOENT && r != -NOT_DIR && r != -NO_DEVICE && r != -TIMED_OUT && r != -STALE)
 				return r;
 		}
 		if (!*end)

@@ -22,11 +22,19 @@ struct variable { const char *name; uint16_t at, size; };
 
 /* ---- the environment ---- */
 
+/* In the order of the enumeration. */
+static const struct variable variables[VARIABLES] = {
+	{ "GPU_FAULT_STATE", VALUE(state) }, { "GPU_FAULT_RUN", VALUE(run) }, { "CUDA_VISIBLE_DEVICES", VALUE(visible) },
+	{ "GPU_FAULT_NODE", VALUE(node) }, { "GPU_FAULT_DISABLE", VALUE(disable) }, { "LD_PRELOAD", VALUE(preload) },
+	{ "RANK", VALUE(ranks[0]) }, { "OMPI_COMM_WORLD_RANK", VALUE(ranks[1]) }, { "JOB_COMPLETION_INDEX", VALUE(ranks[2]) },
+	{ "LOCAL_RANK", VALUE(ranks[3]) },
+};
+
 struct part { uintptr_t at; size_t size; };
 
 /*
- * Copies n bytes (at most a page) of our own memory that may be freed meanwhile: how many there were, up to the end of the page at least. Where the
- * system call is not allowed the memory is read directly, up to the first NUL of a string.
+ * Copies at most n bytes (n is at most a page) of our own memory, which another thread may free in the meantime. Returns the number of bytes copied:
+ * at least those up to the end of the page. If the system call is not allowed, copies directly, up to the end of the string or array.
  */
 static long copy_safely(void *to, uintptr_t from, size_t n, int string)
 {
@@ -38,7 +46,7 @@ static long copy_safely(void *to, uintptr_t from, size_t n, int string)
 
 	if (r >= 0 || r == -GF_EFAULT)
 		return r;
-	/* Never behind the end: of a string a NUL, of an array a NULL. */
+	/* A string ends with a NUL, an array with a NULL. */
 	for (int zeros = 0; i < n && zeros < (string ? 1 : 8); i++) {
 		char c = ((const char *)from)[i];
 
@@ -50,13 +58,6 @@ static long copy_safely(void *to, uintptr_t from, size_t n, int string)
 
 static void take_line(struct values *v, const char *line, size_t n, uintptr_t from)
 {
-	static const struct variable variables[VARIABLES] = {
-		{ "GPU_FAULT_STATE", VALUE(state) }, { "GPU_FAULT_RUN", VALUE(run) }, { "CUDA_VISIBLE_DEVICES", VALUE(visible) },
-		{ "GPU_FAULT_NODE", VALUE(node) }, { "GPU_FAULT_DISABLE", VALUE(disable) }, { "LD_PRELOAD", VALUE(preload) },
-		{ "RANK", VALUE(ranks[0]) }, { "OMPI_COMM_WORLD_RANK", VALUE(ranks[1]) }, { "JOB_COMPLETION_INDEX", VALUE(ranks[2]) },
-		{ "LOCAL_RANK", VALUE(ranks[3]) },
-	};
-
 	for (unsigned i = 0; i < VARIABLES; i++) {
 		size_t length = gf_length(variables[i].name);
 		char *to = (char *)v + variables[i].at;
@@ -71,7 +72,7 @@ static void take_line(struct values *v, const char *line, size_t n, uintptr_t fr
 	}
 }
 
-/* 1: the environment stayed the same while it was read. */
+/* Returns 1 if the environment did not change while it was read. */
 static int read_environ(struct values *v)
 {
 	char **list = gf_peek(&environ);
@@ -82,7 +83,6 @@ static int read_environ(struct values *v)
 	for (uintptr_t at = (uintptr_t)list; list; at += sizeof entry) {
 		long n = copy_safely(entry, at, sizeof entry, 0);
 
-		/* Less than asked for: a system call tells how much of the page is left. */
 		if (n < (long)sizeof entry[0])
 			return 0;
 		for (long i = 0; i < n / (long)sizeof entry[0]; i++) {
@@ -102,15 +102,40 @@ static int read_environ(struct values *v)
 	return 1;
 }
 
-/* In an audit module there is no environ: what the program was started with. */
+/* Reads the value that a variable had when the program was started. Returns 0 if it was not set, or if the value does not fit. */
+int gf_initial(const char *name, char *value, size_t size)
+{
+	char block[1024];
+	size_t length = gf_length(name), at = 0, n = 0;
+	int fd = gf_open("/proc/self/environ", GF_O_NONBLOCK), good = 0, matches = 1;
+	long got;
+
+	if (fd < 0)
+		return 0;
+	while (!good && (got = gf_sys(GF_READ, fd, (long)block, sizeof block, 0, 0, 0)) > 0)
+		for (long i = 0; i < got && !good; i++) {
+			char c = block[i];
+
+			if (matches && at > length && n < size)
+				value[n++] = c;
+			matches = matches && (at > length || c == (at < length ? name[at] : '='));
+			at++;
+			if (!c) {
+				good = n && n < size && !value[n - 1];
+				at = n = 0;
+				matches = 1;
+			}
+		}
+	gf_close(fd);
+	return good;
+}
+
+/* An audit module has no environ, so it reads the environment that the program was started with. */
 static void read_initial(struct values *v)
 {
-	static char block[131072];
-	long size = gf_read_file("/proc/self/environ", block, sizeof block - 1);
-
 	*v = (struct values){ .set = 0 };
-	for (long i = 0; i < size; i += (long)gf_length(block + i) + 1)
-		take_line(v, block + i, gf_length(block + i) + 1, (uintptr_t)(block + i));
+	for (unsigned i = 0; i < VARIABLES; i++)
+		v->set |= (uint32_t)gf_initial(variables[i].name, (char *)v + variables[i].at, variables[i].size) << i;
 }
 
 static const char *value(unsigned variable, const char *text) { return values.set >> variable & 1 ? text : 0; }
@@ -166,7 +191,7 @@ static void know(void)
 	gf_store(&known, 1);
 }
 
-/* At cuInit: a program may choose its rank and its devices after it has loaded the driver. 1: its rank is another one now. */
+/* Called at cuInit, because a program may set its rank and devices after loading the driver. Returns 1 if the rank has changed. */
 int gf_identify_again(void)
 {
 	int64_t before = rank;

@@ -179,7 +179,7 @@ void gf_look(uint64_t now)
 
 	if (gf_off() || (!due && gf_peek(&begun) && !(grace && now >= grace) && !(s && s->expires && gf_peek(&gf_poison) && gf_unix_ms() >= s->expires)))
 		return;
-	/* Who looks needs no time: after two seconds it was stopped, or a signal handler has jumped out of it. */
+	/* A look takes no time. After two seconds, its thread was stopped, or a signal handler has jumped out of it. */
 	since = gf_load(&looking);
 	if ((since && now - since < 2000000000) || !gf_cas64(&looking, since, now | 1)) {
 		/* Threads that start together: none passes before the first look has ended, for 20 ms at most. */
@@ -194,7 +194,7 @@ void gf_look(uint64_t now)
 	gf_store(&looking, 0);
 }
 
-/* The next call looks, whenever the last one did. */
+/* Makes the next call look. */
 void gf_look_now(void)
 {
 	if (gf_peek(&looked))

@@ -1,4 +1,4 @@
-/* The kernel's list of what is mapped here: it knows the objects of all namespaces, and no lock is held while it is read. */
+/* The mappings of the process, as the kernel lists them. The list includes the objects of all namespaces, and reading it takes no lock. */
 #include "shim.h"
 
 static uint64_t hexadecimal(const char **p)
@@ -17,13 +17,16 @@ static uint64_t hexadecimal(const char **p)
 	}
 }
 
-/* A line: FROM-TO MODE OFFSET DEVICE INODE PATH, with blanks before the path. */
+/* Parses a line: FROM-TO MODE OFFSET DEVICE INODE PATH, with blanks before the path. */
 static void parse(const char *p, struct gf_map *m)
 {
 	m->from = hexadecimal(&p);
 	p += *p == '-';
 	m->to = hexadecimal(&p);
 	p += *p == ' ';
+	m->protection = 0;
+	for (int i = 0; i < 3 && *p; i++, p++)
+		m->protection |= (*p != '-') << i;
 	while (*p && *p++ != ' ') /* mode */
 		;
 	m->offset = hexadecimal(&p);

@@ -1,6 +1,6 @@
 /*
- * NVML's XID events. An event belongs to the sets that its device was registered with before it happened, so the sets are known from the first call on,
- * armed or not. A wait is cut into pieces in which the state is looked at: who waits for hours learns of an arming within a tenth of a second.
+ * XID events of NVML. An event is delivered to the sets that its device was registered with before the fault, so registrations are recorded even if
+ * no fault is armed. A wait consists of short waits, between which the shim checks the state: a program in a long wait gets the event in time.
  */
 #include "shim.h"
 
@@ -45,7 +45,7 @@ uint32_t gf_nvml_register(unsigned n, uint64_t *a)
 	return code;
 }
 
-/* nvmlEventSetFree(set): another set may get the same address. */
+/* nvmlEventSetFree(set): a later set may have the same address. */
 uint32_t gf_nvml_free(unsigned n, uint64_t *a)
 {
 	struct set *set = find(a[0]);
@@ -76,7 +76,7 @@ void gf_nvml_event(const struct gf_state *s)
 			}
 }
 
-/* Gives the oldest event of the set to who waits. nvmlEventData_t: device, eventType, eventData, and from _v2 on the IDs of the instances. */
+/* Returns an event of the set, if one is pending. nvmlEventData_t: device, eventType, eventData, and in _v2 the instance IDs. */
 static int give(const struct gf_state *s, unsigned n, uint64_t *a)
 {
 	uint32_t (*by_index)(uint32_t, uint64_t *) = (uint32_t (*)(uint32_t, uint64_t *))gf_nvml_function("nvmlDeviceGetHandleByIndex_v2");
@@ -94,12 +94,12 @@ static int give(const struct gf_state *s, unsigned n, uint64_t *a)
 	data[1] = XID;
 	data[2] = s->nvml_xid;
 	if (gf_hook_name(n)[sizeof "nvmlEventSetWait" - 1]) /* _v2 */
-		data[3] = ~(uint64_t)0; /* of no instance */
+		data[3] = ~(uint64_t)0; /* no instance */
 	gf_tripped(s, GF_BY_EVENT, gf_hook_name(n), "XID", 0, s->nvml_xid);
 	return 1;
 }
 
-/* Whether a wait fails: the set holds a device that is lost; other errors do not come from it. */
+/* Returns whether a wait fails: if the set has a lost device. NVML documents no other error of a device for waits. */
 static int fails(const struct gf_state *s, uint64_t handle)
 {
 	const struct set *set = find(handle);
@@ -113,8 +113,8 @@ static int fails(const struct gf_state *s, uint64_t handle)
 }
 
 /*
- * nvmlEventSetWait(set, data, ms). Who waits when the device is lost learns of it at once. Every later wait fails when it has slept for as long as it
- * may: device plugins wait again at once and without a pause, and would fill their log.
+ * nvmlEventSetWait(set, data, ms). If the device is lost during a wait, the wait fails at once. Each later wait fails only after its timeout: device
+ * plugins wait again without a pause, and would flood their log.
  */
 uint32_t gf_nvml_wait(unsigned n, uint64_t *a)
 {
@@ -143,7 +143,7 @@ uint32_t gf_nvml_wait(unsigned n, uint64_t *a)
 			continue;
 		}
 		code = gf_call_real(n, b);
-		/* A library that does not wait as long as it is told would keep us busy here. */
+		/* If the library returns early, waiting again would be a busy loop. */
 		if (code != TIMEOUT || piece == left || gf_now() - before < piece * 500000)
 			return code;
 	}

@@ -73,10 +73,11 @@ static void field(const struct gf_state *s, struct field *f)
 	f->value = f->type == 1 ? (f->value & ~(uint64_t)UINT32_MAX) | (uint32_t)value : value;
 }
 
-/* 1: *code is what the call returns. */
+/* Returns 1 if the call returns *code. */
 int gf_nvml_values(const struct gf_state *s, unsigned n, uint64_t *a, uint32_t *code)
 {
 	uint8_t what = gf_info[n].special;
+	int uncorrected = (uint32_t)a[1] == UNCORRECTED; /* the upper half of a register with an int is undefined */
 
 	if (what < GF_NV_ECC_TOTAL || what > GF_NV_FIELDS || !(s->nvml_ecc || s->nvml_rows) || !gf_init_condition(s) || !gf_nvml_handle_struck(s, a[0]))
 		return 0;
@@ -85,15 +86,15 @@ int gf_nvml_values(const struct gf_state *s, unsigned n, uint64_t *a, uint32_t *
 		return 1;
 	switch (what) {
 	case GF_NV_ECC_TOTAL:  /* (device, error type, counter, count) */
-		if (a[1] == UNCORRECTED)
+		if (uncorrected)
 			add(a[3], s->nvml_ecc);
 		break;
 	case GF_NV_ECC_PLACE:  /* (device, error type, counter, location, count) */
-		if (a[1] == UNCORRECTED && a[3] == DEVICE_MEMORY)
+		if (uncorrected && (uint32_t)a[3] == DEVICE_MEMORY)
 			add(a[4], s->nvml_ecc);
 		break;
 	case GF_NV_ECC_DETAIL: /* (device, error type, counter, {L1, L2, device memory, registers}) */
-		if (a[1] == UNCORRECTED && a[3])
+		if (uncorrected && a[3])
 			add(a[3] + 16, s->nvml_ecc);
 		break;
 	case GF_NV_ROWS:

@@ -9,7 +9,6 @@ static struct gf_object audited[64];
 struct dl_info { uintptr_t base; const char *name; const void *headers; uint16_t count; };
 struct header { uint32_t type, flags; uint64_t offset, vaddr, paddr, filesz, memsz, align; };
 extern int dl_iterate_phdr(int (*)(struct dl_info *, size_t, void *), void *) __attribute__((weak, visibility("default")));
-enum { RELRO = 0x6474e552 };
 struct visit { int (*f)(const struct gf_object *, struct gf_elf *, void *); void *arg; int behind; };
 
 static int visit(struct dl_info *i, size_t size, void *arg)
@@ -23,10 +22,6 @@ static int visit(struct dl_info *i, size_t size, void *arg)
 	for (int k = 0; k < i->count; k++) {
 		if (h[k].type == 2)
 			o.dynamic = (const void *)(i->base + h[k].vaddr);
-		if (h[k].type == RELRO) {
-			o.fixed = i->base + h[k].vaddr;
-			o.fixed_end = o.fixed + h[k].memsz;
-		}
 		if (h[k].type == 1 && i->base + h[k].vaddr + h[k].memsz > o.end)
 			o.end = i->base + h[k].vaddr + h[k].memsz;
 	}

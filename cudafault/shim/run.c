@@ -1,21 +1,21 @@
 /*
- * The processes file: a slot for this process in a file that all processes of the pod share. Proof for the client that the shim is loaded, and the
- * mark by which a new process knows that the fault has struck. Whatever fails here, the program goes on without.
+ * The processes file has a slot for each process of the pod. A slot shows the client that the shim is loaded; the header shows a new process that the
+ * fault has tripped. If a step fails here, the program continues without a slot.
  *
- * The file is written, never mapped: whoever truncates a mapped file kills the program that touches it. It is written only if it is ours: a regular
- * file with one name that begins as this program begins it, never the target of a link.
+ * The file is never mapped, because a program that accesses a mapped file after it was truncated is killed by SIGBUS. It is written only if it is a
+ * regular file with the magic and without other names, and never through a symbolic link.
  */
 #include "shim.h"
 
 uint32_t gf_paths;
 
-static struct gf_slot mine;             /* what was last written */
-static int32_t place = -1;              /* number of our slot */
-static uint64_t device, inode;          /* of the file that it is in */
-static uint64_t generation;             /* that was last looked at */
+static struct gf_slot mine;             /* content of the slot */
+static int32_t place = -1;              /* number of the slot; -1: none */
+static uint64_t device, inode;          /* of the file with the slot */
+static uint64_t generation;             /* of the last state that was read */
 static struct { uint64_t generation; uint32_t code; int64_t at; char function[64]; } last; /* trip */
-static uint64_t marked;                 /* generation that is known to have tripped in this pod */
-static int lost;                        /* the file that our slot is in has gone */
+static uint64_t marked;                 /* last generation that tripped in this pod */
+static int lost;                        /* the file with the slot was removed or replaced */
 
 static long read_at(int fd, void *into, size_t n, size_t at) { return gf_sys(GF_PREAD, fd, (long)into, (long)n, (long)at, 0, 0); }
 static long write_at(int fd, const void *from, size_t n, size_t at) { return gf_sys(GF_PWRITE, fd, (long)from, (long)n, (long)at, 0, 0); }
@@ -29,7 +29,7 @@ static int write_header(int fd)
 	return gf_sys(GF_FTRUNCATE, fd, sizeof(struct gf_run), 0, 0, 0, 0) == 0 && write_at(fd, &header, sizeof header, 0) == sizeof header;
 }
 
-/* Makes the file under a name of its own and gives it its name when it is complete: nobody finds it half made. */
+/* Creates the file under a temporary name, and links it when it is complete, so that no process reads an incomplete file. */
 static void create(const char *path)
 {
 	struct gf_line name = { .n = 0 };
@@ -51,7 +51,7 @@ static void create(const char *path)
 	gf_close(fd);
 }
 
-/* The file, open; -1: there is none, or what is there is not ours. */
+/* Opens the file. Returns -1 if it does not exist or was not created by a shim. */
 static int open_run(int may_create)
 {
 	const char *path = gf_run_path();
@@ -66,7 +66,7 @@ static int open_run(int may_create)
 	if (fd < 0)
 		return -1;
 	if (gf_sys(GF_FSTAT, fd, (long)&st, 0, 0, 0, 0) == 0 && (st.mode & 0170000) == 0100000 && st.links == 1) {
-		/* Our file, emptied by somebody, is made anew; another one's that begins otherwise is left alone. */
+		/* Another process has truncated the file. */
 		if (st.size < (int64_t)sizeof(struct gf_run) && place >= 0 && st.device == device && st.inode == inode)
 			write_header(fd);
 		if (read_at(fd, magic, 8, 0) == 8 && gf_fnv(magic, 8, GF_FNV_START) == gf_fnv("GPUFRUN1", 8, GF_FNV_START)) {
@@ -104,7 +104,7 @@ static int stale(const struct gf_slot *s, uint64_t ns, int64_t now)
 	return now - s->looked > 600000;
 }
 
-/* Number of a slot for this process: its own after an exec, then a free one, then one that nobody uses; -1: none. */
+/* Returns a slot for this process: its own after an exec, a free one, or one of a process that has ended; -1 if there is none. */
 static int32_t find_place(const struct gf_slot *slot, int32_t pid, uint64_t ns)
 {
 	int64_t now = gf_unix_ms();
@@ -135,7 +135,7 @@ static void claim(void)
 	if (fd < 0)
 		return;
 	lost = 0;
-	/* Two processes that start together must not take the same slot. Who has the lock has it for a moment; closing the file releases it. */
+	/* Two processes that start together must not claim the same slot. Closing the file releases the lock. */
 	for (int i = 0; i < 100 && gf_sys(GF_FLOCK, fd, 2 | 4, 0, 0, 0, 0) == -GF_EAGAIN; i++)
 		gf_sleep(1000);
 	n = read_at(fd, slot, sizeof slot, offset_of(0));
@@ -149,7 +149,7 @@ static void claim(void)
 	gf_close(fd);
 }
 
-/* What there is to say now. */
+/* Updates the content of the slot. */
 static void compose(void)
 {
 	int fresh = last.generation == generation;
@@ -160,7 +160,7 @@ static void compose(void)
 	mine.paths = gf_peek(&gf_paths);
 	mine.hooks = gf_hooks_resolved();
 	mine.calls = gf_peek(&gf_calls);
-	/* What tripped before belongs to another fault. */
+	/* Trips of another generation belong to another fault. */
 	mine.trips = fresh ? gf_peek(&gf_trip_count) : 0;
 	mine.last_error = fresh ? last.code : 0;
 	mine.tripped_at = fresh ? last.at : 0;
@@ -183,8 +183,8 @@ static void write_slot(void)
 }
 
 /*
- * One thread writes, for all that come meanwhile. A thread that was taken out of it by a jump out of a signal handler does not keep the others from
- * it for more than two seconds.
+ * One thread writes, and writes again if others have asked in the meantime. If a signal handler jumps out of the thread that writes, another thread
+ * takes over after two seconds.
  */
 static void publish(void)
 {

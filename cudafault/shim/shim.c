@@ -127,7 +127,7 @@ struct gf_go gf_enter(unsigned row, uint64_t *a)
 	uint16_t outer;
 	int handled;
 
-	/* A call that is still going on has its frame above ours. If it has not, a signal handler has jumped out of it. */
+	/* The frame of a running call is above this one. Otherwise, a signal handler has jumped out of the call. */
 	if (t->inside && frame >= t->frame)
 		t->inside = 0;
 	if (t->inside && (row != n || gf_real(n))) {

@@ -82,8 +82,7 @@ void gf_elf_each(const struct gf_elf *e, void (*f)(const char *name, uintptr_t v
 int gf_elf_vdso(struct gf_elf *e, uintptr_t header);
 
 /* objects.c */
-struct gf_object { uintptr_t base; const void *dynamic; const char *name; uintptr_t end; int behind; uintptr_t fixed, fixed_end; };
-/* fixed: what the loader makes read-only when it has relocated. */ /* behind: us in the order of loading */
+struct gf_object { uintptr_t base; const void *dynamic; const char *name; uintptr_t end; int behind; };
 extern const char _DYNAMIC[];
 void gf_each_object(int (*f)(const struct gf_object *, struct gf_elf *, void *), void *arg);
 void gf_find_neighbours(void);
@@ -107,7 +106,7 @@ unsigned gf_hooks_resolved(void);
 static inline int gf_layer(unsigned n) { return gf_info[n].special >= GF_NV_INIT && gf_info[n].special <= GF_NV_GET ? GF_NVML : GF_DRIVER; }
 
 /* maps.c */
-struct gf_map { uintptr_t from, to, offset; const char *path; }; /* path: empty without one */
+struct gf_map { uintptr_t from, to, offset; int protection; const char *path; }; /* protection as for mprotect; path: "" if it has none */
 void gf_each_map(int (*f)(const struct gf_map *, void *), void *arg);
 
 /* sweep.c */
@@ -139,6 +138,7 @@ void gf_changed(void);
 extern char gf_comm[48];
 int gf_off(void);                   /* GPU_FAULT_DISABLE=1 */
 int gf_identify_again(void);
+int gf_initial(const char *name, char *value, size_t size);
 void gf_identity_forked(void);
 const char *gf_state_path(void);
 const char *gf_run_path(void);

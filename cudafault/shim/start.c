@@ -29,25 +29,12 @@ static void report(const char *path)
 	put(bytes, length);
 }
 
-/* The value of name in the environment block behind the arguments. */
-static const char *value(const char *env, long n, const char *name)
-{
-	for (long i = 0; i < n; i += (long)gf_length(env + i) + 1)
-		if (gf_prefix(env + i, name))
-			return env + i + gf_length(name);
-	return 0;
-}
-
 void gf_main(void);
 void gf_main(void)
 {
-	static char env[131072];
-	long n = gf_read_file("/proc/self/environ", env, sizeof env - 1);
-	const char *state, *run;
+	char path[256];
 
-	state = value(env, n, "GPU_FAULT_STATE=");
-	run = value(env, n, "GPU_FAULT_RUN=");
-	report(state ? state : GF_STATE_PATH);
-	report(run ? run : GF_RUN_PATH);
+	report(gf_initial("GPU_FAULT_STATE", path, sizeof path) ? path : GF_STATE_PATH);
+	report(gf_initial("GPU_FAULT_RUN", path, sizeof path) ? path : GF_RUN_PATH);
 	gf_sys(GF_EXIT_GROUP, 0, 0, 0, 0, 0, 0);
 }

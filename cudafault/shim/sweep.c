@@ -1,6 +1,6 @@
 /*
- * Objects opened with RTLD_DEEPBIND find the driver, and libc's dlsym, before us. What they are bound to lies in their tables of addresses; there our
- * stubs are put in place. It happens when the program asks for a function of a handle: so plugins are entered.
+ * Objects opened with RTLD_DEEPBIND bind to the driver and to dlsym of libc, not to the stubs. The sweep replaces these addresses in the tables of
+ * the objects (GOT) by the stubs. It runs when the program looks up a function of a handle, as it does before it calls a plugin.
  */
 #include "shim.h"
 
@@ -56,7 +56,7 @@ static int is_new(uintptr_t base)
 
 /* ---- who comes before us ---- */
 
-/* Objects that the loader asks before us: the program, and what is preloaded before. What they define is theirs. */
+/* The loader searches these objects before the shim: the program, and libraries preloaded earlier. The sweep does not replace their functions. */
 static struct gf_elf before[8];
 static unsigned before_count;
 
@@ -81,37 +81,55 @@ static int defined_before(const char *name)
 
 /* ---- sweeping ---- */
 
-static void put(const struct gf_object *o, uintptr_t *slot, void *stub)
-{
-	uintptr_t page = (uintptr_t)slot & ~(uintptr_t)0xfff;
-	size_t size = 0x1000;
-	int fixed = (uintptr_t)slot >= o->fixed && (uintptr_t)slot < o->fixed_end;
+enum { READ = 1, WRITE = 2 }; /* PROT_READ, PROT_WRITE */
+struct place { uintptr_t at; struct gf_map map; };
 
-	if (fixed && gf_sys(GF_MPROTECT, (long)page, (long)size, 3, 0, 0, 0)) {
-		page &= ~(uintptr_t)0xffff; /* a kernel with pages of 64 KiB */
-		size = 0x10000;
-		if (gf_sys(GF_MPROTECT, (long)page, (long)size, 3, 0, 0, 0))
-			return;
-	}
+static int contains(const struct gf_map *m, void *arg)
+{
+	struct place *p = arg;
+
+	if (p->at < m->from || p->at >= m->to)
+		return 0;
+	p->map = *m;
+	return 1;
+}
+
+/*
+ * Writes a slot. The loader makes slots read-only after relocation (RELRO). Which pages these are depends on the page size of the kernel, so the
+ * kernel's list of mappings decides.
+ */
+static void put(uintptr_t *slot, void *stub)
+{
+	struct place p = { .at = (uintptr_t)slot };
+	long size;
+	int protected;
+
+	gf_each_map(contains, &p);
+	size = (long)(p.map.to - p.map.from);
+	protected = !(p.map.protection & WRITE);
+	if (protected && (p.map.protection != READ || gf_sys(GF_MPROTECT, (long)p.map.from, size, READ | WRITE, 0, 0, 0)))
+		return;
 	gf_store(slot, (uintptr_t)stub);
-	if (fixed)
-		gf_sys(GF_MPROTECT, (long)page, (long)size, 1, 0, 0, 0);
+	if (protected)
+		gf_sys(GF_MPROTECT, (long)p.map.from, size, READ, 0, 0, 0);
 }
 
 static void sweep_table(const struct gf_object *o, const struct gf_elf *e, const struct relocation *r, size_t n, void *libc_dlsym)
 {
 	for (; n; n--, r++) {
 		uint32_t type = (uint32_t)r->info;
-		const char *name = e->str + ((const struct symbol *)e->sym)[r->info >> 32].name;
+		const struct symbol *symbol = (const struct symbol *)e->sym + (r->info >> 32);
+		const char *name = e->str + symbol->name;
 		uintptr_t *slot = (uintptr_t *)(o->base + r->at);
 		void *stub = 0;
 		int lazy;
 
-		if ((type != GLOB_DAT && type != JUMP_SLOT) || !(r->info >> 32))
+		/* A function that the object defines itself belongs to the object. */
+		if ((type != GLOB_DAT && type != JUMP_SLOT) || !(r->info >> 32) || symbol->section)
 			continue;
 		if (*name != 'c' && *name != 'n' && *name != 'd')
 			continue;
-		/* Not bound yet: it points into its own object, to code that would ask the loader. */
+		/* A slot that is not bound yet points to code of its own object that calls the loader. */
 		lazy = type == JUMP_SLOT && *slot >= o->base && *slot < o->end;
 		if (lazy && defined_before(name))
 			continue;
@@ -120,7 +138,7 @@ static void sweep_table(const struct gf_object *o, const struct gf_elf *e, const
 		else if (gf_ours(name, GF_FILE_IS_RUNTIME))
 			stub = gf_stub_for(name, lazy ? 0 : (void *)*slot);
 		if (stub && *slot != (uintptr_t)stub)
-			put(o, slot, stub);
+			put(slot, stub);
 	}
 }
 
@@ -150,7 +168,7 @@ static int sweep_object(const struct gf_object *o, struct gf_elf *e, void *libc_
 	return 0;
 }
 
-/* Enters the objects that were loaded since the last sweep. */
+/* Sweeps the objects that were loaded since the last call. */
 void gf_sweep(void)
 {
 	uint64_t n[2] = { 0, 0 };

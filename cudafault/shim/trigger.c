@@ -182,7 +182,7 @@ int gf_armed(unsigned n, uint64_t *a, struct gf_thread *t, uint32_t *code)
 	if (!s)
 		return 0;
 	if (gf_info[n].special >= GF_CREATE_1 && gf_info[n].special <= GF_CREATE_4 && gf_lost(s)) {
-		uint64_t device = a[gf_info[n].special - GF_CREATE_1 + 1];
+		uint32_t device = (uint32_t)a[gf_info[n].special - GF_CREATE_1 + 1]; /* the upper half is undefined */
 
 		if (!s->devices || (device < 64 && (s->devices >> device & 1))) {
 			*code = gf_error(s);
@@ -190,7 +190,7 @@ int gf_armed(unsigned n, uint64_t *a, struct gf_thread *t, uint32_t *code)
 			return 1;
 		}
 	}
-	/* A context is poisoned, not the process: another device's goes on, and without one the driver has its own answer. */
+	/* Contexts of other devices keep working. Without a current context, the driver returns its own error. */
 	if ((e = gf_peek(&gf_poison)) && gf_touches(n) && gf_context_matches(s)) {
 		*code = poisoned(n, a, e);
 		return 1;

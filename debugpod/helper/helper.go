@@ -24,7 +24,7 @@ var built embed.FS
 
 const prefix, suffix = "gpu-fault-node-linux-", ".zst"
 
-// programs has a function for each architecture that unpacks its program once.
+// programs maps an architecture to a function that unpacks its program once.
 var programs sync.Map
 
 // For returns the Linux program for an architecture, as named by Go and Kubernetes: amd64, arm64. All callers get the

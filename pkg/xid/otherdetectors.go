@@ -37,7 +37,7 @@ func viaDriver() []Detector {
 		Reads: "NVML events (XidCriticalError)",
 		Notes: []string{
 			"DP_DISABLE_HEALTHCHECKS and DP_ENABLE_HEALTHCHECKS change which codes it handles",
-			"it ignores the event of nvml-mock (August 2026), which comes only after another NVML call",
+			"events of nvml-mock (August 2026) do not reach it, because nvml-mock sends them only after another NVML call",
 		},
 		Forget: "nothing to forget from the log; a device that it marked unhealthy recovers when the plugin restarts or gets SIGHUP",
 		judge: blind(IDDevicePlugin, "it waits for NVML events", func(r Reaction, e Event) string {

@@ -135,7 +135,7 @@ func (c clib) try(shim, variable string, state *cudafault.State, words []string)
 	return program{line: line, env: env, emu: c.loader[0] == "qemu-aarch64"}.start()
 }
 
-// armed is a fault of CUDA. That of NVML is another one: on a lost GPU no context could be made.
+// armed is a fault of CUDA only. With a lost GPU in NVML, no context could be created.
 var armed = cudafault.State{Error: 999, Flags: cudafault.FlagQuiet,
 	Classes: cudafault.ClassAlloc | cudafault.ClassCopy | cudafault.ClassLaunch | cudafault.ClassSync}
 

@@ -60,6 +60,10 @@ var programs = []program{
 	{file: "linked-twins", source: "linked.c", flags: []string{"-DTWINS"}, driver: true},
 	{file: "loaded", source: "loaded.c", flags: []string{"-pthread", "-ldl"}},
 	{file: "plugin.so", source: "plugin.c", flags: []string{"-shared", "-fPIC"}, driver: true},
+	{
+		file: "bound.so", source: "plugin.c", flags: []string{"-shared", "-fPIC", "-Wl,-z,now", "-Wl,-z,relro"},
+		driver: true,
+	},
 	{file: "static.so", source: "plugin.c", flags: []string{"-shared", "-fPIC", "-DSTATIC"}},
 	{file: "neighbor.so", source: "neighbor.c", flags: []string{"-shared", "-fPIC"}},
 	{file: "vgpu.so", source: "vgpu.c", flags: []string{"-shared", "-fPIC", "-pthread", "-ldl"}},

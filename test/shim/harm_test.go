@@ -50,8 +50,8 @@ func TestJumpOutOfAHang(t *testing.T) {
 	}
 }
 
-// TestCorruptionTouchesNothingElse protects memory that is no longer the copy's: an asynchronous copy into pageable
-// memory is complete when the call returns, and the program may use or unmap the memory at once.
+// TestCorruptionTouchesNothingElse verifies that a flip never changes memory after the call has returned: an
+// asynchronous copy into pageable memory is complete then, and the program may reuse or unmap the memory.
 func TestCorruptionTouchesNothingElse(t *testing.T) {
 	p := newPod(t)
 	p.arm(all(cudafault.State{Corrupt: 1, Seed: 3, Classes: cudafault.ClassCopy, Flags: cudafault.FlagQuiet}))

@@ -64,6 +64,7 @@ func routes(t *testing.T) []route {
 		{name: "plugin, RTLD_LOCAL, linked", program: "loaded", args: []string{"plugin", "plugin.so"}},
 		{name: "plugin, RTLD_LOCAL, static cudart", program: "loaded", args: []string{"plugin", "static.so"}},
 		{name: "plugin, RTLD_DEEPBIND, linked", program: "loaded", args: []string{"deepbind", "plugin.so"}},
+		{name: "plugin, RTLD_DEEPBIND, linked, -z now", program: "loaded", args: []string{"deepbind", "bound.so"}},
 		{name: "plugin, RTLD_DEEPBIND, static cudart", program: "loaded", args: []string{"deepbind", "static.so"}},
 		{name: "dlsym of libc's handle", program: "loaded", args: []string{"libc-dlsym"}},
 		{name: "dlmopen, a namespace of its own", program: "loaded", args: []string{"namespace"}},

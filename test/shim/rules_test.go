@@ -296,3 +296,33 @@ func TestDisable(t *testing.T) {
 		t.Errorf("it wrote %q", got)
 	}
 }
+
+// TestDisableIsPassedOn holds that a program that starts another one without GPU_FAULT_DISABLE=1 does not switch the
+// shim on in it.
+func TestDisableIsPassedOn(t *testing.T) {
+	p := newPod(t)
+	p.arm(sticky999())
+	p.env["LD_PRELOAD"] = p.on.library(t)
+	for _, way := range []string{"clean-exec", "clean-fork", "clean-spawn", "env-i"} {
+		for disabled, want := range map[string]string{"": "CALL cuLaunchKernel 999\n", "1": "CALL cuLaunchKernel 0\n"} {
+			p.env["GPU_FAULT_DISABLE"] = disabled
+			if got := p.runProgram(p.program("loaded"), way); got.code != 0 || !strings.Contains(got.stdout, want) {
+				t.Errorf("%s with GPU_FAULT_DISABLE=%s: %+v, want %q", way, disabled, got, want)
+			}
+		}
+	}
+}
+
+// TestScriptsGetAllArguments protects scripts without a #! line, which execvp runs with sh: all their arguments arrive.
+func TestScriptsGetAllArguments(t *testing.T) {
+	p := newPod(t)
+	p.env["LD_PRELOAD"] = p.on.library(t)
+	script := filepath.Join(folder(t), "script")
+	if err := os.WriteFile(script, []byte("echo $# $1 ${1000}\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	args := append([]string{script}, slices.Repeat([]string{"first"}, 999)...)
+	if got := p.runProgram("/usr/bin/env", append(args, "last")...); got.stdout != "1000 first last\n" {
+		t.Errorf("%+v", got)
+	}
+}
