@@ -56,10 +56,14 @@ static void forked(void)
 
 /*
  * The budget while nothing is armed: doubled as long as the thread comes back within one tick of the coarse clock, so a hot loop looks at the clock
- * rarely and a slow one at every call. Stays below GF_UNIT: a budget left over when the gate opens is worth no counted call.
+ * rarely and a slow one at every call. Stays below GF_UNIT: a budget left over when the gate opens is worth no counted call. A call that comes here
+ * whatever the budget is says nothing about the thread's pace: after hundreds of look-ups at its start, a slow thread would notice an arming only after
+ * a thousand calls.
  */
-static void idle_budget(struct gf_thread *t, uint64_t now)
+static void idle_budget(struct gf_thread *t, unsigned n, uint64_t now)
 {
+	if (t->tick == now && t->lease && !t->granted && t->budget >= 0 && gf_peek(&gf_table[n].weight) == GF_LOOK)
+		return;
 	t->lease = t->tick == now && t->lease ? t->lease < GF_UNIT / 2 ? t->lease * 2 : GF_UNIT / 2 : 1;
 	t->tick = now;
 	t->granted = 0;
@@ -90,7 +94,7 @@ static int enter(unsigned n, uint64_t *a, struct gf_thread *t, uint32_t *code)
 		gf_path(GF_BY_RUNTIME);
 	s = gf_off() ? 0 : gf_load(&gf_state);
 	if (!s)
-		idle_budget(t, now);
+		idle_budget(t, n, now);
 	else if (gf_table[n].counted)
 		lease(t, now);
 	else if (t->budget < 0 || t->budget > 64 * GF_UNIT)

@@ -53,6 +53,26 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
+// TestASlowCallerNoticesTheArming holds that a program that looks up hundreds of functions when it starts and calls
+// rarely afterwards notices an arming at once: what it did at its start says nothing about its pace.
+func TestASlowCallerNoticesTheArming(t *testing.T) {
+	p := newPod(t)
+	p.env["FAKECUDA_DRIVER_VERSION"] = "12080"
+	a := p.actor()
+	a.want("start", "0")
+	s := p.arm(all(cudafault.State{Error: 214, Classes: launches, AfterCalls: 1 << 20}))
+	const most = 60
+	calls := 0
+	for ; calls < most && p.process(a.pid).Generation != s.Generation; calls++ {
+		a.ask("infonull")
+		time.Sleep(20 * time.Millisecond) // the pace of the calls
+	}
+	if calls == most {
+		t.Errorf("the arming is not noticed after %d calls in more than a second", calls)
+	}
+	t.Logf("noticed after %d calls", calls)
+}
+
 // TestSlots holds that places of processes that ended are used again: far more processes than places run one after
 // another.
 func TestSlots(t *testing.T) {
