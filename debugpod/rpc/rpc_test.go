@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -14,17 +13,12 @@ import (
 // A call and its answer, an error with any text, and a socket on which nobody listens.
 func TestCallAndServe(t *testing.T) {
 	t.Parallel()
-	dir, err := os.MkdirTemp("", "rpc") // t.TempDir is too long for a socket's address
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	path := filepath.Join(dir, "s")
+	path := socketIn(t)
 	listener, err := Listen(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := NewServer(func(_ context.Context, method string, message []byte, send func([]byte) error) error {
+	server := Serve(listener, func(_ context.Context, method string, message []byte, send func([]byte) error) error {
 		switch method {
 		case "/test.Service/Echo":
 			return send(message)
@@ -33,8 +27,7 @@ func TestCallAndServe(t *testing.T) {
 		}
 		return &Error{Code: Unimplemented, Message: "unknown method: 100 %\n" + method}
 	})
-	go func() { _ = server.Serve(listener) }()
-	t.Cleanup(func() { _ = server.Close() })
+	t.Cleanup(server.Close)
 	conn := NewConn(path)
 	defer conn.Close()
 
@@ -55,7 +48,7 @@ func TestCallAndServe(t *testing.T) {
 	if _, err := Listen(path); !errors.Is(err, os.ErrExist) && !isInUse(err) {
 		t.Errorf("the socket was taken twice: %v", err)
 	}
-	nobody := NewConn(filepath.Join(dir, "nobody"))
+	nobody := NewConn(path + "-nobody")
 	defer nobody.Close()
 	if _, err := nobody.Call(t.Context(), "/test.Service/Echo", nil); !errors.Is(err, ErrNoServer) ||
 		!errors.Is(err, os.ErrNotExist) {

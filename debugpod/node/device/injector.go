@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"net/http"
 	"os"
 	"path"
 	"path/filepath"
@@ -62,9 +61,8 @@ func (n node) inject(ctx context.Context, run string) error {
 	if err != nil {
 		return in.end(status{Problem: fmt.Sprintf("listen beside the device plugin: %v", err)})
 	}
-	server := rpc.NewServer(in.handle)
-	go func() { _ = server.Serve(listener) }()
-	defer func() { _ = server.Close() }()
+	server := rpc.Serve(listener, in.handle)
+	defer server.Close()
 	s := status{}
 	if err := in.enter(ctx); err != nil {
 		s.Problem = err.Error()
@@ -188,7 +186,7 @@ const (
 // leave ends the fault. If the kubelet reads the end of a stream, it disconnects the plugin that is registered at that
 // moment, and marks all devices as unhealthy. So the kubelet is first made to forget that plugin, by a registration
 // that fails, and then the stream ends without an effect. No moment passes in which healthy devices are missing.
-func (in *injector) leave(ctx context.Context, server *http.Server) error {
+func (in *injector) leave(ctx context.Context, server *rpc.Server) error {
 	ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
 	defer cancel()
 	start := time.Now()
@@ -207,7 +205,7 @@ func (in *injector) leave(ctx context.Context, server *http.Server) error {
 		}
 	}
 	ended := time.Now()
-	_ = server.Shutdown(ctx)
+	server.Shutdown(ctx)
 	// Nothing tells when the kubelet has noticed the end of the stream, so a busy one gets more time.
 	_ = pause(ctx, time.Until(ended.Add(slow(took))))
 	return in.giveBack(ctx, in.record)

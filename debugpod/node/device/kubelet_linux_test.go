@@ -28,7 +28,7 @@ const resource = "nvidia.com/gpu"
 type fakeKubelet struct {
 	t      *testing.T
 	dir    string
-	server *http.Server
+	server *rpc.Server
 
 	mu         sync.Mutex
 	registered string // the socket of the client; empty if there is none
@@ -42,7 +42,7 @@ type fakeKubelet struct {
 	// another one has left.
 	disconnects int
 	// resources is its PodResourcesLister.
-	resources *http.Server
+	resources *rpc.Server
 }
 
 func startKubelet(t *testing.T, dir string, always ...string) *fakeKubelet {
@@ -56,9 +56,8 @@ func startKubelet(t *testing.T, dir string, always ...string) *fakeKubelet {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k.resources = rpc.NewServer(k.list)
-	go func() { _ = k.resources.Serve(listener) }()
-	t.Cleanup(func() { _ = k.resources.Close() })
+	k.resources = rpc.Serve(listener, k.list)
+	t.Cleanup(k.resources.Close)
 	t.Cleanup(k.stop)
 	return k
 }
@@ -82,14 +81,12 @@ func (k *fakeKubelet) serve() {
 	if err != nil {
 		k.t.Fatal(err)
 	}
-	k.server = rpc.NewServer(k.handle)
-	server := k.server
-	go func() { _ = server.Serve(listener) }()
+	k.server = rpc.Serve(listener, k.handle)
 }
 
 // stop ends the kubelet with all its connections.
 func (k *fakeKubelet) stop() {
-	_ = k.server.Close()
+	k.server.Close()
 	k.mu.Lock()
 	k.registered = ""
 	for _, end := range k.closes {
@@ -262,7 +259,7 @@ func eventually(t *testing.T, what string, met func() bool) {
 type fakePlugin struct {
 	t      *testing.T
 	dir    string
-	server *http.Server
+	server *rpc.Server
 
 	mu      sync.Mutex
 	health  map[string]bool
@@ -289,9 +286,7 @@ func (p *fakePlugin) serve() {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	p.server = rpc.NewServer(p.handle)
-	server := p.server
-	go func() { _ = server.Serve(listener) }()
+	p.server = rpc.Serve(listener, p.handle)
 	n := node{plugins: p.dir}
 	if err := n.register(p.t.Context(), resource, pluginSocket, []byte{0x10, 1}); err != nil {
 		p.t.Fatal(err)
@@ -300,7 +295,7 @@ func (p *fakePlugin) serve() {
 
 func (p *fakePlugin) stop() {
 	_ = os.Remove(filepath.Join(p.dir, pluginSocket))
-	_ = p.server.Close()
+	p.server.Close()
 }
 
 func (p *fakePlugin) set(id string, healthy bool) {
