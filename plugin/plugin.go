@@ -19,6 +19,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/cuda"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/device"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/experiment"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/faults"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/image"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
@@ -79,7 +80,9 @@ Nothing has to be installed in the cluster: faults on a node run in a privileged
 		device.NewCommand(connection, streams),
 		scenario.NewCommand(connection, streams),
 		doctor.NewCommand(connection, streams),
+		experiment.NewRunCommand(connection, streams, NewCommand),
 		faults.NewListCommand(connection, streams),
+		experiment.NewWatchCommand(connection, streams),
 		faults.NewRevertCommand(connection, streams),
 		faults.NewLeftoversCommand(connection, streams),
 		image.NewCommand(streams),

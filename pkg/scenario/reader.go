@@ -59,7 +59,7 @@ func (r *reader) read(data []byte) *node {
 	case err != nil:
 		r.syntax(err)
 	default:
-		r.fail(more.Line, more.Column, "", "unexpected second document: a file must contain one scenario")
+		r.fail(more.Line, more.Column, "", "unexpected second document: a file must contain one")
 	}
 	return root
 }

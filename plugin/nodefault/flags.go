@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/dryrun"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/expect"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/target"
@@ -27,6 +28,7 @@ type Flags struct {
 	Pods     podflags.Flags
 	NoPods   bool // the fault uses the API only
 	Format   printer.Format
+	Expect   expect.Flags
 }
 
 // New returns the default values.
@@ -47,6 +49,7 @@ func (f *Flags) AddFlags(cmd *cobra.Command) {
 		f.Pods.AddFlags(cmd)
 	}
 	f.Format.AddFlags(cmd)
+	f.Expect.AddFlags(cmd, &f.Format)
 }
 
 // AddAllowances registers the flags that lift the limits of the blast radius.
@@ -65,5 +68,5 @@ func (f *Flags) Validate() error {
 		parallel = fmt.Errorf("invalid value %d for --parallel: must be 1 or more", f.Parallel)
 	}
 	return errors.Join(f.DryRun.Validate(dryrun.Modes()...), parallel, f.Nodes.Validate(), f.TTL.Validate(),
-		f.Pods.Validate(), f.Format.Validate())
+		f.Pods.Validate(), f.Format.Validate(), f.Expect.Validate(f.Format))
 }

@@ -85,8 +85,33 @@ func (f *Flags) Run(
 	if err := confirm.Ask(ctx, streams, question, f.Yes); err != nil {
 		return err
 	}
-	run, runErr := s.Run(ctx, plan)
-	return errors.Join(f.print(streams, connection, what, run), kube.Explain(runErr))
+	return f.Observed(ctx, cluster, streams, names, func() (*ledger.Run, func() error, error) {
+		run, err := s.Run(ctx, plan)
+		return run, func() error { return f.print(streams, connection, what, run) }, kube.Explain(err)
+	})
+}
+
+// Observed runs a fault, prints it, and then waits for what the cluster is expected to do. If an object is printed, it
+// is that of the reactions.
+func (f *Flags) Observed(
+	ctx context.Context, cluster *kube.Cluster, streams genericiooptions.IOStreams, names []string,
+	inject func() (run *ledger.Run, show func() error, err error),
+) error {
+	observation, err := f.Expect.Start(ctx, cluster, names, streams)
+	if err != nil {
+		return fmt.Errorf("nothing was changed: %w", err)
+	}
+	defer observation.Stop()
+	run, show, err := inject()
+	if observation == nil || err != nil {
+		return errors.Join(show(), err)
+	}
+	if f.Format.IsTable() {
+		if err := show(); err != nil {
+			return err
+		}
+	}
+	return observation.Finish(ctx, run, f.Format)
 }
 
 // session returns a session whose timeout suffices for the nodes.
@@ -112,7 +137,7 @@ func (f *Flags) plan(
 		Command: session.CommandLine(os.Args),
 		Allow:   f.Allow,
 		Changes: changes,
-		Needs:   what.Needs,
+		Needs:   append(f.Expect.Needs(), what.Needs...),
 		NoPods:  f.NoPods,
 	}
 	f.TTL.Apply(&plan)

@@ -18,6 +18,8 @@ import (
 type Format struct {
 	Output   string // "", wide, json, yaml, name, jsonpath=TEMPLATE
 	NoHeader bool
+	// Also are formats that a command has besides the usual ones.
+	Also []string
 }
 
 var formats = []string{"json", "yaml", "name", "wide", jsonPathPrefix}
@@ -39,10 +41,12 @@ func (f Format) Validate() error {
 		_, err := f.template()
 		return err
 	}
-	if f.IsTable() || slices.Contains(formats, f.Output) {
+	if f.IsTable() || slices.Contains(formats, f.Output) || slices.Contains(f.Also, f.Output) {
 		return nil
 	}
-	return fmt.Errorf("unknown output format %q: supported values: json, yaml, name, wide, jsonpath=TEMPLATE", f.Output)
+	all := append([]string{"json", "yaml", "name", "wide"}, f.Also...)
+	return fmt.Errorf("unknown output format %q: supported values: %s, jsonpath=TEMPLATE", f.Output,
+		strings.Join(all, ", "))
 }
 
 // IsTable reports whether the output is a table.

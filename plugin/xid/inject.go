@@ -2,7 +2,6 @@ package xid
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -183,8 +182,10 @@ func (w *writing) run(ctx context.Context) error {
 	); err != nil {
 		return err
 	}
-	run, runErr := s.Run(ctx, plan)
-	return errors.Join(w.print(run, injection, names), runErr)
+	return w.Observed(ctx, cluster, w.streams, names, func() (*ledger.Run, func() error, error) {
+		run, err := s.Run(ctx, plan)
+		return run, func() error { return w.print(run, injection, names) }, err
+	})
 }
 
 // dry prints the preview of a run, and what the run would write and create.
@@ -254,7 +255,7 @@ func (w *writing) plan(cluster *kube.Cluster, injection *kernellog.Injection, na
 	plan := fault.Plan{
 		Fault: "xid", Summary: w.summary, Command: session.CommandLine(os.Args),
 		Allow: w.Allow,
-		Needs: Permissions(w.connection.LedgerNamespace),
+		Needs: append(w.Expect.Needs(), Permissions(w.connection.LedgerNamespace)...),
 	}
 	w.TTL.Apply(&plan)
 	for _, name := range names {

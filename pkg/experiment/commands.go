@@ -1,0 +1,99 @@
+package experiment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
+)
+
+// longestWait is the longest wait of a step.
+const longestWait = 24 * time.Hour
+
+// commands returns the command lines that inject a fault on the targets, one for each layer.
+func (i Inject) commands(ctx context.Context, t Target, targets []string, run string) ([][]string, error) {
+	if len(i.Command) > 0 {
+		words := make([]any, len(i.Command))
+		for n, word := range i.Command {
+			words[n] = word
+		}
+		resolved, err := expr.InterpolateContext(ctx, words, expr.Vars{
+			"target": map[string]any{"node": first(targets)}, "run": run,
+		})
+		if err != nil {
+			return nil, fmt.Errorf("command: %w", err)
+		}
+		var line []string
+		for _, word := range resolved.([]any) {
+			line = append(line, fmt.Sprint(word))
+		}
+		return [][]string{line}, nil
+	}
+	var gpu []string
+	if i.GPU != nil {
+		gpu = []string{"--gpu", fmt.Sprint(i.GPU)}
+	}
+	namespace := []string{}
+	if t.Namespace != "" {
+		namespace = []string{"--namespace", t.Namespace}
+	}
+	workload := i.CUDA
+	if workload == "" {
+		workload = t.PodsOf
+	}
+	if workload == "" && slices.Contains(i.Layers, LayerCUDA) {
+		return nil, errors.New("layer cuda needs a workload: cuda, or podsOf of the target (--pods-of)")
+	}
+	kernel := slices.Concat([]string{"xid", fmt.Sprint(i.XID)}, targets, gpu)
+	device := slices.Concat([]string{"device", "unhealthy"}, targets, gpu)
+	cuda := slices.Concat([]string{"cuda", "inject", workload}, namespace)
+	var all [][]string
+	switch {
+	case i.Device != "":
+		all = append(all, device)
+	case i.Runtime != "":
+		all = append(all, slices.Concat([]string{"runtime", "break"}, targets, []string{"--mode", i.Runtime}))
+	case i.CUDA != "" && len(i.Layers) == 0:
+		if i.XID != nil {
+			cuda = append(cuda, "--xid", fmt.Sprint(i.XID))
+		}
+		all = append(all, cuda)
+	case len(i.Layers) == 0:
+		all = append(all, kernel)
+	}
+	for _, layer := range i.Layers {
+		switch layer {
+		case LayerKernel:
+			all = append(all, kernel)
+		case LayerDevice:
+			all = append(all, device)
+		case LayerCUDA:
+			all = append(all, append(slices.Clone(cuda), "--xid", fmt.Sprint(i.XID)))
+		}
+	}
+	// Further flags are those of the first command: the others have only what the layers share.
+	all[0] = append(all[0], flags(i.Flags)...)
+	return all, nil
+}
+
+func flags(given map[string]any) []string {
+	var words []string
+	for _, name := range slices.Sorted(maps.Keys(given)) {
+		switch value := given[name].(type) {
+		case []any:
+			var parts []string
+			for _, v := range value {
+				parts = append(parts, fmt.Sprint(v))
+			}
+			words = append(words, "--"+name+"="+strings.Join(parts, ","))
+		default:
+			words = append(words, "--"+name+"="+fmt.Sprint(value))
+		}
+	}
+	return words
+}

@@ -1,0 +1,293 @@
+package experiment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/reaction"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
+)
+
+// Expectation is something that should happen after a fault, or must not. At most one of Reaction, Node, Check and
+// Steady is set; without any, the name is that of a reaction.
+type Expectation struct {
+	Name string `json:"name"`
+	// Within is how long it may take, For how long it must not happen. Both count from the proof of the fault.
+	Within scenario.Duration `json:"within,omitempty"`
+	For    scenario.Duration `json:"for,omitempty"`
+
+	// Reaction is what the cluster should do to each target; see reaction.Kinds.
+	Reaction string `json:"reaction,omitempty"`
+	// By is who must do it: a system such as NVSentinel, a field manager, which may end with *, or any. By default,
+	// what a person or this tool does is not a reaction.
+	By string `json:"by,omitempty"`
+	// Node is a part of a node that each target must have. Its only key may also be cel: an expression over each node
+	// of the cluster (node) and the first target (target.node), which must be true for one of them.
+	Node map[string]any `json:"node,omitempty"`
+	// Check is a check as in scenarios. Steady is the name of a check of the steady state.
+	Check  *scenario.Check `json:"check,omitempty"`
+	Steady string          `json:"steady,omitempty"`
+}
+
+// celKey is the key of an expression in Expectation.Node.
+const celKey = "cel"
+
+// Verdict is the result of an expectation.
+type Verdict struct {
+	Name string `json:"name"`
+	Not  bool   `json:"not,omitempty"` // it must not happen
+	OK   bool   `json:"ok"`
+	// State is ok, late, missing, happened, or unknown if it could not be observed.
+	State State `json:"state"`
+	// Limit is Within or For. After is when it happened, from the proof of the fault; both in seconds.
+	Limit float64 `json:"limit"`
+	After float64 `json:"after,omitempty"`
+	// By is who did it. Text is what was seen, or what was seen instead.
+	By   string `json:"by,omitempty"`
+	Text string `json:"text,omitempty"`
+}
+
+// State is how an expectation has ended.
+type State string
+
+// The states of verdicts.
+const (
+	StateOK       State = "ok"
+	StateLate     State = "late"
+	StateMissing  State = "missing"
+	StateHappened State = "happened"
+	StateUnknown  State = "unknown"
+)
+
+// pending is an expectation that is being observed.
+type pending struct {
+	Expectation
+	not    bool
+	proof  time.Time // from which its time counts
+	name   reaction.Name
+	test   *expr.Program
+	met    time.Time            // when it happened; zero if it has not
+	on     map[string]time.Time // of the targets, when it happened there
+	by     string
+	text   string
+	others []string // the same, but done by somebody who does not count
+	err    error    // why it could not be observed
+}
+
+// newPending checks an expectation and prepares it.
+func newPending(e Expectation, not bool) (*pending, error) {
+	p := &pending{Expectation: e, not: not, on: map[string]time.Time{}}
+	limit, other, word, wrong := e.Within, e.For, "within", "for"
+	if not {
+		limit, other, word, wrong = e.For, e.Within, "for", "within"
+	}
+	sources := 0
+	for _, is := range []bool{e.Reaction != "", e.Node != nil, e.Check != nil, e.Steady != ""} {
+		if is {
+			sources++
+		}
+	}
+	switch {
+	case e.Name == "":
+		return nil, errors.New("an expectation needs a name")
+	case limit <= 0:
+		return nil, fmt.Errorf("%s: %s is missing: an expectation needs a deadline", e.Name, word)
+	case other != 0:
+		return nil, fmt.Errorf("%s: %s is not possible here: use %s", e.Name, wrong, word)
+	case sources > 1:
+		return nil, fmt.Errorf("%s: only one of reaction, node, check and steady is possible", e.Name)
+	case e.By != "" && (sources == 1 && e.Reaction == ""):
+		return nil, fmt.Errorf("%s: by is possible only for a reaction", e.Name)
+	case not && (e.Check != nil || e.Steady != ""):
+		return nil, fmt.Errorf("%s: a check cannot be expected not to hold: negate its expression", e.Name)
+	}
+	if sources == 0 {
+		p.Reaction = e.Name
+	}
+	var err error
+	if sources == 0 || p.Reaction != "" {
+		if p.name, err = reaction.Parse(p.Reaction); err != nil {
+			return nil, fmt.Errorf("%s: %w", e.Name, err)
+		}
+	}
+	if text, is := e.Node[celKey]; is {
+		source, isText := text.(string)
+		if !isText || len(e.Node) > 1 {
+			return nil, fmt.Errorf("%s: node.cel must be an expression, and the only key", e.Name)
+		}
+		if p.test, err = expr.Compile(source, "node", "target"); err != nil {
+			return nil, fmt.Errorf("%s: node.cel: %w", e.Name, err)
+		}
+	}
+	return p, nil
+}
+
+func (p *pending) limit() time.Duration { return max(p.Within, p.For).Std() }
+
+func (p *pending) deadline() time.Time { return p.proof.Add(p.limit()) }
+
+// react takes a reaction. It counts if it happened to a target.
+func (p *pending) react(r reaction.Reaction, targets []string) {
+	if p.name == "" || r.Name != p.name || !p.met.IsZero() || r.Node != "" && !slices.Contains(targets, r.Node) {
+		return
+	}
+	if !r.DoneBy(p.By) {
+		p.others = append(p.others, fmt.Sprintf("%s by %s %s", r.Name, r.Actor(), after(r.Time.Sub(p.proof))))
+		return
+	}
+	p.happened(r.Node, targets, r.Time, r.Actor(), describe(r))
+}
+
+// happened records that it happened on a node. It is met when it happened on all targets, or on any node if it must
+// not happen.
+func (p *pending) happened(node string, targets []string, at time.Time, by, text string) {
+	if _, known := p.on[node]; known {
+		return
+	}
+	p.on[node] = at
+	p.by, p.text = by, text
+	all := true
+	for _, t := range targets {
+		if _, is := p.on[t]; !is {
+			all = false
+		}
+	}
+	if _, everywhere := p.on[""]; all || everywhere || p.not {
+		p.met = at
+	}
+}
+
+func describe(r reaction.Reaction) string {
+	where := r.Node
+	if r.Pod != "" {
+		where = r.Pod
+	}
+	switch {
+	case where == "":
+		return r.Text
+	case r.Text == "":
+		return "on " + where
+	}
+	return where + ": " + r.Text
+}
+
+// look takes the state of a node.
+func (p *pending) look(ctx context.Context, node *corev1.Node, targets []string, at time.Time) {
+	if p.Node == nil || !p.met.IsZero() || p.err != nil {
+		return
+	}
+	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(node)
+	if err != nil {
+		p.err = err
+		return
+	}
+	isTarget := slices.Contains(targets, node.Name)
+	switch {
+	case p.test != nil:
+		object["name"] = node.Name
+		for _, part := range []string{"metadata", "spec", "status"} {
+			if object[part] == nil {
+				object[part] = map[string]any{}
+			}
+		}
+		is, err := p.test.Bool(ctx, expr.Vars{"node": object, "target": map[string]any{"node": first(targets)}})
+		if missing := err != nil; missing {
+			return // a field that this node lacks, such as spec.unschedulable
+		}
+		if is {
+			p.by, p.text, p.met = "", "true for node "+node.Name, at
+		}
+	case isTarget && contains(object, p.Node):
+		p.happened(node.Name, targets, at, "", "node "+node.Name)
+	}
+}
+
+func first(targets []string) string {
+	if len(targets) == 0 {
+		return ""
+	}
+	return targets[0]
+}
+
+// contains reports whether a value has all that is in a part of it. Each item of a list must be in the value's list.
+func contains(value, part any) bool {
+	switch part := part.(type) {
+	case map[string]any:
+		have, is := value.(map[string]any)
+		if !is {
+			return false
+		}
+		for key, want := range part {
+			got, found := have[key]
+			if !found && want != nil && want != false || found && !contains(got, want) {
+				return false
+			}
+		}
+		return true
+	case []any:
+		have, is := value.([]any)
+		if !is {
+			return false
+		}
+		for _, want := range part {
+			if !slices.ContainsFunc(have, func(got any) bool { return contains(got, want) }) {
+				return false
+			}
+		}
+		return true
+	}
+	return fmt.Sprint(value) == fmt.Sprint(part)
+}
+
+// verdict returns the result as of now.
+func (p *pending) verdict() Verdict {
+	v := Verdict{Name: p.Name, Not: p.not, Limit: p.limit().Seconds(), By: p.by, Text: p.text}
+	if !p.met.IsZero() {
+		v.After = p.met.Sub(p.proof).Seconds()
+	}
+	inTime := !p.met.IsZero() && !p.met.After(p.deadline())
+	switch {
+	case p.err != nil:
+		v.State, v.Text = StateUnknown, p.err.Error()
+	case p.not && inTime:
+		v.State = StateHappened
+	case p.not:
+		v.OK, v.State, v.By, v.Text, v.After = true, StateOK, "", "", 0
+	case inTime:
+		v.OK, v.State = true, StateOK
+	case !p.met.IsZero():
+		v.State = StateLate
+	default:
+		v.State, v.By = StateMissing, ""
+		v.Text = p.instead()
+	}
+	return v
+}
+
+// instead returns what was seen of an expectation that was not met.
+func (p *pending) instead() string {
+	switch {
+	case len(p.others) > 0:
+		return p.others[0] + ", which does not count"
+	case len(p.on) > 0:
+		return fmt.Sprintf("only on %d targets", len(p.on))
+	}
+	return p.text
+}
+
+// after returns a time since the proof in words.
+func after(d time.Duration) string {
+	if d < 0 {
+		return "with the fault"
+	}
+	return fmt.Sprintf("after %.1f s", d.Seconds())
+}
+
+var errInterrupted = errors.New("it was not observed until its deadline")

@@ -1,0 +1,293 @@
+// Package experiment runs experiments: inject a fault, expect what the cluster should do about it and by when, revert,
+// report.
+package experiment
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+)
+
+// Kind is the kind of an experiment file.
+const Kind = "Experiment"
+
+// Experiment is the format of experiment files.
+type Experiment struct {
+	APIVersion  string   `json:"apiVersion"`
+	Kind        string   `json:"kind"`
+	Metadata    Metadata `json:"metadata"`
+	Description string   `json:"description,omitempty"`
+	// Target selects the nodes. It may also be given on the command line.
+	Target Target `json:"target,omitempty"`
+	// Steady must hold before anything is injected.
+	Steady []scenario.Check `json:"steady,omitempty"`
+	Abort  Abort            `json:"abort,omitempty"`
+	Steps  []Step           `json:"steps"`
+	// Repeat is how often the steps are run; 0 means once.
+	Repeat int `json:"repeat,omitempty"`
+}
+
+// Metadata has the name of an experiment.
+type Metadata struct {
+	Name string `json:"name"`
+}
+
+// Target selects nodes, in one of three ways.
+type Target struct {
+	Node string `json:"node,omitempty"`
+	// Selector is a label selector of nodes.
+	Selector string `json:"selector,omitempty"`
+	// PodsOf is a workload, as TYPE/NAME; its namespace is Namespace. The nodes are those of its running pods.
+	PodsOf    string `json:"podsOf,omitempty"`
+	Namespace string `json:"namespace,omitempty"`
+	// Pick is how many of the nodes: a number, a percentage such as 10%, or all. The default is 1.
+	Pick any `json:"pick,omitempty"`
+	// Seed selects the same nodes each time; 0 selects the first ones by name.
+	Seed int64 `json:"seed,omitempty"`
+}
+
+// Abort ends an experiment early.
+type Abort struct {
+	// NodesUnschedulable is the number of nodes that may be cordoned during the experiment. One more ends it.
+	NodesUnschedulable int `json:"nodesUnschedulable,omitempty"`
+}
+
+// Step is a step of an experiment. Exactly one of its fields is set, but expect and expect-not may be together.
+type Step struct {
+	Inject    *Inject           `json:"inject,omitempty"`
+	Expect    []Expectation     `json:"expect,omitempty"`
+	ExpectNot []Expectation     `json:"expect-not,omitempty"`
+	Wait      scenario.Duration `json:"wait,omitempty"`
+	// Parallel runs steps at the same time.
+	Parallel []Step `json:"parallel,omitempty"`
+	// Revert undoes all faults that were injected before.
+	Revert *Revert `json:"revert,omitempty"`
+}
+
+// Revert has no fields yet.
+type Revert struct{}
+
+// Inject is a fault: a command of this tool, or one of its short forms.
+type Inject struct {
+	// XID is a code, or several: 79 or 48,63. Layers are where the fault shows: kernel (default), device and cuda.
+	XID    any      `json:"xid,omitempty"`
+	GPU    any      `json:"gpu,omitempty"`
+	Layers []string `json:"layers,omitempty"`
+	// Device is unhealthy. Runtime is a mode of `runtime break`.
+	Device  string `json:"device,omitempty"`
+	Runtime string `json:"runtime,omitempty"`
+	// CUDA is a workload as TYPE/NAME, in the namespace of the target.
+	CUDA string `json:"cuda,omitempty"`
+	// Flags are further flags of the command, without the dashes.
+	Flags map[string]any `json:"flags,omitempty"`
+	// Command is a command line of this tool without its name. Its words may contain ${target.node} and ${run}, the ID
+	// of the last run.
+	Command []string `json:"command,omitempty"`
+}
+
+// Layers of a fault.
+const (
+	LayerKernel = "kernel"
+	LayerDevice = "device"
+	LayerCUDA   = "cuda"
+)
+
+// Parse reads an experiment strictly. The error has a position for each problem.
+func Parse(file string, data []byte) (*Experiment, error) {
+	d, err := scenario.Decode[Experiment](file, data)
+	if err != nil {
+		return nil, err
+	}
+	e := &d.Value
+	var problems scenario.Problems
+	e.check(func(err error, field string, path ...any) {
+		if err != nil {
+			problems = append(problems, d.Problem(err, field, path...))
+		}
+	})
+	if len(problems) > 0 {
+		return nil, problems
+	}
+	return e, nil
+}
+
+// Validate returns an error for each problem of an experiment.
+func (e *Experiment) Validate() error {
+	var problems []error
+	e.check(func(err error, field string, _ ...any) {
+		if err != nil {
+			problems = append(problems, fmt.Errorf("%s: %w", field, err))
+		}
+	})
+	return errors.Join(problems...)
+}
+
+func (e *Experiment) check(add func(err error, field string, path ...any)) {
+	if e.APIVersion != ledger.APIVersion || e.Kind != Kind {
+		add(fmt.Errorf("must be apiVersion %s and kind %s", ledger.APIVersion, Kind), "", "kind")
+	}
+	if e.Metadata.Name == "" {
+		add(errors.New("is empty"), "metadata.name", "metadata", "name")
+	}
+	add(e.Target.validate(), "target", "target")
+	if e.Repeat < 0 || e.Repeat > 1000 {
+		add(errors.New("must be 0 to 1000"), "repeat", "repeat")
+	}
+	if e.Abort.NodesUnschedulable < 0 {
+		add(errors.New("must not be negative"), "abort.nodesUnschedulable", "abort", "nodesUnschedulable")
+	}
+	if len(e.Steps) == 0 {
+		add(errors.New("an experiment needs at least one step"), "steps", "steps")
+	}
+	e.checkSteps(e.Steps, "steps", []any{"steps"}, add)
+}
+
+func (e *Experiment) checkSteps(
+	steps []Step, field string, path []any, add func(err error, field string, path ...any),
+) {
+	for i, s := range steps {
+		field, path := fmt.Sprintf("%s[%d]", field, i), append(slices.Clone(path), i)
+		add(s.validate(), field, path...)
+		if s.Inject != nil {
+			add(s.Inject.validate(), field+".inject", append(path, "inject")...)
+		}
+		for j, x := range s.Expect {
+			add(e.checkExpectation(x, false), fmt.Sprintf("%s.expect[%d]", field, j), append(path, "expect", j)...)
+		}
+		for j, x := range s.ExpectNot {
+			add(e.checkExpectation(x, true), fmt.Sprintf("%s.expect-not[%d]", field, j), append(path, "expect-not", j)...)
+		}
+		e.checkSteps(s.Parallel, field+".parallel", append(path, "parallel"), add)
+	}
+}
+
+func (e *Experiment) checkExpectation(x Expectation, not bool) error {
+	if x.Steady != "" && e.steady(x.Steady) == nil {
+		return fmt.Errorf("no check of the steady state has the name %q", x.Steady)
+	}
+	if _, err := newPending(x, not); err != nil {
+		return err
+	}
+	return nil
+}
+
+func (e *Experiment) steady(name string) *scenario.Check {
+	for i := range e.Steady {
+		if e.Steady[i].Name == name {
+			return &e.Steady[i]
+		}
+	}
+	return nil
+}
+
+func (s Step) validate() error {
+	n := 0
+	for _, is := range []bool{
+		s.Inject != nil, len(s.Expect)+len(s.ExpectNot) > 0, s.Wait != 0, len(s.Parallel) > 0, s.Revert != nil,
+	} {
+		if is {
+			n++
+		}
+	}
+	switch {
+	case n != 1:
+		return errors.New("a step is one of inject, expect, expect-not, wait, parallel and revert")
+	case s.Wait < 0 || s.Wait.Std() > longestWait:
+		return fmt.Errorf("wait must be at most %s", longestWait)
+	}
+	return nil
+}
+
+func (t Target) validate() error {
+	n := 0
+	for _, is := range []bool{t.Node != "", t.Selector != "", t.PodsOf != ""} {
+		if is {
+			n++
+		}
+	}
+	if n > 1 {
+		return errors.New("only one of node, selector and podsOf is possible")
+	}
+	if kind, name, found := strings.Cut(t.PodsOf, "/"); t.PodsOf != "" && (!found || kind == "" || name == "") {
+		return fmt.Errorf("podsOf must be TYPE/NAME, such as deployment/vllm, not %q", t.PodsOf)
+	}
+	_, err := t.pick(100)
+	return err
+}
+
+// pick returns how many of n nodes are selected.
+func (t Target) pick(n int) (int, error) {
+	text := fmt.Sprint(t.Pick)
+	switch percent, is := strings.CutSuffix(text, "%"); {
+	case t.Pick == nil:
+		return min(1, n), nil
+	case text == "all":
+		return n, nil
+	case is:
+		share, err := strconv.Atoi(percent)
+		if err != nil || share < 1 || share > 100 {
+			break
+		}
+		return max(1, n*share/100), nil
+	default:
+		count, err := strconv.Atoi(text)
+		if err != nil || count < 1 {
+			break
+		}
+		if count > n {
+			return 0, fmt.Errorf("pick is %d, but there are only %d nodes", count, n)
+		}
+		return count, nil
+	}
+	return 0, fmt.Errorf("pick must be a number of nodes, a percentage such as 10%%, or all, not %q", text)
+}
+
+func (i Inject) validate() error {
+	n := 0
+	for _, is := range []bool{
+		i.XID != nil && i.CUDA == "", i.Device != "", i.Runtime != "", i.CUDA != "" && len(i.Layers) == 0, len(i.Command) > 0,
+	} {
+		if is {
+			n++
+		}
+	}
+	switch {
+	case n != 1:
+		return errors.New("a fault is one of xid, device, runtime, cuda and command")
+	case len(i.Layers) > 0 && i.XID == nil:
+		return errors.New("layers are possible only for an xid")
+	case i.GPU != nil && i.XID == nil && i.Device == "":
+		return errors.New("gpu is possible only for an xid or a device")
+	case i.Device != "" && i.Device != "unhealthy":
+		return fmt.Errorf("device must be unhealthy, not %q", i.Device)
+	}
+	for _, layer := range i.Layers {
+		if !slices.Contains([]string{LayerKernel, LayerDevice, LayerCUDA}, layer) {
+			return fmt.Errorf("unknown layer %q: must be kernel, device or cuda", layer)
+		}
+	}
+	if len(i.Command) > 0 && !slices.Contains(injecting, strings.Join(i.Command[:min(2, len(i.Command))], " ")) &&
+		!slices.Contains(injecting, i.Command[0]) {
+		return fmt.Errorf("command must begin with one of %s", strings.Join(injecting, ", "))
+	}
+	for name := range i.Flags {
+		if strings.HasPrefix(name, "-") {
+			return fmt.Errorf("flag %q: write it without the dashes", name)
+		}
+		if slices.Contains(reserved, name) {
+			return fmt.Errorf("flag %s is set by the experiment", name)
+		}
+	}
+	return nil
+}
+
+// injecting are the commands that an experiment may run; reserved are the flags that it sets itself.
+var (
+	injecting = []string{"xid", "device unhealthy", "device taint", "runtime break", "cuda inject", "cuda arm", "cuda disarm"}
+	reserved  = []string{"yes", "output", "dry-run", "expect", "expect-not", "within"}
+)

@@ -1,0 +1,343 @@
+package experiment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/reaction"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/check"
+)
+
+// revertTimeout limits the final revert, which also follows an interruption.
+const revertTimeout = 10 * time.Minute
+
+// Lab is where an experiment runs.
+type Lab struct {
+	Client kubernetes.Interface
+	// Command runs a command line of this tool that injects a fault, without asking, and returns the ID of its run; ""
+	// if it has none. If it fails, the ID is that of a run that may have left something in place.
+	Command func(ctx context.Context, line []string) (run string, err error)
+	// Revert undoes a run. Run returns its record.
+	Revert func(ctx context.Context, run string) error
+	Run    func(ctx context.Context, run string) (*ledger.Run, error)
+	// Check runs checks of the steady state.
+	Check func(ctx context.Context, checks []scenario.Check) ([]check.Result, error)
+	// Show is called with each line of the timeline, Say with what is being done.
+	Show func(Entry)
+	Say  func(format string, args ...any)
+}
+
+// play is one round of an experiment.
+type play struct {
+	*Lab
+	*Experiment
+	observer *Observer
+	targets  []string
+
+	mu     sync.Mutex
+	open   []string // runs to revert, oldest first
+	runs   []string
+	left   []string
+	failed []string // checks that did not hold
+}
+
+var errNotSteady = errors.New("the steady state does not hold, so nothing was injected")
+
+// Play runs an experiment on nodes. Whatever happens, it reverts what it has injected.
+func (l *Lab) Play(ctx context.Context, e *Experiment, targets []string) Result {
+	var all Result
+	for round := range max(e.Repeat, 1) {
+		r := l.round(ctx, e, targets)
+		if round == 0 {
+			all = r
+			continue
+		}
+		for i := range r.Verdicts {
+			r.Verdicts[i].Name += fmt.Sprintf(" (%d)", round+1)
+		}
+		all.Ended, all.Passed, all.Error = r.Ended, all.Passed && r.Passed, r.Error
+		all.Runs, all.Verdicts = append(all.Runs, r.Runs...), append(all.Verdicts, r.Verdicts...)
+		all.Timeline, all.LeftBehind = append(all.Timeline, r.Timeline...), append(all.LeftBehind, r.LeftBehind...)
+		if r.Error != "" {
+			break
+		}
+	}
+	return all
+}
+
+func (l *Lab) round(ctx context.Context, e *Experiment, targets []string) Result {
+	started := time.Now()
+	p := &play{Lab: l, Experiment: e, observer: NewObserver(targets), targets: targets}
+	p.observer.Show = l.Show
+	err := p.run(ctx)
+	p.revertAll(ctx)
+	r := p.observer.Result(e.Metadata.Name, started, p.runs)
+	r.LeftBehind = p.left
+	if err != nil {
+		r.Error = err.Error()
+	}
+	r.Passed = r.Passed && err == nil && len(p.left) == 0
+	return r
+}
+
+func (p *play) run(ctx context.Context) error {
+	if len(p.Steady) > 0 {
+		p.Say("checking the steady state")
+		results, err := p.Check(ctx, p.Steady)
+		if err != nil {
+			return fmt.Errorf("check the steady state: %w", err)
+		}
+		for _, r := range results {
+			if !r.OK {
+				return fmt.Errorf("%w: %s: %s", errNotSteady, r.Name, strings.TrimSpace(r.Message+" "+r.Saw))
+			}
+		}
+	}
+	ctx, abort := context.WithCancelCause(ctx)
+	defer abort(nil)
+	watching, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	baseline, err := reaction.Watch(watching, reaction.Options{
+		Client: p.Client, Targets: p.targets, AllNodes: p.watchesAll(), Each: p.guard(abort),
+	})
+	if err != nil {
+		return fmt.Errorf("observe the cluster: %w", err)
+	}
+	p.observer.Baseline(baseline)
+	return p.steps(ctx, p.Steps)
+}
+
+// watchesAll reports whether the experiment is about nodes other than its targets.
+func (p *play) watchesAll() bool {
+	var isAny func(steps []Step) bool
+	isAny = func(steps []Step) bool {
+		return slices.ContainsFunc(steps, func(s Step) bool {
+			return slices.ContainsFunc(slices.Concat(s.Expect, s.ExpectNot), func(x Expectation) bool {
+				return x.Node[celKey] != nil
+			}) || isAny(s.Parallel)
+		})
+	}
+	return p.Abort.NodesUnschedulable > 0 || isAny(p.Steps)
+}
+
+// guard passes news to the observer, and ends the experiment if too many nodes are cordoned.
+func (p *play) guard(abort context.CancelCauseFunc) func(reaction.News) {
+	before, cordoned := map[string]bool{}, map[string]bool{}
+	return func(n reaction.News) {
+		p.observer.News(n)
+		if n.Node == nil || p.Abort.NodesUnschedulable == 0 {
+			return
+		}
+		name, now := n.Node.Name, isUnschedulable(n.Node)
+		if _, known := before[name]; !known {
+			before[name] = now
+		}
+		if cordoned[name] = now && !before[name]; !now {
+			delete(cordoned, name)
+		}
+		if count := countTrue(cordoned); count > p.Abort.NodesUnschedulable {
+			abort(fmt.Errorf("aborted: %d nodes were cordoned, and at most %d may be", count, p.Abort.NodesUnschedulable))
+		}
+	}
+}
+
+func isUnschedulable(node *corev1.Node) bool { return node.Spec.Unschedulable }
+
+func countTrue(set map[string]bool) int {
+	n := 0
+	for _, is := range set {
+		if is {
+			n++
+		}
+	}
+	return n
+}
+
+func (p *play) steps(ctx context.Context, steps []Step) error {
+	for _, s := range steps {
+		if err := p.step(ctx, s); err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+func (p *play) step(ctx context.Context, s Step) error {
+	switch {
+	case s.Inject != nil:
+		return p.inject(ctx, *s.Inject)
+	case s.Wait > 0:
+		p.Say("waiting for %s", s.Wait)
+		select {
+		case <-time.After(s.Wait.Std()):
+		case <-ctx.Done():
+		}
+	case len(s.Parallel) > 0:
+		errs := make([]error, len(s.Parallel))
+		var all sync.WaitGroup
+		for i, one := range s.Parallel {
+			all.Go(func() { errs[i] = p.step(ctx, one) })
+		}
+		all.Wait()
+		return errors.Join(errs...)
+	case s.Revert != nil:
+		p.revertAll(ctx)
+		p.observer.Proven(time.Now(), "all faults are reverted")
+	default:
+		return p.expect(ctx, s)
+	}
+	return nil
+}
+
+func (p *play) inject(ctx context.Context, i Inject) error {
+	p.mu.Lock()
+	last := ""
+	if len(p.runs) > 0 {
+		last = p.runs[len(p.runs)-1]
+	}
+	p.mu.Unlock()
+	lines, err := i.commands(ctx, p.Target, p.targets, last)
+	if err != nil {
+		return err
+	}
+	for _, line := range lines {
+		shown := strings.Join(line, " ")
+		p.observer.Did(WhatInject, shown)
+		id, err := p.Command(ctx, line)
+		proof := time.Now()
+		if id != "" {
+			p.mu.Lock()
+			if !slices.Contains(p.runs, id) {
+				p.runs, p.open = append(p.runs, id), append(p.open, id)
+			}
+			p.mu.Unlock()
+			if run, err := p.Run(ctx, id); err == nil {
+				if at := ProofOf(run); !at.IsZero() {
+					proof = at
+				}
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", shown, err)
+		}
+		p.observer.Proven(proof, shown)
+	}
+	return nil
+}
+
+// expect waits for what a step expects. A negative verdict does not end the experiment.
+func (p *play) expect(ctx context.Context, s Step) error {
+	all, err := prepare(s.Expect, s.ExpectNot)
+	if err != nil {
+		return err
+	}
+	p.Say("waiting for %s", names(all))
+	checking, stop := context.WithCancel(ctx)
+	defer stop()
+	var checks sync.WaitGroup
+	for _, one := range all {
+		what := one.Check
+		if one.Steady != "" {
+			what = p.steady(one.Steady)
+		}
+		if what != nil {
+			checks.Go(func() { p.check(checking, one, *what) })
+		}
+	}
+	p.observer.await(ctx, all)
+	stop()
+	checks.Wait()
+	return nil
+}
+
+// check repeats a check until it holds or its deadline is over.
+func (p *play) check(ctx context.Context, x *pending, what scenario.Check) {
+	what.Within = x.Within
+	results, err := p.Check(ctx, []scenario.Check{what})
+	at := time.Now()
+	switch {
+	case ctx.Err() != nil:
+	case err != nil:
+		p.observer.checked(x, at, false, "", err)
+	case len(results) == 1:
+		p.observer.checked(x, at, results[0].OK, strings.TrimSpace(results[0].Message+" "+results[0].Saw), nil)
+	}
+}
+
+// checked records the result of a check.
+func (o *Observer) checked(x *pending, at time.Time, ok bool, text string, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	x.text, x.err = text, err
+	if ok {
+		x.met = at
+		o.add(Entry{Time: at, What: x.Name, Text: text})
+	}
+	o.signal()
+}
+
+func names(all []*pending) string {
+	var words []string
+	for _, p := range all {
+		word := p.Name
+		if p.not {
+			word = "not " + word
+		}
+		words = append(words, word+" ("+p.limit().String()+")")
+	}
+	return strings.Join(words, ", ")
+}
+
+// revertAll undoes all open runs, the newest first.
+func (p *play) revertAll(ctx context.Context) {
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), revertTimeout, errors.New("timeout"))
+	defer cancel()
+	p.mu.Lock()
+	open := slices.Clone(p.open)
+	p.open = nil
+	p.mu.Unlock()
+	for _, id := range slices.Backward(open) {
+		if err := p.Revert(ctx, id); err != nil {
+			p.mu.Lock()
+			p.left = append(p.left, fmt.Sprintf("run %s: %v", id, err))
+			p.mu.Unlock()
+			continue
+		}
+		p.observer.Did(WhatRevert, id)
+	}
+}
+
+// Lines returns the command lines that an experiment runs on nodes, for a dry run. ${run} stays as it is.
+func (e *Experiment) Lines(ctx context.Context, targets []string) ([][]string, error) {
+	var all [][]string
+	var collect func(steps []Step) error
+	collect = func(steps []Step) error {
+		for _, s := range steps {
+			if s.Inject != nil {
+				lines, err := s.Inject.commands(ctx, e.Target, targets, "RUN")
+				if err != nil {
+					return err
+				}
+				all = append(all, lines...)
+			}
+			if err := collect(s.Parallel); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return all, collect(e.Steps)
+}

@@ -1,0 +1,246 @@
+package experiment
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/reaction"
+)
+
+// Entry is a line of the timeline: what the tool did, or what the cluster did.
+type Entry struct {
+	Time time.Time `json:"time"`
+	// Since is the time since the proof of the last fault before it, in seconds; 0 before the first.
+	Since float64 `json:"since"`
+	// What is the name of a reaction, or one of the What constants.
+	What string `json:"what"`
+	Node string `json:"node,omitempty"`
+	Pod  string `json:"pod,omitempty"`
+	By   string `json:"by,omitempty"`
+	Text string `json:"text,omitempty"`
+}
+
+// What this tool does, on the timeline.
+const (
+	WhatInject = "inject"
+	WhatProven = "proven"
+	WhatRevert = "revert"
+	WhatStep   = "step"
+)
+
+// Observer collects what happens, and compares it with what is expected. Its methods are safe for concurrent use.
+type Observer struct {
+	Targets []string
+	// Show, if set, is called with each new entry. Calls do not overlap.
+	Show func(Entry)
+	// Clock returns the current time; nil means time.Now.
+	Clock func() time.Time
+
+	mu       sync.Mutex
+	entries  []Entry
+	nodes    map[string]*corev1.Node
+	victims  map[string]int
+	since    int       // the first entry that may be a reaction to the last fault
+	proof    time.Time // of the last fault
+	pending  []*pending
+	changed  chan struct{} // closed and replaced at each change
+	negative time.Time
+}
+
+// NewObserver returns an observer of faults on nodes.
+func NewObserver(targets []string) *Observer {
+	return &Observer{Targets: targets, nodes: map[string]*corev1.Node{}, changed: make(chan struct{})}
+}
+
+func (o *Observer) now() time.Time {
+	if o.Clock != nil {
+		return o.Clock()
+	}
+	return time.Now()
+}
+
+// Baseline takes what was there before the fault.
+func (o *Observer) Baseline(b reaction.Baseline) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.victims = b.Victims
+}
+
+// News takes a change of the cluster, for reaction.Options.
+func (o *Observer) News(n reaction.News) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, r := range n.Reactions {
+		o.add(Entry{
+			Time: r.Time, What: string(r.Name), Node: r.Node, Pod: r.Pod, By: r.Actor(), Text: r.Text,
+		})
+		for _, p := range o.pending {
+			p.react(r, o.Targets)
+		}
+	}
+	if n.Node != nil {
+		o.nodes[n.Node.Name] = n.Node
+		for _, p := range o.pending {
+			p.look(context.Background(), n.Node, o.Targets, o.now())
+		}
+	}
+	o.signal()
+}
+
+// add appends an entry. The caller holds mu.
+func (o *Observer) add(e Entry) {
+	e.Time = cmp.Or(e.Time, o.now())
+	if !o.proof.IsZero() {
+		e.Since = e.Time.Sub(o.proof).Seconds()
+	}
+	o.entries = append(o.entries, e)
+	if o.Show != nil {
+		o.Show(e)
+	}
+}
+
+func (o *Observer) signal() {
+	close(o.changed)
+	o.changed = make(chan struct{})
+}
+
+// Did records what this tool does.
+func (o *Observer) Did(what, text string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if what == WhatInject {
+		o.since = len(o.entries)
+		o.proof = time.Time{}
+	}
+	o.add(Entry{What: what, Text: text})
+}
+
+// Proven records when a fault was proven. All deadlines count from then on.
+func (o *Observer) Proven(at time.Time, text string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.proof = at
+	for i := o.since; i < len(o.entries); i++ {
+		o.entries[i].Since = o.entries[i].Time.Sub(at).Seconds()
+	}
+	o.add(Entry{Time: at, What: WhatProven, Text: text})
+}
+
+// expect begins to observe an expectation. Reactions since the fault began count.
+func (o *Observer) expect(p *pending) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if p.proof = o.proof; p.proof.IsZero() {
+		p.proof = o.now()
+	}
+	o.pending = append(o.pending, p)
+	for _, e := range o.entries[o.since:] {
+		p.react(reaction.Reaction{
+			Time: e.Time, Name: reaction.Name(e.What), Node: e.Node, Pod: e.Pod, By: e.By, Text: e.Text,
+		}, o.Targets)
+	}
+	for _, n := range o.nodes {
+		p.look(context.Background(), n, o.Targets, o.now())
+	}
+}
+
+// Await waits until all that is expected has happened, or its deadlines are over, and until the time is over in which
+// something must not happen. It returns the verdicts of these expectations.
+func (o *Observer) await(ctx context.Context, all []*pending) []Verdict {
+	for _, p := range all {
+		o.expect(p)
+	}
+	for {
+		o.mu.Lock()
+		changed := o.changed
+		var next time.Time
+		for _, p := range all {
+			done := p.err != nil || !p.met.IsZero() || !o.now().Before(p.deadline())
+			if d := p.deadline(); !done && (next.IsZero() || d.Before(next)) {
+				next = d
+			}
+		}
+		if next.IsZero() || ctx.Err() != nil {
+			for _, p := range all {
+				if ctx.Err() != nil && p.met.IsZero() && o.now().Before(p.deadline()) {
+					p.err = cmp.Or(p.err, errInterrupted)
+				}
+			}
+			verdicts := o.verdicts(all)
+			o.mu.Unlock()
+			return verdicts
+		}
+		o.mu.Unlock()
+		timer := time.NewTimer(next.Sub(o.now()))
+		select {
+		case <-changed:
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+	}
+}
+
+func (o *Observer) verdicts(all []*pending) []Verdict {
+	verdicts := make([]Verdict, len(all))
+	for i, p := range all {
+		v := p.verdict()
+		if v.State == StateMissing && v.Text == "" && p.name == reaction.Drained && o.noVictims() {
+			v.Text = "there was no pod on the node that can be evicted"
+		}
+		verdicts[i] = v
+	}
+	return verdicts
+}
+
+func (o *Observer) noVictims() bool {
+	return o.victims != nil && !slices.ContainsFunc(o.Targets, func(name string) bool { return o.victims[name] > 0 })
+}
+
+// Verdicts returns all verdicts as of now: what came after its deadline is late.
+func (o *Observer) Verdicts() []Verdict {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.verdicts(o.pending)
+}
+
+// Entries returns the timeline.
+func (o *Observer) Entries() []Entry {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Clone(o.entries)
+}
+
+// Expect waits for expectations and for what must not happen; see Observer.await.
+func (o *Observer) Expect(ctx context.Context, expect, not []Expectation) ([]Verdict, error) {
+	all, err := prepare(expect, not)
+	if err != nil {
+		return nil, err
+	}
+	return o.await(ctx, all), nil
+}
+
+func prepare(expect, not []Expectation) ([]*pending, error) {
+	var all []*pending
+	for i, list := range [][]Expectation{expect, not} {
+		for _, e := range list {
+			p, err := newPending(e, i == 1)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, p)
+		}
+	}
+	return all, nil
+}
+
+// CheckExpectations returns an error if one of them is invalid.
+func CheckExpectations(expect, not []Expectation) error {
+	_, err := prepare(expect, not)
+	return err
+}

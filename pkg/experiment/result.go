@@ -1,0 +1,68 @@
+package experiment
+
+import (
+	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+)
+
+// KindResult is the kind of a Result.
+const KindResult = "ExperimentResult"
+
+// Result is what happened in an experiment. All reports are made from it.
+type Result struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+
+	// Name is the experiment's, or the summary of the fault.
+	Name    string    `json:"name"`
+	Targets []string  `json:"targets,omitempty"` // names of nodes
+	Started time.Time `json:"started"`
+	Ended   time.Time `json:"ended"`
+	// Passed means that all expectations were met, everything was reverted, and nothing failed.
+	Passed   bool      `json:"passed"`
+	Runs     []string  `json:"runs,omitempty"` // IDs, as in `list --all`
+	Verdicts []Verdict `json:"verdicts"`
+	Timeline []Entry   `json:"timeline"`
+	// LeftBehind describes what could not be reverted.
+	LeftBehind []string `json:"leftBehind,omitempty"`
+	// Error is why the experiment was not carried out as a whole.
+	Error string `json:"error,omitempty"`
+}
+
+// Result returns what has happened until now.
+func (o *Observer) Result(name string, started time.Time, runs []string) Result {
+	r := Result{
+		APIVersion: ledger.APIVersion, Kind: KindResult, Name: name, Targets: o.Targets, Started: started,
+		Ended: o.now(), Passed: true, Runs: runs, Verdicts: o.Verdicts(), Timeline: o.Entries(),
+	}
+	for _, v := range r.Verdicts {
+		r.Passed = r.Passed && v.OK
+	}
+	return r
+}
+
+// Failed returns how many verdicts are negative.
+func (r Result) Failed() int {
+	n := 0
+	for _, v := range r.Verdicts {
+		if !v.OK {
+			n++
+		}
+	}
+	return n
+}
+
+// ProofOf returns when the last change of a run was proven, by the clock of its client; the zero time if none was.
+func ProofOf(run *ledger.Run) time.Time {
+	var last time.Time
+	if run == nil {
+		return last
+	}
+	for _, step := range run.Steps {
+		if step.State == ledger.StateProven && step.Ended.After(last) {
+			last = step.Ended
+		}
+	}
+	return last
+}

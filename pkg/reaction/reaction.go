@@ -1,0 +1,186 @@
+// Package reaction recognizes what a cluster does about a fault: that a detector reports it, that a node is cordoned,
+// drained and returned, that pods fail, leave and are replaced, and who did it.
+//
+// A Tracker compares the states of nodes and pods as they arrive; it makes no requests. Watch feeds one from the API
+// server.
+package reaction
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/suggest"
+)
+
+// Name is the kind of a reaction.
+type Name string
+
+// The reactions, in the order in which they usually happen.
+const (
+	Detected         Name = "detected"
+	Cleared          Name = "cleared"
+	DeviceUnhealthy  Name = "device-unhealthy"
+	DeviceHealthy    Name = "device-healthy"
+	Decided          Name = "decided"
+	Cordoned         Name = "cordoned"
+	Tainted          Name = "tainted"
+	PodFailed        Name = "pod-failed"
+	Evicted          Name = "evicted"
+	PodGone          Name = "pod-gone"
+	Drained          Name = "drained"
+	DrainFailed      Name = "drain-failed"
+	Rescheduled      Name = "rescheduled"
+	Served           Name = "served"
+	Remediating      Name = "remediating"
+	Rebooted         Name = "rebooted"
+	Remediated       Name = "remediated"
+	RemediationFails Name = "remediation-failed"
+	Untainted        Name = "untainted"
+	Uncordoned       Name = "uncordoned"
+	NotReady         Name = "not-ready"
+	Ready            Name = "ready"
+	BreakerTripped   Name = "breaker-tripped"
+)
+
+// Kind describes a reaction.
+type Kind struct {
+	Name Name
+	// Verb is what users may write instead: cordon.
+	Verb    string
+	Meaning string
+}
+
+// Kinds are all reactions.
+var Kinds = []Kind{
+	{Detected, "detect", "a detector sets a condition of the node, or writes a warning Event about it"},
+	{Cleared, "clear", "the condition of a detector is no longer True"},
+	{DeviceUnhealthy, "", "the kubelet has fewer healthy devices to allocate, or reports that of a pod as unhealthy"},
+	{DeviceHealthy, "", "the kubelet has more healthy devices to allocate"},
+	{Decided, "decide", "NVSentinel decides to quarantine the node; in its dry run, nothing else follows"},
+	{Cordoned, "cordon", "the node becomes unschedulable"},
+	{Tainted, "taint", "the node gets a taint that Kubernetes does not set itself"},
+	{PodFailed, "", "a container of a pod on the node ends with an error"},
+	{Evicted, "evict", "a pod on the node is told to end"},
+	{PodGone, "", "a pod that was on the node no longer exists"},
+	{Drained, "drain", "no pod that can be evicted is left on the node, or NVSentinel says so"},
+	{DrainFailed, "", "NVSentinel gives up draining the node"},
+	{Rescheduled, "reschedule", "a pod that replaces one of the node's is assigned to another node"},
+	{Served, "serve", "a pod of the node, or one that replaces it, is ready again"},
+	{Remediating, "", "NVSentinel begins to repair the node"},
+	{Rebooted, "reboot", "the node has a new boot ID"},
+	{Remediated, "remediate", "NVSentinel has repaired the node"},
+	{RemediationFails, "", "NVSentinel gives up repairing the node"},
+	{Untainted, "untaint", "a taint that Kubernetes does not set itself is removed"},
+	{Uncordoned, "uncordon", "the node becomes schedulable again"},
+	{NotReady, "", "the node is no longer Ready"},
+	{Ready, "", "the node is Ready again"},
+	{BreakerTripped, "", "NVSentinel's circuit breaker opens; it then ignores all events"},
+}
+
+// Parse returns the reaction that a name or a verb means.
+func Parse(text string) (Name, error) {
+	var known []string
+	for _, k := range Kinds {
+		if text == string(k.Name) || k.Verb != "" && text == k.Verb {
+			return k.Name, nil
+		}
+		known = append(known, string(k.Name))
+		if k.Verb != "" {
+			known = append(known, k.Verb)
+		}
+	}
+	if near := suggest.Nearest(text, known); near != "" {
+		return "", fmt.Errorf("unknown reaction %q; did you mean %s?", text, near)
+	}
+	return "", fmt.Errorf("unknown reaction %q: must be one of %s", text, strings.Join(known, ", "))
+}
+
+// Reaction is something that the cluster did.
+type Reaction struct {
+	// Time is when the API server's news arrived, by the clock of this client.
+	Time time.Time `json:"time"`
+	Name Name      `json:"name"`
+	Node string    `json:"node,omitempty"`
+	// Pod is NAMESPACE/NAME.
+	Pod string `json:"pod,omitempty"`
+	// By is the field manager or the component that did it; empty if the API server does not say. Who is the system to
+	// which it belongs.
+	By  string `json:"by,omitempty"`
+	Who string `json:"who,omitempty"`
+	// Text is what was seen: the condition, the taint, the exit code. It is untrusted.
+	Text string `json:"text,omitempty"`
+}
+
+// Actor returns who did it, for people.
+func (r Reaction) Actor() string {
+	switch {
+	case r.By == "":
+		return ""
+	case r.Who == "" || strings.EqualFold(r.Who, r.By):
+		return r.By
+	}
+	return r.Who + " (" + r.By + ")"
+}
+
+// The systems that are known by the names under which they write. A name may end with *.
+var systems = []struct {
+	name    string
+	writers []string
+}{
+	{Ours, []string{"gpu-fault*", "kubectl-gpu-fault*", "kubectl-gpu_fault*"}},
+	{"NVSentinel", []string{
+		"fault-quarantine*", "node-drainer*", "fault-remediation*", "platform-connector*", "syslog-health-monitor*",
+		"gpu-health-monitor*", "csp-health-monitor*", "health-events-analyzer*", "janitor*", "nvsentinel*",
+	}},
+	{"node-problem-detector", []string{"node-problem-detector*"}},
+	{"gpud", []string{"gpud*"}},
+	{"Karpenter", []string{"karpenter*"}},
+	{"cluster-autoscaler", []string{"cluster-autoscaler*"}},
+	{"draino", []string{"draino*"}},
+	{"NVIDIA GPU operator", []string{"gpu-operator*", "nvidia-operator*"}},
+	{"Kubernetes", []string{
+		"kubelet*", "kube-controller-manager*", "kube-scheduler*", "kube-apiserver*", "cloud-controller-manager*",
+		"node-controller", "taint-eviction-controller", "node-lifecycle-controller",
+	}},
+	{Person, []string{"kubectl*", "k9s*", "Mozilla*", "dashboard*"}},
+}
+
+// The actors whose reactions are not the cluster's own: somebody at a command line, and this tool.
+const (
+	Person = "a person"
+	Ours   = "gpu-fault"
+)
+
+// Who returns the system that writes under a name, or "" if it is unknown.
+func Who(writer string) string {
+	for _, s := range systems {
+		if slices.ContainsFunc(s.writers, func(pattern string) bool { return Matches(pattern, writer) }) {
+			return s.name
+		}
+	}
+	return ""
+}
+
+// Matches reports whether a name matches a pattern, in which * stands for any characters at the end. Case does not
+// matter.
+func Matches(pattern, name string) bool {
+	pattern, name = strings.ToLower(pattern), strings.ToLower(name)
+	if prefix, is := strings.CutSuffix(pattern, "*"); is {
+		return strings.HasPrefix(name, prefix)
+	}
+	return pattern == name
+}
+
+// DoneBy reports whether somebody did it. An empty name means the cluster itself: anybody but a person and this tool.
+// Otherwise, the name is that of a system or of a writer, or any.
+func (r Reaction) DoneBy(name string) bool {
+	switch name {
+	case "":
+		return r.Who != Person && r.Who != Ours
+	case "any":
+		return true
+	}
+	return Matches(name, r.By) || Matches(name, r.Who)
+}

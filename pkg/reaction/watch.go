@@ -1,0 +1,244 @@
+package reaction
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+)
+
+// Limits above which one watch of everything is cheaper than several narrow ones.
+const (
+	mostNodes      = 20
+	mostNamespaces = 5
+)
+
+// startTimeout is how long the first states may take to arrive.
+const startTimeout = 30 * time.Second
+
+// Options say what to watch.
+type Options struct {
+	Client kubernetes.Interface
+	// Targets are the nodes with the fault.
+	Targets []string
+	// AllNodes is for expectations about other nodes.
+	AllNodes bool
+	// Each is called with each piece of news. Calls do not overlap.
+	Each func(News)
+}
+
+// News is a change of the cluster.
+type News struct {
+	Reactions []Reaction
+	// Node is the node that has changed; nil if something else has.
+	Node *corev1.Node
+}
+
+// Baseline is what was there before the fault.
+type Baseline struct {
+	// Victims is the number of pods on each target that can be evicted.
+	Victims map[string]int
+}
+
+// Watch follows the cluster until ctx ends. It returns when the states before the fault are known: what happens from
+// then on is a reaction.
+func Watch(ctx context.Context, o Options) (Baseline, error) {
+	w := &watcher{Options: o, tracker: NewTracker(o.Targets), failed: map[string]error{}}
+	namespaces, err := w.namespaces(ctx)
+	if err != nil {
+		return Baseline{}, err
+	}
+	core := o.Client.CoreV1()
+	byName := func(name string) string { return fields.OneTermEqualSelector("metadata.name", name).String() }
+
+	nodes := []string{""}
+	if !o.AllNodes && len(o.Targets) <= mostNodes {
+		nodes = nil
+		for _, name := range o.Targets {
+			nodes = append(nodes, byName(name))
+		}
+	}
+	for _, selector := range nodes {
+		w.follow(ctx, "nodes", selector, true, listWatch(core.Nodes().List, core.Nodes().Watch), &corev1.Node{},
+			func(object any, _ bool, at time.Time) []Reaction { return w.tracker.Node(object.(*corev1.Node), at) },
+			func(object any, at time.Time) []Reaction { return w.tracker.NodeGone(object.(*corev1.Node).Name, at) })
+	}
+	for _, namespace := range namespaces {
+		pods := core.Pods(namespace)
+		w.follow(ctx, "pods", "", true, listWatch(pods.List, pods.Watch), &corev1.Pod{},
+			func(object any, atStart bool, at time.Time) []Reaction {
+				return w.tracker.Pod(object.(*corev1.Pod), atStart, at)
+			},
+			func(object any, at time.Time) []Reaction { return w.tracker.PodGone(object.(*corev1.Pod), at) })
+	}
+	events := core.Events(metav1.NamespaceAll)
+	aboutNodes := []string{"involvedObject.kind=Node"}
+	if len(o.Targets) <= mostNodes {
+		aboutNodes = nil
+		for _, name := range o.Targets {
+			aboutNodes = append(aboutNodes, "involvedObject.kind=Node,involvedObject.name="+name)
+		}
+	}
+	for _, selector := range aboutNodes {
+		w.follow(ctx, "events", selector, true, listWatch(events.List, events.Watch), &corev1.Event{},
+			func(object any, atStart bool, at time.Time) []Reaction {
+				return w.tracker.Event(object.(*corev1.Event), atStart, at)
+			}, nil)
+	}
+	maps := core.ConfigMaps(metav1.NamespaceAll)
+	w.follow(ctx, "configmaps", byName("circuit-breaker"), false, listWatch(maps.List, maps.Watch),
+		&corev1.ConfigMap{},
+		func(object any, _ bool, at time.Time) []Reaction {
+			return w.tracker.Breaker(object.(*corev1.ConfigMap).Data["status"], at)
+		}, nil)
+	if err := w.wait(ctx); err != nil {
+		return Baseline{}, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	b := Baseline{Victims: map[string]int{}}
+	for _, name := range o.Targets {
+		b.Victims[name] = w.tracker.Victims(name)
+	}
+	return b, nil
+}
+
+type watcher struct {
+	Options
+	tracker *Tracker
+	synced  []required
+
+	mu     sync.Mutex
+	failed map[string]error // the last error of each resource
+}
+
+type required struct {
+	resource string
+	synced   cache.InformerSynced
+}
+
+// namespaces returns the namespaces of the pods that can be evicted from the targets, in which their replacements will
+// appear.
+func (w *watcher) namespaces(ctx context.Context) ([]string, error) {
+	var found []string
+	for _, name := range w.Targets[:min(len(w.Targets), mostNodes)] {
+		pods, err := w.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
+			FieldSelector: fields.OneTermEqualSelector("spec.nodeName", name).String(),
+		})
+		if err != nil {
+			return nil, fmt.Errorf("list the pods on node %s: %w", name, err)
+		}
+		for i := range pods.Items {
+			if pod := &pods.Items[i]; canBeEvicted(pod) && !slices.Contains(found, pod.Namespace) {
+				found = append(found, pod.Namespace)
+			}
+		}
+	}
+	if len(found) > mostNamespaces || len(w.Targets) > mostNodes {
+		return []string{metav1.NamespaceAll}, nil
+	}
+	return found, nil
+}
+
+func listWatch[L runtime.Object](
+	list func(context.Context, metav1.ListOptions) (L, error),
+	follow func(context.Context, metav1.ListOptions) (watch.Interface, error),
+) *cache.ListWatch {
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return list(ctx, o)
+		},
+		WatchFuncWithContext: follow,
+	}
+}
+
+// follow passes the states of all selected objects to the tracker. An optional resource need not be readable.
+func (w *watcher) follow(
+	ctx context.Context, resource, selector string, must bool, from *cache.ListWatch, object runtime.Object,
+	changed func(object any, atStart bool, at time.Time) []Reaction, gone func(object any, at time.Time) []Reaction,
+) {
+	list, follow := from.ListWithContextFunc, from.WatchFuncWithContext
+	from.ListWithContextFunc = func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		o.FieldSelector = selector
+		return list(ctx, o)
+	}
+	from.WatchFuncWithContext = func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+		o.FieldSelector = selector
+		return follow(ctx, o)
+	}
+	informer := cache.NewSharedInformer(from, object, 0)
+	_ = informer.SetTransform(slim) // it fails only after the start
+	_ = informer.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.failed[resource] = err
+	})
+	report := func(object any, act func(at time.Time) []Reaction) {
+		at := time.Now()
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		node, _ := object.(*corev1.Node)
+		w.Each(News{Reactions: act(at), Node: node})
+	}
+	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
+		AddFunc: func(object any, atStart bool) {
+			report(object, func(at time.Time) []Reaction { return changed(object, atStart, at) })
+		},
+		UpdateFunc: func(_, object any) {
+			report(object, func(at time.Time) []Reaction { return changed(object, false, at) })
+		},
+		DeleteFunc: func(object any) {
+			if unknown, is := object.(cache.DeletedFinalStateUnknown); is {
+				object = unknown.Obj
+			}
+			if gone != nil {
+				report(object, func(at time.Time) []Reaction { return gone(object, at) })
+			}
+		},
+	})
+	if err == nil && must {
+		w.synced = append(w.synced, required{resource, registration.HasSynced})
+	}
+	go informer.RunWithContext(ctx)
+}
+
+// slim drops what is large and unused. Field managers are needed only for nodes and Events.
+func slim(object any) (any, error) {
+	switch o := object.(type) {
+	case *corev1.Node:
+		o.Status.Images, o.Status.VolumesAttached, o.Status.VolumesInUse = nil, nil, nil
+	case *corev1.Pod:
+		o.ManagedFields = nil
+		o.Spec = corev1.PodSpec{NodeName: o.Spec.NodeName}
+	}
+	return object, nil
+}
+
+// wait waits for the first states.
+func (w *watcher) wait(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("timeout"))
+	defer cancel()
+	for _, r := range w.synced {
+		if cache.WaitForCacheSync(ctx.Done(), r.synced) {
+			continue
+		}
+		w.mu.Lock()
+		err := w.failed[r.resource]
+		w.mu.Unlock()
+		if err == nil {
+			err = context.Cause(ctx)
+		}
+		return fmt.Errorf("cannot watch %s: %w", r.resource, err)
+	}
+	return nil
+}

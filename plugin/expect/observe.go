@@ -1,0 +1,131 @@
+package expect
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/experiment"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/reaction"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
+)
+
+// Observation observes the cluster from before a fault on.
+type Observation struct {
+	flags    *Flags
+	streams  genericiooptions.IOStreams
+	observer *experiment.Observer
+	started  time.Time
+	stop     context.CancelFunc
+}
+
+// Start begins to observe the nodes, before the fault. It returns nil if nothing is expected.
+func (f *Flags) Start(
+	ctx context.Context, cluster *kube.Cluster, nodes []string, streams genericiooptions.IOStreams,
+) (*Observation, error) {
+	if !f.Given() {
+		return nil, nil
+	}
+	o := &Observation{flags: f, streams: streams, observer: experiment.NewObserver(nodes), started: time.Now()}
+	o.observer.Show = Shower(streams.ErrOut)
+	watching, stop := context.WithCancel(ctx)
+	o.stop = stop
+	baseline, err := reaction.Watch(watching, reaction.Options{
+		Client: cluster.Client, Targets: nodes, Each: o.observer.News,
+	})
+	if err != nil {
+		stop()
+		return nil, fmt.Errorf("observe the cluster: %w", kube.Explain(err))
+	}
+	o.observer.Baseline(baseline)
+	return o, nil
+}
+
+// Stop ends the observation.
+func (o *Observation) Stop() {
+	if o != nil {
+		o.stop()
+	}
+}
+
+// Finish waits for what is expected of a run, and prints the verdicts. The error is a *usage.Verdict if one of them is
+// negative.
+func (o *Observation) Finish(ctx context.Context, run *ledger.Run, format printer.Format) error {
+	proof := experiment.ProofOf(run)
+	if proof.IsZero() {
+		return nil // the error of the run says why
+	}
+	o.observer.Proven(proof, run.Summary)
+	printer.Talk(o.streams.ErrOut, "waiting up to %s for the cluster to react; Ctrl-C ends the wait, not the fault",
+		o.flags.within)
+	expect, err := o.flags.expectations(o.flags.expect, false)
+	if err != nil {
+		return err
+	}
+	not, err := o.flags.expectations(o.flags.not, true)
+	if err != nil {
+		return err
+	}
+	if _, err := o.observer.Expect(ctx, expect, not); err != nil {
+		return err
+	}
+	result := o.observer.Result(run.Summary, o.started, []string{run.ID})
+	if err := Print(o.streams.Out, result, format); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if !result.Passed {
+		return &usage.Verdict{Message: Summary(result)}
+	}
+	printer.Talk(o.streams.ErrOut, "%s", Summary(result))
+	return nil
+}
+
+// Shower returns a function that shows each reaction on a line.
+func Shower(out io.Writer) func(experiment.Entry) {
+	return func(e experiment.Entry) {
+		if line := Line(e); line != "" {
+			printer.Talk(out, "%s", line)
+		}
+	}
+}
+
+// Line returns an entry in words; "" if it is known from elsewhere.
+func Line(e experiment.Entry) string {
+	if e.What == experiment.WhatProven || e.What == experiment.WhatInject {
+		return ""
+	}
+	line := fmt.Sprintf("%7.1fs  %-16s", e.Since, e.What)
+	where := e.Node
+	if e.Pod != "" {
+		where = e.Pod
+	}
+	for _, part := range []string{where, oneLine(e.Text)} {
+		if part != "" {
+			line += "  " + part
+		}
+	}
+	if e.By != "" {
+		line += "  by " + e.By
+	}
+	return strings.TrimRight(line, " ")
+}
+
+// oneLine shortens a message of the cluster to what fits beside the rest.
+func oneLine(text string) string {
+	const most = 100
+	text = strings.Join(strings.Fields(text), " ")
+	if r := []rune(text); len(r) > most {
+		return string(r[:most-1]) + "…"
+	}
+	return text
+}

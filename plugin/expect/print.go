@@ -1,0 +1,144 @@
+package expect
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/experiment"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/junit"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
+)
+
+// Print writes a result in any format.
+func Print(out io.Writer, r experiment.Result, format printer.Format) error {
+	switch {
+	case format.Output == "junit":
+		return JUnit(out, r)
+	case !format.IsTable():
+		var names []string
+		for _, id := range r.Runs {
+			names = append(names, "run/"+id)
+		}
+		return format.Object(out, r, names...)
+	}
+	table := &printer.Table{
+		Header: []string{"EXPECTED", "RESULT", "AFTER", "LIMIT", "BY", "SEEN"}, NoHeader: format.NoHeader,
+	}
+	for _, v := range r.Verdicts {
+		name := v.Name
+		if v.Not {
+			name = "not " + name
+		}
+		happened := printer.None
+		if v.After != 0 {
+			happened = Seconds(v.After)
+		}
+		table.Add(name, Word(v), happened, Seconds(v.Limit), v.By, oneLine(v.Text))
+	}
+	if width := printer.Width(out); width > 0 && !format.IsWide() {
+		table.Fit(width, "SEEN", "BY")
+	}
+	return table.Write(out)
+}
+
+// Word returns the state of a verdict as it is shown: failures are in upper case.
+func Word(v experiment.Verdict) string {
+	if v.OK {
+		return string(v.State)
+	}
+	return strings.ToUpper(string(v.State))
+}
+
+// Seconds returns a number of seconds in the usual form: 2.1s, 5m0s.
+func Seconds(s float64) string {
+	d := time.Duration(s * float64(time.Second))
+	if d < time.Minute {
+		return fmt.Sprintf("%.1fs", max(s, 0))
+	}
+	return d.Round(time.Second).String()
+}
+
+// Summary returns the result in a sentence.
+func Summary(r experiment.Result) string {
+	times := ""
+	for _, v := range r.Verdicts {
+		if v.After > 0 && !v.Not {
+			times += fmt.Sprintf("  %s %s", strings.Fields(v.Name)[0], Seconds(v.After))
+		}
+	}
+	left := ""
+	if len(r.LeftBehind) > 0 {
+		left = "  left behind: " + strings.Join(r.LeftBehind, "; ")
+	}
+	switch {
+	case r.Error != "":
+		return "FAILED: " + r.Error + left
+	case r.Failed() > 0:
+		return fmt.Sprintf("FAILED: %d of %s not met.%s%s", r.Failed(), count.Of(len(r.Verdicts), "expectation"),
+			times, left)
+	case !r.Passed:
+		return "FAILED." + left
+	}
+	return fmt.Sprintf("passed: %s met.%s", count.Of(len(r.Verdicts), "expectation"), times)
+}
+
+// JUnit writes a case for each expectation, with the time that it took, and the timeline as output.
+func JUnit(out io.Writer, r experiment.Result) error {
+	suite := junit.Suite{Name: r.Name, Time: r.Started}
+	for _, v := range r.Verdicts {
+		one := junit.Case{
+			Name: v.Name, Class: "experiment." + r.Name, Took: time.Duration(max(v.After, 0) * float64(time.Second)),
+		}
+		if v.Not {
+			one.Name = "not " + v.Name
+		}
+		seen := strings.TrimSpace(v.Text + "\n" + v.By)
+		switch {
+		case v.OK:
+			one.Output = seen
+		case v.State == experiment.StateUnknown:
+			one.Error = &junit.Message{Message: v.Text, Type: string(v.State), Text: seen}
+		default:
+			one.Failure = &junit.Message{Message: failure(v), Type: string(v.State), Text: seen}
+		}
+		suite.Cases = append(suite.Cases, one)
+	}
+	whole := junit.Case{Name: "everything is as before", Class: "experiment." + r.Name, Output: timeline(r)}
+	if r.Error != "" {
+		whole.Error = &junit.Message{Message: r.Error, Type: "error"}
+	}
+	if len(r.LeftBehind) > 0 {
+		whole.Failure = &junit.Message{Message: strings.Join(r.LeftBehind, "; "), Type: "left behind"}
+	}
+	suite.Cases = append(suite.Cases, whole)
+	return junit.Report{Name: "kubectl gpu-fault", Suites: []junit.Suite{suite}}.Write(out)
+}
+
+func failure(v experiment.Verdict) string {
+	switch v.State {
+	case experiment.StateLate:
+		return fmt.Sprintf("after %s, the limit is %s", Seconds(v.After), Seconds(v.Limit))
+	case experiment.StateHappened:
+		return fmt.Sprintf("happened after %s, although it must not within %s", Seconds(v.After), Seconds(v.Limit))
+	}
+	text := "did not happen within " + Seconds(v.Limit)
+	if v.Text != "" {
+		text += ": " + oneLine(v.Text)
+	}
+	return text
+}
+
+func timeline(r experiment.Result) string {
+	var lines []string
+	for _, e := range r.Timeline {
+		line := Line(e)
+		if line == "" {
+			line = fmt.Sprintf("%7.1fs  %-16s  %s", e.Since, e.What, e.Text)
+		}
+		lines = append(lines, line)
+	}
+	return strings.Join(lines, "\n")
+}

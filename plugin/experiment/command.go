@@ -1,0 +1,202 @@
+// Package experiment implements `kubectl gpu-fault run` and `watch`.
+package experiment
+
+import (
+	"errors"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/experiment"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/completion"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/dryrun"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
+)
+
+// options are the flags of `run`.
+type options struct {
+	connection *kube.Connection
+	streams    genericiooptions.IOStreams
+	// root returns a new command line, in which experiments run their faults.
+	root func(genericiooptions.IOStreams) *cobra.Command
+	// inherited returns the connection flags that the user has set.
+	inherited func() []string
+
+	file    string
+	list    bool
+	explain bool
+	target  experiment.Target
+	pick    string
+	dryRun  dryrun.Mode
+	yes     bool
+	format  printer.Format
+	html    string
+}
+
+// NewRunCommand returns `run`.
+func NewRunCommand(
+	connection *kube.Connection, streams genericiooptions.IOStreams, root func(genericiooptions.IOStreams) *cobra.Command,
+) *cobra.Command {
+	o := &options{connection: connection, streams: streams, root: root}
+	cmd := &cobra.Command{
+		Use:   "run (NAME | -f FILE)",
+		Short: "Run an experiment: inject faults, measure what the cluster does about them, revert, report",
+		Long: `Run an experiment: inject faults, measure what the cluster does about them, revert, report.
+
+An experiment is a file or one of the built-in ones. All deadlines count from the proof of the last fault. Whatever happens, all
+faults are reverted in the end. The exit code is 2 if an expectation was not met.`,
+		Example: `  # List the built-in experiments
+  kubectl gpu-fault run --list
+
+  # Does the cluster detect, cordon and drain a node whose GPU falls off the bus?
+  kubectl gpu-fault run xid79-recovery --node gpu-1
+
+  # Run an experiment from a file on the node of a pod of a Deployment, with a report for CI
+  kubectl gpu-fault run -f experiment.yaml --pods-of deployment/vllm -n infer --yes -o junit > result.xml
+
+  # Show the file of a built-in experiment, as a start for your own
+  kubectl gpu-fault run xid79-recovery --explain`,
+		Args: usage.MaxArgs(1, "the name of an experiment", "kubectl gpu-fault run xid79-recovery --node gpu-1"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.inherited = func() []string { return inherited(cmd) }
+			return o.run(cmd.Context(), args)
+		},
+		ValidArgsFunction: func(
+			_ *cobra.Command, args []string, _ string,
+		) ([]cobra.Completion, cobra.ShellCompDirective) {
+			var all []cobra.Completion
+			if known, err := experiment.Builtin(); err == nil && len(args) == 0 {
+				for _, e := range known {
+					all = append(all, cobra.CompletionWithDesc(e.Metadata.Name, e.Description))
+				}
+			}
+			return all, cobra.ShellCompDirectiveNoFileComp
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVarP(&o.file, "filename", "f", "", "File of the experiment; - for stdin")
+	flags.BoolVar(&o.list, "list", false, "List the built-in experiments")
+	flags.BoolVar(&o.explain, "explain", false, "Print the file of the experiment")
+	flags.StringVar(&o.target.Node, "node", "", "Node to run on, instead of the experiment's target")
+	flags.StringVarP(&o.target.Selector, "selector", "l", "", "Label selector of the nodes, instead of the experiment's target")
+	flags.StringVar(&o.target.PodsOf, "pods-of", "",
+		"Workload (TYPE/NAME) whose pods' nodes to run on, in the namespace of -n, instead of the experiment's target")
+	flags.StringVar(&o.pick, "pick", "", "How many of the nodes: a number, a percentage such as 10%, or all (default 1)")
+	flags.Int64Var(&o.target.Seed, "seed", 0, "Seed that picks the nodes; without it, the first ones by name")
+	o.dryRun.AddFlag(cmd, dryrun.Usage, dryrun.Modes()...)
+	flags.BoolVarP(&o.yes, "yes", "y", false, "Do not ask for confirmation")
+	o.format.AddFlags(cmd)
+	o.format.Also = []string{"junit"}
+	flags.Lookup("output").Usage = "Output format: json, yaml, name, wide, junit or jsonpath=TEMPLATE"
+	flags.StringVar(&o.html, "html", "", "Also write the report with the timeline to this HTML file")
+	_ = cmd.RegisterFlagCompletionFunc("node", completion.Nodes(connection))
+	return cmd
+}
+
+// inherited returns the persistent flags that were set, for commands that run inside this one.
+func inherited(cmd *cobra.Command) []string {
+	var words []string
+	cmd.InheritedFlags().VisitAll(func(f *pflag.Flag) {
+		if f.Changed {
+			words = append(words, "--"+f.Name+"="+f.Value.String())
+		}
+	})
+	return words
+}
+
+// load returns the experiment with the target of the command line.
+func (o *options) load(args []string) (*experiment.Experiment, []byte, error) {
+	var (
+		data []byte
+		err  error
+		name string
+	)
+	switch {
+	case o.file != "" && len(args) > 0:
+		return nil, nil, errors.New("pass either the name of a built-in experiment or -f, not both")
+	case o.file == "" && len(args) == 0:
+		return nil, nil, errors.New("pass the name of a built-in experiment, or -f FILE; --list shows the built-in ones")
+	case o.file == "-":
+		name = "stdin"
+		data, err = io.ReadAll(io.LimitReader(o.streams.In, 2<<20))
+	case o.file != "":
+		name = o.file
+		data, err = os.ReadFile(o.file)
+	default:
+		name = args[0] + ".yaml"
+		data, err = experiment.Source(args[0])
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	e, err := experiment.Parse(name, data)
+	if err != nil {
+		return nil, data, err
+	}
+	return e, data, o.retarget(e)
+}
+
+// retarget replaces the target of the file by that of the command line.
+func (o *options) retarget(e *experiment.Experiment) error {
+	given := 0
+	for _, text := range []string{o.target.Node, o.target.Selector, o.target.PodsOf} {
+		if text != "" {
+			given++
+		}
+	}
+	if given > 1 {
+		return errors.New("pass only one of --node, --selector and --pods-of")
+	}
+	if given == 1 {
+		e.Target = experiment.Target{
+			Node: o.target.Node, Selector: o.target.Selector, PodsOf: o.target.PodsOf, Pick: e.Target.Pick,
+			Namespace: e.Target.Namespace, Seed: e.Target.Seed,
+		}
+	}
+	if o.pick != "" {
+		e.Target.Pick = o.pick
+	}
+	if o.target.Seed != 0 {
+		e.Target.Seed = o.target.Seed
+	}
+	return e.Validate()
+}
+
+func (o *options) printList() error {
+	all, err := experiment.Builtin()
+	if err != nil {
+		return err
+	}
+	if !o.format.IsTable() {
+		list := struct {
+			APIVersion string                   `json:"apiVersion"`
+			Kind       string                   `json:"kind"`
+			Items      []*experiment.Experiment `json:"items"`
+		}{"gpufault.dev/v1alpha1", experiment.Kind + "List", all}
+		var names []string
+		for _, e := range all {
+			names = append(names, "experiment/"+e.Metadata.Name)
+		}
+		return o.format.Object(o.streams.Out, list, names...)
+	}
+	table := &printer.Table{Header: []string{"NAME", "DESCRIPTION"}, NoHeader: o.format.NoHeader}
+	for _, e := range all {
+		table.Add(e.Metadata.Name, e.Description)
+	}
+	return table.Write(o.streams.Out)
+}
+
+// lines joins command lines for people.
+func lines(all [][]string) string {
+	var shown []string
+	for _, line := range all {
+		shown = append(shown, "  kubectl gpu-fault "+strings.Join(line, " "))
+	}
+	return strings.Join(shown, "\n")
+}

@@ -1,0 +1,208 @@
+package experiment
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/experiment"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/check"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/confirm"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/dryrun"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/expect"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
+)
+
+func (o *options) run(ctx context.Context, args []string) error {
+	if err := errors.Join(o.format.Validate(), o.dryRun.Validate(dryrun.Modes()...)); err != nil {
+		return err
+	}
+	if o.list {
+		return o.printList()
+	}
+	e, data, err := o.load(args)
+	if o.explain && data != nil && err == nil {
+		_, err = o.streams.Out.Write(data)
+	}
+	if err != nil || o.explain {
+		return err
+	}
+	cluster, err := o.connection.Cluster()
+	if err != nil {
+		return err
+	}
+	if e.Target.Namespace == "" {
+		e.Target.Namespace = cluster.Namespace
+	}
+	targets, err := e.Target.Nodes(ctx, cluster.Client,
+		func(ctx context.Context, ref, namespace string) (labels.Selector, error) {
+			return experiment.SelectorOf(ctx, cluster.Client, ref, namespace)
+		})
+	if err != nil {
+		return fmt.Errorf("nothing was changed: target: %w", kube.Explain(err))
+	}
+	if err := o.preflight(ctx, cluster, e, targets); err != nil {
+		return fmt.Errorf("nothing was changed: %w", err)
+	}
+	commands, err := e.Lines(ctx, targets)
+	if err != nil {
+		return err
+	}
+	printer.Talk(o.streams.ErrOut, "Experiment %s on %s, in context %q, runs:\n%s\nand reverts everything in the end.",
+		e.Metadata.Name, nodes(targets), cluster.Context, lines(commands))
+	if o.dryRun != dryrun.None {
+		fmt.Fprintf(o.streams.Out, "experiment/%s run (%s dry run)\n", e.Metadata.Name, o.dryRun)
+		return nil
+	}
+	question := fmt.Sprintf("Run it on %s in context %q?", nodes(targets), cluster.Context)
+	if err := confirm.Ask(ctx, o.streams, question, o.yes); err != nil {
+		return err
+	}
+	lab, err := o.lab(cluster, e)
+	if err != nil {
+		return err
+	}
+	return o.report(ctx, lab.Play(ctx, e, targets))
+}
+
+// nodes returns names of nodes in words.
+func nodes(names []string) string {
+	if len(names) == 1 {
+		return "node " + names[0]
+	}
+	return "nodes " + strings.Join(names, ", ")
+}
+
+// preflight checks the permissions, and that each fault would be accepted.
+func (o *options) preflight(
+	ctx context.Context, cluster *kube.Cluster, e *experiment.Experiment, targets []string,
+) error {
+	missing, _, err := fault.Missing(ctx, cluster.Client, expect.Permissions(), fault.DefaultParallel)
+	if err != nil {
+		return kube.Explain(err)
+	}
+	if len(missing) > 0 {
+		return &fault.PermissionError{Missing: missing, Command: "kubectl gpu-fault rbac print --for run"}
+	}
+	commands, err := e.Lines(ctx, targets)
+	if err != nil {
+		return err
+	}
+	mode := dryrun.Client
+	if o.dryRun == dryrun.Server {
+		mode = dryrun.Server
+	}
+	for _, line := range commands {
+		if slices.Contains(line, "RUN") { // a run that does not exist yet
+			continue
+		}
+		var said bytes.Buffer
+		if err := o.call(ctx, &said, &said, append(slices.Clone(line), "--dry-run="+string(mode))); err != nil {
+			return fmt.Errorf("%s: %w", strings.Join(line, " "), err)
+		}
+	}
+	return nil
+}
+
+// call runs a command line of this tool in this process.
+func (o *options) call(ctx context.Context, out, errOut *bytes.Buffer, line []string) error {
+	streams := genericiooptions.IOStreams{In: strings.NewReader(""), Out: out, ErrOut: o.streams.ErrOut}
+	if errOut != nil {
+		streams.ErrOut = errOut
+	}
+	root := o.root(streams)
+	root.SetArgs(append(o.inherited(), line...))
+	return root.ExecuteContext(ctx)
+}
+
+func (o *options) lab(cluster *kube.Cluster, e *experiment.Experiment) (*experiment.Lab, error) {
+	store := ledger.New(cluster.Client, o.connection.LedgerNamespace)
+	checker, err := o.checker(cluster)
+	if err != nil {
+		return nil, err
+	}
+	shown := expect.Shower(o.streams.ErrOut)
+	return &experiment.Lab{
+		Client: cluster.Client,
+		Command: func(ctx context.Context, line []string) (string, error) {
+			var out bytes.Buffer
+			printer.Talk(o.streams.ErrOut, "kubectl gpu-fault %s", strings.Join(line, " "))
+			line = slices.Clone(line)
+			if opensRun(line) {
+				line = append(line, "--yes", "--output=name")
+			}
+			err := o.call(ctx, &out, nil, line)
+			id := ""
+			if opensRun(line) {
+				id = strings.TrimPrefix(strings.TrimSpace(out.String()), "run/")
+			}
+			return id, err
+		},
+		Revert: func(ctx context.Context, id string) error {
+			var out bytes.Buffer
+			return o.call(ctx, &out, nil, []string{"revert", id, "--yes"})
+		},
+		Run: func(ctx context.Context, id string) (*ledger.Run, error) {
+			run, err := store.Get(ctx, id)
+			return &run, err
+		},
+		Check: func(ctx context.Context, checks []scenario.Check) ([]check.Result, error) {
+			return checker.Run(ctx, checks)
+		},
+		Show: shown,
+		Say:  func(format string, args ...any) { printer.Talk(o.streams.ErrOut, format, args...) },
+	}, nil
+}
+
+// opensRun reports whether a command opens a run of its own.
+func opensRun(line []string) bool {
+	return len(line) < 2 || line[0] != "cuda" || line[1] != "arm" && line[1] != "disarm"
+}
+
+func (o *options) checker(cluster *kube.Cluster) (*check.Checker, error) {
+	objects, err := dynamic.NewForConfig(cluster.Config)
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", cluster.Config.Host, err)
+	}
+	mapper, err := o.connection.ToRESTMapper()
+	if err != nil {
+		return nil, kube.Explain(err)
+	}
+	return &check.Checker{
+		Config: cluster.Config, Client: cluster.Client, Dynamic: objects, Mapper: mapper,
+		Labels: map[string]string{ledger.LabelManagedBy: ledger.ManagedBy},
+	}, nil
+}
+
+func (o *options) report(ctx context.Context, r experiment.Result) error {
+	if o.html != "" {
+		if err := os.WriteFile(o.html, []byte(HTML(r)), 0o600); err != nil {
+			return fmt.Errorf("write the report: %w", err)
+		}
+	}
+	if err := expect.Print(o.streams.Out, r, o.format); err != nil {
+		return err
+	}
+	switch {
+	case ctx.Err() != nil:
+		printer.Talk(o.streams.ErrOut, "%s", expect.Summary(r))
+		return context.Cause(ctx)
+	case !r.Passed:
+		return &usage.Verdict{Message: expect.Summary(r)}
+	}
+	printer.Talk(o.streams.ErrOut, "%s", expect.Summary(r))
+	return nil
+}

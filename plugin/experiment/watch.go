@@ -1,0 +1,147 @@
+package experiment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/experiment"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/reaction"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/expect"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
+)
+
+// NewWatchCommand returns `watch`.
+func NewWatchCommand(connection *kube.Connection, streams genericiooptions.IOStreams) *cobra.Command {
+	var lasts time.Duration
+	cmd := &cobra.Command{
+		Use:   "watch RUN",
+		Short: "Show what the cluster does about a run: who detected it, cordoned, drained, and when",
+		Long: `Show what the cluster does about a run: who detected it, cordoned, drained, and when, as it happens.
+
+It begins with what can still be seen of what happened since the fault, and ends when the run is closed. Times count from the proof
+of the fault. What has happened before the command started has the precision of the cluster's own times, one second.`,
+		Example: `  # Follow what the cluster does about a run
+  kubectl gpu-fault watch xid-7k3f9q
+
+  # Only for a minute
+  kubectl gpu-fault watch xid-7k3f9q --for 1m`,
+		Args: usage.ExactArgs(1, "the ID of a run", "kubectl gpu-fault watch xid-7k3f9q"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if lasts < 0 {
+				return fmt.Errorf("invalid value %s for --for: must not be negative", lasts)
+			}
+			return watch(cmd.Context(), connection, streams, args[0], lasts)
+		},
+	}
+	cmd.Flags().DurationVar(&lasts, "for", 0, "How long to watch; 0 until the run is closed")
+	return cmd
+}
+
+// pollEvery is how often the record is read, to see that the run is closed.
+const pollEvery = 2 * time.Second
+
+func watch(
+	ctx context.Context, connection *kube.Connection, streams genericiooptions.IOStreams, id string, lasts time.Duration,
+) error {
+	cluster, err := connection.Cluster()
+	if err != nil {
+		return err
+	}
+	store := ledger.New(cluster.Client, connection.LedgerNamespace)
+	run, err := store.Get(ctx, id)
+	if err != nil {
+		return kube.Explain(err)
+	}
+	nodes, err := nodesOf(ctx, cluster, run)
+	if err != nil {
+		return err
+	}
+	proof := experiment.ProofOf(&run)
+	if proof.IsZero() {
+		return fmt.Errorf("run %s has no proven fault to watch: it is %s", id, run.Phase)
+	}
+	observer := experiment.NewObserver(nodes)
+	observer.Proven(proof, run.Summary)
+	observer.Show = expect.Shower(streams.Out)
+	printer.Talk(streams.ErrOut, "%s: %s, proven %s ago", id, run.Summary, time.Since(proof).Round(time.Second))
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	if lasts > 0 {
+		timer := time.AfterFunc(lasts, func() { stop(errOver) })
+		defer timer.Stop()
+	}
+	for _, name := range nodes {
+		past, err := reaction.Past(ctx, cluster.Client, name, proof)
+		if err != nil {
+			return kube.Explain(err)
+		}
+		observer.News(reaction.News{Reactions: past})
+	}
+	if _, err := reaction.Watch(ctx, reaction.Options{
+		Client: cluster.Client, Targets: nodes, Each: observer.News,
+	}); err != nil {
+		return kube.Explain(err)
+	}
+	for {
+		now, err := store.Get(ctx, id)
+		switch {
+		case errors.Is(context.Cause(ctx), errOver):
+			return nil
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err != nil:
+			return kube.Explain(err)
+		case now.IsClosed():
+			printer.Talk(streams.ErrOut, "run %s is closed: %s", id, now.Phase)
+			return nil
+		}
+		select {
+		case <-time.After(pollEvery):
+		case <-ctx.Done():
+		}
+	}
+}
+
+var errOver = errors.New("the time is over")
+
+// nodesOf returns the nodes that a run has broken, or those of the pods of its workloads.
+func nodesOf(ctx context.Context, cluster *kube.Cluster, run ledger.Run) ([]string, error) {
+	var all []string
+	for _, t := range run.Targets() {
+		if t.Kind == "Node" {
+			all = append(all, t.Name)
+			continue
+		}
+		selector, err := experiment.SelectorOf(ctx, cluster.Client, t.Kind+"/"+t.Name, t.Namespace)
+		if err != nil {
+			continue // of a kind without a selector
+		}
+		pods, err := cluster.Client.CoreV1().Pods(t.Namespace).List(ctx, metav1.ListOptions{
+			LabelSelector: selector.String(),
+		})
+		if err != nil {
+			return nil, kube.Explain(err)
+		}
+		for _, p := range pods.Items {
+			if p.Spec.NodeName != "" && p.Status.Phase == corev1.PodRunning {
+				all = append(all, p.Spec.NodeName)
+			}
+		}
+	}
+	slices.Sort(all)
+	if all = slices.Compact(all); len(all) == 0 {
+		return nil, fmt.Errorf("run %s has no nodes to watch", run.ID)
+	}
+	return all, nil
+}
