@@ -113,6 +113,9 @@ func nameFeatures(root *cobra.Command, connection *kube.Connection) {
 						top.Name() == "cuda" {
 						connection.Feature += " -n " + namespace
 					}
+					if f := cmd.Flags().Lookup("expect"); f != nil && f.Changed {
+						connection.Feature = top.Name() + ",watch" + strings.TrimPrefix(connection.Feature, top.Name())
+					}
 					return connection.Explain(run(cmd, args))
 				}
 			}

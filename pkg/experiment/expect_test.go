@@ -189,9 +189,9 @@ func TestSinceTheInjection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := NewObserver([]string{"a"})
 		seen := func() {
-			o.News(reaction.News{Reactions: []reaction.Reaction{{Time: time.Now(), Name: reaction.Detected, Node: "a", By: "npd"}}})
+			o.News(reaction.News{Reactions: []reaction.Reaction{{Time: time.Now(), Name: reaction.Detected, Node: "a", By: "xid-monitor", Who: "node-problem-detector"}}})
 		}
-		x := []Expectation{{Name: "detected", Within: seconds(5)}}
+		x := []Expectation{{Name: "detected", By: "node-problem-detector", Within: seconds(5)}}
 		seen()
 		o.Did(WhatInject, "")
 		time.Sleep(time.Second)

@@ -22,8 +22,19 @@ type Entry struct {
 	Node string `json:"node,omitempty"`
 	Pod  string `json:"pod,omitempty"`
 	By   string `json:"by,omitempty"`
+	Who  string `json:"who,omitempty"`
 	Text string `json:"text,omitempty"`
 }
+
+// reaction returns the reaction from which an entry was made.
+func (e Entry) reaction() reaction.Reaction {
+	return reaction.Reaction{
+		Time: e.Time, Name: reaction.Name(e.What), Node: e.Node, Pod: e.Pod, By: e.By, Who: e.Who, Text: e.Text,
+	}
+}
+
+// Actor returns who did it, for people.
+func (e Entry) Actor() string { return e.reaction().Actor() }
 
 // What this tool does, on the timeline.
 const (
@@ -77,7 +88,7 @@ func (o *Observer) News(n reaction.News) {
 	defer o.mu.Unlock()
 	for _, r := range n.Reactions {
 		o.add(Entry{
-			Time: r.Time, What: string(r.Name), Node: r.Node, Pod: r.Pod, By: r.Actor(), Text: r.Text,
+			Time: r.Time, What: string(r.Name), Node: r.Node, Pod: r.Pod, By: r.By, Who: r.Who, Text: r.Text,
 		})
 		for _, p := range o.pending {
 			p.react(r, o.Targets)
@@ -140,9 +151,7 @@ func (o *Observer) expect(p *pending) {
 	}
 	o.pending = append(o.pending, p)
 	for _, e := range o.entries[o.since:] {
-		p.react(reaction.Reaction{
-			Time: e.Time, Name: reaction.Name(e.What), Node: e.Node, Pod: e.Pod, By: e.By, Text: e.Text,
-		}, o.Targets)
+		p.react(e.reaction(), o.Targets)
 	}
 	for _, n := range o.nodes {
 		p.look(context.Background(), n, o.Targets, o.now())

@@ -129,7 +129,7 @@ var systems = []struct {
 	name    string
 	writers []string
 }{
-	{Ours, []string{"gpu-fault*", "kubectl-gpu-fault*", "kubectl-gpu_fault*"}},
+	{Ours, []string{"gpu-fault*", "kubectl-gpu-fault*", "kubectl-gpu_fault*", "gpufault.dev*"}},
 	{"NVSentinel", []string{
 		"fault-quarantine*", "node-drainer*", "fault-remediation*", "platform-connector*", "syslog-health-monitor*",
 		"gpu-health-monitor*", "csp-health-monitor*", "health-events-analyzer*", "janitor*", "nvsentinel*",

@@ -247,6 +247,7 @@ func TestEvents(t *testing.T) {
 	s.hear(s.Event(event("a", "kernel-monitor", "Warning", 2, "node-problem-detector"), false, start))
 	s.hear(s.Event(event("b", "kubelet", "Warning", 1, "kubelet"), false, start))
 	s.hear(s.Event(event("c", "kubectl-gpu-fault", "Warning", 1, "kubectl-gpu_fault"), false, start))
+	s.hear(s.Event(event("f", "gpufault.dev/kubectl-gpu-fault", "Warning", 1, "kubectl-gpu_fault"), false, start))
 	s.hear(s.Event(event("d", "other", "Normal", 1, "other"), false, start))
 	s.hear(s.Event(event("e", "", "SysLogsXIDError", 1, "platform-connectors"), false, start))
 	s.want(t,

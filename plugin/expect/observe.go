@@ -93,18 +93,17 @@ func (o *Observation) Finish(ctx context.Context, run *ledger.Run, format printe
 // Shower returns a function that shows each reaction on a line.
 func Shower(out io.Writer) func(experiment.Entry) {
 	return func(e experiment.Entry) {
-		if line := Line(e); line != "" {
-			printer.Talk(out, "%s", line)
-		}
+		printer.Talk(out, "%s", Line(e))
 	}
 }
 
-// Line returns an entry in words; "" if it is known from elsewhere.
+// Line returns an entry in words.
 func Line(e experiment.Entry) string {
-	if e.What == experiment.WhatProven || e.What == experiment.WhatInject {
-		return ""
+	since := fmt.Sprintf("%.1fs", e.Since)
+	if e.What == experiment.WhatInject || e.What == experiment.WhatRevert {
+		since = "" // what this tool does has no deadline
 	}
-	line := fmt.Sprintf("%7.1fs  %-16s", e.Since, e.What)
+	line := fmt.Sprintf("%8s  %-16s", since, e.What)
 	where := e.Node
 	if e.Pod != "" {
 		where = e.Pod
@@ -114,8 +113,8 @@ func Line(e experiment.Entry) string {
 			line += "  " + part
 		}
 	}
-	if e.By != "" {
-		line += "  by " + e.By
+	if by := e.Actor(); by != "" {
+		line += "  by " + by
 	}
 	return strings.TrimRight(line, " ")
 }

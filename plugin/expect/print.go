@@ -134,11 +134,7 @@ func failure(v experiment.Verdict) string {
 func timeline(r experiment.Result) string {
 	var lines []string
 	for _, e := range r.Timeline {
-		line := Line(e)
-		if line == "" {
-			line = fmt.Sprintf("%7.1fs  %-16s  %s", e.Since, e.What, e.Text)
-		}
-		lines = append(lines, line)
+		lines = append(lines, Line(e))
 	}
 	return strings.Join(lines, "\n")
 }

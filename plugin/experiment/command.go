@@ -12,9 +12,11 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/experiment"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/completion"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/dryrun"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/nodefault"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
@@ -35,6 +37,7 @@ type options struct {
 	pick    string
 	dryRun  dryrun.Mode
 	yes     bool
+	allow   fault.Allowances
 	format  printer.Format
 	html    string
 }
@@ -91,6 +94,7 @@ faults are reverted in the end. The exit code is 2 if an expectation was not met
 	flags.Int64Var(&o.target.Seed, "seed", 0, "Seed that picks the nodes; without it, the first ones by name")
 	o.dryRun.AddFlag(cmd, dryrun.Usage, dryrun.Modes()...)
 	flags.BoolVarP(&o.yes, "yes", "y", false, "Do not ask for confirmation")
+	nodefault.AddAllowances(flags, &o.allow)
 	o.format.AddFlags(cmd)
 	o.format.Also = []string{"junit"}
 	flags.Lookup("output").Usage = "Output format: json, yaml, name, wide, junit or jsonpath=TEMPLATE"

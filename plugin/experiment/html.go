@@ -111,7 +111,7 @@ func events(all []experiment.Entry) markup.Part {
 		if e.Pod != "" {
 			where = e.Pod
 		}
-		return []string{fmt.Sprintf("%.1fs", e.Since), e.What, where, e.By, e.Text}
+		return []string{fmt.Sprintf("%.1fs", e.Since), e.What, where, e.Actor(), e.Text}
 	})
 }
 

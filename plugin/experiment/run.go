@@ -54,7 +54,8 @@ func (o *options) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return fmt.Errorf("nothing was changed: target: %w", kube.Explain(err))
 	}
-	if err := o.preflight(ctx, cluster, e, targets); err != nil {
+	warnings, err := o.preflight(ctx, cluster, e, targets)
+	if err != nil {
 		return fmt.Errorf("nothing was changed: %w", err)
 	}
 	commands, err := e.Lines(ctx, targets)
@@ -63,6 +64,9 @@ func (o *options) run(ctx context.Context, args []string) error {
 	}
 	printer.Talk(o.streams.ErrOut, "Experiment %s on %s, in context %q, runs:\n%s\nand reverts everything in the end.",
 		e.Metadata.Name, nodes(targets), cluster.Context, lines(commands))
+	for _, warning := range warnings {
+		printer.Talk(o.streams.ErrOut, "%s", warning)
+	}
 	if o.dryRun != dryrun.None {
 		fmt.Fprintf(o.streams.Out, "experiment/%s run (%s dry run)\n", e.Metadata.Name, o.dryRun)
 		return nil
@@ -86,20 +90,20 @@ func nodes(names []string) string {
 	return "nodes " + strings.Join(names, ", ")
 }
 
-// preflight checks the permissions, and that each fault would be accepted.
+// preflight checks the permissions, and that each fault would be accepted. It returns the warnings of the faults.
 func (o *options) preflight(
 	ctx context.Context, cluster *kube.Cluster, e *experiment.Experiment, targets []string,
-) error {
+) (warnings []string, err error) {
 	missing, _, err := fault.Missing(ctx, cluster.Client, expect.Permissions(), fault.DefaultParallel)
 	if err != nil {
-		return kube.Explain(err)
+		return nil, kube.Explain(err)
 	}
 	if len(missing) > 0 {
-		return &fault.PermissionError{Missing: missing, Command: "kubectl gpu-fault rbac print --for run"}
+		return nil, &fault.PermissionError{Missing: missing, Command: "kubectl gpu-fault rbac print --for watch"}
 	}
 	commands, err := e.Lines(ctx, targets)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	mode := dryrun.Client
 	if o.dryRun == dryrun.Server {
@@ -111,20 +115,21 @@ func (o *options) preflight(
 		}
 		var said bytes.Buffer
 		if err := o.call(ctx, &said, &said, append(slices.Clone(line), "--dry-run="+string(mode))); err != nil {
-			return fmt.Errorf("%s: %w", strings.Join(line, " "), err)
+			return nil, fmt.Errorf("%s: %w", strings.Join(line, " "), err)
+		}
+		for said := range strings.Lines(said.String()) {
+			if said = strings.TrimSpace(said); strings.HasPrefix(said, "Warning:") && !slices.Contains(warnings, said) {
+				warnings = append(warnings, said)
+			}
 		}
 	}
-	return nil
+	return warnings, nil
 }
 
 // call runs a command line of this tool in this process.
 func (o *options) call(ctx context.Context, out, errOut *bytes.Buffer, line []string) error {
-	streams := genericiooptions.IOStreams{In: strings.NewReader(""), Out: out, ErrOut: o.streams.ErrOut}
-	if errOut != nil {
-		streams.ErrOut = errOut
-	}
-	root := o.root(streams)
-	root.SetArgs(append(o.inherited(), line...))
+	root := o.root(genericiooptions.IOStreams{In: strings.NewReader(""), Out: out, ErrOut: errOut})
+	root.SetArgs(slices.Concat(o.inherited(), line, o.allowances(line)))
 	return root.ExecuteContext(ctx)
 }
 
@@ -138,22 +143,15 @@ func (o *options) lab(cluster *kube.Cluster, e *experiment.Experiment) (*experim
 	return &experiment.Lab{
 		Client: cluster.Client,
 		Command: func(ctx context.Context, line []string) (string, error) {
+			if !opensRun(line) {
+				return "", o.quietly(ctx, new(bytes.Buffer), append(slices.Clone(line), "--yes"))
+			}
 			var out bytes.Buffer
-			printer.Talk(o.streams.ErrOut, "kubectl gpu-fault %s", strings.Join(line, " "))
-			line = slices.Clone(line)
-			if opensRun(line) {
-				line = append(line, "--yes", "--output=name")
-			}
-			err := o.call(ctx, &out, nil, line)
-			id := ""
-			if opensRun(line) {
-				id = strings.TrimPrefix(strings.TrimSpace(out.String()), "run/")
-			}
-			return id, err
+			err := o.quietly(ctx, &out, append(slices.Clone(line), "--yes", "--output=name"))
+			return strings.TrimPrefix(strings.TrimSpace(out.String()), "run/"), err
 		},
 		Revert: func(ctx context.Context, id string) error {
-			var out bytes.Buffer
-			return o.call(ctx, &out, nil, []string{"revert", id, "--yes"})
+			return o.quietly(ctx, new(bytes.Buffer), []string{"revert", id, "--yes"})
 		},
 		Run: func(ctx context.Context, id string) (*ledger.Run, error) {
 			run, err := store.Get(ctx, id)
@@ -165,6 +163,33 @@ func (o *options) lab(cluster *kube.Cluster, e *experiment.Experiment) (*experim
 		Show: shown,
 		Say:  func(format string, args ...any) { printer.Talk(o.streams.ErrOut, format, args...) },
 	}, nil
+}
+
+// allowances returns the flags that lift limits of the blast radius, for commands that have them.
+func (o *options) allowances(line []string) []string {
+	if !slices.Contains([]string{"xid", "device", "runtime"}, line[0]) {
+		return nil
+	}
+	var flags []string
+	for flag, given := range map[string]bool{
+		"--allow-control-plane": o.allow.ControlPlane, "--allow-last-gpu-node": o.allow.LastGPUNode,
+		"--allow-majority": o.allow.Majority,
+	} {
+		if given {
+			flags = append(flags, flag)
+		}
+	}
+	return flags
+}
+
+// quietly runs a command line, and shows what it has said only if it fails.
+func (o *options) quietly(ctx context.Context, out *bytes.Buffer, line []string) error {
+	var said bytes.Buffer
+	err := o.call(ctx, out, &said, line)
+	if err != nil && said.Len() > 0 {
+		printer.Talk(o.streams.ErrOut, "%s", strings.TrimSpace(said.String()))
+	}
+	return err
 }
 
 // opensRun reports whether a command opens a run of its own.

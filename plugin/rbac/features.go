@@ -12,6 +12,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/cuda"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/device"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/doctor"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/expect"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/runtime"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/scenario"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/xid"
@@ -111,6 +112,11 @@ func Features() []Feature {
 			func(s Scope) ([]fault.Permission, error) {
 				return append(fault.ReadPermissions(s.Ledger), fault.Permission{Verb: "get", Resource: "namespaces"}),
 					nil
+			}},
+		{"watch", "watch what the cluster does about a fault, with --expect, run and watch",
+			"Can read all pods, nodes and Events, and the ledger, including which user ran which command.",
+			func(s Scope) ([]fault.Permission, error) {
+				return fault.Permissions(expect.Permissions(), fault.ReadPermissions(s.Ledger)), nil
 			}},
 		{"revert", "close the runs of all users; undoing a change also requires the feature of the fault",
 			"Can stop the faults of all users, through their Jobs and pods. " + writesLedger,

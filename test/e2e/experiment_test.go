@@ -1,0 +1,388 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"encoding/xml"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/experiment"
+	"github.com/gpu-fault/kubectl-gpu-fault/test/cluster"
+)
+
+// remediator is a stand-in for NVSentinel: it reacts to the Events of node-problem-detector, and writes what
+// NVSentinel's programs write, under their names.
+type remediator struct {
+	*env
+	namespace string        // whose pods it evicts
+	delay     time.Duration // before the cordon
+	as        string        // who cordons; fault-quarantine if empty
+	until     string        // the last step: cordon, drain or uncordon
+}
+
+func (r remediator) patch(t *testing.T, by, format string, args ...any) {
+	t.Helper()
+	_, err := r.cluster.Client.CoreV1().Nodes().Patch(context.Background(), r.worker.Name, types.MergePatchType,
+		fmt.Appendf(nil, format, args...), metav1.PatchOptions{FieldManager: by})
+	if err != nil {
+		t.Errorf("%s: %v", by, err)
+	}
+}
+
+func (r remediator) state(t *testing.T, by, state string) {
+	t.Helper()
+	r.patch(t, by, `{"metadata":{"labels":{"dgxc.nvidia.com/nvsentinel-state":%q}}}`, state)
+}
+
+// events returns how often node-problem-detector has reported an XID of the worker.
+func (r remediator) events(ctx context.Context) int32 {
+	all, err := r.cluster.Client.CoreV1().Events("").List(ctx, metav1.ListOptions{
+		FieldSelector: "involvedObject.name=" + r.worker.Name + ",reason=Xid",
+	})
+	if err != nil {
+		return 0
+	}
+	var n int32
+	for _, e := range all.Items {
+		n += max(e.Count, 1)
+	}
+	return n
+}
+
+// start runs the remediator until the test ends, and then makes the node as it was.
+func (r remediator) start(t *testing.T) {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	before := r.events(ctx)
+	running.Go(func() { r.run(ctx, t, before) })
+	t.Cleanup(func() {
+		stop()
+		running.Wait()
+		r.patch(t, "test", `{"spec":{"unschedulable":null},"metadata":{"labels":{"dgxc.nvidia.com/nvsentinel-state":null},`+
+			`"annotations":{"quarantineHealthEvent":null}}}`)
+	})
+}
+
+func (r remediator) run(ctx context.Context, t *testing.T, before int32) {
+	for r.events(ctx) <= before {
+		if !sleep(ctx, 50*time.Millisecond) {
+			return
+		}
+	}
+	if !sleep(ctx, r.delay) {
+		return
+	}
+	by := r.as
+	if by == "" {
+		by = "fault-quarantine"
+	}
+	r.patch(t, by, `{"spec":{"unschedulable":true},"metadata":{"annotations":{"quarantineHealthEvent":"{}"}}}`)
+	if r.until == "cordon" {
+		return
+	}
+	r.state(t, "node-drainer", "draining")
+	pods := r.cluster.Client.CoreV1().Pods(r.namespace)
+	for {
+		all, err := pods.List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + r.worker.Name})
+		if err == nil && len(all.Items) == 0 {
+			break
+		}
+		if err == nil {
+			for _, p := range all.Items {
+				_ = pods.EvictV1(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: p.Name}})
+			}
+		}
+		if !sleep(ctx, 100*time.Millisecond) {
+			return
+		}
+	}
+	r.state(t, "node-drainer", "drain-succeeded")
+	if r.until == "drain" {
+		return
+	}
+	r.state(t, "fault-remediation", "remediating")
+	r.state(t, "fault-remediation", "remediation-succeeded")
+	r.patch(t, "fault-quarantine", `{"spec":{"unschedulable":null},"metadata":{"annotations":{"quarantineHealthEvent":null}}}`)
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// app runs a Deployment whose pod prefers the worker, and may also run on the other node.
+func (e *env) app(t *testing.T, namespace string) {
+	t.Helper()
+	labels := map[string]string{"app": "served"}
+	_, err := e.cluster.Client.AppsV1().Deployments(namespace).Create(t.Context(), &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: "served"},
+		Spec: appsv1.DeploymentSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec: corev1.PodSpec{
+					TerminationGracePeriodSeconds: new(int64(0)),
+					Tolerations:                   []corev1.Toleration{{Key: "node-role.kubernetes.io/control-plane", Operator: "Exists"}},
+					Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+						PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{
+							Weight: 100, Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{
+								Key: corev1.LabelHostname, Operator: "In", Values: []string{e.worker.Name},
+							}}},
+						}},
+					}},
+					Containers: []corev1.Container{{
+						Name: "c", Image: "busybox:1.35", ImagePullPolicy: corev1.PullNever, Command: []string{"sleep", "100000"},
+					}},
+				},
+			},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cluster.Eventually(t, patience, "the pod runs on the worker", func() (bool, string) {
+		all, err := e.cluster.Client.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{})
+		if err != nil || len(all.Items) != 1 {
+			return false, fmt.Sprint(err, len(all.Items))
+		}
+		p := all.Items[0]
+		return p.Status.Phase == corev1.PodRunning && p.Spec.NodeName == e.worker.Name, p.Spec.NodeName
+	})
+}
+
+// lockedBuffer is output that is read while it is written.
+type lockedBuffer struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+// experimentFile writes an experiment with these steps.
+func experimentFile(t *testing.T, head, steps string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "experiment.yaml")
+	text := "apiVersion: gpufault.dev/v1alpha1\nkind: Experiment\nmetadata: {name: test}\n" + head + "\nsteps:\n" + steps
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// experiment runs an experiment file on the worker.
+func (e *env) experiment(file string, more ...string) (experiment.Result, result) {
+	e.t.Helper()
+	r := e.plugin(append([]string{"run", "-f", file, "--yes", "-o", "json"}, more...)...)
+	var got experiment.Result
+	if r.stdout != "" {
+		e.decode(r.stdout, &got)
+	}
+	e.t.Logf("%s\n%s", r.stderr, r.stdout)
+	return got, r
+}
+
+func (e *env) verdict(all experiment.Result, name string) experiment.Verdict {
+	e.t.Helper()
+	i := slices.IndexFunc(all.Verdicts, func(v experiment.Verdict) bool { return v.Name == name })
+	if i < 0 {
+		e.t.Fatalf("no verdict %s", name)
+	}
+	return all.Verdicts[i]
+}
+
+// The whole way from the fault to a node that takes pods again, each step in its order and by its author; nothing is
+// left.
+func TestExperimentMeasuresDetectToRecover(t *testing.T) {
+	e := setup(t)
+	namespace := e.cluster.Namespace(t)
+	e.app(t, namespace)
+	remediator{env: e, namespace: namespace}.start(t)
+	file := experimentFile(t, "target: {podsOf: deployment/served, namespace: "+namespace+"}", `
+- inject: {xid: 79}
+- expect:
+  - {name: detected, by: node-problem-detector, within: 1m}
+  - {name: cordoned, by: NVSentinel, within: 1m}
+  - {name: drained, within: 1m}
+  - {name: rescheduled, within: 1m}
+  - {name: served, within: 2m}
+  - {name: remediated, by: fault-remediation, within: 2m}
+  - {name: uncordoned, within: 2m}
+  - {name: closed, within: 1m, reaction: cordon, by: any}
+`)
+	html := filepath.Join(t.TempDir(), "report.html")
+	got, r := e.experiment(file, "--allow-last-gpu-node", "--html", html)
+	if r.code != 0 || !got.Passed || len(got.LeftBehind) > 0 || got.Error != "" {
+		t.Fatalf("exit %d, %+v", r.code, got)
+	}
+	last := -1.0
+	for _, name := range []string{"detected", "cordoned", "drained", "uncordoned"} {
+		v := e.verdict(got, name)
+		if v.After < last {
+			t.Errorf("%s happened after %.2f s, before what it follows", name, v.After)
+		}
+		last = v.After
+	}
+	if v := e.verdict(got, "cordoned"); v.By != "NVSentinel (fault-quarantine)" {
+		t.Errorf("%+v", v)
+	}
+	if page, err := os.ReadFile(html); err != nil || !strings.Contains(string(page), "Passed: test") {
+		t.Errorf("the report: %v", err)
+	}
+	if open := e.runs(); len(open) > 0 {
+		t.Errorf("open runs: %+v", open)
+	}
+	e.noPods()
+}
+
+// An experiment fails if the reaction is missing, late, or somebody else's, and says so.
+func TestExperimentFails(t *testing.T) {
+	e := setup(t)
+	namespace := e.cluster.Namespace(t)
+	steps := `
+- inject: {xid: 79}
+- expect: [{name: cordoned, within: %s}]
+- wait: %s
+`
+	head := "target: {node: " + e.worker.Name + "}"
+	for name, c := range map[string]struct {
+		remediator *remediator
+		within     string
+		wait       string
+		state      experiment.State
+		text       string
+	}{
+		"missing": {within: "2s", wait: "1ms", state: experiment.StateMissing},
+		"late": {
+			remediator: &remediator{until: "cordon", delay: 4 * time.Second}, within: "1s", wait: "20s",
+			state: experiment.StateLate,
+		},
+		"by a person": {
+			remediator: &remediator{until: "cordon", as: "kubectl-cordon"}, within: "8s", wait: "1ms",
+			state: experiment.StateMissing, text: "cordoned by a person (kubectl-cordon)",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := *e
+			e.t = t
+			if c.remediator != nil {
+				c.remediator.env, c.remediator.namespace = &e, namespace
+				c.remediator.start(t)
+			}
+			got, r := e.experiment(experimentFile(t, head, fmt.Sprintf(steps, c.within, c.wait)), "--allow-last-gpu-node")
+			v := e.verdict(got, "cordoned")
+			if r.code != 2 || got.Passed || v.State != c.state || !strings.Contains(v.Text, c.text) {
+				t.Errorf("exit %d, %+v", r.code, v)
+			}
+			e.noPods()
+		})
+	}
+}
+
+// If the steady state does not hold, or the target or a fault is refused, nothing is injected.
+func TestExperimentThatDoesNotBegin(t *testing.T) {
+	e := setup(t)
+	steps := "- inject: {xid: 79}\n- expect: [{name: detected, within: 1s}]\n"
+	head := "target: {node: " + e.worker.Name + "}\n"
+	file := experimentFile(t, head+
+		`steady: [{name: the service exists, object: {apiVersion: v1, kind: Service, namespace: default, name: nothing}, expect: "o != null"}]`, steps)
+	got, r := e.experiment(file, "--allow-last-gpu-node")
+	if r.code != 2 || !strings.Contains(got.Error, "the steady state does not hold, so nothing was injected: the service exists") {
+		t.Errorf("exit %d, %q", r.code, got.Error)
+	}
+	e.refused(e.plugin("run", "xid79-recovery", "--node", "nowhere", "--yes"), "nothing was changed", "nowhere")
+	e.refused(e.plugin("run", "xid79-recovery", "--pods-of", "deployment/nothing", "-n", "default", "--yes"), "nothing was changed", "nothing")
+	e.refused(e.plugin("run", "xid79-recovery", "--node", e.worker.Name), "stdin is not a terminal; pass --yes")
+	e.refused(e.plugin("run", "-f", experimentFile(t, head, "- inject: {xid: 79, flags: {via: smoke}}\n"), "--yes"),
+		"nothing was changed", "--via")
+	e.ok("run", "xid79-recovery", "--node", e.worker.Name, "--dry-run=client")
+	e.untouched()
+}
+
+// Ctrl-C while it waits: the fault is reverted, and the exit code says so.
+func TestExperimentInterrupted(t *testing.T) {
+	e := setup(t)
+	t.Cleanup(func() { e.plugin("revert", "--all", "--yes") })
+	file := experimentFile(t, "target: {node: "+e.worker.Name+"}",
+		"- inject: {device: unhealthy, gpu: 0, flags: {allow-majority: true}}\n- expect: [{name: cordoned, within: 10m}]\n")
+	var out, said lockedBuffer
+	cmd := e.command("run", "-f", file, "--yes")
+	cmd.Stdout, cmd.Stderr = &out, &said
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	cluster.Eventually(t, patience, "it waits for the reaction", func() (bool, string) {
+		return strings.Contains(said.String(), "waiting for cordoned") && e.allocatable() == 1, said.String()
+	})
+	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != 130 {
+		t.Errorf("exit %d\n%s", code, said.String())
+	}
+	if now := e.allocatable(); now != 2 {
+		t.Errorf("%d GPUs are allocatable", now)
+	}
+	if open := e.runs(); len(open) > 0 {
+		t.Errorf("open runs: %+v", open)
+	}
+	if !strings.Contains(out.String(), "UNKNOWN") {
+		t.Errorf("the table says\n%s", out.String())
+	}
+	e.noPods()
+}
+
+// --expect on a fault: a table, JUnit, and the exit code; and watch shows what has happened.
+func TestExpectOnAFault(t *testing.T) {
+	e := setup(t)
+	r := e.plugin("xid", "79", e.worker.Name, "--allow-last-gpu-node", "--yes", "--expect", "detect", "--expect-not", "cordon",
+		"--within", "5s", "-o", "junit")
+	var report struct {
+		Tests    int `xml:"tests,attr"`
+		Failures int `xml:"failures,attr"`
+	}
+	if err := xml.Unmarshal([]byte(r.stdout), &report); err != nil || r.code != 0 || report.Tests != 3 || report.Failures != 0 {
+		t.Errorf("exit %d, %+v, %v\n%s\n%s", r.code, report, err, r.stdout, r.stderr)
+	}
+	run := e.runs()[0].ID
+	if seen := e.ok("watch", run, "--for", "2s"); !strings.Contains(seen.stdout, "detected") {
+		t.Errorf("watch says\n%s\n%s", seen.stdout, seen.stderr)
+	}
+	if r := e.plugin("xid", "43", e.worker.Name, "--allow-last-gpu-node", "--yes", "--expect", "cordon=NVSentinel", "--within", "2s"); r.code != 2 ||
+		!strings.Contains(r.stdout, "MISSING") {
+		t.Errorf("exit %d\n%s\n%s", r.code, r.stdout, r.stderr)
+	}
+	e.refused(e.plugin("xid", "79", e.worker.Name, "--expect", "cordonn"), "did you mean cordon")
+	e.refused(e.plugin("xid", "79", e.worker.Name, "-o", "junit"), "requires --expect")
+	e.ok("revert", "--all", "--yes")
+}
