@@ -82,6 +82,10 @@ test-e2e: build bin/kubectl ## Only the end-to-end tests (REPEAT=10: ten times)
 test-attacks: build bin/kubectl ## Only the attacks: what others can write, name and hand over reaches nothing
 	@$(SUITE) -only ' attacks '
 
+.PHONY: test-experiments
+test-experiments: build bin/kubectl ## Only the experiments, with a stand-in for NVSentinel
+	@$(SUITE) -only 'TestExperiment|TestExpectOnAFault'
+
 .PHONY: unit
 unit: $(HELPERS) ## Only the unit tests
 	go test -race ./...

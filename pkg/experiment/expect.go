@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/reaction"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
@@ -277,7 +278,7 @@ func (p *pending) instead() string {
 	case len(p.others) > 0:
 		return p.others[0] + ", which does not count"
 	case len(p.on) > 0:
-		return fmt.Sprintf("only on %d targets", len(p.on))
+		return "only on " + count.Of(len(p.on), "target")
 	}
 	return p.text
 }

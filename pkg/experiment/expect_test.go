@@ -23,7 +23,7 @@ func observe(
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		o := NewObserver(targets)
-		o.Did(WhatInject, "xid 79")
+		o.Begin()
 		proof := time.Now()
 		for at, all := range play {
 			go func() {
@@ -135,9 +135,13 @@ func TestAllTargets(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	got = observe(t, []string{"a", "b"}, map[int][]reaction.Reaction{2: on("a")}, x, nil)
-	if got[0].State != StateMissing || got[0].Text != "only on 1 targets" {
+	if got[0].State != StateMissing || got[0].Text != "only on 1 target" {
 		t.Errorf("%+v", got)
 	}
+}
+
+func taint(key string) map[string]any {
+	return map[string]any{"spec": map[string]any{"taints": []any{map[string]any{"key": key}}}}
 }
 
 // Nodes: a part of the object, and an expression over all nodes.
@@ -150,8 +154,8 @@ func TestNodes(t *testing.T) {
 	}{
 		"a part":                {x: map[string]any{"spec": map[string]any{"unschedulable": true}}, ok: true},
 		"another value":         {x: map[string]any{"spec": map[string]any{"unschedulable": false}}, ok: true}, // before
-		"an item of a list":     {x: map[string]any{"spec": map[string]any{"taints": []any{map[string]any{"key": "sick"}}}}, ok: true},
-		"not an item of a list": {x: map[string]any{"spec": map[string]any{"taints": []any{map[string]any{"key": "well"}}}}},
+		"an item of a list":     {x: taint("sick"), ok: true},
+		"not an item of a list": {x: taint("well")},
 		"an expression":         {x: map[string]any{"cel": "node.name == target.node && node.spec.unschedulable"}, ok: true},
 		"of another node":       {x: map[string]any{"cel": "node.name != target.node && node.spec.unschedulable"}},
 		"a field that is not there": {
@@ -171,7 +175,7 @@ func TestNodes(t *testing.T) {
 				}
 				o.News(reaction.News{Node: node("a", false)})
 				o.News(reaction.News{Node: node("b", false)})
-				o.Did(WhatInject, "")
+				o.Begin()
 				o.Proven(time.Now(), "")
 				time.AfterFunc(time.Second, func() { o.News(reaction.News{Node: node("a", true)}) })
 				got, err := o.Expect(t.Context(), []Expectation{{Name: "x", Node: c.x, Within: seconds(10)}}, nil)
@@ -189,17 +193,19 @@ func TestSinceTheInjection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := NewObserver([]string{"a"})
 		seen := func() {
-			o.News(reaction.News{Reactions: []reaction.Reaction{{Time: time.Now(), Name: reaction.Detected, Node: "a", By: "xid-monitor", Who: "node-problem-detector"}}})
+			o.News(reaction.News{Reactions: []reaction.Reaction{{
+				Time: time.Now(), Name: reaction.Detected, Node: "a", By: "xid-monitor", Who: "node-problem-detector",
+			}}})
 		}
 		x := []Expectation{{Name: "detected", By: "node-problem-detector", Within: seconds(5)}}
 		seen()
-		o.Did(WhatInject, "")
+		o.Begin()
 		time.Sleep(time.Second)
 		o.Proven(time.Now(), "")
 		if got, _ := o.Expect(t.Context(), x, nil); got[0].OK {
 			t.Errorf("an older reaction counts: %+v", got)
 		}
-		o.Did(WhatInject, "")
+		o.Begin()
 		seen()
 		time.Sleep(time.Second)
 		o.Proven(time.Now(), "")

@@ -9,6 +9,9 @@ import (
 	"strconv"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
@@ -49,6 +52,9 @@ type Target struct {
 	Pick any `json:"pick,omitempty"`
 	// Seed selects the same nodes each time; 0 selects the first ones by name.
 	Seed int64 `json:"seed,omitempty"`
+
+	// Pods selects the pods of PodsOf; Nodes sets it.
+	Pods labels.Selector `json:"-"`
 }
 
 // Abort ends an experiment early.
@@ -157,10 +163,12 @@ func (e *Experiment) checkSteps(
 			add(s.Inject.validate(), field+".inject", append(path, "inject")...)
 		}
 		for j, x := range s.Expect {
-			add(e.checkExpectation(x, false), fmt.Sprintf("%s.expect[%d]", field, j), append(path, "expect", j)...)
+			field := fmt.Sprintf("%s.expect[%d]", field, j)
+			add(e.checkExpectation(x, false), field, append(path, "expect", j)...)
 		}
 		for j, x := range s.ExpectNot {
-			add(e.checkExpectation(x, true), fmt.Sprintf("%s.expect-not[%d]", field, j), append(path, "expect-not", j)...)
+			field := fmt.Sprintf("%s.expect-not[%d]", field, j)
+			add(e.checkExpectation(x, true), field, append(path, "expect-not", j)...)
 		}
 		e.checkSteps(s.Parallel, field+".parallel", append(path, "parallel"), add)
 	}
@@ -235,14 +243,14 @@ func (t Target) pick(n int) (int, error) {
 		}
 		return max(1, n*share/100), nil
 	default:
-		count, err := strconv.Atoi(text)
-		if err != nil || count < 1 {
+		number, err := strconv.Atoi(text)
+		if err != nil || number < 1 {
 			break
 		}
-		if count > n {
-			return 0, fmt.Errorf("pick is %d, but there are only %d nodes", count, n)
+		if number > n {
+			return 0, fmt.Errorf("pick is %d, but there is only %s", number, count.Of(n, "node"))
 		}
-		return count, nil
+		return number, nil
 	}
 	return 0, fmt.Errorf("pick must be a number of nodes, a percentage such as 10%%, or all, not %q", text)
 }
@@ -250,7 +258,8 @@ func (t Target) pick(n int) (int, error) {
 func (i Inject) validate() error {
 	n := 0
 	for _, is := range []bool{
-		i.XID != nil && i.CUDA == "", i.Device != "", i.Runtime != "", i.CUDA != "" && len(i.Layers) == 0, len(i.Command) > 0,
+		i.XID != nil && i.CUDA == "", i.Device != "", i.Runtime != "", i.CUDA != "" && len(i.Layers) == 0,
+		len(i.Command) > 0,
 	} {
 		if is {
 			n++
@@ -288,6 +297,8 @@ func (i Inject) validate() error {
 
 // injecting are the commands that an experiment may run; reserved are the flags that it sets itself.
 var (
-	injecting = []string{"xid", "device unhealthy", "device taint", "runtime break", "cuda inject", "cuda arm", "cuda disarm"}
-	reserved  = []string{"yes", "output", "dry-run", "expect", "expect-not", "within"}
+	injecting = []string{
+		"xid", "device unhealthy", "device taint", "runtime break", "cuda inject", "cuda arm", "cuda disarm",
+	}
+	reserved = []string{"yes", "output", "dry-run", "expect", "expect-not", "within"}
 )

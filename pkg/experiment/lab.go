@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -44,11 +45,10 @@ type play struct {
 	observer *Observer
 	targets  []string
 
-	mu     sync.Mutex
-	open   []string // runs to revert, oldest first
-	runs   []string
-	left   []string
-	failed []string // checks that did not hold
+	mu   sync.Mutex
+	open []string // runs to revert, oldest first
+	runs []string
+	left []string
 }
 
 var errNotSteady = errors.New("the steady state does not hold, so nothing was injected")
@@ -109,6 +109,7 @@ func (p *play) run(ctx context.Context) error {
 	defer stop()
 	baseline, err := reaction.Watch(watching, reaction.Options{
 		Client: p.Client, Targets: p.targets, AllNodes: p.watchesAll(), Each: p.guard(abort),
+		Namespace: p.Target.Namespace, Selector: p.Target.Pods,
 	})
 	if err != nil {
 		return fmt.Errorf("observe the cluster: %w", err)
@@ -145,23 +146,14 @@ func (p *play) guard(abort context.CancelCauseFunc) func(reaction.News) {
 		if cordoned[name] = now && !before[name]; !now {
 			delete(cordoned, name)
 		}
-		if count := countTrue(cordoned); count > p.Abort.NodesUnschedulable {
-			abort(fmt.Errorf("aborted: %d nodes were cordoned, and at most %d may be", count, p.Abort.NodesUnschedulable))
+		if most := p.Abort.NodesUnschedulable; len(cordoned) > most {
+			abort(fmt.Errorf("aborted: the limit of cordoned nodes is %d, and these were cordoned: %s", most,
+				strings.Join(slices.Sorted(maps.Keys(cordoned)), ", ")))
 		}
 	}
 }
 
 func isUnschedulable(node *corev1.Node) bool { return node.Spec.Unschedulable }
-
-func countTrue(set map[string]bool) int {
-	n := 0
-	for _, is := range set {
-		if is {
-			n++
-		}
-	}
-	return n
-}
 
 func (p *play) steps(ctx context.Context, steps []Step) error {
 	for _, s := range steps {
@@ -194,6 +186,7 @@ func (p *play) step(ctx context.Context, s Step) error {
 		all.Wait()
 		return errors.Join(errs...)
 	case s.Revert != nil:
+		p.observer.Begin()
 		p.revertAll(ctx)
 		p.observer.Proven(time.Now(), "all faults are reverted")
 	default:
@@ -215,6 +208,7 @@ func (p *play) inject(ctx context.Context, i Inject) error {
 	}
 	for _, line := range lines {
 		shown := strings.Join(line, " ")
+		p.observer.Begin()
 		p.observer.Did(WhatInject, shown)
 		id, err := p.Command(ctx, line)
 		proof := time.Now()
@@ -232,6 +226,9 @@ func (p *play) inject(ctx context.Context, i Inject) error {
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", shown, err)
+		}
+		if line[0] == LayerCUDA {
+			p.observer.RolledOut()
 		}
 		p.observer.Proven(proof, shown)
 	}

@@ -52,15 +52,15 @@ type Observer struct {
 	// Clock returns the current time; nil means time.Now.
 	Clock func() time.Time
 
-	mu       sync.Mutex
-	entries  []Entry
-	nodes    map[string]*corev1.Node
-	victims  map[string]int
-	since    int       // the first entry that may be a reaction to the last fault
-	proof    time.Time // of the last fault
-	pending  []*pending
-	changed  chan struct{} // closed and replaced at each change
-	negative time.Time
+	mu      sync.Mutex
+	entries []Entry
+	nodes   map[string]*corev1.Node
+	victims map[string]int
+	since   int       // the first entry that may be a reaction to the last fault
+	proof   time.Time // of the last fault
+	rollout bool      // the last fault has replaced pods
+	pending []*pending
+	changed chan struct{} // closed and replaced at each change
 }
 
 // NewObserver returns an observer of faults on nodes.
@@ -124,11 +124,21 @@ func (o *Observer) signal() {
 func (o *Observer) Did(what, text string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if what == WhatInject {
-		o.since = len(o.entries)
-		o.proof = time.Time{}
-	}
 	o.add(Entry{What: what, Text: text})
+}
+
+// Begin forgets what has happened: only what comes from now on is a reaction to the next fault.
+func (o *Observer) Begin() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.since, o.proof, o.rollout = len(o.entries), time.Time{}, false
+}
+
+// RolledOut says that the fault has replaced pods before its proof, which is no reaction. That they failed is one.
+func (o *Observer) RolledOut() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.rollout = true
 }
 
 // Proven records when a fault was proven. All deadlines count from then on.
@@ -151,6 +161,9 @@ func (o *Observer) expect(p *pending) {
 	}
 	o.pending = append(o.pending, p)
 	for _, e := range o.entries[o.since:] {
+		if o.rollout && e.Time.Before(p.proof) && reaction.Name(e.What) != reaction.PodFailed {
+			continue
+		}
 		p.react(e.reaction(), o.Targets)
 	}
 	for _, n := range o.nodes {

@@ -14,7 +14,7 @@ import (
 )
 
 // Nodes resolves a target to nodes that exist. Workload returns the pod selector of a workload (TYPE/NAME).
-func (t Target) Nodes(
+func (t *Target) Nodes(
 	ctx context.Context, client kubernetes.Interface,
 	workload func(ctx context.Context, ref, namespace string) (labels.Selector, error),
 ) ([]string, error) {
@@ -41,6 +41,7 @@ func (t Target) Nodes(
 		if err != nil {
 			return nil, err
 		}
+		t.Pods = selector
 		pods, err := client.CoreV1().Pods(t.Namespace).List(ctx, metav1.ListOptions{LabelSelector: selector.String()})
 		if err != nil {
 			return nil, fmt.Errorf("list the pods of %s: %w", t.PodsOf, err)

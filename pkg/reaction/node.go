@@ -190,7 +190,7 @@ func writer(before, after *corev1.Node, path ...any) string {
 		if !hadEntry(before.ManagedFields, entry) {
 			changed = append(changed, entry.Manager)
 		}
-		if kubeedit.ParseFields(entry.FieldsV1.Raw).Has(wanted) {
+		if kubeedit.ParseFields(entry.FieldsV1.GetRawBytes()).Has(wanted) {
 			owner = append(owner, entry.Manager)
 		}
 	}
@@ -215,7 +215,7 @@ func writer(before, after *corev1.Node, path ...any) string {
 func hadEntry(entries []metav1.ManagedFieldsEntry, entry metav1.ManagedFieldsEntry) bool {
 	return slices.ContainsFunc(entries, func(e metav1.ManagedFieldsEntry) bool {
 		return e.Manager == entry.Manager && e.Operation == entry.Operation && e.Subresource == entry.Subresource &&
-			e.Time.Equal(entry.Time) && e.FieldsV1 != nil && string(e.FieldsV1.Raw) == string(entry.FieldsV1.Raw)
+			e.Time.Equal(entry.Time) && e.FieldsV1 != nil && e.FieldsV1.GetRawString() == entry.FieldsV1.GetRawString()
 	})
 }
 

@@ -90,5 +90,6 @@ func lastTime(e *corev1.Event) time.Time {
 	if e.Series != nil {
 		return e.Series.LastObservedTime.Time
 	}
-	return slices.MaxFunc([]time.Time{e.EventTime.Time, e.LastTimestamp.Time, e.CreationTimestamp.Time}, time.Time.Compare)
+	times := []time.Time{e.EventTime.Time, e.LastTimestamp.Time, e.CreationTimestamp.Time}
+	return slices.MaxFunc(times, time.Time.Compare)
 }

@@ -9,12 +9,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
 // Tracker recognizes reactions in the states of objects. It is not safe for concurrent use.
 type Tracker struct {
 	// Targets are the nodes whose pods matter; of all other nodes, only the node itself is watched.
 	Targets []string
+	// Workload reports whether a pod belongs to the workload that is observed. Such a pod matters on any node. It may
+	// be nil.
+	Workload func(*corev1.Pod) bool
 
 	nodes map[string]*corev1.Node
 	pods  map[types.UID]*corev1.Pod
@@ -95,14 +100,20 @@ func (t *Tracker) Pod(pod *corev1.Pod, atStart bool, at time.Time) []Reaction {
 	if from := t.replaces(pod); from != "" {
 		return replacement(before, pod, from, at)
 	}
-	if !t.isTarget(pod.Spec.NodeName) {
-		return nil
-	}
 	found := podChanges(before, pod, at)
-	if isFinished(pod) && !isFinished(before) {
-		found = append(found, t.drain(pod.Spec.NodeName, at)...)
+	switch {
+	case t.isTarget(pod.Spec.NodeName):
+		if isFinished(pod) && !isFinished(before) {
+			found = append(found, t.drain(pod.Spec.NodeName, at)...)
+		}
+		return found
+	case t.Workload != nil && t.Workload(pod):
+		for i := range found {
+			found[i].Node = "" // where its pods run is not what is expected
+		}
+		return found
 	}
-	return found
+	return nil
 }
 
 // PodGone takes the news that a pod no longer exists.
@@ -156,7 +167,7 @@ func (t *Tracker) drain(name string, at time.Time) []Reaction {
 	}
 	t.drained[name] = true
 	return []Reaction{{
-		Time: at, Name: Drained, Node: name, Text: fmt.Sprintf("none of %d pods is left", t.Victims(name)),
+		Time: at, Name: Drained, Node: name, Text: "none is left of " + count.Of(t.Victims(name), "pod"),
 	}}
 }
 
@@ -205,5 +216,7 @@ func (t *Tracker) Breaker(status string, at time.Time) []Reaction {
 	if was == "" || was == status || status != "TRIPPED" {
 		return nil
 	}
-	return []Reaction{{Time: at, Name: BreakerTripped, Who: "NVSentinel", By: "fault-quarantine", Text: "status " + status}}
+	return []Reaction{{
+		Time: at, Name: BreakerTripped, Who: "NVSentinel", By: "fault-quarantine", Text: "status " + status,
+	}}
 }

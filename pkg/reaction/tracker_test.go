@@ -56,7 +56,7 @@ func (s *story) change(manager, fields string, edit func(*corev1.Node)) {
 	now := metav1.NewTime(start.Add(time.Duration(len(s.said)+1) * time.Second))
 	next.ManagedFields = append(next.ManagedFields, metav1.ManagedFieldsEntry{
 		Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, Subresource: sub, Time: &now,
-		FieldsV1: &metav1.FieldsV1{Raw: []byte(fields)},
+		FieldsV1: metav1.NewFieldsV1(fields),
 	})
 	s.node = next
 	s.hear(s.Node(next, now.Time))
@@ -115,13 +115,15 @@ func TestDetectToRecover(t *testing.T) {
 	s := newStory()
 	worker := s.pod("worker-a", "rs", "gpu-1", true, ready)
 	daemon := s.pod("exporter", "ds-exporter", "gpu-1", true, ready)
-	s.change("platform-connectors", `{"f:status":{"f:conditions":{"k:{\"type\":\"SysLogsXIDError\"}":{"f:status":{}}}}}`,
+	s.change("platform-connectors",
+		`{"f:status":{"f:conditions":{"k:{\"type\":\"SysLogsXIDError\"}":{"f:status":{}}}}}`,
 		func(n *corev1.Node) {
 			n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{
-				Type: "SysLogsXIDError", Status: corev1.ConditionTrue, Message: "ErrorCode:79 PCI:0000:17:00",
+				Type: "SysLogsXIDError", Status: corev1.ConditionTrue, Message: "ErrorCode:79",
 			})
 		})
-	s.change("fault-quarantine", `{"f:spec":{"f:unschedulable":{}},"f:metadata":{"f:annotations":{"f:quarantineHealthEvent":{}}}}`,
+	s.change("fault-quarantine",
+		`{"f:spec":{"f:unschedulable":{}},"f:metadata":{"f:annotations":{"f:quarantineHealthEvent":{}}}}`,
 		func(n *corev1.Node) {
 			n.Spec.Unschedulable = true
 			n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}}
@@ -141,14 +143,14 @@ func TestDetectToRecover(t *testing.T) {
 	s.change("fault-quarantine", `{"f:metadata":{}}`, func(n *corev1.Node) { n.Spec.Unschedulable = false })
 	s.hear(s.PodGone(daemon, start))
 	s.want(t,
-		`detected gpu-1 by "NVSentinel (platform-connectors)": condition SysLogsXIDError is True: ErrorCode:79 PCI:0000:17:00`,
+		`detected gpu-1 by "NVSentinel (platform-connectors)": condition SysLogsXIDError is True: ErrorCode:79`,
 		`decided gpu-1 by "NVSentinel (fault-quarantine)": annotation quarantineHealthEvent`,
 		`cordoned gpu-1 by "NVSentinel (fault-quarantine)":`,
 		`pod-failed ml/worker-a by "": container main ended with exit code 134`,
 		`evicted ml/worker-a by "": EvictionByEvictionAPI`,
 		`rescheduled ml/worker-b by "Kubernetes (kube-scheduler)": from gpu-1 to gpu-2`,
 		`pod-gone ml/worker-a by "":`,
-		`drained gpu-1 by "": none of 1 pods is left`,
+		`drained gpu-1 by "": none is left of 1 pod`,
 		`served ml/worker-b by "": ready on gpu-2`,
 		`remediated gpu-1 by "NVSentinel (fault-remediation)": dgxc.nvidia.com/nvsentinel-state=remediation-succeeded`,
 		`rebooted gpu-1 by "": boot ID b`,
@@ -173,11 +175,12 @@ func TestWhoDidIt(t *testing.T) {
 		next := s.node.DeepCopy()
 		next.Spec.Unschedulable = true
 		next.ManagedFields = []metav1.ManagedFieldsEntry{{
-			Manager: manager, Operation: "Update", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{"f:unschedulable":{}}}`)},
+			Manager: manager, Operation: "Update",
+			FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:unschedulable":{}}}`),
 		}}
 		got = s.Node(next, start)
-		if len(got) != 1 || got[0].Actor() != want.actor || got[0].DoneBy("") != want.cluster || !got[0].DoneBy("any") ||
-			!got[0].DoneBy(manager) || got[0].DoneBy("somebody-else") {
+		if len(got) != 1 || got[0].Actor() != want.actor || got[0].DoneBy("") != want.cluster ||
+			!got[0].DoneBy("any") || !got[0].DoneBy(manager) || got[0].DoneBy("somebody-else") {
 			t.Errorf("%s: %+v", manager, got)
 		}
 	}
@@ -214,10 +217,11 @@ func TestDevices(t *testing.T) {
 	s.change("kubelet", `{"f:status":{}}`,
 		func(n *corev1.Node) { n.Status.Allocatable["nvidia.com/gpu"] = resource.MustParse("7") })
 	sick := func(p *corev1.Pod) {
-		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main",
-			AllocatedResourcesStatus: []corev1.ResourceStatus{{Name: "nvidia.com/gpu", Resources: []corev1.ResourceHealth{
-				{ResourceID: "GPU-1", Health: corev1.ResourceHealthStatusUnhealthy},
-			}}}}}
+		bad := []corev1.ResourceHealth{{ResourceID: "GPU-1", Health: corev1.ResourceHealthStatusUnhealthy}}
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{{
+			Name:                     "main",
+			AllocatedResourcesStatus: []corev1.ResourceStatus{{Name: "nvidia.com/gpu", Resources: bad}},
+		}}
 	}
 	s.pod("w", "rs", "gpu-1", true)
 	s.pod("w", "rs", "gpu-1", false, sick)
@@ -237,9 +241,12 @@ func TestEvents(t *testing.T) {
 	s := newStory()
 	event := func(uid, component, kind string, count int32, writer string) *corev1.Event {
 		return &corev1.Event{
-			ObjectMeta:     metav1.ObjectMeta{UID: types.UID(uid), ManagedFields: []metav1.ManagedFieldsEntry{{Manager: writer}}},
+			ObjectMeta: metav1.ObjectMeta{
+				UID: types.UID(uid), ManagedFields: []metav1.ManagedFieldsEntry{{Manager: writer}},
+			},
 			InvolvedObject: corev1.ObjectReference{Kind: "Node", Name: "gpu-1"},
-			Source:         corev1.EventSource{Component: component}, Type: kind, Count: count, Reason: "Xid", Message: "79",
+			Source:         corev1.EventSource{Component: component}, Type: kind, Count: count,
+			Reason: "Xid", Message: "79",
 		}
 	}
 	s.hear(s.Event(event("a", "kernel-monitor", "Warning", 1, "node-problem-detector"), true, start))
@@ -265,7 +272,9 @@ func FuzzNode(f *testing.F) {
 		s := newStory()
 		next := s.node.DeepCopy()
 		next.Spec.Unschedulable = closed
-		next.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: manager, FieldsV1: &metav1.FieldsV1{Raw: []byte(fields)}}}
+		next.ManagedFields = []metav1.ManagedFieldsEntry{{
+			Manager: manager, FieldsV1: metav1.NewFieldsV1(fields),
+		}}
 		found := s.Node(next, start)
 		if closed != (len(found) == 1) {
 			t.Errorf("found %+v", found)

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
@@ -33,6 +34,9 @@ type Options struct {
 	Targets []string
 	// AllNodes is for expectations about other nodes.
 	AllNodes bool
+	// Namespace and Selector are those of the pods of a workload, which matter on any node; see Tracker.Workload.
+	Namespace string
+	Selector  labels.Selector
 	// Each is called with each piece of news. Calls do not overlap.
 	Each func(News)
 }
@@ -54,6 +58,11 @@ type Baseline struct {
 // then on is a reaction.
 func Watch(ctx context.Context, o Options) (Baseline, error) {
 	w := &watcher{Options: o, tracker: NewTracker(o.Targets), failed: map[string]error{}}
+	if o.Selector != nil {
+		w.tracker.Workload = func(pod *corev1.Pod) bool {
+			return pod.Namespace == o.Namespace && o.Selector.Matches(labels.Set(pod.Labels))
+		}
+	}
 	namespaces, err := w.namespaces(ctx)
 	if err != nil {
 		return Baseline{}, err
@@ -131,6 +140,9 @@ type required struct {
 // appear.
 func (w *watcher) namespaces(ctx context.Context) ([]string, error) {
 	var found []string
+	if w.Selector != nil {
+		found = append(found, w.Namespace)
+	}
 	for _, name := range w.Targets[:min(len(w.Targets), mostNodes)] {
 		pods, err := w.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
 			FieldSelector: fields.OneTermEqualSelector("spec.nodeName", name).String(),
@@ -176,7 +188,8 @@ func (w *watcher) follow(
 		o.FieldSelector = selector
 		return follow(ctx, o)
 	}
-	informer := cache.NewSharedInformer(from, object, 0)
+	// A fake client says itself that it lacks streamed lists.
+	informer := cache.NewSharedInformer(cache.ToListWatcherWithWatchListSemantics(from, w.Client), object, 0)
 	_ = informer.SetTransform(slim) // it fails only after the start
 	_ = informer.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
 		w.mu.Lock()

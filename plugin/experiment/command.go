@@ -44,7 +44,8 @@ type options struct {
 
 // NewRunCommand returns `run`.
 func NewRunCommand(
-	connection *kube.Connection, streams genericiooptions.IOStreams, root func(genericiooptions.IOStreams) *cobra.Command,
+	connection *kube.Connection, streams genericiooptions.IOStreams,
+	root func(genericiooptions.IOStreams) *cobra.Command,
 ) *cobra.Command {
 	o := &options{connection: connection, streams: streams, root: root}
 	cmd := &cobra.Command{
@@ -52,8 +53,9 @@ func NewRunCommand(
 		Short: "Run an experiment: inject faults, measure what the cluster does about them, revert, report",
 		Long: `Run an experiment: inject faults, measure what the cluster does about them, revert, report.
 
-An experiment is a file or one of the built-in ones. All deadlines count from the proof of the last fault. Whatever happens, all
-faults are reverted in the end. The exit code is 2 if an expectation was not met.`,
+An experiment is a file or one of the built-in ones. All deadlines count from the proof of the last
+fault. Whatever happens, all faults are reverted in the end. The exit code is 2 if an expectation was
+not met.`,
 		Example: `  # List the built-in experiments
   kubectl gpu-fault run --list
 
@@ -61,7 +63,7 @@ faults are reverted in the end. The exit code is 2 if an expectation was not met
   kubectl gpu-fault run xid79-recovery --node gpu-1
 
   # Run an experiment from a file on the node of a pod of a Deployment, with a report for CI
-  kubectl gpu-fault run -f experiment.yaml --pods-of deployment/vllm -n infer --yes -o junit > result.xml
+  kubectl gpu-fault run -f experiment.yaml --pods-of deployment/vllm -n infer --yes -o junit
 
   # Show the file of a built-in experiment, as a start for your own
   kubectl gpu-fault run xid79-recovery --explain`,
@@ -87,10 +89,12 @@ faults are reverted in the end. The exit code is 2 if an expectation was not met
 	flags.BoolVar(&o.list, "list", false, "List the built-in experiments")
 	flags.BoolVar(&o.explain, "explain", false, "Print the file of the experiment")
 	flags.StringVar(&o.target.Node, "node", "", "Node to run on, instead of the experiment's target")
-	flags.StringVarP(&o.target.Selector, "selector", "l", "", "Label selector of the nodes, instead of the experiment's target")
+	flags.StringVarP(&o.target.Selector, "selector", "l", "",
+		"Label selector of the nodes, instead of the experiment's target")
 	flags.StringVar(&o.target.PodsOf, "pods-of", "",
 		"Workload (TYPE/NAME) whose pods' nodes to run on, in the namespace of -n, instead of the experiment's target")
-	flags.StringVar(&o.pick, "pick", "", "How many of the nodes: a number, a percentage such as 10%, or all (default 1)")
+	flags.StringVar(&o.pick, "pick", "",
+		"How many of the nodes: a number, a percentage such as 10%, or all (default 1)")
 	flags.Int64Var(&o.target.Seed, "seed", 0, "Seed that picks the nodes; without it, the first ones by name")
 	o.dryRun.AddFlag(cmd, dryrun.Usage, dryrun.Modes()...)
 	flags.BoolVarP(&o.yes, "yes", "y", false, "Do not ask for confirmation")
@@ -125,13 +129,18 @@ func (o *options) load(args []string) (*experiment.Experiment, []byte, error) {
 	case o.file != "" && len(args) > 0:
 		return nil, nil, errors.New("pass either the name of a built-in experiment or -f, not both")
 	case o.file == "" && len(args) == 0:
-		return nil, nil, errors.New("pass the name of a built-in experiment, or -f FILE; --list shows the built-in ones")
+		return nil, nil, errors.New(
+			"pass the name of a built-in experiment, or -f FILE; --list shows the built-in ones")
 	case o.file == "-":
 		name = "stdin"
-		data, err = io.ReadAll(io.LimitReader(o.streams.In, 2<<20))
+		data, err = limited(o.streams.In)
 	case o.file != "":
+		var file *os.File
 		name = o.file
-		data, err = os.ReadFile(o.file)
+		if file, err = os.Open(name); err == nil {
+			data, err = limited(file)
+			_ = file.Close()
+		}
 	default:
 		name = args[0] + ".yaml"
 		data, err = experiment.Source(args[0])
@@ -144,6 +153,12 @@ func (o *options) load(args []string) (*experiment.Experiment, []byte, error) {
 		return nil, data, err
 	}
 	return e, data, o.retarget(e)
+}
+
+// limited reads a file. Parse rejects one that is too long.
+func limited(from io.Reader) ([]byte, error) {
+	const most = 1 << 20
+	return io.ReadAll(io.LimitReader(from, most+1))
 }
 
 // retarget replaces the target of the file by that of the command line.

@@ -14,8 +14,8 @@ import (
 //go:embed page.css
 var style string
 
-// HTML returns a result as a self-contained page: the verdicts as bars from the proof of the fault to what was expected,
-// beside their deadlines, and the timeline.
+// HTML returns a result as a self-contained page: the verdicts as bars from the proof of the fault to what was
+// expected, beside their deadlines, and the timeline.
 func HTML(r experiment.Result) string {
 	state, word := "error", "Failed"
 	if r.Passed {

@@ -29,8 +29,9 @@ func NewWatchCommand(connection *kube.Connection, streams genericiooptions.IOStr
 		Short: "Show what the cluster does about a run: who detected it, cordoned, drained, and when",
 		Long: `Show what the cluster does about a run: who detected it, cordoned, drained, and when, as it happens.
 
-It begins with what can still be seen of what happened since the fault, and ends when the run is closed. Times count from the proof
-of the fault. What has happened before the command started has the precision of the cluster's own times, one second.`,
+It begins with what can still be seen of what happened since the fault, and ends when the run is
+closed. Times count from the proof of the fault. What has happened before the command started has the
+precision of the cluster's own times, one second.`,
 		Example: `  # Follow what the cluster does about a run
   kubectl gpu-fault watch xid-7k3f9q
 
@@ -52,7 +53,8 @@ of the fault. What has happened before the command started has the precision of 
 const pollEvery = 2 * time.Second
 
 func watch(
-	ctx context.Context, connection *kube.Connection, streams genericiooptions.IOStreams, id string, lasts time.Duration,
+	ctx context.Context, connection *kube.Connection, streams genericiooptions.IOStreams, id string,
+	lasts time.Duration,
 ) error {
 	cluster, err := connection.Cluster()
 	if err != nil {

@@ -35,6 +35,11 @@ type remediator struct {
 	until     string        // the last step: cordon, drain or uncordon
 }
 
+const (
+	quarantined = `{"spec":{"unschedulable":true},"metadata":{"annotations":{"quarantineHealthEvent":"{}"}}}`
+	asBefore    = `{"spec":{"unschedulable":null},"metadata":{"annotations":{"quarantineHealthEvent":null}}}`
+)
+
 func (r remediator) patch(t *testing.T, by, format string, args ...any) {
 	t.Helper()
 	_, err := r.cluster.Client.CoreV1().Nodes().Patch(context.Background(), r.worker.Name, types.MergePatchType,
@@ -74,8 +79,8 @@ func (r remediator) start(t *testing.T) {
 	t.Cleanup(func() {
 		stop()
 		running.Wait()
-		r.patch(t, "test", `{"spec":{"unschedulable":null},"metadata":{"labels":{"dgxc.nvidia.com/nvsentinel-state":null},`+
-			`"annotations":{"quarantineHealthEvent":null}}}`)
+		r.patch(t, "test", `{"metadata":{"labels":{"dgxc.nvidia.com/nvsentinel-state":null}}}`)
+		r.patch(t, "test", asBefore)
 	})
 }
 
@@ -92,7 +97,7 @@ func (r remediator) run(ctx context.Context, t *testing.T, before int32) {
 	if by == "" {
 		by = "fault-quarantine"
 	}
-	r.patch(t, by, `{"spec":{"unschedulable":true},"metadata":{"annotations":{"quarantineHealthEvent":"{}"}}}`)
+	r.patch(t, by, quarantined)
 	if r.until == "cordon" {
 		return
 	}
@@ -118,7 +123,7 @@ func (r remediator) run(ctx context.Context, t *testing.T, before int32) {
 	}
 	r.state(t, "fault-remediation", "remediating")
 	r.state(t, "fault-remediation", "remediation-succeeded")
-	r.patch(t, "fault-quarantine", `{"spec":{"unschedulable":null},"metadata":{"annotations":{"quarantineHealthEvent":null}}}`)
+	r.patch(t, "fault-quarantine", asBefore)
 }
 
 func sleep(ctx context.Context, d time.Duration) bool {
@@ -134,6 +139,9 @@ func sleep(ctx context.Context, d time.Duration) bool {
 func (e *env) app(t *testing.T, namespace string) {
 	t.Helper()
 	labels := map[string]string{"app": "served"}
+	onWorker := []corev1.NodeSelectorRequirement{{
+		Key: corev1.LabelHostname, Operator: "In", Values: []string{e.worker.Name},
+	}}
 	_, err := e.cluster.Client.AppsV1().Deployments(namespace).Create(t.Context(), &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: "served"},
 		Spec: appsv1.DeploymentSpec{
@@ -142,16 +150,17 @@ func (e *env) app(t *testing.T, namespace string) {
 				ObjectMeta: metav1.ObjectMeta{Labels: labels},
 				Spec: corev1.PodSpec{
 					TerminationGracePeriodSeconds: new(int64(0)),
-					Tolerations:                   []corev1.Toleration{{Key: "node-role.kubernetes.io/control-plane", Operator: "Exists"}},
+					Tolerations: []corev1.Toleration{{
+						Key: "node-role.kubernetes.io/control-plane", Operator: "Exists",
+					}},
 					Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 						PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{
-							Weight: 100, Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{
-								Key: corev1.LabelHostname, Operator: "In", Values: []string{e.worker.Name},
-							}}},
+							Weight: 100, Preference: corev1.NodeSelectorTerm{MatchExpressions: onWorker},
 						}},
 					}},
 					Containers: []corev1.Container{{
-						Name: "c", Image: "busybox:1.35", ImagePullPolicy: corev1.PullNever, Command: []string{"sleep", "100000"},
+						Name: "c", Image: "busybox:1.35", ImagePullPolicy: corev1.PullNever,
+						Command: []string{"sleep", "100000"},
 					}},
 				},
 			},
@@ -192,7 +201,8 @@ func (b *lockedBuffer) String() string {
 func experimentFile(t *testing.T, head, steps string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "experiment.yaml")
-	text := "apiVersion: gpufault.dev/v1alpha1\nkind: Experiment\nmetadata: {name: test}\n" + head + "\nsteps:\n" + steps
+	text := "apiVersion: gpufault.dev/v1alpha1\nkind: Experiment\nmetadata: {name: test}\n" + head +
+		"\nsteps:\n" + steps
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -298,7 +308,8 @@ func TestExperimentFails(t *testing.T) {
 				c.remediator.env, c.remediator.namespace = &e, namespace
 				c.remediator.start(t)
 			}
-			got, r := e.experiment(experimentFile(t, head, fmt.Sprintf(steps, c.within, c.wait)), "--allow-last-gpu-node")
+			file := experimentFile(t, head, fmt.Sprintf(steps, c.within, c.wait))
+			got, r := e.experiment(file, "--allow-last-gpu-node")
 			v := e.verdict(got, "cordoned")
 			if r.code != 2 || got.Passed || v.State != c.state || !strings.Contains(v.Text, c.text) {
 				t.Errorf("exit %d, %+v", r.code, v)
@@ -313,14 +324,20 @@ func TestExperimentThatDoesNotBegin(t *testing.T) {
 	e := setup(t)
 	steps := "- inject: {xid: 79}\n- expect: [{name: detected, within: 1s}]\n"
 	head := "target: {node: " + e.worker.Name + "}\n"
-	file := experimentFile(t, head+
-		`steady: [{name: the service exists, object: {apiVersion: v1, kind: Service, namespace: default, name: nothing}, expect: "o != null"}]`, steps)
+	file := experimentFile(t, head+`
+steady:
+- name: the service exists
+  object: {apiVersion: v1, kind: Service, namespace: default, name: nothing}
+  expect: "o != null"
+`, steps)
 	got, r := e.experiment(file, "--allow-last-gpu-node")
-	if r.code != 2 || !strings.Contains(got.Error, "the steady state does not hold, so nothing was injected: the service exists") {
+	why := "the steady state does not hold, so nothing was injected: the service exists"
+	if r.code != 2 || !strings.Contains(got.Error, why) {
 		t.Errorf("exit %d, %q", r.code, got.Error)
 	}
 	e.refused(e.plugin("run", "xid79-recovery", "--node", "nowhere", "--yes"), "nothing was changed", "nowhere")
-	e.refused(e.plugin("run", "xid79-recovery", "--pods-of", "deployment/nothing", "-n", "default", "--yes"), "nothing was changed", "nothing")
+	e.refused(e.plugin("run", "xid79-recovery", "--pods-of", "deployment/nothing", "-n", "default", "--yes"),
+		"nothing was changed", "nothing")
 	e.refused(e.plugin("run", "xid79-recovery", "--node", e.worker.Name), "stdin is not a terminal; pass --yes")
 	e.refused(e.plugin("run", "-f", experimentFile(t, head, "- inject: {xid: 79, flags: {via: smoke}}\n"), "--yes"),
 		"nothing was changed", "--via")
@@ -332,8 +349,10 @@ func TestExperimentThatDoesNotBegin(t *testing.T) {
 func TestExperimentInterrupted(t *testing.T) {
 	e := setup(t)
 	t.Cleanup(func() { e.plugin("revert", "--all", "--yes") })
-	file := experimentFile(t, "target: {node: "+e.worker.Name+"}",
-		"- inject: {device: unhealthy, gpu: 0, flags: {allow-majority: true}}\n- expect: [{name: cordoned, within: 10m}]\n")
+	file := experimentFile(t, "target: {node: "+e.worker.Name+"}", `
+- inject: {device: unhealthy, gpu: 0, flags: {allow-majority: true}}
+- expect: [{name: cordoned, within: 10m}]
+`)
 	var out, said lockedBuffer
 	cmd := e.command("run", "-f", file, "--yes")
 	cmd.Stdout, cmd.Stderr = &out, &said
@@ -362,24 +381,47 @@ func TestExperimentInterrupted(t *testing.T) {
 	e.noPods()
 }
 
+// The GPU of a workload is lost: its program ends with an error, and after the revert it is ready again, on whatever
+// node.
+func TestExperimentWorkloadFailsFast(t *testing.T) {
+	c := setupCUDA(t)
+	train := c.create(c.deployment("train"))
+	c.healthy("train", 1)
+	before := asUserSees(t, train())
+	r := c.plugin("run", "workload-fail-fast", "--pods-of", "deployment/train", "-n", c.namespace, "--yes",
+		"-o", "json")
+	var got experiment.Result
+	c.decode(r.stdout, &got)
+	if r.code != 0 || !got.Passed {
+		t.Errorf("exit %d\n%s\n%s", r.code, r.stderr, r.stdout)
+	}
+	if v := c.verdict(got, "pod-failed"); !strings.Contains(v.Text, "ended with exit code") {
+		t.Errorf("%+v", v)
+	}
+	c.same(before, train())
+	c.nothingLeft()
+}
+
 // --expect on a fault: a table, JUnit, and the exit code; and watch shows what has happened.
 func TestExpectOnAFault(t *testing.T) {
 	e := setup(t)
-	r := e.plugin("xid", "79", e.worker.Name, "--allow-last-gpu-node", "--yes", "--expect", "detect", "--expect-not", "cordon",
-		"--within", "5s", "-o", "junit")
+	r := e.plugin("xid", "79", e.worker.Name, "--allow-last-gpu-node", "--yes", "--expect", "detect",
+		"--expect-not", "cordon", "--within", "5s", "-o", "junit")
 	var report struct {
 		Tests    int `xml:"tests,attr"`
 		Failures int `xml:"failures,attr"`
 	}
-	if err := xml.Unmarshal([]byte(r.stdout), &report); err != nil || r.code != 0 || report.Tests != 3 || report.Failures != 0 {
+	if err := xml.Unmarshal([]byte(r.stdout), &report); err != nil || r.code != 0 || report.Tests != 3 ||
+		report.Failures != 0 {
 		t.Errorf("exit %d, %+v, %v\n%s\n%s", r.code, report, err, r.stdout, r.stderr)
 	}
 	run := e.runs()[0].ID
 	if seen := e.ok("watch", run, "--for", "2s"); !strings.Contains(seen.stdout, "detected") {
 		t.Errorf("watch says\n%s\n%s", seen.stdout, seen.stderr)
 	}
-	if r := e.plugin("xid", "43", e.worker.Name, "--allow-last-gpu-node", "--yes", "--expect", "cordon=NVSentinel", "--within", "2s"); r.code != 2 ||
-		!strings.Contains(r.stdout, "MISSING") {
+	r = e.plugin("xid", "43", e.worker.Name, "--allow-last-gpu-node", "--yes", "--expect", "cordon=NVSentinel",
+		"--within", "2s")
+	if r.code != 2 || !strings.Contains(r.stdout, "MISSING") {
 		t.Errorf("exit %d\n%s\n%s", r.code, r.stdout, r.stderr)
 	}
 	e.refused(e.plugin("xid", "79", e.worker.Name, "--expect", "cordonn"), "did you mean cordon")

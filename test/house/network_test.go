@@ -15,7 +15,6 @@ import (
 var dials = map[string]string{
 	"debugpod/rpc/rpc.go":               "the node's container runtime, kubelet and plugins, over Unix sockets",
 	"debugpod/rpc/serve.go":             "the node's kubelet, over a Unix socket",
-	"debugpod/node/device/injector.go":  "the node's kubelet, over a Unix socket",
 	"debugpod/node/device/plugins.go":   "the node's device plugins, over their Unix sockets: whether they listen",
 	"debugpod/image/push.go":            "the registry that `image push` was given",
 	"debugpod/execer.go":                "the API server: exec into a pod",

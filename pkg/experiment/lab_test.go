@@ -1,0 +1,195 @@
+package experiment
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/check"
+)
+
+// world is a cluster of nodes a, b and c, in which commands do nothing but open a run.
+type world struct {
+	*Lab
+	client *fake.Clientset
+
+	mu    sync.Mutex
+	lines []string
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{client: fake.NewClientset()}
+	for _, name := range []string{"a", "b", "c"} {
+		if err := w.client.Tracker().Add(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.Lab = &Lab{
+		Client: w.client, Say: func(string, ...any) {},
+		Command: func(_ context.Context, line []string) (string, error) {
+			w.did(strings.Join(line, " "))
+			return "run-" + line[1], nil
+		},
+		Revert: func(_ context.Context, id string) error {
+			w.did("revert " + id)
+			return nil
+		},
+		Run: func(_ context.Context, id string) (*ledger.Run, error) {
+			return &ledger.Run{ID: id, Steps: []ledger.Step{{State: ledger.StateProven, Ended: time.Now()}}}, nil
+		},
+		Check: func(_ context.Context, all []scenario.Check) ([]check.Result, error) {
+			return []check.Result{{Name: all[0].Name, OK: all[0].Expect == "true", Message: "it is not"}}, nil
+		},
+	}
+	return w
+}
+
+func (w *world) did(line string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.lines = append(w.lines, line)
+}
+
+func (w *world) cordon(t *testing.T, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		node, err := w.client.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		node.Spec.Unschedulable = true
+		if _, err := w.client.CoreV1().Nodes().Update(t.Context(), node, metav1.UpdateOptions{}); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func parse(t *testing.T, text string) *Experiment {
+	t.Helper()
+	e, err := Parse("f", []byte(head+text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// Steps run in order, and everything is reverted in reverse order.
+func TestPlay(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	e := parse(t, `
+steady: [{name: fine, exec: {namespace: a, labels: a=b, command: [a]}, expect: "true"}]
+steps:
+- inject: {xid: 79}
+- inject: {device: unhealthy}
+- revert: {}
+- parallel:
+  - inject: {xid: 48}
+  - wait: 1ms
+- expect: [{name: again, steady: fine, within: 5s}]
+`)
+	r := w.Play(t.Context(), e, []string{"a"})
+	want := []string{
+		"xid 79 a", "device unhealthy a", "revert run-unhealthy", "revert run-79", "xid 48 a", "revert run-48",
+	}
+	runs := []string{"run-79", "run-unhealthy", "run-48"}
+	if !r.Passed || !slices.Equal(w.lines, want) || !slices.Equal(r.Runs, runs) {
+		t.Errorf("%q\n%+v", w.lines, r)
+	}
+}
+
+// Whatever fails, what was injected is reverted; what cannot be is left behind, and said.
+func TestPlayFails(t *testing.T) {
+	t.Parallel()
+	twice := "steps:\n- inject: {xid: 79}\n- inject: {xid: 48}\n"
+	t.Run("a fault", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		command := w.Command
+		w.Command = func(ctx context.Context, line []string) (string, error) {
+			if id, err := command(ctx, line); line[1] == "79" {
+				return id, err
+			}
+			return "run-half", errors.New("it broke")
+		}
+		r := w.Play(t.Context(), parse(t, twice), []string{"a"})
+		if r.Passed || !strings.Contains(r.Error, "xid 48 a: it broke") ||
+			!slices.Equal(w.lines, []string{"xid 79 a", "xid 48 a", "revert run-half", "revert run-79"}) {
+			t.Errorf("%q %+v", w.lines, r)
+		}
+	})
+	t.Run("a revert", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		w.Revert = func(_ context.Context, id string) error {
+			w.did("revert " + id)
+			return errors.New("the node is gone")
+		}
+		r := w.Play(t.Context(), parse(t, twice), []string{"a"})
+		if r.Passed || len(r.LeftBehind) != 2 || !strings.Contains(r.LeftBehind[0], "run run-48: the node is gone") {
+			t.Errorf("%+v", r)
+		}
+	})
+	t.Run("the steady state", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		steady := `steady: [{name: fine, exec: {namespace: a, labels: a=b, command: [a]}, expect: "false"}]` + "\n"
+		r := w.Play(t.Context(), parse(t, steady+twice), []string{"a"})
+		if r.Passed || len(w.lines) > 0 || !strings.Contains(r.Error, "nothing was injected: fine: it is not") {
+			t.Errorf("%q %+v", w.lines, r)
+		}
+	})
+	t.Run("an interruption", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		w.Say = func(format string, _ ...any) {
+			if strings.HasPrefix(format, "waiting") {
+				cancel(errors.New("interrupted"))
+			}
+		}
+		r := w.Play(ctx, parse(t, twice+"- expect: [{name: cordoned, within: 1h}]\n"), []string{"a"})
+		if r.Passed || r.Error != "interrupted" || r.Verdicts[0].State != StateUnknown ||
+			!slices.Equal(w.lines[2:], []string{"revert run-48", "revert run-79"}) {
+			t.Errorf("%q %+v", w.lines, r)
+		}
+	})
+	t.Run("too many cordoned nodes", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		w.Say = func(format string, _ ...any) {
+			if strings.HasPrefix(format, "waiting") {
+				w.cordon(t, "a", "c")
+			}
+		}
+		r := w.Play(t.Context(), parse(t, "abort: {nodesUnschedulable: 1}\n"+twice+
+			"- expect: [{name: drained, within: 1h}]\n"), []string{"a"})
+		if r.Passed || !strings.Contains(r.Error, "the limit of cordoned nodes is 1, and these were cordoned: a, c") ||
+			len(w.lines) != 4 {
+			t.Errorf("%q %+v", w.lines, r)
+		}
+	})
+}
+
+// Repeated rounds are one result.
+func TestRepeat(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	r := w.Play(t.Context(), parse(t, "repeat: 2\nsteps:\n- inject: {xid: 79}\n"+
+		"- expect-not: [{name: cordoned, for: 1ms}]\n"), []string{"a"})
+	if !r.Passed || len(w.lines) != 4 || len(r.Verdicts) != 2 || r.Verdicts[1].Name != "cordoned (2)" {
+		t.Errorf("%q %+v", w.lines, r)
+	}
+}
