@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -29,6 +30,8 @@ type Expectation struct {
 	// By is who must do it: a system such as NVSentinel, a field manager, which may end with *, or any. By default,
 	// what a person or this tool does is not a reaction.
 	By string `json:"by,omitempty"`
+	// Pod limits a reaction to pods: NAMESPACE/NAME, which may end with *.
+	Pod string `json:"pod,omitempty"`
 	// Node is a part of a node that each target must have. Its only key may also be cel: an expression over each node
 	// of the cluster (node) and the first target (target.node), which must be true for one of them.
 	Node map[string]any `json:"node,omitempty"`
@@ -106,8 +109,10 @@ func newPending(e Expectation, not bool) (*pending, error) {
 		return nil, fmt.Errorf("%s: only one of reaction, node, check and steady is possible", e.Name)
 	case e.By != "" && (sources == 1 && e.Reaction == ""):
 		return nil, fmt.Errorf("%s: by is possible only for a reaction", e.Name)
-	case not && (e.Check != nil || e.Steady != ""):
-		return nil, fmt.Errorf("%s: a check cannot be expected not to hold: negate its expression", e.Name)
+	case e.Pod != "" && (sources == 1 && e.Reaction == ""):
+		return nil, fmt.Errorf("%s: pod is possible only for a reaction", e.Name)
+	case e.Pod != "" && !strings.Contains(e.Pod, "/"):
+		return nil, fmt.Errorf("%s: pod must be NAMESPACE/NAME, which may end with *, not %q", e.Name, e.Pod)
 	}
 	if sources == 0 {
 		p.Reaction = e.Name
@@ -137,6 +142,9 @@ func (p *pending) deadline() time.Time { return p.proof.Add(p.limit()) }
 // react takes a reaction. It counts if it happened to a target.
 func (p *pending) react(r reaction.Reaction, targets []string) {
 	if p.name == "" || r.Name != p.name || !p.met.IsZero() || r.Node != "" && !slices.Contains(targets, r.Node) {
+		return
+	}
+	if p.Pod != "" && !reaction.Matches(p.Pod, r.Pod) {
 		return
 	}
 	if !r.DoneBy(p.By) {

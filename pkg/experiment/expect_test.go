@@ -103,6 +103,14 @@ func TestVerdicts(t *testing.T) {
 			play: map[int][]reaction.Reaction{61: {cordon("fault-quarantine")}},
 			x:    Expectation{Name: "cordoned", For: seconds(60)}, not: true, state: StateOK,
 		},
+		"a pod of others": {
+			play: map[int][]reaction.Reaction{3: {{Name: reaction.PodFailed, Node: "a", Pod: "demo/web-1"}}},
+			x:    Expectation{Name: "pod-failed", Pod: "demo/train-*", Within: seconds(60)}, state: StateMissing,
+		},
+		"a pod of ours": {
+			play: map[int][]reaction.Reaction{3: {{Name: reaction.PodFailed, Node: "a", Pod: "demo/train-1"}}},
+			x:    Expectation{Name: "pod-failed", Pod: "demo/train-*", Within: seconds(60)}, state: StateOK, after: 3,
+		},
 		"an own name": {
 			play: map[int][]reaction.Reaction{3: {cordon("fault-quarantine")}},
 			x:    Expectation{Name: "closed", Reaction: "cordon", Within: seconds(60)}, state: StateOK, after: 3,
@@ -232,15 +240,17 @@ func TestInterrupted(t *testing.T) {
 func TestBadExpectations(t *testing.T) {
 	t.Parallel()
 	for want, x := range map[string]Expectation{
-		"within is missing":        {Name: "cordoned"},
-		"for is not possible here": {Name: "cordoned", Within: 1, For: 1},
-		"did you mean cordoned?":   {Name: "cordonned", Within: 1},
-		"only one of reaction":     {Name: "a", Within: 1, Reaction: "cordon", Node: map[string]any{"spec": 1}},
-		"by is possible only":      {Name: "a", Within: 1, By: "x", Node: map[string]any{"spec": 1}},
-		"must be an expression":    {Name: "a", Within: 1, Node: map[string]any{"cel": 1}},
-		"node.cel: ":               {Name: "a", Within: 1, Node: map[string]any{"cel": "node."}},
-		"needs a name":             {Within: 1},
-		"and the only key":         {Name: "a", Within: 1, Node: map[string]any{"cel": "true", "spec": 1}},
+		"within is missing":          {Name: "cordoned"},
+		"for is not possible here":   {Name: "cordoned", Within: 1, For: 1},
+		"did you mean cordoned?":     {Name: "cordonned", Within: 1},
+		"only one of reaction":       {Name: "a", Within: 1, Reaction: "cordon", Node: map[string]any{"spec": 1}},
+		"by is possible only":        {Name: "a", Within: 1, By: "x", Node: map[string]any{"spec": 1}},
+		"pod is possible only":       {Name: "a", Within: 1, Pod: "a/b", Node: map[string]any{"spec": 1}},
+		"pod must be NAMESPACE/NAME": {Name: "evicted", Within: 1, Pod: "b"},
+		"must be an expression":      {Name: "a", Within: 1, Node: map[string]any{"cel": 1}},
+		"node.cel: ":                 {Name: "a", Within: 1, Node: map[string]any{"cel": "node."}},
+		"needs a name":               {Within: 1},
+		"and the only key":           {Name: "a", Within: 1, Node: map[string]any{"cel": "true", "spec": 1}},
 	} {
 		err := CheckExpectations([]Expectation{x}, nil)
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -51,6 +51,29 @@ func TestDocumentedFile(t *testing.T) {
 	}
 }
 
+// What users who had only the documentation wrote for ten public requests is accepted.
+func TestUnseenFiles(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob(filepath.Join("testdata", "unseen", "*.yaml"))
+	if err != nil || len(files) != 10 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := Parse(file, data)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if lines, err := e.Lines(t.Context(), []string{"node-b"}); err != nil || len(lines) == 0 {
+			t.Errorf("%s: %v, %v", file, lines, err)
+		}
+	}
+}
+
 // Each problem of a file is an error at its place.
 func TestParseErrors(t *testing.T) {
 	t.Parallel()

@@ -51,15 +51,23 @@ type play struct {
 	left []string
 }
 
-var errNotSteady = errors.New("the steady state does not hold, so nothing was injected")
+// The reasons for which an experiment ends early, although nothing has failed.
+var (
+	errNotSteady = errors.New("the steady state does not hold, so nothing was injected")
+	errAborted   = errors.New("aborted")
+)
 
-// Play runs an experiment on nodes. Whatever happens, it reverts what it has injected.
-func (l *Lab) Play(ctx context.Context, e *Experiment, targets []string) Result {
+// Play runs an experiment on nodes. Whatever happens, it reverts what it has injected. It returns an error if the
+// experiment could not be carried out; that the steady state does not hold, or that a limit was exceeded, is a result.
+func (l *Lab) Play(ctx context.Context, e *Experiment, targets []string) (Result, error) {
 	var all Result
 	for round := range max(e.Repeat, 1) {
-		r := l.round(ctx, e, targets)
+		r, err := l.round(ctx, e, targets)
 		if round == 0 {
 			all = r
+			if r.Error != "" {
+				return all, err
+			}
 			continue
 		}
 		for i := range r.Verdicts {
@@ -69,13 +77,13 @@ func (l *Lab) Play(ctx context.Context, e *Experiment, targets []string) Result 
 		all.Runs, all.Verdicts = append(all.Runs, r.Runs...), append(all.Verdicts, r.Verdicts...)
 		all.Timeline, all.LeftBehind = append(all.Timeline, r.Timeline...), append(all.LeftBehind, r.LeftBehind...)
 		if r.Error != "" {
-			break
+			return all, err
 		}
 	}
-	return all
+	return all, nil
 }
 
-func (l *Lab) round(ctx context.Context, e *Experiment, targets []string) Result {
+func (l *Lab) round(ctx context.Context, e *Experiment, targets []string) (Result, error) {
 	started := time.Now()
 	p := &play{Lab: l, Experiment: e, observer: NewObserver(targets), targets: targets}
 	p.observer.Show = l.Show
@@ -87,7 +95,10 @@ func (l *Lab) round(ctx context.Context, e *Experiment, targets []string) Result
 		r.Error = err.Error()
 	}
 	r.Passed = r.Passed && err == nil && len(p.left) == 0
-	return r
+	if errors.Is(err, errNotSteady) || errors.Is(err, errAborted) {
+		err = nil
+	}
+	return r, err
 }
 
 func (p *play) run(ctx context.Context) error {
@@ -147,7 +158,7 @@ func (p *play) guard(abort context.CancelCauseFunc) func(reaction.News) {
 			delete(cordoned, name)
 		}
 		if most := p.Abort.NodesUnschedulable; len(cordoned) > most {
-			abort(fmt.Errorf("aborted: the limit of cordoned nodes is %d, and these were cordoned: %s", most,
+			abort(fmt.Errorf("%w: the limit of cordoned nodes is %d, and these were cordoned: %s", errAborted, most,
 				strings.Join(slices.Sorted(maps.Keys(cordoned)), ", ")))
 		}
 	}
@@ -206,9 +217,9 @@ func (p *play) inject(ctx context.Context, i Inject) error {
 	if err != nil {
 		return err
 	}
+	p.observer.Begin() // what follows one layer is a reaction to the fault, also before the others are proven
 	for _, line := range lines {
 		shown := strings.Join(line, " ")
-		p.observer.Begin()
 		p.observer.Did(WhatInject, shown)
 		id, err := p.Command(ctx, line)
 		proof := time.Now()
@@ -262,7 +273,7 @@ func (p *play) expect(ctx context.Context, s Step) error {
 
 // check repeats a check until it holds or its deadline is over.
 func (p *play) check(ctx context.Context, x *pending, what scenario.Check) {
-	what.Within = x.Within
+	what.Within = scenario.Duration(x.limit())
 	results, err := p.Check(ctx, []scenario.Check{what})
 	at := time.Now()
 	switch {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/reaction"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/check"
 )
@@ -99,8 +100,10 @@ steps:
   - inject: {xid: 48}
   - wait: 1ms
 - expect: [{name: again, steady: fine, within: 5s}]
+- expect-not:
+  - {name: never, for: 1ms, check: {name: never, exec: {namespace: a, labels: a=b, command: [a]}, expect: "false"}}
 `)
-	r := w.Play(t.Context(), e, []string{"a"})
+	r, _ := w.Play(t.Context(), e, []string{"a"})
 	want := []string{
 		"xid 79 a", "device unhealthy a", "revert run-unhealthy", "revert run-79", "xid 48 a", "revert run-48",
 	}
@@ -124,8 +127,8 @@ func TestPlayFails(t *testing.T) {
 			}
 			return "run-half", errors.New("it broke")
 		}
-		r := w.Play(t.Context(), parse(t, twice), []string{"a"})
-		if r.Passed || !strings.Contains(r.Error, "xid 48 a: it broke") ||
+		r, err := w.Play(t.Context(), parse(t, twice), []string{"a"})
+		if err == nil || r.Passed || !strings.Contains(r.Error, "xid 48 a: it broke") ||
 			!slices.Equal(w.lines, []string{"xid 79 a", "xid 48 a", "revert run-half", "revert run-79"}) {
 			t.Errorf("%q %+v", w.lines, r)
 		}
@@ -137,8 +140,9 @@ func TestPlayFails(t *testing.T) {
 			w.did("revert " + id)
 			return errors.New("the node is gone")
 		}
-		r := w.Play(t.Context(), parse(t, twice), []string{"a"})
-		if r.Passed || len(r.LeftBehind) != 2 || !strings.Contains(r.LeftBehind[0], "run run-48: the node is gone") {
+		r, err := w.Play(t.Context(), parse(t, twice), []string{"a"})
+		if err != nil || r.Passed || len(r.LeftBehind) != 2 ||
+			!strings.Contains(r.LeftBehind[0], "run run-48: the node is gone") {
 			t.Errorf("%+v", r)
 		}
 	})
@@ -146,8 +150,9 @@ func TestPlayFails(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t)
 		steady := `steady: [{name: fine, exec: {namespace: a, labels: a=b, command: [a]}, expect: "false"}]` + "\n"
-		r := w.Play(t.Context(), parse(t, steady+twice), []string{"a"})
-		if r.Passed || len(w.lines) > 0 || !strings.Contains(r.Error, "nothing was injected: fine: it is not") {
+		r, err := w.Play(t.Context(), parse(t, steady+twice), []string{"a"})
+		if err != nil || r.Passed || len(w.lines) > 0 ||
+			!strings.Contains(r.Error, "nothing was injected: fine: it is not") {
 			t.Errorf("%q %+v", w.lines, r)
 		}
 	})
@@ -160,7 +165,7 @@ func TestPlayFails(t *testing.T) {
 				cancel(errors.New("interrupted"))
 			}
 		}
-		r := w.Play(ctx, parse(t, twice+"- expect: [{name: cordoned, within: 1h}]\n"), []string{"a"})
+		r, _ := w.Play(ctx, parse(t, twice+"- expect: [{name: cordoned, within: 1h}]\n"), []string{"a"})
 		if r.Passed || r.Error != "interrupted" || r.Verdicts[0].State != StateUnknown ||
 			!slices.Equal(w.lines[2:], []string{"revert run-48", "revert run-79"}) {
 			t.Errorf("%q %+v", w.lines, r)
@@ -174,20 +179,57 @@ func TestPlayFails(t *testing.T) {
 				w.cordon(t, "a", "c")
 			}
 		}
-		r := w.Play(t.Context(), parse(t, "abort: {nodesUnschedulable: 1}\n"+twice+
+		r, err := w.Play(t.Context(), parse(t, "abort: {nodesUnschedulable: 1}\n"+twice+
 			"- expect: [{name: drained, within: 1h}]\n"), []string{"a"})
-		if r.Passed || !strings.Contains(r.Error, "the limit of cordoned nodes is 1, and these were cordoned: a, c") ||
+		why := "the limit of cordoned nodes is 1, and these were cordoned: a, c"
+		if err != nil || r.Passed || !strings.Contains(r.Error, why) ||
 			len(w.lines) != 4 {
 			t.Errorf("%q %+v", w.lines, r)
 		}
 	})
 }
 
+// A reaction to the first layer of a fault counts, although the last one is proven later; the rollout of the shim does
+// not.
+func TestLayersAreOneFault(t *testing.T) {
+	t.Parallel()
+	o := NewObserver([]string{"a"})
+	o.Begin()
+	for _, name := range []reaction.Name{reaction.Detected, reaction.Served} {
+		o.News(reaction.News{Reactions: []reaction.Reaction{{Time: time.Now(), Name: name, Node: "a", By: "npd"}}})
+	}
+	o.Proven(time.Now(), "kernel")
+	time.Sleep(time.Millisecond)
+	o.RolledOut()
+	o.Proven(time.Now(), "cuda")
+	got, err := o.Expect(t.Context(), []Expectation{
+		{Name: "detected", Within: seconds(1)}, {Name: "served", Within: scenario.Duration(time.Millisecond)},
+	}, nil)
+	if err != nil || !got[0].OK || got[1].State != StateMissing {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// What must not hold, and does, is reported with its time.
+func TestCheckThatMustNotHold(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	r, _ := w.Play(t.Context(), parse(t, `
+steady: [{name: fine, exec: {namespace: a, labels: a=b, command: [a]}, expect: "true"}]
+steps:
+- inject: {xid: 79}
+- expect-not: [{name: zombie, steady: fine, for: 5s}]
+`), []string{"a"})
+	if r.Passed || r.Verdicts[0].State != StateHappened {
+		t.Errorf("%+v", r)
+	}
+}
+
 // Repeated rounds are one result.
 func TestRepeat(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	r := w.Play(t.Context(), parse(t, "repeat: 2\nsteps:\n- inject: {xid: 79}\n"+
+	r, _ := w.Play(t.Context(), parse(t, "repeat: 2\nsteps:\n- inject: {xid: 79}\n"+
 		"- expect-not: [{name: cordoned, for: 1ms}]\n"), []string{"a"})
 	if !r.Passed || len(w.lines) != 4 || len(r.Verdicts) != 2 || r.Verdicts[1].Name != "cordoned (2)" {
 		t.Errorf("%q %+v", w.lines, r)

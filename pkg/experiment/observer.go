@@ -24,6 +24,9 @@ type Entry struct {
 	By   string `json:"by,omitempty"`
 	Who  string `json:"who,omitempty"`
 	Text string `json:"text,omitempty"`
+
+	// Early is set in Show for an entry between the injection and the proof, when Since is not known yet.
+	Early bool `json:"-"`
 }
 
 // reaction returns the reaction from which an entry was made.
@@ -110,6 +113,7 @@ func (o *Observer) add(e Entry) {
 		e.Since = e.Time.Sub(o.proof).Seconds()
 	}
 	o.entries = append(o.entries, e)
+	e.Early = o.proof.IsZero()
 	if o.Show != nil {
 		o.Show(e)
 	}
@@ -134,6 +138,11 @@ func (o *Observer) Begin() {
 	o.since, o.proof, o.rollout = len(o.entries), time.Time{}, false
 }
 
+// ofRollouts are the reactions that a rollout looks like.
+var ofRollouts = []reaction.Name{
+	reaction.Evicted, reaction.PodGone, reaction.Rescheduled, reaction.Served, reaction.Drained,
+}
+
 // RolledOut says that the fault has replaced pods before its proof, which is no reaction. That they failed is one.
 func (o *Observer) RolledOut() {
 	o.mu.Lock()
@@ -145,7 +154,7 @@ func (o *Observer) RolledOut() {
 func (o *Observer) Proven(at time.Time, text string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.proof = at
+	o.proof = at // of the last layer
 	for i := o.since; i < len(o.entries); i++ {
 		o.entries[i].Since = o.entries[i].Time.Sub(at).Seconds()
 	}
@@ -161,7 +170,7 @@ func (o *Observer) expect(p *pending) {
 	}
 	o.pending = append(o.pending, p)
 	for _, e := range o.entries[o.since:] {
-		if o.rollout && e.Time.Before(p.proof) && reaction.Name(e.What) != reaction.PodFailed {
+		if o.rollout && e.Time.Before(p.proof) && slices.Contains(ofRollouts, reaction.Name(e.What)) {
 			continue
 		}
 		p.react(e.reaction(), o.Targets)

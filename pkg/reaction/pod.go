@@ -58,7 +58,8 @@ func ended(was, now corev1.ContainerStatus) string {
 	if last == nil && now.RestartCount > was.RestartCount {
 		last = now.LastTerminationState.Terminated
 	}
-	if last == nil || last.ExitCode == 0 || was.State.Terminated != nil && now.RestartCount == was.RestartCount {
+	known := was.State.Terminated // the same end is first the state, and the last one after the restart
+	if last == nil || last.ExitCode == 0 || known != nil && known.FinishedAt.Equal(&last.FinishedAt) {
 		return ""
 	}
 	text := fmt.Sprintf("container %s ended with exit code %d", now.Name, last.ExitCode)

@@ -58,7 +58,7 @@ var Kinds = []Kind{
 	{Cleared, "clear", "the condition of a detector is no longer True"},
 	{DeviceUnhealthy, "", "the kubelet has fewer healthy devices to allocate, or reports that of a pod as unhealthy"},
 	{DeviceHealthy, "", "the kubelet has more healthy devices to allocate"},
-	{Decided, "decide", "NVSentinel decides to quarantine the node; in its dry run, nothing else follows"},
+	{Decided, "decide", "NVSentinel decides to quarantine the node (annotation quarantineHealthEvent); in its dry run, nothing else follows"},
 	{Cordoned, "cordon", "the node becomes unschedulable"},
 	{Tainted, "taint", "the node gets a taint that Kubernetes does not set itself"},
 	{PodFailed, "", "a container of a pod on the node ends with an error"},

@@ -210,6 +210,37 @@ func TestNoReactions(t *testing.T) {
 	s.want(t)
 }
 
+// Each end of a container is one failure, although it is first the container's state and then its last one.
+func TestOneFailureForEachEnd(t *testing.T) {
+	t.Parallel()
+	s := newStory()
+	end := func(seconds int) *corev1.ContainerStateTerminated {
+		return &corev1.ContainerStateTerminated{
+			ExitCode: 1, FinishedAt: metav1.NewTime(start.Add(time.Duration(seconds) * time.Second)),
+		}
+	}
+	state := func(c corev1.ContainerStatus) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			c.Name = "main"
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{c}
+		}
+	}
+	running := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
+	s.pod("w", "rs", "gpu-1", true, state(corev1.ContainerStatus{State: running}))
+	for i, c := range []corev1.ContainerStatus{
+		{State: corev1.ContainerState{Terminated: end(1)}},
+		{State: running, LastTerminationState: corev1.ContainerState{Terminated: end(1)}, RestartCount: 1},
+		{State: running, LastTerminationState: corev1.ContainerState{Terminated: end(1)}, RestartCount: 1},
+		{State: corev1.ContainerState{Terminated: end(3)}, RestartCount: 1},
+		{State: running, LastTerminationState: corev1.ContainerState{Terminated: end(9)}, RestartCount: 3},
+	} {
+		s.pod("w", "rs", "gpu-1", false, state(c))
+		if want := []int{1, 1, 1, 2, 3}[i]; len(s.said) != want {
+			t.Errorf("after state %d there are %q, wanted %d", i, s.said, want)
+		}
+	}
+}
+
 // Devices: the kubelet's numbers, and the health of a pod's own.
 func TestDevices(t *testing.T) {
 	t.Parallel()

@@ -100,7 +100,7 @@ func Shower(out io.Writer) func(experiment.Entry) {
 // Line returns an entry in words.
 func Line(e experiment.Entry) string {
 	since := fmt.Sprintf("%.1fs", e.Since)
-	if e.What == experiment.WhatInject || e.What == experiment.WhatRevert {
+	if e.Early || e.What == experiment.WhatInject || e.What == experiment.WhatRevert {
 		since = "" // what this tool does has no deadline
 	}
 	line := fmt.Sprintf("%8s  %-16s", since, e.What)

@@ -79,7 +79,8 @@ func (o *options) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	return o.report(ctx, lab.Play(ctx, e, targets))
+	result, err := lab.Play(ctx, e, targets)
+	return o.report(ctx, result, err)
 }
 
 // nodes returns names of nodes in words.
@@ -212,7 +213,8 @@ func (o *options) checker(cluster *kube.Cluster) (*check.Checker, error) {
 	}, nil
 }
 
-func (o *options) report(ctx context.Context, r experiment.Result) error {
+// report prints a result. An experiment that could not be carried out is an error.
+func (o *options) report(ctx context.Context, r experiment.Result, failed error) error {
 	if o.html != "" {
 		if err := os.WriteFile(o.html, []byte(HTML(r)), 0o600); err != nil {
 			return fmt.Errorf("write the report: %w", err)
@@ -225,6 +227,9 @@ func (o *options) report(ctx context.Context, r experiment.Result) error {
 	case ctx.Err() != nil:
 		printer.Talk(o.streams.ErrOut, "%s", expect.Summary(r))
 		return context.Cause(ctx)
+	case failed != nil:
+		printer.Talk(o.streams.ErrOut, "%s", expect.Summary(r))
+		return kube.Explain(failed)
 	case !r.Passed:
 		return &usage.Verdict{Message: expect.Summary(r)}
 	}

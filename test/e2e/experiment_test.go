@@ -32,7 +32,7 @@ type remediator struct {
 	namespace string        // whose pods it evicts
 	delay     time.Duration // before the cordon
 	as        string        // who cordons; fault-quarantine if empty
-	until     string        // the last step: cordon, drain or uncordon
+	until     string        // the last step: decide, cordon, drain or uncordon
 }
 
 const (
@@ -96,6 +96,10 @@ func (r remediator) run(ctx context.Context, t *testing.T, before int32) {
 	by := r.as
 	if by == "" {
 		by = "fault-quarantine"
+	}
+	if r.until == "decide" { // NVSentinel's dry run
+		r.patch(t, by, `{"metadata":{"annotations":{"quarantineHealthEvent":"{}"}}}`)
+		return
 	}
 	r.patch(t, by, quarantined)
 	if r.until == "cordon" {
