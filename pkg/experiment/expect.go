@@ -81,6 +81,7 @@ type pending struct {
 	on     map[string]time.Time // of the targets, when it happened there
 	by     string
 	text   string
+	closed bool     // what comes from now on is no reaction
 	others []string // the same, but done by somebody who does not count
 	err    error    // why it could not be observed
 }
@@ -141,7 +142,7 @@ func (p *pending) deadline() time.Time { return p.proof.Add(p.limit()) }
 
 // react takes a reaction. It counts if it happened to a target.
 func (p *pending) react(r reaction.Reaction, targets []string) {
-	if p.name == "" || r.Name != p.name || !p.met.IsZero() || r.Node != "" && !slices.Contains(targets, r.Node) {
+	if p.closed || p.name == "" || r.Name != p.name || !p.met.IsZero() || r.Node != "" && !slices.Contains(targets, r.Node) {
 		return
 	}
 	if p.Pod != "" && !reaction.Matches(p.Pod, r.Pod) {
@@ -189,7 +190,7 @@ func describe(r reaction.Reaction) string {
 
 // look takes the state of a node.
 func (p *pending) look(ctx context.Context, node *corev1.Node, targets []string, at time.Time) {
-	if p.Node == nil || !p.met.IsZero() || p.err != nil {
+	if p.closed || p.Node == nil || !p.met.IsZero() || p.err != nil {
 		return
 	}
 	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(node)

@@ -317,6 +317,7 @@ func (p *play) revertAll(ctx context.Context) {
 	open := slices.Clone(p.open)
 	p.open = nil
 	p.mu.Unlock()
+	p.observer.Close()
 	for _, id := range slices.Backward(open) {
 		if err := p.Revert(ctx, id); err != nil {
 			p.mu.Lock()

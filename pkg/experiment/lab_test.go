@@ -210,6 +210,23 @@ func TestLayersAreOneFault(t *testing.T) {
 	}
 }
 
+// What our own revert does is not a late reaction.
+func TestRevertIsNoReaction(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	revert := w.Revert
+	w.Revert = func(ctx context.Context, id string) error {
+		w.cordon(t, "a")
+		time.Sleep(50 * time.Millisecond) // time for the news
+		return revert(ctx, id)
+	}
+	r, _ := w.Play(t.Context(), parse(t, "steps:\n- inject: {xid: 79}\n"+
+		"- expect: [{name: cordoned, within: 1ms, by: any}]\n"), []string{"a"})
+	if r.Verdicts[0].State != StateMissing {
+		t.Errorf("%+v", r.Verdicts)
+	}
+}
+
 // What must not hold, and does, is reported with its time.
 func TestCheckThatMustNotHold(t *testing.T) {
 	t.Parallel()

@@ -143,6 +143,15 @@ var ofRollouts = []reaction.Name{
 	reaction.Evicted, reaction.PodGone, reaction.Rescheduled, reaction.Served, reaction.Drained,
 }
 
+// Close ends the observation of all expectations so far: what a revert does is no reaction to the fault.
+func (o *Observer) Close() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, p := range o.pending {
+		p.closed = true
+	}
+}
+
 // RolledOut says that the fault has replaced pods before its proof, which is no reaction. That they failed is one.
 func (o *Observer) RolledOut() {
 	o.mu.Lock()
