@@ -142,7 +142,8 @@ func (p *pending) deadline() time.Time { return p.proof.Add(p.limit()) }
 
 // react takes a reaction. It counts if it happened to a target.
 func (p *pending) react(r reaction.Reaction, targets []string) {
-	if p.closed || p.name == "" || r.Name != p.name || !p.met.IsZero() || r.Node != "" && !slices.Contains(targets, r.Node) {
+	elsewhere := r.Node != "" && !slices.Contains(targets, r.Node)
+	if p.closed || p.name == "" || r.Name != p.name || !p.met.IsZero() || elsewhere {
 		return
 	}
 	if p.Pod != "" && !reaction.Matches(p.Pod, r.Pod) {

@@ -227,6 +227,21 @@ func TestRevertIsNoReaction(t *testing.T) {
 	}
 }
 
+// A storm does not fill the memory, and is still counted.
+func TestStorm(t *testing.T) {
+	t.Parallel()
+	o := NewObserver([]string{"a"})
+	o.Begin()
+	o.Proven(time.Now(), "")
+	r := reaction.Reaction{Time: time.Now(), Name: reaction.Detected, Node: "a", By: "npd"}
+	for range maxEntries + 5 {
+		o.News(reaction.News{Reactions: []reaction.Reaction{r}})
+	}
+	if got := o.Result("", time.Now(), nil); len(got.Timeline) != maxEntries || got.Omitted != 6 {
+		t.Errorf("%d entries, %d omitted", len(got.Timeline), got.Omitted)
+	}
+}
+
 // What must not hold, and does, is reported with its time.
 func TestCheckThatMustNotHold(t *testing.T) {
 	t.Parallel()

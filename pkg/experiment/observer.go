@@ -47,6 +47,9 @@ const (
 	WhatStep   = "step"
 )
 
+// maxEntries limits the timeline: a burst of lines, or pods that crash again and again, must not fill the memory.
+const maxEntries = 10_000
+
 // Observer collects what happens, and compares it with what is expected. Its methods are safe for concurrent use.
 type Observer struct {
 	Targets []string
@@ -57,6 +60,7 @@ type Observer struct {
 
 	mu      sync.Mutex
 	entries []Entry
+	omitted int
 	nodes   map[string]*corev1.Node
 	victims map[string]int
 	since   int       // the first entry that may be a reaction to the last fault
@@ -111,6 +115,10 @@ func (o *Observer) add(e Entry) {
 	e.Time = cmp.Or(e.Time, o.now())
 	if !o.proof.IsZero() {
 		e.Since = e.Time.Sub(o.proof).Seconds()
+	}
+	if len(o.entries) == maxEntries {
+		o.omitted++
+		return
 	}
 	o.entries = append(o.entries, e)
 	e.Early = o.proof.IsZero()

@@ -24,6 +24,8 @@ type Result struct {
 	Runs     []string  `json:"runs,omitempty"` // IDs, as in `list --all`
 	Verdicts []Verdict `json:"verdicts"`
 	Timeline []Entry   `json:"timeline"`
+	// Omitted is how many entries the timeline lacks because there were too many.
+	Omitted int `json:"omitted,omitempty"`
 	// LeftBehind describes what could not be reverted.
 	LeftBehind []string `json:"leftBehind,omitempty"`
 	// Error is why the experiment was not carried out as a whole.
@@ -36,6 +38,9 @@ func (o *Observer) Result(name string, started time.Time, runs []string) Result 
 		APIVersion: ledger.APIVersion, Kind: KindResult, Name: name, Targets: o.Targets, Started: started,
 		Ended: o.now(), Passed: true, Runs: runs, Verdicts: o.Verdicts(), Timeline: o.Entries(),
 	}
+	o.mu.Lock()
+	r.Omitted = o.omitted
+	o.mu.Unlock()
 	for _, v := range r.Verdicts {
 		r.Passed = r.Passed && v.OK
 	}
