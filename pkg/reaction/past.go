@@ -14,10 +14,15 @@ import (
 // Past returns the reactions on a node since a time, as far as the node and its Events still show them. Their times are
 // the cluster's, with the precision of a second.
 func Past(ctx context.Context, client kubernetes.Interface, name string, since time.Time) ([]Reaction, error) {
-	node, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	// A list needs no right that watching does not need.
+	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
 	if err != nil {
 		return nil, fmt.Errorf("read node %s: %w", name, err)
 	}
+	if len(nodes.Items) == 0 {
+		return nil, fmt.Errorf("node %s does not exist", name)
+	}
+	node := &nodes.Items[0]
 	events, err := client.CoreV1().Events(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
 		FieldSelector: "involvedObject.kind=Node,involvedObject.name=" + name,
 	})

@@ -2,6 +2,7 @@
 package expect
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/experiment"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
@@ -124,6 +126,23 @@ func (f *Flags) Needs() []fault.Permission {
 		return nil
 	}
 	return Permissions()
+}
+
+// Check returns an error if a permission for observing the cluster is missing, and what is not observed without an
+// optional one.
+func Check(ctx context.Context, client kubernetes.Interface) (unseen []string, err error) {
+	missing, optional, err := fault.Missing(ctx, client, Permissions(), fault.DefaultParallel)
+	if err != nil {
+		return nil, err
+	}
+	if len(missing) > 0 {
+		return nil, &fault.PermissionError{Missing: missing, Command: "kubectl gpu-fault rbac print --for watch"}
+	}
+	for _, p := range optional {
+		unseen = append(unseen,
+			fmt.Sprintf("Warning: NVSentinel's circuit breaker is not observed: you are not allowed to %s", p))
+	}
+	return unseen, nil
 }
 
 // Permissions returns the permissions for observing the cluster.

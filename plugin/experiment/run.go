@@ -14,7 +14,6 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/experiment"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/check"
@@ -95,12 +94,8 @@ func nodes(names []string) string {
 func (o *options) preflight(
 	ctx context.Context, cluster *kube.Cluster, e *experiment.Experiment, targets []string,
 ) (warnings []string, err error) {
-	missing, _, err := fault.Missing(ctx, cluster.Client, expect.Permissions(), fault.DefaultParallel)
-	if err != nil {
+	if warnings, err = expect.Check(ctx, cluster.Client); err != nil {
 		return nil, kube.Explain(err)
-	}
-	if len(missing) > 0 {
-		return nil, &fault.PermissionError{Missing: missing, Command: "kubectl gpu-fault rbac print --for watch"}
 	}
 	commands, err := e.Lines(ctx, targets)
 	if err != nil {

@@ -73,6 +73,13 @@ func watch(
 	if proof.IsZero() {
 		return fmt.Errorf("run %s has no proven fault to watch: it is %s", id, run.Phase)
 	}
+	unseen, err := expect.Check(ctx, cluster.Client)
+	if err != nil {
+		return kube.Explain(err)
+	}
+	for _, warning := range unseen {
+		printer.Talk(streams.ErrOut, "%s", warning)
+	}
 	observer := experiment.NewObserver(nodes)
 	observer.Proven(proof, run.Summary)
 	observer.Show = expect.Shower(streams.Out)

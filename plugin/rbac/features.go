@@ -116,7 +116,9 @@ func Features() []Feature {
 		{"watch", "watch what the cluster does about a fault, with --expect, run and watch",
 			"Can read all pods, nodes and Events, and the ledger, including which user ran which command.",
 			func(s Scope) ([]fault.Permission, error) {
-				return fault.Permissions(expect.Permissions(), fault.ReadPermissions(s.Ledger)), nil
+				return append(expect.Permissions(),
+					fault.Permission{Verb: "get", Resource: "configmaps", Namespace: s.Ledger},
+					fault.Permission{Verb: "get", Resource: "namespaces"}), nil
 			}},
 		{"revert", "close the runs of all users; undoing a change also requires the feature of the fault",
 			"Can stop the faults of all users, through their Jobs and pods. " + writesLedger,

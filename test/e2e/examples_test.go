@@ -40,6 +40,7 @@ func TestExamplesRunOnACluster(t *testing.T) {
 	names := strings.NewReplacer("gpu-1", e.worker.Name, "gpu-2", e.control.Name, "worker-3", e.worker.Name, "gpu-7",
 		e.worker.Name,
 		"evidence.tar.gz", t.TempDir()+"/evidence.tar.gz", "report.html", t.TempDir()+"/report.html",
+		"experiment.yaml", experimentFile(t, "", "- inject: {xid: 79}\n- expect: [{name: detected, within: 1m}]\n"),
 		"deployment/trainer", "deployment/vllm")
 	root := plugin.NewCommand(genericiooptions.NewTestIOStreamsDiscard())
 	run := map[string]bool{}

@@ -43,6 +43,7 @@ func coverage() map[string]covered {
 		"cuda":      {works: (*rights).cudaWorks, asks: (*rights).cudaAsks, prepare: (*rights).cudaPrepare},
 		"doctor":    {works: (*rights).doctorWorks, asks: (*rights).doctorAsks, goesOn: true},
 		"list":      {works: (*rights).listWorks, asks: (*rights).listAsks},
+		"watch":     {works: (*rights).watchWorks, asks: (*rights).watchAsks, prepare: (*rights).revertPrepare},
 		"revert":    {works: (*rights).revertWorks, asks: (*rights).revertAsks, prepare: (*rights).revertPrepare},
 		"leftovers": {works: (*rights).leftoversWorks, asks: (*rights).leftoversAsks, goesOn: true},
 		"scenario":  {works: (*rights).scenarioWorks, asks: (*rights).scenarioAsks, atOnce: true},
@@ -268,6 +269,12 @@ func (r *rights) listWorks() { r.does("list") }
 
 func (r *rights) listAsks(fault.Permission) [][]string {
 	return [][]string{{"list"}, {"revert", "xid-7k3f9q", "--yes"}}
+}
+
+func (r *rights) watchWorks() { r.does("watch", r.inject43(), "--for", "1s") }
+
+func (r *rights) watchAsks(fault.Permission) [][]string {
+	return [][]string{{"watch", r.run, "--for", "1s"}}
 }
 
 func (r *rights) revertWorks() {
