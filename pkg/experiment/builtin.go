@@ -41,9 +41,9 @@ func Source(name string) ([]byte, error) {
 		known = append(known, strings.TrimSuffix(f.Name(), ".yaml"))
 	}
 	if near := suggest.Nearest(name, known); near != "" {
-		return nil, fmt.Errorf("there is no experiment %q; did you mean %s?", name, near)
+		return nil, fmt.Errorf("experiment %q not found; did you mean %s?", name, near)
 	}
-	return nil, fmt.Errorf("there is no experiment %q: must be one of %s, or a file with -f", name,
+	return nil, fmt.Errorf("experiment %q not found: must be one of %s, or a file with -f", name,
 		strings.Join(known, ", "))
 }
 

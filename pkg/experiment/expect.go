@@ -81,7 +81,7 @@ type pending struct {
 	on     map[string]time.Time // of the targets, when it happened there
 	by     string
 	text   string
-	closed bool     // what comes from now on is no reaction
+	closed bool     // later events do not count
 	others []string // the same, but done by somebody who does not count
 	err    error    // why it could not be observed
 }

@@ -252,12 +252,12 @@ func TestBadExpectations(t *testing.T) {
 		"needs a name":               {Within: 1},
 		"and the only key":           {Name: "a", Within: 1, Node: map[string]any{"cel": "true", "spec": 1}},
 	} {
-		err := CheckExpectations([]Expectation{x}, nil)
+		_, err := prepare([]Expectation{x}, nil)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v; wanted %q", x, err, want)
 		}
 	}
-	if err := CheckExpectations(nil, []Expectation{{Name: "cordoned", Within: 1}}); err == nil {
+	if _, err := prepare(nil, []Expectation{{Name: "cordoned", Within: 1}}); err == nil {
 		t.Error("expect-not without for")
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
@@ -150,7 +149,7 @@ func (p *play) guard(abort context.CancelCauseFunc) func(reaction.News) {
 		if n.Node == nil || p.Abort.NodesUnschedulable == 0 {
 			return
 		}
-		name, now := n.Node.Name, isUnschedulable(n.Node)
+		name, now := n.Node.Name, n.Node.Spec.Unschedulable
 		if _, known := before[name]; !known {
 			before[name] = now
 		}
@@ -163,8 +162,6 @@ func (p *play) guard(abort context.CancelCauseFunc) func(reaction.News) {
 		}
 	}
 }
-
-func isUnschedulable(node *corev1.Node) bool { return node.Spec.Unschedulable }
 
 func (p *play) steps(ctx context.Context, steps []Step) error {
 	for _, s := range steps {

@@ -194,14 +194,14 @@ func TestPlayFails(t *testing.T) {
 func TestLayersAreOneFault(t *testing.T) {
 	t.Parallel()
 	o := NewObserver([]string{"a"})
+	began := time.Now()
 	o.Begin()
 	for _, name := range []reaction.Name{reaction.Detected, reaction.Served} {
-		o.News(reaction.News{Reactions: []reaction.Reaction{{Time: time.Now(), Name: name, Node: "a", By: "npd"}}})
+		o.News(reaction.News{Reactions: []reaction.Reaction{{Time: began, Name: name, Node: "a", By: "npd"}}})
 	}
-	o.Proven(time.Now(), "kernel")
-	time.Sleep(time.Millisecond)
+	o.Proven(began, "kernel")
 	o.RolledOut()
-	o.Proven(time.Now(), "cuda")
+	o.Proven(began.Add(time.Millisecond), "cuda")
 	got, err := o.Expect(t.Context(), []Expectation{
 		{Name: "detected", Within: seconds(1)}, {Name: "served", Within: scenario.Duration(time.Millisecond)},
 	}, nil)
@@ -214,14 +214,19 @@ func TestLayersAreOneFault(t *testing.T) {
 func TestRevertIsNoReaction(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	revert := w.Revert
-	w.Revert = func(ctx context.Context, id string) error {
+	seen := make(chan struct{})
+	w.Show = func(e Entry) {
+		if e.What == string(reaction.Cordoned) {
+			close(seen)
+		}
+	}
+	w.Revert = func(context.Context, string) error {
 		w.cordon(t, "a")
-		time.Sleep(50 * time.Millisecond) // time for the news
-		return revert(ctx, id)
+		<-seen
+		return nil
 	}
 	r, _ := w.Play(t.Context(), parse(t, "steps:\n- inject: {xid: 79}\n"+
-		"- expect: [{name: cordoned, within: 1ms, by: any}]\n"), []string{"a"})
+		"- expect: [{name: cordoned, within: 1ms, by: any}]\n- revert: {}\n"), []string{"a"})
 	if r.Verdicts[0].State != StateMissing {
 		t.Errorf("%+v", r.Verdicts)
 	}

@@ -44,7 +44,6 @@ const (
 	WhatInject = "inject"
 	WhatProven = "proven"
 	WhatRevert = "revert"
-	WhatStep   = "step"
 )
 
 // maxEntries limits the timeline: a burst of lines, or pods that crash again and again, must not fill the memory.
@@ -55,8 +54,6 @@ type Observer struct {
 	Targets []string
 	// Show, if set, is called with each new entry. Calls do not overlap.
 	Show func(Entry)
-	// Clock returns the current time; nil means time.Now.
-	Clock func() time.Time
 
 	mu      sync.Mutex
 	entries []Entry
@@ -73,13 +70,6 @@ type Observer struct {
 // NewObserver returns an observer of faults on nodes.
 func NewObserver(targets []string) *Observer {
 	return &Observer{Targets: targets, nodes: map[string]*corev1.Node{}, changed: make(chan struct{})}
-}
-
-func (o *Observer) now() time.Time {
-	if o.Clock != nil {
-		return o.Clock()
-	}
-	return time.Now()
 }
 
 // Baseline takes what was there before the fault.
@@ -104,7 +94,7 @@ func (o *Observer) News(n reaction.News) {
 	if n.Node != nil {
 		o.nodes[n.Node.Name] = n.Node
 		for _, p := range o.pending {
-			p.look(context.Background(), n.Node, o.Targets, o.now())
+			p.look(context.Background(), n.Node, o.Targets, time.Now())
 		}
 	}
 	o.signal()
@@ -112,7 +102,7 @@ func (o *Observer) News(n reaction.News) {
 
 // add appends an entry. The caller holds mu.
 func (o *Observer) add(e Entry) {
-	e.Time = cmp.Or(e.Time, o.now())
+	e.Time = cmp.Or(e.Time, time.Now())
 	if !o.proof.IsZero() {
 		e.Since = e.Time.Sub(o.proof).Seconds()
 	}
@@ -151,7 +141,7 @@ var ofRollouts = []reaction.Name{
 	reaction.Evicted, reaction.PodGone, reaction.Rescheduled, reaction.Served, reaction.Drained,
 }
 
-// Close ends the observation of all expectations so far: what a revert does is no reaction to the fault.
+// Close ends the observation of all expectations so far: the effects of a revert are not reactions to the fault.
 func (o *Observer) Close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -160,7 +150,8 @@ func (o *Observer) Close() {
 	}
 }
 
-// RolledOut says that the fault has replaced pods before its proof, which is no reaction. That they failed is one.
+// RolledOut records that the fault replaced pods before its proof. Their replacement is not a reaction, but a failure
+// of a container is.
 func (o *Observer) RolledOut() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -183,7 +174,7 @@ func (o *Observer) expect(p *pending) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if p.proof = o.proof; p.proof.IsZero() {
-		p.proof = o.now()
+		p.proof = time.Now()
 	}
 	o.pending = append(o.pending, p)
 	for _, e := range o.entries[o.since:] {
@@ -193,7 +184,7 @@ func (o *Observer) expect(p *pending) {
 		p.react(e.reaction(), o.Targets)
 	}
 	for _, n := range o.nodes {
-		p.look(context.Background(), n, o.Targets, o.now())
+		p.look(context.Background(), n, o.Targets, time.Now())
 	}
 }
 
@@ -208,14 +199,14 @@ func (o *Observer) await(ctx context.Context, all []*pending) []Verdict {
 		changed := o.changed
 		var next time.Time
 		for _, p := range all {
-			done := p.err != nil || !p.met.IsZero() || !o.now().Before(p.deadline())
+			done := p.err != nil || !p.met.IsZero() || !time.Now().Before(p.deadline())
 			if d := p.deadline(); !done && (next.IsZero() || d.Before(next)) {
 				next = d
 			}
 		}
 		if next.IsZero() || ctx.Err() != nil {
 			for _, p := range all {
-				if ctx.Err() != nil && p.met.IsZero() && o.now().Before(p.deadline()) {
+				if ctx.Err() != nil && p.met.IsZero() && time.Now().Before(p.deadline()) {
 					p.err = cmp.Or(p.err, errInterrupted)
 				}
 			}
@@ -224,7 +215,7 @@ func (o *Observer) await(ctx context.Context, all []*pending) []Verdict {
 			return verdicts
 		}
 		o.mu.Unlock()
-		timer := time.NewTimer(next.Sub(o.now()))
+		timer := time.NewTimer(time.Until(next))
 		select {
 		case <-changed:
 		case <-timer.C:
@@ -285,10 +276,4 @@ func prepare(expect, not []Expectation) ([]*pending, error) {
 		}
 	}
 	return all, nil
-}
-
-// CheckExpectations returns an error if one of them is invalid.
-func CheckExpectations(expect, not []Expectation) error {
-	_, err := prepare(expect, not)
-	return err
 }

@@ -78,24 +78,24 @@ func SelectorOf(
 	ctx context.Context, client kubernetes.Interface, ref, namespace string,
 ) (labels.Selector, error) {
 	kind, name, _ := strings.Cut(ref, "/")
-	kind = strings.TrimSuffix(strings.ToLower(strings.SplitN(kind, ".", 2)[0]), "s")
+	kind, _, _ = strings.Cut(strings.ToLower(kind), ".") // deployments.apps
 	var selector *metav1.LabelSelector
 	var err error
 	get := metav1.GetOptions{}
 	switch apps := client.AppsV1(); kind {
-	case "deployment", "deploy":
+	case "deployment", "deployments", "deploy":
 		o, e := apps.Deployments(namespace).Get(ctx, name, get)
 		selector, err = o.Spec.Selector, e
-	case "statefulset", "st":
+	case "statefulset", "statefulsets", "sts":
 		o, e := apps.StatefulSets(namespace).Get(ctx, name, get)
 		selector, err = o.Spec.Selector, e
-	case "replicaset", "r":
+	case "replicaset", "replicasets", "rs":
 		o, e := apps.ReplicaSets(namespace).Get(ctx, name, get)
 		selector, err = o.Spec.Selector, e
-	case "daemonset", "d":
+	case "daemonset", "daemonsets", "ds":
 		o, e := apps.DaemonSets(namespace).Get(ctx, name, get)
 		selector, err = o.Spec.Selector, e
-	case "job":
+	case "job", "jobs":
 		o, e := client.BatchV1().Jobs(namespace).Get(ctx, name, get)
 		selector, err = o.Spec.Selector, e
 	default:

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
@@ -106,8 +105,9 @@ func (c *comparison) devices() {
 		if !known || !isDevice(name) {
 			continue
 		}
+		capacity := c.after.Status.Capacity[name]
 		text := fmt.Sprintf("%s of %s %s can be allocated, %s before", now.String(),
-			number(c.after.Status.Capacity[name]), name, was.String())
+			capacity.String(), name, was.String())
 		switch now.Cmp(was) {
 		case -1:
 			c.add(DeviceUnhealthy, "kubelet", text)
@@ -116,8 +116,6 @@ func (c *comparison) devices() {
 		}
 	}
 }
-
-func number(q resource.Quantity) string { return q.String() }
 
 // isDevice reports whether a resource is advertised by a device plugin: its name has a domain that is not Kubernetes'.
 func isDevice(name corev1.ResourceName) bool {

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"runtime/debug"
 	"strings"
 
@@ -20,6 +18,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/doctor/report"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/outfile"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/progress"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
@@ -102,7 +101,7 @@ func (e *examination) conclude(s *snapshot.Snapshot) error {
 	r := e.examine(s)
 	err := e.print(r)
 	if e.html != "" {
-		err = errors.Join(err, e.writeFile("--html", e.html, 0o600, func(w io.Writer) error {
+		err = errors.Join(err, outfile.Write(e.streams.ErrOut, "--html", e.html, func(w io.Writer) error {
 			return report.HTML(w, r, build.Get().Version)
 		}))
 	}
@@ -154,23 +153,6 @@ func (e *examination) writeBundle(s *snapshot.Snapshot) error {
 	if e.bundle == "" {
 		return nil
 	}
-	// 0600: even without secrets, the bundle reveals much about the cluster.
-	return e.writeFile("--bundle", e.bundle, 0o600, func(w io.Writer) error { return snapshot.Write(w, s) })
-}
-
-// writeFile writes a file atomically and prints its name.
-func (e *examination) writeFile(flag, file string, mode os.FileMode, write func(io.Writer) error) error {
-	f, err := os.CreateTemp(filepath.Dir(file), ".gpu-fault-doctor-*")
-	if err != nil {
-		return fmt.Errorf("%s: %w", flag, err)
-	}
-	err = errors.Join(write(f), f.Chmod(mode), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), file)
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("%s %s was not written: %w", flag, file, err), os.Remove(f.Name()))
-	}
-	printer.Talk(e.streams.ErrOut, "%s written", file)
-	return nil
+	return outfile.Write(e.streams.ErrOut, "--bundle", e.bundle,
+		func(w io.Writer) error { return snapshot.Write(w, s) })
 }

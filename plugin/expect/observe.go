@@ -113,7 +113,7 @@ func Line(e experiment.Entry) string {
 			line += "  " + part
 		}
 	}
-	if by := e.Actor(); by != "" {
+	if by := oneLine(e.Actor()); by != "" {
 		line += "  by " + by
 	}
 	return strings.TrimRight(line, " ")

@@ -5,10 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
+	"io"
 	"slices"
 	"strings"
 
+	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/client-go/dynamic"
@@ -21,6 +22,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/dryrun"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/expect"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/outfile"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
@@ -101,6 +103,9 @@ func (o *options) preflight(
 	if err != nil {
 		return nil, err
 	}
+	if err := o.checkWords(commands); err != nil {
+		return nil, err
+	}
 	mode := dryrun.Client
 	if o.dryRun == dryrun.Server {
 		mode = dryrun.Server
@@ -120,6 +125,28 @@ func (o *options) preflight(
 		}
 	}
 	return warnings, nil
+}
+
+// checkWords rejects words of a file that would lead a command to another cluster than the one that is shown, or hide
+// the flags that are appended: whoever wrote the file is not the one who confirms it.
+func (o *options) checkWords(commands [][]string) error {
+	connection := pflag.NewFlagSet("", pflag.ContinueOnError)
+	kube.NewConnection(o.streams).AddFlags(connection)
+	for _, line := range commands {
+		for _, word := range line {
+			if word == "--" {
+				return fmt.Errorf("%s: -- is not allowed in an experiment", strings.Join(line, " "))
+			}
+			name, _, _ := strings.Cut(strings.TrimLeft(word, "-"), "=")
+			short := len(word) > 1 && word[0] == '-' && word[1] != '-' && word[1] != 'n' &&
+				connection.ShorthandLookup(word[1:2]) != nil
+			long := strings.HasPrefix(word, "--") && name != "namespace" && connection.Lookup(name) != nil
+			if short || long {
+				return fmt.Errorf("%s: %s is not allowed in an experiment; pass it to run", strings.Join(line, " "), word)
+			}
+		}
+	}
+	return nil
 }
 
 // call runs a command line of this tool in this process.
@@ -211,8 +238,12 @@ func (o *options) checker(cluster *kube.Cluster) (*check.Checker, error) {
 // report prints a result. An experiment that could not be carried out is an error.
 func (o *options) report(ctx context.Context, r experiment.Result, failed error) error {
 	if o.html != "" {
-		if err := os.WriteFile(o.html, []byte(HTML(r)), 0o600); err != nil {
-			return fmt.Errorf("write the report: %w", err)
+		err := outfile.Write(o.streams.ErrOut, "--html", o.html, func(w io.Writer) error {
+			_, err := io.WriteString(w, HTML(r))
+			return err
+		})
+		if err != nil {
+			return err
 		}
 	}
 	if err := expect.Print(o.streams.Out, r, o.format); err != nil {

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -12,6 +12,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/exercise"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/recorder"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/outfile"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/scenario/report"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
@@ -119,11 +120,8 @@ func (g *grading) judge(
 
 func (g *grading) print(r exercise.Report) (err error) {
 	if g.html != "" {
-		f, createErr := os.Create(g.html)
-		if createErr != nil {
-			return fmt.Errorf("--html: %w", createErr)
-		}
-		err = errors.Join(report.HTML(f, r, build.Get().Version), f.Close())
+		err = outfile.Write(g.streams.ErrOut, "--html", g.html,
+			func(w io.Writer) error { return report.HTML(w, r, build.Get().Version) })
 	}
 	switch {
 	case g.output == "junit":

@@ -1,0 +1,36 @@
+package experiment
+
+import (
+	"strings"
+	"testing"
+
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+)
+
+// A file must not lead a command to another cluster than the one that the user confirms, or hide the flags that are
+// appended to it.
+func TestFilesDoNotChooseTheCluster(t *testing.T) {
+	t.Parallel()
+	o := &options{streams: genericiooptions.NewTestIOStreamsDiscard()}
+	for _, line := range []string{
+		"xid 79 a --context=other", "xid 79 a --context other", "xid 79 a --kubeconfig=/tmp/x",
+		"xid 79 -s https://x",
+		"xid 79 a -shttps://x", "xid 79 a --as=admin", "xid 79 a --token=x", "xid 79 a --ledger-namespace=x",
+		"xid 79 a --",
+		"cuda inject --context=other/x",
+	} {
+		if err := o.checkWords([][]string{{"xid", "79", "a"}, strings.Fields(line)}); err == nil ||
+			!strings.Contains(err.Error(), "not allowed in an experiment") {
+			t.Errorf("%s: %v", line, err)
+		}
+	}
+	for _, line := range []string{
+		"xid 79 a --gpu 0 --cascade=true", "cuda inject deployment/x -n demo --xid 79",
+		"cuda inject job/x --namespace demo",
+		"xid 79 -l gpu=yes --yes",
+	} {
+		if err := o.checkWords([][]string{strings.Fields(line)}); err != nil {
+			t.Errorf("%s: %v", line, err)
+		}
+	}
+}
