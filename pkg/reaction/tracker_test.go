@@ -190,8 +190,8 @@ func TestWhoDidIt(t *testing.T) {
 	}
 }
 
-// What Kubernetes does by itself with taints and conditions is not a reaction. What happens to pods of DaemonSets is not
-// one either.
+// What Kubernetes does by itself with taints and conditions is not a reaction. What happens to pods of DaemonSets is
+// not one either.
 func TestNoReactions(t *testing.T) {
 	t.Parallel()
 	s := newStory()
