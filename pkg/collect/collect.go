@@ -125,7 +125,14 @@ func Collect(ctx context.Context, cluster Cluster, options Options, progress fun
 		}
 	}
 	c.s.Sort()
+	hidden := hiddenVariables(c.s.Pods)
 	snapshot.Redact(c.s)
+	if hidden > 0 {
+		if c.s.Meta.Redacted == nil {
+			c.s.Meta.Redacted = map[string]int{}
+		}
+		c.s.Meta.Redacted["pods env"] += hidden
+	}
 	slices.SortFunc(c.s.Missing,
 		func(a, b snapshot.Missing) int { return cmp.Or(cmp.Compare(a.What, b.What), cmp.Compare(a.Why, b.Why)) })
 	return c.s, nil

@@ -287,6 +287,21 @@ func hideEnv(spec *corev1.PodSpec) {
 	}
 }
 
+// hiddenVariables returns the number of values that hideEnv removed.
+func hiddenVariables(pods []corev1.Pod) int {
+	n := 0
+	for i := range pods {
+		for _, c := range slices.Concat(pods[i].Spec.InitContainers, pods[i].Spec.Containers) {
+			for _, e := range c.Env {
+				if e.Value == snapshot.Redacted {
+					n++
+				}
+			}
+		}
+	}
+	return n
+}
+
 // readVariables returns the prefixes of the environment variables that checks read: those that programs use to
 // find GPUs and their peers.
 func readVariables() []string {

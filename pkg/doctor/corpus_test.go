@@ -5,7 +5,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/redact"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
@@ -167,7 +167,7 @@ func readCorpus(t *testing.T, kind string) []sample {
 	}
 	all := slices.Clone(corpora.read[kind])
 	for i := range all {
-		all[i].snapshot = cloned(reflect.ValueOf(all[i].snapshot)).Interface().(*snapshot.Snapshot)
+		all[i].snapshot = redact.Clone(all[i].snapshot)
 	}
 	return all
 }
@@ -177,44 +177,6 @@ var corpora = struct {
 	sync.Mutex
 	read map[string][]sample
 }{read: map[string][]sample{}}
-
-// cloned copies a value and all that its exported fields lead to, so that a test may change it.
-func cloned(v reflect.Value) reflect.Value {
-	c := reflect.New(v.Type()).Elem()
-	c.Set(v)
-	switch v.Kind() {
-	case reflect.Pointer:
-		if !v.IsNil() {
-			c.Set(reflect.New(v.Type().Elem()))
-			c.Elem().Set(cloned(v.Elem()))
-		}
-	case reflect.Interface:
-		if !v.IsNil() {
-			c.Set(cloned(v.Elem()))
-		}
-	case reflect.Struct:
-		for i := range v.NumField() {
-			if v.Type().Field(i).IsExported() {
-				c.Field(i).Set(cloned(v.Field(i)))
-			}
-		}
-	case reflect.Slice:
-		if !v.IsNil() {
-			c.Set(reflect.MakeSlice(v.Type(), v.Len(), v.Len()))
-			for i := range v.Len() {
-				c.Index(i).Set(cloned(v.Index(i)))
-			}
-		}
-	case reflect.Map:
-		if !v.IsNil() {
-			c.Set(reflect.MakeMapWithSize(v.Type(), v.Len()))
-			for key, value := range v.Seq2() {
-				c.SetMapIndex(key, cloned(value))
-			}
-		}
-	}
-	return c
-}
 
 func parseCorpus(t *testing.T, kind string) []sample {
 	t.Helper()

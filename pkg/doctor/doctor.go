@@ -28,6 +28,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts/scheduler"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/signatures"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
@@ -39,6 +40,8 @@ type Options struct {
 	Since time.Duration
 	// IgnoreInjected hides this tool's runs, so that injected faults are diagnosed like real ones.
 	IgnoreInjected bool
+	// Signatures are the user's own, which precede the built-in ones.
+	Signatures []*signatures.Signature
 	// Ignore selects findings to hide.
 	Ignore []engine.Ignore
 }
@@ -114,6 +117,7 @@ type NodeResult struct {
 // Examine runs the checks over a snapshot.
 func Examine(s *snapshot.Snapshot, o Options) Report {
 	f := facts.New(narrowed(s, o))
+	f.Signatures = slices.Concat(o.Signatures, f.Signatures)
 	report := Report{
 		APIVersion: snapshot.APIVersion, Kind: Kind, Snapshot: s.Meta, Created: f.Now, Items: []finding.Finding{},
 	}

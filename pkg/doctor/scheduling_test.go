@@ -252,7 +252,7 @@ func (b *bench) tell(t *testing.T) ([]string, []finding.Finding) {
 		cluster.Checks(), network.Checks(), scheduling.Checks(), access.Checks(), workload.Checks(),
 	) {
 		r := &engine.Result{Check: c}
-		c.Run(f, r)
+		r.Run(f)
 		for _, found := range r.Findings {
 			if found.ID != c.ID {
 				t.Errorf("check %s makes a finding of ID %s: nothing can explain that", c.ID, found.ID)

@@ -1,6 +1,8 @@
 package snapshot
 
 import (
+	"bytes"
+	"encoding/json"
 	"maps"
 	"slices"
 	"strings"
@@ -10,331 +12,244 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/redact"
 )
 
 // Redacted replaces a secret.
-const Redacted = "REDACTED"
+const Redacted = redact.Mark
 
-// Redact removes secrets from the snapshot, in place: values of variables, flags and keys whose names suggest a
-// secret, strings that look like credentials, and registry credentials in configurations of container runtimes.
-// It also removes managed fields and kubectl's copy of the last applied manifest, which repeat the values.
-// Write redacts too; redacting twice changes nothing.
+// Redact removes secrets from the snapshot, in place, as package redact finds them, and counts them in Meta.Redacted.
+// It also removes managed fields and kubectl's copy of the last applied manifest, which repeat the values. Write redacts
+// too; redacting twice changes nothing.
 func Redact(s *Snapshot) {
-	each(s.Nodes, redactMeta)
-	each(s.Namespaces, redactMeta)
-	redactPods(s.Pods)
-	each(s.Events, redactEvent)
-	each(s.DaemonSets, redactDaemonSet)
-	each(s.RuntimeClasses, redactMeta)
-	each(s.ResourceQuotas, redactMeta)
-	each(s.LimitRanges, redactMeta)
-	each(s.ConfigMaps, redactConfigMap)
-	each(s.NetworkPolicies, redactMeta)
-	each(s.Services, redactMeta)
-	each(s.ResourceSlices, redactMeta)
-	each(s.ResourceClaims, redactClaim)
-	each(s.DeviceClasses, redactMeta)
-	for _, all := range [][]unstructured.Unstructured{
-		s.ClusterPolicies, s.NVIDIADrivers, s.ComputeDomains, s.ServiceMonitors, s.Prometheuses,
-	} {
-		each(all, redactCustom)
-	}
-	s.HelmReleases = redactHelm(s.HelmReleases)
-	s.Images = redactImages(s.Images)
-	s.Missing = RedactMissing(s.Missing)
-	s.Runs = redactRuns(s.Runs)
+	w := redact.NewWalker()
+	w.Shared = true
+	redactAll(w, "nodes", s.Nodes)
+	redactAll(w, "namespaces", s.Namespaces)
+	redactAll(w, "pods", s.Pods)
+	redactAll(w, "events", s.Events)
+	redactAll(w, "daemonsets", s.DaemonSets)
+	redactAll(w, "runtimeclasses", s.RuntimeClasses)
+	redactAll(w, "resourcequotas", s.ResourceQuotas)
+	redactAll(w, "limitranges", s.LimitRanges)
+	redactAll(w, "configmaps", s.ConfigMaps)
+	redactAll(w, "networkpolicies", s.NetworkPolicies)
+	redactAll(w, "services", s.Services)
+	redactAll(w, "resourceslices", s.ResourceSlices)
+	redactAll(w, "resourceclaims", s.ResourceClaims)
+	redactAll(w, "deviceclasses", s.DeviceClasses)
+	redactAll(w, "clusterpolicies", s.ClusterPolicies)
+	redactAll(w, "nvidiadrivers", s.NVIDIADrivers)
+	redactAll(w, "computedomains", s.ComputeDomains)
+	redactAll(w, "servicemonitors", s.ServiceMonitors)
+	redactAll(w, "prometheuses", s.Prometheuses)
+	s.HelmReleases = redactHelm(w, s.HelmReleases)
+	s.Images = redactImages(w, s.Images)
+	s.Missing = redactMissing(w, s.Missing)
+	s.Runs = redactRuns(w, s.Runs)
 	for i := range s.Logs {
-		s.Logs[i].Text = redactText(s.Logs[i].Text)
+		s.Logs[i].Text = w.Text("logs", s.Logs[i].Text)
 	}
 	for name, host := range s.Hosts {
 		if host != nil {
-			s.Hosts[name] = RedactHost(host)
+			s.Hosts[name] = redactHost(w, host)
 		}
+	}
+	s.Meta.Server, s.Meta.Context = w.Text("meta", s.Meta.Server), w.Text("meta", s.Meta.Context)
+	s.Meta.count(w.Removed)
+}
+
+// count adds the secrets that were removed.
+func (m *Meta) count(removed map[string]int) {
+	for place, n := range removed {
+		if m.Redacted == nil {
+			m.Redacted = map[string]int{}
+		}
+		m.Redacted[place] += n
 	}
 }
 
-func each[T any, P interface{ *T }](all []T, do func(P)) {
+// redactAll redacts objects of Kubernetes.
+func redactAll[T any, P interface {
+	*T
+	metav1.Object
+}](w *redact.Walker, place string, all []T) {
 	for i := range all {
-		do(&all[i])
+		redactObject(w, place, P(&all[i]))
 	}
+}
+
+func redactObject(w *redact.Walker, place string, object metav1.Object) {
+	shorten(object)
+	switch o := object.(type) {
+	case *unstructured.Unstructured:
+		w.Walk(place, &o.Object)
+		return
+	case *appsv1.DaemonSet:
+		shorten(&o.Spec.Template)
+	case *corev1.ConfigMap:
+		o.BinaryData = nil
+	case *resourcev1.ResourceClaim:
+		for i := range o.Status.Devices {
+			o.Status.Devices[i].Data = nil // the driver's own
+		}
+	}
+	w.Walk(place, object)
 }
 
 // dropped is an annotation that repeats the object's manifest, including its secrets.
 const dropped = "kubectl.kubernetes.io/last-applied-configuration"
 
-func redactMeta[P metav1.Object](object P) {
+// shorten removes what repeats an object's values.
+func shorten(object metav1.Object) {
 	object.SetManagedFields(nil)
 	annotations := object.GetAnnotations()
-	delete(annotations, dropped)
-	for name, value := range annotations {
-		annotations[name] = redactSetting(name[strings.LastIndexByte(name, '/')+1:], value)
-	}
-}
-
-func redactEvent(e *corev1.Event) {
-	redactMeta(e)
-	e.Message = redactText(e.Message)
-}
-
-func redactConfigMap(cm *corev1.ConfigMap) {
-	redactMeta(cm)
-	cm.BinaryData = nil
-	for name, value := range cm.Data {
-		cm.Data[name] = redactConfig(redactSetting(name, value))
-	}
-}
-
-func redactDaemonSet(ds *appsv1.DaemonSet) {
-	redactMeta(ds)
-	redactMeta(&ds.Spec.Template)
-	redactSpec(&ds.Spec.Template.Spec, redactContainer)
-}
-
-// redactClaim redacts credentials in the parameters of drivers.
-func redactClaim(claim *resourcev1.ResourceClaim) {
-	redactMeta(claim)
-	for i := range claim.Status.Devices {
-		claim.Status.Devices[i].Data = nil
-	}
-}
-
-// redactPods redacts each container once: pods of the same template share their containers, so 50,000 pods have
-// only a few.
-func redactPods(pods []corev1.Pod) {
-	done := map[*corev1.Container]bool{}
-	once := func(c *corev1.Container) {
-		if !done[c] {
-			done[c] = true
-			redactContainer(c)
-		}
-	}
-	each(pods, func(pod *corev1.Pod) { redactPodWith(pod, once) })
-}
-
-func redactPod(pod *corev1.Pod) { redactPodWith(pod, redactContainer) }
-
-func redactPodWith(pod *corev1.Pod, container func(*corev1.Container)) {
-	redactMeta(pod)
-	redactSpec(&pod.Spec, container)
-	pod.Status.Message = redactText(pod.Status.Message)
-	for _, all := range [][]corev1.ContainerStatus{
-		pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses,
-	} {
-		for i := range all {
-			redactState(&all[i].State)
-			redactState(&all[i].LastTerminationState)
-		}
-	}
-}
-
-func redactState(state *corev1.ContainerState) {
-	if state.Waiting != nil {
-		state.Waiting.Message = redactText(state.Waiting.Message)
-	}
-	if state.Terminated != nil {
-		state.Terminated.Message = redactText(state.Terminated.Message)
-	}
-}
-
-func redactSpec(spec *corev1.PodSpec, container func(*corev1.Container)) {
-	each(spec.InitContainers, container)
-	each(spec.Containers, container)
-	for i := range spec.EphemeralContainers {
-		c := corev1.Container(spec.EphemeralContainers[i].EphemeralContainerCommon)
-		redactContainer(&c)
-		spec.EphemeralContainers[i].EphemeralContainerCommon = corev1.EphemeralContainerCommon(c)
-	}
-}
-
-func redactContainer(c *corev1.Container) {
-	for i := range c.Env {
-		c.Env[i].Value = redactVariable(c.Env[i].Name, c.Env[i].Value)
-	}
-	redactArgs(c.Command)
-	redactArgs(c.Args)
-	for _, probe := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe, c.StartupProbe} {
-		if probe != nil {
-			redactAction(probe.Exec, probe.HTTPGet)
-		}
-	}
-	if c.Lifecycle != nil {
-		for _, handler := range []*corev1.LifecycleHandler{c.Lifecycle.PostStart, c.Lifecycle.PreStop} {
-			if handler != nil {
-				redactAction(handler.Exec, handler.HTTPGet)
-			}
-		}
-	}
-}
-
-func redactAction(exec *corev1.ExecAction, get *corev1.HTTPGetAction) {
-	if exec != nil {
-		redactArgs(exec.Command)
-	}
-	if get != nil {
-		for i := range get.HTTPHeaders {
-			get.HTTPHeaders[i].Value = Redacted // not needed
-		}
-	}
-}
-
-// redactArgs also handles flags whose value is the next argument.
-func redactArgs(args []string) {
-	for i, arg := range args {
-		args[i] = redactText(arg)
-		if i > 0 && strings.HasPrefix(args[i-1], "-") && !strings.ContainsAny(args[i-1], "= ") &&
-			!strings.HasPrefix(arg, "-") {
-			args[i] = redactVariable(strings.TrimLeft(args[i-1], "-"), args[i])
-		}
-		if i > 0 && (args[i-1] == "-u" || args[i-1] == "--user") && strings.Contains(arg, ":") { // curl
-			args[i] = Redacted
-		}
-	}
-}
-
-// RedactCommand returns the command with credentials redacted. If a credential is detected only across
-// arguments, as in curl -u USER:PASSWORD, the command becomes a single string.
-func RedactCommand(command []string) []string {
-	args := slices.Clone(command)
-	redactArgs(args)
-	text := strings.Join(args, " ")
-	if all := redactText(text); all != text {
-		return []string{all}
-	}
-	return args
-}
-
-func redactCustom(object *unstructured.Unstructured) {
-	redactMeta(object)
-	if annotations := object.GetAnnotations(); annotations != nil {
+	if _, ok := annotations[dropped]; ok {
 		delete(annotations, dropped)
 		object.SetAnnotations(annotations)
 	}
-	for name, value := range object.Object {
-		if name != "metadata" {
-			object.Object[name] = redactTree(name, value)
-		}
-	}
 }
 
-func redactHelm(all []HelmRelease) []HelmRelease {
+// RedactCommand returns the command without secrets.
+func RedactCommand(command []string) []string { return redact.Arguments(command) }
+
+func redactHelm(w *redact.Walker, all []HelmRelease) []HelmRelease {
 	all = slices.Clone(all)
 	for i := range all {
-		if values, ok := redactTree("values", all[i].Values).(map[string]any); ok {
-			all[i].Values = values
-		}
+		all[i].Values = runtime.DeepCopyJSON(all[i].Values)
+		w.Walk("helm", &all[i].Values)
 	}
 	return all
 }
 
-func redactImages(all map[string]Image) map[string]Image {
-	all = maps.Clone(all)
+func redactImages(w *redact.Walker, all map[string]Image) map[string]Image {
+	clean := make(map[string]Image, len(all))
 	for name, image := range all {
-		image.Error = redactText(image.Error)
-		all[name] = image
+		image.Error = w.Text("images", image.Error)
+		clean[w.Text("images", name)] = image
 	}
-	return all
+	if all == nil {
+		return nil
+	}
+	return clean
 }
 
 // RedactMissing redacts entries of Missing: a reason may quote the response of a server.
-func RedactMissing(all []Missing) []Missing {
+func RedactMissing(all []Missing) []Missing { return redactMissing(redact.NewWalker(), all) }
+
+func redactMissing(w *redact.Walker, all []Missing) []Missing {
 	all = slices.Clone(all)
 	for i := range all {
-		all[i].Why, all[i].NotStarted = redactText(all[i].Why), redactText(all[i].NotStarted)
+		all[i].Why, all[i].NotStarted = w.Text("missing", all[i].Why), w.Text("missing", all[i].NotStarted)
 	}
 	return all
 }
 
-func redactRuns(all []Run) []Run {
+func redactRuns(w *redact.Walker, all []Run) []Run {
 	all = slices.Clone(all)
 	for i := range all {
-		all[i].Summary = redactText(all[i].Summary)
+		all[i].Summary = w.Text("runs", all[i].Summary)
 		all[i].Targets = slices.Clone(all[i].Targets)
 		for j := range all[i].Targets {
 			target := &all[i].Targets[j]
 			target.Evidence = slices.Clone(target.Evidence)
 			for k := range target.Evidence {
-				target.Evidence[k].Text = redactText(target.Evidence[k].Text)
+				target.Evidence[k].Text = w.Text("runs", target.Evidence[k].Text)
 			}
 		}
 	}
 	return all
 }
 
-// redactTree returns a redacted copy of a tree of settings, such as Helm values or a custom resource.
-func redactTree(name string, value any) any {
-	switch v := value.(type) {
-	case string:
-		return redactSetting(name, v)
-	case []any:
-		all := make([]any, len(v))
-		for i := range v {
-			all[i] = redactTree(name, v[i])
-		}
-		return all
-	case map[string]any:
-		all := make(map[string]any, len(v))
-		for key, inner := range v {
-			all[key] = redactTree(key, inner)
-		}
-		variable, named := v["name"].(string)
-		if text, ok := v["value"].(string); named && ok { // env: [{name: NGC_API_KEY, value: ...}]
-			all["value"] = redactVariable(variable, text)
-		}
-		return all
+// AddHost adds what was read on a node, without secrets.
+func (s *Snapshot) AddHost(name string, host *api.Diagnosis) {
+	if s.Hosts == nil {
+		s.Hosts = map[string]*api.Diagnosis{}
 	}
-	return value
+	w := redact.NewWalker()
+	s.Hosts[name] = redactHost(w, host)
+	s.Meta.count(w.Removed)
 }
 
-// RedactHost redacts what was read on one node. It returns a copy that shares nothing that was redacted or that
-// takeFiles changes.
-func RedactHost(host *api.Diagnosis) *api.Diagnosis {
+// redactHost returns a redacted copy, which shares nothing with the host that was redacted or that takeFiles changes.
+func redactHost(w *redact.Walker, host *api.Diagnosis) *api.Diagnosis {
+	const place = "nodes "
 	h := *host
+	h.Runtime = redact.Clone(h.Runtime)
 	if h.Runtime.Instance != nil {
-		instance := redactedInstance(*h.Runtime.Instance)
-		h.Runtime.Instance = &instance
+		redactInstance(w, h.Runtime.Instance)
 	}
-	h.Runtime.Decoys = slices.Clone(h.Runtime.Decoys)
-	for i, decoy := range h.Runtime.Decoys {
-		h.Runtime.Decoys[i] = redactedInstance(decoy)
+	for i := range h.Runtime.Decoys {
+		redactInstance(w, &h.Runtime.Decoys[i])
 	}
-	h.Probe.ToolkitConfig = redactConfig(h.Probe.ToolkitConfig)
-	h.Probe.Cmdline = redactText(h.Probe.Cmdline)
-	h.Probe.SMIError = redactText(h.Probe.SMIError)
-	h.SMI = redactText(h.SMI) // contains command lines of processes
-	h.Probe.Unread = maps.Clone(h.Probe.Unread)
-	for field, why := range h.Probe.Unread {
-		h.Probe.Unread[field] = redactText(why)
-	}
-	h.Info.Warnings = slices.Clone(h.Info.Warnings)
-	for i, warning := range h.Info.Warnings {
-		h.Info.Warnings[i] = redactText(warning)
-	}
+	w.WalkTexts(place+"runtime", &h.Runtime)
+	h.Probe, h.Info = redact.Clone(h.Probe), redact.Clone(h.Info)
+	h.Probe.ToolkitConfig = w.Config(place+"files", h.Probe.ToolkitConfig)
+	w.WalkTexts(place+"probe", &h.Probe)
+	w.WalkTexts(place+"probe", &h.Info)
+	h.SMI = w.Text(place+"nvidia-smi", h.SMI) // contains command lines of processes
 	h.KernelLog = slices.Clone(h.KernelLog)
 	for i := range h.KernelLog {
-		h.KernelLog[i].Text = redactText(h.KernelLog[i].Text)
+		h.KernelLog[i].Text = w.Text(place+"kernel log", h.KernelLog[i].Text)
 	}
 	h.Journals = maps.Clone(h.Journals)
 	for unit, text := range h.Journals {
-		h.Journals[unit] = redactText(text)
+		h.Journals[unit] = w.Text(place+"journals", text)
 	}
 	return &h
 }
 
-func redactedInstance(instance api.Instance) api.Instance {
-	instance.Args = slices.Clone(instance.Args)
-	redactArgs(instance.Args)
-	instance.Files = slices.Clone(instance.Files)
+func redactInstance(w *redact.Walker, instance *api.Instance) {
+	instance.Args = w.Arguments("nodes args", instance.Args)
 	for i := range instance.Files {
 		if data := instance.Files[i].Data; data != nil {
-			instance.Files[i].Data = []byte(redactConfig(string(data)))
+			instance.Files[i].Data = []byte(w.Config("nodes files", string(data)))
 		}
 	}
 	if instance.CRI != nil && len(instance.CRI.Config) > 0 {
-		info := *instance.CRI
-		info.Config = redactJSON(info.Config)
-		instance.CRI = &info
+		instance.CRI.Config = redactJSON(w, instance.CRI.Config)
 	}
-	return instance
+}
+
+// redactJSON redacts containerd's active configuration. It returns nil for invalid JSON.
+func redactJSON(w *redact.Walker, raw json.RawMessage) json.RawMessage {
+	decoder := json.NewDecoder(bytes.NewReader(raw))
+	decoder.UseNumber()
+	var config any
+	if decoder.Decode(&config) != nil {
+		return nil
+	}
+	before := w.Total()
+	hideUsers(w, config)
+	w.Walk("nodes runtime", &config)
+	if w.Total() == before {
+		return raw
+	}
+	redacted, err := json.Marshal(config)
+	if err != nil {
+		return nil
+	}
+	return redacted
+}
+
+// hideUsers redacts names of users of registries, which are half of a credential.
+func hideUsers(w *redact.Walker, tree any) {
+	switch v := tree.(type) {
+	case []any:
+		for _, inner := range v {
+			hideUsers(w, inner)
+		}
+	case map[string]any:
+		for key, inner := range v {
+			if text, ok := inner.(string); ok && strings.EqualFold(key, "username") && text != "" && text != Redacted {
+				v[key] = Redacted
+				w.Removed["nodes runtime"]++
+				continue
+			}
+			hideUsers(w, inner)
+		}
+	}
 }

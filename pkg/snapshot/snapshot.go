@@ -78,6 +78,8 @@ type Meta struct {
 	Asked []string `json:"asked,omitempty"`
 	// PodsSeen counts all pods of the cluster, including those that are not kept.
 	PodsSeen int `json:"podsSeen,omitempty"`
+	// Redacted is the number of secrets that were removed, by place: "pods env".
+	Redacted map[string]int `json:"redacted,omitempty"`
 }
 
 // APIVersion and Kind of Meta.

@@ -18,13 +18,14 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/redact"
 )
 
 // Write writes the snapshot as a bundle: a tar.gz with the layout in README.md, without secrets (see Redact).
 // The same snapshot always gives the same bytes. Open returns an equal snapshot, except for secrets.
 func Write(w io.Writer, s *Snapshot) error {
 	zipped := gzip.NewWriter(w)
-	b := &bundle{tar: tar.NewWriter(zipped), time: s.Meta.Created}
+	b := &bundle{tar: tar.NewWriter(zipped), walker: redact.NewWalker(), time: s.Meta.Created}
 	b.all(s)
 	if b.err != nil {
 		return fmt.Errorf("write the snapshot: %w", b.err)
@@ -40,39 +41,37 @@ func Write(w io.Writer, s *Snapshot) error {
 
 // bundle writes files until one fails.
 type bundle struct {
-	tar  *tar.Writer
-	time time.Time
-	err  error
+	tar    *tar.Writer
+	walker *redact.Walker
+	time   time.Time
+	err    error
 }
 
 func (b *bundle) all(s *Snapshot) {
-	meta := s.Meta
-	meta.APIVersion, meta.Kind = APIVersion, Kind
-	b.json("snapshot.json", meta)
-	b.some("missing.json", len(s.Missing), func() any { return RedactMissing(s.Missing) })
-	list(b, "nodes", "v1", "Node", s.Nodes, redactMeta)
-	list(b, "namespaces", "v1", "Namespace", s.Namespaces, redactMeta)
-	list(b, "pods", "v1", "Pod", s.Pods, redactPod)
-	list(b, "events", "v1", "Event", s.Events, redactEvent)
-	list(b, "daemonsets", "apps/v1", "DaemonSet", s.DaemonSets, redactDaemonSet)
-	list(b, "runtimeclasses", "node.k8s.io/v1", "RuntimeClass", s.RuntimeClasses, redactMeta)
-	list(b, "resourcequotas", "v1", "ResourceQuota", s.ResourceQuotas, redactMeta)
-	list(b, "limitranges", "v1", "LimitRange", s.LimitRanges, redactMeta)
-	list(b, "configmaps", "v1", "ConfigMap", s.ConfigMaps, redactConfigMap)
-	list(b, "networkpolicies", "networking.k8s.io/v1", "NetworkPolicy", s.NetworkPolicies, redactMeta)
-	list(b, "services", "v1", "Service", s.Services, redactMeta)
-	list(b, "resourceslices", "resource.k8s.io/v1", "ResourceSlice", s.ResourceSlices, redactMeta)
-	list(b, "resourceclaims", "resource.k8s.io/v1", "ResourceClaim", s.ResourceClaims, redactClaim)
-	list(b, "deviceclasses", "resource.k8s.io/v1", "DeviceClass", s.DeviceClasses, redactMeta)
+	b.some("missing.json", len(s.Missing), func() any { return redactMissing(b.walker, s.Missing) })
+	list(b, "nodes", "v1", "Node", s.Nodes)
+	list(b, "namespaces", "v1", "Namespace", s.Namespaces)
+	list(b, "pods", "v1", "Pod", s.Pods)
+	list(b, "events", "v1", "Event", s.Events)
+	list(b, "daemonsets", "apps/v1", "DaemonSet", s.DaemonSets)
+	list(b, "runtimeclasses", "node.k8s.io/v1", "RuntimeClass", s.RuntimeClasses)
+	list(b, "resourcequotas", "v1", "ResourceQuota", s.ResourceQuotas)
+	list(b, "limitranges", "v1", "LimitRange", s.LimitRanges)
+	list(b, "configmaps", "v1", "ConfigMap", s.ConfigMaps)
+	list(b, "networkpolicies", "networking.k8s.io/v1", "NetworkPolicy", s.NetworkPolicies)
+	list(b, "services", "v1", "Service", s.Services)
+	list(b, "resourceslices", "resource.k8s.io/v1", "ResourceSlice", s.ResourceSlices)
+	list(b, "resourceclaims", "resource.k8s.io/v1", "ResourceClaim", s.ResourceClaims)
+	list(b, "deviceclasses", "resource.k8s.io/v1", "DeviceClass", s.DeviceClasses)
 	b.custom("clusterpolicies", s.ClusterPolicies)
 	b.custom("nvidiadrivers", s.NVIDIADrivers)
 	b.custom("computedomains", s.ComputeDomains)
 	b.custom("servicemonitors", s.ServiceMonitors)
 	b.custom("prometheuses", s.Prometheuses)
 	b.some("api/crds.json", len(s.CRDs), func() any { return s.CRDs })
-	b.some("helm.json", len(s.HelmReleases), func() any { return redactHelm(s.HelmReleases) })
-	b.some("images.json", len(s.Images), func() any { return redactImages(s.Images) })
-	b.some("runs.json", len(s.Runs), func() any { return redactRuns(s.Runs) })
+	b.some("helm.json", len(s.HelmReleases), func() any { return redactHelm(b.walker, s.HelmReleases) })
+	b.some("images.json", len(s.Images), func() any { return redactImages(b.walker, s.Images) })
+	b.some("runs.json", len(s.Runs), func() any { return redactRuns(b.walker, s.Runs) })
 	for _, l := range s.Logs {
 		name := l.Container + ".log"
 		switch {
@@ -81,13 +80,19 @@ func (b *bundle) all(s *Snapshot) {
 		case l.Head:
 			name = l.Container + ".head.log"
 		}
-		b.file(path.Join("logs", l.Namespace, l.Pod, name), []byte(redactText(l.Text)))
+		b.file(path.Join("logs", l.Namespace, l.Pod, name), []byte(b.walker.Text("logs", l.Text)))
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Hosts)) {
 		if s.Hosts[name] != nil {
-			b.host("nodes/"+name, RedactHost(s.Hosts[name]))
+			b.host("nodes/"+name, redactHost(b.walker, s.Hosts[name]))
 		}
 	}
+	meta := s.Meta
+	meta.APIVersion, meta.Kind = APIVersion, Kind
+	meta.Redacted = maps.Clone(meta.Redacted)
+	meta.Server, meta.Context = b.walker.Text("meta", meta.Server), b.walker.Text("meta", meta.Context)
+	meta.count(b.walker.Removed)
+	b.json("snapshot.json", meta)
 }
 
 // host writes what the helper read on a node; it may change host.
@@ -143,10 +148,10 @@ func takeFiles(runtime *api.Runtime) map[string][]byte {
 func list[T any, P interface {
 	typed[T]
 	DeepCopy() *T
-}](b *bundle, resource, apiVersion, kind string, all []T, redact func(P)) {
+}](b *bundle, resource, apiVersion, kind string, all []T) {
 	b.list(resource, metav1.TypeMeta{APIVersion: apiVersion, Kind: kind + "List"}, len(all), func(i int) any {
 		object := P(P(&all[i]).DeepCopy())
-		redact(object)
+		redactObject(b.walker, resource, object)
 		return object
 	})
 }
@@ -154,7 +159,7 @@ func list[T any, P interface {
 func (b *bundle) custom(resource string, all []unstructured.Unstructured) {
 	b.list(resource, metav1.TypeMeta{APIVersion: "v1", Kind: "List"}, len(all), func(i int) any {
 		object := all[i].DeepCopy()
-		redactCustom(object)
+		redactObject(b.walker, resource, object)
 		return object.Object
 	})
 }

@@ -252,10 +252,7 @@ func (g *gathering) read(ctx context.Context, s *snapshot.Snapshot, names []stri
 	_ = group.Wait() // errors are in failed, by node
 	for i, name := range names {
 		if found[i] != nil {
-			if s.Hosts == nil {
-				s.Hosts = map[string]*api.Diagnosis{}
-			}
-			s.Hosts[name] = snapshot.RedactHost(found[i]) // before any of it is shown
+			s.AddHost(name, found[i])
 		} else {
 			missing(s, name, "not read: "+reason(failed[i]))
 			s.Missing[len(s.Missing)-1].NotStarted = notStarted(failed[i])

@@ -1,17 +1,21 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"runtime/debug"
+	"slices"
 	"strings"
 
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/cli-runtime/pkg/printers"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/build"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
@@ -153,6 +157,26 @@ func (e *examination) writeBundle(s *snapshot.Snapshot) error {
 	if e.bundle == "" {
 		return nil
 	}
-	return outfile.Write(e.streams.ErrOut, "--bundle", e.bundle,
+	err := outfile.Write(e.streams.ErrOut, "--bundle", e.bundle,
 		func(w io.Writer) error { return snapshot.Write(w, s) })
+	if err == nil {
+		fmt.Fprintln(e.streams.ErrOut, removed(s.Meta.Redacted))
+	}
+	return err
+}
+
+// removed describes the secrets that are not in the bundle, by place.
+func removed(places map[string]int) string {
+	all := slices.SortedFunc(maps.Keys(places), func(a, b string) int {
+		return cmp.Or(cmp.Compare(places[b], places[a]), cmp.Compare(a, b))
+	})
+	total, texts := 0, []string{}
+	for _, place := range all {
+		total += places[place]
+		texts = append(texts, fmt.Sprintf("%s %d", place, places[place]))
+	}
+	if total == 0 {
+		return "The bundle has no values that look like secrets."
+	}
+	return fmt.Sprintf("Removed %s that may be secret: %s.", count.Of(total, "value"), strings.Join(texts, ", "))
 }

@@ -44,10 +44,23 @@ type Check struct {
 	// InfoExplains is true if the check's Info findings can also be causes, for intentional or temporary states.
 	// Otherwise, an Info finding does not hide an error.
 	InfoExplains bool
-	Doc          string   // URL
-	Sources      []string // issues and documents that describe the failure: gpu-operator#1323
-	Run          func(*facts.Facts, *Result)
+	// Symptom is how the findings take their title, cause and fix from signatures.
+	Symptom Symptom
+	Doc     string   // URL
+	Sources []string // issues and documents that describe the failure: gpu-operator#1323
+	Run     func(*facts.Facts, *Result)
 }
+
+// Symptom is how findings of a check use the signatures of messages.
+type Symptom int
+
+// The kinds of symptoms.
+const (
+	NoSymptom   Symptom = iota
+	Explained           // the check knows the cause in general; a signature knows better
+	Unexplained         // the check does not know the cause
+	Known               // only what a signature knows is a finding
+)
 
 // Result collects the findings of one check.
 type Result struct {
@@ -100,6 +113,7 @@ func (r *Result) Run(f *facts.Facts) {
 	}()
 	r.Check.Run(f, r)
 	weigh(f, r)
+	r.name(f)
 	r.missed(f)
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/signatures"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/runtimeview"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
@@ -23,6 +24,8 @@ import (
 type Facts struct {
 	*snapshot.Snapshot
 	Nodes    []*Node
+	// Signatures are what is known of error messages.
+	Signatures []*signatures.Signature
 	GPUNodes []*Node // nodes that have NVIDIA GPUs, or are expected to have them
 	// GPUPods are the unfinished pods that request GPUs, as a resource or with a claim.
 	GPUPods []*corev1.Pod
@@ -72,7 +75,7 @@ type objectKey struct{ kind, namespace, name string }
 // New returns the facts of a snapshot.
 func New(s *snapshot.Snapshot) *Facts {
 	f := &Facts{
-		Snapshot: s, Now: s.Meta.Created,
+		Snapshot: s, Now: s.Meta.Created, Signatures: signatures.Builtin(),
 		parts: map[Component][]*corev1.Pod{},
 		nodes: map[string]*Node{}, events: map[objectKey][]*corev1.Event{}, pods: map[string]*corev1.Pod{},
 		logs:  map[string][]*snapshot.Log{},

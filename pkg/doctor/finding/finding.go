@@ -100,6 +100,10 @@ type Finding struct {
 	Confidence Confidence `json:"confidence"`
 	// Title is one sentence without the object's name, so that a finding on many objects is reported once.
 	Title string `json:"title"`
+	// Cause explains the title, if a signature knows the cause or nothing does.
+	Cause string `json:"cause,omitempty"`
+	// Signature is the ID of the signature that names the finding, if any.
+	Signature string `json:"signature,omitempty"`
 	// Object is the first of Objects.
 	Object  Object   `json:"object"`
 	Objects []Object `json:"objects,omitempty"` // all objects, if there are several

@@ -128,6 +128,9 @@ func (p *page) root(i int) {
 	p.gap()
 	p.b.WriteString(p.mark(f) + "\n")
 	p.put("  ", "  ", full(f.Title))
+	if f.Cause != "" {
+		p.put("  ", "  ", clean(f.Cause))
+	}
 	p.put("  on ", "     ", p.objects(f))
 	p.affected(i)
 	p.evidence(f)

@@ -28,7 +28,7 @@ func Checks() []engine.Check {
 	const reads = "FailedCreate events of ReplicaSets, Jobs, StatefulSets and DaemonSets from the last hour"
 	return []engine.Check{
 		{
-			ID: "rbac.quota", Layer: finding.LayerAccess, Title: "a quota or limit prevents GPU pods from being created",
+			ID: "rbac.quota", Symptom: engine.Explained, Layer: finding.LayerAccess, Title: "a quota or limit prevents GPU pods from being created",
 			Needs:    []engine.Need{engine.NeedAPI},
 			Reads:    reads + "; ResourceQuotas and LimitRanges",
 			Why:      "The API server's error names the quota and the requested and used amounts. A quota on nvidia.com/gpu without the requests. prefix limits nothing and is a warning.",
@@ -38,7 +38,7 @@ func Checks() []engine.Check {
 			Run:      checkQuota,
 		},
 		{
-			ID: "ns.podsecurity", Layer: finding.LayerAccess, Title: "Pod Security rejects the pods of a namespace",
+			ID: "ns.podsecurity", Symptom: engine.Explained, Layer: finding.LayerAccess, Title: "Pod Security rejects the pods of a namespace",
 			Needs:    []engine.Need{engine.NeedAPI},
 			Reads:    reads + "; labels pod-security.kubernetes.io/* of namespaces",
 			Why:      "The GPU operator's components need privileged pods, so their namespace must not enforce a stricter level. Rejected component pods affect all GPU nodes.",
@@ -48,7 +48,7 @@ func Checks() []engine.Check {
 			Run:      checkPodSecurity,
 		},
 		{
-			ID: "wl.forbidden", Layer: finding.LayerAccess,
+			ID: "wl.forbidden", Symptom: engine.Explained, Layer: finding.LayerAccess,
 			Title:    "the API server rejects the creation of GPU pods, or a request from a GPU pod",
 			Needs:    []engine.Need{engine.NeedAPI, engine.NeedLogs},
 			Reads:    reads + "; logs of failing GPU pods",
@@ -109,7 +109,7 @@ func severity(x facts.Refusal, f *facts.Facts) (finding.Severity, finding.Confid
 	case slices.ContainsFunc(f.GPUPods, func(pod *corev1.Pod) bool { return pod.Namespace == x.Owner.Namespace }):
 		return finding.Warning, finding.Possible
 	}
-	return finding.Info, finding.Possible
+	return finding.Warning, finding.Possible // of a workload that may need GPUs
 }
 
 func issueOf(x facts.Refusal, f *facts.Facts) finding.Finding {

@@ -18,7 +18,7 @@ import (
 
 func pluginPodCheck() engine.Check {
 	return engine.Check{
-		ID: "dp.not-running", Layer: finding.LayerDevicePlugin,
+		ID: "dp.not-running", Symptom: engine.Explained, Layer: finding.LayerDevicePlugin,
 		Title: "a device plugin pod does not become ready",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 		Reads: "state, last state and restarts of the containers of device plugin pods, their newest warning, and the end of their logs",
@@ -57,7 +57,7 @@ func pluginPodCheck() engine.Check {
 
 func capacityCheck() engine.Check {
 	return engine.Check{
-		ID: "dp.capacity-zero", Layer: finding.LayerDevicePlugin,
+		ID: "dp.capacity-zero", Symptom: engine.Explained, Layer: finding.LayerDevicePlugin,
 		Title: "a node with GPUs and a device plugin advertises no GPUs",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
 		Reads: "status.capacity of GPU nodes, their device plugin pods, and the sockets in the kubelet's device-plugins directory with their times",
@@ -178,7 +178,7 @@ func elsewhere(n *facts.Node, dir string) bool {
 
 func noPluginCheck() engine.Check {
 	return engine.Check{
-		ID: "dp.none", Layer: finding.LayerDevicePlugin,
+		ID: "dp.none", Symptom: engine.Explained, Layer: finding.LayerDevicePlugin,
 		Title: "a node has GPUs that nothing advertises",
 		Needs: []engine.Need{engine.NeedAPI},
 		Reads: "status.capacity, status.allocatable and pods of GPU nodes, ResourceSlices",

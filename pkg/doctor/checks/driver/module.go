@@ -21,7 +21,7 @@ import (
 
 func driverNotLoadedCheck() engine.Check {
 	return engine.Check{
-		ID: "drv.not-loaded", Layer: finding.LayerDriver,
+		ID: "drv.not-loaded", Symptom: engine.Explained, Layer: finding.LayerDriver,
 		Title: "no NVIDIA driver is loaded on a node with GPUs",
 		Needs: []engine.Need{engine.NeedNode, engine.NeedAPI},
 		Reads: "the loaded modules, the GPUs on the PCI bus and the module bound to each, nvidia.ko under /lib/modules, the output of nvidia-smi; if the node was not read, the container toolkit's messages in pod events",

@@ -225,7 +225,7 @@ func selectorOf(u unstructured.Unstructured, field string) (labels.Selector, str
 
 func dcgmCrashCheck() engine.Check {
 	return engine.Check{
-		ID: "obs.dcgm-crash", Layer: finding.LayerObservability,
+		ID: "obs.dcgm-crash", Symptom: engine.Explained, Layer: finding.LayerObservability,
 		Title: "dcgm-exporter crashes for a known reason",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 		Reads: "logs, last state and memory limit of dcgm-exporter pods that are not ready",

@@ -46,7 +46,7 @@ const (
 
 func initChainCheck() engine.Check {
 	return engine.Check{
-		ID: "op.init-chain", Layer: finding.LayerOperator,
+		ID: "op.init-chain", Symptom: engine.Explained, Layer: finding.LayerOperator,
 		Title: "the startup chain of the GPU operator's pods is blocked",
 		// A driver that is still being built explains other findings.
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs, engine.NeedNode}, InfoExplains: true,

@@ -15,8 +15,8 @@ import (
 
 func migManagerCheck() engine.Check {
 	return engine.Check{
-		ID:    "mig.manager-failed",
-		Layer: finding.LayerOperator,
+		ID:      "mig.manager-failed",
+		Symptom: engine.Explained, Layer: finding.LayerOperator,
 		From:  []string{"api/pods"},
 		Title: "the MIG manager could not partition a node's GPUs as requested",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},

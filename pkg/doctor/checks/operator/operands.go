@@ -13,7 +13,7 @@ import (
 
 func operandCheck() engine.Check {
 	return engine.Check{
-		ID: "op.operand-failing", Layer: finding.LayerOperator,
+		ID: "op.operand-failing", Symptom: engine.Explained, Layer: finding.LayerOperator,
 		Title: "a pod of the GPU software does not become ready",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 		Reads: "state, last state and restarts of all containers of the driver, toolkit, feature discovery, DCGM, MIG manager, MPS, validator, operator, NFD and DRA pods, their newest warning, and the " +

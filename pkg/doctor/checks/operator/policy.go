@@ -48,7 +48,7 @@ func (c condition) evidence(u unstructured.Unstructured) finding.Evidence {
 
 func policyCheck() engine.Check {
 	return engine.Check{
-		ID: "op.clusterpolicy", Layer: finding.LayerOperator,
+		ID: "op.clusterpolicy", Symptom: engine.Explained, Layer: finding.LayerOperator,
 		Title: "the GPU operator does not reach the state that its ClusterPolicy or NVIDIADriver requests",
 		Needs: []engine.Need{engine.NeedAPI},
 		Reads: "status.state and status.conditions of ClusterPolicies and NVIDIADrivers, and their number",

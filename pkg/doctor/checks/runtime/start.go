@@ -114,7 +114,7 @@ func startChecks() []engine.Check {
 			},
 		},
 		{
-			ID: "rt.sandbox-failed", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedAPI},
+			ID: "rt.sandbox-failed", Symptom: engine.Unexplained, Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedAPI},
 			Title: "the container runtime cannot create a pod's sandbox, for a reason that no check recognizes",
 			Reads: "the newest FailedCreatePodSandBox event of GPU-related pods that have no sandbox",
 			Why: "no other check recognizes the message; a finding that explains the failure is reported as its " +

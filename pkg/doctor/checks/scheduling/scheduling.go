@@ -48,8 +48,8 @@ func Checks() []engine.Check {
 			Run:      checkTopology,
 		},
 		{
-			ID:       "alloc.unexpected-admission",
-			Layer:    finding.LayerDevicePlugin,
+			ID:      "alloc.unexpected-admission",
+			Symptom: engine.Explained, Layer: finding.LayerDevicePlugin,
 			Title:    "the kubelet could not allocate the GPUs of a pod that was placed on its node",
 			Needs:    []engine.Need{engine.NeedAPI},
 			Reads:    "Pod .status.reason UnexpectedAdmissionError or OutOfnvidia.com/gpu, with its message",

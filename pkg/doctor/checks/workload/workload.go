@@ -24,9 +24,9 @@ import (
 func Checks() []engine.Check {
 	const logs = "logs and container messages of failing GPU pods, events"
 	failing := []string{"wl.pod-failing"}
-	return []engine.Check{
+	return append([]engine.Check{
 		{
-			ID: "wl.pod-failing", Layer: finding.LayerWorkload, Title: "a GPU pod crashes or does not start",
+			ID: "wl.pod-failing", Symptom: engine.Unexplained, Layer: finding.LayerWorkload, Title: "a GPU pod crashes or does not start",
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 			Reads: "phase and container states of pods that request GPUs and are not GPU components, their events " +
 				"and the end of their logs",
@@ -107,7 +107,7 @@ func Checks() []engine.Check {
 			Run:     says(wordsSharedMemory),
 		},
 		{
-			ID: "wl.cuda-error", Layer: finding.LayerWorkload, Title: "a CUDA call failed in a GPU pod",
+			ID: "wl.cuda-error", Symptom: engine.Explained, Layer: finding.LayerWorkload, Title: "a CUDA call failed in a GPU pod",
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs}, Reads: logs + "; XIDs in the kernel log of the node",
 			Why: "CUDA reports it in a failing pod. The cause is the program or the GPU: an XID in the kernel " +
 				"log at the same time shows which.",
@@ -121,7 +121,7 @@ func Checks() []engine.Check {
 			Why:   "The kubelet's message names what is missing.", Explains: failing, Run: checkConfigError,
 		},
 		{
-			ID: "wl.probe-failing", Layer: finding.LayerWorkload, Title: "a GPU pod runs, but its probes fail",
+			ID: "wl.probe-failing", Symptom: engine.Explained, Layer: finding.LayerWorkload, Title: "a GPU pod runs, but its probes fail",
 			Needs: []engine.Need{engine.NeedAPI}, Reads: "Unhealthy and Killing events, container readiness",
 			Why: "Loading a model takes minutes: a liveness probe that does not wait causes the container to be " +
 				"killed repeatedly. A pod that became ready is healthy.",
@@ -130,7 +130,7 @@ func Checks() []engine.Check {
 			Run:      checkProbes,
 		},
 		{
-			ID: "wl.volume", Layer: finding.LayerWorkload, Title: "a volume of a GPU pod cannot be attached or mounted",
+			ID: "wl.volume", Symptom: engine.Explained, Layer: finding.LayerWorkload, Title: "a volume of a GPU pod cannot be attached or mounted",
 			Needs: []engine.Need{engine.NeedAPI}, Reads: "FailedMount and FailedAttachVolume events",
 			Why: "Only for pods that have been pending for more than 2 minutes.", Explains: failing, Run: checkVolumes,
 		},
@@ -151,7 +151,7 @@ func Checks() []engine.Check {
 			Sources: []string{"seed 001, scenario 4"},
 			Run:     checkIdle,
 		},
-	}
+	}, messageChecks()...)
 }
 
 // checkFailing reports GPU pods that crash or do not start.

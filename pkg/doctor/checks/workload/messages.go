@@ -1,0 +1,147 @@
+package workload
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/signatures"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+)
+
+// messageChecks returns the checks of pods that request no NVIDIA GPU, and of objects that create pods.
+func messageChecks() []engine.Check {
+	return []engine.Check{
+		{
+			ID: "wl.message", Layer: finding.LayerWorkload, Symptom: engine.Known,
+			Title: "a pod, or an object that creates pods, reports a known problem",
+			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
+			Reads: "statuses, events and logs of failing pods that request no NVIDIA GPU and are not NVIDIA's components; " +
+				"logs of running pods; warning events of other objects",
+			Why: "Only messages that a signature knows are reported (see doctor signatures), because such a pod may have " +
+				"nothing to do with GPUs.",
+			Run: checkMessages,
+		},
+		{
+			ID: "wl.other-accelerator", Layer: finding.LayerWorkload, Symptom: engine.Unexplained,
+			Title: "a pod that requests another vendor's accelerator does not run",
+			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
+			Reads: "pods that request amd.com/gpu, gpu.intel.com, habana.ai and other accelerators, and their vendors' plugins",
+			Why: "The state of the pod says so. The checks of nodes and device plugins are for NVIDIA GPUs only, so the cause " +
+				"may be unknown.",
+			Run: checkOthers,
+		},
+	}
+}
+
+// inTrouble reports whether a pod has failed, does not start or is not scheduled.
+func inTrouble(f *facts.Facts, pod *corev1.Pod) bool {
+	switch {
+	case pod.DeletionTimestamp != nil:
+		return f.Now.Sub(pod.DeletionTimestamp.Time) > slowStart
+	case pod.Status.Phase == corev1.PodSucceeded, pod.Status.Phase == corev1.PodFailed && f.Past(pod):
+		return false
+	case len(f.Troubles(pod)) > 0, pod.Status.Phase == corev1.PodFailed:
+		return true
+	case pod.Status.Phase == corev1.PodPending:
+		return f.Age(pod) > startTime
+	}
+	return false
+}
+
+func checkMessages(f *facts.Facts, r *engine.Result) {
+	if r.Lacks(f, "api/pods") {
+		return
+	}
+	for i := range f.Snapshot.Pods {
+		pod := &f.Snapshot.Pods[i]
+		ours := f.AsksForGPU(pod) || facts.ComponentOf(pod.Labels, pod.Spec) != ""
+		switch {
+		case otherAccelerator(pod) != "":
+		case inTrouble(f, pod) && (!ours || pod.DeletionTimestamp != nil):
+			r.Add(finding.Finding{
+				Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Title: "the pod does not run", Failed: facts.LastChange(pod),
+			})
+		case facts.RunsReady(pod) || pod.Status.Phase == corev1.PodRunning:
+			r.Add(finding.Finding{
+				Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Title: "the pod runs", As: signatures.Running,
+				Severity: finding.Warning,
+			})
+		}
+	}
+	if r.Lacks(f, "api/events") {
+		return
+	}
+	seen := map[finding.Object]bool{}
+	for i := range f.Snapshot.Events {
+		e := &f.Snapshot.Events[i]
+		o := finding.Object{Kind: e.InvolvedObject.Kind, Namespace: e.InvolvedObject.Namespace, Name: e.InvolvedObject.Name}
+		if e.Type != corev1.EventTypeWarning || seen[o] || f.Now.Sub(facts.EventTime(e)) > time.Hour ||
+			slices.Contains([]string{"Pod", "Node"}, o.Kind) {
+			continue
+		}
+		seen[o] = true
+		newest := f.EventsOf(o.Kind, o.Namespace, o.Name)[0]
+		if newest.Type != corev1.EventTypeWarning || f.CreatedSince(o, facts.EventTime(newest)) {
+			continue
+		}
+		q := facts.Quote(newest)
+		q.Text = words.Cut(q.Text)
+		r.Add(finding.Finding{
+			Object: o, Title: "an object that creates pods reports a problem", Evidence: []finding.Evidence{q},
+		}.ForPods(o.String()))
+	}
+}
+
+// otherAccelerator returns the resource of another vendor's accelerator that a pod requests, or "".
+func otherAccelerator(pod *corev1.Pod) corev1.ResourceName {
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		for name := range c.Resources.Limits {
+			vendor, _, _ := strings.Cut(string(name), "/")
+			if slices.Contains([]string{
+				"amd.com", "gpu.intel.com", "habana.ai", "aws.amazon.com", "google.com", "huawei.com", "cambricon.com",
+				"tenstorrent.com", "furiosa.ai", "metax-tech.com",
+			}, vendor) && !strings.HasSuffix(string(name), "/pod-eni") {
+				return name
+			}
+		}
+	}
+	return ""
+}
+
+func checkOthers(f *facts.Facts, r *engine.Result) {
+	if r.Lacks(f, "api/pods") {
+		return
+	}
+	for i := range f.Snapshot.Pods {
+		pod := &f.Snapshot.Pods[i]
+		name := otherAccelerator(pod)
+		if name == "" || !inTrouble(f, pod) || pod.DeletionTimestamp != nil {
+			continue
+		}
+		issue := finding.Finding{
+			Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Confidence: finding.Likely,
+			Title: "the pod, which requests " + string(name) + ", does not run", Failed: facts.LastChange(pod),
+			Fix: finding.Fix{Text: "See the pod's events, and the log of the vendor's device plugin on the nodes."},
+		}
+		for _, t := range f.Troubles(pod) {
+			issue.Evidence = append(issue.Evidence, quoteTrouble(pod, t))
+		}
+		for _, e := range f.EventsOfPod(pod) {
+			if e.Type == corev1.EventTypeWarning && len(issue.Evidence) < words.Few {
+				q := facts.Quote(e)
+				q.Text = words.Cut(q.Text)
+				issue.Evidence = append(issue.Evidence, q)
+			}
+		}
+		if len(issue.Evidence) == 0 {
+			issue.Evidence = []finding.Evidence{finding.FieldEvidence(facts.PodObject(pod), ".status.phase", "%s", pod.Status.Phase)}
+		}
+		r.Add(issue)
+	}
+}

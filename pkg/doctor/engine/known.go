@@ -1,0 +1,196 @@
+package engine
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/signatures"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+)
+
+// name gives the findings of a symptom the title, cause and fix of the signature that matches the messages of their
+// pods and nodes. A symptom without a known message quotes the most important line, and its cause is unknown.
+func (r *Result) name(f *facts.Facts) {
+	if r.Check.Symptom == NoSymptom {
+		return
+	}
+	for i := range r.Findings {
+		if found := &r.Findings[i]; found.Severity != finding.Info {
+			nameOne(f, r.Check, found)
+		}
+	}
+	if r.Check.Symptom == Known {
+		r.Findings = slices.DeleteFunc(r.Findings, func(found finding.Finding) bool { return found.Signature == "" })
+	}
+}
+
+func nameOne(f *facts.Facts, check Check, found *finding.Finding) {
+	known := f.Signatures
+	pods, node := f.Concerned(*found)
+	lines := f.Lines(pods, node)
+	switch {
+	case found.As == signatures.Running:
+		known = running(known)
+		lines = append(f.Heads(pods), lines...)
+	case check.Symptom == Known && len(pods) == 0:
+		lines = nil
+		for _, e := range found.Evidence {
+			lines = append(lines, signatures.Line{Place: signatures.Event, Evidence: e})
+		}
+	}
+	if match, ok := signatures.Best(known, lines); ok && !found.Before(match.Line.Evidence.Time) {
+		take(f, found, match, pods, node)
+		return
+	}
+	if check.Symptom != Unexplained {
+		return
+	}
+	if found.Confidence == finding.Certain {
+		found.Confidence = finding.Likely
+	}
+	found.Cause = "The cause is unknown: no signature matches the messages."
+	if line, ok := telling(lines); ok {
+		found.Title += ": " + headline(line.Evidence.Text)
+		addEvidence(found, line.Evidence)
+	}
+}
+
+// running returns the signatures that are problems of pods that run.
+func running(known []*signatures.Signature) []*signatures.Signature {
+	return slices.DeleteFunc(slices.Clone(known), func(s *signatures.Signature) bool { return !s.Runs })
+}
+
+// take copies what the signature knows into the finding.
+func take(f *facts.Facts, found *finding.Finding, m signatures.Match, pods []*corev1.Pod, node *facts.Node) {
+	v := values(m, pods, node)
+	fix := signatures.Fix{Fix: m.Fix, Commands: m.Commands}
+	if node == nil && len(pods) > 0 {
+		node = f.Node(pods[0].Spec.NodeName)
+	}
+	if node != nil {
+		if own, ok := m.Platforms[string(node.Distribution)]; ok {
+			fix = own
+		}
+	}
+	found.Signature, found.Confidence = m.ID, m.Confidence
+	found.Title = words.FirstLine(fill(m.Title, v))
+	found.Cause = fill(m.Cause, v)
+	found.Fix = finding.Fix{Text: fill(fix.Fix, v)}
+	for _, command := range fix.Commands {
+		if command, ok := v.command(command); ok {
+			found.Fix.Commands = append(found.Fix.Commands, command)
+		}
+	}
+	addEvidence(found, m.Line.Evidence)
+}
+
+// addEvidence puts a quotation first, and removes the same one from elsewhere.
+func addEvidence(found *finding.Finding, e finding.Evidence) {
+	e.Text = words.Cut(e.Text)
+	rest := slices.DeleteFunc(slices.Clone(found.Evidence), func(other finding.Evidence) bool {
+		return other.Source == e.Source && other.Text == e.Text
+	})
+	found.Evidence = append([]finding.Evidence{e}, rest...)
+}
+
+// filling has the values of placeholders.
+type filling map[string]string
+
+func values(m signatures.Match, pods []*corev1.Pod, node *facts.Node) filling {
+	v := filling{"container": m.Line.Container}
+	if len(pods) > 0 {
+		pod := pods[0]
+		v["namespace"], v["pod"], v["node"] = pod.Namespace, pod.Name, pod.Spec.NodeName
+		if v["container"] == "" && len(pod.Spec.Containers) > 0 {
+			v["container"] = pod.Spec.Containers[0].Name
+		}
+		v["image"] = facts.ImageOf(pod, v["container"])
+	}
+	if node != nil {
+		v["node"] = node.Name
+	}
+	for i, group := range m.Groups() {
+		v[fmt.Sprint(i)] = words.Clip(strings.TrimSpace(group))
+	}
+	return v
+}
+
+var placeholder = regexp.MustCompile(`\{([a-z]+|\d)\}`)
+
+func fill(text string, v filling) string {
+	return strings.TrimSpace(placeholder.ReplaceAllStringFunc(text, func(p string) string {
+		if value, ok := v[p[1:len(p)-1]]; ok {
+			return value
+		}
+		return p
+	}))
+}
+
+// local are programs that users have on their own machine. All others are for the shell of the node.
+var local = []string{
+	"kubectl", "helm", "oc", "aws", "gcloud", "az", "eksctl", "talosctl", "oci", "skopeo", "crane", "rosa", "hf",
+	"huggingface-cli", "ngc", "kustomize", "argocd", "flux", "ray", "docker",
+}
+
+// command returns a command with the values in place. ok is false if a value is missing.
+func (v filling) command(text string) (command string, ok bool) {
+	var args []any
+	ok = true
+	format := placeholder.ReplaceAllStringFunc(strings.ReplaceAll(text, "%", "%%"), func(p string) string {
+		value := v[p[1:len(p)-1]]
+		ok = ok && value != ""
+		args = append(args, value)
+		return "%s"
+	})
+	program, _, _ := strings.Cut(text, " ")
+	switch {
+	case !ok:
+	case strings.HasPrefix(text, "#"):
+		return text, len(args) == 0
+	case slices.Contains(local, program):
+		command = shell.Command(format, args...)
+	default:
+		command = shell.OnHost(v["node"], format, args...)
+	}
+	return command, ok && command != shell.LeftOut
+}
+
+// important are patterns of lines that name a reason, from the most to the least important.
+var important = []*regexp.Regexp{
+	regexp.MustCompile(`^(?:[\w.]+\.)?\w*(?:Error|Exception|Exit)(?::|$)`), // Python
+	regexp.MustCompile(`(?i)\b(?:fatal|panic|critical)\b`),
+	regexp.MustCompile(`(?i)\b(?:error|failed|failure|cannot|can't|could not|unable to|denied|forbidden|unauthorized|refused|not found|no such|invalid|missing|unsupported|exceeded|timed out|timeout|exhausted|insufficient|not supported|mismatch|aborted|segmentation fault)\b`),
+}
+
+// empty matches lines that tell nothing.
+var empty = regexp.MustCompile(`(?i)^back-off \S+ restarting|^Error: ImagePullBackOff|^Error syncing pod|^Back-off |^Error: failed to start container|exit code \d+ \(Error\)$|^\s*$`)
+
+// telling returns the line that tells most about a failure: the last of the most important kind.
+func telling(lines []signatures.Line) (signatures.Line, bool) {
+	for _, re := range important {
+		for _, line := range slices.Backward(lines) {
+			if !empty.MatchString(line.Evidence.Text) && re.MatchString(strings.TrimSpace(line.Evidence.Text)) {
+				return line, true
+			}
+		}
+	}
+	return signatures.Line{}, false
+}
+
+// longestHeadline is the maximum length of a quotation in a title, in bytes.
+const longestHeadline = 160
+
+func headline(text string) string {
+	text = strings.TrimSpace(text)
+	if len(text) > longestHeadline {
+		text = strings.ToValidUTF8(text[:longestHeadline], "") + "…"
+	}
+	return text
+}

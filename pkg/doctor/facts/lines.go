@@ -1,0 +1,167 @@
+package facts
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/signatures"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
+)
+
+// fewPods is how many pods of a finding are read for what they say.
+const fewPods = 8
+
+// Concerned returns the pods that a finding is about, and its node if it is about one. A finding about a node or a
+// DaemonSet is also about the pods that its evidence quotes.
+func (f *Facts) Concerned(found finding.Finding) ([]*corev1.Pod, *Node) {
+	var pods []*corev1.Pod
+	add := func(pod *corev1.Pod) {
+		if pod != nil && len(pods) < fewPods && !slices.Contains(pods, pod) {
+			pods = append(pods, pod)
+		}
+	}
+	var node *Node
+	switch found.Object.Kind {
+	case "Pod":
+		add(f.Pod(found.Object.Namespace, found.Object.Name))
+	case "Node":
+		node = f.Node(found.Object.Name)
+	}
+	for _, e := range found.Evidence {
+		if at := strings.Index(e.Source, "Pod "); at >= 0 {
+			name, _, _ := strings.Cut(e.Source[at+len("Pod "):], " ")
+			if namespace, name, ok := strings.Cut(strings.TrimSuffix(name, ","), "/"); ok {
+				add(f.Pod(namespace, name))
+			}
+		}
+	}
+	for _, name := range found.Pods {
+		if namespace, name, ok := strings.Cut(name, "/"); ok && found.Object.Kind != "Pod" {
+			add(f.Pod(namespace, name))
+		}
+	}
+	if node == nil && len(found.Nodes) == 1 && found.Object.Kind != "Pod" {
+		node = f.Node(found.Nodes[0])
+	}
+	return pods, node
+}
+
+// Lines returns what pods and their node say about a failure: statuses of containers, warning events, logs (that of the
+// previous instance first, which failed), and for a node its events, kernel log and unit journals.
+func (f *Facts) Lines(pods []*corev1.Pod, node *Node) []signatures.Line {
+	var all []signatures.Line
+	for _, pod := range pods {
+		all = append(all, f.linesOfPod(pod)...)
+	}
+	if node != nil {
+		all = append(all, f.linesOfNode(node)...)
+	}
+	return all
+}
+
+func (f *Facts) linesOfPod(pod *corev1.Pod) []signatures.Line {
+	var all []signatures.Line
+	add := func(place signatures.Place, container string, e finding.Evidence) {
+		if e.Text = strings.TrimSpace(e.Text); e.Text != "" {
+			all = append(all, signatures.Line{Place: place, Container: container, Evidence: e})
+		}
+	}
+	if pod.Status.Message != "" || pod.Status.Reason != "" {
+		add(signatures.Status, "", finding.FieldEvidence(PodObject(pod), ".status", "%s",
+			strings.TrimPrefix(pod.Status.Reason+": "+pod.Status.Message, ": ")))
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Status != corev1.ConditionTrue && c.Message != "" {
+			add(signatures.Status, "", finding.FieldEvidence(PodObject(pod), ".status.conditions["+string(c.Type)+"]", "%s: %s",
+				c.Reason, c.Message))
+		}
+	}
+	for _, s := range Statuses(pod) {
+		source := PodObject(pod).String() + ", container " + s.Name + " .status"
+		if w := s.State.Waiting; w != nil {
+			add(signatures.Status, s.Name, finding.Evidence{Source: source, Text: strings.TrimSuffix(w.Reason+": "+w.Message, ": ")})
+		}
+		for _, t := range []*corev1.ContainerStateTerminated{s.State.Terminated, s.LastTerminationState.Terminated} {
+			if t != nil && t.ExitCode != 0 {
+				add(signatures.Status, s.Name, finding.Evidence{
+					Source: source, Time: t.FinishedAt.Time, Text: strings.TrimSuffix(t.Reason+": "+t.Message, ": "),
+				})
+			}
+		}
+	}
+	for _, e := range f.EventsOfPod(pod) {
+		if e.Type == corev1.EventTypeWarning {
+			add(signatures.Event, "", Quote(e))
+		}
+	}
+	logs := slices.Clone(f.LogsOf(pod))
+	slices.SortStableFunc(logs, func(a, b *snapshot.Log) int {
+		return order(a.Previous) - order(b.Previous)
+	})
+	for _, l := range logs {
+		for line := range strings.Lines(l.Text) {
+			add(signatures.Log, l.Container, finding.Evidence{Source: LogSource(l), Text: words.Cut(strings.TrimRight(line, "\r\n"))})
+		}
+	}
+	return all
+}
+
+// Heads returns the first lines of the logs of pods, where programs log their devices.
+func (f *Facts) Heads(pods []*corev1.Pod) []signatures.Line {
+	var all []signatures.Line
+	for _, pod := range pods {
+		for _, l := range f.HeadsOf(pod) {
+			for line := range strings.Lines(l.Text) {
+				all = append(all, signatures.Line{Place: signatures.Log, Container: l.Container, Evidence: finding.Evidence{
+					Source: LogSource(l), Text: words.Cut(strings.TrimSpace(line)),
+				}})
+			}
+		}
+	}
+	return all
+}
+
+func order(previous bool) int {
+	if previous {
+		return 0
+	}
+	return 1
+}
+
+func (f *Facts) linesOfNode(n *Node) []signatures.Line {
+	var all []signatures.Line
+	for _, e := range f.EventsOf("Node", "", n.Name) {
+		if e.Type == corev1.EventTypeWarning {
+			all = append(all, signatures.Line{Place: signatures.Event, Evidence: Quote(e)})
+		}
+	}
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
+			all = append(all, signatures.Line{Place: signatures.Status, Evidence: QuoteCondition(n, c)})
+		}
+	}
+	if n.Host == nil {
+		return all
+	}
+	for _, record := range n.Host.KernelLog {
+		if record.Priority >= 8 {
+			continue // a program wrote it
+		}
+		all = append(all, signatures.Line{Place: signatures.Kernel, Evidence: finding.Evidence{
+			Source: fmt.Sprintf("nodes/%s/kernel.log sequence %d", n.Name, record.Sequence), Time: record.Time, Text: words.Cut(record.Text),
+		}})
+	}
+	for _, unit := range words.SortedKeys(n.Host.Journals) {
+		for line := range strings.Lines(n.Host.Journals[unit]) {
+			all = append(all, signatures.Line{Place: signatures.Unit, Evidence: finding.Evidence{
+				Source: "nodes/" + n.Name + "/journal/" + unit, Text: words.Cut(strings.TrimRight(line, "\r\n")),
+			}})
+		}
+	}
+	return all
+}

@@ -1,0 +1,419 @@
+package redact
+
+import (
+	"bytes"
+	"encoding/json"
+	"reflect"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// Walker removes secrets from values of any type, in place, and counts what it removed.
+type Walker struct {
+	// Removed is the number of secrets that were removed, by place: "pods env", "logs".
+	Removed map[string]int
+	// Shared is true if values share containers, as thousands of pods share those of a template: each is walked once.
+	// What was walked must stay as long as the walker.
+	Shared bool
+	seen   map[uintptr]bool
+	// known are results of strings that many objects have.
+	known map[call]string
+}
+
+// call is a string and how it is read.
+type call struct {
+	read  reading
+	name  string
+	value string
+}
+
+// reading is how a string is read.
+type reading int
+
+const (
+	asSetting reading = iota // the value of a name
+	asText                   // a message, a log
+	asName                   // an identifier
+	asConfig                 // a file
+)
+
+// NewWalker returns a walker that has removed nothing.
+func NewWalker() *Walker {
+	return &Walker{Removed: map[string]int{}, seen: map[uintptr]bool{}, known: map[call]string{}}
+}
+
+// structure has the fields of Kubernetes' types whose strings are identifiers: they are needed, they may look random,
+// and nobody puts a secret there by design.
+var structure = set(
+	"name", "generateName", "namespace", "uid", "resourceVersion", "kind", "apiVersion", "containerID", "imageID", "image",
+	"nodeName", "hostname", "machineID", "systemUUID", "bootID", "kernelVersion", "osImage", "containerRuntimeVersion",
+	"kubeletVersion", "key", "topologyKey", "serviceAccountName", "serviceAccount", "podIP", "hostIP", "ip", "address",
+	"device", "pool", "driver", "request", "reportingInstance", "reportingComponent", "component", "fieldPath",
+	"secretName", "claimName", "resource", "resourceName", "runtimeClassName", "schedulerName", "repository", "gpus",
+	"controllerRevisionHash", "podCIDR", "podCIDRs", "providerID", "finalizers", "uuid", "pci", "id", "podIPs", "hostIPs",
+)
+
+// selectors have values that other objects must have as well: only what certainly is a secret is removed.
+var selectors = set(
+	"labels", "matchLabels", "nodeSelector", "selector", "values", "capacity", "allocatable", "limits", "requests", "names",
+	"matchFields", "attributes",
+)
+
+var texts = set("message", "text", "why", "notStarted", "summary", "error", "note", "warnings")
+
+// lists are command lines.
+var lists = set("command", "args", "argv")
+
+var (
+	timeType     = reflect.TypeFor[time.Time]()
+	metaTimeType = reflect.TypeFor[metav1.Time]()
+	quantityType = reflect.TypeFor[resource.Quantity]()
+	intstrType   = reflect.TypeFor[intstr.IntOrString]()
+	numberType   = reflect.TypeFor[json.Number]()
+	rawType      = reflect.TypeFor[json.RawMessage]()
+	extension    = reflect.TypeFor[runtime.RawExtension]()
+	// containersType is the type of what pods share.
+	containersType = reflect.TypeFor[[]corev1.Container]()
+)
+
+// Walk removes secrets from what a pointer points to. place says where it is from, for Removed.
+func (w *Walker) Walk(place string, pointer any) {
+	w.walk(where{place: place, top: true}, "", reflect.ValueOf(pointer))
+}
+
+// where is the place of a value.
+type where struct {
+	place    string
+	top      bool // place is not yet known to the field
+	secret   bool // everything below is
+	selector bool
+	texts    bool // everything is a text, keys of maps as well
+	options  bool // names are those of a user or a driver, not of Kubernetes
+}
+
+func (p where) below(name string) where {
+	if p.top && name != "" {
+		switch name {
+		case "env", "args", "command", "annotations", "labels", "volumes", "message", "data", "values", "httpHeaders", "config",
+			"parameters", "files":
+			p.place, p.top = p.place+" "+name, false
+		}
+	}
+	return p
+}
+
+func (w *Walker) walk(at where, name string, v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		if !v.IsNil() {
+			w.walk(at, name, v.Elem())
+		}
+	case reflect.Interface:
+		w.walkInterface(at, name, v)
+	case reflect.Struct:
+		w.walkStruct(at, name, v)
+	case reflect.Map:
+		w.walkMap(at, name, v)
+	case reflect.Slice, reflect.Array:
+		w.walkSlice(at, name, v)
+	case reflect.String:
+		if v.CanSet() {
+			if cleaned := w.clean(at, name, v.String()); cleaned != v.String() {
+				v.SetString(cleaned)
+			}
+		}
+	default:
+	}
+}
+
+// walkInterface walks what an interface holds: a copy, because the content of an interface cannot be set.
+func (w *Walker) walkInterface(at where, name string, v reflect.Value) {
+	if v.IsNil() {
+		return
+	}
+	inner := v.Elem()
+	if inner.Type() == numberType {
+		return
+	}
+	switch inner.Kind() {
+	case reflect.Map, reflect.Slice, reflect.Pointer:
+		w.walk(at, name, inner)
+	case reflect.String:
+		if cleaned := w.clean(at, name, inner.String()); cleaned != inner.String() && v.CanSet() {
+			v.Set(reflect.ValueOf(cleaned))
+		}
+	default:
+	}
+}
+
+func (w *Walker) walkStruct(at where, name string, v reflect.Value) {
+	switch v.Type() {
+	case timeType, metaTimeType, quantityType, intstrType:
+		return
+	case extension:
+		raw := v.FieldByName("Raw")
+		raw.SetBytes(w.json(at, name, raw.Bytes()))
+		return
+	}
+	// env: [{name: NGC_API_KEY, value: ...}], and headers.
+	handled := false
+	if named, value := v.FieldByName("Name"), v.FieldByName("Value"); named.IsValid() && value.IsValid() &&
+		named.Kind() == reflect.String && value.Kind() == reflect.String && value.CanSet() {
+		value.SetString(w.clean(at, named.String(), value.String()))
+		handled = true
+	}
+	for i := range v.NumField() {
+		field := v.Type().Field(i)
+		if !field.IsExported() || handled && field.Name == "Value" {
+			continue
+		}
+		tag, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		if tag == "" || tag == "-" {
+			tag = name
+			if !field.Anonymous {
+				tag = strings.ToLower(field.Name[:1]) + field.Name[1:]
+			}
+		}
+		below := at.below(tag)
+		below.secret = at.secret || secretGroup(tag) && !structure[tag]
+		below.selector = at.selector || selectors[tag]
+		w.walk(below, tag, v.Field(i))
+	}
+}
+
+func (w *Walker) walkMap(at where, name string, v reflect.Value) {
+	if v.IsNil() || v.Type().Key().Kind() != reflect.String {
+		return
+	}
+	variable := ""
+	if named := v.MapIndex(reflect.ValueOf("name").Convert(v.Type().Key())); named.IsValid() && v.Type().Elem().Kind() == reflect.Interface {
+		variable, _ = named.Interface().(string)
+	}
+	for _, key := range v.MapKeys() {
+		inner := v.MapIndex(key)
+		if at.texts {
+			if cleaned := w.clean(at, "", key.String()); cleaned != key.String() {
+				v.SetMapIndex(key, reflect.Value{})
+				key = reflect.ValueOf(cleaned).Convert(key.Type())
+				v.SetMapIndex(key, inner)
+			}
+		}
+		named := key.String()
+		below := at.below(named)
+		switch {
+		case name == "annotations" && !sumName(named):
+			named = named[strings.LastIndexByte(named, '/')+1:]
+		case named == "value" && variable != "":
+			named = variable
+		}
+		if !at.selector {
+			below.secret = at.secret || secretGroup(named) && !structure[named]
+		}
+		below.selector = at.selector || selectors[named] && name != "parameters"
+		switch inner.Kind() {
+		case reflect.String:
+			below.options = true
+			if cleaned := w.clean(below, named, inner.String()); cleaned != inner.String() {
+				v.SetMapIndex(key, reflect.ValueOf(cleaned).Convert(v.Type().Elem()))
+			}
+		case reflect.Interface:
+			if text, ok := inner.Interface().(string); ok {
+				if cleaned := w.clean(below, named, text); cleaned != text {
+					v.SetMapIndex(key, reflect.ValueOf(cleaned))
+				}
+				continue
+			}
+			w.walk(below, named, inner)
+		case reflect.Struct:
+			changed := reflect.New(inner.Type()).Elem()
+			changed.Set(inner)
+			w.walk(below, named, changed)
+			v.SetMapIndex(key, changed)
+		default:
+			w.walk(below, named, inner)
+		}
+	}
+}
+
+func (w *Walker) walkSlice(at where, name string, v reflect.Value) {
+	if v.Len() == 0 {
+		return
+	}
+	if v.Type() == rawType {
+		v.SetBytes(w.json(at, name, v.Bytes()))
+		return
+	}
+	if v.Type().Elem().Kind() == reflect.Uint8 {
+		return
+	}
+	if w.Shared && v.Type() == containersType {
+		if w.seen[v.Pointer()] {
+			return
+		}
+		w.seen[v.Pointer()] = true
+	}
+	if all, ok := stringsOf(v); ok && !at.secret && !at.selector && (lists[name] || isCommand(all)) {
+		for i, cleaned := range w.Arguments(at.place, all) {
+			if cleaned == all[i] {
+				continue
+			}
+			if v.Index(i).Kind() == reflect.Interface {
+				v.Index(i).Set(reflect.ValueOf(cleaned))
+			} else {
+				v.Index(i).SetString(cleaned)
+			}
+		}
+		return
+	}
+	for i := range v.Len() {
+		w.walk(at, name, v.Index(i))
+	}
+}
+
+// stringsOf returns a list of strings.
+func stringsOf(v reflect.Value) ([]string, bool) {
+	all := make([]string, v.Len())
+	for i := range all {
+		e := v.Index(i)
+		if e.Kind() == reflect.Interface && !e.IsNil() {
+			e = e.Elem()
+		}
+		if e.Kind() != reflect.String {
+			return nil, false
+		}
+		all[i] = e.String()
+	}
+	return all, true
+}
+
+// isCommand reports whether a list has options, and is a command line by any name: extraArgs.
+func isCommand(all []string) bool {
+	for _, arg := range all {
+		if strings.HasPrefix(arg, "-") {
+			return true
+		}
+	}
+	return false
+}
+
+// Arguments removes secrets from a command line, and counts them.
+func (w *Walker) Arguments(place string, all []string) []string {
+	cleaned := Arguments(all)
+	for i := range all {
+		w.count(place, all[i], cleaned[i])
+	}
+	return cleaned
+}
+
+// json returns JSON without secrets, or nothing if it is none.
+func (w *Walker) json(at where, name string, raw []byte) []byte {
+	if len(raw) == 0 {
+		return raw
+	}
+	decoder := json.NewDecoder(bytes.NewReader(raw))
+	decoder.UseNumber()
+	var tree any
+	if decoder.Decode(&tree) != nil {
+		w.Removed[at.place]++
+		return nil
+	}
+	before := w.Total()
+	w.walk(at, name, reflect.ValueOf(&tree))
+	if w.Total() == before {
+		return raw
+	}
+	cleaned, err := json.Marshal(tree)
+	if err != nil {
+		return nil
+	}
+	return cleaned
+}
+
+// WalkTexts removes secrets from all strings of what a pointer points to, as from texts: what a node says is neither a
+// setting nor an identifier.
+func (w *Walker) WalkTexts(place string, pointer any) {
+	w.walk(where{place: place, texts: true}, "", reflect.ValueOf(pointer))
+}
+
+// Total is the number of secrets that were removed.
+func (w *Walker) Total() int {
+	n := 0
+	for _, removed := range w.Removed {
+		n += removed
+	}
+	return n
+}
+
+func (w *Walker) clean(at where, name, value string) string {
+	if value == "" || value == Mark {
+		return value
+	}
+	var read reading
+	switch {
+	case at.secret && !structure[name] && !places[name]:
+		if harmlessValue(name, value) {
+			return value
+		}
+		w.count(at.place, value, Mark)
+		return Mark
+	case at.texts:
+		read = asText
+	case structure[name] && !at.options:
+		read = asName
+	case at.selector && SecretName(name) && !plain(value):
+		w.count(at.place, value, Mark)
+		return Mark
+	case at.selector, texts[name]:
+		read = asText
+	case strings.Contains(value, "\n"):
+		read = asConfig
+	}
+	if read != asSetting {
+		name = ""
+	}
+	key := call{read, name, value}
+	cleaned, ok := w.known[key]
+	if !ok {
+		switch read {
+		case asName:
+			cleaned = Known(value)
+		case asText:
+			cleaned = Text(value)
+		case asConfig:
+			cleaned = Config(value)
+		default:
+			cleaned = Setting(name, value)
+		}
+		if len(value) < 256 {
+			w.known[key] = cleaned
+		}
+	}
+	w.count(at.place, value, cleaned)
+	return cleaned
+}
+
+// Text removes secrets from a text, and counts them.
+func (w *Walker) Text(place, text string) string {
+	cleaned := Text(text)
+	w.count(place, text, cleaned)
+	return cleaned
+}
+
+// Config removes secrets from a file, and counts them.
+func (w *Walker) Config(place, text string) string {
+	cleaned := Config(text)
+	w.count(place, text, cleaned)
+	return cleaned
+}
+
+func (w *Walker) count(place, before, after string) {
+	if before != after {
+		w.Removed[place] += max(1, strings.Count(after, Mark)-strings.Count(before, Mark))
+	}
+}
