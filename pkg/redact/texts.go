@@ -33,7 +33,7 @@ var arguments = []struct {
 	{"auth", regexp.MustCompile(`\bAUTH[ \t]+(?:[\w.-]+[ \t]+)?("[^"\n]+"|'[^'\n]+'|[^\s"']*[0-9!#$%^&*+~][^\s"']*)`)}, // Redis
 	{"lftp", regexp.MustCompile(`\blftp\b[^\n|;&]*?[ \t]-u[ \t]*["']?[^\s,"']+,([^\s"']+)`)},
 	{"%", regexp.MustCompile(`[ \t]-U[ \t]*["']?[^\s%"']+%([^\s"']+)`)},
-	{"ipa-", regexp.MustCompile(`\bipa-[a-z-]+\b[^\n|;&]*?[ \t]-w[ \t]*["']?([^\s"']+)`)},
+	{" -w", regexp.MustCompile(`\b(?:ipa-[a-z-]+|kadmin|kinit|radtest)\b[^\n|;&]*?[ \t]-w[ \t]*["']?([^\s"']+)`)},
 	{"rootpw", regexp.MustCompile(`\brootpw[ \t]+(?:--\w+[ \t]+)*["']?([^\s"'-][^\s"']*)`)},
 	{"wpa", regexp.MustCompile(`\bwpa_passphrase[ \t]+["']?[^\s"']+["']?[ \t]+["']?([^\s"']+)`)},
 	{"iscsi:", regexp.MustCompile(`\biscsi:([^\s@"']+)@`)},
@@ -197,6 +197,10 @@ func marked(value string) string {
 // folded matches the first line of a block of several lines in YAML: "passphrase: |". The lines below it are indented.
 var folded = regexp.MustCompile(`^([ \t]*)(?:- )?["']?([A-Za-z_][\w.-]*)["']?:[ \t]*[|>][+-]?\d*[ \t]*$`)
 
+// heading matches a line that names what the next line has: "Initial password:"; or, up to a word, the next lines:
+// "password = <<EOT".
+var heading = regexp.MustCompile(`([A-Za-z_][\w.-]*)[ \t]*[:=][ \t]*(?:<<[-~]?["']?(\w+)["']?)?[ \t]*$`)
+
 // withoutLines removes the values of settings that take a whole line, or the lines below it.
 //
 // file is true for configuration files, in which a blank may separate a name from its value.
@@ -223,6 +227,15 @@ func withoutLines(text string, file bool) string {
 			continue
 		default:
 			within = -1
+		}
+		if m := heading.FindStringSubmatch(body); m != nil && SecretName(m[1]) && i+1 < len(lines) {
+			for j := i + 1; m[2] != "" && j < len(lines) && strings.TrimSpace(lines[j]) != m[2]; j++ {
+				lines[j] = Mark
+			}
+			next := strings.TrimSpace(lines[i+1])
+			if next != "" && !strings.ContainsAny(next, " \t:=") && !plain(next) && next != Mark {
+				lines[i+1] = strings.Replace(lines[i+1], next, Mark, 1)
+			}
 		}
 		if m := folded.FindStringSubmatch(body); m != nil {
 			if SecretName(m[2]) {
