@@ -17,7 +17,7 @@ func Config(text string) string {
 	text = registryKey.ReplaceAllStringFunc(text, func(setting string) string {
 		parts := registryKey.FindStringSubmatch(setting)
 		key, value := parts[1], parts[2]
-		if value == "[]" || value[0] == '|' || value[0] == '>' || harmlessWords[strings.ToLower(strings.Trim(value, `"'`))] || strings.Trim(value, `"'`) == "" {
+		if value == "[]" || value[0] == '|' || value[0] == '>' || strings.HasPrefix(value, "<<") || harmlessWords[strings.ToLower(strings.Trim(value, `"'`))] || strings.Trim(value, `"'`) == "" {
 			return setting
 		}
 		with := `"` + Mark + `"`
