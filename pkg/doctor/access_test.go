@@ -57,7 +57,7 @@ func TestAccessChecks(t *testing.T) {
 		"Pod Security": {daemonSet(newBench().node("a", 2)).event("DaemonSet",
 			"nvidia-device-plugin-daemonset", "FailedCreate",
 			security), "ns.podsecurity error", "Do not lower the level of a namespace that users can access"},
-		"Pod Security, an app":          {refused(security), "ns.podsecurity info", ""},
+		"Pod Security, an app":          {refused(security), "ns.podsecurity warning", ""},
 		"Pod Security, beside GPU pods": {refused(security).pod("q", "a", 1), "ns.podsecurity warning", ""},
 		"RBAC": {refused(
 			`Error creating: pods is forbidden: User "system:serviceaccount:kube-system:x" cannot create resource "pods"`,
@@ -66,7 +66,7 @@ func TestAccessChecks(t *testing.T) {
 			refused(
 				`Error creating: pods "x" is forbidden: error looking up service account team/y: serviceaccount "y" not found`,
 			),
-			"wl.forbidden info", "service account does not exist",
+			"wl.forbidden warning", "service account does not exist",
 		},
 		"no RuntimeClass": {refused(noClass), "", ""}, // rc.handler-mismatch tells it
 		"webhook": {refused(

@@ -137,7 +137,25 @@ func checkLine(line string) error {
 		if i > 0 && !slices.Contains([]string{"|", "&", ";"}, words[i-1]) || word == "&" {
 			continue
 		}
-		if !slices.Contains([]string{"kubectl", "helm", "ssh", "grep", "crane", "jq", "printf", "talosctl"}, word) {
+		if !slices.Contains(
+			[]string{
+				"kubectl",
+				"helm",
+				"ssh",
+				"grep",
+				"crane",
+				"jq",
+				"printf",
+				"talosctl",
+				"oc",
+				"aws",
+				"gcloud",
+				"az",
+				"eksctl",
+				"skopeo",
+			},
+			word,
+		) {
 			return fmt.Errorf("%s would run on the user's own machine", word)
 		}
 	}
@@ -158,11 +176,15 @@ func checkLine(line string) error {
 func TestFixesObeyNobody(t *testing.T) {
 	t.Parallel()
 	names :=
-		regexp.MustCompile(`(^|\.)(ObjectMeta\.(Name|Namespace)|NodeName|OwnerReferences\.Name|InvolvedObject\.(Name|Namespace)|Logs\.(Pod|Namespace)|HelmReleases\.(Name|Namespace)` +
-			`|Runs\.(ID|Revert)|Targets\.(Name|Namespace)|ResourceClaimName|ResourceClaimTemplateName)$`)
+		regexp.MustCompile(
+			`(^|\.)(ObjectMeta\.(Name|Namespace)|NodeName|OwnerReferences\.Name|InvolvedObject\.(Name|Namespace)|Logs\.(Pod|Namespace)|HelmReleases\.(Name|Namespace)` +
+				`|Runs\.(ID|Revert)|Targets\.(Name|Namespace)|ResourceClaimName|ResourceClaimTemplateName)$`,
+		)
 	others :=
-		regexp.MustCompile(`(^|\.)(OwnerReferences\.Kind|InvolvedObject\.Kind|ClaimName|ServiceAccountName|KernelVersion|KernelRelease|Kernel|Unit|ConfigPath|Path|FabricManager` +
-			`|ChartVersion|Image|Containers\.Name|ContainerStatuses\.Name|InitContainerStatuses\.Name|Taints\.(Key|Value)|RuntimeClassName|Handler|DeviceID|PodCIDRs|Runs\.Revert|Labels\[[^\]]*\]|OS\[[^\]]*\]|DriverVersion)$`)
+		regexp.MustCompile(
+			`(^|\.)(OwnerReferences\.Kind|InvolvedObject\.Kind|ClaimName|ServiceAccountName|KernelVersion|KernelRelease|Kernel|Unit|ConfigPath|Path|FabricManager` +
+				`|ChartVersion|Image|Containers\.Name|ContainerStatuses\.Name|InitContainerStatuses\.Name|Taints\.(Key|Value)|RuntimeClassName|Handler|DeviceID|PodCIDRs|Runs\.Revert|Labels\[[^\]]*\]|OS\[[^\]]*\]|DriverVersion)$`,
+		)
 	owners := regexp.MustCompile(
 		`(^|\.)(OwnerReferences\.(Name|Kind)|ClaimName|ServiceAccountName|InvolvedObject\.Name|KernelVersion|KernelRelease|Kernel|Unit|Taints\.Key)$`,
 	)
@@ -366,7 +388,10 @@ func TestEventsMakeNoObjects(t *testing.T) {
 		}
 		e.LastTimestamp.Time = classTime.Add(-time.Minute)
 		s := &snapshot.Snapshot{
-			Meta: snapshot.Meta{Created: classTime, APIOnly: true}, Nodes: []corev1.Node{n}, Events: []corev1.Event{e},
+			Meta: snapshot.Meta{
+				Created: classTime,
+				APIOnly: true,
+			}, Nodes: []corev1.Node{n}, Events: []corev1.Event{e},
 		}
 		var severity finding.Severity
 		var commands string

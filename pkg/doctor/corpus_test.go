@@ -198,6 +198,9 @@ func parseCorpus(t *testing.T, kind string) []sample {
 	return all
 }
 
+// toldAt is the time of snapshots that do not say theirs.
+func toldAt() time.Time { return time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC) }
+
 // readSample reads a snapshot and the comment at its head: source, root, reconstructed.
 func readSample(path string) (sample, error) {
 	archive, err := txtar.ParseFile(path)
@@ -234,7 +237,7 @@ func readSample(path string) (sample, error) {
 		}
 	}
 	if s.snapshot.Meta.Created.IsZero() {
-		s.snapshot.Meta.Created = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+		s.snapshot.Meta.Created = toldAt()
 	}
 	return s, nil
 }

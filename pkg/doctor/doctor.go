@@ -117,7 +117,9 @@ type NodeResult struct {
 // Examine runs the checks over a snapshot.
 func Examine(s *snapshot.Snapshot, o Options) Report {
 	f := facts.New(narrowed(s, o))
-	f.Signatures = slices.Concat(o.Signatures, f.Signatures)
+	if len(o.Signatures) > 0 {
+		f.Signatures = signatures.NewSet(slices.Concat(o.Signatures, signatures.Builtin()))
+	}
 	report := Report{
 		APIVersion: snapshot.APIVersion, Kind: Kind, Snapshot: s.Meta, Created: f.Now, Items: []finding.Finding{},
 	}

@@ -151,7 +151,7 @@ func TestDriverFaults(t *testing.T) {
 		{"GPU too new", hwNoDriver(), func(d *api.Diagnosis) {
 			d.KernelLog = []api.KernelRecord{hwLine(1,
 				"NVRM: The NVIDIA GPU 0000:17:00.0 (PCI ID: 10de:2901)\nNVRM: installed in this system requires use of the NVIDIA open kernel modules.")}
-		}, []string{"drv.unsupported-gpu error"}, "requires NVIDIA's open kernel modules", "kernelModuleType=open"},
+		}, []string{"drv.unsupported-gpu error"}, "requires NVIDIA's open kernel modules", "open flavor of the driver"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

@@ -263,7 +263,8 @@ func operatorTold(t *testing.T, s snapshot.Snapshot) ([]string, []finding.Findin
 	var lines []string
 	for _, c := range checks {
 		r := &engine.Result{Check: c}
-		r.Run(f)
+		c.Run(f, r)
+		r.Name(f)
 		results = append(results, r)
 		for _, u := range r.Unknowns {
 			lines = append(lines, fmt.Sprintf("unknown %s %s", u.Check, u.Object))

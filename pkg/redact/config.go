@@ -9,15 +9,19 @@ import (
 // registryKey matches a key and a value with a registry credential, in TOML, YAML or JSON. Names of users are secret
 // there: those of robots are half of a credential.
 // https://github.com/containerd/containerd/blob/main/docs/cri/registry.md
-var registryKey = regexp.MustCompile(`(?im)((?:^|[\s{,."'])["']?(?:[a-z0-9_-]*(?:password|passwd|token|secret|credential|api_?key|private_?key)|auth|username|authorization)["']?[ \t]*(?::=|[=:])[ \t]*)` +
-	`("""(?s:.*?)"""|'''(?s:.*?)'''|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|\[[^\]{]*\]|[^\s{\["'#,}][^\s#,}]*)`)
+var registryKey = regexp.MustCompile(
+	`(?im)((?:^|[\s{,."'])["']?(?:[a-z0-9_-]*(?:password|passwd|token|secret|credential|api_?key|private_?key)|auth|username|authorization)["']?[ \t]*(?::=|[=:])[ \t]*)` +
+		`("""(?s:.*?)"""|'''(?s:.*?)'''|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|\[[^\]{]*\]|[^\s{\["'#,}][^\s#,}]*)`,
+)
 
 // Config returns a configuration file without secrets. It keeps the lines.
 func Config(text string) string {
 	text = registryKey.ReplaceAllStringFunc(text, func(setting string) string {
 		parts := registryKey.FindStringSubmatch(setting)
 		key, value := parts[1], parts[2]
-		if value == "[]" || value[0] == '|' || value[0] == '>' || strings.HasPrefix(value, "<<") || harmlessWords[strings.ToLower(strings.Trim(value, `"'`))] || strings.Trim(value, `"'`) == "" {
+		if value == "[]" || value[0] == '|' || value[0] == '>' || strings.HasPrefix(value, "<<") ||
+			harmlessWords[strings.ToLower(strings.Trim(value, `"'`))] ||
+			strings.Trim(value, `"'`) == "" {
 			return setting
 		}
 		with := `"` + Mark + `"`

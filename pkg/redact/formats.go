@@ -26,7 +26,13 @@ type format struct {
 	pattern  func() *regexp.Regexp
 }
 
+// formats are all formats. The table is tested, so it has no errors.
 var formats = sync.OnceValue(func() []format {
+	all, _ := readFormats()
+	return all
+})
+
+func readFormats() ([]format, error) {
 	all := ownFormats()
 	err := tsv.Each("rules.tsv", rulesTable, "id keywords group entropy regex", func(row map[string]string) error {
 		group, err := strconv.Atoi(row["group"])
@@ -40,11 +46,8 @@ var formats = sync.OnceValue(func() []format {
 		all = append(all, newFormat(row["regex"], group, entropy, strings.Split(row["keywords"], ",")...))
 		return nil
 	})
-	if err != nil {
-		panic(err) // the table is part of the program, and tested
-	}
-	return all
-})
+	return all, err
+}
 
 // bootstrapToken is the format of Kubernetes' bootstrap tokens, which has no keyword.
 // https://kubernetes.io/docs/reference/access-authn-authz/bootstrap-tokens/
@@ -65,8 +68,12 @@ func newFormat(source string, group int, entropy float64, keywords ...string) fo
 // ownFormats are formats that gitleaks has not, or takes only where they are quoted.
 func ownFormats() []format {
 	return []format{
-		newFormat(`-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----((?s:.*?))(?:-----END [A-Z0-9 ]*PRIVATE KEY|\z)`, 1, 0,
-			"private key"),
+		newFormat(
+			`-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----((?s:.*?))(?:-----END [A-Z0-9 ]*PRIVATE KEY|\z)`,
+			1,
+			0,
+			"private key",
+		),
 		// The name and the password in an address.
 		newFormat(`[A-Za-z][A-Za-z0-9+.-]*://([^/\s@"'<>]*:[^\s"'<>]*?)@[\w.\[-]`, 1, 0, "://"),
 		newFormat(`[A-Za-z][A-Za-z0-9+.-]*://([A-Za-z0-9_.~%-]{12,})@[\w.\[-]`, 1, 0, "://"),
@@ -77,24 +84,77 @@ func ownFormats() []format {
 		newFormat(`\beyJ[A-Za-z0-9_+/=-]{8,}(?:\.[A-Za-z0-9_+/=-]*){0,2}`, 0, 0, "eyj"),
 		newFormat(`\b(?:A3T[A-Z0-9]|APKA|AKIA|ASIA|ABIA|ACCA|AROA|AIDA)[0-9A-Z]{16}\b`, 0, 0,
 			"a3t", "apka", "akia", "asia", "abia", "acca", "aroa", "aida"),
-		newFormat(`\b(?:nvapi-[A-Za-z0-9_-]{16,}|hf_[A-Za-z0-9]{16,}|api_org_[A-Za-z0-9]{16,}|gh[oprsu]_[A-Za-z0-9]{20,}|`+
-			`github_pat_[A-Za-z0-9_]{20,}|gl[a-z]{2,6}-[A-Za-z0-9_.-]{16,}|sk-[A-Za-z0-9_-]{16,}|[sr]k_(?:live|test)_\w{10,}|`+
-			`xox[a-z]-[A-Za-z0-9-]{10,}|xapp-[A-Za-z0-9-]{10,}|AIza[A-Za-z0-9_-]{30,}|ya29\.[A-Za-z0-9_-]{10,}|`+
-			`1//0[A-Za-z0-9_-]{20,}|GOCSPX-[A-Za-z0-9_-]{20,}|hv[sbr]\.[A-Za-z0-9_-]{16,}|dckr_[po]at_[A-Za-z0-9_-]{16,}|`+
-			`npm_[A-Za-z0-9]{20,}|pypi-[A-Za-z0-9_-]{16,}|dapi[a-f0-9]{30,}|r8_[A-Za-z0-9]{20,}|ATATT[A-Za-z0-9_=-]{20,}|`+
-			`ATBB[A-Za-z0-9]{20,}|SG\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}|gl(?:c|sa)_[A-Za-z0-9+/=_]{20,}|`+
-			`dop_v1_[a-f0-9]{30,}|lin_api_\w{20,}|secret_[A-Za-z0-9]{30,}|shp(?:at|ss|ca)_[a-fA-F0-9]{20,}|whsec_[\w+/=]{16,}|`+
-			`AGE-SECRET-KEY-1[A-Z0-9]{20,}|cohere_[A-Za-z0-9]{20,}|gsk_[A-Za-z0-9]{20,}|pplx-[a-z0-9]{20,}|tskey-[\w-]{16,}|`+
-			`local-[a-f0-9]{40}|rpa_[A-Za-z0-9]{20,}|sha256~[\w-]{30,})`, 0, 0,
-			"nvapi-", "hf_", "api_org_", "gho_", "ghp_", "ghr_", "ghs_", "ghu_", "github_pat_", "gl", "sk-", "k_live_",
-			"k_test_", "xox", "xapp-", "aiza", "ya29.", "1//0", "gocspx-", "hvs.", "hvb.", "hvr.", "dckr_", "npm_", "pypi-",
-			"dapi", "r8_", "atatt", "atbb", "sg.", "dop_v1_", "lin_api_", "secret_", "shpat_", "shpss_", "shpca_", "whsec_",
-			"age-secret-key-", "cohere_", "gsk_", "pplx-", "tskey-", "local-", "rpa_", "sha256~"),
+		newFormat(
+			`\b(?:nvapi-[A-Za-z0-9_-]{16,}|hf_[A-Za-z0-9]{16,}|api_org_[A-Za-z0-9]{16,}|gh[oprsu]_[A-Za-z0-9]{20,}|`+
+				`github_pat_[A-Za-z0-9_]{20,}|gl[a-z]{2,6}-[A-Za-z0-9_.-]{16,}|sk-[A-Za-z0-9_-]{16,}|[sr]k_(?:live|test)_\w{10,}|`+
+				`xox[a-z]-[A-Za-z0-9-]{10,}|xapp-[A-Za-z0-9-]{10,}|AIza[A-Za-z0-9_-]{30,}|ya29\.[A-Za-z0-9_-]{10,}|`+
+				`1//0[A-Za-z0-9_-]{20,}|GOCSPX-[A-Za-z0-9_-]{20,}|hv[sbr]\.[A-Za-z0-9_-]{16,}|dckr_[po]at_[A-Za-z0-9_-]{16,}|`+
+				`npm_[A-Za-z0-9]{20,}|pypi-[A-Za-z0-9_-]{16,}|dapi[a-f0-9]{30,}|r8_[A-Za-z0-9]{20,}|ATATT[A-Za-z0-9_=-]{20,}|`+
+				`ATBB[A-Za-z0-9]{20,}|SG\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}|gl(?:c|sa)_[A-Za-z0-9+/=_]{20,}|`+
+				`dop_v1_[a-f0-9]{30,}|lin_api_\w{20,}|secret_[A-Za-z0-9]{30,}|shp(?:at|ss|ca)_[a-fA-F0-9]{20,}|whsec_[\w+/=]{16,}|`+
+				`AGE-SECRET-KEY-1[A-Z0-9]{20,}|cohere_[A-Za-z0-9]{20,}|gsk_[A-Za-z0-9]{20,}|pplx-[a-z0-9]{20,}|tskey-[\w-]{16,}|`+
+				`local-[a-f0-9]{40}|rpa_[A-Za-z0-9]{20,}|sha256~[\w-]{30,})`,
+			0,
+			0,
+			"nvapi-",
+			"hf_",
+			"api_org_",
+			"gho_",
+			"ghp_",
+			"ghr_",
+			"ghs_",
+			"ghu_",
+			"github_pat_",
+			"gl",
+			"sk-",
+			"k_live_",
+			"k_test_",
+			"xox",
+			"xapp-",
+			"aiza",
+			"ya29.",
+			"1//0",
+			"gocspx-",
+			"hvs.",
+			"hvb.",
+			"hvr.",
+			"dckr_",
+			"npm_",
+			"pypi-",
+			"dapi",
+			"r8_",
+			"atatt",
+			"atbb",
+			"sg.",
+			"dop_v1_",
+			"lin_api_",
+			"secret_",
+			"shpat_",
+			"shpss_",
+			"shpca_",
+			"whsec_",
+			"age-secret-key-",
+			"cohere_",
+			"gsk_",
+			"pplx-",
+			"tskey-",
+			"local-",
+			"rpa_",
+			"sha256~",
+		),
 		// Password hashes: htpasswd, shadow, bcrypt.
 		newFormat(`\$(?:apr1|2[abxy]|[156y]|argon2[a-z]*|scrypt)\$[A-Za-z0-9./$,=+-]{8,}`, 0, 0,
 			"$apr1", "$2", "$1$", "$5$", "$6$", "$y$", "$argon2", "$scrypt"),
-		newFormat(`\{(?:SSHA|SHA|SMD5|MD5|CRYPT)[0-9]*\}[A-Za-z0-9+/=.$]{8,}`, 0, 0, "sha}", "sha256}", "sha512}", "md5}",
-			"crypt}"),
+		newFormat(
+			`\{(?:SSHA|SHA|SMD5|MD5|CRYPT)[0-9]*\}[A-Za-z0-9+/=.$]{8,}`,
+			0,
+			0,
+			"sha}",
+			"sha256}",
+			"sha512}",
+			"md5}",
+			"crypt}",
+		),
 		newFormat(`(?:hooks\.slack\.com/[a-z]+|discord(?:app)?\.com/api/webhooks|webhook\.office\.com|`+
 			`outlook\.office\.com/webhook|hooks\.zapier\.com/hooks/catch|api\.telegram\.org/bot)/?([^\s"'<>]+)`, 1, 0,
 			"hooks.slack.com", "/api/webhooks/", "webhook", "hooks.zapier.com", "api.telegram.org"),
@@ -138,7 +198,8 @@ func (index *keywordIndex) in(text string) []int {
 			continue
 		}
 		for _, k := range index.by[[2]byte{a, b}] {
-			if len(text)-i >= len(k.word) && strings.EqualFold(text[i:i+len(k.word)], k.word) && !slices.Contains(found, k.format) {
+			if len(text)-i >= len(k.word) && strings.EqualFold(text[i:i+len(k.word)], k.word) &&
+				!slices.Contains(found, k.format) {
 				found = append(found, k.format)
 			}
 		}
@@ -154,6 +215,24 @@ func lowerByte(c byte) byte {
 	return c
 }
 
+// mayHaveToken reports whether a dot has as many letters and digits around it as in a bootstrap token.
+func mayHaveToken(text string) bool {
+	for at := strings.IndexByte(text, '.'); at >= 0; {
+		if at >= 6 && len(text) >= at+17 && !strings.ContainsFunc(text[at-6:at], notLower) &&
+			!strings.ContainsFunc(text[at+1:at+17], notLower) {
+			return true
+		}
+		next := strings.IndexByte(text[at+1:], '.')
+		if next < 0 {
+			return false
+		}
+		at += 1 + next
+	}
+	return false
+}
+
+func notLower(c rune) bool { return (c < 'a' || c > 'z') && (c < '0' || c > '9') }
+
 // withoutFormats removes strings in the format of a credential.
 func withoutFormats(text string) string {
 	if len(text) < shortestKnown {
@@ -162,10 +241,10 @@ func withoutFormats(text string) string {
 	for _, i := range keywords().in(text) {
 		text = formats()[i].cut(text)
 	}
-	if strings.Contains(text, ".") {
+	if mayHaveToken(text) {
 		text = bootstrapToken.cut(text)
 	}
-	if strings.Count(text, "-") > 2 {
+	if strings.Count(text, "-") > 2 && strings.ContainsAny(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") {
 		text = productKey.cut(text)
 	}
 	return text
@@ -184,7 +263,8 @@ func (f format) cut(text string) string {
 		if from >= end {
 			secret = text[from:to]
 		}
-		if secret == "" || strings.Contains(secret, Mark) || entropy(secret) < f.entropy || harmlessWords[strings.ToLower(secret)] {
+		if secret == "" || strings.Contains(secret, Mark) || entropy(secret) < f.entropy ||
+			harmlessWords[strings.ToLower(secret)] {
 			continue
 		}
 		b.WriteString(text[end:from])

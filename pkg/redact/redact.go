@@ -31,7 +31,7 @@ func Text(text string) string {
 // Known returns a text without strings in the format of a known credential. It is for identifiers, which may look
 // random: names, IDs, images.
 func Known(text string) string {
-	if inner.MatchString(text) {
+	if strings.Contains(text, "=") && inner.MatchString(text) {
 		return Text(text)
 	}
 	if len(text) < shortestKnown {
@@ -60,8 +60,8 @@ func Setting(name, value string) string {
 	return Value(value)
 }
 
-// Value returns a value whose name says nothing. Unlike Text, it removes a single word that is neither an ordinary word,
-// a number, a path nor an address.
+// Value returns a value whose name says nothing. Unlike Text, it removes a single word that is neither an ordinary
+// word, a number, a path nor an address.
 func Value(value string) string {
 	cleaned := Text(value)
 	if cleaned == value && !strings.ContainsAny(value, " \t\r\n") && !ordinary(value) {

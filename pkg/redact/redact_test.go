@@ -116,3 +116,22 @@ func FuzzRedact(f *testing.F) {
 		SecretName(text)
 	})
 }
+
+// The table of formats is part of the program.
+func TestFormats(t *testing.T) {
+	t.Parallel()
+	all, err := readFormats()
+	if err != nil || len(all) < 200 {
+		t.Fatalf("%d formats: %v", len(all), err)
+	}
+	for _, f := range all {
+		if p := f.pattern(); p.NumSubexp() < f.group {
+			t.Errorf("%s has no group %d", f.source, f.group)
+		}
+		for _, word := range f.keywords {
+			if len(word) < 2 || word != strings.ToLower(word) {
+				t.Errorf("%s: keyword %q is too short, or not in lower case", f.source, word)
+			}
+		}
+	}
+}

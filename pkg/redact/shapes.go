@@ -17,12 +17,16 @@ const (
 var token = regexp.MustCompile(`[A-Za-z0-9_+~-]{12,}(?:[/.][A-Za-z0-9_+~-]+)*={0,2}`)
 
 // identifier matches identifiers that look random and are not secret: UUIDs, those of GPUs, digests, addresses.
-var identifier = regexp.MustCompile(`(?i)^(?:(?:GPU|MIG|NVLINK|PCI)-)?[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}(?:[/.]\d+)*$|` +
-	`^0x[0-9a-f]{1,20}$|^_Z[A-Za-z0-9_]+$|^sha(?:256|384|512|1)-|^rendered-[a-z0-9-]+-[0-9a-f]{32}$`)
+var identifier = regexp.MustCompile(
+	`(?i)^(?:(?:GPU|MIG|NVLINK|PCI)-)?[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}(?:[/.]\d+)*$|` +
+		`^0x[0-9a-f]{1,20}$|^_Z[A-Za-z0-9_]+$|^sha(?:256|384|512|1)-|^rendered-[a-z0-9-]+-[0-9a-f]{32}$`,
+)
 
 // idBefore matches what stands before an identifier of a container, a digest or an address in a text.
-var idBefore = regexp.MustCompile(`(?i)(?:sha\d+[:-]|md5:|://|container[^\w]{1,3}(?:id[^\w]{1,3})?|sandbox[^\w]{1,3}(?:id[^\w]{1,3})?|digest[^\w]{1,3}|` +
-	`checksum[^\w]{1,3}|commit[^\w]{1,3}|layer[^\w]{1,3}|(?:^|\s)(?:id|uid|trace_?id|span_?id|boot_?id|machine-?id|root)[=:]["']?|0x[0-9a-f]{0,4}|rendered-[a-z0-9-]*-|(?:expected|actual|got|computed)[^\w]{1,3}|k8s\.io/|shim[^\w]{1,3}|task[^\w]{1,3}|cri-containerd-|libpod-|crio-|docker-|pod)$`)
+var idBefore = regexp.MustCompile(
+	`(?i)(?:sha\d+[:-]|md5:|://|container[^\w]{1,3}(?:id[^\w]{1,3})?|sandbox[^\w]{1,3}(?:id[^\w]{1,3})?|digest[^\w]{1,3}|` +
+		`checksum[^\w]{1,3}|commit[^\w]{1,3}|layer[^\w]{1,3}|(?:^|\s)(?:id|uid|trace_?id|span_?id|boot_?id|machine-?id|root)[=:]["']?|0x[0-9a-f]{0,4}|rendered-[a-z0-9-]*-|(?:expected|actual|got|computed)[^\w]{1,3}|k8s\.io/|shim[^\w]{1,3}|task[^\w]{1,3}|cri-containerd-|libpod-|crio-|docker-|pod)$`,
+)
 
 // withoutRandom removes words that look random.
 func withoutRandom(text string) string {
@@ -75,13 +79,13 @@ func isRandom(word string, identified bool) bool {
 	if identified && (isHex(word) || identifier.MatchString(word)) {
 		return false
 	}
-	for _, part := range strings.FieldsFunc(word, func(c rune) bool { return c == '-' || c == '_' || c == '=' || c == '~' }) {
+	for _, part := range strings.FieldsFunc(word, func(c rune) bool { return strings.ContainsRune("-_=~", c) }) {
 		if partIsRandom(part) {
 			return true
 		}
 	}
 	// Base64 for addresses has - and _ within: few parts of it are long, all together are.
-	return len(word) >= 2*longRandom && mixed(word) && switches(word) > len(word)/4 && !wordy(word)
+	return len(word) >= 2*longRandom && mixed(word) && switches(word) > len(word)/3 && !wordy(word)
 }
 
 func partIsRandom(part string) bool {
@@ -193,12 +197,14 @@ var (
 	// separators are what ordinary values are made of beside words.
 	separators = regexp.MustCompile(`[-/_.:,;=@(){}\[\]<>|&"'+*\\]+`)
 	// ordinaryPart matches a part of an ordinary value: a word, a number, a number with a unit, a version, a model.
-	ordinaryPart = regexp.MustCompile(`^(?:[A-Za-z]*|[0-9]{1,20}|[0-9]+[A-Za-z]{1,4}|[A-Za-z]{1,12}[0-9]{1,6}[A-Za-z]{0,4}|[0-9]{1,4}[A-Za-z]{1,3}[0-9]{1,4}|[a-z0-9]{1,10}|[A-Za-z]{1,8}[0-9]{1,4}[A-Za-z]{1,8}[0-9]{0,4}|%[a-zA-Z]|[0-9]+%|~)$`)
-	variable     = regexp.MustCompile(`\$\([A-Za-z_][\w.]*\)|\$\{?[A-Za-z_]\w*\}?|\{\{[^{}]*\}\}|%[a-z]`)
+	ordinaryPart = regexp.MustCompile(
+		`^(?:[A-Za-z]*|[0-9]{1,20}|[0-9]+[A-Za-z]{1,4}|[A-Za-z]{1,12}[0-9]{1,6}[A-Za-z]{0,4}|[0-9]{1,4}[A-Za-z]{1,3}[0-9]{1,4}|[a-z0-9]{1,10}|[A-Za-z]{1,8}[0-9]{1,4}[A-Za-z]{1,8}[0-9]{0,4}|%[a-zA-Z]|[0-9]+%|~)$`,
+	)
+	variable = regexp.MustCompile(`\$\([A-Za-z_][\w.]*\)|\$\{?[A-Za-z_]\w*\}?|\{\{[^{}]*\}\}|%[a-z]`)
 )
 
-// ordinary reports whether a single word is made of words, numbers, versions, paths and addresses. Everything else could
-// be a password.
+// ordinary reports whether a single word is made of words, numbers, versions, paths and addresses. Everything else
+// could be a password.
 func ordinary(value string) bool {
 	if identifier.MatchString(value) {
 		return true

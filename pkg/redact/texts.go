@@ -10,7 +10,12 @@ var arguments = []struct {
 	mark    string // in lower case
 	pattern *regexp.Regexp
 }{
-	{"curl", regexp.MustCompile(`\bcurl\b[^\n|;&]*?[ \t"',](?:-[A-Za-z]*[uUE]|--user|--proxy-user|--cert)["',]*[ \t=,]*["']*([^\s"']+:[^\s"']+)`)},
+	{
+		"curl",
+		regexp.MustCompile(
+			`\bcurl\b[^\n|;&]*?[ \t"',](?:-[A-Za-z]*[uUE]|--user|--proxy-user|--cert)["',]*[ \t=,]*["']*([^\s"']+:[^\s"']+)`,
+		),
+	},
 	{"curl", regexp.MustCompile(`\bcurl\b[^\n|;&]*?[ \t](?:-b|--cookie)[ \t=]*["']?([^\s"']+)`)},
 	{"wget", regexp.MustCompile(`\bwget\b[^\n|;&]*?[ \t"',](?:--user|--http-user)[ \t=]*["']?([^\s"']+:[^\s"']+)`)},
 	{"mysql", regexp.MustCompile(`\bmysql[a-z-]*\b[^\n|;&]*?[ \t"',]-p('[^'\n]*'|"[^"\n]*"|[^\s"',|;&]+)`)},
@@ -18,53 +23,118 @@ var arguments = []struct {
 	{"mongo", regexp.MustCompile(`\bmongo[a-z]*\b[^\n|;&]*?[ \t"',]-p["',]*[ \t]*["']?([^\s"',|;&]+)`)},
 	{"redis-cli", regexp.MustCompile(`\bredis-cli\b[^\n|;&]*?[ \t"',]-a["',]*[ \t]*["']?([^\s"',|;&]+)`)},
 	{"ldap", regexp.MustCompile(`\bldap[a-z]+\b[^\n|;&]*?[ \t"',]-w["',]*[ \t]*["']?([^\s"',|;&]+)`)},
-	{"smbclient", regexp.MustCompile(`\b(?:smbclient|mount\.cifs|net)\b[^\n|;&]*?[ \t]-U[ \t]*["']?[^\s%"']+%([^\s"']+)`)},
+	{
+		"smbclient",
+		regexp.MustCompile(`\b(?:smbclient|mount\.cifs|net)\b[^\n|;&]*?[ \t]-U[ \t]*["']?[^\s%"']+%([^\s"']+)`),
+	},
 	{"sshpass", regexp.MustCompile(`\bsshpass[ \t"',]+-p["',]*[ \t]*["']?([^\s"']+)`)},
 	{"login", regexp.MustCompile(`\blogin\b[^\n|;&]*?[ \t"',]-p["',]*[ \t=]*["']?([^\s"']+)`)},
-	{"wandb", regexp.MustCompile(`\bwandb[ \t"',]+login["',]*(?:[ \t]+--[\w-]+(?:=\S+)?)*[ \t]+["']?([A-Za-z0-9]{12,})`)},
-	{"vault", regexp.MustCompile(`\bvault[ \t"',]+login["',]*(?:[ \t]+-[\w-]+(?:=\S+)?)*[ \t]+["']?([^\s"'-][^\s"']+)`)},
-	{"htpasswd", regexp.MustCompile(`\bhtpasswd[ \t]+-[A-Za-z]*b[A-Za-z]*(?:[ \t]+[^\s"']+){2}[ \t]+["']?([^\s"']+)`)},
+	{
+		"wandb",
+		regexp.MustCompile(`\bwandb[ \t"',]+login["',]*(?:[ \t]+--[\w-]+(?:=\S+)?)*[ \t]+["']?([A-Za-z0-9]{12,})`),
+	},
+	{
+		"vault",
+		regexp.MustCompile(`\bvault[ \t"',]+login["',]*(?:[ \t]+-[\w-]+(?:=\S+)?)*[ \t]+["']?([^\s"'-][^\s"']+)`),
+	},
+	{
+		"htpasswd",
+		regexp.MustCompile(`\bhtpasswd[ \t]+-[A-Za-z]*b[A-Za-z]*(?:[ \t]+[^\s"']+){2}[ \t]+["']?([^\s"']+)`),
+	},
 	{"snmp", regexp.MustCompile(`\bsnmp[a-z]+\b[^\n|;&]*?[ \t]-c[ \t]*["']?([^\s"']+)`)},
 	{"pass:", regexp.MustCompile(`\bpass:([^\s"']+)`)},
-	{"chpasswd", regexp.MustCompile(`\becho[ \t]+["']?[\w.-]+:([^\s"'|]+)["']?[ \t]*\|[ \t]*(?:sudo[ \t]+)?chpasswd`)},
-	{"-p", regexp.MustCompile(`\b(?:ipmi[a-z]+|zip|unzip|7z|smbclient|sqlcmd|xfreerdp)\b[^\n|;&]*?[ \t"',]-[pP]["',]*[ \t]*["']?([^\s"',|;&]+)`)},
-	{"mc alias", regexp.MustCompile(`\bmc[ \t]+(?:alias[ \t]+set|config[ \t]+host[ \t]+add)(?:[ \t]+[^\s"']+){3}[ \t]+["']?([^\s"']+)`)},
+	{
+		"chpasswd",
+		regexp.MustCompile(`\becho[ \t]+["']?[\w.-]+:([^\s"'|]+)["']?[ \t]*\|[ \t]*(?:sudo[ \t]+)?chpasswd`),
+	},
+	{
+		"-p",
+		regexp.MustCompile(
+			`\b(?:ipmi[a-z]+|zip|unzip|7z|smbclient|sqlcmd|xfreerdp)\b[^\n|;&]*?[ \t"',]-[pP]["',]*[ \t]*["']?([^\s"',|;&]+)`,
+		),
+	},
+	{
+		"mc alias",
+		regexp.MustCompile(
+			`\bmc[ \t]+(?:alias[ \t]+set|config[ \t]+host[ \t]+add)(?:[ \t]+[^\s"']+){3}[ \t]+["']?([^\s"']+)`,
+		),
+	},
 	{"mc admin", regexp.MustCompile(`\bmc[ \t]+admin[ \t]+user[ \t]+add(?:[ \t]+[^\s"']+){2}[ \t]+["']?([^\s"']+)`)},
-	{"auth", regexp.MustCompile(`\bAUTH[ \t]+(?:[\w.-]+[ \t]+)?("[^"\n]+"|'[^'\n]+'|[^\s"']*[0-9!#$%^&*+~][^\s"']*)`)}, // Redis
+	{
+		"auth",
+		regexp.MustCompile(`\bAUTH[ \t]+(?:[\w.-]+[ \t]+)?("[^"\n]+"|'[^'\n]+'|[^\s"']*[0-9!#$%^&*+~][^\s"']*)`),
+	}, // Redis
 	{"lftp", regexp.MustCompile(`\blftp\b[^\n|;&]*?[ \t]-u[ \t]*["']?[^\s,"']+,([^\s"']+)`)},
 	{"%", regexp.MustCompile(`[ \t]-U[ \t]*["']?[^\s%"']+%([^\s"']+)`)},
 	{" -w", regexp.MustCompile(`\b(?:ipa-[a-z-]+|kadmin|kinit|radtest)\b[^\n|;&]*?[ \t]-w[ \t]*["']?([^\s"']+)`)},
 	{"rootpw", regexp.MustCompile(`\brootpw[ \t]+(?:--\w+[ \t]+)*["']?([^\s"'-][^\s"']*)`)},
 	{"wpa", regexp.MustCompile(`\bwpa_passphrase[ \t]+["']?[^\s"']+["']?[ \t]+["']?([^\s"']+)`)},
 	{"iscsi:", regexp.MustCompile(`\biscsi:([^\s@"']+)@`)},
-	{"invalid user", regexp.MustCompile(`\b[Ii]nvalid user ([^\s"']+)`)}, // a password that was typed at the wrong prompt
+	{
+		"invalid user",
+		regexp.MustCompile(`\b[Ii]nvalid user ([^\s"']+)`),
+	}, // a password that was typed at the wrong prompt
 	{"createuser", regexp.MustCompile(`\bcreateUser[ \t]+\S+[ \t]+\w+[ \t]+("[^"\n]+"|\S+)`)},
-	{"createuser", regexp.MustCompile(`\bcreateUser[ \t]+\S+[ \t]+\w+[ \t]+(?:"[^"\n]+"|\S+)[ \t]+\w+[ \t]+("[^"\n]+"|\S+)`)},
+	{
+		"createuser",
+		regexp.MustCompile(`\bcreateUser[ \t]+\S+[ \t]+\w+[ \t]+(?:"[^"\n]+"|\S+)[ \t]+\w+[ \t]+("[^"\n]+"|\S+)`),
+	},
 	{"community", regexp.MustCompile(`(?m)\b(?:r[ow])?community6?[ \t]+([^\s"']+)`)},
 	{"-server", regexp.MustCompile(`\b(?:radius|tacacs)-server[^\n]*?[ \t]key[ \t]+(?:\d[ \t]+)?([^\s"']+)`)},
 	{"requirepass", regexp.MustCompile(`\b(?:requirepass|masterauth)[ \t]+["']?([^\s"']+)`)},
 	{"list:", regexp.MustCompile(`\bchpasswd:[ \t]*\{[^}\n]*?list:[ \t]*("[^"\n]*"|\|[^}\n]*)`)},
 	{":", regexp.MustCompile(`(?m)^[ \t]*[\w.*-]+:(?:\d+|\*):[^:\s]+:[^:\s]+:(\S[^\n]*)$`)}, // .pgpass
 	{"otp", regexp.MustCompile(`(?i)\b(?:t?otp|2fa|mfa|passcode)\b[^\n]{0,24}?\b(\d{3} ?\d{3})\b`)},
-	{"code", regexp.MustCompile(`(?i)\b(?:passcode|(?:verification|recovery|backup|sms) code)\b[^\n]{0,40}?\b(\d{3} ?\d{3})\b`)},
+	{
+		"code",
+		regexp.MustCompile(
+			`(?i)\b(?:passcode|(?:verification|recovery|backup|sms) code)\b[^\n]{0,40}?\b(\d{3} ?\d{3})\b`,
+		),
+	},
 	{"tailscale", regexp.MustCompile(`\blogin\.tailscale\.com/(?:a|admin)/([A-Za-z0-9]+)`)},
 	{"/t/", regexp.MustCompile(`://[^\s"'/]+/t/([\w-]{12,})/`)}, // channels of conda
-	{" codes", regexp.MustCompile(`(?i)\b(?:recovery|backup|scratch) codes[^\n:]{0,40}[: ]+([A-Z0-9][A-Z0-9, -]{6,})`)},
+	{
+		" codes",
+		regexp.MustCompile(`(?i)\b(?:recovery|backup|scratch) codes[^\n:]{0,40}[: ]+([A-Z0-9][A-Z0-9, -]{6,})`),
+	},
 	{"read -s", regexp.MustCompile(`\bread -s[^\n#]*#[ \t]*([^\n]+)`)},
 	{" -p", regexp.MustCompile(`(?:^|[ \t])-U[ \t]*\S+[ \t]+-[Pp][ \t]*["']?([^\s"']+)`)},
 	{"splunk", regexp.MustCompile(`(?i)splunk[^\n]{0,24}?([0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12})`)},
-	{"feature", regexp.MustCompile(`(?m)^[ \t]*(?:FEATURE|INCREMENT)[ \t][^\n]*?[ \t]([0-9A-F]{12,20})(?:[ \t]|$)`)}, // FlexLM
+	{
+		"feature",
+		regexp.MustCompile(`(?m)^[ \t]*(?:FEATURE|INCREMENT)[ \t][^\n]*?[ \t]([0-9A-F]{12,20})(?:[ \t]|$)`),
+	}, // FlexLM
 	{"pass phrase", regexp.MustCompile(`(?im)\bpass phrase[ \t]*[:=][ \t]*([^\n]+)`)},
 	{"<<<", regexp.MustCompile(`<<<[ \t]*("[^"\n]*"|'[^'\n]*'|[^\s"']+)`)},
 	{"sign", regexp.MustCompile(`\bSIGN\d?="([^"]+)`)},
-	{"-stdin", regexp.MustCompile(`\b(?:echo|printf)[ \t]+(?:-n[ \t]+)?(?:["']?%s["']?[ \t]+)?("[^"\n]+"|'[^'\n]+'|[^\s"'|$]+)[ \t]*\|[^\n|]*--password-stdin`)},
+	{
+		"-stdin",
+		regexp.MustCompile(
+			`\b(?:echo|printf)[ \t]+(?:-n[ \t]+)?(?:["']?%s["']?[ \t]+)?("[^"\n]+"|'[^'\n]+'|[^\s"'|$]+)[ \t]*\|[^\n|]*--password-stdin`,
+		),
+	},
 	{"identified", regexp.MustCompile(`(?i)\bidentified[ \t]+(?:with[ \t]+\w+[ \t]+)?by[ \t]+["']([^"'\n]+)`)},
 	{"password", regexp.MustCompile(`(?i)\bpassword[ \t]+'([^'\n]+)'`)}, // SQL
 	// In a sentence or a dialogue, a word that is not an ordinary one follows.
-	{"pass", regexp.MustCompile(`(?i)\b(?:pass(?:word|wd|phrase|code|wort)?|kennwort|pwd)[ \t]+(?:is[ \t]+|was[ \t]+|to[ \t]+)?("[^"\n]+"|'[^'\n]+'|` +
-		`[^\s"'=:]*[0-9#!$%^*+~][^\s"']*)`)},
-	{"</", regexp.MustCompile(`(?i)<[\w:.-]*(?:password|passwd|passphrase|secret|token|apikey|api-key|credential|pwd)[\w:.-]*>([^<\n]+)</`)},
-	{"value", regexp.MustCompile(`(?i)["'](?:name|key)["'][ \t]*:[ \t]*["'][^"'\n]*(?:password|passwd|passphrase|secret|token|api_?key|credential|pwd|_pw|_pass)["'][ \t]*,\s*["']value["'][ \t]*:[ \t]*("(?:[^"\\\n]|\\.)*"|'[^'\n]*')`)},
+	{
+		"pass",
+		regexp.MustCompile(
+			`(?i)\b(?:pass(?:word|wd|phrase|code|wort)?|kennwort|pwd)[ \t]+(?:is[ \t]+|was[ \t]+|to[ \t]+)?("[^"\n]+"|'[^'\n]+'|` +
+				`[^\s"'=:]*[0-9#!$%^*+~][^\s"']*)`,
+		),
+	},
+	{
+		"</",
+		regexp.MustCompile(
+			`(?i)<[\w:.-]*(?:password|passwd|passphrase|secret|token|apikey|api-key|credential|pwd)[\w:.-]*>([^<\n]+)</`,
+		),
+	},
+	{
+		"value",
+		regexp.MustCompile(
+			`(?i)["'](?:name|key)["'][ \t]*:[ \t]*["'][^"'\n]*(?:password|passwd|passphrase|secret|token|api_?key|credential|pwd|_pw|_pass)["'][ \t]*,\s*["']value["'][ \t]*:[ \t]*("(?:[^"\\\n]|\\.)*"|'[^'\n]*')`,
+		),
+	},
 	// netrc
 	{"password", regexp.MustCompile(`(?s)\b(?:machine|default|login)\s+\S+\s+(?:login\s+\S+\s+)?password\s+(\S+)`)},
 	// npmrc, pip.conf and others have the secret without a name in front: //registry/:_authToken=x is an assignment.
@@ -116,20 +186,24 @@ var (
 	// whole matches a line that is nothing but a setting, whose value may have any character: a line of `env`, of an
 	// .env file, YAML or INI.
 	whole = regexp.MustCompile(
-		`^([ \t]*(?:\++ |- |export |declare -x |ENV |set |[-*] )?["']?)([A-Za-z_][\w./:-]*)(["']?[ \t]*(?:=|:[ \t]+|:=)[ \t]*)([^\s"'{\[|>&*][^\n]*)$`)
+		`^([ \t]*(?:\++ |- |export |declare -x |ENV |set |[-*] )?["']?)([A-Za-z_][\w./:-]*)(["']?[ \t]*(?:=|:[ \t]+|:=)[ \t]*)([^\s"'{\[|>&*][^\n]*)$`,
+	)
 	// blank matches a line of a file with a name and a value between which is only a blank.
 	blank = regexp.MustCompile(`^[ \t]*([A-Za-z_][\w.-]*)[ \t]+([^\s=:{\[#][^\n]*)$`)
 	// within matches a setting within a line.
 	within = regexp.MustCompile(
-		`([A-Za-z_][\w.-]*)(\]?\\?["']?[ \t]{0,3}(?:=>|:=|==|[=:])[ \t]{0,3}|["'],[ \t]?)(` + quoted + `|\[[^\]{}\n]*\]|[^\s"'&;,(){}\[\]<>|][^\s"'&;,(){}\[\]<>|]*)`)
+		`([A-Za-z_][\w.-]*)(\]?\\?["']?[ \t]{0,3}(?:=>|:=|==|[=:])[ \t]{0,3}|["'],[ \t]?)(` + quoted + `|\[[^\]{}\n]*\]|[^\s"'&;,(){}\[\]<>|][^\s"'&;,(){}\[\]<>|]*)`,
+	)
 	// flag matches an option that is followed by its value.
 	flag = regexp.MustCompile(`((?:^|[\s"'\[,])--?)([A-Za-z][\w.-]*)(["']?,?[ \t]+)(` + quoted + `|[^\s"'-][^\s"']*)`)
 	// header matches a header of HTTP, and what curl -v and frameworks print of it.
-	header = regexp.MustCompile(`(?im)((?:^|["'<> \t-])(?:(?:proxy-)?authorization|set-cookie|cookie|x-[\w-]*(?:key|token|auth|secret)[\w-]*|[\w-]*api-?key|private-token)["']?[ \t]*[:=][ \t]*["']?)()()([^\n"']+)`)
+	header = regexp.MustCompile(
+		`(?im)((?:^|["'<> \t-])(?:(?:proxy-)?authorization|set-cookie|cookie|x-[\w-]*(?:key|token|auth|secret)[\w-]*|[\w-]*api-?key|private-token)["']?[ \t]*[:=][ \t]*["']?)()()([^\n"']+)`,
+	)
 )
 
-// withoutAssignments removes the values of names that suggest a secret, in any syntax: token=x, "password": "x", api_key
-// = x, --token x, ["token", "x"].
+// withoutAssignments removes the values of names that suggest a secret, in any syntax: token=x, "password": "x",
+// api_key = x, --token x, ["token", "x"].
 func withoutAssignments(text string) string {
 	if !mayName(text) {
 		return text
@@ -244,7 +318,8 @@ func withoutLines(text string, file bool) string {
 			continue
 		}
 		if m := blank.FindStringSubmatchIndex(line); file && m != nil {
-			if name, value := line[m[2]:m[3]], line[m[4]:m[5]]; SecretName(name) && !harmlessText(name, value, false) {
+			if name, value := line[m[2]:m[3]], line[m[4]:m[5]]; SecretName(name) &&
+				!harmlessText(name, value, false) {
 				lines[i] = line[:m[4]] + marked(value)
 				continue
 			}
@@ -261,9 +336,12 @@ func withoutLines(text string, file bool) string {
 
 // nameMarks are parts, one of which is in each name that suggests a secret. Most texts have none.
 var nameMarks = []string{
-	"token", "pass", "pwd", "pw", "pin", "psk", "secret", "cred", "key", "auth", "webhook", "docker", "dsn", "cookie", "jwt",
-	"bearer", "otp", "seed", "mnemonic", "sig", "sas", "csrf", "xsrf", "sess", "sid", "community", "salt", "pepper", "license",
-	"activation", "nonce", "wort", "geheim", "contrase", "motdepasse", "senha", "clave", "parola", "haslo", "hasło", "lozinka",
+	"token", "pass", "pwd", "pw", "pin", "psk", "secret", "cred", "key", "auth", "webhook", "docker", "dsn", "cookie",
+	"jwt",
+	"bearer", "otp", "seed", "mnemonic", "sig", "sas", "csrf", "xsrf", "sess", "sid", "community", "salt", "pepper",
+	"license",
+	"activation", "nonce", "wort", "geheim", "contrase", "motdepasse", "senha", "clave", "parola", "haslo", "hasło",
+	"lozinka",
 	"salasana", "пароль", "密码", "パスワード", "hec",
 }
 

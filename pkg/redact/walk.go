@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"reflect"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -51,18 +52,75 @@ func NewWalker() *Walker {
 // structure has the fields of Kubernetes' types whose strings are identifiers: they are needed, they may look random,
 // and nobody puts a secret there by design.
 var structure = set(
-	"name", "generateName", "namespace", "uid", "resourceVersion", "kind", "apiVersion", "containerID", "imageID", "image",
-	"nodeName", "hostname", "machineID", "systemUUID", "bootID", "kernelVersion", "osImage", "containerRuntimeVersion",
-	"kubeletVersion", "key", "topologyKey", "serviceAccountName", "serviceAccount", "podIP", "hostIP", "ip", "address",
-	"device", "pool", "driver", "request", "reportingInstance", "reportingComponent", "component", "fieldPath",
-	"secretName", "claimName", "resource", "resourceName", "runtimeClassName", "schedulerName", "repository", "gpus",
-	"controllerRevisionHash", "podCIDR", "podCIDRs", "providerID", "finalizers", "uuid", "pci", "id", "podIPs", "hostIPs",
+	"name",
+	"generateName",
+	"namespace",
+	"uid",
+	"resourceVersion",
+	"kind",
+	"apiVersion",
+	"containerID",
+	"imageID",
+	"image",
+	"nodeName",
+	"hostname",
+	"machineID",
+	"systemUUID",
+	"bootID",
+	"kernelVersion",
+	"osImage",
+	"containerRuntimeVersion",
+	"kubeletVersion",
+	"key",
+	"topologyKey",
+	"serviceAccountName",
+	"serviceAccount",
+	"podIP",
+	"hostIP",
+	"ip",
+	"address",
+	"device",
+	"pool",
+	"driver",
+	"request",
+	"reportingInstance",
+	"reportingComponent",
+	"component",
+	"fieldPath",
+	"secretName",
+	"claimName",
+	"resource",
+	"resourceName",
+	"runtimeClassName",
+	"schedulerName",
+	"repository",
+	"gpus",
+	"controllerRevisionHash",
+	"podCIDR",
+	"podCIDRs",
+	"providerID",
+	"finalizers",
+	"uuid",
+	"pci",
+	"id",
+	"podIPs",
+	"hostIPs",
 )
 
 // selectors have values that other objects must have as well: only what certainly is a secret is removed.
 var selectors = set(
-	"labels", "matchLabels", "nodeSelector", "selector", "values", "capacity", "allocatable", "limits", "requests", "names",
-	"matchFields", "attributes",
+	"labels",
+	"matchLabels",
+	"nodeSelector",
+	"selector",
+	"values",
+	"capacity",
+	"allocatable",
+	"limits",
+	"requests",
+	"names",
+	"matchFields",
+	"attributes",
 )
 
 var texts = set("message", "text", "why", "notStarted", "summary", "error", "note", "warnings")
@@ -100,8 +158,19 @@ type where struct {
 func (p where) below(name string) where {
 	if p.top && name != "" {
 		switch name {
-		case "env", "args", "command", "annotations", "labels", "volumes", "message", "data", "values", "httpHeaders", "config",
-			"parameters", "files":
+		case "env",
+			"args",
+			"command",
+			"annotations",
+			"labels",
+			"volumes",
+			"message",
+			"data",
+			"values",
+			"httpHeaders",
+			"config",
+			"parameters",
+			"files":
 			p.place, p.top = p.place+" "+name, false
 		}
 	}
@@ -152,6 +221,77 @@ func (w *Walker) walkInterface(at where, name string, v reflect.Value) {
 	}
 }
 
+// field is a field of a struct that may hold strings.
+type field struct {
+	index            int
+	name             string // in JSON
+	secret, selector bool
+}
+
+// shape is what is known of a type.
+type shape struct {
+	fields []field
+	// named and value are the indexes of the fields Name and Value of a variable or a header, or -1.
+	named, value int
+}
+
+// shapes are the shapes of types, which thousands of objects share.
+var shapes sync.Map
+
+func shapeOf(t reflect.Type) *shape {
+	if known, ok := shapes.Load(t); ok {
+		return known.(*shape)
+	}
+	s := &shape{named: -1, value: -1}
+	for i := range t.NumField() {
+		f := t.Field(i)
+		if !f.IsExported() || !hasStrings(f.Type, 0) {
+			continue
+		}
+		tag, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if (tag == "" || tag == "-") && !f.Anonymous {
+			tag = strings.ToLower(f.Name[:1]) + f.Name[1:]
+		}
+		switch {
+		case f.Type.Kind() != reflect.String:
+		case f.Name == "Name":
+			s.named = i
+		case f.Name == "Value":
+			s.value = i
+		}
+		s.fields = append(s.fields, field{i, tag, secretGroup(tag) && !structure[tag], selectors[tag]})
+	}
+	if s.named < 0 || s.value < 0 {
+		s.named, s.value = -1, -1
+	}
+	shapes.Store(t, s)
+	return s
+}
+
+// hasStrings reports whether a value of the type may hold a string.
+func hasStrings(t reflect.Type, depth int) bool {
+	switch t {
+	case timeType, metaTimeType, quantityType, intstrType, numberType:
+		return false
+	case extension:
+		return true
+	}
+	switch t.Kind() {
+	case reflect.String, reflect.Interface, reflect.Map:
+		return true
+	case reflect.Pointer, reflect.Slice, reflect.Array:
+		return t == rawType || t.Elem().Kind() != reflect.Uint8 && (depth > 8 || hasStrings(t.Elem(), depth+1))
+	case reflect.Struct:
+		for i := range t.NumField() {
+			if f := t.Field(i); f.IsExported() && (depth > 8 || hasStrings(f.Type, depth+1)) {
+				return true
+			}
+		}
+	default:
+	}
+	return false
+}
+
 func (w *Walker) walkStruct(at where, name string, v reflect.Value) {
 	switch v.Type() {
 	case timeType, metaTimeType, quantityType, intstrType:
@@ -161,29 +301,30 @@ func (w *Walker) walkStruct(at where, name string, v reflect.Value) {
 		raw.SetBytes(w.json(at, name, raw.Bytes()))
 		return
 	}
+	s := shapeOf(v.Type())
 	// env: [{name: NGC_API_KEY, value: ...}], and headers.
-	handled := false
-	if named, value := v.FieldByName("Name"), v.FieldByName("Value"); named.IsValid() && value.IsValid() &&
-		named.Kind() == reflect.String && value.Kind() == reflect.String && value.CanSet() {
-		value.SetString(w.clean(at, named.String(), value.String()))
-		handled = true
+	if s.named >= 0 && v.CanSet() {
+		value := v.Field(s.value)
+		if cleaned := w.clean(at, v.Field(s.named).String(), value.String()); cleaned != value.String() {
+			value.SetString(cleaned)
+		}
 	}
-	for i := range v.NumField() {
-		field := v.Type().Field(i)
-		if !field.IsExported() || handled && field.Name == "Value" {
+	for _, f := range s.fields {
+		if s.named >= 0 && f.index == s.value {
 			continue
 		}
-		tag, _, _ := strings.Cut(field.Tag.Get("json"), ",")
-		if tag == "" || tag == "-" {
-			tag = name
-			if !field.Anonymous {
-				tag = strings.ToLower(field.Name[:1]) + field.Name[1:]
-			}
+		inner := v.Field(f.index)
+		if inner.IsZero() {
+			continue
 		}
-		below := at.below(tag)
-		below.secret = at.secret || secretGroup(tag) && !structure[tag]
-		below.selector = at.selector || selectors[tag]
-		w.walk(below, tag, v.Field(i))
+		below := at
+		if f.name == "" { // embedded
+			w.walk(below, name, inner)
+			continue
+		}
+		below = at.below(f.name)
+		below.secret, below.selector = at.secret || f.secret, at.selector || f.selector
+		w.walk(below, f.name, inner)
 	}
 }
 
@@ -192,13 +333,14 @@ func (w *Walker) walkMap(at where, name string, v reflect.Value) {
 		return
 	}
 	variable := ""
-	if named := v.MapIndex(reflect.ValueOf("name").Convert(v.Type().Key())); named.IsValid() && v.Type().Elem().Kind() == reflect.Interface {
+	if named := v.MapIndex(reflect.ValueOf("name").Convert(v.Type().Key())); named.IsValid() &&
+		v.Type().Elem().Kind() == reflect.Interface {
 		variable, _ = named.Interface().(string)
 	}
 	for _, key := range v.MapKeys() {
 		inner := v.MapIndex(key)
 		if at.texts {
-			if cleaned := w.clean(at, "", key.String()); cleaned != key.String() {
+			if cleaned := w.Text(at.place, key.String()); cleaned != key.String() {
 				v.SetMapIndex(key, reflect.Value{})
 				key = reflect.ValueOf(cleaned).Convert(key.Type())
 				v.SetMapIndex(key, inner)
@@ -373,6 +515,11 @@ func (w *Walker) clean(at where, name, value string) string {
 		read = asText
 	case strings.Contains(value, "\n"):
 		read = asConfig
+	}
+	if read == asName && !at.options {
+		cleaned := Known(value)
+		w.count(at.place, value, cleaned)
+		return cleaned
 	}
 	if read != asSetting {
 		name = ""

@@ -17,8 +17,8 @@ import (
 )
 
 // planted has clusters in which two people who did not know the code planted 1,577 made-up secrets, in the places and
-// formats that they knew, and named 700 values that a diagnosis needs. It is compressed so that scanners of repositories
-// do not take the secrets for real ones. planted.tsv and keep.tsv name each value, its file and its place.
+// formats that they knew, and named 700 values that a diagnosis needs. It is compressed so that scanners of
+// repositories do not take the secrets for real ones. planted.tsv and keep.tsv name each value, its file and its place.
 const planted = "testdata/secrets.tar.zst"
 
 // unrecognized are planted secrets that look like ordinary values and whose names do not say what they are.

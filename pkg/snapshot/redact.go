@@ -22,8 +22,8 @@ import (
 const Redacted = redact.Mark
 
 // Redact removes secrets from the snapshot, in place, as package redact finds them, and counts them in Meta.Redacted.
-// It also removes managed fields and kubectl's copy of the last applied manifest, which repeat the values. Write redacts
-// too; redacting twice changes nothing.
+// It also removes managed fields and kubectl's copy of the last applied manifest, which repeat the values. Write
+// redacts too; redacting twice changes nothing.
 func Redact(s *Snapshot) {
 	w := redact.NewWalker()
 	w.Shared = true

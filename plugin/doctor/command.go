@@ -74,7 +74,7 @@ the exit code is also 2 if a check could not run, for example for lack of permis
 		ValidArgsFunction: completion.Nodes(connection),
 	}
 	o.addFlags(cmd, connection)
-	cmd.AddCommand(newExplainCommand(streams), newChecksCommand(streams))
+	cmd.AddCommand(newExplainCommand(streams), newChecksCommand(streams), newSignaturesCommand(streams))
 	return cmd
 }
 
@@ -100,6 +100,8 @@ func (o *options) addFlags(cmd *cobra.Command, connection *kube.Connection) {
 		"With --fail-on: do not fail because of checks that could not run")
 	flags.StringVar(&o.ignoreFile, "ignore-file", "",
 		"YAML file that lists findings to hide")
+	flags.StringVar(&o.signatureFile, "signatures", "",
+		"YAML file with error messages that doctor should know in addition; see: doctor signatures --help")
 	flags.BoolVar(&o.ignoreInjected, "ignore-injected", false,
 		"Diagnose as if the faults injected by this tool were unknown")
 	flags.DurationVar(&o.since, "since", 0,

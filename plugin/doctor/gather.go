@@ -153,7 +153,7 @@ func exist(s *snapshot.Snapshot, names []string) error {
 	for _, name := range names {
 		if len(all) > 0 && !slices.Contains(all, name) {
 			err := fault.NodeNotFound(name, all)
-			if subcommand := suggest.Nearest(name, []string{"explain", "checks"}); subcommand != "" {
+			if subcommand := suggest.Nearest(name, []string{"explain", "checks", "signatures"}); subcommand != "" {
 				return fmt.Errorf("%w, or the subcommand %s", err, subcommand)
 			}
 			return err

@@ -14,6 +14,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/signatures"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/doctor/report"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/dryrun"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
@@ -31,6 +32,7 @@ type options struct {
 	minSeverity, failOn string
 	gated, allowUnknown bool // whether --fail-on was specified, and whether --allow-unknown was
 	ignoreFile          string
+	signatureFile       string
 	ignoreInjected      bool
 	since               time.Duration
 	namespace           string // of -n, if specified
@@ -43,7 +45,8 @@ type options struct {
 	parallel  int
 	pods      podflags.Flags
 
-	ignore []engine.Ignore // of ignoreFile
+	ignore []engine.Ignore         // of ignoreFile
+	known  []*signatures.Signature // of signatureFile
 }
 
 // never is the only value of --fail-on that is not a severity.
@@ -77,7 +80,10 @@ func (o *options) complete(changed func(flag string) bool) error {
 	if err != nil {
 		return err
 	}
-	o.ignore, err = readIgnore(o.ignoreFile)
+	if o.ignore, err = readIgnore(o.ignoreFile); err != nil {
+		return err
+	}
+	o.known, err = readSignatures(o.signatureFile)
 	return err
 }
 

@@ -129,7 +129,8 @@ func (e *examination) gate() report.Gate {
 
 func (e *examination) examine(s *snapshot.Snapshot) doctor.Report {
 	r := doctor.Examine(s,
-		doctor.Options{Checks: e.checks, IgnoreInjected: e.ignoreInjected, Ignore: e.ignore, Since: e.since})
+		doctor.Options{Checks: e.checks, IgnoreInjected: e.ignoreInjected, Ignore: e.ignore, Since: e.since,
+			Signatures: e.known})
 	return report.Filter{Min: finding.Severity(e.minSeverity), Namespace: e.namespace}.Apply(r)
 }
 

@@ -44,6 +44,8 @@ type Check struct {
 	// InfoExplains is true if the check's Info findings can also be causes, for intentional or temporary states.
 	// Otherwise, an Info finding does not hide an error.
 	InfoExplains bool
+	// Last is true if other checks know better about the same object.
+	Last bool
 	// Symptom is how the findings take their title, cause and fix from signatures.
 	Symptom Symptom
 	Doc     string   // URL
@@ -57,7 +59,8 @@ type Symptom int
 // The kinds of symptoms.
 const (
 	NoSymptom   Symptom = iota
-	Explained           // the check knows the cause in general; a signature knows better
+	Precise             // the check knows the cause; only a decisive signature knows better
+	Explained           // the check knows the cause in general; a likely signature knows better
 	Unexplained         // the check does not know the cause
 	Known               // only what a signature knows is a finding
 )
@@ -113,7 +116,8 @@ func (r *Result) Run(f *facts.Facts) {
 	}()
 	r.Check.Run(f, r)
 	weigh(f, r)
-	r.name(f)
+	r.Name(f)
+	r.adapt(f)
 	r.missed(f)
 }
 

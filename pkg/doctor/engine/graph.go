@@ -14,6 +14,7 @@ import (
 // objects.
 func Gather(results []*Result, ignore []Ignore, checks []Check) (all []finding.Finding, ignored int) {
 	var single []finding.Finding
+	Prune(results)
 	for _, r := range results {
 		for _, f := range r.Findings {
 			if slices.ContainsFunc(ignore, func(i Ignore) bool { return i.hides(f) }) {
@@ -42,6 +43,33 @@ func Gather(results []*Result, ignore []Ignore, checks []Check) (all []finding.F
 		all = append(all, m.finish())
 	}
 	return all, ignored
+}
+
+// Prune removes what only a known message reports, or only another vendor's resource, of objects that other checks
+// report for a reason of their own.
+func Prune(results []*Result) {
+	covered := map[finding.Object]bool{}
+	for _, r := range results {
+		if r.Check.Symptom == Known || r.Check.Last {
+			continue
+		}
+		for _, f := range r.Findings {
+			if f.ID == "wl.idle-holder" {
+				continue // the message may be why
+			}
+			covered[f.Object] = true
+			for _, name := range slices.Concat(f.Pods, f.PodScope) {
+				if namespace, name, ok := strings.Cut(name, "/"); ok {
+					covered[finding.Object{Kind: "Pod", Namespace: namespace, Name: name}] = true
+				}
+			}
+		}
+	}
+	for _, r := range results {
+		if r.Check.Symptom == Known || r.Check.Last {
+			r.Findings = slices.DeleteFunc(r.Findings, func(f finding.Finding) bool { return covered[f.Object] })
+		}
+	}
 }
 
 // merging is a finding into which other findings are merged. It uses sets because a finding may concern thousands of
@@ -204,10 +232,16 @@ func explain(all []finding.Finding, checks []Check) {
 // Fold sets Root for findings that no other finding explains, and lowers the severity of the others. Findings that
 // explain each other, directly or indirectly, are all root causes.
 func Fold(all []finding.Finding) ([]finding.Finding, []finding.Edge) {
-	causes := func(from, to int) bool {
+	declared := func(from, to int) bool {
 		return from != to && slices.Contains(all[to].CausedBy, all[from].ID) && related(all[from], all[to]) &&
 			!all[from].Mute
 	}
+	// A message that names the root cause turns the arrow around: it explains what would explain it.
+	turned := func(from, to int) bool {
+		return all[from].Decisive && !all[to].Decisive && declared(to, from) &&
+			!finding.AnyMatches(finding.KnowMore(), all[to].ID)
+	}
+	causes := func(from, to int) bool { return turned(from, to) || declared(from, to) && !turned(to, from) }
 	// direct[i] are the findings that finding i explains directly.
 	direct := make([][]int, len(all))
 	for i := range all {
@@ -244,6 +278,13 @@ func Fold(all []finding.Finding) ([]finding.Finding, []finding.Edge) {
 	}
 	raise(all, direct)
 	for i := range all {
+		for j := range all {
+			if turned(j, i) && !slices.Contains(all[i].CausedBy, all[j].ID) {
+				all[i].CausedBy = append(all[i].CausedBy, all[j].ID)
+			}
+		}
+	}
+	for i := range all {
 		if all[i].Root {
 			all[i].CausedBy = nil
 		} else {
@@ -279,6 +320,9 @@ func Fold(all []finding.Finding) ([]finding.Finding, []finding.Edge) {
 func related(a, b finding.Finding) bool {
 	if a.Lab != nil {
 		return a.Lab.Covers(b)
+	}
+	if a.As == finding.OfPlugin && b.ID != a.ID {
+		return true // what a plugin advertises is for pods anywhere
 	}
 	if len(a.PodScope) > 0 && len(b.PodScope) > 0 {
 		return slices.ContainsFunc(a.PodScope, func(p string) bool { return slices.Contains(b.PodScope, p) })

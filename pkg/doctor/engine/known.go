@@ -15,9 +15,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// name gives the findings of a symptom the title, cause and fix of the signature that matches the messages of their
+// Name gives the findings of a symptom the title, cause and fix of the signature that matches the messages of their
 // pods and nodes. A symptom without a known message quotes the most important line, and its cause is unknown.
-func (r *Result) name(f *facts.Facts) {
+func (r *Result) Name(f *facts.Facts) {
 	if r.Check.Symptom == NoSymptom {
 		return
 	}
@@ -34,10 +34,24 @@ func (r *Result) name(f *facts.Facts) {
 func nameOne(f *facts.Facts, check Check, found *finding.Finding) {
 	known := f.Signatures
 	pods, node := f.Concerned(*found)
+	if node == nil && len(pods) > 0 && slices.Contains([]finding.Layer{
+		finding.LayerDevicePlugin, finding.LayerOperator, finding.LayerRuntime, finding.LayerDRA,
+	}, check.Layer) {
+		node = f.Node(pods[0].Spec.NodeName) // these depend on the node's driver and runtime
+	}
 	lines := f.Lines(pods, node)
+	if check.Layer == finding.LayerScheduling {
+		if check.ID != "sched.unschedulable" { // the check read the scheduler's message, and knows better
+			lines = slices.DeleteFunc(lines, func(line signatures.Line) bool {
+				return strings.HasPrefix(line.Evidence.Source, "event FailedScheduling ") ||
+					strings.Contains(line.Evidence.Source, "[PodScheduled]")
+			})
+		}
+		lines = append(lines, f.PlacementLogs(pods)...)
+	}
 	switch {
 	case found.As == signatures.Running:
-		known = running(known)
+		known = known.Running()
 		lines = append(f.Heads(pods), lines...)
 	case check.Symptom == Known && len(pods) == 0:
 		lines = nil
@@ -45,7 +59,14 @@ func nameOne(f *facts.Facts, check Check, found *finding.Finding) {
 			lines = append(lines, signatures.Line{Place: signatures.Event, Evidence: e})
 		}
 	}
-	if match, ok := signatures.Best(known, lines); ok && !found.Before(match.Line.Evidence.Time) {
+	if len(lines) == 0 {
+		for _, e := range found.Evidence {
+			lines = append(lines, signatures.Line{Place: signatures.Event, Evidence: e})
+		}
+	}
+	if match, ok := known.Best(lines); ok &&
+		(match.Decisive || check.Symptom == Unexplained ||
+			check.Symptom != Precise && match.Confidence == finding.Likely) {
 		take(f, found, match, pods, node)
 		return
 	}
@@ -62,11 +83,6 @@ func nameOne(f *facts.Facts, check Check, found *finding.Finding) {
 	}
 }
 
-// running returns the signatures that are problems of pods that run.
-func running(known []*signatures.Signature) []*signatures.Signature {
-	return slices.DeleteFunc(slices.Clone(known), func(s *signatures.Signature) bool { return !s.Runs })
-}
-
 // take copies what the signature knows into the finding.
 func take(f *facts.Facts, found *finding.Finding, m signatures.Match, pods []*corev1.Pod, node *facts.Node) {
 	v := values(m, pods, node)
@@ -79,17 +95,29 @@ func take(f *facts.Facts, found *finding.Finding, m signatures.Match, pods []*co
 			fix = own
 		}
 	}
-	found.Signature, found.Confidence = m.ID, m.Confidence
+	found.Signature, found.Confidence, found.Decisive = m.ID, m.Confidence, m.Decisive
 	found.Title = words.FirstLine(fill(m.Title, v))
 	found.Cause = fill(m.Cause, v)
+	look := slices.DeleteFunc(
+		slices.Clone(found.Fix.Commands),
+		func(command string) bool { return !reads.MatchString(command) },
+	)
 	found.Fix = finding.Fix{Text: fill(fix.Fix, v)}
 	for _, command := range fix.Commands {
 		if command, ok := v.command(command); ok {
 			found.Fix.Commands = append(found.Fix.Commands, command)
 		}
 	}
+	for _, command := range look {
+		if !slices.Contains(found.Fix.Commands, command) && len(found.Fix.Commands) < finding.Most {
+			found.Fix.Commands = append(found.Fix.Commands, command)
+		}
+	}
 	addEvidence(found, m.Line.Evidence)
 }
+
+// reads matches commands that only show something.
+var reads = regexp.MustCompile(`^kubectl (?:-n \S+ )?(?:logs|describe|get) `)
 
 // addEvidence puts a quotation first, and removes the same one from elsewhere.
 func addEvidence(found *finding.Finding, e finding.Evidence) {
@@ -136,7 +164,7 @@ func fill(text string, v filling) string {
 // local are programs that users have on their own machine. All others are for the shell of the node.
 var local = []string{
 	"kubectl", "helm", "oc", "aws", "gcloud", "az", "eksctl", "talosctl", "oci", "skopeo", "crane", "rosa", "hf",
-	"huggingface-cli", "ngc", "kustomize", "argocd", "flux", "ray", "docker",
+	"huggingface-cli", "ngc", "kustomize", "argocd", "flux",
 }
 
 // command returns a command with the values in place. ok is false if a value is missing.
@@ -166,11 +194,15 @@ func (v filling) command(text string) (command string, ok bool) {
 var important = []*regexp.Regexp{
 	regexp.MustCompile(`^(?:[\w.]+\.)?\w*(?:Error|Exception|Exit)(?::|$)`), // Python
 	regexp.MustCompile(`(?i)\b(?:fatal|panic|critical)\b`),
-	regexp.MustCompile(`(?i)\b(?:error|failed|failure|cannot|can't|could not|unable to|denied|forbidden|unauthorized|refused|not found|no such|invalid|missing|unsupported|exceeded|timed out|timeout|exhausted|insufficient|not supported|mismatch|aborted|segmentation fault)\b`),
+	regexp.MustCompile(
+		`(?i)\b(?:error|failed|failure|cannot|can't|could not|unable to|denied|forbidden|unauthorized|refused|not found|no such|invalid|missing|unsupported|exceeded|timed out|timeout|exhausted|insufficient|not supported|mismatch|aborted|segmentation fault)\b`,
+	),
 }
 
 // empty matches lines that tell nothing.
-var empty = regexp.MustCompile(`(?i)^back-off \S+ restarting|^Error: ImagePullBackOff|^Error syncing pod|^Back-off |^Error: failed to start container|exit code \d+ \(Error\)$|^\s*$`)
+var empty = regexp.MustCompile(
+	`(?i)^back-off \S+ restarting|^Error: ImagePullBackOff|^Error syncing pod|^Back-off |^Error: failed to start container|exit code \d+ \(Error\)$|^\s*$`,
+)
 
 // telling returns the line that tells most about a failure: the last of the most important kind.
 func telling(lines []signatures.Line) (signatures.Line, bool) {

@@ -23,10 +23,11 @@ import (
 // Facts is a snapshot with the indexes that checks need. It is read-only.
 type Facts struct {
 	*snapshot.Snapshot
-	Nodes    []*Node
+	Nodes []*Node
 	// Signatures are what is known of error messages.
-	Signatures []*signatures.Signature
-	GPUNodes []*Node // nodes that have NVIDIA GPUs, or are expected to have them
+	Signatures *signatures.Set
+	lines      map[any][]signatures.Line // of pods and nodes
+	GPUNodes   []*Node                   // nodes that have NVIDIA GPUs, or are expected to have them
 	// GPUPods are the unfinished pods that request GPUs, as a resource or with a claim.
 	GPUPods []*corev1.Pod
 	// ClaimPods are the unfinished pods that have resource claims for any device.
@@ -72,10 +73,13 @@ type Node struct {
 
 type objectKey struct{ kind, namespace, name string }
 
+// builtin are the signatures of this program, indexed once.
+var builtin = sync.OnceValue(func() *signatures.Set { return signatures.NewSet(signatures.Builtin()) })
+
 // New returns the facts of a snapshot.
 func New(s *snapshot.Snapshot) *Facts {
 	f := &Facts{
-		Snapshot: s, Now: s.Meta.Created, Signatures: signatures.Builtin(),
+		Snapshot: s, Now: s.Meta.Created, Signatures: builtin(), lines: map[any][]signatures.Line{},
 		parts: map[Component][]*corev1.Pod{},
 		nodes: map[string]*Node{}, events: map[objectKey][]*corev1.Event{}, pods: map[string]*corev1.Pod{},
 		logs:  map[string][]*snapshot.Log{},
@@ -387,6 +391,10 @@ func OfOthers(value string) bool {
 
 // IsGPUDevice reports whether a PCI device is a GPU (a display controller) and not an NVSwitch.
 func IsGPUDevice(d api.PCIDevice) bool {
+	switch d.Driver {
+	case "amdgpu", "radeon", "i915", "xe":
+		return false
+	}
 	return strings.HasPrefix(strings.TrimPrefix(d.Class, "0x"), "03")
 }
 

@@ -56,12 +56,22 @@ func (f *Facts) Concerned(found finding.Finding) ([]*corev1.Pod, *Node) {
 func (f *Facts) Lines(pods []*corev1.Pod, node *Node) []signatures.Line {
 	var all []signatures.Line
 	for _, pod := range pods {
-		all = append(all, f.linesOfPod(pod)...)
+		all = append(all, f.linesOnce(pod, func() []signatures.Line { return f.linesOfPod(pod) })...)
 	}
 	if node != nil {
-		all = append(all, f.linesOfNode(node)...)
+		all = append(all, f.linesOnce(node, func() []signatures.Line { return f.linesOfNode(node) })...)
 	}
 	return all
+}
+
+// linesOnce returns the lines of a pod or node, which several checks ask for.
+func (f *Facts) linesOnce(of any, read func() []signatures.Line) []signatures.Line {
+	lines, ok := f.lines[of]
+	if !ok {
+		lines = read()
+		f.lines[of] = lines
+	}
+	return lines
 }
 
 func (f *Facts) linesOfPod(pod *corev1.Pod) []signatures.Line {
@@ -77,14 +87,22 @@ func (f *Facts) linesOfPod(pod *corev1.Pod) []signatures.Line {
 	}
 	for _, c := range pod.Status.Conditions {
 		if c.Status != corev1.ConditionTrue && c.Message != "" {
-			add(signatures.Status, "", finding.FieldEvidence(PodObject(pod), ".status.conditions["+string(c.Type)+"]", "%s: %s",
-				c.Reason, c.Message))
+			add(
+				signatures.Status,
+				"",
+				finding.FieldEvidence(PodObject(pod), ".status.conditions["+string(c.Type)+"]", "%s: %s",
+					c.Reason, c.Message),
+			)
 		}
 	}
 	for _, s := range Statuses(pod) {
 		source := PodObject(pod).String() + ", container " + s.Name + " .status"
 		if w := s.State.Waiting; w != nil {
-			add(signatures.Status, s.Name, finding.Evidence{Source: source, Text: strings.TrimSuffix(w.Reason+": "+w.Message, ": ")})
+			add(
+				signatures.Status,
+				s.Name,
+				finding.Evidence{Source: source, Text: strings.TrimSuffix(w.Reason+": "+w.Message, ": ")},
+			)
 		}
 		for _, t := range []*corev1.ContainerStateTerminated{s.State.Terminated, s.LastTerminationState.Terminated} {
 			if t != nil && t.ExitCode != 0 {
@@ -95,7 +113,7 @@ func (f *Facts) linesOfPod(pod *corev1.Pod) []signatures.Line {
 		}
 	}
 	for _, e := range f.EventsOfPod(pod) {
-		if e.Type == corev1.EventTypeWarning {
+		if e.Type == corev1.EventTypeWarning || e.Reason == "NotTriggerScaleUp" {
 			add(signatures.Event, "", Quote(e))
 		}
 	}
@@ -105,7 +123,11 @@ func (f *Facts) linesOfPod(pod *corev1.Pod) []signatures.Line {
 	})
 	for _, l := range logs {
 		for line := range strings.Lines(l.Text) {
-			add(signatures.Log, l.Container, finding.Evidence{Source: LogSource(l), Text: words.Cut(strings.TrimRight(line, "\r\n"))})
+			add(
+				signatures.Log,
+				l.Container,
+				finding.Evidence{Source: LogSource(l), Text: words.Cut(strings.TrimRight(line, "\r\n"))},
+			)
 		}
 	}
 	return all
@@ -117,9 +139,41 @@ func (f *Facts) Heads(pods []*corev1.Pod) []signatures.Line {
 	for _, pod := range pods {
 		for _, l := range f.HeadsOf(pod) {
 			for line := range strings.Lines(l.Text) {
-				all = append(all, signatures.Line{Place: signatures.Log, Container: l.Container, Evidence: finding.Evidence{
-					Source: LogSource(l), Text: words.Cut(strings.TrimSpace(line)),
-				}})
+				all = append(
+					all,
+					signatures.Line{Place: signatures.Log, Container: l.Container, Evidence: finding.Evidence{
+						Source: LogSource(l), Text: words.Cut(strings.TrimSpace(line)),
+					}},
+				)
+			}
+		}
+	}
+	return all
+}
+
+// placers are parts of the names of pods that place pods and add nodes.
+var placers = []string{
+	"cluster-autoscaler", "karpenter", "hami-scheduler", "vgpu-scheduler", "volcano-scheduler", "kai-scheduler",
+	"binder",
+	"kueue-controller", "yunikorn-scheduler", "gpu-scheduler", "runai-scheduler",
+}
+
+// PlacementLogs returns what the programs that place pods and add nodes log about these pods.
+func (f *Facts) PlacementLogs(pods []*corev1.Pod) []signatures.Line {
+	var all []signatures.Line
+	for i := range f.Snapshot.Logs {
+		l := &f.Snapshot.Logs[i]
+		if !words.ContainsAny(l.Pod, placers) {
+			continue
+		}
+		for line := range strings.Lines(l.Text) {
+			if slices.ContainsFunc(pods, func(pod *corev1.Pod) bool { return strings.Contains(line, pod.Name) }) {
+				all = append(
+					all,
+					signatures.Line{Place: signatures.Log, Container: l.Container, Evidence: finding.Evidence{
+						Source: LogSource(l), Text: words.Cut(strings.TrimSpace(line)),
+					}},
+				)
 			}
 		}
 	}
@@ -153,7 +207,11 @@ func (f *Facts) linesOfNode(n *Node) []signatures.Line {
 			continue // a program wrote it
 		}
 		all = append(all, signatures.Line{Place: signatures.Kernel, Evidence: finding.Evidence{
-			Source: fmt.Sprintf("nodes/%s/kernel.log sequence %d", n.Name, record.Sequence), Time: record.Time, Text: words.Cut(record.Text),
+			Source: fmt.Sprintf(
+				"nodes/%s/kernel.log sequence %d",
+				n.Name,
+				record.Sequence,
+			), Time: record.Time, Text: words.Cut(record.Text),
 		}})
 	}
 	for _, unit := range words.SortedKeys(n.Host.Journals) {

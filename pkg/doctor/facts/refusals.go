@@ -68,5 +68,8 @@ func (f *Facts) Refusal(owner finding.Object, e *corev1.Event) Refusal {
 			x.Component = ComponentOf(set.Spec.Template.Labels, set.Spec.Template.Spec)
 		}
 	}
+	if x.Component == "" && strings.HasPrefix(owner.Name, "gpu-operator") && owner.Kind == "ReplicaSet" {
+		x.Component = Operator // no pod of it exists
+	}
 	return x
 }

@@ -35,6 +35,16 @@ func Means(pattern, id string) bool {
 // healthy, but detectors react to the line.
 func DetectorsDo() []string { return []string{"node.condition", "sched.node-state"} }
 
+// KnowMore returns the IDs, or patterns, of findings that read more than a message: the state of the node or the GPU.
+// No message names a deeper cause than they do.
+func KnowMore() []string {
+	return []string{
+		"fault.*", "hw.*", "drv.lib-mismatch", "drv.nouveau", "drv.secureboot", "drv.image-tag-missing",
+		"drv.build-fail", "node.inotify", "rt.unparsable", "rt.runtime-type", "rt.cgroup-driver", "imex.domain",
+		"share.timeslicing",
+	}
+}
+
 // Rank returns the rank of a severity. The worst severity has rank 0.
 func Rank(s Severity) int { return slices.Index([]Severity{Error, Warning, Info}, s) }
 

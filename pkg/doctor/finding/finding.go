@@ -92,6 +92,9 @@ type Fix struct {
 	Values string `json:"values,omitempty"`
 }
 
+// OfPlugin is the kind (Finding.As) of findings about pods that advertise devices.
+const OfPlugin = "plugin"
+
 // Finding is one conclusion.
 type Finding struct {
 	ID         string     `json:"id"` // for example rt.wrong-instance
@@ -104,6 +107,8 @@ type Finding struct {
 	Cause string `json:"cause,omitempty"`
 	// Signature is the ID of the signature that names the finding, if any.
 	Signature string `json:"signature,omitempty"`
+	// Decisive is true if the signature names the root cause, whatever else is wrong.
+	Decisive bool `json:"-"`
 	// Object is the first of Objects.
 	Object  Object   `json:"object"`
 	Objects []Object `json:"objects,omitempty"` // all objects, if there are several

@@ -2,6 +2,7 @@ package signatures
 
 import (
 	"regexp/syntax"
+	"slices"
 	"strings"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
@@ -25,15 +26,90 @@ type Match struct {
 // Groups returns what the groups of the regular expression matched. The first is the whole match.
 func (m Match) Groups() []string { return m.groups }
 
+// Set is a list of signatures, with an index of the texts that their messages contain: a large cluster has millions of
+// lines, of which few contain any.
+type Set struct {
+	all []*Signature
+	// by are the numbers of the signatures and their texts, by the first bytes of the text.
+	by     map[[prefix]byte][]entry
+	starts [1 << 16]bool // whether two bytes begin a text
+	always []int         // signatures without a text that each match contains
+	// Running are the signatures that are problems of pods that run.
+	running *Set
+}
+
+type entry struct {
+	text   string
+	number int
+}
+
+// prefix is the number of bytes of a text that the index uses.
+const prefix = 3
+
+// NewSet returns a set. Earlier signatures precede later ones.
+func NewSet(all []*Signature) *Set {
+	set := newSet(all)
+	var runs []*Signature
+	for _, s := range all {
+		if s.Runs {
+			runs = append(runs, s)
+		}
+	}
+	set.running = newSet(runs)
+	return set
+}
+
+func newSet(all []*Signature) *Set {
+	set := &Set{all: all, by: map[[prefix]byte][]entry{}}
+	for i, s := range all {
+		if len(s.literals) == 0 {
+			set.always = append(set.always, i)
+		}
+		for _, text := range s.literals {
+			key := [prefix]byte([]byte(text[:prefix]))
+			set.by[key] = append(set.by[key], entry{text, i})
+			set.starts[int(text[0])<<8|int(text[1])] = true
+		}
+	}
+	return set
+}
+
+// Running returns the signatures that are problems of pods that run.
+func (set *Set) Running() *Set { return set.running }
+
+// candidates returns the numbers of the signatures that may match a line, sorted.
+func (set *Set) candidates(line string) []int {
+	found := set.always
+	lower := strings.ToLower(line)
+	own := false
+	for i := 0; i+prefix <= len(lower); i++ {
+		if !set.starts[int(lower[i])<<8|int(lower[i+1])] {
+			continue
+		}
+		for _, e := range set.by[[prefix]byte([]byte(lower[i:i+prefix]))] {
+			if strings.HasPrefix(lower[i:], e.text) && !slices.Contains(found, e.number) {
+				if !own {
+					found, own = slices.Clone(found), true
+				}
+				found = append(found, e.number)
+			}
+		}
+	}
+	if own {
+		slices.Sort(found)
+	}
+	return found
+}
+
 // Best returns the best match of the signatures in the lines of one pod or node: a likely one rather than a possible one,
 // an earlier line rather than a later one.
-func Best(all []*Signature, lines []Line) (Match, bool) {
+func (set *Set) Best(lines []Line) (Match, bool) {
 	var best Match
 	for _, line := range lines {
-		lower := strings.ToLower(line.Evidence.Text)
-		for _, s := range all {
+		for _, i := range set.candidates(line.Evidence.Text) {
+			s := set.all[i]
 			if best.Signature != nil && (best.Confidence == finding.Likely || s.Confidence != finding.Likely) ||
-				!s.isFor(line.Place) || s.literal != "" && !strings.Contains(lower, s.literal) {
+				!s.isFor(line.Place) {
 				continue
 			}
 			groups, ok := s.find(line.Evidence.Text)
@@ -41,6 +117,9 @@ func Best(all []*Signature, lines []Line) (Match, bool) {
 				continue
 			}
 			best = Match{s, line, groups}
+		}
+		if best.Signature != nil && best.Confidence == finding.Likely {
+			break
 		}
 	}
 	return best, best.Signature != nil
@@ -75,30 +154,51 @@ func matchesAny(re interface{ MatchString(s string) bool }, lines []Line) bool {
 	return false
 }
 
-// literalOf returns the longest text, in lower case, that each match of a regular expression contains.
-func literalOf(expression string) string {
+// literalsOf returns texts, in lower case, one of which each match of a regular expression contains, or none if there
+// are no such texts of at least prefix bytes.
+func literalsOf(expression string) []string {
 	parsed, err := syntax.Parse(expression, syntax.Perl)
 	if err != nil {
-		return ""
+		return nil
 	}
-	return longestLiteral(parsed.Simplify())
+	return literals(parsed.Simplify())
 }
 
-func longestLiteral(re *syntax.Regexp) string {
+func literals(re *syntax.Regexp) []string {
 	switch re.Op {
 	case syntax.OpLiteral:
-		return strings.ToLower(string(re.Rune))
+		if text := strings.ToLower(string(re.Rune)); len(text) >= prefix {
+			return []string{text}
+		}
 	case syntax.OpCapture, syntax.OpPlus:
-		return longestLiteral(re.Sub[0])
-	case syntax.OpConcat:
-		best := ""
+		return literals(re.Sub[0])
+	case syntax.OpAlternate:
+		var all []string
 		for _, sub := range re.Sub {
-			if text := longestLiteral(sub); len(text) > len(best) {
-				best = text
+			some := literals(sub)
+			if some == nil {
+				return nil
+			}
+			all = append(all, some...)
+		}
+		return all
+	case syntax.OpConcat:
+		var best []string
+		for _, sub := range re.Sub {
+			if some := literals(sub); some != nil && (best == nil || shortest(some) > shortest(best)) {
+				best = some
 			}
 		}
 		return best
 	default:
-		return ""
 	}
+	return nil
+}
+
+func shortest(all []string) int {
+	least := len(all[0])
+	for _, text := range all {
+		least = min(least, len(text))
+	}
+	return least
 }

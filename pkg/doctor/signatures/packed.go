@@ -4,7 +4,6 @@ package signatures
 
 import (
 	_ "embed"
-	"iter"
 
 	"github.com/klauspost/compress/zstd"
 )
@@ -14,18 +13,16 @@ import (
 //go:embed signatures.zst
 var packed []byte
 
-// files returns the names and contents of the files of signatures.
-func files() iter.Seq2[string, []byte] {
-	return func(yield func(string, []byte) bool) {
-		decoder, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1))
-		if err != nil {
-			panic(err)
-		}
-		defer decoder.Close()
-		data, err := decoder.DecodeAll(packed, nil)
-		if err != nil {
-			panic(err)
-		}
-		yield("signatures.yaml", data)
+// files returns the contents of the files of signatures by name.
+func files() (map[string][]byte, error) {
+	decoder, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1))
+	if err != nil {
+		return nil, err
 	}
+	defer decoder.Close()
+	data, err := decoder.DecodeAll(packed, nil)
+	if err != nil {
+		return nil, err
+	}
+	return map[string][]byte{"signatures.yaml": data}, nil
 }

@@ -5,27 +5,22 @@ package signatures
 import (
 	"embed"
 	"io/fs"
-	"iter"
 )
 
 //go:embed *.yaml
-var plain embed.FS
+var embedded embed.FS
 
-// files returns the names and contents of the files of signatures.
-func files() iter.Seq2[string, []byte] {
-	return func(yield func(string, []byte) bool) {
-		names, err := fs.Glob(plain, "*.yaml")
-		if err != nil {
-			panic(err)
-		}
-		for _, name := range names {
-			data, err := plain.ReadFile(name)
-			if err != nil {
-				panic(err)
-			}
-			if !yield(name, data) {
-				return
-			}
+// files returns the contents of the files of signatures by name.
+func files() (map[string][]byte, error) {
+	names, err := fs.Glob(embedded, "*.yaml")
+	if err != nil {
+		return nil, err
+	}
+	all := map[string][]byte{}
+	for _, name := range names {
+		if all[name], err = embedded.ReadFile(name); err != nil {
+			return nil, err
 		}
 	}
+	return all, nil
 }

@@ -6,15 +6,19 @@
 package signatures
 
 import (
+	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
 	"sync"
 
+	"go.yaml.in/yaml/v3"
+
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
 // Place is a kind of evidence that a message may be in.
@@ -34,84 +38,129 @@ const Running = "running"
 
 // Fix is a fix for one platform.
 type Fix struct {
-	Fix      string   `json:"fix"`
-	Commands []string `json:"commands,omitempty"`
+	Fix      string   `json:"fix" yaml:"fix"`
+	Commands []string `json:"commands,omitempty" yaml:"commands"`
 }
 
 // Signature is what is known of one error message.
 type Signature struct {
-	ID string `json:"id"`
+	ID string `json:"id" yaml:"id"`
 	// Match is a regular expression (RE2) for a line of the message. {1} in Title, Cause, Fix and Commands is its first
 	// group.
-	Match string `json:"match"`
+	Match string `json:"match" yaml:"match"`
 	// In are the places where the message may be. Empty means event, status and log.
-	In []Place `json:"in,omitempty"`
+	In []Place `json:"in,omitempty" yaml:"in"`
 	// Also and Unless match other lines of the same pod or node: one must be there, none may be there.
-	Also   string `json:"also,omitempty"`
-	Unless string `json:"unless,omitempty"`
+	Also   string `json:"also,omitempty" yaml:"also"`
+	Unless string `json:"unless,omitempty" yaml:"unless"`
 	// Runs is true if the message of a pod that runs is a problem as well: a program that does without its GPU.
-	Runs  bool          `json:"runs,omitempty"`
-	Layer finding.Layer `json:"layer"`
+	Runs bool `json:"runs,omitempty" yaml:"runs"`
+	// Decisive is true if the message names the root cause, whatever else follows from it on the node: checks that
+	// would explain the finding are its consequences.
+	Decisive bool          `json:"decisive,omitempty" yaml:"decisive"`
+	Layer    finding.Layer `json:"layer" yaml:"layer"`
 	// Title is a sentence without a period that names the cause: the headline of the finding.
-	Title string `json:"title"`
+	Title string `json:"title" yaml:"title"`
 	// Cause explains the title in one or two sentences.
-	Cause string `json:"cause"`
+	Cause string `json:"cause" yaml:"cause"`
 	// Confidence is likely if the message has hardly another cause, and possible otherwise.
-	Confidence finding.Confidence `json:"confidence"`
-	Fix        string             `json:"fix"`
+	Confidence finding.Confidence `json:"confidence" yaml:"confidence"`
+	Fix        string             `json:"fix" yaml:"fix"`
 	// Commands may contain {namespace}, {pod}, {container}, {node} and {image}.
-	Commands []string `json:"commands,omitempty"`
+	Commands []string `json:"commands,omitempty" yaml:"commands"`
 	// Platforms replace the fix on some platforms: talos, bottlerocket, gke, eks, aks, openshift, k3s, rke2, k0s,
 	// microk8s.
-	Platforms map[string]Fix `json:"platforms,omitempty"`
-	Sources   []string       `json:"sources"`
+	Platforms map[string]Fix `json:"platforms,omitempty" yaml:"platforms"`
+	Sources   []string       `json:"sources" yaml:"sources"`
 	// Example is a message from the field. It is also the test of the row.
-	Example string `json:"example"`
+	Example string `json:"example" yaml:"example"`
 
 	match, also, unless *regexp.Regexp
-	// literal is a part of each match, in lower case, which avoids most searches. Empty if none is known.
-	literal string
+	// literals are texts, one of which is in each match, in lower case.
+	literals []string
 }
 
 // File is a file of signatures.
 type File struct {
-	Signatures []*Signature `json:"signatures"`
+	Signatures []*Signature `json:"signatures" yaml:"signatures"`
 }
 
-// Builtin returns the signatures of this program.
+// Builtin returns the signatures of this program. Its files are tested, so they have no errors.
 var Builtin = sync.OnceValue(func() []*Signature {
-	var all []*Signature
-	for name, data := range files() {
-		some, err := Parse(name, data)
-		if err != nil {
-			panic(err) // the files are part of the program, and tested
-		}
-		all = append(all, some...)
-	}
+	all, _ := builtin()
 	return all
 })
 
-// Parse reads a file of signatures. Errors have the line and the column.
-func Parse(name string, data []byte) ([]*Signature, error) {
-	file, err := scenario.Decode[File](name, data)
+func builtin() ([]*Signature, error) {
+	read, err := files()
 	if err != nil {
 		return nil, err
 	}
+	var all []*Signature
+	for _, name := range slices.Sorted(maps.Keys(read)) {
+		some, err := Parse(name, read[name])
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, some...)
+	}
+	return all, nil
+}
+
+// Parse reads a file of signatures. Errors have the line.
+func Parse(name string, data []byte) ([]*Signature, error) {
+	var file File
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	decoder.KnownFields(true)
+	if err := decoder.Decode(&file); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, readable(err))
+	}
+	var root yaml.Node
+	if err := yaml.Unmarshal(data, &root); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, readable(err))
+	}
 	seen := map[string]bool{}
-	for i, s := range file.Value.Signatures {
+	for i, s := range file.Signatures {
+		line, field := lineOf(&root, i), ""
+		if s == nil {
+			return nil, fmt.Errorf("%s:%d: empty signature", name, line)
+		}
 		field, err := s.compile()
 		if err == nil && seen[s.ID] {
 			field, err = "id", fmt.Errorf("duplicate ID %q", s.ID)
 		}
 		if err != nil {
-			return nil, file.Problem(err, field, "signatures", i, field)
+			return nil, fmt.Errorf("%s:%d: signature %q: %s: %w", name, line, s.ID, field, err)
 		}
 		seen[s.ID] = true
 	}
-	if len(file.Value.Signatures) == 0 {
-		return nil, fmt.Errorf("%s: no signatures", name)
+	if len(file.Signatures) == 0 {
+		return nil, fmt.Errorf("%s: no signatures: must be a list below the key signatures", name)
 	}
-	return file.Value.Signatures, nil
+	return file.Signatures, nil
+}
+
+// goTypes are the names of this package's types in messages of the YAML decoder.
+var goTypes = regexp.MustCompile(` in type signatures\.\w+| into (?:\[\])?\*?(?:signatures|finding)\.\w+`)
+
+// readable returns an error of the YAML decoder without the names of Go types.
+func readable(err error) error {
+	text := strings.TrimPrefix(goTypes.ReplaceAllString(err.Error(), ""), "yaml: ")
+	return errors.New(strings.Join(strings.Fields(strings.ReplaceAll(text, "not found", "is unknown")), " "))
+}
+
+// lineOf returns the line of a signature in a file, or 0.
+func lineOf(root *yaml.Node, i int) int {
+	if len(root.Content) == 0 {
+		return 0
+	}
+	fields := root.Content[0].Content
+	for k := 0; k+1 < len(fields); k += 2 {
+		if fields[k].Value == "signatures" && i < len(fields[k+1].Content) {
+			return fields[k+1].Content[i].Line
+		}
+	}
+	return 0
 }
 
 var (
@@ -125,7 +174,8 @@ const longest = 2000
 // compile validates a signature. An error comes with the name of the field.
 func (s *Signature) compile() (field string, err error) {
 	for _, f := range []struct{ name, value string }{
-		{"id", s.ID}, {"match", s.Match}, {"layer", string(s.Layer)}, {"title", s.Title}, {"cause", s.Cause}, {"fix", s.Fix},
+		{"id", s.ID}, {"match", s.Match}, {"layer", string(s.Layer)}, {"title", s.Title}, {"cause", s.Cause},
+		{"fix", s.Fix},
 		{"example", s.Example},
 	} {
 		if strings.TrimSpace(f.value) == "" {
@@ -133,7 +183,10 @@ func (s *Signature) compile() (field string, err error) {
 		}
 	}
 	if !idPattern.MatchString(s.ID) {
-		return "id", fmt.Errorf("invalid ID %q: must be words of lowercase letters and digits, joined by hyphens", s.ID)
+		return "id", fmt.Errorf(
+			"invalid ID %q: must be words of lowercase letters and digits, joined by hyphens",
+			s.ID,
+		)
 	}
 	if !slices.Contains(finding.Layers(), s.Layer) {
 		return "layer", fmt.Errorf("invalid layer %q: supported values: %s", s.Layer, join(finding.Layers()))
@@ -168,7 +221,7 @@ func (s *Signature) compile() (field string, err error) {
 	if s.match.MatchString("") {
 		return "match", fmt.Errorf("the regular expression matches every line")
 	}
-	s.literal = literalOf(s.Match)
+	s.literals = literalsOf(s.Match)
 	for platform, fix := range s.Platforms {
 		if err := cmp.Or(s.placeholders([]string{fix.Fix}, false), s.placeholders(fix.Commands, true)); err != nil {
 			return "platforms", fmt.Errorf("platform %s: %w", platform, err)

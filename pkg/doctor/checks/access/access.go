@@ -26,37 +26,44 @@ import (
 // Checks returns the checks of the access layer.
 func Checks() []engine.Check {
 	const reads = "FailedCreate events of ReplicaSets, Jobs, StatefulSets and DaemonSets from the last hour"
+	component := map[string][]string{ofComponent: {
+		"op.*", "dp.*", "drv.*", "gfd.*", "nfd.*", "obs.*", "dra.*", "wl.forbidden", "wl.pod-failing",
+		"sched.none-advertised",
+	}}
 	return []engine.Check{
 		{
-			ID: "rbac.quota", Symptom: engine.Explained, Layer: finding.LayerAccess, Title: "a quota or limit prevents GPU pods from being created",
+			ID: "rbac.quota", Symptom: engine.Precise, Layer: finding.LayerAccess, Title: "a quota or limit prevents GPU pods from being created",
 			Needs:    []engine.Need{engine.NeedAPI},
 			Reads:    reads + "; ResourceQuotas and LimitRanges",
 			Why:      "The API server's error names the quota and the requested and used amounts. A quota on nvidia.com/gpu without the requests. prefix limits nothing and is a warning.",
-			Explains: []string{"wl.forbidden", "wl.pod-failing"},
-			Doc:      "https://kubernetes.io/docs/concepts/policy/resource-quotas/#resource-quota-for-extended-resources",
-			Sources:  []string{"kubeflow/website#2460", "eidf#26", "k8s-device-plugin#304"},
-			Run:      checkQuota,
+			Explains: []string{"wl.forbidden", "wl.pod-failing"}, ExplainsAs: component,
+			Doc:     "https://kubernetes.io/docs/concepts/policy/resource-quotas/#resource-quota-for-extended-resources",
+			Sources: []string{"kubeflow/website#2460", "eidf#26", "k8s-device-plugin#304"},
+			Run:     checkQuota,
 		},
 		{
-			ID: "ns.podsecurity", Symptom: engine.Explained, Layer: finding.LayerAccess, Title: "Pod Security rejects the pods of a namespace",
-			Needs:    []engine.Need{engine.NeedAPI},
-			Reads:    reads + "; labels pod-security.kubernetes.io/* of namespaces",
-			Why:      "The GPU operator's components need privileged pods, so their namespace must not enforce a stricter level. Rejected component pods affect all GPU nodes.",
-			Explains: []string{"op.*", "dp.*", "drv.*", "gfd.*", "nfd.*", "obs.*", "dra.*", "wl.forbidden"},
-			Doc:      "https://kubernetes.io/docs/concepts/security/pod-security-admission/",
-			Sources:  []string{"gpu-operator#185", "gpu-operator#364"},
-			Run:      checkPodSecurity,
+			ID: "ns.podsecurity", Symptom: engine.Precise, Layer: finding.LayerAccess,
+			Title: "Pod Security rejects the pods of a namespace",
+			Needs: []engine.Need{engine.NeedAPI},
+			Reads: reads + "; labels pod-security.kubernetes.io/* of namespaces",
+			Why:   "The GPU operator's components need privileged pods, so their namespace must not enforce a stricter level. Rejected component pods affect all GPU nodes.",
+			Explains: []string{"op.*", "dp.*", "drv.*", "gfd.*", "nfd.*", "obs.*", "dra.*", "wl.forbidden",
+				"wl.other-accelerator"},
+			ExplainsAs: component,
+			Doc:        "https://kubernetes.io/docs/concepts/security/pod-security-admission/",
+			Sources:    []string{"gpu-operator#185", "gpu-operator#364"},
+			Run:        checkPodSecurity,
 		},
 		{
-			ID: "wl.forbidden", Symptom: engine.Explained, Layer: finding.LayerAccess,
+			ID: "wl.forbidden", Symptom: engine.Precise, Layer: finding.LayerAccess,
 			Title:    "the API server rejects the creation of GPU pods, or a request from a GPU pod",
 			Needs:    []engine.Need{engine.NeedAPI, engine.NeedLogs},
 			Reads:    reads + "; logs of failing GPU pods",
 			Why:      "Rejections by RBAC, admission webhooks, and policies, or for a missing service account. A rejection is ignored if its owner has since created a pod.",
-			Explains: []string{"wl.pod-failing", "op.operand-failing", "dp.not-running"},
-			Doc:      "https://kubernetes.io/docs/reference/access-authn-authz/rbac/",
-			Sources:  []string{"seed 001, scenario 8"},
-			Run:      checkForbidden,
+			Explains: []string{"wl.pod-failing", "op.operand-failing", "dp.not-running"}, ExplainsAs: component,
+			Doc:     "https://kubernetes.io/docs/reference/access-authn-authz/rbac/",
+			Sources: []string{"seed 001, scenario 8"},
+			Run:     checkForbidden,
 		},
 	}
 }
@@ -112,6 +119,9 @@ func severity(x facts.Refusal, f *facts.Facts) (finding.Severity, finding.Confid
 	return finding.Warning, finding.Possible // of a workload that may need GPUs
 }
 
+// ofComponent marks findings about GPU components, which explain that no GPUs are advertised.
+const ofComponent = "component"
+
 func issueOf(x facts.Refusal, f *facts.Facts) finding.Finding {
 	severity, confidence := severity(x, f)
 	q := facts.Quote(x.Event)
@@ -120,6 +130,7 @@ func issueOf(x facts.Refusal, f *facts.Facts) finding.Finding {
 		Object: x.Owner, Severity: severity, Confidence: confidence, Evidence: []finding.Evidence{q},
 	}
 	if x.Component != "" {
+		issue.As = ofComponent
 		for _, n := range f.GPUNodes {
 			issue.Nodes = append(issue.Nodes, n.Name)
 		}
@@ -131,7 +142,8 @@ func issueOf(x facts.Refusal, f *facts.Facts) finding.Finding {
 func isQuota(message string) bool {
 	return strings.Contains(message, "exceeded quota") || strings.Contains(message, "failed quota") ||
 		strings.Contains(message, " usage per ") ||
-		strings.Contains(message, "limit to request ratio")
+		strings.Contains(message, "limit to request ratio") ||
+		strings.Contains(message, "insufficient quota to match these scopes")
 }
 
 func isPodSecurity(message string) bool {
@@ -205,7 +217,9 @@ func checkQuota(f *facts.Facts, r *engine.Result) {
 						q.Name,
 						fmt.Sprintf(
 							`[{"op":"remove","path":"/spec/hard/%s"},{"op":"add","path":"/spec/hard/requests.%s","value":%q}]`,
-							pointer(name), pointer(name), hard.String(),
+							pointer(name),
+							pointer(name),
+							hard.String(),
 						))},
 				},
 			}.ForPods("ResourceQuota " + q.Namespace + "/" + q.Name)) // the quota does not reject pods
@@ -366,10 +380,12 @@ func forbiddenFix(x facts.Refusal) (string, finding.Fix) {
 			}
 	case strings.Contains(message, "webhook"):
 		return "an admission webhook rejects the pods, or does not respond",
-			finding.Fix{Text: "See the webhook's message. If the webhook does not respond, check its Service and pods.",
+			finding.Fix{
+				Text: "See the webhook's message. If the webhook does not respond, check its Service and pods.",
 				Commands: []string{
 					describe, "kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations",
-				}}
+				},
+			}
 	case strings.Contains(message, "is forbidden: User "):
 		return "the pods cannot be created: a role is missing", finding.Fix{
 			Text: "Bind a role that can create pods to the user that the message names. A binding's role cannot be changed: delete and recreate the binding.",

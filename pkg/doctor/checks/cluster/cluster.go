@@ -22,7 +22,7 @@ import (
 func Checks() []engine.Check {
 	return []engine.Check{
 		{
-			ID: "node.not-ready", Symptom: engine.Explained, Layer: finding.LayerCluster,
+			ID: "node.not-ready", Symptom: engine.Precise, Layer: finding.LayerCluster,
 			Title: "a GPU node is not Ready, or its kubelet has stopped reporting",
 			Needs: []engine.Need{engine.NeedAPI},
 			Reads: "Node .status.conditions: Ready, and the conditions that report problems",

@@ -12,6 +12,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts/scheduler"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/platform"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
@@ -244,8 +245,7 @@ func checkNoPlugin(f *facts.Facts, r *engine.Result, n *facts.Node, waiting bool
 // pluginGone reports whether a device plugin ran on the node and no longer does: the node has GPU capacity, but none is
 // allocatable. It cannot detect plugins that do not run as pods (Bottlerocket), or plugins with unknown names.
 func pluginGone(n *facts.Node) bool {
-	if facts.GPUsOf(n.Status.Capacity) == 0 || facts.GPUsOf(n.Status.Allocatable) > 0 ||
-		n.Distribution == facts.Bottlerocket {
+	if facts.GPUsOf(n.Status.Capacity) == 0 || facts.GPUsOf(n.Status.Allocatable) > 0 {
 		return false
 	}
 	return !slices.ContainsFunc(n.Pods, func(pod *corev1.Pod) bool {
@@ -262,6 +262,11 @@ func goneFinding(f *facts.Facts, n *facts.Node) finding.Finding {
 		Evidence: append(lostGPUs(n),
 			finding.Evidence{Source: "pods on " + n.Object().String(), Text: "(no device plugin pod)"}),
 		Fix: noPluginFix(f, n),
+	}
+	if p, ok := platform.Of(string(n.Distribution)); ok && p.Plugin != "" {
+		found.Title = "the device plugin of the node's operating system does not run, so nothing advertises the node's GPUs"
+		found.Fix = finding.Fix{Text: p.Plugin}
+		return found
 	}
 	_, operator := facts.ClusterPolicy(f)
 	if operator || pluginDaemonSet(f) != nil {

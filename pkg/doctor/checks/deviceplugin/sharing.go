@@ -307,7 +307,7 @@ func checkReplicas(f *facts.Facts, r *engine.Result, n *facts.Node, object findi
 
 func mpsCheck() engine.Check {
 	return engine.Check{
-		ID: "share.mps", Symptom: engine.Explained, Layer: finding.LayerDevicePlugin,
+		ID: "share.mps", Layer: finding.LayerDevicePlugin,
 		Title: "the device plugin waits for an MPS daemon that does not respond",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 		Reads: "logs of device plugin and MPS control daemon pods on nodes that advertise no GPU, label nvidia.com/mps.capable, nvidia-cuda-mps-control processes on the node",

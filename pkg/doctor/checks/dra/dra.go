@@ -284,7 +284,7 @@ func mentions(said []finding.Evidence, texts ...string) (finding.Evidence, bool)
 
 func prepareCheck() engine.Check {
 	return engine.Check{
-		ID: "dra.prepare", Symptom: engine.Explained, Layer: finding.LayerDRA, From: []string{"api/pods"},
+		ID: "dra.prepare", Symptom: engine.Precise, Layer: finding.LayerDRA, From: []string{"api/pods"},
 		Title:    "the DRA driver cannot prepare a pod's claim on its node",
 		Needs:    []engine.Need{engine.NeedAPI, engine.NeedLogs},
 		Reads:    "FailedPrepareDynamicResources events of pods that are not ready, DRA driver pods on their nodes, sockets in the kubelet's plugins_registry",

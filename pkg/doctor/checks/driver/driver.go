@@ -14,6 +14,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/platform"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
@@ -128,17 +129,21 @@ func installDriver(f *facts.Facts, n *facts.Node) finding.Fix {
 				shell.Command("kubectl describe node %s", n.Name))
 		}
 		return fix
-	case n.Distribution == facts.Talos:
-		return finding.Fix{Text: "Talos loads the driver from system extensions: install nonfree-kmod-nvidia (or nvidia-open-gpu-kernel-modules) and nvidia-container-toolkit for the node's Talos release, " +
-			"and add nvidia, nvidia_uvm, nvidia_drm and nvidia_modeset to machine.kernel.modules.",
-			Commands: []string{shell.Command("talosctl -n %s get extensions", n.Name)}}
-	case n.Distribution == facts.Bottlerocket:
-		return finding.Fix{
-			Text: "Bottlerocket includes the driver only in variants whose names end in -nvidia: use one of them for the node.",
+	}
+	if p, ok := platform.Of(string(n.Distribution)); ok && p.Driver.Fix != "" {
+		fix := finding.Fix{Text: p.Driver.Fix}
+		for _, command := range p.Driver.Commands {
+			format, args := command, []any{}
+			if strings.Contains(command, "{node}") {
+				format, args = strings.ReplaceAll(command, "{node}", "%s"), []any{n.Name}
+			}
+			if strings.HasPrefix(command, "sudo ") {
+				fix.Commands = append(fix.Commands, shell.OnHost(n.Name, format, args...))
+				continue
+			}
+			fix.Commands = append(fix.Commands, shell.Command(format, args...))
 		}
-	case n.Distribution == facts.GKE:
-		return finding.Fix{Text: "GKE installs the driver if the node pool is created with gpu-driver-version=default or latest; otherwise apply Google's driver installer DaemonSet.",
-			Commands: []string{"kubectl get pods -n kube-system -o wide | grep nvidia-driver-installer"}}
+		return fix
 	}
 	fix := finding.Fix{Text: "Install the driver on " + osOf(n) + ", or build its module for the running kernel " +
 		kernelOf(n) +

@@ -17,7 +17,7 @@ import (
 
 func fabricManagerCheck() engine.Check {
 	return engine.Check{
-		ID: "fab.fabricmanager", Layer: finding.LayerDriver,
+		ID: "fab.fabricmanager", Symptom: engine.Precise, Layer: finding.LayerDriver,
 		Title: "GPUs connected by NVSwitches have no working Fabric Manager",
 		Needs: []engine.Need{engine.NeedNode, engine.NeedLogs},
 		Reads: "NVSwitches on the PCI bus, the nv-fabricmanager process and its version, the fabric's state in nvidia-smi -q -x, the journal of nvidia-fabricmanager, and pods that fail with error 802",

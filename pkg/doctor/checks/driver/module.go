@@ -212,7 +212,7 @@ func blacklist(n *facts.Node, module string) finding.Fix {
 
 func uvmCheck() engine.Check {
 	return engine.Check{
-		ID: "drv.uvm-missing", Layer: finding.LayerDriver,
+		ID: "drv.uvm-missing", Symptom: engine.Precise, Layer: finding.LayerDriver,
 		Title: "the module nvidia_uvm or its device, which CUDA needs, is missing",
 		Needs: []engine.Need{engine.NeedNode},
 		Reads: "the loaded modules, /dev/nvidia-uvm (also under /run/nvidia/driver), and what failing pods report about it",
@@ -305,8 +305,8 @@ func checkDevices(f *facts.Facts, r *engine.Result, n *facts.Node, host *api.Dia
 		r.Unknown(n.Object(), "/dev: %s", why)
 		return
 	}
-	if !driver || driverVersion(host) == "" {
-		r.Pass(n.Object()) // reported by drv.not-loaded
+	if !driver || driverVersion(host) == "" || strings.Contains(strings.ToLower(kernelOf(n)), "microsoft") {
+		r.Pass(n.Object()) // reported by drv.not-loaded; WSL 2 has /dev/dxg instead
 		return
 	}
 	gpus := map[string]bool{}
@@ -323,7 +323,7 @@ func checkDevices(f *facts.Facts, r *engine.Result, n *facts.Node, host *api.Dia
 		}
 	}
 	control := hasDevice(host, "nvidiactl")
-	if control && len(gpus) >= want {
+	if control && len(gpus) >= want || want == 0 {
 		r.Pass(n.Object())
 		return
 	}

@@ -152,7 +152,7 @@ func driverBuildCheck() engine.Check {
 
 func driverHeadersCheck() engine.Check {
 	return driverLogCheck(engine.Check{
-		ID: "drv.headers", Title: "the driver's container cannot find headers for the node's kernel",
+		ID: "drv.headers", Symptom: engine.Precise, Title: "the driver's container cannot find headers for the node's kernel",
 		Reads: "the logs of driver pods that are not ready, and the node's kernel",
 		Why:   "The container installs headers for the node's kernel from the distribution's repository, which may be unreachable, or lack headers for old, private, or very new kernels.",
 		Sources: []string{
@@ -215,7 +215,7 @@ func secureBootCheck() engine.Check {
 
 func unsupportedGPUCheck() engine.Check {
 	c := driverLogCheck(engine.Check{
-		ID: "drv.unsupported-gpu", Title: "the driver does not support the node's GPU",
+		ID: "drv.unsupported-gpu", Symptom: engine.Precise, Title: "the driver does not support the node's GPU",
 		Reads:    "the kernel log, and the logs of driver pods that are not ready",
 		Why:      "Each GPU needs a driver that is new enough. Blackwell works only with the open kernel modules, and GPUs before Turing only with the proprietary ones. Log lines about GPUs that nvidia-smi lists are ignored.",
 		Sources:  []string{"siderolabs/extensions#227", "open-gpu-kernel-modules"},
@@ -325,7 +325,7 @@ func driverImageFinding(f *facts.Facts, n *facts.Node, e finding.Evidence, image
 
 func driverUpgradeCheck() engine.Check {
 	return engine.Check{
-		ID: "drv.upgrade-stuck", Layer: finding.LayerDriver, From: []string{"api/pods"},
+		ID: "drv.upgrade-stuck", Symptom: engine.Precise, Layer: finding.LayerDriver, From: []string{"api/pods"},
 		Title: "a driver upgrade is stuck",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 		Reads: "the node's labels nvidia.com/gpu-driver-upgrade-state and nvidia.com/gpu.deploy.*, and the logs of driver pods that are not ready",

@@ -57,7 +57,7 @@ func Checks() []engine.Check {
 			"The registry reports that the repository or tag does not exist, or the image reference is invalid.",
 			"gpu-operator#170", "gpu-operator#690"),
 		{
-			ID:    "net.dns",
+			ID: "net.dns", Symptom: engine.Precise,
 			Layer: finding.LayerNetwork,
 			Title: "names do not resolve inside GPU pods, or on the node that pulls their images",
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},

@@ -56,7 +56,7 @@ func initChainCheck() engine.Check {
 			"all later pods. Only the first broken link is reported. A driver may take 20 minutes, the limit of its startup probe, and everything else 2 minutes.",
 		Explains: facts.GPULost("op.operand-failing", "op.clusterpolicy", "dp.not-running", "dp.capacity-zero",
 			"dp.none",
-			"dp.unhealthy", "gfd.labels", "obs.dcgm-crash", "mig.manager-failed", "share.mps"),
+			"dp.unhealthy", "gfd.labels", "obs.dcgm-crash", "mig.manager-failed", "share.mps", "wl.cuda-vs-driver"),
 		Doc: "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/troubleshooting.html",
 		Sources: []string{"gpu-operator#161", "gpu-operator#280", "gpu-operator#378", "gpu-operator#448",
 			"gpu-operator#487", "gpu-operator#579", "gpu-operator#1043",

@@ -20,7 +20,7 @@ func operandCheck() engine.Check {
 			"end of their logs",
 		Why: "A symptom, reported in case no other check finds the cause. Pods that have been starting for less than 2 minutes (the driver: 20), have terminated, or are being " +
 			"deleted are ignored.",
-		Explains: []string{"op.clusterpolicy", "gfd.labels"},
+		Explains: []string{"op.clusterpolicy", "gfd.labels", "wl.cuda-vs-driver"},
 		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/troubleshooting.html",
 		Sources:  []string{"gpu-operator#1598", "gpu-operator#441"},
 		Run: func(f *facts.Facts, r *engine.Result) {

@@ -36,8 +36,12 @@ func startChecks() []engine.Check {
 								Commands: []string{facts.RestartPod(pods[0].Namespace, pods[0].Name)},
 							}
 						}
-						return finding.Fix{Text: "install the NVIDIA container toolkit on the node, or correct BinaryName in the handler's options; then restart " +
-							unitOf(n)}
+						return finding.Fix{
+							Text: "install the NVIDIA container toolkit on the node, or correct BinaryName in the handler's options; then restart " +
+								unitOf(
+									n,
+								),
+						}
 					})
 			},
 		},
@@ -52,7 +56,9 @@ func startChecks() []engine.Check {
 					func(n *facts.Node, _ string) finding.Fix {
 						return finding.Fix{
 							Text: `set runtime_type = "io.containerd.runc.v2" for the handler, or install its shim; then restart ` +
-								unitOf(n),
+								unitOf(
+									n,
+								),
 						}
 					})
 			},
@@ -71,8 +77,10 @@ func startChecks() []engine.Check {
 				viewAndEvents(f, r, "rt.cgroup-driver",
 					"a runtime handler uses a different cgroup driver than the kubelet",
 					func(n *facts.Node, _ string) finding.Fix {
-						return finding.Fix{Text: "set SystemdCgroup in the handler's options as for runc, true with " +
-							"cgroupDriver: systemd, and restart the runtime"}
+						return finding.Fix{
+							Text: "set SystemdCgroup in the handler's options as for runc, true with " +
+								"cgroupDriver: systemd, and restart the runtime",
+						}
 					})
 			},
 		},
@@ -114,7 +122,8 @@ func startChecks() []engine.Check {
 			},
 		},
 		{
-			ID: "rt.sandbox-failed", Symptom: engine.Unexplained, Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedAPI},
+			ID: "rt.sandbox-failed", Symptom: engine.Unexplained, Layer: finding.LayerRuntime,
+			Needs: []engine.Need{engine.NeedAPI},
 			Title: "the container runtime cannot create a pod's sandbox, for a reason that no check recognizes",
 			Reads: "the newest FailedCreatePodSandBox event of GPU-related pods that have no sandbox",
 			Why: "no other check recognizes the message; a finding that explains the failure is reported as its " +

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
@@ -49,7 +50,7 @@ func Checks() []engine.Check {
 		},
 		{
 			ID:      "alloc.unexpected-admission",
-			Symptom: engine.Explained, Layer: finding.LayerDevicePlugin,
+			Symptom: engine.Precise, Layer: finding.LayerDevicePlugin,
 			Title:    "the kubelet could not allocate the GPUs of a pod that was placed on its node",
 			Needs:    []engine.Need{engine.NeedAPI},
 			Reads:    "Pod .status.reason UnexpectedAdmissionError or OutOfnvidia.com/gpu, with its message",
@@ -79,7 +80,11 @@ func pendingChecks() []engine.Check {
 			[]string{"k8s-device-plugin#22", "k8s-device-plugin#33", "k8s-device-plugin#1228"},
 		},
 		{"sched.all-in-use", "all GPUs that a pod could use are allocated", []string{"k8s-device-plugin#348"}},
-		{"sched.bigger-than-any-node", "a pod requests more GPUs than any node has", []string{"seed 001, scenario 2"}},
+		{
+			"sched.bigger-than-any-node",
+			"a pod requests more GPUs than any node has",
+			[]string{"seed 001, scenario 2"},
+		},
 		{"sched.fragmented", "enough GPUs are free, but not on a single node", nil},
 		{
 			"sched.wrong-resource-name", "a pod requests GPUs by a resource name that no node advertises",
@@ -104,7 +109,8 @@ func pendingChecks() []engine.Check {
 	var all []engine.Check
 	for _, t := range titles {
 		all = append(all, engine.Check{
-			ID: t.id, Layer: finding.LayerScheduling, Title: t.title, Needs: []engine.Need{engine.NeedAPI},
+			ID: t.id, Symptom: engine.Precise, Layer: finding.LayerScheduling, Title: t.title,
+			Needs: []engine.Need{engine.NeedAPI},
 			Reads: reads, Why: why,
 			Sources: t.sources,
 			Run:     func(f *facts.Facts, r *engine.Result) { reportPending(f, r, t.id) },
@@ -121,11 +127,63 @@ func reportPending(f *facts.Facts, r *engine.Result, id string) {
 		if p.Id != id {
 			continue
 		}
-		r.Add(finding.Finding{
+		issue := finding.Finding{
 			Title: p.Title, Object: facts.PodObject(p.Pod), Nodes: p.Nodes, Severity: p.Severity,
 			Confidence: p.Confidence,
 			Evidence:   p.Evidence, Fix: p.Fix,
-		})
+		}
+		if old := predecessor(f, p.Pod); old != nil && id == "sched.all-in-use" {
+			tellDeadlock(p.Pod, old, &issue)
+		}
+		r.Add(issue)
+	}
+}
+
+// predecessor returns a pod of an older ReplicaSet of the pod's Deployment that holds GPUs, or nil.
+func predecessor(f *facts.Facts, pod *corev1.Pod) *corev1.Pod {
+	deployment, set := deploymentOf(pod)
+	if deployment == "" {
+		return nil
+	}
+	for i := range f.Snapshot.Pods {
+		old := &f.Snapshot.Pods[i]
+		other, itsSet := deploymentOf(old)
+		if old.Namespace == pod.Namespace && other == deployment && itsSet != set && old.Spec.NodeName != "" &&
+			old.DeletionTimestamp == nil && !facts.Ended(old) && f.AsksForGPU(old) &&
+			old.CreationTimestamp.Before(&pod.CreationTimestamp) {
+			return old
+		}
+	}
+	return nil
+}
+
+// deploymentOf returns the names of a pod's Deployment and ReplicaSet. The name of a ReplicaSet is that of its
+// Deployment and a hash, which is also a label of the pod.
+func deploymentOf(pod *corev1.Pod) (deployment, set string) {
+	c := metav1.GetControllerOf(pod)
+	if c == nil || c.Kind != "ReplicaSet" {
+		return "", ""
+	}
+	at := strings.LastIndexByte(c.Name, '-')
+	return c.Name[:max(at, 0)], c.Name
+}
+
+// tellDeadlock describes a rolling update that waits for the GPUs of the pods that it replaces.
+func tellDeadlock(pod, old *corev1.Pod, issue *finding.Finding) {
+	deployment, _ := deploymentOf(pod)
+	issue.Severity, issue.Confidence = finding.Error, finding.Likely
+	issue.Title = "the rolling update waits for itself: the new pod needs the GPUs that the old pod of its Deployment holds"
+	issue.Evidence = append(
+		[]finding.Evidence{finding.FieldEvidence(facts.PodObject(old), ".metadata.ownerReferences",
+			"%s, running on %s", metav1.GetControllerOf(old).Name, old.Spec.NodeName)},
+		issue.Evidence...)
+	issue.Fix = finding.Fix{
+		Text: "Let the Deployment delete the old pod first: strategy Recreate, or maxSurge 0 and maxUnavailable 1. Otherwise, " +
+			"add a GPU for the time of the update.",
+		Commands: []string{
+			shell.Command("kubectl -n %s patch deployment %s --type merge -p %s", pod.Namespace, deployment,
+				`{"spec":{"strategy":{"type":"Recreate","rollingUpdate":null}}}`),
+		},
 	}
 }
 

@@ -25,10 +25,14 @@ func messageChecks() []engine.Check {
 				"logs of running pods; warning events of other objects",
 			Why: "Only messages that a signature knows are reported (see doctor signatures), because such a pod may have " +
 				"nothing to do with GPUs.",
+			// A vendor's plugin that fails explains the pods that need what it advertises.
+			ExplainsAs: map[string][]string{
+				finding.OfPlugin: {"wl.other-accelerator", "sched.insufficient-other", "sched.none-advertised"},
+			},
 			Run: checkMessages,
 		},
 		{
-			ID: "wl.other-accelerator", Layer: finding.LayerWorkload, Symptom: engine.Unexplained,
+			ID: "wl.other-accelerator", Layer: finding.LayerWorkload, Symptom: engine.Unexplained, Last: true,
 			Title: "a pod that requests another vendor's accelerator does not run",
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 			Reads: "pods that request amd.com/gpu, gpu.intel.com, habana.ai and other accelerators, and their vendors' plugins",
@@ -50,9 +54,16 @@ func inTrouble(f *facts.Facts, pod *corev1.Pod) bool {
 		return true
 	case pod.Status.Phase == corev1.PodPending:
 		return f.Age(pod) > startTime
+	case pod.Status.Phase == corev1.PodRunning && !facts.RunsReady(pod):
+		return slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
+			return !s.Ready && s.RestartCount >= manyRestarts
+		})
 	}
 	return false
 }
+
+// manyRestarts is the number of restarts after which a container that is not ready fails, whatever it does now.
+const manyRestarts = 5
 
 func checkMessages(f *facts.Facts, r *engine.Result) {
 	if r.Lacks(f, "api/pods") {
@@ -65,8 +76,12 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 		case otherAccelerator(pod) != "":
 		case inTrouble(f, pod) && (!ours || pod.DeletionTimestamp != nil):
 			r.Add(finding.Finding{
-				Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Title: "the pod does not run", Failed: facts.LastChange(pod),
+				Object: facts.PodObject(
+					pod,
+				), Nodes: facts.OnNode(pod), Title: "the pod does not run", Failed: facts.LastChange(pod),
+				Severity: concern(pod), As: kindOf(pod),
 			})
+		case len(f.LogsOf(pod))+len(f.HeadsOf(pod)) == 0:
 		case facts.RunsReady(pod) || pod.Status.Phase == corev1.PodRunning:
 			r.Add(finding.Finding{
 				Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Title: "the pod runs", As: signatures.Running,
@@ -74,15 +89,22 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 			})
 		}
 	}
-	if r.Lacks(f, "api/events") {
-		return
+	if f.Missing("api/events") != "" {
+		return // checks of layers that need events say so
 	}
 	seen := map[finding.Object]bool{}
 	for i := range f.Snapshot.Events {
 		e := &f.Snapshot.Events[i]
-		o := finding.Object{Kind: e.InvolvedObject.Kind, Namespace: e.InvolvedObject.Namespace, Name: e.InvolvedObject.Name}
+		o := finding.Object{
+			Kind:      e.InvolvedObject.Kind,
+			Namespace: e.InvolvedObject.Namespace,
+			Name:      e.InvolvedObject.Name,
+		}
 		if e.Type != corev1.EventTypeWarning || seen[o] || f.Now.Sub(facts.EventTime(e)) > time.Hour ||
-			slices.Contains([]string{"Pod", "Node"}, o.Kind) {
+			slices.Contains(
+				[]string{"Pod", "Node"},
+				o.Kind,
+			) || e.Reason == "FailedCreate" { // the layer access reports it
 			continue
 		}
 		seen[o] = true
@@ -93,9 +115,43 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 		q := facts.Quote(newest)
 		q.Text = words.Cut(q.Text)
 		r.Add(finding.Finding{
-			Object: o, Title: "an object that creates pods reports a problem", Evidence: []finding.Evidence{q},
+			Object: o, Title: "an object that creates pods reports a problem", Severity: finding.Warning,
+			Evidence: []finding.Evidence{q},
 		}.ForPods(o.String()))
 	}
+}
+
+// kindOf returns finding.OfPlugin for the pods of software that advertises devices, and "" for others.
+func kindOf(pod *corev1.Pod) string {
+	if words.ContainsAny(pod.Name, []string{"plugin", "-dp-", "rdma", "kmm", "amdgpu", "i915"}) {
+		return finding.OfPlugin
+	}
+	return ""
+}
+
+// concern returns Error for a pod that has to do with GPUs, although it requests none, and Warning for others.
+func concern(pod *corev1.Pod) finding.Severity {
+	if pod.Spec.RuntimeClassName != nil && strings.Contains(*pod.Spec.RuntimeClassName, "nvidia") {
+		return finding.Error
+	}
+	for key := range pod.Annotations {
+		if strings.Contains(key, "gpu") {
+			return finding.Error
+		}
+	}
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		if strings.Contains(c.Image, "gpu") || strings.Contains(c.Image, "nvidia") ||
+			strings.Contains(c.Image, "cuda") ||
+			slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return strings.HasPrefix(e.Name, "NVIDIA_") }) {
+			return finding.Error
+		}
+		for name := range c.Resources.Limits {
+			if strings.Contains(string(name), "gpu") || strings.HasPrefix(string(name), "nvidia.com/") {
+				return finding.Error
+			}
+		}
+	}
+	return finding.Warning
 }
 
 // otherAccelerator returns the resource of another vendor's accelerator that a pod requests, or "".
@@ -140,7 +196,9 @@ func checkOthers(f *facts.Facts, r *engine.Result) {
 			}
 		}
 		if len(issue.Evidence) == 0 {
-			issue.Evidence = []finding.Evidence{finding.FieldEvidence(facts.PodObject(pod), ".status.phase", "%s", pod.Status.Phase)}
+			issue.Evidence = []finding.Evidence{
+				finding.FieldEvidence(facts.PodObject(pod), ".status.phase", "%s", pod.Status.Phase),
+			}
 		}
 		r.Add(issue)
 	}

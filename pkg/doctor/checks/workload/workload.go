@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"fmt"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -26,7 +27,8 @@ func Checks() []engine.Check {
 	failing := []string{"wl.pod-failing"}
 	return append([]engine.Check{
 		{
-			ID: "wl.pod-failing", Symptom: engine.Unexplained, Layer: finding.LayerWorkload, Title: "a GPU pod crashes or does not start",
+			ID: "wl.pod-failing", Symptom: engine.Unexplained, Layer: finding.LayerWorkload,
+			Title: "a GPU pod crashes or does not start",
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 			Reads: "phase and container states of pods that request GPUs and are not GPU components, their events " +
 				"and the end of their logs",
@@ -53,7 +55,7 @@ func Checks() []engine.Check {
 			Run:     checkExecFormat,
 		},
 		{
-			ID: "wl.cpu-mode", Layer: finding.LayerWorkload,
+			ID: "wl.cpu-mode", Symptom: engine.Explained, Layer: finding.LayerWorkload,
 			Title: "a pod that has a GPU does not use it, or cannot see it",
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 			Reads: "CUDA_VISIBLE_DEVICES and NVIDIA_VISIBLE_DEVICES in .spec.containers[].env; the end of GPU pods' " +
@@ -66,8 +68,14 @@ func Checks() []engine.Check {
 				"not checked. Error if the pod fails because of it, otherwise a warning.",
 			Explains: []string{"wl.pod-failing", "wl.idle-holder"},
 			Doc:      "https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-environment-variables",
-			Sources:  []string{"seed 001, scenario 4", "pytorch#18690", "vllm#3019", "jax#6805", "thuml/Autoformer#25"},
-			Run:      checkCPUMode,
+			Sources: []string{
+				"seed 001, scenario 4",
+				"pytorch#18690",
+				"vllm#3019",
+				"jax#6805",
+				"thuml/Autoformer#25",
+			},
+			Run: checkCPUMode,
 		},
 		{
 			ID: "wl.cuda-vs-driver", Layer: finding.LayerWorkload,
@@ -82,7 +90,8 @@ func Checks() []engine.Check {
 			Run:      says(wordsTooNew),
 		},
 		{
-			ID: "wl.cuda-oom", Layer: finding.LayerWorkload, Title: "the GPU's memory is too small for its workload",
+			ID: "wl.cuda-oom", Symptom: engine.Precise, Layer: finding.LayerWorkload,
+			Title: "the GPU's memory is too small for its workload",
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 			Reads: logs + "; label nvidia.com/gpu.memory; processes in nvidia-smi",
 			Why:   "CUDA reports it in a failing pod.", Explains: failing,
@@ -107,8 +116,12 @@ func Checks() []engine.Check {
 			Run:     says(wordsSharedMemory),
 		},
 		{
-			ID: "wl.cuda-error", Symptom: engine.Explained, Layer: finding.LayerWorkload, Title: "a CUDA call failed in a GPU pod",
-			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs}, Reads: logs + "; XIDs in the kernel log of the node",
+			ID: "wl.cuda-error", Symptom: engine.Explained, Layer: finding.LayerWorkload,
+			Title: "a CUDA call failed in a GPU pod",
+			Needs: []engine.Need{
+				engine.NeedAPI,
+				engine.NeedLogs,
+			}, Reads: logs + "; XIDs in the kernel log of the node",
 			Why: "CUDA reports it in a failing pod. The cause is the program or the GPU: an XID in the kernel " +
 				"log at the same time shows which.",
 			Explains: failing, Doc: "https://docs.nvidia.com/deploy/xid-errors/", Run: says(wordsCUDAError),
@@ -121,7 +134,8 @@ func Checks() []engine.Check {
 			Why:   "The kubelet's message names what is missing.", Explains: failing, Run: checkConfigError,
 		},
 		{
-			ID: "wl.probe-failing", Symptom: engine.Explained, Layer: finding.LayerWorkload, Title: "a GPU pod runs, but its probes fail",
+			ID: "wl.probe-failing", Symptom: engine.Explained, Layer: finding.LayerWorkload,
+			Title: "a GPU pod runs, but its probes fail",
 			Needs: []engine.Need{engine.NeedAPI}, Reads: "Unhealthy and Killing events, container readiness",
 			Why: "Loading a model takes minutes: a liveness probe that does not wait causes the container to be " +
 				"killed repeatedly. A pod that became ready is healthy.",
@@ -130,12 +144,14 @@ func Checks() []engine.Check {
 			Run:      checkProbes,
 		},
 		{
-			ID: "wl.volume", Symptom: engine.Explained, Layer: finding.LayerWorkload, Title: "a volume of a GPU pod cannot be attached or mounted",
+			ID: "wl.volume", Symptom: engine.Explained, Layer: finding.LayerWorkload,
+			Title: "a volume of a GPU pod cannot be attached or mounted",
 			Needs: []engine.Need{engine.NeedAPI}, Reads: "FailedMount and FailedAttachVolume events",
 			Why: "Only for pods that have been pending for more than 2 minutes.", Explains: failing, Run: checkVolumes,
 		},
 		{
-			ID: "wl.evicted", Layer: finding.LayerWorkload, Title: "the kubelet evicted a GPU pod",
+			ID: "wl.evicted", Symptom: engine.Explained, Layer: finding.LayerWorkload,
+			Title: "the kubelet evicted a GPU pod",
 			Needs: []engine.Need{engine.NeedAPI}, Reads: "Pod .status.reason Evicted",
 			Why: "The node ran low on disk, memory or process IDs. Not reported once the owner has a newer " +
 				"healthy pod.",
@@ -161,8 +177,14 @@ func checkFailing(f *facts.Facts, r *engine.Result) {
 	}
 	for _, pod := range f.Workloads() {
 		switch pod.Status.Reason {
-		case "UnexpectedAdmissionError", "TopologyAffinityError", "Evicted", "Preempting", "Preempted", "NodeShutdown",
-			"Terminated", "Shutdown":
+		case "UnexpectedAdmissionError",
+			"TopologyAffinityError",
+			"Evicted",
+			"Preempting",
+			"Preempted",
+			"NodeShutdown",
+			"Terminated",
+			"Shutdown":
 			continue // reported by other checks, or not an error
 		}
 		troubles := f.Troubles(pod)
@@ -352,10 +374,12 @@ func checkConfigError(f *facts.Facts, r *engine.Result) {
 				Title:  "a container cannot be created: an object that its configuration refers to does not exist",
 				Object: facts.PodObject(pod), Nodes: facts.OnNode(pod),
 				Evidence: []finding.Evidence{quoteTrouble(pod, t)},
-				Fix: finding.Fix{Text: "Create the ConfigMap, Secret or key that the message names, or correct its name in the pod.",
+				Fix: finding.Fix{
+					Text: "Create the ConfigMap, Secret or key that the message names, or correct its name in the pod.",
 					Commands: []string{
 						shell.Command("kubectl -n %s get configmaps,secrets", pod.Namespace),
-					}},
+					},
+				},
 			})
 		}
 	}
@@ -379,13 +403,15 @@ func checkVolumes(f *facts.Facts, r *engine.Result) {
 				Title: "a volume of the pod cannot be attached or mounted", Object: facts.PodObject(pod),
 				Nodes:    facts.OnNode(pod),
 				Evidence: []finding.Evidence{q},
-				Fix: finding.Fix{Text: "See the message: the ConfigMap, Secret or claim must exist, and a volume for " +
-					"a single node must be detached from its previous node.",
+				Fix: finding.Fix{
+					Text: "See the message: the ConfigMap, Secret or claim must exist, and a volume for " +
+						"a single node must be detached from its previous node.",
 					Commands: []string{
 						shell.Command("kubectl -n %s describe pod %s", pod.Namespace, pod.Name),
 						shell.Command("kubectl -n %s get pvc,configmaps,secrets", pod.Namespace),
 						"kubectl get volumeattachments",
-					}},
+					},
+				},
 			})
 			break
 		}
@@ -420,6 +446,28 @@ func checkEvicted(f *facts.Facts, r *engine.Result) {
 	}
 }
 
+// mayStart reports whether a pod's startup probe fails and still allows it time to start, as for a server that
+// downloads its model.
+func mayStart(f *facts.Facts, pod *corev1.Pod, said string) bool {
+	if !strings.Contains(said, "tartup probe") {
+		return false
+	}
+	for _, c := range pod.Spec.Containers {
+		p := c.StartupProbe
+		if p == nil {
+			continue
+		}
+		allowed := max(p.InitialDelaySeconds, 0) + max(p.PeriodSeconds, 10)*max(p.FailureThreshold, 3)
+		for _, s := range pod.Status.ContainerStatuses {
+			if s.Name == c.Name && s.State.Running != nil &&
+				f.Now.Sub(s.State.Running.StartedAt.Time) < time.Duration(allowed)*time.Second {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // checkProbes reports pods that fail their liveness probe or do not become ready.
 func checkProbes(f *facts.Facts, r *engine.Result) {
 	if r.Lacks(f, "api/pods") || r.Lacks(f, "api/events") {
@@ -451,7 +499,7 @@ func checkProbes(f *facts.Facts, r *engine.Result) {
 				Commands: facts.EditCommands(pod),
 			}
 			issue.Evidence = []finding.Evidence{killed}
-		case unhealthy.Text != "" && f.Age(pod) > slowStart:
+		case unhealthy.Text != "" && f.Age(pod) > slowStart && !mayStart(f, pod, unhealthy.Text):
 			issue.Title, issue.Severity = "the pod runs but does not become ready: its probe fails", finding.Warning
 			issue.Fix = finding.Fix{
 				Text: "Check why the program does not respond to its probe.",

@@ -266,6 +266,9 @@ func (s *Scheduler) judge(pod *corev1.Pod, message string) verdict {
 	if len(big) == 0 {
 		return s.tooBig(pod, want, selected)
 	}
+	if v, ok := s.tooMuchElse(pod, big); ok {
+		return v
+	}
 	open := Keep(big, func(n *facts.Node) bool { return untolerated(pod, n) == nil && facts.Available(n) })
 	if len(open) == 0 {
 		return s.closed(pod, big)

@@ -77,8 +77,10 @@ func (s *Scheduler) wrongName(pod *corev1.Pod, name corev1.ResourceName, other [
 	}
 	v := verdict{
 		Id: "sched.wrong-resource-name", Severity: finding.Error, Confidence: finding.Certain, Nodes: s.names(other),
-		Title:    fmt.Sprintf("the pod requests %s, but the nodes advertise their GPUs under another name", name),
-		Evidence: append([]finding.Evidence{facts.QuoteDemand(pod, facts.GPUDemand(pod))}, QuoteAllocatable(other)...),
+		Title: fmt.Sprintf("the pod requests %s, but the nodes advertise their GPUs under another name", name),
+		Evidence: append(
+			[]finding.Evidence{facts.QuoteDemand(pod, facts.GPUDemand(pod))},
+			QuoteAllocatable(other)...),
 		Fix: finding.Fix{Text: fmt.Sprintf("Request what the nodes advertise: %s instead of %s",
 			strings.Join(list[:min(len(list), 6)], ", "), name)},
 	}
@@ -105,8 +107,15 @@ func renamed(pod *corev1.Pod, from, to corev1.ResourceName) []string {
 	if metav1.GetControllerOf(pod) != nil {
 		return nil
 	}
-	return []string{shell.Command(`kubectl -n %s get pod %s -o json | jq --arg from %s --arg to %s 'walk(if type == "object" and has($from) then .[$to] = .[$from] | del(.[$from]) else . end)' | kubectl replace --force -f -`,
-		pod.Namespace, pod.Name, string(from), string(to))}
+	return []string{
+		shell.Command(
+			`kubectl -n %s get pod %s -o json | jq --arg from %s --arg to %s 'walk(if type == "object" and has($from) then .[$to] = .[$from] | del(.[$from]) else . end)' | kubectl replace --force -f -`,
+			pod.Namespace,
+			pod.Name,
+			string(from),
+			string(to),
+		),
+	}
 }
 
 // nodeSelector returns the verdict if the pod's node selector or affinity matches no GPU node.
@@ -176,13 +185,17 @@ func (s *Scheduler) tooBig(pod *corev1.Pod, want map[corev1.ResourceName]int64, 
 		n := lost[0]
 		for _, name := range slices.Sorted(maps.Keys(want)) {
 			v.Evidence = append(v.Evidence, finding.Evidence{
-				Source: n.Object().String() + " .status.capacity", Text: fmt.Sprintf("%s: %d", name, n.Capacity(name)),
+				Source: n.Object().
+					String() +
+					" .status.capacity", Text: fmt.Sprintf("%s: %d", name, n.Capacity(name)),
 			})
 		}
 		v.Fix = finding.Fix{
 			Text: "Repair the GPUs that the device plugin marked unhealthy, then restart its pod on the node; " +
 				"until then, request fewer.",
-			Commands: []string{shell.Command("kubectl get pods -A -o wide --field-selector spec.nodeName=%s", n.Name)},
+			Commands: []string{
+				shell.Command("kubectl get pods -A -o wide --field-selector spec.nodeName=%s", n.Name),
+			},
 		}
 		return v
 	}
@@ -199,6 +212,44 @@ func (s *Scheduler) tooBig(pod *corev1.Pod, want map[corev1.ResourceName]int64, 
 		Commands: facts.EditCommands(pod),
 	}
 	return v
+}
+
+// tooMuchElse returns the verdict if each node that has the GPUs is too small for another request of the pod, even if
+// the node were empty.
+func (s *Scheduler) tooMuchElse(pod *corev1.Pod, big []*facts.Node) (verdict, bool) {
+	need := facts.Demand(pod)
+	for _, name := range slices.Sorted(maps.Keys(need)) {
+		if facts.LooksLikeGPU(name) || !isCore(name) || slices.ContainsFunc(big, func(n *facts.Node) bool {
+			_, told := n.Status.Allocatable[name]
+			return !told || n.Allocatable(name) >= need[name]
+		}) {
+			continue
+		}
+		v := verdict{
+			Id: "sched.insufficient-other", Severity: finding.Error, Confidence: finding.Certain, Nodes: s.names(big),
+			Title: fmt.Sprintf("the pod requests more %s than any node with the GPUs has", name),
+			Fix: finding.Fix{
+				Text: fmt.Sprintf(
+					"Request less %s, or add nodes that have more of it: waiting or freeing GPUs does not help.",
+					name,
+				),
+				Commands: facts.EditCommands(pod),
+			},
+		}
+		v.Evidence = append(v.Evidence, finding.Evidence{
+			Source: facts.PodObject(pod).String() + " .spec.containers[].resources",
+			Text:   fmt.Sprintf("%s: %s", name, words.InWords(name, need[name])),
+		})
+		for _, n := range big[:min(len(big), words.Few)] {
+			v.Evidence = append(v.Evidence, finding.Evidence{
+				Source: n.Object().String() + " .status.allocatable",
+				Text: fmt.Sprintf("%s: at most %s free, the pod requests %s", name,
+					words.InWords(name, n.Allocatable(name)), words.InWords(name, need[name])),
+			})
+		}
+		return v, true
+	}
+	return verdict{}, false
 }
 
 // biggest returns the nodes, sorted by the number of requested GPUs, largest first.
@@ -279,7 +330,13 @@ func tolerate(pod *corev1.Pod, t *corev1.Taint) []string {
 				return nil
 			}
 			return []string{
-				shell.Command("kubectl -n %s patch %s %s --type merge -p %s", pod.Namespace, kind, name, string(patch)),
+				shell.Command(
+					"kubectl -n %s patch %s %s --type merge -p %s",
+					pod.Namespace,
+					kind,
+					name,
+					string(patch),
+				),
 			}
 		}
 	}
@@ -470,6 +527,16 @@ func (s *Scheduler) otherwise(pod *corev1.Pod, message string, roomy []*facts.No
 		v.Id, v.Title = "sched.insufficient-other",
 			"GPUs are free, but their nodes lack CPU, memory or another resource that the pod requests"
 		v.Evidence = lacking[:min(words.Few, len(lacking))]
+		if len(lacking) > 0 && !slices.ContainsFunc(lacking, func(e finding.Evidence) bool {
+			return !strings.HasPrefix(e.Text, "pods: ")
+		}) {
+			v.Title = "GPUs are free, but their nodes already run as many pods as the kubelet allows"
+			v.Fix = finding.Fix{
+				Text: "Move pods that need no GPU off the GPU nodes (a taint keeps them away), or raise maxPods in the " +
+					"kubelet's configuration, if the nodes' pod CIDRs have room for more addresses.",
+			}
+			break
+		}
 		v.Fix = finding.Fix{
 			Text:     "Lower the pod's other requests, or move pods that need no GPU off the GPU nodes (a taint keeps them away).",
 			Commands: facts.EditCommands(pod),
@@ -494,11 +561,13 @@ func (s *Scheduler) otherwise(pod *corev1.Pod, message string, roomy []*facts.No
 		v.Title = "the scheduler finds too few free GPUs, although the pods in the snapshot leave enough"
 		v.Evidence = QuoteAllocatable(roomy)
 		v.Fix =
-			finding.Fix{Text: "Check again: the pod may be scheduled now. Otherwise, find pods that are missing from " +
-				"the snapshot.",
+			finding.Fix{
+				Text: "Check again: the pod may be scheduled now. Otherwise, find pods that are missing from " +
+					"the snapshot.",
 				Commands: []string{
 					shell.Command("kubectl get pods -A -o wide --field-selector spec.nodeName=%s", roomy[0].Name),
-				}}
+				},
+			}
 	case message == "" && neverLookedAt(pod) && s.F.Age(pod) >= noScheduler:
 		v.Id, v.Confidence = "sched.no-scheduler", finding.Likely
 		name := pod.Spec.SchedulerName
@@ -568,7 +637,9 @@ func (s *Scheduler) volume(pod *corev1.Pod, message string) verdict {
 	for _, volume := range pod.Spec.Volumes {
 		if claim := volume.PersistentVolumeClaim; claim != nil {
 			v.Evidence = append(v.Evidence, finding.Evidence{
-				Source: facts.PodObject(pod).String() + " .spec.volumes[].persistentVolumeClaim", Text: claim.ClaimName,
+				Source: facts.PodObject(pod).
+					String() +
+					" .spec.volumes[].persistentVolumeClaim", Text: claim.ClaimName,
 			})
 			v.Fix.Commands = append(v.Fix.Commands,
 				shell.Command("kubectl -n %s describe pvc %s", pod.Namespace, claim.ClaimName))

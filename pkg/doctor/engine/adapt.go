@@ -1,0 +1,52 @@
+package engine
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/platform"
+)
+
+// adapt makes the commands of fixes work on the platforms of their nodes: a node of Talos has no shell, and one of
+// OpenShift is reached through oc debug.
+func (r *Result) adapt(f *facts.Facts) {
+	for i := range r.Findings {
+		fix := &r.Findings[i].Fix
+		var commands []string
+		note := ""
+		for _, line := range fix.Commands {
+			node, command, ok := onHost(line)
+			n := f.Node(node)
+			if !ok || n == nil {
+				commands = append(commands, line)
+				continue
+			}
+			p, known := platform.Of(string(n.Distribution))
+			if !known || p.HasShell() {
+				commands = append(commands, line)
+				continue
+			}
+			if other, ok := p.On(node, command); ok {
+				commands = append(commands, other)
+			} else {
+				note = p.Note
+			}
+		}
+		if len(fix.Commands) > 0 {
+			fix.Commands = slices.Compact(commands)
+		}
+		if note != "" && !strings.Contains(fix.Text, note) {
+			fix.Text = strings.TrimSpace(strings.TrimSuffix(fix.Text, ".") + ". " + note)
+		}
+	}
+}
+
+// onHost splits a command that shell.OnHost built.
+func onHost(line string) (node, command string, ok bool) {
+	rest, ok := strings.CutPrefix(line, "ssh ")
+	if !ok {
+		return "", "", false
+	}
+	return strings.Cut(rest, " ")
+}

@@ -1,0 +1,104 @@
+package facts
+
+import (
+	"regexp"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// What is on its way is not a failure: a node whose driver is being upgraded, a pod that waits for the rest of its
+// gang. This file decides it for all checks.
+
+// upgradeDone are the values of the GPU operator's label for the state of a driver upgrade in which nothing is under
+// way. upgrade-failed needs a person.
+// https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-driver-upgrades.html
+var upgradeDone = []string{"", "upgrade-done", "upgrade-required", "upgrade-failed"}
+
+// Underway returns what is happening to a node at the moment, or "". It ends by itself.
+func Underway(n *Node) string {
+	if state := n.Labels["nvidia.com/gpu-driver-upgrade-state"]; !contains(upgradeDone, state) {
+		return "the GPU operator is upgrading the node's driver (" + state + ")"
+	}
+	for label, value := range n.Labels {
+		switch {
+		case !strings.HasPrefix(label, "nvidia.com/gpu.deploy."):
+		case strings.Contains(value, "paused-for-driver-upgrade"):
+			return "the GPU operator is upgrading the node's driver"
+		case strings.Contains(value, "paused-for-mig-change"):
+			return "the MIG manager is changing the node's MIG devices"
+		}
+	}
+	if n.Labels["nvidia.com/mig.config.state"] == "rebooting" {
+		return "the MIG manager is rebooting the node"
+	}
+	// https://github.com/openshift/machine-config-operator/blob/main/docs/MachineConfigDaemon.md
+	if state := n.Annotations["machineconfiguration.openshift.io/state"]; state == "Working" {
+		return "OpenShift is updating the node"
+	}
+	for _, t := range n.Spec.Taints {
+		switch t.Key {
+		case "ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "karpenter.sh/disruption",
+			"node.cloudprovider.kubernetes.io/shutdown", "aws-node-termination-handler/spot-itn",
+			"aws-node-termination-handler/scheduled-maintenance", "cloud.google.com/impending-node-termination":
+			return "the node is about to be removed (taint " + t.Key + ")"
+		}
+	}
+	return ""
+}
+
+func contains(all []string, one string) bool {
+	for _, s := range all {
+		if s == one {
+			return true
+		}
+	}
+	return false
+}
+
+// UnderwayEffects are the findings about a node that follow from what is under way.
+func UnderwayEffects() []string {
+	return []string{
+		"dp.none", "dp.capacity-zero", "dp.not-running", "dp.unhealthy", "op.*", "gfd.*", "obs.*", "drv.not-loaded",
+		"drv.devnodes", "drv.uvm-missing", "share.*", "rt.handler-missing", "node.not-ready", "node.condition",
+	}
+}
+
+// gangs match what schedulers say of a pod whose gang is not complete yet.
+var gangs = regexp.MustCompile(
+	`(?i)sibling pods|minCount pods from a gang|waiting for (?:the )?(?:pod ?group|gang)|` +
+		`pod ?group is not ready|minMember|placeholder|waiting for .* pods? of the (?:group|gang)`,
+)
+
+// queues match what schedulers say of a pod that waits for its queue's quota.
+var queues = regexp.MustCompile(
+	`(?i)\bover (?:its )?(?:queue )?quota\b|queue .*(?:quota|limit)|waiting for quota|exceeds? (?:the )?(?:queue|deserved)`,
+)
+
+// gangForms is how long a gang may take until its pods are there.
+const gangForms = 15 * time.Minute
+
+// Waits returns what a pending pod waits for by design, or "": the rest of its gang, or its turn in a queue. all is
+// true if the GPUs that it could use are in use.
+func (f *Facts) Waits(pod *corev1.Pod, all bool) string {
+	if pod.Status.Phase != corev1.PodPending || pod.Spec.NodeName != "" {
+		return ""
+	}
+	message := ""
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled {
+			message = c.Message
+		}
+	}
+	own := pod.Spec.SchedulerName != "" && pod.Spec.SchedulerName != corev1.DefaultSchedulerName
+	switch {
+	case gangs.MatchString(message) && (all || f.Age(pod) < gangForms):
+		return "the rest of its gang"
+	case own && queues.MatchString(message):
+		return "its queue's quota"
+	case own && all:
+		return "its turn in the queue of " + pod.Spec.SchedulerName
+	}
+	return ""
+}

@@ -1,0 +1,131 @@
+package doctor
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/tools/txtar"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
+)
+
+// fieldCase is an incident of a public thread that people who did not know doctor rebuilt, before doctor saw it.
+type fieldCase struct {
+	root     []string // what doctor names, with the signature: "dp.not-running/cdi-hook-missing"
+	first    string   // the verdict of the first try: right, partly, symptom, wrong or silent
+	open     string   // what doctor still misses
+	snapshot *snapshot.Snapshot
+}
+
+func readField(t *testing.T, path string) fieldCase {
+	t.Helper()
+	archive, err := txtar.ParseFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var c fieldCase
+	truth := false
+	for line := range strings.Lines(string(archive.Comment)) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		switch key {
+		case "truth":
+			truth = true
+		case "root":
+			c.root = strings.Fields(value)
+		case "first":
+			c.first, _, _ = strings.Cut(value, " ")
+		case "open":
+			c.open = value
+		}
+	}
+	if !truth || len(c.root) == 0 && c.open == "" {
+		t.Fatalf("%s: the comment must have the truth, and the root or what is open", path)
+	}
+	tree, err := txtar.FS(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.snapshot, err = snapshot.Read(tree); err != nil {
+		t.Fatalf("%s: %v", path, err)
+	}
+	if c.snapshot.Meta.Created.IsZero() {
+		c.snapshot.Meta.Created = toldAt()
+	}
+	snapshot.Redact(c.snapshot) // doctor sees nothing else
+	return c
+}
+
+// TestField protects what doctor learned from public threads. A case in which a judge, who knew the truth alone, found
+// doctor right keeps its root causes. The log has the verdicts of the first try, which docs/doctor.md publishes.
+func TestField(t *testing.T) {
+	t.Parallel()
+	paths, err := filepath.Glob(filepath.Join("testdata", "field", "*.txtar"))
+	if err != nil || len(paths) < 100 {
+		t.Fatalf("%d cases: %v", len(paths), err)
+	}
+	first, right := map[string]int{}, 0
+	for _, path := range paths {
+		c := readField(t, path)
+		first[c.first]++
+		if c.open == "" {
+			right++
+		}
+		report := Examine(c.snapshot, Options{})
+		got := fieldRoots(report)
+		if len(c.root) > 0 && !slices.Equal(got, c.root) {
+			t.Errorf("%s: the roots are %v, want %v\n%s", filepath.Base(path), got, c.root, describe(report))
+		}
+		for _, f := range report.Items {
+			if f.Confidence == finding.Certain && f.Signature != "" {
+				t.Errorf("%s: %s is certain, and only a message says so", filepath.Base(path), f.ID)
+			}
+		}
+	}
+	t.Logf("field: right %d of %d; at the first try %v", right, len(paths), first)
+}
+
+// fieldRoots returns the roots at warning or above with their signatures, sorted, each once.
+func fieldRoots(r Report) []string {
+	ids := []string{}
+	for _, f := range r.Roots() {
+		if f.Severity != finding.Info {
+			ids = append(ids, strings.TrimSuffix(f.ID+"/"+f.Signature, "/"))
+		}
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
+// TestHealthyButUnusual protects users from false alarms: of clusters that are healthy and look odd, which people made
+// who did not know doctor, it says nothing.
+func TestHealthyButUnusual(t *testing.T) {
+	t.Parallel()
+	paths, err := filepath.Glob(filepath.Join("testdata", "healthy", "*.txtar"))
+	if err != nil || len(paths) < 90 {
+		t.Fatalf("%d cases: %v", len(paths), err)
+	}
+	for _, path := range paths {
+		archive, err := txtar.ParseFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tree, err := txtar.FS(archive)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := snapshot.Read(tree)
+		if err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		if s.Meta.Created.IsZero() {
+			s.Meta.Created = toldAt()
+		}
+		snapshot.Redact(s)
+		if report := Examine(s, Options{}); report.Summary.Errors+report.Summary.Warnings > 0 {
+			t.Errorf("%s is healthy, and doctor warns:\n%s", filepath.Base(path), describe(report))
+		}
+	}
+}

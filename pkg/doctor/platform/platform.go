@@ -1,0 +1,92 @@
+// Package platform knows what the operating systems and Kubernetes distributions of nodes bring themselves, and how
+// commands reach a node. platforms.yaml has the knowledge.
+package platform
+
+import (
+	_ "embed"
+	"regexp"
+	"strings"
+	"sync"
+
+	"sigs.k8s.io/yaml"
+)
+
+//go:embed platforms.yaml
+var table []byte
+
+// Platform is what is known of one platform.
+type Platform struct {
+	Name string `json:"name"`
+	// Shell is how a command reaches the shell of a node. Empty means ssh, unless Instead has replacements: then the
+	// node has no shell.
+	Shell   string    `json:"shell,omitempty"`
+	Instead []Instead `json:"instead,omitempty"`
+	Note    string    `json:"note,omitempty"` // what cannot be done on the platform
+	// Driver is how the platform installs the NVIDIA driver, and Plugin how it advertises GPUs without a DaemonSet.
+	Driver Driver `json:"driver,omitzero"`
+	Plugin string `json:"plugin,omitempty"`
+}
+
+// Instead is a command that does on a platform what another command does elsewhere.
+type Instead struct {
+	Match   string `json:"match"`
+	Command string `json:"command"`
+}
+
+// Driver is how a platform installs the NVIDIA driver.
+type Driver struct {
+	Fix      string   `json:"fix"`
+	Commands []string `json:"commands,omitempty"`
+}
+
+// platforms are all platforms by name. The table is tested, so it has no errors.
+var platforms = sync.OnceValue(func() map[string]Platform {
+	all, _ := read()
+	return all
+})
+
+func read() (map[string]Platform, error) {
+	var file struct {
+		Platforms []Platform `json:"platforms"`
+	}
+	if err := yaml.UnmarshalStrict(table, &file); err != nil {
+		return nil, err
+	}
+	all := map[string]Platform{}
+	for _, p := range file.Platforms {
+		for _, i := range p.Instead {
+			if _, err := regexp.Compile(i.Match); err != nil {
+				return nil, err
+			}
+		}
+		all[p.Name] = p
+	}
+	return all, nil
+}
+
+// Of returns what is known of a platform.
+func Of(name string) (Platform, bool) {
+	p, ok := platforms()[name]
+	return p, ok
+}
+
+// On returns the command that does on a node of the platform what command does in a shell of the node. ok is false if
+// there is none.
+func (p Platform) On(node, command string) (line string, ok bool) {
+	if p.Shell != "" {
+		return strings.NewReplacer("{node}", node, "{command}", command).Replace(p.Shell), true
+	}
+	for _, i := range p.Instead {
+		if m := regexp.MustCompile(i.Match).FindStringSubmatch(command); m != nil {
+			pairs := []string{"{node}", node}
+			if len(m) > 1 {
+				pairs = append(pairs, "{1}", m[1])
+			}
+			return strings.NewReplacer(pairs...).Replace(i.Command), true
+		}
+	}
+	return "", false
+}
+
+// HasShell reports whether ssh reaches a shell of the platform's nodes.
+func (p Platform) HasShell() bool { return p.Shell == "" && len(p.Instead) == 0 }

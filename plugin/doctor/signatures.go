@@ -1,0 +1,178 @@
+package doctor
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/signatures"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/suggest"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/doctor/report"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
+)
+
+// maxSignatureFile is the maximum size of a file of signatures in bytes.
+const maxSignatureFile = 4 << 20
+
+// readSignatures reads the user's own signatures. It returns nil if the name is empty.
+func readSignatures(file string) ([]*signatures.Signature, error) {
+	if file == "" {
+		return nil, nil
+	}
+	opened, err := os.Open(file)
+	if err != nil {
+		return nil, fmt.Errorf("--signatures: %w", err)
+	}
+	defer func() { _ = opened.Close() }() // read only
+	raw, err := io.ReadAll(io.LimitReader(opened, maxSignatureFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("--signatures: %w", err)
+	}
+	if len(raw) > maxSignatureFile {
+		return nil, fmt.Errorf("--signatures %q: must be at most %d bytes", file, maxSignatureFile)
+	}
+	all, err := signatures.Parse(file, raw)
+	if err != nil {
+		return nil, fmt.Errorf(
+			"--signatures: %w; for an example, run: kubectl gpu-fault doctor signatures -o yaml",
+			err,
+		)
+	}
+	return all, nil
+}
+
+// signatureList is the output of `doctor signatures -o json`. Its field signatures is the format of --signatures.
+type signatureList struct {
+	APIVersion string                  `json:"apiVersion"`
+	Kind       string                  `json:"kind"`
+	Items      []*signatures.Signature `json:"items"`
+}
+
+// newSignaturesCommand returns `doctor signatures`.
+func newSignaturesCommand(streams genericiooptions.IOStreams) *cobra.Command {
+	var format printer.Format
+	cmd := &cobra.Command{
+		Use:   "signatures [ID]",
+		Short: "List the error messages that doctor knows, and what each means",
+		Long: `List the error messages that doctor knows, and what each means. A finding about a symptom, such as a pod that crashes, takes its
+title, cause and fix from the signature that matches the pod's messages.
+
+doctor --signatures FILE adds your own. The file has the list "signatures" of the same fields:
+
+  signatures:
+  - id: license-server-down
+    match: 'license checkout failed: (\S+) unreachable'
+    layer: workload
+    title: the license server {1} is down
+    cause: The program needs a license at its start.
+    confidence: likely
+    fix: Start the license server, and restart the pod.
+    commands: ['kubectl -n {namespace} delete pod {pod}']
+    sources: [internal wiki]
+    example: 'license checkout failed: lic-1:27000 unreachable'`,
+		Example: `  kubectl gpu-fault doctor signatures
+
+  # Show one signature
+  kubectl gpu-fault doctor signatures shm-too-small-nccl
+
+  # List all details as JSON
+  kubectl gpu-fault doctor signatures -o json`,
+		Args: usage.MaxArgs(1, "the ID of a signature", "kubectl gpu-fault doctor signatures shm-too-small-nccl"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if err := format.Validate(); err != nil {
+				return err
+			}
+			all := signatures.Builtin()
+			if len(args) == 0 {
+				return printSignatures(streams, format, all)
+			}
+			i := slices.IndexFunc(all, func(s *signatures.Signature) bool { return s.ID == args[0] })
+			if i < 0 {
+				return unknownSignature(args[0], all)
+			}
+			if !format.IsTable() {
+				return printSignatures(streams, format, all[i:i+1])
+			}
+			showSignature(streams, all[i])
+			return nil
+		},
+		ValidArgsFunction: func(
+			_ *cobra.Command, args []string, prefix string,
+		) ([]cobra.Completion, cobra.ShellCompDirective) {
+			var words []cobra.Completion
+			for _, s := range signatures.Builtin() {
+				if len(args) == 0 && strings.HasPrefix(s.ID, prefix) {
+					words = append(words, cobra.CompletionWithDesc(s.ID, s.Title))
+				}
+			}
+			return words, cobra.ShellCompDirectiveNoFileComp
+		},
+	}
+	format.AddFlags(cmd)
+	return cmd
+}
+
+func unknownSignature(id string, all []*signatures.Signature) error {
+	var ids []string
+	for _, s := range all {
+		ids = append(ids, s.ID)
+	}
+	if near := suggest.Nearest(id, ids); near != "" {
+		return fmt.Errorf("signature %q not found: did you mean %s?", id, near)
+	}
+	return fmt.Errorf("signature %q not found; to list all, run: kubectl gpu-fault doctor signatures", id)
+}
+
+func printSignatures(streams genericiooptions.IOStreams, format printer.Format, all []*signatures.Signature) error {
+	if format.IsTable() {
+		table := printer.Table{Header: []string{"ID", "LAYER", "CONFIDENCE", "MEANS"}, NoHeader: format.NoHeader}
+		for _, s := range all {
+			table.Add(s.ID, string(s.Layer), string(s.Confidence), s.Title)
+		}
+		return table.Write(streams.Out)
+	}
+	list := signatureList{APIVersion: snapshot.APIVersion, Kind: "DoctorSignatureList", Items: all}
+	var names []string
+	for _, s := range all {
+		names = append(names, s.ID)
+	}
+	return format.Object(streams.Out, list, names...)
+}
+
+func showSignature(streams genericiooptions.IOStreams, s *signatures.Signature) {
+	width := report.WidthFor(printer.Width(streams.Out))
+	section := func(name, text string) {
+		if text == "" {
+			return
+		}
+		fmt.Fprintf(streams.Out, "\n%s:\n", name)
+		for line := range strings.Lines(text) {
+			for _, part := range printer.WrapHanging("  "+strings.TrimRight(line, "\n"), width, "  ") {
+				fmt.Fprintln(streams.Out, part)
+			}
+		}
+	}
+	for _, part := range printer.WrapHanging(s.ID+": "+s.Title, width, "  ") {
+		fmt.Fprintln(streams.Out, part)
+	}
+	section("Layer", string(s.Layer))
+	section("Cause", s.Cause+"\nConfidence: "+string(s.Confidence))
+	section("Fix", strings.Join(append([]string{s.Fix}, s.Commands...), "\n"))
+	for _, name := range slices.Sorted(maps.Keys(s.Platforms)) {
+		section(
+			"Fix on "+name,
+			strings.Join(append([]string{s.Platforms[name].Fix}, s.Platforms[name].Commands...), "\n"),
+		)
+	}
+	section("Matches", s.Match)
+	section("Example", s.Example)
+	section("Seen in", strings.Join(s.Sources, "\n"))
+}
