@@ -98,34 +98,3 @@ func fieldRoots(r Report) []string {
 	slices.Sort(ids)
 	return slices.Compact(ids)
 }
-
-// TestHealthyButUnusual protects users from false alarms: of clusters that are healthy and look odd, which people made
-// who did not know doctor, it says nothing.
-func TestHealthyButUnusual(t *testing.T) {
-	t.Parallel()
-	paths, err := filepath.Glob(filepath.Join("testdata", "healthy", "*.txtar"))
-	if err != nil || len(paths) < 90 {
-		t.Fatalf("%d cases: %v", len(paths), err)
-	}
-	for _, path := range paths {
-		archive, err := txtar.ParseFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		tree, err := txtar.FS(archive)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s, err := snapshot.Read(tree)
-		if err != nil {
-			t.Fatalf("%s: %v", path, err)
-		}
-		if s.Meta.Created.IsZero() {
-			s.Meta.Created = toldAt()
-		}
-		snapshot.Redact(s)
-		if report := Examine(s, Options{}); report.Summary.Errors+report.Summary.Warnings > 0 {
-			t.Errorf("%s is healthy, and doctor warns:\n%s", filepath.Base(path), describe(report))
-		}
-	}
-}

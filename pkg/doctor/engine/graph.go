@@ -321,7 +321,7 @@ func related(a, b finding.Finding) bool {
 	if a.Lab != nil {
 		return a.Lab.Covers(b)
 	}
-	if a.As == finding.OfPlugin && b.ID != a.ID {
+	if strings.HasSuffix(a.As, finding.OfPlugin) && b.ID != a.ID {
 		return true // what a plugin advertises is for pods anywhere
 	}
 	if len(a.PodScope) > 0 && len(b.PodScope) > 0 {

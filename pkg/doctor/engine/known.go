@@ -43,6 +43,9 @@ func nameOne(f *facts.Facts, check Check, found *finding.Finding) {
 	if check.Layer == finding.LayerScheduling {
 		if check.ID != "sched.unschedulable" { // the check read the scheduler's message, and knows better
 			lines = slices.DeleteFunc(lines, func(line signatures.Line) bool {
+				if strings.HasPrefix(line.Evidence.Text, "Failed to schedule pod") {
+					return false // Karpenter's
+				}
 				return strings.HasPrefix(line.Evidence.Source, "event FailedScheduling ") ||
 					strings.Contains(line.Evidence.Source, "[PodScheduled]")
 			})
@@ -50,7 +53,7 @@ func nameOne(f *facts.Facts, check Check, found *finding.Finding) {
 		lines = append(lines, f.PlacementLogs(pods)...)
 	}
 	switch {
-	case found.As == signatures.Running:
+	case strings.HasPrefix(found.As, signatures.Running):
 		known = known.Running()
 		lines = append(f.Heads(pods), lines...)
 	case check.Symptom == Known && len(pods) == 0:
@@ -89,6 +92,9 @@ func take(f *facts.Facts, found *finding.Finding, m signatures.Match, pods []*co
 	fix := signatures.Fix{Fix: m.Fix, Commands: m.Commands}
 	if node == nil && len(pods) > 0 {
 		node = f.Node(pods[0].Spec.NodeName)
+	}
+	if node == nil {
+		node = f.Typical()
 	}
 	if node != nil {
 		if own, ok := m.Platforms[string(node.Distribution)]; ok {
@@ -201,7 +207,9 @@ var important = []*regexp.Regexp{
 
 // empty matches lines that tell nothing.
 var empty = regexp.MustCompile(
-	`(?i)^back-off \S+ restarting|^Error: ImagePullBackOff|^Error syncing pod|^Back-off |^Error: failed to start container|exit code \d+ \(Error\)$|^\s*$`,
+	`(?i)^back-off \S+ restarting|^Error: ImagePullBackOff|^Error syncing pod|^Back-off |^Error: failed to start container|` +
+		`exit code \d+ \(Error\)$|^\s*$|^(?:Error|CrashLoopBackOff|ImagePullBackOff|Completed|PodFailed)(?::|$)|` +
+		`^ContainersNot(?:Ready|Initialized)`,
 )
 
 // telling returns the line that tells most about a failure: the last of the most important kind.

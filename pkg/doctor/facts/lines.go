@@ -117,6 +117,14 @@ func (f *Facts) linesOfPod(pod *corev1.Pod) []signatures.Line {
 			add(signatures.Event, "", Quote(e))
 		}
 	}
+	for _, v := range pod.Spec.Volumes {
+		if v.PersistentVolumeClaim == nil || pod.Status.Phase != corev1.PodPending {
+			continue
+		}
+		for _, e := range f.EventsOf("PersistentVolumeClaim", pod.Namespace, v.PersistentVolumeClaim.ClaimName) {
+			add(signatures.Event, "", Quote(e))
+		}
+	}
 	logs := slices.Clone(f.LogsOf(pod))
 	slices.SortStableFunc(logs, func(a, b *snapshot.Log) int {
 		return order(a.Previous) - order(b.Previous)
@@ -149,6 +157,20 @@ func (f *Facts) Heads(pods []*corev1.Pod) []signatures.Line {
 		}
 	}
 	return all
+}
+
+// Typical returns a GPU node if all GPU nodes are of one distribution, or nil: a pod that is not placed has no node whose
+// platform decides on the fix.
+func (f *Facts) Typical() *Node {
+	for _, n := range f.GPUNodes {
+		if n.Distribution != f.GPUNodes[0].Distribution {
+			return nil
+		}
+	}
+	if len(f.GPUNodes) == 0 {
+		return nil
+	}
+	return f.GPUNodes[0]
 }
 
 // placers are parts of the names of pods that place pods and add nodes.

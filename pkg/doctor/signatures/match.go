@@ -101,8 +101,8 @@ func (set *Set) candidates(line string) []int {
 	return found
 }
 
-// Best returns the best match of the signatures in the lines of one pod or node: a likely one rather than a possible one,
-// an earlier line rather than a later one.
+// Best returns the best match of the signatures in the lines of one pod or node: a likely one rather than a possible
+// one, an earlier line rather than a later one.
 func (set *Set) Best(lines []Line) (Match, bool) {
 	var best Match
 	for _, line := range lines {

@@ -18,12 +18,12 @@ import (
 func startChecks() []engine.Check {
 	return []engine.Check{
 		{
-			ID: "rt.binary-missing", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
+			ID: "rt.binary-missing", Symptom: engine.Precise, Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
 			Title: "the executable of a runtime handler is missing",
 			Reads: "FailedCreatePodSandBox events; the file in each handler's BinaryName, as containerd sees it",
 			Why: "the runtime reports fork/exec …: no such file, or the file is missing, empty or not executable on " +
 				"the node. A finding about a handler that no pod requests is Info",
-			Explains: noGPUs(),
+			Explains: noGPUs("node.not-ready", "node.condition"),
 			Sources:  []string{"nvidia-docker#686", "nvidia-container-toolkit#230", "nvidia-container-toolkit#252"},
 			Run: func(f *facts.Facts, r *engine.Result) {
 				viewAndEvents(f, r, "rt.binary-missing", "the executable of a runtime handler is missing",

@@ -27,7 +27,7 @@ func messageChecks() []engine.Check {
 				"nothing to do with GPUs.",
 			// A vendor's plugin that fails explains the pods that need what it advertises.
 			ExplainsAs: map[string][]string{
-				finding.OfPlugin: {"wl.other-accelerator", "sched.insufficient-other", "sched.none-advertised"},
+				finding.OfPlugin: ofPlugins(), signatures.Running + " " + finding.OfPlugin: ofPlugins(),
 			},
 			Run: checkMessages,
 		},
@@ -40,6 +40,14 @@ func messageChecks() []engine.Check {
 				"may be unknown.",
 			Run: checkOthers,
 		},
+	}
+}
+
+// ofPlugins are the findings about pods that wait for what a plugin advertises.
+func ofPlugins() []string {
+	return []string{
+		"wl.other-accelerator", "sched.insufficient-other", "sched.none-advertised", "sched.all-in-use",
+		"sched.wrong-resource-name",
 	}
 }
 
@@ -84,7 +92,8 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 		case len(f.LogsOf(pod))+len(f.HeadsOf(pod)) == 0:
 		case facts.RunsReady(pod) || pod.Status.Phase == corev1.PodRunning:
 			r.Add(finding.Finding{
-				Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Title: "the pod runs", As: signatures.Running,
+				Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Title: "the pod runs",
+				As:       strings.TrimSpace(signatures.Running + " " + kindOf(pod)),
 				Severity: finding.Warning,
 			})
 		}
@@ -123,7 +132,7 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 
 // kindOf returns finding.OfPlugin for the pods of software that advertises devices, and "" for others.
 func kindOf(pod *corev1.Pod) string {
-	if words.ContainsAny(pod.Name, []string{"plugin", "-dp-", "rdma", "kmm", "amdgpu", "i915"}) {
+	if words.ContainsAny(pod.Name, []string{"plugin", "-dp-", "rdma", "kmm", "amdgpu", "i915", "mig-manager", "autoscaler", "karpenter"}) {
 		return finding.OfPlugin
 	}
 	return ""
