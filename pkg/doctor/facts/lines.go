@@ -159,8 +159,8 @@ func (f *Facts) Heads(pods []*corev1.Pod) []signatures.Line {
 	return all
 }
 
-// Typical returns a GPU node if all GPU nodes are of one distribution, or nil: a pod that is not placed has no node whose
-// platform decides on the fix.
+// Typical returns a GPU node if all GPU nodes are of one distribution, or nil: a pod that is not placed has no node
+// whose platform decides on the fix.
 func (f *Facts) Typical() *Node {
 	for _, n := range f.GPUNodes {
 		if n.Distribution != f.GPUNodes[0].Distribution {

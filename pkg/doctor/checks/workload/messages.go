@@ -132,7 +132,8 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 
 // kindOf returns finding.OfPlugin for the pods of software that advertises devices, and "" for others.
 func kindOf(pod *corev1.Pod) string {
-	if words.ContainsAny(pod.Name, []string{"plugin", "-dp-", "rdma", "kmm", "amdgpu", "i915", "mig-manager", "autoscaler", "karpenter"}) {
+	if words.ContainsAny(pod.Name, []string{"plugin", "-dp-", "rdma", "kmm", "amdgpu", "i915", "mig-manager",
+		"autoscaler", "karpenter"}) {
 		return finding.OfPlugin
 	}
 	return ""
