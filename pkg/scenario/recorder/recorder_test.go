@@ -149,7 +149,7 @@ func TestProxyPassesOnAndWritesNoSecrets(t *testing.T) {
 		t.Errorf("%+v", l)
 	}
 	if l := lines[1]; l.Subresource != "exec" ||
-		!strings.Contains(strings.Join(l.Command, " "), "curl -H Authorization: REDACTED") {
+		!strings.Contains(strings.Join(l.Command, " "), "curl -H Authorization: Bearer REDACTED") {
 		t.Errorf("%+v", l)
 	}
 	for _, secret := range []string{"hunter2", "aHVudGVy", "candidates-token", config.BearerToken, "0123456789abcdef"} {

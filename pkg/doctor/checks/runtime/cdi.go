@@ -18,7 +18,8 @@ import (
 func cdiChecks() []engine.Check {
 	return []engine.Check{
 		{
-			ID: "cdi.unresolvable", Symptom: engine.Explained, Layer: finding.LayerRuntime, From: []string{"api/pods", "api/events"},
+			ID: "cdi.unresolvable", Symptom: engine.Explained,
+			Layer: finding.LayerRuntime, From: []string{"api/pods", "api/events"},
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
 			Title: "CDI devices allocated to pods cannot be resolved",
 			Reads: "events and container states; the CDI specifications in /etc/cdi and /var/run/cdi, their host " +

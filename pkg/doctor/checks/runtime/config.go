@@ -21,7 +21,8 @@ func configurationChecks() []engine.Check {
 		"in memory (CRI Status)"
 	return []engine.Check{
 		{
-			ID: "rt.unparsable", Symptom: engine.Precise, Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedNode}, Reads: files,
+			ID: "rt.unparsable", Symptom: engine.Precise,
+			Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedNode}, Reads: files,
 			Title: "containerd cannot load its configuration",
 			Why: "a file is not TOML, an import is missing, or the version is newer than the release supports. If " +
 				"containerd still runs with its configuration in memory, rt.edited-not-restarted is reported, with " +

@@ -18,7 +18,8 @@ import (
 func startChecks() []engine.Check {
 	return []engine.Check{
 		{
-			ID: "rt.binary-missing", Symptom: engine.Precise, Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
+			ID: "rt.binary-missing", Symptom: engine.Precise,
+			Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
 			Title: "the executable of a runtime handler is missing",
 			Reads: "FailedCreatePodSandBox events; the file in each handler's BinaryName, as containerd sees it",
 			Why: "the runtime reports fork/exec …: no such file, or the file is missing, empty or not executable on " +
