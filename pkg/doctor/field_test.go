@@ -67,7 +67,10 @@ func TestField(t *testing.T) {
 		t.Fatalf("%d cases: %v", len(paths), err)
 	}
 	first, right := map[string]int{}, 0
-	for _, path := range paths {
+	for i, path := range paths {
+		if testing.Short() && i%4 != 0 {
+			continue // `make test-doctor` and the whole corpora examine all
+		}
 		c := readField(t, path)
 		first[c.first]++
 		if c.open == "" {

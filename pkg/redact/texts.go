@@ -135,6 +135,38 @@ var arguments = []struct {
 			`(?i)["'](?:name|key)["'][ \t]*:[ \t]*["'][^"'\n]*(?:password|passwd|passphrase|secret|token|api_?key|credential|pwd|_pw|_pass)["'][ \t]*,\s*["']value["'][ \t]*:[ \t]*("(?:[^"\\\n]|\\.)*"|'[^'\n]*')`,
 		),
 	},
+	// Oracle: user/password@database.
+	{
+		"/",
+		regexp.MustCompile(
+			`(?i)\b(?:sqlplus|expdp|impdp|rman|sqlldr|connect|target)[ \t]+(?:-\S+[ \t]+)*["']?[\w.$#]+/("[^"\n]+"|[^\s@"'/]+)`,
+		),
+	},
+	{"identified", regexp.MustCompile(`(?i)\bidentified[ \t]+by[ \t]+([^\s"';]+)`)},
+	{
+		"echo",
+		regexp.MustCompile(
+			`\becho[ \t]+(?:-n[ \t]+)?("[^"\n]+"|'[^'\n]+'|[^\s"'|$]+)[ \t]*\|[ \t]*(?:sudo[ \t]+-S|kinit|p4|su\b|gpg|cryptsetup|smbpasswd|passwd)`,
+		),
+	},
+	{"openssl", regexp.MustCompile(`\bopenssl\b[^\n|;&]*?[ \t]-k[ \t]+["']?([^\s"']+)`)},
+	{"p4", regexp.MustCompile(`\bp4\b[^\n|;&]*?[ \t]-P[ \t]*["']?([^\s"']+)`)},
+	{"+login", regexp.MustCompile(`\+login[ \t]+[^\s"']+[ \t]+["']?([^\s"'+]+)`)},
+	{"+login", regexp.MustCompile(`\+login(?:[ \t]+[^\s"'+]+){2}[ \t]+["']?([^\s"'+]+)`)},
+	{
+		" -p",
+		regexp.MustCompile(
+			`\b(?:supabase|signtool|influx|cbq|clickhouse-client)\b[^\n|;&]*?[ \t]-p[ \t]+["']?([^\s"']+)`,
+		),
+	},
+	{" /", regexp.MustCompile(`(?i)\b(?:signtool|schtasks|net[ \t]+use)\b[^\n]*?[ \t]/r?p[ \t:]+["']?([^\s"']+)`)},
+	{"psk", regexp.MustCompile(`\b(?:wifi-sec\.)?psk[ \t]+["']?([^\s"']+)`)},
+	{
+		"value=",
+		regexp.MustCompile(
+			`(?i)\bname="[^"\n]*(?:password|passwd|secret|token|pwd)[^"\n]*"[^>\n]*?value="([^"\n]+)"`,
+		),
+	},
 	// netrc
 	{"password", regexp.MustCompile(`(?s)\b(?:machine|default|login)\s+\S+\s+(?:login\s+\S+\s+)?password\s+(\S+)`)},
 	// npmrc, pip.conf and others have the secret without a name in front: //registry/:_authToken=x is an assignment.
@@ -192,7 +224,7 @@ var (
 	blank = regexp.MustCompile(`^[ \t]*([A-Za-z_][\w.-]*)[ \t]+([^\s=:{\[#][^\n]*)$`)
 	// within matches a setting within a line.
 	within = regexp.MustCompile(
-		`([A-Za-z_][\w.-]*)(\]?\\?["']?[ \t]{0,3}(?:=>|:=|==|[=:])[ \t]{0,3}|["'],[ \t]?)(` + quoted + `|\[[^\]{}\n]*\]|[^\s"'&;,(){}\[\]<>|][^\s"'&;,(){}\[\]<>|]*)`,
+		`([A-Za-z_][\w.-]*)(\]?\\?["']?[ \t]{0,3}(?:=>|:=|==|[=:])[ \t]{0,3}|["'],[ \t]?)(` + quoted + `|\[[^\]{}\n]*\]|\{[^{}\n"':]+\}|[^\s"'&;,(){}\[\]<>|][^\s"'&;,(){}\[\]<>|]*)`,
 	)
 	// flag matches an option that is followed by its value.
 	flag = regexp.MustCompile(`((?:^|[\s"'\[,])--?)([A-Za-z][\w.-]*)(["']?,?[ \t]+)(` + quoted + `|[^\s"'-][^\s"']*)`)

@@ -18,7 +18,7 @@ import (
 func cdiChecks() []engine.Check {
 	return []engine.Check{
 		{
-			ID: "cdi.unresolvable", Symptom: engine.Explained,
+			ID: "cdi.unresolvable", Symptom: engine.Precise,
 			Layer: finding.LayerRuntime, From: []string{"api/pods", "api/events"},
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
 			Title: "CDI devices allocated to pods cannot be resolved",
