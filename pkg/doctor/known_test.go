@@ -126,24 +126,23 @@ func TestTalosHasNoShell(t *testing.T) {
 	}
 }
 
-// A message that names the root cause explains what a check would explain it with.
-func TestDecisiveSignatureIsTheRoot(t *testing.T) {
+// A message that names the root cause does not hide what is wrong with a node if a user's pod prints it: users choose
+// what their pods print.
+func TestUsersLogHidesNoNode(t *testing.T) {
 	t.Parallel()
-	for decisive, want := range map[string]string{"true": "wl.pod-failing", "false": "drv.not-loaded"} {
-		own, err := signatures.Parse("own.yaml", []byte(`signatures:
-- {id: a, match: boom, decisive: `+decisive+`, layer: workload, title: t, cause: c., confidence: likely, fix: Do it.,
+	own, err := signatures.Parse("own.yaml", []byte(`signatures:
+- {id: a, match: boom, decisive: true, layer: workload, title: t, cause: c., confidence: likely, fix: Do it.,
    example: boom}
 `))
-		if err != nil {
-			t.Fatal(err)
-		}
-		s := crashLooping("boom\n")
-		s.Hosts = map[string]*api.Diagnosis{"gpu-1": {Probe: api.Probe{
-			Modules: []api.Module{{Name: "mlx5_core"}}, Driver: api.DriverFiles{Kernels: []string{"6.8.0"}},
-			PCI: []api.PCIDevice{{Address: "0000:17:00.0", Class: "0x030200", Device: "0x2330", ConfigReadable: true}},
-		}}}
-		rootOf(t, s, Options{Signatures: own}, want)
+	if err != nil {
+		t.Fatal(err)
 	}
+	s := crashLooping("boom\n")
+	s.Hosts = map[string]*api.Diagnosis{"gpu-1": {Probe: api.Probe{
+		Modules: []api.Module{{Name: "mlx5_core"}}, Driver: api.DriverFiles{Kernels: []string{"6.8.0"}},
+		PCI: []api.PCIDevice{{Address: "0000:17:00.0", Class: "0x030200", Device: "0x2330", ConfigReadable: true}},
+	}}}
+	rootOf(t, s, Options{Signatures: own}, "drv.not-loaded")
 }
 
 // A node whose driver is being upgraded, and a pod that waits for its gang, are not failures; they are once nothing is

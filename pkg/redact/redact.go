@@ -3,7 +3,7 @@
 // Structure is allowed by name, and values are denied by shape. Text removes the values of names that suggest a secret
 // (DB_PASS=x), strings in the format of a known credential (rules.tsv), arguments of commands that take a password, and
 // strings that look random. Setting, for a single value of a configuration, also removes words that could be passwords
-// although nothing says so. Nobody can recognize a secret that looks like an ordinary word and has an ordinary name.
+// although nothing says so. A secret that looks like an ordinary word and has an ordinary name cannot be recognized.
 package redact
 
 import (

@@ -516,7 +516,7 @@ func (w *Walker) clean(at where, name, value string) string {
 	case strings.Contains(value, "\n"):
 		read = asConfig
 	}
-	if read == asName && !at.options {
+	if read == asName { // most names are unique
 		cleaned := Known(value)
 		w.count(at.place, value, cleaned)
 		return cleaned
@@ -528,8 +528,6 @@ func (w *Walker) clean(at where, name, value string) string {
 	cleaned, ok := w.known[key]
 	if !ok {
 		switch read {
-		case asName:
-			cleaned = Known(value)
 		case asText:
 			cleaned = Text(value)
 		case asConfig:

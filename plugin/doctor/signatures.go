@@ -42,14 +42,14 @@ func readSignatures(file string) ([]*signatures.Signature, error) {
 	all, err := signatures.Parse(file, raw)
 	if err != nil {
 		return nil, fmt.Errorf(
-			"--signatures: %w; for an example, run: kubectl gpu-fault doctor signatures -o yaml",
+			"--signatures: %w; for an example, run: kubectl gpu-fault doctor signatures --help",
 			err,
 		)
 	}
 	return all, nil
 }
 
-// signatureList is the output of `doctor signatures -o json`. Its field signatures is the format of --signatures.
+// signatureList is the output of `doctor signatures -o json`.
 type signatureList struct {
 	APIVersion string                  `json:"apiVersion"`
 	Kind       string                  `json:"kind"`

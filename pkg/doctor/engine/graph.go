@@ -236,9 +236,11 @@ func Fold(all []finding.Finding) ([]finding.Finding, []finding.Edge) {
 		return from != to && slices.Contains(all[to].CausedBy, all[from].ID) && related(all[from], all[to]) &&
 			!all[from].Mute
 	}
-	// A message that names the root cause turns the arrow around: it explains what would explain it.
+	// A message that names the root cause turns the arrow around: it explains what would explain it. The log of a
+	// user's pod must not hide what is wrong with a node, because users choose what their pods print.
 	turned := func(from, to int) bool {
 		return all[from].Decisive && !all[to].Decisive && declared(to, from) &&
+			!(all[from].Layer == finding.LayerWorkload && all[to].Object.Kind == "Node") &&
 			!finding.AnyMatches(finding.KnowMore(), all[to].ID)
 	}
 	causes := func(from, to int) bool { return turned(from, to) || declared(from, to) && !turned(to, from) }

@@ -57,10 +57,7 @@ func nameOne(f *facts.Facts, check Check, found *finding.Finding) {
 		known = known.Running()
 		lines = append(f.Heads(pods), lines...)
 	case check.Symptom == Known && len(pods) == 0:
-		lines = nil
-		for _, e := range found.Evidence {
-			lines = append(lines, signatures.Line{Place: signatures.Event, Evidence: e})
-		}
+		lines = nil // an object that has no pods says what its own event says
 	}
 	if len(lines) == 0 {
 		for _, e := range found.Evidence {

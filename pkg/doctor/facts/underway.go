@@ -2,6 +2,7 @@ package facts
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,7 +19,7 @@ var upgradeDone = []string{"", "upgrade-done", "upgrade-required", "upgrade-fail
 
 // Underway returns what is happening to a node at the moment, or "". It ends by itself.
 func Underway(n *Node) string {
-	if state := n.Labels["nvidia.com/gpu-driver-upgrade-state"]; !contains(upgradeDone, state) {
+	if state := n.Labels["nvidia.com/gpu-driver-upgrade-state"]; !slices.Contains(upgradeDone, state) {
 		return "the GPU operator is upgrading the node's driver (" + state + ")"
 	}
 	for label, value := range n.Labels {
@@ -46,15 +47,6 @@ func Underway(n *Node) string {
 		}
 	}
 	return ""
-}
-
-func contains(all []string, one string) bool {
-	for _, s := range all {
-		if s == one {
-			return true
-		}
-	}
-	return false
 }
 
 // UnderwayEffects are the findings about a node that follow from what is under way.
