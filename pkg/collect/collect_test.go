@@ -872,3 +872,44 @@ func TestVariablesOfWorkloadsAreNotKept(t *testing.T) {
 		t.Errorf("of the device plugin is kept: %q", got)
 	}
 }
+
+// Doctor can only tell what it reads: the logs of software that places pods or advertises devices, of any vendor, and of
+// pods that look for a GPU and request none.
+func TestLogsOfThoseWhoServe(t *testing.T) {
+	t.Parallel()
+	waiting := pod("team", "waits", "", func(p *corev1.Pod) {
+		asking(p)
+		p.Status = corev1.PodStatus{Phase: corev1.PodPending}
+	})
+	withLog := func(p *corev1.Pod) {
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{{
+			Name: "c", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
+		}}
+	}
+	others := []*corev1.Pod{
+		pod("karpenter", "karpenter-6d-x1", "cpu", withLog),
+		pod("kube-amd-gpu", "amdgpu-device-plugin-x2", "cpu", func(p *corev1.Pod) { withLog(p); failing(p) }),
+		pod("team", "blind", "cpu", func(p *corev1.Pod) {
+			withLog(p)
+			failing(p)
+			p.Spec.Containers[0].Image = "nvidia/cuda:13.0.1-base-ubuntu24.04"
+		}),
+		pod("team", "web", "cpu", func(p *corev1.Pod) { withLog(p); failing(p) }),
+	}
+	k := newKeeper(time.Now(), nil)
+	s := &snapshot.Snapshot{Nodes: []corev1.Node{*gpuNode("n")}, Pods: []corev1.Pod{*waiting}}
+	for _, p := range others {
+		if k.pod(p) {
+			s.Pods = append(s.Pods, *p)
+		}
+	}
+	wanted, _ := logCandidates(s)
+	var names []string
+	for _, p := range wanted {
+		names = append(names, p.Name)
+	}
+	slices.Sort(names)
+	if want := []string{"amdgpu-device-plugin-x2", "blind", "karpenter-6d-x1"}; !slices.Equal(names, want) {
+		t.Errorf("the logs of %q are read, want %q", names, want)
+	}
+}

@@ -116,10 +116,12 @@ func (k *keeper) matters(pod *corev1.Pod, well bool) bool {
 	switch {
 	case k.operands[pod.Namespace], pod.Spec.RuntimeClassName != nil, wantsSome(pod), touchesCUDA(pod):
 		return true
-	case facts.ComponentOf(pod.Labels, pod.Spec) != "":
+	case facts.ComponentOf(pod.Labels, pod.Spec) != "", facts.Serves(pod):
 		return true
 	case well:
 		return false
+	case facts.LooksForGPU(pod), facts.OtherAccelerator(pod) != "":
+		return true
 	}
 	return k.gpuNodes[pod.Spec.NodeName] || isSystem(pod.Namespace)
 }

@@ -131,6 +131,10 @@ func logCandidates(s *snapshot.Snapshot) (wanted, left []*corev1.Pod) {
 			incomplete[ds.Namespace+"/"+ds.Name] = true
 		}
 	}
+	wait := slices.ContainsFunc(s.Pods, func(pod corev1.Pod) bool {
+		return pod.Spec.NodeName == "" && pod.Status.Phase == corev1.PodPending &&
+			(facts.LooksForGPU(&pod) || facts.OtherAccelerator(&pod) != "")
+	})
 	type candidate struct {
 		pod        *corev1.Pod
 		turn, rank int
@@ -139,7 +143,7 @@ func logCandidates(s *snapshot.Snapshot) (wanted, left []*corev1.Pod) {
 	turns := map[string]int{}
 	for i := range s.Pods {
 		pod := &s.Pods[i]
-		rank := logRank(pod, suspects, incomplete)
+		rank := logRank(pod, suspects, incomplete, wait)
 		if rank < 0 || len(requestsOf(pod)) == 0 {
 			continue
 		}
@@ -166,20 +170,24 @@ func logCandidates(s *snapshot.Snapshot) (wanted, left []*corev1.Pod) {
 
 // Ranks of pods whose logs are read.
 const (
-	rankComponent = iota // a failing component
-	rankFailing          // a failing GPU pod
+	rankComponent = iota // a failing component, or failing software of others that advertises devices or places pods
+	rankFailing          // a failing pod that requests a GPU or looks for one
 	rankWitness          // a running component, if something else is wrong
 	rankRunning          // a running GPU pod, which logs its device at the beginning
 )
 
-// logRank returns the rank of the pod's log, or a negative number to skip it.
-func logRank(pod *corev1.Pod, suspects []string, incomplete map[string]bool) int {
+// logRank returns the rank of the pod's log, or a negative number to skip it. wait is true if pods that look for a GPU
+// are not scheduled.
+func logRank(pod *corev1.Pod, suspects []string, incomplete map[string]bool, wait bool) int {
 	component := facts.ComponentOf(pod.Labels, pod.Spec)
 	switch {
-	case component != "" && !isWell(pod):
+	case (component != "" || facts.Serves(pod)) && !isWell(pod):
 		return rankComponent
-	case (facts.WantsGPU(pod) || pod.Spec.RuntimeClassName != nil) && !isWell(pod):
+	case (facts.WantsGPU(pod) || pod.Spec.RuntimeClassName != nil || facts.LooksForGPU(pod) ||
+		facts.OtherAccelerator(pod) != "") && !isWell(pod):
 		return rankFailing
+	case component == "" && facts.Serves(pod) && wait:
+		return rankWitness // it logs why
 	case component == "" && facts.WantsGPU(pod) && pod.Status.Phase == corev1.PodRunning:
 		return rankRunning
 	case component == facts.Operator:

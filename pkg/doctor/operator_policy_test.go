@@ -81,7 +81,7 @@ func TestOperatorPlacement(t *testing.T) {
 				Nodes: []corev1.Node{bare}, ClusterPolicies: policies,
 				Missing: []snapshot.Missing{{What: "api/daemonsets", Why: "forbidden"}},
 			},
-			want: []string{"root dp.none warning Node gpu-1", "unknown nfd.labels Cluster"},
+			want: []string{"root dp.none warning Node gpu-1", "unknown dp.selects-none Cluster", "unknown nfd.labels Cluster"},
 		},
 		"the operator cannot reconcile": {
 			s: snapshot.Snapshot{
@@ -152,7 +152,7 @@ func TestOperatorPlacement(t *testing.T) {
 		},
 		"nodes cannot be read": {
 			s: snapshot.Snapshot{Missing: []snapshot.Missing{{What: "api/nodes", Why: "forbidden"}}},
-			want: []string{"unknown dp.capacity-zero Cluster", "unknown dp.unhealthy Cluster",
+			want: []string{"unknown dp.capacity-zero Cluster", "unknown dp.selects-none Cluster", "unknown dp.unhealthy Cluster",
 				"unknown dp.unhealthy-xid Cluster", "unknown dra.double-advertise Cluster",
 				"unknown dra.slice-stale Cluster",
 				"unknown mig.manager-failed Cluster", "unknown mig.strategy-mismatch Cluster",

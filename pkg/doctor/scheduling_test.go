@@ -355,7 +355,7 @@ func TestPending(t *testing.T) {
 		}).pod("h", "a", 2).pod("p", "", 1, toldByScheduler(
 			"0/2 nodes are available: 1 Insufficient nvidia.com/gpu, 1 node(s) had untolerated taint {maintenance: pending}.",
 		)),
-			"sched.all-in-use warning", "kubectl taint node b maintenance=pending:NoSchedule- # only if nothing needs the taint"},
+			"sched.all-in-use warning", "let the pod tolerate the taint of the nodes with free GPUs"},
 		"free, and not where its like are": {newBench().node("a", 2).node("b", 2).pod("h", "a", 2, together).pod("p",
 			"", 1, together,
 			toldByScheduler(

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -140,8 +141,24 @@ func journalUnits(units []api.Unit, kubelet int, runtime api.Runtime, asked []st
 	return unique(append(names, asked...))
 }
 
-// journals reads the last lines of units with journalctl.
-func (d *diagnosing) journals(ctx context.Context, units []string) (func(*api.Diagnosis), error) {
+// gpuUnits returns the units that are installed on the node and prepare its GPUs: Bottlerocket's device plugin, the
+// units of EKS's AMIs that load the driver, and NVIDIA's own.
+func (d *diagnosing) gpuUnits() []string {
+	var all []string
+	for _, unit := range []string{
+		"nvidia-k8s-device-plugin.service", "configure-nvidia.service", "nvidia-kmod-load.service",
+		"nvidia-fabricmanager.service", "nvidia-cdi-refresh.service",
+	} {
+		if slices.ContainsFunc([]string{"etc/systemd/system", "usr/lib/systemd/system", "lib/systemd/system"},
+			func(dir string) bool { _, err := d.root.Info("/" + path.Join(dir, unit)); return err == nil }) {
+			all = append(all, unit)
+		}
+	}
+	return all
+}
+
+// journals reads the last lines of units with journalctl. Units of which some may have no lines are optional.
+func (d *diagnosing) journals(ctx context.Context, units, optional []string) (func(*api.Diagnosis), error) {
 	program := ""
 	for _, dir := range strings.Split(hostexec.UsualPath, ":") {
 		if hostfs.Executable(d.root, path.Join(dir, "journalctl")) == "" {
@@ -159,14 +176,14 @@ func (d *diagnosing) journals(ctx context.Context, units []string) (func(*api.Di
 	journals, wrong := map[string]string{}, problems{}
 	ctx, cancel := context.WithTimeout(ctx, journalLimit) // for all units together
 	defer cancel()
-	for _, unit := range units {
+	for _, unit := range unique(append(units, optional...)) {
 		out, err := d.run(ctx, hostexec.Command{
 			Root: d.root, Program: program, Limit: journalLimit, Most: maxJournalRead, Last: true,
 			Args: []string{"-q", "-u", unit, "-n", fmt.Sprint(journalLines), "--no-pager", "-o", "short-iso"},
 		})
 		if text := lastLines(out, journalLines, maxJournal); text != "" {
 			journals[unit] = text
-		} else if err == nil {
+		} else if err == nil && !slices.Contains(optional, unit) {
 			err = errors.New("the journal has no lines of this unit")
 		}
 		if err != nil {

@@ -174,7 +174,7 @@ func (d *diagnosing) partsOfKubelet(req api.Diagnose, runtime api.Runtime) []par
 			func(context.Context) (func(*api.Diagnosis), error) { return d.toolkitConfig(runtime) },
 		},
 		{"journals", journalLimit + overtime, func(ctx context.Context) (func(*api.Diagnosis), error) {
-			return d.journals(ctx, journalUnits(here.units, here.kubelet.PID, runtime, req.Units))
+			return d.journals(ctx, journalUnits(here.units, here.kubelet.PID, runtime, req.Units), d.gpuUnits())
 		}},
 	}
 	// One part per file system, so that one that hangs does not hide the usage of the others.

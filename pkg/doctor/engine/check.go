@@ -118,6 +118,7 @@ func (r *Result) Run(f *facts.Facts) {
 	weigh(f, r)
 	r.Name(f)
 	r.adapt(f)
+	r.owned(f)
 	r.missed(f)
 }
 

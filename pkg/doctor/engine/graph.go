@@ -297,6 +297,7 @@ func Fold(all []finding.Finding) ([]finding.Finding, []finding.Edge) {
 		return cmp.Or(
 			compareBool(all[b].Root, all[a].Root),
 			cmp.Compare(finding.Rank(all[a].Severity), finding.Rank(all[b].Severity)),
+			compareBool(finding.IsRisk(all[a].ID), finding.IsRisk(all[b].ID)), // nothing fails because of it yet
 		)
 	})
 	place := make([]int, len(all))

@@ -59,15 +59,21 @@ func nameOne(f *facts.Facts, check Check, found *finding.Finding) {
 	case check.Symptom == Known && len(pods) == 0:
 		lines = nil // an object that has no pods says what its own event says
 	}
-	if len(lines) == 0 {
+	if !slices.ContainsFunc(lines, func(line signatures.Line) bool { return line.Place != signatures.Spec }) {
 		for _, e := range found.Evidence {
 			lines = append(lines, signatures.Line{Place: signatures.Event, Evidence: e})
 		}
 	}
-	if match, ok := known.Best(lines); ok &&
-		(match.Decisive || check.Symptom == Unexplained ||
-			check.Symptom != Precise && match.Confidence == finding.Likely) {
-		take(f, found, match, pods, node)
+	if matches := known.Best(lines); len(matches) > 0 &&
+		(matches[0].Decisive || check.Symptom == Unexplained ||
+			check.Symptom != Precise && matches[0].Confidence == finding.Likely) {
+		take(f, found, matches[0], pods, node)
+		if len(matches) > 1 {
+			other := matches[1]
+			found.Cause += fmt.Sprintf(" Another message fits another cause: %s (doctor signatures %s).",
+				fill(other.Title, values(other, pods, node)), other.ID)
+			found.Evidence = append(found.Evidence, other.Line.Evidence)
+		}
 		return
 	}
 	if check.Symptom != Unexplained {
@@ -209,16 +215,51 @@ var empty = regexp.MustCompile(
 		`^ContainersNot(?:Ready|Initialized)`,
 )
 
-// telling returns the line that tells most about a failure: the last of the most important kind.
-func telling(lines []signatures.Line) (signatures.Line, bool) {
-	for _, re := range important {
-		for _, line := range slices.Backward(lines) {
-			if !empty.MatchString(line.Evidence.Text) && re.MatchString(strings.TrimSpace(line.Evidence.Text)) {
-				return line, true
-			}
+var (
+	// advises matches lines that say what should be otherwise.
+	advises = regexp.MustCompile(
+		`(?i)\b(?:try|please|must (?:be|have|not)|should be|instead|requires?|required|increase|increasing|decrease|reduce|larger than|` +
+			`greater than|less than|smaller than|at least|at most|expected|only supports?|not enough|does(?: not|n't) (?:exist|support|match|have))\b`,
+	)
+	// wraps matches lines that only report that something else failed.
+	wraps = regexp.MustCompile(
+		`(?i)see (?:the )?(?:root cause|stack trace|error|logs?|above)|initialization failed|engine (?:core|process)|` +
+			`exit(?:ed)?(?: with)? (?:code|status)|shutting down|worker .*(?:died|failed)|child ?process|returned non-zero|` +
+			`Traceback|being killed|SIGTERM`,
+	)
+)
+
+// telling returns the line that tells most about a failure: of the most important kind, and rather one that says what
+// should be otherwise than one that only reports that something failed. The last one counts.
+func telling(lines []signatures.Line) (best signatures.Line, ok bool) {
+	most := 0
+	for _, line := range slices.Backward(lines) {
+		text := strings.TrimSpace(line.Evidence.Text)
+		if line.Place == signatures.Spec || empty.MatchString(text) {
+			continue
+		}
+		if s := tells(text); s > most {
+			best, most = line, s
 		}
 	}
-	return signatures.Line{}, false
+	return best, most > 0
+}
+
+// tells returns how much a line tells about a failure; 0 is nothing.
+func tells(text string) (score int) {
+	for i, re := range important {
+		if re.MatchString(text) {
+			score = 4 * (len(important) - i)
+			break
+		}
+	}
+	switch {
+	case score > 0 && wraps.MatchString(text):
+		return 1
+	case advises.MatchString(text):
+		score += 5
+	}
+	return score
 }
 
 // longestHeadline is the maximum length of a quotation in a title, in bytes.

@@ -52,7 +52,8 @@ func (f *Facts) Concerned(found finding.Finding) ([]*corev1.Pod, *Node) {
 }
 
 // Lines returns what pods and their node say about a failure: statuses of containers, warning events, logs (that of the
-// previous instance first, which failed), and for a node its events, kernel log and unit journals.
+// previous instance first, which failed), and for a node its events, kernel log and unit journals. What they are comes
+// last.
 func (f *Facts) Lines(pods []*corev1.Pod, node *Node) []signatures.Line {
 	var all []signatures.Line
 	for _, pod := range pods {
@@ -60,6 +61,14 @@ func (f *Facts) Lines(pods []*corev1.Pod, node *Node) []signatures.Line {
 	}
 	if node != nil {
 		all = append(all, f.linesOnce(node, func() []signatures.Line { return f.linesOfNode(node) })...)
+	}
+	if node == nil && len(pods) > 0 {
+		if node = f.Node(pods[0].Spec.NodeName); node == nil {
+			node = f.Typical()
+		}
+	}
+	if node != nil {
+		all = append(all, node.specOf()...)
 	}
 	return all
 }
@@ -138,7 +147,7 @@ func (f *Facts) linesOfPod(pod *corev1.Pod) []signatures.Line {
 			)
 		}
 	}
-	return all
+	return append(all, f.specOf(pod)...)
 }
 
 // Heads returns the first lines of the logs of pods, where programs log their devices.
@@ -171,13 +180,6 @@ func (f *Facts) Typical() *Node {
 		return nil
 	}
 	return f.GPUNodes[0]
-}
-
-// placers are parts of the names of pods that place pods and add nodes.
-var placers = []string{
-	"cluster-autoscaler", "karpenter", "hami-scheduler", "vgpu-scheduler", "volcano-scheduler", "kai-scheduler",
-	"binder",
-	"kueue-controller", "yunikorn-scheduler", "gpu-scheduler", "runai-scheduler",
 }
 
 // PlacementLogs returns what the programs that place pods and add nodes log about these pods.

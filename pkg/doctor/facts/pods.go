@@ -3,6 +3,7 @@ package facts
 import (
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -140,5 +141,11 @@ func EditCommands(pod *corev1.Pod) []string {
 
 // DeploymentName returns the name of a ReplicaSet without the pod template hash.
 func DeploymentName(pod *corev1.Pod, replicaSet string) string {
-	return strings.TrimSuffix(replicaSet, "-"+pod.Labels["pod-template-hash"])
+	if hash := pod.Labels["pod-template-hash"]; hash != "" {
+		return strings.TrimSuffix(replicaSet, "-"+hash)
+	}
+	return templateHash.ReplaceAllString(replicaSet, "")
 }
+
+// templateHash matches the end of a ReplicaSet's name: a number, in the letters of rand.SafeEncodeString.
+var templateHash = regexp.MustCompile(`-[bcdf-hj-np-tv-xz2456789]{5,10}$`)

@@ -86,3 +86,21 @@ func (f *Facts) RuntimeClass(name string) *nodev1.RuntimeClass {
 	}
 	return &f.RuntimeClasses[n]
 }
+
+// AcceptsEnv is the setting of the toolkit that lets unprivileged containers get GPUs by NVIDIA_VISIBLE_DEVICES.
+const AcceptsEnv = "accept-nvidia-visible-devices-envvar-when-unprivileged"
+
+// ToolkitSetting returns the raw value of a top-level setting in the toolkit's config.toml on the node, or "" if the
+// setting is missing or commented out, or the file was not read.
+func (n *Node) ToolkitSetting(key string) string {
+	if n.Host == nil {
+		return ""
+	}
+	for line := range strings.Lines(n.Host.Probe.ToolkitConfig) {
+		name, value, ok := strings.Cut(strings.TrimSpace(line), "=")
+		if ok && strings.TrimSpace(name) == key {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}

@@ -45,6 +45,9 @@ func KnowMore() []string {
 	}
 }
 
+// IsRisk reports whether findings with the ID are about what may happen, and not about what fails.
+func IsRisk(id string) bool { return strings.HasPrefix(id, "sec.") }
+
 // Rank returns the rank of a severity. The worst severity has rank 0.
 func Rank(s Severity) int { return slices.Index([]Severity{Error, Warning, Info}, s) }
 

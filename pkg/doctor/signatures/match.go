@@ -101,28 +101,28 @@ func (set *Set) candidates(line string) []int {
 	return found
 }
 
-// Best returns the best match of the signatures in the lines of one pod or node: a likely one rather than a possible
-// one, an earlier line rather than a later one.
-func (set *Set) Best(lines []Line) (Match, bool) {
-	var best Match
+// Best returns the best matches of the signatures in the lines of one pod or node: a likely one rather than a possible
+// one, an earlier line rather than a later one. If the first is only possible, the second is the next one, if any.
+func (set *Set) Best(lines []Line) []Match {
+	var all []Match
 	for _, line := range lines {
 		for _, i := range set.candidates(line.Evidence.Text) {
 			s := set.all[i]
-			if best.Signature != nil && (best.Confidence == finding.Likely || s.Confidence != finding.Likely) ||
-				!s.isFor(line.Place) {
+			if !s.isFor(line.Place) || s.Confidence != finding.Likely && len(all) == 2 ||
+				slices.ContainsFunc(all, func(m Match) bool { return m.Signature == s }) {
 				continue
 			}
 			groups, ok := s.find(line.Evidence.Text)
 			if !ok || s.also != nil && !matchesAny(s.also, lines) || s.unless != nil && matchesAny(s.unless, lines) {
 				continue
 			}
-			best = Match{s, line, groups}
-		}
-		if best.Signature != nil && best.Confidence == finding.Likely {
-			break
+			if s.Confidence == finding.Likely {
+				return []Match{{s, line, groups}}
+			}
+			all = append(all, Match{s, line, groups})
 		}
 	}
-	return best, best.Signature != nil
+	return all
 }
 
 func (s *Signature) isFor(place Place) bool {

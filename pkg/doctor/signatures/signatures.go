@@ -31,6 +31,7 @@ const (
 	Log    Place = "log"    // the log of a container
 	Kernel Place = "kernel" // the kernel log of the node
 	Unit   Place = "unit"   // the journal of a systemd unit of the node
+	Spec   Place = "spec"   // what the pod and its node are: images, variables, versions; see facts.Lines
 )
 
 // Running marks findings about pods that run: only signatures with Runs match.
@@ -50,7 +51,8 @@ type Signature struct {
 	Match string `json:"match" yaml:"match"`
 	// In are the places where the message may be. Empty means event, status and log.
 	In []Place `json:"in,omitempty" yaml:"in"`
-	// Also and Unless match other lines of the same pod or node: one must be there, none may be there.
+	// Also and Unless match other lines of the same pod or node, and what they are (Spec): one must be there, none may
+	// be there.
 	Also   string `json:"also,omitempty" yaml:"also"`
 	Unless string `json:"unless,omitempty" yaml:"unless"`
 	// Runs is true if the message of a pod that runs is a problem as well: a program that does without its GPU.
@@ -198,7 +200,7 @@ func (s *Signature) compile() (field string, err error) {
 	if len(s.In) == 0 {
 		s.In = []Place{Event, Status, Log}
 	}
-	places := []Place{Event, Status, Log, Kernel, Unit}
+	places := []Place{Event, Status, Log, Kernel, Unit, Spec}
 	for _, p := range s.In {
 		if !slices.Contains(places, p) {
 			return "in", fmt.Errorf("invalid place %q: supported values: %s", p, join(places))

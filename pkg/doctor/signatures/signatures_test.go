@@ -38,17 +38,18 @@ func TestExamples(t *testing.T) {
 			continue // the example is one of several lines
 		}
 		line := Line{Place: s.In[0], Evidence: finding.Evidence{Text: s.Example}}
-		if match, ok := sets[s.Runs].Best([]Line{line}); !ok || match.ID != s.ID {
-			t.Errorf("the example of %s is taken by %q: %s", s.ID, idOf(match), s.Example)
+		if got := idOf(sets[s.Runs].Best([]Line{line})); got != s.ID {
+			t.Errorf("the example of %s is taken by %q: %s", s.ID, got, s.Example)
 		}
 	}
 }
 
-func idOf(m Match) string {
-	if m.Signature == nil {
+// idOf returns the ID of the best match, or "".
+func idOf(matches []Match) string {
+	if len(matches) == 0 {
 		return ""
 	}
-	return m.ID
+	return matches[0].ID
 }
 
 // People paste the commands, and read the sentences.
@@ -100,7 +101,7 @@ func TestHarmlessLines(t *testing.T) {
 	} {
 		for _, place := range []Place{Event, Status, Log, Kernel, Unit} {
 			line := Line{Place: place, Evidence: finding.Evidence{Text: text}}
-			if match, ok := set.Best([]Line{line}); ok {
+			for _, match := range set.Best([]Line{line}) {
 				t.Errorf("%s matches a harmless line: %s", match.ID, text)
 			}
 		}
@@ -139,6 +140,34 @@ func TestParseNamesTheMistake(t *testing.T) {
 	}
 }
 
+// If the evidence fits two causes and is proof of none, both are told.
+func TestSecondBest(t *testing.T) {
+	t.Parallel()
+	all, err := Parse("f.yaml", []byte(`signatures:
+- {id: disk, match: disk, layer: workload, title: t, cause: c., fix: f., example: disk}
+- {id: net, match: net, layer: network, title: t, cause: c., fix: f., example: net}
+- {id: sure, match: sure, confidence: likely, layer: workload, title: t, cause: c., fix: f., example: sure}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]string{
+		"disk": "disk", "disk net disk": "disk net", "net disk sure net": "sure", "fine": "",
+	} {
+		var lines []Line
+		for word := range strings.FieldsSeq(text) {
+			lines = append(lines, Line{Place: Log, Evidence: finding.Evidence{Text: word}})
+		}
+		var got []string
+		for _, m := range NewSet(all).Best(lines) {
+			got = append(got, m.ID)
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%q matches %q, want %q", text, got, want)
+		}
+	}
+}
+
 // A likely row beats a possible one, and other lines decide between rows of one message.
 func TestBest(t *testing.T) {
 	t.Parallel()
@@ -164,8 +193,8 @@ func TestBest(t *testing.T) {
 		"vague": {"it failed"}, "also": {"it failed", "failed: b", "disk full"},
 		"unless": {"failed: b"}, "": {"oops", "fine"},
 	} {
-		if match, _ := NewSet(all).Best(lines(texts...)); idOf(match) != want {
-			t.Errorf("%q is %q, want %q", texts, idOf(match), want)
+		if got := idOf(NewSet(all).Best(lines(texts...))); got != want {
+			t.Errorf("%q is %q, want %q", texts, got, want)
 		}
 	}
 }

@@ -49,10 +49,13 @@ func Checks() []engine.Check {
 			Why:   "The GPU operator's components need privileged pods, so their namespace must not enforce a stricter level. Rejected component pods affect all GPU nodes.",
 			Explains: []string{"op.*", "dp.*", "drv.*", "gfd.*", "nfd.*", "obs.*", "dra.*", "wl.forbidden",
 				"wl.other-accelerator"},
-			ExplainsAs: component,
-			Doc:        "https://kubernetes.io/docs/concepts/security/pod-security-admission/",
-			Sources:    []string{"gpu-operator#185", "gpu-operator#364"},
-			Run:        checkPodSecurity,
+			ExplainsAs: map[string][]string{
+				ofComponent:      component[ofComponent],
+				finding.OfPlugin: {"wl.other-accelerator", "sched.insufficient-other", "sched.none-advertised", "sched.all-in-use"},
+			},
+			Doc:     "https://kubernetes.io/docs/concepts/security/pod-security-admission/",
+			Sources: []string{"gpu-operator#185", "gpu-operator#364"},
+			Run:     checkPodSecurity,
 		},
 		{
 			ID: "wl.forbidden", Symptom: engine.Precise, Layer: finding.LayerAccess,
@@ -302,6 +305,17 @@ func checkPodSecurity(f *facts.Facts, r *engine.Result) {
 				}
 			}
 		}
+		if x.Component == "" && x.Owner.Kind == "DaemonSet" && vendors.MatchString(x.Owner.Name) {
+			issue.Title = "Pod Security rejects the pods of a device plugin or driver, which must be privileged"
+			issue.Severity, issue.Confidence = finding.Error, finding.Certain
+			issue.As, issue.PodScope = finding.OfPlugin, nil
+			issue.Fix = finding.Fix{
+				Text: "If you installed the plugin, and users cannot create pods in its namespace, give the namespace the label " +
+					"pod-security.kubernetes.io/enforce=privileged: the plugin needs its hostPath volumes. (Talos enforces the " +
+					"level baseline where no label says otherwise.) A name does not show who created a DaemonSet.",
+				Commands: issue.Fix.Commands,
+			}
+		}
 		for i := range f.Namespaces {
 			for key, value := range f.Namespaces[i].Labels {
 				if f.Namespaces[i].Name == x.Owner.Namespace && key == "pod-security.kubernetes.io/enforce" {
@@ -314,6 +328,11 @@ func checkPodSecurity(f *facts.Facts, r *engine.Result) {
 		r.Add(issue)
 	}
 }
+
+// vendors matches the names of DaemonSets of other vendors' device plugins and drivers.
+var vendors = regexp.MustCompile(
+	`(?:^|-)(?:gpu|npu|tpu|qat|dsa|fpga|rdma|sriov|efa|neuron|amdgpu|habana|gaudi|device)(?:-\w+)*-?(?:plugin|driver|daemonset|ds)\b`,
+)
 
 // forComponents reports whether a chart of GPU software creates the namespace. It ignores pod labels, because anyone
 // who can create pods in a namespace can set them.
@@ -372,6 +391,13 @@ func forbiddenFix(x facts.Refusal) (string, finding.Fix) {
 		"kubectl -n %s describe %s %s", x.Owner.Namespace, strings.ToLower(x.Owner.Kind), x.Owner.Name,
 	)
 	switch {
+	case strings.Contains(message, "against any pod security policy"):
+		return "no PodSecurityPolicy that the pods' service account may use allows the pods", finding.Fix{
+			Text: "Let the service account use a policy that allows what the message names: a Role with the verb use for the " +
+				"policy, and a RoleBinding in the namespace (charts of that time have a value for it). Kubernetes 1.25 removed " +
+				"PodSecurityPolicy.",
+			Commands: []string{describe, "kubectl get podsecuritypolicies"},
+		}
 	case strings.Contains(message, "serviceaccount") && strings.Contains(message, "not found"):
 		return "the pods cannot be created: their service account does not exist",
 			finding.Fix{

@@ -45,6 +45,15 @@ func pluginPodCheck() engine.Check {
 				}
 				found := facts.TroubleFinding(t)
 				found.Title = "the device plugin's pod " + facts.TroubleWords(t)
+				if n := f.Node(pod.Spec.NodeName); n != nil && !slices.Contains(f.GPUNodes, n) {
+					// Nothing else shows that the node has GPUs, so no check of the node stands between.
+					found = found.ForPods(pod.Namespace + "/" + pod.Name)
+					for _, p := range scheduler.Pending(f) {
+						if p.Id == "sched.none-advertised" && len(p.Nodes) == 0 {
+							found = found.ForPods(p.Pod.Namespace + "/" + p.Pod.Name)
+						}
+					}
+				}
 				if n := f.Node(pod.Spec.NodeName); n != nil &&
 					(!slices.Contains(f.GPUNodes, n) || facts.GPUsOf(n.Status.Allocatable) > 0) {
 					// No GPU is missing: the node has no GPUs, or another plugin advertises them.
@@ -194,15 +203,17 @@ func noPluginCheck() engine.Check {
 			if r.Lacks(f, "api/pods") || len(f.Component(facts.DRADriver)) > 0 && r.Lacks(f, "api/resourceslices") {
 				return
 			}
-			awaited := scheduler.Awaited(f)
+			awaited, wanted := scheduler.Awaited(f), scheduler.Awaited(f, "sched.all-in-use", "sched.fragmented")
 			for _, n := range f.GPUNodes {
-				checkNoPlugin(f, r, n, awaited[n.Name])
+				checkNoPlugin(f, r, n, awaited[n.Name], wanted[n.Name])
 			}
 		},
 	}
 }
 
-func checkNoPlugin(f *facts.Facts, r *engine.Result, n *facts.Node, waiting bool) {
+// checkNoPlugin reports a node whose GPUs nothing advertises. waiting is true if pods wait for them, and wanted also if
+// the GPUs of other nodes, for which they wait, are in use.
+func checkNoPlugin(f *facts.Facts, r *engine.Result, n *facts.Node, waiting, wanted bool) {
 	var deleted []*corev1.Pod
 	for _, pod := range n.Component(facts.DevicePlugin) {
 		if pod.DeletionTimestamp != nil {
@@ -233,7 +244,7 @@ func checkNoPlugin(f *facts.Facts, r *engine.Result, n *facts.Node, waiting bool
 			facts.LabelEvidence(n, facts.GPULabels()...)...),
 		Fix: noPluginFix(f, n),
 	}
-	if wantsPlugins(f) {
+	if wantsPlugins(f) || wanted {
 		found.Severity = finding.Warning
 	}
 	if waiting {
@@ -265,7 +276,6 @@ func goneFinding(f *facts.Facts, n *facts.Node) finding.Finding {
 	}
 	if p, ok := platform.Of(string(n.Distribution)); ok && p.Plugin != "" {
 		found.Title = "the device plugin of the node's operating system does not run, so nothing advertises the node's GPUs"
-		found.Fix = finding.Fix{Text: p.Plugin}
 		return found
 	}
 	_, operator := facts.ClusterPolicy(f)
@@ -308,6 +318,9 @@ func wantsPlugins(f *facts.Facts) bool {
 
 // noPluginFix returns why a device plugin's DaemonSet does not run on the node, or how to install one.
 func noPluginFix(f *facts.Facts, n *facts.Node) finding.Fix {
+	if p, ok := platform.Of(string(n.Distribution)); ok && p.Plugin != "" {
+		return finding.Fix{Text: p.Plugin}
+	}
 	if d := pluginDaemonSet(f); d != nil {
 		taint, kept := facts.KeptAway(n, d)
 		text :=
@@ -315,6 +328,9 @@ func noPluginFix(f *facts.Facts, n *facts.Node) finding.Fix {
 		if kept {
 			text = "The device plugin's DaemonSet does not tolerate the node's taint " + taint.ToString() +
 				": add a toleration."
+		} else if missing := scheduler.WhyNot(d.Spec.Template.Spec, n); len(missing) > 0 {
+			text = "The device plugin's DaemonSet selects nodes with " + strings.Join(missing, " and ") +
+				", which this node does not have." + near(n, missing)
 		}
 		return finding.Fix{Text: text, Commands: []string{
 			shell.Command("kubectl get daemonset %s -n %s -o yaml", d.Name, d.Namespace),
@@ -339,6 +355,22 @@ func noPluginFix(f *facts.Facts, n *facts.Node) finding.Fix {
 		Commands: []string{shell.Command("helm install gpu-operator gpu-operator --repo %s -n gpu-operator --create-namespace",
 			facts.ChartRepository(facts.ChartOperator))},
 	}
+}
+
+// near explains a selector of NVIDIA's chart that the node's labels come close to.
+func near(n *facts.Node, missing []string) string {
+	if !strings.Contains(strings.Join(missing, " "), "pci-10de.present") {
+		return ""
+	}
+	for _, key := range words.SortedKeys(n.Labels) {
+		if strings.HasPrefix(key, "feature.node.kubernetes.io/pci-") && strings.HasSuffix(key, "_10de.present") {
+			return " Node feature discovery labels devices by class and vendor (" + key + "): set " +
+				"sources.pci.deviceLabelFields: [vendor] in the configuration of its worker. Or set the label " +
+				"nvidia.com/gpu.present=true on the node, which the DaemonSet also accepts."
+		}
+	}
+	return " Node feature discovery sets it. Without NFD, set the label nvidia.com/gpu.present=true on the node, which " +
+		"the DaemonSet also accepts."
 }
 
 func duplicateCheck() engine.Check {

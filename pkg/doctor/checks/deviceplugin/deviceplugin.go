@@ -13,7 +13,7 @@ import (
 func Checks() []engine.Check {
 	return []engine.Check{
 		pluginPodCheck(), nvmlCheck(), capacityCheck(), noPluginCheck(), unhealthyCheck(), unhealthyXIDCheck(),
-		duplicateCheck(),
+		selectsNoneCheck(), duplicateCheck(),
 		migStrategyCheck(), timeSlicingCheck(), mpsCheck(),
 	}
 }

@@ -38,7 +38,7 @@ func migStrategyCheck() engine.Check {
 			offer := findMIGOffer(f)
 			for _, pod := range f.GPUPods {
 				if pod.Spec.NodeName == "" && len(offer.divided) > 0 {
-					offer.check(r, pod)
+					offer.check(f, r, pod)
 				}
 			}
 		},
@@ -111,7 +111,7 @@ func findMIGOffer(f *facts.Facts) migOffer {
 }
 
 // check reports a pod that requests MIG instances or whole GPUs when the strategy offers only the other kind.
-func (o migOffer) check(r *engine.Result, pod *corev1.Pod) {
+func (o migOffer) check(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 	for name := range facts.GPURequests(pod) {
 		wantsMIG := strings.HasPrefix(string(name), "nvidia.com/mig-")
 		if o.offered[string(name)] > 0 {
@@ -123,6 +123,10 @@ func (o migOffer) check(r *engine.Result, pod *corev1.Pod) {
 				!wantsMIG && strategy == "mixed" && migResources(n)
 			if !mismatch {
 				continue
+			}
+			other := "single"
+			if wantsMIG {
+				other = "mixed" // each profile is a resource of its own
 			}
 			var offers []string
 			for _, resource := range words.SortedKeys(o.offered) {
@@ -139,7 +143,9 @@ func (o migOffer) check(r *engine.Result, pod *corev1.Pod) {
 					finding.FieldEvidence(n.Object(), ".status.allocatable", "%s", facts.GPUText(n.Status.Allocatable)),
 					finding.FieldEvidence(facts.PodObject(pod), ".spec.containers[].resources.limits", "%s", name)),
 				Fix: finding.Fix{
-					Text: fmt.Sprintf("Request what the nodes offer (%s), or change the strategy.", words.Joined(offers)),
+					Text: fmt.Sprintf("Request what the nodes offer (%s), or change the strategy of the device plugin to %s.",
+						words.Joined(offers), other),
+					Commands: facts.ChangeOperator(f, "mig.strategy", other),
 				},
 			})
 			return

@@ -15,6 +15,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/platform"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
@@ -92,6 +93,12 @@ func checkLoaded(f *facts.Facts, r *engine.Result, n *facts.Node, host *api.Diag
 			Source: "/lib/modules on node " + n.Name,
 			Text:   fmt.Sprintf("nvidia.ko for %s; running kernel %s", strings.Join(built, ", "), kernel),
 		})
+		if p, ok := platform.Of(string(n.Distribution)); ok && p.Driver.Fix != "" && len(n.Component(facts.Driver)) == 0 {
+			issue.Fix.Commands = nil
+			issue.Fix.Text = fmt.Sprintf("Boot the kernel %s, for which the driver was built, and keep it (package lock), or "+
+				"install the driver's package for %s. Or replace the node with one whose image has a matching pair.",
+				built[len(built)-1], kernel)
+		}
 	}
 	if e, ok := grepKernel(
 		n, "Module nvidia not found", "nvidia: probe of", "NVRM: No NVIDIA GPU found",

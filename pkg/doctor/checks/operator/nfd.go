@@ -33,8 +33,9 @@ func nfdCheck() engine.Check {
 			"taints and tolerations",
 		Why: "The operator and the device plugin's chart select nodes by these labels. A node whose GPUs are advertised or allocated by DRA needs no labels. By default, NFD's worker does not " +
 			"tolerate GPU taints, so a taint can keep the worker, which creates the labels, off the node.",
-		Explains: facts.GPULost("sched.node-selector", "op.clusterpolicy", "dp.none", "dp.capacity-zero", "gfd.labels"),
-		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/getting-started.html",
+		Explains: facts.GPULost(
+			"sched.node-selector", "op.clusterpolicy", "dp.none", "dp.capacity-zero", "gfd.labels", "drv.not-loaded"),
+		Doc: "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/getting-started.html",
 		Sources: []string{"gpu-operator#78", "gpu-operator#114", "gpu-operator#149", "gpu-operator#371",
 			"gpu-operator#423", "gpu-operator#961", "gpu-operator#1274",
 			"k8s-device-plugin#1934"},
@@ -119,6 +120,14 @@ func nfdFinding(f *facts.Facts, n *facts.Node, who finding.Evidence) finding.Fin
 		found.Fix = finding.Fix{
 			Text:     "Node feature discovery does not run in this cluster: install it, or enable it in the operator's chart (nfd.enabled=true).",
 			Commands: installNFD(f),
+		}
+		if _, operator := facts.ClusterPolicy(f); !operator {
+			found.Fix = finding.Fix{
+				Text: "Node feature discovery, which sets the labels, does not run in this cluster. The chart of the device " +
+					"plugin installs it with gfd.enabled=true. Or set nvidia.com/gpu.present=true on the GPU nodes, which the " +
+					"DaemonSet also accepts.",
+				Commands: []string{shell.Command("kubectl label node %s nvidia.com/gpu.present=true", n.Name)},
+			}
 		}
 	case hasWorker(n):
 		found.Fix = finding.Fix{

@@ -63,5 +63,14 @@ func checkOperand(f *facts.Facts, r *engine.Result, c facts.Component, pod *core
 	) {
 		found.Severity = finding.Warning // GPU workloads run without the component
 	}
+	if n := f.Node(pod.Spec.NodeName); n != nil && c == facts.Driver {
+		// What a driver container could not do concerns all pods with GPUs on the node.
+		found = found.ForPods(pod.Namespace + "/" + pod.Name)
+		for _, other := range n.Pods {
+			if f.AsksForGPU(other) && !facts.Ended(other) {
+				found = found.ForPods(other.Namespace + "/" + other.Name)
+			}
+		}
+	}
 	r.Add(found)
 }

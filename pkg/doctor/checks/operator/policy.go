@@ -148,8 +148,10 @@ func deployLabelCheck() engine.Check {
 		Why: "nvidia.com/gpu.deploy.operands=false keeps all operands off the node, the label of one operand keeps that operand off, and a workload configuration for virtual machines withholds GPUs " +
 			"from containers. The labels are usually intentional, so the finding is Info, but a warning if pods wait for GPUs, and an error if no node is left for the pods.",
 		Explains: facts.GPULost("dp.none", "dp.capacity-zero", "gfd.labels"),
-		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/getting-started.html#preventing-installation-of-operands-on-some-nodes",
-		Sources:  []string{"gpu-operator controllers/state_manager.go"},
+		// Where the plugin runs, people install the rest themselves.
+		ExplainsAs: map[string][]string{pluginStays: {"gfd.labels"}},
+		Doc:        "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/getting-started.html#preventing-installation-of-operands-on-some-nodes",
+		Sources:    []string{"gpu-operator controllers/state_manager.go"},
 		Run: func(f *facts.Facts, r *engine.Result) {
 			if r.Lacks(f, "api/nodes") {
 				return
@@ -164,8 +166,10 @@ func deployLabelCheck() engine.Check {
 					r.Pass(n.Object())
 					continue
 				}
-				severity := finding.Info
+				severity, as := finding.Info, ""
 				switch {
+				case len(facts.Current(n, facts.DevicePlugin)) > 0:
+					as = pluginStays
 				case awaited[n.Name] && !left && !facts.ForMachines(n):
 					severity = finding.Error
 				case awaited[n.Name]:
@@ -175,7 +179,7 @@ func deployLabelCheck() engine.Check {
 					Text: "If this is not intended, remove the labels.", Commands: []string{removeLabels(n, off)},
 				}
 				r.Add(finding.Finding{
-					Severity: severity, Object: n.Object(),
+					Severity: severity, Object: n.Object(), As: as,
 					Title:    "labels keep parts of the GPU operator off the node",
 					Evidence: facts.LabelEvidence(n, off...), Fix: fix,
 				})
@@ -183,6 +187,9 @@ func deployLabelCheck() engine.Check {
 		},
 	}
 }
+
+// pluginStays is the kind of findings about nodes on which the device plugin runs nevertheless.
+const pluginStays = "plugin stays"
 
 // switchedOff returns the labels that keep operands off the node: false, or a workload configuration other than
 // container. It ignores "paused-for-...", which the operator sets temporarily.

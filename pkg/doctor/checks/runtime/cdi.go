@@ -132,6 +132,19 @@ func cdiFix(f *facts.Facts, n *facts.Node, devices string) finding.Fix {
 			Commands: []string{facts.RestartPod(pod.Namespace, pod.Name)},
 		}
 	}
+	if strings.Contains(devices, "management.nvidia.com") {
+		fix := finding.Fix{
+			Text: "no toolkit of the GPU operator runs on the node, which would write the specification of " +
+				"management.nvidia.com for the operator's own pods: let it run there, or write the specification by hand",
+			Commands: []string{shell.OnHost(n.Name,
+				"sudo nvidia-ctk cdi generate --mode=management --vendor=management.nvidia.com --output=/var/run/cdi/management.nvidia.com-gpu.yaml",
+			)},
+		}
+		if label := "nvidia.com/gpu.deploy.container-toolkit"; n.Labels[label] == "false" {
+			fix.Text = "the node's label " + label + "=false keeps the toolkit away: " + fix.Text
+		}
+		return fix
+	}
 	return finding.Fix{
 		Text: "regenerate the specification, as after each change of the driver; do not use the RuntimeClass " +
 			"nvidia-cdi for pods that get devices through CDI",

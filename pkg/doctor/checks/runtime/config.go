@@ -200,6 +200,15 @@ func checkEdited(f *facts.Facts, r *engine.Result) {
 				Commands: []string{restartUnit(n)},
 			},
 		}
+		generated := n.Distribution == facts.MicroK8s && strings.HasSuffix(i.ConfigPath, "/containerd.toml")
+		if generated {
+			issue.Title = "the generated containerd.toml of MicroK8s was edited, and containerd does not use the edits"
+			issue.Fix = finding.Fix{
+				Text: "put the settings into containerd-template.toml in the same directory, or enable the addon nvidia: MicroK8s " +
+					"writes containerd.toml anew from the template whenever its containerd starts",
+				Commands: []string{shell.OnHost(n.Name, "sudo snap restart microk8s.daemon-containerd")},
+			}
+		}
 		lacking := lacking(f, n)
 		for _, found := range edited {
 			issue.Evidence = append(issue.Evidence, quoted(n, found.Quotes)...)
@@ -217,6 +226,9 @@ func checkEdited(f *facts.Facts, r *engine.Result) {
 		}
 		for _, found := range latent {
 			issue.Evidence = append(issue.Evidence, quoted(n, found.Quotes)...)
+			if generated {
+				continue
+			}
 			issue.Fix =
 				finding.Fix{Text: fmt.Sprintf("do not restart %s until the files are fixed: a restart would break it "+
 					"(%s); %s", i.UnitName(), found.ID, found.Fix)}

@@ -249,10 +249,7 @@ func checkAllVisible(f *facts.Facts, r *engine.Result) {
 // hasNVIDIARuntime reports whether a pod uses the NVIDIA runtime, through its RuntimeClass or as the node's default,
 // and the runtime honors NVIDIA_VISIBLE_DEVICES.
 func hasNVIDIARuntime(f *facts.Facts, n *facts.Node, pod *corev1.Pod) bool {
-	if n.Host != nil &&
-		toolkitSetting(
-			n.Host.Probe.ToolkitConfig, "accept-nvidia-visible-devices-envvar-when-unprivileged",
-		) == "false" {
+	if n.ToolkitSetting(facts.AcceptsEnv) == "false" {
 		return false
 	}
 	if name := pod.Spec.RuntimeClassName; name != nil {
@@ -265,18 +262,6 @@ func hasNVIDIARuntime(f *facts.Facts, n *facts.Node, pod *corev1.Pod) bool {
 	}
 	h, known := i.Handler(i.DefaultHandler)
 	return known && h.IsGPU()
-}
-
-// toolkitSetting returns the raw value of a top-level setting in the toolkit's config.toml, or an empty string if the
-// setting is missing or commented out.
-func toolkitSetting(config, key string) string {
-	for line := range strings.Lines(config) {
-		name, value, ok := strings.Cut(strings.TrimSpace(line), "=")
-		if ok && strings.TrimSpace(name) == key {
-			return strings.TrimSpace(value)
-		}
-	}
-	return ""
 }
 
 func checkPermissions(f *facts.Facts, r *engine.Result) {
@@ -333,7 +318,7 @@ func whyNotAllowed(f *facts.Facts, n *facts.Node, issue finding.Finding) finding
 		}
 	}
 	switch {
-	case toolkitSetting(p.ToolkitConfig, "no-cgroups") == "true":
+	case n.ToolkitSetting("no-cgroups") == "true":
 		quote(p.ToolkitConfigPath, "no-cgroups = true")
 		issue.Fix = finding.Fix{
 			Text: "set no-cgroups = false in " + p.ToolkitConfigPath + ": true is only for rootless containers",

@@ -81,6 +81,9 @@ func toolkitEnvFix(f *facts.Facts, env []runtimeview.Setting, text string) findi
 	if h, ok := facts.ReleaseOf(f, facts.ChartOperator); ok {
 		toolkit, _ := h.Values["toolkit"].(map[string]any)
 		old, _ := toolkit["env"].([]any)
+		if hasEnv(old, env) {
+			return ignoredEnvFix(f, env)
+		}
 		values, err := yaml.Marshal(map[string]any{"toolkit": map[string]any{"env": withEnv(old, env)}})
 		if err != nil {
 			values = nil
@@ -94,6 +97,9 @@ func toolkitEnvFix(f *facts.Facts, env []runtimeview.Setting, text string) findi
 	}
 	if p, ok := facts.ClusterPolicy(f); ok {
 		old, _, _ := unstructured.NestedSlice(p.Object, "spec", "toolkit", "env")
+		if hasEnv(old, env) {
+			return ignoredEnvFix(f, env)
+		}
 		patch, err := yaml.Marshal(
 			map[string]any{"spec": map[string]any{"toolkit": map[string]any{"env": withEnv(old, env)}}},
 		)
@@ -124,6 +130,35 @@ func toolkitEnvFix(f *facts.Facts, env []runtimeview.Setting, text string) findi
 		}
 	}
 	return finding.Fix{Text: text + ": " + strings.Join(words, " ")}
+}
+
+// hasEnv reports whether all variables are set already.
+func hasEnv(old []any, env []runtimeview.Setting) bool {
+	for _, s := range env {
+		if !slices.ContainsFunc(old, func(v any) bool {
+			variable, _ := v.(map[string]any)
+			return variable["name"] == s.Name && variable["value"] == s.Value
+		}) {
+			return false
+		}
+	}
+	return len(env) > 0
+}
+
+// ignoredEnvFix returns the fix if the settings are there and have no effect.
+func ignoredEnvFix(f *facts.Facts, env []runtimeview.Setting) finding.Fix {
+	var names []string
+	for _, s := range env {
+		names = append(names, s.Name)
+	}
+	return finding.Fix{
+		Text: fmt.Sprintf("toolkit.env already sets %s, but the toolkit does not use it: compare with the variables "+
+			"of its DaemonSet. If they differ, this release of the GPU operator ignores the setting (v25.3.3 does, "+
+			"v25.3.2 and v25.3.4 do not): take another release", words.Joined(names)),
+		Commands: []string{
+			shell.Command("kubectl get daemonset -n %s nvidia-container-toolkit-daemonset -o yaml", facts.OperatorNamespace(f)),
+		},
+	}
 }
 
 // setEnv returns the command that sets variables of a DaemonSet.

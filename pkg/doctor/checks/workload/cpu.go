@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
@@ -100,7 +101,7 @@ func checkCPUMode(f *facts.Facts, r *engine.Result) {
 			if len(troubles) > 0 {
 				severity = finding.Error
 			}
-			r.Add(finding.Finding{
+			issue := finding.Finding{
 				Title: "an environment variable hides the pod's GPUs from the program", Object: facts.PodObject(pod),
 				Nodes: facts.OnNode(pod), Severity: severity, Evidence: evidence, Own: true,
 				Fix: finding.Fix{
@@ -108,12 +109,21 @@ func checkCPUMode(f *facts.Facts, r *engine.Result) {
 						"allocated to the pod.",
 					Commands: facts.EditCommands(pod),
 				},
-			})
+			}
+			if launcher(pod) {
+				issue.Title = "the MPI operator hides the GPUs from the launcher of an MPIJob"
+				issue.Fix = finding.Fix{
+					Text: "Request the GPUs for the workers, and use them there: the MPI operator sets this variable to " +
+						"an empty value in every launcher. To use GPUs in the launcher, set " +
+						"spec.runLauncherAsWorker: true (MPI operator v0.5 or later).",
+				}
+			}
+			r.Add(issue)
 			continue
 		}
 		if len(troubles) > 0 {
 			if w, e, found := wordsOf(f, pod, troubles); found && w == wordsNoGPU {
-				issue := blind(pod, e, finding.Error)
+				issue := blind(f, pod, e, finding.Error)
 				issue.Failed = failedAt(f, pod, troubles)
 				r.Add(issue)
 			} else if why := f.Unread(pod, troubles); !found && why != "" {
@@ -122,7 +132,7 @@ func checkCPUMode(f *facts.Facts, r *engine.Result) {
 			continue
 		}
 		if e, found := sayCPU(f, pod); found {
-			r.Add(blind(pod, e, finding.Warning))
+			r.Add(blind(f, pod, e, finding.Warning))
 		}
 	}
 	withoutGPU(f, r)
@@ -168,6 +178,19 @@ func gpuLimit(c *corev1.Container) (count int64) {
 	return count
 }
 
+// launcher reports whether the pod is the launcher of an MPIJob.
+// https://github.com/kubeflow/mpi-operator/blob/master/pkg/controller/mpi_job_controller.go
+func launcher(pod *corev1.Pod) bool {
+	for _, label := range []string{"training.kubeflow.org/job-role", "mpi-job-role", "mpi_role_type"} {
+		if pod.Labels[label] == "launcher" {
+			return true
+		}
+	}
+	owner := metav1.GetControllerOf(pod)
+	return owner != nil && (owner.Kind == "MPIJob" || owner.Kind == "Job") && strings.Contains(pod.Name, "-launcher") &&
+		pod.Labels["training.kubeflow.org/job-name"]+pod.Labels["mpi-job-name"] != ""
+}
+
 // hidden returns the variables that hide GPUs from the containers that hold them.
 func hidden(pod *corev1.Pod) []finding.Evidence {
 	var all []finding.Evidence
@@ -207,7 +230,7 @@ func seesMore(c *corev1.Container) bool {
 			func(e corev1.EnvVar) bool { return e.Name == "NVIDIA_VISIBLE_DEVICES" && !hides(e.Name, e.Value, 0) })
 }
 
-func blind(pod *corev1.Pod, e finding.Evidence, severity finding.Severity) finding.Finding {
+func blind(f *facts.Facts, pod *corev1.Pod, e finding.Evidence, severity finding.Severity) finding.Finding {
 	issue := finding.Finding{
 		Title: "the program finds no GPU in a pod that has one", Object: facts.PodObject(pod), Nodes: facts.OnNode(pod),
 		Severity: severity, Confidence: finding.Likely, Evidence: []finding.Evidence{e},
@@ -217,6 +240,20 @@ func blind(pod *corev1.Pod, e finding.Evidence, severity finding.Severity) findi
 				"GPUs itself.",
 			Commands: []string{shell.Command("kubectl -n %s exec %s -- nvidia-smi -L", pod.Namespace, pod.Name)},
 		},
+	}
+	n := f.Node(pod.Spec.NodeName)
+	switch {
+	case n != nil && n.Distribution == facts.GKE && !setsLibraryPath(pod):
+		issue.Fix = finding.Fix{
+			Text: "GKE mounts the driver's libraries at /usr/local/nvidia/lib64 and does not register them with the " +
+				"linker. Images that are not built on nvidia/cuda must set LD_LIBRARY_PATH=/usr/local/nvidia/lib64, in " +
+				"the image or in the pod. If the image does, the program is a CPU-only build, or hides the GPUs itself.",
+			Commands: facts.EditCommands(pod),
+		}
+	case pod.Spec.RuntimeClassName == nil && n != nil && n.Distribution != facts.GKE && f.RuntimeClass("nvidia") != nil:
+		issue.Fix.Text = "Check whether the container has the GPU (run nvidia-smi in it). If not, the node's default " +
+			"runtime is not NVIDIA's: set runtimeClassName: nvidia in the pod's template, as the cluster has that " +
+			"RuntimeClass. If so, the program is a CPU-only build, or hides the GPUs itself."
 	}
 	if computesOnCPU.MatchString(e.Text) {
 		issue.Title = "the program reports that it computes on the CPU, in a pod that has a GPU"
@@ -230,6 +267,13 @@ func blind(pod *corev1.Pod, e finding.Evidence, severity finding.Severity) findi
 		}
 	}
 	return issue
+}
+
+// setsLibraryPath reports whether a container of the pod sets the linker's path itself.
+func setsLibraryPath(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool {
+		return slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "LD_LIBRARY_PATH" })
+	})
 }
 
 // onCPUFix returns how to find the setting that makes a program compute on the CPU. A snapshot does not contain the

@@ -125,9 +125,7 @@ func (w wordKind) tell(pod *corev1.Pod, n *facts.Node, issue *finding.Finding) {
 	case wordsTooNew:
 		issue.Title = "the image's CUDA version needs a newer driver than the node has"
 		issue.Fix = finding.Fix{
-			Text: "Use an image with an older CUDA version, or install a newer driver on the node " +
-				"(driver.version in the GPU operator's chart); on data center GPUs, the package cuda-compat may " +
-				"suffice.",
+			Text:     "Use an image with a CUDA version that the node's driver supports, or give the node a newer driver" + newerDriver(n),
 			Commands: facts.EditCommands(pod),
 		}
 		issue.Evidence = append(issue.Evidence, quoteLabels(n, "nvidia.com/cuda.driver-version.full",
@@ -146,6 +144,24 @@ func (w wordKind) tell(pod *corev1.Pod, n *facts.Node, issue *finding.Finding) {
 	case wordsCUDAError:
 		tellCUDA(n, issue)
 	}
+}
+
+// newerDriver returns how a node gets a newer driver, as the end of a sentence.
+func newerDriver(n *facts.Node) string {
+	if n == nil {
+		return "."
+	}
+	switch n.Distribution {
+	case facts.GKE:
+		return ": upgrade the node pool to a GKE version with it, or create the pool with gpu-driver-version=latest."
+	case facts.AKS:
+		return ": it comes with the node image, so upgrade the image (az aks nodepool upgrade --node-image-only)."
+	case facts.Bottlerocket, facts.Talos:
+		return ": it comes with the operating system, so update that."
+	case facts.EKS:
+		return ": it comes with the AMI, so use a newer one. Where the GPU operator installs the driver, set driver.version."
+	}
+	return " (where the GPU operator installs it: driver.version of its chart)."
 }
 
 func tellShared(pod *corev1.Pod, issue *finding.Finding) {

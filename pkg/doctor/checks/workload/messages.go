@@ -47,7 +47,7 @@ func messageChecks() []engine.Check {
 func ofPlugins() []string {
 	return []string{
 		"wl.other-accelerator", "sched.insufficient-other", "sched.none-advertised", "sched.all-in-use",
-		"sched.wrong-resource-name",
+		"sched.wrong-resource-name", "sched.no-scheduler",
 	}
 }
 
@@ -81,20 +81,18 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 		pod := &f.Snapshot.Pods[i]
 		ours := f.AsksForGPU(pod) || facts.ComponentOf(pod.Labels, pod.Spec) != ""
 		switch {
-		case otherAccelerator(pod) != "":
+		case facts.OtherAccelerator(pod) != "":
 		case inTrouble(f, pod) && (!ours || pod.DeletionTimestamp != nil):
 			r.Add(finding.Finding{
-				Object: facts.PodObject(
-					pod,
-				), Nodes: facts.OnNode(pod), Title: "the pod does not run", Failed: facts.LastChange(pod),
-				Severity: concern(pod), As: kindOf(pod),
+				Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Title: "the pod does not run",
+				Failed: facts.LastChange(pod), Severity: concern(pod), As: kindOf(pod), PodScope: waiting(f, pod),
 			})
 		case len(f.LogsOf(pod))+len(f.HeadsOf(pod)) == 0:
 		case facts.RunsReady(pod) || pod.Status.Phase == corev1.PodRunning:
 			r.Add(finding.Finding{
 				Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Title: "the pod runs",
 				As:       strings.TrimSpace(signatures.Running + " " + kindOf(pod)),
-				Severity: finding.Warning,
+				Severity: finding.Warning, PodScope: waiting(f, pod),
 			})
 		}
 	}
@@ -130,54 +128,36 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// kindOf returns finding.OfPlugin for the pods of software that advertises devices, and "" for others.
+// kindOf returns finding.OfPlugin for the pods of software that advertises devices or places pods, and "" for others.
 func kindOf(pod *corev1.Pod) string {
-	if words.ContainsAny(pod.Name, []string{"plugin", "-dp-", "rdma", "kmm", "amdgpu", "i915", "mig-manager",
-		"autoscaler", "karpenter"}) {
+	if facts.Serves(pod) {
 		return finding.OfPlugin
 	}
 	return ""
 }
 
-// concern returns Error for a pod that has to do with GPUs, although it requests none, and Warning for others.
-func concern(pod *corev1.Pod) finding.Severity {
-	if pod.Spec.RuntimeClassName != nil && strings.Contains(*pod.Spec.RuntimeClassName, "nvidia") {
-		return finding.Error
+// waiting returns the unscheduled pods that request what the plugin in a pod advertises.
+func waiting(f *facts.Facts, plugin *corev1.Pod) []string {
+	if kindOf(plugin) == "" {
+		return nil
 	}
-	for key := range pod.Annotations {
-		if strings.Contains(key, "gpu") {
-			return finding.Error
+	all := f.WaitFor(facts.Advertisers(plugin.Name))
+	for i := range f.Snapshot.Pods {
+		pod := &f.Snapshot.Pods[i]
+		if pod.Spec.NodeName == "" && strings.Contains(plugin.Name, "scheduler") &&
+			(pod.Spec.SchedulerName != "" && strings.Contains(plugin.Name, pod.Spec.SchedulerName) || f.AsksForGPU(pod)) {
+			all = append(all, pod.Namespace+"/"+pod.Name)
 		}
 	}
-	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
-		if strings.Contains(c.Image, "gpu") || strings.Contains(c.Image, "nvidia") ||
-			strings.Contains(c.Image, "cuda") ||
-			slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return strings.HasPrefix(e.Name, "NVIDIA_") }) {
-			return finding.Error
-		}
-		for name := range c.Resources.Limits {
-			if strings.Contains(string(name), "gpu") || strings.HasPrefix(string(name), "nvidia.com/") {
-				return finding.Error
-			}
-		}
-	}
-	return finding.Warning
+	return all
 }
 
-// otherAccelerator returns the resource of another vendor's accelerator that a pod requests, or "".
-func otherAccelerator(pod *corev1.Pod) corev1.ResourceName {
-	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
-		for name := range c.Resources.Limits {
-			vendor, _, _ := strings.Cut(string(name), "/")
-			if slices.Contains([]string{
-				"amd.com", "gpu.intel.com", "habana.ai", "aws.amazon.com", "google.com", "huawei.com", "cambricon.com",
-				"tenstorrent.com", "furiosa.ai", "metax-tech.com",
-			}, vendor) && !strings.HasSuffix(string(name), "/pod-eni") {
-				return name
-			}
-		}
+// concern returns Error for a pod that has to do with GPUs, although it requests none, and Warning for others.
+func concern(pod *corev1.Pod) finding.Severity {
+	if facts.LooksForGPU(pod) {
+		return finding.Error
 	}
-	return ""
+	return finding.Warning
 }
 
 func checkOthers(f *facts.Facts, r *engine.Result) {
@@ -186,7 +166,7 @@ func checkOthers(f *facts.Facts, r *engine.Result) {
 	}
 	for i := range f.Snapshot.Pods {
 		pod := &f.Snapshot.Pods[i]
-		name := otherAccelerator(pod)
+		name := facts.OtherAccelerator(pod)
 		if name == "" || !inTrouble(f, pod) || pod.DeletionTimestamp != nil {
 			continue
 		}

@@ -4,6 +4,7 @@ package workload
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -38,6 +39,17 @@ func Checks() []engine.Check {
 				"ago or are ready again are Info. Problems of the node do not explain a pod that names its own " +
 				"reason (an ImportError).",
 			Run: checkFailing,
+		},
+		{
+			ID: "wl.completes", Layer: finding.LayerWorkload,
+			Title: "a container's program ends without an error and is started again and again",
+			Needs: []engine.Need{engine.NeedAPI},
+			Reads: "exit codes and reasons of the containers of failing GPU pods, and .spec.restartPolicy",
+			Why: "All failing containers end with exit code 0, and restartPolicy Always restarts them with a growing delay " +
+				"(CrashLoopBackOff).",
+			Explains: failing, Doc: "https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#restart-policy",
+			Sources: []string{"k8s-device-plugin#106"},
+			Run:     checkCompletes,
 		},
 		{
 			ID: "wl.exec-format", Layer: finding.LayerWorkload,
@@ -171,6 +183,29 @@ func Checks() []engine.Check {
 }
 
 // checkFailing reports GPU pods that crash or do not start.
+// checkCompletes reports pods whose containers only end, and do not fail.
+func checkCompletes(f *facts.Facts, r *engine.Result) {
+	if r.Lacks(f, "api/pods") {
+		return
+	}
+	for _, pod := range f.Workloads() {
+		troubles := f.Troubles(pod)
+		if len(troubles) == 0 || pod.Spec.RestartPolicy != corev1.RestartPolicyAlways && pod.Spec.RestartPolicy != "" ||
+			slices.ContainsFunc(troubles, func(t facts.Trouble) bool { return !t.Ran || t.ExitCode != 0 || t.Container == "" }) {
+			continue
+		}
+		r.Add(finding.Finding{
+			Title:  "the container's program ends without an error, and restartPolicy Always starts it again and again",
+			Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Evidence: []finding.Evidence{quoteTrouble(pod, troubles[0])},
+			Fix: finding.Fix{
+				Text: "Give the container a command that keeps running (a CUDA base image has only a shell, which ends at once), or " +
+					"run what ends as a Job, or with restartPolicy Never or OnFailure.",
+				Commands: facts.EditCommands(pod),
+			},
+		})
+	}
+}
+
 func checkFailing(f *facts.Facts, r *engine.Result) {
 	if r.Lacks(f, "api/pods") {
 		return

@@ -50,6 +50,37 @@ func requiredAffinity(pod *corev1.Pod) *corev1.NodeSelector {
 	return pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 }
 
+// WhyNot returns what a node selector and a required node affinity ask for that a node does not have: of the term of
+// the affinity that the node comes closest to. It returns nothing if they match.
+func WhyNot(spec corev1.PodSpec, n *facts.Node) []string {
+	var missing []string
+	for _, key := range words.SortedKeys(spec.NodeSelector) {
+		if have, ok := n.Labels[key]; !ok || have != spec.NodeSelector[key] {
+			missing = append(missing, key+"="+spec.NodeSelector[key])
+		}
+	}
+	required := requiredAffinity(&corev1.Pod{Spec: spec})
+	if required == nil {
+		return missing
+	}
+	var least []string
+	for _, t := range required.NodeSelectorTerms {
+		if termMatches(t, n) {
+			return missing
+		}
+		var of []string
+		for _, e := range t.MatchExpressions {
+			if !requirementMatches(e, n.Labels) {
+				of = append(of, strings.TrimSpace(e.Key+" "+string(e.Operator)+" "+strings.Join(e.Values, ",")))
+			}
+		}
+		if least == nil || len(of) < len(least) {
+			least = of
+		}
+	}
+	return append(missing, least...)
+}
+
 // termMatches reports whether a node meets all requirements of a term. An empty term matches no node.
 func termMatches(t corev1.NodeSelectorTerm, n *facts.Node) bool {
 	if len(t.MatchExpressions) == 0 && len(t.MatchFields) == 0 {

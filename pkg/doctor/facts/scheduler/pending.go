@@ -243,6 +243,9 @@ func (s *Scheduler) judge(pod *corev1.Pod, message string) verdict {
 		strings.Contains(message, "persistentvolumeclaim"):
 		return s.volume(pod, message)
 	}
+	if v, down := s.schedulerDown(pod, message); down {
+		return v
+	}
 	want := facts.GPUDemand(pod)
 	if len(want) == 0 {
 		return s.claiming(message)

@@ -43,8 +43,8 @@ func (s *Scheduler) notAdvertised(pod *corev1.Pod, name corev1.ResourceName, amo
 			v.Title = "the pod requests NVIDIA GPUs and waits for a node that an autoscaler may add"
 		}
 		v.Fix = finding.Fix{
-			Text: "Add a GPU node. If the cluster has one, its driver and device plugin (or node feature discovery) " +
-				"have not reported the GPUs yet.",
+			Text: "If the cluster has GPU nodes, repair what should report their GPUs: the driver and the device " +
+				"plugin, or node feature discovery. Otherwise, add a GPU node.",
 			Commands: []string{
 				"kubectl get nodes -L nvidia.com/gpu.present,feature.node.kubernetes.io/pci-10de.present",
 			},
@@ -145,7 +145,7 @@ func (s *Scheduler) nodeSelector(pod *corev1.Pod, want map[corev1.ResourceName]i
 	}
 	v.Evidence = v.Evidence[:min(len(v.Evidence), words.Few+1)]
 	v.Fix = finding.Fix{
-		Text:     "Change the selector to labels that the GPU nodes have, or label the intended nodes.",
+		Text:     "Change the selector to labels that the GPU nodes have" + orLabel(pod),
 		Commands: facts.EditCommands(pod),
 	}
 	if plain := Keep(s.F.Nodes, func(n *facts.Node) bool { return Selects(pod, n) }); len(plain) > 0 {
@@ -157,6 +157,26 @@ func (s *Scheduler) nodeSelector(pod *corev1.Pod, want map[corev1.ResourceName]i
 		v.Fix.Commands = append(v.Fix.Commands, shell.Command("kubectl get nodes -L %s", strings.Join(keys, ",")))
 	}
 	return v
+}
+
+// setByOthers are the prefixes of labels that clouds, autoscalers and feature discovery set: a person who sets one
+// claims what is not true, and nodes that are added later do not have it.
+var setByOthers = []string{
+	"cloud.google.com/", "eks.amazonaws.com/", "karpenter.", "kubernetes.azure.com/", "agentpool", "topology.kubernetes.io/",
+	"node.kubernetes.io/instance-type", "beta.kubernetes.io/", "kubernetes.io/", "nvidia.com/gpu.", "nvidia.com/cuda.",
+	"nvidia.com/mig.", "feature.node.kubernetes.io/", "oci.oraclecloud.com/",
+}
+
+// orLabel returns the end of the advice on a selector: to label nodes, unless others set the labels.
+func orLabel(pod *corev1.Pod) string {
+	for _, key := range keysOf(pod) {
+		for _, prefix := range setByOthers {
+			if strings.HasPrefix(key, prefix) {
+				return ", or add nodes that have them: the platform or feature discovery sets " + key + ", not a person."
+			}
+		}
+	}
+	return ", or label the intended nodes."
 }
 
 // keysOf returns the label keys in the pod's node selector and affinity, sorted.
@@ -294,13 +314,8 @@ func (s *Scheduler) closed(pod *corev1.Pod, big []*facts.Node) verdict {
 	}
 	t = ForeignTaint(pod, tainted[0])
 	v.Fix = finding.Fix{
-		Text:     "Add the toleration to the pod's template, or remove the taint from the nodes if nothing needs it.",
+		Text:     "Add the toleration to the pod's template. The taint keeps pods without GPUs off the nodes.",
 		Commands: tolerate(pod, t),
-	}
-	for _, n := range tainted[:min(words.Few, len(tainted))] {
-		v.Fix.Commands = append(v.Fix.Commands,
-			shell.Command("kubectl taint node %s %s- # only if nothing needs the taint",
-				n.Name, facts.TaintText(ForeignTaint(pod, n))))
 	}
 	return v
 }
@@ -404,6 +419,10 @@ func (s *Scheduler) full(
 		Text: "Wait, delete pods that are not needed, or add nodes: `kubectl gpu-fault doctor` lists which pods hold " +
 			"the GPUs, and since when.",
 	}
+	if s.nobodyScales(pod) {
+		v.Fix.Text += " Nothing adds nodes by itself: no cluster-autoscaler or Karpenter is seen, so a node group does not " +
+			"grow towards its maximum size."
+	}
 	if want[short[0]] > 1 && free >= want[short[0]] {
 		v.Id = "sched.fragmented"
 		v.Title = "enough GPUs are free in the cluster, but no single node has enough free ones"
@@ -441,18 +460,82 @@ func (s *Scheduler) full(
 			v.Evidence = append(v.Evidence,
 				finding.Evidence{Source: n.Object().String() +
 					" .spec.taints (its GPUs are free)", Text: facts.TaintText(t)})
-			v.Fix.Commands = append(v.Fix.Commands, shell.Command(
-				"kubectl taint node %s %s- # only if nothing needs the taint", n.Name,
-				facts.TaintText(t),
-			))
+			if spare == 1 {
+				v.Fix.Commands = append(v.Fix.Commands, tolerate(pod, t)...)
+			}
 		}
 	}
 	if spare > 0 {
 		v.Title += ", and other nodes with free GPUs have a taint that the pod does not tolerate"
-		v.Fix.Text += " Or remove the taint from the nodes with free GPUs if nothing needs it, or let the pod " +
-			"tolerate it."
+		v.Fix.Text += " Or let the pod tolerate the taint of the nodes with free GPUs, if it may run there."
 	}
 	return v
+}
+
+// ofExtender reports whether no node advertises an extended resource: a scheduler of its own or an extender, such as
+// HAMi, accounts for it.
+func (s *Scheduler) ofExtender(name corev1.ResourceName) bool {
+	return !isCore(name) && strings.HasPrefix(string(name), "nvidia.com/") &&
+		!slices.ContainsFunc(s.F.Nodes, func(n *facts.Node) bool { return n.Capacity(name) > 0 })
+}
+
+// unreachable matches messages of the scheduler about an extender that does not answer.
+var unreachable = regexp.MustCompile(`^Post "?https?://\S+": |extender .*(?:refused|timeout|timed out)`)
+
+// schedulerDown returns the verdict if the scheduler that should place the pod does not run itself.
+func (s *Scheduler) schedulerDown(pod *corev1.Pod, message string) (verdict, bool) {
+	name := pod.Spec.SchedulerName
+	custom := name != "" && name != corev1.DefaultSchedulerName
+	if !custom && !unreachable.MatchString(message) || custom && message != "" && !unreachable.MatchString(message) {
+		return verdict{}, false
+	}
+	if !custom || unreachable.MatchString(message) {
+		name = "scheduler" // an extender
+	}
+	for i := range s.F.Snapshot.Pods {
+		by := &s.F.Snapshot.Pods[i]
+		troubles := s.F.Troubles(by)
+		if !strings.Contains(by.Name, name) || by.Namespace == pod.Namespace || len(troubles) == 0 {
+			continue
+		}
+		return verdict{
+			Id: "sched.no-scheduler", Severity: finding.Error, Confidence: finding.Likely,
+			Title: fmt.Sprintf("the scheduler that places the pod does not run: Pod %s/%s fails", by.Namespace, by.Name),
+			Evidence: []finding.Evidence{{
+				Source: facts.PodObject(by).String() + ", container " + troubles[0].Container + " .status",
+				Text:   words.Cut(strings.TrimSuffix(troubles[0].Text+": "+troubles[0].Message, ": ")),
+			}},
+			Fix: finding.Fix{
+				Text: "Repair the scheduler's pod: its message is above, its log has more. The GPUs and their device plugin are not " +
+					"at fault.",
+				Commands: []string{
+					shell.Command("kubectl -n %s describe pod %s", by.Namespace, by.Name),
+					shell.Command("kubectl -n %s logs %s --all-containers --tail=50", by.Namespace, by.Name),
+				},
+			},
+		}, true
+	}
+	return verdict{}, false
+}
+
+// nobodyScales reports whether a cluster on AWS has no autoscaler: other clouds run theirs where pods do not show.
+func (s *Scheduler) nobodyScales(pod *corev1.Pod) bool {
+	if len(s.nodes) == 0 || s.nodes[0].Distribution != facts.EKS {
+		return false
+	}
+	for _, e := range s.F.EventsOfPod(pod) {
+		if isScaleUp(e) || e.Reason == "NotTriggerScaleUp" || strings.Contains(e.Source.Component+e.ReportingController, "karpenter") {
+			return false
+		}
+	}
+	for _, n := range s.F.Nodes {
+		if n.Labels["karpenter.sh/nodepool"] != "" || n.Labels["eks.amazonaws.com/compute-type"] == "auto" {
+			return false
+		}
+	}
+	return !slices.ContainsFunc(s.F.Snapshot.Pods, func(pod corev1.Pod) bool {
+		return words.ContainsAny(pod.Name, []string{"autoscaler", "karpenter"})
+	})
 }
 
 // placement is a scheduling constraint of a pod. said is the scheduler's wording for it.
@@ -497,9 +580,10 @@ func (s *Scheduler) otherwise(pod *corev1.Pod, message string, roomy []*facts.No
 	need := facts.Demand(pod)
 	need[corev1.ResourcePods] = 1
 	var lacking []finding.Evidence
+	var scarce []string
 	blocked := Keep(roomy, func(n *facts.Node) bool {
 		for _, name := range slices.Sorted(maps.Keys(need)) {
-			if facts.LooksLikeGPU(name) || need[name] == 0 {
+			if facts.LooksLikeGPU(name) || need[name] == 0 || s.ofExtender(name) {
 				continue
 			}
 			used := s.Use(n)[name]
@@ -510,6 +594,9 @@ func (s *Scheduler) otherwise(pod *corev1.Pod, message string, roomy []*facts.No
 				continue // the node does not report this resource
 			}
 			if n.Allocatable(name)-used < need[name] {
+				if !slices.Contains(scarce, string(name)) {
+					scarce = append(scarce, string(name))
+				}
 				lacking = append(lacking, finding.Evidence{
 					Source: n.Object().String() + " .status.allocatable less the requests of its pods",
 					Text: fmt.Sprintf("%s: %s free, the pod requests %s", name,
@@ -524,8 +611,11 @@ func (s *Scheduler) otherwise(pod *corev1.Pod, message string, roomy []*facts.No
 	insufficient := insufficientInMessage(message)
 	switch {
 	case len(blocked) == len(roomy), len(insufficient) > 0 && !slices.ContainsFunc(insufficient, isOurs):
-		v.Id, v.Title = "sched.insufficient-other",
-			"GPUs are free, but their nodes lack CPU, memory or another resource that the pod requests"
+		if len(scarce) == 0 {
+			scarce = insufficient
+		}
+		v.Id, v.Title = "sched.insufficient-other", fmt.Sprintf(
+			"GPUs are free, but their nodes do not have as much free %s as the pod requests", words.Joined(scarce))
 		v.Evidence = lacking[:min(words.Few, len(lacking))]
 		if len(lacking) > 0 && !slices.ContainsFunc(lacking, func(e finding.Evidence) bool {
 			return !strings.HasPrefix(e.Text, "pods: ")
@@ -538,8 +628,20 @@ func (s *Scheduler) otherwise(pod *corev1.Pod, message string, roomy []*facts.No
 			break
 		}
 		v.Fix = finding.Fix{
-			Text:     "Lower the pod's other requests, or move pods that need no GPU off the GPU nodes (a taint keeps them away).",
+			Text: fmt.Sprintf("Lower the pod's request for %s, or move pods that need no GPU off the GPU nodes "+
+				"(a taint keeps them away).", words.Joined(scarce)),
 			Commands: facts.EditCommands(pod),
+		}
+		if i := slices.IndexFunc(scarce, func(name string) bool { return !isCore(corev1.ResourceName(name)) }); i >= 0 {
+			v.Fix = finding.Fix{
+				Text: fmt.Sprintf("See who holds %[1]s on these nodes. If they offer fewer than they have, repair the "+
+					"device plugin that advertises %[1]s: its log names the reason.", scarce[i]),
+				Commands: []string{
+					shell.Command("kubectl get node %s -o jsonpath='{.status.capacity}{\"\\n\"}{.status.allocatable}{\"\\n\"}'",
+						roomy[0].Name),
+					shell.Command("kubectl get pods -A -o wide --field-selector spec.nodeName=%s", roomy[0].Name),
+				},
+			}
 		}
 	case strings.Contains(strings.ToLower(message), "volume"):
 		return s.volume(pod, message)

@@ -1,0 +1,105 @@
+package facts
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/signatures"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+)
+
+// specOf returns what a pod and its node are, a fact a line, for signatures of messages that mean something else with
+// another version, image or setting:
+//
+//	image: NAME                  runtimeClassName: NAME, or (none)
+//	env: NAME=VALUE              limit: RESOURCE=QUANTITY
+//	hostNetwork: true            privileged: true, capability: NAME
+//	owner: KIND                  annotation: KEY=VALUE
+//	probe: startup, liveness or readiness
+//	node kernel: VERSION         node os: NAME
+//	node kubelet: VERSION        node runtime: NAME://VERSION
+//	node platform: NAME          node type: INSTANCE TYPE
+func (f *Facts) specOf(pod *corev1.Pod) []signatures.Line {
+	var all []signatures.Line
+	object := PodObject(pod)
+	add := func(container, field, format string, args ...any) {
+		source := object.String() + " " + field
+		if container != "" {
+			source = object.String() + ", container " + container + " " + field
+		}
+		all = append(all, signatures.Line{Place: signatures.Spec, Container: container, Evidence: finding.Evidence{
+			Source: source, Text: words.Cut(fmt.Sprintf(format, args...)),
+		}})
+	}
+	class := "(none)"
+	if pod.Spec.RuntimeClassName != nil {
+		class = *pod.Spec.RuntimeClassName
+	}
+	add("", ".spec.runtimeClassName", "runtimeClassName: %s", class)
+	if pod.Spec.HostNetwork {
+		add("", ".spec.hostNetwork", "hostNetwork: true")
+	}
+	if owner := metav1.GetControllerOf(pod); owner != nil {
+		add("", ".metadata.ownerReferences", "owner: %s", owner.Kind)
+	}
+	for _, key := range words.SortedKeys(pod.Annotations) {
+		add("", ".metadata.annotations", "annotation: %s=%s", key, pod.Annotations[key])
+	}
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		add(c.Name, ".image", "image: %s", c.Image)
+		for _, e := range c.Env {
+			if e.ValueFrom == nil {
+				add(c.Name, ".env", "env: %s=%s", e.Name, e.Value)
+			}
+		}
+		for _, name := range slices.Sorted(maps.Keys(c.Resources.Limits)) {
+			q := c.Resources.Limits[name]
+			add(c.Name, ".resources.limits", "limit: %s=%s", name, q.String())
+		}
+		for _, probe := range []struct {
+			name string
+			is   *corev1.Probe
+		}{{"startup", c.StartupProbe}, {"liveness", c.LivenessProbe}, {"readiness", c.ReadinessProbe}} {
+			if probe.is != nil {
+				add(c.Name, "."+probe.name+"Probe", "probe: %s", probe.name)
+			}
+		}
+		if s := c.SecurityContext; s != nil {
+			if Yes(s.Privileged) {
+				add(c.Name, ".securityContext.privileged", "privileged: true")
+			}
+			if s.Capabilities != nil {
+				for _, name := range s.Capabilities.Add {
+					add(c.Name, ".securityContext.capabilities", "capability: %s", name)
+				}
+			}
+		}
+	}
+	return all
+}
+
+// specOf returns what a node is; see Facts.specOf.
+func (n *Node) specOf() []signatures.Line {
+	var all []signatures.Line
+	info := n.Status.NodeInfo
+	for _, fact := range [][3]string{
+		{"kernel", ".status.nodeInfo.kernelVersion", info.KernelVersion},
+		{"os", ".status.nodeInfo.osImage", info.OSImage},
+		{"kubelet", ".status.nodeInfo.kubeletVersion", info.KubeletVersion},
+		{"runtime", ".status.nodeInfo.containerRuntimeVersion", info.ContainerRuntimeVersion},
+		{"platform", "", string(n.Distribution)},
+		{"type", ".metadata.labels[" + corev1.LabelInstanceTypeStable + "]", n.Labels[corev1.LabelInstanceTypeStable]},
+	} {
+		if fact[2] != "" {
+			all = append(all, signatures.Line{Place: signatures.Spec, Evidence: finding.Evidence{
+				Source: n.Object().String() + " " + fact[1], Text: words.Cut("node " + fact[0] + ": " + fact[2]),
+			}})
+		}
+	}
+	return all
+}
