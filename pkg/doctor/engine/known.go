@@ -64,6 +64,9 @@ func nameOne(f *facts.Facts, check Check, found *finding.Finding) {
 			lines = append(lines, signatures.Line{Place: signatures.Event, Evidence: e})
 		}
 	}
+	if found.Cause != "" && check.Symptom == Unexplained {
+		check.Symptom = Precise // the check found the cause of this one
+	}
 	if matches := known.Best(lines); len(matches) > 0 &&
 		(matches[0].Decisive || check.Symptom == Unexplained ||
 			check.Symptom != Precise && matches[0].Confidence == finding.Likely) {

@@ -37,6 +37,35 @@ func someChecks() []engine.Check {
 		engine.Check{ID: "rt.binary-missing", Layer: finding.LayerRuntime, Title: "the runtime's binary is not there"})
 }
 
+// What explains a headline, or says that nothing does, is in every format.
+func TestCauseIsInEveryFormat(t *testing.T) {
+	t.Parallel()
+	const cause = "Envoy closes <connections> of ranks."
+	r := twoContainerds()
+	r.Items[0].Cause = cause
+	if !r.Items[0].Root {
+		t.Fatal("the first finding must be a root")
+	}
+	var text, junit, sarif, html bytes.Buffer
+	for name, one := range map[string]struct {
+		out   *bytes.Buffer
+		write func(io.Writer) error
+	}{
+		"text":  {&text, func(w io.Writer) error { return Text{Width: 1000}.Write(w, r) }},
+		"junit": {&junit, func(w io.Writer) error { return JUnit(w, r, someChecks(), Gate{FailOn: finding.Error}) }},
+		"sarif": {&sarif, func(w io.Writer) error { return SARIF(w, r, someChecks(), Gate{}, "v1.0.0") }},
+		"html":  {&html, func(w io.Writer) error { return HTML(w, r, "v1.0.0") }},
+	} {
+		if err := one.write(one.out); err != nil {
+			t.Fatal(err)
+		}
+		escaped := strings.NewReplacer("&lt;", "<", "&gt;", ">", `\u003c`, "<", `\u003e`, ">").Replace(one.out.String())
+		if !strings.Contains(escaped, cause) {
+			t.Errorf("%s does not have the cause", name)
+		}
+	}
+}
+
 // CI systems count failures and skipped tests: a root is a failure, a consequence is none, and what was not seen is
 // skipped, never passed.
 func TestJUnit(t *testing.T) {

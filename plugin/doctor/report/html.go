@@ -30,16 +30,16 @@ type htmlPage struct {
 }
 
 type htmlFinding struct {
-	Anchor, ID, Title, Objects, Word, Confidence, Doc string
-	Affected                                          string
-	Severity                                          finding.Severity
-	Layer                                             finding.Layer
-	More                                              int // objects that are not named
-	Fix                                               []string
-	Values, Commands                                  string
-	Evidence                                          []htmlEvidence
-	Open                                              bool // the evidence is unfolded
-	Consequences                                      []htmlFinding
+	Anchor, ID, Title, Cause, Objects, Word, Confidence, Doc string
+	Affected                                                 string
+	Severity                                                 finding.Severity
+	Layer                                                    finding.Layer
+	More                                                     int // objects that are not named
+	Fix                                                      []string
+	Values, Commands                                         string
+	Evidence                                                 []htmlEvidence
+	Open                                                     bool // the evidence is unfolded
+	Consequences                                             []htmlFinding
 }
 
 type htmlEvidence struct{ Place, Text string }
@@ -92,7 +92,7 @@ func htmlFindingOf(r doctor.Report, i int) htmlFinding {
 	all := objects(f)
 	shown := all[:min(len(all), maxObjects)]
 	one := htmlFinding{
-		Anchor: anchor(i), ID: f.ID, Title: full(f.Title), Objects: some(shown, 0), More: len(all) - len(shown),
+		Anchor: anchor(i), ID: f.ID, Title: full(f.Title), Cause: clean(f.Cause), Objects: some(shown, 0), More: len(all) - len(shown),
 		Word: strings.ToUpper(string(f.Severity)), Severity: f.Severity, Layer: f.Layer,
 	}
 	if f.Confidence != finding.Certain {

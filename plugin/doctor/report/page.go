@@ -103,6 +103,7 @@ func (f htmlFinding) card() markup.Part {
 			markup.When(f.Confidence != "", label(f.Confidence)),
 		),
 		markup.El("h3", markup.Text(f.Title)),
+		markup.When(f.Cause != "", markup.El("p", markup.Text(f.Cause))),
 		markup.El("p", markup.Class("objects"), markup.Text("on "+f.Objects), markup.When(f.More > 0,
 			markup.Parts{markup.Text(" "), markup.El("span", markup.Class("soft"), markup.Text(f.more()))})),
 		markup.When(f.Affected != "", markup.El("p", markup.Class("objects"), markup.Text(f.Affected))),

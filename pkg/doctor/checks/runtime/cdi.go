@@ -135,7 +135,7 @@ func cdiFix(f *facts.Facts, n *facts.Node, devices string) finding.Fix {
 	if strings.Contains(devices, "management.nvidia.com") {
 		fix := finding.Fix{
 			Text: "no toolkit of the GPU operator runs on the node, which would write the specification of " +
-				"management.nvidia.com for the operator's own pods: let it run there, or write the specification by hand",
+				"management.nvidia.com for the operator's own pods: write it by hand, at each boot",
 			Commands: []string{shell.OnHost(n.Name,
 				"sudo nvidia-ctk cdi generate --mode=management --vendor=management.nvidia.com --output=/var/run/cdi/management.nvidia.com-gpu.yaml",
 			)},

@@ -246,6 +246,17 @@ func handlerFix(f *facts.Facts, n *facts.Node, handler string) finding.Fix {
 func configureByHand(n *facts.Node, handler string) finding.Fix {
 	i := instance(n)
 	if place, ok := runtime(n.Distribution); ok && (n.Distribution == facts.K3s || n.Distribution == facts.RKE2) {
+		if n.Host != nil && n.Host.Probe.ToolkitVersion != "" {
+			return finding.Fix{
+				Text: fmt.Sprintf("the toolkit is on the node, but %s did not find nvidia-container-runtime when it started: it "+
+					"looks into /usr/local/nvidia/toolkit, /usr/bin and, in newer releases, the PATH of its unit. Link the program "+
+					"into one of these directories, or add its directory to that PATH, and restart %s",
+					n.Distribution, cmp.Or(i.Unit, place.unit)),
+				Commands: []string{
+					shell.OnHost(n.Name, "sudo find / -xdev -name nvidia-container-runtime"), restartUnit(n),
+				},
+			}
+		}
 		return finding.Fix{
 			Text: fmt.Sprintf("%s adds the handler at each start if nvidia-container-runtime is on the node: install "+
 				"the NVIDIA container toolkit there, and restart %s",

@@ -37,6 +37,15 @@ func startChecks() []engine.Check {
 								Commands: []string{facts.RestartPod(pods[0].Namespace, pods[0].Name)},
 							}
 						}
+						switch n.Distribution {
+						case facts.EKS, facts.AKS, facts.GKE:
+							return finding.Fix{
+								Text: "the node's image has no NVIDIA container toolkit, although its runtime is configured for it: " +
+									"choose the image variant for NVIDIA GPUs for the node pool or NodeClass (EKS: an AMI whose name " +
+									"has NVIDIA), and replace the node",
+								Commands: []string{shell.Command("kubectl get node %s -o wide --show-labels", n.Name)},
+							}
+						}
 						return finding.Fix{
 							Text: "install the NVIDIA container toolkit on the node, or correct BinaryName in the handler's options; then restart " +
 								unitOf(

@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/signatures"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
@@ -144,8 +146,11 @@ func waiting(f *facts.Facts, plugin *corev1.Pod) []string {
 	all := f.WaitFor(facts.Advertisers(plugin.Name))
 	for i := range f.Snapshot.Pods {
 		pod := &f.Snapshot.Pods[i]
-		if pod.Spec.NodeName == "" && strings.Contains(plugin.Name, "scheduler") &&
-			(pod.Spec.SchedulerName != "" && strings.Contains(plugin.Name, pod.Spec.SchedulerName) || f.AsksForGPU(pod)) {
+		if pod.Spec.NodeName != "" || pod.Status.Phase != corev1.PodPending {
+			continue
+		}
+		own := pod.Spec.SchedulerName != "" && strings.Contains(plugin.Name, pod.Spec.SchedulerName)
+		if own || f.AsksForGPU(pod) && words.ContainsAny(plugin.Name, []string{"scheduler", "autoscaler", "karpenter"}) {
 			all = append(all, pod.Namespace+"/"+pod.Name)
 		}
 	}
@@ -185,11 +190,44 @@ func checkOthers(f *facts.Facts, r *engine.Result) {
 				issue.Evidence = append(issue.Evidence, q)
 			}
 		}
+		tellHolders(f, pod, name, &issue)
 		if len(issue.Evidence) == 0 {
 			issue.Evidence = []finding.Evidence{
 				finding.FieldEvidence(facts.PodObject(pod), ".status.phase", "%s", pod.Status.Phase),
 			}
 		}
 		r.Add(issue)
+	}
+}
+
+// tellHolders describes a pod that is not scheduled because other pods hold all of the resource.
+func tellHolders(f *facts.Facts, pod *corev1.Pod, name corev1.ResourceName, issue *finding.Finding) {
+	if pod.Spec.NodeName != "" || pod.Status.Phase != corev1.PodPending {
+		return
+	}
+	var all, used int64
+	var holders []finding.Evidence
+	for _, n := range f.Nodes {
+		all += n.Allocatable(name)
+		for _, other := range n.Pods {
+			if holds := facts.Demand(other)[name]; holds > 0 && !facts.Ended(other) && n.Allocatable(name) > 0 {
+				used += holds
+				holders = append(holders, finding.Evidence{
+					Source: facts.PodObject(other).String() + " on " + n.Object().String(),
+					Text:   fmt.Sprintf("%s: %d of %d", name, holds, n.Allocatable(name)),
+				})
+			}
+		}
+	}
+	if all == 0 || used < all {
+		return
+	}
+	issue.Title = fmt.Sprintf("other pods hold all %d of %s", all, name)
+	issue.Cause = "The plugin works and advertises the resource; nothing of it is free."
+	issue.Evidence = append(holders[:min(len(holders), words.Few)], issue.Evidence...)
+	issue.Fix = finding.Fix{
+		Text: "Let the pods that hold them request fewer: where a device is shared, one share already gives the whole device " +
+			"(in an app that gives its number to each of its pods, set the number to 1). Or wait, or add nodes.",
+		Commands: []string{shell.Command("kubectl -n %s get pod %s -o yaml", pod.Namespace, pod.Name)},
 	}
 }

@@ -420,8 +420,9 @@ func (s *Scheduler) full(
 			"the GPUs, and since when.",
 	}
 	if s.nobodyScales(pod) {
-		v.Fix.Text += " Nothing adds nodes by itself: no cluster-autoscaler or Karpenter is seen, so a node group does not " +
-			"grow towards its maximum size."
+		v.Title += ", and nothing adds nodes: no cluster-autoscaler or Karpenter is seen"
+		v.Fix.Text = "Raise the desired size of the node group, or install cluster-autoscaler (with the group's tags) or " +
+			"Karpenter: a maximum size alone adds no node. Otherwise, wait, or delete pods that are not needed."
 	}
 	if want[short[0]] > 1 && free >= want[short[0]] {
 		v.Id = "sched.fragmented"

@@ -1,0 +1,185 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/test/cluster"
+)
+
+// secrets has manifests for a cluster, in which somebody who did not know the code planted made-up secrets in the places
+// where users have them. It is compressed so that scanners of repositories do not take them for real ones. planted.tsv
+// names each secret, its kind of place and its object; keep.tsv has values that a diagnosis needs; unrecognized.tsv has
+// the secrets that look like ordinary values and whose names do not say what they are.
+const secrets = "testdata/secrets.tar.zst"
+
+// People post what doctor writes. None of the secrets that are in the objects, events, logs, Helm releases and node files
+// of a real cluster may be in a bundle, in -o json, or on the page.
+func TestDoctorKeepsSecrets(t *testing.T) {
+	p := newPatient(t)
+	files := unpack(t, secrets)
+	for _, namespace := range []string{"planted-a", "planted-b", "gpu-operator"} {
+		p.kubectl("delete", "namespace", namespace, "--ignore-not-found", "--wait")
+		t.Cleanup(func() { p.kubectl("delete", "namespace", namespace, "--ignore-not-found", "--wait=false") })
+	}
+	now := time.Now().UTC().Format(time.RFC3339)
+	for _, name := range slices.Sorted(mapsKeys(files)) {
+		if path.Ext(name) == ".yaml" {
+			p.kubectlWith(strings.ReplaceAll(string(files[name]), "NOW", now), "create", "-f", "-")
+			t.Cleanup(func() { p.clusterScoped(files[name]) })
+		}
+	}
+	p.plantOnNode(files["node/containerd-conf.toml"], files["node/kmsg.txt"])
+	p.fails("planted-a")
+	p.fails("planted-b")
+
+	folder := t.TempDir()
+	bundle, page := filepath.Join(folder, "bundle.tar.gz"), filepath.Join(folder, "page.html")
+	r := p.plugin("doctor", "--since", p.since(), "--node", p.worker.Name, "--bundle", bundle, "--html", page, "-o", "json")
+	if r.code != 0 && r.code != 2 {
+		t.Fatalf("doctor: exit %d\n%s", r.code, r.stderr)
+	}
+	html, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	written := map[string]string{
+		"the bundle": plainText(t, bundle), "-o json": r.stdout, "--html": string(html), "the talk": r.stderr,
+	}
+	unrecognized := strings.Split(strings.TrimSpace(string(files["unrecognized.tsv"])), "\n")
+	planted := strings.Split(strings.TrimSpace(string(files["planted.tsv"])), "\n")
+	kinds, leaked := map[string]bool{}, 0
+	for _, row := range planted {
+		value, rest, _ := strings.Cut(row, "\t")
+		kind, object, _ := strings.Cut(rest, "\t")
+		kinds[kind] = true
+		for where, text := range written {
+			if strings.Contains(text, value) && !slices.Contains(unrecognized, value) {
+				leaked++
+				t.Errorf("%s has a secret from %s of %s: %q", where, kind, object, value)
+			}
+		}
+	}
+	lost := 0
+	kept := strings.Split(strings.TrimSpace(string(files["keep.tsv"])), "\n")
+	for _, row := range kept {
+		if value, where, _ := strings.Cut(row, "\t"); !strings.Contains(written["the bundle"], value) {
+			lost++
+			t.Logf("the bundle lacks %q (%s)", value, where)
+		}
+	}
+	if len(planted) < 300 || len(kinds) < 40 || len(unrecognized) > len(planted)/20 {
+		t.Errorf("%d secrets in %d kinds of places, %d of them not recognized", len(planted), len(kinds), len(unrecognized))
+	}
+	if lost > len(kept)/10 {
+		t.Errorf("%d of %d values that a diagnosis needs are not in the bundle", lost, len(kept))
+	}
+	t.Logf("secrets leaked %d of %d in %d kinds of places; %d of %d other values kept", leaked, len(planted), len(kinds),
+		len(kept)-lost, len(kept))
+}
+
+// plantOnNode puts secrets into the worker's runtime configuration and kernel log, as administrators do.
+func (e *env) plantOnNode(conf, kmsg []byte) {
+	e.t.Helper()
+	const file = "/etc/containerd/conf.d/50-planted.toml"
+	e.worker.Sh(e.t, "sh", "-c", "mkdir -p /etc/containerd/conf.d && cat > "+file+" <<'END'\n"+string(conf)+"\nEND")
+	e.t.Cleanup(func() { e.worker.Sh(e.t, "rm", "-f", file) })
+	for line := range strings.Lines(string(kmsg)) {
+		if line = strings.TrimSpace(line); line != "" {
+			e.worker.Sh(e.t, "sh", "-c", "cat > /dev/kmsg <<'END'\n"+line+"\nEND")
+		}
+	}
+}
+
+// fails waits until the pods of a namespace have been tried, so that their logs and statuses exist.
+func (e *env) fails(namespace string) {
+	e.t.Helper()
+	cluster.Eventually(e.t, patience, "the pods in "+namespace+" failed", func() (bool, string) {
+		pods, err := e.cluster.Client.CoreV1().Pods(namespace).List(context.Background(), listAll)
+		if err != nil {
+			return false, err.Error()
+		}
+		for _, pod := range pods.Items {
+			for _, s := range pod.Status.ContainerStatuses {
+				if s.RestartCount == 0 && s.State.Waiting == nil && s.State.Terminated == nil {
+					return false, pod.Name + " has not ended"
+				}
+			}
+			if pod.Spec.NodeName != "" && len(pod.Status.ContainerStatuses) == 0 {
+				return false, pod.Name + " has no status"
+			}
+		}
+		return len(pods.Items) > 0, fmt.Sprintf("%d pods", len(pods.Items))
+	})
+}
+
+// unpack returns the files of a compressed archive.
+func unpack(t *testing.T, name string) map[string][]byte {
+	t.Helper()
+	f, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }() // read-only
+	z, err := zstd.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer z.Close()
+	return untar(t, z)
+}
+
+// plainText returns everything in a bundle.
+func plainText(t *testing.T, name string) string {
+	t.Helper()
+	f, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }() // read-only
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all strings.Builder
+	for name, data := range untar(t, z) {
+		fmt.Fprintf(&all, "%s\n%s\n", name, data)
+	}
+	return all.String()
+}
+
+func untar(t *testing.T, r io.Reader) map[string][]byte {
+	t.Helper()
+	files, reader := map[string][]byte{}, tar.NewReader(r)
+	for {
+		header, err := reader.Next()
+		if err == io.EOF {
+			return files
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if header.Typeflag != tar.TypeReg {
+			continue
+		}
+		data, err := io.ReadAll(io.LimitReader(reader, 64<<20))
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[path.Clean(header.Name)] = data
+	}
+}
