@@ -77,7 +77,22 @@ doctor --signatures FILE adds your own. The file has the list "signatures" of th
     fix: Start the license server, and restart the pod.
     commands: ['kubectl -n {namespace} delete pod {pod}']
     sources: [internal wiki]
-    example: 'license checkout failed: lic-1:27000 unreachable'`,
+    example: 'license checkout failed: lic-1:27000 unreachable'
+
+Optional fields: in (event, status, log, kernel, unit or spec; by default the first three), also and
+unless (a line of the same pod that must or must not be there), platforms (another fix on talos,
+gke, eks, ...), runs (true if the message of a running pod is a problem too).
+
+also, unless and in: [spec] also see what the pod and its node are, a fact a line:
+
+  image: NAME                  runtimeClassName: NAME, or (none)
+  env: NAME=VALUE              limit: RESOURCE=QUANTITY
+  hostNetwork: true            privileged: true, capability: NAME
+  owner: KIND                  annotation: KEY=VALUE
+  probe: startup, liveness or readiness
+  node kernel: VERSION         node os: NAME
+  node kubelet: VERSION        node runtime: NAME://VERSION
+  node platform: NAME          node type: INSTANCE TYPE`,
 		Example: `  kubectl gpu-fault doctor signatures
 
   # Show one signature

@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/zstd"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/test/cluster"
 )
@@ -37,10 +39,12 @@ func TestDoctorKeepsSecrets(t *testing.T) {
 		t.Cleanup(func() { p.kubectl("delete", "namespace", namespace, "--ignore-not-found", "--wait=false") })
 	}
 	now := time.Now().UTC().Format(time.RFC3339)
-	for _, name := range slices.Sorted(mapsKeys(files)) {
+	p.definitions()
+	for _, name := range slices.Sorted(maps.Keys(files)) {
 		if path.Ext(name) == ".yaml" {
-			p.kubectlWith(strings.ReplaceAll(string(files[name]), "NOW", now), "create", "-f", "-")
-			t.Cleanup(func() { p.clusterScoped(files[name]) })
+			objects := strings.ReplaceAll(string(files[name]), "NOW", now)
+			t.Cleanup(func() { p.kubectlWith(objects, "delete", "--ignore-not-found", "--wait=false", "-f", "-") })
+			p.kubectlWith(objects, "create", "-f", "-")
 		}
 	}
 	p.plantOnNode(files["node/containerd-conf.toml"], files["node/kmsg.txt"])
@@ -92,6 +96,36 @@ func TestDoctorKeepsSecrets(t *testing.T) {
 		len(kept)-lost, len(kept))
 }
 
+// definitions defines the custom resources that GPU software has, and which take any field.
+func (e *env) definitions() {
+	e.t.Helper()
+	var all strings.Builder
+	for _, crd := range []struct{ kind, plural, group, version, scope string }{
+		{"ClusterPolicy", "clusterpolicies", "nvidia.com", "v1", "Cluster"},
+		{"NVIDIADriver", "nvidiadrivers", "nvidia.com", "v1alpha1", "Cluster"},
+		{"ServiceMonitor", "servicemonitors", "monitoring.coreos.com", "v1", "Namespaced"},
+	} {
+		fmt.Fprintf(&all, `---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: %[2]s.%[3]s
+spec:
+  group: %[3]s
+  names: {kind: %[1]s, plural: %[2]s}
+  scope: %[5]s
+  versions:
+  - name: %[4]s
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+`, crd.kind, crd.plural, crd.group, crd.version, crd.scope)
+	}
+	e.t.Cleanup(func() { e.kubectlWith(all.String(), "delete", "--ignore-not-found", "-f", "-") })
+	e.kubectlWith(all.String(), "create", "-f", "-")
+	e.kubectlWith(all.String(), "wait", "--for=condition=Established", "--timeout=60s", "-f", "-")
+}
+
 // plantOnNode puts secrets into the worker's runtime configuration and kernel log, as administrators do.
 func (e *env) plantOnNode(conf, kmsg []byte) {
 	e.t.Helper()
@@ -109,7 +143,7 @@ func (e *env) plantOnNode(conf, kmsg []byte) {
 func (e *env) fails(namespace string) {
 	e.t.Helper()
 	cluster.Eventually(e.t, patience, "the pods in "+namespace+" failed", func() (bool, string) {
-		pods, err := e.cluster.Client.CoreV1().Pods(namespace).List(context.Background(), listAll)
+		pods, err := e.cluster.Client.CoreV1().Pods(namespace).List(context.Background(), metav1.ListOptions{})
 		if err != nil {
 			return false, err.Error()
 		}

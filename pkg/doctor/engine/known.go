@@ -64,7 +64,7 @@ func nameOne(f *facts.Facts, check Check, found *finding.Finding) {
 			lines = append(lines, signatures.Line{Place: signatures.Event, Evidence: e})
 		}
 	}
-	if found.Cause != "" && check.Symptom == Unexplained {
+	if found.Cause != "" {
 		check.Symptom = Precise // the check found the cause of this one
 	}
 	if matches := known.Best(lines); len(matches) > 0 &&

@@ -112,9 +112,9 @@ func checkCPUMode(f *facts.Facts, r *engine.Result) {
 			}
 			if launcher(pod) {
 				issue.Title = "the MPI operator hides the GPUs from the launcher of an MPIJob"
+				issue.Cause = "It sets NVIDIA_VISIBLE_DEVICES to an empty value in every launcher, whatever the manifest says."
 				issue.Fix = finding.Fix{
-					Text: "Request the GPUs for the workers, and use them there: the MPI operator sets this variable to " +
-						"an empty value in every launcher. To use GPUs in the launcher, set " +
+					Text: "Request the GPUs for the workers, and use them there. To use GPUs in the launcher, set " +
 						"spec.runLauncherAsWorker: true (MPI operator v0.5 or later).",
 				}
 			}
@@ -245,9 +245,9 @@ func blind(f *facts.Facts, pod *corev1.Pod, e finding.Evidence, severity finding
 	switch {
 	case n != nil && n.Distribution == facts.GKE && !setsLibraryPath(pod):
 		issue.Fix = finding.Fix{
-			Text: "GKE mounts the driver's libraries at /usr/local/nvidia/lib64 and does not register them with the " +
-				"linker. Images that are not built on nvidia/cuda must set LD_LIBRARY_PATH=/usr/local/nvidia/lib64, in " +
-				"the image or in the pod. If the image does, the program is a CPU-only build, or hides the GPUs itself.",
+			Text: "Set LD_LIBRARY_PATH=/usr/local/nvidia/lib64 in the image or in the pod, unless the image is built on " +
+				"nvidia/cuda, which does: GKE mounts the driver's libraries there and does not register them with the linker. If " +
+				"that is set, the program is a CPU-only build, or hides the GPUs itself.",
 			Commands: facts.EditCommands(pod),
 		}
 	case pod.Spec.RuntimeClassName == nil && n != nil && n.Distribution != facts.GKE && f.RuntimeClass("nvidia") != nil:

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -31,6 +32,8 @@ func (s *Scheduler) notAdvertised(pod *corev1.Pod, name corev1.ResourceName, amo
 	case name == "nvidia.com/gpu" && len(blank) > 0:
 		v.Nodes, v.Evidence = s.names(blank), QuoteAllocatable(blank)
 		v.Title = "no GPU node that the pod may run on advertises nvidia.com/gpu"
+	case len(other) > 0 && s.served(name):
+		return verdict{} // a plugin for it is there, and does not run, or finds nothing
 	case len(other) > 0:
 		return s.wrongName(pod, name, other)
 	case !facts.IsGPUResource(name):
@@ -62,6 +65,18 @@ func (s *Scheduler) notAdvertised(pod *corev1.Pod, name corev1.ResourceName, amo
 		},
 	}
 	return v
+}
+
+// served reports whether the cluster has software of another vendor that advertises the resource.
+func (s *Scheduler) served(name corev1.ResourceName) bool {
+	if facts.IsGPUResource(name) {
+		return false
+	}
+	serves := func(software string) bool {
+		return words.ContainsAny(string(name), facts.Advertisers(software))
+	}
+	return slices.ContainsFunc(s.F.DaemonSets, func(d appsv1.DaemonSet) bool { return serves(d.Name) }) ||
+		slices.ContainsFunc(s.F.Snapshot.Pods, func(pod corev1.Pod) bool { return facts.Serves(&pod) && serves(pod.Name) })
 }
 
 func (s *Scheduler) wrongName(pod *corev1.Pod, name corev1.ResourceName, other []*facts.Node) verdict {

@@ -1,0 +1,104 @@
+package engine
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/signatures"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
+)
+
+// A change that somebody else reverts is no fix: the fix says who manages the object, and the command goes.
+func TestFixesSayWhoManagesTheObject(t *testing.T) {
+	t.Parallel()
+	yes := true
+	policy := func(annotations, labels map[string]string) snapshot.Snapshot {
+		p := unstructured.Unstructured{Object: map[string]any{}}
+		p.SetName("cluster-policy")
+		p.SetAnnotations(annotations)
+		p.SetLabels(labels)
+		return snapshot.Snapshot{ClusterPolicies: []unstructured.Unstructured{p}}
+	}
+	daemonSet := func(meta metav1.ObjectMeta) snapshot.Snapshot {
+		meta.Namespace, meta.Name = "gpu", "plugin"
+		return snapshot.Snapshot{DaemonSets: []appsv1.DaemonSet{{ObjectMeta: meta}}}
+	}
+	const patch, edit = "kubectl patch clusterpolicy cluster-policy --type merge -p '{}'", "kubectl -n gpu edit daemonset plugin"
+	for name, test := range map[string]struct {
+		snapshot snapshot.Snapshot
+		command  string
+		says     string
+		kept     bool
+	}{
+		"Argo CD": {
+			policy(map[string]string{"argocd.argoproj.io/tracking-id": "addons:nvidia.com/ClusterPolicy:/cluster-policy"}, nil),
+			patch, "Argo CD manages the clusterpolicy (application addons)", false,
+		},
+		"Flux": {
+			policy(nil, map[string]string{"kustomize.toolkit.fluxcd.io/name": "infra"}), patch,
+			"Flux manages the clusterpolicy (Kustomization infra)", false,
+		},
+		"Helm": {
+			daemonSet(metav1.ObjectMeta{Annotations: map[string]string{"meta.helm.sh/release-name": "nvdp"}}), edit,
+			"belongs to the Helm release nvdp", true,
+		},
+		"an operator": {
+			daemonSet(metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{
+				Kind: "ClusterPolicy", Name: "cluster-policy", Controller: &yes,
+			}}}), edit, "ClusterPolicy cluster-policy owns the daemonset", false,
+		},
+		"nobody":                      {policy(nil, nil), patch, "", true},
+		"an object that is not there": {snapshot.Snapshot{}, patch, "", true},
+		"a command that only reads": {
+			policy(nil, map[string]string{"kustomize.toolkit.fluxcd.io/name": "infra"}),
+			"kubectl get clusterpolicy cluster-policy -o yaml", "", true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := Result{Findings: []finding.Finding{{Fix: finding.Fix{Text: "Change it.", Commands: []string{test.command}}}}}
+			r.owned(facts.New(&test.snapshot))
+			fix := r.Findings[0].Fix
+			if test.says == "" && fix.Text != "Change it." || !strings.Contains(fix.Text, test.says) {
+				t.Errorf("the fix is %q, want %q in it", fix.Text, test.says)
+			}
+			if slices.Contains(fix.Commands, test.command) != test.kept {
+				t.Errorf("the commands are %q", fix.Commands)
+			}
+		})
+	}
+}
+
+// The headline of an unknown failure is the line that says most: not the one that only reports that something failed.
+func TestTheLineThatTellsMost(t *testing.T) {
+	t.Parallel()
+	for want, log := range map[string][]string{
+		"ValueError: 22.5 GiB KV cache is needed, which is larger than the available KV cache memory (17.39 GiB).": {
+			"ValueError: 22.5 GiB KV cache is needed, which is larger than the available KV cache memory (17.39 GiB).",
+			"RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}",
+		},
+		"OSError: model not found": {"starting", "OSError: model not found", "worker 3 died, exit code 1"},
+		"fatal: no space left":     {"error: retrying", "fatal: no space left", "shutting down"},
+		"":                         {"step 1", "step 2"},
+	} {
+		if got := tellingOf(log); got != want {
+			t.Errorf("of %q the line %q is told, want %q", log, got, want)
+		}
+	}
+}
+
+func tellingOf(log []string) string {
+	var lines []signatures.Line
+	for _, text := range log {
+		lines = append(lines, signatures.Line{Place: signatures.Log, Evidence: finding.Evidence{Text: text}})
+	}
+	line, _ := telling(lines)
+	return line.Evidence.Text
+}
