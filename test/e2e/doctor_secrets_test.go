@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/zstd"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/test/cluster"
@@ -29,6 +30,9 @@ import (
 // the secrets that look like ordinary values and whose names do not say what they are.
 const secrets = "testdata/secrets.tar.zst"
 
+// podsThatEnd is how many of its pods run once and fail.
+const podsThatEnd = 25
+
 // People post what doctor writes. None of the secrets that are in the objects, events, logs, Helm releases and node files
 // of a real cluster may be in a bundle, in -o json, or on the page.
 func TestDoctorKeepsSecrets(t *testing.T) {
@@ -36,7 +40,6 @@ func TestDoctorKeepsSecrets(t *testing.T) {
 	files := unpack(t, secrets)
 	for _, namespace := range []string{"planted-a", "planted-b", "gpu-operator"} {
 		p.kubectl("delete", "namespace", namespace, "--ignore-not-found", "--wait")
-		t.Cleanup(func() { p.kubectl("delete", "namespace", namespace, "--ignore-not-found", "--wait=false") })
 	}
 	now := time.Now().UTC().Format(time.RFC3339)
 	p.definitions()
@@ -44,12 +47,12 @@ func TestDoctorKeepsSecrets(t *testing.T) {
 		if path.Ext(name) == ".yaml" {
 			objects := strings.ReplaceAll(string(files[name]), "NOW", now)
 			t.Cleanup(func() { p.kubectlWith(objects, "delete", "--ignore-not-found", "--wait=false", "-f", "-") })
+			p.kubectlWith(objects, "delete", "--ignore-not-found", "-f", "-")
 			p.kubectlWith(objects, "create", "-f", "-")
 		}
 	}
 	p.plantOnNode(files["node/containerd-conf.toml"], files["node/kmsg.txt"])
-	p.fails("planted-a")
-	p.fails("planted-b")
+	p.fail("planted-a", "planted-b")
 
 	folder := t.TempDir()
 	bundle, page := filepath.Join(folder, "bundle.tar.gz"), filepath.Join(folder, "page.html")
@@ -122,6 +125,7 @@ spec:
 `, crd.kind, crd.plural, crd.group, crd.version, crd.scope)
 	}
 	e.t.Cleanup(func() { e.kubectlWith(all.String(), "delete", "--ignore-not-found", "-f", "-") })
+	e.kubectlWith(all.String(), "delete", "--ignore-not-found", "-f", "-") // of a run that was killed
 	e.kubectlWith(all.String(), "create", "-f", "-")
 	e.kubectlWith(all.String(), "wait", "--for=condition=Established", "--timeout=60s", "-f", "-")
 }
@@ -139,25 +143,29 @@ func (e *env) plantOnNode(conf, kmsg []byte) {
 	}
 }
 
-// fails waits until the pods of a namespace have been tried, so that their logs and statuses exist.
-func (e *env) fails(namespace string) {
+// fail waits until the pods that can run have run, so that their logs and statuses exist: some wait for a volume or a
+// node for good.
+func (e *env) fail(namespaces ...string) {
 	e.t.Helper()
-	cluster.Eventually(e.t, patience, "the pods in "+namespace+" failed", func() (bool, string) {
-		pods, err := e.cluster.Client.CoreV1().Pods(namespace).List(context.Background(), metav1.ListOptions{})
-		if err != nil {
-			return false, err.Error()
-		}
-		for _, pod := range pods.Items {
-			for _, s := range pod.Status.ContainerStatuses {
-				if s.RestartCount == 0 && s.State.Waiting == nil && s.State.Terminated == nil {
-					return false, pod.Name + " has not ended"
+	cluster.Eventually(e.t, patience, "the pods failed", func() (bool, string) {
+		ended := 0
+		for _, namespace := range namespaces {
+			pods, err := e.cluster.Client.CoreV1().Pods(namespace).List(context.Background(), metav1.ListOptions{})
+			if err != nil {
+				return false, err.Error()
+			}
+			for _, pod := range pods.Items {
+				for _, c := range pod.Status.Conditions {
+					if strings.Contains(c.Message, "Insufficient nvidia.com/gpu") {
+						return false, pod.Name + " waits for a GPU"
+					}
+				}
+				if pod.Status.Phase == corev1.PodFailed {
+					ended++
 				}
 			}
-			if pod.Spec.NodeName != "" && len(pod.Status.ContainerStatuses) == 0 {
-				return false, pod.Name + " has no status"
-			}
 		}
-		return len(pods.Items) > 0, fmt.Sprintf("%d pods", len(pods.Items))
+		return ended >= podsThatEnd, fmt.Sprintf("%d pods of %d failed", ended, podsThatEnd)
 	})
 }
 

@@ -67,6 +67,9 @@ func nameOne(f *facts.Facts, check Check, found *finding.Finding) {
 	if found.Cause != "" {
 		check.Symptom = Precise // the check found the cause of this one
 	}
+	if check.Symptom == Precise {
+		known = known.Decisive()
+	}
 	if matches := known.Best(lines); len(matches) > 0 &&
 		(matches[0].Decisive || check.Symptom == Unexplained ||
 			check.Symptom != Precise && matches[0].Confidence == finding.Likely) {
@@ -213,7 +216,7 @@ var important = []*regexp.Regexp{
 
 // empty matches lines that tell nothing.
 var empty = regexp.MustCompile(
-	`(?i)^back-off \S+ restarting|^Error: ImagePullBackOff|^Error syncing pod|^Back-off |^Error: failed to start container|` +
+	`(?i)^goroutine \d+ |^\s*/\S+\.go:\d+|^r\w\w? +0x[0-9a-f]+$|^back-off \S+ restarting|^Error: ImagePullBackOff|^Error syncing pod|^Back-off |^Error: failed to start container|` +
 		`exit code \d+ \(Error\)$|^\s*$|^(?:Error|CrashLoopBackOff|ImagePullBackOff|Completed|PodFailed)(?::|$)|` +
 		`^ContainersNot(?:Ready|Initialized)`,
 )

@@ -33,7 +33,7 @@ func distribution(n *Node) Distribution {
 		return Talos
 	case strings.HasPrefix(info.OSImage, "Bottlerocket"):
 		return Bottlerocket
-	case has("node.openshift.io/os_id"):
+	case has("node.openshift.io/os_id"), strings.HasPrefix(info.OSImage, "Red Hat Enterprise Linux CoreOS"):
 		return OpenShift
 	case has("cloud.google.com/gke-nodepool"), strings.Contains(info.KubeletVersion, "-gke."):
 		return GKE

@@ -34,8 +34,9 @@ type Set struct {
 	by     map[[prefix]byte][]entry
 	starts [1 << 16]bool // whether two bytes begin a text
 	always []int         // signatures without a text that each match contains
-	// Running are the signatures that are problems of pods that run.
-	running *Set
+	// running are the signatures that are problems of pods that run, and decisive those that name the root cause
+	// whatever else is known.
+	running, decisive *Set
 }
 
 type entry struct {
@@ -49,14 +50,20 @@ const prefix = 3
 // NewSet returns a set. Earlier signatures precede later ones.
 func NewSet(all []*Signature) *Set {
 	set := newSet(all)
-	var runs []*Signature
+	set.running = newSet(keep(all, func(s *Signature) bool { return s.Runs }))
+	decisive := func(s *Signature) bool { return s.Decisive }
+	set.decisive, set.running.decisive = newSet(keep(all, decisive)), newSet(keep(set.running.all, decisive))
+	return set
+}
+
+func keep(all []*Signature, when func(*Signature) bool) []*Signature {
+	var some []*Signature
 	for _, s := range all {
-		if s.Runs {
-			runs = append(runs, s)
+		if when(s) {
+			some = append(some, s)
 		}
 	}
-	set.running = newSet(runs)
-	return set
+	return some
 }
 
 func newSet(all []*Signature) *Set {
@@ -76,6 +83,9 @@ func newSet(all []*Signature) *Set {
 
 // Running returns the signatures that are problems of pods that run.
 func (set *Set) Running() *Set { return set.running }
+
+// Decisive returns the signatures that name the root cause whatever else is known.
+func (set *Set) Decisive() *Set { return set.decisive }
 
 // candidates returns the numbers of the signatures that may match a line, sorted.
 func (set *Set) candidates(line string) []int {

@@ -308,6 +308,18 @@ func missingImage(f *facts.Facts, n *facts.Node) (finding.Evidence, string, bool
 }
 
 func driverImageFinding(f *facts.Facts, n *facts.Node, e finding.Evidence, image string) finding.Finding {
+	if kernel := kernelOf(n); kernel != "" && strings.Contains(image, kernel) {
+		return finding.Finding{
+			Title: "no precompiled driver image exists for the node's kernel", Object: n.Object(),
+			Evidence: []finding.Evidence{e, finding.FieldEvidence(n.Object(), ".status.nodeInfo", "kernelVersion: %s", kernel)},
+			Fix: finding.Fix{
+				Text: fmt.Sprintf("The image %s does not exist: NVIDIA publishes precompiled drivers only for some kernels, and often "+
+					"later than the kernel. Set driver.usePrecompiled=false, so that the driver is built on the node, or boot a kernel "+
+					"with an image, and hold the kernel's package back.", image),
+				Commands: facts.ChangeOperator(f, "driver.usePrecompiled", false),
+			},
+		}
+	}
 	return finding.Finding{
 		Title: "no driver image exists for the node's operating system", Object: n.Object(),
 		Evidence: []finding.Evidence{e,

@@ -224,9 +224,10 @@ func gpuCountCheck() engine.Check {
 		Reads: "GPUs on the PCI bus, in nvidia-smi, in the node's label nvidia.com/gpu.count and in its capacity",
 		Why: "GPUs on the bus that nvidia-smi does not show have no driver or are broken. GPUs that nvidia-smi shows but the node's capacity lacks are not available to pods. GPUs that are " +
 			"passed through to virtual machines, partitioned (MIG) or allocated by DRA are not counted.",
-		Explains: facts.GPULost("wl.pod-failing", "dp.unhealthy", "op.init-chain", "op.operand-failing"),
+		Explains: facts.GPULost(
+			"wl.pod-failing", "dp.unhealthy", "op.init-chain", "op.operand-failing", "sched.bigger-than-any-node"),
 		// If the node advertises too few GPUs, pods stay Pending and do not fail.
-		ExplainsAs: map[string][]string{"offered": facts.GPULost("dp.unhealthy")},
+		ExplainsAs: map[string][]string{"offered": facts.GPULost("dp.unhealthy", "sched.bigger-than-any-node")},
 		Doc:        debugDoc,
 		Sources:    []string{"gpu-operator: metric gpu_operator_nvidia_pci_devices_total", "k8s-device-plugin#2038"},
 		Run: func(f *facts.Facts, r *engine.Result) {

@@ -20,7 +20,7 @@ func operandCheck() engine.Check {
 			"end of their logs",
 		Why: "A symptom, reported in case no other check finds the cause. Pods that have been starting for less than 2 minutes (the driver: 20), have terminated, or are being " +
 			"deleted are ignored.",
-		Explains: []string{"op.clusterpolicy", "gfd.labels", "wl.cuda-vs-driver"},
+		Explains: []string{"op.clusterpolicy", "gfd.labels", "wl.cuda-vs-driver", "dra.unallocatable"},
 		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/troubleshooting.html",
 		Sources:  []string{"gpu-operator#1598", "gpu-operator#441"},
 		Run: func(f *facts.Facts, r *engine.Result) {
@@ -62,6 +62,14 @@ func checkOperand(f *facts.Facts, r *engine.Result, c facts.Component, pod *core
 		}, c,
 	) {
 		found.Severity = finding.Warning // GPU workloads run without the component
+	}
+	if c == facts.DRADriver {
+		found = found.ForPods(pod.Namespace + "/" + pod.Name)
+		for _, waiting := range f.ClaimPods {
+			if waiting.Spec.NodeName == "" {
+				found = found.ForPods(waiting.Namespace + "/" + waiting.Name)
+			}
+		}
 	}
 	if n := f.Node(pod.Spec.NodeName); n != nil && c == facts.Driver {
 		// What a driver container could not do concerns all pods with GPUs on the node.

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
@@ -559,7 +560,12 @@ func handlersOfOtherNames(f *facts.Facts, r *engine.Result) {
 							"RuntimeClass, which is immutable, and recreate it with the handler " + other,
 					},
 				}
-				if create := createClass(class, other); allKnown && create != nil {
+				if meta := f.MetaOf("runtimeclass", "", class); meta != nil &&
+					(metav1.GetControllerOf(meta) != nil || meta.Labels["app.kubernetes.io/component"] == "gpu-operator") {
+					issue.Fix.Text = "the GPU operator owns the RuntimeClass, and its toolkit adds the handler " + handler + " to the " +
+						"nodes' runtime: see why the toolkit's pods, or the validation that they wait for, fail"
+					issue.Confidence = finding.Likely
+				} else if create := createClass(class, other); allKnown && create != nil {
 					issue.Fix.Text =
 						"no node has the handler that the RuntimeClass names. A RuntimeClass is immutable: delete " +
 							"and recreate it with the handler that the nodes have; in the meantime, no pod can be " +

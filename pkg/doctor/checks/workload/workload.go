@@ -405,7 +405,7 @@ func checkConfigError(f *facts.Facts, r *engine.Result) {
 			if t.Reason != "CreateContainerConfigError" {
 				continue
 			}
-			r.Add(finding.Finding{
+			issue := finding.Finding{
 				Title:  "a container cannot be created: an object that its configuration refers to does not exist",
 				Object: facts.PodObject(pod), Nodes: facts.OnNode(pod),
 				Evidence: []finding.Evidence{quoteTrouble(pod, t)},
@@ -415,7 +415,22 @@ func checkConfigError(f *facts.Facts, r *engine.Result) {
 						shell.Command("kubectl -n %s get configmaps,secrets", pod.Namespace),
 					},
 				},
-			})
+			}
+			switch {
+			case strings.Contains(t.Message, "runAsNonRoot"), strings.Contains(t.Message, "non-numeric user"):
+				issue.Title = "a container cannot be created: runAsNonRoot is set, and its image runs as root or as a user by name"
+				issue.Fix = finding.Fix{
+					Text: "Set runAsUser to a numeric user that the image works with, or build the image with one (USER 1000). If the " +
+						"program needs root, runAsNonRoot must not be set; a policy of the namespace may set it.",
+					Commands: facts.EditCommands(pod),
+				}
+			case !words.ContainsAny(t.Message, []string{"not found", "find key", "doesn't exist", "does not exist"}):
+				issue.Title = "a container cannot be created: " + words.Clip(t.Message)
+				issue.Confidence = finding.Likely
+				issue.Fix.Text = "Correct in the pod's template what the message names."
+				issue.Fix.Commands = facts.EditCommands(pod)
+			}
+			r.Add(issue)
 		}
 	}
 }
