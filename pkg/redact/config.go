@@ -52,12 +52,18 @@ func Arguments(all []string) []string {
 		default:
 			cleaned[i] = Text(arg)
 		}
+		if i > 0 && all[i-1] == "-p" && shortSecret.MatchString(arg) {
+			cleaned[i] = Mark
+		}
 		if i > 0 && userOption.MatchString(all[i-1]) && strings.Contains(arg, ":") { // curl
 			cleaned[i] = Mark
 		}
 	}
 	return acrossArguments(all, cleaned)
 }
+
+// shortSecret matches a word after -p, which is a password in many programs, and a port or a path in others.
+var shortSecret = regexp.MustCompile(`^[^\s/:-][^\s/:]*\pL[^\s/:]*$|^\pL[^\s/:]{5,}$`)
 
 // acrossArguments removes secrets that only the whole command line shows: wandb login KEY.
 func acrossArguments(all, cleaned []string) []string {

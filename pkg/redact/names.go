@@ -75,6 +75,7 @@ var secretWords = set(
 	"пароль",
 	"密码",
 	"パスワード",
+	"비밀번호",
 	"hec",
 	"authtok",
 	"requirepass",

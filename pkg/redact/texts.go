@@ -42,6 +42,35 @@ var arguments = []struct {
 		regexp.MustCompile(`\bhtpasswd[ \t]+-[A-Za-z]*b[A-Za-z]*(?:[ \t]+[^\s"']+){2}[ \t]+["']?([^\s"']+)`),
 	},
 	{"snmp", regexp.MustCompile(`\bsnmp[a-z]+\b[^\n|;&]*?[ \t]-c[ \t]*["']?([^\s"']+)`)},
+	{"snmp", regexp.MustCompile(`\bsnmp[a-z]+\b[^\n|;&]*?[ \t]-A[ \t]*["']?([^\s"']+)`)},
+	{"snmp", regexp.MustCompile(`\bsnmp[a-z]+\b[^\n|;&]*?[ \t]-X[ \t]*["']?([^\s"']+)`)},
+	{"storepass", regexp.MustCompile(`-(?:store|key|srcstore|deststore|srckey|destkey)pass[ \t]+["']?([^\s"']+)`)},
+	{"mot de passe", regexp.MustCompile(`(?i)\bmot de passe[ \t]*[:=][ \t]*(\S+)`)},
+	{"<(", regexp.MustCompile(`<\([ \t]*(?:echo|printf)[ \t]+["']?([^\s"')]+)`)},
+	{"suseconnect", regexp.MustCompile(`\bSUSEConnect\b[^\n|;&]*?[ \t]-r[ \t]*["']?([^\s"']+)`)},
+	{"%s", regexp.MustCompile(`\bprintf[ \t]+["'][^"'\n]*(?:password|token|secret|` + Mark + `)[ \t]+%s[^"'\n]*["'][ \t]+["']?([^\s"';|&]+)`)},
+	{"-restricted-", regexp.MustCompile(`-restricted-(?:protocol|api)[= ]["']?[^\s=]+=([^\s"',;]+)`)},
+	{"chpasswd", regexp.MustCompile(`\bchpasswd\b[^\n|]*?[ \t][\w.-]+:([^\s"']+)`)},
+	{" -u", regexp.MustCompile(`[ \t]-u[ \t]*["']?[A-Za-z][\w.-]*:([^\s"':/@]*[A-Za-z][^\s"':/@]*)`)},
+	{"jdbc:oracle", regexp.MustCompile(`\bjdbc:oracle:\w+:[^\s/@]+/([^\s@"']+)@`)},
+	{"proxy_set_header", regexp.MustCompile(
+		`(?i)\bproxy_set_header[ \t]+[\w-]*(?:key|auth|token|secret|cookie)[\w-]*[ \t]+["']?([^\s"';]+)`)},
+	// Exceptions and checks of programs.
+	{"integer value", regexp.MustCompile(`to integer value as '([^'@\n]+)@`)},
+	{"input_value", regexp.MustCompile(`\binput_value=('[^'\n]*'|"[^"\n]*")`)},
+	{"auth", regexp.MustCompile(`\bauth[ \t]*=[ \t]*\([ \t]*["'][^"'\n]*["'][ \t]*,[ \t]*["']([^"'\n]+)`)},
+	{"value", regexp.MustCompile(`(?i)\bvalue \\?["']([^"'\\\n]+)\\?["'] (?:for|of) [\w.-]*(?:password|passwd|token|secret|key|pwd)\b`)},
+	// Tables, aligned columns and colors.
+	{"|", regexp.MustCompile(
+		`(?i)\|[ \t]*[\w.-]*(?:passw\w*|token|secret|api_?key|credential|pwd)[ \t]*\|[ \t]*([^\s|][^|\n]*?)[ \t]*\|`)},
+	{"..", regexp.MustCompile(`(?i)\b(?:[\w-]*passw\w*|[\w-]*token|[\w-]*secret|api[ _-]?key|pwd)[ \t]*\.{3,}[ \t]*(\S+)`)},
+	{"pass", aligned}, {"token", aligned}, {"secret", aligned}, {"key", aligned},
+	{"\x1b[", regexp.MustCompile(
+		`(?i)(?:password|passwd|token|secret|key)(?:\x1b\[[\d;]*m)*[ \t]*[=:][ \t]*(?:\x1b\[[\d;]*m)+([^\s\x1b]+)`)},
+	{"<name>", regexp.MustCompile(
+		`(?i)<name>[^<\n]*(?:password|passwd|secret|token|apikey|pwd)[^<\n]*</name>\s*<value>([^<\n]+)`)},
+	// A user and a password in a note: root / Password#1.
+	{"root", pair}, {"admin", pair}, {"user", pair},
 	{"pass:", regexp.MustCompile(`\bpass:([^\s"']+)`)},
 	{
 		"chpasswd",
@@ -123,6 +152,8 @@ var arguments = []struct {
 				`[^\s"'=:]*[0-9#!$%^*+~][^\s"']*)`,
 		),
 	},
+	{"pass", sentence}, {"kennwort", sentence}, {"secret", sentence}, {"psk", sentence}, {"token", sentence},
+	{"token", rejected}, {"wort", rejected}, {"password", rejected},
 	{
 		"</",
 		regexp.MustCompile(
@@ -156,7 +187,7 @@ var arguments = []struct {
 	{
 		" -p",
 		regexp.MustCompile(
-			`\b(?:supabase|signtool|influx|cbq|clickhouse-client)\b[^\n|;&]*?[ \t]-p[ \t]+["']?([^\s"']+)`,
+			`\b(?:supabase|signtool|influx|cbq|clickhouse-client|cypher-shell)\b[^\n|;&]*?[ \t]-p[ \t]+["']?([^\s"']+)`,
 		),
 	},
 	{" /", regexp.MustCompile(`(?i)\b(?:signtool|schtasks|net[ \t]+use)\b[^\n]*?[ \t]/r?p[ \t:]+["']?([^\s"']+)`)},
@@ -164,7 +195,7 @@ var arguments = []struct {
 	{
 		"value=",
 		regexp.MustCompile(
-			`(?i)\bname="[^"\n]*(?:password|passwd|secret|token|pwd)[^"\n]*"[^>\n]*?value="([^"\n]+)"`,
+			`(?i)\b(?:name|key|id)="[^"\n]*(?:password|passwd|secret|token|pwd|apikey)[^"\n]*"[^>\n]*?\bvalue="([^"\n]+)"`,
 		),
 	},
 	// netrc
@@ -172,6 +203,23 @@ var arguments = []struct {
 	// npmrc, pip.conf and others have the secret without a name in front: //registry/:_authToken=x is an assignment.
 	{"--from-literal", regexp.MustCompile(`--from-literal[= ]["']?[^\s=]+=("[^"\n]*"|'[^'\n]*'|[^\s"']+)`)},
 }
+
+// What people and programs say of a secret: "password for user setup is X", "token X rejected". The value is no
+// ordinary word: it has a digit or a sign, or a capital inside.
+const odd = `["'\\]*([^\s"'=:;,()\\]*(?:\pL[^\s"'=:;,()\\]*[0-9#!$%^*+~]|[0-9#!$%^*+~][^\s"'=:;,()\\]*\pL|\p{Ll}\p{Lu})[^\s"',;()\\]*)`
+
+var (
+	sentence = regexp.MustCompile(
+		`(?i:\b[\w.-]*(?:pass(?:word|wd|wort|phrase)?|kennwort|secret|psk|token)(?:[ \t]+[\pL-]+){0,4}?[ \t]+(?:is|ist|lautet|was|war))[ \t]+` + odd,
+	)
+	aligned = regexp.MustCompile(
+		`(?im)^[ \t]*[\w.-]*(?:password|passwd|token|secret|api_?key)(?:[ \t]{2,}|\t)([^\s=:]\S*)[ \t]*$`,
+	)
+	pair = regexp.MustCompile(
+		`(?i)\b(?:root|[\w.-]*admin|[\w.-]*user)[ \t]?/[ \t]?([\w.-]*\pL[\w.-]*[#!$%^*+~][\w.#!$%^*+~-]*)`,
+	)
+	rejected = regexp.MustCompile(`(?i:\b[\w.-]*(?:pass(?:word|wort)|kennwort|token))[ \t]+` + odd)
+)
 
 // withoutArguments removes the secrets among the arguments of commands.
 func withoutArguments(text string) string {
@@ -218,7 +266,7 @@ var (
 	// whole matches a line that is nothing but a setting, whose value may have any character: a line of `env`, of an
 	// .env file, YAML or INI.
 	whole = regexp.MustCompile(
-		`^([ \t]*(?:\++ |- |export |declare -x |ENV |set |[-*] )?["']?)([A-Za-z_][\w./:-]*)(["']?[ \t]*(?:=|:[ \t]+|:=)[ \t]*)([^\s"'{\[|>&*][^\n]*)$`,
+		`^([ \t]*(?:\++ |- |export |declare -x |ENV |set |[-*] )?["']?)([\pL_][\pL\pN_./:-]*)(["']?[ \t]*(?:=|:[ \t]+|:=|：)[ \t]*)([^\s"'{\[|>&*][^\n]*)$`,
 	)
 	// blank matches a line of a file with a name and a value between which is only a blank.
 	blank = regexp.MustCompile(`^[ \t]*([A-Za-z_][\w.-]*)[ \t]+([^\s=:{\[#][^\n]*)$`)
@@ -307,6 +355,14 @@ var folded = regexp.MustCompile(`^([ \t]*)(?:- )?["']?([A-Za-z_][\w.-]*)["']?:[ 
 // "password = <<EOT".
 var heading = regexp.MustCompile(`([A-Za-z_][\w.-]*)[ \t]*[:=][ \t]*(?:<<[-~]?["']?(\w+)["']?)?[ \t]*$`)
 
+var (
+	// typed matches names of what people type: a single word below it is no other setting.
+	typed = regexp.MustCompile(`(?i)^(?:[\w.-]*password|passwd|passphrase|kennwort|passwort)$`)
+	// series matches the first line of a list, and item a line of it: "tokens:", "- X"; "TOKENS = [", `"X",`.
+	series = regexp.MustCompile(`([A-Za-z_][\w.-]*)[sS][ \t]*[:=][ \t]*\[?[ \t]*$`)
+	item   = regexp.MustCompile(`^[ \t]*(?:- |["'])["']?([^\s"',:=]{8,})["']?,?[ \t]*$`)
+)
+
 // withoutLines removes the values of settings that take a whole line, or the lines below it.
 //
 // file is true for configuration files, in which a blank may separate a name from its value.
@@ -339,8 +395,20 @@ func withoutLines(text string, file bool) string {
 				lines[j] = Mark
 			}
 			next := strings.TrimSpace(lines[i+1])
-			if next != "" && !strings.ContainsAny(next, " \t:=") && !plain(next) && next != Mark {
+			if next != "" && !strings.ContainsAny(next, " \t:=") && next != Mark &&
+				(!plain(next) || typed.MatchString(m[1]) && strings.ContainsAny(next, "-_.")) {
 				lines[i+1] = strings.Replace(lines[i+1], next, Mark, 1)
+			}
+		}
+		if m := series.FindStringSubmatch(body); m != nil && SecretName(m[1]) {
+			for j := i + 1; j < len(lines); j++ {
+				one := item.FindStringSubmatch(lines[j])
+				if one == nil {
+					break
+				}
+				if !plain(one[1]) && !strings.Contains(one[1], Mark) {
+					lines[j] = strings.Replace(lines[j], one[1], Mark, 1)
+				}
 			}
 		}
 		if m := folded.FindStringSubmatch(body); m != nil {
@@ -374,11 +442,11 @@ var nameMarks = []string{
 	"license",
 	"activation", "nonce", "wort", "geheim", "contrase", "motdepasse", "senha", "clave", "parola", "haslo", "hasło",
 	"lozinka",
-	"salasana", "пароль", "密码", "パスワード", "hec",
+	"salasana", "пароль", "密码", "パスワード", "비밀번호", "mot de passe", "hec",
 }
 
 func mayName(text string) bool {
-	if !strings.ContainsAny(text, "=:, ") {
+	if !strings.ContainsAny(text, "=:, ：") {
 		return false
 	}
 	lower := strings.ToLower(text)

@@ -305,7 +305,10 @@ func (w *Walker) walkStruct(at where, name string, v reflect.Value) {
 	// env: [{name: NGC_API_KEY, value: ...}], and headers.
 	if s.named >= 0 && v.CanSet() {
 		value := v.Field(s.value)
-		if cleaned := w.clean(at, v.Field(s.named).String(), value.String()); cleaned != value.String() {
+		if v.Type() == headerType && !publicHeader(v.Field(s.named).String()) && value.String() != "" {
+			w.count(at.place, value.String(), Mark)
+			value.SetString(Mark)
+		} else if cleaned := w.clean(at, v.Field(s.named).String(), value.String()); cleaned != value.String() {
 			value.SetString(cleaned)
 		}
 	}
@@ -332,10 +335,14 @@ func (w *Walker) walkMap(at where, name string, v reflect.Value) {
 	if v.IsNil() || v.Type().Key().Kind() != reflect.String {
 		return
 	}
-	variable := ""
-	if named := v.MapIndex(reflect.ValueOf("name").Convert(v.Type().Key())); named.IsValid() &&
-		v.Type().Elem().Kind() == reflect.Interface {
-		variable, _ = named.Interface().(string)
+	// [{name: NGC_API_KEY, value: ...}], and rules that set a label: [{targetLabel: apikey, replacement: ...}].
+	variable, of := "", ""
+	for _, pair := range [][2]string{{"name", "value"}, {"targetLabel", "replacement"}} {
+		if named := v.MapIndex(reflect.ValueOf(pair[0]).Convert(v.Type().Key())); named.IsValid() && variable == "" &&
+			v.Type().Elem().Kind() == reflect.Interface {
+			variable, _ = named.Interface().(string)
+			of = pair[1]
+		}
 	}
 	for _, key := range v.MapKeys() {
 		inner := v.MapIndex(key)
@@ -351,7 +358,7 @@ func (w *Walker) walkMap(at where, name string, v reflect.Value) {
 		switch {
 		case name == "annotations" && !sumName(named):
 			named = named[strings.LastIndexByte(named, '/')+1:]
-		case named == "value" && variable != "":
+		case named == of && variable != "":
 			named = variable
 		}
 		if !at.selector {
@@ -561,4 +568,16 @@ func (w *Walker) count(place, before, after string) {
 	if before != after {
 		w.Removed[place] += max(1, strings.Count(after, Mark)-strings.Count(before, Mark))
 	}
+}
+
+// headerType is the type of the headers of probes and hooks.
+var headerType = reflect.TypeFor[corev1.HTTPHeader]()
+
+// publicHeader reports whether a header of HTTP says nothing that one must know to get in.
+func publicHeader(name string) bool {
+	switch strings.ToLower(name) {
+	case "accept", "accept-encoding", "accept-language", "connection", "content-type", "host", "user-agent":
+		return true
+	}
+	return false
 }

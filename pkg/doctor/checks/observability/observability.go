@@ -259,6 +259,7 @@ func checkDCGM(f *facts.Facts, r *engine.Result, pod *corev1.Pod, t facts.PodTro
 	}
 	if killed, limit := dcgmOutOfMemory(pod); killed {
 		found.Title = "dcgm-exporter needs more memory than its limit"
+		found.Cause = "The kernel killed it at the limit. It needs more with each GPU and each metric."
 		found.Evidence = append(found.Evidence,
 			finding.FieldEvidence(
 				facts.PodObject(pod), ".spec.containers[].resources.limits.memory", "%s", words.OrNone(limit),
