@@ -25,6 +25,25 @@ type Walker struct {
 	seen   map[uintptr]bool
 	// known are results of strings that many objects have.
 	known map[call]string
+	// names are what the names of fields and labels say, which objects share as well.
+	names map[string]meaning
+}
+
+// meaning is what a name says of its value.
+type meaning struct{ secret, group bool }
+
+// maxNames bounds Walker.names, because users choose names.
+const maxNames = 1 << 16
+
+func (w *Walker) named(name string) meaning {
+	known, ok := w.names[name]
+	if !ok {
+		known = meaning{SecretName(name), secretGroup(name)}
+		if len(w.names) < maxNames {
+			w.names[name] = known
+		}
+	}
+	return known
 }
 
 // call is a string and how it is read.
@@ -46,7 +65,7 @@ const (
 
 // NewWalker returns a walker that has removed nothing.
 func NewWalker() *Walker {
-	return &Walker{Removed: map[string]int{}, seen: map[uintptr]bool{}, known: map[call]string{}}
+	return &Walker{Removed: map[string]int{}, seen: map[uintptr]bool{}, known: map[call]string{}, names: map[string]meaning{}}
 }
 
 // structure has the fields of Kubernetes' types whose strings are identifiers: they are needed, they may look random,
@@ -362,7 +381,7 @@ func (w *Walker) walkMap(at where, name string, v reflect.Value) {
 			named = variable
 		}
 		if !at.selector {
-			below.secret = at.secret || secretGroup(named) && !structure[named]
+			below.secret = at.secret || w.named(named).group && !structure[named]
 		}
 		below.selector = at.selector || selectors[named] && name != "parameters"
 		switch inner.Kind() {
@@ -515,7 +534,7 @@ func (w *Walker) clean(at where, name, value string) string {
 		read = asText
 	case structure[name] && !at.options:
 		read = asName
-	case at.selector && SecretName(name) && !plain(value):
+	case at.selector && !plain(value) && w.named(name).secret:
 		w.count(at.place, value, Mark)
 		return Mark
 	case at.selector, texts[name]:
