@@ -55,7 +55,10 @@ func (c *collector) logs(ctx context.Context) {
 		return
 	}
 	for _, pod := range left {
-		c.missing("logs/"+pod.Namespace+"/"+pod.Name, "skipped: logs of "+count.Of(logPods, "similar pod")+" were read")
+		c.missing(
+			"logs/"+pod.Namespace+"/"+pod.Name,
+			"skipped: logs of "+count.Of(logPods, "similar pod")+" were read",
+		)
 	}
 	var requests []request
 	for _, pod := range wanted {

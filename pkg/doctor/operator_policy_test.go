@@ -81,7 +81,11 @@ func TestOperatorPlacement(t *testing.T) {
 				Nodes: []corev1.Node{bare}, ClusterPolicies: policies,
 				Missing: []snapshot.Missing{{What: "api/daemonsets", Why: "forbidden"}},
 			},
-			want: []string{"root dp.none warning Node gpu-1", "unknown dp.selects-none Cluster", "unknown nfd.labels Cluster"},
+			want: []string{
+				"root dp.none warning Node gpu-1",
+				"unknown dp.selects-none Cluster",
+				"unknown nfd.labels Cluster",
+			},
 		},
 		"the operator cannot reconcile": {
 			s: snapshot.Snapshot{
@@ -152,11 +156,18 @@ func TestOperatorPlacement(t *testing.T) {
 		},
 		"nodes cannot be read": {
 			s: snapshot.Snapshot{Missing: []snapshot.Missing{{What: "api/nodes", Why: "forbidden"}}},
-			want: []string{"unknown dp.capacity-zero Cluster", "unknown dp.selects-none Cluster", "unknown dp.unhealthy Cluster",
-				"unknown dp.unhealthy-xid Cluster", "unknown dra.double-advertise Cluster",
+			want: []string{
+				"unknown dp.capacity-zero Cluster",
+				"unknown dp.selects-none Cluster",
+				"unknown dp.unhealthy Cluster",
+				"unknown dp.unhealthy-xid Cluster",
+				"unknown dra.double-advertise Cluster",
 				"unknown dra.slice-stale Cluster",
-				"unknown mig.manager-failed Cluster", "unknown mig.strategy-mismatch Cluster",
-				"unknown op.deploy-label-off Cluster", "unknown share.timeslicing Cluster"},
+				"unknown mig.manager-failed Cluster",
+				"unknown mig.strategy-mismatch Cluster",
+				"unknown op.deploy-label-off Cluster",
+				"unknown share.timeslicing Cluster",
+			},
 		},
 		"an upgrade of the release failed": {
 			s: snapshot.Snapshot{Nodes: []corev1.Node{gpuNode()}, Pods: []corev1.Pod{pluginPod()},
@@ -170,7 +181,10 @@ func TestOperatorPlacement(t *testing.T) {
 		},
 		"the CRDs are older than the operator": {
 			s: snapshot.Snapshot{Nodes: []corev1.Node{gpuNode()},
-				Pods:         []corev1.Pod{pluginPod(), operandPod("gpu-operator", "gpu-operator", nil, crashes("x"))},
+				Pods: []corev1.Pod{
+					pluginPod(),
+					operandPod("gpu-operator", "gpu-operator", nil, crashes("x")),
+				},
 				HelmReleases: []snapshot.HelmRelease{operatorRelease()},
 				CRDs:         []string{"clusterpolicies.nvidia.com"}, Logs: []snapshot.Log{logOf(
 					operandPod("gpu-operator", "gpu-operator", nil),

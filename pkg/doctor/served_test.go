@@ -32,8 +32,8 @@ func labelled(key string) podChange {
 	return func(p *corev1.Pod) { p.Labels = map[string]string{key: "launcher"} }
 }
 
-// What serves pods is at fault for them: a scheduler that does not run, a plugin of any vendor that runs nowhere. What is
-// named is what is missing, and no advice is given that cannot work on the platform.
+// What serves pods is at fault for them: a scheduler that does not run, a plugin of any vendor that runs nowhere. What
+// is named is what is missing, and no advice is given that cannot work on the platform.
 func TestWhoServesPods(t *testing.T) {
 	t.Parallel()
 	hami := func(p *corev1.Pod) {
@@ -53,10 +53,13 @@ func TestWhoServesPods(t *testing.T) {
 			"img.pull-network info, sched.no-scheduler error", "Pod kube-system/hami-scheduler-5c-x fails",
 		},
 		"an extender accounts for what no node advertises": {
-			newBench().node("a", 2).pod("p", "", 1, hami, toldByAnother("no available node")), "sched.unschedulable error", "",
+			newBench().node("a", 2).
+				pod("p", "", 1, hami, toldByAnother("no available node")),
+			"sched.unschedulable error", "",
 		},
 		"other pods hold all of it": {
-			newBench().node("a", 2, gives("gpu.intel.com/i915", 5, 5)).pod("server", "a", 0, wants("gpu.intel.com/i915", 5)).
+			newBench().node("a", 2, gives("gpu.intel.com/i915", 5, 5)).
+				pod("server", "a", 0, wants("gpu.intel.com/i915", 5)).
 				pod("p", "", 0, wants("gpu.intel.com/i915", 1)),
 			"wl.other-accelerator error", "other pods hold all 5 of gpu.intel.com/i915",
 		},
@@ -75,12 +78,17 @@ func TestWhoServesPods(t *testing.T) {
 			"nothing adds nodes: no cluster-autoscaler or Karpenter is seen",
 		},
 		"a program that ends": {
-			newBench().node("a", 2).pod("p", "a", 1, crashing(0, "Completed")).log("p", "done\n"), "wl.completes error, wl.pod-failing error",
+			newBench().node("a", 2).
+				pod("p", "a", 1, crashing(0, "Completed")).
+				log("p", "done\n"),
+			"wl.completes error, wl.pod-failing error",
 			"ends without an error",
 		},
 		"a launcher without GPUs": {
-			newBench().node("a", 2).pod("p", "a", 1, empty, crashing(1, "Error"), labelled("training.kubeflow.org/job-role")).
-				log("p", blind), "wl.cpu-mode error, wl.pod-failing error", "runLauncherAsWorker",
+			newBench().node("a", 2).
+				pod("p", "a", 1, empty, crashing(1, "Error"), labelled("training.kubeflow.org/job-role")).
+				log("p", blind),
+			"wl.cpu-mode error, wl.pod-failing error", "runLauncherAsWorker",
 		},
 		"an image that does not know GKE's libraries": {
 			newBench().node("a", 2, gke).pod("p", "a", 1, crashing(1, "Error")).log("p", blind),
@@ -104,7 +112,8 @@ func TestPluginsThatRunNowhere(t *testing.T) {
 		says  string
 	}{
 		"no such label": {
-			newBench().node("a", 2).pod("p", "", 0, wants("gpu.intel.com/i915", 1)).daemonSet("intel-gpu-plugin", intel),
+			newBench().node("a", 2).pod("p", "", 0, wants("gpu.intel.com/i915", 1)).
+				daemonSet("intel-gpu-plugin", intel),
 			"no node has intel.feature.node.kubernetes.io/gpu=true",
 		},
 		"a taint": {
@@ -114,7 +123,8 @@ func TestPluginsThatRunNowhere(t *testing.T) {
 		},
 		"nobody waits": {newBench().node("a", 2).daemonSet("intel-gpu-plugin", intel), ""},
 		"an autoscaler": {
-			newBench().node("a", 2).pod("p", "", 0, wants("gpu.intel.com/i915", 1)).daemonSet("intel-gpu-plugin", intel).
+			newBench().node("a", 2).pod("p", "", 0, wants("gpu.intel.com/i915", 1)).
+				daemonSet("intel-gpu-plugin", intel).
 				event("Pod", "p", "NotTriggerScaleUp", "pod didn't trigger scale-up"), "",
 		},
 	} {
@@ -138,6 +148,8 @@ func TestPluginsThatRunNowhere(t *testing.T) {
 
 func toldByAnother(text string) podChange {
 	return func(p *corev1.Pod) {
-		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: text}}
+		p.Status.Conditions = []corev1.PodCondition{
+			{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: text},
+		}
 	}
 }

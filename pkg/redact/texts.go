@@ -48,7 +48,13 @@ var arguments = []struct {
 	{"mot de passe", regexp.MustCompile(`(?i)\bmot de passe[ \t]*[:=][ \t]*(\S+)`)},
 	{"<(", regexp.MustCompile(`<\([ \t]*(?:echo|printf)[ \t]+["']?([^\s"')]+)`)},
 	{"suseconnect", regexp.MustCompile(`\bSUSEConnect\b[^\n|;&]*?[ \t]-r[ \t]*["']?([^\s"']+)`)},
-	{"%s", regexp.MustCompile(`\bprintf[ \t]+["'][^"'\n]*(?:password|token|secret|` + Mark + `)[ \t]+%s[^"'\n]*["'][ \t]+["']?([^\s"';|&]+)`)},
+	{
+		"%s",
+		regexp.MustCompile(
+			`\bprintf[ \t]+["'][^"'\n]*(?:password|token|secret|` + Mark +
+				`)[ \t]+%s[^"'\n]*["'][ \t]+["']?([^\s"';|&]+)`,
+		),
+	},
 	{"-restricted-", regexp.MustCompile(`-restricted-(?:protocol|api)[= ]["']?[^\s=]+=([^\s"',;]+)`)},
 	{"chpasswd", regexp.MustCompile(`\bchpasswd\b[^\n|]*?[ \t][\w.-]+:([^\s"']+)`)},
 	{" -u", regexp.MustCompile(`[ \t]-u[ \t]*["']?[A-Za-z][\w.-]*:([^\s"':/@]*[A-Za-z][^\s"':/@]*)`)},
@@ -59,11 +65,22 @@ var arguments = []struct {
 	{"integer value", regexp.MustCompile(`to integer value as '([^'@\n]+)@`)},
 	{"input_value", regexp.MustCompile(`\binput_value=('[^'\n]*'|"[^"\n]*")`)},
 	{"auth", regexp.MustCompile(`\bauth[ \t]*=[ \t]*\([ \t]*["'][^"'\n]*["'][ \t]*,[ \t]*["']([^"'\n]+)`)},
-	{"value", regexp.MustCompile(`(?i)\bvalue \\?["']([^"'\\\n]+)\\?["'] (?:for|of) [\w.-]*(?:password|passwd|token|secret|key|pwd)\b`)},
+	{
+		"value",
+		regexp.MustCompile(
+			`(?i)\bvalue \\?["']([^"'\\\n]+)\\?["'] (?:for|of) [\w.-]*(?:password|passwd|token|secret|key|pwd)\b`,
+		),
+	},
 	// Tables, aligned columns and colors.
 	{"|", regexp.MustCompile(
-		`(?i)\|[ \t]*[\w.-]*(?:passw\w*|token|secret|api_?key|credential|pwd)[ \t]*\|[ \t]*([^\s|][^|\n]*?)[ \t]*\|`)},
-	{"..", regexp.MustCompile(`(?i)\b(?:[\w-]*passw\w*|[\w-]*token|[\w-]*secret|api[ _-]?key|pwd)[ \t]*\.{3,}[ \t]*(\S+)`)},
+		`(?i)\|[ \t]*[\w.-]*(?:passw\w*|token|secret|api_?key|credential|pwd)[ \t]*\|[ \t]*([^\s|][^|\n]*?)[ \t]*\|`,
+	)},
+	{
+		"..",
+		regexp.MustCompile(
+			`(?i)\b(?:[\w-]*passw\w*|[\w-]*token|[\w-]*secret|api[ _-]?key|pwd)[ \t]*\.{3,}[ \t]*(\S+)`,
+		),
+	},
 	{"pass", aligned}, {"token", aligned}, {"secret", aligned}, {"key", aligned},
 	{"\x1b[", regexp.MustCompile(
 		`(?i)(?:password|passwd|token|secret|key)(?:\x1b\[[\d;]*m)*[ \t]*[=:][ \t]*(?:\x1b\[[\d;]*m)+([^\s\x1b]+)`)},

@@ -65,7 +65,12 @@ const (
 
 // NewWalker returns a walker that has removed nothing.
 func NewWalker() *Walker {
-	return &Walker{Removed: map[string]int{}, seen: map[uintptr]bool{}, known: map[call]string{}, names: map[string]meaning{}}
+	return &Walker{
+		Removed: map[string]int{},
+		seen:    map[uintptr]bool{},
+		known:   map[call]string{},
+		names:   map[string]meaning{},
+	}
 }
 
 // structure has the fields of Kubernetes' types whose strings are identifiers: they are needed, they may look random,

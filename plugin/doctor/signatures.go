@@ -90,6 +90,8 @@ also, unless and in: [spec] also see what the pod and its node are, a fact a lin
   hostNetwork: true            privileged: true, capability: NAME
   owner: KIND                  annotation: KEY=VALUE
   probe: startup, liveness or readiness
+  runAsUser: NUMBER            supplementalGroups: NUMBERS
+  hostPath: PATH
   node kernel: VERSION         node os: NAME
   node kubelet: VERSION        node runtime: NAME://VERSION
   node platform: NAME          node type: INSTANCE TYPE`,

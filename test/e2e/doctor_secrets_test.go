@@ -24,17 +24,17 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/test/cluster"
 )
 
-// secrets has manifests for a cluster, in which somebody who did not know the code planted made-up secrets in the places
-// where users have them. It is compressed so that scanners of repositories do not take them for real ones. planted.tsv
-// names each secret, its kind of place and its object; keep.tsv has values that a diagnosis needs; unrecognized.tsv has
-// the secrets that look like ordinary values and whose names do not say what they are.
+// secrets has manifests for a cluster, in which somebody who did not know the code planted made-up secrets in the
+// places where users have them. It is compressed so that scanners of repositories do not take them for real ones.
+// planted.tsv names each secret, its kind of place and its object; keep.tsv has values that a diagnosis needs;
+// unrecognized.tsv has the secrets that look like ordinary values and whose names do not say what they are.
 const secrets = "testdata/secrets.tar.zst"
 
 // podsThatEnd is how many of its pods run once and fail.
 const podsThatEnd = 25
 
-// People post what doctor writes. None of the secrets that are in the objects, events, logs, Helm releases and node files
-// of a real cluster may be in a bundle, in -o json, or on the page.
+// People post what doctor writes. None of the secrets that are in the objects, events, logs, Helm releases and node
+// files of a real cluster may be in a bundle, in -o json, or on the page.
 func TestDoctorKeepsSecrets(t *testing.T) {
 	p := newPatient(t)
 	files := unpack(t, secrets)
@@ -56,7 +56,19 @@ func TestDoctorKeepsSecrets(t *testing.T) {
 
 	folder := t.TempDir()
 	bundle, page := filepath.Join(folder, "bundle.tar.gz"), filepath.Join(folder, "page.html")
-	r := p.plugin("doctor", "--since", p.since(), "--node", p.worker.Name, "--bundle", bundle, "--html", page, "-o", "json")
+	r := p.plugin(
+		"doctor",
+		"--since",
+		p.since(),
+		"--node",
+		p.worker.Name,
+		"--bundle",
+		bundle,
+		"--html",
+		page,
+		"-o",
+		"json",
+	)
 	if r.code != 0 && r.code != 2 {
 		t.Fatalf("doctor: exit %d\n%s", r.code, r.stderr)
 	}
@@ -90,13 +102,24 @@ func TestDoctorKeepsSecrets(t *testing.T) {
 		}
 	}
 	if len(planted) < 300 || len(kinds) < 40 || len(unrecognized) > len(planted)/20 {
-		t.Errorf("%d secrets in %d kinds of places, %d of them not recognized", len(planted), len(kinds), len(unrecognized))
+		t.Errorf(
+			"%d secrets in %d kinds of places, %d of them not recognized",
+			len(planted),
+			len(kinds),
+			len(unrecognized),
+		)
 	}
 	if lost > len(kept)/8 {
 		t.Errorf("%d of %d values that a diagnosis needs are not in the bundle", lost, len(kept))
 	}
-	t.Logf("secrets leaked %d of %d in %d kinds of places; %d of %d other values kept", leaked, len(planted), len(kinds),
-		len(kept)-lost, len(kept))
+	t.Logf(
+		"secrets leaked %d of %d in %d kinds of places; %d of %d other values kept",
+		leaked,
+		len(planted),
+		len(kinds),
+		len(kept)-lost,
+		len(kept),
+	)
 }
 
 // definitions defines the custom resources that GPU software has, and which take any field.

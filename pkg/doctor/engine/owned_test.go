@@ -38,7 +38,9 @@ func TestFixesSayWhoManagesTheObject(t *testing.T) {
 		kept     bool
 	}{
 		"Argo CD": {
-			policy(map[string]string{"argocd.argoproj.io/tracking-id": "addons:nvidia.com/ClusterPolicy:/cluster-policy"}, nil),
+			policy(map[string]string{
+				"argocd.argoproj.io/tracking-id": "addons:nvidia.com/ClusterPolicy:/cluster-policy",
+			}, nil),
 			patch, "Argo CD manages the clusterpolicy (application addons)", false,
 		},
 		"Flux": {
@@ -63,7 +65,9 @@ func TestFixesSayWhoManagesTheObject(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := Result{Findings: []finding.Finding{{Fix: finding.Fix{Text: "Change it.", Commands: []string{test.command}}}}}
+			r := Result{
+				Findings: []finding.Finding{{Fix: finding.Fix{Text: "Change it.", Commands: []string{test.command}}}},
+			}
 			r.owned(facts.New(&test.snapshot))
 			fix := r.Findings[0].Fix
 			if test.says == "" && fix.Text != "Change it." || !strings.Contains(fix.Text, test.says) {

@@ -55,7 +55,8 @@ func (f *Facts) WaitFor(resources []string) []string {
 
 // placers are parts of the names of pods that place pods and add nodes.
 var placers = []string{
-	"cluster-autoscaler", "karpenter", "hami-scheduler", "vgpu-scheduler", "volcano-scheduler", "kai-scheduler", "binder",
+	"cluster-autoscaler", "karpenter", "hami-scheduler", "vgpu-scheduler", "volcano-scheduler", "kai-scheduler",
+	"binder",
 	"kueue-controller", "yunikorn-scheduler", "gpu-scheduler", "runai-scheduler",
 }
 

@@ -14,6 +14,14 @@ import (
 
 // KeptAway returns the node's first taint that the DaemonSet's pods do not tolerate.
 func KeptAway(n *Node, d *appsv1.DaemonSet) (corev1.Taint, bool) {
+	if all := Untolerated(n, d); len(all) > 0 {
+		return all[0], true
+	}
+	return corev1.Taint{}, false
+}
+
+// Untolerated returns the node's taints that the DaemonSet's pods do not tolerate.
+func Untolerated(n *Node, d *appsv1.DaemonSet) (all []corev1.Taint) {
 	for _, taint := range n.Spec.Taints {
 		if taint.Effect == corev1.TaintEffectPreferNoSchedule || strings.HasPrefix(taint.Key, "node.kubernetes.io/") {
 			continue // DaemonSet pods tolerate the taints for node conditions
@@ -21,10 +29,10 @@ func KeptAway(n *Node, d *appsv1.DaemonSet) (corev1.Taint, bool) {
 		if !slices.ContainsFunc(
 			d.Spec.Template.Spec.Tolerations, func(t corev1.Toleration) bool { return nfdTolerates(t, taint) },
 		) {
-			return taint, true
+			all = append(all, taint)
 		}
 	}
-	return corev1.Taint{}, false
+	return all
 }
 
 func nfdTolerates(t corev1.Toleration, taint corev1.Taint) bool {

@@ -21,6 +21,8 @@ import (
 //	hostNetwork: true            privileged: true, capability: NAME
 //	owner: KIND                  annotation: KEY=VALUE
 //	probe: startup, liveness or readiness
+//	runAsUser: NUMBER            supplementalGroups: NUMBERS
+//	hostPath: PATH
 //	node kernel: VERSION         node os: NAME
 //	node kubelet: VERSION        node runtime: NAME://VERSION
 //	node platform: NAME          node type: INSTANCE TYPE
@@ -47,6 +49,19 @@ func (f *Facts) specOf(pod *corev1.Pod) []signatures.Line {
 	if owner := metav1.GetControllerOf(pod); owner != nil {
 		add("", ".metadata.ownerReferences", "owner: %s", owner.Kind)
 	}
+	if s := pod.Spec.SecurityContext; s != nil {
+		if s.RunAsUser != nil {
+			add("", ".spec.securityContext.runAsUser", "runAsUser: %d", *s.RunAsUser)
+		}
+		if len(s.SupplementalGroups) > 0 {
+			add("", ".spec.securityContext.supplementalGroups", "supplementalGroups: %d", s.SupplementalGroups)
+		}
+	}
+	for _, v := range pod.Spec.Volumes {
+		if v.HostPath != nil {
+			add("", ".spec.volumes["+v.Name+"].hostPath", "hostPath: %s", v.HostPath.Path)
+		}
+	}
 	for _, key := range words.SortedKeys(pod.Annotations) {
 		add("", ".metadata.annotations", "annotation: %s=%s", key, pod.Annotations[key])
 	}
@@ -70,6 +85,9 @@ func (f *Facts) specOf(pod *corev1.Pod) []signatures.Line {
 			}
 		}
 		if s := c.SecurityContext; s != nil {
+			if s.RunAsUser != nil {
+				add(c.Name, ".securityContext.runAsUser", "runAsUser: %d", *s.RunAsUser)
+			}
 			if Yes(s.Privileged) {
 				add(c.Name, ".securityContext.privileged", "privileged: true")
 			}

@@ -50,8 +50,13 @@ func Checks() []engine.Check {
 			Explains: []string{"op.*", "dp.*", "drv.*", "gfd.*", "nfd.*", "obs.*", "dra.*", "wl.forbidden",
 				"wl.other-accelerator"},
 			ExplainsAs: map[string][]string{
-				ofComponent:      component[ofComponent],
-				finding.OfPlugin: {"wl.other-accelerator", "sched.insufficient-other", "sched.none-advertised", "sched.all-in-use"},
+				ofComponent: component[ofComponent],
+				finding.OfPlugin: {
+					"wl.other-accelerator",
+					"sched.insufficient-other",
+					"sched.none-advertised",
+					"sched.all-in-use",
+				},
 			},
 			Doc:     "https://kubernetes.io/docs/concepts/security/pod-security-admission/",
 			Sources: []string{"gpu-operator#185", "gpu-operator#364"},

@@ -73,14 +73,23 @@ func checkNVML(f *facts.Facts, r *engine.Result, n *facts.Node) {
 				Title: fmt.Sprintf("the %s cannot find the NVML library in its container", c),
 				Evidence: []finding.Evidence{
 					e, finding.FieldEvidence(facts.PodObject(pod), ".spec.runtimeClassName", "%s", words.OrNone(class)),
-					finding.FieldEvidence(n.Object(), ".status.allocatable", "%s", facts.GPUText(n.Status.Allocatable)),
+					finding.FieldEvidence(
+						n.Object(),
+						".status.allocatable",
+						"%s",
+						facts.GPUText(n.Status.Allocatable),
+					),
 				},
 				Fix: nvmlFix(f, n, pod, class),
 			}
 			if n.ToolkitSetting(facts.AcceptsEnv) == "false" && !privileged(pod) {
-				found.Title = fmt.Sprintf("the toolkit gives the %s no GPU, because its container is not privileged", c)
+				found.Title = fmt.Sprintf(
+					"the toolkit gives the %s no GPU, because its container is not privileged",
+					c,
+				)
 				found.Evidence = append(found.Evidence, finding.Evidence{
-					Source: "nodes/" + n.Name + " " + n.Host.Probe.ToolkitConfigPath, Text: facts.AcceptsEnv + " = false",
+					Source: "nodes/" + n.Name + " " + n.Host.Probe.ToolkitConfigPath,
+					Text:   facts.AcceptsEnv + " = false",
 				})
 			}
 			if c != facts.DevicePlugin {
@@ -146,8 +155,10 @@ func nvmlFix(f *facts.Facts, n *facts.Node, pod *corev1.Pod, class string) findi
 			"The pod uses the node's default runtime, which is not NVIDIA's: set the pod's RuntimeClass to %s, or make NVIDIA's runtime the node's default.",
 			name,
 		),
-		Commands: []string{shell.Command("kubectl patch %s -n %s --type merge -p %s", facts.OwnerOf(pod), pod.Namespace,
-			fmt.Sprintf(`{"spec":{"template":{"spec":{"runtimeClassName":%q}}}}`, name))},
+		Commands: []string{
+			shell.Command("kubectl patch %s -n %s --type merge -p %s", facts.OwnerOf(pod), pod.Namespace,
+				fmt.Sprintf(`{"spec":{"template":{"spec":{"runtimeClassName":%q}}}}`, name)),
+		},
 	}
 	if h, ok := facts.ReleaseOf(f, facts.ChartDevicePlugin); ok && h.Namespace == pod.Namespace {
 		fix.Commands, fix.Values = []string{

@@ -92,7 +92,12 @@ func tellSelector(f *facts.Facts, r *engine.Result, d *appsv1.DaemonSet, pods []
 		Title: "the device plugin runs on no node, because no node has " + strings.Join(missing, " and "),
 		Evidence: []finding.Evidence{
 			finding.FieldEvidence(object, ".status.desiredNumberScheduled", "%d", d.Status.DesiredNumberScheduled),
-			finding.FieldEvidence(object, ".spec.template.spec.nodeSelector and .affinity", "%s", strings.Join(missing, " and ")),
+			finding.FieldEvidence(
+				object,
+				".spec.template.spec.nodeSelector and .affinity",
+				"%s",
+				strings.Join(missing, " and "),
+			),
 		},
 		Fix: finding.Fix{
 			Text: "Let node feature discovery set the label (it must run, with the vendor's rules: releases before Intel's 0.30 do not " +

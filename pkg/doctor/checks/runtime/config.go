@@ -15,6 +15,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/runtimeview"
 )
 
+// withoutHandler is the kind of findings about edits that do not have the handler that pods request.
+const withoutHandler = "without the handler"
+
 // configurationChecks returns the checks of containerd's configuration, on disk and in memory.
 func configurationChecks() []engine.Check {
 	const files = "the files that the kubelet's containerd loads, by the rules of its release, and its configuration " +
@@ -75,7 +78,8 @@ func configurationChecks() []engine.Check {
 			Explains: noPods("rt.handler-missing", "rt.binary-missing", "rt.runtime-type", "rt.cgroup-driver",
 				"rt.option-misplaced", "rt.dropin-shadow", "rt.default-missing",
 				"rt.unparsable", "rt.cri-disabled", "rt.config-not-loaded", "rt.cdi-off"),
-			Sources: []string{"containerd has no reload: cmd/containerd/command/main_unix.go"}, Run: checkEdited,
+			ExplainsAs: map[string][]string{withoutHandler: {"rt.config-not-loaded"}},
+			Sources:    []string{"containerd has no reload: cmd/containerd/command/main_unix.go"}, Run: checkEdited,
 		},
 		{
 			ID: "rt.config-not-loaded", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedNode},
@@ -210,6 +214,16 @@ func checkEdited(f *facts.Facts, r *engine.Result) {
 			}
 		}
 		lacking := lacking(f, n)
+		for handler := range lacking {
+			if h, known := i.Handler(handler); !known || h.OnDisk == nil && h.InMemory == nil {
+				// A restart does not bring what the files lack as well.
+				issue.As, issue.Confidence = withoutHandler, finding.Likely
+				issue.Fix.Text = fmt.Sprintf("the file was written anew, and lacks the handler %s, which pods request. Have it added "+
+					"first (the toolkit's pod does it when it starts), and compare the file with what runs before %s is restarted",
+					handler, i.UnitName())
+				issue.Fix.Commands = nil
+			}
+		}
 		for _, found := range edited {
 			issue.Evidence = append(issue.Evidence, quoted(n, found.Quotes)...)
 			for _, handler := range found.Handlers {
@@ -230,8 +244,10 @@ func checkEdited(f *facts.Facts, r *engine.Result) {
 				continue
 			}
 			issue.Fix =
-				finding.Fix{Text: fmt.Sprintf("do not restart %s until the files are fixed: a restart would break it "+
-					"(%s); %s", i.UnitName(), found.ID, found.Fix)}
+				finding.Fix{
+					Text: fmt.Sprintf("do not restart %s until the files are fixed: a restart would break it "+
+						"(%s); %s", i.UnitName(), found.ID, found.Fix),
+				}
 		}
 		r.Add(issue)
 	})

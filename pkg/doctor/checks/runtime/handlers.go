@@ -179,6 +179,17 @@ func handlerMissing(f *facts.Facts, n *facts.Node, handler string, pods []*corev
 			issue.Evidence = g.evidence()
 		}
 	}
+	if !slices.Contains(f.GPUNodes, n) && !slices.ContainsFunc(pods, f.AsksForGPU) && len(f.GPUNodes) > 0 {
+		issue.Title = fmt.Sprintf(
+			"pods that request no GPU have a RuntimeClass with the handler %q, and run on a node without GPUs",
+			handler,
+		)
+		issue.Fix = finding.Fix{
+			Text: "remove runtimeClassName from these pods if they need no GPU; otherwise, request one (nvidia.com/gpu), so that they " +
+				"are placed on a GPU node",
+			Commands: facts.EditCommands(pods[0]),
+		}
+	}
 	pod := pods[0]
 	if pod.Spec.RuntimeClassName != nil {
 		issue.Evidence = append(issue.Evidence,
@@ -249,19 +260,25 @@ func configureByHand(n *facts.Node, handler string) finding.Fix {
 	if place, ok := runtime(n.Distribution); ok && (n.Distribution == facts.K3s || n.Distribution == facts.RKE2) {
 		if n.Host != nil && n.Host.Probe.ToolkitVersion != "" {
 			return finding.Fix{
-				Text: fmt.Sprintf("the toolkit is on the node, but %s did not find nvidia-container-runtime when it started: it "+
-					"looks into /usr/local/nvidia/toolkit, /usr/bin and, in newer releases, the PATH of its unit. Link the program "+
-					"into one of these directories, or add its directory to that PATH, and restart %s",
-					n.Distribution, cmp.Or(i.Unit, place.unit)),
+				Text: fmt.Sprintf(
+					"the toolkit is on the node, but %s did not find nvidia-container-runtime when it started: it "+
+						"looks into /usr/local/nvidia/toolkit, /usr/bin and, in newer releases, the PATH of its unit. Link the program "+
+						"into one of these directories, or add its directory to that PATH, and restart %s",
+					n.Distribution,
+					cmp.Or(i.Unit, place.unit),
+				),
 				Commands: []string{
 					shell.OnHost(n.Name, "sudo find / -xdev -name nvidia-container-runtime"), restartUnit(n),
 				},
 			}
 		}
 		return finding.Fix{
-			Text: fmt.Sprintf("%s adds the handler at each start if nvidia-container-runtime is on the node: install "+
-				"the NVIDIA container toolkit there, and restart %s",
-				n.Distribution, cmp.Or(i.Unit, place.unit)),
+			Text: fmt.Sprintf(
+				"%s adds the handler at each start if nvidia-container-runtime is on the node: install "+
+					"the NVIDIA container toolkit there, and restart %s",
+				n.Distribution,
+				cmp.Or(i.Unit, place.unit),
+			),
 			Commands: []string{restartUnit(n)},
 		}
 	}
@@ -269,12 +286,20 @@ func configureByHand(n *facts.Node, handler string) finding.Fix {
 	if len(env) == 0 {
 		return finding.Fix{Text: "add the handler to the runtime's configuration", Commands: []string{lookAt(n)}}
 	}
-	configure := shell.OnHost(n.Name,
+	configure := shell.OnHost(
+		n.Name,
 		"sudo nvidia-ctk runtime configure --runtime=containerd --nvidia-runtime-name=%s --config=%s --drop-in-config=%s --config-source=file",
-		handler, env[0].Value, env[2].Value)
+		handler,
+		env[0].Value,
+		env[2].Value,
+	)
 	return finding.Fix{
-		Text: fmt.Sprintf("add the handler to the configuration that the kubelet's containerd loads, %s, and restart "+
-			"%s", env[0].Value, i.UnitName()),
+		Text: fmt.Sprintf(
+			"add the handler to the configuration that the kubelet's containerd loads, %s, and restart "+
+				"%s",
+			env[0].Value,
+			i.UnitName(),
+		),
 		Commands: []string{configure, restartUnit(n)},
 	}
 }
@@ -430,6 +455,9 @@ func checkRuntimeClasses(f *facts.Facts, r *engine.Result) {
 		}
 		if handler := gpuHandler(f, class, nodes); handler != "" {
 			issue.Fix.Commands = createClass(class, handler)
+		} else if len(f.GPUNodes) == 0 && isNVIDIAClass(class) {
+			issue.Fix.Text = "remove runtimeClassName from the workloads, or turn off the option of their chart that sets it: no node " +
+				"of the cluster is known to have an NVIDIA GPU"
 		}
 		r.Add(issue)
 	}
@@ -455,7 +483,13 @@ func checkRuntimeClasses(f *facts.Facts, r *engine.Result) {
 		if id, class := facts.Recognize(e.Message); id == "rc.handler-mismatch" &&
 			(!seen || f.RuntimeClass(class) == nil) {
 			x := f.Refusal(owner, e)
-			add(class, owner, x.GPU || x.Component != "", nodesOf(f, e.InvolvedObject), finding.Clipped(facts.Quote(e)))
+			add(
+				class,
+				owner,
+				x.GPU || x.Component != "",
+				nodesOf(f, e.InvolvedObject),
+				finding.Clipped(facts.Quote(e)),
+			)
 		}
 	}
 	for i := range f.DaemonSets {
@@ -561,7 +595,8 @@ func handlersOfOtherNames(f *facts.Facts, r *engine.Result) {
 					},
 				}
 				if meta := f.MetaOf("runtimeclass", "", class); meta != nil &&
-					(metav1.GetControllerOf(meta) != nil || meta.Labels["app.kubernetes.io/component"] == "gpu-operator") {
+					(metav1.GetControllerOf(meta) != nil ||
+						meta.Labels["app.kubernetes.io/component"] == "gpu-operator") {
 					issue.Fix.Text = "the GPU operator owns the RuntimeClass, and its toolkit adds the handler " + handler + " to the " +
 						"nodes' runtime: see why the toolkit's pods, or the validation that they wait for, fail"
 					issue.Confidence = finding.Likely

@@ -43,7 +43,9 @@ func startChecks() []engine.Check {
 								Text: "the node's image has no NVIDIA container toolkit, although its runtime is configured for it: " +
 									"choose the image variant for NVIDIA GPUs for the node pool or NodeClass (EKS: an AMI whose name " +
 									"has NVIDIA), and replace the node",
-								Commands: []string{shell.Command("kubectl get node %s -o wide --show-labels", n.Name)},
+								Commands: []string{
+									shell.Command("kubectl get node %s -o wide --show-labels", n.Name),
+								},
 							}
 						}
 						return finding.Fix{

@@ -267,7 +267,7 @@ func checkAdmission(f *facts.Facts, r *engine.Result) {
 			issue.Title = "the pod was bound to a node that had no GPUs left for it, past the scheduler's count"
 			issue.Fix.Text = "Delete the failed pod. If its template sets spec.nodeName, remove that. Otherwise, see what else " +
 				"binds pods: a second scheduler, or Karpenter before 0.9, which binds before the device plugin is there."
-		case words.ContainsAny(pod.Status.Message, []string{"unregistered", "Requested: 1, Available: 0", "Available: 0,"}) &&
+		case words.ContainsAny(pod.Status.Message, []string{"unregistered", "Available: 0,"}) &&
 			registered(f, pod):
 			issue.Title = "the kubelet admitted the pod before the device plugin had registered, as after a restart"
 			issue.Cause = "After a restart of the node, of the kubelet or of the container runtime, the kubelet admits the pods of " +

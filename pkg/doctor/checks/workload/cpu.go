@@ -187,7 +187,8 @@ func launcher(pod *corev1.Pod) bool {
 		}
 	}
 	owner := metav1.GetControllerOf(pod)
-	return owner != nil && (owner.Kind == "MPIJob" || owner.Kind == "Job") && strings.Contains(pod.Name, "-launcher") &&
+	return owner != nil && (owner.Kind == "MPIJob" || owner.Kind == "Job") &&
+		strings.Contains(pod.Name, "-launcher") &&
 		pod.Labels["training.kubeflow.org/job-name"]+pod.Labels["mpi-job-name"] != ""
 }
 

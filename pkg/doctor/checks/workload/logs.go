@@ -125,11 +125,18 @@ func (w wordKind) tell(pod *corev1.Pod, n *facts.Node, issue *finding.Finding) {
 	case wordsTooNew:
 		issue.Title = "the image's CUDA version needs a newer driver than the node has"
 		issue.Fix = finding.Fix{
-			Text:     "Use an image with a CUDA version that the node's driver supports, or give the node a newer driver" + newerDriver(n),
+			Text: "Use an image with a CUDA version that the node's driver supports, or give the node a newer driver" + newerDriver(
+				n,
+			),
 			Commands: facts.EditCommands(pod),
 		}
-		issue.Evidence = append(issue.Evidence, quoteLabels(n, "nvidia.com/cuda.driver-version.full",
-			"nvidia.com/cuda.driver.major", "nvidia.com/cuda.runtime-version.full", "nvidia.com/cuda.runtime.major")...)
+		issue.Evidence = append(issue.Evidence, quoteLabels(
+			n,
+			"nvidia.com/cuda.driver-version.full",
+			"nvidia.com/cuda.driver.major",
+			"nvidia.com/cuda.runtime-version.full",
+			"nvidia.com/cuda.runtime.major",
+		)...)
 		issue.Evidence = append(issue.Evidence, quoteEnv(pod, "NVIDIA_REQUIRE_CUDA", "CUDA_VERSION")...)
 	case wordsOutOfMemory:
 		issue.Title = "the GPU's memory is too small for the pod"

@@ -83,7 +83,7 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 		pod := &f.Snapshot.Pods[i]
 		ours := f.AsksForGPU(pod) || facts.ComponentOf(pod.Labels, pod.Spec) != ""
 		switch {
-		case facts.OtherAccelerator(pod) != "":
+		case facts.OtherAccelerator(pod) != "" && inTrouble(f, pod): // wl.other-accelerator
 		case inTrouble(f, pod) && (!ours || pod.DeletionTimestamp != nil):
 			r.Add(finding.Finding{
 				Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Title: "the pod does not run",
@@ -150,7 +150,8 @@ func waiting(f *facts.Facts, plugin *corev1.Pod) []string {
 			continue
 		}
 		own := pod.Spec.SchedulerName != "" && strings.Contains(plugin.Name, pod.Spec.SchedulerName)
-		if own || f.AsksForGPU(pod) && words.ContainsAny(plugin.Name, []string{"scheduler", "autoscaler", "karpenter"}) {
+		if own ||
+			f.AsksForGPU(pod) && words.ContainsAny(plugin.Name, []string{"scheduler", "autoscaler", "karpenter"}) {
 			all = append(all, pod.Namespace+"/"+pod.Name)
 		}
 	}

@@ -190,13 +190,19 @@ func checkCompletes(f *facts.Facts, r *engine.Result) {
 	}
 	for _, pod := range f.Workloads() {
 		troubles := f.Troubles(pod)
-		if len(troubles) == 0 || pod.Spec.RestartPolicy != corev1.RestartPolicyAlways && pod.Spec.RestartPolicy != "" ||
-			slices.ContainsFunc(troubles, func(t facts.Trouble) bool { return !t.Ran || t.ExitCode != 0 || t.Container == "" }) {
+		if len(troubles) == 0 ||
+			pod.Spec.RestartPolicy != corev1.RestartPolicyAlways && pod.Spec.RestartPolicy != "" ||
+			slices.ContainsFunc(
+				troubles,
+				func(t facts.Trouble) bool { return !t.Ran || t.ExitCode != 0 || t.Container == "" },
+			) {
 			continue
 		}
 		r.Add(finding.Finding{
-			Title:  "the container's program ends without an error, and restartPolicy Always starts it again and again",
-			Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Evidence: []finding.Evidence{quoteTrouble(pod, troubles[0])},
+			Title: "the container's program ends without an error, and restartPolicy Always starts it again and again",
+			Object: facts.PodObject(
+				pod,
+			), Nodes: facts.OnNode(pod), Evidence: []finding.Evidence{quoteTrouble(pod, troubles[0])},
 			Fix: finding.Fix{
 				Text: "Give the container a command that keeps running (a CUDA base image has only a shell, which ends at once), or " +
 					"run what ends as a Job, or with restartPolicy Never or OnFailure.",

@@ -115,7 +115,8 @@ func requirementMatches(e corev1.NodeSelectorRequirement, have map[string]string
 func untolerated(pod *corev1.Pod, n *facts.Node) *corev1.Taint {
 	taints := n.Spec.Taints
 	cordon := corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}
-	if n.Spec.Unschedulable && !slices.ContainsFunc(taints, func(t corev1.Taint) bool { return t.Key == cordon.Key }) {
+	if n.Spec.Unschedulable &&
+		!slices.ContainsFunc(taints, func(t corev1.Taint) bool { return t.Key == cordon.Key }) {
 		taints = append(slices.Clip(taints), cordon)
 	}
 	for i := range taints {

@@ -76,7 +76,10 @@ func (s *Scheduler) served(name corev1.ResourceName) bool {
 		return words.ContainsAny(string(name), facts.Advertisers(software))
 	}
 	return slices.ContainsFunc(s.F.DaemonSets, func(d appsv1.DaemonSet) bool { return serves(d.Name) }) ||
-		slices.ContainsFunc(s.F.Snapshot.Pods, func(pod corev1.Pod) bool { return facts.Serves(&pod) && serves(pod.Name) })
+		slices.ContainsFunc(
+			s.F.Snapshot.Pods,
+			func(pod corev1.Pod) bool { return facts.Serves(&pod) && serves(pod.Name) },
+		)
 }
 
 func (s *Scheduler) wrongName(pod *corev1.Pod, name corev1.ResourceName, other []*facts.Node) verdict {
@@ -163,6 +166,20 @@ func (s *Scheduler) nodeSelector(pod *corev1.Pod, want map[corev1.ResourceName]i
 		Text:     "Change the selector to labels that the GPU nodes have" + orLabel(pod),
 		Commands: facts.EditCommands(pod),
 	}
+	for _, n := range able {
+		for key, value := range pod.Spec.NodeSelector {
+			if have := n.Labels[key]; have != value && value != "" &&
+				strings.Contains(strings.ToLower(have), strings.ToLower(value)) {
+				v.Fix.Text = fmt.Sprintf(
+					"Change the selector: the value of %s on %s is %s, not %s.",
+					key,
+					n.Name,
+					have,
+					value,
+				)
+			}
+		}
+	}
 	if plain := Keep(s.F.Nodes, func(n *facts.Node) bool { return Selects(pod, n) }); len(plain) > 0 {
 		v.Title = "the pod's node selector or affinity matches only nodes that have no GPUs"
 		v.Evidence = append(v.Evidence,
@@ -177,7 +194,8 @@ func (s *Scheduler) nodeSelector(pod *corev1.Pod, want map[corev1.ResourceName]i
 // setByOthers are the prefixes of labels that clouds, autoscalers and feature discovery set: a person who sets one
 // claims what is not true, and nodes that are added later do not have it.
 var setByOthers = []string{
-	"cloud.google.com/", "eks.amazonaws.com/", "karpenter.", "kubernetes.azure.com/", "agentpool", "topology.kubernetes.io/",
+	"cloud.google.com/", "eks.amazonaws.com/", "karpenter.", "kubernetes.azure.com/", "agentpool",
+	"topology.kubernetes.io/",
 	"node.kubernetes.io/instance-type", "beta.kubernetes.io/", "kubernetes.io/", "nvidia.com/gpu.", "nvidia.com/cuda.",
 	"nvidia.com/mig.", "feature.node.kubernetes.io/", "oci.oraclecloud.com/",
 }
@@ -516,7 +534,11 @@ func (s *Scheduler) schedulerDown(pod *corev1.Pod, message string) (verdict, boo
 		}
 		return verdict{
 			Id: "sched.no-scheduler", Severity: finding.Error, Confidence: finding.Likely,
-			Title: fmt.Sprintf("the scheduler that places the pod does not run: Pod %s/%s fails", by.Namespace, by.Name),
+			Title: fmt.Sprintf(
+				"the scheduler that places the pod does not run: Pod %s/%s fails",
+				by.Namespace,
+				by.Name,
+			),
 			Evidence: []finding.Evidence{{
 				Source: facts.PodObject(by).String() + ", container " + troubles[0].Container + " .status",
 				Text:   words.Cut(strings.TrimSuffix(troubles[0].Text+": "+troubles[0].Message, ": ")),
@@ -540,7 +562,8 @@ func (s *Scheduler) nobodyScales(pod *corev1.Pod) bool {
 		return false
 	}
 	for _, e := range s.F.EventsOfPod(pod) {
-		if isScaleUp(e) || e.Reason == "NotTriggerScaleUp" || strings.Contains(e.Source.Component+e.ReportingController, "karpenter") {
+		if isScaleUp(e) || e.Reason == "NotTriggerScaleUp" ||
+			strings.Contains(e.Source.Component+e.ReportingController, "karpenter") {
 			return false
 		}
 	}
@@ -650,11 +673,16 @@ func (s *Scheduler) otherwise(pod *corev1.Pod, message string, roomy []*facts.No
 		}
 		if i := slices.IndexFunc(scarce, func(name string) bool { return !isCore(corev1.ResourceName(name)) }); i >= 0 {
 			v.Fix = finding.Fix{
-				Text: fmt.Sprintf("See who holds %[1]s on these nodes. If they offer fewer than they have, repair the "+
-					"device plugin that advertises %[1]s: its log names the reason.", scarce[i]),
+				Text: fmt.Sprintf(
+					"See who holds %[1]s on these nodes. If they offer fewer than they have, repair the "+
+						"device plugin that advertises %[1]s: its log names the reason.",
+					scarce[i],
+				),
 				Commands: []string{
-					shell.Command("kubectl get node %s -o jsonpath='{.status.capacity}{\"\\n\"}{.status.allocatable}{\"\\n\"}'",
-						roomy[0].Name),
+					shell.Command(
+						"kubectl get node %s -o jsonpath='{.status.capacity}{\"\\n\"}{.status.allocatable}{\"\\n\"}'",
+						roomy[0].Name,
+					),
 					shell.Command("kubectl get pods -A -o wide --field-selector spec.nodeName=%s", roomy[0].Name),
 				},
 			}
