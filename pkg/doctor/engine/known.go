@@ -72,7 +72,8 @@ func nameOne(f *facts.Facts, check Check, found *finding.Finding) {
 	}
 	if matches := known.Best(lines); len(matches) > 0 &&
 		(matches[0].Decisive || check.Symptom == Unexplained ||
-			check.Symptom != Precise && matches[0].Confidence == finding.Likely) {
+			check.Symptom != Precise && matches[0].Confidence == finding.Likely ||
+			check.Symptom == Known && !strings.HasPrefix(found.As, signatures.Running)) {
 		take(f, found, matches[0], pods, node)
 		if len(matches) > 1 {
 			other := matches[1]

@@ -37,7 +37,7 @@ func selectsNoneCheck() engine.Check {
 			}
 			for i := range f.DaemonSets {
 				d := &f.DaemonSets[i]
-				resources := facts.Advertisers(d.Name)
+				resources := facts.Advertisers(d.Namespace + "/" + d.Name)
 				if d.Status.DesiredNumberScheduled > 0 || !ofDevices.MatchString(d.Name) ||
 					slices.Contains(resources, "nvidia.com/") { // dp.none and nfd.labels know more of these
 					continue

@@ -142,7 +142,7 @@ func nouveauCheck() engine.Check {
 		Needs:    []engine.Need{engine.NeedNode, engine.NeedLogs},
 		Reads:    "the module bound to each GPU (/sys/bus/pci/devices), the loaded modules, the kernel log, the logs of driver pods",
 		Why:      "Nouveau and its successor nova are part of the kernel and bind to GPUs if they are loaded first. They do no harm if they are loaded but not bound to a GPU.",
-		Explains: driverSymptoms("drv.not-loaded", "drv.build-fail", "drv.devnodes", "drv.uvm-missing"),
+		Explains: driverSymptoms("wl.message", "drv.not-loaded", "drv.build-fail", "drv.devnodes", "drv.uvm-missing"),
 		Doc:      operatorDoc, Sources: []string{"gpu-operator#332", "bigdata#133", "oneflow#3106"},
 		Run: func(f *facts.Facts, r *engine.Result) {
 			for _, n := range f.GPUNodes {

@@ -84,6 +84,7 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 		ours := f.AsksForGPU(pod) || facts.ComponentOf(pod.Labels, pod.Spec) != ""
 		switch {
 		case facts.OtherAccelerator(pod) != "" && inTrouble(f, pod): // wl.other-accelerator
+		case len(pod.Spec.ResourceClaims) > 0 && pod.Spec.NodeName == "": // the layer DRA
 		case inTrouble(f, pod) && (!ours || pod.DeletionTimestamp != nil):
 			r.Add(finding.Finding{
 				Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Title: "the pod does not run",
