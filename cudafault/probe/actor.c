@@ -324,12 +324,13 @@ static void forked(char *line)
 }
 
 static struct { char name[64]; int code; volatile int done; pthread_t id; } background;
-static void *in_background(void *unused)
+// The context is that of the command's time: the next command may choose another one before the thread runs.
+static void *in_background(void *context_then)
 {
-	if (context) cu.cuCtxSetCurrent(context);
+	if (context_then) cu.cuCtxSetCurrent(context_then);
 	background.code = call(background.name);
 	background.done = 1;
-	return unused;
+	return NULL;
 }
 
 enum { STORM = 64, CODES = 1000 };
@@ -385,7 +386,7 @@ static void obey(char *line)
 	else if (IS("background") && *word[1]) {
 		background.done = 0;
 		snprintf(background.name, sizeof background.name, "%s", word[1]);
-		ANSWER("%d", pthread_create(&background.id, NULL, in_background, NULL));
+		ANSWER("%d", pthread_create(&background.id, NULL, in_background, context));
 	} else if (IS("background")) ANSWER("%s", background.done ? "ended" : "running");
 	else if (IS("join")) pthread_join(background.id, NULL), ANSWER("%d", background.code);
 	else if (IS("device")) ANSWER("%d", use_device(atoi(word[1])));
