@@ -21,7 +21,7 @@ func Config(text string) string {
 		key, value := parts[1], parts[2]
 		if value == "[]" || value[0] == '|' || value[0] == '>' || strings.HasPrefix(value, "<<") ||
 			harmlessWords[strings.ToLower(strings.Trim(value, `"'`))] ||
-			strings.Trim(value, `"'`) == "" {
+			strings.Trim(value, `"'`) == "" || strings.HasPrefix(strings.Trim(value, `"'`), Mark) {
 			return setting
 		}
 		with := `"` + Mark + `"`

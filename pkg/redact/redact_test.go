@@ -105,6 +105,7 @@ func TestSecretNames(t *testing.T) {
 func FuzzRedact(f *testing.F) {
 	f.Add("auth = \"\"\"\nx\n\"\"\"\npassword: y\nhttps://a:b@c " + jwt)
 	f.Add(`{"auth":{"auth":["x"]}}`)
+	f.Add(`, auth":#00000000000&00`)
 	f.Fuzz(func(t *testing.T, text string) {
 		once := Config(text)
 		if strings.Count(once, "\n") < strings.Count(text, "\n") && !strings.Contains(text, "PRIVATE KEY") {
