@@ -81,9 +81,7 @@ func asking(p *corev1.Pod) {
 func failing(p *corev1.Pod) {
 	p.Status.Conditions[0].Status = corev1.ConditionFalse
 	p.Status.ContainerStatuses[0] = corev1.ContainerStatus{Name: "c", RestartCount: 3,
-		State: corev1.ContainerState{
-			Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"},
-		},
+		State:                corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
 		LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1}}}
 }
 
@@ -457,9 +455,7 @@ func TestDynamicResourceAllocation(t *testing.T) {
 			Spec:       resourcev1.ResourceSliceSpec{Driver: "gpu.nvidia.com", NodeName: &name},
 		},
 		&resourcev1.ResourceSlice{
-			ObjectMeta: metav1.ObjectMeta{
-				Name: "other",
-			}, Spec: resourcev1.ResourceSliceSpec{Driver: "net.example.com"},
+			ObjectMeta: metav1.ObjectMeta{Name: "other"}, Spec: resourcev1.ResourceSliceSpec{Driver: "net.example.com"},
 		},
 		&resourcev1.ResourceClaim{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "ours"},
@@ -869,8 +865,7 @@ func TestVariablesOfWorkloadsAreNotKept(t *testing.T) {
 	}
 	env := workload.Spec.Containers[0].Env
 	if env[0].Value != snapshot.Redacted || env[1].Value != "-1" || env[2].Value != "all" || env[3].Value != "/x.so" ||
-		env[4].Value != "" ||
-		workload.Spec.InitContainers[0].Env[0].Value != snapshot.Redacted {
+		env[4].Value != "" || workload.Spec.InitContainers[0].Env[0].Value != snapshot.Redacted {
 		t.Errorf("of a workload is kept: %+v, %+v", env, workload.Spec.InitContainers[0].Env)
 	}
 	if got := plugin.Spec.Containers[0].Env[0].Value; got != "hush" {

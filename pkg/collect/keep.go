@@ -173,10 +173,8 @@ func touchesCUDA(pod *corev1.Pod) bool {
 
 // isSystem reports whether a namespace may contain the cluster's networking, DNS or proxies.
 func isSystem(namespace string) bool {
-	return slices.ContainsFunc(
-		[]string{"kube-", "calico", "tigera", "cilium", "openshift-", "metallb", "istio-system"},
-		func(prefix string) bool { return strings.HasPrefix(namespace, prefix) },
-	)
+	return slices.ContainsFunc([]string{"kube-", "calico", "tigera", "cilium", "openshift-", "metallb", "istio-system"},
+		func(prefix string) bool { return strings.HasPrefix(namespace, prefix) })
 }
 
 // isWell reports whether a pod is healthy: it runs, is ready, and did not restart; or it has completed.

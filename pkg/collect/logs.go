@@ -55,10 +55,7 @@ func (c *collector) logs(ctx context.Context) {
 		return
 	}
 	for _, pod := range left {
-		c.missing(
-			"logs/"+pod.Namespace+"/"+pod.Name,
-			"skipped: logs of "+count.Of(logPods, "similar pod")+" were read",
-		)
+		c.missing("logs/"+pod.Namespace+"/"+pod.Name, "skipped: logs of "+count.Of(logPods, "similar pod")+" were read")
 	}
 	var requests []request
 	for _, pod := range wanted {
@@ -135,8 +132,7 @@ func logCandidates(s *snapshot.Snapshot) (wanted, left []*corev1.Pod) {
 		}
 	}
 	wait := slices.ContainsFunc(s.Pods, func(pod corev1.Pod) bool {
-		return pod.Spec.NodeName == "" && pod.Status.Phase == corev1.PodPending &&
-			(facts.LooksForGPU(&pod) || facts.OtherAccelerator(&pod) != "")
+		return facts.Unscheduled(&pod) && (facts.LooksForGPU(&pod) || facts.OtherAccelerator(&pod) != "")
 	})
 	type candidate struct {
 		pod        *corev1.Pod
@@ -151,13 +147,13 @@ func logCandidates(s *snapshot.Snapshot) (wanted, left []*corev1.Pod) {
 			continue
 		}
 		kind := fmt.Sprint(rank, pod.Namespace, ownerOf(pod))
-		if rank < rankRunning || turns[kind] < logAlike {
+		if rank <= rankWitness || turns[kind] < logAlike {
 			all = append(all, candidate{pod, turns[kind], rank})
 		}
 		turns[kind]++
 	}
 	slices.SortStableFunc(all, func(a, b candidate) int {
-		return cmp.Or(cmp.Compare(a.rank/rankRunning, b.rank/rankRunning), cmp.Compare(a.turn, b.turn),
+		return cmp.Or(cmp.Compare(max(a.rank, rankWitness), max(b.rank, rankWitness)), cmp.Compare(a.turn, b.turn),
 			cmp.Compare(a.rank, b.rank))
 	})
 	for i, c := range all {
@@ -176,6 +172,7 @@ const (
 	rankComponent = iota // a failing component, or failing software of others that advertises devices or places pods
 	rankFailing          // a failing pod that requests a GPU or looks for one
 	rankWitness          // a running component, if something else is wrong
+	rankServing          // a healthy pod that schedules pods or advertises devices by its name, which anyone can choose
 	rankRunning          // a running GPU pod, which logs its device at the beginning
 )
 
@@ -190,7 +187,7 @@ func logRank(pod *corev1.Pod, suspects []string, incomplete map[string]bool, wai
 		facts.OtherAccelerator(pod) != "") && !isWell(pod):
 		return rankFailing
 	case component == "" && facts.Serves(pod) && wait:
-		return rankWitness // it logs why
+		return rankServing // it logs why
 	case component == "" && facts.WantsGPU(pod) && pod.Status.Phase == corev1.PodRunning:
 		return rankRunning
 	case component == facts.Operator:

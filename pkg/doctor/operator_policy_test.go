@@ -82,9 +82,7 @@ func TestOperatorPlacement(t *testing.T) {
 				Missing: []snapshot.Missing{{What: "api/daemonsets", Why: "forbidden"}},
 			},
 			want: []string{
-				"root dp.none warning Node gpu-1",
-				"unknown dp.selects-none Cluster",
-				"unknown nfd.labels Cluster",
+				"root dp.none warning Node gpu-1", "unknown dp.selects-none Cluster", "unknown nfd.labels Cluster",
 			},
 		},
 		"the operator cannot reconcile": {
@@ -156,18 +154,12 @@ func TestOperatorPlacement(t *testing.T) {
 		},
 		"nodes cannot be read": {
 			s: snapshot.Snapshot{Missing: []snapshot.Missing{{What: "api/nodes", Why: "forbidden"}}},
-			want: []string{
-				"unknown dp.capacity-zero Cluster",
-				"unknown dp.selects-none Cluster",
+			want: []string{"unknown dp.capacity-zero Cluster", "unknown dp.selects-none Cluster",
 				"unknown dp.unhealthy Cluster",
-				"unknown dp.unhealthy-xid Cluster",
-				"unknown dra.double-advertise Cluster",
+				"unknown dp.unhealthy-xid Cluster", "unknown dra.double-advertise Cluster",
 				"unknown dra.slice-stale Cluster",
-				"unknown mig.manager-failed Cluster",
-				"unknown mig.strategy-mismatch Cluster",
-				"unknown op.deploy-label-off Cluster",
-				"unknown share.timeslicing Cluster",
-			},
+				"unknown mig.manager-failed Cluster", "unknown mig.strategy-mismatch Cluster",
+				"unknown op.deploy-label-off Cluster", "unknown share.timeslicing Cluster"},
 		},
 		"an upgrade of the release failed": {
 			s: snapshot.Snapshot{Nodes: []corev1.Node{gpuNode()}, Pods: []corev1.Pod{pluginPod()},
@@ -181,10 +173,7 @@ func TestOperatorPlacement(t *testing.T) {
 		},
 		"the CRDs are older than the operator": {
 			s: snapshot.Snapshot{Nodes: []corev1.Node{gpuNode()},
-				Pods: []corev1.Pod{
-					pluginPod(),
-					operandPod("gpu-operator", "gpu-operator", nil, crashes("x")),
-				},
+				Pods:         []corev1.Pod{pluginPod(), operandPod("gpu-operator", "gpu-operator", nil, crashes("x"))},
 				HelmReleases: []snapshot.HelmRelease{operatorRelease()},
 				CRDs:         []string{"clusterpolicies.nvidia.com"}, Logs: []snapshot.Log{logOf(
 					operandPod("gpu-operator", "gpu-operator", nil),

@@ -176,11 +176,7 @@ func inState(s corev1.ContainerState, last corev1.ContainerState) podChange {
 
 func exitedWith(code int32, reason string) corev1.ContainerState {
 	return corev1.ContainerState{
-		Terminated: &corev1.ContainerStateTerminated{
-			ExitCode:   code,
-			Reason:     reason,
-			FinishedAt: benchAgo(time.Minute),
-		},
+		Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: reason, FinishedAt: benchAgo(time.Minute)},
 	}
 }
 
@@ -190,10 +186,7 @@ func inWaiting(reason, message string) corev1.ContainerState {
 
 // crashing returns a container in CrashLoopBackOff.
 func crashing(code int32, reason string) podChange {
-	return inState(
-		inWaiting("CrashLoopBackOff", "back-off 5m0s restarting failed container"),
-		exitedWith(code, reason),
-	)
+	return inState(inWaiting("CrashLoopBackOff", "back-off 5m0s restarting failed container"), exitedWith(code, reason))
 }
 
 // failed is a pod that ended badly and is not restarted.
@@ -271,8 +264,7 @@ func (b *bench) tell(t *testing.T) ([]string, []finding.Finding) {
 			if found.ID != c.ID {
 				t.Errorf("check %s makes a finding of ID %s: nothing can explain that", c.ID, found.ID)
 			}
-			if found.Title == "" || found.Fix.Text == "" || len(found.Evidence) == 0 ||
-				found.Evidence[0].Text == "" ||
+			if found.Title == "" || found.Fix.Text == "" || len(found.Evidence) == 0 || found.Evidence[0].Text == "" ||
 				found.Object.Kind == "" {
 				t.Errorf("finding of %s lacks its title, fix, evidence or object: %+v", c.ID, found)
 			}
@@ -348,10 +340,7 @@ func TestPending(t *testing.T) {
 			newBench().node("a", 0).pod("p", "", 1).pod("q", "a", 0), "sched.none-advertised error", "Node a",
 		},
 		"all in use": {
-			newBench().node("a", 2).
-				pod("h", "a", 2, owned("Job", "train")).
-				pod("p", "", 1),
-			"sched.all-in-use warning",
+			newBench().node("a", 2).pod("h", "a", 2, owned("Job", "train")).pod("p", "", 1), "sched.all-in-use warning",
 			"owner Job train, age 1h0m",
 		},
 		"a failed pod holds none": {
@@ -362,9 +351,7 @@ func TestPending(t *testing.T) {
 			func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }).pod("p", "", 1, toldByScheduler("")),
 			"sched.waiting info", ""},
 		"free, and tainted": {newBench().node("a", 2).node("b", 2, func(n *corev1.Node) {
-			n.Spec.Taints = []corev1.Taint{
-				{Key: "maintenance", Value: "pending", Effect: corev1.TaintEffectNoSchedule},
-			}
+			n.Spec.Taints = []corev1.Taint{{Key: "maintenance", Value: "pending", Effect: corev1.TaintEffectNoSchedule}}
 		}).pod("h", "a", 2).pod("p", "", 1, toldByScheduler(
 			"0/2 nodes are available: 1 Insufficient nvidia.com/gpu, 1 node(s) had untolerated taint {maintenance: pending}.",
 		)),
@@ -400,12 +387,7 @@ func TestPending(t *testing.T) {
 			"sched.wrong-resource-name error", "nvidia.com/gpu instead of amd.com/gpu",
 		},
 		"AMD's own nodes": {newBench().node("a", 4).node("x", 0,
-			gives(
-				"amd.com/gpu",
-				8,
-				8,
-			)).
-			pod("h", "x", 0, needs(corev1.ResourceList{"amd.com/gpu": pieces(4)})), "", ""},
+			gives("amd.com/gpu", 8, 8)).pod("h", "x", 0, needs(corev1.ResourceList{"amd.com/gpu": pieces(4)})), "", ""},
 		"taint": {
 			newBench().node("a", 2, tainted("nvidia.com/gpu", "present")).pod("p", "", 1), "sched.taint error",
 			`"operator":"Equal"`,
@@ -423,9 +405,7 @@ func TestPending(t *testing.T) {
 			delete(n.Status.Capacity, "nvidia.com/gpu")
 		}).pod("p", "", 1, selector("pool", "cpu")), "sched.node-selector error", "only nodes that have no GPUs"},
 		"cordoned": {
-			newBench().node("a", 2, cordoned).
-				pod("p", "", 1),
-			"sched.node-state error, sched.nodes-unavailable error",
+			newBench().node("a", 2, cordoned).pod("p", "", 1), "sched.node-state error, sched.nodes-unavailable error",
 			"kubectl uncordon a",
 		},
 		"cordoned, nobody": {
@@ -463,10 +443,7 @@ func TestPending(t *testing.T) {
 			"sched.waiting info", "",
 		},
 		"young": {
-			newBench().node("a", 2).
-				pod("h", "a", 2).
-				pod("p", "", 1, created(10*time.Second)),
-			"sched.all-in-use info",
+			newBench().node("a", 2).pod("h", "a", 2).pod("p", "", 1, created(10*time.Second)), "sched.all-in-use info",
 			"",
 		},
 		"young and too big": {
@@ -489,12 +466,9 @@ func TestPending(t *testing.T) {
 			p.Status.Message =
 				"Allocate failed due to requested number of devices unavailable for nvidia.com/gpu. Requested: 1, Available: 0, which is unexpected"
 		}), "alloc.unexpected-admission error", "Requested: 1"},
-		"admission, replaced": {
-			newBench().node("a", 2).pod("p", "a", 1, owned("ReplicaSet", "r"), created(2*time.Hour),
-				endedBadly("UnexpectedAdmissionError")).pod("q", "a", 1, owned("ReplicaSet", "r")),
-			"alloc.unexpected-admission info",
-			"",
-		},
+		"admission, replaced": {newBench().node("a", 2).pod("p", "a", 1, owned("ReplicaSet", "r"), created(2*time.Hour),
+			endedBadly("UnexpectedAdmissionError")).pod("q", "a", 1, owned("ReplicaSet", "r")),
+			"alloc.unexpected-admission info", ""},
 		"past the scheduler": {
 			newBench().node("a", 2).pod("p", "a", 1, endedBadly("OutOfnvidia.com/gpu")),
 			"alloc.unexpected-admission error", "spec.nodeName",
@@ -621,16 +595,8 @@ func TestAllocationAddsUp(t *testing.T) {
 				expected = "sched.all-in-use"
 			}
 			if p.Id != expected {
-				t.Fatalf(
-					"seed %d: a pod that wants %d of (biggest node %d, most free %d, all free %d) is %s, want %s",
-					seed,
-					want,
-					most,
-					open,
-					total,
-					p.Id,
-					expected,
-				)
+				t.Fatalf("seed %d: a pod that wants %d of (biggest node %d, most free %d, all free %d) is %s, want %s",
+					seed, want, most, open, total, p.Id, expected)
 			}
 		}
 	}

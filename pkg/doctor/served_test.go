@@ -53,8 +53,7 @@ func TestWhoServesPods(t *testing.T) {
 			"img.pull-network info, sched.no-scheduler error", "Pod kube-system/hami-scheduler-5c-x fails",
 		},
 		"an extender accounts for what no node advertises": {
-			newBench().node("a", 2).
-				pod("p", "", 1, hami, toldByAnother("no available node")),
+			newBench().node("a", 2).pod("p", "", 1, hami, toldByAnother("no available node")),
 			"sched.unschedulable error", "",
 		},
 		"other pods hold all of it": {
@@ -71,24 +70,21 @@ func TestWhoServesPods(t *testing.T) {
 		},
 		"a label that the cloud sets": {
 			newBench().node("a", 2, gke).pod("p", "", 1, selector("cloud.google.com/gke-accelerator", "nvidia-l4")),
-			"sched.node-selector error", "the platform or feature discovery sets cloud.google.com/gke-accelerator",
+			"sched.node-selector error", "The platform or feature discovery sets cloud.google.com/gke-accelerator",
 		},
 		"nothing adds nodes": {
 			newBench().node("a", 2, eks).pod("h", "a", 2).pod("p", "", 1), "sched.all-in-use warning",
 			"nothing adds nodes: no cluster-autoscaler or Karpenter is seen",
 		},
 		"a program that ends": {
-			newBench().node("a", 2).
-				pod("p", "a", 1, crashing(0, "Completed")).
-				log("p", "done\n"),
+			newBench().node("a", 2).pod("p", "a", 1, crashing(0, "Completed")).log("p", "done\n"),
 			"wl.completes error, wl.pod-failing error",
 			"ends without an error",
 		},
 		"a launcher without GPUs": {
 			newBench().node("a", 2).
 				pod("p", "a", 1, empty, crashing(1, "Error"), labelled("training.kubeflow.org/job-role")).
-				log("p", blind),
-			"wl.cpu-mode error, wl.pod-failing error", "runLauncherAsWorker",
+				log("p", blind), "wl.cpu-mode error, wl.pod-failing error", "runLauncherAsWorker",
 		},
 		"an image that does not know GKE's libraries": {
 			newBench().node("a", 2, gke).pod("p", "a", 1, crashing(1, "Error")).log("p", blind),
@@ -97,7 +93,7 @@ func TestWhoServesPods(t *testing.T) {
 		"a driver that comes with the image": {
 			newBench().node("a", 2, gke).pod("p", "a", 1, crashing(1, "Error")).
 				log("p", "CUDA driver version is insufficient for CUDA runtime version\n"),
-			"wl.cuda-vs-driver error, wl.pod-failing error", "upgrade the node pool",
+			"wl.cuda-vs-driver error, wl.pod-failing error", "Upgrade the node pool",
 		},
 	})
 }
@@ -148,8 +144,8 @@ func TestPluginsThatRunNowhere(t *testing.T) {
 
 func toldByAnother(text string) podChange {
 	return func(p *corev1.Pod) {
-		p.Status.Conditions = []corev1.PodCondition{
-			{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: text},
-		}
+		p.Status.Conditions = []corev1.PodCondition{{
+			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: text,
+		}}
 	}
 }

@@ -373,7 +373,7 @@ var folded = regexp.MustCompile(`^([ \t]*)(?:- )?["']?([A-Za-z_][\w.-]*)["']?:[ 
 var heading = regexp.MustCompile(`([A-Za-z_][\w.-]*)[ \t]*[:=][ \t]*(?:<<[-~]?["']?(\w+)["']?)?[ \t]*$`)
 
 var (
-	// typed matches names of what people type: a single word below it is no other setting.
+	// typed matches names of passwords, which people choose: below one, even plain words joined by dashes are a value.
 	typed = regexp.MustCompile(`(?i)^(?:[\w.-]*password|passwd|passphrase|kennwort|passwort)$`)
 	// series matches the first line of a list, and item a line of it: "tokens:", "- X"; "TOKENS = [", `"X",`.
 	series = regexp.MustCompile(`([A-Za-z_][\w.-]*)[sS][ \t]*[:=][ \t]*\[?[ \t]*$`)

@@ -66,10 +66,7 @@ const (
 // NewWalker returns a walker that has removed nothing.
 func NewWalker() *Walker {
 	return &Walker{
-		Removed: map[string]int{},
-		seen:    map[uintptr]bool{},
-		known:   map[call]string{},
-		names:   map[string]meaning{},
+		Removed: map[string]int{}, seen: map[uintptr]bool{}, known: map[call]string{}, names: map[string]meaning{},
 	}
 }
 

@@ -1,31 +1,29 @@
 package snapshot
 
 import (
-	"archive/tar"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/klauspost/compress/zstd"
 	"golang.org/x/tools/txtar"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/test/planted"
 )
 
-// planted has clusters in which three people who did not know the code planted some 2,000 made-up secrets, in the
+// secrets has clusters in which three people who did not know the code planted some 2,000 made-up secrets, in the
 // places and formats that they knew, and named 890 values that a diagnosis needs. It is compressed so that scanners of
 // repositories do not take the secrets for real ones. planted.tsv and keep.tsv name each value, its file and its place;
 // unrecognized.tsv has the secrets that look like ordinary values and whose names do not say what they are.
-const planted = "testdata/secrets.tar.zst"
+const secrets = "testdata/secrets.tar.zst"
 
 // People post bundles publicly. No secret that was planted may be in one, and what a diagnosis needs must be.
 func TestPlantedSecrets(t *testing.T) {
 	t.Parallel()
-	files := unarchive(t, planted)
+	files := planted.Files(t, secrets)
 	bundles := map[string]string{}
 	for name, data := range files {
 		if path.Ext(name) != ".txtar" {
@@ -87,8 +85,7 @@ type row struct{ value, file, place string }
 
 func rows(table []byte) []row {
 	var all []row
-	for line := range strings.Lines(string(table)) {
-		cells := strings.Split(strings.TrimRight(line, "\n"), "\t")
+	for _, cells := range planted.Rows(table) {
 		if len(cells) < 3 || cells[0] == "secret" || cells[0] == "string" {
 			continue
 		}
@@ -96,34 +93,4 @@ func rows(table []byte) []row {
 		all = append(all, row{cells[0], path.Base(file), cells[2]})
 	}
 	return all
-}
-
-// unarchive returns the files of a compressed archive by name.
-func unarchive(t *testing.T, name string) map[string][]byte {
-	t.Helper()
-	f, err := os.Open(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	decoder, err := zstd.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer decoder.Close()
-	files := map[string][]byte{}
-	for archive := tar.NewReader(decoder); ; {
-		header, err := archive.Next()
-		if errors.Is(err, io.EOF) {
-			return files
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		data, err := io.ReadAll(archive)
-		if err != nil {
-			t.Fatal(err)
-		}
-		files[path.Base(header.Name)] = data
-	}
 }

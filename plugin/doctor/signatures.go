@@ -80,10 +80,10 @@ doctor --signatures FILE adds your own. The file has the list "signatures" of th
     example: 'license checkout failed: lic-1:27000 unreachable'
 
 Optional fields: in (event, status, log, kernel, unit or spec; by default the first three), also and
-unless (a line of the same pod that must or must not be there), platforms (another fix on talos,
-gke, eks, ...), runs (true if the message of a running pod is a problem too).
+unless (a line of the same pod that must or must not exist), platforms (another fix on talos, gke,
+eks, ...), runs (true if the message is a problem even if the pod runs).
 
-also, unless and in: [spec] also see what the pod and its node are, a fact a line:
+also, unless and in: [spec] can also match facts about the pod and its node, one per line:
 
   image: NAME                  runtimeClassName: NAME, or (none)
   env: NAME=VALUE              limit: RESOURCE=QUANTITY

@@ -3,11 +3,9 @@
 package e2e
 
 import (
-	"archive/tar"
 	"compress/gzip"
 	"context"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"path"
@@ -17,27 +15,26 @@ import (
 	"testing"
 	"time"
 
-	"github.com/klauspost/compress/zstd"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/test/cluster"
+	"github.com/gpu-fault/kubectl-gpu-fault/test/planted"
 )
 
-// secrets has manifests for a cluster, in which somebody who did not know the code planted made-up secrets in the
-// places where users have them. It is compressed so that scanners of repositories do not take them for real ones.
-// planted.tsv names each secret, its kind of place and its object; keep.tsv has values that a diagnosis needs;
-// unrecognized.tsv has the secrets that look like ordinary values and whose names do not say what they are.
+// secrets has manifests for a cluster with made-up secrets in the places in which users put them. Their author did not
+// know the code. planted.tsv lists each secret, the kind of its place and its object; keep.tsv lists values that a
+// diagnosis needs; unrecognized.tsv lists the secrets that look like ordinary values.
 const secrets = "testdata/secrets.tar.zst"
 
-// podsThatEnd is how many of its pods run once and fail.
+// podsThatEnd is the number of pods in the manifests that run once and fail.
 const podsThatEnd = 25
 
-// People post what doctor writes. None of the secrets that are in the objects, events, logs, Helm releases and node
-// files of a real cluster may be in a bundle, in -o json, or on the page.
+// TestDoctorKeepsSecrets protects people who post what doctor writes: the bundle, the JSON, the page and stderr contain
+// none of the secrets in the objects, events, logs, Helm releases and node files of a real cluster.
 func TestDoctorKeepsSecrets(t *testing.T) {
 	p := newPatient(t)
-	files := unpack(t, secrets)
+	files := planted.Files(t, secrets)
 	for _, namespace := range []string{"planted-a", "planted-b", "gpu-operator"} {
 		p.kubectl("delete", "namespace", namespace, "--ignore-not-found", "--wait")
 	}
@@ -52,22 +49,12 @@ func TestDoctorKeepsSecrets(t *testing.T) {
 		}
 	}
 	p.plantOnNode(files["node/containerd-conf.toml"], files["node/kmsg.txt"])
-	p.fail("planted-a", "planted-b")
+	p.waitUntilFailed("planted-a", "planted-b")
 
 	folder := t.TempDir()
 	bundle, page := filepath.Join(folder, "bundle.tar.gz"), filepath.Join(folder, "page.html")
 	r := p.plugin(
-		"doctor",
-		"--since",
-		p.since(),
-		"--node",
-		p.worker.Name,
-		"--bundle",
-		bundle,
-		"--html",
-		page,
-		"-o",
-		"json",
+		"doctor", "--since", p.since(), "--node", p.worker.Name, "--bundle", bundle, "--html", page, "-o", "json",
 	)
 	if r.code != 0 && r.code != 2 {
 		t.Fatalf("doctor: exit %d\n%s", r.code, r.stderr)
@@ -77,14 +64,13 @@ func TestDoctorKeepsSecrets(t *testing.T) {
 		t.Fatal(err)
 	}
 	written := map[string]string{
-		"the bundle": plainText(t, bundle), "-o json": r.stdout, "--html": string(html), "the talk": r.stderr,
+		"the bundle": plainText(t, bundle), "-o json": r.stdout, "--html": string(html), "stderr": r.stderr,
 	}
-	unrecognized := strings.Split(strings.TrimSpace(string(files["unrecognized.tsv"])), "\n")
-	planted := strings.Split(strings.TrimSpace(string(files["planted.tsv"])), "\n")
+	unrecognized := strings.Fields(string(files["unrecognized.tsv"]))
+	rows := planted.Rows(files["planted.tsv"])
 	kinds, leaked := map[string]bool{}, 0
-	for _, row := range planted {
-		value, rest, _ := strings.Cut(row, "\t")
-		kind, object, _ := strings.Cut(rest, "\t")
+	for _, row := range rows {
+		value, kind, object := row[0], row[1], row[2]
 		kinds[kind] = true
 		for where, text := range written {
 			if strings.Contains(text, value) && !slices.Contains(unrecognized, value) {
@@ -94,35 +80,24 @@ func TestDoctorKeepsSecrets(t *testing.T) {
 		}
 	}
 	lost := 0
-	kept := strings.Split(strings.TrimSpace(string(files["keep.tsv"])), "\n")
-	for _, row := range kept {
-		if value, where, _ := strings.Cut(row, "\t"); !strings.Contains(written["the bundle"], value) {
+	needed := planted.Rows(files["keep.tsv"])
+	for _, row := range needed {
+		if !strings.Contains(written["the bundle"], row[0]) {
 			lost++
-			t.Logf("the bundle lacks %q (%s)", value, where)
+			t.Logf("the bundle lacks %q (%s)", row[0], row[1])
 		}
 	}
-	if len(planted) < 300 || len(kinds) < 40 || len(unrecognized) > len(planted)/20 {
-		t.Errorf(
-			"%d secrets in %d kinds of places, %d of them not recognized",
-			len(planted),
-			len(kinds),
-			len(unrecognized),
-		)
+	if len(rows) < 300 || len(kinds) < 40 || len(unrecognized) > len(rows)/20 {
+		t.Errorf("%d secrets in %d kinds of places, %d of them not recognized", len(rows), len(kinds), len(unrecognized))
 	}
-	if lost > len(kept)/8 {
-		t.Errorf("%d of %d values that a diagnosis needs are not in the bundle", lost, len(kept))
+	if lost > len(needed)/8 {
+		t.Errorf("%d of %d values that a diagnosis needs are not in the bundle", lost, len(needed))
 	}
-	t.Logf(
-		"secrets leaked %d of %d in %d kinds of places; %d of %d other values kept",
-		leaked,
-		len(planted),
-		len(kinds),
-		len(kept)-lost,
-		len(kept),
-	)
+	t.Logf("secrets leaked %d of %d in %d kinds of places; %d of %d other values kept", leaked, len(rows), len(kinds),
+		len(needed)-lost, len(needed))
 }
 
-// definitions defines the custom resources that GPU software has, and which take any field.
+// definitions creates the CustomResourceDefinitions of GPU software. The objects may have any fields.
 func (e *env) definitions() {
 	e.t.Helper()
 	var all strings.Builder
@@ -148,7 +123,7 @@ spec:
 `, crd.kind, crd.plural, crd.group, crd.version, crd.scope)
 	}
 	e.t.Cleanup(func() { e.kubectlWith(all.String(), "delete", "--ignore-not-found", "-f", "-") })
-	e.kubectlWith(all.String(), "delete", "--ignore-not-found", "-f", "-") // of a run that was killed
+	e.kubectlWith(all.String(), "delete", "--ignore-not-found", "-f", "-") // from a killed run
 	e.kubectlWith(all.String(), "create", "-f", "-")
 	e.kubectlWith(all.String(), "wait", "--for=condition=Established", "--timeout=60s", "-f", "-")
 }
@@ -166,9 +141,9 @@ func (e *env) plantOnNode(conf, kmsg []byte) {
 	}
 }
 
-// fail waits until the pods that can run have run, so that their logs and statuses exist: some wait for a volume or a
-// node for good.
-func (e *env) fail(namespaces ...string) {
+// waitUntilFailed waits until the pods that can run have failed, so that their logs and statuses exist. Other pods wait
+// for a volume or a node forever.
+func (e *env) waitUntilFailed(namespaces ...string) {
 	e.t.Helper()
 	cluster.Eventually(e.t, patience, "the pods failed", func() (bool, string) {
 		ended := 0
@@ -192,22 +167,6 @@ func (e *env) fail(namespaces ...string) {
 	})
 }
 
-// unpack returns the files of a compressed archive.
-func unpack(t *testing.T, name string) map[string][]byte {
-	t.Helper()
-	f, err := os.Open(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = f.Close() }() // read-only
-	z, err := zstd.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer z.Close()
-	return untar(t, z)
-}
-
 // plainText returns everything in a bundle.
 func plainText(t *testing.T, name string) string {
 	t.Helper()
@@ -221,30 +180,8 @@ func plainText(t *testing.T, name string) string {
 		t.Fatal(err)
 	}
 	var all strings.Builder
-	for name, data := range untar(t, z) {
+	for name, data := range planted.Untar(t, z) {
 		fmt.Fprintf(&all, "%s\n%s\n", name, data)
 	}
 	return all.String()
-}
-
-func untar(t *testing.T, r io.Reader) map[string][]byte {
-	t.Helper()
-	files, reader := map[string][]byte{}, tar.NewReader(r)
-	for {
-		header, err := reader.Next()
-		if err == io.EOF {
-			return files
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		if header.Typeflag != tar.TypeReg {
-			continue
-		}
-		data, err := io.ReadAll(io.LimitReader(reader, 64<<20))
-		if err != nil {
-			t.Fatal(err)
-		}
-		files[path.Clean(header.Name)] = data
-	}
 }

@@ -23,7 +23,7 @@ func (r *Result) adapt(f *facts.Facts) {
 				continue
 			}
 			p, known := platform.Of(string(n.Distribution))
-			if !known || p.HasShell() {
+			if !known || p.UsesSSH() {
 				commands = append(commands, line)
 				continue
 			}

@@ -297,7 +297,7 @@ func Fold(all []finding.Finding) ([]finding.Finding, []finding.Edge) {
 		return cmp.Or(
 			compareBool(all[b].Root, all[a].Root),
 			cmp.Compare(finding.Rank(all[a].Severity), finding.Rank(all[b].Severity)),
-			compareBool(finding.IsRisk(all[a].ID), finding.IsRisk(all[b].ID)), // nothing fails because of it yet
+			compareBool(finding.IsRisk(all[a].ID), finding.IsRisk(all[b].ID)), // failures precede risks
 		)
 	})
 	place := make([]int, len(all))

@@ -57,7 +57,7 @@ func nameOne(f *facts.Facts, check Check, found *finding.Finding) {
 		known = known.Running()
 		lines = append(f.Heads(pods), lines...)
 	case check.Symptom == Known && len(pods) == 0:
-		lines = nil // an object that has no pods says what its own event says
+		lines = nil // only the object's own event counts
 	}
 	if !slices.ContainsFunc(lines, func(line signatures.Line) bool { return line.Place != signatures.Spec }) {
 		for _, e := range found.Evidence {
@@ -65,7 +65,7 @@ func nameOne(f *facts.Facts, check Check, found *finding.Finding) {
 		}
 	}
 	if found.Cause != "" {
-		check.Symptom = Precise // the check found the cause of this one
+		check.Symptom = Precise // the check determined the cause of this finding
 	}
 	if check.Symptom == Precise {
 		known = known.Decisive()
@@ -77,8 +77,8 @@ func nameOne(f *facts.Facts, check Check, found *finding.Finding) {
 		take(f, found, matches[0], pods, node)
 		if len(matches) > 1 {
 			other := matches[1]
-			found.Cause += fmt.Sprintf(" Another message fits another cause: %s (doctor signatures %s).",
-				fill(other.Title, values(other, pods, node)), other.ID)
+			found.Cause += fmt.Sprintf(" Another message indicates another cause: %s (doctor signatures %s).",
+				words.FirstLine(fill(other.Title, values(other, pods, node))), other.ID)
 			found.Evidence = append(found.Evidence, other.Line.Evidence)
 		}
 		return
@@ -211,22 +211,26 @@ var important = []*regexp.Regexp{
 	regexp.MustCompile(`^(?:[\w.]+\.)?\w*(?:Error|Exception|Exit)(?::|$)`), // Python
 	regexp.MustCompile(`(?i)\b(?:fatal|panic|critical)\b`),
 	regexp.MustCompile(
-		`(?i)\b(?:error|failed|failure|cannot|can't|could not|unable to|denied|forbidden|unauthorized|refused|not found|no such|invalid|missing|unsupported|exceeded|timed out|timeout|exhausted|insufficient|not supported|mismatch|aborted|segmentation fault)\b`,
+		`(?i)\b(?:error|failed|failure|cannot|can't|could not|unable to|denied|forbidden|unauthorized|refused|` +
+			`not found|no such|invalid|missing|unsupported|exceeded|timed out|timeout|exhausted|insufficient|` +
+			`not supported|mismatch|aborted|segmentation fault)\b`,
 	),
 }
 
-// empty matches lines that tell nothing.
+// empty matches lines without information.
 var empty = regexp.MustCompile(
-	`(?i)^goroutine \d+ |^\s*/\S+\.go:\d+|^r\w\w? +0x[0-9a-f]+$|^back-off \S+ restarting|^Error: ImagePullBackOff|^Error syncing pod|^Back-off |^Error: failed to start container|` +
+	`(?i)^goroutine \d+ |^\s*/\S+\.go:\d+|^r\w\w? +0x[0-9a-f]+$|^back-off \S+ restarting|` +
+		`^Error: ImagePullBackOff|^Error syncing pod|^Back-off |^Error: failed to start container|` +
 		`exit code \d+ \(Error\)$|^\s*$|^(?:Error|CrashLoopBackOff|ImagePullBackOff|Completed|PodFailed)(?::|$)|` +
 		`^ContainersNot(?:Ready|Initialized)`,
 )
 
 var (
-	// advises matches lines that say what should be otherwise.
+	// advises matches lines that state a requirement or suggest a change.
 	advises = regexp.MustCompile(
-		`(?i)\b(?:try|please|must (?:be|have|not)|should be|instead|requires?|required|increase|increasing|decrease|reduce|larger than|` +
-			`greater than|less than|smaller than|at least|at most|expected|only supports?|not enough|does(?: not|n't) (?:exist|support|match|have))\b`,
+		`(?i)\b(?:try|please|must (?:be|have|not)|should be|instead|requires?|required|increase|increasing|decrease|reduce|` +
+			`larger than|greater than|less than|smaller than|at least|at most|expected|only supports?|not enough|` +
+			`does(?: not|n't) (?:exist|support|match|have))\b`,
 	)
 	// wraps matches lines that only report that something else failed.
 	wraps = regexp.MustCompile(
@@ -236,8 +240,8 @@ var (
 	)
 )
 
-// telling returns the line that tells most about a failure: of the most important kind, and rather one that says what
-// should be otherwise than one that only reports that something failed. The last one counts.
+// telling returns the most specific line about a failure. A line that states a requirement precedes an error of the
+// same kind, and a line that only reports another failure comes last. Of equal lines, it returns the last.
 func telling(lines []signatures.Line) (best signatures.Line, ok bool) {
 	most := 0
 	for _, line := range slices.Backward(lines) {
@@ -245,15 +249,15 @@ func telling(lines []signatures.Line) (best signatures.Line, ok bool) {
 		if line.Place == signatures.Spec || empty.MatchString(text) {
 			continue
 		}
-		if s := tells(text); s > most {
+		if s := specificity(text); s > most {
 			best, most = line, s
 		}
 	}
 	return best, most > 0
 }
 
-// tells returns how much a line tells about a failure; 0 is nothing.
-func tells(text string) (score int) {
+// specificity returns a score for how specific a line is about a failure. 0 means not at all.
+func specificity(text string) (score int) {
 	for i, re := range important {
 		if re.MatchString(text) {
 			score = 4 * (len(important) - i)

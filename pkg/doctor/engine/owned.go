@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
 // changes matches commands that change an object: its namespace, kind and name.
@@ -15,18 +16,14 @@ var changes = regexp.MustCompile(
 	`^kubectl (?:-n (\S+) )?(?:edit|patch|set \w+|label|annotate) ([a-z]+)[ /](\S+)(?: -n (\S+))?`,
 )
 
-// owned adds to a fix who manages the object that its commands change: what a person changes there does not last.
+// owned adds to each fix what manages the objects that its commands change, and drops the commands that would be
+// reverted.
 func (r *Result) owned(f *facts.Facts) {
 	for i := range r.Findings {
 		fix := &r.Findings[i].Fix
 		var commands []string
 		for _, command := range fix.Commands {
-			by, reverted := "", false
-			if m := changes.FindStringSubmatch(command); m != nil {
-				if meta := f.MetaOf(m[2], m[1]+m[4], m[3]); meta != nil {
-					by, reverted = managed(m[2], meta)
-				}
-			}
+			by, reverted := managerOf(f, command)
 			if by != "" && !strings.Contains(fix.Text, by) {
 				fix.Text = strings.TrimSpace(strings.TrimSuffix(fix.Text, ".") + ". " + by)
 			}
@@ -38,54 +35,42 @@ func (r *Result) owned(f *facts.Facts) {
 	}
 }
 
-// managed returns a sentence on who manages an object, or "". reverted is true if a change by a person would not last.
-func managed(kind string, meta *metav1.ObjectMeta) (by string, reverted bool) {
-	if app, _, ok := strings.Cut(meta.Annotations["argocd.argoproj.io/tracking-id"], ":"); ok {
-		return fmt.Sprintf(
-			"Argo CD manages the %s (application %s) and reverts other changes: make the change in its Git source.",
-			kind,
-			app,
-		), true
+// managerOf returns a sentence about what manages the object that a command changes, or "". reverted reports whether
+// the manager reverts manual changes.
+func managerOf(f *facts.Facts, command string) (by string, reverted bool) {
+	m := changes.FindStringSubmatch(command)
+	if m == nil {
+		return "", false
 	}
-	if app := meta.Labels["argocd.argoproj.io/instance"]; app != "" {
-		return fmt.Sprintf(
-			"Argo CD manages the %s (application %s) and reverts other changes: make the change in its Git source.",
-			kind,
-			app,
-		), true
+	kind := m[2]
+	meta := f.MetaOf(kind, m[1]+m[4], m[3])
+	if meta == nil {
+		return "", false
 	}
-	for _, by := range []struct{ label, what string }{
-		{"kustomize.toolkit.fluxcd.io/name", "Kustomization"}, {"helm.toolkit.fluxcd.io/name", "HelmRelease"},
+	labels, annotations := meta.GetLabels(), meta.GetAnnotations()
+	argo, _, _ := strings.Cut(annotations["argocd.argoproj.io/tracking-id"], ":")
+	for _, gitOps := range []struct{ manager, name string }{
+		{"Argo CD manages the %s (application %s)", argo},
+		{"Argo CD manages the %s (application %s)", labels["argocd.argoproj.io/instance"]},
+		{"Flux manages the %s (Kustomization %s)", labels["kustomize.toolkit.fluxcd.io/name"]},
+		{"Flux manages the %s (HelmRelease %s)", labels["helm.toolkit.fluxcd.io/name"]},
 	} {
-		if name := meta.Labels[by.label]; name != "" {
-			return fmt.Sprintf(
-				"Flux manages the %s (%s %s) and reverts other changes: make the change in its Git source.",
-				kind,
-				by.what,
-				name,
-			), true
+		if gitOps.name != "" {
+			return fmt.Sprintf(gitOps.manager, kind, words.Clip(gitOps.name)) +
+				" and reverts other changes: make the change in its Git source.", true
 		}
 	}
-	if strings.EqualFold(meta.Labels["addonmanager.kubernetes.io/mode"], "Reconcile") {
-		return fmt.Sprintf(
-			"The platform's addon manager owns the %s and reverts changes of what it sets.",
-			kind,
-		), true
+	if strings.EqualFold(labels["addonmanager.kubernetes.io/mode"], "Reconcile") {
+		return fmt.Sprintf("The platform's addon manager owns the %s and reverts changes.", kind), true
 	}
-	owner := metav1.GetControllerOfNoCopy(meta)
-	switch {
-	case owner != nil && kind == "daemonset":
+	if owner := metav1.GetControllerOfNoCopy(meta); owner != nil {
+		return fmt.Sprintf("%s %s owns the %s and reverts changes: make the change there.", owner.Kind,
+			words.Clip(owner.Name), kind), true
+	}
+	if release := annotations["meta.helm.sh/release-name"]; release != "" {
 		return fmt.Sprintf(
-			"%s %s owns the %s and reverts changes: make the change there.",
-			owner.Kind,
-			owner.Name,
-			kind,
-		), true
-	case meta.Annotations["meta.helm.sh/release-name"] != "":
-		return fmt.Sprintf(
-			"The %s belongs to the Helm release %s: also set it in the values, or the next upgrade reverts it.",
-			kind,
-			meta.Annotations["meta.helm.sh/release-name"],
+			"The %s belongs to the Helm release %s: also set the value there, or the next upgrade reverts the change.", kind,
+			words.Clip(release),
 		), false
 	}
 	return "", false

@@ -15,7 +15,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// A change that somebody else reverts is no fix: the fix says who manages the object, and the command goes.
+// A change that a controller reverts is not a fix: the fix names the manager of the object and drops the command.
 func TestFixesSayWhoManagesTheObject(t *testing.T) {
 	t.Parallel()
 	yes := true
@@ -65,9 +65,9 @@ func TestFixesSayWhoManagesTheObject(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := Result{
-				Findings: []finding.Finding{{Fix: finding.Fix{Text: "Change it.", Commands: []string{test.command}}}},
-			}
+			r := Result{Findings: []finding.Finding{{
+				Fix: finding.Fix{Text: "Change it.", Commands: []string{test.command}},
+			}}}
 			r.owned(facts.New(&test.snapshot))
 			fix := r.Findings[0].Fix
 			if test.says == "" && fix.Text != "Change it." || !strings.Contains(fix.Text, test.says) {
@@ -80,7 +80,7 @@ func TestFixesSayWhoManagesTheObject(t *testing.T) {
 	}
 }
 
-// The headline of an unknown failure is the line that says most: not the one that only reports that something failed.
+// The headline of an unknown failure is its most specific line, not a line that only reports that something failed.
 func TestTheLineThatTellsMost(t *testing.T) {
 	t.Parallel()
 	for want, log := range map[string][]string{

@@ -52,8 +52,8 @@ func (f *Facts) Concerned(found finding.Finding) ([]*corev1.Pod, *Node) {
 }
 
 // Lines returns what pods and their node say about a failure: statuses of containers, warning events, logs (that of the
-// previous instance first, which failed), and for a node its events, kernel log and unit journals. What they are comes
-// last.
+// previous instance first, which failed), and for a node its events, kernel log and unit journals. Facts about the pods
+// and the node (signatures.Spec) come last.
 func (f *Facts) Lines(pods []*corev1.Pod, node *Node) []signatures.Line {
 	var all []signatures.Line
 	for _, pod := range pods {
@@ -187,7 +187,7 @@ func (f *Facts) PlacementLogs(pods []*corev1.Pod) []signatures.Line {
 	var all []signatures.Line
 	for i := range f.Snapshot.Logs {
 		l := &f.Snapshot.Logs[i]
-		if !words.ContainsAny(l.Pod, placers) {
+		if !Schedules(l.Pod) {
 			continue
 		}
 		for line := range strings.Lines(l.Text) {

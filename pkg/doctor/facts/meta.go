@@ -1,58 +1,33 @@
 package facts
 
 import (
-	"strings"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// MetaOf returns the metadata of an object that the snapshot has, or nil. kind is as in a command: clusterpolicy.
-func (f *Facts) MetaOf(kind, namespace, name string) *metav1.ObjectMeta {
-	is := func(m *metav1.ObjectMeta) bool {
-		return m.Name == name && (namespace == "" || m.Namespace == "" || m.Namespace == namespace)
-	}
-	custom := func(all []unstructured.Unstructured) *metav1.ObjectMeta {
-		for _, o := range all {
-			m := &metav1.ObjectMeta{
-				Name: o.GetName(), Namespace: o.GetNamespace(), Labels: o.GetLabels(), Annotations: o.GetAnnotations(),
-				OwnerReferences: o.GetOwnerReferences(),
-			}
-			if is(m) {
-				return m
+// MetaOf returns the metadata of an object in the snapshot, or nil. kind is as in a command, such as clusterpolicy. An
+// empty namespace matches all.
+func (f *Facts) MetaOf(kind, namespace, name string) metav1.Object {
+	find := func(count int, object func(i int) metav1.Object) metav1.Object {
+		for i := range count {
+			if o := object(i); o.GetName() == name && (namespace == "" || o.GetNamespace() == namespace) {
+				return o
 			}
 		}
 		return nil
 	}
-	switch strings.TrimSuffix(kind, "s") {
-	case "clusterpolicy", "clusterpolicie":
-		return custom(f.ClusterPolicies)
+	switch kind {
+	case "clusterpolicy":
+		return find(len(f.ClusterPolicies), func(i int) metav1.Object { return &f.ClusterPolicies[i] })
 	case "nvidiadriver":
-		return custom(f.NVIDIADrivers)
-	case "daemonset", "d":
-		for i := range f.DaemonSets {
-			if is(&f.DaemonSets[i].ObjectMeta) {
-				return &f.DaemonSets[i].ObjectMeta
-			}
-		}
+		return find(len(f.NVIDIADrivers), func(i int) metav1.Object { return &f.NVIDIADrivers[i] })
+	case "daemonset":
+		return find(len(f.DaemonSets), func(i int) metav1.Object { return &f.DaemonSets[i] })
 	case "configmap":
-		for i := range f.ConfigMaps {
-			if is(&f.ConfigMaps[i].ObjectMeta) {
-				return &f.ConfigMaps[i].ObjectMeta
-			}
-		}
-	case "runtimeclas":
-		for i := range f.RuntimeClasses {
-			if is(&f.RuntimeClasses[i].ObjectMeta) {
-				return &f.RuntimeClasses[i].ObjectMeta
-			}
-		}
+		return find(len(f.ConfigMaps), func(i int) metav1.Object { return &f.ConfigMaps[i] })
+	case "runtimeclass":
+		return find(len(f.RuntimeClasses), func(i int) metav1.Object { return &f.RuntimeClasses[i] })
 	case "namespace":
-		for i := range f.Namespaces {
-			if is(&f.Namespaces[i].ObjectMeta) {
-				return &f.Namespaces[i].ObjectMeta
-			}
-		}
+		return find(len(f.Namespaces), func(i int) metav1.Object { return &f.Namespaces[i] })
 	}
 	return nil
 }

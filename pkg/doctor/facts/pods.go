@@ -120,8 +120,7 @@ func EditCommands(pod *corev1.Pod) []string {
 	if owner == nil {
 		return []string{shell.Command(
 			"kubectl -n %s edit pod %s # if the change is rejected, kubectl saves it to a file: kubectl replace --force -f FILE recreates the pod",
-			pod.Namespace,
-			pod.Name,
+			pod.Namespace, pod.Name,
 		)}
 	}
 	kind, name := strings.ToLower(owner.Kind), owner.Name
@@ -134,8 +133,7 @@ func EditCommands(pod *corev1.Pod) []string {
 	case "job":
 		return []string{shell.Command(
 			"# the template of a Job is immutable: correct its manifest, delete Job %s in namespace %s and recreate it",
-			name,
-			pod.Namespace,
+			name, pod.Namespace,
 		)}
 	}
 	return []string{shell.Command("kubectl -n %s edit %s %s", pod.Namespace, kind, name)}

@@ -46,10 +46,7 @@ var startPatterns = []startPattern{
 	// dockershim
 	{"rt.handler-missing", regexp.MustCompile(`RuntimeHandler "` + handlerName + `" not supported`)},
 	// CRI-O
-	{
-		"rt.handler-missing",
-		regexp.MustCompile(`failed to find runtime handler ` + handlerName + ` from runtime list`),
-	},
+	{"rt.handler-missing", regexp.MustCompile(`failed to find runtime handler ` + handlerName + ` from runtime list`)},
 	// the shim
 	{"rt.runtime-type", regexp.MustCompile(`runtime "([^"]+)" binary not installed`)},
 	// BinaryName
@@ -65,10 +62,7 @@ var startPatterns = []startPattern{
 	{"rc.handler-mismatch", regexp.MustCompile(`runtimeclasses?\.node\.k8s\.io "` + handlerName + `" not found`)},
 	// the API server
 	{"rc.handler-mismatch", regexp.MustCompile(`RuntimeClass "` + handlerName + `" not found`)},
-	{
-		"docker.no-gpu-driver",
-		regexp.MustCompile(`could not select device driver "([^"]*)" with capabilities: \[\[gpu`),
-	},
+	{"docker.no-gpu-driver", regexp.MustCompile(`could not select device driver "([^"]*)" with capabilities: \[\[gpu`)},
 	{"rt.shim-skew", regexp.MustCompile(`failed to create TTRPC connection: (dial unix \S+)`)},
 	{"rt.shim-skew", regexp.MustCompile(`(unsupported shim version[^\n]*)`)},
 	{"sec.selinux", regexp.MustCompile(`(?i)nvml[^\n]*: (insufficient permissions)`)},

@@ -13,8 +13,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// specOf returns what a pod and its node are, a fact a line, for signatures of messages that mean something else with
-// another version, image or setting:
+// specOf returns facts about a pod, one per line, for signatures of messages whose meaning depends on a version, an
+// image or a setting. The formats, including those of Node.specOf, are:
 //
 //	image: NAME                  runtimeClassName: NAME, or (none)
 //	env: NAME=VALUE              limit: RESOURCE=QUANTITY
@@ -101,7 +101,7 @@ func (f *Facts) specOf(pod *corev1.Pod) []signatures.Line {
 	return all
 }
 
-// specOf returns what a node is; see Facts.specOf.
+// specOf returns facts about a node; see Facts.specOf.
 func (n *Node) specOf() []signatures.Line {
 	var all []signatures.Line
 	info := n.Status.NodeInfo

@@ -45,7 +45,7 @@ func KnowMore() []string {
 	}
 }
 
-// IsRisk reports whether findings with the ID are about what may happen, and not about what fails.
+// IsRisk reports whether findings with the ID describe a risk rather than a failure.
 func IsRisk(id string) bool { return strings.HasPrefix(id, "sec.") }
 
 // Rank returns the rank of a severity. The worst severity has rank 0.

@@ -37,6 +37,8 @@ type Instead struct {
 type Driver struct {
 	Fix      string   `json:"fix"`
 	Commands []string `json:"commands,omitempty"`
+	// Newer is how a node gets a newer driver.
+	Newer string `json:"newer,omitempty"`
 }
 
 // platforms are all platforms by name. The table is tested, so it has no errors.
@@ -88,5 +90,8 @@ func (p Platform) On(node, command string) (line string, ok bool) {
 	return "", false
 }
 
-// HasShell reports whether ssh reaches a shell of the platform's nodes.
-func (p Platform) HasShell() bool { return p.Shell == "" && len(p.Instead) == 0 }
+// HasShell reports whether the platform's nodes have a shell.
+func (p Platform) HasShell() bool { return p.Shell != "" || len(p.Instead) == 0 }
+
+// UsesSSH reports whether the shell of the platform's nodes is reached with ssh.
+func (p Platform) UsesSSH() bool { return p.HasShell() && p.Shell == "" }

@@ -13,7 +13,7 @@ func TestTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, p := range all {
-		if p.Name != strings.ToLower(name) || !p.HasShell() && p.Note == "" {
+		if p.Name != strings.ToLower(name) || !p.UsesSSH() && p.Note == "" {
 			t.Errorf("platform %q has another name, or does not say what cannot be done", name)
 		}
 	}

@@ -34,8 +34,8 @@ type Set struct {
 	by     map[[prefix]byte][]entry
 	starts [1 << 16]bool // whether two bytes begin a text
 	always []int         // signatures without a text that each match contains
-	// running are the signatures that are problems of pods that run, and decisive those that name the root cause
-	// whatever else is known.
+	// running are the signatures of problems of running pods, and decisive those that name the root cause regardless of
+	// other findings.
 	running, decisive *Set
 }
 
@@ -84,7 +84,7 @@ func newSet(all []*Signature) *Set {
 // Running returns the signatures that are problems of pods that run.
 func (set *Set) Running() *Set { return set.running }
 
-// Decisive returns the signatures that name the root cause whatever else is known.
+// Decisive returns the signatures that name the root cause regardless of other findings.
 func (set *Set) Decisive() *Set { return set.decisive }
 
 // candidates returns the numbers of the signatures that may match a line, sorted.
@@ -112,7 +112,7 @@ func (set *Set) candidates(line string) []int {
 }
 
 // Best returns the best matches of the signatures in the lines of one pod or node: a likely one rather than a possible
-// one, an earlier line rather than a later one. If the first is only possible, the second is the next one, if any.
+// one, an earlier line rather than a later one. It returns a second match if there is one and neither is likely.
 func (set *Set) Best(lines []Line) []Match {
 	var all []Match
 	for _, line := range lines {

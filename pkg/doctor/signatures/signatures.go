@@ -31,7 +31,7 @@ const (
 	Log    Place = "log"    // the log of a container
 	Kernel Place = "kernel" // the kernel log of the node
 	Unit   Place = "unit"   // the journal of a systemd unit of the node
-	Spec   Place = "spec"   // what the pod and its node are: images, variables, versions; see facts.Lines
+	Spec   Place = "spec"   // a fact about the pod or its node, such as an image; see `doctor signatures --help`
 )
 
 // Running marks findings about pods that run: only signatures with Runs match.
@@ -39,43 +39,43 @@ const Running = "running"
 
 // Fix is a fix for one platform.
 type Fix struct {
-	Fix      string   `json:"fix"                yaml:"fix"`
+	Fix      string   `json:"fix" yaml:"fix"`
 	Commands []string `json:"commands,omitempty" yaml:"commands"`
 }
 
 // Signature is what is known of one error message.
 type Signature struct {
-	ID string `json:"id"                  yaml:"id"`
+	ID string `json:"id" yaml:"id"`
 	// Match is a regular expression (RE2) for a line of the message. {1} in Title, Cause, Fix and Commands is its first
 	// group.
-	Match string `json:"match"               yaml:"match"`
+	Match string `json:"match" yaml:"match"`
 	// In are the places where the message may be. Empty means event, status and log.
-	In []Place `json:"in,omitempty"        yaml:"in"`
-	// Also and Unless match other lines of the same pod or node, and what they are (Spec): one must be there, none may
-	// be there.
-	Also   string `json:"also,omitempty"      yaml:"also"`
-	Unless string `json:"unless,omitempty"    yaml:"unless"`
+	In []Place `json:"in,omitempty" yaml:"in"`
+	// Also and Unless match other lines of the same pod or node, including facts (Spec). Also must match one of them,
+	// Unless none.
+	Also   string `json:"also,omitempty" yaml:"also"`
+	Unless string `json:"unless,omitempty" yaml:"unless"`
 	// Runs is true if the message of a pod that runs is a problem as well: a program that does without its GPU.
-	Runs bool `json:"runs,omitempty"      yaml:"runs"`
+	Runs bool `json:"runs,omitempty" yaml:"runs"`
 	// Decisive is true if the message names the root cause, whatever else follows from it on the node: checks that
 	// would explain the finding are its consequences.
-	Decisive bool          `json:"decisive,omitempty"  yaml:"decisive"`
-	Layer    finding.Layer `json:"layer"               yaml:"layer"`
+	Decisive bool          `json:"decisive,omitempty" yaml:"decisive"`
+	Layer    finding.Layer `json:"layer" yaml:"layer"`
 	// Title is a sentence without a period that names the cause: the headline of the finding.
-	Title string `json:"title"               yaml:"title"`
+	Title string `json:"title" yaml:"title"`
 	// Cause explains the title in one or two sentences.
-	Cause string `json:"cause"               yaml:"cause"`
+	Cause string `json:"cause" yaml:"cause"`
 	// Confidence is likely if the message has hardly another cause, and possible otherwise.
-	Confidence finding.Confidence `json:"confidence"          yaml:"confidence"`
-	Fix        string             `json:"fix"                 yaml:"fix"`
+	Confidence finding.Confidence `json:"confidence" yaml:"confidence"`
+	Fix        string             `json:"fix" yaml:"fix"`
 	// Commands may contain {namespace}, {pod}, {container}, {node} and {image}.
-	Commands []string `json:"commands,omitempty"  yaml:"commands"`
+	Commands []string `json:"commands,omitempty" yaml:"commands"`
 	// Platforms replace the fix on some platforms: talos, bottlerocket, gke, eks, aks, openshift, k3s, rke2, k0s,
 	// microk8s.
 	Platforms map[string]Fix `json:"platforms,omitempty" yaml:"platforms"`
-	Sources   []string       `json:"sources"             yaml:"sources"`
+	Sources   []string       `json:"sources" yaml:"sources"`
 	// Example is a message from the field. It is also the test of the row.
-	Example string `json:"example"             yaml:"example"`
+	Example string `json:"example" yaml:"example"`
 
 	match, also, unless *regexp.Regexp
 	// literals are texts, one of which is in each match, in lower case.

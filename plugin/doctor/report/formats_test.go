@@ -30,17 +30,11 @@ func someChecks() []engine.Check {
 		}
 		seen[f.ID] = true
 	}
-	return append(
-		all,
+	return append(all,
 		engine.Check{
 			ID: "rt.unparsable", Layer: finding.LayerRuntime, Title: "containerd's configuration does not parse",
 		},
-		engine.Check{
-			ID:    "rt.binary-missing",
-			Layer: finding.LayerRuntime,
-			Title: "the runtime's binary is not there",
-		},
-	)
+		engine.Check{ID: "rt.binary-missing", Layer: finding.LayerRuntime, Title: "the runtime's binary is not there"})
 }
 
 // What explains a headline, or says that nothing does, is in every format.
@@ -65,8 +59,7 @@ func TestCauseIsInEveryFormat(t *testing.T) {
 		if err := one.write(one.out); err != nil {
 			t.Fatal(err)
 		}
-		escaped := strings.NewReplacer("&lt;", "<", "&gt;", ">", `\u003c`, "<", `\u003e`, ">").
-			Replace(one.out.String())
+		escaped := strings.NewReplacer("&lt;", "<", "&gt;", ">", `\u003c`, "<", `\u003e`, ">").Replace(one.out.String())
 		if !strings.Contains(escaped, cause) {
 			t.Errorf("%s does not have the cause", name)
 		}
@@ -96,15 +89,8 @@ func TestJUnit(t *testing.T) {
 			t.Fatal(err)
 		}
 		if all.Failures != want || all.Skipped != 1 || all.Tests != len(someChecks()) {
-			t.Errorf(
-				"from %s on: %d failures, %d skipped of %d; wanted %d, 1 of %d",
-				failOn,
-				all.Failures,
-				all.Skipped,
-				all.Tests,
-				want,
-				len(someChecks()),
-			)
+			t.Errorf("from %s on: %d failures, %d skipped of %d; wanted %d, 1 of %d", failOn, all.Failures, all.Skipped,
+				all.Tests, want, len(someChecks()))
 		}
 	}
 }
@@ -147,11 +133,7 @@ func TestStrictGateFailsClosed(t *testing.T) {
 		ID: "rt.unparsable", Layer: finding.LayerRuntime, Title: "containerd's configuration does not parse",
 	}
 	r := doctor.Report{Items: []finding.Finding{}, Layers: []doctor.LayerResult{{Layer: finding.LayerRuntime}}}
-	unknown := engine.Unknown{
-		Check:  check.ID,
-		Layer:  check.Layer,
-		Object: finding.Object{Kind: "Node", Name: "gpu-1"},
-	}
+	unknown := engine.Unknown{Check: check.ID, Layer: check.Layer, Object: finding.Object{Kind: "Node", Name: "gpu-1"}}
 	for why, want := range map[string]bool{
 		"the pod did not start":                           true,
 		engine.NotAsked + ": it looks healthy by the API": false,

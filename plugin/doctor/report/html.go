@@ -92,10 +92,8 @@ func htmlFindingOf(r doctor.Report, i int) htmlFinding {
 	all := objects(f)
 	shown := all[:min(len(all), maxObjects)]
 	one := htmlFinding{
-		Anchor: anchor(
-			i,
-		), ID: f.ID, Title: full(f.Title), Cause: clean(f.Cause), Objects: some(shown, 0), More: len(all) - len(shown),
-		Word: strings.ToUpper(string(f.Severity)), Severity: f.Severity, Layer: f.Layer,
+		Anchor: anchor(i), ID: f.ID, Title: full(f.Title), Cause: clean(f.Cause), Objects: some(shown, 0),
+		More: len(all) - len(shown), Word: strings.ToUpper(string(f.Severity)), Severity: f.Severity, Layer: f.Layer,
 	}
 	if f.Confidence != finding.Certain {
 		one.Confidence = string(f.Confidence)

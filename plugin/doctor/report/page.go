@@ -63,14 +63,9 @@ func (p htmlPage) overview() markup.Part {
 				if f.More > 0 {
 					where += " " + f.more()
 				}
-				return markup.El(
-					"li",
-					markup.El("span", markup.Class("tag", string(f.Severity)), markup.Text(f.Word)),
-					markup.Text(" "),
-					markup.El("a", markup.Class("id"), markup.Jump(f.Anchor), markup.Text(f.ID)),
-					markup.Text(" "+f.Title),
-					markup.El("span", markup.Class("soft"), markup.Text(where)),
-				)
+				return markup.El("li", markup.El("span", markup.Class("tag", string(f.Severity)), markup.Text(f.Word)),
+					markup.Text(" "), markup.El("a", markup.Class("id"), markup.Jump(f.Anchor), markup.Text(f.ID)),
+					markup.Text(" "+f.Title), markup.El("span", markup.Class("soft"), markup.Text(where)))
 			})), remark(left(len(all)-maxRows, "more"))))
 }
 
@@ -178,15 +173,11 @@ func (p htmlPage) infos() markup.Part {
 func (p htmlPage) blinds() markup.Part {
 	return markup.Parts{remark(p.Unread), markup.When(len(p.Blinds) > 0, section("Could not check",
 		markup.El("div", markup.Class("card"), markup.Each(p.Blinds, func(b htmlBlind) markup.Part {
-			return markup.El(
-				"details",
+			return markup.El("details",
 				markup.El("summary", markup.Text(b.Why+" "),
 					markup.El("span", markup.Class("soft"), markup.Text("("+b.Count+")"))),
 				markup.El("p", markup.Class("small"), markup.Text(b.Checks)),
-				markup.When(
-					b.Objects != "",
-					markup.El("p", markup.Class("small soft"), markup.Text("on "+b.Objects)),
-				),
+				markup.When(b.Objects != "", markup.El("p", markup.Class("small soft"), markup.Text("on "+b.Objects))),
 			)
 		}))))}
 }

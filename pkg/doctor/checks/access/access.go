@@ -51,12 +51,8 @@ func Checks() []engine.Check {
 				"wl.other-accelerator"},
 			ExplainsAs: map[string][]string{
 				ofComponent: component[ofComponent],
-				finding.OfPlugin: {
-					"wl.other-accelerator",
-					"sched.insufficient-other",
-					"sched.none-advertised",
-					"sched.all-in-use",
-				},
+				finding.OfPlugin: {"wl.other-accelerator", "sched.insufficient-other", "sched.none-advertised",
+					"sched.all-in-use"},
 			},
 			Doc:     "https://kubernetes.io/docs/concepts/security/pod-security-admission/",
 			Sources: []string{"gpu-operator#185", "gpu-operator#364"},
@@ -315,9 +311,10 @@ func checkPodSecurity(f *facts.Facts, r *engine.Result) {
 			issue.Severity, issue.Confidence = finding.Error, finding.Certain
 			issue.As, issue.PodScope = finding.OfPlugin, nil
 			issue.Fix = finding.Fix{
-				Text: "If you installed the plugin, and users cannot create pods in its namespace, give the namespace the label " +
-					"pod-security.kubernetes.io/enforce=privileged: the plugin needs its hostPath volumes. (Talos enforces the " +
-					"level baseline where no label says otherwise.) A name does not show who created a DaemonSet.",
+				Text: "If you installed the plugin, and users cannot create pods in its namespace, give the " +
+					"namespace the label pod-security.kubernetes.io/enforce=privileged: the plugin needs its " +
+					"hostPath volumes. (Talos enforces the level baseline where no label says otherwise.) A name " +
+					"does not show who created a DaemonSet.",
 				Commands: issue.Fix.Commands,
 			}
 		}
@@ -336,7 +333,8 @@ func checkPodSecurity(f *facts.Facts, r *engine.Result) {
 
 // vendors matches the names of DaemonSets of other vendors' device plugins and drivers.
 var vendors = regexp.MustCompile(
-	`(?:^|-)(?:gpu|npu|tpu|qat|dsa|fpga|rdma|sriov|efa|neuron|amdgpu|habana|gaudi|device)(?:-\w+)*-?(?:plugin|driver|daemonset|ds)\b`,
+	`(?:^|-)(?:gpu|npu|tpu|qat|dsa|fpga|rdma|sriov|efa|neuron|amdgpu|habana|gaudi|device)(?:-\w+)*-?` +
+		`(?:plugin|driver|daemonset|ds)\b`,
 )
 
 // forComponents reports whether a chart of GPU software creates the namespace. It ignores pod labels, because anyone
@@ -398,9 +396,9 @@ func forbiddenFix(x facts.Refusal) (string, finding.Fix) {
 	switch {
 	case strings.Contains(message, "against any pod security policy"):
 		return "no PodSecurityPolicy that the pods' service account may use allows the pods", finding.Fix{
-			Text: "Let the service account use a policy that allows what the message names: a Role with the verb use for the " +
-				"policy, and a RoleBinding in the namespace (charts of that time have a value for it). Kubernetes 1.25 removed " +
-				"PodSecurityPolicy.",
+			Text: "Let the service account use a policy that allows what the message names: a Role with the verb use " +
+				"for the policy, and a RoleBinding in the namespace (charts of that time have a value for it). " +
+				"Kubernetes 1.25 removed PodSecurityPolicy.",
 			Commands: []string{describe, "kubectl get podsecuritypolicies"},
 		}
 	case strings.Contains(message, "serviceaccount") && strings.Contains(message, "not found"):

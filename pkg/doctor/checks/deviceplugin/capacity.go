@@ -111,12 +111,9 @@ func checkCapacity(f *facts.Facts, r *engine.Result, n *facts.Node) {
 				facts.PodObject(pod), ".status.phase", "%s, ready: %t", pod.Status.Phase, facts.PodReady(pod),
 			),
 		},
-		Fix: finding.Fix{
-			Text: "Restart the plugin so that it registers again, then check its log.",
-			Commands: []string{
-				facts.RestartPod(pod.Namespace, pod.Name),
-				shell.Command("kubectl get node %s -o jsonpath='{.status.capacity}'", n.Name)},
-		},
+		Fix: finding.Fix{Text: "Restart the plugin so that it registers again, then check its log.", Commands: []string{
+			facts.RestartPod(pod.Namespace, pod.Name),
+			shell.Command("kubectl get node %s -o jsonpath='{.status.capacity}'", n.Name)}},
 	}
 	if e, ok := facts.LogEvidence(
 		f, pod, "Registered device plugin for 'nvidia.com/", "ListAndWatch ended unexpectedly",
@@ -167,9 +164,7 @@ func sockets(n *facts.Node) []finding.Evidence {
 		}
 	}
 	if len(all) == 0 {
-		all = []finding.Evidence{
-			{Source: "nodes/" + n.Name + " /var/lib/kubelet/device-plugins", Text: "(no socket)"},
-		}
+		all = []finding.Evidence{{Source: "nodes/" + n.Name + " /var/lib/kubelet/device-plugins", Text: "(no socket)"}}
 	}
 	return all
 }
@@ -336,7 +331,7 @@ func noPluginFix(f *facts.Facts, n *facts.Node) finding.Fix {
 		if len(taints) > 0 {
 			text = "The device plugin's DaemonSet does not tolerate the node's taint " + strings.Join(taints, " and ") +
 				": add a toleration for each."
-		} else if missing := scheduler.WhyNot(d.Spec.Template.Spec, n); len(missing) > 0 {
+		} else if missing := scheduler.MissingLabels(d.Spec.Template.Spec, n); len(missing) > 0 {
 			text = "The device plugin's DaemonSet selects nodes with " + strings.Join(missing, " and ") +
 				", which this node does not have." + near(n, missing)
 		}
@@ -352,20 +347,16 @@ func noPluginFix(f *facts.Facts, n *facts.Node) finding.Fix {
 				Commands: facts.ChangeOperator(f, "devicePlugin.enabled", true),
 			}
 		}
-		return finding.Fix{
-			Text: "The operator has not deployed its device plugin to the node: check the node's nvidia.com/gpu.deploy.* labels and the operator's log.",
+		return finding.Fix{Text: "The operator has not deployed its device plugin to the node: check the node's nvidia.com/gpu.deploy.* labels and the operator's log.",
 			Commands: []string{
 				shell.Command("kubectl get node %s --show-labels", n.Name),
 				shell.Command("kubectl logs -n %s -l app=gpu-operator --tail 50", facts.OperatorNamespace(f)),
-			},
-		}
+			}}
 	}
 	return finding.Fix{
 		Text: "Install the GPU operator, or only the device plugin if the node already has the driver and the toolkit.",
-		Commands: []string{
-			shell.Command("helm install gpu-operator gpu-operator --repo %s -n gpu-operator --create-namespace",
-				facts.ChartRepository(facts.ChartOperator)),
-		},
+		Commands: []string{shell.Command("helm install gpu-operator gpu-operator --repo %s -n gpu-operator --create-namespace",
+			facts.ChartRepository(facts.ChartOperator))},
 	}
 }
 
@@ -381,8 +372,8 @@ func near(n *facts.Node, missing []string) string {
 				"nvidia.com/gpu.present=true on the node, which the DaemonSet also accepts."
 		}
 	}
-	return " Node feature discovery sets it. Without NFD, set the label nvidia.com/gpu.present=true on the node, which " +
-		"the DaemonSet also accepts."
+	return " Node feature discovery sets it. Without NFD, set the label nvidia.com/gpu.present=true on the node, " +
+		"which the DaemonSet also accepts."
 }
 
 func duplicateCheck() engine.Check {

@@ -48,13 +48,8 @@ func migStrategyCheck() engine.Check {
 func checkMIGNode(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	var evidence []finding.Evidence
 	if strings.HasSuffix(n.Labels["nvidia.com/gpu.product"], "-MIG-INVALID") {
-		evidence = facts.LabelEvidence(
-			n,
-			"nvidia.com/gpu.product",
-			"nvidia.com/mig.strategy",
-			"nvidia.com/mig.config",
-			"nvidia.com/mig.config.state",
-		)
+		evidence = facts.LabelEvidence(n, "nvidia.com/gpu.product", "nvidia.com/mig.strategy", "nvidia.com/mig.config",
+			"nvidia.com/mig.config.state")
 	}
 	if facts.GPUsOf(n.Status.Allocatable) == 0 {
 		for _, pod := range slices.Concat(
@@ -73,9 +68,7 @@ func checkMIGNode(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		r.Pass(n.Object())
 		return
 	}
-	fix := finding.Fix{
-		Text: "Partition all GPUs of the node identically, or use the strategy mixed, which allows any partitioning.",
-	}
+	fix := finding.Fix{Text: "Partition all GPUs of the node identically, or use the strategy mixed, which allows any partitioning."}
 	if want := n.Labels["nvidia.com/mig.config"]; want != "" {
 		fix.Commands = append(fix.Commands, shell.Command(
 			"kubectl label node %s nvidia.com/mig.config=all-disabled --overwrite # or one that partitions all GPUs identically",
@@ -145,23 +138,13 @@ func (o migOffer) check(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 				Object: facts.PodObject(pod), Confidence: finding.Likely,
 				Title: fmt.Sprintf("the pod requests %s, which no node offers with the MIG strategy %s", name,
 					strategy),
-				Evidence: append(
-					facts.LabelEvidence(n, "nvidia.com/mig.strategy", "nvidia.com/mig.config",
-						"nvidia.com/gpu.product"),
-					finding.FieldEvidence(
-						n.Object(),
-						".status.allocatable",
-						"%s",
-						facts.GPUText(n.Status.Allocatable),
-					),
-					finding.FieldEvidence(facts.PodObject(pod), ".spec.containers[].resources.limits", "%s", name),
-				),
+				Evidence: append(facts.LabelEvidence(n, "nvidia.com/mig.strategy", "nvidia.com/mig.config",
+					"nvidia.com/gpu.product"),
+					finding.FieldEvidence(n.Object(), ".status.allocatable", "%s", facts.GPUText(n.Status.Allocatable)),
+					finding.FieldEvidence(facts.PodObject(pod), ".spec.containers[].resources.limits", "%s", name)),
 				Fix: finding.Fix{
-					Text: fmt.Sprintf(
-						"Request what the nodes offer (%s), or change the strategy of the device plugin to %s.",
-						words.Joined(offers),
-						other,
-					),
+					Text: fmt.Sprintf("Request what the nodes offer (%s), or change the strategy of the device plugin to %s.",
+						words.Joined(offers), other),
 					Commands: facts.ChangeOperator(f, "mig.strategy", other),
 				},
 			})

@@ -73,20 +73,12 @@ func checkNVML(f *facts.Facts, r *engine.Result, n *facts.Node) {
 				Title: fmt.Sprintf("the %s cannot find the NVML library in its container", c),
 				Evidence: []finding.Evidence{
 					e, finding.FieldEvidence(facts.PodObject(pod), ".spec.runtimeClassName", "%s", words.OrNone(class)),
-					finding.FieldEvidence(
-						n.Object(),
-						".status.allocatable",
-						"%s",
-						facts.GPUText(n.Status.Allocatable),
-					),
+					finding.FieldEvidence(n.Object(), ".status.allocatable", "%s", facts.GPUText(n.Status.Allocatable)),
 				},
 				Fix: nvmlFix(f, n, pod, class),
 			}
 			if n.ToolkitSetting(facts.AcceptsEnv) == "false" && !privileged(pod) {
-				found.Title = fmt.Sprintf(
-					"the toolkit gives the %s no GPU, because its container is not privileged",
-					c,
-				)
+				found.Title = fmt.Sprintf("the toolkit gives the %s no GPU, because its container is not privileged", c)
 				found.Evidence = append(found.Evidence, finding.Evidence{
 					Source: "nodes/" + n.Name + " " + n.Host.Probe.ToolkitConfigPath,
 					Text:   facts.AcceptsEnv + " = false",
@@ -120,9 +112,10 @@ func privileged(pod *corev1.Pod) bool {
 func nvmlFix(f *facts.Facts, n *facts.Node, pod *corev1.Pod, class string) finding.Fix {
 	if n.ToolkitSetting(facts.AcceptsEnv) == "false" && !privileged(pod) {
 		return finding.Fix{
-			Text: facts.AcceptsEnv + " is false in the toolkit's configuration, so that only privileged containers get GPUs by the " +
-				"variable NVIDIA_VISIBLE_DEVICES, and the plugin's container is not one. Give the container the capability " +
-				"SYS_ADMIN (charts from v0.16.2 on do it), or set deviceListStrategy to volume-mounts or cdi-annotations.",
+			Text: facts.AcceptsEnv + " is false in the toolkit's configuration, so that only privileged containers " +
+				"get GPUs by the variable NVIDIA_VISIBLE_DEVICES, and the plugin's container is not one. Give the " +
+				"container the capability SYS_ADMIN (charts from v0.16.2 on do it), or set deviceListStrategy to " +
+				"volume-mounts or cdi-annotations.",
 			Commands: []string{shell.Command("kubectl get %s -n %s -o yaml", facts.OwnerOf(pod), pod.Namespace)},
 		}
 	}
@@ -155,10 +148,8 @@ func nvmlFix(f *facts.Facts, n *facts.Node, pod *corev1.Pod, class string) findi
 			"The pod uses the node's default runtime, which is not NVIDIA's: set the pod's RuntimeClass to %s, or make NVIDIA's runtime the node's default.",
 			name,
 		),
-		Commands: []string{
-			shell.Command("kubectl patch %s -n %s --type merge -p %s", facts.OwnerOf(pod), pod.Namespace,
-				fmt.Sprintf(`{"spec":{"template":{"spec":{"runtimeClassName":%q}}}}`, name)),
-		},
+		Commands: []string{shell.Command("kubectl patch %s -n %s --type merge -p %s", facts.OwnerOf(pod), pod.Namespace,
+			fmt.Sprintf(`{"spec":{"template":{"spec":{"runtimeClassName":%q}}}}`, name))},
 	}
 	if h, ok := facts.ReleaseOf(f, facts.ChartDevicePlugin); ok && h.Namespace == pod.Namespace {
 		fix.Commands, fix.Values = []string{

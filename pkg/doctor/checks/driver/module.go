@@ -93,15 +93,13 @@ func checkLoaded(f *facts.Facts, r *engine.Result, n *facts.Node, host *api.Diag
 			Source: "/lib/modules on node " + n.Name,
 			Text:   fmt.Sprintf("nvidia.ko for %s; running kernel %s", strings.Join(built, ", "), kernel),
 		})
-		if p, ok := platform.Of(string(n.Distribution)); ok && p.Driver.Fix != "" &&
-			len(n.Component(facts.Driver)) == 0 {
+		p, ok := platform.Of(string(n.Distribution))
+		if ok && p.Driver.Fix != "" && len(n.Component(facts.Driver)) == 0 {
 			issue.Fix.Commands = nil
-			issue.Fix.Text = fmt.Sprintf(
-				"Boot the kernel %s, for which the driver was built, and keep it (package lock), or "+
-					"install the driver's package for %s. Or replace the node with one whose image has a matching pair.",
-				built[len(built)-1],
-				kernel,
-			)
+			issue.Fix.Text = fmt.Sprintf("Boot the kernel %s, for which the driver was built, and keep it (package "+
+				"lock), or install the driver's package for %s. Or replace the node with one whose image has a "+
+				"matching pair.",
+				built[len(built)-1], kernel)
 		}
 	}
 	if e, ok := grepKernel(
@@ -210,10 +208,7 @@ func blacklist(n *facts.Node, module string) finding.Fix {
 	file := "/etc/modprobe.d/blacklist-" + module + ".conf"
 	commands := []string{shell.OnHost(n.Name, "echo %s | sudo tee %s", "blacklist "+module, file)}
 	if module == "nouveau" {
-		commands = append(
-			commands,
-			shell.OnHost(n.Name, "echo %s | sudo tee -a %s", "options nouveau modeset=0", file),
-		)
+		commands = append(commands, shell.OnHost(n.Name, "echo %s | sudo tee -a %s", "options nouveau modeset=0", file))
 	}
 	if rebuild != "" {
 		commands = append(commands, shell.OnHost(n.Name, rebuild))
@@ -280,10 +275,7 @@ func checkUVM(f *facts.Facts, r *engine.Result, n *facts.Node, host *api.Diagnos
 		issue.Title = "the module nvidia_uvm, which CUDA needs, is not loaded"
 	}
 	if says {
-		issue.Severity, issue.Confidence, issue.Evidence = finding.Error, finding.Certain, append(
-			issue.Evidence,
-			said,
-		)
+		issue.Severity, issue.Confidence, issue.Evidence = finding.Error, finding.Certain, append(issue.Evidence, said)
 	}
 	if containerDriver(f, n) {
 		issue.Fix.Text =
@@ -359,11 +351,9 @@ func checkDevices(f *facts.Facts, r *engine.Result, n *facts.Node, host *api.Dia
 			},
 		},
 	}
-	if p, ok := platform.Of(string(n.Distribution)); ok && !p.HasShell() && p.Shell == "" {
-		issue.Fix = finding.Fix{
-			Text: "Reboot the node. If the device nodes are missing again, its driver does not start: see the " +
-				"node's logs of the driver's units or extensions.",
-		}
+	if p, ok := platform.Of(string(n.Distribution)); ok && !p.HasShell() {
+		issue.Fix = finding.Fix{Text: "Reboot the node. If the device nodes are missing again, its driver does not " +
+			"start: see the node's logs of the driver's units or extensions."}
 	}
 	if e, ok := podTexts(f, n, "/dev/nvidiactl: no such file", "/dev/nvidia0: no such file", "driver/dev/nvidia"); ok {
 		issue.Severity, issue.Confidence, issue.Evidence = finding.Error, finding.Certain, append(issue.Evidence, e)
@@ -469,9 +459,7 @@ func gspCheck() engine.Check {
 					}
 					fix := finding.Fix{
 						Text: "Drain the node, and reset the GPU or reboot. If the problem recurs, update the driver" +
-							versionNote(
-								n,
-							) + ".",
+							versionNote(n) + ".",
 						Commands: facts.Drain(n, facts.ResetGPU(n, g.Event.PCI), facts.Uncordon(n)),
 					}
 					if n.Host != nil && !n.Host.Probe.Driver.Open && driverVersion(n.Host) != "" {
@@ -536,10 +524,8 @@ func persistenceCheck() engine.Check {
 						Object:   facts.SMIObject(n, g), Nodes: []string{n.Name},
 						Evidence: []finding.Evidence{facts.SMIEvidence(n, g, "persistence_mode", "Disabled")},
 						Fix: finding.Fix{
-							Text: "Run nvidia-persistenced on the node.",
-							Commands: []string{
-								shell.OnHost(n.Name, "sudo systemctl enable --now nvidia-persistenced"),
-							},
+							Text:     "Run nvidia-persistenced on the node.",
+							Commands: []string{shell.OnHost(n.Name, "sudo systemctl enable --now nvidia-persistenced")},
 						},
 					})
 				}

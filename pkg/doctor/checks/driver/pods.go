@@ -167,11 +167,7 @@ func driverHeadersCheck() engine.Check {
 				e, finding.FieldEvidence(n.Object(), ".status.nodeInfo.kernelVersion", "%s", kernelOf(n)),
 			},
 			Fix: finding.Fix{
-				Text: "Give the driver's container a repository that has headers for " + kernelOf(
-					n,
-				) + " (" + osOf(
-					n,
-				) +
+				Text: "Give the driver's container a repository that has headers for " + kernelOf(n) + " (" + osOf(n) +
 					"): driver.repoConfig.configMapName. Or use a precompiled driver (driver.usePrecompiled=true), if NVIDIA " +
 					"publishes one for this kernel, or switch the node to a kernel from its distribution.",
 				Commands: facts.ChangeOperator(f, "driver.usePrecompiled", true),
@@ -208,13 +204,8 @@ func secureBootCheck() engine.Check {
 			},
 		}
 		if n.Host != nil && n.Host.Probe.SecureBoot != "" {
-			issue.Evidence = append(
-				issue.Evidence,
-				finding.Evidence{
-					Source: "firmware of node " + n.Name,
-					Text:   "Secure Boot: " + n.Host.Probe.SecureBoot,
-				},
-			)
+			issue.Evidence = append(issue.Evidence,
+				finding.Evidence{Source: "firmware of node " + n.Name, Text: "Secure Boot: " + n.Host.Probe.SecureBoot})
 		}
 		return issue, ok
 	})
@@ -237,9 +228,7 @@ func unsupportedGPUCheck() engine.Check {
 		issue := finding.Finding{
 			Title: "the driver does not support the node's GPU", Evidence: []finding.Evidence{e},
 			Fix: finding.Fix{
-				Text: "Install a newer driver" + versionNote(
-					n,
-				) + ", or an older one if the GPU is older than Turing.",
+				Text: "Install a newer driver" + versionNote(n) + ", or an older one if the GPU is older than Turing.",
 			},
 		}
 		if containerDriver(f, n) {
@@ -290,10 +279,7 @@ func driverImageCheck() engine.Check {
 // missingImage returns the kubelet's message about a driver image that the registry does not have, and the image.
 func missingImage(f *facts.Facts, n *facts.Node) (finding.Evidence, string, bool) {
 	absent := func(text string) bool {
-		return words.ContainsAny(
-			text,
-			[]string{"not found", "manifest unknown", "NotFound", "no matching manifest"},
-		) &&
+		return words.ContainsAny(text, []string{"not found", "manifest unknown", "NotFound", "no matching manifest"}) &&
 			!words.ContainsAny(text, []string{"i/o timeout", "no such host"})
 	}
 	for _, pod := range n.Component(facts.Driver) {
@@ -326,16 +312,12 @@ func driverImageFinding(f *facts.Facts, n *facts.Node, e finding.Evidence, image
 		return finding.Finding{
 			Title: "no precompiled driver image exists for the node's kernel", Object: n.Object(),
 			Evidence: []finding.Evidence{
-				e,
-				finding.FieldEvidence(n.Object(), ".status.nodeInfo", "kernelVersion: %s", kernel),
+				e, finding.FieldEvidence(n.Object(), ".status.nodeInfo", "kernelVersion: %s", kernel),
 			},
 			Fix: finding.Fix{
-				Text: fmt.Sprintf(
-					"The image %s does not exist: NVIDIA publishes precompiled drivers only for some kernels, and often "+
-						"later than the kernel. Set driver.usePrecompiled=false, so that the driver is built on the node, or boot a kernel "+
-						"with an image, and hold the kernel's package back.",
-					image,
-				),
+				Text: fmt.Sprintf("The image %s does not exist: NVIDIA publishes precompiled drivers only for some "+
+					"kernels, and often later than the kernel. Set driver.usePrecompiled=false, so that the driver "+
+					"is built on the node, or boot a kernel with an image, and hold the kernel's package back.", image),
 				Commands: facts.ChangeOperator(f, "driver.usePrecompiled", false),
 			},
 		}
@@ -346,12 +328,9 @@ func driverImageFinding(f *facts.Facts, n *facts.Node, e finding.Evidence, image
 			finding.FieldEvidence(n.Object(), ".status.nodeInfo", "osImage: %s, kernelVersion: %s",
 				n.Status.NodeInfo.OSImage, kernelOf(n))},
 		Fix: finding.Fix{
-			Text: fmt.Sprintf(
-				"The image %s does not exist. Choose a driver.version that NVIDIA publishes for %s; if none exists, install the driver on the host and set driver.enabled=false. "+
-					"With driver.usePrecompiled=true, the tag contains the kernel, and most kernels have no image.",
-				image,
-				osOf(n),
-			),
+			Text: fmt.Sprintf("The image %s does not exist. Choose a driver.version that NVIDIA publishes for %s; if none exists, install the driver on the host and set driver.enabled=false. "+
+				"With driver.usePrecompiled=true, the tag contains the kernel, and most kernels have no image.", image,
+				osOf(n)),
 			Commands: append([]string{shell.Command("kubectl get node %s --show-labels", n.Name)},
 				facts.ChangeOperator(f, "driver.enabled", false)...),
 		},

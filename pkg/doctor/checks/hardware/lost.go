@@ -61,14 +61,12 @@ func checkLost(f *facts.Facts, r *engine.Result, n *facts.Node) {
 			severity, title = finding.Warning,
 				"the GPU has fallen off the bus according to a node condition, but nvidia-smi shows all GPUs and they respond"
 			fix =
-				finding.Fix{
-					Text: "The GPU responds, so the condition is stale or comes from a test: search the kernel log for the line that the condition quotes, and restart the agent that set the condition " +
-						"(node-problem-detector clears a permanent condition only on restart). If nvidia-smi loses the GPU again, drain the node and have the GPU inspected.",
+				finding.Fix{Text: "The GPU responds, so the condition is stale or comes from a test: search the kernel log for the line that the condition quotes, and restart the agent that set the condition " +
+					"(node-problem-detector clears a permanent condition only on restart). If nvidia-smi loses the GPU again, drain the node and have the GPU inspected.",
 					Commands: []string{
 						shell.OnHost(n.Name, "sudo dmesg -x | grep -e NVRM"),
 						shell.Command("kubectl describe node %s", n.Name),
-					},
-				}
+					}}
 		case answers:
 			severity, title = finding.Warning,
 				"the GPU has fallen off the bus according to the kernel log, but responds to nvidia-smi"
@@ -243,13 +241,10 @@ func gpuCountCheck() engine.Check {
 func checkCount(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	v := n.GPUs()
 	fix :=
-		finding.Fix{
-			Text: "Find out why a GPU is missing: lspci -d 10de: on the node shows the GPUs on the bus, and dmesg shows the driver's messages. When the GPU is back, restart the device plugin pod, " +
-				"which counts GPUs only at startup.",
-			Commands: []string{
-				shell.OnHost(n.Name, "lspci -d 10de:"), shell.OnHost(n.Name, "sudo dmesg | grep -e NVRM -e pcieport"),
-			},
-		}
+		finding.Fix{Text: "Find out why a GPU is missing: lspci -d 10de: on the node shows the GPUs on the bus, and dmesg shows the driver's messages. When the GPU is back, restart the device plugin pod, " +
+			"which counts GPUs only at startup.", Commands: []string{
+			shell.OnHost(n.Name, "lspci -d 10de:"), shell.OnHost(n.Name, "sudo dmesg | grep -e NVRM -e pcieport"),
+		}}
 	if v.SMI != nil {
 		shown, onBus := len(v.SMI.GPUs), facts.GPUAddresses(n)
 		var missing []string
@@ -260,11 +255,7 @@ func checkCount(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		}
 		if len(missing) > 0 && shown < len(onBus) {
 			r.Add(finding.Finding{
-				Title: fmt.Sprintf(
-					"nvidia-smi shows %d of %s on the PCI bus",
-					shown,
-					count.Of(len(onBus), "GPU"),
-				),
+				Title:      fmt.Sprintf("nvidia-smi shows %d of %s on the PCI bus", shown, count.Of(len(onBus), "GPU")),
 				Confidence: finding.Likely, Object: n.Object(), Fix: fix,
 				Evidence: []finding.Evidence{{
 					Source: "/sys/bus/pci/devices and nvidia-smi on node " + n.Name,

@@ -23,18 +23,9 @@ func migManagerCheck() engine.Check {
 		Reads: "labels nvidia.com/mig.config and nvidia.com/mig.config.state of nodes, and the log of the node's MIG manager",
 		Why: "The MIG manager reports the state of the requested configuration in a node label. It fails if a process uses a GPU, if the GPU does not support the configuration, or if a " +
 			"required reboot does not happen. A configuration that is being applied is not an error.",
-		Explains: facts.GPULost(
-			"sched.node-selector",
-			"sched.wrong-resource-name",
-			"mig.strategy-mismatch",
-			"dp.none",
-			"dp.not-running",
-			"dp.capacity-zero",
-			"dp.unhealthy",
-			"op.operand-failing",
-			"op.clusterpolicy",
-			"gfd.labels",
-		),
+		Explains: facts.GPULost("sched.node-selector", "sched.wrong-resource-name", "mig.strategy-mismatch", "dp.none",
+			"dp.not-running", "dp.capacity-zero", "dp.unhealthy", "op.operand-failing", "op.clusterpolicy",
+			"gfd.labels"),
 		Doc: "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-operator-mig.html",
 		Sources: []string{
 			"mig-parted#157", "mig-parted#357", "gpu-operator#322", "gpu-operator#603", "gpu-operator#646",

@@ -77,12 +77,8 @@ func placedByLabels(f *facts.Facts, n *facts.Node) (bool, finding.Evidence) {
 		d := &f.DaemonSets[i]
 		if facts.ComponentOf(d.Spec.Template.Labels, d.Spec.Template.Spec) == facts.DevicePlugin && wantsLabels(d) &&
 			len(facts.Current(n, facts.DevicePlugin)) == 0 && n.Labels["nvidia.com/gpu.present"] != "true" {
-			return true, finding.FieldEvidence(
-				finding.Object{Kind: "DaemonSet", Namespace: d.Namespace, Name: d.Name},
-				".status.desiredNumberScheduled",
-				"%d",
-				d.Status.DesiredNumberScheduled,
-			)
+			return true, finding.FieldEvidence(finding.Object{Kind: "DaemonSet", Namespace: d.Namespace, Name: d.Name},
+				".status.desiredNumberScheduled", "%d", d.Status.DesiredNumberScheduled)
 		}
 	}
 	return false, finding.Evidence{}
@@ -127,18 +123,16 @@ func nfdFinding(f *facts.Facts, n *facts.Node, who finding.Evidence) finding.Fin
 		}
 		if _, operator := facts.ClusterPolicy(f); !operator {
 			found.Fix = finding.Fix{
-				Text: "Node feature discovery, which sets the labels, does not run in this cluster. The chart of the device " +
-					"plugin installs it with gfd.enabled=true. Or set nvidia.com/gpu.present=true on the GPU nodes, which the " +
-					"DaemonSet also accepts.",
+				Text: "Node feature discovery, which sets the labels, does not run in this cluster. The chart of the " +
+					"device plugin installs it with gfd.enabled=true. Or set nvidia.com/gpu.present=true on the GPU " +
+					"nodes, which the DaemonSet also accepts.",
 				Commands: []string{shell.Command("kubectl label node %s nvidia.com/gpu.present=true", n.Name)},
 			}
 		}
 	case hasWorker(n):
 		found.Fix = finding.Fix{
-			Text: "NFD runs on the node but does not create the label: check its log. Its configuration may exclude class 03 or vendor 10de, or its master may reject the worker.",
-			Commands: []string{
-				shell.Command("kubectl logs -n %s daemonset/%s", workers[0].Namespace, workers[0].Name),
-			},
+			Text:     "NFD runs on the node but does not create the label: check its log. Its configuration may exclude class 03 or vendor 10de, or its master may reject the worker.",
+			Commands: []string{shell.Command("kubectl logs -n %s daemonset/%s", workers[0].Namespace, workers[0].Name)},
 		}
 	default:
 		taint, ok := facts.KeptAway(n, workers[0])
@@ -167,8 +161,7 @@ func nfdFinding(f *facts.Facts, n *facts.Node, who finding.Evidence) finding.Fin
 					tolerationsPath(workers[0]), tolerationsValue(workers[0], taint)))},
 			Values: fmt.Sprintf(
 				"node-feature-discovery:\n  worker:\n    tolerations:\n    - key: %s\n      operator: Exists\n      effect: %s\n",
-				taint.Key,
-				taint.Effect,
+				taint.Key, taint.Effect,
 			),
 		}
 	}
@@ -209,10 +202,8 @@ func installNFD(f *facts.Facts) []string {
 	if h, ok := facts.ReleaseOf(f, facts.ChartOperator); ok {
 		return []string{facts.HelmUpgrade(h, "nfd.enabled=true")}
 	}
-	return []string{
-		shell.Command("helm install nfd %s --repo %s -n node-feature-discovery --create-namespace --set %s",
-			facts.ChartNFD, facts.ChartRepository(facts.ChartNFD), "worker.tolerations[0].operator=Exists"),
-	}
+	return []string{shell.Command("helm install nfd %s --repo %s -n node-feature-discovery --create-namespace --set %s",
+		facts.ChartNFD, facts.ChartRepository(facts.ChartNFD), "worker.tolerations[0].operator=Exists")}
 }
 
 // nfdWorkers returns the DaemonSets of NFD's worker.

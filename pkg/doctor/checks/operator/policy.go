@@ -267,14 +267,8 @@ func checkReleases(f *facts.Facts, r *engine.Result) {
 // checkOperatorLog reports kinds and fields that the operator requires but the API server does not have.
 func checkOperatorLog(f *facts.Facts, r *engine.Result) {
 	for _, pod := range f.Component(facts.Operator) {
-		e, ok := facts.LogEvidence(
-			f,
-			pod,
-			`no matches for kind "NVIDIADriver"`,
-			`no matches for kind "ClusterPolicy"`,
-			`unknown field "spec.`,
-			`no kind is registered for the type v1.ClusterPolicy`,
-		)
+		e, ok := facts.LogEvidence(f, pod, `no matches for kind "NVIDIADriver"`, `no matches for kind "ClusterPolicy"`,
+			`unknown field "spec.`, `no kind is registered for the type v1.ClusterPolicy`)
 		if !ok {
 			continue
 		}
@@ -316,10 +310,8 @@ func checkTags(f *facts.Facts, r *engine.Result) {
 					finding.FieldEvidence(facts.PodObject(operator), ".spec.containers[].image", "%s", image),
 					finding.FieldEvidence(facts.PodObject(validator), ".spec.containers[].image", "%s", other),
 				},
-				Fix: finding.Fix{
-					Text:     "The operands follow an upgrade of the operator. If they do not, the ClusterPolicy pins old versions (spec.validator.version).",
-					Commands: []string{"kubectl get clusterpolicies -o yaml"},
-				},
+				Fix: finding.Fix{Text: "The operands follow an upgrade of the operator. If they do not, the ClusterPolicy pins old versions (spec.validator.version).",
+					Commands: []string{"kubectl get clusterpolicies -o yaml"}},
 			})
 			return
 		}

@@ -118,10 +118,8 @@ func cdiFix(f *facts.Facts, n *facts.Node, devices string) finding.Fix {
 	switch {
 	case strings.Contains(devices, "k8s.gpu.nvidia.com") || strings.Contains(devices, "gpu.nvidia.com/"):
 		fix :=
-			finding.Fix{
-				Text: "the DRA driver writes a claim's specification when it prepares the claim: restart the " +
-					"driver's pod on the node, then the pod that has the claim",
-			}
+			finding.Fix{Text: "the DRA driver writes a claim's specification when it prepares the claim: restart the " +
+				"driver's pod on the node, then the pod that has the claim"}
 		for _, pod := range facts.Current(n, facts.DRADriver) {
 			fix.Commands = append(fix.Commands, facts.RestartPod(pod.Namespace, pod.Name))
 		}
@@ -138,8 +136,7 @@ func cdiFix(f *facts.Facts, n *facts.Node, devices string) finding.Fix {
 		fix := finding.Fix{
 			Text: "no toolkit of the GPU operator runs on the node, which would write the specification of " +
 				"management.nvidia.com for the operator's own pods: write it by hand, at each boot",
-			Commands: []string{shell.OnHost(
-				n.Name,
+			Commands: []string{shell.OnHost(n.Name,
 				"sudo nvidia-ctk cdi generate --mode=management --vendor=management.nvidia.com --output=/var/run/cdi/management.nvidia.com-gpu.yaml",
 			)},
 		}
@@ -163,11 +160,7 @@ func checkCDIOff(f *facts.Facts, r *engine.Result) {
 		}
 		i := instance(n)
 		if i == nil || i.CDI == nil {
-			r.Unknown(
-				n.Object(),
-				"whether CDI is enabled in its containerd is unknown: %s",
-				cmp.Or(hostProblem(f, n), "its configuration does not show this"),
-			)
+			r.Unknown(n.Object(), "whether CDI is enabled in its containerd is unknown: %s", cmp.Or(hostProblem(f, n), "its configuration does not show this"))
 			continue
 		}
 		if *i.CDI || usesNRI(f) {
@@ -181,12 +174,8 @@ func checkCDIOff(f *facts.Facts, r *engine.Result) {
 				Text: "enableCDI: " +
 					"false"}, source},
 			Fix: finding.Fix{
-				Text: fmt.Sprintf(
-					"set enable_cdi = true in the CRI plugin's table in %s, or RUNTIME_ENABLE_CDI=true "+
-						"for the toolkit, and restart %s",
-					i.ConfigPath,
-					i.UnitName(),
-				),
+				Text: fmt.Sprintf("set enable_cdi = true in the CRI plugin's table in %s, or RUNTIME_ENABLE_CDI=true "+
+					"for the toolkit, and restart %s", i.ConfigPath, i.UnitName()),
 				Commands: []string{restartUnit(n)},
 			},
 		})

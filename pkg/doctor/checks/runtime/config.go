@@ -208,8 +208,8 @@ func checkEdited(f *facts.Facts, r *engine.Result) {
 		if generated {
 			issue.Title = "the generated containerd.toml of MicroK8s was edited, and containerd does not use the edits"
 			issue.Fix = finding.Fix{
-				Text: "put the settings into containerd-template.toml in the same directory, or enable the addon nvidia: MicroK8s " +
-					"writes containerd.toml anew from the template whenever its containerd starts",
+				Text: "put the settings into containerd-template.toml in the same directory, or enable the addon " +
+					"nvidia: MicroK8s writes containerd.toml anew from the template whenever its containerd starts",
 				Commands: []string{shell.OnHost(n.Name, "sudo snap restart microk8s.daemon-containerd")},
 			}
 		}
@@ -218,8 +218,9 @@ func checkEdited(f *facts.Facts, r *engine.Result) {
 			if h, known := i.Handler(handler); !known || h.OnDisk == nil && h.InMemory == nil {
 				// A restart does not bring what the files lack as well.
 				issue.As, issue.Confidence = withoutHandler, finding.Likely
-				issue.Fix.Text = fmt.Sprintf("the file was written anew, and lacks the handler %s, which pods request. Have it added "+
-					"first (the toolkit's pod does it when it starts), and compare the file with what runs before %s is restarted",
+				issue.Fix.Text = fmt.Sprintf("the file was written anew, and lacks the handler %s, which pods "+
+					"request. Have it added first (the toolkit's pod does it when it starts), and compare the file "+
+					"with what runs before %s is restarted",
 					handler, i.UnitName())
 				issue.Fix.Commands = nil
 			}
@@ -244,10 +245,8 @@ func checkEdited(f *facts.Facts, r *engine.Result) {
 				continue
 			}
 			issue.Fix =
-				finding.Fix{
-					Text: fmt.Sprintf("do not restart %s until the files are fixed: a restart would break it "+
-						"(%s); %s", i.UnitName(), found.ID, found.Fix),
-				}
+				finding.Fix{Text: fmt.Sprintf("do not restart %s until the files are fixed: a restart would break it "+
+					"(%s); %s", i.UnitName(), found.ID, found.Fix)}
 		}
 		r.Add(issue)
 	})

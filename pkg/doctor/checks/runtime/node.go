@@ -196,10 +196,7 @@ func passesDevices(n *facts.Node) bool {
 	for _, pod := range facts.Current(n, facts.DevicePlugin) {
 		for _, c := range pod.Spec.Containers {
 			if slices.Contains(envOf(c.Env, "PASS_DEVICE_SPECS"), "true") ||
-				slices.Contains(
-					c.Args,
-					"--pass-device-specs",
-				) || slices.Contains(c.Args, "--pass-device-specs=true") {
+				slices.Contains(c.Args, "--pass-device-specs") || slices.Contains(c.Args, "--pass-device-specs=true") {
 				return true
 			}
 		}
@@ -461,10 +458,7 @@ func runtimeStarted(n *facts.Node) (started time.Time) {
 
 // raiseInotify returns the command that raises the node's inotify limits until the next reboot.
 func raiseInotify(n *facts.Node) string {
-	return shell.OnHost(
-		n.Name,
-		"sudo sysctl -w fs.inotify.max_user_instances=8192 fs.inotify.max_user_watches=524288",
-	)
+	return shell.OnHost(n.Name, "sudo sysctl -w fs.inotify.max_user_instances=8192 fs.inotify.max_user_watches=524288")
 }
 
 // inotifyLimits quotes the node's inotify limits.

@@ -40,12 +40,10 @@ func startChecks() []engine.Check {
 						switch n.Distribution {
 						case facts.EKS, facts.AKS, facts.GKE:
 							return finding.Fix{
-								Text: "the node's image has no NVIDIA container toolkit, although its runtime is configured for it: " +
-									"choose the image variant for NVIDIA GPUs for the node pool or NodeClass (EKS: an AMI whose name " +
-									"has NVIDIA), and replace the node",
-								Commands: []string{
-									shell.Command("kubectl get node %s -o wide --show-labels", n.Name),
-								},
+								Text: "the node's image has no NVIDIA container toolkit, although its runtime is " +
+									"configured for it: choose the image variant for NVIDIA GPUs for the node pool " +
+									"or NodeClass (EKS: an AMI whose name has NVIDIA), and replace the node",
+								Commands: []string{shell.Command("kubectl get node %s -o wide --show-labels", n.Name)},
 							}
 						}
 						return finding.Fix{

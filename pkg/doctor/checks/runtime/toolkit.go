@@ -33,13 +33,9 @@ func toolkitFix(f *facts.Facts, n *facts.Node) finding.Fix {
 	}
 	if n.Distribution == facts.K3s || n.Distribution == facts.RKE2 {
 		text =
-			fmt.Sprintf(
-				"%s generates its containerd's configuration, including the NVIDIA handlers if the toolkit's "+
-					"programs are on the node: do not edit the file, configure only the socket for the toolkit, and "+
-					"restart %s once the toolkit is installed",
-				n.Distribution,
-				unit,
-			)
+			fmt.Sprintf("%s generates its containerd's configuration, including the NVIDIA handlers if the toolkit's "+
+				"programs are on the node: do not edit the file, configure only the socket for the toolkit, and "+
+				"restart %s once the toolkit is installed", n.Distribution, unit)
 		fix := toolkitEnvFix(f, env[1:2], text)
 		fix.Commands = append(fix.Commands, restartUnit(n))
 		return fix
@@ -160,10 +156,7 @@ func ignoredEnvFix(f *facts.Facts, env []runtimeview.Setting) finding.Fix {
 			"of its DaemonSet. If they differ, this release of the GPU operator ignores the setting (v25.3.3 does, "+
 			"v25.3.2 and v25.3.4 do not): take another release", words.Joined(names)),
 		Commands: []string{
-			shell.Command(
-				"kubectl get daemonset -n %s nvidia-container-toolkit-daemonset -o yaml",
-				facts.OperatorNamespace(f),
-			),
+			shell.Command("kubectl get daemonset -n %s nvidia-container-toolkit-daemonset -o yaml", facts.OperatorNamespace(f)),
 		},
 	}
 }

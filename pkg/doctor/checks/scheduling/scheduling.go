@@ -265,16 +265,18 @@ func checkAdmission(f *facts.Facts, r *engine.Result) {
 		switch {
 		case outOf:
 			issue.Title = "the pod was bound to a node that had no GPUs left for it, past the scheduler's count"
-			issue.Fix.Text = "Delete the failed pod. If its template sets spec.nodeName, remove that. Otherwise, see what else " +
-				"binds pods: a second scheduler, or Karpenter before 0.9, which binds before the device plugin is there."
+			issue.Fix.Text = "Delete the failed pod. If its template sets spec.nodeName, remove that. Otherwise, see " +
+				"what else binds pods: a second scheduler, or Karpenter before 0.9, which binds before the device " +
+				"plugin is there."
 		case words.ContainsAny(pod.Status.Message, []string{"unregistered", "Available: 0,"}) &&
 			registered(f, pod):
 			issue.Title = "the kubelet admitted the pod before the device plugin had registered, as after a restart"
-			issue.Cause = "After a restart of the node, of the kubelet or of the container runtime, the kubelet admits the pods of " +
-				"the node again. Until the device plugin has registered, it has no GPU for them, and rejects them for good."
+			issue.Cause = "After a restart of the node, of the kubelet or of the container runtime, the kubelet " +
+				"admits the pods of the node again. Until the device plugin has registered, it has no GPU for them, " +
+				"and rejects them for good."
 			issue.Confidence = finding.Possible
-			issue.Fix.Text = "Delete the failed pods: controllers make new ones, a pod without a controller must be created again. " +
-				"Newer kubelets do not reject pods that ran before the restart (kubernetes#118559)."
+			issue.Fix.Text = "Delete the failed pods: controllers make new ones, a pod without a controller must be " +
+				"created again. Newer kubelets do not reject pods that ran before the restart (kubernetes#118559)."
 		case strings.Contains(pod.Status.Message, "no healthy devices present"),
 			strings.Contains(pod.Status.Message, "unhealthy devices"):
 			issue.Title = "the kubelet has no healthy GPU for a pod that was placed on its node"

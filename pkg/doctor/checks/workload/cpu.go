@@ -187,8 +187,7 @@ func launcher(pod *corev1.Pod) bool {
 		}
 	}
 	owner := metav1.GetControllerOf(pod)
-	return owner != nil && (owner.Kind == "MPIJob" || owner.Kind == "Job") &&
-		strings.Contains(pod.Name, "-launcher") &&
+	return owner != nil && (owner.Kind == "MPIJob" || owner.Kind == "Job") && strings.Contains(pod.Name, "-launcher") &&
 		pod.Labels["training.kubeflow.org/job-name"]+pod.Labels["mpi-job-name"] != ""
 }
 
@@ -246,9 +245,9 @@ func blind(f *facts.Facts, pod *corev1.Pod, e finding.Evidence, severity finding
 	switch {
 	case n != nil && n.Distribution == facts.GKE && !setsLibraryPath(pod):
 		issue.Fix = finding.Fix{
-			Text: "Set LD_LIBRARY_PATH=/usr/local/nvidia/lib64 in the image or in the pod, unless the image is built on " +
-				"nvidia/cuda, which does: GKE mounts the driver's libraries there and does not register them with the linker. If " +
-				"that is set, the program is a CPU-only build, or hides the GPUs itself.",
+			Text: "Set LD_LIBRARY_PATH=/usr/local/nvidia/lib64 in the image or in the pod, unless the image is built " +
+				"on nvidia/cuda, which does: GKE mounts the driver's libraries there and does not register them with " +
+				"the linker. If that is set, the program is a CPU-only build, or hides the GPUs itself.",
 			Commands: facts.EditCommands(pod),
 		}
 	case pod.Spec.RuntimeClassName == nil && n != nil && n.Distribution != facts.GKE && f.RuntimeClass("nvidia") != nil:

@@ -10,6 +10,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/platform"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
@@ -125,18 +126,12 @@ func (w wordKind) tell(pod *corev1.Pod, n *facts.Node, issue *finding.Finding) {
 	case wordsTooNew:
 		issue.Title = "the image's CUDA version needs a newer driver than the node has"
 		issue.Fix = finding.Fix{
-			Text: "Use an image with a CUDA version that the node's driver supports, or give the node a newer driver" + newerDriver(
-				n,
-			),
+			Text: "Use an image with a CUDA version that the node's driver supports, or give the node a newer driver. " +
+				newerDriver(n),
 			Commands: facts.EditCommands(pod),
 		}
-		issue.Evidence = append(issue.Evidence, quoteLabels(
-			n,
-			"nvidia.com/cuda.driver-version.full",
-			"nvidia.com/cuda.driver.major",
-			"nvidia.com/cuda.runtime-version.full",
-			"nvidia.com/cuda.runtime.major",
-		)...)
+		issue.Evidence = append(issue.Evidence, quoteLabels(n, "nvidia.com/cuda.driver-version.full",
+			"nvidia.com/cuda.driver.major", "nvidia.com/cuda.runtime-version.full", "nvidia.com/cuda.runtime.major")...)
 		issue.Evidence = append(issue.Evidence, quoteEnv(pod, "NVIDIA_REQUIRE_CUDA", "CUDA_VERSION")...)
 	case wordsOutOfMemory:
 		issue.Title = "the GPU's memory is too small for the pod"
@@ -153,22 +148,14 @@ func (w wordKind) tell(pod *corev1.Pod, n *facts.Node, issue *finding.Finding) {
 	}
 }
 
-// newerDriver returns how a node gets a newer driver, as the end of a sentence.
+// newerDriver describes how the node gets a newer driver.
 func newerDriver(n *facts.Node) string {
-	if n == nil {
-		return "."
+	if n != nil {
+		if p, ok := platform.Of(string(n.Distribution)); ok && p.Driver.Newer != "" {
+			return p.Driver.Newer
+		}
 	}
-	switch n.Distribution {
-	case facts.GKE:
-		return ": upgrade the node pool to a GKE version with it, or create the pool with gpu-driver-version=latest."
-	case facts.AKS:
-		return ": it comes with the node image, so upgrade the image (az aks nodepool upgrade --node-image-only)."
-	case facts.Bottlerocket, facts.Talos:
-		return ": it comes with the operating system, so update that."
-	case facts.EKS:
-		return ": it comes with the AMI, so use a newer one. Where the GPU operator installs the driver, set driver.version."
-	}
-	return " (where the GPU operator installs it: driver.version of its chart)."
+	return "If the GPU operator installs the driver, set driver.version of its chart."
 }
 
 func tellShared(pod *corev1.Pod, issue *finding.Finding) {

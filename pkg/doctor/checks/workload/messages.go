@@ -144,15 +144,11 @@ func waiting(f *facts.Facts, plugin *corev1.Pod) []string {
 	if kindOf(plugin) == "" {
 		return nil
 	}
-	all := f.WaitFor(facts.Advertisers(plugin.Name))
+	all := f.PodsWaitingFor(facts.ResourcesOf(plugin.Name))
 	for i := range f.Snapshot.Pods {
 		pod := &f.Snapshot.Pods[i]
-		if pod.Spec.NodeName != "" || pod.Status.Phase != corev1.PodPending {
-			continue
-		}
-		own := pod.Spec.SchedulerName != "" && strings.Contains(plugin.Name, pod.Spec.SchedulerName)
-		if own ||
-			f.AsksForGPU(pod) && words.ContainsAny(plugin.Name, []string{"scheduler", "autoscaler", "karpenter"}) {
+		own := pod.Spec.SchedulerName != "" && strings.HasPrefix(plugin.Name, pod.Spec.SchedulerName)
+		if facts.Unscheduled(pod) && (own || f.AsksForGPU(pod) && facts.Schedules(plugin.Name)) {
 			all = append(all, pod.Namespace+"/"+pod.Name)
 		}
 	}
@@ -204,7 +200,7 @@ func checkOthers(f *facts.Facts, r *engine.Result) {
 
 // tellHolders describes a pod that is not scheduled because other pods hold all of the resource.
 func tellHolders(f *facts.Facts, pod *corev1.Pod, name corev1.ResourceName, issue *finding.Finding) {
-	if pod.Spec.NodeName != "" || pod.Status.Phase != corev1.PodPending {
+	if !facts.Unscheduled(pod) {
 		return
 	}
 	var all, used int64
@@ -228,8 +224,9 @@ func tellHolders(f *facts.Facts, pod *corev1.Pod, name corev1.ResourceName, issu
 	issue.Cause = "The plugin works and advertises the resource; nothing of it is free."
 	issue.Evidence = append(holders[:min(len(holders), words.Few)], issue.Evidence...)
 	issue.Fix = finding.Fix{
-		Text: "Let the pods that hold them request fewer: where a device is shared, one share already gives the whole device " +
-			"(in an app that gives its number to each of its pods, set the number to 1). Or wait, or add nodes.",
+		Text: "Let the pods that hold them request fewer: where a device is shared, one share already gives the " +
+			"whole device (in an app that gives its number to each of its pods, set the number to 1). Or wait, or " +
+			"add nodes.",
 		Commands: []string{shell.Command("kubectl -n %s get pod %s -o yaml", pod.Namespace, pod.Name)},
 	}
 }

@@ -4,7 +4,6 @@ package workload
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -45,8 +44,8 @@ func Checks() []engine.Check {
 			Title: "a container's program ends without an error and is started again and again",
 			Needs: []engine.Need{engine.NeedAPI},
 			Reads: "exit codes and reasons of the containers of failing GPU pods, and .spec.restartPolicy",
-			Why: "All failing containers end with exit code 0, and restartPolicy Always restarts them with a growing delay " +
-				"(CrashLoopBackOff).",
+			Why: "All failing containers end with exit code 0, and restartPolicy Always restarts them with a growing " +
+				"delay (CrashLoopBackOff).",
 			Explains: failing, Doc: "https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#restart-policy",
 			Sources: []string{"k8s-device-plugin#106"},
 			Run:     checkCompletes,
@@ -182,182 +181,6 @@ func Checks() []engine.Check {
 	}, messageChecks()...)
 }
 
-// checkFailing reports GPU pods that crash or do not start.
-// checkCompletes reports pods whose containers only end, and do not fail.
-func checkCompletes(f *facts.Facts, r *engine.Result) {
-	if r.Lacks(f, "api/pods") {
-		return
-	}
-	for _, pod := range f.Workloads() {
-		troubles := f.Troubles(pod)
-		if len(troubles) == 0 ||
-			pod.Spec.RestartPolicy != corev1.RestartPolicyAlways && pod.Spec.RestartPolicy != "" ||
-			slices.ContainsFunc(
-				troubles,
-				func(t facts.Trouble) bool { return !t.Ran || t.ExitCode != 0 || t.Container == "" },
-			) {
-			continue
-		}
-		r.Add(finding.Finding{
-			Title: "the container's program ends without an error, and restartPolicy Always starts it again and again",
-			Object: facts.PodObject(
-				pod,
-			), Nodes: facts.OnNode(pod), Evidence: []finding.Evidence{quoteTrouble(pod, troubles[0])},
-			Fix: finding.Fix{
-				Text: "Give the container a command that keeps running (a CUDA base image has only a shell, which ends at once), or " +
-					"run what ends as a Job, or with restartPolicy Never or OnFailure.",
-				Commands: facts.EditCommands(pod),
-			},
-		})
-	}
-}
-
-func checkFailing(f *facts.Facts, r *engine.Result) {
-	if r.Lacks(f, "api/pods") {
-		return
-	}
-	for _, pod := range f.Workloads() {
-		switch pod.Status.Reason {
-		case "UnexpectedAdmissionError",
-			"TopologyAffinityError",
-			"Evicted",
-			"Preempting",
-			"Preempted",
-			"NodeShutdown",
-			"Terminated",
-			"Shutdown":
-			continue // reported by other checks, or not an error
-		}
-		troubles := f.Troubles(pod)
-		switch {
-		case strings.HasPrefix(pod.Status.Reason, "OutOf"):
-		case len(troubles) > 0:
-			reportFailing(f, r, pod, troubles)
-		case pod.Status.Phase == corev1.PodFailed && !f.History(pod):
-			reportFailing(f, r, pod, []facts.Trouble{
-				{Text: "phase Failed", Message: strings.TrimSpace(pod.Status.Reason + " " + pod.Status.Message)},
-			})
-		case pod.Status.Phase == corev1.PodUnknown:
-			reportFailing(f, r, pod, []facts.Trouble{{Text: "phase Unknown", Message: pod.Status.Message}})
-		case facts.RunsReady(pod):
-			tellRestart(f, r, pod)
-		default:
-			checkStarting(f, r, pod)
-		}
-	}
-}
-
-func reportFailing(f *facts.Facts, r *engine.Result, pod *corev1.Pod, troubles []facts.Trouble) {
-	issue := finding.Finding{
-		Title: "the GPU pod crashes", Object: facts.PodObject(pod), Nodes: facts.OnNode(pod),
-		Failed: failedAt(f, pod, troubles),
-		Own:    ownReason(f, pod, troubles),
-		Fix: finding.Fix{Text: "Check the container's log and the pod's events.", Commands: []string{
-			shell.Command("kubectl -n %s describe pod %s", pod.Namespace, pod.Name),
-			shell.Command("kubectl -n %s logs %s --all-containers --previous --tail=50", pod.Namespace, pod.Name),
-		}},
-	}
-	if t := troubles[0]; !t.Ran {
-		issue.Title = "the GPU pod does not start"
-	}
-	for _, t := range troubles[:min(2, len(troubles))] {
-		issue.Evidence = append(issue.Evidence, quoteTrouble(pod, t))
-	}
-	if e, found := lastWords(f, pod, troubles[0].Container); found {
-		issue.Evidence = append(issue.Evidence, e)
-	} else if why := f.Unread(pod, troubles); why != "" {
-		r.Unknown(facts.PodObject(pod), "%s", why)
-	}
-	for _, e := range f.EventsOfPod(pod) {
-		if e.Type == corev1.EventTypeWarning && len(issue.Evidence) < words.Few && e.Reason != "BackOff" {
-			q := facts.Quote(e)
-			q.Text = words.Cut(q.Text)
-			issue.Evidence = append(issue.Evidence, q)
-		}
-	}
-	r.Add(issue)
-}
-
-// lastWords returns the last lines of a container's log. It prefers the log of the previous run, which is the one that
-// failed.
-func lastWords(f *facts.Facts, pod *corev1.Pod, container string) (finding.Evidence, bool) {
-	var found finding.Evidence
-	for _, l := range f.LogsOf(pod) {
-		if l.Container != container && container != "" || strings.TrimSpace(l.Text) == "" {
-			continue
-		}
-		text := strings.TrimRight(l.Text, "\r\n")
-		lines := strings.Split(text[max(0, len(text)-2048):], "\n")
-		e := finding.Evidence{
-			Source: "end of the log of " + facts.PodObject(pod).String() + ", container " + l.Container,
-			Text:   strings.ToValidUTF8(strings.Join(lines[max(0, len(lines)-3):], "\n"), ""),
-		}
-		if l.Previous {
-			e.Source += ", previous instance"
-			return e, true
-		}
-		found = e
-	}
-	return found, found.Text != ""
-}
-
-// checkStarting reports a scheduled pod that has warning events or takes too long to start.
-func checkStarting(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
-	if pod.Spec.NodeName == "" || pod.Status.Phase != corev1.PodPending {
-		r.Pass(facts.PodObject(pod))
-		return
-	}
-	since := f.Age(pod)
-	if pod.Status.StartTime != nil {
-		since = f.Now.Sub(pod.Status.StartTime.Time)
-	}
-	var warnings []finding.Evidence
-	for _, e := range f.EventsOfPod(pod) {
-		if e.Type != corev1.EventTypeNormal && e.Reason != "FailedScheduling" &&
-			f.Now.Sub(facts.EventTime(e)) < slowStart &&
-			len(warnings) < words.Few {
-			q := facts.Quote(e)
-			q.Text = words.Cut(q.Text)
-			warnings = append(warnings, q)
-		}
-	}
-	text := "waiting: ContainerCreating"
-	for _, c := range facts.Statuses(pod) {
-		if c.State.Waiting != nil {
-			text = "waiting: " + strings.TrimSpace(c.State.Waiting.Reason+" "+c.State.Waiting.Message)
-			break
-		}
-	}
-	state := finding.Evidence{Source: facts.PodObject(pod).String() + " .status", Text: words.Cut(text) + ", for " +
-		words.AgeText(since)}
-	issue := finding.Finding{
-		Title: "the GPU pod does not start", Object: facts.PodObject(pod), Nodes: facts.OnNode(pod),
-		Evidence: append([]finding.Evidence{state}, warnings...),
-		Fix: finding.Fix{
-			Text:     "See the pod's events.",
-			Commands: []string{shell.Command("kubectl -n %s describe pod %s", pod.Namespace, pod.Name)},
-		},
-	}
-	// A running init container may be downloading data.
-	running := len(pod.Status.InitContainerStatuses) > 0 && pod.Status.InitContainerStatuses[0].State.Running != nil
-	switch {
-	case since < startTime, running && len(warnings) == 0:
-		r.Pass(facts.PodObject(pod))
-		return
-	case len(warnings) > 0:
-	case since < slowStart:
-		if why := f.Missing("api/events"); why != "" {
-			r.Unknown(facts.PodObject(pod), "api/events: %s", why)
-		}
-		issue.Severity, issue.Confidence = finding.Info, finding.Possible
-		issue.Title = "the GPU pod is still starting"
-	default:
-		issue.Severity, issue.Confidence = finding.Warning, finding.Possible
-		issue.Title = "the GPU pod has been starting for a long time without an error"
-	}
-	r.Add(issue)
-}
-
 func checkOOMKilled(f *facts.Facts, r *engine.Result) {
 	if r.Lacks(f, "api/pods") {
 		return
@@ -426,8 +249,9 @@ func checkConfigError(f *facts.Facts, r *engine.Result) {
 			case strings.Contains(t.Message, "runAsNonRoot"), strings.Contains(t.Message, "non-numeric user"):
 				issue.Title = "a container cannot be created: runAsNonRoot is set, and its image runs as root or as a user by name"
 				issue.Fix = finding.Fix{
-					Text: "Set runAsUser to a numeric user that the image works with, or build the image with one (USER 1000). If the " +
-						"program needs root, runAsNonRoot must not be set; a policy of the namespace may set it.",
+					Text: "Set runAsUser to a numeric user that the image works with, or build the image with one " +
+						"(USER 1000). If the program needs root, runAsNonRoot must not be set; a policy of the " +
+						"namespace may set it.",
 					Commands: facts.EditCommands(pod),
 				}
 			case !words.ContainsAny(t.Message, []string{"not found", "find key", "doesn't exist", "does not exist"}):

@@ -50,9 +50,9 @@ func requiredAffinity(pod *corev1.Pod) *corev1.NodeSelector {
 	return pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 }
 
-// WhyNot returns what a node selector and a required node affinity ask for that a node does not have: of the term of
-// the affinity that the node comes closest to. It returns nothing if they match.
-func WhyNot(spec corev1.PodSpec, n *facts.Node) []string {
+// MissingLabels returns the requirements of a node selector and a required node affinity that a node does not meet. Of
+// the affinity's terms, it uses the one with the fewest.
+func MissingLabels(spec corev1.PodSpec, n *facts.Node) []string {
 	var missing []string
 	for _, key := range words.SortedKeys(spec.NodeSelector) {
 		if have, ok := n.Labels[key]; !ok || have != spec.NodeSelector[key] {
@@ -115,8 +115,7 @@ func requirementMatches(e corev1.NodeSelectorRequirement, have map[string]string
 func untolerated(pod *corev1.Pod, n *facts.Node) *corev1.Taint {
 	taints := n.Spec.Taints
 	cordon := corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}
-	if n.Spec.Unschedulable &&
-		!slices.ContainsFunc(taints, func(t corev1.Taint) bool { return t.Key == cordon.Key }) {
+	if n.Spec.Unschedulable && !slices.ContainsFunc(taints, func(t corev1.Taint) bool { return t.Key == cordon.Key }) {
 		taints = append(slices.Clip(taints), cordon)
 	}
 	for i := range taints {

@@ -86,9 +86,7 @@ func findPending(f *facts.Facts) []PendingPod {
 // likeness returns a key that is equal for pods that the scheduler treats the same.
 func likeness(pod *corev1.Pod, message string) string {
 	raw, err := json.Marshal([]any{
-		facts.Demand(
-			pod,
-		), pod.Spec.NodeSelector, pod.Spec.Affinity, pod.Spec.Tolerations, len(pod.Spec.ResourceClaims),
+		facts.Demand(pod), pod.Spec.NodeSelector, pod.Spec.Affinity, pod.Spec.Tolerations, len(pod.Spec.ResourceClaims),
 		pod.Spec.SchedulerName, message,
 	})
 	if err != nil {

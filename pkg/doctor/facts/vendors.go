@@ -9,8 +9,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// advertisers are parts of the names of DaemonSets that advertise resources, and of the names of these resources.
-var advertisers = []struct{ names, resources []string }{
+// vendors maps parts of the names of plugins and drivers to parts of the names of the resources that they advertise.
+var vendors = []struct{ names, resources []string }{
 	{[]string{"amdgpu", "amd-gpu", "kmm", "rocm"}, []string{"amd.com/"}},
 	{[]string{"intel", "i915", "xe-"}, []string{"gpu.intel.com/"}},
 	{[]string{"neuron"}, []string{"aws.amazon.com/neuron"}},
@@ -21,26 +21,32 @@ var advertisers = []struct{ names, resources []string }{
 	{[]string{"mig-manager", "nvidia", "hami"}, []string{"nvidia.com/"}},
 }
 
-// Advertisers returns parts of the names of the resources that a DaemonSet or pod of this name advertises.
-func Advertisers(name string) []string {
+// ResourcesOf returns parts of the names of the resources that a plugin or driver of this name advertises.
+func ResourcesOf(name string) []string {
 	var all []string
-	for _, a := range advertisers {
-		if words.ContainsAny(name, a.names) {
-			all = append(all, a.resources...)
+	for _, v := range vendors {
+		if words.ContainsAny(name, v.names) {
+			all = append(all, v.resources...)
 		}
 	}
 	return all
 }
 
-// WaitFor returns the unscheduled pods ("namespace/name") that request a resource whose name contains one of the texts.
-func (f *Facts) WaitFor(resources []string) []string {
+// Unscheduled reports whether the pod is waiting for a node.
+func Unscheduled(pod *corev1.Pod) bool {
+	return pod.Spec.NodeName == "" && pod.Status.Phase == corev1.PodPending && pod.DeletionTimestamp == nil
+}
+
+// PodsWaitingFor returns the unscheduled pods ("namespace/name") that request a resource whose name contains one of the
+// strings.
+func (f *Facts) PodsWaitingFor(resources []string) []string {
 	if len(resources) == 0 {
 		return nil
 	}
 	var all []string
 	for i := range f.Snapshot.Pods {
 		pod := &f.Snapshot.Pods[i]
-		if pod.Spec.NodeName != "" || pod.Status.Phase != corev1.PodPending || pod.DeletionTimestamp != nil {
+		if !Unscheduled(pod) {
 			continue
 		}
 		for name := range Demand(pod) {
@@ -53,18 +59,31 @@ func (f *Facts) WaitFor(resources []string) []string {
 	return all
 }
 
-// placers are parts of the names of pods that place pods and add nodes.
-var placers = []string{
-	"cluster-autoscaler", "karpenter", "hami-scheduler", "vgpu-scheduler", "volcano-scheduler", "kai-scheduler",
-	"binder",
-	"kueue-controller", "yunikorn-scheduler", "gpu-scheduler", "runai-scheduler",
+// Schedules reports whether a pod of this name schedules pods or adds nodes.
+func Schedules(name string) bool {
+	return words.ContainsAny(name, []string{"scheduler", "autoscaler", "karpenter", "kueue-controller", "binder"})
 }
 
-// Serves reports whether the pod, by its name, advertises devices, prepares them, or places pods.
+// Serves reports whether the pod, by its name, advertises devices, prepares them, or schedules pods. Anyone can choose
+// a name: what such a pod logs must not hide the state of a node.
 func Serves(pod *corev1.Pod) bool {
-	return words.ContainsAny(pod.Name, []string{
-		"plugin", "-dp-", "rdma", "kmm", "amdgpu", "i915", "mig-manager", "autoscaler", "scheduler",
-	}) || words.ContainsAny(pod.Name, placers)
+	return Schedules(pod.Name) || words.ContainsAny(pod.Name, []string{
+		"device-plugin", "deviceplugin", "gpu-plugin", "-dp-", "rdma", "kmm", "amdgpu", "i915", "mig-manager",
+	})
+}
+
+// Autoscaled reports whether an event, a node or a pod shows that an autoscaler may add nodes.
+func Autoscaled(f *Facts) bool {
+	return Once(f, func(f *Facts) bool {
+		return slices.ContainsFunc(f.Snapshot.Events, func(e corev1.Event) bool {
+			return e.Reason == "TriggeredScaleUp" || e.Reason == "NotTriggerScaleUp" || e.Reason == "Nominated" ||
+				strings.Contains(e.Source.Component+e.ReportingController, "karpenter")
+		}) || slices.ContainsFunc(f.Nodes, func(n *Node) bool {
+			return n.Labels["karpenter.sh/nodepool"] != "" || n.Labels["eks.amazonaws.com/compute-type"] == "auto"
+		}) || slices.ContainsFunc(f.Snapshot.Pods, func(pod corev1.Pod) bool {
+			return words.ContainsAny(pod.Name, []string{"autoscaler", "karpenter"})
+		})
+	})
 }
 
 // LooksForGPU reports whether a pod has to do with GPUs, although it may request none: by its RuntimeClass, image,

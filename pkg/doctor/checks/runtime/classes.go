@@ -1,0 +1,279 @@
+package runtime
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+)
+
+func checkRuntimeClasses(f *facts.Facts, r *engine.Result) {
+	r.Lacks(f, "api/runtimeclasses")
+	handlersOfOtherNames(f, r)
+	reported := map[string]bool{}
+	// gpu reports whether the object requests GPUs or is part of the GPU software.
+	add := func(class string, object finding.Object, gpu bool, nodes []string, evidence ...finding.Evidence) {
+		if reported[class+object.String()] {
+			return
+		}
+		reported[class+object.String()] = true
+		issue := finding.Finding{
+			Object: object, Subject: finding.Object{Kind: "RuntimeClass", Name: class}, Nodes: nodes,
+			Evidence: evidence,
+			Title:    fmt.Sprintf("pods use the RuntimeClass %q, which does not exist", class),
+			Fix: finding.Fix{Text: fmt.Sprintf("create the RuntimeClass with the handler that the nodes have, or "+
+				"remove runtimeClassName from the workloads; the GPU operator creates %s if its toolkit is "+
+				"enabled", class)},
+		}
+		if !isNVIDIAClass(class) {
+			issue.Fix.Text =
+				fmt.Sprintf("%s is not an NVIDIA class: install the runtime to which it belongs (gVisor, Kata "+
+					"Containers or another), or remove runtimeClassName from the workloads; do not use that name for "+
+					"the NVIDIA runtime, which does not isolate pods from the node",
+					class)
+			if !gpu {
+				issue.Severity, issue.Confidence = finding.Info, finding.Possible
+			}
+		}
+		if handler := gpuHandler(f, class, nodes); handler != "" {
+			issue.Fix.Commands = createClass(class, handler)
+		} else if len(f.GPUNodes) == 0 && isNVIDIAClass(class) {
+			issue.Fix.Text = "remove runtimeClassName from the workloads, or turn off the option of their chart that " +
+				"sets it: no node of the cluster is known to have an NVIDIA GPU"
+		}
+		r.Add(issue)
+	}
+	seen := f.Missing("api/runtimeclasses") == ""
+	for _, n := range f.Nodes {
+		for _, g := range errorsOf(f, "rc.handler-mismatch", n) {
+			if f.RuntimeClass(g.name) == nil {
+				pod := g.errors[0].pod
+				add(g.name, facts.PodObject(pod), facts.WantsGPU(pod) ||
+					facts.ComponentOf(pod.Labels, pod.Spec) != "", []string{n.Name},
+					g.evidence()...)
+			}
+		}
+	}
+	for i := range f.Snapshot.Events {
+		e := &f.Snapshot.Events[i]
+		owner := finding.Object{
+			Kind: e.InvolvedObject.Kind, Namespace: e.InvolvedObject.Namespace, Name: e.InvolvedObject.Name,
+		}
+		if e.Reason != "FailedCreate" || f.RolledOut(owner) || f.CreatedSince(owner, facts.EventTime(e)) {
+			continue
+		}
+		if id, class := facts.Recognize(e.Message); id == "rc.handler-mismatch" &&
+			(!seen || f.RuntimeClass(class) == nil) {
+			x := f.Refusal(owner, e)
+			add(class, owner, x.GPU || x.Component != "", nodesOf(f, e.InvolvedObject), finding.Clipped(facts.Quote(e)))
+		}
+	}
+	for i := range f.DaemonSets {
+		set := &f.DaemonSets[i]
+		class := set.Spec.Template.Spec.RuntimeClassName
+		if !seen || class == nil || f.RuntimeClass(*class) != nil || set.Status.DesiredNumberScheduled == 0 ||
+			set.Status.NumberReady >= set.Status.DesiredNumberScheduled {
+			continue
+		}
+		object := finding.Object{Kind: "DaemonSet", Namespace: set.Namespace, Name: set.Name}
+		template := &corev1.Pod{ObjectMeta: set.Spec.Template.ObjectMeta, Spec: set.Spec.Template.Spec}
+		add(*class, object, facts.WantsGPU(template) || facts.ComponentOf(template.Labels, template.Spec) != "",
+			labeled(f, set.Spec.Template.Spec.NodeSelector),
+			finding.FieldEvidence(object, ".spec.template.spec.runtimeClassName", "%s", *class))
+	}
+}
+
+// createClass returns the command that creates a RuntimeClass, or nil if the name is not one of NVIDIA's: a pod that
+// requests gvisor or kata requires isolation and must not get the NVIDIA runtime instead.
+func createClass(name, handler string) []string {
+	if !shell.IsSubdomain(name) || !shell.IsSubdomain(handler) || !isNVIDIAClass(name) {
+		return nil
+	}
+	return []string{shell.Command("printf '%%s\\n' %s %s %s %s | kubectl create -f -",
+		"apiVersion: node.k8s.io/v1", "kind: RuntimeClass", "metadata: {name: "+name+"}", "handler: "+handler)}
+}
+
+// isNVIDIAClass reports whether a RuntimeClass has a name that the toolkit, the operator, and clouds use for NVIDIA's
+// runtime.
+func isNVIDIAClass(name string) bool { return name == "nvidia" || strings.HasPrefix(name, "nvidia-") }
+
+// nodesOf returns the nodes on which a DaemonSet runs pods. It returns nil for other owners, which means all nodes.
+func nodesOf(f *facts.Facts, owner corev1.ObjectReference) []string {
+	for _, set := range f.DaemonSets {
+		if owner.Kind == "DaemonSet" && set.Namespace == owner.Namespace && set.Name == owner.Name {
+			return labeled(f, set.Spec.Template.Spec.NodeSelector)
+		}
+	}
+	return nil
+}
+
+// labeled returns the names of the nodes that have all the labels.
+func labeled(f *facts.Facts, selector map[string]string) []string {
+	var all []string
+	for _, n := range f.Nodes {
+		matches := true
+		for label, value := range selector {
+			matches = matches && n.Labels[label] == value
+		}
+		if matches {
+			all = append(all, n.Name)
+		}
+	}
+	return all
+}
+
+// gpuHandler returns the handler with the name of a class, or an equivalent one, that one of the nodes has. It returns
+// an empty string if none is known.
+func gpuHandler(f *facts.Facts, class string, nodes []string) string {
+	for _, n := range f.GPUNodes {
+		if len(nodes) > 0 && !slices.Contains(nodes, n.Name) {
+			continue
+		}
+		has, _, _ := inMemory(n)
+		for _, handler := range append([]string{class}, siblings(class)...) {
+			if slices.Contains(has, handler) {
+				return handler
+			}
+		}
+	}
+	return ""
+}
+
+// handlersOfOtherNames reports RuntimeClasses whose handler has another name on the nodes.
+func handlersOfOtherNames(f *facts.Facts, r *engine.Result) {
+	for _, n := range f.Nodes {
+		lacking := lacking(f, n)
+		for _, handler := range slices.Sorted(maps.Keys(lacking)) {
+			has, source, known := inMemory(n)
+			for _, other := range siblings(handler) {
+				if !known || !slices.Contains(has, other) || lacking[handler][0].Spec.RuntimeClassName == nil {
+					continue
+				}
+				class := *lacking[handler][0].Spec.RuntimeClassName
+				object := finding.Object{Kind: "RuntimeClass", Name: class}
+				elsewhere, allKnown := nodesWith(f, handler)
+				if elsewhere {
+					// The class fits other nodes and must not change; rt.handler-missing reports this node.
+					continue
+				}
+				issue := finding.Finding{
+					Object: object, Nodes: []string{n.Name}, Title: fmt.Sprintf(
+						"the RuntimeClass names the handler %q, which is named %q on its nodes", handler, other,
+					),
+					Evidence: []finding.Evidence{
+						finding.FieldEvidence(object, ".handler", "%s", handler),
+						{Source: source, Text: words.Clip(strings.Join(has, ", "))},
+					},
+					Fix: finding.Fix{
+						Text: "add the handler " + handler +
+							" to the nodes' runtime; or, if no node of the cluster has that handler, delete the " +
+							"RuntimeClass, which is immutable, and recreate it with the handler " + other,
+					},
+				}
+				if meta := f.MetaOf("runtimeclass", "", class); meta != nil &&
+					(metav1.GetControllerOfNoCopy(meta) != nil ||
+						meta.GetLabels()["app.kubernetes.io/component"] == "gpu-operator") {
+					issue.Fix.Text = "the GPU operator owns the RuntimeClass, and its toolkit adds the handler " +
+						handler + " to the nodes' runtime: see why the toolkit's pods, or the validation that they " +
+						"wait for, fail"
+					issue.Confidence = finding.Likely
+				} else if create := createClass(class, other); allKnown && create != nil {
+					issue.Fix.Text =
+						"no node has the handler that the RuntimeClass names. A RuntimeClass is immutable: delete " +
+							"and recreate it with the handler that the nodes have; in the meantime, no pod can be " +
+							"created with it"
+					issue.Fix.Commands = append(
+						[]string{shell.Command("kubectl delete runtimeclass %s", class)}, create...,
+					)
+				}
+				r.Add(issue)
+			}
+		}
+	}
+}
+
+// nodesWith reports whether any node has the handler, and whether the handlers of all nodes are known.
+func nodesWith(f *facts.Facts, handler string) (some, all bool) {
+	all = true
+	for _, n := range f.Nodes {
+		has, _, known := inMemory(n)
+		some, all = some || slices.Contains(has, handler), all && known
+	}
+	return some, all
+}
+
+func checkRuntimeClassUnset(f *facts.Facts, r *engine.Result) {
+	for _, n := range f.GPUNodes {
+		var pods []*corev1.Pod
+		for _, pod := range n.Pods {
+			if !facts.Ended(pod) && len(facts.GPURequests(pod)) > 0 && pod.Spec.RuntimeClassName == nil &&
+				facts.ComponentOf(pod.Labels, pod.Spec) == "" {
+				pods = append(pods, pod)
+			}
+		}
+		if len(pods) == 0 || n.IsCRIO() ||
+			slices.Contains(
+				[]facts.Distribution{facts.GKE, facts.Talos, facts.Bottlerocket, facts.OpenShift}, n.Distribution,
+			) {
+			continue
+		}
+		i := instance(n)
+		if i == nil || !i.ShowsMemory() {
+			r.Unknown(n.Object(), "its default handler is unknown: %s",
+				cmp.Or(hostProblem(f, n), "the runtime does not report it"))
+			continue
+		}
+		strategy, source, known := deviceStrategy(f, n)
+		gpu := ""
+		for _, h := range i.Handlers {
+			if h.IsGPU() && h.InMemory != nil {
+				gpu = cmp.Or(gpu, h.Name)
+			}
+		}
+		fallback, _ := i.Handler(i.DefaultHandler)
+		if !known || strategy != "envvar" || gpu == "" || fallback.InMemory == nil || fallback.IsGPU() ||
+			len(n.View.Findings) > 0 || usesNRI(f) {
+			continue
+		}
+		class := "nvidia"
+		for _, c := range f.RuntimeClasses {
+			if c.Handler == gpu {
+				class = c.Name
+			}
+		}
+		for _, pod := range pods {
+			issue := finding.Finding{
+				Object: facts.PodObject(pod), Nodes: []string{n.Name}, Severity: finding.Warning,
+				Confidence: finding.Likely,
+				Title: "the pod requests a GPU but has no RuntimeClass, and the node's default runtime provides " +
+					"no GPUs",
+				Evidence: []finding.Evidence{
+					{Source: "nodes/" + n.Name + ": containerd's configuration in memory (CRI Status)",
+						Text: fmt.Sprintf("default handler %s, "+
+							"handlers %s", i.DefaultHandler, strings.Join(handlerNames(n), ", "))},
+					source,
+				},
+				Fix: finding.Fix{Text: fmt.Sprintf(
+					"set runtimeClassName: %s in the pod's template, or make %s the default handler", class, gpu,
+				)},
+			}
+			if e, ok := facts.LogEvidence(
+				f, pod, "nvidia-smi: not found", `"nvidia-smi": executable file not found`, "libcuda.so.1: cannot open",
+				"Found no NVIDIA driver", "No CUDA GPUs are available", "no CUDA-capable device",
+			); ok {
+				issue.Severity, issue.Evidence = finding.Error, append(issue.Evidence, e)
+			}
+			r.Add(issue)
+		}
+	}
+}

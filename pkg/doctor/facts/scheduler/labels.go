@@ -1,0 +1,101 @@
+package scheduler
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+)
+
+// nodeSelector returns the verdict if the pod's node selector or affinity matches no GPU node.
+func (s *Scheduler) nodeSelector(pod *corev1.Pod, want map[corev1.ResourceName]int64) verdict {
+	able := Keep(s.nodes, func(n *facts.Node) bool {
+		return covers(want, func(r corev1.ResourceName) int64 { return min(n.Allocatable(r), 1) * want[r] })
+	})
+	v := verdict{
+		Id: "sched.node-selector", Severity: finding.Error, Confidence: finding.Certain, Nodes: s.names(able),
+		Title: "no GPU node has the labels that the pod's node selector or affinity requires",
+		Evidence: []finding.Evidence{{
+			Source: facts.PodObject(pod).String() + " .spec.nodeSelector and .spec.affinity.nodeAffinity",
+			Text:   SelectorText(pod),
+		}},
+	}
+	for _, key := range slices.Sorted(maps.Keys(pod.Spec.NodeSelector)) {
+		for _, n := range able[:min(words.Few, len(able))] {
+			if value, ok := n.Labels[key]; value != pod.Spec.NodeSelector[key] || !ok {
+				text := key + "=" + value
+				if !ok {
+					text = "has no label " + key
+				}
+				v.Evidence = append(v.Evidence,
+					finding.Evidence{Source: n.Object().String() + " .metadata.labels", Text: words.Cut(text)})
+			}
+		}
+	}
+	v.Evidence = v.Evidence[:min(len(v.Evidence), words.Few+1)]
+	v.Fix = finding.Fix{
+		Text:     "Change the selector to labels that the GPU nodes have" + orLabel(pod),
+		Commands: facts.EditCommands(pod),
+	}
+	for _, n := range able {
+		for key, value := range pod.Spec.NodeSelector {
+			if have := n.Labels[key]; have != value && value != "" &&
+				strings.Contains(strings.ToLower(have), strings.ToLower(value)) {
+				v.Fix.Text = fmt.Sprintf("Change the selector: the value of %s on %s is %s, not %s.", key, n.Name,
+					have, value)
+			}
+		}
+	}
+	if plain := Keep(s.F.Nodes, func(n *facts.Node) bool { return Selects(pod, n) }); len(plain) > 0 {
+		v.Title = "the pod's node selector or affinity matches only nodes that have no GPUs"
+		v.Evidence = append(v.Evidence,
+			finding.Evidence{Source: plain[0].Object().String() + " .status.allocatable", Text: "no GPU resource"})
+	}
+	if keys := keysOf(pod); len(able) > 0 && len(keys) > 0 {
+		v.Fix.Commands = append(v.Fix.Commands, shell.Command("kubectl get nodes -L %s", strings.Join(keys, ",")))
+	}
+	return v
+}
+
+// setByOthers are the prefixes of labels that clouds, autoscalers and feature discovery set. A manually set one may be
+// wrong, and new nodes lack it.
+var setByOthers = []string{
+	"cloud.google.com/", "eks.amazonaws.com/", "karpenter.", "kubernetes.azure.com/", "agentpool",
+	"topology.kubernetes.io/",
+	"node.kubernetes.io/instance-type", "beta.kubernetes.io/", "kubernetes.io/", "nvidia.com/gpu.", "nvidia.com/cuda.",
+	"nvidia.com/mig.", "feature.node.kubernetes.io/", "oci.oraclecloud.com/",
+}
+
+// orLabel returns the end of the fix for a selector: to label nodes, unless the platform or feature discovery does.
+func orLabel(pod *corev1.Pod) string {
+	for _, key := range keysOf(pod) {
+		for _, prefix := range setByOthers {
+			if strings.HasPrefix(key, prefix) {
+				return ", or add nodes that have them. The platform or feature discovery sets " + key +
+					": do not set it manually."
+			}
+		}
+	}
+	return ", or label the intended nodes."
+}
+
+// keysOf returns the label keys in the pod's node selector and affinity, sorted.
+func keysOf(pod *corev1.Pod) []string {
+	keys := slices.Collect(maps.Keys(pod.Spec.NodeSelector))
+	if required := requiredAffinity(pod); required != nil {
+		for _, t := range required.NodeSelectorTerms {
+			for _, e := range t.MatchExpressions {
+				keys = append(keys, e.Key)
+			}
+		}
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}

@@ -1,0 +1,220 @@
+package scheduler
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+)
+
+// placement is a scheduling constraint of a pod. said is the scheduler's wording for it.
+type placement struct {
+	said, rule, field string
+	of                func(*corev1.Pod) any
+}
+
+// keptOffBy returns the first constraint named in the scheduler's message, or the zero placement if there is none.
+func keptOffBy(message string) placement {
+	affinity := func(pod *corev1.Pod) any { return pod.Spec.Affinity }
+	for _, p := range []placement{
+		{"didn't match pod affinity rules", "the pod's affinity rules", ".spec.affinity", affinity},
+		{"didn't match pod anti-affinity rules", "the pod's anti-affinity rules", ".spec.affinity", affinity},
+		{
+			"didn't match pod topology spread constraints", "the pod's topology spread constraints",
+			".spec.topologySpreadConstraints", func(pod *corev1.Pod) any { return pod.Spec.TopologySpreadConstraints },
+		},
+		{
+			"didn't satisfy existing pods anti-affinity rules", "the anti-affinity rules of other pods",
+			".metadata.labels, which these rules select", func(pod *corev1.Pod) any { return pod.Labels },
+		},
+	} {
+		if strings.Contains(message, p.said) {
+			return p
+		}
+	}
+	return placement{}
+}
+
+// quote returns the constraint as JSON from the pod's spec.
+func (p placement) quote(pod *corev1.Pod) string {
+	text, err := json.Marshal(p.of(pod))
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+// otherwise returns the verdict if GPUs are free but another constraint excludes the pod.
+func (s *Scheduler) otherwise(pod *corev1.Pod, message string, roomy []*facts.Node) verdict {
+	need := facts.Demand(pod)
+	need[corev1.ResourcePods] = 1
+	var lacking []finding.Evidence
+	var scarce []string
+	blocked := Keep(roomy, func(n *facts.Node) bool {
+		for _, name := range slices.Sorted(maps.Keys(need)) {
+			if facts.LooksLikeGPU(name) || need[name] == 0 || s.ofExtender(name) {
+				continue
+			}
+			used := s.Use(n)[name]
+			if name == corev1.ResourcePods {
+				used = int64(len(keepPods(n.Pods)))
+			}
+			if _, told := n.Status.Allocatable[name]; !told && isCore(name) {
+				continue // the node does not report this resource
+			}
+			if n.Allocatable(name)-used < need[name] {
+				if !slices.Contains(scarce, string(name)) {
+					scarce = append(scarce, string(name))
+				}
+				lacking = append(lacking, finding.Evidence{
+					Source: n.Object().String() + " .status.allocatable less the requests of its pods",
+					Text: fmt.Sprintf("%s: %s free, the pod requests %s", name,
+						words.InWords(name, max(0, n.Allocatable(name)-used)), words.InWords(name, need[name])),
+				})
+				return true
+			}
+		}
+		return false
+	})
+	v := verdict{Severity: finding.Error, Confidence: finding.Certain, Nodes: s.names(roomy)}
+	insufficient := insufficientInMessage(message)
+	switch {
+	case len(blocked) == len(roomy), len(insufficient) > 0 && !slices.ContainsFunc(insufficient, isOurs):
+		if len(scarce) == 0 {
+			scarce = insufficient
+		}
+		v.Id, v.Title = "sched.insufficient-other", fmt.Sprintf(
+			"GPUs are free, but their nodes do not have as much free %s as the pod requests", words.Joined(scarce))
+		v.Evidence = lacking[:min(words.Few, len(lacking))]
+		if len(lacking) > 0 && !slices.ContainsFunc(lacking, func(e finding.Evidence) bool {
+			return !strings.HasPrefix(e.Text, "pods: ")
+		}) {
+			v.Title = "GPUs are free, but their nodes already run as many pods as the kubelet allows"
+			v.Fix = finding.Fix{
+				Text: "Move pods that need no GPU off the GPU nodes (a taint keeps them away), or raise maxPods in the " +
+					"kubelet's configuration, if the nodes' pod CIDRs have room for more addresses.",
+			}
+			break
+		}
+		v.Fix = finding.Fix{
+			Text: fmt.Sprintf("Lower the pod's request for %s, or move pods that need no GPU off the GPU nodes "+
+				"(a taint keeps them away).", words.Joined(scarce)),
+			Commands: facts.EditCommands(pod),
+		}
+		if i := slices.IndexFunc(scarce, func(name string) bool { return !isCore(corev1.ResourceName(name)) }); i >= 0 {
+			v.Fix = finding.Fix{
+				Text: fmt.Sprintf("See who holds %[1]s on these nodes. If they offer fewer than they have, repair the "+
+					"device plugin that advertises %[1]s: its log names the reason.", scarce[i]),
+				Commands: []string{
+					shell.Command("kubectl get node %s -o jsonpath='{.status.capacity}{\"\\n\"}{.status.allocatable}{\"\\n\"}'",
+						roomy[0].Name),
+					shell.Command("kubectl get pods -A -o wide --field-selector spec.nodeName=%s", roomy[0].Name),
+				},
+			}
+		}
+	case strings.Contains(strings.ToLower(message), "volume"):
+		return s.volume(pod, message)
+	case keptOffBy(message).rule != "":
+		by := keptOffBy(message)
+		v.Id, v.Confidence = "sched.unschedulable", finding.Likely
+		v.Title = fmt.Sprintf("GPUs are free, but %s keep the pod off their nodes", by.rule)
+		v.Evidence = append([]finding.Evidence{
+			finding.FieldEvidence(facts.PodObject(pod), by.field, "%s", by.quote(pod)),
+		},
+			QuoteAllocatable(roomy)...)
+		v.Fix = finding.Fix{
+			Text: "Change " + by.rule +
+				" if they are not needed: one node must satisfy all of them and have room for the GPUs.",
+			Commands: facts.EditCommands(pod),
+		}
+	case slices.ContainsFunc(insufficient, isOurs):
+		v.Id, v.Confidence = "sched.insufficient-gpu", finding.Possible
+		v.Title = "the scheduler finds too few free GPUs, although the pods in the snapshot leave enough"
+		v.Evidence = QuoteAllocatable(roomy)
+		v.Fix =
+			finding.Fix{
+				Text: "Check again: the pod may be scheduled now. Otherwise, find pods that are missing from " +
+					"the snapshot.",
+				Commands: []string{
+					shell.Command("kubectl get pods -A -o wide --field-selector spec.nodeName=%s", roomy[0].Name),
+				},
+			}
+	case message == "" && neverLookedAt(pod) && s.F.Age(pod) >= noScheduler:
+		v.Id, v.Confidence = "sched.no-scheduler", finding.Likely
+		name := pod.Spec.SchedulerName
+		if name == "" {
+			name = "default-scheduler"
+		}
+		v.Title = fmt.Sprintf("no scheduler has processed the pod: it waits for the scheduler %q", name)
+		v.Evidence = []finding.Evidence{{Source: facts.PodObject(pod).String() + " .spec.schedulerName", Text: name}}
+		v.Fix = finding.Fix{
+			Text:     "Start that scheduler, or remove schedulerName from the pod.",
+			Commands: []string{"kubectl get pods -A | grep -i scheduler"},
+		}
+	case message == "":
+		v.Id, v.Severity, v.Confidence = "sched.waiting", finding.Info, finding.Possible
+		v.Title = "a node has room for the pod, and the scheduler has not reported a problem yet"
+		v.Evidence = QuoteAllocatable(roomy)
+		v.Fix = finding.Fix{Text: "Check again in a moment."}
+	default:
+		v.Id, v.Confidence = "sched.unschedulable", finding.Likely
+		v.Title = "GPUs are free, but the scheduler keeps the pod off their nodes for another reason"
+		v.Fix = finding.Fix{
+			Text:     "See the scheduler's message: pod affinity, anti-affinity, topology spread and host ports are in the pod's own spec.",
+			Commands: facts.EditCommands(pod),
+		}
+	}
+	return v
+}
+
+// neverLookedAt reports whether no scheduler has set the pod's PodScheduled condition.
+func neverLookedAt(pod *corev1.Pod) bool {
+	return !slices.ContainsFunc(pod.Status.Conditions,
+		func(c corev1.PodCondition) bool { return c.Type == corev1.PodScheduled })
+}
+
+// insufficientInMessage returns the resources that the scheduler's message reports as insufficient: "2 Insufficient
+// cpu, 1 Insufficient nvidia.com/gpu".
+func insufficientInMessage(message string) []string {
+	var all []string
+	for _, m := range regexp.MustCompile(`Insufficient ([A-Za-z0-9./_-]+)`).FindAllStringSubmatch(message, -1) {
+		if name := strings.TrimRight(m[1], "."); !slices.Contains(all, name) {
+			all = append(all, name)
+		}
+	}
+	return all
+}
+
+func (s *Scheduler) volume(pod *corev1.Pod, message string) verdict {
+	v := verdict{
+		Id: "sched.volume", Severity: finding.Error, Confidence: finding.Certain,
+		Title: "a volume of the pod prevents it from being scheduled",
+	}
+	if message == "" {
+		v.Confidence = finding.Possible
+	}
+	for _, volume := range pod.Spec.Volumes {
+		if claim := volume.PersistentVolumeClaim; claim != nil {
+			v.Evidence = append(v.Evidence, finding.Evidence{
+				Source: facts.PodObject(pod).
+					String() +
+					" .spec.volumes[].persistentVolumeClaim", Text: claim.ClaimName,
+			})
+			v.Fix.Commands = append(v.Fix.Commands,
+				shell.Command("kubectl -n %s describe pvc %s", pod.Namespace, claim.ClaimName))
+		}
+	}
+	v.Fix.Text =
+		"Bind the claim: its storage class must exist and have a provisioner, and an existing volume must be " +
+			"accessible from a GPU node's zone."
+	return v
+}
