@@ -131,6 +131,33 @@ func TestInjected(t *testing.T) {
 	}
 }
 
+// The events with which this tool announces what it does quote errors that did not occur by themselves, and are there
+// for an hour after the fault was reverted. They are never a problem, whoever knows of the run; the same message from
+// another component is one.
+func TestOwnEventsAreNoProblems(t *testing.T) {
+	t.Parallel()
+	const message = "CUDA_ERROR_LAUNCH_FAILED: running processes 719 (sticky): load the CUDA shim into " +
+		"deployment.apps/train, by kubectl gpu-fault run cuda-1 of alice"
+	announced := func(component string) *snapshot.Snapshot {
+		b := newBench().node("a", 2).pod("train-1", "a", 1).
+			event("Deployment", "train", "GPUFaultInjected", message).
+			event("Pod", "train-1", "GPUFaultInjected", message).
+			event("Node", "a", "GPUFaultInjected", xid79)
+		for i := range b.Events {
+			b.Events[i].Source.Component = component
+		}
+		return &b.Snapshot
+	}
+	for _, options := range []Options{{}, {IgnoreInjected: true}} {
+		if report := Examine(announced("kubectl-gpu-fault"), options); runtimeRoots(report) != "" {
+			t.Errorf("%+v: the roots are %q:\n%s", options, runtimeRoots(report), reportLines(report))
+		}
+	}
+	if report := Examine(announced("trainer"), Options{}); !strings.Contains(runtimeRoots(report), "wl.message") {
+		t.Errorf("another component's events: the roots are %q:\n%s", runtimeRoots(report), reportLines(report))
+	}
+}
+
 // An exercise has its namespaces to itself: while its run is known, it is the one root of all that is wrong in them,
 // also of what is proven by itself (quotas, images, selectors), and of nothing elsewhere.
 func TestExerciseIsTheOnlyRoot(t *testing.T) {

@@ -32,7 +32,10 @@ type Facts struct {
 	GPUPods []*corev1.Pod
 	// ClaimPods are the unfinished pods that have resource claims for any device.
 	ClaimPods []*corev1.Pod
-	Now       time.Time // when the snapshot was taken
+	// Events are the snapshot's events, except those with which this tool announces its own faults: they quote errors
+	// that did not occur by themselves, and remain after a fault was reverted.
+	Events []*corev1.Event
+	Now    time.Time // when the snapshot was taken
 
 	nodes  map[string]*Node
 	events map[objectKey][]*corev1.Event
@@ -70,6 +73,10 @@ type Node struct {
 	// GPUs returns the state of the node's GPUs from nvidia-smi and the kernel log, computed once. See GPUView.
 	GPUs func() *GPUView
 }
+
+// announcer is the component in the events of this tool. The package pkg/fault writes them, but requires a client,
+// which this package must not import.
+const announcer = "kubectl-gpu-fault"
 
 type objectKey struct{ kind, namespace, name string }
 
@@ -121,6 +128,10 @@ func New(s *snapshot.Snapshot) *Facts {
 	}
 	for i := range s.Events {
 		e := &s.Events[i]
+		if e.Source.Component == announcer {
+			continue
+		}
+		f.Events = append(f.Events, e)
 		key := objectKey{e.InvolvedObject.Kind, e.InvolvedObject.Namespace, e.InvolvedObject.Name}
 		f.events[key] = append(f.events[key], e)
 	}

@@ -75,7 +75,7 @@ func Serves(pod *corev1.Pod) bool {
 // Autoscaled reports whether an event, a node or a pod shows that an autoscaler may add nodes.
 func Autoscaled(f *Facts) bool {
 	return Once(f, func(f *Facts) bool {
-		return slices.ContainsFunc(f.Snapshot.Events, func(e corev1.Event) bool {
+		return slices.ContainsFunc(f.Events, func(e *corev1.Event) bool {
 			return e.Reason == "TriggeredScaleUp" || e.Reason == "NotTriggerScaleUp" || e.Reason == "Nominated" ||
 				strings.Contains(e.Source.Component+e.ReportingController, "karpenter")
 		}) || slices.ContainsFunc(f.Nodes, func(n *Node) bool {

@@ -77,8 +77,7 @@ func Checks() []engine.Check {
 func refusals(f *facts.Facts) []facts.Refusal {
 	var all []facts.Refusal
 	seen := map[finding.Object]bool{}
-	for i := range f.Snapshot.Events {
-		e := &f.Snapshot.Events[i]
+	for _, e := range f.Events {
 		owner := finding.Object{
 			Kind: e.InvolvedObject.Kind, Namespace: e.InvolvedObject.Namespace, Name: e.InvolvedObject.Name,
 		}

@@ -64,8 +64,7 @@ func checkRuntimeClasses(f *facts.Facts, r *engine.Result) {
 			}
 		}
 	}
-	for i := range f.Snapshot.Events {
-		e := &f.Snapshot.Events[i]
+	for _, e := range f.Events {
 		owner := finding.Object{
 			Kind: e.InvolvedObject.Kind, Namespace: e.InvolvedObject.Namespace, Name: e.InvolvedObject.Name,
 		}

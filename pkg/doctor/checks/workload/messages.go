@@ -103,8 +103,7 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 		return // checks of layers that need events say so
 	}
 	seen := map[finding.Object]bool{}
-	for i := range f.Snapshot.Events {
-		e := &f.Snapshot.Events[i]
+	for _, e := range f.Events {
 		o := finding.Object{
 			Kind:      e.InvolvedObject.Kind,
 			Namespace: e.InvolvedObject.Namespace,
