@@ -53,6 +53,21 @@ func (c *client) wait(s *site) (code int) {
 	return code
 }
 
+// await waits until the client has said what is waited for. It may have ended when a busy machine gets to look.
+func (c *client) await(said <-chan struct{}) error {
+	select {
+	case <-said:
+		return nil
+	case <-c.exited:
+	}
+	select {
+	case <-said:
+		return nil
+	default:
+		return fmt.Errorf("the client ended before it changed anything: %s", c.stderr.text())
+	}
+}
+
 // plugin runs the plugin to its end, directly at the API server.
 func (s *site) plugin(args ...string) (stdout, stderr string, code int, err error) {
 	c, err := s.launch(s.world.kubeconfig, nil, args...)

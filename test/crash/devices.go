@@ -128,11 +128,8 @@ func (d disturbance) whileFailing(s *site) error {
 	if err != nil {
 		return err
 	}
-	select {
-	case <-said:
+	if err = c.await(said); err == nil {
 		err = d.do(s)
-	case <-c.exited:
-		err = errors.New("the client ended before it changed anything")
 	}
 	c.wait(s)
 	return errors.Join(err, s.reverted())

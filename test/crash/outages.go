@@ -63,12 +63,7 @@ func (o *outage) breaking(s *site) (err error) {
 	if err != nil {
 		return err
 	}
-	select {
-	case <-said:
-		return nil
-	case <-o.client.exited:
-		return errors.New("the client ended before it changed anything")
-	}
+	return o.client.await(said)
 }
 
 // end reverts when the API server is back. Kubelets look for it at intervals of up to half a minute, and end and start

@@ -46,7 +46,8 @@ func allocatable(ctx context.Context, client kubernetes.Interface, nodeName stri
 func (in *Injection) prove(
 	ctx context.Context, nodeName string, failed api.FailedDevices, before int64,
 ) ([]ledger.Evidence, error) {
-	if err := awaitAllocatable(ctx, in.Client, nodeName, failed.Resource, int64(failed.Healthy)); err != nil {
+	healthy := int64(failed.Healthy)
+	if err := awaitAllocatable(ctx, in.Client, nodeName, failed.Resource, healthy, healthy); err != nil {
 		return nil, err
 	}
 	evidence := []ledger.Evidence{newEvidence("node status", "allocatable %s: %d -> %d", failed.Resource, before,
@@ -69,9 +70,9 @@ func (in *Injection) prove(
 	return evidence, context.Cause(ctx)
 }
 
-// awaitAllocatable waits until the node's status has the number of allocatable devices.
+// awaitAllocatable waits until the number of allocatable devices in the node's status is within the bounds.
 func awaitAllocatable(
-	ctx context.Context, client kubernetes.Interface, nodeName, resource string, want int64,
+	ctx context.Context, client kubernetes.Interface, nodeName, resource string, want, most int64,
 ) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, statusTimeout, errors.New("timed out"))
 	defer cancel()
@@ -81,7 +82,7 @@ func awaitAllocatable(
 		switch {
 		case err != nil:
 			last = err.Error()
-		case all[resource] == want:
+		case all[resource] >= want && all[resource] <= most:
 			return nil
 		default:
 			last = fmt.Sprintf("the kubelet has recorded %d healthy devices of %s, but the node's status has %d allocatable",

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"k8s.io/client-go/kubernetes"
@@ -51,8 +52,9 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 		return ledger.StateReverted, "the processes of the fault were stopped; its record on the node had been deleted", nil
 	}
 	say("waiting for the node's status")
-	if err := awaitAllocatable(ctx, u.Client, step.Target.Name, recovered.Resource,
-		int64(recovered.Healthy)); err != nil {
+	// The device plugin may have reported more devices since, such as when it has just restarted.
+	if err := awaitAllocatable(ctx, u.Client, step.Target.Name, recovered.Resource, int64(recovered.Healthy),
+		math.MaxInt64); err != nil {
 		return "", "", err
 	}
 	said := fmt.Sprintf("healthy and allocatable again: %s of %s", count.Of(recovered.Healthy, "device"),
