@@ -13,7 +13,7 @@ LDFLAGS := -s -w -funcalign=8 -X $(BUILD).version=$(VERSION) -X $(BUILD).commit=
 # waiting for the API server anyway.
 LEAN    := -tags=packed -gcflags=all=-l -gcflags=std=
 
-HELPERS := $(foreach arch,amd64 arm64,debugpod/helper/gpu-fault-node-linux-$(arch).zst) pkg/doctor/signatures/signatures.zst
+HELPERS := $(foreach arch,amd64 arm64,debugpod/helper/gpu-fault-node-linux-$(arch).zst) pkg/doctor/signatures/signatures.zst pkg/scenario/packs/packs.zst
 HELPER_SOURCES := $(shell find cmd/gpu-fault-node debugpod/api debugpod/node debugpod/cri debugpod/rpc debugpod/deadman kmod pkg/build pkg/containerd pkg/count pkg/patch \( -name '*.go' ! -name '*_test.go' \) -o -path 'kmod/module/*') go.mod Makefile
 
 .PHONY: help
@@ -41,6 +41,11 @@ debugpod/helper/gpu-fault-node-linux-%.zst: $(HELPER_SOURCES) hack/pack/main.go
 # What `-tags packed` embeds in place of the YAML files, which are five times as large.
 pkg/doctor/signatures/signatures.zst: $(wildcard pkg/doctor/signatures/*.yaml) hack/pack/main.go
 	tail -q -n +1 pkg/doctor/signatures/*.yaml | grep -v -e '^signatures:$$' -e '^ *#' | sed '1i signatures:' > $(@:.zst=)
+	CGO_ENABLED=0 go run ./hack/pack $(@:.zst=)
+	rm $(@:.zst=)
+
+pkg/scenario/packs/packs.zst: $(wildcard pkg/scenario/packs/*.yaml) hack/pack/main.go
+	tail -n +1 pkg/scenario/packs/*.yaml >$(@:.zst=)
 	CGO_ENABLED=0 go run ./hack/pack $(@:.zst=)
 	rm $(@:.zst=)
 
@@ -111,6 +116,10 @@ test-containerd: ## Break and restore every handler of real containerd configura
 .PHONY: test-scenarios
 test-scenarios: build ## Only the scenarios, each with two seeds: broken, solved, fixed wrongly, graded, put back
 	@$(SUITE) -only '^scenario .* seed '
+
+.PHONY: test-cheats
+test-cheats: build ## Only the cheats and unusual fixes of scenarios: no cheat passes, no honest fix fails
+	@$(SUITE) -only '^cheats '
 
 .PHONY: test-doctor
 test-doctor: ## Doctor on snapshots of broken and of healthy clusters: roots right, false alarms

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/klauspost/compress/zstd"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/packed"
 )
 
 // built includes the README too, because a pattern without matches does not compile.
@@ -38,27 +38,18 @@ func For(arch string) ([]byte, error) {
 func Digests() (map[string]string, error) { return digests(built) }
 
 func load(files fs.FS, arch string) ([]byte, error) {
-	packed, err := fs.ReadFile(files, prefix+arch+suffix)
+	file, err := fs.ReadFile(files, prefix+arch+suffix)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, missing(files, arch)
 	}
 	if err != nil {
 		return nil, err
 	}
-	program, err := unpack(packed)
+	program, err := packed.Unpack(file)
 	if err != nil {
 		return nil, fmt.Errorf("unpack the node helper for linux/%s, which this build carries: %w", arch, err)
 	}
 	return program, nil
-}
-
-func unpack(packed []byte) ([]byte, error) {
-	r, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1))
-	if err != nil {
-		return nil, err
-	}
-	defer r.Close()
-	return r.DecodeAll(packed, nil)
 }
 
 func missing(files fs.FS, arch string) error {

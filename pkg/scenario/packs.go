@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -18,7 +18,13 @@ import (
 )
 
 // builtin returns the embedded scenarios, parsed once.
-var builtin = sync.OnceValues(func() ([]*Scenario, error) { return parseAll(packs.Files) })
+var builtin = sync.OnceValues(func() ([]*Scenario, error) {
+	files, err := packs.Files()
+	if err != nil {
+		return nil, err
+	}
+	return parseAll(files)
+})
 
 // Builtin returns the embedded scenarios, sorted by difficulty and name. The scenarios are shared; callers must
 // not change them.
@@ -27,22 +33,14 @@ func Builtin() ([]*Scenario, error) {
 	return slices.Clone(all), err
 }
 
-// parseAll parses the YAML files of a directory. It returns the valid scenarios even if others have errors; the
-// error joins the problems of all files.
-func parseAll(dir fs.FS) ([]*Scenario, error) {
-	names, err := fs.Glob(dir, "*.yaml")
-	if err != nil {
-		return nil, err
-	}
+// parseAll parses scenarios, which it gets by the names of their files. It returns the valid scenarios even if others
+// have errors; the error joins the problems of all files.
+func parseAll(files map[string][]byte) ([]*Scenario, error) {
 	var all []*Scenario
 	var errs []error
 	seen := map[string]string{}
-	for _, name := range names {
-		data, err := fs.ReadFile(dir, name)
-		if err != nil {
-			return nil, err
-		}
-		s, err := Parse(name, data)
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		s, err := Parse(name, files[name])
 		if err != nil {
 			errs = append(errs, err)
 			continue

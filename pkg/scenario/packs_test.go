@@ -7,7 +7,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"testing/fstest"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/packs"
 )
@@ -15,20 +14,16 @@ import (
 // TestBuiltin holds that the scenarios of the program are right, and that Lint finds nothing in them.
 func TestBuiltin(t *testing.T) {
 	t.Parallel()
-	files, err := fs.Glob(packs.Files, "*.yaml")
+	files, err := packs.Files()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Builtin(); err != nil {
 		t.Error(err)
 	}
-	for _, file := range files {
+	for file, data := range files {
 		t.Run(file, func(t *testing.T) {
 			t.Parallel()
-			data, err := packs.Files.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
 			s, err := Parse(file, data)
 			if err != nil {
 				t.Fatalf("\n%v", err)
@@ -77,9 +72,7 @@ func TestParseAll(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all, err := parseAll(fstest.MapFS{
-		"a.yaml": {Data: data}, "b.yaml": {Data: data}, "c.yaml": {Data: []byte("x")}, "README.md": {Data: []byte("x")},
-	})
+	all, err := parseAll(map[string][]byte{"a.yaml": data, "b.yaml": data, "c.yaml": []byte("x")})
 	if len(all) != 1 || err == nil ||
 		!strings.Contains(err.Error(), "b.yaml: duplicate scenario name \"starved-trainer\", already used in a.yaml") ||
 		!strings.Contains(err.Error(), "c.yaml:1:1: must be a map") {

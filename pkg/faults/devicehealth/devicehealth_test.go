@@ -196,7 +196,7 @@ func TestUndo(t *testing.T) {
 		"expired": {func(n *node) {
 			n.recovered = api.RecoveredDevices{Found: true, Resource: gpu, Cause: "the TTL expired", Healthy: 2}
 		}, "(the TTL expired)", false},
-		// The kubelet's record was read while the plugin, which had just restarted, had reported only some of its devices.
+		// The kubelet's record was read while the plugin, which had just restarted, had reported only some devices.
 		"more devices since": {func(n *node) {
 			n.recovered = api.RecoveredDevices{Found: true, Resource: gpu, Cause: "requested", Healthy: 1}
 		}, "healthy and allocatable again", false},

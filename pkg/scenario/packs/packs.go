@@ -1,9 +1,2 @@
-// Package packs embeds the built-in scenarios.
+// Package packs embeds the built-in scenarios, one per file.
 package packs
-
-import "embed"
-
-// Files are the scenarios, one per file.
-//
-//go:embed *.yaml
-var Files embed.FS
