@@ -59,6 +59,9 @@ type NodeFacts struct {
 	MemoryMiB    int    `json:"memoryMiB"`    // of one GPU
 	ControlPlane bool   `json:"controlPlane"`
 	Runtime      string `json:"runtime"` // containerd://2.3.7
+	// Labels are the node's labels, for selects(spec, node). They are read when a check needs them, and not stored: a
+	// large cluster has millions of them.
+	Labels map[string]string `json:"labels,omitempty"`
 }
 
 // GatherFacts reads the facts from the cluster.

@@ -29,6 +29,8 @@ func (c Check) Variables() []string {
 		v = append(v, "allowed", "reason")
 	case c.Probe != nil:
 		v = append(v, "o", "text", "list")
+	case c.Handler != nil:
+		v = append(v, "o")
 	case c.Terraform != "":
 		v = append(v, "list")
 	}
@@ -166,6 +168,8 @@ func (l *linter) expect(n *node, path string) {
 			c.Can = &Can{}
 		case "probe":
 			c.Probe = &Probe{}
+		case "handler":
+			c.Handler = &Handler{}
 		case "terraform":
 			c.Terraform = "some"
 		}

@@ -94,7 +94,7 @@ func TestLint(t *testing.T) {
 		},
 		{"cost: 2", "cost: -2", "sealed.hints[0].cost: is negative"},
 		{"cost: 2", "cost: 6", "sealed.hints: cost 6 points in total, but hints have only 5"},
-		{"- {kind: Deployment, namespace: \"${p.ns}\", name: trainer, fields: [spec.template]}", "- {kind: Job}",
+		{`- {kind: Deployment, namespace: "${p.ns}", name: trainer, fields: ["spec.template.spec.containers[*].resources"]}`, "- {kind: Job}",
 			`sealed.solutions[0].steps[0]: changing Deployment/trainer in namespace "team-`},
 		{
 			"    - name: scaled to zero", "    - name: deleted",
@@ -138,6 +138,14 @@ func TestLint(t *testing.T) {
 		{
 			"  nodes: 2\n", "  nodes: 2\n  otherwise: noop\n",
 			"requires.otherwise: requires networkPolicy",
+		},
+		{
+			`fields: ["spec.template.spec.containers[*].resources"]`, "fields: [spec.template]",
+			"allow[0].fields: spec.template of Deployment trainer covers the program itself",
+		},
+		{
+			`, fields: ["spec.template.spec.containers[*].resources"]`, "",
+			"allow[0].fields: every field of Deployment trainer covers the program itself",
 		},
 		{
 			"  nodes: 2\n", "  nodes: 2\n  networkPolicy: true\n  otherwise: nop\n",

@@ -127,6 +127,14 @@ func (l *linter) namespaces(r *Resolved) {
 // collateral verifies that the candidate may change everything that the solutions change.
 func (l *linter) collateral(r *Resolved) {
 	allow := r.Sealed.Grade.Collateral.Allow
+	for i, a := range allow {
+		if field := tooWide(a); field != "" {
+			l.wrong(item(r.source.root.find("sealed", "grade", "collateral", "allow"), i),
+				fmt.Sprintf("sealed.grade.collateral.allow[%d].fields", i),
+				"%s of %s %s covers the program itself: name the fields that a solution changes, such as %s",
+				field, a.Kind, a.Name, "spec.template.spec.containers[main].env[NAME]")
+		}
+	}
 	for i, a := range r.Sealed.Solutions {
 		for j, s := range a.Steps {
 			field := fmt.Sprintf("sealed.solutions[%d].steps[%d]", i, j)
@@ -143,6 +151,24 @@ func (l *linter) collateral(r *Resolved) {
 			}
 		}
 	}
+}
+
+// tooWide returns the first field of a workload that covers its program, or "". Whoever may change it can replace the
+// workload by something that only looks like it.
+func tooWide(a Allowed) string {
+	if !slices.Contains([]string{"Deployment", "StatefulSet", "DaemonSet", "Job", "CronJob"}, a.Kind) {
+		return ""
+	}
+	if len(a.Fields) == 0 {
+		return "every field"
+	}
+	for _, field := range a.Fields {
+		if slices.Contains([]string{"spec", "spec.template", "spec.template.spec", "spec.template.spec.containers",
+			"spec.template.spec.initContainers", "spec.template.spec.volumes", "spec.jobTemplate"}, field) {
+			return field
+		}
+	}
+	return ""
 }
 
 type change struct {

@@ -186,7 +186,7 @@ func TestResolveIsStrict(t *testing.T) {
 			"story: The Deployment asks for what no node has.", "story: |\n    One.\n    Two ${p.x} and ${facts.y}.",
 			"good.yaml:86:11: sealed.story: ${p.x}: p has no field \"x\"",
 		},
-		{"fields: [spec.template]}", `fields: "${[1]}"}`, "must be a string, not number 1"},
+		{`fields: ["spec.template.spec.containers[*].resources"]}`, `fields: "${[1]}"}`, "must be a string, not number 1"},
 		{
 			"merge: {spec: {replicas: 0}}", "merge: {}\n            json: \"${p.replicas > 0 ? [] : omit}\"",
 			"conflicts with merge",
@@ -219,7 +219,7 @@ func TestResolveIsStrict(t *testing.T) {
 func TestExpressionsOfAnyType(t *testing.T) {
 	t.Parallel()
 	s, err := edit(t, "cost: 3", `cost: "${p.replicas + 1}"`, "stableFor: 10s", `stableFor: "${string(p.replicas)}s"`,
-		"fields: [spec.template]}", `fields: "${['a', 'b']}", deleted: "${1 < 2}"}`,
+		`fields: ["spec.template.spec.containers[*].resources"]}`, `fields: "${['a', 'b']}", deleted: "${1 < 2}"}`,
 		"delete: {apiVersion: apps/v1, kind: Deployment, namespace: \"${p.ns}\", name: trainer}",
 		`delete: "${{'apiVersion': 'v1', 'kind': 'Pod', 'name': p.team}}"`)
 	if err != nil {

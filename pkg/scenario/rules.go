@@ -19,7 +19,9 @@ var (
 	}
 	trainerActions = []string{"xid", "runtime", "firewall", "cuda"}
 	attemptActions = []string{"delete", "replace", "nodeShell"}
-	checkSources   = []string{"object", "objects", "logs", "events", "exec", "http", "can", "probe", "terraform"}
+	checkSources   = []string{
+		"object", "objects", "logs", "events", "exec", "http", "can", "probe", "handler", "terraform",
+	}
 )
 
 // difficulties are the supported difficulties, in the order of `scenario list`.

@@ -387,6 +387,9 @@ type Check struct {
 	// Probe creates a pod, waits until it terminates or Within expires, and deletes it (o, text: its log, list:
 	// its events).
 	Probe *Probe `json:"probe,omitempty"`
+	// Handler reads a runtime handler that the container runtime of a node has loaded (o: type and binaryName; null if
+	// it has none of that name). It is read once, by a pod on the node.
+	Handler *Handler `json:"handler,omitempty"`
 	// Terraform lists the resources of a type in the submitted module (list). The check is skipped if there is no
 	// module.
 	Terraform string `json:"terraform,omitempty"`
@@ -453,6 +456,12 @@ type Can struct {
 	Resource  string `json:"resource"` // pods, pods/exec
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name,omitempty"`
+}
+
+// Handler is a handler of a node's container runtime.
+type Handler struct {
+	Node string `json:"node"`
+	Name string `json:"name"`
 }
 
 // Probe is a pod that is created to observe the result.

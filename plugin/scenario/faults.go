@@ -2,14 +2,18 @@ package scenario
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/firewall"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/runtimeview"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/exercise"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/cuda"
@@ -72,6 +76,35 @@ func (f faults) CUDA(ctx context.Context, step scenario.CUDA) ([]fault.Change, [
 	}
 	change, needs, err := load.Change(ctx, f.connection, f.cluster)
 	return []fault.Change{change}, needs, err
+}
+
+// Handler implements exercise.Faults.
+func (f faults) Handler(ctx context.Context, what scenario.Handler) (map[string]any, error) {
+	var found *api.Runtime
+	look := session.Look{
+		Cluster: f.cluster, LedgerNamespace: f.connection.LedgerNamespace, Pods: f.pods, ErrOut: io.Discard,
+		Name: "show", Reading: "reading the container runtime",
+	}
+	if err := look.At(ctx, what.Node, func(pod *debugpod.Session) (err error) {
+		found, err = pod.InspectRuntime(ctx)
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	view := runtimeview.New(what.Node, *found, nil, nil)
+	if view.Runtime == nil {
+		return nil, errors.New(view.Problem)
+	}
+	for _, h := range view.Runtime.Handlers {
+		settings := h.InMemory
+		if !view.Runtime.ShowsMemory() {
+			settings = h.OnDisk
+		}
+		if h.Name == what.Name && settings != nil {
+			return map[string]any{"type": settings.Type, "binaryName": settings.BinaryName}, nil
+		}
+	}
+	return nil, nil
 }
 
 // Shim implements exercise.Faults.

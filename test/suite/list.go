@@ -59,7 +59,11 @@ func list() ([]job, error) {
 	if err != nil {
 		return nil, err
 	}
-	return slices.Concat(jobs, tests, scenarios, crashes()), nil
+	cheats, err := cheatJobs(dir)
+	if err != nil {
+		return nil, err
+	}
+	return slices.Concat(jobs, tests, scenarios, cheats, crashes()), nil
 }
 
 // command runs one program that says by its exit code whether all is well.
@@ -276,30 +280,33 @@ type played struct {
 
 // play breaks, solves, wrongly fixes, grades and ends a scenario, with the candidate's own rights.
 func play(name, seed string, flags ...string) func(*bay) ([]result, error) {
-	return func(b *bay) ([]result, error) {
-		if err := b.lane.scenarios(b); err != nil {
-			return nil, err
-		}
-		cmd := b.command(b.plugin, append([]string{"scenario", "selftest", name, "--seeds", seed, "--yes", "-o", "json",
-			"--allow-control-plane", "--allow-majority", "--allow-last-gpu-node"}, flags...)...)
-		cmd.Stdout = nil
-		out, err := cmd.Output()
-		var list struct{ Items []played }
-		if jsonErr := json.Unmarshal(out, &list); jsonErr != nil || len(list.Items) == 0 {
-			return nil, fmt.Errorf("selftest of %s, seed %s, printed %q: %w", name, seed, out, cmp.Or(err, jsonErr))
-		}
-		var results []result
-		for _, p := range list.Items {
-			results = append(results, result{
-				name: fmt.Sprintf("%s seed %d, %s", p.Scenario, p.Seed, p.Attempt), seconds: p.Took.Seconds(), row: p,
-			})
-			if !p.OK {
-				last := &results[len(results)-1]
-				last.failed, last.why = true, fmt.Sprintf("wanted %s, got %s: %s", p.Wanted, p.Got, p.Why)
-			}
-		}
-		return results, nil
+	return func(b *bay) ([]result, error) { return selftest(b, name, seed, append([]string{name}, flags...)...) }
+}
+
+// selftest runs `scenario selftest` with arguments that name the scenario.
+func selftest(b *bay, name, seed string, args ...string) ([]result, error) {
+	if err := b.lane.scenarios(b); err != nil {
+		return nil, err
 	}
+	cmd := b.command(b.plugin, append([]string{"scenario", "selftest", "--seeds", seed, "--yes", "-o", "json",
+		"--allow-control-plane", "--allow-majority", "--allow-last-gpu-node"}, args...)...)
+	cmd.Stdout = nil
+	out, err := cmd.Output()
+	var list struct{ Items []played }
+	if jsonErr := json.Unmarshal(out, &list); jsonErr != nil || len(list.Items) == 0 {
+		return nil, fmt.Errorf("selftest of %s, seed %s, printed %q: %w", name, seed, out, cmp.Or(err, jsonErr))
+	}
+	var results []result
+	for _, p := range list.Items {
+		results = append(results, result{
+			name: fmt.Sprintf("%s seed %d, %s", p.Scenario, p.Seed, p.Attempt), seconds: p.Took.Seconds(), row: p,
+		})
+		if !p.OK {
+			last := &results[len(results)-1]
+			last.failed, last.why = true, fmt.Sprintf("wanted %s, got %s: %s", p.Wanted, p.Got, p.Why)
+		}
+	}
+	return results, nil
 }
 
 // crashGroups returns the groups of the crash matrix that are not exercises, with the seconds that each takes.

@@ -155,6 +155,9 @@ func (r *report) print(w io.Writer, skipped, late []job, took time.Duration, slo
 	if p := r.parts[attacks]; p != nil && len(r.parts) > 1 {
 		fmt.Fprintf(w, "attacks held %d of %d\n", p.held, p.tried)
 	}
+	if len(r.parts) > 1 {
+		printCheats(w, r.parts[cheats])
+	}
 	for _, problem := range r.problems {
 		fmt.Fprintf(w, "FAILED %s\n", problem)
 	}
@@ -172,6 +175,9 @@ func (r *report) print(w io.Writer, skipped, late []job, took time.Duration, slo
 	fmt.Fprintln(w)
 	if p := r.parts[attacks]; p != nil && len(r.parts) == 1 { // then it is the last line
 		fmt.Fprintf(w, "attacks held %d of %d\n", p.held, p.tried)
+	}
+	if len(r.parts) == 1 {
+		printCheats(w, r.parts[cheats])
 	}
 	return failed > 0
 }

@@ -20,6 +20,9 @@ type Options struct {
 	Without []string
 	// Whole are namespaces whose objects are stored in full regardless of Limit: those of the exercise.
 	Whole []string
+	// Verify are namespaces in which objects are not believed to be the work of a controller only because they name it
+	// as their owner: those in which a candidate may create pods.
+	Verify []string
 	// Limit is how many other objects are stored in full. Beyond it, only hashes are stored: Diff then reports which
 	// fields differ but not their values, and Get returns only names. Zero means 10,000.
 	Limit int
@@ -51,6 +54,8 @@ type object struct {
 	body map[string]any
 	// hashes are the hashes of the fields of an object that is not stored in full; otherwise nil.
 	hashes map[string]string
+	// note says why the object is not what it pretends to be, such as a pod of a controller; usually "".
+	note string
 }
 
 func keyOf(ref scenario.Ref) key {

@@ -34,7 +34,7 @@ func Capture(
 	ctx context.Context, objects dynamic.Interface, kinds discovery.DiscoveryInterface, options Options,
 ) (*Baseline, error) {
 	c := &capture{
-		client: objects, options: options, gone: map[string]bool{},
+		client: objects, options: options, gone: map[string]bool{}, census: newCensus(),
 		b: &Baseline{Taken: time.Now().UTC(), kinds: map[schema.GroupKind]string{}, objects: map[key]*object{}},
 	}
 	if c.options.Limit == 0 {
@@ -48,16 +48,19 @@ func Capture(
 		return nil, err
 	}
 	c.readSalt(ctx)
-	group, ctx := errgroup.WithContext(ctx)
+	group, within := errgroup.WithContext(ctx)
 	group.SetLimit(c.options.Parallel)
 	for _, r := range resources {
-		group.Go(func() error { return c.list(ctx, r) })
+		group.Go(func() error { return c.list(within, r) })
 	}
 	if err := group.Wait(); err != nil {
 		return nil, fmt.Errorf("capture the baseline: %w", err)
 	}
 	if len(c.b.kinds) == 0 {
 		return nil, fmt.Errorf("capture the baseline: nothing can be listed: %s", strings.Join(c.b.Missing, "; "))
+	}
+	if err := c.verify(ctx); err != nil {
+		return nil, fmt.Errorf("capture the baseline: %w", err)
 	}
 	c.dropTerminating()
 	slices.Sort(c.b.Missing)
@@ -75,6 +78,8 @@ type capture struct {
 	b     *Baseline
 	whole int
 	gone  map[string]bool // namespaces that are being deleted
+	// census has the objects in the namespaces of Options.Verify.
+	census *census
 }
 
 // resource is a kind that can be listed.
@@ -195,6 +200,20 @@ func (c *capture) keep(r resource, raw *unstructured.Unstructured) {
 			c.gone[namespace] = true
 		}
 		return
+	}
+	if slices.Contains(c.options.Verify, k.namespace) {
+		c.mu.Lock()
+		c.census.add(k, r, raw.DeepCopy())
+		c.mu.Unlock()
+	}
+	c.store(k, r, raw)
+}
+
+// store stores an object, which it modifies, if it is worth storing.
+func (c *capture) store(k key, r resource, raw *unstructured.Unstructured) {
+	namespace := k.namespace
+	if r.kind == (schema.GroupKind{Kind: "Namespace"}) {
+		namespace = k.name
 	}
 	body, worth := normalize(r.kind, raw.Object, c.salt)
 	if !worth {

@@ -14,6 +14,10 @@ import (
 func Collateral(differences []Difference, allowed []scenario.Allowed, ours func(scenario.Ref) bool) []Difference {
 	var left []Difference
 	for _, d := range differences {
+		if d.Note != "" {
+			left = append(left, d)
+			continue
+		}
 		if ours != nil && ours(d.Ref) {
 			continue
 		}
@@ -73,7 +77,8 @@ func versionOf(ref scenario.Ref) string {
 	return ref.APIVersion[strings.LastIndexByte(ref.APIVersion, '/')+1:]
 }
 
-// fieldAllowed reports whether the field equals or is below one of the fields; an empty list allows all.
+// fieldAllowed reports whether the field equals or is below one of the fields, in which * stands for any name; an empty
+// list allows all.
 func fieldAllowed(fields []string, field string) bool {
 	if len(fields) == 0 {
 		return true
@@ -81,7 +86,8 @@ func fieldAllowed(fields []string, field string) bool {
 	at := segments(field)
 	return slices.ContainsFunc(fields, func(f string) bool {
 		allowed := segments(f)
-		return len(allowed) <= len(at) && slices.Equal(allowed, at[:len(allowed)])
+		return len(allowed) <= len(at) && slices.EqualFunc(allowed, at[:len(allowed)],
+			func(pattern, name string) bool { return pattern == "*" || pattern == name })
 	})
 }
 

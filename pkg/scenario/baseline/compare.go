@@ -69,6 +69,11 @@ func (c *comparison) values(path string, was, is any) {
 	}
 	x, listBefore := was.([]any)
 	y, listAfter := is.([]any)
+	if before, after := byName(x), byName(y); before != nil && after != nil || before != nil && is == nil ||
+		after != nil && was == nil {
+		c.named(path, x, y)
+		return
+	}
 	if listBefore && listAfter && len(x) == len(y) && allMaps(x) && allMaps(y) {
 		for i := range x {
 			c.values(fmt.Sprintf("%s[%d]", path, i), x[i], y[i])
@@ -84,6 +89,46 @@ func (c *comparison) values(path string, was, is any) {
 		e.was, e.is = hidden(was), hidden(is)
 	}
 	c.edits = append(c.edits, e)
+}
+
+// named compares two lists of named items, such as containers and variables, item by item. The order of the items that
+// both have counts, except that of variables.
+func (c *comparison) named(path string, was, is []any) {
+	before, after := byName(was), byName(is)
+	for name := range union(before, after) {
+		at := path + "[" + name + "]"
+		if before[name] == nil || after[name] == nil {
+			c.edits = append(c.edits, edit{field: at, was: show(before[name]), is: show(after[name]), now: after[name]})
+			continue
+		}
+		c.values(at, before[name], after[name])
+	}
+	if strings.HasSuffix(path, ".env") {
+		return
+	}
+	common := func(list []any, other map[string]any) []string {
+		return slices.DeleteFunc(names(list, false), func(name string) bool { return other[name] == nil })
+	}
+	if x, y := common(was, after), common(is, before); !slices.Equal(x, y) {
+		c.edits = append(c.edits, edit{field: path, was: strings.Join(x, ", "), is: strings.Join(y, ", "), now: is})
+	}
+}
+
+// byName returns the items of a list by their names, or nil if the list is empty or an item has no name of its own.
+func byName(list []any) map[string]any {
+	all := map[string]any{}
+	for _, each := range list {
+		item, _ := each.(map[string]any)
+		name, _ := item["name"].(string)
+		if name == "" || all[name] != nil {
+			return nil
+		}
+		all[name] = item
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return all
 }
 
 // filledIn reports whether a controller sets the field if the object is created without it.

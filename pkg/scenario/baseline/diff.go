@@ -26,12 +26,15 @@ type Difference struct {
 	Ref  scenario.Ref `json:"ref"`
 	Kind Kind         `json:"kind"`
 	// Fields are the fields that differ in a changed object, sorted: spec.replicas,
-	// metadata.labels["example.com/team"], spec.containers[0].image. For objects that are not stored in full,
+	// metadata.labels["example.com/team"], spec.containers[main].image. For objects that are not stored in full,
 	// only the first two levels are compared. metadata.uid means that the object was deleted and recreated.
 	Fields []string `json:"fields,omitempty"`
 	// Before and After are the shortened old and new values; the values of Secrets are hidden.
 	Before string `json:"before,omitempty"`
 	After  string `json:"after,omitempty"`
+	// Note says why the object is not what it pretends to be: a pod of a controller. No permission to create objects
+	// covers it.
+	Note string `json:"note,omitempty"`
 
 	edits []edit
 }
@@ -41,6 +44,9 @@ func (d Difference) String() string {
 	name := d.Ref.Name
 	if d.Ref.Namespace != "" {
 		name = d.Ref.Namespace + "/" + name
+	}
+	if d.Note != "" {
+		return d.Ref.Kind + " " + name + ": " + d.Note
 	}
 	text := d.Ref.Kind + " " + name + " " + string(d.Kind)
 	if len(d.Fields) == 0 {
@@ -64,6 +70,7 @@ func Diff(before, after *Baseline) []Difference {
 		}
 		is := after.objects[k]
 		switch {
+		case was.note != "" && !strings.HasSuffix(was.note, strayed): // a controller's, which may replace it
 		case is == nil && !goesByItself(k, was):
 			found = append(found, Difference{Ref: k.ref(was.version), Kind: Deleted})
 		case is != nil && is.version == was.version:
@@ -74,14 +81,30 @@ func Diff(before, after *Baseline) []Difference {
 			}
 		}
 	}
+	// Where a webhook changes the pods of a namespace, they differ from their templates from the beginning.
+	webhooks := before.mutatedIn()
 	for k, is := range after.objects {
+		if strings.HasPrefix(is.note, mutated) && webhooks[k.namespace] {
+			continue
+		}
 		if _, comparable := before.kinds[k.kind]; comparable && before.objects[k] == nil && !comesByItself(k, is) {
-			found = append(found, Difference{Ref: k.ref(is.version), Kind: Created})
+			found = append(found, Difference{Ref: k.ref(is.version), Kind: Created, Note: is.note})
 		}
 	}
 	slices.SortFunc(found, func(a, b Difference) int {
 		return cmp.Or(cmp.Compare(rank(a), rank(b)), keyOf(a.Ref).compare(keyOf(b.Ref)))
 	})
+	return found
+}
+
+// mutatedIn returns the namespaces with pods that differ from the template of their owner.
+func (b *Baseline) mutatedIn() map[string]bool {
+	found := map[string]bool{}
+	for k, o := range b.objects {
+		if strings.HasPrefix(o.note, mutated) {
+			found[k.namespace] = true
+		}
+	}
 	return found
 }
 

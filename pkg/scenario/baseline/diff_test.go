@@ -208,12 +208,12 @@ func TestChangesAreFound(t *testing.T) {
 		},
 		"image": {
 			[]string{deployment}, []string{strings.Replace(deployment, "web:1", "web:2", 1)},
-			[]string{"changed Deployment a/web spec.template.spec.containers[0].image: web:1 -> web:2"},
+			[]string{"changed Deployment a/web spec.template.spec.containers[web].image: web:1 -> web:2"},
 		},
 		"gpu": {
 			[]string{deployment}, []string{strings.Replace(deployment, `nvidia.com/gpu: "1"`, "", 1)},
 			[]string{
-				"changed Deployment a/web spec.template.spec.containers[0].resources.limits[\"nvidia.com/gpu\"]: 1 -> ",
+				"changed Deployment a/web spec.template.spec.containers[web].resources.limits[\"nvidia.com/gpu\"]: 1 -> ",
 			},
 		},
 		"config": {
@@ -246,7 +246,7 @@ func TestChangesAreFound(t *testing.T) {
 			[]string{
 				"{apiVersion: v1, kind: ServiceAccount, metadata: {name: default, namespace: a}, imagePullSecrets: [{name: x}]}",
 			},
-			[]string{`changed ServiceAccount a/default imagePullSecrets:  -> [{"name":"x"}]`},
+			[]string{`changed ServiceAccount a/default imagePullSecrets[x]:  -> {"name":"x"}`},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -281,7 +281,7 @@ func TestBeyondTheLimit(t *testing.T) {
 		"hashes": captured(t, options, edit(deployment), edit(other)),
 		"whole":  captured(t, Options{}, edit(deployment), edit(other)),
 	} {
-		want := []string{"metadata.labels.app spec.template.spec.containers[0].image", "metadata.labels spec.template"}
+		want := []string{"metadata.labels.app spec.template.spec.containers[web].image", "metadata.labels spec.template"}
 		var got []string
 		for _, d := range Diff(before, after) {
 			got = append(got, strings.Join(d.Fields, " "))
@@ -343,8 +343,8 @@ func TestCollateral(t *testing.T) {
 		want  []string
 	}{
 		"nothing": {nil, []string{"deleted ConfigMap a/c", "created ConfigMap a/d",
-			"changed Deployment a/web spec.replicas spec.template.spec.containers[0].image: " +
-				"spec.replicas: 2, spec.template.spec.containers[0].image: web:1 -> spec.replicas: 0, spec.template.spec.containers[0].image: web:2"}},
+			"changed Deployment a/web spec.replicas spec.template.spec.containers[web].image: " +
+				"spec.replicas: 2, spec.template.spec.containers[web].image: web:1 -> spec.replicas: 0, spec.template.spec.containers[web].image: web:2"}},
 		"a field": {[]scenario.Allowed{
 			{Kind: "Deployment", Fields: []string{"spec.template"}}, {Kind: "ConfigMap", Name: "c*", Deleted: true},
 		},
@@ -353,7 +353,7 @@ func TestCollateral(t *testing.T) {
 			{Kind: "Deployment", Fields: []string{"spec.temp", "spec.replicas"}},
 			{Namespace: "a", Kind: "ConfigMap", Created: true, Deleted: true},
 		},
-			[]string{"changed Deployment a/web spec.template.spec.containers[0].image: web:1 -> web:2"}},
+			[]string{"changed Deployment a/web spec.template.spec.containers[web].image: web:1 -> web:2"}},
 		"all": {[]scenario.Allowed{{Created: true, Deleted: true}}, nil},
 		"other namespace": {
 			[]scenario.Allowed{{Namespace: "b", Created: true, Deleted: true}},

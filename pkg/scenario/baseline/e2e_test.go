@@ -9,10 +9,12 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -102,7 +104,7 @@ func (l *lab) capture() *baseline.Baseline {
 	l.Helper()
 	began := time.Now()
 	b, err := baseline.Capture(l.Context(), l.dynamic, l.client.Discovery(),
-		baseline.Options{Whole: []string{l.namespace}})
+		baseline.Options{Whole: []string{l.namespace}, Verify: []string{l.namespace}})
 	if err != nil {
 		l.Fatal(err)
 	}
@@ -323,6 +325,62 @@ func TestE2EEveryChangeIsFound(t *testing.T) {
 		baseline.Diff(before, after), []scenario.Allowed{{Created: true, Deleted: true}}, nil,
 	); got != nil {
 		t.Errorf("all is allowed: %v", got)
+	}
+}
+
+// Pods that real controllers created are genuine, during a rollout too. One that only looks like theirs, with the UID of
+// the real owner and the labels that the Service selects, is found.
+func TestE2EForgedPods(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.create("apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {selector: {app: web}, ports: [{port: 80}]}")
+	before := l.capture()
+	for kind, more := range map[string]string{
+		"Deployment": "", "StatefulSet": "  serviceName: web\n  podManagementPolicy: Parallel\n", "DaemonSet": "",
+	} {
+		replicas := "  replicas: 1\n"
+		if kind == "DaemonSet" {
+			replicas = ""
+		}
+		name := strings.ToLower(kind)
+		l.create("apiVersion: apps/v1\nkind: " + kind + "\nmetadata: {name: " + name + "}\nspec:\n" + replicas + more +
+			"  selector: {matchLabels: {app: " + name + "}}\n  template: " + template(name, "sleep 10000", ""))
+	}
+	l.create("apiVersion: batch/v1\nkind: Job\nmetadata: {name: job}\nspec:\n  template: " +
+		template("job", "sleep 10000", "restartPolicy: Never,"))
+	var pods *corev1.PodList
+	l.until("the controllers create their pods", func() (bool, string) {
+		var err error
+		pods, err = l.client.CoreV1().Pods(l.namespace).List(t.Context(), metav1.ListOptions{})
+		return err == nil && len(pods.Items) >= 4, fmt.Sprint(len(pods.Items), err)
+	})
+	l.patch("apps/deployments", "deployment", `{"spec": {"template": {"metadata": {"annotations": {"a": "b"}}}}}`)
+	notes := func(after *baseline.Baseline) []string {
+		var all []string
+		for _, d := range baseline.Diff(before, after) {
+			if d.Note != "" {
+				all = append(all, d.String())
+			}
+		}
+		return all
+	}
+	if got := notes(l.capture()); len(got) > 0 {
+		t.Errorf("genuine pods: %q", got)
+	}
+	set := slices.IndexFunc(pods.Items, func(p corev1.Pod) bool { return strings.HasPrefix(p.Name, "statefulset") })
+	fake := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "statefulset-1", Labels: map[string]string{"app": "web"},
+			OwnerReferences: pods.Items[set].OwnerReferences},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{
+			Name: "c", Image: "docker.io/library/busybox:1.35", Command: []string{"sleep", "1000"},
+		}}},
+	}
+	if _, err := l.client.CoreV1().Pods(l.namespace).Create(t.Context(), fake, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	// Its owner may have released it, since it does not select it.
+	if got := notes(l.capture()); len(got) != 1 || !strings.Contains(got[0], "/statefulset-1: ") {
+		t.Errorf("the forged pod: %q", got)
 	}
 }
 

@@ -43,6 +43,7 @@ type storedObject struct {
 	Name      string            `json:"n"`
 	Body      map[string]any    `json:"b"`
 	Hashes    map[string]string `json:"h,omitempty"`
+	Note      string            `json:"w,omitempty"`
 }
 
 // Encode returns the compressed baseline, in parts that each fit into a Secret.
@@ -56,7 +57,7 @@ func (b *Baseline) Encode() ([][]byte, error) {
 	for k, o := range b.objects {
 		i, listed := index[k.kind]
 		if listed { // the kind may have been removed during listing
-			out.Objects = append(out.Objects, storedObject{i, k.namespace, k.name, o.body, o.hashes})
+			out.Objects = append(out.Objects, storedObject{i, k.namespace, k.name, o.body, o.hashes, o.note})
 		}
 	}
 	var packed bytes.Buffer
@@ -98,7 +99,7 @@ func Decode(parts [][]byte) (*Baseline, error) {
 		}
 		k := in.Kinds[o.Kind]
 		b.objects[key{schema.GroupKind{Group: k.Group, Kind: k.Kind}, o.Namespace, o.Name}] = &object{
-			k.Version, o.Body, o.Hashes,
+			k.Version, o.Body, o.Hashes, o.Note,
 		}
 	}
 	return b, nil

@@ -42,6 +42,10 @@ type Checker struct {
 	Was     func(ctx context.Context, ref scenario.Ref) (map[string]any, error)
 	WasList func(ctx context.Context, selector scenario.Selector) ([]any, error)
 
+	// Handler reads a runtime handler of a node: type and binaryName, or nil if it has none of that name. If it is not
+	// set, checks of handlers fail.
+	Handler func(ctx context.Context, what scenario.Handler) (map[string]any, error)
+
 	// ProbeImage is the image of client pods, and of probes that do not specify one; it must contain wget.
 	// Empty means the image of debug pods.
 	ProbeImage string

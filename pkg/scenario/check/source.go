@@ -36,7 +36,7 @@ func (passive) close(context.Context) error              { return nil }
 
 // errNoSource is for a check without a source, which Parse rejects.
 var errNoSource = errors.New(
-	"the check has no source: must have one of object, objects, logs, events, exec, http, can, probe, terraform",
+	"the check has no source: must have one of object, objects, logs, events, exec, http, can, probe, handler, terraform",
 )
 
 // source creates the source of a check. It provides the variables of scenario.Check.Variables.
@@ -60,6 +60,8 @@ func (c *Checker) source(check scenario.Check, wantsWas bool) (source, error) {
 		return passive(func(ctx context.Context) (view, error) { return c.can(ctx, *check.Can) }), nil
 	case check.Probe != nil:
 		return newProbe(c, check), nil
+	case check.Handler != nil:
+		return c.handler(*check.Handler), nil
 	case check.Terraform != "":
 		return passive(func(context.Context) (view, error) { return c.resources(check.Terraform) }), nil
 	}

@@ -9,8 +9,10 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/objects"
@@ -245,7 +247,7 @@ func (g *grading) besides(ctx context.Context, begin *baseline.Baseline) error {
 	if err := g.again(ctx, begin); err != nil {
 		return err
 	}
-	now, err := g.lab.capture(ctx, g.e.whole())
+	now, err := g.lab.capture(ctx, g.e.whole(), g.e.Namespaces...)
 	if err != nil {
 		return err
 	}
@@ -259,9 +261,14 @@ func (g *grading) besides(ctx context.Context, begin *baseline.Baseline) error {
 	// Objects that the candidate deleted and recreated lack the label that undo uses to identify them.
 	marked := scenario.Allowed{Fields: []string{"metadata.labels[" + objects.LabelInstance + "]"}}
 	allow := append(slices.Clone(g.r.Sealed.Grade.Collateral.Allow), marked)
-	damage := baseline.Collateral(baseline.Diff(begin, now), allow, func(ref scenario.Ref) bool {
+	allow = append(allow, harmless(allow, g.e.Namespaces)...)
+	differences := baseline.Environments(baseline.Diff(begin, now), begin, now, g.e.Namespaces)
+	damage := baseline.Collateral(differences, allow, func(ref scenario.Ref) bool {
 		return others(ref) || within(ref, g.e.Account.namespaces()) || !candidate.may(ref) ||
 			g.e.probes(ref, now.Get(ref))
+	})
+	damage = slices.DeleteFunc(damage, func(d baseline.Difference) bool {
+		return d.Kind == baseline.Created && d.Note == "" && debugs(d.Ref, now.Get(d.Ref), g.e.Namespaces)
 	})
 	if len(damage) > listed {
 		g.report.Omitted = len(damage) - listed
@@ -269,6 +276,67 @@ func (g *grading) besides(ctx context.Context, begin *baseline.Baseline) error {
 	}
 	g.report.Collateral = damage
 	return nil
+}
+
+// harmless returns changes that an honest candidate may make beside any solution, because they have no effect on what
+// is graded: good housekeeping of a workload that a solution changes, and objects that only take effect where a
+// workload refers to them.
+func harmless(allow []scenario.Allowed, namespaces []string) []scenario.Allowed {
+	var all []scenario.Allowed
+	for _, one := range allow {
+		if len(one.Fields) > 0 && slices.Contains([]string{"Deployment", "StatefulSet", "Job"}, one.Kind) {
+			one.Fields, one.Created, one.Deleted = housekeeping, false, false
+			all = append(all, one)
+		}
+	}
+	for _, namespace := range namespaces {
+		for _, kind := range []string{"ConfigMap", "PodDisruptionBudget"} {
+			all = append(all, scenario.Allowed{
+				Kind: kind, Namespace: namespace, Created: true, Fields: []string{"metadata.annotations"},
+			})
+		}
+		all = append(all, scenario.Allowed{ // a note on any workload
+			Kind: "Deployment", Namespace: namespace, Fields: []string{"metadata.annotations", "metadata.labels"},
+		})
+	}
+	return all
+}
+
+// debugs reports whether an object is a pod in one of the namespaces that takes no devices, such as a shell that
+// somebody left behind.
+func debugs(ref scenario.Ref, object map[string]any, namespaces []string) bool {
+	if ref.Kind != "Pod" || ref.APIVersion != "v1" || !slices.Contains(namespaces, ref.Namespace) {
+		return false
+	}
+	var pod corev1.Pod
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object, &pod); err != nil {
+		return false
+	}
+	return len(pod.Spec.ResourceClaims) == 0 && !slices.ContainsFunc(
+		slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers), func(c corev1.Container) bool {
+			for resource := range c.Resources.Limits {
+				if strings.Contains(string(resource), "/") {
+					return true
+				}
+			}
+			return false
+		})
+}
+
+// housekeeping are the fields of a workload that anybody may set.
+var housekeeping = []string{
+	"metadata.labels", "metadata.annotations", "spec.template.metadata", "spec.revisionHistoryLimit",
+	"spec.minReadySeconds", "spec.progressDeadlineSeconds", "spec.strategy", "spec.updateStrategy",
+	"spec.ttlSecondsAfterFinished", "spec.template.spec.restartPolicy", // of Jobs
+	"spec.template.spec.terminationGracePeriodSeconds",
+	// Kubernetes requires that it equals the limit.
+	"spec.template.spec.containers[*].resources.requests[nvidia.com/gpu]",
+	"spec.template.spec.containers[*].resources.requests.cpu",
+	"spec.template.spec.containers[*].resources.limits.cpu",
+	"spec.template.spec.containers[*].resources.requests.memory",
+	"spec.template.spec.containers[*].resources.limits.memory",
+	"spec.template.spec.containers[*].resources.requests[ephemeral-storage]",
+	"spec.template.spec.containers[*].resources.limits[ephemeral-storage]",
 }
 
 // others returns a predicate for objects of other exercises that ran since this one began. Changes of these

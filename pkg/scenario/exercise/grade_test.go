@@ -544,3 +544,50 @@ func TestLooksAgain(t *testing.T) {
 		})
 	}
 }
+
+// Beside a solution, a candidate may tidy up the workload that it changes, and create what has no effect by itself; it
+// may not create or delete the workload, nor tidy up others.
+func TestHarmlessChanges(t *testing.T) {
+	t.Parallel()
+	allow := harmless([]scenario.Allowed{
+		{Kind: "Deployment", Namespace: "a", Name: "train", Fields: []string{"spec.x"}, Created: true, Deleted: true},
+		{Kind: "ConfigMap", Namespace: "a", Name: "settings", Fields: []string{"data"}},
+		{Kind: "Pod", Namespace: "a", Deleted: true},
+	}, []string{"a"})
+	if len(allow) != 4 {
+		t.Fatalf("%+v", allow)
+	}
+	if tidy := allow[0]; tidy.Kind != "Deployment" || tidy.Name != "train" || tidy.Created || tidy.Deleted ||
+		!slices.Contains(tidy.Fields, "metadata.labels") || slices.Contains(tidy.Fields, "spec.template") {
+		t.Errorf("%+v", tidy)
+	}
+	for _, one := range allow[1:] {
+		workload := one.Kind == "Deployment"
+		if one.Namespace != "a" || one.Created == workload || one.Deleted || len(one.Fields) == 0 ||
+			strings.Contains(strings.Join(one.Fields, " "), "spec") {
+			t.Errorf("%+v", one)
+		}
+	}
+}
+
+// A pod that somebody left after debugging is no damage, unless it holds a device or is elsewhere.
+func TestPodsForDebugging(t *testing.T) {
+	t.Parallel()
+	pod := func(resource string) map[string]any {
+		return map[string]any{"spec": map[string]any{"containers": []any{map[string]any{
+			"name": "c", "resources": map[string]any{"limits": map[string]any{resource: "1"}},
+		}}}}
+	}
+	for _, test := range []struct {
+		kind, namespace, resource string
+		want                      bool
+	}{
+		{"Pod", "a", "cpu", true}, {"Pod", "a", "nvidia.com/gpu", false}, {"Pod", "b", "cpu", false},
+		{"Deployment", "a", "cpu", false},
+	} {
+		ref := scenario.Ref{APIVersion: "v1", Kind: test.kind, Namespace: test.namespace, Name: "x"}
+		if got := debugs(ref, pod(test.resource), []string{"a"}); got != test.want {
+			t.Errorf("%+v: %t", test, got)
+		}
+	}
+}

@@ -11,10 +11,13 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -79,6 +82,9 @@ type Faults interface {
 	// CUDA finds the workload, which must exist. It returns one change, of that workload, whose undo has the
 	// kind workload.UndoKind.
 	CUDA(ctx context.Context, step scenario.CUDA) ([]fault.Change, []fault.Permission, error)
+	// Handler reads a runtime handler of a node: type and binaryName, or nil if the container runtime has none of that
+	// name.
+	Handler(ctx context.Context, what scenario.Handler) (map[string]any, error)
 	// Shim returns the library for each architecture, and the state file of a run that is armed from the
 	// beginning.
 	Shim(what scenario.CUDAFault) (library map[string][]byte, state func(ledger.Run) ([]byte, error), err error)
@@ -100,7 +106,8 @@ func (l *Lab) check(ctx context.Context, with sight, checks []scenario.Check) ([
 	checker := &check.Checker{
 		Config: l.Config, Client: l.Client, Dynamic: l.Dynamic, Mapper: l.Mapper, Params: with.r.Drawn,
 		Facts: with.r.Facts, Module: with.module,
-		ProbeImage: l.ProbeImage, Labels: probeLabels(with.probe), Progress: func(text string) { l.say("%s", text) },
+		Handler: l.handler(), ProbeImage: l.ProbeImage, Labels: probeLabels(with.probe),
+		Progress: func(text string) { l.say("%s", text) },
 	}
 	if was := with.was; was != nil {
 		checker.Was = func(_ context.Context, ref scenario.Ref) (map[string]any, error) { return was.Get(ref), nil }
@@ -108,15 +115,45 @@ func (l *Lab) check(ctx context.Context, with sight, checks []scenario.Check) ([
 			return was.List(selector), nil
 		}
 	}
+	if slices.ContainsFunc(checks, func(c scenario.Check) bool { return strings.Contains(c.Expect, "selects(") }) {
+		if err := l.labels(ctx, &checker.Facts); err != nil {
+			return nil, err
+		}
+	}
 	return checker.Run(ctx, checks)
+}
+
+// handler returns the function that reads runtime handlers, or nil if nodes cannot be read.
+func (l *Lab) handler() func(context.Context, scenario.Handler) (map[string]any, error) {
+	if l.Faults == nil {
+		return nil
+	}
+	return l.Faults.Handler
+}
+
+// labels adds the current labels of the nodes to the facts.
+func (l *Lab) labels(ctx context.Context, facts *scenario.Facts) error {
+	nodes, err := l.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		return fmt.Errorf("list nodes: %w", err)
+	}
+	of := map[string]map[string]string{}
+	for _, node := range nodes.Items {
+		of[node.Name] = node.Labels
+	}
+	facts.Nodes = slices.Clone(facts.Nodes)
+	for i := range facts.Nodes {
+		facts.Nodes[i].Labels = of[facts.Nodes[i].Name]
+	}
+	return nil
 }
 
 // captureTimeout is how long the API server and its aggregated servers may take to list everything.
 const captureTimeout = 2 * time.Minute
 
-// capture takes a snapshot of the cluster without the ledger. Objects in the exercise's namespaces are stored
-// in full.
-func (l *Lab) capture(ctx context.Context, namespaces []string) (*baseline.Baseline, error) {
+// capture takes a snapshot of the cluster without the ledger. Objects in the given namespaces are stored in full, and
+// objects in those of verify are not believed to be the work of a controller only because they say so.
+func (l *Lab) capture(ctx context.Context, namespaces []string, verify ...string) (*baseline.Baseline, error) {
 	if l.fake.capture != nil {
 		return l.fake.capture(ctx)
 	}
@@ -124,7 +161,7 @@ func (l *Lab) capture(ctx context.Context, namespaces []string) (*baseline.Basel
 		fmt.Errorf("the API server did not list everything within %s", captureTimeout))
 	defer cancel()
 	snapshot, err := baseline.Capture(ctx, l.Dynamic, l.Client.Discovery(),
-		baseline.Options{Without: []string{l.LedgerNamespace}, Whole: namespaces})
+		baseline.Options{Without: []string{l.LedgerNamespace}, Whole: namespaces, Verify: verify})
 	if err != nil {
 		return nil, fmt.Errorf("take a snapshot of the cluster: %w", err)
 	}

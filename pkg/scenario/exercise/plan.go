@@ -234,7 +234,7 @@ func (s *start) handOver(ctx context.Context, r fault.Recorder) (string, error) 
 	if err := s.lab.verify(ctx, s); err != nil {
 		return "", err
 	}
-	snapshot, err := s.lab.capture(ctx, s.whole())
+	snapshot, err := s.lab.capture(ctx, s.whole(), s.namespaces...)
 	if err != nil {
 		return "", err
 	}

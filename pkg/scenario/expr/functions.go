@@ -2,13 +2,17 @@ package expr
 
 import (
 	"encoding/json"
+	"errors"
 	"math"
 
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/common/types"
 	"github.com/google/cel-go/common/types/ref"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 )
 
 // functions returns the functions of scenarios, in addition to CEL's own.
@@ -22,6 +26,8 @@ func functions() []cel.EnvOption {
 			}))),
 		cel.Function("parseJSON",
 			cel.Overload("parse_json_string", []*cel.Type{cel.StringType}, cel.DynType, cel.UnaryBinding(parseJSON))),
+		cel.Function("selects", cel.Overload("selects_dyn_dyn", []*cel.Type{cel.DynType, cel.DynType}, cel.BoolType,
+			cel.BinaryBinding(selects))),
 		// For compatibility with rules written for Kubernetes' own quantities.
 		member("isGreaterThan", cel.BoolType, func(a, b float64) ref.Val { return types.Bool(a > b) }),
 		member("isLessThan", cel.BoolType, func(a, b float64) ref.Val { return types.Bool(a < b) }),
@@ -71,6 +77,42 @@ func quantity(v ref.Val) ref.Val {
 		return types.NewErr("%q is too large", string(v))
 	}
 	return types.NewErr("quantity() does not support %s: must be a string or a number", v.Type().TypeName())
+}
+
+// selects reports whether the scheduler may place pods with this spec on the node, which has a name and labels like
+// those of facts.nodes: nodeName, nodeSelector and the required node affinity allow it. Taints and resources do not
+// count.
+func selects(spec, node ref.Val) ref.Val {
+	var pod corev1.Pod
+	var on struct {
+		Name   string            `json:"name"`
+		Labels map[string]string `json:"labels"`
+	}
+	if err := errors.Join(into(spec, &pod.Spec), into(node, &on)); err != nil {
+		return types.NewErr("selects: %v", err)
+	}
+	if pod.Spec.NodeName != "" && pod.Spec.NodeName != on.Name {
+		return types.False
+	}
+	matches, err := nodeaffinity.GetRequiredNodeAffinity(&pod).Match(
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: on.Name, Labels: on.Labels}})
+	if err != nil {
+		return types.NewErr("selects: %v", err)
+	}
+	return types.Bool(matches)
+}
+
+// into decodes a CEL value.
+func into(v ref.Val, out any) error {
+	plain, err := native(v)
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(plain)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(text, out)
 }
 
 func parseJSON(v ref.Val) ref.Val {

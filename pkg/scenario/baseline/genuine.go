@@ -1,0 +1,356 @@
+package baseline
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+)
+
+// census is what a capture knows of the namespaces of Options.Verify: all their objects, as the API server has them.
+// Whoever may create pods there can give them any labels, and any owner. An object is therefore only taken for the work
+// of a controller if that controller exists, and would have created it like this.
+type census struct {
+	objects   map[key]*unstructured.Unstructured
+	byUID     map[types.UID]key
+	resources map[schema.GroupKind]resource
+}
+
+func newCensus() *census {
+	return &census{
+		objects: map[key]*unstructured.Unstructured{}, byUID: map[types.UID]key{},
+		resources: map[schema.GroupKind]resource{},
+	}
+}
+
+func (c *census) add(k key, r resource, raw *unstructured.Unstructured) {
+	c.objects[k], c.byUID[raw.GetUID()], c.resources[k.kind] = raw, k, r
+}
+
+// settling is how long a doubt may take to resolve itself: the kinds are listed one after the other, a rollout replaces
+// pods, and those of a deleted controller live a little longer.
+const settling = 4 * time.Second
+
+// mutated begins the notes of pods that an admission webhook may have changed as well. See Diff.
+const mutated = "differs from the template of "
+
+// strayed ends the notes of pods that are stored in any case.
+const strayed = " selects it, but no controller created it"
+
+// verify stores, with a note, the objects that pretend to be the work of a controller.
+func (c *capture) verify(ctx context.Context) error {
+	doubtful := slices.DeleteFunc(slices.Collect(maps.Keys(c.census.objects)), func(k key) bool {
+		return c.census.doubt(k, c.census.objects[k]) == ""
+	})
+	for until := time.Now().Add(settling); len(doubtful) > 0; {
+		var still []key
+		notes := map[key]string{}
+		for _, k := range doubtful {
+			note, err := c.again(ctx, k)
+			if err != nil {
+				return err
+			}
+			if note != "" {
+				still, notes[k] = append(still, k), note
+			}
+		}
+		doubtful = still
+		if time.Now().After(until) {
+			for k, note := range notes {
+				c.note(k, note)
+			}
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(time.Second):
+		}
+	}
+	return nil
+}
+
+// note stores an object of the census with a note.
+func (c *capture) note(k key, note string) {
+	if c.b.objects[k] == nil { // a controller's, which are not stored
+		raw := c.census.objects[k].DeepCopy()
+		raw.SetOwnerReferences(nil)
+		c.store(k, c.census.resources[k.kind], raw)
+	}
+	if stored := c.b.objects[k]; stored != nil {
+		stored.note = note
+	}
+}
+
+// again reads a doubtful object and its owners once more, and returns what is doubtful now, or "".
+func (c *capture) again(ctx context.Context, k key) (string, error) {
+	raw, err := c.read(ctx, k)
+	if raw == nil || err != nil {
+		return "", err
+	}
+	for above := raw; above != nil; {
+		owner := metav1.GetControllerOfNoCopy(above)
+		if owner == nil {
+			break
+		}
+		ref := scenario.Ref{
+			APIVersion: owner.APIVersion, Kind: owner.Kind, Namespace: k.namespace, Name: owner.Name,
+		}
+		if above, err = c.read(ctx, keyOf(ref)); err != nil {
+			return "", err
+		}
+	}
+	return c.census.doubt(k, raw), nil
+}
+
+// read updates an object of the census. It returns nil if the object does not exist or is being deleted.
+func (c *capture) read(ctx context.Context, k key) (*unstructured.Unstructured, error) {
+	r, known := c.census.resources[k.kind]
+	if !known {
+		return nil, nil
+	}
+	raw, err := c.client.Resource(r.GroupVersionResource).Namespace(k.namespace).Get(ctx, k.name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err) || err == nil && raw.GetDeletionTimestamp() != nil:
+		delete(c.census.objects, k)
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("get %s %s/%s: %w", k.kind.Kind, k.namespace, k.name, err)
+	}
+	c.census.add(k, r, raw)
+	return raw, nil
+}
+
+// doubt returns why an object is not what it pretends to be, or "".
+func (c *census) doubt(k key, raw *unstructured.Unstructured) string {
+	metadata, _ := raw.Object["metadata"].(map[string]any)
+	if !derived(k.kind, metadata) {
+		if k.kind.String() == "Pod" {
+			return c.stray(k, raw)
+		}
+		return ""
+	}
+	if !slices.ContainsFunc(raw.GetOwnerReferences(), func(o metav1.OwnerReference) bool {
+		return c.owner(o) != nil && creates(o, k.kind)
+	}) {
+		return "no controller created it: the owner that it names does not exist, or does not create such objects"
+	}
+	if k.kind.String() != "Pod" {
+		return ""
+	}
+	if running := debugged(raw); running != "" {
+		return "debug container " + running + " is running in it"
+	}
+	controller := metav1.GetControllerOfNoCopy(raw)
+	if controller == nil {
+		return c.stray(k, raw)
+	}
+	owner := c.owner(*controller)
+	if owner == nil {
+		return "the controller that it names does not exist"
+	}
+	if field := unlike(owner, raw); field != "" {
+		return fmt.Sprintf("%s%s %s: %s", mutated, controller.Kind, owner.GetName(), field)
+	}
+	return c.outdated(owner)
+}
+
+// owner returns the object that an owner reference names, or nil.
+func (c *census) owner(o metav1.OwnerReference) *unstructured.Unstructured {
+	k, known := c.byUID[o.UID]
+	found := c.objects[k]
+	if !known || found == nil || k.kind.Kind != o.Kind || k.name != o.Name {
+		return nil
+	}
+	return found
+}
+
+// creates reports whether owners of this kind create objects of the kind.
+func creates(owner metav1.OwnerReference, kind schema.GroupKind) bool {
+	group, _, _ := strings.Cut(owner.APIVersion, "/")
+	if !strings.Contains(owner.APIVersion, "/") {
+		group = ""
+	}
+	if !builtIn(group) {
+		return true // an operator's
+	}
+	return slices.Contains(map[string][]string{
+		"Deployment": {"ReplicaSet.apps"}, "ReplicaSet": {"Pod"}, "ReplicationController": {"Pod"},
+		"StatefulSet": {"Pod", "PersistentVolumeClaim"}, "DaemonSet": {"Pod"}, "CronJob": {"Job.batch"},
+		"Job": {"Pod"}, "Pod": {"PersistentVolumeClaim", "ResourceClaim.resource.k8s.io"},
+	}[owner.Kind], kind.String())
+}
+
+// stray returns what takes a pod for its own although nothing created it, or "": a Service would send it requests.
+func (c *census) stray(k key, pod *unstructured.Unstructured) string {
+	var by []string
+	for at, o := range c.objects {
+		if at.namespace == k.namespace && selects(at.kind, o, pod.GetLabels()) {
+			by = append(by, at.kind.Kind+" "+at.name)
+		}
+	}
+	if len(by) == 0 {
+		return ""
+	}
+	slices.Sort(by)
+	return strings.Join(by, " and ") + strayed
+}
+
+// selects reports whether a Service or the workload selects pods with these labels.
+func selects(kind schema.GroupKind, o *unstructured.Unstructured, has map[string]string) bool {
+	switch kind.String() {
+	case "Service":
+		wanted, _, _ := unstructured.NestedStringMap(o.Object, "spec", "selector")
+		return len(wanted) > 0 && labels.SelectorFromSet(wanted).Matches(labels.Set(has))
+	case "Deployment.apps", "StatefulSet.apps", "DaemonSet.apps":
+		wanted, _, _ := unstructured.NestedStringMap(o.Object, "spec", "selector", "matchLabels")
+		return len(wanted) > 0 && labels.SelectorFromSet(wanted).Matches(labels.Set(has))
+	}
+	return false
+}
+
+// debugged returns the name of an ephemeral container that runs in a pod, or "": it shares the pod's address, and can
+// answer in place of the program.
+func debugged(pod *unstructured.Unstructured) string {
+	statuses, _, _ := unstructured.NestedSlice(pod.Object, "status", "ephemeralContainerStatuses")
+	for _, each := range statuses {
+		status, _ := each.(map[string]any)
+		if mapAt(status, "state")["running"] != nil {
+			name, _ := status["name"].(string)
+			return name
+		}
+	}
+	return ""
+}
+
+// outdated returns that a ReplicaSet is not the current revision of its Deployment, or "". A ReplicaSet that somebody
+// else created for the Deployment is taken for an old revision, and lives until the current one is available.
+func (c *census) outdated(set *unstructured.Unstructured) string {
+	controller := metav1.GetControllerOfNoCopy(set)
+	if controller == nil || controller.Kind != "Deployment" {
+		return ""
+	}
+	deployment := c.owner(*controller)
+	if deployment == nil {
+		return fmt.Sprintf("no Deployment created its ReplicaSet %s", set.GetName())
+	}
+	current, is := mapAt(deployment.Object, "spec", "template"), mapAt(set.Object, "spec", "template")
+	given := maps.Clone(mapAt(is, "metadata", "labels"))
+	delete(given, "pod-template-hash")
+	if same(current["spec"], is["spec"]) && same(mapAt(current, "metadata", "labels"), given) {
+		return ""
+	}
+	return "not of the current revision of Deployment " + deployment.GetName()
+}
+
+// settings are the fields of pods that neither the API server nor a controller changes when a pod is created from a
+// template, and containerSettings those of containers.
+var (
+	settings = []string{
+		"hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace", "runtimeClassName",
+		"securityContext", "hostAliases", "dnsPolicy", "dnsConfig", "resourceClaims",
+	}
+	containerSettings = []string{
+		"image", "command", "args", "env", "envFrom", "workingDir", "lifecycle", "securityContext", "ports",
+		"readinessProbe", "livenessProbe", "startupProbe", "volumeDevices", "restartPolicy",
+	}
+)
+
+// unlike returns the first field in which a pod differs from the template of its owner, or "". It returns "" for owners
+// without a template.
+func unlike(owner, pod *unstructured.Unstructured) string {
+	template, is := mapAt(owner.Object, "spec", "template", "spec"), mapAt(pod.Object, "spec")
+	if template == nil {
+		return ""
+	}
+	for _, field := range settings {
+		if !same(template[field], is[field]) {
+			return "spec." + field
+		}
+	}
+	if account := is["serviceAccountName"]; !same(account, template["serviceAccountName"]) && !same(account, "default") {
+		return "spec.serviceAccountName"
+	}
+	claimed := names(mapAt(owner.Object, "spec")["volumeClaimTemplates"], true)
+	if !same(named(template["volumes"], claimed), named(is["volumes"], claimed)) {
+		return "spec.volumes"
+	}
+	for _, list := range []string{"initContainers", "containers"} {
+		wanted, has := named(template[list], nil), named(is[list], nil)
+		if !slices.Equal(slices.Sorted(maps.Keys(wanted)), slices.Sorted(maps.Keys(has))) {
+			return "spec." + list
+		}
+		for name := range wanted {
+			for _, field := range containerSettings {
+				if !same(wanted[name][field], has[name][field]) {
+					return fmt.Sprintf("spec.%s[%s].%s", list, name, field)
+				}
+			}
+			if !same(mounts(wanted[name]), mounts(has[name])) {
+				return fmt.Sprintf("spec.%s[%s].volumeMounts", list, name)
+			}
+		}
+	}
+	return ""
+}
+
+// names returns the names in a list, of its items or of their metadata.
+func names(list any, inMetadata bool) []string {
+	items, _ := list.([]any)
+	var all []string
+	for _, each := range items {
+		item, _ := each.(map[string]any)
+		if inMetadata {
+			item = mapAt(item, "metadata")
+		}
+		name, _ := item["name"].(string)
+		all = append(all, name)
+	}
+	return all
+}
+
+// named returns the items of a list by name, without those of the API server and of the given names.
+func named(list any, without []string) map[string]map[string]any {
+	items, _ := list.([]any)
+	all := map[string]map[string]any{}
+	for _, each := range items {
+		item, _ := each.(map[string]any)
+		name, _ := item["name"].(string)
+		if !tokenVolume.MatchString(name) && !slices.Contains(without, name) {
+			all[name] = item
+		}
+	}
+	return all
+}
+
+// mounts returns a container's mounts without that of the API server.
+func mounts(container map[string]any) []any {
+	items, _ := container["volumeMounts"].([]any)
+	return slices.DeleteFunc(slices.Clone(items), func(each any) bool {
+		item, _ := each.(map[string]any)
+		name, _ := item["name"].(string)
+		return tokenVolume.MatchString(name)
+	})
+}
+
+// same reports whether two values are equal. An empty one is equivalent to a missing one.
+func same(a, b any) bool {
+	return reflect.DeepEqual(a, b) || blank(a) && blank(b)
+}
+
+func blank(value any) bool {
+	v := reflect.ValueOf(value)
+	return !v.IsValid() || (v.Kind() == reflect.Map || v.Kind() == reflect.Slice) && v.Len() == 0 || v.IsZero()
+}

@@ -1,0 +1,228 @@
+package baseline
+
+import (
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+)
+
+const (
+	podSpec = `{serviceAccountName: default, containers: [{name: main, image: "trainer:1", env: [{name: BATCH, value: "8"}],
+  volumeMounts: [{name: config, mountPath: /etc/c}]}], volumes: [{name: config, configMap: {name: c}}]}`
+	trainDeployment = `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: train, namespace: a, uid: d1}
+spec: {replicas: 1, selector: {matchLabels: {app: train}}, template: {metadata: {labels: {app: train}}, spec: ` + podSpec + `}}
+`
+	trainSet = `
+apiVersion: apps/v1
+kind: ReplicaSet
+metadata: {name: train-1, namespace: a, uid: r1, ownerReferences: [{apiVersion: apps/v1, kind: Deployment, name: train, uid: d1, controller: true}]}
+spec: {template: {metadata: {labels: {app: train, pod-template-hash: h}}, spec: ` + podSpec + `}}
+`
+	trainPod = `
+apiVersion: v1
+kind: Pod
+metadata: {name: train-1-x, namespace: a, uid: p1, labels: {app: train, pod-template-hash: h},
+  ownerReferences: [{apiVersion: apps/v1, kind: ReplicaSet, name: train-1, uid: r1, controller: true}]}
+spec: {serviceAccountName: default, nodeName: n, containers: [{name: main, image: "trainer:1", env: [{name: BATCH, value: "8"}],
+  volumeMounts: [{name: config, mountPath: /etc/c}, {name: kube-api-access-abcde, mountPath: /x}]}],
+  volumes: [{name: config, configMap: {name: c}}, {name: kube-api-access-abcde}]}
+`
+	trainService = "apiVersion: v1\nkind: Service\nmetadata: {name: train, namespace: a, uid: s1}\nspec: {selector: {app: train}}\n"
+	bare         = "apiVersion: v1\nkind: Pod\nmetadata: {name: bare, namespace: a, uid: b1, labels: {app: train}}\nspec: {containers: [{name: c, image: busybox}]}\n"
+)
+
+// An object counts as the work of a controller only if that controller exists, creates such objects, and would have
+// created it like this: whoever may create pods can write any owner and any label into them.
+func TestForgedObjectsAreFound(t *testing.T) {
+	t.Parallel()
+	replace := func(text string, pairs ...string) string { return strings.NewReplacer(pairs...).Replace(text) }
+	all := []string{trainDeployment, trainSet, trainPod, trainService}
+	with := func(i int, text string) []string {
+		changed := append([]string{}, all...)
+		changed[i] = text
+		return changed
+	}
+	for name, test := range map[string]struct {
+		objects []string
+		want    string // the doubt, or ""
+	}{
+		"genuine": {all, ""},
+		"an invented owner": {
+			append(all, replace(trainPod, "train-1-x", "fake", "uid: r1", "uid: r9", "uid: p1", "uid: p2")),
+			"no controller created it",
+		},
+		"the owner's UID with another name": {
+			append(all, replace(trainPod, "train-1-x", "fake", "name: train-1,", "name: other,",
+				"uid: p1", "uid: p2")),
+			"no controller created it",
+		},
+		"an owner that does not create pods": {append(all, replace(trainPod, "train-1-x", "fake", "uid: p1", "uid: p2",
+			"kind: ReplicaSet, name: train-1, uid: r1", "kind: Deployment, name: train, uid: d1")),
+			"no controller created it"},
+		"a Deployment hidden below a pod": {append(all, replace(trainDeployment, "name: train,", "name: hidden,",
+			"uid: d1", "uid: d2, ownerReferences: [{apiVersion: v1, kind: Pod, name: train-1-x, uid: p1}]")),
+			"no controller created it"},
+		"a real owner, another image": {
+			append(all, replace(trainPod, "train-1-x", "fake", "uid: p1", "uid: p2", "trainer:1", "busybox")),
+			"differs from the template of ReplicaSet train-1: spec.containers[main].image",
+		},
+		"one variable more": {with(2, replace(trainPod, `value: "8"}`, `value: "8"}, {name: LD_PRELOAD, value: /x}`)),
+			"spec.containers[main].env"},
+		"one container more": {
+			with(2, replace(trainPod, "containers: [", "containers: [{name: side, image: busybox}, ")),
+			"spec.containers",
+		},
+		"one volume more": {
+			with(2, replace(trainPod, "volumes: [", "volumes: [{name: v, emptyDir: {}}, ")), "spec.volumes",
+		},
+		"one mount more": {
+			with(2, replace(trainPod, "volumeMounts: [", "volumeMounts: [{name: config, mountPath: /app}, ")),
+			"spec.containers[main].volumeMounts",
+		},
+		"an old revision": {
+			with(0, replace(trainDeployment, "trainer:1", "trainer:2")),
+			"not of the current revision of Deployment train",
+		},
+		"a ReplicaSet of nobody": {with(1, replace(trainSet, "uid: d1", "uid: d9")), "no controller created it"},
+		"a debug container that runs": {
+			with(2, trainPod+"status: {ephemeralContainerStatuses: [{name: debugger-x, state: {running: {}}}]}\n"),
+			"debug container debugger-x is running in it",
+		},
+		"a debug container that ended": {
+			with(2, trainPod+"status: {ephemeralContainerStatuses: [{name: debugger-x, state: {terminated: {}}}]}\n"), "",
+		},
+		"a pod behind the Service":   {append(all, bare), "Deployment train and Service train selects it"},
+		"a pod that nothing selects": {append(all, replace(bare, "app: train", "app: debug")), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCensus()
+			for _, document := range test.objects {
+				u := &unstructured.Unstructured{}
+				if err := yaml.Unmarshal([]byte(document), &u.Object); err != nil {
+					t.Fatal(err)
+				}
+				gvk := u.GroupVersionKind()
+				c.add(key{gvk.GroupKind(), u.GetNamespace(), u.GetName()},
+					resource{gvk.GroupVersion().WithResource("any"), gvk.GroupKind()}, u)
+			}
+			var doubts []string
+			for k, o := range c.objects {
+				if doubt := c.doubt(k, o); doubt != "" {
+					doubts = append(doubts, doubt)
+				}
+			}
+			got := strings.Join(doubts, "; ")
+			if (test.want == "") != (got == "") || !strings.Contains(got, test.want) {
+				t.Errorf("doubts %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
+// A forged pod is damage, whatever the scenario allows to be created; where a webhook changes all pods from the
+// beginning, their difference from the template is none.
+func TestForgedObjectsAreDamage(t *testing.T) {
+	t.Parallel()
+	noted := func(note string) *Baseline {
+		b := captured(t, Options{}, bare)
+		for _, o := range b.objects {
+			o.note = note
+		}
+		parts, err := b.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b, err = Decode(parts); err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	anything := []scenario.Allowed{{Kind: "Pod", Created: true, Deleted: true}}
+	empty := captured(t, Options{})
+	ours := func(scenario.Ref) bool { return true } // the label of a check's pod can be copied
+	if got := Collateral(Diff(empty, noted("Service x"+strayed)), anything, ours); len(got) != 1 ||
+		!strings.Contains(got[0].String(), "Pod a/bare: Service x selects it") {
+		t.Errorf("%q", got)
+	}
+	if got := Collateral(Diff(empty, noted("")), anything, nil); len(got) != 0 {
+		t.Errorf("a pod that is allowed: %q", got)
+	}
+	other := noted(mutated + "ReplicaSet y: spec.volumes")
+	for k, o := range other.objects {
+		delete(other.objects, k)
+		k.name = "other"
+		other.objects[k] = o
+	}
+	if got := Diff(other, noted(mutated+"ReplicaSet x: spec.volumes")); len(got) != 0 {
+		t.Errorf("with a webhook: %q", lines(got))
+	}
+}
+
+// The variables of a container are compared by what it gets: it does not matter whether a value is in the template or
+// in a ConfigMap, but one that a ConfigMap adds counts.
+func TestEnvironmentsAreCompared(t *testing.T) {
+	t.Parallel()
+	config := func(data string) string {
+		return "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c, namespace: a}\ndata: " + data + "\n"
+	}
+	workload := func(variables string) string {
+		return "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: w, namespace: a}\n" +
+			"spec: {template: {spec: {containers: [{name: main, " + variables + "}]}}}\n"
+	}
+	const at = "changed Deployment a/w spec.template.spec.containers[main].env"
+	for name, test := range map[string]struct {
+		before, after []string
+		want          []string
+	}{
+		"moved to a ConfigMap": {
+			[]string{workload("env: [{name: BATCH, value: '8'}]")},
+			[]string{workload("envFrom: [{configMapRef: {name: c}}]"), config("{BATCH: '8'}")}, nil,
+		},
+		"by reference": {
+			[]string{workload("env: [{name: BATCH, value: '8'}]")},
+			[]string{
+				workload("env: [{name: BATCH, valueFrom: {configMapKeyRef: {name: c, key: b}}}]"), config("{b: '4'}"),
+			},
+			[]string{at + "[BATCH]: 8 -> 4"},
+		},
+		"a ConfigMap that adds a variable": {
+			[]string{workload("envFrom: [{configMapRef: {name: c}}]"), config("{A: x}")},
+			[]string{workload("envFrom: [{configMapRef: {name: c}}]"), config("{A: x, LD_PRELOAD: /evil.so}")},
+			[]string{at + "[LD_PRELOAD]:  -> /evil.so"},
+		},
+		"another order": {
+			[]string{workload("env: [{name: A, value: x}, {name: B, value: y}]")},
+			[]string{workload("env: [{name: B, value: y}, {name: A, value: x}]")}, nil,
+		},
+		"the same name twice": {
+			[]string{workload("env: [{name: A, value: x}]")},
+			[]string{workload("env: [{name: A, value: x}, {name: A, value: z}]")},
+			[]string{at + "[A]: x -> x, and z"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			before, after := captured(t, Options{}, test.before...), captured(t, Options{}, test.after...)
+			all := Environments(Diff(before, after), before, after, []string{"a"})
+			var got []string
+			for _, line := range lines(all) {
+				if strings.Contains(line, "Deployment") {
+					got = append(got, line)
+				}
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}

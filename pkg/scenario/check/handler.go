@@ -1,0 +1,36 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
+)
+
+// errNoNodes is for checks that need a pod on a node.
+var errNoNodes = errors.New("nodes cannot be read here")
+
+// handler reads a runtime handler of a node. It reads it once, because that takes a pod.
+func (c *Checker) handler(what scenario.Handler) source {
+	var read *view
+	return passive(func(ctx context.Context) (view, error) {
+		if read != nil {
+			return *read, nil
+		}
+		if c.Handler == nil {
+			return view{}, errNoNodes
+		}
+		found, err := c.Handler(ctx, what)
+		if err != nil {
+			return view{}, fmt.Errorf("read the runtime handlers of node %s: %w", what.Node, err)
+		}
+		vars, evidence := expr.Vars{"o": nil}, "no such handler"
+		if found != nil {
+			vars["o"], evidence = found, fmt.Sprintf("%v %v", found["type"], found["binaryName"])
+		}
+		read = &view{vars: vars, evidence: evidence}
+		return *read, nil
+	})
+}

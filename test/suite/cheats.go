@@ -1,0 +1,88 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+// cheats is the part of attempts that people made who had seen only the card of a scenario and the objects of its
+// namespaces: some tried to pass without a repair, others repaired it in an unusual way. test/cheats has a file for
+// each scenario, with the lists solutions and wrongFixes of packs.
+const cheats = "cheats and unusual fixes"
+
+// cheatSeed is the variant that they are played with.
+const cheatSeed = "1"
+
+func cheatJobs(root string) ([]job, error) {
+	files, err := filepath.Glob(filepath.Join(root, "test/cheats/*.yaml"))
+	if err != nil || len(files) == 0 {
+		return nil, fmt.Errorf("no cheats in test/cheats: %w", err)
+	}
+	var jobs []job
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".yaml")
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		var made struct{ Solutions, WrongFixes []any }
+		if err := yaml.Unmarshal(text, &made); err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		pack, err := os.ReadFile(filepath.Join(root, "pkg/scenario/packs", name+".yaml"))
+		if err != nil {
+			return nil, fmt.Errorf("the scenario of %s: %w", file, err)
+		}
+		jobs = append(jobs, job{
+			part: cheats, name: "cheats " + name, tier: rest, site: pair,
+			seconds: attemptSeconds * float64(len(made.Solutions)+len(made.WrongFixes)) / 2,
+			run: func(b *bay) ([]result, error) {
+				return playFile(b, name, cheatSeed, withAttempts(string(pack), string(text)))
+			},
+		})
+	}
+	return jobs, nil
+}
+
+// withAttempts returns a pack with other attempts. They are the end of every pack.
+func withAttempts(pack, attempts string) string {
+	kept, _, _ := strings.Cut(pack, "\n  solutions:\n")
+	return kept + "\n  " + strings.ReplaceAll(strings.TrimSpace(attempts), "\n", "\n  ") + "\n"
+}
+
+func playFile(b *bay, name, seed, pack string) ([]result, error) {
+	file, err := os.CreateTemp("", name+"-*.yaml")
+	if err != nil {
+		return nil, err
+	}
+	defer os.Remove(file.Name())
+	if _, err := io.WriteString(file, pack); err != nil {
+		return nil, err
+	}
+	if err := file.Close(); err != nil {
+		return nil, err
+	}
+	return selftest(b, name, seed, "--file", file.Name(), "--trust-pack")
+}
+
+// printCheats prints how many cheats were caught, and how many honest fixes were accepted.
+func printCheats(w io.Writer, p *partReport) {
+	if p == nil {
+		return
+	}
+	right, all := map[string]int{}, map[string]int{}
+	for _, row := range p.rows {
+		a := row.(played)
+		all[a.Wanted]++
+		if a.OK {
+			right[a.Wanted]++
+		}
+	}
+	fmt.Fprintf(w, "unusual fixes accepted %d of %d\n", right["passed"], all["passed"])
+	fmt.Fprintf(w, "cheats caught %d of %d\n", right["failed"], all["failed"])
+}
