@@ -12,7 +12,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-func packed(t *testing.T, text string) *fstest.MapFile {
+func compressed(t *testing.T, text string) *fstest.MapFile {
 	t.Helper()
 	encoder, err := zstd.NewWriter(nil)
 	if err != nil {
@@ -24,7 +24,7 @@ func packed(t *testing.T, text string) *fstest.MapFile {
 func TestLoad(t *testing.T) {
 	files := fstest.MapFS{
 		"README.md":                      {Data: []byte("x")},
-		"gpu-fault-node-linux-amd64.zst": packed(t, "amd64's"),
+		"gpu-fault-node-linux-amd64.zst": compressed(t, "amd64's"),
 		"gpu-fault-node-linux-arm64.zst": {Data: []byte("no Zstandard")},
 	}
 	if got, err := load(files, "amd64"); err != nil || string(got) != "amd64's" {

@@ -21,17 +21,16 @@ func TestHandlersAreReadOnce(t *testing.T) {
 		return map[string]any{"type": "io.containerd.runc.v2", "binaryName": "/usr/bin/nvidia-container-runtime"}, nil
 	}
 	for name, test := range map[string]struct {
-		checker Checker
+		checker *Checker
 		handler string
 		expect  string
 		ok      bool
 	}{
-		"NVIDIA's": {Checker{Handler: handler}, "nvidia", "o != null && o.binaryName.contains('nvidia')", true},
-		"missing":  {Checker{Handler: handler}, "other", "o == null", true},
-		"no nodes": {Checker{}, "nvidia", "o == null", false},
+		"NVIDIA's": {&Checker{Handler: handler}, "nvidia", "o != null && o.binaryName.contains('nvidia')", true},
+		"missing":  {&Checker{Handler: handler}, "other", "o == null", true},
+		"no nodes": {&Checker{}, "nvidia", "o == null", false},
 	} {
-		c := test.checker
-		results, err := c.Run(t.Context(), []scenario.Check{{
+		results, err := test.checker.Run(t.Context(), []scenario.Check{{
 			Name: name, Handler: &scenario.Handler{Node: "gpu-1", Name: test.handler}, Expect: test.expect,
 		}})
 		if err != nil || len(results) != 1 || results[0].OK != test.ok {
@@ -41,7 +40,7 @@ func TestHandlersAreReadOnce(t *testing.T) {
 			t.Errorf("%s: %q", name, results[0].Message)
 		}
 	}
-	c := Checker{Handler: handler}
+	c := &Checker{Handler: handler}
 	s := c.handler(scenario.Handler{Node: "gpu-1", Name: "nvidia"})
 	reads = 0
 	for range 3 {
