@@ -328,8 +328,8 @@ func TestE2EEveryChangeIsFound(t *testing.T) {
 	}
 }
 
-// Pods that real controllers created are genuine, during a rollout too. One that only looks like theirs, with the UID of
-// the real owner and the labels that the Service selects, is found.
+// Pods that real controllers created are genuine, during a rollout too. One that only looks like theirs, with the UID
+// of the real owner and the labels that the Service selects, is found.
 func TestE2EForgedPods(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)

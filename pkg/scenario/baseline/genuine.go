@@ -280,7 +280,8 @@ func unlike(owner, pod *unstructured.Unstructured) string {
 			return "spec." + field
 		}
 	}
-	if account := is["serviceAccountName"]; !same(account, template["serviceAccountName"]) && !same(account, "default") {
+	account := is["serviceAccountName"]
+	if !same(account, template["serviceAccountName"]) && !same(account, "default") {
 		return "spec.serviceAccountName"
 	}
 	claimed := names(mapAt(owner.Object, "spec")["volumeClaimTemplates"], true)
