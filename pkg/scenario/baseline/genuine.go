@@ -43,6 +43,9 @@ func (c *census) add(k key, r resource, raw *unstructured.Unstructured) {
 // pods, and those of a deleted controller live a little longer.
 const settling = 4 * time.Second
 
+// deepest is the longest chain of controllers that is followed: CronJob, Job, Pod. A candidate may write a circle.
+const deepest = 3
+
 // mutated begins the notes of pods that an admission webhook may have changed as well. See Diff.
 const mutated = "differs from the template of "
 
@@ -100,7 +103,8 @@ func (c *capture) again(ctx context.Context, k key) (string, error) {
 	if raw == nil || err != nil {
 		return "", err
 	}
-	for above := raw; above != nil; {
+	above := raw
+	for range deepest {
 		owner := metav1.GetControllerOfNoCopy(above)
 		if owner == nil {
 			break
@@ -108,9 +112,12 @@ func (c *capture) again(ctx context.Context, k key) (string, error) {
 		ref := scenario.Ref{
 			APIVersion: owner.APIVersion, Kind: owner.Kind, Namespace: k.namespace, Name: owner.Name,
 		}
-		if above, err = c.read(ctx, keyOf(ref)); err != nil {
-			return "", err
+		if above, err = c.read(ctx, keyOf(ref)); above == nil || err != nil {
+			break
 		}
+	}
+	if err != nil {
+		return "", err
 	}
 	return c.census.doubt(k, raw), nil
 }
@@ -336,13 +343,16 @@ func named(list any, without []string) map[string]map[string]any {
 	return all
 }
 
-// mounts returns a container's mounts without that of the API server.
+// tokenPath is where the API server mounts the token volume.
+const tokenPath = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+// mounts returns a container's mounts without that of the API server. Others can copy its name, but not its place.
 func mounts(container map[string]any) []any {
 	items, _ := container["volumeMounts"].([]any)
 	return slices.DeleteFunc(slices.Clone(items), func(each any) bool {
 		item, _ := each.(map[string]any)
 		name, _ := item["name"].(string)
-		return tokenVolume.MatchString(name)
+		return tokenVolume.MatchString(name) && item["mountPath"] == tokenPath
 	})
 }
 

@@ -3,11 +3,16 @@ package baseline
 import (
 	"strings"
 	"testing"
-
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"sigs.k8s.io/yaml"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic/fake"
+	"sigs.k8s.io/yaml"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
@@ -33,7 +38,7 @@ kind: Pod
 metadata: {name: train-1-x, namespace: a, uid: p1, labels: {app: train, pod-template-hash: h},
   ownerReferences: [{apiVersion: apps/v1, kind: ReplicaSet, name: train-1, uid: r1, controller: true}]}
 spec: {serviceAccountName: default, nodeName: n, containers: [{name: main, image: "trainer:1", env: [{name: BATCH, value: "8"}],
-  volumeMounts: [{name: config, mountPath: /etc/c}, {name: kube-api-access-abcde, mountPath: /x}]}],
+  volumeMounts: [{name: config, mountPath: /etc/c}, {name: kube-api-access-abcde, mountPath: /var/run/secrets/kubernetes.io/serviceaccount}]}],
   volumes: [{name: config, configMap: {name: c}}, {name: kube-api-access-abcde}]}
 `
 	trainService = "apiVersion: v1\nkind: Service\nmetadata: {name: train, namespace: a, uid: s1}\nspec: {selector: {app: train}}\n"
@@ -88,6 +93,10 @@ func TestForgedObjectsAreFound(t *testing.T) {
 			with(2, replace(trainPod, "volumeMounts: [", "volumeMounts: [{name: config, mountPath: /app}, ")),
 			"spec.containers[main].volumeMounts",
 		},
+		"a mount by the name of the token's": {
+			with(2, replace(trainPod, "mountPath: /var/run/secrets/kubernetes.io/serviceaccount", "mountPath: /app")),
+			"spec.containers[main].volumeMounts",
+		},
 		"an old revision": {
 			with(0, replace(trainDeployment, "trainer:1", "trainer:2")),
 			"not of the current revision of Deployment train",
@@ -127,6 +136,42 @@ func TestForgedObjectsAreFound(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Objects that name each other as their owner are found, in bounded time.
+func TestOwnersInACircle(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		set := func(name, owner string) *unstructured.Unstructured {
+			o := &unstructured.Unstructured{Object: map[string]any{
+				"apiVersion": "apps/v1", "kind": "ReplicaSet",
+				"metadata": map[string]any{"name": name, "namespace": "a", "uid": name},
+			}}
+			o.SetOwnerReferences([]metav1.OwnerReference{{
+				APIVersion: "apps/v1", Kind: "ReplicaSet", Name: owner, UID: types.UID(owner), Controller: new(true),
+			}})
+			return o
+		}
+		kinds := map[schema.GroupVersionResource]string{
+			{Group: "apps", Version: "v1", Resource: "replicasets"}: "ReplicaSetList",
+			{Version: "v1", Resource: "namespaces"}:                 "NamespaceList",
+		}
+		client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds, set("one", "two"),
+			set("two", "one"))
+		taken, err := Capture(t.Context(), client, served{lists: []*metav1.APIResourceList{{
+			GroupVersion: "apps/v1", APIResources: []metav1.APIResource{
+				{Name: "replicasets", Kind: "ReplicaSet", Namespaced: true, Verbs: metav1.Verbs{"list"}},
+			},
+		}}}, Options{Whole: []string{"a"}, Verify: []string{"a"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := &Baseline{kinds: taken.kinds, objects: map[key]*object{}}
+		got := Diff(before, taken)
+		if len(got) != 2 || got[0].Note == "" || got[1].Note == "" {
+			t.Errorf("%q", got)
+		}
+	})
 }
 
 // A forged pod is damage, whatever the scenario allows to be created; where a webhook changes all pods from the
