@@ -182,6 +182,20 @@ func fullBefore(s *site) error {
 // fullMeanwhile fills the disk when the debug pod runs, just before it is asked to change anything: the dead man finds
 // no room for what it needs to put everything back, and must not begin.
 func fullMeanwhile(s *site) error {
+	for attempt := 1; ; attempt++ {
+		room, err := breakOnAFullDisk(s)
+		switch {
+		case err != nil || !room:
+			return err
+		case attempt == 3:
+			return errors.New("the disk did not stay full")
+		}
+	}
+}
+
+// breakOnAFullDisk reports whether there was room after all, because the kubelet had deleted files of ended pods before
+// the dead man needed it: the break is then made, and reverted.
+func breakOnAFullDisk(s *site) (room bool, err error) {
 	change := moment{"exec 2", before} // the first one reads the configuration
 	filled := errors.New("the client never came to the change")
 	p, err := newProxy(s.world.config, s.dir, func(now moment) bool {
@@ -191,22 +205,25 @@ func fullMeanwhile(s *site) error {
 		return false
 	})
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer p.close()
 	c, err := s.launch(p.kubeconfig, nil, "runtime", "break", s.node.name, "--mode", "missing-handler", "--ttl", "10m",
 		"--timeout", "2m", "--yes")
 	if err != nil {
-		return err
+		return false, err
 	}
 	code := c.wait(s)
+	if filled == nil && code == 0 {
+		return true, errors.Join(freeDisk(s), s.reverted())
+	}
 	err = errors.Join(filled, s.node.changes())
 	if code != 1 || !strings.Contains(c.stderr.text(), "no space left on device") {
 		err = errors.Join(err,
 			fmt.Errorf("the break does not say that the disk is full (exit %d): %s", code, c.stderr.text()))
 	}
 	err = errors.Join(err, freeDisk(s))
-	return errors.Join(err, s.reverted())
+	return false, errors.Join(err, s.reverted())
 }
 
 // fullAfter fills the disk when the fault is in place. No new pod may be able to start there; the node must heal
