@@ -46,7 +46,8 @@ func TestE2ELogs(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	// On a busy machine, the container runtime may lose what a container writes just before its end.
-	s.crashesOnce("crasher", `echo start; echo CUDA error 719; sleep 0.5; exit 3`, `echo start; echo second; sleep 1000`)
+	s.crashesOnce("crasher", `echo start; echo CUDA error 719; sleep 0.5; exit 3`,
+		`echo start; echo second; sleep 1000`)
 	s.apply(strings.Replace(pod("absent", "true"), "image: ", "imagePullPolicy: Never\n    image: none.invalid/", 1))
 	logs := &scenario.Logs{Namespace: s.namespace, Labels: "app=crasher"}
 	s.both(scenario.Check{Logs: logs, Within: some}, `text.contains("second")`, `text.contains("third")`, "second")
