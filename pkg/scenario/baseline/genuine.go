@@ -343,8 +343,8 @@ func named(list any, without []string) map[string]map[string]any {
 	return all
 }
 
-// tokenPath is where the API server mounts the token volume.
-const tokenPath = "/var/run/secrets/kubernetes.io/serviceaccount"
+// accountPath is where the API server mounts the volume of the service account.
+const accountPath = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 // mounts returns a container's mounts without that of the API server. Others can copy its name, but not its place.
 func mounts(container map[string]any) []any {
@@ -352,7 +352,7 @@ func mounts(container map[string]any) []any {
 	return slices.DeleteFunc(slices.Clone(items), func(each any) bool {
 		item, _ := each.(map[string]any)
 		name, _ := item["name"].(string)
-		return tokenVolume.MatchString(name) && item["mountPath"] == tokenPath
+		return tokenVolume.MatchString(name) && item["mountPath"] == accountPath
 	})
 }
 
