@@ -1,7 +1,27 @@
-// Package packed reads what `make` has compressed with hack/pack for embedding, because the program must stay small.
+// Package packed reads embedded YAML files: compressed by `make` with hack/pack, because the program must stay small,
+// or as they are in builds without the tag packed.
 package packed
 
-import "github.com/klauspost/compress/zstd"
+import (
+	"io/fs"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// Plain returns the contents of the YAML files of a directory by name.
+func Plain(dir fs.FS) (map[string][]byte, error) {
+	names, err := fs.Glob(dir, "*.yaml")
+	if err != nil {
+		return nil, err
+	}
+	all := map[string][]byte{}
+	for _, name := range names {
+		if all[name], err = fs.ReadFile(dir, name); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
 
 // Unpack returns the contents of a compressed file.
 func Unpack(file []byte) ([]byte, error) {

@@ -18,35 +18,22 @@ const cheats = "cheats and unusual fixes"
 // cheatSeed is the variant that they are played with.
 const cheatSeed = "1"
 
-func cheatJobs(root string) ([]job, error) {
-	files, err := filepath.Glob(filepath.Join(root, "test/cheats/*.yaml"))
-	if err != nil || len(files) == 0 {
-		return nil, fmt.Errorf("no cheats in test/cheats: %w", err)
+// cheatJob returns the job that plays the cheats of a scenario, whose file it gets.
+func cheatJob(root, name, pack string) (job, error) {
+	file := filepath.Join(root, "test/cheats", name+".yaml")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return job{}, err
 	}
-	var jobs []job
-	for _, file := range files {
-		name := strings.TrimSuffix(filepath.Base(file), ".yaml")
-		text, err := os.ReadFile(file)
-		if err != nil {
-			return nil, err
-		}
-		var made struct{ Solutions, WrongFixes []any }
-		if err := yaml.Unmarshal(text, &made); err != nil {
-			return nil, fmt.Errorf("%s: %w", file, err)
-		}
-		pack, err := os.ReadFile(filepath.Join(root, "pkg/scenario/packs", name+".yaml"))
-		if err != nil {
-			return nil, fmt.Errorf("the scenario of %s: %w", file, err)
-		}
-		jobs = append(jobs, job{
-			part: cheats, name: "cheats " + name, tier: rest, site: pair,
-			seconds: attemptSeconds * float64(len(made.Solutions)+len(made.WrongFixes)) / 2,
-			run: func(b *bay) ([]result, error) {
-				return playFile(b, name, cheatSeed, withAttempts(string(pack), string(text)))
-			},
-		})
+	var made struct{ Solutions, WrongFixes []any }
+	if err := yaml.Unmarshal(text, &made); err != nil {
+		return job{}, fmt.Errorf("%s: %w", file, err)
 	}
-	return jobs, nil
+	return job{
+		part: cheats, name: "cheats " + name, tier: rest, site: pair,
+		seconds: attemptSeconds * float64(len(made.Solutions)+len(made.WrongFixes)) / 2,
+		run:     func(b *bay) ([]result, error) { return playFile(b, name, cheatSeed, withAttempts(pack, string(text))) },
+	}, nil
 }
 
 // withAttempts returns a pack with other attempts. They are the end of every pack.

@@ -20,8 +20,8 @@ type Options struct {
 	Without []string
 	// Whole are namespaces whose objects are stored in full regardless of Limit: those of the exercise.
 	Whole []string
-	// Verify are namespaces in which objects are not believed to be the work of a controller only because they name it
-	// as their owner: those in which a candidate may create pods.
+	// Verify are the namespaces in which owner references are untrusted, because a candidate may create pods there. An
+	// object counts as the work of a controller only if that controller exists and would have created it.
 	Verify []string
 	// Limit is how many other objects are stored in full. Beyond it, only hashes are stored: Diff then reports which
 	// fields differ but not their values, and Get returns only names. Zero means 10,000.

@@ -302,8 +302,8 @@ func harmless(allow []scenario.Allowed, namespaces []string) []scenario.Allowed 
 	return all
 }
 
-// debugs reports whether an object is a pod in one of the namespaces that takes no devices, such as a shell that
-// somebody left behind.
+// debugs reports whether an object is a pod in one of the namespaces that requests no devices, such as a shell left
+// over from debugging.
 func debugs(ref scenario.Ref, object map[string]any, namespaces []string) bool {
 	if ref.Kind != "Pod" || ref.APIVersion != "v1" || !slices.Contains(namespaces, ref.Namespace) {
 		return false

@@ -570,7 +570,7 @@ func TestHarmlessChanges(t *testing.T) {
 	}
 }
 
-// A pod that somebody left after debugging is no damage, unless it holds a device or is elsewhere.
+// Pods left over from debugging are not damage, unless they request a device or are in another namespace.
 func TestPodsForDebugging(t *testing.T) {
 	t.Parallel()
 	pod := func(resource string) map[string]any {

@@ -152,7 +152,7 @@ func (l *Lab) labels(ctx context.Context, facts *scenario.Facts) error {
 const captureTimeout = 2 * time.Minute
 
 // capture takes a snapshot of the cluster without the ledger. Objects in the given namespaces are stored in full, and
-// objects in those of verify are not believed to be the work of a controller only because they say so.
+// owner references in those of verify are untrusted.
 func (l *Lab) capture(ctx context.Context, namespaces []string, verify ...string) (*baseline.Baseline, error) {
 	if l.fake.capture != nil {
 		return l.fake.capture(ctx)

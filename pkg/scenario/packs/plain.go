@@ -4,23 +4,12 @@ package packs
 
 import (
 	"embed"
-	"io/fs"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/packed"
 )
 
 //go:embed *.yaml
 var embedded embed.FS
 
 // Files returns the contents of the files by name.
-func Files() (map[string][]byte, error) {
-	names, err := fs.Glob(embedded, "*.yaml")
-	if err != nil {
-		return nil, err
-	}
-	all := map[string][]byte{}
-	for _, name := range names {
-		if all[name], err = embedded.ReadFile(name); err != nil {
-			return nil, err
-		}
-	}
-	return all, nil
-}
+func Files() (map[string][]byte, error) { return packed.Plain(embedded) }
