@@ -19,11 +19,13 @@ import (
 	_ "k8s.io/client-go/plugin/pkg/client/auth" // cloud providers' credentials, as in kubectl
 	"k8s.io/klog/v2"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sandbox"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
 func main() {
+	sandbox.Main() // returns, except in a sandbox for the programs of `scenario run`
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
 	os.Exit(run(streams, os.Args))
 }

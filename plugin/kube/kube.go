@@ -14,6 +14,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
@@ -125,6 +126,11 @@ func (c *Connection) isNowhere(config *rest.Config) bool {
 	}
 	raw, err := c.ToRawKubeConfigLoader().RawConfig()
 	return err == nil && len(raw.Clusters) == 0 && strings.HasSuffix(config.Host, "localhost:8080")
+}
+
+// Files returns the kubeconfig files of the connection, and the default one.
+func (c *Connection) Files() []string {
+	return append(c.ToRawKubeConfigLoader().ConfigAccess().GetLoadingPrecedence(), clientcmd.RecommendedHomeFile)
 }
 
 func (c *Connection) contextName() string {

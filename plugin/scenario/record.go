@@ -104,7 +104,7 @@ func (r *recording) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("--transcript: %w", err)
 	}
-	proxy, err := recorder.Start(ctx, cluster.Config, cluster.Namespace, file, now)
+	proxy, err := recorder.Start(ctx, cluster.Config, cluster.Namespace, file, now, nil)
 	if err != nil {
 		return errors.Join(err, file.Close())
 	}

@@ -1,14 +1,18 @@
 package scenario
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/build"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
@@ -16,6 +20,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/confirm"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/nodefault"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/scenario/report"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
 
@@ -25,6 +30,7 @@ type running struct {
 	pack    packFlags
 	all     bool
 	agent   string
+	apart   isolation
 	repeats int
 	seed    int64
 	timeout time.Duration
@@ -44,16 +50,32 @@ func (c *common) newRunCommand() *cobra.Command {
 benchmark for agents that operate clusters.
 
 The program runs with sh -c and these environment variables: KUBECONFIG, the candidate's; TASK_CARD, a JSON file with the title, briefing, access,
-deadline and path for the diagnosis; TASK_DIAGNOSIS, that path. The trainer's variables for kubectl and this tool are removed; all others, such
-as API keys, are kept. Its output is shown with a prefix. With --repeats K, each scenario runs K times with different seeds, and the result
-includes pass@k with its 95% interval.
+deadline and path for the diagnosis; TASK_DIAGNOSIS, that path; TASK_USAGE, the path of a JSON object in which it may report its model,
+inputTokens, outputTokens, costUSD and steps. Its output is shown with a prefix. With --repeats K, each scenario runs K times with different seeds,
+and the result includes pass@k with its 95% interval.
+
+The program runs in a sandbox (Linux): as a user of its own if you are root, and otherwise as your user without capabilities. It sees the
+system's programs, --agent-dir (read-only), its own processes, and /task, its home directory. It reaches the API server with the candidate's rights,
+and nothing else: name the environment variables that it needs with --agent-env, and the hosts, such as that of its model, with --agent-host; programs
+use them through the proxy in HTTPS_PROXY. --no-isolation runs it as your own user, with access to your credentials and so to the answers: use it
+only for a program that isolates itself, such as a container.
+
+--record DIR writes three files for each try: a trajectory (JSON: the commands with times and exit codes, the API requests, the usage, the
+diagnosis, the grade), the report with the trajectory as a page (HTML), and the transcript for scenario grade --transcript (JSON lines).
 
 The exit code is 0 if all were solved, and 2 if some were not, or if none could start.`,
 		Example: `  # Run an agent five times on each scenario
-  kubectl gpu-fault scenario run --all --agent ./my-agent --repeats 5 -o json > result.json`,
+  kubectl gpu-fault scenario run --all --agent ./my-agent --repeats 5 -o json > result.json
+
+  # Run an agent that asks a model, and record what it does
+  kubectl gpu-fault scenario run gpu-memory --agent ./my-agent \
+      --agent-env MODEL_API_KEY --agent-host api.example.com --record runs`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := errors.Join(r.validate(), checkSimulation(cmd.Flags(), r.gpus)); err != nil {
+				return err
+			}
+			if err := r.apart.complete(); err != nil {
 				return err
 			}
 			chosen, err := r.pack.several(args, r.all, r.gpus)
@@ -71,11 +93,12 @@ The exit code is 0 if all were solved, and 2 if some were not, or if none could 
 	r.pack.addTrust(cmd)
 	flags := cmd.Flags()
 	flags.StringVar(&r.agent, "agent", "", "Command of the agent, run with sh -c")
+	r.apart.addFlags(flags)
 	flags.IntVar(&r.repeats, "repeats", r.repeats, "Number of times to run each scenario, with a different seed each time")
 	flags.Int64Var(&r.seed, "seed", r.seed, "First seed; the next ones are consecutive")
 	flags.DurationVar(&r.timeout, "timeout", 0, "Time for one exercise (default: the time box of the scenario)")
 	flags.StringVar(&r.record, "record", "",
-		"Directory for a transcript of the API requests of each program; created if missing")
+		"Directory for the trajectory, report and transcript of each try; created if missing")
 	flags.BoolVar(&r.all, "all", false, "Run all built-in scenarios")
 	addSimulation(flags, &r.gpus)
 	nodefault.AddAllowances(flags, &r.allow)
@@ -108,14 +131,15 @@ func (r *running) run(ctx context.Context, chosen []*scenario.Scenario) error {
 	if err := confirm.Ask(ctx, r.streams, question, r.yes); err != nil {
 		return err
 	}
+	options := exercise.AgentOptions{
+		Scenarios: chosen, Command: r.agent, Repeats: r.repeats, Seed: r.seed, Timeout: r.timeout, Record: r.record,
+		Output: r.streams.ErrOut, Isolation: r.apart.isolation(r.connection.Files()),
+	}
 	if r.record != "" {
 		if err := os.MkdirAll(r.record, 0o700); err != nil {
 			return fmt.Errorf("--record: %w", err)
 		}
-	}
-	options := exercise.AgentOptions{
-		Scenarios: chosen, Command: r.agent, Repeats: r.repeats, Seed: r.seed, Timeout: r.timeout, Record: r.record,
-		Output: r.streams.ErrOut,
+		options.Trajectory = r.write
 	}
 	result, err := lab.Agents(ctx, options, func(t exercise.Try) {
 		printer.Talk(r.streams.ErrOut, "%s seed %d: %s, %s, in %s", t.Scenario, t.Seed, t.Outcome(),
@@ -132,6 +156,21 @@ func (r *running) run(ctx context.Context, chosen []*scenario.Scenario) error {
 		return &usage.Verdict{}
 	}
 	return err
+}
+
+// write writes the trajectory and the report of a try into the directory of --record.
+func (r *running) write(t exercise.Trajectory) error {
+	name := filepath.Join(r.record, t.Scenario+"-"+t.ID)
+	text, err := json.MarshalIndent(t, "", "  ")
+	if err != nil {
+		return err
+	}
+	var page bytes.Buffer
+	if err := report.Trajectory(&page, t, build.Get().Version); err != nil {
+		return err
+	}
+	return errors.Join(os.WriteFile(name+".json", append(text, '\n'), 0o600),
+		os.WriteFile(name+".html", page.Bytes(), 0o600))
 }
 
 func (r *running) print(result *exercise.AgentReport) error {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sandbox"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
@@ -26,9 +28,16 @@ func TestE2EAgents(t *testing.T) {
 	parsed := s.parsed(own(t)...)
 	var tries []Try
 	folder := t.TempDir()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var trajectories []Trajectory
 	report, err := s.lab("laptop").Agents(t.Context(), AgentOptions{
 		Scenarios: []*scenario.Scenario{parsed}, Repeats: 2, Seed: 1, Timeout: 10 * time.Minute, Record: folder,
-		Command: fmt.Sprintf("HELPER_AGENT=1 %q -test.run ^TestE2EHelperAgent$ -test.v", os.Args[0]), Output: logger{t},
+		Isolation: Isolation{Dir: filepath.Dir(program)}, Output: logger{t},
+		Command:    fmt.Sprintf("cat /nowhere; HELPER_AGENT=1 %q -test.run ^TestE2EHelperAgent$ -test.v", program),
+		Trajectory: func(t Trajectory) error { trajectories = append(trajectories, t); return nil },
 	}, func(try Try) { tries = append(tries, try) })
 	if err != nil || report.Tries != 2 || report.Passed != 2 || len(tries) != 2 {
 		t.Fatalf("%+v, %v", report, err)
@@ -40,6 +49,17 @@ func TestE2EAgents(t *testing.T) {
 	if written, err := filepath.Glob(filepath.Join(folder, "missing-settings-scenario-*.jsonl")); err != nil ||
 		len(written) != 2 {
 		t.Errorf("transcripts: %q, %v", written, err)
+	}
+	for _, told := range trajectories {
+		failed := slices.ContainsFunc(told.Commands, func(r sandbox.Ran) bool {
+			return slices.Equal(r.Args, []string{"cat", "/nowhere"}) && r.Exit == 1
+		})
+		if !failed || !told.Isolated || len(told.Requests) < 2 || !told.Passed || told.Usage.OutputTokens != 7 {
+			t.Errorf("%+v", told)
+		}
+	}
+	if len(trajectories) != 2 {
+		t.Errorf("%d trajectories", len(trajectories))
 	}
 	report, err = s.lab("laptop").Agents(t.Context(), AgentOptions{
 		Scenarios: []*scenario.Scenario{parsed}, Seed: 1, Timeout: 5 * time.Second,
@@ -91,6 +111,9 @@ func TestE2EHelperAgent(t *testing.T) {
 	diagnosis :=
 		`{"component":"Workload","object":"deployment/page","field":"spec.template.spec.containers.envFrom","mechanism":"missing ConfigMap","explanation":"x"}`
 	if err := os.WriteFile(os.Getenv(EnvDiagnosis), []byte(diagnosis), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(os.Getenv(EnvUsage), []byte(`{"model":"m","outputTokens":7}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -83,14 +84,11 @@ func after(start, at time.Time) time.Duration {
 }
 
 // record starts a recorder in front of the API server that writes to dir, and returns a kubeconfig that uses
-// it. stop stops the recorder and reads the transcript; it may be called again. If dir is empty, record returns
-// the candidate's kubeconfig and there is no transcript.
+// it. The recorder accepts connections from the listener; nil means any local one. stop stops the recorder and
+// reads the transcript; it may be called again.
 func (l *Lab) record(
-	ctx context.Context, e *Exercise, dir string,
+	ctx context.Context, e *Exercise, dir string, listener net.Listener,
 ) (kubeconfig []byte, stop func() (*recorder.Transcript, error), err error) {
-	if dir == "" {
-		return e.Kubeconfig, func() (*recorder.Transcript, error) { return nil, nil }, nil
-	}
 	config, err := clientcmd.RESTConfigFromKubeConfig(e.Kubeconfig)
 	if err != nil {
 		return nil, nil, fmt.Errorf("invalid kubeconfig of the candidate: %w", err)
@@ -101,7 +99,7 @@ func (l *Lab) record(
 	if err != nil {
 		return nil, nil, fmt.Errorf("record the program's requests: %w", err)
 	}
-	recording, err := recorder.Start(ctx, config, e.Public.Access.Namespaces[0], file, clock)
+	recording, err := recorder.Start(ctx, config, e.Public.Access.Home(), file, clock, listener)
 	if err != nil {
 		return nil, nil, errors.Join(err, file.Close())
 	}

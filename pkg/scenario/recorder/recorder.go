@@ -171,18 +171,21 @@ type Recording struct {
 	err    error
 }
 
-// Start starts a new proxy on this machine that records until Stop, or until ctx is done. See New; now is Proxy.Now.
+// Start starts a new proxy on this machine that records until Stop, or until ctx is done. See New; now is Proxy.Now. The
+// proxy accepts connections from the listener; nil means a new one of Listen.
 func Start(
 	ctx context.Context, config *rest.Config, namespace string, out io.Writer, now func() time.Time,
+	listener net.Listener,
 ) (*Recording, error) {
 	p, err := New(config, namespace, out)
 	if err != nil {
 		return nil, err
 	}
 	p.Now = now
-	listener, err := Listen()
-	if err != nil {
-		return nil, err
+	if listener == nil {
+		if listener, err = Listen(); err != nil {
+			return nil, err
+		}
 	}
 	kubeconfig, err := p.Kubeconfig(listener.Addr())
 	if err != nil {

@@ -20,7 +20,10 @@ import (
 var style string
 
 // HTML writes the report as a self-contained page.
-func HTML(w io.Writer, r exercise.Report, version string) error {
+func HTML(w io.Writer, r exercise.Report, version string) error { return page(w, r, version) }
+
+// page writes a report with additional sections below the timeline.
+func page(w io.Writer, r exercise.Report, version string, more ...markup.Part) error {
 	state := "error"
 	if r.Passed {
 		state = "good"
@@ -34,8 +37,9 @@ func HTML(w io.Writer, r exercise.Report, version string) error {
 					r.Title, r.Scenario, r.Seed, human(r.Took), human(r.TimeBox), late(r),
 					r.At.UTC().Format("2006-01-02 15:04 UTC"), r.By))),
 		),
-		markup.El("main", gates(r), points(r), timeline(r), transcript(r), checks("Does it work?", r.Fixed),
-			checks("By fair means?", r.Unchanged), collateral(r), diagnosis(r), hints(r)),
+		markup.El("main", gates(r), points(r), timeline(r), transcript(r), markup.Parts(more),
+			checks("Does it work?", r.Fixed), checks("By fair means?", r.Unchanged), collateral(r), diagnosis(r),
+			hints(r)),
 		markup.El("footer", markup.Text("kubectl gpu-fault "+version)),
 	}
 	_, err := io.WriteString(w,

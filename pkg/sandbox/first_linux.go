@@ -1,0 +1,294 @@
+package sandbox
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Main is the sandbox's first process, which is this program executed again in the namespaces of the sandbox. It
+// opens the listeners, builds the file system, starts the program, and waits for all processes. Programs that create
+// sandboxes call Main first; in all other processes it returns at once.
+func Main() {
+	if len(os.Args) != 2 || os.Args[0] != name || os.Getpid() != 1 {
+		return
+	}
+	runtime.LockOSThread() // ptrace, and what a process inherits, belong to a thread
+	talk := os.NewFile(3, "caller")
+	unix.CloseOnExec(3)
+	if err := first(talk); err != nil {
+		_ = json.NewEncoder(talk).Encode(event{Error: err.Error()})
+		_, _ = fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+func first(talk *os.File) error {
+	count, err := strconv.Atoi(os.Args[1])
+	if err != nil {
+		return err
+	}
+	if err := loopback(); err != nil {
+		return fmt.Errorf("enable the loopback interface: %w", err)
+	}
+	for range count {
+		if err := send(talk); err != nil {
+			return fmt.Errorf("listen: %w", err)
+		}
+	}
+	var given order
+	orders := json.NewDecoder(talk)
+	if err := orders.Decode(&given); err != nil {
+		return err
+	}
+	go func() { // ends with the caller
+		var none order
+		_ = orders.Decode(&none)
+		os.Exit(1)
+	}()
+	if err := files(given); err != nil {
+		return err
+	}
+	if err := unix.Sethostname([]byte("sandbox")); err != nil {
+		return err
+	}
+	return start(given, json.NewEncoder(talk))
+}
+
+// loopback enables the interface lo.
+func loopback() error {
+	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(socket) }()
+	request, err := unix.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	request.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
+	return unix.IoctlIfreq(socket, unix.SIOCSIFFLAGS, request)
+}
+
+// send opens a listener and passes it to the caller: a socket stays in the network in which it was opened.
+func send(to *os.File) error {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = listener.Close() }()
+	file, err := listener.(*net.TCPListener).File()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }()
+	return unix.Sendmsg(int(to.Fd()), []byte{1}, unix.UnixRights(int(file.Fd())), nil, 0)
+}
+
+// system are the directories of the operating system that every program needs.
+var system = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix/store"}
+
+// devices are harmless.
+var devices = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"}
+
+// files builds the program's file system and enters it.
+func files(given order) error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("separate the mounts: %w", err)
+	}
+	const limit = "size=1g,mode=0755"
+	if err := unix.Mount("tmpfs", given.Base, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, limit); err != nil {
+		return fmt.Errorf("mount the file system: %w", err)
+	}
+	hidden := map[string]bool{}
+	for _, path := range given.Program.Hidden {
+		if path, err := filepath.EvalSymlinks(path); err == nil {
+			hidden[path] = true
+		}
+	}
+	for _, path := range append(append([]string{}, system...), given.Program.Read...) {
+		if err := show(given.Base, path); err != nil {
+			return fmt.Errorf("show %s: %w", path, err)
+		}
+	}
+	for _, path := range devices {
+		if err := bind(path, given.Base+path, 0); err != nil {
+			return fmt.Errorf("show %s: %w", path, err)
+		}
+	}
+	for path := range hidden {
+		if _, err := os.Stat(given.Base + path); err != nil {
+			continue // not shown
+		}
+		if err := unix.Mount("/dev/null", given.Base+path, "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("hide %s: %w", path, err)
+		}
+	}
+	if err := bind(given.Program.Own, given.Base+Dir, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV); err != nil {
+		return fmt.Errorf("show %s: %w", Dir, err)
+	}
+	for _, path := range []string{"/tmp", "/dev/shm", "/proc", "/run", "/var/tmp", "/home", "/root"} {
+		if err := os.MkdirAll(given.Base+path, 0o755); err != nil {
+			return err
+		}
+	}
+	for _, path := range []string{"/tmp", "/dev/shm", "/var/tmp"} {
+		if err := os.Chmod(given.Base+path, 0o777|os.ModeSticky); err != nil {
+			return err
+		}
+	}
+	for link, to := range map[string]string{
+		"/dev/fd": "/proc/self/fd", "/dev/stdin": "/proc/self/fd/0", "/dev/stdout": "/proc/self/fd/1",
+		"/dev/stderr": "/proc/self/fd/2",
+	} {
+		if err := os.Symlink(to, given.Base+link); err != nil {
+			return err
+		}
+	}
+	const plain = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+	if err := unix.Mount("proc", given.Base+"/proc", "proc", plain, ""); err != nil {
+		return fmt.Errorf("mount /proc: %w", err)
+	}
+	return enter(given.Base)
+}
+
+// show makes a host directory readable at the same path. Symbolic links of the system, such as /bin, stay links.
+func show(base, path string) error {
+	info, err := os.Lstat(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if info.Mode()&os.ModeSymlink != 0 && filepath.Dir(path) == "/" {
+		to, err := os.Readlink(path)
+		if err != nil {
+			return err
+		}
+		return os.Symlink(to, base+path)
+	}
+	return bind(path, base+path, unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV)
+}
+
+// bind mounts from at to, with all mounts below it.
+func bind(from, to string, attributes uint64) error {
+	info, err := os.Stat(from)
+	if err != nil {
+		return err
+	}
+	if info.IsDir() {
+		err = os.MkdirAll(to, 0o755)
+	} else if err = os.MkdirAll(filepath.Dir(to), 0o755); err == nil {
+		err = os.WriteFile(to, nil, 0o644)
+	}
+	if err != nil {
+		return err
+	}
+	if err := unix.Mount(from, to, "", unix.MS_BIND|unix.MS_REC, ""); err != nil || attributes == 0 {
+		return err
+	}
+	return unix.MountSetattr(unix.AT_FDCWD, to, unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: attributes})
+}
+
+// enter makes base the root directory, and removes the host's.
+func enter(base string) error {
+	if err := unix.Chdir(base); err != nil {
+		return err
+	}
+	if err := unix.PivotRoot(".", "."); err != nil {
+		return fmt.Errorf("enter the file system: %w", err)
+	}
+	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("remove the host's file system: %w", err)
+	}
+	return unix.Chdir("/")
+}
+
+// start starts the program and waits for it and all others.
+func start(given order, caller *json.Encoder) error {
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("forbid new privileges: %w", err)
+	}
+	// A program of a user other than root has the capabilities of this set only.
+	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
+		return fmt.Errorf("drop capabilities: %w", err)
+	}
+	dir := Dir
+	if len(given.Program.Read) > 0 {
+		dir = given.Program.Read[0]
+	}
+	attributes := &syscall.SysProcAttr{Setsid: true, Ptrace: true}
+	if os.Geteuid() == 0 {
+		attributes.Credential = &syscall.Credential{Uid: uint32(given.UID), Gid: uint32(given.UID)}
+	}
+	program := func() *exec.Cmd {
+		return &exec.Cmd{
+			Path: "/bin/sh", Args: []string{"sh", "-c", given.Program.Command}, Env: given.Program.Env, Dir: dir,
+			Stdout: os.Stdout, Stderr: os.Stderr, SysProcAttr: attributes,
+		}
+	}
+	cmd := program()
+	err := cmd.Start()
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSYS) {
+		_ = caller.Encode(event{Unseen: "this machine does not permit ptrace: " + err.Error()})
+		attributes.Ptrace = false
+		cmd = program()
+		err = cmd.Start()
+	}
+	if err != nil {
+		return err
+	}
+	w := &watcher{main: cmd.Process.Pid, tell: caller, traced: attributes.Ptrace, began: map[int]bool{}}
+	exit, err := w.wait()
+	if err != nil {
+		return err
+	}
+	return caller.Encode(event{Last: true, Exit: exit})
+}
+
+// commandLine returns the arguments of a process, cut.
+func commandLine(pid int) []string {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil {
+		return nil
+	}
+	cut := len(text) > maxArgs
+	if cut {
+		text = text[:maxArgs]
+	}
+	args := strings.Split(strings.TrimRight(string(text), "\x00"), "\x00")
+	for i, arg := range args {
+		args[i] = strings.ToValidUTF8(arg, "�")
+	}
+	if cut {
+		args = append(args, "...")
+	}
+	return args
+}
+
+// parent returns the parent of a process.
+func parent(pid int) int {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0
+	}
+	_, after, _ := strings.Cut(string(text[strings.LastIndexByte(string(text), ')')+1:]), " ") // after the name
+	fields := strings.Fields(after)
+	if len(fields) < 2 {
+		return 0
+	}
+	number, _ := strconv.Atoi(fields[1])
+	return number
+}

@@ -1,0 +1,94 @@
+package scenario
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/pflag"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sandbox"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/exercise"
+)
+
+// isolation contains the flags that say what a program of `scenario run` may access.
+type isolation struct {
+	off   bool
+	dir   string
+	env   []string
+	hosts []string
+
+	parsed sandbox.Hosts
+}
+
+func (i *isolation) addFlags(flags *pflag.FlagSet) {
+	flags.StringVar(&i.dir, "agent-dir", "",
+		"Directory with the agent's files, which it may read (default: the current directory)")
+	flags.StringSliceVar(&i.env, "agent-env", nil, "Environment variables that the agent gets, such as API keys")
+	flags.StringSliceVar(&i.hosts, "agent-host", nil,
+		"Hosts that the agent may connect to, as HOST or HOST:PORT, through the proxy in HTTPS_PROXY")
+	flags.BoolVar(&i.off, "no-isolation", false,
+		"Run the agent as your own user, with access to your files, credentials and network")
+}
+
+// complete checks the flags, and that this machine can isolate a program.
+func (i *isolation) complete() error {
+	var err error
+	if i.off {
+		if i.dir != "" || len(i.env)+len(i.hosts) > 0 {
+			return errors.New("--agent-dir, --agent-env and --agent-host are for isolated agents: remove --no-isolation")
+		}
+		return nil
+	}
+	if i.parsed, err = sandbox.ParseHosts(i.hosts); err != nil {
+		return fmt.Errorf("--agent-host: %w", err)
+	}
+	for _, name := range i.env {
+		if _, is := os.LookupEnv(name); !is {
+			return fmt.Errorf("--agent-env: the environment variable %q is not set", name)
+		}
+	}
+	if err := i.directory(); err != nil {
+		return err
+	}
+	trial, err := sandbox.New(0)
+	if err != nil {
+		return fmt.Errorf("%w; use a Linux machine that permits user namespaces, or run this command as root; "+
+			"if the agent isolates itself, add --no-isolation", err)
+	}
+	return trial.Close()
+}
+
+// directory resolves --agent-dir. The home directory and what is above it hold more than an agent's files.
+func (i *isolation) directory() error {
+	given := i.dir
+	dir, err := filepath.Abs(given)
+	if err == nil {
+		dir, err = filepath.EvalSymlinks(dir)
+	}
+	if err != nil {
+		return fmt.Errorf("--agent-dir: %w", err)
+	}
+	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+		return errors.Join(fmt.Errorf("--agent-dir: %s is not a directory", dir), err)
+	}
+	home, err := os.UserHomeDir()
+	if err == nil {
+		home, err = filepath.EvalSymlinks(home)
+	}
+	if within, relErr := filepath.Rel(dir, home); err == nil && relErr == nil && filepath.IsLocal(within) {
+		if given != "" {
+			return fmt.Errorf("--agent-dir: %s contains your home directory: specify a directory with only the agent's files",
+				dir)
+		}
+		dir = "" // the agent is a program of the system
+	}
+	i.dir = dir
+	return nil
+}
+
+// isolation returns what the flags say. kubeconfigs are the trainer's.
+func (i *isolation) isolation(kubeconfigs []string) exercise.Isolation {
+	return exercise.Isolation{Off: i.off, Dir: i.dir, Env: i.env, Hosts: i.parsed, Hidden: kubeconfigs}
+}
