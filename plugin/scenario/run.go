@@ -33,6 +33,7 @@ type running struct {
 	apart   isolation
 	repeats int
 	seed    int64
+	set     map[string]string
 	timeout time.Duration
 	record  string
 	allow   fault.Allowances
@@ -96,6 +97,7 @@ The exit code is 0 if all were solved, and 2 if some were not, or if none could 
 	r.apart.addFlags(flags)
 	flags.IntVar(&r.repeats, "repeats", r.repeats, "Number of times to run each scenario, with a different seed each time")
 	flags.Int64Var(&r.seed, "seed", r.seed, "First seed; the next ones are consecutive")
+	flags.StringToStringVar(&r.set, "set", nil, "Parameters of the scenarios, as NAME=VALUE")
 	flags.DurationVar(&r.timeout, "timeout", 0, "Time for one exercise (default: the time box of the scenario)")
 	flags.StringVar(&r.record, "record", "",
 		"Directory for the trajectory, report and transcript of each try; created if missing")
@@ -132,7 +134,7 @@ func (r *running) run(ctx context.Context, chosen []*scenario.Scenario) error {
 		return err
 	}
 	options := exercise.AgentOptions{
-		Scenarios: chosen, Command: r.agent, Repeats: r.repeats, Seed: r.seed, Timeout: r.timeout, Record: r.record,
+		Scenarios: chosen, Command: r.agent, Repeats: r.repeats, Seed: r.seed, Set: r.set, Timeout: r.timeout, Record: r.record,
 		Output: r.streams.ErrOut, Isolation: r.apart.isolation(r.connection.Files()),
 	}
 	if r.record != "" {

@@ -21,6 +21,9 @@ func (c *Checker) Permissions(checks []scenario.Check) []fault.Permission {
 			fault.Permission{Verb: "deletecollection", Resource: "events", Namespace: namespace, Optional: true})
 	}
 	for _, one := range checks {
+		for _, more := range one.With {
+			needs = append(needs, c.read("list", more.APIVersion, more.Kind, more.Namespace)...)
+		}
 		switch {
 		case one.Object != nil:
 			needs = append(needs, c.read("get", one.Object.APIVersion, one.Object.Kind, one.Object.Namespace)...)

@@ -3,6 +3,7 @@ package check
 import (
 	"context"
 	"errors"
+	"maps"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
@@ -41,6 +42,39 @@ var errNoSource = errors.New(
 
 // source creates the source of a check. It provides the variables of scenario.Check.Variables.
 func (c *Checker) source(check scenario.Check, wantsWas bool) (source, error) {
+	main, err := c.mainSource(check, wantsWas)
+	if err != nil || len(check.With) == 0 {
+		return main, err
+	}
+	return compared{main, c, check.With}, nil
+}
+
+// compared is a source with the further objects of the check.
+type compared struct {
+	source
+	checker *Checker
+	with    map[string]scenario.Selector
+}
+
+func (s compared) look(ctx context.Context) (view, error) {
+	seen, err := s.source.look(ctx)
+	if err != nil || seen.early {
+		return seen, err
+	}
+	lists := map[string]any{}
+	for name, selector := range s.with {
+		more, err := s.checker.objects(ctx, selector, false)
+		if err != nil {
+			return view{}, err
+		}
+		lists[name] = more.vars["list"]
+	}
+	seen.vars = maps.Clone(seen.vars)
+	seen.vars["with"] = lists
+	return seen, nil
+}
+
+func (c *Checker) mainSource(check scenario.Check, wantsWas bool) (source, error) {
 	switch {
 	case check.Object != nil:
 		return passive(func(ctx context.Context) (view, error) { return c.object(ctx, *check.Object, wantsWas) }), nil

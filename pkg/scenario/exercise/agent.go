@@ -41,6 +41,7 @@ type AgentOptions struct {
 	// Repeats is how often each scenario is played, with Seed, Seed+1 and so on; zero means once.
 	Repeats int
 	Seed    int64
+	Set     map[string]string // parameters that are not drawn
 	// Timeout limits one try; zero means the scenario's time box. When it expires, the program is stopped and
 	// its work so far is graded.
 	Timeout time.Duration
@@ -104,7 +105,7 @@ func (l *Lab) Agents(ctx context.Context, options AgentOptions, each func(Try)) 
 	for _, s := range options.Scenarios {
 		for i := range max(1, options.Repeats) {
 			seed := options.Seed + int64(i)
-			if _, err := l.Resolve(ctx, s, seed, nil); err != nil {
+			if _, err := l.Resolve(ctx, s, seed, options.Set); err != nil {
 				return nil, fmt.Errorf("scenario %s, seed %d: %w", s.Metadata.Name, seed, err)
 			}
 			jobs = append(jobs, job{s, seed})
@@ -137,7 +138,7 @@ func (l *Lab) try(ctx context.Context, s *scenario.Scenario, seed int64, options
 }
 
 func (l *Lab) play(ctx context.Context, s *scenario.Scenario, options AgentOptions, try *Try) error {
-	r, err := l.Resolve(ctx, s, try.Seed, nil)
+	r, err := l.Resolve(ctx, s, try.Seed, options.Set)
 	if err != nil {
 		return err
 	}
