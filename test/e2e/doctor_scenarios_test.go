@@ -55,6 +55,8 @@ func TestDoctorFindsScenarioGPUResources(t *testing.T) {
 		variant{"kind=name", "sched.wrong-resource-name"},
 		variant{"kind=pool", "sched.taint"},
 		variant{"kind=quota", "rbac.quota"},
+		variant{"kind=request", "wl.cpu-mode"}, // it runs, without a GPU
+		variant{"kind=general", "wl.cpu-mode"},
 	)
 }
 
