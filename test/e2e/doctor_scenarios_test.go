@@ -35,7 +35,11 @@ func TestDoctorFindsScenarioCPUMode(t *testing.T) {
 
 // The pods run and use their GPUs. Which Service scrapes them is not doctor's business.
 func TestDoctorFindsScenarioDarkMonitoring(t *testing.T) {
-	findsWhatBreaks(t, "dark-monitoring", variant{"how=selector", ""})
+	findsWhatBreaks(t, "dark-monitoring",
+		variant{"how=selector", ""},
+		variant{"how=settings", ""},
+		variant{"how=exporter", ""},
+	)
 }
 
 func TestDoctorFindsScenarioGPULost(t *testing.T) {
@@ -79,6 +83,11 @@ func TestDoctorFindsScenarioUnbalancedNodes(t *testing.T) {
 
 func TestDoctorFindsScenarioWrongArchitecture(t *testing.T) {
 	findsWhatBreaks(t, "wrong-architecture", variant{"", "wl.exec-format"})
+}
+
+// As in wrong-role-binding.
+func TestDoctorFindsScenarioWrongClusterRoleBinding(t *testing.T) {
+	findsWhatBreaks(t, "wrong-cluster-role-binding", variant{"how=namespace", ""})
 }
 
 // No GPU pod exists: the program that creates it runs, but lacks the right to.
