@@ -71,7 +71,10 @@ func TestTrainerFramework(t *testing.T) {
 		name, framework, visible, script string
 		says                             []string
 	}{
-		{"TensorFlow", tensorflow, "0", "", []string{"Created device /job:localhost/replica:0/task:0/device:GPU:0", onGPU}},
+		{
+			"TensorFlow", tensorflow, "0", "",
+			[]string{"Created device /job:localhost/replica:0/task:0/device:GPU:0", onGPU},
+		},
 		{
 			"hidden from TensorFlow", tensorflow, "-1", "",
 			[]string{"failed call to cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected", onCPU},
