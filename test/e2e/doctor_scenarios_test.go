@@ -65,6 +65,11 @@ func TestDoctorFindsScenarioGPUResources(t *testing.T) {
 	)
 }
 
+// The label nvidia.com/mig.strategy of the other node decides what doctor calls it.
+func TestDoctorFindsScenarioMIGLayout(t *testing.T) {
+	findsWhatBreaks(t, "mig-layout", variant{"draw=profile", "mig.strategy-mismatch"})
+}
+
 func TestDoctorFindsScenarioNoop(t *testing.T) {
 	findsWhatBreaks(t, "noop", variant{"", ""})
 }
@@ -79,6 +84,11 @@ func TestDoctorFindsScenarioRuntimeHandler(t *testing.T) {
 
 func TestDoctorFindsScenarioUnbalancedNodes(t *testing.T) {
 	findsWhatBreaks(t, "unbalanced-nodes", variant{"how=selector", "sched.unbalanced"})
+}
+
+// A DaemonSet that wants no node is no error, and what waits for it has started.
+func TestDoctorFindsScenarioValidatorDeadlock(t *testing.T) {
+	findsWhatBreaks(t, "validator-deadlock", variant{"draw=selector", ""})
 }
 
 func TestDoctorFindsScenarioWrongArchitecture(t *testing.T) {
