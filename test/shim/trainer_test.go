@@ -84,11 +84,13 @@ func TestTrainerFramework(t *testing.T) {
 			"import tensorflow as tf\ntf.config.set_visible_devices([], 'GPU')\n", []string{onCPU},
 		},
 		{
-			"a comment gives nothing up", tensorflow, "0", "# tf.config.set_visible_devices([], 'GPU')\n", []string{onGPU},
+			"a comment gives nothing up", tensorflow, "0", "# tf.config.set_visible_devices([], 'GPU')\n",
+			[]string{onGPU},
 		},
 		{
 			"TensorFlow's script selects one", tensorflow, "0",
-			"gpus = tf.config.list_physical_devices('GPU')\ntf.config.set_visible_devices(gpus[:1], 'GPU')\n", []string{onGPU},
+			"gpus = tf.config.list_physical_devices('GPU')\ntf.config.set_visible_devices(gpus[:1], 'GPU')\n",
+			[]string{onGPU},
 		},
 		{"PyTorch's script", "", "0", "device = torch.device(\"cpu\")\n", []string{"device: cpu\n"}},
 		{"PyTorch's script selects one", "", "0", "device = torch.device('cuda:0')\n", []string{"device: cuda:0 "}},
