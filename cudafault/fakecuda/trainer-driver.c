@@ -26,11 +26,13 @@ static void *open_real(const char *name)
 	return library;
 }
 
-// The container runtime gives a container with void or none no device, and with void no driver either. The simulation stands for both.
+// The container runtime gives a container with void or none no device, and with void no driver either. The simulation stands for both. A
+// container that the device plugin gave no device has no such variable, and no driver.
 static int kept_out(void)
 {
-	const char *devices = getenv("NVIDIA_VISIBLE_DEVICES");
-	return devices && (!strcmp(devices, "void") || !strcmp(devices, "none") || !*devices);
+	const char *devices = getenv("NVIDIA_VISIBLE_DEVICES"), *simulation = getenv("TRAINER_SIMULATION");
+	if (!devices) return simulation && !strcmp(simulation, "allocated");
+	return (!strcmp(devices, "void") || !strcmp(devices, "none") || !*devices);
 }
 
 static int bind(void *library)

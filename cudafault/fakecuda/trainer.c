@@ -12,6 +12,8 @@
 //	GRADIENT_ACCUMULATION (1)   batches between two updates of the weights: the effective batch is so many times larger, and needs no more memory
 //	CHECKPOINT, CHECKPOINT_EVERY (50)   a file or http://HOST:PORT/NAME to resume from and to save to, and how many steps apart
 //	METRICS_PORT            serves /metrics, /readyz (a step was done in the last 10 s) and /healthz there
+//	FRAMEWORK=tensorflow, TRAINING_SCRIPT   TensorFlow's messages, and a script that chooses the device, see trainer-framework.c
+//	TRAINER_SIMULATION=allocated   the simulated driver is in the container only if the device plugin gave it a device, as NVIDIA's is
 //	TRAINER_BUFFERED=1      keeps lines in a buffer of 8 KiB, as Python does on a pipe; PYTHONUNBUFFERED=1 prevents that, as there
 //
 // It works on the CPU, ten times slower, where frameworks do so without a word: when there is no driver, or CUDA_VISIBLE_DEVICES or
@@ -109,17 +111,19 @@ static void *fill_arguments[] = {&gpu.b, (void *)&half, &n}, *add_arguments[] = 
 // Takes the device; 0: there is none, and the CPU will do.
 static int take_gpu(void)
 {
-	if (settings.cpu) return 0;
 	int may = !settings.require, count = 0, version = 0, handle = 0;
+	settings.cpu |= script_chooses_cpu();
+	if (settings.cpu) return report_cpu(1, 1), 0;
 	if (load_driver() == NONE) {
-		if (may) return 0;
-		fprintf(stderr, "RuntimeError: Found no NVIDIA driver on your system.\n");
+		if (may) return report_cpu(0, 0), 0;
+		fprintf(stderr, "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU and installed a driver from "
+			"http://www.nvidia.com/Download/index.aspx\n");
 		exit(1);
 	}
 	int nvml = nvml_count();
 	CHECK(cuDriverGetVersion(&version));
 	int code = cu.cuInit(0);
-	if (code == NO_DEVICE && may && (settings.any || hidden_by_environment(nvml))) return 0;
+	if (code == NO_DEVICE && may && (settings.any || hidden_by_environment(nvml))) return report_cpu(0, 1), 0;
 	check(code, "cuInit(0)");
 	CHECK(cuDeviceGetCount(&count));
 	CHECK(cuDeviceGet(&handle, (int)settings.device));
@@ -131,8 +135,7 @@ static int take_gpu(void)
 	CHECK(cuDevicePrimaryCtxRetain(&context, handle));
 	CHECK(cuCtxSetCurrent(context));
 	CHECK(cuMemGetInfo(&available, &total));
-	printf("device: cuda:%ld %s, driver %d, %d of %d devices, %zu of %zu MiB free\n",
-		settings.device, name, version, count, nvml, available >> 20, total >> 20);
+	report_gpu(settings.device, name, version, count, nvml, available, total);
 	return 1;
 }
 
@@ -216,7 +219,7 @@ int main(int argc, char **argv)
 	progress.ordinal = (int)settings.device;
 	progress.device = on_gpu ? "cuda" : "cpu";
 	if (on_gpu) prepare_gpu();
-	else printf("device: cpu\n"), settings.interval *= SLOWER;
+	else settings.interval *= SLOWER;
 	long port = setting("METRICS_PORT", 0), first = settings.checkpoint ? resume(settings.checkpoint) : 0;
 	progress.first = progress.step = first;
 	progress.batch = setting("BATCH_SIZE", 1) * setting("GRADIENT_ACCUMULATION", 1);

@@ -57,6 +57,11 @@ extern const char kernels[];       // PTX
 size_t bytes_of(const char *name); // a size in the environment, as 12Gi; 0 where it is not set
 void hold_model(int device);       // allocates what the settings say, or ends the program as PyTorch does when memory is out
 
+// trainer-framework.c
+int script_chooses_cpu(void);      // the training script does, if there is one
+void report_cpu(int chosen, int driver); // on stdout and stderr, as the framework does: chosen by the program itself; there is a driver
+void report_gpu(long device, const char *name, int driver, int count, int nvml, size_t available, size_t total);
+
 int64_t now_ms(void);              // of a clock that is never set
 
 // trainer-http.c

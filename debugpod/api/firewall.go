@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// Firewall makes the node's kernel drop forwarded packets between pods of the node and a TCP port, by an nftables rule
-// in a separate table. The kernel itself acts as the dead man's switch: it removes the port from the set when the TTL
-// expires, and the whole table at reboot. Pods in the host network, and CNI plugins that bypass netfilter (eBPF), are
-// not affected.
+// Firewall makes the node's kernel drop forwarded packets between pods of the node and a TCP port, or packets of the
+// node itself to that port, by an nftables rule in a separate table. The kernel itself acts as the dead man's switch:
+// it removes the port from the set when the TTL expires, and the whole table at reboot. Pods in the host network, and
+// CNI plugins that bypass netfilter (eBPF), are not affected if forwarded packets are dropped.
 type Firewall struct {
 	// Table is the name of the table, in the family inet. The table must not exist.
 	Table string `json:"table"`
@@ -33,10 +33,12 @@ const (
 	// DropLarge drops packets from the port that are longer than LargePacket. Connections are established, but large
 	// responses do not arrive.
 	DropLarge Drop = "large"
+	// DropOutgoing drops packets that the node itself sends to the port, such as image pulls; those of pods pass.
+	DropOutgoing Drop = "outgoing"
 )
 
 // Drops are all values of Drop.
-var Drops = []Drop{DropRequests, DropAnswers, DropLarge}
+var Drops = []Drop{DropRequests, DropAnswers, DropLarge, DropOutgoing}
 
 // LargePacket is the length in bytes, including the IP header, of the longest packet that DropLarge accepts. Every IPv4
 // host must accept 576 bytes (RFC 791).
@@ -86,7 +88,7 @@ func (f Firewall) Validate() error {
 	case f.Port < 1 || f.Port > 65535:
 		return fmt.Errorf("%d is no TCP port", f.Port)
 	case !slices.Contains(Drops, f.Drop):
-		return fmt.Errorf("%q cannot be dropped: choose requests, answers or large", f.Drop)
+		return fmt.Errorf("%q cannot be dropped: choose requests, answers, large or outgoing", f.Drop)
 	case f.TTL < time.Second || f.TTL > maxFirewall:
 		return fmt.Errorf("it cannot last %s: give 1s to %s", f.TTL, maxFirewall)
 	}

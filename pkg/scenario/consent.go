@@ -140,9 +140,12 @@ func (c *consent) steps(path string, steps []Step) {
 		case s.Runtime != nil:
 			c.add(where, "breaks the containerd configuration (%s) on %s", s.Runtime.Mode, s.Runtime.Node)
 		case s.Firewall != nil:
-			c.add(where,
-				"adds a firewall rule on %s that drops its pods' traffic to or from TCP port %d of any host",
-				s.Firewall.Node, s.Firewall.Port)
+			what := "its pods' traffic to or from"
+			if s.Firewall.Drop == "outgoing" {
+				what = "its own traffic to"
+			}
+			c.add(where, "adds a firewall rule on %s that drops %s TCP port %d of any host",
+				s.Firewall.Node, what, s.Firewall.Port)
 		case s.CUDA != nil:
 			if ns := s.CUDA.Workload.Namespace; !c.own[ns] {
 				c.add(where, "injects CUDA errors into %s in namespace %s, which the scenario does not create",

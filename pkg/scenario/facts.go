@@ -44,6 +44,9 @@ type Facts struct {
 	// Registry is the local registry of the cluster, as HOST:PORT for its nodes (KEP-1755), or "" if the
 	// cluster has none.
 	Registry string `json:"registry"`
+	// RegistryAddress is the address of that registry for clients outside the nodes, such as crane, or "" if it is not
+	// published.
+	RegistryAddress string `json:"registryAddress"`
 	// Kubernetes is the version of the API server, such as v1.36.3.
 	Kubernetes string `json:"kubernetes"`
 }
@@ -88,7 +91,7 @@ func GatherFacts(ctx context.Context, client kubernetes.Interface) (Facts, error
 		f.Kubernetes = version.GitVersion
 	}
 	f.RuntimeClass = nvidiaRuntimeClass(ctx, client)
-	f.Registry = localRegistry(ctx, client)
+	f.Registry, f.RegistryAddress = localRegistry(ctx, client)
 	f.summarize()
 	return f, nil
 }
@@ -108,20 +111,25 @@ func nvidiaRuntimeClass(ctx context.Context, client kubernetes.Interface) string
 	return ""
 }
 
-// localRegistry returns the local registry that kind, k3d and similar tools publish, or "" if the user may not
-// read it.
-func localRegistry(ctx context.Context, client kubernetes.Interface) string {
+// localRegistry returns the local registry that kind, k3d and similar tools publish, as HOST:PORT for nodes and for
+// other clients. It returns "" if the user may not read it.
+func localRegistry(ctx context.Context, client kubernetes.Interface) (host, address string) {
 	said, err := client.CoreV1().ConfigMaps(metav1.NamespacePublic).Get(ctx, "local-registry-hosting",
 		metav1.GetOptions{})
 	if err != nil {
-		return ""
+		return "", ""
 	}
 	for line := range strings.Lines(said.Data["localRegistryHosting.v1"]) {
-		if host, is := strings.CutPrefix(strings.TrimSpace(line), "host:"); is {
-			return strings.Trim(strings.TrimSpace(host), `"'`)
+		key, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		value = strings.Trim(strings.TrimSpace(value), `"'`)
+		switch key {
+		case "host":
+			host = value
+		case "hostFromClusterNetwork":
+			address = value
 		}
 	}
-	return ""
+	return host, address
 }
 
 // summarize sorts the nodes and computes the facts that they have in common.

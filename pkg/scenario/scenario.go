@@ -312,6 +312,8 @@ type Patch struct {
 	Object Ref            `json:"object"`
 	Merge  map[string]any `json:"merge,omitempty"` // JSON merge patch
 	JSON   []any          `json:"json,omitempty"`  // JSON patch
+	// Subresource is status, or empty for the object itself. It is for setup and inject only.
+	Subresource string `json:"subresource,omitempty"`
 }
 
 // XID writes XID lines to the kernel log of a node.
@@ -329,12 +331,13 @@ type Runtime struct {
 	Handler string `json:"handler,omitempty"`
 }
 
-// Firewall drops packets between a node's pods and a TCP port, with an nftables rule.
+// Firewall drops packets between a node's pods, or the node itself, and a TCP port, with an nftables rule.
 type Firewall struct {
 	Node  string `json:"node"`
 	Table string `json:"table"` // in family inet; must not exist yet
 	Port  int    `json:"port"`  // port of the servers
-	Drop  string `json:"drop"`  // requests, answers, or large (responses longer than 576 bytes)
+	// Drop is requests, answers, large (responses longer than 576 bytes), or outgoing (requests of the node itself).
+	Drop string `json:"drop"`
 }
 
 // CUDA injects the shim into a workload.

@@ -29,12 +29,17 @@ func TestDoctorFindsScenarioCPUMode(t *testing.T) {
 		variant{"hides=variable", "wl.cpu-mode"},
 		variant{"hides=file", "wl.cpu-mode"},
 		variant{"hides=argument", "wl.cpu-mode"},
+		variant{"hides=script", "wl.cpu-mode"}, // of PyTorch: its log names the device
 	)
 }
 
 // The pods run and use their GPUs. Which Service scrapes them is not doctor's business.
 func TestDoctorFindsScenarioDarkMonitoring(t *testing.T) {
-	findsWhatBreaks(t, "dark-monitoring", variant{"how=selector", ""})
+	findsWhatBreaks(t, "dark-monitoring",
+		variant{"how=selector", ""},
+		variant{"how=settings", ""},
+		variant{"how=exporter", ""},
+	)
 }
 
 func TestDoctorFindsScenarioGPULost(t *testing.T) {
@@ -55,7 +60,14 @@ func TestDoctorFindsScenarioGPUResources(t *testing.T) {
 		variant{"kind=name", "sched.wrong-resource-name"},
 		variant{"kind=pool", "sched.taint"},
 		variant{"kind=quota", "rbac.quota"},
+		variant{"kind=request", "wl.cpu-mode"}, // it runs, without a GPU
+		variant{"kind=general", "wl.cpu-mode"},
 	)
+}
+
+// The label nvidia.com/mig.strategy of the other node decides what doctor calls it.
+func TestDoctorFindsScenarioMIGLayout(t *testing.T) {
+	findsWhatBreaks(t, "mig-layout", variant{"draw=profile", "mig.strategy-mismatch"})
 }
 
 func TestDoctorFindsScenarioNoop(t *testing.T) {
@@ -74,8 +86,18 @@ func TestDoctorFindsScenarioUnbalancedNodes(t *testing.T) {
 	findsWhatBreaks(t, "unbalanced-nodes", variant{"how=selector", "sched.unbalanced"})
 }
 
+// A DaemonSet that wants no node is no error, and what waits for it has started.
+func TestDoctorFindsScenarioValidatorDeadlock(t *testing.T) {
+	findsWhatBreaks(t, "validator-deadlock", variant{"draw=selector", ""})
+}
+
 func TestDoctorFindsScenarioWrongArchitecture(t *testing.T) {
 	findsWhatBreaks(t, "wrong-architecture", variant{"", "wl.exec-format"})
+}
+
+// As in wrong-role-binding.
+func TestDoctorFindsScenarioWrongClusterRoleBinding(t *testing.T) {
+	findsWhatBreaks(t, "wrong-cluster-role-binding", variant{"how=namespace", ""})
 }
 
 // No GPU pod exists: the program that creates it runs, but lacks the right to.

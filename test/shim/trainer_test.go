@@ -5,6 +5,7 @@ package shim
 import (
 	"fmt"
 	"net"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -53,6 +54,64 @@ func TestTrainerOnTheCPU(t *testing.T) {
 				append([]string{"-steps", "3", "-interval", "0"}, test.args...)...)
 			if got.code != test.code || !strings.Contains(got.stdout+got.stderr, test.says) {
 				t.Errorf("%+v", got)
+			}
+		})
+	}
+}
+
+// TestTrainerFramework protects the exercise about idle GPUs: the messages are those of the framework, and a training
+// script chooses the device.
+func TestTrainerFramework(t *testing.T) {
+	const (
+		tensorflow = "tensorflow"
+		onCPU      = "visible devices: [PhysicalDevice(name='/physical_device:CPU:0', device_type='CPU')]\n"
+		onGPU      = "PhysicalDevice(name='/physical_device:GPU:0', device_type='GPU')]\n"
+	)
+	for _, test := range []struct {
+		name, framework, visible, script string
+		says                             []string
+	}{
+		{
+			"TensorFlow", tensorflow, "0", "",
+			[]string{"Created device /job:localhost/replica:0/task:0/device:GPU:0", onGPU},
+		},
+		{
+			"hidden from TensorFlow", tensorflow, "-1", "",
+			[]string{"failed call to cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected", onCPU},
+		},
+		{
+			"TensorFlow's script gives it up", tensorflow, "0",
+			"import tensorflow as tf\ntf.config.set_visible_devices([], 'GPU')\n", []string{onCPU},
+		},
+		{
+			"a comment gives nothing up", tensorflow, "0", "# tf.config.set_visible_devices([], 'GPU')\n",
+			[]string{onGPU},
+		},
+		{
+			"TensorFlow's script selects one", tensorflow, "0",
+			"gpus = tf.config.list_physical_devices('GPU')\ntf.config.set_visible_devices(gpus[:1], 'GPU')\n",
+			[]string{onGPU},
+		},
+		{"PyTorch's script", "", "0", "device = torch.device(\"cpu\")\n", []string{"device: cpu\n"}},
+		{"PyTorch's script selects one", "", "0", "device = torch.device('cuda:0')\n", []string{"device: cuda:0 "}},
+		{
+			"a script hides it", "", "0", "os.environ[\"CUDA_VISIBLE_DEVICES\"] = \"-1\"\n", []string{"device: cpu\n"},
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			p := newPod(t)
+			p.env["FRAMEWORK"], p.env["CUDA_VISIBLE_DEVICES"] = test.framework, test.visible
+			if test.script != "" {
+				p.env["TRAINING_SCRIPT"] = filepath.Join(folder(t), "train.py")
+				if err := os.WriteFile(p.env["TRAINING_SCRIPT"], []byte(test.script), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			got := p.runProgram(p.program("trainer"), "-steps", "3", "-interval", "0")
+			for _, says := range test.says {
+				if got.code != 0 || !strings.Contains(got.stdout+got.stderr, says) {
+					t.Errorf("%+v", got)
+				}
 			}
 		})
 	}

@@ -25,7 +25,22 @@ func ruleOf(f api.Firewall, run string) string {
 	return "tcp dport @" + api.FirewallSet(run) + " counter drop"
 }
 
-const firewallChain = "forward"
+// The chains of tables, named after their hooks.
+const (
+	forwardChain = "forward"
+	outputChain  = "output"
+)
+
+// chainOf returns the chain with the rule of a Firewall.
+func chainOf(f api.Firewall) string {
+	if f.Drop == api.DropOutgoing {
+		return outputChain
+	}
+	return forwardChain
+}
+
+// isFirewallChain reports whether a chain of that name may have the rule of a run.
+func isFirewallChain(name string) bool { return name == forwardChain || name == outputChain }
 
 // packetFilter is the nftables interface of the node's kernel.
 type packetFilter interface {
@@ -61,6 +76,7 @@ type firewallTable struct {
 
 // firewallRule is a rule of a table.
 type firewallRule struct {
+	chain   string
 	run     string // the run that created the rule; empty for other rules
 	port    int    // the port in the mark
 	packets uint64 // the packet counter
@@ -125,7 +141,7 @@ func buildFirewall(run string, f api.Firewall, filter packetFilter) (*api.BuiltF
 		return nil, api.Errorf(api.CodeNotProven,
 			"the table inet %s was created but differs from the request when read back", f.Table)
 	}
-	return &api.BuiltFirewall{Rule: fmt.Sprintf("table inet %s: chain %s: %s; %s = {%d}", f.Table, firewallChain,
+	return &api.BuiltFirewall{Rule: fmt.Sprintf("table inet %s: chain %s: %s; %s = {%d}", f.Table, chainOf(f),
 		ruleOf(f, run), api.FirewallSet(run), f.Port), Expires: table.ports[f.Port]}, nil
 }
 

@@ -73,8 +73,12 @@ func filterError(err error) error {
 
 func (n *netfilter) block(run string, f api.Firewall) error {
 	table := n.conn.CreateTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: f.Table})
+	hook := nftables.ChainHookForward
+	if f.Drop == api.DropOutgoing {
+		hook = nftables.ChainHookOutput
+	}
 	chain := n.conn.AddChain(&nftables.Chain{
-		Name: firewallChain, Table: table, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookForward,
+		Name: chainOf(f), Table: table, Type: nftables.ChainTypeFilter, Hooknum: hook,
 		Priority: nftables.ChainPriorityFilter,
 	})
 	// The ID is specific to the batch. If it is not set, the library uses a counter that all connections of the process
@@ -110,7 +114,7 @@ func expressions(f api.Firewall, set *nftables.Set) []expr.Any {
 	const register = 1
 	source, destination := uint32(0), uint32(2) // offsets in the TCP header
 	port := source
-	if f.Drop == api.DropRequests {
+	if f.Drop == api.DropRequests || f.Drop == api.DropOutgoing {
 		port = destination
 	}
 	list := []expr.Any{
@@ -146,7 +150,7 @@ func (n *netfilter) look(name, run string) (*firewallTable, error) {
 		if chain.Table.Name != name {
 			continue
 		}
-		if chain.Name != firewallChain {
+		if !isFirewallChain(chain.Name) {
 			other("chain " + chain.Name)
 			continue
 		}
@@ -157,7 +161,7 @@ func (n *netfilter) look(name, run string) (*firewallTable, error) {
 		for _, rule := range rules {
 			m := markOf(rule.UserData)
 			found.rules = append(found.rules,
-				firewallRule{run: m.run, port: m.port, packets: counted(rule), handle: rule.Handle})
+				firewallRule{chain: chain.Name, run: m.run, port: m.port, packets: counted(rule), handle: rule.Handle})
 		}
 	}
 	sets, err := n.conn.GetSets(table)
@@ -209,12 +213,12 @@ func (n *netfilter) remove(name string, t *firewallTable, run string, all bool) 
 		n.conn.DelTable(table)
 		return meanwhile(n.conn.Flush())
 	}
-	chain := &nftables.Chain{Name: firewallChain, Table: table}
 	set := &nftables.Set{Table: table, Name: api.FirewallSet(run), KeyType: nftables.TypeInetService, HasTimeout: true}
 	for _, rule := range t.rules {
 		if rule.run != run {
 			continue
 		}
+		chain := &nftables.Chain{Name: rule.chain, Table: table}
 		if err := n.conn.DelRule(&nftables.Rule{Table: table, Chain: chain, Handle: rule.handle}); err != nil {
 			return err
 		}
@@ -244,7 +248,7 @@ func (n *netfilter) marked() (map[string]mark, error) {
 	}
 	found := map[string]mark{}
 	for _, chain := range chains {
-		if chain.Name != firewallChain {
+		if !isFirewallChain(chain.Name) {
 			continue
 		}
 		rules, err := n.conn.GetRules(chain.Table, chain)

@@ -63,6 +63,7 @@ func TestFirewallInTheKernel(t *testing.T) {
 	for drop, rule := range map[api.Drop]string{
 		api.DropRequests: "tcp dport @" + api.FirewallSet(testRun) + " counter drop",
 		api.DropAnswers:  "tcp sport @" + api.FirewallSet(testRun) + " counter drop",
+		api.DropOutgoing: "tcp dport @" + api.FirewallSet(testRun) + " counter drop",
 		api.DropLarge:    "meta length > 576 tcp sport @" + api.FirewallSet(testRun) + " counter drop",
 	} {
 		t.Run(string(drop), func(t *testing.T) {
@@ -70,7 +71,7 @@ func TestFirewallInTheKernel(t *testing.T) {
 			filter := emptyNetwork(t)
 			f := api.Firewall{Table: "hardening", Port: 27000, Drop: drop, TTL: time.Hour}
 			proof := built(t, filter, f)
-			if want := "table inet hardening: chain forward: " + rule + "; " + api.FirewallSet(testRun) +
+			if want := "table inet hardening: chain " + chainOf(f) + ": " + rule + "; " + api.FirewallSet(testRun) +
 				" = {27000}"; proof.Rule != want {
 				t.Errorf("the proof is %q, not %q", proof.Rule, want)
 			}
@@ -167,7 +168,7 @@ func TestFirewallIsNobodyElses(t *testing.T) {
 			filter := emptyNetwork(t)
 			built(t, filter, f)
 			filter.conn.AddRule(&nftables.Rule{
-				Table: table, Chain: &nftables.Chain{Name: firewallChain, Table: table}, Exprs: accept,
+				Table: table, Chain: &nftables.Chain{Name: forwardChain, Table: table}, Exprs: accept,
 				UserData: userdata.AppendString(nil, userdata.TypeComment, "ours"),
 			})
 			filter.conn.AddChain(&nftables.Chain{Table: table, Name: "theirs"})
@@ -196,7 +197,7 @@ func TestFirewallIsNobodyElses(t *testing.T) {
 		t.Parallel()
 		filter := emptyNetwork(t)
 		built(t, filter, f)
-		chain := &nftables.Chain{Name: firewallChain, Table: table}
+		chain := &nftables.Chain{Name: forwardChain, Table: table}
 		rules, err := filter.conn.GetRules(table, chain)
 		if err != nil || len(rules) != 1 {
 			t.Fatalf("%v, %v", rules, err)
@@ -217,7 +218,7 @@ func TestFirewallIsNobodyElses(t *testing.T) {
 		t.Parallel()
 		filter := emptyNetwork(t)
 		built(t, filter, f)
-		filter.conn.FlushChain(&nftables.Chain{Name: firewallChain, Table: table})
+		filter.conn.FlushChain(&nftables.Chain{Name: forwardChain, Table: table})
 		if err := filter.conn.Flush(); err != nil {
 			t.Fatal(err)
 		}

@@ -23,6 +23,7 @@ const (
 	kindTaintRule = "DeviceTaintRule"
 	fieldStatus   = "status"
 	gpuResource   = "nvidia.com/gpu"
+	migResources  = "nvidia.com/mig-" // the prefix; the rest is the profile
 )
 
 // clusterKinds are the cluster-scoped kinds that may be created and patched, with their groups. All others affect
@@ -113,30 +114,29 @@ func (o Object) target() ledger.Target {
 	return ledger.Target{Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, UID: o.UID}
 }
 
-// nodeFields are the fields of a Node that a Patching may change, and nodeStatusFields those of its status: simulated
-// GPUs, for exercises on clusters without GPUs.
-var (
-	nodeFields = []kubeedit.Path{
-		kubeedit.Fields("metadata", "labels"), kubeedit.Fields("metadata", "annotations"),
-		kubeedit.Fields("spec", "taints"), kubeedit.Fields("spec", "unschedulable"),
-	}
-	nodeStatusFields = []kubeedit.Path{
-		kubeedit.Fields(fieldStatus, "capacity", gpuResource), kubeedit.Fields(fieldStatus, "allocatable", gpuResource),
-	}
-)
+// nodeFields are the fields of a Node that a Patching may change, except for those of its status.
+var nodeFields = []kubeedit.Path{
+	kubeedit.Fields("metadata", "labels"), kubeedit.Fields("metadata", "annotations"),
+	kubeedit.Fields("spec", "taints"), kubeedit.Fields("spec", "unschedulable"),
+}
+
+// isNodeGPUs reports whether a path in the status of a Node is the number of its GPUs or MIG devices, which exercises
+// simulate.
+func isNodeGPUs(path kubeedit.Path) bool {
+	return len(path) == 3 && path[0].Field == fieldStatus &&
+		(path[1].Field == "capacity" || path[1].Field == "allocatable") &&
+		(path[2].Field == gpuResource || strings.HasPrefix(path[2].Field, migResources))
+}
 
 // mayBeEdited returns an error for fields that belong to the API server or the kubelet, or that could block the undo.
 func (o Object) mayBeEdited(e kubeedit.Edit) error {
 	if o.Group == "" && o.Kind == kindNode {
-		fields := nodeFields
-		if o.Subresource == fieldStatus {
-			fields = nodeStatusFields
-		}
-		if slices.ContainsFunc(fields, e.Path.HasPrefix) {
+		ofStatus := o.Subresource == fieldStatus
+		if ofStatus && isNodeGPUs(e.Path) || !ofStatus && slices.ContainsFunc(nodeFields, e.Path.HasPrefix) {
 			return nil
 		}
 		return fmt.Errorf(
-			"%s: %[2]s cannot be patched; supported fields of nodes: labels, annotations, taints, unschedulable, the number of GPUs",
+			"%s: %[2]s cannot be patched; supported fields of nodes: labels, annotations, taints, unschedulable, the number of GPUs and MIG devices",
 			o, e.Path,
 		)
 	}

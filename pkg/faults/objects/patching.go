@@ -24,7 +24,7 @@ import (
 )
 
 // Patching changes an existing object. On a Node it changes labels, annotations, taints and unschedulable; in a Node's
-// status the number of GPUs.
+// status the number of GPUs and MIG devices.
 type Patching struct {
 	Dynamic dynamic.Interface
 	Mapper  meta.RESTMapper

@@ -72,6 +72,9 @@ func Permissions(ledgerNamespace string, all []*scenario.Scenario) []fault.Permi
 			}
 			if step.Patch != nil {
 				kind(step.Patch.Object.APIVersion, step.Patch.Object.Kind, "get", "patch")
+				if step.Patch.Subresource != "" { // only of nodes
+					needs = append(needs, fault.Permission{Verb: "patch", Resource: "nodes/" + step.Patch.Subresource})
+				}
 			}
 		}
 		for _, c := range checks {

@@ -76,7 +76,7 @@ func (s *start) step(step scenario.Step) error {
 			Dynamic: s.lab.Dynamic, Mapper: s.lab.Mapper, LedgerNamespace: s.lab.LedgerNamespace,
 			APIVersion: step.Patch.Object.APIVersion, Kind: step.Patch.Object.Kind,
 			Namespace: step.Patch.Object.Namespace, Name: step.Patch.Object.Name,
-			Merge: step.Patch.Merge, JSON: step.Patch.JSON,
+			Merge: step.Patch.Merge, JSON: step.Patch.JSON, Subresource: step.Patch.Subresource,
 		}
 		needs, err := patching.Permissions()
 		if err != nil {
