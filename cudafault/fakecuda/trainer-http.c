@@ -115,6 +115,11 @@ static void metrics(char *text, size_t size)
 	metric(text, size, "training_samples_total", "counter", "", (double)progress.samples, "Samples that this process has seen.");
 	metric(text, size, "training_effective_batch_size", "gauge", "", (double)progress.batch, "Samples between two updates of the weights.");
 	metric(text, size, "training_loss", "gauge", "", progress.loss, "Loss of the last step.");
+	metric(text, size, "training_step_seconds", "gauge", "", progress.seconds, "Duration of a step with its collective operation, mean of about 8.");
+	metric(text, size, "training_rank", "gauge", "", (double)progress.rank, "Rank of this process.");
+	metric(text, size, "training_world_size", "gauge", "", (double)progress.ranks, "Ranks that train together.");
+	metric(text, size, "dataloader_workers", "gauge", "", (double)progress.workers, "Worker processes of the data loader.");
+	metric(text, size, "dataloader_shared_memory_read_bytes_total", "counter", "", progress.loaded, "Bytes of the batches that workers passed in shared memory.");
 	snprintf(labels, sizeof labels, "{device=\"%s\"}", progress.device);
 	metric(text, size, "training_device", "gauge", labels, 1, "Where steps are done.");
 	if (!nvml_read((unsigned)progress.ordinal, &r)) return;

@@ -57,10 +57,19 @@ extern const char kernels[];       // PTX
 size_t bytes_of(const char *name); // a size in the environment, as 12Gi; 0 where it is not set
 void hold_model(int device);       // allocates what the settings say, or ends the program as PyTorch does when memory is out
 
+// trainer-loader.c
+void start_loader(void);           // before any thread, and before CUDA
+void next_batch(void);             // waits for the next batch of the workers, or ends the program as PyTorch does when a worker dies
+
+// trainer-ranks.c
+void join_ranks(void);             // waits for the other ranks, if there are any
+void all_reduce(void);             // waits until they have done the step too
+
+int stopping(void);                // SIGTERM came
 int64_t now_ms(void);              // of a clock that is never set
 
 // trainer-http.c
-struct progress { long step, first, samples, batch; double loss; const char *device; int ordinal; int64_t at; }; // at: ms, of the last step
+struct progress { long step, first, samples, batch, workers, rank, ranks; double loss, loaded, seconds; const char *device; int ordinal; int64_t at; }; // at: ms, of the last step
 extern volatile struct progress progress;
 void serve_metrics(int port);      // in a thread
 int serve_store(int port);         // for ever
