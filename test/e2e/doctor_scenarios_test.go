@@ -70,6 +70,15 @@ func TestDoctorFindsScenarioRuntimeHandler(t *testing.T) {
 	)
 }
 
+func TestDoctorFindsScenarioShmTooSmall(t *testing.T) {
+	findsWhatBreaks(t, "shm-too-small",
+		variant{"via=default", "wl.shm"},
+		variant{"via=path", "wl.shm"},
+		variant{"via=size", "wl.shm"},
+		variant{"via=memory", "wl.oom-killed"},
+	)
+}
+
 func TestDoctorFindsScenarioUnbalancedNodes(t *testing.T) {
 	findsWhatBreaks(t, "unbalanced-nodes", variant{"how=selector", "sched.unbalanced"})
 }
