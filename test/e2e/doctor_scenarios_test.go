@@ -37,6 +37,15 @@ func TestDoctorFindsScenarioDarkMonitoring(t *testing.T) {
 	findsWhatBreaks(t, "dark-monitoring", variant{"how=selector", ""})
 }
 
+// Which of the pods that hold GPUs could do without, doctor cannot know.
+func TestDoctorFindsScenarioGangDeadlock(t *testing.T) {
+	findsWhatBreaks(t, "gang-deadlock",
+		variant{"via=together", "sched.all-in-use"},
+		variant{"via=project", "sched.all-in-use"},
+		variant{"via=quota", "rbac.quota"},
+	)
+}
+
 func TestDoctorFindsScenarioGPULost(t *testing.T) {
 	findsWhatBreaks(t, "gpu-lost",
 		variant{"kind=gone", "wl.cpu-mode"}, // CUDA's own words: no CUDA-capable device is detected
