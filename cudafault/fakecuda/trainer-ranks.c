@@ -42,8 +42,11 @@ static int take(int peer, int32_t *value, int64_t until)
 		if (stopping()) quit();
 		if (left < 0) return 0;
 		if (poll(&wait, 1, left < 500 ? (int)left : 500) <= 0) continue;
-		if (recv(peer, value, sizeof *value, MSG_WAITALL) != sizeof *value) remote_error();
-		return 1;
+		// poll may report a socket that has nothing to read.
+		ssize_t got = recv(peer, value, sizeof *value, MSG_DONTWAIT);
+		if (got == sizeof *value) return 1;
+		if (got >= 0 || (errno != EAGAIN && errno != EINTR)) remote_error();
+		usleep(20000);
 	}
 }
 

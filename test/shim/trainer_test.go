@@ -235,7 +235,7 @@ func TestTrainerRanks(t *testing.T) {
 			}, []int{134, 1},
 		},
 		{
-			"one is missing", []map[string]string{{"WORLD_SIZE": "3"}, {}},
+			"one is missing", []map[string]string{{"WORLD_SIZE": "3"}, {"RENDEZVOUS_TIMEOUT": "30"}},
 			[]string{
 				"DistStoreError: Timed out after 3 seconds waiting for clients. 2/3 clients joined.",
 				"remote process exited or there was a network error",
