@@ -88,6 +88,15 @@ func TestDoctorFindsScenarioShmTooSmall(t *testing.T) {
 	)
 }
 
+// The ranks that wait report an error. A rank that hangs, or that does not exist, does not.
+func TestDoctorFindsScenarioSlowRank(t *testing.T) {
+	findsWhatBreaks(t, "slow-rank",
+		variant{"via=cpu", "wl.pod-failing wl.pod-failing"},
+		variant{"via=gpu", ""},
+		variant{"via=size", ""},
+	)
+}
+
 func TestDoctorFindsScenarioUnbalancedNodes(t *testing.T) {
 	findsWhatBreaks(t, "unbalanced-nodes", variant{"how=selector", "sched.unbalanced"})
 }
