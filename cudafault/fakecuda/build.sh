@@ -20,4 +20,4 @@ flags=(-std=gnu11 -O2 -Wall -Wextra -Werror -fPIC -fvisibility=hidden -fno-ipa-i
 "$cc" "${flags[@]}" -fno-strict-aliasing -shared -Wl,-soname,libcuda.so.1 -Wl,-Bsymbolic -o "$out/libcuda.so.1" \
   "$work/generated.c" "$here"/{device,context,memory,vmm,copy,stream,event,graph,module,lookup}.c -lpthread
 "$cc" "${flags[@]}" -shared -Wl,-soname,libnvidia-ml.so.1 -Wl,-Bsymbolic -o "$out/libnvidia-ml.so.1" "$here/nvml.c" -ldl
-"$cc" "${flags[@]}" -fno-pic -pie -fPIE -o "$out/trainer" "$here"/trainer{,-driver,-framework,-memory,-checkpoint,-http}.c -lpthread -ldl
+"$cc" "${flags[@]}" -fno-pic -pie -fPIE -o "$out/trainer" "$here"/trainer{,-driver,-framework,-memory,-loader,-ranks,-checkpoint,-http}.c -lpthread -ldl

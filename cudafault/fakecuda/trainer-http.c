@@ -105,6 +105,24 @@ static void metric(char *text, size_t size, const char *name, const char *type, 
 	snprintf(text + n, size - n, "# HELP %s %s\n# TYPE %s %s\n%s%s %.15g\n", name, help, name, type, name, labels, value);
 }
 
+// The share of the periods in which the container was throttled, as container_cpu_cfs_throttled_periods_total and container_cpu_cfs_periods_total
+// of cAdvisor tell it; 0 without a CPU limit.
+static double throttled(void)
+{
+	static const char *const files[] = {"/sys/fs/cgroup/cpu.stat", "/sys/fs/cgroup/cpu/cpu.stat", "/sys/fs/cgroup/cpu,cpuacct/cpu.stat"};
+	double periods = 0, spent = 0;
+	for (size_t i = 0; !periods && i < sizeof files / sizeof *files; i++) {
+		char line[128];
+		FILE *file = fopen(files[i], "re");
+		while (file && fgets(line, sizeof line, file)) {
+			sscanf(line, "nr_periods %lf", &periods);
+			sscanf(line, "nr_throttled %lf", &spent);
+		}
+		if (file) fclose(file);
+	}
+	return periods > 0 ? spent / periods : 0;
+}
+
 static void metrics(char *text, size_t size)
 {
 	struct reading r;
@@ -115,6 +133,12 @@ static void metrics(char *text, size_t size)
 	metric(text, size, "training_samples_total", "counter", "", (double)progress.samples, "Samples that this process has seen.");
 	metric(text, size, "training_effective_batch_size", "gauge", "", (double)progress.batch, "Samples between two updates of the weights.");
 	metric(text, size, "training_loss", "gauge", "", progress.loss, "Loss of the last step.");
+	metric(text, size, "training_step_seconds", "gauge", "", progress.seconds, "Duration of a step with its collective operation, mean of about 8.");
+	metric(text, size, "container_cpu_throttled_ratio", "gauge", "", throttled(), "Share of the periods in which the CPU limit throttled the container.");
+	metric(text, size, "training_rank", "gauge", "", (double)progress.rank, "Rank of this process.");
+	metric(text, size, "training_world_size", "gauge", "", (double)progress.ranks, "Ranks that train together.");
+	metric(text, size, "dataloader_workers", "gauge", "", (double)progress.workers, "Worker processes of the data loader.");
+	metric(text, size, "dataloader_shared_memory_read_bytes_total", "counter", "", progress.loaded, "Bytes of the batches that workers passed in shared memory.");
 	snprintf(labels, sizeof labels, "{device=\"%s\"}", progress.device);
 	metric(text, size, "training_device", "gauge", labels, 1, "Where steps are done.");
 	if (!nvml_read((unsigned)progress.ordinal, &r)) return;

@@ -10,6 +10,9 @@
 //
 //	MODEL_MEMORY, ACTIVATION_MEMORY, BATCH_SIZE, PRECISION   what it holds, see trainer-memory.c
 //	GRADIENT_ACCUMULATION (1)   batches between two updates of the weights: the effective batch is so many times larger, and needs no more memory
+//	NUM_WORKERS, PREFETCH_FACTOR, SAMPLE_SIZE   the data loader and its shared memory, see trainer-loader.c
+//	RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT   ranks that wait for each other, see trainer-ranks.c
+//	STEP_CPU_MS (0)         processor time that each step needs, as for preparing its data
 //	CHECKPOINT, CHECKPOINT_EVERY (50)   a file or http://HOST:PORT/NAME to resume from and to save to, and how many steps apart
 //	METRICS_PORT            serves /metrics, /readyz (a step was done in the last 10 s) and /healthz there
 //	FRAMEWORK=tensorflow, TRAINING_SCRIPT   TensorFlow's messages, and a script that chooses the device, see trainer-framework.c
@@ -33,6 +36,7 @@ static const float half = 0.5f;
 static float in[ELEMENTS], out[ELEMENTS];
 static volatile sig_atomic_t stop;
 static void on_term(int signal) { stop = signal; }
+int stopping(void) { return stop != 0; }
 
 void check(int code, const char *call)
 {
@@ -44,7 +48,7 @@ void check(int code, const char *call)
 	exit(1);
 }
 
-static struct settings { long steps, interval, report, bytes, every, device, require, graphs; int cpu, any; const char *checkpoint; } settings;
+static struct settings { long steps, interval, report, bytes, every, device, require, graphs, busy; int cpu, any; const char *checkpoint; } settings;
 
 static long setting(const char *name, long otherwise)
 {
@@ -65,7 +69,8 @@ static void read_environment(void)
 	const char *device = getenv("TRAINER_DEVICE"), *checkpoint = getenv("CHECKPOINT");
 	settings = (struct settings){.graphs = 1,
 		.steps = setting("TRAINER_STEPS", 0), .interval = setting("TRAINER_INTERVAL", 100), .report = setting("TRAINER_REPORT", 10),
-		.bytes = setting("TRAINER_BYTES", 0), .every = setting("CHECKPOINT_EVERY", 50), .require = setting("TRAINER_REQUIRE_CUDA", 0),
+		.bytes = setting("TRAINER_BYTES", 0), .every = setting("CHECKPOINT_EVERY", 50), .busy = setting("STEP_CPU_MS", 0),
+		.require = setting("TRAINER_REQUIRE_CUDA", 0),
 		.checkpoint = checkpoint && *checkpoint ? checkpoint : NULL};
 	if (device) choose_device(device);
 }
@@ -101,6 +106,14 @@ static void pause_ms(long ms)
 {
 	struct timespec left = {ms / 1000, ms % 1000 * 1000000};
 	while (ms > 0 && !stop && nanosleep(&left, &left) && errno == EINTR) {}
+}
+
+static void use_cpu(long ms)
+{
+	struct timespec used, now;
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+	do clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+	while ((now.tv_sec - used.tv_sec) * 1000 + (now.tv_nsec - used.tv_nsec) / 1000000 < ms);
 }
 
 static struct { uint64_t a, b, sum; void *add, *fill, *stream, *event, *exec; } gpu;
@@ -180,6 +193,9 @@ static void step_on_cpu(void)
 // Does a step and says how it went.
 static void train(long step, int on_gpu)
 {
+	int64_t begin = now_ms();
+	next_batch();
+	if (settings.busy > 0) use_cpu(settings.busy);
 	for (int i = 0; i < ELEMENTS; i++) in[i] = (float)((step + i) % 1000);
 	if (on_gpu) step_on_gpu();
 	else step_on_cpu();
@@ -189,6 +205,8 @@ static void train(long step, int on_gpu)
 		fprintf(stderr, "AssertionError: step %ld: element %d is %.9g, not %.9g\n", step, i, out[i], in[i] + half);
 		exit(1);
 	}
+	all_reduce();
+	progress.seconds += ((double)(now_ms() - begin) / 1000 - progress.seconds) / (step - progress.first < 8 ? (double)(step - progress.first) : 8);
 	// What it computes has no loss: this is the shape of one.
 	progress.loss = 0.4 + 9.6 / (1 + (double)step / 150) + (double)(step * 7919 % 101) / 2500;
 	progress.at = now_ms();
@@ -215,6 +233,7 @@ int main(int argc, char **argv)
 	signal(SIGTERM, on_term);
 	signal(SIGINT, on_term);
 
+	start_loader();
 	int on_gpu = take_gpu();
 	progress.ordinal = (int)settings.device;
 	progress.device = on_gpu ? "cuda" : "cpu";
@@ -228,6 +247,7 @@ int main(int argc, char **argv)
 	if (first) printf("resumed from checkpoint at step %ld\n", first);
 	else if (settings.checkpoint) printf("no checkpoint yet: starting at step 1\n");
 
+	join_ranks();
 	for (long step = first + 1; !stop && (settings.steps == 0 || step <= settings.steps); step++) {
 		train(step, on_gpu);
 		pause_ms(settings.interval);

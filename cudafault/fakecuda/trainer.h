@@ -62,10 +62,19 @@ int script_chooses_cpu(void);      // the training script does, if there is one
 void report_cpu(int chosen, int driver); // on stdout and stderr, as the framework does: chosen by the program itself; there is a driver
 void report_gpu(long device, const char *name, int driver, int count, int nvml, size_t available, size_t total);
 
+// trainer-loader.c
+void start_loader(void);           // before any thread, and before CUDA
+void next_batch(void);             // waits for the next batch of the workers, or ends the program as PyTorch does when a worker dies
+
+// trainer-ranks.c
+void join_ranks(void);             // waits for the other ranks, if there are any
+void all_reduce(void);             // waits until they have done the step too
+
+int stopping(void);                // SIGTERM came
 int64_t now_ms(void);              // of a clock that is never set
 
 // trainer-http.c
-struct progress { long step, first, samples, batch; double loss; const char *device; int ordinal; int64_t at; }; // at: ms, of the last step
+struct progress { long step, first, samples, batch, workers, rank, ranks; double loss, loaded, seconds; const char *device; int ordinal; int64_t at; }; // at: ms, of the last step
 extern volatile struct progress progress;
 void serve_metrics(int port);      // in a thread
 int serve_store(int port);         // for ever

@@ -42,6 +42,15 @@ func TestDoctorFindsScenarioDarkMonitoring(t *testing.T) {
 	)
 }
 
+// Which of the pods that hold GPUs could do without, doctor cannot know.
+func TestDoctorFindsScenarioGangDeadlock(t *testing.T) {
+	findsWhatBreaks(t, "gang-deadlock",
+		variant{"via=together", "sched.all-in-use"},
+		variant{"via=project", "sched.all-in-use"},
+		variant{"via=quota", "rbac.quota"},
+	)
+}
+
 func TestDoctorFindsScenarioGPULost(t *testing.T) {
 	findsWhatBreaks(t, "gpu-lost",
 		variant{"kind=gone", "wl.cpu-mode"}, // CUDA's own words: no CUDA-capable device is detected
@@ -79,6 +88,24 @@ func TestDoctorFindsScenarioRuntimeHandler(t *testing.T) {
 		variant{"how=wrong-instance", "rt.wrong-instance"},
 		variant{"how=missing-handler", "rt.handler-missing"},
 		variant{"how=class", "rt.handler-missing"},
+	)
+}
+
+func TestDoctorFindsScenarioShmTooSmall(t *testing.T) {
+	findsWhatBreaks(t, "shm-too-small",
+		variant{"via=default", "wl.shm"},
+		variant{"via=path", "wl.shm"},
+		variant{"via=size", "wl.shm"},
+		variant{"via=memory", "wl.oom-killed"},
+	)
+}
+
+// The ranks that wait report an error. A rank that hangs, or that does not exist, does not.
+func TestDoctorFindsScenarioSlowRank(t *testing.T) {
+	findsWhatBreaks(t, "slow-rank",
+		variant{"via=cpu", "wl.pod-failing wl.pod-failing"},
+		variant{"via=gpu", ""},
+		variant{"via=size", ""},
 	)
 }
 

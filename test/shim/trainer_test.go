@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -241,6 +242,95 @@ func TestTrainerBuffers(t *testing.T) {
 		}
 		_ = program.Process.Kill()
 		_ = program.Wait()
+	}
+}
+
+// TestTrainerLoadsData protects the exercise about shared memory: the workers' batches really are in /dev/shm, and when
+// it is full, a worker dies and the program ends with PyTorch's words.
+func TestTrainerLoadsData(t *testing.T) {
+	for _, test := range []struct {
+		name, workers, shm string
+		code               int
+		says               string
+	}{
+		{"enough", "2", "64m", 0, "done\n"},
+		{"none, and no workers", "0", "1m", 0, "done\n"},
+		{
+			"too little", "2", "20m", 1,
+			"is killed by signal: Bus error. It is possible that dataloader's workers are out of shared memory.",
+		},
+		{"too many", "1000", "64m", 1, "ValueError: NUM_WORKERS must be from 0 to 64, but got 1000"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			p := newPod(t)
+			p.env["NUM_WORKERS"], p.env["BATCH_SIZE"], p.env["SAMPLE_SIZE"] = test.workers, "8", "1Mi" // 32 MiB
+			script := "mount -t tmpfs -o size=" + test.shm + " none /dev/shm && exec " + p.program("trainer")
+			got := p.runProgram("unshare", "-rm", "sh", "-c", script+" -device cpu -steps 5 -interval 0")
+			if strings.HasPrefix(got.stderr, "unshare: ") {
+				t.Skip(got.stderr) // without root, on a kernel that does not allow it
+			}
+			if got.code != test.code || !strings.Contains(got.stdout+got.stderr, test.says) {
+				t.Errorf("%+v", got)
+			}
+		})
+	}
+}
+
+// TestTrainerRanks protects the exercises about trainings of several ranks: they wait for each other at the beginning
+// and in each step, and who waits too long says which operation it was, as the rest say that a peer is gone.
+func TestTrainerRanks(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		ranks []map[string]string
+		says  []string
+		codes []int
+	}{
+		{"all", []map[string]string{{}, {}}, []string{"finished 5 steps", "finished 5 steps"}, []int{0, 0}},
+		{
+			"one is slow", []map[string]string{{"COLLECTIVE_TIMEOUT": "1"}, {"STEP_CPU_MS": "3000"}},
+			[]string{
+				"[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE,",
+				"remote process exited or there was a network error",
+			}, []int{134, 1},
+		},
+		{
+			"one is missing", []map[string]string{{"WORLD_SIZE": "3"}, {"RENDEZVOUS_TIMEOUT": "30"}},
+			[]string{
+				"DistStoreError: Timed out after 3 seconds waiting for clients. 2/3 clients joined.",
+				"remote process exited or there was a network error",
+			}, []int{1, 1},
+		},
+		{
+			"another address", []map[string]string{{}, {"MASTER_PORT": "1"}},
+			[]string{
+				"1/2 clients joined.",
+				"The client socket has timed out after 2000ms while trying to connect to (127.0.0.1, 1).",
+			}, []int{1, 1},
+		},
+		{"a single one", []map[string]string{{"WORLD_SIZE": "1"}}, []string{"finished 5 steps"}, []int{0}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			port, results := fmt.Sprint(freePort(t)), make([]result, len(test.ranks))
+			var done sync.WaitGroup
+			for rank, env := range test.ranks {
+				p := newPod(t)
+				p.env["RANK"], p.env["WORLD_SIZE"] = fmt.Sprint(rank), fmt.Sprint(len(test.ranks))
+				p.env["MASTER_ADDR"], p.env["MASTER_PORT"], p.env["RENDEZVOUS_TIMEOUT"] = "127.0.0.1", port, "2"
+				for name, value := range env {
+					p.env[name] = value
+				}
+				done.Go(func() {
+					results[rank] = p.runProgram(p.program("trainer"), "-device", "cpu", "-steps", "5", "-interval",
+						"0")
+				})
+			}
+			done.Wait()
+			for rank, got := range results {
+				if got.code != test.codes[rank] || !strings.Contains(got.stdout+got.stderr, test.says[rank]) {
+					t.Errorf("rank %d: %+v", rank, got)
+				}
+			}
+		})
 	}
 }
 
