@@ -344,8 +344,8 @@ type Firewall struct {
 	Drop  string `json:"drop"`  // requests, answers, or large (responses longer than 576 bytes)
 }
 
-// Device makes the kubelet of a node consider GPUs unhealthy, as if its device plugin had reported it: the node has fewer
-// allocatable GPUs.
+// Device makes the kubelet of a node consider GPUs unhealthy, as if its device plugin had reported it: the node has
+// fewer allocatable GPUs.
 type Device struct {
 	Node string `json:"node"`
 	GPU  string `json:"gpu"` // index, UUID or PCI address, several of these (0,1), or all

@@ -37,6 +37,14 @@ func TestDoctorFindsScenarioDarkMonitoring(t *testing.T) {
 	findsWhatBreaks(t, "dark-monitoring", variant{"how=selector", ""})
 }
 
+func TestDoctorFindsScenarioDriverMismatch(t *testing.T) {
+	findsWhatBreaks(t, "driver-mismatch",
+		variant{"cause=env", "wl.cuda-error"},
+		variant{"cause=old", "wl.cuda-error"},
+		variant{"cause=upgraded", "wl.cuda-error"},
+	)
+}
+
 func TestDoctorFindsScenarioGPULost(t *testing.T) {
 	findsWhatBreaks(t, "gpu-lost",
 		variant{"kind=gone", "wl.cpu-mode"}, // CUDA's own words: no CUDA-capable device is detected
