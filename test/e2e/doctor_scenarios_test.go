@@ -37,6 +37,13 @@ func TestDoctorFindsScenarioDarkMonitoring(t *testing.T) {
 	findsWhatBreaks(t, "dark-monitoring", variant{"how=selector", ""})
 }
 
+func TestDoctorFindsScenarioDeadGPU(t *testing.T) {
+	findsWhatBreaks(t, "dead-gpu",
+		variant{"cause=name", "dp.unhealthy"},
+		variant{"cause=half", "dp.unhealthy"},
+	)
+}
+
 func TestDoctorFindsScenarioDriverMismatch(t *testing.T) {
 	findsWhatBreaks(t, "driver-mismatch",
 		variant{"cause=env", "wl.cuda-error"},
