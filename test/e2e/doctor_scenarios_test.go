@@ -77,6 +77,11 @@ func TestDoctorFindsScenarioNoop(t *testing.T) {
 	findsWhatBreaks(t, "noop", variant{"", ""})
 }
 
+// A program wrote the lines, which make no process fail: the process that fails is another root.
+func TestDoctorFindsScenarioRowRemapping(t *testing.T) {
+	findsWhatBreaks(t, "row-remapping", variant{"cause=pending", "hw.ecc wl.cuda-error"})
+}
+
 func TestDoctorFindsScenarioRuntimeHandler(t *testing.T) {
 	findsWhatBreaks(t, "runtime-handler",
 		variant{"how=wrong-instance", "rt.wrong-instance"},
