@@ -52,6 +52,13 @@ func TestDoctorFindsScenarioDriverMismatch(t *testing.T) {
 	)
 }
 
+func TestDoctorFindsScenarioFabricManager(t *testing.T) {
+	findsWhatBreaks(t, "fabric-manager",
+		variant{"cause=excluded", "fab.fabricmanager"},
+		variant{"cause=version", "fab.fabricmanager"},
+	)
+}
+
 func TestDoctorFindsScenarioGPULost(t *testing.T) {
 	findsWhatBreaks(t, "gpu-lost",
 		variant{"kind=gone", "wl.cpu-mode"}, // CUDA's own words: no CUDA-capable device is detected
