@@ -27,14 +27,20 @@ static uint64_t number(const char *name, uint64_t otherwise)
 	return text && *text ? strtoull(text, NULL, 0) : otherwise;
 }
 
+// What build.sh defines for the library of a cuda-compat package.
+#ifndef INIT
+#define DRIVER_VERSION 12040
+#define INIT 0
+#endif
+
 // FAKECUDA_DEVICES (1), FAKECUDA_MEMORY (bytes per device, 16 GiB), FAKECUDA_DRIVER_VERSION (12040), FAKECUDA_INIT (result of cuInit, 0),
 // and CUDA_VISIBLE_DEVICES, by index, as the real driver reads it: the list ends at the first entry that is no device.
 static void configure(void)
 {
 	int physical = (int)number("FAKECUDA_DEVICES", 1);
 	if (physical > MAX_DEVICES) physical = MAX_DEVICES;
-	driver_version = (int)number("FAKECUDA_DRIVER_VERSION", 12040);
-	broken_by_environment = (int)number("FAKECUDA_INIT", 0);
+	driver_version = (int)number("FAKECUDA_DRIVER_VERSION", DRIVER_VERSION);
+	broken_by_environment = (int)number("FAKECUDA_INIT", INIT);
 	const char *visible = getenv("CUDA_VISIBLE_DEVICES");
 	for (int i = 0; i < physical; i++) {
 		int which = i;

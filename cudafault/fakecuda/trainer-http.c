@@ -55,8 +55,6 @@ static int listen_on(int port)
 	return fd;
 }
 
-struct request { char method[8], path[256], body[512]; };
-
 // Reads a request whose body is as long as its Content-Length says, up to what fits.
 static int read_request(int fd, struct request *r)
 {
@@ -77,7 +75,7 @@ static int read_request(int fd, struct request *r)
 	}
 }
 
-static void answer(int fd, const char *status, const char *body)
+void answer(int fd, const char *status, const char *body)
 {
 	char head[160];
 	snprintf(head, sizeof head, "HTTP/1.1 %s\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n",
@@ -86,7 +84,7 @@ static void answer(int fd, const char *status, const char *body)
 	put(fd, body);
 }
 
-static void serve(int port, void (*handle)(int, struct request *))
+void serve(int port, void (*handle)(int, struct request *))
 {
 	int fd = listen_on(port);
 	for (;;) {

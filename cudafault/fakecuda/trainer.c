@@ -4,6 +4,7 @@
 //
 //	trainer [-steps N] [-interval MS] [-report N] [-bytes N] [-device N|cpu|auto] [-require-cuda] [-no-graph]
 //	trainer -store PORT     keeps checkpoints for others, in memory
+//	trainer -fabric PORT    stands in for the Fabric Manager; FABRICMANAGER_VERSION must be DRIVER_VERSION
 //
 // The environment has the same names: TRAINER_STEPS (0 = endless), TRAINER_INTERVAL (ms between steps, 100), TRAINER_REPORT (steps per line, 10),
 // TRAINER_BYTES (held in addition, as weights would be, 0), TRAINER_DEVICE (0), TRAINER_REQUIRE_CUDA (0). And:
@@ -17,6 +18,7 @@
 //	METRICS_PORT            serves /metrics, /readyz (a step was done in the last 10 s) and /healthz there
 //	FRAMEWORK=tensorflow, TRAINING_SCRIPT   TensorFlow's messages, and a script that chooses the device, see trainer-framework.c
 //	TRAINER_SIMULATION=allocated   the simulated driver is in the container only if the device plugin gave it a device, as NVIDIA's is
+//	LAB_NVSWITCH            http://HOST:PORT/fabric of the node's Fabric Manager: without an answer, CUDA does not start (802)
 //	TRAINER_BUFFERED=1      keeps lines in a buffer of 8 KiB, as Python does on a pipe; PYTHONUNBUFFERED=1 prevents that, as there
 //
 // It works on the CPU, ten times slower, where frameworks do so without a word: when there is no driver, or CUDA_VISIBLE_DEVICES or
@@ -136,6 +138,7 @@ static int take_gpu(void)
 	int nvml = nvml_count();
 	CHECK(cuDriverGetVersion(&version));
 	int code = cu.cuInit(0);
+	if (!code) code = fabric_state();
 	if (code == NO_DEVICE && may && (settings.any || hidden_by_environment(nvml))) return report_cpu(0, 1), 0;
 	check(code, "cuInit(0)");
 	CHECK(cuDeviceGetCount(&count));
@@ -226,6 +229,7 @@ static void buffer_output(void)
 int main(int argc, char **argv)
 {
 	if (argc == 3 && !strcmp(argv[1], "-store")) return setvbuf(stdout, NULL, _IOLBF, 0), serve_store(atoi(argv[2]));
+	if (argc == 3 && !strcmp(argv[1], "-fabric")) return setvbuf(stdout, NULL, _IOLBF, 0), serve_fabric(atoi(argv[2]));
 	read_environment();
 	int code = read_arguments(argc, argv);
 	if (code) return code;

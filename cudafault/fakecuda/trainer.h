@@ -76,6 +76,9 @@ int64_t now_ms(void);              // of a clock that is never set
 // trainer-http.c
 struct progress { long step, first, samples, batch, workers, rank, ranks; double loss, loaded, seconds; const char *device; int ordinal; int64_t at; }; // at: ms, of the last step
 extern volatile struct progress progress;
+struct request { char method[8], path[256], body[512]; };
+void serve(int port, void (*handle)(int, struct request *)); // for ever
+void answer(int fd, const char *status, const char *body);
 void serve_metrics(int port);      // in a thread
 int serve_store(int port);         // for ever
 int http_get(const char *url, char *body, size_t size); // the status, 0 without an answer
@@ -84,3 +87,7 @@ int http_put(const char *url, const char *body);
 // trainer-checkpoint.c
 long resume(const char *checkpoint); // the step that the checkpoint has, 0 where there is none; a store that does not answer ends the program
 void save(const char *checkpoint, long step);
+
+// trainer-fabric.c
+int serve_fabric(int port);        // for ever; 1: it does not fit the driver
+int fabric_state(void);            // what cuInit returns: 802 while the NVSwitches are not set up

@@ -146,6 +146,9 @@ func (c *consent) steps(path string, steps []Step) {
 			}
 			c.add(where, "adds a firewall rule on %s that drops %s TCP port %d of any host",
 				s.Firewall.Node, what, s.Firewall.Port)
+		case s.Device != nil:
+			c.add(where, "makes GPU %s of %s unhealthy, so that new pods do not get it; autoscalers may replace the node",
+				s.Device.GPU, s.Device.Node)
 		case s.CUDA != nil:
 			if ns := s.CUDA.Workload.Namespace; !c.own[ns] {
 				c.add(where, "injects CUDA errors into %s in namespace %s, which the scenario does not create",

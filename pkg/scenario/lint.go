@@ -57,6 +57,7 @@ func (s *Scenario) Lint() []Problem {
 	l.choices()
 	l.names()
 	l.otherwise()
+	l.devices()
 	l.module()
 	if !broken { // otherwise each problem would be reported again
 		l.play()
@@ -258,6 +259,21 @@ func (l *linter) otherwise() {
 		l.wrong(at, field, "%v", err)
 	case other.Requires.NetworkPolicy:
 		l.wrong(at, field, "scenario %s also requires networkPolicy", name)
+	}
+}
+
+// devices verifies that a scenario with unhealthy devices requires what they need.
+func (l *linter) devices() {
+	if l.s.Requires.DevicePlugin && l.s.Requires.NodeAccess {
+		return
+	}
+	for _, part := range []string{"setup", "inject"} {
+		for i, step := range l.root.find(part).list() {
+			if device := step.get("device"); device != nil {
+				l.wrong(device, fmt.Sprintf("%s[%d].device", part, i),
+					"requires requires.devicePlugin and requires.nodeAccess")
+			}
+		}
 	}
 }
 

@@ -156,6 +156,10 @@ func TestLint(t *testing.T) {
 			"requires.otherwise: scenario blocked-egress also requires networkPolicy",
 		},
 		{
+			"inject:\n", "inject:\n  - device: {node: \"${facts.nodes[0].name}\", gpu: \"0\"}\n",
+			"inject[0].device: requires requires.devicePlugin and requires.nodeAccess",
+		},
+		{
 			"    namespaces: [\"${p.ns}\"]", "    namespaces: [default]",
 			"public.access.namespaces[0]: neither setup nor inject creates namespace \"default\"",
 		},

@@ -15,9 +15,9 @@ import (
 // Fields that are mutually exclusive.
 var (
 	stepActions = []string{
-		"create", "patch", "xid", "runtime", "firewall", "cuda", "wait", "delete", "replace", "nodeShell",
+		"create", "patch", "xid", "runtime", "firewall", "device", "cuda", "wait", "delete", "replace", "nodeShell",
 	}
-	trainerActions = []string{"xid", "runtime", "firewall", "cuda"}
+	trainerActions = []string{"xid", "runtime", "firewall", "device", "cuda"}
 	attemptActions = []string{"delete", "replace", "nodeShell"}
 	checkSources   = []string{
 		"object", "objects", "logs", "events", "exec", "http", "can", "probe", "handler", "terraform",
@@ -54,7 +54,7 @@ func (c *checker) rules(n *node, t reflect.Type, path string) {
 	case reflect.TypeFor[HTTP]():
 		c.exactlyOne(n, path, "service", "url")
 	case reflect.TypeFor[CUDAFault]():
-		c.someOf(n, path, "xid", "error", "memLimit", "hideAll", "hang")
+		c.someOf(n, path, "xid", "error", "memLimit", "hideAll", "driverMismatch", "hang")
 	case reflect.TypeFor[Access]():
 		if l := n.get("namespaces"); l != nil && l.shape == list && len(l.items) == 0 {
 			c.fail(l.line, l.column, expr.Join(path, "namespaces"),

@@ -73,9 +73,15 @@ type Requires struct {
 	// Toolkit requires the NVIDIA Container Toolkit on the nodes. It configures a handler of the container
 	// runtime, which GPUs simulated by an exercise lack.
 	Toolkit bool `json:"toolkit,omitempty"`
+	// DevicePlugin requires a device plugin on the nodes, whose GPUs the kubelet can consider unhealthy. GPUs simulated
+	// by an exercise have none.
+	DevicePlugin bool `json:"devicePlugin,omitempty"`
 	// Images must be available to the nodes: already on the node, or in their registry.
 	Images []string `json:"images,omitempty"`
 }
+
+// Simulatable reports whether GPUs that the exercise simulates are sufficient.
+func (r Requires) Simulatable() bool { return !r.Toolkit && !r.DevicePlugin }
 
 // Param is a value drawn from the seed. Exactly one of the fields is set.
 type Param struct {
@@ -281,10 +287,11 @@ type Step struct {
 	// Patch changes an existing object.
 	Patch *Patch `json:"patch,omitempty"`
 	// XID writes lines to the kernel log, Runtime breaks a containerd configuration, Firewall drops packets on
-	// a node, and CUDA injects the shim into a running workload.
+	// a node, Device makes the kubelet consider GPUs unhealthy, and CUDA injects the shim into a running workload.
 	XID      *XID      `json:"xid,omitempty"`
 	Runtime  *Runtime  `json:"runtime,omitempty"`
 	Firewall *Firewall `json:"firewall,omitempty"`
+	Device   *Device   `json:"device,omitempty"`
 	CUDA     *CUDA     `json:"cuda,omitempty"`
 
 	// Wait waits until all checks hold.
@@ -340,6 +347,13 @@ type Firewall struct {
 	Drop string `json:"drop"`
 }
 
+// Device makes the kubelet of a node consider GPUs unhealthy, as if its device plugin had reported it: the node has
+// fewer allocatable GPUs.
+type Device struct {
+	Node string `json:"node"`
+	GPU  string `json:"gpu"` // index, UUID or PCI address, several of these (0,1), or all
+}
+
 // CUDA injects the shim into a workload.
 type CUDA struct {
 	Workload Ref       `json:"workload"`
@@ -348,12 +362,14 @@ type CUDA struct {
 
 // CUDAFault configures the shim. The fields are those of `cuda inject`.
 type CUDAFault struct {
-	XID        int      `json:"xid,omitempty"`
-	Error      string   `json:"error,omitempty"`
-	MemLimit   string   `json:"memLimit,omitempty"` // 16Gi
-	HideAll    bool     `json:"hideAll,omitempty"`
-	AfterCalls int      `json:"afterCalls,omitempty"`
-	After      Duration `json:"after,omitempty"`
+	XID      int    `json:"xid,omitempty"`
+	Error    string `json:"error,omitempty"`
+	MemLimit string `json:"memLimit,omitempty"` // 16Gi
+	HideAll  bool   `json:"hideAll,omitempty"`
+	// DriverMismatch fails cuInit with 803, and NVML.
+	DriverMismatch bool     `json:"driverMismatch,omitempty"`
+	AfterCalls     int      `json:"afterCalls,omitempty"`
+	After          Duration `json:"after,omitempty"`
 	// Hang blocks calls forever instead of failing them.
 	Hang bool `json:"hang,omitempty"`
 	// Nodes are the nodes on which the shim acts; empty means all. A workload recovers when it moves to another

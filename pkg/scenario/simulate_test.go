@@ -116,7 +116,7 @@ func TestScenariosWithSimulatedGPUs(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, s := range all {
-		if s.Requires.Toolkit {
+		if !s.Requires.Simulatable() {
 			continue
 		}
 		for seed := range int64(20) {

@@ -16,6 +16,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/gpus"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/nodefault"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/session"
 )
 
@@ -104,16 +105,39 @@ func (f *failing) run(ctx context.Context, connection *kube.Connection, streams 
 			if pod != nil {
 				of.podUID = string(pod.UID)
 			}
-			injection := &devicehealth.Injection{
-				Client: cluster.Client, Choose: of.choose,
-				Start: session.StartShortPod[devicehealth.Pod](cluster, connection.LedgerNamespace, f.Pods),
-			}
+			injection := f.injection(connection, cluster, of)
 			for _, name := range nodes {
-				changes = append(changes, injection.Change(name, "make "+f.String()+" unhealthy"))
+				changes = append(changes, injection.Change(name, f.action()))
 			}
 			return changes, nil
 		},
 	})
+}
+
+func (f *failing) injection(connection *kube.Connection, cluster *kube.Cluster, of selection) *devicehealth.Injection {
+	return &devicehealth.Injection{
+		Client: cluster.Client, Choose: of.choose,
+		Start: session.StartShortPod[devicehealth.Pod](cluster, connection.LedgerNamespace, f.Pods),
+	}
+}
+
+func (f *failing) action() string { return "make " + f.String() + " unhealthy" }
+
+// Unhealthy describes the fault of `device unhealthy NODE --gpu GPU`.
+type Unhealthy struct {
+	Node, GPU string
+	Pods      podflags.Flags
+}
+
+// Change returns the change that the command would make, for use in another command's plan, which must have a TTL. It
+// returns an error if the GPU is invalid.
+func (u Unhealthy) Change(connection *kube.Connection, cluster *kube.Cluster) (fault.Change, error) {
+	f := newFailing()
+	f.gpu, f.Pods, f.Nodes.Names = u.GPU, u.Pods, []string{u.Node}
+	if err := f.validate(); err != nil {
+		return fault.Change{}, err
+	}
+	return f.injection(connection, cluster, f.selection).Change(u.Node, f.action()), nil
 }
 
 // Permissions returns the permissions for making devices unhealthy, in addition to those of every fault.

@@ -17,6 +17,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/exercise"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/cuda"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/device"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/runtime"
@@ -63,6 +64,12 @@ func (f faults) Firewall(step scenario.Firewall) ([]fault.Change, []fault.Permis
 	action := fmt.Sprintf("drop %s of TCP port %d", step.Drop, step.Port)
 	return []fault.Change{in.Change(step.Node, action, what)}, fault.DebugPodPermissions(f.connection.LedgerNamespace),
 		nil
+}
+
+// Device implements exercise.Faults.
+func (f faults) Device(step scenario.Device) ([]fault.Change, []fault.Permission, error) {
+	change, err := device.Unhealthy{Node: step.Node, GPU: step.GPU, Pods: f.pods}.Change(f.connection, f.cluster)
+	return []fault.Change{change}, device.Permissions(f.connection.LedgerNamespace), err
 }
 
 // CUDA implements exercise.Faults.
@@ -136,7 +143,7 @@ func (f faults) Shim(what scenario.CUDAFault) (map[string][]byte, func(ledger.Ru
 
 // cudaFault returns the fault described by the fields of a scenario.
 func cudaFault(f scenario.CUDAFault) (cudafault.Fault, error) {
-	what := cudafault.Fault{XID: f.XID, Hang: f.Hang}
+	what := cudafault.Fault{XID: f.XID, Hang: f.Hang, DriverMismatch: f.DriverMismatch}
 	what.Nodes = f.Nodes
 	what.AfterCalls, what.After = uint64(max(f.AfterCalls, 0)), time.Duration(f.After)
 	var err error

@@ -106,6 +106,9 @@ func needs(r scenario.Requires) string {
 	if r.Toolkit {
 		words = append(words, "NVIDIA's runtime")
 	}
+	if r.DevicePlugin {
+		words = append(words, "a device plugin")
+	}
 	if len(words) == 0 {
 		return "any cluster"
 	}

@@ -5,6 +5,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/exercise"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/cuda"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/device"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/runtime"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/xid"
 )
@@ -17,5 +18,5 @@ func Permissions(ledgerNamespace string) ([]fault.Permission, error) {
 	}
 	return fault.Permissions(fault.BasePermissions(ledgerNamespace), exercise.Permissions(ledgerNamespace, all),
 		xid.Permissions(ledgerNamespace),
-		runtime.Permissions(ledgerNamespace), cuda.Permissions("")), nil
+		runtime.Permissions(ledgerNamespace), device.Permissions(ledgerNamespace), cuda.Permissions("")), nil
 }

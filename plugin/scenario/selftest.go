@@ -100,7 +100,7 @@ func (p *packFlags) several(names []string, all bool, simulated int) ([]*scenari
 	case all:
 		chosen, err := scenario.Builtin()
 		return slices.DeleteFunc(chosen,
-				func(s *scenario.Scenario) bool { return simulated > 0 && s.Requires.Toolkit }),
+				func(s *scenario.Scenario) bool { return simulated > 0 && !s.Requires.Simulatable() }),
 			err
 	case len(names) == 0:
 		s, err := p.load("")

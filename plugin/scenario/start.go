@@ -317,6 +317,8 @@ func made(r *scenario.Resolved) []string {
 			add("a broken containerd configuration on " + step.Runtime.Node)
 		case step.Firewall != nil:
 			add(fmt.Sprintf("a firewall rule on %s, against TCP port %d", step.Firewall.Node, step.Firewall.Port))
+		case step.Device != nil:
+			add(fmt.Sprintf("GPU %s of %s as unhealthy", step.Device.GPU, step.Device.Node))
 		case step.CUDA != nil:
 			add("the CUDA shim in " + step.CUDA.Workload.Kind + " " + step.CUDA.Workload.Name)
 		}

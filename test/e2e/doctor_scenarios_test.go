@@ -51,6 +51,28 @@ func TestDoctorFindsScenarioGangDeadlock(t *testing.T) {
 	)
 }
 
+func TestDoctorFindsScenarioDeadGPU(t *testing.T) {
+	findsWhatBreaks(t, "dead-gpu",
+		variant{"cause=name", "dp.unhealthy"},
+		variant{"cause=half", "dp.unhealthy"},
+	)
+}
+
+func TestDoctorFindsScenarioDriverMismatch(t *testing.T) {
+	findsWhatBreaks(t, "driver-mismatch",
+		variant{"cause=env", "wl.cuda-error"},
+		variant{"cause=old", "wl.cuda-error"},
+		variant{"cause=upgraded", "wl.cuda-error"},
+	)
+}
+
+func TestDoctorFindsScenarioFabricManager(t *testing.T) {
+	findsWhatBreaks(t, "fabric-manager",
+		variant{"cause=excluded", "fab.fabricmanager"},
+		variant{"cause=version", "fab.fabricmanager"},
+	)
+}
+
 func TestDoctorFindsScenarioGPULost(t *testing.T) {
 	findsWhatBreaks(t, "gpu-lost",
 		variant{"kind=gone", "wl.cpu-mode"}, // CUDA's own words: no CUDA-capable device is detected
@@ -81,6 +103,11 @@ func TestDoctorFindsScenarioMIGLayout(t *testing.T) {
 
 func TestDoctorFindsScenarioNoop(t *testing.T) {
 	findsWhatBreaks(t, "noop", variant{"", ""})
+}
+
+// A program wrote the lines, which make no process fail: the process that fails is another root.
+func TestDoctorFindsScenarioRowRemapping(t *testing.T) {
+	findsWhatBreaks(t, "row-remapping", variant{"cause=pending", "hw.ecc wl.cuda-error"})
 }
 
 func TestDoctorFindsScenarioRuntimeHandler(t *testing.T) {

@@ -165,20 +165,7 @@ func TestTrainerMemory(t *testing.T) {
 // TestTrainerResumes protects the exercise about a GPU that is lost: what was saved is where the next process begins,
 // from a file as from a store, and a store that does not answer is no new beginning.
 func TestTrainerResumes(t *testing.T) {
-	port := freePort(t)
-	store := exec.Command(newPod(t).program("trainer"), "-store", fmt.Sprint(port))
-	if err := store.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = store.Process.Kill(); _ = store.Wait() })
-	for deadline := time.Now().Add(10 * time.Second); ; {
-		if c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
-			c.Close()
-			break
-		} else if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-	}
+	port := serves(t, "-store")
 	for name, checkpoint := range map[string]string{
 		"file": filepath.Join(folder(t), "checkpoint"), "store": fmt.Sprintf("http://127.0.0.1:%d/run", port),
 		"store by name": fmt.Sprintf("http://localhost:%d/other", port),
@@ -201,6 +188,73 @@ func TestTrainerResumes(t *testing.T) {
 	if got := p.runProgram(p.program("trainer"), "-steps", "5"); got.code != 1 ||
 		!strings.Contains(got.stderr, "no answer") {
 		t.Errorf("without a store: %+v", got)
+	}
+}
+
+// serves starts the trainer as a server, and returns its port.
+func serves(t *testing.T, mode string) int {
+	t.Helper()
+	port := freePort(t)
+	server := exec.Command(newPod(t).program("trainer"), mode, fmt.Sprint(port))
+	server.Env = []string{"FABRICMANAGER_VERSION=590.48.01", "DRIVER_VERSION=590.48.01"}
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Process.Kill(); _ = server.Wait() })
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		if c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+			c.Close()
+			return port
+		} else if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestTrainerFabric protects the exercise about the Fabric Manager: CUDA starts only if the one of the node answers,
+// which another server does not replace, and it takes no other driver than its own.
+func TestTrainerFabric(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		port int
+		code int
+		says string
+	}{
+		{"it runs", serves(t, "-fabric"), 0, "done\n"},
+		{"it does not", freePort(t), 1, "CUDA error: system not yet initialized (802)"},
+		{"another server", serves(t, "-store"), 1, "CUDA error: system not yet initialized (802)"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			p := newPod(t)
+			p.env["LAB_NVSWITCH"] = fmt.Sprintf("http://127.0.0.1:%d/fabric", test.port)
+			got := p.runProgram(p.program("trainer"), "-steps", "3", "-interval", "0")
+			if got.code != test.code || !strings.Contains(got.stdout+got.stderr, test.says) {
+				t.Errorf("%+v", got)
+			}
+		})
+	}
+	p := newPod(t)
+	p.env["FABRICMANAGER_VERSION"], p.env["DRIVER_VERSION"] = "590.44.01", "590.48.01"
+	got := p.runProgram(p.program("trainer"), "-fabric", fmt.Sprint(freePort(t)))
+	if got.code != 1 || !strings.Contains(got.stderr, "version 590.44.01 don't match with driver version 590.48.01") {
+		t.Errorf("of another version: %+v", got)
+	}
+}
+
+// TestTrainerCompat protects the exercise about driver versions: the library of the image counts only if
+// LD_LIBRARY_PATH has it before that of the node.
+func TestTrainerCompat(t *testing.T) {
+	bin := newPod(t).env["LD_LIBRARY_PATH"]
+	for path, says := range map[string]string{
+		bin + "/compat:" + bin:      "system has unsupported display driver / cuda driver combination (803)",
+		bin + ":" + bin + "/compat": "done\n",
+	} {
+		p := newPod(t)
+		p.env["LD_LIBRARY_PATH"] = path
+		got := p.runProgram(p.program("trainer"), "-steps", "3", "-interval", "0")
+		if !strings.Contains(got.stdout+got.stderr, says) {
+			t.Errorf("%s: %+v", path, got)
+		}
 	}
 }
 

@@ -79,6 +79,7 @@ type Faults interface {
 	XID(step scenario.XID) ([]fault.Change, []fault.Permission, error)
 	Runtime(step scenario.Runtime) ([]fault.Change, []fault.Permission, error)
 	Firewall(step scenario.Firewall) ([]fault.Change, []fault.Permission, error)
+	Device(step scenario.Device) ([]fault.Change, []fault.Permission, error)
 	// CUDA finds the workload, which must exist. It returns one change, of that workload, whose undo has the
 	// kind workload.UndoKind.
 	CUDA(ctx context.Context, step scenario.CUDA) ([]fault.Change, []fault.Permission, error)

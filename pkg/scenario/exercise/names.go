@@ -80,6 +80,8 @@ func ownedBy(r *scenario.Resolved, namespaces []string) []scenario.Ref {
 			add(nodeRef(step.Runtime.Node))
 		case step.Firewall != nil:
 			add(nodeRef(step.Firewall.Node))
+		case step.Device != nil:
+			add(nodeRef(step.Device.Node))
 		}
 	}
 	return refs
@@ -100,6 +102,8 @@ func nodesOf(r *scenario.Resolved) []string {
 			names = append(names, step.Runtime.Node)
 		case step.Firewall != nil:
 			names = append(names, step.Firewall.Node)
+		case step.Device != nil:
+			names = append(names, step.Device.Node)
 		case step.NodeShell != nil:
 			names = append(names, step.NodeShell.Node)
 		case step.Patch != nil && step.Patch.Object.Kind == kindNode:

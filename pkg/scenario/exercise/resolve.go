@@ -50,6 +50,12 @@ func (l *Lab) facts(ctx context.Context, s *scenario.Scenario) (scenario.Facts, 
 				"omit --simulate-gpus on a cluster with the container toolkit; scenarios that support simulated GPUs: %s",
 				s.Metadata.Name, simulatable())
 	}
+	if s.Requires.DevicePlugin {
+		return scenario.Facts{},
+			fmt.Errorf("scenario %q requires a device plugin on the nodes, which simulated GPUs lack: "+
+				"omit --simulate-gpus on a cluster with a device plugin; scenarios that support simulated GPUs: %s",
+				s.Metadata.Name, simulatable())
+	}
 	return scenario.SimulateGPUs(ctx, l.Client, l.SimulateGPUs, max(mostNodes, s.Requires.Nodes))
 }
 
@@ -74,7 +80,7 @@ func simulatable() string {
 	}
 	var names []string
 	for _, s := range all {
-		if !s.Requires.Toolkit {
+		if s.Requires.Simulatable() {
 			names = append(names, s.Metadata.Name)
 		}
 	}

@@ -121,6 +121,11 @@ func (s *start) faulty(action string, step scenario.Step) error {
 		changes, needs, err := s.lab.Faults.Firewall(*step.Firewall)
 		s.add(needs, changes...)
 		return err
+	case step.Device != nil:
+		s.pods, s.ends = true, true
+		changes, needs, err := s.lab.Faults.Device(*step.Device)
+		s.add(needs, changes...)
+		return err
 	case step.CUDA != nil:
 		s.ends = true
 		what := step.CUDA.Workload
@@ -237,6 +242,8 @@ func nameOf(step scenario.Step) string {
 	case step.Firewall != nil:
 		return fmt.Sprintf("firewall rule on node %s: %s of port %d", step.Firewall.Node, step.Firewall.Drop,
 			step.Firewall.Port)
+	case step.Device != nil:
+		return fmt.Sprintf("GPU %s on node %s: unhealthy", step.Device.GPU, step.Device.Node)
 	case step.CUDA != nil:
 		return fmt.Sprintf("CUDA of %s %s", step.CUDA.Workload.Kind, step.CUDA.Workload.Name)
 	case len(step.Wait) > 0:
