@@ -25,7 +25,9 @@ import (
 )
 
 func main() {
-	sandbox.Main() // returns, except in a sandbox for the programs of `scenario run`
+	if code, is := sandbox.First(os.Args, os.Stdout, os.Stderr); is { // for the programs of `scenario run`
+		os.Exit(code)
+	}
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
 	os.Exit(run(streams, os.Args))
 }

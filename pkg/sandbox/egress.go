@@ -13,7 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Hosts are host names with ports that a program may connect to, through the proxy that Serve runs: api.example.com:443.
+// Hosts are host names with ports that a program may connect to, such as api.example.com:443, through the proxy that
+// Serve runs.
 type Hosts []string
 
 // ParseHosts parses HOST or HOST:PORT. The default port is 443.

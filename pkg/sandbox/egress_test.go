@@ -51,7 +51,9 @@ func TestParseHosts(t *testing.T) {
 	if err != nil || strings.Join(got, " ") != "api.example.com:443 10.0.0.1:8080 [::1]:9" {
 		t.Errorf("%q, %v", got, err)
 	}
-	for _, bad := range []string{"", "*", "https://api.example.com", "a:0", "a:70000", "a b", "*.example.com", "a:b:c"} {
+	for _, bad := range []string{
+		"", "*", "https://api.example.com", "a:0", "a:70000", "a b", "*.example.com", "a:b:c",
+	} {
 		if _, err := ParseHosts([]string{bad}); err == nil || !strings.Contains(err.Error(), "HOST:PORT") {
 			t.Errorf("%q: %v", bad, err)
 		}

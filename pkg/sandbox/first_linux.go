@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -16,26 +17,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Main is the sandbox's first process, which is this program executed again in the namespaces of the sandbox. It
+// First is the sandbox's first process, which is this program executed again in the namespaces of the sandbox. It
 // opens the listeners, builds the file system, starts the program, and waits for all processes. Programs that create
-// sandboxes call Main first; in all other processes it returns at once.
-func Main() {
-	if len(os.Args) != 2 || os.Args[0] != name || os.Getpid() != 1 {
-		return
+// sandboxes call First before anything else, with their arguments and streams, and exit with the returned code if is is
+// true; in all other processes, it is false.
+func First(args []string, out, errOut io.Writer) (code int, is bool) {
+	if len(args) != 2 || args[0] != name || os.Getpid() != 1 {
+		return 0, false
 	}
 	runtime.LockOSThread() // ptrace, and what a process inherits, belong to a thread
 	talk := os.NewFile(3, "caller")
 	unix.CloseOnExec(3)
-	if err := first(talk); err != nil {
+	if err := first(talk, args[1], out, errOut); err != nil {
 		_ = json.NewEncoder(talk).Encode(event{Error: err.Error()})
-		_, _ = fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+		_, _ = fmt.Fprintln(errOut, err)
+		return 1, true
 	}
-	os.Exit(0)
+	return 0, true
 }
 
-func first(talk *os.File) error {
-	count, err := strconv.Atoi(os.Args[1])
+func first(talk *os.File, listeners string, out, errOut io.Writer) error {
+	count, err := strconv.Atoi(listeners)
 	if err != nil {
 		return err
 	}
@@ -55,7 +57,7 @@ func first(talk *os.File) error {
 	go func() { // ends with the caller
 		var none order
 		_ = orders.Decode(&none)
-		os.Exit(1)
+		unix.Exit(1)
 	}()
 	if err := files(given); err != nil {
 		return err
@@ -63,7 +65,7 @@ func first(talk *os.File) error {
 	if err := unix.Sethostname([]byte("sandbox")); err != nil {
 		return err
 	}
-	return start(given, json.NewEncoder(talk))
+	return start(given, json.NewEncoder(talk), out, errOut)
 }
 
 // loopback enables the interface lo.
@@ -217,7 +219,7 @@ func enter(base string) error {
 }
 
 // start starts the program and waits for it and all others.
-func start(given order, caller *json.Encoder) error {
+func start(given order, caller *json.Encoder, out, errOut io.Writer) error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("forbid new privileges: %w", err)
 	}
@@ -236,7 +238,7 @@ func start(given order, caller *json.Encoder) error {
 	program := func() *exec.Cmd {
 		return &exec.Cmd{
 			Path: "/bin/sh", Args: []string{"sh", "-c", given.Program.Command}, Env: given.Program.Env, Dir: dir,
-			Stdout: os.Stdout, Stderr: os.Stderr, SysProcAttr: attributes,
+			Stdout: out, Stderr: errOut, SysProcAttr: attributes,
 		}
 	}
 	cmd := program()
@@ -260,10 +262,7 @@ func start(given order, caller *json.Encoder) error {
 
 // commandLine returns the arguments of a process, cut.
 func commandLine(pid int) []string {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	if err != nil {
-		return nil
-	}
+	text := readAtMost(fmt.Sprintf("/proc/%d/cmdline", pid), maxArgs+1)
 	cut := len(text) > maxArgs
 	if cut {
 		text = text[:maxArgs]
@@ -278,12 +277,20 @@ func commandLine(pid int) []string {
 	return args
 }
 
+// readAtMost returns the beginning of a file, or nothing if it cannot be read: the process may have ended.
+func readAtMost(path string, limit int64) []byte {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = file.Close() }()
+	text, _ := io.ReadAll(io.LimitReader(file, limit))
+	return text
+}
+
 // parent returns the parent of a process.
 func parent(pid int) int {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0
-	}
+	text := readAtMost(fmt.Sprintf("/proc/%d/stat", pid), maxArgs)
 	_, after, _ := strings.Cut(string(text[strings.LastIndexByte(string(text), ')')+1:]), " ") // after the name
 	fields := strings.Fields(after)
 	if len(fields) < 2 {

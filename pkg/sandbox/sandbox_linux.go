@@ -30,7 +30,7 @@ type linux struct {
 	done  chan struct{} // closed when the first process has ended
 }
 
-// name is the first argument of the sandbox's first process, which is this program too: see Main.
+// name is the first argument of the sandbox's first process, which is this program too: see First.
 const name = "gpu-fault-sandbox"
 
 // order is what the caller tells the first process, after it has opened the listeners.
@@ -81,7 +81,8 @@ func (s *Sandbox) begin(listeners int) error {
 		Path: "/proc/self/exe", Args: []string{name, strconv.Itoa(listeners)}, Env: []string{"GOMAXPROCS=2"},
 		Dir: "/", Stdout: s.out, Stderr: s.out, ExtraFiles: []*os.File{theirs}, WaitDelay: 2 * time.Second,
 		SysProcAttr: &syscall.SysProcAttr{
-			Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS,
+			Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWIPC |
+				unix.CLONE_NEWUTS,
 		},
 	}
 	if os.Geteuid() == 0 {

@@ -16,7 +16,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	Main()
+	if code, is := First(os.Args, os.Stdout, os.Stderr); is {
+		os.Exit(code)
+	}
 	os.Exit(m.Run())
 }
 
@@ -185,7 +187,8 @@ func TestListeners(t *testing.T) {
 	var text strings.Builder
 	result, err := s.Run(t.Context(), Program{
 		Own: t.TempDir(), Output: &text,
-		Command: "curl -s http://" + s.Listeners[1].Addr().String() + "; curl -s -m 2 http://192.0.2.1 || echo unreachable",
+		Command: "curl -s http://" + s.Listeners[1].Addr().String() +
+			"; curl -s -m 2 http://192.0.2.1 || echo unreachable",
 	})
 	if err != nil || result.Exit != 0 || text.String() != "from outsideunreachable\n" {
 		t.Errorf("%+v, %v, %q", result, err, text.String())

@@ -134,8 +134,8 @@ func (r *running) run(ctx context.Context, chosen []*scenario.Scenario) error {
 		return err
 	}
 	options := exercise.AgentOptions{
-		Scenarios: chosen, Command: r.agent, Repeats: r.repeats, Seed: r.seed, Set: r.set, Timeout: r.timeout, Record: r.record,
-		Output: r.streams.ErrOut, Isolation: r.apart.isolation(r.connection.Files()),
+		Scenarios: chosen, Command: r.agent, Repeats: r.repeats, Seed: r.seed, Set: r.set, Timeout: r.timeout,
+		Record: r.record, Output: r.streams.ErrOut, Isolation: r.apart.isolation(r.connection.Files()),
 	}
 	if r.record != "" {
 		if err := os.MkdirAll(r.record, 0o700); err != nil {

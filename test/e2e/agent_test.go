@@ -93,14 +93,15 @@ print(json.dumps([wrong, right, fixed, title, p.root_cause is not None]))
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), "python3", "-c", program, examples, filepath.Join(dir, "kubeconfig"))
-	cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "KUBECONFIG="+e.cluster.Kubeconfig, "PYTHONDONTWRITEBYTECODE=1")
+	cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "KUBECONFIG="+e.cluster.Kubeconfig,
+		"PYTHONDONTWRITEBYTECODE=1")
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("%v\n%s\n%s", err, out, err.(*exec.ExitError).Stderr)
 	}
 	t.Logf("%s", out)
-	if !strings.HasPrefix(string(out), `[{"success": false`) || !strings.Contains(string(out), `{"success": true, "fields"`) ||
-		!strings.Contains(string(out), `{"success": true, "score"`) {
+	if !strings.HasPrefix(string(out), `[{"success": false`) ||
+		!strings.Contains(string(out), `{"success": true, "fields"`) || !strings.Contains(string(out), `{"success": true, "score"`) {
 		t.Errorf("%s", out)
 	}
 }

@@ -20,6 +20,8 @@ var dials = map[string]string{
 	"debugpod/execer.go":                "the API server: exec into a pod",
 	"pkg/scenario/check/service.go":     "the API server: its proxy to a Service",
 	"pkg/scenario/exercise/clock.go":    "the API server: its clock",
+	"pkg/sandbox/egress.go":             "hosts that --agent-host names, for an agent in its sandbox",
+	"pkg/sandbox/first_linux.go":        "nobody: it listens on the sandbox's own loopback interface",
 	"pkg/scenario/recorder/recorder.go": "the API server, for a client on this machine's loopback interface",
 	"pkg/collect/images.go":             "registries, about images that pods cannot start; doctor --no-images leaves it out",
 	"plugin/cuda/preloads.go":           "registries, for the LD_PRELOAD that an image of the user's workload sets",

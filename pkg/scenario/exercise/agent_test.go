@@ -19,7 +19,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	sandbox.Main()
+	if code, is := sandbox.First(os.Args, os.Stdout, os.Stderr); is {
+		os.Exit(code)
+	}
 	os.Exit(m.Run())
 }
 
@@ -71,7 +73,8 @@ echo '{"component":"workload"}' >"$TASK_DIAGNOSIS"; echo '{"model":"m","inputTok
 			if diagnosis, err := readDiagnosis(place.own); err != nil || diagnosis.Component != "workload" {
 				t.Errorf("%+v, %v", diagnosis, err)
 			}
-			if usage, err := readUsage(place.own); err != nil || *usage != (Usage{Model: "m", InputTokens: 12, CostUSD: 0.5}) {
+			if usage, err := readUsage(place.own); err != nil ||
+				*usage != (Usage{Model: "m", InputTokens: 12, CostUSD: 0.5}) {
 				t.Errorf("%+v, %v", usage, err)
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
@@ -106,14 +109,13 @@ func TestProgramNetwork(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = place.remove() }()
-	go func() {
-		_ = http.Serve(place.listener(), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { //nolint:gosec // a test
-			_, _ = io.WriteString(w, "api")
-		}))
-	}()
+	api := &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "api") }),
+	}
+	go func() { _ = api.Serve(place.listener()) }()
 	var output strings.Builder
-	ran, err := place.run(t.Context(), fmt.Sprintf("curl -s http://%s; curl -s -m 2 %s || echo -n no; curl -sk --noproxy '' --proxy $HTTPS_PROXY %s",
-		place.listener().Addr(), trainers.URL, model.URL), nil, &output)
+	ran, err := place.run(t.Context(), fmt.Sprintf("curl -s http://%s; curl -s -m 2 %s || echo -n no; "+
+		"curl -sk --noproxy '' --proxy $HTTPS_PROXY %s", place.listener().Addr(), trainers.URL, model.URL), nil, &output)
 	if err != nil || output.String() != "| apinomodel's\n" {
 		t.Errorf("%+v, %v: %q", ran, err, output.String())
 	}
@@ -122,8 +124,11 @@ func TestProgramNetwork(t *testing.T) {
 // A trajectory holds no credentials that a program had in its arguments.
 func TestTrajectory(t *testing.T) {
 	t.Parallel()
-	got := trajectory(&Exercise{ID: "e1"}, Try{Scenario: "s"}, AgentOptions{Command: "./agent --api-key=sk-ant-0123456789abcdef0123456789"},
-		noon, sandbox.Result{Ran: []sandbox.Ran{{Args: []string{"curl", "-H", "Authorization: Bearer 0123456789abcdefghijkl", "https://x"}}}}, nil)
+	got := trajectory(&Exercise{ID: "e1"}, Try{Scenario: "s"},
+		AgentOptions{Command: "./agent --api-key=sk-ant-0123456789abcdef0123456789"}, noon,
+		sandbox.Result{Ran: []sandbox.Ran{
+			{Args: []string{"curl", "-H", "Authorization: Bearer 0123456789abcdefghijkl", "https://x"}},
+		}}, nil)
 	text, err := json.Marshal(got)
 	if err != nil || strings.Contains(string(text), "0123456789") || !strings.Contains(string(text), `"curl"`) ||
 		!strings.Contains(string(text), `"requests":[]`) {

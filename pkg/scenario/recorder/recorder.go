@@ -171,8 +171,8 @@ type Recording struct {
 	err    error
 }
 
-// Start starts a new proxy on this machine that records until Stop, or until ctx is done. See New; now is Proxy.Now. The
-// proxy accepts connections from the listener; nil means a new one of Listen.
+// Start starts a new proxy on this machine that records until Stop, or until ctx is done. See New; now is Proxy.Now.
+// The proxy accepts connections from the listener; nil means a new one of Listen.
 func Start(
 	ctx context.Context, config *rest.Config, namespace string, out io.Writer, now func() time.Time,
 	listener net.Listener,

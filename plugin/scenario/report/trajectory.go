@@ -59,7 +59,8 @@ const maxRows = 200
 // indented below the one that started it.
 func commands(t exercise.Trajectory) markup.Part {
 	if len(t.Commands) == 0 {
-		return section("What it executed", markup.El("p", markup.Class("soft"), markup.Text("Not recorded: "+t.Unseen+".")))
+		return section("What it executed",
+			markup.El("p", markup.Class("soft"), markup.Text("Not recorded: "+t.Unseen+".")))
 	}
 	const left, wide, row, words = 60, 300, 20, 380 // pixels; words is where the command lines begin
 	span := max(t.Took, time.Second)
@@ -99,7 +100,8 @@ func commands(t exercise.Trajectory) markup.Part {
 				markup.Attr("viewBox", fmt.Sprintf("0 0 1100 %d", height)), markup.Attr("role", "img"),
 				markup.Attr("aria-label", count.Of(len(shown), "command")+" in "+human(span)),
 			}, rows...)...)),
-		markup.When(more > 0, markup.El("p", markup.Class("soft small"), markup.Text(fmt.Sprintf("and %d more", more)))))
+		markup.When(more > 0,
+			markup.El("p", markup.Class("soft small"), markup.Text(fmt.Sprintf("and %d more", more)))))
 }
 
 // line describes a command in one line.
