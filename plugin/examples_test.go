@@ -63,6 +63,7 @@ func TestExamplesRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("KUBECONFIG", "config")
+	t.Setenv("MODEL_API_KEY", "that examples pass on")
 	count := 0
 	var visit func(*cobra.Command)
 	visit = func(cmd *cobra.Command) {

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -133,8 +133,10 @@ func unused() (int, error) {
 			used[int(info.Uid)] = true
 		}
 	}
-	for range 100 {
-		uid := 61184 + rand.IntN(65519-61184)
+	const low, high = 61184, 65519
+	start := os.Getpid() % (high - low + 1) // so that two commands choose different ones
+	for i := range high - low + 1 {
+		uid := low + (start+i)%(high-low+1)
 		if _, err := user.LookupId(strconv.Itoa(uid)); err != nil && !used[uid] {
 			return uid, nil
 		}
@@ -233,8 +235,13 @@ func (r *Result) add(e event, index map[int]int) {
 
 // own gives a directory and the files in it to the user.
 func own(dir string, uid int) error {
-	return filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
-		return errors.Join(err, os.Lchown(path, uid, uid))
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	return fs.WalkDir(root.FS(), ".", func(path string, _ fs.DirEntry, err error) error {
+		return errors.Join(err, root.Lchown(path, uid, uid))
 	})
 }
 
