@@ -101,7 +101,8 @@ print(json.dumps([wrong, right, fixed, title, p.root_cause is not None]))
 	}
 	t.Logf("%s", out)
 	if !strings.HasPrefix(string(out), `[{"success": false`) ||
-		!strings.Contains(string(out), `{"success": true, "fields"`) || !strings.Contains(string(out), `{"success": true, "score"`) {
+		!strings.Contains(string(out), `{"success": true, "fields"`) ||
+		!strings.Contains(string(out), `{"success": true, "score"`) {
 		t.Errorf("%s", out)
 	}
 }

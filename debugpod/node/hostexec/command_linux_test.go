@@ -18,8 +18,8 @@ import (
 func script(t *testing.T, text string) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "script")
-	// Another process writes it: a descriptor of this one may be inherited by a program that a parallel test starts, and
-	// then the script is "text file busy" (https://go.dev/issue/22315).
+	// Another process writes it: a program that a parallel test starts may inherit a descriptor of this one, and then
+	// the script is "text file busy" (https://go.dev/issue/22315).
 	write := exec.Command("install", "-m", "755", "/dev/stdin", name)
 	write.Stdin = strings.NewReader("#!/bin/sh\n" + text)
 	if out, err := write.CombinedOutput(); err != nil {

@@ -115,7 +115,8 @@ func TestProgramNetwork(t *testing.T) {
 	go func() { _ = api.Serve(place.listener()) }()
 	var output strings.Builder
 	ran, err := place.run(t.Context(), fmt.Sprintf("curl -s http://%s; curl -s -m 2 %s || echo -n no; "+
-		"curl -sk --noproxy '' --proxy $HTTPS_PROXY %s", place.listener().Addr(), trainers.URL, model.URL), nil, &output)
+		"curl -sk --noproxy '' --proxy $HTTPS_PROXY %s", place.listener().Addr(), trainers.URL, model.URL), nil,
+		&output)
 	if err != nil || output.String() != "| apinomodel's\n" {
 		t.Errorf("%+v, %v: %q", ran, err, output.String())
 	}
