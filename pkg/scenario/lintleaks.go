@@ -2,6 +2,7 @@ package scenario
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -14,6 +15,9 @@ var telling = []string{
 	"buggy", "solution", "decoy", "gpu-fault",
 }
 
+// tellsOfFault matches a sentence about the fault in the part of the card that says what is simulated.
+var tellsOfFault = regexp.MustCompile(`(?i)\b(fault|error|defect)s?\b`)
+
 // leaks finds words of the answer in text that the candidate reads.
 func (l *linter) leaks(r *Resolved) {
 	root := r.source.root
@@ -25,6 +29,12 @@ func (l *linter) leaks(r *Resolved) {
 			if contains(text, s) {
 				l.wrong(n, "public."+name, "contains %q, which gives the answer away", s)
 			}
+		}
+	}
+	if n := root.find("public", "simulated"); n != nil {
+		if text, _ := n.value.(string); tellsOfFault.MatchString(text) {
+			l.wrong(n, "public.simulated", "tells that an error is simulated: name the parts of the lab that must not be "+
+				"changed, and not what they do")
 		}
 	}
 	for _, part := range []string{"setup", "inject"} {
