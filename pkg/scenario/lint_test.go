@@ -67,6 +67,10 @@ func TestLint(t *testing.T) {
 			"labels: {app: trainer}", "labels: {app: trainer, fault: injected}",
 			`good.yaml:56:43: inject[0].create.objects[0].metadata.labels: "fault injected" gives "fault" away`,
 		},
+		{
+			"simulated: The GPUs of this cluster are not real.", "simulated: A library simulates the defect of the GPU.",
+			`public.simulated: tells that an error is simulated`,
+		},
 		{"- name: main", "- name: too-many-gpus", `"too-many-gpus" gives "too many GPUs" away`},
 		{
 			"            name: trainer\n", "            name: starved-trainer\n",

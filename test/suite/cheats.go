@@ -25,14 +25,17 @@ func cheatJob(root, name, pack string) (job, error) {
 	if err != nil {
 		return job{}, err
 	}
-	var made struct{ Solutions, WrongFixes []any }
-	if err := yaml.Unmarshal(text, &made); err != nil {
+	pack = withAttempts(pack, string(text)) // whose anchors the file may refer to
+	var made struct {
+		Sealed struct{ Solutions, WrongFixes []any }
+	}
+	if err := yaml.Unmarshal([]byte(pack), &made); err != nil {
 		return job{}, fmt.Errorf("%s: %w", file, err)
 	}
 	return job{
 		part: cheats, name: "cheats " + name, tier: rest, site: pair,
-		seconds: attemptSeconds * float64(len(made.Solutions)+len(made.WrongFixes)) / 2,
-		run:     func(b *bay) ([]result, error) { return playFile(b, name, cheatSeed, withAttempts(pack, string(text))) },
+		seconds: attemptSeconds * float64(len(made.Sealed.Solutions)+len(made.Sealed.WrongFixes)) / 2,
+		run:     func(b *bay) ([]result, error) { return playFile(b, name, cheatSeed, pack) },
 	}, nil
 }
 
