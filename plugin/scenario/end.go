@@ -140,9 +140,16 @@ func endingText(e exercise.Ending) string {
 			fmt.Fprintf(&b, "      %s\n", l.ByHand)
 		}
 	}
+	for _, c := range e.Conditions {
+		fmt.Fprintf(&b, "%s, which it was not before: %s\n"+
+			"      what reports it, such as node-problem-detector, may keep it until it restarts\n", c, c.Message)
+	}
 	switch {
 	case !e.Compared:
 		fmt.Fprintf(&b, "exercise %s ended; the cluster could not be compared, because the baseline no longer exists", e.ID)
+	case e.Clean() && len(e.Conditions) > 0:
+		fmt.Fprintf(&b, "exercise %s ended; the cluster is as it was before, except for %s of nodes", e.ID,
+			count.Of(len(e.Conditions), "condition"))
 	case e.Clean():
 		fmt.Fprintf(&b, "exercise %s ended; the cluster is as it was before", e.ID)
 	default:

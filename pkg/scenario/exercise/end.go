@@ -136,6 +136,11 @@ func (l *Lab) End(ctx context.Context, id string, o EndOptions) (*Ending, error)
 			return ending, err
 		}
 	}
+	now, err := l.conditions(ctx)
+	if err != nil {
+		l.say("the conditions of the nodes could not be compared: %v", err)
+	}
+	ending.Conditions = newConditions(e.Conditions, now)
 	return ending, l.over(ctx, e, ending)
 }
 

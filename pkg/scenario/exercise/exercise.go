@@ -71,6 +71,8 @@ type Exercise struct {
 
 	// Snapshots is the number of parts of each snapshot of the cluster.
 	Snapshots map[string]int `json:"snapshots,omitempty"`
+	// Conditions are the conditions of nodes that reported problems before the exercise.
+	Conditions []Condition `json:"conditions,omitempty"`
 
 	Hints     []Taken             `json:"hints,omitempty"`
 	HintsLeft int                 `json:"hintsLeft,omitempty"`

@@ -104,6 +104,9 @@ type Ending struct {
 	// Elsewhere counts differences where neither the exercise nor the candidate could write: other activity in
 	// the cluster.
 	Elsewhere int `json:"elsewhere,omitempty"`
+	// Conditions are new conditions of nodes that report problems. The exercise did not set them and cannot reset
+	// them: the kubelet or a detector, such as node-problem-detector, did, and may keep them until it restarts.
+	Conditions []Condition `json:"conditions,omitempty"`
 	// Compared is set if there was a baseline to compare with; without one, remaining differences are unknown.
 	Compared bool `json:"compared"`
 }

@@ -151,6 +151,10 @@ func (s *start) record(ctx context.Context, recorder fault.Recorder) error {
 	if !s.options.Terraform { // the candidate does not get a module
 		e.Public.Terraform = ""
 	}
+	var err error
+	if e.Conditions, err = s.lab.conditions(ctx); err != nil {
+		return err
+	}
 	if err := s.lab.create(ctx, e, s.r); err != nil {
 		return err
 	}
