@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sandbox"
 	"github.com/gpu-fault/kubectl-gpu-fault/test/typed"
 )
 
@@ -55,6 +56,13 @@ contexts: [{name: none, context: {cluster: none}}]
 current-context: none
 `
 
+func TestMain(m *testing.M) {
+	if code, is := sandbox.First(os.Args, os.Stdout, os.Stderr); is {
+		os.Exit(code)
+	}
+	os.Exit(m.Run())
+}
+
 // A user copies an example of the help and runs it. Each, run as it stands, gets as far as the cluster (which does not
 // answer here), to a file that only the user can have, or to the question: so nothing is wrong with its words.
 func TestExamplesRun(t *testing.T) {
@@ -64,6 +72,9 @@ func TestExamplesRun(t *testing.T) {
 	}
 	t.Setenv("KUBECONFIG", "config")
 	t.Setenv("MODEL_API_KEY", "that examples pass on")
+	if err := os.WriteFile("my-agent", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	count := 0
 	var visit func(*cobra.Command)
 	visit = func(cmd *cobra.Command) {

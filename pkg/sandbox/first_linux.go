@@ -12,10 +12,15 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 )
+
+// prepared is set when the program has called First. Otherwise, the first process of a sandbox would be an ordinary
+// run of the program.
+var prepared atomic.Bool
 
 // First is the sandbox's first process, which is this program executed again in the namespaces of the sandbox. It
 // opens the listeners, builds the file system, starts the program, and waits for all processes. Programs that create
@@ -23,6 +28,7 @@ import (
 // true; in all other processes, it is false.
 func First(args []string, out, errOut io.Writer) (code int, is bool) {
 	if len(args) != 2 || args[0] != name || os.Getpid() != 1 {
+		prepared.Store(true)
 		return 0, false
 	}
 	runtime.LockOSThread() // ptrace, and what a process inherits, belong to a thread
@@ -98,9 +104,6 @@ func send(to *os.File) error {
 	return unix.Sendmsg(int(to.Fd()), []byte{1}, unix.UnixRights(int(file.Fd())), nil, 0)
 }
 
-// system are the directories of the operating system that every program needs.
-var system = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix/store"}
-
 // devices are harmless.
 var devices = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"}
 
@@ -119,7 +122,7 @@ func files(given order) error {
 			hidden[path] = true
 		}
 	}
-	for _, path := range append(append([]string{}, system...), given.Program.Read...) {
+	for _, path := range append(append([]string{}, System...), given.Program.Read...) {
 		if err := show(given.Base, path); err != nil {
 			return fmt.Errorf("show %s: %w", path, err)
 		}

@@ -70,6 +70,9 @@ type Sandbox struct {
 	linux
 }
 
+// System are the directories of the operating system, which every program in a sandbox sees.
+var System = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix/store"}
+
 const (
 	maxRan  = 5000 // executed programs in a Result
 	maxArgs = 4096 // bytes of one command line

@@ -52,6 +52,9 @@ type event struct {
 
 // New creates an empty sandbox with the given number of listeners. Close removes it.
 func New(listeners int) (*Sandbox, error) {
+	if !prepared.Load() {
+		return nil, errors.New("this program does not call sandbox.First")
+	}
 	base, err := os.MkdirTemp("", "sandbox-")
 	if err != nil {
 		return nil, err

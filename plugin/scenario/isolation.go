@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/spf13/pflag"
 
@@ -24,7 +26,7 @@ type isolation struct {
 
 func (i *isolation) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&i.dir, "agent-dir", "",
-		"Directory with the agent's files, which it may read (default: the current directory)")
+		"Directory with the agent's files, which it may read and in which it starts")
 	flags.StringSliceVar(&i.env, "agent-env", nil, "Environment variables that the agent gets, such as API keys")
 	flags.StringSliceVar(&i.hosts, "agent-host", nil,
 		"Hosts that the agent may connect to, as HOST or HOST:PORT, through the proxy in HTTPS_PROXY")
@@ -33,7 +35,7 @@ func (i *isolation) addFlags(flags *pflag.FlagSet) {
 }
 
 // complete checks the flags, and that this machine can isolate a program.
-func (i *isolation) complete() error {
+func (i *isolation) complete(agent string) error {
 	var err error
 	if i.off {
 		if i.dir != "" || len(i.env)+len(i.hosts) > 0 {
@@ -49,7 +51,12 @@ func (i *isolation) complete() error {
 			return fmt.Errorf("--agent-env: the environment variable %q is not set", name)
 		}
 	}
-	if err := i.directory(); err != nil {
+	if i.dir != "" {
+		if err := i.directory(); err != nil {
+			return err
+		}
+	}
+	if err := i.sees(agent); err != nil {
 		return err
 	}
 	trial, err := sandbox.New(0)
@@ -62,8 +69,7 @@ func (i *isolation) complete() error {
 
 // directory resolves --agent-dir. The home directory and what is above it hold more than an agent's files.
 func (i *isolation) directory() error {
-	given := i.dir
-	dir, err := filepath.Abs(given)
+	dir, err := filepath.Abs(i.dir)
 	if err == nil {
 		dir, err = filepath.EvalSymlinks(dir)
 	}
@@ -78,13 +84,36 @@ func (i *isolation) directory() error {
 		home, err = filepath.EvalSymlinks(home)
 	}
 	if within, relErr := filepath.Rel(dir, home); err == nil && relErr == nil && filepath.IsLocal(within) {
-		if given != "" {
-			return fmt.Errorf("--agent-dir: %s contains your home directory: specify a directory with only the agent's files",
-				dir)
-		}
-		dir = "" // the agent is a program of the system
+		return fmt.Errorf("--agent-dir: %s contains your home directory: specify a directory with only the agent's files",
+			dir)
 	}
 	i.dir = dir
+	return nil
+}
+
+// sees returns an error if the command begins with the path of a program that the agent could not execute.
+func (i *isolation) sees(command string) error {
+	program, _, _ := strings.Cut(strings.TrimSpace(command), " ")
+	if !strings.Contains(program, "/") || strings.ContainsAny(program, "$`'\"\\*?~;&|<>()\n") {
+		return nil // found in PATH, or only by the shell
+	}
+	path := program
+	switch {
+	case filepath.IsAbs(program):
+	case i.dir == "":
+		return fmt.Errorf("the agent cannot see %s: specify the directory that contains it with --agent-dir", program)
+	default:
+		path = filepath.Join(i.dir, program)
+	}
+	if _, err := os.Stat(path); err != nil {
+		return fmt.Errorf("--agent: %w", err)
+	}
+	if within, err := filepath.Rel(i.dir, path); i.dir != "" && err == nil && filepath.IsLocal(within) {
+		return nil
+	}
+	if !slices.ContainsFunc(sandbox.System, func(dir string) bool { return strings.HasPrefix(path, dir+"/") }) {
+		return fmt.Errorf("the agent cannot see %s: specify the directory that contains it with --agent-dir", program)
+	}
 	return nil
 }
 

@@ -66,17 +66,17 @@ diagnosis, the grade), the report with the trajectory as a page (HTML), and the 
 
 The exit code is 0 if all were solved, and 2 if some were not, or if none could start.`,
 		Example: `  # Run an agent five times on each scenario
-  kubectl gpu-fault scenario run --all --agent ./my-agent --repeats 5 -o json > result.json
+  kubectl gpu-fault scenario run --all --agent ./my-agent --agent-dir . --repeats 5 -o json > result.json
 
   # Run an agent that asks a model, and record what it does
-  kubectl gpu-fault scenario run gpu-memory --agent ./my-agent \
+  kubectl gpu-fault scenario run gpu-memory --agent ./my-agent --agent-dir . \
       --agent-env MODEL_API_KEY --agent-host api.example.com --record runs`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := errors.Join(r.validate(), checkSimulation(cmd.Flags(), r.gpus)); err != nil {
 				return err
 			}
-			if err := r.apart.complete(); err != nil {
+			if err := r.apart.complete(r.agent); err != nil {
 				return err
 			}
 			chosen, err := r.pack.several(args, r.all, r.gpus)
