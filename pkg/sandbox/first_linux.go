@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"os"
 	"os/exec"
@@ -14,6 +15,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 )
@@ -33,7 +35,8 @@ func First(args []string, out, errOut io.Writer) (code int, is bool) {
 	}
 	runtime.LockOSThread() // ptrace, and what a process inherits, belong to a thread
 	talk := os.NewFile(3, "caller")
-	unix.CloseOnExec(3)
+	// Descriptors that the caller inherited from its own parent must not reach the program.
+	_ = unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC)
 	if err := first(talk, args[1], out, errOut); err != nil {
 		_ = json.NewEncoder(talk).Encode(event{Error: err.Error()})
 		_, _ = fmt.Fprintln(errOut, err)
@@ -221,10 +224,35 @@ func enter(base string) error {
 	return unix.Chdir("/")
 }
 
-// start starts the program and waits for it and all others.
-func start(given order, caller *json.Encoder, out, errOut io.Writer) error {
+// confine limits what this thread, and the processes that it starts, may do.
+func confine() error {
+	// The session keyring is the caller's, and may hold its credentials.
+	_, err := unix.KeyctlInt(unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0, 0, 0)
+	if err != nil && !errors.Is(err, unix.ENOSYS) {
+		return fmt.Errorf("leave the caller's keyring: %w", err)
+	}
+	if err := os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0); err != nil {
+		return err
+	}
+	if err := limit(os.Geteuid() == 0); err != nil {
+		return fmt.Errorf("limit resources: %w", err)
+	}
+	if err := unreachable(); err != nil {
+		return fmt.Errorf("protect the first process: %w", err)
+	}
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("forbid new privileges: %w", err)
+	}
+	if err := restrict(); err != nil {
+		return fmt.Errorf("filter system calls: %w", err)
+	}
+	return nil
+}
+
+// start starts the program and waits for it and all others.
+func start(given order, caller *json.Encoder, out, errOut io.Writer) error {
+	if err := confine(); err != nil {
+		return err
 	}
 	// A program of a user other than root has the capabilities of this set only.
 	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
@@ -238,18 +266,18 @@ func start(given order, caller *json.Encoder, out, errOut io.Writer) error {
 	if os.Geteuid() == 0 {
 		attributes.Credential = &syscall.Credential{Uid: uint32(given.UID), Gid: uint32(given.UID)}
 	}
-	program := func() *exec.Cmd {
+	command := func() *exec.Cmd {
 		return &exec.Cmd{
 			Path: "/bin/sh", Args: []string{"sh", "-c", given.Program.Command}, Env: given.Program.Env, Dir: dir,
 			Stdout: out, Stderr: errOut, SysProcAttr: attributes,
 		}
 	}
-	cmd := program()
+	cmd := command()
 	err := cmd.Start()
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSYS) {
 		_ = caller.Encode(event{Unseen: "this machine does not permit ptrace: " + err.Error()})
 		attributes.Ptrace = false
-		cmd = program()
+		cmd = command()
 		err = cmd.Start()
 	}
 	if err != nil {
@@ -272,12 +300,20 @@ func commandLine(pid int) []string {
 	}
 	args := strings.Split(strings.TrimRight(string(text), "\x00"), "\x00")
 	for i, arg := range args {
-		args[i] = strings.ToValidUTF8(arg, "�")
+		if !utf8.ValidString(arg) { // different bytes stay different
+			args[i] = strconv.Quote(arg)
+		}
 	}
 	if cut {
 		args = append(args, "...")
 	}
 	return args
+}
+
+// program returns the path of the program that a process executes, whatever its arguments say.
+func program(pid int) string {
+	path, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+	return path
 }
 
 // readAtMost returns the beginning of a file, or nothing if it cannot be read: the process may have ended.

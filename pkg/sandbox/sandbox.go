@@ -15,8 +15,11 @@ package sandbox
 
 import (
 	"errors"
+	"fmt"
 	"io"
+	"io/fs"
 	"net"
+	"path/filepath"
 	"time"
 )
 
@@ -27,20 +30,24 @@ const Dir = "/task"
 type Program struct {
 	Command string   // for sh -c
 	Env     []string // its whole environment
-	Own     string   // host directory that the program sees as Dir and may write
+	// Own is the host directory that the program sees as Dir and may write. Only the caller may be able to enter the
+	// directory that contains it, so that no other user can use what the program leaves there.
+	Own string
 	// Read are host directories that the program may read, under the same path; its working directory is the first, or
-	// Dir.
+	// Dir. See CheckRead.
 	Read []string
-	// Hidden are host files, such as kubeconfigs, that are empty for the program.
+	// Hidden are host files, such as kubeconfigs, that are empty for the program. They may be in directories of the
+	// system, but not in those of Read.
 	Hidden []string
 	Output io.Writer // of the program: stdout and stderr
 }
 
 // Ran is a program that was executed in the sandbox.
 type Ran struct {
-	PID    int `json:"pid"` // in the sandbox
-	Parent int `json:"parent"`
-	// Args is the command line; long ones are cut.
+	PID     int    `json:"pid"` // in the sandbox
+	Parent  int    `json:"parent"`
+	Program string `json:"program"` // its path, whatever Args say
+	// Args is the command line; long ones are cut, and those that are not text are quoted.
 	Args []string      `json:"args"`
 	At   time.Duration `json:"at"`   // since the start, in nanoseconds
 	Took time.Duration `json:"took"` // in nanoseconds
@@ -68,6 +75,33 @@ type Sandbox struct {
 	Listeners []net.Listener
 
 	linux
+}
+
+// CheckRead returns an error if a directory is not safe to show to a program: if it contains one of the hidden files, a
+// socket or a named pipe, through which the program could reach a process outside.
+func CheckRead(dir string, hidden []string) error {
+	dir, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return err
+	}
+	for _, file := range hidden {
+		real, err := filepath.EvalSymlinks(file)
+		if err != nil {
+			continue // does not exist
+		}
+		if within, err := filepath.Rel(dir, real); err == nil && filepath.IsLocal(within) {
+			return fmt.Errorf("%s is in %s, which the program may read: move it", file, dir)
+		}
+	}
+	return filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil && path != dir:
+			return nil // unreadable: for the program too
+		case err == nil && entry.Type()&(fs.ModeSocket|fs.ModeNamedPipe) != 0:
+			return fmt.Errorf("%s is a socket or a named pipe: the program could reach another process through it", path)
+		}
+		return err
+	})
 }
 
 // System are the directories of the operating system, which every program in a sandbox sees.

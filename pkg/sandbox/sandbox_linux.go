@@ -177,6 +177,11 @@ func (s *Sandbox) Run(ctx context.Context, program Program) (Result, error) {
 	stop := context.AfterFunc(ctx, func() { _ = s.kill() })
 	defer stop()
 	defer func() { result.Took = time.Since(began) }()
+	for _, dir := range program.Read {
+		if err := CheckRead(dir, program.Hidden); err != nil {
+			return result, err
+		}
+	}
 	if os.Geteuid() == 0 {
 		if err := own(program.Own, s.uid); err != nil {
 			return result, fmt.Errorf("give the program its directory: %w", err)

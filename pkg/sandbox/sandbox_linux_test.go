@@ -4,15 +4,19 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestMain(m *testing.M) {
@@ -55,8 +59,7 @@ func TestIsolated(t *testing.T) {
 	asEachUser(t, func(t *testing.T) {
 		secret := filepath.Join(t.TempDir(), "secret")
 		readable := t.TempDir()
-		hidden := filepath.Join(readable, "kubeconfig")
-		for path, text := range map[string]string{secret: "s3cret", hidden: "t0ken", readable + "/agent": "code"} {
+		for path, text := range map[string]string{secret: "s3cret", readable + "/agent": "code"} {
 			if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 				t.Fatal(err)
 			}
@@ -64,7 +67,6 @@ func TestIsolated(t *testing.T) {
 		for command, want := range map[string]string{
 			"ls /proc | grep -c '^[0-9]'":                             "", // checked below: its own only
 			"cat " + secret:                                           "No such file",
-			"cat " + hidden + "; echo empty":                          "empty\n",
 			"cat " + readable + "/agent":                              "code",
 			"echo x >" + readable + "/agent":                          "Read-only file system",
 			"echo x >/usr/bin/x":                                      "Read-only file system",
@@ -83,9 +85,13 @@ func TestIsolated(t *testing.T) {
 			"echo t >/tmp/t && cat /tmp/t":                            "t\n",
 			"env":                                                     "PATH=/usr/bin:/bin",
 			"mknod x b 8 0":                                           "ermitted",
+			"unshare -Ur true":                                        "ermitted",
+			"cat /proc/1/status /proc/1/fd/3":                         "ermission denied",
+			"kill -TERM 1; kill -SEGV 1; kill -ABRT 1; kill -INT 1; sleep 0.1; echo survives": "survives",
+			"cat /proc/self/oom_score_adj": "1000\n",
+			"ulimit -f":                    "2097152\n",
 		} {
 			result, text := run(t, t.Context(), command, func(p *Program) {
-				p.Hidden = []string{hidden}
 				if strings.Contains(command, readable) {
 					p.Read = []string{readable}
 				}
@@ -104,19 +110,77 @@ func TestIsolated(t *testing.T) {
 	})
 }
 
-// A namespace of its own gives the program no rights over what it should not see.
-func TestNestedNamespaces(t *testing.T) {
+// The caller's files and other processes' sockets in a directory to be read are refused, however they are named.
+func TestCheckRead(t *testing.T) {
 	t.Parallel()
-	readable := t.TempDir()
-	hidden := filepath.Join(readable, "kubeconfig")
-	if err := os.WriteFile(hidden, []byte("t0ken"), 0o644); err != nil {
+	dir, links := t.TempDir(), t.TempDir()
+	hidden := filepath.Join(dir, "a", "kubeconfig")
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "a"), 0o755), os.WriteFile(hidden, nil, 0o600),
+		os.Symlink(dir, filepath.Join(links, "dir")), os.Symlink(hidden, filepath.Join(links, "file"))); err != nil {
 		t.Fatal(err)
 	}
-	_, text := run(t, t.Context(), `unshare -Urm sh -c 'umount "$0"; cat "$0"' `+hidden, func(p *Program) {
-		p.Read, p.Hidden = []string{readable}, []string{hidden}
-	})
-	if strings.Contains(text, "t0ken") || text == "" {
+	for _, c := range [][2]string{
+		{dir, hidden}, {filepath.Join(links, "dir"), hidden}, {dir, filepath.Join(links, "file")},
+		{dir + "/a/", hidden},
+	} {
+		if err := CheckRead(c[0], []string{"/nowhere", c[1]}); err == nil || !strings.Contains(err.Error(), "move it") {
+			t.Errorf("%q: %v", c, err)
+		}
+	}
+	if err := CheckRead(dir, []string{filepath.Join(links, "other"), "/etc/passwd"}); err != nil {
+		t.Error(err)
+	}
+	listener, err := net.Listen("unix", filepath.Join(dir, "a", "socket"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	if err := CheckRead(dir, nil); err == nil || !strings.Contains(err.Error(), "a/socket is a socket") {
+		t.Errorf("%v", err)
+	}
+}
+
+// Descriptors that the caller itself inherited do not reach the program.
+func TestInheritedDescriptors(t *testing.T) {
+	t.Parallel()
+	file, err := os.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = file.Close() }()
+	if _, err := unix.FcntlInt(file.Fd(), unix.F_SETFD, 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, text := run(t, t.Context(), "ls /proc/self/fd"); text != "0\n1\n2\n3\n" {
 		t.Errorf("%q", text)
+	}
+}
+
+// Ways to start a program that ptrace does not see are refused: each program is recorded, by its own path.
+func TestNothingIsUnseen(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("python3"); err != nil {
+		t.Fatal("install python3")
+	}
+	result, text := run(t, t.Context(), `python3 -u -c '
+import ctypes, os
+c = ctypes.CDLL(None, use_errno=True)
+c.syscall.restype = ctypes.c_long
+untraced = c.syscall(ctypes.c_long(NUMBER), ctypes.c_ulong(0x00800000 | 17), 0, 0, 0, 0)
+print("untraced", untraced, ctypes.get_errno())
+print("vsock", c.socket(40, 1, 0), ctypes.get_errno())
+print("keyctl", c.syscall(ctypes.c_long(KEYCTL), 0, -3, 0, 0, 0), ctypes.get_errno())
+os.execv("/bin/sh", ["ls", "-c", "exit 4"])
+'`, func(p *Program) {
+		numbers := strings.NewReplacer("NUMBER", strconv.Itoa(unix.SYS_CLONE), "KEYCTL", strconv.Itoa(unix.SYS_KEYCTL))
+		p.Command = numbers.Replace(p.Command)
+	})
+	if text != "untraced -1 1\nvsock -1 97\nkeyctl -1 1\n" {
+		t.Errorf("%q", text)
+	}
+	last := result.Ran[len(result.Ran)-1]
+	if strings.Join(last.Args, " ") != "ls -c exit 4" || !strings.HasSuffix(last.Program, "sh") || last.Exit != 4 {
+		t.Errorf("%+v", last)
 	}
 }
 

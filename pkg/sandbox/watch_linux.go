@@ -75,7 +75,9 @@ func (w *watcher) resume(pid int, status unix.WaitStatus) {
 
 func (w *watcher) executed(pid int) {
 	w.began[pid] = true
-	ran := Ran{PID: pid, Parent: parent(pid), Args: commandLine(pid), At: time.Since(w.start), Exit: -1}
+	ran := Ran{
+		PID: pid, Parent: parent(pid), Program: program(pid), Args: commandLine(pid), At: time.Since(w.start), Exit: -1,
+	}
 	_ = w.tell.Encode(event{Began: &ran})
 }
 

@@ -35,7 +35,7 @@ func (i *isolation) addFlags(flags *pflag.FlagSet) {
 }
 
 // complete checks the flags, and that this machine can isolate a program.
-func (i *isolation) complete(agent string) error {
+func (i *isolation) complete(agent string, kubeconfigs []string) error {
 	var err error
 	if i.off {
 		if i.dir != "" || len(i.env)+len(i.hosts) > 0 {
@@ -54,6 +54,9 @@ func (i *isolation) complete(agent string) error {
 	if i.dir != "" {
 		if err := i.directory(); err != nil {
 			return err
+		}
+		if err := sandbox.CheckRead(i.dir, kubeconfigs); err != nil {
+			return fmt.Errorf("--agent-dir: %w", err)
 		}
 	}
 	if err := i.sees(agent); err != nil {

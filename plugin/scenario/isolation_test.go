@@ -13,6 +13,10 @@ import (
 func TestIsolationFlags(t *testing.T) {
 	home, dir := t.TempDir(), t.TempDir()
 	t.Setenv("HOME", home)
+	secret := t.TempDir()
+	if err := os.WriteFile(filepath.Join(secret, "config"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.WriteFile(filepath.Join(dir, "agent"), nil, 0o755); err != nil { //nolint:gosec // a program
 		t.Fatal(err)
 	}
@@ -25,6 +29,7 @@ func TestIsolationFlags(t *testing.T) {
 		{isolation{}, filepath.Join(dir, "agent"), "--agent-dir"},
 		{isolation{dir: dir}, "./other", "no such file"},
 		{isolation{dir: home}, "sh", "contains your home directory"},
+		{isolation{dir: secret}, "sh", "config is in " + secret},
 		{isolation{dir: "/"}, "sh", "contains your home directory"},
 		{isolation{dir: filepath.Join(dir, "agent")}, "sh", "is not a directory"},
 		{isolation{dir: filepath.Join(dir, "none")}, "sh", "--agent-dir"},
@@ -38,7 +43,7 @@ func TestIsolationFlags(t *testing.T) {
 		{isolation{}, "$AGENT/run", ""},
 		{isolation{off: true}, "./agent", ""},
 	} {
-		err := c.flags.complete(c.agent)
+		err := c.flags.complete(c.agent, []string{filepath.Join(secret, "config")})
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%+v %q: %v, want %q", c.flags, c.agent, err, c.want)
 		}

@@ -76,7 +76,7 @@ The exit code is 0 if all were solved, and 2 if some were not, or if none could 
 			if err := errors.Join(r.validate(), checkSimulation(cmd.Flags(), r.gpus)); err != nil {
 				return err
 			}
-			if err := r.apart.complete(r.agent); err != nil {
+			if err := r.apart.complete(r.agent, r.connection.Files()); err != nil {
 				return err
 			}
 			chosen, err := r.pack.several(args, r.all, r.gpus)

@@ -189,7 +189,17 @@ func (l *Lab) Covers(f Finding) bool {
 		slices.ContainsFunc(f.Nodes, func(n string) bool { return slices.Contains(l.Nodes, n) }) {
 		return true
 	}
-	return slices.ContainsFunc(f.PodScope, func(p string) bool { return !foreign(p) })
+	return slices.ContainsFunc(f.PodScope, func(p string) bool { return !foreign(p) }) || l.tells(f)
+}
+
+// tells reports whether only pods of the lab tell of a problem: all evidence is from them.
+func (l *Lab) tells(f Finding) bool {
+	ours := func(e Evidence) bool {
+		return slices.ContainsFunc(l.Namespaces, func(namespace string) bool {
+			return strings.Contains(" "+e.Source, " "+namespace+"/")
+		})
+	}
+	return len(f.Evidence) > 0 && !slices.ContainsFunc(f.Evidence, func(e Evidence) bool { return !ours(e) })
 }
 
 // Before reports whether the finding is known to be older than the injection of a fault.

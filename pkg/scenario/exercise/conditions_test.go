@@ -8,7 +8,8 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 )
 
-// A condition that a detector keeps after the exercise is found; those that nodes had before, and healthy ones, are not.
+// A condition that a detector keeps after the exercise is found; those that nodes had before, and healthy ones, are
+// not.
 func TestConditions(t *testing.T) {
 	t.Parallel()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1"}, Status: corev1.NodeStatus{
