@@ -66,7 +66,7 @@ diagnosis, the grade), the report with the trajectory as a page (HTML), and the 
 
 The exit code is 0 if all were solved, and 2 if some were not, or if none could start.`,
 		Example: `  # Run an agent five times on each scenario
-  kubectl gpu-fault scenario run --all --agent ./my-agent --agent-dir . --repeats 5 -o json > result.json
+  kubectl gpu-fault scenario run --all --agent ./my-agent --agent-dir . --repeats 5 -o json
 
   # Run an agent that asks a model, and record what it does
   kubectl gpu-fault scenario run gpu-memory --agent ./my-agent --agent-dir . \
