@@ -200,7 +200,8 @@ func explain(all []finding.Finding, checks []Check) {
 			if slices.Contains(finding.ProvenByItself(), f.ID) && !slices.Contains(patterns, f.ID) {
 				continue
 			}
-			if from.id == finding.InjectedFault && finding.IsOfGPU(f) && !f.OfRun {
+			if from.id == finding.InjectedFault && finding.IsOfGPU(f) && !f.OfRun &&
+				!slices.ContainsFunc(labs[from], func(l *finding.Lab) bool { return l.Tells(f) }) {
 				continue // the driver reported the error, not an injected line
 			}
 			if slices.ContainsFunc(labs[from], func(l *finding.Lab) bool { return l.Covers(f) }) {

@@ -157,6 +157,8 @@ type Finding struct {
 // Lab is the scope of an exercise of this tool.
 type Lab struct {
 	Namespaces, Nodes []string
+	// Devices are the nodes on which the exercise made devices unhealthy.
+	Devices []string
 	// Objects are the cluster-scoped objects that the exercise created or changed, as formatted by Object.String, for
 	// example "RuntimeClass nvidia".
 	Objects []string
@@ -189,11 +191,15 @@ func (l *Lab) Covers(f Finding) bool {
 		slices.ContainsFunc(f.Nodes, func(n string) bool { return slices.Contains(l.Nodes, n) }) {
 		return true
 	}
-	return slices.ContainsFunc(f.PodScope, func(p string) bool { return !foreign(p) }) || l.tells(f)
+	if f.ID == "dp.unhealthy" &&
+		slices.ContainsFunc(f.Nodes, func(n string) bool { return slices.Contains(l.Devices, n) }) {
+		return true
+	}
+	return slices.ContainsFunc(f.PodScope, func(p string) bool { return !foreign(p) }) || l.Tells(f)
 }
 
-// tells reports whether only pods of the lab tell of a problem: all evidence is from them.
-func (l *Lab) tells(f Finding) bool {
+// Tells reports whether only pods of the lab tell of a problem: all evidence is from them.
+func (l *Lab) Tells(f Finding) bool {
 	ours := func(e Evidence) bool {
 		return slices.ContainsFunc(l.Namespaces, func(namespace string) bool {
 			return strings.Contains(" "+e.Source, " "+namespace+"/")

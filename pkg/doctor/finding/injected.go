@@ -58,11 +58,10 @@ func InjectedEffects() map[string][]string {
 func RuntimeAs(mode containerd.Mode) string { return AsRuntime + " " + string(mode) }
 
 // labEffects returns the IDs of findings that an exercise's steps on nodes cause directly: lines in kernel logs, broken
-// runtimes, firewalls, unhealthy devices, taints and labels.
+// runtimes, firewalls, taints and labels.
 func labEffects() []string {
 	all := InjectedEffects()
-	return slices.Concat(all[AsXID], all[AsRuntime],
-		[]string{"net.*", "sched.*", "dp.unhealthy", "gfd.labels", "nfd.labels"})
+	return slices.Concat(all[AsXID], all[AsRuntime], []string{"net.*", "sched.*", "gfd.labels", "nfd.labels"})
 }
 
 // IsOfGPU reports whether a finding is about GPUs or their driver, which kernel log lines can affect.

@@ -175,12 +175,20 @@ func Injected(f *facts.Facts, run snapshot.Run) finding.Finding {
 	return issue.ForPods(pods...)
 }
 
+// deviceEvidence is the source of the evidence that devices of a node are unhealthy; see package devicehealth.
+const deviceEvidence = "kubelet's device checkpoint"
+
 // exercise completes the finding of a scenario's run. The run owns its namespaces and everything in them.
 func exercise(f *facts.Facts, run snapshot.Run, issue finding.Finding) finding.Finding {
 	slices.Sort(issue.Nodes)
 	issue.Nodes = slices.Compact(issue.Nodes)
 	issue.Lab = &finding.Lab{Nodes: issue.Nodes, Since: run.Created}
 	for _, t := range run.Targets {
+		if t.Kind == "Node" && slices.ContainsFunc(t.Evidence, func(e snapshot.RunEvidence) bool {
+			return e.Source == deviceEvidence
+		}) {
+			issue.Lab.Devices = append(issue.Lab.Devices, t.Name)
+		}
 		namespace := t.Namespace
 		if t.Kind == "Namespace" {
 			namespace = t.Name
