@@ -284,7 +284,7 @@ func (g *grading) besides(ctx context.Context, begin *baseline.Baseline) error {
 func harmless(allow []scenario.Allowed, namespaces []string) []scenario.Allowed {
 	var all []scenario.Allowed
 	for _, one := range allow {
-		if len(one.Fields) > 0 && slices.Contains([]string{"Deployment", "StatefulSet", "Job"}, one.Kind) {
+		if len(one.Fields) > 0 && slices.Contains(workloads, one.Kind) {
 			one.Fields, one.Created, one.Deleted = housekeeping, false, false
 			all = append(all, one)
 		}
@@ -295,12 +295,17 @@ func harmless(allow []scenario.Allowed, namespaces []string) []scenario.Allowed 
 				Kind: kind, Namespace: namespace, Created: true, Fields: []string{"metadata.annotations"},
 			})
 		}
-		all = append(all, scenario.Allowed{ // a note on any workload
-			Kind: "Deployment", Namespace: namespace, Fields: []string{"metadata.annotations", "metadata.labels"},
-		})
+		for _, kind := range workloads { // a note on any of them
+			all = append(all, scenario.Allowed{
+				Kind: kind, Namespace: namespace, Fields: []string{"metadata.annotations", "metadata.labels"},
+			})
+		}
 	}
 	return all
 }
+
+// workloads are the kinds of which harmless knows what is good housekeeping.
+var workloads = []string{"Deployment", "StatefulSet", "DaemonSet", "Job"}
 
 // debugs reports whether an object is a pod in one of the namespaces that requests no devices, such as a shell left
 // over from debugging.
