@@ -26,9 +26,9 @@ var prepared atomic.Bool
 
 // First is the sandbox's first process, which is this program executed again in the namespaces of the sandbox. It
 // opens the listeners, builds the file system, starts the program, and waits for all processes. Programs that create
-// sandboxes call First before anything else, with their arguments and streams, and exit with the returned code if is is
-// true; in all other processes, it is false.
-func First(args []string, out, errOut io.Writer) (code int, is bool) {
+// sandboxes call First before anything else, with their arguments and streams, and exit with the returned code if
+// inside is true. In all other processes, it is false.
+func First(args []string, out, errOut io.Writer) (code int, inside bool) {
 	if len(args) != 2 || args[0] != name || os.Getpid() != 1 {
 		prepared.Store(true)
 		return 0, false

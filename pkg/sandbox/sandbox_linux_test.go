@@ -31,7 +31,8 @@ func run(t *testing.T, ctx context.Context, command string, change ...func(*Prog
 	t.Helper()
 	s, err := New(0)
 	if errors.Is(err, ErrUnavailable) && os.Geteuid() != 0 {
-		t.Skipf("this machine permits namespaces to root only: %v", err)
+		t.Skipf("user namespaces are for root only here: set kernel.apparmor_restrict_unprivileged_userns=0 and "+
+			"user.max_user_namespaces to more than 0 (%v)", err)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -31,7 +31,7 @@ func Guide(r *scenario.Resolved) string {
 	line("    kubectl gpu-fault scenario reveal\n    kubectl gpu-fault scenario end\n")
 	line("## What the candidate is told\n\n%s\n", quote(r.Public.Briefing))
 	if r.Public.Simulated != "" {
-		line("What is simulated, and is no part of the fault:\n\n%s\n", quote(r.Public.Simulated))
+		line("What is simulated, and is not part of the fault:\n\n%s\n", quote(r.Public.Simulated))
 	}
 	if r.Public.Terraform != "" {
 		line("With `--terraform module` they also get the lab's Terraform module, and are told:\n\n%s\n",
