@@ -1,6 +1,7 @@
 // The driver as actor.c uses it: what it looks up, what it prepares, and the calls that have one word for a name.
 #pragma once
 #define _GNU_SOURCE
+#include "image.h"
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
@@ -76,7 +77,7 @@ static int prepare(int device)
 {
 	int code;
 	if ((code = cu.cuInit(0)) || (code = use_device(device))) return code;
-	if ((code = cu.cuModuleLoadData(&module, "image")) || (code = cu.cuModuleGetFunction(&kernel, module, "noop"))) return code;
+	if ((code = cu.cuModuleLoadData(&module, IMAGE)) || (code = cu.cuModuleGetFunction(&kernel, module, "noop"))) return code;
 	if ((code = cu.cuStreamCreate(&stream, 1)) || (code = cu.cuEventCreate(&event, 0))) return code;
 	return cu.cuMemAlloc(&buffer, BYTES);
 }

@@ -5,6 +5,7 @@
 //
 // Nothing is skipped after an error, so that each line says whether its own function was reached.
 #pragma once
+#include "image.h"
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -91,7 +92,7 @@ static inline void start(const struct driver *d, struct results *r)
 	NOTE(cuDeviceGetCount, &count);
 	NOTE(cuDevicePrimaryCtxRetain, &context, 0);
 	NOTE(cuCtxSetCurrent, context);
-	NOTE(cuModuleLoadData, &module, "image");
+	NOTE(cuModuleLoadData, &module, IMAGE);
 	NOTE(cuModuleGetFunction, &r->add, module, "vectorAdd");
 	if (r->to) fprintf(r->to, "%sdevices %d\n", r->prefix, count);
 }

@@ -71,3 +71,18 @@ func ProofOf(run *ledger.Run) time.Time {
 	}
 	return last
 }
+
+// BeganOf returns when the first of the changes that were proven began, by the clock of the run's client; the zero time
+// if none was. A reaction can come before the proof: a detector reads the kernel log as fast as this tool does.
+func BeganOf(run *ledger.Run) time.Time {
+	var first time.Time
+	if run == nil {
+		return first
+	}
+	for _, step := range run.Steps {
+		if step.State == ledger.StateProven && (first.IsZero() || step.Started.Before(first)) {
+			first = step.Started
+		}
+	}
+	return first
+}

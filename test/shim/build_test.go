@@ -98,6 +98,9 @@ func (p platform) bin(t *testing.T) string {
 }
 
 func (p platform) build() (string, error) {
+	if dir := os.Getenv("SHIM_PROGRAMS"); dir != "" && p.name == x86.name {
+		return filepath.Abs(dir) // for a machine without a compiler
+	}
 	if err := p.tools(); err != nil {
 		return "", err
 	}

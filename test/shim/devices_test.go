@@ -71,7 +71,7 @@ func TestMemoryLimitManaged(t *testing.T) {
 // TestMemoryLimitAbove: a limit above what the device has changes nothing.
 func TestMemoryLimitAbove(t *testing.T) {
 	p := newPod(t)
-	p.env["FAKECUDA_MEMORY"] = strconv.Itoa(1 << 30)
+	p.fake("FAKECUDA_MEMORY", strconv.Itoa(1<<30))
 	p.arm(all(cudafault.State{MemLimit: 8 << 30}))
 	a := p.actor()
 	a.want("start", "0")
@@ -86,7 +86,7 @@ func TestMemoryLimitAbove(t *testing.T) {
 // driver does.
 func TestHideDevices(t *testing.T) {
 	p := newPod(t)
-	p.env["FAKECUDA_DEVICES"] = "4"
+	p.fake("FAKECUDA_DEVICES", "4")
 	p.arm(all(cudafault.State{Hide: []int{1, 3}}))
 	a := p.actor()
 	a.want("start 1", "0")

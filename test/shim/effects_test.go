@@ -18,7 +18,7 @@ import (
 // NVML; and health after disarming, in all of them.
 func TestTwoPhases(t *testing.T) {
 	p := newPod(t)
-	p.env["FAKECUDA_DEVICES"] = "2"
+	p.fake("FAKECUDA_DEVICES", "2")
 	running := p.actor()
 	running.want("start", "0")
 	running.want("launch 20", "0*20")
@@ -184,7 +184,7 @@ func TestFallback(t *testing.T) {
 		12080: "226 Invalid access", 13000: "226 Invalid access"} {
 		t.Run(strconv.Itoa(version), func(t *testing.T) {
 			p := newPod(t)
-			p.env["FAKECUDA_DRIVER_VERSION"] = strconv.Itoa(version)
+			p.fake("FAKECUDA_DRIVER_VERSION", strconv.Itoa(version))
 			p.arm(all(cudafault.State{
 				Error: 226, ErrorFallback: 214, ErrorMinDriver: 12080, Classes: launches, Flags: cudafault.FlagQuiet,
 			}))

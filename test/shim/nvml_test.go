@@ -26,7 +26,7 @@ func xid(t *testing.T, number int) cudafault.State {
 func twoGPUs(t *testing.T, on platform) (*pod, *actor) {
 	t.Helper()
 	p := newPodOn(t, on)
-	p.env["FAKECUDA_DEVICES"] = "2"
+	p.fake("FAKECUDA_DEVICES", "2")
 	p.disarm()
 	return p, p.actor()
 }
@@ -87,7 +87,7 @@ func TestNVMLEvent(t *testing.T) {
 // TestNVMLEventOfTheDriver holds that real events come through, armed or not.
 func TestNVMLEventOfTheDriver(t *testing.T) {
 	p := newPod(t)
-	p.env["FAKECUDA_EVENT"] = "43:300"
+	p.fake("FAKECUDA_EVENT", "43:300")
 	p.arm(all(cudafault.State{NVMLXID: 48, Devices: []int{5}}))
 	a := p.actor()
 	a.want("events own 0", "0 0")

@@ -42,10 +42,29 @@ func newPodOn(t *testing.T, on platform) *pod {
 		env: map[string]string{},
 	}
 	p.env["LD_LIBRARY_PATH"] = on.bin(t)
+	if real, ok := os.LookupEnv(realDriver); ok {
+		if on.name != x86.name {
+			t.Skip("the machine with the GPU is an x86_64 one")
+		}
+		p.env["LD_LIBRARY_PATH"], p.env["CUDA_CACHE_DISABLE"] = real, "1"
+	}
 	p.env["GPU_FAULT_STATE"] = p.state
 	p.env["GPU_FAULT_RUN"] = p.run
 	p.env["GPU_FAULT_NODE"] = "node-a"
 	return p
+}
+
+// realDriver names the variable with the folder of a real libcuda.so.1 and libnvidia-ml.so.1, in which test/gpu/run runs
+// these tests; empty where the loader finds them by itself.
+const realDriver = "REAL_DRIVER"
+
+// fake sets a variable of the fake driver. A real one cannot be told to have two GPUs.
+func (p *pod) fake(key, value string) {
+	p.t.Helper()
+	if _, ok := os.LookupEnv(realDriver); ok {
+		p.t.Skip("only the fake driver does " + key + "=" + value)
+	}
+	p.env[key] = value
 }
 
 // folder returns a temporary one whose name has no comma, unlike some tests': qemu's -E would take it for a separator.

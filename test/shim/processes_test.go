@@ -17,7 +17,7 @@ import (
 // TestProcesses holds what status is made of: a place for each process, with what it did, and the mark.
 func TestProcesses(t *testing.T) {
 	p := newPod(t)
-	p.env["FAKECUDA_DRIVER_VERSION"] = "12080"
+	p.fake("FAKECUDA_DRIVER_VERSION", "12080")
 	a := p.actor()
 	a.want("start", "0")
 	got := p.process(a.pid)
@@ -57,7 +57,7 @@ func TestProcesses(t *testing.T) {
 // rarely afterwards notices an arming at once: what it did at its start says nothing about its pace.
 func TestASlowCallerNoticesTheArming(t *testing.T) {
 	p := newPod(t)
-	p.env["FAKECUDA_DRIVER_VERSION"] = "12080"
+	p.fake("FAKECUDA_DRIVER_VERSION", "12080")
 	a := p.actor()
 	a.want("start", "0")
 	s := p.arm(all(cudafault.State{Error: 214, Classes: launches, AfterCalls: 1 << 20}))

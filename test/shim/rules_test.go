@@ -168,7 +168,7 @@ func TestNullArguments(t *testing.T) {
 	corrupt := cudafault.State{Corrupt: 0.9, Classes: cudafault.ClassCopy, Flags: cudafault.FlagQuiet}
 	for _, s := range []cudafault.State{{MemLimit: 1 << 30}, {Hide: []int{1}}, corrupt} {
 		p := newPod(t)
-		p.env["FAKECUDA_DEVICES"] = "2"
+		p.fake("FAKECUDA_DEVICES", "2")
 		p.disarm()
 		a := p.actor()
 		a.want("start", "0")

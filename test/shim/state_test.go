@@ -39,6 +39,35 @@ func TestArming(t *testing.T) {
 	}
 }
 
+// TestInitialisationLooks holds that a program that initialises sees what is true now, and not what was true at its last
+// look, up to a quarter of a second ago.
+func TestInitialisationLooks(t *testing.T) {
+	for _, on := range []platform{x86, arm} {
+		t.Run(on.name, func(t *testing.T) {
+			p := newPodOn(t, on)
+			for range 3 {
+				a := p.actor()
+				if got := a.ask("nvml"); !strings.HasPrefix(got, "init 0 ") { // it has looked
+					t.Errorf("before: %s", got)
+				}
+				p.arm(all(cudafault.State{ErrorInit: 802, NVMLInitError: 9, Flags: cudafault.FlagQuiet}))
+				if got := a.ask("nvml"); !strings.HasPrefix(got, "init 9 ") {
+					t.Errorf("NVML: %s, want init 9", got)
+				}
+				p.disarm()
+				if got := a.ask("nvml"); !strings.HasPrefix(got, "init 0 ") {
+					t.Errorf("NVML after disarming: %s", got)
+				}
+				p.arm(all(cudafault.State{ErrorInit: 802, Flags: cudafault.FlagQuiet}))
+				a.want("start", "802")
+				p.disarm()
+				a.want("start", "0")
+				a.end()
+			}
+		})
+	}
+}
+
 // TestArmingInAStorm arms and disarms while 32 threads call: nobody crashes, no other code comes, and in the end all is
 // well.
 func TestArmingInAStorm(t *testing.T) {

@@ -240,7 +240,7 @@ func TestTargets(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			p := newPod(t)
-			p.env["FAKECUDA_DEVICES"] = "2"
+			p.fake("FAKECUDA_DEVICES", "2")
 			for name, value := range test.env {
 				p.env[name] = value
 			}
@@ -264,7 +264,7 @@ func TestTargets(t *testing.T) {
 // TestDevice follows the context that is current: the fault is on device 1 only.
 func TestDevice(t *testing.T) {
 	p := newPod(t)
-	p.env["FAKECUDA_DEVICES"] = "2"
+	p.fake("FAKECUDA_DEVICES", "2")
 	p.arm(all(cudafault.State{Error: 719, Classes: cudafault.ClassSync, Flags: cudafault.FlagQuiet, Devices: []int{1}}))
 	a := p.actor()
 	a.want("start 0", "0")
@@ -278,7 +278,7 @@ func TestDevice(t *testing.T) {
 // TestDevicesAndHiding: the numbers of both are those that the process counts without the fault.
 func TestDevicesAndHiding(t *testing.T) {
 	p := newPod(t)
-	p.env["FAKECUDA_DEVICES"] = "3"
+	p.fake("FAKECUDA_DEVICES", "3")
 	p.arm(all(cudafault.State{
 		Error: 719, Classes: cudafault.ClassSync, Flags: cudafault.FlagQuiet, Devices: []int{1}, Hide: []int{0},
 	}))
