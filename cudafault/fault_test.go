@@ -67,11 +67,11 @@ func TestFaultState(t *testing.T) {
 		"79": {Fault{XID: 79}, State{Error: 999, ErrorInit: 100, NVMLError: 15, Classes: lost, Flags: FlagSticky}},
 		"94": {Fault{XID: 94}, State{
 			Error: 226, ErrorFallback: 214, ErrorMinDriver: 12080, Surface: SurfaceSync,
-			Classes: ClassCopy | ClassLaunch, Flags: FlagSticky, NVMLXID: 94, NVMLECC: 1,
+			Classes: ClassCopy | ClassSet | ClassLaunch, Flags: FlagSticky, NVMLXID: 94, NVMLECC: 1,
 		}},
 		"63": {Fault{XID: 63}, State{NVMLXID: 63, NVMLRows: RowRemapped | RowPending}},
 		"48, and NVML notices nothing": {Fault{XID: 48, NVML: pointer(0)}, State{
-			Error: 214, Surface: SurfaceSync, Classes: ClassCopy | ClassLaunch, Flags: FlagSticky,
+			Error: 214, Surface: SurfaceSync, Classes: ClassCopy | ClassSet | ClassLaunch, Flags: FlagSticky,
 		}},
 		"79 without new": {
 			Fault{XID: 79, PhaseNew: pointer(0), NVML: pointer(0)},
@@ -102,8 +102,8 @@ func TestFaultState(t *testing.T) {
 		"XID, in a function": {
 			Fault{XID: 31, Trigger: Trigger{Function: "cuGraphLaunch"}},
 			State{
-				Error: 700, Surface: SurfaceSync, Classes: ClassLaunch, Function: "cuGraphLaunch", Flags: FlagSticky,
-				NVMLXID: 31,
+				Error: 700, Surface: SurfaceSync, Classes: ClassCopy | ClassSet | ClassLaunch,
+				Function: "cuGraphLaunch", Flags: FlagSticky, NVMLXID: 31,
 			},
 		},
 		"error in a function fails itself": {

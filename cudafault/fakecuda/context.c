@@ -181,6 +181,13 @@ EXPORT CUresult cuCtxSynchronize(void)
 	RETURN(result);
 }
 
+// Of the given context. Nobody here has two.
+EXPORT CUresult cuCtxSynchronize_v2(struct context *context)
+{
+	(void)context;
+	return cuCtxSynchronize();
+}
+
 EXPORT CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
 {
 	ENTER;

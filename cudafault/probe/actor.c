@@ -114,6 +114,7 @@ static void copies(const char *way, size_t bytes, long n)
 	if (bytes > BYTES) bytes = BYTES;
 	for (size_t i = 0; i < bytes; i++) pattern[i] = (unsigned char)(i * 31 + 7);
 	code = cu.cuMemcpyHtoD(buffer, pattern, bytes);
+	if (!code) code = cu.cuCtxSynchronize(); // it may still be on its way to the device, and the stream does not wait for it
 	if (!code && !strcmp(way, "pinned") && !(code = cu.cuMemHostAlloc(&pinned, BYTES, 0))) to = pinned;
 	for (long i = 0; i < n && !code; i++) {
 		memset(to, 0, bytes);
@@ -154,6 +155,7 @@ static void order(long n)
 	if (n > MOST) n = MOST;
 	for (int i = 0; i < 256; i++) pattern[i] = (unsigned char)(i * 31 + 7);
 	code = cu.cuMemcpyHtoD(buffer, pattern, sizeof pattern);
+	if (!code) code = cu.cuCtxSynchronize();
 	for (long i = 0; i < n && !code; i++) {
 		void *at = NULL;
 		code = cu.cuMemHostAlloc(&at, 256, 0);

@@ -1,4 +1,4 @@
-// What a static cudart does, look-up by look-up: cudart FILE v1|v2. It asks for everything in FILE (recorded from cudart 11.8 and 12.4) before
+// What a static cudart does, look-up by look-up: cudart FILE v1|v2. It asks for everything in FILE (recorded from cudart 11.8, 12.4 and 13.0) before
 // cuInit, by one pointer that it got from dlsym, checks that each answer is the function it asked for, and then works with what it got,
 // first with the legacy default stream and then with the twins for per-thread ones.
 #define _GNU_SOURCE

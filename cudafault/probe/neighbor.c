@@ -10,7 +10,7 @@ static int allocations, lines;
 int cuMemAlloc_v2(uint64_t *at, size_t size)
 {
 	int (*next)(uint64_t *, size_t) = (int (*)(uint64_t *, size_t))dlsym(RTLD_NEXT, "cuMemAlloc_v2");
-	allocations++;
+	__atomic_fetch_add(&allocations, 1, __ATOMIC_RELAXED); // threads start together
 	return next ? next(at, size) : -1;
 }
 

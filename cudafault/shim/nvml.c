@@ -81,7 +81,10 @@ static uint32_t by_name(const struct gf_state *s, unsigned n, uint64_t *a, int f
 	return code;
 }
 
-/* total, free, used; in version 2 behind a version and with `reserved` between. */
+/*
+ * total, free, used; in version 2 behind a version and with `reserved` between. What others and the driver use may be more than the limit: then all is
+ * used, and nothing free.
+ */
 static uint32_t memory(const struct gf_state *s, unsigned n, uint64_t *a)
 {
 	uint32_t code = gf_call_real(n, a);
@@ -95,7 +98,11 @@ static uint32_t memory(const struct gf_state *s, unsigned n, uint64_t *a)
 		uint64_t used = m[2 + v2], reserved = v2 ? m[1] : 0;
 
 		m[0] = s->mem_limit;
-		m[1 + v2] = used + reserved < m[0] ? m[0] - used - reserved : 0;
+		if (v2 && reserved > m[0])
+			m[1] = reserved = m[0];
+		if (used > m[0] - reserved)
+			m[2 + v2] = used = m[0] - reserved;
+		m[1 + v2] = m[0] - used - reserved;
 	}
 	return code;
 }

@@ -293,3 +293,24 @@ func dirExists(dir string) bool {
 	info, err := os.Stat(dir)
 	return err == nil && info.IsDir()
 }
+
+// TestProgramsForAGPU copies the programs, without the fake libraries, to where test/gpu/build wants them.
+func TestProgramsForAGPU(t *testing.T) {
+	to := os.Getenv("SHIM_PROGRAMS_TO")
+	if to == "" {
+		t.Skip("only for test/gpu/build, which sets SHIM_PROGRAMS_TO")
+	}
+	from := x86.bin(t)
+	for _, p := range programs {
+		if p.file == "libcudart.so.12" || p.runtime {
+			continue
+		}
+		data, err := os.ReadFile(filepath.Join(from, p.file))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(to, p.file), data, 0o755)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}

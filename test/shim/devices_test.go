@@ -21,6 +21,7 @@ func TestMemoryLimit(t *testing.T) {
 		for _, kind := range []string{"plain", "async", "pool", "create", "pitch", "array"} {
 			t.Run(on.name+"/"+kind, func(t *testing.T) {
 				p := newPodOn(t, on)
+				p.fake("FAKECUDA_MEMORY", strconv.Itoa(16<<30)) // a real context alone has more than the limit
 				p.arm(all(cudafault.State{MemLimit: 64 * mib}))
 				a := p.actor()
 				a.want("start", "0")
@@ -56,9 +57,23 @@ func TestMemoryLimit(t *testing.T) {
 	}
 }
 
+// TestMemoryLimitBelowWhatIsUsed: a device that is smaller than what is in use is full, and no more than full.
+func TestMemoryLimitBelowWhatIsUsed(t *testing.T) {
+	p := newPod(t)
+	p.fake("FAKECUDA_MEMORY", strconv.Itoa(16<<30))
+	a := p.actor()
+	a.want("start", "0")
+	a.want(fmt.Sprintf("alloc plain %d", 100<<20), "0")
+	p.arm(all(cudafault.State{MemLimit: 64 << 20}))
+	const full = "memory 0:67108864:0:67108864 memory2 0:67108864:0:67108864"
+	eventually(t, full, 5*time.Second, func() bool { return strings.HasSuffix(a.ask("nvml"), full) })
+	a.want("info", fmt.Sprintf("0 0 %d", 64<<20))
+}
+
 // TestMemoryLimitManaged: managed memory may exceed what is free, since the driver moves its pages, but not the device.
 func TestMemoryLimitManaged(t *testing.T) {
 	p := newPod(t)
+	p.fake("FAKECUDA_MEMORY", strconv.Itoa(16<<30))
 	p.arm(all(cudafault.State{MemLimit: 64 << 20}))
 	a := p.actor()
 	a.want("start", "0")

@@ -291,14 +291,14 @@ func TestHang(t *testing.T) {
 // TestCombined: several effects at once do not get into each other's way.
 func TestCombined(t *testing.T) {
 	p := newPod(t)
-	p.arm(all(cudafault.State{Error: 719, Classes: launches, AfterCalls: 5, Max: 1, MemLimit: 64 << 20,
+	p.arm(all(cudafault.State{Error: 719, Classes: launches, AfterCalls: 5, Max: 1, MemLimit: 12 << 30,
 		Latency:        10 * time.Millisecond,
 		LatencyClasses: launches, Flags: cudafault.FlagQuiet}))
 	a := p.actor()
 	a.want("start", "0")
-	a.want(fmt.Sprintf("alloc plain %d", 65<<20), "2")
+	a.want(fmt.Sprintf("alloc plain %d", 13<<30), "2")
 	a.want("launch 7", "0*5 719*1 0*1")
-	a.want("total 0", fmt.Sprintf("0 %d", 64<<20))
+	a.want("total 0", fmt.Sprintf("0 %d", 12<<30))
 }
 
 // TestTrainer is the sample workload as it would be in a pod: it runs to its end; under a fault it says what PyTorch

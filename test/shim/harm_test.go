@@ -26,7 +26,7 @@ func (p *pod) harm(behind string, args ...string) result {
 // must not read the environment while libc moves it.
 func TestEnvironmentChanges(t *testing.T) {
 	p := newPod(t)
-	p.arm(all(cudafault.State{MemLimit: 1 << 30, Devices: []int{0}, NVMLError: 15, Classes: cudafault.ClassIPC}))
+	p.arm(all(cudafault.State{MemLimit: 12 << 30, Devices: []int{0}, NVMLError: 15, Classes: cudafault.ClassIPC}))
 	for range 3 {
 		if got, want := p.harm("", "environ"), (result{0, "start 0\n", ""}); got != want {
 			t.Errorf("%+v, want %+v", got, want)

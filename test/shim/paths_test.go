@@ -47,6 +47,7 @@ func routes(t *testing.T) []route {
 	}
 	cudart11 := []string{filepath.Join(testdata, "cudart-11.8.tsv"), "v1"}
 	cudart12 := []string{filepath.Join(testdata, "cudart-12.4.tsv"), "v2"}
+	cudart13 := []string{filepath.Join(testdata, "cudart-13.0.tsv"), "v2"}
 	both := []route{
 		{name: "linked", program: "linked"},
 		{name: "linked, -fno-plt", program: "linked-addresses"},
@@ -56,6 +57,7 @@ func routes(t *testing.T) []route {
 		{name: "dlsym(RTLD_DEFAULT)", program: "loaded", args: []string{"default"}},
 		{name: "static cudart 11.8, 384 look-ups", program: "cudart", args: cudart11},
 		{name: "static cudart 12.4, 409 look-ups", program: "cudart", args: cudart12},
+		{name: "static cudart 13.0, 440 look-ups", program: "cudart", args: cudart13},
 		{name: "cuGetProcAddress", program: "loaded", args: []string{"v1"}},
 		{name: "cuGetProcAddress_v2", program: "loaded", args: []string{"v2"}},
 		{name: "cuGetProcAddress, flags 2", program: "loaded", args: []string{"v1-twins"}},

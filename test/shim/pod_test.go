@@ -36,16 +36,17 @@ func newPod(t *testing.T) *pod {
 
 func newPodOn(t *testing.T, on platform) *pod {
 	t.Helper()
+	real, isReal := os.LookupEnv(realDriver)
+	if isReal && on.name != x86.name {
+		t.Skip("the machine with the GPU is an x86_64 one")
+	}
 	dir := folder(t)
 	p := &pod{
 		t: t, on: on, state: filepath.Join(dir, "state"), run: filepath.Join(dir, "processes"),
 		env: map[string]string{},
 	}
 	p.env["LD_LIBRARY_PATH"] = on.bin(t)
-	if real, ok := os.LookupEnv(realDriver); ok {
-		if on.name != x86.name {
-			t.Skip("the machine with the GPU is an x86_64 one")
-		}
+	if isReal {
 		p.env["LD_LIBRARY_PATH"], p.env["CUDA_CACHE_DISABLE"] = real, "1"
 	}
 	p.env["GPU_FAULT_STATE"] = p.state
@@ -54,8 +55,8 @@ func newPodOn(t *testing.T, on platform) *pod {
 	return p
 }
 
-// realDriver names the variable with the folder of a real libcuda.so.1 and libnvidia-ml.so.1, in which test/gpu/run runs
-// these tests; empty where the loader finds them by itself.
+// realDriver names the variable with the folder of a real libcuda.so.1 and libnvidia-ml.so.1, with which test/gpu/run
+// runs these tests; empty where the loader finds them by itself.
 const realDriver = "REAL_DRIVER"
 
 // fake sets a variable of the fake driver. A real one cannot be told to have two GPUs.

@@ -157,12 +157,12 @@ func TestErrno(t *testing.T) {
 // TestNullArguments calls with the pointers NULL that may be (HAMi-core#333), while the answers are altered.
 func TestNullArguments(t *testing.T) {
 	p := newPod(t)
-	p.arm(all(cudafault.State{MemLimit: 1 << 30}))
+	p.arm(all(cudafault.State{MemLimit: 12 << 30}))
 	a := p.actor()
 	a.want("start", "0")
 	a.want("infonull", "0")
-	if got := a.ask("info"); !strings.HasSuffix(got, fmt.Sprint(" ", 1<<30)) {
-		t.Errorf("info: %s, want a total of 1 GiB", got)
+	if got := a.ask("info"); !strings.HasSuffix(got, fmt.Sprint(" ", 12<<30)) {
+		t.Errorf("info: %s, want a total of 12 GiB", got)
 	}
 	// The driver's own answers to what may not be NULL, whichever of its answers the shim would alter.
 	corrupt := cudafault.State{Corrupt: 0.9, Classes: cudafault.ClassCopy, Flags: cudafault.FlagQuiet}

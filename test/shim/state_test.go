@@ -39,8 +39,8 @@ func TestArming(t *testing.T) {
 	}
 }
 
-// TestInitialisationLooks holds that a program that initialises sees what is true now, and not what was true at its last
-// look, up to a quarter of a second ago.
+// TestInitialisationLooks holds that a program that initialises sees what is true now, and not what was true at its
+// last look, up to a quarter of a second ago.
 func TestInitialisationLooks(t *testing.T) {
 	for _, on := range []platform{x86, arm} {
 		t.Run(on.name, func(t *testing.T) {
