@@ -7,11 +7,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
 const head = "apiVersion: gpufault.dev/v1alpha1\nkind: Experiment\nmetadata: {name: x}\n"
@@ -196,4 +199,24 @@ func FuzzParse(f *testing.F) {
 			_, _ = e.Lines(t.Context(), []string{"a"})
 		}
 	})
+}
+
+// A reaction may come between the start of a fault and its proof: who watches a run looks back to the start.
+func TestBeganOf(t *testing.T) {
+	t.Parallel()
+	at := func(s int) time.Time { return time.Date(2026, 11, 26, 22, 56, s, 0, time.UTC) }
+	run := &ledger.Run{Steps: []ledger.Step{
+		{State: ledger.StateFailed, Started: at(1), Ended: at(2)},
+		{State: ledger.StateProven, Started: at(7), Ended: at(9)},
+		{State: ledger.StateProven, Started: at(4), Ended: at(6)},
+	}}
+	if got := BeganOf(run); !got.Equal(at(4)) {
+		t.Errorf("began %v, want %v", got, at(4))
+	}
+	if got := ProofOf(run); !got.Equal(at(9)) {
+		t.Errorf("proven %v, want %v", got, at(9))
+	}
+	if !BeganOf(nil).IsZero() || !BeganOf(&ledger.Run{}).IsZero() {
+		t.Error("a run without a proven change has begun")
+	}
 }
