@@ -93,6 +93,10 @@ test-e2e: build bin/kubectl ## Only the end-to-end tests (REPEAT=10: ten times)
 test-attacks: build bin/kubectl ## Only the attacks: what others can write, name and hand over reaches nothing
 	@$(SUITE) -only ' attacks '
 
+.PHONY: test-layers
+test-layers: build bin/kubectl ## Only the layers: one XID in the kernel log, the kubelet and CUDA, seen coherently by every reader, 20 times
+	@LAYERS_ROUNDS=10 $(SUITE) -only 'TestOneFaultInEveryLayer'
+
 .PHONY: test-experiments
 test-experiments: build bin/kubectl ## Only the experiments, with a stand-in for NVSentinel
 	@$(SUITE) -only 'TestExperiment|TestExpectOnAFault'

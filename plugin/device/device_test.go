@@ -57,14 +57,21 @@ func TestChoose(t *testing.T) {
 			gpu: "1", resources: []api.DeviceResource{resource(defaultResource, "0", "1")}, want: "1",
 		},
 		"of a pod": {
-			s: selection{podUID: "uid-1"}, resources: []api.DeviceResource{whole, mig}, want: uuid1,
+			s: selection{pod: gpus.Pod{UID: "uid-1"}}, resources: []api.DeviceResource{whole, mig}, want: uuid1,
+		},
+		"the first GPU of a pod": {
+			s: selection{pod: gpus.Pod{UID: "uid-1"}}, gpu: "0", resources: []api.DeviceResource{whole}, want: uuid1,
+		},
+		"a GPU that the pod does not hold": {
+			s: selection{pod: gpus.Pod{Namespace: "ml", Name: "a", UID: "uid-1"}}, gpu: uuid0,
+			resources: []api.DeviceResource{whole}, err: "pod ml/a does not hold " + uuid0,
 		},
 		"another vendor": {
 			s:         selection{resource: "amd.com/gpu", devices: []string{"0000:c1:00.0"}},
 			resources: []api.DeviceResource{whole, amd}, want: "0000:c1:00.0",
 		},
 		"of a pod without devices": {
-			s: selection{podUID: "uid-2"}, resources: []api.DeviceResource{whole},
+			s: selection{pod: gpus.Pod{UID: "uid-2"}}, resources: []api.DeviceResource{whole},
 			err: "holds no device of nvidia.com/gpu",
 		},
 		"no such index": {gpu: "2", resources: []api.DeviceResource{whole}, err: "GPU 2 not found"},

@@ -16,7 +16,7 @@ type selection struct {
 	resource string // empty means the default
 	devices  []string
 	gpus     gpus.Choices
-	podUID   string // of --pod; empty if not specified
+	pod      gpus.Pod // of --pod
 }
 
 // defaultResource is used if a node has several resources.
@@ -30,8 +30,8 @@ func (s selection) choose(info api.Info, found api.Devices) (resource string, id
 	}
 	known := slices.Concat(r.Healthy, r.Unhealthy)
 	slices.Sort(known)
-	if s.podUID != "" {
-		known = slices.DeleteFunc(known, func(id string) bool { return r.Pods[id] != s.podUID })
+	if s.pod.UID != "" {
+		known = slices.DeleteFunc(known, func(id string) bool { return r.Pods[id] != s.pod.UID })
 		if len(known) == 0 {
 			return "", nil, fmt.Errorf("the pod holds no device of %s", r.Name)
 		}
@@ -60,7 +60,7 @@ func (s selection) resourceOf(found api.Devices) (api.DeviceResource, error) {
 	for _, r := range found.Resources {
 		names = append(names, r.Name)
 		for _, uid := range r.Pods {
-			if uid == s.podUID && s.podUID != "" && !slices.Contains(held, r.Name) {
+			if uid == s.pod.UID && s.pod.UID != "" && !slices.Contains(held, r.Name) {
 				held = append(held, r.Name)
 			}
 		}
@@ -101,11 +101,20 @@ func (s selection) ofGPUs(info api.Info, resource string, known []string) (ids [
 		return nil, fmt.Errorf("the node has no NVIDIA driver that would list GPUs: specify --device; the devices are: %s",
 			list(known))
 	}
-	picked, err := s.gpus.Pick(info, gpus.Pod{})
+	all, err := gpus.Of(info)
 	if err != nil {
 		return nil, err
 	}
-	all, err := gpus.Of(info)
+	if s.pod.UID != "" { // known are the devices that it holds
+		var use api.PodUse
+		for _, id := range known {
+			if at := indexOf(id, info.GPUs); at != nil {
+				use.GPUs = append(use.GPUs, all[*at].UUID)
+			}
+		}
+		info.Pods = map[string]api.PodUse{s.pod.UID: use}
+	}
+	picked, err := s.gpus.Pick(info, s.pod)
 	if err != nil {
 		return nil, err
 	}

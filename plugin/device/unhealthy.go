@@ -63,7 +63,7 @@ this process is killed, and if the kubelet or the device plugin restarts. This d
 	flags.Lookup("ttl").Usage = "Time after which the node ends the fault unless reverted earlier, 10s to 24h"
 	flags.StringVar(&f.Nodes.Pod, "pod", "", "Select the node and the devices of this pod, in the namespace of -n")
 	flags.StringVar(&f.gpu, "gpu", "",
-		"GPU: its index in nvidia-smi, its UUID (GPU-...), its PCI address (0000:17:00), several of these (0,1), or all")
+		"GPU: its index in nvidia-smi, its UUID (GPU-...), its PCI address (0000:17:00), several of these (0,1), or all; with --pod, among the GPUs of the pod")
 	flags.StringSliceVar(&f.devices, "device", nil,
 		"ID of a device, as printed by device list; may be specified several times")
 	flags.StringVar(&f.resource, "resource", "",
@@ -103,7 +103,7 @@ func (f *failing) run(ctx context.Context, connection *kube.Connection, streams 
 		) (changes []fault.Change, _ error) {
 			of := f.selection
 			if pod != nil {
-				of.podUID = string(pod.UID)
+				of.pod = gpus.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}
 			}
 			injection := f.injection(connection, cluster, of)
 			for _, name := range nodes {
@@ -126,6 +126,7 @@ func (f *failing) action() string { return "make " + f.String() + " unhealthy" }
 // Unhealthy describes the fault of `device unhealthy NODE --gpu GPU`.
 type Unhealthy struct {
 	Node, GPU string
+	Pod       gpus.Pod // if set, GPU is among those that it holds
 	Pods      podflags.Flags
 }
 
@@ -133,7 +134,7 @@ type Unhealthy struct {
 // returns an error if the GPU is invalid.
 func (u Unhealthy) Change(connection *kube.Connection, cluster *kube.Cluster) (fault.Change, error) {
 	f := newFailing()
-	f.gpu, f.Pods, f.Nodes.Names = u.GPU, u.Pods, []string{u.Node}
+	f.gpu, f.pod, f.Pods, f.Nodes.Names = u.GPU, u.Pod, u.Pods, []string{u.Node}
 	if err := f.validate(); err != nil {
 		return fault.Change{}, err
 	}

@@ -81,8 +81,8 @@ func (f faults) CUDA(ctx context.Context, step scenario.CUDA) ([]fault.Change, [
 	load := cuda.Load{
 		Namespace: step.Workload.Namespace, Name: step.Workload.Kind + "/" + step.Workload.Name, Fault: what,
 	}
-	change, needs, err := load.Change(ctx, f.connection, f.cluster)
-	return []fault.Change{change}, needs, err
+	loading, err := load.Prepare(ctx, f.connection, f.cluster)
+	return []fault.Change{loading.Change}, loading.Needs, err
 }
 
 // Handler implements exercise.Faults.

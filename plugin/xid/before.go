@@ -31,6 +31,9 @@ func (w *writing) before(ctx context.Context, cluster *kube.Cluster, names []str
 	}
 	say("Not reached: %s; `kubectl gpu-fault xid explain CODE` says why.", strings.Join(blind, ", "))
 	say("")
+	if !w.layers.isOne() {
+		w.describeLayers()
+	}
 	if len(reboots) > 0 {
 		say("Warning: where it is installed, %s may cordon, drain and reboot the node.", strings.Join(reboots, " and "))
 		say("")

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/completion"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/cuda"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/nodefault"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
@@ -29,7 +30,11 @@ CODE is an XID (79), an error of an NVSwitch (sxid:20034), or fallen-off-bus for
 Detectors on the node treat the line as real: they may cordon, drain and reboot the node. The reaction of each detector is shown before
 anything is written.
 
-A privileged pod writes the line and is then deleted. The line remains: a kernel log cannot be reverted.`,
+A privileged pod writes the line and is then deleted. The line remains: a kernel log cannot be reverted.
+
+With --layers, one run also injects the fault where Kubernetes and programs see it: the kubelet considers the GPU unhealthy, as with
+` + "`device unhealthy`" + `, and the programs of a workload get the errors of the XID from CUDA and NVML, as with ` + "`cuda inject`" + `. Each layer is
+verified; if one fails, the others are undone, and no line is written. Reverting the run ends all but the line.`,
 		Example: `  # Let GPU 0 of gpu-1 fall off the bus
   kubectl gpu-fault xid 79 gpu-1
 
@@ -44,6 +49,9 @@ A privileged pod writes the line and is then deleted. The line remains: a kernel
 
   # Write the line with the facility of the kernel, for readers that check it
   kubectl gpu-fault xid 79 gpu-1 --via kmod
+
+  # Let the same fault be seen in every layer: kernel log, kubelet, and CUDA and NVML in a workload
+  kubectl gpu-fault xid 79 gpu-1 --gpu 1 --layers kernel,device,cuda --workload deployment/vllm
 
   # Write a line on a node without a GPU
   kubectl gpu-fault xid 79 worker-3 --gpu 0000:17:00
@@ -86,10 +94,11 @@ type flags struct {
 	swtch    int
 	link     int
 	seed     uint64
+	layers   layering
 }
 
 func newFlags() *flags {
-	return &flags{inject: newInject(), count: 1, link: -1}
+	return &flags{inject: newInject(), count: 1, link: -1, layers: layering{layers: []string{layerKernel}}}
 }
 
 func (f *flags) add(cmd *cobra.Command, connection *kube.Connection) {
@@ -111,6 +120,14 @@ func (f *flags) add(cmd *cobra.Command, connection *kube.Connection) {
 	flags.IntVar(&f.link, "link", f.link, "Number of the NVLink, for sxid codes (default: as in the known line)")
 	// pflag omits a default of 0 from the help; the real default, -1, means "not set"
 	flags.Lookup("link").DefValue = "0"
+	flags.StringSliceVar(&f.layers.layers, "layers", f.layers.layers,
+		"Layers in which the fault is seen: kernel (the log), device (the kubelet considers the GPU unhealthy), cuda (the programs of --workload)")
+	flags.StringVar(&f.layers.workload, "workload", "",
+		"TYPE/NAME of the workload for the layer cuda, in the namespace of -n")
+	_ = cmd.RegisterFlagCompletionFunc("workload", cuda.CompleteWorkload(connection))
+	_ = cmd.RegisterFlagCompletionFunc("layers",
+		cobra.FixedCompletions([]string{"kernel,device", "kernel,cuda", "kernel,device,cuda"},
+			cobra.ShellCompDirectiveNoFileComp))
 	flags.Uint64Var(&f.seed, "seed", f.seed,
 		"Seed of the invented numbers in the line (channel, address); the same seed produces the same line")
 }

@@ -44,6 +44,11 @@ type writing struct {
 	lasts   time.Duration      // total delay of the records
 	sample  []kernellog.Record // records for a placeholder GPU, before the node is known
 	compose func(info api.Info, pod gpus.Pod) ([]kernellog.Record, error)
+
+	layers layering
+	code   int      // the XID, if there is more than one layer
+	more   prepared // the layers besides the kernel log
+	holder gpus.Pod // whose GPUs are meant: of --pod, or of the layer cuda
 }
 
 // run runs `xid CODE NODE`.
@@ -75,6 +80,8 @@ func (o *options) writing(connection *kube.Connection) (*writing, error) {
 		) + " to the kernel log",
 		events: events,
 		form:   o.form,
+		layers: o.layers,
+		code:   o.selectors[0].Code,
 		sample: sample,
 		lasts:  o.lasts(sample),
 		compose: func(info api.Info, pod gpus.Pod) ([]kernellog.Record, error) {
@@ -155,6 +162,12 @@ func (w *writing) run(ctx context.Context) error {
 		holder = gpus.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}
 		w.summary += " of " + holder.String()
 	}
+	if !w.layers.isOne() {
+		w.summary += " (" + strings.Join(w.layers.layers, ", ") + ")"
+		if w.more, err = w.prepare(ctx, cluster, names, holder); err != nil {
+			return fmt.Errorf("nothing was changed: %w", err)
+		}
+	}
 	if w.DryRun == dryrun.Client {
 		return w.dry(ctx, cluster, names)
 	}
@@ -163,7 +176,10 @@ func (w *writing) run(ctx context.Context) error {
 	injection := w.injection(cluster, holder)
 	s := session.New(ctx, cluster, w.connection.LedgerNamespace, w.Parallel, w.Pods, report)
 	rounds := (len(names) + w.Parallel - 1) / w.Parallel
-	s.Timeout = time.Duration(rounds) * w.deadline()
+	s.Timeout, s.CleanupTimeout = time.Duration(rounds)*w.deadline(), w.more.cleanup
+	if !w.layers.isOne() { // one after the other
+		s.Timeout = time.Duration(len(names))*w.deadline() + w.more.timeout
+	}
 	plan := w.plan(cluster, injection, names)
 	if err := s.Preflight(ctx, plan); err != nil {
 		return fmt.Errorf("nothing was changed: %w", kube.Explain(err))
@@ -174,12 +190,11 @@ func (w *writing) run(ctx context.Context) error {
 	if err := w.before(ctx, cluster, names); err != nil {
 		return err
 	}
-	if err := confirm.Ask(
-		ctx,
-		w.streams,
-		fmt.Sprintf("Write to the kernel log of %s in context %q?", nodefault.List(names), cluster.Context),
-		w.Yes,
-	); err != nil {
+	question := fmt.Sprintf("Write to the kernel log of %s in context %q?", nodefault.List(names), cluster.Context)
+	if !w.layers.isOne() {
+		question = fmt.Sprintf("Inject %s into %s in context %q?", w.summary, nodefault.List(names), cluster.Context)
+	}
+	if err := confirm.Ask(ctx, w.streams, question, w.Yes); err != nil {
 		return err
 	}
 	return w.Observed(ctx, cluster, w.streams, names, func() (*ledger.Run, func() error, error) {
@@ -203,13 +218,14 @@ func (w *writing) dry(ctx context.Context, cluster *kube.Cluster, names []string
 
 // injection returns the fault that the run injects into the cluster.
 func (w *writing) injection(cluster *kube.Cluster, pod gpus.Pod) *kernellog.Injection {
+	w.holder = pod
 	injection := &kernellog.Injection{
 		Start: func(ctx context.Context, run ledger.Run, nodeName string, say func(string)) (kernellog.Pod, error) {
 			spec := w.spec(run.ID, nodeName)
 			spec.Owner = run.OwnerReference()
 			return w.Pods.Start(ctx, cluster, spec, say)
 		},
-		Compose: func(_ string, info api.Info) ([]kernellog.Record, error) { return w.compose(info, pod) },
+		Compose: func(_ string, info api.Info) ([]kernellog.Record, error) { return w.compose(info, w.holder) },
 		Module:  w.throughModule(),
 	}
 	if pod.UID != "" {
@@ -258,8 +274,15 @@ func (w *writing) plan(cluster *kube.Cluster, injection *kernellog.Injection, na
 		Needs: append(w.Expect.Needs(), Permissions(w.connection.LedgerNamespace)...),
 	}
 	w.TTL.Apply(&plan)
+	plan.InOrder = !w.layers.isOne()
+	plan.Changes, plan.Needs = w.more.changes, append(plan.Needs, w.more.needs...)
+	plan.Checks = w.more.checks
 	for _, name := range names {
-		plan.Changes = append(plan.Changes, injection.Change(ledger.Target{Kind: "Node", Name: name}, w.action))
+		change := injection.Change(ledger.Target{Kind: "Node", Name: name}, w.action)
+		plan.Changes = append(plan.Changes, w.more.onItsGPU(change, func(pod gpus.Pod) (fault.Change, error) {
+			w.holder, injection.PodUIDs = pod, []string{pod.UID} // layers are injected one after the other
+			return change, nil
+		}))
 	}
 	plan.Checks = append(plan.Checks,
 		func(ctx context.Context) error { return w.Pods.Try(ctx, cluster, w.spec(beforeRun, names[0])) })

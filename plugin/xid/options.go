@@ -25,6 +25,7 @@ type options struct {
 	cascade   bool
 	count     int
 	interval  time.Duration
+	layers    layering
 }
 
 // maxRecords limits a burst, because the kernel's buffer holds a few thousand records, and readers lose overwritten
@@ -77,6 +78,10 @@ func (f *flags) toOptions(args []string) (*options, error) {
 		return nil, fmt.Errorf("--interval requires --count 2 or more")
 	}
 	if err := o.checkSwitches(); err != nil {
+		return nil, err
+	}
+	o.layers = f.layers
+	if err := o.layers.validate(o.selectors, f.Nodes.Pod, f.TTL.TTL == 0); err != nil {
 		return nil, err
 	}
 	// compose now, so that an invalid message is reported before the node is contacted

@@ -19,6 +19,7 @@ type injection struct {
 	Summary    string       `json:"summary"`
 	Message    string       `json:"message,omitempty"`
 	Nodes      []written    `json:"nodes"`
+	Layers     []layer      `json:"layers,omitempty"` // with --layers
 }
 
 // written is what was written to one node's kernel log.
@@ -59,8 +60,19 @@ func (w *writing) print(run *ledger.Run, from *kernellog.Injection, names []stri
 		total += len(node.Records)
 		out.Nodes = append(out.Nodes, node)
 	}
+	if !w.layers.isOne() {
+		out.Layers = layersOf(run)
+	}
 	if !w.Format.IsTable() {
 		return w.Format.Object(w.streams.Out, out, "run/"+out.ID)
+	}
+	if len(out.Layers) > 0 {
+		if err := layerTable(out.Layers, w.Format).Write(w.streams.Out); err != nil || run.Phase != ledger.Proven {
+			return err
+		}
+		printer.Talk(w.streams.ErrOut, "%s proven; undo: %s", count.Of(len(w.layers.layers), "layer"),
+			ledger.New(nil, w.connection.LedgerNamespace).Command("revert", out.ID))
+		return nil
 	}
 	if total == 0 {
 		return nil

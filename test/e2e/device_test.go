@@ -47,6 +47,11 @@ func (e *env) health(pod string) string {
 	if err != nil {
 		return err.Error()
 	}
+	return healthOf(p)
+}
+
+// healthOf returns the health of all devices of a pod.
+func healthOf(p *corev1.Pod) string {
 	var all []string
 	for _, c := range p.Status.ContainerStatuses {
 		for _, r := range c.AllocatedResourcesStatus {
