@@ -21,6 +21,7 @@ type deployment struct {
 	namespace string
 	was       string // before anything was done to it, as read returns it
 	exercise  bool   // it is for exercises, not for cuda
+	onNode    bool   // the fault is one of the node too
 }
 
 // deploymentName is that of all of them.
@@ -67,6 +68,20 @@ func (s *site) deployed(change func(*appsv1.Deployment)) error {
 	}
 	d.was, err = d.read(s)
 	return err
+}
+
+// takeGPU waits for one of the node's GPUs, while others work on the node. Those that came first have one first: the
+// scheduler would prefer whoever comes when one is free.
+func (s *site) takeGPU() error {
+	return s.leave(func() error {
+		select {
+		case s.node.gpus <- struct{}{}:
+			s.gpu = true
+			return nil
+		case <-s.ctx.Done():
+			return context.Cause(s.ctx)
+		}
+	})
 }
 
 // read returns all that a revert has to bring back, with who owns which field, and without what controllers write and

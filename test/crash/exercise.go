@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -46,20 +45,10 @@ func startExercise(s *site) []string {
 // It waits while others work on the node, as some of them have its GPUs.
 func (s *site) exercised() error {
 	if s.app == nil {
-		// Those that came first have a GPU first: the scheduler would prefer whoever comes when one is free.
-		err := s.leave(func() error {
-			select {
-			case s.node.gpus <- struct{}{}:
-				s.gpu = true
-				return nil
-			case <-s.ctx.Done():
-				return context.Cause(s.ctx)
-			}
-		})
-		if err != nil {
+		if err := s.takeGPU(); err != nil {
 			return err
 		}
-		err = s.deployed(func(d *appsv1.Deployment) {
+		err := s.deployed(func(d *appsv1.Deployment) {
 			pod := &d.Spec.Template.Spec
 			pod.Containers[0].Image, pod.Containers[0].Command = "busybox:1.35", []string{"sleep", "100000"}
 			pod.Containers[0].Resources.Limits = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}

@@ -128,7 +128,7 @@ func (s *site) revert() error {
 
 // reverted reverts, and checks that everything is as it was before. A fault of a Deployment leaves the node to others.
 func (s *site) reverted() error {
-	if s.app != nil {
+	if s.app != nil && !s.app.onNode {
 		return s.leave(func() error { return errors.Join(s.revert(), s.clean()) })
 	}
 	if err := s.revert(); err != nil {
@@ -144,6 +144,9 @@ func (s *site) clean() error {
 		var ended error
 		if s.app.exercise {
 			ended = s.ended()
+		}
+		if s.app.onNode {
+			ended = errors.Join(ended, s.node.changes(), s.settled(until))
 		}
 		return errors.Join(ended, s.app.restored(s), eventually(s.ctx, until, s.nothingLeft), s.closed())
 	}

@@ -317,7 +317,8 @@ func crashGroups() map[string]float64 {
 		"xid 79": 60, "runtime break": 120, "runtime break --no-restart": 60, "revert of a runtime break": 120,
 		"device unhealthy": 90, "revert of unhealthy devices": 60, "unhealthy devices, disturbed": 120,
 		"cuda inject":          120,
-		"revert of a cuda run": 120, "disturbed": 150, "the time is up, nobody reverts": 150,
+		"revert of a cuda run": 120, "xid in every layer": 900, "revert of every layer": 400,
+		"disturbed": 150, "the time is up, nobody reverts": 150,
 	}
 }
 

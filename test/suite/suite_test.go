@@ -287,7 +287,8 @@ func TestEveryCrashGroupRuns(t *testing.T) {
 	found := 0
 	for file, pattern := range map[string]string{
 		"kills.go": `name: +"([^"]+)"`, "cuda.go": `(?:name: +|cudaInject = )"([^"]+)"`, "ttl.go": `trial\{"([^"]+)"`,
-		"edits.go": `group = "([^"]+)"`, "devices.go": `(?:name: {4}|trial\{)"([^"]+)"`,
+		"layers.go": `(?:name: +|layers = )"([^"]+)"`,
+		"edits.go":  `group = "([^"]+)"`, "devices.go": `(?:name: {4}|trial\{)"([^"]+)"`,
 		"disturbances.go": `trial\{"([^"]+)"`, "outages.go": `group: "([^"]+)"`,
 	} {
 		text, err := os.ReadFile(filepath.Join("..", "crash", file))
