@@ -3,6 +3,7 @@ package scenario
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -181,6 +182,31 @@ func TestLint(t *testing.T) {
 		}
 		if !found {
 			t.Errorf("%s: got\n%s\nand not %q", c.new, strings.Join(all, "\n"), c.want)
+		}
+	}
+}
+
+// TestLintOfHousekeeping holds that a solution may create what is never damage, and only in the exercise's namespaces.
+func TestLintOfHousekeeping(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		kind, namespace string
+		damage          bool
+	}{
+		{"ConfigMap", "${p.ns}", false}, {"PodDisruptionBudget", "${p.ns}", false},
+		{"ConfigMap", "default", true}, {"Secret", "${p.ns}", true},
+	} {
+		why := "      why: a replica needs one\n      steps:\n"
+		object := "{apiVersion: v1, kind: " + c.kind + ", metadata: {name: x, namespace: \"" + c.namespace + "\"}}"
+		s, err := edit(t, why, why+"        - create: {objects: ["+object+"]}\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		damage := slices.ContainsFunc(s.Lint(), func(p Problem) bool {
+			return strings.Contains(p.Error(), "counts as damage")
+		})
+		if damage != c.damage {
+			t.Errorf("%+v: counts as damage: %t", c, damage)
 		}
 	}
 }

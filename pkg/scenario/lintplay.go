@@ -124,6 +124,10 @@ func (l *linter) namespaces(r *Resolved) {
 	}
 }
 
+// Inert are the kinds of objects that the candidate may create in each of the exercise's namespaces. They only take
+// effect where a workload refers to them, so they are never damage.
+var Inert = []string{"ConfigMap", "PodDisruptionBudget"}
+
 // collateral verifies that the candidate may change everything that the solutions change.
 func (l *linter) collateral(r *Resolved) {
 	allow := r.Sealed.Grade.Collateral.Allow
@@ -141,6 +145,10 @@ func (l *linter) collateral(r *Resolved) {
 			n := item(item(r.source.root.find("sealed", "solutions"), i).find("steps"), j)
 			for _, change := range changes(s) {
 				if change.ref.APIVersion == InModule { // it is not in the cluster
+					continue
+				}
+				if change.what == "creating" && slices.Contains(Inert, change.ref.Kind) &&
+					slices.Contains(r.Public.Access.Namespaces, change.ref.Namespace) {
 					continue
 				}
 				if !slices.ContainsFunc(allow, func(a Allowed) bool { return a.covers(change) }) {

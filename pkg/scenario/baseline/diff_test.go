@@ -187,6 +187,9 @@ func TestChangesAreFound(t *testing.T) {
 	daemons :=
 		`{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: dp, namespace: g, ownerReferences: [{apiVersion: nvidia.com/v1, kind: ClusterPolicy, name: p, controller: true, uid: x}]}}`
 	namespace := "apiVersion: v1\nkind: Namespace\nmetadata: {name: a, uid: u1}\n"
+	by := func(manager, annotation string) string {
+		return "{manager: " + manager + ", fieldsV1: {'f:metadata': {'f:annotations': {'f:" + annotation + "': {}}}}}"
+	}
 	for name, at := range map[string]struct {
 		before, after []string
 		want          []string
@@ -194,6 +197,14 @@ func TestChangesAreFound(t *testing.T) {
 		"label": {[]string{node}, []string{strings.Replace(node, "zone: a", "zone: b, gpu/kind.x: t4", 1)}, []string{
 			"changed Node / metadata.labels.zone metadata.labels[\"gpu/kind.x\"]: metadata.labels.zone: a, metadata.labels[\"gpu/kind.x\"]:  -> metadata.labels.zone: b, metadata.labels[\"gpu/kind.x\"]: t4",
 		}},
+		"note": {
+			[]string{node},
+			[]string{strings.NewReplacer(
+				"nodeid: x", "nodeid: y, example.com/note: broken", "uid: n1", "uid: n1, managedFields: ["+
+					by("csi", "csi.volume.kubernetes.io/nodeid")+", "+by("kubectl-annotate", "example.com/note")+"]",
+			).Replace(node)},
+			[]string{`changed Node / metadata.annotations["example.com/note"]:  -> broken`},
+		},
 		"taint": {
 			[]string{node},
 			[]string{strings.Replace(node, "spec: {", "spec: {taints: [{key: a, effect: NoSchedule}], ", 1)},

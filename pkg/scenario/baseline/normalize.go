@@ -40,7 +40,7 @@ func normalizeMetadata(kind schema.GroupKind, metadata map[string]any) map[strin
 		}
 	}
 	if annotations, is := kept["annotations"].(map[string]any); is {
-		maps.DeleteFunc(annotations, func(name string, _ any) bool { return noted(kind, name) })
+		maps.DeleteFunc(annotations, func(name string, _ any) bool { return noted(kind, name, metadata) })
 		if len(annotations) == 0 {
 			delete(kept, "annotations")
 		}
@@ -65,10 +65,11 @@ func normalizeMetadata(kind schema.GroupKind, metadata map[string]any) map[strin
 	return kept
 }
 
-// noted reports whether controllers set the annotation.
-func noted(kind schema.GroupKind, name string) bool {
-	if kind == (schema.GroupKind{Kind: "Node"}) {
-		return true // set by kubelets, network plugins and detectors; pods depend only on labels and taints
+// noted reports whether controllers set the annotation of an object with this metadata.
+func noted(kind schema.GroupKind, name string, metadata map[string]any) bool {
+	// Most annotations of nodes are set by kubelets, network plugins and detectors.
+	if kind == (schema.GroupKind{Kind: "Node"}) && !byKubectl(name, metadata) {
+		return true
 	}
 	domain, _, _ := strings.Cut(name, "/")
 	return slices.Contains([]string{
@@ -82,6 +83,17 @@ func noted(kind schema.GroupKind, name string) bool {
 		"cni.projectcalico.org", "k8s.v1.cni.cncf.io", "k8s.ovn.org", "cloud.google.com", "lifecycle.cattle.io",
 		"openshift.io", "security.openshift.io",
 	}, domain) || strings.HasPrefix(name, "kubernetes.io/config.") // of static pods: the start time of the kubelet
+}
+
+// byKubectl reports whether the annotation was last set with kubectl.
+func byKubectl(name string, metadata map[string]any) bool {
+	managers, _ := metadata["managedFields"].([]any)
+	return slices.ContainsFunc(managers, func(each any) bool {
+		manager, _ := each.(map[string]any)
+		_, set := mapAt(manager, "fieldsV1", "f:metadata", "f:annotations")["f:"+name]
+		client, _ := manager["manager"].(string)
+		return set && strings.HasPrefix(client, "kubectl")
+	})
 }
 
 // labeled reports whether controllers set the label.

@@ -554,14 +554,18 @@ func TestHarmlessChanges(t *testing.T) {
 		{Kind: "ConfigMap", Namespace: "a", Name: "settings", Fields: []string{"data"}},
 		{Kind: "Pod", Namespace: "a", Deleted: true},
 	}, []string{"a"})
-	if len(allow) != 3+len(workloads) {
+	if len(allow) != 4+len(workloads) {
 		t.Fatalf("%+v", allow)
 	}
 	if tidy := allow[0]; tidy.Kind != "Deployment" || tidy.Name != "train" || tidy.Created || tidy.Deleted ||
 		!slices.Contains(tidy.Fields, "metadata.labels") || slices.Contains(tidy.Fields, "spec.template") {
 		t.Errorf("%+v", tidy)
 	}
-	for _, one := range allow[1:] {
+	if note := allow[1]; note.Kind != kindNode || note.Created || note.Deleted ||
+		!slices.Equal(note.Fields, []string{"metadata.annotations"}) {
+		t.Errorf("%+v", note)
+	}
+	for _, one := range allow[2:] {
 		workload := slices.Contains(workloads, one.Kind)
 		if one.Namespace != "a" || one.Created == workload || one.Deleted || len(one.Fields) == 0 ||
 			strings.Contains(strings.Join(one.Fields, " "), "spec") {

@@ -201,6 +201,26 @@ func TestMergePatch(t *testing.T) {
 	}
 }
 
+// A patch that puts back removes a candidate's first label or annotation, and keeps those that no snapshot contains.
+func TestBackPatchKeepsWhatControllersSet(t *testing.T) {
+	t.Parallel()
+	was := map[string]any{"metadata": map[string]any{"name": "a"}, "spec": map[string]any{"x": int64(1)}}
+	now := map[string]any{
+		"metadata": map[string]any{"name": "a", "annotations": map[string]any{"example.com/note": "broken"}},
+		"spec":     map[string]any{"x": int64(1)},
+	}
+	want := map[string]any{"metadata": map[string]any{"annotations": map[string]any{"example.com/note": nil}}}
+	if patch := backPatch(now, was); !reflect.DeepEqual(patch, want) {
+		t.Errorf("%v", patch)
+	}
+	if patch := backPatch(now, now); len(patch) > 0 {
+		t.Errorf("%v", patch)
+	}
+	if _, changed := was["metadata"].(map[string]any)["annotations"]; changed {
+		t.Errorf("the snapshot was changed: %v", was)
+	}
+}
+
 func clone(t *testing.T, o map[string]any) (c map[string]any) {
 	t.Helper()
 	text, err := json.Marshal(o)

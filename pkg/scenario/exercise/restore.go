@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -76,7 +77,7 @@ func (l *Lab) restore(ctx context.Context, before, now *baseline.Baseline, diffe
 	case difference.Kind == baseline.Deleted:
 		return recreate(ctx, reach, before.Get(ref))
 	}
-	return changeBack(ctx, reach, ref.Name, mergePatch(now.Get(ref), before.Get(ref)))
+	return changeBack(ctx, reach, ref.Name, backPatch(now.Get(ref), before.Get(ref)))
 }
 
 // mayRestore returns an error for changes that must not be reverted automatically: of nodes that were deleted
@@ -212,6 +213,23 @@ func changeBack(ctx context.Context, reach dynamic.ResourceInterface, name strin
 	}
 	_, err = reach.Patch(ctx, name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: objects.ManagerPatch})
 	return err
+}
+
+// backPatch returns the JSON merge patch that turns the object now into was. Snapshots do not contain the labels and
+// annotations that controllers set, so an object without any in the snapshot keeps these: only single ones are removed.
+func backPatch(now, was map[string]any) map[string]any {
+	metadata, _ := was["metadata"].(map[string]any)
+	current, _ := now["metadata"].(map[string]any)
+	metadata, was = maps.Clone(metadata), maps.Clone(was)
+	for _, name := range []string{"labels", "annotations"} {
+		if metadata != nil && metadata[name] == nil && current[name] != nil {
+			metadata[name] = map[string]any{}
+		}
+	}
+	if metadata != nil {
+		was["metadata"] = metadata
+	}
+	return mergePatch(now, was)
 }
 
 // mergePatch returns the JSON merge patch (RFC 7386) that turns now into was.
