@@ -36,6 +36,7 @@ func (c *common) newSelftestCommand() *cobra.Command {
 		parallel int
 		all, yes bool
 		sample   bool
+		once     bool
 		allow    fault.Allowances
 		simulate int
 		format   printer.Format
@@ -72,7 +73,7 @@ The exit code is 0 if all of this holds, and 2 if not.`,
 			if err != nil {
 				return err
 			}
-			lab.Allow, lab.SimulateGPUs, lab.Sample = allow, simulate, sample
+			lab.Allow, lab.SimulateGPUs, lab.Sample, lab.Once = allow, simulate, sample, once
 			return c.selftest(cmd.Context(), lab, chosen, seeds, parallel, yes, format)
 		},
 		ValidArgsFunction: completeNames,
@@ -83,6 +84,9 @@ The exit code is 0 if all of this holds, and 2 if not.`,
 	cmd.Flags().IntVar(&parallel, "parallel", 1, "Number of exercises in parallel")
 	cmd.Flags().BoolVar(&sample, "sample", false,
 		"Test only one solution and one wrong fix for each seed, selected by the seed")
+	cmd.Flags().BoolVar(&once, "once", false,
+		"Test each solution and wrong fix only with the first of the seeds whose variant has it")
+	cmd.MarkFlagsMutuallyExclusive("sample", "once")
 	cmd.Flags().BoolVar(&all, "all", false, "Test all built-in scenarios")
 	addSimulation(cmd.Flags(), &simulate)
 	nodefault.AddAllowances(cmd.Flags(), &allow)

@@ -55,6 +55,8 @@ type Lab struct {
 	// SimulateGPUs is how many GPUs each exercise advertises on each of its nodes, in a cluster without GPUs.
 	// Zero means that the cluster has its own.
 	SimulateGPUs int
+	// Once makes a selftest play each solution and wrong fix with the first of the seeds that has it.
+	Once bool
 	// Sample makes a selftest play one solution and one wrong fix for each seed, instead of all.
 	Sample bool
 	// Workload is the trainer's Deployment, as KIND/NAME in WorkloadNamespace, that exercises use. If empty,

@@ -63,10 +63,14 @@ func (l *Lab) SelftestAll(
 ) error {
 	var trials []*trial
 	for _, s := range all {
+		planned := map[string]bool{}
 		for _, seed := range seeds {
 			more, err := l.trials(ctx, s, seed)
 			if err != nil {
 				return fmt.Errorf("scenario %s, seed %d: %w", s.Metadata.Name, seed, err)
+			}
+			if l.Once {
+				more = unplanned(more, planned)
 			}
 			trials = append(trials, more...)
 		}
@@ -135,6 +139,19 @@ func (l *Lab) trials(ctx context.Context, s *scenario.Scenario, seed int64) ([]*
 		return nil, errors.New("the scenario has neither solutions nor wrong fixes")
 	}
 	return all, nil
+}
+
+// unplanned returns the trials of a seed that no seed before has, and adds them to those that are planned.
+func unplanned(trials []*trial, planned map[string]bool) []*trial {
+	var left []*trial
+	for _, t := range trials {
+		if !planned[t.name] {
+			planned[t.name] = true
+			t.search = len(left) == 0
+			left = append(left, t)
+		}
+	}
+	return left
 }
 
 // sampled returns one of the attempts, drawn by the seed: consecutive seeds cycle through all of them.
