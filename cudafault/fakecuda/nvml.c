@@ -307,7 +307,7 @@ EXPORT nvmlReturn nvmlDeviceGetRetiredPagesPendingStatus(struct gpu *gpu, unsign
 	return result ? result : NOT_SUPPORTED;
 }
 
-// The counters of errors and rows as fields, all of 64 bits; the others are not supported.
+// The counters of errors and rows, and whether the GPU needs a reset, as fields; the others are not supported.
 struct field { unsigned id, scope; long long at, latency; unsigned type; nvmlReturn code; unsigned long long value; };
 EXPORT nvmlReturn nvmlDeviceGetFieldValues(struct gpu *gpu, int n, struct field *values)
 {
@@ -315,7 +315,7 @@ EXPORT nvmlReturn nvmlDeviceGetFieldValues(struct gpu *gpu, int n, struct field 
 	if (result || n < 1) return result ? result : INVALID_ARGUMENT;
 	for (int i = 0; i < n; i++) {
 		struct field *f = &values[i];
-		f->code = (f->id >= 1 && f->id <= 28) || (f->id >= 142 && f->id <= 145) ? OK : NOT_SUPPORTED;
+		f->code = (f->id >= 1 && f->id <= 28) || (f->id >= 142 && f->id <= 145) || f->id == 226 || f->id == 230 ? OK : NOT_SUPPORTED;
 		f->at = f->latency = 0;
 		f->type = f->id >= 142 ? 1 : 3;
 		f->value = f->id <= 2 && !f->code;

@@ -18,6 +18,7 @@
 //	noevents NAME                  frees the set
 //	counters DEVICE                uncorrectable errors: total, in device memory, detailed, as field; rows remapped, pending, failed, and as
 //	                               fields; banks
+//	recovery DEVICE                the codes of its utilization and its name; reset status and recovery action, as fields
 //	device N                       makes the primary context of device N current
 //	errno CALL                     what errno is after the call when it was 4321 before
 //	time CALL                      its code, wall ms and CPU ms
@@ -273,6 +274,18 @@ static void counters(unsigned index)
 		f[2].value & 0xffffffff, f[3].value & 0xffffffff, banks[0], banks[1]);
 }
 
+static void recovery(unsigned index)
+{
+	struct field { unsigned id, scope; long long at, latency; unsigned type, code; unsigned long long value; };
+	struct field f[2] = {{.id = 226}, {.id = 230}};
+	unsigned rates[2];
+	char name[96];
+	uint64_t d = AT(nvml_device(index));
+	int utilization = NVML(nvmlDeviceGetUtilizationRates, d, AT(rates)), named = NVML(nvmlDeviceGetName, d, AT(name), sizeof name);
+	NVML(nvmlDeviceGetFieldValues, d, 2, AT(f));
+	snprintf(answer, sizeof answer, "utilization %d name %d reset %llu action %llu", utilization, named, f[0].value & 0xffffffff, f[1].value & 0xffffffff);
+}
+
 static void nulls(void)
 {
 	void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW), *gpu = NULL;
@@ -415,6 +428,7 @@ static void obey(char *line)
 	else if (IS("noevents")) ANSWER("%d", NVML(nvmlEventSetFree, AT(*set_named(word[1]))));
 	else if (IS("wait")) wait_for_event(word[1], (unsigned)atoi(word[2]), strstr(line, " v1") != NULL);
 	else if (IS("counters")) counters((unsigned)atoi(word[1]));
+	else if (IS("recovery")) recovery((unsigned)atoi(word[1]));
 	else if (IS("errno")) errno = 4321, code = call(word[1]), ANSWER("%d errno %d", code, errno);
 	else if (IS("time")) {
 		double wall = seconds(CLOCK_MONOTONIC), cpu = seconds(CLOCK_PROCESS_CPUTIME_ID);

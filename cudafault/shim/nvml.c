@@ -1,7 +1,7 @@
 /* NVML tells the same story as CUDA: lost devices, hidden devices, less memory. */
 #include "shim.h"
 
-enum { INVALID_ARGUMENT = 2, NOT_FOUND = 6, GPU_IS_LOST = 15 };
+enum { INVALID_ARGUMENT = 2, NOT_FOUND = 6, GPU_IS_LOST = 15, RESET_REQUIRED = 16 };
 
 /* NVML's index of a device as the CUDA ordinal of this process; -1: CUDA does not see it. */
 static int ordinal(uint32_t index) { return gf_ordinal(gf_visible_devices(), index); }
@@ -126,12 +126,17 @@ static int events(unsigned n, uint64_t *a, uint32_t *code)
 	return 0;
 }
 
-/* A call about a device that is lost. */
+/*
+ * A call about a device that is lost. A device that requires a reset still has a name, counters and memory; only what is measured now fails (scitix/
+ * sichek#121: the counters can be read; leptonai/gpud#1133: the utilization cannot).
+ */
 static int lost(const struct gf_state *s, unsigned n, uint64_t *a, uint32_t *code)
 {
 	uint8_t what = gf_info[n].special;
 
-	if (what == GF_NV_WAIT || what == GF_NV_FREE || !s->nvml_error || !gf_init_condition(s) || !gf_nvml_handle_struck(s, a[0]))
+	if (what == GF_NV_WAIT || what == GF_NV_FREE || !s->nvml_error || (s->nvml_error == RESET_REQUIRED && what != GF_NV_LIVE))
+		return 0;
+	if (!gf_init_condition(s) || !gf_nvml_handle_struck(s, a[0]))
 		return 0;
 	*code = s->nvml_error;
 	gf_tripped(s, GF_BY_NVML_CALL, gf_hook_name(n), "NVML error", 0, *code);

@@ -5,6 +5,7 @@
 #include "shim.h"
 
 enum { UNCORRECTED = 1, DEVICE_MEMORY = 2 };                  /* nvmlMemoryErrorType_t, nvmlMemoryLocation_t */
+enum { RESET_REQUIRED = 16 };                                 /* nvmlReturn_t */
 enum { REMAPPED = 1, PENDING = 2, FAILED = 4 };                /* gf_state.nvml_rows */
 struct field { uint32_t id, scope; int64_t at, latency; uint32_t type, code; uint64_t value; }; /* nvmlFieldValue_t */
 _Static_assert(sizeof(struct field) == 40 && offsetof(struct field, value) == 32, "layout");
@@ -67,6 +68,9 @@ static void field(const struct gf_state *s, struct field *f)
 	case 145:
 		value = s->nvml_rows & FAILED ? 1 : value;
 		break;
+	case 226: case 230: /* reset status; recovery action, where 1 is a reset of the GPU */
+		value = s->nvml_error == RESET_REQUIRED ? 1 : value;
+		break;
 	default:
 		return;
 	}
@@ -79,7 +83,9 @@ int gf_nvml_values(const struct gf_state *s, unsigned n, uint64_t *a, uint32_t *
 	uint8_t what = gf_info[n].special;
 	int uncorrected = (uint32_t)a[1] == UNCORRECTED; /* the upper half of a register with an int is undefined */
 
-	if (what < GF_NV_ECC_TOTAL || what > GF_NV_FIELDS || !(s->nvml_ecc || s->nvml_rows) || !gf_init_condition(s) || !gf_nvml_handle_struck(s, a[0]))
+	if (what < GF_NV_ECC_TOTAL || what > GF_NV_FIELDS || !(s->nvml_ecc || s->nvml_rows || s->nvml_error == RESET_REQUIRED))
+		return 0;
+	if (!gf_init_condition(s) || !gf_nvml_handle_struck(s, a[0]))
 		return 0;
 	*code = gf_call_real(n, a);
 	if (*code)

@@ -31,7 +31,7 @@ enum gf_special {
 	GF_MEM_MANAGED, GF_MEM_POOL,
 	GF_MEM_CREATE, GF_MEM_ARRAY, GF_MEM_ARRAY3D, GF_COPY_ANY, GF_COPY_ANY_ASYNC, GF_COPY_D2H, GF_COPY_D2H_ASYNC, GF_CAPTURE_BEGIN, GF_CAPTURE_END,
 	GF_NV_INIT, GF_NV_COUNT, GF_NV_INDEX, GF_NV_HANDLE, GF_NV_MEM, GF_NV_MEM2, GF_NV_WAIT, GF_NV_REGISTER, GF_NV_FREE,
-	GF_NV_ECC_TOTAL, GF_NV_ECC_PLACE, GF_NV_ECC_DETAIL, GF_NV_ROWS, GF_NV_ROWS2, GF_NV_HISTOGRAM, GF_NV_FIELDS, GF_NV_GET,
+	GF_NV_ECC_TOTAL, GF_NV_ECC_PLACE, GF_NV_ECC_DETAIL, GF_NV_ROWS, GF_NV_ROWS2, GF_NV_HISTOGRAM, GF_NV_FIELDS, GF_NV_GET, GF_NV_LIVE,
 	GF_RT_COUNT, GF_RT_SET, GF_RT_GET, GF_RT_COPY, GF_RT_LAST, GF_RT_PEEK,
 };
 
@@ -103,7 +103,7 @@ void *gf_driver_function(const char *name);
 void *gf_nvml_function(const char *name);
 uint32_t gf_route_call(unsigned n, uint64_t *a);
 unsigned gf_hooks_resolved(void);
-static inline int gf_layer(unsigned n) { return gf_info[n].special >= GF_NV_INIT && gf_info[n].special <= GF_NV_GET ? GF_NVML : GF_DRIVER; }
+static inline int gf_layer(unsigned n) { return gf_info[n].special >= GF_NV_INIT && gf_info[n].special <= GF_NV_LIVE ? GF_NVML : GF_DRIVER; }
 
 /* maps.c */
 struct gf_map { uintptr_t from, to, offset; int protection; const char *path; }; /* protection as for mprotect; path: "" if it has none */

@@ -24,7 +24,7 @@ def of_the_profile(name, row):
         c.arm(of_profile(row))
         if c.line() != "ready":
             return c.answer()["text"], False
-        n = Child(b, DRIVER + NVML + "rc = nvml.nvmlInit_v2(); code, h = device()\nm = (ctypes.c_ulonglong * 3)(); code = code or nvml.nvmlDeviceGetMemoryInfo(h, m)\nsay(new=init(), init=rc, device=code)", keep=True).answer()
+        n = Child(b, DRIVER + NVML + "rc = nvml.nvmlInit_v2(); code, h = device()\nu = (ctypes.c_uint * 2)(); code = code or nvml.nvmlDeviceGetUtilizationRates(h, u)\nsay(new=init(), init=rc, device=code)", keep=True).answer()
         b.write(state(armed=False))
         time.sleep(0.6)
         c.go()

@@ -158,6 +158,24 @@ func TestNVMLCounters(t *testing.T) {
 	}
 }
 
+// TestNVMLResetRequired holds what is known of a GPU after an uncontained error (scitix/sichek#121, leptonai/gpud#1133):
+// it has a name and counters that can be read, the recovery action is a reset, and what is measured now fails.
+func TestNVMLResetRequired(t *testing.T) {
+	const healthy = "utilization 0 name 0 reset 0 action 0"
+	for _, number := range []int{95, 140} {
+		p, a := twoGPUs(t, x86)
+		a.want("nvml", a.ask("nvml"))
+		a.want("recovery 1", healthy)
+		p.arm(xid(t, number))
+		const want = "utilization 16 name 0 reset 1 action 1"
+		eventually(t, want, 5*time.Second, func() bool { return a.ask("recovery 1") == want })
+		a.want("counters 1", "0 errors 1 1 1 1 corrected 0 0 rows 0 0 0, 0 0 0, 0 0 0 banks 640 0")
+		a.want("recovery 0", healthy)
+		p.disarm()
+		eventually(t, healthy, 5*time.Second, func() bool { return a.ask("recovery 1") == healthy })
+	}
+}
+
 // TestOneDeviceOfTwo protects the work on another GPU in the same process: a poison, a pending error and a hang belong
 // to the device of the fault. Without a current context the driver's own answer comes.
 func TestOneDeviceOfTwo(t *testing.T) {
