@@ -44,7 +44,7 @@ func cheatJob(root, name, pack string) (job, error) {
 			for _, attempt := range slices.Concat(made.Sealed.Solutions, made.Sealed.WrongFixes) {
 				is := func(r result) bool { return r.row.(played).Attempt == attempt.Name }
 				if !slices.ContainsFunc(results, is) {
-					return nil, fmt.Errorf("none of the seeds %s has a variant for %q of %s", cheatSeeds, attempt.Name, file)
+					return nil, fmt.Errorf("none of the seeds %s has %q of %s", cheatSeeds, attempt.Name, file)
 				}
 			}
 			return results, nil
