@@ -404,3 +404,21 @@ EXPORT nvmlReturn nvmlEventSetWait(struct events *set, struct event *event, unsi
 {
 	return wait_for(set, event, milliseconds, offsetof(struct event, gpu_instance)); // before _v2 there were no instances
 }
+
+// What monitors ask besides: a device has it, and its values are not simulated.
+#define ASKED(name) EXPORT nvmlReturn name(struct gpu *gpu, void *out) { return check(gpu, out) ? check(gpu, out) : NOT_SUPPORTED; }
+ASKED(nvmlDeviceGetEncoderUtilization)
+ASKED(nvmlDeviceGetDecoderUtilization)
+ASKED(nvmlDeviceGetProcessUtilization)
+ASKED(nvmlDeviceGetFanSpeed_v2)
+ASKED(nvmlDeviceGetThermalSettings)
+ASKED(nvmlDeviceGetCurrentClocksEventReasons)
+ASKED(nvmlDeviceGetBAR1MemoryInfo)
+ASKED(nvmlDeviceGetPowerManagementLimit)
+ASKED(nvmlDeviceGetViolationStatus)
+ASKED(nvmlDeviceGetMigMode)
+ASKED(nvmlDeviceGetGpuFabricInfo)
+ASKED(nvmlDeviceGetGpuFabricInfoV)
+ASKED(nvmlDeviceGetGraphicsRunningProcesses_v3)
+ASKED(nvmlDeviceGetCurrPcieLinkWidth)
+ASKED(nvmlDeviceGetArchitecture)

@@ -19,6 +19,7 @@
 //	counters DEVICE                uncorrectable errors: total, in device memory, detailed, as field; rows remapped, pending, failed, and as
 //	                               fields; banks
 //	recovery DEVICE                the codes of its utilization and its name; reset status and recovery action, as fields
+//	everything DEVICE              how often which code came of all queries of NVML that hooks.def has
 //	device N                       makes the primary context of device N current
 //	errno CALL                     what errno is after the call when it was 4321 before
 //	time CALL                      its code, wall ms and CPU ms
@@ -286,6 +287,33 @@ static void recovery(unsigned index)
 	snprintf(answer, sizeof answer, "utilization %d name %d reset %llu action %llu", utilization, named, f[0].value & 0xffffffff, f[1].value & 0xffffffff);
 }
 
+#define HOOK(name, classes, flags, special) {#name, #special},
+static const struct { const char *name, *special; } hooks[] = {
+#include "../shim/hooks.def"
+};
+static void everything(unsigned index)
+{
+	struct { int code, n; } found[8] = {{0, 0}};
+	static void *kept[4]; // a monitor holds its handles
+	if (!kept[index % 4]) kept[index % 4] = nvml_device(index);
+	const uint64_t a[6] = {AT(kept[index % 4]), 0, 0, 0, 0, 0}; // without a place for the answer, the library itself says 2
+	size_t at = 0;
+	for (size_t i = 0; i < sizeof hooks / sizeof *hooks; i++) {
+		const char *s = hooks[i].special;
+		int query = !strncmp(s, "NV_ECC", 6) || !strncmp(s, "NV_ROWS", 7) || !strncmp(s, "NV_MEM", 6) || !strcmp(s, "NV_HISTOGRAM") ||
+			!strcmp(s, "NV_FIELDS") || !strcmp(s, "NV_GET") || !strcmp(s, "NV_LIVE");
+		if (!query) continue;
+		int code = nvml_call(hooks[i].name, a), f = 0;
+		if (code == -1) continue; // this library does not have it
+		while (found[f].n && found[f].code != code && f < 7) f++;
+		found[f].code = code;
+		found[f].n++;
+	}
+	*answer = 0;
+	for (int f = 0; f < 8 && found[f].n; f++)
+		at += (size_t)snprintf(answer + at, sizeof answer - at, "%s%d*%d", f ? " " : "", found[f].code, found[f].n);
+}
+
 static void nulls(void)
 {
 	void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW), *gpu = NULL;
@@ -428,6 +456,7 @@ static void obey(char *line)
 	else if (IS("noevents")) ANSWER("%d", NVML(nvmlEventSetFree, AT(*set_named(word[1]))));
 	else if (IS("wait")) wait_for_event(word[1], (unsigned)atoi(word[2]), strstr(line, " v1") != NULL);
 	else if (IS("counters")) counters((unsigned)atoi(word[1]));
+	else if (IS("everything")) everything((unsigned)atoi(word[1]));
 	else if (IS("recovery")) recovery((unsigned)atoi(word[1]));
 	else if (IS("errno")) errno = 4321, code = call(word[1]), ANSWER("%d errno %d", code, errno);
 	else if (IS("time")) {

@@ -20,6 +20,8 @@ type Load struct {
 	Fault           cudafault.Fault
 	Recreate        bool          // allows recreating a workload that cannot be changed
 	Timeout         time.Duration // of the rollout; zero means the default
+	// GPUs, if set, returns the fault for containers that request so many GPUs each; 0: unknown, or several containers.
+	GPUs func(each int) (cudafault.Fault, error)
 	// Nodes are the only ones with the fault, and those that its pods are put on if there is room; empty means all.
 	Nodes []string
 }
@@ -73,6 +75,14 @@ func (l Load) Prepare(ctx context.Context, connection *kube.Connection, cluster 
 	if err != nil {
 		return Loading{}, err
 	}
+	if l.GPUs != nil {
+		if in.fault, err = l.GPUs(d.gpusEach()); err == nil {
+			err = in.validate()
+		}
+		if err != nil {
+			return Loading{}, err
+		}
+	}
 	d.preload, d.unread = preloads(ctx, d.chosen, readImage)
 	injection := in.injection(found, d, newObserver(cluster.Client, debugpod.NewExecer(cluster.Config)))
 	return Loading{
@@ -88,6 +98,9 @@ func (l Load) Prepare(ctx context.Context, connection *kube.Connection, cluster 
 		Describe: func(say func(string, ...any)) {
 			say("CUDA and NVML in %s in namespace %s, %s: %s. %s", d.workload.Ref(), d.workload.Target().Namespace,
 				d.containers(), in.fault.Summary(), in.replaced(d))
+			for _, change := range d.changes {
+				say("  %s", change)
+			}
 			for _, note := range in.notes(d) {
 				say("Note: %s", note)
 			}

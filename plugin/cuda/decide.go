@@ -180,6 +180,25 @@ func (d *decided) onGPUs() bool {
 	})
 }
 
+// gpusEach returns how many GPUs the only chosen container with GPUs requests, or 0 if that is unknown or there are
+// several.
+func (d *decided) gpusEach() int {
+	each := 0
+	for _, c := range d.chosen {
+		with := 0
+		for _, container := range c.Containers {
+			if !container.GPU {
+				continue
+			}
+			if with++; with > 1 || (each != 0 && each != container.GPUs) {
+				return 0
+			}
+			each = container.GPUs
+		}
+	}
+	return each
+}
+
 // needsRoom reports whether a rolling update of the Deployment starts a new pod before it stops an old one, as it does
 // by default for a single replica. With GPUs, such an update needs a free GPU.
 func needsRoom(w *cudashim.Workload) bool {

@@ -112,6 +112,9 @@ func (s selection) ofGPUs(info api.Info, resource string, known []string) (ids [
 				use.GPUs = append(use.GPUs, all[*at].UUID)
 			}
 		}
+		if len(use.GPUs) == 0 {
+			return nil, fmt.Errorf("%s holds no whole GPU: specify --device; its devices are: %s", s.pod, list(known))
+		}
 		info.Pods = map[string]api.PodUse{s.pod.UID: use}
 	}
 	picked, err := s.gpus.Pick(info, s.pod)

@@ -30,8 +30,8 @@ func NewWatchCommand(connection *kube.Connection, streams genericiooptions.IOStr
 		Long: `Show what the cluster does about a run: who detected it, cordoned, drained, and when, as it happens.
 
 It begins with what can still be seen of what happened since the fault, and ends when the run is
-closed. Times count from the proof of the fault: a fast detector is before it. What has happened before the command started has the
-precision of the cluster's own times, one second.`,
+closed. Times count from the proof of the fault, so a fast detector can have a negative time. What has
+happened before the command started has the precision of the cluster's own times, one second.`,
 		Example: `  # Follow what the cluster does about a run
   kubectl gpu-fault watch xid-7k3f9q
 

@@ -134,6 +134,22 @@ func (c choice) among(known []GPU, pod Pod) ([]GPU, error) {
 	return nil, fmt.Errorf("%s not found; the GPUs of the node are:\n%s", c.name(), describe(known))
 }
 
+// Indexes returns the indexes, without duplicates; all: every GPU. It returns ok = false if a GPU is chosen by its UUID
+// or address.
+func (cs Choices) Indexes() (indexes []int, all, ok bool) {
+	for _, c := range cs {
+		switch {
+		case c.all:
+			all = true
+		case c.uuid != "" || c.pci != nil:
+			return nil, false, false
+		case !slices.Contains(indexes, c.index):
+			indexes = append(indexes, c.index)
+		}
+	}
+	return indexes, all, true
+}
+
 // Address returns the PCI address if the choice is a single PCI address, and nil otherwise.
 func (cs Choices) Address() *xid.PCI {
 	if len(cs) != 1 {

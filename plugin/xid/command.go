@@ -34,7 +34,8 @@ A privileged pod writes the line and is then deleted. The line remains: a kernel
 
 With --layers, one run also injects the fault where Kubernetes and programs see it: the kubelet considers the GPU unhealthy, as with
 ` + "`device unhealthy`" + `, and the programs of a workload get the errors of the XID from CUDA and NVML, as with ` + "`cuda inject`" + `. Each layer is
-verified; if one fails, the others are undone, and no line is written. Reverting the run ends all but the line.`,
+verified; if one fails, the others are undone, and no line is written unless the kernel log itself is what fails. The layers are injected one
+after the other. Reverting the run ends all but the line.`,
 		Example: `  # Let GPU 0 of gpu-1 fall off the bus
   kubectl gpu-fault xid 79 gpu-1
 
@@ -51,7 +52,7 @@ verified; if one fails, the others are undone, and no line is written. Reverting
   kubectl gpu-fault xid 79 gpu-1 --via kmod
 
   # Let the same fault be seen in every layer: kernel log, kubelet, and CUDA and NVML in a workload
-  kubectl gpu-fault xid 79 gpu-1 --gpu 1 --layers kernel,device,cuda --workload deployment/vllm
+  kubectl gpu-fault xid 79 gpu-1 --layers kernel,device,cuda --workload deployment/vllm
 
   # Write a line on a node without a GPU
   kubectl gpu-fault xid 79 worker-3 --gpu 0000:17:00
@@ -156,7 +157,7 @@ func (f *inject) add(cmd *cobra.Command, connection *kube.Connection) {
 		"Time after which the run ends unless reverted earlier, 10s to 24h; 0 for no end, which requires --reason; the line remains in the log"
 	flags.StringVar(&f.Nodes.Pod, "pod", "", "Select the node and the GPU of this pod, in the namespace of -n")
 	flags.StringVar(&f.gpu, "gpu", f.gpu,
-		"GPU: its index in nvidia-smi, its UUID (GPU-...), its PCI address (0000:17:00), several of these (0,1), or all; with --pod, among the GPUs of the pod")
+		"GPU: its index in nvidia-smi, its UUID (GPU-...), its PCI address (0000:17:00), several of these (0,1), or all; with --pod or --workload, among the GPUs of the pod")
 	flags.StringVar(&f.via, "via", f.via,
 		"kmsg writes to /dev/kmsg; kmod loads a kernel module that writes the line with the facility of the kernel")
 	flags.StringVar(&f.form, "form", f.form,

@@ -46,6 +46,7 @@ type writing struct {
 	compose func(info api.Info, pod gpus.Pod) ([]kernellog.Record, error)
 
 	layers layering
+	gpus   gpus.Choices
 	code   int      // the XID, if there is more than one layer
 	more   prepared // the layers besides the kernel log
 	holder gpus.Pod // whose GPUs are meant: of --pod, or of the layer cuda
@@ -81,6 +82,7 @@ func (o *options) writing(connection *kube.Connection) (*writing, error) {
 		events: events,
 		form:   o.form,
 		layers: o.layers,
+		gpus:   o.gpus,
 		code:   o.selectors[0].Code,
 		sample: sample,
 		lasts:  o.lasts(sample),
@@ -163,6 +165,9 @@ func (w *writing) run(ctx context.Context) error {
 		w.summary += " of " + holder.String()
 	}
 	if !w.layers.isOne() {
+		if w.layers.has(layerCUDA) {
+			w.summary += " of the pod of " + w.layers.workload
+		}
 		w.summary += " (" + strings.Join(w.layers.layers, ", ") + ")"
 		if w.more, err = w.prepare(ctx, cluster, names, holder); err != nil {
 			return fmt.Errorf("nothing was changed: %w", err)
@@ -213,7 +218,14 @@ func (w *writing) dry(ctx context.Context, cluster *kube.Cluster, names []string
 		printer.Talk(w.streams.ErrOut,
 			"the API server would admit the debug pods; it cannot check what they write on the nodes")
 	}
-	return w.printPods(names)
+	if err := w.printPods(names); err != nil || !w.Format.IsTable() {
+		return err
+	}
+	for _, change := range w.more.changes {
+		fmt.Fprintf(w.streams.Out, "%s/%s: %s (%s dry run)\n", strings.ToLower(change.Target.Kind), change.Target.Name,
+			change.Action, w.DryRun)
+	}
+	return nil
 }
 
 // injection returns the fault that the run injects into the cluster.

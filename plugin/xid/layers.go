@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
@@ -35,11 +36,11 @@ const (
 // layerOrder is the order of the layers.
 var layerOrder = []string{layerCUDA, layerDevice, layerKernel}
 
-// seen says who sees a layer, and what is not true of it.
+// seen says who sees a layer, and its limits.
 var seen = map[string][2]string{
 	layerKernel: {"the detectors above", "the driver itself has no error: nvidia-smi and DCGM see a healthy GPU"},
 	layerDevice: {
-		"the kubelet: one device less is allocatable, and the status of the pod that holds it shows it",
+		"the kubelet: fewer devices are allocatable, and the status of the pod shows it",
 		"the device plugin has noticed nothing",
 	},
 	layerCUDA: {
@@ -60,7 +61,8 @@ func (l layering) has(layer string) bool { return slices.Contains(l.layers, laye
 func (l layering) isOne() bool { return len(l.layers) < 2 }
 
 // validate checks everything that needs no cluster. The selectors are those of the lines.
-func (l *layering) validate(selectors []xid.Selector, pod string, endless bool) error {
+func (l *layering) validate(o *options) error {
+	selectors, pod := o.selectors, o.Nodes.Pod
 	var layers []string
 	for _, name := range l.layers {
 		if name = strings.TrimSpace(name); !slices.Contains(layerOrder, name) {
@@ -81,7 +83,9 @@ func (l *layering) validate(selectors []xid.Selector, pod string, endless bool) 
 		return nil
 	case len(selectors) > 1 || selectors[0].Kind != xid.KindXID:
 		return errors.New("--layers with more than kernel requires one XID")
-	case l.has(layerDevice) && endless:
+	case o.text.MIG != (xid.MIG{}):
+		return errors.New("--mig cannot be used with --layers: the other layers are those of whole GPUs")
+	case l.has(layerDevice) && o.TTL.TTL == 0:
 		return errors.New("--ttl 0 cannot be used with the layer device: the process on the node requires a time at " +
 			"which it ends the fault")
 	case !l.has(layerCUDA):
@@ -91,6 +95,12 @@ func (l *layering) validate(selectors []xid.Selector, pod string, endless bool) 
 			"--gpu and --workload TYPE/NAME")
 	case l.workload == "":
 		return errors.New("the layer cuda requires --workload TYPE/NAME, such as deployment/vllm")
+	case len(o.Nodes.Names) > 1:
+		return errOneNode
+	}
+	if _, _, ok := o.gpus.Indexes(); !ok {
+		return fmt.Errorf("--gpu %s cannot be used with the layer cuda: specify indexes among the GPUs of the workload's "+
+			"pod (0), or all", o.gpu)
 	}
 	code := selectors[0].Code
 	profile, known := cudafault.FindProfile(code)
@@ -103,6 +113,34 @@ func (l *layering) validate(selectors []xid.Selector, pod string, endless bool) 
 	}
 	return l.load(code, nil, "").Validate()
 }
+
+var errOneNode = errors.New("the layer cuda is for one node: inject the fault into each node with a run of its own")
+
+// ofGPUs returns the fault of an XID in the chosen GPUs of containers that request so many each. A process that has
+// other GPUs can still initialise CUDA.
+func ofGPUs(code int, chosen gpus.Choices, workload string, each int) (cudafault.Fault, error) {
+	fault := cudafault.Fault{XID: code}
+	indexes, all, _ := chosen.Indexes()
+	switch {
+	case all:
+		return fault, nil
+	case each == 0:
+		return fault, fmt.Errorf("the GPUs of %s are requested by several containers, or not as nvidia.com/gpu, so that "+
+			"indexes are not known: specify --gpu all, or leave out the layer cuda", workload)
+	case slices.Max(indexes) >= each:
+		return fault, fmt.Errorf("a pod of %s has %s, with the indexes from 0 to %d: specify --gpu among them", workload,
+			count.Of(each, "GPU"), each-1)
+	case each > 1:
+		fault.Devices = indexes
+		if p, _ := cudafault.FindProfile(code); p.New == noDevice {
+			fault.PhaseNew = new(int)
+		}
+	}
+	return fault, nil
+}
+
+// noDevice is CUDA_ERROR_NO_DEVICE: what a process gets whose only GPU is lost.
+const noDevice = 100
 
 func (l layering) load(code int, nodes []string, namespace string) cuda.Load {
 	return cuda.Load{
@@ -119,15 +157,21 @@ type prepared struct {
 	timeout, cleanup time.Duration
 	// pods returns the pods that the layer cuda is in, when it is in place; nil without that layer.
 	pods func(context.Context, ledger.Run) ([]corev1.Pod, error)
+	pod  *gpus.Pod // the one whose GPUs all layers are about, once it is known
 }
 
 // prepare looks up what the layers change in the cluster.
 func (w *writing) prepare(
 	ctx context.Context, cluster *kube.Cluster, names []string, holder gpus.Pod,
 ) (prepared, error) {
-	var p prepared
+	p := prepared{pod: &gpus.Pod{}}
 	if w.layers.has(layerCUDA) {
-		l, err := w.layers.load(w.code, names, cluster.Namespace).Prepare(ctx, w.connection, cluster)
+		if len(names) > 1 { // of a selector
+			return p, errOneNode
+		}
+		load := w.layers.load(w.code, names, cluster.Namespace)
+		load.GPUs = func(each int) (cudafault.Fault, error) { return ofGPUs(w.code, w.gpus, w.layers.workload, each) }
+		l, err := load.Prepare(ctx, w.connection, cluster)
 		if err != nil {
 			return p, kube.Explain(err)
 		}
@@ -139,7 +183,17 @@ func (w *writing) prepare(
 		p.changes, p.needs = append(p.changes, l.Change), l.Needs
 		p.checks, p.describe = append(p.checks, l.Check), append(p.describe, l.Describe)
 		p.timeout, p.cleanup, p.pods = l.Timeout, l.CleanupTimeout, l.Pods
+		check := l.Check
+		p.checks[0] = func(ctx context.Context) error {
+			err := check(ctx)
+			if errors.Is(err, cudashim.ErrImmutable) {
+				return fmt.Errorf("%s cannot be changed while it exists: use `kubectl gpu-fault cuda inject %s --xid %d "+
+					"--recreate`, and leave out the layer cuda here", w.layers.workload, w.layers.workload, w.code)
+			}
+			return err
+		}
 	}
+	p.cleanup = max(p.cleanup, fault.DefaultCleanupTimeout)
 	if !w.layers.has(layerDevice) {
 		return p, nil
 	}
@@ -152,32 +206,31 @@ func (w *writing) prepare(
 			return p, err
 		}
 		p.changes = append(p.changes, p.onItsGPU(change, of))
-		p.timeout += w.Pods.Timeout
+		p.timeout, p.cleanup = p.timeout+w.Pods.Timeout, p.cleanup+w.Pods.Timeout
 	}
 	p.needs = append(p.needs, device.Permissions(w.connection.LedgerNamespace)...)
 	return p, nil
 }
 
 // onItsGPU returns a change to a node that is made to the GPUs of the pod of the layer cuda: which one the workload's
-// new pod holds is known only when it runs. Without that layer, it returns the change as it is.
+// new pod holds is known only when it runs. Without that layer, it returns the change as it is. All changes are made to
+// the GPUs of the same pod, also if the workload's controller has replaced it in the meantime: its kubelet knows them
+// as long as the pod exists.
 func (p prepared) onItsGPU(change fault.Change, of func(gpus.Pod) (fault.Change, error)) fault.Change {
 	if p.pods == nil {
 		return change
 	}
 	change.Apply = func(ctx context.Context, r fault.Recorder) ([]ledger.Evidence, error) {
-		pods, err := p.pods(ctx, r.Run())
-		if err != nil {
-			return nil, err
+		if p.pod.UID == "" {
+			pods, err := p.pods(ctx, r.Run())
+			if err != nil {
+				return nil, err
+			}
+			if *p.pod, err = podOn(change.Target.Name, pods); err != nil {
+				return nil, err
+			}
 		}
-		node := change.Target.Name
-		i := slices.IndexFunc(pods, func(p corev1.Pod) bool {
-			return p.Spec.NodeName == node && p.DeletionTimestamp == nil && p.Status.Phase == corev1.PodRunning
-		})
-		if i < 0 {
-			return nil, fmt.Errorf("no pod of the workload runs on node %s: specify one that runs a pod of it, and "+
-				"has a free GPU for its rolling update", node)
-		}
-		actual, err := of(gpus.Pod{Namespace: pods[i].Namespace, Name: pods[i].Name, UID: string(pods[i].UID)})
+		actual, err := of(*p.pod)
 		if err != nil {
 			return nil, err
 		}
@@ -186,9 +239,36 @@ func (p prepared) onItsGPU(change fault.Change, of func(gpus.Pod) (fault.Change,
 	return change
 }
 
+// podOn returns the only pod that runs on a node.
+func podOn(node string, pods []corev1.Pod) (gpus.Pod, error) {
+	var on []gpus.Pod
+	ended := ""
+	for _, p := range pods {
+		switch {
+		case p.Spec.NodeName != node || p.DeletionTimestamp != nil:
+		case p.Status.Phase == corev1.PodRunning:
+			on = append(on, gpus.Pod{Namespace: p.Namespace, Name: p.Name, UID: string(p.UID)})
+		default:
+			ended = p.Name
+		}
+	}
+	switch {
+	case len(on) == 1:
+		return on[0], nil
+	case len(on) > 1:
+		return gpus.Pod{}, fmt.Errorf("%s of the workload run on node %s, and a fault is one of the GPUs of one: specify a "+
+			"node that runs one of them", count.Of(len(on), "pod"), node)
+	case ended != "":
+		return gpus.Pod{}, fmt.Errorf("pod %s on node %s has ended with the CUDA error, and holds no GPU any more: specify a "+
+			"workload whose containers are restarted, or leave out the layer cuda", ended, node)
+	}
+	return gpus.Pod{}, fmt.Errorf("no pod of the workload runs on node %s: specify one that runs a pod of it, and has a "+
+		"free GPU for its rolling update", node)
+}
+
 // describeLayers says who sees each layer.
 func (w *writing) describeLayers() {
-	table := &printer.Table{Header: []string{"LAYER", "SEEN BY", "NOT TRUE OF IT"}}
+	table := &printer.Table{Header: []string{"LAYER", "SEEN BY", "LIMITS"}}
 	for i := len(layerOrder) - 1; i >= 0; i-- {
 		if name := layerOrder[i]; w.layers.has(name) {
 			table.Add(name, seen[name][0], seen[name][1])

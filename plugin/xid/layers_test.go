@@ -3,6 +3,7 @@ package xid
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -25,17 +26,27 @@ func TestLayersRefused(t *testing.T) {
 		args   []string
 		want   string
 	}{
-		"unknown":          {layers("", "kernel", "nvml"), []string{"79", "n"}, `invalid value "nvml" for --layers`},
-		"empty":            {layers("", "kernel", ""), []string{"79", "n"}, `invalid value "" for --layers`},
-		"without kernel":   {layers("", "device"), []string{"79", "n"}, "device unhealthy"},
-		"workload alone":   {layers("deployment/a", "kernel"), []string{"79", "n"}, "--workload requires --layers"},
-		"no workload":      {layers("", "kernel", "cuda"), []string{"79", "n"}, "requires --workload TYPE/NAME"},
-		"two codes":        {layers("", "kernel", "device"), []string{"79,48", "n"}, "requires one XID"},
-		"missing GPU":      {layers("", "kernel", "device"), []string{"fallen-off-bus", "n"}, "requires one XID"},
-		"not a workload":   {layers("vllm", "kernel", "cuda"), []string{"79", "n"}, "deployment/vllm"},
-		"nothing to see":   {layers("deployment/a", "kernel", "cuda"), []string{"45", "n"}, "see nothing of XID 45"},
-		"unknown to CUDA":  {layers("deployment/a", "kernel", "cuda"), []string{"8", "n"}, "cuda profiles"},
-		"empty node":       {layers("deployment/a", "kernel", "cuda"), []string{"79", ""}, "a node name is empty"},
+		"unknown":         {layers("", "kernel", "nvml"), []string{"79", "n"}, `invalid value "nvml" for --layers`},
+		"empty":           {layers("", "kernel", ""), []string{"79", "n"}, `invalid value "" for --layers`},
+		"without kernel":  {layers("", "device"), []string{"79", "n"}, "device unhealthy"},
+		"workload alone":  {layers("deployment/a", "kernel"), []string{"79", "n"}, "--workload requires --layers"},
+		"no workload":     {layers("", "kernel", "cuda"), []string{"79", "n"}, "requires --workload TYPE/NAME"},
+		"two codes":       {layers("", "kernel", "device"), []string{"79,48", "n"}, "requires one XID"},
+		"missing GPU":     {layers("", "kernel", "device"), []string{"fallen-off-bus", "n"}, "requires one XID"},
+		"not a workload":  {layers("vllm", "kernel", "cuda"), []string{"79", "n"}, "deployment/vllm"},
+		"nothing to see":  {layers("deployment/a", "kernel", "cuda"), []string{"45", "n"}, "see nothing of XID 45"},
+		"unknown to CUDA": {layers("deployment/a", "kernel", "cuda"), []string{"8", "n"}, "cuda profiles"},
+		"empty node":      {layers("deployment/a", "kernel", "cuda"), []string{"79", ""}, "a node name is empty"},
+		"two nodes":       {layers("deployment/a", "kernel", "cuda"), []string{"79", "n", "m"}, "is for one node"},
+		"GPU by its UUID": {
+			func(f *flags) {
+				layers("deployment/a", "kernel", "cuda")(f)
+				f.gpu = "GPU-11111111-1111-1111-1111-111111111111"
+			}, []string{"79", "n"}, "specify indexes among the GPUs of the workload's pod",
+		},
+		"MIG": {
+			func(f *flags) { layers("", "kernel", "device")(f); f.mig = "5" }, []string{"79", "n"}, "--mig cannot",
+		},
 		"with a pod":       {withPod(layers("deployment/a", "kernel", "cuda")), []string{"79"}, "--pod cannot be used"},
 		"device for good":  {endless(layers("", "kernel", "device")), []string{"79", "n"}, "--ttl 0 cannot be used"},
 		"unknown workload": {layers("deployment/", "kernel", "cuda"), []string{"79", "n"}, "deployment/"},
@@ -72,32 +83,79 @@ func TestLayersAreOfOneGPU(t *testing.T) {
 			Spec:       corev1.PodSpec{NodeName: node}, Status: corev1.PodStatus{Phase: phase},
 		}
 	}
-	const elsewhere = "no pod of the workload runs on node gpu-1: specify"
 	change := fault.Change{Target: ledger.Target{Kind: "Node", Name: "gpu-1"}}
+	running, failed := corev1.PodRunning, corev1.PodFailed
 	for name, test := range map[string]struct {
 		pods []corev1.Pod
 		err  error
 		want string // the pod, or a part of the error
 	}{
-		"it runs there": {
-			pods: []corev1.Pod{pod("a", "gpu-2", "Running"), pod("b", "gpu-1", "Running")}, want: "pod ml/b",
-		},
-		"it runs elsewhere": {pods: []corev1.Pod{pod("a", "gpu-2", "Running")}, want: elsewhere},
-		"it has ended":      {pods: []corev1.Pod{pod("a", "gpu-1", "Failed")}, want: elsewhere},
+		"it runs there":     {pods: []corev1.Pod{pod("a", "gpu-2", running), pod("b", "gpu-1", running)}, want: "pod ml/b"},
+		"it runs elsewhere": {pods: []corev1.Pod{pod("a", "gpu-2", running)}, want: "no pod of the workload runs on node"},
+		"it has ended":      {pods: []corev1.Pod{pod("a", "gpu-1", failed)}, want: "pod a on node gpu-1 has ended"},
+		"two of them":       {pods: []corev1.Pod{pod("a", "gpu-1", running), pod("b", "gpu-1", running)}, want: "2 pods"},
 		"unknown":           {err: errors.New("the API server is away"), want: "the API server is away"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := prepared{pods: func(context.Context, ledger.Run) ([]corev1.Pod, error) { return test.pods, test.err }}
-			var of gpus.Pod
-			_, err := p.onItsGPU(change, func(pod gpus.Pod) (fault.Change, error) {
-				of = pod
-				apply := func(context.Context, fault.Recorder) ([]ledger.Evidence, error) { return nil, nil }
-				return fault.Change{Apply: apply}, nil
-			}).Apply(t.Context(), recorder{})
-			got := of.String()
+			pods := test.pods
+			p := prepared{pod: &gpus.Pod{}, pods: func(context.Context, ledger.Run) ([]corev1.Pod, error) {
+				return pods, test.err
+			}}
+			for range 2 { // the second layer, when the pod has been replaced
+				var of gpus.Pod
+				_, err := p.onItsGPU(change, func(pod gpus.Pod) (fault.Change, error) {
+					of = pod
+					apply := func(context.Context, fault.Recorder) ([]ledger.Evidence, error) { return nil, nil }
+					return fault.Change{Apply: apply}, nil
+				}).Apply(t.Context(), recorder{})
+				got := of.String()
+				if err != nil {
+					got = err.Error()
+				}
+				if !strings.Contains(got, test.want) {
+					t.Errorf("%s, want %s", got, test.want)
+				}
+				if err == nil {
+					pods = []corev1.Pod{pod("c", "gpu-1", running)}
+				}
+			}
+		})
+	}
+}
+
+// The programs of the workload lose the same GPUs as the node, and a process that has others can still begin.
+func TestGPUsOfTheLayerCUDA(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		gpu  string
+		each int
+		code int
+		want string // the devices, and what new processes get; or a part of the error
+	}{
+		"the only one":       {"0", 1, 79, "[] <nil>"},
+		"one of several":     {"1", 8, 79, "[1] 0"},
+		"two of several":     {"1,3", 8, 48, "[1 3] <nil>"},
+		"all":                {"all", 8, 79, "[] <nil>"},
+		"all, unknown":       {"all", 0, 79, "[] <nil>"},
+		"not there":          {"1", 1, 79, "has 1 GPU, with the indexes from 0 to 0"},
+		"several containers": {"0", 0, 79, "specify --gpu all"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			chosen, err := gpus.Parse(test.gpu)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f, err := ofGPUs(test.code, chosen, "deployment/a", test.each)
+			got := fmt.Sprint(f.Devices, " ", "<nil>")
+			if f.PhaseNew != nil {
+				got = fmt.Sprint(f.Devices, " ", *f.PhaseNew)
+			}
 			if err != nil {
 				got = err.Error()
+			} else if err := f.Validate(); err != nil {
+				t.Error(err)
 			}
 			if !strings.Contains(got, test.want) {
 				t.Errorf("%s, want %s", got, test.want)

@@ -81,7 +81,7 @@ func (f *flags) toOptions(args []string) (*options, error) {
 		return nil, err
 	}
 	o.layers = f.layers
-	if err := o.layers.validate(o.selectors, f.Nodes.Pod, f.TTL.TTL == 0); err != nil {
+	if err := o.layers.validate(o); err != nil {
 		return nil, err
 	}
 	// compose now, so that an invalid message is reported before the node is contacted

@@ -11,7 +11,7 @@ from rows import PROFILES, building, case
 from shim import ROOT, Child, of_profile, state
 
 UNSEEN = os.path.join(ROOT, "test", "gpu", "unseen")
-MODULES = {"01": "nvcc", "04": "torch", "05": "cupy", "06": "jax", "10": "cuda.bindings", "08": "pynvml"}
+MODULES = {"01": "nvcc", "02": "g++", "07": "gcc", "09": "g++", "04": "torch", "05": "cupy", "06": "jax", "10": "cuda.bindings", "08": "pynvml"}
 
 
 @functools.lru_cache(maxsize=None)

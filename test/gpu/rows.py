@@ -81,6 +81,8 @@ def case(name, wants, needs="", alone=False):
 def has(needs):
     if needs == "nvcc":
         return bool(shutil.which("nvcc") or os.path.exists("/usr/local/cuda/bin/nvcc"))
+    if needs in ("gcc", "g++"):
+        return bool(shutil.which(needs))
     try:
         return not needs or importlib.util.find_spec(needs) is not None
     except ModuleNotFoundError:

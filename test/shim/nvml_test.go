@@ -158,6 +158,22 @@ func TestNVMLCounters(t *testing.T) {
 	}
 }
 
+// TestNVMLOfALostGPU holds that no query of a lost GPU is answered, by whatever function a monitor asks, and that those
+// of the other GPU are.
+func TestNVMLOfALostGPU(t *testing.T) {
+	p, a := twoGPUs(t, x86)
+	a.want("nvml", a.ask("nvml"))
+	healthy := a.ask("everything 0")
+	a.want("everything 1", healthy)
+	p.arm(xid(t, 79))
+	eventually(t, "one code, 15", 5*time.Second,
+		func() bool { return strings.HasPrefix(a.ask("everything 1"), "15*") })
+	if got := a.ask("everything 1"); strings.Contains(got, " ") {
+		t.Errorf("the lost GPU: %s, want 15 of all", got)
+	}
+	a.want("everything 0", healthy)
+}
+
 // TestNVMLResetRequired holds what is known of a GPU after an uncontained error (scitix/sichek#121, leptonai/gpud#1133):
 // it has a name and counters that can be read, the recovery action is a reset, and what is measured now fails.
 func TestNVMLResetRequired(t *testing.T) {

@@ -32,6 +32,7 @@ type Container struct {
 	Image string // empty if its controller sets it
 	Init  bool   // an init container, possibly a sidecar
 	GPU   bool   // requests nvidia.com/* resources
+	GPUs  int    // how many of nvidia.com/gpu it requests; 0 if that is unknown
 	path  kubeedit.Path
 }
 
@@ -177,6 +178,7 @@ func containers(object map[string]any, spec kubeedit.Path) []Container {
 			image, _ := c["image"].(string)
 			all = append(all, Container{
 				Name: name, Image: image, Init: list == "initContainers", GPU: wantsGPU(c),
+				GPUs: wholeGPUs(c),
 				path: spec.Then(kubeedit.Field(list), kubeedit.Element("name", name)),
 			})
 		}
@@ -195,6 +197,17 @@ func wantsGPU(container map[string]any) bool {
 		}
 	}
 	return false
+}
+
+// wholeGPUs returns how many nvidia.com/gpu a container requests.
+func wholeGPUs(container map[string]any) int {
+	for _, kind := range []string{"limits", "requests"} {
+		amount := kubeedit.Map(container, kubeedit.Fields("resources", kind))["nvidia.com/gpu"]
+		if quantity, err := resource.ParseQuantity(fmt.Sprint(amount)); err == nil {
+			return int(quantity.Value())
+		}
+	}
+	return 0
 }
 
 // named gives templates the names that users know, from their paths: leader, worker, head.

@@ -37,7 +37,9 @@ func TestUnplanned(t *testing.T) {
 	}
 	planned := map[string]bool{}
 	for _, test := range []struct{ has, want []string }{
-		{[]string{"a", "b"}, []string{"a", "b"}}, {[]string{"a", "c", "d"}, []string{"c", "d"}}, {[]string{"b", "c"}, nil},
+		{[]string{"a", "b"}, []string{"a", "b"}},
+		{[]string{"a", "c", "d"}, []string{"c", "d"}},
+		{[]string{"b", "c"}, nil},
 	} {
 		var got []string
 		for i, trial := range unplanned(of(test.has...), planned) {

@@ -1,4 +1,4 @@
-// nvcc -O2 -std=c++17 -arch=sm_90 -cudart static -o %o 01-graph-static.cu
+// nvcc -O2 -std=c++17 -arch=native -cudart static -o %o 01-graph-static.cu
 // A CUDA graph (kernel + copy back), captured once and launched in a loop; static CUDA runtime.
 #include <cuda_runtime.h>
 #include <cstdio>
