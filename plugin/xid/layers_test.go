@@ -91,7 +91,7 @@ func TestLayersAreOfOneGPU(t *testing.T) {
 		want string // the pod, or a part of the error
 	}{
 		"it runs there":     {pods: []corev1.Pod{pod("a", "gpu-2", running), pod("b", "gpu-1", running)}, want: "pod ml/b"},
-		"it runs elsewhere": {pods: []corev1.Pod{pod("a", "gpu-2", running)}, want: "no pod of the workload runs on node"},
+		"it runs elsewhere": {pods: []corev1.Pod{pod("a", "gpu-2", running)}, want: "no pod of the workload"},
 		"it has ended":      {pods: []corev1.Pod{pod("a", "gpu-1", failed)}, want: "pod a on node gpu-1 has ended"},
 		"two of them":       {pods: []corev1.Pod{pod("a", "gpu-1", running), pod("b", "gpu-1", running)}, want: "2 pods"},
 		"unknown":           {err: errors.New("the API server is away"), want: "the API server is away"},
