@@ -20,7 +20,8 @@ type Load struct {
 	Fault           cudafault.Fault
 	Recreate        bool          // allows recreating a workload that cannot be changed
 	Timeout         time.Duration // of the rollout; zero means the default
-	// GPUs, if set, returns the fault for containers that request so many GPUs each; 0: unknown, or several containers.
+	// GPUs, if set, returns the fault for containers that request so many GPUs each; 0: unknown, or several containers;
+	// -1: none requests GPUs.
 	GPUs func(each int) (cudafault.Fault, error)
 	// Nodes are the only ones with the fault, and those that its pods are put on if there is room; empty means all.
 	Nodes []string
@@ -28,7 +29,6 @@ type Load struct {
 
 // Loading is a Load in a plan.
 type Loading struct {
-	OnGPUs bool // whether the containers request GPUs
 	Change fault.Change
 	Needs  []fault.Permission
 	// Check asks the API server whether it would accept the change, and Describe says what will be changed.
@@ -86,7 +86,6 @@ func (l Load) Prepare(ctx context.Context, connection *kube.Connection, cluster 
 	d.preload, d.unread = preloads(ctx, d.chosen, readImage)
 	injection := in.injection(found, d, newObserver(cluster.Client, debugpod.NewExecer(cluster.Config)))
 	return Loading{
-		OnGPUs: d.onGPUs(),
 		Change: injection.change(in.action(d)), Needs: d.needs(injection.Permissions()),
 		Check: func(ctx context.Context) error {
 			preview, err := injection.Preview(ctx)

@@ -181,8 +181,11 @@ func (d *decided) onGPUs() bool {
 }
 
 // gpusEach returns how many GPUs the only chosen container with GPUs requests, or 0 if that is unknown or there are
-// several.
+// several, or -1 if none requests GPUs.
 func (d *decided) gpusEach() int {
+	if !d.onGPUs() {
+		return -1
+	}
 	each := 0
 	for _, c := range d.chosen {
 		with := 0

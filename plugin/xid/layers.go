@@ -122,6 +122,9 @@ func ofGPUs(code int, chosen gpus.Choices, workload string, each int) (cudafault
 	fault := cudafault.Fault{XID: code}
 	indexes, all, _ := chosen.Indexes()
 	switch {
+	case each < 0:
+		return fault, fmt.Errorf("%s requests no GPU, so no GPU of the node can be the one that fails: use "+
+			"`kubectl gpu-fault cuda inject %s --xid %d`, and leave out the layer cuda here", workload, workload, code)
 	case all:
 		return fault, nil
 	case each == 0:
@@ -174,11 +177,6 @@ func (w *writing) prepare(
 		l, err := load.Prepare(ctx, w.connection, cluster)
 		if err != nil {
 			return p, kube.Explain(err)
-		}
-		if !l.OnGPUs {
-			return p, fmt.Errorf("%s requests no GPU, so no GPU of the node can be the one that fails: use "+
-				"`kubectl gpu-fault cuda inject %s --xid %d`, and leave out the layer cuda here", w.layers.workload,
-				w.layers.workload, w.code)
 		}
 		p.changes, p.needs = append(p.changes, l.Change), l.Needs
 		p.checks, p.describe = append(p.checks, l.Check), append(p.describe, l.Describe)

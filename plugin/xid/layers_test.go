@@ -139,6 +139,7 @@ func TestGPUsOfTheLayerCUDA(t *testing.T) {
 		"all":                {"all", 8, 79, "[] <nil>"},
 		"all, unknown":       {"all", 0, 79, "[] <nil>"},
 		"not there":          {"1", 1, 79, "has 1 GPU, with the indexes from 0 to 0"},
+		"no GPUs":            {"all", -1, 79, "deployment/a requests no GPU"},
 		"several containers": {"0", 0, 79, "specify --gpu all"},
 	} {
 		t.Run(name, func(t *testing.T) {

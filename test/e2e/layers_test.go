@@ -10,8 +10,10 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/test/cluster"
 )
@@ -142,4 +144,43 @@ func (c *cuda) logBefore(pod corev1.Pod) string {
 		return err.Error()
 	}
 	return string(text)
+}
+
+// TestOneGPUOfTwoInEveryLayer holds that a fault of one of the GPUs of a pod is in every layer that of this GPU: a
+// program that uses the other one goes on.
+func TestOneGPUOfTwoInEveryLayer(t *testing.T) {
+	c := setupCUDA(t)
+	d := c.deployment("train")
+	d.Spec.Template.Spec.NodeSelector = map[string]string{corev1.LabelHostname: c.worker.Name}
+	d.Spec.Template.Spec.Containers[0].Resources.Limits = corev1.ResourceList{
+		"nvidia.com/gpu": resource.MustParse("2"),
+	}
+	d.Spec.Strategy.RollingUpdate = &appsv1.RollingUpdateDeployment{
+		MaxSurge: new(intstr.FromInt32(0)), MaxUnavailable: new(intstr.FromInt32(1)),
+	}
+	train := c.create(d)
+	c.healthy("train", 1)
+	before := asUserSees(t, train())
+	inject := func(gpu string) result {
+		return c.plugin("xid", "79", c.worker.Name, "--gpu", gpu, "--layers", "kernel,device,cuda", "--workload",
+			"deployment/train", "-n", c.namespace, "--allow-last-gpu-node", "--allow-majority", "--yes", "-o", "json")
+	}
+	c.mustSay(inject("2"), 1, "nothing was changed", "has 2 GPUs, with the indexes from 0 to 1")
+	r := inject("1")
+	if r.code != 0 {
+		t.Fatalf("exit %d\n%s", r.code, r.stderr)
+	}
+	var got oneFault
+	c.decode(r.stdout, &got)
+	for _, device := range c.devices() {
+		if (device.GPU == 1) != (device.Run == got.ID) {
+			t.Errorf("device list: %+v", device)
+		}
+	}
+	text, address := got.Nodes[0].Records[0].Text, c.worker.GPUs[1].PCI
+	if !strings.Contains(text, "(PCI:"+address+")") {
+		t.Errorf("the kernel log has %q, want %s", text, address)
+	}
+	c.healthy("train", 1)
+	c.reverted(got.ID, before, train)
 }

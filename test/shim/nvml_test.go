@@ -175,7 +175,8 @@ func TestNVMLOfALostGPU(t *testing.T) {
 }
 
 // TestNVMLResetRequired holds what is known of a GPU after an uncontained error (scitix/sichek#121,
-// leptonai/gpud#1133): it has a name and counters that can be read, the recovery action is a reset, and what is measured now fails.
+// leptonai/gpud#1133): it has a name and counters that can be read, the recovery action is a reset, and what is
+// measured now fails.
 func TestNVMLResetRequired(t *testing.T) {
 	const healthy = "utilization 0 name 0 reset 0 action 0"
 	for _, number := range []int{95, 140} {
