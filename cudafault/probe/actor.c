@@ -296,7 +296,7 @@ static void everything(unsigned index)
 	struct { int code, n; } found[8] = {{0, 0}};
 	static void *kept[4]; // a monitor holds its handles
 	if (!kept[index % 4]) kept[index % 4] = nvml_device(index);
-	const uint64_t a[6] = {AT(kept[index % 4]), 0, 0, 0, 0, 0}; // without a place for the answer, the library itself says 2
+	const uint64_t a[6] = {AT(kept[index % 4]), 0, 0, 0, 0, 0}; // outputs are NULL: the library returns 2
 	size_t at = 0;
 	for (size_t i = 0; i < sizeof hooks / sizeof *hooks; i++) {
 		const char *s = hooks[i].special;

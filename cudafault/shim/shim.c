@@ -85,7 +85,8 @@ static int enter(unsigned n, uint64_t *a, struct gf_thread *t, uint32_t *code)
 
 	/* A program that starts sees what is true now, not what was true up to 250 ms ago: initialisation is rare. */
 	if ((info->special == GF_INIT_CALL && !gf_peek(&gf_initialised)) || info->special == GF_NV_INIT) {
-		if (!gf_peek(&gf_initialised)) /* afterwards, who the process is no longer changes: launchers set variables for their children */
+		/* Variables that are set later are meant for child processes, as launchers do. */
+		if (!gf_peek(&gf_initialised))
 			gf_identify_again();
 		gf_look_now();
 	}

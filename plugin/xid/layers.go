@@ -36,7 +36,7 @@ const (
 // layerOrder is the order of the layers.
 var layerOrder = []string{layerCUDA, layerDevice, layerKernel}
 
-// seen says who sees a layer, and its limits.
+// seen describes who sees a layer, and its limits.
 var seen = map[string][2]string{
 	layerKernel: {"the detectors above", "the driver itself has no error: nvidia-smi and DCGM see a healthy GPU"},
 	layerDevice: {
@@ -264,7 +264,7 @@ func podOn(node string, pods []corev1.Pod) (gpus.Pod, error) {
 		"free GPU for its rolling update", node)
 }
 
-// describeLayers says who sees each layer.
+// describeLayers prints who sees each layer, and what is changed.
 func (w *writing) describeLayers() {
 	table := &printer.Table{Header: []string{"LAYER", "SEEN BY", "LIMITS"}}
 	for i := len(layerOrder) - 1; i >= 0; i-- {
