@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -93,7 +94,7 @@ func (c *candidate) step(ctx context.Context, step scenario.Step) error {
 	case step.NodeShell != nil:
 		return c.nodeShell(ctx, *step.NodeShell)
 	case len(step.Wait) > 0:
-		results, err := c.lab.check(ctx, sight{r: c.r, was: c.begin, probe: c.e.Probe}, step.Wait)
+		results, err := c.lab.check(ctx, sight{r: c.r, was: c.begin, probe: c.e.Probe}, patient(step.Wait))
 		if err != nil {
 			return err
 		}
@@ -105,6 +106,19 @@ func (c *candidate) step(ctx context.Context, step scenario.Step) error {
 		return nil
 	}
 	return errors.New("action not supported in an attempt")
+}
+
+// attemptPatience is how long an attempt waits at least for what it did to take effect. How long that takes depends on
+// the cluster, and is not what is graded: pods that have crashed wait for minutes until they are started again.
+const attemptPatience = scenario.Duration(4 * time.Minute)
+
+// patient returns checks that wait long enough.
+func patient(checks []scenario.Check) []scenario.Check {
+	longer := slices.Clone(checks)
+	for i := range longer {
+		longer[i].Within = max(longer[i].Within, attemptPatience)
+	}
+	return longer
 }
 
 func (c *candidate) reach(ref scenario.Ref) (dynamic.ResourceInterface, error) {
