@@ -16,9 +16,10 @@ import (
 var (
 	stepActions = []string{
 		"create", "patch", "xid", "runtime", "firewall", "device", "cuda", "wait", "delete", "replace", "nodeShell",
+		"inPods",
 	}
 	trainerActions = []string{"xid", "runtime", "firewall", "device", "cuda"}
-	attemptActions = []string{"delete", "replace", "nodeShell"}
+	attemptActions = []string{"delete", "replace", "nodeShell", "inPods"}
 	checkSources   = []string{
 		"object", "objects", "logs", "events", "exec", "http", "can", "probe", "handler", "terraform",
 	}
@@ -45,6 +46,8 @@ func (c *checker) rules(n *node, t reflect.Type, path string) {
 		c.objects(n.get("objects"), expr.Join(path, "objects"))
 	case reflect.TypeFor[Probe]():
 		c.probe(n, path)
+	case reflect.TypeFor[InPods]():
+		c.exactlyOne(n, path, "exec", "debug", "resize")
 	case reflect.TypeFor[Patch]():
 		c.exactlyOne(n, path, "merge", "json")
 	case reflect.TypeFor[Check]():

@@ -301,6 +301,7 @@ type Step struct {
 	Delete    *Ref       `json:"delete,omitempty"`    // waits until the object is deleted
 	Replace   []Object   `json:"replace,omitempty"`   // deletes the object of that name, waits, and recreates it
 	NodeShell *NodeShell `json:"nodeShell,omitempty"` // a script as root on a node
+	InPods    *InPods    `json:"inPods,omitempty"`    // in running pods, past their workload
 }
 
 // Object is a manifest.
@@ -381,6 +382,21 @@ type CUDAFault struct {
 type NodeShell struct {
 	Node   string `json:"node"`
 	Script string `json:"script"`
+}
+
+// InPods acts in all running pods with the labels, without a change of their workload, as kubectl exec, kubectl debug
+// and kubectl patch --subresource resize do. Exactly one of Exec, Debug and Resize is set.
+type InPods struct {
+	Namespace string `json:"namespace"`
+	Labels    string `json:"labels"`
+	Container string `json:"container,omitempty"` // empty means the pod's first
+	// Exec runs a command in the container.
+	Exec []string `json:"exec,omitempty"`
+	// Debug runs a command in a debug container, which sees the processes of the container. It may still run after the
+	// step.
+	Debug []string `json:"debug,omitempty"`
+	// Resize sets the container's resources in place.
+	Resize map[string]any `json:"resize,omitempty"`
 }
 
 // Check is a source to inspect and a condition on it. Exactly one of the sources is set.

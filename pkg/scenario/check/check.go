@@ -34,6 +34,9 @@ type Checker struct {
 	Params map[string]any
 	Facts  scenario.Facts
 
+	// Guarded rejects the logs of pods in which a debug container has run: it can write to them.
+	Guarded bool
+
 	// Module is the submitted Terraform module, or nil.
 	Module *terraform.Module
 

@@ -22,6 +22,8 @@ const (
 	maxRead = 4 << 20
 	// maxLogs is how many containers' logs are read; those of the newest pods come first.
 	maxLogs = 32
+	// debugMargin is what is added to the age of a log for the clocks of nodes, which have seconds.
+	debugMargin = 5 * time.Second
 	// defaultTail is the default number of lines that are read of each log.
 	defaultTail = 200
 )
@@ -40,6 +42,11 @@ func (c *Checker) logs(ctx context.Context, l scenario.Logs) (view, error) {
 	pods, err := c.pick(ctx, l.Namespace, l.Labels, l.Pod)
 	if err != nil {
 		return view{}, err
+	}
+	if c.Guarded {
+		if err := untouched(pods, time.Duration(l.Since)); err != nil {
+			return view{}, err
+		}
 	}
 	containers := begun(pods, l)
 	if len(containers) == 0 {
@@ -63,6 +70,26 @@ func named(container string) string {
 		return ""
 	}
 	return " " + container
+}
+
+// untouched returns an error if a debug container may have written to the part of the logs that is read.
+func untouched(pods []corev1.Pod, since time.Duration) error {
+	for _, pod := range pods {
+		for _, s := range pod.Status.EphemeralContainerStatuses {
+			ended := s.State.Terminated
+			switch {
+			case s.State.Running == nil && ended == nil:
+			case ended != nil && since > 0 && time.Since(ended.FinishedAt.Time) > since+debugMargin:
+			case since > 0:
+				return fmt.Errorf("debug container %s ran in pod %s less than %s ago, and may have written to its log: "+
+					"end it, and grade again later", s.Name, pod.Name, since+debugMargin)
+			default:
+				return fmt.Errorf("debug container %s ran in pod %s, and may have written to its log: replace the pod",
+					s.Name, pod.Name)
+			}
+		}
+	}
+	return nil
 }
 
 // begun returns the containers that may have logs.

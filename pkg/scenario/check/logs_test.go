@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -207,5 +208,37 @@ func TestBuffers(t *testing.T) {
 	}
 	if tail.String() != "abc\nabc\n" || head.String() != "abc\nabc\nab" {
 		t.Errorf("%q %q", tail.String(), head.String())
+	}
+}
+
+// A debug container shares the processes of a container, and can write to its log: what is read after that proves nothing.
+func TestLogsThatADebugContainerMayHaveWritten(t *testing.T) {
+	t.Parallel()
+	ended := func(ago time.Duration) corev1.ContainerState {
+		state := terminated(0)
+		state.Terminated.FinishedAt = metav1.NewTime(time.Now().Add(-ago))
+		return state
+	}
+	for name, test := range map[string]struct {
+		state corev1.ContainerState
+		since time.Duration
+		why   string
+	}{
+		"runs":                           {runs(), time.Minute, "end it, and grade again later"},
+		"runs, whole log":                {runs(), 0, "replace the pod"},
+		"ended a moment ago":             {ended(10 * time.Second), 15 * time.Second, "end it, and grade again later"},
+		"ended before what is read":      {ended(time.Minute), 15 * time.Second, ""},
+		"ended before, but all is read":  {ended(time.Hour), 0, "replace the pod"},
+		"its image could not be started": {waiting("ErrImagePull"), 0, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pod := podOf("p", corev1.ContainerStatus{Name: "main", State: runs()})
+			pod.Status.EphemeralContainerStatuses = []corev1.ContainerStatus{{Name: "debugger", State: test.state}}
+			err := untouched([]corev1.Pod{podOf("q"), pod}, test.since)
+			if got := fmt.Sprint(err); (err == nil) != (test.why == "") || !strings.Contains(got, test.why) {
+				t.Errorf("got %v, expected %q", err, test.why)
+			}
+		})
 	}
 }

@@ -93,6 +93,8 @@ func (c *candidate) step(ctx context.Context, step scenario.Step) error {
 		return c.replace(ctx, step.Replace)
 	case step.NodeShell != nil:
 		return c.nodeShell(ctx, *step.NodeShell)
+	case step.InPods != nil:
+		return c.inPods(ctx, *step.InPods)
 	case len(step.Wait) > 0:
 		results, err := c.lab.check(ctx, sight{r: c.r, was: c.begin, probe: c.e.Probe}, patient(step.Wait))
 		if err != nil {

@@ -99,6 +99,7 @@ type sight struct {
 	was    *baseline.Baseline // for comparison in expressions; nil if there is none yet
 	probe  string             // label of the pods of checks
 	module *terraform.Module  // the submitted module, or nil
+	graded bool               // the candidate may have tampered with what is seen
 }
 
 // check runs checks of a scenario.
@@ -108,7 +109,7 @@ func (l *Lab) check(ctx context.Context, with sight, checks []scenario.Check) ([
 	}
 	checker := &check.Checker{
 		Config: l.Config, Client: l.Client, Dynamic: l.Dynamic, Mapper: l.Mapper, Params: with.r.Drawn,
-		Facts: with.r.Facts, Module: with.module,
+		Facts: with.r.Facts, Module: with.module, Guarded: with.graded,
 		Handler: l.handler(), ProbeImage: l.ProbeImage, Labels: probeLabels(with.probe),
 		Progress: func(text string) { l.say("%s", text) },
 	}

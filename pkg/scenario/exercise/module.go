@@ -85,7 +85,7 @@ func withoutModule(how scenario.Grade) scenario.Grade {
 }
 
 func (g *grading) sight(was *baseline.Baseline) sight {
-	return sight{r: g.r, was: was, probe: g.e.Probe, module: g.e.Module}
+	return sight{r: g.r, was: was, probe: g.e.Probe, module: g.e.Module, graded: true}
 }
 
 // settle is how long changes of a module may take to have an effect.

@@ -92,9 +92,9 @@ func (s *start) step(step scenario.Step) error {
 			return s.hold(ctx, "the checks before the next step do not hold", step.Wait)
 		}))
 		return nil
-	case step.Delete != nil, len(step.Replace) > 0, step.NodeShell != nil:
+	case step.Delete != nil, len(step.Replace) > 0, step.NodeShell != nil, step.InPods != nil:
 		return errors.New(
-			"delete, replace and nodeShell are supported only in attempts: changes of a lab must be reversible",
+			"delete, replace, nodeShell and inPods are supported only in attempts: changes of a lab must be reversible",
 		)
 	}
 	return s.faulty(action, step)
@@ -255,6 +255,8 @@ func nameOf(step scenario.Step) string {
 		return fmt.Sprintf("replace %s %s", first.GetKind(), first.GetName())
 	case step.NodeShell != nil:
 		return "script on node " + step.NodeShell.Node
+	case step.InPods != nil:
+		return fmt.Sprintf("in the pods %s of namespace %s", step.InPods.Labels, step.InPods.Namespace)
 	}
 	return "nothing"
 }
