@@ -58,6 +58,8 @@ type Leftovers struct {
 type Inspect struct {
 	// PodUIDs are pods on the node whose GPUs and main process are returned.
 	PodUIDs []string `json:"podUIDs,omitempty"`
+	// Strangers also returns what did not start with the programs of these pods.
+	Strangers bool `json:"strangers,omitempty"`
 }
 
 // WriteKmsg writes records to the kernel log and reads them back.
@@ -169,6 +171,9 @@ type PodUse struct {
 	PID int `json:"pid,omitempty"`
 	// Process is the name of the process in the kernel, at most 15 bytes.
 	Process string `json:"process,omitempty"`
+	// Strangers describes processes that run in its containers, but were not started by their programs, such as by
+	// kubectl exec, and programs that differ from those of the image.
+	Strangers []string `json:"strangers,omitempty"`
 }
 
 // WrittenKmsg is a verified record, as read back from /dev/kmsg.

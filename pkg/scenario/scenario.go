@@ -225,7 +225,10 @@ type Grade struct {
 	Unchanged  []Check    `json:"unchanged,omitempty"` // detect workarounds
 	StableFor  Duration   `json:"stableFor,omitempty"`
 	Collateral Collateral `json:"collateral,omitempty"`
-	Weights    Weights    `json:"weights,omitzero"` // zero: DefaultWeights
+	// OwnSessions accepts processes in sessions of their own, which programs such as torchrun start. Otherwise, they
+	// are taken for the candidate's, by kubectl exec.
+	OwnSessions bool    `json:"ownSessions,omitempty"`
+	Weights     Weights `json:"weights,omitzero"` // zero: DefaultWeights
 }
 
 // Collateral is what the candidate may change. Any other difference from the baseline is damage.

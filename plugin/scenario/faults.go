@@ -85,14 +85,33 @@ func (f faults) CUDA(ctx context.Context, step scenario.CUDA) ([]fault.Change, [
 	return []fault.Change{loading.Change}, loading.Needs, err
 }
 
+// look returns how a node is read.
+func (f faults) look(reading string) session.Look {
+	return session.Look{
+		Cluster: f.cluster, LedgerNamespace: f.connection.LedgerNamespace, Pods: f.pods, ErrOut: io.Discard,
+		Name: "show", Reading: reading,
+	}
+}
+
+// Strangers implements exercise.Faults.
+func (f faults) Strangers(ctx context.Context, node string, uids []string) (map[string][]string, error) {
+	found := map[string][]string{}
+	return found, f.look("reading the processes of pods").At(ctx, node, func(pod *debugpod.Session) error {
+		info, err := pod.Inspect(ctx, api.Inspect{PodUIDs: uids, Strangers: true})
+		if err != nil {
+			return err
+		}
+		for uid, use := range info.Pods {
+			found[uid] = use.Strangers
+		}
+		return nil
+	})
+}
+
 // Handler implements exercise.Faults.
 func (f faults) Handler(ctx context.Context, what scenario.Handler) (map[string]any, error) {
 	var found *api.Runtime
-	look := session.Look{
-		Cluster: f.cluster, LedgerNamespace: f.connection.LedgerNamespace, Pods: f.pods, ErrOut: io.Discard,
-		Name: "show", Reading: "reading the container runtime",
-	}
-	if err := look.At(ctx, what.Node, func(pod *debugpod.Session) (err error) {
+	if err := f.look("reading the container runtime").At(ctx, what.Node, func(pod *debugpod.Session) (err error) {
 		found, err = pod.InspectRuntime(ctx)
 		return err
 	}); err != nil {

@@ -39,5 +39,12 @@ func Node(ctx context.Context, req api.Inspect, host hostfs.Host) api.Info {
 	completeUUIDs(info.GPUs, func() (string, error) { return nvidiaSMI(ctx, host.Root) }, warn)
 	info.Journald = readJournald(root, proc)
 	info.Pods = readPods(req.PodUIDs, root, proc, info.GPUs, warn)
+	if req.Strangers {
+		for uid, found := range strangers(ctx, req.PodUIDs, root, proc) {
+			use := info.Pods[uid]
+			use.Strangers = found
+			info.Pods[uid] = use
+		}
+	}
 	return info
 }

@@ -34,7 +34,8 @@ type Checker struct {
 	Params map[string]any
 	Facts  scenario.Facts
 
-	// Guarded rejects the logs of pods in which a debug container has run: it can write to them.
+	// Guarded is for what a candidate has changed: logs of pods in which a debug container has run are rejected,
+	// because it can write to them, and pods that a ReplicaSet has given up are not listed.
 	Guarded bool
 
 	// Module is the submitted Terraform module, or nil.

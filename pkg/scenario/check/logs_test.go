@@ -211,7 +211,8 @@ func TestBuffers(t *testing.T) {
 	}
 }
 
-// A debug container shares the processes of a container, and can write to its log: what is read after that proves nothing.
+// A debug container shares the processes of a container, and can write to its log: what is read after that proves
+// nothing.
 func TestLogsThatADebugContainerMayHaveWritten(t *testing.T) {
 	t.Parallel()
 	ended := func(ago time.Duration) corev1.ContainerState {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -69,8 +70,21 @@ func (c *Checker) objects(ctx context.Context, s scenario.Selector, wantsWas boo
 	if err != nil {
 		return view{}, fmt.Errorf("list %s: %w", s.Kind, err)
 	}
+	if c.Guarded && s.Kind == "Pod" {
+		items = slices.DeleteFunc(items, abandoned)
+	}
 	seen.vars["list"], seen.evidence = items, states(items)
 	return seen, nil
+}
+
+// abandoned reports whether a pod has ended and was replaced by its ReplicaSet, which keeps such pods: the kubelet
+// rejects a pod that names its node while another one still has the GPU.
+func abandoned(item any) bool {
+	pod := &unstructured.Unstructured{}
+	pod.Object, _ = item.(map[string]any)
+	phase, _ := nested(pod.Object, "status", "phase").(string)
+	owner := metav1.GetControllerOf(pod)
+	return owner != nil && owner.Kind == "ReplicaSet" && (phase == "Failed" || phase == "Succeeded")
 }
 
 // list lists all objects in pages. If the continue token has expired, it starts again without pages.

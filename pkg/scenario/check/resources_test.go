@@ -99,3 +99,35 @@ func TestNoModule(t *testing.T) {
 		t.Errorf("%+v, %v", results, err)
 	}
 }
+
+// A ReplicaSet keeps pods that have ended, and has replaced them: they are not what a candidate's workload is. Pods of
+// others have to be looked at.
+func TestAbandonedPods(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		owner, phase string
+		want         bool
+	}{
+		"rejected by the kubelet": {"ReplicaSet", "Failed", true},
+		"ended":                   {"ReplicaSet", "Succeeded", true},
+		"runs":                    {"ReplicaSet", "Running", false},
+		"of a Job":                {"Job", "Failed", false},
+		"of nobody":               {"", "Failed", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pod := map[string]any{"metadata": map[string]any{}, "status": map[string]any{"phase": test.phase}}
+			if test.owner != "" {
+				pod["metadata"] = map[string]any{"ownerReferences": []any{map[string]any{
+					"apiVersion": "v1", "kind": test.owner, "name": "x", "uid": "u", "controller": true,
+				}}}
+			}
+			if got := abandoned(pod); got != test.want {
+				t.Errorf("abandoned: %t", got)
+			}
+		})
+	}
+	if abandoned("text") {
+		t.Error("what is no object is abandoned")
+	}
+}

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
@@ -75,6 +76,9 @@ func (l *Lab) grade(ctx context.Context, id string, waits patience, transcript *
 		return nil, err
 	}
 	if err := g.look(ctx, waits); err != nil {
+		return nil, err
+	}
+	if err := g.strangers(ctx); err != nil {
 		return nil, err
 	}
 	g.report.judge(r.Sealed.Grade.Weights, g.spoiled)
@@ -263,6 +267,7 @@ func (g *grading) besides(ctx context.Context, begin *baseline.Baseline) error {
 	allow := append(slices.Clone(g.r.Sealed.Grade.Collateral.Allow), marked)
 	allow = append(allow, harmless(allow, g.e.Namespaces)...)
 	differences := baseline.Environments(baseline.Diff(begin, now), begin, now, g.e.Namespaces)
+	allow = append(allow, probing(allow, differences, begin.Get, now.Get)...)
 	damage := baseline.Collateral(differences, allow, func(ref scenario.Ref) bool {
 		return others(ref) || within(ref, g.e.Account.namespaces()) || !candidate.may(ref) ||
 			g.e.probes(ref, now.Get(ref))
@@ -288,6 +293,10 @@ func harmless(allow []scenario.Allowed, namespaces []string) []scenario.Allowed 
 			one.Fields, one.Created, one.Deleted = housekeeping, false, false
 			all = append(all, one)
 		}
+		if len(one.Fields) > 0 && one.Kind == kindConfigMap {
+			one.Fields, one.Created, one.Deleted = []string{"immutable"}, false, false
+			all = append(all, one)
+		}
 	}
 	all = append(all, scenario.Allowed{Kind: kindNode, Fields: []string{"metadata.annotations"}}) // a note on its fault
 	for _, namespace := range namespaces {
@@ -300,6 +309,48 @@ func harmless(allow []scenario.Allowed, namespaces []string) []scenario.Allowed 
 			all = append(all, scenario.Allowed{
 				Kind: kind, Namespace: namespace, Fields: []string{"metadata.annotations", "metadata.labels"},
 			})
+		}
+	}
+	return all
+}
+
+// probing allows new probes in containers that had none: a workload that a solution changes can only become ready later
+// by them. A probe that runs a command is not harmless: the command may be anything.
+func probing(
+	allow []scenario.Allowed, differences []baseline.Difference, begin, now func(scenario.Ref) map[string]any,
+) []scenario.Allowed {
+	var all []scenario.Allowed
+	for _, d := range differences {
+		if d.Kind != baseline.Changed || !slices.ContainsFunc(allow, func(a scenario.Allowed) bool {
+			return a.Kind == d.Ref.Kind && len(a.Fields) > 0 && slices.Contains(workloads, a.Kind)
+		}) {
+			continue
+		}
+		had := containersOf(begin(d.Ref))
+		for name, container := range containersOf(now(d.Ref)) {
+			for _, kind := range []string{"readinessProbe", "livenessProbe", "startupProbe"} {
+				probe, _ := container[kind].(map[string]any)
+				if probe == nil || probe["exec"] != nil || had[name] == nil || had[name][kind] != nil {
+					continue
+				}
+				all = append(all, scenario.Allowed{
+					Kind: d.Ref.Kind, Namespace: d.Ref.Namespace, Name: d.Ref.Name,
+					Fields: []string{fmt.Sprintf("spec.template.spec.containers[%s].%s", name, kind)},
+				})
+			}
+		}
+	}
+	return all
+}
+
+// containersOf returns the containers of a workload's pod template, by name.
+func containersOf(workload map[string]any) map[string]map[string]any {
+	list, _, _ := unstructured.NestedSlice(workload, "spec", "template", "spec", "containers")
+	all := map[string]map[string]any{}
+	for _, each := range list {
+		container, _ := each.(map[string]any)
+		if name, _ := container["name"].(string); name != "" {
+			all[name] = container
 		}
 	}
 	return all

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
@@ -554,23 +555,75 @@ func TestHarmlessChanges(t *testing.T) {
 		{Kind: "ConfigMap", Namespace: "a", Name: "settings", Fields: []string{"data"}},
 		{Kind: "Pod", Namespace: "a", Deleted: true},
 	}, []string{"a"})
-	if len(allow) != 4+len(workloads) {
+	if len(allow) != 5+len(workloads) {
 		t.Fatalf("%+v", allow)
 	}
 	if tidy := allow[0]; tidy.Kind != "Deployment" || tidy.Name != "train" || tidy.Created || tidy.Deleted ||
 		!slices.Contains(tidy.Fields, "metadata.labels") || slices.Contains(tidy.Fields, "spec.template") {
 		t.Errorf("%+v", tidy)
 	}
-	if note := allow[1]; note.Kind != kindNode || note.Created || note.Deleted ||
+	if lock := allow[1]; lock.Name != "settings" || lock.Created || !slices.Equal(lock.Fields, []string{"immutable"}) {
+		t.Errorf("%+v", lock)
+	}
+	if note := allow[2]; note.Kind != kindNode || note.Created || note.Deleted ||
 		!slices.Equal(note.Fields, []string{"metadata.annotations"}) {
 		t.Errorf("%+v", note)
 	}
-	for _, one := range allow[2:] {
+	for _, one := range allow[3:] {
 		workload := slices.Contains(workloads, one.Kind)
 		if one.Namespace != "a" || one.Created == workload || one.Deleted || len(one.Fields) == 0 ||
 			strings.Contains(strings.Join(one.Fields, " "), "spec") {
 			t.Errorf("%+v", one)
 		}
+	}
+}
+
+// A probe that a container did not have makes a workload stricter. One that replaces a probe, or that runs a command,
+// may be a way around it.
+func TestNewProbesAreHarmless(t *testing.T) {
+	t.Parallel()
+	ref := scenario.Ref{APIVersion: "apps/v1", Kind: "Deployment", Namespace: "a", Name: "train"}
+	of := func(container string) func(scenario.Ref) map[string]any {
+		var o map[string]any
+		if err := yaml.Unmarshal([]byte("spec: {template: {spec: {containers: ["+container+"]}}}"), &o); err != nil {
+			t.Fatal(err)
+		}
+		return func(scenario.Ref) map[string]any { return o }
+	}
+	allow := []scenario.Allowed{{Kind: "Deployment", Namespace: "a", Fields: []string{"spec.x"}}}
+	changed := []baseline.Difference{{Ref: ref, Kind: baseline.Changed}}
+	for name, test := range map[string]struct {
+		before, after string
+		want          []string
+	}{
+		"new": {
+			"{name: main}", "{name: main, readinessProbe: {tcpSocket: {port: 1}}}",
+			[]string{"spec.template.spec.containers[main].readinessProbe"},
+		},
+		"other than before": {
+			"{name: main, readinessProbe: {tcpSocket: {port: 1}}}",
+			"{name: main, readinessProbe: {tcpSocket: {port: 2}}}", nil,
+		},
+		"a command": {"{name: main}", "{name: main, livenessProbe: {exec: {command: [sh]}}}", nil},
+		"another container": {
+			"{name: main}", "{name: other, readinessProbe: {tcpSocket: {port: 1}}}", nil,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			before, after := of(test.before), of(test.after)
+			var got []string
+			for _, one := range probing(allow, changed, before, after) {
+				got = append(got, one.Fields...)
+			}
+			if !slices.Equal(got, test.want) {
+				t.Errorf("allowed %q, expected %q", got, test.want)
+			}
+		})
+	}
+	if got := probing(nil, changed, of("{name: main}"),
+		of("{name: main, readinessProbe: {tcpSocket: {port: 1}}}")); got != nil {
+		t.Errorf("a workload that no solution changes: %+v", got)
 	}
 }
 

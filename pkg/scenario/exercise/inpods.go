@@ -68,7 +68,8 @@ func (c *candidate) running(ctx context.Context, what scenario.InPods) ([]corev1
 	var pods []corev1.Pod
 	err := wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, inPodTimeout, true,
 		func(ctx context.Context) (bool, error) {
-			list, err := c.client.CoreV1().Pods(what.Namespace).List(ctx, metav1.ListOptions{LabelSelector: what.Labels})
+			list, err := c.client.CoreV1().Pods(what.Namespace).
+				List(ctx, metav1.ListOptions{LabelSelector: what.Labels})
 			if err != nil {
 				return false, final(err)
 			}

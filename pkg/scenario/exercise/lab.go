@@ -88,6 +88,8 @@ type Faults interface {
 	// Handler reads a runtime handler of a node: type and binaryName, or nil if the container runtime has none of that
 	// name.
 	Handler(ctx context.Context, what scenario.Handler) (map[string]any, error)
+	// Strangers returns, by the UID of pods on a node, what did not start with the programs of their containers.
+	Strangers(ctx context.Context, node string, uids []string) (map[string][]string, error)
 	// Shim returns the library for each architecture, and the state file of a run that is armed from the
 	// beginning.
 	Shim(what scenario.CUDAFault) (library map[string][]byte, state func(ledger.Run) ([]byte, error), err error)

@@ -14,6 +14,7 @@ import (
 // Kinds that need special treatment.
 const (
 	kindNode      = "Node"
+	kindConfigMap = "ConfigMap"
 	kindNamespace = "Namespace"
 	kindSecret    = "Secret"
 )

@@ -54,6 +54,9 @@ func by(who string) string {
 
 // inWords describes a difference.
 func inWords(difference baseline.Difference) string {
+	if difference.Note != "" {
+		return difference.String()
+	}
 	what := difference.Ref.Kind + " " + difference.Ref.Name
 	if difference.Ref.Namespace != "" {
 		what = difference.Ref.Kind + " " + difference.Ref.Namespace + "/" + difference.Ref.Name
