@@ -37,6 +37,7 @@ func (c *common) newSelftestCommand() *cobra.Command {
 		all, yes bool
 		sample   bool
 		once     bool
+		attempts []string
 		allow    fault.Allowances
 		simulate int
 		format   printer.Format
@@ -52,7 +53,10 @@ The exit code is 0 if all of this holds, and 2 if not.`,
   kubectl gpu-fault scenario selftest gpu-resources --seeds 1,2
 
   # Test your own scenario
-  kubectl gpu-fault scenario selftest --file my-scenario.yaml`,
+  kubectl gpu-fault scenario selftest --file my-scenario.yaml
+
+  # Test only one of its solutions
+  kubectl gpu-fault scenario selftest --file my-scenario.yaml --attempt 'raise the limit'`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := errors.Join(format.Validate(), checkSimulation(cmd.Flags(), simulate)); err != nil {
@@ -74,6 +78,7 @@ The exit code is 0 if all of this holds, and 2 if not.`,
 				return err
 			}
 			lab.Allow, lab.SimulateGPUs, lab.Sample, lab.Once = allow, simulate, sample, once
+			lab.Attempts = attempts
 			return c.selftest(cmd.Context(), lab, chosen, seeds, parallel, yes, format)
 		},
 		ValidArgsFunction: completeNames,
@@ -86,7 +91,10 @@ The exit code is 0 if all of this holds, and 2 if not.`,
 		"Test only one solution and one wrong fix for each seed, selected by the seed")
 	cmd.Flags().BoolVar(&once, "once", false,
 		"Test each solution and wrong fix only with the first of the seeds whose variant has it")
+	cmd.Flags().StringArrayVar(&attempts, "attempt", nil,
+		"Test only the solution or wrong fix with this name; may be repeated")
 	cmd.MarkFlagsMutuallyExclusive("sample", "once")
+	cmd.MarkFlagsMutuallyExclusive("sample", "attempt")
 	cmd.Flags().BoolVar(&all, "all", false, "Test all built-in scenarios")
 	addSimulation(cmd.Flags(), &simulate)
 	nodefault.AddAllowances(cmd.Flags(), &allow)

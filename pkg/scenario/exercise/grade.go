@@ -284,8 +284,8 @@ func (g *grading) besides(ctx context.Context, begin *baseline.Baseline) error {
 }
 
 // harmless returns changes that an honest candidate may make beside any solution, because they have no effect on what
-// is graded: good housekeeping of a workload that a solution changes, and objects that only take effect where a
-// workload refers to them.
+// is graded: good housekeeping of a workload that a solution changes, notes on the other objects that it changes, and
+// objects that only take effect where a workload refers to them.
 func harmless(allow []scenario.Allowed, namespaces []string) []scenario.Allowed {
 	var all []scenario.Allowed
 	for _, one := range allow {
@@ -293,8 +293,8 @@ func harmless(allow []scenario.Allowed, namespaces []string) []scenario.Allowed 
 			one.Fields, one.Created, one.Deleted = housekeeping, false, false
 			all = append(all, one)
 		}
-		if len(one.Fields) > 0 && one.Kind == kindConfigMap {
-			one.Fields, one.Created, one.Deleted = []string{"immutable"}, false, false
+		if len(one.Fields) > 0 && !slices.Contains(workloads, one.Kind) {
+			one.Fields, one.Created, one.Deleted = []string{"metadata.annotations", "immutable"}, false, false
 			all = append(all, one)
 		}
 	}

@@ -1,6 +1,7 @@
 package exercise
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -35,11 +36,7 @@ func (c *candidate) inPods(ctx context.Context, what scenario.InPods) error {
 		return err
 	}
 	for i := range pods {
-		pod := &pods[i]
-		name := what.Container
-		if name == "" {
-			name = pod.Spec.Containers[0].Name
-		}
+		pod, name := &pods[i], cmp.Or(what.Container, pods[i].Spec.Containers[0].Name)
 		switch {
 		case len(what.Exec) > 0:
 			var said strings.Builder
@@ -74,10 +71,10 @@ func (c *candidate) running(ctx context.Context, what scenario.InPods) ([]corev1
 				return false, final(err)
 			}
 			pods = slices.DeleteFunc(list.Items, func(p corev1.Pod) bool {
-				return p.DeletionTimestamp != nil || !slices.ContainsFunc(p.Status.ContainerStatuses,
-					func(s corev1.ContainerStatus) bool {
-						return s.State.Running != nil && (what.Container == "" || what.Container == s.Name)
-					})
+				name := cmp.Or(what.Container, p.Spec.Containers[0].Name)
+				statuses := slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses)
+				return p.DeletionTimestamp != nil || !slices.ContainsFunc(statuses,
+					func(s corev1.ContainerStatus) bool { return s.State.Running != nil && s.Name == name })
 			})
 			return len(pods) > 0, nil
 		})

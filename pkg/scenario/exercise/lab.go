@@ -57,6 +57,8 @@ type Lab struct {
 	SimulateGPUs int
 	// Once makes a selftest play each solution and wrong fix with the first of the seeds that has it.
 	Once bool
+	// Attempts are the names of the solutions and wrong fixes that a selftest plays; empty means all.
+	Attempts []string
 	// Sample makes a selftest play one solution and one wrong fix for each seed, instead of all.
 	Sample bool
 	// Workload is the trainer's Deployment, as KIND/NAME in WorkloadNamespace, that exercises use. If empty,

@@ -14,7 +14,6 @@ import (
 // Kinds that need special treatment.
 const (
 	kindNode      = "Node"
-	kindConfigMap = "ConfigMap"
 	kindNamespace = "Namespace"
 	kindSecret    = "Secret"
 )

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -11,6 +13,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/suggest"
 )
 
 // Verdicts of a Row.
@@ -62,6 +65,7 @@ func (l *Lab) SelftestAll(
 	ctx context.Context, all []*scenario.Scenario, seeds []int64, parallel int, each func(Row),
 ) error {
 	var trials []*trial
+	known := map[string]bool{}
 	for _, s := range all {
 		planned := map[string]bool{}
 		for _, seed := range seeds {
@@ -69,11 +73,15 @@ func (l *Lab) SelftestAll(
 			if err != nil {
 				return fmt.Errorf("scenario %s, seed %d: %w", s.Metadata.Name, seed, err)
 			}
+			more = l.wanted(more, known)
 			if l.Once {
 				more = unplanned(more, planned)
 			}
 			trials = append(trials, more...)
 		}
+	}
+	if err := l.unknown(known); err != nil {
+		return err
 	}
 	wrong, done := 0, 0
 	jobs := make([]job, len(trials))
@@ -139,6 +147,33 @@ func (l *Lab) trials(ctx context.Context, s *scenario.Scenario, seed int64) ([]*
 		return nil, errors.New("the scenario has neither solutions nor wrong fixes")
 	}
 	return all, nil
+}
+
+// wanted returns the trials of the attempts that were asked for, and adds the names of all to the known ones.
+func (l *Lab) wanted(trials []*trial, known map[string]bool) []*trial {
+	var left []*trial
+	for _, t := range trials {
+		known[t.name] = true
+		if len(l.Attempts) == 0 || slices.Contains(l.Attempts, t.name) {
+			t.search = len(left) == 0
+			left = append(left, t)
+		}
+	}
+	return left
+}
+
+// unknown returns an error if an attempt that was asked for does not exist.
+func (l *Lab) unknown(known map[string]bool) error {
+	for _, name := range l.Attempts {
+		if !known[name] {
+			names := slices.Sorted(maps.Keys(known))
+			if near := suggest.Nearest(name, names); near != "" {
+				return fmt.Errorf("these seeds have no attempt %q; did you mean %q?", name, near)
+			}
+			return fmt.Errorf("these seeds have no attempt %q, only: %s", name, strings.Join(names, ", "))
+		}
+	}
+	return nil
 }
 
 // unplanned returns the trials of a seed that no seed before has, and adds them to those that are planned.
