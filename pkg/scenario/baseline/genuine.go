@@ -10,6 +10,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	quantities "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
@@ -287,6 +288,13 @@ func unlike(owner, pod *unstructured.Unstructured) string {
 			return "spec." + field
 		}
 	}
+	if owner.GetKind() != "DaemonSet" { // which selects the node of each pod
+		for _, field := range []string{"nodeSelector", "affinity"} {
+			if !same(template[field], is[field]) {
+				return "spec." + field
+			}
+		}
+	}
 	account := is["serviceAccountName"]
 	if !same(account, template["serviceAccountName"]) && !same(account, "default") {
 		return "spec.serviceAccountName"
@@ -306,12 +314,39 @@ func unlike(owner, pod *unstructured.Unstructured) string {
 					return fmt.Sprintf("spec.%s[%s].%s", list, name, field)
 				}
 			}
+			if limit := unequal(wanted[name], has[name]); limit != "" {
+				return fmt.Sprintf("spec.%s[%s].resources.limits[%s]", list, name, limit)
+			}
 			if !same(mounts(wanted[name]), mounts(has[name])) {
 				return fmt.Sprintf("spec.%s[%s].volumeMounts", list, name)
 			}
 		}
 	}
 	return ""
+}
+
+// unequal returns a resource whose limit differs between a template's container and a pod's, or "". A LimitRange adds
+// limits of CPU and memory, but no devices.
+func unequal(template, pod map[string]any) string {
+	wanted, has := mapAt(template, "resources", "limits"), mapAt(pod, "resources", "limits")
+	for _, name := range slices.Sorted(maps.Keys(wanted)) {
+		if !sameQuantity(wanted[name], has[name]) {
+			return name
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(has)) {
+		if wanted[name] == nil && strings.Contains(name, "/") {
+			return name
+		}
+	}
+	return ""
+}
+
+// sameQuantity reports whether two quantities are equal, however they are written: 1 and 1000m.
+func sameQuantity(a, b any) bool {
+	x, errX := quantities.ParseQuantity(fmt.Sprint(a))
+	y, errY := quantities.ParseQuantity(fmt.Sprint(b))
+	return errX == nil && errY == nil && x.Cmp(y) == 0
 }
 
 // names returns the names in a list, of its items or of their metadata.

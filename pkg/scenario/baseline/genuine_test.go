@@ -56,6 +56,12 @@ func TestForgedObjectsAreFound(t *testing.T) {
 		changed[i] = text
 		return changed
 	}
+	limited := func(template, pod string) []string {
+		limit := func(text, cpu string) string {
+			return replace(text, "name: main,", `name: main, resources: {limits: {cpu: "`+cpu+`"}},`)
+		}
+		return []string{limit(trainDeployment, template), limit(trainSet, template), limit(trainPod, pod), trainService}
+	}
 	for name, test := range map[string]struct {
 		objects []string
 		want    string // the doubt, or ""
@@ -96,6 +102,20 @@ func TestForgedObjectsAreFound(t *testing.T) {
 		"a mount by the name of the token's": {
 			with(2, replace(trainPod, "mountPath: /var/run/secrets/kubernetes.io/serviceaccount", "mountPath: /app")),
 			"spec.containers[main].volumeMounts",
+		},
+		"a GPU more": {
+			with(2, replace(trainPod, "name: main,", "name: main, resources: {limits: {nvidia.com/gpu: 1}},")),
+			"spec.containers[main].resources.limits[nvidia.com/gpu]",
+		},
+		"a limit of a LimitRange": {
+			with(2, replace(trainPod, "name: main,", "name: main, resources: {limits: {memory: 1Gi}},")), "",
+		},
+		"another limit": {
+			limited("10m", "10"), "differs from the template of ReplicaSet train-1: spec.containers[main].resources.limits[cpu]",
+		},
+		"the same limit": {limited("1000m", "1"), ""},
+		"on a node that it selects itself": {
+			with(2, replace(trainPod, "nodeName: n", "nodeName: n, nodeSelector: {a: b}")), "spec.nodeSelector",
 		},
 		"an old revision": {
 			with(0, replace(trainDeployment, "trainer:1", "trainer:2")),

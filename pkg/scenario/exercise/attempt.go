@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
@@ -96,7 +95,8 @@ func (c *candidate) step(ctx context.Context, step scenario.Step) error {
 	case step.InPods != nil:
 		return c.inPods(ctx, *step.InPods)
 	case len(step.Wait) > 0:
-		results, err := c.lab.check(ctx, sight{r: c.r, was: c.begin, probe: c.e.Probe}, patient(step.Wait))
+		results, err := c.lab.check(ctx, sight{r: c.r, was: c.begin, probe: c.e.Probe},
+			patient(step.Wait, attemptPatience))
 		if err != nil {
 			return err
 		}
@@ -113,15 +113,6 @@ func (c *candidate) step(ctx context.Context, step scenario.Step) error {
 // attemptPatience is how long an attempt waits at least for what it did to take effect. How long that takes depends on
 // the cluster, and is not what is graded: pods that have crashed wait for minutes until they are started again.
 const attemptPatience = scenario.Duration(4 * time.Minute)
-
-// patient returns checks that wait long enough.
-func patient(checks []scenario.Check) []scenario.Check {
-	longer := slices.Clone(checks)
-	for i := range longer {
-		longer[i].Within = max(longer[i].Within, attemptPatience)
-	}
-	return longer
-}
 
 func (c *candidate) reach(ref scenario.Ref) (dynamic.ResourceInterface, error) {
 	return resource(c.dynamic, c.lab.Mapper, ref)

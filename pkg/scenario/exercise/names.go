@@ -16,6 +16,7 @@ const (
 	kindNode      = "Node"
 	kindNamespace = "Namespace"
 	kindSecret    = "Secret"
+	kindConfigMap = "ConfigMap"
 )
 
 // made returns the manifests that a scenario creates, in order.

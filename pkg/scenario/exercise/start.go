@@ -188,12 +188,27 @@ func (s *start) busy(ctx context.Context) error {
 	return nil
 }
 
+// startPatience is how long checks wait at least for the lab to come up, or to break, if they wait at all: on a busy
+// cluster, everything takes longer, and is right nevertheless.
+const startPatience = scenario.Duration(90 * time.Second)
+
+// patient returns checks of which those that wait do so for some time.
+func patient(checks []scenario.Check, least scenario.Duration) []scenario.Check {
+	longer := slices.Clone(checks)
+	for i := range longer {
+		if longer[i].Within > 0 {
+			longer[i].Within = max(longer[i].Within, least)
+		}
+	}
+	return longer
+}
+
 // hold runs checks that must hold for the lab to be as the scenario describes.
 func (s *start) hold(ctx context.Context, otherwise string, checks []scenario.Check) (string, error) {
 	if len(checks) == 0 {
 		return "no checks", nil
 	}
-	results, err := s.lab.check(ctx, sight{r: s.r, probe: s.probe}, checks)
+	results, err := s.lab.check(ctx, sight{r: s.r, probe: s.probe}, patient(checks, startPatience))
 	if err != nil {
 		return "", err
 	}

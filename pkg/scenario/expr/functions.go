@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"sigs.k8s.io/yaml"
 )
 
 // functions returns the functions of scenarios, in addition to CEL's own.
@@ -26,6 +27,8 @@ func functions() []cel.EnvOption {
 			}))),
 		cel.Function("parseJSON",
 			cel.Overload("parse_json_string", []*cel.Type{cel.StringType}, cel.DynType, cel.UnaryBinding(parseJSON))),
+		cel.Function("parseYAML",
+			cel.Overload("parse_yaml_string", []*cel.Type{cel.StringType}, cel.DynType, cel.UnaryBinding(parseYAML))),
 		cel.Function("selects", cel.Overload("selects_dyn_dyn", []*cel.Type{cel.DynType, cel.DynType}, cel.BoolType,
 			cel.BinaryBinding(selects))),
 		// For compatibility with rules written for Kubernetes' own quantities.
@@ -125,6 +128,18 @@ func parseJSON(v ref.Val) ref.Val {
 		return types.NewErr("invalid JSON: %v", err)
 	}
 	return types.DefaultTypeAdapter.NativeToValue(out)
+}
+
+func parseYAML(v ref.Val) ref.Val {
+	text, is := v.(types.String)
+	if !is {
+		return types.MaybeNoSuchOverloadErr(v)
+	}
+	plain, err := yaml.YAMLToJSON([]byte(text))
+	if err != nil {
+		return types.NewErr("invalid YAML: %v", err)
+	}
+	return parseJSON(types.String(plain))
 }
 
 // Plain converts a Go value to its JSON value: maps, lists, strings, bools, int64 and float64.

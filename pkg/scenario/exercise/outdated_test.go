@@ -1,0 +1,83 @@
+package exercise
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+)
+
+// A pod that works with settings that are no longer there is not repaired: the next one does not work.
+func TestOutdatedEnvironments(t *testing.T) {
+	t.Parallel()
+	created := time.Now().Add(-time.Hour).Truncate(time.Second)
+	versioned := func(c *corev1.ConfigMap, version string) *corev1.ConfigMap {
+		c.ResourceVersion = version
+		return c
+	}
+	settings := func(changed time.Duration) *corev1.ConfigMap {
+		written := metav1.NewTime(created.Add(changed))
+		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+			Name: "settings", Namespace: "team", ResourceVersion: "8", CreationTimestamp: metav1.NewTime(created.Add(-time.Hour)),
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl", Time: &written}},
+		}}
+	}
+	from := func(optional *bool) corev1.Container {
+		return corev1.Container{Name: "main", EnvFrom: []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{
+			LocalObjectReference: corev1.LocalObjectReference{Name: "settings"}, Optional: optional,
+		}}}}
+	}
+	one := corev1.Container{Name: "main", Env: []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{
+		SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "settings"}},
+	}}}}
+	for name, test := range map[string]struct {
+		container corev1.Container
+		started   time.Duration // of the container, after the pod's creation
+		settings  *corev1.ConfigMap
+		want      string
+	}{
+		"changed before the pod":       {from(nil), time.Second, settings(-time.Minute), ""},
+		"changed after the pod":        {from(nil), time.Second, settings(time.Minute), "ConfigMap settings, which was changed after its start"},
+		"in the same second, after it": {from(nil), 0, settings(0), "ConfigMap settings"},
+		"in the same second, before":   {from(nil), 0, versioned(settings(0), "6"), ""},
+		"the container started anew":   {from(nil), 2 * time.Minute, settings(time.Minute), ""},
+		"a node whose clock is behind": {from(nil), -time.Minute, settings(-time.Second), ""},
+		"deleted":                      {from(nil), time.Second, nil, "was deleted"},
+		"was never needed":             {from(new(true)), time.Second, nil, ""},
+		"a Secret that was deleted":    {one, time.Second, settings(-time.Minute), "Secret settings"},
+		"no settings":                  {corev1.Container{Name: "main"}, time.Second, nil, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			client := fake.NewSimpleClientset()
+			if test.settings != nil {
+				client = fake.NewSimpleClientset(test.settings)
+			}
+			pod := corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{
+					Name: "p", Namespace: "team", ResourceVersion: "7", CreationTimestamp: metav1.NewTime(created),
+				},
+				Spec: corev1.PodSpec{Containers: []corev1.Container{test.container}},
+				Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{
+					Name: "main", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{
+						StartedAt: metav1.NewTime(created.Add(test.started)),
+					}},
+				}}},
+			}
+			g := &grading{lab: &Lab{Client: client}}
+			if err := g.outdated(t.Context(), map[string][]corev1.Pod{"n": {pod}}); err != nil {
+				t.Fatal(err)
+			}
+			var got string
+			for _, d := range g.report.Collateral {
+				got += d.String()
+			}
+			if (got == "") != (test.want == "") || !strings.Contains(got, test.want) {
+				t.Errorf("%q, expected %q", got, test.want)
+			}
+		})
+	}
+}
