@@ -58,8 +58,10 @@ type Leftovers struct {
 type Inspect struct {
 	// PodUIDs are pods on the node whose GPUs and main process are returned.
 	PodUIDs []string `json:"podUIDs,omitempty"`
-	// Strangers also returns what did not start with the programs of these pods.
-	Strangers bool `json:"strangers,omitempty"`
+	// Strangers also returns what did not start with the programs of these pods. OwnSessions says that these programs
+	// start processes in sessions of their own, which are then not told apart from those of kubectl exec.
+	Strangers   bool `json:"strangers,omitempty"`
+	OwnSessions bool `json:"ownSessions,omitempty"`
 }
 
 // WriteKmsg writes records to the kernel log and reads them back.
@@ -174,6 +176,8 @@ type PodUse struct {
 	// Strangers describes processes that run in its containers, but were not started by their programs, such as by
 	// kubectl exec, and programs that differ from those of the image.
 	Strangers []string `json:"strangers,omitempty"`
+	// Unseen is why there may be more strangers, or empty.
+	Unseen string `json:"unseen,omitempty"`
 }
 
 // WrittenKmsg is a verified record, as read back from /dev/kmsg.

@@ -18,7 +18,7 @@ func TestSecretsInTexts(t *testing.T) {
 		"mariadb-admin -h db -phush ping", "curl -s --user me:hush https://r",
 		"docker login -u me -p hush r.example.com", "Authorization: token hush", "authorization: hush",
 		`"Authorization": "Basic hush"`, "X-Api-Key: hush",
-		"aws_secret_access_key = hush", `{"auths":{"r":{"auth":"hush"}}}`,
+		"aws_secret_access_key = hush", "swift -U me -K hush list", `{"auths":{"r":{"auth":"hush"}}}`,
 		"DefaultEndpointsProtocol=https;AccountKey=hush;x", "https://a.blob.core.windows.net/c?sv=1&sig=hush&x=1",
 		"https://hooks.slack.com/services/T0/B0/hush", "https://x.webhook.office.com/webhookb2/hush",
 		"AZURE_CLIENT_SECRET=hush", "hf-token: hush",

@@ -27,6 +27,7 @@ var arguments = []struct {
 		"smbclient",
 		regexp.MustCompile(`\b(?:smbclient|mount\.cifs|net)\b[^\n|;&]*?[ \t]-U[ \t]*["']?[^\s%"']+%([^\s"']+)`),
 	},
+	{"swift", regexp.MustCompile(`\bswift\b[^\n|;&]*?[ \t"',]-K["',]*[ \t]*["']?([^\s"',|;&]+)`)},
 	{"sshpass", regexp.MustCompile(`\bsshpass[ \t"',]+-p["',]*[ \t]*["']?([^\s"']+)`)},
 	{"login", regexp.MustCompile(`\blogin\b[^\n|;&]*?[ \t"',]-p["',]*[ \t=]*["']?([^\s"']+)`)},
 	{

@@ -94,18 +94,18 @@ func (f faults) look(reading string) session.Look {
 }
 
 // Strangers implements exercise.Faults.
-func (f faults) Strangers(ctx context.Context, node string, uids []string) (map[string][]string, error) {
-	found := map[string][]string{}
-	return found, f.look("reading the processes of pods").At(ctx, node, func(pod *debugpod.Session) error {
-		info, err := pod.Inspect(ctx, api.Inspect{PodUIDs: uids, Strangers: true})
-		if err != nil {
-			return err
+func (f faults) Strangers(
+	ctx context.Context, node string, uids []string, ownSessions bool,
+) (map[string]api.PodUse, error) {
+	var found map[string]api.PodUse
+	err := f.look("reading the processes of pods").At(ctx, node, func(pod *debugpod.Session) error {
+		info, err := pod.Inspect(ctx, api.Inspect{PodUIDs: uids, Strangers: true, OwnSessions: ownSessions})
+		if err == nil {
+			found = info.Pods
 		}
-		for uid, use := range info.Pods {
-			found[uid] = use.Strangers
-		}
-		return nil
+		return err
 	})
+	return found, err
 }
 
 // Handler implements exercise.Faults.

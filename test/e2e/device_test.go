@@ -63,7 +63,8 @@ func healthOf(p *corev1.Pod) string {
 	return strings.Join(all, " ")
 }
 
-// holdGPU runs a pod that holds a GPU of the worker.
+// holdGPU runs a pod that holds a GPU of the worker, and waits until it runs: the kubelet knows the health of its
+// devices before.
 func (e *env) holdGPU(name string) {
 	e.t.Helper()
 	pods := e.cluster.Client.CoreV1().Pods("default")
@@ -84,6 +85,13 @@ func (e *env) holdGPU(name string) {
 		e.t.Fatal(err)
 	}
 	e.t.Cleanup(func() { _ = pods.Delete(context.Background(), name, metav1.DeleteOptions{}) })
+	cluster.Eventually(e.t, patience, name+" runs", func() (bool, string) {
+		pod, err := pods.Get(e.t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		return pod.Status.Phase == corev1.PodRunning, string(pod.Status.Phase)
+	})
 }
 
 // The GPU of a running pod becomes unhealthy, for the node and for the pod, which goes on; after the revert both are as

@@ -48,6 +48,8 @@ func TestDoctorKeepsSecrets(t *testing.T) {
 			p.kubectlWith(objects, "create", "-f", "-")
 		}
 	}
+	// The schedule of a CronJob would decide whether there is a pod of it.
+	p.kubectl("create", "job", "--from=cronjob/nightly-eval", "nightly-eval-now", "-n", "planted-b")
 	p.plantOnNode(files["node/containerd-conf.toml"], files["node/kmsg.txt"])
 	p.waitUntilFailed("planted-a", "planted-b")
 

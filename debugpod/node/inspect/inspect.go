@@ -40,11 +40,7 @@ func Node(ctx context.Context, req api.Inspect, host hostfs.Host) api.Info {
 	info.Journald = readJournald(root, proc)
 	info.Pods = readPods(req.PodUIDs, root, proc, info.GPUs, warn)
 	if req.Strangers {
-		for uid, found := range strangers(ctx, req.PodUIDs, root, proc) {
-			use := info.Pods[uid]
-			use.Strangers = found
-			info.Pods[uid] = use
-		}
+		strangers(ctx, req.PodUIDs, req.OwnSessions, root, proc, info.Pods)
 	}
 	return info
 }

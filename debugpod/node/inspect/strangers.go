@@ -1,9 +1,12 @@
 package inspect
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"path"
@@ -13,21 +16,30 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/process"
 )
 
 const (
-	// linger is how long a process must exist to count as a stranger: commands of probes end sooner.
-	linger = 1500 * time.Millisecond
-	// mostFiles is the maximum number of changed files that are looked at in a container.
+	// looks is how often processes are listed, and between is the time between two lists: commands of probes end
+	// sooner.
+	looks   = 3
+	between = 700 * time.Millisecond
+	// mostFiles is the maximum number of changed files that are looked at in a container, besides its programs.
 	mostFiles = 20000
 	// mostShown is the maximum number of strangers per pod.
 	mostShown = 8
+	// mostCompared is the size of the largest program that is compared with that of the image, in bytes.
+	mostCompared = 256 << 20
 )
 
-// containerID matches the ID of a container in a cgroup. Below it there may be cgroups of the container's own.
+// containerID matches the ID of a container in a cgroup, below that of the pod. Below it there may be cgroups of the
+// container's own.
 var containerID = regexp.MustCompile(`[0-9a-f]{64}`)
+
+// foreign matches the names of programs that run containers in a sandbox, whose processes cannot be seen from the node.
+var foreign = regexp.MustCompile(`^(runsc|qemu-|cloud-hyperviso|firecracker|virtiofsd|kata)`)
 
 // member is a process of a container.
 type member struct {
@@ -37,51 +49,83 @@ type member struct {
 	session string // process ID of the session's leader
 }
 
-// strangers returns, by the UID of the pod, what did not start with the programs of its containers. A process that was
-// started by kubectl exec has a session of its own, and so has a daemon that it leaves behind. Programs that the
-// container's image has, or that are found before these, must be the image's.
-func strangers(ctx context.Context, uids []string, root hostfs.FS, proc fs.FS) map[string][]string {
-	first := lodgers(proc, uids)
-	if slices.ContainsFunc(slices.Collect(maps.Values(first)),
-		func(all map[string]string) bool { return len(all) > 0 }) {
+// strangers adds to the pods what did not start with the programs of their containers. A process that was started by
+// kubectl exec has a session of its own, and so has a daemon that it leaves behind; with ownSessions, programs have
+// such processes too, and they are ignored. Programs that the container's image has, or that are found before these,
+// must be the image's.
+func strangers(
+	ctx context.Context, uids []string, ownSessions bool, root hostfs.FS, proc fs.FS, pods map[string]api.PodUse,
+) {
+	found := members(proc, uids)
+	lodging := map[string]map[string][]string{}
+	if !ownSessions {
+		lodging = lodgers(found)
+	}
+	for look := 1; look < looks && len(lodging) > 0; look++ {
 		select {
 		case <-ctx.Done():
-		case <-time.After(linger):
+		case <-time.After(between):
 		}
+		again := lodgers(members(proc, uids))
+		for uid := range lodging { // one after the other may have ended, and left the next one
+			maps.DeleteFunc(lodging[uid], func(container string, _ []string) bool {
+				return len(again[uid][container]) == 0
+			})
+		}
+		maps.DeleteFunc(lodging, func(_ string, all map[string][]string) bool { return len(all) == 0 })
 	}
-	again := lodgers(proc, uids)
-	found := map[string][]string{}
-	for uid, seen := range first {
-		for key, what := range seen {
-			if again[uid][key] == what {
-				found[uid] = append(found[uid], what)
+	for _, uid := range uids {
+		use := pods[uid]
+		for _, names := range lodging[uid] {
+			for _, name := range names {
+				use.Strangers = append(use.Strangers,
+					fmt.Sprintf("process %q was not started by the container's program", name))
 			}
 		}
-	}
-	for uid, containers := range members(proc, uids) {
-		for _, all := range containers {
-			for _, file := range replaced(root, hostfs.Trimmed(proc, eldest(all).pid+"/mountinfo")) {
-				found[uid] = append(found[uid], "the program "+file+" was replaced")
+		if len(found[uid]) == 0 {
+			use.Unseen = "no process of its containers was found"
+		}
+		for _, all := range found[uid] {
+			if foreign.MatchString(eldest(all).name) {
+				use.Strangers, use.Unseen = nil, "its processes run in a sandbox of their own"
+				break
+			}
+			files, err := replaced(root, hostfs.Trimmed(proc, eldest(all).pid+"/mountinfo"))
+			for _, file := range files {
+				use.Strangers = append(use.Strangers, fmt.Sprintf("the program %q was replaced", file))
+			}
+			if err != nil {
+				use.Unseen = err.Error()
 			}
 		}
+		slices.Sort(use.Strangers)
+		use.Strangers = slices.Compact(use.Strangers)
+		use.Strangers = use.Strangers[:min(len(use.Strangers), mostShown)]
+		pods[uid] = use
 	}
-	for uid, all := range found {
-		slices.Sort(all)
-		all = slices.Compact(all)
-		found[uid] = all[:min(len(all), mostShown)]
-	}
-	return found
 }
 
 // members returns the processes of pods, by UID and container.
 func members(proc fs.FS, uids []string) map[string]map[string][]member {
 	found := map[string]map[string][]member{}
+	host, _ := fs.ReadLink(proc, "1/ns/mnt")
 	for _, pid := range process.PIDs(proc) {
 		cgroup := hostfs.Trimmed(proc, pid+"/cgroup")
-		uid, container := podOf(cgroup, uids), containerID.FindString(cgroup)
+		uid := podOf(cgroup, uids)
+		if uid == "" || strings.Contains(cgroup, "crio-conmon-") { // CRI-O's monitor of the container
+			continue
+		}
+		if space, err := fs.ReadLink(proc, pid+"/ns/mnt"); err == nil && space == host {
+			continue // a container has its own
+		}
+		_, below, plain := strings.Cut(cgroup, uid)
+		if !plain {
+			_, below, _ = strings.Cut(cgroup, strings.ReplaceAll(uid, "-", "_"))
+		}
+		container := containerID.FindString(below)
 		stat := hostfs.Trimmed(proc, pid+"/stat")
 		name, started, err := parseStat(stat)
-		if uid == "" || container == "" || err != nil {
+		if container == "" || err != nil {
 			continue
 		}
 		if found[uid] == nil {
@@ -102,89 +146,175 @@ func eldest(all []member) member {
 	})
 }
 
-// lodgers returns the processes in pods that do not belong to the session of their container's program, by the UID of
-// the pod and the process.
-func lodgers(proc fs.FS, uids []string) map[string]map[string]string {
-	found := map[string]map[string]string{}
-	for uid, containers := range members(proc, uids) {
-		found[uid] = map[string]string{}
-		for _, all := range containers {
+// lodgers returns the names of processes that do not belong to the session of their container's program, by the UID of
+// the pod and the container.
+func lodgers(pods map[string]map[string][]member) map[string]map[string][]string {
+	found := map[string]map[string][]string{}
+	for uid, containers := range pods {
+		for container, all := range containers {
 			program := eldest(all)
 			for _, each := range all {
-				if each.session != program.session {
-					found[uid][fmt.Sprint(each.pid, " ", each.started)] = fmt.Sprintf(
-						"process %q was not started by the container's program", each.name)
+				if each.session == program.session {
+					continue
 				}
+				if found[uid] == nil {
+					found[uid] = map[string][]string{}
+				}
+				found[uid][container] = append(found[uid][container], each.name)
 			}
 		}
 	}
 	return found
 }
 
-// searched are the directories in which shells look for programs, and the file that the loader obeys.
-var searched = []string{
-	"bin/", "sbin/", "usr/bin/", "usr/sbin/", "usr/local/bin/", "usr/local/sbin/", "etc/ld.so.preload",
-}
+// searched are the directories in which shells look for programs, and where the loader looks for what it loads first.
+var searched = []string{"bin", "sbin", "usr/bin", "usr/sbin", "usr/local/bin", "usr/local/sbin", "etc"}
 
-// replaced returns the programs of a container that are not its image's, from the mounts of its program. With other
-// file systems than overlay, nothing is known.
-func replaced(root hostfs.FS, mountinfo string) []string {
-	upper, lower := layers(mountinfo)
-	if upper == "" {
-		return nil
+// preload names libraries that the loader loads into every program.
+const preload = "etc/ld.so.preload"
+
+var (
+	errNoOverlay = errors.New("the root file system of a container is not an overlay")
+	errTooMany   = errors.New("a container has changed too many files")
+)
+
+// replaced returns the programs of a container that are not its image's, from the mounts of its program. An error means
+// that there may be more.
+func replaced(root hostfs.FS, mountinfo string) ([]string, error) {
+	mounted := layers(mountinfo)
+	if mounted.upper == "" {
+		return nil, errNoOverlay
 	}
 	var found []string
-	count := 0
-	top := hostfs.Relative(upper)
-	_ = fs.WalkDir(root, top, func(name string, entry fs.DirEntry, err error) error {
-		if count++; count > mostFiles {
-			return fs.SkipAll
-		}
-		if err != nil || !entry.Type().IsRegular() {
-			return nil //nolint:nilerr // files come and go while the container runs
-		}
-		file := strings.TrimPrefix(name, top+"/")
-		info, err := entry.Info()
-		if err != nil || info.Mode().Perm()&0o111 == 0 && file != "etc/ld.so.preload" {
-			return nil //nolint:nilerr // as above
-		}
-		if info.Size() == 0 { // where the container runtime mounts a file
+	var failed error
+	top := hostfs.Relative(mounted.upper)
+	walk := func(below string, skip []string) {
+		count := 0
+		err := fs.WalkDir(root, path.Join(top, below), func(name string, entry fs.DirEntry, err error) error {
+			file := strings.TrimPrefix(strings.TrimPrefix(name, top), "/")
+			switch count++; {
+			case count > mostFiles:
+				failed = errTooMany
+				return fs.SkipAll
+			case errors.Is(err, fs.ErrNotExist): // files come and go while the container runs
+			case err != nil:
+				failed = err
+			case entry.IsDir() && slices.Contains(skip, file):
+				return fs.SkipDir
+			case !entry.IsDir() && mounted.differs(root, file, slices.Contains(searched, path.Dir(file))):
+				found = append(found, "/"+file)
+			}
 			return nil
+		})
+		if err != nil {
+			failed = err
 		}
-		if slices.ContainsFunc(searched, func(dir string) bool { return strings.HasPrefix(file, dir) }) ||
-			slices.ContainsFunc(lower, func(layer string) bool {
-				below, err := fs.Stat(root, path.Join(hostfs.Relative(layer), file))
-				return err == nil && below.Mode().IsRegular()
-			}) {
-			found = append(found, "/"+file)
-		}
-		return nil
-	})
-	return found
+	}
+	for _, dir := range searched {
+		walk(dir, nil)
+	}
+	walk("", searched)
+	return found, failed
 }
 
-// layers returns the writable layer of a container's root file system, and those of its image.
-func layers(mountinfo string) (upper string, lower []string) {
-	for line := range strings.Lines(mountinfo) {
-		before, after, found := strings.Cut(strings.TrimSpace(line), " - ")
-		mount, source := strings.Fields(before), strings.Fields(after)
-		if !found || len(mount) < 5 || mount[4] != "/" || len(source) < 3 || source[0] != "overlay" {
+// mount is the root file system of a container: the writable layer, those of the image, and what is mounted over it.
+type mount struct {
+	upper  string
+	lower  []string
+	points map[string]bool
+}
+
+// differs reports whether a file of the writable layer takes the place of one of the image's programs. In a directory
+// that is searched, no program may be new, either.
+func (m mount) differs(root hostfs.FS, file string, searched bool) bool {
+	name := path.Join(hostfs.Relative(m.upper), file)
+	info, err := root.LinkInfo(name)
+	if err != nil || m.points["/"+file] {
+		return false
+	}
+	program := info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0 && info.Size() > 0
+	link := info.Mode()&fs.ModeSymlink != 0
+	if file == preload || searched && (program || link) && path.Dir(file) != "etc" {
+		return !m.asInImage(root, name, file, info)
+	}
+	for _, layer := range m.lower {
+		below, err := root.LinkInfo(path.Join(hostfs.Relative(layer), file))
+		if err == nil && below.Mode().IsRegular() && below.Mode().Perm()&0o111 != 0 {
+			return !m.asInImage(root, name, file, info)
+		}
+	}
+	return false
+}
+
+// asInImage reports whether a file has the content that the image gives it. A change of its owner copies it.
+func (m mount) asInImage(root hostfs.FS, name, file string, info fs.FileInfo) bool {
+	for _, layer := range m.lower { // the first layer is the uppermost
+		at := path.Join(hostfs.Relative(layer), file)
+		below, err := root.LinkInfo(at)
+		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		upper, lower = "", nil
+		return err == nil && info.Mode().IsRegular() && below.Mode().IsRegular() && below.Size() == info.Size() &&
+			info.Size() <= mostCompared && sameContent(root, name, at)
+	}
+	return false
+}
+
+// sameContent reports whether two regular files have the same content.
+func sameContent(root hostfs.FS, a, b string) bool {
+	one, err := root.Open(a)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = one.Close() }()
+	other, err := root.Open(b)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = other.Close() }()
+	left, right := make([]byte, 64<<10), make([]byte, 64<<10)
+	for {
+		n, errLeft := io.ReadFull(one, left)
+		k, errRight := io.ReadFull(other, right)
+		if !bytes.Equal(left[:n], right[:k]) {
+			return false
+		}
+		if errLeft != nil || errRight != nil {
+			return errLeft != nil && errRight != nil
+		}
+	}
+}
+
+// layers reads the mounts of a container. upper is empty if the root file system is no overlay.
+func layers(mountinfo string) mount {
+	found := mount{points: map[string]bool{}}
+	for line := range strings.Lines(mountinfo) {
+		before, after, is := strings.Cut(strings.TrimSpace(line), " - ")
+		fields, source := strings.Fields(before), strings.Fields(after)
+		if !is || len(fields) < 5 {
+			continue
+		}
+		found.points[fields[4]] = true
+		if fields[4] != "/" || len(source) < 3 || source[0] != "overlay" {
+			continue
+		}
+		found.upper, found.lower = "", nil
 		for option := range strings.SplitSeq(source[2], ",") {
-			if value, is := strings.CutPrefix(option, "upperdir="); is && path.IsAbs(value) {
-				upper = value
-			}
-			if value, is := strings.CutPrefix(option, "lowerdir="); is {
-				lower = strings.Split(value, ":")
+			name, value, _ := strings.Cut(option, "=")
+			switch {
+			case name == "upperdir" && path.IsAbs(value):
+				found.upper = value
+			case name == "lowerdir":
+				found.lower = strings.Split(value, ":")
+			case name == "lowerdir+":
+				found.lower = append(found.lower, value)
 			}
 		}
 	}
-	for i, layer := range lower {
+	for i, layer := range found.lower {
 		if !path.IsAbs(layer) { // runtimes shorten long lists: .../snapshots/20/fs, below which it is 19/fs
-			lower[i] = path.Join(path.Dir(path.Dir(upper)), layer)
+			found.lower[i] = path.Join(path.Dir(path.Dir(found.upper)), layer)
 		}
 	}
-	return upper, lower
+	return found
 }

@@ -22,7 +22,7 @@ func Collateral(differences []Difference, allowed []scenario.Allowed, ours func(
 			continue
 		}
 		matching := slices.DeleteFunc(slices.Clone(allowed),
-			func(a scenario.Allowed) bool { return !concerns(a, d.Ref) })
+			func(a scenario.Allowed) bool { return !Concerns(a, d.Ref) })
 		switch d.Kind {
 		case Created:
 			if !slices.ContainsFunc(matching, func(a scenario.Allowed) bool { return a.Created }) {
@@ -41,7 +41,8 @@ func Collateral(differences []Difference, allowed []scenario.Allowed, ours func(
 	return left
 }
 
-func concerns(a scenario.Allowed, ref scenario.Ref) bool {
+// Concerns reports whether a rule is about an object.
+func Concerns(a scenario.Allowed, ref scenario.Ref) bool {
 	return matches(a.Kind, ref.Kind) && matches(a.Namespace, ref.Namespace) && matches(a.Name, ref.Name)
 }
 

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -289,10 +290,11 @@ func unlike(owner, pod *unstructured.Unstructured) string {
 		}
 	}
 	if owner.GetKind() != "DaemonSet" { // which selects the node of each pod
-		for _, field := range []string{"nodeSelector", "affinity"} {
-			if !same(template[field], is[field]) {
-				return "spec." + field
-			}
+		if !same(template["nodeSelector"], is["nodeSelector"]) {
+			return "spec.nodeSelector"
+		}
+		if !same(template["affinity"], unmerged(is["affinity"])) {
+			return "spec.affinity"
 		}
 	}
 	account := is["serviceAccountName"]
@@ -323,6 +325,47 @@ func unlike(owner, pod *unstructured.Unstructured) string {
 		}
 	}
 	return ""
+}
+
+// unmerged returns a pod's affinity without what the API server has merged into its selectors: the values of the labels
+// that matchLabelKeys and mismatchLabelKeys name.
+func unmerged(affinity any) any {
+	whole, is := affinity.(map[string]any)
+	if !is {
+		return affinity
+	}
+	whole = runtime.DeepCopyJSON(whole)
+	for _, kind := range []string{"podAffinity", "podAntiAffinity"} {
+		for list, weighted := range map[string]bool{
+			"requiredDuringSchedulingIgnoredDuringExecution":  false,
+			"preferredDuringSchedulingIgnoredDuringExecution": true,
+		} {
+			terms, _ := mapAt(whole, kind)[list].([]any)
+			for _, each := range terms {
+				term, _ := each.(map[string]any)
+				if weighted {
+					term = mapAt(term, "podAffinityTerm")
+				}
+				var keys []any
+				for _, field := range []string{"matchLabelKeys", "mismatchLabelKeys"} {
+					more, _ := term[field].([]any)
+					keys = append(keys, more...)
+				}
+				selector := mapAt(term, "labelSelector")
+				expressions, _ := selector["matchExpressions"].([]any)
+				expressions = slices.DeleteFunc(expressions, func(e any) bool {
+					expression, _ := e.(map[string]any)
+					return slices.Contains(keys, expression["key"])
+				})
+				if selector != nil {
+					if selector["matchExpressions"] = expressions; len(expressions) == 0 {
+						delete(selector, "matchExpressions")
+					}
+				}
+			}
+		}
+	}
+	return whole
 }
 
 // unequal returns a resource whose limit differs between a template's container and a pod's, or "". A LimitRange adds

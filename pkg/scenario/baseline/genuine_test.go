@@ -62,6 +62,16 @@ func TestForgedObjectsAreFound(t *testing.T) {
 		}
 		return []string{limit(trainDeployment, template), limit(trainSet, template), limit(trainPod, pod), trainService}
 	}
+	apart := func(template, pod string) []string {
+		affinity := func(text, more string) string {
+			return replace(text, "serviceAccountName: default,", "serviceAccountName: default, affinity: {podAntiAffinity: "+
+				"{requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: h, matchLabelKeys: [pod-template-hash], "+
+				"labelSelector: {matchExpressions: [{key: app, operator: In, values: [train]}"+more+"]}}]}},")
+		}
+		return []string{
+			affinity(trainDeployment, template), affinity(trainSet, template), affinity(trainPod, pod), trainService,
+		}
+	}
 	for name, test := range map[string]struct {
 		objects []string
 		want    string // the doubt, or ""
@@ -114,6 +124,10 @@ func TestForgedObjectsAreFound(t *testing.T) {
 			limited("10m", "10"), "differs from the template of ReplicaSet train-1: spec.containers[main].resources.limits[cpu]",
 		},
 		"the same limit": {limited("1000m", "1"), ""},
+		"an affinity into which the API server has merged a label": {
+			apart(``, `, {key: pod-template-hash, operator: In, values: [h]}`), "",
+		},
+		"an affinity of its own": {apart(``, `, {key: other, operator: In, values: [h]}`), "spec.affinity"},
 		"on a node that it selects itself": {
 			with(2, replace(trainPod, "nodeName: n", "nodeName: n, nodeSelector: {a: b}")), "spec.nodeSelector",
 		},

@@ -78,11 +78,11 @@ func untouched(pods []corev1.Pod, since time.Duration) error {
 		for _, s := range pod.Status.EphemeralContainerStatuses {
 			ended := s.State.Terminated
 			switch {
-			case s.State.Running == nil && ended == nil:
+			case s.State.Running == nil && (ended == nil || ended.StartedAt.IsZero()): // it did not start
 			case ended != nil && since > 0 && time.Since(ended.FinishedAt.Time) > since+debugMargin:
 			case since > 0:
 				return fmt.Errorf("debug container %s ran in pod %s less than %s ago, and may have written to its log: "+
-					"end it, and grade again later", s.Name, pod.Name, since+debugMargin)
+					"if it still runs, end it; then grade again later", s.Name, pod.Name, since+debugMargin)
 			default:
 				return fmt.Errorf("debug container %s ran in pod %s, and may have written to its log: replace the pod",
 					s.Name, pod.Name)

@@ -218,6 +218,7 @@ func TestLogsThatADebugContainerMayHaveWritten(t *testing.T) {
 	ended := func(ago time.Duration) corev1.ContainerState {
 		state := terminated(0)
 		state.Terminated.FinishedAt = metav1.NewTime(time.Now().Add(-ago))
+		state.Terminated.StartedAt = metav1.NewTime(time.Now().Add(-ago - time.Second))
 		return state
 	}
 	for name, test := range map[string]struct {
@@ -225,12 +226,13 @@ func TestLogsThatADebugContainerMayHaveWritten(t *testing.T) {
 		since time.Duration
 		why   string
 	}{
-		"runs":                           {runs(), time.Minute, "end it, and grade again later"},
-		"runs, whole log":                {runs(), 0, "replace the pod"},
-		"ended a moment ago":             {ended(10 * time.Second), 15 * time.Second, "end it, and grade again later"},
-		"ended before what is read":      {ended(time.Minute), 15 * time.Second, ""},
-		"ended before, but all is read":  {ended(time.Hour), 0, "replace the pod"},
-		"its image could not be started": {waiting("ErrImagePull"), 0, ""},
+		"runs":                          {runs(), time.Minute, "then grade again later"},
+		"runs, whole log":               {runs(), 0, "replace the pod"},
+		"ended a moment ago":            {ended(10 * time.Second), 15 * time.Second, "then grade again later"},
+		"ended before what is read":     {ended(time.Minute), 15 * time.Second, ""},
+		"ended before, but all is read": {ended(time.Hour), 0, "replace the pod"},
+		"its image could not be pulled": {waiting("ErrImagePull"), 0, ""},
+		"its command could not start":   {terminated(128), 0, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -78,7 +78,7 @@ func (l *Lab) grade(ctx context.Context, id string, waits patience, transcript *
 	if err := g.look(ctx, waits); err != nil {
 		return nil, err
 	}
-	if err := g.strangers(ctx); err != nil {
+	if err := g.lasting(ctx); err != nil {
 		return nil, err
 	}
 	g.report.judge(r.Sealed.Grade.Weights, g.spoiled)
@@ -264,10 +264,11 @@ func (g *grading) besides(ctx context.Context, begin *baseline.Baseline) error {
 	g.report.NotCompared = slices.Compact(slices.Sorted(slices.Values(slices.Concat(begin.Missing, now.Missing))))
 	// Objects that the candidate deleted and recreated lack the label that undo uses to identify them.
 	marked := scenario.Allowed{Fields: []string{"metadata.labels[" + objects.LabelInstance + "]"}}
-	allow := append(slices.Clone(g.r.Sealed.Grade.Collateral.Allow), marked)
-	allow = append(allow, harmless(allow, g.e.Namespaces)...)
+	solutions := g.r.Sealed.Grade.Collateral.Allow
+	allow := append(slices.Clone(solutions), marked)
+	allow = append(allow, harmless(solutions, g.e.Namespaces)...)
 	differences := baseline.Environments(baseline.Diff(begin, now), begin, now, g.e.Namespaces)
-	allow = append(allow, probing(allow, differences, begin.Get, now.Get)...)
+	allow = append(allow, probing(solutions, differences, begin.Get, now.Get)...)
 	damage := baseline.Collateral(differences, allow, func(ref scenario.Ref) bool {
 		return others(ref) || within(ref, g.e.Account.namespaces()) || !candidate.may(ref) ||
 			g.e.probes(ref, now.Get(ref))
@@ -283,7 +284,7 @@ func (g *grading) besides(ctx context.Context, begin *baseline.Baseline) error {
 	return nil
 }
 
-// harmless returns changes that an honest candidate may make beside any solution, because they have no effect on what
+// harmless returns changes that an honest candidate may make besides any solution, because they have no effect on what
 // is graded: good housekeeping of a workload that a solution changes, notes on the other objects that it changes, and
 // objects that only take effect where a workload refers to them.
 func harmless(allow []scenario.Allowed, namespaces []string) []scenario.Allowed {
@@ -293,8 +294,11 @@ func harmless(allow []scenario.Allowed, namespaces []string) []scenario.Allowed 
 			one.Fields, one.Created, one.Deleted = housekeeping, false, false
 			all = append(all, one)
 		}
-		if len(one.Fields) > 0 && !slices.Contains(workloads, one.Kind) {
-			one.Fields, one.Created, one.Deleted = []string{"metadata.annotations", "immutable"}, false, false
+		if len(one.Fields) > 0 && one.Kind != "" && !slices.Contains(workloads, one.Kind) {
+			one.Fields, one.Created, one.Deleted = []string{"metadata.annotations"}, false, false
+			if one.Kind == kindConfigMap || one.Kind == kindSecret {
+				one.Fields = append(one.Fields, "immutable")
+			}
 			all = append(all, one)
 		}
 	}
@@ -314,21 +318,21 @@ func harmless(allow []scenario.Allowed, namespaces []string) []scenario.Allowed 
 	return all
 }
 
-// probing allows new probes in containers that had none: a workload that a solution changes can only become ready later
-// by them. A probe that runs a command is not harmless: the command may be anything.
+// probing allows new readiness and startup probes in containers that had none: a workload that a solution changes can
+// only become ready later by them. A probe that runs a command is not harmless: the command may be anything.
 func probing(
 	allow []scenario.Allowed, differences []baseline.Difference, begin, now func(scenario.Ref) map[string]any,
 ) []scenario.Allowed {
 	var all []scenario.Allowed
 	for _, d := range differences {
 		if d.Kind != baseline.Changed || !slices.ContainsFunc(allow, func(a scenario.Allowed) bool {
-			return a.Kind == d.Ref.Kind && len(a.Fields) > 0 && slices.Contains(workloads, a.Kind)
+			return baseline.Concerns(a, d.Ref) && len(a.Fields) > 0 && slices.Contains(workloads, a.Kind)
 		}) {
 			continue
 		}
 		had := containersOf(begin(d.Ref))
 		for name, container := range containersOf(now(d.Ref)) {
-			for _, kind := range []string{"readinessProbe", "livenessProbe", "startupProbe"} {
+			for _, kind := range []string{"readinessProbe", "startupProbe"} {
 				probe, _ := container[kind].(map[string]any)
 				if probe == nil || probe["exec"] != nil || had[name] == nil || had[name][kind] != nil {
 					continue

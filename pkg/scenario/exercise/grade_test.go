@@ -555,6 +555,9 @@ func TestHarmlessChanges(t *testing.T) {
 		{Kind: "ConfigMap", Namespace: "a", Name: "settings", Fields: []string{"data"}},
 		{Kind: "Pod", Namespace: "a", Deleted: true},
 	}, []string{"a"})
+	if got := harmless([]scenario.Allowed{{Fields: []string{"metadata.labels[x]"}}}, nil); len(got) != 1 {
+		t.Errorf("a rule for all kinds makes more harmless: %+v", got)
+	}
 	if len(allow) != 5+len(workloads) {
 		t.Fatalf("%+v", allow)
 	}
@@ -604,7 +607,8 @@ func TestNewProbesAreHarmless(t *testing.T) {
 			"{name: main, readinessProbe: {tcpSocket: {port: 1}}}",
 			"{name: main, readinessProbe: {tcpSocket: {port: 2}}}", nil,
 		},
-		"a command": {"{name: main}", "{name: main, livenessProbe: {exec: {command: [sh]}}}", nil},
+		"a command": {"{name: main}", "{name: main, readinessProbe: {exec: {command: [sh]}}}", nil},
+		"restarts":  {"{name: main}", "{name: main, livenessProbe: {tcpSocket: {port: 1}}}", nil},
 		"another container": {
 			"{name: main}", "{name: other, readinessProbe: {tcpSocket: {port: 1}}}", nil,
 		},
@@ -621,7 +625,8 @@ func TestNewProbesAreHarmless(t *testing.T) {
 			}
 		})
 	}
-	if got := probing(nil, changed, of("{name: main}"),
+	other := []scenario.Allowed{{Kind: "Deployment", Namespace: "a", Name: "other", Fields: []string{"spec.x"}}}
+	if got := probing(other, changed, of("{name: main}"),
 		of("{name: main, readinessProbe: {tcpSocket: {port: 1}}}")); got != nil {
 		t.Errorf("a workload that no solution changes: %+v", got)
 	}

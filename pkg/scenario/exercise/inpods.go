@@ -79,7 +79,7 @@ func (c *candidate) running(ctx context.Context, what scenario.InPods) ([]corev1
 			return len(pods) > 0, nil
 		})
 	if err != nil {
-		return nil, fmt.Errorf("timed out waiting for running pods with labels %s: %w", what.Labels, err)
+		return nil, fmt.Errorf("wait for running pods with labels %s: %w", what.Labels, err)
 	}
 	return pods, nil
 }

@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/containerdconfig"
@@ -90,8 +91,9 @@ type Faults interface {
 	// Handler reads a runtime handler of a node: type and binaryName, or nil if the container runtime has none of that
 	// name.
 	Handler(ctx context.Context, what scenario.Handler) (map[string]any, error)
-	// Strangers returns, by the UID of pods on a node, what did not start with the programs of their containers.
-	Strangers(ctx context.Context, node string, uids []string) (map[string][]string, error)
+	// Strangers returns, by the UID of pods on a node, what did not start with the programs of their containers; with
+	// ownSessions, these start processes in sessions of their own.
+	Strangers(ctx context.Context, node string, uids []string, ownSessions bool) (map[string]api.PodUse, error)
 	// Shim returns the library for each architecture, and the state file of a run that is armed from the
 	// beginning.
 	Shim(what scenario.CUDAFault) (library map[string][]byte, state func(ledger.Run) ([]byte, error), err error)

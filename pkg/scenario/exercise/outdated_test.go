@@ -21,15 +21,34 @@ func TestOutdatedEnvironments(t *testing.T) {
 	settings := func(changed time.Duration) *corev1.ConfigMap {
 		written := metav1.NewTime(created.Add(changed))
 		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-			Name: "settings", Namespace: "team", ResourceVersion: "8", CreationTimestamp: metav1.NewTime(created.Add(-time.Hour)),
-			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl", Time: &written}},
-		}}
+			Name: "settings", Namespace: "team", ResourceVersion: "8",
+			CreationTimestamp: metav1.NewTime(created.Add(-time.Hour)),
+			ManagedFields: []metav1.ManagedFieldsEntry{{
+				Manager: "kubectl", Time: &written, FieldsV1: metav1.NewFieldsV1(`{"f:data":{"f:A":{}}}`),
+			}},
+		}, Data: map[string]string{"A": "1"}}
 	}
 	from := func(optional *bool) corev1.Container {
 		return corev1.Container{Name: "main", EnvFrom: []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{
 			LocalObjectReference: corev1.LocalObjectReference{Name: "settings"}, Optional: optional,
 		}}}}
 	}
+	// note is a write that does not concern the data.
+	note := func(c *corev1.ConfigMap) *corev1.ConfigMap {
+		at := metav1.NewTime(created.Add(5 * time.Minute))
+		c.ManagedFields = append(c.ManagedFields, metav1.ManagedFieldsEntry{
+			Manager: "other", Time: &at, FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":{}}}`),
+		})
+		return c
+	}
+	key := func(name string) corev1.Container {
+		return corev1.Container{Name: "main", Env: []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{
+			ConfigMapKeyRef: &corev1.ConfigMapKeySelector{
+				LocalObjectReference: corev1.LocalObjectReference{Name: "settings"}, Key: name,
+			},
+		}}}}
+	}
+	other := corev1.Container{Name: "sidecar"}
 	one := corev1.Container{Name: "main", Env: []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{
 		SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "settings"}},
 	}}}}
@@ -39,16 +58,23 @@ func TestOutdatedEnvironments(t *testing.T) {
 		settings  *corev1.ConfigMap
 		want      string
 	}{
-		"changed before the pod":       {from(nil), time.Second, settings(-time.Minute), ""},
-		"changed after the pod":        {from(nil), time.Second, settings(time.Minute), "ConfigMap settings, which was changed after its start"},
+		"changed before the pod":       {from(nil), time.Second, versioned(settings(-time.Minute), "6"), ""},
+		"changed after the pod":        {from(nil), time.Second, settings(time.Minute), "ConfigMap settings, whose data"},
 		"in the same second, after it": {from(nil), 0, settings(0), "ConfigMap settings"},
 		"in the same second, before":   {from(nil), 0, versioned(settings(0), "6"), ""},
-		"the container started anew":   {from(nil), 2 * time.Minute, settings(time.Minute), ""},
-		"a node whose clock is behind": {from(nil), -time.Minute, settings(-time.Second), ""},
-		"deleted":                      {from(nil), time.Second, nil, "was deleted"},
-		"was never needed":             {from(new(true)), time.Second, nil, ""},
-		"a Secret that was deleted":    {one, time.Second, settings(-time.Minute), "Secret settings"},
-		"no settings":                  {corev1.Container{Name: "main"}, time.Second, nil, ""},
+		"the container started anew":   {from(nil), 2 * time.Minute, versioned(settings(time.Minute), "6"), ""},
+		"a node whose clock is behind": {from(nil), -time.Minute, versioned(settings(-time.Second), "6"), ""},
+		"a note after the pod":         {from(nil), time.Second, note(settings(-time.Minute)), ""},
+		"a key was removed by somebody who owns nothing": {
+			from(nil), time.Second, settings(-time.Minute), "whose data was changed",
+		},
+		"a key that is there":       {key("A"), time.Second, versioned(settings(-time.Minute), "6"), ""},
+		"a key that is gone":        {key("B"), time.Second, versioned(settings(-time.Minute), "6"), "no longer has"},
+		"another container":         {other, -time.Hour, settings(time.Minute), ""},
+		"deleted":                   {from(nil), time.Second, nil, "was deleted"},
+		"was never needed":          {from(new(true)), time.Second, nil, ""},
+		"a Secret that was deleted": {one, time.Second, settings(-time.Minute), "Secret settings"},
+		"no settings":               {corev1.Container{Name: "main"}, time.Second, nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

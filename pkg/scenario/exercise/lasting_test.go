@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/check"
 )
@@ -19,12 +20,14 @@ import (
 // lookers are Faults that only know strangers.
 type lookers struct {
 	Faults
-	found map[string][]string
+	found map[string]api.PodUse
 	err   error
 	asked []string
 }
 
-func (l *lookers) Strangers(_ context.Context, node string, uids []string) (map[string][]string, error) {
+func (l *lookers) Strangers(
+	_ context.Context, node string, uids []string, _ bool,
+) (map[string]api.PodUse, error) {
 	l.asked = append(l.asked, node+": "+strings.Join(slices.Sorted(slices.Values(uids)), " "))
 	return l.found, l.err
 }
@@ -52,16 +55,21 @@ func TestStrangersFailAGrade(t *testing.T) {
 			r: &scenario.Resolved{Scenario: scenario.Scenario{Sealed: scenario.Sealed{Grade: how}}},
 		}
 		g.report.Fixed = []check.Result{{OK: fixed}}
-		if err := g.strangers(t.Context()); err != nil {
+		if err := g.lasting(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		return g
 	}
-	shell := &lookers{found: map[string][]string{"a": {`process "sh" was not started by the container's program`}}}
+	shell := &lookers{found: map[string]api.PodUse{
+		"a": {Strangers: []string{`process "sh" was not started by the container's program`}}, "b": {Unseen: "a sandbox"},
+	}}
 	g := grade(shell, true, scenario.Grade{})
 	if why := g.report.collateralGate().Why; len(g.report.Collateral) != 1 ||
 		!strings.Contains(why, `Pod team/a: process "sh" was not started`) || !strings.Contains(why, "grade again") {
 		t.Errorf("%q %v", why, g.report.Collateral)
+	}
+	if got := strings.Join(g.report.NotCompared, ""); got != "processes in pod team/b: a sandbox" {
+		t.Errorf("not compared: %q", got)
 	}
 	if strings.Join(shell.asked, ";") != "n1: a b" {
 		t.Errorf("asked for %q", shell.asked)
@@ -73,8 +81,7 @@ func TestStrangersFailAGrade(t *testing.T) {
 	}
 	unasked := &lookers{}
 	grade(unasked, false, scenario.Grade{})
-	grade(unasked, true, scenario.Grade{OwnSessions: true})
 	if unasked.asked != nil {
-		t.Errorf("asked for %q, although the grade is known, or sessions prove nothing", unasked.asked)
+		t.Errorf("asked for %q, although the grade is known", unasked.asked)
 	}
 }

@@ -1,0 +1,103 @@
+package exercise
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
+)
+
+// lasting checks whether what works will also work in the next pods: with the settings that they get, and without help.
+// If the exercise has failed already, nothing is checked.
+func (g *grading) lasting(ctx context.Context) error {
+	if !g.clean() || !g.report.fixedGate(g.spoiled).OK {
+		return nil
+	}
+	onNode, err := g.lab.workers(ctx, g.e.Namespaces)
+	if err != nil {
+		return err
+	}
+	if err := g.outdated(ctx, onNode); err != nil {
+		return err
+	}
+	g.strangers(ctx, onNode)
+	slices.Sort(g.report.NotCompared)
+	slices.SortFunc(g.report.Collateral,
+		func(a, b baseline.Difference) int { return strings.Compare(a.String(), b.String()) })
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// strangers checks on the nodes whether what runs in the pods was started by their programs. Otherwise, the candidate
+// may have started it with kubectl exec: it makes a broken workload look repaired, and ends with the pod.
+func (g *grading) strangers(ctx context.Context, onNode map[string][]corev1.Pod) {
+	if g.lab.Faults == nil {
+		return
+	}
+	var wg sync.WaitGroup
+	var lock sync.Mutex
+	for node, pods := range onNode {
+		wg.Go(func() {
+			uids := make([]string, 0, len(pods))
+			for _, pod := range pods {
+				uids = append(uids, string(pod.UID))
+			}
+			found, err := g.lab.Faults.Strangers(ctx, node, uids, g.r.Sealed.Grade.OwnSessions)
+			lock.Lock()
+			defer lock.Unlock()
+			if err != nil {
+				g.report.NotCompared = append(g.report.NotCompared,
+					fmt.Sprintf("processes in the pods on node %s: %v", node, err))
+				return
+			}
+			for _, pod := range pods {
+				use := found[string(pod.UID)]
+				if len(use.Strangers) > 0 {
+					g.spoil(pod, strings.Join(use.Strangers, "; ")+": end it or replace the pod, and grade again")
+				}
+				if use.Unseen != "" {
+					g.report.NotCompared = append(g.report.NotCompared,
+						fmt.Sprintf("processes in pod %s/%s: %s", pod.Namespace, pod.Name, use.Unseen))
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// spoil adds a pod to what fails the grade, with the reason.
+func (g *grading) spoil(pod corev1.Pod, why string) {
+	g.report.Collateral = append(g.report.Collateral, baseline.Difference{
+		Ref:  scenario.Ref{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name},
+		Kind: baseline.Changed, Note: why,
+	})
+}
+
+// workers returns the running pods that a controller created in the namespaces, by node.
+func (l *Lab) workers(ctx context.Context, namespaces []string) (map[string][]corev1.Pod, error) {
+	onNode := map[string][]corev1.Pod{}
+	for _, namespace := range namespaces {
+		list, err := l.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{
+			FieldSelector: fields.OneTermEqualSelector("status.phase", string(corev1.PodRunning)).String(),
+		})
+		if err != nil {
+			return nil, fmt.Errorf("list pods of namespace %s: %w", namespace, err)
+		}
+		for _, pod := range list.Items {
+			if pod.Spec.NodeName != "" && pod.DeletionTimestamp == nil && metav1.GetControllerOfNoCopy(&pod) != nil {
+				onNode[pod.Spec.NodeName] = append(onNode[pod.Spec.NodeName], pod)
+			}
+		}
+	}
+	return onNode, nil
+}

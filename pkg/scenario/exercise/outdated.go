@@ -1,0 +1,172 @@
+package exercise
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+)
+
+// outdated adds pods whose environment comes from a ConfigMap or Secret whose data was changed or deleted after their
+// containers started: the next pod gets other values than the one that works.
+func (g *grading) outdated(ctx context.Context, onNode map[string][]corev1.Pod) error {
+	settings := map[scenario.Ref]written{}
+	for _, pods := range onNode {
+		for _, pod := range pods {
+			for _, from := range sources(pod) {
+				is, known := settings[from.ref]
+				if !known {
+					var err error
+					if is, err = g.lab.written(ctx, from.ref); apierrors.IsForbidden(err) {
+						g.report.NotCompared = append(g.report.NotCompared, err.Error())
+					} else if err != nil {
+						return err
+					}
+					settings[from.ref] = is
+				}
+				what := fmt.Sprintf("its environment comes from %s %s, ", from.ref.Kind, from.ref.Name)
+				switch {
+				case is.unknown, is.deleted && from.optional:
+				case is.deleted:
+					g.spoil(pod, what+"which was deleted")
+				case from.key != "" && !from.optional && !slices.Contains(is.keys, from.key):
+					g.spoil(pod, what+"which no longer has the key "+strconv.Quote(from.key))
+				case is.after(pod, from.container):
+					g.spoil(pod, what+"whose data was changed after its start: replace the pod, and grade again")
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// source is a ConfigMap or Secret from which a container has variables.
+type source struct {
+	ref       scenario.Ref
+	container string
+	key       string // of one variable; empty means all
+	optional  bool
+}
+
+// sources returns from where the environments of a pod's containers come, as long as they run: sidecars may be among
+// the init containers.
+func sources(pod corev1.Pod) []source {
+	var found []source
+	for _, container := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		add := func(kind, name, key string, optional *bool) {
+			found = append(found, source{
+				ref:       scenario.Ref{APIVersion: "v1", Kind: kind, Namespace: pod.Namespace, Name: name},
+				container: container.Name, key: key, optional: optional != nil && *optional,
+			})
+		}
+		for _, from := range container.EnvFrom {
+			if from.ConfigMapRef != nil {
+				add(kindConfigMap, from.ConfigMapRef.Name, "", from.ConfigMapRef.Optional)
+			}
+			if from.SecretRef != nil {
+				add(kindSecret, from.SecretRef.Name, "", from.SecretRef.Optional)
+			}
+		}
+		for _, env := range container.Env {
+			switch {
+			case env.ValueFrom == nil:
+			case env.ValueFrom.ConfigMapKeyRef != nil:
+				key := env.ValueFrom.ConfigMapKeyRef
+				add(kindConfigMap, key.Name, key.Key, key.Optional)
+			case env.ValueFrom.SecretKeyRef != nil:
+				key := env.ValueFrom.SecretKeyRef
+				add(kindSecret, key.Name, key.Key, key.Optional)
+			}
+		}
+	}
+	return found
+}
+
+// written is when the data of a ConfigMap or Secret was last written, as far as its managed fields tell it.
+type written struct {
+	data    time.Time // by writers that own data
+	any     time.Time // by all writers
+	version uint64    // orders writes within a second
+	keys    []string
+	deleted bool
+	unknown bool
+}
+
+// after reports whether the data was written after a container of a pod had read it, when it was created.
+func (w written) after(pod corev1.Pod, container string) bool {
+	// The container's start is by the clock of the node, the pod's creation by that of the API server.
+	read := pod.CreationTimestamp.Time
+	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		if s.Name != container {
+			continue
+		}
+		if s.State.Running == nil {
+			return false // it has read it, and ended
+		}
+		if s.State.Running.StartedAt.After(read) {
+			read = s.State.Running.StartedAt.Time
+		}
+	}
+	version, err := strconv.ParseUint(pod.ResourceVersion, 10, 64) // of its last status: it was ready
+	later := err == nil && w.version > version
+	switch {
+	case w.data.After(read):
+		return true
+	case w.data.Equal(read):
+		return later
+	}
+	return later && w.any.Before(read) // who removes a key that others own leaves no time
+}
+
+// written returns when a ConfigMap or Secret was last written.
+func (l *Lab) written(ctx context.Context, ref scenario.Ref) (written, error) {
+	var found metav1.Object
+	var is written
+	var err error
+	if ref.Kind == kindSecret {
+		var secret *corev1.Secret
+		secret, err = l.Client.CoreV1().Secrets(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+		if found = secret; err == nil {
+			for key := range secret.Data {
+				is.keys = append(is.keys, key)
+			}
+		}
+	} else {
+		var settings *corev1.ConfigMap
+		settings, err = l.Client.CoreV1().ConfigMaps(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+		if found = settings; err == nil {
+			for key := range settings.Data {
+				is.keys = append(is.keys, key)
+			}
+		}
+	}
+	switch {
+	case apierrors.IsNotFound(err):
+		return written{deleted: true}, nil
+	case err != nil:
+		return written{unknown: true}, fmt.Errorf("get %s %s/%s: %w", ref.Kind, ref.Namespace, ref.Name, err)
+	}
+	is.data, is.any = found.GetCreationTimestamp().Time, found.GetCreationTimestamp().Time
+	is.version, _ = strconv.ParseUint(found.GetResourceVersion(), 10, 64)
+	for _, entry := range found.GetManagedFields() {
+		if entry.Time == nil {
+			continue
+		}
+		if entry.Time.After(is.any) {
+			is.any = entry.Time.Time
+		}
+		ofData := entry.FieldsV1 != nil && strings.Contains(entry.FieldsV1.GetRawString(), `"f:data"`)
+		if ofData && entry.Time.After(is.data) {
+			is.data = entry.Time.Time
+		}
+	}
+	return is, nil
+}
