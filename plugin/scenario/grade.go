@@ -36,7 +36,8 @@ func (c *common) newGradeCommand() *cobra.Command {
 		Long: `Grade the candidate's work. It passes if the workload works again and keeps working for a while, if no workaround only makes it look so, and if
 nothing else in the cluster was changed. The diagnosis, the time and the hints also count.
 
-If the work passes otherwise, a debug pod on each node that runs pods of the exercise checks whether their processes were started by their own programs.
+If the work passes otherwise, a debug pod on each node that runs pods of the exercise checks whether
+their processes were started by their own programs.
 
 The command can be repeated: the exercise continues until it ends. The exit code is 0 if the work passes, and 2 if it does not.`,
 		Example: `  # Grade the only open exercise

@@ -285,7 +285,7 @@ func sameContent(root hostfs.FS, a, b string) bool {
 	}
 }
 
-// layers reads the mounts of a container. upper is empty if the root file system is no overlay.
+// layers reads the mounts of a container. upper is empty if the root file system is not an overlay.
 func layers(mountinfo string) mount {
 	found := mount{points: map[string]bool{}}
 	for line := range strings.Lines(mountinfo) {

@@ -346,26 +346,30 @@ func unmerged(affinity any) any {
 				if weighted {
 					term = mapAt(term, "podAffinityTerm")
 				}
-				var keys []any
-				for _, field := range []string{"matchLabelKeys", "mismatchLabelKeys"} {
-					more, _ := term[field].([]any)
-					keys = append(keys, more...)
-				}
-				selector := mapAt(term, "labelSelector")
-				expressions, _ := selector["matchExpressions"].([]any)
-				expressions = slices.DeleteFunc(expressions, func(e any) bool {
-					expression, _ := e.(map[string]any)
-					return slices.Contains(keys, expression["key"])
-				})
-				if selector != nil {
-					if selector["matchExpressions"] = expressions; len(expressions) == 0 {
-						delete(selector, "matchExpressions")
-					}
-				}
+				unmergeTerm(term)
 			}
 		}
 	}
 	return whole
+}
+
+func unmergeTerm(term map[string]any) {
+	matched, _ := term["matchLabelKeys"].([]any)
+	mismatched, _ := term["mismatchLabelKeys"].([]any)
+	keys := slices.Concat(matched, mismatched)
+	selector := mapAt(term, "labelSelector")
+	expressions, _ := selector["matchExpressions"].([]any)
+	left := slices.DeleteFunc(expressions, func(e any) bool {
+		expression, _ := e.(map[string]any)
+		return slices.Contains(keys, expression["key"])
+	})
+	switch {
+	case len(expressions) == 0:
+	case len(left) == 0:
+		delete(selector, "matchExpressions")
+	default:
+		selector["matchExpressions"] = left
+	}
 }
 
 // unequal returns a resource whose limit differs between a template's container and a pod's, or "". A LimitRange adds

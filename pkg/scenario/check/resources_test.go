@@ -128,6 +128,6 @@ func TestAbandonedPods(t *testing.T) {
 		})
 	}
 	if abandoned("text") {
-		t.Error("what is no object is abandoned")
+		t.Error("a text is taken for an abandoned pod")
 	}
 }
