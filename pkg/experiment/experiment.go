@@ -30,7 +30,10 @@ type Experiment struct {
 	// Steady must hold before anything is injected.
 	Steady []scenario.Check `json:"steady,omitempty"`
 	Abort  Abort            `json:"abort,omitempty"`
-	Steps  []Step           `json:"steps"`
+	// SimulateRemediation are the steps with which this tool plays the remediator in a cluster without one.
+	SimulateRemediation []string `json:"simulateRemediation,omitempty"`
+
+	Steps []Step `json:"steps"`
 	// Repeat is how often the steps are run; 0 means once.
 	Repeat int `json:"repeat,omitempty"`
 }
@@ -147,6 +150,7 @@ func (e *Experiment) check(add func(err error, field string, path ...any)) {
 	if e.Abort.NodesUnschedulable < 0 {
 		add(errors.New("must not be negative"), "abort.nodesUnschedulable", "abort", "nodesUnschedulable")
 	}
+	add(validSimulation(e.SimulateRemediation), "simulateRemediation", "simulateRemediation")
 	if len(e.Steps) == 0 {
 		add(errors.New("an experiment needs at least one step"), "steps", "steps")
 	}

@@ -30,6 +30,8 @@ type Lab struct {
 	// Revert undoes a run. Run returns its record.
 	Revert func(ctx context.Context, run string) error
 	Run    func(ctx context.Context, run string) (*ledger.Run, error)
+	// Remediator is for experiments that simulate the remediation.
+	Remediator Remediator
 	// Check runs checks of the steady state.
 	Check func(ctx context.Context, checks []scenario.Check) ([]check.Result, error)
 	// Show is called with each line of the timeline, Say with what is being done.
@@ -89,7 +91,7 @@ func (l *Lab) round(ctx context.Context, e *Experiment, targets []string) (Resul
 	err := p.run(ctx)
 	p.revertAll(ctx)
 	r := p.observer.Result(e.Metadata.Name, started, p.runs)
-	r.LeftBehind = p.left
+	r.LeftBehind, r.Simulated = p.left, e.SimulateRemediation
 	if err != nil {
 		r.Error = err.Error()
 	}
@@ -125,6 +127,7 @@ func (p *play) run(ctx context.Context) error {
 		return fmt.Errorf("observe the cluster: %w", err)
 	}
 	p.observer.Baseline(baseline)
+	defer p.simulate(ctx)()
 	return p.steps(ctx, p.Steps)
 }
 
@@ -145,6 +148,7 @@ func (p *play) watchesAll() bool {
 func (p *play) guard(abort context.CancelCauseFunc) func(reaction.News) {
 	before, cordoned := map[string]bool{}, map[string]bool{}
 	return func(n reaction.News) {
+		n.Reactions = p.credit(n.Reactions)
 		p.observer.News(n)
 		if n.Node == nil || p.Abort.NodesUnschedulable == 0 {
 			return
@@ -196,7 +200,7 @@ func (p *play) step(ctx context.Context, s Step) error {
 	case s.Revert != nil:
 		p.observer.Begin()
 		p.revertAll(ctx)
-		p.observer.Proven(time.Now(), "all faults are reverted")
+		p.observer.Proven(time.Now(), textReverted)
 	default:
 		return p.expect(ctx, s)
 	}
@@ -240,6 +244,7 @@ func (p *play) inject(ctx context.Context, i Inject) error {
 		}
 		p.observer.Proven(proof, shown)
 	}
+	p.observer.injected()
 	return nil
 }
 

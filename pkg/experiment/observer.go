@@ -44,7 +44,12 @@ const (
 	WhatInject = "inject"
 	WhatProven = "proven"
 	WhatRevert = "revert"
+	// WhatSimulated is what the simulated remediation could not do.
+	WhatSimulated = "simulation"
 )
+
+// textReverted is the text of WhatProven after a revert.
+const textReverted = "all faults are reverted"
 
 // maxEntries limits the timeline: a burst of lines, or pods that crash again and again, must not fill the memory.
 const maxEntries = 10_000
@@ -60,6 +65,8 @@ type Observer struct {
 	omitted int
 	nodes   map[string]*corev1.Node
 	victims map[string]int
+	begun   bool      // a fault has been injected
+	faults  int       // that were proven in all their layers
 	since   int       // the first entry that may be a reaction to the last fault
 	proof   time.Time // of the last fault
 	rollout bool      // the last fault has replaced pods
@@ -133,7 +140,15 @@ func (o *Observer) Did(what, text string) {
 func (o *Observer) Begin() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.since, o.proof, o.rollout = len(o.entries), time.Time{}, false
+	o.since, o.proof, o.rollout, o.begun = len(o.entries), time.Time{}, false, true
+}
+
+// injected records that a fault is proven in all its layers.
+func (o *Observer) injected() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.faults++
+	o.signal()
 }
 
 // ofRollouts are the reactions that a rollout looks like.

@@ -28,6 +28,8 @@ type Result struct {
 	Omitted int `json:"omitted,omitempty"`
 	// LeftBehind describes what could not be reverted.
 	LeftBehind []string `json:"leftBehind,omitempty"`
+	// Simulated are the steps of the remediation that this tool did itself.
+	Simulated []string `json:"simulated,omitempty"`
 	// Error is why the experiment was not carried out as a whole.
 	Error string `json:"error,omitempty"`
 }

@@ -133,7 +133,8 @@ func isReady(pod *corev1.Pod) bool {
 	})
 }
 
-func isFinished(pod *corev1.Pod) bool {
+// IsFinished reports whether all containers of a pod have ended for good.
+func IsFinished(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
@@ -142,9 +143,9 @@ func isDaemon(pod *corev1.Pod) bool {
 	return c != nil && c.Kind == "DaemonSet"
 }
 
-// canBeEvicted reports whether draining a node removes a pod: it belongs to no DaemonSet, is not static, and is neither
+// CanBeEvicted reports whether draining a node removes a pod: it belongs to no DaemonSet, is not static, and is neither
 // of the system nor ours.
-func canBeEvicted(pod *corev1.Pod) bool {
+func CanBeEvicted(pod *corev1.Pod) bool {
 	return !isDaemon(pod) && pod.Annotations[corev1.MirrorPodAnnotationKey] == "" &&
 		pod.Namespace != metav1.NamespaceSystem && pod.Labels["app.kubernetes.io/managed-by"] != "kubectl-gpu-fault"
 }

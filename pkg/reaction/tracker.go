@@ -103,7 +103,7 @@ func (t *Tracker) Pod(pod *corev1.Pod, atStart bool, at time.Time) []Reaction {
 	found := podChanges(before, pod, at)
 	switch {
 	case t.isTarget(pod.Spec.NodeName):
-		if isFinished(pod) && !isFinished(before) {
+		if IsFinished(pod) && !IsFinished(before) {
 			found = append(found, t.drain(pod.Spec.NodeName, at)...)
 		}
 		return found
@@ -136,7 +136,7 @@ func (t *Tracker) PodGone(pod *corev1.Pod, at time.Time) []Reaction {
 func (t *Tracker) isTarget(node string) bool { return node != "" && slices.Contains(t.Targets, node) }
 
 func (t *Tracker) baseline(pod *corev1.Pod) {
-	if !t.isTarget(pod.Spec.NodeName) || !canBeEvicted(pod) || isFinished(pod) {
+	if !t.isTarget(pod.Spec.NodeName) || !CanBeEvicted(pod) || IsFinished(pod) {
 		return
 	}
 	t.victims[pod.UID] = pod.Spec.NodeName
@@ -161,7 +161,7 @@ func (t *Tracker) drain(name string, at time.Time) []Reaction {
 		return nil
 	}
 	for _, pod := range t.pods {
-		if pod.Spec.NodeName == name && canBeEvicted(pod) && !isFinished(pod) {
+		if pod.Spec.NodeName == name && CanBeEvicted(pod) && !IsFinished(pod) {
 			return nil
 		}
 	}

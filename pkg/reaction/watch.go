@@ -151,7 +151,7 @@ func (w *watcher) namespaces(ctx context.Context) ([]string, error) {
 			return nil, fmt.Errorf("list the pods on node %s: %w", name, err)
 		}
 		for i := range pods.Items {
-			if pod := &pods.Items[i]; canBeEvicted(pod) && !slices.Contains(found, pod.Namespace) {
+			if pod := &pods.Items[i]; CanBeEvicted(pod) && !slices.Contains(found, pod.Namespace) {
 				found = append(found, pod.Namespace)
 			}
 		}

@@ -73,6 +73,9 @@ func Summary(r experiment.Result) string {
 	if len(r.LeftBehind) > 0 {
 		left = "  left behind: " + strings.Join(r.LeftBehind, "; ")
 	}
+	if len(r.Simulated) > 0 {
+		left = "  simulated: " + strings.Join(r.Simulated, ", ") + left
+	}
 	switch {
 	case r.Error != "":
 		return "FAILED: " + r.Error + left
@@ -82,7 +85,7 @@ func Summary(r experiment.Result) string {
 	case !r.Passed:
 		return "FAILED." + left
 	}
-	return fmt.Sprintf("passed: %s met.%s", count.Of(len(r.Verdicts), "expectation"), times)
+	return fmt.Sprintf("passed: %s met.%s%s", count.Of(len(r.Verdicts), "expectation"), times, left)
 }
 
 // JUnit writes a case for each expectation, with the time that it took, and the timeline as output.

@@ -40,6 +40,8 @@ type options struct {
 	allow   fault.Allowances
 	format  printer.Format
 	html    string
+	// simulate are the steps of the simulated remediation.
+	simulate []string
 }
 
 // NewRunCommand returns `run`.
@@ -102,6 +104,8 @@ not met.`,
 	o.format.AddFlags(cmd)
 	o.format.Also = []string{"junit"}
 	flags.Lookup("output").Usage = "Output format: json, yaml, name, wide, junit or jsonpath=TEMPLATE"
+	flags.StringSliceVar(&o.simulate, "simulate-remediation", nil,
+		"Play the remediator of a cluster without one: cordon, drain, uncordon; with detect first, when a detector reports the fault")
 	flags.StringVar(&o.html, "html", "", "Also write the report with the timeline to this HTML file")
 	_ = cmd.RegisterFlagCompletionFunc("node", completion.Nodes(connection))
 	return cmd
@@ -183,6 +187,9 @@ func (o *options) retarget(e *experiment.Experiment) error {
 	}
 	if o.target.Seed != 0 {
 		e.Target.Seed = o.target.Seed
+	}
+	if len(o.simulate) > 0 {
+		e.SimulateRemediation = o.simulate
 	}
 	return e.Validate()
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/labels"
@@ -23,7 +24,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/expect"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/outfile"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/progress"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/session"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
 
@@ -65,6 +69,9 @@ func (o *options) run(ctx context.Context, args []string) error {
 	}
 	printer.Talk(o.streams.ErrOut, "Experiment %s on %s, in context %q, runs:\n%s\nand reverts everything in the end.",
 		e.Metadata.Name, nodes(targets), cluster.Context, lines(commands))
+	if len(e.SimulateRemediation) > 0 {
+		printer.Talk(o.streams.ErrOut, "%s", simulation(e.SimulateRemediation, targets))
+	}
 	for _, warning := range warnings {
 		printer.Talk(o.streams.ErrOut, "%s", warning)
 	}
@@ -76,7 +83,7 @@ func (o *options) run(ctx context.Context, args []string) error {
 	if err := confirm.Ask(ctx, o.streams, question, o.yes); err != nil {
 		return err
 	}
-	lab, err := o.lab(cluster, e)
+	lab, err := o.lab(ctx, cluster)
 	if err != nil {
 		return err
 	}
@@ -106,6 +113,11 @@ func (o *options) preflight(
 	if err := o.checkWords(commands); err != nil {
 		return nil, err
 	}
+	if len(e.SimulateRemediation) > 0 {
+		if err := o.remediator(ctx, cluster).Preflight(ctx, targets); err != nil {
+			return nil, fmt.Errorf("simulated remediation: %w", kube.Explain(err))
+		}
+	}
 	mode := dryrun.Client
 	if o.dryRun == dryrun.Server {
 		mode = dryrun.Server
@@ -125,6 +137,37 @@ func (o *options) preflight(
 		}
 	}
 	return warnings, nil
+}
+
+// cordonTTL is after how long `revert --expired` uncordons the nodes, if this client has died.
+const cordonTTL = time.Hour
+
+// remediator returns what plays the remediator.
+func (o *options) remediator(ctx context.Context, cluster *kube.Cluster) *experiment.NodeRemediator {
+	s := session.New(ctx, cluster, o.connection.LedgerNamespace, 1, podflags.New(), progress.New(io.Discard))
+	return &experiment.NodeRemediator{Session: s, TTL: cordonTTL, Allow: o.allow}
+}
+
+// simulation tells the user what the simulated remediation will do.
+func simulation(steps, targets []string) string {
+	begin := "after the proof of each fault"
+	if slices.Contains(steps, experiment.SimulateDetect) {
+		begin = "as soon as a detector reports the fault"
+	}
+	it, its := "it", "its"
+	if len(targets) > 1 {
+		it, its = "them", "their"
+	}
+	evicts := ""
+	if slices.Contains(steps, experiment.SimulateDrain) {
+		evicts = fmt.Sprintf(", evicts %s pods", its)
+	}
+	after := "in the end"
+	if slices.Contains(steps, experiment.SimulateUncordon) {
+		after = "then"
+	}
+	return fmt.Sprintf("The remediation is simulated: %s, this command cordons %s%s, and %s uncordons %s.", begin,
+		nodes(targets), evicts, after, it)
 }
 
 // checkWords rejects words of a file that would lead a command to another cluster than the one that is shown, or hide
@@ -156,7 +199,7 @@ func (o *options) call(ctx context.Context, out, errOut *bytes.Buffer, line []st
 	return root.ExecuteContext(ctx)
 }
 
-func (o *options) lab(cluster *kube.Cluster, e *experiment.Experiment) (*experiment.Lab, error) {
+func (o *options) lab(ctx context.Context, cluster *kube.Cluster) (*experiment.Lab, error) {
 	store := ledger.New(cluster.Client, o.connection.LedgerNamespace)
 	checker, err := o.checker(cluster)
 	if err != nil {
@@ -164,7 +207,8 @@ func (o *options) lab(cluster *kube.Cluster, e *experiment.Experiment) (*experim
 	}
 	shown := expect.Shower(o.streams.ErrOut)
 	return &experiment.Lab{
-		Client: cluster.Client,
+		Client:     cluster.Client,
+		Remediator: o.remediator(ctx, cluster),
 		Command: func(ctx context.Context, line []string) (string, error) {
 			if !opensRun(line) {
 				return "", o.quietly(ctx, new(bytes.Buffer), append(slices.Clone(line), "--yes"))

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/experiment"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/fixes"
@@ -119,6 +120,11 @@ func Features() []Feature {
 				return append(expect.Permissions(),
 					fault.Permission{Verb: "get", Resource: "configmaps", Namespace: s.Ledger},
 					fault.Permission{Verb: "get", Resource: "namespaces"}), nil
+			}},
+		{"remediation", "cordon and drain nodes, for run --simulate-remediation",
+			"Can change every node, such as its labels and taints, and evict every pod. " + writesLedger,
+			func(s Scope) ([]fault.Permission, error) {
+				return experiment.RemediationPermissions(s.Ledger), nil
 			}},
 		{"revert", "close the runs of all users; undoing a change also requires the feature of the fault",
 			"Can stop the faults of all users, through their Jobs and pods. " + writesLedger,

@@ -19,6 +19,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/containerdconfig"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cordon"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/devicehealth"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/firewall"
@@ -41,6 +42,7 @@ func Undoers(detectors func() []xid.Detector) map[string]fault.Undoer {
 		cudashim.UndoKind:         cudashim.Undoer{},
 		fixes.UndoKind:            fixes.Undoer{},
 		objects.UndoKind:          objects.Undoer{},
+		cordon.UndoKind:           cordon.Undoer{},
 		exercise.UndoKind:         exercise.Undoer{},
 		kernellog.UndoKind:        logUndoer(detectors),
 
@@ -117,6 +119,7 @@ func New(
 		Progress: onStep,
 	}
 	undoers[fixes.UndoKind] = fixes.Undoer{Client: cluster.Client}
+	undoers[cordon.UndoKind] = cordon.Undoer{Client: cluster.Client}
 	undoers[objects.UndoKind] = objects.Undoer{
 		Dynamic: dynamicClient(cluster), LedgerNamespace: ledgerNamespace,
 		Progress: onStep,

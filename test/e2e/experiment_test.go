@@ -278,6 +278,58 @@ func TestExperimentMeasuresDetectToRecover(t *testing.T) {
 	e.noPods()
 }
 
+// unschedulable reports whether the worker is cordoned.
+func (e *env) unschedulable() bool {
+	e.t.Helper()
+	node, err := e.cluster.Client.CoreV1().Nodes().Get(e.t.Context(), e.worker.Name, metav1.GetOptions{})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return node.Spec.Unschedulable
+}
+
+// In a cluster without a remediator, this tool plays it: detected by node-problem-detector, the node is cordoned and
+// drained, the pod moves and is ready again, and the node takes pods again. A cordon of somebody else is left alone.
+func TestExperimentSimulatesTheRemediation(t *testing.T) {
+	e := setup(t)
+	namespace := e.cluster.Namespace(t)
+	e.app(t, namespace)
+	file := experimentFile(t, "target: {podsOf: deployment/served, namespace: "+namespace+"}", `
+- inject: {xid: 79}
+- expect:
+  - {name: detected, by: node-problem-detector, within: 1m}
+  - {name: cordoned, within: 1m}
+  - {name: drained, within: 1m}
+  - {name: rescheduled, within: 1m}
+  - {name: served, within: 2m}
+  - {name: uncordoned, within: 2m}
+`)
+	got, r := e.experiment(file, "--allow-last-gpu-node", "--simulate-remediation", "detect,cordon,drain,uncordon")
+	if r.code != 0 || !got.Passed || !strings.Contains(r.stderr, "The remediation is simulated") {
+		t.Fatalf("exit %d, %+v", r.code, got)
+	}
+	if v := e.verdict(got, "cordoned"); !strings.HasPrefix(v.By, "simulated remediation") {
+		t.Errorf("%+v", v)
+	}
+	if cordoned := e.unschedulable(); cordoned {
+		t.Error("the node is still cordoned")
+	}
+	if open := e.runs(); len(open) > 0 {
+		t.Errorf("open runs: %+v", open)
+	}
+
+	remediator{env: e}.patch(t, "kubectl-cordon", `{"spec":{"unschedulable":true}}`)
+	t.Cleanup(func() { remediator{env: e}.patch(t, "test", asBefore) })
+	file = experimentFile(t, "target: {node: "+e.worker.Name+"}", `
+- inject: {xid: 79}
+- expect: [{name: cordoned, within: 3s}]
+`)
+	got, r = e.experiment(file, "--allow-last-gpu-node", "--simulate-remediation", "cordon")
+	if r.code != 1 || !strings.Contains(r.stderr, "already cordoned by kubectl-cordon") || !e.unschedulable() {
+		t.Errorf("exit %d, %+v", r.code, got)
+	}
+}
+
 // An experiment fails if the reaction is missing, late, or somebody else's, and says so.
 func TestExperimentFails(t *testing.T) {
 	e := setup(t)

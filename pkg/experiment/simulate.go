@@ -1,0 +1,210 @@
+package experiment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/reaction"
+)
+
+// The steps of a simulated remediation, in their order.
+const (
+	SimulateDetect   = "detect"   // begin when a detector reports the node, instead of at the proof of the fault
+	SimulateCordon   = "cordon"   // make the node unschedulable
+	SimulateDrain    = "drain"    // evict its pods
+	SimulateUncordon = "uncordon" // make it schedulable again
+)
+
+var simulation = []string{SimulateDetect, SimulateCordon, SimulateDrain, SimulateUncordon}
+
+// Remediator does to a node what a remediator would do.
+type Remediator interface {
+	// Cordon makes a node unschedulable, and returns the run with which Lab.Revert undoes it. If it fails, the run is
+	// one that may have left something in place, or "".
+	Cordon(ctx context.Context, node string) (run string, err error)
+	// Drain evicts the pods of a node and waits until they are gone. It returns the pods that it must not evict.
+	Drain(ctx context.Context, node string) (stay []string, err error)
+}
+
+// validSimulation returns an error unless the steps are known, in order, and possible without the others.
+func validSimulation(steps []string) error {
+	last := -1
+	for _, s := range steps {
+		at := slices.Index(simulation, s)
+		switch {
+		case at < 0:
+			return fmt.Errorf("unknown step %q: must be one of %s", s, strings.Join(simulation, ", "))
+		case at <= last:
+			return fmt.Errorf("%s must be in the order %s, each once", strings.Join(steps, ", "),
+				strings.Join(simulation, ", "))
+		}
+		last = at
+	}
+	if len(steps) > 0 && !slices.Contains(steps, SimulateCordon) {
+		return errors.New("the simulated remediation needs the step cordon")
+	}
+	return nil
+}
+
+// simulator plays the remediator on one node until its context ends.
+type simulator struct {
+	*play
+	node  string
+	steps []string
+	run   string // of the cordon; empty if the node is not cordoned
+}
+
+// simulate starts a simulator for each target. The returned function stops them and undoes what they have left.
+func (p *play) simulate(ctx context.Context) (stop func()) {
+	if len(p.SimulateRemediation) == 0 {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var working sync.WaitGroup
+	for _, node := range p.targets {
+		s := &simulator{play: p, node: node, steps: p.SimulateRemediation}
+		working.Go(func() {
+			s.work(ctx)
+			_ = s.uncordon(ctx) // what is left is in the result
+		})
+	}
+	return func() { cancel(); working.Wait() }
+}
+
+func (s *simulator) does(step string) bool { return slices.Contains(s.steps, step) }
+
+// work remediates the node once for each fault, or only once if it stays cordoned.
+func (s *simulator) work(ctx context.Context) {
+	for seen := (moment{}); ; seen = s.observer.now() {
+		if !s.observer.awaitFault(ctx, seen, s.detects()) {
+			return
+		}
+		if err := s.remediate(ctx); err != nil {
+			if ctx.Err() == nil {
+				s.Say("Warning: the simulated remediation of node %s stopped: %v", s.node, err)
+				s.observer.Did(WhatSimulated, fmt.Sprintf("stopped on node %s: %v", s.node, err))
+			}
+			return
+		}
+		if s.run != "" {
+			return
+		}
+	}
+}
+
+// detects returns the test for the entries on which the remediation begins; nil if it begins at the proof of a fault.
+func (s *simulator) detects() func(Entry) bool {
+	if !s.does(SimulateDetect) {
+		return nil
+	}
+	return func(e Entry) bool {
+		r := e.reaction()
+		return r.Name == reaction.Detected && r.Node == s.node && r.DoneBy("")
+	}
+}
+
+func (s *simulator) remediate(ctx context.Context) error {
+	run, err := s.Remediator.Cordon(ctx, s.node)
+	s.run = run
+	if run != "" {
+		s.mu.Lock()
+		s.runs = append(s.runs, run)
+		s.mu.Unlock()
+	}
+	if err != nil {
+		return fmt.Errorf("cordon: %w", err)
+	}
+	if s.does(SimulateDrain) {
+		stay, err := s.Remediator.Drain(ctx, s.node)
+		if err != nil {
+			return fmt.Errorf("drain: %w", err)
+		}
+		if len(stay) > 0 {
+			s.observer.Did(WhatSimulated, fmt.Sprintf("%s without a controller, which nothing would create again, "+
+				"stay on node %s: %s", count.Of(len(stay), "pod"), s.node, strings.Join(stay, ", ")))
+		}
+	}
+	if s.does(SimulateUncordon) {
+		return s.uncordon(ctx)
+	}
+	return nil
+}
+
+// uncordon reverts the cordon, if it is still there, even if the experiment ends meanwhile.
+func (s *simulator) uncordon(ctx context.Context) error {
+	if s.run == "" {
+		return nil
+	}
+	run := s.run
+	s.run = ""
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), revertTimeout, errors.New("timeout"))
+	defer cancel()
+	if err := s.Revert(ctx, run); err != nil {
+		s.mu.Lock()
+		s.left = append(s.left, fmt.Sprintf("run %s: %v", run, err))
+		s.mu.Unlock()
+		return fmt.Errorf("uncordon: %w", err)
+	}
+	return nil
+}
+
+// moment is a place on the timeline.
+type moment struct {
+	entries int // on the timeline so far
+	faults  int // that were proven in all their layers so far
+}
+
+func (o *Observer) now() moment {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return moment{len(o.entries), o.faults}
+}
+
+// awaitFault waits until a fault is proven or, if detects is set, for an entry that detects one. What was before the
+// moment, or before the first fault, does not count.
+func (o *Observer) awaitFault(ctx context.Context, from moment, detects func(Entry) bool) bool {
+	for {
+		o.mu.Lock()
+		changed := o.changed
+		found := detects == nil && o.faults > from.faults
+		if detects != nil && o.begun {
+			found = slices.ContainsFunc(o.entries[max(from.entries, o.since):], detects)
+		}
+		o.mu.Unlock()
+		if found {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// Simulated is the system that is shown for what a simulated remediation does.
+const Simulated = "simulated remediation"
+
+// byRemediator are the reactions that a remediator causes by a change of the node.
+var byRemediator = []reaction.Name{
+	reaction.Cordoned, reaction.Uncordoned, reaction.Tainted, reaction.Untainted,
+}
+
+// credit makes what this tool does to the nodes, as the remediator, a reaction of that remediator.
+func (p *play) credit(all []reaction.Reaction) []reaction.Reaction {
+	if len(p.SimulateRemediation) == 0 {
+		return all
+	}
+	credited := slices.Clone(all)
+	for i, r := range credited {
+		if r.Who == reaction.Ours && slices.Contains(byRemediator, r.Name) && slices.Contains(p.targets, r.Node) {
+			credited[i].Who = Simulated
+		}
+	}
+	return credited
+}

@@ -1,0 +1,199 @@
+// Package cordon makes a node unschedulable, as a remediator would, in a run that can be reverted.
+//
+// The API server records who set spec.unschedulable. Each run writes under a name of its own, so the undo needs nothing
+// from the record: it uncordons the node only if this run, and nobody else, has cordoned it.
+package cordon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
+)
+
+// UndoKind is the ledger.Undo.Kind of cordons.
+const UndoKind = "cordon"
+
+// KindScheduling is the kind of the target: the run of the fault locks the node itself.
+const KindScheduling = "NodeScheduling"
+
+// Manager returns the field manager under which a run cordons.
+func Manager(run string) string { return "gpu-fault-cordon-" + run }
+
+// Change returns the change that cordons a node, for a fault.Plan.
+func Change(client kubernetes.Interface, node string) fault.Change {
+	return fault.Change{
+		Target: ledger.Target{Kind: KindScheduling, Name: node}, Action: "cordon the node",
+		Undo: ledger.Undo{Kind: UndoKind},
+		Apply: func(ctx context.Context, r fault.Recorder) ([]ledger.Evidence, error) {
+			return apply(ctx, client, node, r.Run().ID)
+		},
+	}
+}
+
+// Check returns an error if a node is cordoned already: for Plan.Checks.
+func Check(ctx context.Context, client kubernetes.Interface, node string) error {
+	_, err := schedulable(ctx, client, node)
+	return err
+}
+
+func schedulable(ctx context.Context, client kubernetes.Interface, name string) (*corev1.Node, error) {
+	node, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("get node %s: %w", name, err)
+	}
+	if node.Spec.Unschedulable {
+		return nil, fmt.Errorf("node %s is already cordoned%s", name, by(owners(node)))
+	}
+	return node, nil
+}
+
+func apply(ctx context.Context, client kubernetes.Interface, node, run string) ([]ledger.Evidence, error) {
+	err := retry(ctx, func() error {
+		now, err := schedulable(ctx, client, node)
+		if err != nil {
+			return fmt.Errorf("nothing was changed: %w", err)
+		}
+		return patch(ctx, client, now, Manager(run), true)
+	})
+	if err != nil {
+		return nil, err
+	}
+	now, err := client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("read back node %s: %w", node, err)
+	}
+	if !now.Spec.Unschedulable {
+		return nil, fmt.Errorf("node %s was uncordoned at once by another client", node)
+	}
+	return []ledger.Evidence{{Source: "Node " + node, Time: time.Now().UTC(), Text: "spec.unschedulable is true"}}, nil
+}
+
+// patch sets spec.unschedulable if the node is still as it was read.
+func patch(ctx context.Context, client kubernetes.Interface, read *corev1.Node, manager string, value any) error {
+	body, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": read.UID, "resourceVersion": read.ResourceVersion},
+		"spec":     map[string]any{"unschedulable": value},
+	})
+	if err != nil {
+		return fmt.Errorf("encode the patch: %w", err)
+	}
+	_, err = client.CoreV1().Nodes().Patch(ctx, read.Name, types.MergePatchType, body,
+		metav1.PatchOptions{FieldManager: manager})
+	if err != nil {
+		return fmt.Errorf("patch node %s: %w", read.Name, err)
+	}
+	return nil
+}
+
+// Attempts of a patch that conflicts with other clients: many clients write a Node.
+const (
+	attempts = 20
+	pause    = 50 * time.Millisecond
+)
+
+func retry(ctx context.Context, do func() error) error {
+	for attempt := 1; ; attempt++ {
+		err := do()
+		if !apierrors.IsConflict(err) || attempt == attempts {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(pause):
+		}
+	}
+}
+
+// owners returns the field managers that have set spec.unschedulable.
+func owners(node *corev1.Node) []string {
+	field := fieldpath.MakePathOrDie("spec", "unschedulable")
+	var all []string
+	for _, entry := range node.ManagedFields {
+		if entry.Subresource == "" && entry.FieldsV1 != nil &&
+			kubeedit.ParseFields(entry.FieldsV1.GetRawBytes()).Has(field) {
+			all = append(all, entry.Manager)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+func by(names []string) string {
+	if len(names) == 0 {
+		return ""
+	}
+	return " by " + strings.Join(names, ", ")
+}
+
+// Undoer uncordons nodes. Client may be nil if only Describe is called.
+type Undoer struct{ Client kubernetes.Interface }
+
+var _ fault.Needer = Undoer{}
+
+// Describe implements fault.Undoer.
+func (u Undoer) Describe(ledger.Step) string { return "uncordon the node, if this run has cordoned it" }
+
+// Needs implements fault.Needer.
+func (u Undoer) Needs(ledger.Step, string) []fault.Permission { return Permissions() }
+
+// Permissions returns what cordoning and its undo need, in addition to the permissions of every fault.
+func Permissions() []fault.Permission {
+	return []fault.Permission{{Verb: "get", Resource: "nodes"}, {Verb: "patch", Resource: "nodes"}}
+}
+
+// Undo implements fault.Undoer.
+func (u Undoer) Undo(
+	ctx context.Context, run ledger.Run, step ledger.Step,
+) (state ledger.State, said string, err error) {
+	if u.Client == nil {
+		return "", "", errors.New("no cluster to undo it in")
+	}
+	if step.Target.Kind != KindScheduling {
+		return "", "", fmt.Errorf("the record's undo is rejected: its target is %s, not a %s", step.Target, KindScheduling)
+	}
+	err = retry(ctx, func() error {
+		node, err := u.Client.CoreV1().Nodes().Get(ctx, step.Target.Name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+			state, said = ledger.StateReverted, "the node no longer exists"
+			return nil
+		case err != nil:
+			return fmt.Errorf("get node %s: %w", step.Target.Name, err)
+		case !node.Spec.Unschedulable:
+			state, said = ledger.StateReverted, "the node is schedulable"
+			return nil
+		}
+		if set := owners(node); !slices.Equal(set, []string{Manager(run.ID)}) {
+			state = ledger.StateSuperseded
+			said = "the node stays cordoned: it was cordoned" + by(slices.DeleteFunc(set, func(name string) bool {
+				return name == Manager(run.ID)
+			}))
+			return nil
+		}
+		if err := patch(ctx, u.Client, node, Manager(run.ID), nil); err != nil {
+			return err
+		}
+		state, said = ledger.StateReverted, "the node is schedulable again"
+		return nil
+	})
+	if err != nil {
+		return "", "", err
+	}
+	return state, said, nil
+}
