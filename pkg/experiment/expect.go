@@ -17,8 +17,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
 )
 
-// Expectation is something that should happen after a fault, or must not. At most one of Reaction, Node, Check and
-// Steady is set; without any, the name is that of a reaction.
+// Expectation is something that should happen after a fault, or must not. At most one of Reaction, Node, Check,
+// Steady and Load is set; without any, the name is that of a reaction.
 type Expectation struct {
 	Name string `json:"name"`
 	// Within is how long it may take, For how long it must not happen. Both count from the proof of the fault.
@@ -38,6 +38,11 @@ type Expectation struct {
 	// Check is a check as in scenarios. Steady is the name of a check of the steady state.
 	Check  *scenario.Check `json:"check,omitempty"`
 	Steady string          `json:"steady,omitempty"`
+	// Load is the name of a load, and Expect an expression over its requests of the last Window: requests, ok (the
+	// share that was answered), p50, p95 and p99 (in seconds).
+	Load   string            `json:"load,omitempty"`
+	Expect string            `json:"expect,omitempty"`
+	Window scenario.Duration `json:"window,omitempty"`
 }
 
 // celKey is the key of an expression in Expectation.Node.
@@ -94,7 +99,9 @@ func newPending(e Expectation, not bool) (*pending, error) {
 		limit, other, word, wrong = e.For, e.Within, "for", "within"
 	}
 	sources := 0
-	for _, is := range []bool{e.Reaction != "", e.Node != nil, e.Check != nil, e.Steady != ""} {
+	for _, is := range []bool{
+		e.Reaction != "", e.Node != nil, e.Check != nil, e.Steady != "", e.Load != "",
+	} {
 		if is {
 			sources++
 		}
@@ -107,7 +114,7 @@ func newPending(e Expectation, not bool) (*pending, error) {
 	case other != 0:
 		return nil, fmt.Errorf("%s: %s is not possible here: use %s", e.Name, wrong, word)
 	case sources > 1:
-		return nil, fmt.Errorf("%s: only one of reaction, node, check and steady is possible", e.Name)
+		return nil, fmt.Errorf("%s: only one of reaction, node, check, steady and load is possible", e.Name)
 	case e.By != "" && (sources == 1 && e.Reaction == ""):
 		return nil, fmt.Errorf("%s: by is possible only for a reaction", e.Name)
 	case e.Pod != "" && (sources == 1 && e.Reaction == ""):
@@ -123,6 +130,9 @@ func newPending(e Expectation, not bool) (*pending, error) {
 		if p.name, err = reaction.Parse(p.Reaction); err != nil {
 			return nil, fmt.Errorf("%s: %w", e.Name, err)
 		}
+	}
+	if p.test, err = compileLoad(e); err != nil {
+		return nil, fmt.Errorf("%s: %w", e.Name, err)
 	}
 	if text, is := e.Node[celKey]; is {
 		source, isText := text.(string)

@@ -14,6 +14,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/check"
 )
 
 // Kind is the kind of an experiment file.
@@ -30,6 +31,8 @@ type Experiment struct {
 	// Steady must hold before anything is injected.
 	Steady []scenario.Check `json:"steady,omitempty"`
 	Abort  Abort            `json:"abort,omitempty"`
+	// Load are requests that are sent during the whole experiment.
+	Load []check.Load `json:"load,omitempty"`
 	// SimulateRemediation are the steps with which this tool plays the remediator in a cluster without one.
 	SimulateRemediation []string `json:"simulateRemediation,omitempty"`
 
@@ -150,6 +153,7 @@ func (e *Experiment) check(add func(err error, field string, path ...any)) {
 	if e.Abort.NodesUnschedulable < 0 {
 		add(errors.New("must not be negative"), "abort.nodesUnschedulable", "abort", "nodesUnschedulable")
 	}
+	add(e.checkLoads(), "load", "load")
 	add(validSimulation(e.SimulateRemediation), "simulateRemediation", "simulateRemediation")
 	if len(e.Steps) == 0 {
 		add(errors.New("an experiment needs at least one step"), "steps", "steps")
@@ -181,6 +185,9 @@ func (e *Experiment) checkSteps(
 func (e *Experiment) checkExpectation(x Expectation, not bool) error {
 	if x.Steady != "" && e.steady(x.Steady) == nil {
 		return fmt.Errorf("no check of the steady state has the name %q", x.Steady)
+	}
+	if x.Load != "" && !slices.ContainsFunc(e.Load, func(l check.Load) bool { return l.Name == x.Load }) {
+		return fmt.Errorf("no load has the name %q", x.Load)
 	}
 	if _, err := newPending(x, not); err != nil {
 		return err

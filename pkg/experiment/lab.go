@@ -32,6 +32,8 @@ type Lab struct {
 	Run    func(ctx context.Context, run string) (*ledger.Run, error)
 	// Remediator is for experiments that simulate the remediation.
 	Remediator Remediator
+	// Load sends requests until ctx ends, from a node that is none of avoid if possible.
+	Load func(ctx context.Context, l check.Load, avoid []string, each func(check.Request)) error
 	// Check runs checks of the steady state.
 	Check func(ctx context.Context, checks []scenario.Check) ([]check.Result, error)
 	// Show is called with each line of the timeline, Say with what is being done.
@@ -45,6 +47,7 @@ type play struct {
 	*Experiment
 	observer *Observer
 	targets  []string
+	meters   []*meter
 
 	mu   sync.Mutex
 	open []string // runs to revert, oldest first
@@ -91,6 +94,9 @@ func (l *Lab) round(ctx context.Context, e *Experiment, targets []string) (Resul
 	err := p.run(ctx)
 	p.revertAll(ctx)
 	r := p.observer.Result(e.Metadata.Name, started, p.runs)
+	for _, m := range p.meters {
+		r.Load = append(r.Load, m.result())
+	}
 	r.LeftBehind, r.Simulated = p.left, e.SimulateRemediation
 	if err != nil {
 		r.Error = err.Error()
@@ -127,6 +133,10 @@ func (p *play) run(ctx context.Context) error {
 		return fmt.Errorf("observe the cluster: %w", err)
 	}
 	p.observer.Baseline(baseline)
+	defer p.startLoads(ctx)()
+	if err := p.awaitLoads(ctx); err != nil {
+		return err
+	}
 	defer p.simulate(ctx)()
 	return p.steps(ctx, p.Steps)
 }
@@ -200,6 +210,7 @@ func (p *play) step(ctx context.Context, s Step) error {
 	case s.Revert != nil:
 		p.observer.Begin()
 		p.revertAll(ctx)
+		p.enter(PhaseReverted)
 		p.observer.Proven(time.Now(), textReverted)
 	default:
 		return p.expect(ctx, s)
@@ -218,6 +229,7 @@ func (p *play) inject(ctx context.Context, i Inject) error {
 	if err != nil {
 		return err
 	}
+	p.enter(PhaseFault)
 	p.observer.Begin() // what follows one layer is a reaction to the fault, also before the others are proven
 	for _, line := range lines {
 		shown := strings.Join(line, " ")
@@ -266,6 +278,9 @@ func (p *play) expect(ctx context.Context, s Step) error {
 		if what != nil {
 			checks.Go(func() { p.check(checking, one, *what) })
 		}
+		if one.Load != "" {
+			checks.Go(func() { p.measure(checking, one) })
+		}
 	}
 	p.observer.await(ctx, all)
 	stop()
@@ -297,6 +312,13 @@ func (o *Observer) checked(x *pending, at time.Time, ok bool, text string, err e
 		o.add(Entry{Time: at, What: x.Name, Text: text})
 	}
 	o.signal()
+}
+
+// saw records what an expectation that is not met saw last.
+func (o *Observer) saw(x *pending, text string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	x.text = text
 }
 
 func names(all []*pending) string {

@@ -27,7 +27,8 @@ type Result struct {
 	// Omitted is how many entries the timeline lacks because there were too many.
 	Omitted int `json:"omitted,omitempty"`
 	// LeftBehind describes what could not be reverted.
-	LeftBehind []string `json:"leftBehind,omitempty"`
+	LeftBehind []string     `json:"leftBehind,omitempty"`
+	Load       []LoadResult `json:"load,omitempty"`
 	// Simulated are the steps of the remediation that this tool did itself.
 	Simulated []string `json:"simulated,omitempty"`
 	// Error is why the experiment was not carried out as a whole.

@@ -70,6 +70,7 @@ func (p *play) simulate(ctx context.Context) (stop func()) {
 		s := &simulator{play: p, node: node, steps: p.SimulateRemediation}
 		working.Go(func() {
 			s.work(ctx)
+			<-ctx.Done()
 			_ = s.uncordon(ctx) // what is left is in the result
 		})
 	}

@@ -74,7 +74,8 @@ func TestSimulatedRemediation(t *testing.T) {
 		lines []string
 	}{
 		"stays cordoned until the end": {
-			"[cordon, drain]", "", []string{"xid 79 a", "cordon a", "drain a", "revert cordon-a", "revert run-79"},
+			"[cordon, drain]", "- expect-not: [{name: uncordoned, for: 300ms}]\n",
+			[]string{"xid 79 a", "cordon a", "drain a", "revert cordon-a", "revert run-79"},
 		},
 		"uncordons": {
 			"[cordon, uncordon]", "- expect: [{name: uncordoned, within: 10s}]\n",

@@ -3,6 +3,7 @@ package expect
 import (
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"time"
 
@@ -41,7 +42,32 @@ func Print(out io.Writer, r experiment.Result, format printer.Format) error {
 	if width := printer.Width(out); width > 0 && !format.IsWide() {
 		table.Fit(width, "SEEN", "BY")
 	}
-	return table.Write(out)
+	if err := table.Write(out); err != nil || len(r.Load) == 0 {
+		return err
+	}
+	fmt.Fprintln(out)
+	return loads(r, format).Write(out)
+}
+
+// loads returns the table of the requests in each phase.
+func loads(r experiment.Result, format printer.Format) *printer.Table {
+	table := &printer.Table{
+		Header: []string{"LOAD", "PHASE", "REQUESTS", "OK", "P50", "P95", "P99"}, NoHeader: format.NoHeader,
+	}
+	for _, l := range r.Load {
+		for _, p := range l.Phases {
+			table.Add(append([]string{l.Name}, PhaseRow(p)...)...)
+		}
+	}
+	return table
+}
+
+// PhaseRow returns the figures of a phase as they are shown.
+func PhaseRow(p experiment.LoadPhase) []string {
+	return []string{
+		string(p.Phase), strconv.Itoa(p.Requests), fmt.Sprintf("%.1f%%", 100*p.OK), fmt.Sprintf("%.2fs", p.P50),
+		fmt.Sprintf("%.2fs", p.P95), fmt.Sprintf("%.2fs", p.P99),
+	}
 }
 
 // Word returns the state of a verdict as it is shown: failures are in upper case.

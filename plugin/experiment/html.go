@@ -32,6 +32,7 @@ func HTML(r experiment.Result) string {
 		),
 		markup.El("main",
 			section("What was expected", bars(r.Verdicts), verdicts(r.Verdicts)),
+			markup.When(len(r.Load) > 0, section("Load", loads(r.Load))),
 			section("What happened", events(r.Timeline)),
 			markup.When(len(r.Runs) > 0, section("Runs", markup.El("p", markup.Text(strings.Join(r.Runs, ", "))))),
 		),
@@ -102,6 +103,17 @@ func verdicts(all []experiment.Verdict) markup.Part {
 		}
 		return []string{name, expect.Word(v), after, expect.Seconds(v.Limit), v.By, v.Text}
 	})
+}
+
+func loads(all []experiment.LoadResult) markup.Part {
+	var rows [][]string
+	for _, l := range all {
+		for _, p := range l.Phases {
+			rows = append(rows, append([]string{l.Name}, expect.PhaseRow(p)...))
+		}
+	}
+	return table([]string{"Load", "Phase", "Requests", "OK", "P50", "P95", "P99"}, len(rows),
+		func(i int) []string { return rows[i] })
 }
 
 func events(all []experiment.Entry) markup.Part {

@@ -227,6 +227,7 @@ func (o *options) lab(ctx context.Context, cluster *kube.Cluster) (*experiment.L
 		Check: func(ctx context.Context, checks []scenario.Check) ([]check.Result, error) {
 			return checker.Run(ctx, checks)
 		},
+		Load: checker.Load,
 		Show: shown,
 		Say:  func(format string, args ...any) { printer.Talk(o.streams.ErrOut, format, args...) },
 	}, nil

@@ -164,7 +164,7 @@ func (e *env) app(t *testing.T, namespace string) {
 					}},
 					Containers: []corev1.Container{{
 						Name: "c", Image: "busybox:1.35", ImagePullPolicy: corev1.PullNever,
-						Command: []string{"sleep", "100000"},
+						Command: []string{"sh", "-c", "mkdir /tmp/w; echo >/tmp/w/index.html; httpd -f -h /tmp/w -p 8080"},
 					}},
 				},
 			},
@@ -328,6 +328,60 @@ func TestExperimentSimulatesTheRemediation(t *testing.T) {
 	if r.code != 1 || !strings.Contains(r.stderr, "already cordoned by kubectl-cordon") || !e.unschedulable() {
 		t.Errorf("exit %d, %+v", r.code, got)
 	}
+}
+
+// A load from inside the cluster shows what users notice while the pod moves: figures for each phase, an expectation
+// about them, and no pod that stays.
+func TestExperimentMeasuresLoad(t *testing.T) {
+	e := setup(t)
+	namespace := e.cluster.Namespace(t)
+	e.app(t, namespace)
+	_, err := e.cluster.Client.CoreV1().Services(namespace).Create(t.Context(), &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: "served"},
+		Spec: corev1.ServiceSpec{
+			Selector: map[string]string{"app": "served"}, Ports: []corev1.ServicePort{{Port: 8080}},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := experimentFile(t, "target: {podsOf: deployment/served, namespace: "+namespace+`}
+simulateRemediation: [cordon, drain]
+load: [{name: requests, url: "http://served.`+namespace+`:8080/", rate: 10, timeout: 1s}]`, `
+- wait: 3s
+- inject: {xid: 79}
+- expect:
+  - {name: drained, within: 1m}
+  - {name: served again, load: requests, expect: "ok == 1.0 && p95 < 0.5", window: 3s, within: 2m}
+- revert: {}
+- wait: 1s
+`)
+	html := filepath.Join(t.TempDir(), "report.html")
+	got, r := e.experiment(file, "--allow-last-gpu-node", "--html", html)
+	if r.code != 0 || !got.Passed || len(got.Load) != 1 {
+		t.Fatalf("exit %d, %+v", r.code, got)
+	}
+	phases := map[experiment.Phase]experiment.LoadPhase{}
+	for _, p := range got.Load[0].Phases {
+		phases[p.Phase] = p
+	}
+	before, during := phases[experiment.PhaseBefore], phases[experiment.PhaseFault]
+	after := phases[experiment.PhaseReverted]
+	if before.OK != 1 || before.Requests < 10 || during.Requests < 20 || after.Requests == 0 {
+		t.Errorf("%+v", got.Load)
+	}
+	if during.OK == 1 {
+		t.Errorf("no request failed, although the only pod was evicted: %+v", during)
+	}
+	if page, err := os.ReadFile(html); err != nil || !strings.Contains(string(page), "P95") {
+		t.Errorf("the report: %v", err)
+	}
+	if pods, err := e.cluster.Client.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{}); err != nil ||
+		len(pods.Items) != 1 {
+		t.Errorf("%v, %d pods", err, len(pods.Items))
+	}
+	e.refused(e.plugin("run", "-f", experimentFile(t, "target: {node: "+e.worker.Name+`}
+load: [{name: requests, url: "served:8080"}]`, "- wait: 1s\n"), "--yes"), "must be an address")
 }
 
 // An experiment fails if the reaction is missing, late, or somebody else's, and says so.

@@ -30,6 +30,9 @@ const (
 type asker struct {
 	*Checker
 	http scenario.HTTP
+	// avoid are nodes that are used only if there are no others; busy is for a pod that sends many requests.
+	avoid []string
+	busy  bool
 
 	began   time.Time
 	pod     *ownPod
@@ -145,16 +148,39 @@ func (a *asker) manifest(ctx context.Context) (map[string]any, error) {
 	for key, value := range a.http.Labels {
 		labels[key] = value
 	}
+	container := map[string]any{
+		"name":    "main",
+		"command": []any{"sh", "-c", fmt.Sprintf("trap 'exit 0' TERM INT; sleep %d & wait", deadline)},
+	}
+	if a.busy {
+		container["resources"] = map[string]any{
+			"requests": map[string]any{"cpu": "50m", "memory": "32Mi"},
+			"limits":   map[string]any{"cpu": "1", "memory": "256Mi"},
+		}
+	}
+	spec := map[string]any{"tolerations": tolerations(nodes.Items), "containers": []any{container}}
+	if len(a.avoid) > 0 {
+		spec["affinity"] = otherNodes(a.avoid)
+	}
 	return map[string]any{
-		"metadata": map[string]any{"namespace": a.http.Namespace, "labels": labels},
-		"spec": map[string]any{
-			"tolerations": tolerations(nodes.Items),
-			"containers": []any{map[string]any{
-				"name":    "main",
-				"command": []any{"sh", "-c", fmt.Sprintf("trap 'exit 0' TERM INT; sleep %d & wait", deadline)},
-			}},
-		},
+		"metadata": map[string]any{"namespace": a.http.Namespace, "labels": labels}, "spec": spec,
 	}, nil
+}
+
+// otherNodes returns an affinity that prefers other nodes.
+func otherNodes(nodes []string) map[string]any {
+	var names []any
+	for _, name := range nodes {
+		names = append(names, name)
+	}
+	return map[string]any{"nodeAffinity": map[string]any{
+		"preferredDuringSchedulingIgnoredDuringExecution": []any{map[string]any{
+			"weight": int64(100),
+			"preference": map[string]any{"matchExpressions": []any{map[string]any{
+				"key": corev1.LabelHostname, "operator": "NotIn", "values": names,
+			}}},
+		}},
+	}}
 }
 
 // tolerations returns tolerations for all taints that users set, because the check does not test scheduling. It
