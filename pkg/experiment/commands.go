@@ -18,12 +18,15 @@ const longestWait = 24 * time.Hour
 // commands returns the command lines that inject a fault on the targets, one for each layer.
 func (i Inject) commands(ctx context.Context, t Target, targets []string, run string) ([][]string, error) {
 	if len(i.Command) > 0 {
+		if t.PodsOf == "" && strings.Contains(strings.Join(i.Command, " "), "${target.podsOf}") {
+			return nil, errors.New("this experiment needs a workload: podsOf of the target, or --pods-of TYPE/NAME")
+		}
 		words := make([]any, len(i.Command))
 		for n, word := range i.Command {
 			words[n] = word
 		}
 		resolved, err := expr.InterpolateContext(ctx, words, expr.Vars{
-			"target": map[string]any{"node": first(targets)}, "run": run,
+			"target": map[string]any{"node": first(targets), "podsOf": t.PodsOf, "namespace": t.Namespace}, "run": run,
 		})
 		if err != nil {
 			return nil, fmt.Errorf("command: %w", err)
@@ -79,6 +82,13 @@ func (i Inject) commands(ctx context.Context, t Target, targets []string, run st
 	// Further flags are those of the first command: the others have only what the layers share.
 	all[0] = append(all[0], flags(i.Flags)...)
 	return all, nil
+}
+
+// isDisarmed reports whether the commands only prepare a fault, which a later `cuda arm` starts.
+func isDisarmed(lines [][]string) bool {
+	return !slices.ContainsFunc(lines, func(line []string) bool {
+		return !slices.Contains(line, "--disarmed") && !slices.Contains(line, "--disarmed=true")
+	})
 }
 
 func flags(given map[string]any) []string {

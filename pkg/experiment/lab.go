@@ -27,6 +27,8 @@ type Lab struct {
 	// Command runs a command line of this tool that injects a fault, without asking, and returns the ID of its run; ""
 	// if it has none. If it fails, the ID is that of a run that may have left something in place.
 	Command func(ctx context.Context, line []string) (run string, err error)
+	// Targets returns the nodes of the target as of now, after its pods were replaced.
+	Targets func(ctx context.Context) ([]string, error)
 	// Revert undoes a run. Run returns its record.
 	Revert func(ctx context.Context, run string) error
 	Run    func(ctx context.Context, run string) (*ledger.Run, error)
@@ -48,6 +50,9 @@ type play struct {
 	observer *Observer
 	targets  []string
 	meters   []*meter
+	abort    context.CancelCauseFunc
+	// unobserve ends the observation of the targets.
+	unobserve func()
 
 	mu   sync.Mutex
 	open []string // runs to revert, oldest first
@@ -123,22 +128,55 @@ func (p *play) run(ctx context.Context) error {
 	}
 	ctx, abort := context.WithCancelCause(ctx)
 	defer abort(nil)
-	watching, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop()
-	baseline, err := reaction.Watch(watching, reaction.Options{
-		Client: p.Client, Targets: p.targets, AllNodes: p.watchesAll(), Each: p.guard(abort),
-		Namespace: p.Target.Namespace, Selector: p.Target.Pods,
-	})
-	if err != nil {
-		return fmt.Errorf("observe the cluster: %w", err)
+	p.abort = abort
+	if err := p.observe(ctx); err != nil {
+		return err
 	}
-	p.observer.Baseline(baseline)
+	defer func() { p.unobserve() }()
 	defer p.startLoads(ctx)()
 	if err := p.awaitLoads(ctx); err != nil {
 		return err
 	}
-	defer p.simulate(ctx)()
 	return p.steps(ctx, p.Steps)
+}
+
+// observe watches the targets, and starts the simulated remediation, until p.unobserve is called.
+func (p *play) observe(ctx context.Context) error {
+	watching, stop := context.WithCancel(context.WithoutCancel(ctx))
+	baseline, err := reaction.Watch(watching, reaction.Options{
+		Client: p.Client, Targets: p.targets, AllNodes: p.watchesAll(), Each: p.guard(p.abort),
+		Namespace: p.Target.Namespace, Selector: p.Target.Pods,
+	})
+	if err != nil {
+		stop()
+		return fmt.Errorf("observe the cluster: %w", err)
+	}
+	p.observer.Baseline(p.targets, baseline)
+	simulated := p.simulate(ctx)
+	p.unobserve = func() {
+		simulated()
+		stop()
+	}
+	return nil
+}
+
+// retarget follows the pods of a workload that a preparation has replaced: they may run on other nodes now.
+func (p *play) retarget(ctx context.Context) error {
+	if p.Target.PodsOf == "" || p.Lab.Targets == nil {
+		return nil
+	}
+	targets, err := p.Lab.Targets(ctx)
+	if err != nil {
+		return fmt.Errorf("target: %w", err)
+	}
+	if slices.Equal(targets, p.targets) {
+		return nil
+	}
+	p.Say("the pods of %s run on %s now", p.Target.PodsOf, strings.Join(targets, ", "))
+	p.unobserve()
+	p.unobserve = func() {}
+	p.targets = targets
+	return p.observe(ctx)
 }
 
 // watchesAll reports whether the experiment is about nodes other than its targets.
@@ -192,7 +230,11 @@ func (p *play) steps(ctx context.Context, steps []Step) error {
 func (p *play) step(ctx context.Context, s Step) error {
 	switch {
 	case s.Inject != nil:
-		return p.inject(ctx, *s.Inject)
+		prepares, err := p.inject(ctx, *s.Inject, p.last())
+		if err == nil && prepares {
+			err = p.retarget(ctx)
+		}
+		return err
 	case s.Wait > 0:
 		p.Say("waiting for %s", s.Wait)
 		select {
@@ -201,9 +243,16 @@ func (p *play) step(ctx context.Context, s Step) error {
 		}
 	case len(s.Parallel) > 0:
 		errs := make([]error, len(s.Parallel))
+		last := p.last() // not that of another of these steps
 		var all sync.WaitGroup
 		for i, one := range s.Parallel {
-			all.Go(func() { errs[i] = p.step(ctx, one) })
+			all.Go(func() {
+				if one.Inject != nil {
+					_, errs[i] = p.inject(ctx, *one.Inject, last)
+					return
+				}
+				errs[i] = p.step(ctx, one)
+			})
 		}
 		all.Wait()
 		return errors.Join(errs...)
@@ -218,19 +267,26 @@ func (p *play) step(ctx context.Context, s Step) error {
 	return nil
 }
 
-func (p *play) inject(ctx context.Context, i Inject) error {
+// last returns the last run, or "".
+func (p *play) last() string {
 	p.mu.Lock()
-	last := ""
-	if len(p.runs) > 0 {
-		last = p.runs[len(p.runs)-1]
+	defer p.mu.Unlock()
+	if len(p.runs) == 0 {
+		return ""
 	}
-	p.mu.Unlock()
+	return p.runs[len(p.runs)-1]
+}
+
+// inject runs the commands of a fault. It reports whether they only prepare one.
+func (p *play) inject(ctx context.Context, i Inject, last string) (prepares bool, err error) {
 	lines, err := i.commands(ctx, p.Target, p.targets, last)
 	if err != nil {
-		return err
+		return false, err
 	}
-	p.enter(PhaseFault)
-	p.observer.Begin() // what follows one layer is a reaction to the fault, also before the others are proven
+	if prepares = isDisarmed(lines); !prepares {
+		p.enter(PhaseFault)
+	}
+	defer p.observer.inject()() // what follows one layer is a reaction to the fault, also before the others are proven
 	for _, line := range lines {
 		shown := strings.Join(line, " ")
 		p.observer.Did(WhatInject, shown)
@@ -249,15 +305,17 @@ func (p *play) inject(ctx context.Context, i Inject) error {
 			}
 		}
 		if err != nil {
-			return fmt.Errorf("%s: %w", shown, err)
+			return false, fmt.Errorf("%s: %w", shown, err)
 		}
-		if line[0] == LayerCUDA {
+		if line[0] == LayerCUDA && line[1] == "inject" {
 			p.observer.RolledOut()
 		}
 		p.observer.Proven(proof, shown)
 	}
-	p.observer.injected()
-	return nil
+	if !prepares {
+		p.observer.injected()
+	}
+	return prepares, nil
 }
 
 // expect waits for what a step expects. A negative verdict does not end the experiment.

@@ -272,3 +272,35 @@ func TestRepeat(t *testing.T) {
 		t.Errorf("%q %+v", w.lines, r)
 	}
 }
+
+// A preparation replaces the pods of the workload: what follows is on the nodes where they run then, and reactions there
+// count. Injections at the same time are one fault, and ${run} is that of the preparation.
+func TestPreparationMovesTheTarget(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.Lab.Targets = func(context.Context) ([]string, error) { return []string{"b"}, nil }
+	inject := w.Lab.Command
+	w.Lab.Command = func(ctx context.Context, line []string) (string, error) {
+		if line[0] == "xid" {
+			w.cordon(t, "b")
+		}
+		return inject(ctx, line)
+	}
+	r, err := w.Play(t.Context(), parse(t, `
+target: {podsOf: deployment/a, namespace: team}
+steps:
+- inject: {command: [cuda, inject, "${target.podsOf}", --disarmed]}
+- parallel:
+  - inject: {xid: 79}
+  - inject: {command: [cuda, arm, "${run}", "--only-on-node=${target.node}"]}
+- expect: [{name: cordoned, within: 10s, by: any}]
+`), []string{"a"})
+	slices.Sort(w.lines)
+	want := []string{
+		"cuda arm run-inject --only-on-node=b", "cuda inject deployment/a --disarmed", "revert run-79", "revert run-arm",
+		"revert run-inject", "xid 79 b",
+	}
+	if err != nil || !r.Passed || !slices.Equal(w.lines, want) || !slices.Equal(r.Targets, []string{"b"}) {
+		t.Errorf("%v, %q\n%+v", err, w.lines, r)
+	}
+}

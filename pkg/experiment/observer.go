@@ -66,6 +66,7 @@ type Observer struct {
 	nodes   map[string]*corev1.Node
 	victims map[string]int
 	begun   bool      // a fault has been injected
+	ongoing int       // injections that are not finished
 	faults  int       // that were proven in all their layers
 	since   int       // the first entry that may be a reaction to the last fault
 	proof   time.Time // of the last fault
@@ -79,10 +80,11 @@ func NewObserver(targets []string) *Observer {
 	return &Observer{Targets: targets, nodes: map[string]*corev1.Node{}, changed: make(chan struct{})}
 }
 
-// Baseline takes what was there before the fault.
-func (o *Observer) Baseline(b reaction.Baseline) {
+// Baseline takes the targets, and what was there before the fault.
+func (o *Observer) Baseline(targets []string, b reaction.Baseline) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.Targets = targets
 	o.victims = b.Victims
 }
 
@@ -134,6 +136,23 @@ func (o *Observer) Did(what, text string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.add(Entry{What: what, Text: text})
+}
+
+// inject begins an injection, and the returned function ends it. Injections at the same time are one fault: what
+// follows the first is a reaction.
+func (o *Observer) inject() (done func()) {
+	o.mu.Lock()
+	first := o.ongoing == 0
+	o.ongoing++
+	o.mu.Unlock()
+	if first {
+		o.Begin()
+	}
+	return func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.ongoing--
+	}
 }
 
 // Begin forgets what has happened: only what comes from now on is a reaction to the next fault.

@@ -44,7 +44,7 @@ func (f *Flags) Start(
 		stop()
 		return nil, fmt.Errorf("observe the cluster: %w", kube.Explain(err))
 	}
-	o.observer.Baseline(baseline)
+	o.observer.Baseline(o.observer.Targets, baseline)
 	return o, nil
 }
 

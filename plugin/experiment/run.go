@@ -52,10 +52,7 @@ func (o *options) run(ctx context.Context, args []string) error {
 	if e.Target.Namespace == "" {
 		e.Target.Namespace = cluster.Namespace
 	}
-	targets, err := e.Target.Nodes(ctx, cluster.Client,
-		func(ctx context.Context, ref, namespace string) (labels.Selector, error) {
-			return experiment.SelectorOf(ctx, cluster.Client, ref, namespace)
-		})
+	targets, err := nodesOfTarget(ctx, cluster, e)
 	if err != nil {
 		return fmt.Errorf("nothing was changed: target: %w", kube.Explain(err))
 	}
@@ -69,6 +66,10 @@ func (o *options) run(ctx context.Context, args []string) error {
 	}
 	printer.Talk(o.streams.ErrOut, "Experiment %s on %s, in context %q, runs:\n%s\nand reverts everything in the end.",
 		e.Metadata.Name, nodes(targets), cluster.Context, lines(commands))
+	if slices.ContainsFunc(commands, func(line []string) bool { return slices.Contains(line, "--disarmed") }) {
+		printer.Talk(o.streams.ErrOut,
+			"The first step replaces the pods of %s. The faults are injected where the new pods run.", e.Target.PodsOf)
+	}
 	if len(e.SimulateRemediation) > 0 {
 		printer.Talk(o.streams.ErrOut, "%s", simulation(e.SimulateRemediation, targets))
 	}
@@ -83,12 +84,19 @@ func (o *options) run(ctx context.Context, args []string) error {
 	if err := confirm.Ask(ctx, o.streams, question, o.yes); err != nil {
 		return err
 	}
-	lab, err := o.lab(ctx, cluster)
+	lab, err := o.lab(ctx, cluster, e)
 	if err != nil {
 		return err
 	}
 	result, err := lab.Play(ctx, e, targets)
 	return o.report(ctx, result, err)
+}
+
+func nodesOfTarget(ctx context.Context, cluster *kube.Cluster, e *experiment.Experiment) ([]string, error) {
+	return e.Target.Nodes(ctx, cluster.Client,
+		func(ctx context.Context, ref, namespace string) (labels.Selector, error) {
+			return experiment.SelectorOf(ctx, cluster.Client, ref, namespace)
+		})
 }
 
 // nodes returns names of nodes in words.
@@ -199,7 +207,7 @@ func (o *options) call(ctx context.Context, out, errOut *bytes.Buffer, line []st
 	return root.ExecuteContext(ctx)
 }
 
-func (o *options) lab(ctx context.Context, cluster *kube.Cluster) (*experiment.Lab, error) {
+func (o *options) lab(ctx context.Context, cluster *kube.Cluster, e *experiment.Experiment) (*experiment.Lab, error) {
 	store := ledger.New(cluster.Client, o.connection.LedgerNamespace)
 	checker, err := o.checker(cluster)
 	if err != nil {
@@ -209,6 +217,13 @@ func (o *options) lab(ctx context.Context, cluster *kube.Cluster) (*experiment.L
 	return &experiment.Lab{
 		Client:     cluster.Client,
 		Remediator: o.remediator(ctx, cluster),
+		Targets: func(ctx context.Context) ([]string, error) {
+			nodes, err := nodesOfTarget(ctx, cluster, e)
+			if err == nil && len(e.SimulateRemediation) > 0 {
+				err = o.remediator(ctx, cluster).Preflight(ctx, nodes)
+			}
+			return nodes, kube.Explain(err)
+		},
 		Command: func(ctx context.Context, line []string) (string, error) {
 			if !opensRun(line) {
 				return "", o.quietly(ctx, new(bytes.Buffer), append(slices.Clone(line), "--yes"))

@@ -512,6 +512,41 @@ func TestExperimentWorkloadFailsFast(t *testing.T) {
 	c.nothingLeft()
 }
 
+// The built-in experiments on workloads, on the sample workload: the whole way of xid79-workload, with this tool as the
+// remediator, and what one rank and little memory do. The workload is as before afterwards.
+func TestExperimentsOnWorkloads(t *testing.T) {
+	for name, more := range map[string][]string{
+		"xid79-workload": {"--simulate-remediation", "detect,cordon,drain"},
+		// The sample workload ends when its GPU is lost, and bears the two others.
+		"rank-dies-in-allreduce": nil, "straggler-rank": nil, "gpu-memory-pressure": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := setupCUDA(t)
+			deployment := c.deployment("train", "RANK=1")
+			deployment.Spec.Template.Spec.Tolerations = []corev1.Toleration{{
+				Key: "node-role.kubernetes.io/control-plane", Operator: "Exists",
+			}}
+			train := c.create(deployment)
+			c.healthy("train", 1)
+			before := asUserSees(t, train())
+			r := c.plugin(append([]string{
+				"run", name, "--pods-of", "deployment/train", "-n", c.namespace, "--yes", "--allow-last-gpu-node",
+				"--allow-majority", "--allow-control-plane", "-o", "json",
+			}, more...)...)
+			t.Logf("%s\n%s", r.stderr, r.stdout)
+			var got experiment.Result
+			c.decode(r.stdout, &got)
+			if r.code != 0 || !got.Passed {
+				t.Errorf("exit %d", r.code)
+			}
+			c.same(before, train())
+			c.nothingLeft()
+		})
+	}
+	c := setupCUDA(t)
+	c.refused(c.plugin("run", "straggler-rank", "--node", c.worker.Name, "--yes"), "needs a workload")
+}
+
 // --expect on a fault: a table, JUnit, and the exit code; and watch shows what has happened.
 func TestExpectOnAFault(t *testing.T) {
 	e := setup(t)
