@@ -273,8 +273,8 @@ func TestRepeat(t *testing.T) {
 	}
 }
 
-// A preparation replaces the pods of the workload: what follows is on the nodes where they run then, and reactions there
-// count. Injections at the same time are one fault, and ${run} is that of the preparation.
+// A preparation replaces the pods of the workload: what follows is on the nodes where they run then, and reactions
+// there count. Injections at the same time are one fault, and ${run} is that of the preparation.
 func TestPreparationMovesTheTarget(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -297,8 +297,8 @@ steps:
 `), []string{"a"})
 	slices.Sort(w.lines)
 	want := []string{
-		"cuda arm run-inject --only-on-node=b", "cuda inject deployment/a --disarmed", "revert run-79", "revert run-arm",
-		"revert run-inject", "xid 79 b",
+		"cuda arm run-inject --only-on-node=b", "cuda inject deployment/a --disarmed", "revert run-79",
+		"revert run-arm", "revert run-inject", "xid 79 b",
 	}
 	if err != nil || !r.Passed || !slices.Equal(w.lines, want) || !slices.Equal(r.Targets, []string{"b"}) {
 		t.Errorf("%v, %q\n%+v", err, w.lines, r)
