@@ -62,15 +62,15 @@ func (l *Lab) Play(ctx context.Context, e *Experiment, targets []string) (Result
 	var all Result
 	for round := range max(e.Repeat, 1) {
 		r, err := l.round(ctx, e, targets)
+		if e.Repeat > 1 {
+			number(r.Verdicts, round+1)
+		}
 		if round == 0 {
 			all = r
 			if r.Error != "" {
 				return all, err
 			}
 			continue
-		}
-		for i := range r.Verdicts {
-			r.Verdicts[i].Name += fmt.Sprintf(" (%d)", round+1)
 		}
 		all.Ended, all.Passed, all.Error = r.Ended, all.Passed && r.Passed, r.Error
 		all.Runs, all.Verdicts = append(all.Runs, r.Runs...), append(all.Verdicts, r.Verdicts...)
@@ -81,6 +81,17 @@ func (l *Lab) Play(ctx context.Context, e *Experiment, targets []string) (Result
 	}
 	return all, nil
 }
+
+// number adds the round to verdicts, and to their names from the second round on.
+func number(all []Verdict, round int) {
+	for i := range all {
+		if all[i].Round = round; round > 1 {
+			all[i].Name += roundSuffix(round)
+		}
+	}
+}
+
+func roundSuffix(round int) string { return fmt.Sprintf(" (%d)", round) }
 
 func (l *Lab) round(ctx context.Context, e *Experiment, targets []string) (Result, error) {
 	started := time.Now()
@@ -217,6 +228,7 @@ func (p *play) inject(ctx context.Context, i Inject) error {
 	p.observer.Begin() // what follows one layer is a reaction to the fault, also before the others are proven
 	for _, line := range lines {
 		shown := strings.Join(line, " ")
+		began := time.Now()
 		p.observer.Did(WhatInject, shown)
 		id, err := p.Command(ctx, line)
 		proof := time.Now()
@@ -238,7 +250,7 @@ func (p *play) inject(ctx context.Context, i Inject) error {
 		if line[0] == LayerCUDA {
 			p.observer.RolledOut()
 		}
-		p.observer.Proven(proof, shown)
+		p.observer.ProvenSince(began, proof, shown)
 	}
 	return nil
 }
@@ -316,13 +328,14 @@ func (p *play) revertAll(ctx context.Context) {
 	p.mu.Unlock()
 	p.observer.Close()
 	for _, id := range slices.Backward(open) {
+		began := time.Now()
 		if err := p.Revert(ctx, id); err != nil {
 			p.mu.Lock()
 			p.left = append(p.left, fmt.Sprintf("run %s: %v", id, err))
 			p.mu.Unlock()
 			continue
 		}
-		p.observer.Did(WhatRevert, id)
+		p.observer.Reverted(began, id)
 	}
 }
 

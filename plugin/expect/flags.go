@@ -3,7 +3,6 @@ package expect
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -28,7 +27,7 @@ type Flags struct {
 // DefaultWithin is long enough for detectors that poll, and for a drain.
 const DefaultWithin = 5 * time.Minute
 
-// AddFlags registers the flags, and junit as an output format.
+// AddFlags registers the flags, and the formats of reports.
 func (f *Flags) AddFlags(cmd *cobra.Command, format *printer.Format) {
 	flags := cmd.Flags()
 	flags.StringSliceVar(&f.expect, "expect", nil,
@@ -39,8 +38,9 @@ func (f *Flags) AddFlags(cmd *cobra.Command, format *printer.Format) {
 	for _, name := range []string{"expect", "expect-not"} {
 		_ = cmd.RegisterFlagCompletionFunc(name, completeReactions)
 	}
-	format.Also = append(format.Also, "junit")
-	flags.Lookup("output").Usage = "Output format: json, yaml, name, wide, junit (with --expect) or jsonpath=TEMPLATE"
+	format.Also = append(format.Also, Formats()...)
+	flags.Lookup("output").Usage =
+		"Output format: json, yaml, name, wide, junit or prometheus (with --expect), or jsonpath=TEMPLATE"
 }
 
 // completeReactions completes the last word of a list.
@@ -63,8 +63,9 @@ func (f *Flags) Given() bool { return len(f.expect)+len(f.not) > 0 }
 // Validate returns an error if a reaction is unknown, or a flag has no effect.
 func (f *Flags) Validate(format printer.Format) error {
 	if !f.Given() {
-		if format.Output == "junit" {
-			return errors.New("-o junit requires --expect or --expect-not: it reports whether the cluster reacted")
+		if slices.Contains(Formats(), format.Output) {
+			return fmt.Errorf("-o %s requires --expect or --expect-not: it reports whether the cluster reacted",
+				format.Output)
 		}
 		return nil
 	}

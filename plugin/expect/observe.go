@@ -62,7 +62,7 @@ func (o *Observation) Finish(ctx context.Context, run *ledger.Run, format printe
 	if proof.IsZero() {
 		return nil // the error of the run says why
 	}
-	o.observer.Proven(proof, run.Summary)
+	o.observer.ProvenSince(experiment.BeganOf(run), proof, run.Summary)
 	printer.Talk(o.streams.ErrOut, "waiting up to %s for the cluster to react; Ctrl-C ends the wait, not the fault",
 		o.flags.within)
 	expect, err := o.flags.expectations(o.flags.expect, false)

@@ -3,8 +3,10 @@ package experiment
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -15,6 +17,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/completion"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/dryrun"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/expect"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/nodefault"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
@@ -100,8 +103,8 @@ not met.`,
 	flags.BoolVarP(&o.yes, "yes", "y", false, "Do not ask for confirmation")
 	nodefault.AddAllowances(flags, &o.allow)
 	o.format.AddFlags(cmd)
-	o.format.Also = []string{"junit"}
-	flags.Lookup("output").Usage = "Output format: json, yaml, name, wide, junit or jsonpath=TEMPLATE"
+	o.format.Also = expect.Formats()
+	flags.Lookup("output").Usage = "Output format: json, yaml, name, wide, junit, prometheus or jsonpath=TEMPLATE"
 	flags.StringVar(&o.html, "html", "", "Also write the report with the timeline to this HTML file")
 	_ = cmd.RegisterFlagCompletionFunc("node", completion.Nodes(connection))
 	return cmd
@@ -191,6 +194,9 @@ func (o *options) printList() error {
 	all, err := experiment.Builtin()
 	if err != nil {
 		return err
+	}
+	if slices.Contains(o.format.Also, o.format.Output) {
+		return fmt.Errorf("-o %s reports a result, so --list does not support it", o.format.Output)
 	}
 	if !o.format.IsTable() {
 		list := struct {
