@@ -96,6 +96,9 @@ type Key struct {
 	Round int
 }
 
+// notPrefix is before the name of what must not happen.
+const notPrefix = "not "
+
 // Keys returns the key of each verdict. If an experiment expects the same several times, the second name ends with #2.
 func (r Result) Keys() []Key {
 	taken, last := map[Key]bool{}, map[Key]int{}
@@ -106,7 +109,7 @@ func (r Result) Keys() []Key {
 			k.Name = strings.TrimSuffix(k.Name, roundSuffix(v.Round))
 		}
 		if v.Not {
-			k.Name = "not " + k.Name
+			k.Name = notPrefix + k.Name
 		}
 		for first := k; taken[k]; {
 			last[first]++

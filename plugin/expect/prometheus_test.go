@@ -27,7 +27,10 @@ func reported() experiment.Result {
 				Name: "detected", OK: true, State: experiment.StateOK, Limit: 60, After: -0.2, Proof: proof, Round: 1,
 				By: "node-problem-detector (xid-monitor)",
 			},
-			{Name: "cordoned", State: experiment.StateLate, Limit: 60, After: 75.25, Proof: proof, Round: 1, By: "NVSentinel"},
+			{
+				Name: "cordoned", State: experiment.StateLate, Limit: 60, After: 75.25, Proof: proof, Round: 1,
+				By: "NVSentinel",
+			},
 			{Name: "drained", State: experiment.StateMissing, Limit: 30, Proof: proof, Round: 1},
 			{Name: "ready", Not: true, OK: true, State: experiment.StateOK, Limit: 30, Proof: proof, Round: 1},
 			{Name: "detected (2)", OK: true, State: experiment.StateOK, Limit: 60, After: 1e-7, Proof: proof, Round: 2},
@@ -73,7 +76,8 @@ func TestPrometheus(t *testing.T) {
 		t.Errorf("%d metrics", len(all))
 	}
 	reactions := all["gpufault_reaction_seconds"].GetMetric()
-	if len(reactions) != 3 || reactions[1].GetGauge().GetValue() != 75.25 || valueOf(reactions[1], "by") != "NVSentinel" {
+	if len(reactions) != 3 || reactions[1].GetGauge().GetValue() != 75.25 ||
+		valueOf(reactions[1], "by") != "NVSentinel" {
 		t.Errorf("%v", reactions)
 	}
 	for _, family := range all {

@@ -107,6 +107,7 @@ not met.`,
 	flags.Lookup("output").Usage = "Output format: json, yaml, name, wide, junit, prometheus or jsonpath=TEMPLATE"
 	flags.StringVar(&o.html, "html", "", "Also write the report with the timeline to this HTML file")
 	_ = cmd.RegisterFlagCompletionFunc("node", completion.Nodes(connection))
+	cmd.AddCommand(newCompareCommand(streams))
 	return cmd
 }
 
