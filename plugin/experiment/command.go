@@ -43,6 +43,8 @@ type options struct {
 	allow   fault.Allowances
 	format  printer.Format
 	html    string
+	// otlpFile is the file for the trace.
+	otlpFile string
 }
 
 // NewRunCommand returns `run`.
@@ -106,6 +108,7 @@ not met.`,
 	o.format.Also = expect.Formats()
 	flags.Lookup("output").Usage = "Output format: json, yaml, name, wide, junit, prometheus or jsonpath=TEMPLATE"
 	flags.StringVar(&o.html, "html", "", "Also write the report with the timeline to this HTML file")
+	flags.StringVar(&o.otlpFile, "otlp-file", "", "Also write an OpenTelemetry trace to this file, as OTLP in JSON")
 	_ = cmd.RegisterFlagCompletionFunc("node", completion.Nodes(connection))
 	cmd.AddCommand(newCompareCommand(streams))
 	return cmd
