@@ -66,7 +66,7 @@ func (o *Observation) Finish(ctx context.Context, run *ledger.Run, format printe
 	}
 	o.observer.ProvenSince(experiment.BeganOf(run), proof, run.Summary)
 	printer.Talk(o.streams.ErrOut, "waiting up to %s for the cluster to react; Ctrl-C ends the wait, not the fault",
-		o.flags.within)
+		o.flags.longest())
 	expect, err := o.flags.expectations(o.flags.expect, false)
 	if err != nil {
 		return err

@@ -77,17 +77,7 @@ not met.`,
 			o.inherited = func() []string { return inherited(cmd) }
 			return o.run(cmd.Context(), args)
 		},
-		ValidArgsFunction: func(
-			_ *cobra.Command, args []string, _ string,
-		) ([]cobra.Completion, cobra.ShellCompDirective) {
-			var all []cobra.Completion
-			if known, err := experiment.Builtin(); err == nil && len(args) == 0 {
-				for _, e := range known {
-					all = append(all, cobra.CompletionWithDesc(e.Metadata.Name, e.Description))
-				}
-			}
-			return all, cobra.ShellCompDirectiveNoFileComp
-		},
+		ValidArgsFunction: completeNames,
 	}
 	flags := cmd.Flags()
 	flags.StringVarP(&o.file, "filename", "f", "", "File of the experiment; - for stdin")
@@ -110,8 +100,19 @@ not met.`,
 	flags.StringVar(&o.html, "html", "", "Also write the report with the timeline to this HTML file")
 	flags.StringVar(&o.otlpFile, "otlp-file", "", "Also write an OpenTelemetry trace to this file, as OTLP in JSON")
 	_ = cmd.RegisterFlagCompletionFunc("node", completion.Nodes(connection))
-	cmd.AddCommand(newCompareCommand(streams))
+	cmd.AddCommand(newCompareCommand(streams), newExportCommand(connection, streams))
 	return cmd
+}
+
+// completeNames completes the name of a built-in experiment.
+func completeNames(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	var all []cobra.Completion
+	if known, err := experiment.Builtin(); err == nil && len(args) == 0 {
+		for _, e := range known {
+			all = append(all, cobra.CompletionWithDesc(e.Metadata.Name, e.Description))
+		}
+	}
+	return all, cobra.ShellCompDirectiveNoFileComp
 }
 
 // inherited returns the persistent flags that were set, for commands that run inside this one.

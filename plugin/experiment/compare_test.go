@@ -134,6 +134,30 @@ func TestCompareErrors(t *testing.T) {
 	}
 }
 
+// A test of Chainsaw has the limits and the ledger of its user, and refuses what would lead it to another cluster.
+func TestExport(t *testing.T) {
+	t.Parallel()
+	out, _, err := execute("", "export", "gsp-119", "--node", "gpu-1", "--allow-majority")
+	const want = "kubectl gpu-fault xid 119 gpu-1 --allow-majority --yes --output=name --expect=detected,cordoned " +
+		"--within=detected=1m0s,cordoned=2m0s"
+	if err != nil || !strings.Contains(out, want) {
+		t.Errorf("%v\n%s", err, out)
+	}
+	const elsewhere = "apiVersion: gpufault.dev/v1alpha1\nkind: Experiment\nmetadata: {name: x}\n" +
+		"steps: [{inject: {command: [xid, '79', '${target.node}', --context=other]}}]\n"
+	for stdin, c := range map[string]struct{ line, want string }{
+		elsewhere: {"export -f - --node a", "--context=other is not allowed in an experiment"},
+		"x":       {"export gsp-119", "experiment gsp-119: steps[0]: target: specify --node"},
+		"y":       {"export gsp-119 --node a --format litmus", `invalid value "litmus" for --format: must be chainsaw`},
+		"z":       {"export gsp-11 --node a", "did you mean gsp-119?"},
+	} {
+		_, _, err := execute(stdin, strings.Fields(c.line)...)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", c.line, err)
+		}
+	}
+}
+
 // A subcommand hides an experiment of its name.
 func TestBuiltInExperimentsAreNoSubcommands(t *testing.T) {
 	t.Parallel()
