@@ -106,46 +106,58 @@ func (e *Experiment) Chainsaw(ctx context.Context, more func(line []string) []st
 	return out.Bytes(), err
 }
 
-// block adds what begins at step i: an injection or a revert with everything that is expected of it, or one step. It
+// block adds what begins at step i: an injection or a revert with everything that is expected of it, or other steps. It
 // returns the index of the step that follows.
 func (c *chainsaw) block(ctx context.Context, i int) (next int, err error) {
-	for next = i + 1; next < len(c.Steps) && c.Steps[next].Inject == nil && c.Steps[next].Revert == nil; next++ {
+	begins := func(s Step) bool { return s.Inject != nil || s.Revert != nil }
+	next = len(c.Steps)
+	if n := slices.IndexFunc(c.Steps[i+1:], begins); n >= 0 {
+		next = i + 1 + n
+	}
+	first := i
+	if begins(c.Steps[i]) {
+		first++
 	}
 	var expected expectedOf
-	var after []chainsawOperation
-	rest := c.Steps[i+1 : next]
-	if c.Steps[i].Inject == nil && c.Steps[i].Revert == nil {
-		rest = c.Steps[i:next]
-	}
-	for n, s := range rest {
+	for n, s := range c.Steps[first:next] {
 		if err := expected.add(s, n > 0); err != nil {
-			return next, fmt.Errorf("steps[%d]: %w", next-len(rest)+n, err)
-		}
-		if s.Wait > 0 {
-			after = append(after, chainsawOperation{Sleep: &chainsawSleep{s.Wait.Std().String()}})
+			return next, fmt.Errorf("steps[%d]: %w", first+n, err)
 		}
 	}
-	switch s := c.Steps[i]; {
+	if err := c.begin(ctx, c.Steps[i], expected); err != nil {
+		return next, fmt.Errorf("steps[%d]: %w", i, err)
+	}
+	for _, s := range c.Steps[first:next] {
+		if s.Wait > 0 {
+			c.step.Try = append(c.step.Try, chainsawOperation{Sleep: &chainsawSleep{s.Wait.Std().String()}})
+		}
+	}
+	return next, nil
+}
+
+// begin adds an injection or a revert, and what is expected of it.
+func (c *chainsaw) begin(ctx context.Context, s Step, expected expectedOf) error {
+	switch {
 	case s.Inject != nil:
-		err = c.inject(ctx, *s.Inject, expected)
+		if err := c.inject(ctx, *s.Inject, expected); err != nil {
+			return err
+		}
 	case expected.reactions():
-		err = errors.New(
+		return errors.New(
 			"a reaction cannot be expressed without a fault before it: only commands that inject observe reactions")
 	case s.Revert != nil:
 		c.revert()
 	}
-	if err == nil && expected.node != nil {
-		var assert *chainsawAssert
-		if assert, err = c.assert(*expected.node); err == nil {
-			one := chainsawOperation{Description: "expect " + expected.node.Name, Assert: assert}
-			c.step.Try = append(c.step.Try, one)
-		}
+	if expected.node == nil {
+		return nil
 	}
+	assert, err := c.assert(*expected.node)
 	if err != nil {
-		return next, fmt.Errorf("steps[%d]: %w", i, err)
+		return err
 	}
-	c.step.Try = append(c.step.Try, after...)
-	return next, nil
+	one := chainsawOperation{Description: "expect " + expected.node.Name, Assert: assert}
+	c.step.Try = append(c.step.Try, one)
+	return nil
 }
 
 // expectedOf is what is expected of a fault.

@@ -62,6 +62,7 @@ func asNode(part map[string]any) (map[string]any, error) {
 
 // kept returns an error if a value is not what the API server would write.
 func kept(given, back any, path string) error {
+	same := false
 	switch given := given.(type) {
 	case map[string]any:
 		other, _ := back.(map[string]any)
@@ -73,25 +74,19 @@ func kept(given, back any, path string) error {
 		return nil
 	case []any:
 		other, _ := back.([]any)
-		for i, item := range given {
-			if i >= len(other) {
-				break
-			}
+		for i, item := range given[:min(len(given), len(other))] {
 			if err := kept(item, other[i], fmt.Sprintf("%s[%d]", path, i)); err != nil {
 				return err
 			}
 		}
-		if len(given) > 0 && len(other) == len(given) {
-			return nil
-		}
-	case bool:
-		if given == back || !given && back == nil {
-			return nil
-		}
+		same = len(given) > 0 && len(other) == len(given)
+	case bool: // false is not written
+		same = given == (back == true)
 	default:
-		if given != nil && given == back {
-			return nil
-		}
+		same = given != nil && given == back
+	}
+	if same {
+		return nil
 	}
 	return fmt.Errorf("%s is not a value that the API server writes there, so it cannot be expressed",
 		strings.TrimPrefix(path, "."))

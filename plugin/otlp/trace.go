@@ -8,11 +8,13 @@ import (
 	"cmp"
 	"crypto/rand"
 	"encoding/hex"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/build"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/experiment"
 )
 
@@ -81,7 +83,8 @@ func (b *builder) whole(parent parent) span {
 		)})
 	}
 	if !r.Passed {
-		s.Status = status{Code: statusError, Message: cmp.Or(r.Error, strings.Join(r.LeftBehind, "; "), "failed")}
+		s.Status = status{Code: statusError, Message: cmp.Or(r.Error, strings.Join(r.LeftBehind, "; "),
+			fmt.Sprintf("%d of %s not met", r.Failed(), count.Of(len(r.Verdicts), "expectation")))}
 	}
 	return s
 }
