@@ -58,9 +58,13 @@ type Verdict struct {
 	// Limit is Within or For. After is when it happened, from the proof of the fault; both in seconds.
 	Limit float64 `json:"limit"`
 	After float64 `json:"after,omitempty"`
+	// Proof is the time from which Limit and After count.
+	Proof time.Time `json:"proof,omitzero"`
 	// By is who did it. Text is what was seen, or what was seen instead.
 	By   string `json:"by,omitempty"`
 	Text string `json:"text,omitempty"`
+	// Round is the round of a repeated experiment, from 1; 0 if it is not repeated. Names end with it, from the second.
+	Round int `json:"round,omitempty"`
 }
 
 // State is how an expectation has ended.
@@ -269,7 +273,7 @@ func contains(value, part any) bool {
 
 // verdict returns the result as of now.
 func (p *pending) verdict() Verdict {
-	v := Verdict{Name: p.Name, Not: p.not, Limit: p.limit().Seconds(), By: p.by, Text: p.text}
+	v := Verdict{Name: p.Name, Not: p.not, Limit: p.limit().Seconds(), Proof: p.proof, By: p.by, Text: p.text}
 	if !p.met.IsZero() {
 		v.After = p.met.Sub(p.proof).Seconds()
 	}

@@ -72,6 +72,9 @@ func (l *Lab) Play(ctx context.Context, e *Experiment, targets []string) (Result
 	var all Result
 	for round := range max(e.Repeat, 1) {
 		r, err := l.round(ctx, e, targets)
+		if e.Repeat > 1 {
+			number(r.Verdicts, round+1)
+		}
 		if round == 0 {
 			all = r
 			if r.Error != "" {
@@ -79,11 +82,12 @@ func (l *Lab) Play(ctx context.Context, e *Experiment, targets []string) (Result
 			}
 			continue
 		}
-		for i := range r.Verdicts {
-			r.Verdicts[i].Name += fmt.Sprintf(" (%d)", round+1)
-		}
 		all.Ended, all.Passed, all.Error = r.Ended, all.Passed && r.Passed, r.Error
 		all.Runs, all.Verdicts = append(all.Runs, r.Runs...), append(all.Verdicts, r.Verdicts...)
+		for i := range r.Load {
+			r.Load[i].Name += roundSuffix(round + 1)
+		}
+		all.Load = append(all.Load, r.Load...)
 		all.Timeline, all.LeftBehind = append(all.Timeline, r.Timeline...), append(all.LeftBehind, r.LeftBehind...)
 		if r.Error != "" {
 			return all, err
@@ -91,6 +95,17 @@ func (l *Lab) Play(ctx context.Context, e *Experiment, targets []string) (Result
 	}
 	return all, nil
 }
+
+// number adds the round to verdicts, and to their names from the second round on.
+func number(all []Verdict, round int) {
+	for i := range all {
+		if all[i].Round = round; round > 1 {
+			all[i].Name += roundSuffix(round)
+		}
+	}
+}
+
+func roundSuffix(round int) string { return fmt.Sprintf(" (%d)", round) }
 
 func (l *Lab) round(ctx context.Context, e *Experiment, targets []string) (Result, error) {
 	started := time.Now()
@@ -289,6 +304,7 @@ func (p *play) inject(ctx context.Context, i Inject, last string) (prepares bool
 	defer p.observer.inject()() // what follows one layer is a reaction to the fault, also before the others are proven
 	for _, line := range lines {
 		shown := strings.Join(line, " ")
+		began := time.Now()
 		p.observer.Did(WhatInject, shown)
 		id, err := p.Command(ctx, line)
 		proof := time.Now()
@@ -310,7 +326,7 @@ func (p *play) inject(ctx context.Context, i Inject, last string) (prepares bool
 		if line[0] == LayerCUDA && line[1] == "inject" {
 			p.observer.RolledOut()
 		}
-		p.observer.Proven(proof, shown)
+		p.observer.ProvenSince(began, proof, shown)
 	}
 	if !prepares {
 		p.observer.injected()
@@ -401,13 +417,14 @@ func (p *play) revertAll(ctx context.Context) {
 	p.mu.Unlock()
 	p.observer.Close()
 	for _, id := range slices.Backward(open) {
+		began := time.Now()
 		if err := p.Revert(ctx, id); err != nil {
 			p.mu.Lock()
 			p.left = append(p.left, fmt.Sprintf("run %s: %v", id, err))
 			p.mu.Unlock()
 			continue
 		}
-		p.observer.Did(WhatRevert, id)
+		p.observer.Reverted(began, id)
 	}
 }
 

@@ -15,6 +15,8 @@ import (
 // Entry is a line of the timeline: what the tool did, or what the cluster did.
 type Entry struct {
 	Time time.Time `json:"time"`
+	// Began is when this tool began what it had done at Time.
+	Began time.Time `json:"began,omitzero"`
 	// Since is the time since the proof of the last fault before it, in seconds; 0 before the first.
 	Since float64 `json:"since"`
 	// What is the name of a reaction, or one of the What constants.
@@ -155,6 +157,13 @@ func (o *Observer) inject() (done func()) {
 	}
 }
 
+// Reverted records that this tool has undone a run.
+func (o *Observer) Reverted(began time.Time, run string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.add(Entry{Began: began, What: WhatRevert, Text: run})
+}
+
 // Begin forgets what has happened: only what comes from now on is a reaction to the next fault.
 func (o *Observer) Begin() {
 	o.mu.Lock()
@@ -193,14 +202,17 @@ func (o *Observer) RolledOut() {
 }
 
 // Proven records when a fault was proven. All deadlines count from then on.
-func (o *Observer) Proven(at time.Time, text string) {
+func (o *Observer) Proven(at time.Time, text string) { o.ProvenSince(time.Time{}, at, text) }
+
+// ProvenSince is like Proven, and also records when this tool began to inject the fault.
+func (o *Observer) ProvenSince(began, at time.Time, text string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.proof = at // of the last layer
 	for i := o.since; i < len(o.entries); i++ {
 		o.entries[i].Since = o.entries[i].Time.Sub(at).Seconds()
 	}
-	o.add(Entry{Time: at, What: WhatProven, Text: text})
+	o.add(Entry{Time: at, Began: began, What: WhatProven, Text: text})
 }
 
 // expect begins to observe an expectation. Reactions since the fault began count.

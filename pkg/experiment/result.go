@@ -1,6 +1,8 @@
 package experiment
 
 import (
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
@@ -88,4 +90,41 @@ func BeganOf(run *ledger.Run) time.Time {
 		}
 	}
 	return first
+}
+
+// Key identifies a verdict in its result, and the verdicts of other results about the same expectation.
+type Key struct {
+	// Name is that of the expectation, without the round, and begins with "not " for what must not happen.
+	Name  string
+	Round int
+}
+
+// notPrefix is before the name of what must not happen.
+const notPrefix = "not "
+
+// Keys returns the key of each verdict. If an experiment expects the same several times, the second name ends with #2.
+func (r Result) Keys() []Key {
+	taken, last := map[Key]bool{}, map[Key]int{}
+	keys := make([]Key, len(r.Verdicts))
+	for i, v := range r.Verdicts {
+		k := Key{Name: v.Name, Round: v.Round}
+		if v.Round > 1 {
+			k.Name = strings.TrimSuffix(k.Name, roundSuffix(v.Round))
+		}
+		if v.Not {
+			k.Name = notPrefix + k.Name
+		}
+		for first := k; taken[k]; {
+			last[first]++
+			k.Name = fmt.Sprintf("%s #%d", first.Name, last[first]+1)
+		}
+		taken[k], keys[i] = true, k
+	}
+	return keys
+}
+
+// Took returns the seconds from the proof to what happened. It reports false if nothing happened.
+func (v Verdict) Took() (float64, bool) {
+	happened := v.State == StateOK && !v.Not || v.State == StateLate || v.State == StateHappened
+	return max(v.After, 0), happened
 }

@@ -3,7 +3,6 @@ package expect
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -22,25 +21,27 @@ import (
 // Flags are --expect, --expect-not and --within.
 type Flags struct {
 	expect, not []string
-	within      time.Duration
+	within      []string
 }
 
 // DefaultWithin is long enough for detectors that poll, and for a drain.
 const DefaultWithin = 5 * time.Minute
 
-// AddFlags registers the flags, and junit as an output format.
+// AddFlags registers the flags, and the formats of reports.
 func (f *Flags) AddFlags(cmd *cobra.Command, format *printer.Format) {
 	flags := cmd.Flags()
 	flags.StringSliceVar(&f.expect, "expect", nil,
 		"Reactions of the cluster to wait for, such as cordon,drain or cordon=NVSentinel; exit code 2 if one does not happen")
 	flags.StringSliceVar(&f.not, "expect-not", nil, "Reactions that must not happen")
-	flags.DurationVar(&f.within, "within", DefaultWithin,
-		"Time for the reactions, from the proof of the fault")
+	flags.StringSliceVar(&f.within, "within", nil,
+		"Time for the reactions, from the proof of the fault, such as 2m, or of some of them, such as cordon=2m,drain=9m "+
+			"(default 5m)")
 	for _, name := range []string{"expect", "expect-not"} {
 		_ = cmd.RegisterFlagCompletionFunc(name, completeReactions)
 	}
-	format.Also = append(format.Also, "junit")
-	flags.Lookup("output").Usage = "Output format: json, yaml, name, wide, junit (with --expect) or jsonpath=TEMPLATE"
+	format.Also = append(format.Also, Formats()...)
+	flags.Lookup("output").Usage =
+		"Output format: json, yaml, name, wide, junit or prometheus (with --expect), or jsonpath=TEMPLATE"
 }
 
 // completeReactions completes the last word of a list.
@@ -63,13 +64,14 @@ func (f *Flags) Given() bool { return len(f.expect)+len(f.not) > 0 }
 // Validate returns an error if a reaction is unknown, or a flag has no effect.
 func (f *Flags) Validate(format printer.Format) error {
 	if !f.Given() {
-		if format.Output == "junit" {
-			return errors.New("-o junit requires --expect or --expect-not: it reports whether the cluster reacted")
+		if slices.Contains(Formats(), format.Output) {
+			return fmt.Errorf("-o %s requires --expect or --expect-not: it reports whether the cluster reacted",
+				format.Output)
 		}
 		return nil
 	}
-	if f.within < time.Second || f.within > 24*time.Hour {
-		return fmt.Errorf("invalid value %s for --within: must be 1s to 24h", f.within)
+	if err := f.validateWithin(); err != nil {
+		return err
 	}
 	expect, err := f.expectations(f.expect, false)
 	if err != nil {
@@ -91,6 +93,10 @@ func (f *Flags) Validate(format printer.Format) error {
 
 // expectations parses words such as cordon and cordon=NVSentinel.
 func (f *Flags) expectations(words []string, not bool) ([]experiment.Expectation, error) {
+	limits, err := f.limits()
+	if err != nil {
+		return nil, err
+	}
 	var all []experiment.Expectation
 	for _, word := range words {
 		name, by, given := strings.Cut(strings.TrimSpace(word), "=")
@@ -111,9 +117,9 @@ func (f *Flags) expectations(words []string, not bool) ([]experiment.Expectation
 			e.Name += " by " + by
 		}
 		if not {
-			e.For = scenario.Duration(f.within)
+			e.For = scenario.Duration(limits.of(known))
 		} else {
-			e.Within = scenario.Duration(f.within)
+			e.Within = scenario.Duration(limits.of(known))
 		}
 		all = append(all, e)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/reaction"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/otlp"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
@@ -62,9 +64,9 @@ func (o *Observation) Finish(ctx context.Context, run *ledger.Run, format printe
 	if proof.IsZero() {
 		return nil // the error of the run says why
 	}
-	o.observer.Proven(proof, run.Summary)
+	o.observer.ProvenSince(experiment.BeganOf(run), proof, run.Summary)
 	printer.Talk(o.streams.ErrOut, "waiting up to %s for the cluster to react; Ctrl-C ends the wait, not the fault",
-		o.flags.within)
+		o.flags.longest())
 	expect, err := o.flags.expectations(o.flags.expect, false)
 	if err != nil {
 		return err
@@ -78,6 +80,9 @@ func (o *Observation) Finish(ctx context.Context, run *ledger.Run, format printe
 	}
 	result := o.observer.Result(run.Summary, o.started, []string{run.ID})
 	if err := Print(o.streams.Out, result, format); err != nil {
+		return err
+	}
+	if err := otlp.Report(ctx, o.streams.ErrOut, result, "", os.Getenv); err != nil {
 		return err
 	}
 	if ctx.Err() != nil {

@@ -13,11 +13,22 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
+// The formats of reports besides the usual ones.
+const (
+	formatJUnit      = "junit"
+	formatPrometheus = "prometheus"
+)
+
+// Formats returns the formats of reports besides the usual ones.
+func Formats() []string { return []string{formatJUnit, formatPrometheus} }
+
 // Print writes a result in any format.
 func Print(out io.Writer, r experiment.Result, format printer.Format) error {
 	switch {
-	case format.Output == "junit":
+	case format.Output == formatJUnit:
 		return JUnit(out, r)
+	case format.Output == formatPrometheus:
+		return Prometheus(out, r)
 	case !format.IsTable():
 		var names []string
 		for _, id := range r.Runs {

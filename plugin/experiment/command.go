@@ -3,8 +3,10 @@ package experiment
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -15,6 +17,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/completion"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/dryrun"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/expect"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/nodefault"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
@@ -42,6 +45,8 @@ type options struct {
 	html    string
 	// simulate are the steps of the simulated remediation.
 	simulate []string
+	// otlpFile is the file for the trace.
+	otlpFile string
 }
 
 // NewRunCommand returns `run`.
@@ -74,17 +79,7 @@ not met.`,
 			o.inherited = func() []string { return inherited(cmd) }
 			return o.run(cmd.Context(), args)
 		},
-		ValidArgsFunction: func(
-			_ *cobra.Command, args []string, _ string,
-		) ([]cobra.Completion, cobra.ShellCompDirective) {
-			var all []cobra.Completion
-			if known, err := experiment.Builtin(); err == nil && len(args) == 0 {
-				for _, e := range known {
-					all = append(all, cobra.CompletionWithDesc(e.Metadata.Name, e.Description))
-				}
-			}
-			return all, cobra.ShellCompDirectiveNoFileComp
-		},
+		ValidArgsFunction: completeNames,
 	}
 	flags := cmd.Flags()
 	flags.StringVarP(&o.file, "filename", "f", "", "File of the experiment; - for stdin")
@@ -102,13 +97,26 @@ not met.`,
 	flags.BoolVarP(&o.yes, "yes", "y", false, "Do not ask for confirmation")
 	nodefault.AddAllowances(flags, &o.allow)
 	o.format.AddFlags(cmd)
-	o.format.Also = []string{"junit"}
-	flags.Lookup("output").Usage = "Output format: json, yaml, name, wide, junit or jsonpath=TEMPLATE"
 	flags.StringSliceVar(&o.simulate, "simulate-remediation", nil,
 		"Play the remediator of a cluster without one: cordon, drain, uncordon; with detect first, when a detector reports the fault")
+	o.format.Also = expect.Formats()
+	flags.Lookup("output").Usage = "Output format: json, yaml, name, wide, junit, prometheus or jsonpath=TEMPLATE"
 	flags.StringVar(&o.html, "html", "", "Also write the report with the timeline to this HTML file")
+	flags.StringVar(&o.otlpFile, "otlp-file", "", "Also write an OpenTelemetry trace to this file, as OTLP in JSON")
 	_ = cmd.RegisterFlagCompletionFunc("node", completion.Nodes(connection))
+	cmd.AddCommand(newCompareCommand(streams), newExportCommand(connection, streams))
 	return cmd
+}
+
+// completeNames completes the name of a built-in experiment.
+func completeNames(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	var all []cobra.Completion
+	if known, err := experiment.Builtin(); err == nil && len(args) == 0 {
+		for _, e := range known {
+			all = append(all, cobra.CompletionWithDesc(e.Metadata.Name, e.Description))
+		}
+	}
+	return all, cobra.ShellCompDirectiveNoFileComp
 }
 
 // inherited returns the persistent flags that were set, for commands that run inside this one.
@@ -198,6 +206,9 @@ func (o *options) printList() error {
 	all, err := experiment.Builtin()
 	if err != nil {
 		return err
+	}
+	if slices.Contains(o.format.Also, o.format.Output) {
+		return fmt.Errorf("-o %s reports a result, so --list does not support it", o.format.Output)
 	}
 	if !o.format.IsTable() {
 		list := struct {

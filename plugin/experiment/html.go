@@ -3,6 +3,7 @@ package experiment
 import (
 	_ "embed" // for the style sheet
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/build"
@@ -32,6 +33,7 @@ func HTML(r experiment.Result) string {
 		),
 		markup.El("main",
 			section("What was expected", bars(r.Verdicts), verdicts(r.Verdicts)),
+			rounds(r),
 			markup.When(len(r.Load) > 0, section("Load", loads(r.Load))),
 			section("What happened", events(r.Timeline)),
 			markup.When(len(r.Runs) > 0, section("Runs", markup.El("p", markup.Text(strings.Join(r.Runs, ", "))))),
@@ -114,6 +116,24 @@ func loads(all []experiment.LoadResult) markup.Part {
 	}
 	return table([]string{"Load", "Phase", "Requests", "OK", "P50", "P95", "P99"}, len(rows),
 		func(i int) []string { return rows[i] })
+}
+
+// rounds returns the times of a repeated experiment, or nothing if it was not repeated.
+func rounds(r experiment.Result) markup.Part {
+	if !slices.ContainsFunc(r.Verdicts, func(v experiment.Verdict) bool { return v.Round > 1 }) {
+		return nil
+	}
+	names, all := r.Outcomes()
+	return section("All rounds", table(
+		[]string{"Expected", "Met", "Median", "Min", "Max"}, len(names), func(i int) []string {
+			o := all[names[i]]
+			row := []string{names[i], fmt.Sprintf("%d of %d", o.Met, o.Rounds)}
+			if o.Median == nil {
+				return append(row, "", "", "")
+			}
+			return append(row, expect.Seconds(*o.Median), expect.Seconds(*o.Min), expect.Seconds(*o.Max))
+		},
+	))
 }
 
 func events(all []experiment.Entry) markup.Part {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -23,6 +24,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/dryrun"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/expect"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/otlp"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/outfile"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
@@ -32,7 +34,8 @@ import (
 )
 
 func (o *options) run(ctx context.Context, args []string) error {
-	if err := errors.Join(o.format.Validate(), o.dryRun.Validate(dryrun.Modes()...)); err != nil {
+	if err := errors.Join(o.format.Validate(), o.dryRun.Validate(dryrun.Modes()...), outfile.Check("--html", o.html),
+		outfile.Check("--otlp-file", o.otlpFile)); err != nil {
 		return err
 	}
 	if o.list {
@@ -307,6 +310,9 @@ func (o *options) report(ctx context.Context, r experiment.Result, failed error)
 		}
 	}
 	if err := expect.Print(o.streams.Out, r, o.format); err != nil {
+		return err
+	}
+	if err := otlp.Report(ctx, o.streams.ErrOut, r, o.otlpFile, os.Getenv); err != nil {
 		return err
 	}
 	switch {

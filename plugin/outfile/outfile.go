@@ -28,3 +28,18 @@ func Write(talk io.Writer, flag, file string, write func(io.Writer) error) error
 	printer.Talk(talk, "%s written", file)
 	return nil
 }
+
+// Check returns an error if Write could not write the file. A command calls it before it does what the file reports.
+func Check(flag, file string) error {
+	if file == "" {
+		return nil
+	}
+	if info, err := os.Stat(file); err == nil && info.IsDir() {
+		return fmt.Errorf("%s: %s is a directory", flag, file)
+	}
+	f, err := os.CreateTemp(filepath.Dir(file), ".gpu-fault-*")
+	if err != nil {
+		return fmt.Errorf("%s: %w", flag, err)
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
+}

@@ -35,3 +35,19 @@ func TestWrite(t *testing.T) {
 		t.Errorf("%v, %v", err, left)
 	}
 }
+
+// A file that cannot be written is refused before the experiment that it reports, and checking leaves nothing.
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for path, ok := range map[string]bool{
+		"": true, filepath.Join(dir, "out"): true, dir: false, filepath.Join(dir, "missing", "out"): false,
+	} {
+		if err := Check("--html", path); (err == nil) != ok {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	if left, _ := os.ReadDir(dir); len(left) > 0 {
+		t.Errorf("%v", left)
+	}
+}

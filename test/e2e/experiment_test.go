@@ -253,8 +253,8 @@ func TestExperimentMeasuresDetectToRecover(t *testing.T) {
   - {name: uncordoned, within: 2m}
   - {name: closed, within: 1m, reaction: cordon, by: any}
 `)
-	html := filepath.Join(t.TempDir(), "report.html")
-	got, r := e.experiment(file, "--allow-last-gpu-node", "--html", html)
+	html, trace := filepath.Join(t.TempDir(), "report.html"), filepath.Join(t.TempDir(), "trace.json")
+	got, r := e.experiment(file, "--allow-last-gpu-node", "--html", html, "--otlp-file", trace)
 	if r.code != 0 || !got.Passed || len(got.LeftBehind) > 0 || got.Error != "" {
 		t.Fatalf("exit %d, %+v", r.code, got)
 	}
@@ -271,6 +271,12 @@ func TestExperimentMeasuresDetectToRecover(t *testing.T) {
 	}
 	if page, err := os.ReadFile(html); err != nil || !strings.Contains(string(page), "Passed: test") {
 		t.Errorf("the report: %v", err)
+	}
+	spans, err := os.ReadFile(trace)
+	for _, name := range []string{"experiment test", "inject xid 79", "expect drained", "revert xid-"} {
+		if err != nil || !strings.Contains(string(spans), `"name":"`+name) {
+			t.Errorf("the trace has no span %s: %v\n%s", name, err, spans)
+		}
 	}
 	if open := e.runs(); len(open) > 0 {
 		t.Errorf("open runs: %+v", open)
@@ -565,11 +571,12 @@ func TestExpectOnAFault(t *testing.T) {
 		t.Errorf("watch says\n%s\n%s", seen.stdout, seen.stderr)
 	}
 	r = e.plugin("xid", "43", e.worker.Name, "--allow-last-gpu-node", "--yes", "--expect", "cordon=NVSentinel",
-		"--within", "2s")
+		"--within", "cordon=2s")
 	if r.code != 2 || !strings.Contains(r.stdout, "MISSING") {
 		t.Errorf("exit %d\n%s\n%s", r.code, r.stdout, r.stderr)
 	}
 	e.refused(e.plugin("xid", "79", e.worker.Name, "--expect", "cordonn"), "did you mean cordon")
 	e.refused(e.plugin("xid", "79", e.worker.Name, "-o", "junit"), "requires --expect")
+	e.refused(e.plugin("xid", "79", e.worker.Name, "-o", "prometheus"), "requires --expect")
 	e.ok("revert", "--all", "--yes")
 }

@@ -24,6 +24,7 @@ var dials = map[string]string{
 	"pkg/sandbox/first_linux.go":        "nobody: it listens on the sandbox's own loopback interface",
 	"pkg/scenario/recorder/recorder.go": "the API server, for a client on this machine's loopback interface",
 	"pkg/collect/images.go":             "registries, about images that pods cannot start; doctor --no-images leaves it out",
+	"plugin/otlp/send.go":               "the collector that OTEL_EXPORTER_OTLP_ENDPOINT names; nobody without it",
 	"plugin/cuda/preloads.go":           "registries, for the LD_PRELOAD that an image of the user's workload sets",
 }
 
