@@ -39,7 +39,7 @@ type options struct {
 	yes     bool
 	allow   fault.Allowances
 	format  printer.Format
-	html    string
+	files   files
 }
 
 // NewRunCommand returns `run`.
@@ -64,6 +64,10 @@ not met.`,
 
   # Run an experiment from a file on the node of a pod of a Deployment, with a report for CI
   kubectl gpu-fault run -f experiment.yaml --pods-of deployment/vllm -n infer --yes -o junit
+
+  # Print a report for CI, and also write reports for people and for programs
+  kubectl gpu-fault run xid-detection --node gpu-1 --yes -o junit \
+      --html report.html --json report.json
 
   # Show the file of a built-in experiment, as a start for your own
   kubectl gpu-fault run xid79-recovery --explain`,
@@ -102,7 +106,7 @@ not met.`,
 	o.format.AddFlags(cmd)
 	o.format.Also = []string{"junit"}
 	flags.Lookup("output").Usage = "Output format: json, yaml, name, wide, junit or jsonpath=TEMPLATE"
-	flags.StringVar(&o.html, "html", "", "Also write the report with the timeline to this HTML file")
+	o.files.addFlags(flags)
 	_ = cmd.RegisterFlagCompletionFunc("node", completion.Nodes(connection))
 	return cmd
 }

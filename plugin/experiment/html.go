@@ -92,16 +92,20 @@ func bars(all []experiment.Verdict) markup.Part {
 
 func verdicts(all []experiment.Verdict) markup.Part {
 	return table([]string{"Expected", "Result", "After", "Limit", "By", "Seen"}, len(all), func(i int) []string {
-		v := all[i]
-		name, after := v.Name, ""
-		if v.Not {
-			name = "not " + name
-		}
-		if v.After != 0 {
-			after = expect.Seconds(v.After)
-		}
-		return []string{name, expect.Word(v), after, expect.Seconds(v.Limit), v.By, v.Text}
+		return cells(all[i])
 	})
+}
+
+// cells returns a verdict as a row of a table.
+func cells(v experiment.Verdict) []string {
+	name, after := v.Name, ""
+	if v.Not {
+		name = "not " + name
+	}
+	if v.After != 0 {
+		after = expect.Seconds(v.After)
+	}
+	return []string{name, expect.Word(v), after, expect.Seconds(v.Limit), v.By, v.Text}
 }
 
 func events(all []experiment.Entry) markup.Part {

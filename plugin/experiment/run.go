@@ -5,12 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/client-go/dynamic"
 
@@ -22,7 +20,6 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/dryrun"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/expect"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
-	"github.com/gpu-fault/kubectl-gpu-fault/plugin/outfile"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
@@ -48,10 +45,10 @@ func (o *options) run(ctx context.Context, args []string) error {
 	if e.Target.Namespace == "" {
 		e.Target.Namespace = cluster.Namespace
 	}
-	targets, err := e.Target.Nodes(ctx, cluster.Client,
-		func(ctx context.Context, ref, namespace string) (labels.Selector, error) {
-			return experiment.SelectorOf(ctx, cluster.Client, ref, namespace)
-		})
+	if err := o.files.check(); err != nil {
+		return fmt.Errorf("nothing was changed: %w", err)
+	}
+	targets, err := e.Target.Nodes(ctx, cluster.Client, nil)
 	if err != nil {
 		return fmt.Errorf("nothing was changed: target: %w", kube.Explain(err))
 	}
@@ -237,16 +234,8 @@ func (o *options) checker(cluster *kube.Cluster) (*check.Checker, error) {
 
 // report prints a result. An experiment that could not be carried out is an error.
 func (o *options) report(ctx context.Context, r experiment.Result, failed error) error {
-	if o.html != "" {
-		err := outfile.Write(o.streams.ErrOut, "--html", o.html, func(w io.Writer) error {
-			_, err := io.WriteString(w, HTML(r))
-			return err
-		})
-		if err != nil {
-			return err
-		}
-	}
-	if err := expect.Print(o.streams.Out, r, o.format); err != nil {
+	err := errors.Join(expect.Print(o.streams.Out, r, o.format), o.files.write(o.streams.ErrOut, r))
+	if err != nil {
 		return err
 	}
 	switch {

@@ -35,3 +35,20 @@ func TestWrite(t *testing.T) {
 		t.Errorf("%v, %v", err, left)
 	}
 }
+
+// A file that cannot be written is refused before a command changes anything, and the check leaves nothing behind.
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := Check("--html", filepath.Join(dir, "out")); err != nil {
+		t.Error(err)
+	}
+	for _, file := range []string{dir, filepath.Join(dir, "missing", "out")} {
+		if err := Check("--html", file); err == nil {
+			t.Errorf("%s was accepted", file)
+		}
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("%v, %v", left, err)
+	}
+}
