@@ -16,8 +16,8 @@ func Markdown(r experiment.Result) string {
 		word = "Passed"
 	}
 	var text strings.Builder
-	fmt.Fprintf(&text, "### %s: %s\n\n%s, on %s\n\n", word, inMarkdown(r.Name), inMarkdown(expect.Summary(r)),
-		inMarkdown(nodes(r.Targets)))
+	fmt.Fprintf(&text, "### %s: %s\n\n%s: %s\n\n", word, inMarkdown(r.Name), inMarkdown(nodes(r.Targets)),
+		inMarkdown(expect.Summary(r)))
 	if len(r.Verdicts) == 0 {
 		return text.String()
 	}
