@@ -135,70 +135,68 @@ func TestCanaryRights(t *testing.T) {
 // without takes a right from the canary's roles while a function runs.
 func (c *canary) without(missing fault.Permission, do func()) {
 	c.t.Helper()
-	client, ctx := c.cluster.Client.RbacV1(), c.t.Context()
-	var restore []func() error
-	drop := func(rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
-		var kept []rbacv1.PolicyRule
-		for _, rule := range rules {
-			if !slices.Contains(rule.Resources, missing.Resource) || !slices.Contains(rule.APIGroups, missing.Group) {
-				kept = append(kept, rule)
-				continue
-			}
-			others, same := rule.DeepCopy(), rule.DeepCopy()
-			others.Resources = slices.DeleteFunc(others.Resources, func(r string) bool { return r == missing.Resource })
-			same.Resources = []string{missing.Resource}
-			same.Verbs = slices.DeleteFunc(same.Verbs, func(v string) bool { return v == missing.Verb })
-			for _, r := range []*rbacv1.PolicyRule{others, same} {
-				if len(r.Resources) > 0 && len(r.Verbs) > 0 {
-					kept = append(kept, *r)
-				}
-			}
-		}
-		return kept
-	}
+	var restore []func()
 	for _, role := range []string{c.namespace + "-xid", c.namespace + "-watch"} {
-		if missing.Namespace == "" {
-			before, err := client.ClusterRoles().Get(ctx, role, metav1.GetOptions{})
-			if err != nil {
-				c.t.Fatal(err)
-			}
-			after := before.DeepCopy()
-			after.Rules = drop(after.Rules)
-			restore = append(restore, func() error {
-				before.ResourceVersion = ""
-				_, err := client.ClusterRoles().Update(ctx, before, metav1.UpdateOptions{})
-				return err
-			})
-			if _, err := client.ClusterRoles().Update(ctx, after, metav1.UpdateOptions{}); err != nil {
-				c.t.Fatal(err)
-			}
-			continue
-		}
-		before, err := client.Roles(missing.Namespace).Get(ctx, role, metav1.GetOptions{})
-		if err != nil {
-			c.t.Fatal(err)
-		}
-		after := before.DeepCopy()
-		after.Rules = drop(after.Rules)
-		restore = append(restore, func() error {
-			before.ResourceVersion = ""
-			_, err := client.Roles(missing.Namespace).Update(ctx, before, metav1.UpdateOptions{})
-			return err
-		})
-		if _, err := client.Roles(missing.Namespace).Update(ctx, after, metav1.UpdateOptions{}); err != nil {
-			c.t.Fatal(err)
-		}
+		rules, set := c.rules(role, missing.Namespace)
+		set(withoutRule(rules, missing))
+		restore = append(restore, func() { set(rules) })
 	}
 	cluster.Eventually(c.t, patience, c.user()+" may not "+missing.String(), func() (bool, string) {
 		return !c.may(c.user(), missing, missing.Namespace), "not yet"
 	})
 	do()
 	for _, one := range restore {
-		if err := one(); err != nil {
+		one()
+	}
+	c.inForce(c.user(), missing)
+}
+
+// rules returns the rules of a Role, or of a ClusterRole if the namespace is empty, and a function that replaces them.
+func (c *canary) rules(role, namespace string) (rules []rbacv1.PolicyRule, set func([]rbacv1.PolicyRule)) {
+	c.t.Helper()
+	client, ctx := c.cluster.Client.RbacV1(), c.t.Context()
+	check := func(err error) {
+		c.t.Helper()
+		if err != nil {
 			c.t.Fatal(err)
 		}
 	}
-	c.inForce(c.user(), missing)
+	if namespace == "" {
+		o, err := client.ClusterRoles().Get(ctx, role, metav1.GetOptions{})
+		check(err)
+		return o.DeepCopy().Rules, func(rules []rbacv1.PolicyRule) {
+			o.Rules, o.ResourceVersion = rules, ""
+			_, err := client.ClusterRoles().Update(ctx, o, metav1.UpdateOptions{})
+			check(err)
+		}
+	}
+	o, err := client.Roles(namespace).Get(ctx, role, metav1.GetOptions{})
+	check(err)
+	return o.DeepCopy().Rules, func(rules []rbacv1.PolicyRule) {
+		o.Rules, o.ResourceVersion = rules, ""
+		_, err := client.Roles(namespace).Update(ctx, o, metav1.UpdateOptions{})
+		check(err)
+	}
+}
+
+// withoutRule returns rules without the verb of a permission on its resource.
+func withoutRule(rules []rbacv1.PolicyRule, missing fault.Permission) (kept []rbacv1.PolicyRule) {
+	for _, rule := range rules {
+		if !slices.Contains(rule.Resources, missing.Resource) || !slices.Contains(rule.APIGroups, missing.Group) {
+			kept = append(kept, rule)
+			continue
+		}
+		others, same := rule.DeepCopy(), rule.DeepCopy()
+		others.Resources = slices.DeleteFunc(others.Resources, func(r string) bool { return r == missing.Resource })
+		same.Resources = []string{missing.Resource}
+		same.Verbs = slices.DeleteFunc(same.Verbs, func(v string) bool { return v == missing.Verb })
+		for _, r := range []*rbacv1.PolicyRule{others, same} {
+			if len(r.Resources) > 0 && len(r.Verbs) > 0 {
+				kept = append(kept, *r)
+			}
+		}
+	}
+	return kept
 }
 
 // The canary as users run it: Jobs of the CronJob, in pods with an image of the plugin alone and the rights of the
