@@ -18,6 +18,7 @@ GOFLAGS="${GOFLAGS-} -gcflags=all=-l -gcflags=std=" "$golangci" run ./...
 go run ./hack/systems
 # Workflows run nowhere but where they are needed; this finds what can be found before.
 go tool -modfile=hack/tools/go.mod actionlint
+go tool -modfile=hack/tools/go.mod actionlint docs/examples/github-actions.yml
 # A module of its own, too.
 go vet -C hack/licenses ./...
 licenses=$(mktemp)

@@ -1,5 +1,10 @@
 // Package experiment runs experiments: inject a fault, expect what the cluster should do about it and by when, revert,
 // report.
+//
+// To run one from Go, read it with [Parse], or take a built-in one with [Named]; find its nodes with [Target.Nodes];
+// and play it with [Lab.Play], which returns a [Result] with a [Verdict] for each expectation. A [Lab] needs a client
+// of the cluster, and two functions: Command injects a fault, and Revert undoes it. Both usually run the plugin, as in
+// the example of [Lab.Play]. The package has no stable API yet: pin the version of the module.
 package experiment
 
 import (

@@ -27,18 +27,21 @@ type Lab struct {
 	// Command runs a command line of this tool that injects a fault, without asking, and returns the ID of its run; ""
 	// if it has none. If it fails, the ID is that of a run that may have left something in place.
 	Command func(ctx context.Context, line []string) (run string, err error)
-	// Targets returns the nodes of the target as of now, after its pods were replaced.
+	// Targets, if set, returns the nodes of the target as of now, after its pods were replaced.
 	Targets func(ctx context.Context) ([]string, error)
-	// Revert undoes a run. Run returns its record.
+	// Revert undoes a run.
 	Revert func(ctx context.Context, run string) error
-	Run    func(ctx context.Context, run string) (*ledger.Run, error)
+	// Run, if set, returns the record of a run, which has the time of the proof. Otherwise, the fault counts as proven
+	// when Command returns.
+	Run func(ctx context.Context, run string) (*ledger.Run, error)
 	// Remediator is for experiments that simulate the remediation.
 	Remediator Remediator
-	// Load sends requests until ctx ends, from a node that is none of avoid if possible.
+	// Load sends requests until ctx ends, from a node that is none of avoid if possible. Only experiments with load
+	// need it.
 	Load func(ctx context.Context, l check.Load, avoid []string, each func(check.Request)) error
-	// Check runs checks of the steady state.
+	// Check runs checks. Only experiments with checks need it.
 	Check func(ctx context.Context, checks []scenario.Check) ([]check.Result, error)
-	// Show is called with each line of the timeline, Say with what is being done.
+	// Show, if set, is called with each line of the timeline, Say with what is being done.
 	Show func(Entry)
 	Say  func(format string, args ...any)
 }
@@ -107,9 +110,26 @@ func number(all []Verdict, round int) {
 
 func roundSuffix(round int) string { return fmt.Sprintf(" (%d)", round) }
 
+// complete returns the lab with functions in place of the optional ones that are not set.
+func (l *Lab) complete() *Lab {
+	c := *l
+	if c.Run == nil {
+		c.Run = func(_ context.Context, id string) (*ledger.Run, error) { return &ledger.Run{ID: id}, nil }
+	}
+	if c.Check == nil {
+		c.Check = func(context.Context, []scenario.Check) ([]check.Result, error) {
+			return nil, errors.New("the experiment has checks, and the lab has no function Check")
+		}
+	}
+	if c.Say == nil {
+		c.Say = func(string, ...any) {}
+	}
+	return &c
+}
+
 func (l *Lab) round(ctx context.Context, e *Experiment, targets []string) (Result, error) {
 	started := time.Now()
-	p := &play{Lab: l, Experiment: e, observer: NewObserver(targets), targets: targets}
+	p := &play{Lab: l.complete(), Experiment: e, observer: NewObserver(targets), targets: targets}
 	p.observer.Show = l.Show
 	err := p.run(ctx)
 	p.revertAll(ctx)

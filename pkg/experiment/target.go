@@ -13,7 +13,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// Nodes resolves a target to nodes that exist. Workload returns the pod selector of a workload (TYPE/NAME).
+// Nodes resolves a target to nodes that exist. Workload returns the pod selector of a workload (TYPE/NAME); nil means
+// SelectorOf.
 func (t *Target) Nodes(
 	ctx context.Context, client kubernetes.Interface,
 	workload func(ctx context.Context, ref, namespace string) (labels.Selector, error),
@@ -37,6 +38,11 @@ func (t *Target) Nodes(
 			return nil, fmt.Errorf("no node matches the selector %q", t.Selector)
 		}
 	case t.PodsOf != "":
+		if workload == nil {
+			workload = func(ctx context.Context, ref, namespace string) (labels.Selector, error) {
+				return SelectorOf(ctx, client, ref, namespace)
+			}
+		}
 		selector, err := workload(ctx, t.PodsOf, t.Namespace)
 		if err != nil {
 			return nil, err

@@ -42,7 +42,7 @@ type options struct {
 	yes     bool
 	allow   fault.Allowances
 	format  printer.Format
-	html    string
+	files   files
 	// simulate are the steps of the simulated remediation.
 	simulate []string
 	// otlpFile is the file for the trace.
@@ -71,6 +71,10 @@ not met.`,
 
   # Run an experiment from a file on the node of a pod of a Deployment, with a report for CI
   kubectl gpu-fault run -f experiment.yaml --pods-of deployment/vllm -n infer --yes -o junit
+
+  # Print a report for CI, and also write reports for people and for programs
+  kubectl gpu-fault run xid-detection --node gpu-1 --yes -o junit \
+      --html report.html --json report.json
 
   # Show the file of a built-in experiment, as a start for your own
   kubectl gpu-fault run xid79-recovery --explain`,
@@ -101,7 +105,7 @@ not met.`,
 		"Play the remediator of a cluster without one: cordon, drain, uncordon; with detect first, when a detector reports the fault")
 	o.format.Also = expect.Formats()
 	flags.Lookup("output").Usage = "Output format: json, yaml, name, wide, junit, prometheus or jsonpath=TEMPLATE"
-	flags.StringVar(&o.html, "html", "", "Also write the report with the timeline to this HTML file")
+	o.files.addFlags(flags)
 	flags.StringVar(&o.otlpFile, "otlp-file", "", "Also write an OpenTelemetry trace to this file, as OTLP in JSON")
 	_ = cmd.RegisterFlagCompletionFunc("node", completion.Nodes(connection))
 	cmd.AddCommand(newCompareCommand(streams), newExportCommand(connection, streams))

@@ -95,15 +95,7 @@ func bars(all []experiment.Verdict) markup.Part {
 
 func verdicts(all []experiment.Verdict) markup.Part {
 	return table([]string{"Expected", "Result", "After", "Limit", "By", "Seen"}, len(all), func(i int) []string {
-		v := all[i]
-		name, after := v.Name, ""
-		if v.Not {
-			name = "not " + name
-		}
-		if v.After != 0 {
-			after = expect.Seconds(v.After)
-		}
-		return []string{name, expect.Word(v), after, expect.Seconds(v.Limit), v.By, v.Text}
+		return cells(all[i])
 	})
 }
 
@@ -134,6 +126,18 @@ func rounds(r experiment.Result) markup.Part {
 			return append(row, expect.Seconds(*o.Median), expect.Seconds(*o.Min), expect.Seconds(*o.Max))
 		},
 	))
+}
+
+// cells returns a verdict as a row of a table.
+func cells(v experiment.Verdict) []string {
+	name, after := v.Name, ""
+	if v.Not {
+		name = "not " + name
+	}
+	if v.After != 0 {
+		after = expect.Seconds(v.After)
+	}
+	return []string{name, expect.Word(v), after, expect.Seconds(v.Limit), v.By, v.Text}
 }
 
 func events(all []experiment.Entry) markup.Part {

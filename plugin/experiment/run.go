@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/client-go/dynamic"
 
@@ -34,8 +33,7 @@ import (
 )
 
 func (o *options) run(ctx context.Context, args []string) error {
-	if err := errors.Join(o.format.Validate(), o.dryRun.Validate(dryrun.Modes()...), outfile.Check("--html", o.html),
-		outfile.Check("--otlp-file", o.otlpFile)); err != nil {
+	if err := errors.Join(o.format.Validate(), o.dryRun.Validate(dryrun.Modes()...)); err != nil {
 		return err
 	}
 	if o.list {
@@ -55,7 +53,10 @@ func (o *options) run(ctx context.Context, args []string) error {
 	if e.Target.Namespace == "" {
 		e.Target.Namespace = cluster.Namespace
 	}
-	targets, err := nodesOfTarget(ctx, cluster, e)
+	if err := errors.Join(o.files.check(), outfile.Check("--otlp-file", o.otlpFile)); err != nil {
+		return fmt.Errorf("nothing was changed: %w", err)
+	}
+	targets, err := e.Target.Nodes(ctx, cluster.Client, nil)
 	if err != nil {
 		return fmt.Errorf("nothing was changed: target: %w", kube.Explain(err))
 	}
@@ -93,13 +94,6 @@ func (o *options) run(ctx context.Context, args []string) error {
 	}
 	result, err := lab.Play(ctx, e, targets)
 	return o.report(ctx, result, err)
-}
-
-func nodesOfTarget(ctx context.Context, cluster *kube.Cluster, e *experiment.Experiment) ([]string, error) {
-	return e.Target.Nodes(ctx, cluster.Client,
-		func(ctx context.Context, ref, namespace string) (labels.Selector, error) {
-			return experiment.SelectorOf(ctx, cluster.Client, ref, namespace)
-		})
 }
 
 // nodes returns names of nodes in words.
@@ -221,7 +215,7 @@ func (o *options) lab(ctx context.Context, cluster *kube.Cluster, e *experiment.
 		Client:     cluster.Client,
 		Remediator: o.remediator(ctx, cluster),
 		Targets: func(ctx context.Context) ([]string, error) {
-			nodes, err := nodesOfTarget(ctx, cluster, e)
+			nodes, err := e.Target.Nodes(ctx, cluster.Client, nil)
 			if err == nil && len(e.SimulateRemediation) > 0 {
 				err = o.remediator(ctx, cluster).Preflight(ctx, nodes)
 			}
@@ -300,16 +294,8 @@ func (o *options) checker(cluster *kube.Cluster) (*check.Checker, error) {
 
 // report prints a result. An experiment that could not be carried out is an error.
 func (o *options) report(ctx context.Context, r experiment.Result, failed error) error {
-	if o.html != "" {
-		err := outfile.Write(o.streams.ErrOut, "--html", o.html, func(w io.Writer) error {
-			_, err := io.WriteString(w, HTML(r))
-			return err
-		})
-		if err != nil {
-			return err
-		}
-	}
-	if err := expect.Print(o.streams.Out, r, o.format); err != nil {
+	err := errors.Join(expect.Print(o.streams.Out, r, o.format), o.files.write(o.streams.ErrOut, r))
+	if err != nil {
 		return err
 	}
 	if err := otlp.Report(ctx, o.streams.ErrOut, r, o.otlpFile, os.Getenv); err != nil {

@@ -11,6 +11,22 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
+// Check returns an error if a file cannot be written. Commands call it before they change anything, so that a report is
+// not lost.
+func Check(flag, file string) error {
+	if file == "" {
+		return nil
+	}
+	if info, err := os.Lstat(file); err == nil && info.IsDir() {
+		return fmt.Errorf("%s %s: is a directory; specify a file", flag, file)
+	}
+	f, err := os.CreateTemp(filepath.Dir(file), ".gpu-fault-*")
+	if err != nil {
+		return fmt.Errorf("%s %s cannot be written: %w", flag, file, err)
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
+}
+
 // Write writes a file atomically, readable by its owner only, and says so on talk. It replaces what has the name, and
 // never follows a link: somebody else may be able to write in the folder.
 func Write(talk io.Writer, flag, file string, write func(io.Writer) error) error {
@@ -27,19 +43,4 @@ func Write(talk io.Writer, flag, file string, write func(io.Writer) error) error
 	}
 	printer.Talk(talk, "%s written", file)
 	return nil
-}
-
-// Check returns an error if Write could not write the file. A command calls it before it does what the file reports.
-func Check(flag, file string) error {
-	if file == "" {
-		return nil
-	}
-	if info, err := os.Stat(file); err == nil && info.IsDir() {
-		return fmt.Errorf("%s: %s is a directory", flag, file)
-	}
-	f, err := os.CreateTemp(filepath.Dir(file), ".gpu-fault-*")
-	if err != nil {
-		return fmt.Errorf("%s: %w", flag, err)
-	}
-	return errors.Join(f.Close(), os.Remove(f.Name()))
 }

@@ -23,6 +23,11 @@ func TestActionsArePinnedByCommit(t *testing.T) {
 	if err != nil || len(files) < 3 {
 		t.Fatalf("%q, %v", files, err)
 	}
+	actions, err := filepath.Glob("../../.github/actions/*/action.yml")
+	if err != nil || len(actions) < 1 {
+		t.Fatalf("%q, %v", actions, err)
+	}
+	files = append(files, actions...)
 	used := map[string]bool{}
 	for _, file := range files {
 		text, err := os.ReadFile(file)

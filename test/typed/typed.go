@@ -4,6 +4,7 @@ package typed
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 
 	"mvdan.cc/sh/v3/expand"
@@ -85,4 +86,23 @@ func Scripts(page string) []string {
 		}
 	}
 	return scripts
+}
+
+// quoted is code within a line.
+var quoted = regexp.MustCompile("`([^`]+)`")
+
+// InTables returns the commands in the tables of a page, in the order of the page.
+func InTables(page string) []string {
+	var commands []string
+	for line := range strings.Lines(page) {
+		if !strings.HasPrefix(line, "|") {
+			continue
+		}
+		for _, code := range quoted.FindAllStringSubmatch(line, -1) {
+			if strings.HasPrefix(code[1], "kubectl gpu-fault ") {
+				commands = append(commands, code[1])
+			}
+		}
+	}
+	return commands
 }

@@ -1,6 +1,7 @@
 package typed
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -49,5 +50,16 @@ func TestScripts(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, Scripts(page)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// Commands in the tables of a page are found, and nothing else is.
+func TestInTables(t *testing.T) {
+	t.Parallel()
+	const page = "`kubectl gpu-fault list`\n\n| a | `b`, `kubectl gpu-fault xid 79 a` |\n|---|---|\n" +
+		"| c | `kubectl get nodes`; `kubectl gpu-fault revert RUN` |\n"
+	want := []string{"kubectl gpu-fault xid 79 a", "kubectl gpu-fault revert RUN"}
+	if got := InTables(page); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
