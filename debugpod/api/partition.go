@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
 // Partition drops forwarded packets between pods of the node and their peers. Packets between a pod and its own node,
@@ -54,10 +56,12 @@ var podUIDs = regexp.MustCompile(`^[A-Za-z0-9-]{1,64}$`)
 
 func (p Partition) validate() error {
 	if len(p.Pods) == 0 || len(p.Pods) > MaxPartitionedPods {
-		return fmt.Errorf("a partition of %d pods is not possible: must be 1 to %d", len(p.Pods), MaxPartitionedPods)
+		return fmt.Errorf("a partition of %s is not possible: must be 1 to %d", count.Of(len(p.Pods), "pod"),
+			MaxPartitionedPods)
 	}
 	if len(p.Matches) == 0 || len(p.Matches) > MaxMatches {
-		return fmt.Errorf("a partition with %d rules is not possible: must be 1 to %d", len(p.Matches), MaxMatches)
+		return fmt.Errorf("a partition with %s is not possible: must be 1 to %d", count.Of(len(p.Matches), "rule"),
+			MaxMatches)
 	}
 	for _, pod := range p.Pods {
 		if err := pod.validate(); err != nil {
@@ -92,18 +96,18 @@ func (p PartitionedPod) validate() error {
 		return fmt.Errorf("invalid UID %q", p.UID)
 	}
 	if len(p.Addresses) == 0 || len(p.Addresses) > maxAddresses {
-		return fmt.Errorf("has %d addresses: must be 1 to %d", len(p.Addresses), maxAddresses)
+		return fmt.Errorf("has %s: must be 1 to %d", count.Of(len(p.Addresses), "address"), maxAddresses)
 	}
 	for _, address := range p.Addresses {
-		if !isOfOneHost(address) {
+		if !IsHostAddress(address) {
 			return fmt.Errorf("invalid address %q", address)
 		}
 	}
 	return nil
 }
 
-// isOfOneHost reports whether an address can be that of a pod or its peer.
-func isOfOneHost(a netip.Addr) bool {
+// IsHostAddress reports whether an address can be that of a pod or its peer.
+func IsHostAddress(a netip.Addr) bool {
 	return a.IsValid() && !a.Is4In6() && a.Zone() == "" && !a.IsUnspecified() && !a.IsLoopback() && !a.IsMulticast()
 }
 
@@ -119,10 +123,10 @@ func (m Match) validate() error {
 	case !isPort(m.DestinationPort) || !isPort(m.SourcePort):
 		return fmt.Errorf("invalid port %d or %d: must be 0 to 65535", m.DestinationPort, m.SourcePort)
 	case len(m.Probes) > maxAddresses:
-		return fmt.Errorf("%d probes of a rule: must be at most %d", len(m.Probes), maxAddresses)
+		return fmt.Errorf("a rule has %s: must be at most %d", count.Of(len(m.Probes), "probe"), maxAddresses)
 	}
 	for _, probe := range m.Probes {
-		if !isOfOneHost(probe) || m.Peer.IsValid() && !m.Peer.Contains(probe) {
+		if !IsHostAddress(probe) || m.Peer.IsValid() && !m.Peer.Contains(probe) {
 			return fmt.Errorf("invalid probe %q of the peer %s", probe, m.Peer)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 func TestPartitionValidate(t *testing.T) {
 	t.Parallel()
 	address, peer := netip.MustParseAddr("10.1.0.2"), netip.MustParsePrefix("10.2.0.0/16")
+	v6 := netip.MustParsePrefix("fd00::/8")
 	for name, tc := range map[string]struct {
 		change func(p *Partition)
 		want   string
@@ -23,14 +24,14 @@ func TestPartitionValidate(t *testing.T) {
 		"no rules":        {func(p *Partition) { p.Matches = nil }, "with 0 rules"},
 		"too many rules":  {func(p *Partition) { p.Matches = make([]Match, MaxMatches+1) }, "must be 1 to 72"},
 		"a path as UID":   {func(p *Partition) { p.Pods[0].UID = "../1" }, "invalid UID"},
-		"loopback":        {func(p *Partition) { p.Pods[0].Addresses[0] = netip.MustParseAddr("127.0.0.1") }, "invalid address"},
+		"loopback":        {func(p *Partition) { p.Pods[0].Addresses[0] = netip.IPv6Loopback() }, "invalid address"},
 		"no address":      {func(p *Partition) { p.Pods[0].Addresses = nil }, "has 0 addresses"},
 		"host bits":       {func(p *Partition) { p.Matches[0].Peer = netip.MustParsePrefix("10.2.0.1/16") }, "invalid peer"},
-		"another family":  {func(p *Partition) { p.Matches[0] = Match{Peer: netip.MustParsePrefix("fd00::/8")} }, "same family"},
+		"another family":  {func(p *Partition) { p.Matches[0] = Match{Peer: v6} }, "same family"},
 		"protocol":        {func(p *Partition) { p.Matches[0].Protocol = "icmp" }, "invalid protocol"},
 		"port alone":      {func(p *Partition) { p.Matches[0].Protocol = "" }, "requires a protocol"},
 		"port":            {func(p *Partition) { p.Matches[0].DestinationPort = 65536 }, "invalid port"},
-		"probe elsewhere": {func(p *Partition) { p.Matches[0].Probes[0] = netip.MustParseAddr("192.0.2.1") }, "invalid probe"},
+		"probe elsewhere": {func(p *Partition) { p.Matches[0].Probes[0] = address }, "invalid probe"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

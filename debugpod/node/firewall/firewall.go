@@ -50,8 +50,8 @@ type packetFilter interface {
 	block(run string, f api.Firewall) error
 	// look returns the content of the table, with the run's set, or nil if the table does not exist.
 	look(table, run string) (*firewallTable, error)
-	// remove removes a table, or only the rules, ports and addresses of a run. The error is errMeanwhile if some of them
-	// no longer exist.
+	// remove removes a table, or only the rules, ports and addresses of a run. The error is errMeanwhile if some of
+	// them no longer exist.
 	remove(name string, t *firewallTable, run string, all bool) error
 	// marked returns the tables with rules of runs, by name.
 	marked() (map[string]mark, error)

@@ -116,8 +116,8 @@ const (
 	lastProbe = 2 * time.Second
 )
 
-// buildPartition handles Firewall with a partition. It removes the rules again if they cannot be verified. Unless the error has
-// CodeFilter, no rule remains.
+// buildPartition handles Firewall with a partition. It removes the rules again if they cannot be verified. Unless the
+// error has CodeFilter, no rule remains.
 func buildPartition(run string, f api.Firewall, filter packetFilter, from prober) (*api.BuiltFirewall, *api.Error) {
 	if failure := blocked(run, f, filter); failure != nil {
 		return nil, failure

@@ -158,7 +158,8 @@ func TestPartitionInTheKernel(t *testing.T) {
 		"any address": {
 			match: api.Match{Protocol: api.ProtocolTCP, Probes: []netip.Addr{peerIP, peer6}}, probes: 2,
 			rules: []string{
-				"ip saddr " + pods + " meta l4proto tcp counter drop", "ip6 saddr " + pods6 + " meta l4proto tcp counter drop",
+				"ip saddr " + pods + " meta l4proto tcp counter drop",
+				"ip6 saddr " + pods6 + " meta l4proto tcp counter drop",
 			},
 			dropped: []packet{{netip.AddrPortFrom(peerIP, 80), true}, {netip.AddrPortFrom(peer6, 80), true}},
 			passes:  []packet{{netip.AddrPortFrom(peerIP, 80), false}},
@@ -175,8 +176,9 @@ func TestPartitionInTheKernel(t *testing.T) {
 		"answers": {
 			match: api.Match{Received: true, Protocol: api.ProtocolTCP, SourcePort: 53},
 			// The packet arrives, and its answer is dropped.
-			dropped: []packet{{netip.AddrPortFrom(peerIP, 53), true}},
-			passes:  []packet{{netip.AddrPortFrom(peerIP, 54), true}}, passesIn: []packet{{netip.AddrPortFrom(podIP, 53), true}},
+			dropped:  []packet{{netip.AddrPortFrom(peerIP, 53), true}},
+			passes:   []packet{{netip.AddrPortFrom(peerIP, 54), true}},
+			passesIn: []packet{{netip.AddrPortFrom(podIP, 53), true}},
 			rules: []string{
 				"ip daddr " + pods + " tcp sport 53 counter drop", "ip6 daddr " + pods6 + " tcp sport 53 counter drop",
 			},
@@ -188,7 +190,8 @@ func TestPartitionInTheKernel(t *testing.T) {
 			if failure != nil {
 				t.Fatal(failure)
 			}
-			want := "table inet " + f.Table + ": chain forward: " + strings.Join(tc.rules, "; ") + "; pods = {10.1.0.2, fd00:1::2}"
+			want := "table inet " + f.Table + ": chain forward: " + strings.Join(tc.rules, "; ") +
+				"; pods = {10.1.0.2, fd00:1::2}"
 			if built.Rule != want || len(built.Probes) != tc.probes || built.Expires < 59*time.Minute {
 				t.Errorf("built %+v, wanted %q and %d probes", built, want, tc.probes)
 			}
@@ -310,8 +313,8 @@ func TestPartitionEndsByItself(t *testing.T) {
 	}
 }
 
-// TestPartitionBesideOthersRules holds that what other clients add to the table remains, without the rules and addresses
-// of the run, and that the table is found without the marks of its rules.
+// TestPartitionBesideOthersRules holds that what other clients add to the table remains, without the rules and
+// addresses of the run, and that the table is found without the marks of its rules.
 func TestPartitionBesideOthersRules(t *testing.T) {
 	t.Parallel()
 	n := newPodNode(t, true)

@@ -3,6 +3,8 @@ package firewall
 import (
 	"net/netip"
 	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
 // mostResolvers is the number of DNS servers that resolvers use (resolv.conf(5)).
@@ -17,7 +19,7 @@ func parseResolvers(text string) (all []netip.Addr) {
 			continue
 		}
 		address, err := netip.ParseAddr(words[1])
-		if err == nil && address.Zone() == "" && !address.Is4In6() && !address.IsLoopback() && !address.IsUnspecified() {
+		if err == nil && api.IsHostAddress(address) {
 			all = append(all, address)
 		}
 	}

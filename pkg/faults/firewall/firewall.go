@@ -111,8 +111,8 @@ func evidenceOf(proof api.BuiltFirewall, what api.Firewall) []ledger.Evidence {
 	}
 	if what.Partition != nil && proof.Unprobed > 0 {
 		all = append(all, ledger.Evidence{
-			Source: "probe", Time: now, Text: fmt.Sprintf("not tested: %s, for packets that only the peers can send; read back only",
-				count.Of(proof.Unprobed, "rule")),
+			Source: "probe", Time: now,
+			Text: fmt.Sprintf("%s only read back: packets that match come from the peers", count.Of(proof.Unprobed, "rule")),
 		})
 	}
 	return all

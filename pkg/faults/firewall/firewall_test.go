@@ -27,7 +27,9 @@ type fakePod struct {
 
 func (p *fakePod) Firewall(_ context.Context, what api.Firewall) (*api.BuiltFirewall, error) {
 	p.calls, p.built = append(p.calls, "build"), what
-	return &api.BuiltFirewall{Rule: "table inet hardening", Expires: what.TTL, Probes: p.probes, Unprobed: p.unprobed}, p.fails
+	return &api.BuiltFirewall{
+		Rule: "table inet hardening", Expires: what.TTL, Probes: p.probes, Unprobed: p.unprobed,
+	}, p.fails
 }
 
 func (p *fakePod) RemoveFirewall(_ context.Context, what api.RemoveFirewall) (*api.RemovedFirewall, error) {
@@ -165,7 +167,7 @@ func TestPartitionEvidence(t *testing.T) {
 		texts = append(texts, e.Source+": "+e.Text)
 	}
 	want := "nftables: table inet hardening; the kernel removes it in 1h0m0s | probe: dropped: 1, 2, 3, 4, and 1 more | " +
-		"probe: not tested: 1 rule, for packets that only the peers can send; read back only"
+		"probe: 1 rule only read back: packets that match come from the peers"
 	if got := strings.Join(texts, " | "); got != want {
 		t.Errorf("%s, wanted %s", got, want)
 	}
