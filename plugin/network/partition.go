@@ -34,6 +34,7 @@ type partition struct {
 	port     int
 
 	sent, received []peer
+	notes          []string // about peers that may not be what the user expects
 }
 
 func newPartition() *partition {
@@ -109,15 +110,10 @@ that use eBPF, the packet from the pod shows it, and the command removes the rul
 
 // validate checks everything that needs no cluster.
 func (p *partition) validate() (err error) {
-	given := len(p.Nodes.Names) > 0 || p.Nodes.Selector != ""
-	kind, name, found := strings.Cut(p.workload, "/")
+	if err := p.validateTarget(); err != nil {
+		return err
+	}
 	switch {
-	case !given && p.Nodes.Pod == "" && p.workload == "":
-		return errors.New("no target: specify --pod POD, --workload TYPE/NAME, node names or -l SELECTOR")
-	case p.Nodes.Pod != "" && p.workload != "":
-		return errors.New("--pod and --workload cannot be used together")
-	case p.workload != "" && (!found || kind == "" || name == ""):
-		return fmt.Errorf("invalid value %q for --workload: must be TYPE/NAME, such as deployment/vllm", p.workload)
 	case p.protocol != "" && p.protocol != api.ProtocolTCP && p.protocol != api.ProtocolUDP:
 		return fmt.Errorf("invalid value %q for --protocol: supported values: tcp, udp", p.protocol)
 	case p.port < 0 || p.port > 65535:
@@ -138,6 +134,20 @@ func (p *partition) validate() (err error) {
 		return errors.New("--port and the peer dns cannot be used together: dns is port 53")
 	}
 	return p.Validate()
+}
+
+func (p *partition) validateTarget() error {
+	given := len(p.Nodes.Names) > 0 || p.Nodes.Selector != ""
+	kind, name, found := strings.Cut(p.workload, "/")
+	switch {
+	case !given && p.Nodes.Pod == "" && p.workload == "":
+		return errors.New("no target: specify --pod POD, --workload TYPE/NAME, node names or -l SELECTOR")
+	case p.Nodes.Pod != "" && p.workload != "":
+		return errors.New("--pod and --workload cannot be used together")
+	case p.workload != "" && (!found || kind == "" || name == ""):
+		return fmt.Errorf("invalid value %q for --workload: must be TYPE/NAME, such as deployment/vllm", p.workload)
+	}
+	return nil
 }
 
 func (p *partition) run(ctx context.Context, connection *kube.Connection, streams genericiooptions.IOStreams) error {
@@ -174,9 +184,11 @@ func (p *partition) run(ctx context.Context, connection *kube.Connection, stream
 func (p *partition) changes(
 	ctx context.Context, connection *kube.Connection, cluster *kube.Cluster, nodes []string, chosen podsByNode,
 ) (changes []fault.Change, _ error) {
-	if err := checkServices(ctx, cluster, slices.Concat(p.sent, p.received)); err != nil {
+	notes, err := checkServices(ctx, cluster, slices.Concat(p.sent, p.received))
+	if err != nil {
 		return nil, err
 	}
+	p.notes = notes
 	all, err := cluster.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, kube.Explain(fmt.Errorf("list the nodes: %w", err))
@@ -294,6 +306,9 @@ func (p *partition) describe(say func(string, ...any), pods []string, omitted st
 	say("What: the kernel drops packets of %s: %s. Packets between a pod and its own node pass.", named, p.peers())
 	if omitted != "" {
 		say("Not cut off: %s.", omitted)
+	}
+	for _, note := range p.notes {
+		say("Note: %s.", note)
 	}
 	say("How: a privileged pod%s adds a table to the node's nftables, and sends packets from a pod to verify it.",
 		p.Pods.OtherImage())

@@ -115,22 +115,31 @@ func TestPods(t *testing.T) {
 	}
 }
 
-// TestAddressOfAService holds that the address of a Service is refused: no packet has it where the rules are.
+// TestAddressOfAService holds that an address of a Service is refused, because no packet has it where the rules are,
+// and that a network with such addresses is accepted with a note.
 func TestAddressOfAService(t *testing.T) {
 	t.Parallel()
 	cluster := &kube.Cluster{Client: fake.NewClientset(&corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: "vllm"},
-		Spec:       corev1.ServiceSpec{ClusterIPs: []string{"10.96.0.7"}},
+		Spec:       corev1.ServiceSpec{ClusterIPs: []string{"10.96.0.7"}, ExternalIPs: []string{"192.0.2.7"}},
 	})}
 	for text, want := range map[string]string{
-		"10.96.0.7": "is the address of Service ml/vllm", "10.96.0.8": "", "10.96.0.0/16": "", "any": "",
+		"10.96.0.7": "is an address of Service ml/vllm", "192.0.2.7": "is an address of Service ml/vllm",
+		"10.96.0.8": "", "10.97.0.0/16": "", "any": "", "dns": "",
+		"10.96.0.0/16": "10.96.0.0/16 contains addresses of Services, such as 10.96.0.7 of ml/vllm",
 	} {
 		p, err := parsePeer(text)
-		if err == nil {
-			err = checkServices(t.Context(), cluster, []peer{p})
+		if err != nil {
+			t.Fatal(err)
 		}
-		if (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, wanted %q", text, err, want)
+		notes, err := checkServices(t.Context(), cluster, []peer{p})
+		got := strings.Join(notes, "; ")
+		if err != nil {
+			got = err.Error()
+		}
+		refused := want != "" && !strings.Contains(text, "/")
+		if (got != "") != (want != "") || !strings.Contains(got, want) || (err != nil) != refused {
+			t.Errorf("%s: %q, wanted %q", text, got, want)
 		}
 	}
 }

@@ -2,7 +2,6 @@ package network
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -141,26 +140,4 @@ func (p podsByNode) names() (all []string) {
 		}
 	}
 	return all
-}
-
-// checkServices returns an error if a peer is the address of a Service: kube-proxy replaces it by that of a pod before
-// the packet reaches the rules. It ignores Services that the user cannot list.
-func checkServices(ctx context.Context, cluster *kube.Cluster, peers []peer) error {
-	if !slices.ContainsFunc(peers, func(p peer) bool { return p.network.IsSingleIP() }) {
-		return nil
-	}
-	services, err := cluster.Client.CoreV1().Services("").List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil //nolint:nilerr // Preflight warns of the missing permission
-	}
-	var problems []error
-	for _, s := range services.Items {
-		for _, p := range peers {
-			if p.network.IsSingleIP() && slices.Contains(s.Spec.ClusterIPs, p.network.Addr().String()) {
-				problems = append(problems, fmt.Errorf("peer %s is the address of Service %s/%s; the packets have the address of "+
-					"the pod behind it: specify the pods, or dns", p.text, s.Namespace, s.Name))
-			}
-		}
-	}
-	return errors.Join(problems...)
 }
