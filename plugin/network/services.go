@@ -19,7 +19,7 @@ import (
 func checkServices(ctx context.Context, cluster *kube.Cluster, peers []peer) (notes []string, _ error) {
 	services, err := cluster.Client.CoreV1().Services("").List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return nil, nil //nolint:nilerr // the preflight warns of the missing permission
+		return nil, nil // the preflight warns of the missing permission
 	}
 	var problems []error
 	for _, p := range peers {

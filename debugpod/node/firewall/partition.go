@@ -94,7 +94,7 @@ const discardPort = 9
 
 // packetsFor returns the packets that the rule should drop, to each address that may be tried.
 func (r partitionRule) packetsFor(resolvers []netip.Addr) (all []packet) {
-	port := uint16(r.DestinationPort) //nolint:gosec // Validate has checked the range
+	port := uint16(r.DestinationPort)
 	if port == 0 {
 		port = discardPort
 	}

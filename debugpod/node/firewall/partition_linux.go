@@ -116,7 +116,7 @@ func (r partitionRule) expressions(pods *nftables.Set) []expr.Any {
 		if port > 0 {
 			list = append(list, &expr.Payload{
 				DestRegister: register, Base: expr.PayloadBaseTransportHeader, Offset: uint32(offset) * 2, Len: 2,
-			}, equals(binaryutil.BigEndian.PutUint16(uint16(port)))) //nolint:gosec // Validate has checked the range
+			}, equals(binaryutil.BigEndian.PutUint16(uint16(port))))
 		}
 	}
 	return append(list, &expr.Counter{}, &expr.Verdict{Kind: expr.VerdictDrop})
