@@ -35,6 +35,7 @@ func TestARefusalNamesTheFeature(t *testing.T) {
 		"runtime show node-a":                   "--for runtime |",
 		"device list node-a":                    "--for device |",
 		"device unhealthy node-a --gpu 0 --yes": "--for device |",
+		"network partition --pod a":             "--for network |",
 		"cuda status":                           "--for cuda -n research |",
 		"scenario status":                       "--for scenario |",
 		"doctor --api-only --no-images":         "--for doctor --api-only |",

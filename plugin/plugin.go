@@ -23,6 +23,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/faults"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/image"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/network"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/rbac"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/runtime"
@@ -78,6 +79,7 @@ Nothing has to be installed in the cluster: faults on a node run in a privileged
 		cuda.NewCommand(connection, streams),
 		runtime.NewCommand(connection, streams),
 		device.NewCommand(connection, streams),
+		network.NewCommand(connection, streams),
 		scenario.NewCommand(connection, streams),
 		doctor.NewCommand(connection, streams),
 		experiment.NewRunCommand(connection, streams, NewCommand),

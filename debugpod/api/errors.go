@@ -72,6 +72,8 @@ const (
 	CodeNoFilter Code = "no-nftables"
 	// CodeFilter means that an nftables table could not be created, read or removed.
 	CodeFilter Code = "nftables-failed"
+	// CodeBypassed means that packets of a pod did not reach the rule that should drop them. The rule was removed.
+	CodeBypassed Code = "netfilter-bypassed"
 	// CodeInterrupted means that the client disconnected or the helper received a request to stop. Records written
 	// before were already reported.
 	CodeInterrupted Code = "interrupted"

@@ -3,6 +3,7 @@ package api
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -17,9 +18,11 @@ type Firewall struct {
 	// Table is the name of the table, in the family inet. The table must not exist.
 	Table string `json:"table"`
 	// Port is the port on which servers listen.
-	Port int  `json:"port"`
-	Drop Drop `json:"drop"`
-	// TTL is how long the port is blocked, by the node's clock.
+	Port int  `json:"port,omitempty"`
+	Drop Drop `json:"drop,omitempty"`
+	// Partition drops packets between pods and their peers. It replaces Port and Drop.
+	Partition *Partition `json:"partition,omitempty"`
+	// TTL is how long packets are dropped, by the node's clock.
 	TTL time.Duration `json:"ttl"`
 }
 
@@ -52,9 +55,13 @@ type RemoveFirewall struct {
 
 // BuiltFirewall is the response to Firewall, as read back from the kernel.
 type BuiltFirewall struct {
-	// Rule is the rule in nft syntax.
+	// Rule is the rule, or the rules, in nft syntax.
 	Rule string `json:"rule"`
-	// Expires is the remaining time for which the kernel blocks the port.
+	// Probes describes the packets that the helper sent from a pod, and that the rules of a partition dropped.
+	Probes []string `json:"probes,omitempty"`
+	// Unprobed is the number of rules that no packet has verified, because only the peers can send such packets.
+	Unprobed int `json:"unprobed,omitempty"`
+	// Expires is the remaining time for which the kernel drops packets.
 	Expires time.Duration `json:"expires"`
 }
 
@@ -85,19 +92,25 @@ func (f Firewall) Validate() error {
 	switch {
 	case !tableNames.MatchString(f.Table):
 		return fmt.Errorf("%q is no name for a table: small letters, digits, - and _, at most 31", f.Table)
+	case f.Partition != nil && (f.Port != 0 || f.Drop != ""):
+		return errors.New("a partition cannot be combined with a blocked port")
+	case f.TTL < time.Second || f.TTL > maxFirewall:
+		return fmt.Errorf("it cannot last %s: give 1s to %s", f.TTL, maxFirewall)
+	case f.Partition != nil:
+		return f.Partition.validate()
 	case f.Port < 1 || f.Port > 65535:
 		return fmt.Errorf("%d is no TCP port", f.Port)
 	case !slices.Contains(Drops, f.Drop):
 		return fmt.Errorf("%q cannot be dropped: choose requests, answers, large or outgoing", f.Drop)
-	case f.TTL < time.Second || f.TTL > maxFirewall:
-		return fmt.Errorf("it cannot last %s: give 1s to %s", f.TTL, maxFirewall)
 	}
 	return nil
 }
 
 // FirewallSet returns the name of the set in a run's table. The name does not reveal the run, and identifies the table
 // if its rule is missing.
-func FirewallSet(run string) string {
+func FirewallSet(run string) string { return "ports-" + shortHash(run) }
+
+func shortHash(run string) string {
 	sum := sha256.Sum256([]byte(run))
-	return "ports-" + hex.EncodeToString(sum[:3])
+	return hex.EncodeToString(sum[:3])
 }

@@ -131,7 +131,8 @@ func serve(
 		removed, failure := module.Remove(req.Run, host)
 		return answers.end(api.Answer{Removed: removed}, failure)
 	case req.Firewall != nil, req.RemoveFirewall != nil:
-		return answers.end(firewall.Do(req, host))
+		processOf := func(podUID string) int { return inspect.ProcessOf(podUID, host) }
+		return answers.end(firewall.Do(req, host, processOf))
 	}
 	return answers.end(api.Answer{}, kmsg.Write(ctx, req.WriteKmsg.Records, host, answers.send))
 }

@@ -61,6 +61,12 @@ func (i Inject) commands(ctx context.Context, t Target, targets []string, run st
 		all = append(all, device)
 	case i.Runtime != "":
 		all = append(all, slices.Concat([]string{"runtime", "break"}, targets, []string{"--mode", i.Runtime}))
+	case i.Network != "":
+		network := slices.Concat([]string{"network", i.Network}, targets)
+		if t.PodsOf != "" {
+			network = slices.Concat(network, []string{"--workload", t.PodsOf}, namespace)
+		}
+		all = append(all, network)
 	case i.CUDA != "" && len(i.Layers) == 0:
 		if i.XID != nil {
 			cuda = append(cuda, "--xid", fmt.Sprint(i.XID))

@@ -95,9 +95,11 @@ type Inject struct {
 	XID    any      `json:"xid,omitempty"`
 	GPU    any      `json:"gpu,omitempty"`
 	Layers []string `json:"layers,omitempty"`
-	// Device is unhealthy. Runtime is a mode of `runtime break`.
+	// Device is unhealthy. Runtime is a mode of `runtime break`. Network is partition: of the pods of the target's
+	// workload on the nodes, or else of all pods on the nodes.
 	Device  string `json:"device,omitempty"`
 	Runtime string `json:"runtime,omitempty"`
+	Network string `json:"network,omitempty"`
 	// CUDA is a workload as TYPE/NAME, in the namespace of the target.
 	CUDA string `json:"cuda,omitempty"`
 	// Flags are further flags of the command, without the dashes.
@@ -274,8 +276,8 @@ func (t Target) pick(n int) (int, error) {
 func (i Inject) validate() error {
 	n := 0
 	for _, is := range []bool{
-		i.XID != nil && i.CUDA == "", i.Device != "", i.Runtime != "", i.CUDA != "" && len(i.Layers) == 0,
-		len(i.Command) > 0,
+		i.XID != nil && i.CUDA == "", i.Device != "", i.Runtime != "", i.Network != "",
+		i.CUDA != "" && len(i.Layers) == 0, len(i.Command) > 0,
 	} {
 		if is {
 			n++
@@ -283,13 +285,15 @@ func (i Inject) validate() error {
 	}
 	switch {
 	case n != 1:
-		return errors.New("a fault is one of xid, device, runtime, cuda and command")
+		return errors.New("a fault is one of xid, device, runtime, network, cuda and command")
 	case len(i.Layers) > 0 && i.XID == nil:
 		return errors.New("layers are possible only for an xid")
 	case i.GPU != nil && i.XID == nil && i.Device == "":
 		return errors.New("gpu is possible only for an xid or a device")
 	case i.Device != "" && i.Device != "unhealthy":
 		return fmt.Errorf("device must be unhealthy, not %q", i.Device)
+	case i.Network != "" && i.Network != "partition":
+		return fmt.Errorf("network must be partition, not %q", i.Network)
 	}
 	for _, layer := range i.Layers {
 		if !slices.Contains([]string{LayerKernel, LayerDevice, LayerCUDA}, layer) {
@@ -314,7 +318,8 @@ func (i Inject) validate() error {
 // injecting are the commands that an experiment may run; reserved are the flags that it sets itself.
 var (
 	injecting = []string{
-		"xid", "device unhealthy", "device taint", "runtime break", "cuda inject", "cuda arm", "cuda disarm",
+		"xid", "device unhealthy", "device taint", "runtime break", "network partition", "cuda inject", "cuda arm",
+		"cuda disarm",
 	}
 	reserved = []string{"yes", "output", "dry-run", "expect", "expect-not", "within"}
 )

@@ -23,7 +23,7 @@ const head = "apiVersion: gpufault.dev/v1alpha1\nkind: Experiment\nmetadata: {na
 func TestBuiltin(t *testing.T) {
 	t.Parallel()
 	all, err := Builtin()
-	if err != nil || len(all) < 9 {
+	if err != nil || len(all) < 10 {
 		t.Fatalf("%d, %v", len(all), err)
 	}
 	for _, e := range all {
@@ -123,6 +123,8 @@ func TestCommands(t *testing.T) {
 		{Inject{Device: "unhealthy", GPU: int64(1)}, []string{"device unhealthy a b --gpu 1"}},
 		{Inject{Runtime: "missing-handler", Flags: map[string]any{"ttl": "5m"}},
 			[]string{"runtime break a b --mode missing-handler --ttl=5m"}},
+		{Inject{Network: "partition", Flags: map[string]any{"to": []any{"dns", "pod/b"}}},
+			[]string{"network partition a b --workload deployment/vllm --namespace infer --to=dns,pod/b"}},
 		{Inject{CUDA: "job/train", Flags: map[string]any{"container": []any{"x", "y"}, "error": int64(719)}},
 			[]string{"cuda inject job/train --namespace infer --container=x,y --error=719"}},
 		{Inject{XID: int64(79), Layers: []string{"kernel", "device", "cuda"}, GPU: int64(0)}, []string{
@@ -140,6 +142,11 @@ func TestCommands(t *testing.T) {
 		if err != nil || !slices.Equal(got, c.want) {
 			t.Errorf("%+v: %q, %v; wanted %q", c.inject, got, err, c.want)
 		}
+	}
+	partition := Inject{Network: "partition"}
+	lines, err := partition.commands(t.Context(), Target{Namespace: "infer"}, []string{"a"}, "")
+	if err != nil || strings.Join(lines[0], " ") != "network partition a" {
+		t.Errorf("all pods of a node: %q, %v", lines, err)
 	}
 	alone := Inject{XID: 79, Layers: []string{"cuda"}}
 	if _, err := alone.commands(t.Context(), Target{}, []string{"a"}, ""); err == nil {

@@ -70,7 +70,7 @@ func describe(thing deadman.Leftover) string {
 	case deadman.LeftoverModule:
 		return "kernel module that writes driver log lines"
 	case deadman.LeftoverFirewall:
-		return "firewall rule; the kernel removes its port when it expires"
+		return "firewall rules; they drop nothing after the run expires"
 	case deadman.LeftoverDevices:
 		return "devices that are reported as unhealthy until the fault expires"
 	}

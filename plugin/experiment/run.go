@@ -247,7 +247,7 @@ func (o *options) lab(ctx context.Context, cluster *kube.Cluster, e *experiment.
 
 // allowances returns the flags that lift limits of the blast radius, for commands that have them.
 func (o *options) allowances(line []string) []string {
-	if !slices.Contains([]string{"xid", "device", "runtime"}, line[0]) {
+	if !slices.Contains([]string{"xid", "device", "runtime", "network"}, line[0]) {
 		return nil
 	}
 	var flags []string

@@ -34,6 +34,8 @@ type Fault struct {
 	Describe func(say func(format string, args ...any))
 	// Needs are the permissions that it needs in addition to those of every fault.
 	Needs []fault.Permission
+	// Nodes selects the nodes if the arguments and flags of Flags do not. It may be nil.
+	Nodes func(ctx context.Context, cluster *kube.Cluster) ([]string, error)
 	// Changes returns a change for each node. The pod is the one that selects the node; nil if nodes were specified.
 	Changes func(
 		ctx context.Context, cluster *kube.Cluster, nodes []string, pod *corev1.Pod,
@@ -51,7 +53,7 @@ func (f *Flags) Run(
 		return err
 	}
 	f.Nodes.NamespaceGiven = connection.Namespace != nil && *connection.Namespace != ""
-	names, pod, err := f.Nodes.Resolve(ctx, cluster.Client, cluster.Namespace)
+	names, pod, err := f.nodes(ctx, cluster, what)
 	if err != nil {
 		return err
 	}
@@ -89,6 +91,15 @@ func (f *Flags) Run(
 		run, err := s.Run(ctx, plan)
 		return run, func() error { return f.print(streams, connection, what, run) }, kube.Explain(err)
 	})
+}
+
+// nodes returns the nodes, and the pod that selects the node if there is one.
+func (f *Flags) nodes(ctx context.Context, cluster *kube.Cluster, what Fault) ([]string, *corev1.Pod, error) {
+	if what.Nodes == nil {
+		return f.Nodes.Resolve(ctx, cluster.Client, cluster.Namespace)
+	}
+	names, err := what.Nodes(ctx, cluster)
+	return names, nil, err
 }
 
 // Observed runs a fault, prints it, and then waits for what the cluster is expected to do. If an object is printed, it

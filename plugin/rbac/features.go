@@ -14,6 +14,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/device"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/doctor"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/expect"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/network"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/runtime"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/scenario"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/xid"
@@ -80,6 +81,11 @@ func Features() []Feature {
 			rootOnNodes,
 			func(s Scope) ([]fault.Permission, error) {
 				return fault.Permissions(fault.BasePermissions(s.Ledger), device.Permissions(s.Ledger), podsOf(s)), nil
+			}},
+		{"network", "cut pods off from their peers with privileged pods: root on every node",
+			rootOnNodes,
+			func(s Scope) ([]fault.Permission, error) {
+				return fault.Permissions(fault.BasePermissions(s.Ledger), network.Permissions(s.Ledger)), nil
 			}},
 		{"taint", "taint devices of DRA drivers",
 			"Can delete any DeviceTaintRule, and evict every pod that holds a device of a DRA driver. " + writesLedger,

@@ -25,6 +25,8 @@ type Nodes struct {
 	NamespaceGiven bool
 	// NoPod is set by commands without --pod.
 	NoPod bool
+	// Elsewhere is set if another flag selects the nodes unless one of the above does.
+	Elsewhere bool
 }
 
 // Validate returns an error unless exactly one way of selection is used.
@@ -44,6 +46,8 @@ func (n Nodes) Validate() error {
 		}
 	}
 	switch {
+	case ways == 0 && n.Elsewhere:
+		return nil
 	case ways == 0 && n.NoPod:
 		return errors.New(
 			"no target: specify node names or -l SELECTOR (`kubectl get nodes` lists the nodes)",
@@ -100,8 +104,7 @@ func (n Nodes) pod(ctx context.Context, client kubernetes.Interface, namespace s
 		return nil, fmt.Errorf("pod %s/%s is not on a node yet (phase %s)", namespace, name, pod.Status.Phase)
 	case pod.Status.Phase != corev1.PodRunning:
 		return nil,
-			fmt.Errorf("pod %s/%s is not running (phase %s): cannot determine its GPUs", namespace, name,
-				pod.Status.Phase)
+			fmt.Errorf("pod %s/%s is not running (phase %s): wait until it runs", namespace, name, pod.Status.Phase)
 	}
 	return pod, nil
 }

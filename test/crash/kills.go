@@ -59,7 +59,7 @@ func kinds() []kind {
 			phases:  []phase{putBack, stopped, says("debug pod running"), says("putting the files back")},
 			execs:   3,
 		},
-	}, deviceKinds(), cudaKinds(), layerKinds())
+	}, deviceKinds(), networkKinds(), cudaKinds(), layerKinds())
 }
 
 // isStep reports whether the client's step is one of the matrix.

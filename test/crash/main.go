@@ -235,6 +235,8 @@ func (st *stage) note(s *site, t trial, start time.Time, err error) {
 func (st *stage) tidy() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(st.ctx), time.Minute)
 	defer cancel()
+	_ = st.world.client.CoreV1().Pods(metav1.NamespaceDefault).DeleteCollection(ctx, metav1.DeleteOptions{},
+		metav1.ListOptions{LabelSelector: "app=crash-partition"})
 	for _, name := range st.ledgers {
 		_ = st.world.client.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{})
 	}

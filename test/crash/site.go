@@ -157,8 +157,8 @@ func (s *site) clean() error {
 	)
 }
 
-// settled waits until no process, pod, lock or job of ours is left, and the node's runtime serves, and its GPUs are
-// healthy.
+// settled waits until no process, pod, lock, job or firewall rule of ours is left, and the node's runtime serves, and
+// its GPUs are healthy.
 func (s *site) settled(until time.Time) error {
 	return errors.Join(
 		eventually(s.ctx, until, func() error {
@@ -170,6 +170,7 @@ func (s *site) settled(until time.Time) error {
 		eventually(s.ctx, until, s.nothingLeft),
 		eventually(s.ctx, until, func() error { return s.node.serves(s.ctx) }),
 		eventually(s.ctx, until, s.devicesBack),
+		s.connected(),
 	)
 }
 

@@ -80,6 +80,41 @@ func (r *rights) cudaAsks(rule fault.Permission) [][]string {
 	return [][]string{args}
 }
 
+func (r *rights) networkWorks() {
+	r.networkPrepare()
+	pod := r.pods("train")[0]
+	for _, args := range [][]string{
+		{"--workload", "deployment/train", "--to", "dns"}, {"--pod", pod.Name, "--from", "pod/" + pod.Name},
+		{r.worker.Name},
+	} {
+		run := r.does(slices.Concat([]string{"network", "partition"}, args,
+			[]string{"--ttl", "5m", "--allow-majority", "--yes", "-o", "name"})...)
+		r.does("revert", strings.TrimPrefix(strings.TrimSpace(run), "run/"), "--yes")
+	}
+	r.noPods()
+}
+
+// networkPrepare creates a pod on the worker that can be cut off.
+func (r *rights) networkPrepare() {
+	d := r.deployment("train")
+	d.Spec.Template.Spec.NodeSelector = map[string]string{corev1.LabelHostname: r.worker.Name}
+	r.create(d)
+	r.healthy("train", 1)
+}
+
+func (r *rights) networkAsks(rule fault.Permission) [][]string {
+	common := []string{"--allow-majority", "--yes", "--dry-run=server"}
+	targets := [][]string{{r.worker.Name}, {"--pod", "nobody"}}
+	if rule.Group == "apps" || rule.Group == "batch" && rule.Verb == "get" && rule.Resource == "jobs" {
+		targets = [][]string{{"--workload", rule.Resource + "/nobody"}}
+	}
+	var all [][]string
+	for _, target := range targets {
+		all = append(all, slices.Concat([]string{"network", "partition"}, target, common))
+	}
+	return all
+}
+
 func (r *rights) fixWorks() {
 	r.fixPrepare()
 	r.does("doctor", "--fix", missingClass, "--yes")

@@ -39,6 +39,7 @@ func coverage() map[string]covered {
 		"xid":       {works: (*rights).xidWorks, asks: (*rights).xidAsks},
 		"runtime":   {works: (*rights).runtimeWorks, asks: (*rights).runtimeAsks},
 		"device":    {works: (*rights).deviceWorks, asks: (*rights).deviceAsks},
+		"network":   {works: (*rights).networkWorks, asks: (*rights).networkAsks, prepare: (*rights).networkPrepare},
 		"taint":     {works: (*rights).taintWorks, asks: (*rights).taintAsks, prepare: (*rights).taintPrepare},
 		"cuda":      {works: (*rights).cudaWorks, asks: (*rights).cudaAsks, prepare: (*rights).cudaPrepare},
 		"doctor":    {works: (*rights).doctorWorks, asks: (*rights).doctorAsks, goesOn: true},

@@ -316,6 +316,7 @@ func crashGroups() map[string]float64 {
 	return map[string]float64{
 		"xid 79": 60, "runtime break": 120, "runtime break --no-restart": 60, "revert of a runtime break": 120,
 		"device unhealthy": 90, "revert of unhealthy devices": 60, "unhealthy devices, disturbed": 120,
+		"network partition": 120, "revert of a network partition": 90,
 		"cuda inject":          120,
 		"revert of a cuda run": 120, "xid in every layer": 900, "revert of every layer": 400,
 		"disturbed": 150, "the time is up, nobody reverts": 150,

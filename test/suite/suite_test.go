@@ -289,6 +289,7 @@ func TestEveryCrashGroupRuns(t *testing.T) {
 		"kills.go": `name: +"([^"]+)"`, "cuda.go": `(?:name: +|cudaInject = )"([^"]+)"`, "ttl.go": `trial\{"([^"]+)"`,
 		"layers.go": `(?:name: +|layers = )"([^"]+)"`,
 		"edits.go":  `group = "([^"]+)"`, "devices.go": `(?:name: {4}|trial\{)"([^"]+)"`,
+		"network.go":      `name: {4}"([^"]+)"`,
 		"disturbances.go": `trial\{"([^"]+)"`, "outages.go": `group: "([^"]+)"`,
 	} {
 		text, err := os.ReadFile(filepath.Join("..", "crash", file))

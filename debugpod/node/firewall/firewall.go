@@ -4,6 +4,7 @@ package firewall
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -49,8 +50,8 @@ type packetFilter interface {
 	block(run string, f api.Firewall) error
 	// look returns the content of the table, with the run's set, or nil if the table does not exist.
 	look(table, run string) (*firewallTable, error)
-	// remove removes a table, or only the rules and ports of a run. The error is errMeanwhile if some of them no longer
-	// exist.
+	// remove removes a table, or only the rules, ports and addresses of a run. The error is errMeanwhile if some of
+	// them no longer exist.
 	remove(name string, t *firewallTable, run string, all bool) error
 	// marked returns the tables with rules of runs, by name.
 	marked() (map[string]mark, error)
@@ -68,8 +69,9 @@ var (
 // firewallTable is the content of a table.
 type firewallTable struct {
 	rules []firewallRule
-	// ports are the blocked ports with their remaining time.
+	// ports are the blocked ports with their remaining time; pods are the addresses of partitioned pods.
 	ports map[int]time.Duration
+	pods  map[netip.Addr]time.Duration
 	// others lists everything that is not part of the run's firewall, in nft syntax.
 	others []string
 }
@@ -101,8 +103,10 @@ func parseMark(text string) mark {
 	return mark{run, port}
 }
 
-// Do handles Firewall and RemoveFirewall.
-func Do(req api.Request, host hostfs.Host) (last api.Answer, failure *api.Error) {
+// Do handles Firewall and RemoveFirewall. processOf returns the PID of a process of a pod, or 0 if there is none.
+func Do(
+	req api.Request, host hostfs.Host, processOf func(podUID string) int,
+) (last api.Answer, failure *api.Error) {
 	filter, err := openFilter(host)
 	switch {
 	case errors.Is(err, errNoFilter):
@@ -111,27 +115,37 @@ func Do(req api.Request, host hostfs.Host) (last api.Answer, failure *api.Error)
 		return last, api.Errorf(api.CodeFilter, "%v", err)
 	}
 	defer func() { _ = filter.close() }()
-	if req.Firewall != nil {
-		last.Firewall, failure = buildFirewall(req.Run, *req.Firewall, filter)
-	} else {
+	switch {
+	case req.Firewall == nil:
 		last.RemovedFirewall, failure = removeFirewall(req.Run, *req.RemoveFirewall, filter)
+	case req.Firewall.Partition != nil:
+		from := podNetworks{proc: host.Proc, processOf: processOf}
+		last.Firewall, failure = buildPartition(req.Run, *req.Firewall, filter, from)
+	default:
+		last.Firewall, failure = buildFirewall(req.Run, *req.Firewall, filter)
 	}
 	return last, failure
 }
 
-// buildFirewall handles Firewall, and reads the rule back to verify it.
-func buildFirewall(run string, f api.Firewall, filter packetFilter) (*api.BuiltFirewall, *api.Error) {
-	err := filter.block(run, f)
-	switch {
+// blocked creates the table of a Firewall.
+func blocked(run string, f api.Firewall, filter packetFilter) *api.Error {
+	switch err := filter.block(run, f); {
 	case errors.Is(err, errTableExists):
-		return nil,
-			api.Errorf(api.CodeExists, "nothing was changed: the node already has a table inet %s, which this run did not create",
-				f.Table)
+		return api.Errorf(api.CodeExists,
+			"nothing was changed: the node already has a table inet %s, which this run did not create", f.Table)
 	case errors.Is(err, errNoFilter):
-		return nil, api.Errorf(api.CodeNoFilter, "nothing was changed: %v", err)
+		return api.Errorf(api.CodeNoFilter, "nothing was changed: %v", err)
 	case err != nil:
 		// After a timeout, it is unknown whether the table exists.
-		return nil, api.Errorf(api.CodeFilter, "create the table inet %s: %v", f.Table, err)
+		return api.Errorf(api.CodeFilter, "create the table inet %s: %v", f.Table, err)
+	}
+	return nil
+}
+
+// buildFirewall handles Firewall with a port, and reads the rule back to verify it.
+func buildFirewall(run string, f api.Firewall, filter packetFilter) (*api.BuiltFirewall, *api.Error) {
+	if failure := blocked(run, f, filter); failure != nil {
+		return nil, failure
 	}
 	table, err := filter.look(f.Table, run)
 	if err != nil {
@@ -186,7 +200,8 @@ func examineFirewall(run, name string, table *firewallTable) *api.RemovedFirewal
 		return &api.RemovedFirewall{}
 	}
 	blocked := table.blockedBy(run)
-	result := &api.RemovedFirewall{Table: name, Removed: true, Expired: len(blocked) == 0 || len(table.rules) == 0}
+	expired := len(blocked)+len(table.pods) == 0 || len(table.rules) == 0
+	result := &api.RemovedFirewall{Table: name, Removed: true, Expired: expired}
 	for _, rule := range table.rules {
 		switch rule.run {
 		case run:

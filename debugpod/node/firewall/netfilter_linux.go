@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -73,6 +75,25 @@ func filterError(err error) error {
 
 func (n *netfilter) block(run string, f api.Firewall) error {
 	table := n.conn.CreateTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: f.Table})
+	add := n.addPort
+	if f.Partition != nil {
+		add = n.addPartition
+	}
+	if err := add(table, run, f); err != nil {
+		return err
+	}
+	err := n.conn.Flush()
+	switch {
+	case errors.Is(err, unix.EEXIST):
+		return errTableExists
+	case errors.Is(err, unix.ENOENT): // the kernel lacks this chain type; the batch creates all other objects
+		return fmt.Errorf("%w: %w", errNoFilter, err)
+	}
+	return filterError(err)
+}
+
+// addPort adds the set and the rule that block a port.
+func (n *netfilter) addPort(table *nftables.Table, run string, f api.Firewall) error {
 	hook := nftables.ChainHookForward
 	if f.Drop == api.DropOutgoing {
 		hook = nftables.ChainHookOutput
@@ -95,14 +116,7 @@ func (n *netfilter) block(run string, f api.Firewall) error {
 		Table: table, Chain: chain, Exprs: expressions(f, set),
 		UserData: userdata.Append(nil, markType, []byte(mark{run, f.Port}.String())),
 	})
-	err := n.conn.Flush()
-	switch {
-	case errors.Is(err, unix.EEXIST):
-		return errTableExists
-	case errors.Is(err, unix.ENOENT): // the kernel lacks this chain type; the batch creates all other objects
-		return fmt.Errorf("%w: %w", errNoFilter, err)
-	}
-	return filterError(err)
+	return nil
 }
 
 // markType is the type of the user data that marks a rule with a run. nft shows only known types, such as comments
@@ -140,7 +154,7 @@ func (n *netfilter) look(name, run string) (*firewallTable, error) {
 	if table == nil {
 		return nil, err
 	}
-	found := &firewallTable{ports: map[int]time.Duration{}}
+	found := &firewallTable{ports: map[int]time.Duration{}, pods: map[netip.Addr]time.Duration{}}
 	other := func(what string) { found.others = append(found.others, what) }
 	chains, err := n.conn.ListChainsOfTableFamily(nftables.TableFamilyINet)
 	if err != nil {
@@ -172,7 +186,7 @@ func (n *netfilter) look(name, run string) (*firewallTable, error) {
 		switch {
 		case set.Anonymous: // an anonymous set belongs to a rule
 			continue
-		case set.Name != api.FirewallSet(run):
+		case !slices.Contains(setsOf(run), set.Name):
 			other("set " + set.Name)
 			continue
 		}
@@ -181,7 +195,11 @@ func (n *netfilter) look(name, run string) (*firewallTable, error) {
 			return nil, err
 		}
 		for _, element := range elements {
-			if len(element.Key) >= 2 {
+			address, ok := netip.AddrFromSlice(element.Key)
+			switch {
+			case set.Name != api.FirewallSet(run) && ok:
+				found.pods[address] = element.Expires
+			case set.Name == api.FirewallSet(run) && len(element.Key) >= 2:
 				found.ports[int(binary.BigEndian.Uint16(element.Key))] = element.Expires
 			}
 		}
@@ -227,6 +245,13 @@ func (n *netfilter) remove(name string, t *firewallTable, run string, all bool) 
 		element := nftables.SetElement{Key: binaryutil.BigEndian.PutUint16(uint16(port))}
 		if err := n.conn.SetDeleteElements(set, []nftables.SetElement{element}); err != nil {
 			return err
+		}
+	}
+	for _, v6 := range []bool{false, true} {
+		if elements := elementsOf(slices.Collect(maps.Keys(t.pods)), v6, 0); len(elements) > 0 {
+			if err := n.conn.SetDeleteElements(podSet(table, run, v6), elements); err != nil {
+				return err
+			}
 		}
 	}
 	return meanwhile(n.conn.Flush())
@@ -283,7 +308,7 @@ func (n *netfilter) tableOf(run string) (string, error) {
 		if err != nil {
 			continue // a table that cannot be read does not belong to a run, or no longer exists
 		}
-		if slices.ContainsFunc(sets, func(set *nftables.Set) bool { return set.Name == api.FirewallSet(run) }) {
+		if slices.ContainsFunc(sets, func(set *nftables.Set) bool { return slices.Contains(setsOf(run), set.Name) }) {
 			return table.Name, nil
 		}
 	}

@@ -4,10 +4,24 @@ package firewall
 
 import (
 	"errors"
+	"net/netip"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
 )
 
 func openFilter(hostfs.Host) (packetFilter, error) {
 	return nil, errors.New("nftables is supported only on Linux")
 }
+
+// podNetworks is the prober of a node.
+type podNetworks struct {
+	proc      string
+	processOf func(podUID string) int
+}
+
+func (podNetworks) check(api.PartitionedPod) error { return errors.ErrUnsupported }
+
+func (podNetworks) resolvers(api.PartitionedPod) []netip.Addr { return nil }
+
+func (podNetworks) send(api.PartitionedPod, packet) error { return errors.ErrUnsupported }

@@ -3,6 +3,7 @@ package inspect
 import (
 	"errors"
 	"io/fs"
+	"os"
 	"path"
 	"regexp"
 	"slices"
@@ -42,6 +43,12 @@ func readPods(uids []string, root, proc fs.FS, gpus []api.GPU, warn func(string,
 		pods[uid] = use
 	}
 	return pods
+}
+
+// ProcessOf returns the PID of a process in a container of the pod, or 0 if there is none.
+func ProcessOf(uid string, host hostfs.Host) int {
+	p, _ := pick(podProcesses(os.DirFS(host.Proc), []string{uid})[uid])
+	return p.pid
 }
 
 // devicesOf returns the IDs of NVIDIA devices by the UID of the pod that holds them, from the kubelet's checkpoint.

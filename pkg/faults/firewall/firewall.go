@@ -1,8 +1,8 @@
-// Package firewall is the fault that makes nodes drop packets between their pods and a TCP port, using an nftables rule
-// in a separate table.
+// Package firewall is the fault that makes nodes drop packets between their pods and a TCP port, or between some of
+// their pods and the peers of these pods, using nftables rules in a separate table.
 //
-// The node's kernel is the dead man's switch: it removes the ports from the rule after a timeout, even if the client,
-// the API server, the debug pod, or the kubelet fails. A reboot also removes the rule.
+// The node's kernel is the dead man's switch: it removes the ports or addresses from the rules after a timeout, even if
+// the client, the API server, the debug pod, or the kubelet fails. A reboot also removes the rules.
 package firewall
 
 import (
@@ -44,7 +44,8 @@ type claim struct {
 	Firewall api.Firewall `json:"firewall"`
 }
 
-// Change returns the change to one node, for a fault.Plan. It sets the TTL of what when the change is applied.
+// Change returns the change to one node, for a fault.Plan. It sets the TTL of what, and the table of a partition, when
+// the change is applied.
 func (in *Injection) Change(nodeName, action string, what api.Firewall) fault.Change {
 	return fault.Change{
 		Target: ledger.Target{Kind: "Node", Name: nodeName},
@@ -73,6 +74,9 @@ func (in *Injection) apply(
 		return nil,
 			fmt.Errorf("the run expired at %s, before the fault could begin", run.Until.Format(time.RFC3339))
 	}
+	if what.Partition != nil {
+		what.Table = api.PartitionTable(run.ID)
+	}
 	if err := what.Validate(); err != nil {
 		return nil, err
 	}
@@ -94,17 +98,44 @@ func (in *Injection) apply(
 	if err != nil {
 		return nil, err
 	}
+	return evidenceOf(*proof, what), nil
+}
+
+// evidenceOf returns the evidence that packets are dropped.
+func evidenceOf(proof api.BuiltFirewall, what api.Firewall) []ledger.Evidence {
+	now := time.Now().UTC().Truncate(time.Millisecond)
 	text := fmt.Sprintf("%s; the kernel removes it in %s", proof.Rule, proof.Expires.Round(time.Second))
-	return []ledger.Evidence{{Source: "nftables", Time: time.Now().UTC().Truncate(time.Millisecond), Text: text}}, nil
+	all := []ledger.Evidence{{Source: "nftables", Time: now, Text: text}}
+	if len(proof.Probes) > 0 {
+		all = append(all, ledger.Evidence{Source: "probe", Time: now, Text: "dropped: " + abridged(proof.Probes)})
+	}
+	if what.Partition != nil && proof.Unprobed > 0 {
+		all = append(all, ledger.Evidence{
+			Source: "probe", Time: now,
+			Text: fmt.Sprintf("%s only read back: packets that match come from the peers", count.Of(proof.Unprobed, "rule")),
+		})
+	}
+	return all
+}
+
+// mostProbes is the number of probes in the evidence.
+const mostProbes = 4
+
+func abridged(probes []string) string {
+	if len(probes) <= mostProbes {
+		return strings.Join(probes, ", ")
+	}
+	return fmt.Sprintf("%s, and %d more", strings.Join(probes[:mostProbes], ", "), len(probes)-mostProbes)
 }
 
 // forgetTimeout is the timeout for recording that no rule was created.
 const forgetTimeout = 10 * time.Second
 
-// nothingMade reports whether the node failed before it changed anything.
+// nothingMade reports whether the node failed before it changed anything, or has already undone its change.
 func nothingMade(err error) bool {
 	var refused *api.Error
-	return errors.As(err, &refused) && (refused.Code == api.CodeExists || refused.Code == api.CodeNoFilter)
+	return errors.As(err, &refused) && (refused.Code == api.CodeExists || refused.Code == api.CodeNoFilter ||
+		refused.Code == api.CodeBypassed)
 }
 
 // Undoer removes firewall rules. Start may be nil if only Describe is called.
@@ -131,9 +162,13 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 		return ledger.StateReverted, "nothing had been changed", nil
 	}
 	say := u.Say(step)
+	table := "with the set " + api.FirewallSet(run.ID)
+	if made := (claim{}); json.Unmarshal(step.Undo.Data, &made) == nil && made.Firewall.Partition != nil {
+		table = "inet " + api.PartitionTable(run.ID)
+	}
 	byHand :=
-		fmt.Sprintf("; to remove it manually, delete the table with the set %s on the node (nft list ruleset); the kernel also removes it when "+
-			"the run expires, and when the node boots", api.FirewallSet(run.ID))
+		fmt.Sprintf("; to remove it manually, delete the table %s on the node (nft list ruleset); the kernel also removes it when "+
+			"the run expires, and when the node boots", table)
 	pod, err := u.Start(ctx, run, step.Target.Name, say)
 	if err != nil {
 		return "", "", fmt.Errorf("%w%s", err, byHand)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -19,11 +20,16 @@ type fakePod struct {
 	asked   api.RemoveFirewall
 	removed api.RemovedFirewall
 	fails   error
+
+	probes   []string
+	unprobed int
 }
 
 func (p *fakePod) Firewall(_ context.Context, what api.Firewall) (*api.BuiltFirewall, error) {
 	p.calls, p.built = append(p.calls, "build"), what
-	return &api.BuiltFirewall{Rule: "table inet hardening", Expires: what.TTL}, p.fails
+	return &api.BuiltFirewall{
+		Rule: "table inet hardening", Expires: what.TTL, Probes: p.probes, Unprobed: p.unprobed,
+	}, p.fails
 }
 
 func (p *fakePod) RemoveFirewall(_ context.Context, what api.RemoveFirewall) (*api.RemovedFirewall, error) {
@@ -88,6 +94,10 @@ func TestTheUndoIsSavedBeforeTheRule(t *testing.T) {
 			run: hour, pod: &api.Error{Code: api.CodeExists, Message: "somebody's"},
 			calls: "start save build save close", wrong: "somebody's",
 		},
+		"the network bypasses the rule": {
+			run: hour, pod: &api.Error{Code: api.CodeBypassed, Message: "no packet reached the rule"},
+			calls: "start save build save close", wrong: "no packet reached the rule",
+		},
 		"nobody knows": {
 			run: hour, pod: errors.New("connection lost"), calls: "start save build close", wrong: "connection lost",
 		},
@@ -131,6 +141,43 @@ func TestTheUndoIsSavedBeforeTheRule(t *testing.T) {
 				t.Errorf("saved %s, %v; made %+v", r.step.Undo.Data, err, pod.built)
 			}
 		})
+	}
+}
+
+// TestPartitionEvidence holds that the table of a partition has the name by which its run is found, that the evidence
+// distinguishes rules that a packet has verified from those that were only read back, and that an error of the undo
+// names the table.
+func TestPartitionEvidence(t *testing.T) {
+	t.Parallel()
+	pod := &fakePod{probes: []string{"1", "2", "3", "4", "5"}, unprobed: 1}
+	run := ledger.Run{ID: "network-abc234", Until: time.Now().Add(time.Hour)}
+	r := &recorder{pod: pod, run: run}
+	what := api.Firewall{Partition: &api.Partition{
+		Pods: []api.PartitionedPod{
+			{Name: "ml/a", UID: "u", Addresses: []netip.Addr{netip.MustParseAddr("10.1.0.2")}},
+		},
+		Matches: []api.Match{{}, {Received: true}},
+	}}
+	evidence, err := (&Injection{Start: pod.start}).Change("node-b", "partition", what).Apply(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var texts []string
+	for _, e := range evidence {
+		texts = append(texts, e.Source+": "+e.Text)
+	}
+	want := "nftables: table inet hardening; the kernel removes it in 1h0m0s | probe: dropped: 1, 2, 3, 4, and 1 more | " +
+		"probe: 1 rule only read back: packets that match come from the peers"
+	if got := strings.Join(texts, " | "); got != want {
+		t.Errorf("%s, wanted %s", got, want)
+	}
+	if pod.built.Table != api.PartitionTable(run.ID) {
+		t.Errorf("the table is %q", pod.built.Table)
+	}
+	pod.fails = errors.New("no route")
+	_, _, err = Undoer{Start: pod.start}.Undo(t.Context(), run, r.step)
+	if err == nil || !strings.Contains(err.Error(), "delete the table inet "+api.PartitionTable(run.ID)) {
+		t.Errorf("%v", err)
 	}
 }
 

@@ -1,0 +1,147 @@
+package api
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"regexp"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
+)
+
+// Partition drops forwarded packets between pods of the node and their peers. Packets between a pod and its own node,
+// such as the probes of the kubelet, are not forwarded and always pass.
+type Partition struct {
+	Pods    []PartitionedPod `json:"pods"`
+	Matches []Match          `json:"matches"` // a packet is dropped if one of them matches
+}
+
+// PartitionedPod is a pod with its own network.
+type PartitionedPod struct {
+	Name      string       `json:"name"` // NAMESPACE/NAME, for messages
+	UID       string       `json:"uid"`
+	Addresses []netip.Addr `json:"addresses"`
+}
+
+// Match selects packets between the pods and a peer.
+type Match struct {
+	// Received selects packets that the pods receive from the peer, instead of packets that they send to it.
+	Received bool `json:"received,omitempty"`
+	// Peer has the addresses of the peer, or is the zero value for any address.
+	Peer netip.Prefix `json:"peer,omitzero"`
+	// Protocol is ProtocolTCP or ProtocolUDP, or empty for all protocols. Ports require a protocol.
+	Protocol        string `json:"protocol,omitempty"`
+	DestinationPort int    `json:"destinationPort,omitempty"` // 0 for all
+	SourcePort      int    `json:"sourcePort,omitempty"`      // 0 for all
+	// Probes are addresses of the peer to which the helper may send a packet to verify the rule. If there are none, it
+	// uses the DNS servers in the pod's /etc/resolv.conf.
+	Probes []netip.Addr `json:"probes,omitempty"`
+}
+
+// The values of Match.Protocol.
+const (
+	ProtocolTCP = "tcp"
+	ProtocolUDP = "udp"
+)
+
+// The limits of a Partition.
+const (
+	MaxPartitionedPods = 512
+	MaxMatches         = 72 // 16 peers and DNS, in both directions, for both protocols, and some reserve
+	maxAddresses       = 8  // of a pod, and of the probes of a match
+)
+
+// podUIDs matches the UIDs of pods. Static pods have a hash.
+var podUIDs = regexp.MustCompile(`^[A-Za-z0-9-]{1,64}$`)
+
+func (p Partition) validate() error {
+	if len(p.Pods) == 0 || len(p.Pods) > MaxPartitionedPods {
+		return fmt.Errorf("a partition of %s is not possible: must be 1 to %d", count.Of(len(p.Pods), "pod"),
+			MaxPartitionedPods)
+	}
+	if len(p.Matches) == 0 || len(p.Matches) > MaxMatches {
+		return fmt.Errorf("a partition with %s is not possible: must be 1 to %d", count.Of(len(p.Matches), "rule"),
+			MaxMatches)
+	}
+	for _, pod := range p.Pods {
+		if err := pod.validate(); err != nil {
+			return fmt.Errorf("pod %q: %w", pod.Name, err)
+		}
+	}
+	for _, m := range p.Matches {
+		if err := m.validate(); err != nil {
+			return err
+		}
+		if m.Peer.IsValid() && !p.HasFamily(m.Peer.Addr().Is6()) {
+			return fmt.Errorf("no pod of the partition has an address of the same family as the peer %s", m.Peer)
+		}
+	}
+	return nil
+}
+
+// HasFamily reports whether a pod of the partition has an IPv6 address, or an IPv4 address.
+func (p Partition) HasFamily(v6 bool) bool {
+	for _, pod := range p.Pods {
+		for _, address := range pod.Addresses {
+			if address.Is6() == v6 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (p PartitionedPod) validate() error {
+	if !podUIDs.MatchString(p.UID) {
+		return fmt.Errorf("invalid UID %q", p.UID)
+	}
+	if len(p.Addresses) == 0 || len(p.Addresses) > maxAddresses {
+		return fmt.Errorf("has %s: must be 1 to %d", count.Of(len(p.Addresses), "address"), maxAddresses)
+	}
+	for _, address := range p.Addresses {
+		if !IsHostAddress(address) {
+			return fmt.Errorf("invalid address %q", address)
+		}
+	}
+	return nil
+}
+
+// IsHostAddress reports whether an address can be that of a pod or its peer.
+func IsHostAddress(a netip.Addr) bool {
+	return a.IsValid() && !a.Is4In6() && a.Zone() == "" && !a.IsUnspecified() && !a.IsLoopback() && !a.IsMulticast()
+}
+
+func (m Match) validate() error {
+	hasPort := m.DestinationPort != 0 || m.SourcePort != 0
+	switch {
+	case m.Peer != netip.Prefix{} && (!m.Peer.IsValid() || m.Peer != m.Peer.Masked() || m.Peer.Addr().Is4In6()):
+		return fmt.Errorf("invalid peer %q", m.Peer)
+	case m.Protocol != "" && m.Protocol != ProtocolTCP && m.Protocol != ProtocolUDP:
+		return fmt.Errorf("invalid protocol %q: must be tcp or udp", m.Protocol)
+	case hasPort && m.Protocol == "":
+		return errors.New("a port requires a protocol")
+	case !isPort(m.DestinationPort) || !isPort(m.SourcePort):
+		return fmt.Errorf("invalid port %d or %d: must be 0 to 65535", m.DestinationPort, m.SourcePort)
+	case len(m.Probes) > maxAddresses:
+		return fmt.Errorf("a rule has %s: must be at most %d", count.Of(len(m.Probes), "probe"), maxAddresses)
+	}
+	for _, probe := range m.Probes {
+		if !IsHostAddress(probe) || m.Peer.IsValid() && !m.Peer.Contains(probe) {
+			return fmt.Errorf("invalid probe %q of the peer %s", probe, m.Peer)
+		}
+	}
+	return nil
+}
+
+func isPort(port int) bool { return port >= 0 && port <= 65535 }
+
+// PartitionTable returns the name of the table of a run's partition.
+func PartitionTable(run string) string { return "gpu-fault-" + shortHash(run) }
+
+// PartitionSet returns the name of the set with the IPv4 or IPv6 addresses of the pods in a run's table.
+func PartitionSet(run string, v6 bool) string {
+	if v6 {
+		return "pods6-" + shortHash(run)
+	}
+	return "pods-" + shortHash(run)
+}

@@ -1,0 +1,281 @@
+package firewall
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
+)
+
+// partitionRule is a rule of a partition. Each match has a rule for each family of addresses that it can concern.
+type partitionRule struct {
+	api.Match
+	v6 bool
+}
+
+// rulesOf returns the rules of a partition, in the order in which they are added.
+func rulesOf(p api.Partition) (rules []partitionRule) {
+	for _, m := range p.Matches {
+		for _, v6 := range []bool{false, true} {
+			if p.HasFamily(v6) && (!m.Peer.IsValid() || m.Peer.Addr().Is6() == v6) {
+				rules = append(rules, partitionRule{m, v6})
+			}
+		}
+	}
+	return rules
+}
+
+// text returns the rule in nft syntax.
+func (r partitionRule) text(run string) string {
+	family, pods, peer := "ip", "saddr", "daddr"
+	if r.v6 {
+		family = "ip6"
+	}
+	if r.Received {
+		pods, peer = peer, pods
+	}
+	words := []string{family, pods, "@" + api.PartitionSet(run, r.v6)}
+	switch {
+	case r.Peer.IsSingleIP():
+		words = append(words, family, peer, r.Peer.Addr().String())
+	case r.Peer.Bits() > 0:
+		words = append(words, family, peer, r.Peer.String())
+	}
+	switch {
+	case r.SourcePort > 0:
+		words = append(words, r.Protocol, "sport", fmt.Sprint(r.SourcePort))
+	case r.Protocol != "" && r.DestinationPort == 0:
+		words = append(words, "meta l4proto", r.Protocol)
+	}
+	if r.DestinationPort > 0 {
+		words = append(words, r.Protocol, "dport", fmt.Sprint(r.DestinationPort))
+	}
+	return strings.Join(append(words, "counter drop"), " ")
+}
+
+// addressesOf returns the addresses of the pods of a partition.
+func addressesOf(p api.Partition) (all []netip.Addr) {
+	for _, pod := range p.Pods {
+		all = append(all, pod.Addresses...)
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	return slices.Compact(all)
+}
+
+// prober sends packets from pods, as their own programs would.
+type prober interface {
+	// check returns an error if no packet can be sent from the pod, such as after its end.
+	check(pod api.PartitionedPod) error
+	// resolvers returns the DNS servers of the pod.
+	resolvers(pod api.PartitionedPod) []netip.Addr
+	// send sends one packet from the network namespace of the pod.
+	send(pod api.PartitionedPod, p packet) error
+}
+
+// packet is what a prober sends: a datagram, or the first packet of a TCP connection.
+type packet struct {
+	to  netip.AddrPort
+	tcp bool
+}
+
+func (p packet) String() string {
+	if p.tcp {
+		return "a TCP packet to " + p.to.String()
+	}
+	return "a UDP packet to " + p.to.String()
+}
+
+// discardPort is the destination of probes if the rule has no port (RFC 863). Servers rarely listen there.
+const discardPort = 9
+
+// packetsFor returns the packets that the rule should drop, to each address that may be tried.
+func (r partitionRule) packetsFor(resolvers []netip.Addr) (all []packet) {
+	port := uint16(r.DestinationPort)
+	if port == 0 {
+		port = discardPort
+	}
+	candidates := r.Probes
+	if len(candidates) == 0 {
+		candidates = resolvers
+	}
+	for _, address := range candidates {
+		if address.Is6() == r.v6 && (!r.Peer.IsValid() || r.Peer.Contains(address)) {
+			all = append(all, packet{netip.AddrPortFrom(address, port), r.Protocol == api.ProtocolTCP})
+		}
+	}
+	return all
+}
+
+// The time after which a packet counts as not dropped by the rule. The last packet may be late on a busy node.
+const (
+	eachProbe = 200 * time.Millisecond
+	lastProbe = 2 * time.Second
+)
+
+// buildPartition handles Firewall with a partition. It removes the rules again if they cannot be verified. Unless the
+// error has CodeFilter, no rule remains.
+func buildPartition(run string, f api.Firewall, filter packetFilter, from prober) (*api.BuiltFirewall, *api.Error) {
+	if failure := blocked(run, f, filter); failure != nil {
+		return nil, failure
+	}
+	built, failure := readPartition(run, f, filter)
+	if failure == nil {
+		failure = built.probe(run, f, filter, from)
+	}
+	if failure == nil {
+		return &built.BuiltFirewall, nil
+	}
+	if _, err := removeFirewall(run, api.RemoveFirewall{}, filter); err != nil {
+		return nil, api.Errorf(api.CodeFilter, "%s; %s", failure.Message, err.Message)
+	}
+	return nil, api.Errorf(failure.Code, "%s; the rules are removed", failure.Message)
+}
+
+// builtPartition is a partition that is in the kernel.
+type builtPartition struct {
+	api.BuiltFirewall
+	rules []partitionRule
+}
+
+// readPartition reads the rules back from the kernel.
+func readPartition(run string, f api.Firewall, filter packetFilter) (*builtPartition, *api.Error) {
+	table, err := filter.look(f.Table, run)
+	if err != nil {
+		return nil, api.Errorf(api.CodeFilter, "the table inet %s was created but cannot be read back: %v", f.Table, err)
+	}
+	built := &builtPartition{rules: rulesOf(*f.Partition)}
+	if table == nil || len(table.rules) != len(built.rules) {
+		return nil, api.Errorf(api.CodeNotProven,
+			"the table inet %s was created but differs from the request when read back", f.Table)
+	}
+	var texts, addresses []string
+	for i, rule := range built.rules {
+		if table.rules[i].run != run {
+			return nil, api.Errorf(api.CodeNotProven, "the table inet %s has a rule of another client", f.Table)
+		}
+		texts = append(texts, rule.text(run))
+	}
+	for _, address := range addressesOf(*f.Partition) {
+		left := table.pods[address]
+		if left <= 0 {
+			return nil, api.Errorf(api.CodeNotProven, "the table inet %s was created without %s", f.Table, address)
+		}
+		if built.Expires == 0 || left < built.Expires {
+			built.Expires = left
+		}
+		addresses = append(addresses, address.String())
+	}
+	built.Rule = fmt.Sprintf("table inet %s: chain %s: %s; pods = {%s}", f.Table, forwardChain, abridged(texts, "; "),
+		abridged(addresses, ", "))
+	return built, nil
+}
+
+// mostShown is the number of items of a list in a proof.
+const mostShown = 4
+
+func abridged(items []string, separator string) string {
+	if len(items) <= mostShown {
+		return strings.Join(items, separator)
+	}
+	return fmt.Sprintf("%s%sand %d more", strings.Join(items[:mostShown], separator), separator, len(items)-mostShown)
+}
+
+// probe verifies that each rule drops packets, as far as a pod of the partition can send them. The counters of the
+// rules show it.
+func (b *builtPartition) probe(run string, f api.Firewall, filter packetFilter, from prober) *api.Error {
+	for i, rule := range b.rules {
+		if rule.Received {
+			b.Unprobed++
+			continue
+		}
+		counter := func() (uint64, error) {
+			table, err := filter.look(f.Table, run)
+			switch {
+			case err != nil:
+				return 0, fmt.Errorf("read the counter of the rule: %w", err)
+			case table == nil || i >= len(table.rules):
+				return 0, errors.New("another client removed the rule")
+			}
+			return table.rules[i].packets, nil
+		}
+		text, err := rule.probe(f.Partition.Pods, from, counter)
+		if err != nil {
+			return api.Errorf(api.CodeBypassed, "rule %q: %v", rule.text(run), err)
+		}
+		b.Probes = append(b.Probes, text)
+	}
+	return nil
+}
+
+// probe sends packets that the rule should drop, from one of the pods, until the counter has risen. It returns what was
+// sent.
+func (r partitionRule) probe(
+	pods []api.PartitionedPod, from prober, counter func() (uint64, error),
+) (sent string, _ error) {
+	pod, err := r.sender(pods, from)
+	if err != nil {
+		return "", err
+	}
+	packets := r.packetsFor(from.resolvers(pod))
+	if len(packets) == 0 {
+		return "", fmt.Errorf("no address to which pod %s could send a packet", pod.Name)
+	}
+	var tried []string
+	for i, p := range packets {
+		before, err := counter()
+		if err != nil {
+			return "", err
+		}
+		tried = append(tried, p.String())
+		if err := from.send(pod, p); err != nil {
+			tried[i] += fmt.Sprintf(" (%v)", err)
+		}
+		wait := eachProbe
+		if i == len(packets)-1 {
+			wait = lastProbe
+		}
+		risen, err := rises(counter, before, wait)
+		if err != nil {
+			return "", err
+		}
+		if risen {
+			return fmt.Sprintf("%s from pod %s", p, pod.Name), nil
+		}
+	}
+	return "", fmt.Errorf("pod %s sent %s, but no packet reached the rule: the node's network does not pass the packets "+
+		"of its pods through netfilter (eBPF), or the address belongs to the node itself or has no route", pod.Name,
+		strings.Join(tried, ", "))
+}
+
+// sender returns the first pod from which packets for the rule can be sent.
+func (r partitionRule) sender(pods []api.PartitionedPod, from prober) (api.PartitionedPod, error) {
+	var failed error
+	for _, pod := range pods {
+		if !(api.Partition{Pods: []api.PartitionedPod{pod}}).HasFamily(r.v6) {
+			continue
+		}
+		if err := from.check(pod); err != nil {
+			failed = fmt.Errorf("pod %s: %w", pod.Name, err)
+			continue
+		}
+		return pod, nil
+	}
+	return api.PartitionedPod{}, failed
+}
+
+// rises reports whether the counter rises above a value in time.
+func rises(counter func() (uint64, error), above uint64, wait time.Duration) (bool, error) {
+	for until := time.Now().Add(wait); ; time.Sleep(10 * time.Millisecond) {
+		now, err := counter()
+		if err != nil || now > above {
+			return err == nil, err
+		}
+		if time.Now().After(until) {
+			return false, nil
+		}
+	}
+}

@@ -1,0 +1,317 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/firewall"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/completion"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/cuda"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/nodefault"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/session"
+)
+
+// partition holds the arguments and flags of `network partition`.
+type partition struct {
+	nodefault.Flags
+	workload string
+	to, from []string
+	protocol string
+	port     int
+
+	sent, received []peer
+	notes          []string // about peers that may not be what the user expects
+}
+
+func newPartition() *partition {
+	p := &partition{Flags: nodefault.New()}
+	p.Nodes.Elsewhere = true
+	return p
+}
+
+func newPartitionCommand(connection *kube.Connection, streams genericiooptions.IOStreams) *cobra.Command {
+	p := newPartition()
+	cmd := &cobra.Command{
+		Use:   "partition (--pod POD | --workload TYPE/NAME | NODE... | -l SELECTOR) [--to PEER]... [--from PEER]...",
+		Short: "Drop packets between pods and their peers, until the run is reverted or expires",
+		Long: `Drop the packets between pods and their peers in the kernel of the pods' nodes, and verify it with a packet from a pod.
+
+The pods are one pod, the running pods of a workload, or all pods that run on a node now. Nodes and a workload together select the pods of
+the workload on these nodes. Pods in the host network and in protected namespaces, such as kube-system, cannot be selected.
+
+A peer is one of these:
+
+  IP or CIDR                       hosts outside of the cluster, nodes or networks
+  pod/NAME, pod/NAMESPACE/NAME     the current addresses of a pod
+  dns                              port 53 of any address, over UDP and TCP
+  any                              any address
+
+--to drops the packets that the pods send to the peer, --from the packets that they receive from it. Without both, all packets to and from any
+address are dropped. A connection needs both directions: with --to alone, requests of the peer arrive, but their answers are lost.
+
+The rules match addresses. The packets to a Service have the address of the pod behind it. A pod that is recreated has another address, and is not
+cut off. Packets between a pod and its own node pass: the probes of the kubelet continue to work.
+
+The kernel of the node ends the fault when the TTL expires, and when the node boots. If the node's network bypasses netfilter, as with CNI plugins
+that use eBPF, the packet from the pod shows it, and the command removes the rules and fails.`,
+		Example: `  # Cut a pod off from everything for five minutes
+  kubectl gpu-fault network partition --pod trainer-0 -n research --ttl 5m
+
+  # Cut one rank of a job off from another
+  kubectl gpu-fault network partition --pod trainer-0 --to pod/trainer-1 --from pod/trainer-1
+
+  # Make DNS fail for all pods of a Deployment
+  kubectl gpu-fault network partition --workload deployment/vllm -n infer --to dns
+
+  # Cut the pods of a node off from an object store
+  kubectl gpu-fault network partition gpu-1 --to 203.0.113.0/24 --protocol tcp --port 443`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			p.Nodes.Names = args
+			if err := p.validate(); err != nil {
+				return err
+			}
+			return p.run(cmd.Context(), connection, streams)
+		},
+		ValidArgsFunction: completion.Nodes(connection),
+	}
+	p.AddFlags(cmd)
+	flags := cmd.Flags()
+	flags.Lookup("ttl").Usage = "Time after which the kernel of the node ends the fault unless reverted earlier, 10s to 24h"
+	flags.StringVar(&p.Nodes.Pod, "pod", "", "Pod to cut off, in the namespace of -n")
+	flags.StringVar(&p.workload, "workload", "", "Workload whose running pods to cut off, as TYPE/NAME, in the namespace of -n")
+	flags.StringSliceVar(&p.to, "to", nil, "Peer to which packets are dropped; may be specified up to 16 times")
+	flags.StringSliceVar(&p.from, "from", nil, "Peer from which packets are dropped; may be specified up to 16 times")
+	flags.IntVar(&p.port, "port", 0, "Destination port of the packets: with --to, a port of the peer; with --from, a port of the pods")
+	flags.StringVar(&p.protocol, "protocol", "", "Protocol of the packets: tcp or udp (default: all, or both with --port)")
+	_ = cmd.RegisterFlagCompletionFunc("pod", completion.Pods(connection))
+	_ = cmd.RegisterFlagCompletionFunc("workload", cuda.CompleteWorkload(connection))
+	for flag, words := range map[string][]string{
+		"to": {peerAny, peerDNS, "pod/"}, "from": {peerAny, peerDNS, "pod/"},
+		"protocol": {api.ProtocolTCP, api.ProtocolUDP},
+	} {
+		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
+	}
+	return cmd
+}
+
+// validate checks everything that needs no cluster.
+func (p *partition) validate() (err error) {
+	if err := p.validateTarget(); err != nil {
+		return err
+	}
+	switch {
+	case p.protocol != "" && p.protocol != api.ProtocolTCP && p.protocol != api.ProtocolUDP:
+		return fmt.Errorf("invalid value %q for --protocol: supported values: tcp, udp", p.protocol)
+	case p.port < 0 || p.port > 65535:
+		return fmt.Errorf("invalid value %d for --port: must be 1 to 65535", p.port)
+	case p.TTL.TTL == 0:
+		return errors.New("--ttl 0 is not supported: the kernel of the node requires a time at which it ends the fault")
+	}
+	if p.sent, err = parsePeers("to", p.to); err != nil {
+		return err
+	}
+	if p.received, err = parsePeers("from", p.from); err != nil {
+		return err
+	}
+	if len(p.sent)+len(p.received) == 0 {
+		p.sent, p.received = []peer{{text: peerAny}}, []peer{{text: peerAny}}
+	}
+	if p.port != 0 && slices.ContainsFunc(slices.Concat(p.sent, p.received), func(o peer) bool { return o.dns }) {
+		return errors.New("--port and the peer dns cannot be used together: dns is port 53")
+	}
+	return p.Validate()
+}
+
+func (p *partition) validateTarget() error {
+	given := len(p.Nodes.Names) > 0 || p.Nodes.Selector != ""
+	kind, name, found := strings.Cut(p.workload, "/")
+	switch {
+	case !given && p.Nodes.Pod == "" && p.workload == "":
+		return errors.New("no target: specify --pod POD, --workload TYPE/NAME, node names or -l SELECTOR")
+	case p.Nodes.Pod != "" && p.workload != "":
+		return errors.New("--pod and --workload cannot be used together")
+	case p.workload != "" && (!found || kind == "" || name == ""):
+		return fmt.Errorf("invalid value %q for --workload: must be TYPE/NAME, such as deployment/vllm", p.workload)
+	}
+	return nil
+}
+
+func (p *partition) run(ctx context.Context, connection *kube.Connection, streams genericiooptions.IOStreams) error {
+	var chosen podsByNode
+	var omitted string
+	what := nodefault.Fault{
+		Name: "network", Summary: "Partition: " + p.String(), Result: "partitioned",
+		Question: "Cut off " + p.subject() + " on",
+		Describe: func(say func(string, ...any)) { p.describe(say, chosen.names(), omitted) },
+		Needs:    needs(connection.LedgerNamespace),
+		Changes: func(
+			ctx context.Context, cluster *kube.Cluster, nodes []string, pod *corev1.Pod,
+		) (changes []fault.Change, err error) {
+			if chosen, omitted, err = p.pods(ctx, cluster, nodes, pod, connection.LedgerNamespace); err != nil {
+				return nil, err
+			}
+			return p.changes(ctx, connection, cluster, nodes, chosen)
+		},
+	}
+	if p.workload != "" && len(p.Nodes.Names) == 0 && p.Nodes.Selector == "" {
+		what.Nodes = func(ctx context.Context, cluster *kube.Cluster) (nodes []string, _ error) {
+			pods, err := ofWorkload(ctx, cluster, p.workload)
+			for _, pod := range pods {
+				nodes = append(nodes, pod.Spec.NodeName)
+			}
+			slices.Sort(nodes)
+			return slices.Compact(nodes), err
+		}
+	}
+	return p.Run(ctx, connection, streams, what)
+}
+
+// changes returns the change to each node.
+func (p *partition) changes(
+	ctx context.Context, connection *kube.Connection, cluster *kube.Cluster, nodes []string, chosen podsByNode,
+) (changes []fault.Change, _ error) {
+	notes, err := checkServices(ctx, cluster, slices.Concat(p.sent, p.received))
+	if err != nil {
+		return nil, err
+	}
+	p.notes = notes
+	all, err := cluster.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, kube.Explain(fmt.Errorf("list the nodes: %w", err))
+	}
+	r := resolver{cluster.Client, cluster.Namespace, p.protocol, p.port, all.Items}
+	sent, err := r.matches(ctx, p.sent, false)
+	if err != nil {
+		return nil, err
+	}
+	received, err := r.matches(ctx, p.received, true)
+	if err != nil {
+		return nil, err
+	}
+	in := &firewall.Injection{
+		Start: session.StartShortPod[firewall.Pod](cluster, connection.LedgerNamespace, p.Pods),
+	}
+	for _, node := range nodes {
+		what, err := request(chosen.request(node), r.forNode(slices.Concat(sent, received), node))
+		if err != nil {
+			return nil, fmt.Errorf("node %q: %w", node, err)
+		}
+		action := fmt.Sprintf("drop packets of %s: %s", count.Of(len(chosen[node]), "pod"), p.peers())
+		changes = append(changes, in.Change(node, action, what))
+	}
+	return changes, nil
+}
+
+// request returns a valid request for a node. A pod peer may have addresses of two families: those that no pod on the
+// node has are omitted.
+func request(pods []api.PartitionedPod, matches []api.Match) (api.Firewall, error) {
+	what := &api.Partition{Pods: pods}
+	var absent netip.Prefix
+	for _, m := range matches {
+		if m.Peer.IsValid() && !what.HasFamily(m.Peer.Addr().Is6()) {
+			absent = m.Peer
+			continue
+		}
+		what.Matches = append(what.Matches, m)
+	}
+	if len(what.Matches) == 0 {
+		return api.Firewall{}, fmt.Errorf("no selected pod has an address of the same family as %s", absent)
+	}
+	f := api.Firewall{Table: api.PartitionTable("validate"), Partition: what, TTL: time.Minute}
+	return f, f.Validate()
+}
+
+// Permissions returns the permissions for partitions of any target, in addition to those of every fault.
+func Permissions(ledgerNamespace string) []fault.Permission {
+	all := needs(ledgerNamespace)
+	for _, verb := range []string{"get", "list"} {
+		all = append(all, fault.Permission{Verb: verb, Resource: "pods"})
+	}
+	for _, resource := range []string{"deployments", "statefulsets", "replicasets", "daemonsets"} {
+		all = append(all, fault.Permission{Verb: "get", Group: "apps", Resource: resource})
+	}
+	return append(all, fault.Permission{Verb: "get", Group: "batch", Resource: "jobs"})
+}
+
+// needs returns the permissions that each partition needs. The others depend on the target and the peers, which are
+// read before the preflight.
+func needs(ledgerNamespace string) []fault.Permission {
+	return append(fault.DebugPodPermissions(ledgerNamespace),
+		// To reject the addresses of Services as peers.
+		fault.Permission{Verb: "list", Resource: "services", Optional: true})
+}
+
+// subject returns the target in words.
+func (p *partition) subject() string {
+	switch {
+	case p.Nodes.Pod != "":
+		return "pod " + strings.TrimPrefix(strings.TrimPrefix(p.Nodes.Pod, "pods/"), "pod/")
+	case p.workload != "":
+		return "the pods of " + p.workload
+	}
+	return "all pods"
+}
+
+// peers returns the peers and ports in words, such as "to dns".
+func (p *partition) peers() string {
+	var parts []string
+	for _, side := range []struct {
+		word  string
+		peers []peer
+	}{{"to", p.sent}, {"from", p.received}} {
+		var names []string
+		for _, o := range side.peers {
+			names = append(names, o.text)
+		}
+		if len(names) > 0 {
+			parts = append(parts, side.word+" "+strings.Join(names, ", "))
+		}
+	}
+	text := strings.Join(parts, ", ")
+	if p.protocol != "" {
+		text += ", " + p.protocol
+	}
+	if p.port != 0 {
+		text += fmt.Sprintf(", port %d", p.port)
+	}
+	return text
+}
+
+// String returns the target and the peers, such as "pod a to dns".
+func (p *partition) String() string { return p.subject() + " " + p.peers() }
+
+// mostNamed is the number of pods that the description names.
+const mostNamed = 5
+
+// describe describes the planned change and how it ends.
+func (p *partition) describe(say func(string, ...any), pods []string, omitted string) {
+	named := strings.Join(pods[:min(len(pods), mostNamed)], ", ")
+	if len(pods) > mostNamed {
+		named += fmt.Sprintf(" and %s", count.Of(len(pods)-mostNamed, "other pod"))
+	}
+	say("What: the kernel drops packets of %s: %s. Packets between a pod and its own node pass.", named, p.peers())
+	if omitted != "" {
+		say("Not cut off: %s.", omitted)
+	}
+	for _, note := range p.notes {
+		say("Note: %s.", note)
+	}
+	say("How: a privileged pod%s adds a table to the node's nftables, and sends packets from a pod to verify it.",
+		p.Pods.OtherImage())
+	say("Duration: %s. Undo: `kubectl gpu-fault revert RUN`. The kernel ends it when the TTL expires, and when the node boots.",
+		p.TTL.String())
+}
