@@ -281,6 +281,8 @@ func (p *pending) verdict() Verdict {
 	switch {
 	case p.err != nil:
 		v.State, v.Text = StateUnknown, p.err.Error()
+	case p.Load != "" && p.text == "" && !inTime:
+		v.State, v.Text = StateUnknown, "there was no request in the window"
 	case p.not && inTime:
 		v.State = StateHappened
 	case p.not:

@@ -34,7 +34,7 @@ type Lab struct {
 	// Run, if set, returns the record of a run, which has the time of the proof. Otherwise, the fault counts as proven
 	// when Command returns.
 	Run func(ctx context.Context, run string) (*ledger.Run, error)
-	// Remediator is for experiments that simulate the remediation.
+	// Remediator is needed only by experiments that simulate the remediation.
 	Remediator Remediator
 	// Load sends requests until ctx ends, from a node that is none of avoid if possible. Only experiments with load
 	// need it.
@@ -56,6 +56,9 @@ type play struct {
 	abort    context.CancelCauseFunc
 	// unobserve ends the observation of the targets.
 	unobserve func()
+	// simulators are those that have worked so far, and cordons their runs.
+	simulators []*simulator
+	cordons    []string
 
 	mu   sync.Mutex
 	open []string // runs to revert, oldest first
@@ -73,6 +76,12 @@ var (
 // experiment could not be carried out; that the steady state does not hold, or that a limit was exceeded, is a result.
 func (l *Lab) Play(ctx context.Context, e *Experiment, targets []string) (Result, error) {
 	var all Result
+	switch {
+	case len(e.SimulateRemediation) > 0 && l.Remediator == nil:
+		return all, errors.New("the experiment simulates the remediation, and the lab has no Remediator")
+	case len(e.Load) > 0 && l.Load == nil:
+		return all, errors.New("the experiment has a load, and the lab has no function Load")
+	}
 	for round := range max(e.Repeat, 1) {
 		r, err := l.round(ctx, e, targets)
 		if e.Repeat > 1 {
@@ -133,7 +142,8 @@ func (l *Lab) round(ctx context.Context, e *Experiment, targets []string) (Resul
 	p.observer.Show = l.Show
 	err := p.run(ctx)
 	p.revertAll(ctx)
-	r := p.observer.Result(e.Metadata.Name, started, p.runs)
+	p.uncordonAll(ctx) // afterwards, so that no pod returns to a node that is still broken
+	r := p.observer.Result(e.Metadata.Name, started, slices.Concat(p.runs, p.cordons))
 	for _, m := range p.meters {
 		r.Load = append(r.Load, m.result())
 	}
@@ -293,7 +303,9 @@ func (p *play) step(ctx context.Context, s Step) error {
 		return errors.Join(errs...)
 	case s.Revert != nil:
 		p.observer.Begin()
-		p.revertAll(ctx)
+		if p.revertAll(ctx); len(p.left) > 0 {
+			return fmt.Errorf("revert: left behind: %s", strings.Join(p.left, "; "))
+		}
 		p.enter(PhaseReverted)
 		p.observer.Proven(time.Now(), textReverted)
 	default:
@@ -364,6 +376,9 @@ func (p *play) expect(ctx context.Context, s Step) error {
 	checking, stop := context.WithCancel(ctx)
 	defer stop()
 	var checks sync.WaitGroup
+	for _, one := range all {
+		p.observer.expect(one) // sets from when its time counts
+	}
 	for _, one := range all {
 		what := one.Check
 		if one.Steady != "" {

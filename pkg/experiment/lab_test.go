@@ -304,3 +304,19 @@ steps:
 		t.Errorf("%v, %q\n%+v", err, w.lines, r)
 	}
 }
+
+// After a revert that failed, nothing counts as reverted: the experiment ends, and says what is left.
+func TestRevertStepFails(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.Lab.Revert = func(context.Context, string) error { return errors.New("the node is away") }
+	r, err := w.Play(t.Context(), parse(t, `
+steps:
+- inject: {xid: 79}
+- revert: {}
+- inject: {xid: 48}
+`), []string{"a"})
+	if err == nil || r.Passed || len(r.LeftBehind) != 1 || slices.Contains(w.lines, "xid 48 a") {
+		t.Errorf("%v, %q\n%+v", err, w.lines, r)
+	}
+}

@@ -99,7 +99,7 @@ func TestBadLoadExpectations(t *testing.T) {
 		"no load has the name":     `load: other, expect: "ok > 0.9", within: 1m`,
 		"expect is missing":        `load: served, within: 1m`,
 		"only with load":           `expect: "ok > 0.9", reaction: cordon, within: 1m`,
-		"must not be longer":       `load: served, expect: "ok > 0.9", within: 5s`,
+		"must be shorter than":     `load: served, expect: "ok > 0.9", within: 5s`,
 		"unknown name okay":        `load: served, expect: "okay > 0.9", within: 1m`,
 		"only one of reaction, no": `load: served, expect: "ok > 0.9", steady: x, within: 1m`,
 	} {
@@ -112,5 +112,26 @@ steps:
 		if err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", expectation, err)
 		}
+	}
+}
+
+// Requests that do not come are no success: what must not be seen in them is unknown.
+func TestLoadThatStops(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.Lab.Load = func(ctx context.Context, _ check.Load, _ []string, each func(check.Request)) error {
+		each(check.Request{At: time.Now(), OK: true})
+		<-ctx.Done()
+		return nil
+	}
+	r, err := w.Play(t.Context(), parse(t, `
+load: [{name: served, url: "http://a:80/"}]
+steps:
+- inject: {xid: 79}
+- wait: 50ms
+- expect-not: [{name: fails, load: served, expect: "ok < 0.5", window: 10ms, for: 300ms}]
+`), []string{"a"})
+	if err != nil || r.Passed || r.Verdicts[0].State != StateUnknown {
+		t.Errorf("%v\n%+v", err, r)
 	}
 }

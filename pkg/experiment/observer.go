@@ -140,6 +140,13 @@ func (o *Observer) Did(what, text string) {
 	o.add(Entry{What: what, Text: text})
 }
 
+// targets returns the nodes with the fault.
+func (o *Observer) targets() []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.Targets
+}
+
 // inject begins an injection, and the returned function ends it. Injections at the same time are one fault: what
 // follows the first is a reaction.
 func (o *Observer) inject() (done func()) {
@@ -234,12 +241,9 @@ func (o *Observer) expect(p *pending) {
 	}
 }
 
-// Await waits until all that is expected has happened, or its deadlines are over, and until the time is over in which
-// something must not happen. It returns the verdicts of these expectations.
+// await waits until all that is expected has happened, or its deadlines are over, and until the time is over in which
+// something must not happen. It returns the verdicts of these expectations, which are observed already.
 func (o *Observer) await(ctx context.Context, all []*pending) []Verdict {
-	for _, p := range all {
-		o.expect(p)
-	}
 	for {
 		o.mu.Lock()
 		changed := o.changed
@@ -306,6 +310,9 @@ func (o *Observer) Expect(ctx context.Context, expect, not []Expectation) ([]Ver
 	all, err := prepare(expect, not)
 	if err != nil {
 		return nil, err
+	}
+	for _, p := range all {
+		o.expect(p)
 	}
 	return o.await(ctx, all), nil
 }

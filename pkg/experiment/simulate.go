@@ -59,32 +59,38 @@ type simulator struct {
 	run   string // of the cordon; empty if the node is not cordoned
 }
 
-// simulate starts a simulator for each target. The returned function stops them and undoes what they have left.
+// simulate starts a simulator for each target. The returned function stops them; uncordonAll undoes what they left.
 func (p *play) simulate(ctx context.Context) (stop func()) {
 	if len(p.SimulateRemediation) == 0 {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var working sync.WaitGroup
+	from := p.observer.now()
 	for _, node := range p.targets {
 		s := &simulator{play: p, node: node, steps: p.SimulateRemediation}
-		working.Go(func() {
-			s.work(ctx)
-			<-ctx.Done()
-			_ = s.uncordon(ctx) // what is left is in the result
-		})
+		p.simulators = append(p.simulators, s)
+		working.Go(func() { s.work(ctx, from) })
 	}
 	return func() { cancel(); working.Wait() }
+}
+
+// uncordonAll uncordons what the simulated remediation has left cordoned. What cannot be uncordoned is in the result.
+func (p *play) uncordonAll(ctx context.Context) {
+	for _, s := range p.simulators {
+		_ = s.uncordon(ctx)
+	}
 }
 
 func (s *simulator) does(step string) bool { return slices.Contains(s.steps, step) }
 
 // work remediates the node once for each fault, or only once if it stays cordoned.
-func (s *simulator) work(ctx context.Context) {
-	for seen := (moment{}); ; seen = s.observer.now() {
+func (s *simulator) work(ctx context.Context, seen moment) {
+	for {
 		if !s.observer.awaitFault(ctx, seen, s.detects()) {
 			return
 		}
+		began := s.observer.now()
 		if err := s.remediate(ctx); err != nil {
 			if ctx.Err() == nil {
 				s.Say("Warning: the simulated remediation of node %s stopped: %v", s.node, err)
@@ -95,6 +101,8 @@ func (s *simulator) work(ctx context.Context) {
 		if s.run != "" {
 			return
 		}
+		// Detectors report a fault several times, but a further fault may be proven meanwhile.
+		seen = moment{s.observer.now().entries, began.faults}
 	}
 }
 
@@ -114,7 +122,7 @@ func (s *simulator) remediate(ctx context.Context) error {
 	s.run = run
 	if run != "" {
 		s.mu.Lock()
-		s.runs = append(s.runs, run)
+		s.cordons = append(s.cordons, run)
 		s.mu.Unlock()
 	}
 	if err != nil {
@@ -201,9 +209,9 @@ func (p *play) credit(all []reaction.Reaction) []reaction.Reaction {
 	if len(p.SimulateRemediation) == 0 {
 		return all
 	}
-	credited := slices.Clone(all)
+	credited, targets := slices.Clone(all), p.observer.targets()
 	for i, r := range credited {
-		if r.Who == reaction.Ours && slices.Contains(byRemediator, r.Name) && slices.Contains(p.targets, r.Node) {
+		if r.Who == reaction.Ours && slices.Contains(byRemediator, r.Name) && slices.Contains(targets, r.Node) {
 			credited[i].Who = Simulated
 		}
 	}

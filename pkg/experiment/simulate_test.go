@@ -75,7 +75,7 @@ func TestSimulatedRemediation(t *testing.T) {
 	}{
 		"stays cordoned until the end": {
 			"[cordon, drain]", "- expect-not: [{name: uncordoned, for: 300ms}]\n",
-			[]string{"xid 79 a", "cordon a", "drain a", "revert cordon-a", "revert run-79"},
+			[]string{"xid 79 a", "cordon a", "drain a", "revert run-79", "revert cordon-a"},
 		},
 		"uncordons": {
 			"[cordon, uncordon]", "- expect: [{name: uncordoned, within: 10s}]\n",
@@ -192,6 +192,37 @@ func TestBadSimulations(t *testing.T) {
 		_, err := Parse("f", []byte(head+"simulateRemediation: "+steps+"\nsteps: [{inject: {xid: 79}}]"))
 		if err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", steps, err)
+		}
+	}
+}
+
+// The runs of the simulated remediation are none of the experiment's faults: ${run} is that of the last fault.
+func TestSimulatedRemediationIsNoFault(t *testing.T) {
+	t.Parallel()
+	w := remediated(t, nil)
+	r, err := w.Play(t.Context(), parse(t, `
+simulateRemediation: [cordon]
+steps:
+- inject: {xid: 79}
+- expect: [{name: cordoned, within: 10s}]
+- inject: {command: [cuda, disarm, "${run}"]}
+`), []string{"a"})
+	if err != nil || !r.Passed || !slices.Contains(w.lines, "cuda disarm run-79") {
+		t.Errorf("%v, %q\n%+v", err, w.lines, r)
+	}
+}
+
+// A lab that lacks what the experiment needs injects nothing.
+func TestLabWithoutWhatIsNeeded(t *testing.T) {
+	t.Parallel()
+	for text, says := range map[string]string{
+		"simulateRemediation: [cordon]\n":      "has no Remediator",
+		"load: [{name: x, url: 'http://a'}]\n": "has no function Load",
+	} {
+		w := newWorld(t)
+		_, err := w.Play(t.Context(), parse(t, text+"steps: [{inject: {xid: 79}}]"), []string{"a"})
+		if err == nil || !strings.Contains(err.Error(), says) || len(w.lines) > 0 {
+			t.Errorf("%v, %q", err, w.lines)
 		}
 	}
 }

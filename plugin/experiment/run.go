@@ -294,12 +294,10 @@ func (o *options) checker(cluster *kube.Cluster) (*check.Checker, error) {
 
 // report prints a result. An experiment that could not be carried out is an error.
 func (o *options) report(ctx context.Context, r experiment.Result, failed error) error {
-	err := errors.Join(expect.Print(o.streams.Out, r, o.format), o.files.write(o.streams.ErrOut, r))
-	if err != nil {
-		return err
-	}
-	if err := otlp.Report(ctx, o.streams.ErrOut, r, o.otlpFile, os.Getenv); err != nil {
-		return err
+	err := errors.Join(expect.Print(o.streams.Out, r, o.format), o.files.write(o.streams.ErrOut, r),
+		otlp.Report(ctx, o.streams.ErrOut, r, o.otlpFile, os.Getenv))
+	if err != nil { // the verdict matters more than a file that is missing
+		printer.Talk(o.streams.ErrOut, "error: %v", err)
 	}
 	switch {
 	case ctx.Err() != nil:
@@ -312,5 +310,8 @@ func (o *options) report(ctx context.Context, r experiment.Result, failed error)
 		return &usage.Verdict{Message: expect.Summary(r)}
 	}
 	printer.Talk(o.streams.ErrOut, "%s", expect.Summary(r))
+	if err != nil {
+		return errors.New("a report was not written")
+	}
 	return nil
 }

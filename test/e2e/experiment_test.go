@@ -139,13 +139,24 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
+// firstOnWorker is for pods that prefer the worker, where the detector is, and may also run on the other node.
+func (e *env) firstOnWorker() ([]corev1.Toleration, *corev1.Affinity) {
+	onWorker := []corev1.NodeSelectorRequirement{{
+		Key: corev1.LabelHostname, Operator: "In", Values: []string{e.worker.Name},
+	}}
+	return []corev1.Toleration{{Key: "node-role.kubernetes.io/control-plane", Operator: "Exists"}},
+		&corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+			PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{
+				Weight: 100, Preference: corev1.NodeSelectorTerm{MatchExpressions: onWorker},
+			}},
+		}}
+}
+
 // app runs a Deployment whose pod prefers the worker, and may also run on the other node.
 func (e *env) app(t *testing.T, namespace string) {
 	t.Helper()
 	labels := map[string]string{"app": "served"}
-	onWorker := []corev1.NodeSelectorRequirement{{
-		Key: corev1.LabelHostname, Operator: "In", Values: []string{e.worker.Name},
-	}}
+	tolerations, affinity := e.firstOnWorker()
 	_, err := e.cluster.Client.AppsV1().Deployments(namespace).Create(t.Context(), &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: "served"},
 		Spec: appsv1.DeploymentSpec{
@@ -154,14 +165,7 @@ func (e *env) app(t *testing.T, namespace string) {
 				ObjectMeta: metav1.ObjectMeta{Labels: labels},
 				Spec: corev1.PodSpec{
 					TerminationGracePeriodSeconds: new(int64(0)),
-					Tolerations: []corev1.Toleration{{
-						Key: "node-role.kubernetes.io/control-plane", Operator: "Exists",
-					}},
-					Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
-						PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{
-							Weight: 100, Preference: corev1.NodeSelectorTerm{MatchExpressions: onWorker},
-						}},
-					}},
+					Tolerations:                   tolerations, Affinity: affinity,
 					Containers: []corev1.Container{{
 						Name: "c", Image: "busybox:1.35", ImagePullPolicy: corev1.PullNever,
 						Command: []string{"sh", "-c", "mkdir /tmp/w; echo >/tmp/w/index.html; httpd -f -h /tmp/w -p 8080"},
@@ -529,9 +533,8 @@ func TestExperimentsOnWorkloads(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := setupCUDA(t)
 			deployment := c.deployment("train", "RANK=1")
-			deployment.Spec.Template.Spec.Tolerations = []corev1.Toleration{{
-				Key: "node-role.kubernetes.io/control-plane", Operator: "Exists",
-			}}
+			deployment.Spec.Template.Spec.Tolerations, deployment.Spec.Template.Spec.Affinity = c.firstOnWorker()
+			c.worker.RestartNPD(t) // it stops sending Events after 25 about a node
 			train := c.create(deployment)
 			c.healthy("train", 1)
 			before := asUserSees(t, train())

@@ -1,7 +1,8 @@
 // Package cordon makes a node unschedulable, as a remediator would, in a run that can be reverted.
 //
 // The API server records who set spec.unschedulable. Each run writes under a name of its own, so the undo needs nothing
-// from the record: it uncordons the node only if this run, and nobody else, has cordoned it.
+// from the record: it uncordons the node only if it is this run's cordon. A cordon that somebody asks for meanwhile
+// changes nothing on the node, and is not seen.
 package cordon
 
 import (

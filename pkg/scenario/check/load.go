@@ -165,12 +165,13 @@ func (c *Checker) Load(ctx context.Context, l Load, avoid []string, each func(Re
 		if said := lines.other(); said != "" {
 			return fmt.Errorf("load %s: image %s: %s", l.Name, a.running.Spec.Containers[0].Image, said)
 		}
-		if a.ended(ctx) {
-			a.running, a.began = nil, time.Time{}
-			_ = a.close(ctx)
-		} else if err := errors.Join(err, sleep(ctx, time.Second)); err != nil && !sent {
+		if err != nil && !sent {
 			return fmt.Errorf("load %s: %w", l.Name, err)
 		}
+		// Another pod, also if this one still runs: the script in it may go on without anyone who reads its output.
+		a.running, a.began = nil, time.Time{}
+		_ = a.close(ctx)
+		_ = sleep(ctx, time.Second)
 	}
 	return nil
 }
