@@ -261,3 +261,34 @@ func TestBadExpectations(t *testing.T) {
 		t.Error("expect-not without for")
 	}
 }
+
+// The end of pods that this tool replaces is no reaction, even if it comes after the proof: a program that ignores
+// SIGTERM is killed later. What happens to the new pods is one.
+func TestReplacedPodsAreNoReaction(t *testing.T) {
+	t.Parallel()
+	o := NewObserver([]string{"a"})
+	of := func(name reaction.Name, pod string) reaction.News {
+		return reaction.News{Reactions: []reaction.Reaction{{Time: time.Now(), Name: name, Node: "a", Pod: pod}}}
+	}
+	o.Begin()
+	o.News(of(reaction.Evicted, "team/old"))
+	o.RolledOut()
+	o.Proven(time.Now(), "cuda inject")
+	state := func(within time.Duration) State {
+		all, err := o.Expect(t.Context(), nil, []Expectation{{
+			Name: "x", Reaction: "pod-failed", For: scenario.Duration(within),
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all[0].State
+	}
+	o.News(of(reaction.PodFailed, "team/old"))
+	if got := state(50 * time.Millisecond); got != StateOK {
+		t.Errorf("the old pod's end is %s", got)
+	}
+	o.News(of(reaction.PodFailed, "team/new"))
+	if got := state(time.Minute); got != StateHappened {
+		t.Errorf("the new pod's failure is %s", got)
+	}
+}

@@ -1,6 +1,7 @@
 package experiment
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -167,7 +168,7 @@ func (p *play) run(ctx context.Context) error {
 		}
 		for _, r := range results {
 			if !r.OK {
-				return fmt.Errorf("%w: %s: %s", errNotSteady, r.Name, strings.TrimSpace(r.Message+" "+r.Saw))
+				return fmt.Errorf("%w: %s: %s", errNotSteady, r.Name, seen(r))
 			}
 		}
 	}
@@ -399,7 +400,7 @@ func (p *play) expect(ctx context.Context, s Step) error {
 
 // check repeats a check until it holds or its deadline is over.
 func (p *play) check(ctx context.Context, x *pending, what scenario.Check) {
-	what.Within = scenario.Duration(x.limit())
+	what.Name, what.Within = cmp.Or(what.Name, x.Name), scenario.Duration(x.limit())
 	results, err := p.Check(ctx, []scenario.Check{what})
 	at := time.Now()
 	switch {
@@ -407,8 +408,16 @@ func (p *play) check(ctx context.Context, x *pending, what scenario.Check) {
 	case err != nil:
 		p.observer.checked(x, at, false, "", err)
 	case len(results) == 1:
-		p.observer.checked(x, at, results[0].OK, strings.TrimSpace(results[0].Message+" "+results[0].Saw), nil)
+		p.observer.checked(x, at, results[0].OK, seen(results[0]), nil)
 	}
+}
+
+// seen returns what a check says: the problem, and what it saw instead.
+func seen(r check.Result) string {
+	if r.Message == "" || r.Saw == "" {
+		return r.Message + r.Saw
+	}
+	return r.Message + "; seen: " + r.Saw
 }
 
 // checked records the result of a check.

@@ -101,7 +101,7 @@ steps:
   - wait: 1ms
 - expect: [{name: again, steady: fine, within: 5s}]
 - expect-not:
-  - {name: never, for: 1ms, check: {name: never, exec: {namespace: a, labels: a=b, command: [a]}, expect: "false"}}
+  - {name: never, for: 1ms, check: {exec: {namespace: a, labels: a=b, command: [a]}, expect: "false"}}
 `)
 	r, _ := w.Play(t.Context(), e, []string{"a"})
 	want := []string{

@@ -40,8 +40,8 @@ type LoadPhase struct {
 	Stats
 }
 
-// Stats are the figures of a number of requests. Times are in seconds, of requests that were answered; a request that
-// has failed counts in OK alone.
+// Stats are the figures of a number of requests. Times are in seconds. A request that was not answered counts with the
+// time until it was given up.
 type Stats struct {
 	Requests int     `json:"requests"`
 	OK       float64 `json:"ok"` // share, 0 to 1
@@ -95,15 +95,17 @@ func (m *meter) since(at time.Time) Stats {
 
 func stats(all []sample) Stats {
 	var took []float64
+	answered := 0
 	for _, s := range all {
+		took = append(took, s.Took.Seconds())
 		if s.OK {
-			took = append(took, s.Took.Seconds())
+			answered++
 		}
 	}
 	slices.Sort(took)
 	result := Stats{Requests: len(all), P50: percentile(took, 50), P95: percentile(took, 95), P99: percentile(took, 99)}
 	if len(all) > 0 {
-		result.OK = float64(len(took)) / float64(len(all))
+		result.OK = float64(answered) / float64(len(all))
 	}
 	return result
 }

@@ -73,13 +73,17 @@ type Observer struct {
 	since   int       // the first entry that may be a reaction to the last fault
 	proof   time.Time // of the last fault
 	rollout bool      // the last fault has replaced pods
-	pending []*pending
-	changed chan struct{} // closed and replaced at each change
+	// replaced are the pods that this tool has replaced. How they end is no reaction, even after the proof.
+	replaced map[string]bool
+	pending  []*pending
+	changed  chan struct{} // closed and replaced at each change
 }
 
 // NewObserver returns an observer of faults on nodes.
 func NewObserver(targets []string) *Observer {
-	return &Observer{Targets: targets, nodes: map[string]*corev1.Node{}, changed: make(chan struct{})}
+	return &Observer{
+		Targets: targets, nodes: map[string]*corev1.Node{}, replaced: map[string]bool{}, changed: make(chan struct{}),
+	}
 }
 
 // Baseline takes the targets, and what was there before the fault.
@@ -98,6 +102,9 @@ func (o *Observer) News(n reaction.News) {
 		o.add(Entry{
 			Time: r.Time, What: string(r.Name), Node: r.Node, Pod: r.Pod, By: r.By, Who: r.Who, Text: r.Text,
 		})
+		if o.replaced[r.Pod] {
+			continue
+		}
 		for _, p := range o.pending {
 			p.react(r, o.Targets)
 		}
@@ -217,7 +224,11 @@ func (o *Observer) ProvenSince(began, at time.Time, text string) {
 	defer o.mu.Unlock()
 	o.proof = at // of the last layer
 	for i := o.since; i < len(o.entries); i++ {
-		o.entries[i].Since = o.entries[i].Time.Sub(at).Seconds()
+		e := &o.entries[i]
+		e.Since = e.Time.Sub(at).Seconds()
+		if (o.rollout || text == textReverted) && reaction.Name(e.What) == reaction.Evicted {
+			o.replaced[e.Pod] = true
+		}
 	}
 	o.add(Entry{Time: at, Began: began, What: WhatProven, Text: text})
 }
@@ -231,6 +242,9 @@ func (o *Observer) expect(p *pending) {
 	}
 	o.pending = append(o.pending, p)
 	for _, e := range o.entries[o.since:] {
+		if o.replaced[e.Pod] {
+			continue
+		}
 		if o.rollout && e.Time.Before(p.proof) && slices.Contains(ofRollouts, reaction.Name(e.What)) {
 			continue
 		}

@@ -211,9 +211,10 @@ func (c *checker) structure(n *node, t reflect.Type, path string, r role) {
 }
 
 // optional reports whether a required field of a type is optional at this path: events without a name match all
-// objects of the kind.
+// objects of the kind, and a check in an expectation of an experiment has the expectation's name.
 func optional(t reflect.Type, f field, path string) bool {
-	return t == reflect.TypeFor[Ref]() && f.name == "name" && strings.HasSuffix(path, ".events")
+	return f.name == "name" && (t == reflect.TypeFor[Ref]() && strings.HasSuffix(path, ".events") ||
+		t == reflect.TypeFor[Check]() && strings.HasSuffix(path, ".check"))
 }
 
 // require verifies that a required field is set.

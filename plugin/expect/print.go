@@ -50,6 +50,9 @@ func Print(out io.Writer, r experiment.Result, format printer.Format) error {
 		}
 		table.Add(name, Word(v), happened, Seconds(v.Limit), v.By, oneLine(v.Text))
 	}
+	if len(r.Verdicts)+len(r.Load) == 0 { // such as when the steady state does not hold
+		return nil
+	}
 	if width := printer.Width(out); width > 0 && !format.IsWide() {
 		table.Fit(width, "SEEN", "BY")
 	}
@@ -103,7 +106,7 @@ func Summary(r experiment.Result) string {
 	times := ""
 	for _, v := range r.Verdicts {
 		if v.After > 0 && !v.Not {
-			times += fmt.Sprintf("  %s %s", strings.Fields(v.Name)[0], Seconds(v.After))
+			times += fmt.Sprintf("  %s: %s", v.Name, Seconds(v.After))
 		}
 	}
 	left := ""
