@@ -18,6 +18,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cordon"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/kernellog"
 )
 
@@ -326,4 +327,31 @@ func forbidAll(fake *clienttesting.Fake, resource, namespace string) {
 		}
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: resource}, "", fmt.Errorf("no"))
 	})
+}
+
+// A node that a run without a record has cordoned is found, and never deleted or changed: whether it may take pods
+// again is the user's decision. A cordon of an open run, and one of somebody else, is none.
+func TestCordonedNodes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "")
+	for name, manager := range map[string]string{
+		"lost": cordon.Manager("remediation-lost12"), "open": cordon.Manager("remediation-open12"),
+		"theirs": "kubectl-cordon",
+	} {
+		w.addMetadata(nodeResource, &metav1.ObjectMeta{
+			Name: name, UID: uid("Node", name),
+			ManagedFields: []metav1.ManagedFieldsEntry{{
+				Manager: manager, FieldsType: "FieldsV1",
+				FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:unschedulable":{}}}`),
+			}},
+		})
+	}
+	open := run("remediation-open12", ledger.Proven, ledger.StateProven, nil)
+	open.Deadline = now.Add(time.Hour)
+	w.record(open)
+	found := w.find()
+	if len(found.Items) != 1 || found.Items[0].Name != "lost" || found.Items[0].Remedy != Nobody ||
+		found.Items[0].Todo != "kubectl uncordon lost" {
+		t.Errorf("%+v", found.Items)
+	}
 }

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cordon"
 )
 
 var (
@@ -38,11 +39,23 @@ func isRecord(o metav1.Object) bool {
 	return ok && isOurs(o)
 }
 
-// labeled lists objects with our label, except kinds that are already listed for their pod specs.
+// labeled lists objects with our label, except kinds that are already listed for their pod specs, and nodes that this
+// tool has cordoned, which have no label.
 func (s *search) labeled() []task {
 	return []task{func(ctx context.Context) error {
 		_, err := s.metadata(ctx, leaseResource, ourLabel(), func(o *metav1.PartialObjectMetadata) {
 			s.ours = append(s.ours, labeledObject(leaseResource, "Lease", o))
+		})
+		return err
+	}, func(ctx context.Context) error {
+		_, err := s.metadata(ctx, nodeResource, metav1.ListOptions{}, func(o *metav1.PartialObjectMetadata) {
+			run := cordon.RunOf(o)
+			if run == "" {
+				return
+			}
+			left := leftoverOf(nodeResource, "Node", o, Ours, "cordoned by a simulated remediation")
+			left.Run, left.Remedy, left.Todo = run, Nobody, "kubectl uncordon "+o.Name
+			s.ours = append(s.ours, left)
 		})
 		return err
 	}}

@@ -94,7 +94,7 @@ func (w *world) addMetadata(resource schema.GroupVersionResource, object metav1.
 		Name: object.GetName(), Namespace: object.GetNamespace(), UID: object.GetUID(),
 		ResourceVersion: object.GetResourceVersion(),
 		Labels:          object.GetLabels(), Annotations: object.GetAnnotations(),
-		CreationTimestamp: object.GetCreationTimestamp(),
+		CreationTimestamp: object.GetCreationTimestamp(), ManagedFields: object.GetManagedFields(),
 	}}
 	if err := w.metadata.Tracker().Create(resource, partial, object.GetNamespace()); err != nil {
 		w.t.Fatal(err)

@@ -32,8 +32,21 @@ const UndoKind = "cordon"
 // KindScheduling is the kind of the target: the run of the fault locks the node itself.
 const KindScheduling = "NodeScheduling"
 
+// manager is the beginning of the field managers of all runs.
+const manager = "gpu-fault-cordon-"
+
 // Manager returns the field manager under which a run cordons.
-func Manager(run string) string { return "gpu-fault-cordon-" + run }
+func Manager(run string) string { return manager + run }
+
+// RunOf returns the run that has cordoned a node and not uncordoned it, or "".
+func RunOf(node metav1.Object) string {
+	for _, name := range owners(node) {
+		if run, is := strings.CutPrefix(name, manager); is {
+			return run
+		}
+	}
+	return ""
+}
 
 // Change returns the change that cordons a node, for a fault.Plan.
 func Change(client kubernetes.Interface, node string) fault.Change {
@@ -122,10 +135,10 @@ func retry(ctx context.Context, do func() error) error {
 }
 
 // owners returns the field managers that have set spec.unschedulable.
-func owners(node *corev1.Node) []string {
+func owners(node metav1.Object) []string {
 	field := fieldpath.MakePathOrDie("spec", "unschedulable")
 	var all []string
-	for _, entry := range node.ManagedFields {
+	for _, entry := range node.GetManagedFields() {
 		if entry.Subresource == "" && entry.FieldsV1 != nil &&
 			kubeedit.ParseFields(entry.FieldsV1.GetRawBytes()).Has(field) {
 			all = append(all, entry.Manager)
