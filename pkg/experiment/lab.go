@@ -206,7 +206,8 @@ func (p *play) observe(ctx context.Context) error {
 	return nil
 }
 
-// retarget follows the pods of a workload that a preparation has replaced: they may run on other nodes now.
+// retarget follows the pods of a workload that a preparation has replaced: they may run on other nodes now, and belong
+// to another ReplicaSet, so they are observed from the start.
 func (p *play) retarget(ctx context.Context) error {
 	if p.Target.PodsOf == "" || p.Lab.Targets == nil {
 		return nil
@@ -215,10 +216,9 @@ func (p *play) retarget(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("target: %w", err)
 	}
-	if slices.Equal(targets, p.targets) {
-		return nil
+	if !slices.Equal(targets, p.targets) {
+		p.Say("the pods of %s run on %s now", p.Target.PodsOf, strings.Join(targets, ", "))
 	}
-	p.Say("the pods of %s run on %s now", p.Target.PodsOf, strings.Join(targets, ", "))
 	p.unobserve()
 	p.unobserve = func() {}
 	p.targets = targets
