@@ -119,7 +119,7 @@ func (o *options) preflight(
 		return nil, err
 	}
 	if len(e.SimulateRemediation) > 0 {
-		if err := o.remediator(ctx, cluster).Preflight(ctx, targets); err != nil {
+		if err := o.remediator(ctx, cluster, o.streams.ErrOut).Preflight(ctx, targets); err != nil {
 			return nil, fmt.Errorf("simulated remediation: %w", kube.Explain(err))
 		}
 	}
@@ -148,8 +148,10 @@ func (o *options) preflight(
 const cordonTTL = time.Hour
 
 // remediator returns what plays the remediator.
-func (o *options) remediator(ctx context.Context, cluster *kube.Cluster) *experiment.NodeRemediator {
-	s := session.New(ctx, cluster, o.connection.LedgerNamespace, 1, podflags.New(), progress.New(io.Discard))
+func (o *options) remediator(
+	ctx context.Context, cluster *kube.Cluster, report io.Writer,
+) *experiment.NodeRemediator {
+	s := session.New(ctx, cluster, o.connection.LedgerNamespace, 1, podflags.New(), progress.New(report))
 	return &experiment.NodeRemediator{Session: s, TTL: cordonTTL, Allow: o.allow}
 }
 
@@ -213,11 +215,11 @@ func (o *options) lab(ctx context.Context, cluster *kube.Cluster, e *experiment.
 	shown := expect.Shower(o.streams.ErrOut)
 	return &experiment.Lab{
 		Client:     cluster.Client,
-		Remediator: o.remediator(ctx, cluster),
+		Remediator: o.remediator(ctx, cluster, io.Discard),
 		Targets: func(ctx context.Context) ([]string, error) {
 			nodes, err := e.Target.Nodes(ctx, cluster.Client, nil)
 			if err == nil && len(e.SimulateRemediation) > 0 {
-				err = o.remediator(ctx, cluster).Preflight(ctx, nodes)
+				err = o.remediator(ctx, cluster, o.streams.ErrOut).Preflight(ctx, nodes)
 			}
 			return nodes, kube.Explain(err)
 		},

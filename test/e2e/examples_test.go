@@ -28,7 +28,7 @@ var needs = []string{
 	"scenario reveal", "scenario end",
 	"scenario status", "scenario run", "scenario selftest", "--simulate-gpus", "--fix", "--group", "--user",
 	"--terraform", "replay", "cuda status", "image ", "amd.com/gpu",
-	"device taint",
+	"device taint", "pod/trainer-1", "run compare",
 }
 
 // A new user's first hour: every example of the help that needs nothing but a cluster, run as it stands on one, with

@@ -47,7 +47,13 @@ func coverage() map[string]covered {
 		"watch":     {works: (*rights).watchWorks, asks: (*rights).watchAsks, prepare: (*rights).revertPrepare},
 		"revert":    {works: (*rights).revertWorks, asks: (*rights).revertAsks, prepare: (*rights).revertPrepare},
 		"leftovers": {works: (*rights).leftoversWorks, asks: (*rights).leftoversAsks, goesOn: true},
-		"scenario":  {works: (*rights).scenarioWorks, asks: (*rights).scenarioAsks, atOnce: true},
+		"remediation": {
+			works: (*rights).remediationWorks, asks: (*rights).remediationAsks, others: []string{"watch"},
+			exempt: map[string]string{
+				"get nodes": "the target is read first", "list nodes": "watch has it", "list pods": "watch has it", "get namespaces": "watch has it",
+			},
+		},
+		"scenario": {works: (*rights).scenarioWorks, asks: (*rights).scenarioAsks, atOnce: true},
 		"fix": {
 			works: (*rights).fixWorks, asks: (*rights).fixAsks, prepare: (*rights).fixPrepare,
 			others: []string{"doctor"}, exempt: restarts(),
@@ -276,6 +282,18 @@ func (r *rights) watchWorks() { r.does("watch", r.inject43(), "--for", "1s") }
 
 func (r *rights) watchAsks(fault.Permission) [][]string {
 	return [][]string{{"watch", r.run, "--for", "1s"}}
+}
+
+// remediationWorks cordons nothing, because nothing breaks: the rules are asked for before.
+func (r *rights) remediationWorks() {
+	r.does(r.remediationAsks(fault.Permission{})[0]...)
+}
+
+func (r *rights) remediationAsks(fault.Permission) [][]string {
+	file := experimentFile(r.t, "target: {node: "+r.worker.Name+"}", "- wait: 1s\n")
+	return [][]string{{
+		"run", "-f", file, "--simulate-remediation", "cordon,drain", "--yes", "--allow-last-gpu-node", "--allow-majority",
+	}}
 }
 
 func (r *rights) revertWorks() {
