@@ -74,6 +74,8 @@ const (
 	CodeFilter Code = "nftables-failed"
 	// CodeBypassed means that packets of a pod did not reach the rule that should drop them. The rule was removed.
 	CodeBypassed Code = "netfilter-bypassed"
+	// CodeNotRunning means that no process of a pod of the request runs on the node. Nothing was changed.
+	CodeNotRunning Code = "pod-not-running"
 	// CodeInterrupted means that the client disconnected or the helper received a request to stop. Records written
 	// before were already reported.
 	CodeInterrupted Code = "interrupted"

@@ -59,7 +59,7 @@ type BuiltFirewall struct {
 	Rule string `json:"rule"`
 	// Probes describes the packets that the helper sent from a pod, and that the rules of a partition dropped.
 	Probes []string `json:"probes,omitempty"`
-	// Unprobed is the number of rules that no packet has verified, because only the peers can send such packets.
+	// Unprobed is the number of rules that no packet has verified, because no pod of the partition can send one.
 	Unprobed int `json:"unprobed,omitempty"`
 	// Expires is the remaining time for which the kernel drops packets.
 	Expires time.Duration `json:"expires"`

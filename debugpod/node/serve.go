@@ -131,8 +131,8 @@ func serve(
 		removed, failure := module.Remove(req.Run, host)
 		return answers.end(api.Answer{Removed: removed}, failure)
 	case req.Firewall != nil, req.RemoveFirewall != nil:
-		processOf := func(podUID string) int { return inspect.ProcessOf(podUID, host) }
-		return answers.end(firewall.Do(req, host, processOf))
+		processesOf := func(podUIDs []string) map[string]int { return inspect.ProcessesOf(podUIDs, host) }
+		return answers.end(firewall.Do(req, host, processesOf))
 	}
 	return answers.end(api.Answer{}, kmsg.Write(ctx, req.WriteKmsg.Records, host, answers.send))
 }

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -140,6 +141,17 @@ func TestPartition(t *testing.T) {
 	n.says(r, 0, "a UDP packet to 10.96.0.10:53", "a TCP packet to 10.96.0.10:53")
 	n.connects("a", "b")
 	n.ok("revert", "--all", "--yes")
+
+	// Overlapping peers, of which the first one drops all packets.
+	n.says(n.partition("--pod", "a", "--to", "10.0.0.0/8", "--to", "pod/b", "--to", "dns"), 0,
+		"a UDP packet to "+n.ips["b"]+":9", "a UDP packet to 10.96.0.10:53")
+	n.cutOff("a", "b")
+	n.ok("revert", "--all", "--yes")
+
+	// The pod a cannot send packets to itself that leave its network.
+	n.says(n.partition(n.worker.Name, "--to", "pod/a"), 0, "to "+n.ips["a"]+":9 from pod "+n.namespace+"/b")
+	n.cutOff("b", "a")
+	n.ok("revert", "--all", "--yes")
 	n.noPods()
 }
 
@@ -184,21 +196,7 @@ func TestPartitionOfAKilledClient(t *testing.T) {
 // node without those of kube-system.
 func TestPartitionOfAWorkload(t *testing.T) {
 	n := setupNetwork(t)
-	labels := map[string]string{"app": "train"}
-	_, err := n.cluster.Client.AppsV1().DaemonSets(n.namespace).Create(t.Context(), &appsv1.DaemonSet{
-		ObjectMeta: metav1.ObjectMeta{Name: "train"},
-		Spec: appsv1.DaemonSetSpec{
-			Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: ofSet()},
-		},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	cluster.Eventually(t, patience, "both pods run", func() (bool, string) {
-		set, err := n.cluster.Client.AppsV1().DaemonSets(n.namespace).Get(t.Context(), "train", metav1.GetOptions{})
-		return err == nil && set.Status.NumberReady == 2, "not ready"
-	})
+	n.runOnBothNodes()
 	all := []string{
 		"--workload", "daemonset/train", "--to", "pod/c", "--allow-control-plane", "--allow-majority",
 		"--allow-last-gpu-node",
@@ -213,6 +211,26 @@ func TestPartitionOfAWorkload(t *testing.T) {
 	n.cutOff("b", "c")
 	n.connects("a", "b")
 	n.ok("revert", "--all", "--yes")
+}
+
+// runOnBothNodes creates the DaemonSet train, and waits for its pods.
+func (n *network) runOnBothNodes() {
+	n.t.Helper()
+	labels := map[string]string{"app": "train"}
+	_, err := n.cluster.Client.AppsV1().DaemonSets(n.namespace).Create(n.t.Context(), &appsv1.DaemonSet{
+		ObjectMeta: metav1.ObjectMeta{Name: "train"},
+		Spec: appsv1.DaemonSetSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: ofSet()},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	cluster.Eventually(n.t, patience, "both pods run", func() (bool, string) {
+		set, err := n.cluster.Client.AppsV1().DaemonSets(n.namespace).Get(n.t.Context(), "train", metav1.GetOptions{})
+		return err == nil && set.Status.NumberReady == 2, "not ready"
+	})
 }
 
 func ofSet() corev1.PodSpec {
@@ -251,29 +269,16 @@ func TestPartitionRefused(t *testing.T) {
 	}
 }
 
-// TestPartitionExperiment holds that the built-in experiment partitions the pods of a workload, and that a server which
-// nobody reaches goes on.
+// TestPartitionExperiment holds that the built-in experiment partitions all pods of a workload on all of its nodes, and
+// that a server which nobody reaches goes on.
 func TestPartitionExperiment(t *testing.T) {
 	n := setupNetwork(t)
-	labels := map[string]string{"app": "train"}
-	spec := serving("")
-	spec.NodeSelector = map[string]string{"kubernetes.io/hostname": n.worker.Name}
-	_, err := n.cluster.Client.AppsV1().Deployments(n.namespace).Create(t.Context(), &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Name: "train"},
-		Spec: appsv1.DeploymentSpec{
-			Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: spec},
-		},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	cluster.Eventually(t, patience, "the pod is ready", func() (bool, string) {
-		d, err := n.cluster.Client.AppsV1().Deployments(n.namespace).Get(t.Context(), "train", metav1.GetOptions{})
-		return err == nil && d.Status.ReadyReplicas == 1, "not ready"
-	})
-	r := n.plugin("run", "network-partition", "--pods-of", "deployment/train", "-n", n.namespace, "--yes")
-	line := "network partition " + n.worker.Name + " --workload deployment/train --namespace " + n.namespace
+	n.runOnBothNodes()
+	r := n.plugin("run", "network-partition", "--pods-of", "daemonset/train", "-n", n.namespace, "--yes",
+		"--allow-control-plane", "--allow-majority", "--allow-last-gpu-node")
+	nodes := []string{n.worker.Name, n.control.Name}
+	slices.Sort(nodes)
+	line := "network partition " + strings.Join(nodes, " ") + " --workload daemonset/train --namespace " + n.namespace
 	n.says(r, 0, line, "passed: 3 expectations met")
 	if left := n.tables(); left != "" {
 		t.Errorf("after the experiment: %s", left)

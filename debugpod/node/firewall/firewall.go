@@ -57,6 +57,8 @@ type packetFilter interface {
 	marked() (map[string]mark, error)
 	// tableOf returns the name of the table with the run's rule or set, or "" if there is none.
 	tableOf(run string) (string, error)
+	// fresh replaces the connection to the kernel by a new one, with its full timeout.
+	fresh() error
 	close() error
 }
 
@@ -103,9 +105,9 @@ func parseMark(text string) mark {
 	return mark{run, port}
 }
 
-// Do handles Firewall and RemoveFirewall. processOf returns the PID of a process of a pod, or 0 if there is none.
+// Do handles Firewall and RemoveFirewall. processesOf returns the PID of a process of each pod that has one, by UID.
 func Do(
-	req api.Request, host hostfs.Host, processOf func(podUID string) int,
+	req api.Request, host hostfs.Host, processesOf func(podUIDs []string) map[string]int,
 ) (last api.Answer, failure *api.Error) {
 	filter, err := openFilter(host)
 	switch {
@@ -119,7 +121,7 @@ func Do(
 	case req.Firewall == nil:
 		last.RemovedFirewall, failure = removeFirewall(req.Run, *req.RemoveFirewall, filter)
 	case req.Firewall.Partition != nil:
-		from := podNetworks{proc: host.Proc, processOf: processOf}
+		from := newPodNetworks(host.Proc, processesOf)
 		last.Firewall, failure = buildPartition(req.Run, *req.Firewall, filter, from)
 	default:
 		last.Firewall, failure = buildFirewall(req.Run, *req.Firewall, filter)

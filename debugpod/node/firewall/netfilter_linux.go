@@ -39,13 +39,10 @@ func openNetfilter(namespace string) (*netfilter, error) {
 	if err != nil {
 		return nil, fmt.Errorf("enter the node's network: %w", err)
 	}
-	limit := nftables.WithSockOptions(
-		func(conn *netlink.Conn) error { return conn.SetDeadline(time.Now().Add(filterTimeout)) },
-	)
-	conn, err := nftables.New(nftables.WithNetNSFd(int(space.Fd())), nftables.AsLasting(), limit)
+	conn, err := connect(space)
 	if err != nil {
 		_ = space.Close()
-		return nil, filterError(err)
+		return nil, err
 	}
 	n := &netfilter{conn, space}
 	// Query the tables first: a kernel without nftables responds only to the first message of a batch, and rejects a
@@ -60,8 +57,27 @@ func openNetfilter(namespace string) (*netfilter, error) {
 	return n, nil
 }
 
-// filterTimeout is the timeout for all netlink requests of one helper request.
+// connect opens a connection to nftables of a network namespace. All its requests share one timeout.
+func connect(space *os.File) (*nftables.Conn, error) {
+	limit := nftables.WithSockOptions(
+		func(conn *netlink.Conn) error { return conn.SetDeadline(time.Now().Add(filterTimeout)) },
+	)
+	conn, err := nftables.New(nftables.WithNetNSFd(int(space.Fd())), nftables.AsLasting(), limit)
+	return conn, filterError(err)
+}
+
+// filterTimeout is the timeout for all netlink requests of a connection.
 const filterTimeout = 20 * time.Second
+
+func (n *netfilter) fresh() error {
+	conn, err := connect(n.space)
+	if err != nil {
+		return err
+	}
+	_ = n.conn.CloseLasting()
+	n.conn = conn
+	return nil
+}
 
 func (n *netfilter) close() error { return errors.Join(n.conn.CloseLasting(), n.space.Close()) }
 

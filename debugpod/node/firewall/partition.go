@@ -1,6 +1,7 @@
 package firewall
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -68,11 +69,13 @@ func addressesOf(p api.Partition) (all []netip.Addr) {
 
 // prober sends packets from pods, as their own programs would.
 type prober interface {
+	// locate finds a process of each pod, and returns the names of the pods that have none.
+	locate(pods []api.PartitionedPod) (missing []string)
 	// check returns an error if no packet can be sent from the pod, such as after its end.
 	check(pod api.PartitionedPod) error
 	// resolvers returns the DNS servers of the pod.
 	resolvers(pod api.PartitionedPod) []netip.Addr
-	// send sends one packet from the network namespace of the pod.
+	// send sends one packet from the network namespace and an address of the pod.
 	send(pod api.PartitionedPod, p packet) error
 }
 
@@ -91,6 +94,15 @@ func (p packet) String() string {
 
 // discardPort is the destination of probes if the rule has no port (RFC 863). Servers rarely listen there.
 const discardPort = 9
+
+// covers reports whether the rule drops the packet of a pod.
+func (r partitionRule) covers(p packet) bool {
+	address := p.to.Addr()
+	return !r.Received && r.SourcePort == 0 && r.v6 == address.Is6() &&
+		(!r.Peer.IsValid() || r.Peer.Contains(address)) &&
+		(r.Protocol == "" || (r.Protocol == api.ProtocolTCP) == p.tcp) &&
+		(r.DestinationPort == 0 || r.DestinationPort == int(p.to.Port()))
+}
 
 // packetsFor returns the packets that the rule should drop, to each address that may be tried.
 func (r partitionRule) packetsFor(resolvers []netip.Addr) (all []packet) {
@@ -119,6 +131,11 @@ const (
 // buildPartition handles Firewall with a partition. It removes the rules again if they cannot be verified. Unless the
 // error has CodeFilter, no rule remains.
 func buildPartition(run string, f api.Firewall, filter packetFilter, from prober) (*api.BuiltFirewall, *api.Error) {
+	// The address of a pod that has ended since the client read it may belong to another pod.
+	if missing := from.locate(f.Partition.Pods); len(missing) > 0 {
+		return nil, api.Errorf(api.CodeNotRunning, "nothing was changed: no process of %s runs on the node: the pod was replaced, "+
+			"has ended or is restarting; try again", abridged(missing, ", "))
+	}
 	if failure := blocked(run, f, filter); failure != nil {
 		return nil, failure
 	}
@@ -128,6 +145,10 @@ func buildPartition(run string, f api.Firewall, filter packetFilter, from prober
 	}
 	if failure == nil {
 		return &built.BuiltFirewall, nil
+	}
+	// The connection may have failed, or its time may be up.
+	if err := filter.fresh(); err != nil {
+		return nil, api.Errorf(api.CodeFilter, "%s; remove the table inet %s: %v", failure.Message, f.Table, err)
 	}
 	if _, err := removeFirewall(run, api.RemoveFirewall{}, filter); err != nil {
 		return nil, api.Errorf(api.CodeFilter, "%s; %s", failure.Message, err.Message)
@@ -184,49 +205,73 @@ func abridged(items []string, separator string) string {
 	return fmt.Sprintf("%s%sand %d more", strings.Join(items[:mostShown], separator), separator, len(items)-mostShown)
 }
 
-// probe verifies that each rule drops packets, as far as a pod of the partition can send them. The counters of the
-// rules show it.
+// The reasons why no packet verifies a rule.
+var (
+	errNoAddress  = errors.New("no address to which the pod could send a packet")
+	errOwnAddress = errors.New("the only selected pod on the node that could send a packet is the peer itself")
+)
+
+// probe verifies that the rules drop packets, as far as pods of the partition can send them. The counters of the rules
+// show it.
 func (b *builtPartition) probe(run string, f api.Firewall, filter packetFilter, from prober) *api.Error {
-	for i, rule := range b.rules {
+	var unprobed *api.Error
+	for _, rule := range b.rules {
 		if rule.Received {
 			b.Unprobed++
 			continue
 		}
-		counter := func() (uint64, error) {
-			table, err := filter.look(f.Table, run)
-			switch {
-			case err != nil:
-				return 0, fmt.Errorf("read the counter of the rule: %w", err)
-			case table == nil || i >= len(table.rules):
-				return 0, errors.New("another client removed the rule")
-			}
-			return table.rules[i].packets, nil
+		if err := filter.fresh(); err != nil {
+			return api.Errorf(api.CodeFilter, "read the counters of the rules: %v", err)
 		}
+		counter := func(p packet) (uint64, error) { return b.dropped(p, run, f.Table, filter) }
 		text, err := rule.probe(f.Partition.Pods, from, counter)
-		if err != nil {
+		switch {
+		case errors.Is(err, errOwnAddress):
+			b.Unprobed++
+		case errors.Is(err, errNoAddress):
+			b.Unprobed++
+			unprobed = api.Errorf(api.CodeBypassed, "rule %q: %v", rule.text(run), err)
+		case err != nil:
 			return api.Errorf(api.CodeBypassed, "rule %q: %v", rule.text(run), err)
+		default:
+			b.Probes = append(b.Probes, text)
 		}
-		b.Probes = append(b.Probes, text)
+	}
+	if len(b.Probes) == 0 {
+		return unprobed
 	}
 	return nil
+}
+
+// dropped returns the counters of all rules that cover the packet. If peers overlap, the first of these rules drops it.
+func (b *builtPartition) dropped(p packet, run, name string, filter packetFilter) (all uint64, _ error) {
+	table, err := filter.look(name, run)
+	if err != nil {
+		return 0, fmt.Errorf("read the counters of the rules: %w", err)
+	}
+	if table == nil || len(table.rules) != len(b.rules) {
+		return 0, errors.New("another client changed the rules")
+	}
+	for i, rule := range b.rules {
+		if rule.covers(p) {
+			all += table.rules[i].packets
+		}
+	}
+	return all, nil
 }
 
 // probe sends packets that the rule should drop, from one of the pods, until the counter has risen. It returns what was
 // sent.
 func (r partitionRule) probe(
-	pods []api.PartitionedPod, from prober, counter func() (uint64, error),
+	pods []api.PartitionedPod, from prober, counter func(packet) (uint64, error),
 ) (sent string, _ error) {
-	pod, err := r.sender(pods, from)
+	pod, packets, err := r.sender(pods, from)
 	if err != nil {
 		return "", err
 	}
-	packets := r.packetsFor(from.resolvers(pod))
-	if len(packets) == 0 {
-		return "", fmt.Errorf("no address to which pod %s could send a packet", pod.Name)
-	}
 	var tried []string
 	for i, p := range packets {
-		before, err := counter()
+		before, err := counter(p)
 		if err != nil {
 			return "", err
 		}
@@ -238,7 +283,7 @@ func (r partitionRule) probe(
 		if i == len(packets)-1 {
 			wait = lastProbe
 		}
-		risen, err := rises(counter, before, wait)
+		risen, err := rises(func() (uint64, error) { return counter(p) }, before, wait)
 		if err != nil {
 			return "", err
 		}
@@ -251,20 +296,31 @@ func (r partitionRule) probe(
 		strings.Join(tried, ", "))
 }
 
-// sender returns the first pod from which packets for the rule can be sent.
-func (r partitionRule) sender(pods []api.PartitionedPod, from prober) (api.PartitionedPod, error) {
-	var failed error
+// sender returns the first pod that can send packets for the rule, and the packets. A pod sends packets to its own
+// address over loopback, so no rule sees them.
+func (r partitionRule) sender(
+	pods []api.PartitionedPod, from prober,
+) (_ api.PartitionedPod, _ []packet, failed error) {
 	for _, pod := range pods {
 		if !(api.Partition{Pods: []api.PartitionedPod{pod}}).HasFamily(r.v6) {
 			continue
 		}
 		if err := from.check(pod); err != nil {
-			failed = fmt.Errorf("pod %s: %w", pod.Name, err)
+			failed = cmp.Or(failed, fmt.Errorf("pod %s: %w", pod.Name, err))
 			continue
 		}
-		return pod, nil
+		packets := r.packetsFor(from.resolvers(pod))
+		if len(packets) == 0 {
+			failed = fmt.Errorf("pod %s: %w", pod.Name, errNoAddress)
+			continue
+		}
+		packets = slices.DeleteFunc(packets, func(p packet) bool { return slices.Contains(pod.Addresses, p.to.Addr()) })
+		if len(packets) > 0 {
+			return pod, packets, nil
+		}
+		failed = errOwnAddress
 	}
-	return api.PartitionedPod{}, failed
+	return api.PartitionedPod{}, nil, failed
 }
 
 // rises reports whether the counter rises above a value in time.

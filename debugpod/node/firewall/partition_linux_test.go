@@ -19,9 +19,10 @@ import (
 
 // podNode is a node with a pod and a peer of the pod, each in a network namespace of its own.
 type podNode struct {
-	filter         *netfilter
-	from, fromPeer podNetworks
-	pod, peer      api.PartitionedPod
+	filter    *netfilter
+	from      podNetworks
+	pids      map[string]int // by UID
+	pod, peer api.PartitionedPod
 }
 
 var (
@@ -72,12 +73,12 @@ func newPodNode(t *testing.T, forwarding bool) podNode {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = filter.close() })
+	pids := map[string]int{"u-1": pod, "u-2": peer}
 	return podNode{
-		filter:   filter,
-		from:     podNetworks{proc: procOf(t, node, pod), processOf: func(string) int { return pod }},
-		fromPeer: podNetworks{proc: procOf(t, node, peer), processOf: func(string) int { return peer }},
-		pod:      api.PartitionedPod{Name: "ml/a", UID: "u-1", Addresses: []netip.Addr{podIP, pod6}},
-		peer:     api.PartitionedPod{Name: "ml/b", UID: "u-2", Addresses: []netip.Addr{peerIP, peer6}},
+		filter: filter, pids: pids,
+		from: newPodNetworks(procOf(t, node, pod, peer), func([]string) map[string]int { return pids }),
+		pod:  api.PartitionedPod{Name: "ml/a", UID: "u-1", Addresses: []netip.Addr{podIP, pod6}},
+		peer: api.PartitionedPod{Name: "ml/b", UID: "u-2", Addresses: []netip.Addr{peerIP, peer6}},
 	}
 }
 
@@ -94,10 +95,14 @@ func ownNetwork(t *testing.T) int {
 }
 
 // procOf returns a /proc in which process 1 is that of the node.
-func procOf(t *testing.T, node, pod int) string {
+func procOf(t *testing.T, node int, pods ...int) string {
 	t.Helper()
 	dir := t.TempDir()
-	for name, pid := range map[string]int{"1": node, fmt.Sprint(pod): pod} {
+	links := map[string]int{"1": node}
+	for _, pid := range pods {
+		links[fmt.Sprint(pid)] = pid
+	}
+	for name, pid := range links {
 		if err := os.Symlink(fmt.Sprintf("/proc/%d", pid), filepath.Join(dir, name)); err != nil {
 			t.Fatal(err)
 		}
@@ -195,17 +200,17 @@ func TestPartitionInTheKernel(t *testing.T) {
 			if built.Rule != want || len(built.Probes) != tc.probes || built.Expires < 59*time.Minute {
 				t.Errorf("built %+v, wanted %q and %d probes", built, want, tc.probes)
 			}
-			check := func(from podNetworks, sender api.PartitionedPod, packets []packet, dropped bool) {
+			check := func(sender api.PartitionedPod, packets []packet, dropped bool) {
 				for _, p := range packets {
-					if got := n.drops(t, f, func() error { return from.send(sender, p) }); got != dropped {
+					if got := n.drops(t, f, func() error { return n.from.send(sender, p) }); got != dropped {
 						t.Errorf("%s from %s: dropped %v, wanted %v", p, sender.Name, got, dropped)
 					}
 				}
 			}
-			check(n.from, n.pod, tc.dropped, true)
-			check(n.from, n.pod, tc.passes, false)
-			check(n.fromPeer, n.peer, tc.received, true)
-			check(n.fromPeer, n.peer, tc.passesIn, false)
+			check(n.pod, tc.dropped, true)
+			check(n.pod, tc.passes, false)
+			check(n.peer, tc.received, true)
+			check(n.peer, tc.passesIn, false)
 			removed, failure := removeFirewall(testRun, api.RemoveFirewall{}, n.filter)
 			if failure != nil || !removed.Removed || removed.Expired || len(removed.Left) > 0 {
 				t.Errorf("removed %+v, %v", removed, failure)
@@ -242,7 +247,7 @@ func (n podNode) drops(t *testing.T, f api.Firewall, send func() error) bool {
 }
 
 // TestPartitionThatDropsNothing holds that a partition whose packets do not reach netfilter is removed at once, and
-// that the error names the address; likewise if no process of the pod is left, or the pod has another address.
+// that the error names the address; likewise if the pod has no network of its own, or another address.
 func TestPartitionThatDropsNothing(t *testing.T) {
 	t.Parallel()
 	to := api.Match{Peer: prefixOf(peerIP), Probes: []netip.Addr{peerIP}}
@@ -252,16 +257,12 @@ func TestPartitionThatDropsNothing(t *testing.T) {
 		want       string
 	}{
 		"packets bypass netfilter": {change: func(*podNode) {}, want: "a UDP packet to 10.2.0.2:9, but no packet reached the rule"},
-		"the pod has ended": {
-			forwarding: true, want: "no process of the pod",
-			change: func(n *podNode) { n.from.processOf = func(string) int { return 0 } },
-		},
 		"the pod is in the host network": {
 			forwarding: true, want: "no network of its own",
-			change: func(n *podNode) { n.from.processOf = func(string) int { return 1 } },
+			change: func(n *podNode) { n.pids[n.pod.UID] = 1 },
 		},
 		"another address": {
-			forwarding: true, want: "from 10.1.0.2, which is not an address of the pod",
+			forwarding: true, want: "does not have the address 10.2.0.3",
 			change: func(n *podNode) { n.pod.Addresses = []netip.Addr{otherIP} },
 		},
 	} {

@@ -18,40 +18,68 @@ import (
 
 // podNetworks is the prober of a node.
 type podNetworks struct {
-	proc      string
-	processOf func(podUID string) int
+	proc        string
+	processesOf func(podUIDs []string) map[string]int
+	known       map[string]podProcess // by UID of the pod
 }
 
-// dir returns the directory in /proc of a process of the pod.
-func (n podNetworks) dir(pod api.PartitionedPod) (string, error) {
-	pid := n.processOf(pod.UID)
-	if pid == 0 {
-		return "", errors.New("no process of the pod runs on the node")
+// podProcess is a process of a pod.
+type podProcess struct {
+	dir     string // in /proc
+	network string // the ID of its network namespace
+}
+
+func newPodNetworks(proc string, processesOf func(podUIDs []string) map[string]int) podNetworks {
+	return podNetworks{proc: proc, processesOf: processesOf, known: map[string]podProcess{}}
+}
+
+func (n podNetworks) locate(pods []api.PartitionedPod) (missing []string) {
+	var uids []string
+	for _, pod := range pods {
+		uids = append(uids, pod.UID)
 	}
-	return filepath.Join(n.proc, strconv.Itoa(pid)), nil
+	pids := n.processesOf(uids)
+	for _, pod := range pods {
+		dir := filepath.Join(n.proc, strconv.Itoa(pids[pod.UID]))
+		network, err := os.Readlink(filepath.Join(dir, "ns/net"))
+		if pids[pod.UID] == 0 || err != nil {
+			missing = append(missing, "pod "+pod.Name)
+			continue
+		}
+		n.known[pod.UID] = podProcess{dir, network}
+	}
+	return missing
+}
+
+// process returns a process of the pod. It searches again if the process has ended, even if another one has its PID.
+func (n podNetworks) process(pod api.PartitionedPod) (podProcess, error) {
+	p, ok := n.known[pod.UID]
+	if network, err := os.Readlink(filepath.Join(p.dir, "ns/net")); ok && err == nil && network == p.network {
+		return p, nil
+	}
+	if len(n.locate([]api.PartitionedPod{pod})) > 0 {
+		return podProcess{}, errors.New("no process of the pod runs on the node")
+	}
+	return n.known[pod.UID], nil
 }
 
 func (n podNetworks) check(pod api.PartitionedPod) error {
-	dir, err := n.dir(pod)
+	p, err := n.process(pod)
 	if err != nil {
 		return err
 	}
-	own, err := os.Readlink(filepath.Join(dir, "ns/net"))
-	if err != nil {
-		return fmt.Errorf("find the network of the pod: %w", err)
-	}
-	if node, err := os.Readlink(filepath.Join(n.proc, "1/ns/net")); err != nil || node == own {
+	if node, err := os.Readlink(filepath.Join(n.proc, "1/ns/net")); err != nil || node == p.network {
 		return errors.New("the pod has no network of its own")
 	}
 	return nil
 }
 
 func (n podNetworks) resolvers(pod api.PartitionedPod) []netip.Addr {
-	dir, err := n.dir(pod)
+	p, err := n.process(pod)
 	if err != nil {
 		return nil
 	}
-	text, _ := hostfs.FS(filepath.Join(dir, "root")).Text("/etc/resolv.conf", maxResolvConf)
+	text, _ := hostfs.FS(filepath.Join(p.dir, "root")).Text("/etc/resolv.conf", maxResolvConf)
 	return parseResolvers(text)
 }
 
@@ -59,11 +87,11 @@ func (n podNetworks) resolvers(pod api.PartitionedPod) []netip.Addr {
 const maxResolvConf = 64 << 10
 
 func (n podNetworks) send(pod api.PartitionedPod, p packet) error {
-	dir, err := n.dir(pod)
+	process, err := n.process(pod)
 	if err != nil {
 		return err
 	}
-	space, err := os.Open(filepath.Join(dir, "ns/net"))
+	space, err := os.Open(filepath.Join(process.dir, "ns/net"))
 	if err != nil {
 		return fmt.Errorf("enter the network of the pod: %w", err)
 	}
@@ -81,14 +109,16 @@ func (n podNetworks) send(pod api.PartitionedPod, p packet) error {
 	return <-done
 }
 
-// send sends the packet from this thread's network namespace, which must have one of the addresses.
+// send sends the packet from this thread's network namespace, which must have the first of the addresses of the
+// packet's family.
 func (p packet) send(from []netip.Addr) error {
+	own := slices.IndexFunc(from, func(a netip.Addr) bool { return a.Is6() == p.to.Addr().Is6() })
+	if own < 0 {
+		return errors.New("the pod has no address of this family")
+	}
 	family, kind := unix.AF_INET, unix.SOCK_DGRAM
-	var to unix.Sockaddr
 	if p.to.Addr().Is6() {
-		family, to = unix.AF_INET6, &unix.SockaddrInet6{Port: int(p.to.Port()), Addr: p.to.Addr().As16()}
-	} else {
-		to = &unix.SockaddrInet4{Port: int(p.to.Port()), Addr: p.to.Addr().As4()}
+		family = unix.AF_INET6
 	}
 	if p.tcp {
 		kind = unix.SOCK_STREAM
@@ -98,29 +128,23 @@ func (p packet) send(from []netip.Addr) error {
 		return fmt.Errorf("create a socket: %w", err)
 	}
 	defer func() { _ = unix.Close(socket) }()
-	if err := unix.Connect(socket, to); err != nil && !errors.Is(err, unix.EINPROGRESS) {
-		return err
+	// In the namespace of another pod, the kernel rejects the address, and nothing is sent.
+	if err := unix.Bind(socket, sockaddr(netip.AddrPortFrom(from[own], 0))); err != nil {
+		return fmt.Errorf("the network of the pod does not have the address %s: %w", from[own], err)
 	}
-	local, err := unix.Getsockname(socket)
-	if err != nil {
-		return err
-	}
-	if address := addressOf(local); !slices.Contains(from, address) {
-		return fmt.Errorf("the pod would send it from %s, which is not an address of the pod", address)
-	}
-	if p.tcp {
+	err = unix.Connect(socket, sockaddr(p.to))
+	switch {
+	case errors.Is(err, unix.EINPROGRESS): // the first packet of the TCP connection is on its way
 		return nil
+	case err == nil && !p.tcp:
+		_, err = unix.Write(socket, nil)
 	}
-	_, err = unix.Write(socket, nil)
 	return err
 }
 
-func addressOf(s unix.Sockaddr) netip.Addr {
-	switch s := s.(type) {
-	case *unix.SockaddrInet4:
-		return netip.AddrFrom4(s.Addr)
-	case *unix.SockaddrInet6:
-		return netip.AddrFrom16(s.Addr)
+func sockaddr(a netip.AddrPort) unix.Sockaddr {
+	if a.Addr().Is6() {
+		return &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16()}
 	}
-	return netip.Addr{}
+	return &unix.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().As4()}
 }

@@ -37,7 +37,7 @@ func readPods(uids []string, root, proc fs.FS, gpus []api.GPU, warn func(string,
 	pods := make(map[string]api.PodUse, len(uids))
 	for _, uid := range uids {
 		use := api.PodUse{GPUs: uuids(devices[uid], gpus)}
-		if p, found := pick(running[uid]); found {
+		if p, found := pick(slices.DeleteFunc(running[uid], podProcess.isPause)); found {
 			use.PID, use.Process = p.pid, p.name
 		}
 		pods[uid] = use
@@ -45,10 +45,18 @@ func readPods(uids []string, root, proc fs.FS, gpus []api.GPU, warn func(string,
 	return pods
 }
 
-// ProcessOf returns the PID of a process in a container of the pod, or 0 if there is none.
-func ProcessOf(uid string, host hostfs.Host) int {
-	p, _ := pick(podProcesses(os.DirFS(host.Proc), []string{uid})[uid])
-	return p.pid
+// ProcessesOf returns the PID of a process of each pod that has one, by UID. It is the pause process of the sandbox
+// only if no container runs.
+func ProcessesOf(uids []string, host hostfs.Host) map[string]int {
+	pids := map[string]int{}
+	for uid, all := range podProcesses(os.DirFS(host.Proc), uids) {
+		p, found := pick(slices.DeleteFunc(slices.Clone(all), podProcess.isPause))
+		if !found {
+			p, _ = pick(all)
+		}
+		pids[uid] = p.pid
+	}
+	return pids
 }
 
 // devicesOf returns the IDs of NVIDIA devices by the UID of the pod that holds them, from the kubelet's checkpoint.
@@ -106,8 +114,10 @@ type podProcess struct {
 	usesGPU bool   // whether it has a /dev/nvidiaN open
 }
 
-// podProcesses returns the processes of the pods, determined by their cgroups. It omits the pause processes of
-// sandboxes.
+// isPause reports whether the process is the pause process of a sandbox.
+func (p podProcess) isPause() bool { return p.name == "pause" }
+
+// podProcesses returns the processes of the pods, determined by their cgroups.
 func podProcesses(proc fs.FS, uids []string) map[string][]podProcess {
 	found := map[string][]podProcess{}
 	for _, pid := range process.PIDs(proc) {
@@ -116,7 +126,7 @@ func podProcesses(proc fs.FS, uids []string) map[string][]podProcess {
 			continue
 		}
 		name, started, err := parseStat(hostfs.Trimmed(proc, pid+"/stat"))
-		if err != nil || name == "pause" {
+		if err != nil {
 			continue
 		}
 		n, _ := strconv.Atoi(pid)

@@ -103,6 +103,21 @@ func TestReadPods(t *testing.T) {
 	}
 }
 
+// TestProcessesOf holds that a pod has a process as long as its sandbox has one, and that a container's is preferred.
+func TestProcessesOf(t *testing.T) {
+	t.Parallel()
+	in := func(uid string) string { return "0::/kubepods/pod" + uid + "/0123\n" }
+	proc := nodetest.Tree(t, map[string]string{
+		"10/cgroup": in(uidA), "10/stat": stat(10, "pause", 50),
+		"11/cgroup": in(uidA), "11/stat": stat(11, "sh", 100),
+		"20/cgroup": in(uidB), "20/stat": stat(20, "pause", 50),
+	})
+	got := ProcessesOf([]string{uidA, uidB, "gone"}, hostfs.Host{Proc: proc})
+	if diff := cmp.Diff(map[string]int{uidA: 11, uidB: 20}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestPodOf(t *testing.T) {
 	for cgroup, want := range map[string]string{
 		"0::/../../kubepods-besteffort-pod" + strings.ReplaceAll(uidB, "-", "_") + ".slice/crio-1.scope": uidB,

@@ -112,7 +112,7 @@ func evidenceOf(proof api.BuiltFirewall, what api.Firewall) []ledger.Evidence {
 	if what.Partition != nil && proof.Unprobed > 0 {
 		all = append(all, ledger.Evidence{
 			Source: "probe", Time: now,
-			Text: fmt.Sprintf("%s only read back: packets that match come from the peers", count.Of(proof.Unprobed, "rule")),
+			Text: fmt.Sprintf("%s only read back: no selected pod on the node can send a matching packet", count.Of(proof.Unprobed, "rule")),
 		})
 	}
 	return all
@@ -135,7 +135,7 @@ const forgetTimeout = 10 * time.Second
 func nothingMade(err error) bool {
 	var refused *api.Error
 	return errors.As(err, &refused) && (refused.Code == api.CodeExists || refused.Code == api.CodeNoFilter ||
-		refused.Code == api.CodeBypassed)
+		refused.Code == api.CodeBypassed || refused.Code == api.CodeNotRunning)
 }
 
 // Undoer removes firewall rules. Start may be nil if only Describe is called.

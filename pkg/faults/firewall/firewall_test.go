@@ -98,6 +98,10 @@ func TestTheUndoIsSavedBeforeTheRule(t *testing.T) {
 			run: hour, pod: &api.Error{Code: api.CodeBypassed, Message: "no packet reached the rule"},
 			calls: "start save build save close", wrong: "no packet reached the rule",
 		},
+		"a pod has ended": {
+			run: hour, pod: &api.Error{Code: api.CodeNotRunning, Message: "no process of pod ml/a"},
+			calls: "start save build save close", wrong: "no process of pod ml/a",
+		},
 		"nobody knows": {
 			run: hour, pod: errors.New("connection lost"), calls: "start save build close", wrong: "connection lost",
 		},
@@ -167,7 +171,7 @@ func TestPartitionEvidence(t *testing.T) {
 		texts = append(texts, e.Source+": "+e.Text)
 	}
 	want := "nftables: table inet hardening; the kernel removes it in 1h0m0s | probe: dropped: 1, 2, 3, 4, and 1 more | " +
-		"probe: 1 rule only read back: packets that match come from the peers"
+		"probe: 1 rule only read back: no selected pod on the node can send a matching packet"
 	if got := strings.Join(texts, " | "); got != want {
 		t.Errorf("%s, wanted %s", got, want)
 	}
