@@ -50,7 +50,8 @@ func coverage() map[string]covered {
 		"remediation": {
 			works: (*rights).remediationWorks, asks: (*rights).remediationAsks, others: []string{"watch"},
 			exempt: map[string]string{
-				"get nodes": "the target is read first", "list nodes": "watch has it", "list pods": "watch has it", "get namespaces": "watch has it",
+				"get nodes": "the target is read first", "list nodes": "watch has it", "list pods": "watch has it",
+				"get namespaces": "watch has it",
 			},
 		},
 		"scenario": {works: (*rights).scenarioWorks, asks: (*rights).scenarioAsks, atOnce: true},
@@ -292,7 +293,8 @@ func (r *rights) remediationWorks() {
 func (r *rights) remediationAsks(fault.Permission) [][]string {
 	file := experimentFile(r.t, "target: {node: "+r.worker.Name+"}", "- wait: 1s\n")
 	return [][]string{{
-		"run", "-f", file, "--simulate-remediation", "cordon,drain", "--yes", "--allow-last-gpu-node", "--allow-majority",
+		"run", "-f", file, "--simulate-remediation", "cordon,drain", "--yes", "--allow-last-gpu-node",
+		"--allow-majority",
 	}}
 }
 
