@@ -104,7 +104,9 @@ func (s Slower) exceeded(before, after float64) bool {
 func Compare(before, after Result, slower Slower) (Comparison, error) {
 	c := Comparison{
 		APIVersion: ledger.APIVersion, Kind: KindComparison,
-		Before: compared(before), After: compared(after), Worse: before.Passed && !after.Passed,
+		Before: compared(before), After: compared(after),
+		Worse: before.Passed && !after.Passed || before.Error == "" && after.Error != "" ||
+			len(before.LeftBehind) == 0 && len(after.LeftBehind) > 0,
 	}
 	names, old := before.Outcomes()
 	more, now := after.Outcomes()

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/reaction"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
@@ -267,11 +268,13 @@ func TestBadExpectations(t *testing.T) {
 func TestReplacedPodsAreNoReaction(t *testing.T) {
 	t.Parallel()
 	o := NewObserver([]string{"a"})
-	of := func(name reaction.Name, pod string) reaction.News {
-		return reaction.News{Reactions: []reaction.Reaction{{Time: time.Now(), Name: name, Node: "a", Pod: pod}}}
+	of := func(name reaction.Name, uid types.UID) reaction.News {
+		return reaction.News{Reactions: []reaction.Reaction{{
+			Time: time.Now(), Name: name, Node: "a", Pod: "team/train-0", UID: uid, // of a StatefulSet
+		}}}
 	}
 	o.Begin()
-	o.News(of(reaction.Evicted, "team/old"))
+	o.News(of(reaction.Evicted, "old"))
 	o.RolledOut()
 	o.Proven(time.Now(), "cuda inject")
 	state := func(within time.Duration) State {
@@ -283,11 +286,11 @@ func TestReplacedPodsAreNoReaction(t *testing.T) {
 		}
 		return all[0].State
 	}
-	o.News(of(reaction.PodFailed, "team/old"))
+	o.News(of(reaction.PodFailed, "old"))
 	if got := state(50 * time.Millisecond); got != StateOK {
 		t.Errorf("the old pod's end is %s", got)
 	}
-	o.News(of(reaction.PodFailed, "team/new"))
+	o.News(of(reaction.PodFailed, "new"))
 	if got := state(time.Minute); got != StateHappened {
 		t.Errorf("the new pod's failure is %s", got)
 	}

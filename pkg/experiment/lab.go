@@ -57,6 +57,8 @@ type play struct {
 	abort    context.CancelCauseFunc
 	// unobserve ends the observation of the targets.
 	unobserve func()
+	// stopLoads waits until the pods of the loads are gone.
+	stopLoads func()
 	// simulators are those that have worked so far, and cordons their runs.
 	simulators []*simulator
 	cordons    []string
@@ -143,6 +145,9 @@ func (l *Lab) round(ctx context.Context, e *Experiment, targets []string) (Resul
 	p.observer.Show = l.Show
 	err := p.run(ctx)
 	p.revertAll(ctx)
+	if p.stopLoads != nil {
+		p.stopLoads()
+	}
 	p.uncordonAll(ctx) // afterwards, so that no pod returns to a node that is still broken
 	r := p.observer.Result(e.Metadata.Name, started, slices.Concat(p.runs, p.cordons))
 	for _, m := range p.meters {
@@ -179,7 +184,7 @@ func (p *play) run(ctx context.Context) error {
 		return err
 	}
 	defer func() { p.unobserve() }()
-	defer p.startLoads(ctx)()
+	p.stopLoads = p.startLoads(ctx) // which end with ctx, but are waited for only after the revert
 	if err := p.awaitLoads(ctx); err != nil {
 		return err
 	}
@@ -290,6 +295,9 @@ func (p *play) step(ctx context.Context, s Step) error {
 	case len(s.Parallel) > 0:
 		errs := make([]error, len(s.Parallel))
 		last := p.last() // not that of another of these steps
+		if slices.ContainsFunc(s.Parallel, func(one Step) bool { return one.Inject != nil }) {
+			defer p.observer.inject()() // one fault, even if one injection ends before another begins
+		}
 		var all sync.WaitGroup
 		for i, one := range s.Parallel {
 			all.Go(func() {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/reaction"
 )
@@ -27,6 +28,7 @@ type Entry struct {
 	Who  string `json:"who,omitempty"`
 	Text string `json:"text,omitempty"`
 
+	uid types.UID // of the pod
 	// Early is set in Show for an entry between the injection and the proof, when Since is not known yet.
 	Early bool `json:"-"`
 }
@@ -35,6 +37,7 @@ type Entry struct {
 func (e Entry) reaction() reaction.Reaction {
 	return reaction.Reaction{
 		Time: e.Time, Name: reaction.Name(e.What), Node: e.Node, Pod: e.Pod, By: e.By, Who: e.Who, Text: e.Text,
+		UID: e.uid,
 	}
 }
 
@@ -74,7 +77,7 @@ type Observer struct {
 	proof   time.Time // of the last fault
 	rollout bool      // the last fault has replaced pods
 	// replaced are the pods that this tool has replaced. How they end is no reaction, even after the proof.
-	replaced map[string]bool
+	replaced map[types.UID]bool
 	pending  []*pending
 	changed  chan struct{} // closed and replaced at each change
 }
@@ -82,7 +85,8 @@ type Observer struct {
 // NewObserver returns an observer of faults on nodes.
 func NewObserver(targets []string) *Observer {
 	return &Observer{
-		Targets: targets, nodes: map[string]*corev1.Node{}, replaced: map[string]bool{}, changed: make(chan struct{}),
+		Targets: targets, nodes: map[string]*corev1.Node{}, replaced: map[types.UID]bool{},
+		changed: make(chan struct{}),
 	}
 }
 
@@ -101,8 +105,9 @@ func (o *Observer) News(n reaction.News) {
 	for _, r := range n.Reactions {
 		o.add(Entry{
 			Time: r.Time, What: string(r.Name), Node: r.Node, Pod: r.Pod, By: r.By, Who: r.Who, Text: r.Text,
+			uid: r.UID,
 		})
-		if o.replaced[r.Pod] {
+		if o.replaced[r.UID] {
 			continue
 		}
 		for _, p := range o.pending {
@@ -227,7 +232,7 @@ func (o *Observer) ProvenSince(began, at time.Time, text string) {
 		e := &o.entries[i]
 		e.Since = e.Time.Sub(at).Seconds()
 		if (o.rollout || text == textReverted) && reaction.Name(e.What) == reaction.Evicted {
-			o.replaced[e.Pod] = true
+			o.replaced[e.uid] = true
 		}
 	}
 	o.add(Entry{Time: at, Began: began, What: WhatProven, Text: text})
@@ -242,7 +247,7 @@ func (o *Observer) expect(p *pending) {
 	}
 	o.pending = append(o.pending, p)
 	for _, e := range o.entries[o.since:] {
-		if o.replaced[e.Pod] {
+		if o.replaced[e.uid] {
 			continue
 		}
 		if o.rollout && e.Time.Before(p.proof) && slices.Contains(ofRollouts, reaction.Name(e.What)) {

@@ -12,8 +12,8 @@ import (
 
 func about(pod *corev1.Pod, name Name, by, text string, at time.Time) Reaction {
 	return Reaction{
-		Time: at, Name: name, Node: pod.Spec.NodeName, Pod: pod.Namespace + "/" + pod.Name, By: by, Who: Who(by),
-		Text: text,
+		Time: at, Name: name, Node: pod.Spec.NodeName, Pod: pod.Namespace + "/" + pod.Name, UID: pod.UID,
+		By: by, Who: Who(by), Text: text,
 	}
 }
 

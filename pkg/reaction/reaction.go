@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/suggest"
 )
 
@@ -104,7 +106,8 @@ type Reaction struct {
 	Name Name      `json:"name"`
 	Node string    `json:"node,omitempty"`
 	// Pod is NAMESPACE/NAME.
-	Pod string `json:"pod,omitempty"`
+	Pod string    `json:"pod,omitempty"`
+	UID types.UID `json:"-"` // of the pod; a StatefulSet uses its name again
 	// By is the field manager or the component that did it; empty if the API server does not say. Who is the system to
 	// which it belongs.
 	By  string `json:"by,omitempty"`

@@ -98,8 +98,15 @@ func (t *Tracker) Pod(pod *corev1.Pod, atStart bool, at time.Time) []Reaction {
 		before = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: pod.Namespace}}
 	}
 	if from := t.replaces(pod); from != "" {
-		return replacement(before, pod, from, at)
+		// Its first readiness is that of the one that it replaces, but its failures are its own.
+		own := slices.DeleteFunc(t.changes(before, pod, at), func(r Reaction) bool { return r.Name == Served })
+		return append(replacement(before, pod, from, at), own...)
 	}
+	return t.changes(before, pod, at)
+}
+
+// changes returns what happened to a pod on a target, or to one of the workload on any node.
+func (t *Tracker) changes(before, pod *corev1.Pod, at time.Time) []Reaction {
 	found := podChanges(before, pod, at)
 	switch {
 	case t.isTarget(pod.Spec.NodeName):

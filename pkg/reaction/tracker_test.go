@@ -242,6 +242,23 @@ func TestOneFailureForEachEnd(t *testing.T) {
 	}
 }
 
+// A StatefulSet's new pod has the old one's controller: its first readiness replaces the old one's, and its failures
+// are its own.
+func TestAReplacementCanFail(t *testing.T) {
+	t.Parallel()
+	s := newStory()
+	s.pod("train-0", "sts", "gpu-1", true)
+	s.said = nil
+	s.pod("train-0-again", "sts", "gpu-1", false, func(p *corev1.Pod) {
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{{
+			Name: "main", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1}},
+		}}
+	})
+	if len(s.said) != 1 || !strings.HasPrefix(s.said[0], "pod-failed ml/train-0-again") {
+		t.Errorf("%q", s.said)
+	}
+}
+
 // Devices: the kubelet's numbers, and the health of a pod's own.
 func TestDevices(t *testing.T) {
 	t.Parallel()

@@ -189,8 +189,12 @@ func (o *options) retarget(e *experiment.Experiment) error {
 		return errors.New("pass only one of --node, --selector and --pods-of")
 	}
 	if given == 1 {
+		pick := e.Target.Pick
+		if o.target.PodsOf == "" {
+			pick = nil // how many of the nodes of a workload says nothing about others
+		}
 		e.Target = experiment.Target{
-			Node: o.target.Node, Selector: o.target.Selector, PodsOf: o.target.PodsOf, Pick: e.Target.Pick,
+			Node: o.target.Node, Selector: o.target.Selector, PodsOf: o.target.PodsOf, Pick: pick,
 			Namespace: e.Target.Namespace, Seed: e.Target.Seed,
 		}
 	}

@@ -249,6 +249,9 @@ func (o *options) lab(ctx context.Context, cluster *kube.Cluster, e *experiment.
 
 // allowances returns the flags that lift limits of the blast radius, for commands that have them.
 func (o *options) allowances(line []string) []string {
+	if line[0] == "revert" && o.allow.ControlPlane {
+		return []string{"--allow-control-plane"}
+	}
 	if !slices.Contains([]string{"xid", "device", "runtime", "network"}, line[0]) {
 		return nil
 	}

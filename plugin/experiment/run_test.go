@@ -1,10 +1,13 @@
 package experiment
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 )
 
 // A file must not lead a command to another cluster than the one that the user confirms, or hide the flags that are
@@ -32,5 +35,20 @@ func TestFilesDoNotChooseTheCluster(t *testing.T) {
 		if err := o.checkWords([][]string{strings.Fields(line)}); err != nil {
 			t.Errorf("%s: %v", line, err)
 		}
+	}
+}
+
+// TestRevertOfTheControlPlane holds that an experiment that may inject into control plane nodes may also revert there,
+// and that the revert gets no flag that it does not have.
+func TestRevertOfTheControlPlane(t *testing.T) {
+	t.Parallel()
+	o := options{allow: fault.Allowances{ControlPlane: true, Majority: true}}
+	got := o.allowances([]string{"revert", "network-abc234", "--yes"})
+	if !slices.Equal(got, []string{"--allow-control-plane"}) {
+		t.Errorf("%v", got)
+	}
+	o.allow.ControlPlane = false
+	if got := o.allowances([]string{"revert", "network-abc234", "--yes"}); len(got) > 0 {
+		t.Errorf("%v", got)
 	}
 }

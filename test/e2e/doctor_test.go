@@ -34,6 +34,7 @@ func newPatient(t *testing.T) *patient {
 	t.Helper()
 	p := &patient{env: setup(t), began: time.Now()}
 	p.worker.RestartNPD(t) // forgets the XIDs of older tests
+	p.control.RestartNPD(t)
 	return p
 }
 
@@ -403,7 +404,7 @@ func TestDoctorFromABundle(t *testing.T) {
 	p.decode(r.stdout, &offline)
 	offline.Items = p.own(offline.Items)
 	if got, want := roots(offline), roots(online); got != want || got != "rt.binary-missing" || r.code != 2 {
-		t.Errorf("offline %q, online %q, exit %d\n%s", got, want, r.code, r.stderr)
+		t.Errorf("offline %q, online %q, exit %d\n%s\n%s", got, want, r.code, r.stderr, describe(offline))
 	}
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm()&0o077 != 0 {
 		t.Errorf("the bundle is readable by others: %v, %v", info, err)

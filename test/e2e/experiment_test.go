@@ -535,6 +535,8 @@ func TestExperimentsOnWorkloads(t *testing.T) {
 			deployment := c.deployment("train", "RANK=1")
 			deployment.Spec.Template.Spec.Tolerations, deployment.Spec.Template.Spec.Affinity = c.firstOnWorker()
 			c.worker.RestartNPD(t) // it stops sending Events after 25 about a node
+			// The pod, and with it the XID, may be on either node, and the conditions would stay.
+			t.Cleanup(func() { c.worker.RestartNPD(t); c.control.RestartNPD(t) })
 			train := c.create(deployment)
 			c.healthy("train", 1)
 			before := asUserSees(t, train())
@@ -552,6 +554,21 @@ func TestExperimentsOnWorkloads(t *testing.T) {
 			c.nothingLeft()
 		})
 	}
+	t.Run("a StatefulSet", func(t *testing.T) { // whose pods keep their names and their controller
+		c := setupCUDA(t)
+		d := c.deployment("train", "RANK=1")
+		train := c.create(&appsv1.StatefulSet{ObjectMeta: d.ObjectMeta, Spec: appsv1.StatefulSetSpec{
+			Replicas: new(int32(1)), Selector: d.Spec.Selector, Template: d.Spec.Template, ServiceName: "none",
+		}})
+		c.healthy("train", 1)
+		before := asUserSees(t, train())
+		r := c.plugin("run", "rank-dies-in-allreduce", "--pods-of", "statefulset/train", "-n", c.namespace, "--yes")
+		if r.code != 0 {
+			t.Errorf("exit %d\n%s\n%s", r.code, r.stdout, r.stderr)
+		}
+		c.same(before, train())
+		c.nothingLeft()
+	})
 	c := setupCUDA(t)
 	c.refused(c.plugin("run", "straggler-rank", "--node", c.worker.Name, "--yes"), "needs a workload")
 }
