@@ -19,6 +19,7 @@ qemu-system-x86_64 qemu-system-x86
 cpio cpio
 zsh zsh
 fish fish
+python3 python3
 TOOLS
 # It has no program.
 [ -s /usr/share/bash-completion/bash_completion ] || missing+=(bash-completion)

@@ -1,6 +1,9 @@
+//go:build linux
+
 package ci
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -10,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/yaml"
 )
 
@@ -261,20 +265,19 @@ func TestActionCanceled(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	wait := func(file string) {
-		for deadline := time.Now().Add(time.Minute); r.read(filepath.Join(r.stub, file)) == ""; {
-			if _, err := os.Stat(filepath.Join(r.stub, file)); err == nil {
-				return
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("no %s: %s", file, said.String())
-			}
-			time.Sleep(10 * time.Millisecond)
+	await := func(file string) {
+		err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, time.Minute, true,
+			func(context.Context) (bool, error) {
+				_, err := os.Stat(filepath.Join(r.stub, file))
+				return err == nil, nil
+			})
+		if err != nil {
+			t.Fatalf("file %s: %v\n%s", file, err, said.String())
 		}
 	}
-	wait("started")
+	await("started")
 	_ = cmd.Process.Signal(syscall.SIGINT)
-	wait("signals")
+	await("signals")
 	_ = cmd.Process.Signal(syscall.SIGTERM)
 	_ = cmd.Wait()
 	signals := r.read(filepath.Join(r.stub, "signals"))

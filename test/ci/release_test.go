@@ -1,3 +1,5 @@
+//go:build linux
+
 package ci
 
 import (
@@ -11,7 +13,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -74,9 +75,6 @@ type release struct {
 // newRelease makes a release whose program is a script.
 func newRelease(t *testing.T, program string) *release {
 	t.Helper()
-	if runtime.GOOS != "linux" {
-		t.Skip("the test's release is for linux")
-	}
 	dir := t.TempDir()
 	r := &release{
 		t: t, dir: filepath.Join(dir, "releases"), stub: filepath.Join(dir, "stub"), work: filepath.Join(dir, "work"),

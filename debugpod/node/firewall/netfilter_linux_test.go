@@ -1,6 +1,7 @@
 package firewall
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/userdata"
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
@@ -96,6 +98,24 @@ func TestFirewallInTheKernel(t *testing.T) {
 	}
 }
 
+// awaitEnd waits until the kernel has removed all elements of a table's sets, whose number left returns.
+func awaitEnd(t *testing.T, filter packetFilter, name string, left func(*firewallTable) int) {
+	t.Helper()
+	n := 0
+	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 20*time.Second, true,
+		func(context.Context) (bool, error) {
+			table, err := filter.look(name, testRun)
+			if err != nil || table == nil {
+				return false, fmt.Errorf("read the table: %v, %w", table, err)
+			}
+			n = left(table)
+			return n == 0, nil
+		})
+	if err != nil {
+		t.Fatalf("elements left: %d: %v", n, err)
+	}
+}
+
 // TestFirewallEndsByItself: the kernel is the dead man. It forgets the port when the time is up, whoever is gone, and
 // the rest is removed later.
 func TestFirewallEndsByItself(t *testing.T) {
@@ -103,18 +123,7 @@ func TestFirewallEndsByItself(t *testing.T) {
 	filter := emptyNetwork(t)
 	f := api.Firewall{Table: "hardening", Port: 27000, Drop: api.DropRequests, TTL: time.Second}
 	built(t, filter, f)
-	for until := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
-		table, err := filter.look(f.Table, testRun)
-		if err != nil || table == nil {
-			t.Fatalf("look at the table: %v, %v", table, err)
-		}
-		if len(table.ports) == 0 {
-			break
-		}
-		if time.Now().After(until) {
-			t.Fatalf("the kernel still blocks the port, long after its second: %v", table.ports)
-		}
-	}
+	awaitEnd(t, filter, f.Table, func(table *firewallTable) int { return len(table.ports) })
 	removed, failure := removeFirewall(testRun, api.RemoveFirewall{}, filter)
 	if failure != nil || !removed.Removed || !removed.Expired {
 		t.Errorf("after its time: %+v, %v; it should be removed, and told as expired", removed, failure)

@@ -292,18 +292,7 @@ func TestPartitionEndsByItself(t *testing.T) {
 	if _, failure := buildPartition(testRun, f, n.filter, n.from); failure != nil {
 		t.Fatal(failure)
 	}
-	for until := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
-		table, err := n.filter.look(f.Table, testRun)
-		if err != nil || table == nil {
-			t.Fatalf("%v, %v", table, err)
-		}
-		if len(table.pods) == 0 {
-			break
-		}
-		if time.Now().After(until) {
-			t.Fatalf("the kernel still has %v", table.pods)
-		}
-	}
+	awaitEnd(t, n.filter, f.Table, func(table *firewallTable) int { return len(table.pods) })
 	late := packet{netip.AddrPortFrom(peerIP, 80), true}
 	if n.drops(t, f, func() error { return n.from.send(n.pod, late) }) {
 		t.Error("a packet was dropped after the TTL")
