@@ -90,11 +90,9 @@ func (i Inject) commands(ctx context.Context, t Target, targets []string, run st
 	return all, nil
 }
 
-// isDisarmed reports whether the commands only prepare a fault, which a later `cuda arm` starts.
-func isDisarmed(lines [][]string) bool {
-	return !slices.ContainsFunc(lines, func(line []string) bool {
-		return !slices.Contains(line, "--disarmed") && !slices.Contains(line, "--disarmed=true")
-	})
+// IsPreparation reports whether a command only prepares a fault, which a later `cuda arm` starts.
+func IsPreparation(line []string) bool {
+	return slices.Contains(line, "--disarmed") || slices.Contains(line, "--disarmed=true")
 }
 
 func flags(given map[string]any) []string {

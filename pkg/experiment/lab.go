@@ -288,10 +288,7 @@ func (p *play) step(ctx context.Context, s Step) error {
 		return err
 	case s.Wait > 0:
 		p.Say("waiting for %s", s.Wait)
-		select {
-		case <-time.After(s.Wait.Std()):
-		case <-ctx.Done():
-		}
+		pause(ctx, s.Wait.Std())
 	case len(s.Parallel) > 0:
 		errs := make([]error, len(s.Parallel))
 		last := p.last() // not that of another of these steps
@@ -316,7 +313,7 @@ func (p *play) step(ctx context.Context, s Step) error {
 			return fmt.Errorf("revert: left behind: %s", strings.Join(p.left, "; "))
 		}
 		p.enter(PhaseReverted)
-		p.observer.Proven(time.Now(), textReverted)
+		p.observer.RevertDone()
 	default:
 		return p.expect(ctx, s)
 	}
@@ -339,7 +336,8 @@ func (p *play) inject(ctx context.Context, i Inject, last string) (prepares bool
 	if err != nil {
 		return false, err
 	}
-	if prepares = isDisarmed(lines); !prepares {
+	prepares = !slices.ContainsFunc(lines, func(line []string) bool { return !IsPreparation(line) })
+	if !prepares {
 		p.enter(PhaseFault)
 	}
 	defer p.observer.inject()() // what follows one layer is a reaction to the fault, also before the others are proven

@@ -53,9 +53,6 @@ const (
 	WhatSimulated = "simulation"
 )
 
-// textReverted is the text of WhatProven after a revert.
-const textReverted = "all faults are reverted"
-
 // maxEntries limits the timeline: a burst of lines, or pods that crash again and again, must not fill the memory.
 const maxEntries = 10_000
 
@@ -218,6 +215,25 @@ func (o *Observer) RolledOut() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.rollout = true
+	o.replace()
+}
+
+// RevertDone records that this tool has reverted all faults, which may also have replaced pods. Unlike after a fault,
+// the new pods count: they may be ready before the revert ends.
+func (o *Observer) RevertDone() {
+	o.mu.Lock()
+	o.replace()
+	o.mu.Unlock()
+	o.Proven(time.Now(), "all faults are reverted")
+}
+
+// replace notes the pods that were told to terminate since this tool began: it has replaced them. The caller holds mu.
+func (o *Observer) replace() {
+	for _, e := range o.entries[o.since:] {
+		if reaction.Name(e.What) == reaction.Evicted {
+			o.replaced[e.uid] = true
+		}
+	}
 }
 
 // Proven records when a fault was proven. All deadlines count from then on.
@@ -229,11 +245,7 @@ func (o *Observer) ProvenSince(began, at time.Time, text string) {
 	defer o.mu.Unlock()
 	o.proof = at // of the last layer
 	for i := o.since; i < len(o.entries); i++ {
-		e := &o.entries[i]
-		e.Since = e.Time.Sub(at).Seconds()
-		if (o.rollout || text == textReverted) && reaction.Name(e.What) == reaction.Evicted {
-			o.replaced[e.uid] = true
-		}
+		o.entries[i].Since = o.entries[i].Time.Sub(at).Seconds()
 	}
 	o.add(Entry{Time: at, Began: began, What: WhatProven, Text: text})
 }

@@ -78,9 +78,7 @@ func (n *NodeRemediator) Drain(ctx context.Context, node string) (stay []string,
 				return lone, err
 			}
 		}
-		select {
-		case <-time.After(drainPause):
-		case <-ctx.Done():
+		if pause(ctx, drainPause); ctx.Err() != nil {
 			return lone, context.Cause(ctx)
 		}
 	}

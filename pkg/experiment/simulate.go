@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cordon"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/reaction"
 )
 
@@ -199,19 +200,14 @@ func (o *Observer) awaitFault(ctx context.Context, from moment, detects func(Ent
 // Simulated is the system that is shown for what a simulated remediation does.
 const Simulated = "simulated remediation"
 
-// byRemediator are the reactions that a remediator causes by a change of the node.
-var byRemediator = []reaction.Name{
-	reaction.Cordoned, reaction.Uncordoned, reaction.Tainted, reaction.Untainted,
-}
-
-// credit makes what this tool does to the nodes, as the remediator, a reaction of that remediator.
+// credit makes the cordons of this tool on the targets reactions of the simulated remediator.
 func (p *play) credit(all []reaction.Reaction) []reaction.Reaction {
 	if len(p.SimulateRemediation) == 0 {
 		return all
 	}
 	credited, targets := slices.Clone(all), p.observer.targets()
 	for i, r := range credited {
-		if r.Who == reaction.Ours && slices.Contains(byRemediator, r.Name) && slices.Contains(targets, r.Node) {
+		if cordon.IsManager(r.By) && slices.Contains(targets, r.Node) {
 			credited[i].Who = Simulated
 		}
 	}

@@ -70,7 +70,7 @@ func (o *options) run(ctx context.Context, args []string) error {
 	}
 	printer.Talk(o.streams.ErrOut, "Experiment %s on %s, in context %q, runs:\n%s\nand reverts everything in the end.",
 		e.Metadata.Name, nodes(targets), cluster.Context, lines(commands))
-	if slices.ContainsFunc(commands, func(line []string) bool { return slices.Contains(line, "--disarmed") }) {
+	if slices.ContainsFunc(commands, experiment.IsPreparation) {
 		printer.Talk(o.streams.ErrOut,
 			"The first step replaces the pods of %s. The faults are injected where the new pods run.", e.Target.PodsOf)
 	}

@@ -18,7 +18,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
@@ -37,6 +39,9 @@ const manager = "gpu-fault-cordon-"
 
 // Manager returns the field manager under which a run cordons.
 func Manager(run string) string { return manager + run }
+
+// IsManager reports whether a field manager is that of a run.
+func IsManager(name string) bool { return strings.HasPrefix(name, manager) }
 
 // RunOf returns the run that has cordoned a node and not uncordoned it, or "".
 func RunOf(node metav1.Object) string {
@@ -77,7 +82,7 @@ func schedulable(ctx context.Context, client kubernetes.Interface, name string) 
 }
 
 func apply(ctx context.Context, client kubernetes.Interface, node, run string) ([]ledger.Evidence, error) {
-	err := retry(ctx, func() error {
+	err := retry.RetryOnConflict(busy, func() error {
 		now, err := schedulable(ctx, client, node)
 		if err != nil {
 			return fmt.Errorf("nothing was changed: %w", err)
@@ -114,25 +119,8 @@ func patch(ctx context.Context, client kubernetes.Interface, read *corev1.Node, 
 	return nil
 }
 
-// Attempts of a patch that conflicts with other clients: many clients write a Node.
-const (
-	attempts = 20
-	pause    = 50 * time.Millisecond
-)
-
-func retry(ctx context.Context, do func() error) error {
-	for attempt := 1; ; attempt++ {
-		err := do()
-		if !apierrors.IsConflict(err) || attempt == attempts {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(pause):
-		}
-	}
-}
+// busy is the retry of a patch that conflicts with other clients: many clients write a Node.
+var busy = wait.Backoff{Steps: 20, Duration: 50 * time.Millisecond}
 
 // owners returns the field managers that have set spec.unschedulable.
 func owners(node metav1.Object) []string {
@@ -181,7 +169,7 @@ func (u Undoer) Undo(
 	if step.Target.Kind != KindScheduling {
 		return "", "", fmt.Errorf("the record's undo is rejected: its target is %s, not a %s", step.Target, KindScheduling)
 	}
-	err = retry(ctx, func() error {
+	err = retry.RetryOnConflict(busy, func() error {
 		node, err := u.Client.CoreV1().Nodes().Get(ctx, step.Target.Name, metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err):
