@@ -133,8 +133,8 @@ const (
 func buildPartition(run string, f api.Firewall, filter packetFilter, from prober) (*api.BuiltFirewall, *api.Error) {
 	// The address of a pod that has ended since the client read it may belong to another pod.
 	if missing := from.locate(f.Partition.Pods); len(missing) > 0 {
-		return nil, api.Errorf(api.CodeNotRunning, "nothing was changed: no process of %s runs on the node: the pod was replaced, "+
-			"has ended or is restarting; try again", abridged(missing, ", "))
+		return nil, api.Errorf(api.CodeNotRunning, "nothing was changed: no process of %s runs on the node: "+
+			"the pod was replaced, has terminated or is restarting; try again", abridged(missing, ", "))
 	}
 	if failure := blocked(run, f, filter); failure != nil {
 		return nil, failure
@@ -291,9 +291,9 @@ func (r partitionRule) probe(
 			return fmt.Sprintf("%s from pod %s", p, pod.Name), nil
 		}
 	}
-	return "", fmt.Errorf("pod %s sent %s, but no packet reached the rule: the node's network does not pass the packets "+
-		"of its pods through netfilter (eBPF), or the address belongs to the node itself or has no route", pod.Name,
-		strings.Join(tried, ", "))
+	return "", fmt.Errorf("pod %s sent %s, but no packet reached the rule: the node's network does not pass "+
+		"the packets of its pods through netfilter (eBPF), or the address belongs to the node itself or has no route",
+		pod.Name, strings.Join(tried, ", "))
 }
 
 // sender returns the first pod that can send packets for the rule, and the packets. A pod sends packets to its own

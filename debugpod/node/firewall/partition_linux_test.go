@@ -256,7 +256,9 @@ func TestPartitionThatDropsNothing(t *testing.T) {
 		change     func(*podNode)
 		want       string
 	}{
-		"packets bypass netfilter": {change: func(*podNode) {}, want: "a UDP packet to 10.2.0.2:9, but no packet reached the rule"},
+		"packets bypass netfilter": {
+			change: func(*podNode) {}, want: "a UDP packet to 10.2.0.2:9, but no packet reached the rule",
+		},
 		"the pod is in the host network": {
 			forwarding: true, want: "no network of its own",
 			change: func(n *podNode) { n.pids[n.pod.UID] = 1 },
