@@ -63,43 +63,59 @@ func TestChainsawErrors(t *testing.T) {
 	node := func(part string) string {
 		return inject + "- expect: [{name: a, within: 1m, node: " + part + "}]"
 	}
-	for text, want := range map[string]string{
-		"repeat: 2\n" + inject:                          "repeat cannot be expressed",
-		"abort: {nodesUnschedulable: 1}\n" + inject:     "abort cannot be expressed",
-		"simulateRemediation: [cordon]\n" + inject:      "simulateRemediation cannot be expressed",
-		"load: [{name: a, url: 'http://a'}]\n" + inject: "load cannot be expressed",
-		"steady: [{name: a, exec: {namespace: a, labels: a=b, command: [a]}, expect: 'true'}]\n" + inject: "steady cannot be expressed",
-		"target: {selector: a=b}\n" + inject:                                                                            "specify --node",
-		"target: {podsOf: deployment/a}\n" + inject:                                                                     "steps[0]: target: specify --node",
-		inject + "- parallel: [{wait: 1s}]":                                                                             "steps[1]: parallel cannot be expressed",
-		inject + "- revert: {}\n- wait: 1s\n- expect: [{name: cordoned, within: 1m}]":                                   "steps[1]: a reaction",
-		"steps: [{expect: [{name: cordoned, within: 1m}]}]":                                                             "steps[0]: a reaction",
-		inject + "- expect: [{name: evicted, pod: a/b, within: 1m}]":                                                    "steps[1]: evicted: pod cannot be expressed",
-		inject + "- expect: [{name: cordoned, within: 1ms}]":                                                            "1s to 24h",
-		inject + "- expect: [{name: cordoned, by: 'a,b', within: 1m}]":                                                  `by "a,b" cannot be expressed`,
-		inject + "- expect: [{name: cordoned, within: 1m}]\n- expect-not: [{name: cordoned, for: 1m}]":                  "twice",
-		inject + "- expect: [{name: cordoned, within: 1m}]\n- expect: [{name: cordoned, by: a, within: 2m}]":            "two times",
-		inject + "- expect: [{name: cordoned, within: 1m}, {name: a, node: {spec: {unschedulable: true}}, within: 1m}]": "only directly after",
-		inject + "- wait: 1s\n- expect: [{name: a, node: {spec: {unschedulable: true}}, within: 1m}]":                   "steps[2]: a: a node",
-		inject + "- expect-not: [{name: a, node: {spec: {unschedulable: true}}, for: 1m}]":                              "expect-not with a node",
-		node("{cel: node.spec.unschedulable}"):                                                                          "an expression over all nodes",
-		node("{spec: {unschedulable: 'true'}}"):                                                                         "does not have the types of a node",
-		node("{status: {allocatable: {nvidia.com/gpu: 1}}}"):                                                            "status.allocatable.nvidia.com/gpu is not a value",
-		node("{spec: {unknown: a}}"):                                                                                    "spec.unknown is not a value",
-		node("{spec: {taints: []}}"):                                                                                    "spec.taints is not a value",
-		node("{metadata: {name: a}}"):                                                                                   "remove it",
-		node("{metadata: {labels: {a: (x)}}}"):                                                                          "Chainsaw would evaluate it",
-		node("{metadata: {labels: {'(x)': a}}}"):                                                                        "Chainsaw would evaluate it",
-		node("{metadata: {labels: {'~.a': a}}}"):                                                                        "Chainsaw would evaluate it",
-		node("{metadata: {labels: {'a->b': a}}}"):                                                                       "Chainsaw would evaluate it",
-		node(`{spec: {taints: [{key: "a' || 'b"}]}}`):                                                                   "key cannot be expressed",
-		"steps:\n- inject: {cuda: deployment/a}":                                                                        "steps[0]: the workload has no namespace",
-		"target: {podsOf: deployment/a, namespace: b}\nsteps:\n- inject: {cuda: deployment/a}\n- expect: [{name: served, within: 1m}]": "cuda has no --expect",
-		inject + "- inject: {command: [cuda, disarm, '${run}']}":                                                                       "steps[1]: a command that changes an earlier run",
-		layers + "- expect: [{name: cordoned, within: 1m}]":                                                                            "several layers",
+	for _, c := range []struct{ text, want string }{
+		{"repeat: 2\n" + inject, "repeat cannot be expressed"},
+		{"abort: {nodesUnschedulable: 1}\n" + inject, "abort cannot be expressed"},
+		{"simulateRemediation: [cordon]\n" + inject, "simulateRemediation cannot be expressed"},
+		{"load: [{name: a, url: 'http://a'}]\n" + inject, "load cannot be expressed"},
+		{
+			"steady: [{name: a, exec: {namespace: a, labels: a=b, command: [a]}, expect: 'true'}]\n" + inject,
+			"steady cannot be expressed",
+		},
+		{"target: {selector: a=b}\n" + inject, "specify --node"},
+		{"target: {podsOf: deployment/a}\n" + inject, "steps[0]: target: specify --node"},
+		{inject + "- parallel: [{wait: 1s}]", "steps[1]: parallel cannot be expressed"},
+		{inject + "- revert: {}\n- wait: 1s\n- expect: [{name: cordoned, within: 1m}]", "steps[1]: a reaction"},
+		{"steps: [{expect: [{name: cordoned, within: 1m}]}]", "steps[0]: a reaction"},
+		{inject + "- expect: [{name: evicted, pod: a/b, within: 1m}]", "steps[1]: evicted: pod cannot be expressed"},
+		{inject + "- expect: [{name: cordoned, within: 1ms}]", "1s to 24h"},
+		{inject + "- expect: [{name: cordoned, by: 'a,b', within: 1m}]", `by "a,b" cannot be expressed`},
+		{inject + "- expect: [{name: cordoned, within: 1m}]\n- expect-not: [{name: cordoned, for: 1m}]", "twice"},
+		{
+			inject + "- expect: [{name: cordoned, within: 1m}]\n- expect: [{name: cordoned, by: a, within: 2m}]",
+			"two times",
+		},
+		{
+			inject + "- expect: [{name: cordoned, within: 1m}, {name: a, node: {spec: {unschedulable: true}}, within: 1m}]",
+			"only directly after",
+		},
+		{
+			inject + "- wait: 1s\n- expect: [{name: a, node: {spec: {unschedulable: true}}, within: 1m}]",
+			"steps[2]: a: a node",
+		},
+		{inject + "- expect-not: [{name: a, node: {spec: {unschedulable: true}}, for: 1m}]", "expect-not with a node"},
+		{node("{cel: node.spec.unschedulable}"), "an expression over all nodes"},
+		{node("{spec: {unschedulable: 'true'}}"), "does not have the types of a node"},
+		{node("{status: {allocatable: {nvidia.com/gpu: 1}}}"), "status.allocatable.nvidia.com/gpu is not a value"},
+		{node("{spec: {unknown: a}}"), "spec.unknown is not a value"},
+		{node("{spec: {taints: []}}"), "spec.taints is not a value"},
+		{node("{metadata: {name: a}}"), "remove it"},
+		{node("{metadata: {labels: {a: (x)}}}"), "Chainsaw would evaluate it"},
+		{node("{metadata: {labels: {'(x)': a}}}"), "Chainsaw would evaluate it"},
+		{node("{metadata: {labels: {'~.a': a}}}"), "Chainsaw would evaluate it"},
+		{node("{metadata: {labels: {'a->b': a}}}"), "Chainsaw would evaluate it"},
+		{node(`{spec: {taints: [{key: "a' || 'b"}]}}`), "key cannot be expressed"},
+		{"steps:\n- inject: {cuda: deployment/a}", "steps[0]: the workload has no namespace"},
+		{
+			"target: {podsOf: deployment/a, namespace: b}\nsteps:\n- inject: {cuda: deployment/a}\n" +
+				"- expect: [{name: served, within: 1m}]",
+			"cuda has no --expect",
+		},
+		{inject + "- inject: {command: [cuda, disarm, '${run}']}", "steps[1]: a command that changes an earlier run"},
+		{layers + "- expect: [{name: cordoned, within: 1m}]", "several layers"},
 	} {
-		if out, err := exported(t, text); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s\n%v\nwanted %q\n%s", text, err, want, out)
+		if out, err := exported(t, c.text); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s\n%v\nwanted %q\n%s", c.text, err, c.want, out)
 		}
 	}
 }
