@@ -81,13 +81,15 @@ func (e *Experiment) Chainsaw(ctx context.Context, more func(line []string) []st
 	case len(e.Steady) > 0:
 		return nil, errors.New("steady cannot be expressed: Chainsaw has no such checks; remove it, or use run")
 	case e.Abort != Abort{}:
-		return nil, errors.New("abort cannot be expressed: Chainsaw observes nothing else while it waits; remove it, or use run")
+		return nil, errors.New(
+			"abort cannot be expressed: Chainsaw observes nothing else while it waits; remove it, or use run")
 	case len(e.Load) > 0:
 		return nil, errors.New("load cannot be expressed: Chainsaw sends no requests; remove it, or use run")
 	case len(e.SimulateRemediation) > 0:
 		return nil, errors.New("simulateRemediation cannot be expressed: remove it, or use run")
 	case e.Target.Selector != "":
-		return nil, errors.New("target: a selector cannot be expressed, because reactions are those of known nodes: specify --node")
+		return nil, errors.New(
+			"target: a selector cannot be expressed, because reactions are those of known nodes: specify --node")
 	}
 	c := &chainsaw{Experiment: e, more: more, step: chainsawStep{Name: e.Metadata.Name}}
 	for i := 0; i < len(e.Steps); {
@@ -204,17 +206,21 @@ func (x *expectedOf) one(e Expectation, not, later bool) error {
 		return errors.New("a check cannot be expressed: Chainsaw has no such checks")
 	case e.Node != nil && not:
 		return errors.New(
-			"expect-not with a node cannot be expressed: Chainsaw's error passes as soon as the node differs, and does not wait; expect a reaction instead")
+			"expect-not with a node cannot be expressed: Chainsaw's error passes as soon as the node differs, " +
+				"and does not wait; expect a reaction instead")
 	case e.Node != nil && p.test != nil:
 		return errors.New("an expression over all nodes cannot be expressed: specify a part of the node")
 	case e.Node != nil && (x.any() || later):
 		return errors.New(
-			"a node can be expected only directly after a fault, and without anything else: Chainsaw's timeout counts from the end of the previous operation")
+			"a node can be expected only directly after a fault, and without anything else: Chainsaw's timeout " +
+				"counts from the end of the previous operation")
 	case e.Node != nil:
 		x.node = &e
 		return nil
 	case x.node != nil:
-		return errors.New("a reaction cannot be expressed after a node: the fault's command waits for it, so its time would count twice")
+		return errors.New(
+			"a reaction cannot be expressed after a node: " +
+				"the fault's command waits for it, so its time would count twice")
 	case e.Pod != "":
 		return errors.New("pod cannot be expressed: --expect has no such filter")
 	}
@@ -278,13 +284,15 @@ func (c *chainsaw) inject(ctx context.Context, i Inject, expected expectedOf) er
 		return err
 	}
 	if expected.reactions() && len(lines) > 1 {
-		return errors.New("reactions to several layers cannot be expressed: the command of the last layer does not observe the first")
+		return errors.New("reactions to several layers cannot be expressed: " +
+			"the command of the last layer does not observe the first")
 	}
 	for _, line := range lines {
 		isCUDA := line[0] == LayerCUDA
 		switch {
 		case slices.Contains(line, "RUN"), isCUDA && len(line) > 1 && line[1] != "inject":
-			return errors.New("a command that changes an earlier run cannot be expressed: Chainsaw does not know which runs to revert")
+			return errors.New("a command that changes an earlier run cannot be expressed: " +
+				"Chainsaw does not know which runs to revert")
 		case isCUDA && expected.reactions():
 			return errors.New("a reaction to a CUDA fault cannot be expressed: cuda has no --expect")
 		case isCUDA && c.Target.Namespace == "":
