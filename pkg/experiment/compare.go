@@ -138,7 +138,7 @@ func change(name string, before, after *Outcome, slower Slower) Change {
 	case before == nil:
 		return c
 	case after == nil:
-		c.Worse = before.Met > 0 // what is no longer observed is not met
+		c.Worse = before.Met > 0 // an expectation without a verdict is not met
 		return c
 	}
 	c.Worse = after.Met*before.Rounds < before.Met*after.Rounds

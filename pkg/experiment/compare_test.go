@@ -103,7 +103,7 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// A threshold that is no threshold must not let everything pass.
+// An invalid threshold is an error: it must not let everything pass.
 func TestParseSlower(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"", "20", "-5%", "0%", "x%", "NaN%", "Inf%", "0s", "-1s", strings.Repeat("9", 99)} {

@@ -263,8 +263,8 @@ func TestBadExpectations(t *testing.T) {
 	}
 }
 
-// The end of pods that this tool replaces is no reaction, even if it comes after the proof: a program that ignores
-// SIGTERM is killed later. What happens to the new pods is one.
+// Pods that this tool replaces may terminate after the proof, for example if their program ignores SIGTERM. This is not
+// a reaction. What happens to the new pods is.
 func TestReplacedPodsAreNoReaction(t *testing.T) {
 	t.Parallel()
 	o := NewObserver([]string{"a"})

@@ -34,14 +34,14 @@ type LoadResult struct {
 	Error string `json:"error,omitempty"`
 }
 
-// LoadPhase are the requests of one phase that were answered or have failed in it.
+// LoadPhase has the requests that succeeded or failed in one phase.
 type LoadPhase struct {
 	Phase Phase `json:"phase"`
 	Stats
 }
 
-// Stats are the figures of a number of requests. Times are in seconds. A request that was not answered counts with the
-// time until it was given up.
+// Stats are the figures of a number of requests. Times are in seconds. A request without a response counts with the
+// time until the client gave up.
 type Stats struct {
 	Requests int     `json:"requests"`
 	OK       float64 `json:"ok"` // share, 0 to 1
@@ -160,11 +160,11 @@ func (p *play) startLoads(ctx context.Context) (stop func()) {
 	return func() { cancel(); sending.Wait() }
 }
 
-// loadTimeout is how long the first answer to each load may take: a pod has to start.
+// loadTimeout is the timeout for the first request of each load, including the start of its pod.
 const loadTimeout = 2 * time.Minute
 
-// awaitLoads waits until each load has a request, whether or not it was answered: a fault that is injected earlier has
-// nothing to compare with.
+// awaitLoads waits until each load has sent a request. Otherwise, the report could not compare the fault with the time
+// before it.
 func (p *play) awaitLoads(ctx context.Context) error {
 	limit := time.Now().Add(loadTimeout)
 	for _, m := range p.meters {

@@ -115,7 +115,7 @@ steps:
 	}
 }
 
-// Requests that do not come are no success: what must not be seen in them is unknown.
+// Without requests, an expectation about a load is unknown, also one that must not be met.
 func TestLoadThatStops(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

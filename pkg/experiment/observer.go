@@ -73,7 +73,7 @@ type Observer struct {
 	since   int       // the first entry that may be a reaction to the last fault
 	proof   time.Time // of the last fault
 	rollout bool      // the last fault has replaced pods
-	// replaced are the pods that this tool has replaced. How they end is no reaction, even after the proof.
+	// replaced has the pods that this tool has replaced. Their termination is not a reaction, even after the proof.
 	replaced map[types.UID]bool
 	pending  []*pending
 	changed  chan struct{} // closed and replaced at each change

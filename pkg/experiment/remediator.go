@@ -66,7 +66,7 @@ func (n *NodeRemediator) Cordon(ctx context.Context, node string) (string, error
 }
 
 // Drain implements Remediator. It evicts pods as `kubectl drain` does, so that disruption budgets hold. Pods that no
-// controller would create again stay. kubectl's own package would add 0.4 MB to the plugin.
+// controller would recreate stay. kubectl's own package would add 0.4 MB to the plugin.
 func (n *NodeRemediator) Drain(ctx context.Context, node string) (stay []string, err error) {
 	for {
 		victims, lone, err := n.victims(ctx, node)
@@ -84,7 +84,7 @@ func (n *NodeRemediator) Drain(ctx context.Context, node string) (stay []string,
 	}
 }
 
-// victims returns the pods of a node that a drain evicts, and the names of those that nothing would create again.
+// victims returns the pods of a node that a drain evicts, and the names of those that nothing would recreate.
 func (n *NodeRemediator) victims(
 	ctx context.Context, node string,
 ) (all []corev1.Pod, lone []string, err error) {
@@ -107,7 +107,7 @@ func (n *NodeRemediator) victims(
 	return all, lone, nil
 }
 
-// evict asks for the eviction of a pod. That a disruption budget protects it is no error: the next round asks again.
+// evict requests the eviction of a pod. If a disruption budget protects the pod, the next round tries again.
 func (n *NodeRemediator) evict(ctx context.Context, pod corev1.Pod) error {
 	if pod.DeletionTimestamp != nil {
 		return nil

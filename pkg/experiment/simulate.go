@@ -135,7 +135,7 @@ func (s *simulator) remediate(ctx context.Context) error {
 			return fmt.Errorf("drain: %w", err)
 		}
 		if len(stay) > 0 {
-			s.observer.Did(WhatSimulated, fmt.Sprintf("%s without a controller, which nothing would create again, "+
+			s.observer.Did(WhatSimulated, fmt.Sprintf("%s without a controller, which nothing would recreate, "+
 				"stay on node %s: %s", count.Of(len(stay), "pod"), s.node, strings.Join(stay, ", ")))
 		}
 	}

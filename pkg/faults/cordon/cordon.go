@@ -1,8 +1,8 @@
 // Package cordon makes a node unschedulable, as a remediator would, in a run that can be reverted.
 //
 // The API server records who set spec.unschedulable. Each run writes under a name of its own, so the undo needs nothing
-// from the record: it uncordons the node only if it is this run's cordon. A cordon that somebody asks for meanwhile
-// changes nothing on the node, and is not seen.
+// from the record: it uncordons the node only if this run has cordoned it. If another client cordons the node in the
+// meantime, the node does not change, so the undo cannot know.
 package cordon
 
 import (
