@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/url"
 	"slices"
 	"strings"
@@ -362,25 +363,49 @@ func TestAListThatLostItsPlace(t *testing.T) {
 			t.Parallel()
 			second := 0
 			var last int64
-			list := func(_ context.Context, options metav1.ListOptions) ([]int, string, error) {
+			list := func(_ context.Context, options metav1.ListOptions) (page[int], error) {
 				last = options.Limit
 				if options.Limit == 0 {
-					return []int{1, 2, 3}, "", nil
+					return page[int]{items: []int{1, 2, 3}}, nil
 				}
 				if options.Continue == "" {
-					return []int{1, 2}, "second", nil
+					return page[int]{items: []int{1, 2}, next: "second"}, nil
 				}
 				second++
 				if err := test.answer(second-1, options.Continue); err != nil {
-					return nil, "", err
+					return page[int]{}, err
 				}
-				return []int{3}, "", nil
+				return page[int]{items: []int{3}}, nil
 			}
 			got, err := all(t.Context(), metav1.ListOptions{Limit: 2}, list, func(*int) bool { return true })
 			if err != nil || !slices.Equal(got, []int{1, 2, 3}) || last != test.limit {
 				t.Errorf("%v (%v), the last request with limit %d, wanted 1 2 3 and %d", got, err, last, test.limit)
 			}
 		})
+	}
+}
+
+// A long list is not copied while it grows, if the API server says how many objects follow; whatever number it says, a
+// short list is read, and costs no more than its pages.
+func TestListsGrowByTheServersCount(t *testing.T) {
+	t.Parallel()
+	for _, left := range []int64{0, 2, -1, math.MaxInt64} {
+		list := func(_ context.Context, options metav1.ListOptions) (page[int], error) {
+			if options.Continue == "" {
+				return page[int]{items: []int{1, 2}, next: "second", left: left}, nil
+			}
+			return page[int]{items: []int{3, 4}}, nil
+		}
+		got, err := all(t.Context(), metav1.ListOptions{Limit: 2}, list, func(*int) bool { return true })
+		if err != nil || !slices.Equal(got, []int{1, 2, 3, 4}) {
+			t.Errorf("%d left: %v (%v), wanted 1 2 3 4", left, got, err)
+		}
+		if left == 2 && cap(got) != 4 {
+			t.Errorf("memory for %d objects, wanted 4: the list was moved", cap(got))
+		}
+		if cap(got) > roomLimit+2 {
+			t.Errorf("%d left: memory for %d objects", left, cap(got))
+		}
 	}
 }
 

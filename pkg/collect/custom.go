@@ -184,12 +184,12 @@ func (c *collector) dra(ctx context.Context) {
 
 // draListed is like listed, but treats a resource that is not served as empty.
 func draListed[T any](ctx context.Context, c *collector, what string, list lister[T], keep func(*T) bool) []T {
-	return listed(ctx, c, what, func(ctx context.Context, options metav1.ListOptions) ([]T, string, error) {
-		items, next, err := list(ctx, options)
+	return listed(ctx, c, what, func(ctx context.Context, options metav1.ListOptions) (page[T], error) {
+		p, err := list(ctx, options)
 		if apierrors.IsNotFound(err) {
-			return nil, "", nil
+			return page[T]{}, nil
 		}
-		return items, next, err
+		return p, err
 	}, keep)
 }
 

@@ -293,7 +293,7 @@ func hideEnv(spec *corev1.PodSpec) {
 func hiddenVariables(pods []corev1.Pod) int {
 	n := 0
 	for i := range pods {
-		for _, c := range slices.Concat(pods[i].Spec.InitContainers, pods[i].Spec.Containers) {
+		for c := range facts.Containers(&pods[i]) {
 			for _, e := range c.Env {
 				if e.Value == snapshot.Redacted {
 					n++

@@ -10,18 +10,30 @@ import (
 )
 
 // lister lists one page.
-type lister[T any] func(context.Context, metav1.ListOptions) (items []T, next string, err error)
+type lister[T any] func(context.Context, metav1.ListOptions) (page[T], error)
+
+// page is a part of a list. The list continues with next, unless it is empty. left is the number of later objects, or 0
+// if the API server does not say it.
+type page[T any] struct {
+	items []T
+	next  string
+	left  int64
+}
 
 // paged converts a client's List to a lister.
 func paged[T any, L metav1.ListInterface](
 	list func(context.Context, metav1.ListOptions) (L, error), items func(L) []T,
 ) lister[T] {
-	return func(ctx context.Context, options metav1.ListOptions) ([]T, string, error) {
-		page, err := list(ctx, options)
+	return func(ctx context.Context, options metav1.ListOptions) (page[T], error) {
+		all, err := list(ctx, options)
 		if err != nil {
-			return nil, "", err
+			return page[T]{}, err
 		}
-		return items(page), page.GetContinue(), nil
+		p := page[T]{items: items(all), next: all.GetContinue()}
+		if left := all.GetRemainingItemCount(); left != nil {
+			p.left = *left
+		}
+		return p, nil
 	}
 }
 
@@ -46,7 +58,7 @@ const restarts = 2
 func all[T any](ctx context.Context, options metav1.ListOptions, list lister[T], keep func(*T) bool) ([]T, error) {
 	var kept []T
 	for begun := 0; ; {
-		items, next, err := onePage(ctx, options, list)
+		page, err := onePage(ctx, options, list)
 		switch {
 		case err == nil:
 		case options.Continue != "" && (apierrors.IsResourceExpired(err) || apierrors.IsGone(err)):
@@ -60,19 +72,31 @@ func all[T any](ctx context.Context, options metav1.ListOptions, list lister[T],
 		default:
 			return nil, err
 		}
-		for i := range items {
-			if keep(&items[i]) {
-				kept = append(kept, items[i])
+		if kept == nil && room(page) > 0 {
+			kept = make([]T, 0, room(page))
+		}
+		for i := range page.items {
+			if keep(&page.items[i]) {
+				kept = append(kept, page.items[i])
 			}
 		}
-		if next == "" {
+		if page.next == "" {
 			return kept, nil
 		}
-		options.Continue = next
+		options.Continue = page.next
 	}
 }
 
-func onePage[T any](ctx context.Context, options metav1.ListOptions, list lister[T]) ([]T, string, error) {
+// roomLimit is the number of objects for which all allocates memory in advance at most, in case the count is wrong.
+const roomLimit = 100_000
+
+// room returns the number of objects in a list, given its first page. Growing a list of 50,000 pods step by step would
+// copy them five times. Memory that is not used is never touched.
+func room[T any](first page[T]) int {
+	return len(first.items) + int(max(0, min(first.left, roomLimit)))
+}
+
+func onePage[T any](ctx context.Context, options metav1.ListOptions, list lister[T]) (page[T], error) {
 	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
 	defer cancel()
 	return list(ctx, options)

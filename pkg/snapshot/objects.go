@@ -345,11 +345,7 @@ func sorted[T any, P interface {
 	inOrder := func(i, j int) int { return compare(P(&all[i]), P(&all[j])) }
 	if !slices.IsSortedFunc(order, inOrder) {
 		slices.SortStableFunc(order, inOrder)
-		moved := make([]T, len(all))
-		for to, from := range order {
-			moved[to] = all[from]
-		}
-		all = moved
+		arrange(all, order)
 	}
 	kept := 0
 	for i := range all {
@@ -363,6 +359,24 @@ func sorted[T any, P interface {
 	}
 	clear(all[kept:])
 	return all[:kept]
+}
+
+// arrange moves the element at order[i] to i, for all i, without a second copy of the elements. It changes order.
+func arrange[T any](all []T, order []int) {
+	for start := range order {
+		if order[start] == start {
+			continue
+		}
+		first := all[start]
+		to := start
+		for from := order[to]; from != start; from = order[to] {
+			all[to] = all[from]
+			order[to] = to
+			to = from
+		}
+		all[to] = first
+		order[to] = to
+	}
 }
 
 func sortLogs(logs []Log) {

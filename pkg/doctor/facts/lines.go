@@ -104,7 +104,7 @@ func (f *Facts) linesOfPod(pod *corev1.Pod) []signatures.Line {
 			)
 		}
 	}
-	for _, s := range Statuses(pod) {
+	for s := range Statuses(pod) {
 		source := PodObject(pod).String() + ", container " + s.Name + " .status"
 		if w := s.State.Waiting; w != nil {
 			add(

@@ -77,7 +77,7 @@ func PolicyRules(p *networkingv1.NetworkPolicy, d networkingv1.PolicyType) []pol
 // EndOf returns a pod as an end of a connection.
 func EndOf(pod *corev1.Pod) End {
 	e := End{Namespace: pod.Namespace, Labels: pod.Labels}
-	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+	for c := range Containers(pod) {
 		e.Ports = append(e.Ports, c.Ports...)
 	}
 	if a, err := netip.ParseAddr(pod.Status.PodIP); err == nil {

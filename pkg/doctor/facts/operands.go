@@ -54,15 +54,15 @@ func OperandTrouble(f *Facts, pod *corev1.Pod) (PodTrouble, bool) {
 		}
 		return t, false
 	}
-	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+	for s := range Statuses(pod) {
 		t.Init = slices.ContainsFunc(pod.Status.InitContainerStatuses,
 			func(i corev1.ContainerStatus) bool { return i.Name == s.Name })
-		if containerDone(s, t.Init) {
+		if containerDone(*s, t.Init) {
 			continue
 		}
-		if reason, waits := containerTrouble(f, pod, s, age); reason != "" {
+		if reason, waits := containerTrouble(f, pod, *s, age); reason != "" {
 			t.Container, t.Reason, t.Waits = s.Name, reason, waits
-			t.Evidence = PodEvidence(f, pod, s)
+			t.Evidence = PodEvidence(f, pod, *s)
 			return t, true
 		}
 		if t.Init {

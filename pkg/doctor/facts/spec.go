@@ -65,7 +65,7 @@ func (f *Facts) specOf(pod *corev1.Pod) []signatures.Line {
 	for _, key := range words.SortedKeys(pod.Annotations) {
 		add("", ".metadata.annotations", "annotation: %s=%s", key, pod.Annotations[key])
 	}
-	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+	for c := range Containers(pod) {
 		add(c.Name, ".image", "image: %s", c.Image)
 		for _, e := range c.Env {
 			if e.ValueFrom == nil {

@@ -182,7 +182,7 @@ func (f *Facts) unanswered(pod *corev1.Pod, container string) (Unreached, bool) 
 		return u, false
 	}
 	u.Asks = servicesNamed(text)
-	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+	for c := range Containers(pod) {
 		if c.Name == container {
 			u.Asks = withService(u.Asks, servicesNamed(strings.Join(slices.Concat(c.Command, c.Args), "\n"))...)
 		}

@@ -97,7 +97,7 @@ func LooksForGPU(pod *corev1.Pod) bool {
 			return true
 		}
 	}
-	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+	for c := range Containers(pod) {
 		if words.ContainsAny(c.Image, []string{"gpu", "nvidia", "cuda"}) ||
 			slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return strings.HasPrefix(e.Name, "NVIDIA_") }) {
 			return true
@@ -113,7 +113,7 @@ func LooksForGPU(pod *corev1.Pod) bool {
 
 // OtherAccelerator returns the resource of another vendor's accelerator that a pod requests, or "".
 func OtherAccelerator(pod *corev1.Pod) corev1.ResourceName {
-	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+	for c := range Containers(pod) {
 		for name := range c.Resources.Limits {
 			vendor, _, _ := strings.Cut(string(name), "/")
 			if slices.Contains([]string{

@@ -2,6 +2,7 @@ package facts
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -15,7 +16,7 @@ import (
 
 // ImageOf returns the image of a pod's container.
 func ImageOf(pod *corev1.Pod, container string) string {
-	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+	for c := range Containers(pod) {
 		if c.Name == container {
 			return c.Image
 		}
@@ -138,9 +139,30 @@ func badReasons() []string {
 	}
 }
 
-// Statuses returns the statuses of all containers in the order in which they run, init containers first.
-func Statuses(pod *corev1.Pod) []corev1.ContainerStatus {
-	return slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
+// Statuses yields the statuses of all containers in the order in which they run, init containers first.
+func Statuses(pod *corev1.Pod) iter.Seq[*corev1.ContainerStatus] {
+	return inOrder(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
+}
+
+// Containers yields all containers in the order in which they run, init containers first.
+func Containers(pod *corev1.Pod) iter.Seq[*corev1.Container] {
+	return inOrder(pod.Spec.InitContainers, pod.Spec.Containers)
+}
+
+// inOrder yields all elements without copying them: checks look at the containers of each of 50,000 pods many times.
+func inOrder[T any](first, then []T) iter.Seq[*T] {
+	return func(yield func(*T) bool) {
+		for i := range first {
+			if !yield(&first[i]) {
+				return
+			}
+		}
+		for i := range then {
+			if !yield(&then[i]) {
+				return
+			}
+		}
+	}
 }
 
 // Troubles returns the containers of a pod that fail now or failed recently, or nil if the pod is healthy or ready
@@ -151,7 +173,7 @@ func (f *Facts) Troubles(pod *corev1.Pod) []Trouble {
 		return nil
 	}
 	var all []Trouble
-	for _, c := range Statuses(pod) {
+	for c := range Statuses(pod) {
 		last := c.LastTerminationState.Terminated
 		switch {
 		case c.State.Waiting != nil && slices.Contains(badReasons(), c.State.Waiting.Reason):
@@ -202,7 +224,7 @@ func LastChange(pod *corev1.Pod) time.Time {
 			last = c.LastTransitionTime.Time
 		}
 	}
-	for _, c := range Statuses(pod) {
+	for c := range Statuses(pod) {
 		if t := c.State.Terminated; t != nil && t.FinishedAt.After(last) {
 			last = t.FinishedAt.Time
 		}

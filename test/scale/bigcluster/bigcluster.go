@@ -89,6 +89,7 @@ func encodePages[T any](
 		meta := metav1.ListMeta{ResourceVersion: "1"}
 		if to < len(all) {
 			meta.Continue = strconv.Itoa(len(pages) + 1)
+			meta.RemainingItemCount = new(int64(len(all) - to))
 		}
 		data, err := kruntime.Encode(encoder, list(all[from:to], meta))
 		if err != nil {

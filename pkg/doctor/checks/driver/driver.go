@@ -224,8 +224,8 @@ func podTexts(f *facts.Facts, n *facts.Node, texts ...string) (finding.Evidence,
 		if e, ok := facts.LogEvidence(f, pod, texts...); ok {
 			return e, true
 		}
-		for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
-			for _, message := range messagesOf(s) {
+		for s := range facts.Statuses(pod) {
+			for _, message := range messagesOf(*s) {
 				if words.ContainsAny(message, texts) {
 					return finding.FieldEvidence(
 						facts.PodObject(pod), ".status.containerStatuses["+s.Name+"]", "%s", message,

@@ -71,7 +71,7 @@ func driverPodSays(f *facts.Facts, n *facts.Node, texts ...string) (finding.Evid
 
 func restarts(pod *corev1.Pod) int32 {
 	var n int32
-	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+	for s := range facts.Statuses(pod) {
 		n += s.RestartCount
 	}
 	return n
@@ -286,7 +286,7 @@ func missingImage(f *facts.Facts, n *facts.Node) (finding.Evidence, string, bool
 		if facts.PodReady(pod) {
 			continue
 		}
-		for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		for s := range facts.Statuses(pod) {
 			w := s.State.Waiting
 			if w == nil ||
 				w.Reason != "ImagePullBackOff" && w.Reason != "ErrImagePull" && w.Reason != "InvalidImageName" {

@@ -389,7 +389,7 @@ func preloaded(pod *corev1.Pod) (evidence []finding.Evidence, ours bool) {
 				finding.FieldEvidence(object, ".spec.volumes", "%s (ConfigMap %s)", v.Name, v.ConfigMap.Name))
 		}
 	}
-	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+	for c := range facts.Containers(pod) {
 		for _, e := range c.Env {
 			switch {
 			case e.Name == "LD_PRELOAD" || e.Name == "LD_AUDIT":

@@ -184,7 +184,7 @@ func failedPulls(f *facts.Facts, pod *corev1.Pod) []pulling {
 		return nil
 	}
 	var all []pulling
-	for _, c := range facts.Statuses(pod) {
+	for c := range facts.Statuses(pod) {
 		w := c.State.Waiting
 		if w == nil || !slices.Contains([]string{
 			"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "RegistryUnavailable", "ErrImageInspect",

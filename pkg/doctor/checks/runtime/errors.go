@@ -67,7 +67,7 @@ func runtimeSaid(f *facts.Facts, pod *corev1.Pod) []startError {
 			return []startError{{sandbox: true, evidence: facts.Quote(e)}}
 		}
 	}
-	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+	for s := range facts.Statuses(pod) {
 		if w := s.State.Waiting; w != nil && w.Message != "" && w.Reason != "ContainerCreating" &&
 			w.Reason != "PodInitializing" {
 			all = append(all, startError{

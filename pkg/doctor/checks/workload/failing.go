@@ -150,7 +150,7 @@ func checkStarting(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 		}
 	}
 	text := "waiting: ContainerCreating"
-	for _, c := range facts.Statuses(pod) {
+	for c := range facts.Statuses(pod) {
 		if c.State.Waiting != nil {
 			text = "waiting: " + strings.TrimSpace(c.State.Waiting.Reason+" "+c.State.Waiting.Message)
 			break

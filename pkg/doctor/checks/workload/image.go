@@ -150,7 +150,7 @@ func checkCandidates(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 	if len(may) == 0 {
 		return
 	}
-	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+	for c := range facts.Containers(pod) {
 		image, known := f.Images[c.Image]
 		if !known {
 			continue

@@ -242,7 +242,7 @@ func quoteLabels(n *facts.Node, labels ...string) []finding.Evidence {
 // quoteEnv quotes the given variables of a pod's containers.
 func quoteEnv(pod *corev1.Pod, want ...string) []finding.Evidence {
 	var all []finding.Evidence
-	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+	for c := range facts.Containers(pod) {
 		for _, e := range c.Env {
 			if slices.Contains(want, e.Name) && e.ValueFrom == nil {
 				all = append(all, finding.Evidence{

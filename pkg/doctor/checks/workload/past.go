@@ -34,7 +34,7 @@ func failedAt(f *facts.Facts, pod *corev1.Pod, troubles []facts.Trouble) (last t
 
 // tellRestart reports a pod that restarted recently and is ready.
 func tellRestart(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
-	for _, c := range facts.Statuses(pod) {
+	for c := range facts.Statuses(pod) {
 		last := c.LastTerminationState.Terminated
 		if c.State.Running == nil || last == nil || last.ExitCode == 0 ||
 			f.Now.Sub(last.FinishedAt.Time) >= facts.RecentCrash {

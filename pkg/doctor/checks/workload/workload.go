@@ -186,7 +186,7 @@ func checkOOMKilled(f *facts.Facts, r *engine.Result) {
 		return
 	}
 	for _, pod := range f.Workloads() {
-		for _, c := range facts.Statuses(pod) {
+		for c := range facts.Statuses(pod) {
 			killed := c.State.Terminated
 			if killed == nil {
 				killed = c.LastTerminationState.Terminated
