@@ -133,8 +133,8 @@ func TestFlagBeatsEnvironmentBeatsDefault(t *testing.T) {
 		!strings.Contains(err.Error(), "KUBECTL_GPU_FAULT_PARALLEL") {
 		t.Errorf("a bad variable was not named: %v", err)
 	}
-	if _, _, err := execute(t, "xid", "79", "--parallel", "0", "n"); err == nil ||
-		!strings.Contains(err.Error(), "0 for --parallel") {
+	if _, _, err := execute(t, "xid", "79", "--parallel", "-1", "n"); err == nil ||
+		!strings.Contains(err.Error(), "-1 for --parallel") {
 		t.Errorf("the flag did not win: %v", err)
 	}
 	// A variable that somebody forgot must not confirm a fault.

@@ -166,7 +166,7 @@ func (s *Session) withoutNamespaceCreation(ctx context.Context, missing []Permis
 }
 
 func (s *Session) missing(ctx context.Context, needs []Permission) (required, optional []Permission, err error) {
-	return Missing(ctx, s.Client, needs, s.parallel())
+	return Missing(ctx, s.Client, needs, DefaultParallel)
 }
 
 // Missing returns the permissions that the user lacks according to the API server. It sends several access reviews in

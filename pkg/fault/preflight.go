@@ -96,7 +96,7 @@ func (s *Session) preflight(ctx context.Context, plan Plan) (clearance, error) {
 		checkErrs          = make([]error, len(plan.Checks))
 		group              errgroup.Group
 	)
-	group.SetLimit(s.parallel())
+	group.SetLimit(DefaultParallel)
 	if len(nodeTargets(plan)) > 0 {
 		group.Go(func() error { nodes, nodesErr = s.nodes(ctx); return nil })
 	}

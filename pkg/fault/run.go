@@ -193,8 +193,9 @@ func (s *Session) applyAll(ctx context.Context, w *ledger.Writer, plan Plan, own
 	results.allow.ControlPlane = plan.Allow.ControlPlane || slices.ContainsFunc(plan.Changes, harmless)
 	run := w.Run()
 	var group errgroup.Group
-	group.SetLimit(s.parallel())
-	for _, chain := range chains(run, run.Steps) {
+	all := chains(run, run.Steps)
+	group.SetLimit(s.parallel(len(all)))
+	for _, chain := range all {
 		group.Go(func() error {
 			for _, i := range chain {
 				id := run.Steps[i].ID

@@ -31,7 +31,7 @@ type Session struct {
 	Undoers map[string]Undoer // by ledger.Undo.Kind
 
 	Observer Observer
-	// Parallel is the maximum number of targets to work on in parallel; 0 means DefaultParallel.
+	// Parallel is the maximum number of targets to work on in parallel; 0 means InParallel of their number.
 	Parallel int
 	// Timeout limits Run, excluding its cleanup; 0 means DefaultTimeout.
 	Timeout time.Duration
@@ -102,12 +102,17 @@ func (s *Session) warn(format string, args ...any) {
 	}
 }
 
-func (s *Session) parallel() int {
+// parallel returns how many of n targets to work on in parallel.
+func (s *Session) parallel(n int) int {
 	if s.Parallel > 0 {
 		return s.Parallel
 	}
-	return DefaultParallel
+	return InParallel(n)
 }
+
+// InParallel returns how many of n targets to work on in parallel by default: DefaultParallel, or a twentieth of a
+// large fleet, up to 50, because the image is on its nodes or in its registry's cache.
+func InParallel(n int) int { return max(DefaultParallel, min(n/20, 50)) }
 
 func (s *Session) timeout() time.Duration {
 	if s.Timeout > 0 {

@@ -45,7 +45,7 @@ func (s *Session) applyStep(
 	}
 	cleanup, cancel := s.cleanup(ctx)
 	defer cancel()
-	evidence = ledger.Condense(evidence, ledger.MaxSize/2/len(run.Steps))
+	evidence = ledger.Condense(evidence, ledger.EvidenceLimit(len(run.Steps)))
 	if err == nil {
 		saved := s.saveSurely(cleanup, w, func(run *ledger.Run) error {
 			if !inItsWay(*run) {

@@ -63,9 +63,10 @@ func (s *Session) undoAll(
 	outcomes := make([]outcome, len(steps))
 	run := w.Run()
 	var group errgroup.Group
-	group.SetLimit(s.parallel())
+	all := chains(run, steps)
+	group.SetLimit(s.parallel(len(all)))
 	var events sync.WaitGroup
-	for _, chain := range chains(run, steps) {
+	for _, chain := range all {
 		group.Go(func() error {
 			for _, i := range slices.Backward(chain) {
 				outcomes[i] = s.undoStep(ctx, w, run, steps[i], allow)
@@ -101,7 +102,7 @@ func (s *Session) undoStep(
 			step.Message = text(undoErr)
 			return nil
 		}
-		step.State, step.Message = state, shorten(said, maxSaid(len(run.Steps)))
+		step.State, step.Message = state, shorten(said, ledger.MessageLimit(len(run.Steps)))
 		if state != ledger.StatePermanent {
 			step.Undone = s.Ledger.Now()
 		}
@@ -124,7 +125,3 @@ func (s *Session) undoStep(
 	}
 	return outcome{*now.Step(step.ID), undoErr, undone}
 }
-
-// maxSaid returns the maximum length of an Undoer's message, in bytes, so that the record has room for the messages of
-// all steps.
-func maxSaid(steps int) int { return min(4096, max(200, ledger.MaxSize/4/steps)) }

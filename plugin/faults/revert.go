@@ -161,7 +161,7 @@ func (f *revertFlags) revertAll(
 			return fmt.Errorf("nothing was reverted: %w", kube.Explain(err))
 		}
 	}
-	s := session.New(ctx, cluster, connection.LedgerNamespace, fault.DefaultParallel, f.pods,
+	s := session.New(ctx, cluster, connection.LedgerNamespace, 0, f.pods,
 		progress.New(streams.ErrOut))
 	s.Allow.ControlPlane = f.allowControlPlane
 	for _, run := range runs {

@@ -70,8 +70,9 @@ func (c *Connection) Cluster() (*Cluster, error) {
 	if c.isNowhere(config) {
 		return nil, ErrNoKubeconfig
 	}
-	// With client-go's defaults, 5 and 10 requests per second, ten nodes in parallel would be throttled.
-	config.QPS, config.Burst = 100, 200
+	// With client-go's defaults, 5 and 10 requests per second, ten nodes in parallel would be throttled. A large fleet
+	// needs about ten requests per node; the API server's priority and fairness decides how many it takes.
+	config.QPS, config.Burst = 400, 800
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", config.Host, err)

@@ -2,6 +2,7 @@
 package nodefault
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -20,7 +21,7 @@ import (
 // Flags are the arguments and flags of a command that injects a fault into nodes.
 type Flags struct {
 	Nodes    target.Nodes
-	Parallel int // number of nodes changed in parallel
+	Parallel int // number of nodes changed in parallel; 0 for fault.InParallel
 	DryRun   dryrun.Mode
 	Yes      bool
 	Allow    fault.Allowances
@@ -33,14 +34,15 @@ type Flags struct {
 
 // New returns the default values.
 func New() Flags {
-	return Flags{Parallel: 10, DryRun: dryrun.None, TTL: ttl.New(), Pods: podflags.New()}
+	return Flags{DryRun: dryrun.None, TTL: ttl.New(), Pods: podflags.New()}
 }
 
 // AddFlags registers the flags.
 func (f *Flags) AddFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVarP(&f.Nodes.Selector, "selector", "l", "", "Label selector of the nodes")
-	flags.IntVar(&f.Parallel, "parallel", f.Parallel, "Number of nodes changed in parallel")
+	flags.IntVar(&f.Parallel, "parallel", f.Parallel,
+		"Number of nodes changed in parallel; 0 for 10, or a twentieth of over 200 nodes, at most 50")
 	f.TTL.AddFlags(flags)
 	f.DryRun.AddFlag(cmd, dryrun.Usage, dryrun.Modes()...)
 	flags.BoolVarP(&f.Yes, "yes", "y", false, "Do not ask for confirmation")
@@ -61,11 +63,17 @@ func AddAllowances(flags *pflag.FlagSet, allow *fault.Allowances) {
 		"Allow a run that affects more than half of the GPU nodes")
 }
 
+// Rounds returns how often the changes of the parallel nodes follow each other.
+func (f *Flags) Rounds(nodes int) int {
+	parallel := cmp.Or(f.Parallel, fault.InParallel(nodes))
+	return (nodes + parallel - 1) / parallel
+}
+
 // Validate checks everything that needs no cluster.
 func (f *Flags) Validate() error {
 	var parallel error
-	if f.Parallel < 1 {
-		parallel = fmt.Errorf("invalid value %d for --parallel: must be 1 or more", f.Parallel)
+	if f.Parallel < 0 {
+		parallel = fmt.Errorf("invalid value %d for --parallel: must be 0 or more", f.Parallel)
 	}
 	return errors.Join(f.DryRun.Validate(dryrun.Modes()...), parallel, f.Nodes.Validate(), f.TTL.Validate(),
 		f.Pods.Validate(), f.Format.Validate(), f.Expect.Validate(f.Format))

@@ -134,8 +134,7 @@ func (f *Flags) session(
 	nodes int,
 ) *fault.Session {
 	s := session.New(ctx, cluster, connection.LedgerNamespace, f.Parallel, f.Pods, progress.New(streams.ErrOut))
-	rounds := (nodes + f.Parallel - 1) / f.Parallel
-	s.Timeout = time.Duration(rounds) * f.Pods.Timeout
+	s.Timeout = time.Duration(f.Rounds(nodes)) * f.Pods.Timeout
 	return s
 }
 

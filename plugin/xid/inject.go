@@ -180,8 +180,7 @@ func (w *writing) run(ctx context.Context) error {
 	report := progress.New(w.streams.ErrOut)
 	injection := w.injection(cluster, holder)
 	s := session.New(ctx, cluster, w.connection.LedgerNamespace, w.Parallel, w.Pods, report)
-	rounds := (len(names) + w.Parallel - 1) / w.Parallel
-	s.Timeout, s.CleanupTimeout = time.Duration(rounds)*w.deadline(), w.more.cleanup
+	s.Timeout, s.CleanupTimeout = time.Duration(w.Rounds(len(names)))*w.deadline(), w.more.cleanup
 	if !w.layers.isOne() { // one after the other
 		s.Timeout = time.Duration(len(names))*w.deadline() + w.more.timeout
 	}

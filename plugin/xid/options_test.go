@@ -108,7 +108,7 @@ func TestBadCommandLines(t *testing.T) {
 		"not ASCII by kmod": {
 			func(f *flags) { f.via, f.message = "kmod", "Größe" }, []string{"79", "n"}, "printable ASCII",
 		},
-		"parallel": {func(f *flags) { f.Parallel = 0 }, []string{"79", "n"}, "--parallel"},
+		"parallel": {func(f *flags) { f.Parallel = -1 }, []string{"79", "n"}, "--parallel"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

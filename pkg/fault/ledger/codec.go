@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"slices"
 	"strings"
 	"unicode"
 
@@ -40,17 +39,7 @@ const (
 	// AnnotationSum is the hexadecimal SHA-256 checksum of a record. It detects manual edits and truncation; it is not
 	// a signature.
 	AnnotationSum = "gpufault.dev/sha256"
-
-	dataKey = "run.json"
 )
-
-// MaxSize is the maximum size of a record as JSON, in bytes. It equals the API server's limit for the data of a
-// ConfigMap (1 MiB, MaxSecretSize).
-const MaxSize = 1 << 20
-
-// roomToEnd is the space that is reserved when a record is created, so that the result of every step can be added
-// later.
-const roomToEnd = 128 << 10
 
 // ErrNewer means that a newer version wrote the record, in a format that this version does not support.
 var ErrNewer = errors.New("the record was made by a newer kubectl gpu-fault: upgrade this one to work with it")
@@ -59,19 +48,8 @@ var ErrNewer = errors.New("the record was made by a newer kubectl gpu-fault: upg
 // could make a revert write arbitrary data.
 var ErrTampered = errors.New("the record was changed by another client, and is rejected")
 
-// TooLargeError means that a record does not fit into a ConfigMap. Nothing was written.
-type TooLargeError struct {
-	ID          string
-	Size, Limit int // in bytes
-}
-
-func (e *TooLargeError) Error() string {
-	return fmt.Sprintf("the record of run %s would have %d KiB and at most %d KiB fit: take fewer targets or shorter evidence",
-		e.ID,
-		e.Size>>10, e.Limit>>10)
-}
-
-// encode writes the run into a ConfigMap. It keeps metadata that other clients have set on base.
+// encode writes the run into a ConfigMap, of which at most limit bytes are stored. It keeps metadata that other clients
+// have set on base.
 func encode(run Run, base *corev1.ConfigMap, limit int) (*corev1.ConfigMap, error) {
 	run.APIVersion, run.Kind, run.Namespace = APIVersion, KindRun, ""
 	if err := checkText(run); err != nil {
@@ -80,9 +58,6 @@ func encode(run Run, base *corev1.ConfigMap, limit int) (*corev1.ConfigMap, erro
 	text, err := json.Marshal(run)
 	if err != nil {
 		return nil, fmt.Errorf("encode the record of run %s: %w", run.ID, err)
-	}
-	if len(text) > limit {
-		return nil, &TooLargeError{ID: run.ID, Size: len(text), Limit: limit}
 	}
 	cm := &corev1.ConfigMap{}
 	if base != nil {
@@ -97,7 +72,9 @@ func encode(run Run, base *corev1.ConfigMap, limit int) (*corev1.ConfigMap, erro
 	})
 	cm.Annotations = with(cm.Annotations,
 		map[string]string{AnnotationSummary: describe(run), AnnotationSum: patch.Sum(text)})
-	cm.Data = map[string]string{dataKey: string(text)}
+	if err := put(cm, run.ID, text, limit); err != nil {
+		return nil, err
+	}
 	return cm, nil
 }
 
@@ -118,12 +95,12 @@ func decode(cm *corev1.ConfigMap) (Run, error) {
 }
 
 func decodeRun(cm *corev1.ConfigMap) (Run, error) {
-	text, ok := cm.Data[dataKey]
-	if !ok {
-		return Run{}, fmt.Errorf("configmap %s has no key %s", cm.Name, dataKey)
+	text, err := get(cm)
+	if err != nil {
+		return Run{}, err
 	}
 	var kind metav1.TypeMeta
-	if err := json.Unmarshal([]byte(text), &kind); err != nil {
+	if err := json.Unmarshal(text, &kind); err != nil {
 		return Run{}, fmt.Errorf("read %s of configmap %s: %w", dataKey, cm.Name, err)
 	}
 	if group, _, _ := strings.Cut(APIVersion, "/"); !strings.HasPrefix(kind.APIVersion, group+"/") {
@@ -132,12 +109,12 @@ func decodeRun(cm *corev1.ConfigMap) (Run, error) {
 	if kind.APIVersion != APIVersion || kind.Kind != KindRun {
 		return Run{}, fmt.Errorf("record %s is a %q of %q: %w", cm.Name, kind.Kind, kind.APIVersion, ErrNewer)
 	}
-	if sum := cm.Annotations[AnnotationSum]; sum != patch.Sum([]byte(text)) {
+	if sum := cm.Annotations[AnnotationSum]; sum != patch.Sum(text) {
 		return Run{}, fmt.Errorf("%w: its SHA-256 is %.12s, and the annotation has %.12q", ErrTampered,
-			patch.Sum([]byte(text)), cmp.Or(sum, "missing"))
+			patch.Sum(text), cmp.Or(sum, "missing"))
 	}
 	var run Run
-	decoder := json.NewDecoder(bytes.NewReader([]byte(text)))
+	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&run); err != nil {
 		// encoding/json has no error type for unknown fields. A test checks the message.
@@ -162,25 +139,35 @@ func decodeRun(cm *corev1.ConfigMap) (Run, error) {
 
 // checkText rejects a run that has control characters in a name or heading: a line break could forge a line of output.
 func checkText(run Run) error {
-	fields := map[string]string{
-		"id": run.ID, "fault": run.Fault, "summary": run.Summary, "by": run.By, "from": run.From, "reason": run.Reason,
-		"phase": string(run.Phase),
+	for _, field := range [...]struct{ name, text string }{
+		{"id", run.ID}, {"fault", run.Fault}, {"summary", run.Summary}, {"by", run.By}, {"from", run.From},
+		{"reason", run.Reason}, {"phase", string(run.Phase)},
+	} {
+		if hasControl(field.text) {
+			return controlError(field.name, field.text)
+		}
 	}
 	for i, step := range run.Steps {
-		at := fmt.Sprintf("steps[%d].", i)
 		t := step.Target
-		fields[at+"id"], fields[at+"action"] = step.ID, step.Action
-		fields[at+"state"], fields[at+"undo.kind"] = string(step.State), step.Undo.Kind
-		fields[at+"target"] = t.Kind + t.Namespace + t.Name + t.UID
-	}
-	for _, field := range slices.Sorted(maps.Keys(fields)) {
-		control := func(r rune) bool { return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) }
-		if strings.ContainsFunc(fields[field], control) {
-			return fmt.Errorf("%s of the record must not have control characters or line breaks: %q", field,
-				fields[field])
+		for _, field := range [...]struct{ name, text string }{
+			{"id", step.ID}, {"action", step.Action}, {"state", string(step.State)}, {"undo.kind", step.Undo.Kind},
+			{"target", t.Kind}, {"target", t.Namespace}, {"target", t.Name}, {"target", t.UID},
+		} {
+			if hasControl(field.text) {
+				return controlError(fmt.Sprintf("steps[%d].%s", i, field.name), field.text)
+			}
 		}
 	}
 	return nil
+}
+
+func hasControl(text string) bool {
+	return strings.ContainsFunc(text,
+		func(r rune) bool { return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) })
+}
+
+func controlError(field, text string) error {
+	return fmt.Errorf("%s of the record must not have control characters or line breaks: %q", field, text)
 }
 
 // describe returns a one-line description of the run for users who read the ConfigMap with kubectl.

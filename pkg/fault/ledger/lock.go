@@ -8,8 +8,10 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -78,6 +80,9 @@ func (e *LockedError) Error() string {
 	return text + "; free it with: " + command(e.namespace, "revert", e.Holder)
 }
 
+// parallelLocks is the number of requests for locks at the same time.
+const parallelLocks = 20
+
 // lockAttempts is how often to retry a lock that changes hands during the attempt.
 const lockAttempts = 5
 
@@ -89,24 +94,62 @@ func (s *Store) Lock(ctx context.Context, run Run, targets []Target) ([]Lock, er
 	targets = slices.CompactFunc(slices.SortedFunc(slices.Values(targets), func(a, b Target) int {
 		return cmp.Compare(lockName(a), lockName(b))
 	}), Target.Same)
-	var locks []Lock
-	for _, target := range targets {
-		lock, err := s.lock(ctx, run, target)
+	locks, err := s.lockAll(ctx, run, targets)
+	if err == nil {
+		return locks, nil
+	}
+	cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
+	defer cancel()
+	return nil, errors.Join(err, s.Unlock(cleanup, locks))
+}
+
+// fewLocks is the number of locks up to which they are taken one after the other. More are taken in parallel, except
+// for the first: two runs that want the same fleet still do not get half of it each.
+const fewLocks = 10
+
+// lockAll locks the targets until an error occurs. It returns the locks that the run has, also after an error.
+func (s *Store) lockAll(ctx context.Context, run Run, targets []Target) ([]Lock, error) {
+	locks := make([]*Lock, len(targets))
+	var group errgroup.Group
+	group.SetLimit(1)
+	if len(targets) > fewLocks {
+		group.SetLimit(parallelLocks)
+	}
+	var failed atomic.Bool
+	one := func(i int) error {
+		if failed.Load() {
+			return nil
+		}
+		lock, err := s.lock(ctx, run, targets[i])
 		if err != nil {
+			failed.Store(true)
+		}
+		if err != nil && !errors.As(err, new(*LockedError)) {
+			// The request may have succeeded.
 			cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
 			defer cancel()
-			if !errors.As(err, new(*LockedError)) {
-				// The request for the last lock may have succeeded.
-				lost, _ := s.held(cleanup, target)
-				if lost != nil && lost.Holder == run.ID {
-					locks = append(locks, *lost)
-				}
+			if lost, _ := s.held(cleanup, targets[i]); lost != nil && lost.Holder == run.ID {
+				lock = lost
 			}
-			return nil, errors.Join(err, s.Unlock(cleanup, locks))
 		}
-		locks = append(locks, *lock)
+		locks[i] = lock
+		return err
 	}
-	return locks, nil
+	var err error
+	if len(targets) > 0 {
+		err = one(0)
+	}
+	for i := 1; i < len(targets); i++ {
+		group.Go(func() error { return one(i) })
+	}
+	err = cmp.Or(err, group.Wait())
+	var held []Lock
+	for _, lock := range locks {
+		if lock != nil {
+			held = append(held, *lock)
+		}
+	}
+	return held, err
 }
 
 func (s *Store) lock(ctx context.Context, run Run, target Target) (*Lock, error) {
@@ -130,7 +173,7 @@ func (s *Store) lock(ctx context.Context, run Run, target Target) (*Lock, error)
 		if held.Holder == run.ID {
 			return held, nil
 		}
-		if err := s.mayTakeOver(ctx, *held); err != nil {
+		if err := s.mayTakeOver(*held, s.holder(ctx, held.Holder)); err != nil {
 			return nil, err
 		}
 		// The resourceVersion in the Lease is the precondition.
@@ -145,13 +188,24 @@ func (s *Store) lock(ctx context.Context, run Run, target Target) (*Lock, error)
 	return nil, fmt.Errorf("lock %s changed its owner %d times in the meantime: try again", target, lockAttempts)
 }
 
+// holder is the run that holds a lock, or why it could not be read.
+type holder struct {
+	run Run
+	err error
+}
+
+func (s *Store) holder(ctx context.Context, id string) holder {
+	run, err := s.Get(ctx, id)
+	return holder{run, err}
+}
+
 // mayTakeOver returns nil if the holder no longer needs the lock, and otherwise an error that describes the holder.
-func (s *Store) mayTakeOver(ctx context.Context, lock Lock) error {
+func (s *Store) mayTakeOver(lock Lock, by holder) error {
 	locked := &LockedError{
 		Target: lock.Target, Holder: lock.Holder, Since: lock.Since, Now: s.Now(), namespace: s.Namespace,
 		lease: lock.name,
 	}
-	run, err := s.Get(ctx, lock.Holder)
+	run, err := by.run, by.err
 	switch {
 	case lock.Holder == "" || errors.As(err, new(*NotFoundError)):
 		return nil
@@ -178,27 +232,34 @@ func (s *Store) mayTakeOver(ctx context.Context, lock Lock) error {
 
 // Unlock releases locks. It skips a lock that another run has taken over.
 func (s *Store) Unlock(ctx context.Context, locks []Lock) error {
-	var failed []error
-	for _, lock := range locks {
-		for {
-			err := s.leases().Delete(ctx, lock.name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{
-				UID: &lock.uid, ResourceVersion: &lock.resourceVersion,
-			}})
-			if apierrors.IsConflict(err) { // the Lease was changed: check whether the run still holds it
-				now, getErr := s.held(ctx, lock.Target)
-				if getErr == nil && now != nil && now.Holder == lock.Holder {
-					lock = *now
-					continue
-				}
-				err = getErr
-			}
-			if err != nil && !apierrors.IsNotFound(err) {
-				failed = append(failed, fmt.Errorf("free the lock of %s: %w", lock.Target, err))
-			}
-			break
-		}
+	failed := make([]error, len(locks))
+	var group errgroup.Group
+	group.SetLimit(parallelLocks)
+	for i, lock := range locks {
+		group.Go(func() error { failed[i] = s.unlock(ctx, lock); return nil })
 	}
+	_ = group.Wait() // errors are in failed, by lock
 	return errors.Join(failed...)
+}
+
+func (s *Store) unlock(ctx context.Context, lock Lock) error {
+	for {
+		err := s.leases().Delete(ctx, lock.name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{
+			UID: &lock.uid, ResourceVersion: &lock.resourceVersion,
+		}})
+		if apierrors.IsConflict(err) { // the Lease was changed: check whether the run still holds it
+			now, getErr := s.held(ctx, lock.Target)
+			if getErr == nil && now != nil && now.Holder == lock.Holder {
+				lock = *now
+				continue
+			}
+			err = getErr
+		}
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("free the lock of %s: %w", lock.Target, err)
+		}
+		return nil
+	}
 }
 
 // LocksOf returns the locks that a run holds.
@@ -215,10 +276,15 @@ func (s *Store) Refusals(ctx context.Context) ([]*LockedError, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Many locks have the same holder, whose record may be large.
+	holders := map[string]holder{}
 	var refusals []*LockedError
 	for _, lock := range locks {
+		if _, known := holders[lock.Holder]; !known {
+			holders[lock.Holder] = s.holder(ctx, lock.Holder)
+		}
 		var locked *LockedError
-		switch err := s.mayTakeOver(ctx, lock); {
+		switch err := s.mayTakeOver(lock, holders[lock.Holder]); {
 		case errors.As(err, &locked):
 			refusals = append(refusals, locked)
 		case err != nil:

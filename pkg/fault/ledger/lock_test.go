@@ -2,9 +2,11 @@ package ledger_test
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -264,5 +266,93 @@ func TestADamagedHolderLocksOnlyItsTarget(t *testing.T) {
 	other := create(t, store, newRun("a")).Run()
 	if _, err := store.Lock(t.Context(), other, other.Targets()); err != nil {
 		t.Errorf("a run on another node: %v", err)
+	}
+}
+
+// Two runs that want the same fleet at the same time: one gets all of it, the other none, and nothing stays locked for
+// it. Then all is freed.
+func TestAFleetIsLockedAsAWhole(t *testing.T) {
+	store := newStore(t, ledgertest.New(t).Client(ledgertest.Hooks{}))
+	var names []string
+	for i := range 200 {
+		names = append(names, fmt.Sprintf("gpu-%03d", i))
+	}
+	runs := []ledger.Run{create(t, store, newRun(names...)).Run(), create(t, store, newRun(names...)).Run()}
+	locks, errs := make([][]ledger.Lock, 2), make([]error, 2)
+	var wg sync.WaitGroup
+	for i := range runs {
+		wg.Go(func() { locks[i], errs[i] = store.Lock(t.Context(), runs[i], runs[i].Targets()) })
+	}
+	wg.Wait()
+	winner := 0
+	if errs[0] != nil {
+		winner = 1
+	}
+	if errs[winner] != nil || !errors.As(errs[1-winner], new(*ledger.LockedError)) || len(locks[winner]) != 200 {
+		t.Fatalf("%d and %d locks, errors: %v", len(locks[0]), len(locks[1]), errs)
+	}
+	for i, run := range runs {
+		held, err := store.LocksOf(t.Context(), run.ID)
+		if err != nil || len(held) != map[bool]int{true: 200}[i == winner] {
+			t.Errorf("run %d of 2 holds %d locks, %v", i+1, len(held), err)
+		}
+	}
+	if err := store.Unlock(t.Context(), locks[winner]); err != nil || len(leases(t, store)) != 0 {
+		t.Errorf("%d locks are left, %v", len(leases(t, store)), err)
+	}
+}
+
+// If a lock of a fleet cannot be taken, the others are freed: those before it, and those that were requested meanwhile.
+func TestOneRefusalFreesTheFleet(t *testing.T) {
+	var refuse string
+	server := ledgertest.New(t)
+	store := newStore(t, server.Client(ledgertest.Hooks{Before: func(call ledgertest.Call) error {
+		if call.Verb == "create" && call.Resource == "leases" && call.Name == refuse {
+			return errors.New("no")
+		}
+		return nil
+	}}))
+	var names []string
+	for i := range 100 {
+		names = append(names, fmt.Sprintf("gpu-%03d", i))
+	}
+	run := create(t, store, newRun(names...)).Run()
+	locks, err := store.Lock(t.Context(), run, run.Targets())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, name := range leases(t, store) {
+		if i == 50 {
+			refuse = name
+		}
+	}
+	if err := store.Unlock(t.Context(), locks); err != nil {
+		t.Fatal(err)
+	}
+	if locks, err := store.Lock(t.Context(), run, run.Targets()); err == nil || locks != nil {
+		t.Errorf("%d locks, %v", len(locks), err)
+	}
+	if left := leases(t, store); len(left) != 0 {
+		t.Errorf("%d locks are left", len(left))
+	}
+}
+
+// A run that holds a thousand locks is read once to tell who holds them: its record is large.
+func TestRefusalsReadEachHolderOnce(t *testing.T) {
+	var reads atomic.Int32
+	store := newStore(t, ledgertest.New(t).Client(ledgertest.Hooks{Before: func(call ledgertest.Call) error {
+		if call.Verb == "get" && call.Resource == "configmaps" {
+			reads.Add(1)
+		}
+		return nil
+	}}))
+	run := create(t, store, newRun("a", "b", "c", "d", "e")).Run()
+	if _, err := store.Lock(t.Context(), run, run.Targets()); err != nil {
+		t.Fatal(err)
+	}
+	reads.Store(0)
+	refusals, err := store.Refusals(t.Context())
+	if err != nil || len(refusals) != 5 || reads.Load() != 1 {
+		t.Errorf("%d refusals with %d reads of the record, %v", len(refusals), reads.Load(), err)
 	}
 }

@@ -90,7 +90,7 @@ func (s *Store) Create(ctx context.Context, run Run) (*Writer, error) {
 			}
 			run.ID = id
 		}
-		cm, err := encode(run, nil, MaxSize-roomToEnd)
+		cm, err := encode(run, nil, maxStored-max(roomToEnd, resultSize*len(run.Steps)))
 		if err != nil {
 			return nil, err
 		}
@@ -113,7 +113,7 @@ func (s *Store) withdraw(ctx context.Context, sent *corev1.ConfigMap) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTimeout)
 	defer cancel()
 	cm, err := s.configMaps().Get(ctx, sent.Name, metav1.GetOptions{})
-	if err == nil && cm.Data[dataKey] == sent.Data[dataKey] { // not an older record with this name
+	if err == nil && cm.Annotations[AnnotationSum] == sent.Annotations[AnnotationSum] { // not an older record with this name
 		_ = s.configMaps().Delete(ctx, cm.Name,
 			metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &cm.UID}})
 	}
