@@ -42,7 +42,7 @@ func TestValidate(t *testing.T) {
 		"a peer of --from": {
 			func(p *partition) { p.Nodes.Pod, p.from = "a", []string{"x"} }, `invalid value "x" for --from`,
 		},
-		"an invalid format": {func(p *partition) { p.Nodes.Pod, p.Parallel = "a", 0 }, "--parallel"},
+		"an invalid format": {func(p *partition) { p.Nodes.Pod, p.Parallel = "a", -1 }, "--parallel"},
 	} {
 		p := newPartition()
 		tc.change(p)

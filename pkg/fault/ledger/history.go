@@ -41,7 +41,8 @@ type Unreadable struct {
 	Err       error // wraps ErrNewer or ErrTampered if applicable
 }
 
-// pageSize limits the size of a list response, because a record can have up to 1 MiB, and eight times as much once unpacked.
+// pageSize limits the size of a list response, because a record can have up to 1 MiB, and eight times as much once
+// unpacked.
 const pageSize = 50
 
 // List returns the runs of a scope. It continues if a record cannot be read. The error is an *UnmarkedError if the

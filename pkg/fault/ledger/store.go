@@ -113,7 +113,8 @@ func (s *Store) withdraw(ctx context.Context, sent *corev1.ConfigMap) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTimeout)
 	defer cancel()
 	cm, err := s.configMaps().Get(ctx, sent.Name, metav1.GetOptions{})
-	if err == nil && cm.Annotations[AnnotationSum] == sent.Annotations[AnnotationSum] { // not an older record with this name
+	// Another sum means an older record with this name.
+	if err == nil && cm.Annotations[AnnotationSum] == sent.Annotations[AnnotationSum] {
 		_ = s.configMaps().Delete(ctx, cm.Name,
 			metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &cm.UID}})
 	}
