@@ -18,6 +18,8 @@ import (
 const (
 	crowd     = "crowd"
 	crowdSize = 200
+	// crowdStep is how many of them start at the same moment.
+	crowdStep = 25
 )
 
 // runID matches the ID of a run of xid.
@@ -48,6 +50,9 @@ func (b *bench) measureBusy(ctx context.Context) ([]row, error) {
 	var failures []error
 	for range b.rounds {
 		took, err := b.proven(ctx)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
 		if err != nil {
 			failures = append(failures, err)
 			fmt.Fprintln(os.Stderr, "bench: busy:", err)
@@ -83,7 +88,7 @@ func (b *bench) proven(ctx context.Context) (float64, error) {
 	return time.Since(start).Seconds(), err
 }
 
-// crowd starts 200 pods on the node, waits until they run, deletes them, and begins again, until ctx ends.
+// crowd starts 200 pods on the node, a step after the other, deletes them, and begins again, until ctx ends.
 func (b *bench) crowd(ctx context.Context, started chan<- struct{}, waves *int) error {
 	labels := map[string]string{"app": crowd}
 	now := int64(0)
@@ -103,14 +108,15 @@ func (b *bench) crowd(ctx context.Context, started chan<- struct{}, waves *int) 
 	}
 	defer func() { _ = deployments.Delete(context.WithoutCancel(ctx), crowd, metav1.DeleteOptions{}) }()
 	for ; ctx.Err() == nil; *waves++ {
-		for _, size := range []int32{crowdSize, 0} {
-			if err := b.scale(ctx, size); err != nil && ctx.Err() == nil {
+		for size := int32(crowdStep); size <= crowdSize+crowdStep; size += crowdStep {
+			to := size % (crowdSize + crowdStep) // the last step is to none
+			if err := b.scale(ctx, to); err != nil && ctx.Err() == nil {
 				return err
 			}
-			if *waves == 0 && size > 0 {
+			if *waves == 0 && size == crowdStep {
 				close(started)
 			}
-			b.crowded(ctx, size)
+			b.crowded(ctx, to)
 		}
 	}
 	return nil
