@@ -165,6 +165,10 @@ lint: $(HELPERS) ## gofmt, golangci-lint, types on other systems, licenses, acti
 bench: build bin/kubectl cluster-up ## Measure everything against floors and peers, on the test cluster (WHAT=xid,doctor: some; BENCH_FLAGS='-o json')
 	@CGO_ENABLED=0 go run ./hack/bench -what '$(WHAT)' $(BENCH_FLAGS)
 
+.PHONY: soak
+soak: build bin/kubectl cluster-up ## By hand: an hour of mixed faults, kills and restarts on the test cluster, without a leak (SOAK=15m)
+	@CGO_ENABLED=0 go run ./hack/soak -for $(or $(SOAK),1h) $(SOAK_FLAGS)
+
 .PHONY: bench-allocs
 bench-allocs: $(HELPERS) ## Hold the allocations of hot paths to test/bench/allocs.txt (ALLOCS_FLAGS=-update: write the file)
 	@go run ./hack/allocs $(ALLOCS_FLAGS)

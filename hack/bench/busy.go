@@ -8,6 +8,7 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -19,7 +20,7 @@ const (
 	crowd     = "crowd"
 	crowdSize = 200
 	// crowdStep is how many of them start at the same moment.
-	crowdStep = 25
+	crowdStep = 10
 )
 
 // runID matches the ID of a run of xid.
@@ -40,7 +41,7 @@ func (b *bench) measureBusy(ctx context.Context) ([]row, error) {
 	defer cancel()
 	crowded := make(chan error, 1)
 	started := make(chan struct{})
-	waves := 0
+	var waves atomic.Int32
 	go func() { crowded <- b.crowd(ctx, started, &waves) }()
 	select {
 	case <-started:
@@ -48,7 +49,10 @@ func (b *bench) measureBusy(ctx context.Context) ([]row, error) {
 		return nil, err
 	}
 	var failures []error
-	for range b.rounds {
+	for i := range b.rounds {
+		if i%10 == 0 {
+			fmt.Fprintf(os.Stderr, "busy: %d runs, %d waves of %d pods\n", i, waves.Load(), crowdSize)
+		}
 		took, err := b.proven(ctx)
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
@@ -64,7 +68,6 @@ func (b *bench) measureBusy(ctx context.Context) ([]row, error) {
 	if err := <-crowded; err != nil {
 		return nil, err
 	}
-	fmt.Fprintf(os.Stderr, "busy: %d waves of %d pods\n", waves, crowdSize)
 	failed := row{
 		What: fmt.Sprintf("xid on a busy node, %d runs", b.rounds), Unit: "failures", Median: float64(len(failures)),
 		Against: "none allowed", None: true,
@@ -89,7 +92,7 @@ func (b *bench) proven(ctx context.Context) (float64, error) {
 }
 
 // crowd starts 200 pods on the node, a step after the other, deletes them, and begins again, until ctx ends.
-func (b *bench) crowd(ctx context.Context, started chan<- struct{}, waves *int) error {
+func (b *bench) crowd(ctx context.Context, started chan<- struct{}, waves *atomic.Int32) error {
 	labels := map[string]string{"app": crowd}
 	now := int64(0)
 	deployment := &appsv1.Deployment{
@@ -107,13 +110,13 @@ func (b *bench) crowd(ctx context.Context, started chan<- struct{}, waves *int) 
 		return err
 	}
 	defer func() { _ = deployments.Delete(context.WithoutCancel(ctx), crowd, metav1.DeleteOptions{}) }()
-	for ; ctx.Err() == nil; *waves++ {
+	for ; ctx.Err() == nil; waves.Add(1) {
 		for size := int32(crowdStep); size <= crowdSize+crowdStep; size += crowdStep {
 			to := size % (crowdSize + crowdStep) // the last step is to none
 			if err := b.scale(ctx, to); err != nil && ctx.Err() == nil {
 				return err
 			}
-			if *waves == 0 && size == crowdStep {
+			if waves.Load() == 0 && size == crowdStep {
 				close(started)
 			}
 			b.crowded(ctx, to)
