@@ -172,8 +172,8 @@ func (c change) percent() float64 {
 	return 100 * (c.now/c.before - 1)
 }
 
-// parse reads benchstat's CSV: a table for each package, whose rows have the name, the median before and its spread, the
-// median now and its spread, and the difference, which is "~" if it may be chance.
+// parse reads benchstat's CSV: a table for each package, whose rows have the name, the median before and its spread,
+// the median now and its spread, and the difference, which is "~" if it may be chance.
 func parse(table []byte) ([]change, error) {
 	r := csv.NewReader(bytes.NewReader(table))
 	r.FieldsPerRecord = -1

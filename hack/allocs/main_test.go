@@ -40,8 +40,8 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// TestEveryBenchmarkIsCompared protects against budgets that are held in name only: benchstat leaves out a benchmark that
-// only one file has.
+// TestEveryBenchmarkIsCompared protects against budgets that are held in name only: benchstat leaves out a benchmark
+// that only one file has.
 func TestEveryBenchmarkIsCompared(t *testing.T) {
 	t.Parallel()
 	now := onlyAllocs([]byte(`goos: linux
@@ -50,7 +50,8 @@ BenchmarkSave-2   	       5	    333474 ns/op	  105953 B/op	     681 allocs/op
 BenchmarkSave-2   	       5	    181987 ns/op	  102404 B/op	     677 allocs/op
 PASS
 `))
-	if want := "pkg: example.com/a\nBenchmarkSave-2\t5\t681 allocs/op\nBenchmarkSave-2\t5\t677 allocs/op\n"; string(now) != want {
+	want := "pkg: example.com/a\nBenchmarkSave-2\t5\t681 allocs/op\nBenchmarkSave-2\t5\t677 allocs/op\n"
+	if string(now) != want {
 		t.Errorf("kept %q", now)
 	}
 	if err := sameBenchmarks(now, now); err != nil {

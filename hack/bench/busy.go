@@ -26,8 +26,8 @@ const (
 // runID matches the ID of a run of xid.
 var runID = regexp.MustCompile(`xid-[a-z0-9]{6}`)
 
-// measureBusy injects XIDs into a node on which 200 pods start, again and again, and counts the failures. The peer of the
-// time is the same command on the quiet node.
+// measureBusy injects XIDs into a node on which 200 pods start, again and again, and counts the failures. The peer of
+// the time is the same command on the quiet node.
 func (b *bench) measureBusy(ctx context.Context) ([]row, error) {
 	var quiet, busy sample
 	for range min(b.rounds, 10) {

@@ -12,8 +12,8 @@ import (
 
 const trainers = "trainers"
 
-// measureCUDA measures the time until the pods of a Deployment run with the shim: cuda inject exits when it has read the
-// heartbeat of each new pod.
+// measureCUDA measures the time until the pods of a Deployment run with the shim: cuda inject exits when it has read
+// the heartbeat of each new pod.
 func (b *bench) measureCUDA(ctx context.Context) ([]row, error) {
 	if err := b.deploy(ctx); err != nil {
 		return nil, err
@@ -59,10 +59,10 @@ func (b *bench) injectCUDA(ctx context.Context, _ int) error {
 }
 
 func (b *bench) rollout(ctx context.Context, _ int) error {
-	if _, err := b.theirs(ctx, "rollout", "restart", "deployment/"+trainers); err != nil {
+	if _, err := b.theirs(ctx, b.kubeconfig, "rollout", "restart", "deployment/"+trainers); err != nil {
 		return err
 	}
-	_, err := b.theirs(ctx, "rollout", "status", "--timeout=60s", "deployment/"+trainers)
+	_, err := b.theirs(ctx, b.kubeconfig, "rollout", "status", "--timeout=60s", "deployment/"+trainers)
 	return err
 }
 

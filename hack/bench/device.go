@@ -55,9 +55,8 @@ func (b *bench) measureDevice(ctx context.Context) ([]row, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []row{
-		compared("device unhealthy", "s", times["unhealthy"], "the device plugin's own report", times["plugin"]).judged(),
-	}, nil
+	r := compared("device unhealthy", "s", times["unhealthy"], "the device plugin's own report", times["plugin"])
+	return []row{r.judged()}, nil
 }
 
 // inventory returns the UUID of a GPU of the node, and how many it has.

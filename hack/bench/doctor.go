@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 )
 
 // What doctor may cost on one node, as a part of what the peer costs.
@@ -11,12 +12,15 @@ const (
 	ratioOfRequests = 1.0 / 20
 )
 
-// measureDoctor compares doctor on one node with a script that starts a debug pod on each node and looks around with ten
-// execs.
+// measureDoctor compares doctor on one node with a script that starts a debug pod on each node and looks around with
+// ten execs.
 func (b *bench) measureDoctor(ctx context.Context) ([]row, error) {
 	times, err := b.alternate(ctx,
 		way{name: "doctor", do: func(ctx context.Context, _ int) error { return b.doctor(ctx, b.kubeconfig, b.node) }},
-		way{name: "script", do: func(ctx context.Context, i int) error { return b.lookAround(ctx, b.kubeconfig, i, b.node) }},
+		way{
+			name: "script",
+			do:   func(ctx context.Context, i int) error { return b.lookAround(ctx, b.kubeconfig, i, b.node) },
+		},
 	)
 	if err != nil {
 		return nil, err
@@ -33,7 +37,9 @@ func (b *bench) measureDoctor(ctx context.Context) ([]row, error) {
 		two, err := b.traffic(ctx, func(kubeconfig string) error { return run(kubeconfig, b.node, "node-a") })
 		return one, two.minus(one), err
 	}
-	one, each, err := count(func(kubeconfig string, nodes ...string) error { return b.doctor(ctx, kubeconfig, nodes...) })
+	one, each, err := count(func(kubeconfig string, nodes ...string) error {
+		return b.doctor(ctx, kubeconfig, nodes...)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -75,17 +81,18 @@ var questions = []string{
 	"ls -l /host/dev/nvidia0 /host/dev/nvidiactl",
 }
 
-// lookAround is what people do by script: read nodes, pods and the operator's DaemonSets, start a privileged pod on each
-// node, ask ten questions in it, and delete it. It diagnoses nothing.
+// lookAround is what people do by script: read nodes, pods and the operator's DaemonSets, start a privileged pod on
+// each node, ask ten questions in it, and delete it. It diagnoses nothing.
 func (b *bench) lookAround(ctx context.Context, kubeconfig string, round int, nodes ...string) error {
 	kubectl := func(args ...string) error {
-		_, err := output(ctx, b.kubectl, append([]string{"--kubeconfig", kubeconfig, "--namespace", namespace}, args...)...)
+		_, err := b.theirs(ctx, kubeconfig, args...)
 		return err
 	}
+	daemonSet := []string{"get", "daemonset", "--ignore-not-found", "-n", "kube-system", "-o", "json"}
 	for _, args := range [][]string{
 		{"get", "nodes", "-o", "json"}, {"get", "pods", "--all-namespaces", "-o", "json"},
-		{"get", "daemonset", "--ignore-not-found", "-n", "kube-system", "nvidia-device-plugin-daemonset", "-o", "json"},
-		{"get", "daemonset", "--ignore-not-found", "-n", "kube-system", "nvidia-container-toolkit-daemonset", "-o", "json"},
+		append(slices.Clone(daemonSet), "nvidia-device-plugin-daemonset"),
+		append(slices.Clone(daemonSet), "nvidia-container-toolkit-daemonset"),
 	} {
 		if err := kubectl(args...); err != nil {
 			return err

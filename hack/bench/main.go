@@ -33,7 +33,7 @@ type measurement struct {
 
 var measurements = []measurement{
 	{"xid", 10, "one verified XID line: a bare pod; kubectl debug", (*bench).measureXID},
-	{"runtime", 5, "a broken containerd configuration: a restart of containerd from a debug pod", (*bench).measureRuntime},
+	{"runtime", 5, "a broken containerd configuration: a restart from a debug pod", (*bench).measureRuntime},
 	{"cuda", 5, "the shim in a Deployment: kubectl rollout restart", (*bench).measureCUDA},
 	{"device", 5, "an unhealthy GPU: the device plugin reports it itself", (*bench).measureDevice},
 	{"doctor", 5, "doctor on one node: a debug pod and ten execs, as in a script", (*bench).measureDoctor},

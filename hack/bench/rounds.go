@@ -75,9 +75,9 @@ func (b *bench) ours(ctx context.Context, args ...string) (string, error) {
 }
 
 // theirs runs kubectl in the benchmark's namespace.
-func (b *bench) theirs(ctx context.Context, args ...string) (string, error) {
+func (b *bench) theirs(ctx context.Context, kubeconfig string, args ...string) (string, error) {
 	return output(ctx, b.kubectl,
-		append([]string{"--kubeconfig", b.kubeconfig, "--namespace", namespace}, args...)...)
+		append([]string{"--kubeconfig", kubeconfig, "--namespace", namespace}, args...)...)
 }
 
 func output(ctx context.Context, name string, args ...string) (string, error) {

@@ -39,26 +39,27 @@ func (b *bench) settle(context.Context, int) error {
 // restart does the minimum work of a break: it creates a privileged pod, restarts containerd from it, and queries
 // containerd through the pod to check that it serves.
 func (b *bench) restart(ctx context.Context, round int) error {
+	kubectl := func(args ...string) (string, error) { return b.theirs(ctx, b.kubeconfig, args...) }
 	name := fmt.Sprintf("restart-%d", round)
 	spec := fmt.Sprintf(
 		`{"spec":{"nodeName":%q,"hostPID":true,"terminationGracePeriodSeconds":0,"containers":[{"name":"c","image":%q,"command":["sleep","600"],"securityContext":{"privileged":true}}]}}`,
 		b.node, b.image,
 	)
-	if _, err := b.theirs(ctx, "run", name, "--image="+b.image, "--restart=Never", "--overrides="+spec); err != nil {
+	if _, err := kubectl("run", name, "--image="+b.image, "--restart=Never", "--overrides="+spec); err != nil {
 		return err
 	}
-	if _, err := b.theirs(ctx, "wait", "--for=condition=Ready", "--timeout=60s", "pod/"+name); err != nil {
+	if _, err := kubectl("wait", "--for=condition=Ready", "--timeout=60s", "pod/"+name); err != nil {
 		return err
 	}
 	// The restart closes the connection of the exec request that started it.
-	_, _ = b.theirs(ctx, "exec", name, "--", "chroot", "/proc/1/root", "systemctl", "restart", "containerd")
+	_, _ = kubectl("exec", name, "--", "chroot", "/proc/1/root", "systemctl", "restart", "containerd")
 	err := until(ctx, "containerd", 50*time.Millisecond, func() (bool, error) {
-		_, err := b.theirs(ctx, "exec", name, "--", "chroot", "/proc/1/root", "ctr", "version")
+		_, err := kubectl("exec", name, "--", "chroot", "/proc/1/root", "ctr", "version")
 		return err == nil, err
 	})
 	if err != nil {
 		return err
 	}
-	_, err = b.theirs(ctx, "delete", "pod", name, "--wait=false")
+	_, err = kubectl("delete", "pod", name, "--wait=false")
 	return err
 }

@@ -20,7 +20,8 @@ var commandLine = regexp.MustCompile(`(?m)^\| \[([a-z ]+)\]\(`)
 
 // offline are commands that answer without a cluster.
 var offline = []string{
-	"xid list", "xid explain 79", "cuda profiles", "doctor checks", "doctor signatures", "doctor explain rt.wrong-instance",
+	"xid list", "xid explain 79", "cuda profiles", "doctor checks", "doctor signatures",
+	"doctor explain rt.wrong-instance",
 	"scenario list", "scenario show xid-79", "scenario lint pkg/scenario/packs/xid-79.yaml", "run --list",
 	"run xid-detection --explain", "run export xid-detection --node a", "rbac print --for xid", "image build",
 	"completion bash", "completion zsh", "completion fish", "completion powershell", "__complete xid --",

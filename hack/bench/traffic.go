@@ -30,7 +30,7 @@ func (b *bench) traffic(ctx context.Context, run func(kubeconfig string) error) 
 	log := filepath.Join(b.state(), "nodes", "node-a", "log", "audit.json")
 	info, err := os.Stat(log)
 	if err != nil {
-		return traffic{}, fmt.Errorf("the API server's audit log: %w (restart the cluster: it is older than the log)", err)
+		return traffic{}, fmt.Errorf("the API server's audit log: %w; recreate a cluster that is older than the log", err)
 	}
 	p, err := b.newProxy(ctx)
 	if err != nil {
@@ -62,8 +62,8 @@ func (t traffic) rows(what, against string, peer traffic) []row {
 	}
 }
 
-// clients are the beginnings of the user agents that are counted: the program's, kubectl's, and that of the exec requests
-// of both.
+// clients are the beginnings of the user agents that are counted: the program's, kubectl's, and that of the exec
+// requests of both.
 var clients = []string{"kubectl", "Go-http-client"}
 
 // audited counts the requests of clients in the audit log from an offset. A watch has several lines with the same ID.

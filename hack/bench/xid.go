@@ -62,8 +62,8 @@ func (b *bench) inject(ctx context.Context, plugin, kubeconfig string) error {
 	return err
 }
 
-// barePod does the minimum: it creates a pod whose image is on the node, waits until it has succeeded, reads its log and
-// deletes it.
+// barePod does the minimum: it creates a pod whose image is on the node, waits until it has succeeded, reads its log
+// and deletes it.
 func (b *bench) barePod(ctx context.Context, round int) error {
 	name := fmt.Sprintf("bare-%d", round)
 	if err := b.podIn(ctx, name, corev1.PodSucceeded, "echo", "done"); err != nil {
@@ -83,14 +83,14 @@ func (b *bench) barePod(ctx context.Context, round int) error {
 // podReady returns how long a bare pod takes until the API server reports that it runs: an injection cannot be faster.
 func (b *bench) podReady(ctx context.Context) (sample, error) {
 	name := func(i int) string { return fmt.Sprintf("running-%d", i) }
-	now := int64(0)
+	atOnce := metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}
 	times, err := b.alternate(ctx, way{
 		"running",
 		func(ctx context.Context, i int) error {
 			return b.podIn(ctx, name(i), corev1.PodRunning, "sleep", "600")
 		},
 		func(ctx context.Context, i int) error {
-			return b.client.CoreV1().Pods(namespace).Delete(ctx, name(i), metav1.DeleteOptions{GracePeriodSeconds: &now})
+			return b.client.CoreV1().Pods(namespace).Delete(ctx, name(i), atOnce)
 		},
 	})
 	return times["running"], err
@@ -126,7 +126,7 @@ func (b *bench) podIn(ctx context.Context, name string, phase corev1.PodPhase, c
 // debug does the same work by hand: write the line, check that it is in the log, and read the output.
 func (b *bench) debug(ctx context.Context, kubeconfig string, round int) error {
 	kubectl := func(args ...string) (string, error) {
-		return output(ctx, b.kubectl, append([]string{"--kubeconfig", kubeconfig, "--namespace", namespace}, args...)...)
+		return b.theirs(ctx, kubeconfig, args...)
 	}
 	line := fmt.Sprintf("kernel: NVRM: Xid (PCI:0000:2f:00): 79, pid=%d, name=bench, GPU has fallen off the bus.",
 		100000+round)

@@ -110,8 +110,8 @@ func (s *soak) goroutines(ctx context.Context, old *client) {
 		return strings.Count(c.stderr.String(), "\ngoroutine ")
 	}
 	few, many := count(fresh), count(old)
-	fmt.Fprintf(os.Stdout, "watch, old and fresh: %d and %d goroutines, %.1f and %.1f MiB, %d and %d open files\n", many,
-		few, now.mib, before.mib, now.files, before.files)
+	fmt.Printf("watch, old and fresh: %d and %d goroutines, %.1f and %.1f MiB, %d and %d open files\n", many, few,
+		now.mib, before.mib, now.files, before.files)
 	if few == 0 || many == 0 {
 		s.fail("the watcher ended before its time: %s", old.stderr.String())
 	}
@@ -194,8 +194,8 @@ func (s *soak) experiment(ctx context.Context, c *client, repeat int) error {
 	if err := file.Close(); err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, s.plugin, "--kubeconfig", s.kubeconfig, "--ledger-namespace", experimentsNamespace, "run",
-		"-f", file.Name(), "--node", s.other, "--yes", "--allow-control-plane", "--allow-majority", "-o", "json")
+	cmd := exec.CommandContext(ctx, s.plugin, "--kubeconfig", s.kubeconfig, "--ledger-namespace", experimentsNamespace,
+		"run", "-f", file.Name(), "--node", s.other, "--yes", "--allow-control-plane", "--allow-majority", "-o", "json")
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Start(); err != nil {

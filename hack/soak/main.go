@@ -168,7 +168,8 @@ func (s *soak) until(ctx context.Context, what string, try func() error) error {
 // report prints the table and the last line.
 func (s *soak) report() error {
 	t := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "AFTER\tFAULTS\tRUNS\tLOCKS\tPODS\tJOBS\tRECORDS\tEVENTS\tPROCESSES\tFILES\tWATCH MiB\tFILES\tRUN MiB\tFILES\t")
+	fmt.Fprintln(t, "AFTER\tFAULTS\tRUNS\tLOCKS\tPODS\tJOBS\tRECORDS\tEVENTS\tPROCESSES\tFILES\t"+
+		"WATCH MiB\tFILES\tRUN MiB\tFILES\t")
 	for i, each := 0, max(1, len(s.samples)/20); i < len(s.samples); i += each {
 		s.samples[i].print(t)
 	}
@@ -178,7 +179,7 @@ func (s *soak) report() error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	fmt.Printf("%d clients killed, %d restarts of the kubelet, containerd and debug pods, %d repeats of xid-detection\n",
+	fmt.Printf("%d clients killed; %d restarts of services and deletions of debug pods; %d repeats of xid-detection\n",
 		s.killed, s.restarts, s.repeats)
 	for _, f := range s.failures {
 		fmt.Println("failed:", f)

@@ -72,7 +72,8 @@ func (s *soak) round(ctx context.Context) {
 	if err != nil {
 		s.fail("%s: %v", name, err)
 	}
-	if err := s.until(ctx, "nothing to be left", func() error { return s.nothingLeft(ctx) }); err != nil && ctx.Err() == nil {
+	err = s.until(ctx, "nothing to be left", func() error { return s.nothingLeft(ctx) })
+	if err != nil && ctx.Err() == nil {
 		s.leak(name, err.Error())
 	}
 	fmt.Fprintf(os.Stderr, "%4d  %-55s %5.1f s\n", s.faults, name, time.Since(start).Seconds())
@@ -90,8 +91,8 @@ func (s *soak) inject(ctx context.Context, name, disturbance string, args []stri
 			done <- err
 		}()
 		time.Sleep(time.Duration(s.random.IntN(1000)) * time.Millisecond)
-		now := int64(0)
-		_ = s.client.CoreV1().Pods(ledgerNamespace).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &now},
+		atOnce := metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}
+		_ = s.client.CoreV1().Pods(ledgerNamespace).DeleteCollection(ctx, atOnce,
 			metav1.ListOptions{FieldSelector: "spec.nodeName=" + s.node})
 		s.restarts++
 		<-done // it may fail

@@ -35,8 +35,10 @@ type sample struct {
 }
 
 func (p sample) print(w io.Writer) {
-	fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%.1f\t%d\t%.1f\t%d\t\n", p.after.Round(time.Second), p.faults,
-		p.runs, p.locks, p.pods, p.jobs, p.records, p.events, p.processes, p.files, p.watcher.mib, p.watcher.files,
+	fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%.1f\t%d\t%.1f\t%d\t\n",
+		p.after.Round(time.Second), p.faults, p.runs, p.locks, p.pods, p.jobs, p.records,
+		p.events, p.processes, p.files,
+		p.watcher.mib, p.watcher.files,
 		p.repeats.mib, p.repeats.files)
 }
 

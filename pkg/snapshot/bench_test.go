@@ -18,8 +18,9 @@ func BenchmarkRedact(b *testing.B) {
 			s.Pods = append(s.Pods, corev1.Pod{
 				ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: fmt.Sprintf("train-%d", i)},
 				Spec: corev1.PodSpec{Containers: []corev1.Container{{
-					Name: "main", Image: "registry.example.com/train:v1", Args: []string{"--token=hush", "--epochs", "3"},
-					Env: []corev1.EnvVar{{Name: "HF_TOKEN", Value: "hush"}, {Name: "RANK", Value: "0"}},
+					Name: "main", Image: "registry.example.com/train:v1",
+					Args: []string{"--token=hush", "--epochs", "3"},
+					Env:  []corev1.EnvVar{{Name: "HF_TOKEN", Value: "hush"}, {Name: "RANK", Value: "0"}},
 				}}},
 			})
 		}

@@ -146,8 +146,7 @@ func readable(err error) error {
 	return errors.New(strings.Join(strings.Fields(strings.ReplaceAll(text, "not found", "is unknown")), " "))
 }
 
-// lineOf returns the line of a signature in a file, or 0. It parses the file again, which takes as long as reading it, and
-// is only for errors.
+// lineOf returns the line of a signature in a file, or 0. It parses the file again, so it is only for errors.
 func lineOf(data []byte, i int) int {
 	var root yaml.Node
 	if err := yaml.Unmarshal(data, &root); err != nil || len(root.Content) == 0 {
