@@ -89,6 +89,7 @@ func (s *soak) run(ctx context.Context) error {
 		return ctx.Err()
 	}
 	s.failures = append(s.failures, experiments.wait()...)
+	s.sample(ctx, watcher, experiments)
 	s.goroutines(ctx, watcher)
 	s.growth()
 	if err := s.revert(ctx, s.long); err != nil {
