@@ -107,10 +107,6 @@ test-experiments: build bin/kubectl ## Only the experiments, with a stand-in for
 unit: $(HELPERS) ## Only the unit tests
 	go test -race ./...
 
-.PHONY: bench-runtime
-bench-runtime: build bin/kubectl cluster-up ## Measure runtime break against the bare restart of containerd
-	CGO_ENABLED=0 go run ./hack/bench -what runtime -n 5
-
 .PHONY: test-crash
 test-crash: build ## Only the crash matrix: kill the client at every step, and everything else, and see the node heal
 	@$(SUITE) -only '^crash group '
@@ -160,18 +156,22 @@ verify-shim: ## Build it again and compare with the committed files, byte for by
 	@hack/shim.sh test
 	@hack/shim.sh verify
 
-.PHONY: bench-cuda
-bench-cuda: build bin/kubectl cluster-up ## Measure cuda inject against a plain rollout restart
-	CGO_ENABLED=0 go run ./hack/bench -what cuda -n 5
-
 .PHONY: lint
 lint: $(HELPERS) ## gofmt, golangci-lint, types on other systems, licenses, actionlint, shellcheck
 	@hack/install-tools.sh
 	@hack/lint.sh
 
-.PHONY: bench-inject
-bench-inject: build bin/kubectl cluster-up ## Our command against the floor and against kubectl debug
-	@go run ./hack/bench
+.PHONY: bench
+bench: build bin/kubectl cluster-up ## Measure everything against floors and peers, on the test cluster (WHAT=xid,doctor: some; BENCH_FLAGS='-o json')
+	@CGO_ENABLED=0 go run ./hack/bench -what '$(WHAT)' $(BENCH_FLAGS)
+
+.PHONY: soak
+soak: build bin/kubectl cluster-up ## By hand: an hour of mixed faults, kills and restarts on the test cluster, without a leak (SOAK=15m)
+	@CGO_ENABLED=0 go run ./hack/soak -for $(or $(SOAK),1h) $(SOAK_FLAGS)
+
+.PHONY: bench-allocs
+bench-allocs: $(HELPERS) ## Hold the allocations of hot paths to test/bench/allocs.txt (ALLOCS_FLAGS=-update: write the file)
+	@go run ./hack/allocs $(ALLOCS_FLAGS)
 
 .PHONY: clean
 clean: ## Remove what was built

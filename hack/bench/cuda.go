@@ -3,9 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"os/exec"
-	"path/filepath"
-	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -15,11 +12,24 @@ import (
 
 const trainers = "trainers"
 
+// measureCUDA measures the time until the pods of a Deployment run with the shim: cuda inject exits when it has read
+// the heartbeat of each new pod.
+func (b *bench) measureCUDA(ctx context.Context) ([]row, error) {
+	if err := b.deploy(ctx); err != nil {
+		return nil, err
+	}
+	times, err := b.alternate(ctx, way{"inject", b.injectCUDA, b.revertCUDA}, way{"restart", b.rollout, b.still})
+	if err != nil {
+		return nil, err
+	}
+	return []row{
+		compared("cuda inject", "s", times["inject"], "kubectl rollout restart", times["restart"]).judged(),
+	}, b.client.AppsV1().Deployments(namespace).Delete(ctx, trainers, metav1.DeleteOptions{})
+}
+
 // deploy creates the Deployment whose pods are replaced in both cases: two pods of the sample workload.
 func (b *bench) deploy(ctx context.Context) error {
-	load := exec.CommandContext(ctx, "test/cluster/trainer")
-	load.Env = append(load.Environ(), "STATE="+filepath.Dir(b.kubeconfig))
-	image, err := load.Output()
+	image, err := b.script(ctx, "trainer")
 	if err != nil {
 		return fmt.Errorf("the image of the sample workload: %w", err)
 	}
@@ -30,7 +40,7 @@ func (b *bench) deploy(ctx context.Context) error {
 			Replicas: new(int32(2)), Selector: &metav1.LabelSelector{MatchLabels: labels},
 			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{
 				Containers: []corev1.Container{
-					{Name: "main", Image: strings.TrimSpace(string(image)), ImagePullPolicy: corev1.PullNever},
+					{Name: "main", Image: image, ImagePullPolicy: corev1.PullNever},
 				},
 			}},
 		},
@@ -43,23 +53,21 @@ func (b *bench) deploy(ctx context.Context) error {
 
 // injectCUDA leaves the fault disarmed, because arming takes the same time regardless of the rollout.
 func (b *bench) injectCUDA(ctx context.Context, _ int) error {
-	_, err := output(ctx, b.plugin, "--kubeconfig", b.kubeconfig, "--namespace", namespace,
-		"cuda", "inject", "deployment/"+trainers, "--xid", "79", "--disarmed", "--yes")
+	_, err := b.ours(ctx, "--namespace", namespace, "cuda", "inject", "deployment/"+trainers, "--xid", "79",
+		"--disarmed", "--yes")
 	return err
 }
 
 func (b *bench) rollout(ctx context.Context, _ int) error {
-	for _, args := range [][]string{{"rollout", "restart"}, {"rollout", "status", "--timeout=60s"}} {
-		args = append(args, "deployment/"+trainers, "--kubeconfig", b.kubeconfig, "--namespace", namespace)
-		if _, err := output(ctx, b.kubectl, args...); err != nil {
-			return err
-		}
+	if _, err := b.theirs(ctx, b.kubeconfig, "rollout", "restart", "deployment/"+trainers); err != nil {
+		return err
 	}
-	return nil
+	_, err := b.theirs(ctx, b.kubeconfig, "rollout", "status", "--timeout=60s", "deployment/"+trainers)
+	return err
 }
 
 func (b *bench) revertCUDA(ctx context.Context, round int) error {
-	if _, err := output(ctx, b.plugin, "--kubeconfig", b.kubeconfig, "revert", "--all", "--yes"); err != nil {
+	if err := b.revert(ctx, round); err != nil {
 		return err
 	}
 	return b.still(ctx, round)
@@ -68,22 +76,17 @@ func (b *bench) revertCUDA(ctx context.Context, round int) error {
 // still waits until the rollout is complete and the old pods are deleted, so that they do not slow down the next
 // measurement.
 func (b *bench) still(ctx context.Context, _ int) error {
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+	return until(ctx, "the rollout of deployment "+trainers, 100*time.Millisecond, func() (bool, error) {
 		d, err := b.client.AppsV1().Deployments(namespace).Get(ctx, trainers, metav1.GetOptions{})
 		if err != nil {
-			return err
+			return false, err
 		}
 		pods, err := b.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: "app=" + trainers})
 		if err != nil {
-			return err
+			return false, err
 		}
 		s, want := d.Status, *d.Spec.Replicas
-		if s.ObservedGeneration == d.Generation && s.UpdatedReplicas == want && s.AvailableReplicas == want &&
-			len(pods.Items) == int(want) {
-			return nil
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("deployment %s does not come to rest: %+v", trainers, s)
-		}
-	}
+		return s.ObservedGeneration == d.Generation && s.UpdatedReplicas == want && s.AvailableReplicas == want &&
+			len(pods.Items) == int(want), nil
+	})
 }

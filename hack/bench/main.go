@@ -1,281 +1,132 @@
-// Command bench compares the duration of commands with the minimum for their work, in one run on one cluster.
+// Command bench measures what the project claims about speed, memory and requests, on the test cluster. Each figure is
+// compared with a floor, the minimum for the same work, or with a peer, another way to do it, in the same run: `make
+// bench` prints both, their ratio and the limit of the ratio.
 //
-// bench -what xid measures the time to write one verified XID line to a node's kernel log:
+//	go run ./hack/bench                      all measurements
+//	go run ./hack/bench -what xid,doctor     some of them
+//	go run ./hack/bench -list                their names, and what each compares
 //
-//	inject         the inject command, from start to exit; by then, the line is verified and the pod's deletion accepted
-//	floor          a pod whose image is on the node: create it, wait until it has succeeded, read its log
-//	base           inject with another build (-base)
-//	kubectl-debug  the same write done manually: kubectl debug node/..., wait, read the line in its log
-//
-// bench -what runtime measures the time until a broken containerd configuration is verified:
-//
-//	break          the break command, from start to exit (and a revert, not measured)
-//	floor          a similar debug pod: create it, wait until it runs, restart containerd from it, wait until
-//	               containerd responds
-//
-// bench -what cuda measures the time until the pods of a Deployment run with the shim, as seen in their processes:
-//
-//	inject         the inject command, from start to exit: it exits when the heartbeat of each new pod was read (and a
-//	               revert, not measured)
-//	restart        kubectl rollout restart of the same Deployment, and kubectl rollout status
-//
-// The measurements alternate, so that other load on the machine affects all of them. The results are medians; the last
-// line has the ratios.
+// The ways to do the same work take turns, so that other load on the machine affects all of them. The first round warms
+// up caches and does not count. The exit code is 1 if a figure exceeds its limit.
 package main
 
 import (
-	"bytes"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
+	"os/signal"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
-
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-const namespace = "bench-inject"
+// measurement is one topic, with the rounds that it takes by default.
+type measurement struct {
+	name   string
+	rounds int
+	about  string
+	run    func(*bench, context.Context) ([]row, error)
+}
 
-type bench struct {
-	plugin, base, kubectl, kubeconfig string
-	node, gpu, image                  string
-	client                            kubernetes.Interface
-	prepare                           func(context.Context) error // called once before the first round; may be nil
+var measurements = []measurement{
+	{"xid", 10, "one verified XID line: a bare pod; kubectl debug", (*bench).measureXID},
+	{"runtime", 5, "a broken containerd configuration: a restart from a debug pod", (*bench).measureRuntime},
+	{"cuda", 5, "the shim in a Deployment: kubectl rollout restart", (*bench).measureCUDA},
+	{"device", 5, "an unhealthy GPU: the device plugin reports it itself", (*bench).measureDevice},
+	{"doctor", 5, "doctor on one node: a debug pod and ten execs, as in a script", (*bench).measureDoctor},
+	{"watch", 10, "an experiment's watcher sees a cordon: a bare watch", (*bench).measureWatch},
+	{"shim", 5, "a driver call through the shim: a direct call; an interposer with a toggle file", (*bench).measureShim},
+	{"report", 5, "an experiment's report as HTML: the same result as JSON", (*bench).measureReport},
+	{"start", 10, "the start of each command: version", (*bench).measureStart},
+	{"busy", 100, "xid on a node on which 200 pods start", (*bench).measureBusy},
 }
 
 func main() {
-	b := bench{}
-	rounds := flag.Int("n", 10, "rounds")
-	what := flag.String("what", "xid", "xid, runtime or cuda")
-	flag.StringVar(&b.plugin, "plugin", "bin/kubectl-gpu_fault", "our program")
-	flag.StringVar(&b.base, "base", "", "another build of our program, to compare with in the same run (only for xid)")
+	b := &bench{}
+	what := flag.String("what", "", "measurements, separated by commas (default: all); -list prints them")
+	list := flag.Bool("list", false, "list the measurements")
+	format := flag.String("o", "table", "table or json")
+	flag.IntVar(&b.rounds, "n", 0, "rounds of each measurement (default: its own number)")
+	flag.StringVar(&b.plugin, "plugin", "bin/kubectl-gpu_fault", "the program to measure")
+	flag.StringVar(&b.base, "base", "", "another build of it, which xid is also compared with")
 	flag.StringVar(&b.kubectl, "kubectl", "bin/kubectl", "kubectl")
-	flag.StringVar(&b.kubeconfig, "kubeconfig", ".cluster/kubeconfig", "the cluster")
-	flag.StringVar(&b.node, "node", "node-b", "the node")
+	flag.StringVar(&b.kubeconfig, "kubeconfig", ".cluster/kubeconfig", "kubeconfig of a cluster of test/cluster")
+	flag.StringVar(&b.node, "node", "node-b", "the node to use")
 	flag.StringVar(&b.gpu, "gpu", "0", "the GPU, as for --gpu")
 	flag.StringVar(&b.image, "image",
 		"registry.k8s.io/e2e-test-images/busybox:1.36.1-1@sha256:a9155b13325b2abef48e71de77bb8ac015412a566829f621d06bfae5c699b1b9",
 		"an image that is on the node")
 	flag.Parse()
-	ways := map[string][]way{
-		"xid":     {{"inject", b.inject, nil}, {"floor", b.floor, nil}, {"kubectl-debug", b.debug, nil}},
-		"runtime": {{"break", b.breakRuntime, b.revert}, {"floor", b.restart, b.settle}},
-		"cuda":    {{"inject", b.injectCUDA, b.revertCUDA}, {"restart", b.rollout, b.still}},
-	}[*what]
-	if ways == nil {
-		fmt.Fprintf(os.Stderr, "bench: -what %s: choose xid, runtime or cuda\n", *what)
-		os.Exit(2)
+	if *list {
+		for _, m := range measurements {
+			fmt.Printf("%-9s %s\n", m.name, m.about)
+		}
+		return
 	}
-	if b.base != "" && *what == "xid" {
-		ways = append(ways, way{"base", b.injectBase, nil})
-	}
-	if *what == "cuda" {
-		b.prepare = b.deploy
-	}
-	if err := b.run(context.Background(), ways, *rounds, os.Stdout); err != nil {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := b.main(ctx, *what, *format)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-// way is one of the alternatives to measure.
-type way struct {
-	name  string
-	do    func(context.Context, int) error
-	after func(context.Context, int) error // not measured; may be nil
-}
-
-func (b *bench) run(ctx context.Context, ways []way, rounds int, out io.Writer) error {
-	config, err := clientcmd.BuildConfigFromFlags("", b.kubeconfig)
+func (b *bench) main(ctx context.Context, what, format string) error {
+	chosen, err := choose(what)
 	if err != nil {
 		return err
 	}
-	if b.client, err = kubernetes.NewForConfig(config); err != nil {
-		return err
+	if format != "table" && format != "json" {
+		return fmt.Errorf("invalid value %q for -o: supported values: table, json", format)
 	}
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
-		Name:   namespace,
-		Labels: map[string]string{"pod-security.kubernetes.io/enforce": "privileged", ledger.LabelLedger: "true"},
-	}}
-	// The namespace of a previous run may still be terminating.
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Second) {
-		_, err := b.client.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{})
-		if err == nil {
-			break
-		}
-		if !apierrors.IsAlreadyExists(err) || time.Now().After(deadline) {
-			return err
-		}
-	}
-	defer func() { _ = b.client.CoreV1().Namespaces().Delete(ctx, namespace, metav1.DeleteOptions{}) }()
-	if err := b.serviceAccount(ctx); err != nil {
-		return err
-	}
-
-	if b.prepare != nil {
-		if err := b.prepare(ctx); err != nil {
-			return err
-		}
-	}
-
-	times := map[string][]time.Duration{}
-	for i := range rounds + 1 {
-		for _, way := range ways {
-			start := time.Now()
-			if err := way.do(ctx, i); err != nil {
-				return fmt.Errorf("%s: %w", way.name, err)
-			}
-			if i > 0 { // skip the first round, which warms up caches
-				times[way.name] = append(times[way.name], time.Since(start))
-			}
-			if way.after != nil {
-				if err := way.after(ctx, i); err != nil {
-					return fmt.Errorf("after %s: %w", way.name, err)
-				}
-			}
-		}
-	}
-
-	fmt.Fprintf(out, "%-14s %8s %8s %8s   (seconds, %d rounds)\n", "WAY", "MEDIAN", "MIN", "MAX", rounds)
-	for _, way := range ways {
-		all := times[way.name]
-		fmt.Fprintf(out, "%-14s %8.3f %8.3f %8.3f\n", way.name, median(all).Seconds(), slices.Min(all).Seconds(),
-			slices.Max(all).Seconds())
-	}
-	ours := median(times[ways[0].name]).Seconds()
-	var ratios []string
-	for _, way := range ways[1:] {
-		ratios = append(ratios,
-			fmt.Sprintf("%s/%s %.2f", ways[0].name, way.name, ours/median(times[way.name]).Seconds()))
-	}
-	fmt.Fprintln(out, strings.Join(ratios, " "))
-	return nil
-}
-
-func (b *bench) serviceAccount(ctx context.Context) error {
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
-		_, err := b.client.CoreV1().ServiceAccounts(namespace).Get(ctx, "default", metav1.GetOptions{})
-		if err == nil || time.Now().After(deadline) {
-			return err
-		}
-	}
-}
-
-func (b *bench) inject(ctx context.Context, _ int) error { return b.injectWith(ctx, b.plugin) }
-
-func (b *bench) injectBase(ctx context.Context, _ int) error { return b.injectWith(ctx, b.base) }
-
-func (b *bench) injectWith(ctx context.Context, plugin string) error {
-	_, err := output(ctx, plugin, "--kubeconfig", b.kubeconfig, "xid", "79", b.node, "--gpu", b.gpu, "--yes")
-	return err
-}
-
-func (b *bench) floor(ctx context.Context, round int) error {
-	pods := b.client.CoreV1().Pods(namespace)
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("floor-%d", round)},
-		Spec: corev1.PodSpec{
-			NodeName: b.node, RestartPolicy: corev1.RestartPolicyNever,
-			Containers: []corev1.Container{{Name: "c", Image: b.image, Command: []string{"echo", "done"}}},
-		},
-	}
-	watch, err := pods.Watch(ctx,
-		metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", pod.Name).String()})
+	leave, err := b.open(ctx)
 	if err != nil {
 		return err
 	}
-	defer watch.Stop()
-	if _, err := pods.Create(ctx, pod, metav1.CreateOptions{}); err != nil {
+	defer leave()
+	asked := b.rounds
+	r := newReport()
+	for _, m := range chosen {
+		if b.rounds = asked; asked == 0 {
+			b.rounds = m.rounds
+		}
+		fmt.Fprintf(os.Stderr, "%s: %s\n", m.name, m.about)
+		start := time.Now()
+		rows, err := m.run(b, ctx)
+		if err != nil {
+			return errors.Join(fmt.Errorf("%s: %w", m.name, err), r.print(os.Stdout, format))
+		}
+		fmt.Fprintf(os.Stderr, "%s: done after %s\n", m.name, time.Since(start).Round(time.Second))
+		for i := range rows {
+			rows[i].Measurement, rows[i].Rounds = m.name, b.rounds
+		}
+		r.Items = append(r.Items, rows...)
+	}
+	if err := r.print(os.Stdout, format); err != nil {
 		return err
 	}
-	for event := range watch.ResultChan() {
-		if p, ok := event.Object.(*corev1.Pod); ok && p.Status.Phase == corev1.PodSucceeded {
-			break
+	return r.verdict()
+}
+
+// choose returns the measurements that a list of names selects, in their own order.
+func choose(what string) ([]measurement, error) {
+	if what == "" {
+		return measurements, nil
+	}
+	names := strings.Split(what, ",")
+	var chosen []measurement
+	for _, m := range measurements {
+		if i := slices.Index(names, m.name); i >= 0 {
+			chosen = append(chosen, m)
+			names = slices.Delete(names, i, i+1)
 		}
 	}
-	log, err := pods.GetLogs(pod.Name, &corev1.PodLogOptions{}).DoRaw(ctx)
-	if err != nil {
-		return err
+	if len(names) > 0 {
+		return nil, fmt.Errorf("unknown measurement %q: -list prints the names", names[0])
 	}
-	if strings.TrimSpace(string(log)) != "done" {
-		return fmt.Errorf("the pod's log is %q", log)
-	}
-	return pods.Delete(ctx, pod.Name, metav1.DeleteOptions{})
-}
-
-// debug does the same work manually: write the line, check that it is in the log, and read the output.
-func (b *bench) debug(ctx context.Context, round int) error {
-	kubectl := func(args ...string) (string, error) {
-		return output(ctx, b.kubectl,
-			append([]string{"--kubeconfig", b.kubeconfig, "--namespace", namespace}, args...)...)
-	}
-	line := fmt.Sprintf("kernel: NVRM: Xid (PCI:0000:2f:00): 79, pid=%d, name=bench, GPU has fallen off the bus.",
-		100000+round)
-	said, err := kubectl("debug", "node/"+b.node, "--image="+b.image, "--profile=sysadmin", "--quiet", "--attach=false",
-		"--",
-		"sh", "-c", fmt.Sprintf("echo '<4>%s' >/dev/kmsg && dmesg | grep -F '%s'", line, line))
-	if err != nil {
-		return err
-	}
-	name, err := debugPod(ctx, b.client, said)
-	if err != nil {
-		return err
-	}
-	if _, err := kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s", "pod/"+name); err != nil {
-		return err
-	}
-	log, err := kubectl("logs", name)
-	if err != nil {
-		return err
-	}
-	if !strings.Contains(log, line) {
-		return fmt.Errorf("the line is not in the log of the debug pod: %q", log)
-	}
-	_, err = kubectl("delete", "pod", name, "--wait=false")
-	return err
-}
-
-// debugPod returns the name of the pod that kubectl debug created, because kubectl does not always print it.
-func debugPod(ctx context.Context, client kubernetes.Interface, said string) (string, error) {
-	for _, word := range strings.Fields(said) {
-		if strings.HasPrefix(word, "node-debugger-") {
-			return strings.Trim(word, ".\""), nil
-		}
-	}
-	pods, err := client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return "", err
-	}
-	for _, pod := range pods.Items {
-		if strings.HasPrefix(pod.Name, "node-debugger-") && pod.DeletionTimestamp == nil {
-			return pod.Name, nil
-		}
-	}
-	return "", fmt.Errorf("kubectl debug made no pod: %q", said)
-}
-
-func output(ctx context.Context, name string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, name, args...)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, stderr.String())
-	}
-	return stdout.String() + stderr.String(), nil
-}
-
-func median(all []time.Duration) time.Duration {
-	sorted := slices.Sorted(slices.Values(all))
-	return sorted[len(sorted)/2]
+	return chosen, nil
 }

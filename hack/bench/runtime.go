@@ -6,21 +6,31 @@ import (
 	"time"
 )
 
+// measureRuntime measures the time until a broken containerd configuration is verified, and until it is restored. Both
+// restart containerd.
+func (b *bench) measureRuntime(ctx context.Context) ([]row, error) {
+	if err := b.revert(ctx, 0); err != nil { // other runs would be reverted too, and measured
+		return nil, err
+	}
+	times, err := b.alternate(ctx, way{"break", b.breakRuntime, b.settle}, way{"revert", b.revert, b.settle},
+		way{"restart", b.restart, b.settle})
+	if err != nil {
+		return nil, err
+	}
+	const floor = "restart of containerd from a pod"
+	return []row{
+		compared("runtime break", "s", times["break"], floor, times["restart"]).judged(),
+		compared("revert of runtime break", "s", times["revert"], floor, times["restart"]).judged(),
+	}, nil
+}
+
 func (b *bench) breakRuntime(ctx context.Context, _ int) error {
-	_, err := output(ctx, b.plugin, "--kubeconfig", b.kubeconfig, "runtime", "break", b.node, "--mode",
-		"missing-handler", "--yes", "--allow-majority")
+	_, err := b.ours(ctx, "runtime", "break", b.node, "--mode", "missing-handler", "--yes", "--allow-majority")
 	return err
 }
 
-func (b *bench) revert(ctx context.Context, round int) error {
-	if _, err := output(ctx, b.plugin, "--kubeconfig", b.kubeconfig, "revert", "--all", "--yes"); err != nil {
-		return err
-	}
-	return b.settle(ctx, round)
-}
-
-// settle waits until the kubelet has recovered from a restart of containerd, so that it does not slow down the next
-// measurement.
+// settle gives the kubelet time to recover from a restart of containerd, which it does without any sign in the API, so
+// that it does not slow down the next measurement.
 func (b *bench) settle(context.Context, int) error {
 	time.Sleep(3 * time.Second)
 	return nil
@@ -29,10 +39,7 @@ func (b *bench) settle(context.Context, int) error {
 // restart does the minimum work of a break: it creates a privileged pod, restarts containerd from it, and queries
 // containerd through the pod to check that it serves.
 func (b *bench) restart(ctx context.Context, round int) error {
-	kubectl := func(args ...string) (string, error) {
-		return output(ctx, b.kubectl,
-			append([]string{"--kubeconfig", b.kubeconfig, "--namespace", namespace}, args...)...)
-	}
+	kubectl := func(args ...string) (string, error) { return b.theirs(ctx, b.kubeconfig, args...) }
 	name := fmt.Sprintf("restart-%d", round)
 	spec := fmt.Sprintf(
 		`{"spec":{"nodeName":%q,"hostPID":true,"terminationGracePeriodSeconds":0,"containers":[{"name":"c","image":%q,"command":["sleep","600"],"securityContext":{"privileged":true}}]}}`,
@@ -46,15 +53,13 @@ func (b *bench) restart(ctx context.Context, round int) error {
 	}
 	// The restart closes the connection of the exec request that started it.
 	_, _ = kubectl("exec", name, "--", "chroot", "/proc/1/root", "systemctl", "restart", "containerd")
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+	err := until(ctx, "containerd", 50*time.Millisecond, func() (bool, error) {
 		_, err := kubectl("exec", name, "--", "chroot", "/proc/1/root", "ctr", "version")
-		if err == nil {
-			break
-		}
-		if time.Now().After(deadline) {
-			return err
-		}
+		return err == nil, err
+	})
+	if err != nil {
+		return err
 	}
-	_, err := kubectl("delete", "pod", name, "--wait=false")
+	_, err = kubectl("delete", "pod", name, "--wait=false")
 	return err
 }

@@ -34,6 +34,10 @@ func list() ([]job, error) {
 			part: "lint", name: "lint", tier: check, site: bench, seconds: 120,
 			run: command("make", "--no-print-directory", "lint"),
 		},
+		{
+			part: "allocations", name: "allocs", tier: check, site: bench, seconds: 25,
+			run: command("go", "run", "./hack/allocs"),
+		},
 		{part: "demo", name: "demo", tier: check, site: own, seconds: 30, run: demo},
 		{
 			part: "unit tests (-race)", name: "unit, whole corpora", tier: rest, site: first, seconds: 90,

@@ -117,22 +117,17 @@ func Parse(name string, data []byte) ([]*Signature, error) {
 	if err := decoder.Decode(&file); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, readable(err))
 	}
-	var root yaml.Node
-	if err := yaml.Unmarshal(data, &root); err != nil {
-		return nil, fmt.Errorf("%s: %w", name, readable(err))
-	}
 	seen := map[string]bool{}
 	for i, s := range file.Signatures {
-		line, field := lineOf(&root, i), ""
 		if s == nil {
-			return nil, fmt.Errorf("%s:%d: empty signature", name, line)
+			return nil, fmt.Errorf("%s:%d: empty signature", name, lineOf(data, i))
 		}
 		field, err := s.compile()
 		if err == nil && seen[s.ID] {
 			field, err = "id", fmt.Errorf("duplicate ID %q", s.ID)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%s:%d: signature %q: %s: %w", name, line, s.ID, field, err)
+			return nil, fmt.Errorf("%s:%d: signature %q: %s: %w", name, lineOf(data, i), s.ID, field, err)
 		}
 		seen[s.ID] = true
 	}
@@ -151,9 +146,10 @@ func readable(err error) error {
 	return errors.New(strings.Join(strings.Fields(strings.ReplaceAll(text, "not found", "is unknown")), " "))
 }
 
-// lineOf returns the line of a signature in a file, or 0.
-func lineOf(root *yaml.Node, i int) int {
-	if len(root.Content) == 0 {
+// lineOf returns the line of a signature in a file, or 0. It parses the file again, so it is only for errors.
+func lineOf(data []byte, i int) int {
+	var root yaml.Node
+	if err := yaml.Unmarshal(data, &root); err != nil || len(root.Content) == 0 {
 		return 0
 	}
 	fields := root.Content[0].Content

@@ -25,11 +25,7 @@ const expiryGrace = 45 * time.Second
 // ttlSecondsAfterFinished, and the garbage collector then deletes the objects. This needs no component of this tool in
 // the cluster, and no credentials that could leak.
 func (s *Store) Expire(ctx context.Context, run Run) (*Owner, error) {
-	end := run.Until
-	if run.Deadline.After(end) { // the client may still be running
-		end = run.Deadline
-	}
-	after := lifetime(run, end)
+	after := lifetime(run, run.end())
 	job, err := s.Client.BatchV1().Jobs(s.Namespace).Create(ctx, &batchv1.Job{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:   run.ID,
@@ -48,6 +44,14 @@ func (s *Store) Expire(ctx context.Context, run Run) (*Owner, error) {
 		return nil, fmt.Errorf("create job %s, which deletes locks and debug pods when the run expires: %w", run.ID, err)
 	}
 	return &Owner{Name: job.Name, UID: string(job.UID)}, nil
+}
+
+// end returns when both the fault's TTL and the client have ended.
+func (r Run) end() time.Time {
+	if r.Deadline.After(r.Until) { // the client may still be running
+		return r.Deadline
+	}
+	return r.Until
 }
 
 // lifetime returns the ttlSecondsAfterFinished of a Job that is created, and therefore complete, when the run starts.

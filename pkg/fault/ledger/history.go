@@ -140,8 +140,9 @@ func (s *Store) Prune(ctx context.Context, keep int) (int, error) {
 	deleted, settled := 0, 0
 	var failed []error
 	for _, run := range all.Runs {
-		// A run in phase Proven that cannot be undone stays open. Until its deadline, its client may still be running.
-		if !run.Settled() || !run.IsClosed() && s.Now().Before(run.Deadline.Add(ClockSkew)) {
+		// A run in phase Proven that cannot be undone stays open. Until its deadline, its client may still be running;
+		// until its TTL expires, users list, watch and revert it, and its Job exists.
+		if !run.Settled() || !run.IsClosed() && s.Now().Before(run.end().Add(ClockSkew)) {
 			continue
 		}
 		if settled++; settled <= keep {

@@ -258,6 +258,27 @@ func TestPruneAlsoForgetsWhatStandsForEver(t *testing.T) {
 	}
 }
 
+// TestPruneKeepsOpenRuns holds that a hundred newer runs do not make an open one disappear before its TTL expires: users
+// watch it, and its Job would be left over.
+func TestPruneKeepsOpenRuns(t *testing.T) {
+	store := newStore(t, ledgertest.New(t).Client(ledgertest.Hooks{}))
+	for i := range 3 {
+		run := newRun("gpu-1")
+		run.Phase, run.Steps[0].State, run.Steps[0].Undo.Permanent = ledger.Proven, ledger.StateProven, true
+		run.Created = start.Add(time.Duration(i) * time.Second)
+		run.Until = start.Add(24 * time.Hour)
+		create(t, store, run)
+	}
+	store.Clock = func() time.Time { return start.Add(23 * time.Hour) }
+	if n, err := store.Prune(t.Context(), 1); n != 0 || err != nil {
+		t.Errorf("pruned %d before their TTL expired: %v", n, err)
+	}
+	store.Clock = func() time.Time { return start.Add(25 * time.Hour) }
+	if n, err := store.Prune(t.Context(), 1); n != 2 || err != nil {
+		t.Errorf("pruned %d: %v", n, err)
+	}
+}
+
 func TestEnsureNamespace(t *testing.T) {
 	server := ledgertest.New(t)
 	store := ledger.New(server.Client(ledgertest.Hooks{}), "faults")

@@ -103,6 +103,7 @@ fill cni.conflist >"$etc/cni/net.d/10-bridge.conflist"
 fill kubelet.yaml >"$R/var/lib/kubelet/config.yaml"
 fill kube-proxy.yaml >"$etc/kubernetes/kube-proxy.yaml"
 fill npd-xid.json >"$etc/kubernetes/npd-xid.json"
+fill audit.yaml >"$etc/kubernetes/audit.yaml"
 if [ "$ROLE" = control-plane ]; then cp "$PKI_FROM"/* "$etc/kubernetes/pki/"
 else cp "$PKI_FROM"/{ca.crt,kubelet-"$NODE".kubeconfig,kube-proxy.kubeconfig,npd.kubeconfig,npd.crt,npd.key} "$etc/kubernetes/pki/"; fi
 : >"$etc/resolv.conf"

@@ -92,6 +92,7 @@ if [ "$ROLE" = control-plane ]; then
     --service-account-key-file=$PKI/sa.key --service-account-signing-key-file=$PKI/sa.key \
     --authorization-mode=Node,RBAC --enable-admission-plugins=NodeRestriction --allow-privileged=true \
     --endpoint-reconciler-type=$reconciler --profiling=false \
+    --audit-policy-file=/etc/kubernetes/audit.yaml --audit-log-path="$LOGS/audit.json" --audit-log-maxsize=50 --audit-log-maxbackup=1 \
     --feature-gates=DRADeviceTaintRules=true --runtime-config=resource.k8s.io/v1beta2=true
 fi
 until dial "${CONTAINERD[@]}" 2>/dev/null; do sleep 0.05; done
