@@ -23,6 +23,9 @@ const (
 	// roomToEnd is the space that is reserved when a record is created, so that the result of every step can be added
 	// later.
 	roomToEnd = 128 << 10
+	// roomToRevert is the space that is reserved until a run ends: the record of a run that cannot be closed could never
+	// be reverted.
+	roomToRevert = 64 << 10
 	// resultSize is about what the result of a step adds to a compressed record: times, evidence, a message.
 	resultSize = 128
 )
@@ -43,6 +46,14 @@ func (e *TooLargeError) Error() string {
 	return fmt.Sprintf("the record of run %s would have %d KiB and at most %d KiB fit: take fewer targets or shorter evidence",
 		e.ID,
 		e.Size>>10, e.Limit>>10)
+}
+
+// limitOf returns how much may be stored of the record of a run that has started.
+func limitOf(run Run) int {
+	if run.Phase == Planned || run.Phase == Applying {
+		return maxStored - roomToRevert
+	}
+	return maxStored
 }
 
 // put stores the JSON of a run in a ConfigMap. The limit applies to what is stored.

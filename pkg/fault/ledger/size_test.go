@@ -3,6 +3,7 @@ package ledger
 import (
 	"bytes"
 	"compress/gzip"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -145,4 +146,25 @@ func FuzzDecode(f *testing.F) {
 			t.Errorf("a record that was read cannot be stored: %v", err)
 		}
 	})
+}
+
+// While a run is in progress, its evidence cannot take the space that its end needs.
+func TestARunThatIsFullCanBeClosed(t *testing.T) {
+	t.Parallel()
+	random := make([]byte, maxStored)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(random)
+	run := fleet(1, true)
+	for _, test := range []struct {
+		phase Phase
+		size  int
+		fits  bool
+	}{
+		{Applying, 800 << 10, true}, {Applying, 940 << 10, false},
+		{Reverted, 940 << 10, true}, {Reverted, 1000 << 10, false},
+	} {
+		run.Phase, run.Message = test.phase, hex.EncodeToString(random[:test.size]) // 7 % more than size once compressed
+		if _, err := encode(run, nil, limitOf(run)); (err == nil) != test.fits {
+			t.Errorf("%d KiB in phase %s: %v, wanted it to fit: %t", test.size>>10, test.phase, err, test.fits)
+		}
+	}
 }

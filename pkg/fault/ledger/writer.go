@@ -132,7 +132,7 @@ func (w *Writer) commit(ctx context.Context, batch []*save) {
 		if len(refused) == len(batch) {
 			return nil
 		}
-		cm, err := encode(next, current.cm, maxStored)
+		cm, err := encode(next, current.cm, limitOf(next))
 		if err != nil {
 			return err
 		}
