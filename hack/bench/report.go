@@ -69,7 +69,8 @@ func newReport() *report {
 	return &report{Time: time.Now().UTC().Format("2006-01-02 15:04 UTC"), Machine: machine(), Items: []row{}}
 }
 
-// machine describes this machine: the processor's model and number, and the kernel.
+// machine describes this machine: the processor's model and number, the kernel, and the load of the last minute, which
+// others may cause.
 func machine() string {
 	text := fmt.Sprintf("%d x %s", runtime.NumCPU(), runtime.GOARCH)
 	if file, err := os.Open("/proc/cpuinfo"); err == nil {
@@ -84,6 +85,10 @@ func machine() string {
 	}
 	if release, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
 		text += ", Linux " + strings.TrimSpace(string(release))
+	}
+	if load, err := os.ReadFile("/proc/loadavg"); err == nil {
+		minute, _, _ := strings.Cut(string(load), " ")
+		text += ", load " + minute
 	}
 	return text
 }

@@ -31,15 +31,15 @@ func (b *bench) measureWatch(ctx context.Context) ([]row, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := b.following(ctx, lines); err != nil {
+		return nil, err
+	}
 	events, err := b.client.CoreV1().Nodes().Watch(ctx,
 		metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", b.node).String()})
 	if err != nil {
 		return nil, err
 	}
 	defer events.Stop()
-	if err := b.following(ctx, lines); err != nil {
-		return nil, err
-	}
 	var ours, bare sample
 	for i := range b.rounds + 1 {
 		for _, cordon := range []bool{true, false} {

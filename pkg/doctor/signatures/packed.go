@@ -8,13 +8,15 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/packed"
 )
 
-// all has the contents of all files, in one.
+// all has the signatures of all files, as JSON.
 //
 //go:embed signatures.zst
 var all []byte
 
-// files returns the contents of the files of signatures by name.
-func files() (map[string][]byte, error) {
+func builtin() ([]*Signature, error) {
 	data, err := packed.Unpack(all)
-	return map[string][]byte{"signatures.yaml": data}, err
+	if err != nil {
+		return nil, err
+	}
+	return fromJSON(data)
 }

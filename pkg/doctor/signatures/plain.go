@@ -4,6 +4,8 @@ package signatures
 
 import (
 	"embed"
+	"maps"
+	"slices"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/packed"
 )
@@ -11,5 +13,18 @@ import (
 //go:embed *.yaml
 var embedded embed.FS
 
-// files returns the contents of the files of signatures by name.
-func files() (map[string][]byte, error) { return packed.Plain(embedded) }
+func builtin() ([]*Signature, error) {
+	files, err := packed.Plain(embedded)
+	if err != nil {
+		return nil, err
+	}
+	var all []*Signature
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		some, err := Parse(name, files[name])
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, some...)
+	}
+	return all, nil
+}

@@ -8,9 +8,9 @@ package signatures
 import (
 	"bytes"
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -93,20 +93,18 @@ var Builtin = sync.OnceValue(func() []*Signature {
 	return all
 })
 
-func builtin() ([]*Signature, error) {
-	read, err := files()
-	if err != nil {
+// fromJSON reads the signatures of this program from JSON, which takes a fraction of the time of YAML.
+func fromJSON(data []byte) ([]*Signature, error) {
+	var file File
+	if err := json.Unmarshal(data, &file); err != nil {
 		return nil, err
 	}
-	var all []*Signature
-	for _, name := range slices.Sorted(maps.Keys(read)) {
-		some, err := Parse(name, read[name])
-		if err != nil {
-			return nil, err
+	for _, s := range file.Signatures {
+		if _, err := s.compile(); err != nil {
+			return nil, fmt.Errorf("signature %q: %w", s.ID, err)
 		}
-		all = append(all, some...)
 	}
-	return all, nil
+	return file.Signatures, nil
 }
 
 // Parse reads a file of signatures. Errors have the line.

@@ -1,6 +1,8 @@
 package signatures
 
 import (
+	"encoding/json"
+	"reflect"
 	"regexp"
 	"strings"
 	"testing"
@@ -24,6 +26,31 @@ func TestBuiltin(t *testing.T) {
 			t.Errorf("signature %s exists twice", s.ID)
 		}
 		seen[s.ID] = true
+	}
+}
+
+// TestJSON holds that the released program, which embeds the signatures as JSON, knows the same as the YAML files say.
+func TestJSON(t *testing.T) {
+	t.Parallel()
+	want := Builtin()
+	data, err := json.Marshal(File{Signatures: want})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := fromJSON(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != len(want) {
+		t.Fatalf("%d signatures, want %d", len(got), len(want))
+	}
+	for i := range want {
+		if !reflect.DeepEqual(got[i], want[i]) {
+			t.Errorf("signature %s differs: %+v", want[i].ID, got[i])
+		}
+	}
+	if _, err := fromJSON([]byte(`{"signatures": [{"id": "a"}]}`)); err == nil {
+		t.Error("an incomplete signature was read")
 	}
 }
 
