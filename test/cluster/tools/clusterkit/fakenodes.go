@@ -26,13 +26,12 @@ const node = `{"apiVersion":"v1","kind":"Node","metadata":{"name":%[1]q,
 // fakeNodes creates Node objects that kwok then keeps alive, several requests at a
 // time.
 //
-//	clusterkit fakenodes -pki DIR -server https://10.99.0.2 -n 1000 [-from 500] [-gpus 8] [-delete]
+//	clusterkit fakenodes -pki DIR -server https://10.99.0.2 -n 1000 [-gpus 8] [-delete]
 func fakeNodes(args []string) error {
 	flag := flag.NewFlagSet("fakenodes", flag.ExitOnError)
 	pki := flag.String("pki", "", "folder with ca.crt, admin.crt and admin.key")
 	server := flag.String("server", "", "API server")
 	n := flag.Int("n", 1000, "nodes")
-	from := flag.Int("from", 0, "number of the first node")
 	gpus := flag.Int("gpus", 8, "nvidia.com/gpu on each")
 	workers := flag.Int("workers", 16, "requests at a time")
 	del := flag.Bool("delete", false, "delete them instead")
@@ -51,7 +50,8 @@ func fakeNodes(args []string) error {
 			defer wg.Done()
 			for i := range ids {
 				name := fmt.Sprintf("fake-%05d", i)
-				method, url, body := http.MethodPost, *server+"/api/v1/nodes", fmt.Appendf(nil, node, name, *gpus, runtime.GOARCH)
+				method, url := http.MethodPost, *server+"/api/v1/nodes"
+				body := fmt.Appendf(nil, node, name, *gpus, runtime.GOARCH)
 				if *del {
 					method, url, body = http.MethodDelete, url+"/"+name, nil
 				}
@@ -69,7 +69,7 @@ func fakeNodes(args []string) error {
 		}()
 	}
 	for i := range *n {
-		ids <- *from + i
+		ids <- i
 	}
 	close(ids)
 	wg.Wait()
