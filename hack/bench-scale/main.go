@@ -15,6 +15,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -25,6 +26,13 @@ import (
 )
 
 func main() {
+	if len(os.Args) > 3 && os.Args[1] == launcher {
+		if err := launched(os.Args[2], os.Args[3], os.Args[4:]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	var b bench
 	sizes := flag.String("sizes", "50,100,200,500,1000", "numbers of nodes, ascending")
 	only := flag.String("only", "", "measure only these commands, such as list,doctor (default: all)")
@@ -55,9 +63,14 @@ func run(ctx context.Context, b *bench, sizes, only, output, svg, from string) e
 	} else if b.sizes, err = parseSizes(sizes); err == nil {
 		all, err = b.run(ctx, only)
 	}
-	if err != nil {
+	if len(all) == 0 {
 		return err
 	}
+	// After an error or Ctrl-C, report what was measured until then.
+	return errors.Join(show(all, output, svg), err)
+}
+
+func show(all []measurement, output, svg string) error {
 	if svg != "" {
 		if err := os.WriteFile(filepath.Clean(svg), []byte(draw(all)), 0o600); err != nil {
 			return err

@@ -7,12 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
-	"time"
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -172,30 +169,21 @@ func (b *bench) measure(ctx context.Context, c command, nodes int) (best measure
 }
 
 func (b *bench) once(ctx context.Context, c command, nodes int) (m measurement, err error) {
-	words := append([]string{"--kubeconfig", b.proxy.kubeconfig}, c.args(b)...)
-	cmd := exec.CommandContext(ctx, b.plugin, words...)
-	// A file, because this process must stay small: the maximum resident set size of a process begins with that of
-	// its parent.
 	out, err := os.Create(filepath.Join(b.folder, "out"))
 	if err != nil {
 		return m, err
 	}
 	defer func() { err = errors.Join(err, out.Close()) }()
 	var said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = out, &said
 	b.proxy.reset()
-	start := time.Now()
-	err = cmd.Run()
+	u, err := launch(ctx, b.plugin, append([]string{"--kubeconfig", b.proxy.kubeconfig}, c.args(b)...), out, &said)
+	if err != nil || u.Code != 0 && u.Code != 2 { // 2: findings, leftovers
+		return m, fmt.Errorf("exit code %d: %w: %s", u.Code, err, said.String())
+	}
 	m = measurement{
-		Command: c.name, Nodes: nodes, Wall: time.Since(start).Seconds(),
+		Command: c.name, Nodes: nodes, Wall: u.Wall, CPU: u.CPU, Memory: u.Memory,
 		Requests: b.proxy.requests.Load(), Sent: b.proxy.sent.Load(), Received: b.proxy.received.Load(),
 	}
-	state := cmd.ProcessState
-	if code := state.ExitCode(); code != 0 && code != 2 { // 2: findings, leftovers
-		return m, fmt.Errorf("%w: %s", err, said.String())
-	}
-	m.CPU = (state.UserTime() + state.SystemTime()).Seconds()
-	m.Memory = state.SysUsage().(*syscall.Rusage).Maxrss << 10
 	if c.check != nil {
 		output, err := os.ReadFile(out.Name())
 		if err != nil {
