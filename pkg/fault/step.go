@@ -180,5 +180,8 @@ func shorten(text string, limit int) string {
 	if len(text) <= limit {
 		return text
 	}
+	if limit <= len(dots) {
+		return ""
+	}
 	return strings.ToValidUTF8(text[:limit-len(dots)], "") + dots
 }

@@ -62,13 +62,14 @@ func (s *Session) undoAll(
 ) []outcome {
 	outcomes := make([]outcome, len(steps))
 	run := w.Run()
+	most := maxSaid(run)
 	var group errgroup.Group
 	group.SetLimit(s.parallel())
 	var events sync.WaitGroup
 	for _, chain := range chains(run, steps) {
 		group.Go(func() error {
 			for _, i := range slices.Backward(chain) {
-				outcomes[i] = s.undoStep(ctx, w, run, steps[i], allow)
+				outcomes[i] = s.undoStep(ctx, w, run, steps[i], most, allow)
 				if outcomes[i].err != nil {
 					continue
 				}
@@ -85,7 +86,7 @@ func (s *Session) undoAll(
 }
 
 func (s *Session) undoStep(
-	ctx context.Context, w *ledger.Writer, run ledger.Run, step ledger.Step, allow Allowances,
+	ctx context.Context, w *ledger.Writer, run ledger.Run, step ledger.Step, most int, allow Allowances,
 ) outcome {
 	if err := ctx.Err(); err != nil {
 		return outcome{step: step, err: fmt.Errorf("undo %s: %w", step.Target, context.Cause(ctx))}
@@ -101,7 +102,7 @@ func (s *Session) undoStep(
 			step.Message = text(undoErr)
 			return nil
 		}
-		step.State, step.Message = state, shorten(said, maxSaid(len(run.Steps)))
+		step.State, step.Message = state, shorten(said, most)
 		if state != ledger.StatePermanent {
 			step.Undone = s.Ledger.Now()
 		}
@@ -125,6 +126,11 @@ func (s *Session) undoStep(
 	return outcome{*now.Step(step.ID), undoErr, undone}
 }
 
-// maxSaid returns the maximum length of an Undoer's message, in bytes, so that the record has room for the messages of
-// all steps.
-func maxSaid(steps int) int { return min(4096, max(200, ledger.MaxSize/4/steps)) }
+// maxSaid returns the maximum length of an Undoer's message, in bytes, so that the record has room for the results of
+// all steps and for its end. Without the room, a run on many nodes could never be closed. As JSON, a message may have
+// twice its length.
+func maxSaid(run ledger.Run) int {
+	const end, result = 16 << 10, 128 // bytes, without messages
+	left := ledger.MaxSize - ledger.Size(run) - end - result*len(run.Steps)
+	return max(0, min(4096, left/2/max(1, len(run.Steps))))
+}
