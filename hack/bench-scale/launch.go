@@ -58,7 +58,8 @@ func launched(file, program string, args []string) error {
 	if state := cmd.ProcessState; state != nil {
 		return errors.Join(out.Close(), json.NewEncoder(os.Stdout).Encode(used{
 			Code: state.ExitCode(), Wall: time.Since(start).Seconds(),
-			CPU: (state.UserTime() + state.SystemTime()).Seconds(), Memory: state.SysUsage().(*syscall.Rusage).Maxrss << 10,
+			CPU:    (state.UserTime() + state.SystemTime()).Seconds(),
+			Memory: state.SysUsage().(*syscall.Rusage).Maxrss << 10,
 		}))
 	}
 	return fmt.Errorf("start %s: %w", program, err)
