@@ -173,6 +173,13 @@ soak: build bin/kubectl cluster-up ## By hand: an hour of mixed faults, kills an
 bench-allocs: $(HELPERS) ## Hold the allocations of hot paths to test/bench/allocs.txt (ALLOCS_FLAGS=-update: write the file)
 	@go run ./hack/allocs $(ALLOCS_FLAGS)
 
+# A cluster of its own: the controller manager is stopped, and node-problem-detector would see the lines of other clusters.
+SCALE = CLUSTER=scale SUBNET=10.97.0 STATE=$(CURDIR)/.scale NPD=0
+.PHONY: bench-scale
+bench-scale: build ## Measure how the cost of commands grows with the number of nodes, on a cluster of its own (SCALE_FLAGS='-sizes 50,100')
+	@$(SCALE) test/cluster/up
+	@trap '$(SCALE) test/cluster/down' EXIT; CGO_ENABLED=0 go run ./hack/bench-scale -state $(CURDIR)/.scale $(SCALE_FLAGS)
+
 .PHONY: clean
 clean: ## Remove what was built
 	rm -rf bin dist $(HELPERS) $(HELPERS:.zst=)

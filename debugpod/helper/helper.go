@@ -10,10 +10,12 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash"
 	"io/fs"
 	"strings"
 	"sync"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/packed"
 )
 
@@ -32,6 +34,22 @@ var programs sync.Map
 func For(arch string) ([]byte, error) {
 	once, _ := programs.LoadOrStore(arch, sync.OnceValues(func() ([]byte, error) { return load(built, arch) }))
 	return once.(func() ([]byte, error))()
+}
+
+// sums maps an architecture to a function that returns the hash of its program, computed once.
+var sums sync.Map
+
+// Sum returns the state of the hash after the program for an architecture, as api.Sum does. A run on a thousand nodes
+// uses the same program for all of them.
+func Sum(arch string) (hash.Cloner, error) {
+	once, _ := sums.LoadOrStore(arch, sync.OnceValues(func() (hash.Cloner, error) {
+		program, err := For(arch)
+		if err != nil {
+			return nil, err
+		}
+		return api.Sum(program), nil
+	}))
+	return once.(func() (hash.Cloner, error))()
 }
 
 // Digests returns the SHA-256 of each embedded program in hexadecimal, by architecture.

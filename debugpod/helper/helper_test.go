@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"debug/elf"
 	"encoding/hex"
+	"errors"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -81,5 +82,25 @@ func TestBuilt(t *testing.T) {
 		if len(program) > 9<<20 {
 			t.Errorf("the helper for %s has %d bytes", arch, len(program))
 		}
+	}
+}
+
+// The hash that is shared by all pods of a run is that of the program.
+func TestSum(t *testing.T) {
+	t.Parallel()
+	for _, arch := range Architectures() {
+		program, err1 := For(arch)
+		first, err2 := Sum(arch)
+		second, err3 := Sum(arch)
+		if err := errors.Join(err1, err2, err3); err != nil {
+			t.Fatal(err)
+		}
+		want := sha256.Sum256(program)
+		if !bytes.Equal(first.Sum(nil), want[:]) || first != second {
+			t.Errorf("%s: the hash is wrong, or was computed twice", arch)
+		}
+	}
+	if _, err := Sum("sparc"); err == nil {
+		t.Error("an architecture without a program has a hash")
 	}
 }

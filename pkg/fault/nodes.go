@@ -10,27 +10,40 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/pager"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// nodes returns all nodes of the cluster. Checking the blast radius requires more than the target nodes.
+// nodes returns all nodes of the cluster, without what is large and not needed. Checking the blast radius requires more
+// than the target nodes.
 func (s *Session) nodes(ctx context.Context) ([]corev1.Node, error) {
-	pages := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-		return s.Client.CoreV1().Nodes().List(ctx, options)
-	})
 	var nodes []corev1.Node
-	err := pages.EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
-		if node, ok := object.(*corev1.Node); ok {
-			nodes = append(nodes, *node)
-		}
-		return nil
+	err := EachNode(ctx, s.Client, "", func(node *corev1.Node) {
+		node.ManagedFields, node.Annotations, node.Status.Images = nil, nil, nil
+		nodes = append(nodes, *node)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list the nodes: %w", err)
 	}
 	return nodes, nil
+}
+
+// EachNode visits the nodes with a label selector, page by page: a node in use has 20 KB, mostly the names of its
+// images. visit must not keep the pointer.
+func EachNode(ctx context.Context, client kubernetes.Interface, selector string, visit func(*corev1.Node)) error {
+	pages := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+		return client.CoreV1().Nodes().List(ctx, options)
+	})
+	pages.PageBufferSize = 1
+	options := metav1.ListOptions{LabelSelector: selector}
+	return pages.EachListItem(ctx, options, func(object runtime.Object) error {
+		if node, ok := object.(*corev1.Node); ok {
+			visit(node)
+		}
+		return nil
+	})
 }
 
 func nodeTargets(plan Plan) []ledger.Target {

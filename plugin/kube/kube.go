@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
@@ -89,16 +90,14 @@ func (c *Connection) Cluster() (*Cluster, error) {
 // Providers returns the provider IDs of nodes, or of all nodes if names is empty. It omits nodes without a provider ID,
 // and ignores errors.
 func (c *Cluster) Providers(ctx context.Context, names []string) []string {
-	// Read from the API server's cache: the result only affects messages.
-	nodes, err := c.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
-	if err != nil {
-		return nil
-	}
 	var ids []string
-	for _, n := range nodes.Items {
+	err := fault.EachNode(ctx, c.Client, "", func(n *corev1.Node) {
 		if (len(names) == 0 || slices.Contains(names, n.Name)) && n.Spec.ProviderID != "" {
 			ids = append(ids, n.Spec.ProviderID)
 		}
+	})
+	if err != nil {
+		return nil // the result only affects messages
 	}
 	return ids
 }

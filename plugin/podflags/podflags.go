@@ -134,7 +134,7 @@ func (f *Flags) Start(
 	}
 	spec.Arch = arch
 	runner := debugpod.NewRunner(cluster.Client, cluster.Config, helper.For)
-	runner.StartTimeout, runner.Progress = f.Timeout, progress
+	runner.Sum, runner.StartTimeout, runner.Progress = helper.Sum, f.Timeout, progress
 	return runner.Start(ctx, spec)
 }
 

@@ -90,7 +90,8 @@ func New(
 	if err != nil {
 		host = "unknown"
 	}
-	detectors := func() []xid.Detector { return xid.DetectorsOn(cluster.Providers(ctx, nil)) }
+	// Once for all steps of a run: the list of all nodes is long if the steps are many.
+	detectors := sync.OnceValue(func() []xid.Detector { return xid.DetectorsOn(cluster.Providers(ctx, nil)) })
 	undoers := Undoers(detectors)
 	onStep := func(step ledger.Step, text string) { report.Step(step.Target.Name, text) }
 	onNode := fault.OnNode{Progress: onStep}

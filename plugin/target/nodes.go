@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 )
 
@@ -110,16 +111,13 @@ func (n Nodes) pod(ctx context.Context, client kubernetes.Interface, namespace s
 }
 
 func (n Nodes) selected(ctx context.Context, client kubernetes.Interface) ([]string, error) {
-	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: n.Selector})
+	var names []string
+	err := fault.EachNode(ctx, client, n.Selector, func(node *corev1.Node) { names = append(names, node.Name) })
 	if err != nil {
 		return nil, kube.Explain(fmt.Errorf("list nodes with label %s: %w", n.Selector, err))
 	}
-	if len(nodes.Items) == 0 {
+	if len(names) == 0 {
 		return nil, fmt.Errorf("no node matches the selector %q: see `kubectl get nodes --show-labels`", n.Selector)
-	}
-	names := make([]string, len(nodes.Items))
-	for i, node := range nodes.Items {
-		names[i] = node.Name
 	}
 	slices.Sort(names)
 	return names, nil

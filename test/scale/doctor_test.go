@@ -102,12 +102,7 @@ func diagnose(t *testing.T, plugin string, nodes int) diagnosis {
 // twelve times as much. It takes 8 to 10 s of processor time where nothing else runs; the limit here is for machines
 // that are shared.
 func TestDoctorOnALargeCluster(t *testing.T) {
-	plugin := filepath.Join(t.TempDir(), "kubectl-gpu_fault")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", plugin, "../../cmd/kubectl-gpu_fault")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath -buildvcs=false")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build the plugin: %v\n%s", err, out)
-	}
+	plugin := build(t)
 	// Whatever else the machine does costs processor time too, by its caches and its clock: what counts is the best of
 	// some rounds.
 	ratio, best := math.Inf(1), diagnosis{cpu: time.Hour, memory: math.MaxInt64}

@@ -37,7 +37,7 @@ func TestTestsFile(t *testing.T) {
 		"test/e2e/attack_tenants_test.go":   "as above",
 		"test/e2e/attack_workloads_test.go": "as above",
 		"test/scale/doctor_test.go":         "thousands of nodes take minutes",
-		"test/scale/scale_test.go":          "hundreds of nodes take minutes",
+		"test/scale/scale_test.go":          "dozens of nodes take a minute",
 	}
 	exists, hasCore := map[string]bool{}, map[string]bool{}
 	for _, test := range tests {

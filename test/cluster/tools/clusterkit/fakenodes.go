@@ -8,18 +8,19 @@ import (
 	"log"
 	"net/http"
 	"os"
+	"runtime"
 	"sync"
 	"time"
 )
 
 const node = `{"apiVersion":"v1","kind":"Node","metadata":{"name":%[1]q,
 "annotations":{"kwok.x-k8s.io/node":"fake","node.alpha.kubernetes.io/ttl":"0"},
-"labels":{"type":"kwok","kubernetes.io/hostname":%[1]q,"kubernetes.io/arch":"amd64","kubernetes.io/os":"linux",
+"labels":{"type":"kwok","kubernetes.io/hostname":%[1]q,"kubernetes.io/arch":%[3]q,"kubernetes.io/os":"linux",
 "nvidia.com/gpu.present":"true","nvidia.com/gpu.count":"%[2]d","nvidia.com/gpu.product":"NVIDIA-H200","nvidia.com/gpu.family":"hopper","nvidia.com/gpu.memory":"143771"}},
 "spec":{"taints":[{"key":"kwok.x-k8s.io/node","value":"fake","effect":"NoSchedule"}]},
 "status":{"allocatable":{"cpu":"32","memory":"256Gi","pods":"110","nvidia.com/gpu":"%[2]d"},
 "capacity":{"cpu":"32","memory":"256Gi","pods":"110","nvidia.com/gpu":"%[2]d"},
-"nodeInfo":{"architecture":"amd64","operatingSystem":"linux","kubeletVersion":"fake","bootID":"","containerRuntimeVersion":"","kernelVersion":"","kubeProxyVersion":"","machineID":"","osImage":"","systemUUID":""},
+"nodeInfo":{"architecture":%[3]q,"operatingSystem":"linux","kubeletVersion":"fake","bootID":"","containerRuntimeVersion":"","kernelVersion":"","kubeProxyVersion":"","machineID":"","osImage":"","systemUUID":""},
 "phase":"Running"}}`
 
 // fakeNodes creates Node objects that kwok then keeps alive, several requests at a
@@ -49,7 +50,8 @@ func fakeNodes(args []string) error {
 			defer wg.Done()
 			for i := range ids {
 				name := fmt.Sprintf("fake-%05d", i)
-				method, url, body := http.MethodPost, *server+"/api/v1/nodes", fmt.Appendf(nil, node, name, *gpus)
+				method, url := http.MethodPost, *server+"/api/v1/nodes"
+				body := fmt.Appendf(nil, node, name, *gpus, runtime.GOARCH)
 				if *del {
 					method, url, body = http.MethodDelete, url+"/"+name, nil
 				}
