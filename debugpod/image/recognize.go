@@ -27,8 +27,8 @@ func (e *OtherError) Error() string {
 }
 
 // HasHelper reports whether a reference is to the image of this build, by its digest, or by its tag if it has no
-// digest or also contains the plugin. It returns an *OtherError if the image belongs to another build. It calls own only if the reference may
-// match, because building the image is slow.
+// digest or also contains the plugin. It returns an *OtherError if the image belongs to another build. It calls own
+// only if the reference may match, because building the image is slow.
 func HasHelper(reference string, own func() (*Image, error)) (bool, error) {
 	tag := ""
 	if found := ownTag.FindStringSubmatch(reference); found != nil {

@@ -2,6 +2,7 @@ package image
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"runtime"
 
@@ -37,7 +38,7 @@ func (c *content) build() (*image.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	program, err := os.ReadFile(file)
+	program, err := read(file)
 	if err != nil {
 		return nil, fmt.Errorf("--with-plugin: %w", err)
 	}
@@ -66,4 +67,20 @@ func (c *content) checkTag(img *image.Image, tag string) error {
 		return nil
 	}
 	return fmt.Errorf("with --with-plugin, the image is recognized by its tag only: omit :%s, to use :%s", tag, img.Tag)
+}
+
+// mostBytes is far more than a program of this tool has.
+const mostBytes = 256 << 20
+
+func read(path string) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	data, err := io.ReadAll(io.LimitReader(file, mostBytes+1))
+	if err == nil && len(data) > mostBytes {
+		err = fmt.Errorf("%s is larger than %d MiB", path, mostBytes>>20)
+	}
+	return data, err
 }
