@@ -219,5 +219,12 @@ func List(names []string) string {
 	if len(names) == 1 {
 		return "node " + names[0]
 	}
-	return count.Of(len(names), "node") + ": " + strings.Join(names, ", ")
+	text := count.Of(len(names), "node") + ": " + strings.Join(names[:min(mostNames, len(names))], ", ")
+	if more := len(names) - mostNames; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }
+
+// mostNames is the maximum number of names in a sentence.
+const mostNames = 10
