@@ -23,37 +23,19 @@ const defaultSlow = 5 * time.Second
 // Follow waits until the Job has finished, and shows its progress. If no pod runs within startTimeout, or none can, the
 // error says why. The caller then stops the fleet.
 func (c *Client) Follow(ctx context.Context, job *batchv1.Job, startTimeout time.Duration, show func(string)) error {
-	began, shown := time.Now(), ""
-	waiting := began // since when a pod does not run
-	ran := false
+	now := time.Now()
+	f := &following{Client: c, job: job, began: now, running: now, startTimeout: startTimeout}
+	shown := ""
 	for {
-		now, err := c.job(ctx, job.Name)
-		switch {
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		case err == nil && (now == nil || now.UID != job.UID || now.DeletionTimestamp != nil):
-			return fmt.Errorf("fleet %s was stopped by another client", job.Name)
-		case err == nil:
-			job = now
-		}
-		status := job.Status
-		ran = ran || status.Succeeded+status.Failed > 0 || value(status.Ready) > 0
-		if status.Active == value(status.Ready) && ran {
-			waiting = time.Now()
-		}
-		line := progress(job)
-		if time.Since(waiting) > cmp.Or(c.Slow, defaultSlow) && !finished(job) {
-			why, fatal := c.whyWaiting(ctx, job)
-			if !ran && (fatal != nil || time.Since(began) > startTimeout) {
-				return fmt.Errorf("no pod of fleet %s started: %w", job.Name, cmp.Or(fatal, errors.New(why)))
-			}
-			line += "; waiting: " + why
+		line, done, err := f.look(ctx)
+		if err != nil {
+			return err
 		}
 		if line != shown {
 			show(line)
 			shown = line
 		}
-		if finished(job) {
+		if done {
 			return nil
 		}
 		select {
@@ -62,6 +44,61 @@ func (c *Client) Follow(ctx context.Context, job *batchv1.Job, startTimeout time
 		case <-time.After(c.every()):
 		}
 	}
+}
+
+// following is the state of Follow.
+type following struct {
+	*Client
+	job          *batchv1.Job
+	began        time.Time
+	running      time.Time // when all active pods were last seen running
+	ran          bool      // whether a pod has run
+	startTimeout time.Duration
+}
+
+// look reads the Job once. It returns the progress, and whether the Job has finished.
+func (f *following) look(ctx context.Context) (line string, done bool, err error) {
+	job, err := f.Client.job(ctx, f.job.Name)
+	switch {
+	case ctx.Err() != nil:
+		return "", false, context.Cause(ctx)
+	case err != nil: // the Job does not need its client, so this one tries again
+		return err.Error(), false, nil
+	case job == nil || job.UID != f.job.UID || job.DeletionTimestamp != nil:
+		return "", false, fmt.Errorf("fleet %s was stopped by another client", f.job.Name)
+	}
+	f.job = job
+	if job.Status.Succeeded+job.Status.Failed > 0 || value(job.Status.Ready) > 0 {
+		f.ran = true
+	}
+	line = progress(job)
+	if finished(job) {
+		return line, true, nil
+	}
+	waits, err := f.waits(ctx)
+	if err != nil {
+		return "", false, fmt.Errorf("no pod of fleet %s started: %w", job.Name, err)
+	}
+	return line + waits, false, nil
+}
+
+// waits returns why a pod has not run for some time, or "" if all run. The error is set if no pod has run yet, and none
+// can or did in time.
+func (f *following) waits(ctx context.Context) (string, error) {
+	if f.ran && f.job.Status.Active == value(f.job.Status.Ready) {
+		f.running = time.Now()
+	}
+	if time.Since(f.running) <= cmp.Or(f.Slow, defaultSlow) {
+		return "", nil
+	}
+	why, fatal := f.whyWaiting(ctx, f.job)
+	switch {
+	case !f.ran && fatal != nil:
+		return "", fatal
+	case !f.ran && time.Since(f.began) > f.startTimeout:
+		return "", errors.New(why)
+	}
+	return "; waiting: " + why, nil
 }
 
 // finished reports whether the Job has ended and none of its pods runs any more.

@@ -144,20 +144,17 @@ func times(n int) string {
 	return fmt.Sprintf(", %d times", n)
 }
 
-func (w *writing) run(ctx context.Context) error {
-	cluster, err := w.connection.Cluster()
-	if err != nil {
-		return err
-	}
+// resolve returns the nodes and the pod whose GPUs are meant, if there is one. It prepares the layers besides the
+// kernel log.
+func (w *writing) resolve(ctx context.Context, cluster *kube.Cluster) (names []string, holder gpus.Pod, err error) {
 	w.Nodes.NamespaceGiven = w.connection.Namespace != nil && *w.connection.Namespace != ""
 	names, pod, err := w.Nodes.Resolve(ctx, cluster.Client, cluster.Namespace)
 	if err != nil {
-		return err
+		return nil, holder, err
 	}
-	var holder gpus.Pod
 	if pod != nil {
 		if !asksForGPU(pod) {
-			return fmt.Errorf(
+			return nil, holder, fmt.Errorf(
 				"nothing was changed: pod %s/%s requests no device of nvidia.com: specify another pod, or the node and --gpu",
 				pod.Namespace,
 				pod.Name,
@@ -172,8 +169,20 @@ func (w *writing) run(ctx context.Context) error {
 		}
 		w.summary += " (" + strings.Join(w.layers.layers, ", ") + ")"
 		if w.more, err = w.prepare(ctx, cluster, names, holder); err != nil {
-			return fmt.Errorf("nothing was changed: %w", err)
+			return nil, holder, fmt.Errorf("nothing was changed: %w", err)
 		}
+	}
+	return names, holder, nil
+}
+
+func (w *writing) run(ctx context.Context) error {
+	cluster, err := w.connection.Cluster()
+	if err != nil {
+		return err
+	}
+	names, holder, err := w.resolve(ctx, cluster)
+	if err != nil {
+		return err
 	}
 	injection := w.injection(cluster, holder)
 	s := w.session(ctx, cluster, len(names))
