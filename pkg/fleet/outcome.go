@@ -24,18 +24,21 @@ type Missed struct {
 	Nodes  []string `json:"nodes"`
 }
 
-// Of returns the outcome of a plan from the records of its runs. Failures are the reasons of shards whose pods failed,
-// for those without a record.
-func Of(plan Plan, runs []ledger.Run, failures map[int]string) Outcome {
+// Of returns the outcome of a plan from the records of its runs. For shards without a record, failures has the reasons
+// of those whose pods failed, and rest is the reason of all others.
+func Of(plan Plan, runs []ledger.Run, failures map[int]string, rest string) Outcome {
 	byID := map[string]ledger.Run{}
 	for _, run := range runs {
 		byID[run.ID] = run
 	}
 	out := Outcome{Nodes: plan.Nodes(), Landed: []string{}}
 	for i, nodes := range plan.Shards {
-		run, recorded := byID[ledger.FleetRun(plan.ID, i)]
+		id := ledger.FleetRun(plan.ID, i)
+		run, recorded := byID[id]
+		// Without the ID, the reason is the same for all shards that have it.
+		failure := cmp.Or(strings.ReplaceAll(failures[i], id, "RUN"), rest)
 		for _, node := range nodes {
-			why := cmp.Or(failures[i], "its pod did not run")
+			why := failure
 			if recorded {
 				why = missed(run, node)
 			}

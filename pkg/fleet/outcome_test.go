@@ -18,7 +18,7 @@ func step(node string, state ledger.State, message string) ledger.Step {
 // names its own node and pod.
 func TestOutcome(t *testing.T) {
 	t.Parallel()
-	plan := testPlan(7, 2)
+	plan := testPlan(13, 2)
 	first, second := ledger.FleetRun(id, 0), ledger.FleetRun(id, 1)
 	unready := func(run, node string) string {
 		return "pod " + debugpod.PodName(run, node) + " on " + node + ": NodeNotReady\nmore"
@@ -33,12 +33,13 @@ func TestOutcome(t *testing.T) {
 		{ID: ledger.FleetRun(id, 2), Phase: ledger.Interrupted, Message: "stopped by the user", Steps: []ledger.Step{
 			step("gpu-4", ledger.StateSkipped, ""),
 		}},
-	}, map[int]string{3: "no rights"})
-	want := Outcome{Nodes: 7, Landed: []string{"gpu-0", "gpu-3"}, Missed: []Missed{
+	}, map[int]string{3: "run " + id + "-3: no rights", 4: "run " + id + "-4: no rights"}, "did not run")
+	want := Outcome{Nodes: 13, Landed: []string{"gpu-0", "gpu-3"}, Missed: []Missed{
+		{Reason: "run RUN: no rights", Nodes: []string{"gpu-6", "gpu-7", "gpu-8", "gpu-9"}},
+		{Reason: "did not run", Nodes: []string{"gpu-10", "gpu-11", "gpu-12"}},
 		{Reason: "pod POD on NODE: NodeNotReady", Nodes: []string{"gpu-1", "gpu-2"}},
 		{Reason: "skipped: stopped by the user", Nodes: []string{"gpu-4"}},
 		{Reason: "the record has no step for it", Nodes: []string{"gpu-5"}},
-		{Reason: "no rights", Nodes: []string{"gpu-6"}},
 	}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

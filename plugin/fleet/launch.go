@@ -8,6 +8,7 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/image"
@@ -145,7 +146,11 @@ func (l *Launch) Run(ctx context.Context) error {
 	for _, bad := range found.Unreadable {
 		errs = append(errs, fmt.Errorf("record %s cannot be read: %w", bad.Name, bad.Err))
 	}
-	result := newResult(l.plan, l.Summary, found.Runs, failures)
+	rest := "its pod did not run"
+	if followed != nil {
+		rest = "the fleet was stopped before its pod began"
+	}
+	result := newResult(l.plan, l.Summary, found.Runs, failures, rest)
 	return errors.Join(append([]error{result.print(l.Streams, l.Format, store)}, errs...)...)
 }
 
@@ -180,6 +185,8 @@ func (f *Flags) Earlier(ctx context.Context, s *fault.Session) (done bool, err e
 	run, err := s.Ledger.Get(ctx, f.shard.Run())
 	switch {
 	case errors.As(err, new(*ledger.NotFoundError)):
+		return false, nil
+	case apierrors.IsForbidden(err): // the preflight reports all missing permissions
 		return false, nil
 	case err != nil:
 		return true, err

@@ -22,13 +22,15 @@ type result struct {
 	Runs []ledger.Run `json:"runs"`
 }
 
-func newResult(plan fleet.Plan, summary string, runs []ledger.Run, failures map[int]string) result {
+func newResult(
+	plan fleet.Plan, summary string, runs []ledger.Run, failures map[int]string, rest string,
+) result {
 	if runs == nil {
 		runs = []ledger.Run{}
 	}
 	return result{
 		APIVersion: ledger.APIVersion, Kind: "Fleet", ID: plan.ID, Summary: summary,
-		Outcome: fleet.Of(plan, runs, failures), Runs: runs,
+		Outcome: fleet.Of(plan, runs, failures, rest), Runs: runs,
 	}
 }
 
