@@ -187,7 +187,8 @@ func (w *writing) run(ctx context.Context) error {
 	injection := w.injection(cluster, holder)
 	s := w.session(ctx, cluster, len(names))
 	plan := w.plan(cluster, injection, names)
-	if w.launch, err = w.launchOf(ctx, s, &plan, names); err != nil {
+	w.launch, err = w.Launch(ctx, s, &plan, fleet.Launch{Nodes: names, PerNode: w.deadline(), Streams: w.streams})
+	if err != nil {
 		return fmt.Errorf("nothing was changed: %w", err)
 	}
 	if w.DryRun == dryrun.Client {
@@ -226,24 +227,7 @@ func (w *writing) session(ctx context.Context, cluster *kube.Cluster, nodes int)
 	if !w.layers.isOne() { // one after the other
 		s.Timeout = time.Duration(nodes)*w.deadline() + w.more.timeout
 	}
-	s.From = w.Fleet.Origin(s.From)
 	return s
-}
-
-// launchOf returns the launch from inside the cluster, or nil without --in-cluster. It adds to the plan what the launch
-// needs and checks.
-func (w *writing) launchOf(
-	ctx context.Context, s *fault.Session, plan *fault.Plan, names []string,
-) (*fleet.Launch, error) {
-	w.Fleet.Name(plan)
-	if !w.Fleet.InCluster {
-		return nil, nil
-	}
-	launch := &fleet.Launch{
-		Flags: &w.Fleet, Pods: &w.Pods, Format: w.Format, Streams: w.streams, Session: s, Fault: plan.Fault,
-		Summary: w.summary, Nodes: names, Parallel: w.Parallel, PerNode: w.deadline(), Cleanup: s.CleanupTimeout,
-	}
-	return launch, launch.Prepare(ctx, plan)
 }
 
 func (w *writing) confirm(ctx context.Context, cluster *kube.Cluster, names []string) error {

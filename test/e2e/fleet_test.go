@@ -25,7 +25,7 @@ func TestFleet(t *testing.T) {
 		"rbac print --for xid --in-cluster --ledger-namespace "+e.ledger+" | kubectl apply -f -")
 	e.grantFleet()
 	for name, test := range map[string]func(*env, string){
-		"lands": fleetLands, "interrupted": fleetInterrupted, "killed": fleetKilled,
+		"lands": fleetLands, "interrupted": fleetInterrupted, "killed": fleetKilled, "undone": fleetUndone,
 	} {
 		t.Run(name, func(t *testing.T) {
 			own := *e
@@ -74,16 +74,18 @@ func (e *env) grantFleet() {
 	t.Helper()
 	apply := exec.CommandContext(t.Context(), binary(t, "kubectl"), "apply", "-f", "-")
 	apply.Env = append(apply.Environ(), "KUBECONFIG="+e.cluster.Kubeconfig)
-	apply.Stdin = strings.NewReader(e.ok("rbac", "print", "--for", "xid", "--in-cluster").stdout)
+	apply.Stdin = strings.NewReader(e.ok("rbac", "print", "--for", "xid,runtime", "--in-cluster").stdout)
 	if out, err := apply.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	t.Cleanup(func() {
 		roles := e.cluster.Client.RbacV1()
-		e.drop(roles.ClusterRoles(), "gpu-fault-xid-in-cluster")
-		e.drop(roles.ClusterRoleBindings(), "gpu-fault-xid-in-cluster")
-		e.drop(roles.Roles("default"), "gpu-fault-xid-in-cluster")
-		e.drop(roles.RoleBindings("default"), "gpu-fault-xid-in-cluster")
+		for _, name := range []string{"gpu-fault-xid-in-cluster", "gpu-fault-runtime-in-cluster"} {
+			e.drop(roles.ClusterRoles(), name)
+			e.drop(roles.ClusterRoleBindings(), name)
+			e.drop(roles.Roles("default"), name)
+			e.drop(roles.RoleBindings("default"), name)
+		}
 	})
 }
 
@@ -170,6 +172,34 @@ func fleetInterrupted(e *env, image string) {
 	if stopped != 2 {
 		e.t.Errorf("%d of 2 runs of %s were stopped", stopped, fleet)
 	}
+	e.ok("revert", "--all", "--yes")
+}
+
+// fleetUndone interrupts the client while a pod of the fleet has a changed file on the node: the pod restores the file
+// before it ends.
+func fleetUndone(e *env, image string) {
+	const file = "/etc/containerd/config.toml"
+	content := func() string { return e.worker.Sh(e.t, "sha256sum", file) }
+	before := content()
+	s := &started{Cmd: e.command("runtime", "break", e.worker.Name, "--mode", "missing-handler", "--in-cluster",
+		"--image", image, "--image-pull-policy", "Never", "--allow-last-gpu-node", "--allow-majority", "--yes")}
+	s.Stdout, s.Stderr = &s.stdout, &s.stderr
+	if err := s.Start(); err != nil {
+		e.t.Fatal(err)
+	}
+	e.t.Cleanup(func() { _ = s.Process.Kill(); _, _ = s.Process.Wait() })
+	cluster.Eventually(e.t, patience, "the file is changed", func() (bool, string) {
+		now := content()
+		return now != before, now
+	})
+	if err := s.Process.Signal(syscall.SIGINT); err != nil {
+		e.t.Fatal(err)
+	}
+	_ = s.Wait()
+	if now := content(); now != before {
+		e.t.Errorf("%s is %s, before %s\n%s", file, now, before, s.stderr.String())
+	}
+	e.noFleet()
 	e.ok("revert", "--all", "--yes")
 }
 
