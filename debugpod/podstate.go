@@ -18,11 +18,23 @@ type verdict struct {
 }
 
 // judge returns the verdict for a pod. It uses only the state of the pod.
-func judge(pod *corev1.Pod) verdict {
+func judge(pod *corev1.Pod) verdict { return judgeContainer(pod, containerName) }
+
+// WhyWaiting returns what another pod of this tool waits for before its container runs. The error is set if the pod
+// will never run, and describes what the user can do.
+func WhyWaiting(pod *corev1.Pod, container string) (string, error) {
+	verdict := judgeContainer(pod, container)
+	if verdict.failure != nil {
+		return verdict.failure.Error(), verdict.failure
+	}
+	return verdict.waiting, nil
+}
+
+func judgeContainer(pod *corev1.Pod, container string) verdict {
 	if pod.DeletionTimestamp != nil {
 		return verdict{failure: &StartError{Reason: ReasonDeleted, Message: messageDeleted}}
 	}
-	status := containerStatus(pod)
+	status := containerStatus(pod, container)
 	if pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded {
 		return verdict{failure: ended(pod, status)}
 	}
@@ -143,9 +155,9 @@ func admissionHint(pod *corev1.Pod) string {
 	return ""
 }
 
-func containerStatus(pod *corev1.Pod) *corev1.ContainerStatus {
+func containerStatus(pod *corev1.Pod, container string) *corev1.ContainerStatus {
 	for i := range pod.Status.ContainerStatuses {
-		if s := &pod.Status.ContainerStatuses[i]; s.Name == containerName {
+		if s := &pod.Status.ContainerStatuses[i]; s.Name == container {
 			return s
 		}
 	}

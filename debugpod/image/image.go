@@ -9,6 +9,8 @@ import (
 	"compress/gzip"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
@@ -41,13 +43,17 @@ type Platform struct {
 
 // New builds the image. The function helper returns the helper for an architecture, such as helper.For.
 func New(helper func(arch string) ([]byte, error), architectures []string) (*Image, error) {
+	return build(helper, architectures, Plugin{})
+}
+
+func build(helper func(arch string) ([]byte, error), architectures []string, plugin Plugin) (*Image, error) {
 	images := make([]v1.Image, len(architectures))
 	var making errgroup.Group
 	for i, arch := range architectures {
 		making.Go(func() (err error) {
 			program, err := helper(arch)
 			if err == nil {
-				images[i], err = single(program, arch)
+				images[i], err = single(plugin.files(arch, program), arch)
 			}
 			if err != nil {
 				return fmt.Errorf("make the image for linux/%s: %w", arch, err)
@@ -94,23 +100,11 @@ func describe(img v1.Image, arch string) (Platform, error) {
 	return Platform{Name: "linux/" + arch, Digest: digest.String(), Size: size, Image: img}, nil
 }
 
-// single returns the image for one architecture. The image has no timestamp and no version, so the same helper always
-// gives the same image.
-func single(program []byte, arch string) (v1.Image, error) {
-	files, err := archive(program)
-	if err != nil {
-		return nil, err
-	}
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
-		return io.NopCloser(bytes.NewReader(files)), nil
-	},
-		tarball.WithMediaType(types.OCILayer), tarball.WithCompressionLevel(gzip.BestSpeed),
-		tarball.WithCompressedCaching)
-	if err != nil {
-		return nil, err
-	}
+// single returns the image for one architecture, with the programs of each layer by their paths. The image has no
+// timestamp and no version, so the same programs always give the same image.
+func single(layers []map[string][]byte, arch string) (v1.Image, error) {
 	base := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
-	base, err = mutate.ConfigFile(base, &v1.ConfigFile{
+	base, err := mutate.ConfigFile(base, &v1.ConfigFile{
 		OS: "linux", Architecture: arch,
 		RootFS: v1.RootFS{Type: "layers"},
 		Config: v1.Config{
@@ -125,24 +119,47 @@ func single(program []byte, arch string) (v1.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	return mutate.Append(base, mutate.Addendum{Layer: layer, History: v1.History{CreatedBy: "kubectl gpu-fault image"}})
-}
-
-// archive returns a tar archive of the image's files: the helper, and a directory for temporary files.
-func archive(program []byte) ([]byte, error) {
-	var b bytes.Buffer
-	w := tar.NewWriter(&b)
-	for _, file := range []struct {
-		header tar.Header
-		data   []byte
-	}{
-		{tar.Header{Typeflag: tar.TypeReg, Name: api.Program[1:], Mode: 0o755, Size: int64(len(program))}, program},
-		{tar.Header{Typeflag: tar.TypeDir, Name: "tmp/", Mode: 0o1777}, nil},
-	} {
-		if err := w.WriteHeader(&file.header); err != nil {
+	for i, programs := range layers {
+		layer, err := layerOf(programs, i == 0)
+		if err != nil {
 			return nil, err
 		}
-		if _, err := w.Write(file.data); err != nil {
+		base, err = mutate.Append(base,
+			mutate.Addendum{Layer: layer, History: v1.History{CreatedBy: "kubectl gpu-fault image"}})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return base, nil
+}
+
+func layerOf(programs map[string][]byte, withTemporary bool) (v1.Layer, error) {
+	files, err := archive(programs, withTemporary)
+	if err != nil {
+		return nil, err
+	}
+	return tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(files)), nil
+	},
+		tarball.WithMediaType(types.OCILayer), tarball.WithCompressionLevel(gzip.BestSpeed),
+		tarball.WithCompressedCaching)
+}
+
+// archive returns a tar archive of programs, and of a directory for temporary files.
+func archive(programs map[string][]byte, withTemporary bool) ([]byte, error) {
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for _, path := range slices.Sorted(maps.Keys(programs)) {
+		header := tar.Header{Typeflag: tar.TypeReg, Name: path[1:], Mode: 0o755, Size: int64(len(programs[path]))}
+		if err := w.WriteHeader(&header); err != nil {
+			return nil, err
+		}
+		if _, err := w.Write(programs[path]); err != nil {
+			return nil, err
+		}
+	}
+	if withTemporary {
+		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: "tmp/", Mode: 0o1777}); err != nil {
 			return nil, err
 		}
 	}

@@ -12,8 +12,11 @@ const tagPrefix = "gpu-fault-"
 
 func tagOf(digest v1.Hash) string { return tagPrefix + digest.Hex[:12] }
 
-// ownTag matches a tag in the form of tagOf at the end of a reference, before its digest.
-var ownTag = regexp.MustCompile(`:(` + tagPrefix + `[0-9a-f]{12})(?:@|$)`)
+// ownTagForm matches a tag in the form of tagOf.
+const ownTagForm = tagPrefix + `[0-9a-f]{12}`
+
+// ownTag matches such a tag at the end of a reference, before its digest, including one of an image with the plugin.
+var ownTag = regexp.MustCompile(`:(` + ownTagForm + `)(?:-(?:amd64|arm64)-[0-9a-f]{12})?(?:@|$)`)
 
 // OtherError means that an image belongs to another build of the client, and so contains a different helper.
 type OtherError struct{ Image, Has, Wanted string }
@@ -24,8 +27,8 @@ func (e *OtherError) Error() string {
 }
 
 // HasHelper reports whether a reference is to the image of this build, by its digest, or by its tag if it has no
-// digest. It returns an *OtherError if the image belongs to another build. It calls own only if the reference may
-// match, because building the image is slow.
+// digest or also contains the plugin. It returns an *OtherError if the image belongs to another build. It calls own
+// only if the reference may match, because building the image is slow.
 func HasHelper(reference string, own func() (*Image, error)) (bool, error) {
 	tag := ""
 	if found := ownTag.FindStringSubmatch(reference); found != nil {
@@ -39,7 +42,7 @@ func HasHelper(reference string, own func() (*Image, error)) (bool, error) {
 	switch {
 	case err != nil:
 		return false, err
-	case pinned && digest == ours.Digest.String(), !pinned && tag == ours.Tag:
+	case pinned && digest == ours.Digest.String(), tag == ours.Tag && (!pinned || PluginIn(reference) != ""):
 		return true, nil
 	case tag != "":
 		return false, &OtherError{Image: reference, Has: tag, Wanted: ours.Tag}

@@ -123,7 +123,7 @@ func (s *Session) checkRevertAccess(ctx context.Context, run ledger.Run) error {
 
 func (s *Session) refusal(ctx context.Context, missing []Permission, features, namespace string) error {
 	return &PermissionError{
-		Missing: missing, Command: s.Ledger.Command(RolesFor(features, s.whoami(ctx), namespace)...),
+		Missing: missing, Command: s.Ledger.Command(RolesFor(features, s.Whoami(ctx), namespace)...),
 	}
 }
 
@@ -132,7 +132,10 @@ func (s *Session) refusal(ctx context.Context, missing []Permission, features, n
 func RolesFor(features, user, namespace string) []string {
 	words := []string{"rbac", "print", "--for", features}
 	account, isAccount := strings.CutPrefix(user, "system:serviceaccount:")
+	_, name, _ := strings.Cut(account, ":")
 	switch {
+	case isAccount && name == ledger.FleetAccount:
+		words = append(words, "--in-cluster")
 	case isAccount:
 		words = append(words, "--serviceaccount", account)
 	case strings.ContainsFunc(user, func(c rune) bool { return !strings.ContainsRune(inWords, c) }):

@@ -68,7 +68,7 @@ func (s *Session) Announce(ctx context.Context, run ledger.Run, id, reason strin
 		kind = corev1.EventTypeNormal
 	}
 	s.event(ctx, run, *step, reason, kind,
-		fmt.Sprintf("%s: by kubectl gpu-fault run %s%s", run.Summary, run.ID, of(s.whoami(ctx))))
+		fmt.Sprintf("%s: by kubectl gpu-fault run %s%s", run.Summary, run.ID, of(s.Whoami(ctx))))
 }
 
 // event writes an Event unless the run is quiet. `kubectl describe` selects Events by the kind, name, namespace, and

@@ -14,6 +14,9 @@ import (
 
 // Plan describes a run.
 type Plan struct {
+	// ID is the ID of the run; empty for a new one. Fleet is the fleet that the run is a part of, or empty.
+	ID, Fleet string
+
 	Fault   string // the kind of fault, such as xid
 	Summary string // such as "XID 79 on GPU 0"
 	Command []string

@@ -85,7 +85,7 @@ func (s *Session) revert(ctx context.Context, id string, shown *ledger.Run, forc
 		}
 		s.warn("the client of run %s gives no sign of life: its run is taken over", id)
 	}
-	by := s.whoami(ctx)
+	by := s.Whoami(ctx)
 	if err := s.takeOver(ctx, w, by); err != nil {
 		return nil, fmt.Errorf("revert: %w", err)
 	}

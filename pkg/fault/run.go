@@ -107,7 +107,8 @@ func (s *Session) beat(ctx context.Context, locks []ledger.Lock) (stop func()) {
 func (s *Session) draft(ctx context.Context, plan Plan, seen clearance) ledger.Run {
 	now := s.Ledger.Now()
 	run := ledger.Run{
-		Fault: plan.Fault, Summary: plan.Summary, Command: plan.Command, By: s.whoami(ctx), From: s.From,
+		ID: plan.ID, Fleet: plan.Fleet,
+		Fault: plan.Fault, Summary: plan.Summary, Command: plan.Command, By: s.Whoami(ctx), From: s.From,
 		Client:  s.Version,
 		Created: now, Deadline: now.Add(s.timeout()), Reason: plan.Reason, Phase: ledger.Planned, InOrder: plan.InOrder,
 		Quiet: plan.Quiet,

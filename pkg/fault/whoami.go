@@ -7,8 +7,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// whoami returns the user name according to the API server. The name is informational, so errors are ignored.
-func (s *Session) whoami(ctx context.Context) string {
+// Whoami returns the user name according to the API server. The name is informational, so errors are ignored.
+func (s *Session) Whoami(ctx context.Context) string {
 	review, err := s.Client.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{},
 		metav1.CreateOptions{})
 	if err != nil {

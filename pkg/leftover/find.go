@@ -43,7 +43,7 @@ func (f *Finder) Find(ctx context.Context) (*Found, error) {
 	complete, err := s.metadata(ctx, configMapResource, ourLabel(), func(o *metav1.PartialObjectMetadata) {
 		if isRecord(o) {
 			records = append(records, *o)
-		} else {
+		} else if !isOfFleet(o) {
 			configMaps = append(configMaps, *o)
 		}
 	})

@@ -77,6 +77,9 @@ func (s *search) take(k kind, o *unstructured.Unstructured) {
 			s.ours = append(s.ours, left)
 		}
 		return
+	case isOfFleet(o) && k.name == kindJob:
+		s.fleetJob(k, o)
+		return
 	case isOurs(o):
 		s.ours = append(s.ours, labeledObject(k.resource, k.name, o))
 		return

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fleet"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 )
@@ -112,7 +113,7 @@ func Runs(connection *kube.Connection) cobra.CompletionFunc {
 			return nil, noFiles
 		}
 		var words []cobra.Completion
-		for _, run := range runs.Runs {
+		for _, run := range fleet.Fold(runs.Runs) {
 			if strings.HasPrefix(run.ID, prefix) && !slices.Contains(args, run.ID) {
 				words = append(words, cobra.CompletionWithDesc(run.ID, run.Summary))
 			}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/experiment"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fleet"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/reaction"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/expect"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
@@ -49,6 +50,18 @@ happened before the command started has the precision of the cluster's own times
 	return cmd
 }
 
+// runOf returns a run, or the runs of a fleet as one.
+func runOf(ctx context.Context, store *ledger.Store, id string) (ledger.Run, error) {
+	if !ledger.IsFleet(id) {
+		return store.Get(ctx, id)
+	}
+	found, err := store.FleetRuns(ctx, id)
+	if err == nil && len(found.Runs) == 0 {
+		err = &ledger.NotFoundError{ID: id, Namespace: store.Namespace}
+	}
+	return fleet.Merge(id, found.Runs), err
+}
+
 // pollEvery is how often the record is read, to see that the run is closed.
 const pollEvery = 2 * time.Second
 
@@ -61,7 +74,7 @@ func watch(
 		return err
 	}
 	store := ledger.New(cluster.Client, connection.LedgerNamespace)
-	run, err := store.Get(ctx, id)
+	run, err := runOf(ctx, store, id)
 	if err != nil {
 		return kube.Explain(err)
 	}
@@ -103,7 +116,7 @@ func watch(
 		return kube.Explain(err)
 	}
 	for {
-		now, err := store.Get(ctx, id)
+		now, err := runOf(ctx, store, id)
 		switch {
 		case errors.Is(context.Cause(ctx), errOver):
 			return nil

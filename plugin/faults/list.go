@@ -13,6 +13,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fleet"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
@@ -95,6 +96,9 @@ func NewListCommand(connection *kube.Connection, streams genericiooptions.IOStre
 			case len(found.Runs) == 0:
 				printer.Talk(streams.ErrOut, none, connection.LedgerNamespace)
 				return nil
+			}
+			if !format.IsWide() {
+				found.Runs = fleet.Fold(found.Runs)
 			}
 			runs := table(found.Runs, format, everywhere, store.Now())
 			if !format.IsWide() {

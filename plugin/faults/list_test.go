@@ -87,3 +87,42 @@ func TestListOfANamespace(t *testing.T) {
 		}
 	}
 }
+
+// TestListOfAFleet: a fleet is one row, however many runs it has; programs and -o wide get each run.
+func TestListOfAFleet(t *testing.T) {
+	t.Parallel()
+	const id = "fleet-7k3f9q"
+	var runs []ledger.Run
+	for i, node := range []string{"gpu-1", "gpu-2"} {
+		runs = append(runs, ledger.Run{
+			ID: ledger.FleetRun(id, i), Fleet: id, Fault: "xid", Summary: "x", Phase: ledger.Proven,
+			Steps: []ledger.Step{{
+				ID: "1", Target: ledger.Target{Kind: "Node", Name: node}, State: ledger.StateProven,
+				Undo: ledger.Undo{Kind: "none"},
+			}},
+		})
+	}
+	config := serveRuns(t, runs...)
+	for output, want := range map[string][]string{
+		"":     {id + "   Proven", "gpu-1,gpu-2"},
+		"wide": {id + "-0", id + "-1"},
+		"name": {"run/" + id + "-0", "run/" + id + "-1"},
+	} {
+		streams, _, out, _ := genericiooptions.NewTestIOStreams()
+		connection := kube.NewConnection(streams)
+		*connection.KubeConfig = config
+		cmd := NewListCommand(connection, streams)
+		cmd.SetArgs([]string{"-o", output})
+		if err := cmd.ExecuteContext(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for _, part := range want {
+			if !strings.Contains(out.String(), part) {
+				t.Errorf("-o %q lacks %q:\n%s", output, part, out)
+			}
+		}
+		if strings.Contains(out.String(), id+"-0") == (output == "") {
+			t.Errorf("-o %q:\n%s", output, out)
+		}
+	}
+}

@@ -41,13 +41,16 @@ type revertFlags struct {
 	// allowControlPlane allows privileged pods on control plane nodes.
 	allowControlPlane bool
 
+	// fleets are the selected fleets that have a Job, which is stopped before their runs are reverted.
+	fleets []string
+
 	yes    bool
 	dryRun dryrun.Mode
 	format printer.Format
 }
 
-// validID matches run IDs: the kind of fault, and a few letters or digits.
-var validID = regexp.MustCompile(`^[a-z]+-[a-z0-9]+$`)
+// validID matches run IDs: the kind of fault, and a few letters or digits. The runs of a fleet also have a number.
+var validID = regexp.MustCompile(`^[a-z]+-[a-z0-9]+(-[0-9]+)?$`)
 
 // NewRevertCommand returns `revert`.
 func NewRevertCommand(connection *kube.Connection, streams genericiooptions.IOStreams) *cobra.Command {
@@ -62,6 +65,9 @@ Anything that another client changed since is skipped and reported as superseded
 log, is reported as permanent, with instructions. You can safely revert a run twice.`,
 		Example: `  # Revert one run
   kubectl gpu-fault revert xid-7k3f9q
+
+  # Stop a fleet of --in-cluster, and revert all its runs
+  kubectl gpu-fault revert fleet-7k3f9q
 
   # Revert all expired runs, to confirm that they are undone
   kubectl gpu-fault revert --expired --yes
@@ -129,7 +135,7 @@ func (f *revertFlags) run(ctx context.Context, connection *kube.Connection, stre
 	if err != nil {
 		return fmt.Errorf("nothing was reverted: %w", kube.Explain(err))
 	}
-	if len(runs) == 0 && unreadable == nil {
+	if len(runs) == 0 && len(f.fleets) == 0 && unreadable == nil {
 		if f.node != "" {
 			if _, err := cluster.Client.CoreV1().Nodes().Get(
 				ctx, f.node, metav1.GetOptions{},
@@ -141,7 +147,7 @@ func (f *revertFlags) run(ctx context.Context, connection *kube.Connection, stre
 		printer.Talk(streams.ErrOut, "nothing to revert in namespace %q", connection.LedgerNamespace)
 		return nil
 	}
-	if len(runs) == 0 {
+	if len(runs) == 0 && len(f.fleets) == 0 {
 		return unreadable
 	}
 	// In an emergency, an unreadable record must not prevent the revert of the others.
@@ -164,9 +170,7 @@ func (f *revertFlags) revertAll(
 	s := session.New(ctx, cluster, connection.LedgerNamespace, 0, f.pods,
 		progress.New(streams.ErrOut))
 	s.Allow.ControlPlane = f.allowControlPlane
-	for _, run := range runs {
-		printer.Talk(streams.ErrOut, "%s", f.preview(ctx, s, run))
-	}
+	f.previewAll(ctx, s, streams, runs)
 	if f.dryRun == "client" {
 		if !f.format.IsTable() {
 			return printRuns(streams, f.format, runs)
@@ -179,7 +183,8 @@ func (f *revertFlags) revertAll(
 	if err := confirm.Ask(ctx, streams, fmt.Sprintf("Revert in context %q?", cluster.Context), f.yes); err != nil {
 		return err
 	}
-	return f.revert(ctx, s, streams, runs)
+	stopped := f.stopFleets(ctx, s, streams, runs)
+	return errors.Join(stopped, f.revert(ctx, s, streams, runs))
 }
 
 // find returns the selected runs. A run that is specified by its ID is returned even if it is closed: reverting twice
@@ -187,6 +192,14 @@ func (f *revertFlags) revertAll(
 func (f *revertFlags) find(ctx context.Context, store *ledger.Store) (runs []ledger.Run, unreadable, err error) {
 	if len(f.ids) > 0 {
 		for _, id := range f.ids {
+			if ledger.IsFleet(id) {
+				of, bad, err := f.findFleet(ctx, store, id)
+				if err != nil {
+					return nil, nil, err
+				}
+				runs, unreadable = append(runs, of...), errors.Join(unreadable, bad)
+				continue
+			}
 			switch run, err := store.Get(ctx, id); {
 			case err == nil:
 				runs = append(runs, run)
@@ -206,6 +219,11 @@ func (f *revertFlags) find(ctx context.Context, store *ledger.Store) (runs []led
 		unreadable = errors.Join(unreadable,
 			fmt.Errorf("record %s was skipped because it cannot be read: %w; see: kubectl get configmap %s -n %s -o yaml",
 				bad.Name, bad.Err, bad.Name, store.Namespace))
+	}
+	if f.all {
+		if f.fleets, err = fleetClient(store).Find(ctx); err != nil {
+			return nil, nil, err
+		}
 	}
 	if f.expired {
 		found.Runs = slices.DeleteFunc(found.Runs, func(run ledger.Run) bool { return !run.Expired(store.Now()) })

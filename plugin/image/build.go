@@ -14,7 +14,10 @@ import (
 )
 
 func newBuildCommand(streams genericiooptions.IOStreams) *cobra.Command {
-	var format printer.Format
+	var (
+		content content
+		format  printer.Format
+	)
 	cmd := &cobra.Command{
 		Use:   "build [DIRECTORY]",
 		Short: "Show the image's digests, or write the image to a directory",
@@ -35,7 +38,7 @@ tools such as oras, skopeo and crane. Nothing is uploaded.`,
 					return err
 				}
 			}
-			img, err := newImage()
+			img, err := content.build()
 			if err != nil {
 				return err
 			}
@@ -52,6 +55,7 @@ tools such as oras, skopeo and crane. Nothing is uploaded.`,
 			return format.Object(streams.Out, r, r.Digest)
 		},
 	}
+	content.addFlag(cmd.Flags())
 	format.AddFlags(cmd)
 	return cmd
 }

@@ -6,7 +6,6 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/helper"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/image"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
@@ -25,7 +24,10 @@ streamed, and nodes pull only from a registry of your choice. The image contains
 no shell and no third-party files.
 
 A build of the plugin always produces the same image with the same digest, and recognizes it by its digest or by its tag: gpu-fault-
-and the first digits of the digest. A different build has a different helper: rebuild the image after an upgrade.`,
+and the first digits of the digest. A different build has a different helper: rebuild the image after an upgrade.
+
+With --with-plugin, the image also contains the plugin itself, which --in-cluster runs near the API server. Such an image is recognized by its
+tag.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -39,15 +41,6 @@ and the first digits of the digest. A different build has a different helper: re
 	}
 	cmd.AddCommand(newBuildCommand(streams), newPushCommand(streams), newSaveCommand(streams))
 	return cmd
-}
-
-func newImage() (*image.Image, error) {
-	architectures := helper.Architectures()
-	if len(architectures) == 0 { // the error of For describes what to do
-		_, err := helper.For("amd64")
-		return nil, err
-	}
-	return image.New(helper.For, architectures)
 }
 
 // report is the output of the commands.

@@ -17,6 +17,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/helper"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/image"
 )
 
 func execute(t *testing.T, args ...string) (stdout, stderr string, err error) {
@@ -39,6 +40,24 @@ func needsHelpers(t *testing.T) {
 	}
 }
 
+// pluginProgram returns the path of a program that counts as the plugin: this test, with the string that each build of
+// the plugin contains.
+func pluginProgram(t *testing.T) string {
+	t.Helper()
+	path, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := image.ParsePlugin(append(data, "github.com/gpu-fault/kubectl-gpu-fault/plugin/"...)); err != nil {
+		t.Skipf("this test is not a static program for Linux: %v", err)
+	}
+	return path
+}
+
 // Each is refused before anything was written or sent, and says what to do.
 func TestRefused(t *testing.T) {
 	t.Parallel()
@@ -48,6 +67,7 @@ func TestRefused(t *testing.T) {
 	if err := os.WriteFile(file, []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	program := pluginProgram(t)
 	for line, want := range map[string]string{
 		"foo":                            `unknown command "foo"`,
 		"build a b":                      "takes only one directory",
@@ -72,6 +92,9 @@ func TestRefused(t *testing.T) {
 		"save n -f x --format docker --platform linux/s390x":     `--platform: the image is not made for platform "linux/s390x"; there are: linux/amd64`,
 		"save n:mine -f x --format docker --platform linux/s390": "omit the tag",
 		"save N -f x": "invalid image name",
+		"save n:mine -f x --with-plugin=" + program:     "the image is recognized by its tag only: omit :mine",
+		"save n -f x --with-plugin=" + file:             "file is not a program for Linux",
+		"push a.example/n --with-plugin=" + dir + "/no": "--with-plugin: open",
 	} {
 		stdout, _, err := execute(t, strings.Fields(line)...)
 		if err == nil || !strings.Contains(err.Error(), want) || stdout != "" {
@@ -207,5 +230,39 @@ func TestSave(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(folder, "oci-layout")); err != nil {
 		t.Error(err)
+	}
+}
+
+// On Windows and macOS, the running program cannot be the one in the image.
+func TestThisProgramMustBeForLinux(t *testing.T) {
+	t.Parallel()
+	c := content{plugin: thisProgram}
+	if _, err := c.file("windows"); err == nil || !strings.Contains(err.Error(), "specify --with-plugin=FILE") {
+		t.Errorf("on Windows: %v", err)
+	}
+	if file, err := c.file("linux"); err != nil || file == "" {
+		t.Errorf("on Linux: %q %v", file, err)
+	}
+}
+
+// An image with the plugin says so in its tag, and has two layers for the plugin's architecture.
+func TestBuildWithPlugin(t *testing.T) {
+	t.Parallel()
+	needsHelpers(t)
+	program := pluginProgram(t)
+	var plain, with report
+	for into, args := range map[*report][]string{
+		&plain: {"build", "-o", "json"}, &with: {"build", "--with-plugin=" + program, "-o", "json"},
+	} {
+		stdout, _, err := execute(t, args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal([]byte(stdout), into); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !strings.HasPrefix(with.Tag, plain.Tag+"-") || with.bytes() <= plain.bytes() {
+		t.Errorf("with the plugin: %+v; without: %+v", with, plain)
 	}
 }

@@ -20,6 +20,7 @@ func newPushCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	var (
 		insecure bool
 		timeout  = 5 * time.Minute
+		content  content
 		format   printer.Format
 	)
 	cmd := &cobra.Command{
@@ -34,7 +35,10 @@ Without :TAG, the image gets its default tag, by which the plugin recognizes it 
   export KUBECTL_GPU_FAULT_IMAGE=$image
 
   # Push the image with your own tag
-  kubectl gpu-fault image push registry.example.com/tools/gpu-fault-node:prod`,
+  kubectl gpu-fault image push registry.example.com/tools/gpu-fault-node:prod
+
+  # Push an image that also contains the plugin, for --in-cluster
+  kubectl gpu-fault image push registry.example.com/tools/gpu-fault-node --with-plugin`,
 		Args: usage.ExactArgs(1, "one repository",
 			"kubectl gpu-fault image push registry.example.com/tools/gpu-fault-node"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -44,12 +48,15 @@ Without :TAG, the image gets its default tag, by which the plugin recognizes it 
 			if timeout <= 0 {
 				return fmt.Errorf("invalid value %s for --timeout: must be greater than 0s", timeout)
 			}
-			img, err := newImage()
+			img, err := content.build()
 			if err != nil {
 				return err
 			}
 			tag, err := img.ParseTag(args[0], insecure)
 			if err != nil {
+				return err
+			}
+			if err := content.checkTag(img, tag.TagStr()); err != nil {
 				return err
 			}
 			if repository := tag.RepositoryStr(); tag.RegistryStr() == name.DefaultRegistry &&
@@ -76,6 +83,7 @@ Without :TAG, the image gets its default tag, by which the plugin recognizes it 
 			return format.Object(streams.Out, r, r.Image)
 		},
 	}
+	content.addFlag(cmd.Flags())
 	cmd.Flags().BoolVar(&insecure, "insecure", false, "Use HTTP if the registry does not support HTTPS")
 	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "Timeout of the whole push")
 	format.AddFlags(cmd)

@@ -24,6 +24,7 @@ type saving struct {
 	streams                genericiooptions.IOStreams
 	file, format, platform string
 	force                  bool
+	content                content
 }
 
 func newSaveCommand(streams genericiooptions.IOStreams) *cobra.Command {
@@ -51,6 +52,7 @@ one platform and no digest, so it must use the default tag of the image.`,
 	flags.StringVarP(&s.file, "file", "f", "", "File to write, or - for standard output")
 	flags.StringVar(&s.format, "format", s.format, "Format of the archive: oci or docker")
 	flags.StringVar(&s.platform, "platform", "", "Platform of a docker archive, such as linux/amd64")
+	s.content.addFlag(flags)
 	flags.BoolVar(&s.force, "force", false, "Overwrite an existing file")
 	_ = cmd.RegisterFlagCompletionFunc("format",
 		cobra.FixedCompletions([]string{"oci", "docker"}, cobra.ShellCompDirectiveNoFileComp))
@@ -63,12 +65,15 @@ func (s *saving) run(text string) error {
 	if err := s.check(); err != nil {
 		return err
 	}
-	img, err := newImage()
+	img, err := s.content.build()
 	if err != nil {
 		return err
 	}
 	tag, err := img.ParseTag(text, false)
 	if err != nil {
+		return err
+	}
+	if err := s.content.checkTag(img, tag.TagStr()); err != nil {
 		return err
 	}
 	write := func(w io.Writer) error { return img.WriteOCI(w, tag) }

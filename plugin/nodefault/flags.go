@@ -12,6 +12,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/dryrun"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/expect"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/fleet"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/target"
@@ -30,11 +31,12 @@ type Flags struct {
 	NoPods   bool // the fault uses the API only
 	Format   printer.Format
 	Expect   expect.Flags
+	Fleet    fleet.Flags // of commands that register them
 }
 
 // New returns the default values.
 func New() Flags {
-	return Flags{DryRun: dryrun.None, TTL: ttl.New(), Pods: podflags.New()}
+	return Flags{DryRun: dryrun.None, TTL: ttl.New(), Pods: podflags.New(), Fleet: fleet.New()}
 }
 
 // AddFlags registers the flags.
@@ -76,5 +78,17 @@ func (f *Flags) Validate() error {
 		parallel = fmt.Errorf("invalid value %d for --parallel: must be 0 or more", f.Parallel)
 	}
 	return errors.Join(f.DryRun.Validate(dryrun.Modes()...), parallel, f.Nodes.Validate(), f.TTL.Validate(),
-		f.Pods.Validate(), f.Format.Validate(), f.Expect.Validate(f.Format))
+		f.Pods.Validate(), f.Format.Validate(), f.Expect.Validate(f.Format), f.validateFleet())
+}
+
+// validateFleet rejects what cannot be done from inside the cluster.
+func (f *Flags) validateFleet() error {
+	switch {
+	case f.Fleet.InCluster && f.Expect.Given():
+		return errors.New("--in-cluster cannot be used with --expect and --expect-not: follow a run with " +
+			"`kubectl gpu-fault watch RUN`")
+	case f.Fleet.InCluster && f.Nodes.Pod != "":
+		return errors.New("--in-cluster cannot be used with --pod, which selects one node: omit --in-cluster")
+	}
+	return f.Fleet.Validate(&f.Pods)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/confirm"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/dryrun"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/fleet"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/progress"
@@ -62,35 +63,64 @@ func (f *Flags) Run(
 		return fmt.Errorf("nothing was changed: %w", err)
 	}
 	plan := f.plan(cluster, connection, names[0], what, changes)
+	s := f.session(ctx, cluster, connection, streams, len(names))
+	s.CleanupTimeout = what.CleanupTimeout
+	launch, err := f.Launch(ctx, s, &plan, fleet.Launch{Nodes: names, PerNode: f.Pods.Timeout, Streams: streams})
+	if err != nil {
+		return fmt.Errorf("nothing was changed: %w", err)
+	}
 	describe := func() {
 		say := func(format string, args ...any) { printer.Talk(streams.ErrOut, format, args...) }
 		say("%s: %s, in context %q", what.Summary, List(names), cluster.Context)
 		if what.Describe != nil {
 			what.Describe(say)
 		}
+		if launch != nil {
+			launch.Describe()
+		}
 		say("")
 	}
 	if f.DryRun == dryrun.Client {
 		describe()
-		return f.printDryRun(streams, names, what, plan)
+		return f.printDryRun(streams, names, what, plan, launch)
 	}
-	s := f.session(ctx, cluster, connection, streams, len(names))
-	s.CleanupTimeout = what.CleanupTimeout
+	if done, err := f.Fleet.Earlier(ctx, s); done {
+		return err
+	}
 	if err := s.Preflight(ctx, plan); err != nil {
 		return fmt.Errorf("nothing was changed: %w", kube.Explain(err))
 	}
 	describe()
 	if f.DryRun == dryrun.Server {
-		return f.printDryRun(streams, names, what, plan)
+		return f.printDryRun(streams, names, what, plan, launch)
 	}
 	question := fmt.Sprintf("%s %s in context %q?", what.Question, List(names), cluster.Context)
 	if err := confirm.Ask(ctx, streams, question, f.Yes); err != nil {
 		return err
 	}
+	if launch != nil {
+		return kube.Explain(launch.Run(ctx))
+	}
 	return f.Observed(ctx, cluster, streams, names, func() (*ledger.Run, func() error, error) {
 		run, err := s.Run(ctx, plan)
 		return run, func() error { return f.print(streams, connection, what, run) }, kube.Explain(err)
 	})
+}
+
+// Launch completes the launch from inside the cluster; without --in-cluster, it returns nil. It adds to the plan what
+// the launch needs and checks. In a pod of a fleet, it gives the plan and the session what they have from the fleet.
+func (f *Flags) Launch(
+	ctx context.Context, s *fault.Session, plan *fault.Plan, launch fleet.Launch,
+) (*fleet.Launch, error) {
+	f.Fleet.Name(plan)
+	s.From = f.Fleet.Origin(s.From)
+	if !f.Fleet.InCluster {
+		return nil, nil
+	}
+	launch.Flags, launch.Pods, launch.Format, launch.Session = &f.Fleet, &f.Pods, f.Format, s
+	launch.Fault, launch.Summary = plan.Fault, plan.Summary
+	launch.Parallel, launch.Cleanup = f.Parallel, s.CleanupTimeout
+	return &launch, launch.Prepare(ctx, plan)
 }
 
 // nodes returns the nodes, and the pod that selects the node if there is one.
@@ -159,8 +189,11 @@ func (f *Flags) plan(
 }
 
 func (f *Flags) printDryRun(
-	streams genericiooptions.IOStreams, names []string, what Fault, plan fault.Plan,
+	streams genericiooptions.IOStreams, names []string, what Fault, plan fault.Plan, launch *fleet.Launch,
 ) error {
+	if launch != nil {
+		return launch.DryRun(string(f.DryRun))
+	}
 	if !f.Format.IsTable() {
 		var objects []string
 		for _, name := range names {
@@ -218,5 +251,12 @@ func List(names []string) string {
 	if len(names) == 1 {
 		return "node " + names[0]
 	}
-	return count.Of(len(names), "node") + ": " + strings.Join(names, ", ")
+	text := count.Of(len(names), "node") + ": " + strings.Join(names[:min(mostNames, len(names))], ", ")
+	if more := len(names) - mostNames; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }
+
+// mostNames is the maximum number of names in a sentence.
+const mostNames = 10

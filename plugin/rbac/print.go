@@ -8,8 +8,10 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
@@ -29,6 +31,7 @@ type printing struct {
 	features                []string
 	users, groups, accounts []string
 	apiOnly                 bool
+	inCluster               bool
 	format                  printer.Format
 }
 
@@ -58,6 +61,9 @@ namespace, including all records for undoing faults.`,
   kubectl gpu-fault rbac print --for cuda --serviceaccount ci:runner -n staging \
       | kubectl apply -f -
 
+  # Allow the pods of xid --in-cluster to inject XIDs
+  kubectl gpu-fault rbac print --for xid --in-cluster | kubectl apply -f -
+
   # Allow the group on-call to run doctor without pods on nodes, and to list and revert runs
   kubectl gpu-fault rbac print --for doctor,list,revert --api-only --group on-call \
       | kubectl apply -f -`,
@@ -77,12 +83,16 @@ func (p *printing) addFlags(cmd *cobra.Command) {
 	flags.StringArrayVar(&p.accounts, "serviceaccount", nil,
 		"Service account to bind the roles to, as NAMESPACE:NAME")
 	flags.BoolVar(&p.apiOnly, "api-only", false, "For doctor, exclude the pods that read nodes")
+	flags.BoolVar(&p.inCluster, "in-cluster", false,
+		"Bind the roles to the service account of the pods of --in-cluster, and print the account too; only for "+
+			strings.Join(inCluster, ", "))
 	p.format.AddFlags(cmd)
 }
 
 // empty reports whether none of the flags is set.
 func (p *printing) empty(flags *pflag.FlagSet) bool {
-	return !slices.ContainsFunc([]string{"user", "group", "serviceaccount", "api-only", "output"}, flags.Changed)
+	all := []string{"user", "group", "serviceaccount", "api-only", "in-cluster", "output"}
+	return !slices.ContainsFunc(all, flags.Changed)
 }
 
 // completeFeatures completes the last feature of a list, excluding those already in the list.
@@ -122,7 +132,7 @@ func (p *printing) print() error {
 	if err := scope.check(chosen); err != nil {
 		return err
 	}
-	items, err := roles(chosen, scope, subjects)
+	items, err := p.roles(chosen, scope, subjects)
 	if err != nil {
 		return err
 	}
@@ -181,7 +191,50 @@ func (p *printing) choose() ([]Feature, error) {
 		return nil,
 			fmt.Errorf("--api-only requires --for doctor: it has no effect on %s", strings.Join(p.features, ", "))
 	}
+	if p.inCluster {
+		if err := p.checkInCluster(); err != nil {
+			return nil, err
+		}
+	}
 	return slices.DeleteFunc(Features(), func(f Feature) bool { return !slices.Contains(p.features, f.Name) }), nil
+}
+
+// inCluster are the features whose commands have the flag --in-cluster.
+var inCluster = []string{"xid", "runtime"}
+
+func (p *printing) checkInCluster() error {
+	for _, name := range p.features {
+		if !slices.Contains(inCluster, name) {
+			return fmt.Errorf("--in-cluster cannot be used with --for %s: supported values: %s", name,
+				strings.Join(inCluster, ", "))
+		}
+	}
+	if len(p.users)+len(p.groups)+len(p.accounts) > 0 {
+		return fmt.Errorf("--in-cluster binds the roles to service account %q only: omit --user, --group and "+
+			"--serviceaccount", ledger.FleetAccount)
+	}
+	return nil
+}
+
+// roles returns the objects that grant the features. With --in-cluster, the roles have names of their own, so that
+// applying them does not take the roles of the features away from users.
+func (p *printing) roles(chosen []Feature, scope Scope, subjects []rbacv1.Subject) ([]runtime.Object, error) {
+	if !p.inCluster {
+		return roles(chosen, scope, subjects, "")
+	}
+	items, err := roles(chosen, scope, []rbacv1.Subject{
+		{Kind: rbacv1.ServiceAccountKind, Namespace: scope.Ledger, Name: ledger.FleetAccount},
+	}, "-in-cluster")
+	if err != nil {
+		return nil, err
+	}
+	return slices.Insert(items, 1, runtime.Object(&corev1.ServiceAccount{ // after the namespace
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: ledger.FleetAccount, Namespace: scope.Ledger,
+			Labels: map[string]string{ledger.LabelManagedBy: ledger.ManagedBy},
+		},
+	})), nil
 }
 
 func (p *printing) subjects() ([]rbacv1.Subject, error) {
@@ -229,8 +282,8 @@ type list struct {
 }
 
 // roles returns the objects that grant the features to the subjects. If one is in the ledger namespace, that namespace
-// comes first.
-func roles(features []Feature, scope Scope, subjects []rbacv1.Subject) ([]runtime.Object, error) {
+// comes first. Suffix is the end of the names.
+func roles(features []Feature, scope Scope, subjects []rbacv1.Subject, suffix string) ([]runtime.Object, error) {
 	var items []runtime.Object
 	inLedger := false
 	for _, f := range features {
@@ -238,7 +291,7 @@ func roles(features []Feature, scope Scope, subjects []rbacv1.Subject) ([]runtim
 		if err != nil {
 			return nil, err
 		}
-		items = append(items, fault.Roles("gpu-fault-"+f.Name, needs, subjects)...)
+		items = append(items, fault.Roles("gpu-fault-"+f.Name+suffix, needs, subjects)...)
 		inLedger = inLedger ||
 			slices.ContainsFunc(needs, func(need fault.Permission) bool { return need.Namespace == scope.Ledger })
 	}

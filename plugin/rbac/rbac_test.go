@@ -196,3 +196,36 @@ func TestSubjectsAreRefused(t *testing.T) {
 		}
 	}
 }
+
+// The roles of the pods of a fleet have their own names: applying them must not take a feature away from users. The
+// service account comes with them.
+func TestRolesInCluster(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]string{
+		"print --for xid --in-cluster": "kind: ServiceAccount\n  metadata:\n    labels:\n" +
+			"      app.kubernetes.io/managed-by: kubectl-gpu-fault\n    name: gpu-fault-fleet\n    namespace: gpu-fault\n",
+		"print --for xid,list --in-cluster":          "--in-cluster cannot be used with --for list",
+		"print --for xid --in-cluster --user alice":  "omit --user",
+		"print --for xid --in-cluster --group a":     "omit --user",
+		"print --for xid --in-cluster -o name":       "serviceaccount/gpu-fault-fleet",
+		"print --for xid --in-cluster -o wide":       "gpu-fault-xid-in-cluster",
+		"print --for xid --serviceaccount ci:runner": "name: gpu-fault-xid\n",
+	} {
+		var out bytes.Buffer
+		streams := genericiooptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: &out}
+		cmd := NewCommand(kube.NewConnection(streams), streams)
+		cmd.SilenceUsage, cmd.SilenceErrors = true, true
+		cmd.SetArgs(strings.Fields(args))
+		text := out.String
+		if err := cmd.Execute(); err != nil {
+			text = err.Error
+		}
+		got := text()
+		if !strings.Contains(got, want) {
+			t.Errorf("%s lacks %q:\n%s", args, want, got)
+		}
+		if strings.Contains(args, "--in-cluster") && strings.Contains(got, "name: gpu-fault-xid\n") {
+			t.Errorf("%s would replace the roles of users:\n%s", args, got)
+		}
+	}
+}

@@ -75,7 +75,11 @@ describes an alternative.`,
   # Edit the files without a restart: the fault starts when containerd is restarted
   kubectl gpu-fault runtime break gpu-1 --mode missing-handler --no-restart`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			b.Nodes.Names = args
+			nodes, err := b.Fleet.Prepare(cmd, nil, args)
+			if err != nil {
+				return err
+			}
+			b.Nodes.Names = nodes
 			if err := b.validate(cmd.Flags().Changed("ttl")); err != nil {
 				return err
 			}
@@ -106,6 +110,7 @@ func modeList() string {
 func (b *breaking) addFlags(cmd *cobra.Command) {
 	b.AddFlags(cmd)
 	flags := cmd.Flags()
+	b.Fleet.AddFlags(flags)
 	flags.Lookup("ttl").Usage += fmt.Sprintf(" (%s for modes that cause node loss)", "5m")
 	flags.StringVar(&b.mode, "mode", "", "Way to break the configuration; see above")
 	flags.StringVar(&b.handler, "handler", b.handler, "Runtime handler, as in a RuntimeClass")

@@ -23,6 +23,9 @@ func (w *writing) before(ctx context.Context, cluster *kube.Cluster, names []str
 	for _, line := range w.how() {
 		say("%s", line)
 	}
+	if w.launch != nil {
+		w.launch.Describe()
+	}
 	say("")
 
 	seen, blind, reboots := verdicts(xid.DetectorsOn(cluster.Providers(ctx, names)), w.events, w.form)

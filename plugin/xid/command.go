@@ -35,7 +35,10 @@ A privileged pod writes the line and is then deleted. The line remains: a kernel
 With --layers, one run also injects the fault where Kubernetes and programs see it: the kubelet considers the GPU unhealthy, as with
 ` + "`device unhealthy`" + `, and the programs of a workload get the errors of the XID from CUDA and NVML, as with ` + "`cuda inject`" + `. Each layer is
 verified; if one fails, the others are undone, and no line is written unless the kernel log itself is what fails. The layers are injected one
-after the other. Reverting the run ends all but the line.`,
+after the other. Reverting the run ends all but the line.
+
+With --in-cluster, pods of a Job in the cluster inject the fault, each into some of the nodes. They run this command with the rights of a
+service account, and each makes a run of its own. Ctrl-C and ` + "`revert`" + ` stop them.`,
 		Example: `  # Let GPU 0 of gpu-1 fall off the bus
   kubectl gpu-fault xid 79 gpu-1
 
@@ -57,11 +60,19 @@ after the other. Reverting the run ends all but the line.`,
   # Write a line on a node without a GPU
   kubectl gpu-fault xid 79 worker-3 --gpu 0000:17:00
 
+  # Write to thousands of nodes, from pods in the cluster
+  kubectl gpu-fault xid 79 -l nvidia.com/gpu.present=true --in-cluster \
+      --image registry.example.com/tools/gpu-fault-node:gpu-fault-0123456789ab-amd64-0123456789ab
+
   # Only print what would be created
   kubectl gpu-fault xid 79 gpu-1 --dry-run=client`,
 		Args: usage.MinArgs(1, "a code and a node", "kubectl gpu-fault xid 79 gpu-1"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o, err := f.toOptions(args)
+			nodes, err := f.Fleet.Prepare(cmd, args[:1], args[1:])
+			if err != nil {
+				return err
+			}
+			o, err := f.toOptions(append(args[:1:1], nodes...))
 			if err != nil {
 				return err
 			}
@@ -105,6 +116,7 @@ func newFlags() *flags {
 func (f *flags) add(cmd *cobra.Command, connection *kube.Connection) {
 	f.inject.add(cmd, connection)
 	flags := cmd.Flags()
+	f.Fleet.AddFlags(flags)
 	flags.BoolVar(&f.cascade, "cascade", f.cascade,
 		"Also write the records that accompany the XID in a real fault, in order and with their delays")
 	flags.IntVar(&f.count, "count", f.count, "Number of times to write the lines")

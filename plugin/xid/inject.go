@@ -20,6 +20,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/confirm"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/dryrun"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/fleet"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/gpus"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/nodefault"
@@ -47,9 +48,10 @@ type writing struct {
 
 	layers layering
 	gpus   gpus.Choices
-	code   int      // the XID, if there is more than one layer
-	more   prepared // the layers besides the kernel log
-	holder gpus.Pod // whose GPUs are meant: of --pod, or of the layer cuda
+	code   int           // the XID, if there is more than one layer
+	more   prepared      // the layers besides the kernel log
+	holder gpus.Pod      // whose GPUs are meant: of --pod, or of the layer cuda
+	launch *fleet.Launch // from inside the cluster; otherwise nil
 }
 
 // run runs `xid CODE NODE`.
@@ -142,20 +144,17 @@ func times(n int) string {
 	return fmt.Sprintf(", %d times", n)
 }
 
-func (w *writing) run(ctx context.Context) error {
-	cluster, err := w.connection.Cluster()
-	if err != nil {
-		return err
-	}
+// resolve returns the nodes and the pod whose GPUs are meant, if there is one. It prepares the layers besides the
+// kernel log.
+func (w *writing) resolve(ctx context.Context, cluster *kube.Cluster) (names []string, holder gpus.Pod, err error) {
 	w.Nodes.NamespaceGiven = w.connection.Namespace != nil && *w.connection.Namespace != ""
 	names, pod, err := w.Nodes.Resolve(ctx, cluster.Client, cluster.Namespace)
 	if err != nil {
-		return err
+		return nil, holder, err
 	}
-	var holder gpus.Pod
 	if pod != nil {
 		if !asksForGPU(pod) {
-			return fmt.Errorf(
+			return nil, holder, fmt.Errorf(
 				"nothing was changed: pod %s/%s requests no device of nvidia.com: specify another pod, or the node and --gpu",
 				pod.Namespace,
 				pod.Name,
@@ -170,21 +169,34 @@ func (w *writing) run(ctx context.Context) error {
 		}
 		w.summary += " (" + strings.Join(w.layers.layers, ", ") + ")"
 		if w.more, err = w.prepare(ctx, cluster, names, holder); err != nil {
-			return fmt.Errorf("nothing was changed: %w", err)
+			return nil, holder, fmt.Errorf("nothing was changed: %w", err)
 		}
+	}
+	return names, holder, nil
+}
+
+func (w *writing) run(ctx context.Context) error {
+	cluster, err := w.connection.Cluster()
+	if err != nil {
+		return err
+	}
+	names, holder, err := w.resolve(ctx, cluster)
+	if err != nil {
+		return err
+	}
+	injection := w.injection(cluster, holder)
+	s := w.session(ctx, cluster, len(names))
+	plan := w.plan(cluster, injection, names)
+	w.launch, err = w.Launch(ctx, s, &plan, fleet.Launch{Nodes: names, PerNode: w.deadline(), Streams: w.streams})
+	if err != nil {
+		return fmt.Errorf("nothing was changed: %w", err)
 	}
 	if w.DryRun == dryrun.Client {
 		return w.dry(ctx, cluster, names)
 	}
-
-	report := progress.New(w.streams.ErrOut)
-	injection := w.injection(cluster, holder)
-	s := session.New(ctx, cluster, w.connection.LedgerNamespace, w.Parallel, w.Pods, report)
-	s.Timeout, s.CleanupTimeout = time.Duration(w.Rounds(len(names)))*w.deadline(), w.more.cleanup
-	if !w.layers.isOne() { // one after the other
-		s.Timeout = time.Duration(len(names))*w.deadline() + w.more.timeout
+	if done, err := w.Fleet.Earlier(ctx, s); done {
+		return err
 	}
-	plan := w.plan(cluster, injection, names)
 	if err := s.Preflight(ctx, plan); err != nil {
 		return fmt.Errorf("nothing was changed: %w", kube.Explain(err))
 	}
@@ -194,17 +206,35 @@ func (w *writing) run(ctx context.Context) error {
 	if err := w.before(ctx, cluster, names); err != nil {
 		return err
 	}
-	question := fmt.Sprintf("Write to the kernel log of %s in context %q?", nodefault.List(names), cluster.Context)
-	if !w.layers.isOne() {
-		question = fmt.Sprintf("Inject %s into %s in context %q?", w.summary, nodefault.List(names), cluster.Context)
-	}
-	if err := confirm.Ask(ctx, w.streams, question, w.Yes); err != nil {
+	if err := w.confirm(ctx, cluster, names); err != nil {
 		return err
+	}
+	if w.launch != nil {
+		return kube.Explain(w.launch.Run(ctx))
 	}
 	return w.Observed(ctx, cluster, w.streams, names, func() (*ledger.Run, func() error, error) {
 		run, err := s.Run(ctx, plan)
 		return run, func() error { return w.print(run, injection, names) }, err
 	})
+}
+
+// session returns a session whose timeout suffices for the nodes.
+func (w *writing) session(ctx context.Context, cluster *kube.Cluster, nodes int) *fault.Session {
+	report := progress.New(w.streams.ErrOut)
+	s := session.New(ctx, cluster, w.connection.LedgerNamespace, w.Parallel, w.Pods, report)
+	s.Timeout, s.CleanupTimeout = time.Duration(w.Rounds(nodes))*w.deadline(), w.more.cleanup
+	if !w.layers.isOne() { // one after the other
+		s.Timeout = time.Duration(nodes)*w.deadline() + w.more.timeout
+	}
+	return s
+}
+
+func (w *writing) confirm(ctx context.Context, cluster *kube.Cluster, names []string) error {
+	question := fmt.Sprintf("Write to the kernel log of %s in context %q?", nodefault.List(names), cluster.Context)
+	if !w.layers.isOne() {
+		question = fmt.Sprintf("Inject %s into %s in context %q?", w.summary, nodefault.List(names), cluster.Context)
+	}
+	return confirm.Ask(ctx, w.streams, question, w.Yes)
 }
 
 // dry prints the preview of a run, and what the run would write and create.
@@ -216,6 +246,9 @@ func (w *writing) dry(ctx context.Context, cluster *kube.Cluster, names []string
 	if w.DryRun == dryrun.Server {
 		printer.Talk(w.streams.ErrOut,
 			"the API server would admit the debug pods; it cannot check what they write on the nodes")
+	}
+	if w.launch != nil {
+		return w.launch.DryRun(string(w.DryRun))
 	}
 	if err := w.printPods(names); err != nil || !w.Format.IsTable() {
 		return err

@@ -1,6 +1,7 @@
 package xid
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -35,6 +36,9 @@ const maxRecords = 10000
 // toOptions checks everything that does not require a cluster.
 func (f *flags) toOptions(args []string) (*options, error) {
 	f.Nodes.Names = args[1:]
+	if f.Fleet.InCluster && !f.layers.isOne() {
+		return nil, errors.New("--in-cluster cannot be used with --layers: it writes to kernel logs only")
+	}
 	if err := f.inject.validate(); err != nil {
 		return nil, err
 	}

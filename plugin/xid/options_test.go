@@ -41,6 +41,11 @@ func parse(t *testing.T, change func(*flags), args ...string) (*options, error) 
 	return f.toOptions(args)
 }
 
+func inCluster(f *flags) {
+	f.Fleet.InCluster = true
+	f.Pods.Image = "r.example/i:gpu-fault-0123456789ab-amd64-0123456789ab"
+}
+
 // What can be known to be wrong without a cluster is refused without a cluster.
 func TestBadCommandLines(t *testing.T) {
 	t.Parallel()
@@ -66,7 +71,18 @@ func TestBadCommandLines(t *testing.T) {
 		"days of writing": {
 			func(f *flags) { f.count, f.interval = 10000, time.Hour }, []string{"79", "n"}, "longer than",
 		},
-		"timeout":          {func(f *flags) { f.Pods.Timeout = time.Millisecond }, []string{"79", "n"}, "--timeout"},
+		"timeout": {func(f *flags) { f.Pods.Timeout = time.Millisecond }, []string{"79", "n"}, "--timeout"},
+		"fleet without the plugin": {
+			func(f *flags) { f.Fleet.InCluster = true }, []string{"79", "n"}, "image push REPOSITORY --with-plugin",
+		},
+		"fleet with layers": {
+			func(f *flags) { inCluster(f); f.layers.layers = []string{"kernel", "device"} }, []string{"79", "n"},
+			"--in-cluster cannot be used with --layers",
+		},
+		"fleet of a pod": {
+			func(f *flags) { inCluster(f); f.Nodes.Pod = "p" }, []string{"79"},
+			"--in-cluster cannot be used with --pod",
+		},
 		"escapes too long": {func(f *flags) { f.message = strings.Repeat("é", 450) }, []string{"79", "n"}, "1900"},
 		"switch of no switch": {
 			func(f *flags) { f.swtch = 1 }, []string{"79", "n"}, "--switch requires a code of an NVSwitch",

@@ -28,6 +28,7 @@ const (
 	LabelLedger = "gpufault.dev/ledger"
 
 	LabelRun   = "gpufault.dev/run"   // on locks and debug pods: the ID of their run
+	LabelFleet = "gpufault.dev/fleet" // on the objects and records of a fleet: its ID
 	LabelFault = "gpufault.dev/fault" // on records
 	LabelPhase = "gpufault.dev/phase" // on records
 	// LabelClosed is "true" or "false" on records. A selector for open records uses "!= true", so that a record without
@@ -70,6 +71,9 @@ func encode(run Run, base *corev1.ConfigMap, limit int) (*corev1.ConfigMap, erro
 		LabelPhase:     string(run.Phase),
 		LabelClosed:    fmt.Sprint(run.IsClosed()),
 	})
+	if run.Fleet != "" {
+		cm.Labels[LabelFleet] = run.Fleet
+	}
 	cm.Annotations = with(cm.Annotations,
 		map[string]string{AnnotationSummary: describe(run), AnnotationSum: patch.Sum(text)})
 	if err := put(cm, run.ID, text, limit); err != nil {
@@ -141,7 +145,7 @@ func decodeRun(cm *corev1.ConfigMap) (Run, error) {
 func checkText(run Run) error {
 	for _, field := range [...]struct{ name, text string }{
 		{"id", run.ID}, {"fault", run.Fault}, {"summary", run.Summary}, {"by", run.By}, {"from", run.From},
-		{"reason", run.Reason}, {"phase", string(run.Phase)},
+		{"reason", run.Reason}, {"phase", string(run.Phase)}, {"fleet", run.Fleet},
 	} {
 		if hasControl(field.text) {
 			return controlError(field.name, field.text)

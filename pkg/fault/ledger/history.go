@@ -49,7 +49,7 @@ const pageSize = 50
 // Store's namespace is not marked as a ledger. A Store of all namespaces lists the runs of all namespaces that are.
 func (s *Store) List(ctx context.Context, scope Scope) (Listing, error) {
 	if s.Namespace == metav1.NamespaceAll {
-		found, err := s.records(ctx, scope, "in all namespaces")
+		found, err := s.records(ctx, scope, "in all namespaces", "")
 		if err != nil {
 			return Listing{}, err
 		}
@@ -59,7 +59,7 @@ func (s *Store) List(ctx context.Context, scope Scope) (Listing, error) {
 	// precedence, so that the same problem always produces the same message.
 	marked := make(chan error, 1)
 	go func() { marked <- s.CheckNamespace(ctx) }()
-	found, err := s.records(ctx, scope, "in namespace "+s.Namespace)
+	found, err := s.records(ctx, scope, "in namespace "+s.Namespace, "")
 	if err := cmp.Or(<-marked, err); err != nil {
 		return Listing{}, err
 	}
@@ -91,8 +91,12 @@ func (s *Store) onlyLedgers(ctx context.Context, found Listing) (Listing, error)
 	return found, nil
 }
 
-func (s *Store) records(ctx context.Context, scope Scope, where string) (Listing, error) {
+// records reads the records of a scope. Where is a part of the error. Only is a further label selector, or empty.
+func (s *Store) records(ctx context.Context, scope Scope, where, only string) (Listing, error) {
 	selector := LabelManagedBy + "=" + ManagedBy + "," + LabelFault
+	if only != "" {
+		selector += "," + only
+	}
 	if scope == Active {
 		selector += "," + LabelClosed + "!=true"
 	}
@@ -138,6 +142,7 @@ func (s *Store) Prune(ctx context.Context, keep int) (int, error) {
 		return 0, err
 	}
 	deleted, settled := 0, 0
+	kept := map[string]bool{} // fleets: the runs of one count as one run, so that they do not push each other out
 	var failed []error
 	for _, run := range all.Runs {
 		// A run in phase Proven that cannot be undone stays open. Until its deadline, its client may still be running;
@@ -145,7 +150,11 @@ func (s *Store) Prune(ctx context.Context, keep int) (int, error) {
 		if !run.Settled() || !run.IsClosed() && s.Now().Before(run.end().Add(ClockSkew)) {
 			continue
 		}
+		if run.Fleet != "" && kept[run.Fleet] {
+			continue
+		}
 		if settled++; settled <= keep {
+			kept[run.Fleet] = true
 			continue
 		}
 		err := s.configMaps().Delete(ctx, run.ID, metav1.DeleteOptions{})

@@ -25,6 +25,8 @@ type Run struct {
 	Namespace string `json:"namespace,omitempty"`
 
 	ID string `json:"id"` // as in `revert ID`: the fault's kind and six characters
+	// Fleet is the ID of the fleet that the run is a part of; see FleetRun. It is empty for all other runs.
+	Fleet string `json:"fleet,omitempty"`
 	// Fault is the kind of fault: xid, cuda, runtime, or workload.
 	Fault   string   `json:"fault"`
 	Summary string   `json:"summary"` // such as "XID 79 on GPU 0"

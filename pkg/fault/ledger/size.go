@@ -14,9 +14,9 @@ import (
 const (
 	// MaxSize is the maximum size of a record as JSON.
 	MaxSize = 8 << 20
-	// maxStored is the maximum size of what is stored of it: the API server's limit for the data of a ConfigMap (1 MiB,
+	// MaxStored is the maximum size of what is stored of it: the API server's limit for the data of a ConfigMap (1 MiB,
 	// MaxSecretSize).
-	maxStored = 1 << 20
+	MaxStored = 1 << 20
 	// maxPlain is the maximum size of a record that is stored as plain JSON, which kubectl shows. Larger records are
 	// compressed to about a tenth, because they are written again after every few steps of a run.
 	maxPlain = 64 << 10
@@ -51,9 +51,9 @@ func (e *TooLargeError) Error() string {
 // limitOf returns how much may be stored of the record of a run that has started.
 func limitOf(run Run) int {
 	if run.Phase == Planned || run.Phase == Applying {
-		return maxStored - roomToRevert
+		return MaxStored - roomToRevert
 	}
-	return maxStored
+	return MaxStored
 }
 
 // put stores the JSON of a run in a ConfigMap. The limit applies to what is stored.

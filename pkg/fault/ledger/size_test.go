@@ -55,9 +55,9 @@ func TestARecordOfAFleetFits(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{10, 5000} {
 		for _, ended := range []bool{false, true} {
-			limit := maxStored
+			limit := MaxStored
 			if !ended {
-				limit = maxStored - max(roomToEnd, resultSize*n)
+				limit = MaxStored - max(roomToEnd, resultSize*n)
 			}
 			run := fleet(n, ended)
 			cm, err := encode(run, nil, limit)
@@ -83,11 +83,11 @@ func TestARecordOfAFleetFits(t *testing.T) {
 // neither take all memory nor hide a second record.
 func TestACompressedRecordIsUntrusted(t *testing.T) {
 	t.Parallel()
-	large, err := encode(fleet(1000, true), nil, maxStored)
+	large, err := encode(fleet(1000, true), nil, MaxStored)
 	if err != nil {
 		t.Fatal(err)
 	}
-	small, err := encode(fleet(1, true), large, maxStored)
+	small, err := encode(fleet(1, true), large, MaxStored)
 	if err != nil || small.BinaryData != nil || small.Data[dataKey] == "" {
 		t.Errorf("a record that became small: %v, %v", small.BinaryData, err)
 	}
@@ -120,7 +120,7 @@ func TestACompressedRecordIsUntrusted(t *testing.T) {
 // Whatever is in a ConfigMap, reading it ends without a panic, and what is read can be stored again.
 func FuzzDecode(f *testing.F) {
 	for _, n := range []int{1, 200} {
-		cm, err := encode(fleet(n, true), nil, maxStored)
+		cm, err := encode(fleet(n, true), nil, MaxStored)
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -151,7 +151,7 @@ func FuzzDecode(f *testing.F) {
 // While a run is in progress, its evidence cannot take the space that its end needs.
 func TestARunThatIsFullCanBeClosed(t *testing.T) {
 	t.Parallel()
-	random := make([]byte, maxStored)
+	random := make([]byte, MaxStored)
 	_, _ = rand.NewChaCha8([32]byte{}).Read(random)
 	run := fleet(1, true)
 	for _, test := range []struct {

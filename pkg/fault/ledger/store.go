@@ -90,7 +90,7 @@ func (s *Store) Create(ctx context.Context, run Run) (*Writer, error) {
 			}
 			run.ID = id
 		}
-		cm, err := encode(run, nil, maxStored-max(roomToEnd, resultSize*len(run.Steps)))
+		cm, err := encode(run, nil, MaxStored-max(roomToEnd, resultSize*len(run.Steps)))
 		if err != nil {
 			return nil, err
 		}

@@ -1,0 +1,49 @@
+package ledger
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+)
+
+// FleetAccount is the service account of the Jobs that inject a fault into a fleet.
+const FleetAccount = "gpu-fault-fleet"
+
+// fleetKind is the first part of the ID of a fleet, in the place of a run's fault.
+const fleetKind = "fleet"
+
+// fleetID matches the IDs of fleets.
+var fleetID = regexp.MustCompile(`^` + fleetKind + `-[` + idAlphabet + `]{6}$`)
+
+// NewFleetID returns an ID for a new fleet.
+func (s *Store) NewFleetID() (string, error) { return s.NewID(fleetKind) }
+
+// IsFleet reports whether an ID is one of a fleet.
+func IsFleet(id string) bool { return fleetID.MatchString(id) }
+
+// FleetRun returns the ID of the run that injects the fault into a shard of the fleet. A pod that replaces another one
+// uses the same ID, and so finds the record of its predecessor.
+func FleetRun(fleet string, shard int) string { return fmt.Sprintf("%s-%d", fleet, shard) }
+
+// FleetRuns returns the runs of a fleet, including closed ones, in the order of their shards. The error is an
+// *UnmarkedError if the namespace is not marked as a ledger.
+func (s *Store) FleetRuns(ctx context.Context, fleet string) (Listing, error) {
+	if err := s.CheckNamespace(ctx); err != nil {
+		return Listing{}, err
+	}
+	found, err := s.records(ctx, All, "of fleet "+fleet, LabelFleet+"="+fleet)
+	if err != nil {
+		return Listing{}, err
+	}
+	// Any client can set the label of a record, but the ID of another run does not fit.
+	found.Runs = slices.DeleteFunc(found.Runs, func(run Run) bool { return run.Fleet != fleet })
+	slices.SortFunc(found.Runs, CompareShards)
+	return found, nil
+}
+
+// CompareShards orders the runs of a fleet by their shards.
+func CompareShards(a, b Run) int {
+	return cmp.Or(len(a.ID)-len(b.ID), cmp.Compare(a.ID, b.ID)) // 2 before 10
+}

@@ -1,0 +1,178 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+)
+
+// Client starts, follows and stops fleets. All its requests are the same for any number of nodes, except for reading
+// the records at the end.
+type Client struct {
+	Kube      kubernetes.Interface
+	Namespace string // of the ledger
+	// Every is the interval at which the Job is read; 0 means one second.
+	Every time.Duration
+	// Slow is the time after which a pod that does not run is worth a message; 0 means five seconds.
+	Slow time.Duration
+}
+
+// Permissions returns the permissions that a fleet needs, in addition to those of its fault.
+func Permissions(namespace string) []fault.Permission {
+	var all []fault.Permission
+	for _, verb := range []string{"create", "get", "delete"} {
+		all = append(all, fault.Permission{Verb: verb, Group: "batch", Resource: "jobs", Namespace: namespace})
+	}
+	for _, verb := range []string{"create", "list"} {
+		all = append(all, fault.Permission{Verb: verb, Resource: "pods", Namespace: namespace})
+	}
+	return all
+}
+
+// AccountError means that the service account of fleets does not exist.
+type AccountError struct{ Namespace, Command string }
+
+func (e *AccountError) Error() string {
+	return fmt.Sprintf("service account %q not found in namespace %q: the pods of a fleet need it; an administrator can "+
+		"create it with: %s | kubectl apply -f -", ledger.FleetAccount, e.Namespace, e.Command)
+}
+
+// DryRun checks whether the API server admits the Job and its pods. Grant is the command that creates the service
+// account.
+func (c *Client) DryRun(ctx context.Context, job *batchv1.Job, grant string) error {
+	dry := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
+	made, err := c.Kube.BatchV1().Jobs(c.Namespace).Create(ctx, job, dry)
+	switch {
+	case apierrors.IsNotFound(err): // the namespace does not exist, so the account does not either
+		return &AccountError{c.Namespace, grant}
+	case err != nil:
+		return fmt.Errorf("the Job would not be admitted: %w", err)
+	case made.Spec.BackoffLimitPerIndex == nil || made.Spec.PodFailurePolicy == nil:
+		return errors.New("--in-cluster requires Kubernetes 1.29 or newer: this one does not know the " +
+			"backoffLimitPerIndex of a Job")
+	}
+	pod := &corev1.Pod{ObjectMeta: job.Spec.Template.ObjectMeta, Spec: job.Spec.Template.Spec}
+	pod.Name = job.Name
+	_, err = c.Kube.CoreV1().Pods(c.Namespace).Create(ctx, pod, dry)
+	switch {
+	case err == nil:
+		return nil
+	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "error looking up service account"):
+		return &AccountError{c.Namespace, grant}
+	}
+	return fmt.Errorf("the Job's pods would not be admitted: %w", err)
+}
+
+// Start creates the Job and its plan. The plan comes second because the Job owns it; until it exists, no pod starts.
+func (c *Client) Start(ctx context.Context, job *batchv1.Job, plan *corev1.ConfigMap) (*batchv1.Job, error) {
+	created, err := c.Kube.BatchV1().Jobs(c.Namespace).Create(ctx, job, metav1.CreateOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("create the Job of fleet %s: %w", job.Name, err)
+	}
+	plan = plan.DeepCopy()
+	plan.OwnerReferences = []metav1.OwnerReference{
+		{APIVersion: "batch/v1", Kind: "Job", Name: created.Name, UID: created.UID},
+	}
+	if _, err := c.Kube.CoreV1().ConfigMaps(c.Namespace).Create(ctx, plan, metav1.CreateOptions{}); err != nil {
+		err = fmt.Errorf("create the plan of fleet %s: %w", job.Name, err)
+		return nil, errors.Join(err, c.Stop(ctx, job.Name))
+	}
+	return created, nil
+}
+
+// stopTimeout is the longest time for which Stop waits, in addition to the grace period of the pods.
+const stopTimeout = 30 * time.Second
+
+// Stop deletes the Job of a fleet and waits until its pods have ended. On the way, they undo what they did. It does
+// nothing if the Job does not exist, or is not the Job of this fleet. It works after ctx has ended.
+func (c *Client) Stop(ctx context.Context, id string) error {
+	ctx = context.WithoutCancel(ctx)
+	jobs := c.Kube.BatchV1().Jobs(c.Namespace)
+	job, err := c.job(ctx, id)
+	if err != nil || job == nil {
+		return err
+	}
+	foreground := metav1.DeletePropagationForeground // the Job remains until its pods have ended
+	err = jobs.Delete(ctx, id, metav1.DeleteOptions{
+		PropagationPolicy: &foreground, Preconditions: metav1.NewUIDPreconditions(string(job.UID)),
+	})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("delete the Job of fleet %s: %w", id, err)
+	}
+	patience := stopTimeout
+	if grace := job.Spec.Template.Spec.TerminationGracePeriodSeconds; grace != nil && !finished(job) {
+		patience += time.Duration(*grace) * time.Second
+	}
+	for until := time.Now().Add(patience); ; {
+		now, err := c.job(ctx, id)
+		if err == nil && (now == nil || now.UID != job.UID) {
+			return nil
+		}
+		if time.Now().After(until) {
+			return fmt.Errorf("the pods of fleet %s have not ended within %s; see: kubectl get pods -n %s -l %s=%s", id,
+				patience, c.Namespace, ledger.LabelFleet, id)
+		}
+		time.Sleep(min(c.every(), time.Until(until)))
+	}
+}
+
+// job returns the Job of a fleet, or nil if it does not exist. A Job with the same name that is not the fleet's counts
+// as missing: records are untrusted, so their names must not select the Jobs of others.
+func (c *Client) job(ctx context.Context, id string) (*batchv1.Job, error) {
+	if !ledger.IsFleet(id) {
+		return nil, nil
+	}
+	job, err := c.Kube.BatchV1().Jobs(c.Namespace).Get(ctx, id, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("read the Job of fleet %s: %w", id, err)
+	case job.Labels[ledger.LabelFleet] != id || job.Labels[ledger.LabelManagedBy] != ledger.ManagedBy:
+		return nil, nil
+	}
+	return job, nil
+}
+
+// Exists reports whether the Job of a fleet exists.
+func (c *Client) Exists(ctx context.Context, id string) (bool, error) {
+	job, err := c.job(ctx, id)
+	return job != nil, err
+}
+
+// Find returns the fleets whose plans exist, even if no pod has made a record yet.
+func (c *Client) Find(ctx context.Context) ([]string, error) {
+	plans, err := c.Kube.CoreV1().ConfigMaps(c.Namespace).List(ctx, metav1.ListOptions{
+		LabelSelector: fmt.Sprintf("%s=%s,%s,!%s", ledger.LabelManagedBy, ledger.ManagedBy, ledger.LabelFleet,
+			ledger.LabelFault),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look for fleets in namespace %s: %w", c.Namespace, err)
+	}
+	var ids []string
+	for _, plan := range plans.Items {
+		if id := plan.Labels[ledger.LabelFleet]; ledger.IsFleet(id) && !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
+	return ids, nil
+}
+
+func (c *Client) every() time.Duration {
+	if c.Every > 0 {
+		return c.Every
+	}
+	return time.Second
+}

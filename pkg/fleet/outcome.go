@@ -1,0 +1,135 @@
+package fleet
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+)
+
+// Outcome says on which nodes the fault landed, and why not on the others.
+type Outcome struct {
+	Nodes  int      `json:"nodes"`
+	Landed []string `json:"landed"`
+	Missed []Missed `json:"missed,omitempty"`
+}
+
+// Missed are the nodes on which the fault did not land for one reason.
+type Missed struct {
+	Reason string   `json:"reason"`
+	Nodes  []string `json:"nodes"`
+}
+
+// Of returns the outcome of a plan from the records of its runs. For shards without a record, failures has the reasons
+// of those whose pods failed, and rest is the reason of all others.
+func Of(plan Plan, runs []ledger.Run, failures map[int]string, rest string) Outcome {
+	byID := map[string]ledger.Run{}
+	for _, run := range runs {
+		byID[run.ID] = run
+	}
+	out := Outcome{Nodes: plan.Nodes(), Landed: []string{}}
+	for i, nodes := range plan.Shards {
+		id := ledger.FleetRun(plan.ID, i)
+		run, recorded := byID[id]
+		// Without the ID, the reason is the same for all shards that have it.
+		failure := cmp.Or(strings.ReplaceAll(failures[i], id, "RUN"), rest)
+		for _, node := range nodes {
+			why := failure
+			if recorded {
+				why = missed(run, node)
+			}
+			if why == "" {
+				out.Landed = append(out.Landed, node)
+				continue
+			}
+			out.miss(why, node)
+		}
+	}
+	slices.SortStableFunc(out.Missed, func(a, b Missed) int { return len(b.Nodes) - len(a.Nodes) })
+	return out
+}
+
+func (o *Outcome) miss(reason, node string) {
+	for i := range o.Missed {
+		if o.Missed[i].Reason == reason {
+			o.Missed[i].Nodes = append(o.Missed[i].Nodes, node)
+			return
+		}
+	}
+	o.Missed = append(o.Missed, Missed{Reason: reason, Nodes: []string{node}})
+}
+
+// missed returns why the fault did not land on a node, or "" if it did. The reason does not contain the names of the
+// node and its debug pod, so that it is the same for all nodes that have it.
+func missed(run ledger.Run, node string) string {
+	why := "the record has no step for it"
+	for _, step := range run.Steps {
+		if step.Target.Name != node {
+			continue
+		}
+		switch step.State {
+		case ledger.StateProven, ledger.StatePermanent:
+			return ""
+		case ledger.StateFailed:
+			why = cmp.Or(firstLine(step.Message), "failed")
+		default:
+			why = cmp.Or(firstLine(step.Message), firstLine(run.Message), string(run.Phase))
+			why = fmt.Sprintf("%s: %s", step.State, why)
+		}
+	}
+	return strings.NewReplacer(debugpod.PodName(run.ID, node), "POD", node, "NODE").Replace(why)
+}
+
+// Merge returns the runs of a fleet as one run, for showing them to users. It cannot be stored.
+func Merge(fleet string, runs []ledger.Run) ledger.Run {
+	var merged ledger.Run
+	var phases []string
+	for i, run := range slices.SortedFunc(slices.Values(runs), ledger.CompareShards) {
+		if i == 0 {
+			merged = run.Clone()
+			merged.ID, merged.Steps = fleet, nil
+		}
+		merged.Steps = append(merged.Steps, run.Steps...)
+		if run.Created.Before(merged.Created) {
+			merged.Created = run.Created
+		}
+		if run.Until.After(merged.Until) {
+			merged.Until = run.Until
+		}
+		switch {
+		case !run.IsClosed():
+			merged.Closed = time.Time{}
+		case merged.IsClosed() && run.Closed.After(merged.Closed):
+			merged.Closed = run.Closed
+		}
+		if phase := string(run.Phase); !slices.Contains(phases, phase) {
+			phases = append(phases, phase)
+		}
+	}
+	slices.Sort(phases)
+	merged.Phase = ledger.Phase(strings.Join(phases, ","))
+	return merged
+}
+
+// Fold replaces the runs of each fleet by one; see Merge.
+func Fold(runs []ledger.Run) []ledger.Run {
+	byFleet := map[string][]ledger.Run{}
+	for _, run := range runs {
+		byFleet[run.Fleet] = append(byFleet[run.Fleet], run)
+	}
+	var folded []ledger.Run
+	for _, run := range runs {
+		switch of := byFleet[run.Fleet]; {
+		case run.Fleet == "":
+			folded = append(folded, run)
+		case of != nil:
+			folded = append(folded, Merge(run.Fleet, of))
+			byFleet[run.Fleet] = nil
+		}
+	}
+	return folded
+}

@@ -1,0 +1,29 @@
+package leftover
+
+import (
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+)
+
+// isOfFleet reports whether an object of ours is the Job of a fleet, or its plan. The records of a fleet's runs are
+// those of ordinary runs.
+func isOfFleet(o metav1.Object) bool {
+	return isOurs(o) && !isRecord(o) && ledger.IsFleet(o.GetLabels()[ledger.LabelFleet])
+}
+
+// fleetJob handles the Job of a fleet. A client deletes the Job when it ends, so a Job that has ended is left by a
+// client that was killed. While it runs, the Job is in use even if its client is gone. The Job owns its plan.
+func (s *search) fleetJob(k kind, o *unstructured.Unstructured) {
+	if !isOver(k, o) {
+		s.inUse++
+		return
+	}
+	left := leftoverOf(k.resource, k.name, o, Ours, fmt.Sprintf("Job of fleet %s, which has ended; its client was lost",
+		o.GetName()))
+	left.Remedy, left.Todo = Nobody, ledger.New(nil, o.GetNamespace()).Command("revert", o.GetName())
+	s.items = append(s.items, left)
+}
