@@ -18,12 +18,12 @@ const (
 	// MaxSecretSize).
 	MaxStored = 1 << 20
 	// maxPlain is the maximum size of a record that is stored as plain JSON, which kubectl shows. Larger records are
-	// compressed to about a tenth, because they are written again after every few steps of a run.
+	// compressed to about a sixth, because they are written again after every few steps of a run.
 	maxPlain = 64 << 10
 	// roomToEnd is the space that is reserved when a record is created, so that the result of every step can be added
 	// later.
 	roomToEnd = 128 << 10
-	// roomToRevert is the space that is reserved until a run ends: the record of a run that cannot be closed could never
+	// roomToRevert is the space that is reserved until a run ends, because a record that cannot be closed could never
 	// be reverted.
 	roomToRevert = 64 << 10
 	// resultSize is about what the result of a step adds to a compressed record: times, evidence, a message.

@@ -162,7 +162,8 @@ func TestARunThatIsFullCanBeClosed(t *testing.T) {
 		{Applying, 800 << 10, true}, {Applying, 940 << 10, false},
 		{Reverted, 940 << 10, true}, {Reverted, 1000 << 10, false},
 	} {
-		run.Phase, run.Message = test.phase, hex.EncodeToString(random[:test.size]) // 7 % more than size once compressed
+		// Once compressed, the text has 7 % more than size.
+		run.Phase, run.Message = test.phase, hex.EncodeToString(random[:test.size])
 		if _, err := encode(run, nil, limitOf(run)); (err == nil) != test.fits {
 			t.Errorf("%d KiB in phase %s: %v, wanted it to fit: %t", test.size>>10, test.phase, err, test.fits)
 		}

@@ -258,8 +258,8 @@ func TestPruneAlsoForgetsWhatStandsForEver(t *testing.T) {
 	}
 }
 
-// TestPruneKeepsOpenRuns holds that a hundred newer runs do not make an open one disappear before its TTL expires: users
-// watch it, and its Job would be left over.
+// A hundred newer runs do not make an open one disappear before its TTL expires: users watch it, and its Job would be
+// left over.
 func TestPruneKeepsOpenRuns(t *testing.T) {
 	store := newStore(t, ledgertest.New(t).Client(ledgertest.Hooks{}))
 	for i := range 3 {
