@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -132,12 +133,19 @@ func (f *Flags) nodes(ctx context.Context, cluster *kube.Cluster, what Fault) ([
 	return names, nil, err
 }
 
+// manyNodes is the number of nodes above which less garbage is kept: a run on a thousand nodes should stay below
+// 200 MiB, and waits for the API server most of the time.
+const manyNodes = 200
+
 // Observed runs a fault, prints it, and then waits for what the cluster is expected to do. If an object is printed, it
 // is that of the reactions.
 func (f *Flags) Observed(
 	ctx context.Context, cluster *kube.Cluster, streams genericiooptions.IOStreams, names []string,
 	inject func() (run *ledger.Run, show func() error, err error),
 ) error {
+	if len(names) > manyNodes {
+		defer debug.SetGCPercent(debug.SetGCPercent(50))
+	}
 	observation, err := f.Expect.Start(ctx, cluster, names, streams)
 	if err != nil {
 		return fmt.Errorf("nothing was changed: %w", err)
