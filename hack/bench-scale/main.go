@@ -41,8 +41,7 @@ func main() {
 	from := flag.String("from", "", "print the measurements in this file, which -o json has written, and measure nothing")
 	flag.StringVar(&b.plugin, "plugin", "bin/kubectl-gpu_fault", "the program to measure")
 	flag.StringVar(&b.state, "state", ".cluster", "state of a test cluster that only this program uses")
-	flag.IntVar(&b.most, "pods-on", 1000,
-		"most nodes on which commands start debug pods; the record of a run has no space for 5,000")
+	flag.IntVar(&b.most, "pods-on", 1000, "most nodes on which commands start debug pods")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
