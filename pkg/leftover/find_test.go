@@ -182,6 +182,16 @@ func TestPodsOfReadersAreInUse(t *testing.T) {
 	}
 }
 
+// A command that injects a fault writes its record first: its pod without a record is a leftover at once.
+func TestPodsOfFaultsWithoutARecordAreLeft(t *testing.T) {
+	t.Parallel()
+	for _, fault := range []string{"xid", "cuda", "runtime", "network", "device", "fleet"} {
+		if found := newWorld(t, pod(fault+"-22")).find(); len(found.Items) != 1 {
+			t.Errorf("%s: %v", fault, lines(found.Items))
+		}
+	}
+}
+
 // Who may not read all records cannot know that a run has none.
 func TestWithoutAllRecordsNothingOfOursIsDeleted(t *testing.T) {
 	t.Parallel()

@@ -26,7 +26,7 @@ const fieldManager = ledger.ManagedBy
 
 // faultKinds are the commands whose runs have a record from the beginning. Other commands only read, and have
 // no record.
-var faultKinds = []string{"xid", "cuda", "runtime", "network", "workload", "fleet"}
+var faultKinds = []string{"xid", "cuda", "runtime", "network", "device", "workload", "fleet"}
 
 func ourLabel() metav1.ListOptions {
 	return metav1.ListOptions{LabelSelector: ledger.LabelManagedBy + "=" + ledger.ManagedBy}

@@ -27,7 +27,7 @@ type Run struct {
 	ID string `json:"id"` // as in `revert ID`: the fault's kind and six characters
 	// Fleet is the ID of the fleet that the run is a part of; see FleetRun. It is empty for all other runs.
 	Fleet string `json:"fleet,omitempty"`
-	// Fault is the kind of fault: xid, cuda, runtime, or workload.
+	// Fault is the command that injects the fault, such as xid, cuda, runtime, network or device.
 	Fault   string   `json:"fault"`
 	Summary string   `json:"summary"` // such as "XID 79 on GPU 0"
 	Command []string `json:"command,omitempty"`
