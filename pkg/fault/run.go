@@ -272,8 +272,10 @@ func (s *Session) finish(
 	if !ahead.IsClosed() {
 		s.tidy(cleanup, run, locks)
 	}
-	if _, err := s.Ledger.Prune(cleanup, ledger.HistoryLimit); err != nil {
-		s.warn("old records are kept: %v", err)
+	if run.Fleet == "" { // the client of a fleet does it once
+		if _, err := s.Ledger.Prune(cleanup, ledger.HistoryLimit); err != nil {
+			s.warn("old records are kept: %v", err)
+		}
 	}
 	results.events.Wait()
 

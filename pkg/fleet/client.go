@@ -79,7 +79,11 @@ func (c *Client) DryRun(ctx context.Context, job *batchv1.Job, grant string) err
 func (c *Client) Start(ctx context.Context, job *batchv1.Job, plan *corev1.ConfigMap) (*batchv1.Job, error) {
 	created, err := c.Kube.BatchV1().Jobs(c.Namespace).Create(ctx, job, metav1.CreateOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("create the Job of fleet %s: %w", job.Name, err)
+		err = fmt.Errorf("create the Job of fleet %s: %w", job.Name, err)
+		if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsAlreadyExists(err) {
+			return nil, err
+		}
+		return nil, errors.Join(err, c.Stop(ctx, job.Name)) // the response may have been lost
 	}
 	plan = plan.DeepCopy()
 	plan.OwnerReferences = []metav1.OwnerReference{
@@ -95,21 +99,23 @@ func (c *Client) Start(ctx context.Context, job *batchv1.Job, plan *corev1.Confi
 // stopTimeout is the longest time for which Stop waits, in addition to the grace period of the pods.
 const stopTimeout = 30 * time.Second
 
+// requestTimeout limits each request that is repeated if it fails.
+const requestTimeout = 15 * time.Second
+
 // Stop deletes the Job of a fleet and waits until its pods have ended. On the way, they undo what they did. It does
-// nothing if the Job does not exist, or is not the Job of this fleet. It works after ctx has ended.
+// nothing if the Job does not exist, or is not the Job of this fleet. It works after ctx has ended, and repeats what
+// fails, because the Job would go on.
 func (c *Client) Stop(ctx context.Context, id string) error {
 	ctx = context.WithoutCancel(ctx)
-	jobs := c.Kube.BatchV1().Jobs(c.Namespace)
-	job, err := c.job(ctx, id)
-	if err != nil || job == nil {
-		return err
+	job, err := c.delete(ctx, id)
+	for until := time.Now().Add(stopTimeout); err != nil; job, err = c.delete(ctx, id) {
+		if apierrors.IsForbidden(err) || time.Now().After(until) {
+			return fmt.Errorf("delete the Job of fleet %s: %w", id, err)
+		}
+		time.Sleep(c.every())
 	}
-	foreground := metav1.DeletePropagationForeground // the Job remains until its pods have ended
-	err = jobs.Delete(ctx, id, metav1.DeleteOptions{
-		PropagationPolicy: &foreground, Preconditions: metav1.NewUIDPreconditions(string(job.UID)),
-	})
-	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-		return fmt.Errorf("delete the Job of fleet %s: %w", id, err)
+	if job == nil {
+		return nil
 	}
 	patience := stopTimeout
 	if grace := job.Spec.Template.Spec.TerminationGracePeriodSeconds; grace != nil && !finished(job) {
@@ -128,12 +134,32 @@ func (c *Client) Stop(ctx context.Context, id string) error {
 	}
 }
 
+// delete asks the API server to delete the Job of a fleet. It returns the Job, or nil if there is none.
+func (c *Client) delete(ctx context.Context, id string) (*batchv1.Job, error) {
+	job, err := c.job(ctx, id)
+	if err != nil || job == nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	foreground := metav1.DeletePropagationForeground // the Job remains until its pods have ended
+	err = c.Kube.BatchV1().Jobs(c.Namespace).Delete(ctx, id, metav1.DeleteOptions{
+		PropagationPolicy: &foreground, Preconditions: metav1.NewUIDPreconditions(string(job.UID)),
+	})
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		err = nil
+	}
+	return job, err
+}
+
 // job returns the Job of a fleet, or nil if it does not exist. A Job with the same name that is not the fleet's counts
 // as missing: records are untrusted, so their names must not select the Jobs of others.
 func (c *Client) job(ctx context.Context, id string) (*batchv1.Job, error) {
 	if !ledger.IsFleet(id) {
 		return nil, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
 	job, err := c.Kube.BatchV1().Jobs(c.Namespace).Get(ctx, id, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):

@@ -117,6 +117,47 @@ func TestDryRun(t *testing.T) {
 	}
 }
 
+// One request that fails does not leave the Job injecting: Stop repeats what fails.
+func TestStopRepeatsWhatFails(t *testing.T) {
+	t.Parallel()
+	for _, verb := range []string{"get", "delete"} {
+		c, kube, _ := started(t)
+		failures := 2
+		kube.PrependReactor(verb, "jobs", func(clienttesting.Action) (bool, runtime.Object, error) {
+			failures--
+			return failures >= 0, nil, apierrors.NewTooManyRequests("busy", 1)
+		})
+		if err := c.Stop(t.Context(), id); err != nil {
+			t.Errorf("%s fails twice: %v", verb, err)
+		}
+		if exists, err := c.Exists(t.Context(), id); exists || err != nil {
+			t.Errorf("%s fails twice: the Job remains: %v %v", verb, exists, err)
+		}
+	}
+}
+
+// If the response to the creation of the Job is lost, the Job does not remain.
+func TestStartRemovesAJobWhoseResponseWasLost(t *testing.T) {
+	t.Parallel()
+	c, kube := newClient()
+	job, plan, err := Objects(testPlan(4, 2), testSettings())
+	if err != nil {
+		t.Fatal(err)
+	}
+	kube.PrependReactor("create", "jobs", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		if err := kube.Tracker().Add(a.(clienttesting.CreateAction).GetObject()); err != nil {
+			t.Error(err)
+		}
+		return true, nil, errors.New("connection reset")
+	})
+	if _, err := c.Start(t.Context(), job, plan); err == nil || !strings.Contains(err.Error(), "connection reset") {
+		t.Errorf("error %v", err)
+	}
+	if exists, err := c.Exists(t.Context(), id); exists || err != nil {
+		t.Errorf("the Job remains: %v %v", exists, err)
+	}
+}
+
 // setStatus changes the status of the fleet's Job.
 func setStatus(t *testing.T, kube *fake.Clientset, change func(*batchv1.JobStatus)) {
 	t.Helper()

@@ -139,16 +139,24 @@ func (c *Client) whyWaiting(ctx context.Context, job *batchv1.Job) (why string, 
 	if err != nil {
 		return fmt.Sprintf("cannot list its pods: %v", err), nil
 	}
+	// The Job replaces a pod that is deleted, and one node that cannot pull the image does not stop the others.
+	failing := 0
 	for i := range pods.Items {
 		pod := &pods.Items[i]
 		waiting, failure := debugpod.WhyWaiting(pod, container)
-		if failure != nil {
-			return pod.Name + ": " + failure.Error(), failure
+		if failure != nil && pod.DeletionTimestamp == nil {
+			failing++
+			fatal = failure
 		}
-		why = pod.Name + ": " + cmp.Or(unschedulable(pod), waiting)
+		if failure != nil || why == "" {
+			why = pod.Name + ": " + cmp.Or(unschedulable(pod), waiting)
+		}
+	}
+	if failing < len(pods.Items) {
+		fatal = nil
 	}
 	if why != "" {
-		return why, nil
+		return why, fatal
 	}
 	return cmp.Or(c.lastEvent(ctx, job), "no pod was created yet"), nil
 }

@@ -68,8 +68,9 @@ func Job(p Plan, s Settings) *batchv1.Job {
 	}
 }
 
-// failurePolicy retries only disruptions, such as an eviction: the exit code of the program is a result. The pod that
-// replaces a disrupted one finds the record of its shard, and does not inject again.
+// failurePolicy retries pods that were disrupted, such as by an eviction, or killed: an exit code of the program itself
+// is a result. The pod that replaces another one finds the record of its shard. It does not inject again, and reverts
+// what the other had not finished.
 func failurePolicy() *batchv1.PodFailurePolicy {
 	return &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{
 		{
@@ -81,15 +82,15 @@ func failurePolicy() *batchv1.PodFailurePolicy {
 		{
 			Action: batchv1.PodFailurePolicyActionFailIndex,
 			OnExitCodes: &batchv1.PodFailurePolicyOnExitCodesRequirement{
-				ContainerName: new(container), Operator: batchv1.PodFailurePolicyOnExitCodesOpNotIn, Values: []int32{0},
+				ContainerName: new(container), Operator: batchv1.PodFailurePolicyOnExitCodesOpIn, Values: []int32{1, 2, 130},
 			},
 		},
 	}}
 }
 
 func template(p Plan, s Settings) corev1.PodTemplateSpec {
-	// On SIGTERM, the program undoes what it did, and then records that.
-	grace := int64((s.Cleanup + 90*time.Second).Seconds())
+	// On SIGTERM, the program undoes the steps in progress, then all others, and records that.
+	grace := int64((2*s.Cleanup + 90*time.Second).Seconds())
 	spec := corev1.PodSpec{
 		RestartPolicy:                 corev1.RestartPolicyNever,
 		ServiceAccountName:            ledger.FleetAccount,

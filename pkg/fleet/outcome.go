@@ -71,10 +71,12 @@ func missed(run ledger.Run, node string) string {
 		if step.Target.Name != node {
 			continue
 		}
-		switch step.State {
-		case ledger.StateProven, ledger.StatePermanent:
+		switch {
+		case step.State == ledger.StateProven, step.State == ledger.StatePermanent && len(step.Evidence) > 0:
 			return ""
-		case ledger.StateFailed:
+		case step.State == ledger.StatePermanent:
+			why = "it may have landed, but nothing proves it"
+		case step.State == ledger.StateFailed:
 			why = cmp.Or(firstLine(step.Message), "failed")
 		default:
 			why = cmp.Or(firstLine(step.Message), firstLine(run.Message), string(run.Phase))

@@ -14,6 +14,13 @@ func step(node string, state ledger.State, message string) ledger.Step {
 	return ledger.Step{Target: ledger.Target{Kind: "Node", Name: node}, State: state, Message: message}
 }
 
+// proven is a step that cannot be undone, and was proven.
+func proven(node string) ledger.Step {
+	s := step(node, ledger.StatePermanent, "")
+	s.Evidence = []ledger.Evidence{{Source: "/dev/kmsg sequence 1"}}
+	return s
+}
+
 // Did it land on all nodes, and why not on the others: nodes with the same reason are one group, although each message
 // names its own node and pod.
 func TestOutcome(t *testing.T) {
@@ -28,10 +35,10 @@ func TestOutcome(t *testing.T) {
 			step("gpu-0", ledger.StateProven, ""), step("gpu-1", ledger.StateFailed, unready(first, "gpu-1")),
 		}},
 		{ID: second, Phase: ledger.Failed, Steps: []ledger.Step{
-			step("gpu-2", ledger.StateFailed, unready(second, "gpu-2")), step("gpu-3", ledger.StatePermanent, ""),
+			step("gpu-2", ledger.StateFailed, unready(second, "gpu-2")), proven("gpu-3"),
 		}},
 		{ID: ledger.FleetRun(id, 2), Phase: ledger.Interrupted, Message: "stopped by the user", Steps: []ledger.Step{
-			step("gpu-4", ledger.StateSkipped, ""),
+			step("gpu-4", ledger.StateSkipped, ""), step("gpu-5", ledger.StatePermanent, ""),
 		}},
 	}, map[int]string{3: "run " + id + "-3: no rights", 4: "run " + id + "-4: no rights"}, "did not run")
 	want := Outcome{Nodes: 13, Landed: []string{"gpu-0", "gpu-3"}, Missed: []Missed{
@@ -39,7 +46,7 @@ func TestOutcome(t *testing.T) {
 		{Reason: "did not run", Nodes: []string{"gpu-10", "gpu-11", "gpu-12"}},
 		{Reason: "pod POD on NODE: NodeNotReady", Nodes: []string{"gpu-1", "gpu-2"}},
 		{Reason: "skipped: stopped by the user", Nodes: []string{"gpu-4"}},
-		{Reason: "the record has no step for it", Nodes: []string{"gpu-5"}},
+		{Reason: "it may have landed, but nothing proves it", Nodes: []string{"gpu-5"}},
 	}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

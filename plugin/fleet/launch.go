@@ -60,10 +60,8 @@ func (l *Launch) Prepare(ctx context.Context, preflight *fault.Plan) (err error)
 	if err := l.plan.Check(); err != nil {
 		return err
 	}
-	perPod := min(l.Flags.NodesPerPod, len(l.Nodes))
-	parallel := cmp.Or(l.Parallel, fault.InParallel(perPod))
-	rounds := (perPod + parallel - 1) / parallel
-	cleanup := max(l.Cleanup, fault.DefaultCleanupTimeout)
+	rounds := l.rounds(min(l.Flags.NodesPerPod, len(l.Nodes)))
+	cleanup := Cleanup(l.Cleanup, rounds)
 	command := append([]string{image.PluginPath}, l.Flags.command...)
 	command = append(command, "--yes", "--ledger-namespace="+l.Session.Ledger.Namespace,
 		"--"+shardFlag+"="+fleet.Directory)
@@ -74,6 +72,19 @@ func (l *Launch) Prepare(ctx context.Context, preflight *fault.Plan) (err error)
 		Limit: time.Duration(rounds)*l.PerNode + l.Pods.Timeout + cleanup, Cleanup: cleanup,
 	})
 	return err
+}
+
+// rounds returns how often the changes of the parallel nodes of a pod follow each other.
+func (l *Launch) rounds(nodes int) int {
+	parallel := cmp.Or(l.Parallel, fault.InParallel(nodes))
+	return (nodes + parallel - 1) / parallel
+}
+
+// Cleanup returns how long the pod of a shard may take to undo what it did, given the time for few nodes: a pod with many
+// nodes undoes them in rounds.
+func Cleanup(few time.Duration, rounds int) time.Duration {
+	const inTime = 10 // rounds for which the time suffices
+	return max(few, fault.DefaultCleanupTimeout) * time.Duration(1+(rounds-1)/inTime)
 }
 
 func (l *Launch) client() *fleet.Client {
@@ -111,8 +122,12 @@ func (l *Launch) DryRun(mode string) error {
 	return nil
 }
 
-// readTimeout limits reading the records after the fleet has ended.
-const readTimeout = 2 * time.Minute
+const (
+	// readTimeout limits reading the records after the fleet has ended.
+	readTimeout = 2 * time.Minute
+	// lastLook limits finding out why pods failed before the fleet is stopped.
+	lastLook = 5 * time.Second
+)
 
 // Run creates the Job, follows it, and prints where the fault landed. If ctx is canceled, the Job is deleted, so that
 // its pods undo what they did.
@@ -121,29 +136,34 @@ func (l *Launch) Run(ctx context.Context) error {
 	report := progress.New(l.Streams.ErrOut)
 	job, err := client.Start(ctx, l.job, l.data)
 	if err != nil {
-		return err
+		return fmt.Errorf("%w; should a pod have started, undo with: %s", err, store.Command("revert", l.plan.ID))
 	}
 	report.Note(fmt.Sprintf("if this client is lost, stop and undo the fleet with: %s",
 		store.Command("revert", l.plan.ID)))
 	show := func(text string) { report.Step(l.plan.ID, text) }
 	followed := client.Follow(ctx, job, l.Pods.Timeout, show)
 
-	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTimeout)
-	defer cancel()
-	failures, err := client.Failures(after, l.plan.ID)
+	limit := readTimeout
+	if followed != nil {
+		limit = lastLook // while the pods go on
+	}
+	look, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+	failures, err := client.Failures(look, l.plan.ID)
+	cancel()
 	errs := []error{err}
 	if followed != nil {
 		show("stopping: its pods undo what they did")
 		errs = append(errs, fmt.Errorf("fleet %s was stopped: %w", l.plan.ID, followed))
 	}
 	errs = append(errs, client.Stop(ctx, l.plan.ID))
-	if ctx.Err() != nil { // the pods may have taken their whole grace period
-		after, cancel = context.WithTimeout(context.WithoutCancel(ctx), readTimeout)
-		defer cancel()
-	}
+	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTimeout)
+	defer cancel()
 	found, err := store.FleetRuns(after, l.plan.ID)
 	if err != nil {
 		return errors.Join(append(errs, err)...)
+	}
+	if _, err := store.Prune(after, ledger.HistoryLimit); err != nil {
+		report.Note(fmt.Sprintf("Warning: old records are kept: %v", err))
 	}
 	for _, bad := range found.Unreadable {
 		errs = append(errs, fmt.Errorf("record %s cannot be read: %w", bad.Name, bad.Err))
@@ -162,6 +182,13 @@ func (f *Flags) Origin(host string) string {
 		return host
 	}
 	return fmt.Sprintf("%s, for %s on host %s", host, orUnknown(f.shard.By), orUnknown(f.shard.From))
+}
+
+// unfinished reports whether the program of a run was killed before it had injected or undone everything. What a failed
+// run has left in place stays, as it does without a fleet.
+func unfinished(run ledger.Run) bool {
+	return run.Phase == ledger.Planned || run.Phase == ledger.Applying ||
+		run.Phase == ledger.Interrupted && len(run.Pending()) > 0
 }
 
 func orUnknown(name string) string {
@@ -194,7 +221,7 @@ func (f *Flags) Earlier(ctx context.Context, s *fault.Session) (done bool, err e
 		return true, err
 	case run.Phase == ledger.Proven:
 		return true, nil
-	case run.Phase != ledger.Planned && run.Phase != ledger.Applying:
+	case !unfinished(run):
 		return true, fmt.Errorf("an earlier pod of this shard made run %s: %s %s", run.ID, run.Phase, run.Message)
 	}
 	if _, err := s.Revert(ctx, run.ID, false); err != nil {

@@ -202,6 +202,46 @@ func TestEarlier(t *testing.T) {
 	}
 }
 
+// undoer counts what it undoes.
+type undoer struct{ undone int }
+
+func (u *undoer) Describe(ledger.Step) string { return "undo" }
+
+func (u *undoer) Undo(context.Context, ledger.Run, ledger.Step) (ledger.State, string, error) {
+	u.undone++
+	return ledger.StateReverted, "", nil
+}
+
+// A pod that is killed while it undoes its run leaves the rest in place. The pod that replaces it undoes the rest, and
+// injects nothing.
+func TestEarlierFinishesTheUndo(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "")
+	u := &undoer{}
+	w.Session.Undoers = map[string]fault.Undoer{"test": u}
+	f := Flags{shard: &fleet.Shard{Header: w.plan.Header, Index: 0, Nodes: []string{"gpu-1"}}}
+	step := func(id string, state ledger.State) ledger.Step {
+		return ledger.Step{ID: id, Target: ledger.Target{Kind: "Object", Name: id}, State: state,
+			Undo: ledger.Undo{Kind: "test"}}
+	}
+	run := ledger.Run{
+		ID: f.shard.Run(), Fleet: w.plan.ID, Fault: "runtime", Summary: "broken", Phase: ledger.Interrupted,
+		Deadline: time.Now().Add(time.Hour),
+		Steps:    []ledger.Step{step("1", ledger.StateReverted), step("2", ledger.StateProven)},
+	}
+	if _, err := w.Session.Ledger.Create(t.Context(), run); err != nil {
+		t.Fatal(err)
+	}
+	done, err := f.Earlier(t.Context(), w.Session)
+	if !done || !says(err, "nothing is injected twice") || u.undone != 1 {
+		t.Errorf("done %v, error %v, %d steps undone", done, err, u.undone)
+	}
+	now, err := w.Session.Ledger.Get(t.Context(), run.ID)
+	if err != nil || !now.IsClosed() || len(now.Pending()) > 0 {
+		t.Errorf("%+v, %v", now, err)
+	}
+}
+
 // The record of a shard names its user: according to the API server, its client is the service account.
 func TestOriginAndName(t *testing.T) {
 	t.Parallel()

@@ -115,6 +115,10 @@ func (f *Flags) Launch(
 ) (*fleet.Launch, error) {
 	f.Fleet.Name(plan)
 	s.From = f.Fleet.Origin(s.From)
+	if f.Fleet.InShard() {
+		s.Allow = f.Allow // to undo what a lost pod did
+		s.CleanupTimeout = fleet.Cleanup(s.CleanupTimeout, f.Rounds(len(launch.Nodes)))
+	}
 	if !f.Fleet.InCluster {
 		return nil, nil
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
+	"strings"
 )
 
 // FleetAccount is the service account of the Jobs that inject a fault into a fleet.
@@ -38,7 +40,11 @@ func (s *Store) FleetRuns(ctx context.Context, fleet string) (Listing, error) {
 		return Listing{}, err
 	}
 	// Any client can set the label of a record, but the ID of another run does not fit.
-	found.Runs = slices.DeleteFunc(found.Runs, func(run Run) bool { return run.Fleet != fleet })
+	found.Runs = slices.DeleteFunc(found.Runs, func(run Run) bool {
+		shard, ofFleet := strings.CutPrefix(run.ID, fleet+"-")
+		n, err := strconv.Atoi(shard)
+		return run.Fleet != fleet || !ofFleet || err != nil || run.ID != FleetRun(fleet, n)
+	})
 	slices.SortFunc(found.Runs, CompareShards)
 	return found, nil
 }

@@ -45,6 +45,12 @@ func TestFleetRuns(t *testing.T) {
 	if _, err := records.Update(t.Context(), cm, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	// A record may claim to be of the fleet, but its ID is none of a shard.
+	for _, id := range []string{"runtime-abcdef", fleetID + "-x", fleetID + "-007"} {
+		claims := newRun("gpu-3")
+		claims.ID, claims.Fleet = id, fleetID
+		create(t, store, claims)
+	}
 	found, err := store.FleetRuns(t.Context(), fleetID)
 	if err != nil {
 		t.Fatal(err)

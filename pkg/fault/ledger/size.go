@@ -26,6 +26,8 @@ const (
 	// roomToRevert is the space that is reserved until a run ends, because a record that cannot be closed could never
 	// be reverted.
 	roomToRevert = 64 << 10
+	// undoneSize is about what the undo of a step adds to a compressed record.
+	undoneSize = 32
 	// resultSize is about what the result of a step adds to a compressed record: times, evidence, a message.
 	resultSize = 128
 )
@@ -51,7 +53,7 @@ func (e *TooLargeError) Error() string {
 // limitOf returns how much may be stored of the record of a run that has started.
 func limitOf(run Run) int {
 	if run.Phase == Planned || run.Phase == Applying {
-		return MaxStored - roomToRevert
+		return MaxStored - max(roomToRevert, undoneSize*len(run.Steps))
 	}
 	return MaxStored
 }
