@@ -2,34 +2,34 @@ package image
 
 import (
 	"bytes"
-	"os"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/helper"
 )
 
-// plugin returns a program that ParsePlugin accepts: this test, with the string that each build of the plugin contains.
+// plugin returns a program that ParsePlugin accepts, with the string that each build of the plugin contains.
 func plugin(t *testing.T) Plugin {
 	t.Helper()
-	program := testProgram(t)
-	p, err := ParsePlugin(append(program, marker...))
+	p, err := ParsePlugin(append(testProgram(t), marker...))
 	if err != nil {
-		t.Skipf("this test is not a static program for Linux: %v", err)
+		t.Fatal(err)
 	}
 	return p
 }
 
+// testProgram returns a static program for Linux.
 func testProgram(t *testing.T) []byte {
 	t.Helper()
-	path, err := os.Executable()
+	if len(helper.Architectures()) == 0 {
+		t.Skip("no helper was built: make build")
+	}
+	program, err := helper.For(helper.Architectures()[0])
 	if err != nil {
 		t.Fatal(err)
 	}
-	program, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return program
+	return slices.Clone(program)
 }
 
 // The image has the plugin for its own architecture only, beside the same helpers as without it, and each client of the

@@ -82,7 +82,8 @@ func failurePolicy() *batchv1.PodFailurePolicy {
 		{
 			Action: batchv1.PodFailurePolicyActionFailIndex,
 			OnExitCodes: &batchv1.PodFailurePolicyOnExitCodesRequirement{
-				ContainerName: new(container), Operator: batchv1.PodFailurePolicyOnExitCodesOpIn, Values: []int32{1, 2, 130},
+				ContainerName: new(container), Operator: batchv1.PodFailurePolicyOnExitCodesOpIn,
+				Values: []int32{1, 2, 130},
 			},
 		},
 	}}

@@ -80,8 +80,8 @@ func (l *Launch) rounds(nodes int) int {
 	return (nodes + parallel - 1) / parallel
 }
 
-// Cleanup returns how long the pod of a shard may take to undo what it did, given the time for few nodes: a pod with many
-// nodes undoes them in rounds.
+// Cleanup returns how long the pod of a shard may take to undo what it did, given the time for few nodes: a pod with
+// many nodes undoes them in rounds.
 func Cleanup(few time.Duration, rounds int) time.Duration {
 	const inTime = 10 // rounds for which the time suffices
 	return max(few, fault.DefaultCleanupTimeout) * time.Duration(1+(rounds-1)/inTime)

@@ -406,7 +406,8 @@ func TestPythonPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.worker.RestartNPD(t) // as for the canary
+	c.worker.RestartNPD(t)                                                // as for the canary
+	t.Cleanup(func() { c.worker.RestartNPD(t); c.control.RestartNPD(t) }) // the pod may be on either node
 	vllm := c.deployment("vllm")
 	vllm.Spec.Template.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"nvidia.com/gpu": quantity("1")}
 	get := c.create(vllm)

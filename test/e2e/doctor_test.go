@@ -337,7 +337,8 @@ func TestDoctorFindsXIDs(t *testing.T) {
 func TestDoctorFindsCUDAFaults(t *testing.T) {
 	c := setupCUDA(t)
 	p := &patient{env: c.env, began: time.Now()}
-	p.worker.RestartNPD(t)
+	p.worker.RestartNPD(t) // forgets the XIDs of older tests
+	p.control.RestartNPD(t)
 	train := c.create(c.deployment("train"))
 	c.healthy("train", 1)
 	before := asUserSees(t, train())

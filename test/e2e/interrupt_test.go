@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"bufio"
-	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -20,7 +19,7 @@ import (
 // started is a command that goes on in the background.
 type started struct {
 	*exec.Cmd
-	stdout, stderr bytes.Buffer
+	stdout, stderr lockedBuffer
 }
 
 // start begins a burst that takes half a minute.

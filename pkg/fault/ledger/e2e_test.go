@@ -199,7 +199,7 @@ func TestE2ETheServersSizeLimitIsOurs(t *testing.T) {
 			return nil
 		})
 	}
-	if err := fill(1<<20 - 128<<10); err != nil {
+	if err := fill(1<<20 - 256<<10); err != nil {
 		t.Errorf("a record just below the limit: %v", err)
 	}
 	var tooLarge *ledger.TooLargeError
