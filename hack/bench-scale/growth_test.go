@@ -70,7 +70,7 @@ func TestDraw(t *testing.T) {
 	}
 }
 
-// Sizes must ascend and be at least two, or there is no growth.
+// Growth needs two or more sizes in ascending order.
 func TestParseSizes(t *testing.T) {
 	if got, err := parseSizes("50,100"); err != nil || len(got) != 2 {
 		t.Errorf("got %v, %v", got, err)

@@ -1,6 +1,7 @@
 package fault
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"runtime/debug"
@@ -113,6 +114,13 @@ func (s *Session) parallel(n int) int {
 // InParallel returns how many of n targets to work on in parallel by default: DefaultParallel, or a twentieth of a
 // large fleet, up to 50, because the image is on its nodes or in its registry's cache.
 func InParallel(n int) int { return max(DefaultParallel, min(n/20, 50)) }
+
+// Rounds returns how many rounds n targets take if parallel of them are worked on at the same time; 0 means InParallel
+// of their number.
+func Rounds(n, parallel int) int {
+	parallel = cmp.Or(parallel, InParallel(n))
+	return (n + parallel - 1) / parallel
+}
 
 func (s *Session) timeout() time.Duration {
 	if s.Timeout > 0 {

@@ -304,7 +304,7 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// says reports whether an error has a text; without a text, whether there is no error.
+// says reports whether an error contains a text, or is nil if the text is empty.
 func says(err error, text string) bool {
 	if err == nil || text == "" {
 		return err == nil && text == ""

@@ -1,7 +1,6 @@
 package fleet
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,7 +59,7 @@ func (l *Launch) Prepare(ctx context.Context, preflight *fault.Plan) (err error)
 	if err := l.plan.Check(); err != nil {
 		return err
 	}
-	rounds := l.rounds(min(l.Flags.NodesPerPod, len(l.Nodes)))
+	rounds := fault.Rounds(min(l.Flags.NodesPerPod, len(l.Nodes)), l.Parallel)
 	cleanup := Cleanup(l.Cleanup, rounds)
 	command := append([]string{image.PluginPath}, l.Flags.command...)
 	command = append(command, "--yes", "--ledger-namespace="+l.Session.Ledger.Namespace,
@@ -72,12 +71,6 @@ func (l *Launch) Prepare(ctx context.Context, preflight *fault.Plan) (err error)
 		Limit: time.Duration(rounds)*l.PerNode + l.Pods.Timeout + cleanup, Cleanup: cleanup,
 	})
 	return err
-}
-
-// rounds returns how often the changes of the parallel nodes of a pod follow each other.
-func (l *Launch) rounds(nodes int) int {
-	parallel := cmp.Or(l.Parallel, fault.InParallel(nodes))
-	return (nodes + parallel - 1) / parallel
 }
 
 // Cleanup returns how long the pod of a shard may take to undo what it did, given the time for few nodes: a pod with
@@ -205,8 +198,8 @@ func (f *Flags) Name(plan *fault.Plan) {
 	}
 }
 
-// Earlier handles the record that a previous pod of this shard has left: nothing is injected twice. A run that the
-// previous pod has finished is the result. A run that it has not is reverted. If there is no record, done is false.
+// Earlier handles the record of an earlier pod of this shard, so that nothing is injected twice. A finished run is the
+// result; an unfinished one is reverted. Without a record, done is false.
 func (f *Flags) Earlier(ctx context.Context, s *fault.Session) (done bool, err error) {
 	if f.shard == nil {
 		return false, nil

@@ -258,7 +258,7 @@ func TestOriginAndName(t *testing.T) {
 	}
 }
 
-// says reports whether an error has a text; without a text, whether there is no error.
+// says reports whether an error contains a text, or is nil if the text is empty.
 func says(err error, text string) bool {
 	if err == nil || text == "" {
 		return err == nil && text == ""

@@ -2,7 +2,6 @@
 package nodefault
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 
@@ -63,12 +62,6 @@ func AddAllowances(flags *pflag.FlagSet, allow *fault.Allowances) {
 		"Allow a run that affects all remaining GPU nodes")
 	flags.BoolVar(&allow.Majority, "allow-majority", false,
 		"Allow a run that affects more than half of the GPU nodes")
-}
-
-// Rounds returns how often the changes of the parallel nodes follow each other.
-func (f *Flags) Rounds(nodes int) int {
-	parallel := cmp.Or(f.Parallel, fault.InParallel(nodes))
-	return (nodes + parallel - 1) / parallel
 }
 
 // Validate checks everything that needs no cluster.

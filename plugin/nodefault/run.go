@@ -117,7 +117,7 @@ func (f *Flags) Launch(
 	s.From = f.Fleet.Origin(s.From)
 	if f.Fleet.InShard() {
 		s.Allow = f.Allow // to undo what a lost pod did
-		s.CleanupTimeout = fleet.Cleanup(s.CleanupTimeout, f.Rounds(len(launch.Nodes)))
+		s.CleanupTimeout = fleet.Cleanup(s.CleanupTimeout, fault.Rounds(len(launch.Nodes), f.Parallel))
 	}
 	if !f.Fleet.InCluster {
 		return nil, nil
@@ -176,7 +176,7 @@ func (f *Flags) session(
 	nodes int,
 ) *fault.Session {
 	s := session.New(ctx, cluster, connection.LedgerNamespace, f.Parallel, f.Pods, progress.New(streams.ErrOut))
-	s.Timeout = time.Duration(f.Rounds(nodes)) * f.Pods.Timeout
+	s.Timeout = time.Duration(fault.Rounds(nodes, f.Parallel)) * f.Pods.Timeout
 	return s
 }
 

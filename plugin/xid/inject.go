@@ -222,7 +222,7 @@ func (w *writing) run(ctx context.Context) error {
 func (w *writing) session(ctx context.Context, cluster *kube.Cluster, nodes int) *fault.Session {
 	report := progress.New(w.streams.ErrOut)
 	s := session.New(ctx, cluster, w.connection.LedgerNamespace, w.Parallel, w.Pods, report)
-	s.Timeout, s.CleanupTimeout = time.Duration(w.Rounds(nodes))*w.deadline(), w.more.cleanup
+	s.Timeout, s.CleanupTimeout = time.Duration(fault.Rounds(nodes, w.Parallel))*w.deadline(), w.more.cleanup
 	if !w.layers.isOne() { // one after the other
 		s.Timeout = time.Duration(nodes)*w.deadline() + w.more.timeout
 	}

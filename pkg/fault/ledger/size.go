@@ -45,9 +45,8 @@ type TooLargeError struct {
 }
 
 func (e *TooLargeError) Error() string {
-	return fmt.Sprintf("the record of run %s would have %d KiB and at most %d KiB fit: take fewer targets or shorter evidence",
-		e.ID,
-		e.Size>>10, e.Limit>>10)
+	return fmt.Sprintf("the record of run %s would have %d KiB, and at most %d KiB fit: select fewer targets",
+		e.ID, e.Size>>10, max(0, e.Limit)>>10)
 }
 
 // limitOf returns how much may be stored of the record of a run that has started.
