@@ -28,7 +28,8 @@ func (t trial) String() string { return fmt.Sprintf("%s: %s [%s]", t.group, t.ro
 var again = regexp.MustCompile(` \d+$`)
 
 // sample returns one trial of each kind of step, in the order in which they come. Those of several groups, such as the
-// creation of a record, are drawn from the groups and columns in turn.
+// creation of a record, are drawn from the groups and columns in turn. Of trials that wait until the time is up, which
+// takes minutes, each group has one.
 func sample(all []trial) []trial {
 	var rows []string
 	of := map[string][]trial{}
@@ -39,9 +40,17 @@ func sample(all []trial) []trial {
 		}
 		of[row] = append(of[row], t)
 	}
-	drawn := make([]trial, len(rows))
+	var drawn []trial
+	waits := map[string]bool{}
 	for i, row := range rows {
-		drawn[i] = of[row][i%len(of[row])]
+		t := of[row][i%len(of[row])]
+		if t.column == alone {
+			if waits[t.group] {
+				continue
+			}
+			waits[t.group] = true
+		}
+		drawn = append(drawn, t)
 	}
 	return drawn
 }

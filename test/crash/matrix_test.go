@@ -26,7 +26,8 @@ func TestMatrixShowsEveryFailure(t *testing.T) {
 	golden.Compare(t, "matrix.golden", out.String())
 }
 
-// TestSample protects `make test`, which kills at each kind of step once, before or after it: no kind is left out.
+// TestSample protects `make test`, which kills at each kind of step once, before or after it: no kind is left out, but
+// for trials that wait until the time is up, of which one in each group is enough.
 func TestSample(t *testing.T) {
 	t.Parallel()
 	var all []trial
@@ -37,13 +38,19 @@ func TestSample(t *testing.T) {
 			}
 		}
 	}
+	all = append(all,
+		trial{group: "cuda", row: "killed", column: alone}, trial{group: "cuda", row: "lost", column: alone},
+		trial{group: "xid", row: "finished", column: alone})
 	rows, columns := map[string]int{}, map[string]bool{}
 	for _, drawn := range sample(all) {
 		rows[again.ReplaceAllString(drawn.row, "")]++
 		columns[drawn.column] = true
 	}
-	if len(rows) != 3 || rows["create lock"] != 1 || rows["create record"] != 1 || rows["exec"] != 1 ||
-		len(columns) != 2 {
-		t.Errorf("drawn: rows %v, columns %v; want each row once, and both columns", rows, columns)
+	if rows["killed"] != 1 || rows["lost"] != 0 || rows["finished"] != 1 {
+		t.Errorf("drawn: rows %v; want killed and finished: one trial of each group waits until the time is up", rows)
+	}
+	if len(rows) != 5 || rows["create lock"] != 1 || rows["create record"] != 1 || rows["exec"] != 1 ||
+		len(columns) != 3 {
+		t.Errorf("drawn: rows %v, columns %v; want each row once, and all three columns", rows, columns)
 	}
 }
