@@ -141,7 +141,8 @@ func change(name string, before, after *Outcome, slower Slower) Change {
 		c.Worse = before.Met > 0 // an expectation without a verdict is not met
 		return c
 	}
-	c.Worse = after.Met*before.Rounds < before.Met*after.Rounds
+	often, was := after.Met*before.Rounds, before.Met*after.Rounds
+	c.Worse = often < was || often == was && slices.Index(worst, after.State) < slices.Index(worst, before.State)
 	if before.Median == nil || after.Median == nil {
 		return c
 	}

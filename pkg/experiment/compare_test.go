@@ -44,6 +44,11 @@ func TestCompare(t *testing.T) {
 		r.Verdicts[0].Not = true
 		return r
 	}
+	late := func(seconds float64) Result {
+		r := one(seconds)
+		r.Verdicts[0].OK, r.Verdicts[0].State = false, StateLate
+		return resultOf(r.Verdicts)
+	}
 	percent, err := ParseSlower("20%")
 	if err != nil {
 		t.Fatal(err)
@@ -69,6 +74,9 @@ func TestCompare(t *testing.T) {
 		"faster":                 {one(9), one(1), percent, false, "-8.0 false false"},
 		"missing now":            {one(1), one(-1), percent, true, "nil true false"},
 		"still missing":          {one(-1), one(-1), percent, false, "nil false false"},
+		"late, now missing":      {late(99), one(-1), percent, true, "nil true false"},
+		"missing, now late":      {one(-1), late(99), percent, false, "nil false false"},
+		"still late":             {late(99), late(70), percent, false, "-29.0 false false"},
 		"met now":                {one(-1), one(1), percent, false, "nil false false"},
 		"median of rounds":       {one(1, 2, 9), one(3, 3, 4, 99), percent, true, "1.5 false true"},
 		"rounds and one":         {one(1, 2, 9), one(2), percent, false, "0.0 false false"},

@@ -28,8 +28,9 @@ func newCompareCommand(streams genericiooptions.IOStreams) *cobra.Command {
 		Long: `Compare two results of an experiment, as run -o json prints them: what is met no longer, what is slower.
 
 If an experiment was repeated, the median times are compared. The exit code is 2 if AFTER is worse: an
-expectation that was met is not met, or is missing, or the experiment no longer passes. How slow is too
-slow depends on the cluster, so times count only with --slower.`,
+expectation that was met is not met, or is missing; one that was met late is not met at all; or the
+experiment no longer passes. How slow is too slow depends on the cluster, so times count only with
+--slower.`,
 		Example: `  # Compare the results of two versions of a remediator
   kubectl gpu-fault run compare before.json after.json
 
@@ -179,9 +180,12 @@ func outcome(o *experiment.Outcome) string {
 
 // worse returns a sentence about why the second result is worse.
 func worse(c experiment.Comparison) string {
-	var lost, slower []string
+	var lost, missing, slower []string
 	for _, i := range c.Items {
-		if i.Worse {
+		switch {
+		case i.Worse && i.Before.Met == 0: // late before
+			missing = append(missing, i.Name)
+		case i.Worse:
 			lost = append(lost, i.Name)
 		}
 		if i.Slower {
@@ -191,6 +195,9 @@ func worse(c experiment.Comparison) string {
 	var why []string
 	if len(lost) > 0 {
 		why = append(why, "met less often: "+strings.Join(lost, ", "))
+	}
+	if len(missing) > 0 {
+		why = append(why, "was late, and is not met at all: "+strings.Join(missing, ", "))
 	}
 	if len(slower) > 0 {
 		why = append(why, "slower: "+strings.Join(slower, ", "))
