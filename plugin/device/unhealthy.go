@@ -50,7 +50,11 @@ this process is killed, and if the kubelet or the device plugin restarts. This d
   # Make a device of another vendor unhealthy; device list prints the IDs
   kubectl gpu-fault device unhealthy gpu-7 --resource amd.com/gpu --device 0000:c1:00.0`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			f.Nodes.Names = args
+			nodes, err := f.Fleet.Prepare(cmd, nil, args)
+			if err != nil {
+				return err
+			}
+			f.Nodes.Names = nodes
 			if err := f.validate(); err != nil {
 				return err
 			}
@@ -60,6 +64,7 @@ this process is killed, and if the kubelet or the device plugin restarts. This d
 	}
 	f.AddFlags(cmd)
 	flags := cmd.Flags()
+	f.Fleet.AddFlags(flags)
 	flags.Lookup("ttl").Usage = "Time after which the node ends the fault unless reverted earlier, 10s to 24h"
 	flags.StringVar(&f.Nodes.Pod, "pod", "", "Select the node and the devices of this pod, in the namespace of -n")
 	flags.StringVar(&f.gpu, "gpu", "",

@@ -200,7 +200,7 @@ func (p *printing) choose() ([]Feature, error) {
 }
 
 // inCluster are the features whose commands have the flag --in-cluster.
-var inCluster = []string{"xid", "runtime"}
+var inCluster = []string{"xid", "runtime", "device"}
 
 func (p *printing) checkInCluster() error {
 	for _, name := range p.features {

@@ -27,6 +27,7 @@ func TestFleet(t *testing.T) {
 	e.grantFleet()
 	for name, test := range map[string]func(*env, string){
 		"lands": fleetLands, "interrupted": fleetInterrupted, "killed": fleetKilled, "undone": fleetUndone,
+		"devices": fleetDevices,
 	} {
 		t.Run(name, func(t *testing.T) {
 			own := *e
@@ -75,13 +76,14 @@ func (e *env) grantFleet() {
 	t.Helper()
 	apply := exec.CommandContext(t.Context(), binary(t, "kubectl"), "apply", "-f", "-")
 	apply.Env = append(apply.Environ(), "KUBECONFIG="+e.cluster.Kubeconfig)
-	apply.Stdin = strings.NewReader(e.ok("rbac", "print", "--for", "xid,runtime", "--in-cluster").stdout)
+	apply.Stdin = strings.NewReader(e.ok("rbac", "print", "--for", "xid,runtime,device", "--in-cluster").stdout)
 	if out, err := apply.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	t.Cleanup(func() {
 		roles := e.cluster.Client.RbacV1()
-		for _, name := range []string{"gpu-fault-xid-in-cluster", "gpu-fault-runtime-in-cluster"} {
+		for _, feature := range []string{"xid", "runtime", "device"} {
+			name := "gpu-fault-" + feature + "-in-cluster"
 			e.drop(roles.ClusterRoles(), name)
 			e.drop(roles.ClusterRoleBindings(), name)
 			e.drop(roles.Roles("default"), name)
@@ -205,6 +207,26 @@ func fleetUndone(e *env, image string) {
 	}
 	e.noFleet()
 	e.ok("revert", "--all", "--yes")
+}
+
+// fleetDevices makes a GPU of each node unhealthy: the faults last when the pods of the fleet have ended, until they
+// are reverted.
+func fleetDevices(e *env, image string) {
+	before := e.allocatable()
+	r := e.ok("device", "unhealthy", e.control.Name, e.worker.Name, "--gpu", "1", "--ttl", "10m", "--in-cluster",
+		"--nodes-per-pod", "1", "--image", image, "--image-pull-policy", "Never", "--allow-control-plane",
+		"--allow-last-gpu-node", "--allow-majority", "--yes")
+	if !strings.Contains(r.stdout, "landed   2") {
+		e.t.Errorf("stdout:\n%s", r.stdout)
+	}
+	e.noFleet()
+	if now := e.allocatable(); now != before-1 {
+		e.t.Errorf("%d GPUs are allocatable, before %d", now, before)
+	}
+	e.ok("revert", e.runs()[0].Fleet, "--allow-control-plane", "--yes")
+	if now := e.allocatable(); now != before {
+		e.t.Errorf("%d GPUs are allocatable after the revert, before %d", now, before)
+	}
 }
 
 func fleetKilled(e *env, image string) {
