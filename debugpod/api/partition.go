@@ -14,6 +14,8 @@ import (
 type Partition struct {
 	Pods    []PartitionedPod `json:"pods"`
 	Matches []Match          `json:"matches"` // a packet is dropped if one of them matches
+	// Loss is the percentage of these packets that are dropped, at random; 0 means all of them.
+	Loss int `json:"loss,omitempty"`
 }
 
 // PartitionedPod is a pod with its own network.
@@ -58,6 +60,9 @@ func (p Partition) validate() error {
 	if len(p.Pods) == 0 || len(p.Pods) > MaxPartitionedPods {
 		return fmt.Errorf("a partition of %s is not possible: must be 1 to %d", count.Of(len(p.Pods), "pod"),
 			MaxPartitionedPods)
+	}
+	if p.Loss < 0 || p.Loss > 99 {
+		return fmt.Errorf("a loss of %d%% is not possible: must be 1 to 99", p.Loss)
 	}
 	if len(p.Matches) == 0 || len(p.Matches) > MaxMatches {
 		return fmt.Errorf("a partition with %s is not possible: must be 1 to %d", count.Of(len(p.Matches), "rule"),

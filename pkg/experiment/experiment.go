@@ -95,8 +95,8 @@ type Inject struct {
 	XID    any      `json:"xid,omitempty"`
 	GPU    any      `json:"gpu,omitempty"`
 	Layers []string `json:"layers,omitempty"`
-	// Device is unhealthy. Runtime is a mode of `runtime break`. Network is partition: of the pods of the target's
-	// workload on the nodes, or else of all pods on the nodes.
+	// Device is unhealthy. Runtime is a mode of `runtime break`. Network is partition or loss: of the pods of the
+	// target's workload on the nodes, or else of all pods on the nodes.
 	Device  string `json:"device,omitempty"`
 	Runtime string `json:"runtime,omitempty"`
 	Network string `json:"network,omitempty"`
@@ -292,8 +292,8 @@ func (i Inject) validate() error {
 		return errors.New("gpu is possible only for an xid or a device")
 	case i.Device != "" && i.Device != "unhealthy":
 		return fmt.Errorf("device must be unhealthy, not %q", i.Device)
-	case i.Network != "" && i.Network != "partition":
-		return fmt.Errorf("network must be partition, not %q", i.Network)
+	case i.Network != "" && i.Network != "partition" && i.Network != "loss":
+		return fmt.Errorf("network must be partition or loss, not %q", i.Network)
 	}
 	for _, layer := range i.Layers {
 		if !slices.Contains([]string{LayerKernel, LayerDevice, LayerCUDA}, layer) {
@@ -318,8 +318,8 @@ func (i Inject) validate() error {
 // injecting are the commands that an experiment may run; reserved are the flags that it sets itself.
 var (
 	injecting = []string{
-		"xid", "device unhealthy", "device taint", "runtime break", "network partition", "cuda inject", "cuda arm",
-		"cuda disarm",
+		"xid", "device unhealthy", "device taint", "runtime break", "network partition", "network loss", "cuda inject",
+		"cuda arm", "cuda disarm",
 	}
 	reserved = []string{"yes", "output", "dry-run", "expect", "expect-not", "within"}
 )

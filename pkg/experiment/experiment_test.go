@@ -125,6 +125,8 @@ func TestCommands(t *testing.T) {
 			[]string{"runtime break a b --mode missing-handler --ttl=5m"}},
 		{Inject{Network: "partition", Flags: map[string]any{"to": []any{"dns", "pod/b"}}},
 			[]string{"network partition a b --workload deployment/vllm --namespace infer --to=dns,pod/b"}},
+		{Inject{Network: "loss", Flags: map[string]any{"percent": int64(5)}},
+			[]string{"network loss a b --workload deployment/vllm --namespace infer --percent=5"}},
 		{Inject{CUDA: "job/train", Flags: map[string]any{"container": []any{"x", "y"}, "error": int64(719)}},
 			[]string{"cuda inject job/train --namespace infer --container=x,y --error=719"}},
 		{Inject{XID: int64(79), Layers: []string{"kernel", "device", "cuda"}, GPU: int64(0)}, []string{

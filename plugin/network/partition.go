@@ -25,13 +25,14 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/session"
 )
 
-// partition holds the arguments and flags of `network partition`.
+// partition holds the arguments and flags of `network partition` and `network loss`.
 type partition struct {
 	nodefault.Flags
 	workload string
 	to, from []string
 	protocol string
 	port     int
+	loss     int // the percentage of packets that are dropped; 0 for all of them
 
 	sent, received []peer
 	notes          []string // about peers that may not be what the user expects
@@ -79,15 +80,21 @@ that use eBPF, the packet from the pod shows it, and the command removes the rul
 
   # Cut the pods of a node off from an object store
   kubectl gpu-fault network partition gpu-1 --to 203.0.113.0/24 --protocol tcp --port 443`,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			p.Nodes.Names = args
-			if err := p.validate(); err != nil {
-				return err
-			}
-			return p.run(cmd.Context(), connection, streams)
-		},
-		ValidArgsFunction: completion.Nodes(connection),
 	}
+	p.complete(cmd, connection, streams)
+	return cmd
+}
+
+// complete adds what both commands have.
+func (p *partition) complete(cmd *cobra.Command, connection *kube.Connection, streams genericiooptions.IOStreams) {
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		p.Nodes.Names = args
+		if err := p.validate(); err != nil {
+			return err
+		}
+		return p.run(cmd.Context(), connection, streams)
+	}
+	cmd.ValidArgsFunction = completion.Nodes(connection)
 	p.AddFlags(cmd)
 	flags := cmd.Flags()
 	flags.Lookup("ttl").Usage = "Time after which the kernel of the node ends the fault unless reverted earlier, 10s to 24h"
@@ -105,7 +112,6 @@ that use eBPF, the packet from the pod shows it, and the command removes the rul
 	} {
 		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 	}
-	return cmd
 }
 
 // validate checks everything that needs no cluster.
@@ -154,8 +160,7 @@ func (p *partition) run(ctx context.Context, connection *kube.Connection, stream
 	var chosen podsByNode
 	var omitted string
 	what := nodefault.Fault{
-		Name: "network", Summary: "Partition: " + p.String(), Result: "partitioned",
-		Question: "Cut off " + p.subject() + " on",
+		Name: "network", Summary: p.summary(), Result: p.result(), Question: p.question(),
 		Describe: func(say func(string, ...any)) { p.describe(say, chosen.names(), omitted) },
 		Needs:    needs(connection.LedgerNamespace),
 		Changes: func(
@@ -206,11 +211,11 @@ func (p *partition) changes(
 		Start: session.StartShortPod[firewall.Pod](cluster, connection.LedgerNamespace, p.Pods),
 	}
 	for _, node := range nodes {
-		what, err := request(chosen.request(node), r.forNode(slices.Concat(sent, received), node))
+		what, err := request(chosen.request(node), r.forNode(slices.Concat(sent, received), node), p.loss)
 		if err != nil {
 			return nil, fmt.Errorf("node %q: %w", node, err)
 		}
-		action := fmt.Sprintf("drop packets of %s: %s", count.Of(len(chosen[node]), "pod"), p.peers())
+		action := fmt.Sprintf("drop %s of %s: %s", p.share(), count.Of(len(chosen[node]), "pod"), p.peers())
 		changes = append(changes, in.Change(node, action, what))
 	}
 	return changes, nil
@@ -218,8 +223,8 @@ func (p *partition) changes(
 
 // request returns a valid request for a node. A pod peer may have addresses of two families: those that no pod on the
 // node has are omitted.
-func request(pods []api.PartitionedPod, matches []api.Match) (api.Firewall, error) {
-	what := &api.Partition{Pods: pods}
+func request(pods []api.PartitionedPod, matches []api.Match, loss int) (api.Firewall, error) {
+	what := &api.Partition{Pods: pods, Loss: loss}
 	var absent netip.Prefix
 	for _, m := range matches {
 		if m.Peer.IsValid() && !what.HasFamily(m.Peer.Addr().Is6()) {
@@ -303,7 +308,7 @@ func (p *partition) describe(say func(string, ...any), pods []string, omitted st
 	if len(pods) > mostNamed {
 		named += fmt.Sprintf(" and %s", count.Of(len(pods)-mostNamed, "other pod"))
 	}
-	say("What: the kernel drops packets of %s: %s. Packets between a pod and its own node pass.", named, p.peers())
+	say("What: the kernel drops %s of %s: %s. Packets between a pod and its own node pass.", p.share(), named, p.peers())
 	if omitted != "" {
 		say("Not cut off: %s.", omitted)
 	}

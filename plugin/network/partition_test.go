@@ -56,6 +56,25 @@ func TestValidate(t *testing.T) {
 	}
 }
 
+// TestValidateLoss holds that a loss is a percentage below 100, and that it is said what to do instead.
+func TestValidateLoss(t *testing.T) {
+	t.Parallel()
+	for percent, want := range map[int]string{
+		1: "", 99: "", 0: "must be 1 to 99", -1: "must be 1 to 99", 101: "must be 1 to 99", 100: "network partition",
+	} {
+		p := newPartition()
+		p.loss = percent
+		err := p.validateLoss(true)
+		if (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%d: %v, wanted %q", percent, err, want)
+		}
+	}
+	err := newPartition().validateLoss(false)
+	if err == nil || !strings.Contains(err.Error(), "--percent is required") {
+		t.Errorf("without --percent: %v", err)
+	}
+}
+
 // TestPods holds that only pods with their own network outside of protected namespaces are cut off: others are refused
 // by name, and omitted on nodes.
 func TestPods(t *testing.T) {
@@ -151,11 +170,11 @@ func TestFamilies(t *testing.T) {
 	pods := []api.PartitionedPod{{Name: "ml/a", UID: "u", Addresses: []netip.Addr{netip.MustParseAddr("10.1.0.2")}}}
 	v4 := api.Match{Peer: netip.MustParsePrefix("10.2.0.2/32")}
 	v6 := api.Match{Peer: netip.MustParsePrefix("fd00::2/128")}
-	f, err := request(pods, []api.Match{v4, v6})
+	f, err := request(pods, []api.Match{v4, v6}, 0)
 	if err != nil || len(f.Partition.Matches) != 1 || f.Partition.Matches[0].Peer != v4.Peer {
 		t.Errorf("%+v, %v", f.Partition, err)
 	}
-	_, err = request(pods, []api.Match{v6})
+	_, err = request(pods, []api.Match{v6}, 0)
 	if err == nil || !strings.Contains(err.Error(), "same family as fd00::2/128") {
 		t.Errorf("%v", err)
 	}

@@ -89,7 +89,7 @@ func FuzzParsePeer(f *testing.F) {
 		pods := []api.PartitionedPod{{Name: "ml/a", UID: "u", Addresses: []netip.Addr{
 			netip.MustParseAddr("10.1.0.2"), netip.MustParseAddr("fd00:1::2"),
 		}}}
-		if _, err := request(pods, r.forNode(matches, "b")); err != nil {
+		if _, err := request(pods, r.forNode(matches, "b"), 0); err != nil {
 			t.Errorf("%q: %v", text, err)
 		}
 	})

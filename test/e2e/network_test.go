@@ -5,6 +5,7 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os/exec"
 	"slices"
 	"strings"
@@ -109,6 +110,38 @@ func (n *network) says(r result, code int, parts ...string) {
 func (n *network) partition(args ...string) result {
 	n.t.Helper()
 	return n.plugin(append([]string{"network", "partition", "-n", n.namespace, "--yes"}, args...)...)
+}
+
+// TestLoss holds that about the share of the packets that was specified is lost, on the way to the peer only, and none
+// after the revert.
+func TestLoss(t *testing.T) {
+	n := setupNetwork(t)
+	r := n.plugin("network", "loss", "-n", n.namespace, "--pod", "a", "--to", "pod/b", "--percent", "40", "--yes")
+	n.says(r, 0, "numgen random mod 100 < 40", "some of 28 times a UDP packet to "+n.ips["b"], "losing packets on node")
+	// 40 are expected, with a standard deviation of 5
+	if lost := n.lost("a", "b"); lost < 10 || lost > 70 {
+		t.Errorf("%d of 100 packets were lost, wanted about 40", lost)
+	}
+	if lost := n.lost("a", "c"); lost > 0 {
+		t.Errorf("%d of 100 packets to another pod were lost", lost)
+	}
+	n.says(n.plugin("revert", n.runs()[0].ID, "--yes"), 0, "it had dropped ")
+	if lost := n.lost("a", "b"); lost > 0 {
+		t.Errorf("after the revert, %d of 100 packets were lost", lost)
+	}
+}
+
+// lost sends 100 echo requests from a pod to another, and returns how many of them had no reply.
+func (n *network) lost(from, to string) (lost int) {
+	n.t.Helper()
+	cmd := exec.CommandContext(n.t.Context(), binary(n.t, "kubectl"), "--kubeconfig", n.cluster.Kubeconfig, "exec",
+		"-n", n.namespace, from, "--", "ping", "-q", "-c", "100", "-i", "0.02", "-W", "1", n.ips[to])
+	out, _ := cmd.CombinedOutput() // ping fails if there is no reply at all
+	_, rest, _ := strings.Cut(string(out), "packets transmitted, ")
+	if _, err := fmt.Sscanf(rest, "%d packets received, %d%% packet loss", new(int), &lost); err != nil {
+		n.t.Fatalf("ping: %v\n%s", err, out)
+	}
+	return lost
 }
 
 // TestPartition holds that a pod is cut off from exactly the peer, in exactly the direction, that was specified, and

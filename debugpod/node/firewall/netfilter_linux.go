@@ -102,6 +102,8 @@ func (n *netfilter) block(run string, f api.Firewall) error {
 	switch {
 	case errors.Is(err, unix.EEXIST):
 		return errTableExists
+	case errors.Is(err, unix.ENOENT) && f.Partition != nil && f.Partition.Loss > 0:
+		return fmt.Errorf("%w, or no random numbers in it (CONFIG_NFT_NUMGEN): %w", errNoFilter, err)
 	case errors.Is(err, unix.ENOENT): // the kernel lacks this chain type; the batch creates all other objects
 		return fmt.Errorf("%w: %w", errNoFilter, err)
 	}

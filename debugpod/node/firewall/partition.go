@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -15,7 +16,8 @@ import (
 // partitionRule is a rule of a partition. Each match has a rule for each family of addresses that it can concern.
 type partitionRule struct {
 	api.Match
-	v6 bool
+	v6   bool
+	loss int // see api.Partition
 }
 
 // rulesOf returns the rules of a partition, in the order in which they are added.
@@ -23,7 +25,7 @@ func rulesOf(p api.Partition) (rules []partitionRule) {
 	for _, m := range p.Matches {
 		for _, v6 := range []bool{false, true} {
 			if p.HasFamily(v6) && (!m.Peer.IsValid() || m.Peer.Addr().Is6() == v6) {
-				rules = append(rules, partitionRule{m, v6})
+				rules = append(rules, partitionRule{m, v6, p.Loss})
 			}
 		}
 	}
@@ -54,6 +56,9 @@ func (r partitionRule) text(run string) string {
 	}
 	if r.DestinationPort > 0 {
 		words = append(words, r.Protocol, "dport", fmt.Sprint(r.DestinationPort))
+	}
+	if r.loss > 0 {
+		words = append(words, fmt.Sprintf("numgen random mod 100 < %d", r.loss))
 	}
 	return strings.Join(append(words, "counter drop"), " ")
 }
@@ -275,9 +280,12 @@ func (r partitionRule) probe(
 		if err != nil {
 			return "", err
 		}
-		tried = append(tried, p.String())
-		if err := from.send(pod, p); err != nil {
-			tried[i] += fmt.Sprintf(" (%v)", err)
+		tried = append(tried, r.describe(p))
+		for range r.attempts() {
+			if err := from.send(pod, p); err != nil {
+				tried[i] += fmt.Sprintf(" (%v)", err)
+				break
+			}
 		}
 		wait := eachProbe
 		if i == len(packets)-1 {
@@ -288,12 +296,28 @@ func (r partitionRule) probe(
 			return "", err
 		}
 		if risen {
-			return fmt.Sprintf("%s from pod %s", p, pod.Name), nil
+			return fmt.Sprintf("%s from pod %s", r.describe(p), pod.Name), nil
 		}
 	}
 	return "", fmt.Errorf("pod %s sent %s, but no packet reached the rule: the node's network does not pass "+
 		"the packets of its pods through netfilter (eBPF), or the address belongs to the node itself or has no route",
 		pod.Name, strings.Join(tried, ", "))
+}
+
+// attempts returns the number of packets of which the rule drops at least one, but for one case in a million.
+func (r partitionRule) attempts() int {
+	if r.loss == 0 {
+		return 1
+	}
+	const unlikely = 1e-6
+	return int(math.Ceil(math.Log(unlikely) / math.Log(1-float64(r.loss)/100)))
+}
+
+func (r partitionRule) describe(p packet) string {
+	if n := r.attempts(); n > 1 {
+		return fmt.Sprintf("some of %d times %s", n, p)
+	}
+	return p.String()
 }
 
 // sender returns the first pod that can send packets for the rule, and the packets. A pod sends packets to its own

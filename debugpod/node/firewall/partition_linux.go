@@ -119,6 +119,13 @@ func (r partitionRule) expressions(pods *nftables.Set) []expr.Any {
 			}, equals(binaryutil.BigEndian.PutUint16(uint16(port))))
 		}
 	}
+	if r.loss > 0 {
+		list = append(list,
+			&expr.Numgen{Register: register, Modulus: 100, Type: unix.NFT_NG_RANDOM},
+			// The kernel compares bytes, most significant byte first.
+			&expr.Byteorder{SourceRegister: register, DestRegister: register, Op: expr.ByteorderHton, Len: 4, Size: 4},
+			&expr.Cmp{Op: expr.CmpOpLt, Register: register, Data: binaryutil.BigEndian.PutUint32(uint32(r.loss))})
+	}
 	return append(list, &expr.Counter{}, &expr.Verdict{Kind: expr.VerdictDrop})
 }
 

@@ -1,6 +1,7 @@
 package firewall
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"os"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
@@ -222,24 +224,60 @@ func TestPartitionInTheKernel(t *testing.T) {
 	}
 }
 
+// TestLossInTheKernel holds that a loss drops about the share of the packets that was requested, and no packet to
+// others.
+func TestLossInTheKernel(t *testing.T) {
+	t.Parallel()
+	n := newPodNode(t, true)
+	f := n.partition(api.Match{Peer: prefixOf(peerIP), Probes: []netip.Addr{peerIP}})
+	f.Partition.Loss = 40
+	built, failure := buildPartition(testRun, f, n.filter, n.from)
+	if failure != nil {
+		t.Fatal(failure)
+	}
+	if !strings.Contains(built.Rule, "ip daddr 10.2.0.2 numgen random mod 100 < 40 counter drop") ||
+		len(built.Probes) != 1 || !strings.HasPrefix(built.Probes[0], "some of 28 times a UDP packet to 10.2.0.2:9") {
+		t.Errorf("%+v", built)
+	}
+	const sent = 500
+	before := n.dropped(t, f)
+	for range sent {
+		for _, to := range []netip.Addr{peerIP, otherIP} {
+			if err := n.from.send(n.pod, packet{to: netip.AddrPortFrom(to, 80)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	// Two hundred, and eight standard deviations
+	const least, most = 112, 288
+	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, lastProbe, true,
+		func(context.Context) (bool, error) { return n.dropped(t, f)-before >= least, nil })
+	if got := n.dropped(t, f) - before; err != nil || got > most {
+		t.Errorf("%d of %d packets were dropped, wanted about 40%%: %v", got, sent, err)
+	}
+}
+
+// dropped returns the number of packets that the rules of a partition have dropped.
+func (n podNode) dropped(t *testing.T, f api.Firewall) (all uint64) {
+	t.Helper()
+	table, err := n.filter.look(f.Table, testRun)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, rule := range table.rules {
+		all += rule.packets
+	}
+	return all
+}
+
 // drops reports whether the rules of a partition drop the packet that send sends.
 func (n podNode) drops(t *testing.T, f api.Firewall, send func() error) bool {
 	t.Helper()
-	counter := func() (all uint64, _ error) {
-		table, err := n.filter.look(f.Table, testRun)
-		for _, rule := range table.rules {
-			all += rule.packets
-		}
-		return all, err
+	before := n.dropped(t, f)
+	if err := send(); err != nil {
+		t.Fatal(err)
 	}
-	before, err := counter()
-	if err == nil {
-		err = send()
-	}
-	risen := false
-	if err == nil {
-		risen, err = rises(counter, before, eachProbe)
-	}
+	risen, err := rises(func() (uint64, error) { return n.dropped(t, f), nil }, before, eachProbe)
 	if err != nil {
 		t.Fatal(err)
 	}

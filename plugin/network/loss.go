@@ -1,0 +1,85 @@
+package network
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+)
+
+func newLossCommand(connection *kube.Connection, streams genericiooptions.IOStreams) *cobra.Command {
+	p := newPartition()
+	cmd := &cobra.Command{
+		Use:   "loss (--pod POD | --workload TYPE/NAME | NODE... | -l SELECTOR) --percent N [--to PEER]... [--from PEER]...",
+		Short: "Drop some of the packets between pods and their peers, until the run is reverted or expires",
+		Long: `Drop a percentage of the packets between pods and their peers at random, in the kernel of the pods' nodes, as a bad cable or a congested switch
+does. TCP repeats lost packets: connections become slow, and break only if the loss is high.
+
+Targets, peers, limits and undo are those of network partition. --to drops packets that the pods send to the peer, --from packets that they
+receive from it. Without both, packets in both directions are dropped, so that a request and its answer are lost more often.
+
+To verify the fault, the command sends so many packets from a pod that at least one of them is dropped: 28 for 40 percent, 1375 for 1 percent.
+
+Use it for loss only. The kernel cannot end a delay by itself, so that a delayed network would not recover if the client and its pod were lost.`,
+		Example: `  # Drop 5 percent of the packets that a pod sends to another
+  kubectl gpu-fault network loss --pod trainer-0 --to pod/trainer-1 --percent 5
+
+  # Drop a third of the packets between the pods of a Deployment and an object store
+  kubectl gpu-fault network loss --workload deployment/vllm -n infer --percent 33 \
+      --to 203.0.113.0/24 --from 203.0.113.0/24`,
+	}
+	p.complete(cmd, connection, streams)
+	cmd.Flags().IntVar(&p.loss, "percent", 0, "Percentage of the packets to drop, 1 to 99")
+	validate := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := p.validateLoss(cmd.Flags().Changed("percent")); err != nil {
+			return err
+		}
+		return validate(cmd, args)
+	}
+	return cmd
+}
+
+func (p *partition) validateLoss(given bool) error {
+	switch {
+	case !given:
+		return errors.New("--percent is required: the percentage of the packets to drop, 1 to 99")
+	case p.loss == 100:
+		return errors.New("--percent 100 drops all packets: use kubectl gpu-fault network partition")
+	case p.loss < 1 || p.loss > 99:
+		return fmt.Errorf("invalid value %d for --percent: must be 1 to 99", p.loss)
+	}
+	return nil
+}
+
+// share returns which packets are dropped.
+func (p *partition) share() string {
+	if p.loss == 0 {
+		return "packets"
+	}
+	return fmt.Sprintf("%d%% of the packets", p.loss)
+}
+
+func (p *partition) summary() string {
+	if p.loss == 0 {
+		return "Partition: " + p.String()
+	}
+	return fmt.Sprintf("Loss of %d%%: %s", p.loss, p)
+}
+
+func (p *partition) result() string {
+	if p.loss == 0 {
+		return "partitioned"
+	}
+	return "losing packets"
+}
+
+func (p *partition) question() string {
+	if p.loss == 0 {
+		return "Cut off " + p.subject() + " on"
+	}
+	return fmt.Sprintf("Drop %s of %s on", p.share(), p.subject())
+}
