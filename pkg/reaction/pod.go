@@ -22,8 +22,8 @@ func podChanges(before, after *corev1.Pod, at time.Time) []Reaction {
 	var found []Reaction
 	for _, now := range containers(after) {
 		was := find(containers(before), now.Name)
-		if text := ended(was, now); text != "" {
-			found = append(found, about(after, PodFailed, "", text, at))
+		if last := ended(was, now); last != nil && !isToldToEnd(after, last.FinishedAt) {
+			found = append(found, about(after, PodFailed, "", exit(now.Name, last), at))
 		}
 		for _, text := range unhealthy(was, now) {
 			found = append(found, about(after, DeviceUnhealthy, "kubelet", text, at))
@@ -52,17 +52,35 @@ func find(all []corev1.ContainerStatus, name string) corev1.ContainerStatus {
 	return corev1.ContainerStatus{}
 }
 
-// ended returns how a container has ended since an earlier state; "" if it has not, or without an error.
-func ended(was, now corev1.ContainerStatus) string {
+// isToldToEnd reports whether a pod was being deleted at a time. What its containers return then, such as 137 after
+// their grace period, is no failure.
+func isToldToEnd(pod *corev1.Pod, at metav1.Time) bool {
+	if pod.DeletionTimestamp == nil {
+		return false
+	}
+	asked := pod.DeletionTimestamp.Time // when the grace period ends
+	if grace := pod.DeletionGracePeriodSeconds; grace != nil {
+		asked = asked.Add(-time.Duration(*grace) * time.Second)
+	}
+	return !at.Time.Before(asked)
+}
+
+// ended returns how a container has ended since an earlier state; nil if it has not, or without an error.
+func ended(was, now corev1.ContainerStatus) *corev1.ContainerStateTerminated {
 	last := now.State.Terminated
 	if last == nil && now.RestartCount > was.RestartCount {
 		last = now.LastTerminationState.Terminated
 	}
 	known := was.State.Terminated // the same end is first the state, and the last one after the restart
 	if last == nil || last.ExitCode == 0 || known != nil && known.FinishedAt.Equal(&last.FinishedAt) {
-		return ""
+		return nil
 	}
-	text := fmt.Sprintf("container %s ended with exit code %d", now.Name, last.ExitCode)
+	return last
+}
+
+// exit returns how a container ended, in words.
+func exit(container string, last *corev1.ContainerStateTerminated) string {
+	text := fmt.Sprintf("container %s ended with exit code %d", container, last.ExitCode)
 	if last.Reason != "" && last.Reason != "Error" {
 		text += " (" + last.Reason + ")"
 	}

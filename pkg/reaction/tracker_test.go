@@ -2,6 +2,7 @@ package reaction
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -156,6 +157,39 @@ func TestDetectToRecover(t *testing.T) {
 		`rebooted gpu-1 by "": boot ID b`,
 		`uncordoned gpu-1 by "NVSentinel (fault-quarantine)":`,
 	)
+}
+
+// A pod that is deleted ends with 137 after its grace period, which is no failure; what it returned before is.
+func TestDeletedPodsDoNotFail(t *testing.T) {
+	t.Parallel()
+	grace := int64(30)
+	ends := metav1.NewTime(start.Add(time.Duration(grace) * time.Second))
+	for name, c := range map[string]struct {
+		after time.Duration // from the request to delete the pod
+		want  []string
+	}{
+		"before": {-time.Second, []string{`pod-failed ml/worker by "": container main ended with exit code 137`}},
+		"after":  {31 * time.Second, nil},
+	} {
+		s := newStory()
+		s.pod("worker", "rs", "gpu-1", true)
+		s.pod("worker", "rs", "gpu-1", false, func(p *corev1.Pod) {
+			p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &ends, &grace
+		})
+		s.said = nil
+		s.pod("worker", "rs", "gpu-1", false, func(p *corev1.Pod) {
+			p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &ends, &grace
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{
+				Name: "main",
+				State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+					ExitCode: 137, FinishedAt: metav1.NewTime(start.Add(c.after)),
+				}},
+			}}
+		})
+		if !slices.Equal(s.said, c.want) {
+			t.Errorf("%s: %q, wanted %q", name, s.said, c.want)
+		}
+	}
 }
 
 // Who cordons counts: a person and this tool are told apart from the cluster.
