@@ -522,37 +522,43 @@ func TestExperimentWorkloadFailsFast(t *testing.T) {
 	c.nothingLeft()
 }
 
-// The built-in experiments on workloads, on the sample workload: the whole way of xid79-workload, with this tool as the
-// remediator, and what one rank and little memory do. The workload is as before afterwards.
+// The whole way of the built-in experiment xid79-workload, with this tool as the remediator: the sample workload fails,
+// moves, and is as before afterwards.
+func TestExperimentXID79OnAWorkload(t *testing.T) {
+	runOnWorkload(t, "xid79-workload", "--simulate-remediation", "detect,cordon,drain")
+}
+
+// runOnWorkload runs a built-in experiment on the sample workload, which must pass, and leave the workload as it was.
+func runOnWorkload(t *testing.T, name string, more ...string) {
+	t.Helper()
+	c := setupCUDA(t)
+	deployment := c.deployment("train", "RANK=1")
+	deployment.Spec.Template.Spec.Tolerations, deployment.Spec.Template.Spec.Affinity = c.firstOnWorker()
+	c.worker.RestartNPD(t) // it stops sending Events after 25 about a node
+	// The pod, and with it the XID, may be on either node, and the conditions would stay.
+	t.Cleanup(func() { c.worker.RestartNPD(t); c.control.RestartNPD(t) })
+	train := c.create(deployment)
+	c.healthy("train", 1)
+	before := asUserSees(t, train())
+	r := c.plugin(append([]string{
+		"run", name, "--pods-of", "deployment/train", "-n", c.namespace, "--yes", "--allow-last-gpu-node",
+		"--allow-majority", "--allow-control-plane", "-o", "json",
+	}, more...)...)
+	t.Logf("%s\n%s", r.stderr, r.stdout)
+	var got experiment.Result
+	c.decode(r.stdout, &got)
+	if r.code != 0 || !got.Passed {
+		t.Errorf("exit %d", r.code)
+	}
+	c.same(before, train())
+	c.nothingLeft()
+}
+
+// The other built-in experiments on workloads, on the sample workload: it ends when its GPU is lost, and bears a slow
+// rank and little memory.
 func TestExperimentsOnWorkloads(t *testing.T) {
-	for name, more := range map[string][]string{
-		"xid79-workload": {"--simulate-remediation", "detect,cordon,drain"},
-		// The sample workload ends when its GPU is lost, and bears the two others.
-		"rank-dies-in-allreduce": nil, "straggler-rank": nil, "gpu-memory-pressure": nil,
-	} {
-		t.Run(name, func(t *testing.T) {
-			c := setupCUDA(t)
-			deployment := c.deployment("train", "RANK=1")
-			deployment.Spec.Template.Spec.Tolerations, deployment.Spec.Template.Spec.Affinity = c.firstOnWorker()
-			c.worker.RestartNPD(t) // it stops sending Events after 25 about a node
-			// The pod, and with it the XID, may be on either node, and the conditions would stay.
-			t.Cleanup(func() { c.worker.RestartNPD(t); c.control.RestartNPD(t) })
-			train := c.create(deployment)
-			c.healthy("train", 1)
-			before := asUserSees(t, train())
-			r := c.plugin(append([]string{
-				"run", name, "--pods-of", "deployment/train", "-n", c.namespace, "--yes", "--allow-last-gpu-node",
-				"--allow-majority", "--allow-control-plane", "-o", "json",
-			}, more...)...)
-			t.Logf("%s\n%s", r.stderr, r.stdout)
-			var got experiment.Result
-			c.decode(r.stdout, &got)
-			if r.code != 0 || !got.Passed {
-				t.Errorf("exit %d", r.code)
-			}
-			c.same(before, train())
-			c.nothingLeft()
-		})
+	for _, name := range []string{"rank-dies-in-allreduce", "straggler-rank", "gpu-memory-pressure"} {
+		t.Run(name, func(t *testing.T) { runOnWorkload(t, name) })
 	}
 	t.Run("a StatefulSet", func(t *testing.T) { // whose pods keep their names and their controller
 		c := setupCUDA(t)
