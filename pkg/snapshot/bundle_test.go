@@ -225,7 +225,10 @@ const meta = `{"apiVersion":"gpufault.dev/v1alpha1","kind":"Snapshot","created":
 func archive(t *testing.T, entries ...entry) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	zipped := gzip.NewWriter(&b)
+	zipped, err := gzip.NewWriterLevel(&b, gzip.BestSpeed)
+	if err != nil {
+		t.Fatal(err)
+	}
 	w := tar.NewWriter(zipped)
 	for _, e := range entries {
 		if e.Typeflag == 0 {
