@@ -116,7 +116,7 @@ func Collect(ctx context.Context, cluster Cluster, options Options, progress fun
 		}},
 	}
 	c.keeper = newKeeper(c.s.Meta.Created, options.Keep)
-	for _, phase := range []func(context.Context) error{c.ground, c.middle, c.top, c.outside, c.network} {
+	for _, phase := range []func(context.Context) error{c.ground, c.middle, c.top, c.outside, c.network, c.volumes} {
 		if err := phase(ctx); err != nil {
 			return nil, err
 		}

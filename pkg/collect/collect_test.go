@@ -867,6 +867,53 @@ func TestPoliciesOfPodsThatWait(t *testing.T) {
 	}
 }
 
+// TestVolumesOfPendingPods protects that a snapshot has the place of volumes that keep a pod from being scheduled, and
+// nothing else about them.
+func TestVolumesOfPendingPods(t *testing.T) {
+	t.Parallel()
+	waiting := pod("team", "train", "", func(p *corev1.Pod) {
+		asking(p)
+		p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"},
+		}}}
+		p.Status.Phase = corev1.PodPending
+		p.Status.Conditions = []corev1.PodCondition{{
+			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable",
+			Message: "0/1 nodes are available: 1 node(s) had volume node affinity conflict.",
+		}}
+	})
+	cluster, _ := connected(gpuNode("good"), waiting)
+	custom := cluster.Dynamic.(*dynamicfake.FakeDynamicClient)
+	for resource, object := range map[string]map[string]any{
+		"persistentvolumeclaims": {
+			"apiVersion": "v1", "kind": "PersistentVolumeClaim",
+			"metadata": map[string]any{"name": "data", "namespace": "team"},
+			"spec":     map[string]any{"volumeName": "pv-1"},
+		},
+		"persistentvolumes": {
+			"apiVersion": "v1", "kind": "PersistentVolume", "metadata": map[string]any{"name": "pv-1"},
+			"spec": map[string]any{
+				"csi": map[string]any{"volumeHandle": "hush"}, "nodeAffinity": map[string]any{"required": "here"},
+			},
+		},
+	} {
+		at := &unstructured.Unstructured{Object: object}
+		if err := custom.Tracker().Create(
+			schema.GroupVersionResource{Version: "v1", Resource: resource}, at, at.GetNamespace(),
+		); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := collected(t, cluster)
+	if len(s.PersistentVolumes) != 1 || len(s.Missing) > 0 {
+		t.Fatalf("%d volumes, missing %v", len(s.PersistentVolumes), s.Missing)
+	}
+	spec, _, _ := unstructured.NestedMap(s.PersistentVolumes[0].Object, "spec")
+	if spec["csi"] != nil || spec["nodeAffinity"] == nil || spec["claimRef"] == nil {
+		t.Errorf("of the volume is kept %v", spec)
+	}
+}
+
 // The variables of workloads may hold anything: only what checks read of them is kept. What makes GPUs usable is kept
 // as it is.
 func TestVariablesOfWorkloadsAreNotKept(t *testing.T) {
@@ -877,6 +924,8 @@ func TestVariablesOfWorkloadsAreNotKept(t *testing.T) {
 		p.Spec.Containers[0].Env = []corev1.EnvVar{
 			{Name: "CUSTOMER", Value: "hush"}, {Name: "CUDA_VISIBLE_DEVICES", Value: "-1"},
 			{Name: "NVIDIA_VISIBLE_DEVICES", Value: "all"}, {Name: "LD_PRELOAD", Value: "/x.so"}, {Name: "EMPTY"},
+			{Name: "NATS_SERVER", Value: "nats://nats.house.svc.cluster.local:4222"},
+			{Name: "NATS", Value: "nats://u:hush@nats.house.svc.cluster.local:4222"},
 		}
 		p.Spec.InitContainers = []corev1.Container{{Name: "i", Env: []corev1.EnvVar{{Name: "X", Value: "hush"}}}}
 	}
@@ -890,7 +939,8 @@ func TestVariablesOfWorkloadsAreNotKept(t *testing.T) {
 	}
 	env := workload.Spec.Containers[0].Env
 	if env[0].Value != snapshot.Redacted || env[1].Value != "-1" || env[2].Value != "all" || env[3].Value != "/x.so" ||
-		env[4].Value != "" || workload.Spec.InitContainers[0].Env[0].Value != snapshot.Redacted {
+		env[4].Value != "" || env[5].Value == snapshot.Redacted ||
+		env[6].Value != snapshot.Redacted || workload.Spec.InitContainers[0].Env[0].Value != snapshot.Redacted {
 		t.Errorf("of a workload is kept: %+v, %+v", env, workload.Spec.InitContainers[0].Env)
 	}
 	if got := plugin.Spec.Containers[0].Env[0].Value; got != "hush" {

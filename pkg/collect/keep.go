@@ -3,6 +3,7 @@ package collect
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -269,14 +270,17 @@ func (k *keeper) slim(pod *corev1.Pod, well bool) {
 	}
 }
 
-// hideEnv removes the values of a workload's environment variables, except those related to GPUs, because the
-// others may be secret.
+// serviceURL matches the address of a Service of the cluster, without credentials or a path.
+var serviceURL = regexp.MustCompile(`^(?:[a-z]+://)?[a-z0-9-]+\.[a-z0-9-]+\.svc(?:\.cluster\.local)?(?::\d+)?/?$`)
+
+// hideEnv removes the values of a workload's environment variables, except those related to GPUs and addresses of
+// Services, because the others may be secret.
 func hideEnv(spec *corev1.PodSpec) {
 	for _, all := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
 		for i := range all {
 			for j := range all[i].Env {
 				e := &all[i].Env[j]
-				if e.Value != "" && !slices.ContainsFunc(
+				if e.Value != "" && !serviceURL.MatchString(e.Value) && !slices.ContainsFunc(
 					readVariables(), func(prefix string) bool { return strings.HasPrefix(e.Name, prefix) },
 				) {
 					e.Value = snapshot.Redacted

@@ -1,7 +1,6 @@
 package redact
 
 import (
-	_ "embed"
 	"math"
 	"regexp"
 	"slices"
@@ -11,11 +10,6 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/tsv"
 )
-
-// rules.tsv has the formats of gitleaks; hack/secretrules writes it.
-//
-//go:embed rules.tsv
-var rulesTable string
 
 // format is the format of a credential.
 type format struct {
@@ -34,7 +28,11 @@ var formats = sync.OnceValue(func() []format {
 
 func readFormats() ([]format, error) {
 	all := ownFormats()
-	err := tsv.Each("rules.tsv", rulesTable, "id keywords group entropy regex", func(row map[string]string) error {
+	table, err := rules()
+	if err != nil {
+		return nil, err
+	}
+	err = tsv.Each("rules.tsv", table, "id keywords group entropy regex", func(row map[string]string) error {
 		group, err := strconv.Atoi(row["group"])
 		if err != nil {
 			return err

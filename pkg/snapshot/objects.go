@@ -56,7 +56,8 @@ func (r *reader) apiParsers() map[string]func(file) error {
 		"api/networkpolicies": func(f file) error {
 			return objects[networkingv1.NetworkPolicy](r, f, "NetworkPolicy", &s.NetworkPolicies)
 		},
-		"api/services": func(f file) error { return objects[corev1.Service](r, f, "Service", &s.Services) },
+		"api/services":          func(f file) error { return objects[corev1.Service](r, f, "Service", &s.Services) },
+		"api/persistentvolumes": func(f file) error { return r.customObjects(f, &s.PersistentVolumes) },
 		"api/resourceslices": func(f file) error {
 			return objects[resourcev1.ResourceSlice](r, f, "ResourceSlice", &s.ResourceSlices)
 		},
@@ -312,6 +313,7 @@ func (s *Snapshot) Sort() {
 	s.ConfigMaps = sorted(s.ConfigMaps)
 	s.NetworkPolicies = sorted(s.NetworkPolicies)
 	s.Services = sorted(s.Services)
+	s.PersistentVolumes = sorted(s.PersistentVolumes)
 	s.ResourceSlices = sorted(s.ResourceSlices)
 	s.ResourceClaims = sorted(s.ResourceClaims)
 	s.DeviceClasses = sorted(s.DeviceClasses)

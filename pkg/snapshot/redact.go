@@ -38,6 +38,7 @@ func Redact(s *Snapshot) {
 	redactAll(w, "configmaps", s.ConfigMaps)
 	redactAll(w, "networkpolicies", s.NetworkPolicies)
 	redactAll(w, "services", s.Services)
+	redactAll(w, "persistentvolumes", s.PersistentVolumes)
 	redactAll(w, "resourceslices", s.ResourceSlices)
 	redactAll(w, "resourceclaims", s.ResourceClaims)
 	redactAll(w, "deviceclasses", s.DeviceClasses)

@@ -3,14 +3,16 @@ package doctor
 import "github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 
 // Permissions returns the permissions that doctor needs for all its checks: to list objects, to read logs, to get the
-// ConfigMaps that pods mount and the Services that they fail to reach and, unless apiOnly is set, to read nodes by
-// means of pods. Permissions to read the API are optional; doctor reports what it could not read. Permission to read
-// secrets, in which Helm stores releases, is omitted on purpose.
+// ConfigMaps that pods mount, the Services that they fail to reach and the volumes that keep them from being scheduled,
+// and, unless apiOnly is set, to read nodes by means of pods. Permissions to read the API are optional; doctor reports
+// what it could not read. Permission to read secrets, in which Helm stores releases, is omitted on purpose.
 func Permissions(ledgerNamespace string, apiOnly bool) []fault.Permission {
 	all := []fault.Permission{
 		{Verb: "get", Resource: "pods/log", Optional: true},
 		{Verb: "get", Resource: "services", Optional: true},
 		{Verb: "get", Resource: "configmaps", Optional: true},
+		{Verb: "get", Resource: "persistentvolumeclaims", Optional: true},
+		{Verb: "get", Resource: "persistentvolumes", Optional: true},
 	}
 	for group, resources := range map[string][]string{
 		"": {

@@ -91,10 +91,11 @@ also, unless and in: [spec] can also match facts about the pod and its node, one
   owner: KIND                  annotation: KEY=VALUE
   probe: startup, liveness or readiness
   runAsUser: NUMBER            supplementalGroups: NUMBERS
-  hostPath: PATH
+  hostPath: PATH               claim: NAME (a resource claim)
   node kernel: VERSION         node os: NAME
   node kubelet: VERSION        node runtime: NAME://VERSION
-  node platform: NAME          node type: INSTANCE TYPE`,
+  node platform: NAME          node type: INSTANCE TYPE
+  node extension: NAME VERSION (Talos)`,
 		Example: `  kubectl gpu-fault doctor signatures
 
   # Show one signature

@@ -147,7 +147,7 @@ func (d *diagnosing) gpuUnits() []string {
 	var all []string
 	for _, unit := range []string{
 		"nvidia-k8s-device-plugin.service", "configure-nvidia.service", "nvidia-kmod-load.service",
-		"nvidia-fabricmanager.service", "nvidia-cdi-refresh.service",
+		"nvidia-fabricmanager.service", "nvidia-cdi-refresh.service", "nvidia-gridd.service",
 	} {
 		if slices.ContainsFunc([]string{"etc/systemd/system", "usr/lib/systemd/system", "lib/systemd/system"},
 			func(dir string) bool { _, err := d.root.Info("/" + path.Join(dir, unit)); return err == nil }) {

@@ -50,7 +50,7 @@ func nameOne(f *facts.Facts, check Check, found *finding.Finding) {
 					strings.Contains(line.Evidence.Source, "[PodScheduled]")
 			})
 		}
-		lines = append(lines, f.PlacementLogs(pods)...)
+		lines = append(f.PlacementLogs(pods), lines...)
 	}
 	switch {
 	case strings.HasPrefix(found.As, signatures.Running):
@@ -63,6 +63,9 @@ func nameOne(f *facts.Facts, check Check, found *finding.Finding) {
 		for _, e := range found.Evidence {
 			lines = append(lines, signatures.Line{Place: signatures.Event, Evidence: e})
 		}
+	}
+	for _, e := range found.Evidence { // a check that compares may leave the words to a signature
+		lines = append(lines, signatures.Line{Place: signatures.Spec, Evidence: e})
 	}
 	if found.Cause != "" {
 		check.Symptom = Precise // the check determined the cause of this finding
@@ -128,6 +131,9 @@ func take(f *facts.Facts, found *finding.Finding, m signatures.Match, pods []*co
 		if !slices.Contains(found.Fix.Commands, command) && len(found.Fix.Commands) < finding.Most {
 			found.Fix.Commands = append(found.Fix.Commands, command)
 		}
+	}
+	if m.Also != nil && m.Also.Place == signatures.Spec && m.Also.Compared {
+		addEvidence(found, m.Also.Evidence)
 	}
 	addEvidence(found, m.Line.Evidence)
 }

@@ -185,13 +185,20 @@ func (f *Facts) Typical() *Node {
 // PlacementLogs returns what the programs that place pods and add nodes log about these pods.
 func (f *Facts) PlacementLogs(pods []*corev1.Pod) []signatures.Line {
 	var all []signatures.Line
+	for _, pod := range pods {
+		for _, e := range f.EventsOfPod(pod) {
+			all = append(all, excludedType(e)...)
+		}
+	}
 	for i := range f.Snapshot.Logs {
 		l := &f.Snapshot.Logs[i]
 		if !Schedules(l.Pod) {
 			continue
 		}
 		for line := range strings.Lines(l.Text) {
-			if slices.ContainsFunc(pods, func(pod *corev1.Pod) bool { return strings.Contains(line, pod.Name) }) {
+			if slices.ContainsFunc(pods, func(pod *corev1.Pod) bool {
+				return strings.Contains(line, pod.Name) || skips(line, pod)
+			}) {
 				all = append(
 					all,
 					signatures.Line{Place: signatures.Log, Container: l.Container, Evidence: finding.Evidence{

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,10 +23,11 @@ import (
 //	owner: KIND                  annotation: KEY=VALUE
 //	probe: startup, liveness or readiness
 //	runAsUser: NUMBER            supplementalGroups: NUMBERS
-//	hostPath: PATH
+//	hostPath: PATH               claim: NAME (a resource claim)
 //	node kernel: VERSION         node os: NAME
 //	node kubelet: VERSION        node runtime: NAME://VERSION
 //	node platform: NAME          node type: INSTANCE TYPE
+//	node extension: NAME VERSION (Talos)
 func (f *Facts) specOf(pod *corev1.Pod) []signatures.Line {
 	var all []signatures.Line
 	object := PodObject(pod)
@@ -56,6 +58,9 @@ func (f *Facts) specOf(pod *corev1.Pod) []signatures.Line {
 		if len(s.SupplementalGroups) > 0 {
 			add("", ".spec.securityContext.supplementalGroups", "supplementalGroups: %d", s.SupplementalGroups)
 		}
+	}
+	for _, c := range pod.Spec.ResourceClaims {
+		add("", ".spec.resourceClaims", "claim: %s", c.Name)
 	}
 	for _, v := range pod.Spec.Volumes {
 		if v.HostPath != nil {
@@ -98,7 +103,7 @@ func (f *Facts) specOf(pod *corev1.Pod) []signatures.Line {
 			}
 		}
 	}
-	return all
+	return append(all, f.compared(pod)...)
 }
 
 // specOf returns facts about a node; see Facts.specOf.
@@ -116,6 +121,14 @@ func (n *Node) specOf() []signatures.Line {
 		if fact[2] != "" {
 			all = append(all, signatures.Line{Place: signatures.Spec, Evidence: finding.Evidence{
 				Source: n.Object().String() + " " + fact[1], Text: words.Cut("node " + fact[0] + ": " + fact[2]),
+			}})
+		}
+	}
+	for _, key := range words.SortedKeys(n.Annotations) {
+		if name, ok := strings.CutPrefix(key, "extensions.talos.dev/"); ok {
+			all = append(all, signatures.Line{Place: signatures.Spec, Evidence: finding.Evidence{
+				Source: n.Object().String() + " .metadata.annotations[" + key + "]",
+				Text:   words.Cut("node extension: " + name + " " + n.Annotations[key]),
 			}})
 		}
 	}

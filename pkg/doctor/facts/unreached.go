@@ -185,10 +185,26 @@ func (f *Facts) unanswered(pod *corev1.Pod, container string) (Unreached, bool) 
 	for c := range Containers(pod) {
 		if c.Name == container {
 			u.Asks = withService(u.Asks, servicesNamed(strings.Join(slices.Concat(c.Command, c.Args), "\n"))...)
+			u.Asks = withService(u.Asks, named(c.Env, u.Said.Text)...)
 		}
 	}
 	u.Asks = u.Asks[:min(len(u.Asks), mostAsked)]
 	return u, true
+}
+
+// named returns the Services in a container's variables that a message is about, such as NATS.
+func named(env []corev1.EnvVar, said string) []ServiceRef {
+	var all []ServiceRef
+	said = strings.ToLower(said)
+	for _, e := range env {
+		for _, ref := range servicesNamed(e.Value) {
+			if slices.ContainsFunc(strings.Split(ref.Name, "-"),
+				func(word string) bool { return len(word) > 3 && strings.Contains(said, word) }) {
+				all = withService(all, ref)
+			}
+		}
+	}
+	return all
 }
 
 // LogSource describes the source of a log's lines, for evidence.

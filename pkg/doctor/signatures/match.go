@@ -1,6 +1,7 @@
 package signatures
 
 import (
+	"regexp"
 	"regexp/syntax"
 	"slices"
 	"strings"
@@ -14,6 +15,8 @@ type Line struct {
 	Evidence finding.Evidence
 	// Container is the container that the line is about, if any.
 	Container string
+	// Compared is true for a fact that comes from several objects, which a finding then quotes as well.
+	Compared bool
 }
 
 // Match is a signature that matches a line.
@@ -21,9 +24,11 @@ type Match struct {
 	*Signature
 	Line   Line
 	groups []string
+	// Also is the line that Also matches, if any.
+	Also *Line
 }
 
-// Groups returns what the groups of the regular expression matched. The first is the whole match.
+// Groups returns what the groups of Match, and then those of Also, matched. The first is the whole match.
 func (m Match) Groups() []string { return m.groups }
 
 // Set is a list of signatures, with an index of the texts that their messages contain: a large cluster has millions of
@@ -123,13 +128,20 @@ func (set *Set) Best(lines []Line) []Match {
 				continue
 			}
 			groups, ok := s.find(line.Evidence.Text)
-			if !ok || s.also != nil && !matchesAny(s.also, lines) || s.unless != nil && matchesAny(s.unless, lines) {
+			if !ok || s.unless != nil && lineOf(s.unless, lines) != nil {
 				continue
 			}
-			if s.Confidence == finding.Likely {
-				return []Match{{s, line, groups}}
+			m := Match{s, line, groups, nil}
+			if s.also != nil {
+				if m.Also = lineOf(s.also, lines); m.Also == nil {
+					continue
+				}
+				m.groups = append(m.groups, s.also.FindStringSubmatch(m.Also.Evidence.Text)[1:]...)
 			}
-			all = append(all, Match{s, line, groups})
+			if s.Confidence == finding.Likely {
+				return []Match{m}
+			}
+			all = append(all, m)
 		}
 	}
 	return all
@@ -155,13 +167,14 @@ func (s *Signature) find(line string) ([]string, bool) {
 	return m, m != nil
 }
 
-func matchesAny(re interface{ MatchString(s string) bool }, lines []Line) bool {
-	for _, line := range lines {
-		if re.MatchString(line.Evidence.Text) {
-			return true
+// lineOf returns the first line that matches, or nil.
+func lineOf(re *regexp.Regexp, lines []Line) *Line {
+	for i := range lines {
+		if re.MatchString(lines[i].Evidence.Text) {
+			return &lines[i]
 		}
 	}
-	return false
+	return nil
 }
 
 // literalsOf returns texts, in lower case, one of which each match of a regular expression contains, or none if there

@@ -31,7 +31,9 @@ const (
 	Log    Place = "log"    // the log of a container
 	Kernel Place = "kernel" // the kernel log of the node
 	Unit   Place = "unit"   // the journal of a systemd unit of the node
-	Spec   Place = "spec"   // a fact about the pod or its node, such as an image; see `doctor signatures --help`
+	// Spec is a fact about the pod or its node, such as an image (see `doctor signatures --help`), or evidence of the
+	// check.
+	Spec Place = "spec"
 )
 
 // Running marks findings about pods that run: only signatures with Runs match.
@@ -47,7 +49,7 @@ type Fix struct {
 type Signature struct {
 	ID string `json:"id" yaml:"id"`
 	// Match is a regular expression (RE2) for a line of the message. {1} in Title, Cause, Fix and Commands is its first
-	// group.
+	// group; the groups of Also follow.
 	Match string `json:"match" yaml:"match"`
 	// In are the places where the message may be. Empty means event, status and log.
 	In []Place `json:"in,omitempty" yaml:"in"`
@@ -118,14 +120,14 @@ func Parse(name string, data []byte) ([]*Signature, error) {
 	seen := map[string]bool{}
 	for i, s := range file.Signatures {
 		if s == nil {
-			return nil, fmt.Errorf("%s:%d: empty signature", name, lineOf(data, i))
+			return nil, fmt.Errorf("%s:%d: empty signature", name, yamlLineOf(data, i))
 		}
 		field, err := s.compile()
 		if err == nil && seen[s.ID] {
 			field, err = "id", fmt.Errorf("duplicate ID %q", s.ID)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%s:%d: signature %q: %s: %w", name, lineOf(data, i), s.ID, field, err)
+			return nil, fmt.Errorf("%s:%d: signature %q: %s: %w", name, yamlLineOf(data, i), s.ID, field, err)
 		}
 		seen[s.ID] = true
 	}
@@ -144,8 +146,8 @@ func readable(err error) error {
 	return errors.New(strings.Join(strings.Fields(strings.ReplaceAll(text, "not found", "is unknown")), " "))
 }
 
-// lineOf returns the line of a signature in a file, or 0. It parses the file again, so it is only for errors.
-func lineOf(data []byte, i int) int {
+// yamlLineOf returns the line of a signature in a file, or 0. It parses the file again, so it is only for errors.
+func yamlLineOf(data []byte, i int) int {
 	var root yaml.Node
 	if err := yaml.Unmarshal(data, &root); err != nil || len(root.Content) == 0 {
 		return 0
@@ -238,7 +240,11 @@ func (s *Signature) compile() (field string, err error) {
 // placeholders returns an error if texts or commands have a placeholder that nothing fills.
 func (s *Signature) placeholders(texts []string, commands bool) error {
 	known := []string{"namespace", "pod", "container", "node", "image"}
-	for i := range s.match.NumSubexp() {
+	count := s.match.NumSubexp()
+	if s.also != nil {
+		count += s.also.NumSubexp()
+	}
+	for i := range count {
 		known = append(known, fmt.Sprint(i+1))
 	}
 	for _, text := range texts {

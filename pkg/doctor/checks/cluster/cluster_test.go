@@ -1,9 +1,15 @@
 package cluster
 
 import (
+	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 )
 
 // Whatever agents write, it is read without a fault.
@@ -17,4 +23,25 @@ func FuzzXIDsIn(f *testing.F) {
 		}
 		minorsApart(text, "v1.36.3")
 	})
+}
+
+// TestFatalLine protects that the error with which the kubelet ends names the finding, and that an older one, after
+// which the kubelet ran, does not.
+func TestFatalLine(t *testing.T) {
+	t.Parallel()
+	const fatal = `Jan 01 a kubelet[7]: E0101 12:00:00.1 7 run.go:74] "command failed" err="failed to load kubelet config"`
+	for _, c := range []struct{ journal, want string }{
+		{fatal + "\nJan 01 a systemd[1]: kubelet.service: Failed with result 'exit-code'.\n", "failed to load kubelet config"},
+		{fatal + "\nJan 01 a kubelet[8]: I0101 12:00:09.1 8 server.go:1] Started kubelet\n", ""},
+		{"Jan 01 a k3s[9]: time=\"x\" level=fatal msg=\"token is required\"", "token is required"},
+	} {
+		n := &facts.Node{
+			Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}},
+			Host: &api.Diagnosis{Journals: map[string]string{"kubelet.service": c.journal}},
+		}
+		var found finding.Finding
+		if tellFatal(n, &found); !strings.Contains(found.Title, c.want) || c.want == "" && found.Title != "" {
+			t.Errorf("the title is %q, want %q", found.Title, c.want)
+		}
+	}
 }

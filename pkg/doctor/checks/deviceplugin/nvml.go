@@ -77,7 +77,7 @@ func checkNVML(f *facts.Facts, r *engine.Result, n *facts.Node) {
 				},
 				Fix: nvmlFix(f, n, pod, class),
 			}
-			if n.ToolkitSetting(facts.AcceptsEnv) == "false" && !privileged(pod) {
+			if n.ToolkitSetting(facts.AcceptsEnv) == "false" && !facts.PrivilegedForToolkit(pod) {
 				found.Title = fmt.Sprintf("the toolkit gives the %s no GPU, because its container is not privileged", c)
 				found.Evidence = append(found.Evidence, finding.Evidence{
 					Source: "nodes/" + n.Name + " " + n.Host.Probe.ToolkitConfigPath,
@@ -100,17 +100,8 @@ func started(pod *corev1.Pod) bool {
 	})
 }
 
-// privileged reports whether a container of the pod is privileged in the toolkit's sense.
-func privileged(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool {
-		s := c.SecurityContext
-		return s != nil && (facts.Yes(s.Privileged) ||
-			s.Capabilities != nil && slices.Contains(s.Capabilities.Add, "SYS_ADMIN"))
-	})
-}
-
 func nvmlFix(f *facts.Facts, n *facts.Node, pod *corev1.Pod, class string) finding.Fix {
-	if n.ToolkitSetting(facts.AcceptsEnv) == "false" && !privileged(pod) {
+	if n.ToolkitSetting(facts.AcceptsEnv) == "false" && !facts.PrivilegedForToolkit(pod) {
 		return finding.Fix{
 			Text: facts.AcceptsEnv + " is false in the toolkit's configuration, so that only privileged containers " +
 				"get GPUs by the variable NVIDIA_VISIBLE_DEVICES, and the plugin's container is not one. Give the " +

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
@@ -307,12 +308,12 @@ func checkReplicas(f *facts.Facts, r *engine.Result, n *facts.Node, object findi
 
 func mpsCheck() engine.Check {
 	return engine.Check{
-		ID: "share.mps", Layer: finding.LayerDevicePlugin,
+		ID: "share.mps", Symptom: engine.Precise, Layer: finding.LayerDevicePlugin,
 		Title: "the device plugin waits for an MPS daemon that does not respond",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 		Reads: "logs of device plugin and MPS control daemon pods on nodes that advertise no GPU, label nvidia.com/mps.capable, nvidia-cuda-mps-control processes on the node",
-		Why: "With sharing.mps, the plugin advertises nothing until the MPS control daemon responds. The daemon runs only on nodes that feature discovery labels nvidia.com/mps.capable=true. An MPS daemon on the " +
-			"host, or MIG, conflicts with it.",
+		Why: "With sharing.mps, the plugin advertises nothing until the MPS control daemon responds. The daemon's DaemonSet, which older releases lack, runs only on nodes that feature discovery labels " +
+			"nvidia.com/mps.capable=true. An MPS daemon on the host, or MIG, conflicts with it.",
 		Explains: facts.GPULost("sched.wrong-resource-name", "dp.capacity-zero", "dp.not-running", "dp.unhealthy",
 			"op.operand-failing", "op.clusterpolicy"),
 		Doc: "https://github.com/NVIDIA/k8s-device-plugin#with-cuda-mps",
@@ -334,6 +335,14 @@ func mpsCheck() engine.Check {
 	}
 }
 
+// deploysMPS reports whether the cluster has a DaemonSet of the MPS control daemon.
+func deploysMPS(f *facts.Facts) bool {
+	return slices.ContainsFunc(f.DaemonSets, func(d appsv1.DaemonSet) bool {
+		return facts.ComponentOf(d.Spec.Template.Labels, d.Spec.Template.Spec) == facts.MPS ||
+			strings.Contains(d.Name, "mps-control-daemon")
+	})
+}
+
 func checkMPS(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	for _, pod := range slices.Concat(facts.Current(n, facts.DevicePlugin), facts.Current(n, facts.MPS)) {
 		e, ok := facts.LogEvidence(f, pod, "error waiting for MPS daemon", "error checking MPS daemon health",
@@ -352,6 +361,9 @@ func checkMPS(f *facts.Facts, r *engine.Result, n *facts.Node) {
 			found.Fix = finding.Fix{
 				Text: "Install the plugin with its Helm chart: MPS needs the control daemon and directories that only the chart sets up, not the static manifest.",
 			}
+		case len(daemons) == 0 && len(f.DaemonSets) > 0 && !deploysMPS(f):
+			found.Evidence = append(found.Evidence,
+				finding.FieldEvidence(finding.Object{Kind: "Cluster"}, "DaemonSets", "none for the MPS control daemon"))
 		case len(daemons) == 0 && n.Labels["nvidia.com/mps.capable"] != "true":
 			found.Title =
 				"the device plugin waits for an MPS control daemon that does not run on the node: the node lacks the label nvidia.com/mps.capable"

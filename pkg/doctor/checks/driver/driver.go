@@ -76,8 +76,9 @@ func packager(n *facts.Node) string {
 		id = strings.ToLower(n.Host.Probe.OS["ID"] + " " + n.Host.Probe.OS["ID_LIKE"])
 	}
 	for _, known := range []struct{ part, by string }{
-		{"ubuntu", "apt"}, {"debian", "apt"}, {"bottlerocket", ""}, {"talos", ""}, {"cos", ""},
-		{"container-optimized", ""}, {"coreos", ""}, {"flatcar", ""},
+		// Immutable systems come first: Kairos and others also name the distribution that they are made of.
+		{"bottlerocket", ""}, {"talos", ""}, {"cos", ""}, {"container-optimized", ""}, {"coreos", ""}, {"flatcar", ""},
+		{"kairos", ""}, {"elemental", ""}, {"micro", ""}, {"ubuntu core", ""}, {"ubuntu", "apt"}, {"debian", "apt"},
 		{"suse", "zypper"}, {"sles", "zypper"}, {"rhel", "dnf"}, {"red hat", "dnf"}, {"rocky", "dnf"},
 		{"centos", "dnf"}, {"fedora", "dnf"}, {"amzn", "dnf"}, {"amazon", "dnf"}, {"oracle", "dnf"},
 	} {

@@ -157,7 +157,9 @@ func fabricFix(f *facts.Facts, n *facts.Node, driver string) finding.Fix {
 			shell.OnHost(n.Name, "sudo journalctl -u nvidia-fabricmanager -n 50 --no-pager"),
 		},
 	}
-	if driver != "" {
+	said, _ := journalOf(n, "nvidia-fabricmanager")
+	other := n.Host != nil && n.Host.Probe.FabricManager != "" && n.Host.Probe.FabricManager != driver
+	if driver != "" && (other || strings.TrimSpace(said) == "") { // a unit that logs is installed
 		switch packager(n) {
 		case "apt":
 			fix.Commands = append([]string{
@@ -185,12 +187,12 @@ func fabricFix(f *facts.Facts, n *facts.Node, driver string) finding.Fix {
 
 func licenseCheck() engine.Check {
 	return engine.Check{
-		ID: "vgpu.license", Layer: finding.LayerDriver,
+		ID: "vgpu.license", Symptom: engine.Precise, Layer: finding.LayerDriver,
 		Title:    "a virtual GPU has no license",
 		Needs:    []engine.Need{engine.NeedNode},
-		Reads:    "nvidia-smi -q -x: vgpu_software_licensed_product",
+		Reads:    "nvidia-smi -q -x: vgpu_software_licensed_product; the journal of nvidia-gridd",
 		Why:      "A vGPU without a license slows down after some minutes, and CUDA then stops working. GPUs that are not vGPUs report no license.",
-		Explains: []string{"wl.pod-failing", "op.init-chain", "op.operand-failing"},
+		Explains: []string{"wl.pod-failing", "wl.cuda-error", "op.init-chain", "op.operand-failing"},
 		Doc:      "https://docs.nvidia.com/license-system/latest/",
 		Sources:  []string{"gpu-operator#220", "gpu-operator#628", "gpu-operator#663", "AKS#4870", "aks-gpu#90"},
 		Run: func(f *facts.Facts, r *engine.Result) {
@@ -222,9 +224,40 @@ func licenseCheck() engine.Check {
 							"Create a Secret (or ConfigMap) with gridd.conf and client_configuration_token.tok, set it as driver.licensingConfig.secretName, and check that the node can reach the license server."
 						issue.Fix.Commands = facts.ChangeOperator(f, "driver.licensingConfig.secretName", "SECRET")
 					}
+					if !containerDriver(f, n) {
+						issue.Evidence = append(issue.Evidence, withoutGridd(f, n)...)
+					}
 					r.Add(issue)
 				}
 			})
 		},
 	}
+}
+
+// withoutGridd returns evidence that nothing on the node fetches a license: the journal of nvidia-gridd has no line, or
+// only other nodes have the journal.
+func withoutGridd(f *facts.Facts, n *facts.Node) []finding.Evidence {
+	said, read := journalOf(n, "nvidia-gridd")
+	elsewhere := slices.ContainsFunc(f.GPUNodes, func(other *facts.Node) bool {
+		said, _ := journalOf(other, "nvidia-gridd")
+		return strings.Contains(said, "gridd[")
+	})
+	if strings.Contains(said, "gridd[") || !read && (!elsewhere || n.Host == nil || len(n.Host.Journals) == 0) {
+		return nil
+	}
+	return []finding.Evidence{{
+		Source: "journal of nvidia-gridd on node " + n.Name,
+		Text:   "no line of nvidia-gridd; driver " + driverVersion(n.Host),
+	}}
+}
+
+// journalOf returns the journal of a unit, which is named with or without its type.
+func journalOf(n *facts.Node, unit string) (said string, read bool) {
+	if n.Host == nil {
+		return "", false
+	}
+	if said, read = n.Host.Journals[unit]; !read {
+		said, read = n.Host.Journals[unit+".service"]
+	}
+	return said, read
 }

@@ -45,13 +45,21 @@ func dcgmLabelsCheck() engine.Check {
 			if len(exporters) == 0 {
 				return
 			}
-			checkPodLabels(f, r, exporters[0])
+			if facts.PodReady(exporters[0]) || !failing(f, exporters[0]) { // one that crashes shows nothing anyway
+				checkPodLabels(f, r, exporters[0])
+			}
 			if r.Lacks(f, "api/servicemonitors") || r.Lacks(f, "api/prometheuses") || len(f.Prometheuses) == 0 {
 				return
 			}
 			checkMonitors(f, r, exporters[0])
 		},
 	}
+}
+
+// failing reports whether a pod crashes or cannot start.
+func failing(f *facts.Facts, pod *corev1.Pod) bool {
+	t, bad := facts.OperandTrouble(f, pod)
+	return bad && !t.Waits
 }
 
 // checkPodLabels reports an exporter that cannot map GPUs to pods. It checks one pod, because all pods of the exporter

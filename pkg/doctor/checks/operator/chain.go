@@ -11,6 +11,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
 // link is a step in the chain of the operator's init containers, each of which waits for the previous step.
@@ -164,7 +165,7 @@ func (l link) awaited(f *facts.Facts, n *facts.Node) (linkState, facts.PodTroubl
 			case bad && l.blames(t, s.Name):
 				if l.justMade(f, n) {
 					state, found = max(state, linkStarting), t
-				} else if state != linkBroken {
+				} else if state != linkBroken || found.Waits && !t.Waits { // a failure tells more than a wait for it
 					state, found = linkBroken, t
 				}
 			case state == linkAbsent && s.State.Running != nil:
@@ -207,6 +208,14 @@ func (l link) finding(f *facts.Facts, n *facts.Node, t facts.PodTrouble) finding
 		Object: n.Object(), Evidence: t.Evidence, Confidence: finding.Likely,
 		Title: "the GPU operator's pods wait for the " + l.name + ", the first broken link of the startup chain",
 		Fix:   l.fix(f, t),
+	}
+	if l.file == "toolkit-ready" && slices.Contains(
+		[]string{"CreateContainerError", "RunContainerError", "StartError"}, t.Reason,
+	) && len(t.Evidence) > 0 {
+		_, message, _ := strings.Cut(t.Evidence[0].Text, ": ")
+		found.Title = "containers with GPUs cannot be created on the node: " + words.Clip(message)
+		found.Fix.Text = "Correct what the message names: the runtime or a hook of the node rejects the first container that " +
+			"gets a GPU, and the operator's other pods wait for it. The toolkit is installed."
 	}
 	if l.file == "plugin-ready" {
 		found.Severity = finding.Warning // GPUs are advertised; only the operator's own test fails

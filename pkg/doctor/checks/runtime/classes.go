@@ -232,7 +232,7 @@ func checkRuntimeClassUnset(f *facts.Facts, r *engine.Result) {
 				cmp.Or(hostProblem(f, n), "the runtime does not report it"))
 			continue
 		}
-		strategy, source, known := deviceStrategy(f, n)
+		strategy, source, known := facts.DeviceStrategy(f, n)
 		gpu := ""
 		for _, h := range i.Handlers {
 			if h.IsGPU() && h.InMemory != nil {

@@ -338,7 +338,7 @@ func checkGKESource(f *facts.Facts, r *engine.Result) {
 				if !strings.Contains(c.Image, "container-toolkit:v1.18.0") || facts.PodReady(pod) {
 					continue
 				}
-				told := slices.ContainsFunc(envOf(c.Env, "RUNTIME_CONFIG_SOURCE"),
+				told := slices.ContainsFunc(facts.EnvOf(c.Env, "RUNTIME_CONFIG_SOURCE"),
 					func(value string) bool { return strings.HasPrefix(value, "file") })
 				if told {
 					continue

@@ -165,7 +165,7 @@ func checkCPUManager(f *facts.Facts, r *engine.Result) {
 		if n.Host.Probe.KubeletConfig["cpuManagerPolicy"] != "static" {
 			continue
 		}
-		strategy, source, known := deviceStrategy(f, n)
+		strategy, source, known := facts.DeviceStrategy(f, n)
 		if !known || strings.Contains(strategy, "cdi") || passesDevices(n) {
 			continue
 		}
@@ -195,7 +195,7 @@ func checkCPUManager(f *facts.Facts, r *engine.Result) {
 func passesDevices(n *facts.Node) bool {
 	for _, pod := range facts.Current(n, facts.DevicePlugin) {
 		for _, c := range pod.Spec.Containers {
-			if slices.Contains(envOf(c.Env, "PASS_DEVICE_SPECS"), "true") ||
+			if slices.Contains(facts.EnvOf(c.Env, "PASS_DEVICE_SPECS"), "true") ||
 				slices.Contains(c.Args, "--pass-device-specs") || slices.Contains(c.Args, "--pass-device-specs=true") {
 				return true
 			}
@@ -213,7 +213,7 @@ func checkAllVisible(f *facts.Facts, r *engine.Result) {
 				continue
 			}
 			for _, c := range pod.Spec.Containers {
-				value := strings.Join(envOf(c.Env, "NVIDIA_VISIBLE_DEVICES"), "")
+				value := strings.Join(facts.EnvOf(c.Env, "NVIDIA_VISIBLE_DEVICES"), "")
 				privileged := c.SecurityContext != nil && c.SecurityContext.Privileged != nil &&
 					*c.SecurityContext.Privileged
 				if value == "" || value == "void" || value == "none" || privileged {

@@ -2,7 +2,6 @@ package runtime
 
 import (
 	"cmp"
-	"slices"
 	"strings"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/containerd"
@@ -222,43 +221,10 @@ func checkSandboxFailed(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// deviceStrategy returns how the node's device plugin passes GPUs to containers: envvar, volume-mounts,
-// cdi-annotations, or cdi-cri, or several of them separated by commas. known is false if the node has no NVIDIA device
-// plugin, or if a configuration file may set the strategy.
-func deviceStrategy(f *facts.Facts, n *facts.Node) (strategy string, source finding.Evidence, known bool) {
-	for _, pod := range facts.Current(n, facts.DevicePlugin) {
-		for _, c := range pod.Spec.Containers {
-			// The device plugin's image also contains feature discovery.
-			if !strings.Contains(c.Image, "device-plugin") || strings.Contains(c.Image, "gke") ||
-				strings.Contains(pod.Labels["app"]+pod.Name+c.Name, "feature-discovery") {
-				continue
-			}
-			place := "container " + c.Name
-			if values := envOf(c.Env, "DEVICE_LIST_STRATEGY"); len(values) > 0 {
-				return values[0],
-					finding.FieldEvidence(facts.PodObject(pod), place+" .env", "DEVICE_LIST_STRATEGY=%s", values[0]),
-					true
-			}
-			for _, arg := range slices.Concat(c.Command, c.Args) {
-				if value, ok := strings.CutPrefix(arg, "--device-list-strategy="); ok {
-					return value, finding.FieldEvidence(facts.PodObject(pod), place+" .args", "%s", arg), true
-				}
-			}
-			byFile := len(envOf(c.Env, "CONFIG_FILE")) > 0 ||
-				slices.ContainsFunc(c.Args, func(arg string) bool { return strings.HasPrefix(arg, "--config-file") })
-			return "envvar",
-				finding.FieldEvidence(facts.PodObject(pod), place+" .env",
-					"DEVICE_LIST_STRATEGY is not set and defaults to envvar"),
-				!byFile
-		}
-	}
-	return "", finding.Evidence{}, false
-}
-
 // onlyCDI reports whether the node's pods get GPUs only through CDI, which the runtime must then support. It also
 // returns evidence.
 func onlyCDI(f *facts.Facts, n *facts.Node) (finding.Evidence, bool) {
-	if strategy, source, known := deviceStrategy(f, n); known &&
+	if strategy, source, known := facts.DeviceStrategy(f, n); known &&
 		strings.Trim(strings.ReplaceAll(strategy, "cdi-cri", ""), ", ") == "" {
 		return source, true
 	}

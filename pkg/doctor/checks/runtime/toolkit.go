@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
@@ -182,17 +181,6 @@ func withEnv(old []any, env []runtimeview.Setting) []any {
 	}
 	for _, s := range env {
 		all = append(all, map[string]any{"name": s.Name, "value": s.Value})
-	}
-	return all
-}
-
-// envOf returns the literal values of a variable, without those from valueFrom.
-func envOf(env []corev1.EnvVar, name string) []string {
-	var all []string
-	for _, e := range env {
-		if e.Name == name && e.ValueFrom == nil {
-			all = append(all, e.Value)
-		}
 	}
 	return all
 }

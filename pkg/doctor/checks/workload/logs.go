@@ -112,14 +112,14 @@ func says(kind wordKind) func(*facts.Facts, *engine.Result) {
 				Evidence: []finding.Evidence{e},
 				Failed:   failedAt(f, pod, troubles),
 			}
-			kind.tell(pod, n, &issue)
+			kind.tell(f, pod, n, &issue)
 			r.Add(issue)
 		}
 	}
 }
 
 // tell sets the title and the fix of the finding, and adds evidence. n may be nil.
-func (w wordKind) tell(pod *corev1.Pod, n *facts.Node, issue *finding.Finding) {
+func (w wordKind) tell(f *facts.Facts, pod *corev1.Pod, n *facts.Node, issue *finding.Finding) {
 	switch w {
 	case wordsSharedMemory:
 		tellShared(pod, issue)
@@ -130,6 +130,7 @@ func (w wordKind) tell(pod *corev1.Pod, n *facts.Node, issue *finding.Finding) {
 				newerDriver(n),
 			Commands: facts.EditCommands(pod),
 		}
+		compareCUDA(f, pod, n, issue)
 		issue.Evidence = append(issue.Evidence, quoteLabels(n, "nvidia.com/cuda.driver-version.full",
 			"nvidia.com/cuda.driver.major", "nvidia.com/cuda.runtime-version.full", "nvidia.com/cuda.runtime.major")...)
 		issue.Evidence = append(issue.Evidence, quoteEnv(pod, "NVIDIA_REQUIRE_CUDA", "CUDA_VERSION")...)

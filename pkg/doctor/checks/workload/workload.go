@@ -89,12 +89,14 @@ func Checks() []engine.Check {
 			Run: checkCPUMode,
 		},
 		{
-			ID: "wl.cuda-vs-driver", Layer: finding.LayerWorkload,
+			ID: "wl.cuda-vs-driver", Symptom: engine.Precise, Layer: finding.LayerWorkload,
 			Title: "a pod's CUDA needs a newer driver than the node has",
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
-			Reads: logs + "; labels nvidia.com/cuda.driver-version.* and cuda.runtime-version.* of the node",
-			Why: "The program, or the hook that starts the container, reports it. The labels show which CUDA " +
-				"version the node's driver supports.",
+			Reads: logs + "; labels nvidia.com/cuda.driver-version.* and cuda.runtime-version.* of the node; CUDA " +
+				"versions in variables and images of the pod",
+			Why: "The program, or the hook that starts the container, reports it. \"CUDA driver version is " +
+				"insufficient\" may also mean that the container has no driver libraries: the versions distinguish " +
+				"the two, if they are known.",
 			Explains: append([]string{"rt.sandbox-failed"}, failing...),
 			Doc:      "https://docs.nvidia.com/deploy/cuda-compatibility/",
 			Sources:  []string{"nvidia-docker#400", "nvidia-docker#536", "gpu-operator#176"},
@@ -178,6 +180,7 @@ func Checks() []engine.Check {
 			Sources: []string{"seed 001, scenario 4"},
 			Run:     checkIdle,
 		},
+		sharedFileCheck(),
 	}, messageChecks()...)
 }
 

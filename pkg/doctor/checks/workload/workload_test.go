@@ -83,3 +83,24 @@ func FuzzSaysCPU(f *testing.F) {
 		}
 	})
 }
+
+// TestCUDAVersions protects which programs a driver is too old for: within a major version from 11 on, for none.
+func TestCUDAVersions(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		driver, program string
+		fits            bool
+	}{
+		{"cuda12.4", "nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda11.7.1", true}, {"cuda12.2", "vllm:cu124", true},
+		{"cuda12.4", "nvidia/cuda:13.0.1-base", false}, {"cuda9.2", "cuda>=10.0", false},
+		{"cuda10.2", "cuda10.1", true},
+	} {
+		driver, program := cudaIn(c.driver), cudaIn(c.program)
+		if program == (version{}) || driver.fits(program) != c.fits {
+			t.Errorf("%s %v for %s %v: want %v", c.driver, driver, c.program, program, c.fits)
+		}
+	}
+	if got := cudaIn("registry/model-server:v2-gpu"); got != (version{}) {
+		t.Errorf("a version %v where none is", got)
+	}
+}

@@ -122,7 +122,7 @@ func (s *Scheduler) otherwise(pod *corev1.Pod, message string, roomy []*facts.No
 			}
 		}
 	case strings.Contains(strings.ToLower(message), "volume"):
-		return s.volume(pod, message)
+		return s.volume(pod, message, roomy)
 	case keptOffBy(message).rule != "":
 		by := keptOffBy(message)
 		v.Id, v.Confidence = "sched.unschedulable", finding.Likely
@@ -192,29 +192,4 @@ func insufficientInMessage(message string) []string {
 		}
 	}
 	return all
-}
-
-func (s *Scheduler) volume(pod *corev1.Pod, message string) verdict {
-	v := verdict{
-		Id: "sched.volume", Severity: finding.Error, Confidence: finding.Certain,
-		Title: "a volume of the pod prevents it from being scheduled",
-	}
-	if message == "" {
-		v.Confidence = finding.Possible
-	}
-	for _, volume := range pod.Spec.Volumes {
-		if claim := volume.PersistentVolumeClaim; claim != nil {
-			v.Evidence = append(v.Evidence, finding.Evidence{
-				Source: facts.PodObject(pod).
-					String() +
-					" .spec.volumes[].persistentVolumeClaim", Text: claim.ClaimName,
-			})
-			v.Fix.Commands = append(v.Fix.Commands,
-				shell.Command("kubectl -n %s describe pvc %s", pod.Namespace, claim.ClaimName))
-		}
-	}
-	v.Fix.Text =
-		"Bind the claim: its storage class must exist and have a provisioner, and an existing volume must be " +
-			"accessible from a GPU node's zone."
-	return v
 }

@@ -241,7 +241,7 @@ func (s *Scheduler) judge(pod *corev1.Pod, message string) verdict {
 		return verdict{}
 	case strings.Contains(message, "unbound immediate PersistentVolumeClaims"),
 		strings.Contains(message, "persistentvolumeclaim"):
-		return s.volume(pod, message)
+		return s.volume(pod, message, nil)
 	}
 	if v, down := s.schedulerDown(pod, message); down {
 		return v

@@ -1,0 +1,53 @@
+package cluster
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+)
+
+// fatalLine matches the last line of a kubelet, k3s or RKE2 that ends with an error. The group is the message.
+var fatalLine = regexp.MustCompile(
+	`level=fatal msg="?(.*?)"?$|\bF\d{4} [\d:.]+ +\d+ [\w.]+:\d+\] (.*)|(panic: .*)|"command failed" err="(.*?)"?$|` +
+		`(failed to (?:run Kubelet|load [Kk]ubelet config).*)`,
+)
+
+// endLine matches a line of systemd about the end of a unit, or about its next start.
+var endLine = regexp.MustCompile(`systemd\[\d+\]: |^\s*$|goroutine |^-- `)
+
+// tellFatal quotes the error with which the kubelet's unit last ended: it is why the kubelet does not report.
+func tellFatal(n *facts.Node, issue *finding.Finding) {
+	if n.Host == nil {
+		return
+	}
+	for _, unit := range words.SortedKeys(n.Host.Journals) {
+		name := strings.TrimSuffix(unit, ".service")
+		known := []string{kubeletUnit(n), "kubelet", "k3s", "k3s-agent", "rke2-agent", "rke2-server"}
+		if !slices.Contains(known, name) {
+			continue
+		}
+		lines := strings.Split(strings.TrimRight(n.Host.Journals[unit], "\r\n"), "\n")
+		for _, line := range slices.Backward(lines) {
+			if endLine.MatchString(line) {
+				continue
+			}
+			m := fatalLine.FindStringSubmatch(line)
+			if m == nil {
+				break // the unit runs, or ended otherwise
+			}
+			said := strings.Join(m[1:], "")
+			issue.Title = "the node is not Ready, because " + name + " ends at its start: " +
+				words.Clip(strings.ReplaceAll(said, `\"`, `"`))
+			issue.Fix.Text = "Correct what the last line of the unit's journal names; the unit then starts again by itself. " +
+				"The machine and its network are not at fault."
+			issue.Evidence = append(issue.Evidence, finding.Evidence{
+				Source: "nodes/" + n.Name + "/journal/" + unit, Text: words.Cut(strings.TrimSpace(line)),
+			})
+			return
+		}
+	}
+}

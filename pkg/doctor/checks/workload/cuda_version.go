@@ -1,0 +1,92 @@
+package workload
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+)
+
+// version is a version of CUDA, or the zero value if it is unknown.
+type version struct{ major, minor int }
+
+// fits reports whether a driver for CUDA v runs a program that is built for CUDA of, as far as the versions tell. Since
+// CUDA 11, a driver runs programs of all minor versions of its major version.
+func (v version) fits(of version) bool {
+	return v.major > of.major || v.major == of.major && (v.major >= 11 || v.minor >= of.minor)
+}
+
+// cudaOfImage matches the CUDA version of a program: cuda>=12.8, cuda12.4, cuda:11.7.1, cu128.
+var cudaOfImage = regexp.MustCompile(`(?i)\bcuda[-:_]?(?:>=)?(\d{1,2})\.(\d)|\bcu(\d{2})(\d)\b`)
+
+func cudaIn(text string) version {
+	m := cudaOfImage.FindStringSubmatch(text)
+	if m == nil {
+		return version{}
+	}
+	major, _ := strconv.Atoi(m[1] + m[3])
+	minor, _ := strconv.Atoi(m[2] + m[4])
+	return version{major, minor}
+}
+
+// cudaOf returns the CUDA version of a pod's program, from its variables and images.
+func cudaOf(pod *corev1.Pod) version {
+	text := ""
+	for _, c := range pod.Spec.Containers {
+		for _, name := range []string{"CUDA_VERSION", "NVIDIA_REQUIRE_CUDA"} {
+			text += "cuda" + strings.TrimPrefix(strings.Join(facts.EnvOf(c.Env, name), ""), "cuda") + " "
+		}
+		text += c.Image + " "
+	}
+	return cudaIn(text)
+}
+
+// cudaOn returns the newest CUDA version that the node's driver serves.
+func cudaOn(n *facts.Node) version {
+	if log := n.GPUs().SMI; log != nil && log.CUDA != "" {
+		return cudaIn("cuda" + log.CUDA)
+	}
+	return cudaIn("cuda" + cmp.Or(n.Labels["nvidia.com/cuda.runtime-version.full"],
+		n.Labels["nvidia.com/cuda.runtime.major"]+"."+n.Labels["nvidia.com/cuda.runtime.minor"]))
+}
+
+// oldDriver matches the version of a driver from before CUDA 11, which is too old for any image of the last years.
+var oldDriver = regexp.MustCompile(`Driver Version: (?:[23]\d\d|4[0-3]\d)\.`)
+
+// compareCUDA compares the versions of the driver and of the program's CUDA if CUDA reports that the driver is too old:
+// it returns the same error (35) if the container has no libcuda.
+func compareCUDA(f *facts.Facts, pod *corev1.Pod, n *facts.Node, issue *finding.Finding) {
+	tooOld := []string{"driver version is insufficient", "cudaErrorInsufficientDriver"}
+	if n == nil || !words.ContainsAny(issue.Evidence[0].Text, tooOld) {
+		return
+	}
+	image, driver := cudaOf(pod), cudaOn(n)
+	switch {
+	case image != version{} && driver.fits(image):
+		issue.Evidence = append(issue.Evidence, finding.Evidence{ // a signature has the words
+			Source: facts.PodObject(pod).String() + " and " + n.Object().String(),
+			Text: fmt.Sprintf("driver for CUDA %d.%d, program with CUDA %d.%d: new enough", driver.major, driver.minor,
+				image.major, image.minor),
+		})
+		return
+	case image != version{} && driver != version{}:
+		return
+	}
+	for _, other := range n.Pods {
+		if log, found := f.GrepLogs(other, "Driver Version: "); found && oldDriver.MatchString(log.Text) {
+			issue.Evidence = append(issue.Evidence, finding.Clipped(log))
+			return
+		}
+	}
+	issue.Title = "the container has no driver libraries, or the node's driver is older than the image's CUDA version"
+	issue.Confidence = finding.Possible
+	issue.Fix.Text = "Run nvidia-smi in the container. If it is missing, nothing injected the driver: see the pod's limits " +
+		"and RuntimeClass, and the device plugin. If it shows an older CUDA version than that of the image: " + issue.Fix.Text
+}

@@ -1,0 +1,112 @@
+package workload
+
+import (
+	"regexp"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
+)
+
+func sharedFileCheck() engine.Check {
+	return engine.Check{
+		ID: "wl.shared-file", Symptom: engine.Precise, Layer: finding.LayerWorkload,
+		Title: "a container of a GPU pod may not read a file that another container of the pod writes",
+		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
+		Reads: "the ends of the logs of GPU pods, and the volumes that several of their containers mount",
+		Why: "A container reports \"permission denied\" for a path in an emptyDir that another container mounts as well: " +
+			"the two run as different users. The pod may be ready all the same and serve nothing. Only the last lines of " +
+			"a log count.",
+		Explains: []string{"wl.pod-failing", "wl.probe-failing"},
+		Doc:      "https://kubernetes.io/docs/tasks/configure-pod-container/security-context/",
+		Sources:  []string{"nvcf#410"},
+		Run:      checkSharedFile,
+	}
+}
+
+// deniedFile matches an error about a file that a process may not open; the path may be before or after it.
+var deniedFile = regexp.MustCompile(`(?i)permission denied|\bEACCES\b`)
+
+var absolutePath = regexp.MustCompile(`/[\w.-]+(?:/[\w.-]+)+`)
+
+// deniedLines is how many lines of the end of a log count.
+const deniedLines = 20
+
+func checkSharedFile(f *facts.Facts, r *engine.Result) {
+	if r.Lacks(f, "api/pods") {
+		return
+	}
+	for _, pod := range f.Workloads() {
+		for _, l := range f.LogsOf(pod) {
+			if l.Previous {
+				continue
+			}
+			if path, line := denied(l); path != "" {
+				reportShared(r, pod, l, path, line)
+			}
+		}
+	}
+}
+
+// denied returns the last path of a log for which the container reports that it has no permission.
+func denied(l *snapshot.Log) (path, said string) {
+	lines := strings.Split(strings.TrimSpace(l.Text), "\n")
+	for _, line := range lines[max(0, len(lines)-deniedLines):] {
+		if found := absolutePath.FindString(line); found != "" && deniedFile.MatchString(line) {
+			path, said = found, line
+		}
+	}
+	return path, said
+}
+
+func reportShared(r *engine.Result, pod *corev1.Pod, l *snapshot.Log, path, said string) {
+	volume := sharedVolume(pod, l.Container, path)
+	for c := range facts.Containers(pod) {
+		if volume == "" || c.Name == l.Container || mounted(c, volume) == "" {
+			continue
+		}
+		issue := finding.Finding{
+			Title:  "a container may not read a file of another container",
+			Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Evidence: []finding.Evidence{
+				finding.FieldEvidence(facts.PodObject(pod), ".spec.volumes["+volume+"]",
+					"%s may not read %s, which %s writes", l.Container, path, c.Name),
+				finding.Clipped(finding.Evidence{Source: facts.LogSource(l), Text: strings.TrimSpace(said)}),
+			},
+		}
+		if facts.RunsReady(pod) {
+			issue.Severity = finding.Warning
+		}
+		r.Add(issue)
+		return
+	}
+}
+
+// sharedVolume returns the emptyDir in which a path of a container is, or "" if it is in none.
+func sharedVolume(pod *corev1.Pod, container, path string) string {
+	for c := range facts.Containers(pod) {
+		if c.Name != container {
+			continue
+		}
+		for _, v := range pod.Spec.Volumes {
+			at := mounted(c, v.Name)
+			if v.EmptyDir != nil && at != "" && strings.HasPrefix(path, strings.TrimSuffix(at, "/")+"/") {
+				return v.Name
+			}
+		}
+	}
+	return ""
+}
+
+// mounted returns where a container mounts a volume, or "".
+func mounted(c *corev1.Container, volume string) string {
+	for _, m := range c.VolumeMounts {
+		if m.Name == volume {
+			return m.MountPath
+		}
+	}
+	return ""
+}

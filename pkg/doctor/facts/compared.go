@@ -1,0 +1,235 @@
+package facts
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/signatures"
+)
+
+// This file has facts that come from comparing several objects. Signatures decide which messages they explain, so that
+// their titles and fixes are data.
+
+// compared returns these facts about a pod, one per line:
+//
+//	conflict: STRATEGY refused       the toolkit ignores how the device plugin passes GPUs to the pod
+//	conflict: claims N, CDI off      CDI is off, by which the DRA driver passes N devices to the pod
+//	conflict: driver root / not DIR  the DRA driver looks for the driver in / although it is in DIR
+//	unanswered: NAMESPACE/NAME:PORT  a time-out to a Service whose pods are ready on other nodes, without policies
+func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
+	var all []signatures.Line
+	n := f.Node(pod.Spec.NodeName)
+	if n == nil {
+		return nil
+	}
+	for _, compare := range []func(*corev1.Pod, *Node) (source, text string){
+		f.refusedStrategy, f.withoutCDI, f.otherRoot, f.unansweredBy,
+	} {
+		if source, text := compare(pod, n); text != "" {
+			all = append(all, signatures.Line{
+				Place: signatures.Spec, Compared: true, Evidence: finding.Evidence{Source: source, Text: text},
+			})
+		}
+	}
+	return all
+}
+
+// AcceptsMounts is the setting of the toolkit that lets containers get GPUs by volume mounts.
+const AcceptsMounts = "accept-nvidia-visible-devices-as-volume-mounts"
+
+// refusedStrategy reports that the toolkit ignores the way in which the device plugin passes GPUs to the pod.
+func (f *Facts) refusedStrategy(pod *corev1.Pod, n *Node) (source, text string) {
+	strategy, _, known := DeviceStrategy(f, n)
+	key := AcceptsEnv
+	if strategy == "volume-mounts" {
+		key = AcceptsMounts
+	}
+	value := n.ToolkitSetting(key)
+	name := strings.ToUpper(strings.ReplaceAll(key, "-", "_"))
+	for _, toolkit := range Current(n, Toolkit) {
+		for i := range toolkit.Spec.Containers {
+			value = strings.Join(append(EnvOf(toolkit.Spec.Containers[i].Env, name), value), "")
+		}
+	}
+	if !known || !strings.HasPrefix(value, "false") || len(GPURequests(pod)) == 0 ||
+		strategy != "volume-mounts" && (strategy != "envvar" || PrivilegedForToolkit(pod)) {
+		return "", ""
+	}
+	return "DEVICE_LIST_STRATEGY of the device plugin, and " + name + " of the toolkit, on " + n.Object().String(),
+		"conflict: " + strategy + " refused (" + key + " = false)"
+}
+
+// PrivilegedForToolkit reports whether a container of the pod is privileged in the toolkit's sense.
+func PrivilegedForToolkit(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool {
+		s := c.SecurityContext
+		return s != nil && (Yes(s.Privileged) ||
+			s.Capabilities != nil && slices.Contains(s.Capabilities.Add, "SYS_ADMIN"))
+	})
+}
+
+// withoutCDI reports that the GPU operator disables CDI, which containerd 1 has off by default, and the pod has claimed
+// devices.
+func (f *Facts) withoutCDI(pod *corev1.Pod, n *Node) (source, text string) {
+	p, ok := ClusterPolicy(f)
+	if !ok || !strings.HasPrefix(n.Status.NodeInfo.ContainerRuntimeVersion, "containerd://1.") {
+		return "", ""
+	}
+	on, set, _ := unstructured.NestedBool(p.Object, "spec", "cdi", "enabled")
+	devices := 0
+	for _, wanted := range pod.Spec.ResourceClaims {
+		if claim := ClaimOf(f, pod, wanted); claim != nil && claim.Status.Allocation != nil {
+			for _, d := range claim.Status.Allocation.Devices.Results {
+				if isNVIDIAs(d.Driver) {
+					devices++
+				}
+			}
+		}
+	}
+	if on || !set || devices == 0 || n.View != nil && n.View.Runtime != nil && n.View.Runtime.CDI != nil {
+		return "", ""
+	}
+	return "ClusterPolicy " + p.GetName() + " .spec.cdi.enabled, and the claims of " + PodObject(pod).String(),
+		fmt.Sprintf("conflict: claims %d, CDI off", devices)
+}
+
+// otherRoot reports that a container of the DRA driver on the node has no driver root, and that another container has
+// one that is not /.
+func (f *Facts) otherRoot(_ *corev1.Pod, n *Node) (source, text string) {
+	for _, driver := range Current(n, DRADriver) {
+		root, lacks := "", ""
+		for c := range Containers(driver) {
+			own := strings.Join(slices.Concat(
+				EnvOf(c.Env, "DRIVER_INSTALL_DIR"), EnvOf(c.Env, "NVIDIA_DRIVER_ROOT"), EnvOf(c.Env, "DRIVER_ROOT"),
+			), "")
+			if own == "" || own == "/" {
+				lacks = c.Name
+			} else {
+				root = own
+			}
+		}
+		if root != "" && lacks != "" {
+			return PodObject(driver).String() + ", environment of container " + lacks + " and of the others",
+				"conflict: driver root / not " + root
+		}
+	}
+	return "", ""
+}
+
+// unansweredBy reports that the pod's connection to a Service times out although the pods of the Service are ready, on
+// other nodes, and no NetworkPolicy applies: something between the nodes drops the packets.
+func (f *Facts) unansweredBy(pod *corev1.Pod, n *Node) (source, text string) {
+	for _, u := range f.UnreachedPods() {
+		if u.Pod != pod || u.Names || f.Missing("api/networkpolicies") != "" {
+			continue
+		}
+		for _, ref := range u.Asks {
+			server := f.readyElsewhere(ref, n)
+			if server == nil || ref.Port == 0 || f.policed(pod.Namespace, ref.Namespace) {
+				continue
+			}
+			there := server.Spec.NodeName + groupOf(f.Node(server.Spec.NodeName))
+			return fmt.Sprintf("%s is ready on node %s; this pod is on node %s", PodObject(server), there,
+					n.Name+groupOf(n)),
+				fmt.Sprintf("unanswered: %s/%s:%d", ref.Namespace, ref.Name, ref.Port)
+		}
+	}
+	return "", ""
+}
+
+// policed reports whether a NetworkPolicy is in one of the namespaces.
+func (f *Facts) policed(namespaces ...string) bool {
+	for i := range f.NetworkPolicies {
+		if slices.Contains(namespaces, f.NetworkPolicies[i].Namespace) {
+			return true
+		}
+	}
+	return false
+}
+
+// readyElsewhere returns a pod behind a Service if all of them are ready and none is on the node, and nil otherwise.
+func (f *Facts) readyElsewhere(ref ServiceRef, n *Node) (server *corev1.Pod) {
+	for i := range f.Services {
+		s := &f.Services[i]
+		if s.Namespace != ref.Namespace || s.Name != ref.Name || len(s.Spec.Selector) == 0 {
+			continue
+		}
+		behind := labels.SelectorFromSet(s.Spec.Selector)
+		for j := range f.Snapshot.Pods {
+			pod := &f.Snapshot.Pods[j]
+			if pod.Namespace != ref.Namespace || Ended(pod) || !behind.Matches(labels.Set(pod.Labels)) {
+				continue
+			}
+			if !RunsReady(pod) || pod.Spec.NodeName == n.Name {
+				return nil
+			}
+			server = pod
+		}
+	}
+	return server
+}
+
+// groupOf returns the group of nodes to which a node belongs, in brackets, or "".
+func groupOf(n *Node) string {
+	if n != nil {
+		for _, key := range []string{
+			"eks.amazonaws.com/nodegroup", "cloud.google.com/gke-nodepool", "kubernetes.azure.com/agentpool",
+			"karpenter.sh/nodepool",
+		} {
+			if group := n.Labels[key]; group != "" {
+				return " (" + group + ")"
+			}
+		}
+	}
+	return ""
+}
+
+// EnvOf returns the literal values of a variable, without those from valueFrom.
+func EnvOf(env []corev1.EnvVar, name string) []string {
+	var all []string
+	for _, e := range env {
+		if e.Name == name && e.ValueFrom == nil {
+			all = append(all, e.Value)
+		}
+	}
+	return all
+}
+
+// DeviceStrategy returns how the node's device plugin passes GPUs to containers: envvar, volume-mounts,
+// cdi-annotations, or cdi-cri, or several of them separated by commas. known is false if the node has no NVIDIA device
+// plugin, or if a configuration file may set the strategy.
+func DeviceStrategy(f *Facts, n *Node) (strategy string, source finding.Evidence, known bool) {
+	for _, pod := range Current(n, DevicePlugin) {
+		for _, c := range pod.Spec.Containers {
+			// The device plugin's image also contains feature discovery.
+			if !strings.Contains(c.Image, "device-plugin") || strings.Contains(c.Image, "gke") ||
+				strings.Contains(pod.Labels["app"]+pod.Name+c.Name, "feature-discovery") {
+				continue
+			}
+			place := "container " + c.Name
+			if values := EnvOf(c.Env, "DEVICE_LIST_STRATEGY"); len(values) > 0 {
+				return values[0],
+					finding.FieldEvidence(PodObject(pod), place+" .env", "DEVICE_LIST_STRATEGY=%s", values[0]),
+					true
+			}
+			for _, arg := range slices.Concat(c.Command, c.Args) {
+				if value, ok := strings.CutPrefix(arg, "--device-list-strategy="); ok {
+					return value, finding.FieldEvidence(PodObject(pod), place+" .args", "%s", arg), true
+				}
+			}
+			byFile := len(EnvOf(c.Env, "CONFIG_FILE")) > 0 ||
+				slices.ContainsFunc(c.Args, func(arg string) bool { return strings.HasPrefix(arg, "--config-file") })
+			return "envvar",
+				finding.FieldEvidence(PodObject(pod), place+" .env",
+					"DEVICE_LIST_STRATEGY is not set and defaults to envvar"),
+				!byFile
+		}
+	}
+	return "", finding.Evidence{}, false
+}

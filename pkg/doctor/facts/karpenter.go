@@ -1,0 +1,70 @@
+package facts
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/signatures"
+)
+
+var (
+	// requirement matches a requirement on instances in Karpenter's messages: eks.amazonaws.com/instance-family In [p4d
+	// p5].
+	requirement = regexp.MustCompile(`/instance-(\w+) (In|NotIn) \[([^\]]*)\]`)
+	// ofType matches an instance type of EC2: family with category and generation, and size, as in p6-b200.48xlarge.
+	ofType = regexp.MustCompile(`^(([a-z]+)(\d+)[\w-]*)\.([\w-]+)$`)
+	// filtered matches Karpenter's line about a NodePool that has no instance type.
+	filtered = regexp.MustCompile(`filtered out all instance types.*"NodePool":\{"name":"([^"]+)"`)
+)
+
+// excludedType returns the requirement in a message of Karpenter that excludes all types that the pod selects.
+func excludedType(e *corev1.Event) []signatures.Line {
+	if !strings.Contains(e.Message, "no instance type met") {
+		return nil
+	}
+	all := requirement.FindAllStringSubmatch(e.Message, -1)
+	at := slices.IndexFunc(all, func(m []string) bool { return m[1] == "type" && m[2] == "In" })
+	if at < 0 {
+		return nil
+	}
+	for _, m := range all {
+		part := slices.Index([]string{"", "family", "category", "generation", "size"}, m[1])
+		excluded := ""
+		for _, t := range strings.Fields(all[at][3]) {
+			of := ofType.FindStringSubmatch(t)
+			if part < 1 || of == nil || slices.Contains(strings.Fields(m[3]), of[part]) == (m[2] == "In") {
+				excluded = ""
+				break
+			}
+			excluded = fmt.Sprintf("%s, whose %s is %s", t, m[1], of[part])
+		}
+		if excluded != "" {
+			return []signatures.Line{{Place: signatures.Spec, Evidence: finding.Evidence{
+				Source: Quote(e).Source + ", compared",
+				Text:   fmt.Sprintf("NodePool: instance-%s %s [%s] excludes %s", m[1], m[2], m[3], excluded),
+			}}}
+		}
+	}
+	return nil
+}
+
+// skips reports whether a line of Karpenter's log is about a NodePool without instance types for which the pod waits:
+// its selector or its tolerations name the NodePool, or the type after which the NodePool is called.
+func skips(line string, pod *corev1.Pod) bool {
+	m := filtered.FindStringSubmatch(line)
+	if m == nil {
+		return false
+	}
+	same := func(value string) bool { return value == m[1] || strings.ReplaceAll(value, ".", "-") == m[1] }
+	for _, value := range pod.Spec.NodeSelector {
+		if same(value) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool { return same(t.Value) })
+}
