@@ -172,6 +172,10 @@ bench: build bin/kubectl cluster-up ## Measure everything against floors and pee
 soak: build bin/kubectl cluster-up ## By hand: an hour of mixed faults, kills and restarts on the test cluster, without a leak (SOAK=15m)
 	@CGO_ENABLED=0 go run ./hack/soak -for $(or $(SOAK),1h) $(SOAK_FLAGS)
 
+.PHONY: test-peers
+test-peers: ## By hand: NVSentinel, built from SOURCE=folder, reacts to XID 79 on a test cluster; needs root and PostgreSQL
+	@test/peers/nvsentinel/run
+
 .PHONY: bench-allocs
 bench-allocs: $(HELPERS) ## Hold the allocations of hot paths to test/bench/allocs.txt (ALLOCS_FLAGS=-update: write the file)
 	@go run ./hack/allocs $(ALLOCS_FLAGS)

@@ -200,6 +200,17 @@ func TestJournalHasTheLineAsTheKernels(t *testing.T) {
 	}
 }
 
+// What programs on a node log with syslog() is in its journal, under their name: detectors read such lines too.
+func TestLoggerReachesTheJournal(t *testing.T) {
+	c := Require(t)
+	n, m := c.Workers()[0], mark()
+	n.Sh(t, "logger", "-t", "gpu-reset", "mark "+m)
+	Eventually(t, 20*time.Second, "the line in the journal", func() (bool, string) {
+		out := n.Sh(t, "sh", "-c", "journalctl -t gpu-reset -o cat --no-pager || true")
+		return strings.Contains(out, "mark "+m), out
+	})
+}
+
 func TestServiceAndDNSAcrossNodes(t *testing.T) {
 	c := Require(t)
 	ns := c.Namespace(t)

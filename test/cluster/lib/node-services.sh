@@ -62,11 +62,19 @@ service() {
 }
 dial() { "$B/clusterkit" dial "$@"; }
 
-if [ "$JOURNALD" = 1 ]; then
+if [ "$JOURNALD" != 0 ]; then
   # Debian's journald without systemd: it opens its own sockets and reads /dev/kmsg
   # from the start of the kernel's buffer.
+  storage=volatile
   mkdir -p /run/systemd/journald.conf.d
-  printf '[Journal]\n%s\n' Storage=volatile ReadKMsg=yes Audit=no ForwardToSyslog=no RateLimitBurst=0 >/run/systemd/journald.conf.d/10-node.conf
+  if [ "$JOURNALD" = persistent ]; then
+    storage=persistent
+    # systemd-journal-flush.service creates this file; without it, journald stays in /run.
+    mkdir -p /run/systemd/journal
+    touch /run/systemd/journal/flushed
+  fi
+  ln -sf /run/systemd/journal/dev-log /dev/log # for logger and syslog()
+  printf '[Journal]\n%s\n' Storage=$storage ReadKMsg=yes Audit=no ForwardToSyslog=no RateLimitBurst=0 >/run/systemd/journald.conf.d/10-node.conf
   service systemd-journald "$B/clusterkit dial unix /run/systemd/journal/stdout" systemd-journald
 fi
 CONTAINERD=(unix /run/containerd/containerd.sock)

@@ -9,8 +9,9 @@
 #   SUBNET   the first three numbers of the nodes' network               (10.99.0)
 #   STATE    where kubeconfig, keys and logs lie                         (<repository>/.cluster)
 #   PROXY    kube-proxy: iptables, nftables or none                      (iptables)
-#   DNS, NPD, JOURNALD  1 or 0: CoreDNS; node-problem-detector and systemd-journald
-#            on each node                                                (1 1 1)
+#   DNS, NPD  1 or 0: CoreDNS; node-problem-detector on each node        (1 1)
+#   JOURNALD 1, persistent or 0: systemd-journald on each node; persistent: with its
+#            journal in /var/log/journal instead of /run/log/journal     (1)
 #   GPUS     1 or 0: the nodes' simulated GPUs, with labels and device plugin    (1)
 #   PATIENCE how many times as long as usual `up` waits, on a slow machine       (1)
 #   KEEP_LOGS  a folder into which `down` copies the nodes' logs first   (none)
@@ -53,7 +54,8 @@ check_settings() {
   [[ $NODES =~ ^([1-9]|10)$ ]] || die "NODES=$NODES: wanted 1 to 10"
   [[ $PROXY =~ ^(iptables|nftables|none)$ ]] || die "PROXY=$PROXY: wanted iptables, nftables or none"
   local v
-  for v in DNS NPD JOURNALD GPUS; do [[ ${!v} =~ ^[01]$ ]] || die "$v=${!v}: wanted 0 or 1"; done
+  [[ $JOURNALD =~ ^(0|1|persistent)$ ]] || die "JOURNALD=$JOURNALD: wanted 0, 1 or persistent"
+  for v in DNS NPD GPUS; do [[ ${!v} =~ ^[01]$ ]] || die "$v=${!v}: wanted 0 or 1"; done
   [ -z "${ASKED[CLUSTER]}" ] || [ "${ASKED[CLUSTER]}" = "$CLUSTER" ] ||
     die "$STATE belongs to the cluster $CLUSTER: set another STATE for ${ASKED[CLUSTER]}"
 }
