@@ -1,8 +1,8 @@
 // Command recording converts a script(1) recording of a terminal to an animated SVG. The SVG is text of a few KiB,
-// supports light and dark mode, and shows only what was printed. hack/record-demo.sh uses it. (Tools such as
+// supports light and dark mode, and shows only what was printed. hack/record-run.sh uses it. (Tools such as
 // charmbracelet/freeze create only still images; asciinema needs a player.)
 //
-//	go run ./hack/recording -slow 4 TYPESCRIPT TIMING > docs/demo.svg
+//	go run ./hack/recording TYPESCRIPT TIMING > docs/run.svg
 //
 // It supports only the one escape sequence that the demo prints, bold; record with TERM=dumb.
 package main

@@ -22,7 +22,7 @@ func podChanges(before, after *corev1.Pod, at time.Time) []Reaction {
 	var found []Reaction
 	for _, now := range containers(after) {
 		was := find(containers(before), now.Name)
-		if last := ended(was, now); last != nil && !isToldToEnd(after, last.FinishedAt) {
+		if last := ended(was, now); last != nil && !isToldToEnd(after, last) {
 			found = append(found, about(after, PodFailed, "", exit(now.Name, last), at))
 		}
 		for _, text := range unhealthy(was, now) {
@@ -52,17 +52,19 @@ func find(all []corev1.ContainerStatus, name string) corev1.ContainerStatus {
 	return corev1.ContainerStatus{}
 }
 
-// isToldToEnd reports whether a pod was being deleted at a time. What its containers return then, such as 137 after
-// their grace period, is no failure.
-func isToldToEnd(pod *corev1.Pod, at metav1.Time) bool {
-	if pod.DeletionTimestamp == nil {
+// isToldToEnd reports whether a container ended because its pod was being deleted: by SIGTERM, or by SIGKILL after the
+// grace period. A program that returns anything else has failed, even if its pod is being deleted, as by a drain after
+// the fault.
+func isToldToEnd(pod *corev1.Pod, last *corev1.ContainerStateTerminated) bool {
+	const terminated, killed = 128 + 15, 128 + 9
+	if pod.DeletionTimestamp == nil || last.ExitCode != terminated && last.ExitCode != killed {
 		return false
 	}
 	asked := pod.DeletionTimestamp.Time // when the grace period ends
 	if grace := pod.DeletionGracePeriodSeconds; grace != nil {
 		asked = asked.Add(-time.Duration(*grace) * time.Second)
 	}
-	return !at.Time.Before(asked)
+	return !last.FinishedAt.Time.Before(asked)
 }
 
 // ended returns how a container has ended since an earlier state; nil if it has not, or without an error.

@@ -63,7 +63,7 @@ var Kinds = []Kind{
 	{Decided, "decide", "NVSentinel decides to quarantine the node (annotation quarantineHealthEvent); in its dry run, nothing else follows"},
 	{Cordoned, "cordon", "the node becomes unschedulable"},
 	{Tainted, "taint", "the node gets a taint that Kubernetes does not set itself"},
-	{PodFailed, "", "a container of a pod on the node ends with an error, and the pod was not being deleted"},
+	{PodFailed, "", "a container of a pod on the node ends with an error, unless it is killed because its pod is being deleted"},
 	{Evicted, "evict", "a pod on the node is told to end"},
 	{PodGone, "", "a pod that was on the node no longer exists"},
 	{Drained, "drain", "no pod that can be evicted is left on the node, or NVSentinel says so"},

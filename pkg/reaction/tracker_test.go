@@ -166,10 +166,13 @@ func TestDeletedPodsDoNotFail(t *testing.T) {
 	ends := metav1.NewTime(start.Add(time.Duration(grace) * time.Second))
 	for name, c := range map[string]struct {
 		after time.Duration // from the request to delete the pod
+		code  int32
 		want  []string
 	}{
-		"before": {-time.Second, []string{`pod-failed ml/worker by "": container main ended with exit code 137`}},
-		"after":  {31 * time.Second, nil},
+		"before":    {-time.Second, 137, []string{`pod-failed ml/worker by "": container main ended with exit code 137`}},
+		"SIGKILL":   {31 * time.Second, 137, nil},
+		"SIGTERM":   {time.Second, 143, nil},
+		"by itself": {time.Second, 134, []string{`pod-failed ml/worker by "": container main ended with exit code 134`}},
 	} {
 		s := newStory()
 		s.pod("worker", "rs", "gpu-1", true)
@@ -182,7 +185,7 @@ func TestDeletedPodsDoNotFail(t *testing.T) {
 			p.Status.ContainerStatuses = []corev1.ContainerStatus{{
 				Name: "main",
 				State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
-					ExitCode: 137, FinishedAt: metav1.NewTime(start.Add(c.after)),
+					ExitCode: c.code, FinishedAt: metav1.NewTime(start.Add(c.after)),
 				}},
 			}}
 		})
