@@ -3,17 +3,20 @@
 # off the bus; its node is cordoned and drained, and the workload runs on another one. Needs script(1), `make build` and bin/kubectl.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# shellcheck source=test/cluster/lib/settings.sh
 . test/cluster/lib/settings.sh
 export KUBECONFIG=$STATE/kubeconfig PATH=$PWD/bin:$STATE/bin:$PATH
 if [ "${1:-}" = recorded ]; then
   say() { printf '\n\033[1m# %s\033[0m\n' "$*"; }
   show() { printf '$ %s\n' "$*"; "$@"; }
-  pods() { show kubectl get pods -n research -o custom-columns=POD:.metadata.name,NODE:.spec.nodeName,READY:.status.conditions[?\(@.type==\"Ready\"\)].status; }
+  pods() { show kubectl get pods -n research -o 'custom-columns=POD:.metadata.name,NODE:.spec.nodeName,READY:.status.containerStatuses[0].ready'; }
   say "A training on a GPU node"
   pods
   say "Its GPU falls off the bus. What happens, and when?"
   show kubectl gpu-fault run xid79-workload --pods-of deployment/train -n research --simulate-remediation detect,cordon,drain --yes
-  say "Everything is as before; the training runs on another node"
+  say "Everything is put back"
+  kubectl rollout status -n research deployment/train --timeout=60s >/dev/null # the revert replaces its pods as well
+  until [ "$(kubectl get pods -n research -o name | wc -l)" = 1 ]; do sleep 0.1; done
   pods
   show kubectl gpu-fault list
   exit
