@@ -11,14 +11,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/tsv"
 )
 
-var (
-	//go:embed catalog.tsv
-	catalogTSV string
-	//go:embed bodies.tsv
-	bodiesTSV string
-	//go:embed sxids.tsv
-	sxidsTSV string
-)
+//go:embed sxids.tsv
+var sxidsTSV string
 
 type data struct {
 	codes []Code // sorted by number
@@ -26,7 +20,13 @@ type data struct {
 }
 
 // tables loads the embedded tables once. A malformed table is a bug that fails a test, but never causes a panic.
-var tables = sync.OnceValues(func() (*data, error) { return load(catalogTSV, bodiesTSV, sxidsTSV) })
+var tables = sync.OnceValues(func() (*data, error) {
+	catalog, bodies, err := largeTables()
+	if err != nil {
+		return nil, err
+	}
+	return load(catalog, bodies, sxidsTSV)
+})
 
 func load(catalog, bodies, sxids string) (*data, error) {
 	d := &data{}
