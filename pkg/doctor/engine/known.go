@@ -86,8 +86,11 @@ func nameOne(f *facts.Facts, check Check, found *finding.Finding) {
 		}
 		return
 	}
-	if check.Symptom != Unexplained {
+	if check.Symptom != Unexplained && found.Crashed == "" {
 		return
+	}
+	if found.Crashed != "" { // the node and the other containers have messages of their own
+		lines = slices.DeleteFunc(lines, func(line signatures.Line) bool { return line.Container != found.Crashed })
 	}
 	if found.Confidence == finding.Certain {
 		found.Confidence = finding.Likely
@@ -132,7 +135,7 @@ func take(f *facts.Facts, found *finding.Finding, m signatures.Match, pods []*co
 			found.Fix.Commands = append(found.Fix.Commands, command)
 		}
 	}
-	if m.Also != nil && m.Also.Place == signatures.Spec && m.Also.Compared {
+	if m.Also != nil && (m.Also.Compared || m.Also.Place == signatures.Kernel) {
 		addEvidence(found, m.Also.Evidence)
 	}
 	addEvidence(found, m.Line.Evidence)

@@ -54,6 +54,9 @@ func TroubleFinding(t PodTrouble) finding.Finding {
 			"waits, delete the pod: its owner recreates it.",
 		Commands: []string{shell.Command("kubectl describe pod %s -n %s", pod.Name, pod.Namespace)},
 	}}
+	if !t.Waits && !strings.Contains(t.Reason, "Image") {
+		found.Crashed = t.Container
+	}
 	if t.Container != "" {
 		found.Fix.Commands = append(found.Fix.Commands,
 			shell.Command("kubectl logs %s -n %s -c %s", pod.Name, pod.Namespace, t.Container))
@@ -62,6 +65,17 @@ func TroubleFinding(t PodTrouble) finding.Finding {
 		found.Nodes = []string{pod.Spec.NodeName}
 	}
 	return found
+}
+
+// OperatorDenied quotes the GPU operator's log if the API server forbids what the operator needs: it then makes no
+// pods.
+func OperatorDenied(f *Facts) []finding.Evidence {
+	for _, pod := range f.Component(Operator) {
+		if e, ok := LogEvidence(f, pod, "is forbidden: User"); ok {
+			return []finding.Evidence{e}
+		}
+	}
+	return nil
 }
 
 // TroubleWords describes a pod's trouble as the end of a sentence about the pod.

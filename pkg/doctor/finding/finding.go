@@ -150,6 +150,8 @@ type Finding struct {
 	// Lab is the scope that a run with its own namespaces explains entirely, including self-evident findings.
 	// Otherwise, it is nil.
 	Lab *Lab `json:"-"`
+	// Crashed is the container that crashed, if the check knows no more than that.
+	Crashed string `json:"-"`
 	// Own is true if the pod names its own reason, which problems of its node do not explain.
 	Own bool `json:"-"`
 }

@@ -244,6 +244,9 @@ func checkNoPlugin(f *facts.Facts, r *engine.Result, n *facts.Node, waiting, wan
 			facts.LabelEvidence(n, facts.GPULabels()...)...),
 		Fix: noPluginFix(f, n),
 	}
+	if pluginDaemonSet(f) == nil {
+		found.Evidence = append(found.Evidence, facts.OperatorDenied(f)...)
+	}
 	if wantsPlugins(f) || wanted {
 		found.Severity = finding.Warning
 	}

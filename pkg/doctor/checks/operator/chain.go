@@ -217,8 +217,15 @@ func (l link) finding(f *facts.Facts, n *facts.Node, t facts.PodTrouble) finding
 		found.Fix.Text = "Correct what the message names: the runtime or a hook of the node rejects the first container that " +
 			"gets a GPU, and the operator's other pods wait for it. The toolkit is installed."
 	}
+	if !t.Waits && t.Reason != "StartError" && !strings.Contains(t.Reason, "ContainerError") &&
+		!strings.Contains(t.Reason, "Image") {
+		found.Crashed = t.Container
+	}
 	if l.file == "plugin-ready" {
 		found.Severity = finding.Warning // GPUs are advertised; only the operator's own test fails
+	}
+	if l.file == "driver-ready" && len(facts.Current(n, facts.Driver)) == 0 {
+		found.Evidence = append(facts.OperatorDenied(f), found.Evidence...)
 	}
 	if n.Host != nil && n.Host.Probe.Unread["validations"] == "" {
 		files := strings.Join(n.Host.Probe.Validations, ", ")
@@ -231,6 +238,14 @@ func (l link) finding(f *facts.Facts, n *facts.Node, t facts.PodTrouble) finding
 	return found
 }
 
+// operatorLog returns the command that shows the log of the GPU operator.
+func operatorLog(f *facts.Facts) string {
+	for _, pod := range f.Component(facts.Operator) {
+		return shell.Command("kubectl logs -n %s %s --tail=50", pod.Namespace, pod.Name)
+	}
+	return shell.Command("kubectl logs -n %s -l app=gpu-operator --tail=50", facts.OperatorNamespace(f))
+}
+
 func (l link) fix(f *facts.Facts, t facts.PodTrouble) finding.Fix {
 	pod := t.Pod
 	logs := shell.Command("kubectl logs %s -n %s", pod.Name, pod.Namespace)
@@ -241,9 +256,15 @@ func (l link) fix(f *facts.Facts, t facts.PodTrouble) finding.Fix {
 	switch l.file {
 	case "driver-ready":
 		text := "Fix the driver on the node: the pod's log shows why the driver fails."
-		if len(f.Component(facts.Driver)) == 0 {
-			text =
-				"The operator does not install a driver here, so the node must have one: install a driver, and verify it with nvidia-smi on the node."
+		if len(f.Component(facts.Driver)) > 0 {
+			return finding.Fix{Text: text, Commands: see}
+		}
+		text = "The operator does not install a driver here, so the node must have one: run nvidia-smi on the node, and install " +
+			"a driver if there is none."
+		if _, ok := facts.ClusterPolicy(f); ok && !facts.PolicyOff(f, "driver") {
+			text = "The operator is told to install the driver and has made no pod for it. Its log tells why; correct that first. " +
+				"Installing a driver by hand does not help."
+			see = append([]string{operatorLog(f)}, see...)
 		}
 		return finding.Fix{Text: text, Commands: see}
 	case "toolkit-ready":
