@@ -95,6 +95,7 @@ also, unless and in: [spec] can also match facts about the pod and its node, one
   node kernel: VERSION         node os: NAME
   node kubelet: VERSION        node runtime: NAME://VERSION
   node platform: NAME          node type: INSTANCE TYPE
+  node driver: VERSION
   node extension: NAME VERSION (Talos)`,
 		Example: `  kubectl gpu-fault doctor signatures
 

@@ -26,8 +26,28 @@ func (r *Result) Name(f *facts.Facts) {
 			nameOne(f, r.Check, found)
 		}
 	}
+	r.follow()
 	if r.Check.Symptom == Known {
 		r.Findings = slices.DeleteFunc(r.Findings, func(found finding.Finding) bool { return found.Signature == "" })
+	}
+}
+
+// follow lowers the severity of a failure whose message names another pod that failed for another reason: that pod
+// ended first.
+func (r *Result) follow() {
+	for i := range r.Findings {
+		found := &r.Findings[i]
+		if found.Confidence != finding.Possible || found.Signature == "" {
+			continue
+		}
+		for j := range r.Findings {
+			first := &r.Findings[j]
+			if first.Object.Kind == "Pod" && first.Object.Namespace == found.Object.Namespace &&
+				first.Object.Name != found.Object.Name && first.Confidence != finding.Possible &&
+				strings.Contains(found.Evidence[0].Text, "peer "+first.Object.Name) {
+				found.Severity = finding.Info
+			}
+		}
 	}
 }
 

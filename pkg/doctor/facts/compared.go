@@ -22,6 +22,13 @@ import (
 //	conflict: claims N, CDI off      CDI is off, by which the DRA driver passes N devices to the pod
 //	conflict: driver root / not DIR  the DRA driver looks for the driver in / although it is in DIR
 //	unanswered: NAMESPACE/NAME:PORT  a time-out to a Service whose pods are ready on other nodes, without policies
+//	conflict: NVIDIA_VISIBLE_DEVICES=all, SETTING = false    the toolkit ignores the variable in unprivileged containers
+//	conflict: writes PATH, mounted read-only at PATH         a write fails because of the mount
+//	conflict: denied PATH, claim NAME at PATH, no fsGroup    the user may not write to the volume
+//	conflict: writes PATH, volumes at PATHS                  an evicted pod wrote beside its volume
+//	conflict: MIG RESOURCE and RESOURCE                      a container requests several MIG profiles
+//	OOMKilled with memory limit QUANTITY                     the limit of the container that was killed
+//	runs elsewhere: toolkit VERSION there, VERSION here      a pod with the same image runs on another node
 func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 	var all []signatures.Line
 	n := f.Node(pod.Spec.NodeName)
@@ -30,6 +37,7 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 	}
 	for _, compare := range []func(*corev1.Pod, *Node) (source, text string){
 		f.refusedStrategy, f.withoutCDI, f.otherRoot, f.unansweredBy,
+		f.refusedEnv, f.profiles, f.volumes, f.killedAtLimit, f.runsElsewhere,
 	} {
 		if source, text := compare(pod, n); text != "" {
 			all = append(all, signatures.Line{

@@ -27,6 +27,7 @@ import (
 //	node kernel: VERSION         node os: NAME
 //	node kubelet: VERSION        node runtime: NAME://VERSION
 //	node platform: NAME          node type: INSTANCE TYPE
+//	node driver: VERSION
 //	node extension: NAME VERSION (Talos)
 func (f *Facts) specOf(pod *corev1.Pod) []signatures.Line {
 	var all []signatures.Line
@@ -106,6 +107,14 @@ func (f *Facts) specOf(pod *corev1.Pod) []signatures.Line {
 	return append(all, f.compared(pod)...)
 }
 
+// driver returns the version of the node's NVIDIA driver, or "" if it is unknown.
+func (n *Node) driver() string {
+	if n.Host != nil && n.Host.Info.DriverVersion != "" {
+		return n.Host.Info.DriverVersion
+	}
+	return n.Labels["nvidia.com/cuda.driver-version.full"]
+}
+
 // specOf returns facts about a node; see Facts.specOf.
 func (n *Node) specOf() []signatures.Line {
 	var all []signatures.Line
@@ -116,6 +125,7 @@ func (n *Node) specOf() []signatures.Line {
 		{"kubelet", ".status.nodeInfo.kubeletVersion", info.KubeletVersion},
 		{"runtime", ".status.nodeInfo.containerRuntimeVersion", info.ContainerRuntimeVersion},
 		{"platform", "", string(n.Distribution)},
+		{"driver", "", n.driver()},
 		{"type", ".metadata.labels[" + corev1.LabelInstanceTypeStable + "]", n.Labels[corev1.LabelInstanceTypeStable]},
 	} {
 		if fact[2] != "" {

@@ -85,13 +85,28 @@ func findPluginConfigs(f *facts.Facts) (pluginConfigs, bool) {
 			}
 		}
 	}
+	d := pluginDaemonSet(f)
 	for i := range f.ConfigMaps {
 		m := &f.ConfigMaps[i]
-		if name != "" && m.Name == name && (namespace == "" || m.Namespace == namespace) {
+		if name != "" && m.Name == name && (namespace == "" || m.Namespace == namespace) ||
+			name == "" && d != nil && configures(d, m) {
 			return pluginConfigs{m, fallback}, true
 		}
 	}
 	return pluginConfigs{}, false
+}
+
+// configures reports whether a device plugin that was installed from a manifest mounts the ConfigMap, and the ConfigMap
+// has a configuration of sharing.
+func configures(d *appsv1.DaemonSet, m *corev1.ConfigMap) bool {
+	mounts := slices.ContainsFunc(d.Spec.Template.Spec.Volumes, func(v corev1.Volume) bool {
+		return v.ConfigMap != nil && v.ConfigMap.Name == m.Name
+	})
+	shares := false
+	for _, text := range m.Data {
+		shares = shares || strings.Contains(text, "\nsharing:")
+	}
+	return mounts && shares && d.Namespace == m.Namespace
 }
 
 // of returns the name of the configuration that a node uses, or an empty string if it uses none. With the standalone
@@ -193,7 +208,8 @@ func checkConfigs(f *facts.Facts, r *engine.Result, configs pluginConfigs) {
 					),
 				},
 				Fix: finding.Fix{
-					Text:     "Move renameByDefault under sharing.timeSlicing.",
+					Text: "Move renameByDefault (and failRequestsGreaterThanOne) under sharing.timeSlicing, and restart the " +
+						"device plugin. It then advertises the replicas as nvidia.com/gpu.shared, if that is what pods request.",
 					Commands: []string{editConfigMap(configs.in)},
 				},
 			})

@@ -154,7 +154,6 @@ func fabricFix(f *facts.Facts, n *facts.Node, driver string) finding.Fix {
 			"machine, check the host.",
 		Commands: []string{
 			shell.OnHost(n.Name, "sudo systemctl enable --now nvidia-fabricmanager"),
-			shell.OnHost(n.Name, "sudo journalctl -u nvidia-fabricmanager -n 50 --no-pager"),
 		},
 	}
 	said, _ := journalOf(n, "nvidia-fabricmanager")
@@ -172,15 +171,24 @@ func fabricFix(f *facts.Facts, n *facts.Node, driver string) finding.Fix {
 				fix.Commands...)
 		}
 	}
-	if containerDriver(f, n) {
-		fix.Text =
-			"The GPU operator's driver container starts the Fabric Manager if it finds NVSwitches: check the log of the driver pod on the node, and restart the pod when no GPU is in use."
-		fix.Commands = nil
-		for _, pod := range n.Component(facts.Driver) {
-			fix.Commands = append(fix.Commands,
-				shell.Command("kubectl logs -n %s %s -c nvidia-driver-ctr --tail=100", pod.Namespace, pod.Name),
-				facts.RestartPod(pod.Namespace, pod.Name))
-		}
+	if !containerDriver(f, n) {
+		fix.Commands = append([]string{
+			shell.OnHost(n.Name, "sudo journalctl -u nvidia-fabricmanager -n 50 --no-pager"),
+		}, fix.Commands...)
+		return fix
+	}
+	version := ""
+	if driver != "" {
+		version = " (" + driver + ")"
+	}
+	fix.Text = "See whether the log of the driver pod mentions the Fabric Manager, which most driver images start if they find " +
+		"NVSwitches. If it fails there, correct what the log names. If the log does not mention it, the image has none, and " +
+		"a restart does not help: install the Fabric Manager of exactly the driver's version" + version +
+		" on the node and start it, or use a driver image that has it."
+	for _, pod := range n.Component(facts.Driver) {
+		fix.Commands = append([]string{
+			shell.Command("kubectl logs -n %s %s -c nvidia-driver-ctr --tail=100", pod.Namespace, pod.Name),
+		}, fix.Commands...)
 	}
 	return fix
 }

@@ -113,7 +113,7 @@ func unreadDriverLogs(f *facts.Facts, r *engine.Result, n *facts.Node) {
 
 func driverBuildCheck() engine.Check {
 	return driverLogCheck(engine.Check{
-		ID: "drv.build-fail", Title: "the driver's container cannot build or load the kernel module",
+		ID: "drv.build-fail", Symptom: engine.Precise, Title: "the driver's container cannot build or load the kernel module",
 		Reads: "the logs of driver pods that are not ready",
 		Why: "The container builds the module for the node's kernel and loads it. Other checks report the known causes (headers, Secure Boot, nouveau, a GPU that the driver does not support); " +
 			"this check reports the rest, such as a driver that does not build on a newer kernel, or a conflicting driver on the host.",
@@ -250,7 +250,7 @@ func unsupportedGPUCheck() engine.Check {
 
 func driverImageCheck() engine.Check {
 	return engine.Check{
-		ID: "drv.image-tag-missing", Layer: finding.LayerDriver,
+		ID: "drv.image-tag-missing", Symptom: engine.Precise, Layer: finding.LayerDriver,
 		Title: "no driver image exists for the node's operating system",
 		Needs: []engine.Need{engine.NeedAPI},
 		Reads: "what containers of driver pods wait for, the pods' events, and the node's operating system and kernel",

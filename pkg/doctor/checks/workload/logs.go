@@ -135,13 +135,7 @@ func (w wordKind) tell(f *facts.Facts, pod *corev1.Pod, n *facts.Node, issue *fi
 			"nvidia.com/cuda.driver.major", "nvidia.com/cuda.runtime-version.full", "nvidia.com/cuda.runtime.major")...)
 		issue.Evidence = append(issue.Evidence, quoteEnv(pod, "NVIDIA_REQUIRE_CUDA", "CUDA_VERSION")...)
 	case wordsOutOfMemory:
-		issue.Title = "the GPU's memory is too small for the pod"
-		issue.Fix = finding.Fix{
-			Text: "Use a GPU or MIG profile with more memory, more GPUs, or a smaller batch or model (or a lower " +
-				"share of memory: vLLM's --gpu-memory-utilization); with time-slicing, all pods on a GPU share its " +
-				"memory without isolation.",
-			Commands: facts.EditCommands(pod),
-		}
+		tellMemory(f, pod, n, issue)
 		issue.Evidence = append(issue.Evidence,
 			quoteLabels(n, "nvidia.com/gpu.product", "nvidia.com/gpu.memory", "nvidia.com/gpu.replicas")...)
 	case wordsCUDAError:

@@ -4,6 +4,7 @@ package workload
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -352,6 +353,14 @@ func mayStart(f *facts.Facts, pod *corev1.Pod, said string) bool {
 }
 
 // checkProbes reports pods that fail their liveness probe or do not become ready.
+// crashes reports whether a container of the pod ended with an error and waits to be restarted.
+func crashes(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
+		now, last := s.State.Waiting, s.LastTerminationState.Terminated
+		return now != nil && now.Reason == "CrashLoopBackOff" && last != nil && last.ExitCode != 0
+	})
+}
+
 func checkProbes(f *facts.Facts, r *engine.Result) {
 	if r.Lacks(f, "api/pods") || r.Lacks(f, "api/events") {
 		return
@@ -382,6 +391,8 @@ func checkProbes(f *facts.Facts, r *engine.Result) {
 				Commands: facts.EditCommands(pod),
 			}
 			issue.Evidence = []finding.Evidence{killed}
+		case strings.HasPrefix(unhealthy.Text, "Readiness") && crashes(pod):
+			continue // a consequence: nothing responds while the container waits to be restarted
 		case unhealthy.Text != "" && f.Age(pod) > slowStart && !mayStart(f, pod, unhealthy.Text):
 			issue.Title, issue.Severity = "the pod runs but does not become ready: its probe fails", finding.Warning
 			issue.Fix = finding.Fix{

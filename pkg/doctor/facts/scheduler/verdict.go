@@ -35,6 +35,9 @@ func (s *Scheduler) notAdvertised(pod *corev1.Pod, name corev1.ResourceName, amo
 		return s.wrongName(pod, name, other)
 	case !facts.IsGPUResource(name):
 		return verdict{} // a device of another vendor
+	case len(among) == 0 && s.shutOut(pod, &v):
+		v.Evidence = append([]finding.Evidence{facts.QuoteDemand(pod, want)}, v.Evidence...)
+		return v
 	case len(among) == 0:
 		v.Title = "the pod requests NVIDIA GPUs, but no node of the cluster is known to have one"
 		v.Evidence = []finding.Evidence{facts.QuoteDemand(pod, want)}
@@ -62,6 +65,44 @@ func (s *Scheduler) notAdvertised(pod *corev1.Pod, name corev1.ResourceName, amo
 		},
 	}
 	return v
+}
+
+// shutOut reports whether the pod may run on nodes whose taint the device plugin does not tolerate, and fills in the
+// verdict: nothing then shows that these nodes have GPUs. That the pod names the taint shows that it is meant for them.
+func (s *Scheduler) shutOut(pod *corev1.Pod, v *verdict) bool {
+	for i := range s.F.DaemonSets {
+		d := &s.F.DaemonSets[i]
+		if facts.ComponentOf(d.Spec.Template.Labels, d.Spec.Template.Spec) != facts.DevicePlugin {
+			continue
+		}
+		for _, n := range s.F.Nodes {
+			taints := facts.Untolerated(n, d)
+			if len(taints) == 0 || !facts.Available(n) || untolerated(pod, n) != nil || !Selects(pod, n) ||
+				len(MissingLabels(d.Spec.Template.Spec, n)) > 0 || !meantFor(pod, &taints[0]) {
+				continue
+			}
+			// A signature has the words.
+			v.Confidence, v.Nodes = finding.Likely, []string{n.Name}
+			v.Title = "the device plugin does not run on the node that the pod selects"
+			v.Evidence = []finding.Evidence{{
+				Source: "taints of " + n.Object().String() + " (" + n.Labels[corev1.LabelInstanceTypeStable] +
+					"), and tolerations of the device plugin",
+				Text: "conflict: taint " + facts.TaintText(&taints[0]) + " of " + n.Name +
+					", not tolerated by DaemonSet " + d.Namespace + "/" + d.Name,
+			}}
+			return true
+		}
+	}
+	return false
+}
+
+// meantFor reports whether a pod is meant for nodes with a taint: it names the taint's key in a toleration, and selects
+// nodes, unless the taint itself is about GPUs. A pod that tolerates everything is meant for none in particular.
+func meantFor(pod *corev1.Pod, taint *corev1.Taint) bool {
+	selects := len(pod.Spec.NodeSelector) > 0 || pod.Spec.Affinity != nil && pod.Spec.Affinity.NodeAffinity != nil
+	return !strings.HasPrefix(taint.Key, "node-role.kubernetes.io/") &&
+		(selects || words.ContainsAny(facts.TaintText(taint), []string{"gpu", "GPU", "nvidia"})) &&
+		slices.ContainsFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool { return t.Key == taint.Key })
 }
 
 func (s *Scheduler) wrongName(pod *corev1.Pod, name corev1.ResourceName, other []*facts.Node) verdict {
@@ -210,6 +251,8 @@ func biggest(nodes []*facts.Node, want map[corev1.ResourceName]int64) []*facts.N
 	return sorted
 }
 
+const inUseTitle = "all GPUs that the pod could use are in use"
+
 // full returns the verdict if other pods use the GPUs.
 //
 // Its nodes include nodes that do not advertise all their GPUs, because the pod might run there if they were healthy.
@@ -221,15 +264,15 @@ func (s *Scheduler) full(
 	v.Nodes = s.names(Keep(selected, func(n *facts.Node) bool {
 		return len(Advertised(n)) == 0 && !facts.ForMachines(n) || covers(want, n.Capacity)
 	}))
-	v.Title = "all GPUs that the pod could use are in use"
+	v.Title = inUseTitle
 	short := slices.Sorted(maps.Keys(want))
 	var free int64
 	for _, n := range open {
 		free += s.Free(n, short[0])
 	}
 	v.Fix = finding.Fix{
-		Text: "Wait, delete pods that are not needed, or add nodes: `kubectl gpu-fault doctor` lists which pods hold " +
-			"the GPUs, and since when.",
+		Text: "See which pods hold the GPUs, and since when. Wait if they end; delete one only if it is not needed. " +
+			"Otherwise, add nodes.",
 	}
 	if len(s.nodes) > 0 && s.nodes[0].Distribution == facts.EKS && !facts.Autoscaled(s.F) {
 		// Other clouds run their autoscaler outside of the cluster.
@@ -253,6 +296,9 @@ func (s *Scheduler) full(
 			"), move the pods below to one node, or split the work over several pods."
 	}
 	holders := s.Holders(open[:min(len(open), manyNodes)], want)
+	if v.Title == inUseTitle {
+		s.services(&v, open, holders, short[0], want)
+	}
 	for _, h := range holders[:min(len(holders), words.Few)] {
 		v.Evidence = append(v.Evidence, finding.Evidence{
 			Source: fmt.Sprintf("Pod %s/%s on Node %s", h.Namespace, h.Pod, h.node),
@@ -285,6 +331,35 @@ func (s *Scheduler) full(
 		v.Fix.Text += " Or let the pod tolerate the taint of the nodes with free GPUs, if it may run there."
 	}
 	return v
+}
+
+// services tells that waiting does not help if all pods that hold the GPUs are services, which do not end.
+func (s *Scheduler) services(
+	v *verdict, open []*facts.Node, holders []Holder, name corev1.ResourceName, want map[corev1.ResourceName]int64,
+) {
+	held, all := int64(0), int64(0)
+	for _, h := range holders {
+		pod := s.F.Pod(h.Namespace, h.Pod)
+		if pod == nil || h.Resource != string(name) {
+			return
+		}
+		owner := metav1.GetControllerOf(pod)
+		if owner == nil || !slices.Contains([]string{"ReplicaSet", "StatefulSet", "DaemonSet"}, owner.Kind) {
+			return
+		}
+		held += h.GPUs
+	}
+	for _, n := range open {
+		all += n.Allocatable(name)
+	}
+	if held == 0 || facts.Autoscaled(s.F) {
+		return
+	}
+	v.Title = fmt.Sprintf("services hold %d of the %d %s that the pod could use, and it requests %d more",
+		held, all, name, want[name])
+	v.Fix.Text = "See which pods hold them. They are services, which do not end, so waiting does not help, and a deleted pod " +
+		"comes back. Let some of the programs do without a GPU or request fewer, if they can (a request of 0 in the values of " +
+		"the chart), share the GPUs if their memory suffices for all (time-slicing, MPS, MIG), or add GPUs."
 }
 
 func keepPods(pods []*corev1.Pod) []*corev1.Pod {

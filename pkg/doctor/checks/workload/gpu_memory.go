@@ -1,0 +1,85 @@
+package workload
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+)
+
+// PyTorch's message has the size of the GPU, and what is free and what the process itself holds.
+var (
+	memoryTotal = regexp.MustCompile(`([\d.]+) ([MG])iB total capacity|total capac?i?ty of ([\d.]+) ([MG])iB`)
+	memoryFree  = regexp.MustCompile(`([\d.]+) ([MG])iB (?:is )?free`)
+	memoryOwn   = regexp.MustCompile(`([\d.]+) ([MG])iB reserved in total|this process has ([\d.]+) ([MG])iB`)
+)
+
+// sizeIn returns the size in GiB that a pattern finds, and whether it finds one.
+func sizeIn(pattern *regexp.Regexp, text string) (float64, bool) {
+	m := pattern.FindStringSubmatch(text)
+	if m == nil {
+		return 0, false
+	}
+	if len(m) > 3 && m[1] == "" {
+		m = m[2:]
+	}
+	size, err := strconv.ParseFloat(m[1], 64)
+	if m[2] == "M" {
+		size /= 1024
+	}
+	return size, err == nil
+}
+
+// ownContext is what CUDA itself takes of a GPU for a process, in GiB, at most.
+const ownContext = 1.0
+
+// heldByOthers returns the memory in GiB that other processes hold on the GPU, from PyTorch's message, or 0 if the
+// message does not tell, or if it is so little that the process itself needs too much.
+func heldByOthers(said string) (held, total float64) {
+	total, known := sizeIn(memoryTotal, said)
+	free, knowsFree := sizeIn(memoryFree, said)
+	own, knowsOwn := sizeIn(memoryOwn, said)
+	if held = total - free - own - ownContext; !known || !knowsFree || !knowsOwn || held < total/5 {
+		return 0, total
+	}
+	return held, total
+}
+
+// tellMemory describes that an allocation on the GPU failed: other processes hold its memory, or may hold it, or the
+// pod alone needs too much. Signatures have the words for the first two.
+func tellMemory(f *facts.Facts, pod *corev1.Pod, n *facts.Node, issue *finding.Finding) {
+	issue.Title = "the GPU has not enough free memory for the pod"
+	issue.Fix.Text = "See with nvidia-smi on the node whether another process holds memory of the GPU. If not, use a smaller " +
+		"batch or model, a lower share of memory (vLLM's --gpu-memory-utilization), or a GPU or MIG profile with more memory. " +
+		"More GPUs help only if the program splits the model over them."
+	issue.Fix.Commands = facts.EditCommands(pod)
+	if n == nil {
+		return
+	}
+	issue.Fix.Commands = append([]string{shell.OnHost(n.Name, "nvidia-smi")}, issue.Fix.Commands...)
+	text := ""
+	replicas := n.Labels["nvidia.com/gpu.replicas"]
+	if held, total := heldByOthers(issue.Evidence[0].Text); held > 0 {
+		text = fmt.Sprintf("memory: others hold %.0f of %.0f GiB", held, total)
+	} else if replicas != "" && replicas != "1" {
+		text = "memory: shared by " + replicas
+	} else {
+		return
+	}
+	var others []string
+	for _, other := range n.Pods {
+		if other != pod && f.AsksForGPU(other) && !facts.Ended(other) {
+			others = append(others, "Pod "+other.Namespace+"/"+other.Name)
+		}
+	}
+	issue.Evidence = append(issue.Evidence, finding.Evidence{
+		Source: "other pods with GPUs on Node " + n.Name,
+		Text:   text + "; " + strings.Join(others[:min(len(others), 4)], ", "),
+	})
+}

@@ -1,0 +1,187 @@
+package facts
+
+import (
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// refusedEnv reports that a container asks for all GPUs by a variable, which the toolkit of its node ignores in
+// unprivileged containers.
+func (f *Facts) refusedEnv(pod *corev1.Pod, n *Node) (source, text string) {
+	if n.ToolkitSetting(AcceptsEnv) != "false" || PrivilegedForToolkit(pod) || len(GPURequests(pod)) > 0 {
+		return "", ""
+	}
+	for i := range pod.Spec.Containers {
+		if slices.Contains(EnvOf(pod.Spec.Containers[i].Env, "NVIDIA_VISIBLE_DEVICES"), "all") {
+			return PodObject(pod).String() + " .spec.containers[].env, and the toolkit on " + n.Object().String(),
+				"conflict: NVIDIA_VISIBLE_DEVICES=all, " + AcceptsEnv + " = false"
+		}
+	}
+	return "", ""
+}
+
+// profiles reports that a container requests instances of several MIG profiles, which it gets by a variable: the plugin
+// of each profile sets it, and the kubelet keeps one value.
+func (f *Facts) profiles(pod *corev1.Pod, n *Node) (source, text string) {
+	if strategy, _, known := DeviceStrategy(f, n); known && strategy != "envvar" {
+		return "", ""
+	}
+	for i := range pod.Spec.Containers {
+		var all []string
+		for name := range pod.Spec.Containers[i].Resources.Limits {
+			if strings.HasPrefix(string(name), "nvidia.com/mig-") {
+				all = append(all, string(name))
+			}
+		}
+		if slices.Sort(all); len(all) > 1 {
+			return PodObject(pod).String() + " .spec.containers[].resources.limits",
+				"conflict: MIG " + strings.Join(all, " and ")
+		}
+	}
+	return "", ""
+}
+
+// absolute matches an absolute path in a message.
+var absolute = regexp.MustCompile(`/[\w.][\w./-]*\w`)
+
+// under reports whether a path is a directory or below it.
+func under(file, dir string) bool {
+	return strings.HasPrefix(file+"/", strings.TrimSuffix(dir, "/")+"/")
+}
+
+// mountOf returns the volume mount of a container that a path is in, or nil.
+func mountOf(c *corev1.Container, file string) (found *corev1.VolumeMount) {
+	for i := range c.VolumeMounts {
+		m := &c.VolumeMounts[i]
+		if under(file, m.MountPath) && (found == nil || len(m.MountPath) > len(found.MountPath)) {
+			found = m
+		}
+	}
+	return found
+}
+
+// containerOf returns the container of a pod with the given name if it mounts volumes, and nil otherwise.
+func containerOf(pod *corev1.Pod, name string) *corev1.Container {
+	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
+		for i := range list {
+			if list[i].Name == name && len(list[i].VolumeMounts) > 0 {
+				return &list[i]
+			}
+		}
+	}
+	return nil
+}
+
+// writes matches messages about a file that a program writes, or may not write.
+var writes = regexp.MustCompile(
+	`(ead-only file system|nable to write|not writable)|(ermission denied)|[Ss]av(?:ing|ed)|[Ww]rit(?:e|ing) `,
+)
+
+// volumes compares the paths in the logs of a pod with the volumes of its containers.
+func (f *Facts) volumes(pod *corev1.Pod, _ *Node) (source, text string) {
+	for _, l := range f.LogsOf(pod) {
+		c := containerOf(pod, l.Container)
+		if c == nil {
+			continue
+		}
+		for _, line := range strings.Split(l.Text, "\n") {
+			kind := writes.FindStringSubmatch(line)
+			if kind == nil {
+				continue
+			}
+			for _, file := range absolute.FindAllString(line, -1) {
+				if said := volumeOf(pod, c, file, kind[1] != "", kind[2] != ""); said != "" {
+					source = PodObject(pod).String() + ", container " + c.Name + " .volumeMounts, and its log"
+					text = "conflict: " + said
+				}
+			}
+		}
+	}
+	return source, text
+}
+
+// volumeOf returns what is wrong with a path that a container writes, or "".
+func volumeOf(pod *corev1.Pod, c *corev1.Container, file string, readOnly, denied bool) string {
+	m := mountOf(c, file)
+	switch {
+	case m == nil && pod.Status.Reason == "Evicted":
+		var beside []string
+		for _, m := range c.VolumeMounts {
+			if dir := path.Dir(m.MountPath); dir != "/" && under(file, dir) {
+				beside = append(beside, m.MountPath)
+			}
+		}
+		if len(beside) > 0 {
+			return "writes " + file + ", volumes at " + strings.Join(beside, " and ")
+		}
+	case m == nil:
+	case m.ReadOnly && readOnly:
+		return "writes " + file + ", mounted read-only at " + m.MountPath
+	case !m.ReadOnly && denied && !rootOrGroup(pod, c):
+		for i := range pod.Spec.Volumes {
+			if v := &pod.Spec.Volumes[i]; v.Name == m.Name && v.PersistentVolumeClaim != nil {
+				return "denied " + file + ", claim " + v.PersistentVolumeClaim.ClaimName + " at " + m.MountPath +
+					", no fsGroup"
+			}
+		}
+	}
+	return ""
+}
+
+// rootOrGroup reports whether a container is told to run as root, or its pod has an fsGroup.
+func rootOrGroup(pod *corev1.Pod, c *corev1.Container) bool {
+	var user *int64
+	if s := pod.Spec.SecurityContext; s != nil {
+		if user = s.RunAsUser; s.FSGroup != nil {
+			return true
+		}
+	}
+	if s := c.SecurityContext; s != nil && s.RunAsUser != nil {
+		user = s.RunAsUser
+	}
+	return user != nil && *user == 0
+}
+
+// killedAtLimit returns the memory limit of the container that was killed for its memory.
+func (f *Facts) killedAtLimit(pod *corev1.Pod, _ *Node) (source, text string) {
+	for i := range pod.Status.ContainerStatuses {
+		s := &pod.Status.ContainerStatuses[i]
+		now, last := s.State.Terminated, s.LastTerminationState.Terminated
+		if (now == nil || now.Reason != "OOMKilled") && (last == nil || last.Reason != "OOMKilled") {
+			continue
+		}
+		for j := range pod.Spec.Containers {
+			c := &pod.Spec.Containers[j]
+			if q, ok := c.Resources.Limits[corev1.ResourceMemory]; ok && c.Name == s.Name {
+				return PodObject(pod).String() + ", container " + c.Name + " .resources.limits",
+					"OOMKilled with memory limit " + q.String()
+			}
+		}
+	}
+	return "", ""
+}
+
+// runsElsewhere reports that a pod with the same image runs on a node with another version of the toolkit.
+func (f *Facts) runsElsewhere(pod *corev1.Pod, n *Node) (source, text string) {
+	if RunsReady(pod) || n.Host == nil || n.Host.Probe.ToolkitVersion == "" || len(pod.Spec.Containers) == 0 {
+		return "", ""
+	}
+	here := n.Host.Probe.ToolkitVersion
+	for _, other := range f.GPUNodes {
+		if other.Host == nil || other.Host.Probe.ToolkitVersion == "" || other.Host.Probe.ToolkitVersion == here {
+			continue
+		}
+		for _, twin := range other.Pods {
+			if twin.Namespace == pod.Namespace && len(twin.Spec.Containers) > 0 && RunsReady(twin) &&
+				twin.Spec.Containers[0].Image == pod.Spec.Containers[0].Image {
+				return PodObject(twin).String() + " on " + other.Object().String() + ", with the same image",
+					"runs elsewhere: toolkit " + other.Host.Probe.ToolkitVersion + " there, " + here + " here"
+			}
+		}
+	}
+	return "", ""
+}
