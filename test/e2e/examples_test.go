@@ -36,6 +36,7 @@ var needs = []string{
 func TestExamplesRunOnACluster(t *testing.T) {
 	e := setup(t)
 	namespace := e.cluster.Namespace(t)
+	e.worker.RestartNPD(t) // it stops sending Events after 25 about a node
 	e.workloadOfExamples(namespace)
 	names := strings.NewReplacer("gpu-1", e.worker.Name, "gpu-2", e.control.Name, "worker-3", e.worker.Name, "gpu-7",
 		e.worker.Name,

@@ -72,6 +72,7 @@ func (r remediator) events(ctx context.Context) int32 {
 // start runs the remediator until the test ends, and then makes the node as it was.
 func (r remediator) start(t *testing.T) {
 	t.Helper()
+	r.worker.RestartNPD(t) // it stops sending Events after 25 about a node
 	ctx, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	before := r.events(ctx)
@@ -303,6 +304,7 @@ func (e *env) unschedulable() bool {
 func TestExperimentSimulatesTheRemediation(t *testing.T) {
 	e := setup(t)
 	namespace := e.cluster.Namespace(t)
+	e.worker.RestartNPD(t) // it stops sending Events after 25 about a node
 	e.app(t, namespace)
 	file := experimentFile(t, "target: {podsOf: deployment/served, namespace: "+namespace+"}", `
 - inject: {xid: 79}
@@ -582,6 +584,7 @@ func TestExperimentsOnWorkloads(t *testing.T) {
 // --expect on a fault: a table, JUnit, and the exit code; and watch shows what has happened.
 func TestExpectOnAFault(t *testing.T) {
 	e := setup(t)
+	e.worker.RestartNPD(t) // it stops sending Events after 25 about a node
 	r := e.plugin("xid", "79", e.worker.Name, "--allow-last-gpu-node", "--yes", "--expect", "detect",
 		"--expect-not", "cordon", "--within", "10s", "-o", "junit")
 	var report struct {
