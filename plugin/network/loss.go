@@ -21,9 +21,8 @@ does. TCP repeats lost packets: connections become slow, and break only if the l
 Targets, peers, limits and undo are those of network partition. --to drops packets that the pods send to the peer, --from packets that they
 receive from it. Without both, packets in both directions are dropped, so that a request and its answer are lost more often.
 
-To verify the fault, the command sends so many packets from a pod that at least one of them is dropped: 28 for 40 percent, 1375 for 1 percent.
-
-Use it for loss only. The kernel cannot end a delay by itself, so that a delayed network would not recover if the client and its pod were lost.`,
+To verify the fault, the command sends enough packets from a pod that one of them is almost certainly dropped: 28 for 40 percent, 1375 for
+1 percent.`,
 		Example: `  # Drop 5 percent of the packets that a pod sends to another
   kubectl gpu-fault network loss --pod trainer-0 --to pod/trainer-1 --percent 5
 

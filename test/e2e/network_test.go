@@ -136,7 +136,7 @@ func (n *network) lost(from, to string) (lost int) {
 	n.t.Helper()
 	cmd := exec.CommandContext(n.t.Context(), binary(n.t, "kubectl"), "--kubeconfig", n.cluster.Kubeconfig, "exec",
 		"-n", n.namespace, from, "--", "ping", "-q", "-c", "100", "-i", "0.02", "-W", "1", n.ips[to])
-	out, _ := cmd.CombinedOutput() // ping fails if there is no reply at all
+	out, _ := cmd.CombinedOutput() // ping fails without any reply
 	_, rest, _ := strings.Cut(string(out), "packets transmitted, ")
 	if _, err := fmt.Sscanf(rest, "%d packets received, %d%% packet loss", new(int), &lost); err != nil {
 		n.t.Fatalf("ping: %v\n%s", err, out)

@@ -37,7 +37,7 @@ func (r *Result) Name(f *facts.Facts) {
 func (r *Result) follow() {
 	for i := range r.Findings {
 		found := &r.Findings[i]
-		if found.Confidence != finding.Possible || found.Signature == "" {
+		if found.Confidence != finding.Possible || found.Signature == "" || len(found.Evidence) == 0 {
 			continue
 		}
 		for j := range r.Findings {

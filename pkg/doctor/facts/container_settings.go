@@ -45,16 +45,16 @@ func (f *Facts) profiles(pod *corev1.Pod, n *Node) (source, text string) {
 	return "", ""
 }
 
-// absolute matches an absolute path in a message.
-var absolute = regexp.MustCompile(`/[\w.][\w./-]*\w`)
+// AbsolutePath matches an absolute path in a message.
+var AbsolutePath = regexp.MustCompile(`/[\w.][\w./-]*\w`)
 
 // under reports whether a path is a directory or below it.
 func under(file, dir string) bool {
 	return strings.HasPrefix(file+"/", strings.TrimSuffix(dir, "/")+"/")
 }
 
-// mountOf returns the volume mount of a container that a path is in, or nil.
-func mountOf(c *corev1.Container, file string) (found *corev1.VolumeMount) {
+// MountOf returns the volume mount of a container that a path is in, or nil.
+func MountOf(c *corev1.Container, file string) (found *corev1.VolumeMount) {
 	for i := range c.VolumeMounts {
 		m := &c.VolumeMounts[i]
 		if under(file, m.MountPath) && (found == nil || len(m.MountPath) > len(found.MountPath)) {
@@ -64,8 +64,8 @@ func mountOf(c *corev1.Container, file string) (found *corev1.VolumeMount) {
 	return found
 }
 
-// containerOf returns the container of a pod with the given name if it mounts volumes, and nil otherwise.
-func containerOf(pod *corev1.Pod, name string) *corev1.Container {
+// ContainerOf returns the container of a pod with the given name if it mounts volumes, and nil otherwise.
+func ContainerOf(pod *corev1.Pod, name string) *corev1.Container {
 	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
 		for i := range list {
 			if list[i].Name == name && len(list[i].VolumeMounts) > 0 {
@@ -84,7 +84,7 @@ var writes = regexp.MustCompile(
 // volumes compares the paths in the logs of a pod with the volumes of its containers.
 func (f *Facts) volumes(pod *corev1.Pod, _ *Node) (source, text string) {
 	for _, l := range f.LogsOf(pod) {
-		c := containerOf(pod, l.Container)
+		c := ContainerOf(pod, l.Container)
 		if c == nil {
 			continue
 		}
@@ -93,7 +93,7 @@ func (f *Facts) volumes(pod *corev1.Pod, _ *Node) (source, text string) {
 			if kind == nil {
 				continue
 			}
-			for _, file := range absolute.FindAllString(line, -1) {
+			for _, file := range AbsolutePath.FindAllString(line, -1) {
 				if said := volumeOf(pod, c, file, kind[1] != "", kind[2] != ""); said != "" {
 					source = PodObject(pod).String() + ", container " + c.Name + " .volumeMounts, and its log"
 					text = "conflict: " + said
@@ -106,7 +106,7 @@ func (f *Facts) volumes(pod *corev1.Pod, _ *Node) (source, text string) {
 
 // volumeOf returns what is wrong with a path that a container writes, or "".
 func volumeOf(pod *corev1.Pod, c *corev1.Container, file string, readOnly, denied bool) string {
-	m := mountOf(c, file)
+	m := MountOf(c, file)
 	switch {
 	case m == nil && pod.Status.Reason == "Evicted":
 		var beside []string

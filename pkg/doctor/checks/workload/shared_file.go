@@ -2,6 +2,7 @@ package workload
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -31,8 +32,6 @@ func sharedFileCheck() engine.Check {
 // deniedFile matches an error about a file that a process may not open; the path may be before or after it.
 var deniedFile = regexp.MustCompile(`(?i)permission denied|\bEACCES\b`)
 
-var absolutePath = regexp.MustCompile(`/[\w.-]+(?:/[\w.-]+)+`)
-
 // deniedLines is how many lines of the end of a log count.
 const deniedLines = 20
 
@@ -56,7 +55,7 @@ func checkSharedFile(f *facts.Facts, r *engine.Result) {
 func denied(l *snapshot.Log) (path, said string) {
 	lines := strings.Split(strings.TrimSpace(l.Text), "\n")
 	for _, line := range lines[max(0, len(lines)-deniedLines):] {
-		if found := absolutePath.FindString(line); found != "" && deniedFile.MatchString(line) {
+		if found := facts.AbsolutePath.FindString(line); found != "" && deniedFile.MatchString(line) {
 			path, said = found, line
 		}
 	}
@@ -66,7 +65,7 @@ func denied(l *snapshot.Log) (path, said string) {
 func reportShared(r *engine.Result, pod *corev1.Pod, l *snapshot.Log, path, said string) {
 	volume := sharedVolume(pod, l.Container, path)
 	for c := range facts.Containers(pod) {
-		if volume == "" || c.Name == l.Container || mounted(c, volume) == "" {
+		if volume == "" || c.Name == l.Container || !mounts(c, volume) {
 			continue
 		}
 		issue := finding.Finding{
@@ -87,26 +86,18 @@ func reportShared(r *engine.Result, pod *corev1.Pod, l *snapshot.Log, path, said
 
 // sharedVolume returns the emptyDir in which a path of a container is, or "" if it is in none.
 func sharedVolume(pod *corev1.Pod, container, path string) string {
-	for c := range facts.Containers(pod) {
-		if c.Name != container {
-			continue
-		}
-		for _, v := range pod.Spec.Volumes {
-			at := mounted(c, v.Name)
-			if v.EmptyDir != nil && at != "" && strings.HasPrefix(path, strings.TrimSuffix(at, "/")+"/") {
-				return v.Name
-			}
-		}
+	c := facts.ContainerOf(pod, container)
+	if c == nil {
+		return ""
 	}
-	return ""
+	mount := facts.MountOf(c, path)
+	isEmptyDir := func(v corev1.Volume) bool { return v.Name == mount.Name && v.EmptyDir != nil }
+	if mount == nil || !slices.ContainsFunc(pod.Spec.Volumes, isEmptyDir) {
+		return ""
+	}
+	return mount.Name
 }
 
-// mounted returns where a container mounts a volume, or "".
-func mounted(c *corev1.Container, volume string) string {
-	for _, m := range c.VolumeMounts {
-		if m.Name == volume {
-			return m.MountPath
-		}
-	}
-	return ""
+func mounts(c *corev1.Container, volume string) bool {
+	return slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == volume })
 }
