@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The tests of the kernel module on real kernels, each in a virtual machine: the helper builds it against their headers, loads it, writes every
-# line of the catalog, and much else; see test/kmod. The last line is `records equal A of B`, and the exit code is 1 when A is less than B or
+# line of the catalog, and much else; see test/kmod. The faults of the network run on those of bookworm, as machines of developers lack netem. The last line is `records equal A of B`, and the exit code is 1 when A is less than B or
 # any test failed. Kernels and programs are Debian's, unpacked in ~/.cache/gpu-fault/kmod, where the next run finds them. It needs root, as
 # packages are unpacked with their owners and built in roots of their own.
 #   KERNELS    which: SUITE/FLAVOUR ...; "more" for those that are tried by hand, too
@@ -26,14 +26,15 @@ for suite in "${!flavours[@]}"; do
   # shellcheck disable=SC2086 # a list
   unpack "$suite" ${flavours[$suite]}
 done
-test/kmod/fetch "$cache/userland" bookworm rsyslog systemd busybox-static
+test/kmod/fetch "$cache/userland" bookworm rsyslog systemd busybox-static iproute2 util-linux
 
 go build -trimpath -ldflags '-s -w -buildid=' -o "$work/helper" ./cmd/gpu-fault-node
 go test -c -ldflags '-s -w' -tags kmod -o "$work/vmtest" ./test/kmod
+go test -c -ldflags '-s -w' -o "$work/nettest" ./debugpod/node/firewall
 
 # one SUITE FLAVOUR: builds for one kernel, boots it, runs the tests there; what it says goes to a file.
 one() {
-  local suite=$1 flavour=$2 kernel dir image
+  local suite=$1 flavour=$2 kernel dir image module network=()
   kernel=$(release "$suite" "$flavour")
   dir=$work/$suite-$flavour
   mkdir -p "$dir"
@@ -41,10 +42,20 @@ one() {
   [ -e "$image" ] || image=$cache/$suite/lib/modules/$kernel/vmlinuz # since Linux 7.3
   echo "kernel $kernel ($suite, $flavour), $accelerator"
   test/kmod/build "$cache/$suite" "$kernel" "$work/vmtest" "$dir/gpu_fault_xid.ko" || return 1
+  if [ "$suite" = bookworm ]; then # the only one that is unpacked with its modules
+    network=("$work/nettest=/bin/nettest" "$cache/$suite/lib/modules/$kernel/modules.builtin=/lib/modules/$kernel/modules.builtin")
+    for module in $(cd "$cache/$suite/lib/modules/$kernel/kernel" && find net/{netfilter,sched,ipv4,ipv6} lib arch crypto drivers/net/veth.ko -name '*.ko'); do
+      network+=("$cache/$suite/lib/modules/$kernel/kernel/$module=/lib/modules/$kernel/kernel/$module")
+    done
+  fi
   test/kmod/initramfs "$dir/initrd" "$cache/userland" test/kmod/init \
-    "$work/vmtest=/bin/vmtest" "$work/helper=/bin/gpu-fault-node" "$dir/gpu_fault_xid.ko=/mod/gpu_fault_xid.ko" "$dir/gpu_fault_xid.ko.signed=/mod/signed.ko"
+    "$work/vmtest=/bin/vmtest" "$work/helper=/bin/gpu-fault-node" "$dir/gpu_fault_xid.ko=/mod/gpu_fault_xid.ko" "$dir/gpu_fault_xid.ko.signed=/mod/signed.ko" "${network[@]}"
   boot 600 "$dir/initrd" "$image" '' -smp 1 -m 512 >"$dir/said"
   grep -aqx 'VM ended: 0' "$dir/said" || { cat "$dir/said" >&2; return 1; }
+  if [ ${#network[@]} -gt 0 ] && ! grep -aq -- '^--- PASS: TestLatencyInTheKernel' "$dir/said"; then
+    echo "the tests of the network did not run" >&2
+    return 1
+  fi
   grep -aE '^(--- |RECORDS)' "$dir/said" | sed "s/^/$kernel: /"
 }
 

@@ -77,8 +77,10 @@ type RemovedFirewall struct {
 	// Left describes objects that other clients added to the table. These objects are kept; the rule of the run is
 	// removed.
 	Left []string `json:"left,omitempty"`
-	// Dropped is the number of packets that the rule dropped.
+	// Dropped is the number of packets that the rule dropped or slowed down.
 	Dropped uint64 `json:"dropped,omitempty"`
+	// Links is the number of pods' links that are no longer slow.
+	Links int `json:"links,omitempty"`
 }
 
 // tableNames matches table names that need no quotes in nft syntax and cannot be mistaken for options.
@@ -105,6 +107,9 @@ func (f Firewall) Validate() error {
 	}
 	return nil
 }
+
+// IsSlow reports whether packets are slowed down instead of dropped.
+func (f Firewall) IsSlow() bool { return f.Partition != nil && f.Partition.Slow != nil }
 
 // FirewallSet returns the name of the set in a run's table. The name does not reveal the run, and identifies the table
 // if its rule is missing.

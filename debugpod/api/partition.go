@@ -1,21 +1,54 @@
 package api
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
 	"regexp"
+	"time"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
-// Partition drops forwarded packets between pods of the node and their peers. Packets between a pod and its own node,
-// such as the probes of the kubelet, are not forwarded and always pass.
+// Partition drops forwarded packets between pods of the node and their peers, or slows them down. Packets between a pod
+// and its own node, such as the probes of the kubelet, are not forwarded and always pass.
 type Partition struct {
 	Pods    []PartitionedPod `json:"pods"`
 	Matches []Match          `json:"matches"` // a packet is dropped if one of them matches
 	// Loss is the percentage of these packets that are dropped, at random; 0 means all of them.
 	Loss int `json:"loss,omitempty"`
+	// Slow slows down the packets that the pods receive, instead of dropping them.
+	Slow *Slow `json:"slow,omitempty"`
+}
+
+// Slow is what happens to packets on the link between the node and a pod, in the direction of the pod.
+type Slow struct {
+	Latency time.Duration `json:"latency,omitempty"` // how much later a packet arrives
+	Jitter  time.Duration `json:"jitter,omitempty"`  // how much the latency varies, at random, in both directions
+	Rate    uint64        `json:"rate,omitempty"`    // the highest rate in bits per second; 0 for no limit
+}
+
+// The limits of Slow. At the lowest rate, a full packet takes a second and a half.
+const (
+	MaxLatency = time.Minute
+	MinRate    = 8_000
+	MaxRate    = 100_000_000_000
+)
+
+func (s Slow) validate() error {
+	switch {
+	case s == Slow{}:
+		return errors.New("neither a latency nor a rate is given")
+	case s.Latency < 0 || s.Latency > MaxLatency:
+		return fmt.Errorf("a latency of %s is not possible: must be at most %s", s.Latency, MaxLatency)
+	case s.Jitter < 0 || s.Jitter > s.Latency:
+		return fmt.Errorf("a jitter of %s is not possible: must be at most the latency, %s", s.Jitter, s.Latency)
+	case s.Rate != 0 && (s.Rate < MinRate || s.Rate > MaxRate):
+		return fmt.Errorf("a rate of %d bit/s is not possible: must be %d to %d", s.Rate, MinRate, MaxRate)
+	}
+	return nil
 }
 
 // PartitionedPod is a pod with its own network.
@@ -36,7 +69,8 @@ type Match struct {
 	DestinationPort int    `json:"destinationPort,omitempty"` // 0 for all
 	SourcePort      int    `json:"sourcePort,omitempty"`      // 0 for all
 	// Probes are addresses of the peer to which the helper may send a packet to verify the rule. If there are none, it
-	// uses the DNS servers in the pod's /etc/resolv.conf.
+	// uses the DNS servers in the pod's /etc/resolv.conf. To verify Slow, the peer must answer: a TCP port that is
+	// closed is enough.
 	Probes []netip.Addr `json:"probes,omitempty"`
 }
 
@@ -73,9 +107,20 @@ func (p Partition) validate() error {
 			return fmt.Errorf("pod %q: %w", pod.Name, err)
 		}
 	}
+	if p.Slow != nil {
+		if err := p.Slow.validate(); err != nil {
+			return err
+		}
+		if p.Loss > 0 {
+			return errors.New("a loss cannot be combined with a latency or a rate")
+		}
+	}
 	for _, m := range p.Matches {
 		if err := m.validate(); err != nil {
 			return err
+		}
+		if p.Slow != nil && !m.Received {
+			return errors.New("only packets that the pods receive can be slowed down")
 		}
 		if m.Peer.IsValid() && !p.HasFamily(m.Peer.Addr().Is6()) {
 			return fmt.Errorf("no pod of the partition has an address of the same family as the peer %s", m.Peer)
@@ -149,4 +194,11 @@ func PartitionSet(run string, v6 bool) string {
 		return "pods6-" + shortHash(run)
 	}
 	return "pods-" + shortHash(run)
+}
+
+// QdiscHandle returns the major number of the queueing disciplines (qdiscs) of a run. The kernel itself assigns only
+// numbers from 0x8000.
+func QdiscHandle(run string) uint16 {
+	sum := sha256.Sum256([]byte(run))
+	return 0x6000 | binary.BigEndian.Uint16(sum[:])&0xfff
 }

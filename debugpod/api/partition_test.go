@@ -18,20 +18,30 @@ func TestPartitionValidate(t *testing.T) {
 		change func(p *Partition)
 		want   string
 	}{
-		"valid":           {change: func(*Partition) {}},
-		"any peer":        {change: func(p *Partition) { p.Matches[0] = Match{Received: true} }},
-		"no pods":         {func(p *Partition) { p.Pods = nil }, "a partition of 0 pods"},
-		"no rules":        {func(p *Partition) { p.Matches = nil }, "with 0 rules"},
-		"too many rules":  {func(p *Partition) { p.Matches = make([]Match, MaxMatches+1) }, "must be 1 to 72"},
-		"a path as UID":   {func(p *Partition) { p.Pods[0].UID = "../1" }, "invalid UID"},
-		"loopback":        {func(p *Partition) { p.Pods[0].Addresses[0] = netip.IPv6Loopback() }, "invalid address"},
-		"no address":      {func(p *Partition) { p.Pods[0].Addresses = nil }, "has 0 addresses"},
-		"host bits":       {func(p *Partition) { p.Matches[0].Peer = netip.MustParsePrefix("10.2.0.1/16") }, "invalid peer"},
-		"another family":  {func(p *Partition) { p.Matches[0] = Match{Peer: v6} }, "same family"},
-		"protocol":        {func(p *Partition) { p.Matches[0].Protocol = "icmp" }, "invalid protocol"},
-		"port alone":      {func(p *Partition) { p.Matches[0].Protocol = "" }, "requires a protocol"},
-		"port":            {func(p *Partition) { p.Matches[0].DestinationPort = 65536 }, "invalid port"},
-		"probe elsewhere": {func(p *Partition) { p.Matches[0].Probes[0] = address }, "invalid probe"},
+		"valid":          {change: func(*Partition) {}},
+		"any peer":       {change: func(p *Partition) { p.Matches[0] = Match{Received: true} }},
+		"no pods":        {func(p *Partition) { p.Pods = nil }, "a partition of 0 pods"},
+		"no rules":       {func(p *Partition) { p.Matches = nil }, "with 0 rules"},
+		"too many rules": {func(p *Partition) { p.Matches = make([]Match, MaxMatches+1) }, "must be 1 to 72"},
+		"a path as UID":  {func(p *Partition) { p.Pods[0].UID = "../1" }, "invalid UID"},
+		"loopback":       {func(p *Partition) { p.Pods[0].Addresses[0] = netip.IPv6Loopback() }, "invalid address"},
+		"no address":     {func(p *Partition) { p.Pods[0].Addresses = nil }, "has 0 addresses"},
+		"host bits":      {func(p *Partition) { p.Matches[0].Peer = netip.MustParsePrefix("10.2.0.1/16") }, "invalid peer"},
+		"another family": {func(p *Partition) { p.Matches[0] = Match{Peer: v6} }, "same family"},
+		"protocol":       {func(p *Partition) { p.Matches[0].Protocol = "icmp" }, "invalid protocol"},
+		"port alone":     {func(p *Partition) { p.Matches[0].Protocol = "" }, "requires a protocol"},
+		"port":           {func(p *Partition) { p.Matches[0].DestinationPort = 65536 }, "invalid port"},
+		"slow": {change: func(p *Partition) {
+			p.Matches[0] = Match{Received: true}
+			p.Slow = &Slow{Latency: time.Second, Jitter: time.Second, Rate: MinRate}
+		}},
+		"slow, but sent":     {func(p *Partition) { p.Slow = &Slow{Rate: MinRate} }, "only packets that the pods receive"},
+		"slow, but lost":     {func(p *Partition) { p.Slow, p.Loss = &Slow{Rate: MinRate}, 1 }, "cannot be combined"},
+		"not slow":           {func(p *Partition) { p.Slow = &Slow{} }, "neither a latency nor a rate"},
+		"too slow":           {func(p *Partition) { p.Slow = &Slow{Latency: time.Hour} }, "latency of 1h0m0s"},
+		"before it was sent": {func(p *Partition) { p.Slow = &Slow{Latency: 1, Jitter: 2} }, "jitter of 2ns"},
+		"rate":               {func(p *Partition) { p.Slow = &Slow{Rate: MaxRate + 1} }, "rate of 100000000001 bit/s"},
+		"probe elsewhere":    {func(p *Partition) { p.Matches[0].Probes[0] = address }, "invalid probe"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -292,8 +292,8 @@ func (i Inject) validate() error {
 		return errors.New("gpu is possible only for an xid or a device")
 	case i.Device != "" && i.Device != "unhealthy":
 		return fmt.Errorf("device must be unhealthy, not %q", i.Device)
-	case i.Network != "" && i.Network != "partition" && i.Network != "loss":
-		return fmt.Errorf("network must be partition or loss, not %q", i.Network)
+	case i.Network != "" && !slices.Contains([]string{"partition", "loss", "slow"}, i.Network):
+		return fmt.Errorf("network must be partition, loss or slow, not %q", i.Network)
 	}
 	for _, layer := range i.Layers {
 		if !slices.Contains([]string{LayerKernel, LayerDevice, LayerCUDA}, layer) {

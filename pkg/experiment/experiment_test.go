@@ -127,6 +127,8 @@ func TestCommands(t *testing.T) {
 			[]string{"network partition a b --workload deployment/vllm --namespace infer --to=dns,pod/b"}},
 		{Inject{Network: "loss", Flags: map[string]any{"percent": int64(5)}},
 			[]string{"network loss a b --workload deployment/vllm --namespace infer --percent=5"}},
+		{Inject{Network: "slow", Flags: map[string]any{"latency": "100ms", "from": "pod/b"}},
+			[]string{"network slow a b --workload deployment/vllm --namespace infer --from=pod/b --latency=100ms"}},
 		{Inject{CUDA: "job/train", Flags: map[string]any{"container": []any{"x", "y"}, "error": int64(719)}},
 			[]string{"cuda inject job/train --namespace infer --container=x,y --error=719"}},
 		{Inject{XID: int64(79), Layers: []string{"kernel", "device", "cuda"}, GPU: int64(0)}, []string{

@@ -1,5 +1,5 @@
-// Package network implements `kubectl gpu-fault network`, which cuts pods off from their peers or drops some of their
-// packets.
+// Package network implements `kubectl gpu-fault network`, which cuts pods off from their peers, drops some of their
+// packets or slows them down.
 package network
 
 import (
@@ -13,15 +13,18 @@ import (
 // NewCommand returns `network` with its subcommands.
 func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "network partition | loss",
-		Short: "Cut pods off from other pods, DNS or networks, or drop some of their packets",
-		Long: `Cut pods off from other pods, from DNS or from networks, or drop some of the packets between them, by rules in the kernel of their
-nodes.`,
+		Use:   "network partition | loss | slow",
+		Short: "Cut pods off from other pods, DNS or networks, drop some of their packets or slow them down",
+		Long: `Cut pods off from other pods, from DNS or from networks, drop some of the packets between them, or slow them down, by rules in the kernel
+of their nodes.`,
 		Example: `  # Cut a pod off from everything for five minutes
   kubectl gpu-fault network partition --pod trainer-0 --ttl 5m
 
   # Drop 5 percent of the packets that a pod sends
-  kubectl gpu-fault network loss --pod trainer-0 --to any --percent 5`,
+  kubectl gpu-fault network loss --pod trainer-0 --to any --percent 5
+
+  # Delay the packets that a pod receives by 100 ms
+  kubectl gpu-fault network slow --pod trainer-0 --latency 100ms`,
 		// Report a mistyped subcommand, not the flags after it.
 		FParseErrWhitelist: cobra.FParseErrWhitelist{UnknownFlags: true},
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -31,6 +34,7 @@ nodes.`,
 			return cmd.Help()
 		},
 	}
-	cmd.AddCommand(newPartitionCommand(connection, streams), newLossCommand(connection, streams))
+	cmd.AddCommand(newPartitionCommand(connection, streams), newLossCommand(connection, streams),
+		newSlowCommand(connection, streams))
 	return cmd
 }

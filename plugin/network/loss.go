@@ -53,32 +53,3 @@ func (p *partition) validateLoss(given bool) error {
 	}
 	return nil
 }
-
-// share returns which packets are dropped.
-func (p *partition) share() string {
-	if p.loss == 0 {
-		return "packets"
-	}
-	return fmt.Sprintf("%d%% of the packets", p.loss)
-}
-
-func (p *partition) summary() string {
-	if p.loss == 0 {
-		return "Partition: " + p.String()
-	}
-	return fmt.Sprintf("Loss of %d%%: %s", p.loss, p)
-}
-
-func (p *partition) result() string {
-	if p.loss == 0 {
-		return "partitioned"
-	}
-	return "losing packets"
-}
-
-func (p *partition) question() string {
-	if p.loss == 0 {
-		return "Cut off " + p.subject() + " on"
-	}
-	return fmt.Sprintf("Drop %s of %s on", p.share(), p.subject())
-}

@@ -25,14 +25,15 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/session"
 )
 
-// partition holds the arguments and flags of `network partition` and `network loss`.
+// partition holds the arguments and flags of `network partition`, `network loss` and `network slow`.
 type partition struct {
 	nodefault.Flags
 	workload string
 	to, from []string
 	protocol string
 	port     int
-	loss     int // the percentage of packets that are dropped; 0 for all of them
+	loss     int       // the percentage of packets that are dropped; 0 for all of them
+	slow     *api.Slow // what happens to packets instead of being dropped; nil otherwise
 
 	sent, received []peer
 	notes          []string // about peers that may not be what the user expects
@@ -134,7 +135,10 @@ func (p *partition) validate() (err error) {
 		return err
 	}
 	if len(p.sent)+len(p.received) == 0 {
-		p.sent, p.received = []peer{{text: peerAny}}, []peer{{text: peerAny}}
+		p.received = []peer{{text: peerAny}}
+		if p.slow == nil {
+			p.sent = p.received
+		}
 	}
 	if p.port != 0 && slices.ContainsFunc(slices.Concat(p.sent, p.received), func(o peer) bool { return o.dns }) {
 		return errors.New("--port and the peer dns cannot be used together: dns is port 53")
@@ -198,7 +202,7 @@ func (p *partition) changes(
 	if err != nil {
 		return nil, kube.Explain(fmt.Errorf("list the nodes: %w", err))
 	}
-	r := resolver{cluster.Client, cluster.Namespace, p.protocol, p.port, all.Items}
+	r := resolver{cluster.Client, cluster.Namespace, p.protocol, p.port, all.Items, p.slow != nil}
 	sent, err := r.matches(ctx, p.sent, false)
 	if err != nil {
 		return nil, err
@@ -211,11 +215,12 @@ func (p *partition) changes(
 		Start: session.StartShortPod[firewall.Pod](cluster, connection.LedgerNamespace, p.Pods),
 	}
 	for _, node := range nodes {
-		what, err := request(chosen.request(node), r.forNode(slices.Concat(sent, received), node), p.loss)
+		what, err := request(api.Partition{Pods: chosen.request(node), Loss: p.loss, Slow: p.slow},
+			r.forNode(slices.Concat(sent, received), node))
 		if err != nil {
 			return nil, fmt.Errorf("node %q: %w", node, err)
 		}
-		action := fmt.Sprintf("drop %s of %s: %s", p.share(), count.Of(len(chosen[node]), "pod"), p.peers())
+		action := fmt.Sprintf("%s of %s: %s", p.effect(), count.Of(len(chosen[node]), "pod"), p.peers())
 		changes = append(changes, in.Change(node, action, what))
 	}
 	return changes, nil
@@ -223,8 +228,7 @@ func (p *partition) changes(
 
 // request returns a valid request for a node. A pod peer may have addresses of two families: those that no pod on the
 // node has are omitted.
-func request(pods []api.PartitionedPod, matches []api.Match, loss int) (api.Firewall, error) {
-	what := &api.Partition{Pods: pods, Loss: loss}
+func request(what api.Partition, matches []api.Match) (api.Firewall, error) {
 	var absent netip.Prefix
 	for _, m := range matches {
 		if m.Peer.IsValid() && !what.HasFamily(m.Peer.Addr().Is6()) {
@@ -236,7 +240,7 @@ func request(pods []api.PartitionedPod, matches []api.Match, loss int) (api.Fire
 	if len(what.Matches) == 0 {
 		return api.Firewall{}, fmt.Errorf("no selected pod has an address of the same family as %s", absent)
 	}
-	f := api.Firewall{Table: api.PartitionTable("validate"), Partition: what, TTL: time.Minute}
+	f := api.Firewall{Table: api.PartitionTable("validate"), Partition: &what, TTL: time.Minute}
 	return f, f.Validate()
 }
 
@@ -308,15 +312,23 @@ func (p *partition) describe(say func(string, ...any), pods []string, omitted st
 	if len(pods) > mostNamed {
 		named += fmt.Sprintf(" and %s", count.Of(len(pods)-mostNamed, "other pod"))
 	}
-	say("What: the kernel drops %s of %s: %s. Packets between a pod and its own node pass.", p.share(), named, p.peers())
+	if p.slow == nil {
+		say("What: the kernel drops %s of %s: %s. Packets between a pod and its own node pass.", p.share(), named, p.peers())
+	} else {
+		say("What: the kernel slows down packets to %s: %s, %s. Packets between a pod and its own node pass.", named, p.peers(),
+			slowness(*p.slow))
+	}
 	if omitted != "" {
-		say("Not cut off: %s.", omitted)
+		say("Not affected: %s.", omitted)
 	}
 	for _, note := range p.notes {
 		say("Note: %s.", note)
 	}
-	say("How: a privileged pod%s adds a table to the node's nftables, and sends packets from a pod to verify it.",
-		p.Pods.OtherImage())
+	how := "adds a table to the node's nftables, and sends packets from a pod to verify it"
+	if p.slow != nil {
+		how = "adds queueing disciplines to the pods' links and a table to the node's nftables, and connects from a pod to verify it"
+	}
+	say("How: a privileged pod%s %s.", p.Pods.OtherImage(), how)
 	say("Duration: %s. Undo: `kubectl gpu-fault revert RUN`. The kernel ends it when the TTL expires, and when the node boots.",
 		p.TTL.String())
 }

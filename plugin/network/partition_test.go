@@ -1,7 +1,9 @@
 package network
 
 import (
+	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -52,6 +54,59 @@ func TestValidate(t *testing.T) {
 		}
 		if err == nil && (len(p.sent) != 1 || len(p.received) != 1 || p.peers() != "to any, from any") {
 			t.Errorf("%s: without peers, the partition is %q", name, p.peers())
+		}
+	}
+}
+
+// TestSlowOf holds that latency, jitter and rate are read in their units, and that what the kernel cannot do is
+// rejected.
+func TestSlowOf(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		latency, jitter time.Duration
+		rate, want      string
+	}{
+		{latency: 100 * time.Millisecond, want: "latency 100ms"},
+		{latency: time.Second, jitter: time.Second, rate: "10M", want: "latency 1s ± 1s, rate 10M bit/s"},
+		{rate: "8000", want: "rate 8k bit/s"},
+		{want: "nothing to do: specify --latency, --rate, or both"},
+		{jitter: time.Second, want: "nothing to do"},
+		{latency: -1, want: "must be at most 1m0s"},
+		{latency: 2 * time.Minute, want: "must be at most 1m0s"},
+		{latency: 1, jitter: 2, want: "for --jitter: must be at most the latency"},
+		{rate: "7k", want: "must be 8k to 100G bits per second"},
+		{rate: "10Mbit", want: "must be 8k to 100G bits per second"},
+		{rate: "-5M", want: "must be 8k to 100G bits per second"},
+		{rate: "1E", want: "must be 8k to 100G bits per second"},
+	} {
+		s, err := slowOf(tc.latency, tc.jitter, tc.rate)
+		got := fmt.Sprint(err)
+		if err == nil {
+			got = slowness(*s)
+		}
+		if !strings.Contains(got, tc.want) {
+			t.Errorf("%+v: %q", tc, got)
+		}
+	}
+}
+
+// TestSlowPeers holds that only packets that the pods receive become slow, by default those of any address, and that
+// they are verified by addresses of other nodes.
+func TestSlowPeers(t *testing.T) {
+	t.Parallel()
+	p := newPartition()
+	p.Nodes.Pod, p.slow = "a", &api.Slow{Latency: time.Second}
+	if err := p.validate(); err != nil || p.peers() != "from any" {
+		t.Errorf("%q, %v", p.peers(), err)
+	}
+	node := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n2"}, Status: corev1.NodeStatus{
+		Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.2"}},
+	}}
+	for _, answers := range []bool{true, false} {
+		r := resolver{nodes: []corev1.Node{node}, answers: answers}
+		all := r.forNode(r.expand(match{Match: api.Match{Received: true}}), "n1")
+		if found := len(all) == 1 && slices.Contains(all[0].Probes, netip.MustParseAddr("10.0.0.2")); found != answers {
+			t.Errorf("answers %v: %+v", answers, all)
 		}
 	}
 }
@@ -170,11 +225,11 @@ func TestFamilies(t *testing.T) {
 	pods := []api.PartitionedPod{{Name: "ml/a", UID: "u", Addresses: []netip.Addr{netip.MustParseAddr("10.1.0.2")}}}
 	v4 := api.Match{Peer: netip.MustParsePrefix("10.2.0.2/32")}
 	v6 := api.Match{Peer: netip.MustParsePrefix("fd00::2/128")}
-	f, err := request(pods, []api.Match{v4, v6}, 0)
+	f, err := request(api.Partition{Pods: pods}, []api.Match{v4, v6})
 	if err != nil || len(f.Partition.Matches) != 1 || f.Partition.Matches[0].Peer != v4.Peer {
 		t.Errorf("%+v, %v", f.Partition, err)
 	}
-	_, err = request(pods, []api.Match{v6}, 0)
+	_, err = request(api.Partition{Pods: pods}, []api.Match{v6})
 	if err == nil || !strings.Contains(err.Error(), "same family as fd00::2/128") {
 		t.Errorf("%v", err)
 	}

@@ -143,6 +143,7 @@ type resolver struct {
 	protocol  string
 	port      int
 	nodes     []corev1.Node
+	answers   bool // packets that the pods receive are verified by answers of their peers
 }
 
 // match is a match before its probes are known, which depend on the node.
@@ -197,7 +198,7 @@ const dnsPort = 53
 // the servers in the resolv.conf of a pod.
 func (r resolver) forNode(matches []match, node string) (all []api.Match) {
 	for _, m := range matches {
-		if !m.Received && !m.dns {
+		if (!m.Received || r.answers) && !m.dns {
 			m.Probes = r.probes(m.Peer, node)
 		}
 		all = append(all, m.Match)

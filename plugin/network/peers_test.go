@@ -89,7 +89,7 @@ func FuzzParsePeer(f *testing.F) {
 		pods := []api.PartitionedPod{{Name: "ml/a", UID: "u", Addresses: []netip.Addr{
 			netip.MustParseAddr("10.1.0.2"), netip.MustParseAddr("fd00:1::2"),
 		}}}
-		if _, err := request(pods, r.forNode(matches, "b"), 0); err != nil {
+		if _, err := request(api.Partition{Pods: pods}, r.forNode(matches, "b")); err != nil {
 			t.Errorf("%q: %v", text, err)
 		}
 	})
@@ -142,7 +142,7 @@ func TestMatches(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r := resolver{client, "ml", tc.protocol, tc.port, []corev1.Node{own, other}}
+			r := resolver{client, "ml", tc.protocol, tc.port, []corev1.Node{own, other}, false}
 			matches, err := r.matches(t.Context(), peers, tc.received)
 			if err != nil {
 				t.Fatal(err)

@@ -131,6 +131,55 @@ func TestLoss(t *testing.T) {
 	}
 }
 
+// TestSlow holds that what a pod receives from a peer is limited to the rate that was specified, that nothing else is,
+// that nothing remains after the revert, and that a latency that the kernel cannot add is rejected before anything
+// changes.
+func TestSlow(t *testing.T) {
+	n := setupNetwork(t)
+	qdiscs := func() string { return n.worker.Sh(t, "sh", "-c", "tc qdisc show | grep htb || true") }
+	r := n.plugin("network", "slow", "-n", n.namespace, "--pod", "a", "--from", "pod/b", "--rate", "80k", "--yes")
+	n.says(r, 0, "an answer of "+n.ips["b"]+":9 to pod "+n.namespace+"/a was slow: ", "rate 80000 bit/s",
+		"slow on node")
+	// 40 replies of 1.4 kB, 16 KiB of them in a burst, take four seconds.
+	if longest := n.roundTrip("a", "b"); longest < time.Second {
+		t.Errorf("the longest round trip to the peer was %s", longest)
+	}
+	if longest := n.roundTrip("a", "c"); longest > 500*time.Millisecond {
+		t.Errorf("the longest round trip to another pod was %s", longest)
+	}
+	n.says(n.plugin("revert", n.runs()[0].ID, "--yes"), 0, "it had slowed down ", "of 1 pod link are removed")
+	if longest := n.roundTrip("a", "b"); longest > 500*time.Millisecond {
+		t.Errorf("after the revert, the longest round trip was %s", longest)
+	}
+	if left := n.tables() + qdiscs(); left != "" {
+		t.Errorf("after the revert: %s", left)
+	}
+
+	r = n.plugin("network", "slow", "-n", n.namespace, "--pod", "a", "--latency", "1s", "--yes")
+	if r.code == 0 { // on another kernel
+		n.ok("revert", "--all", "--yes")
+		return
+	}
+	n.says(r, 1, "nothing was changed: the node's kernel has no netem (CONFIG_NET_SCH_NETEM)")
+	if left := n.tables() + qdiscs(); left != "" {
+		t.Errorf("after the rejection: %s", left)
+	}
+}
+
+// roundTrip sends 40 echo requests of 1.4 kB, and returns the longest time that a reply took.
+func (n *network) roundTrip(from, to string) time.Duration {
+	n.t.Helper()
+	cmd := exec.CommandContext(n.t.Context(), binary(n.t, "kubectl"), "--kubeconfig", n.cluster.Kubeconfig, "exec",
+		"-n", n.namespace, from, "--", "ping", "-q", "-c", "40", "-i", "0.02", "-s", "1400", "-W", "10", n.ips[to])
+	out, err := cmd.CombinedOutput()
+	_, rest, _ := strings.Cut(string(out), "round-trip min/avg/max = ")
+	var least, mean, most float64
+	if _, scan := fmt.Sscanf(rest, "%f/%f/%f ms", &least, &mean, &most); err != nil || scan != nil {
+		n.t.Fatalf("ping: %v, %v\n%s", err, scan, out)
+	}
+	return time.Duration(most * float64(time.Millisecond))
+}
+
 // lost sends 100 echo requests from a pod to another, and returns how many of them had no reply.
 func (n *network) lost(from, to string) (lost int) {
 	n.t.Helper()

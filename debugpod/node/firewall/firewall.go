@@ -57,6 +57,13 @@ type packetFilter interface {
 	marked() (map[string]mark, error)
 	// tableOf returns the name of the table with the run's rule or set, or "" if there is none.
 	tableOf(run string) (string, error)
+	// slow adds queueing disciplines to the links of pods, for packets with the priority of the run, and reads them
+	// back. The error is a slowError if nothing was changed.
+	slow(run string, links []podLink, s api.Slow) error
+	// passed returns the number of packets that were slow on the links.
+	passed(run string, links []podLink) (uint64, error)
+	// unslow removes the queueing disciplines of a run, and returns their number.
+	unslow(run string) (int, error)
 	// fresh replaces the connection to the kernel by a new one, with its full timeout.
 	fresh() error
 	close() error
@@ -119,7 +126,7 @@ func Do(
 	defer func() { _ = filter.close() }()
 	switch {
 	case req.Firewall == nil:
-		last.RemovedFirewall, failure = removeFirewall(req.Run, *req.RemoveFirewall, filter)
+		last.RemovedFirewall, failure = removeAll(req.Run, *req.RemoveFirewall, filter)
 	case req.Firewall.Partition != nil:
 		from := newPodNetworks(host.Proc, processesOf)
 		last.Firewall, failure = buildPartition(req.Run, *req.Firewall, filter, from)
@@ -161,7 +168,21 @@ func buildFirewall(run string, f api.Firewall, filter packetFilter) (*api.BuiltF
 		ruleOf(f, run), api.FirewallSet(run), f.Port), Expires: table.ports[f.Port]}, nil
 }
 
-// removeFirewall handles RemoveFirewall.
+// removeAll handles RemoveFirewall.
+func removeAll(run string, req api.RemoveFirewall, filter packetFilter) (*api.RemovedFirewall, *api.Error) {
+	links, err := filter.unslow(run)
+	removed, failure := removeFirewall(run, req, filter)
+	switch {
+	case failure != nil:
+		return nil, failure
+	case err != nil:
+		return nil, api.Errorf(api.CodeFilter, "%v", err)
+	}
+	removed.Links = links
+	return removed, nil
+}
+
+// removeFirewall removes the rules of a run.
 func removeFirewall(run string, req api.RemoveFirewall, filter packetFilter) (*api.RemovedFirewall, *api.Error) {
 	const tries = 5
 	for try := 1; ; try++ {

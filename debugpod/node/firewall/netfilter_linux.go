@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/google/nftables"
@@ -20,7 +19,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
 )
 
@@ -30,7 +28,9 @@ type netfilter struct {
 	space *os.File
 }
 
-func openFilter(host hostfs.Host) (packetFilter, error) {
+func openFilter(host hostfs.Host) (packetFilter, error) { return openNetfilterOf(host) }
+
+func openNetfilterOf(host hostfs.Host) (*netfilter, error) {
 	return openNetfilter(filepath.Join(host.Proc, "1/ns/net"))
 }
 
@@ -354,43 +354,4 @@ func counted(rule *nftables.Rule) uint64 {
 		}
 	}
 	return 0
-}
-
-// Left returns the tables that runs have left behind. If clean is set, it removes them, except for those of the runs in
-// keep.
-func Left(host hostfs.Host, clean bool, keep []string) []deadman.Leftover {
-	filter, err := openFilter(host)
-	if errors.Is(err, errNoFilter) {
-		return nil
-	}
-	unknown := func(err error) []deadman.Leftover {
-		return []deadman.Leftover{{
-			Kind: deadman.LeftoverFirewall, Path: "nftables",
-			Problem: "could not check: " + err.Error(),
-		}}
-	}
-	if err != nil {
-		return unknown(err)
-	}
-	defer func() { _ = filter.close() }()
-	tables, err := filter.marked()
-	if err != nil {
-		return unknown(err)
-	}
-	var found []deadman.Leftover
-	for table, of := range tables {
-		left := deadman.Leftover{Kind: deadman.LeftoverFirewall, Path: "nftables inet " + table, Run: of.run}
-		if clean && !slices.Contains(keep, of.run) {
-			switch removed, failure := removeFirewall(of.run, api.RemoveFirewall{}, filter); {
-			case failure != nil:
-				left.Problem = failure.Message
-			case len(removed.Left) > 0:
-				left.Problem = "other programs have added " + strings.Join(removed.Left, ", ") + " to it"
-			default:
-				left.Removed = true
-			}
-		}
-		found = append(found, left)
-	}
-	return found
 }

@@ -5,6 +5,7 @@ package firewall
 import (
 	"errors"
 	"net/netip"
+	"time"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
@@ -26,3 +27,9 @@ func (podNetworks) check(api.PartitionedPod) error { return errors.ErrUnsupporte
 func (podNetworks) resolvers(api.PartitionedPod) []netip.Addr { return nil }
 
 func (podNetworks) send(api.PartitionedPod, packet) error { return errors.ErrUnsupported }
+
+func (podNetworks) answer(api.PartitionedPod, packet, time.Duration) (time.Duration, error) {
+	return 0, errors.ErrUnsupported
+}
+
+func (podNetworks) links([]api.PartitionedPod) ([]podLink, error) { return nil, errors.ErrUnsupported }

@@ -17,15 +17,17 @@ import (
 type partitionRule struct {
 	api.Match
 	v6   bool
-	loss int // see api.Partition
+	run  string
+	loss int       // see api.Partition
+	slow *api.Slow // likewise
 }
 
 // rulesOf returns the rules of a partition, in the order in which they are added.
-func rulesOf(p api.Partition) (rules []partitionRule) {
+func rulesOf(p api.Partition, run string) (rules []partitionRule) {
 	for _, m := range p.Matches {
 		for _, v6 := range []bool{false, true} {
 			if p.HasFamily(v6) && (!m.Peer.IsValid() || m.Peer.Addr().Is6() == v6) {
-				rules = append(rules, partitionRule{m, v6, p.Loss})
+				rules = append(rules, partitionRule{m, v6, run, p.Loss, p.Slow})
 			}
 		}
 	}
@@ -33,7 +35,7 @@ func rulesOf(p api.Partition) (rules []partitionRule) {
 }
 
 // text returns the rule in nft syntax.
-func (r partitionRule) text(run string) string {
+func (r partitionRule) text() string {
 	family, pods, peer := "ip", "saddr", "daddr"
 	if r.v6 {
 		family = "ip6"
@@ -41,7 +43,7 @@ func (r partitionRule) text(run string) string {
 	if r.Received {
 		pods, peer = peer, pods
 	}
-	words := []string{family, pods, "@" + api.PartitionSet(run, r.v6)}
+	words := []string{family, pods, "@" + api.PartitionSet(r.run, r.v6)}
 	switch {
 	case r.Peer.IsSingleIP():
 		words = append(words, family, peer, r.Peer.Addr().String())
@@ -60,7 +62,12 @@ func (r partitionRule) text(run string) string {
 	if r.loss > 0 {
 		words = append(words, fmt.Sprintf("numgen random mod 100 < %d", r.loss))
 	}
-	return strings.Join(append(words, "counter drop"), " ")
+	if r.slow != nil {
+		words = append(words, fmt.Sprintf("counter meta priority set %x:%x", api.QdiscHandle(r.run), qdiscClass))
+	} else {
+		words = append(words, "counter drop")
+	}
+	return strings.Join(words, " ")
 }
 
 // addressesOf returns the addresses of the pods of a partition.
@@ -82,6 +89,11 @@ type prober interface {
 	resolvers(pod api.PartitionedPod) []netip.Addr
 	// send sends one packet from the network namespace and an address of the pod.
 	send(pod api.PartitionedPod, p packet) error
+	// answer sends the first packet of a TCP connection, and returns how long the answer took. A rejection is an
+	// answer.
+	answer(pod api.PartitionedPod, p packet, limit time.Duration) (time.Duration, error)
+	// links returns the links of the pods with their addresses.
+	links(pods []api.PartitionedPod) ([]podLink, error)
 }
 
 // packet is what a prober sends: a datagram, or the first packet of a TCP connection.
@@ -141,11 +153,22 @@ func buildPartition(run string, f api.Firewall, filter packetFilter, from prober
 		return nil, api.Errorf(api.CodeNotRunning, "nothing was changed: no process of %s runs on the node: "+
 			"the pod was replaced, has terminated or is restarting; try again", abridged(missing, ", "))
 	}
+	var links []podLink
+	if f.Partition.Slow != nil {
+		var failure *api.Error
+		if links, failure = slowed(run, *f.Partition, filter, from); failure != nil {
+			return nil, failure
+		}
+	}
 	if failure := blocked(run, f, filter); failure != nil {
+		if _, err := filter.unslow(run); err != nil {
+			return nil, api.Errorf(api.CodeFilter, "%s; %v", failure.Message, err)
+		}
 		return nil, failure
 	}
 	built, failure := readPartition(run, f, filter)
 	if failure == nil {
+		built.links = links
 		failure = built.probe(run, f, filter, from)
 	}
 	if failure == nil {
@@ -155,7 +178,7 @@ func buildPartition(run string, f api.Firewall, filter packetFilter, from prober
 	if err := filter.fresh(); err != nil {
 		return nil, api.Errorf(api.CodeFilter, "%s; remove the table inet %s: %v", failure.Message, f.Table, err)
 	}
-	if _, err := removeFirewall(run, api.RemoveFirewall{}, filter); err != nil {
+	if _, err := removeAll(run, api.RemoveFirewall{}, filter); err != nil {
 		return nil, api.Errorf(api.CodeFilter, "%s; %s", failure.Message, err.Message)
 	}
 	return nil, api.Errorf(failure.Code, "%s; the rules are removed", failure.Message)
@@ -165,6 +188,7 @@ func buildPartition(run string, f api.Firewall, filter packetFilter, from prober
 type builtPartition struct {
 	api.BuiltFirewall
 	rules []partitionRule
+	links []podLink // that are slow
 }
 
 // readPartition reads the rules back from the kernel.
@@ -173,7 +197,7 @@ func readPartition(run string, f api.Firewall, filter packetFilter) (*builtParti
 	if err != nil {
 		return nil, api.Errorf(api.CodeFilter, "the table inet %s was created but cannot be read back: %v", f.Table, err)
 	}
-	built := &builtPartition{rules: rulesOf(*f.Partition)}
+	built := &builtPartition{rules: rulesOf(*f.Partition, run)}
 	if table == nil || len(table.rules) != len(built.rules) {
 		return nil, api.Errorf(api.CodeNotProven,
 			"the table inet %s was created but differs from the request when read back", f.Table)
@@ -183,7 +207,7 @@ func readPartition(run string, f api.Firewall, filter packetFilter) (*builtParti
 		if table.rules[i].run != run {
 			return nil, api.Errorf(api.CodeNotProven, "the table inet %s has a rule of another client", f.Table)
 		}
-		texts = append(texts, rule.text(run))
+		texts = append(texts, rule.text())
 	}
 	for _, address := range addressesOf(*f.Partition) {
 		left := table.pods[address]
@@ -197,6 +221,9 @@ func readPartition(run string, f api.Firewall, filter packetFilter) (*builtParti
 	}
 	built.Rule = fmt.Sprintf("table inet %s: chain %s: %s; pods = {%s}", f.Table, forwardChain, abridged(texts, "; "),
 		abridged(addresses, ", "))
+	if s := f.Partition.Slow; s != nil {
+		built.Rule += fmt.Sprintf("; qdisc %x: %s", api.QdiscHandle(run), slowText(*s))
+	}
 	return built, nil
 }
 
@@ -216,28 +243,35 @@ var (
 	errOwnAddress = errors.New("the only selected pod on the node that could send a packet is the peer itself")
 )
 
-// probe verifies that the rules drop packets, as far as pods of the partition can send them. The counters of the rules
-// show it.
+// probe verifies that the rules drop packets or slow them down, as far as pods of the partition can send them. The
+// counters of the rules, or of the queueing disciplines, show it.
 func (b *builtPartition) probe(run string, f api.Firewall, filter packetFilter, from prober) *api.Error {
 	var unprobed *api.Error
 	for _, rule := range b.rules {
-		if rule.Received {
+		if rule.Received && rule.slow == nil {
 			b.Unprobed++
 			continue
 		}
 		if err := filter.fresh(); err != nil {
 			return api.Errorf(api.CodeFilter, "read the counters of the rules: %v", err)
 		}
-		counter := func(p packet) (uint64, error) { return b.dropped(p, run, f.Table, filter) }
-		text, err := rule.probe(f.Partition.Pods, from, counter)
+		var text string
+		var err error
+		if rule.slow != nil {
+			passed := func() (uint64, error) { return filter.passed(run, b.links) }
+			text, err = rule.probeSlow(f.Partition.Pods, from, passed)
+		} else {
+			text, err = rule.probe(f.Partition.Pods, from,
+				func(p packet) (uint64, error) { return b.dropped(p, run, f.Table, filter) })
+		}
 		switch {
-		case errors.Is(err, errOwnAddress):
+		case errors.Is(err, errOwnAddress) || errors.Is(err, errNoTCP):
 			b.Unprobed++
 		case errors.Is(err, errNoAddress):
 			b.Unprobed++
-			unprobed = api.Errorf(api.CodeBypassed, "rule %q: %v", rule.text(run), err)
+			unprobed = api.Errorf(api.CodeBypassed, "rule %q: %v", rule.text(), err)
 		case err != nil:
-			return api.Errorf(api.CodeBypassed, "rule %q: %v", rule.text(run), err)
+			return api.Errorf(api.CodeBypassed, "rule %q: %v", rule.text(), err)
 		default:
 			b.Probes = append(b.Probes, text)
 		}

@@ -59,7 +59,7 @@ func (n *netfilter) addPartition(table *nftables.Table, run string, f api.Firewa
 			return err
 		}
 	}
-	for _, rule := range rulesOf(*f.Partition) {
+	for _, rule := range rulesOf(*f.Partition, run) {
 		n.conn.AddRule(&nftables.Rule{
 			Table: table, Chain: chain, Exprs: rule.expressions(sets[rule.v6]),
 			UserData: userdata.Append(nil, markType, []byte(mark{run: run}.String())),
@@ -125,6 +125,11 @@ func (r partitionRule) expressions(pods *nftables.Set) []expr.Any {
 			// The kernel compares bytes, most significant byte first.
 			&expr.Byteorder{SourceRegister: register, DestRegister: register, Op: expr.ByteorderHton, Len: 4, Size: 4},
 			&expr.Cmp{Op: expr.CmpOpLt, Register: register, Data: binaryutil.BigEndian.PutUint32(uint32(r.loss))})
+	}
+	if r.slow != nil {
+		return append(list, &expr.Counter{},
+			&expr.Immediate{Register: register, Data: native(classOf(r.run))},
+			&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: register, SourceRegister: true})
 	}
 	return append(list, &expr.Counter{}, &expr.Verdict{Kind: expr.VerdictDrop})
 }

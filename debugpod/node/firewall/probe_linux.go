@@ -1,6 +1,7 @@
 package firewall
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -9,6 +10,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -87,6 +89,47 @@ func (n podNetworks) resolvers(pod api.PartitionedPod) []netip.Addr {
 const maxResolvConf = 64 << 10
 
 func (n podNetworks) send(pod api.PartitionedPod, p packet) error {
+	return n.within(pod, func() error {
+		socket, err := p.open(pod.Addresses)
+		if err != nil {
+			return err
+		}
+		return unix.Close(socket)
+	})
+}
+
+func (n podNetworks) answer(pod api.PartitionedPod, p packet, limit time.Duration) (took time.Duration, _ error) {
+	return took, n.within(pod, func() error {
+		begin := time.Now()
+		socket, err := p.open(pod.Addresses)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = unix.Close(socket) }()
+		waiting := []unix.PollFd{{Fd: int32(socket), Events: unix.POLLOUT}}
+		for {
+			left := time.Until(begin.Add(limit))
+			count, err := unix.Poll(waiting, int(max(left, 0)/time.Millisecond))
+			if errors.Is(err, unix.EINTR) {
+				continue
+			}
+			took = time.Since(begin)
+			if err != nil || count == 0 {
+				return cmp.Or(err, errNoAnswer)
+			}
+			break
+		}
+		// A peer without a server on this port answers, too.
+		state, err := unix.GetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_ERROR)
+		if failure := unix.Errno(state); err == nil && state != 0 && failure != unix.ECONNREFUSED {
+			err = failure
+		}
+		return err
+	})
+}
+
+// within calls f in the network of a pod.
+func (n podNetworks) within(pod api.PartitionedPod, f func() error) error {
 	process, err := n.process(pod)
 	if err != nil {
 		return err
@@ -104,17 +147,17 @@ func (n podNetworks) send(pod api.PartitionedPod, p packet) error {
 			done <- fmt.Errorf("enter the network of the pod: %w", err)
 			return
 		}
-		done <- p.send(pod.Addresses)
+		done <- f()
 	}()
 	return <-done
 }
 
-// send sends the packet from this thread's network namespace, which must have the first of the addresses of the
-// packet's family.
-func (p packet) send(from []netip.Addr) error {
+// open sends the packet from this thread's network namespace, which must have the first of the addresses of the
+// packet's family. It returns the socket.
+func (p packet) open(from []netip.Addr) (_ int, failure error) {
 	own := slices.IndexFunc(from, func(a netip.Addr) bool { return a.Is6() == p.to.Addr().Is6() })
 	if own < 0 {
-		return errors.New("the pod has no address of this family")
+		return 0, errors.New("the pod has no address of this family")
 	}
 	family, kind := unix.AF_INET, unix.SOCK_DGRAM
 	if p.to.Addr().Is6() {
@@ -125,21 +168,25 @@ func (p packet) send(from []netip.Addr) error {
 	}
 	socket, err := unix.Socket(family, kind|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
-		return fmt.Errorf("create a socket: %w", err)
+		return 0, fmt.Errorf("create a socket: %w", err)
 	}
-	defer func() { _ = unix.Close(socket) }()
+	defer func() {
+		if failure != nil {
+			_ = unix.Close(socket)
+		}
+	}()
 	// In the namespace of another pod, the kernel rejects the address, and nothing is sent.
 	if err := unix.Bind(socket, sockaddr(netip.AddrPortFrom(from[own], 0))); err != nil {
-		return fmt.Errorf("the network of the pod does not have the address %s: %w", from[own], err)
+		return 0, fmt.Errorf("the network of the pod does not have the address %s: %w", from[own], err)
 	}
 	err = unix.Connect(socket, sockaddr(p.to))
 	switch {
 	case errors.Is(err, unix.EINPROGRESS): // the first packet of the TCP connection is on its way
-		return nil
+		return socket, nil
 	case err == nil && !p.tcp:
 		_, err = unix.Write(socket, nil)
 	}
-	return err
+	return socket, err
 }
 
 func sockaddr(a netip.AddrPort) unix.Sockaddr {

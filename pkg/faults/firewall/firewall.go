@@ -44,6 +44,15 @@ type claim struct {
 	Firewall api.Firewall `json:"firewall"`
 }
 
+// claimOf returns what the step claims to have requested, or the zero value.
+func claimOf(step ledger.Step) api.Firewall {
+	var made claim
+	if json.Unmarshal(step.Undo.Data, &made) != nil {
+		return api.Firewall{}
+	}
+	return made.Firewall
+}
+
 // Change returns the change to one node, for a fault.Plan. It sets the TTL of what, and the table of a partition, when
 // the change is applied.
 func (in *Injection) Change(nodeName, action string, what api.Firewall) fault.Change {
@@ -107,7 +116,11 @@ func evidenceOf(proof api.BuiltFirewall, what api.Firewall) []ledger.Evidence {
 	text := fmt.Sprintf("%s; the kernel removes it in %s", proof.Rule, proof.Expires.Round(time.Second))
 	all := []ledger.Evidence{{Source: "nftables", Time: now, Text: text}}
 	if len(proof.Probes) > 0 {
-		all = append(all, ledger.Evidence{Source: "probe", Time: now, Text: "dropped: " + abridged(proof.Probes)})
+		verb := "dropped"
+		if what.IsSlow() {
+			verb = "measured"
+		}
+		all = append(all, ledger.Evidence{Source: "probe", Time: now, Text: verb + ": " + abridged(proof.Probes)})
 	}
 	if what.Partition != nil && proof.Unprobed > 0 {
 		all = append(all, ledger.Evidence{
@@ -152,7 +165,10 @@ var (
 )
 
 // Describe implements fault.Undoer.
-func (u Undoer) Describe(ledger.Step) string {
+func (u Undoer) Describe(step ledger.Step) string {
+	if claimOf(step).IsSlow() {
+		return "remove the run's table from the node's nftables, and the queueing disciplines from the pods' links"
+	}
 	return "remove the run's table from the node's nftables"
 }
 
@@ -162,8 +178,8 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 		return ledger.StateReverted, "nothing had been changed", nil
 	}
 	say := u.Say(step)
-	table := "with the set " + api.FirewallSet(run.ID)
-	if made := (claim{}); json.Unmarshal(step.Undo.Data, &made) == nil && made.Firewall.Partition != nil {
+	table, made := "with the set "+api.FirewallSet(run.ID), claimOf(step)
+	if made.Partition != nil {
 		table = "inet " + api.PartitionTable(run.ID)
 	}
 	byHand :=
@@ -182,19 +198,26 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 	if err = errors.Join(err, pod.Close(ctx)); err != nil {
 		return "", "", fmt.Errorf("%w%s", err, byHand)
 	}
-	state, said := fate(*removed)
+	state, said := fate(*removed, made.IsSlow())
 	return state, said, nil
 }
 
 // fate returns the final state of the step, and describes what happened to a run's table.
-func fate(removed api.RemovedFirewall) (ledger.State, string) {
+func fate(removed api.RemovedFirewall, slow bool) (ledger.State, string) {
 	if !removed.Removed {
 		return ledger.StateReverted,
 			"the node has no table of this run: another client removed it, it was never created, or the node has rebooted"
 	}
 	dropped := ""
 	if removed.Dropped > 0 {
-		dropped = "; it had dropped " + count.Of(removed.Dropped, "packet")
+		verb := "dropped"
+		if slow {
+			verb = "slowed down"
+		}
+		dropped = fmt.Sprintf("; it had %s %s", verb, count.Of(removed.Dropped, "packet"))
+	}
+	if removed.Links > 0 {
+		dropped += "; the queueing disciplines of " + count.Of(removed.Links, "pod link") + " are removed"
 	}
 	switch {
 	case len(removed.Left) > 0:

@@ -202,6 +202,11 @@ func TestUndo(t *testing.T) {
 			good, api.RemovedFirewall{Table: "hardening", Removed: true, Dropped: 12}, nil, ledger.StateReverted,
 			"inet hardening is removed; it had dropped 12 packets", "start remove close",
 		},
+		"slow": {
+			json.RawMessage(`{"firewall": {"partition": {"slow": {"rate": 8000}}}}`),
+			api.RemovedFirewall{Table: "gpu-fault-1", Removed: true, Dropped: 12, Links: 2}, nil, ledger.StateReverted,
+			"it had slowed down 12 packets; the queueing disciplines of 2 pod links are removed", "start remove close",
+		},
 		"after its time": {
 			good, api.RemovedFirewall{Table: "hardening", Removed: true, Expired: true}, nil, ledger.StateReverted,
 			"its rule had already expired", "start remove close",

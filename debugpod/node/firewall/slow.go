@@ -1,0 +1,151 @@
+package firewall
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
+)
+
+// podLink is the link between a pod and its node, by the indexes of both ends in their network namespaces.
+type podLink struct {
+	pod         string // NAMESPACE/NAME
+	node, inPod int32
+}
+
+// qdiscClass is the minor number of the class for packets of the run.
+const qdiscClass = 1
+
+// slowError describes why a link cannot be slowed down. Nothing was changed.
+type slowError struct{ why string }
+
+func (e slowError) Error() string { return e.why }
+
+// errNoAnswer reports that a peer did not answer in time.
+var errNoAnswer = errors.New("no answer")
+
+// slowed slows down the links of pods. Unless the error has CodeFilter, nothing was changed.
+func slowed(run string, p api.Partition, filter packetFilter, from prober) (links []podLink, _ *api.Error) {
+	links, err := from.links(p.Pods)
+	if err == nil {
+		err = filter.slow(run, links, *p.Slow)
+	} else {
+		err = slowError{err.Error()}
+	}
+	switch refused := (slowError{}); {
+	case errors.As(err, &refused):
+		return nil, api.Errorf(api.CodeNoFilter, "nothing was changed: %v", refused)
+	case err != nil:
+		return nil, api.Errorf(api.CodeFilter, "slow down the pods: %v", err)
+	}
+	return links, nil
+}
+
+// text returns what happens to packets, such as "latency 100ms ± 20ms, rate 10000000 bit/s".
+func slowText(s api.Slow) string {
+	var parts []string
+	if s.Latency > 0 {
+		parts = append(parts, "latency "+s.Latency.String())
+		if s.Jitter > 0 {
+			parts[0] += " ± " + s.Jitter.String()
+		}
+	}
+	if s.Rate > 0 {
+		parts = append(parts, fmt.Sprintf("rate %d bit/s", s.Rate))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// slack is how much earlier than the latency an answer may arrive: the kernel's timer and the clock are not exact.
+const slack = time.Millisecond
+
+// probeSlow connects from a pod to a peer until an answer has passed the class, and takes as long as the latency.
+func (r partitionRule) probeSlow(
+	pods []api.PartitionedPod, from prober, counter func() (uint64, error),
+) (proof string, _ error) {
+	pod, packets, err := r.client(pods, from)
+	if err != nil {
+		return "", err
+	}
+	var tried []string
+	for _, p := range packets {
+		before, err := counter()
+		if err != nil {
+			return "", err
+		}
+		took, err := from.answer(pod, p, r.slow.Latency+r.slow.Jitter+lastProbe)
+		if err != nil {
+			tried = append(tried, fmt.Sprintf("%s (%v)", p.to, err))
+			continue
+		}
+		after, err := counter()
+		switch {
+		case err != nil:
+			return "", err
+		case after <= before:
+			tried = append(tried, fmt.Sprintf("%s (the answer was not slow)", p.to))
+		case took < r.slow.Latency-r.slow.Jitter-slack:
+			tried = append(tried, fmt.Sprintf("%s (answered in %s)", p.to, took.Round(time.Microsecond)))
+		default:
+			took = took.Round(time.Millisecond / 10)
+			return fmt.Sprintf("an answer of %s to pod %s was slow: %s", p.to, pod.Name, took), nil
+		}
+	}
+	return "", fmt.Errorf("pod %s connected to %s, but no answer was slow: the peer does not answer, or the node's network does not "+
+		"pass the packets of its pods through netfilter and their links (eBPF)", pod.Name, strings.Join(tried, ", "))
+}
+
+// errNoTCP reports that a connection cannot verify the rule: it has another protocol, or selects the pods' own ports.
+var errNoTCP = errors.New("only TCP connections of the pods to their peers can be tried")
+
+// client returns the first pod that can connect to a peer, and the first packets of the connections.
+func (r partitionRule) client(
+	pods []api.PartitionedPod, from prober,
+) (_ api.PartitionedPod, _ []packet, failed error) {
+	if r.Protocol == api.ProtocolUDP || r.DestinationPort != 0 {
+		return api.PartitionedPod{}, nil, errNoTCP
+	}
+	for _, pod := range pods {
+		if !(api.Partition{Pods: []api.PartitionedPod{pod}}).HasFamily(r.v6) {
+			continue
+		}
+		if err := from.check(pod); err != nil {
+			failed = cmp.Or(failed, fmt.Errorf("pod %s: %w", pod.Name, err))
+			continue
+		}
+		packets := r.connections(from.resolvers(pod))
+		if len(packets) == 0 {
+			failed = fmt.Errorf("pod %s: %w", pod.Name, errNoAddress)
+			continue
+		}
+		packets = slices.DeleteFunc(packets, func(p packet) bool { return slices.Contains(pod.Addresses, p.to.Addr()) })
+		if len(packets) > 0 {
+			return pod, packets, nil
+		}
+		failed = errOwnAddress
+	}
+	return api.PartitionedPod{}, nil, failed
+}
+
+// connections returns the first packets of connections to the peer, and to the DNS servers of a pod.
+func (r partitionRule) connections(resolvers []netip.Addr) (all []packet) {
+	const dnsPort = 53
+	add := func(address netip.Addr, port int) {
+		p := packet{netip.AddrPortFrom(address, uint16(port)), true}
+		if address.Is6() == r.v6 && (!r.Peer.IsValid() || r.Peer.Contains(address)) && !slices.Contains(all, p) {
+			all = append(all, p)
+		}
+	}
+	for _, address := range r.Probes {
+		add(address, cmp.Or(r.SourcePort, discardPort))
+	}
+	for _, address := range resolvers {
+		add(address, cmp.Or(r.SourcePort, dnsPort))
+	}
+	return all
+}

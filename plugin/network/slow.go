@@ -1,0 +1,98 @@
+package network
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
+)
+
+func newSlowCommand(connection *kube.Connection, streams genericiooptions.IOStreams) *cobra.Command {
+	p := newPartition()
+	var latency, jitter time.Duration
+	var rate string
+	cmd := &cobra.Command{
+		Use:   "slow (--pod POD | --workload TYPE/NAME | NODE... | -l SELECTOR) [--latency TIME [--jitter TIME]] [--rate RATE] [--from PEER]...",
+		Short: "Delay the packets that pods receive or limit their rate, until the run is reverted or expires",
+		Long: `Delay the packets that pods receive from their peers, or limit their rate, in the kernel of the pods' nodes, as a congested or a degraded
+link does.
+
+Targets, peers, limits and undo are those of network partition. Only packets that the pods receive become slow: the latency is added once to
+each request and its answer, and twice if the peer is one of the selected pods too. --from selects the peers; without it, the packets of all
+addresses are slow.
+
+The packets wait in a queueing discipline (tc) on the node's end of the pods' links: in HTB, and for --latency also in netem. Most kernels have
+both as modules. If the kernel of a node lacks one, if a pod's link is not of the kind veth, or if the link has a queueing discipline already,
+such as that of the bandwidth plugin, the command changes nothing and says so.
+
+To verify the fault, the command connects from a pod to a peer, and measures how long the answer takes. The peer must answer, but a rejection is
+an answer. The kernel ends the fault when the TTL expires.`,
+		Example: `  # Delay all packets that a pod receives by 100 ms, more or less 20 ms
+  kubectl gpu-fault network slow --pod trainer-0 --latency 100ms --jitter 20ms
+
+  # Limit what the pods of a Deployment receive from an object store to 10 Mbit/s
+  kubectl gpu-fault network slow --workload deployment/vllm -n infer --rate 10M --from 203.0.113.0/24`,
+	}
+	p.complete(cmd, connection, streams)
+	_ = cmd.Flags().MarkHidden("to")
+	flags := cmd.Flags()
+	flags.Lookup("from").Usage = "Peer from which packets are slow; may be specified up to 16 times"
+	flags.Lookup("port").Usage = "Port of the pods at which the packets arrive"
+	flags.DurationVar(&latency, "latency", 0, "How much later packets arrive, such as 100ms; at most 1m")
+	flags.DurationVar(&jitter, "jitter", 0, "How much the latency varies at random; at most the latency")
+	flags.StringVar(&rate, "rate", "", "Highest rate in bits per second, such as 10M; 8k to 100G")
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
+		if len(p.to) > 0 {
+			return errors.New("--to is not supported: only packets that the pods receive can become slow; use --from")
+		}
+		if p.slow, err = slowOf(latency, jitter, rate); err != nil {
+			return err
+		}
+		return run(cmd, args)
+	}
+	return cmd
+}
+
+// slowOf returns what the flags request.
+func slowOf(latency, jitter time.Duration, rate string) (*api.Slow, error) {
+	s := &api.Slow{Latency: latency, Jitter: jitter}
+	switch {
+	case latency == 0 && rate == "":
+		return nil, errors.New("nothing to do: specify --latency, --rate, or both")
+	case latency < 0 || latency > api.MaxLatency:
+		return nil, fmt.Errorf("invalid value %s for --latency: must be at most %s", latency, api.MaxLatency)
+	case jitter < 0 || jitter > latency:
+		return nil, fmt.Errorf("invalid value %s for --jitter: must be at most the latency, %s", jitter, latency)
+	case rate == "":
+		return s, nil
+	}
+	bits, err := resource.ParseQuantity(rate)
+	if err != nil || bits.Value() < api.MinRate || bits.Value() > api.MaxRate {
+		return nil, fmt.Errorf("invalid value %q for --rate: must be 8k to 100G bits per second", rate)
+	}
+	s.Rate = uint64(bits.Value())
+	return s, nil
+}
+
+// slowness returns the fault in words, such as "latency 100ms ± 20ms, rate 10M bit/s".
+func slowness(s api.Slow) string {
+	var parts []string
+	if s.Latency > 0 {
+		parts = append(parts, "latency "+s.Latency.String())
+	}
+	if s.Jitter > 0 {
+		parts[0] += " ± " + s.Jitter.String()
+	}
+	if s.Rate > 0 {
+		parts = append(parts, fmt.Sprintf("rate %s bit/s", resource.NewQuantity(int64(s.Rate), resource.DecimalSI)))
+	}
+	return strings.Join(parts, ", ")
+}
