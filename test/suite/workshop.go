@@ -44,6 +44,9 @@ func newWorkshop(ctx context.Context, lanes int) (*workshop, error) {
 	if _, err := os.Stat(w.plugin); err != nil {
 		return nil, fmt.Errorf("%w: `make build` makes it", err)
 	}
+	if err := hasRoom(ctx, root); err != nil {
+		return nil, err
+	}
 	const lock = "/run/lock/gpu-fault-suite.lock"
 	if err := os.MkdirAll(filepath.Dir(lock), 0o755); err != nil {
 		return nil, err
