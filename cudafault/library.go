@@ -2,16 +2,9 @@ package cudafault
 
 import (
 	"crypto/sha256"
-	"embed"
 	"encoding/hex"
 	"fmt"
 )
-
-// libraries are the shims that `make shim` builds. The build is reproducible.
-//
-//go:embed lib/x86_64/libgpufault.so lib/x86_64/libgpufault-cudart.so
-//go:embed lib/aarch64/libgpufault.so lib/aarch64/libgpufault-cudart.so
-var libraries embed.FS
 
 // LibraryName is the file name of the shim in a pod, for every layer.
 const LibraryName = "libgpufault.so"
@@ -30,7 +23,7 @@ func Library(arch string, layer Layer) ([]byte, error) {
 	default:
 		return nil, fmt.Errorf("there is no shim for a layer %q: there are driver and runtime", layer)
 	}
-	data, err := libraries.ReadFile("lib/" + platform + "/" + file)
+	data, err := embedded("lib/" + platform + "/" + file)
 	if err != nil {
 		return nil, fmt.Errorf("the shim for %s is not in this program: %w", arch, err)
 	}
