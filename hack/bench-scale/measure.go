@@ -2,11 +2,13 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -73,6 +75,9 @@ var commands = []command{
 	{name: "doctor", rounds: 3, args: args("doctor", "--api-only", "--no-images", "-o", "json"), check: oneRoot},
 	{name: "xid -l", rounds: 1, pods: true, args: args("xid", "63", "-l", "type=kwok", "--allow-majority", "--yes"),
 		check: injected},
+	{name: "watch", rounds: 1, pods: true, args: func(b *bench) []string {
+		return []string{"watch", b.newestRun(), "--for", "10s"}
+	}},
 	{name: "list", rounds: 3, args: args("list")},
 	{name: "leftovers", rounds: 3, args: args("leftovers")},
 	{name: "revert --all", rounds: 1, pods: true, args: args("revert", "--all", "--yes")},
@@ -84,6 +89,14 @@ var commands = []command{
 		return []string{"run", "-f", b.experiment(), "-l", "type=kwok", "--pick", "10%",
 			"--seed", "7", "--simulate-remediation", "cordon,uncordon", "--allow-majority", "--yes"}
 	}},
+}
+
+// newestRun returns the ID of the newest run, or a word that no command accepts.
+func (b *bench) newestRun() string {
+	kubeconfig := filepath.Join(b.state, "kubeconfig")
+	out, _ := exec.Command(b.plugin, "--kubeconfig", kubeconfig, "list", "-o", "name").Output()
+	first, _, _ := strings.Cut(string(out), "\n")
+	return cmp.Or(strings.TrimPrefix(first, "run/"), "no-run")
 }
 
 func args(words ...string) func(*bench) []string { return func(*bench) []string { return words } }

@@ -3,42 +3,84 @@ package reaction
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/pager"
 )
 
-// Past returns the reactions on a node since a time, as far as the node and its Events still show them. Their times are
-// the cluster's, with the precision of a second.
-func Past(ctx context.Context, client kubernetes.Interface, name string, since time.Time) ([]Reaction, error) {
-	// A list needs no right that watching does not need.
-	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
-	if err != nil {
-		return nil, fmt.Errorf("read node %s: %w", name, err)
+// Past returns the reactions on nodes since a time, as far as the nodes and their Events still show them. Their times
+// are the cluster's, with the precision of a second.
+func Past(ctx context.Context, client kubernetes.Interface, names []string, since time.Time) ([]Reaction, error) {
+	since = since.Truncate(time.Second)
+	missing := map[string]bool{}
+	for _, name := range names {
+		missing[name] = true
 	}
-	if len(nodes.Items) == 0 {
+	var found []Reaction
+	// Lists need no right that watching does not need.
+	nodes := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		return client.CoreV1().Nodes().List(ctx, o)
+	})
+	nodes.PageSize, nodes.PageBufferSize = pageSize, 1
+	for _, selector := range selectors(names, "metadata.name=", "") {
+		err := nodes.EachListItem(ctx, metav1.ListOptions{FieldSelector: selector}, func(object runtime.Object) error {
+			if node := object.(*corev1.Node); missing[node.Name] {
+				delete(missing, node.Name)
+				found = append(found, pastOf(node, since)...)
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("read the nodes: %w", err)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(missing)) {
 		return nil, fmt.Errorf("node %s does not exist", name)
 	}
-	node := &nodes.Items[0]
-	events, err := client.CoreV1().Events(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
-		FieldSelector: "involvedObject.kind=Node,involvedObject.name=" + name,
+	t := NewTracker(names)
+	events := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		return client.CoreV1().Events(metav1.NamespaceAll).List(ctx, o)
 	})
-	if err != nil {
-		return nil, fmt.Errorf("list the Events of node %s: %w", name, err)
-	}
-	since = since.Truncate(time.Second)
-	found := pastOf(node, since)
-	t := NewTracker([]string{name})
-	for i := range events.Items {
-		if at := lastTime(&events.Items[i]); !at.Before(since) {
-			found = append(found, t.Event(&events.Items[i], false, at)...)
+	events.PageSize, events.PageBufferSize = pageSize, 1
+	for _, selector := range aboutNodes(names) {
+		err := events.EachListItem(ctx, metav1.ListOptions{FieldSelector: selector}, func(object runtime.Object) error {
+			event := object.(*corev1.Event)
+			if at := lastTime(event); !at.Before(since) {
+				found = append(found, t.Event(event, false, at)...)
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("list the Events of the nodes: %w", err)
 		}
 	}
 	slices.SortStableFunc(found, func(a, b Reaction) int { return a.Time.Compare(b.Time) })
 	return found, nil
+}
+
+// pageSize is the number of objects in a page. Nodes are large.
+const pageSize = 100
+
+// aboutNodes returns the field selectors of the Events of nodes.
+func aboutNodes(names []string) []string {
+	return selectors(names, "involvedObject.kind=Node,involvedObject.name=", "involvedObject.kind=Node")
+}
+
+// selectors returns a field selector for each node, or one for all nodes if there are many.
+func selectors(names []string, each, all string) (found []string) {
+	if len(names) > mostNodes {
+		return []string{all}
+	}
+	for _, name := range names {
+		found = append(found, each+name)
+	}
+	return found
 }
 
 // pastOf compares a node with what it was before a time: without the conditions, the label and the cordon that are

@@ -68,14 +68,10 @@ func Watch(ctx context.Context, o Options) (Baseline, error) {
 		return Baseline{}, err
 	}
 	core := o.Client.CoreV1()
-	byName := func(name string) string { return fields.OneTermEqualSelector("metadata.name", name).String() }
 
 	nodes := []string{""}
-	if !o.AllNodes && len(o.Targets) <= mostNodes {
-		nodes = nil
-		for _, name := range o.Targets {
-			nodes = append(nodes, byName(name))
-		}
+	if !o.AllNodes {
+		nodes = selectors(o.Targets, "metadata.name=", "")
 	}
 	for _, selector := range nodes {
 		w.follow(ctx, "nodes", selector, true, listWatch(core.Nodes().List, core.Nodes().Watch), &corev1.Node{},
@@ -91,21 +87,14 @@ func Watch(ctx context.Context, o Options) (Baseline, error) {
 			func(object any, at time.Time) []Reaction { return w.tracker.PodGone(object.(*corev1.Pod), at) })
 	}
 	events := core.Events(metav1.NamespaceAll)
-	aboutNodes := []string{"involvedObject.kind=Node"}
-	if len(o.Targets) <= mostNodes {
-		aboutNodes = nil
-		for _, name := range o.Targets {
-			aboutNodes = append(aboutNodes, "involvedObject.kind=Node,involvedObject.name="+name)
-		}
-	}
-	for _, selector := range aboutNodes {
+	for _, selector := range aboutNodes(o.Targets) {
 		w.follow(ctx, "events", selector, true, listWatch(events.List, events.Watch), &corev1.Event{},
 			func(object any, atStart bool, at time.Time) []Reaction {
 				return w.tracker.Event(object.(*corev1.Event), atStart, at)
 			}, nil)
 	}
 	maps := core.ConfigMaps(metav1.NamespaceAll)
-	w.follow(ctx, "configmaps", byName("circuit-breaker"), false, listWatch(maps.List, maps.Watch),
+	w.follow(ctx, "configmaps", "metadata.name=circuit-breaker", false, listWatch(maps.List, maps.Watch),
 		&corev1.ConfigMap{},
 		func(object any, _ bool, at time.Time) []Reaction {
 			return w.tracker.Breaker(object.(*corev1.ConfigMap).Data["status"], at)
@@ -186,7 +175,15 @@ func (w *watcher) follow(
 	}
 	from.WatchFuncWithContext = func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 		o.FieldSelector = selector
-		return follow(ctx, o)
+		following, err := follow(ctx, o)
+		if err != nil {
+			return nil, err
+		}
+		// The informer would collect a streamed list first, and only then transform it.
+		return watch.Filter(following, func(e watch.Event) (watch.Event, bool) {
+			_, _ = slim(e.Object)
+			return e, true
+		}), nil
 	}
 	// A fake client says itself that it lacks streamed lists.
 	informer := cache.NewSharedInformer(cache.ToListWatcherWithWatchListSemantics(from, w.Client), object, 0)
@@ -225,7 +222,8 @@ func (w *watcher) follow(
 	go informer.RunWithContext(ctx)
 }
 
-// slim drops what is large and unused. Field managers are needed only for nodes and Events.
+// slim drops what is large and unused: the pods of a large cluster stay in memory. Field managers are needed only for
+// nodes and Events.
 func slim(object any) (any, error) {
 	switch o := object.(type) {
 	case *corev1.Node:
@@ -233,6 +231,19 @@ func slim(object any) (any, error) {
 	case *corev1.Pod:
 		o.ManagedFields = nil
 		o.Spec = corev1.PodSpec{NodeName: o.Spec.NodeName}
+		status := corev1.PodStatus{
+			Phase: o.Status.Phase, Conditions: o.Status.Conditions, ContainerStatuses: o.Status.ContainerStatuses,
+			InitContainerStatuses: o.Status.InitContainerStatuses,
+		}
+		for _, containers := range [][]corev1.ContainerStatus{status.ContainerStatuses, status.InitContainerStatuses} {
+			for i, c := range containers {
+				containers[i] = corev1.ContainerStatus{
+					Name: c.Name, State: c.State, LastTerminationState: c.LastTerminationState, Ready: c.Ready,
+					RestartCount: c.RestartCount, AllocatedResourcesStatus: c.AllocatedResourcesStatus,
+				}
+			}
+		}
+		o.Status = status
 	}
 	return object, nil
 }

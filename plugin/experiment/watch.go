@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"slices"
 	"time"
 
@@ -99,21 +100,21 @@ func watch(
 	printer.Talk(streams.ErrOut, "%s: %s, proven %s ago", id, run.Summary, time.Since(proof).Round(time.Second))
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	if lasts > 0 {
-		timer := time.AfterFunc(lasts, func() { stop(errOver) })
-		defer timer.Stop()
+	// Of a large cluster, most of the memory is garbage of the lists.
+	defer debug.SetGCPercent(debug.SetGCPercent(25))
+	past, err := reaction.Past(ctx, cluster.Client, nodes, experiment.BeganOf(&run))
+	if err != nil {
+		return kube.Explain(err)
 	}
-	for _, name := range nodes {
-		past, err := reaction.Past(ctx, cluster.Client, name, experiment.BeganOf(&run))
-		if err != nil {
-			return kube.Explain(err)
-		}
-		observer.News(reaction.News{Reactions: past})
-	}
+	observer.News(reaction.News{Reactions: past})
 	if _, err := reaction.Watch(ctx, reaction.Options{
 		Client: cluster.Client, Targets: nodes, Each: observer.News,
 	}); err != nil {
 		return kube.Explain(err)
+	}
+	if lasts > 0 {
+		timer := time.AfterFunc(lasts, func() { stop(errOver) })
+		defer timer.Stop()
 	}
 	for {
 		now, err := runOf(ctx, store, id)

@@ -130,3 +130,16 @@ func lineProblems(text []byte) []lineProblem {
 	slices.SortFunc(problems, func(a, b lineProblem) int { return a.line - b.line })
 	return problems
 }
+
+// TestReadmeIsShort holds that the README stays an introduction: details belong in docs.
+func TestReadmeIsShort(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const most = 900
+	if words := len(strings.Fields(string(text))); words > most {
+		t.Errorf("README.md has %d words, more than %d", words, most)
+	}
+}
