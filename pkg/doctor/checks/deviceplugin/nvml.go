@@ -16,12 +16,17 @@ import (
 
 // nvmlMissing returns the messages that the device plugin and GPU feature discovery log if their container has no
 // driver library.
-func nvmlMissing() []string {
+func nvmlMissing() []string { return append(nvmlErrors(), noDevices) }
+
+// noDevices is also what the device plugin logs if NVML works and lists nothing that it could offer.
+const noDevices = "No devices found. Waiting indefinitely"
+
+func nvmlErrors() []string {
 	return []string{
 		"could not load NVML library", "libnvidia-ml.so.1: cannot open shared object file",
 		"Incompatible platform detected", "Incompatible strategy detected",
 		"If this is a GPU node, did you configure the NVIDIA Container Toolkit?",
-		"No devices found. Waiting indefinitely", "ERROR_LIBRARY_NOT_FOUND",
+		"ERROR_LIBRARY_NOT_FOUND", "Failed to initialize NVML",
 	}
 }
 
@@ -58,6 +63,11 @@ func checkNVML(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	for _, c := range []facts.Component{facts.DevicePlugin, facts.FeatureDiscovery} {
 		for _, pod := range facts.Current(n, c) {
 			e, ok := facts.LogEvidence(f, pod, nvmlMissing()...)
+			if none, _ := undivided(f, n); len(none) > 0 {
+				if _, failed := facts.LogEvidence(f, pod, nvmlErrors()...); !failed {
+					continue // NVML works, and mig.strategy-mismatch reports why it lists nothing
+				}
+			}
 			if !ok {
 				if c == facts.DevicePlugin && !starting(f, []*corev1.Pod{pod}) && started(pod) {
 					engine.LacksLog(f, r, pod)
