@@ -154,8 +154,8 @@ func deployLabelCheck() engine.Check {
 			leftPaused: facts.GPULost("dp.none", "dp.capacity-zero", "dp.not-running", "gfd.labels", "op.operand-failing",
 				"op.init-chain", "op.clusterpolicy", "mig.manager-failed"),
 		},
-		Doc:        "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/getting-started.html#preventing-installation-of-operands-on-some-nodes",
-		Sources:    []string{"gpu-operator controllers/state_manager.go", "gpu-operator#2845"},
+		Doc:     "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/getting-started.html#preventing-installation-of-operands-on-some-nodes",
+		Sources: []string{"gpu-operator controllers/state_manager.go", "gpu-operator#2845"},
 		Run: func(f *facts.Facts, r *engine.Result) {
 			if r.Lacks(f, "api/nodes") {
 				return
