@@ -151,7 +151,7 @@ func take(f *facts.Facts, found *finding.Finding, m signatures.Match, pods []*co
 			fix = own
 		}
 	}
-	found.Signature, found.Confidence, found.Decisive = m.ID, m.Confidence, m.Decisive
+	found.Signature, found.Confidence, found.Decisive = m.ID, m.Confidence, m.Decisive || found.Decisive
 	found.Title = words.FirstLine(fill(m.Title, v))
 	found.Cause = fill(m.Cause, v)
 	look := slices.DeleteFunc(
