@@ -2,6 +2,7 @@ package deviceplugin
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -110,6 +111,19 @@ func started(pod *corev1.Pod) bool {
 	})
 }
 
+// oldSection matches releases of containerd 1 that no longer take the pods' runtime from the linux plugin and that may
+// have been upgraded from one that did.
+var oldSection = regexp.MustCompile(`^containerd://1\.[3-6]\.`)
+
+// ignoredSection explains a section of the configuration that containerd ignores since 1.3.
+func ignoredSection(n *facts.Node) string {
+	if !oldSection.MatchString(n.Status.NodeInfo.ContainerRuntimeVersion) {
+		return ""
+	}
+	return " The section that counts is that of the CRI plugin (default_runtime_name in containerd.toml): since 1.3, " +
+		"containerd ignores for pods a runtime that is named only in [plugins.linux], which worked before an upgrade."
+}
+
 func nvmlFix(f *facts.Facts, n *facts.Node, pod *corev1.Pod, class string) finding.Fix {
 	if n.ToolkitSetting(facts.AcceptsEnv) == "false" && !facts.PrivilegedForToolkit(pod) {
 		return finding.Fix{
@@ -140,7 +154,7 @@ func nvmlFix(f *facts.Facts, n *facts.Node, pod *corev1.Pod, class string) findi
 	if name == "" {
 		return finding.Fix{
 			Text: "The pod uses the node's default runtime, which is not NVIDIA's, and NVIDIA's runtime has no RuntimeClass. Configure NVIDIA's runtime on the node, then make it the default, or " +
-				"create a RuntimeClass and set it on the plugin.",
+				"create a RuntimeClass and set it on the plugin." + ignoredSection(n),
 			Commands: []string{shell.Command("kubectl gpu-fault runtime show %s", n.Name)},
 		}
 	}
