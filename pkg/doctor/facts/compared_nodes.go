@@ -13,8 +13,8 @@ import (
 
 // This file compares a pod with other pods of its node and with what the node itself shows.
 
-// hangsOnlyHere reports that nvidia-smi, or a program below a preloaded library, hangs in a container although nvidia-smi
-// of the node works.
+// hangsOnlyHere reports that a program below a preloaded library hangs in a container although nvidia-smi of the node
+// works.
 func (f *Facts) hangsOnlyHere(pod *corev1.Pod, n *Node) (source, text string) {
 	if n.Host == nil || n.GPUs().SMI == nil || RunsReady(pod) {
 		return "", ""
@@ -32,7 +32,7 @@ func (f *Facts) hangsOnlyHere(pod *corev1.Pod, n *Node) (source, text string) {
 	for i := range pod.Spec.Containers {
 		c := &pod.Spec.Containers[i]
 		if library := strings.Join(EnvOf(c.Env, "LD_PRELOAD"), ":"); hangs && library != "" {
-			return PodObject(pod).String() + ", container " + c.Name + " .env, and nvidia-smi of " + n.Object().String(),
+			return PodObject(pod).String() + ", container " + c.Name + " .env, and nvidia-smi of the node",
 				"hangs with LD_PRELOAD=" + library + "; nvidia-smi of the node works with driver " + n.GPUs().SMI.Driver
 		}
 	}
@@ -53,7 +53,7 @@ func (f *Facts) worksAsRoot(pod *corev1.Pod, n *Node) (source, text string) {
 		}
 		for name := range GPURequests(pod) {
 			if _, same := GPURequests(other)[name]; same {
-				return PodObject(other).String() + ", with the same image on the same node, .securityContext.runAsUser: 0",
+				return PodObject(other).String() + ", with the same image on the same node, .runAsUser: 0",
 					fmt.Sprintf("works as root: fails as user %d", *user)
 			}
 		}
@@ -77,10 +77,12 @@ func userOf(pod *corev1.Pod) *int64 {
 // setUpTakes is how long the toolkit may take from its start until it has restarted containerd.
 const setUpTakes = 15 * time.Minute
 
-// defaultLost reports that containerd was restarted long after the toolkit had made NVIDIA's runtime the default, before
-// the pod started, which relies on the default. If the runtime's configuration was read, it knows better.
+// defaultLost reports that containerd was restarted long after the toolkit had made NVIDIA's runtime the default, and
+// before the pod started, which relies on the default. If the runtime's configuration was read, other checks know
+// better.
 func (f *Facts) defaultLost(pod *corev1.Pod, n *Node) (source, text string) {
-	if n.Host == nil || n.Host.Runtime.Instance != nil || pod.Spec.RuntimeClassName != nil || len(GPURequests(pod)) == 0 {
+	if n.Host == nil || n.Host.Runtime.Instance != nil || pod.Spec.RuntimeClassName != nil ||
+		len(GPURequests(pod)) == 0 {
 		return "", ""
 	}
 	restarted := startedBy(n.Host.Journals["containerd"], "starting containerd")
@@ -91,8 +93,8 @@ func (f *Facts) defaultLost(pod *corev1.Pod, n *Node) (source, text string) {
 				!startedAfter(pod, restarted) {
 				continue
 			}
-			return "CONTAINERD_SET_AS_DEFAULT of " + PodObject(toolkit).String() + ", and the journal of containerd on " +
-					n.Object().String(),
+			return "CONTAINERD_SET_AS_DEFAULT of " + PodObject(toolkit).String() +
+					", and the journal of containerd on " + n.Object().String(),
 				fmt.Sprintf("containerd restarted at %s, the toolkit configured it at %s",
 					restarted.UTC().Format(time.RFC3339), running.StartedAt.UTC().Format(time.RFC3339))
 		}
@@ -165,4 +167,25 @@ func (f *Facts) heldByConsole(pod *corev1.Pod, n *Node) (source, text string) {
 		}
 	}
 	return source, text
+}
+
+// ostree is NFD's label by which the operator selects the Driver Toolkit image of OpenShift.
+const ostree = "feature.node.kubernetes.io/system-os_release.OSTREE_VERSION"
+
+// staleOSTree reports that the node runs another image of its operating system than NFD's label says, and whether a
+// worker of NFD, which would correct the label, runs on the node.
+func (f *Facts) staleOSTree(_ *corev1.Pod, n *Node) (source, text string) {
+	label := n.Labels[ostree]
+	if label == "" || !strings.Contains(n.Status.NodeInfo.OSImage, "CoreOS") ||
+		strings.Contains(n.Status.NodeInfo.OSImage, label) {
+		return "", ""
+	}
+	text = "no worker of NFD on the node"
+	if slices.ContainsFunc(Current(n, NFD), func(pod *corev1.Pod) bool {
+		return strings.Contains(pod.Name, "worker") && PodReady(pod)
+	}) {
+		text = "a worker of NFD runs"
+	}
+	return n.Object().String() + " .metadata.labels, and .status.nodeInfo.osImage: " + n.Status.NodeInfo.OSImage,
+		"stale: OSTREE_VERSION=" + label + ", " + text
 }

@@ -151,8 +151,8 @@ func deployLabelCheck() engine.Check {
 		// Where the plugin runs, people install the rest themselves.
 		ExplainsAs: map[string][]string{
 			pluginStays: {"gfd.labels"},
-			leftPaused: facts.GPULost("dp.none", "dp.capacity-zero", "dp.not-running", "gfd.labels", "op.operand-failing",
-				"op.init-chain", "op.clusterpolicy", "mig.manager-failed"),
+			leftPaused: facts.GPULost("dp.none", "dp.capacity-zero", "dp.not-running", "gfd.labels",
+				"op.operand-failing", "op.init-chain", "op.clusterpolicy", "mig.manager-failed"),
 		},
 		Doc:     "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/getting-started.html#preventing-installation-of-operands-on-some-nodes",
 		Sources: []string{"gpu-operator controllers/state_manager.go", "gpu-operator#2845"},
