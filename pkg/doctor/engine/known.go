@@ -93,7 +93,7 @@ func nameOne(f *facts.Facts, check Check, found *finding.Finding) {
 	if check.Symptom == Precise {
 		known = known.Decisive()
 	}
-	if matches := known.Best(lines); len(matches) > 0 &&
+	if matches := best(f, known, lines, node); len(matches) > 0 &&
 		(matches[0].Decisive || check.Symptom == Unexplained ||
 			check.Symptom != Precise && matches[0].Confidence == finding.Likely ||
 			check.Symptom == Known && !strings.HasPrefix(found.As, signatures.Running)) {
@@ -122,6 +122,20 @@ func nameOne(f *facts.Facts, check Check, found *finding.Finding) {
 	}
 }
 
+// best returns the best matches. No check of the driver sees a node whose GPUs the driver rejected, so that the node
+// shows none: there the reason in its kernel log precedes what its pods say.
+func best(f *facts.Facts, known *signatures.Set, lines []signatures.Line, node *facts.Node) []signatures.Match {
+	if node != nil && !slices.Contains(f.GPUNodes, node) && known.Decisive() != nil {
+		matches := known.Decisive().Best(slices.DeleteFunc(slices.Clone(lines), func(line signatures.Line) bool {
+			return line.Place != signatures.Kernel
+		}))
+		if len(matches) > 0 {
+			return matches
+		}
+	}
+	return known.Best(lines)
+}
+
 // take copies what the signature knows into the finding.
 func take(f *facts.Facts, found *finding.Finding, m signatures.Match, pods []*corev1.Pod, node *facts.Node) {
 	v := values(m, pods, node)
@@ -137,7 +151,7 @@ func take(f *facts.Facts, found *finding.Finding, m signatures.Match, pods []*co
 			fix = own
 		}
 	}
-	found.Signature, found.Confidence, found.Decisive = m.ID, m.Confidence, m.Decisive
+	found.Signature, found.Confidence, found.Decisive = m.ID, m.Confidence, m.Decisive || found.Decisive
 	found.Title = words.FirstLine(fill(m.Title, v))
 	found.Cause = fill(m.Cause, v)
 	look := slices.DeleteFunc(

@@ -29,6 +29,12 @@ import (
 //	conflict: MIG RESOURCE and RESOURCE                      a container requests several MIG profiles
 //	OOMKilled with memory limit QUANTITY                     the limit of the container that was killed
 //	runs elsewhere: toolkit VERSION there, VERSION here      a pod with the same image runs on another node
+//	hangs in the library of HAMi; nvidia-smi of the node works with driver VERSION
+//	hangs with LD_PRELOAD=PATH; nvidia-smi of the node works with driver VERSION
+//	works as root: fails as user NUMBER                      a pod with the same image runs on the node as root
+//	containerd restarted at TIME, the toolkit configured it at TIME   before the pod started
+//	stale: OSTREE_VERSION=VERSION, (no worker of NFD on the node | a worker of NFD runs)    the node runs another image
+//	BAR NUMBER of DEVICE, which vfio-pci cannot reserve (RANGE), has the framebuffer of DRIVER at ADDRESS
 func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 	var all []signatures.Line
 	n := f.Node(pod.Spec.NodeName)
@@ -38,6 +44,7 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 	for _, compare := range []func(*corev1.Pod, *Node) (source, text string){
 		f.refusedStrategy, f.withoutCDI, f.otherRoot, f.unansweredBy,
 		f.refusedEnv, f.profiles, f.volumes, f.killedAtLimit, f.runsElsewhere,
+		f.hangsOnlyHere, f.worksAsRoot, f.defaultLost, f.heldByConsole, f.staleOSTree,
 	} {
 		if source, text := compare(pod, n); text != "" {
 			all = append(all, signatures.Line{

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
 // What is on its way is not a failure: a node whose driver is being upgraded, a pod that waits for the rest of its
@@ -28,6 +30,9 @@ func Underway(n *Node) string {
 		case strings.Contains(value, "paused-for-driver-upgrade"):
 			return "the GPU operator is upgrading the node's driver"
 		case strings.Contains(value, "paused-for-mig-change"):
+			if _, pod := LeftPaused(n); pod != nil {
+				continue
+			}
 			return "the MIG manager is changing the node's MIG devices"
 		}
 	}
@@ -47,6 +52,45 @@ func Underway(n *Node) string {
 		}
 	}
 	return ""
+}
+
+// pausers are the parts of the GPU operator that pause others on a node while they change its GPUs: the value of the
+// labels, and what the names of their pods contain.
+var pausers = map[string]string{
+	"paused-for-vgpu-change": "vgpu-device-manager",
+	"paused-for-mig-change":  "mig-manager",
+}
+
+// LeftPaused returns the labels by which operands of the GPU operator are paused on a node although the pod that would
+// set them back waits in an init container, and this pod. All other pods of the operator on the node are ready, so that
+// it waits for the paused ones.
+func LeftPaused(n *Node) (labels []string, waits *corev1.Pod) {
+	for _, label := range words.SortedKeys(n.Labels) {
+		name := pausers[n.Labels[label]]
+		if name == "" || !strings.HasPrefix(label, "nvidia.com/gpu.deploy.") {
+			continue
+		}
+		for _, pod := range n.Pods {
+			if strings.Contains(pod.Name, name) && !Ended(pod) && pod.DeletionTimestamp == nil && inInit(pod) {
+				labels, waits = append(labels, label), pod
+			}
+		}
+	}
+	if waits != nil && slices.ContainsFunc(n.Pods, func(pod *corev1.Pod) bool {
+		return pod != waits && pod.Namespace == waits.Namespace && !Ended(pod) && !PodReady(pod)
+	}) {
+		return nil, nil
+	}
+	return labels, waits
+}
+
+// inInit reports whether an init container of the pod runs, after which the others start.
+func inInit(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.InitContainerStatuses, func(s corev1.ContainerStatus) bool {
+		return s.State.Running != nil && !s.Ready
+	}) && !slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
+		return s.State.Running != nil
+	})
 }
 
 // UnderwayEffects are the findings about a node that follow from what is under way.

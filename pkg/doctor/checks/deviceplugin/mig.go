@@ -2,6 +2,7 @@ package deviceplugin
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -19,7 +20,7 @@ func migStrategyCheck() engine.Check {
 		ID: "mig.strategy-mismatch", Layer: finding.LayerDevicePlugin,
 		Title: "the MIG strategy does not match how the GPUs are partitioned, or what pods request",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
-		Reads: "labels nvidia.com/mig.* and nvidia.com/gpu.product of nodes, logs of the device plugin and feature discovery, capacity, and requests of Pending pods",
+		Reads: "labels nvidia.com/mig.* and nvidia.com/gpu.product of nodes, MIG mode and instances in nvidia-smi -q -x, logs of the device plugin and feature discovery, capacity, and requests of Pending pods",
 		Why: "The strategy single requires all GPUs of a node to have equal instances and offers them as nvidia.com/gpu; mixed offers each profile as nvidia.com/mig-PROFILE, and whole GPUs as nvidia.com/gpu; " +
 			"none ignores MIG. No strategy offers a GPU in MIG mode without instances.",
 		Explains: facts.GPULost("sched.wrong-resource-name", "sched.bigger-than-any-node", "dp.capacity-zero",
@@ -27,7 +28,7 @@ func migStrategyCheck() engine.Check {
 		Doc: "https://docs.nvidia.com/datacenter/cloud-native/kubernetes/latest/index.html",
 		Sources: []string{"gpu-operator#442", "gpu-operator#603", "gpu-operator#637", "gpu-operator#646",
 			"gpu-operator#322", "k8s-device-plugin#253", "k8s-device-plugin#257",
-			"k8s-device-plugin#240", "k8s-device-plugin#767", "nvidia-container-toolkit#1740"},
+			"k8s-device-plugin#225", "k8s-device-plugin#240", "k8s-device-plugin#767", "nvidia-container-toolkit#1740"},
 		Run: func(f *facts.Facts, r *engine.Result) {
 			if r.Lacks(f, "api/nodes") || r.Lacks(f, "api/pods") {
 				return
@@ -65,7 +66,9 @@ func checkMIGNode(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		}
 	}
 	if len(evidence) == 0 {
-		r.Pass(n.Object())
+		if !checkUndivided(f, r, n) {
+			r.Pass(n.Object())
+		}
 		return
 	}
 	fix := finding.Fix{Text: "Partition all GPUs of the node identically, or use the strategy mixed, which allows any partitioning."}
@@ -85,6 +88,78 @@ func checkMIGNode(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		Title:    "the MIG partitions of the GPUs do not match the MIG strategy, so the node offers no GPUs",
 		Evidence: evidence, Fix: fix,
 	})
+}
+
+// undivided returns evidence that GPUs of the node are in MIG mode without an instance, and whether nvidia-smi itself
+// shows it. Without nvidia-smi, a device plugin shows it that found no devices, without an error of NVML, on a node
+// that had a MIG resource.
+func undivided(f *facts.Facts, n *facts.Node) (evidence []finding.Evidence, seen bool) {
+	if smi := n.GPUs().SMI; smi != nil {
+		for _, g := range smi.GPUs {
+			if g.MIG.Enabled == nil || !*g.MIG.Enabled || len(g.MIG.Devices) > 0 {
+				return nil, false
+			}
+			evidence = append(evidence, facts.SMIEvidence(n, g, "current_mig", "Enabled"),
+				facts.SMIEvidence(n, g, "mig_devices", "None"))
+		}
+		return evidence[:min(len(evidence), 4)], len(evidence) > 0
+	}
+	for _, name := range slices.Sorted(maps.Keys(n.Status.Capacity)) {
+		if !strings.HasPrefix(string(name), "nvidia.com/mig-") {
+			continue
+		}
+		for _, pod := range facts.Current(n, facts.DevicePlugin) {
+			_, failed := facts.LogEvidence(f, pod, nvmlErrors()...)
+			if e, ok := facts.LogEvidence(f, pod, noDevices); ok && !failed {
+				return []finding.Evidence{
+					finding.FieldEvidence(n.Object(), ".status.allocatable", "%s: 0", name), e,
+				}, false
+			}
+		}
+	}
+	return nil, false
+}
+
+// checkUndivided reports a node whose GPUs are in MIG mode without instances: a reboot or reset removes the instances,
+// but not the mode.
+func checkUndivided(f *facts.Facts, r *engine.Result, n *facts.Node) bool {
+	state := n.Labels["nvidia.com/mig.config.state"]
+	if facts.GPUsOf(n.Status.Allocatable) > 0 || len(facts.Current(n, facts.DevicePlugin)) == 0 ||
+		state == "pending" || state == "rebooting" || state == "failed" { // mig.manager-failed reports it
+		return false
+	}
+	evidence, seen := undivided(f, n)
+	if len(evidence) == 0 {
+		return false
+	}
+	found := finding.Finding{
+		Object: n.Object(), Confidence: finding.Likely, Evidence: evidence,
+		Title: "the GPUs are in MIG mode but have no MIG instances, so the node offers no GPUs",
+		Cause: "MIG mode survives a reboot, but the instances do not: something must create them again at each boot.",
+		Fix: finding.Fix{
+			Text: "Check that the list is empty. Then create the instances that the pods request, with the IDs of the " +
+				"profiles that -lgip lists (such as nvidia-smi mig -cgi 19,19 -C for two of 1g), and restart the " +
+				"device plugin. Have a service create them at each boot, such as nvidia-mig-parted or the MIG manager. " +
+				"The driver and the plugin need no change.",
+			Commands: []string{
+				shell.OnHost(n.Name, "sudo nvidia-smi mig -lgi"), shell.OnHost(n.Name, "sudo nvidia-smi mig -lgip"),
+			},
+		},
+	}
+	if !seen {
+		found.Title = "the GPUs of the node probably have no MIG instances any more, so the node offers no GPUs"
+	}
+	if want := n.Labels["nvidia.com/mig.config"]; want != "" && len(facts.Current(n, facts.MIGManager)) > 0 {
+		found.Fix.Text = "Check that the list is empty. If it is, have the MIG manager apply the configuration again: remove " +
+			"the label nvidia.com/mig.config and set it again to " + want + ". It restarts the device plugin itself."
+		found.Fix.Commands = append(found.Fix.Commands[:1],
+			shell.Command("kubectl label node %s nvidia.com/mig.config-", n.Name),
+			shell.Command("kubectl label node %s nvidia.com/mig.config=%s", n.Name, want))
+		found.Evidence = append(found.Evidence,
+			facts.LabelEvidence(n, "nvidia.com/mig.config", "nvidia.com/mig.config.state")...)
+	}
+	r.Add(found)
+	return true
 }
 
 // migOffer contains the allocatable GPU resources of the nodes, and one MIG node for each strategy.

@@ -2,6 +2,7 @@ package deviceplugin
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -16,12 +17,17 @@ import (
 
 // nvmlMissing returns the messages that the device plugin and GPU feature discovery log if their container has no
 // driver library.
-func nvmlMissing() []string {
+func nvmlMissing() []string { return append(nvmlErrors(), noDevices) }
+
+// noDevices is also what the device plugin logs if NVML works and lists nothing that it could offer.
+const noDevices = "No devices found. Waiting indefinitely"
+
+func nvmlErrors() []string {
 	return []string{
 		"could not load NVML library", "libnvidia-ml.so.1: cannot open shared object file",
 		"Incompatible platform detected", "Incompatible strategy detected",
 		"If this is a GPU node, did you configure the NVIDIA Container Toolkit?",
-		"No devices found. Waiting indefinitely", "ERROR_LIBRARY_NOT_FOUND",
+		"ERROR_LIBRARY_NOT_FOUND", "Failed to initialize NVML",
 	}
 }
 
@@ -58,6 +64,11 @@ func checkNVML(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	for _, c := range []facts.Component{facts.DevicePlugin, facts.FeatureDiscovery} {
 		for _, pod := range facts.Current(n, c) {
 			e, ok := facts.LogEvidence(f, pod, nvmlMissing()...)
+			if none, _ := undivided(f, n); len(none) > 0 {
+				if _, failed := facts.LogEvidence(f, pod, nvmlErrors()...); !failed {
+					continue // NVML works, and mig.strategy-mismatch reports why it lists nothing
+				}
+			}
 			if !ok {
 				if c == facts.DevicePlugin && !starting(f, []*corev1.Pod{pod}) && started(pod) {
 					engine.LacksLog(f, r, pod)
@@ -100,6 +111,24 @@ func started(pod *corev1.Pod) bool {
 	})
 }
 
+// oldSection matches releases of containerd 1 that no longer take the pods' runtime from the linux plugin and that may
+// have been upgraded from one that did.
+var oldSection = regexp.MustCompile(`^containerd://1\.[3-6]\.`)
+
+// ignoredSection explains a section of the configuration that containerd ignores since 1.3.
+func ignoredSection(n *facts.Node) string {
+	if !oldSection.MatchString(n.Status.NodeInfo.ContainerRuntimeVersion) {
+		return ""
+	}
+	file := "/etc/containerd/config.toml"
+	if n.Distribution == "microk8s" {
+		file = "/var/snap/microk8s/current/args/containerd-template.toml"
+	}
+	return " In " + file + `, default_runtime_name of the CRI plugin ([plugins."io.containerd.grpc.v1.cri".containerd]) ` +
+		"must name a runtime whose binary is nvidia-container-runtime. Since 1.3, containerd ignores for pods a runtime " +
+		"that is named only in [plugins.linux], which worked before an upgrade. Restart containerd afterwards, then the plugin."
+}
+
 func nvmlFix(f *facts.Facts, n *facts.Node, pod *corev1.Pod, class string) finding.Fix {
 	if n.ToolkitSetting(facts.AcceptsEnv) == "false" && !facts.PrivilegedForToolkit(pod) {
 		return finding.Fix{
@@ -130,7 +159,7 @@ func nvmlFix(f *facts.Facts, n *facts.Node, pod *corev1.Pod, class string) findi
 	if name == "" {
 		return finding.Fix{
 			Text: "The pod uses the node's default runtime, which is not NVIDIA's, and NVIDIA's runtime has no RuntimeClass. Configure NVIDIA's runtime on the node, then make it the default, or " +
-				"create a RuntimeClass and set it on the plugin.",
+				"create a RuntimeClass and set it on the plugin." + ignoredSection(n),
 			Commands: []string{shell.Command("kubectl gpu-fault runtime show %s", n.Name)},
 		}
 	}

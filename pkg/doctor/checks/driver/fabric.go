@@ -2,6 +2,7 @@ package driver
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -105,8 +106,13 @@ func checkFabric(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	if says {
 		issue.Evidence = append(issue.Evidence, said)
 	}
-	issue.Evidence = append(issue.Evidence, journalErrors(n, "nvidia-fabricmanager", 2)...)
+	complaints := journalErrors(n, 2)
+	issue.Evidence = append(issue.Evidence, complaints...)
 	issue.Fix = fabricFix(f, n, driver)
+	if len(complaints) > 0 && !running && (manager == "" || manager == driver) && !containerDriver(f, n) {
+		issue.Fix.Text = "The Fabric Manager is installed, and its journal names what it failed on: correct that, and start " +
+			"it again. If the image of the node contains the Fabric Manager, use another version of the image."
+	}
 	r.Add(issue)
 }
 
@@ -127,21 +133,42 @@ func fabricStates(log *nvidiasmi.Log) (waiting []nvidiasmi.GPU, done int) {
 	return waiting, done
 }
 
-// journalErrors quotes the newest errors in the journal of a unit, at most the given number.
-func journalErrors(n *facts.Node, unit string, most int) []finding.Evidence {
+// managesFabric reports whether a unit is the Fabric Manager, also that of a system extension (Talos).
+func managesFabric(unit string) bool {
+	return strings.HasSuffix(strings.TrimSuffix(unit, ".service"), "-fabricmanager")
+}
+
+// logsFabric reports whether a Fabric Manager of the node has a journal: it is installed.
+func logsFabric(n *facts.Node) bool {
+	return n.Host != nil && slices.ContainsFunc(words.SortedKeys(n.Host.Journals), func(unit string) bool {
+		return managesFabric(unit) && strings.TrimSpace(n.Host.Journals[unit]) != ""
+	})
+}
+
+// complaint matches a line of a journal about an error.
+var complaint = regexp.MustCompile(`(?i)error|fail|invalid|cannot|not found`)
+
+// journalErrors quotes the newest different errors in the journal of the Fabric Manager, at most the given number.
+func journalErrors(n *facts.Node, most int) []finding.Evidence {
 	var all []finding.Evidence
-	for name, text := range n.Host.Journals {
-		if strings.TrimSuffix(name, ".service") != unit {
+	seen := map[string]bool{}
+	for _, unit := range words.SortedKeys(n.Host.Journals) {
+		if !managesFabric(unit) {
 			continue
 		}
-		lines := strings.Split(strings.TrimSpace(text), "\n")
+		lines := strings.Split(strings.TrimSpace(n.Host.Journals[unit]), "\n")
 		for _, line := range slices.Backward(lines) {
-			if lower := strings.ToLower(line); len(all) < most &&
-				(strings.Contains(lower, "error") || strings.Contains(lower, "failed")) {
-				all = append(
-					all, finding.Evidence{Source: "journal of " + unit + " on node " + n.Name, Text: words.Clip(line)},
-				)
+			said := line
+			if _, after, ok := strings.Cut(line, "]: "); ok {
+				said = after
 			}
+			if len(all) == most || seen[said] || !complaint.MatchString(said) {
+				continue
+			}
+			seen[said] = true
+			all = append(all, finding.Evidence{
+				Source: "journal of " + unit + " on node " + n.Name, Text: words.Clip(line),
+			})
 		}
 	}
 	return all
@@ -156,9 +183,9 @@ func fabricFix(f *facts.Facts, n *facts.Node, driver string) finding.Fix {
 			shell.OnHost(n.Name, "sudo systemctl enable --now nvidia-fabricmanager"),
 		},
 	}
-	said, _ := journalOf(n, "nvidia-fabricmanager")
+	installed := logsFabric(n)
 	other := n.Host != nil && n.Host.Probe.FabricManager != "" && n.Host.Probe.FabricManager != driver
-	if driver != "" && (other || strings.TrimSpace(said) == "") { // a unit that logs is installed
+	if driver != "" && (other || !installed) {
 		switch packager(n) {
 		case "apt":
 			fix.Commands = append([]string{

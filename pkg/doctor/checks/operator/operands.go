@@ -3,6 +3,7 @@ package operator
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -21,8 +22,11 @@ func operandCheck() engine.Check {
 		Why: "A symptom, reported in case no other check finds the cause. Pods that have been starting for less than 2 minutes (the driver: 20), have terminated, or are being " +
 			"deleted are ignored.",
 		Explains: []string{"op.clusterpolicy", "gfd.labels", "wl.cuda-vs-driver", "dra.unallocatable"},
-		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/troubleshooting.html",
-		Sources:  []string{"gpu-operator#1598", "gpu-operator#441"},
+		ExplainsAs: map[string][]string{
+			ofClaim: {"wl.message", "wl.pod-failing", "dra.prepare"},
+		},
+		Doc:     "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/troubleshooting.html",
+		Sources: []string{"gpu-operator#1598", "gpu-operator#441"},
 		Run: func(f *facts.Facts, r *engine.Result) {
 			if r.Lacks(f, "api/pods") {
 				return
@@ -71,6 +75,9 @@ func checkOperand(f *facts.Facts, r *engine.Result, c facts.Component, pod *core
 			}
 		}
 	}
+	if c == facts.MPS {
+		found = forClaim(f, pod, found)
+	}
 	if n := f.Node(pod.Spec.NodeName); n != nil && c == facts.Driver {
 		// What a driver container could not do concerns all pods with GPUs on the node.
 		found = found.ForPods(pod.Namespace + "/" + pod.Name)
@@ -81,4 +88,25 @@ func checkOperand(f *facts.Facts, r *engine.Result, c facts.Component, pod *core
 		}
 	}
 	r.Add(found)
+}
+
+// ofClaim is the kind of findings about the MPS control daemon that the DRA driver starts for a claim.
+const ofClaim = "of a claim"
+
+// forClaim makes the finding explain the pods of a claim if the pod is the MPS control daemon of the claim, whose UID
+// is in the name of the daemon.
+func forClaim(f *facts.Facts, daemon *corev1.Pod, found finding.Finding) finding.Finding {
+	for i := range f.ResourceClaims {
+		claim := &f.ResourceClaims[i]
+		if claim.UID == "" || !strings.Contains(daemon.Name, string(claim.UID)) {
+			continue
+		}
+		found.As, found.Decisive = ofClaim, true // its log is nearer to the cause than what its clients see
+		for _, consumer := range claim.Status.ReservedFor {
+			if consumer.Resource == "pods" {
+				found = found.ForPods(daemon.Namespace+"/"+daemon.Name, claim.Namespace+"/"+consumer.Name)
+			}
+		}
+	}
+	return found
 }

@@ -146,12 +146,16 @@ func deployLabelCheck() engine.Check {
 		Needs: []engine.Need{engine.NeedAPI}, InfoExplains: true, // the labels and their consequences are intentional
 		Reads: "labels nvidia.com/gpu.deploy.* and nvidia.com/gpu.workload.config of GPU nodes",
 		Why: "nvidia.com/gpu.deploy.operands=false keeps all operands off the node, the label of one operand keeps that operand off, and a workload configuration for virtual machines withholds GPUs " +
-			"from containers. The labels are usually intentional, so the finding is Info, but a warning if pods wait for GPUs, and an error if no node is left for the pods.",
+			"from containers. A change of MIG or vGPU devices pauses operands with them: an error if the pod that makes the change waits for the paused operands. The labels are otherwise usually intentional, so the finding is Info, but a warning if pods wait for GPUs, and an error if no node is left for the pods.",
 		Explains: facts.GPULost("dp.none", "dp.capacity-zero", "gfd.labels"),
 		// Where the plugin runs, people install the rest themselves.
-		ExplainsAs: map[string][]string{pluginStays: {"gfd.labels"}},
-		Doc:        "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/getting-started.html#preventing-installation-of-operands-on-some-nodes",
-		Sources:    []string{"gpu-operator controllers/state_manager.go"},
+		ExplainsAs: map[string][]string{
+			pluginStays: {"gfd.labels"},
+			leftPaused: facts.GPULost("dp.none", "dp.capacity-zero", "dp.not-running", "gfd.labels",
+				"op.operand-failing", "op.init-chain", "op.clusterpolicy", "mig.manager-failed"),
+		},
+		Doc:     "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/getting-started.html#preventing-installation-of-operands-on-some-nodes",
+		Sources: []string{"gpu-operator controllers/state_manager.go", "gpu-operator#2845"},
 		Run: func(f *facts.Facts, r *engine.Result) {
 			if r.Lacks(f, "api/nodes") {
 				return
@@ -160,6 +164,9 @@ func deployLabelCheck() engine.Check {
 				func(n *facts.Node) bool { return len(switchedOff(n)) == 0 || facts.Advertises(f, n) })
 			awaited := scheduler.Awaited(f, "sched.all-in-use", "sched.fragmented") // pods that need more GPUs
 			for _, n := range f.GPUNodes {
+				if checkLeftPaused(f, r, n) {
+					continue
+				}
 				off := switchedOff(n)
 				if len(off) == 0 || facts.Advertises(f, n) && len(off) == 1 &&
 					off[0] == "nvidia.com/gpu.deploy.operands" {
@@ -187,6 +194,51 @@ func deployLabelCheck() engine.Check {
 		},
 	}
 }
+
+// leftPausedAfter is how long a change of MIG or vGPU devices may take at most.
+const leftPausedAfter = 15 * time.Minute
+
+// checkLeftPaused reports operands that stay paused because the pod that would resume them waits for them.
+func checkLeftPaused(f *facts.Facts, r *engine.Result, n *facts.Node) bool {
+	labels, pod := facts.LeftPaused(n)
+	if pod == nil || f.Now.Sub(pod.CreationTimestamp.Time) < leftPausedAfter {
+		return false
+	}
+	resume := "kubectl label node %s --overwrite"
+	args := []any{n.Name}
+	for _, label := range labels {
+		resume += " %s=true"
+		args = append(args, label)
+	}
+	found := finding.Finding{
+		Object: n.Object(), Confidence: finding.Likely, Severity: finding.Error, As: leftPaused,
+		Title: "operands of the GPU operator are paused on the node by its labels, and the pod that would resume them waits",
+		Cause: "A change of the GPUs was interrupted after it had paused them. The pod that makes such changes starts only when " +
+			"they run again, so this does not end by itself.",
+		Evidence: append(facts.LabelEvidence(n, labels...), finding.FieldEvidence(facts.PodObject(pod), ".status",
+			"%s since %s, in an init container", pod.Status.Phase, pod.CreationTimestamp.UTC().Format(time.RFC3339))),
+		Fix: finding.Fix{
+			Text: "If the pod still waits and the labels are unchanged, set them to true: the operator then starts the operands, " +
+				"and the pod goes on. Neither the driver nor the node needs a restart. For good, update the GPU operator to " +
+				"a release that resumes them itself.",
+			Commands: []string{
+				shell.Command("kubectl get pods -n %s -o wide --field-selector spec.nodeName=%s", pod.Namespace, n.Name),
+				shell.Command(resume, args...),
+			},
+		},
+	}
+	for _, l := range f.LogsOf(pod) {
+		if e := facts.LastLines(f, pod, l.Container, 1); len(e) > 0 {
+			found.Evidence = append(found.Evidence, e...)
+			break
+		}
+	}
+	r.Add(found.ForPods(pod.Namespace + "/" + pod.Name))
+	return true
+}
+
+// leftPaused is the kind of findings about operands that nothing resumes.
+const leftPaused = "left paused"
 
 // pluginStays is the kind of findings about nodes on which the device plugin runs nevertheless.
 const pluginStays = "plugin stays"

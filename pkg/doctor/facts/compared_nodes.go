@@ -1,0 +1,191 @@
+package facts
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// This file compares a pod with other pods of its node and with what the node itself shows.
+
+// hangsOnlyHere reports that a program below a preloaded library hangs in a container although nvidia-smi of the node
+// works.
+func (f *Facts) hangsOnlyHere(pod *corev1.Pod, n *Node) (source, text string) {
+	if n.Host == nil || n.GPUs().SMI == nil || RunsReady(pod) {
+		return "", ""
+	}
+	hangs := slices.ContainsFunc(f.EventsOfPod(pod), func(e *corev1.Event) bool {
+		return e.Reason == "Unhealthy" && strings.Contains(e.Message, "timed out")
+	})
+	for _, l := range f.LogsOf(pod) {
+		lines := strings.Split(strings.TrimSpace(l.Text), "\n")
+		if last := lines[len(lines)-1]; hangs && strings.Contains(last, "HAMI-core") {
+			return LogSource(l) + ", its last line, and nvidia-smi of " + n.Object().String(),
+				"hangs in the library of HAMi; nvidia-smi of the node works with driver " + n.GPUs().SMI.Driver
+		}
+	}
+	for i := range pod.Spec.Containers {
+		c := &pod.Spec.Containers[i]
+		if library := strings.Join(EnvOf(c.Env, "LD_PRELOAD"), ":"); hangs && library != "" {
+			return PodObject(pod).String() + ", container " + c.Name + " .env, and nvidia-smi of the node",
+				"hangs with LD_PRELOAD=" + library + "; nvidia-smi of the node works with driver " + n.GPUs().SMI.Driver
+		}
+	}
+	return "", ""
+}
+
+// worksAsRoot reports that a pod with the same image and GPU resource runs as root on the node, and that this pod runs
+// as another user.
+func (f *Facts) worksAsRoot(pod *corev1.Pod, n *Node) (source, text string) {
+	user := userOf(pod)
+	if user == nil || *user == 0 || len(GPURequests(pod)) == 0 {
+		return "", ""
+	}
+	for _, other := range n.Pods {
+		if by := userOf(other); by == nil || *by != 0 || !RunsReady(other) || len(GPURequests(other)) == 0 ||
+			other.Spec.Containers[0].Image != pod.Spec.Containers[0].Image {
+			continue
+		}
+		for name := range GPURequests(pod) {
+			if _, same := GPURequests(other)[name]; same {
+				return PodObject(other).String() + ", with the same image on the same node, .runAsUser: 0",
+					fmt.Sprintf("works as root: fails as user %d", *user)
+			}
+		}
+	}
+	return "", ""
+}
+
+// userOf returns the user as which the first container of a pod is told to run, or nil.
+func userOf(pod *corev1.Pod) *int64 {
+	if len(pod.Spec.Containers) > 0 {
+		if s := pod.Spec.Containers[0].SecurityContext; s != nil && s.RunAsUser != nil {
+			return s.RunAsUser
+		}
+	}
+	if s := pod.Spec.SecurityContext; s != nil {
+		return s.RunAsUser
+	}
+	return nil
+}
+
+// setUpTakes is how long the toolkit may take from its start until it has restarted containerd.
+const setUpTakes = 15 * time.Minute
+
+// defaultLost reports that containerd was restarted long after the toolkit had made NVIDIA's runtime the default, and
+// before the pod started, which relies on the default. If the runtime's configuration was read, other checks know
+// better.
+func (f *Facts) defaultLost(pod *corev1.Pod, n *Node) (source, text string) {
+	if n.Host == nil || n.Host.Runtime.Instance != nil || pod.Spec.RuntimeClassName != nil ||
+		len(GPURequests(pod)) == 0 {
+		return "", ""
+	}
+	restarted := startedBy(n.Host.Journals["containerd"], "starting containerd")
+	for _, toolkit := range Current(n, Toolkit) {
+		for i := range toolkit.Status.ContainerStatuses {
+			running := toolkit.Status.ContainerStatuses[i].State.Running
+			if running == nil || restarted.Sub(running.StartedAt.Time) < setUpTakes || !setsDefault(toolkit) ||
+				!startedAfter(pod, restarted) {
+				continue
+			}
+			return "CONTAINERD_SET_AS_DEFAULT of " + PodObject(toolkit).String() +
+					", and the journal of containerd on " + n.Object().String(),
+				fmt.Sprintf("containerd restarted at %s, the toolkit configured it at %s",
+					restarted.UTC().Format(time.RFC3339), running.StartedAt.UTC().Format(time.RFC3339))
+		}
+	}
+	return "", ""
+}
+
+func setsDefault(toolkit *corev1.Pod) bool {
+	for i := range toolkit.Spec.Containers {
+		if slices.Contains(EnvOf(toolkit.Spec.Containers[i].Env, "CONTAINERD_SET_AS_DEFAULT"), "true") {
+			return true
+		}
+	}
+	return false
+}
+
+// startedAfter reports whether all containers of the pod that run started after a time.
+func startedAfter(pod *corev1.Pod, at time.Time) bool {
+	return len(pod.Status.ContainerStatuses) > 0 &&
+		!slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
+			return s.State.Running == nil || s.State.Running.StartedAt.Time.Before(at)
+		})
+}
+
+// startedBy returns the time of the last line of a journal that contains a text, or the zero time.
+func startedBy(journal, text string) (at time.Time) {
+	for line := range strings.Lines(journal) {
+		stamp, _, _ := strings.Cut(line, " ")
+		if !strings.Contains(line, text) {
+			continue
+		}
+		if t, err := time.Parse("2006-01-02T15:04:05-0700", stamp); err == nil {
+			at = t
+		}
+	}
+	return at
+}
+
+var (
+	// unreserved matches what vfio-pci logs about a memory region of a device that something else uses.
+	unreserved = regexp.MustCompile(
+		`vfio-pci ([0-9a-f:.]+): BAR (\d): can't reserve \[mem 0x([0-9a-f]+)-0x([0-9a-f]+)`,
+	)
+	// framebuffer matches where the console of the firmware draws.
+	framebuffer = regexp.MustCompile(`((?:efi|vesa|simple)fb|simple-framebuffer)\S*: framebuffer at 0x([0-9a-f]+)`)
+)
+
+// heldByConsole reports that a virtual machine gets a device of which vfio-pci cannot reserve a memory region, because
+// the framebuffer of the host's console is in it.
+func (f *Facts) heldByConsole(pod *corev1.Pod, n *Node) (source, text string) {
+	if n.Host == nil || pod.Labels["kubevirt.io"] != "virt-launcher" {
+		return "", ""
+	}
+	var console []string
+	for _, record := range n.Host.KernelLog {
+		if m := framebuffer.FindStringSubmatch(record.Text); m != nil && record.Priority < 8 {
+			console = m
+		}
+		m := unreserved.FindStringSubmatch(record.Text)
+		if m == nil || console == nil || record.Priority >= 8 {
+			continue
+		}
+		at, err1 := strconv.ParseUint(console[2], 16, 64)
+		from, err2 := strconv.ParseUint(m[3], 16, 64)
+		to, err3 := strconv.ParseUint(m[4], 16, 64)
+		if err1 == nil && err2 == nil && err3 == nil && at >= from && at <= to {
+			source = "nodes/" + n.Name + "/kernel.log"
+			text = fmt.Sprintf("BAR %s of %s, which vfio-pci cannot reserve (0x%s-0x%s), has the framebuffer of %s at 0x%s",
+				m[2], m[1], m[3], m[4], console[1], console[2])
+		}
+	}
+	return source, text
+}
+
+// ostree is NFD's label by which the operator selects the Driver Toolkit image of OpenShift.
+const ostree = "feature.node.kubernetes.io/system-os_release.OSTREE_VERSION"
+
+// staleOSTree reports that the node runs another image of its operating system than NFD's label says, and whether a
+// worker of NFD, which would correct the label, runs on the node.
+func (f *Facts) staleOSTree(_ *corev1.Pod, n *Node) (source, text string) {
+	label := n.Labels[ostree]
+	if label == "" || !strings.Contains(n.Status.NodeInfo.OSImage, "CoreOS") ||
+		strings.Contains(n.Status.NodeInfo.OSImage, label) {
+		return "", ""
+	}
+	text = "no worker of NFD on the node"
+	if slices.ContainsFunc(Current(n, NFD), func(pod *corev1.Pod) bool {
+		return strings.Contains(pod.Name, "worker") && PodReady(pod)
+	}) {
+		text = "a worker of NFD runs"
+	}
+	return n.Object().String() + " .metadata.labels, and .status.nodeInfo.osImage: " + n.Status.NodeInfo.OSImage,
+		"stale: OSTREE_VERSION=" + label + ", " + text
+}
