@@ -11,8 +11,8 @@ import (
 // kyvernos matches the annotation in which Kyverno records the policy and the rule that added variables to a pod.
 var kyvernos = regexp.MustCompile(`([\w.-]+?)\.([\w-]+)\.kyverno\.io: (?:added|replaced) /spec/\w+/\d+/env`)
 
-// turnedOff reports a container whose NVIDIA_VISIBLE_DEVICES takes the GPUs away, and who set the variable: a policy, or
-// a webhook if the DaemonSet of the pod does not have it.
+// turnedOff reports a container whose NVIDIA_VISIBLE_DEVICES takes the GPUs away, and who set the variable: a policy,
+// or a webhook if the DaemonSet of the pod does not have it.
 func (f *Facts) turnedOff(pod *corev1.Pod, _ *Node) (source, text string) {
 	const name = "NVIDIA_VISIBLE_DEVICES"
 	for c := range Containers(pod) {

@@ -20,7 +20,9 @@ var (
 	// ofNetworks matches the names of DaemonSets that advertise devices for RDMA.
 	ofNetworks = regexp.MustCompile(`\befa\b|rdma|sriov-device-plugin|roce`)
 	// looked matches a line in which NCCL or libibverbs finds no RDMA device although it looked for one.
-	looked = []string{"ibv_open_device failed", "NET/OFI OFI fi_getinfo() call failed", "No eligible providers were found"}
+	looked = []string{
+		"ibv_open_device failed", "NET/OFI OFI fi_getinfo() call failed", "No eligible providers were found",
+	}
 	// fellBack matches the line in which NCCL then takes TCP.
 	fellBack = []string{"Using network Socket"}
 )
@@ -53,10 +55,10 @@ func checkTypes(f *facts.Facts, r *engine.Result, d *appsv1.DaemonSet) (reported
 		object := finding.Object{Kind: "DaemonSet", Namespace: d.Namespace, Name: d.Name}
 		r.Add(finding.Finding{
 			Object: object, Confidence: finding.Likely, Nodes: []string{missing[kind].Name},
-			Title: "the DaemonSet " + d.Name + " does not run on the nodes of type " + kind + ": its node affinity lists " +
-				"other instance types",
-			Cause: "Without the plugin, these nodes advertise no RDMA device and the containers get none, so that NCCL falls " +
-				"back to TCP sockets.",
+			Title: "the DaemonSet " + d.Name + " does not run on the nodes of type " + kind +
+				": its node affinity lists other instance types",
+			Cause: "Without the plugin, these nodes advertise no RDMA device and the containers get none, so that NCCL " +
+				"falls back to TCP sockets.",
 			Evidence: append([]finding.Evidence{
 				finding.FieldEvidence(object, ".spec.template.spec.affinity", "instance-type In %s, without %s",
 					words.Cut(strings.Join(typesOf(d), ",")), kind),

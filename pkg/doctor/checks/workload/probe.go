@@ -42,7 +42,8 @@ func tellProbe(pod *corev1.Pod, killed string, issue *finding.Finding) {
 	if probe == nil {
 		return
 	}
-	period, timeout, failures := cmp.Or(probe.PeriodSeconds, 10), max(probe.TimeoutSeconds, 1), cmp.Or(probe.FailureThreshold, 3)
+	period, failures := cmp.Or(probe.PeriodSeconds, 10), cmp.Or(probe.FailureThreshold, 3)
+	timeout := max(probe.TimeoutSeconds, 1)
 	issue.Evidence = append(issue.Evidence, finding.FieldEvidence(facts.PodObject(pod),
 		"container "+c.Name+" ."+m[2]+"Probe", "periodSeconds %d, timeoutSeconds %d, failureThreshold %d",
 		period, timeout, failures))
@@ -71,8 +72,8 @@ func tellProbe(pod *corev1.Pod, killed string, issue *finding.Finding) {
 	issue.Fix.Commands = append([]string{shell.Command("kubectl -n %s logs %s -c %s --previous --tail=50",
 		pod.Namespace, pod.Name, c.Name)}, issue.Fix.Commands...)
 	if owner := metav1.GetControllerOf(pod); owner != nil && !isBuiltin(owner.APIVersion) {
-		issue.Fix.Text += " An operator owns the pod through the " + owner.Kind + " " + owner.Name + ", and may revert " +
-			"changes to it: set the probe in the resource that you created, which the owner references name."
+		issue.Fix.Text += " An operator owns the pod through the " + owner.Kind + " " + owner.Name +
+			", and may revert changes to it: set the probe in the resource that you created, which the owner references name."
 		issue.Fix.Commands[1] = shell.Command("kubectl -n %s get %s %s -o jsonpath='{.metadata.ownerReferences}'",
 			pod.Namespace, strings.ToLower(owner.Kind), owner.Name)
 	}
