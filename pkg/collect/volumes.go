@@ -17,10 +17,10 @@ import (
 // mostVolumes is the maximum number of volumes that are collected.
 const mostVolumes = 20
 
-// volumes collects where the volumes of unscheduled GPU pods are, if the scheduler rejects nodes because of them.
+// volumes collects where the volumes of unscheduled pods are, if the scheduler rejects nodes because of them.
 func (c *collector) volumes(ctx context.Context) error {
-	f := facts.New(c.s)
-	for _, pod := range f.GPUPods {
+	for i := range c.s.Pods {
+		pod := &c.s.Pods[i]
 		if !facts.Unscheduled(pod) || !elsewhere(pod) {
 			continue
 		}

@@ -27,6 +27,8 @@ import (
 //	conflict: denied PATH, claim NAME at PATH, no fsGroup    the user may not write to the volume
 //	conflict: writes PATH, volumes at PATHS                  an evicted pod wrote beside its volume
 //	conflict: MIG RESOURCE and RESOURCE                      a container requests several MIG profiles
+//	GPUs off: NVIDIA_VISIBLE_DEVICES=VALUE, WHO set it       the variable takes the GPUs from a container
+//	volume full: claim NAME at PATH: MESSAGE                 a write to a volume fails for lack of space
 //	OOMKilled with memory limit QUANTITY                     the limit of the container that was killed
 //	runs elsewhere: toolkit VERSION there, VERSION here      a pod with the same image runs on another node
 //	hangs in the library of HAMi; nvidia-smi of the node works with driver VERSION
@@ -43,7 +45,7 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 	}
 	for _, compare := range []func(*corev1.Pod, *Node) (source, text string){
 		f.refusedStrategy, f.withoutCDI, f.otherRoot, f.unansweredBy,
-		f.refusedEnv, f.profiles, f.volumes, f.killedAtLimit, f.runsElsewhere,
+		f.refusedEnv, f.turnedOff, f.profiles, f.volumes, f.fullVolume, f.killedAtLimit, f.runsElsewhere,
 		f.hangsOnlyHere, f.worksAsRoot, f.defaultLost, f.heldByConsole, f.staleOSTree,
 	} {
 		if source, text := compare(pod, n); text != "" {

@@ -122,11 +122,8 @@ func volumeOf(pod *corev1.Pod, c *corev1.Container, file string, readOnly, denie
 	case m.ReadOnly && readOnly:
 		return "writes " + file + ", mounted read-only at " + m.MountPath
 	case !m.ReadOnly && denied && !rootOrGroup(pod, c):
-		for i := range pod.Spec.Volumes {
-			if v := &pod.Spec.Volumes[i]; v.Name == m.Name && v.PersistentVolumeClaim != nil {
-				return "denied " + file + ", claim " + v.PersistentVolumeClaim.ClaimName + " at " + m.MountPath +
-					", no fsGroup"
-			}
+		if claim := claimOf(pod, m.Name); claim != "" {
+			return "denied " + file + ", claim " + claim + " at " + m.MountPath + ", no fsGroup"
 		}
 	}
 	return ""
@@ -184,4 +181,38 @@ func (f *Facts) runsElsewhere(pod *corev1.Pod, n *Node) (source, text string) {
 		}
 	}
 	return "", ""
+}
+
+// fullVolume reports a claim on whose volume a write failed because it is full.
+func (f *Facts) fullVolume(pod *corev1.Pod, _ *Node) (source, text string) {
+	for _, l := range f.LogsOf(pod) {
+		c := ContainerOf(pod, l.Container)
+		if c == nil {
+			continue
+		}
+		for line := range strings.Lines(l.Text) {
+			if !strings.Contains(strings.ToLower(line), "no space left on device") {
+				continue
+			}
+			for _, file := range AbsolutePath.FindAllString(line, -1) {
+				if m := MountOf(c, file); m != nil {
+					if claim := claimOf(pod, m.Name); claim != "" {
+						return LogSource(l), "volume full: claim " + claim + " at " + m.MountPath + ": " +
+							strings.TrimSpace(line)
+					}
+				}
+			}
+		}
+	}
+	return "", ""
+}
+
+// claimOf returns the claim of a volume of a pod, or "".
+func claimOf(pod *corev1.Pod, volume string) string {
+	for i := range pod.Spec.Volumes {
+		if v := &pod.Spec.Volumes[i]; v.Name == volume && v.PersistentVolumeClaim != nil {
+			return v.PersistentVolumeClaim.ClaimName
+		}
+	}
+	return ""
 }

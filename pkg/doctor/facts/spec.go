@@ -104,7 +104,7 @@ func (f *Facts) specOf(pod *corev1.Pod) []signatures.Line {
 			}
 		}
 	}
-	return append(all, f.compared(pod)...)
+	return slices.Concat(all, f.compared(pod), f.pinned(pod))
 }
 
 // driver returns the version of the node's NVIDIA driver, or "" if it is unknown.

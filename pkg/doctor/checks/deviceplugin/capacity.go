@@ -124,6 +124,7 @@ func checkCapacity(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	if n.Host != nil {
 		found.Evidence = append(found.Evidence, sockets(n)...)
 	}
+	tellNoInstaller(f, n, pod, &found)
 	if dir := pluginFolder(pod); dir != "" && elsewhere(n, dir) {
 		found.Confidence = finding.Likely
 		found.Title = "the device plugin registers in a directory that the node's kubelet does not use"

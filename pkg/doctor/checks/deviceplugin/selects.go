@@ -23,12 +23,14 @@ func selectsNoneCheck() engine.Check {
 		Title: "the DaemonSet of a device plugin runs on no node, because of a selector or a taint",
 		Needs: []engine.Need{engine.NeedAPI},
 		Reads: "DaemonSets of device plugins and drivers of all vendors with 0 desired pods, their node selector, " +
-			"affinity and tolerations, labels and taints of nodes, unscheduled pods that request the plugin's resource",
+			"affinity and tolerations, labels and taints of nodes, unscheduled pods that request the plugin's resource, and " +
+			"pods in whose log NCCL finds no RDMA device",
 		Why: "Pods wait for a resource, but the plugin that advertises it runs on no node, because its DaemonSet " +
-			"selects labels that are missing or does not tolerate the nodes' taint. Without waiting pods, or if an " +
+			"selects labels or instance types that are missing or does not tolerate the nodes' taint. Without waiting pods, or if an " +
 			"autoscaler may add nodes, this is normal.",
 		Explains: []string{
 			"wl.other-accelerator", "sched.none-advertised", "sched.insufficient-other", "sched.all-in-use",
+			"wl.pod-failing",
 		},
 		Sources: []string{"intel-device-plugins-for-kubernetes#1688", "k8s-device-plugin#1213"},
 		Run: func(f *facts.Facts, r *engine.Result) {
@@ -37,6 +39,9 @@ func selectsNoneCheck() engine.Check {
 			}
 			for i := range f.DaemonSets {
 				d := &f.DaemonSets[i]
+				if checkTypes(f, r, d) {
+					continue
+				}
 				resources := facts.ResourcesOf(d.Namespace + "/" + d.Name)
 				if d.Status.DesiredNumberScheduled > 0 || !ofDevices.MatchString(d.Name) ||
 					slices.Contains(resources, "nvidia.com/") { // reported by dp.none and nfd.labels
@@ -88,7 +93,12 @@ func reportSelector(f *facts.Facts, r *engine.Result, d *appsv1.DaemonSet, pods 
 				"have the device.",
 		},
 	}
-	if key, value, ok := strings.Cut(missing[0], "="); ok && len(missing) == 1 {
+	if strings.Contains(missing[0], "instance-type In ") {
+		found.Fix.Text = "See whether the nodes that need the plugin have such devices. If they do, add their instance " +
+			"types to the list in the DaemonSet's node affinity, in the values or the manifest it comes from. The cloud " +
+			"sets the label: do not set it manually."
+		found.Fix.Commands = []string{"kubectl get nodes -L node.kubernetes.io/instance-type"}
+	} else if key, value, ok := strings.Cut(missing[0], "="); ok && len(missing) == 1 {
 		found.Fix.Commands = []string{shell.Command("kubectl label node %s %s", nearest.Name, key+"="+value)}
 	}
 	r.Add(found.ForPods(pods...))

@@ -55,9 +55,11 @@ func nodeRuntimeChecks() []engine.Check {
 			ID: "sec.all-gpus-visible", Layer: finding.LayerRuntime, From: []string{"api/pods", "api/runtimeclasses"},
 			Needs: []engine.Need{engine.NeedAPI},
 			Title: "a pod that requests no GPU sees all GPUs",
-			Reads: "pods on GPU nodes with the NVIDIA runtime and NVIDIA_VISIBLE_DEVICES in their specification",
+			Reads: "pods on GPU nodes with the NVIDIA runtime and NVIDIA_VISIBLE_DEVICES in their specification; the GPUs " +
+				"with programs according to nvidia-smi, and how many the node's pods request",
 			Why: "an unprivileged pod sets NVIDIA_VISIBLE_DEVICES, and the runtime honors it: the pod sees GPUs of " +
-				"other pods, without the scheduler's knowledge. Info if the node has no other GPU pods",
+				"other pods, without the scheduler's knowledge. Info if the node has no other GPU pods, or if only the " +
+				"number of GPUs in use shows it",
 			Sources: []string{
 				"gpu-operator#28", "gpu-operator#421", "gpu-operator#700", "k8s-device-plugin#87", "bottlerocket#3718",
 			},
@@ -206,6 +208,7 @@ func passesDevices(n *facts.Node) bool {
 
 func checkAllVisible(f *facts.Facts, r *engine.Result) {
 	for _, n := range f.GPUNodes {
+		tellUnrequested(f, r, n)
 		shared := slices.ContainsFunc(f.GPUPods, func(pod *corev1.Pod) bool { return pod.Spec.NodeName == n.Name })
 		for _, pod := range n.Pods {
 			if facts.Ended(pod) || f.AsksForGPU(pod) || facts.ComponentOf(pod.Labels, pod.Spec) != "" ||

@@ -45,7 +45,26 @@ func cudaOf(pod *corev1.Pod) version {
 		}
 		text += c.Image + " "
 	}
-	return cudaIn(text)
+	if v := cudaIn(text); v != (version{}) {
+		return v
+	}
+	return cudaOfRelease(text)
+}
+
+// release matches NVIDIA's monthly releases of frameworks, such as nvcr.io/nvidia/pytorch:25.08-py3.
+var release = regexp.MustCompile(
+	`nvidia/(?:pytorch|tensorflow|tritonserver|jax|tensorrt|cuda-dl-base):(\d\d)\.(\d\d)\b`)
+
+// cudaOfRelease returns the major version of CUDA of a monthly release: 13 since 25.08, 12 since 23.01.
+func cudaOfRelease(image string) version {
+	m := release.FindStringSubmatch(image)
+	switch {
+	case m == nil || m[1]+m[2] < "2301":
+		return version{}
+	case m[1]+m[2] < "2508":
+		return version{12, 0}
+	}
+	return version{13, 0}
 }
 
 // cudaOn returns the newest CUDA version that the node's driver serves.
@@ -77,6 +96,11 @@ func compareCUDA(f *facts.Facts, pod *corev1.Pod, n *facts.Node, issue *finding.
 		})
 		return
 	case image != version{} && driver != version{}:
+		issue.Evidence = append(issue.Evidence, finding.Evidence{
+			Source: facts.PodObject(pod).String() + " and " + n.Object().String(),
+			Text: fmt.Sprintf("driver for CUDA %d.%d, program with CUDA %d", driver.major, driver.minor,
+				image.major),
+		})
 		return
 	}
 	for _, other := range n.Pods {

@@ -385,12 +385,8 @@ func checkProbes(f *facts.Facts, r *engine.Result) {
 		issue := finding.Finding{Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Confidence: finding.Likely}
 		switch {
 		case killed.Text != "":
-			issue.Title = "the container's probe fails, so the kubelet kills the container"
-			issue.Fix = finding.Fix{
-				Text:     "Give the container a startup probe that waits as long as the model takes to load (failureThreshold times periodSeconds).",
-				Commands: facts.EditCommands(pod),
-			}
-			issue.Evidence = []finding.Evidence{killed}
+			tellProbe(pod, killed.Text, &issue)
+			issue.Evidence = append([]finding.Evidence{killed}, issue.Evidence...)
 		case strings.HasPrefix(unhealthy.Text, "Readiness") && crashes(pod):
 			continue // a consequence: nothing responds while the container waits to be restarted
 		case unhealthy.Text != "" && f.Age(pod) > slowStart && !mayStart(f, pod, unhealthy.Text):

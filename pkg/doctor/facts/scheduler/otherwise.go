@@ -172,6 +172,9 @@ func (s *Scheduler) otherwise(pod *corev1.Pod, message string, roomy []*facts.No
 			Text:     "See the scheduler's message: pod affinity, anti-affinity, topology spread and host ports are in the pod's own spec.",
 			Commands: facts.EditCommands(pod),
 		}
+		if !strings.Contains(message, "nodes are available") {
+			tellQueue(pod, &v)
+		}
 	}
 	return v
 }

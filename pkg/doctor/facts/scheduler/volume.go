@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
@@ -49,7 +48,7 @@ func (s *Scheduler) volume(pod *corev1.Pod, message string, roomy []*facts.Node)
 
 // elsewhere compares the place of the volume of a claim with the zones of the nodes that have room for the pod.
 func (s *Scheduler) elsewhere(namespace, claim string, roomy []*facts.Node) []finding.Evidence {
-	name, there := placesOf(s.F, namespace, claim)
+	name, there := facts.PlacesOf(s.F, namespace, claim)
 	var here []string
 	for _, n := range roomy {
 		here = append(here, n.Labels[corev1.LabelTopologyZone])
@@ -64,30 +63,4 @@ func (s *Scheduler) elsewhere(namespace, claim string, roomy []*facts.Node) []fi
 		Source: "PersistentVolume " + name + " .spec.nodeAffinity, and labels of nodes",
 		Text:   "volume in " + words.Joined(there) + "; GPU nodes with room in " + words.OrNone(words.Joined(here)),
 	}}
-}
-
-// placesOf returns the name of the volume that is bound to a claim, and the zones or nodes that can attach it.
-func placesOf(f *facts.Facts, namespace, claim string) (name string, places []string) {
-	for _, pv := range f.PersistentVolumes {
-		ref, _, _ := unstructured.NestedStringMap(pv.Object, "spec", "claimRef")
-		if ref["namespace"] != namespace || ref["name"] != claim {
-			continue
-		}
-		terms, _, _ := unstructured.NestedSlice(pv.Object, "spec", "nodeAffinity", "required", "nodeSelectorTerms")
-		for _, term := range terms {
-			term, _ := term.(map[string]any)
-			rules, _, _ := unstructured.NestedSlice(term, "matchExpressions")
-			for _, rule := range rules {
-				rule, _ := rule.(map[string]any)
-				values, _, _ := unstructured.NestedStringSlice(rule, "values")
-				key, _ := rule["key"].(string)
-				if rule["operator"] == "In" && (strings.HasSuffix(key, "zone") || key == corev1.LabelHostname) {
-					places = append(places, values...)
-				}
-			}
-		}
-		slices.Sort(places)
-		return pv.GetName(), slices.Compact(places)
-	}
-	return "", nil
 }

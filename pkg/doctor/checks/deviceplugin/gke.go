@@ -1,0 +1,71 @@
+package deviceplugin
+
+import (
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+)
+
+// driverVersion is the label of nodes for which GKE installs a driver.
+const driverVersion = "cloud.google.com/gke-gpu-driver-version"
+
+// installers is where Google publishes the DaemonSets that install drivers.
+const installers = "https://raw.githubusercontent.com/GoogleCloudPlatform/container-engine-accelerators/master/" +
+	"nvidia-driver-installer/"
+
+// tellNoInstaller describes a GKE node on which Google's device plugin runs, but which nothing installs a driver on:
+// neither GKE nor a DaemonSet. Restarting the plugin does not help then.
+func tellNoInstaller(f *facts.Facts, n *facts.Node, plugin *corev1.Pod, found *finding.Finding) {
+	if n.Distribution != facts.GKE || n.Labels["cloud.google.com/gke-accelerator"] == "" ||
+		n.Labels[driverVersion] != "" || !strings.Contains(facts.OwnerOf(plugin), "nvidia-gpu-device-plugin") ||
+		f.Missing("api/daemonsets") != "" || installsDriver(f) || n.Host != nil && n.Host.Info.DriverVersion != "" {
+		return
+	}
+	found.Title = "the GKE node advertises no GPUs: nothing in the cluster installs an NVIDIA driver on it"
+	found.Confidence = finding.Possible
+	found.Evidence = append(found.Evidence,
+		finding.FieldEvidence(n.Object(), ".metadata.labels", "no %s", driverVersion),
+		finding.Evidence{Source: "DaemonSets", Text: "none installs a driver (nvidia-driver-installer)"})
+	if e, ok := facts.LogEvidence(f, plugin, "/dev/nvidiactl", "libnvidia-ml", "driver libraries"); ok {
+		found.Confidence = finding.Likely
+		found.Evidence = append(found.Evidence, e)
+	}
+	found.Cause = "Google's device plugin waits for a driver, which it does not install. GKE installs one only in node " +
+		"pools with gpu-driver-version, otherwise Google's DaemonSet nvidia-driver-installer has to. Restarting the " +
+		"plugin changes nothing."
+	file := "cos/daemonset-preloaded.yaml"
+	if strings.Contains(n.Status.NodeInfo.OSImage, "Ubuntu") {
+		file = "ubuntu/daemonset-preloaded.yaml"
+	}
+	found.Fix = finding.Fix{
+		Text: "See whether a driver installer runs on the node, and what the plugin logs. If none does, create the node " +
+			"pool with gpu-driver-version=default in --accelerator, or, on the node image " +
+			n.Status.NodeInfo.OSImage + ", apply Google's DaemonSet (last command). It installs the driver also on nodes " +
+			"that are added later.",
+		Commands: []string{
+			shell.Command("kubectl get pods -n kube-system -o wide --field-selector spec.nodeName=%s", n.Name),
+			shell.Command("kubectl logs %s -n %s --tail=20", plugin.Name, plugin.Namespace),
+			shell.Command("kubectl apply -f %s", installers+file),
+		},
+	}
+}
+
+// installsDriver reports whether a DaemonSet installs NVIDIA drivers.
+func installsDriver(f *facts.Facts) bool {
+	for i := range f.DaemonSets {
+		d := &f.DaemonSets[i]
+		if strings.Contains(d.Name, "driver-installer") || strings.Contains(d.Name, "nvidia-driver") {
+			return true
+		}
+		for _, c := range append(d.Spec.Template.Spec.InitContainers, d.Spec.Template.Spec.Containers...) {
+			if strings.Contains(c.Name, "driver-installer") {
+				return true
+			}
+		}
+	}
+	return false
+}

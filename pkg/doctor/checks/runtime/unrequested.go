@@ -1,0 +1,74 @@
+package runtime
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nvidiasmi"
+)
+
+// tellUnrequested reports that more GPUs of a node run programs than its pods request. It counts whole GPUs only:
+// shared ones, MIG devices and claimed ones may have several users each.
+func tellUnrequested(f *facts.Facts, r *engine.Result, n *facts.Node) {
+	log := n.GPUs().SMI
+	if log == nil || n.Allocatable("nvidia.com/gpu") != int64(len(log.GPUs)) {
+		return
+	}
+	busy := 0
+	for i := range log.GPUs {
+		if slices.ContainsFunc(log.GPUs[i].Processes, computes) {
+			busy++
+		}
+	}
+	var held int64
+	var others []string
+	for _, pod := range n.Pods {
+		switch {
+		case len(pod.Spec.ResourceClaims) > 0:
+			return
+		case facts.Ended(pod):
+		case f.AsksForGPU(pod):
+			held += facts.Demand(pod)[corev1.ResourceName("nvidia.com/gpu")]
+		case pod.Namespace != "kube-system" && facts.ComponentOf(pod.Labels, pod.Spec) == "" &&
+			!strings.HasPrefix(facts.OwnerOf(pod), "daemonset/"):
+			others = append(others, pod.Namespace+"/"+pod.Name)
+		}
+	}
+	if int64(busy) <= held || len(others) == 0 {
+		return
+	}
+	r.Add(finding.Finding{
+		Object: n.Object(), Nodes: []string{n.Name}, Severity: finding.Info, Confidence: finding.Possible,
+		Title: fmt.Sprintf("programs run on %s of the node, but its pods request %d: a pod uses a GPU that it has "+
+			"not requested, and DCGM's metrics of this GPU have no pod (one of %s?)", count.Of(busy, "GPU"), held,
+			words.Joined(others[:min(len(others), words.Few)])),
+		Evidence: []finding.Evidence{
+			{Source: "nvidia-smi on " + n.Object().String(), Text: fmt.Sprintf("GPUs with programs: %d of %d", busy,
+				len(log.GPUs))},
+			{Source: "limits of the pods on " + n.Object().String(), Text: fmt.Sprintf("nvidia.com/gpu: %d", held)},
+		},
+		Fix: finding.Fix{
+			Text: "Find the pod of each program by its process ID (first command; the cgroup names the pod's UID). " +
+				"Request nvidia.com/gpu in the limits of the pod that does not: without that, the scheduler may give the GPU " +
+				"to another pod as well. A pod without a request sees GPUs if the NVIDIA runtime is the node's default.",
+			Commands: []string{
+				shell.OnHost(n.Name, "nvidia-smi --query-compute-apps=pid,name,gpu_uuid --format=csv; "+
+					"for p in $(nvidia-smi --query-compute-apps=pid --format=csv,noheader); do cat /proc/$p/cgroup; done"),
+			},
+		},
+	})
+}
+
+// computes reports whether a process computes, and is not a server of MPS.
+func computes(p nvidiasmi.Process) bool {
+	return strings.Contains(p.Type, "C") && !strings.Contains(p.Name, "mps-server")
+}

@@ -1,0 +1,87 @@
+package facts
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/signatures"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+)
+
+// PlacesOf returns the name of the volume that is bound to a claim, and the zones or nodes that can attach it.
+func PlacesOf(f *Facts, namespace, claim string) (name string, places []string) {
+	for _, pv := range f.PersistentVolumes {
+		ref, _, _ := unstructured.NestedFieldNoCopy(pv.Object, "spec", "claimRef")
+		by, _ := ref.(map[string]any)
+		if by["namespace"] != namespace || by["name"] != claim {
+			continue
+		}
+		terms, _, _ := unstructured.NestedSlice(pv.Object, "spec", "nodeAffinity", "required", "nodeSelectorTerms")
+		for _, term := range terms {
+			term, _ := term.(map[string]any)
+			rules, _, _ := unstructured.NestedSlice(term, "matchExpressions")
+			for _, rule := range rules {
+				rule, _ := rule.(map[string]any)
+				values, _, _ := unstructured.NestedStringSlice(rule, "values")
+				key, _ := rule["key"].(string)
+				if rule["operator"] == "In" && (strings.HasSuffix(key, "zone") || key == corev1.LabelHostname) {
+					places = append(places, values...)
+				}
+			}
+		}
+		slices.Sort(places)
+		return pv.GetName(), slices.Compact(places)
+	}
+	return "", nil
+}
+
+// pinned reports a volume that only one node can mount, although only other nodes have a device that the pod requests:
+//
+//	volume pinned: claim NAME to node NAME, RESOURCE only on NODES
+func (f *Facts) pinned(pod *corev1.Pod) []signatures.Line {
+	if !Unscheduled(pod) {
+		return nil
+	}
+	for i := range pod.Spec.Volumes {
+		claim := pod.Spec.Volumes[i].PersistentVolumeClaim
+		if claim == nil {
+			continue
+		}
+		pv, places := PlacesOf(f, pod.Namespace, claim.ClaimName)
+		n := f.byHostname(places)
+		if n == nil {
+			continue
+		}
+		for _, name := range slices.Sorted(maps.Keys(Demand(pod))) {
+			var elsewhere []string
+			for _, other := range f.Nodes {
+				if other.Allocatable(name) > 0 {
+					elsewhere = append(elsewhere, other.Name)
+				}
+			}
+			if strings.Contains(string(name), "/") && n.Allocatable(name) == 0 && len(elsewhere) > 0 {
+				return []signatures.Line{{Place: signatures.Spec, Compared: true, Evidence: finding.Evidence{
+					Source: "PersistentVolume " + pv + " .spec.nodeAffinity, and .status.allocatable of nodes",
+					Text: "volume pinned: claim " + claim.ClaimName + " to node " + n.Name + ", " + string(name) +
+						" only on " + words.Joined(elsewhere),
+				}}}
+			}
+		}
+	}
+	return nil
+}
+
+// byHostname returns the node if there is one hostname and a node has it, and nil otherwise.
+func (f *Facts) byHostname(places []string) *Node {
+	for _, n := range f.Nodes {
+		if len(places) == 1 && n.Labels[corev1.LabelHostname] == places[0] {
+			return n
+		}
+	}
+	return nil
+}
