@@ -158,8 +158,10 @@ func ownFormats() []format {
 			"hooks.slack.com", "/api/webhooks/", "webhook", "hooks.zapier.com", "api.telegram.org"),
 		// Azure's shared access signatures, and signed addresses of clouds.
 		newFormat(`(?i)[?&;"' ](?:sig|x-amz-signature|x-amz-credential|x-amz-security-token|x-goog-signature|`+
-			`x-goog-credential|code|session_state|id_token_hint|samlresponse|awsaccesskeyid|signature)=([^&\s"';]+)`, 1, 0, "sig=", "amz-", "goog-", "awsaccess",
-			"signature=", "code=", "state=", "hint=", "samlresponse="),
+			`x-goog-credential|session_state|id_token_hint|samlresponse|awsaccesskeyid|signature)=([^&\s"';]+)`, 1, 0, "sig=", "amz-", "goog-", "awsaccess",
+			"signature=", "state=", "hint=", "samlresponse="),
+		// Authorization codes of OAuth. Programs also write code=exited and code=805(cudaErrorMpsConnectionFailed).
+		newFormat(`(?i)[?&;"' ]code=([\w.~%/+-]{16,})`, 1, 0, "code="),
 		newFormat(`otpauth://[^\s"']*?secret=([A-Za-z2-7=]+)`, 1, 0, "otpauth:"),
 	}
 }

@@ -21,7 +21,7 @@ func TestSecretsInTexts(t *testing.T) {
 		"aws_secret_access_key = hush", "swift -U me -K hush list", `{"auths":{"r":{"auth":"hush"}}}`,
 		"DefaultEndpointsProtocol=https;AccountKey=hush;x", "https://a.blob.core.windows.net/c?sv=1&sig=hush&x=1",
 		"https://hooks.slack.com/services/T0/B0/hush", "https://x.webhook.office.com/webhookb2/hush",
-		"AZURE_CLIENT_SECRET=hush", "hf-token: hush",
+		"AZURE_CLIENT_SECRET=hush", "hf-token: hush", "GET /callback?code=hush1hush2hush3hush4&state=1",
 	} {
 		once := Text(text)
 		if strings.Contains(once, "hush") || !strings.Contains(once, Mark) {
@@ -38,6 +38,7 @@ func TestSecretsInTexts(t *testing.T) {
 		"key: nvidia.com/gpu", "BinaryName = \"/usr/bin/nvidia-container-runtime\"", "curl -u", "author: me",
 		"mysql -uroot -p", "python train.py -profile",
 		"unauthorized: authentication required", "imagePullSecrets: [ngc]",
+		"CUDA error at a.cu:1 code=805(cudaErrorMpsConnectionFailed)", "Main process exited, code=exited, status=1",
 	} {
 		if got := Text(text); got != text {
 			t.Errorf("%q became %q, though there is no secret in it", text, got)
