@@ -5,14 +5,13 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // kyvernos matches the annotation in which Kyverno records the policy and the rule that added variables to a pod.
 var kyvernos = regexp.MustCompile(`([\w.-]+?)\.([\w-]+)\.kyverno\.io: (?:added|replaced) /spec/\w+/\d+/env`)
 
-// turnedOff reports a container whose NVIDIA_VISIBLE_DEVICES takes the GPUs away, and who set the variable: a policy,
-// or a webhook if the DaemonSet of the pod does not have it.
+// turnedOff reports a container whose NVIDIA_VISIBLE_DEVICES takes the GPUs away, and the policy
+// that set the variable, if Kyverno recorded it.
 func (f *Facts) turnedOff(pod *corev1.Pod, _ *Node) (source, text string) {
 	const name = "NVIDIA_VISIBLE_DEVICES"
 	for c := range Containers(pod) {
@@ -27,29 +26,7 @@ func (f *Facts) turnedOff(pod *corev1.Pod, _ *Node) (source, text string) {
 			return source + ", and .metadata.annotations[policies.kyverno.io/last-applied-patches]",
 				text + ", rule " + m[2] + " of Kyverno policy " + m[1] + " set it"
 		}
-		if d := f.daemonSetOf(pod); d != nil && !slices.ContainsFunc(d, func(own corev1.Container) bool {
-			return own.Name == c.Name && len(EnvOf(own.Env, name)) > 0
-		}) {
-			return source + ", and the template of its DaemonSet, which does not have it",
-				text + ", a webhook set it"
-		}
 		return source, text
 	}
 	return "", ""
-}
-
-// daemonSetOf returns the containers in the template of the DaemonSet that owns a pod, or nil if there is none or the
-// pod may be of an earlier template.
-func (f *Facts) daemonSetOf(pod *corev1.Pod) []corev1.Container {
-	owner := metav1.GetControllerOf(pod)
-	for i := range f.DaemonSets {
-		d := &f.DaemonSets[i]
-		if owner != nil && owner.Kind == "DaemonSet" && d.Name == owner.Name && d.Namespace == pod.Namespace &&
-			(d.Generation == 1 || pod.Labels["pod-template-generation"] != "" &&
-				pod.Labels["pod-template-generation"] == d.Annotations["deprecated.daemonset.template.generation"]) {
-			t := d.Spec.Template.Spec
-			return slices.Concat(t.InitContainers, t.Containers)
-		}
-	}
-	return nil
 }

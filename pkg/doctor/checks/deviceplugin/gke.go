@@ -61,11 +61,6 @@ func installsDriver(f *facts.Facts) bool {
 		if strings.Contains(d.Name, "driver-installer") || strings.Contains(d.Name, "nvidia-driver") {
 			return true
 		}
-		for _, c := range append(d.Spec.Template.Spec.InitContainers, d.Spec.Template.Spec.Containers...) {
-			if strings.Contains(c.Name, "driver-installer") {
-				return true
-			}
-		}
 	}
 	return false
 }

@@ -54,12 +54,10 @@ func tellUnrequested(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		Evidence: []finding.Evidence{
 			{Source: "nvidia-smi on " + n.Object().String(), Text: fmt.Sprintf("GPUs with programs: %d of %d", busy,
 				len(log.GPUs))},
-			{Source: "limits of the pods on " + n.Object().String(), Text: fmt.Sprintf("nvidia.com/gpu: %d", held)},
 		},
 		Fix: finding.Fix{
-			Text: "Find the pod of each program by its process ID (first command; the cgroup names the pod's UID). " +
-				"Request nvidia.com/gpu in the limits of the pod that does not: without that, the scheduler may give the GPU " +
-				"to another pod as well. A pod without a request sees GPUs if the NVIDIA runtime is the node's default.",
+			Text: "Find the pod of each program by its cgroup (the command), and request nvidia.com/gpu in the pod that " +
+				"does not: the scheduler may give its GPU to another pod as well.",
 			Commands: []string{
 				shell.OnHost(n.Name, "nvidia-smi --query-compute-apps=pid,name,gpu_uuid --format=csv; "+
 					"for p in $(nvidia-smi --query-compute-apps=pid --format=csv,noheader); do cat /proc/$p/cgroup; done"),
