@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
+	"strings"
 	"time"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
@@ -36,6 +37,27 @@ const (
 	MinRate    = 8_000
 	MaxRate    = 100_000_000_000
 )
+
+// String returns what happens to packets, such as "latency 100ms ± 20ms, rate 10M bit/s".
+func (s Slow) String() string {
+	var parts []string
+	if s.Latency > 0 {
+		parts = append(parts, "latency "+s.Latency.String())
+	}
+	if s.Jitter > 0 {
+		parts[0] += " ± " + s.Jitter.String()
+	}
+	if s.Rate > 0 {
+		rate, unit := s.Rate, ""
+		for _, next := range []string{"k", "M", "G"} {
+			if rate%1000 == 0 {
+				rate, unit = rate/1000, next
+			}
+		}
+		parts = append(parts, fmt.Sprintf("rate %d%s bit/s", rate, unit))
+	}
+	return strings.Join(parts, ", ")
+}
 
 func (s Slow) validate() error {
 	switch {

@@ -163,7 +163,7 @@ func connected(objects ...runtime.Object) (Cluster, *fake.Clientset) {
 	for _, kind := range [][3]string{
 		{"nvidia.com", "v1", "clusterpolicies"}, {"nvidia.com", "v1alpha1", "nvidiadrivers"},
 		{"resource.nvidia.com", "v1beta1", "computedomains"}, {"monitoring.coreos.com", "v1", "servicemonitors"},
-		{"monitoring.coreos.com", "v1", "prometheuses"},
+		{"monitoring.coreos.com", "v1", "prometheuses"}, {"scheduling.run.ai", "v2", "queues"},
 	} {
 		lists[schema.GroupVersionResource{Group: kind[0], Version: kind[1], Resource: kind[2]}] = kind[2] + "List"
 	}

@@ -28,7 +28,7 @@ func mattersForGPUs(group string) bool {
 	return group == "nvidia.com" || strings.HasSuffix(group, ".nvidia.com") ||
 		slices.Contains([]string{
 			"monitoring.coreos.com", "nfd.k8s-sigs.io", "nfd.openshift.io", "mellanox.com", "kueue.x-k8s.io",
-			"nvsentinel.dgxc.nvidia.com",
+			"nvsentinel.dgxc.nvidia.com", "scheduling.run.ai",
 		}, group)
 }
 
@@ -95,6 +95,7 @@ func (c *collector) custom(ctx context.Context) {
 		{"api/computedomains", "resource.nvidia.com", "v1beta1", "computedomains", &c.s.ComputeDomains},
 		{"api/servicemonitors", "monitoring.coreos.com", "v1", "servicemonitors", &c.s.ServiceMonitors},
 		{"api/prometheuses", "monitoring.coreos.com", "v1", "prometheuses", &c.s.Prometheuses},
+		{"api/queues", "scheduling.run.ai", "v2", "queues", &c.s.Queues},
 	} {
 		version := kind.version
 		if c.served.groups != nil {

@@ -87,8 +87,8 @@ func full() *Snapshot {
 		DeviceClasses:   []resourcev1.DeviceClass{{ObjectMeta: named("", "gpu.nvidia.com")}},
 		ClusterPolicies: custom("ClusterPolicy", "cp"), NVIDIADrivers: custom("NVIDIADriver", "nd"),
 		ComputeDomains: custom("ComputeDomain", "cd"), ServiceMonitors: custom("ServiceMonitor", "sm"),
-		Prometheuses: custom("Prometheus", "pr"),
-		CRDs:         []string{"clusterpolicies.nvidia.com"},
+		Prometheuses: custom("Prometheus", "pr"), Queues: custom("Queue", "q"),
+		CRDs: []string{"clusterpolicies.nvidia.com"},
 		HelmReleases: []HelmRelease{{
 			Namespace: "g", Name: "gpu-operator", Chart: "gpu-operator", Revision: 2,
 			Values: map[string]any{"n": int64(3), "toolkit": map[string]any{"enabled": true}},

@@ -72,6 +72,7 @@ func (r *reader) apiParsers() map[string]func(file) error {
 		"api/computedomains":  func(f file) error { return r.customObjects(f, &s.ComputeDomains) },
 		"api/servicemonitors": func(f file) error { return r.customObjects(f, &s.ServiceMonitors) },
 		"api/prometheuses":    func(f file) error { return r.customObjects(f, &s.Prometheuses) },
+		"api/queues":          func(f file) error { return r.customObjects(f, &s.Queues) },
 	}
 }
 
@@ -322,6 +323,7 @@ func (s *Snapshot) Sort() {
 	s.ComputeDomains = sorted(s.ComputeDomains)
 	s.ServiceMonitors = sorted(s.ServiceMonitors)
 	s.Prometheuses = sorted(s.Prometheuses)
+	s.Queues = sorted(s.Queues)
 	slices.Sort(s.CRDs)
 	s.CRDs = slices.Compact(s.CRDs)
 	slices.SortStableFunc(s.HelmReleases, func(a, b HelmRelease) int {

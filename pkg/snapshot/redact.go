@@ -47,6 +47,7 @@ func Redact(s *Snapshot) {
 	redactAll(w, "computedomains", s.ComputeDomains)
 	redactAll(w, "servicemonitors", s.ServiceMonitors)
 	redactAll(w, "prometheuses", s.Prometheuses)
+	redactAll(w, "queues", s.Queues)
 	s.HelmReleases = redactHelm(w, s.HelmReleases)
 	s.Images = redactImages(w, s.Images)
 	s.Missing = redactMissing(w, s.Missing)

@@ -48,6 +48,7 @@ type Snapshot struct {
 	ComputeDomains  []unstructured.Unstructured
 	ServiceMonitors []unstructured.Unstructured
 	Prometheuses    []unstructured.Unstructured
+	Queues          []unstructured.Unstructured // of KAI Scheduler
 	// PersistentVolumes are those of unscheduled pods that nodes of other zones cannot attach: where they are.
 	PersistentVolumes []unstructured.Unstructured
 	// CRDs are the names of the CustomResourceDefinitions in relevant groups: nvidia.com,

@@ -25,6 +25,7 @@ func Permissions(ledgerNamespace string, apiOnly bool) []fault.Permission {
 		"nvidia.com":            {"clusterpolicies", "nvidiadrivers"},
 		"resource.nvidia.com":   {"computedomains"},
 		"monitoring.coreos.com": {"servicemonitors", "prometheuses"},
+		"scheduling.run.ai":     {"queues"},
 	} {
 		for _, resource := range resources {
 			all = append(all, fault.Permission{Verb: "list", Group: group, Resource: resource, Optional: true})

@@ -316,7 +316,7 @@ func (p *partition) describe(say func(string, ...any), pods []string, omitted st
 		say("What: the kernel drops %s of %s: %s. Packets between a pod and its own node pass.", p.share(), named, p.peers())
 	} else {
 		say("What: the kernel slows down packets to %s: %s, %s. Packets between a pod and its own node pass.", named, p.peers(),
-			slowness(*p.slow))
+			p.slow)
 	}
 	if omitted != "" {
 		say("Not affected: %s.", omitted)

@@ -82,7 +82,7 @@ func TestSlowOf(t *testing.T) {
 		s, err := slowOf(tc.latency, tc.jitter, tc.rate)
 		got := fmt.Sprint(err)
 		if err == nil {
-			got = slowness(*s)
+			got = s.String()
 		}
 		if !strings.Contains(got, tc.want) {
 			t.Errorf("%+v: %q", tc, got)

@@ -3,7 +3,6 @@ package network
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -38,7 +37,8 @@ an answer. The kernel ends the fault when the TTL expires.`,
   kubectl gpu-fault network slow --pod trainer-0 --latency 100ms --jitter 20ms
 
   # Limit what the pods of a Deployment receive from an object store to 10 Mbit/s
-  kubectl gpu-fault network slow --workload deployment/vllm -n infer --rate 10M --from 203.0.113.0/24`,
+  kubectl gpu-fault network slow --workload deployment/vllm -n infer --rate 10M \
+      --from 203.0.113.0/24`,
 	}
 	p.complete(cmd, connection, streams)
 	_ = cmd.Flags().MarkHidden("to")
@@ -80,19 +80,4 @@ func slowOf(latency, jitter time.Duration, rate string) (*api.Slow, error) {
 	}
 	s.Rate = uint64(bits.Value())
 	return s, nil
-}
-
-// slowness returns the fault in words, such as "latency 100ms ± 20ms, rate 10M bit/s".
-func slowness(s api.Slow) string {
-	var parts []string
-	if s.Latency > 0 {
-		parts = append(parts, "latency "+s.Latency.String())
-	}
-	if s.Jitter > 0 {
-		parts[0] += " ± " + s.Jitter.String()
-	}
-	if s.Rate > 0 {
-		parts = append(parts, fmt.Sprintf("rate %s bit/s", resource.NewQuantity(int64(s.Rate), resource.DecimalSI)))
-	}
-	return strings.Join(parts, ", ")
 }

@@ -15,7 +15,7 @@ func (p *partition) share() string {
 // effect returns what happens to the packets, as the action of a run.
 func (p *partition) effect() string {
 	if p.slow != nil {
-		return "slow down packets (" + slowness(*p.slow) + ")"
+		return "slow down packets (" + p.slow.String() + ")"
 	}
 	return "drop " + p.share()
 }
@@ -23,7 +23,7 @@ func (p *partition) effect() string {
 func (p *partition) summary() string {
 	switch {
 	case p.slow != nil:
-		return fmt.Sprintf("Slow: %s: %s", p, slowness(*p.slow))
+		return fmt.Sprintf("Slow: %s: %s", p, p.slow.String())
 	case p.loss > 0:
 		return fmt.Sprintf("Loss of %d%%: %s", p.loss, p)
 	}

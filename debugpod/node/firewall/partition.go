@@ -222,7 +222,7 @@ func readPartition(run string, f api.Firewall, filter packetFilter) (*builtParti
 	built.Rule = fmt.Sprintf("table inet %s: chain %s: %s; pods = {%s}", f.Table, forwardChain, abridged(texts, "; "),
 		abridged(addresses, ", "))
 	if s := f.Partition.Slow; s != nil {
-		built.Rule += fmt.Sprintf("; qdisc %x: %s", api.QdiscHandle(run), slowText(*s))
+		built.Rule += fmt.Sprintf("; qdisc %x: %s", api.QdiscHandle(run), s)
 	}
 	return built, nil
 }
@@ -304,7 +304,7 @@ func (b *builtPartition) dropped(p packet, run, name string, filter packetFilter
 func (r partitionRule) probe(
 	pods []api.PartitionedPod, from prober, counter func(packet) (uint64, error),
 ) (sent string, _ error) {
-	pod, packets, err := r.sender(pods, from)
+	pod, packets, err := r.sender(pods, from, r.packetsFor)
 	if err != nil {
 		return "", err
 	}
@@ -354,10 +354,10 @@ func (r partitionRule) describe(p packet) string {
 	return p.String()
 }
 
-// sender returns the first pod that can send packets for the rule, and the packets. A pod sends packets to its own
-// address over loopback, so no rule sees them.
+// sender returns the first pod that can send packets for the rule, and the packets, which may depend on its DNS
+// servers. A pod sends packets to its own address over loopback, so no rule sees them.
 func (r partitionRule) sender(
-	pods []api.PartitionedPod, from prober,
+	pods []api.PartitionedPod, from prober, packetsFor func(resolvers []netip.Addr) []packet,
 ) (_ api.PartitionedPod, _ []packet, failed error) {
 	for _, pod := range pods {
 		if !(api.Partition{Pods: []api.PartitionedPod{pod}}).HasFamily(r.v6) {
@@ -367,7 +367,7 @@ func (r partitionRule) sender(
 			failed = cmp.Or(failed, fmt.Errorf("pod %s: %w", pod.Name, err))
 			continue
 		}
-		packets := r.packetsFor(from.resolvers(pod))
+		packets := packetsFor(from.resolvers(pod))
 		if len(packets) == 0 {
 			failed = fmt.Errorf("pod %s: %w", pod.Name, errNoAddress)
 			continue

@@ -46,21 +46,6 @@ func slowed(run string, p api.Partition, filter packetFilter, from prober) (link
 	return links, nil
 }
 
-// text returns what happens to packets, such as "latency 100ms ± 20ms, rate 10000000 bit/s".
-func slowText(s api.Slow) string {
-	var parts []string
-	if s.Latency > 0 {
-		parts = append(parts, "latency "+s.Latency.String())
-		if s.Jitter > 0 {
-			parts[0] += " ± " + s.Jitter.String()
-		}
-	}
-	if s.Rate > 0 {
-		parts = append(parts, fmt.Sprintf("rate %d bit/s", s.Rate))
-	}
-	return strings.Join(parts, ", ")
-}
-
 // slack is how much earlier than the latency an answer may arrive: the kernel's timer and the clock are not exact.
 const slack = time.Millisecond
 
@@ -68,7 +53,10 @@ const slack = time.Millisecond
 func (r partitionRule) probeSlow(
 	pods []api.PartitionedPod, from prober, counter func() (uint64, error),
 ) (proof string, _ error) {
-	pod, packets, err := r.client(pods, from)
+	if r.Protocol == api.ProtocolUDP || r.DestinationPort != 0 {
+		return "", errNoTCP
+	}
+	pod, packets, err := r.sender(pods, from, r.connections)
 	if err != nil {
 		return "", err
 	}
@@ -102,35 +90,6 @@ func (r partitionRule) probeSlow(
 
 // errNoTCP reports that a connection cannot verify the rule: it has another protocol, or selects the pods' own ports.
 var errNoTCP = errors.New("only TCP connections of the pods to their peers can be tried")
-
-// client returns the first pod that can connect to a peer, and the first packets of the connections.
-func (r partitionRule) client(
-	pods []api.PartitionedPod, from prober,
-) (_ api.PartitionedPod, _ []packet, failed error) {
-	if r.Protocol == api.ProtocolUDP || r.DestinationPort != 0 {
-		return api.PartitionedPod{}, nil, errNoTCP
-	}
-	for _, pod := range pods {
-		if !(api.Partition{Pods: []api.PartitionedPod{pod}}).HasFamily(r.v6) {
-			continue
-		}
-		if err := from.check(pod); err != nil {
-			failed = cmp.Or(failed, fmt.Errorf("pod %s: %w", pod.Name, err))
-			continue
-		}
-		packets := r.connections(from.resolvers(pod))
-		if len(packets) == 0 {
-			failed = fmt.Errorf("pod %s: %w", pod.Name, errNoAddress)
-			continue
-		}
-		packets = slices.DeleteFunc(packets, func(p packet) bool { return slices.Contains(pod.Addresses, p.to.Addr()) })
-		if len(packets) > 0 {
-			return pod, packets, nil
-		}
-		failed = errOwnAddress
-	}
-	return api.PartitionedPod{}, nil, failed
-}
 
 // connections returns the first packets of connections to the peer, and to the DNS servers of a pod.
 func (r partitionRule) connections(resolvers []netip.Addr) (all []packet) {

@@ -124,7 +124,7 @@ func TestRateInTheKernel(t *testing.T) {
 					t.Fatal(failure)
 				}
 				if !strings.Contains(built.Rule, "counter meta priority set ") ||
-					!strings.HasSuffix(built.Rule, ": rate 400000 bit/s") || len(built.Probes) != 1 ||
+					!strings.HasSuffix(built.Rule, ": rate 400k bit/s") || len(built.Probes) != 1 ||
 					!strings.HasPrefix(built.Probes[0], "an answer of 10.2.0.2:9 to pod ml/a was slow: ") {
 					t.Errorf("%+v", built)
 				}

@@ -173,7 +173,7 @@ func (s *Scheduler) otherwise(pod *corev1.Pod, message string, roomy []*facts.No
 			Commands: facts.EditCommands(pod),
 		}
 		if !strings.Contains(message, "nodes are available") {
-			tellQueue(pod, &v)
+			s.tellQueue(pod, &v)
 		}
 	}
 	return v

@@ -2,8 +2,10 @@ package scheduler
 
 import (
 	"cmp"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
@@ -16,7 +18,7 @@ var queues = []string{
 }
 
 // tellQueue describes a pod that its scheduler leaves out with a message that has no reason on the side of the nodes.
-func tellQueue(pod *corev1.Pod, v *verdict) {
+func (s *Scheduler) tellQueue(pod *corev1.Pod, v *verdict) {
 	v.Fix = finding.Fix{
 		Text: "The message has no reason. See the log of the scheduler for this pod.",
 		Commands: []string{shell.Command("kubectl get pods -A | grep -i %s",
@@ -29,8 +31,43 @@ func tellQueue(pod *corev1.Pod, v *verdict) {
 		}
 		v.Title = "GPUs are free, but the scheduler leaves the pod out and gives no reason: see its queue " + name
 		v.Evidence = append(v.Evidence, finding.FieldEvidence(facts.PodObject(pod), ".metadata", "%s=%s", key, name))
+		if strings.Contains(key, "kai.") || strings.HasPrefix(key, "runai/") {
+			v.Evidence = append(v.Evidence, s.queueProblem(name)...)
+		}
 		v.Fix.Text = "See whether the queue exists, is open, has no queues below it, and has a quota or limit that allows " +
 			"the GPUs. See the log of the scheduler for this pod."
 		return
 	}
+}
+
+// queueProblem compares a queue of KAI Scheduler with the others. What a result means is in the signatures.
+//
+//	queue NAME: does not exist
+//	queue NAME: is the parent of NAME
+//	queue NAME: has no parentQueue
+func (s *Scheduler) queueProblem(name string) []finding.Evidence {
+	if len(s.F.Queues) == 0 { // not read
+		return nil
+	}
+	tell := func(field, text string) []finding.Evidence {
+		return []finding.Evidence{{Source: "Queue " + name + field, Text: "queue " + name + ": " + text}}
+	}
+	exists, own := false, ""
+	for i := range s.F.Queues {
+		q := &s.F.Queues[i]
+		parent, _, _ := unstructured.NestedString(q.Object, "spec", "parentQueue")
+		switch {
+		case parent == name:
+			return tell("", "is the parent of "+q.GetName())
+		case q.GetName() == name:
+			exists, own = true, parent
+		}
+	}
+	switch {
+	case !exists:
+		return tell("", "does not exist")
+	case own == "":
+		return tell(" .spec.parentQueue", "has no parentQueue")
+	}
+	return nil
 }
