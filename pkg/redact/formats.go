@@ -161,7 +161,7 @@ func ownFormats() []format {
 			`x-goog-credential|session_state|id_token_hint|samlresponse|awsaccesskeyid|signature)=([^&\s"';]+)`, 1, 0, "sig=", "amz-", "goog-", "awsaccess",
 			"signature=", "state=", "hint=", "samlresponse="),
 		// Authorization codes of OAuth. Programs also write code=exited and code=805(cudaErrorMpsConnectionFailed).
-		newFormat(`(?i)[?&;"' ]code=([\w.~%/+-]{16,})`, 1, 0, "code="),
+		newFormat(`(?i)[?&;"' ]code=([^&\s"';(,]{16,}[^&\s"';]*)`, 1, 0, "code="),
 		newFormat(`otpauth://[^\s"']*?secret=([A-Za-z2-7=]+)`, 1, 0, "otpauth:"),
 	}
 }

@@ -22,6 +22,7 @@ func TestSecretsInTexts(t *testing.T) {
 		"DefaultEndpointsProtocol=https;AccountKey=hush;x", "https://a.blob.core.windows.net/c?sv=1&sig=hush&x=1",
 		"https://hooks.slack.com/services/T0/B0/hush", "https://x.webhook.office.com/webhookb2/hush",
 		"AZURE_CLIENT_SECRET=hush", "hf-token: hush", "GET /callback?code=hush1hush2hush3hush4&state=1",
+		"GET /callback?code=M.C1_BAY!hush*hush(hush",
 	} {
 		once := Text(text)
 		if strings.Contains(once, "hush") || !strings.Contains(once, Mark) {

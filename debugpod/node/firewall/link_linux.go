@@ -65,7 +65,8 @@ func (n podNetworks) linksOf(pod api.PartitionedPod) (all []podLink, _ error) {
 		switch {
 		case !slices.Contains(having, link.index):
 		case link.kind != kindVeth:
-			return nil, fmt.Errorf("its link to the node is not of the kind veth but %q, so the node cannot slow it down", link.kind)
+			return nil, fmt.Errorf("its link to the node is of the kind %q: only those of the kind veth can be slowed down",
+				link.kind)
 		default:
 			all = append(all, podLink{pod: pod.Name, node: link.peer, inPod: link.index})
 		}

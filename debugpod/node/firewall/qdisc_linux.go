@@ -45,8 +45,8 @@ type trafficRecord struct {
 	packets        uint32 // that have left it; only when read
 }
 
-// noRate is the rate of the class if there is no limit: HTB requires one.
-const noRate = 1_000_000_000_000
+// unlimited is the rate of a class for a latency alone, in bits per second. HTB requires a rate.
+const unlimited = 1_000_000_000_000
 
 // netemPackets is the number of packets that may wait in netem. If more arrive, they are lost.
 const netemPackets = 20_000
@@ -77,8 +77,8 @@ func (n *netfilter) slow(run string, links []podLink, s api.Slow) (failure error
 		if i := slices.IndexFunc(qdiscs, func(q trafficRecord) bool {
 			return q.link == link.node && q.parent == atRoot && q.handle != 0
 		}); i >= 0 {
-			return slowError{fmt.Sprintf("the link of pod %s already has a queueing discipline (%s), of another run, the CNI plugin "+
-				"or an administrator", link.pod, qdiscs[i].kind)}
+			return slowError{fmt.Sprintf("the link of pod %s already has a queueing discipline (%s), of another run, "+
+				"the CNI plugin or an administrator", link.pod, qdiscs[i].kind)}
 		}
 	}
 	defer func() {
@@ -121,8 +121,8 @@ func add(conn *netlink.Conn, message netlink.HeaderType, r trafficRecord) error 
 	_, err := conn.Execute(netlink.Message{Header: netlink.Header{Type: message, Flags: flags}, Data: r.encode()})
 	switch {
 	case errors.Is(err, unix.ENOENT):
-		return slowError{fmt.Sprintf("the node's kernel has no %s (CONFIG_NET_SCH_%s), and no module of it can be loaded",
-			r.kind, strings.ToUpper(r.kind))}
+		return slowError{fmt.Sprintf("the node's kernel has no %s (CONFIG_NET_SCH_%s), and no module of it can be "+
+			"loaded", r.kind, strings.ToUpper(r.kind))}
 	case err != nil:
 		return fmt.Errorf("add %s to a pod's link: %w", r.kind, err)
 	}
@@ -320,7 +320,7 @@ const tick = 64 * time.Nanosecond
 // classOptions returns a tc_htb_opt and the 64-bit rates of a class, for bits per second.
 func classOptions(rate uint64) []byte {
 	if rate == 0 {
-		rate = noRate
+		rate = unlimited
 	}
 	bytes := rate / 8
 	// A burst must last longer than the interval of the kernel's timer.

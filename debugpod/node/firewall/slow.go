@@ -84,8 +84,9 @@ func (r partitionRule) probeSlow(
 			return fmt.Sprintf("an answer of %s to pod %s was slow: %s", p.to, pod.Name, took), nil
 		}
 	}
-	return "", fmt.Errorf("pod %s connected to %s, but no answer was slow: the peer does not answer, or the node's network does not "+
-		"pass the packets of its pods through netfilter and their links (eBPF)", pod.Name, strings.Join(tried, ", "))
+	return "", fmt.Errorf("pod %s connected to %s, but no answer was slow: the peer does not answer, or the node's "+
+		"network does not pass the packets of its pods through netfilter and their links (eBPF)", pod.Name,
+		strings.Join(tried, ", "))
 }
 
 // errNoTCP reports that a connection cannot verify the rule: it has another protocol, or selects the pods' own ports.

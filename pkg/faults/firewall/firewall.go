@@ -204,9 +204,13 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 
 // fate returns the final state of the step, and describes what happened to a run's table.
 func fate(removed api.RemovedFirewall, slow bool) (ledger.State, string) {
+	links := ""
+	if removed.Links > 0 {
+		links = "; the queueing disciplines of " + count.Of(removed.Links, "pod link") + " are removed"
+	}
 	if !removed.Removed {
-		return ledger.StateReverted,
-			"the node has no table of this run: another client removed it, it was never created, or the node has rebooted"
+		return ledger.StateReverted, "the node has no table of this run: another client removed it, it was never created, " +
+			"or the node has rebooted" + links
 	}
 	dropped := ""
 	if removed.Dropped > 0 {
@@ -216,9 +220,7 @@ func fate(removed api.RemovedFirewall, slow bool) (ledger.State, string) {
 		}
 		dropped = fmt.Sprintf("; it had %s %s", verb, count.Of(removed.Dropped, "packet"))
 	}
-	if removed.Links > 0 {
-		dropped += "; the queueing disciplines of " + count.Of(removed.Links, "pod link") + " are removed"
-	}
+	dropped += links
 	switch {
 	case len(removed.Left) > 0:
 		return ledger.StateSuperseded,

@@ -20,7 +20,8 @@ func migStrategyCheck() engine.Check {
 		ID: "mig.strategy-mismatch", Layer: finding.LayerDevicePlugin,
 		Title: "the MIG strategy does not match how the GPUs are partitioned, or what pods request",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
-		Reads: "labels nvidia.com/mig.* and nvidia.com/gpu.product of nodes, MIG mode and instances in nvidia-smi -q -x, logs of the device plugin and feature discovery, capacity, and requests of Pending pods",
+		Reads: "labels nvidia.com/mig.* and nvidia.com/gpu.product of nodes, MIG mode and instances in nvidia-smi -q -x, " +
+			"logs of the device plugin and feature discovery, capacity, and requests of Pending pods",
 		Why: "The strategy single requires all GPUs of a node to have equal instances and offers them as nvidia.com/gpu; mixed offers each profile as nvidia.com/mig-PROFILE, and whole GPUs as nvidia.com/gpu; " +
 			"none ignores MIG. No strategy offers a GPU in MIG mode without instances.",
 		Explains: facts.GPULost("sched.wrong-resource-name", "sched.bigger-than-any-node", "dp.capacity-zero",
@@ -150,8 +151,8 @@ func checkUndivided(f *facts.Facts, r *engine.Result, n *facts.Node) bool {
 		found.Title = "the GPUs of the node probably have no MIG instances any more, so the node offers no GPUs"
 	}
 	if want := n.Labels["nvidia.com/mig.config"]; want != "" && len(facts.Current(n, facts.MIGManager)) > 0 {
-		found.Fix.Text = "Check that the list is empty. If it is, have the MIG manager apply the configuration again: remove " +
-			"the label nvidia.com/mig.config and set it again to " + want + ". It restarts the device plugin itself."
+		found.Fix.Text = "Check that the list is empty. If it is, have the MIG manager apply the configuration again: " +
+			"remove the label nvidia.com/mig.config and set it again to " + want + ". It restarts the device plugin itself."
 		found.Fix.Commands = append(found.Fix.Commands[:1],
 			shell.Command("kubectl label node %s nvidia.com/mig.config-", n.Name),
 			shell.Command("kubectl label node %s nvidia.com/mig.config=%s", n.Name, want))

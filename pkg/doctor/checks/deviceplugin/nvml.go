@@ -121,12 +121,13 @@ func ignoredSection(n *facts.Node) string {
 		return ""
 	}
 	file := "/etc/containerd/config.toml"
-	if n.Distribution == "microk8s" {
+	if n.Distribution == facts.MicroK8s {
 		file = "/var/snap/microk8s/current/args/containerd-template.toml"
 	}
 	return " In " + file + `, default_runtime_name of the CRI plugin ([plugins."io.containerd.grpc.v1.cri".containerd]) ` +
-		"must name a runtime whose binary is nvidia-container-runtime. Since 1.3, containerd ignores for pods a runtime " +
-		"that is named only in [plugins.linux], which worked before an upgrade. Restart containerd afterwards, then the plugin."
+		"must name a runtime whose binary is nvidia-container-runtime. Since 1.3, containerd ignores for pods a " +
+		"runtime that is named only in [plugins.linux], which worked before an upgrade. Restart containerd afterwards, " +
+		"then the plugin."
 }
 
 func nvmlFix(f *facts.Facts, n *facts.Node, pod *corev1.Pod, class string) finding.Fix {

@@ -26,7 +26,8 @@ func selectsNoneCheck() engine.Check {
 			"affinity and tolerations, labels and taints of nodes, unscheduled pods that request the plugin's resource, and " +
 			"pods in whose log NCCL finds no RDMA device",
 		Why: "Pods wait for a resource, but the plugin that advertises it runs on no node, because its DaemonSet " +
-			"selects labels or instance types that are missing or does not tolerate the nodes' taint. Without waiting pods, or if an " +
+			"selects labels or instance types that are missing or does not tolerate the nodes' taint. Without waiting " +
+			"pods, or if an " +
 			"autoscaler may add nodes, this is normal.",
 		Explains: []string{
 			"wl.other-accelerator", "sched.none-advertised", "sched.insufficient-other", "sched.all-in-use",

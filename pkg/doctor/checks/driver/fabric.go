@@ -110,8 +110,8 @@ func checkFabric(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	issue.Evidence = append(issue.Evidence, complaints...)
 	issue.Fix = fabricFix(f, n, driver)
 	if len(complaints) > 0 && !running && (manager == "" || manager == driver) && !containerDriver(f, n) {
-		issue.Fix.Text = "The Fabric Manager is installed, and its journal names what it failed on: correct that, and start " +
-			"it again. If the image of the node contains the Fabric Manager, use another version of the image."
+		issue.Fix.Text = "The Fabric Manager is installed, and its journal says why it failed: correct that, and start it " +
+			"again. If the image of the node contains the Fabric Manager, use another version of the image."
 	}
 	r.Add(issue)
 }

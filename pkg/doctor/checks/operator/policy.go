@@ -146,7 +146,9 @@ func deployLabelCheck() engine.Check {
 		Needs: []engine.Need{engine.NeedAPI}, InfoExplains: true, // the labels and their consequences are intentional
 		Reads: "labels nvidia.com/gpu.deploy.* and nvidia.com/gpu.workload.config of GPU nodes",
 		Why: "nvidia.com/gpu.deploy.operands=false keeps all operands off the node, the label of one operand keeps that operand off, and a workload configuration for virtual machines withholds GPUs " +
-			"from containers. A change of MIG or vGPU devices pauses operands with them: an error if the pod that makes the change waits for the paused operands. The labels are otherwise usually intentional, so the finding is Info, but a warning if pods wait for GPUs, and an error if no node is left for the pods.",
+			"from containers. A change of MIG or vGPU devices pauses operands with them: an error if the pod that makes the " +
+			"change waits for the paused operands. The labels are otherwise usually intentional, so the finding is Info, " +
+			"but a warning if pods wait for GPUs, and an error if no node is left for the pods.",
 		Explains: facts.GPULost("dp.none", "dp.capacity-zero", "gfd.labels"),
 		// Where the plugin runs, people install the rest themselves.
 		ExplainsAs: map[string][]string{
@@ -154,7 +156,8 @@ func deployLabelCheck() engine.Check {
 			leftPaused: facts.GPULost("dp.none", "dp.capacity-zero", "dp.not-running", "gfd.labels",
 				"op.operand-failing", "op.init-chain", "op.clusterpolicy", "mig.manager-failed"),
 		},
-		Doc:     "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/getting-started.html#preventing-installation-of-operands-on-some-nodes",
+		Doc: "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/getting-started.html" +
+			"#preventing-installation-of-operands-on-some-nodes",
 		Sources: []string{"gpu-operator controllers/state_manager.go", "gpu-operator#2845"},
 		Run: func(f *facts.Facts, r *engine.Result) {
 			if r.Lacks(f, "api/nodes") {
@@ -213,14 +216,14 @@ func checkLeftPaused(f *facts.Facts, r *engine.Result, n *facts.Node) bool {
 	found := finding.Finding{
 		Object: n.Object(), Confidence: finding.Likely, Severity: finding.Error, As: leftPaused,
 		Title: "operands of the GPU operator are paused on the node by its labels, and the pod that would resume them waits",
-		Cause: "A change of the GPUs was interrupted after it had paused them. The pod that makes such changes starts only when " +
-			"they run again, so this does not end by itself.",
+		Cause: "A change of the GPUs was interrupted after it had paused them. The pod that makes such changes starts " +
+			"only when they run again, so this does not end by itself.",
 		Evidence: append(facts.LabelEvidence(n, labels...), finding.FieldEvidence(facts.PodObject(pod), ".status",
 			"%s since %s, in an init container", pod.Status.Phase, pod.CreationTimestamp.UTC().Format(time.RFC3339))),
 		Fix: finding.Fix{
-			Text: "If the pod still waits and the labels are unchanged, set them to true: the operator then starts the operands, " +
-				"and the pod goes on. Neither the driver nor the node needs a restart. For good, update the GPU operator to " +
-				"a release that resumes them itself.",
+			Text: "If the pod still waits and the labels are unchanged, set them to true: the operator then starts the " +
+				"operands, and the pod continues. Neither the driver nor the node needs a restart. For a permanent fix, " +
+				"update the GPU operator to a release that resumes them itself.",
 			Commands: []string{
 				shell.Command("kubectl get pods -n %s -o wide --field-selector spec.nodeName=%s", pod.Namespace, n.Name),
 				shell.Command(resume, args...),

@@ -2,7 +2,7 @@ package scheduler
 
 import (
 	"cmp"
-	"strings"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -12,10 +12,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
 )
 
-// queues are the labels or annotations by which pods name their queue.
-var queues = []string{
-	"kai.scheduler/queue", "runai/queue", "scheduling.volcano.sh/queue-name", "yunikorn.apache.org/queue",
-}
+// The labels or annotations by which pods name their queue. The snapshot has the queues of KAI Scheduler.
+var (
+	kaiQueues = []string{"kai.scheduler/queue", "runai/queue"}
+	queues    = append(slices.Clone(kaiQueues), "scheduling.volcano.sh/queue-name", "yunikorn.apache.org/queue")
+)
 
 // tellQueue describes a pod that its scheduler leaves out with a message that has no reason on the side of the nodes.
 func (s *Scheduler) tellQueue(pod *corev1.Pod, v *verdict) {
@@ -31,7 +32,7 @@ func (s *Scheduler) tellQueue(pod *corev1.Pod, v *verdict) {
 		}
 		v.Title = "GPUs are free, but the scheduler leaves the pod out and gives no reason: see its queue " + name
 		v.Evidence = append(v.Evidence, finding.FieldEvidence(facts.PodObject(pod), ".metadata", "%s=%s", key, name))
-		if strings.Contains(key, "kai.") || strings.HasPrefix(key, "runai/") {
+		if slices.Contains(kaiQueues, key) {
 			v.Evidence = append(v.Evidence, s.queueProblem(name)...)
 		}
 		v.Fix.Text = "See whether the queue exists, is open, has no queues below it, and has a quota or limit that allows " +
