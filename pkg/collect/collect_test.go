@@ -164,6 +164,8 @@ func connected(objects ...runtime.Object) (Cluster, *fake.Clientset) {
 		{"nvidia.com", "v1", "clusterpolicies"}, {"nvidia.com", "v1alpha1", "nvidiadrivers"},
 		{"resource.nvidia.com", "v1beta1", "computedomains"}, {"monitoring.coreos.com", "v1", "servicemonitors"},
 		{"monitoring.coreos.com", "v1", "prometheuses"}, {"scheduling.run.ai", "v2", "queues"},
+		{"scheduling.volcano.sh", "v1beta1", "queues"}, {"kueue.x-k8s.io", "v1beta2", "workloads"},
+		{"kueue.x-k8s.io", "v1beta2", "clusterqueues"},
 	} {
 		lists[schema.GroupVersionResource{Group: kind[0], Version: kind[1], Resource: kind[2]}] = kind[2] + "List"
 	}
@@ -986,5 +988,53 @@ func TestLogsOfThoseWhoServe(t *testing.T) {
 	slices.Sort(names)
 	if want := []string{"amdgpu-device-plugin-x2", "blind", "karpenter-6d-x1"}; !slices.Equal(names, want) {
 		t.Errorf("the logs of %q are read, want %q", names, want)
+	}
+}
+
+// TestQueuedWorkIsCollected protects that only work that waits in a queue is kept, without the contents of its pod
+// templates, and queues of several schedulers side by side, even if they have the same name.
+func TestQueuedWorkIsCollected(t *testing.T) {
+	t.Parallel()
+	cluster, client := connected(aCluster()...)
+	custom := cluster.Dynamic.(*dynamicfake.FakeDynamicClient)
+	for _, r := range []struct{ group, version, resource, kind, namespace, name, status string }{
+		{"kueue.x-k8s.io", "v1beta2", "workloads", "Workload", "ml", "waits", "QuotaReserved"},
+		{"kueue.x-k8s.io", "v1beta2", "workloads", "Workload", "ml", "runs", "Admitted"},
+		{"kueue.x-k8s.io", "v1beta2", "clusterqueues", "ClusterQueue", "", "default", ""},
+		{"scheduling.volcano.sh", "v1beta1", "queues", "Queue", "", "default", ""},
+	} {
+		object := &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": r.group + "/" + r.version, "kind": r.kind,
+			"metadata": map[string]any{"name": r.name, "namespace": r.namespace},
+			"spec": map[string]any{"podSets": []any{map[string]any{"count": int64(2), "template": map[string]any{
+				"spec": map[string]any{"containers": []any{map[string]any{
+					"name": "c", "args": []any{"hush"},
+					"resources": map[string]any{"limits": map[string]any{"nvidia.com/gpu": "4"}},
+				}}},
+			}}}},
+			"status": map[string]any{"conditions": []any{map[string]any{"type": r.status, "status": "True"}}},
+		}}
+		resource := schema.GroupVersionResource{Group: r.group, Version: r.version, Resource: r.resource}
+		if err := custom.Tracker().Create(resource, object, r.namespace); err != nil {
+			t.Fatal(err)
+		}
+	}
+	client.Resources = append(client.Resources,
+		&metav1.APIResourceList{GroupVersion: "kueue.x-k8s.io/v1beta2", APIResources: []metav1.APIResource{
+			{Name: "workloads"}, {Name: "clusterqueues"},
+		}},
+		&metav1.APIResourceList{GroupVersion: "scheduling.volcano.sh/v1beta1", APIResources: []metav1.APIResource{
+			{Name: "queues"},
+		}},
+	)
+	s := collected(t, cluster)
+	if got := names(s.Queued); got != "waits" {
+		t.Errorf("queued: %s", got)
+	} else if text := fmt.Sprint(s.Queued[0].Object); strings.Contains(text, "hush") ||
+		!strings.Contains(text, "gpu:4") {
+		t.Errorf("the templates of pods keep what nobody reads, or lost what they request: %s", text)
+	}
+	if got := names(s.Queues); got != "default default" {
+		t.Errorf("queues: %s", got)
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 )
 
 // served describes the APIs that the API server serves.
@@ -28,7 +30,7 @@ func mattersForGPUs(group string) bool {
 	return group == "nvidia.com" || strings.HasSuffix(group, ".nvidia.com") ||
 		slices.Contains([]string{
 			"monitoring.coreos.com", "nfd.k8s-sigs.io", "nfd.openshift.io", "mellanox.com", "kueue.x-k8s.io",
-			"nvsentinel.dgxc.nvidia.com", "scheduling.run.ai",
+			"nvsentinel.dgxc.nvidia.com", "scheduling.run.ai", "scheduling.volcano.sh",
 		}, group)
 }
 
@@ -96,6 +98,12 @@ func (c *collector) custom(ctx context.Context) {
 		{"api/servicemonitors", "monitoring.coreos.com", "v1", "servicemonitors", &c.s.ServiceMonitors},
 		{"api/prometheuses", "monitoring.coreos.com", "v1", "prometheuses", &c.s.Prometheuses},
 		{"api/queues", "scheduling.run.ai", "v2", "queues", &c.s.Queues},
+		{"api/queues", "scheduling.volcano.sh", "v1beta1", "queues", &c.s.Queues},
+		{"api/queues", "kueue.x-k8s.io", "v1beta1", "clusterqueues", &c.s.Queues},
+		{"api/queues", "kueue.x-k8s.io", "v1beta1", "localqueues", &c.s.Queues},
+		{"api/queued", "kueue.x-k8s.io", "v1beta1", "workloads", &c.s.Queued},
+		{"api/queued", "scheduling.volcano.sh", "v1beta1", "podgroups", &c.s.Queued},
+		{"api/queued", "scheduling.run.ai", "v2alpha2", "podgroups", &c.s.Queued},
 	} {
 		version := kind.version
 		if c.served.groups != nil {
@@ -111,7 +119,7 @@ func (c *collector) custom(ctx context.Context) {
 		)
 		list := paged(resource.List,
 			func(l *unstructured.UnstructuredList) []unstructured.Unstructured { return l.Items })
-		kept, err := all(ctx, metav1.ListOptions{Limit: pageSize}, list, trimCustom)
+		kept, err := all(ctx, metav1.ListOptions{Limit: pageSize}, list, keepCustom)
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -119,7 +127,7 @@ func (c *collector) custom(ctx context.Context) {
 		case err != nil:
 			c.missing(kind.what, reason(err))
 		default:
-			*kind.into = kept
+			*kind.into = append(*kind.into, kept...)
 		}
 	}
 }
@@ -136,8 +144,29 @@ func (c *collector) unknown(group string) bool {
 	return false
 }
 
-func trimCustom(object *unstructured.Unstructured) bool {
+// keepCustom keeps an object, unless it no longer waits in a queue, of which large clusters have many. Of the templates
+// of pods, it keeps what they request.
+func keepCustom(object *unstructured.Unstructured) bool {
 	unstructured.RemoveNestedField(object.Object, "metadata", "managedFields")
+	if !facts.Waits(object) {
+		return false
+	}
+	sets, _, _ := unstructured.NestedSlice(object.Object, "spec", "podSets")
+	for _, set := range sets {
+		set, _ := set.(map[string]any)
+		containers, found, _ := unstructured.NestedSlice(set, "template", "spec", "containers")
+		if !found {
+			continue
+		}
+		for i, c := range containers {
+			c, _ := c.(map[string]any)
+			containers[i] = map[string]any{"name": c["name"], "resources": c["resources"]}
+		}
+		set["template"] = map[string]any{"spec": map[string]any{"containers": containers}}
+	}
+	if len(sets) > 0 {
+		_ = unstructured.SetNestedSlice(object.Object, sets, "spec", "podSets") // it has this shape already
+	}
 	return true
 }
 

@@ -462,7 +462,8 @@ func (k *keeper) event(e *corev1.Event) bool {
 	if e.Type != corev1.EventTypeWarning {
 		ofNode := about.Kind == "Node" && k.gpuNodes[about.Name]
 		ofOperand := !isPod && k.operands[about.Namespace]
-		if !ofNode && !ofOperand && !(isPod && k.unwell[name]) {
+		ofQueue := about.Kind == "PodGroup" && e.Reason == "Unschedulable" // Volcano's only word before there are pods
+		if !ofNode && !ofOperand && !ofQueue && !(isPod && k.unwell[name]) {
 			return false
 		}
 	}

@@ -1,10 +1,16 @@
 package doctor
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"sigs.k8s.io/yaml"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 )
 
 // TestQueueOfKAI protects that a pod that KAI Scheduler leaves out without a reason is explained by its queue, as far
@@ -24,8 +30,8 @@ func TestQueueOfKAI(t *testing.T) {
 	}
 	for want, queues := range map[string][]unstructured.Unstructured{
 		"kai-queue-not-a-leaf":     nil, // the queues were not read
-		"kai-queue-missing":        {queue("other", "root"), queue("root", "")},
-		"kai-queue-is-a-parent":    {queue("train", "root"), queue("root", ""), queue("small", "train")},
+		"queue-missing":            {queue("other", "root"), queue("root", "")},
+		"queue-is-a-parent":        {queue("train", "root"), queue("root", ""), queue("small", "train")},
 		"kai-queue-without-parent": {queue("train", ""), queue("other", "root"), queue("root", "")},
 	} {
 		b := newBench().node("n", 8).pod("p", "", 1, inQueue)
@@ -37,9 +43,126 @@ func TestQueueOfKAI(t *testing.T) {
 	b := newBench().node("n", 8).pod("p", "", 1, inQueue)
 	b.Queues = []unstructured.Unstructured{queue("train", "root"), queue("root", "")}
 	_, all := b.tell(t)
-	for _, id := range []string{"kai-queue-missing", "kai-queue-is-a-parent", "kai-queue-without-parent"} {
+	for _, id := range []string{"queue-missing", "queue-is-a-parent", "kai-queue-without-parent"} {
 		if signed(all, id) {
 			t.Errorf("a sound queue is the cause, by %s: %+v", id, all)
 		}
+	}
+}
+
+// TestQueuedWork protects that GPU work without any pod is explained by its queue, or by what its scheduler says of it,
+// and that work that only waits for its turn is no problem.
+func TestQueuedWork(t *testing.T) {
+	t.Parallel()
+	const (
+		workload = "{apiVersion: kueue.x-k8s.io/v1beta1, kind: Workload, metadata: {name: w, namespace: ml," +
+			" creationTimestamp: '2020-01-01T00:00:00Z'}, spec: {queueName: q, podSets: [{name: main, count: 2, template: " +
+			"{spec: {containers: [{name: c, resources: {requests: {nvidia.com/gpu: 4}}}]}}}]}, status: {%s}}"
+		local = "{apiVersion: kueue.x-k8s.io/v1beta1, kind: LocalQueue, metadata: {name: q, namespace: ml}, " +
+			"spec: {clusterQueue: cq}}"
+		cluster = "{apiVersion: kueue.x-k8s.io/v1beta1, kind: ClusterQueue, metadata: {name: cq}, status: {%s}}"
+		group   = "{apiVersion: scheduling.volcano.sh/v1beta1, kind: PodGroup, metadata: {name: g, namespace: ml," +
+			" creationTimestamp: '2020-01-01T00:00:00Z'}, spec: {queue: q, minResources: {nvidia.com/gpu: 8, cpu: '2'}}, " +
+			"status: {%s}}"
+		queue    = "{apiVersion: scheduling.volcano.sh/v1beta1, kind: Queue, metadata: {name: %s}, spec: {%s}, status: {%s}}"
+		pending  = "conditions: [{type: QuotaReserved, status: 'False', message: %q}]"
+		inactive = "conditions: [{type: Active, status: 'False', message: %q}]"
+	)
+	say := func(format string, args ...any) string { return fmt.Sprintf(format, args...) }
+	for name, tc := range map[string]struct {
+		queues, queued []string
+		want           string // a signature, "full" if it only waits, or "" if there is no finding
+	}{
+		"no LocalQueue, in Kueue's words": {
+			nil, []string{say(workload, say(pending, "LocalQueue q doesn't exist"))}, "kueue-queue-missing",
+		},
+		"no LocalQueue, compared": {
+			[]string{strings.Replace(local, "name: q", "name: other", 1)}, []string{say(workload, "")},
+			"kueue-queue-missing",
+		},
+		"no ClusterQueue": {
+			[]string{local, strings.Replace(say(cluster, ""), "name: cq", "name: other", 1)},
+			[]string{say(workload, "")},
+			"kueue-queue-missing",
+		},
+		"the ClusterQueue names a missing flavor": {
+			[]string{local, say(cluster, say(inactive,
+				"Can't admit new workloads: references missing ResourceFlavor(s): h100."))},
+			[]string{say(workload, say(pending, "ClusterQueue cq is inactive"))}, "kueue-clusterqueue-incomplete",
+		},
+		"the ClusterQueue is stopped": {
+			[]string{local, say(cluster, say(inactive, "Can't admit new workloads: is stopped."))},
+			[]string{say(workload, say(pending, "ClusterQueue cq is inactive"))}, "kueue-queue-stopped",
+		},
+		"the workload is deactivated": {
+			nil, []string{say(workload, "conditions: [{type: Evicted, status: 'True', "+
+				"message: The workload is deactivated due to exceeding the maximum number of re-queuing retries}]")},
+			"kueue-workload-deactivated",
+		},
+		"Kueue does not run": {nil, []string{say(workload, "")}, "queue-controller-silent"},
+		"the quota is in use": {
+			[]string{local, say(cluster, "")},
+			[]string{say(workload, say(pending, "couldn't assign flavors to pod set main: "+
+				"insufficient unused quota for nvidia.com/gpu in flavor h100, 6 more needed"))}, "full",
+		},
+		"an admitted workload": {
+			nil, []string{say(workload, "conditions: [{type: Admitted, status: 'True', message: x}]")}, "",
+		},
+		"without GPUs": {
+			nil, []string{strings.Replace(say(workload, say(pending, "LocalQueue q doesn't exist")),
+				"nvidia.com/gpu", "cpu", 1)}, "",
+		},
+		"no queue of Volcano": {
+			[]string{say(queue, "other", "", "state: Open")}, []string{say(group, "phase: Pending")}, "queue-missing",
+		},
+		"a closed queue": {
+			[]string{say(queue, "q", "", "state: Closed")}, []string{say(group, "phase: Pending")},
+			"volcano-queue-closed",
+		},
+		"a queue with queues below it": {
+			[]string{say(queue, "q", "", "state: Open"), say(queue, "child", "parent: q", "state: Open")},
+			[]string{say(group, "phase: Pending")}, "queue-is-a-parent",
+		},
+		"a queue that is too small": {
+			[]string{say(queue, "q", "capability: {nvidia.com/gpu: 4}", "state: Open")},
+			[]string{say(group, "phase: Pending")}, "volcano-queue-too-small",
+		},
+		"a full queue": {
+			[]string{say(queue, "q", "capability: {nvidia.com/gpu: 8}", "state: Open, allocated: {nvidia.com/gpu: 2}")},
+			[]string{say(group, "phase: Pending")}, "full",
+		},
+		"a sound queue":    {[]string{say(queue, "q", "", "state: Open")}, []string{say(group, "phase: Inqueue")}, ""},
+		"a gang that runs": {nil, []string{say(group, "phase: Running")}, ""},
+		"shapes of no sort": {
+			[]string{"{kind: Queue}"}, []string{"{kind: Workload, status: {conditions: [1]}, spec: {podSets: [x]}}"}, "",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench().node("n", 8)
+			for texts, into := range map[*[]string]*[]unstructured.Unstructured{
+				&tc.queues: &b.Queues, &tc.queued: &b.Queued,
+			} {
+				for _, text := range *texts {
+					var object map[string]any
+					raw, err := yaml.YAMLToJSON([]byte(text))
+					if err == nil {
+						err = utiljson.Unmarshal(raw, &object)
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+					*into = append(*into, unstructured.Unstructured{Object: object})
+				}
+			}
+			report, all := b.tell(t)
+			switch {
+			case tc.want != "" && tc.want != "full" && !signed(all, tc.want):
+				t.Errorf("want %s: %+v", tc.want, all)
+			case tc.want == "" && len(all) > 0,
+				tc.want == "full" && (len(all) != 1 || all[0].Severity != finding.Info):
+				t.Errorf("%+v, %+v", report, all)
+			}
+		})
 	}
 }

@@ -87,7 +87,7 @@ func full() *Snapshot {
 		DeviceClasses:   []resourcev1.DeviceClass{{ObjectMeta: named("", "gpu.nvidia.com")}},
 		ClusterPolicies: custom("ClusterPolicy", "cp"), NVIDIADrivers: custom("NVIDIADriver", "nd"),
 		ComputeDomains: custom("ComputeDomain", "cd"), ServiceMonitors: custom("ServiceMonitor", "sm"),
-		Prometheuses: custom("Prometheus", "pr"), Queues: custom("Queue", "q"),
+		Prometheuses: custom("Prometheus", "pr"), Queues: custom("Queue", "q"), Queued: custom("Workload", "w"),
 		CRDs: []string{"clusterpolicies.nvidia.com"},
 		HelmReleases: []HelmRelease{{
 			Namespace: "g", Name: "gpu-operator", Chart: "gpu-operator", Revision: 2,

@@ -73,6 +73,7 @@ func (r *reader) apiParsers() map[string]func(file) error {
 		"api/servicemonitors": func(f file) error { return r.customObjects(f, &s.ServiceMonitors) },
 		"api/prometheuses":    func(f file) error { return r.customObjects(f, &s.Prometheuses) },
 		"api/queues":          func(f file) error { return r.customObjects(f, &s.Queues) },
+		"api/queued":          func(f file) error { return r.customObjects(f, &s.Queued) },
 	}
 }
 
@@ -324,6 +325,7 @@ func (s *Snapshot) Sort() {
 	s.ServiceMonitors = sorted(s.ServiceMonitors)
 	s.Prometheuses = sorted(s.Prometheuses)
 	s.Queues = sorted(s.Queues)
+	s.Queued = sorted(s.Queued)
 	slices.Sort(s.CRDs)
 	s.CRDs = slices.Compact(s.CRDs)
 	slices.SortStableFunc(s.HelmReleases, func(a, b HelmRelease) int {
@@ -340,7 +342,8 @@ func sorted[T any, P interface {
 	metav1.Object
 }](all []T) []T {
 	compare := func(a, b P) int {
-		return cmp.Or(cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetName(), b.GetName()))
+		return cmp.Or(cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetName(), b.GetName()),
+			cmp.Compare(kindOf(a), kindOf(b)))
 	}
 	order := make([]int, len(all))
 	for i := range order {
@@ -363,6 +366,15 @@ func sorted[T any, P interface {
 	}
 	clear(all[kept:])
 	return all[:kept]
+}
+
+// kindOf returns the group, version and kind of an object in a list of several kinds, and "" in other lists.
+func kindOf(object any) string {
+	custom, is := object.(*unstructured.Unstructured)
+	if !is {
+		return ""
+	}
+	return custom.GroupVersionKind().String()
 }
 
 // arrange moves the element at order[i] to i, for all i, without a second copy of the elements. It changes order.

@@ -48,6 +48,7 @@ func Redact(s *Snapshot) {
 	redactAll(w, "servicemonitors", s.ServiceMonitors)
 	redactAll(w, "prometheuses", s.Prometheuses)
 	redactAll(w, "queues", s.Queues)
+	redactAll(w, "queued", s.Queued)
 	s.HelmReleases = redactHelm(w, s.HelmReleases)
 	s.Images = redactImages(w, s.Images)
 	s.Missing = redactMissing(w, s.Missing)

@@ -48,7 +48,11 @@ type Snapshot struct {
 	ComputeDomains  []unstructured.Unstructured
 	ServiceMonitors []unstructured.Unstructured
 	Prometheuses    []unstructured.Unstructured
-	Queues          []unstructured.Unstructured // of KAI Scheduler
+	// Queues are those of batch schedulers: ClusterQueues and LocalQueues of Kueue, Queues of Volcano and of KAI
+	// Scheduler.
+	Queues []unstructured.Unstructured
+	// Queued is what waits in them: Workloads of Kueue, PodGroups of Volcano and of KAI Scheduler.
+	Queued []unstructured.Unstructured
 	// PersistentVolumes are those of unscheduled pods that nodes of other zones cannot attach: where they are.
 	PersistentVolumes []unstructured.Unstructured
 	// CRDs are the names of the CustomResourceDefinitions in relevant groups: nvidia.com,

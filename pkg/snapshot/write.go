@@ -69,6 +69,7 @@ func (b *bundle) all(s *Snapshot) {
 	b.custom("servicemonitors", s.ServiceMonitors)
 	b.custom("prometheuses", s.Prometheuses)
 	b.custom("queues", s.Queues)
+	b.custom("queued", s.Queued)
 	b.custom("persistentvolumes", s.PersistentVolumes)
 	b.some("api/crds.json", len(s.CRDs), func() any { return s.CRDs })
 	b.some("helm.json", len(s.HelmReleases), func() any { return redactHelm(b.walker, s.HelmReleases) })

@@ -25,7 +25,9 @@ func Permissions(ledgerNamespace string, apiOnly bool) []fault.Permission {
 		"nvidia.com":            {"clusterpolicies", "nvidiadrivers"},
 		"resource.nvidia.com":   {"computedomains"},
 		"monitoring.coreos.com": {"servicemonitors", "prometheuses"},
-		"scheduling.run.ai":     {"queues"},
+		"kueue.x-k8s.io":        {"clusterqueues", "localqueues", "workloads"},
+		"scheduling.run.ai":     {"queues", "podgroups"},
+		"scheduling.volcano.sh": {"queues", "podgroups"},
 	} {
 		for _, resource := range resources {
 			all = append(all, fault.Permission{Verb: "list", Group: group, Resource: resource, Optional: true})

@@ -28,7 +28,9 @@ func (r *Result) Name(f *facts.Facts) {
 	}
 	r.follow()
 	if r.Check.Symptom == Known {
-		r.Findings = slices.DeleteFunc(r.Findings, func(found finding.Finding) bool { return found.Signature == "" })
+		r.Findings = slices.DeleteFunc(r.Findings, func(found finding.Finding) bool {
+			return found.Signature == "" && found.Severity != finding.Info
+		})
 	}
 }
 
