@@ -163,9 +163,11 @@ func isDaemon(pod *corev1.Pod) bool {
 	return c != nil && c.Kind == "DaemonSet"
 }
 
+const managedBy = "app.kubernetes.io/managed-by"
+
 // CanBeEvicted reports whether draining a node removes a pod: it belongs to no DaemonSet, is not static, and is neither
 // of the system nor ours.
 func CanBeEvicted(pod *corev1.Pod) bool {
 	return !isDaemon(pod) && pod.Annotations[corev1.MirrorPodAnnotationKey] == "" &&
-		pod.Namespace != metav1.NamespaceSystem && pod.Labels["app.kubernetes.io/managed-by"] != "kubectl-gpu-fault"
+		pod.Namespace != metav1.NamespaceSystem && pod.Labels[managedBy] != "kubectl-gpu-fault"
 }

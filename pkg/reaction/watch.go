@@ -181,13 +181,15 @@ func (w *watcher) follow(
 		}
 		// The informer would collect a streamed list first, and only then transform it.
 		return watch.Filter(following, func(e watch.Event) (watch.Event, bool) {
-			_, _ = slim(e.Object)
+			if e.Type != watch.Bookmark { // its annotation says that the streamed list is complete
+				_, _ = w.slim(e.Object)
+			}
 			return e, true
 		}), nil
 	}
 	// A fake client says itself that it lacks streamed lists.
 	informer := cache.NewSharedInformer(cache.ToListWatcherWithWatchListSemantics(from, w.Client), object, 0)
-	_ = informer.SetTransform(slim) // it fails only after the start
+	_ = informer.SetTransform(w.slim) // it fails only after the start
 	_ = informer.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -222,30 +224,67 @@ func (w *watcher) follow(
 	go informer.RunWithContext(ctx)
 }
 
-// slim drops what is large and unused: the pods of a large cluster stay in memory. Field managers are needed only for
-// nodes and Events.
-func slim(object any) (any, error) {
+// slim drops what the tracker does not use: the pods of a large cluster stay in memory. Field managers are needed only
+// for nodes and Events.
+func (w *watcher) slim(object any) (any, error) {
 	switch o := object.(type) {
 	case *corev1.Node:
 		o.Status.Images, o.Status.VolumesAttached, o.Status.VolumesInUse = nil, nil, nil
 	case *corev1.Pod:
-		o.ManagedFields = nil
-		o.Spec = corev1.PodSpec{NodeName: o.Spec.NodeName}
-		status := corev1.PodStatus{
-			Phase: o.Status.Phase, Conditions: o.Status.Conditions, ContainerStatuses: o.Status.ContainerStatuses,
-			InitContainerStatuses: o.Status.InitContainerStatuses,
+		meta := metav1.ObjectMeta{
+			Name: o.Name, Namespace: o.Namespace, UID: o.UID, ResourceVersion: o.ResourceVersion,
+			DeletionTimestamp: o.DeletionTimestamp, DeletionGracePeriodSeconds: o.DeletionGracePeriodSeconds,
+			Labels: o.Labels,
 		}
-		for _, containers := range [][]corev1.ContainerStatus{status.ContainerStatuses, status.InitContainerStatuses} {
-			for i, c := range containers {
-				containers[i] = corev1.ContainerStatus{
-					Name: c.Name, State: c.State, LastTerminationState: c.LastTerminationState, Ready: c.Ready,
-					RestartCount: c.RestartCount, AllocatedResourcesStatus: c.AllocatedResourcesStatus,
-				}
-			}
+		if w.Selector == nil {
+			meta.Labels = only(o.Labels, managedBy)
 		}
-		o.Status = status
+		meta.Annotations = only(o.Annotations, corev1.MirrorPodAnnotationKey)
+		if c := metav1.GetControllerOf(o); c != nil {
+			meta.OwnerReferences = []metav1.OwnerReference{{Kind: c.Kind, UID: c.UID, Controller: c.Controller}}
+		}
+		*o = corev1.Pod{
+			ObjectMeta: meta, Spec: corev1.PodSpec{NodeName: o.Spec.NodeName},
+			Status: corev1.PodStatus{
+				Phase: o.Status.Phase, Conditions: telling(o.Status.Conditions),
+				ContainerStatuses: eventful(containers(o)),
+			},
+		}
 	}
 	return object, nil
+}
+
+// only returns the map with one key, or nil if it has no value.
+func only(all map[string]string, key string) map[string]string {
+	if all[key] == "" {
+		return nil
+	}
+	return map[string]string{key: all[key]}
+}
+
+// telling returns the conditions that are news when they become true.
+func telling(all []corev1.PodCondition) (kept []corev1.PodCondition) {
+	for _, c := range all {
+		if c.Status == corev1.ConditionTrue && (c.Type == corev1.PodReady || c.Type == corev1.DisruptionTarget) {
+			kept = append(kept, corev1.PodCondition{Type: c.Type, Status: c.Status, Reason: c.Reason})
+		}
+	}
+	return kept
+}
+
+// eventful returns the containers that have ended or have devices; all others are as if they had no status.
+func eventful(all []corev1.ContainerStatus) (kept []corev1.ContainerStatus) {
+	for _, c := range all {
+		if c.State.Terminated == nil && c.RestartCount == 0 && len(c.AllocatedResourcesStatus) == 0 {
+			continue
+		}
+		kept = append(kept, corev1.ContainerStatus{
+			Name: c.Name, RestartCount: c.RestartCount, AllocatedResourcesStatus: c.AllocatedResourcesStatus,
+			State:                corev1.ContainerState{Terminated: c.State.Terminated},
+			LastTerminationState: corev1.ContainerState{Terminated: c.LastTerminationState.Terminated},
+		})
+	}
+	return kept
 }
 
 // wait waits for the first states.
