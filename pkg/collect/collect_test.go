@@ -991,7 +991,7 @@ func TestLogsOfThoseWhoServe(t *testing.T) {
 	}
 }
 
-// TestQueuedWorkIsCollected protects that only work that waits in a queue is kept, without the contents of its pod
+// TestQueuedWorkIsCollected protects that work that has not ended is kept, without the contents of its pod
 // templates, and queues of several schedulers side by side, even if they have the same name.
 func TestQueuedWorkIsCollected(t *testing.T) {
 	t.Parallel()
@@ -999,7 +999,7 @@ func TestQueuedWorkIsCollected(t *testing.T) {
 	custom := cluster.Dynamic.(*dynamicfake.FakeDynamicClient)
 	for _, r := range []struct{ group, version, resource, kind, namespace, name, status string }{
 		{"kueue.x-k8s.io", "v1beta2", "workloads", "Workload", "ml", "waits", "QuotaReserved"},
-		{"kueue.x-k8s.io", "v1beta2", "workloads", "Workload", "ml", "runs", "Admitted"},
+		{"kueue.x-k8s.io", "v1beta2", "workloads", "Workload", "ml", "ended", "Finished"},
 		{"kueue.x-k8s.io", "v1beta2", "clusterqueues", "ClusterQueue", "", "default", ""},
 		{"scheduling.volcano.sh", "v1beta1", "queues", "Queue", "", "default", ""},
 	} {

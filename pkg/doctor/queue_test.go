@@ -66,6 +66,9 @@ func TestQueuedWork(t *testing.T) {
 			"status: {%s}}"
 		queue    = "{apiVersion: scheduling.volcano.sh/v1beta1, kind: Queue, metadata: {name: %s}, spec: {%s}, status: {%s}}"
 		pending  = "conditions: [{type: QuotaReserved, status: 'False', message: %q}]"
+		noFit    = `topology "t" doesn't allow to fit any of 2 pod(s). Total nodes: 1; excluded: resource "nvidia.com/gpu": 1`
+		admitted = "admission: {clusterQueue: cq, podSetAssignments: [{resourceUsage: {nvidia.com/gpu: '8'}}]}, " +
+			"conditions: [{type: Admitted, status: 'True', message: x}]"
 		inactive = "conditions: [{type: Active, status: 'False', message: %q}]"
 	)
 	say := func(format string, args ...any) string { return fmt.Sprintf(format, args...) }
@@ -127,6 +130,50 @@ func TestQueuedWork(t *testing.T) {
 			[]string{say(queue, "q", "capability: {nvidia.com/gpu: 4}", "state: Open")},
 			[]string{say(group, "phase: Pending")}, "volcano-queue-too-small",
 		},
+		"a gang without all its pods": {
+			nil, []string{strings.Replace(say(group, "phase: Inqueue"), "queue: q,", "queue: q, minMember: 2,", 1)},
+			"gang-without-all-pods",
+		},
+		"pods outside of Kueue hold the nodes": {
+			[]string{local, say(cluster, "")}, []string{say(workload, say(pending, noFit))}, "kueue-nodes-held-outside",
+		},
+		"the quota never binds": {
+			[]string{local, strings.Replace(say(cluster, ""), "status", "spec: {resourceGroups: [{flavors: "+
+				"[{resources: [{name: nvidia.com/gpu, nominalQuota: '1000'}]}]}]}, status", 1)},
+			[]string{
+				strings.Replace(say(workload, say(pending, noFit)), "queueName", "priority: 10, queueName", 1),
+				strings.Replace(say(workload, admitted), "name: w", "name: runs", 1),
+			},
+			"kueue-quota-never-binds",
+		},
+		"work of a flavor without GPUs holds the processors": {
+			[]string{local, strings.Replace(say(cluster, ""), "status", "spec: {resourceGroups: [{flavors: "+
+				"[{name: cpu, resources: [{name: nvidia.com/gpu, nominalQuota: '0'}]}]}]}, status", 1)},
+			[]string{
+				strings.NewReplacer("queueName", "priority: 10, queueName", "{nvidia.com/gpu: 4}",
+					"{nvidia.com/gpu: 4, cpu: 9}").Replace(
+					say(workload, say(pending, strings.Replace(noFit, "nvidia.com/gpu", "cpu", 1)))),
+				strings.NewReplacer("name: w", "name: runs", "{nvidia.com/gpu: '8'}", "{cpu: 90}, flavors: {cpu: cpu}").
+					Replace(say(workload, admitted)),
+			},
+			"kueue-flavor-without-gpus-on-gpu-nodes",
+		},
+		"quota is held without pods": {
+			[]string{local, say(cluster, "")},
+			[]string{
+				say(workload, say(pending, "insufficient unused quota for nvidia.com/gpu in flavor h100, 6 more needed")),
+				strings.Replace(say(workload, admitted), "name: w", "ownerReferences: [{kind: Job, name: lost}], name: runs", 1),
+			},
+			"kueue-quota-without-pods",
+		},
+		"quota is held by pods": {
+			[]string{local, say(cluster, "")},
+			[]string{
+				say(workload, say(pending, "insufficient unused quota for nvidia.com/gpu in flavor h100, 6 more needed")),
+				strings.Replace(say(workload, admitted), "name: w", "ownerReferences: [{kind: Job, name: held}], name: runs", 1),
+			},
+			"full",
+		},
 		"a full queue": {
 			[]string{say(queue, "q", "capability: {nvidia.com/gpu: 8}", "state: Open, allocated: {nvidia.com/gpu: 2}")},
 			[]string{say(group, "phase: Pending")}, "full",
@@ -140,6 +187,17 @@ func TestQueuedWork(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := newBench().node("n", 8)
+			switch want := tc.want; {
+			case want == "kueue-nodes-held-outside":
+				b = b.pod("other", "n", 8)
+			case want == "gang-without-all-pods":
+				b = b.pod("member", "", 1, func(p *corev1.Pod) {
+					p.Namespace, p.Annotations = "ml", map[string]string{"scheduling.k8s.io/group-name": "g"}
+					p.Status.Conditions[0].Message = "2/1 tasks in gang unschedulable: pod group is not ready"
+				})
+			case name == "quota is held by pods":
+				b = b.pod("held-0", "n", 8, func(p *corev1.Pod) { p.Namespace = "ml" })
+			}
 			for texts, into := range map[*[]string]*[]unstructured.Unstructured{
 				&tc.queues: &b.Queues, &tc.queued: &b.Queued,
 			} {

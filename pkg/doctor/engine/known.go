@@ -28,9 +28,7 @@ func (r *Result) Name(f *facts.Facts) {
 	}
 	r.follow()
 	if r.Check.Symptom == Known {
-		r.Findings = slices.DeleteFunc(r.Findings, func(found finding.Finding) bool {
-			return found.Signature == "" && found.Severity != finding.Info
-		})
+		r.Findings = slices.DeleteFunc(r.Findings, func(found finding.Finding) bool { return found.Signature == "" })
 	}
 }
 

@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"regexp"
@@ -27,50 +28,88 @@ const (
 // Queued is GPU work that waits in a queue: a Workload of Kueue, or a PodGroup of Volcano or KAI Scheduler. Often it
 // has no pods yet.
 type Queued struct {
-	Object finding.Object
-	Pods   []string // "namespace/name" of the pods that it holds back
+	Object   finding.Object
+	Resource string   // for kubectl: workloads.kueue.x-k8s.io
+	Pods     []string // "namespace/name" of the pods that it holds back
 	// Full is true if all it waits for is quota that other work uses.
 	Full bool
+	// Unseen is true if no controller has said anything about it.
+	Unseen bool
 	// Said is what it and its queues say about it, and what a comparison of both shows, the most specific first.
 	Said []finding.Evidence
 }
 
-// Waits reports whether a Workload or PodGroup waits in a queue. Of all other objects, it reports true.
-func Waits(object *unstructured.Unstructured) bool {
-	switch object.GetKind() {
-	case "Workload":
-		return !isTrue(object, "Finished") && !isTrue(object, "Admitted")
-	case "PodGroup":
-		phase, _, _ := unstructured.NestedString(object.Object, "status", "phase")
-		return !slices.Contains([]string{"Running", "Completed", "Succeeded", "Failed"}, phase)
-	}
-	return true
+// Ends reports whether a Workload or PodGroup has ended.
+func Ends(object *unstructured.Unstructured) bool {
+	phase, _, _ := unstructured.NestedString(object.Object, "status", "phase")
+	return object.GetKind() == "Workload" && isTrue(object, "Finished") ||
+		object.GetKind() == "PodGroup" && slices.Contains([]string{"Completed", "Succeeded", "Failed"}, phase)
+}
+
+// waits reports whether a Workload or PodGroup waits in a queue.
+func waits(object *unstructured.Unstructured) bool {
+	phase, _, _ := unstructured.NestedString(object.Object, "status", "phase")
+	return !Ends(object) && !isTrue(object, "Admitted") && phase != "Running"
 }
 
 // Queued returns the GPU work that waits in queues.
 func (f *Facts) Queued() []Queued { return Once(f, findQueued) }
 
-func findQueued(f *Facts) []Queued {
+// queue compares work that waits with the rest of the cluster. Clusters have thousands of Workloads that resemble each
+// other, so that it remembers results.
+type queue struct {
+	*Facts
+	pods   map[string][]*corev1.Pod      // those that have not ended, by namespace
+	newest map[string]time.Time          // when a controller has last said something about any work, by API group
+	known  map[string][]finding.Evidence // what comparisons showed
+}
+
+func findQueued(facts *Facts) []Queued {
+	f := &queue{
+		Facts: facts, pods: map[string][]*corev1.Pod{}, newest: map[string]time.Time{},
+		known: map[string][]finding.Evidence{},
+	}
+	if len(f.Snapshot.Queued) == 0 {
+		return nil
+	}
+	for i := range f.Snapshot.Pods {
+		if pod := &f.Snapshot.Pods[i]; !Ended(pod) {
+			f.pods[pod.Namespace] = append(f.pods[pod.Namespace], pod)
+		}
+	}
+	for i := range f.Snapshot.Queued {
+		object := &f.Snapshot.Queued[i]
+		for _, c := range maplist(object, "status", "conditions") {
+			if at := changed(c); at.After(f.newest[apiGroup(object)]) {
+				f.newest[apiGroup(object)] = at
+			}
+		}
+	}
 	var all []Queued
 	for i := range f.Snapshot.Queued {
 		object := &f.Snapshot.Queued[i]
-		if !Waits(object) {
+		if !waits(object) {
 			continue
 		}
-		pods := f.podsOf(object)
+		group, resource := f.podsOf(object), "workloads."+kueueGroup
+		if object.GetKind() == "PodGroup" {
+			resource = "podgroups." + apiGroup(object)
+		}
+		pods := slices.DeleteFunc(slices.Clone(group), func(pod *corev1.Pod) bool { return !Unscheduled(pod) })
 		wants := requestsOf(object)
 		if !slices.ContainsFunc(slices.Collect(maps.Keys(wants)), LooksLikeGPU) &&
 			!slices.ContainsFunc(pods, f.AsksForGPU) {
 			continue
 		}
-		q := Queued{Object: finding.Object{
+		q := Queued{Resource: resource, Object: finding.Object{
 			Kind: object.GetKind(), Namespace: object.GetNamespace(), Name: object.GetName(),
 		}}
 		for _, pod := range pods {
 			q.Pods = append(q.Pods, pod.Namespace+"/"+pod.Name)
 		}
 		q.Said = slices.Concat(
-			f.compareQueue(object, wants), conditionsOf(object, q.Object), f.neverSeen(object, q.Object),
+			f.compareQueue(object, wants), f.incomplete(object, group), f.errorsAbout(q.Object, pods),
+			conditionsOf(object, q.Object), f.neverSeen(object, q.Object),
 		)
 		for _, e := range f.EventsOf(q.Object.Kind, q.Object.Namespace, q.Object.Name) {
 			if len(q.Said) < finding.Most {
@@ -79,6 +118,7 @@ func findQueued(f *Facts) []Queued {
 				q.Said = append(q.Said, quoted)
 			}
 		}
+		q.Unseen = len(q.Said) > 0 && strings.HasPrefix(q.Said[0].Text, "no status, though ")
 		q.Full = slices.ContainsFunc(q.Said, func(e finding.Evidence) bool { return busy.MatchString(e.Text) }) &&
 			!slices.ContainsFunc(q.Said, func(e finding.Evidence) bool { return broken.MatchString(e.Text) })
 		all = append(all, q)
@@ -88,8 +128,9 @@ func findQueued(f *Facts) []Queued {
 
 // busy matches what tells that other work uses the quota, and broken what also tells a problem of the work itself.
 var (
-	busy   = regexp.MustCompile(`insufficient unused quota for|^queues\.\S+ \S+: allocated `)
-	broken = regexp.MustCompile(`PodsReady timeout|maximum number of re-queuing retries|is deactivated|Can't admit new`)
+	busy   = regexp.MustCompile(`insufficient unused quota for|excluded: .*resource "|fit any of \d+ pod\(s\)$|^queues\.\S+ \S+: allocated `)
+	broken = regexp.MustCompile(`PodsReady timeout|maximum number of re-queuing retries|is deactivated|Can't admit new|` +
+		`outside of Kueue hold|^quota of|without pods|lower priority hold|^Reconciler error`)
 )
 
 // groupKeys are the annotations and labels by which pods name their group, by the API group of the PodGroup.
@@ -99,9 +140,14 @@ var groupKeys = map[string][]string{
 	kaiGroup:     {"pod-group-name"},
 }
 
-// podsOf returns the pods that are not placed and belong to a Workload or PodGroup.
-func (f *Facts) podsOf(object *unstructured.Unstructured) []*corev1.Pod {
+func apiGroup(object *unstructured.Unstructured) string {
 	group, _, _ := strings.Cut(object.GetAPIVersion(), "/")
+	return group
+}
+
+// podsOf returns the pods that belong to a Workload or PodGroup.
+func (f *queue) podsOf(object *unstructured.Unstructured) []*corev1.Pod {
+	group := apiGroup(object)
 	owns := func(pod *corev1.Pod) bool {
 		controller := metav1.GetControllerOf(pod)
 		for _, owner := range object.GetOwnerReferences() {
@@ -114,9 +160,8 @@ func (f *Facts) podsOf(object *unstructured.Unstructured) []*corev1.Pod {
 		})
 	}
 	var all []*corev1.Pod
-	for i := range f.Snapshot.Pods {
-		pod := &f.Snapshot.Pods[i]
-		if pod.Namespace == object.GetNamespace() && Unscheduled(pod) && owns(pod) {
+	for _, pod := range f.pods[object.GetNamespace()] {
+		if owns(pod) {
 			all = append(all, pod)
 		}
 	}
@@ -191,13 +236,17 @@ func changed(condition map[string]any) time.Time {
 // processed is how long a controller may take to say something about new work.
 const processed = 5 * time.Minute
 
-// neverSeen reports work that its controller has not touched since it was created.
+// neverSeen reports work that its controller has not touched, nor any other work since about its creation. KAI
+// Scheduler sets a status only if it cannot place work.
 //
 //	no status, though the Workload was created AGE ago
-func (f *Facts) neverSeen(object *unstructured.Unstructured, of finding.Object) []finding.Evidence {
+func (f *queue) neverSeen(object *unstructured.Unstructured, of finding.Object) []finding.Evidence {
 	created := object.GetCreationTimestamp().Time
 	status, _, _ := unstructured.NestedMap(object.Object, "status")
-	if age := f.Now.Sub(created); len(status) == 0 && !created.IsZero() && age > processed {
+	newest := f.newest[apiGroup(object)]
+	age := f.Now.Sub(created)
+	if len(status) == 0 && !created.IsZero() && age > processed && newest.Before(created.Add(-processed)) &&
+		apiGroup(object) != kaiGroup {
 		return []finding.Evidence{{
 			Source: of.String() + " .status",
 			Text:   fmt.Sprintf("no status, though the %s was created %s ago", of.Kind, words.AgeText(age)),
@@ -206,14 +255,59 @@ func (f *Facts) neverSeen(object *unstructured.Unstructured, of finding.Object) 
 	return nil
 }
 
+// incomplete reports a gang of which too few pods exist, so that no scheduler places any of them.
+//
+//	pods of the gang: 1, minimum: 2
+func (f *queue) incomplete(object *unstructured.Unstructured, pods []*corev1.Pod) []finding.Evidence {
+	least, _, _ := unstructured.NestedInt64(object.Object, "spec", "minMember")
+	age := f.Now.Sub(object.GetCreationTimestamp().Time)
+	if len(pods) == 0 || int64(len(pods)) >= least || age < processed {
+		return nil
+	}
+	return []finding.Evidence{{
+		Source: "PodGroup " + object.GetNamespace() + "/" + object.GetName() + " .spec.minMember and its pods",
+		Text:   fmt.Sprintf("pods of the gang: %d, minimum: %d", len(pods), least),
+	}}
+}
+
+// fails matches the lines of a log that report an error, of zap, klog and the Go runtime.
+var fails = regexp.MustCompile(`"level":"error"|^E\d{4} |^panic: `)
+
+// errorsAbout returns the last error that a controller logs about an object or its pods.
+func (f *queue) errorsAbout(of finding.Object, pods []*corev1.Pod) []finding.Evidence {
+	names := []string{of.Name}
+	for _, pod := range pods[:min(len(pods), fewPods)] {
+		names = append(names, pod.Name)
+	}
+	var last []finding.Evidence
+	for i := range f.Snapshot.Logs {
+		l := &f.Snapshot.Logs[i]
+		if !Schedules(l.Pod) {
+			continue
+		}
+		for line := range strings.Lines(l.Text) {
+			if !fails.MatchString(line) || !words.ContainsAny(line, names) {
+				continue
+			}
+			text := strings.TrimSpace(line)
+			var record struct{ Msg, Error string }
+			if json.Unmarshal([]byte(text), &record) == nil && record.Error != "" {
+				text = record.Msg + ": " + record.Error
+			}
+			last = []finding.Evidence{{Source: LogSource(l), Text: words.Cut(text)}}
+		}
+	}
+	return last
+}
+
 // compareQueue compares work with its queue, if the queues were read. What a result means is in the signatures.
-func (f *Facts) compareQueue(
+func (f *queue) compareQueue(
 	object *unstructured.Unstructured, wants map[corev1.ResourceName]int64,
 ) []finding.Evidence {
-	group, _, _ := strings.Cut(object.GetAPIVersion(), "/")
+	group := apiGroup(object)
 	switch group {
 	case kueueGroup:
-		return f.compareKueue(object)
+		return f.compareKueue(object, wants)
 	case volcanoGroup:
 		name, _, _ := unstructured.NestedString(object.Object, "spec", "queue")
 		return f.QueueProblem(volcanoGroup, name, wants)
@@ -224,39 +318,7 @@ func (f *Facts) compareQueue(
 	return nil
 }
 
-// compareKueue returns what keeps the LocalQueue and the ClusterQueue of a Workload from taking it, in Kueue's own
-// words.
-func (f *Facts) compareKueue(object *unstructured.Unstructured) []finding.Evidence {
-	name, _, _ := unstructured.NestedString(object.Object, "spec", "queueName")
-	read := func(kind string) bool {
-		return slices.ContainsFunc(f.Snapshot.Queues, func(q unstructured.Unstructured) bool {
-			return q.GetKind() == kind
-		})
-	}
-	missing := func(kind, name, where string) []finding.Evidence {
-		return []finding.Evidence{{Source: where, Text: fmt.Sprintf("%s %s doesn't exist", kind, name)}}
-	}
-	local := f.queue(kueueGroup, "LocalQueue", object.GetNamespace(), name)
-	if local == nil {
-		if name == "" || !read("LocalQueue") {
-			return nil
-		}
-		return missing("LocalQueue", name, "LocalQueues of namespace "+object.GetNamespace())
-	}
-	of := finding.Object{Kind: "LocalQueue", Namespace: object.GetNamespace(), Name: name}
-	all := conditionsOf(local, of)
-	name, _, _ = unstructured.NestedString(local.Object, "spec", "clusterQueue")
-	cluster := f.queue(kueueGroup, "ClusterQueue", "", name)
-	if cluster == nil {
-		if name == "" || !read("ClusterQueue") {
-			return all
-		}
-		return append(missing("ClusterQueue", name, of.String()+" .spec.clusterQueue"), all...)
-	}
-	return append(conditionsOf(cluster, finding.Object{Kind: "ClusterQueue", Name: name}), all...)
-}
-
-func (f *Facts) queue(group, kind, namespace, name string) *unstructured.Unstructured {
+func (f *Facts) queueOf(group, kind, namespace, name string) *unstructured.Unstructured {
 	for i := range f.Snapshot.Queues {
 		q := &f.Snapshot.Queues[i]
 		if q.GetKind() == kind && q.GetNamespace() == namespace && q.GetName() == name &&
@@ -297,7 +359,7 @@ func (f *Facts) QueueProblem(group, name string, wants map[corev1.ResourceName]i
 	if !read || name == "" {
 		return nil
 	}
-	q := f.queue(group, "Queue", "", name)
+	q := f.queueOf(group, "Queue", "", name)
 	if q == nil {
 		return tell("", "does not exist")
 	}

@@ -24,6 +24,7 @@ import (
 // Checks returns the checks of the scheduling layer.
 func Checks() []engine.Check {
 	return slices.Concat(pendingChecks(), []engine.Check{
+		queuedCheck(),
 		{
 			ID:    "sched.unbalanced",
 			Layer: finding.LayerScheduling,

@@ -24,14 +24,12 @@ func messageChecks() []engine.Check {
 			Title: "a pod, or an object that creates pods, reports a known problem",
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 			Reads: "statuses, events and logs of failing pods that request no NVIDIA GPU and are not NVIDIA's components; " +
-				"logs of running pods; warning events of other objects; Workloads and PodGroups that wait in the queues of " +
-				"Kueue, Volcano and KAI Scheduler",
+				"logs of running pods; warning events of other objects",
 			Why: "Only messages that a signature knows are reported (see doctor signatures), because such a pod may have " +
 				"nothing to do with GPUs.",
 			// A vendor's plugin that fails explains the pods that need what it advertises.
 			ExplainsAs: map[string][]string{
 				finding.OfPlugin: ofPlugins(), signatures.Running + " " + finding.OfPlugin: ofPlugins(),
-				ofQueue: append(ofPlugins(), "sched.waiting", "sched.unschedulable"),
 			},
 			Run: checkMessages,
 		},
@@ -87,6 +85,7 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 		switch {
 		case facts.OtherAccelerator(pod) != "" && inTrouble(f, pod): // wl.other-accelerator
 		case len(pod.Spec.ResourceClaims) > 0 && pod.Spec.NodeName == "": // the layer DRA
+		case facts.Schedules(pod.Name) && len(f.Queued()) > 0 && len(f.Troubles(pod)) > 0: // sched.queued
 		case inTrouble(f, pod) && (!ours || pod.DeletionTimestamp != nil):
 			r.Add(finding.Finding{
 				Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Title: "the pod does not run",
@@ -102,7 +101,9 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 		}
 	}
 	seen := map[finding.Object]bool{}
-	checkQueued(f, r, seen)
+	for _, q := range f.Queued() { // sched.queued
+		seen[q.Object] = true
+	}
 	if f.Missing("api/events") != "" {
 		return // checks of layers that need events say so
 	}
@@ -130,27 +131,6 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 			Object: o, Title: "an object that creates pods reports a problem", Severity: finding.Warning,
 			Evidence: []finding.Evidence{q},
 		}.ForPods(o.String()))
-	}
-}
-
-// ofQueue is the kind of findings about work that waits in a queue.
-const ofQueue = "queue"
-
-// checkQueued adds the GPU work that waits in a queue, which is a problem only if a signature knows why.
-func checkQueued(f *facts.Facts, r *engine.Result, seen map[finding.Object]bool) {
-	for _, q := range f.Queued() {
-		seen[q.Object] = true
-		found := finding.Finding{
-			Object: q.Object, Title: "GPU work waits in a queue", Severity: finding.Error, As: ofQueue,
-			Evidence: q.Said,
-		}.ForPods(append(slices.Clone(q.Pods), q.Object.String())...)
-		if q.Full {
-			found.Title, found.Severity = "GPU work waits until its queue has enough quota", finding.Info
-			found.Confidence = finding.Certain
-			found.Fix.Text = "Wait until other work of the queue ends, or raise the quota of the queue within what the " +
-				"nodes have."
-		}
-		r.Add(found)
 	}
 }
 
