@@ -88,7 +88,7 @@ func findQueued(facts *Facts) []Queued {
 	var all []Queued
 	for i := range f.Snapshot.Queued {
 		object := &f.Snapshot.Queued[i]
-		if !waits(object) {
+		if !waits(object) || f.Now.Sub(object.GetCreationTimestamp().Time) < young {
 			continue
 		}
 		group, resource := f.podsOf(object), "workloads."+kueueGroup
@@ -107,16 +107,9 @@ func findQueued(facts *Facts) []Queued {
 		for _, pod := range pods {
 			q.Pods = append(q.Pods, pod.Namespace+"/"+pod.Name)
 		}
-		q.Said = slices.Concat(
-			f.compareQueue(object, wants), f.incomplete(object, group), f.errorsAbout(q.Object, pods),
-			conditionsOf(object, q.Object), f.neverSeen(object, q.Object),
-		)
-		for _, e := range f.EventsOf(q.Object.Kind, q.Object.Namespace, q.Object.Name) {
-			if len(q.Said) < finding.Most {
-				quoted := Quote(e)
-				quoted.Text = words.Cut(quoted.Text)
-				q.Said = append(q.Said, quoted)
-			}
+		q.Said = append(f.compareQueue(object, wants), f.incomplete(object, group)...)
+		if object.GetKind() == "Workload" || len(pods) == 0 { // pods of a PodGroup say by themselves what they lack
+			q.Said = append(q.Said, f.saidOf(object, q.Object, pods)...)
 		}
 		q.Unseen = len(q.Said) > 0 && strings.HasPrefix(q.Said[0].Text, "no status, though ")
 		q.Full = slices.ContainsFunc(q.Said, func(e finding.Evidence) bool { return busy.MatchString(e.Text) }) &&
@@ -126,9 +119,23 @@ func findQueued(facts *Facts) []Queued {
 	return all
 }
 
+// saidOf returns what a Workload or PodGroup, its events and the logs of controllers say about it.
+func (f *queue) saidOf(object *unstructured.Unstructured, of finding.Object, pods []*corev1.Pod) []finding.Evidence {
+	all := slices.Concat(f.errorsAbout(of, pods), conditionsOf(object, of), f.neverSeen(object, of))
+	for _, e := range f.EventsOf(of.Kind, of.Namespace, of.Name) {
+		if len(all) < finding.Most {
+			quoted := Quote(e)
+			quoted.Text = words.Cut(quoted.Text)
+			all = append(all, quoted)
+		}
+	}
+	return all
+}
+
 // busy matches what tells that other work uses the quota, and broken what also tells a problem of the work itself.
 var (
-	busy   = regexp.MustCompile(`insufficient unused quota for|excluded: .*resource "|fit any of \d+ pod\(s\)$|^queues\.\S+ \S+: allocated `)
+	busy = regexp.MustCompile(`insufficient unused quota for|excluded: .*resource "|fit any of \d+ pod\(s\)$|` +
+		`^queues\.\S+ \S+: allocated `)
 	broken = regexp.MustCompile(`PodsReady timeout|maximum number of re-queuing retries|is deactivated|Can't admit new|` +
 		`outside of Kueue hold|^quota of|without pods|lower priority hold|^Reconciler error`)
 )
@@ -233,8 +240,10 @@ func changed(condition map[string]any) time.Time {
 	return at
 }
 
-// processed is how long a controller may take to say something about new work.
-const processed = 5 * time.Minute
+const (
+	young     = 30 * time.Second // work that is admitted at once has just been created
+	processed = 5 * time.Minute  // a controller takes less time to say something about new work
+)
 
 // neverSeen reports work that its controller has not touched, nor any other work since about its creation. KAI
 // Scheduler sets a status only if it cannot place work.

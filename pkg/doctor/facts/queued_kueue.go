@@ -51,7 +51,7 @@ func (f *queue) compareKueue(
 		if m := noFit.FindStringSubmatch(c.Text); m != nil {
 			for _, resource := range slices.Sorted(maps.Keys(wants)) {
 				if string(resource) == m[1] || m[1] == "" && LooksLikeGPU(resource) {
-					all = append(f.holders(cluster, resource, priorityOf(object)), all...)
+					all = append(f.holders(cluster, resource, priorityOf(object), wants[resource]), all...)
 				}
 			}
 		} else if m := noQuota.FindStringSubmatch(c.Text); m != nil {
@@ -69,29 +69,34 @@ var (
 	noQuota = regexp.MustCompile(`insufficient unused quota for (\S+) in flavor`)
 )
 
-// holders tells who holds a resource of which the nodes have not enough for a Workload, if Kueue cannot or does not
-// take it away: pods that Kueue does not manage, and Workloads of a lower priority.
+// holders tells who holds a resource of which the nodes have not enough for a Workload, if it would have room without
+// them, and Kueue cannot or does not take it away: pods that Kueue does not manage, and Workloads of a lower priority.
 //
 //	pods outside of Kueue hold RESOURCE: 256 (namespace NAME, priority -1; the workload has 0)
 //	quota of RESOURCE in ClusterQueue NAME: 1000000000, the nodes have 512
 //	admitted workloads of lower priority hold RESOURCE: 504
 //	admitted workloads of lower priority hold RESOURCE through flavor NAME, which gives no GPUs: 5624000m
 func (f *queue) holders(
-	cluster *unstructured.Unstructured, resource corev1.ResourceName, own int64,
+	cluster *unstructured.Unstructured, resource corev1.ResourceName, own, want int64,
 ) (all []finding.Evidence) {
-	key := fmt.Sprint(cluster.GetName(), resource, own)
+	key := fmt.Sprint(cluster.GetName(), resource, own, " ", want)
 	if known, ok := f.known[key]; ok {
 		return known
 	}
 	defer func() { f.known[key] = all }()
-	var capacity, outside int64
+	var capacity, free, outside int64
 	by := map[string]int64{}
 	managed := f.managedByKueue()
 	for _, n := range f.GPUNodes {
 		capacity += n.Allocatable(resource)
+		free += n.Allocatable(resource)
 		for _, pod := range n.Pods {
 			holds := Demand(pod)[resource]
-			if holds == 0 || Ended(pod) || managed(pod) || ofDaemonSet(pod) {
+			if holds == 0 || Ended(pod) {
+				continue
+			}
+			free -= holds
+			if managed(pod) || ofDaemonSet(pod) {
 				continue
 			}
 			outside += holds
@@ -102,7 +107,7 @@ func (f *queue) holders(
 			by[fmt.Sprintf("namespace %s, priority %d; the workload has %d", pod.Namespace, priority, own)] += holds
 		}
 	}
-	if outside*10 >= capacity && outside > 0 {
+	if outside > 0 && free+outside >= want {
 		most := slices.MaxFunc(slices.Sorted(maps.Keys(by)), func(a, b string) int { return cmp.Compare(by[a], by[b]) })
 		return []finding.Evidence{{
 			Source: "the pods on the GPU nodes",
@@ -123,7 +128,11 @@ func (f *queue) holders(
 			lower[flavor] += n
 		}
 	}
-	if len(lower) == 0 {
+	var held int64
+	for _, n := range lower {
+		held += n
+	}
+	if held == 0 || free+held < want {
 		return nil
 	}
 	flavor := slices.MaxFunc(slices.Sorted(maps.Keys(lower)), func(a, b string) int {

@@ -101,8 +101,8 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 		}
 	}
 	seen := map[finding.Object]bool{}
-	for _, q := range f.Queued() { // sched.queued
-		seen[q.Object] = true
+	for _, q := range f.Queued() {
+		seen[q.Object] = len(q.Said) > 0 // sched.queued
 	}
 	if f.Missing("api/events") != "" {
 		return // checks of layers that need events say so
