@@ -1,7 +1,6 @@
 package cudafault
 
 import (
-	_ "embed"
 	"fmt"
 	"regexp"
 	"slices"
@@ -9,13 +8,8 @@ import (
 	"sync"
 )
 
-// The lists of functions that the shims hook. The shims are built from the same lists.
-var (
-	//go:embed shim/hooks.def
-	driverHooks string
-	//go:embed shim/hooks-cudart.def
-	runtimeHooks string
-)
+// hooks are the lists of functions that the shims hook. The shims are built from the same lists.
+var hooks = map[Layer]string{LayerDriver: "shim/hooks.def", LayerRuntime: "shim/hooks-cudart.def"}
 
 // function is a hooked function that counts.
 type function struct {
@@ -31,8 +25,12 @@ var hookForm = regexp.MustCompile(`(?m)^HOOK\((\w+), ([A-Z|0]+), [A-Z|0]+, \w+\)
 // the last error.
 var functionsByLayer = sync.OnceValues(func() (map[Layer][]function, error) {
 	all := map[Layer][]function{}
-	for layer, text := range map[Layer]string{LayerDriver: driverHooks, LayerRuntime: runtimeHooks} {
-		for _, m := range hookForm.FindAllStringSubmatch(text, -1) {
+	for layer, name := range hooks {
+		text, err := embedded(name)
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range hookForm.FindAllStringSubmatch(string(text), -1) {
 			if m[2] == "0" {
 				continue
 			}

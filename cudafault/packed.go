@@ -8,14 +8,14 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/packed"
 )
 
-// libraries are the shims that `make shim` builds, compressed.
+// files are the shims that `make shim` builds, the lists of functions that they hook, and the tables, compressed.
 //
-//go:embed lib/*/*.so.zst
-var libraries embed.FS
+//go:embed lib/*/*.so.zst shim/*.def.zst *.tsv.zst
+var files embed.FS
 
-// embedded returns a file of libraries.
+// embedded returns one of the files.
 func embedded(name string) ([]byte, error) {
-	file, err := libraries.ReadFile(name + ".zst")
+	file, err := files.ReadFile(name + ".zst")
 	if err != nil {
 		return nil, err
 	}

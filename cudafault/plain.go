@@ -4,10 +4,11 @@ package cudafault
 
 import "embed"
 
-// libraries are the shims that `make shim` builds. The build is reproducible.
+// files are the shims that `make shim` builds (the build is reproducible), the lists of functions that they hook, and
+// the tables.
 //
-//go:embed lib/*/*.so
-var libraries embed.FS
+//go:embed lib/*/*.so shim/*.def *.tsv
+var files embed.FS
 
-// embedded returns a file of libraries.
-func embedded(name string) ([]byte, error) { return libraries.ReadFile(name) }
+// embedded returns one of the files.
+func embedded(name string) ([]byte, error) { return files.ReadFile(name) }

@@ -1,22 +1,12 @@
 package cudafault
 
 import (
-	_ "embed"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/tsv"
-)
-
-var (
-	//go:embed errors.tsv
-	errorsTSV string
-	//go:embed nvml.tsv
-	nvmlTSV string
-	//go:embed profiles.tsv
-	profilesTSV string
 )
 
 type data struct {
@@ -26,7 +16,17 @@ type data struct {
 }
 
 // tables parses the embedded tables once. Tests detect invalid tables, so an error here does not panic.
-var tables = sync.OnceValues(func() (*data, error) { return load(errorsTSV, nvmlTSV, profilesTSV) })
+var tables = sync.OnceValues(func() (*data, error) {
+	var all [3]string
+	for i, name := range []string{"errors.tsv", "nvml.tsv", "profiles.tsv"} {
+		text, err := embedded(name)
+		if err != nil {
+			return nil, err
+		}
+		all[i] = string(text)
+	}
+	return load(all[0], all[1], all[2])
+})
 
 // loaded returns the tables, which are empty if they are invalid.
 func loaded() *data {

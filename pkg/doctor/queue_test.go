@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -158,6 +159,21 @@ func TestQueuedWork(t *testing.T) {
 			},
 			"kueue-flavor-without-gpus-on-gpu-nodes",
 		},
+		"work behind a head that waits, in order": {
+			[]string{local, strings.Replace(say(cluster, ""), "status", "spec: {queueingStrategy: StrictFIFO, "+
+				"resourceGroups: [{flavors: [{name: b200, resources: [{name: nvidia.com/gpu, nominalQuota: 8}]}]}]}, "+
+				"status", 1)},
+			[]string{
+				strings.Replace(say(workload, say(pending, "insufficient unused quota for nvidia.com/gpu in flavor b300, "+
+					"8 more needed")), "name: w", "name: head", 1),
+				say(workload, ""),
+			},
+			"kueue-strict-fifo",
+		},
+		"a queue that deserves GPUs alone": {
+			[]string{say(queue, "q", "deserved: {nvidia.com/gpu: 8}", "state: Open, allocated: {nvidia.com/gpu: '0'}")},
+			[]string{say(group, "phase: Pending")}, "volcano-deserved-incomplete",
+		},
 		"quota is held without pods": {
 			[]string{local, say(cluster, "")},
 			[]string{
@@ -222,5 +238,51 @@ func TestQueuedWork(t *testing.T) {
 				t.Errorf("%+v, %+v", report, all)
 			}
 		})
+	}
+}
+
+// TestOtherNodePool protects that a pod is told of which node pool its queue of KAI Scheduler is, and that a pod whose
+// binding fails is not taken for one that no scheduler has seen.
+func TestOtherNodePool(t *testing.T) {
+	t.Parallel()
+	b := newBench().node("n", 8).pod("p", "", 1, func(p *corev1.Pod) {
+		p.Labels = map[string]string{"kai.scheduler/queue": "train"}
+		p.Status.Conditions[0].Message = "QueueDoesNotExist: Queue 'train' does not exist."
+	})
+	q := unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "scheduling.run.ai/v2", "kind": "Queue", "spec": map[string]any{"parentQueue": "root"},
+	}}
+	q.SetName("train")
+	q.SetLabels(map[string]string{"kai.scheduler/node-pool": "workers"})
+	b.Queues = []unstructured.Unstructured{q}
+	if _, all := b.tell(t); !signed(all, "kai-node-pool-label-missing") {
+		t.Errorf("%+v", all)
+	}
+
+	b = newBench().node("n", 8).pod("p", "", 1, func(p *corev1.Pod) {
+		p.Spec.SchedulerName, p.Status.Conditions = "kai-scheduler", nil
+	}).event("Pod", "p", "BindingError", "Failed to bind pod ml/p to node n: admission webhook \"x\" denied the request: no")
+	if lines, all := b.tell(t); !slices.Contains(lines, "sched.unschedulable error") {
+		t.Errorf("%v: %+v", lines, all)
+	}
+}
+
+// TestPinnedByKueue protects that a pod that Kueue has assigned to a full node is told so if another node has room.
+func TestPinnedByKueue(t *testing.T) {
+	t.Parallel()
+	pinned := func(p *corev1.Pod) {
+		p.Labels = map[string]string{"kueue.x-k8s.io/tas": "true"}
+		p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: "full"}
+	}
+	hostname := func(n *corev1.Node) {
+		n.Labels = map[string]string{corev1.LabelHostname: n.Name, "nvidia.com/gpu.present": "true"}
+	}
+	b := newBench().node("full", 8, hostname).node("empty", 8, hostname)
+	b = b.pod("holder", "full", 8).pod("p", "", 8, pinned)
+	_, all := b.tell(t)
+	if !slices.ContainsFunc(all, func(f finding.Finding) bool {
+		return strings.Contains(f.Title, "Kueue has assigned the pod to node full") && f.Severity == finding.Error
+	}) {
+		t.Errorf("%+v", all)
 	}
 }

@@ -203,10 +203,13 @@ var (
 	variable = regexp.MustCompile(`\$\([A-Za-z_][\w.]*\)|\$\{?[A-Za-z_]\w*\}?|\{\{[^{}]*\}\}|%[a-z]`)
 )
 
+// strictFIFO is a value of the API of Kueue that has the shape of a password.
+const strictFIFO = "StrictFIFO"
+
 // ordinary reports whether a single word is made of words, numbers, versions, paths and addresses. Everything else
 // could be a password.
 func ordinary(value string) bool {
-	if identifier.MatchString(value) {
+	if identifier.MatchString(value) || value == strictFIFO {
 		return true
 	}
 	value = variable.ReplaceAllString(value, "")

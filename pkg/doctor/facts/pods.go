@@ -90,9 +90,12 @@ func LooksLikeGPU(name corev1.ResourceName) bool {
 		// GPU-sharing schedulers account for these resources themselves.
 		return false
 	}
-	return IsGPUResource(name) ||
-		qualified && (strings.Contains(rest, "gpu") || domain == "nvidia.com" && strings.HasPrefix(rest, "mig"))
+	return IsGPUResource(name) || qualified && (strings.Contains(rest, "gpu") ||
+		domain == "nvidia.com" && (strings.HasPrefix(rest, "mig") || model.MatchString(rest)))
 }
+
+// model matches the models by which some clusters name their resources: nvidia.com/a100.
+var model = regexp.MustCompile(`^(?:[abhltv]|gb|gh|rtx)\d`)
 
 // Available reports whether a node is ready and schedulable. A node without a Ready condition counts as ready.
 func Available(n *Node) bool {

@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -134,10 +135,11 @@ func (f *queue) saidOf(object *unstructured.Unstructured, of finding.Object, pod
 
 // busy matches what tells that other work uses the quota, and broken what also tells a problem of the work itself.
 var (
-	busy = regexp.MustCompile(`insufficient unused quota for|excluded: .*resource "|fit any of \d+ pod\(s\)$|` +
+	busy = regexp.MustCompile(`insufficient unused quota for|excluded: .*resource "|fit any of \d+ pod\(s\)$|is StrictFIFO, and waits:|` +
 		`^queues\.\S+ \S+: allocated `)
 	broken = regexp.MustCompile(`PodsReady timeout|maximum number of re-queuing retries|is deactivated|Can't admit new|` +
-		`outside of Kueue hold|^quota of|without pods|lower priority hold|^Reconciler error`)
+		`outside of Kueue hold|^quota of|without pods|lower priority hold|` +
+		`quota for this one is free|^Reconciler error`)
 )
 
 // groupKeys are the annotations and labels by which pods name their group, by the API group of the PodGroup.
@@ -347,6 +349,7 @@ func (f *Facts) queueOf(group, kind, namespace, name string) *unstructured.Unstr
 //	queues.GROUP NAME: state Closed
 //	queues.GROUP NAME: capability RESOURCE: 4, the work requests at least 8
 //	queues.GROUP NAME: allocated RESOURCE: 6 of 8, the work requests at least 4
+//	queues.GROUP NAME: deserved RESOURCE: 2, allocated 0, but nothing of RESOURCE
 func (f *Facts) QueueProblem(group, name string, wants map[corev1.ResourceName]int64) []finding.Evidence {
 	tell := func(field, format string, args ...any) []finding.Evidence {
 		return []finding.Evidence{{
@@ -394,7 +397,39 @@ func (f *Facts) QueueProblem(group, name string, wants map[corev1.ResourceName]i
 				words.InWords(name, used), words.InWords(name, has), words.InWords(name, want))
 		}
 	}
-	return full
+	if full != nil {
+		return full
+	}
+	deserved, _, _ := unstructured.NestedMap(q.Object, "spec", "deserved")
+	for _, name := range slices.Sorted(maps.Keys(wants)) {
+		due, _ := amountIn(deserved, name)
+		used, _ := amountIn(allocated, name)
+		for _, also := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+			if _, named := deserved[string(also)]; due > 0 && used+wants[name] <= due && !named && wants[also] > 0 {
+				return tell(" .spec.deserved", "deserved %s: %s, allocated %s, but nothing of %s", name,
+					words.InWords(name, due), words.InWords(name, used), also)
+			}
+		}
+	}
+	return nil
+}
+
+// nodePool is the label by which KAI Scheduler with several shards tells which objects belong together.
+const nodePool = "kai.scheduler/node-pool"
+
+// OtherNodePool compares the node pool of a pod with that of its queue of KAI Scheduler.
+//
+//	queues.GROUP NAME: has kai.scheduler/node-pool=NAME, the work has (none)
+func (f *Facts) OtherNodePool(pod *corev1.Pod, name string) []finding.Evidence {
+	q := f.queueOf(kaiGroup, "Queue", "", name)
+	if q == nil || q.GetLabels()[nodePool] == pod.Labels[nodePool] {
+		return nil
+	}
+	return []finding.Evidence{{
+		Source: "Queue " + name + " .metadata.labels and those of " + PodObject(pod).String(),
+		Text: fmt.Sprintf("queues.%s %s: has %s=%s, the work has %s", kaiGroup, name, nodePool,
+			cmp.Or(q.GetLabels()[nodePool], "(none)"), cmp.Or(pod.Labels[nodePool], "(none)")),
+	}}
 }
 
 func amountIn(amounts map[string]any, name corev1.ResourceName) (int64, bool) {

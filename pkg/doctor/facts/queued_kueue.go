@@ -59,7 +59,46 @@ func (f *queue) compareKueue(
 			all = append(f.idleQuota(cluster, resource, wants[resource]), all...)
 		}
 	}
+	all = append(f.ahead(object, cluster, wants), all...)
 	return append(conditionsOf(cluster, finding.Object{Kind: "ClusterQueue", Name: name}), all...)
+}
+
+// ahead tells which Workload holds back one that Kueue has not looked at, in a queue that keeps the order. It is a
+// problem if a flavor has free quota for this one.
+//
+//	Workload NAMESPACE/NAME is ahead in ClusterQueue NAME, which is StrictFIFO, and waits: MESSAGE
+//	...and waits (quota for this one is free): MESSAGE
+func (f *queue) ahead(
+	object, cluster *unstructured.Unstructured, wants map[corev1.ResourceName]int64,
+) []finding.Evidence {
+	strategy, _, _ := unstructured.NestedString(cluster.Object, "spec", "queueingStrategy")
+	if strategy != "StrictFIFO" || len(conditionsOf(object, finding.Object{})) > 0 {
+		return nil
+	}
+	for i := range f.Snapshot.Queued {
+		other := &f.Snapshot.Queued[i]
+		name, _, _ := unstructured.NestedString(other.Object, "spec", "queueName")
+		local := f.queueOf(kueueGroup, "LocalQueue", other.GetNamespace(), name)
+		if local == nil || !waits(other) {
+			continue
+		}
+		of := finding.Object{Kind: "Workload", Namespace: other.GetNamespace(), Name: other.GetName()}
+		into, _, _ := unstructured.NestedString(local.Object, "spec", "clusterQueue")
+		if said := conditionsOf(other, of); into == cluster.GetName() && len(said) > 0 {
+			free := ""
+			for resource, want := range wants {
+				if LooksLikeGPU(resource) && freeQuota(cluster, resource) >= want {
+					free = " (quota for this one is free)"
+				}
+			}
+			return []finding.Evidence{{
+				Source: said[0].Source,
+				Text: fmt.Sprintf("%s is ahead in ClusterQueue %s, which is StrictFIFO, and waits%s: %s", of,
+					cluster.GetName(), free, said[0].Text),
+			}}
+		}
+	}
+	return nil
 }
 
 // What Kueue says if the nodes of a topology, or the quota, have no room for a resource.
@@ -187,15 +226,20 @@ func (f *queue) managedByKueue() func(*corev1.Pod) bool {
 				return true
 			}
 		}
-		for _, keys := range []map[string]string{pod.Labels, pod.Annotations} {
-			for key := range keys {
-				if strings.HasPrefix(key, kueueGroup+"/") {
-					return true
-				}
+		return OfKueue(pod)
+	}
+}
+
+// OfKueue reports whether labels or annotations of a pod are from Kueue.
+func OfKueue(pod *corev1.Pod) bool {
+	for _, keys := range []map[string]string{pod.Labels, pod.Annotations} {
+		for key := range keys {
+			if strings.HasPrefix(key, kueueGroup+"/") {
+				return true
 			}
 		}
-		return false
 	}
+	return false
 }
 
 // givesGPUs reports whether a flavor of a ClusterQueue has quota for GPUs.
@@ -212,6 +256,29 @@ func givesGPUs(cluster *unstructured.Unstructured, name string) bool {
 		}
 	}
 	return false
+}
+
+// freeQuota returns the most of a resource that one flavor of a ClusterQueue has left.
+func freeQuota(cluster *unstructured.Unstructured, resource corev1.ResourceName) (most int64) {
+	used := map[any]int64{}
+	for _, flavor := range maplist(cluster, "status", "flavorsReservation") {
+		for _, r := range listIn(flavor, "resources") {
+			if r["name"] == string(resource) {
+				used[flavor["name"]], _ = amountIn(map[string]any{string(resource): r["total"]}, resource)
+			}
+		}
+	}
+	for _, group := range maplist(cluster, "spec", "resourceGroups") {
+		for _, flavor := range listIn(group, "flavors") {
+			for _, r := range listIn(flavor, "resources") {
+				if r["name"] == string(resource) {
+					n, _ := amountIn(map[string]any{string(resource): r["nominalQuota"]}, resource)
+					most = max(most, n-used[flavor["name"]])
+				}
+			}
+		}
+	}
+	return most
 }
 
 func quotaOf(cluster *unstructured.Unstructured, resource corev1.ResourceName) (quota int64) {

@@ -122,7 +122,9 @@ func tied(s *scheduler.Scheduler, n, twin *facts.Node) (holding, waiting []*core
 	only := func(pod *corev1.Pod) bool {
 		owner := metav1.GetControllerOf(pod)
 		daemon := owner != nil && owner.Kind == "DaemonSet" // bound to its node by design
-		return !daemon && len(facts.GPUDemand(pod)) > 0 && scheduler.Selects(pod, n) && !scheduler.Selects(pod, twin)
+		// Topology-aware scheduling of Kueue ties pods to nodes, too.
+		return !daemon && !facts.OfKueue(pod) && len(facts.GPUDemand(pod)) > 0 &&
+			scheduler.Selects(pod, n) && !scheduler.Selects(pod, twin)
 	}
 	for _, pod := range n.Pods {
 		if !facts.Ended(pod) && only(pod) {

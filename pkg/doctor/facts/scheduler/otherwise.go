@@ -148,6 +148,15 @@ func (s *Scheduler) otherwise(pod *corev1.Pod, message string, roomy []*facts.No
 					shell.Command("kubectl get pods -A -o wide --field-selector spec.nodeName=%s", roomy[0].Name),
 				},
 			}
+	case message == "" && s.notBound(pod) != nil:
+		v.Id, v.Confidence = "sched.unschedulable", finding.Certain
+		v.Title = "a scheduler has chosen a node for the pod, but fails to bind it"
+		v.Evidence = []finding.Evidence{facts.Quote(s.notBound(pod))}
+		v.Fix = finding.Fix{
+			Text: "The message names what rejects the binding, such as a policy that the pod breaks: correct the pod, or " +
+				"delete it. Some schedulers try such a pod first in each cycle, and hold its resources back from others.",
+			Commands: []string{shell.Command("kubectl -n %s describe pod %s", pod.Namespace, pod.Name)},
+		}
 	case message == "" && neverLookedAt(pod) && s.F.Age(pod) >= noScheduler:
 		v.Id, v.Confidence = "sched.no-scheduler", finding.Likely
 		name := pod.Spec.SchedulerName
@@ -183,6 +192,16 @@ func (s *Scheduler) otherwise(pod *corev1.Pod, message string, roomy []*facts.No
 func neverLookedAt(pod *corev1.Pod) bool {
 	return !slices.ContainsFunc(pod.Status.Conditions,
 		func(c corev1.PodCondition) bool { return c.Type == corev1.PodScheduled })
+}
+
+// notBound returns the event that says why a pod is not bound to the node that its scheduler has chosen, or nil.
+func (s *Scheduler) notBound(pod *corev1.Pod) *corev1.Event {
+	for _, e := range s.F.EventsOfPod(pod) {
+		if e.Type == corev1.EventTypeWarning && slices.Contains([]string{"BindingError", "FailedBinding"}, e.Reason) {
+			return e
+		}
+	}
+	return nil
 }
 
 // insufficientInMessage returns the resources that the scheduler's message reports as insufficient: "2 Insufficient

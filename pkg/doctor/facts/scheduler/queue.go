@@ -32,8 +32,36 @@ func (s *Scheduler) tellQueue(pod *corev1.Pod, v *verdict) {
 		v.Title = "GPUs are free, but the scheduler leaves the pod out and gives no reason: see its queue " + name
 		v.Evidence = append(v.Evidence, finding.FieldEvidence(facts.PodObject(pod), ".metadata", "%s=%s", q.key, name))
 		v.Evidence = append(v.Evidence, s.F.QueueProblem(q.group, name, nil)...)
+		v.Evidence = append(v.Evidence, s.F.OtherNodePool(pod, name)...)
 		v.Fix.Text = "See whether the queue exists, is open, has no queues below it, and has a quota or limit that allows " +
 			"the GPUs. See the log of the scheduler for this pod."
+		return
+	}
+}
+
+// pinned describes a pod that Kueue's topology-aware scheduling has assigned to a full node, while another has room.
+func (s *Scheduler) pinned(pod *corev1.Pod, want map[corev1.ResourceName]int64, v *verdict) {
+	node := pod.Spec.NodeSelector[corev1.LabelHostname]
+	if node == "" || !facts.OfKueue(pod) {
+		return
+	}
+	for _, n := range s.nodes {
+		if n.Labels[corev1.LabelHostname] == node || !facts.Available(n) || ForeignTaint(pod, n) != nil ||
+			!covers(want, func(name corev1.ResourceName) int64 { return s.Free(n, name) }) {
+			continue
+		}
+		v.Severity, v.Confidence = finding.Error, finding.Likely
+		v.Title = "Kueue has assigned the pod to node " + node + ", whose GPUs are in use, while node " + n.Name +
+			" has room"
+		v.Evidence = append([]finding.Evidence{
+			finding.FieldEvidence(facts.PodObject(pod), ".spec.nodeSelector", "%s=%s", corev1.LabelHostname, node),
+		}, v.Evidence...)
+		v.Fix = finding.Fix{
+			Text: "Kueue's topology-aware scheduling chose the node before other pods took its GPUs, and does not choose " +
+				"again by itself. Set spec.active of the pod's Workload to false and then to true, so that Kueue assigns " +
+				"nodes anew: this evicts all pods of the workload. If it happens again, update Kueue (kueue#14570).",
+			Commands: []string{shell.Command("kubectl -n %s get workloads.kueue.x-k8s.io -o wide", pod.Namespace)},
+		}
 		return
 	}
 }

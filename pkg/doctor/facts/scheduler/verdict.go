@@ -326,6 +326,7 @@ func (s *Scheduler) full(
 			}
 		}
 	}
+	s.pinned(pod, want, &v)
 	if spare > 0 {
 		v.Title += ", and other nodes with free GPUs have a taint that the pod does not tolerate"
 		v.Fix.Text += " Or let the pod tolerate the taint of the nodes with free GPUs, if it may run there."
