@@ -144,11 +144,11 @@ func (c *collector) unknown(group string) bool {
 	return false
 }
 
-// keepCustom keeps an object, unless it is work that has ended, of which large clusters have much. Of the templates of
+// keepCustom keeps an object, except finished work, which accumulates in large clusters. Of the templates of
 // pods, it keeps what they request.
 func keepCustom(object *unstructured.Unstructured) bool {
 	unstructured.RemoveNestedField(object.Object, "metadata", "managedFields")
-	if facts.Ends(object) {
+	if facts.IsFinished(object) {
 		return false
 	}
 	sets, _, _ := unstructured.NestedSlice(object.Object, "spec", "podSets")

@@ -52,7 +52,7 @@ func TestQueueOfKAI(t *testing.T) {
 }
 
 // TestQueuedWork protects that GPU work without any pod is explained by its queue, or by what its scheduler says of it,
-// and that work that only waits for its turn is no problem.
+// and that work that waits for its turn is not reported as a problem.
 func TestQueuedWork(t *testing.T) {
 	t.Parallel()
 	const (
@@ -75,7 +75,7 @@ func TestQueuedWork(t *testing.T) {
 	say := func(format string, args ...any) string { return fmt.Sprintf(format, args...) }
 	for name, tc := range map[string]struct {
 		queues, queued []string
-		want           string // a signature, "full" if it only waits, or "" if there is no finding
+		want           string // a signature, "full" if it waits for its turn, or "" if no finding is expected
 	}{
 		"no LocalQueue, in Kueue's words": {
 			nil, []string{say(workload, say(pending, "LocalQueue q doesn't exist"))}, "kueue-queue-missing",
@@ -241,8 +241,8 @@ func TestQueuedWork(t *testing.T) {
 	}
 }
 
-// TestOtherNodePool protects that a pod is told of which node pool its queue of KAI Scheduler is, and that a pod whose
-// binding fails is not taken for one that no scheduler has seen.
+// TestOtherNodePool protects that a finding names the node pool of the pod's KAI Scheduler queue, and that a pod whose
+// binding fails is not reported as ignored by all schedulers.
 func TestOtherNodePool(t *testing.T) {
 	t.Parallel()
 	b := newBench().node("n", 8).pod("p", "", 1, func(p *corev1.Pod) {
@@ -261,13 +261,14 @@ func TestOtherNodePool(t *testing.T) {
 
 	b = newBench().node("n", 8).pod("p", "", 1, func(p *corev1.Pod) {
 		p.Spec.SchedulerName, p.Status.Conditions = "kai-scheduler", nil
-	}).event("Pod", "p", "BindingError", "Failed to bind pod ml/p to node n: admission webhook \"x\" denied the request: no")
+	}).event("Pod", "p", "BindingError", `Failed to bind pod ml/p to node n: admission webhook "x" denied the request`)
 	if lines, all := b.tell(t); !slices.Contains(lines, "sched.unschedulable error") {
 		t.Errorf("%v: %+v", lines, all)
 	}
 }
 
-// TestPinnedByKueue protects that a pod that Kueue has assigned to a full node is told so if another node has room.
+// TestPinnedByKueue protects that a pod that Kueue assigned to a full node is reported if another node has enough free
+// GPUs.
 func TestPinnedByKueue(t *testing.T) {
 	t.Parallel()
 	pinned := func(p *corev1.Pod) {
@@ -284,5 +285,40 @@ func TestPinnedByKueue(t *testing.T) {
 		return strings.Contains(f.Title, "Kueue has assigned the pod to node full") && f.Severity == finding.Error
 	}) {
 		t.Errorf("%+v", all)
+	}
+}
+
+// TestFailingPlacers protects that a failing queue controller is reported while GPU work waits, and that neither other
+// schedulers nor pods of tenants are taken for one.
+func TestFailingPlacers(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		namespace, name string
+		want            bool
+	}{
+		{"kueue-system", "kueue-controller-manager-1", true},
+		{"ml", "kueue-controller-manager-1", false}, // the namespace of the waiting work
+		{"data", "dask-scheduler-1", false},
+	} {
+		b := newBench().node("n", 8).pod(tc.name, "n", 0, func(p *corev1.Pod) {
+			p.Namespace = tc.namespace
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{
+				Name:  "manager",
+				State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
+			}}
+		})
+		work := unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup",
+			"spec": map[string]any{"minResources": map[string]any{"nvidia.com/gpu": "8"}},
+		}}
+		work.SetName("g")
+		work.SetNamespace("ml")
+		b.Queued = []unstructured.Unstructured{work}
+		_, all := b.tell(t)
+		if got := slices.ContainsFunc(all, func(f finding.Finding) bool {
+			return f.ID == "sched.queued" && f.Object.Name == tc.name
+		}); got != tc.want {
+			t.Errorf("%s/%s: reported %v: %+v", tc.namespace, tc.name, got, all)
+		}
 	}
 }

@@ -34,14 +34,15 @@ type Queued struct {
 	Pods     []string // "namespace/name" of the pods that it holds back
 	// Full is true if all it waits for is quota that other work uses.
 	Full bool
-	// Unseen is true if no controller has said anything about it.
-	Unseen bool
-	// Said is what it and its queues say about it, and what a comparison of both shows, the most specific first.
-	Said []finding.Evidence
+	// Unprocessed is true if no controller has set a status or reported an event.
+	Unprocessed bool
+	// Evidence is what comparisons with its queue, the nodes and other work show, and what its conditions, events and
+	// controllers report, the most specific first.
+	Evidence []finding.Evidence
 }
 
-// Ends reports whether a Workload or PodGroup has ended.
-func Ends(object *unstructured.Unstructured) bool {
+// IsFinished reports whether a Workload or PodGroup has finished.
+func IsFinished(object *unstructured.Unstructured) bool {
 	phase, _, _ := unstructured.NestedString(object.Object, "status", "phase")
 	return object.GetKind() == "Workload" && isTrue(object, "Finished") ||
 		object.GetKind() == "PodGroup" && slices.Contains([]string{"Completed", "Succeeded", "Failed"}, phase)
@@ -50,25 +51,31 @@ func Ends(object *unstructured.Unstructured) bool {
 // waits reports whether a Workload or PodGroup waits in a queue.
 func waits(object *unstructured.Unstructured) bool {
 	phase, _, _ := unstructured.NestedString(object.Object, "status", "phase")
-	return !Ends(object) && !isTrue(object, "Admitted") && phase != "Running"
+	return !IsFinished(object) && !isTrue(object, "Admitted") && phase != "Running"
 }
 
 // Queued returns the GPU work that waits in queues.
 func (f *Facts) Queued() []Queued { return Once(f, findQueued) }
 
-// queue compares work that waits with the rest of the cluster. Clusters have thousands of Workloads that resemble each
-// other, so that it remembers results.
-type queue struct {
+// comparer compares waiting work with the rest of the cluster. Large clusters have thousands of similar Workloads, so
+// it caches results.
+type comparer struct {
 	*Facts
-	pods   map[string][]*corev1.Pod      // those that have not ended, by namespace
-	newest map[string]time.Time          // when a controller has last said something about any work, by API group
-	known  map[string][]finding.Evidence // what comparisons showed
+	pods   map[string][]*corev1.Pod // unfinished pods by namespace
+	newest map[string]time.Time     // time of the latest condition of any work, by API group
+	cache  map[cacheKey][]finding.Evidence
+}
+
+type cacheKey struct {
+	comparison, cluster string
+	resource            corev1.ResourceName
+	priority, want      int64
 }
 
 func findQueued(facts *Facts) []Queued {
-	f := &queue{
+	f := &comparer{
 		Facts: facts, pods: map[string][]*corev1.Pod{}, newest: map[string]time.Time{},
-		known: map[string][]finding.Evidence{},
+		cache: map[cacheKey][]finding.Evidence{},
 	}
 	if len(f.Snapshot.Queued) == 0 {
 		return nil
@@ -80,7 +87,7 @@ func findQueued(facts *Facts) []Queued {
 	}
 	for i := range f.Snapshot.Queued {
 		object := &f.Snapshot.Queued[i]
-		for _, c := range maplist(object, "status", "conditions") {
+		for _, c := range mapsIn(object.Object, "status", "conditions") {
 			if at := changed(c); at.After(f.newest[apiGroup(object)]) {
 				f.newest[apiGroup(object)] = at
 			}
@@ -108,21 +115,29 @@ func findQueued(facts *Facts) []Queued {
 		for _, pod := range pods {
 			q.Pods = append(q.Pods, pod.Namespace+"/"+pod.Name)
 		}
-		q.Said = append(f.compareQueue(object, wants), f.incomplete(object, group)...)
-		if object.GetKind() == "Workload" || len(pods) == 0 { // pods of a PodGroup say by themselves what they lack
-			q.Said = append(q.Said, f.saidOf(object, q.Object, pods)...)
+		q.Evidence = append(f.compareQueue(object, wants), f.incomplete(object, group)...)
+		if len(q.Evidence) == 0 {
+			q.Evidence = f.unprocessed(object, q.Object)
+			q.Unprocessed = len(q.Evidence) > 0
 		}
-		q.Unseen = len(q.Said) > 0 && strings.HasPrefix(q.Said[0].Text, "no status, though ")
-		q.Full = slices.ContainsFunc(q.Said, func(e finding.Evidence) bool { return busy.MatchString(e.Text) }) &&
-			!slices.ContainsFunc(q.Said, func(e finding.Evidence) bool { return broken.MatchString(e.Text) })
+		if object.GetKind() == "Workload" || len(pods) == 0 { // the scheduler reports about the pods of a PodGroup
+			q.Evidence = append(q.Evidence, f.reported(object, q.Object, pods)...)
+		}
+		matches := func(re *regexp.Regexp) bool {
+			return slices.ContainsFunc(q.Evidence, func(e finding.Evidence) bool { return re.MatchString(e.Text) })
+		}
+		q.Full = matches(quotaInUse) && !matches(problem)
 		all = append(all, q)
 	}
 	return all
 }
 
-// saidOf returns what a Workload or PodGroup, its events and the logs of controllers say about it.
-func (f *queue) saidOf(object *unstructured.Unstructured, of finding.Object, pods []*corev1.Pod) []finding.Evidence {
-	all := slices.Concat(f.errorsAbout(of, pods), conditionsOf(object, of), f.neverSeen(object, of))
+// reported returns the conditions and events of a Workload or PodGroup, and the last error about it in the logs of
+// controllers.
+func (f *comparer) reported(
+	object *unstructured.Unstructured, of finding.Object, pods []*corev1.Pod,
+) []finding.Evidence {
+	all := append(f.errorsAbout(of, pods), conditionsOf(object, of)...)
 	for _, e := range f.EventsOf(of.Kind, of.Namespace, of.Name) {
 		if len(all) < finding.Most {
 			quoted := Quote(e)
@@ -133,13 +148,13 @@ func (f *queue) saidOf(object *unstructured.Unstructured, of finding.Object, pod
 	return all
 }
 
-// busy matches what tells that other work uses the quota, and broken what also tells a problem of the work itself.
+// quotaInUse matches evidence that other work uses the quota, and problem evidence that waiting does not help.
 var (
-	busy = regexp.MustCompile(`insufficient unused quota for|excluded: .*resource "|fit any of \d+ pod\(s\)$|is StrictFIFO, and waits:|` +
-		`^queues\.\S+ \S+: allocated `)
-	broken = regexp.MustCompile(`PodsReady timeout|maximum number of re-queuing retries|is deactivated|Can't admit new|` +
-		`outside of Kueue hold|^quota of|without pods|lower priority hold|` +
-		`quota for this one is free|^Reconciler error`)
+	quotaInUse = regexp.MustCompile(`insufficient unused quota for|excluded: .*resource "|fit any of \d+ pod\(s\)$|` +
+		`is StrictFIFO, and waits:|^queues\.\S+ \S+: allocated `)
+	problem = regexp.MustCompile(`PodsReady timeout|maximum number of re-queuing retries|is deactivated|` +
+		`Can't admit new|outside of Kueue hold|^quota of|without pods|lower priority hold|` +
+		`a flavor has enough free quota|^Reconciler error`)
 )
 
 // groupKeys are the annotations and labels by which pods name their group, by the API group of the PodGroup.
@@ -155,7 +170,7 @@ func apiGroup(object *unstructured.Unstructured) string {
 }
 
 // podsOf returns the pods that belong to a Workload or PodGroup.
-func (f *queue) podsOf(object *unstructured.Unstructured) []*corev1.Pod {
+func (f *comparer) podsOf(object *unstructured.Unstructured) []*corev1.Pod {
 	group := apiGroup(object)
 	owns := func(pod *corev1.Pod) bool {
 		controller := metav1.GetControllerOf(pod)
@@ -189,16 +204,12 @@ func requestsOf(object *unstructured.Unstructured) map[corev1.ResourceName]int64
 	}
 	least, _, _ := unstructured.NestedMap(object.Object, "spec", "minResources")
 	add(least, 1)
-	sets, _, _ := unstructured.NestedSlice(object.Object, "spec", "podSets")
-	for _, set := range sets {
-		set, _ := set.(map[string]any)
+	for _, set := range mapsIn(object.Object, "spec", "podSets") {
 		count, found, _ := unstructured.NestedInt64(set, "count")
 		if !found {
 			count = 1
 		}
-		containers, _, _ := unstructured.NestedSlice(set, "template", "spec", "containers")
-		for _, c := range containers {
-			c, _ := c.(map[string]any)
+		for _, c := range mapsIn(set, "template", "spec", "containers") {
 			limits, _, _ := unstructured.NestedMap(c, "resources", "limits")
 			requests, _, _ := unstructured.NestedMap(c, "resources", "requests")
 			if limits == nil {
@@ -215,7 +226,7 @@ func requestsOf(object *unstructured.Unstructured) map[corev1.ResourceName]int64
 func conditionsOf(object *unstructured.Unstructured, of finding.Object) []finding.Evidence {
 	var all []finding.Evidence
 	for _, field := range []string{"conditions", "schedulingConditions", "admissionChecks"} {
-		for _, c := range maplist(object, "status", field) {
+		for _, c := range mapsIn(object.Object, "status", field) {
 			name, state := fmt.Sprint(c["type"]), fmt.Sprint(c["status"])
 			if field == "admissionChecks" {
 				name, state = fmt.Sprint(c["name"]), fmt.Sprint(c["state"])
@@ -247,11 +258,11 @@ const (
 	processed = 5 * time.Minute  // a controller takes less time to say something about new work
 )
 
-// neverSeen reports work that its controller has not touched, nor any other work since about its creation. KAI
-// Scheduler sets a status only if it cannot place work.
+// unprocessed returns evidence that no controller has processed work of this API group since the object was created.
+// KAI Scheduler sets a status only if it cannot place work.
 //
 //	no status, though the Workload was created AGE ago
-func (f *queue) neverSeen(object *unstructured.Unstructured, of finding.Object) []finding.Evidence {
+func (f *comparer) unprocessed(object *unstructured.Unstructured, of finding.Object) []finding.Evidence {
 	created := object.GetCreationTimestamp().Time
 	status, _, _ := unstructured.NestedMap(object.Object, "status")
 	newest := f.newest[apiGroup(object)]
@@ -266,10 +277,10 @@ func (f *queue) neverSeen(object *unstructured.Unstructured, of finding.Object) 
 	return nil
 }
 
-// incomplete reports a gang of which too few pods exist, so that no scheduler places any of them.
+// incomplete returns evidence that fewer pods of a gang exist than its minimum, so no scheduler places any of them.
 //
 //	pods of the gang: 1, minimum: 2
-func (f *queue) incomplete(object *unstructured.Unstructured, pods []*corev1.Pod) []finding.Evidence {
+func (f *comparer) incomplete(object *unstructured.Unstructured, pods []*corev1.Pod) []finding.Evidence {
 	least, _, _ := unstructured.NestedInt64(object.Object, "spec", "minMember")
 	age := f.Now.Sub(object.GetCreationTimestamp().Time)
 	if len(pods) == 0 || int64(len(pods)) >= least || age < processed {
@@ -281,11 +292,11 @@ func (f *queue) incomplete(object *unstructured.Unstructured, pods []*corev1.Pod
 	}}
 }
 
-// fails matches the lines of a log that report an error, of zap, klog and the Go runtime.
-var fails = regexp.MustCompile(`"level":"error"|^E\d{4} |^panic: `)
+// logsError matches error lines of zap, klog and the Go runtime.
+var logsError = regexp.MustCompile(`"level":"error"|^E\d{4} |^panic: `)
 
-// errorsAbout returns the last error that a controller logs about an object or its pods.
-func (f *queue) errorsAbout(of finding.Object, pods []*corev1.Pod) []finding.Evidence {
+// errorsAbout returns the last error that a scheduler or queue controller logged about an object or its pods.
+func (f *comparer) errorsAbout(of finding.Object, pods []*corev1.Pod) []finding.Evidence {
 	names := []string{of.Name}
 	for _, pod := range pods[:min(len(pods), fewPods)] {
 		names = append(names, pod.Name)
@@ -293,11 +304,11 @@ func (f *queue) errorsAbout(of finding.Object, pods []*corev1.Pod) []finding.Evi
 	var last []finding.Evidence
 	for i := range f.Snapshot.Logs {
 		l := &f.Snapshot.Logs[i]
-		if !Schedules(l.Pod) {
+		if !placesWork(l.Pod) || l.Namespace == of.Namespace {
 			continue
 		}
 		for line := range strings.Lines(l.Text) {
-			if !fails.MatchString(line) || !words.ContainsAny(line, names) {
+			if !logsError.MatchString(line) || !words.ContainsAny(line, names) {
 				continue
 			}
 			text := strings.TrimSpace(line)
@@ -311,8 +322,36 @@ func (f *queue) errorsAbout(of finding.Object, pods []*corev1.Pod) []finding.Evi
 	return last
 }
 
+// placers are parts of the names of pods that place GPU work. Schedulers such as those of Dask or Airflow do not.
+var placers = []string{
+	"kueue-controller", "volcano-scheduler", "volcano-controllers", "volcano-admission", "kai-scheduler",
+	"runai-scheduler", "yunikorn-scheduler", "binder",
+}
+
+func placesWork(pod string) bool { return words.ContainsAny(pod, placers) }
+
+// FailingPlacers returns the failing pods of schedulers and queue controllers, if GPU work waits in a queue. Tenants
+// can choose the names of their pods, so pods in namespaces with waiting work are ignored.
+func (f *Facts) FailingPlacers() []*corev1.Pod {
+	tenants := map[string]bool{}
+	for _, q := range f.Queued() {
+		tenants[q.Object.Namespace] = true
+	}
+	if len(tenants) == 0 {
+		return nil
+	}
+	var all []*corev1.Pod
+	for i := range f.Snapshot.Pods {
+		pod := &f.Snapshot.Pods[i]
+		if placesWork(pod.Name) && !tenants[pod.Namespace] && len(f.Troubles(pod)) > 0 {
+			all = append(all, pod)
+		}
+	}
+	return all
+}
+
 // compareQueue compares work with its queue, if the queues were read. What a result means is in the signatures.
-func (f *queue) compareQueue(
+func (f *comparer) compareQueue(
 	object *unstructured.Unstructured, wants map[corev1.ResourceName]int64,
 ) []finding.Evidence {
 	group := apiGroup(object)
@@ -414,10 +453,10 @@ func (f *Facts) QueueProblem(group, name string, wants map[corev1.ResourceName]i
 	return nil
 }
 
-// nodePool is the label by which KAI Scheduler with several shards tells which objects belong together.
+// nodePool is the label that assigns nodes, queues and pods to a shard of KAI Scheduler.
 const nodePool = "kai.scheduler/node-pool"
 
-// OtherNodePool compares the node pool of a pod with that of its queue of KAI Scheduler.
+// OtherNodePool compares the node pool of a pod with the node pool of its KAI Scheduler queue.
 //
 //	queues.GROUP NAME: has kai.scheduler/node-pool=NAME, the work has (none)
 func (f *Facts) OtherNodePool(pod *corev1.Pod, name string) []finding.Evidence {
@@ -438,14 +477,14 @@ func amountIn(amounts map[string]any, name corev1.ResourceName) (int64, bool) {
 }
 
 func isTrue(object *unstructured.Unstructured, condition string) bool {
-	return slices.ContainsFunc(maplist(object, "status", "conditions"), func(c map[string]any) bool {
+	return slices.ContainsFunc(mapsIn(object.Object, "status", "conditions"), func(c map[string]any) bool {
 		return c["type"] == condition && c["status"] == "True"
 	})
 }
 
-// maplist returns the maps in a list field; what has another shape is left out.
-func maplist(object *unstructured.Unstructured, fields ...string) []map[string]any {
-	list, _, _ := unstructured.NestedSlice(object.Object, fields...)
+// mapsIn returns the maps in a list field, without elements of other types.
+func mapsIn(object map[string]any, fields ...string) []map[string]any {
+	list, _, _ := unstructured.NestedSlice(object, fields...)
 	var all []map[string]any
 	for _, item := range list {
 		if m, is := item.(map[string]any); is {

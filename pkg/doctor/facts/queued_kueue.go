@@ -18,7 +18,7 @@ import (
 
 // compareKueue returns what keeps the LocalQueue and the ClusterQueue of a Workload from taking it, in Kueue's own
 // words, and what a comparison with the nodes and with admitted Workloads shows.
-func (f *queue) compareKueue(
+func (f *comparer) compareKueue(
 	object *unstructured.Unstructured, wants map[corev1.ResourceName]int64,
 ) []finding.Evidence {
 	name, _, _ := unstructured.NestedString(object.Object, "spec", "queueName")
@@ -59,21 +59,27 @@ func (f *queue) compareKueue(
 			all = append(f.idleQuota(cluster, resource, wants[resource]), all...)
 		}
 	}
-	all = append(f.ahead(object, cluster, wants), all...)
+	all = append(f.behindHead(object, cluster, wants), all...)
 	return append(conditionsOf(cluster, finding.Object{Kind: "ClusterQueue", Name: name}), all...)
 }
 
-// ahead tells which Workload holds back one that Kueue has not looked at, in a queue that keeps the order. It is a
-// problem if a flavor has free quota for this one.
+// behindHead returns evidence that another Workload blocks one that Kueue has not evaluated, in a queue that keeps the
+// order. This is a problem only if a flavor has enough free quota.
 //
 //	Workload NAMESPACE/NAME is ahead in ClusterQueue NAME, which is StrictFIFO, and waits: MESSAGE
-//	...and waits (quota for this one is free): MESSAGE
-func (f *queue) ahead(
+//	...and waits (a flavor has enough free quota): MESSAGE
+func (f *comparer) behindHead(
 	object, cluster *unstructured.Unstructured, wants map[corev1.ResourceName]int64,
 ) []finding.Evidence {
 	strategy, _, _ := unstructured.NestedString(cluster.Object, "spec", "queueingStrategy")
-	if strategy != "StrictFIFO" || len(conditionsOf(object, finding.Object{})) > 0 {
+	if strategy != strictFIFO || len(conditionsOf(object, finding.Object{})) > 0 {
 		return nil
+	}
+	free := ""
+	for resource, want := range wants {
+		if LooksLikeGPU(resource) && freeQuota(cluster, resource) >= want {
+			free = " (a flavor has enough free quota)"
+		}
 	}
 	for i := range f.Snapshot.Queued {
 		other := &f.Snapshot.Queued[i]
@@ -82,124 +88,146 @@ func (f *queue) ahead(
 		if local == nil || !waits(other) {
 			continue
 		}
-		of := finding.Object{Kind: "Workload", Namespace: other.GetNamespace(), Name: other.GetName()}
 		into, _, _ := unstructured.NestedString(local.Object, "spec", "clusterQueue")
-		if said := conditionsOf(other, of); into == cluster.GetName() && len(said) > 0 {
-			free := ""
-			for resource, want := range wants {
-				if LooksLikeGPU(resource) && freeQuota(cluster, resource) >= want {
-					free = " (quota for this one is free)"
-				}
-			}
+		of := finding.Object{Kind: "Workload", Namespace: other.GetNamespace(), Name: other.GetName()}
+		if reasons := conditionsOf(other, of); into == cluster.GetName() && len(reasons) > 0 {
 			return []finding.Evidence{{
-				Source: said[0].Source,
+				Source: reasons[0].Source,
 				Text: fmt.Sprintf("%s is ahead in ClusterQueue %s, which is StrictFIFO, and waits%s: %s", of,
-					cluster.GetName(), free, said[0].Text),
+					cluster.GetName(), free, reasons[0].Text),
 			}}
 		}
 	}
 	return nil
 }
 
-// What Kueue says if the nodes of a topology, or the quota, have no room for a resource.
+// strictFIFO is the queueing strategy in which the first Workload of a ClusterQueue blocks the others.
+const strictFIFO = "StrictFIFO"
+
+// Messages of Kueue about a resource that the nodes of a topology, or the quota, do not have enough of.
 var (
 	noFit = regexp.MustCompile(`topology "[^"]+" (?:doesn't allow to fit any of|allows to fit only)` +
 		`(?:.*resource "([^"]+)": \d)?`)
 	noQuota = regexp.MustCompile(`insufficient unused quota for (\S+) in flavor`)
 )
 
-// holders tells who holds a resource of which the nodes have not enough for a Workload, if it would have room without
-// them, and Kueue cannot or does not take it away: pods that Kueue does not manage, and Workloads of a lower priority.
-//
-//	pods outside of Kueue hold RESOURCE: 256 (namespace NAME, priority -1; the workload has 0)
-//	quota of RESOURCE in ClusterQueue NAME: 1000000000, the nodes have 512
-//	admitted workloads of lower priority hold RESOURCE: 504
-//	admitted workloads of lower priority hold RESOURCE through flavor NAME, which gives no GPUs: 5624000m
-func (f *queue) holders(
-	cluster *unstructured.Unstructured, resource corev1.ResourceName, own, want int64,
-) (all []finding.Evidence) {
-	key := fmt.Sprint(cluster.GetName(), resource, own, " ", want)
-	if known, ok := f.known[key]; ok {
+// holders returns evidence of who holds a resource that a Workload needs on the nodes, if the Workload would fit
+// without them and Kueue does not preempt them: pods that Kueue does not manage, or Workloads of a lower priority.
+func (f *comparer) holders(
+	cluster *unstructured.Unstructured, resource corev1.ResourceName, priority, want int64,
+) []finding.Evidence {
+	key := cacheKey{"holders", cluster.GetName(), resource, priority, want}
+	if known, ok := f.cache[key]; ok {
 		return known
 	}
-	defer func() { f.known[key] = all }()
-	var capacity, free, outside int64
-	by := map[string]int64{}
+	capacity, free, outside, text := f.unmanaged(resource, priority)
+	if outside > 0 && free+outside >= want {
+		f.cache[key] = []finding.Evidence{{Source: "the pods on the GPU nodes", Text: text}}
+	} else {
+		f.cache[key] = f.lowerPriority(cluster, resource, priority, want-free, capacity)
+	}
+	return f.cache[key]
+}
+
+// unmanaged returns the capacity of the GPU nodes for a resource, how much of it is free, how much pods hold that Kueue
+// does not manage, and which of them hold most.
+//
+//	pods outside of Kueue hold RESOURCE: 256 (namespace NAME, priority -1; the workload has 0)
+func (f *comparer) unmanaged(
+	resource corev1.ResourceName, own int64,
+) (capacity, free, outside int64, text string) {
+	type group struct {
+		namespace string
+		priority  int32
+	}
+	by := map[group]int64{}
 	managed := f.managedByKueue()
 	for _, n := range f.GPUNodes {
 		capacity += n.Allocatable(resource)
-		free += n.Allocatable(resource)
 		for _, pod := range n.Pods {
 			holds := Demand(pod)[resource]
 			if holds == 0 || Ended(pod) {
 				continue
 			}
 			free -= holds
-			if managed(pod) || ofDaemonSet(pod) {
+			if managed(pod) || OfDaemonSet(pod) {
 				continue
 			}
-			outside += holds
-			var priority int32
+			g := group{namespace: pod.Namespace}
 			if pod.Spec.Priority != nil {
-				priority = *pod.Spec.Priority
+				g.priority = *pod.Spec.Priority
 			}
-			by[fmt.Sprintf("namespace %s, priority %d; the workload has %d", pod.Namespace, priority, own)] += holds
+			by[g] += holds
+			outside += holds
 		}
 	}
-	if outside > 0 && free+outside >= want {
-		most := slices.MaxFunc(slices.Sorted(maps.Keys(by)), func(a, b string) int { return cmp.Compare(by[a], by[b]) })
-		return []finding.Evidence{{
-			Source: "the pods on the GPU nodes",
-			Text: fmt.Sprintf("pods outside of Kueue hold %s: %s (%s)",
-				resource, words.InWords(resource, by[most]), most),
-		}}
+	free += capacity
+	var most group
+	for g, holds := range by {
+		if cmp.Or(cmp.Compare(holds, by[most]), cmp.Compare(most.namespace, g.namespace),
+			cmp.Compare(most.priority, g.priority)) > 0 {
+			most = g
+		}
 	}
-	lower := map[string]int64{} // by flavor
+	return capacity, free, outside, fmt.Sprintf("pods outside of Kueue hold %s: %s (namespace %s, priority %d; the "+
+		"workload has %d)", resource, words.InWords(resource, by[most]), most.namespace, most.priority, own)
+}
+
+// lowerPriority returns evidence that admitted Workloads of a lower priority hold what a Workload lacks.
+//
+//	quota of RESOURCE in ClusterQueue NAME: 1000000000, the nodes have 512
+//	admitted workloads of lower priority hold RESOURCE: 504
+//	admitted workloads of lower priority hold RESOURCE through flavor NAME, which gives no GPUs: 5624000m
+func (f *comparer) lowerPriority(
+	cluster *unstructured.Unstructured, resource corev1.ResourceName, priority, lacks, capacity int64,
+) (all []finding.Evidence) {
+	var held int64
+	by := map[string]int64{} // by flavor
 	for i := range f.Snapshot.Queued {
 		other := &f.Snapshot.Queued[i]
-		if priorityOf(other) >= own || !isTrue(other, "Admitted") {
+		if priorityOf(other) >= priority || !isTrue(other, "Admitted") {
 			continue
 		}
-		for _, a := range maplist(other, "status", "admission", "podSetAssignments") {
-			usage, _, _ := unstructured.NestedMap(a, "resourceUsage")
-			flavor, _, _ := unstructured.NestedString(a, "flavors", string(resource))
-			n, _ := amountIn(usage, resource)
-			lower[flavor] += n
+		for flavor, n := range usageOf(other, resource) {
+			by[flavor] += n
+			held += n
 		}
 	}
-	var held int64
-	for _, n := range lower {
-		held += n
-	}
-	if held == 0 || free+held < want {
+	if held == 0 || held < lacks {
 		return nil
 	}
-	flavor := slices.MaxFunc(slices.Sorted(maps.Keys(lower)), func(a, b string) int {
-		return cmp.Compare(lower[a], lower[b])
-	})
+	flavor := slices.MaxFunc(slices.Sorted(maps.Keys(by)), func(a, b string) int { return cmp.Compare(by[a], by[b]) })
+	source := "Workloads in queues of ClusterQueue " + cluster.GetName()
 	if flavor != "" && !LooksLikeGPU(resource) && !givesGPUs(cluster, flavor) {
 		return []finding.Evidence{{
-			Source: "Workloads in queues of ClusterQueue " + cluster.GetName(),
+			Source: source,
 			Text: fmt.Sprintf("admitted workloads of lower priority hold %s through flavor %s, which gives no GPUs: %s",
-				resource, flavor, words.InWords(resource, lower[flavor])),
+				resource, flavor, words.InWords(resource, by[flavor])),
 		}}
 	}
-	name := cluster.GetName()
-	if quota := quotaOf(cluster, resource); quota > capacity {
+	var quota int64
+	for _, q := range quotasOf(cluster) {
+		if q.resource == resource {
+			quota += q.nominal
+		}
+	}
+	if quota > capacity {
 		all = append(all, finding.Evidence{
-			Source: "ClusterQueue " + name + " .spec.resourceGroups and the allocatable resources of the GPU nodes",
-			Text: fmt.Sprintf("quota of %s in ClusterQueue %s: %s, the nodes have %s", resource, name,
+			Source: "ClusterQueue " + cluster.GetName() + " .spec.resourceGroups and the allocatable resources of the " +
+				"GPU nodes",
+			Text: fmt.Sprintf("quota of %s in ClusterQueue %s: %s, the nodes have %s", resource, cluster.GetName(),
 				words.InWords(resource, quota), words.InWords(resource, capacity)),
 		})
 	}
 	return append(all, finding.Evidence{
-		Source: "Workloads in queues of ClusterQueue " + name,
+		Source: source,
 		Text: fmt.Sprintf("admitted workloads of lower priority hold %s: %s",
-			resource, words.InWords(resource, lower[flavor])),
+			resource, words.InWords(resource, held)),
 	})
 }
 
-func ofDaemonSet(pod *corev1.Pod) bool {
+// OfDaemonSet reports whether a DaemonSet controls the pod.
+func OfDaemonSet(pod *corev1.Pod) bool {
 	owner := metav1.GetControllerOf(pod)
 	return owner != nil && owner.Kind == "DaemonSet"
 }
@@ -210,7 +238,7 @@ func priorityOf(workload *unstructured.Unstructured) int64 {
 }
 
 // managedByKueue returns a function that reports whether Kueue has admitted a pod.
-func (f *queue) managedByKueue() func(*corev1.Pod) bool {
+func (f *comparer) managedByKueue() func(*corev1.Pod) bool {
 	owners := map[string]bool{}
 	for i := range f.Snapshot.Queued {
 		for _, o := range f.Snapshot.Queued[i].GetOwnerReferences() {
@@ -242,71 +270,75 @@ func OfKueue(pod *corev1.Pod) bool {
 	return false
 }
 
-// givesGPUs reports whether a flavor of a ClusterQueue has quota for GPUs.
-func givesGPUs(cluster *unstructured.Unstructured, name string) bool {
-	for _, group := range maplist(cluster, "spec", "resourceGroups") {
-		for _, flavor := range listIn(group, "flavors") {
-			for _, r := range listIn(flavor, "resources") {
-				resource := corev1.ResourceName(fmt.Sprint(r["name"]))
-				n, _ := amountIn(map[string]any{string(resource): r["nominalQuota"]}, resource)
-				if flavor["name"] == name && LooksLikeGPU(resource) && n > 0 {
-					return true
-				}
-			}
-		}
-	}
-	return false
+// quota is the quota of a flavor of a ClusterQueue for one resource.
+type quota struct {
+	flavor   any
+	resource corev1.ResourceName
+	nominal  int64
 }
 
-// freeQuota returns the most of a resource that one flavor of a ClusterQueue has left.
-func freeQuota(cluster *unstructured.Unstructured, resource corev1.ResourceName) (most int64) {
-	used := map[any]int64{}
-	for _, flavor := range maplist(cluster, "status", "flavorsReservation") {
-		for _, r := range listIn(flavor, "resources") {
-			if r["name"] == string(resource) {
-				used[flavor["name"]], _ = amountIn(map[string]any{string(resource): r["total"]}, resource)
+func quotasOf(cluster *unstructured.Unstructured) []quota {
+	var all []quota
+	for _, group := range mapsIn(cluster.Object, "spec", "resourceGroups") {
+		for _, flavor := range mapsIn(group, "flavors") {
+			for _, r := range mapsIn(flavor, "resources") {
+				resource := corev1.ResourceName(fmt.Sprint(r["name"]))
+				n, _ := amountIn(map[string]any{string(resource): r["nominalQuota"]}, resource)
+				all = append(all, quota{flavor["name"], resource, n})
 			}
 		}
 	}
-	for _, group := range maplist(cluster, "spec", "resourceGroups") {
-		for _, flavor := range listIn(group, "flavors") {
-			for _, r := range listIn(flavor, "resources") {
-				if r["name"] == string(resource) {
-					n, _ := amountIn(map[string]any{string(resource): r["nominalQuota"]}, resource)
-					most = max(most, n-used[flavor["name"]])
-				}
+	return all
+}
+
+// givesGPUs reports whether a flavor of a ClusterQueue has quota for GPUs.
+func givesGPUs(cluster *unstructured.Unstructured, flavor string) bool {
+	return slices.ContainsFunc(quotasOf(cluster), func(q quota) bool {
+		return q.flavor == flavor && LooksLikeGPU(q.resource) && q.nominal > 0
+	})
+}
+
+// freeQuota returns the largest unreserved quota for a resource that one flavor of a ClusterQueue has.
+func freeQuota(cluster *unstructured.Unstructured, resource corev1.ResourceName) (most int64) {
+	reserved := map[any]int64{}
+	for _, flavor := range mapsIn(cluster.Object, "status", "flavorsReservation") {
+		for _, r := range mapsIn(flavor, "resources") {
+			if r["name"] == string(resource) {
+				reserved[flavor["name"]], _ = amountIn(map[string]any{string(resource): r["total"]}, resource)
 			}
+		}
+	}
+	for _, q := range quotasOf(cluster) {
+		if q.resource == resource {
+			most = max(most, q.nominal-reserved[q.flavor])
 		}
 	}
 	return most
 }
 
-func quotaOf(cluster *unstructured.Unstructured, resource corev1.ResourceName) (quota int64) {
-	for _, group := range maplist(cluster, "spec", "resourceGroups") {
-		for _, flavor := range listIn(group, "flavors") {
-			for _, r := range listIn(flavor, "resources") {
-				if r["name"] == string(resource) {
-					n, _ := amountIn(map[string]any{string(resource): r["nominalQuota"]}, resource)
-					quota += n
-				}
-			}
-		}
+// usageOf returns how much of a resource an admitted Workload uses, by flavor.
+func usageOf(workload *unstructured.Unstructured, resource corev1.ResourceName) map[string]int64 {
+	by := map[string]int64{}
+	for _, a := range mapsIn(workload.Object, "status", "admission", "podSetAssignments") {
+		usage, _, _ := unstructured.NestedMap(a, "resourceUsage")
+		flavor, _, _ := unstructured.NestedString(a, "flavors", string(resource))
+		n, _ := amountIn(usage, resource)
+		by[flavor] += n
 	}
-	return quota
+	return by
 }
 
-// idleQuota tells which admitted Workloads hold quota for which there are no pods, if that is enough for the work that
-// waits.
+// idleQuota returns evidence that admitted Workloads without pods hold enough quota for the work that waits.
 //
 //	admitted workloads hold quota of RESOURCE without pods: 18 (Workload NAMESPACE/NAME, of RayJob NAME)
-func (f *queue) idleQuota(
+func (f *comparer) idleQuota(
 	cluster *unstructured.Unstructured, resource corev1.ResourceName, want int64,
 ) []finding.Evidence {
-	key := fmt.Sprint(cluster.GetName(), resource, "idle", want)
-	if known, ok := f.known[key]; ok {
+	key := cacheKey{"idle quota", cluster.GetName(), resource, 0, want}
+	if known, ok := f.cache[key]; ok {
 		return known
 	}
-	f.known[key] = nil
+	f.cache[key] = nil
 	var idle int64
 	var names []string
 	for i := range f.Snapshot.Queued {
@@ -316,9 +348,7 @@ func (f *queue) idleQuota(
 			continue
 		}
 		var holds int64
-		for _, a := range maplist(other, "status", "admission", "podSetAssignments") {
-			usage, _, _ := unstructured.NestedMap(a, "resourceUsage")
-			n, _ := amountIn(usage, resource)
+		for _, n := range usageOf(other, resource) {
 			holds += n
 		}
 		if holds == 0 {
@@ -332,20 +362,20 @@ func (f *queue) idleQuota(
 		names = append(names, name)
 	}
 	if idle >= max(want, 1) {
-		f.known[key] = []finding.Evidence{{
+		f.cache[key] = []finding.Evidence{{
 			Source: "Workloads that ClusterQueue " + cluster.GetName() + " has admitted, and the pods of their " +
 				"namespaces",
 			Text: fmt.Sprintf("admitted workloads hold quota of %s without pods: %s (%s)", resource,
 				words.InWords(resource, idle), strings.Join(names[:min(len(names), words.Few)], "; ")),
 		}}
 	}
-	return f.known[key]
+	return f.cache[key]
 }
 
-// hasPods reports whether an admitted Workload has, or may soon have, pods. The pods of a RayJob or JobSet belong to
-// objects that it creates, whose names begin with its own.
-func (f *queue) hasPods(workload *unstructured.Unstructured) bool {
-	for _, c := range maplist(workload, "status", "conditions") {
+// hasPods reports whether an admitted Workload has pods, or was admitted recently. The pods of a RayJob or JobSet
+// belong to objects that it creates, whose names begin with its own.
+func (f *comparer) hasPods(workload *unstructured.Unstructured) bool {
+	for _, c := range mapsIn(workload.Object, "status", "conditions") {
 		if c["type"] == "Admitted" && f.Now.Sub(changed(c)) < processed {
 			return true
 		}
@@ -369,9 +399,4 @@ func hasValue(all map[string]string, wanted string) bool {
 		}
 	}
 	return false
-}
-
-// listIn returns the maps in a list field of a map.
-func listIn(object map[string]any, field string) []map[string]any {
-	return maplist(&unstructured.Unstructured{Object: object}, field)
 }

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
@@ -120,10 +119,8 @@ func load(s *scheduler.Scheduler, n *facts.Node) float64 {
 // but not its twin.
 func tied(s *scheduler.Scheduler, n, twin *facts.Node) (holding, waiting []*corev1.Pod) {
 	only := func(pod *corev1.Pod) bool {
-		owner := metav1.GetControllerOf(pod)
-		daemon := owner != nil && owner.Kind == "DaemonSet" // bound to its node by design
-		// Topology-aware scheduling of Kueue ties pods to nodes, too.
-		return !daemon && !facts.OfKueue(pod) && len(facts.GPUDemand(pod)) > 0 &&
+		// DaemonSets and Kueue's topology-aware scheduling bind pods to nodes by design.
+		return !facts.OfDaemonSet(pod) && !facts.OfKueue(pod) && len(facts.GPUDemand(pod)) > 0 &&
 			scheduler.Selects(pod, n) && !scheduler.Selects(pod, twin)
 	}
 	for _, pod := range n.Pods {

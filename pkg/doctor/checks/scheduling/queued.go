@@ -38,12 +38,12 @@ func checkQueued(f *facts.Facts, r *engine.Result) {
 	}
 	fails := len(all) > 0 && checkPlacers(f, r, all)
 	for _, q := range f.Queued() {
-		if len(q.Said) == 0 || q.Unseen && fails {
+		if len(q.Evidence) == 0 || q.Unprocessed && fails {
 			continue
 		}
 		found := finding.Finding{
 			Object: q.Object, Title: "GPU work waits in a queue", Severity: finding.Error, Confidence: finding.Likely,
-			Evidence: q.Said, PodScope: append(slices.Clone(q.Pods), q.Object.String()),
+			Evidence: q.Evidence, PodScope: append(slices.Clone(q.Pods), q.Object.String()),
 			Fix: finding.Fix{
 				Text: "See the conditions of the work and of its queue, and the log of the controller that admits it.",
 				Commands: []string{shell.Command("kubectl -n %s get %s %s -o yaml", q.Object.Namespace, q.Resource,
@@ -59,29 +59,27 @@ func checkQueued(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// checkPlacers reports the programs that place GPU work and fail while some waits, and whether there are any.
-func checkPlacers(f *facts.Facts, r *engine.Result, waits []string) (fails bool) {
-	for i := range f.Snapshot.Pods {
-		pod := &f.Snapshot.Pods[i]
-		troubles := f.Troubles(pod)
-		if !facts.Schedules(pod.Name) || len(troubles) == 0 {
-			continue
-		}
-		fails = true
+// checkPlacers adds the failing schedulers and queue controllers that work waits for, and reports whether it found
+// any.
+func checkPlacers(f *facts.Facts, r *engine.Result, waits []string) bool {
+	failing := f.FailingPlacers()
+	for _, pod := range failing {
+		trouble := f.Troubles(pod)[0]
 		r.Add(finding.Finding{
-			Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Title: "a program that places GPU work fails",
-			Severity: finding.Error, Confidence: finding.Likely, Failed: facts.LastChange(pod), PodScope: waits,
-			Crashed: troubles[0].Container, Evidence: []finding.Evidence{{
-				Source: facts.PodObject(pod).String() + ", container " + troubles[0].Container + " .status",
-				Time:   troubles[0].Time, Text: troubles[0].Text,
+			Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), PodScope: waits, Crashed: trouble.Container,
+			Title:    "a scheduler or queue controller that GPU work waits for fails",
+			Severity: finding.Error, Confidence: finding.Likely, Failed: facts.LastChange(pod),
+			Evidence: []finding.Evidence{{
+				Source: facts.PodObject(pod).String() + ", container " + trouble.Container + " .status",
+				Time:   trouble.Time, Text: trouble.Text,
 			}},
 			Fix: finding.Fix{
-				Text: "Until it runs, no work leaves its queues, and its webhooks may reject new pods. See its log for the " +
-					"reason; a gate or setting that it names can be turned off.",
+				Text: "Until it runs, no work leaves its queues, and its webhooks may reject new pods. Its log names the " +
+					"reason. If the log names a feature gate or setting, disable it.",
 				Commands: []string{shell.Command("kubectl -n %s logs %s -c %s --previous --tail=60",
-					pod.Namespace, pod.Name, troubles[0].Container)},
+					pod.Namespace, pod.Name, trouble.Container)},
 			},
 		})
 	}
-	return fails
+	return len(failing) > 0
 }

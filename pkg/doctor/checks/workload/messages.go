@@ -85,7 +85,7 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 		switch {
 		case facts.OtherAccelerator(pod) != "" && inTrouble(f, pod): // wl.other-accelerator
 		case len(pod.Spec.ResourceClaims) > 0 && pod.Spec.NodeName == "": // the layer DRA
-		case facts.Schedules(pod.Name) && len(f.Queued()) > 0 && len(f.Troubles(pod)) > 0: // sched.queued
+		case slices.Contains(f.FailingPlacers(), pod): // sched.queued
 		case inTrouble(f, pod) && (!ours || pod.DeletionTimestamp != nil):
 			r.Add(finding.Finding{
 				Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Title: "the pod does not run",
@@ -102,7 +102,7 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 	}
 	seen := map[finding.Object]bool{}
 	for _, q := range f.Queued() {
-		seen[q.Object] = len(q.Said) > 0 // sched.queued
+		seen[q.Object] = len(q.Evidence) > 0 // sched.queued
 	}
 	if f.Missing("api/events") != "" {
 		return // checks of layers that need events say so
