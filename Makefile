@@ -12,7 +12,7 @@ LDFLAGS := -s -w -funcalign=8 -X $(BUILD).version=$(VERSION) -X $(BUILD).commit=
 # Without inlining outside of the standard library: it would make the binary 6 MB larger, and the archive 2.8 MB, for CPU time that is spent
 # waiting for the API server anyway.
 # What only parses or transports is not inlined there either, for 0.5 MB.
-COLD    := net/... vendor/... crypto/tls crypto/x509 encoding/xml encoding/asn1 go/... text/... html/... mime/... math/big
+COLD    := net/... vendor/... crypto/... encoding/xml encoding/asn1 encoding/csv encoding/hex encoding/pem go/... text/... html/... mime/... math/big archive/... database/... debug/... flag log/... os/... path/... time
 LEAN    := -tags=packed -gcflags=all=-l -gcflags=std= $(COLD:%=-gcflags=%=-l)
 
 HELPERS := $(foreach arch,amd64 arm64,debugpod/helper/gpu-fault-node-linux-$(arch).zst) pkg/doctor/signatures/signatures.zst pkg/scenario/packs/packs.zst pkg/redact/rules.tsv.zst pkg/xid/catalog.tsv.zst pkg/xid/bodies.tsv.zst $(addsuffix .zst,$(wildcard cudafault/lib/*/*.so cudafault/shim/*.def cudafault/*.tsv))

@@ -98,6 +98,11 @@ func Features() []Feature {
 			func(s Scope) ([]fault.Permission, error) {
 				return fault.Permissions(fault.BasePermissions(s.Ledger), cuda.Permissions(s.Workloads)), nil
 			}},
+		{"nvml", "xid --layers nvml, in addition to xid: replace pods of DaemonSets",
+			"Can create privileged pods in any namespace that admits them, and exec into every pod. " + rootOnNodes,
+			func(s Scope) ([]fault.Permission, error) {
+				return fault.Permissions(fault.BasePermissions(s.Ledger), cuda.DaemonPermissions()), nil
+			}},
 		{"scenario", "run scenarios: almost an administrator, root on every node",
 			"Can read all Secrets and grant any permissions, and therefore do anything in the cluster. " + rootOnNodes,
 			func(s Scope) ([]fault.Permission, error) {

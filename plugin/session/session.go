@@ -21,6 +21,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/containerdconfig"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cordon"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/daemonpod"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/devicehealth"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/firewall"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/fixes"
@@ -46,6 +47,7 @@ func Undoers(detectors func() []xid.Detector) map[string]fault.Undoer {
 		exercise.UndoKind:         exercise.Undoer{},
 		kernellog.UndoKind:        logUndoer(detectors),
 
+		daemonpod.UndoKind:       daemonpod.Undoer{},
 		devicehealth.UndoKind:    devicehealth.Undoer{},
 		firewall.UndoKind:        firewall.Undoer{},
 		kernellog.ModuleUndoKind: kernellog.ModuleUndoer{Log: logUndoer(detectors)},
@@ -115,6 +117,7 @@ func New(
 		Client: cluster.Client, Start: StartShortPod[devicehealth.Pod](cluster, ledgerNamespace, pods),
 		OnNode: onNode,
 	}
+	undoers[daemonpod.UndoKind] = daemonpod.Undoer{Client: cluster.Client, Progress: onStep}
 	undoers[cudashim.UndoKind] = cudashim.Undoer{
 		Cluster: workloads(cluster), LedgerNamespace: ledgerNamespace,
 		Progress: onStep,

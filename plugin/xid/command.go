@@ -33,9 +33,12 @@ anything is written.
 A privileged pod writes the line and is then deleted. The line remains: a kernel log cannot be reverted.
 
 With --layers, one run also injects the fault where Kubernetes and programs see it: the kubelet considers the GPU unhealthy, as with
-` + "`device unhealthy`" + `, and the programs of a workload get the errors of the XID from CUDA and NVML, as with ` + "`cuda inject`" + `. Each layer is
-verified; if one fails, the others are undone, and no line is written unless the kernel log itself is what fails. The layers are injected one
-after the other. Reverting the run ends all but the line.
+` + "`device unhealthy`" + `; the device plugin of the node gets the XID from NVML; and the programs of a workload get its errors from CUDA and
+NVML, as with ` + "`cuda inject`" + `. Each layer is verified; if one fails, the others are undone, and no line is written unless the kernel log
+itself is what fails. The layers are injected one after the other. Reverting the run ends all but the line.
+
+The layer nvml replaces the pod of the device plugin, or of --daemonset, with a copy that has the shim. Only the pod on the node restarts. If
+the copy ends, because the TTL expires or for any other reason, the DaemonSet creates its own pod again.
 
 With --in-cluster, pods of a Job in the cluster inject the fault, each into some of the nodes. They run this command with the rights of a
 service account, and each makes a run of its own. Ctrl-C and ` + "`revert`" + ` stop them.`,
@@ -56,6 +59,9 @@ service account, and each makes a run of its own. Ctrl-C and ` + "`revert`" + ` 
 
   # Let the same fault be seen in every layer: kernel log, kubelet, and CUDA and NVML in a workload
   kubectl gpu-fault xid 79 gpu-1 --layers kernel,device,cuda --workload deployment/vllm
+
+  # Let the device plugin of the node detect the fault itself, by NVML
+  kubectl gpu-fault xid 48 gpu-1 --gpu 1 --layers kernel,nvml
 
   # Write a line on a node without a GPU
   kubectl gpu-fault xid 79 worker-3 --gpu 0000:17:00
@@ -134,12 +140,14 @@ func (f *flags) add(cmd *cobra.Command, connection *kube.Connection) {
 	// pflag omits a default of 0 from the help; the real default, -1, means "not set"
 	flags.Lookup("link").DefValue = "0"
 	flags.StringSliceVar(&f.layers.layers, "layers", f.layers.layers,
-		"Layers in which the fault is seen: kernel (the log), device (the kubelet considers the GPU unhealthy), cuda (the programs of --workload)")
+		"Layers in which the fault is seen: kernel (the log), device (the kubelet considers the GPU unhealthy), nvml (the node's device plugin sees it), cuda (the programs of --workload)")
 	flags.StringVar(&f.layers.workload, "workload", "",
 		"TYPE/NAME of the workload for the layer cuda, in the namespace of -n")
+	flags.StringVar(&f.layers.daemonSet, "daemonset", "",
+		"NAMESPACE/NAME of the DaemonSet that reads NVML, for the layer nvml (default: NVIDIA's device plugin)")
 	_ = cmd.RegisterFlagCompletionFunc("workload", cuda.CompleteWorkload(connection))
 	_ = cmd.RegisterFlagCompletionFunc("layers",
-		cobra.FixedCompletions([]string{"kernel,device", "kernel,cuda", "kernel,device,cuda"},
+		cobra.FixedCompletions([]string{"kernel,device", "kernel,nvml", "kernel,cuda", "kernel,device,cuda"},
 			cobra.ShellCompDirectiveNoFileComp))
 	flags.Uint64Var(&f.seed, "seed", f.seed,
 		"Seed of the invented numbers in the line (channel, address); the same seed produces the same line")

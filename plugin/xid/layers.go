@@ -12,10 +12,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/daemonpod"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/devicehealth"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/cuda"
@@ -23,18 +25,21 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/gpus"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/session"
 )
 
 // The layers of one fault, in the order in which they are injected: what can be undone comes first, so that the lines
 // in the kernel log, which remain, are written only if all other layers are proven.
 const (
 	layerCUDA   = "cuda"
+	layerNVML   = "nvml"
 	layerDevice = "device"
 	layerKernel = "kernel"
 )
 
-// layerOrder is the order of the layers.
-var layerOrder = []string{layerCUDA, layerDevice, layerKernel}
+// layerOrder is the order of the layers. The layer device ends when the device plugin restarts, which the layer nvml
+// makes it do.
+var layerOrder = []string{layerCUDA, layerNVML, layerDevice, layerKernel}
 
 // seen describes who sees a layer, and its limits.
 var seen = map[string][2]string{
@@ -42,6 +47,10 @@ var seen = map[string][2]string{
 	layerDevice: {
 		"the kubelet: fewer devices are allocatable, and the status of the pod shows it",
 		"the device plugin has noticed nothing",
+	},
+	layerNVML: {
+		"the device plugin of the node, or the DaemonSet of --daemonset, by NVML",
+		"other programs of the node see a healthy GPU; its pod restarts, and once more when the run is reverted",
 	},
 	layerCUDA: {
 		"the programs of the workload, by CUDA and NVML: those that run and those that start",
@@ -51,8 +60,9 @@ var seen = map[string][2]string{
 
 // layering holds the flags of the layers.
 type layering struct {
-	layers   []string
-	workload string // TYPE/NAME of the layer cuda
+	layers    []string
+	workload  string // TYPE/NAME of the layer cuda
+	daemonSet string // NAMESPACE/NAME of the layer nvml
 }
 
 func (l layering) has(layer string) bool { return slices.Contains(l.layers, layer) }
@@ -66,7 +76,7 @@ func (l *layering) validate(o *options) error {
 	var layers []string
 	for _, name := range l.layers {
 		if name = strings.TrimSpace(name); !slices.Contains(layerOrder, name) {
-			return fmt.Errorf("invalid value %q for --layers: supported values: kernel, device, cuda", name)
+			return fmt.Errorf("invalid value %q for --layers: supported values: kernel, device, nvml, cuda", name)
 		}
 		if !slices.Contains(layers, name) {
 			layers = append(layers, name)
@@ -79,6 +89,8 @@ func (l *layering) validate(o *options) error {
 			"`kubectl gpu-fault cuda inject`")
 	case l.workload != "" && !l.has(layerCUDA):
 		return errors.New("--workload requires --layers kernel,cuda")
+	case l.daemonSet != "" && !l.has(layerNVML):
+		return errors.New("--daemonset requires --layers kernel,nvml")
 	case l.isOne():
 		return nil
 	case len(selectors) > 1 || selectors[0].Kind != xid.KindXID:
@@ -88,6 +100,13 @@ func (l *layering) validate(o *options) error {
 	case l.has(layerDevice) && o.TTL.TTL == 0:
 		return errors.New("--ttl 0 cannot be used with the layer device: the process on the node requires a time at " +
 			"which it ends the fault")
+	}
+	if l.has(layerNVML) {
+		if err := l.validateNVML(o); err != nil {
+			return err
+		}
+	}
+	switch {
 	case !l.has(layerCUDA):
 		return nil
 	case pod != "":
@@ -112,6 +131,60 @@ func (l *layering) validate(o *options) error {
 		return fmt.Errorf("programs see nothing of XID %d itself: %s", code, profile.Note)
 	}
 	return l.load(code, nil, "").Validate()
+}
+
+// validateNVML checks what the layer nvml needs.
+func (l *layering) validateNVML(o *options) error {
+	if l.daemonSet != "" {
+		if _, _, err := cuda.ParseDaemonSet(l.daemonSet); err != nil {
+			return fmt.Errorf("--daemonset: %w", err)
+		}
+	}
+	code := o.selectors[0].Code
+	profile, known := cudafault.FindProfile(code)
+	switch {
+	case !known || !profile.NVMLEvent && profile.NVML == 0 && profile.NVMLInit == 0:
+		return fmt.Errorf("NVML shows nothing of XID %d that is known (`kubectl gpu-fault cuda profiles` shows the XIDs that "+
+			"it does): leave out the layer nvml", code)
+	}
+	return nil
+}
+
+// devices returns the indexes of the chosen GPUs of a node in nvidia-smi; among those of a pod, if there is one.
+func (w *writing) devices(
+	ctx context.Context, cluster *kube.Cluster, r fault.Recorder, node string, holder gpus.Pod,
+) (indexes []int, err error) {
+	r.Progress("starting the debug pod")
+	start := session.StartShortPod[devicehealth.Pod](cluster, w.connection.LedgerNamespace, w.Pods)
+	pod, err := start(ctx, r.Run(), node, r.Progress)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, pod.Close(ctx)) }()
+	what := api.Inspect{}
+	if holder.UID != "" {
+		what.PodUIDs = []string{holder.UID}
+	}
+	info, err := pod.Inspect(ctx, what)
+	if err != nil {
+		return nil, err
+	}
+	chosen, err := w.gpus.Pick(*info, holder)
+	if err != nil {
+		return nil, err
+	}
+	all, err := gpus.Of(*info)
+	if err != nil {
+		return nil, err
+	}
+	for _, g := range chosen {
+		index := slices.Index(all, g)
+		if index < 0 {
+			return nil, fmt.Errorf("the driver of node %s has no GPU %s: leave out the layer nvml", node, g.PCI)
+		}
+		indexes = append(indexes, index)
+	}
+	return indexes, nil
 }
 
 var errOneNode = errors.New("the layer cuda is for one node: inject the fault into each node with a run of its own")
@@ -192,6 +265,9 @@ func (w *writing) prepare(
 		}
 	}
 	p.cleanup = max(p.cleanup, fault.DefaultCleanupTimeout)
+	if err := w.prepareNVML(ctx, cluster, names, holder, &p); err != nil {
+		return p, kube.Explain(err)
+	}
 	if !w.layers.has(layerDevice) {
 		return p, nil
 	}
@@ -208,6 +284,36 @@ func (w *writing) prepare(
 	}
 	p.needs = append(p.needs, device.Permissions(w.connection.LedgerNamespace)...)
 	return p, nil
+}
+
+// prepareNVML adds the layer nvml, if it was asked for.
+func (w *writing) prepareNVML(
+	ctx context.Context, cluster *kube.Cluster, names []string, holder gpus.Pod, p *prepared,
+) error {
+	if !w.layers.has(layerNVML) {
+		return nil
+	}
+	for _, name := range names {
+		of := holder
+		d := &cuda.Daemon{
+			Node: name, DaemonSet: w.layers.daemonSet, Pods: w.Pods, Fault: cudafault.Fault{XID: w.code},
+			Devices: func(ctx context.Context, r fault.Recorder) ([]int, error) {
+				return w.devices(ctx, cluster, r, name, of)
+			},
+		}
+		l, err := d.Prepare(ctx, cluster)
+		if err != nil {
+			return err
+		}
+		p.changes = append(p.changes, p.onItsGPU(l.Change, func(pod gpus.Pod) (fault.Change, error) {
+			of = pod
+			return l.Change, nil
+		}))
+		p.needs = append(p.needs, l.Needs...)
+		p.checks, p.describe = append(p.checks, l.Check), append(p.describe, l.Describe)
+		p.timeout, p.cleanup = p.timeout+l.Timeout, p.cleanup+l.CleanupTimeout
+	}
+	return nil
 }
 
 // onItsGPU returns a change to a node that is made to the GPUs of the pod of the layer cuda: which one the workload's
@@ -289,7 +395,9 @@ type layer struct {
 }
 
 // layerOf is the layer of each kind of undo that a run can have; kernel for all others.
-var layerOf = map[string]string{cudashim.UndoKind: layerCUDA, devicehealth.UndoKind: layerDevice}
+var layerOf = map[string]string{
+	cudashim.UndoKind: layerCUDA, daemonpod.UndoKind: layerNVML, devicehealth.UndoKind: layerDevice,
+}
 
 // layersOf returns the layers of a run.
 func layersOf(run *ledger.Run) []layer {

@@ -26,7 +26,16 @@ func TestLayersRefused(t *testing.T) {
 		args   []string
 		want   string
 	}{
-		"unknown":         {layers("", "kernel", "nvml"), []string{"79", "n"}, `invalid value "nvml" for --layers`},
+		"unknown":         {layers("", "kernel", "dcgm"), []string{"79", "n"}, `invalid value "dcgm" for --layers`},
+		"nothing in NVML": {layers("", "kernel", "nvml"), []string{"154", "n"}, "NVML shows nothing of XID 154"},
+		"a reader without nvml": {
+			func(f *flags) { layers("", "kernel", "device")(f); f.layers.daemonSet = "a/b" }, []string{"79", "n"},
+			"--daemonset requires --layers kernel,nvml",
+		},
+		"a reader without a namespace": {
+			func(f *flags) { layers("", "kernel", "nvml")(f); f.layers.daemonSet = "plugin" }, []string{"79", "n"},
+			"specify NAMESPACE/NAME",
+		},
 		"empty":           {layers("", "kernel", ""), []string{"79", "n"}, `invalid value "" for --layers`},
 		"without kernel":  {layers("", "device"), []string{"79", "n"}, "device unhealthy"},
 		"workload alone":  {layers("deployment/a", "kernel"), []string{"79", "n"}, "--workload requires --layers"},

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"golang.org/x/sync/errgroup"
+	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
@@ -36,12 +37,16 @@ type covered struct {
 
 func coverage() map[string]covered {
 	return map[string]covered{
-		"xid":       {works: (*rights).xidWorks, asks: (*rights).xidAsks},
-		"runtime":   {works: (*rights).runtimeWorks, asks: (*rights).runtimeAsks},
-		"device":    {works: (*rights).deviceWorks, asks: (*rights).deviceAsks},
-		"network":   {works: (*rights).networkWorks, asks: (*rights).networkAsks, prepare: (*rights).networkPrepare},
-		"taint":     {works: (*rights).taintWorks, asks: (*rights).taintAsks, prepare: (*rights).taintPrepare},
-		"cuda":      {works: (*rights).cudaWorks, asks: (*rights).cudaAsks, prepare: (*rights).cudaPrepare},
+		"xid":     {works: (*rights).xidWorks, asks: (*rights).xidAsks},
+		"runtime": {works: (*rights).runtimeWorks, asks: (*rights).runtimeAsks},
+		"device":  {works: (*rights).deviceWorks, asks: (*rights).deviceAsks},
+		"network": {works: (*rights).networkWorks, asks: (*rights).networkAsks, prepare: (*rights).networkPrepare},
+		"taint":   {works: (*rights).taintWorks, asks: (*rights).taintAsks, prepare: (*rights).taintPrepare},
+		"cuda":    {works: (*rights).cudaWorks, asks: (*rights).cudaAsks, prepare: (*rights).cudaPrepare},
+		"nvml": {
+			works: (*rights).nvmlWorks, asks: (*rights).nvmlAsks, prepare: (*rights).nvmlPrepare,
+			others: []string{"xid"}, exempt: map[string]string{"get pods": "xid has it in the namespace of the test"},
+		},
 		"doctor":    {works: (*rights).doctorWorks, asks: (*rights).doctorAsks, goesOn: true},
 		"list":      {works: (*rights).listWorks, asks: (*rights).listAsks},
 		"watch":     {works: (*rights).watchWorks, asks: (*rights).watchAsks, prepare: (*rights).revertPrepare},
@@ -271,6 +276,30 @@ func (r *rights) deviceAsks(rule fault.Permission) [][]string {
 	return [][]string{
 		{"device", "unhealthy", r.worker.Name, "--gpu", "0", "--allow-majority", "--yes", "--dry-run=server"},
 	}
+}
+
+func (r *rights) nvmlPrepare() {
+	d := r.deployment("train")
+	r.create(&appsv1.DaemonSet{
+		ObjectMeta: d.ObjectMeta, Spec: appsv1.DaemonSetSpec{Selector: d.Spec.Selector, Template: d.Spec.Template},
+	})
+	r.healthy("train", 2)
+}
+
+func (r *rights) nvmlWorks() {
+	r.nvmlPrepare()
+	args := r.nvmlAsks(fault.Permission{})[0]
+	args[len(args)-1] = "-o=name"
+	r.does(args...)
+	r.does("revert", r.runs()[0].ID, "--yes")
+	r.nothingLeft()
+}
+
+func (r *rights) nvmlAsks(fault.Permission) [][]string {
+	return [][]string{{
+		"xid", "48", r.worker.Name, "--layers", "kernel,nvml", "--daemonset", r.namespace + "/train",
+		"--allow-last-gpu-node", "--allow-majority", "--yes", "--dry-run=server",
+	}}
 }
 
 func (r *rights) listWorks() { r.does("list") }

@@ -20,19 +20,22 @@ func (e *InjectedError) Error() string {
 
 // additions are what a run adds to templates.
 type additions struct {
-	run      string
-	files    []any  // items of the ConfigMap's volume
-	preload  string // the shim, in the value of the variable
-	variable string
-	preloads map[string]string // values that images set, by image
-	expr     map[string]any    // the requirement of the node pin; nil: none
-	hard     bool
-	noLabels bool // the API server drops labels from templates of this kind
+	run       string
+	configMap string
+	files     []any  // items of the ConfigMap's volume
+	preload   string // the shim, in the value of the variable
+	variable  string
+	preloads  map[string]string // values that images set, by image
+	expr      map[string]any    // the requirement of the node pin; nil: none
+	hard      bool
+	noLabels  bool // the API server drops labels from templates of this kind
 }
 
 // newAdditions returns what the run adds to each template.
 func (in *Injection) newAdditions(run string) additions {
-	a := additions{run: run, variable: in.variable(), preloads: in.Preloads, preload: in.preload()}
+	a := additions{
+		run: run, configMap: Name(run), variable: in.variable(), preloads: in.Preloads, preload: in.preload(),
+	}
 	for _, arch := range in.archs() {
 		for _, directory := range directories(arch, in.mixed()) {
 			a.files = append(a.files, map[string]any{"key": libraryKey(arch), "path": directory + in.library()})
@@ -123,7 +126,7 @@ func (a additions) template(object map[string]any, ref string, c Chosen) (edits 
 	}
 	set(t.spec.Then(kubeedit.Field("volumes"), kubeedit.Element("name", volumeLib)), map[string]any{
 		"name":      volumeLib,
-		"configMap": map[string]any{"name": Name(a.run), "optional": true, "defaultMode": mode, "items": a.files},
+		"configMap": map[string]any{"name": a.configMap, "optional": true, "defaultMode": mode, "items": a.files},
 	})
 	set(t.spec.Then(kubeedit.Field("volumes"), kubeedit.Element("name", volumeRun)), map[string]any{
 		"name": volumeRun, "emptyDir": map[string]any{"sizeLimit": "1Mi"},

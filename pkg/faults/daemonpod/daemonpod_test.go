@@ -1,0 +1,227 @@
+package daemonpod
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+)
+
+const (
+	node  = "gpu-1"
+	runID = "xid-7k3f9q"
+)
+
+func daemonSet() *appsv1.DaemonSet {
+	return &appsv1.DaemonSet{
+		ObjectMeta: metav1.ObjectMeta{Name: "plugin", Namespace: "gpu", UID: "ds"},
+		Spec: appsv1.DaemonSetSpec{Template: corev1.PodTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "plugin"}, Annotations: map[string]string{"a": "b"}},
+			Spec: corev1.PodSpec{
+				Containers: []corev1.Container{{Name: "main"}}, InitContainers: []corev1.Container{{Name: "first"}},
+			},
+		}},
+	}
+}
+
+func ownPod(name string, now corev1.ConditionStatus) *corev1.Pod {
+	yes := true
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "gpu", OwnerReferences: []metav1.OwnerReference{
+			{Kind: kindDaemonSet, Name: "plugin", UID: "ds", Controller: &yes},
+		}},
+		Spec:   corev1.PodSpec{NodeName: node, Tolerations: []corev1.Toleration{{Key: "t"}}},
+		Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: now}}},
+	}
+}
+
+func nothing(*corev1.Pod, string) error { return nil }
+
+// TestCopy protects what makes the copy safe: the controller does not see it before it waits on the node, and the
+// kubelet ends it when the time is up.
+func TestCopy(t *testing.T) {
+	t.Parallel()
+	r := &Replacement{Node: node, DaemonSet: daemonSet(), Original: ownPod("o", corev1.ConditionTrue), Image: "i", Add: nothing}
+	pod, err := r.copy(ledger.Run{ID: runID, Until: time.Now().Add(time.Hour)}, undo{Namespace: "gpu"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(pod.OwnerReferences) > 0 || pod.Labels["app"] != "" || pod.Labels[ledger.LabelRun] != runID {
+		t.Errorf("the controller would see it: labels %v, owners %v", pod.Labels, pod.OwnerReferences)
+	}
+	if s := pod.Spec.ActiveDeadlineSeconds; s == nil || *s < 3590 || *s > 3600 {
+		t.Errorf("it ends after %v seconds, want an hour", s)
+	}
+	if pod.Spec.NodeName != node || len(pod.Spec.Tolerations) != 1 || pod.Annotations["a"] != "b" {
+		t.Errorf("it is not as the original: %+v", pod)
+	}
+	if c := pod.Spec.InitContainers; len(c) != 2 || c[0].Name != gateName || c[1].Name != "first" {
+		t.Errorf("the gate is not the first of its init containers: %+v", c)
+	}
+	if len(r.DaemonSet.Spec.Template.Spec.InitContainers) != 1 || len(r.DaemonSet.Spec.Template.Annotations) != 1 {
+		t.Error("the DaemonSet itself was changed")
+	}
+}
+
+// TestGate runs the command of the gate: it opens when the copy may start. Nobody opens it for a copy that is not the
+// DaemonSet's, as after the death of the client, because two device plugins on a node would lose the devices of both.
+func TestGate(t *testing.T) {
+	t.Parallel()
+	var spec corev1.PodSpec
+	addGate(&spec, "i", corev1.PullNever)
+	dir := t.TempDir()
+	script := strings.ReplaceAll(spec.InitContainers[0].Command[2], gateDir, dir)
+	script = strings.ReplaceAll(script, "-ge 600", "-ge 3")
+	write := func(name, text string) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run := func(within time.Duration) bool {
+		ctx, cancel := context.WithTimeout(t.Context(), within)
+		defer cancel()
+		return exec.CommandContext(ctx, "sh", "-c", script).Run() == nil
+	}
+	write("owned", "")
+	write("start", "")
+	if run(2 * time.Second) {
+		t.Error("it opened by itself for a pod that is not the DaemonSet's")
+	}
+	write("owned", "true")
+	if !run(time.Minute) {
+		t.Error("it did not open by itself for the pod of the DaemonSet")
+	}
+	write("owned", "")
+	write("start", "now")
+	if !run(time.Minute) {
+		t.Error("it did not open")
+	}
+}
+
+// step returns the step of a record with this undo.
+func step(t *testing.T, u undo) ledger.Step {
+	t.Helper()
+	text, err := json.Marshal(u)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ledger.Step{
+		Target: ledger.Target{Kind: "Node", Name: node}, Undo: ledger.Undo{Kind: UndoKind, Data: text},
+	}
+}
+
+// TestUndo: a record deletes only the pod that its own run made on the node of the step, whoever wrote the record.
+func TestUndo(t *testing.T) {
+	t.Parallel()
+	good := undo{Namespace: "gpu", Pod: nameOf(runID, node), DaemonSet: "plugin", UID: "ds", Devices: Devices{"nvidia.com/gpu": 2}}
+	copied := func(mark string) *corev1.Pod {
+		pod := ownPod(good.Pod, corev1.ConditionTrue)
+		pod.Annotations = map[string]string{annotationSeal: mark}
+		return pod
+	}
+	sealed := copied(good.mark(runID, node))
+	other := good
+	other.Pod = "victim"
+	foreign := good
+	foreign.Namespace = "../x"
+	for name, test := range map[string]struct {
+		undo    undo
+		objects []runtime.Object
+		said    string // of the result, or of the error
+		deleted bool
+	}{
+		"the copy":            {good, []runtime.Object{sealed}, "is that of daemonset.apps/plugin again", true},
+		"not ours":            {good, []runtime.Object{copied("forged")}, "is not the one that this run made", false},
+		"another pod":         {other, []runtime.Object{sealed}, "is not the pod that the run makes", false},
+		"no namespace":        {foreign, []runtime.Object{sealed}, "does not name a DaemonSet", false},
+		"gone already":        {good, nil, "the copy no longer exists", false},
+		"without DaemonSet":   {good, []runtime.Object{sealed}, "has no pod on the node any more", true},
+		"another's of a name": {good, []runtime.Object{sealed}, "has no pod on the node any more", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			own := ownPod("own", corev1.ConditionTrue)
+			objects := append(test.objects, own, &corev1.Node{
+				ObjectMeta: metav1.ObjectMeta{Name: node}, Status: corev1.NodeStatus{Allocatable: gpus("2")},
+			})
+			switch ds := daemonSet(); name {
+			case "without DaemonSet":
+			case "another's of a name":
+				ds.UID = "new"
+				objects = append(objects, ds)
+			default:
+				objects = append(objects, ds)
+			}
+			client := fake.NewClientset(objects...)
+			state, said, err := Undoer{Client: client}.Undo(t.Context(), ledger.Run{ID: runID}, step(t, test.undo))
+			if err != nil {
+				said = err.Error()
+			}
+			if !strings.Contains(said, test.said) {
+				t.Errorf("it said %q, %q; want %q", state, said, test.said)
+			}
+			_, err = client.CoreV1().Pods("gpu").Get(t.Context(), good.Pod, metav1.GetOptions{})
+			if deleted := apierrors.IsNotFound(err); deleted != test.deleted && len(test.objects) > 0 {
+				t.Errorf("deleted: %t, want %t", deleted, test.deleted)
+			}
+		})
+	}
+}
+
+func gpus(n string) corev1.ResourceList {
+	return corev1.ResourceList{"nvidia.com/gpu": quantity(n), "cpu": quantity("4")}
+}
+
+// TestCheck: what a copy could not replace is refused before anything is changed.
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	for want, change := range map[string]func(*Replacement){
+		"is being updated": func(r *Replacement) { r.DaemonSet.Status.CurrentNumberScheduled = 2 },
+		"is not ready":     func(r *Replacement) { r.Original = ownPod("o", corev1.ConditionFalse) },
+	} {
+		r := &Replacement{
+			Client: fake.NewClientset(), Node: node, DaemonSet: daemonSet(), Original: ownPod("o", corev1.ConditionTrue), Add: nothing,
+		}
+		if err := r.Check(t.Context()); err != nil {
+			t.Errorf("a healthy pod is refused: %v", err)
+		}
+		change(r)
+		if err := r.Check(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
+
+// TestDevices: only resources that had more devices before count.
+func TestDevices(t *testing.T) {
+	t.Parallel()
+	client := fake.NewClientset(&corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: node}, Status: corev1.NodeStatus{Allocatable: gpus("1")},
+	})
+	fewer, err := Devices{"nvidia.com/gpu": 2, "amd.com/gpu": 0}.Falls(t.Context(), client, node, time.Minute)
+	if err != nil || strings.Join(fewer, ";") != "nvidia.com/gpu 2 -> 1" {
+		t.Errorf("%v, %v", fewer, err)
+	}
+	if fewer, err = (Devices{"nvidia.com/gpu": 1}).Falls(t.Context(), client, node, 1); err != nil || len(fewer) > 0 {
+		t.Errorf("%v, %v; want nothing", fewer, err)
+	}
+	if err := (Devices{"nvidia.com/gpu": 1}).await(t.Context(), client, node); err != nil {
+		t.Error(err)
+	}
+}
+
+func quantity(text string) resource.Quantity { return resource.MustParse(text) }

@@ -1,0 +1,192 @@
+package daemonpod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/kubernetes"
+)
+
+// Timeouts, and the interval of polls.
+const (
+	podTimeout    = 2 * time.Minute // also for the image of the gate
+	statusTimeout = time.Minute     // the kubelet updates the status of its node at least every 10 s
+	pollEvery     = 100 * time.Millisecond
+)
+
+// poll waits until done returns true. done also says what is missing.
+func poll(
+	ctx context.Context, timeout time.Duration, done func(context.Context) (ok bool, missing string, err error),
+) error {
+	limited, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	missing := ""
+	for {
+		ok, text, err := done(limited)
+		switch {
+		case ok && err == nil:
+			return nil
+		case err != nil && limited.Err() == nil:
+			return err
+		case text != "":
+			missing = text
+		}
+		select {
+		case <-limited.Done():
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			return fmt.Errorf("timed out after %s: %s", timeout, missing)
+		case <-time.After(pollEvery):
+		}
+	}
+}
+
+// await waits until the copy is in a state, and returns it.
+func (r *Replacement) await(
+	ctx context.Context, pod *corev1.Pod, state string, reached func(*corev1.Pod) bool,
+) (*corev1.Pod, error) {
+	err := poll(ctx, podTimeout, func(ctx context.Context) (bool, string, error) {
+		now, err := r.Client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+		switch {
+		case err != nil:
+			return false, "", fmt.Errorf("get pod %s: %w", pod.Name, err)
+		case now.UID != pod.UID || now.DeletionTimestamp != nil || ended(now):
+			return false, "", fmt.Errorf("another client has ended pod %s", pod.Name)
+		}
+		pod = now
+		return reached(now), fmt.Sprintf("pod %s is not in the state %q: %s", pod.Name, state, reason(now)), nil
+	})
+	return pod, err
+}
+
+func ended(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
+}
+
+// waits reports whether the copy waits for its turn.
+func waits(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.InitContainerStatuses, func(s corev1.ContainerStatus) bool {
+		return s.Name == gateName && s.State.Running != nil
+	})
+}
+
+func ready(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp == nil && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// reason returns why a pod does not run.
+func reason(pod *corev1.Pod) string {
+	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		if w := s.State.Waiting; w != nil && w.Reason != "PodInitializing" {
+			return strings.TrimSuffix(fmt.Sprintf("container %s: %s: %s", s.Name, w.Reason, w.Message), ": ")
+		}
+	}
+	return string(pod.Status.Phase)
+}
+
+// gone waits until the node has no pod of the DaemonSet for which which returns true.
+func (r *Replacement) gone(ctx context.Context, which func(*corev1.Pod) bool) error {
+	return poll(ctx, podTimeout, func(ctx context.Context) (bool, string, error) {
+		pods, err := podsOf(ctx, r.Client, r.DaemonSet.Namespace, string(r.DaemonSet.UID), r.Node)
+		if err != nil {
+			return false, "", err
+		}
+		for i := range pods {
+			if which(&pods[i]) {
+				return false, fmt.Sprintf("pod %s still exists", pods[i].Name), nil
+			}
+		}
+		return true, "", nil
+	})
+}
+
+// podsOf returns the pods of a DaemonSet on a node.
+func podsOf(ctx context.Context, client kubernetes.Interface, namespace, uid, node string) ([]corev1.Pod, error) {
+	list, err := client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String(),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list the pods of node %s in namespace %s: %w", node, namespace, err)
+	}
+	return slices.DeleteFunc(list.Items, func(p corev1.Pod) bool {
+		owner := metav1.GetControllerOf(&p)
+		return owner == nil || owner.Kind != kindDaemonSet || string(owner.UID) != uid
+	}), nil
+}
+
+// Devices are the numbers of allocatable devices of a node, by extended resource.
+type Devices map[string]int64
+
+func allocatable(ctx context.Context, client kubernetes.Interface, name string) (Devices, error) {
+	node, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("get node %s: %w", name, err)
+	}
+	all := Devices{}
+	for resource, quantity := range node.Status.Allocatable {
+		if strings.Contains(string(resource), "/") {
+			all[string(resource)] = quantity.Value()
+		}
+	}
+	return all, nil
+}
+
+// fewer returns which resources have fewer devices now: "nvidia.com/gpu 2 -> 1".
+func (d Devices) fewer(now Devices) []string {
+	var all []string
+	for _, name := range slices.Sorted(maps.Keys(d)) {
+		if now[name] < d[name] {
+			all = append(all, fmt.Sprintf("%s %d -> %d", name, d[name], now[name]))
+		}
+	}
+	return all
+}
+
+// await waits until the node has at least these devices.
+func (d Devices) await(ctx context.Context, client kubernetes.Interface, node string) error {
+	return poll(ctx, statusTimeout, func(ctx context.Context) (bool, string, error) {
+		now, err := allocatable(ctx, client, node)
+		if err != nil {
+			return false, "", err
+		}
+		missing := d.fewer(now)
+		return len(missing) == 0, fmt.Sprintf("node %s has fewer allocatable devices than before: %s", node,
+			strings.Join(missing, ", ")), nil
+	})
+}
+
+// Falls waits until the node has fewer devices than these, and returns which. If it has as many all the time, the
+// result is empty.
+func (d Devices) Falls(
+	ctx context.Context, client kubernetes.Interface, node string, within time.Duration,
+) ([]string, error) {
+	var fewer []string
+	late := errors.New("late")
+	deadline := time.Now().Add(within)
+	err := poll(ctx, within+pollEvery, func(ctx context.Context) (bool, string, error) {
+		now, err := allocatable(ctx, client, node)
+		if err != nil {
+			return false, "", err
+		}
+		fewer = d.fewer(now)
+		if len(fewer) == 0 && time.Now().After(deadline) {
+			return false, "", late
+		}
+		return len(fewer) > 0, "", nil
+	})
+	if err != nil && ctx.Err() == nil {
+		return nil, nil // late, or the API server did not answer: nothing was seen
+	}
+	return fewer, err
+}
