@@ -30,8 +30,8 @@ type Daemon struct {
 	// DaemonSet is its NAMESPACE/NAME; empty means that of NVIDIA's device plugin.
 	DaemonSet string
 	Fault     cudafault.Fault // of NVML
-	// Devices returns the indexes of the GPUs with the fault in nvidia-smi, before anything is changed. If it is nil, all
-	// GPUs have the fault.
+	// Devices returns the indexes in nvidia-smi of the GPUs with the fault, before anything is changed. If it is nil,
+	// all GPUs have the fault.
 	Devices func(ctx context.Context, r fault.Recorder) ([]int, error)
 	Pods    podflags.Flags // has the image of the container in which the new pod waits
 }

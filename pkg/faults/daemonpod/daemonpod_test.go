@@ -30,7 +30,9 @@ func daemonSet() *appsv1.DaemonSet {
 	return &appsv1.DaemonSet{
 		ObjectMeta: metav1.ObjectMeta{Name: "plugin", Namespace: "gpu", UID: "ds"},
 		Spec: appsv1.DaemonSetSpec{Template: corev1.PodTemplateSpec{
-			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "plugin"}, Annotations: map[string]string{"a": "b"}},
+			ObjectMeta: metav1.ObjectMeta{
+				Labels: map[string]string{"app": "plugin"}, Annotations: map[string]string{"a": "b"},
+			},
 			Spec: corev1.PodSpec{
 				Containers: []corev1.Container{{Name: "main"}}, InitContainers: []corev1.Container{{Name: "first"}},
 			},
@@ -55,7 +57,9 @@ func nothing(*corev1.Pod, string) error { return nil }
 // kubelet ends it when the time is up.
 func TestCopy(t *testing.T) {
 	t.Parallel()
-	r := &Replacement{Node: node, DaemonSet: daemonSet(), Original: ownPod("o", corev1.ConditionTrue), Image: "i", Add: nothing}
+	r := &Replacement{
+		Node: node, DaemonSet: daemonSet(), Original: ownPod("o", corev1.ConditionTrue), Image: "i", Add: nothing,
+	}
 	pod, err := r.copy(ledger.Run{ID: runID, Until: time.Now().Add(time.Hour)}, undo{Namespace: "gpu"})
 	if err != nil {
 		t.Fatal(err)
@@ -127,7 +131,9 @@ func step(t *testing.T, u undo) ledger.Step {
 // TestUndo: a record deletes only the pod that its own run made on the node of the step, whoever wrote the record.
 func TestUndo(t *testing.T) {
 	t.Parallel()
-	good := undo{Namespace: "gpu", Pod: nameOf(runID, node), DaemonSet: "plugin", UID: "ds", Devices: Devices{"nvidia.com/gpu": 2}}
+	good := undo{
+		Namespace: "gpu", Pod: nameOf(runID, node), DaemonSet: "plugin", UID: "ds", Devices: Devices{"nvidia.com/gpu": 2},
+	}
 	copied := func(mark string) *corev1.Pod {
 		pod := ownPod(good.Pod, corev1.ConditionTrue)
 		pod.Annotations = map[string]string{annotationSeal: mark}
@@ -194,7 +200,8 @@ func TestCheck(t *testing.T) {
 		"is not ready":     func(r *Replacement) { r.Original = ownPod("o", corev1.ConditionFalse) },
 	} {
 		r := &Replacement{
-			Client: fake.NewClientset(), Node: node, DaemonSet: daemonSet(), Original: ownPod("o", corev1.ConditionTrue), Add: nothing,
+			Client: fake.NewClientset(), Node: node, DaemonSet: daemonSet(),
+			Original: ownPod("o", corev1.ConditionTrue), Add: nothing,
 		}
 		if err := r.Check(t.Context()); err != nil {
 			t.Errorf("a healthy pod is refused: %v", err)
