@@ -78,6 +78,10 @@ func (i Inject) commands(ctx context.Context, t Target, targets []string, run st
 	for _, layer := range i.Layers {
 		switch layer {
 		case LayerKernel:
+			if more := i.withKernel(); more != nil { // first: the layer device ends when the device plugin restarts
+				all = append([][]string{slices.Concat(kernel, more)}, all...)
+				continue
+			}
 			all = append(all, kernel)
 		case LayerDevice:
 			all = append(all, device)
@@ -88,6 +92,20 @@ func (i Inject) commands(ctx context.Context, t Target, targets []string, run st
 	// Further flags are those of the first command: the others have only what the layers share.
 	all[0] = append(all[0], flags(i.Flags)...)
 	return all, nil
+}
+
+// withKernel returns the flag with the layers that only the command of the kernel log injects; empty if there are none.
+func (i *Inject) withKernel() []string {
+	layers := LayerKernel
+	for _, layer := range i.Layers {
+		if layer == LayerNVML || layer == LayerDCGM {
+			layers += "," + layer
+		}
+	}
+	if layers == LayerKernel {
+		return nil
+	}
+	return []string{"--layers", layers}
 }
 
 // IsPreparation reports whether a command only prepares a fault, which a later `cuda arm` starts.

@@ -91,7 +91,8 @@ type Revert struct{}
 
 // Inject is a fault: a command of this tool, or one of its short forms.
 type Inject struct {
-	// XID is a code, or several: 79 or 48,63. Layers are where the fault shows: kernel (default), device and cuda.
+	// XID is a code, or several: 79 or 48,63. Layers are where the fault shows: kernel (default), device, nvml, dcgm
+	// and cuda.
 	XID    any      `json:"xid,omitempty"`
 	GPU    any      `json:"gpu,omitempty"`
 	Layers []string `json:"layers,omitempty"`
@@ -114,6 +115,8 @@ const (
 	LayerKernel = "kernel"
 	LayerDevice = "device"
 	LayerCUDA   = "cuda"
+	LayerNVML   = "nvml"
+	LayerDCGM   = "dcgm"
 )
 
 // Parse reads an experiment strictly. The error has a position for each problem.
@@ -296,8 +299,11 @@ func (i Inject) validate() error {
 		return fmt.Errorf("network must be partition, loss or slow, not %q", i.Network)
 	}
 	for _, layer := range i.Layers {
-		if !slices.Contains([]string{LayerKernel, LayerDevice, LayerCUDA}, layer) {
-			return fmt.Errorf("unknown layer %q: must be kernel, device or cuda", layer)
+		switch {
+		case !slices.Contains([]string{LayerKernel, LayerDevice, LayerNVML, LayerDCGM, LayerCUDA}, layer):
+			return fmt.Errorf("unknown layer %q: must be kernel, device, nvml, dcgm or cuda", layer)
+		case (layer == LayerNVML || layer == LayerDCGM) && !slices.Contains(i.Layers, LayerKernel):
+			return fmt.Errorf("layer %s requires the layer kernel", layer)
 		}
 	}
 	if len(i.Command) > 0 && !slices.Contains(injecting, strings.Join(i.Command[:min(2, len(i.Command))], " ")) &&

@@ -85,7 +85,8 @@ func TestParseErrors(t *testing.T) {
 		"steps:\n- inject: {xid: 79, gpuu: 0}":                  `:5:21: steps[0].inject.gpuu: unknown field`,
 		"steps:\n- inject: {}":                                  `:5:11: steps[0].inject: a fault is one of`,
 		"steps:\n- inject: {device: sick}":                      `device must be unhealthy`,
-		"steps:\n- inject: {xid: 79, layers: [nvml]}":           `unknown layer "nvml"`,
+		"steps:\n- inject: {xid: 79, layers: [dmesg]}":          `unknown layer "dmesg"`,
+		"steps:\n- inject: {xid: 79, layers: [nvml]}":           `layer nvml requires the layer kernel`,
 		"steps:\n- inject: {layers: [cuda], device: unhealthy}": `layers are possible only for an xid`,
 		"steps:\n- inject: {runtime: missing-handler, gpu: 0}":  `gpu is possible only for`,
 		"steps:\n- inject: {command: [revert, x]}":              `command must begin with one of xid`,
@@ -134,6 +135,9 @@ func TestCommands(t *testing.T) {
 		{Inject{XID: int64(79), Layers: []string{"kernel", "device", "cuda"}, GPU: int64(0)}, []string{
 			"xid 79 a b --gpu 0", "device unhealthy a b --gpu 0",
 			"cuda inject deployment/vllm --namespace infer --xid 79",
+		}},
+		{Inject{XID: int64(48), Layers: []string{"device", "kernel", "nvml"}, GPU: int64(1)}, []string{
+			"xid 48 a b --gpu 1 --layers kernel,nvml", "device unhealthy a b --gpu 1",
 		}},
 		{Inject{Command: []string{"cuda", "disarm", "${run}", "--node=${target.node}"}},
 			[]string{"cuda disarm run-1 --node=a"}},

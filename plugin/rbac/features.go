@@ -8,6 +8,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/experiment"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/dcgm"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/fixes"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/leftover"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/cuda"
@@ -98,10 +99,11 @@ func Features() []Feature {
 			func(s Scope) ([]fault.Permission, error) {
 				return fault.Permissions(fault.BasePermissions(s.Ledger), cuda.Permissions(s.Workloads)), nil
 			}},
-		{"nvml", "xid --layers nvml, in addition to xid: replace pods of DaemonSets",
+		{"nvml", "xid --layers nvml,dcgm, in addition to xid: replace pods of DaemonSets",
 			"Can create privileged pods in any namespace that admits them, and exec into every pod. " + rootOnNodes,
 			func(s Scope) ([]fault.Permission, error) {
-				return fault.Permissions(fault.BasePermissions(s.Ledger), cuda.DaemonPermissions()), nil
+				return fault.Permissions(fault.BasePermissions(s.Ledger), cuda.DaemonPermissions(),
+					dcgm.Permissions()), nil
 			}},
 		{"scenario", "run scenarios: almost an administrator, root on every node",
 			"Can read all Secrets and grant any permissions, and therefore do anything in the cluster. " + rootOnNodes,

@@ -22,6 +22,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cordon"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/daemonpod"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/dcgm"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/devicehealth"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/firewall"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/fixes"
@@ -48,6 +49,7 @@ func Undoers(detectors func() []xid.Detector) map[string]fault.Undoer {
 		kernellog.UndoKind:        logUndoer(detectors),
 
 		daemonpod.UndoKind:       daemonpod.Undoer{},
+		dcgm.UndoKind:            dcgm.Undoer{},
 		devicehealth.UndoKind:    devicehealth.Undoer{},
 		firewall.UndoKind:        firewall.Undoer{},
 		kernellog.ModuleUndoKind: kernellog.ModuleUndoer{Log: logUndoer(detectors)},
@@ -116,6 +118,9 @@ func New(
 	undoers[devicehealth.UndoKind] = devicehealth.Undoer{
 		Client: cluster.Client, Start: StartShortPod[devicehealth.Pod](cluster, ledgerNamespace, pods),
 		OnNode: onNode,
+	}
+	undoers[dcgm.UndoKind] = dcgm.Undoer{
+		Engine: dcgm.Engine{Client: cluster.Client, Execer: debugpod.NewExecer(cluster.Config)},
 	}
 	undoers[daemonpod.UndoKind] = daemonpod.Undoer{Client: cluster.Client, Progress: onStep}
 	undoers[cudashim.UndoKind] = cudashim.Undoer{

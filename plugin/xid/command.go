@@ -38,7 +38,8 @@ NVML, as with ` + "`cuda inject`" + `. Each layer is verified; if one fails, the
 itself is what fails. The layers are injected one after the other. Reverting the run ends all but the line.
 
 The layer nvml replaces the pod of the device plugin, or of --daemonset, with a copy that has the shim. Only the pod on the node restarts. If
-the copy ends, because the TTL expires or for any other reason, the DaemonSet creates its own pod again.
+the copy ends, because the TTL expires or for any other reason, the DaemonSet creates its own pod again. The layer dcgm injects the XID into
+DCGM's host engine on the node, with dcgmi in its pod.
 
 With --in-cluster, pods of a Job in the cluster inject the fault, each into some of the nodes. They run this command with the rights of a
 service account, and each makes a run of its own. Ctrl-C and ` + "`revert`" + ` stop them.`,
@@ -140,7 +141,7 @@ func (f *flags) add(cmd *cobra.Command, connection *kube.Connection) {
 	// pflag omits a default of 0 from the help; the real default, -1, means "not set"
 	flags.Lookup("link").DefValue = "0"
 	flags.StringSliceVar(&f.layers.layers, "layers", f.layers.layers,
-		"Layers in which the fault is seen: kernel (the log), device (the kubelet considers the GPU unhealthy), nvml (the node's device plugin sees it), cuda (the programs of --workload)")
+		"Layers in which the fault is seen: kernel (the log), device (the kubelet considers the GPU unhealthy), nvml (the node's device plugin sees it), dcgm (readers of DCGM see it), cuda (the programs of --workload)")
 	flags.StringVar(&f.layers.workload, "workload", "",
 		"TYPE/NAME of the workload for the layer cuda, in the namespace of -n")
 	flags.StringVar(&f.layers.daemonSet, "daemonset", "",

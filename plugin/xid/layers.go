@@ -2,36 +2,29 @@ package xid
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"time"
-
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/daemonpod"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/dcgm"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/devicehealth"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/cuda"
-	"github.com/gpu-fault/kubectl-gpu-fault/plugin/device"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/gpus"
-	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
-	"github.com/gpu-fault/kubectl-gpu-fault/plugin/session"
 )
 
 // The layers of one fault, in the order in which they are injected: what can be undone comes first, so that the lines
 // in the kernel log, which remain, are written only if all other layers are proven.
 const (
 	layerCUDA   = "cuda"
+	layerDCGM   = "dcgm"
 	layerNVML   = "nvml"
 	layerDevice = "device"
 	layerKernel = "kernel"
@@ -39,7 +32,7 @@ const (
 
 // layerOrder is the order of the layers. The layer device ends when the device plugin restarts, which the layer nvml
 // makes it do.
-var layerOrder = []string{layerCUDA, layerNVML, layerDevice, layerKernel}
+var layerOrder = []string{layerCUDA, layerNVML, layerDevice, layerDCGM, layerKernel}
 
 // seen describes who sees a layer, and its limits.
 var seen = map[string][2]string{
@@ -51,6 +44,10 @@ var seen = map[string][2]string{
 	layerNVML: {
 		"the device plugin of the node, or the DaemonSet of --daemonset, by NVML",
 		"other programs of the node see a healthy GPU; its pod restarts, and once more when the run is reverted",
+	},
+	layerDCGM: {
+		"readers of DCGM's host engine on the node: dcgm-exporter connected to it, health watches, policies",
+		"no other reader; metrics and health of DCGM may stay after the revert. Not tried with DCGM itself yet",
 	},
 	layerCUDA: {
 		"the programs of the workload, by CUDA and NVML: those that run and those that start",
@@ -76,7 +73,7 @@ func (l *layering) validate(o *options) error {
 	var layers []string
 	for _, name := range l.layers {
 		if name = strings.TrimSpace(name); !slices.Contains(layerOrder, name) {
-			return fmt.Errorf("invalid value %q for --layers: supported values: kernel, device, nvml, cuda", name)
+			return fmt.Errorf("invalid value %q for --layers: supported values: kernel, device, nvml, dcgm, cuda", name)
 		}
 		if !slices.Contains(layers, name) {
 			layers = append(layers, name)
@@ -150,43 +147,6 @@ func (l *layering) validateNVML(o *options) error {
 	return nil
 }
 
-// devices returns the indexes of the chosen GPUs of a node in nvidia-smi; among those of a pod, if there is one.
-func (w *writing) devices(
-	ctx context.Context, cluster *kube.Cluster, r fault.Recorder, node string, holder gpus.Pod,
-) (indexes []int, err error) {
-	r.Progress("starting the debug pod")
-	start := session.StartShortPod[devicehealth.Pod](cluster, w.connection.LedgerNamespace, w.Pods)
-	pod, err := start(ctx, r.Run(), node, r.Progress)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, pod.Close(ctx)) }()
-	what := api.Inspect{}
-	if holder.UID != "" {
-		what.PodUIDs = []string{holder.UID}
-	}
-	info, err := pod.Inspect(ctx, what)
-	if err != nil {
-		return nil, err
-	}
-	chosen, err := w.gpus.Pick(*info, holder)
-	if err != nil {
-		return nil, err
-	}
-	all, err := gpus.Of(*info)
-	if err != nil {
-		return nil, err
-	}
-	for _, g := range chosen {
-		index := slices.Index(all, g)
-		if index < 0 {
-			return nil, fmt.Errorf("the driver of node %s has no GPU %s: leave out the layer nvml", node, g.PCI)
-		}
-		indexes = append(indexes, index)
-	}
-	return indexes, nil
-}
-
 var errOneNode = errors.New("the layer cuda is for one node: inject the fault into each node with a run of its own")
 
 // ofGPUs returns the fault of an XID in the chosen GPUs of containers that request so many each. A process that has
@@ -224,152 +184,6 @@ func (l layering) load(code int, nodes []string, namespace string) cuda.Load {
 	}
 }
 
-// prepared is what the layers besides the kernel log add to a plan.
-type prepared struct {
-	changes          []fault.Change
-	needs            []fault.Permission
-	checks           []func(context.Context) error
-	describe         []func(say func(string, ...any))
-	timeout, cleanup time.Duration
-	// pods returns the pods that the layer cuda is in, when it is in place; nil without that layer.
-	pods func(context.Context, ledger.Run) ([]corev1.Pod, error)
-	pod  *gpus.Pod // the one whose GPUs all layers are about, once it is known
-}
-
-// prepare looks up what the layers change in the cluster.
-func (w *writing) prepare(
-	ctx context.Context, cluster *kube.Cluster, names []string, holder gpus.Pod,
-) (prepared, error) {
-	p := prepared{pod: &gpus.Pod{}}
-	if w.layers.has(layerCUDA) {
-		if len(names) > 1 { // of a selector
-			return p, errOneNode
-		}
-		load := w.layers.load(w.code, names, cluster.Namespace)
-		load.GPUs = func(each int) (cudafault.Fault, error) { return ofGPUs(w.code, w.gpus, w.layers.workload, each) }
-		l, err := load.Prepare(ctx, w.connection, cluster)
-		if err != nil {
-			return p, kube.Explain(err)
-		}
-		p.changes, p.needs = append(p.changes, l.Change), l.Needs
-		p.checks, p.describe = append(p.checks, l.Check), append(p.describe, l.Describe)
-		p.timeout, p.cleanup, p.pods = l.Timeout, l.CleanupTimeout, l.Pods
-		check := l.Check
-		p.checks[0] = func(ctx context.Context) error {
-			err := check(ctx)
-			if errors.Is(err, cudashim.ErrImmutable) {
-				return fmt.Errorf("%s cannot be changed while it exists: use `kubectl gpu-fault cuda inject %s --xid %d "+
-					"--recreate`, and leave out the layer cuda here", w.layers.workload, w.layers.workload, w.code)
-			}
-			return err
-		}
-	}
-	p.cleanup = max(p.cleanup, fault.DefaultCleanupTimeout)
-	if err := w.prepareNVML(ctx, cluster, names, holder, &p); err != nil {
-		return p, kube.Explain(err)
-	}
-	if !w.layers.has(layerDevice) {
-		return p, nil
-	}
-	for _, name := range names {
-		of := func(pod gpus.Pod) (fault.Change, error) {
-			return device.Unhealthy{Node: name, GPU: w.gpu, Pod: pod, Pods: w.Pods}.Change(w.connection, cluster)
-		}
-		change, err := of(holder)
-		if err != nil {
-			return p, err
-		}
-		p.changes = append(p.changes, p.onItsGPU(change, of))
-		p.timeout, p.cleanup = p.timeout+w.Pods.Timeout, p.cleanup+w.Pods.Timeout
-	}
-	p.needs = append(p.needs, device.Permissions(w.connection.LedgerNamespace)...)
-	return p, nil
-}
-
-// prepareNVML adds the layer nvml, if it was asked for.
-func (w *writing) prepareNVML(
-	ctx context.Context, cluster *kube.Cluster, names []string, holder gpus.Pod, p *prepared,
-) error {
-	if !w.layers.has(layerNVML) {
-		return nil
-	}
-	for _, name := range names {
-		of := holder
-		d := &cuda.Daemon{
-			Node: name, DaemonSet: w.layers.daemonSet, Pods: w.Pods, Fault: cudafault.Fault{XID: w.code},
-			Devices: func(ctx context.Context, r fault.Recorder) ([]int, error) {
-				return w.devices(ctx, cluster, r, name, of)
-			},
-		}
-		l, err := d.Prepare(ctx, cluster)
-		if err != nil {
-			return err
-		}
-		p.changes = append(p.changes, p.onItsGPU(l.Change, func(pod gpus.Pod) (fault.Change, error) {
-			of = pod
-			return l.Change, nil
-		}))
-		p.needs = append(p.needs, l.Needs...)
-		p.checks, p.describe = append(p.checks, l.Check), append(p.describe, l.Describe)
-		p.timeout, p.cleanup = p.timeout+l.Timeout, p.cleanup+l.CleanupTimeout
-	}
-	return nil
-}
-
-// onItsGPU returns a change to a node that is made to the GPUs of the pod of the layer cuda: which one the workload's
-// new pod holds is known only when it runs. Without that layer, it returns the change as it is. All changes are made to
-// the GPUs of the same pod, also if the workload's controller has replaced it in the meantime: its kubelet knows them
-// as long as the pod exists.
-func (p prepared) onItsGPU(change fault.Change, of func(gpus.Pod) (fault.Change, error)) fault.Change {
-	if p.pods == nil {
-		return change
-	}
-	change.Apply = func(ctx context.Context, r fault.Recorder) ([]ledger.Evidence, error) {
-		if p.pod.UID == "" {
-			pods, err := p.pods(ctx, r.Run())
-			if err != nil {
-				return nil, err
-			}
-			if *p.pod, err = podOn(change.Target.Name, pods); err != nil {
-				return nil, err
-			}
-		}
-		actual, err := of(*p.pod)
-		if err != nil {
-			return nil, err
-		}
-		return actual.Apply(ctx, r)
-	}
-	return change
-}
-
-// podOn returns the only pod that runs on a node.
-func podOn(node string, pods []corev1.Pod) (gpus.Pod, error) {
-	var on []gpus.Pod
-	ended := ""
-	for _, p := range pods {
-		switch {
-		case p.Spec.NodeName != node || p.DeletionTimestamp != nil:
-		case p.Status.Phase == corev1.PodRunning:
-			on = append(on, gpus.Pod{Namespace: p.Namespace, Name: p.Name, UID: string(p.UID)})
-		default:
-			ended = p.Name
-		}
-	}
-	switch {
-	case len(on) == 1:
-		return on[0], nil
-	case len(on) > 1:
-		return gpus.Pod{}, fmt.Errorf("%s of the workload run on node %s, and a fault is one of the GPUs of one: specify a "+
-			"node that runs one of them", count.Of(len(on), "pod"), node)
-	case ended != "":
-		return gpus.Pod{}, fmt.Errorf("pod %s on node %s has ended with the CUDA error, and holds no GPU any more: specify a "+
-			"workload whose containers are restarted, or leave out the layer cuda", ended, node)
-	}
-	return gpus.Pod{}, fmt.Errorf("no pod of the workload runs on node %s: specify one that runs a pod of it, and has a "+
-		"free GPU for its rolling update", node)
-}
-
 // describeLayers prints who sees each layer, and what is changed.
 func (w *writing) describeLayers() {
 	table := &printer.Table{Header: []string{"LAYER", "SEEN BY", "LIMITS"}}
@@ -397,6 +211,7 @@ type layer struct {
 // layerOf is the layer of each kind of undo that a run can have; kernel for all others.
 var layerOf = map[string]string{
 	cudashim.UndoKind: layerCUDA, daemonpod.UndoKind: layerNVML, devicehealth.UndoKind: layerDevice,
+	dcgm.UndoKind: layerDCGM,
 }
 
 // layersOf returns the layers of a run.

@@ -26,7 +26,7 @@ func TestLayersRefused(t *testing.T) {
 		args   []string
 		want   string
 	}{
-		"unknown":         {layers("", "kernel", "dcgm"), []string{"79", "n"}, `invalid value "dcgm" for --layers`},
+		"unknown":         {layers("", "kernel", "dmesg"), []string{"79", "n"}, `invalid value "dmesg" for --layers`},
 		"nothing in NVML": {layers("", "kernel", "nvml"), []string{"154", "n"}, "NVML shows nothing of XID 154"},
 		"a reader without nvml": {
 			func(f *flags) { layers("", "kernel", "device")(f); f.layers.daemonSet = "a/b" }, []string{"79", "n"},

@@ -132,7 +132,8 @@ func step(t *testing.T, u undo) ledger.Step {
 func TestUndo(t *testing.T) {
 	t.Parallel()
 	good := undo{
-		Namespace: "gpu", Pod: nameOf(runID, node), DaemonSet: "plugin", UID: "ds", Devices: Devices{"nvidia.com/gpu": 2},
+		Namespace: "gpu", Pod: nameOf(runID, node), DaemonSet: "plugin", UID: "ds",
+		Devices: Devices{"nvidia.com/gpu": 2},
 	}
 	copied := func(mark string) *corev1.Pod {
 		pod := ownPod(good.Pod, corev1.ConditionTrue)
