@@ -76,6 +76,12 @@ func (s *Session) RecoverDevices(ctx context.Context) (*api.RecoveredDevices, er
 	return answered(answer.RecoveredDevices, err)
 }
 
+// ResetGPU resets a GPU. An *api.Error with CodeRefused means that nothing was reset.
+func (s *Session) ResetGPU(ctx context.Context, what api.ResetGPU) (*api.GPUReset, error) {
+	answer, err := s.Do(ctx, api.Request{ResetGPU: &what}, nil)
+	return answered(answer.GPUReset, err)
+}
+
 // answered returns the content of the last answer, or an error if it has none.
 func answered[T any](content *T, err error) (*T, error) {
 	if err == nil && content == nil {

@@ -40,6 +40,7 @@ type Request struct {
 	ListDevices    *ListDevices     `json:"listDevices,omitempty"`
 	FailDevices    *FailDevices     `json:"failDevices,omitempty"`
 	RecoverDevices *RecoverDevices  `json:"recoverDevices,omitempty"`
+	ResetGPU       *ResetGPU        `json:"resetGPU,omitempty"`
 }
 
 // Await waits until the run's dead man's switch has applied its change or failed. The client sends it after the restart
@@ -102,6 +103,7 @@ type Answer struct {
 	Devices          *Devices          `json:"devices,omitempty"`          // to ListDevices
 	FailedDevices    *FailedDevices    `json:"failedDevices,omitempty"`    // to FailDevices
 	RecoveredDevices *RecoveredDevices `json:"recoveredDevices,omitempty"` // to RecoverDevices
+	GPUReset         *GPUReset         `json:"gpuReset,omitempty"`         // to ResetGPU
 
 	Done  bool   `json:"done,omitempty"`
 	Error *Error `json:"error,omitempty"`

@@ -62,7 +62,7 @@ func (r Request) operations() int {
 		r.Inspect != nil, r.WriteKmsg != nil, r.InspectRuntime != nil, r.Change != nil, r.Await != nil,
 		r.Restore != nil, r.Leftovers != nil,
 		r.Diagnose != nil, r.BuildModule != nil, r.WriteModule != nil, r.RemoveModule != nil, r.Firewall != nil,
-		r.RemoveFirewall != nil, r.ListDevices != nil, r.FailDevices != nil, r.RecoverDevices != nil,
+		r.RemoveFirewall != nil, r.ListDevices != nil, r.FailDevices != nil, r.RecoverDevices != nil, r.ResetGPU != nil,
 	} {
 		if asked {
 			n++
@@ -104,6 +104,8 @@ func (r Request) validate() error {
 		return r.Firewall.Validate()
 	case r.FailDevices != nil:
 		return r.FailDevices.Validate()
+	case r.ResetGPU != nil:
+		return r.ResetGPU.Validate()
 	}
 	return nil
 }

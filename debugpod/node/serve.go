@@ -21,6 +21,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/kmsg"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/module"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/process"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/reset"
 )
 
 // readRequest reads the request, which is one line or everything up to the end of the input.
@@ -130,6 +131,11 @@ func serve(
 	case req.RemoveModule != nil:
 		removed, failure := module.Remove(req.Run, host)
 		return answers.end(api.Answer{Removed: removed}, failure)
+	case req.ResetGPU != nil:
+		// The client may disconnect: a reset that has begun is not stopped.
+		known := inspect.Node(ctx, api.Inspect{}, host).GPUs
+		done, failure := reset.GPU(context.WithoutCancel(ctx), *req.ResetGPU, known, host)
+		return answers.end(api.Answer{GPUReset: done}, failure)
 	case req.Firewall != nil, req.RemoveFirewall != nil:
 		processesOf := func(podUIDs []string) map[string]int { return inspect.ProcessesOf(podUIDs, host) }
 		return answers.end(firewall.Do(req, host, processesOf))

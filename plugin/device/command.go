@@ -34,6 +34,6 @@ This works with the device plugins and DRA drivers of any vendor, and without ac
 		},
 	}
 	cmd.AddCommand(newListCommand(connection, streams), newUnhealthyCommand(connection, streams),
-		newTaintCommand(connection, streams))
+		newTaintCommand(connection, streams), newResetCommand(connection, streams))
 	return cmd
 }

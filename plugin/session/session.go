@@ -26,6 +26,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/devicehealth"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/firewall"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/fixes"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/gpureset"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/kernellog"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/objects"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/exercise"
@@ -50,6 +51,7 @@ func Undoers(detectors func() []xid.Detector) map[string]fault.Undoer {
 
 		daemonpod.UndoKind:       daemonpod.Undoer{},
 		dcgm.UndoKind:            dcgm.Undoer{},
+		gpureset.UndoKind:        gpureset.Undoer{},
 		devicehealth.UndoKind:    devicehealth.Undoer{},
 		firewall.UndoKind:        firewall.Undoer{},
 		kernellog.ModuleUndoKind: kernellog.ModuleUndoer{Log: logUndoer(detectors)},
@@ -178,6 +180,7 @@ func StartPod(cluster *kube.Cluster, ledgerNamespace string, pods podflags.Flags
 var (
 	_ devicehealth.Pod = (*debugpod.Session)(nil)
 	_ firewall.Pod     = (*debugpod.Session)(nil)
+	_ gpureset.Pod     = (*debugpod.Session)(nil)
 	_ kernellog.Pod    = (*debugpod.Session)(nil)
 )
 

@@ -2,7 +2,7 @@
 // GPUs there are it reads from /proc/driver/nvidia, as the simulated driver shows
 // them there; all other values are those of a real capture (capture/README.md).
 //
-//	nvidia-smi [-L | -q [-x] | --query-gpu=FIELDS --format=csv[,noheader][,nounits] | --version] [-i GPU] [-f FILE]
+//	nvidia-smi [-L | -q [-x] | -r | --query-gpu=FIELDS --format=csv[,noheader][,nounits] | --version] [-i GPU] [-f FILE]
 package main
 
 import (
@@ -41,9 +41,9 @@ type gpu struct {
 func (g gpu) BusID() string { return "0000" + strings.ToUpper(g.bus) }
 
 type options struct {
-	list, query, xml, version bool
-	fields                    []string
-	format, id, file          string
+	list, query, xml, version, reset bool
+	fields                           []string
+	format, id, file                 string
 }
 
 func main() {
@@ -86,6 +86,8 @@ func parse(args []string, out io.Writer) (o options, code int) {
 			o.query = true
 		case "-x", "--xml-format":
 			o.xml = true
+		case "-r", "--gpu-reset":
+			o.reset = true
 		case "--version":
 			o.version = true
 		case "--query-gpu":
@@ -139,6 +141,11 @@ func run(o options, proc string, out io.Writer) int {
 	}
 	now := time.Now()
 	switch {
+	case o.reset:
+		for _, g := range chosen {
+			fmt.Fprintf(out, "GPU %s was successfully reset.\n", g.BusID())
+		}
+		fmt.Fprint(out, "All done.\n")
 	case o.fields != nil:
 		return queryGPU(out, chosen, len(all), o.fields, o.format, now)
 	case o.list:
