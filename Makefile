@@ -179,8 +179,9 @@ soak: build bin/kubectl cluster-up ## By hand: an hour of mixed faults, kills an
 	@CGO_ENABLED=0 go run ./hack/soak -for $(or $(SOAK),1h) $(SOAK_FLAGS)
 
 .PHONY: test-peers
-test-peers: ## By hand: NVSentinel, built from SOURCE=folder, reacts to XID 79 on a test cluster; needs root and PostgreSQL
-	@test/peers/nvsentinel/run
+test-peers: ## By hand: NVSentinel, built from SOURCE=folder, and NVIDIA's device plugin, from DEVICE_PLUGIN_SOURCE=folder, react to XIDs on test clusters
+	@[ -z "$(DEVICE_PLUGIN_SOURCE)" ] || SOURCE="$(DEVICE_PLUGIN_SOURCE)" test/peers/device-plugin/run
+	@[ -n "$(DEVICE_PLUGIN_SOURCE)" ] && [ -z "$(SOURCE)" ] || test/peers/nvsentinel/run
 
 .PHONY: bench-allocs
 bench-allocs: $(HELPERS) ## Hold the allocations of hot paths to test/bench/allocs.txt (ALLOCS_FLAGS=-update: write the file)

@@ -1,7 +1,9 @@
 // A libnvidia-ml.so.1 for own clients, coherent with the fake driver: the same devices, memory, UUIDs and PCI addresses. Real NVML knows nothing
 // of CUDA_VISIBLE_DEVICES, nor does this. nvidia-smi refuses it (it asks for a private table), and that is left so.
+// With FAKECUDA_PROC=DIRECTORY, a copy of a node's /proc/driver/nvidia, its GPUs are those of the node instead.
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <glob.h>
 #include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -15,7 +17,7 @@ typedef int nvmlReturn;
 enum { OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9, TIMEOUT = 10,
 	VERSION_MISMATCH = 25, MAX_DEVICES = 16 };
 
-struct gpu { int index; };
+struct gpu { int index; unsigned domain, bus, minor; char uuid[48], name[64]; };
 static struct gpu gpus[MAX_DEVICES];
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static int users, count;
@@ -26,13 +28,45 @@ static uint64_t number(const char *name, uint64_t otherwise)
 	return text && *text ? strtoull(text, NULL, 0) : otherwise;
 }
 
+static void simulate(int n)
+{
+	for (count = 0; count < n && count < MAX_DEVICES; count++) {
+		struct gpu *gpu = &gpus[count];
+		*gpu = (struct gpu){.index = count, .bus = 0x17 + (unsigned)count, .minor = (unsigned)count, .name = "Fake CUDA Device"};
+		snprintf(gpu->uuid, sizeof gpu->uuid, "GPU-66616b65-6375-6461-0000-0000000000%02x", count);
+	}
+}
+
+// Reads GPUs in the order of their PCI addresses, which is that of their indices.
+static void read_node(const char *proc)
+{
+	char line[256];
+	glob_t found;
+	count = 0;
+	snprintf(line, sizeof line, "%s/gpus/*/information", proc);
+	if (glob(line, 0, NULL, &found)) return;
+	for (size_t i = 0; i < found.gl_pathc && count < MAX_DEVICES; i++) {
+		struct gpu gpu = {.index = count};
+		FILE *file = fopen(found.gl_pathv[i], "re");
+		if (sscanf(found.gl_pathv[i] + strlen(proc), "/gpus/%x:%x:", &gpu.domain, &gpu.bus) != 2 || !file) continue;
+		while (fgets(line, sizeof line, file)) {
+			(void)sscanf(line, "Model: %63[^\n]", gpu.name);
+			(void)sscanf(line, "GPU UUID: %47s", gpu.uuid);
+			(void)sscanf(line, "Device Minor: %u", &gpu.minor);
+		}
+		fclose(file);
+		gpus[count++] = gpu;
+	}
+	globfree(&found);
+}
+
 EXPORT nvmlReturn nvmlInitWithFlags(unsigned flags)
 {
+	const char *proc = getenv("FAKECUDA_PROC");
 	(void)flags;
 	pthread_mutex_lock(&mutex);
-	count = (int)number("FAKECUDA_DEVICES", 1);
-	if (count > MAX_DEVICES) count = MAX_DEVICES;
-	for (int i = 0; i < count; i++) gpus[i].index = i;
+	if (!users && proc) read_node(proc);
+	else if (!users) simulate((int)number("FAKECUDA_DEVICES", 1));
 	if (count) users++;
 	pthread_mutex_unlock(&mutex);
 	return count ? OK : DRIVER_NOT_LOADED;
@@ -104,17 +138,12 @@ static nvmlReturn check(const struct gpu *gpu, const void *out)
 	return gpu < gpus || gpu >= gpus + count || !out ? INVALID_ARGUMENT : OK;
 }
 
-static void uuid_of(const struct gpu *gpu, char to[41]) { snprintf(to, 41, "GPU-66616b65-6375-6461-0000-0000000000%02x", gpu->index); }
-
 EXPORT nvmlReturn nvmlDeviceGetHandleByUUID(const char *uuid, struct gpu **gpu)
 {
 	if (!users) return UNINITIALIZED;
 	if (!uuid || !gpu) return INVALID_ARGUMENT;
-	for (int i = 0; i < count; i++) {
-		char own[41];
-		uuid_of(&gpus[i], own);
-		if (!strcmp(own, uuid)) { *gpu = &gpus[i]; return OK; }
-	}
+	for (int i = 0; i < count; i++)
+		if (!strcmp(gpus[i].uuid, uuid)) { *gpu = &gpus[i]; return OK; }
 	return NOT_FOUND;
 }
 
@@ -123,25 +152,22 @@ EXPORT nvmlReturn nvmlDeviceGetHandleByPciBusId_v2(const char *id, struct gpu **
 	unsigned domain, bus;
 	if (!users) return UNINITIALIZED;
 	if (!id || !gpu || sscanf(id, "%x:%x:", &domain, &bus) != 2) return INVALID_ARGUMENT;
-	if (domain || bus < 0x17 || bus >= 0x17 + (unsigned)count) return NOT_FOUND;
-	*gpu = &gpus[bus - 0x17];
-	return OK;
+	for (int i = 0; i < count; i++)
+		if (gpus[i].domain == domain && gpus[i].bus == bus) { *gpu = &gpus[i]; return OK; }
+	return NOT_FOUND;
 }
 EXPORT nvmlReturn nvmlDeviceGetHandleByPciBusId(const char *id, struct gpu **gpu) { return nvmlDeviceGetHandleByPciBusId_v2(id, gpu); }
 
 EXPORT nvmlReturn nvmlDeviceGetUUID(struct gpu *gpu, char *uuid, unsigned size)
 {
 	nvmlReturn result = check(gpu, uuid);
-	char own[41];
-	if (result) return result;
-	uuid_of(gpu, own);
-	return text(uuid, size, own);
+	return result ? result : text(uuid, size, gpu->uuid);
 }
 
 EXPORT nvmlReturn nvmlDeviceGetName(struct gpu *gpu, char *name, unsigned size)
 {
 	nvmlReturn result = check(gpu, name);
-	return result ? result : text(name, size, "Fake CUDA Device");
+	return result ? result : text(name, size, gpu->name);
 }
 
 struct pci { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; };
@@ -151,10 +177,11 @@ EXPORT nvmlReturn nvmlDeviceGetPciInfo_v3(struct gpu *gpu, struct pci *pci)
 	nvmlReturn result = check(gpu, pci);
 	if (result) return result;
 	memset(pci, 0, sizeof *pci);
-	pci->bus = 0x17 + (unsigned)gpu->index;
+	pci->domain = gpu->domain;
+	pci->bus = gpu->bus;
 	pci->id = 0x20b010de;
-	snprintf(pci->legacy, sizeof pci->legacy, "0000:%02X:00.0", pci->bus);
-	snprintf(pci->bus_id, sizeof pci->bus_id, "00000000:%02X:00.0", pci->bus);
+	snprintf(pci->legacy, sizeof pci->legacy, "%04X:%02X:00.0", pci->domain & 0xffff, pci->bus & 0xff);
+	snprintf(pci->bus_id, sizeof pci->bus_id, "%08X:%02X:00.0", pci->domain, pci->bus);
 	return OK;
 }
 
@@ -196,7 +223,7 @@ EXPORT nvmlReturn nvmlDeviceGetMemoryInfo_v2(struct gpu *gpu, struct memory_v2 *
 #define NUMBER(name, value) EXPORT nvmlReturn name(struct gpu *gpu, unsigned *out) \
 	{ nvmlReturn result = check(gpu, out); if (!result) *out = (unsigned)(value); return result; }
 NUMBER(nvmlDeviceGetIndex, gpu->index)
-NUMBER(nvmlDeviceGetMinorNumber, gpu->index)
+NUMBER(nvmlDeviceGetMinorNumber, gpu->minor)
 NUMBER(nvmlDeviceGetPowerUsage, 62000)     // mW
 NUMBER(nvmlDeviceGetPerformanceState, 0)   // P0
 NUMBER(nvmlDeviceGetPersistenceMode, 1)
@@ -212,6 +239,19 @@ NUMBER_OF(nvmlDeviceGetTemperature, 34)    // degrees Celsius
 NUMBER_OF(nvmlDeviceGetClockInfo, 1410)    // MHz
 NUMBER_OF(nvmlDeviceGetMaxClockInfo, 1410)
 NUMBER_OF(nvmlDeviceGetNvLinkState, 1)
+
+// Two GPUs of one CPU. What NVLinks lead to is not simulated.
+EXPORT nvmlReturn nvmlDeviceGetTopologyCommonAncestor(struct gpu *gpu, struct gpu *other, int *level)
+{
+	nvmlReturn result = check(gpu, level) ? check(gpu, level) : check(other, level);
+	if (!result) *level = 40; // NVML_TOPOLOGY_NODE
+	return result;
+}
+EXPORT nvmlReturn nvmlDeviceGetNvLinkRemotePciInfo_v2(struct gpu *gpu, unsigned link, struct pci *pci)
+{
+	(void)link;
+	return check(gpu, pci) ? check(gpu, pci) : NOT_SUPPORTED;
+}
 
 struct utilization { unsigned gpu, memory; };
 EXPORT nvmlReturn nvmlDeviceGetUtilizationRates(struct gpu *gpu, struct utilization *rates)

@@ -13,6 +13,7 @@
 //	order N                        N asynchronous copies into pinned memory, each followed by a host function that looks at it
 //	nulls                          calls of CUDA and NVML with pointers NULL that should not be, and their codes
 //	nvml                           init, count, handle and memory by NVML
+//	identity DEVICE                its minor, PCI address, UUID and name by NVML; whether its UUID leads to it; the code of a query of the topology
 //	events NAME DEVICE...          makes an event set and registers the devices for XID events (NAME other: for others); answers with the codes
 //	wait NAME MS [v1]              waits; answers with the code, the ms, and the event: its device, type, data, instances (- without an event)
 //	noevents NAME                  frees the set
@@ -211,6 +212,21 @@ static void *nvml_device(unsigned index)
 {
 	void *device = NULL;
 	return NVML(nvmlDeviceGetHandleByIndex_v2, index, AT(&device)) ? NULL : device;
+}
+
+static void identity(unsigned index)
+{
+	char uuid[96] = "", name[96] = "", pci[68] = ""; // nvmlPciInfo_t: the address is at 36
+	unsigned minor = 0, level = 0;
+	NVML(nvmlInit_v2, 0);
+	uint64_t d = AT(nvml_device(index)), found = 0;
+	NVML(nvmlDeviceGetMinorNumber, d, AT(&minor));
+	NVML(nvmlDeviceGetPciInfo_v3, d, AT(pci));
+	NVML(nvmlDeviceGetUUID, d, AT(uuid), sizeof uuid);
+	NVML(nvmlDeviceGetName, d, AT(name), sizeof name);
+	NVML(nvmlDeviceGetHandleByUUID, AT(uuid), AT(&found));
+	snprintf(answer, sizeof answer, "%u %s %s %s, %d %d", minor, pci + 36, uuid, name, found == d,
+		NVML(nvmlDeviceGetTopologyCommonAncestor, d, AT(nvml_device(0)), AT(&level)));
 }
 
 static struct { char name[16]; void *set; } sets[8];
@@ -452,6 +468,7 @@ static void obey(char *line)
 	else if (IS("nulls")) nulls();
 	else if (IS("storm")) storm(atoi(word[1]), atol(word[2]));
 	else if (IS("nvml")) nvml();
+	else if (IS("identity")) identity((unsigned)atoi(word[1]));
 	else if (IS("events")) event_set(line);
 	else if (IS("noevents")) ANSWER("%d", NVML(nvmlEventSetFree, AT(*set_named(word[1]))));
 	else if (IS("wait")) wait_for_event(word[1], (unsigned)atoi(word[2]), strstr(line, " v1") != NULL);

@@ -4,6 +4,8 @@ package shim
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -156,6 +158,31 @@ func TestNVMLCounters(t *testing.T) {
 			eventually(t, healthy, 5*time.Second, func() bool { return a.ask("counters 1") == healthy })
 		})
 	}
+}
+
+// TestNVMLOfANode holds that the fake NVML reports the GPUs that the simulated driver of a node lists, in PCI order, as
+// test/peers/device-plugin needs it.
+func TestNVMLOfANode(t *testing.T) {
+	proc := folder(t)
+	for address, text := range map[string]string{
+		"6100:37:00.0": "Model: \t\t NVIDIA H200\nIRQ:   \t\t 180\nGPU UUID: \t GPU-b\nDevice Minor: \t 0\nGPU Excluded:\t No\n",
+		"6100:2f:00.0": "Model: \t\t NVIDIA H200\nIRQ:   \t\t 181\nGPU UUID: \t GPU-a\nDevice Minor: \t 1\nGPU Excluded:\t No\n",
+	} {
+		if err := os.MkdirAll(filepath.Join(proc, "gpus", address), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(proc, "gpus", address, "information"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := newPod(t)
+	p.fake("FAKECUDA_PROC", proc)
+	p.disarm()
+	a := p.actor()
+	a.want("identity 0", "1 00006100:2F:00.0 GPU-a NVIDIA H200, 1 0")
+	a.want("identity 1", "0 00006100:37:00.0 GPU-b NVIDIA H200, 1 0")
+	_, a = twoGPUs(t, x86)
+	a.want("identity 1", "1 00000000:18:00.0 GPU-66616b65-6375-6461-0000-000000000001 Fake CUDA Device, 1 0")
 }
 
 // TestNVMLOfALostGPU holds that no query of a lost GPU is answered, by whatever function a monitor asks, and that those

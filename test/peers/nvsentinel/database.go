@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"syscall"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/test/peers"
 )
 
 const (
@@ -26,7 +28,7 @@ func (p *peer) startDatabase(ctx context.Context) error {
 		return err
 	}
 	p.databaseDir = dir
-	if _, err := output(exec.CommandContext(ctx, "chown", "postgres:", dir)); err != nil {
+	if _, err := peers.Output(exec.CommandContext(ctx, "chown", "postgres:", dir)); err != nil {
 		return err
 	}
 	as := func(name string, args ...string) *exec.Cmd { // PostgreSQL refuses to run as root
@@ -37,7 +39,7 @@ func (p *peer) startDatabase(ctx context.Context) error {
 		return cmd
 	}
 	data := filepath.Join(dir, "data")
-	if _, err := output(as("initdb", "-D", data, "-U", database, "--auth=trust", "--no-sync")); err != nil {
+	if _, err := peers.Output(as("initdb", "-D", data, "-U", database, "--auth=trust", "--no-sync")); err != nil {
 		return err
 	}
 	rule := fmt.Sprintf("host all all %s/24 trust\n", p.host)
@@ -51,12 +53,12 @@ func (p *peer) startDatabase(ctx context.Context) error {
 		return err
 	}
 	sql := func(base string, args ...string) error {
-		_, err := output(exec.CommandContext(ctx, filepath.Join(bin, "psql"), append([]string{
+		_, err := peers.Output(exec.CommandContext(ctx, filepath.Join(bin, "psql"), append([]string{
 			"-h", p.host, "-p", databasePort, "-U", database, "-d", base, "-q", "-v", "ON_ERROR_STOP=1",
 		}, args...)...))
 		return err
 	}
-	if err := p.until(ctx, "PostgreSQL", func() error {
+	if err := peers.Until(ctx, "PostgreSQL", func() error {
 		return sql("postgres", "-c", "CREATE DATABASE "+database)
 	}); err != nil {
 		return err

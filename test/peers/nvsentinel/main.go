@@ -5,7 +5,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,34 +14,25 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/experiment"
+	"github.com/gpu-fault/kubectl-gpu-fault/test/peers"
 )
 
-const (
-	builtin  = "xid79-recovery"
-	patience = 2 * time.Minute // for a step of NVSentinel, which takes seconds
-)
-
-type gpu struct{ PCI, UUID string }
+const builtin = "xid79-recovery"
 
 // peer is NVSentinel beside the cluster.
 type peer struct {
+	peers.Cluster
 	source, programs string // its source, and the programs built from it
-	state, plugin    string // of the cluster, and the program under test
-	gpu              gpu
+	gpu              peers.GPU
 	host             string // the machine's address on the network of the nodes
 	work             string // results and logs
-	kubeconfig       string
-	client           kubernetes.Interface
 	running          sync.WaitGroup
 	databaseDir      string
 	confirmed        map[string]bool // steps
@@ -52,9 +42,9 @@ func main() {
 	p := &peer{confirmed: map[string]bool{}}
 	flag.StringVar(&p.source, "source", "", "the source of NVSentinel")
 	flag.StringVar(&p.programs, "programs", "", "the directory of the programs built from it")
-	flag.StringVar(&p.state, "state", "", "the state of a cluster of test/cluster with JOURNALD=persistent")
+	flag.StringVar(&p.State, "state", "", "the state of a cluster of test/cluster with JOURNALD=persistent")
 	flag.StringVar(&p.host, "host", "", "the machine's address on the network of the nodes")
-	flag.StringVar(&p.plugin, "plugin", "bin/kubectl-gpu_fault", "the program under test")
+	flag.StringVar(&p.Plugin, "plugin", "bin/kubectl-gpu_fault", "the program under test")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	ctx, cancel := context.WithCancel(ctx)
@@ -96,33 +86,14 @@ func (p *peer) run(ctx context.Context) error {
 
 // open reads the state of the cluster.
 func (p *peer) open() error {
-	p.kubeconfig = filepath.Join(p.state, "kubeconfig")
-	config, err := clientcmd.BuildConfigFromFlags("", p.kubeconfig)
+	if err := p.Open(); err != nil {
+		return err
+	}
+	gpus, err := p.GPUs(faulty)
 	if err != nil {
 		return err
 	}
-	if p.client, err = kubernetes.NewForConfig(config); err != nil {
-		return err
-	}
-	text, err := os.ReadFile(filepath.Join(p.state, "inventory.json"))
-	if err != nil {
-		return err
-	}
-	var nodes []struct {
-		Name string
-		GPUs []gpu
-	}
-	if err := json.Unmarshal(text, &nodes); err != nil {
-		return err
-	}
-	for _, n := range nodes {
-		if n.Name == faulty && len(n.GPUs) > 0 {
-			p.gpu = n.GPUs[0]
-		}
-	}
-	if p.gpu.UUID == "" {
-		return fmt.Errorf("the cluster has no node %q with a GPU", faulty)
-	}
+	p.gpu = gpus[0]
 	p.work, err = os.MkdirTemp("", "gpu-fault-nvsentinel-")
 	return err
 }
@@ -137,15 +108,15 @@ func (p *peer) recovers(ctx context.Context) error {
 		return err
 	}
 	defer w.stop()
-	if err := p.tool(ctx, "xid", "79", faulty, "--gpu", "0", "--ttl", "1h", "--yes"); err != nil {
+	if err := p.Tool(ctx, "xid", "79", faulty, "--gpu", "0", "--ttl", "1h", "--yes"); err != nil {
 		return err
 	}
 	from := time.Now()
-	say("XID 79 is in the kernel log of %s, GPU %s\n", faulty, p.gpu.PCI)
+	peers.Say("XID 79 is in the kernel log of %s, GPU %s\n", faulty, p.gpu.PCI)
 	if err := p.await(ctx, w, from, chain); err != nil {
 		return err
 	}
-	if err := p.tool(ctx, "revert", "--all", "--yes"); err != nil {
+	if err := p.Tool(ctx, "revert", "--all", "--yes"); err != nil {
 		return err
 	}
 	return p.resetGPU(ctx, w)
@@ -159,7 +130,7 @@ func (p *peer) await(ctx context.Context, w *watcher, from time.Time, steps []st
 			return fmt.Errorf("step %q was not seen (%w); the node: %s", s.name, err, w.describe())
 		}
 		p.confirmed[s.name] = true
-		say("  %5.1fs  %s\n", max(0, at.Sub(from).Seconds()), s.name)
+		peers.Say("  %5.1fs  %s\n", max(0, at.Sub(from).Seconds()), s.name)
 	}
 	return nil
 }
@@ -172,11 +143,11 @@ func (p *peer) resetGPU(ctx context.Context, w *watcher) error {
 	if err := p.onNode(ctx, nil, "logger", "-t", "nvsentinel-gpu-reset", line); err != nil {
 		return err
 	}
-	say("the reset of the GPU is in the journal of %s\n", faulty)
+	peers.Say("the reset of the GPU is in the journal of %s\n", faulty)
 	if err := p.await(ctx, w, from, undone); err != nil {
 		return err
 	}
-	_, err := p.kubectl(ctx, "delete", "rebootnodes.janitor.dgxc.nvidia.com", "--all")
+	_, err := p.Kubectl(ctx, nil, "delete", "rebootnodes.janitor.dgxc.nvidia.com", "--all")
 	return err
 }
 
@@ -213,7 +184,7 @@ func (p *peer) failsAtCordon(ctx context.Context) error {
 	if err := p.onNode(ctx, nil, "pkill", "-f", "/usr/local/bin/fault-quarantine"); err != nil {
 		return fmt.Errorf("stop fault-quarantine: %w", err)
 	}
-	say("fault-quarantine is stopped; the deadlines are now 30s\n")
+	peers.Say("fault-quarantine is stopped; the deadlines are now 30s\n")
 	source, err := experiment.Source(builtin)
 	if err != nil {
 		return err
@@ -240,7 +211,7 @@ func (p *peer) failsAtCordon(ctx context.Context) error {
 func (p *peer) experiment(ctx context.Context, what ...string) (experiment.Result, error) {
 	var got experiment.Result
 	file := filepath.Join(p.work, "result.json")
-	cmd := p.command(ctx, append([]string{"run", "--pods-of", "deployment/" + workload, "-n", workload, "--yes",
+	cmd := p.Command(ctx, append([]string{"run", "--pods-of", "deployment/" + workload, "-n", workload, "--yes",
 		"--json", file}, what...)...)
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	err := cmd.Run()
@@ -253,39 +224,6 @@ func (p *peer) experiment(ctx context.Context, what ...string) (experiment.Resul
 		return got, err
 	}
 	return got, json.Unmarshal(text, &got)
-}
-
-func (p *peer) command(ctx context.Context, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, p.plugin, append([]string{"--kubeconfig", p.kubeconfig}, args...)...)
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it reverts its fault
-	cmd.WaitDelay = time.Minute
-	return cmd
-}
-
-// tool runs a command of the program under test.
-func (p *peer) tool(ctx context.Context, args ...string) error {
-	_, err := output(p.command(ctx, args...))
-	return err
-}
-
-// kubectl runs the cluster's own kubectl.
-func (p *peer) kubectl(ctx context.Context, args ...string) ([]byte, error) {
-	return output(exec.CommandContext(ctx, filepath.Join(p.state, "bin", "kubectl"),
-		append([]string{"--kubeconfig", p.kubeconfig}, args...)...))
-}
-
-// say prints progress on stderr: stdout is for the last line.
-func say(format string, args ...any) { fmt.Fprintf(os.Stderr, format, args...) }
-
-// output runs a program, and returns what it writes to stdout; an error has its stderr.
-func output(cmd *exec.Cmd) ([]byte, error) {
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		err = fmt.Errorf("%s: %w: %s", filepath.Base(cmd.Path), err, strings.TrimSpace(stderr.String()))
-	}
-	return out, err
 }
 
 // condition returns the node's condition that NVSentinel sets for XIDs.

@@ -13,6 +13,8 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/test/peers"
 )
 
 // Paths of NVSentinel's source, and on the node.
@@ -57,7 +59,7 @@ func (p *peer) startNVSentinel(ctx context.Context) error {
 		{"apply", "-f", "test/peers/nvsentinel/cluster.yaml"},
 		{"apply", "-f", filepath.Join(p.source, charts, "janitor", "crds")},
 	} {
-		if _, err := p.kubectl(ctx, args...); err != nil {
+		if _, err := p.Kubectl(ctx, nil, args...); err != nil {
 			return err
 		}
 	}
@@ -68,14 +70,14 @@ func (p *peer) startNVSentinel(ctx context.Context) error {
 		if err := p.startProgram(ctx, program.name, program.args...); err != nil {
 			return err
 		}
-		if err := p.until(ctx, program.name, func() error {
+		if err := peers.Until(ctx, program.name, func() error {
 			return p.logHas(program.name, program.ready)
 		}); err != nil {
 			return err
 		}
 	}
 	// The first poll of the monitor only finds the end of the journal.
-	return p.until(ctx, "syslog-health-monitor", func() error {
+	return peers.Until(ctx, "syslog-health-monitor", func() error {
 		return p.onNode(ctx, nil, "grep", "-q", "SysLogsXIDError", stateFile)
 	})
 }
@@ -106,15 +108,15 @@ func (p *peer) configure(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	token, err := p.kubectl(ctx, "create", "token", "nvsentinel", "-n", "nvsentinel", "--duration=2h")
+	token, err := p.Kubectl(ctx, nil, "create", "token", "nvsentinel", "-n", "nvsentinel", "--duration=2h")
 	if err != nil {
 		return err
 	}
-	authority, err := os.ReadFile(filepath.Join(p.state, "pki", "ca.crt"))
+	authority, err := os.ReadFile(filepath.Join(p.State, "pki", "ca.crt"))
 	if err != nil {
 		return err
 	}
-	driver, err := output(p.nodeCommand(ctx, "nvidia-smi", "-i", "0", "--query-gpu=driver_version",
+	driver, err := peers.Output(p.nodeCommand(ctx, "nvidia-smi", "-i", "0", "--query-gpu=driver_version",
 		"--format=csv,noheader"))
 	if err != nil {
 		return err
@@ -207,7 +209,7 @@ func (p *peer) put(ctx context.Context, file string, text io.Reader) error {
 // nodeCommand returns a command that runs on the node.
 func (p *peer) nodeCommand(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "test/cluster/node", append([]string{"sh", faulty}, args...)...)
-	cmd.Env = append(os.Environ(), "STATE="+p.state)
+	cmd.Env = append(os.Environ(), "STATE="+p.State)
 	return cmd
 }
 
@@ -215,7 +217,7 @@ func (p *peer) nodeCommand(ctx context.Context, args ...string) *exec.Cmd {
 func (p *peer) onNode(ctx context.Context, stdin io.Reader, args ...string) error {
 	cmd := p.nodeCommand(ctx, args...)
 	cmd.Stdin = stdin
-	_, err := output(cmd)
+	_, err := peers.Output(cmd)
 	return err
 }
 

@@ -11,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/test/peers"
 )
 
 const (
@@ -45,7 +47,7 @@ var chain = []step{
 	}},
 	{name: "drained: label drain-succeeded", node: hasState("drain-succeeded")},
 	{name: "moved: the workload is ready on another node", pod: func(w *watcher, p *corev1.Pod) bool {
-		return p.Spec.NodeName != "" && p.Spec.NodeName != faulty && isReady(p)
+		return p.Spec.NodeName != "" && p.Spec.NodeName != faulty && peers.IsReady(p)
 	}},
 	{name: remediated, node: hasState("remediation-succeeded")},
 }
@@ -62,19 +64,9 @@ func hasState(state string) func(*watcher, *corev1.Node) bool {
 	return func(_ *watcher, n *corev1.Node) bool { return n.Labels[stateLabel] == state }
 }
 
-// isReady reports whether a pod is ready and not being deleted.
-func isReady(p *corev1.Pod) bool {
-	for _, c := range p.Status.Conditions {
-		if c.Type == corev1.PodReady && p.DeletionTimestamp == nil {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
-}
-
 // watcher records when each step was first seen. It watches, because some states of the label last for milliseconds.
 type watcher struct {
-	gpu  gpu
+	gpu  peers.GPU
 	stop context.CancelFunc
 
 	mu      sync.Mutex
@@ -88,13 +80,13 @@ func (p *peer) watch(ctx context.Context) (*watcher, error) {
 	w := &watcher{
 		gpu: p.gpu, stop: cancel, seen: map[string]time.Time{}, changed: make(chan struct{}),
 	}
-	nodes, err := p.client.CoreV1().Nodes().Watch(ctx,
+	nodes, err := p.Client.CoreV1().Nodes().Watch(ctx,
 		metav1.ListOptions{FieldSelector: "metadata.name=" + faulty})
 	if err != nil {
 		cancel()
 		return nil, err
 	}
-	pods, err := p.client.CoreV1().Pods(workload).Watch(ctx, metav1.ListOptions{})
+	pods, err := p.Client.CoreV1().Pods(workload).Watch(ctx, metav1.ListOptions{})
 	if err != nil {
 		cancel()
 		return nil, err
@@ -150,7 +142,7 @@ func (w *watcher) take(n *corev1.Node, p *corev1.Pod) {
 
 // wait waits for a step, and returns when it was seen.
 func (w *watcher) wait(ctx context.Context, name string) (time.Time, error) {
-	late := time.After(patience)
+	late := time.After(peers.Patience)
 	for {
 		w.mu.Lock()
 		at, changed := w.seen[name], w.changed
@@ -161,7 +153,7 @@ func (w *watcher) wait(ctx context.Context, name string) (time.Time, error) {
 		select {
 		case <-changed:
 		case <-late:
-			return at, fmt.Errorf("timed out after %s", patience)
+			return at, fmt.Errorf("timed out after %s", peers.Patience)
 		case <-ctx.Done():
 			return at, ctx.Err()
 		}
@@ -181,8 +173,8 @@ func (w *watcher) describe() string {
 
 // placeWorkload waits until the only pod of the workload is ready on the node, and deletes it elsewhere.
 func (p *peer) placeWorkload(ctx context.Context) error {
-	pods := p.client.CoreV1().Pods(workload)
-	return p.until(ctx, "the workload on "+faulty, func() error {
+	pods := p.Client.CoreV1().Pods(workload)
+	return peers.Until(ctx, "the workload on "+faulty, func() error {
 		all, err := pods.List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
@@ -191,7 +183,7 @@ func (p *peer) placeWorkload(ctx context.Context) error {
 			return fmt.Errorf("%d pods", len(all.Items))
 		}
 		pod := &all.Items[0]
-		if pod.Spec.NodeName == faulty && isReady(pod) {
+		if pod.Spec.NodeName == faulty && peers.IsReady(pod) {
 			return nil
 		}
 		if pod.Spec.NodeName != "" && pod.Spec.NodeName != faulty {
@@ -199,21 +191,4 @@ func (p *peer) placeWorkload(ctx context.Context) error {
 		}
 		return fmt.Errorf("pod %s is on node %q", pod.Name, pod.Spec.NodeName)
 	})
-}
-
-// until retries until a condition holds.
-func (p *peer) until(ctx context.Context, what string, try func() error) error {
-	for deadline := time.Now().Add(patience); ; {
-		err := try()
-		if err == nil {
-			return nil
-		}
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("timed out waiting for %s: %w", what, err)
-		}
-		time.Sleep(200 * time.Millisecond)
-	}
 }
