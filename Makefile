@@ -15,7 +15,7 @@ LDFLAGS := -s -w -funcalign=8 -X $(BUILD).version=$(VERSION) -X $(BUILD).commit=
 COLD    := net/... vendor/... crypto/tls crypto/x509 encoding/xml encoding/asn1 go/... text/... html/... mime/... math/big
 LEAN    := -tags=packed -gcflags=all=-l -gcflags=std= $(COLD:%=-gcflags=%=-l)
 
-HELPERS := $(foreach arch,amd64 arm64,debugpod/helper/gpu-fault-node-linux-$(arch).zst) pkg/doctor/signatures/signatures.zst pkg/scenario/packs/packs.zst pkg/redact/rules.tsv.zst pkg/xid/catalog.tsv.zst pkg/xid/bodies.tsv.zst $(addsuffix .zst,$(wildcard cudafault/lib/*/*.so cudafault/shim/*.def cudafault/*.tsv))
+HELPERS := $(foreach arch,amd64 arm64,debugpod/helper/gpu-fault-node-linux-$(arch).zst) pkg/doctor/signatures/signatures.zst pkg/scenario/packs/packs.zst pkg/redact/rules.tsv.zst pkg/xid/catalog.tsv.zst pkg/xid/bodies.tsv.zst $(addsuffix .zst,$(wildcard cudafault/lib/*/*.so cudafault/lib/*/crash cudafault/shim/*.def cudafault/*.tsv))
 HELPER_SOURCES := $(shell find cmd/gpu-fault-node debugpod/api debugpod/node debugpod/cri debugpod/rpc debugpod/deadman kmod pkg/build pkg/containerd pkg/count pkg/patch \( -name '*.go' ! -name '*_test.go' \) -o -path 'kmod/module/*') go.mod Makefile
 
 .PHONY: help
@@ -55,6 +55,9 @@ pkg/scenario/packs/packs.zst: $(wildcard pkg/scenario/packs/*.yaml) hack/pack/ma
 	CGO_ENABLED=1 go run -C hack/pack . $(abspath $<)
 
 %.so.zst: %.so hack/pack/main.go hack/pack/go.mod
+	CGO_ENABLED=1 go run -C hack/pack . $(abspath $<)
+
+%/crash.zst: %/crash hack/pack/main.go hack/pack/go.mod
 	CGO_ENABLED=1 go run -C hack/pack . $(abspath $<)
 
 %.def.zst: %.def hack/pack/main.go hack/pack/go.mod
