@@ -37,6 +37,7 @@ type covered struct {
 func coverage() map[string]covered {
 	return map[string]covered{
 		"xid":       {works: (*rights).xidWorks, asks: (*rights).xidAsks},
+		"real-xid":  {works: (*rights).realWorks, asks: (*rights).realAsks},
 		"runtime":   {works: (*rights).runtimeWorks, asks: (*rights).runtimeAsks},
 		"device":    {works: (*rights).deviceWorks, asks: (*rights).deviceAsks},
 		"network":   {works: (*rights).networkWorks, asks: (*rights).networkAsks, prepare: (*rights).networkPrepare},
