@@ -30,7 +30,7 @@ func Library(arch string, layer Layer) ([]byte, error) {
 	return data, nil
 }
 
-// CrashProgram returns the program that makes an error on a GPU, so that the driver reports an XID, for an architecture.
+// CrashProgram returns the program for an architecture that makes an error on a GPU, so that the driver reports an XID.
 // cudafault/crash has its source, with the lines that it prints.
 func CrashProgram(arch string) ([]byte, error) {
 	platform, err := Platform(arch)

@@ -72,12 +72,6 @@ func Features() []Feature {
 			func(s Scope) ([]fault.Permission, error) {
 				return fault.Permissions(fault.BasePermissions(s.Ledger), xid.Permissions(s.Ledger), podsOf(s)), nil
 			}},
-		{"real-xid", "xid --real, in addition to xid: start pods with GPUs in a namespace",
-			"Can run any code in the pods of the namespace, and therefore read every Secret and use every service account in it. " + rootOnNodes,
-			func(s Scope) ([]fault.Permission, error) {
-				return fault.Permissions(fault.BasePermissions(s.Ledger), xid.Permissions(s.Ledger),
-					xid.RealPermissions(s.Workloads)), nil
-			}},
 		{"runtime", "break and show containerd's configuration with privileged pods: root on every node",
 			rootOnNodes,
 			func(s Scope) ([]fault.Permission, error) {
@@ -103,6 +97,13 @@ func Features() []Feature {
 				"in the namespace. " + writesLedger,
 			func(s Scope) ([]fault.Permission, error) {
 				return fault.Permissions(fault.BasePermissions(s.Ledger), cuda.Permissions(s.Workloads)), nil
+			}},
+		{"real-xid", "xid --real, in addition to xid: start pods with GPUs in a namespace",
+			"Can run any code in the namespace, and therefore read every Secret and use every service account in it. " +
+				rootOnNodes,
+			func(s Scope) ([]fault.Permission, error) {
+				return fault.Permissions(fault.BasePermissions(s.Ledger), xid.Permissions(s.Ledger),
+					xid.RealPermissions(s.Workloads)), nil
 			}},
 		{"scenario", "run scenarios: almost an administrator, root on every node",
 			"Can read all Secrets and grant any permissions, and therefore do anything in the cluster. " + rootOnNodes,

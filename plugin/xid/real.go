@@ -104,8 +104,8 @@ func (f *flags) toReal(args []string) (*realXID, error) {
 	return &realXID{inject: f.inject, real: f.real, code: selector.Code, event: event}, err
 }
 
-// RealPermissions returns the permissions that --real needs in addition to Permissions, with the pods of the programs in
-// a namespace.
+// RealPermissions returns the permissions that --real needs in addition to Permissions, with the pods of the programs
+// in a namespace.
 func RealPermissions(namespace string) []fault.Permission {
 	all := []fault.Permission{{Verb: "list", Resource: "pods"}} // for free GPUs
 	for _, verb := range []string{"create", "get", "delete"} {
@@ -235,10 +235,10 @@ func (x *realXID) describe(ctx context.Context, say func(string, ...any)) {
 	say("Undo: the pods and the program's ConfigMap are deleted at once, or by `kubectl gpu-fault revert` if this is killed. " +
 		"None for the driver's line; `kubectl gpu-fault revert` says what each detector needs to forget it.")
 	say("")
-	seen, _, reboots := verdicts(xid.DetectorsOn(x.cluster.Providers(ctx, x.nodes)), []xid.Event{x.event}, xid.FormModule)
+	detectors := xid.DetectorsOn(x.cluster.Providers(ctx, x.nodes))
+	seen, _, reboots := verdicts(detectors, []xid.Event{x.event}, xid.FormModule)
 	_ = seen.Write(x.streams.ErrOut)
-	say("NVML reports the XID too: to DCGM and dcgm-exporter, and to NVIDIA's device plugin, which ignores %d unless configured otherwise.",
-		x.code)
+	say("NVML reports the XID too: to DCGM and dcgm-exporter, and to NVIDIA's device plugin, which ignores 13, 31 and 43 by default.")
 	if len(reboots) > 0 {
 		say("%s", mayReboot(reboots))
 	}
@@ -257,8 +257,8 @@ func (x *realXID) print(run *ledger.Run) error {
 		if ok && result.Line != nil {
 			lines++
 			node.Records = append(node.Records, record{
-				XID: fmt.Sprint(result.XID), GPU: result.PCI.String(), Sequence: result.Line.Sequence, Time: result.Line.Time,
-				Priority: result.Line.Priority, Text: result.Line.Text,
+				XID: fmt.Sprint(result.XID), GPU: result.PCI.String(), Sequence: result.Line.Sequence,
+				Time: result.Line.Time, Priority: result.Line.Priority, Text: result.Line.Text,
 			})
 		}
 		out.Nodes = append(out.Nodes, node)

@@ -64,16 +64,7 @@ func (c *cuda) gone() {
 func TestRealXID(t *testing.T) {
 	c := setupCUDA(t)
 	c.driverWrites("31")
-	var out struct {
-		injected
-		Nodes []struct {
-			Records []struct{ XID, GPU, Text string }
-			CUDA    struct {
-				Code int
-				GPU  string
-			}
-		}
-	}
+	var out injected
 	c.decode(c.ok(append(c.real("31"), "-o", "json")...).stdout, &out)
 	if out.Phase != ledger.Proven || len(out.Nodes) != 1 || len(out.Nodes[0].Records) != 1 {
 		t.Fatalf("wanted one line of one node: %+v", out)

@@ -12,9 +12,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
 
-// Codes returns the XIDs that the program can cause: an exception in a kernel (a misaligned store), a fault of the GPU's
-// MMU (a store to an address that is not mapped), and a channel that stopped after an error of the software (a failed
-// assertion).
+// Codes returns the XIDs that the program can cause: an exception in a kernel (a misaligned store), a fault of the MMU
+// of the GPU (a store to an address that is not mapped), and a channel that stopped after an error of the software (a
+// failed assertion).
 func Codes() []int { return []int{13, 31, 43} }
 
 // errorsOf returns the errors that CUDA reports to a process for what the program does.
@@ -132,8 +132,8 @@ func (o Outcome) check(code int) error {
 	return nil
 }
 
-// isIn reports whether a record of the kernel log is the line of the driver about the outcome. If the record is another XID
-// of the same GPU, other describes it.
+// isIn reports whether a record of the kernel log is the line of the driver about the outcome. If the record is another
+// XID of the same GPU, other describes it.
 func (o Outcome) isIn(text string) (line bool, other string) {
 	event, _, err := xid.Parse(text)
 	if err != nil || event.Kind != xid.KindXID || event.PCI.String() != o.PCI.String() {

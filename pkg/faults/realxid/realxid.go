@@ -2,7 +2,8 @@
 // error on it. Every reader sees such an XID: the kernel log, NVML's events, DCGM. Only the CUDA context of the program
 // ends.
 //
-// The fault is proven by CUDA's error in the program, and by the driver's line in the kernel log, which a debug pod reads.
+// The fault is proven by CUDA's error in the program, and by the driver's line in the kernel log, which a debug pod
+// reads.
 package realxid
 
 import (
@@ -166,7 +167,8 @@ func terminated(pod *corev1.Pod) *corev1.ContainerStateTerminated {
 
 // waiting returns what the pod waits for, or an error if it will never run.
 func (in *Injection) waiting(pod *corev1.Pod) (string, error) {
-	if pod.Status.Phase == corev1.PodFailed { // without a container, such as an allocation that the device plugin rejected
+	// Without a container, such as if the device plugin rejects the allocation.
+	if pod.Status.Phase == corev1.PodFailed {
 		return "", errors.New(clean(strings.TrimSpace(pod.Status.Reason + ": " + pod.Status.Message)))
 	}
 	for _, c := range pod.Status.Conditions {
@@ -290,7 +292,7 @@ func (r Result) evidence() []ledger.Evidence {
 		})
 	}
 	return append(all, ledger.Evidence{
-		Source: fmt.Sprintf("/dev/kmsg sequence %d", r.Line.Sequence), Time: r.Line.Time.UTC().Truncate(time.Microsecond),
-		Text: r.Line.Text,
+		Source: fmt.Sprintf("/dev/kmsg sequence %d", r.Line.Sequence),
+		Time:   r.Line.Time.UTC().Truncate(time.Microsecond), Text: r.Line.Text,
 	})
 }

@@ -140,7 +140,8 @@ func TestUnreadableLog(t *testing.T) {
 	t.Parallel()
 	w := &world{status: ended(good), unread: errors.New("open /dev/kmsg: operation not permitted")}
 	evidence, err := w.apply(t)
-	if err != nil || len(evidence) != 2 || !strings.Contains(evidence[1].Text, "only CUDA proves the XID: open /dev/kmsg") {
+	if err != nil || len(evidence) != 2 ||
+		!strings.Contains(evidence[1].Text, "only CUDA proves the XID: open /dev/kmsg") {
 		t.Errorf("%+v, %v", evidence, err)
 	}
 }
@@ -159,17 +160,20 @@ func TestNotProven(t *testing.T) {
 			world{status: ended(good), new: []string{strings.Replace(line, "31", "13", 1), "NVRM: other"}},
 			"the GPU has others since the program began: XID 13",
 		},
-		"refusal":   {world{status: ended("gpufault refused an MPS server shares the GPU\n")}, "an MPS server shares the GPU"},
+		"refusal":   {world{status: ended("gpufault refused an MPS server shares it\n")}, "an MPS server shares it"},
 		"no driver": {world{status: ended("gpufault failed load libcuda.so.1: not found\n")}, "--runtime-class"},
 		"no glibc":  {world{status: ended("exec: no such file")}, "--real-image"},
 		"pending": {
 			world{status: corev1.PodStatus{Conditions: []corev1.PodCondition{{
-				Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/2 nodes are available:\nInsufficient nvidia.com/gpu",
+				Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
+				Message: "0/2 nodes are available:\nInsufficient nvidia.com/gpu",
 			}}}},
 			"did not end (not scheduled: 0/2 nodes are available: Insufficient nvidia.com/gpu): not done within 1m0s",
 		},
 		"allocation": {
-			world{status: corev1.PodStatus{Phase: corev1.PodFailed, Reason: "UnexpectedAdmissionError", Message: "Allocate failed"}},
+			world{status: corev1.PodStatus{
+				Phase: corev1.PodFailed, Reason: "UnexpectedAdmissionError", Message: "Allocate failed",
+			}},
 			"UnexpectedAdmissionError: Allocate failed",
 		},
 	} {
@@ -189,8 +193,8 @@ func TestNotProven(t *testing.T) {
 func TestManifests(t *testing.T) {
 	t.Parallel()
 	spec := Spec{
-		XID: 13, Node: "gpu-1", Namespace: "research", Image: DefaultImage, RuntimeClass: "nvidia", Program: []byte("elf"),
-		Deadline: 2 * time.Minute,
+		XID: 13, Node: "gpu-1", Namespace: "research", Image: DefaultImage, RuntimeClass: "nvidia",
+		Program: []byte("elf"), Deadline: 2 * time.Minute,
 	}
 	all, err := spec.Manifests()
 	if err != nil || len(all) != 2 || all[0].GetKind() != "ConfigMap" || all[1].GetKind() != "Pod" {
@@ -203,7 +207,8 @@ func TestManifests(t *testing.T) {
 	container := pod.Spec.Containers[0]
 	limit := container.Resources.Limits[GPUResource]
 	if limit.Value() != 1 || pod.Spec.NodeName != "" || *pod.Spec.ActiveDeadlineSeconds != 120 ||
-		*pod.Spec.RuntimeClassName != "nvidia" || strings.Join(container.Command, " ") != "/gpufault/gpufault-crash 13" {
+		*pod.Spec.RuntimeClassName != "nvidia" ||
+		strings.Join(container.Command, " ") != "/gpufault/gpufault-crash 13" {
 		t.Errorf("%+v", pod.Spec)
 	}
 	if len(programName) > 15 {
