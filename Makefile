@@ -12,10 +12,11 @@ LDFLAGS := -s -w -funcalign=8 -X $(BUILD).version=$(VERSION) -X $(BUILD).commit=
 # Without inlining outside of the standard library: it would make the binary 6 MB larger, and the archive 2.8 MB, for CPU time that is spent
 # waiting for the API server anyway.
 # What only parses or transports is not inlined there either, for 0.5 MB.
-COLD    := net/... vendor/... crypto/... encoding/xml encoding/asn1 encoding/csv encoding/hex encoding/pem go/... text/... html/... mime/... math/big archive/... database/... debug/... flag log/... os/... path/... time
+COLD    := net/... vendor/... crypto/... encoding/... go/... text/... html/... mime/... math/big archive/... bufio container/... context database/... \
+           debug/... flag fmt hash/... io/... log/... os/... path/... regexp/syntax time
 LEAN    := -tags=packed -gcflags=all=-l -gcflags=std= $(COLD:%=-gcflags=%=-l)
 
-HELPERS := $(foreach arch,amd64 arm64,debugpod/helper/gpu-fault-node-linux-$(arch).zst) pkg/doctor/signatures/signatures.zst pkg/scenario/packs/packs.zst pkg/redact/rules.tsv.zst pkg/xid/catalog.tsv.zst pkg/xid/bodies.tsv.zst $(addsuffix .zst,$(wildcard cudafault/lib/*/*.so cudafault/shim/*.def cudafault/*.tsv))
+HELPERS := $(foreach arch,amd64 arm64,debugpod/helper/gpu-fault-node-linux-$(arch).zst) pkg/doctor/signatures/signatures.zst pkg/scenario/packs/packs.zst pkg/redact/rules.tsv.zst pkg/xid/catalog.tsv.zst pkg/xid/bodies.tsv.zst $(addsuffix .zst,$(wildcard cudafault/lib/*/*.so cudafault/lib/*/crash cudafault/shim/*.def cudafault/*.tsv))
 HELPER_SOURCES := $(shell find cmd/gpu-fault-node debugpod/api debugpod/node debugpod/cri debugpod/rpc debugpod/deadman kmod pkg/build pkg/containerd pkg/count pkg/patch \( -name '*.go' ! -name '*_test.go' \) -o -path 'kmod/module/*') go.mod Makefile
 
 .PHONY: help
@@ -55,6 +56,9 @@ pkg/scenario/packs/packs.zst: $(wildcard pkg/scenario/packs/*.yaml) hack/pack/ma
 	CGO_ENABLED=1 go run -C hack/pack . $(abspath $<)
 
 %.so.zst: %.so hack/pack/main.go hack/pack/go.mod
+	CGO_ENABLED=1 go run -C hack/pack . $(abspath $<)
+
+%/crash.zst: %/crash hack/pack/main.go hack/pack/go.mod
 	CGO_ENABLED=1 go run -C hack/pack . $(abspath $<)
 
 %.def.zst: %.def hack/pack/main.go hack/pack/go.mod

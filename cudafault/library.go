@@ -30,6 +30,16 @@ func Library(arch string, layer Layer) ([]byte, error) {
 	return data, nil
 }
 
+// CrashProgram returns the program for an architecture that makes an error on a GPU, so that the driver reports an XID.
+// cudafault/crash has its source, with the lines that it prints.
+func CrashProgram(arch string) ([]byte, error) {
+	platform, err := Platform(arch)
+	if err != nil {
+		return nil, err
+	}
+	return embedded("lib/" + platform + "/crash")
+}
+
 // Platform returns the usual value of $PLATFORM in the dynamic linker: x86_64 for amd64 and aarch64 for arm64. On some
 // x86_64 machines, glibc 2.26 to 2.36 uses haswell or xeon_phi.
 func Platform(arch string) (string, error) {

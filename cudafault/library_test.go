@@ -51,3 +51,28 @@ func TestLibraryRefuses(t *testing.T) {
 		t.Errorf("layer kernel: %v", err)
 	}
 }
+
+// The program that makes an error on a GPU is one for its machine, and is small.
+func TestCrashProgram(t *testing.T) {
+	t.Parallel()
+	for arch, machine := range map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64} {
+		data, err := CrashProgram(arch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		file, err := elf.NewFile(bytes.NewReader(data))
+		if err != nil {
+			t.Fatal(err)
+		}
+		libraries, err := file.ImportedLibraries()
+		if err != nil || file.Machine != machine || strings.Join(libraries, " ") != "libdl.so.2 libc.so.6" {
+			t.Errorf("%s: %s %v, %v", arch, file.Machine, libraries, err)
+		}
+		if most := 16 << 10; len(data) > most {
+			t.Errorf("%s: %d bytes, more than %d", arch, len(data), most)
+		}
+	}
+	if _, err := CrashProgram("s390x"); err == nil {
+		t.Error("there is a program for s390x")
+	}
+}

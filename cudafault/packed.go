@@ -10,7 +10,7 @@ import (
 
 // files are the shims that `make shim` builds, the lists of functions that they hook, and the tables, compressed.
 //
-//go:embed lib/*/*.so.zst shim/*.def.zst *.tsv.zst
+//go:embed lib/*/*.so.zst lib/*/crash.zst shim/*.def.zst *.tsv.zst
 var files embed.FS
 
 // embedded returns one of the files.

@@ -23,6 +23,12 @@ func (s *Session) WriteKmsg(
 	return s.write(ctx, api.Request{WriteKmsg: &what}, len(what.Records), each)
 }
 
+// ReadKernelLog returns the records about GPUs in the node's kernel log.
+func (s *Session) ReadKernelLog(ctx context.Context, what api.ReadKernelLog) (*api.KernelRecords, error) {
+	answer, err := s.Do(ctx, api.Request{ReadKernelLog: &what}, nil)
+	return answered(answer.KernelLog, err)
+}
+
 // BuildModule builds the kernel module in the debug pod for the node's kernel. It does not load the module.
 func (s *Session) BuildModule(ctx context.Context, what api.BuildModule) (*api.BuiltModule, error) {
 	answer, err := s.Do(ctx, api.Request{BuildModule: &what}, nil)

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Builds the CUDA shim, libgpufault.so and libgpufault-cudart.so for both architectures, without linking anything: any glibc, and musl, loads them.
+# Also builds crash, the program that makes an error on a GPU, which runs with any glibc.
 #   hack/shim.sh build             into cudafault/lib (committed)
 #   hack/shim.sh verify            builds again elsewhere and compares byte for byte with what is committed
 #   hack/shim.sh check [DIR]       what every file must be: exports, undefined symbols, no constructors, size
@@ -9,7 +10,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 export LC_ALL=C
 
-readonly source=cudafault/shim lib=cudafault/lib limit=98304
+readonly source=cudafault/shim lib=cudafault/lib limit=98304 crash_limit=16384
 readonly needed='gcc 12.2.0 and aarch64-linux-gnu-gcc 12.2.0 with binutils 2.40, as in Debian 12: gcc, gcc-aarch64-linux-gnu'
 readonly common=(-std=gnu11 -Os -ffreestanding -fPIC -fvisibility=hidden -ftls-model=initial-exec -fno-stack-protector -fno-asynchronous-unwind-tables
   -fno-unwind-tables -fno-tree-loop-distribute-patterns -fno-ident -fno-builtin -mgeneral-regs-only "-ffile-prefix-map=$PWD=."
@@ -45,6 +46,24 @@ compile() {
   chmod 755 "$file"
 }
 
+# compile_crash CC ARCH FILE. It is linked with stand-ins for the C library, which have the names and no versions: with the real ones, it would
+# require a C library as new as this machine's.
+compile_crash() {
+  local cc=$1 arch=$2 file=$3 stubs flags=()
+  stubs=$(mktemp -d)
+  [ "$arch" != x86_64 ] || flags=(-fcf-protection=none)
+  printf 'void %s(void) {}\n' __libc_start_main snprintf open write access getenv strstr strcmp memcmp strlen _exit memset memcpy >"$stubs/c.c"
+  printf 'void %s(void) {}\n' dlopen dlsym dlerror >"$stubs/dl.c"
+  "$cc" -w -fno-builtin -nostdlib -shared -Wl,-soname,libc.so.6 -o "$stubs/libc.so" "$stubs/c.c"
+  "$cc" -w -fno-builtin -nostdlib -shared -Wl,-soname,libdl.so.2 -o "$stubs/libdl.so" "$stubs/dl.c"
+  (cd "${source%/*}/crash" && "$cc" -std=gnu11 -Os -ffreestanding -fno-builtin -fPIE -fno-stack-protector -fno-asynchronous-unwind-tables -fno-ident \
+    "-ffile-prefix-map=$PWD=." -Wall -Wextra -Werror "${flags[@]}" -nostdlib -nostartfiles -pie -Wl,--hash-style=gnu -Wl,--build-id=none \
+    -Wl,-z,now -Wl,-z,noexecstack -Wl,-z,noseparate-code -Wl,-z,norelro -Wl,-z,common-page-size=64 -Wl,-s -o "$file" "start-$arch.S" crash.c \
+    "$stubs/libdl.so" "$stubs/libc.so")
+  rm -rf "$stubs"
+  chmod 755 "$file"
+}
+
 build() { # into DIR
   local arch cc
   for arch in x86_64 aarch64; do
@@ -54,6 +73,7 @@ build() { # into DIR
     mkdir -p "$1/$arch"
     compile "$cc" "$arch" "$(realpath "$1/$arch")/libgpufault.so"
     compile "$cc" "$arch" "$(realpath "$1/$arch")/libgpufault-cudart.so" -DGF_CUDART
+    compile_crash "$cc" "$arch" "$(realpath "$1/$arch")/crash"
   done
 }
 
@@ -83,10 +103,29 @@ check_file() {
   printf '%s: %s hooks, %s bytes\n' "$file" "$(hooks "$list" | wc -l)" "$size"
 }
 
+# check_crash FILE: what lets it run with any glibc.
+check_crash() {
+  local file=$1 problem=() size
+  size=$(stat -c %s "$file")
+  [ "$size" -le "$crash_limit" ] || problem+=("$size bytes, more than $crash_limit")
+  ! readelf -dW "$file" | grep -qE '\((VERNEED|TEXTREL|RPATH|RUNPATH)\)' || problem+=('has symbol versions, text relocations or a path')
+  [ "$(readelf -dW "$file" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | sort | tr '\n' ' ')" = 'libc.so.6 libdl.so.2 ' ] ||
+    problem+=('needs other libraries than libc and libdl')
+  ! readelf -lW "$file" | grep -E 'GNU_STACK' | grep -q E || problem+=('wants an executable stack')
+  if [ ${#problem[@]} -gt 0 ]; then
+    printf '%s: %s\n' "$file" "${problem[@]}" >&2
+    return 1
+  fi
+  printf '%s: %s bytes\n' "$file" "$size"
+}
+
 check() { # every file in DIR
   local file bad=0
   for file in "$1"/{x86_64,aarch64}/libgpufault{,-cudart}.so; do
     check_file "$file" || bad=1
+  done
+  for file in "$1"/{x86_64,aarch64}/crash; do
+    check_crash "$file" || bad=1
   done
   for file in "$source"/hooks*.def; do
     [ -z "$(hooks "${file##*/}" | sort | uniq -d)" ] || die "$file: listed twice: $(hooks "${file##*/}" | sort | uniq -d)"
@@ -99,7 +138,7 @@ verify() {
   work=$(mktemp -d)
   trap 'rm -rf "$work"' EXIT
   build "$work"
-  for file in {x86_64,aarch64}/libgpufault{,-cudart}.so; do
+  for file in {x86_64,aarch64}/{libgpufault.so,libgpufault-cudart.so,crash}; do
     if cmp -s "$work/$file" "$lib/$file"; then
       printf '%s: as built from source\n' "$lib/$file"
     else

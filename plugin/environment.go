@@ -16,11 +16,12 @@ import (
 // --ledger-namespace.
 const environmentPrefix = "KUBECTL_GPU_FAULT_"
 
-// settable returns the flags that environment variables may set: site-specific settings of the debug pods. Flags that
-// target, widen or confirm a fault must be typed, because a variable left over in a shell must never do that.
+// settable returns the flags that environment variables may set: site-specific settings of the pods. Flags that target,
+// widen or confirm a fault must be typed, because a variable left over in a shell must never do that.
 func settable() []string {
 	return []string{
-		"builder-image", "image", "image-pull-policy", "image-pull-secret", "ledger-namespace", "parallel", "timeout",
+		"builder-image", "image", "image-pull-policy", "image-pull-secret", "ledger-namespace", "parallel",
+		"real-image", "runtime-class", "timeout",
 	}
 }
 

@@ -59,11 +59,30 @@ static CUresult trap(const unsigned char *args, unsigned blocks)
 	return LAUNCH_FAILED;
 }
 
+// The kernels of cudafault/crash.
+static CUresult store(const unsigned char *args, unsigned blocks) // address
+{
+	(void)blocks;
+	unsigned *at = pointer(args, 0);
+	if ((uintptr_t)at % sizeof *at) return MISALIGNED_ADDRESS;
+	if (outside(at, 1)) return ILLEGAL_ADDRESS;
+	*at = 31;
+	return OK;
+}
+
+static CUresult assertion(const unsigned char *args, unsigned blocks)
+{
+	(void)args, (void)blocks;
+	return ASSERT;
+}
+
 static const struct kernel kernels[] = {
 	{"vectorAdd", {8, 8, 8, 4}, vector_add},
 	{"fill", {8, 4, 4}, fill},
 	{"noop", {0}, noop},
 	{"trap", {0}, trap},
+	{"gpufault_store", {8}, store},
+	{"gpufault_assert", {8}, assertion},
 };
 
 EXPORT CUresult cuModuleLoadDataEx(struct module **module, const void *image, unsigned n, int *options, void **values)

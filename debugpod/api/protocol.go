@@ -41,6 +41,7 @@ type Request struct {
 	FailDevices    *FailDevices     `json:"failDevices,omitempty"`
 	RecoverDevices *RecoverDevices  `json:"recoverDevices,omitempty"`
 	ResetGPU       *ResetGPU        `json:"resetGPU,omitempty"`
+	ReadKernelLog  *ReadKernelLog   `json:"readKernelLog,omitempty"`
 }
 
 // Await waits until the run's dead man's switch has applied its change or failed. The client sends it after the restart
@@ -68,6 +69,18 @@ type Inspect struct {
 // WriteKmsg writes records to the kernel log and reads them back.
 type WriteKmsg struct {
 	Records []KmsgRecord `json:"records"`
+}
+
+// ReadKernelLog requests the records of the kernel log about GPUs, within the limits of Diagnosis.KernelLog. It changes
+// nothing.
+type ReadKernelLog struct {
+	// After is the sequence number after which records are returned; nil means all of them.
+	After *uint64 `json:"after,omitempty"`
+}
+
+// KernelRecords is the response to ReadKernelLog, in the order of the log.
+type KernelRecords struct {
+	Records []KernelRecord `json:"records"`
 }
 
 // KmsgRecord is one write(2) to /dev/kmsg, which creates one record in the kernel log.
@@ -104,6 +117,8 @@ type Answer struct {
 	FailedDevices    *FailedDevices    `json:"failedDevices,omitempty"`    // to FailDevices
 	RecoveredDevices *RecoveredDevices `json:"recoveredDevices,omitempty"` // to RecoverDevices
 	GPUReset         *GPUReset         `json:"gpuReset,omitempty"`         // to ResetGPU
+
+	KernelLog *KernelRecords `json:"kernelLog,omitempty"` // to ReadKernelLog
 
 	Done  bool   `json:"done,omitempty"`
 	Error *Error `json:"error,omitempty"`

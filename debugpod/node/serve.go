@@ -118,6 +118,9 @@ func serve(
 	case req.Diagnose != nil:
 		found := diagnose.Node(ctx, *req.Diagnose, host, sources())
 		return answers.done(api.Answer{Diagnosis: &found})
+	case req.ReadKernelLog != nil:
+		found, failure := diagnose.KernelLog(ctx, *req.ReadKernelLog, host)
+		return answers.end(api.Answer{KernelLog: found}, failure)
 	case req.ChangesFiles():
 		return deadMan(ctx, req, host, answers)
 	case req.ChangesDevices():

@@ -14,6 +14,8 @@ func xidPage() string {
 	p.line("# XIDs")
 	p.line(fmt.Sprintf("The catalog of %d XIDs and %d errors of NVSwitches, as `kubectl gpu-fault xid list -o wide` prints it. `xid explain CODE` has the whole of one: "+
 		"its line, what comes with it, and what each detector makes of it.", len(xid.All()), len(xid.SXids())))
+	p.line("The driver itself reports 13, 31 and 43 with [`--real`](inject-xid.md#a-real-xid), so that NVML and DCGM see them too. This was verified against the project's " +
+		"fake driver only, not on a GPU yet.")
 	p.xids()
 	p.sxids()
 	p.groups()

@@ -88,7 +88,7 @@ func (f *resetting) run(ctx context.Context, connection *kube.Connection, stream
 	return f.Run(ctx, connection, streams, nodefault.Fault{
 		Name: "device", Summary: "Reset: " + f.gpus.String(), Result: "reset",
 		Question: "Reset " + f.gpus.String() + " of",
-		Needs: Permissions(connection.LedgerNamespace),
+		Needs:    Permissions(connection.LedgerNamespace),
 		Describe: func(say func(string, ...any)) {
 			say("What: the node's nvidia-smi resets the GPU, if nothing uses it. Its memory and its error state are lost.")
 			say("Undo: none, a reset cannot be undone.")

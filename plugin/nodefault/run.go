@@ -42,6 +42,8 @@ type Fault struct {
 	Changes func(
 		ctx context.Context, cluster *kube.Cluster, nodes []string, pod *corev1.Pod,
 	) ([]fault.Change, error)
+	// Print prints the result of a run; nil prints the evidence as a table, or the whole record in other formats.
+	Print func(*ledger.Run) error
 	// CleanupTimeout limits the cleanup after a failure or an interruption; 0 means the default of fault.Session.
 	CleanupTimeout time.Duration
 }
@@ -225,6 +227,9 @@ func (f *Flags) print(
 ) error {
 	if run == nil {
 		return nil
+	}
+	if what.Print != nil {
+		return what.Print(run)
 	}
 	if !f.Format.IsTable() {
 		return f.Format.Object(streams.Out, run, "run/"+run.ID)

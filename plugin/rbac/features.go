@@ -1,7 +1,6 @@
 package rbac
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
@@ -45,12 +44,13 @@ type Scope struct {
 
 // check returns an error if the permissions of a feature would exceed its description in this scope.
 func (s Scope) check(chosen []Feature) error {
-	if !slices.ContainsFunc(chosen, func(f Feature) bool { return f.Name == "cuda" }) {
+	i := slices.IndexFunc(chosen, func(f Feature) bool { return f.Name == "cuda" || f.Name == "real-xid" })
+	if i < 0 {
 		return nil
 	}
 	if s.Workloads == "" {
-		return errors.New("--for cuda requires -n NAMESPACE, the namespace of the workloads: users who can change workloads in all namespaces can start " +
-			"privileged pods in some of them")
+		return fmt.Errorf("--for %s requires -n NAMESPACE, the namespace of the workloads: users who can change workloads in all namespaces can start "+
+			"privileged pods in some of them", chosen[i].Name)
 	}
 	if err := fault.CheckNamespace(
 		ledger.Target{Kind: "Namespace", Name: s.Workloads}, s.Workloads, s.Ledger,
@@ -104,6 +104,13 @@ func Features() []Feature {
 			func(s Scope) ([]fault.Permission, error) {
 				return fault.Permissions(fault.BasePermissions(s.Ledger), cuda.DaemonPermissions(),
 					dcgm.Permissions()), nil
+			}},
+		{"real-xid", "xid --real, in addition to xid: start pods with GPUs in a namespace",
+			"Can run any code in the namespace, and therefore read every Secret and use every service account in it. " +
+				rootOnNodes,
+			func(s Scope) ([]fault.Permission, error) {
+				return fault.Permissions(fault.BasePermissions(s.Ledger), xid.Permissions(s.Ledger),
+					xid.RealPermissions(s.Workloads)), nil
 			}},
 		{"scenario", "run scenarios: almost an administrator, root on every node",
 			"Can read all Secrets and grant any permissions, and therefore do anything in the cluster. " + rootOnNodes,

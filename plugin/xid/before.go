@@ -38,10 +38,15 @@ func (w *writing) before(ctx context.Context, cluster *kube.Cluster, names []str
 		w.describeLayers()
 	}
 	if len(reboots) > 0 {
-		say("Warning: where it is installed, %s may cordon, drain and reboot the node.", strings.Join(reboots, " and "))
+		say("%s", mayReboot(reboots))
 		say("")
 	}
 	return nil
+}
+
+func mayReboot(detectors []string) string {
+	return fmt.Sprintf("Warning: where it is installed, %s may cordon, drain and reboot the node.",
+		strings.Join(detectors, " and "))
 }
 
 // labels returns the labels of the records, in order, limited to what fits on a line.

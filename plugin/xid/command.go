@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/realxid"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/completion"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/cuda"
@@ -41,6 +42,10 @@ The layer nvml replaces the pod of the device plugin, or of --daemonset, with a 
 the copy ends, because the TTL expires or for any other reason, the DaemonSet creates its own pod again. The layer dcgm injects the XID into
 DCGM's host engine on the node, with dcgmi in its pod.
 
+With --real, the driver itself reports XID 13, 31 or 43, because a program makes an error on a free GPU of the node: it stores to a misaligned
+address (13) or to an address that is not mapped (31), or its assertion fails (43). Every reader sees such an XID, including NVML and DCGM. Only
+the CUDA context of the program ends. The program runs in a pod in the namespace of -n.
+
 With --in-cluster, pods of a Job in the cluster inject the fault, each into some of the nodes. They run this command with the rights of a
 service account, and each makes a run of its own. Ctrl-C and ` + "`revert`" + ` stop them.`,
 		Example: `  # Let GPU 0 of gpu-1 fall off the bus
@@ -64,6 +69,9 @@ service account, and each makes a run of its own. Ctrl-C and ` + "`revert`" + ` 
   # Let the device plugin of the node detect the fault itself, by NVML
   kubectl gpu-fault xid 48 gpu-1 --gpu 1 --layers kernel,nvml
 
+  # Let the driver itself report the XID: a pod makes an error on a free GPU of the node
+  kubectl gpu-fault xid 31 gpu-1 --real
+
   # Write a line on a node without a GPU
   kubectl gpu-fault xid 79 worker-3 --gpu 0000:17:00
 
@@ -75,6 +83,16 @@ service account, and each makes a run of its own. Ctrl-C and ` + "`revert`" + ` 
   kubectl gpu-fault xid 79 gpu-1 --dry-run=client`,
 		Args: usage.MinArgs(1, "a code and a node", "kubectl gpu-fault xid 79 gpu-1"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := f.checkReal(cmd); err != nil {
+				return err
+			}
+			if f.real.on {
+				x, err := f.toReal(args)
+				if err != nil {
+					return err
+				}
+				return x.run(cmd.Context(), connection, streams)
+			}
 			nodes, err := f.Fleet.Prepare(cmd, args[:1], args[1:])
 			if err != nil {
 				return err
@@ -114,10 +132,14 @@ type flags struct {
 	link     int
 	seed     uint64
 	layers   layering
+	real     realFlags
 }
 
 func newFlags() *flags {
-	return &flags{inject: newInject(), count: 1, link: -1, layers: layering{layers: []string{layerKernel}}}
+	return &flags{
+		inject: newInject(), count: 1, link: -1, layers: layering{layers: []string{layerKernel}},
+		real: realFlags{image: realxid.DefaultImage},
+	}
 }
 
 func (f *flags) add(cmd *cobra.Command, connection *kube.Connection) {
@@ -150,6 +172,7 @@ func (f *flags) add(cmd *cobra.Command, connection *kube.Connection) {
 	_ = cmd.RegisterFlagCompletionFunc("layers",
 		cobra.FixedCompletions([]string{"kernel,device", "kernel,nvml", "kernel,cuda", "kernel,device,cuda"},
 			cobra.ShellCompDirectiveNoFileComp))
+	f.real.add(flags)
 	flags.Uint64Var(&f.seed, "seed", f.seed,
 		"Seed of the invented numbers in the line (channel, address); the same seed produces the same line")
 }

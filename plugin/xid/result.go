@@ -27,6 +27,15 @@ type written struct {
 	Node    string   `json:"node"`
 	Error   string   `json:"error,omitempty"`
 	Records []record `json:"records"`
+	// CUDA is the error that the program of --real got.
+	CUDA *cudaError `json:"cuda,omitempty"`
+}
+
+// cudaError is an error of CUDA on a GPU.
+type cudaError struct {
+	Code int    `json:"code"` // 700
+	Name string `json:"name"` // CUDA_ERROR_ILLEGAL_ADDRESS
+	GPU  string `json:"gpu"`  // UUID
 }
 
 // record is a record that was read back.
@@ -45,18 +54,10 @@ func (w *writing) print(run *ledger.Run, from *kernellog.Injection, names []stri
 	if run == nil {
 		return nil
 	}
-	out := injection{
-		APIVersion: ledger.APIVersion, Kind: "Injection", ID: run.ID, Phase: run.Phase, Summary: run.Summary,
-		Message: run.Message,
-	}
+	out := newInjection(run)
 	total := 0
 	for _, name := range names {
-		node := written{Node: name, Records: records(from.Result(name))}
-		for _, step := range run.Steps {
-			if step.Target.Name == name && step.State == ledger.StateFailed {
-				node.Error = step.Message
-			}
-		}
+		node := written{Node: name, Error: failure(run, name), Records: records(from.Result(name))}
 		total += len(node.Records)
 		out.Nodes = append(out.Nodes, node)
 	}
@@ -83,6 +84,23 @@ func (w *writing) print(run *ledger.Run, from *kernellog.Injection, names []stri
 	printer.Talk(w.streams.ErrOut, "%s",
 		out.closing(total, ledger.New(nil, w.connection.LedgerNamespace).Command("revert", out.ID)))
 	return nil
+}
+
+func newInjection(run *ledger.Run) injection {
+	return injection{
+		APIVersion: ledger.APIVersion, Kind: "Injection", ID: run.ID, Phase: run.Phase, Summary: run.Summary,
+		Message: run.Message,
+	}
+}
+
+// failure returns the message of a node's failed step, or an empty string.
+func failure(run *ledger.Run, nodeName string) (message string) {
+	for _, step := range run.Steps {
+		if step.Target.Name == nodeName && step.State == ledger.StateFailed {
+			message = step.Message
+		}
+	}
+	return message
 }
 
 func records(result *kernellog.Result) []record {

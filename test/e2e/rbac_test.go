@@ -37,12 +37,13 @@ type covered struct {
 
 func coverage() map[string]covered {
 	return map[string]covered{
-		"xid":     {works: (*rights).xidWorks, asks: (*rights).xidAsks},
-		"runtime": {works: (*rights).runtimeWorks, asks: (*rights).runtimeAsks},
-		"device":  {works: (*rights).deviceWorks, asks: (*rights).deviceAsks},
-		"network": {works: (*rights).networkWorks, asks: (*rights).networkAsks, prepare: (*rights).networkPrepare},
-		"taint":   {works: (*rights).taintWorks, asks: (*rights).taintAsks, prepare: (*rights).taintPrepare},
-		"cuda":    {works: (*rights).cudaWorks, asks: (*rights).cudaAsks, prepare: (*rights).cudaPrepare},
+		"xid":      {works: (*rights).xidWorks, asks: (*rights).xidAsks},
+		"real-xid": {works: (*rights).realWorks, asks: (*rights).realAsks},
+		"runtime":  {works: (*rights).runtimeWorks, asks: (*rights).runtimeAsks},
+		"device":   {works: (*rights).deviceWorks, asks: (*rights).deviceAsks},
+		"network":  {works: (*rights).networkWorks, asks: (*rights).networkAsks, prepare: (*rights).networkPrepare},
+		"taint":    {works: (*rights).taintWorks, asks: (*rights).taintAsks, prepare: (*rights).taintPrepare},
+		"cuda":     {works: (*rights).cudaWorks, asks: (*rights).cudaAsks, prepare: (*rights).cudaPrepare},
 		"nvml": {
 			works: (*rights).nvmlWorks, asks: (*rights).nvmlAsks, prepare: (*rights).nvmlPrepare,
 			others: []string{"xid"}, exempt: map[string]string{"get pods": "xid has it in the namespace of the test"},

@@ -32,6 +32,10 @@ type injected struct {
 			Time     time.Time `json:"time"`
 			Text     string    `json:"text"`
 		} `json:"records"`
+		CUDA struct { // of --real
+			Code int    `json:"code"`
+			GPU  string `json:"gpu"`
+		} `json:"cuda"`
 	} `json:"nodes"`
 }
 

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/kmsg"
 )
 
@@ -39,6 +41,20 @@ func (d *diagnosing) kernel(ctx context.Context) (func(*api.Diagnosis), error) {
 	defer cancel()
 	records, err := readBacklog(ctx, log, d.clock)
 	return func(found *api.Diagnosis) { found.KernelLog = records }, err
+}
+
+// KernelLog handles ReadKernelLog.
+func KernelLog(ctx context.Context, req api.ReadKernelLog, host hostfs.Host) (*api.KernelRecords, *api.Error) {
+	d := &diagnosing{host: host, clock: readClock(host.Proc), kernelLog: openBacklog}
+	put, err := d.kernel(ctx)
+	if err != nil {
+		return nil, api.Errorf(api.CodeKmsg, "%v", err)
+	}
+	var found api.Diagnosis
+	put(&found)
+	records := slices.DeleteFunc(found.KernelLog,
+		func(r api.KernelRecord) bool { return req.After != nil && r.Sequence <= *req.After })
+	return &api.KernelRecords{Records: records}, nil
 }
 
 // readBacklog returns the relevant records. If it returns an error, some records may be missing.

@@ -37,6 +37,23 @@ func TestOpenBacklog(t *testing.T) {
 	}
 }
 
+func TestKernelLog(t *testing.T) {
+	t.Parallel()
+	host := hostfs.Host{Proc: t.TempDir(), Kmsg: filepath.Join(t.TempDir(), "kmsg")}
+	if found, err := KernelLog(t.Context(), api.ReadKernelLog{}, host); err == nil || err.Code != api.CodeKmsg {
+		t.Errorf("without the device: %+v, %v", found, err)
+	}
+	if err := os.WriteFile(host.Kmsg, []byte("6,7,5,-;NVRM: x\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for after, want := range map[uint64]int{6: 1, 7: 0} {
+		found, err := KernelLog(t.Context(), api.ReadKernelLog{After: &after}, host)
+		if err != nil || len(found.Records) != want {
+			t.Errorf("after %d: %+v, %v", after, found, err)
+		}
+	}
+}
+
 // TestRealBacklog holds that what was written to this machine's kernel log is found there, with its time.
 func TestRealBacklog(t *testing.T) {
 	host := nodetest.RealKernelLog(t)

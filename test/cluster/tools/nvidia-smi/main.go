@@ -2,7 +2,8 @@
 // GPUs there are it reads from /proc/driver/nvidia, as the simulated driver shows
 // them there; all other values are those of a real capture (capture/README.md).
 //
-//	nvidia-smi [-L | -q [-x] | -r | --query-gpu=FIELDS --format=csv[,noheader][,nounits] | --version] [-i GPU] [-f FILE]
+//	nvidia-smi [-L | -q [-x] | -r | --query-gpu=FIELDS --format=csv[,noheader][,nounits] | --version] [-i GPU]
+//	           [-f FILE]
 package main
 
 import (
