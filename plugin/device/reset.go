@@ -132,7 +132,13 @@ func (f *resetting) choose(
 				if at := indexOf(id, info.GPUs); at == nil || *at != index {
 					continue
 				}
-				return nil, fmt.Errorf("%s holds %s: delete it first", nameOfPod(ctx, cluster, node, uid), f.gpus)
+				pod, err := nameOfPod(ctx, cluster, node, uid)
+				if err != nil {
+					return nil, err
+				}
+				if pod != "" {
+					return nil, fmt.Errorf("%s holds %s: delete it first", pod, f.gpus)
+				}
 			}
 		}
 		chosen = append(chosen, info.GPUs[index].PCI)
@@ -140,17 +146,19 @@ func (f *resetting) choose(
 	return chosen, nil
 }
 
-// nameOfPod returns the name of a pod on a node, or its UID if it cannot be found.
-func nameOfPod(ctx context.Context, cluster *kube.Cluster, node, uid string) string {
+// nameOfPod returns the name of a pod on a node; empty if it no longer exists, which the kubelet's checkpoint learns
+// later.
+func nameOfPod(ctx context.Context, cluster *kube.Cluster, node, uid string) (string, error) {
 	list, err := cluster.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String(),
 	})
-	if err == nil {
-		for _, p := range list.Items {
-			if string(p.UID) == uid {
-				return "pod " + p.Namespace + "/" + p.Name
-			}
+	if err != nil {
+		return "", fmt.Errorf("look for the pod with UID %s, which holds the GPU: %w", uid, err)
+	}
+	for _, p := range list.Items {
+		if string(p.UID) == uid {
+			return "pod " + p.Namespace + "/" + p.Name, nil
 		}
 	}
-	return "the pod with UID " + uid
+	return "", nil
 }

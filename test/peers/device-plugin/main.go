@@ -122,9 +122,9 @@ func (p *peer) pluginPods(ctx context.Context) ([]corev1.Pod, error) {
 	return all.Items, nil
 }
 
-// untilSettled waits until a pod of the plugin is ready on each node, all with the shim or all without it, and returns
+// untilSettled waits until a pod of the plugin is ready on each node, on the given nodes with the shim, and returns
 // the one of the faulty node.
-func (p *peer) untilSettled(ctx context.Context, shim bool) (pod corev1.Pod, err error) {
+func (p *peer) untilSettled(ctx context.Context, shim ...string) (pod corev1.Pod, err error) {
 	err = peers.Until(ctx, "the plugin's pods", func() error {
 		pods, err := p.pluginPods(ctx)
 		if err != nil {

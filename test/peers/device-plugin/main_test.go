@@ -73,7 +73,7 @@ func TestSettled(t *testing.T) {
 		"deleted":      {[]corev1.Pod{deleted, pluginPod(other, true)}, "being deleted"},
 		"starting":     {[]corev1.Pod{starting, pluginPod(other, true)}, "not ready"},
 	} {
-		err := settled(test.pods, true)
+		err := settled(test.pods, []string{faulty, other})
 		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %v, want %q", name, err, test.want)
 		}

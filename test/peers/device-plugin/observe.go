@@ -107,9 +107,9 @@ func between(log []logLine, from, to time.Time) (n int) {
 	return n
 }
 
-// settled returns an error unless each node has one pod of the plugin, and all of them are ready and have the shim, or
-// do not have it.
-func settled(pods []corev1.Pod, shim bool) error {
+// settled returns an error unless each node has one pod of the plugin, and all of them are ready. Those of the given
+// nodes have the shim, and no others.
+func settled(pods []corev1.Pod, shim []string) error {
 	nodes := map[string]bool{}
 	for i := range pods {
 		switch pod := &pods[i]; {
@@ -117,8 +117,8 @@ func settled(pods []corev1.Pod, shim bool) error {
 			return fmt.Errorf("pod %s is being deleted", pod.Name)
 		case !peers.IsReady(pod):
 			return fmt.Errorf("pod %s is not ready", pod.Name)
-		case hasShim(pod) != shim:
-			return fmt.Errorf("pod %s has the shim: %t", pod.Name, !shim)
+		case hasShim(pod) != slices.Contains(shim, pod.Spec.NodeName):
+			return fmt.Errorf("pod %s has the shim: %t", pod.Name, hasShim(pod))
 		default:
 			nodes[pod.Spec.NodeName] = true
 		}

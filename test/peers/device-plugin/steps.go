@@ -30,7 +30,7 @@ type step struct {
 type fault struct {
 	name string
 	args []string // of the program under test
-	shim bool     // the fault and its undo replace the plugin's pods, with the shim and without it
+	shim []string // nodes whose pods of the plugin are replaced, with the shim and, by the undo, without it
 	logs []string // what the log of the plugin then contains, in this order
 	left int64    // GPUs of the node that are allocatable then
 }
@@ -38,9 +38,17 @@ type fault struct {
 // nvml returns a fault of the NVML that the plugin uses on the faulty node.
 func nvml(xid, device string, left int64, logs ...string) fault {
 	return fault{
-		name: "xid " + xid + " in NVML", shim: true, left: left, logs: logs,
+		name: "xid " + xid + " in NVML", shim: []string{faulty, other}, left: left, logs: logs,
 		args: []string{"cuda", "inject", "daemonset/" + daemonSet, "-n", namespace, "--xid", xid, "--device", device,
 			"--only-on-node", faulty, "--ttl", "10m"},
+	}
+}
+
+// layer returns the same as a layer of an XID: the plugin's pod on the faulty node alone is replaced.
+func layer(xid string, left int64, logs ...string) fault {
+	return fault{
+		name: "xid " + xid + " --layers kernel,nvml", shim: []string{faulty}, left: left, logs: logs,
+		args: []string{"xid", xid, faulty, "--gpu", "1", "--layers", "kernel,nvml", "--ttl", "10m"},
 	}
 }
 
@@ -54,6 +62,8 @@ var faults = []fault{
 	nvml("79", "1", 0, "Error waiting for event: GPU is lost; Marking all devices as unhealthy",
 		"device marked unhealthy"),
 	nvml("31", "1", perNode, "Skipping event"),
+	layer("48", perNode-1, "XidCriticalError: Xid=48", "device marked unhealthy"),
+	layer("79", 0, "Error waiting for event: GPU is lost; Marking all devices as unhealthy", "device marked unhealthy"),
 }
 
 func steps() []step {
@@ -69,7 +79,7 @@ func steps() []step {
 
 func (f fault) steps() []step {
 	undone := "the same process of the plugin serves all GPUs again"
-	if f.shim {
+	if len(f.shim) > 0 {
 		undone = "a new pod without the shim serves all GPUs again"
 	}
 	effect := count.Of(f.left, "GPU") + " allocatable"
@@ -92,7 +102,7 @@ func registers(ctx context.Context, p *peer) (string, error) {
 		}
 	}
 	var err error
-	p.pod, err = p.untilSettled(ctx, false)
+	p.pod, err = p.untilSettled(ctx)
 	return "after " + elapsed(from, time.Now()), err
 }
 
@@ -131,7 +141,7 @@ func allocates(ctx context.Context, p *peer) (string, error) {
 // start starts the fault, and waits for what the plugin does about it.
 func (f fault) start(ctx context.Context, p *peer) (string, error) {
 	var err error
-	if p.pod, err = p.untilSettled(ctx, false); err != nil {
+	if p.pod, err = p.untilSettled(ctx); err != nil {
 		return "", err
 	}
 	from := time.Now()
@@ -139,7 +149,7 @@ func (f fault) start(ctx context.Context, p *peer) (string, error) {
 		return "", err
 	}
 	var measured []string
-	if f.shim {
+	if len(f.shim) > 0 {
 		var log string
 		if from, log, err = f.logged(ctx, p); err != nil {
 			return "", err
@@ -153,7 +163,7 @@ func (f fault) start(ctx context.Context, p *peer) (string, error) {
 // logged waits for what the plugin logs about the fault. It returns when the shim injected the fault, and the time from
 // then to the last of these lines.
 func (f fault) logged(ctx context.Context, p *peer) (injected time.Time, measured string, err error) {
-	pod, err := p.untilSettled(ctx, true)
+	pod, err := p.untilSettled(ctx, f.shim...)
 	if err != nil {
 		return injected, "", err
 	}
@@ -190,7 +200,7 @@ func (f fault) stays(ctx context.Context, p *peer) (string, error) {
 	if n, since := p.allocatable.read(); n != f.left || since.After(from) {
 		return "", fmt.Errorf("%d GPUs are allocatable since %s", n, since.Format(time.TimeOnly))
 	}
-	pod, err := p.untilSettled(ctx, f.shim)
+	pod, err := p.untilSettled(ctx, f.shim...)
 	if err != nil {
 		return "", err
 	}
@@ -211,7 +221,7 @@ func (f fault) revert(ctx context.Context, p *peer) (string, error) {
 	if err := p.Tool(ctx, "revert", "--all", "--yes"); err != nil {
 		return "", err
 	}
-	pod, err := p.untilSettled(ctx, false)
+	pod, err := p.untilSettled(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -220,7 +230,7 @@ func (f fault) revert(ctx context.Context, p *peer) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if !f.shim {
+	if len(f.shim) == 0 {
 		return status(from, since), p.neverRestarted(ctx, &pod)
 	}
 	if pod.UID == p.pod.UID {
