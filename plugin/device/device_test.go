@@ -1,6 +1,7 @@
 package device
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -157,5 +158,32 @@ func TestDeviceList(t *testing.T) {
 	}
 	if b.ID != uuid1 || *b.GPU != 1 || b.Health != "Unhealthy" || b.Pod != "uid-2" || b.Run != "device-1" {
 		t.Errorf("%+v", b)
+	}
+}
+
+// TestChooseUnhealthy: a device that the device plugin itself has reported is told apart from one that does not exist,
+// and from one that a run of ours has failed, about which the node knows more.
+func TestChooseUnhealthy(t *testing.T) {
+	t.Parallel()
+	choices, err := gpus.Parse("1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := api.DeviceResource{Name: defaultResource, Healthy: []string{uuid0}}
+	for name, test := range map[string]struct {
+		unhealthy []string
+		failed    map[string]string
+		typed     bool
+	}{
+		"held by a pod":      {[]string{uuid1}, nil, true},
+		"forgotten":          {nil, nil, true},
+		"failed by our runs": {[]string{uuid1}, map[string]string{uuid1: "device-7k3f9q"}, false},
+	} {
+		r.Unhealthy, r.Failed = test.unhealthy, test.failed
+		_, _, err := selection{gpus: choices}.choose(twoGPUs(), api.Devices{Resources: []api.DeviceResource{r}})
+		var none *NoDeviceError
+		if errors.As(err, &none) != test.typed {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

@@ -51,6 +51,11 @@ func (s selection) choose(info api.Info, found api.Devices) (resource string, id
 	default:
 		ids = known
 	}
+	for _, id := range ids {
+		if slices.Contains(r.Unhealthy, id) && r.Failed[id] == "" {
+			return "", nil, &NoDeviceError{"device " + id, r.Name, list(r.Healthy)}
+		}
+	}
 	return r.Name, slices.Compact(slices.Sorted(slices.Values(ids))), nil
 }
 
@@ -128,12 +133,20 @@ func (s selection) ofGPUs(info api.Info, resource string, known []string) (ids [
 			return at == nil || *at != index
 		})
 		if len(of) == 0 {
-			return nil, fmt.Errorf("GPU %d (%s) has no device of %s; specify --device; the devices are: %s", index, g.UUID,
-				resource, list(known))
+			return nil, &NoDeviceError{fmt.Sprintf("GPU %d (%s)", index, g.UUID), resource, list(known)}
 		}
 		ids = append(ids, of...)
 	}
 	return ids, nil
+}
+
+// NoDeviceError reports that the kubelet knows no healthy device of a GPU. It forgets unhealthy devices that no pod
+// holds.
+type NoDeviceError struct{ GPU, resource, known string }
+
+func (e *NoDeviceError) Error() string {
+	return fmt.Sprintf("the kubelet has no healthy device of %s for %s; specify --device; the devices are: %s", e.resource,
+		e.GPU, e.known)
 }
 
 // indexOf returns the index of the GPU of a device, or nil if it is unknown. NVIDIA's device plugin uses the UUID or

@@ -128,7 +128,11 @@ func (w *writing) prepareDevice(
 ) error {
 	for _, name := range names {
 		of := func(pod gpus.Pod) (fault.Change, error) {
-			return device.Unhealthy{Node: name, GPU: w.gpu, Pod: pod, Pods: w.Pods}.Change(w.connection, cluster)
+			change, err := device.Unhealthy{Node: name, GPU: w.gpu, Pod: pod, Pods: w.Pods}.Change(w.connection, cluster)
+			if w.layers.has(layerNVML) {
+				change = orReported(change)
+			}
+			return change, err
 		}
 		change, err := of(holder)
 		if err != nil {
@@ -139,6 +143,24 @@ func (w *writing) prepareDevice(
 	}
 	p.needs = append(p.needs, device.Permissions(w.connection.LedgerNamespace)...)
 	return nil
+}
+
+// orReported returns a change of the layer device after the layer nvml: the device plugin itself may have reported the
+// device, and then there is nothing to change.
+func orReported(change fault.Change) fault.Change {
+	apply := change.Apply
+	change.Apply = func(ctx context.Context, r fault.Recorder) ([]ledger.Evidence, error) {
+		evidence, err := apply(ctx, r)
+		var none *device.NoDeviceError
+		if !errors.As(err, &none) {
+			return evidence, err
+		}
+		return []ledger.Evidence{{
+			Source: "kubelet's device checkpoint", Time: time.Now().UTC().Truncate(time.Millisecond),
+			Text: none.GPU + " is not healthy any more: the device plugin itself has reported it",
+		}}, nil
+	}
+	return change
 }
 
 // prepareDCGM adds the layer dcgm.

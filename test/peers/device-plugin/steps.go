@@ -45,10 +45,10 @@ func nvml(xid, device string, left int64, logs ...string) fault {
 }
 
 // layer returns the same as a layer of an XID: the plugin's pod on the faulty node alone is replaced.
-func layer(xid string, left int64, logs ...string) fault {
+func layer(xid, layers string, left int64, logs ...string) fault {
 	return fault{
-		name: "xid " + xid + " --layers kernel,nvml", shim: []string{faulty}, left: left, logs: logs,
-		args: []string{"xid", xid, faulty, "--gpu", "1", "--layers", "kernel,nvml", "--ttl", "10m"},
+		name: "xid " + xid + " --layers " + layers, shim: []string{faulty}, left: left, logs: logs,
+		args: []string{"xid", xid, faulty, "--gpu", "1", "--layers", layers, "--ttl", "10m"},
 	}
 }
 
@@ -62,8 +62,10 @@ var faults = []fault{
 	nvml("79", "1", 0, "Error waiting for event: GPU is lost; Marking all devices as unhealthy",
 		"device marked unhealthy"),
 	nvml("31", "1", perNode, "Skipping event"),
-	layer("48", perNode-1, "XidCriticalError: Xid=48", "device marked unhealthy"),
-	layer("79", 0, "Error waiting for event: GPU is lost; Marking all devices as unhealthy", "device marked unhealthy"),
+	layer("48", "kernel,nvml", perNode-1, "XidCriticalError: Xid=48", "device marked unhealthy"),
+	layer("79", "kernel,nvml", 0, "Error waiting for event: GPU is lost; Marking all devices as unhealthy", "device marked unhealthy"),
+	// The plugin itself has reported the device before the kubelet hears it from the fault, too.
+	layer("48", "kernel,device,nvml", perNode-1, "XidCriticalError: Xid=48", "device marked unhealthy"),
 }
 
 func steps() []step {
