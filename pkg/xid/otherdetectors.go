@@ -37,6 +37,7 @@ func viaDriver() []Detector {
 		Reads: "NVML events (XidCriticalError)",
 		Notes: []string{
 			"DP_DISABLE_HEALTHCHECKS and DP_ENABLE_HEALTHCHECKS change which codes it handles",
+			"`xid CODE NODE --layers kernel,nvml` sends it the event: measured with v0.20.0",
 			"events of nvml-mock (August 2026) do not reach it, because nvml-mock sends them only after another NVML call",
 		},
 		Forget: "nothing to forget from the log; a device that it marked unhealthy recovers when the plugin restarts or gets SIGHUP",
@@ -54,7 +55,8 @@ func viaDriver() []Detector {
 		Name:  "DCGM and dcgm-exporter",
 		Reads: "NVML events, in nv-hostengine",
 		Notes: []string{
-			"dcgmi test --inject --gpuid 0 -f 230 -v 79 sets the metric (no log line), if the exporter uses the same hostengine",
+			"dcgmi test --inject --gpuid 0 -f 230 -v 79 sets the metric (no log line), if the exporter uses the same hostengine; " +
+				"`xid 79 NODE --layers kernel,dcgm` runs it",
 		},
 		Forget: "nothing to forget from the log; the metric DCGM_FI_DEV_XID_ERRORS keeps the last XID",
 		judge: blind(IDDCGM, "it gets NVML events (dcgmi test --inject -f 230 sets its metric)",

@@ -32,7 +32,7 @@ func (w *writing) before(ctx context.Context, cluster *kube.Cluster, names []str
 	if err := seen.Write(w.streams.ErrOut); err != nil {
 		return err
 	}
-	say("Not reached: %s; `kubectl gpu-fault xid explain CODE` says why.", strings.Join(blind, ", "))
+	say("Not reached by the line: %s; `kubectl gpu-fault xid explain CODE` says why.", strings.Join(blind, ", "))
 	say("")
 	if !w.layers.isOne() {
 		w.describeLayers()

@@ -128,7 +128,8 @@ func (w *writing) prepareDevice(
 ) error {
 	for _, name := range names {
 		of := func(pod gpus.Pod) (fault.Change, error) {
-			change, err := device.Unhealthy{Node: name, GPU: w.gpu, Pod: pod, Pods: w.Pods}.Change(w.connection, cluster)
+			unhealthy := device.Unhealthy{Node: name, GPU: w.gpu, Pod: pod, Pods: w.Pods}
+			change, err := unhealthy.Change(w.connection, cluster)
 			if w.layers.has(layerNVML) {
 				change = orReported(change)
 			}

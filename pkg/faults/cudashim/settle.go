@@ -3,6 +3,7 @@ package cudashim
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,8 +21,12 @@ const reverting = "gpufault.dev/reverting"
 // nudgeTime limits how long the annotation of all pods may take before the workload is restored.
 const nudgeTime = 20 * time.Second
 
-// nudgeAgain is the interval at which pods are annotated while processes have time to see that they are disarmed.
-const nudgeAgain = 2 * time.Second
+// While processes have time to see that they are disarmed, their pods are annotated at the interval nudgeAgain. At the
+// interval lookAgain, they are listed: often, the controller has replaced all of them sooner.
+const (
+	nudgeAgain = 2 * time.Second
+	lookAgain  = 400 * time.Millisecond
+)
 
 // ending is what the undo knows about the pods that run with the shim.
 type ending struct {
@@ -62,19 +67,23 @@ func (u Undoer) disarm(ctx context.Context, run ledger.Run, step ledger.Step, d 
 	return e
 }
 
+// up returns the pods that run with the shim.
+func (e *ending) up(ctx context.Context) ([]corev1.Pod, error) {
+	pods, err := e.undoer.Cluster.carriers(ctx, e.namespace, metav1.ListOptions{}, e.run)
+	if err != nil {
+		return nil, err
+	}
+	up := slices.DeleteFunc(pods, func(p corev1.Pod) bool { return p.Status.Phase != corev1.PodRunning })
+	e.running = len(up)
+	return up, nil
+}
+
 // nudge finds the pods that run with the shim, whatever their labels, and makes their kubelets refresh the volume.
 func (e *ending) nudge(ctx context.Context) {
-	pods, err := e.undoer.Cluster.carriers(ctx, e.namespace, metav1.ListOptions{}, e.run)
+	up, err := e.up(ctx)
 	if e.untold = err; err != nil {
 		return
 	}
-	var up []corev1.Pod
-	for _, pod := range pods {
-		if pod.Status.Phase == corev1.PodRunning {
-			up = append(up, pod)
-		}
-	}
-	e.running = len(up)
 	told, err := refresh(ctx, e.undoer.Cluster.Client, up, "undo-"+now().Format(time.RFC3339Nano))
 	for _, pod := range told {
 		e.nudged[pod.UID] = true
@@ -96,17 +105,29 @@ func (e *ending) settle(ctx context.Context, step ledger.Step) error {
 		return nil
 	}
 	e.undoer.say(step, "waiting until running processes see that they are disarmed")
-	for left := e.undoer.settle(); left > 0; left -= nudgeAgain {
+	begun := time.Now()
+	nudged := begun
+	for {
+		left := e.undoer.settle() - time.Since(begun)
+		if left <= 0 {
+			return nil
+		}
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-time.After(min(left, nudgeAgain)):
+		case <-time.After(min(left, lookAgain)):
 		}
-		if e.nudge(ctx); e.untold == nil && e.running == 0 {
+		var err error
+		if time.Since(nudged) >= nudgeAgain {
+			e.nudge(ctx)
+			nudged, err = time.Now(), e.untold
+		} else {
+			_, err = e.up(ctx)
+		}
+		if err == nil && e.running == 0 {
 			return nil
 		}
 	}
-	return nil
 }
 
 // close deletes the ConfigMap, unless the kubelets of running pods may not have seen that it is disarmed. It then stays

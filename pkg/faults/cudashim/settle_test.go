@@ -105,6 +105,36 @@ func TestNoWaitingWithoutPods(t *testing.T) {
 	}
 }
 
+// TestNoWaitingForReplacedPods: the controller replaces pods in the middle of the wait, which then is over, whether or
+// not it is time to annotate them again.
+func TestNoWaitingForReplacedPods(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, web)
+	if err := w.client.Tracker().Add(started("web-1")); err != nil {
+		t.Fatal(err)
+	}
+	found, r := w.find("deployment/web"), &recorder{world: w}
+	if _, err := w.injection(found).Change("inject").Apply(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	waits := make(chan struct{}, 1)
+	go func() {
+		<-waits
+		_ = w.client.Tracker().Delete(schema.GroupVersionResource{Version: "v1", Resource: "pods"}, "team", "web-1")
+	}()
+	said := func(_ ledger.Step, text string) {
+		if strings.HasPrefix(text, "waiting until running processes") {
+			waits <- struct{}{}
+		}
+	}
+	begin := time.Now()
+	_, _, err := Undoer{Cluster: w.cluster, Settle: time.Hour, Progress: said}.Undo(t.Context(), ledger.Run{ID: run},
+		r.step)
+	if err != nil || time.Since(begin) > time.Minute {
+		t.Errorf("%v after %s", err, time.Since(begin))
+	}
+}
+
 // Whoever arms a run that somebody is taking away hears of it, also when both write at the same time.
 func TestArmDuringAnUndo(t *testing.T) {
 	t.Parallel()
