@@ -84,9 +84,9 @@ func TestTheConfigMapStaysForPodsThatWereNotTold(t *testing.T) {
 	}
 }
 
-// Where no pod runs with the shim any more there is nothing to wait for.
-func TestNoWaitingWithoutPods(t *testing.T) {
-	t.Parallel()
+// withShim returns a workload with the shim and its pod web-1.
+func withShim(t *testing.T) (*world, *recorder) {
+	t.Helper()
 	w := newWorld(t, web)
 	if err := w.client.Tracker().Add(started("web-1")); err != nil {
 		t.Fatal(err)
@@ -95,6 +95,13 @@ func TestNoWaitingWithoutPods(t *testing.T) {
 	if _, err := w.injection(found).Change("inject").Apply(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
+	return w, r
+}
+
+// Where no pod runs with the shim any more there is nothing to wait for.
+func TestNoWaitingWithoutPods(t *testing.T) {
+	t.Parallel()
+	w, r := withShim(t)
 	if err := w.client.CoreV1().Pods("team").Delete(t.Context(), "web-1", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -109,14 +116,7 @@ func TestNoWaitingWithoutPods(t *testing.T) {
 // not it is time to annotate them again.
 func TestNoWaitingForReplacedPods(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, web)
-	if err := w.client.Tracker().Add(started("web-1")); err != nil {
-		t.Fatal(err)
-	}
-	found, r := w.find("deployment/web"), &recorder{world: w}
-	if _, err := w.injection(found).Change("inject").Apply(t.Context(), r); err != nil {
-		t.Fatal(err)
-	}
+	w, r := withShim(t)
 	waits := make(chan struct{}, 1)
 	go func() {
 		<-waits
