@@ -97,7 +97,7 @@ func (in *injecting) notes(d *decided) []string {
 	}
 	if !d.onGPUs() {
 		notes = append(notes,
-			"none of these containers requests GPUs: only processes that call the CUDA driver see the fault")
+			"none of these containers requests GPUs: only processes that call the CUDA driver or NVML see the fault")
 	}
 	if d.onGPUs() && needsRoom(d.workload) {
 		notes = append(notes, "its rolling update starts a new pod before it stops an old one, and so needs a free GPU")
