@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
@@ -35,15 +36,19 @@ func (c *cuda) driverWrites(code string) {
 	c.t.Cleanup(cancel)
 	line := "<4>kernel: NVRM: Xid (PCI:" + fakeAddress + "): " + code + ", pid=4711, name=gpufault-crash, Ch 00000008"
 	go func() {
-		for ctx.Err() == nil {
-			pods, err := c.cluster.Client.CoreV1().Pods(c.namespace).List(ctx, metav1.ListOptions{})
-			if err == nil && len(pods.Items) == 1 && pods.Items[0].Status.Phase == corev1.PodSucceeded {
-				_, _ = c.worker.TrySh(ctx, "sh", "-c", "echo '"+line+"' >/dev/kmsg") // without it, the command fails
-				return
-			}
-			time.Sleep(50 * time.Millisecond)
+		if c.programEnds(ctx) == nil {
+			_, _ = c.worker.TrySh(ctx, "sh", "-c", "echo '"+line+"' >/dev/kmsg") // without it, the command fails
 		}
 	}()
+}
+
+// programEnds waits until the program's pod, the only one of the namespace, has succeeded.
+func (c *cuda) programEnds(ctx context.Context) error {
+	return wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		pods, err := c.cluster.Client.CoreV1().Pods(c.namespace).List(ctx, metav1.ListOptions{})
+		// An API server that is busy answers the next time.
+		return err == nil && len(pods.Items) == 1 && pods.Items[0].Status.Phase == corev1.PodSucceeded, nil
+	})
 }
 
 // gone holds that neither the pod nor the ConfigMap of a program is left.
@@ -91,15 +96,12 @@ func (c *cuda) stoppedReal() {
 	}
 	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
 	defer cancel()
-	for ctx.Err() == nil {
-		pods, err := c.cluster.Client.CoreV1().Pods(c.namespace).List(ctx, metav1.ListOptions{})
-		if err == nil && len(pods.Items) == 1 && pods.Items[0].Status.Phase == corev1.PodSucceeded {
-			break
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
+	ended := c.programEnds(ctx)
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait() // killed
+	if ended != nil {
+		c.t.Fatalf("the program did not end: %v", ended)
+	}
 	runs := c.runs()
 	if len(runs) != 1 || runs[0].Steps[0].Undo.Kind != "objects" {
 		c.t.Fatalf("the ledger has %+v", runs)

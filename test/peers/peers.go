@@ -110,7 +110,7 @@ func Output(cmd *exec.Cmd) ([]byte, error) {
 	return out, err
 }
 
-// Until retries until there is no error, at most for two minutes.
+// Until calls a function until it returns no error, for two minutes at most.
 func Until(ctx context.Context, what string, try func() error) error {
 	for deadline := time.Now().Add(Patience); ; {
 		err := try()

@@ -190,6 +190,9 @@ func addGate(spec *corev1.PodSpec, image string, pull corev1.PullPolicy) {
 
 func (r *Replacement) apply(ctx context.Context, rec fault.Recorder) ([]ledger.Evidence, error) {
 	run := rec.Run()
+	if err := r.unchanged(ctx); err != nil {
+		return nil, err
+	}
 	devices, err := allocatable(ctx, r.Client, r.Node)
 	if err != nil {
 		return nil, err
@@ -237,6 +240,19 @@ func (r *Replacement) apply(ctx context.Context, rec fault.Recorder) ([]ledger.E
 	}
 	more, err := r.Prove(ctx, rec, Copy{r.Client, pod, pod.Name, devices, Ref(r.DaemonSet.Name)})
 	return append(evidence, more...), err
+}
+
+// unchanged returns an error if the original was replaced since the user was asked: its successor is older than the
+// copy, so the controller would keep that.
+func (r *Replacement) unchanged(ctx context.Context) error {
+	now, err := r.Client.CoreV1().Pods(r.DaemonSet.Namespace).Get(ctx, r.Original.Name, metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("get pod %s: %w", r.Original.Name, err)
+	}
+	if err != nil || now.UID != r.Original.UID || now.DeletionTimestamp != nil {
+		return fmt.Errorf("pod %s was replaced since the command started: try again", r.Original.Name)
+	}
+	return nil
 }
 
 // create creates the copy and its ConfigMap, which is deleted with it.

@@ -214,6 +214,36 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// TestReplacedMeanwhile: a successor of the original would be older than the copy. Nothing is created.
+func TestReplacedMeanwhile(t *testing.T) {
+	t.Parallel()
+	successor := ownPod("o", corev1.ConditionTrue)
+	successor.UID = "new"
+	for name, objects := range map[string][]runtime.Object{"gone": nil, "of the same name": {successor}} {
+		client := fake.NewClientset(objects...)
+		r := &Replacement{
+			Client: client, Node: node, DaemonSet: daemonSet(), Add: nothing,
+			Original: ownPod("o", corev1.ConditionTrue),
+		}
+		_, err := r.Change("").Apply(t.Context(), recorder{})
+		if err == nil || !strings.Contains(err.Error(), "was replaced since the command started") {
+			t.Errorf("%s: %v", name, err)
+		}
+		for _, action := range client.Actions() {
+			if action.GetVerb() != "get" {
+				t.Errorf("%s: %s %s", name, action.GetVerb(), action.GetResource().Resource)
+			}
+		}
+	}
+}
+
+// recorder is a fault.Recorder of a change that never begins.
+type recorder struct{}
+
+func (recorder) Run() ledger.Run                                { return ledger.Run{ID: runID} }
+func (recorder) Save(context.Context, func(*ledger.Step)) error { panic("nothing must be recorded") }
+func (recorder) Progress(string)                                {}
+
 // TestDevices: only resources that had more devices before count.
 func TestDevices(t *testing.T) {
 	t.Parallel()
