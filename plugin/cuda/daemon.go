@@ -227,9 +227,7 @@ func (d *Daemon) prove(
 		text = fmt.Sprintf("allocatable %s, %.1f s after the fault", strings.Join(fewer, ", "),
 			time.Since(now).Seconds())
 	}
-	return append(evidence, ledger.Evidence{
-		Source: "node status", Time: time.Now().UTC().Truncate(time.Millisecond), Text: text,
-	}), nil
+	return append(evidence, ledger.NewEvidence("node status", "%s", text)), nil
 }
 
 // isLoaded reports whether a process of each pod has called the driver through the shim.

@@ -156,10 +156,8 @@ func orReported(change fault.Change) fault.Change {
 		if !errors.As(err, &none) {
 			return evidence, err
 		}
-		return []ledger.Evidence{{
-			Source: "kubelet's device checkpoint", Time: time.Now().UTC().Truncate(time.Millisecond),
-			Text: none.GPU + " is not healthy any more: the device plugin itself has reported it",
-		}}, nil
+		return []ledger.Evidence{ledger.NewEvidence("kubelet's device checkpoint",
+			"%s is not healthy any more: the device plugin itself has reported it", none.GPU)}, nil
 	}
 	return change
 }

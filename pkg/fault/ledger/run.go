@@ -7,6 +7,7 @@ package ledger
 
 import (
 	"encoding/json"
+	"fmt"
 	"time"
 )
 
@@ -144,4 +145,11 @@ type Evidence struct {
 	Text   string    `json:"text"`
 	// Omitted is the number of items that were omitted after this one; see Condense.
 	Omitted int `json:"omitted,omitempty"`
+}
+
+// NewEvidence returns evidence that is seen now.
+func NewEvidence(source, format string, args ...any) Evidence {
+	return Evidence{
+		Source: source, Time: time.Now().UTC().Truncate(time.Millisecond), Text: fmt.Sprintf(format, args...),
+	}
 }

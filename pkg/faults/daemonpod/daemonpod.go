@@ -229,8 +229,8 @@ func (r *Replacement) apply(ctx context.Context, rec fault.Recorder) ([]ledger.E
 	if pod, err = r.takeOver(ctx, pod, made); err != nil {
 		return nil, err
 	}
-	evidence := []ledger.Evidence{evidenceOf("pod "+pod.Name, "replaces pod %s of %s on node %s", r.Original.Name,
-		Ref(r.DaemonSet.Name), r.Node)}
+	evidence := []ledger.Evidence{ledger.NewEvidence("pod "+pod.Name, "replaces pod %s of %s on node %s",
+		r.Original.Name, Ref(r.DaemonSet.Name), r.Node)}
 	rec.Progress("waiting for pod " + pod.Name)
 	if pod, err = r.await(ctx, pod, "ready", ready); err != nil {
 		return evidence, err
@@ -349,12 +349,6 @@ func (c Copy) Update(ctx context.Context, key string, value []byte) error {
 		return fmt.Errorf("change configmap %s: %w", c.ConfigMap, err)
 	}
 	return nil
-}
-
-func evidenceOf(source, format string, args ...any) ledger.Evidence {
-	return ledger.Evidence{
-		Source: source, Time: time.Now().UTC().Truncate(time.Millisecond), Text: fmt.Sprintf(format, args...),
-	}
 }
 
 // validate returns an error for data that this tool never writes.

@@ -98,10 +98,8 @@ func (in Injection) apply(ctx context.Context, r fault.Recorder) ([]ledger.Evide
 		if err := in.Engine.set(ctx, pod, id, in.XID); err != nil {
 			return evidence, err
 		}
-		evidence = append(evidence, ledger.Evidence{
-			Source: "pod " + pod.Name, Time: time.Now().UTC().Truncate(time.Millisecond),
-			Text: fmt.Sprintf("dcgmi dmon: the last XID of GPU %d is %d", id, in.XID),
-		})
+		evidence = append(evidence, ledger.NewEvidence("pod "+pod.Name, "dcgmi dmon: the last XID of GPU %d is %d", id,
+			in.XID))
 	}
 	return evidence, nil
 }

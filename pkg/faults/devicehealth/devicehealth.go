@@ -106,7 +106,7 @@ func (in *Injection) apply(
 	if err != nil {
 		return nil, err
 	}
-	evidence = []ledger.Evidence{newEvidence("kubelet's device checkpoint", "%s: %s unhealthy, %d healthy",
+	evidence = []ledger.Evidence{ledger.NewEvidence("kubelet's device checkpoint", "%s: %s unhealthy, %d healthy",
 		failed.Resource, strings.Join(failed.Devices, ", "), failed.Healthy)}
 	r.Progress("waiting for the node's status")
 	shown, err := in.prove(ctx, nodeName, *failed, before[failed.Resource])
@@ -142,10 +142,4 @@ func nothingChanged(err error) bool {
 	var refused *api.Error
 	return errors.As(err, &refused) &&
 		(refused.Code == api.CodeRefused || refused.Code == api.CodeExists || refused.Code == api.CodeNotArmed)
-}
-
-func newEvidence(source, format string, args ...any) ledger.Evidence {
-	return ledger.Evidence{
-		Source: source, Time: time.Now().UTC().Truncate(time.Millisecond), Text: fmt.Sprintf(format, args...),
-	}
 }

@@ -50,20 +50,20 @@ func (in *Injection) prove(
 	if err := awaitAllocatable(ctx, in.Client, nodeName, failed.Resource, healthy, healthy); err != nil {
 		return nil, err
 	}
-	evidence := []ledger.Evidence{newEvidence("node status", "allocatable %s: %d -> %d", failed.Resource, before,
+	evidence := []ledger.Evidence{ledger.NewEvidence("node status", "allocatable %s: %d -> %d", failed.Resource, before,
 		failed.Healthy)}
 	if len(failed.Pods) == 0 {
 		return evidence, nil
 	}
 	shown, missing, err := in.podsShow(ctx, nodeName, failed)
 	if err != nil {
-		return append(evidence, newEvidence("pod status", "could not be read: %v", err)), context.Cause(ctx)
+		return append(evidence, ledger.NewEvidence("pod status", "could not be read: %v", err)), context.Cause(ctx)
 	}
 	for _, text := range shown {
-		evidence = append(evidence, newEvidence("pod status", "%s", text))
+		evidence = append(evidence, ledger.NewEvidence("pod status", "%s", text))
 	}
 	if len(missing) > 0 {
-		evidence = append(evidence, newEvidence("pod status",
+		evidence = append(evidence, ledger.NewEvidence("pod status",
 			"does not show the health of devices for %s: the kubelet's feature gate ResourceHealthStatus is off, or its "+
 				"version is too old; only the node's allocatable resources show the fault", strings.Join(missing, ", ")))
 	}

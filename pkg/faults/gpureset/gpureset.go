@@ -4,8 +4,6 @@ package gpureset
 import (
 	"context"
 	"errors"
-	"fmt"
-	"time"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
@@ -73,10 +71,7 @@ func (in Injection) apply(
 		if err != nil {
 			return evidence, err
 		}
-		evidence = append(evidence, ledger.Evidence{
-			Source: "nvidia-smi", Time: time.Now().UTC().Truncate(time.Millisecond),
-			Text: fmt.Sprintf("%s; %s answers again", done.Said, done.UUID),
-		})
+		evidence = append(evidence, ledger.NewEvidence("nvidia-smi", "%s; %s answers again", done.Said, done.UUID))
 	}
 	return evidence, nil
 }
