@@ -25,4 +25,4 @@ cuda() {
 cuda -o "$out/libcuda.so.1"
 cuda -o "$out/compat/libcuda.so.1" -DDRIVER_VERSION=13000 -DINIT=803
 "$cc" "${flags[@]}" -shared -Wl,-soname,libnvidia-ml.so.1 -Wl,-Bsymbolic -o "$out/libnvidia-ml.so.1" "$here/nvml.c" -ldl
-"$cc" "${flags[@]}" -fno-pic -pie -fPIE -o "$out/trainer" "$here"/trainer{,-driver,-framework,-memory,-loader,-ranks,-checkpoint,-http,-fabric}.c -lpthread -ldl
+"$cc" "${flags[@]}" -fno-pic -pie -fPIE -o "$out/trainer" "$here"/trainer{,-driver,-framework,-memory,-loader,-ranks,-checkpoint,-http,-health,-fabric}.c -lpthread -ldl

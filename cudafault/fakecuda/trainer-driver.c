@@ -58,7 +58,7 @@ enum found load_driver(void)
 	return found;
 }
 
-static void *nvml(void)
+void *nvml_library(void)
 {
 	static void *library;
 	if (!library && found != SIMULATED) library = open_real("libnvidia-ml.so.1");
@@ -69,7 +69,7 @@ static void *nvml(void)
 int nvml_count(void)
 {
 	unsigned count = 0;
-	void *library = nvml();
+	void *library = nvml_library();
 	if (!library) return -1;
 	int (*init)(void) = (int (*)(void))dlsym(library, "nvmlInit_v2"), (*get)(unsigned *) = (int (*)(unsigned *))dlsym(library, "nvmlDeviceGetCount_v2");
 	const char *(*text)(int) = (const char *(*)(int))dlsym(library, "nvmlErrorString");
@@ -84,7 +84,7 @@ int nvml_read(unsigned device, struct reading *r)
 {
 	struct { unsigned gpu, memory; } rates = {0, 0};
 	struct { uint64_t total, available, used; } memory = {0, 0, 0};
-	void *library = nvml(), *gpu = NULL;
+	void *library = nvml_library(), *gpu = NULL;
 	if (!library) return 0;
 	int (*handle)(unsigned, void **) = (int (*)(unsigned, void **))dlsym(library, "nvmlDeviceGetHandleByIndex_v2");
 	int (*name)(void *, char *, unsigned) = (int (*)(void *, char *, unsigned))dlsym(library, "nvmlDeviceGetUUID");

@@ -4,6 +4,7 @@
 //
 //	trainer [-steps N] [-interval MS] [-report N] [-bytes N] [-device N|cpu|auto] [-require-cuda] [-no-graph]
 //	trainer -store PORT     keeps checkpoints for others, in memory
+//	trainer -health         reads the health of GPUs by NVML, as device plugins do, see trainer-health.c
 //	trainer -fabric PORT    stands in for the Fabric Manager; FABRICMANAGER_VERSION must be DRIVER_VERSION
 //
 // The environment has the same names: TRAINER_STEPS (0 = endless), TRAINER_INTERVAL (ms between steps, 100), TRAINER_REPORT (steps per line, 10),
@@ -19,6 +20,8 @@
 //	FRAMEWORK=tensorflow, TRAINING_SCRIPT   TensorFlow's messages, and a script that chooses the device, see trainer-framework.c
 //	TRAINER_SIMULATION=allocated   the simulated driver is in the container only if the device plugin gave it a device, as NVIDIA's is
 //	LAB_NVSWITCH            http://HOST:PORT/fabric of the node's Fabric Manager: without an answer, CUDA does not start (802)
+//	TRAINER_HEALTH=1        trains in a second process, and reads the health of the GPUs in the first, see trainer-health.c
+//	TRAINER_RESTARTS (0)    how often training starts again in the same container when it fails; requires TRAINER_HEALTH
 //	TRAINER_BUFFERED=1      keeps lines in a buffer of 8 KiB, as Python does on a pipe; PYTHONUNBUFFERED=1 prevents that, as there
 //
 // It works on the CPU, ten times slower, where frameworks do so without a word: when there is no driver, or CUDA_VISIBLE_DEVICES or
@@ -230,10 +233,12 @@ int main(int argc, char **argv)
 {
 	if (argc == 3 && !strcmp(argv[1], "-store")) return setvbuf(stdout, NULL, _IOLBF, 0), serve_store(atoi(argv[2]));
 	if (argc == 3 && !strcmp(argv[1], "-fabric")) return setvbuf(stdout, NULL, _IOLBF, 0), serve_fabric(atoi(argv[2]));
+	if (argc == 2 && !strcmp(argv[1], "-health")) return setvbuf(stdout, NULL, _IOLBF, 0), watch_health();
 	read_environment();
 	int code = read_arguments(argc, argv);
 	if (code) return code;
 	buffer_output();
+	if (setting("TRAINER_HEALTH", 0)) return supervise(argv, setting("TRAINER_RESTARTS", 0));
 	signal(SIGTERM, on_term);
 	signal(SIGINT, on_term);
 

@@ -47,6 +47,7 @@ void check(int code, const char *call);
 // trainer-driver.c
 enum found { NONE, REAL, SIMULATED };
 enum found load_driver(void);      // NONE: there is no driver, or it is hidden from this container; broken ones end the program
+void *nvml_library(void);          // NULL: none
 int nvml_count(void);              // as torch.cuda.device_count() asks it before CUDA is initialised; -1 without NVML
 int hidden_by_environment(int devices); // CUDA_VISIBLE_DEVICES or NVIDIA_VISIBLE_DEVICES leave none of these devices (-1: unknown)
 struct reading { char uuid[96]; unsigned percent; uint64_t used, total; };
@@ -87,6 +88,10 @@ int http_put(const char *url, const char *body);
 // trainer-checkpoint.c
 long resume(const char *checkpoint); // the step that the checkpoint has, 0 where there is none; a store that does not answer ends the program
 void save(const char *checkpoint, long step);
+
+// trainer-health.c
+int watch_health(void);            // until SIGTERM; the exit code
+int supervise(char **argv, long restarts); // until training ends, and has failed more than so many times; its exit code
 
 // trainer-fabric.c
 int serve_fabric(int port);        // for ever; 1: it does not fit the driver

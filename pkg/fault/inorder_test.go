@@ -89,6 +89,60 @@ func TestAPlanInOrderIsMadeAndUndoneOneAfterTheOther(t *testing.T) {
 	}
 }
 
+// Steps of other targets do not wait for each other to be undone if the plan allows that; those of one target do.
+func TestUndoByTarget(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	c, log := w.client(ledgertest.Hooks{}), &journal{}
+	plan := c.ordered(log, "gpu-1", "gpu-2", "gpu-1")
+	plan.UndoByTarget = true
+	run, err := c.Run(t.Context(), plan)
+	if err != nil || !run.UndoByTarget {
+		t.Fatalf("%v %+v", err, run)
+	}
+	other := w.client(ledgertest.Hooks{})
+	begun := &meeting{Undoer: logged{other, log}, others: 2, met: make(chan struct{})}
+	other.Undoers = map[string]fault.Undoer{"file": begun}
+	if run, err = other.Revert(t.Context(), run.ID, false); err != nil || !run.IsClosed() {
+		t.Fatalf("%v %+v", err, run)
+	}
+	if states(run) != "reverted reverted reverted" {
+		t.Error(states(run))
+	}
+	undone := slices.DeleteFunc(log.lines, func(line string) bool { return !strings.HasPrefix(line, "undo") })
+	slices.Sort(undone)
+	if want := []string{"undo gpu-1", "undo gpu-1", "undo gpu-2"}; !slices.Equal(undone, want) {
+		t.Errorf("%v, want %v", undone, want)
+	}
+	if begun.order[2] != "1" {
+		t.Errorf("step 1 was not undone last: %v", begun.order)
+	}
+}
+
+// meeting is an Undoer whose first undos wait for each other.
+type meeting struct {
+	fault.Undoer
+	mu     sync.Mutex
+	order  []string // IDs of steps
+	others int
+	met    chan struct{}
+}
+
+func (m *meeting) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (ledger.State, string, error) {
+	m.mu.Lock()
+	m.order = append(m.order, step.ID)
+	if len(m.order) == m.others {
+		close(m.met)
+	}
+	m.mu.Unlock()
+	select {
+	case <-m.met:
+	case <-time.After(time.Minute):
+		return "", "", errors.New("no other step is undone at the same time")
+	}
+	return m.Undoer.Undo(ctx, run, step)
+}
+
 // The first failure stops a plan in order, and undoes all that was done before, the last first.
 func TestAFailureInOrderUndoesAllThatWasDoneBefore(t *testing.T) {
 	t.Parallel()

@@ -8,16 +8,16 @@ import (
 )
 
 // chains returns the indices of the steps that must run one after the other: one chain per target, or a single chain if
-// the run is in order.
-func chains(run ledger.Run, steps []ledger.Step) [][]int {
+// they are in order regardless of target.
+func chains(inOrder bool, steps []ledger.Step) [][]int {
 	targets := (ledger.Run{Steps: steps}).Targets()
-	if run.InOrder {
+	if inOrder {
 		targets = targets[:min(1, len(targets))]
 	}
 	all := make([][]int, len(targets))
 	for t, target := range targets {
 		for i, step := range steps {
-			if run.InOrder || step.Target.Same(target) {
+			if inOrder || step.Target.Same(target) {
 				all[t] = append(all[t], i)
 			}
 		}

@@ -111,7 +111,7 @@ func (s *Session) draft(ctx context.Context, plan Plan, seen clearance) ledger.R
 		Fault: plan.Fault, Summary: plan.Summary, Command: plan.Command, By: s.Whoami(ctx), From: s.From,
 		Client:  s.Version,
 		Created: now, Deadline: now.Add(s.timeout()), Reason: plan.Reason, Phase: ledger.Planned, InOrder: plan.InOrder,
-		Quiet: plan.Quiet,
+		UndoByTarget: plan.UndoByTarget, Quiet: plan.Quiet,
 	}
 	if plan.TTL > 0 {
 		run.Until = now.Add(plan.TTL)
@@ -131,7 +131,7 @@ func (p Plan) Planned() ledger.Run {
 		APIVersion: ledger.APIVersion, Kind: ledger.KindRun,
 		Fault: p.Fault, Summary: p.Summary, Command: p.Command, Reason: p.Reason, Phase: ledger.Planned,
 		Steps:   p.steps(),
-		InOrder: p.InOrder, Quiet: p.Quiet,
+		InOrder: p.InOrder, UndoByTarget: p.UndoByTarget, Quiet: p.Quiet,
 	}
 }
 
@@ -194,7 +194,7 @@ func (s *Session) applyAll(ctx context.Context, w *ledger.Writer, plan Plan, own
 	results.allow.ControlPlane = plan.Allow.ControlPlane || slices.ContainsFunc(plan.Changes, harmless)
 	run := w.Run()
 	var group errgroup.Group
-	all := chains(run, run.Steps)
+	all := chains(run.InOrder, run.Steps)
 	group.SetLimit(s.parallel(len(all)))
 	for _, chain := range all {
 		group.Go(func() error {

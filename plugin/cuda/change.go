@@ -36,6 +36,9 @@ type Loading struct {
 	Describe func(say func(format string, args ...any))
 	// Pods returns the pods with the shim, when the change has been made.
 	Pods func(context.Context, ledger.Run) ([]corev1.Pod, error)
+	// SuppliesDevices reports whether the undo restarts a program that supplies the node's devices: until it has
+	// registered again, the kubelet rejects pods that request one.
+	SuppliesDevices bool
 	// Timeout and CleanupTimeout are what the change takes at most, and its undo.
 	Timeout, CleanupTimeout time.Duration
 }

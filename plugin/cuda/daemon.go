@@ -96,8 +96,21 @@ func (d *Daemon) Prepare(ctx context.Context, cluster *kube.Cluster) (Loading, e
 			say("NVML in pod %s of %s in namespace %s: %s. A copy with the shim replaces the pod on node %s; pods on other nodes "+
 				"do not restart.", pod.Name, ref, ds.Namespace, d.Fault.Summary(), d.Node)
 		},
-		Timeout: daemonTimeout, CleanupTimeout: daemonTimeout,
+		SuppliesDevices: suppliesDevices(pod),
+		Timeout:         daemonTimeout, CleanupTimeout: daemonTimeout,
 	}, nil
+}
+
+// suppliesDevices reports whether a pod registers devices with the kubelet: NVIDIA's device plugin, or another pod that
+// has one of the kubelet's directories for plugins (device plugins, DRA and CSI drivers).
+func suppliesDevices(pod *corev1.Pod) bool {
+	forPlugins := func(name string) bool {
+		return name == "device-plugins" || name == "plugins" || name == "plugins_registry"
+	}
+	return facts.ComponentOf(pod.Labels, pod.Spec) == facts.DevicePlugin ||
+		slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+			return v.HostPath != nil && slices.ContainsFunc(strings.Split(v.HostPath.Path, "/"), forPlugins)
+		})
 }
 
 // daemonTimeout is how long a pod takes to be replaced at most, with the proof.
@@ -213,7 +226,7 @@ func (d *Daemon) prove(
 		r.Progress("the pod receives the change within a minute: " + err.Error())
 	}
 	evidence, _, err := p.gather(ctx)
-	if err != nil {
+	if err != nil || !suppliesDevices(copied.Pod) {
 		return evidence, err
 	}
 	r.Progress("waiting for the reaction of " + copied.Controller)
@@ -221,7 +234,7 @@ func (d *Daemon) prove(
 	if err != nil {
 		return evidence, err
 	}
-	text := fmt.Sprintf("as many devices are allocatable as before, %s after the fault: %s ignores it, or allocates no devices",
+	text := fmt.Sprintf("as many devices are allocatable as before, %s after the fault: %s ignores it",
 		reactionTime, copied.Controller)
 	if len(fewer) > 0 {
 		text = fmt.Sprintf("allocatable %s, %.1f s after the fault", strings.Join(fewer, ", "),

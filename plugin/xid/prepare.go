@@ -36,6 +36,8 @@ type prepared struct {
 	// pods returns the pods that the layer cuda is in, when it is in place; nil without that layer.
 	pods func(context.Context, ledger.Run) ([]corev1.Pod, error)
 	pod  *gpus.Pod // the one whose GPUs all layers are about, once it is known
+	// suppliesDevices reports whether the undo of a layer restarts what supplies the node's devices.
+	suppliesDevices bool
 }
 
 // prepare looks up what the layers change in the cluster, in the order of layerOrder.
@@ -92,6 +94,7 @@ func (p *prepared) add(l cuda.Loading) {
 	p.changes, p.needs = append(p.changes, l.Change), append(p.needs, l.Needs...)
 	p.checks, p.describe = append(p.checks, l.Check), append(p.describe, l.Describe)
 	p.timeout, p.cleanup = p.timeout+l.Timeout, p.cleanup+l.CleanupTimeout
+	p.suppliesDevices = p.suppliesDevices || l.SuppliesDevices
 }
 
 // prepareNVML adds the layer nvml.

@@ -241,6 +241,35 @@ func TestTrainerFabric(t *testing.T) {
 	}
 }
 
+// TestTrainerHealth protects the test of all layers: the supervisor prints an XID that it gets by NVML, goes on when
+// training fails, and ends with the exit code of the last try.
+func TestTrainerHealth(t *testing.T) {
+	for name, test := range map[string]struct {
+		env   map[string]string
+		code  int
+		tries int
+		says  string
+	}{
+		"it trains": {nil, 0, 1, "done\n"},
+		"an XID":    {map[string]string{"FAKECUDA_EVENT": "48:50"}, 0, 1, "NVML: Xid=48 on GPU 0 00000000:17:00.0\n"},
+		"it fails":  {map[string]string{"FAKECUDA_INIT": "100"}, 1, 3, "no CUDA-capable device is detected (100)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPod(t)
+			p.env["TRAINER_HEALTH"], p.env["TRAINER_RESTARTS"] = "1", "2"
+			for name, value := range test.env {
+				p.env[name] = value
+			}
+			got := p.runProgram(p.program("trainer"), "-steps", "3", "-interval", "100")
+			text := got.stdout + got.stderr
+			tries := strings.Count(text, "device: ") + strings.Count(text, "(100)")
+			if got.code != test.code || tries != test.tries || !strings.Contains(text, test.says) {
+				t.Errorf("%d tries: %+v", tries, got)
+			}
+		})
+	}
+}
+
 // TestTrainerCompat protects the exercise about driver versions: the library of the image counts only if
 // LD_LIBRARY_PATH has it before that of the node.
 func TestTrainerCompat(t *testing.T) {
