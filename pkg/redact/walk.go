@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"reflect"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -69,85 +68,6 @@ func NewWalker() *Walker {
 		Removed: map[string]int{}, seen: map[uintptr]bool{}, known: map[call]string{}, names: map[string]meaning{},
 	}
 }
-
-// structure has the fields of Kubernetes' types whose strings are identifiers: they are needed, they may look random,
-// and nobody puts a secret there by design.
-var structure = set(
-	"name",
-	"generateName",
-	"namespace",
-	"uid",
-	"resourceVersion",
-	"kind",
-	"apiVersion",
-	"containerID",
-	"imageID",
-	"image",
-	"nodeName",
-	"hostname",
-	"machineID",
-	"systemUUID",
-	"bootID",
-	"kernelVersion",
-	"osImage",
-	"containerRuntimeVersion",
-	"kubeletVersion",
-	"key",
-	"topologyKey",
-	"serviceAccountName",
-	"serviceAccount",
-	"podIP",
-	"hostIP",
-	"ip",
-	"address",
-	"device",
-	"pool",
-	"driver",
-	"request",
-	"reportingInstance",
-	"reportingComponent",
-	"component",
-	"fieldPath",
-	"secretName",
-	"claimName",
-	"resource",
-	"resourceName",
-	"runtimeClassName",
-	"schedulerName",
-	"repository",
-	"gpus",
-	"controllerRevisionHash",
-	"podCIDR",
-	"podCIDRs",
-	"providerID",
-	"finalizers",
-	"uuid",
-	"pci",
-	"id",
-	"podIPs",
-	"hostIPs",
-)
-
-// selectors have values that other objects must have as well: only what certainly is a secret is removed.
-var selectors = set(
-	"labels",
-	"matchLabels",
-	"nodeSelector",
-	"selector",
-	"values",
-	"capacity",
-	"allocatable",
-	"limits",
-	"requests",
-	"names",
-	"matchFields",
-	"attributes",
-)
-
-var texts = set("message", "text", "why", "notStarted", "summary", "error", "note", "warnings")
-
-// lists are command lines.
-var lists = set("command", "args", "argv")
 
 var (
 	timeType     = reflect.TypeFor[time.Time]()
@@ -240,77 +160,6 @@ func (w *Walker) walkInterface(at where, name string, v reflect.Value) {
 		}
 	default:
 	}
-}
-
-// field is a field of a struct that may hold strings.
-type field struct {
-	index            int
-	name             string // in JSON
-	secret, selector bool
-}
-
-// shape is what is known of a type.
-type shape struct {
-	fields []field
-	// named and value are the indexes of the fields Name and Value of a variable or a header, or -1.
-	named, value int
-}
-
-// shapes are the shapes of types, which thousands of objects share.
-var shapes sync.Map
-
-func shapeOf(t reflect.Type) *shape {
-	if known, ok := shapes.Load(t); ok {
-		return known.(*shape)
-	}
-	s := &shape{named: -1, value: -1}
-	for i := range t.NumField() {
-		f := t.Field(i)
-		if !f.IsExported() || !hasStrings(f.Type, 0) {
-			continue
-		}
-		tag, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		if (tag == "" || tag == "-") && !f.Anonymous {
-			tag = strings.ToLower(f.Name[:1]) + f.Name[1:]
-		}
-		switch {
-		case f.Type.Kind() != reflect.String:
-		case f.Name == "Name":
-			s.named = i
-		case f.Name == "Value":
-			s.value = i
-		}
-		s.fields = append(s.fields, field{i, tag, secretGroup(tag) && !structure[tag], selectors[tag]})
-	}
-	if s.named < 0 || s.value < 0 {
-		s.named, s.value = -1, -1
-	}
-	shapes.Store(t, s)
-	return s
-}
-
-// hasStrings reports whether a value of the type may hold a string.
-func hasStrings(t reflect.Type, depth int) bool {
-	switch t {
-	case timeType, metaTimeType, quantityType, intstrType, numberType:
-		return false
-	case extension:
-		return true
-	}
-	switch t.Kind() {
-	case reflect.String, reflect.Interface, reflect.Map:
-		return true
-	case reflect.Pointer, reflect.Slice, reflect.Array:
-		return t == rawType || t.Elem().Kind() != reflect.Uint8 && (depth > 8 || hasStrings(t.Elem(), depth+1))
-	case reflect.Struct:
-		for i := range t.NumField() {
-			if f := t.Field(i); f.IsExported() && (depth > 8 || hasStrings(f.Type, depth+1)) {
-				return true
-			}
-		}
-	default:
-	}
-	return false
 }
 
 func (w *Walker) walkStruct(at where, name string, v reflect.Value) {

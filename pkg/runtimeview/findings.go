@@ -132,31 +132,6 @@ func (v *View) notLoaded() []Finding {
 	return all
 }
 
-// shadow returns the problem of the drop-in that hides the default handler, or of the setting that changes the default,
-// or nil.
-func (i *Instance) shadow(handler string) *containerd.Problem {
-	for n, p := range i.Problems {
-		if p.Kind == containerd.ProblemReplaces &&
-			(i.configuredDefault == "" || slices.Contains(p.Handlers, handler)) {
-			return &i.Problems[n]
-		}
-	}
-	return nil
-}
-
-func (i *Instance) has(kind containerd.ProblemKind) bool {
-	return slices.ContainsFunc(i.Problems, func(p containerd.Problem) bool { return p.Kind == kind })
-}
-
-// quotes returns the line that has the problem, and how containerd interprets it.
-func (i *Instance) quotes(p containerd.Problem) []Quote {
-	var all []Quote
-	if line := i.Line(p.File, p.Line); line != "" {
-		all = append(all, Quote{fmt.Sprintf("%s:%d", p.File, p.Line), line})
-	}
-	return append(all, Quote{"containerd " + i.Release + " reads it as", p.Text})
-}
-
 // ignored finds settings that containerd ignores without an error: pods start without a GPU, or the handler does not
 // exist.
 func (v *View) ignored() []Finding {
@@ -307,31 +282,6 @@ func (v *View) wronglyTold() []Finding {
 	}
 	return all
 }
-
-func (i *Instance) loads(file string) bool { return slices.Contains(i.paths(), file) }
-
-func (i *Instance) paths() []string {
-	var all []string
-	for _, f := range i.Files {
-		all = append(all, f.Path)
-	}
-	return all
-}
-
-// names returns the names of the handlers in memory, or on disk if those in memory are unknown.
-func (i *Instance) names() []string {
-	var all []string
-	memory := i.ShowsMemory()
-	for _, h := range i.Handlers {
-		if !memory || h.InMemory != nil {
-			all = append(all, h.Name)
-		}
-	}
-	return all
-}
-
-// HasGPUHandler reports whether the instance has a GPU handler.
-func (i *Instance) HasGPUHandler() bool { return slices.ContainsFunc(i.Handlers, Handler.IsGPU) }
 
 // ToolkitEnv returns the settings with which the NVIDIA Container Toolkit edits the correct containerd, or none if they
 // are unknown. All four are required: since v1.18, the toolkit writes a drop-in and reads the configuration with
@@ -488,21 +438,6 @@ func unusable(problem string) string {
 	return "cannot be executed"
 }
 
-// verb returns the singular or plural form of a verb for the names.
-func verb(names []string, singular string) string {
-	if len(names) > 1 {
-		return strings.TrimSuffix(singular, "s")
-	}
-	return singular
-}
-
-func have(names []string) string {
-	if len(names) > 1 {
-		return "have"
-	}
-	return "has"
-}
-
 // Programs returns the programs that the handler executes, on disk and in memory, as named in Executables.
 func (h Handler) Programs() []string {
 	var all []string
@@ -513,134 +448,4 @@ func (h Handler) Programs() []string {
 		}
 	}
 	return all
-}
-
-// cgroups finds handlers whose cgroup driver differs from the default handler's. Only their pods fail.
-func (v *View) cgroups() []Finding {
-	var expected *bool
-	who := ""
-	for _, h := range v.Runtime.Handlers {
-		if h.Default && h.UsesRunc() {
-			systemd := h.Effective().Systemd()
-			expected, who = &systemd, "the default handler "+h.Name
-		}
-	}
-	if expected == nil {
-		return nil
-	}
-	var other []string
-	var edit *Edit
-	quotes := []Quote{{"the kubelet's cgroupDriver", cmp.Or(v.Kubelet.CgroupDriver, "not configured")}}
-	for _, h := range v.Runtime.Handlers {
-		builtIn := h.Name == "runc" && h.OnDisk == nil && !h.Default // neither configured nor used by default
-		if h.UsesRunc() && !builtIn && h.Effective().Systemd() != *expected {
-			other = append(other, h.Name)
-			edit = v.Runtime.replaced(h, "SystemdCgroup", fmt.Sprint(!*expected), fmt.Sprint(*expected))
-			quotes = append(quotes, Quote{
-				"handler " + h.Name + strings.TrimRight(
-					" "+strings.Join(h.Places, " "),
-					" ",
-				),
-				said(new(h.Effective())),
-			})
-		}
-	}
-	if len(other) == 0 {
-		return nil
-	}
-	if len(other) > 1 {
-		edit = nil
-	}
-	return []Finding{
-		{
-			ID:       "rt.cgroup-driver",
-			Handlers: other,
-			Quotes:   quotes,
-			Edit:     edit,
-			Title: fmt.Sprintf(
-				"SystemdCgroup of %s differs from that of %s (%t)",
-				plainly("handler", other),
-				who,
-				*expected,
-			),
-			Message: fmt.Sprintf(
-				"SystemdCgroup of %s differs from that of %s (%t): its pods do not start, or their limits are not "+
-					"enforced",
-				plainly("handler", other),
-				who,
-				*expected,
-			),
-			Fix: fmt.Sprintf("set SystemdCgroup = %t in the options of %s, and restart %s", *expected,
-				plainly("handler", other), v.Runtime.UnitName()),
-		},
-	}
-}
-
-// IsShim reports whether the program is a containerd shim, and not a program that a shim executes.
-func IsShim(program string) bool { return strings.HasPrefix(path.Base(program), "containerd-shim-") }
-
-// UsesRunc reports whether runc, or a replacement for it, runs the handler's pods.
-func (h Handler) UsesRunc() bool {
-	kind := h.Effective().Type
-	return kind == "" || strings.HasPrefix(kind, "io.containerd.runc.")
-}
-
-// IsGPU reports whether the handler is for GPUs, based on its name and its programs.
-func (h Handler) IsGPU() bool {
-	return isGPUName(h.Name) || isGPUName(h.Effective().BinaryName)
-}
-
-func isGPUName(name string) bool { return strings.Contains(name, "nvidia") }
-
-// Handler returns the handler with the given name.
-func (i *Instance) Handler(name string) (Handler, bool) {
-	n := slices.IndexFunc(i.Handlers, func(h Handler) bool { return h.Name == name })
-	if n < 0 {
-		return Handler{}, false
-	}
-	return i.Handlers[n], true
-}
-
-// knows reports whether the instance has a handler, or will have it after a restart.
-func (i *Instance) knows(name string) bool {
-	_, ok := i.Handler(name)
-	return ok
-}
-
-// UnitName returns the systemd unit to restart.
-func (i *Instance) UnitName() string { return cmp.Or(i.Unit, "containerd") }
-
-func (i *Instance) describe() string {
-	if i.PID == 0 {
-		return "the containerd of " + i.ConfigPath
-	}
-	return fmt.Sprintf("containerd process %d with %s", i.PID, i.ConfigPath)
-}
-
-func (i *Instance) loadedBy() string {
-	if i.PID == 0 {
-		return "no process loads"
-	}
-	return fmt.Sprintf("only containerd process %d loads", i.PID)
-}
-
-func plainly(what string, names []string) string {
-	if len(names) > 1 {
-		what += "s"
-	}
-	return what + " " + strings.Join(names, ", ")
-}
-
-func isAre(what string, names []string) string {
-	if len(names) > 1 {
-		return plainly(what, names) + " are"
-	}
-	return plainly(what, names) + " is"
-}
-
-func itThem(names []string) string {
-	if len(names) > 1 {
-		return "them"
-	}
-	return "it"
 }

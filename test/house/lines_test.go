@@ -15,6 +15,8 @@ import (
 )
 
 const (
+	// maxLines is the maximum length of a file that is not a test: a longer one does more than one thing.
+	maxLines   = 500
 	maxColumns = 120
 	tabWidth   = 4
 	// longString is the length, in columns, from which on a string excuses its line: a shorter one fits if the line is
@@ -33,7 +35,7 @@ var phrases = []struct {
 	{regexp.MustCompile(`\b(is|are|says|tells) whether\b`), "reports whether"},
 }
 
-// TestLinesAndPhrases verifies that no line of Go is too long, and that comments say things as Go's own do.
+// TestLinesAndPhrases verifies that no line and no file of Go is too long, and that comments say things as Go's own do.
 func TestLinesAndPhrases(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join("..", "..")
@@ -53,6 +55,9 @@ func TestLinesAndPhrases(t *testing.T) {
 			return err
 		}
 		read++
+		if n := bytes.Count(text, []byte("\n")); n > maxLines && !strings.HasSuffix(path, "_test.go") {
+			t.Errorf("%s: %d lines, more than %d: split it by meaning", path, n, maxLines)
+		}
 		for _, p := range lineProblems(text) {
 			t.Errorf("%s:%d: %s", path, p.line, p.text)
 		}

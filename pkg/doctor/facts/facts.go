@@ -11,7 +11,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
@@ -283,84 +282,6 @@ func Ended(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// IsGPUResource reports whether a resource represents NVIDIA GPUs: nvidia.com/gpu, nvidia.com/gpu.shared,
-// nvidia.com/mig-1g.5gb.
-func IsGPUResource(name corev1.ResourceName) bool {
-	rest, ours := strings.CutPrefix(string(name), "nvidia.com/")
-	return ours && (rest == "gpu" || rest == "gpu.shared" || strings.HasPrefix(rest, "mig-"))
-}
-
-// GPURequests returns a pod's request for each GPU resource, computed as the scheduler does: the sum of its containers,
-// or the largest init container if that is more.
-func GPURequests(pod *corev1.Pod) map[corev1.ResourceName]int64 {
-	return requests(pod, IsGPUResource)
-}
-
-func requests(pod *corev1.Pod, counts func(corev1.ResourceName) bool) map[corev1.ResourceName]int64 {
-	sum := map[corev1.ResourceName]int64{}
-	for _, c := range pod.Spec.Containers {
-		for name, n := range asked(c.Resources) {
-			if counts(name) {
-				sum[name] += n
-			}
-		}
-	}
-	// Sidecars run alongside the containers and alongside later init containers. Other init containers run one at a
-	// time, before the containers.
-	sidecars, before := map[corev1.ResourceName]int64{}, map[corev1.ResourceName]int64{}
-	for _, c := range pod.Spec.InitContainers {
-		always := c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
-		for name, n := range asked(c.Resources) {
-			switch {
-			case !counts(name):
-			case always:
-				sidecars[name] += n
-				sum[name] += n
-			default:
-				before[name] = max(before[name], sidecars[name]+n)
-			}
-		}
-	}
-	for name, n := range before {
-		sum[name] = max(sum[name], n)
-	}
-	for name, n := range sum {
-		if n == 0 {
-			delete(sum, name)
-		}
-	}
-	return sum
-}
-
-// asked returns a container's requests in the units of amount. Extended resources may be set in limits only.
-func asked(r corev1.ResourceRequirements) map[corev1.ResourceName]int64 {
-	if len(r.Limits)+len(r.Requests) == 0 { // the common case: avoid allocating a map
-		return nil
-	}
-	all := map[corev1.ResourceName]int64{}
-	for name, q := range r.Limits {
-		all[name] = amount(name, q)
-	}
-	for name, q := range r.Requests {
-		all[name] = amount(name, q)
-	}
-	return all
-}
-
-// amount returns a quantity as an integer: millicores of CPU, bytes, or a count.
-func amount(name corev1.ResourceName, q resource.Quantity) int64 {
-	if name == corev1.ResourceCPU {
-		return q.MilliValue()
-	}
-	return q.Value()
-}
-
-// WantsGPU reports whether the pod may request GPUs, as a resource or with any resource claim. Facts.AsksForGPU checks
-// what the claims are for.
-func WantsGPU(pod *corev1.Pod) bool {
-	return len(GPURequests(pod)) > 0 || len(pod.Spec.ResourceClaims) > 0
-}
-
 // GPULabels returns the labels that feature discovery and cloud providers set on nodes with NVIDIA GPUs.
 func GPULabels() []string {
 	return []string{
@@ -428,88 +349,4 @@ func (n *Node) Object() finding.Object { return finding.Object{Kind: "Node", Nam
 // PodObject returns a pod as the object of a finding.
 func PodObject(pod *corev1.Pod) finding.Object {
 	return finding.Object{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name}
-}
-
-// Component is a part of the GPU software stack that runs as pods.
-type Component string
-
-// The components.
-const (
-	Driver           Component = "driver"
-	Toolkit          Component = "toolkit"
-	DevicePlugin     Component = "device plugin"
-	FeatureDiscovery Component = "GPU feature discovery"
-	DCGMExporter     Component = "dcgm-exporter"
-	DCGM             Component = "dcgm"
-	MIGManager       Component = "MIG manager"
-	MPS              Component = "MPS control daemon"
-	Validator        Component = "operator validator"
-	Operator         Component = "GPU operator"
-	NFD              Component = "node feature discovery"
-	DRADriver        Component = "DRA driver"
-)
-
-// componentNames are substrings of component names, most specific first.
-var componentNames = []struct {
-	part string
-	is   Component
-}{
-	{"device-plugin-validator", Validator}, {"cuda-validator", Validator}, {"mps-control-daemon", MPS},
-	{"dra-driver", DRADriver}, {"gpu-feature-discovery", FeatureDiscovery},
-	{"device-plugin", DevicePlugin}, {"container-toolkit", Toolkit}, {"dcgm-exporter", DCGMExporter},
-	{"nvidia-dcgm", DCGM}, {"mig-manager", MIGManager},
-	{"operator-validator", Validator}, {"nvidia-driver", Driver}, {"nvidia-vgpu-manager", Driver},
-	{"node-feature-discovery", NFD}, {"gpu-operator", Operator},
-}
-
-// ComponentOf returns the component that a pod or DaemonSet belongs to, by its labels and images, or "" if none.
-func ComponentOf(labels map[string]string, spec corev1.PodSpec) Component {
-	names := []string{
-		labels["app"], labels["app.kubernetes.io/component"], labels["app.kubernetes.io/name"], labels["k8s-app"],
-		labels["name"],
-	}
-	for _, c := range spec.Containers {
-		image, _, _ := strings.Cut(c.Image[strings.LastIndexByte(c.Image, '/')+1:], ":")
-		names = append(names, image, c.Name) // the device plugin's image also contains GPU feature discovery and MPS
-	}
-	for _, known := range componentNames {
-		for _, name := range names {
-			if strings.Contains(name, known.part) &&
-				(!slices.Contains([]Component{DevicePlugin, Operator, DRADriver}, known.is) || nvidias(names, spec)) {
-				return known.is
-			}
-		}
-	}
-	for _, c := range spec.Containers {
-		if strings.Contains(c.Image, "nvidia/driver:") || strings.Contains(c.Image, "nvidia/vgpu-manager:") {
-			return Driver
-		}
-	}
-	return ""
-}
-
-// nvidias reports whether a device plugin, operator or DRA driver is NVIDIA's rather than another vendor's component of
-// the same name. If NVIDIA is not named, for example in a mirrored image, GPU software that names no other vendor
-// counts.
-func nvidias(names []string, spec corev1.PodSpec) bool {
-	all := slices.Clone(names)
-	for _, c := range spec.Containers {
-		image, _, _ := strings.Cut(c.Image, "@")
-		all = append(all, image)
-	}
-	words := strings.FieldsFunc(strings.ToLower(strings.Join(all, " ")),
-		func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') })
-	has := func(some ...string) bool {
-		return slices.ContainsFunc(some, func(word string) bool { return slices.Contains(words, word) })
-	}
-	switch {
-	case has("sriov", "rdma", "network"): // NVIDIA also makes network cards
-		return false
-	case has("nvidia"):
-		return true
-	case has("amd", "rocm", "radeon", "intel", "habana", "habanalabs", "habanaai", "gaudi", "cpu", "tpu", "npu",
-		"ascend", "neuron", "fpga", "xilinx", "furiosa", "metax", "cambricon"):
-		return false
-	}
-	return has("gpu")
 }

@@ -1,0 +1,288 @@
+package network
+
+import (
+	"cmp"
+	"regexp"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+)
+
+// pullFailure is the reason why an image cannot be pulled.
+type pullFailure struct{ id, kind string }
+
+// classifyPull returns the reason in the container runtime's message, and false if the message contains no known
+// reason.
+func classifyPull(message string) (pullFailure, bool) {
+	lower := strings.ToLower(message)
+	// Check this before "connection refused", which can also be an error of the DNS server.
+	if kind := nameFailure(lower); kind != "" && !strings.Contains(lower, "proxyconnect") {
+		return pullFailure{"net.dns", kind}, true
+	}
+	for _, known := range []struct {
+		texts []string
+		is    pullFailure
+	}{
+		// wl.exec-format reports a wrong platform, although containerd adds "not found" to the message.
+		{[]string{"no match for platform", "no matching manifest for"}, pullFailure{"", "platform"}},
+		{
+			[]string{"invalidimagename", "invalid reference format", "couldn't parse image"},
+			pullFailure{"img.not-found", "name"},
+		},
+		{
+			[]string{"toomanyrequests", "429 too many requests", "pull rate limit"},
+			pullFailure{"img.pull-auth", "limit"},
+		},
+		{[]string{"proxyconnect", "proxy error", "407 proxy authentication"}, pullFailure{"img.pull-network", "proxy"}},
+		{
+			[]string{
+				"x509:", "certificate", "tls handshake timeout", "tls: ", "server gave http response to https client",
+			},
+			pullFailure{"img.pull-network", "tls"},
+		},
+		{[]string{
+			"i/o timeout", "client.timeout exceeded", "context deadline exceeded", "timeout awaiting",
+			"connection timed out", "no route to host", "network is unreachable",
+		}, pullFailure{"img.pull-network", "timeout"}},
+		{[]string{
+			"connection refused", "connection reset", "unexpected eof", "broken pipe", "502 bad gateway",
+			"503 service unavailable", "504 gateway",
+		}, pullFailure{"img.pull-network", "refused"}},
+		{[]string{
+			"401 unauthorized", "403 forbidden", "insufficient_scope", "authorization failed", "unauthorized:",
+			"unauthorized", "no basic auth credentials", "pull access denied", "denied:", "authentication required",
+		}, pullFailure{"img.pull-auth", "auth"}},
+		{
+			[]string{"manifest unknown", "not found", "name unknown", "repository does not exist", "does not exist"},
+			pullFailure{"img.not-found", "tag"},
+		},
+	} {
+		if words.ContainsAny(lower, known.texts) {
+			return known.is, true
+		}
+	}
+	return pullFailure{}, false
+}
+
+// lookup matches the beginning of errors of Go's resolver: "lookup nvcr.io on 10.0.0.2:53: ...", or "lookup nvcr.io:
+// ..." without a server.
+var lookup = regexp.MustCompile(`\blookup (\S+?)(?: on \S+)?: (\S.*)`)
+
+// nameFailure returns "no-name" if a lowercase message reports that a DNS name does not exist, "dns" if the name could
+// not be resolved for another reason, and an empty string otherwise.
+func nameFailure(lower string) string {
+	said := lower
+	if m := lookup.FindStringSubmatch(lower); m != nil {
+		said = "lookup: " + m[2]
+	}
+	switch {
+	case strings.Contains(said, "no such host"):
+		return "no-name"
+	case strings.HasPrefix(said, "lookup: "),
+		words.ContainsAny(
+			said, []string{"server misbehaving", "temporary failure in name resolution", "name resolution"},
+		):
+		return "dns"
+	}
+	return ""
+}
+
+// pulling is an image that a pod cannot pull.
+type pulling struct {
+	image    string
+	failure  pullFailure
+	known    bool
+	evidence finding.Evidence
+}
+
+// failedPulls returns the images that a pod currently cannot pull.
+func failedPulls(f *facts.Facts, pod *corev1.Pod) []pulling {
+	if pod.DeletionTimestamp != nil || facts.Ended(pod) {
+		return nil
+	}
+	var all []pulling
+	for c := range facts.Statuses(pod) {
+		w := c.State.Waiting
+		if w == nil || !slices.Contains([]string{
+			"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "RegistryUnavailable", "ErrImageInspect",
+		}, w.Reason) {
+			continue
+		}
+		p := pulling{image: cmp.Or(facts.ImageOf(pod, c.Name), c.Image)}
+		p.evidence = finding.Evidence{
+			Source: facts.PodObject(pod).String() + ", container " + c.Name + " .state.waiting",
+			Text:   words.Cut(w.Reason + ": " + w.Message),
+		}
+		p.failure, p.known = classifyPull(w.Reason + " " + w.Message)
+		named := cmp.Or(quotedWord(w.Message), p.image) // the pod template may have changed since
+		for _, e := range f.EventsOfPod(pod) {
+			about := strings.Contains(e.Message, p.image) || strings.Contains(e.Message, named)
+			if p.known || e.Reason != "Failed" || !strings.Contains(e.Message, "pull image") || !about {
+				continue
+			}
+			if p.failure, p.known = classifyPull(e.Message); p.known {
+				p.evidence = facts.Quote(e)
+				p.evidence.Text = words.Cut(p.evidence.Text)
+			}
+		}
+		all = append(all, p)
+	}
+	if len(all) > 0 || pod.Status.Phase != corev1.PodPending {
+		return all
+	}
+	for _, e := range f.EventsOfPod(pod) { // check the pause image
+		if e.Reason == "FailedCreatePodSandBox" && strings.Contains(e.Message, "sandbox image") &&
+			strings.Contains(e.Message, "pull") {
+			p := pulling{image: quotedWord(e.Message), evidence: facts.Quote(e)}
+			p.evidence.Text = words.Cut(p.evidence.Text)
+			p.failure, p.known = classifyPull(e.Message)
+			return append(all, p)
+		}
+	}
+	return all
+}
+
+// quotedWord returns the first string in double quotes.
+func quotedWord(text string) string {
+	_, rest, _ := strings.Cut(text, `"`)
+	word, _, found := strings.Cut(rest, `"`)
+	if !found || len(word) > 512 {
+		return ""
+	}
+	return word
+}
+
+// registryOf returns the registry host of an image.
+func registryOf(image string) string {
+	host, _, found := strings.Cut(image, "/")
+	if found && (strings.ContainsAny(host, ".:") || host == "localhost") {
+		return host
+	}
+	return "docker.io"
+}
+
+func checkPulls(f *facts.Facts, r *engine.Result, id string) {
+	if r.Lacks(f, "api/pods") {
+		return
+	}
+	for i := range f.Snapshot.Pods {
+		pod := &f.Snapshot.Pods[i]
+		for _, p := range failedPulls(f, pod) {
+			if !p.known && id == "img.pull-network" {
+				why := "neither the pod's status nor an event shows why " + p.image + " cannot be pulled"
+				if missing := f.Missing("api/events"); missing != "" {
+					why += "; api/events: " + missing
+				}
+				r.Unknown(facts.PodObject(pod), "%s", why)
+			}
+			if p.failure.id != id {
+				continue
+			}
+			severity := f.Concerns(pod)
+			if severity == finding.Info && id != "img.pull-network" && id != "net.dns" {
+				continue // the pod does not concern GPUs
+			}
+			title, fix := pullFix(pod, p)
+			r.Add(finding.Finding{
+				Title: title, Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Severity: severity,
+				Evidence: []finding.Evidence{p.evidence}, Fix: fix,
+			})
+		}
+	}
+}
+
+func pullFix(pod *corev1.Pod, p pulling) (string, finding.Fix) {
+	registry := registryOf(p.image)
+	try := []string{shell.OnHost(pod.Spec.NodeName, "sudo crictl pull %s", p.image)}
+	curl := []string{shell.OnHost(pod.Spec.NodeName, "curl -sSI %s", "https://"+registry+"/v2/")}
+	host, _, _ := strings.Cut(registry, ":")
+	if m := lookup.FindStringSubmatch(p.evidence.Text); m != nil {
+		host = m[1] // may be the registry's token server or a mirror
+	}
+	resolve := []string{
+		shell.OnHost(pod.Spec.NodeName, "cat /etc/resolv.conf"),
+		shell.OnHost(pod.Spec.NodeName, "getent hosts %s", host),
+	}
+	switch p.failure.kind {
+	case "dns":
+		return "the node cannot resolve the name of the image's registry: the node's DNS server fails or does not respond",
+			finding.Fix{
+				Text: "Fix DNS on the nodes (/etc/resolv.conf, systemd-resolved): the message names the server that they query for " +
+					host + ".",
+				Commands: resolve,
+			}
+	case "no-name":
+		return "the node cannot resolve the name of the image's registry: the node's DNS server does not know the name",
+			finding.Fix{
+				Text: "Correct the image's name, " + p.image + ", or add " + host +
+					" to the DNS server of the nodes.",
+				Commands: append(resolve, facts.EditCommands(pod)...),
+			}
+	case "tls":
+		return "the TLS connection to the image's registry fails", finding.Fix{
+			Text: "Trust the certificate authority of " + registry +
+				" on the nodes (a TLS-inspecting proxy has its own), and check the nodes' clocks and MTU.",
+			Commands: curl,
+		}
+	case "proxy":
+		return "the proxy between the node and the image's registry fails", finding.Fix{
+			Text:     "Correct HTTPS_PROXY and NO_PROXY in the container runtime's unit on the nodes, then restart the unit.",
+			Commands: curl,
+		}
+	case "timeout":
+		return "the node cannot reach the image's registry: the connection times out", finding.Fix{
+			Text: "Allow the nodes to reach " + registry +
+				" on TCP 443 (firewall rule, NAT gateway, security group, or HTTPS_PROXY in the container runtime's " +
+				"unit), or use an internal mirror. The node pulls images, so NetworkPolicies do not matter.",
+			Commands: curl,
+		}
+	case "refused":
+		return "the image's registry refuses or drops the connection", finding.Fix{
+			Text: "Check whether " + registry + " is up and reachable on its port from the nodes.", Commands: curl,
+		}
+	case "limit":
+		return "the image's registry rejects the pull because of a rate limit", finding.Fix{
+			Text:     "Log in with a pull secret, or pull through a mirror of " + registry + ".",
+			Commands: secretCommands(pod, registry),
+		}
+	case "auth":
+		return "the image's registry denies access: no valid credentials for the image", finding.Fix{
+			Text: "Add a pull secret for " + registry +
+				" to the pod's service account. Some registries report the same error if the image does not exist.",
+			Commands: secretCommands(pod, registry),
+		}
+	case "name":
+		return "the image reference is not valid", finding.Fix{
+			Text: "Correct the image's name: " + p.image + ".", Commands: facts.EditCommands(pod),
+		}
+	}
+	return "the image does not exist in its registry", finding.Fix{
+		Text:     "Correct the name or tag of the image: " + p.image + ".",
+		Commands: append(try, facts.EditCommands(pod)...),
+	}
+}
+
+func secretCommands(pod *corev1.Pod, registry string) []string {
+	user := "USER"
+	if registry == "nvcr.io" {
+		user = "$oauthtoken"
+	}
+	account := cmp.Or(pod.Spec.ServiceAccountName, "default")
+	return []string{
+		shell.Command(
+			"kubectl -n %s create secret docker-registry regcred --docker-server=%s --docker-username=%s --docker-password=TOKEN",
+			pod.Namespace,
+			registry,
+			user,
+		),
+		shell.Command("kubectl -n %s patch serviceaccount %s -p '{\"imagePullSecrets\":[{\"name\":\"regcred\"}]}'",
+			pod.Namespace, account),
+	}
+}

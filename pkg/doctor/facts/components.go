@@ -1,0 +1,92 @@
+package facts
+
+import (
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Component is a part of the GPU software stack that runs as pods.
+type Component string
+
+// The components.
+const (
+	Driver           Component = "driver"
+	Toolkit          Component = "toolkit"
+	DevicePlugin     Component = "device plugin"
+	FeatureDiscovery Component = "GPU feature discovery"
+	DCGMExporter     Component = "dcgm-exporter"
+	DCGM             Component = "dcgm"
+	MIGManager       Component = "MIG manager"
+	MPS              Component = "MPS control daemon"
+	Validator        Component = "operator validator"
+	Operator         Component = "GPU operator"
+	NFD              Component = "node feature discovery"
+	DRADriver        Component = "DRA driver"
+)
+
+// componentNames are substrings of component names, most specific first.
+var componentNames = []struct {
+	part string
+	is   Component
+}{
+	{"device-plugin-validator", Validator}, {"cuda-validator", Validator}, {"mps-control-daemon", MPS},
+	{"dra-driver", DRADriver}, {"gpu-feature-discovery", FeatureDiscovery},
+	{"device-plugin", DevicePlugin}, {"container-toolkit", Toolkit}, {"dcgm-exporter", DCGMExporter},
+	{"nvidia-dcgm", DCGM}, {"mig-manager", MIGManager},
+	{"operator-validator", Validator}, {"nvidia-driver", Driver}, {"nvidia-vgpu-manager", Driver},
+	{"node-feature-discovery", NFD}, {"gpu-operator", Operator},
+}
+
+// ComponentOf returns the component that a pod or DaemonSet belongs to, by its labels and images, or "" if none.
+func ComponentOf(labels map[string]string, spec corev1.PodSpec) Component {
+	names := []string{
+		labels["app"], labels["app.kubernetes.io/component"], labels["app.kubernetes.io/name"], labels["k8s-app"],
+		labels["name"],
+	}
+	for _, c := range spec.Containers {
+		image, _, _ := strings.Cut(c.Image[strings.LastIndexByte(c.Image, '/')+1:], ":")
+		names = append(names, image, c.Name) // the device plugin's image also contains GPU feature discovery and MPS
+	}
+	for _, known := range componentNames {
+		for _, name := range names {
+			if strings.Contains(name, known.part) &&
+				(!slices.Contains([]Component{DevicePlugin, Operator, DRADriver}, known.is) || nvidias(names, spec)) {
+				return known.is
+			}
+		}
+	}
+	for _, c := range spec.Containers {
+		if strings.Contains(c.Image, "nvidia/driver:") || strings.Contains(c.Image, "nvidia/vgpu-manager:") {
+			return Driver
+		}
+	}
+	return ""
+}
+
+// nvidias reports whether a device plugin, operator or DRA driver is NVIDIA's rather than another vendor's component of
+// the same name. If NVIDIA is not named, for example in a mirrored image, GPU software that names no other vendor
+// counts.
+func nvidias(names []string, spec corev1.PodSpec) bool {
+	all := slices.Clone(names)
+	for _, c := range spec.Containers {
+		image, _, _ := strings.Cut(c.Image, "@")
+		all = append(all, image)
+	}
+	words := strings.FieldsFunc(strings.ToLower(strings.Join(all, " ")),
+		func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') })
+	has := func(some ...string) bool {
+		return slices.ContainsFunc(some, func(word string) bool { return slices.Contains(words, word) })
+	}
+	switch {
+	case has("sriov", "rdma", "network"): // NVIDIA also makes network cards
+		return false
+	case has("nvidia"):
+		return true
+	case has("amd", "rocm", "radeon", "intel", "habana", "habanalabs", "habanaai", "gaudi", "cpu", "tpu", "npu",
+		"ascend", "neuron", "fpga", "xilinx", "furiosa", "metax", "cambricon"):
+		return false
+	}
+	return has("gpu")
+}

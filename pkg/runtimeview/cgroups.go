@@ -1,0 +1,68 @@
+package runtimeview
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+)
+
+// cgroups finds handlers whose cgroup driver differs from the default handler's. Only their pods fail.
+func (v *View) cgroups() []Finding {
+	var expected *bool
+	who := ""
+	for _, h := range v.Runtime.Handlers {
+		if h.Default && h.UsesRunc() {
+			systemd := h.Effective().Systemd()
+			expected, who = &systemd, "the default handler "+h.Name
+		}
+	}
+	if expected == nil {
+		return nil
+	}
+	var other []string
+	var edit *Edit
+	quotes := []Quote{{"the kubelet's cgroupDriver", cmp.Or(v.Kubelet.CgroupDriver, "not configured")}}
+	for _, h := range v.Runtime.Handlers {
+		builtIn := h.Name == "runc" && h.OnDisk == nil && !h.Default // neither configured nor used by default
+		if h.UsesRunc() && !builtIn && h.Effective().Systemd() != *expected {
+			other = append(other, h.Name)
+			edit = v.Runtime.replaced(h, "SystemdCgroup", fmt.Sprint(!*expected), fmt.Sprint(*expected))
+			quotes = append(quotes, Quote{
+				"handler " + h.Name + strings.TrimRight(
+					" "+strings.Join(h.Places, " "),
+					" ",
+				),
+				said(new(h.Effective())),
+			})
+		}
+	}
+	if len(other) == 0 {
+		return nil
+	}
+	if len(other) > 1 {
+		edit = nil
+	}
+	return []Finding{
+		{
+			ID:       "rt.cgroup-driver",
+			Handlers: other,
+			Quotes:   quotes,
+			Edit:     edit,
+			Title: fmt.Sprintf(
+				"SystemdCgroup of %s differs from that of %s (%t)",
+				plainly("handler", other),
+				who,
+				*expected,
+			),
+			Message: fmt.Sprintf(
+				"SystemdCgroup of %s differs from that of %s (%t): its pods do not start, or their limits are not "+
+					"enforced",
+				plainly("handler", other),
+				who,
+				*expected,
+			),
+			Fix: fmt.Sprintf("set SystemdCgroup = %t in the options of %s, and restart %s", *expected,
+				plainly("handler", other), v.Runtime.UnitName()),
+		},
+	}
+}
