@@ -41,8 +41,8 @@ an answer. The kernel ends the fault when the TTL expires.`,
       --from 203.0.113.0/24`,
 	}
 	p.complete(cmd, connection, streams)
-	_ = cmd.Flags().MarkHidden("to")
 	flags := cmd.Flags()
+	flags.Lookup("to").Usage = "Peer to which packets are slow; requires --via chaos-mesh"
 	flags.Lookup("from").Usage = "Peer from which packets are slow; may be specified up to 16 times"
 	flags.Lookup("port").Usage = "Port of the pods at which the packets arrive"
 	flags.DurationVar(&latency, "latency", 0, "How much later packets arrive, such as 100ms; at most 1m")
@@ -50,8 +50,8 @@ an answer. The kernel ends the fault when the TTL expires.`,
 	flags.StringVar(&rate, "rate", "", "Highest rate in bits per second, such as 10M; 8k to 100G")
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
-		if len(p.to) > 0 {
-			return errors.New("--to is not supported: only packets that the pods receive can become slow; use --from")
+		if len(p.to) > 0 && !p.byChaosMesh() {
+			return errors.New("--to requires --via chaos-mesh: the kernel of the node delays only packets that the pods receive; use --from")
 		}
 		if p.slow, err = slowOf(latency, jitter, rate); err != nil {
 			return err
