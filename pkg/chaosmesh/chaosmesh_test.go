@@ -41,15 +41,19 @@ func TestManifests(t *testing.T) {
 		}},
 		// In one object, Chaos Mesh would cut the pod off from the network, too.
 		"a pod and a network": {
-			Fault{From: &Peers{Pods: b.Pods, Networks: network.Networks}}, []string{
-				`"action":"partition","direction":"from",` + target, `"action":"partition","direction":"from",` + external,
+			Fault{From: &Peers{Pods: b.Pods, Networks: network.Networks}},
+			[]string{
+				`"action":"partition","direction":"from",` + target,
+				`"action":"partition","direction":"from",` + external,
 			},
 		},
 		"loss": {Fault{To: network, Loss: 5}, []string{
 			`"action":"loss","loss":{"correlation":"0","loss":"5"},"direction":"to",` + external,
 		}},
 		"latency and rate": {
-			Fault{To: all, Slow: &api.Slow{Latency: 90 * time.Second, Jitter: 1500 * time.Microsecond, Rate: 80_000_000}},
+			Fault{To: all, Slow: &api.Slow{
+				Latency: 90 * time.Second, Jitter: 1500 * time.Microsecond, Rate: 80_000_000,
+			}},
 			[]string{
 				`"action":"delay","delay":{"correlation":"0","jitter":"1500us","latency":"90000ms"},"direction":"to"`,
 				`"action":"bandwidth","bandwidth":{"buffer":100000,"limit":1000000,"rate":"10000000bps"},"direction":"to"`,

@@ -24,7 +24,8 @@ import (
 // has cached may have changed.
 func Installed(client kubernetes.Interface) error {
 	served, err := client.Discovery().ServerResourcesForGroupVersion(gvr.GroupVersion().String())
-	if err == nil && slices.ContainsFunc(served.APIResources, func(r metav1.APIResource) bool { return r.Name == gvr.Resource }) {
+	isOurs := func(r metav1.APIResource) bool { return r.Name == gvr.Resource }
+	if err == nil && slices.ContainsFunc(served.APIResources, isOurs) {
 		return nil
 	}
 	if err == nil || apierrors.IsNotFound(err) {

@@ -21,21 +21,48 @@ func TestValidateVia(t *testing.T) {
 		peers  string
 		want   string
 	}{
-		"a pod":      {change: func(p *partition) { p.Nodes.Pod = "a" }, peers: "to any, from any"},
-		"a workload": {change: func(p *partition) { p.workload, p.Nodes.Names = "sts/a", []string{"n"} }, peers: "to any, from any"},
-		"loss":       {change: func(p *partition) { p.Nodes.Pod, p.loss = "a", 5 }, peers: "to any"},
-		"slow":       {change: func(p *partition) { p.Nodes.Pod, p.slow = "a", &api.Slow{Latency: 1} }, peers: "to any"},
+		"a pod": {change: func(p *partition) { p.Nodes.Pod = "a" }, peers: "to any, from any"},
+		"a workload": {
+			change: func(p *partition) { p.workload, p.Nodes.Names = "sts/a", []string{"n"} },
+			peers:  "to any, from any",
+		},
+		"loss": {change: func(p *partition) { p.Nodes.Pod, p.loss = "a", 5 }, peers: "to any"},
+		"slow": {
+			change: func(p *partition) { p.Nodes.Pod, p.slow = "a", &api.Slow{Latency: 1} },
+			peers:  "to any",
+		},
 		"loss from a pod": {
 			change: func(p *partition) { p.Nodes.Pod, p.loss, p.from = "a", 5, []string{"pod/b"} }, peers: "from pod/b",
 		},
 
-		"another value": {change: func(p *partition) { p.Nodes.Pod, p.via = "a", "x" }, want: "supported values: node, chaos-mesh"},
-		"a node":        {change: func(p *partition) { p.Nodes.Names = []string{"n"} }, want: "does not support all pods of a node"},
-		"a selector":    {change: func(p *partition) { p.Nodes.Selector = "x" }, want: "does not support all pods of a node"},
-		"a port":        {change: func(p *partition) { p.Nodes.Pod, p.port = "a", 80 }, want: "does not support --port"},
-		"a protocol":    {change: func(p *partition) { p.Nodes.Pod, p.protocol = "a", "tcp" }, want: "and --protocol"},
-		"dns":           {change: func(p *partition) { p.Nodes.Pod, p.to = "a", []string{"dns"} }, want: "the peer dns"},
-		"IPv6":          {change: func(p *partition) { p.Nodes.Pod, p.to = "a", []string{"fd00::/8"} }, want: "IPv4 only"},
+		"another value": {
+			change: func(p *partition) { p.Nodes.Pod, p.via = "a", "x" },
+			want:   "supported values: node, chaos-mesh",
+		},
+		"a node": {
+			change: func(p *partition) { p.Nodes.Names = []string{"n"} },
+			want:   "does not support all pods of a node",
+		},
+		"a selector": {
+			change: func(p *partition) { p.Nodes.Selector = "x" },
+			want:   "does not support all pods of a node",
+		},
+		"a port": {
+			change: func(p *partition) { p.Nodes.Pod, p.port = "a", 80 },
+			want:   "does not support --port",
+		},
+		"a protocol": {
+			change: func(p *partition) { p.Nodes.Pod, p.protocol = "a", "tcp" },
+			want:   "and --protocol",
+		},
+		"dns": {
+			change: func(p *partition) { p.Nodes.Pod, p.to = "a", []string{"dns"} },
+			want:   "the peer dns",
+		},
+		"IPv6": {
+			change: func(p *partition) { p.Nodes.Pod, p.to = "a", []string{"fd00::/8"} },
+			want:   "IPv4 only",
+		},
 		"loss from a network": {
 			change: func(p *partition) { p.Nodes.Pod, p.loss, p.from = "a", 5, []string{"10.0.0.0/8"} },
 			want:   "--from 10.0.0.0/8 for losing packets: Chaos Mesh acts where packets are sent",
@@ -108,7 +135,8 @@ func TestChaosFault(t *testing.T) {
 		if err != nil {
 			got = err.Error()
 		}
-		if !strings.Contains(got, tc.want) || err == nil && (got != tc.want || what.Namespace != "ml" || what.TTL != time.Minute) {
+		wrong := err == nil && (got != tc.want || what.Namespace != "ml" || what.TTL != time.Minute)
+		if wrong || !strings.Contains(got, tc.want) {
 			t.Errorf("%s: %q, wanted %q", name, got, tc.want)
 		}
 	}

@@ -71,6 +71,10 @@ address are dropped. A connection needs both directions: with --to alone, reques
 The rules match addresses. The packets to a Service have the address of the pod behind it. A pod that is recreated has another address, and is not
 cut off. Packets between a pod and its own node pass: the probes of the kubelet continue to work.
 
+With --via chaos-mesh, an installed Chaos Mesh injects the fault instead: the command creates NetworkChaos objects and waits until their status
+reports that all pods are injected. It starts no privileged pod. Packets between a pod and its own node are dropped, too. --port, --protocol, dns,
+IPv6 and all pods of a node are not supported.
+
 The kernel of the node ends the fault when the TTL expires, and when the node boots. If the node's network bypasses netfilter, as with CNI plugins
 that use eBPF, the packet from the pod shows it, and the command removes the rules and fails.`,
 		Example: `  # Cut a pod off from everything for five minutes
@@ -81,6 +85,9 @@ that use eBPF, the packet from the pod shows it, and the command removes the rul
 
   # Make DNS fail for all pods of a Deployment
   kubectl gpu-fault network partition --workload deployment/vllm -n infer --to dns
+
+  # Let an installed Chaos Mesh cut one rank of a job off from another
+  kubectl gpu-fault network partition --pod trainer-0 --to pod/trainer-1 --via chaos-mesh
 
   # Cut the pods of a node off from an object store
   kubectl gpu-fault network partition gpu-1 --to 203.0.113.0/24 --protocol tcp --port 443`,

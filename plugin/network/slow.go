@@ -31,6 +31,9 @@ The packets wait in a queueing discipline (tc) on the node's end of the pods' li
 both as modules. If the kernel of a node lacks one, if a pod's link is not of the kind veth, or if the link has a queueing discipline already,
 such as that of the bandwidth plugin, the command changes nothing and says so.
 
+With --via chaos-mesh, packets are delayed where they are sent: --to selects the peers to which the pods send, --from must be pod/NAME, and the
+default is --to any.
+
 To verify the fault, the command connects from a pod to a peer, and measures how long the answer takes. The peer must answer, but a rejection is
 an answer. The kernel ends the fault when the TTL expires.`,
 		Example: `  # Delay all packets that a pod receives by 100 ms, more or less 20 ms

@@ -187,7 +187,8 @@ func TestNetworkViaChaosMesh(t *testing.T) {
 		"loss":      {"--percent", "5", "--from", "pod/b"},
 		"slow":      {"--latency", "1500us", "--jitter", "1ms", "--rate", "10M", "--to", "10.0.0.0/8,pod/b"},
 	} {
-		n.says(network(verb, append(flags, "--ttl", "5m")...), 0, "AllInjected=True; Injected: "+n.namespace+"/a", "until ")
+		n.says(network(verb, append(flags, "--ttl", "5m")...), 0, "AllInjected=True; Injected: "+n.namespace+"/a",
+			"until ")
 		run := n.runs()[0]
 		all := c.list()
 		if len(all) == 0 || run.Phase != ledger.Proven {
@@ -241,7 +242,8 @@ func TestNetworkViaChaosMesh(t *testing.T) {
 	if r := n.plugin("revert", run.ID, "--yes"); !strings.Contains(r.stdout+r.stderr, "theirs was not deleted") {
 		t.Errorf("the revert of a forged record says:\n%s%s", r.stdout, r.stderr)
 	}
-	if now, err := c.objects.Get(t.Context(), "theirs", metav1.GetOptions{}); err != nil || now.GetDeletionTimestamp() != nil {
+	now, err := c.objects.Get(t.Context(), "theirs", metav1.GetOptions{})
+	if err != nil || now.GetDeletionTimestamp() != nil {
 		t.Errorf("the object of another client was deleted: %v", err)
 	}
 	n.kubectl("delete", "networkchaos", "--all", "-n", n.namespace)
