@@ -248,6 +248,16 @@ func TestNetworkViaChaosMesh(t *testing.T) {
 	}
 	n.kubectl("delete", "networkchaos", "--all", "-n", n.namespace)
 
+	// An experiment with the fault.
+	n.kubectl("create", "deployment", "w", "-n", n.namespace, "--image=busybox:1.35", "--", "sleep", "1000")
+	n.kubectl("rollout", "status", "deployment/w", "-n", n.namespace)
+	file := experimentFile(t, "target: {podsOf: deployment/w, namespace: "+n.namespace+"}",
+		"- inject: {network: loss, flags: {percent: 5, via: chaos-mesh}}\n- wait: 1s\n- revert: {}\n")
+	n.says(n.plugin("run", "-f", file, "--yes", "--allow-majority", "--allow-control-plane"), 0, "all faults are reverted")
+	if left := c.list(); len(left) > 0 {
+		t.Errorf("after the experiment: %+v", left)
+	}
+
 	c.selects.Store(false)
 	n.says(network("partition", "--timeout", "5s"), 1, "has selected none of its pods", "chaos-mesh.org/inject=enabled")
 	if left := c.list(); len(left) > 0 {
