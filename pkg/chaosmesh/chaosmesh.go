@@ -40,46 +40,44 @@ type Fault struct {
 	TTL      time.Duration
 }
 
-// Manifests returns the objects. Their names begin with the prefix.
+// Manifests returns the objects, one for each kind of peers. Their names begin with the prefix.
 func (f Fault) Manifests(prefix string) (all []*unstructured.Unstructured, err error) {
-	for _, action := range f.actions() {
-		for _, peers := range f.peers() {
-			o := &unstructured.Unstructured{}
-			err := o.UnmarshalJSON(fmt.Appendf(nil, `{"apiVersion": "chaos-mesh.org/v1alpha1", "kind": "NetworkChaos",
+	for _, peers := range f.peers() {
+		o := &unstructured.Unstructured{}
+		err := o.UnmarshalJSON(fmt.Appendf(nil, `{"apiVersion": "chaos-mesh.org/v1alpha1", "kind": "NetworkChaos",
 "metadata": {"namespace": %q, "name": "%s-%d"},
 "spec": {"mode": "all", "selector": {"pods": %s}, "duration": "%ds", %s, %s}}`,
-				f.Namespace, prefix, len(all)+1, byNamespace(f.Pods), int(f.TTL.Seconds()), action, peers))
-			if err != nil {
-				return nil, fmt.Errorf("describe the fault for Chaos Mesh: %w", err)
-			}
-			all = append(all, o)
+			f.Namespace, prefix, len(all)+1, byNamespace(f.Pods), int(f.TTL.Seconds()), f.action(), peers))
+		if err != nil {
+			return nil, fmt.Errorf("describe the fault for Chaos Mesh: %w", err)
 		}
+		all = append(all, o)
 	}
 	return all, nil
 }
 
-// actions returns the effect as JSON. A latency and a rate are two effects.
-func (f Fault) actions() (all []string) {
+// action returns the effect as JSON. Two objects with a latency and a rate for the same peers would not add up: Chaos
+// Mesh gives a packet to the queueing discipline of one of them.
+func (f Fault) action() string {
 	switch {
 	case f.Slow == nil && f.Loss == 0:
-		return []string{`"action": "partition"`}
+		return `"action": "partition"`
 	case f.Slow == nil:
-		return []string{fmt.Sprintf(`"action": "loss", "loss": {"loss": "%d", "correlation": "0"}`, f.Loss)}
+		return fmt.Sprintf(`"action": "loss", "loss": {"loss": "%d", "correlation": "0"}`, f.Loss)
 	}
-	if f.Slow.Latency > 0 {
-		all = append(all, fmt.Sprintf(
-			`"action": "delay", "delay": {"latency": %q, "jitter": %q, "correlation": "0"}`,
-			duration(f.Slow.Latency), duration(f.Slow.Jitter)))
+	delay := fmt.Sprintf(`"delay": {"latency": %q, "jitter": %q, "correlation": "0"}`,
+		duration(f.Slow.Latency), duration(f.Slow.Jitter))
+	bytes := f.Slow.Rate / 8
+	switch { // the unit bps means bytes per second: older releases of Chaos Mesh accept no bits
+	case bytes == 0:
+		return `"action": "delay", ` + delay
+	case f.Slow.Latency > 0:
+		return fmt.Sprintf(`"action": "netem", %s, "rate": {"rate": "%dbps"}`, delay, bytes)
 	}
-	if f.Slow.Rate > 0 {
-		// A token bucket with bursts of 10 ms and a queue of 100 ms, both of at least some packets. The unit bps means
-		// bytes per second: older releases of Chaos Mesh accept no bits.
-		const some = 10 << 10
-		bytes := f.Slow.Rate / 8
-		all = append(all, fmt.Sprintf(`"action": "bandwidth", "bandwidth": {"rate": "%dbps", "buffer": %d, "limit": %d}`,
-			bytes, max(bytes/100, some), max(bytes/10, 4*some)))
-	}
-	return all
+	// A token bucket with bursts of 10 ms and a queue of 100 ms, both of at least some packets.
+	const some = 10 << 10
+	return fmt.Sprintf(`"action": "bandwidth", "bandwidth": {"rate": "%dbps", "buffer": %d, "limit": %d}`,
+		bytes, max(bytes/100, some), max(bytes/10, 4*some))
 }
 
 // duration returns a time as Chaos Mesh accepts it: one number with one unit.

@@ -55,10 +55,16 @@ func TestManifests(t *testing.T) {
 				Latency: 90 * time.Second, Jitter: 1500 * time.Microsecond, Rate: 80_000_000,
 			}},
 			[]string{
-				`"action":"delay","delay":{"correlation":"0","jitter":"1500us","latency":"90000ms"},"direction":"to"`,
-				`"action":"bandwidth","bandwidth":{"buffer":100000,"limit":1000000,"rate":"10000000bps"},"direction":"to"`,
+				`"action":"netem","delay":{"correlation":"0","jitter":"1500us","latency":"90000ms"},` +
+					`"rate":{"rate":"10000000bps"},"direction":"to"`,
 			},
 		},
+		"latency": {Fault{From: b, Slow: &api.Slow{Latency: time.Millisecond}}, []string{
+			`"action":"delay","delay":{"correlation":"0","jitter":"0ms","latency":"1ms"},"direction":"from",` + target,
+		}},
+		"rate": {Fault{To: all, Slow: &api.Slow{Rate: 80_000_000}}, []string{
+			`"action":"bandwidth","bandwidth":{"buffer":100000,"limit":1000000,"rate":"10000000bps"},"direction":"to"`,
+		}},
 		"the lowest rate": {Fault{To: all, Slow: &api.Slow{Rate: 8000}}, []string{
 			`"action":"bandwidth","bandwidth":{"buffer":10240,"limit":40960,"rate":"1000bps"},"direction":"to"`,
 		}},

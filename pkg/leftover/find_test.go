@@ -168,8 +168,8 @@ func TestWhatIsOurs(t *testing.T) {
 	}
 }
 
-// TestObjectsOfChaosMesh holds that the object of a fault by Chaos Mesh is a leftover if its run has no record, and that
-// an object without the label of this tool is not.
+// TestObjectsOfChaosMesh holds that the object of a fault by Chaos Mesh is a leftover if its run has no record, and
+// that an object without the label of this tool is not.
 func TestObjectsOfChaosMesh(t *testing.T) {
 	t.Parallel()
 	const object = `

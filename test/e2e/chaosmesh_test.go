@@ -182,13 +182,16 @@ func TestNetworkViaChaosMesh(t *testing.T) {
 	}
 	n.untouched()
 
-	for verb, flags := range map[string][]string{
-		"partition": {"--to", "pod/c", "--from", "pod/c"},
-		"loss":      {"--percent", "5", "--from", "pod/b"},
-		"slow":      {"--latency", "1500us", "--jitter", "1ms", "--rate", "10M", "--to", "10.0.0.0/8,pod/b"},
+	for _, flags := range [][]string{
+		{"partition", "--to", "pod/c", "--from", "pod/c"},
+		{"loss", "--percent", "5", "--from", "pod/b"},
+		{"slow", "--latency", "1500us", "--jitter", "1ms", "--rate", "10M", "--to", "10.0.0.0/8,pod/b"},
+		{"slow", "--latency", "1m"},
+		{"slow", "--rate", "100G"},
 	} {
-		n.says(network(verb, append(flags, "--ttl", "5m")...), 0, "AllInjected=True; Injected: "+n.namespace+"/a",
-			"until ")
+		verb := strings.Join(flags, " ")
+		n.says(network(flags[0], append(flags[1:], "--ttl", "5m")...), 0,
+			"AllInjected=True; Injected: "+n.namespace+"/a", "until ")
 		run := n.runs()[0]
 		all := c.list()
 		if len(all) == 0 || run.Phase != ledger.Proven {
@@ -253,7 +256,8 @@ func TestNetworkViaChaosMesh(t *testing.T) {
 	n.kubectl("rollout", "status", "deployment/w", "-n", n.namespace)
 	file := experimentFile(t, "target: {podsOf: deployment/w, namespace: "+n.namespace+"}",
 		"- inject: {network: loss, flags: {percent: 5, via: chaos-mesh}}\n- wait: 1s\n- revert: {}\n")
-	n.says(n.plugin("run", "-f", file, "--yes", "--allow-majority", "--allow-control-plane"), 0, "all faults are reverted")
+	n.says(n.plugin("run", "-f", file, "--yes", "--allow-majority", "--allow-control-plane"), 0,
+		"all faults are reverted")
 	if left := c.list(); len(left) > 0 {
 		t.Errorf("after the experiment: %+v", left)
 	}
