@@ -57,8 +57,8 @@ func CheckNamespaces(ctx context.Context, client kubernetes.Interface, namespace
 		}
 		namespace, err := client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
 		if err == nil && namespace.Annotations["chaos-mesh.org/inject"] != "enabled" {
-			return fmt.Errorf("Chaos Mesh does not inject in namespace %q (Helm value controllerManager.enableFilterNamespace); "+
-				"to allow it: kubectl annotate namespace %[1]s chaos-mesh.org/inject=enabled", name)
+			return fmt.Errorf("namespace %q is not annotated for Chaos Mesh, which filters namespaces (Helm value "+
+				"controllerManager.enableFilterNamespace): kubectl annotate namespace %[1]s chaos-mesh.org/inject=enabled", name)
 		}
 	}
 	return nil
