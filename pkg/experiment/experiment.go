@@ -324,8 +324,8 @@ func (i Inject) validate() error {
 // injecting are the commands that an experiment may run; reserved are the flags that it sets itself.
 var (
 	injecting = []string{
-		"xid", "device unhealthy", "device taint", "runtime break", "network partition", "network loss", "cuda inject",
-		"cuda arm", "cuda disarm",
+		"xid", "device unhealthy", "device taint", "runtime break", "network partition", "network loss", "network slow",
+		"cuda inject", "cuda arm", "cuda disarm",
 	}
 	reserved = []string{"yes", "output", "dry-run", "expect", "expect-not", "within"}
 )

@@ -130,6 +130,8 @@ func TestCommands(t *testing.T) {
 			[]string{"network loss a b --workload deployment/vllm --namespace infer --percent=5"}},
 		{Inject{Network: "slow", Flags: map[string]any{"latency": "100ms", "from": "pod/b"}},
 			[]string{"network slow a b --workload deployment/vllm --namespace infer --from=pod/b --latency=100ms"}},
+		{Inject{Network: "partition", Flags: map[string]any{"via": "chaos-mesh"}},
+			[]string{"network partition a b --workload deployment/vllm --namespace infer --via=chaos-mesh"}},
 		{Inject{CUDA: "job/train", Flags: map[string]any{"container": []any{"x", "y"}, "error": int64(719)}},
 			[]string{"cuda inject job/train --namespace infer --container=x,y --error=719"}},
 		{Inject{XID: int64(79), Layers: []string{"kernel", "device", "cuda"}, GPU: int64(0)}, []string{

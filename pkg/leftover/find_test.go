@@ -168,6 +168,24 @@ func TestWhatIsOurs(t *testing.T) {
 	}
 }
 
+// TestObjectsOfChaosMesh holds that the object of a fault by Chaos Mesh is a leftover if its run has no record, and
+// that an object without the label of this tool is not.
+func TestObjectsOfChaosMesh(t *testing.T) {
+	t.Parallel()
+	const object = `
+apiVersion: chaos-mesh.org/v1alpha1
+kind: NetworkChaos
+metadata: {name: %s, namespace: ml, labels: {app.kubernetes.io/managed-by: %s, gpufault.dev/run: network-22}}
+`
+	w := newWorld(t, fmt.Sprintf(object, "ours", "kubectl-gpu-fault")+"\n---\n"+fmt.Sprintf(object, "theirs", "helm"))
+	want := []string{
+		"ml networkchaos.chaos-mesh.org/ours | kubectl-gpu-fault network-22 | fault by Chaos Mesh, its run has no record | delete",
+	}
+	if diff := cmp.Diff(want, lines(w.find().Items)); diff != "" {
+		t.Errorf("found (-want +got):\n%s", diff)
+	}
+}
+
 // A command that only reads has no record: its pod is no leftover while it may be at work, and one when its deadline
 // has passed.
 func TestPodsOfReadersAreInUse(t *testing.T) {

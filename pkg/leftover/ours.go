@@ -48,6 +48,11 @@ func (s *search) labeled() []task {
 		})
 		return err
 	}, func(ctx context.Context) error {
+		_, err := s.metadata(ctx, chaosResource, ourLabel(), func(o *metav1.PartialObjectMetadata) {
+			s.ours = append(s.ours, labeledObject(chaosResource, "NetworkChaos", o))
+		})
+		return err
+	}, func(ctx context.Context) error {
 		_, err := s.metadata(ctx, nodeResource, metav1.ListOptions{}, func(o *metav1.PartialObjectMetadata) {
 			run := cordon.RunOf(o)
 			if run == "" {
@@ -71,6 +76,8 @@ func labeledObject(resource schema.GroupVersionResource, kind string, o metav1.O
 		what = "expiry of a run"
 	case "ConfigMap":
 		what = "data of a run"
+	case "NetworkChaos":
+		what = "fault by Chaos Mesh"
 	}
 	left := leftoverOf(resource, kind, o, Ours, what)
 	left.Run = o.GetLabels()[ledger.LabelRun]

@@ -8,128 +8,215 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
-func about(pod *corev1.Pod, name Name, by, text string, at time.Time) Reaction {
+// podState is what a tracker reads of a pod. The pods of a large cluster stay in memory: a corev1.Pod would take ten
+// times as much.
+type podState struct {
+	namespace, name, node string
+	uid                   types.UID
+	version               string    // resourceVersion, by which an informer recognizes a change
+	controller            types.UID // empty without a controller
+
+	daemon    bool // it belongs to a DaemonSet
+	evictable bool // see CanBeEvicted
+	finished  bool // see IsFinished
+	ready     bool
+	workload  bool // it belongs to the workload that is observed
+	disrupted bool // its condition DisruptionTarget is True
+
+	disruption string // the reason of DisruptionTarget
+	deletion   *deletion
+	containers []container // those that have ended, were restarted or have an unhealthy device
+}
+
+// GetObjectMeta returns the part of the metadata that an informer reads.
+func (p *podState) GetObjectMeta() metav1.Object {
+	return &metav1.ObjectMeta{Namespace: p.namespace, Name: p.name, UID: p.uid, ResourceVersion: p.version}
+}
+
+// deletion is the deletion of a pod.
+type deletion struct {
+	asked time.Time // the grace period begins
+}
+
+// container is what a tracker reads of the status of a container.
+type container struct {
+	name      string
+	restarts  int32
+	ended     *end // how it has ended; nil if it has not
+	last      *end // how it ended before its last restart
+	unhealthy []device
+}
+
+type end struct {
+	code   int32
+	reason string
+	at     time.Time
+}
+
+type device struct{ resource, id string }
+
+// stateOf returns the state of a pod.
+func (m *memory) stateOf(pod *corev1.Pod, isWorkload bool) *podState {
+	p := &podState{
+		namespace: m.text(pod.Namespace), name: pod.Name, node: m.text(pod.Spec.NodeName), uid: pod.UID,
+		version: pod.ResourceVersion, evictable: CanBeEvicted(pod), finished: IsFinished(pod), workload: isWorkload,
+		daemon: isDaemon(pod),
+	}
+	if c := metav1.GetControllerOf(pod); c != nil {
+		p.controller = types.UID(m.text(string(c.UID)))
+	}
+	if pod.DeletionTimestamp != nil {
+		// The timestamp is when the grace period ends.
+		p.deletion = &deletion{asked: pod.DeletionTimestamp.Time}
+		if grace := pod.DeletionGracePeriodSeconds; grace != nil {
+			p.deletion.asked = p.deletion.asked.Add(-time.Duration(*grace) * time.Second)
+		}
+	}
+	for _, c := range pod.Status.Conditions {
+		switch {
+		case c.Status != corev1.ConditionTrue:
+		case c.Type == corev1.PodReady:
+			p.ready = true
+		case c.Type == corev1.DisruptionTarget && !p.disrupted:
+			p.disrupted, p.disruption = true, m.text(c.Reason)
+		}
+	}
+	s := &pod.Status
+	for _, statuses := range [][]corev1.ContainerStatus{s.InitContainerStatuses, s.ContainerStatuses} {
+		for i := range statuses {
+			if c := m.containerOf(&statuses[i]); c.ended != nil || c.restarts > 0 || len(c.unhealthy) > 0 {
+				p.containers = append(p.containers, c)
+			}
+		}
+	}
+	return p
+}
+
+func (m *memory) containerOf(status *corev1.ContainerStatus) container {
+	c := container{
+		name: m.text(status.Name), restarts: status.RestartCount,
+		ended: m.endOf(status.State.Terminated), last: m.endOf(status.LastTerminationState.Terminated),
+	}
+	for _, r := range status.AllocatedResourcesStatus {
+		for _, d := range r.Resources {
+			if d.Health == corev1.ResourceHealthStatusUnhealthy {
+				c.unhealthy = append(c.unhealthy, device{resource: string(r.Name), id: string(d.ResourceID)})
+			}
+		}
+	}
+	return c
+}
+
+func (m *memory) endOf(state *corev1.ContainerStateTerminated) *end {
+	if state == nil {
+		return nil
+	}
+	return &end{code: state.ExitCode, reason: m.text(state.Reason), at: state.FinishedAt.Time}
+}
+
+func about(pod *podState, name Name, by, text string, at time.Time) Reaction {
 	return Reaction{
-		Time: at, Name: name, Node: pod.Spec.NodeName, Pod: pod.Namespace + "/" + pod.Name, UID: pod.UID,
+		Time: at, Name: name, Node: pod.node, Pod: pod.namespace + "/" + pod.name, UID: pod.uid,
 		By: by, Who: Who(by), Text: text,
 	}
 }
 
 // podChanges returns what happened to a pod on a target between two states.
-func podChanges(before, after *corev1.Pod, at time.Time) []Reaction {
+func podChanges(before, after *podState, at time.Time) []Reaction {
 	var found []Reaction
-	for _, now := range containers(after) {
-		was := find(containers(before), now.Name)
+	for _, now := range after.containers {
+		was := before.container(now.name)
 		if last := ended(was, now); last != nil && !isToldToEnd(after, last) {
-			found = append(found, about(after, PodFailed, "", exit(now.Name, last), at))
+			found = append(found, about(after, PodFailed, "", exit(now.name, last), at))
 		}
 		for _, text := range unhealthy(was, now) {
 			found = append(found, about(after, DeviceUnhealthy, "kubelet", text, at))
 		}
 	}
-	if isReady(after) && !isReady(before) && !isDaemon(after) {
-		found = append(found, about(after, Served, "", "ready again on "+after.Spec.NodeName, at))
+	if after.ready && !before.ready && !after.daemon {
+		found = append(found, about(after, Served, "", "ready again on "+after.node, at))
 	}
-	if before.DeletionTimestamp == nil && after.DeletionTimestamp != nil && !isDaemon(after) {
+	if before.deletion == nil && after.deletion != nil && !after.daemon {
 		by, text := evictor(after)
 		found = append(found, about(after, Evicted, by, text, at))
 	}
 	return found
 }
 
-func containers(pod *corev1.Pod) []corev1.ContainerStatus {
-	return slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
-}
-
-func find(all []corev1.ContainerStatus, name string) corev1.ContainerStatus {
-	for _, c := range all {
-		if c.Name == name {
+// container returns the container with a name. A container that is not in the state has neither ended nor an unhealthy
+// device.
+func (p *podState) container(name string) container {
+	for _, c := range p.containers {
+		if c.name == name {
 			return c
 		}
 	}
-	return corev1.ContainerStatus{}
+	return container{}
 }
 
 // isToldToEnd reports whether a container ended because its pod was being deleted: by SIGTERM, or by SIGKILL after the
 // grace period. A program that returns anything else has failed, even if its pod is being deleted, as by a drain after
 // the fault.
-func isToldToEnd(pod *corev1.Pod, last *corev1.ContainerStateTerminated) bool {
+func isToldToEnd(pod *podState, last *end) bool {
 	const terminated, killed = 128 + 15, 128 + 9
-	if pod.DeletionTimestamp == nil || last.ExitCode != terminated && last.ExitCode != killed {
+	if pod.deletion == nil || last.code != terminated && last.code != killed {
 		return false
 	}
-	asked := pod.DeletionTimestamp.Time // when the grace period ends
-	if grace := pod.DeletionGracePeriodSeconds; grace != nil {
-		asked = asked.Add(-time.Duration(*grace) * time.Second)
-	}
-	return !last.FinishedAt.Time.Before(asked)
+	return !last.at.Before(pod.deletion.asked)
 }
 
 // ended returns how a container has ended since an earlier state; nil if it has not, or without an error.
-func ended(was, now corev1.ContainerStatus) *corev1.ContainerStateTerminated {
-	last := now.State.Terminated
-	if last == nil && now.RestartCount > was.RestartCount {
-		last = now.LastTerminationState.Terminated
+func ended(was, now container) *end {
+	last := now.ended
+	if last == nil && now.restarts > was.restarts {
+		last = now.last
 	}
-	known := was.State.Terminated // the same end is first the state, and the last one after the restart
-	if last == nil || last.ExitCode == 0 || known != nil && known.FinishedAt.Equal(&last.FinishedAt) {
+	known := was.ended // the same end is first the state, and the last one after the restart
+	if last == nil || last.code == 0 || known != nil && known.at.Equal(last.at) {
 		return nil
 	}
 	return last
 }
 
 // exit returns how a container ended, in words.
-func exit(container string, last *corev1.ContainerStateTerminated) string {
-	text := fmt.Sprintf("container %s ended with exit code %d", container, last.ExitCode)
-	if last.Reason != "" && last.Reason != "Error" {
-		text += " (" + last.Reason + ")"
+func exit(container string, last *end) string {
+	text := fmt.Sprintf("container %s ended with exit code %d", container, last.code)
+	if last.reason != "" && last.reason != "Error" {
+		text += " (" + last.reason + ")"
 	}
 	return text
 }
 
 // unhealthy returns the devices of a container that have become unhealthy.
-func unhealthy(was, now corev1.ContainerStatus) []string {
-	before := map[string]bool{}
-	each(was, func(id string, _ corev1.ResourceName) { before[id] = true })
+func unhealthy(was, now container) []string {
 	var found []string
-	each(now, func(id string, resource corev1.ResourceName) {
-		if !before[id] {
-			found = append(found, fmt.Sprintf("%s %s of container %s is Unhealthy", resource, id, now.Name))
+	for _, d := range now.unhealthy {
+		if !slices.ContainsFunc(was.unhealthy, func(o device) bool { return o.id == d.id }) {
+			found = append(found, fmt.Sprintf("%s %s of container %s is Unhealthy", d.resource, d.id, now.name))
 		}
-	})
+	}
 	return found
 }
 
-func each(c corev1.ContainerStatus, unhealthy func(id string, resource corev1.ResourceName)) {
-	for _, r := range c.AllocatedResourcesStatus {
-		for _, d := range r.Resources {
-			if d.Health == corev1.ResourceHealthStatusUnhealthy {
-				unhealthy(string(d.ResourceID), r.Name)
-			}
-		}
-	}
-}
-
 // evictor returns who told a pod to end, as far as its conditions say.
-func evictor(pod *corev1.Pod) (by, text string) {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue {
-			if strings.HasPrefix(c.Reason, "DeletionByTaintManager") {
-				by = "taint-eviction-controller"
-			}
-			return by, c.Reason
-		}
+func evictor(pod *podState) (by, text string) {
+	if !pod.disrupted {
+		return "", "deleted"
 	}
-	return "", "deleted"
+	if strings.HasPrefix(pod.disruption, "DeletionByTaintManager") {
+		by = "taint-eviction-controller"
+	}
+	return by, pod.disruption
 }
 
 // replacement returns what happened to a pod that replaces one on another node.
-func replacement(before, after *corev1.Pod, from string, at time.Time) []Reaction {
+func replacement(before, after *podState, from string, at time.Time) []Reaction {
 	moved := ""
-	if after.Spec.NodeName != "" && after.Spec.NodeName != from {
-		moved = "from " + from + " to " + after.Spec.NodeName
+	if after.node != "" && after.node != from {
+		moved = "from " + from + " to " + after.node
 	}
 	var found []Reaction
 	add := func(name Name, by, text string) {
@@ -137,20 +224,14 @@ func replacement(before, after *corev1.Pod, from string, at time.Time) []Reactio
 		r.Node = from // where it was missing
 		found = append(found, r)
 	}
-	if before.Spec.NodeName == "" && moved != "" {
+	if before.node == "" && moved != "" {
 		add(Rescheduled, "kube-scheduler", moved)
 	}
-	if isReady(after) && !isReady(before) {
-		text := "ready on " + after.Spec.NodeName
+	if after.ready && !before.ready {
+		text := "ready on " + after.node
 		add(Served, "", text)
 	}
 	return found
-}
-
-func isReady(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
 }
 
 // IsFinished reports whether all containers of a pod have ended for good.

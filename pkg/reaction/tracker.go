@@ -7,7 +7,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
@@ -18,11 +17,11 @@ type Tracker struct {
 	// Targets are the nodes whose pods matter; of all other nodes, only the node itself is watched.
 	Targets []string
 	// Workload reports whether a pod belongs to the workload that is observed. Such a pod matters on any node. It may
-	// be nil.
+	// be nil. It may be called concurrently.
 	Workload func(*corev1.Pod) bool
 
 	nodes map[string]*corev1.Node
-	pods  map[types.UID]*corev1.Pod
+	pods  map[types.UID]*podState
 	old   map[types.UID]bool // pods that existed at the start
 	// victims are the pods on the targets at the start that can be evicted, by the UID of the pod; controllers have the
 	// UIDs of their controllers, and the node that they were on.
@@ -31,13 +30,15 @@ type Tracker struct {
 	drained     map[string]bool
 	events      map[types.UID]int32
 	breaker     string
+
+	memory memory
 }
 
 // NewTracker returns a tracker of reactions on the targets.
 func NewTracker(targets []string) *Tracker {
 	return &Tracker{
 		Targets: targets, old: map[types.UID]bool{},
-		nodes: map[string]*corev1.Node{}, pods: map[types.UID]*corev1.Pod{}, victims: map[types.UID]string{},
+		nodes: map[string]*corev1.Node{}, pods: map[types.UID]*podState{}, victims: map[types.UID]string{},
 		controllers: map[types.UID]string{}, drained: map[string]bool{}, events: map[types.UID]int32{},
 	}
 }
@@ -87,15 +88,32 @@ func (t *Tracker) NodeGone(name string, at time.Time) []Reaction {
 
 // Pod takes the state of a pod. Pods that existed at the start are the baseline.
 func (t *Tracker) Pod(pod *corev1.Pod, atStart bool, at time.Time) []Reaction {
-	before := t.pods[pod.UID]
-	t.pods[pod.UID] = pod
+	return t.pod(t.stateOf(pod), atStart, at)
+}
+
+// PodGone takes the news that a pod no longer exists.
+func (t *Tracker) PodGone(pod *corev1.Pod, at time.Time) []Reaction {
+	if last := t.pods[pod.UID]; last != nil {
+		return t.podGone(last, at)
+	}
+	return t.podGone(t.stateOf(pod), at)
+}
+
+// stateOf returns what the tracker keeps of a pod. It is safe for concurrent use.
+func (t *Tracker) stateOf(pod *corev1.Pod) *podState {
+	return t.memory.stateOf(pod, t.Workload != nil && t.Workload(pod))
+}
+
+func (t *Tracker) pod(pod *podState, atStart bool, at time.Time) []Reaction {
+	before := t.pods[pod.uid]
+	t.pods[pod.uid] = pod
 	if before == nil {
 		if atStart {
-			t.old[pod.UID] = true
+			t.old[pod.uid] = true
 			t.baseline(pod)
 			return nil
 		}
-		before = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: pod.Namespace}}
+		before = &podState{}
 	}
 	if from := t.replaces(pod); from != "" {
 		// Its first readiness is that of the one that it replaces, but its failures are its own.
@@ -106,15 +124,15 @@ func (t *Tracker) Pod(pod *corev1.Pod, atStart bool, at time.Time) []Reaction {
 }
 
 // changes returns what happened to a pod on a target, or to one of the workload on any node.
-func (t *Tracker) changes(before, pod *corev1.Pod, at time.Time) []Reaction {
+func (t *Tracker) changes(before, pod *podState, at time.Time) []Reaction {
 	found := podChanges(before, pod, at)
 	switch {
-	case t.isTarget(pod.Spec.NodeName):
-		if IsFinished(pod) && !IsFinished(before) {
-			found = append(found, t.drain(pod.Spec.NodeName, at)...)
+	case t.isTarget(pod.node):
+		if pod.finished && !before.finished {
+			found = append(found, t.drain(pod.node, at)...)
 		}
 		return found
-	case t.Workload != nil && t.Workload(pod):
+	case pod.workload:
 		for i := range found {
 			found[i].Node = "" // where its pods run is not what is expected
 		}
@@ -123,42 +141,40 @@ func (t *Tracker) changes(before, pod *corev1.Pod, at time.Time) []Reaction {
 	return nil
 }
 
-// PodGone takes the news that a pod no longer exists.
-func (t *Tracker) PodGone(pod *corev1.Pod, at time.Time) []Reaction {
-	last := t.pods[pod.UID]
-	delete(t.pods, pod.UID)
+func (t *Tracker) podGone(pod *podState, at time.Time) []Reaction {
+	last := t.pods[pod.uid]
+	delete(t.pods, pod.uid)
 	if last == nil {
 		last = pod
 	}
-	if !t.isTarget(last.Spec.NodeName) {
+	if !t.isTarget(last.node) {
 		return nil
 	}
 	var found []Reaction
-	if !isDaemon(last) {
+	if !last.daemon {
 		found = append(found, about(last, PodGone, "", "", at))
 	}
-	return append(found, t.drain(last.Spec.NodeName, at)...)
+	return append(found, t.drain(last.node, at)...)
 }
 
 func (t *Tracker) isTarget(node string) bool { return node != "" && slices.Contains(t.Targets, node) }
 
-func (t *Tracker) baseline(pod *corev1.Pod) {
-	if !t.isTarget(pod.Spec.NodeName) || !CanBeEvicted(pod) || IsFinished(pod) {
+func (t *Tracker) baseline(pod *podState) {
+	if !t.isTarget(pod.node) || !pod.evictable || pod.finished {
 		return
 	}
-	t.victims[pod.UID] = pod.Spec.NodeName
-	if c := metav1.GetControllerOf(pod); c != nil {
-		t.controllers[c.UID] = pod.Spec.NodeName
+	t.victims[pod.uid] = pod.node
+	if pod.controller != "" {
+		t.controllers[pod.controller] = pod.node
 	}
 }
 
 // replaces returns the node of the pod that a new pod replaces, or "".
-func (t *Tracker) replaces(pod *corev1.Pod) string {
-	c := metav1.GetControllerOf(pod)
-	if c == nil || t.old[pod.UID] {
+func (t *Tracker) replaces(pod *podState) string {
+	if pod.controller == "" || t.old[pod.uid] {
 		return ""
 	}
-	return t.controllers[c.UID]
+	return t.controllers[pod.controller]
 }
 
 // drain reports once that the last pod that can be evicted has left a node that takes no new ones.
@@ -168,7 +184,7 @@ func (t *Tracker) drain(name string, at time.Time) []Reaction {
 		return nil
 	}
 	for _, pod := range t.pods {
-		if pod.Spec.NodeName == name && CanBeEvicted(pod) && !IsFinished(pod) {
+		if pod.node == name && pod.evictable && !pod.finished {
 			return nil
 		}
 	}

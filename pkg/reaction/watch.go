@@ -37,6 +37,8 @@ type Options struct {
 	// Namespace and Selector are those of the pods of a workload, which matter on any node; see Tracker.Workload.
 	Namespace string
 	Selector  labels.Selector
+	// OnlyReactions saves memory: no news has a node, and of the nodes only what reactions depend on is kept.
+	OnlyReactions bool
 	// Each is called with each piece of news. Calls do not overlap.
 	Each func(News)
 }
@@ -44,7 +46,7 @@ type Options struct {
 // News is a change of the cluster.
 type News struct {
 	Reactions []Reaction
-	// Node is the node that has changed; nil if something else has.
+	// Node is the node that has changed; nil if something else has, or with OnlyReactions.
 	Node *corev1.Node
 }
 
@@ -82,9 +84,9 @@ func Watch(ctx context.Context, o Options) (Baseline, error) {
 		pods := core.Pods(namespace)
 		w.follow(ctx, "pods", "", true, listWatch(pods.List, pods.Watch), &corev1.Pod{},
 			func(object any, atStart bool, at time.Time) []Reaction {
-				return w.tracker.Pod(object.(*corev1.Pod), atStart, at)
+				return w.tracker.pod(object.(*podState), atStart, at)
 			},
-			func(object any, at time.Time) []Reaction { return w.tracker.PodGone(object.(*corev1.Pod), at) })
+			func(object any, at time.Time) []Reaction { return w.tracker.podGone(object.(*podState), at) })
 	}
 	events := core.Events(metav1.NamespaceAll)
 	for _, selector := range aboutNodes(o.Targets) {
@@ -175,20 +177,11 @@ func (w *watcher) follow(
 	}
 	from.WatchFuncWithContext = func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 		o.FieldSelector = selector
-		following, err := follow(ctx, o)
-		if err != nil {
-			return nil, err
-		}
-		// The informer would collect a streamed list first, and only then transform it.
-		return watch.Filter(following, func(e watch.Event) (watch.Event, bool) {
-			if e.Type != watch.Bookmark { // its annotation says that the streamed list is complete
-				_, _ = w.slim(e.Object)
-			}
-			return e, true
-		}), nil
+		return follow(ctx, o)
 	}
 	// A fake client says itself that it lacks streamed lists.
 	informer := cache.NewSharedInformer(cache.ToListWatcherWithWatchListSemantics(from, w.Client), object, 0)
+	// The informer transforms each object as it arrives, including those of a list that the server streams.
 	_ = informer.SetTransform(w.slim) // it fails only after the start
 	_ = informer.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
 		w.mu.Lock()
@@ -199,7 +192,10 @@ func (w *watcher) follow(
 		at := time.Now()
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		node, _ := object.(*corev1.Node)
+		var node *corev1.Node
+		if !w.OnlyReactions {
+			node, _ = object.(*corev1.Node)
+		}
 		w.Each(News{Reactions: act(at), Node: node})
 	}
 	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
@@ -224,34 +220,43 @@ func (w *watcher) follow(
 	go informer.RunWithContext(ctx)
 }
 
-// slim drops what the tracker does not use: the pods of a large cluster stay in memory. Field managers are needed only
-// for nodes and Events.
+// slim returns what stays in memory of an object. An informer may pass an object that is slim already.
 func (w *watcher) slim(object any) (any, error) {
 	switch o := object.(type) {
+	case *corev1.Pod:
+		return w.tracker.stateOf(o), nil
 	case *corev1.Node:
 		o.Status.Images, o.Status.VolumesAttached, o.Status.VolumesInUse = nil, nil, nil
-	case *corev1.Pod:
-		meta := metav1.ObjectMeta{
-			Name: o.Name, Namespace: o.Namespace, UID: o.UID, ResourceVersion: o.ResourceVersion,
-			DeletionTimestamp: o.DeletionTimestamp, DeletionGracePeriodSeconds: o.DeletionGracePeriodSeconds,
-			Labels: o.Labels,
+		if w.OnlyReactions {
+			*o = *w.tracker.memory.onlyReactions(o)
 		}
-		if w.Selector == nil {
-			meta.Labels = only(o.Labels, managedBy)
-		}
-		meta.Annotations = only(o.Annotations, corev1.MirrorPodAnnotationKey)
-		if c := metav1.GetControllerOf(o); c != nil {
-			meta.OwnerReferences = []metav1.OwnerReference{{Kind: c.Kind, UID: c.UID, Controller: c.Controller}}
-		}
-		*o = corev1.Pod{
-			ObjectMeta: meta, Spec: corev1.PodSpec{NodeName: o.Spec.NodeName},
-			Status: corev1.PodStatus{
-				Phase: o.Status.Phase, Conditions: telling(o.Status.Conditions),
-				ContainerStatuses: eventful(containers(o)),
-			},
+		for i := range o.ManagedFields {
+			o.ManagedFields[i].FieldsV1 = w.tracker.memory.fieldsV1(o.ManagedFields[i].FieldsV1)
 		}
 	}
 	return object, nil
+}
+
+// onlyReactions returns a node with what nodeChanges and isClosed read.
+func (m *memory) onlyReactions(node *corev1.Node) *corev1.Node {
+	slim := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion, ManagedFields: node.ManagedFields,
+			Labels: only(node.Labels, stateLabel), Annotations: only(node.Annotations, decisionOnNode),
+		},
+		Spec: corev1.NodeSpec{Unschedulable: node.Spec.Unschedulable, Taints: node.Spec.Taints},
+		Status: corev1.NodeStatus{
+			NodeInfo:    corev1.NodeSystemInfo{BootID: node.Status.NodeInfo.BootID},
+			Allocatable: onlyDevices(node.Status.Allocatable), Capacity: onlyDevices(node.Status.Capacity),
+		},
+	}
+	for _, c := range node.Status.Conditions {
+		slim.Status.Conditions = append(slim.Status.Conditions, corev1.NodeCondition{
+			Type:   corev1.NodeConditionType(m.text(string(c.Type))),
+			Status: corev1.ConditionStatus(m.text(string(c.Status))), Message: m.text(c.Message),
+		})
+	}
+	return slim
 }
 
 // only returns the map with one key, or nil if it has no value.
@@ -262,27 +267,15 @@ func only(all map[string]string, key string) map[string]string {
 	return map[string]string{key: all[key]}
 }
 
-// telling returns the conditions that are news when they become true.
-func telling(all []corev1.PodCondition) (kept []corev1.PodCondition) {
-	for _, c := range all {
-		if c.Status == corev1.ConditionTrue && (c.Type == corev1.PodReady || c.Type == corev1.DisruptionTarget) {
-			kept = append(kept, corev1.PodCondition{Type: c.Type, Status: c.Status, Reason: c.Reason})
-		}
-	}
-	return kept
-}
-
-// eventful returns the containers that have ended or have devices; all others are as if they had no status.
-func eventful(all []corev1.ContainerStatus) (kept []corev1.ContainerStatus) {
-	for _, c := range all {
-		if c.State.Terminated == nil && c.RestartCount == 0 && len(c.AllocatedResourcesStatus) == 0 {
+func onlyDevices(all corev1.ResourceList) (kept corev1.ResourceList) {
+	for name, quantity := range all {
+		if !isDevice(name) {
 			continue
 		}
-		kept = append(kept, corev1.ContainerStatus{
-			Name: c.Name, RestartCount: c.RestartCount, AllocatedResourcesStatus: c.AllocatedResourcesStatus,
-			State:                corev1.ContainerState{Terminated: c.State.Terminated},
-			LastTerminationState: corev1.ContainerState{Terminated: c.LastTerminationState.Terminated},
-		})
+		if kept == nil {
+			kept = corev1.ResourceList{}
+		}
+		kept[name] = quantity
 	}
 	return kept
 }

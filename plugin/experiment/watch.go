@@ -108,7 +108,7 @@ func watch(
 	}
 	observer.News(reaction.News{Reactions: past})
 	if _, err := reaction.Watch(ctx, reaction.Options{
-		Client: cluster.Client, Targets: nodes, Each: observer.News,
+		Client: cluster.Client, Targets: nodes, OnlyReactions: true, Each: observer.News,
 	}); err != nil {
 		return kube.Explain(err)
 	}

@@ -21,6 +21,8 @@ does. TCP repeats lost packets: connections become slow, and break only if the l
 Targets, peers, limits and undo are those of network partition. --to drops packets that the pods send to the peer, --from packets that they
 receive from it. Without both, packets in both directions are dropped, so that a request and its answer are lost more often.
 
+With --via chaos-mesh, packets are dropped where they are sent: --from must be pod/NAME, and the default is --to any.
+
 To verify the fault, the command sends enough packets from a pod that one of them is almost certainly dropped: 28 for 40 percent, 1375 for
 1 percent.`,
 		Example: `  # Drop 5 percent of the packets that a pod sends to another

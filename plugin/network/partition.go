@@ -12,9 +12,11 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/chaosmesh"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/firewall"
@@ -32,6 +34,7 @@ type partition struct {
 	to, from []string
 	protocol string
 	port     int
+	via      string    // node or chaos-mesh
 	loss     int       // the percentage of packets that are dropped; 0 for all of them
 	slow     *api.Slow // what happens to packets instead of being dropped; nil otherwise
 
@@ -40,7 +43,7 @@ type partition struct {
 }
 
 func newPartition() *partition {
-	p := &partition{Flags: nodefault.New()}
+	p := &partition{Flags: nodefault.New(), via: viaNode}
 	p.Nodes.Elsewhere = true
 	return p
 }
@@ -68,6 +71,10 @@ address are dropped. A connection needs both directions: with --to alone, reques
 The rules match addresses. The packets to a Service have the address of the pod behind it. A pod that is recreated has another address, and is not
 cut off. Packets between a pod and its own node pass: the probes of the kubelet continue to work.
 
+With --via chaos-mesh, an installed Chaos Mesh injects the fault instead: the command creates NetworkChaos objects and waits until their status
+reports that all pods are injected. It starts no privileged pod. Packets between a pod and its own node are dropped, too. --port, --protocol, dns,
+IPv6 and all pods of a node are not supported.
+
 The kernel of the node ends the fault when the TTL expires, and when the node boots. If the node's network bypasses netfilter, as with CNI plugins
 that use eBPF, the packet from the pod shows it, and the command removes the rules and fails.`,
 		Example: `  # Cut a pod off from everything for five minutes
@@ -78,6 +85,9 @@ that use eBPF, the packet from the pod shows it, and the command removes the rul
 
   # Make DNS fail for all pods of a Deployment
   kubectl gpu-fault network partition --workload deployment/vllm -n infer --to dns
+
+  # Let an installed Chaos Mesh cut one rank of a job off from another
+  kubectl gpu-fault network partition --pod trainer-0 --to pod/trainer-1 --via chaos-mesh
 
   # Cut the pods of a node off from an object store
   kubectl gpu-fault network partition gpu-1 --to 203.0.113.0/24 --protocol tcp --port 443`,
@@ -104,12 +114,13 @@ func (p *partition) complete(cmd *cobra.Command, connection *kube.Connection, st
 	flags.StringSliceVar(&p.to, "to", nil, "Peer to which packets are dropped; may be specified up to 16 times")
 	flags.StringSliceVar(&p.from, "from", nil, "Peer from which packets are dropped; may be specified up to 16 times")
 	flags.IntVar(&p.port, "port", 0, "Destination port of the packets: with --to, a port of the peer; with --from, a port of the pods")
+	flags.StringVar(&p.via, "via", p.via, "What injects the fault: node (the kernel of the node) or chaos-mesh (an installed Chaos Mesh)")
 	flags.StringVar(&p.protocol, "protocol", "", "Protocol of the packets: tcp or udp (default: all, or both with --port)")
 	_ = cmd.RegisterFlagCompletionFunc("pod", completion.Pods(connection))
 	_ = cmd.RegisterFlagCompletionFunc("workload", cuda.CompleteWorkload(connection))
 	for flag, words := range map[string][]string{
 		"to": {peerAny, peerDNS, "pod/"}, "from": {peerAny, peerDNS, "pod/"},
-		"protocol": {api.ProtocolTCP, api.ProtocolUDP},
+		"protocol": {api.ProtocolTCP, api.ProtocolUDP}, "via": {viaNode, viaChaosMesh},
 	} {
 		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 	}
@@ -126,7 +137,7 @@ func (p *partition) validate() (err error) {
 	case p.port < 0 || p.port > 65535:
 		return fmt.Errorf("invalid value %d for --port: must be 1 to 65535", p.port)
 	case p.TTL.TTL == 0:
-		return errors.New("--ttl 0 is not supported: the kernel of the node requires a time at which it ends the fault")
+		return errors.New("--ttl 0 is not supported: the kernel of the node, or Chaos Mesh, requires a time at which it ends the fault")
 	}
 	if p.sent, err = parsePeers("to", p.to); err != nil {
 		return err
@@ -135,15 +146,28 @@ func (p *partition) validate() (err error) {
 		return err
 	}
 	if len(p.sent)+len(p.received) == 0 {
-		p.received = []peer{{text: peerAny}}
-		if p.slow == nil {
-			p.sent = p.received
-		}
+		p.sent, p.received = p.defaultPeers()
 	}
 	if p.port != 0 && slices.ContainsFunc(slices.Concat(p.sent, p.received), func(o peer) bool { return o.dns }) {
 		return errors.New("--port and the peer dns cannot be used together: dns is port 53")
 	}
+	if err := p.validateVia(); err != nil {
+		return err
+	}
+	p.NoPods = p.byChaosMesh()
 	return p.Validate()
+}
+
+// defaultPeers returns the peers if none are specified: any address, in the directions that are supported.
+func (p *partition) defaultPeers() (sent, received []peer) {
+	all := []peer{{text: peerAny}}
+	switch {
+	case p.byChaosMesh() && (p.loss > 0 || p.slow != nil):
+		return all, nil
+	case p.slow != nil:
+		return nil, all
+	}
+	return all, all
 }
 
 func (p *partition) validateTarget() error {
@@ -163,6 +187,7 @@ func (p *partition) validateTarget() error {
 func (p *partition) run(ctx context.Context, connection *kube.Connection, streams genericiooptions.IOStreams) error {
 	var chosen podsByNode
 	var omitted string
+	var chaos []*unstructured.Unstructured
 	what := nodefault.Fault{
 		Name: "network", Summary: p.summary(), Result: p.result(), Question: p.question(),
 		Describe: func(say func(string, ...any)) { p.describe(say, chosen.names(), omitted) },
@@ -173,8 +198,17 @@ func (p *partition) run(ctx context.Context, connection *kube.Connection, stream
 			if chosen, omitted, err = p.pods(ctx, cluster, nodes, pod, connection.LedgerNamespace); err != nil {
 				return nil, err
 			}
+			if p.byChaosMesh() {
+				changes, chaos, err = p.chaos(ctx, connection, cluster, nodes, chosen)
+				return changes, err
+			}
 			return p.changes(ctx, connection, cluster, nodes, chosen)
 		},
+	}
+	if p.byChaosMesh() {
+		connection.Feature = viaChaosMesh // its roles do not need root on nodes
+		what.Needs, what.Timed = chaosmesh.Permissions(), true
+		what.DryRun = func() any { return map[string]any{"apiVersion": "v1", "kind": "List", "items": chaos} }
 	}
 	if p.workload != "" && len(p.Nodes.Names) == 0 && p.Nodes.Selector == "" {
 		what.Nodes = func(ctx context.Context, cluster *kube.Cluster) (nodes []string, _ error) {
@@ -246,7 +280,11 @@ func request(what api.Partition, matches []api.Match) (api.Firewall, error) {
 
 // Permissions returns the permissions for partitions of any target, in addition to those of every fault.
 func Permissions(ledgerNamespace string) []fault.Permission {
-	all := needs(ledgerNamespace)
+	return append(needs(ledgerNamespace), targetPermissions()...)
+}
+
+// targetPermissions returns the permissions to read targets and peers.
+func targetPermissions() (all []fault.Permission) {
 	for _, verb := range []string{"get", "list"} {
 		all = append(all, fault.Permission{Verb: verb, Resource: "pods"})
 	}
@@ -312,6 +350,10 @@ func (p *partition) describe(say func(string, ...any), pods []string, omitted st
 	if len(pods) > mostNamed {
 		named += fmt.Sprintf(" and %s", count.Of(len(pods)-mostNamed, "other pod"))
 	}
+	if p.byChaosMesh() {
+		p.describeChaos(say, named)
+		return
+	}
 	if p.slow == nil {
 		say("What: the kernel drops %s of %s: %s. Packets between a pod and its own node pass.", p.share(), named, p.peers())
 	} else {
@@ -331,4 +373,15 @@ func (p *partition) describe(say func(string, ...any), pods []string, omitted st
 	say("How: a privileged pod%s %s.", p.Pods.OtherImage(), how)
 	say("Duration: %s. Undo: `kubectl gpu-fault revert RUN`. The kernel ends it when the TTL expires, and when the node boots.",
 		p.TTL.String())
+}
+
+// describeChaos describes a fault by Chaos Mesh.
+func (p *partition) describeChaos(say func(string, ...any), pods string) {
+	say("What: Chaos Mesh injects into %s: %s: %s.", pods, p.effect(), p.peers())
+	if slices.ContainsFunc(p.received, func(o peer) bool { return o.text == peerAny }) {
+		say("Note: packets from the pods' own nodes are dropped, too: the probes of the kubelet fail, and it may restart containers.")
+	}
+	say("How: NetworkChaos objects, and no debug pod. To verify it, the command reads the status that Chaos Mesh reports.")
+	say("Duration: %s. Undo: `kubectl gpu-fault revert RUN`. Chaos Mesh ends it when the TTL expires; its objects remain until "+
+		"the revert.", p.TTL.String())
 }

@@ -104,8 +104,8 @@ func (p peer) ofPod(text string) (peer, error) {
 	return p, nil
 }
 
-// find returns the pod of the peer with its addresses.
-func (p peer) find(ctx context.Context, client kubernetes.Interface, namespace string) ([]netip.Addr, error) {
+// find returns the running pod of the peer, which has addresses.
+func (p peer) find(ctx context.Context, client kubernetes.Interface, namespace string) (*corev1.Pod, error) {
 	if p.namespace != "" {
 		namespace = p.namespace
 	}
@@ -119,11 +119,10 @@ func (p peer) find(ctx context.Context, client kubernetes.Interface, namespace s
 		return nil, fmt.Errorf("peer %s uses the network of its node: to cut off the whole node, specify its address %s",
 			p.text, pod.Status.HostIP)
 	}
-	addresses := addressesOf(pod)
-	if len(addresses) == 0 || pod.Status.Phase != corev1.PodRunning {
+	if len(addressesOf(pod)) == 0 || pod.Status.Phase != corev1.PodRunning {
 		return nil, fmt.Errorf("peer %s has no address (phase %s): wait until the pod runs", p.text, pod.Status.Phase)
 	}
-	return addresses, nil
+	return pod, nil
 }
 
 // addressesOf returns the addresses of a pod.
@@ -157,12 +156,12 @@ func (r resolver) matches(ctx context.Context, peers []peer, received bool) (all
 	for _, p := range peers {
 		networks := []netip.Prefix{p.network}
 		if p.name != "" {
-			addresses, err := p.find(ctx, r.client, r.namespace)
+			pod, err := p.find(ctx, r.client, r.namespace)
 			if err != nil {
 				return nil, err
 			}
 			networks = nil
-			for _, a := range addresses {
+			for _, a := range addressesOf(pod) {
 				networks = append(networks, netip.PrefixFrom(a, a.BitLen()))
 			}
 		}

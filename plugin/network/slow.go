@@ -31,6 +31,9 @@ The packets wait in a queueing discipline (tc) on the node's end of the pods' li
 both as modules. If the kernel of a node lacks one, if a pod's link is not of the kind veth, or if the link has a queueing discipline already,
 such as that of the bandwidth plugin, the command changes nothing and says so.
 
+With --via chaos-mesh, packets are delayed where they are sent: --to selects the peers to which the pods send, --from must be pod/NAME, and the
+default is --to any.
+
 To verify the fault, the command connects from a pod to a peer, and measures how long the answer takes. The peer must answer, but a rejection is
 an answer. The kernel ends the fault when the TTL expires.`,
 		Example: `  # Delay all packets that a pod receives by 100 ms, more or less 20 ms
@@ -41,8 +44,8 @@ an answer. The kernel ends the fault when the TTL expires.`,
       --from 203.0.113.0/24`,
 	}
 	p.complete(cmd, connection, streams)
-	_ = cmd.Flags().MarkHidden("to")
 	flags := cmd.Flags()
+	flags.Lookup("to").Usage = "Peer to which packets are slow; requires --via chaos-mesh"
 	flags.Lookup("from").Usage = "Peer from which packets are slow; may be specified up to 16 times"
 	flags.Lookup("port").Usage = "Port of the pods at which the packets arrive"
 	flags.DurationVar(&latency, "latency", 0, "How much later packets arrive, such as 100ms; at most 1m")
@@ -50,8 +53,8 @@ an answer. The kernel ends the fault when the TTL expires.`,
 	flags.StringVar(&rate, "rate", "", "Highest rate in bits per second, such as 10M; 8k to 100G")
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
-		if len(p.to) > 0 {
-			return errors.New("--to is not supported: only packets that the pods receive can become slow; use --from")
+		if len(p.to) > 0 && !p.byChaosMesh() {
+			return errors.New("--to requires --via chaos-mesh: the kernel of the node delays only packets that the pods receive; use --from")
 		}
 		if p.slow, err = slowOf(latency, jitter, rate); err != nil {
 			return err

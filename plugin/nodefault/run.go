@@ -44,6 +44,10 @@ type Fault struct {
 	) ([]fault.Change, error)
 	// Print prints the result of a run; nil prints the evidence as a table, or the whole record in other formats.
 	Print func(*ledger.Run) error
+	// DryRun returns what a dry run prints as YAML instead of the nodes; it may be nil.
+	DryRun func() any
+	// Timed reports whether the fault ends when the TTL expires although it starts no debug pods.
+	Timed bool
 	// CleanupTimeout limits the cleanup after a failure or an interruption; 0 means the default of fault.Session.
 	CleanupTimeout time.Duration
 }
@@ -215,6 +219,9 @@ func (f *Flags) printDryRun(
 		}
 		return f.Format.Object(streams.Out, plan.Planned(), objects...)
 	}
+	if what.DryRun != nil {
+		return printer.Format{Output: "yaml"}.Object(streams.Out, what.DryRun())
+	}
 	for _, name := range names {
 		fmt.Fprintf(streams.Out, "node/%s %s (%s dry run)\n", name, what.Result, f.DryRun)
 	}
@@ -255,7 +262,7 @@ func (f *Flags) print(
 	switch {
 	case run.Until.IsZero():
 		end = "no end"
-	case f.NoPods: // nothing on the node ends the fault
+	case f.NoPods && !what.Timed: // nothing on the node ends the fault
 		end = "until it is reverted"
 	}
 	printer.Talk(streams.ErrOut, "%s on %s, %s; to undo it: %s", what.Result, List(proven), end,

@@ -88,6 +88,11 @@ func Features() []Feature {
 			func(s Scope) ([]fault.Permission, error) {
 				return fault.Permissions(fault.BasePermissions(s.Ledger), network.Permissions(s.Ledger)), nil
 			}},
+		{"chaos-mesh", "network --via chaos-mesh: cut pods off with an installed Chaos Mesh",
+			"Can make Chaos Mesh cut off any pod, and delete any NetworkChaos. " + writesLedger,
+			func(s Scope) ([]fault.Permission, error) {
+				return fault.Permissions(fault.BasePermissions(s.Ledger), network.ChaosMeshPermissions()), nil
+			}},
 		{"taint", "taint devices of DRA drivers",
 			"Can delete any DeviceTaintRule, and evict every pod that holds a device of a DRA driver. " + writesLedger,
 			func(s Scope) ([]fault.Permission, error) {

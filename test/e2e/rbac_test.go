@@ -42,8 +42,11 @@ func coverage() map[string]covered {
 		"runtime":  {works: (*rights).runtimeWorks, asks: (*rights).runtimeAsks},
 		"device":   {works: (*rights).deviceWorks, asks: (*rights).deviceAsks},
 		"network":  {works: (*rights).networkWorks, asks: (*rights).networkAsks, prepare: (*rights).networkPrepare},
-		"taint":    {works: (*rights).taintWorks, asks: (*rights).taintAsks, prepare: (*rights).taintPrepare},
-		"cuda":     {works: (*rights).cudaWorks, asks: (*rights).cudaAsks, prepare: (*rights).cudaPrepare},
+		"chaos-mesh": {
+			works: (*rights).chaosMeshWorks, asks: (*rights).chaosMeshAsks, prepare: (*rights).chaosMeshPrepare,
+		},
+		"taint": {works: (*rights).taintWorks, asks: (*rights).taintAsks, prepare: (*rights).taintPrepare},
+		"cuda":  {works: (*rights).cudaWorks, asks: (*rights).cudaAsks, prepare: (*rights).cudaPrepare},
 		"nvml": {
 			works: (*rights).nvmlWorks, asks: (*rights).nvmlAsks, prepare: (*rights).nvmlPrepare,
 			others: []string{"xid"}, exempt: map[string]string{"get pods": "xid has it in the namespace of the test"},

@@ -36,6 +36,9 @@ type Creation struct {
 	// MarksOnly creates no ClusterRole that keeps the seal, so that fewer permissions are needed. The undo then does
 	// not delete an object whose mark another client has removed.
 	MarksOnly bool
+	// ShowRun labels the objects with their run and this tool, unlike the objects of exercises, which must not show who
+	// created them.
+	ShowRun bool
 }
 
 // Change returns the change for a fault.Plan. Check reports its errors in advance.
@@ -181,7 +184,7 @@ func (c *Creation) apply(ctx context.Context, r fault.Recorder) ([]ledger.Eviden
 	for i, manifest := range manifests {
 		o := &d.Created[i]
 		r.Progress("creating " + o.String())
-		proof, err := c.create(ctx, o, manifest, o.mark(sealed))
+		proof, err := c.create(ctx, o, manifest, run.ID, o.mark(sealed))
 		if err != nil {
 			return evidence, errors.Join(err, save()) // the UIDs, for the undo that follows
 		}
@@ -191,13 +194,16 @@ func (c *Creation) apply(ctx context.Context, r fault.Recorder) ([]ledger.Eviden
 }
 
 func (c *Creation) create(
-	ctx context.Context, o *Object, manifest *unstructured.Unstructured, instance string,
+	ctx context.Context, o *Object, manifest *unstructured.Unstructured, run, instance string,
 ) (ledger.Evidence, error) {
 	labels := manifest.GetLabels()
 	if labels == nil {
 		labels = map[string]string{}
 	}
 	labels[LabelInstance] = instance
+	if c.ShowRun {
+		labels[ledger.LabelRun], labels[ledger.LabelManagedBy] = run, ledger.ManagedBy
+	}
 	manifest.SetLabels(labels)
 	made, err := c.client(*o).Create(ctx, manifest,
 		metav1.CreateOptions{FieldManager: ManagerCreate, FieldValidation: metav1.FieldValidationStrict})
