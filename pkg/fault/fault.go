@@ -25,9 +25,9 @@ type Plan struct {
 	// InOrder means that each change depends on the previous ones, regardless of target. Changes are applied one at a
 	// time. If one fails, all are undone in reverse order.
 	InOrder bool
-	// UndoByTarget limits the order of the undo to the changes of each target, because those of different targets do
-	// not need each other to be undone. They are undone in parallel.
-	UndoByTarget bool
+	// UndoTogether means that the changes do not depend on each other when they are undone, even if they are in order
+	// or on the same target. They are undone in parallel.
+	UndoTogether bool
 	// Quiet disables Events on the targets for both the run and its revert, so that observers of the targets do not
 	// learn the cause.
 	Quiet bool

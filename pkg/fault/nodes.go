@@ -46,6 +46,21 @@ func EachNode(ctx context.Context, client kubernetes.Interface, selector string,
 	})
 }
 
+// Allocatable returns the allocatable resources in the status of a node: milli-units are rounded up.
+func Allocatable(
+	ctx context.Context, client kubernetes.Interface, name string,
+) (map[corev1.ResourceName]int64, error) {
+	node, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("get node %s: %w", name, err)
+	}
+	all := map[corev1.ResourceName]int64{}
+	for resource, quantity := range node.Status.Allocatable {
+		all[resource] = quantity.Value()
+	}
+	return all, nil
+}
+
 func nodeTargets(plan Plan) []ledger.Target {
 	var targets []ledger.Target
 	for _, change := range plan.Changes {

@@ -111,7 +111,7 @@ func (s *Session) draft(ctx context.Context, plan Plan, seen clearance) ledger.R
 		Fault: plan.Fault, Summary: plan.Summary, Command: plan.Command, By: s.Whoami(ctx), From: s.From,
 		Client:  s.Version,
 		Created: now, Deadline: now.Add(s.timeout()), Reason: plan.Reason, Phase: ledger.Planned, InOrder: plan.InOrder,
-		UndoByTarget: plan.UndoByTarget, Quiet: plan.Quiet,
+		UndoTogether: plan.UndoTogether, Quiet: plan.Quiet,
 	}
 	if plan.TTL > 0 {
 		run.Until = now.Add(plan.TTL)
@@ -131,7 +131,7 @@ func (p Plan) Planned() ledger.Run {
 		APIVersion: ledger.APIVersion, Kind: ledger.KindRun,
 		Fault: p.Fault, Summary: p.Summary, Command: p.Command, Reason: p.Reason, Phase: ledger.Planned,
 		Steps:   p.steps(),
-		InOrder: p.InOrder, UndoByTarget: p.UndoByTarget, Quiet: p.Quiet,
+		InOrder: p.InOrder, UndoTogether: p.UndoTogether, Quiet: p.Quiet,
 	}
 }
 

@@ -56,15 +56,18 @@ func (s *Session) undo(
 }
 
 // undoAll undoes steps and records each result. The steps of each target are undone in reverse order; if the run is in
-// order, all steps are, unless it has UndoByTarget. A step that cannot be undone does not prevent others from being
-// undone.
+// order, all steps are; if it has UndoTogether, all are undone in parallel. A step that cannot be undone does not prevent
+// others from being undone.
 func (s *Session) undoAll(
 	ctx context.Context, w *ledger.Writer, steps []ledger.Step, by string, allow Allowances,
 ) []outcome {
 	outcomes := make([]outcome, len(steps))
 	run := w.Run()
 	var group errgroup.Group
-	all := chains(run.InOrder && !run.UndoByTarget, steps)
+	all := chains(run.InOrder, steps)
+	if run.UndoTogether {
+		all = slices.Collect(slices.Chunk(slices.Concat(all...), 1))
+	}
 	group.SetLimit(s.parallel(len(all)))
 	var events sync.WaitGroup
 	for _, chain := range all {

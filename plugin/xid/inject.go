@@ -319,8 +319,9 @@ func (w *writing) plan(cluster *kube.Cluster, injection *kernellog.Injection, na
 	}
 	w.TTL.Apply(&plan)
 	plan.InOrder = !w.layers.isOne()
-	// The new pods of the workload need a device, and would be rejected while the device plugin restarts.
-	plan.UndoByTarget = plan.InOrder && !w.more.suppliesDevices
+	// The new pods of the workload need a device, and would be rejected while the device plugin restarts. That ends the
+	// layer device, too.
+	plan.UndoTogether = plan.InOrder && !w.more.suppliesDevices
 	plan.Changes, plan.Needs = w.more.changes, append(plan.Needs, w.more.needs...)
 	plan.Checks = w.more.checks
 	for _, name := range names {

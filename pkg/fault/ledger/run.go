@@ -54,8 +54,8 @@ type Run struct {
 	// InOrder means that later steps depend on earlier ones. The steps are undone in reverse order, regardless of
 	// target.
 	InOrder bool `json:"inOrder,omitempty"`
-	// UndoByTarget limits this to the steps of each target: those of different targets are undone in parallel.
-	UndoByTarget bool `json:"undoByTarget,omitempty"`
+	// UndoTogether means that the steps do not depend on each other when they are undone. They are undone in parallel.
+	UndoTogether bool `json:"undoTogether,omitempty"`
 	// Quiet means that no client writes Events on the targets.
 	Quiet bool `json:"quiet,omitempty"`
 	// Message describes how the run ended, or what stopped it.

@@ -13,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 )
 
 // Timeouts, and the interval of polls.
@@ -128,18 +130,15 @@ func podsOf(ctx context.Context, client kubernetes.Interface, namespace, uid, no
 // Devices are the numbers of allocatable devices of a node, by extended resource.
 type Devices map[string]int64
 
-func allocatable(ctx context.Context, client kubernetes.Interface, name string) (Devices, error) {
-	node, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("get node %s: %w", name, err)
-	}
+func allocatable(ctx context.Context, client kubernetes.Interface, node string) (Devices, error) {
+	now, err := fault.Allocatable(ctx, client, node)
 	all := Devices{}
-	for resource, quantity := range node.Status.Allocatable {
+	for resource, n := range now {
 		if strings.Contains(string(resource), "/") {
-			all[string(resource)] = quantity.Value()
+			all[string(resource)] = n
 		}
 	}
-	return all, nil
+	return all, err
 }
 
 // fewer returns which resources have fewer devices now: "nvidia.com/gpu 2 -> 1".

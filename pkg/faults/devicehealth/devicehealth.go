@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
@@ -74,7 +75,7 @@ func (in *Injection) apply(
 	if run.Until.IsZero() {
 		return nil, errors.New("unhealthy devices require a TTL, after which the node ends the fault")
 	}
-	before, err := allocatable(ctx, in.Client, nodeName)
+	before, err := fault.Allocatable(ctx, in.Client, nodeName)
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +110,7 @@ func (in *Injection) apply(
 	evidence = []ledger.Evidence{ledger.NewEvidence("kubelet's device checkpoint", "%s: %s unhealthy, %d healthy",
 		failed.Resource, strings.Join(failed.Devices, ", "), failed.Healthy)}
 	r.Progress("waiting for the node's status")
-	shown, err := in.prove(ctx, nodeName, *failed, before[failed.Resource])
+	shown, err := in.prove(ctx, nodeName, *failed, before[corev1.ResourceName(failed.Resource)])
 	return append(evidence, shown...), err
 }
 

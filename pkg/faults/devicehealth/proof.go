@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
@@ -27,19 +28,6 @@ const (
 	// podPollEvery is longer, because each poll lists all pods of the node.
 	podPollEvery = 500 * time.Millisecond
 )
-
-// allocatable returns the node's allocatable resources, by name.
-func allocatable(ctx context.Context, client kubernetes.Interface, nodeName string) (map[string]int64, error) {
-	node, err := client.CoreV1().Nodes().Get(ctx, nodeName, metav1.GetOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("get node %s: %w", nodeName, err)
-	}
-	all := map[string]int64{}
-	for name, quantity := range node.Status.Allocatable {
-		all[string(name)] = quantity.Value()
-	}
-	return all, nil
-}
 
 // prove waits until the API server shows what the kubelet has recorded: fewer allocatable devices, and the health of
 // the failed devices in the status of the pods that hold them.
@@ -78,15 +66,16 @@ func awaitAllocatable(
 	defer cancel()
 	var last string
 	for {
-		all, err := allocatable(ctx, client, nodeName)
+		all, err := fault.Allocatable(ctx, client, nodeName)
+		now := all[corev1.ResourceName(resource)]
 		switch {
 		case err != nil:
 			last = err.Error()
-		case all[resource] >= want && all[resource] <= most:
+		case now >= want && now <= most:
 			return nil
 		default:
 			last = fmt.Sprintf("the kubelet has recorded %d healthy devices of %s, but the node's status has %d allocatable",
-				want, resource, all[resource])
+				want, resource, now)
 		}
 		select {
 		case <-ctx.Done():
