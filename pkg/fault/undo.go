@@ -56,8 +56,8 @@ func (s *Session) undo(
 }
 
 // undoAll undoes steps and records each result. The steps of each target are undone in reverse order; if the run is in
-// order, all steps are; if it has UndoTogether, all are undone in parallel. A step that cannot be undone does not prevent
-// others from being undone.
+// order, all steps are; if it has UndoTogether, all are undone in parallel. A step that cannot be undone does not
+// prevent others from being undone.
 func (s *Session) undoAll(
 	ctx context.Context, w *ledger.Writer, steps []ledger.Step, by string, allow Allowances,
 ) []outcome {
