@@ -9,6 +9,10 @@ import (
 	"testing"
 
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/rbac"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/session"
 )
 
 // TestARefusalNamesTheFeature: who may not do something is told a command to paste, and never a placeholder.
@@ -60,5 +64,27 @@ func TestARefusalNamesTheFeature(t *testing.T) {
 				t.Errorf("%q says\n%s\nwanted %q", line, text, want)
 			}
 		})
+	}
+}
+
+// TestAnUndoerNamesAFeature: who may not revert is told roles that exist.
+func TestAnUndoerNamesAFeature(t *testing.T) {
+	t.Parallel()
+	known := map[string]bool{"": true} // that of the run
+	for _, f := range rbac.Features() {
+		known[f.Name] = true
+	}
+	named := 0
+	for kind, undoer := range session.Undoers(nil) {
+		needer, is := undoer.(fault.Needer)
+		if !is {
+			continue
+		}
+		if named++; !known[needer.Feature()] {
+			t.Errorf("%s: `rbac print --for %s` is rejected", kind, needer.Feature())
+		}
+	}
+	if named == 0 {
+		t.Error("no undoer needs permissions, so this proves nothing")
 	}
 }

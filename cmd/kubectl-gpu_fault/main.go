@@ -14,6 +14,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"syscall"
+	"time"
 
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	_ "k8s.io/client-go/plugin/pkg/client/auth" // cloud providers' credentials, as in kubectl
@@ -86,6 +87,9 @@ func hushLibraries() {
 	_ = all.Set("stderrthreshold", "FATAL") // a valid severity name
 }
 
+// sameInterrupt is the time in which a second signal does not count as another interrupt.
+const sameInterrupt = 500 * time.Millisecond
+
 // withSignals returns a context that is canceled by the first termination signal (Ctrl-C, a closed terminal, a lost SSH
 // connection), so that the command can clean up. The second signal exits the program immediately. SIGPIPE is ignored,
 // so that a closed pipe (`| head`) only makes writes fail and does not stop a run half-way.
@@ -103,7 +107,10 @@ func withSignals(parent context.Context, streams genericiooptions.IOStreams) (co
 		fmt.Fprintln(streams.ErrOut, "\ninterrupted: cleaning up (interrupt again to quit immediately)")
 		hushLibraries()
 		cancel(plugin.ErrInterrupted)
-		<-signals
+		// Programs such as timeout send the same signal twice: to the process, and to its process group.
+		for again := time.Now().Add(sameInterrupt); time.Now().Before(again); {
+			<-signals
+		}
 		fmt.Fprintln(streams.ErrOut,
 			"quit without cleaning up; list open runs: kubectl gpu-fault list; undo them: kubectl gpu-fault revert RUN --force")
 		os.Exit(plugin.ExitInterrupted)

@@ -182,6 +182,8 @@ type Leftover struct {
 	Path   string  `json:"path"`             // or "pid 4711"
 	Run    string  `json:"run,omitempty"`    // the run that it belongs to
 	Status *Status `json:"status,omitempty"` // only of a record
+	// Ended reports whether it has no effect any more; only of unhealthy devices.
+	Ended bool `json:"ended,omitempty"`
 	// Removed reports whether the cleanup removed it.
 	Removed bool `json:"removed,omitempty"`
 	// Problem describes why it was not removed or could not be read.

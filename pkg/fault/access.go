@@ -96,11 +96,13 @@ func (s *Session) checkAccess(ctx context.Context, plan Plan) error {
 type Needer interface {
 	// Needs returns the permissions that Undo needs for the step in the given ledger namespace.
 	Needs(step ledger.Step, ledgerNamespace string) []Permission
+	// Feature is the argument of `rbac print --for` that grants them; empty for the fault of the run.
+	Feature() string
 }
 
 // checkRevertAccess checks, before any step is undone, that the user has the permissions to undo all steps of the run.
 func (s *Session) checkRevertAccess(ctx context.Context, run ledger.Run) error {
-	needs, feature, namespace := RevertPermissions(s.Ledger.Namespace), "revert", ""
+	needs, features, namespace := RevertPermissions(s.Ledger.Namespace), []string{"revert"}, ""
 	for _, step := range run.Steps {
 		undoer, ok := s.Undoers[step.Undo.Kind].(Needer)
 		if !ok || !step.InPlace() {
@@ -108,7 +110,10 @@ func (s *Session) checkRevertAccess(ctx context.Context, run ledger.Run) error {
 		}
 		if more := undoer.Needs(step, s.Ledger.Namespace); len(more) > 0 {
 			needs = append(needs, more...)
-			feature, namespace = "revert,"+run.Fault, cmp.Or(namespace, step.Target.Namespace)
+			namespace = cmp.Or(namespace, step.Target.Namespace)
+			if feature := cmp.Or(undoer.Feature(), run.Fault); !slices.Contains(features, feature) {
+				features = append(features, feature)
+			}
 		}
 	}
 	missing, optional, err := s.missing(ctx, Permissions(needs))
@@ -118,7 +123,8 @@ func (s *Session) checkRevertAccess(ctx context.Context, run ledger.Run) error {
 		}
 		return err
 	}
-	return fmt.Errorf("revert %s: nothing was changed: %w", run.ID, s.refusal(ctx, missing, feature, namespace))
+	return fmt.Errorf("revert %s: nothing was changed: %w", run.ID,
+		s.refusal(ctx, missing, strings.Join(features, ","), namespace))
 }
 
 func (s *Session) refusal(ctx context.Context, missing []Permission, features, namespace string) error {

@@ -20,6 +20,9 @@ func (u OnNode) Needs(step ledger.Step, ledgerNamespace string) []Permission {
 	return DebugPodPermissions(ledgerNamespace)
 }
 
+// Feature implements fault.Needer.
+func (OnNode) Feature() string { return "" }
+
 // Say returns a function that shows progress messages about a step to the user.
 func (u OnNode) Say(step ledger.Step) func(text string) {
 	return func(text string) {

@@ -308,12 +308,14 @@ func TestOnNode(t *testing.T) {
 		},
 		{Kind: deadman.LeftoverDeadMan, Path: "pid 4711", Run: "runtime-gone"},
 		{Kind: deadman.LeftoverModule, Path: "/sys/module/gpu_fault_xid", Run: "xid-gone"},
+		{Kind: deadman.LeftoverDevices, Path: "/run/gpu-fault/devices/a", Run: "device-gone", Ended: true},
 		{Kind: deadman.LeftoverForeign, Path: "/var/lib/cuda-fault-test"},
 	}
 	want := []string{
 		"record/gpu-1:/var/lib/gpu-fault/runtime-over | kubectl-gpu-fault runtime-over | record of changed files, failed, its run is closed | onNode",
 		"dead-man/gpu-1:pid 4711 | kubectl-gpu-fault runtime-gone | process that restores files, its run has no record | onNode",
 		"kernel-module/gpu-1:/sys/module/gpu_fault_xid | kubectl-gpu-fault xid-gone | kernel module that writes driver log lines, its run has no record | onNode",
+		"failed-devices/gpu-1:/run/gpu-fault/devices/a | kubectl-gpu-fault device-gone | record of devices that were reported as unhealthy; the fault has ended, its run has no record | onNode",
 		"foreign/gpu-1:/var/lib/cuda-fault-test | Dynamo fault injection  | switch of the CUDA library | onNode",
 	}
 	if diff := cmp.Diff(want, lines(found.OnNode("gpu-1", things))); diff != "" {

@@ -72,6 +72,9 @@ func describe(thing deadman.Leftover) string {
 	case deadman.LeftoverFirewall:
 		return "firewall rules; they drop nothing after the run expires"
 	case deadman.LeftoverDevices:
+		if thing.Ended {
+			return "record of devices that were reported as unhealthy; the fault has ended"
+		}
 		return "devices that are reported as unhealthy until the fault expires"
 	}
 	return thing.Kind

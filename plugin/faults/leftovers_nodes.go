@@ -32,6 +32,7 @@ type nodePods struct {
 	streams         genericiooptions.IOStreams
 
 	names  []string
+	roles  map[string]string // by control plane node
 	unseen []leftover.Skipped
 	things map[string][]deadman.Leftover // found by the helper, by node
 }
@@ -42,7 +43,7 @@ func (p *nodePods) choose(ctx context.Context) error {
 		return nil
 	}
 	var all, gpus []string
-	roles := map[string]string{} // by control plane node
+	p.roles = map[string]string{}
 	pages := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 		return p.cluster.Client.CoreV1().Nodes().List(ctx, options)
 	})
@@ -50,7 +51,7 @@ func (p *nodePods) choose(ctx context.Context) error {
 		if n, ok := object.(*corev1.Node); ok {
 			all = append(all, n.Name)
 			if role, is := fault.ControlPlaneRole(*n); is {
-				roles[n.Name] = role
+				p.roles[n.Name] = role
 			}
 			if fault.IsGPUNode(*n) {
 				gpus = append(gpus, n.Name)
@@ -75,14 +76,6 @@ func (p *nodePods) choose(ctx context.Context) error {
 		p.names = p.nodes
 	}
 	slices.Sort(p.names)
-	for _, name := range p.names {
-		if role := roles[name]; role != "" && p.leftoversFlags.clean && !p.allowControlPlane {
-			return fmt.Errorf(
-				"node %q is a control plane node (label %s); to clean it anyway, pass --allow-control-plane", name,
-				role,
-			)
-		}
-	}
 	printer.Talk(p.streams.ErrOut, "%s", p.pods.Announcement(p.ledgerNamespace, p.names))
 	return nil
 }
@@ -104,6 +97,13 @@ func (p *nodePods) look(ctx context.Context, found *leftover.Found) ([]leftover.
 			continue
 		}
 		items = append(items, found.OnNode(name, answers[name])...)
+	}
+	for _, l := range items {
+		role := p.roles[l.Node]
+		if role != "" && l.Remedy == leftover.OnNode && p.leftoversFlags.clean && !p.allowControlPlane {
+			return nil, fmt.Errorf("node %q is a control plane node (label %s), and has leftovers; to clean it anyway, pass "+
+				"--allow-control-plane", l.Node, role)
+		}
 	}
 	return items, nil
 }

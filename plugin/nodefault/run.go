@@ -243,11 +243,13 @@ func (f *Flags) print(
 	}
 	table := &printer.Table{Header: []string{"NODE", "SOURCE", "PROOF"}, NoHeader: f.Format.NoHeader}
 	var proven []string
+	permanent := true
 	for _, step := range run.Steps {
 		if step.State != ledger.StateProven {
 			continue
 		}
 		proven = append(proven, step.Target.Name)
+		permanent = permanent && step.Undo.IsPermanent()
 		for _, e := range step.Evidence {
 			table.Add(step.Target.Name, e.Source, e.Text)
 		}
@@ -258,6 +260,11 @@ func (f *Flags) print(
 	if err := table.Write(streams.Out); err != nil {
 		return err
 	}
+	revert := ledger.New(nil, connection.LedgerNamespace).Command("revert", run.ID)
+	if permanent {
+		printer.Talk(streams.ErrOut, "%s on %s; this cannot be undone; to close its record: %s", what.Result, List(proven), revert)
+		return nil
+	}
 	end := "until " + run.Until.Local().Format("15:04:05")
 	switch {
 	case run.Until.IsZero():
@@ -265,8 +272,7 @@ func (f *Flags) print(
 	case f.NoPods && !what.Timed: // nothing on the node ends the fault
 		end = "until it is reverted"
 	}
-	printer.Talk(streams.ErrOut, "%s on %s, %s; to undo it: %s", what.Result, List(proven), end,
-		ledger.New(nil, connection.LedgerNamespace).Command("revert", run.ID))
+	printer.Talk(streams.ErrOut, "%s on %s, %s; to undo it: %s", what.Result, List(proven), end, revert)
 	return nil
 }
 

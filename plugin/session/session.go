@@ -124,7 +124,9 @@ func New(
 	undoers[dcgm.UndoKind] = dcgm.Undoer{
 		Engine: dcgm.Engine{Client: cluster.Client, Execer: debugpod.NewExecer(cluster.Config)},
 	}
-	undoers[daemonpod.UndoKind] = daemonpod.Undoer{Client: cluster.Client, Progress: onStep}
+	undoers[daemonpod.UndoKind] = daemonpod.Undoer{
+		Client: cluster.Client, Timeout: pods.Timeout, Progress: onStep,
+	}
 	undoers[cudashim.UndoKind] = cudashim.Undoer{
 		Cluster: workloads(cluster), LedgerNamespace: ledgerNamespace,
 		Progress: onStep,

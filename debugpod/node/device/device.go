@@ -66,7 +66,7 @@ func Left(ctx context.Context, clean bool, keep []string) []deadman.Leftover {
 func (n node) left(ctx context.Context, clean bool, keep []string) []deadman.Leftover {
 	var all []deadman.Leftover
 	for _, r := range n.records() {
-		left := deadman.Leftover{Kind: deadman.LeftoverDevices, Path: n.dir(r.Run), Run: r.Run}
+		left := deadman.Leftover{Kind: deadman.LeftoverDevices, Path: n.dir(r.Run), Run: r.Run, Ended: r.ended()}
 		if clean && !slices.Contains(keep, r.Run) {
 			if _, failure := n.recover(ctx, r.Run); failure != nil {
 				left.Problem = failure.Message

@@ -154,6 +154,9 @@ func (u Undoer) Describe(ledger.Step) string { return "uncordon the node, if thi
 // Needs implements fault.Needer.
 func (u Undoer) Needs(ledger.Step, string) []fault.Permission { return Permissions() }
 
+// Feature implements fault.Needer.
+func (Undoer) Feature() string { return "" }
+
 // Permissions returns what cordoning and its undo need, in addition to the permissions of every fault.
 func Permissions() []fault.Permission {
 	return []fault.Permission{{Verb: "get", Resource: "nodes"}, {Verb: "patch", Resource: "nodes"}}

@@ -50,3 +50,6 @@ func (u Undoer) Needs(step ledger.Step, _ string) []fault.Permission {
 		return p.Verb == "create" && p.Resource == "configmaps" // an undo only deletes them
 	})
 }
+
+// Feature implements fault.Needer.
+func (Undoer) Feature() string { return "cuda" }

@@ -66,11 +66,13 @@ type Copy struct {
 // undo is the content of ledger.Undo.Data. Anyone with permission to write ConfigMaps may have written it, so the pod
 // is deleted only if it has the seal of the run.
 type undo struct {
-	Namespace string  `json:"namespace"`
-	Pod       string  `json:"pod"`
-	DaemonSet string  `json:"daemonSet"`
-	UID       string  `json:"uid"` // of the DaemonSet
-	Devices   Devices `json:"devices,omitempty"`
+	Namespace string `json:"namespace"`
+	Pod       string `json:"pod"`
+	DaemonSet string `json:"daemonSet"`
+	UID       string `json:"uid"` // of the DaemonSet
+	// PodUID is the UID of the copy; empty if the client was killed before it was known.
+	PodUID  string  `json:"podUID,omitempty"`
+	Devices Devices `json:"devices,omitempty"`
 }
 
 // Annotations of the copy: the mark of the seal, that it is the pod of the DaemonSet, and that it may start.
@@ -111,6 +113,14 @@ func (r *Replacement) Check(ctx context.Context) error {
 	case !ready(r.Original):
 		return fmt.Errorf("pod %s of %s on node %s is not ready: its program would not see the fault", r.Original.Name, ref,
 			r.Node)
+	}
+	for _, c := range r.Original.Spec.Containers {
+		for _, port := range c.Ports {
+			if port.HostPort > 0 {
+				return fmt.Errorf("pod %s of %s has port %d of its node: the copy waits beside it for a moment, and the kubelet would "+
+					"reject it; leave out the layer nvml", r.Original.Name, ref, port.HostPort)
+			}
+		}
 	}
 	pod, err := r.copy(ledger.Run{ID: "check"}, undo{})
 	if err != nil {
@@ -209,11 +219,7 @@ func (r *Replacement) apply(ctx context.Context, rec fault.Recorder) ([]ledger.E
 	if err != nil {
 		return nil, err
 	}
-	text, err := json.Marshal(u)
-	if err != nil {
-		return nil, fmt.Errorf("encode the undo: %w", err)
-	}
-	if err := rec.Save(ctx, func(s *ledger.Step) { s.Undo.Data = text }); err != nil {
+	if err := u.save(ctx, rec); err != nil {
 		return nil, err
 	}
 	rec.Progress("creating a copy of pod " + r.Original.Name)
@@ -222,6 +228,10 @@ func (r *Replacement) apply(ctx context.Context, rec fault.Recorder) ([]ledger.E
 		return nil, err
 	}
 	made := time.Now()
+	u.PodUID = string(pod.UID)
+	if err := u.save(ctx, rec); err != nil {
+		return nil, err
+	}
 	if pod, err = r.await(ctx, pod, "waiting", waits); err != nil {
 		return nil, err
 	}
@@ -240,6 +250,14 @@ func (r *Replacement) apply(ctx context.Context, rec fault.Recorder) ([]ledger.E
 	}
 	more, err := r.Prove(ctx, rec, Copy{r.Client, pod, pod.Name, devices, Ref(r.DaemonSet.Name)})
 	return append(evidence, more...), err
+}
+
+func (u undo) save(ctx context.Context, rec fault.Recorder) error {
+	text, err := json.Marshal(u)
+	if err != nil {
+		return fmt.Errorf("encode the undo: %w", err)
+	}
+	return rec.Save(ctx, func(s *ledger.Step) { s.Undo.Data = text })
 }
 
 // unchanged returns an error if the original was replaced since the user was asked: its successor is older than the

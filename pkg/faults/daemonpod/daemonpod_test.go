@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
@@ -141,6 +142,13 @@ func TestUndo(t *testing.T) {
 		return pod
 	}
 	sealed := copied(good.mark(runID, node))
+	known := good
+	known.PodUID = "copy"
+	bare := copied("")
+	bare.OwnerReferences = nil
+	now := metav1.Now()
+	stuck := copied(good.mark(runID, node))
+	stuck.DeletionTimestamp, stuck.Finalizers, stuck.Status.Phase = &now, []string{"example.com/x"}, corev1.PodFailed
 	other := good
 	other.Pod = "victim"
 	foreign := good
@@ -151,29 +159,49 @@ func TestUndo(t *testing.T) {
 		said    string // of the result, or of the error
 		deleted bool
 	}{
-		"the copy":            {good, []runtime.Object{sealed}, "is that of daemonset.apps/plugin again", true},
-		"not ours":            {good, []runtime.Object{copied("forged")}, "is not the one that this run made", false},
-		"another pod":         {other, []runtime.Object{sealed}, "is not the pod that the run makes", false},
-		"no namespace":        {foreign, []runtime.Object{sealed}, "does not name a DaemonSet", false},
-		"gone already":        {good, nil, "the copy no longer exists", false},
-		"without DaemonSet":   {good, []runtime.Object{sealed}, "has no pod on the node any more", true},
-		"another's of a name": {good, []runtime.Object{sealed}, "has no pod on the node any more", true},
+		"the copy":                {good, []runtime.Object{sealed}, "is that of daemonset.apps/plugin again", true},
+		"not ours":                {good, []runtime.Object{copied("forged")}, "has not the mark of this run", false},
+		"another pod of its name": {known, []runtime.Object{bare}, "the copy no longer exists; pod own is", false},
+		"a finalizer":             {good, []runtime.Object{stuck}, "remains because of its finalizers example.com/x; pod own is", false},
+		"a taint":                 {good, []runtime.Object{sealed}, "has no pod on the node any more", true},
+		"a cordon":                {good, []runtime.Object{sealed}, "is that of daemonset.apps/plugin again", true},
+		"another nodeSelector":    {good, []runtime.Object{sealed}, "has no pod on the node any more", true},
+		"another pod":             {other, []runtime.Object{sealed}, "is not the pod that the run makes", false},
+		"no namespace":            {foreign, []runtime.Object{sealed}, "does not name a DaemonSet", false},
+		"gone already":            {good, nil, "the copy no longer exists", false},
+		"without DaemonSet":       {good, []runtime.Object{sealed}, "has no pod on the node any more", true},
+		"another's of a name":     {good, []runtime.Object{sealed}, "has no pod on the node any more", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			own := ownPod("own", corev1.ConditionTrue)
-			objects := append(test.objects, own, &corev1.Node{
+			on := &corev1.Node{
 				ObjectMeta: metav1.ObjectMeta{Name: node}, Status: corev1.NodeStatus{Allocatable: gpus("2")},
-			})
+			}
+			objects := append(test.objects, on)
 			switch ds := daemonSet(); name {
+			case "a taint":
+				on.Spec.Taints = []corev1.Taint{{Key: "maint", Effect: corev1.TaintEffectNoExecute}}
+				objects = append(objects, ds)
+			case "another nodeSelector":
+				ds.Spec.Template.Spec.NodeSelector = map[string]string{"gpu": "no"}
+				objects = append(objects, ds)
+			case "a cordon":
+				cordoned := corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}
+				on.Spec.Taints = []corev1.Taint{cordoned}
+				objects = append(objects, ds, own)
 			case "without DaemonSet":
 			case "another's of a name":
 				ds.UID = "new"
 				objects = append(objects, ds)
 			default:
-				objects = append(objects, ds)
+				objects = append(objects, ds, own)
 			}
 			client := fake.NewClientset(objects...)
+			if name == "a finalizer" {
+				client.PrependReactor("delete", "pods",
+					func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, nil })
+			}
 			state, said, err := Undoer{Client: client}.Undo(t.Context(), ledger.Run{ID: runID}, step(t, test.undo))
 			if err != nil {
 				said = err.Error()
@@ -199,6 +227,9 @@ func TestCheck(t *testing.T) {
 	for want, change := range map[string]func(*Replacement){
 		"is being updated": func(r *Replacement) { r.DaemonSet.Status.CurrentNumberScheduled = 2 },
 		"is not ready":     func(r *Replacement) { r.Original = ownPod("o", corev1.ConditionFalse) },
+		"has port 9400 of its node": func(r *Replacement) {
+			r.Original.Spec.Containers = []corev1.Container{{Ports: []corev1.ContainerPort{{HostPort: 9400}}}}
+		},
 	} {
 		r := &Replacement{
 			Client: fake.NewClientset(), Node: node, DaemonSet: daemonSet(),

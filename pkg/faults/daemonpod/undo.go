@@ -1,12 +1,15 @@
 package daemonpod
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,6 +22,8 @@ import (
 // Undoer deletes copies. Client may be nil if only Describe is called.
 type Undoer struct {
 	Client kubernetes.Interface
+	// Timeout is how long each wait takes at most; the default is 2 minutes.
+	Timeout time.Duration
 	// Progress receives the progress of a step; may be nil.
 	Progress func(step ledger.Step, text string)
 }
@@ -42,6 +47,9 @@ func (u Undoer) Needs(step ledger.Step, _ string) []fault.Permission {
 	}
 	return undoPermissions(d.Namespace)
 }
+
+// Feature implements fault.Needer.
+func (Undoer) Feature() string { return "nvml" }
 
 func undoPermissions(namespace string) []fault.Permission {
 	return []fault.Permission{
@@ -78,82 +86,115 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 	if u.Client == nil {
 		return "", "", errors.New("no cluster to undo it in")
 	}
-	deleted, err := u.delete(ctx, run.ID, node, d)
+	done, err := u.delete(ctx, run.ID, node, d)
 	if err != nil {
 		return "", "", err
 	}
 	own, err := u.successor(ctx, step, node, d)
+	ref := Ref(d.DaemonSet)
 	switch {
 	case err != nil:
 		return "", "", err
 	case own == "":
-		return ledger.StateReverted, fmt.Sprintf("%s has no pod on the node any more", Ref(d.DaemonSet)), nil
-	case !deleted:
-		return ledger.StateReverted, fmt.Sprintf("the copy no longer exists, and %s has pod %s on the node", Ref(d.DaemonSet), own), nil
+		return ledger.StateReverted, done + ref + " has no pod on the node any more", nil
 	}
 	if err := d.Devices.await(ctx, u.Client, node); err != nil {
 		if ctx.Err() != nil {
 			return "", "", err
 		}
-		return ledger.StateReverted, fmt.Sprintf("pod %s is that of %s again, but %v", own, Ref(d.DaemonSet), err), nil
+		return ledger.StateReverted, fmt.Sprintf("%spod %s is that of %s again, but %v", done, own, ref, err), nil
 	}
-	return ledger.StateReverted, fmt.Sprintf("pod %s is that of %s again", own, Ref(d.DaemonSet)), nil
+	return ledger.StateReverted, fmt.Sprintf("%spod %s is that of %s again", done, own, ref), nil
 }
 
-// delete deletes the copy if it has the seal of the run.
-func (u Undoer) delete(ctx context.Context, run, node string, d undo) (deleted bool, err error) {
+// delete deletes the copy if it has the seal of the run. It returns what there is to say about it, as the beginning of
+// a message.
+func (u Undoer) delete(ctx context.Context, run, node string, d undo) (said string, err error) {
+	const gone = "the copy no longer exists; "
 	pods := u.Client.CoreV1().Pods(d.Namespace)
 	pod, err := pods.Get(ctx, d.Pod, metav1.GetOptions{})
 	switch {
-	case apierrors.IsNotFound(err):
-		return false, nil
+	case apierrors.IsNotFound(err) || err == nil && d.PodUID != "" && string(pod.UID) != d.PodUID:
+		return gone, nil // somebody else may have made a pod of its name since
 	case err != nil:
-		return false, fmt.Errorf("get pod %s: %w", d.Pod, err)
+		return "", fmt.Errorf("get pod %s: %w", d.Pod, err)
 	case pod.Annotations[annotationSeal] != d.mark(run, node):
-		return false, fmt.Errorf("pod %s in namespace %s is not the one that this run made: delete it by hand if it is", d.Pod,
-			d.Namespace)
+		return "", fmt.Errorf("pod %s in namespace %s has not the mark of this run: somebody has changed or replaced the copy; "+
+			"if it has an init container %s, it is the copy: delete it by hand, then repeat the revert", d.Pod, d.Namespace,
+			gateName)
 	}
 	err = pods.Delete(ctx, d.Pod, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}})
 	if err != nil && !apierrors.IsNotFound(err) {
-		return false, fmt.Errorf("delete pod %s: %w", d.Pod, err)
+		return "", fmt.Errorf("delete pod %s: %w", d.Pod, err)
 	}
-	return true, poll(ctx, podTimeout, func(ctx context.Context) (bool, string, error) {
+	err = poll(ctx, u.timeout(), func(ctx context.Context) (bool, string, error) {
 		now, err := pods.Get(ctx, d.Pod, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) || err == nil && now.UID != pod.UID {
 			return true, "", nil
 		}
+		if err == nil && held(now) != "" {
+			said = fmt.Sprintf("pod %s has ended, and remains because of its finalizers %s; ", d.Pod, held(now))
+			return true, "", nil
+		}
 		return false, fmt.Sprintf("pod %s is still being deleted", d.Pod), err
 	})
+	return said, err
 }
 
+func (u Undoer) timeout() time.Duration { return cmp.Or(u.Timeout, podTimeout) }
+
 // successor waits for the pod that the DaemonSet has on the node itself, and returns its name; empty if it has none
-// because the DaemonSet or the node is gone, or the DaemonSet is not for the node any more.
+// because the DaemonSet or the node no longer exists, or the DaemonSet is not for the node any more.
 func (u Undoer) successor(ctx context.Context, step ledger.Step, node string, d undo) (name string, err error) {
-	ds, err := u.Client.AppsV1().DaemonSets(d.Namespace).Get(ctx, d.DaemonSet, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err) || err == nil && string(ds.UID) != d.UID:
-		return "", nil
-	case err != nil:
-		return "", fmt.Errorf("get %s: %w", Ref(d.DaemonSet), err)
-	}
-	if _, err := u.Client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{}); apierrors.IsNotFound(err) {
-		return "", nil
+	if ds, err := u.daemonSet(ctx, d); ds == nil || err != nil {
+		return "", err
 	}
 	if u.Progress != nil {
 		u.Progress(step, "waiting for the pod of "+Ref(d.DaemonSet))
 	}
-	err = poll(ctx, podTimeout, func(ctx context.Context) (bool, string, error) {
+	err = poll(ctx, u.timeout(), func(ctx context.Context) (bool, string, error) {
 		pods, err := podsOf(ctx, u.Client, d.Namespace, d.UID, node)
 		if err != nil {
 			return false, "", err
 		}
-		missing := fmt.Sprintf("%s has no pod on node %s yet", Ref(d.DaemonSet), node)
+		pods = slices.DeleteFunc(pods, func(p corev1.Pod) bool { return p.Name == d.Pod && p.DeletionTimestamp != nil })
 		if i := slices.IndexFunc(pods, func(p corev1.Pod) bool { return ready(&p) }); i >= 0 {
 			name = pods[i].Name
-		} else if len(pods) > 0 {
-			missing = fmt.Sprintf("pod %s is not ready: %s", pods[0].Name, reason(&pods[0]))
+			return true, "", nil
 		}
-		return name != "", missing, nil
+		if len(pods) > 0 {
+			return false, fmt.Sprintf("pod %s is not ready: %s", pods[0].Name, reason(&pods[0])), nil
+		}
+		wanted, err := u.wanted(ctx, node, d)
+		return err == nil && !wanted, fmt.Sprintf("%s has no pod on node %s yet", Ref(d.DaemonSet), node), err
 	})
 	return name, err
+}
+
+// daemonSet returns the DaemonSet of the copy, or nil if it no longer exists.
+func (u Undoer) daemonSet(ctx context.Context, d undo) (*appsv1.DaemonSet, error) {
+	ds, err := u.Client.AppsV1().DaemonSets(d.Namespace).Get(ctx, d.DaemonSet, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err) || err == nil && string(ds.UID) != d.UID:
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("get %s: %w", Ref(d.DaemonSet), err)
+	}
+	return ds, nil
+}
+
+// wanted reports whether the DaemonSet and the node still exist and belong together.
+func (u Undoer) wanted(ctx context.Context, node string, d undo) (bool, error) {
+	ds, err := u.daemonSet(ctx, d)
+	if ds == nil || err != nil {
+		return false, err
+	}
+	now, err := u.Client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("get node %s: %w", node, err)
+	}
+	return wants(ds, now), nil
 }

@@ -9,10 +9,14 @@ import (
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes"
+	scheduling "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/klog/v2"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 )
@@ -61,8 +65,11 @@ func (r *Replacement) await(
 		switch {
 		case err != nil:
 			return false, "", fmt.Errorf("get pod %s: %w", pod.Name, err)
-		case now.UID != pod.UID || now.DeletionTimestamp != nil || ended(now):
+		case now.UID != pod.UID || now.DeletionTimestamp != nil:
 			return false, "", fmt.Errorf("another client has ended pod %s", pod.Name)
+		case ended(now):
+			return false, "", fmt.Errorf("pod %s ended while it was to replace %s (a node needs room for both for a moment): %s",
+				pod.Name, r.Original.Name, reason(now))
 		}
 		pod = now
 		return reached(now), fmt.Sprintf("pod %s is not in the state %q: %s", pod.Name, state, reason(now)), nil
@@ -81,6 +88,32 @@ func waits(pod *corev1.Pod) bool {
 	})
 }
 
+// held returns the finalizers that keep a deleted pod whose containers have ended.
+func held(pod *corev1.Pod) string {
+	running := slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
+		return s.State.Terminated == nil
+	})
+	if pod.DeletionTimestamp == nil || running && !ended(pod) {
+		return ""
+	}
+	return strings.Join(pod.Finalizers, ", ")
+}
+
+// wants reports whether the DaemonSet creates a pod for a node that has none: it is for the node, and tolerates its
+// taints. Those of Kubernetes itself, such as that of a cordon, are tolerated by all DaemonSets.
+func wants(ds *appsv1.DaemonSet, node *corev1.Node) bool {
+	spec := ds.Spec.Template.Spec
+	matches, err := nodeaffinity.GetRequiredNodeAffinity(&corev1.Pod{Spec: spec}).Match(node)
+	if err != nil || !matches || spec.NodeName != "" && spec.NodeName != node.Name {
+		return false
+	}
+	_, refused := scheduling.FindMatchingUntoleratedTaint(klog.Background(), node.Spec.Taints, spec.Tolerations,
+		func(t *corev1.Taint) bool {
+			return t.Effect != corev1.TaintEffectPreferNoSchedule && !strings.HasPrefix(t.Key, "node.kubernetes.io/")
+		}, true)
+	return !refused
+}
+
 func ready(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp == nil && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
@@ -93,6 +126,9 @@ func reason(pod *corev1.Pod) string {
 		if w := s.State.Waiting; w != nil && w.Reason != "PodInitializing" {
 			return strings.TrimSuffix(fmt.Sprintf("container %s: %s: %s", s.Name, w.Reason, w.Message), ": ")
 		}
+	}
+	if s := pod.Status; s.Reason != "" {
+		return fmt.Sprintf("%s: %s: %.300s", s.Phase, s.Reason, s.Message)
 	}
 	return string(pod.Status.Phase)
 }

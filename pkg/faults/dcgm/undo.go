@@ -26,6 +26,9 @@ func (u Undoer) Describe(ledger.Step) string {
 // Needs implements fault.Needer.
 func (u Undoer) Needs(ledger.Step, string) []fault.Permission { return Permissions() }
 
+// Feature implements fault.Needer.
+func (Undoer) Feature() string { return "nvml" }
+
 // Permissions returns what the injection and its undo need, in addition to those of every fault.
 func Permissions() []fault.Permission {
 	return []fault.Permission{

@@ -33,7 +33,8 @@ type Injection struct {
 // Change returns the change to one node, for a fault.Plan.
 func (in Injection) Change(nodeName, action string) fault.Change {
 	return fault.Change{
-		Target: ledger.Target{Kind: "Node", Name: nodeName}, Action: action, Undo: ledger.Undo{Kind: UndoKind},
+		Target: ledger.Target{Kind: "Node", Name: nodeName}, Action: action,
+		Undo: ledger.Undo{Kind: UndoKind, Permanent: true},
 		Apply: func(ctx context.Context, r fault.Recorder) ([]ledger.Evidence, error) {
 			return in.apply(ctx, nodeName, r)
 		},

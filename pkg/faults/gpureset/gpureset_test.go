@@ -52,7 +52,11 @@ func TestReset(t *testing.T) {
 					return []string{"0000:17:00.0"}, test.refused
 				},
 			}
-			evidence, err := in.Change("gpu-1", "reset GPU 0").Apply(t.Context(), n)
+			change := in.Change("gpu-1", "reset GPU 0")
+			if !change.Undo.IsPermanent() {
+				t.Error("the node stays locked, and the user is told how to undo a reset")
+			}
+			evidence, err := change.Apply(t.Context(), n)
 			if want := errors.Join(test.refused, test.failed); (err == nil) != (want == nil) {
 				t.Errorf("%v, want %v", err, want)
 			}

@@ -105,6 +105,9 @@ func (u ModuleUndoer) Needs(_ ledger.Step, ledgerNamespace string) []fault.Permi
 	return fault.DebugPodPermissions(ledgerNamespace)
 }
 
+// Feature implements fault.Needer.
+func (ModuleUndoer) Feature() string { return "" }
+
 // Describe implements fault.Undoer.
 func (u ModuleUndoer) Describe(ledger.Step) string {
 	return "unload the kernel module " + kmod.Name + "; none for the kernel log"
