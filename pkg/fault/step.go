@@ -95,6 +95,8 @@ func (s *Session) giveUp(
 		if run.Step(id).InPlace() {
 			results.events.Go(func() { s.injected(ctx, run, id, reason) })
 		}
+	} else if errors.Is(saved, ledger.ErrClosed) {
+		reason = errors.Join(reason, errors.New("another client has closed the run, so its record does not show this"))
 	} else if !errors.Is(reason, saved) {
 		reason = errors.Join(reason, fmt.Errorf("the ledger does not say so: %w", saved))
 	}

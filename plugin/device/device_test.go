@@ -147,8 +147,8 @@ func TestDeviceList(t *testing.T) {
 	r := resource(defaultResource, uuid0)
 	r.Unhealthy, r.Failed = []string{uuid1}, map[string]string{uuid1: "device-1"}
 	r.Pods[uuid0], r.Pods[uuid1] = "uid-1", "uid-2"
-	list := newDeviceList("gpu-1", twoGPUs(), api.Devices{Resources: []api.DeviceResource{r}},
-		map[string]string{"uid-1": "research/trainer"})
+	all := api.Devices{Resources: []api.DeviceResource{r}}
+	list := newDeviceList("gpu-1", twoGPUs(), all, map[string]string{"uid-1": "research/trainer"})
 	if len(list.Items) != 2 {
 		t.Fatalf("%+v", list)
 	}
@@ -156,8 +156,11 @@ func TestDeviceList(t *testing.T) {
 	if a.ID != uuid0 || *a.GPU != 0 || a.Health != "Healthy" || a.Pod != "research/trainer" || a.Run != "" {
 		t.Errorf("%+v", a)
 	}
-	if b.ID != uuid1 || *b.GPU != 1 || b.Health != "Unhealthy" || b.Pod != "uid-2" || b.Run != "device-1" {
-		t.Errorf("%+v", b)
+	if b.ID != uuid1 || *b.GPU != 1 || b.Health != "Unhealthy" || b.Pod != "" || b.Run != "device-1" {
+		t.Errorf("%+v, which a pod held that was deleted", b)
+	}
+	if list = newDeviceList("gpu-1", twoGPUs(), all, nil); list.Items[1].Pod != "uid-2" {
+		t.Errorf("%+v, and the pods could not be listed", list.Items[1])
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
@@ -134,6 +135,7 @@ func (l *listing) run(ctx context.Context, nodes target.Nodes) error {
 }
 
 // podNames returns the names of a node's pods by UID, as NAMESPACE/NAME.
+// podNames returns the names of a node's pods by the UIDs that the kubelet uses.
 func podNames(ctx context.Context, cluster *kube.Cluster, nodeName string) (map[string]string, error) {
 	pods, err := cluster.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", nodeName).String(),
@@ -143,7 +145,11 @@ func podNames(ctx context.Context, cluster *kube.Cluster, nodeName string) (map[
 	}
 	names := map[string]string{}
 	for _, pod := range pods.Items {
-		names[string(pod.UID)] = pod.Namespace + "/" + pod.Name
+		uid := string(pod.UID)
+		if static := pod.Annotations[corev1.MirrorPodAnnotationKey]; static != "" {
+			uid = static
+		}
+		names[uid] = pod.Namespace + "/" + pod.Name
 	}
 	return names, nil
 }
@@ -153,8 +159,8 @@ func newDeviceList(nodeName string, info api.Info, found api.Devices, pods map[s
 	for _, r := range found.Resources {
 		for _, id := range slices.Sorted(slices.Values(slices.Concat(r.Healthy, r.Unhealthy))) {
 			d := device{Resource: r.Name, ID: id, Health: "Healthy", GPU: indexOf(id, info.GPUs), Pod: r.Pods[id]}
-			if name, known := pods[d.Pod]; known {
-				d.Pod = name
+			if pods != nil { // the kubelet forgets a deleted pod only when it needs its devices
+				d.Pod = pods[d.Pod]
 			}
 			if !slices.Contains(r.Healthy, id) {
 				d.Health = "Unhealthy"

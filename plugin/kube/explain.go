@@ -54,6 +54,11 @@ func (c *Connection) Explain(err error) error {
 	if !apierrors.IsForbidden(err) || c.Feature == "" || strings.Contains(err.Error(), "gpu-fault rbac") {
 		return err
 	}
+	for _, other := range []string{"exceeded quota", "violates PodSecurity", "admission webhook", "ValidatingAdmissionPolicy"} {
+		if strings.Contains(err.Error(), other) { // not for want of permissions
+			return err
+		}
+	}
 	return fmt.Errorf("%w; %s", err, c.Grant())
 }
 

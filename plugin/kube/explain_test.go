@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/clientcmd"
 )
 
@@ -31,6 +33,23 @@ func TestExplainSaysWhatToDo(t *testing.T) {
 	} {
 		if got := Explain(test.err); !strings.Contains(got.Error(), test.want) {
 			t.Errorf("%s: %q lacks %q", name, got, test.want)
+		}
+	}
+}
+
+// TestRolesDoNotHelpAgainstQuotas: who is told to ask for roles must lack permissions.
+func TestRolesDoNotHelpAgainstQuotas(t *testing.T) {
+	t.Parallel()
+	c := &Connection{Feature: "xid"}
+	for text, helps := range map[string]bool{
+		`User "bob" cannot create resource "pods"`:                      true,
+		"exceeded quota: small, requested: pods=1, used: pods=1":        false,
+		`violates PodSecurity "restricted:latest": privileged`:          false,
+		`admission webhook "policy.example.com" denied the request: no`: false,
+	} {
+		err := c.Explain(apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "a", errors.New(text)))
+		if got := strings.Contains(err.Error(), "rbac print --for xid"); got != helps {
+			t.Errorf("%v: roles are offered: %t, want %t", err, got, helps)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
@@ -83,11 +84,11 @@ func NoteRuns(ctx context.Context, cluster *kube.Cluster, ledgerNamespace, nodeN
 		return // the note is optional
 	}
 	for _, run := range open.Runs {
-		for _, step := range run.Pending() {
-			if step.Target.Kind == "Node" && step.Target.Name == nodeName {
-				printer.Talk(errOut, "Note: node %s was broken on purpose by run %s (%s, by %s); to restore it: %s",
-					nodeName, run.ID, run.Summary, cmp.Or(run.By, "an unknown user"), store.Command("revert", run.ID))
-			}
+		if slices.ContainsFunc(run.Pending(), func(step ledger.Step) bool {
+			return step.Target.Kind == "Node" && step.Target.Name == nodeName
+		}) {
+			printer.Talk(errOut, "Note: node %s was broken on purpose by run %s (%s, by %s); to restore it: %s",
+				nodeName, run.ID, run.Summary, cmp.Or(run.By, "an unknown user"), store.Command("revert", run.ID))
 		}
 	}
 }
