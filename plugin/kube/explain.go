@@ -54,12 +54,17 @@ func (c *Connection) Explain(err error) error {
 	if !apierrors.IsForbidden(err) || c.Feature == "" || strings.Contains(err.Error(), "gpu-fault rbac") {
 		return err
 	}
-	for _, other := range []string{"exceeded quota", "violates PodSecurity", "admission webhook", "ValidatingAdmissionPolicy"} {
-		if strings.Contains(err.Error(), other) { // not for want of permissions
+	for _, other := range otherRefusals {
+		if strings.Contains(err.Error(), other) {
 			return err
 		}
 	}
 	return fmt.Errorf("%w; %s", err, c.Grant())
+}
+
+// otherRefusals are parts of Forbidden errors that no role prevents.
+var otherRefusals = []string{
+	"exceeded quota", "violates PodSecurity", "admission webhook", "ValidatingAdmissionPolicy",
 }
 
 // Grant returns advice on how to get the permissions that the command needs.
