@@ -323,21 +323,27 @@ func TestRefused(t *testing.T) {
 func TestEndpointOf(t *testing.T) {
 	t.Parallel()
 	nvidia := []string{"nvidia-gpu.sock", "nvidia-mig-1g.10gb.sock"}
+	both := []string{"nvidia.com/gpu", "nvidia.com/mig-1g.10gb"}
+	toy := []string{"example.com/toy"}
+	withToy := []string{"nvidia.com/gpu", "example.com/toy"}
 	for _, test := range []struct {
 		resource  string
 		sockets   []string
-		resources int
+		resources []string
 		want      string
 	}{
-		{"nvidia.com/gpu", nvidia, 2, "nvidia-gpu.sock"},
-		{"nvidia.com/mig-1g.10gb", nvidia, 2, "nvidia-mig-1g.10gb.sock"},
-		{"amd.com/gpu", []string{"amd.com_gpu", "nvidia-gpu.sock"}, 2, "amd.com_gpu"},
-		{"gpu.intel.com/i915", []string{"gpu.intel.com-i915.sock", "x.sock"}, 2, "gpu.intel.com-i915.sock"},
-		{"example.com/toy", []string{"nvidiaGPU-1700000000.sock"}, 1, "nvidiaGPU-1700000000.sock"},
-		{"example.com/toy", []string{"a.sock"}, 2, ""},
-		{"example.com/toy", []string{"a.sock", "b.sock"}, 1, ""},
-		{"example.com/toy", nil, 1, ""},
-		{"example.com/gpu", []string{"gpu.sock", "example.sock"}, 2, ""},
+		{"nvidia.com/gpu", nvidia, both, "nvidia-gpu.sock"},
+		{"nvidia.com/mig-1g.10gb", nvidia, both, "nvidia-mig-1g.10gb.sock"},
+		{"amd.com/gpu", []string{"amd.com_gpu", "nvidia-gpu.sock"}, []string{"amd.com/gpu", "nvidia.com/gpu"}, "amd.com_gpu"},
+		{"gpu.intel.com/i915", []string{"gpu.intel.com-i915.sock", "x.sock"}, toy, "gpu.intel.com-i915.sock"},
+		{"example.com/toy", []string{"nvidiaGPU-1700000000.sock"}, toy, "nvidiaGPU-1700000000.sock"},
+		{"example.com/toy", []string{"nvidia-gpu.sock", "toy.sock"}, withToy, "toy.sock"},
+		{"example.com/toy", []string{"toy.sock"}, withToy, ""}, // it may be that of the GPUs
+		{"example.com/toy", []string{"nvidia-gpu.sock"}, withToy, ""},
+		{"example.com/toy", []string{"nvidia-gpu.sock", "a.sock", "b.sock"}, withToy, ""},
+		{"example.com/toy", []string{"a.sock", "b.sock"}, toy, ""},
+		{"example.com/toy", nil, toy, ""},
+		{"example.com/gpu", []string{"gpu.sock", "example.sock"}, []string{"example.com/gpu", "example.com/toy"}, ""},
 	} {
 		got, err := endpointOf(test.resource, test.sockets, test.resources)
 		if got != test.want || (err == nil) != (test.want != "") {

@@ -71,7 +71,7 @@ func (n node) list(ctx context.Context) api.Devices {
 			}
 		}
 		slices.Sort(r.Unhealthy)
-		if r.Endpoint, err = endpointOf(name, sockets, len(c.Healthy)); err != nil {
+		if r.Endpoint, err = endpointOf(name, sockets, slices.Collect(maps.Keys(c.Healthy))); err != nil {
 			r.Problem = err.Error()
 		}
 		all.Resources = append(all.Resources, r)
@@ -109,11 +109,35 @@ func (n node) listens(name string) bool {
 	return true
 }
 
-// endpointOf returns the socket of a resource's plugin. The kubelet tells nobody which it is. Calling ListAndWatch
-// would, but NVIDIA's plugin never notices that a caller has left, and passes a later health event to it instead of the
-// kubelet. The names that plugins give their sockets are known, so a socket is chosen only by its name, or because the
-// node has only one socket and one resource.
-func endpointOf(resource string, sockets []string, resources int) (string, error) {
+// endpointOf returns the socket of a resource's plugin, given all sockets and resources of the node. The kubelet tells
+// nobody which it is. Calling ListAndWatch would, but NVIDIA's plugin never notices that a caller has left, and passes a
+// later health event to it instead of the kubelet. The names that plugins give their sockets are known, so a socket is
+// chosen only by its name, or because one socket and one resource are left when all others are known by theirs.
+func endpointOf(resource string, sockets, resources []string) (string, error) {
+	if known := namedSocket(resource, sockets); known != "" {
+		return known, nil
+	}
+	sockets = slices.Clone(sockets)
+	unnamed := 0
+	for _, other := range resources {
+		known := namedSocket(other, sockets)
+		if known == "" {
+			unnamed++
+		}
+		sockets = slices.DeleteFunc(sockets, func(name string) bool { return name == known })
+	}
+	switch {
+	case len(sockets) == 1 && unnamed == 1:
+		return sockets[0], nil
+	case len(sockets) == 0:
+		return "", fmt.Errorf("no device plugin listens for %s", resource)
+	}
+	return "", fmt.Errorf("the socket of the plugin of %s is unknown: by its name, it could be none of %s", resource,
+		strings.Join(sockets, ", "))
+}
+
+// namedSocket returns the socket whose name is that of a resource; empty if there is none.
+func namedSocket(resource string, sockets []string) string {
 	domain, name, _ := strings.Cut(resource, "/")
 	vendor, _, _ := strings.Cut(domain, ".")
 	for _, known := range []string{
@@ -123,17 +147,10 @@ func endpointOf(resource string, sockets []string, resources int) (string, error
 		domain + "_" + name + ".sock",
 	} {
 		if slices.Contains(sockets, known) {
-			return known, nil
+			return known
 		}
 	}
-	if len(sockets) == 1 && resources == 1 {
-		return sockets[0], nil
-	}
-	if len(sockets) == 0 {
-		return "", fmt.Errorf("no device plugin listens for %s", resource)
-	}
-	return "", fmt.Errorf("the socket of the plugin of %s is unknown: by its name, it could be none of %s", resource,
-		strings.Join(sockets, ", "))
+	return ""
 }
 
 // options requests the options with which a plugin registers. It also proves that the plugin responds.
