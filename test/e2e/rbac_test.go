@@ -51,11 +51,13 @@ func coverage() map[string]covered {
 			works: (*rights).nvmlWorks, asks: (*rights).nvmlAsks, prepare: (*rights).nvmlPrepare,
 			others: []string{"xid"}, exempt: map[string]string{"get pods": "xid has it in the namespace of the test"},
 		},
-		"doctor":    {works: (*rights).doctorWorks, asks: (*rights).doctorAsks, goesOn: true},
-		"list":      {works: (*rights).listWorks, asks: (*rights).listAsks},
-		"watch":     {works: (*rights).watchWorks, asks: (*rights).watchAsks, prepare: (*rights).revertPrepare},
-		"revert":    {works: (*rights).revertWorks, asks: (*rights).revertAsks, prepare: (*rights).revertPrepare},
-		"leftovers": {works: (*rights).leftoversWorks, asks: (*rights).leftoversAsks, goesOn: true},
+		"doctor": {works: (*rights).doctorWorks, asks: (*rights).doctorAsks, goesOn: true},
+		"list":   {works: (*rights).listWorks, asks: (*rights).listAsks},
+		"watch":  {works: (*rights).watchWorks, asks: (*rights).watchAsks, prepare: (*rights).revertPrepare},
+		"revert": {works: (*rights).revertWorks, asks: (*rights).revertAsks, prepare: (*rights).revertPrepare},
+		"leftovers": { // it reads only namespaces with a record
+			prepare: (*rights).revertPrepare, works: (*rights).leftoversWorks, asks: (*rights).leftoversAsks, goesOn: true,
+		},
 		"remediation": {
 			works: (*rights).remediationWorks, asks: (*rights).remediationAsks, others: []string{"watch"},
 			exempt: map[string]string{
