@@ -56,7 +56,8 @@ func coverage() map[string]covered {
 		"watch":  {works: (*rights).watchWorks, asks: (*rights).watchAsks, prepare: (*rights).revertPrepare},
 		"revert": {works: (*rights).revertWorks, asks: (*rights).revertAsks, prepare: (*rights).revertPrepare},
 		"leftovers": { // it reads only namespaces with a record
-			prepare: (*rights).revertPrepare, works: (*rights).leftoversWorks, asks: (*rights).leftoversAsks, goesOn: true,
+			works: (*rights).leftoversWorks, asks: (*rights).leftoversAsks, prepare: (*rights).revertPrepare,
+			goesOn: true,
 		},
 		"remediation": {
 			works: (*rights).remediationWorks, asks: (*rights).remediationAsks, others: []string{"watch"},

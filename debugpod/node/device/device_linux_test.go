@@ -334,7 +334,7 @@ func TestEndpointOf(t *testing.T) {
 	}{
 		{"nvidia.com/gpu", nvidia, both, "nvidia-gpu.sock"},
 		{"nvidia.com/mig-1g.10gb", nvidia, both, "nvidia-mig-1g.10gb.sock"},
-		{"amd.com/gpu", []string{"amd.com_gpu", "nvidia-gpu.sock"}, []string{"amd.com/gpu", "nvidia.com/gpu"}, "amd.com_gpu"},
+		{"amd.com/gpu", []string{"amd.com_gpu", "nvidia-gpu.sock"}, []string{"amd.com/gpu", both[0]}, "amd.com_gpu"},
 		{"gpu.intel.com/i915", []string{"gpu.intel.com-i915.sock", "x.sock"}, toy, "gpu.intel.com-i915.sock"},
 		{"example.com/toy", []string{"nvidiaGPU-1700000000.sock"}, toy, "nvidiaGPU-1700000000.sock"},
 		{"example.com/toy", []string{"nvidia-gpu.sock", "toy.sock"}, withToy, "toy.sock"},

@@ -110,9 +110,9 @@ func (n node) listens(name string) bool {
 }
 
 // endpointOf returns the socket of a resource's plugin, given all sockets and resources of the node. The kubelet tells
-// nobody which it is. Calling ListAndWatch would, but NVIDIA's plugin never notices that a caller has left, and passes a
-// later health event to it instead of the kubelet. The names that plugins give their sockets are known, so a socket is
-// chosen only by its name, or because one socket and one resource are left when all others are known by theirs.
+// nobody which it is. Calling ListAndWatch would, but NVIDIA's plugin never notices that a caller has left, and passes
+// a later health event to it instead of the kubelet. The names that plugins give their sockets are known, so a socket
+// is chosen only by its name, or because one socket and one resource are left when all others are known by theirs.
 func endpointOf(resource string, sockets, resources []string) (string, error) {
 	if known := namedSocket(resource, sockets); known != "" {
 		return known, nil

@@ -39,9 +39,7 @@ func run(resource, socket string, ids []string) error {
 		return err
 	}
 	defer os.Remove(path)
-	server := rpc.Serve(listener, func(ctx context.Context, method string, message []byte, send func([]byte) error) error {
-		return answer(ctx, ids, method, message, send)
-	})
+	server := rpc.Serve(listener, answers(ids))
 	defer server.Close()
 
 	kubelet := rpc.NewConn(filepath.Join(dir, "kubelet.sock"))
@@ -58,30 +56,42 @@ func run(resource, socket string, ids []string) error {
 	return nil
 }
 
-// answer implements the service DevicePlugin.
-func answer(ctx context.Context, ids []string, method string, message []byte, send func([]byte) error) error {
-	switch method {
-	case "/v1beta1.DevicePlugin/GetDevicePluginOptions":
-		return send(nil)
-	case "/v1beta1.DevicePlugin/ListAndWatch":
-		var list []byte // ListAndWatchResponse: devices = 1. Device: ID = 1, health = 2.
-		for _, id := range ids {
-			list = rpc.Message(list, 1, rpc.Text(rpc.Text(nil, 1, id), 2, "Healthy"))
-		}
-		if err := send(list); err != nil {
-			return err
-		}
-		<-ctx.Done()
-		return nil
-	case "/v1beta1.DevicePlugin/Allocate":
-		var reply []byte // AllocateResponse: container_responses = 1, one for each request
-		if err := rpc.Fields(message, func(rpc.Field) error {
-			reply = rpc.Message(reply, 1, nil)
+// answers returns an implementation of the service DevicePlugin.
+func answers(ids []string) rpc.Handler {
+	return func(ctx context.Context, method string, message []byte, send func([]byte) error) error {
+		switch method {
+		case "/v1beta1.DevicePlugin/GetDevicePluginOptions":
+			return send(nil)
+		case "/v1beta1.DevicePlugin/ListAndWatch":
+			if err := send(list(ids)); err != nil {
+				return err
+			}
+			<-ctx.Done()
 			return nil
-		}); err != nil {
-			return err
+		case "/v1beta1.DevicePlugin/Allocate":
+			return allocate(message, send)
 		}
-		return send(reply)
+		return &rpc.Error{Code: rpc.Unimplemented, Message: "unknown method " + method}
 	}
-	return &rpc.Error{Code: rpc.Unimplemented, Message: "unknown method " + method}
+}
+
+// list returns a ListAndWatchResponse: devices = 1. Device: ID = 1, health = 2.
+func list(ids []string) (message []byte) {
+	for _, id := range ids {
+		message = rpc.Message(message, 1, rpc.Text(rpc.Text(nil, 1, id), 2, "Healthy"))
+	}
+	return message
+}
+
+// allocate sends an AllocateResponse: container_responses = 1, one for each request.
+func allocate(request []byte, send func([]byte) error) error {
+	var reply []byte
+	err := rpc.Fields(request, func(rpc.Field) error {
+		reply = rpc.Message(reply, 1, nil)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return send(reply)
 }
