@@ -78,13 +78,15 @@ func (i Inject) commands(ctx context.Context, t Target, targets []string, run st
 	for _, layer := range i.Layers {
 		switch layer {
 		case LayerKernel:
-			if more := i.withKernel(); more != nil { // first: the layer device ends when the device plugin restarts
+			if more := i.withKernel(); more != nil { // first: flags such as --daemonset are those of the first command
 				all = append([][]string{slices.Concat(kernel, more)}, all...)
 				continue
 			}
 			all = append(all, kernel)
 		case LayerDevice:
-			all = append(all, device)
+			if i.withKernel() == nil {
+				all = append(all, device)
+			}
 		case LayerCUDA:
 			all = append(all, append(slices.Clone(cuda), "--xid", fmt.Sprint(i.XID)))
 		}
@@ -94,7 +96,8 @@ func (i Inject) commands(ctx context.Context, t Target, targets []string, run st
 	return all, nil
 }
 
-// withKernel returns the flag with the layers that only the command of the kernel log injects; empty if there are none.
+// withKernel returns the flag with the layers that the command of the kernel log injects: nvml and dcgm, which have no
+// command of their own, and then the layer device as well, because the node is locked. It is empty without them.
 func (i *Inject) withKernel() []string {
 	layers := LayerKernel
 	for _, layer := range i.Layers {
@@ -104,6 +107,9 @@ func (i *Inject) withKernel() []string {
 	}
 	if layers == LayerKernel {
 		return nil
+	}
+	if slices.Contains(i.Layers, LayerDevice) {
+		layers += "," + LayerDevice
 	}
 	return []string{"--layers", layers}
 }

@@ -139,7 +139,7 @@ func TestCommands(t *testing.T) {
 			"cuda inject deployment/vllm --namespace infer --xid 79",
 		}},
 		{Inject{XID: int64(48), Layers: []string{"device", "kernel", "nvml"}, GPU: int64(1)}, []string{
-			"xid 48 a b --gpu 1 --layers kernel,nvml", "device unhealthy a b --gpu 1",
+			"xid 48 a b --gpu 1 --layers kernel,nvml,device",
 		}},
 		{Inject{Command: []string{"cuda", "disarm", "${run}", "--node=${target.node}"}},
 			[]string{"cuda disarm run-1 --node=a"}},

@@ -157,6 +157,8 @@ func (r *Replacement) copy(run ledger.Run, u undo) (*corev1.Pod, error) {
 	}
 	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, annotationSeal, u.mark(run.ID, r.Node))
 	pod.Spec.NodeName, pod.Spec.Tolerations = r.Node, r.Original.Spec.Tolerations
+	// On a full node, the kubelet would kill other pods to admit one of a critical priority.
+	pod.Spec.PriorityClassName, pod.Spec.Priority, pod.Spec.PreemptionPolicy = "", nil, nil
 	if !run.Until.IsZero() {
 		seconds := max(int64(time.Until(run.Until).Seconds()), 1)
 		pod.Spec.ActiveDeadlineSeconds = &seconds

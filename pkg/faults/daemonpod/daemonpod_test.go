@@ -36,6 +36,7 @@ func daemonSet() *appsv1.DaemonSet {
 			},
 			Spec: corev1.PodSpec{
 				Containers: []corev1.Container{{Name: "main"}}, InitContainers: []corev1.Container{{Name: "first"}},
+				PriorityClassName: "system-node-critical",
 			},
 		}},
 	}
@@ -73,6 +74,9 @@ func TestCopy(t *testing.T) {
 	}
 	if pod.Spec.NodeName != node || len(pod.Spec.Tolerations) != 1 || pod.Annotations["a"] != "b" {
 		t.Errorf("it is not as the original: %+v", pod)
+	}
+	if pod.Spec.PriorityClassName != "" {
+		t.Errorf("the kubelet kills other pods of a full node for it: priority class %s", pod.Spec.PriorityClassName)
 	}
 	if c := pod.Spec.InitContainers; len(c) != 2 || c[0].Name != gateName || c[1].Name != "first" {
 		t.Errorf("the gate is not the first of its init containers: %+v", c)
