@@ -1,5 +1,6 @@
-// Reading the health of GPUs by NVML, as device plugins do: it waits for critical XIDs of all GPUs, and prints each one; when NVML reports an
-// error instead, it prints which GPUs have it. With a program to supervise, it ends when that does, as launchers do, or starts it again.
+// Reading the health of GPUs by NVML, as device plugins do: it waits for critical XIDs of all GPUs, and prints each one;
+// when NVML reports an error instead, it prints which GPUs have it. With a program to supervise, it ends when that does,
+// as launchers do, or starts it again.
 #define _GNU_SOURCE
 #include "trainer.h"
 #include <dlfcn.h>
@@ -44,7 +45,8 @@ static int bind(void)
 	void *library = nvml_library();
 	if (!library) return fprintf(stderr, "NVML: libnvidia-ml.so.1 was not found\n"), 0;
 #define LOOK(name, type, parameters) \
-	if (!(name = (type (*) parameters)dlsym(library, #name))) return fprintf(stderr, "NVML: the library lacks %s\n", #name), 0;
+	if (!(name = (type (*) parameters)dlsym(library, #name))) \
+		return fprintf(stderr, "NVML: the library lacks %s\n", #name), 0;
 	NVML(LOOK)
 	return 1;
 }

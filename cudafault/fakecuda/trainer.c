@@ -20,7 +20,7 @@
 //	FRAMEWORK=tensorflow, TRAINING_SCRIPT   TensorFlow's messages, and a script that chooses the device, see trainer-framework.c
 //	TRAINER_SIMULATION=allocated   the simulated driver is in the container only if the device plugin gave it a device, as NVIDIA's is
 //	LAB_NVSWITCH            http://HOST:PORT/fabric of the node's Fabric Manager: without an answer, CUDA does not start (802)
-//	TRAINER_HEALTH=1        trains in a second process, and reads the health of the GPUs in the first, see trainer-health.c
+//	TRAINER_HEALTH=1        trains in a second process, and reads the health of the GPUs, see trainer-health.c
 //	TRAINER_RESTARTS (0)    how often training starts again in the same container when it fails; requires TRAINER_HEALTH
 //	TRAINER_BUFFERED=1      keeps lines in a buffer of 8 KiB, as Python does on a pipe; PYTHONUNBUFFERED=1 prevents that, as there
 //

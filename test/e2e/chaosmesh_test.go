@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
@@ -54,16 +55,14 @@ func (e *env) installChaosMesh(namespace string) *chaosMesh {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		for ; ctx.Err() == nil; time.Sleep(100 * time.Millisecond) {
-			c.reconcile(ctx)
-		}
+		wait.UntilWithContext(ctx, c.reconcile, 100*time.Millisecond)
 	}()
 	e.t.Cleanup(func() {
 		definitions := client.Resource(schema.GroupVersionResource{
 			Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions",
 		})
 		_ = definitions.Delete(ctx, "networkchaos.chaos-mesh.org", metav1.DeleteOptions{})
-		cluster.Eventually(e.t, patience, "NetworkChaos is no longer served", func() (bool, string) {
+		cluster.Eventually(e.t, patience, "the API server has stopped serving NetworkChaos", func() (bool, string) {
 			_, err := definitions.Get(ctx, "networkchaos.chaos-mesh.org", metav1.GetOptions{})
 			return apierrors.IsNotFound(err), fmt.Sprint(err)
 		})

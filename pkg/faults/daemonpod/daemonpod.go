@@ -117,8 +117,8 @@ func (r *Replacement) Check(ctx context.Context) error {
 	for _, c := range r.Original.Spec.Containers {
 		for _, port := range c.Ports {
 			if port.HostPort > 0 {
-				return fmt.Errorf("pod %s of %s has port %d of its node: the copy waits beside it for a moment, and the kubelet would "+
-					"reject it; leave out the layer nvml", r.Original.Name, ref, port.HostPort)
+				return fmt.Errorf("pod %s of %s uses host port %d: the kubelet would reject the copy, which waits beside it for a "+
+					"moment; leave out the layer nvml", r.Original.Name, ref, port.HostPort)
 			}
 		}
 	}

@@ -164,8 +164,9 @@ func TestUndo(t *testing.T) {
 		deleted bool
 	}{
 		"the copy":                {good, []runtime.Object{sealed}, "is that of daemonset.apps/plugin again", true},
-		"not ours":                {good, []runtime.Object{copied("forged")}, "has not the mark of this run", false},
+		"not ours":                {good, []runtime.Object{copied("forged")}, "does not have the mark of this run", false},
 		"another pod of its name": {known, []runtime.Object{bare}, "the copy no longer exists; pod own is", false},
+		"a forged UID":            {known, []runtime.Object{sealed}, "is that of daemonset.apps/plugin again", true},
 		"a finalizer":             {good, []runtime.Object{stuck}, "remains because of its finalizers example.com/x; pod own is", false},
 		"a taint":                 {good, []runtime.Object{sealed}, "has no pod on the node any more", true},
 		"a cordon":                {good, []runtime.Object{sealed}, "is that of daemonset.apps/plugin again", true},
@@ -231,7 +232,7 @@ func TestCheck(t *testing.T) {
 	for want, change := range map[string]func(*Replacement){
 		"is being updated": func(r *Replacement) { r.DaemonSet.Status.CurrentNumberScheduled = 2 },
 		"is not ready":     func(r *Replacement) { r.Original = ownPod("o", corev1.ConditionFalse) },
-		"has port 9400 of its node": func(r *Replacement) {
+		"uses host port 9400": func(r *Replacement) {
 			r.Original.Spec.Containers = []corev1.Container{{Ports: []corev1.ContainerPort{{HostPort: 9400}}}}
 		},
 	} {

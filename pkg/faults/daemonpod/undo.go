@@ -114,12 +114,15 @@ func (u Undoer) delete(ctx context.Context, run, node string, d undo) (said stri
 	pods := u.Client.CoreV1().Pods(d.Namespace)
 	pod, err := pods.Get(ctx, d.Pod, metav1.GetOptions{})
 	switch {
-	case apierrors.IsNotFound(err) || err == nil && d.PodUID != "" && string(pod.UID) != d.PodUID:
-		return gone, nil // somebody else may have made a pod of its name since
+	case apierrors.IsNotFound(err):
+		return gone, nil
 	case err != nil:
 		return "", fmt.Errorf("get pod %s: %w", d.Pod, err)
-	case pod.Annotations[annotationSeal] != d.mark(run, node):
-		return "", fmt.Errorf("pod %s in namespace %s has not the mark of this run: somebody has changed or replaced the copy; "+
+	case pod.Annotations[annotationSeal] == d.mark(run, node): // whatever UID somebody may have written into the record
+	case d.PodUID != "" && string(pod.UID) != d.PodUID:
+		return gone, nil // another client has created a pod with its name since
+	default:
+		return "", fmt.Errorf("pod %s in namespace %s does not have the mark of this run: somebody has changed or replaced the copy; "+
 			"if it has an init container %s, it is the copy: delete it by hand, then repeat the revert", d.Pod, d.Namespace,
 			gateName)
 	}
