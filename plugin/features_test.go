@@ -44,10 +44,13 @@ func TestARefusalNamesTheFeature(t *testing.T) {
 		"scenario status":                       "--for scenario |",
 		"doctor --api-only --no-images":         "--for doctor --api-only |",
 		"doctor --no-images":                    "--for doctor |",
-		"doctor --fix fault.injected --yes --no-images": "--for doctor,fix |",
-		"leftovers --nodes":                             "--for leftovers,xid |",
-		"scenario end --yes":                            "--for scenario |",
-		"xid 79 node-a --yes":                           "--for xid |",
+		"doctor --fix fault.injected --yes --no-images":   "--for doctor,fix |",
+		"leftovers --nodes":                               "--for leftovers,xid |",
+		"scenario end --yes":                              "--for scenario |",
+		"xid 79 node-a --yes":                             "--for xid |",
+		"xid 48 node-a --layers kernel,nvml --yes":        "--for xid,nvml |",
+		"xid 31 node-a --real -n ml --yes":                "--for xid,real-xid -n ml |",
+		"xid 79 node-a --yes --expect cordon --within 9s": "--for xid,watch |",
 	} {
 		t.Run(line, func(t *testing.T) {
 			t.Parallel()

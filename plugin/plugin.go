@@ -110,13 +110,13 @@ func nameFeatures(root *cobra.Command, connection *kube.Connection) {
 		for _, cmd := range withSubcommands(top) {
 			if run := cmd.RunE; run != nil {
 				cmd.RunE = func(cmd *cobra.Command, args []string) error {
-					connection.Feature = top.Name()
+					connection.Features = []string{top.Name()}
 					if namespace, _, err := connection.ToRawKubeConfigLoader().Namespace(); err == nil &&
 						top.Name() == "cuda" {
-						connection.Feature += " -n " + namespace
+						connection.RoleFlags = []string{"-n", namespace}
 					}
 					if f := cmd.Flags().Lookup("expect"); f != nil && f.Changed {
-						connection.Feature = top.Name() + ",watch" + strings.TrimPrefix(connection.Feature, top.Name())
+						connection.Features = append(connection.Features, "watch")
 					}
 					return connection.Explain(run(cmd, args))
 				}

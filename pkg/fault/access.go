@@ -89,7 +89,11 @@ func (s *Session) checkAccess(ctx context.Context, plan Plan) error {
 			break
 		}
 	}
-	return s.refusal(ctx, missing, plan.Fault, namespace)
+	features := s.Features
+	if len(features) == 0 {
+		features = []string{plan.Fault}
+	}
+	return s.refusal(ctx, missing, features, namespace)
 }
 
 // Needer is an Undoer that needs more permissions than those of RevertPermissions.
@@ -124,10 +128,10 @@ func (s *Session) checkRevertAccess(ctx context.Context, run ledger.Run) error {
 		return err
 	}
 	return fmt.Errorf("revert %s: nothing was changed: %w", run.ID,
-		s.refusal(ctx, missing, strings.Join(features, ","), namespace))
+		s.refusal(ctx, missing, features, namespace))
 }
 
-func (s *Session) refusal(ctx context.Context, missing []Permission, features, namespace string) error {
+func (s *Session) refusal(ctx context.Context, missing []Permission, features []string, namespace string) error {
 	return &PermissionError{
 		Missing: missing, Command: s.Ledger.Command(RolesFor(features, s.Whoami(ctx), namespace)...),
 	}
@@ -135,8 +139,8 @@ func (s *Session) refusal(ctx context.Context, missing []Permission, features, n
 
 // RolesFor returns the arguments of the command that prints the roles for features, for a user and for the workloads in
 // a namespace. Both user and namespace may be empty.
-func RolesFor(features, user, namespace string) []string {
-	words := []string{"rbac", "print", "--for", features}
+func RolesFor(features []string, user, namespace string) []string {
+	words := []string{"rbac", "print", "--for", strings.Join(features, ",")}
 	account, isAccount := strings.CutPrefix(user, "system:serviceaccount:")
 	_, name, _ := strings.Cut(account, ":")
 	switch {

@@ -48,6 +48,9 @@ type Session struct {
 	// Allow lifts limits of the blast radius for Revert, as Plan.Allow does for Run.
 	Allow Allowances
 
+	// Features are the arguments of `rbac print --for` for a plan; if there are none, that of its fault.
+	Features []string
+
 	From    string // the client's host name, for the record
 	Version string // the client's version, for the record
 

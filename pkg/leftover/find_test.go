@@ -200,6 +200,18 @@ func TestPodsOfReadersAreInUse(t *testing.T) {
 	}
 }
 
+// TestPodWithoutRunLabel: a pod that has lost the label of its run still belongs to the run in its name.
+func TestPodWithoutRunLabel(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]string{
+		"gpu-fault-xid-ksk3mw-05c3b726": "xid-ksk3mw", "gpu-fault-xid-ksk3mw-05c3b726-x": "", "plugin-05c3b726": "",
+	} {
+		if got := runInName(name); got != want {
+			t.Errorf("%s: run %q, want %q", name, got, want)
+		}
+	}
+}
+
 // A command that injects a fault writes its record first: its pod without a record is a leftover at once.
 func TestPodsOfFaultsWithoutARecordAreLeft(t *testing.T) {
 	t.Parallel()

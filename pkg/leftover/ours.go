@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -80,8 +81,19 @@ func labeledObject(resource schema.GroupVersionResource, kind string, o metav1.O
 		what = "fault by Chaos Mesh"
 	}
 	left := leftoverOf(resource, kind, o, Ours, what)
-	left.Run = o.GetLabels()[ledger.LabelRun]
+	left.Run = cmp.Or(o.GetLabels()[ledger.LabelRun], runInName(o.GetName()))
 	return left
+}
+
+// podName matches the name of a pod of a run, and of its ConfigMap: gpu-fault-RUN-HASH.
+var podName = regexp.MustCompile(`^gpu-fault-([a-z-]+-[a-z0-9]{6})-[0-9a-f]{8}$`)
+
+// runInName returns the run in the name of its pod, whose labels somebody may have removed; empty for other names.
+func runInName(name string) string {
+	if m := podName.FindStringSubmatch(name); m != nil {
+		return m[1]
+	}
+	return ""
 }
 
 // ourPod returns the potential leftover for a debug pod. busy reports whether it may be in use by a command

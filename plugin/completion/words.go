@@ -44,6 +44,28 @@ func Nodes(connection *kube.Connection) cobra.CompletionFunc {
 	}
 }
 
+// DaemonSets completes NAMESPACE/NAME of a DaemonSet.
+func DaemonSets(connection *kube.Connection) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, _ []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		cluster, ctx, cancel, ok := connect(cmd, connection)
+		if !ok {
+			return nil, noFiles
+		}
+		defer cancel()
+		sets, err := cluster.Client.AppsV1().DaemonSets(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return nil, noFiles
+		}
+		var words []cobra.Completion
+		for _, ds := range sets.Items {
+			if word := ds.Namespace + "/" + ds.Name; strings.HasPrefix(word, prefix) {
+				words = append(words, word)
+			}
+		}
+		return words, noFiles
+	}
+}
+
 // OneNode completes a single node name.
 func OneNode(connection *kube.Connection) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {

@@ -143,7 +143,7 @@ func (a *arming) execute(ctx context.Context, connection *kube.Connection, strea
 		return err
 	}
 	report := progress.New(streams.ErrOut)
-	s := session.New(ctx, cluster, connection.LedgerNamespace, 1, podflags.New(), report)
+	s := session.New(ctx, cluster, connection, 1, podflags.New(), report)
 	if err := s.Ledger.CheckNamespace(ctx); err != nil {
 		return kube.Explain(err)
 	}

@@ -48,13 +48,13 @@ func ParseDaemonSet(text string) (namespace, name string, err error) {
 
 // Prepare returns the change to the node, with what a plan needs of it.
 func (d *Daemon) Prepare(ctx context.Context, cluster *kube.Cluster) (Loading, error) {
-	pod, ds, err := d.find(ctx, cluster)
-	if err != nil {
-		return Loading{}, err
-	}
 	node, err := cluster.Client.CoreV1().Nodes().Get(ctx, d.Node, metav1.GetOptions{})
 	if err != nil {
 		return Loading{}, fmt.Errorf("get node %s: %w", d.Node, err)
+	}
+	pod, ds, err := d.find(ctx, cluster)
+	if err != nil {
+		return Loading{}, err
 	}
 	arch := node.Status.NodeInfo.Architecture
 	library, err := cudafault.Library(arch, cudafault.LayerDriver)
@@ -152,7 +152,10 @@ func (d *Daemon) find(ctx context.Context, cluster *kube.Cluster) (*corev1.Pod, 
 	}
 	switch {
 	case len(found) == 0 && name != "":
-		return nil, nil, fmt.Errorf("daemonset %s has no pod on node %s in namespace %s", name, d.Node, namespace)
+		if _, err := cluster.Client.AppsV1().DaemonSets(namespace).Get(ctx, name, metav1.GetOptions{}); err != nil {
+			return nil, nil, fmt.Errorf("--daemonset %s: %w", d.DaemonSet, err)
+		}
+		return nil, nil, fmt.Errorf("daemonset %s in namespace %s has no pod on node %s", name, namespace, d.Node)
 	case len(found) == 0:
 		return nil, nil, fmt.Errorf("no DaemonSet of NVIDIA's device plugin has a pod on node %s: specify another reader of NVML "+
 			"with --daemonset NAMESPACE/NAME, or leave out the layer nvml", d.Node)

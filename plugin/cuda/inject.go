@@ -228,7 +228,7 @@ func (in *injecting) run(ctx context.Context, connection *kube.Connection, strea
 		return in.printDryRun(streams, d, in.plan(d, in.injection(found, d, nil)))
 	}
 	d.preload, d.unread = preloads(ctx, d.chosen, readImage)
-	s := session.New(ctx, cluster, connection.LedgerNamespace, 1, podflags.New(), progress.New(streams.ErrOut))
+	s := session.New(ctx, cluster, connection, 1, podflags.New(), progress.New(streams.ErrOut))
 	s.Timeout, s.CleanupTimeout = in.timeout+afterRollout, cleanupTimeout
 	injection := in.injection(found, d, newObserver(cluster.Client, debugpod.NewExecer(cluster.Config)))
 	plan := in.plan(d, injection)

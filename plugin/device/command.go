@@ -13,12 +13,12 @@ import (
 // NewCommand returns `device` with its subcommands.
 func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "device (list | unhealthy | taint)",
-		Short: "List the devices of nodes, and make them unhealthy or taint them",
+		Use:   "device (list | unhealthy | taint | reset)",
+		Short: "List the devices of nodes, make them unhealthy, taint or reset them",
 		Long: `List the devices that device plugins have registered with the kubelet of a node, and make the kubelet consider some of them unhealthy.
-For devices of dynamic resource allocation (DRA), taint them.
+For devices of dynamic resource allocation (DRA), taint them. This works with the device plugins and DRA drivers of any vendor, and without access to the hardware.
 
-This works with the device plugins and DRA drivers of any vendor, and without access to the hardware.`,
+The subcommand reset lets NVIDIA's driver reset a GPU.`,
 		Example: `  # List the devices of gpu-1, with the pods that hold them
   kubectl gpu-fault device list gpu-1
 

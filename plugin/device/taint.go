@@ -57,7 +57,7 @@ example with revert --expired. The cluster must serve DeviceTaintRules (feature 
   kubectl gpu-fault device taint --pod trainer-0 -n research --taint gpu.nvidia.com/xid=79:NoExecute`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			t.Nodes.Names = args
-			connection.Feature = "taint" // its roles do not need root on nodes
+			connection.SwapFeature("device", "taint") // its roles do not need root on nodes
 			if err := t.validate(); err != nil {
 				return err
 			}

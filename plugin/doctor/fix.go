@@ -80,7 +80,7 @@ func (e *examination) carryOut(ctx context.Context, cluster *kube.Cluster, fix r
 	if e.dryRun == "client" {
 		return e.printDone(fix, " (client dry run)")
 	}
-	engine := session.New(ctx, cluster, e.connection.LedgerNamespace, e.parallel, e.pods,
+	engine := session.New(ctx, cluster, e.connection, e.parallel, e.pods,
 		progress.New(e.streams.ErrOut))
 	engine.Timeout = e.pods.Timeout
 	if len(fix.revert) > 0 {

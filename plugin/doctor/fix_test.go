@@ -79,7 +79,7 @@ func TestMissingRuntimeClassIsMadeAndTakenBack(t *testing.T) {
 		fix.done[0] != "runtimeclass.node.k8s.io/nvidia created" {
 		t.Fatalf("%+v, %v", fix, err)
 	}
-	engine := session.New(t.Context(), cluster, ledger.DefaultNamespace, 1, podflags.New(), progress.New(errOut))
+	engine := session.New(t.Context(), cluster, kube.NewConnection(e.streams), 1, podflags.New(), progress.New(errOut))
 	if err := engine.Preflight(t.Context(), fix.plan); err != nil {
 		t.Fatal(err)
 	}

@@ -28,7 +28,8 @@ func newPodReader(cluster *kube.Cluster, connection *kube.Connection, pods podfl
 func (p *podReader) Admitted(ctx context.Context, nodeName string) error {
 	missing, _, err := fault.Missing(ctx, p.cluster.Client, podPermissions(p.store.Namespace), fault.DefaultParallel)
 	if err == nil && len(missing) > 0 { // if the review failed, just try
-		return &fault.PermissionError{Missing: missing, Command: p.store.Command(fault.RolesFor("doctor", "", "")...)}
+		roles := fault.RolesFor([]string{"doctor"}, "", "")
+		return &fault.PermissionError{Missing: missing, Command: p.store.Command(roles...)}
 	}
 	spec := p.spec("preflight", nodeName)
 	if err := fault.CheckNamespaceAccess(ctx, p.cluster.Client, spec.Namespace); err != nil {

@@ -46,7 +46,12 @@ func (e *examination) run(ctx context.Context) error {
 		}
 		return e.conclude(s)
 	}
-	e.connection.Feature = e.feature()
+	if e.fix != "" {
+		e.connection.Features = append(e.connection.Features, "fix")
+	}
+	if e.apiOnly {
+		e.connection.RoleFlags = []string{"--api-only"}
+	}
 	cluster, err := e.connection.Cluster()
 	if err != nil {
 		return err
@@ -73,18 +78,6 @@ func (e *examination) run(ctx context.Context) error {
 	return errors.Join(e.writeBundle(s), e.conclude(s))
 }
 
-// feature returns the argument of `rbac print --for` that grants this run's permissions.
-func (e *examination) feature() string {
-	feature := "doctor"
-	if e.fix != "" {
-		feature += ",fix"
-	}
-	if e.apiOnly {
-		feature += " --api-only"
-	}
-	return feature
-}
-
 // unreadable returns a warning about API resources that the user may not read, or "" if there are none.
 func (e *examination) unreadable(ctx context.Context, cluster *kube.Cluster) string {
 	_, missing, err := fault.Missing(ctx, cluster.Client, Permissions(e.connection.LedgerNamespace, true),
@@ -97,7 +90,7 @@ func (e *examination) unreadable(ctx context.Context, cluster *kube.Cluster) str
 		words = append(words, need.String())
 	}
 	return fmt.Sprintf("Warning: you are not allowed to %s; checks that need this report unknown; %s",
-		strings.Join(words, ", "), e.connection.Grant())
+		strings.Join(words, ", "), e.connection.Grant(""))
 }
 
 // conclude examines a snapshot and prints the findings.

@@ -151,7 +151,7 @@ const cordonTTL = time.Hour
 func (o *options) remediator(
 	ctx context.Context, cluster *kube.Cluster, report io.Writer,
 ) *experiment.NodeRemediator {
-	s := session.New(ctx, cluster, o.connection.LedgerNamespace, 1, podflags.New(), progress.New(report))
+	s := session.New(ctx, cluster, o.connection, 1, podflags.New(), progress.New(report))
 	return &experiment.NodeRemediator{Session: s, TTL: cordonTTL, Allow: o.allow}
 }
 

@@ -110,8 +110,8 @@ func (f *leftoversFlags) validate() error {
 func (f *leftoversFlags) run(
 	ctx context.Context, connection *kube.Connection, streams genericiooptions.IOStreams,
 ) error {
-	if connection.Feature = "leftovers"; len(f.nodes) > 0 || f.allNodes {
-		connection.Feature += ",xid" // for the debug pods
+	if connection.Features = []string{"leftovers"}; len(f.nodes) > 0 || f.allNodes {
+		connection.Features = append(connection.Features, "xid") // for the debug pods
 	}
 	cluster, err := connection.Cluster()
 	if err != nil {

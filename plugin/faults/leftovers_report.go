@@ -59,7 +59,7 @@ func (r *leftoversReport) warn(looked []string) {
 		printer.Talk(r.streams.ErrOut, "Warning: %s", printer.Clean(text))
 	}
 	if len(r.found.Skipped) > 0 {
-		printer.Talk(r.streams.ErrOut, "%s", r.connection.Grant())
+		printer.Talk(r.streams.ErrOut, "%s", r.connection.Grant(""))
 	}
 	for _, namespace := range r.found.Unmarked {
 		printer.Talk(r.streams.ErrOut, "Warning: ignored records: %v",

@@ -167,7 +167,7 @@ func (f *revertFlags) revertAll(
 			return fmt.Errorf("nothing was reverted: %w", kube.Explain(err))
 		}
 	}
-	s := session.New(ctx, cluster, connection.LedgerNamespace, 0, f.pods,
+	s := session.New(ctx, cluster, connection, 0, f.pods,
 		progress.New(streams.ErrOut))
 	s.Allow.ControlPlane = f.allowControlPlane
 	f.previewAll(ctx, s, streams, runs)

@@ -6,11 +6,14 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"regexp"
+	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
@@ -51,7 +54,7 @@ func Explain(err error) error {
 // Explain is like the function Explain, and adds to a Forbidden error how to get the permissions.
 func (c *Connection) Explain(err error) error {
 	err = Explain(err)
-	if !apierrors.IsForbidden(err) || c.Feature == "" || strings.Contains(err.Error(), "gpu-fault rbac") {
+	if !apierrors.IsForbidden(err) || len(c.Features) == 0 || strings.Contains(err.Error(), "gpu-fault rbac") {
 		return err
 	}
 	for _, other := range otherRefusals {
@@ -59,7 +62,11 @@ func (c *Connection) Explain(err error) error {
 			return err
 		}
 	}
-	return fmt.Errorf("%w; %s", err, c.Grant())
+	user := ""
+	if m := refusedUser.FindStringSubmatch(err.Error()); m != nil {
+		user = m[1]
+	}
+	return fmt.Errorf("%w; %s", err, c.Grant(user))
 }
 
 // otherRefusals are parts of Forbidden errors that no role prevents.
@@ -67,10 +74,22 @@ var otherRefusals = []string{
 	"exceeded quota", "violates PodSecurity", "admission webhook", "ValidatingAdmissionPolicy",
 }
 
-// Grant returns advice on how to get the permissions that the command needs.
-func (c *Connection) Grant() string {
+// refusedUser matches the user in the API server's message.
+var refusedUser = regexp.MustCompile(`User "([^"]+)" cannot `)
+
+// Grant returns advice on how a user gets the permissions that the command needs. An empty name means everybody whom
+// the roles are printed for by default.
+func (c *Connection) Grant(user string) string {
+	words := append(fault.RolesFor(c.Features, user, ""), c.RoleFlags...)
 	return "a cluster administrator can grant access: " +
-		ledger.New(nil, c.LedgerNamespace).Command("rbac", "print", "--for", c.Feature) + " | kubectl apply -f -"
+		ledger.New(nil, c.LedgerNamespace).Command(words...) + " | kubectl apply -f -"
+}
+
+// SwapFeature replaces a feature of the command by another.
+func (c *Connection) SwapFeature(old, feature string) {
+	if i := slices.Index(c.Features, old); i >= 0 {
+		c.Features[i] = feature
+	}
 }
 
 // isMissing reports whether err is the untyped error of clientcmd for a name that is missing in the kubeconfig.

@@ -40,7 +40,7 @@ func TestExplainSaysWhatToDo(t *testing.T) {
 // TestRolesDoNotHelpAgainstQuotas: who is told to ask for roles must lack permissions.
 func TestRolesDoNotHelpAgainstQuotas(t *testing.T) {
 	t.Parallel()
-	c := &Connection{Feature: "xid"}
+	c := &Connection{Features: []string{"xid", "nvml"}}
 	for text, helps := range map[string]bool{
 		`User "bob" cannot create resource "pods"`:                      true,
 		"exceeded quota: small, requested: pods=1, used: pods=1":        false,
@@ -48,8 +48,11 @@ func TestRolesDoNotHelpAgainstQuotas(t *testing.T) {
 		`admission webhook "policy.example.com" denied the request: no`: false,
 	} {
 		err := c.Explain(apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "a", errors.New(text)))
-		if got := strings.Contains(err.Error(), "rbac print --for xid"); got != helps {
+		if got := strings.Contains(err.Error(), "rbac print --for xid,nvml"); got != helps {
 			t.Errorf("%v: roles are offered: %t, want %t", err, got, helps)
+		}
+		if helps && !strings.Contains(err.Error(), "--for xid,nvml --user bob ") {
+			t.Errorf("the roles are not for the user who lacks them: %v", err)
 		}
 	}
 }

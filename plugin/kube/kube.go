@@ -24,9 +24,9 @@ import (
 type Connection struct {
 	*genericclioptions.ConfigFlags
 	LedgerNamespace string
-	// Feature is the value of `rbac print --for` for the command, with additional flags if needed. Commands set it
-	// before their first request.
-	Feature string
+	// Features are the values of `rbac print --for` for the command, and RoleFlags other flags that it needs. Commands
+	// set them before their first request.
+	Features, RoleFlags []string
 
 	connected *Cluster
 }

@@ -206,7 +206,7 @@ func (p *partition) run(ctx context.Context, connection *kube.Connection, stream
 		},
 	}
 	if p.byChaosMesh() {
-		connection.Feature = viaChaosMesh // its roles do not need root on nodes
+		connection.SwapFeature("network", viaChaosMesh) // its roles do not need root on nodes
 		what.Needs, what.Timed = chaosmesh.Permissions(), true
 		what.DryRun = func() any { return map[string]any{"apiVersion": "v1", "kind": "List", "items": chaos} }
 	}

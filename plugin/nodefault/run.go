@@ -181,7 +181,7 @@ func (f *Flags) session(
 	streams genericiooptions.IOStreams,
 	nodes int,
 ) *fault.Session {
-	s := session.New(ctx, cluster, connection.LedgerNamespace, f.Parallel, f.Pods, progress.New(streams.ErrOut))
+	s := session.New(ctx, cluster, connection, f.Parallel, f.Pods, progress.New(streams.ErrOut))
 	s.Timeout = time.Duration(fault.Rounds(nodes, f.Parallel)) * f.Pods.Timeout
 	return s
 }

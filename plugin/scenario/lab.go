@@ -31,7 +31,7 @@ func (c *common) lab(ctx context.Context) (*exercise.Lab, error) {
 	}
 	report := progress.New(c.streams.ErrOut)
 	return &exercise.Lab{
-		Session: session.New(ctx, cluster, c.connection.LedgerNamespace, 1, c.pods, report), Client: cluster.Client,
+		Session: session.New(ctx, cluster, c.connection, 1, c.pods, report), Client: cluster.Client,
 		Dynamic: objects, Mapper: mapper,
 		Config: cluster.Config, LedgerNamespace: c.connection.LedgerNamespace,
 		Faults:   faults{c.connection, cluster, c.pods},

@@ -89,9 +89,10 @@ func forget(detectors []xid.Detector, xids []string) []string {
 // New returns a session on the cluster that shows its progress on report. Undoers start debug pods only with the
 // settings in pods, never with settings from records, which are untrusted.
 func New(
-	ctx context.Context, cluster *kube.Cluster, ledgerNamespace string, parallel int, pods podflags.Flags,
+	ctx context.Context, cluster *kube.Cluster, connection *kube.Connection, parallel int, pods podflags.Flags,
 	report *progress.Reporter,
 ) *fault.Session {
+	ledgerNamespace := connection.LedgerNamespace
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
@@ -140,6 +141,7 @@ func New(
 	return &fault.Session{
 		Client:   cluster.Client,
 		Ledger:   ledger.New(cluster.Client, ledgerNamespace),
+		Features: connection.Features,
 		Undoers:  undoers,
 		Parallel: parallel,
 		From:     host,

@@ -50,7 +50,7 @@ func TestForget(t *testing.T) {
 func TestRevertingListsTheNodesOnce(t *testing.T) {
 	t.Parallel()
 	client := fake.NewClientset()
-	s := New(t.Context(), &kube.Cluster{Client: client, Config: &rest.Config{}}, "gpu-fault", 1, podflags.New(),
+	s := New(t.Context(), &kube.Cluster{Client: client, Config: &rest.Config{}}, &kube.Connection{}, 1, podflags.New(),
 		progress.New(io.Discard))
 	step := ledger.Step{Detail: []byte(`{"xids":["79"]}`)}
 	for range 3 {

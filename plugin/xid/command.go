@@ -169,9 +169,8 @@ func (f *flags) add(cmd *cobra.Command, connection *kube.Connection) {
 	flags.StringVar(&f.layers.daemonSet, "daemonset", "",
 		"NAMESPACE/NAME of the DaemonSet that reads NVML, for the layer nvml (default: NVIDIA's device plugin)")
 	_ = cmd.RegisterFlagCompletionFunc("workload", cuda.CompleteWorkload(connection))
-	_ = cmd.RegisterFlagCompletionFunc("layers",
-		cobra.FixedCompletions([]string{"kernel,device", "kernel,nvml", "kernel,cuda", "kernel,device,cuda"},
-			cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("daemonset", completion.DaemonSets(connection))
+	_ = cmd.RegisterFlagCompletionFunc("layers", completeLayers)
 	f.real.add(flags)
 	flags.Uint64Var(&f.seed, "seed", f.seed,
 		"Seed of the invented numbers in the line (channel, address); the same seed produces the same line")

@@ -180,6 +180,7 @@ func (w *writing) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	w.layers.nameFeatures(w.connection, cluster.Namespace)
 	names, holder, err := w.resolve(ctx, cluster)
 	if err != nil {
 		return err
@@ -221,7 +222,7 @@ func (w *writing) run(ctx context.Context) error {
 // session returns a session whose timeout suffices for the nodes.
 func (w *writing) session(ctx context.Context, cluster *kube.Cluster, nodes int) *fault.Session {
 	report := progress.New(w.streams.ErrOut)
-	s := session.New(ctx, cluster, w.connection.LedgerNamespace, w.Parallel, w.Pods, report)
+	s := session.New(ctx, cluster, w.connection, w.Parallel, w.Pods, report)
 	s.Timeout, s.CleanupTimeout = time.Duration(fault.Rounds(nodes, w.Parallel))*w.deadline(), w.more.cleanup
 	if !w.layers.isOne() { // one after the other
 		s.Timeout = time.Duration(nodes)*w.deadline() + w.more.timeout
@@ -249,6 +250,9 @@ func (w *writing) dry(ctx context.Context, cluster *kube.Cluster, names []string
 	}
 	if w.launch != nil {
 		return w.launch.DryRun(string(w.DryRun))
+	}
+	if !w.layers.isOne() && !w.Format.IsTable() {
+		return w.printPlan(names)
 	}
 	if err := w.printPods(names); err != nil || !w.Format.IsTable() {
 		return err
@@ -341,7 +345,8 @@ func Permissions(ledgerNamespace string) []fault.Permission {
 	return fault.DebugPodPermissions(ledgerNamespace)
 }
 
-func (w *writing) printPods(names []string) error {
+// debugPods returns the debug pods that write the lines, and their names as -o name prints them.
+func (w *writing) debugPods(names []string) (*corev1.PodList, []string) {
 	list := &corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}}
 	var objects []string
 	for _, name := range names {
@@ -349,6 +354,11 @@ func (w *writing) printPods(names []string) error {
 		list.Items = append(list.Items, *p)
 		objects = append(objects, "pod/"+p.Name)
 	}
+	return list, objects
+}
+
+func (w *writing) printPods(names []string) error {
+	list, objects := w.debugPods(names)
 	if w.Format.IsTable() {
 		for _, o := range objects {
 			fmt.Fprintf(w.streams.Out, "%s created (%s dry run)\n", o, w.DryRun)

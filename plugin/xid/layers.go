@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/spf13/cobra"
+
 	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
@@ -17,6 +19,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/cuda"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/gpus"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
@@ -66,6 +69,36 @@ func (l layering) has(layer string) bool { return slices.Contains(l.layers, laye
 
 // isOne reports whether the kernel log is the only layer, as without the flag.
 func (l layering) isOne() bool { return len(l.layers) < 2 }
+
+// completeLayers completes a list of layers. It begins with kernel, without which the others are refused.
+func completeLayers(_ *cobra.Command, _ []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	const noSpace = cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+	chosen := strings.Split(prefix, ",")
+	last := chosen[len(chosen)-1]
+	chosen = chosen[:len(chosen)-1]
+	if len(chosen) == 0 {
+		return []cobra.Completion{layerKernel}, noSpace
+	}
+	var words []cobra.Completion
+	for _, layer := range layerOrder {
+		if strings.HasPrefix(layer, last) && !slices.Contains(chosen, layer) {
+			word := strings.Join(append(slices.Clone(chosen), layer), ",")
+			words = append(words, cobra.CompletionWithDesc(word, seen[layer][0]))
+		}
+	}
+	return words, noSpace
+}
+
+// nameFeatures adds the roles that the layers need, for the advice to users who lack permissions.
+func (l layering) nameFeatures(connection *kube.Connection, namespace string) {
+	if l.has(layerNVML) || l.has(layerDCGM) {
+		connection.Features = append(connection.Features, "nvml")
+	}
+	if l.has(layerCUDA) {
+		connection.Features = append(connection.Features, "cuda")
+		connection.RoleFlags = []string{"-n", namespace}
+	}
+}
 
 // validate checks everything that needs no cluster. The selectors are those of the lines.
 func (l *layering) validate(o *options) error {
@@ -212,6 +245,32 @@ type layer struct {
 var layerOf = map[string]string{
 	cudashim.UndoKind: layerCUDA, daemonpod.UndoKind: layerNVML, devicehealth.UndoKind: layerDevice,
 	dcgm.UndoKind: layerDCGM,
+}
+
+// plannedLayer is a change that a dry run of several layers prints.
+type plannedLayer struct {
+	Layer  string `json:"layer"`
+	Target string `json:"target"`
+	Action string `json:"action"`
+}
+
+// printPlan prints what a run with several layers would change, in order, and the debug pods of the kernel log.
+func (w *writing) printPlan(names []string) error {
+	pods, objects := w.debugPods(names)
+	var layers []plannedLayer
+	add := func(layer string, target ledger.Target, action string) {
+		layers = append(layers, plannedLayer{layer, strings.ToLower(target.Kind) + "/" + target.Name, action})
+	}
+	for _, c := range w.more.changes {
+		add(layerOf[c.Undo.Kind], c.Target, c.Action)
+	}
+	for _, name := range names {
+		add(layerKernel, ledger.Target{Kind: "Node", Name: name}, w.action)
+	}
+	return w.Format.Object(w.streams.Out, map[string]any{
+		"apiVersion": ledger.APIVersion, "kind": "Plan", "summary": w.summary, "dryRun": w.DryRun,
+		"layers": layers, "pods": pods.Items,
+	}, objects...)
 }
 
 // layersOf returns the layers of a run.

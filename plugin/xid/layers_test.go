@@ -2,6 +2,7 @@ package xid
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -9,11 +10,62 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/daemonpod"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/gpus"
+	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 )
+
+// TestCompleteLayers: kernel comes first, and each layer once.
+func TestCompleteLayers(t *testing.T) {
+	t.Parallel()
+	for prefix, want := range map[string]string{
+		"": "kernel", "kernel,": "kernel,cuda kernel,nvml kernel,device kernel,dcgm",
+		"kernel,nvml,d": "kernel,nvml,device kernel,nvml,dcgm",
+	} {
+		words, _ := completeLayers(nil, nil, prefix)
+		for i, word := range words {
+			words[i], _, _ = strings.Cut(word, "\t")
+		}
+		if got := strings.Join(words, " "); got != want {
+			t.Errorf("%q: %s, want %s", prefix, got, want)
+		}
+	}
+}
+
+// TestPlanOfLayers: a dry run of several layers prints each of them for scripts, not only the debug pod.
+func TestPlanOfLayers(t *testing.T) {
+	t.Parallel()
+	streams, _, out, _ := genericiooptions.NewTestIOStreams()
+	node := ledger.Target{Kind: "Node", Name: "gpu-1"}
+	w := &writing{
+		inject: newInject(), streams: streams, connection: kube.NewConnection(streams), action: "write 1 record",
+		summary: "XID 48",
+		layers:  layering{layers: []string{layerKernel, layerNVML}},
+		more: prepared{changes: []fault.Change{
+			{Target: node, Action: "load the shim", Undo: ledger.Undo{Kind: daemonpod.UndoKind}},
+		}},
+	}
+	w.Format.Output, w.DryRun = "json", "client"
+	if err := w.printPlan([]string{"gpu-1"}); err != nil {
+		t.Fatal(err)
+	}
+	var plan struct {
+		Kind   string
+		Layers []plannedLayer
+		Pods   []corev1.Pod
+	}
+	if err := json.Unmarshal(out.Bytes(), &plan); err != nil {
+		t.Fatalf("%v:\n%s", err, out)
+	}
+	got := fmt.Sprint(plan.Kind, plan.Layers, len(plan.Pods))
+	if got != "Plan[{nvml node/gpu-1 load the shim} {kernel node/gpu-1 write 1 record}] 1" {
+		t.Error(got)
+	}
+}
 
 // Layers that cannot be injected are refused before anything is touched, with what to do instead.
 func TestLayersRefused(t *testing.T) {

@@ -104,7 +104,7 @@ func (w *writing) how() []string {
 				"How: a privileged pod in namespace %q%s writes to /dev/kmsg, reads back what it wrote and is deleted again.",
 				namespace, w.Pods.OtherImage(),
 			),
-			"Undo: none, a kernel log cannot be unwritten; " + forget,
+			w.undoOfLayers() + "none, a kernel log cannot be unwritten; " + forget,
 		}
 	}
 	from := fmt.Sprintf("which it builds, in the image %s, against the headers on the node", w.module.builder)
@@ -124,7 +124,15 @@ func (w *writing) how() []string {
 			"The kernel's log says that a module was loaded, and the kernel counts as tainted, %s, until its next boot.",
 			taint,
 		),
-		"Undo: the module is unloaded at once, or by `kubectl gpu-fault revert` if this is killed. None for the log, which cannot be unwritten; " +
+		w.undoOfLayers() + "the module is unloaded at once, or by `kubectl gpu-fault revert` if this is killed. None for the log, which cannot be unwritten; " +
 			forget,
 	}
+}
+
+// undoOfLayers returns the beginning of what is said about the undo of the lines.
+func (w *writing) undoOfLayers() string {
+	if w.layers.isOne() {
+		return "Undo: "
+	}
+	return "Undo: `kubectl gpu-fault revert RUN` ends all layers except kernel. Of the kernel log: "
 }

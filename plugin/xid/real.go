@@ -123,6 +123,8 @@ func (x *realXID) run(ctx context.Context, connection *kube.Connection, streams 
 		return err
 	}
 	x.cluster = cluster
+	connection.Features = append(connection.Features, "real-xid")
+	connection.RoleFlags = []string{"-n", cluster.Namespace}
 	return x.Run(ctx, connection, streams, nodefault.Fault{
 		Name: "xid", Summary: fmt.Sprintf("XID %d by the driver", x.code),
 		Result:   fmt.Sprintf("XID %d reported by the driver", x.code),

@@ -150,6 +150,10 @@ func TestUndo(t *testing.T) {
 	known.PodUID = "copy"
 	bare := copied("")
 	bare.OwnerReferences = nil
+	stripped := bare.DeepCopy()
+	stripped.UID, stripped.Annotations = "copy", nil
+	posing := stripped.DeepCopy()
+	addGate(&stripped.Spec, "i", corev1.PullNever)
 	now := metav1.Now()
 	stuck := copied(good.mark(runID, node))
 	stuck.DeletionTimestamp, stuck.Finalizers, stuck.Status.Phase = &now, []string{"example.com/x"}, corev1.PodFailed
@@ -164,7 +168,10 @@ func TestUndo(t *testing.T) {
 		deleted bool
 	}{
 		"the copy":                {good, []runtime.Object{sealed}, "is that of daemonset.apps/plugin again", true},
-		"not ours":                {good, []runtime.Object{copied("forged")}, "does not have the mark of this run", false},
+		"not ours":                {good, []runtime.Object{copied("forged")}, "was not made by this run", false},
+		"stripped of its marks":   {known, []runtime.Object{stripped}, "is that of daemonset.apps/plugin again", true},
+		"another without a gate":  {known, []runtime.Object{posing}, "was not made by this run", false},
+		"stripped, UID not known": {good, []runtime.Object{stripped}, "was not made by this run", false},
 		"another pod of its name": {known, []runtime.Object{bare}, "the copy no longer exists; pod own is", false},
 		"a forged UID":            {known, []runtime.Object{sealed}, "is that of daemonset.apps/plugin again", true},
 		"a finalizer":             {good, []runtime.Object{stuck}, "remains because of its finalizers example.com/x; pod own is", false},

@@ -107,8 +107,7 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 	return ledger.StateReverted, fmt.Sprintf("%spod %s is that of %s again", done, own, ref), nil
 }
 
-// delete deletes the copy if it has the seal of the run. It returns what there is to say about it, as the beginning of
-// a message.
+// delete deletes the copy. It returns what there is to say about it, as the beginning of a message.
 func (u Undoer) delete(ctx context.Context, run, node string, d undo) (said string, err error) {
 	const gone = "the copy no longer exists; "
 	pods := u.Client.CoreV1().Pods(d.Namespace)
@@ -118,13 +117,12 @@ func (u Undoer) delete(ctx context.Context, run, node string, d undo) (said stri
 		return gone, nil
 	case err != nil:
 		return "", fmt.Errorf("get pod %s: %w", d.Pod, err)
-	case pod.Annotations[annotationSeal] == d.mark(run, node): // whatever UID somebody may have written into the record
+	case d.made(run, node, pod):
 	case d.PodUID != "" && string(pod.UID) != d.PodUID:
 		return gone, nil // another client has created a pod with its name since
 	default:
-		return "", fmt.Errorf("pod %s in namespace %s does not have the mark of this run: somebody has changed or replaced the copy; "+
-			"if it has an init container %s, it is the copy: delete it by hand, then repeat the revert", d.Pod, d.Namespace,
-			gateName)
+		return "", fmt.Errorf("pod %s in namespace %s was not made by this run: if you know what it is, delete it by hand, "+
+			"then repeat the revert", d.Pod, d.Namespace)
 	}
 	err = pods.Delete(ctx, d.Pod, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}})
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -142,6 +140,17 @@ func (u Undoer) delete(ctx context.Context, run, node string, d undo) (said stri
 		return false, fmt.Sprintf("pod %s is still being deleted", d.Pod), err
 	})
 	return said, err
+}
+
+// made reports whether the run has made a pod that has the name of its copy: it has the seal of the run, whatever UID
+// somebody may have written into the record; or it has the UID in the record, and the container in which a copy waits,
+// which nobody can remove from a pod. Labels and annotations may have been stripped.
+func (u undo) made(run, node string, pod *corev1.Pod) bool {
+	if pod.Annotations[annotationSeal] == u.mark(run, node) {
+		return true
+	}
+	return string(pod.UID) == u.PodUID &&
+		slices.ContainsFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == gateName })
 }
 
 func (u Undoer) timeout() time.Duration { return cmp.Or(u.Timeout, podTimeout) }
