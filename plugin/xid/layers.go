@@ -75,11 +75,13 @@ func completeLayers(_ *cobra.Command, _ []string, prefix string) ([]cobra.Comple
 	const noSpace = cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
 	chosen := strings.Split(prefix, ",")
 	last := chosen[len(chosen)-1]
-	chosen = chosen[:len(chosen)-1]
-	if len(chosen) == 0 {
-		return []cobra.Completion{layerKernel}, noSpace
-	}
 	var words []cobra.Completion
+	if chosen = chosen[:len(chosen)-1]; len(chosen) == 0 {
+		if !strings.HasPrefix(layerKernel, last) {
+			return nil, noSpace
+		}
+		words, chosen, last = append(words, layerKernel), []string{layerKernel}, ""
+	}
 	for _, layer := range layerOrder {
 		if strings.HasPrefix(layer, last) && !slices.Contains(chosen, layer) {
 			word := strings.Join(append(slices.Clone(chosen), layer), ",")

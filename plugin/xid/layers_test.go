@@ -23,7 +23,9 @@ import (
 func TestCompleteLayers(t *testing.T) {
 	t.Parallel()
 	for prefix, want := range map[string]string{
-		"": "kernel", "kernel,": "kernel,cuda kernel,nvml kernel,device kernel,dcgm",
+		"":              "kernel kernel,cuda kernel,nvml kernel,device kernel,dcgm",
+		"kernel,":       "kernel,cuda kernel,nvml kernel,device kernel,dcgm",
+		"device":        "",
 		"kernel,nvml,d": "kernel,nvml,device kernel,nvml,dcgm",
 	} {
 		words, _ := completeLayers(nil, nil, prefix)

@@ -131,11 +131,12 @@ func (p *peer) configure(ctx context.Context) error {
 	files[accountDir+"/token"] = bytes.TrimSpace(token)
 	files[accountDir+"/ca.crt"] = authority
 	files["/var/lib/nvsentinel/gpu_metadata.json"] = metadata
-	// The rate needs a decimal point.
+	// The rate needs a decimal point. Since August 2026, the connectors verify the tokens of pods; these programs are
+	// processes.
 	files[configDir+"/connectors.json"] = []byte(`{
 		"enableK8sPlatformConnector": "true", "K8sConnectorQps": 5.00, "K8sConnectorBurst": 10,
 		"MaxNodeConditionMessageLength": 1024, "CompactedHealthEventMsgLen": 72,
-		"StoreConnectorMaxRetries": 3, "enablePostgresDBStorePlatformConnector": "true",
+		"enableNodeBindingAuth": "false", "StoreConnectorMaxRetries": 3, "enablePostgresDBStorePlatformConnector": "true",
 		"pipeline": [{
 			"name": "OverrideTransformer", "enabled": true, "config": "` + configDir + `/overrides.toml"
 		}]
