@@ -14,6 +14,7 @@ static void *library;
 
 static void *by_dlsym(const char *name) { return dlsym(library, name); }
 static void *by_default(const char *name) { return dlsym(RTLD_DEFAULT, name); }
+static void *by_next(const char *name) { return dlsym(RTLD_NEXT, name); }
 
 // As a binary that was linked with an old glibc: the reference is to the oldest version of dlsym there is.
 #ifdef __x86_64__
@@ -83,6 +84,45 @@ static void reopen(void)
 // libc's own dlsym, asked of libc: it would lead past whoever is preloaded.
 static void *(*libc_dlsym)(void *, const char *);
 static void *by_libc(const char *name) { return libc_dlsym(library, name); }
+
+#ifdef __x86_64__
+#define OLDEST "GLIBC_2.2.5"
+#else
+#define OLDEST "GLIBC_2.17"
+#endif
+
+// libc's dlsym, as dlsym or dlvsym return it.
+static void through(void *found)
+{
+	libc_dlsym = (void *(*)(void *, const char *))found;
+	open_driver(RTLD_NOW);
+	work_symbols(by_libc, "");
+}
+
+// The same library again: by a handle for what is loaded already, or by its full path.
+static void once_more(int by_path)
+{
+	Dl_info info;
+	open_driver(RTLD_NOW);
+	if (!dladdr(dlsym(library, "cuGetErrorString"), &info)) exit(2);
+	library = by_path ? dlopen(info.dli_fname, RTLD_NOW) : dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+	if (!library) exit(2);
+	work_symbols(by_dlsym, "");
+}
+
+// When a thread ends, and when the program does.
+static void late(void *unused)
+{
+	(void)unused;
+	work_symbols(by_dlsym, "");
+}
+static void at_exit(void) { late(NULL); }
+static pthread_key_t key;
+static void *ending(void *unused)
+{
+	pthread_setspecific(key, &key);
+	return unused;
+}
 
 // The driver in a namespace of its own, as plugins and tracers are loaded.
 static void own_namespace(void)
@@ -223,6 +263,29 @@ int main(int argc, char **argv)
 		libc_dlsym = (void *(*)(void *, const char *))dlsym(dlopen("libc.so.6", RTLD_NOW), "dlsym");
 		open_driver(RTLD_NOW);
 		work_symbols(by_libc, "");
+	}
+	WAY("next") { open_driver(RTLD_NOW | RTLD_GLOBAL); work_symbols(by_next, ""); }
+	WAY("deepbind-driver") { open_driver(RTLD_NOW | RTLD_DEEPBIND); work_symbols(by_dlsym, ""); }
+	WAY("dlsym-of-dlsym") through(dlsym(RTLD_DEFAULT, "dlsym"));
+	WAY("dlvsym-of-dlsym") through(dlvsym(RTLD_DEFAULT, "dlsym", OLDEST));
+	WAY("no-load") once_more(0);
+	WAY("full-path") once_more(1);
+	WAY("thread-exit") {
+		pthread_t id;
+		open_driver(RTLD_NOW);
+		pthread_key_create(&key, late);
+		pthread_create(&id, NULL, ending, NULL);
+		pthread_join(id, NULL);
+	}
+	WAY("at-exit") { open_driver(RTLD_NOW); atexit(at_exit); }
+	WAY("vfork") {
+		char *arguments[] = {argv[0], "dlsym", NULL};
+		pid_t pid = vfork();
+		if (pid == 0) {
+			execv("/proc/self/exe", arguments);
+			_exit(2);
+		}
+		waitpid(pid, NULL, 0);
 	}
 	WAY("namespace") { own_namespace(); work_symbols(by_dlsym, ""); }
 	WAY("copies") copies();
