@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"sync"
 	"time"
 
@@ -29,6 +28,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // Cluster is the source of a collection.
@@ -133,7 +133,7 @@ func Collect(ctx context.Context, cluster Cluster, options Options, progress fun
 		}
 		c.s.Meta.Redacted["pods env"] += hidden
 	}
-	slices.SortFunc(c.s.Missing,
+	sorting.Func(c.s.Missing,
 		func(a, b snapshot.Missing) int { return cmp.Or(cmp.Compare(a.What, b.What), cmp.Compare(a.Why, b.Why)) })
 	return c.s, nil
 }

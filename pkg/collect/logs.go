@@ -20,6 +20,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/checks/workload"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // Limits of logs.
@@ -152,7 +153,7 @@ func logCandidates(s *snapshot.Snapshot) (wanted, left []*corev1.Pod) {
 		}
 		turns[kind]++
 	}
-	slices.SortStableFunc(all, func(a, b candidate) int {
+	sorting.StableFunc(all, func(a, b candidate) int {
 		return cmp.Or(cmp.Compare(max(a.rank, rankWitness), max(b.rank, rankWitness)), cmp.Compare(a.turn, b.turn),
 			cmp.Compare(a.rank, b.rank))
 	})

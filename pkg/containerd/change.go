@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // A change replaces a range of bytes.
@@ -16,7 +17,7 @@ type change struct {
 // edits returns the changes as a patch, in order and with adjacent removals joined. Overlapping changes are a bug,
 // which verify detects.
 func (d *document) edits(changes []change) []patch.Edit {
-	slices.SortStableFunc(changes, func(a, b change) int { return a.at.from - b.at.from })
+	sorting.StableFunc(changes, func(a, b change) int { return a.at.from - b.at.from })
 	var all []change
 	for _, c := range changes {
 		if n := len(all); n > 0 && all[n-1].text == "" && c.text == "" && c.at.from <= all[n-1].at.to {

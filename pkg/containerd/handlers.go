@@ -2,8 +2,9 @@ package containerd
 
 import (
 	"fmt"
-	"slices"
 	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // missingHandler removes all definitions of the handler.
@@ -170,7 +171,7 @@ func (p *plan) stanza() (text, plugin, version string) {
 // that ID has the handler.
 func (p *plan) last() place {
 	all := p.places()
-	slices.SortStableFunc(all, func(a, b place) int {
+	sorting.StableFunc(all, func(a, b place) int {
 		if a.file != b.file {
 			return b.file - a.file
 		}

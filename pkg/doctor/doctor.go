@@ -30,6 +30,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/signatures"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // Options select what to check.
@@ -216,7 +217,7 @@ func Checks() []engine.Check {
 	for i, l := range finding.Layers() {
 		order[l] = i
 	}
-	slices.SortStableFunc(all, func(a, b engine.Check) int {
+	sorting.StableFunc(all, func(a, b engine.Check) int {
 		return cmp.Or(cmp.Compare(order[a.Layer], order[b.Layer]), cmp.Compare(a.ID, b.ID))
 	})
 	return all

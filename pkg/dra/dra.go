@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // Device is a device that a DRA driver publishes.
@@ -70,7 +72,7 @@ func DevicesOn(ctx context.Context, client kubernetes.Interface, node string) ([
 				Device{Driver: s.Spec.Driver, Pool: s.Spec.Pool.Name, Name: d.Name, Taints: d.Taints})
 		}
 	}
-	slices.SortFunc(all, func(a, b Device) int {
+	sorting.Func(all, func(a, b Device) int {
 		return cmp.Or(strings.Compare(a.Driver, b.Driver), strings.Compare(a.Pool, b.Pool),
 			strings.Compare(a.Name, b.Name))
 	})

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // KindComparison is the kind of a Comparison.
@@ -183,7 +184,7 @@ func (r Result) Outcomes() (names []string, all map[string]*Outcome) {
 		}
 	}
 	for name, times := range took {
-		slices.SortFunc(times, cmp.Compare)
+		sorting.Func(times, cmp.Compare)
 		n := len(times)
 		median := (times[n/2] + times[(n-1)/2]) / 2
 		all[name].Median, all[name].Min, all[name].Max = &median, &times[0], &times[n-1]

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/pager"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // nodes returns all nodes of the cluster, without what is large and not needed. Checking the blast radius requires more
@@ -167,7 +168,7 @@ func NodeNotFound(name string, nodes []string) error {
 	if len(near) == 0 {
 		return fmt.Errorf("node %q not found; see: kubectl get nodes", name)
 	}
-	slices.SortStableFunc(near, func(a, b candidate) int { return a.distance - b.distance })
+	sorting.StableFunc(near, func(a, b candidate) int { return a.distance - b.distance })
 	var names []string
 	for _, c := range near[:min(3, len(near))] {
 		names = append(names, c.name)

@@ -3,6 +3,8 @@ package fault
 import (
 	"cmp"
 	"slices"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // BasePermissions returns the permissions that a Session needs to run and revert any plan if the ledger namespace
@@ -105,7 +107,7 @@ func Permissions(lists ...[]Permission) []Permission {
 		p.Optional = !isRequired
 		all = append(all, p)
 	}
-	slices.SortFunc(all, func(a, b Permission) int {
+	sorting.Func(all, func(a, b Permission) int {
 		return cmp.Or(
 			cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Group, b.Group), cmp.Compare(a.Resource, b.Resource),
 			cmp.Compare(a.Verb, b.Verb),

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // Outcome says on which nodes the fault landed, and why not on the others.
@@ -49,7 +50,7 @@ func Of(plan Plan, runs []ledger.Run, failures map[int]string, rest string) Outc
 			out.miss(why, node)
 		}
 	}
-	slices.SortStableFunc(out.Missed, func(a, b Missed) int { return len(b.Nodes) - len(a.Nodes) })
+	sorting.StableFunc(out.Missed, func(a, b Missed) int { return len(b.Nodes) - len(a.Nodes) })
 	return out
 }
 

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/util/retry"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // cleanManager is the field manager of clean-ups. It differs from fieldManager, so that clean-ups do not look
@@ -62,7 +63,7 @@ func (c *Cleaner) Clean(ctx context.Context, items []Leftover) []Result {
 	}
 	items = slices.DeleteFunc(slices.Clone(items),
 		func(l Leftover) bool { return l.Remedy != Delete && l.Remedy != Edit })
-	slices.SortStableFunc(items, func(a, b Leftover) int { return order(a) - order(b) })
+	sorting.StableFunc(items, func(a, b Leftover) int { return order(a) - order(b) })
 
 	var results []Result
 	for _, l := range items {

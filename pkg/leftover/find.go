@@ -17,6 +17,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/pager"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // Finder searches a cluster for leftovers. All clients must be for the same cluster. It only lists, and
@@ -195,7 +197,7 @@ func (s *search) result() *Found {
 	items := append(s.items, s.runs.faults()...)
 	sortItems(items)
 	s.skipped = append(s.skipped, s.runs.unread...)
-	slices.SortFunc(s.skipped, func(a, b Skipped) int {
+	sorting.Func(s.skipped, func(a, b Skipped) int {
 		if a.What < b.What {
 			return -1
 		}

@@ -10,6 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // inventory is the result of listing workloads and pods. Of objects without findings, it keeps only the
@@ -196,7 +198,7 @@ func (s *search) assemble() {
 		s.ofOurs(left)
 	}
 	// Owners come first, so that what they own can be added to their leftovers.
-	slices.SortStableFunc(s.marked, func(a, b marked) int { return s.depth(a) - s.depth(b) })
+	sorting.StableFunc(s.marked, func(a, b marked) int { return s.depth(a) - s.depth(b) })
 	for _, m := range s.marked {
 		if len(m.ours.gone) > 0 || m.managed {
 			s.ourChanges(m)

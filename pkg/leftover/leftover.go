@@ -8,12 +8,13 @@ package leftover
 
 import (
 	"cmp"
-	"slices"
 	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // Leftover is something that was left: an object, additions to an object, the fault of an overdue run, or a
@@ -123,7 +124,7 @@ func sortItems(items []Leftover) {
 		}
 		return 1
 	}
-	slices.SortStableFunc(items, func(a, b Leftover) int {
+	sorting.StableFunc(items, func(a, b Leftover) int {
 		return cmp.Or(cmp.Compare(first(a), first(b)), cmp.Compare(a.Node, b.Node),
 			cmp.Compare(a.Namespace, b.Namespace),
 			cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Of, b.Of))

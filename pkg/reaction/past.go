@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/pager"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // Past returns the reactions on nodes since a time, as far as the nodes and their Events still show them. Their times
@@ -60,7 +62,7 @@ func Past(ctx context.Context, client kubernetes.Interface, names []string, sinc
 			return nil, fmt.Errorf("list the Events of the nodes: %w", err)
 		}
 	}
-	slices.SortStableFunc(found, func(a, b Reaction) int { return a.Time.Compare(b.Time) })
+	sorting.StableFunc(found, func(a, b Reaction) int { return a.Time.Compare(b.Time) })
 	return found, nil
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/containerd"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // Finding is a problem that exists now or will exist after the next restart.
@@ -417,7 +418,7 @@ func (v *View) missing() []Finding {
 		}
 		all = append(all, f)
 	}
-	slices.SortFunc(all, func(a, b Finding) int { return cmp.Compare(a.Message, b.Message) })
+	sorting.Func(all, func(a, b Finding) int { return cmp.Compare(a.Message, b.Message) })
 	return all
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/cri"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/containerd"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // View is the output of `runtime show -o json`. It excludes the contents of files, because they may contain registry
@@ -223,7 +224,7 @@ func compare(disk, memory *containerd.Merged, trust bool) []Handler {
 		}
 		all = append(all, h)
 	}
-	slices.SortFunc(all, func(a, b Handler) int {
+	sorting.Func(all, func(a, b Handler) int {
 		if a.Name < b.Name {
 			return -1
 		}

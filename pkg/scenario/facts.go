@@ -11,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // GPUResource is the resource name of GPUs in requests and limits.
@@ -134,7 +136,7 @@ func localRegistry(ctx context.Context, client kubernetes.Interface) (host, addr
 
 // summarize sorts the nodes and computes the facts that they have in common.
 func (f *Facts) summarize() {
-	slices.SortFunc(f.Nodes, func(a, b NodeFacts) int {
+	sorting.Func(f.Nodes, func(a, b NodeFacts) int {
 		return cmp.Or(-cmp.Compare(min(a.GPUs, 1), min(b.GPUs, 1)), cmp.Compare(a.Name, b.Name))
 	})
 	same, first := true, ""

@@ -15,6 +15,7 @@ import (
 	"github.com/agext/levenshtein"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/packs"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // builtin returns the embedded scenarios, parsed once.
@@ -53,7 +54,7 @@ func parseAll(files map[string][]byte) ([]*Scenario, error) {
 		seen[s.Metadata.Name] = name
 		all = append(all, s)
 	}
-	slices.SortFunc(all, func(a, b *Scenario) int {
+	sorting.Func(all, func(a, b *Scenario) int {
 		rank := func(s *Scenario) int { return slices.Index(difficulties, s.Metadata.Difficulty) }
 		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.Metadata.Name, b.Metadata.Name))
 	})

@@ -5,9 +5,10 @@ import (
 	"cmp"
 	"encoding/json"
 	"reflect"
-	"slices"
 
 	kjson "sigs.k8s.io/json"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // source is what a scenario was read from. It provides positions for problems, and the expressions in fields
@@ -46,7 +47,7 @@ func Parse(file string, data []byte) (*Scenario, error) {
 
 // sorted returns the first hundred problems, in file order.
 func (r *reader) sorted() Problems {
-	slices.SortStableFunc(r.problems,
+	sorting.StableFunc(r.problems,
 		func(a, b *Problem) int { return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column)) })
 	return r.problems[:min(len(r.problems), 100)]
 }

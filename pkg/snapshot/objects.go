@@ -23,6 +23,8 @@ import (
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // errNewer means that a newer version of this tool created the snapshot.
@@ -328,7 +330,7 @@ func (s *Snapshot) Sort() {
 	s.Queued = sorted(s.Queued)
 	slices.Sort(s.CRDs)
 	s.CRDs = slices.Compact(s.CRDs)
-	slices.SortStableFunc(s.HelmReleases, func(a, b HelmRelease) int {
+	sorting.StableFunc(s.HelmReleases, func(a, b HelmRelease) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name),
 			cmp.Compare(a.Revision, b.Revision))
 	})
@@ -351,7 +353,7 @@ func sorted[T any, P interface {
 	}
 	inOrder := func(i, j int) int { return compare(P(&all[i]), P(&all[j])) }
 	if !slices.IsSortedFunc(order, inOrder) {
-		slices.SortStableFunc(order, inOrder)
+		sorting.StableFunc(order, inOrder)
 		arrange(all, order)
 	}
 	kept := 0
@@ -396,7 +398,7 @@ func arrange[T any](all []T, order []int) {
 }
 
 func sortLogs(logs []Log) {
-	slices.SortStableFunc(logs, func(a, b Log) int {
+	sorting.StableFunc(logs, func(a, b Log) int {
 		after := map[bool]int{true: 1}
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Pod, b.Pod),
 			cmp.Compare(a.Container, b.Container),

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // Step is one line of a cascade.
@@ -92,7 +94,7 @@ func Cascade(code int, o Options) ([]Step, error) {
 		}
 	}
 	// Steps of peers and repetitions may overlap.
-	slices.SortStableFunc(b.steps, func(x, y Step) int { return int(x.After - y.After) })
+	sorting.StableFunc(b.steps, func(x, y Step) int { return int(x.After - y.After) })
 	return b.steps, nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/tsv"
 )
 
@@ -38,7 +39,7 @@ func load(catalog, bodies, sxids string) (*data, error) {
 	if err != nil {
 		return nil, err
 	}
-	slices.SortFunc(d.codes, func(a, b Code) int { return a.Number - b.Number })
+	sorting.Func(d.codes, func(a, b Code) int { return a.Number - b.Number })
 	at := make(map[int]int, len(d.codes))
 	for i, c := range d.codes {
 		if _, twice := at[c.Number]; twice {
@@ -72,7 +73,7 @@ func load(catalog, bodies, sxids string) (*data, error) {
 		d.sxids = append(d.sxids, s)
 		return err
 	})
-	slices.SortFunc(d.sxids, func(a, b SXid) int { return a.Number - b.Number })
+	sorting.Func(d.sxids, func(a, b SXid) int { return a.Number - b.Number })
 	return d, err
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // injection loads the shim into a workload and arms it. Unless the fault starts with the first call, the shim is loaded
@@ -275,7 +276,7 @@ func merge(before, after []ledger.Evidence) []ledger.Evidence {
 			merged = append(merged, e)
 		}
 	}
-	slices.SortStableFunc(merged, func(a, b ledger.Evidence) int {
+	sorting.StableFunc(merged, func(a, b ledger.Evidence) int {
 		switch {
 		case a.Source < b.Source:
 			return -1

@@ -20,6 +20,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // observer queries the shim in pods: the shim's file, run as a program, prints the status that the pod's processes have
@@ -82,7 +83,7 @@ func keyOf(pod *corev1.Pod) podKey { return podKey{pod.Name, pod.UID} }
 // askUnless is like ask, but uses the known reports instead of querying those pods.
 func (w *observer) askUnless(ctx context.Context, pods []corev1.Pod, known map[podKey]report) []report {
 	pods = slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
-	slices.SortFunc(pods, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
+	sorting.Func(pods, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
 	reports := make([]report, len(pods))
 	var group errgroup.Group
 	group.SetLimit(parallelExecs)
@@ -139,7 +140,7 @@ func (r *report) answer(out []byte) {
 	r.asked, r.file = true, file
 	if processes != nil {
 		r.processes = processes.List
-		slices.SortStableFunc(r.processes, func(a, b cudafault.Process) int { return a.Started.Compare(b.Started) })
+		sorting.StableFunc(r.processes, func(a, b cudafault.Process) int { return a.Started.Compare(b.Started) })
 	}
 	switch {
 	case err != nil:

@@ -19,6 +19,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/completion"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
@@ -169,7 +170,7 @@ func newDeviceList(nodeName string, info api.Info, found api.Devices, pods map[s
 			list.Items = append(list.Items, d)
 		}
 	}
-	slices.SortStableFunc(list.Items, func(a, b device) int {
+	sorting.StableFunc(list.Items, func(a, b device) int {
 		return cmp.Or(strings.Compare(a.Resource, b.Resource), cmp.Compare(order(a.GPU), order(b.GPU)))
 	})
 	return list

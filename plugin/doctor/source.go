@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/build"
@@ -12,6 +11,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/progress"
 )
@@ -77,7 +77,7 @@ func suspicious(r doctor.Report) []string {
 		return others[:min(mostAlike, len(others))]
 	}
 	// Start with the nodes that have the most findings.
-	slices.SortStableFunc(named, func(a, b string) int { return cmp.Compare(len(looks[b]), len(looks[a])) })
+	sorting.StableFunc(named, func(a, b string) int { return cmp.Compare(len(looks[b]), len(looks[a])) })
 	alike := map[string]int{}
 	var chosen []string
 	for _, name := range named {

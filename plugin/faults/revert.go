@@ -18,6 +18,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/completion"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/confirm"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/dryrun"
@@ -249,7 +250,7 @@ func (f *revertFlags) revert(
 		done []ledger.Run
 	)
 	now := time.Now()
-	slices.SortStableFunc(runs, func(a, b ledger.Run) int { return cmp.Compare(waits(a, now), waits(b, now)) })
+	sorting.StableFunc(runs, func(a, b ledger.Run) int { return cmp.Compare(waits(a, now), waits(b, now)) })
 	for _, run := range runs {
 		after, err := s.RevertShown(ctx, run, f.force)
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/nodefault"
@@ -121,7 +122,7 @@ func worstFirst(events []xid.Event, form xid.Form) []xid.Event {
 		return most
 	}
 	sorted := slices.Clone(events)
-	slices.SortStableFunc(sorted, func(a, b xid.Event) int { return worst(b) - worst(a) })
+	sorting.StableFunc(sorted, func(a, b xid.Event) int { return worst(b) - worst(a) })
 	return sorted
 }
 

@@ -11,6 +11,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
@@ -73,7 +74,7 @@ func search(word string) []xid.Code {
 		}
 	}
 	byNumber := func(c xid.Code) bool { return strings.HasPrefix(strconv.Itoa(c.Number), word) }
-	slices.SortFunc(found, func(a, b xid.Code) int {
+	sorting.Func(found, func(a, b xid.Code) int {
 		if byNumber(a) != byNumber(b) {
 			if byNumber(a) {
 				return -1

@@ -61,6 +61,13 @@ func TestLinesAndPhrases(t *testing.T) {
 		for _, p := range lineProblems(text) {
 			t.Errorf("%s:%d: %s", path, p.line, p.text)
 		}
+		for _, heavy := range []string{"slices.SortFunc(", "slices.SortStableFunc("} {
+			rel := filepath.ToSlash(path)
+			ours := strings.HasPrefix(rel, "../../pkg/") || strings.HasPrefix(rel, "../../plugin/")
+			if ours && !strings.HasSuffix(path, "_test.go") && bytes.Contains(text, []byte(heavy)) {
+				t.Errorf("%s: %s makes 15 KB for each type: use pkg/sorting", path, heavy)
+			}
+		}
 		return nil
 	})
 	if err != nil || read < 1000 {

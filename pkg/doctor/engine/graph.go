@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // Gather drops ignored findings, determines the causes of each finding, and merges findings that differ only in their
@@ -294,7 +295,7 @@ func Fold(all []finding.Finding) ([]finding.Finding, []finding.Edge) {
 			all[i].Severity = finding.Info
 		}
 	}
-	slices.SortStableFunc(order, func(a, b int) int {
+	sorting.StableFunc(order, func(a, b int) int {
 		return cmp.Or(
 			compareBool(all[b].Root, all[a].Root),
 			cmp.Compare(finding.Rank(all[a].Severity), finding.Rank(all[b].Severity)),
@@ -314,7 +315,7 @@ func Fold(all []finding.Finding) ([]finding.Finding, []finding.Edge) {
 			}
 		}
 	}
-	slices.SortFunc(edges,
+	sorting.Func(edges,
 		func(a, b finding.Edge) int { return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To)) })
 	return sorted, edges
 }

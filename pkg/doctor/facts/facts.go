@@ -17,6 +17,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/signatures"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/runtimeview"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // Facts is a snapshot with the indexes that checks need. It is read-only.
@@ -135,7 +136,7 @@ func New(s *snapshot.Snapshot) *Facts {
 		f.events[key] = append(f.events[key], e)
 	}
 	for _, of := range f.events {
-		slices.SortStableFunc(of, func(a, b *corev1.Event) int { return EventTime(b).Compare(EventTime(a)) })
+		sorting.StableFunc(of, func(a, b *corev1.Event) int { return EventTime(b).Compare(EventTime(a)) })
 	}
 	f.xidRuns = sync.OnceValue(f.findXIDRuns)
 	f.UnreachedPods = sync.OnceValue(f.findUnreached)

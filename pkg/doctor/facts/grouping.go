@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
 
@@ -19,12 +20,12 @@ const mostRecords = 4000
 // the same GPU.
 func incidents(records []driverRecord) []incident {
 	records = slices.Clone(records[max(0, len(records)-mostRecords):])
-	slices.SortStableFunc(records, func(a, b driverRecord) int { return cmp.Compare(a.Uptime, b.Uptime) })
+	sorting.StableFunc(records, func(a, b driverRecord) int { return cmp.Compare(a.Uptime, b.Uptime) })
 	order, weights := make([]int, len(records)), make([]int, len(records))
 	for i := range order {
 		order[i], weights[i] = i, weight(records[i].Event)
 	}
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(weights[a], weights[b]) })
+	sorting.StableFunc(order, func(a, b int) int { return cmp.Compare(weights[a], weights[b]) })
 	taken := make([]bool, len(records))
 	var all []incident
 	for _, i := range order {
@@ -43,7 +44,7 @@ func incidents(records []driverRecord) []incident {
 		}
 		all = append(all, in)
 	}
-	slices.SortStableFunc(all, func(a, b incident) int {
+	sorting.StableFunc(all, func(a, b incident) int {
 		return cmp.Or(cmp.Compare(b.Primary.Uptime, a.Primary.Uptime), b.Primary.Time.Compare(a.Primary.Time))
 	})
 	return all

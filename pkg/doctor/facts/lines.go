@@ -11,6 +11,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/signatures"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // fewPods is how many pods of a finding are read for what they say.
@@ -135,7 +136,7 @@ func (f *Facts) linesOfPod(pod *corev1.Pod) []signatures.Line {
 		}
 	}
 	logs := slices.Clone(f.LogsOf(pod))
-	slices.SortStableFunc(logs, func(a, b *snapshot.Log) int {
+	sorting.StableFunc(logs, func(a, b *snapshot.Log) int {
 		return order(a.Previous) - order(b.Previous)
 	})
 	for _, l := range logs {

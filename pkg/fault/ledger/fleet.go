@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // FleetAccount is the service account of the Jobs that inject a fault into a fleet.
@@ -45,7 +47,7 @@ func (s *Store) FleetRuns(ctx context.Context, fleet string) (Listing, error) {
 		n, err := strconv.Atoi(shard)
 		return run.Fleet != fleet || !ofFleet || err != nil || run.ID != FleetRun(fleet, n)
 	})
-	slices.SortFunc(found.Runs, CompareShards)
+	sorting.Func(found.Runs, CompareShards)
 	return found, nil
 }
 

@@ -13,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/pager"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // Scope selects runs.
@@ -122,7 +124,7 @@ func (s *Store) records(ctx context.Context, scope Scope, where, only string) (L
 	if err != nil {
 		return Listing{}, fmt.Errorf("list the runs %s: %w", where, err)
 	}
-	slices.SortStableFunc(found.Runs, func(a, b Run) int { return b.Created.Compare(a.Created) })
+	sorting.StableFunc(found.Runs, func(a, b Run) int { return b.Created.Compare(a.Created) })
 	return found, nil
 }
 

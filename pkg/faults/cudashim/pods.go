@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // Pods returns the pods that mount a run's ConfigMap, sorted by name. It finds them by the run's label, or by their
@@ -38,7 +39,7 @@ func (c *Cluster) carriers(
 		return nil, fmt.Errorf("list pods in namespace %s: %w", namespace, err)
 	}
 	pods := slices.DeleteFunc(list.Items, func(pod corev1.Pod) bool { return !carries(&pod, Name(run)) })
-	slices.SortFunc(pods, func(a, b corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
+	sorting.Func(pods, func(a, b corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
 	return pods, nil
 }
 

@@ -10,6 +10,8 @@ import (
 	"github.com/agext/levenshtein"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // maxSuggestions limits the number of suggested names.
@@ -92,7 +94,7 @@ func near(name string, names []string) []string {
 			close = append(close, candidate{other, d})
 		}
 	}
-	slices.SortFunc(close, func(a, b candidate) int {
+	sorting.Func(close, func(a, b candidate) int {
 		return cmp.Or(cmp.Compare(a.distance, b.distance), cmp.Compare(a.name, b.name))
 	})
 	var result []string

@@ -4,7 +4,6 @@ package baseline
 
 import (
 	"cmp"
-	"slices"
 	"strings"
 	"time"
 
@@ -12,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // Options select what is captured. The zero value captures the whole cluster.
@@ -101,7 +101,7 @@ func (b *Baseline) List(selector scenario.Selector) []any {
 			found = append(found, k)
 		}
 	}
-	slices.SortFunc(found, key.compare)
+	sorting.Func(found, key.compare)
 	list := make([]any, 0, len(found))
 	for _, k := range found {
 		list = append(list, b.objects[k].body)

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // edit is a field that differs.
@@ -34,7 +35,7 @@ func compareObjects(kind schema.GroupKind, was, is *object) []edit {
 		c.values("", was.body, is.body)
 		edits = append(edits, c.edits...)
 	}
-	slices.SortFunc(edits, func(a, b edit) int { return strings.Compare(a.field, b.field) })
+	sorting.Func(edits, func(a, b edit) int { return strings.Compare(a.field, b.field) })
 	return edits
 }
 

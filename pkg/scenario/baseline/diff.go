@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // Kind is the kind of a difference.
@@ -91,7 +92,7 @@ func Diff(before, after *Baseline) []Difference {
 			found = append(found, Difference{Ref: k.ref(is.version), Kind: Created, Note: is.note})
 		}
 	}
-	slices.SortFunc(found, func(a, b Difference) int {
+	sorting.Func(found, func(a, b Difference) int {
 		return cmp.Or(cmp.Compare(rank(a), rank(b)), keyOf(a.Ref).compare(keyOf(b.Ref)))
 	})
 	return found

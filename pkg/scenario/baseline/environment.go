@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // Environments returns the differences with the variables of containers compared by what the containers get. It does
@@ -34,7 +36,7 @@ func Environments(differences []Difference, before, after *Baseline, namespaces 
 			differences = slices.Delete(differences, i, i+1)
 		}
 		if len(edits) > 0 {
-			slices.SortFunc(edits, func(a, b edit) int { return strings.Compare(a.field, b.field) })
+			sorting.Func(edits, func(a, b edit) int { return strings.Compare(a.field, b.field) })
 			differences = append(differences, changed(k, was, edits))
 		}
 	}

@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // longest is the length of the longest string that is stored; longer ones are hashed.
@@ -182,7 +184,7 @@ func normalizeNode(o map[string]any) {
 			strings.HasPrefix(key, "node.cloudprovider.kubernetes.io/")
 	})
 	if delete(spec, "taints"); len(taints) > 0 {
-		slices.SortFunc(taints, func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+		sorting.Func(taints, func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
 		spec["taints"] = taints
 	}
 	if spec["unschedulable"] == false {

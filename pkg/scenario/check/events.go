@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // events lists events about an object, the oldest first. An empty name means all objects of the kind. The list
@@ -51,7 +51,7 @@ func (c *Checker) eventsAbout(ctx context.Context, ref scenario.Ref, uid string)
 			items = append(items, event)
 		}
 	}
-	slices.SortStableFunc(items, func(a, b any) int { return cmp.Compare(lastTime(a), lastTime(b)) })
+	sorting.StableFunc(items, func(a, b any) int { return cmp.Compare(lastTime(a), lastTime(b)) })
 	return items, nil
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 const (
@@ -95,7 +96,7 @@ func untouched(pods []corev1.Pod, since time.Duration) error {
 // begun returns the containers that may have logs.
 func begun(pods []corev1.Pod, l scenario.Logs) []container {
 	if len(pods) > maxLogs {
-		slices.SortStableFunc(pods,
+		sorting.StableFunc(pods,
 			func(a, b corev1.Pod) int { return b.CreationTimestamp.Compare(a.CreationTimestamp.Time) })
 	}
 	var all []container

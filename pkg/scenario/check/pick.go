@@ -10,6 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // pick lists the pods that a check selects, by name. It skips pods that are being deleted, because they no
@@ -38,7 +40,7 @@ func (c *Checker) pick(ctx context.Context, namespace, labels, name string) ([]c
 	if len(pods) == 0 {
 		return nil, fmt.Errorf("no pod %q found in namespace %q", cmp.Or(name, labels), namespace)
 	}
-	slices.SortFunc(pods, func(a, b corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
+	sorting.Func(pods, func(a, b corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
 	return pods, nil
 }
 

@@ -2,9 +2,10 @@ package exercise
 
 import (
 	"math"
-	"slices"
 	"strings"
 	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // AgentReport reports how often a program solved scenarios.
@@ -50,7 +51,7 @@ const mostAt = 10
 // summarize computes the report of all tries.
 func summarize(command string, all []Try) *AgentReport {
 	report := &AgentReport{APIVersion: APIVersion, Kind: KindAgentReport, Command: command, All: all}
-	slices.SortStableFunc(report.All, func(a, b Try) int { return strings.Compare(a.Scenario, b.Scenario) })
+	sorting.StableFunc(report.All, func(a, b Try) int { return strings.Compare(a.Scenario, b.Scenario) })
 	for _, try := range report.All {
 		n := len(report.Scenarios)
 		if n == 0 || report.Scenarios[n-1].Scenario != try.Scenario {

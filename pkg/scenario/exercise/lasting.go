@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // lasting checks whether what works will also work in the next pods: with the settings that they get, and without help.
@@ -30,7 +31,7 @@ func (g *grading) lasting(ctx context.Context) error {
 	}
 	g.strangers(ctx, onNode)
 	slices.Sort(g.report.NotCompared)
-	slices.SortFunc(g.report.Collateral,
+	sorting.Func(g.report.Collateral,
 		func(a, b baseline.Difference) int { return strings.Compare(a.String(), b.String()) })
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

@@ -16,6 +16,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // historyLimit is how many completed exercises are kept.
@@ -118,7 +119,7 @@ func (l *Lab) List(ctx context.Context) ([]Exercise, error) {
 		}
 		all = append(all, *e)
 	}
-	slices.SortFunc(all, func(a, b Exercise) int {
+	sorting.Func(all, func(a, b Exercise) int {
 		if c := b.Created.Compare(a.Created); c != 0 {
 			return c
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // timeline returns the events of an exercise, in order.
@@ -34,7 +35,7 @@ func timeline(e *Exercise, now time.Time) []Moment {
 // inOrder returns the moments that occurred, the earliest first.
 func inOrder(all []Moment) []Moment {
 	all = slices.DeleteFunc(all, func(m Moment) bool { return m.At.IsZero() })
-	slices.SortStableFunc(all, func(a, b Moment) int { return a.At.Compare(b.At) })
+	sorting.StableFunc(all, func(a, b Moment) int { return a.At.Compare(b.At) })
 	return all
 }
 

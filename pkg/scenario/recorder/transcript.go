@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // FirstRelevant returns when the object of the root cause was first read: by name, in a list of full objects,
@@ -118,7 +119,7 @@ func (l Line) kind() string {
 // inOrder returns the requests in order, without kubectl's own discovery.
 func inOrder(lines []Line) []Line {
 	lines = slices.DeleteFunc(slices.Clone(lines), func(l Line) bool { return l.Resource == "" })
-	slices.SortStableFunc(lines, func(a, b Line) int { return a.Time.Compare(b.Time) })
+	sorting.StableFunc(lines, func(a, b Line) int { return a.Time.Compare(b.Time) })
 	return lines
 }
 
@@ -199,7 +200,7 @@ func mostAsked(objects map[string]*Count) []Count {
 	for _, count := range objects {
 		all = append(all, *count)
 	}
-	slices.SortFunc(all, func(a, b Count) int {
+	sorting.Func(all, func(a, b Count) int {
 		return cmp.Or(cmp.Compare(b.Looks+b.Changes, a.Looks+a.Changes), cmp.Compare(a.Object, b.Object))
 	})
 	return all[:min(len(all), shown)]

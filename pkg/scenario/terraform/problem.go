@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/hashicorp/hcl/v2"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // Problem is an error at a position in a module.
@@ -72,7 +74,7 @@ func (p *problems) err() error {
 	if len(p.all) == 0 {
 		return nil
 	}
-	slices.SortStableFunc(p.all, func(a, b Problem) int {
+	sorting.StableFunc(p.all, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
 	})
 	all := slices.Compact(p.all)

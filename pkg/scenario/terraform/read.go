@@ -12,6 +12,8 @@ import (
 	"github.com/zclconf/go-cty/cty"
 	"github.com/zclconf/go-cty/cty/convert"
 	"github.com/zclconf/go-cty/cty/function"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // Read evaluates a module. The error is Problems, with instructions for fixing each.
@@ -46,7 +48,7 @@ func Read(files Files) (*Module, error) {
 	if len(r.all) > 0 {
 		return nil, r.err()
 	}
-	slices.SortStableFunc(r.objects, func(a, b placed) int {
+	sorting.StableFunc(r.objects, func(a, b placed) int {
 		return cmp.Or(cmp.Compare(a.at.Filename, b.at.Filename), cmp.Compare(a.at.Start.Byte, b.at.Start.Byte))
 	})
 	for _, one := range r.objects {

@@ -8,6 +8,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // Sizes of the cause graph, in pixels.
@@ -224,7 +225,7 @@ func layered(r doctor.Report) (columns [][]int, left int) {
 				middle[i] = sum / n
 			}
 		}
-		slices.SortStableFunc(column, func(a, b int) int { return cmp.Compare(middle[a], middle[b]) })
+		sorting.StableFunc(column, func(a, b int) int { return cmp.Compare(middle[a], middle[b]) })
 		for y, i := range column {
 			row[i] = float64(y) - float64(len(column)-1)/2
 		}

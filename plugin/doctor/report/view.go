@@ -13,6 +13,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // Filter selects the findings to show, in every format.
@@ -78,7 +79,7 @@ func ordered(r doctor.Report) doctor.Report {
 	for i, e := range r.Edges {
 		edges[i] = finding.Edge{From: place[e.From], To: place[e.To]}
 	}
-	slices.SortFunc(edges,
+	sorting.Func(edges,
 		func(a, b finding.Edge) int { return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To)) })
 	r.Items, r.Edges = items, edges
 	return r
@@ -126,7 +127,7 @@ func Roots(r doctor.Report, severity finding.Severity) []int {
 			explains[i] = len(Consequences(r, i))
 		}
 	}
-	slices.SortStableFunc(all, func(a, b int) int { return cmp.Compare(explains[b], explains[a]) })
+	sorting.StableFunc(all, func(a, b int) int { return cmp.Compare(explains[b], explains[a]) })
 	return all
 }
 
@@ -302,7 +303,7 @@ func Blinds(r doctor.Report) []Blind {
 			}
 		}
 	}
-	slices.SortStableFunc(all, func(a, b Blind) int { return cmp.Compare(len(b.Checks), len(a.Checks)) })
+	sorting.StableFunc(all, func(a, b Blind) int { return cmp.Compare(len(b.Checks), len(a.Checks)) })
 	return all
 }
 

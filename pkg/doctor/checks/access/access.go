@@ -17,6 +17,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // wl.forbidden sends no SubjectAccessReview, because a snapshot contains no roles. If the API server rejects a request
@@ -272,7 +273,7 @@ func quoteQuota(q *corev1.ResourceQuota) []finding.Evidence {
 			})
 		}
 	}
-	slices.SortFunc(all, func(a, b finding.Evidence) int { return strings.Compare(a.Text, b.Text) })
+	sorting.Func(all, func(a, b finding.Evidence) int { return strings.Compare(a.Text, b.Text) })
 	return all
 }
 

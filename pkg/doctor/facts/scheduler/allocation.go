@@ -15,6 +15,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // AllocationView shows which pods hold which GPUs and which pods wait for GPUs.
@@ -108,7 +109,7 @@ func Allocation(f *facts.Facts) AllocationView {
 			a.Resources = append(a.Resources, ResourceCounts{driver, d.count, d.count, used, max(0, d.count-used)})
 			a.Holders = append(a.Holders, d.holders...)
 		}
-		slices.SortFunc(a.Resources, func(x, y ResourceCounts) int { return cmp.Compare(x.Resource, y.Resource) })
+		sorting.Func(a.Resources, func(x, y ResourceCounts) int { return cmp.Compare(x.Resource, y.Resource) })
 		v.Nodes = append(v.Nodes, a)
 	}
 	for _, p := range Pending(f) {
@@ -152,7 +153,7 @@ func (s *Scheduler) Holders(nodes []*facts.Node, want map[corev1.ResourceName]in
 			}
 		}
 	}
-	slices.SortStableFunc(all, func(a, b Holder) int {
+	sorting.StableFunc(all, func(a, b Holder) int {
 		if a.Started != nil && b.Started != nil {
 			return a.Started.Compare(*b.Started)
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // notAdvertised returns the verdict if no node advertises the resource.
@@ -247,7 +248,7 @@ func biggest(nodes []*facts.Node, want map[corev1.ResourceName]int64) []*facts.N
 		}
 		return sum
 	}
-	slices.SortStableFunc(sorted, func(a, b *facts.Node) int { return int(size(b) - size(a)) })
+	sorting.StableFunc(sorted, func(a, b *facts.Node) int { return int(size(b) - size(a)) })
 	return sorted
 }
 
