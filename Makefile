@@ -180,7 +180,7 @@ bench: build bin/kubectl cluster-up ## Measure everything against floors and pee
 
 .PHONY: soak
 soak: build bin/kubectl cluster-up ## By hand: an hour of mixed faults, kills and restarts on the test cluster, without a leak (SOAK=15m)
-	@CGO_ENABLED=0 go run ./hack/soak -for $(or $(SOAK),1h) $(SOAK_FLAGS)
+	@CGO_ENABLED=0 go run ./hack/soak -for $(or $(SOAK),1h) -kubeconfig $(or $(STATE),.cluster)/kubeconfig $(SOAK_FLAGS)
 
 .PHONY: test-peers
 test-peers: ## By hand: NVSentinel, built from SOURCE=folder, and NVIDIA's device plugin, from DEVICE_PLUGIN_SOURCE=folder, react to XIDs on test clusters
