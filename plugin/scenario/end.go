@@ -67,28 +67,57 @@ func (c *common) end(
 		return err
 	}
 	lab.Allow = allow
-	if id, err = c.beforeEnd(ctx, lab, id, how); err != nil {
-		return kube.Explain(err)
+	var endings []exercise.Ending
+	err = each(ctx, lab, id, true, func(id string) error {
+		ending, err := c.endOne(ctx, lab, id, how, yes)
+		if err != nil {
+			return err
+		}
+		if endings = append(endings, *ending); !ending.Clean() {
+			return &usage.Verdict{}
+		}
+		return nil
+	})
+	return errors.Join(c.printEndings(endings, format), err)
+}
+
+func (c *common) endOne(
+	ctx context.Context, lab *exercise.Lab, id string, how exercise.EndOptions, yes bool,
+) (*exercise.Ending, error) {
+	id, err := c.beforeEnd(ctx, lab, id, how)
+	if err != nil {
+		return nil, kube.Explain(err)
 	}
-	if err := confirm.Ask(
-		ctx, c.streams, fmt.Sprintf("End exercise %s in context %q?", id, c.connection.Connected().Context), yes,
-	); err != nil {
-		return err
+	question := fmt.Sprintf("End exercise %s in context %q?", id, c.connection.Connected().Context)
+	if err := confirm.Ask(ctx, c.streams, question, yes); err != nil {
+		return nil, err
 	}
 	ending, err := lab.End(ctx, id, how)
-	if err != nil {
-		return kube.Explain(err)
+	return ending, kube.Explain(err)
+}
+
+func (c *common) printEndings(all []exercise.Ending, format printer.Format) error {
+	if format.IsTable() {
+		for _, e := range all {
+			text := printer.Wrap(printer.Escape(endingText(e)), printer.Width(c.streams.Out))
+			if _, err := fmt.Fprintln(c.streams.Out, text); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
-	if !format.IsTable() {
-		err = format.Object(c.streams.Out, ending, "exercise/"+id)
-	} else {
-		_, err = fmt.Fprintln(c.streams.Out,
-			printer.Wrap(printer.Escape(endingText(*ending)), printer.Width(c.streams.Out)))
+	var names []string
+	for _, e := range all {
+		names = append(names, "exercise/"+e.ID)
 	}
-	if err == nil && !ending.Clean() {
-		return &usage.Verdict{}
+	switch len(all) {
+	case 0:
+		return nil
+	case 1:
+		return format.Object(c.streams.Out, all[0], names...)
 	}
-	return err
+	list := map[string]any{"apiVersion": exercise.APIVersion, "kind": exercise.KindEnding + "List", "items": all}
+	return format.Object(c.streams.Out, list, names...)
 }
 
 // beforeEnd prints what will be deleted and restored, and returns the exercise's ID. If the exercise's record is

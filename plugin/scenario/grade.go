@@ -90,17 +90,23 @@ func (g *grading) run(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	r, err := g.judge(ctx, lab, id, transcript)
-	if err != nil {
-		return kube.Explain(err)
+	var reports []exercise.Report
+	err = each(ctx, lab, id, false, func(id string) error {
+		r, err := g.judge(ctx, lab, id, transcript)
+		if err != nil {
+			return kube.Explain(err)
+		}
+		if reports = append(reports, *r); !r.Passed {
+			return &usage.Verdict{}
+		}
+		return nil
+	})
+	if len(reports) > 0 {
+		if err := g.print(reports); err != nil {
+			return err
+		}
 	}
-	if err := g.print(*r); err != nil {
-		return err
-	}
-	if !r.Passed {
-		return &usage.Verdict{}
-	}
-	return nil
+	return err
 }
 
 func (g *grading) judge(
@@ -122,7 +128,11 @@ func (g *grading) judge(
 	return e.Last(), err
 }
 
-func (g *grading) print(r exercise.Report) (err error) {
+func (g *grading) print(reports []exercise.Report) (err error) {
+	if len(reports) > 1 {
+		return g.printAll(reports)
+	}
+	r := reports[0]
 	if g.html != "" {
 		err = outfile.Write(g.streams.ErrOut, "--html", g.html,
 			func(w io.Writer) error { return report.HTML(w, r, build.Get().Version) })
@@ -134,4 +144,33 @@ func (g *grading) print(r exercise.Report) (err error) {
 		return errors.Join(err, g.format.Object(g.streams.Out, r, "report/"+r.ID))
 	}
 	return errors.Join(err, report.Text(g.streams.Out, r, printer.Width(g.streams.Out)))
+}
+
+// printAll prints the reports of exercises that were started together.
+func (g *grading) printAll(reports []exercise.Report) error {
+	if g.html != "" {
+		return errors.New("--html is for one report: specify the ID of an exercise, with --last for its latest grade")
+	}
+	if g.output == "junit" {
+		return report.JUnit(g.streams.Out, reports...)
+	}
+	if !g.format.IsTable() {
+		var names []string
+		for _, r := range reports {
+			names = append(names, "report/"+r.ID)
+		}
+		list := map[string]any{
+			"apiVersion": exercise.APIVersion, "kind": exercise.KindReport + "List", "items": reports,
+		}
+		return g.format.Object(g.streams.Out, list, names...)
+	}
+	for i, r := range reports {
+		if i > 0 {
+			fmt.Fprintln(g.streams.Out)
+		}
+		if err := report.Text(g.streams.Out, r, printer.Width(g.streams.Out)); err != nil {
+			return err
+		}
+	}
+	return nil
 }

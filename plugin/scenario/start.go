@@ -30,6 +30,7 @@ type starting struct {
 	common
 	pack       packFlags
 	seed       int64
+	drawn      bool // whether the seed is random
 	set        map[string]string
 	kubeconfig string
 	terraform  string
@@ -39,6 +40,7 @@ type starting struct {
 	allow      fault.Allowances
 	simulate   int
 	workload   string
+	with       []string
 	format     printer.Format
 }
 
@@ -61,6 +63,9 @@ such as GitOps or an operator, must not change it in the meantime. At the end, t
 
 With --terraform, the candidate also gets the Terraform module of the lab, which is as broken as the cluster, if the scenario has one (see
 scenario show). The candidate fixes the cluster or the module; submit the module with scenario submit --terraform.
+
+With --with, one candidate gets several exercises at the same time. The kubeconfig has a context for each. Without an ID, scenario grade and
+scenario end apply to all of them.
 
 If the cluster does not enforce NetworkPolicies, blocked-egress-node replaces blocked-egress: a firewall rule on a node, which the kernel
 removes when the time is over. The candidate then has root access to nodes.
@@ -85,12 +90,16 @@ produces the same variant, names and numbers.`,
   kubectl gpu-fault scenario start blocked-egress --terraform module \
       --kubeconfig-out candidate.kubeconfig
 
+  # Give a candidate three problems at the same time
+  kubectl gpu-fault scenario start gpu-resources --with wrong-role-binding,shm-too-small \
+      --kubeconfig-out candidate.kubeconfig
+
   # Select a variant, and one hour
   kubectl gpu-fault scenario start gpu-memory --set via=half --for 1h`,
 		Args: usage.MaxArgs(1, "one scenario", "kubectl gpu-fault scenario start gpu-resources"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !cmd.Flags().Changed("seed") {
-				s.seed = 1 + rand.Int64N(mostSeeds-1)
+				s.seed, s.drawn = 1+rand.Int64N(mostSeeds-1), true
 			}
 			if err := errors.Join(s.validate(), checkSimulation(cmd.Flags(), s.simulate)); err != nil {
 				return err
@@ -98,6 +107,13 @@ produces the same variant, names and numbers.`,
 			found, err := s.pack.load(one(args))
 			if err != nil {
 				return err
+			}
+			all, err := s.others(found)
+			if err != nil {
+				return err
+			}
+			if len(all) > 1 {
+				return s.runTogether(cmd.Context(), all)
 			}
 			return s.run(cmd.Context(), found)
 		},
@@ -124,6 +140,9 @@ func (s *starting) addFlags(cmd *cobra.Command) {
 	flags.BoolVarP(&s.yes, "yes", "y", false, "Do not ask for confirmation")
 	flags.StringVar(&s.workload, "workload", "",
 		"Deployment to break instead of a lab, as deployment/NAME in the namespace of -n; it is restored at the end")
+	flags.StringSliceVar(&s.with, "with", nil,
+		"Other scenarios that the candidate gets at the same time, as exercises of their own; none may change nodes")
+	_ = cmd.RegisterFlagCompletionFunc("with", completeNames)
 	addSimulation(flags, &s.simulate)
 	nodefault.AddAllowances(flags, &s.allow)
 	s.pods.AddImageFlags(cmd)
@@ -381,6 +400,9 @@ func cardText(c exercise.Card) string {
 	fmt.Fprintf(&b, "Time:      %s, until %s", count.Of(c.Minutes, "minute"), c.Deadline.Local().Format("15:04"))
 	if c.Kubeconfig != "" {
 		fmt.Fprintf(&b, "\nBegin:     export KUBECONFIG=%s", c.Kubeconfig)
+	}
+	if c.Context != "" {
+		fmt.Fprintf(&b, "\nContext:   kubectl --context %s", c.Context)
 	}
 	if c.Module != "" {
 		fmt.Fprintf(&b, "\nModule:    %s; you may fix it instead of the cluster", c.Module)

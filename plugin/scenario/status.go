@@ -89,9 +89,23 @@ func (c *common) newKubeconfig(ctx context.Context, id, file string) error {
 	if err != nil {
 		return err
 	}
-	data, err := lab.Kubeconfig(ctx, id)
-	if err != nil {
+	var all []*exercise.Exercise
+	err = each(ctx, lab, id, false, func(id string) error {
+		e, err := lab.Get(ctx, id)
+		if err == nil {
+			e.Kubeconfig, err = lab.Kubeconfig(ctx, e.ID)
+		}
+		all = append(all, e)
 		return kube.Explain(err)
+	})
+	if err != nil {
+		return err
+	}
+	data := all[0].Kubeconfig
+	if len(all) > 1 {
+		if data, err = merge(all); err != nil {
+			return err
+		}
 	}
 	if err := writeNew(file, data); err != nil {
 		return fmt.Errorf("--kubeconfig-out: %w", err)

@@ -43,6 +43,8 @@ type Exercise struct {
 	Minutes  int             `json:"minutes"`
 	By       string          `json:"by,omitempty"`   // the trainer's user name, according to the API server
 	From     string          `json:"from,omitempty"` // the trainer's host
+	// Group is the same for exercises that were started together; empty for one that was started alone.
+	Group string `json:"group,omitempty"`
 
 	Phase   Phase  `json:"phase"`
 	Message string `json:"message,omitempty"` // why it failed, or details of its phase
@@ -141,6 +143,8 @@ type Card struct {
 	Namespace     string    `json:"namespace"`
 	Minutes       int       `json:"minutes"`
 	Deadline      time.Time `json:"deadline"`
+	// Context is the context of the kubeconfig; empty means its current one.
+	Context string `json:"context,omitempty"`
 	// Kubeconfig, Module and Diagnosis are the paths of the kubeconfig, the module's directory, and the file to
 	// write.
 	Kubeconfig string           `json:"kubeconfig,omitempty"`

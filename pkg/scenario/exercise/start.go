@@ -21,6 +21,8 @@ type StartOptions struct {
 	Consent bool
 	// Command is the trainer's command line, for the record.
 	Command []string
+	// Group is the Exercise's.
+	Group string
 	// Terraform gives the candidate the lab's Terraform module, which they may fix instead of the cluster.
 	Terraform bool
 }
@@ -143,7 +145,8 @@ func (s *start) record(ctx context.Context, recorder fault.Recorder) error {
 	run := recorder.Run()
 	e := &Exercise{
 		ID: run.ID, Scenario: s.r.Metadata.Name, Public: s.r.Public, Seed: s.r.Seed, Params: s.r.Drawn,
-		Minutes: int(s.options.timeBox(s.r).Minutes()), By: run.By, From: run.From, Phase: Starting, Created: s.clock(),
+		Group: s.options.Group, Minutes: int(s.options.timeBox(s.r).Minutes()),
+		By: run.By, From: run.From, Phase: Starting, Created: s.clock(),
 		Namespaces: s.namespaces, Owned: s.owned, Account: s.account, Nodes: nodesOf(s.r),
 		HintsLeft:  len(s.r.Sealed.Hints),
 		FaultUntil: run.Until, Probe: s.probe,

@@ -9,8 +9,17 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/junit"
 )
 
-// JUnit writes a suite with a case for each check, one for unrelated changes, and one for the diagnosis.
-func JUnit(w io.Writer, r exercise.Report) error {
+// JUnit writes a suite for each report, with a case for each check, one for unrelated changes, and one for the
+// diagnosis.
+func JUnit(w io.Writer, reports ...exercise.Report) error {
+	all := junit.Report{Name: "kubectl gpu-fault scenario"}
+	for _, r := range reports {
+		all.Suites = append(all.Suites, suiteOf(r))
+	}
+	return all.Write(w)
+}
+
+func suiteOf(r exercise.Report) junit.Suite {
 	suite := junit.Suite{Name: r.Scenario, Time: r.At}
 	add := func(class string, results []check.Result) {
 		for _, c := range results {
@@ -24,7 +33,7 @@ func JUnit(w io.Writer, r exercise.Report) error {
 	add("fixed", r.Fixed)
 	add("unchanged", r.Unchanged)
 	suite.Cases = append(suite.Cases, collateralCase(r), diagnosisCase(r))
-	return junit.Report{Name: "kubectl gpu-fault scenario", Suites: []junit.Suite{suite}}.Write(w)
+	return suite
 }
 
 func collateralCase(r exercise.Report) junit.Case {
