@@ -34,7 +34,7 @@ func TestTogether(t *testing.T) {
 		"namespaces": {[]*scenario.Resolved{a, one("c", "team-a", 0)}, "scenarios a and c both use namespace team-a"},
 	} {
 		err := Together(test.all)
-		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+		if (err != nil) != (test.want != "") || err != nil && !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %v, want %q", name, err, test.want)
 		}
 	}
