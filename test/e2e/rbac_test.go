@@ -287,6 +287,7 @@ func (r *rights) deviceAsks(rule fault.Permission) [][]string {
 }
 
 func (r *rights) nvmlPrepare() {
+	r.kubectl("label", "namespace", r.namespace, "pod-security.kubernetes.io/enforce=privileged", "--overwrite")
 	d := r.deployment("train")
 	d.Spec.Template.Spec.Volumes = append(d.Spec.Template.Spec.Volumes, corev1.Volume{ // as the pod of a DRA driver
 		Name: "registry", VolumeSource: corev1.VolumeSource{
