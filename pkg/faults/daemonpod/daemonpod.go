@@ -75,9 +75,11 @@ type undo struct {
 	DaemonSet string `json:"daemonSet"`
 	UID       string `json:"uid"` // of the DaemonSet
 	// PodUID is the UID of the copy; empty if the client was killed before it was known.
-	PodUID    string    `json:"podUID,omitempty"`
-	Devices   Devices   `json:"devices,omitempty"`
-	Published Published `json:"published,omitempty"`
+	PodUID  string  `json:"podUID,omitempty"`
+	Devices Devices `json:"devices,omitempty"`
+	DRA     bool    `json:"dra,omitempty"`
+	// Taints are those that devices of DRA drivers had.
+	Taints Published `json:"taints,omitempty"`
 }
 
 // Annotations of the copy: the mark of the seal, that it is the pod of the DaemonSet, and that it may start.
@@ -221,12 +223,14 @@ func (r *Replacement) apply(ctx context.Context, rec fault.Recorder) ([]ledger.E
 	}
 	u := undo{
 		Namespace: r.DaemonSet.Namespace, Pod: nameOf(run.ID, r.Node), DaemonSet: r.DaemonSet.Name,
-		UID: string(r.DaemonSet.UID), Devices: devices,
+		UID: string(r.DaemonSet.UID), Devices: devices, DRA: r.DRA,
 	}
+	var before Published
 	if r.DRA {
-		if u.Published, err = published(ctx, r.Client, r.Node); err != nil {
+		if before, err = published(ctx, r.Client, r.Node); err != nil {
 			return nil, err
 		}
+		u.Taints = before.taints()
 	}
 	pod, err := r.copy(run, u)
 	if err != nil {
@@ -265,8 +269,10 @@ func (r *Replacement) apply(ctx context.Context, rec fault.Recorder) ([]ledger.E
 	if err := devices.await(ctx, r.Client, r.Node); err != nil {
 		return evidence, err
 	}
-	if err := u.Published.await(ctx, r.Client, r.Node); err != nil {
-		return evidence, err
+	if r.DRA {
+		if err := before.await(ctx, r.Client, r.Node); err != nil {
+			return evidence, err
+		}
 	}
 	more, err := r.Prove(ctx, rec, Copy{r.Client, pod, pod.Name, devices, Ref(r.DaemonSet.Name), r.DRA})
 	return append(evidence, more...), err

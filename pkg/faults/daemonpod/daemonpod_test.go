@@ -158,6 +158,8 @@ func TestUndo(t *testing.T) {
 	other.Pod = "victim"
 	foreign := good
 	foreign.Namespace = "../x"
+	tainted := good
+	tainted.DRA = true
 	for name, test := range map[string]struct {
 		undo    undo
 		objects []runtime.Object
@@ -177,6 +179,8 @@ func TestUndo(t *testing.T) {
 		"gone already":            {good, nil, "the copy no longer exists", false},
 		"without DaemonSet":       {good, []runtime.Object{sealed}, "has no pod on the node any more", true},
 		"another's of a name":     {good, []runtime.Object{sealed}, "has no pod on the node any more", true},
+		"a DRA driver":            {tainted, []runtime.Object{sealed}, "is that of daemonset.apps/plugin again", true},
+		"no right to read taints": {tainted, []runtime.Object{sealed}, "again, but list the ResourceSlices", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -204,6 +208,11 @@ func TestUndo(t *testing.T) {
 				objects = append(objects, ds, own)
 			}
 			client := fake.NewClientset(objects...)
+			if name == "no right to read taints" {
+				client.PrependReactor("list", "resourceslices", func(clienttesting.Action) (bool, runtime.Object, error) {
+					return true, nil, apierrors.NewForbidden(resourcev1.Resource("resourceslices"), "", nil)
+				})
+			}
 			if name == "a finalizer" {
 				client.PrependReactor("delete", "pods",
 					func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, nil })
@@ -397,6 +406,9 @@ func TestPublishedMissing(t *testing.T) {
 		t.Error(got)
 	}
 	if got := was.missing(Published{"d/n/gpu-0", "d/n/gpu-1", "d/n/gpu-2"}); len(got) > 0 {
+		t.Error(got)
+	}
+	if got := was.taints(); len(got) != 1 || got[0] != "d/n/gpu-0 has taint old:None" {
 		t.Error(got)
 	}
 }

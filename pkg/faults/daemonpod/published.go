@@ -34,6 +34,11 @@ func published(ctx context.Context, client kubernetes.Interface, node string) (a
 	return all, err
 }
 
+// taints returns the lines of the taints. A node with MIG instances has too many devices for the record.
+func (p Published) taints() Published {
+	return slices.DeleteFunc(slices.Clone(p), func(line string) bool { return !strings.Contains(line, hasTaint) })
+}
+
 // tainted returns the taints that were not there before.
 func (p Published) tainted(now Published) (all []string) {
 	for _, line := range now {
@@ -55,11 +60,8 @@ func (p Published) missing(now Published) []string {
 	return all
 }
 
-// await waits until nothing is missing. It does nothing if there were no devices.
+// await waits until nothing is missing.
 func (p Published) await(ctx context.Context, client kubernetes.Interface, node string) error {
-	if len(p) == 0 {
-		return nil
-	}
 	return poll(ctx, statusTimeout, func(ctx context.Context) (bool, string, error) {
 		now, err := published(ctx, client, node)
 		if err != nil {

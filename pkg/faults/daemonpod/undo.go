@@ -99,8 +99,8 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 		return ledger.StateReverted, done + ref + " has no pod on the node any more", nil
 	}
 	err = d.Devices.await(ctx, u.Client, node)
-	if err == nil {
-		err = d.Published.await(ctx, u.Client, node)
+	if err == nil && d.DRA {
+		err = d.Taints.await(ctx, u.Client, node)
 	}
 	if err != nil {
 		if ctx.Err() != nil {
