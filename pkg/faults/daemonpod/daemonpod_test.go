@@ -209,9 +209,9 @@ func TestUndo(t *testing.T) {
 			}
 			client := fake.NewClientset(objects...)
 			if name == "no right to read taints" {
-				client.PrependReactor("list", "resourceslices", func(clienttesting.Action) (bool, runtime.Object, error) {
-					return true, nil, apierrors.NewForbidden(resourcev1.Resource("resourceslices"), "", nil)
-				})
+				forbidden := apierrors.NewForbidden(resourcev1.Resource("resourceslices"), "", nil)
+				client.PrependReactor("list", "resourceslices",
+					func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, forbidden })
 			}
 			if name == "a finalizer" {
 				client.PrependReactor("delete", "pods",
