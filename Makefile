@@ -183,9 +183,10 @@ soak: build bin/kubectl cluster-up ## By hand: an hour of mixed faults, kills an
 	@CGO_ENABLED=0 go run ./hack/soak -for $(or $(SOAK),1h) -kubeconfig $(or $(STATE),.cluster)/kubeconfig $(SOAK_FLAGS)
 
 .PHONY: test-peers
-test-peers: ## By hand: NVSentinel, built from SOURCE=folder, and NVIDIA's device plugin, from DEVICE_PLUGIN_SOURCE=folder, react to XIDs on test clusters
+test-peers: ## By hand: NVSentinel (SOURCE=folder), NVIDIA's device plugin (DEVICE_PLUGIN_SOURCE) and DRA driver (DRA_DRIVER_SOURCE) react to XIDs
 	@[ -z "$(DEVICE_PLUGIN_SOURCE)" ] || SOURCE="$(DEVICE_PLUGIN_SOURCE)" test/peers/device-plugin/run
-	@[ -n "$(DEVICE_PLUGIN_SOURCE)" ] && [ -z "$(SOURCE)" ] || test/peers/nvsentinel/run
+	@[ -z "$(DRA_DRIVER_SOURCE)" ] || SOURCE="$(DRA_DRIVER_SOURCE)" test/peers/dra-driver/run
+	@[ -n "$(DEVICE_PLUGIN_SOURCE)$(DRA_DRIVER_SOURCE)" ] && [ -z "$(SOURCE)" ] || test/peers/nvsentinel/run
 
 .PHONY: bench-allocs
 bench-allocs: $(HELPERS) ## Hold the allocations of hot paths to test/bench/allocs.txt (ALLOCS_FLAGS=-update: write the file)

@@ -232,6 +232,9 @@ NUMBER(nvmlDeviceGetFanSpeed, 0)
 NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, 4)
 NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, 4)
 NUMBER(nvmlDeviceGetPcieReplayCounter, 0)
+NUMBER(nvmlDeviceGetArchitecture, 7)       // Ampere, as the compute capability
+NUMBER(nvmlDeviceGetBrand, 2)              // Tesla
+NUMBER(nvmlDeviceIsMigDeviceHandle, 0)
 
 #define NUMBER_OF(name, value) EXPORT nvmlReturn name(struct gpu *gpu, unsigned which, unsigned *out) \
 	{ (void)which; nvmlReturn result = check(gpu, out); if (!result) *out = (unsigned)(value); return result; }
@@ -461,4 +464,8 @@ ASKED(nvmlDeviceGetGpuFabricInfo)
 ASKED(nvmlDeviceGetGpuFabricInfoV)
 ASKED(nvmlDeviceGetGraphicsRunningProcesses_v3)
 ASKED(nvmlDeviceGetCurrPcieLinkWidth)
-ASKED(nvmlDeviceGetArchitecture)
+EXPORT nvmlReturn nvmlDeviceGetGpuInstanceProfileInfo(struct gpu *gpu, unsigned profile, void *out)
+{
+	(void)profile;
+	return check(gpu, out) ? check(gpu, out) : NOT_SUPPORTED;
+}

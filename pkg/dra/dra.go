@@ -24,6 +24,7 @@ type Device struct {
 	Driver string // gpu.nvidia.com
 	Pool   string // usually the name of the node
 	Name   string // unique in the pool: gpu-0
+	UUID   string // from the attribute of this name; empty if the driver publishes none
 	// Taints are those of the ResourceSlice. Taints of DeviceTaintRules are not among them.
 	Taints []resourcev1.DeviceTaint
 	// Pods are the pods for which a ResourceClaim reserves the device.
@@ -44,9 +45,28 @@ type Pod struct {
 // String returns NAMESPACE/NAME.
 func (p Pod) String() string { return p.Namespace + "/" + p.Name }
 
-// DevicesOn returns the devices that are published for a node, sorted by driver, pool and name. It reads the newest
-// generation of each pool.
+// String returns DRIVER/POOL/DEVICE, and the UUID if it is known: a driver may number devices by their minor numbers,
+// which are not the indexes in nvidia-smi.
+func (d Device) String() string {
+	text := d.Driver + "/" + d.Pool + "/" + d.Name
+	if d.UUID != "" {
+		text += " (" + d.UUID + ")"
+	}
+	return text
+}
+
+// DevicesOn returns the devices that are published for a node, with the pods that hold them.
 func DevicesOn(ctx context.Context, client kubernetes.Interface, node string) ([]Device, error) {
+	all, err := PublishedOn(ctx, client, node)
+	if err != nil {
+		return nil, err
+	}
+	return all, holders(ctx, client, all)
+}
+
+// PublishedOn returns the devices that are published for a node, without the pods that hold them, sorted by driver,
+// pool and name. It reads the newest generation of each pool.
+func PublishedOn(ctx context.Context, client kubernetes.Interface, node string) ([]Device, error) {
 	list, err := client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector(resourcev1.ResourceSliceSelectorNodeName, node).String(),
 	})
@@ -68,15 +88,18 @@ func DevicesOn(ctx context.Context, client kubernetes.Interface, node string) ([
 			continue
 		}
 		for _, d := range s.Spec.Devices {
-			all = append(all,
-				Device{Driver: s.Spec.Driver, Pool: s.Spec.Pool.Name, Name: d.Name, Taints: d.Taints})
+			device := Device{Driver: s.Spec.Driver, Pool: s.Spec.Pool.Name, Name: d.Name, Taints: d.Taints}
+			if uuid := d.Attributes["uuid"].StringValue; uuid != nil {
+				device.UUID = *uuid
+			}
+			all = append(all, device)
 		}
 	}
 	sorting.Func(all, func(a, b Device) int {
 		return cmp.Or(strings.Compare(a.Driver, b.Driver), strings.Compare(a.Pool, b.Pool),
 			strings.Compare(a.Name, b.Name))
 	})
-	return all, holders(ctx, client, all)
+	return all, nil
 }
 
 // holders sets the pods that hold the devices.

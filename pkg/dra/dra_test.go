@@ -67,6 +67,22 @@ func TestDevicesOn(t *testing.T) {
 	}
 }
 
+// A driver may name a GPU by its minor number: the UUID identifies it.
+func TestString(t *testing.T) {
+	t.Parallel()
+	s := slice("s", "node-b", driver, 1, "gpu-0", "gpu-1")
+	uuid := "GPU-85509d0a"
+	s.Spec.Devices[0].Attributes = map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{"uuid": {StringValue: &uuid}}
+	devices, err := PublishedOn(t.Context(), fake.NewClientset(s), "node-b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprint(devices[0], ", ", devices[1]); got !=
+		"gpu.example.com/node-b/gpu-0 (GPU-85509d0a), gpu.example.com/node-b/gpu-1" {
+		t.Error(got)
+	}
+}
+
 // A user is told which pods will be deleted: not those that tolerate the taint, nor those that Kubernetes does not
 // evict.
 func TestEvicted(t *testing.T) {
@@ -113,7 +129,9 @@ func TestManifests(t *testing.T) {
 	t.Parallel()
 	r := Rules{
 		Version: "v1", Taint: resourcev1.DeviceTaint{Key: "a", Effect: resourcev1.DeviceTaintEffectNoSchedule},
-		Devices: []Device{{driver, "pool-a", "gpu-0", nil, nil}, {driver, "pool-b", "gpu-0", nil, nil}},
+		Devices: []Device{
+			{Driver: driver, Pool: "pool-a", Name: "gpu-0"}, {Driver: driver, Pool: "pool-b", Name: "gpu-0"},
+		},
 	}
 	all := r.Manifests(strings.Repeat("n", 200))
 	if len(all) != 2 || all[0].GetName() == all[1].GetName() || len(all[0].GetName()) > 200 {

@@ -192,10 +192,13 @@ func report(rule *unstructured.Unstructured) string {
 	return ""
 }
 
-func (r Rules) taint() string {
+func (r Rules) taint() string { return "taint " + TaintText(r.Taint) }
+
+// TaintText returns KEY=VALUE:EFFECT.
+func TaintText(t resourcev1.DeviceTaint) string {
 	value := ""
-	if r.Taint.Value != "" {
-		value = "=" + r.Taint.Value
+	if t.Value != "" {
+		value = "=" + t.Value
 	}
-	return fmt.Sprintf("taint %s%s:%s", r.Taint.Key, value, r.Taint.Effect)
+	return fmt.Sprintf("%s%s:%s", t.Key, value, t.Effect)
 }

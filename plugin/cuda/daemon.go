@@ -9,6 +9,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 
@@ -63,7 +64,7 @@ func (d *Daemon) Prepare(ctx context.Context, cluster *kube.Cluster) (Loading, e
 	}
 	w := newObserver(cluster.Client, debugpod.NewExecer(cluster.Config))
 	replacement := &daemonpod.Replacement{
-		Client: cluster.Client, Node: d.Node, DaemonSet: ds, Original: pod,
+		Client: cluster.Client, Node: d.Node, DaemonSet: ds, Original: pod, DRA: isDRADriver(pod),
 		Image: d.Pods.Image, Pull: corev1.PullPolicy(d.Pods.Pull),
 		Add: func(pod *corev1.Pod, configMap string) error { return cudashim.AddToPod(pod, configMap, arch) },
 		Data: func(run ledger.Run) (map[string][]byte, error) {
@@ -76,6 +77,10 @@ func (d *Daemon) Prepare(ctx context.Context, cluster *kube.Cluster) (Loading, e
 		Prove: func(ctx context.Context, r fault.Recorder, copied daemonpod.Copy) ([]ledger.Evidence, error) {
 			return d.prove(ctx, r, w, copied)
 		},
+	}
+	needs := daemonPermissions(ds.Namespace)
+	if replacement.DRA {
+		needs = append(needs, slicesPermission)
 	}
 	ref := daemonpod.Ref(ds.Name)
 	change := replacement.Change("load the shim into the pod of " + ref)
@@ -90,7 +95,7 @@ func (d *Daemon) Prepare(ctx context.Context, cluster *kube.Cluster) (Loading, e
 	}
 	return Loading{
 		Change: change,
-		Needs:  daemonPermissions(ds.Namespace),
+		Needs:  needs,
 		Check:  replacement.Check,
 		Describe: func(say func(string, ...any)) {
 			say("NVML in pod %s of %s in namespace %s: %s. A copy with the shim replaces the pod on node %s; pods on other nodes "+
@@ -104,13 +109,19 @@ func (d *Daemon) Prepare(ctx context.Context, cluster *kube.Cluster) (Loading, e
 // suppliesDevices reports whether a pod registers devices with the kubelet: NVIDIA's device plugin, or another pod that
 // has one of the kubelet's directories for plugins (device plugins, DRA and CSI drivers).
 func suppliesDevices(pod *corev1.Pod) bool {
-	forPlugins := func(name string) bool {
-		return name == "device-plugins" || name == "plugins" || name == "plugins_registry"
-	}
-	return facts.ComponentOf(pod.Labels, pod.Spec) == facts.DevicePlugin ||
-		slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
-			return v.HostPath != nil && slices.ContainsFunc(strings.Split(v.HostPath.Path, "/"), forPlugins)
-		})
+	return facts.ComponentOf(pod.Labels, pod.Spec) == facts.DevicePlugin || mounts(pod, "device-plugins") ||
+		isDRADriver(pod)
+}
+
+// isDRADriver reports whether a pod registers with the kubelet as DRA drivers do, and CSI drivers.
+func isDRADriver(pod *corev1.Pod) bool { return mounts(pod, "plugins", "plugins_registry") }
+
+// mounts reports whether a pod has a directory of the node whose path has one of these names.
+func mounts(pod *corev1.Pod, names ...string) bool {
+	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+		return v.HostPath != nil && slices.ContainsFunc(strings.Split(v.HostPath.Path, "/"),
+			func(name string) bool { return slices.Contains(names, name) })
+	})
 }
 
 // daemonTimeout is how long a pod takes to be replaced at most, with the proof.
@@ -122,7 +133,10 @@ func daemonPermissions(namespace string) []fault.Permission {
 
 // DaemonPermissions returns the permissions for loading the shim into pods of all DaemonSets, in addition to those of
 // every fault.
-func DaemonPermissions() []fault.Permission { return daemonPermissions("") }
+func DaemonPermissions() []fault.Permission { return append(daemonPermissions(""), slicesPermission) }
+
+// slicesPermission is for reading what DRA drivers publish.
+var slicesPermission = fault.Permission{Verb: "list", Group: resourcev1.GroupName, Resource: "resourceslices"}
 
 // find returns the pod on the node, and its DaemonSet.
 func (d *Daemon) find(ctx context.Context, cluster *kube.Cluster) (*corev1.Pod, *appsv1.DaemonSet, error) {
@@ -186,7 +200,7 @@ func (d *Daemon) state(run ledger.Run, generation uint64, at time.Time) ([]byte,
 }
 
 // reactionTime is how long the program has to react. NVIDIA's device plugin took 0.2 s, and the kubelet writes the
-// status of its node at once when devices change.
+// status of its node at once when devices change. NVIDIA's DRA driver publishes a taint within 0.1 s.
 const reactionTime = 10 * time.Second
 
 // prove arms the shim and returns evidence that the program has it, and whether it reacted.
@@ -212,6 +226,10 @@ func (d *Daemon) prove(
 		return nil, fmt.Errorf("no program in pod %s has called NVML or CUDA within %s: it is a static program, does not use "+
 			"glibc, or does not read NVML; specify another reader with --daemonset NAMESPACE/NAME", copied.Pod.Name, grace)
 	}
+	before, err := copied.Published(ctx)
+	if err != nil {
+		return nil, err
+	}
 	now := time.Now()
 	if !run.Until.IsZero() && !now.Before(run.Until) {
 		return nil, errTooSlow
@@ -233,17 +251,27 @@ func (d *Daemon) prove(
 		return evidence, err
 	}
 	r.Progress("waiting for the reaction of " + copied.Controller)
-	fewer, err := copied.Devices.Falls(ctx, w.client, d.Node, reactionTime)
+	changed, err := copied.Reaction(ctx, before, reactionTime)
 	if err != nil {
 		return evidence, err
 	}
-	text := fmt.Sprintf("as many devices are allocatable as before, %s after the fault: %s ignores it",
-		reactionTime, copied.Controller)
-	if len(fewer) > 0 {
-		text = fmt.Sprintf("allocatable %s, %.1f s after the fault", strings.Join(fewer, ", "),
-			time.Since(now).Seconds())
+	return append(evidence, reaction(changed, len(before) > 0, copied.Controller, time.Since(now))), nil
+}
+
+// reaction returns evidence of what changed on the node after the fault.
+func reaction(changed []string, publishes bool, controller string, after time.Duration) ledger.Evidence {
+	source := "node status"
+	if publishes {
+		source = "node status and ResourceSlices"
 	}
-	return append(evidence, ledger.NewEvidence("node status", "%s", text)), nil
+	if len(changed) > 0 {
+		return ledger.NewEvidence(source, "%s, %.1f s after the fault", strings.Join(changed, ", "), after.Seconds())
+	}
+	text := "as many devices are allocatable as before"
+	if publishes {
+		text = "no device has a new taint, and " + text
+	}
+	return ledger.NewEvidence(source, "%s, %s after the fault: %s ignores it", text, reactionTime, controller)
 }
 
 // isLoaded reports whether a process of each pod has called the driver through the shim.

@@ -2,9 +2,12 @@ package cuda
 
 import (
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
 // TestSuppliesDevices protects new pods of the workload from being rejected while the undo restarts the device plugin.
@@ -33,6 +36,25 @@ func TestSuppliesDevices(t *testing.T) {
 	} {
 		if got := suppliesDevices(test.pod); got != test.want {
 			t.Errorf("%s: %t, want %t", name, got, test.want)
+		}
+		if got := isDRADriver(test.pod); got != (test.pod.Labels["app"] == "dra") {
+			t.Errorf("%s: is of a DRA driver: %t", name, got)
+		}
+	}
+}
+
+// TestReactionText: a DRA driver reports a fault by a taint. That as many devices are allocatable is no sign that it
+// has ignored the fault.
+func TestReactionText(t *testing.T) {
+	t.Parallel()
+	const seconds = 900 * time.Millisecond
+	for want, e := range map[string]ledger.Evidence{
+		"allocatable nvidia.com/gpu 2 -> 1, 0.9 s after the fault":                                                    reaction([]string{"allocatable nvidia.com/gpu 2 -> 1"}, false, "c", seconds),
+		"as many devices are allocatable as before, 10s after the fault: c ignores it":                                reaction(nil, false, "c", seconds),
+		"no device has a new taint, and as many devices are allocatable as before, 10s after the fault: c ignores it": reaction(nil, true, "c", seconds),
+	} {
+		if e.Text != want {
+			t.Errorf("%q, want %q", e.Text, want)
 		}
 	}
 }

@@ -5,6 +5,12 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	apiresource "k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/gpus"
 )
@@ -187,6 +193,42 @@ func TestChooseUnhealthy(t *testing.T) {
 		var none *NoDeviceError
 		if errors.As(err, &none) != test.typed {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestCheckPlugin: the layer device is refused on a node whose GPUs a DRA driver publishes, before the layer nvml
+// restarts the driver.
+func TestCheckPlugin(t *testing.T) {
+	t.Parallel()
+	name := "gpu-1"
+	slice := func(driver string) *resourcev1.ResourceSlice {
+		return &resourcev1.ResourceSlice{
+			ObjectMeta: metav1.ObjectMeta{Name: driver},
+			Spec: resourcev1.ResourceSliceSpec{
+				Driver: driver, NodeName: &name, Devices: []resourcev1.Device{{Name: "gpu-0"}},
+			},
+		}
+	}
+	for what, test := range map[string]struct {
+		gpus    string
+		driver  string
+		refused bool
+	}{
+		"a DRA driver":        {"0", "gpu.nvidia.com", true},
+		"a device plugin":     {"2", "gpu.nvidia.com", false},
+		"another DRA driver":  {"0", "nic.example.com", false},
+		"compute domains":     {"0", "compute-domain.nvidia.com", false},
+		"devices of a plugin": {"2", "nic.example.com", false},
+	} {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{
+			Allocatable: corev1.ResourceList{
+				"nvidia.com/gpu": apiresource.MustParse(test.gpus), "rdma/hca": apiresource.MustParse("4"),
+			},
+		}}
+		err := CheckPlugin(t.Context(), fake.NewClientset(node, slice(test.driver)), name)
+		if (err != nil) != test.refused || err != nil && !strings.Contains(err.Error(), "device taint") {
+			t.Errorf("%s: %v", what, err)
 		}
 	}
 }

@@ -88,7 +88,8 @@ func (s selection) resourceOf(found api.Devices) (api.DeviceResource, error) {
 	switch {
 	case len(names) == 0:
 		return api.DeviceResource{}, errors.New(strings.Join(
-			append([]string{"no device plugin has registered devices on the node"}, found.Warnings...), ": "))
+			append([]string{"no device plugin has registered devices on the node (for devices of a DRA driver, use " +
+				"`kubectl gpu-fault device taint`)"}, found.Warnings...), ": "))
 	case s.resource == "":
 		return api.DeviceResource{}, fmt.Errorf("the node has several resources, and none is %s: specify --resource %s",
 			defaultResource, strings.Join(names, ", or --resource "))

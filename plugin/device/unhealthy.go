@@ -3,13 +3,16 @@ package device
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/client-go/kubernetes"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/dra"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/devicehealth"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/completion"
@@ -144,6 +147,26 @@ func (u Unhealthy) Change(connection *kube.Connection, cluster *kube.Cluster) (f
 		return fault.Change{}, err
 	}
 	return f.injection(connection, cluster, f.selection).Change(u.Node, f.action()), nil
+}
+
+// CheckPlugin returns an error if a DRA driver publishes the GPUs of a node, and no device plugin registers them.
+func CheckPlugin(ctx context.Context, client kubernetes.Interface, node string) error {
+	now, err := fault.Allocatable(ctx, client, node)
+	if err != nil {
+		return err
+	}
+	for resource, n := range now {
+		if n > 0 && strings.HasPrefix(string(resource), "nvidia.com/") {
+			return nil
+		}
+	}
+	const driver = "gpu.nvidia.com"
+	devices, err := dra.PublishedOn(ctx, client, node)
+	if err != nil || !slices.ContainsFunc(devices, func(d dra.Device) bool { return d.Driver == driver }) {
+		return nil // what the node itself reports decides
+	}
+	return fmt.Errorf("no device plugin registers the GPUs of node %s: the DRA driver %s publishes them; leave out the layer device, "+
+		"and use `kubectl gpu-fault device taint`", node, driver)
 }
 
 // Permissions returns the permissions for making devices unhealthy, in addition to those of every fault.

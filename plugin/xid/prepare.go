@@ -143,6 +143,9 @@ func (w *writing) prepareDevice(
 			return err
 		}
 		p.changes = append(p.changes, p.onItsGPU(change, of))
+		p.checks = append(p.checks, func(ctx context.Context) error {
+			return device.CheckPlugin(ctx, cluster.Client, name)
+		})
 		p.timeout, p.cleanup = p.timeout+w.Pods.Timeout, p.cleanup+w.Pods.Timeout
 	}
 	p.needs = append(p.needs, device.Permissions(w.connection.LedgerNamespace)...)

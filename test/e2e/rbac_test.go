@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
@@ -286,7 +287,13 @@ func (r *rights) deviceAsks(rule fault.Permission) [][]string {
 }
 
 func (r *rights) nvmlPrepare() {
+	r.kubectl("label", "namespace", r.namespace, "pod-security.kubernetes.io/enforce=privileged", "--overwrite")
 	d := r.deployment("train")
+	d.Spec.Template.Spec.Volumes = append(d.Spec.Template.Spec.Volumes, corev1.Volume{ // as the pod of a DRA driver
+		Name: "registry", VolumeSource: corev1.VolumeSource{
+			HostPath: &corev1.HostPathVolumeSource{Path: "/var/lib/kubelet/plugins_registry"},
+		},
+	})
 	r.create(&appsv1.DaemonSet{
 		ObjectMeta: d.ObjectMeta, Spec: appsv1.DaemonSetSpec{Selector: d.Spec.Selector, Template: d.Spec.Template},
 	})

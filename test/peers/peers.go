@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -125,4 +126,36 @@ func Until(ctx context.Context, what string, try func() error) error {
 		}
 		time.Sleep(200 * time.Millisecond)
 	}
+}
+
+// LogLine is a line of a container's log, with the time at which it was written.
+type LogLine struct {
+	At   time.Time
+	Text string
+}
+
+// ParseLog reads a log with timestamps. Other lines are ignored.
+func ParseLog(log string) []LogLine {
+	var all []LogLine
+	for line := range strings.Lines(log) {
+		stamp, text, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+		if at, err := time.Parse(time.RFC3339Nano, stamp); err == nil {
+			all = append(all, LogLine{at, text})
+		}
+	}
+	return all
+}
+
+// Find returns the first line that contains a text.
+func Find(log []LogLine, text string) (LogLine, bool) {
+	i := slices.IndexFunc(log, func(l LogLine) bool { return strings.Contains(l.Text, text) })
+	if i < 0 {
+		return LogLine{}, false
+	}
+	return log[i], true
+}
+
+// Elapsed returns the time from one moment to another.
+func Elapsed(from, to time.Time) string {
+	return max(0, to.Sub(from)).Round(100 * time.Microsecond).String()
 }

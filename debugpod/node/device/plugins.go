@@ -130,7 +130,8 @@ func endpointOf(resource string, sockets, resources []string) (string, error) {
 	case len(sockets) == 1 && unnamed == 1:
 		return sockets[0], nil
 	case len(sockets) == 0:
-		return "", fmt.Errorf("no device plugin listens for %s", resource)
+		return "", fmt.Errorf("no device plugin listens for %s; for devices of a DRA driver, use `kubectl gpu-fault device taint`",
+			resource)
 	}
 	return "", fmt.Errorf("the socket of the plugin of %s is unknown: by its name, it could be none of %s", resource,
 		strings.Join(sockets, ", "))

@@ -1,12 +1,13 @@
 // Package daemonpod replaces the pod of a DaemonSet on one node with a copy that has additions, such as the shim in the
 // node's device plugin. Neither the DaemonSet nor its other pods change.
 //
-// The copy becomes the DaemonSet's own pod: it is older than the pod that the DaemonSet's controller creates when the
-// original is deleted, and gets the labels and the owner of the original. If a node has several pods of a DaemonSet,
-// the controller keeps the oldest (podsShouldBeOnNode in Kubernetes' pkg/controller/daemon/daemon_controller.go), so it
-// keeps the copy. The node therefore has a pod of the DaemonSet whatever happens, and the undo is the deletion of the
-// copy. It also happens without this tool: the kubelet ends the copy when the TTL expires (activeDeadlineSeconds), and
-// the controller replaces it when the DaemonSet changes.
+// The copy becomes the DaemonSet's own pod: it gets the labels and the owner of the original while that terminates. The
+// DaemonSet's controller does not count a pod that is being deleted, so the copy is the pod of the node, and the
+// controller creates no other. If it has created one all the same, the copy is older, and the controller keeps the
+// oldest (podsShouldBeOnNode in Kubernetes' pkg/controller/daemon/daemon_controller.go). The node therefore has a pod
+// of the DaemonSet whatever happens, and the undo is the deletion of the copy. It also happens without this tool: the
+// kubelet ends the copy when the TTL expires (activeDeadlineSeconds), and the controller replaces it when the DaemonSet
+// changes.
 package daemonpod
 
 import (
@@ -42,6 +43,8 @@ type Replacement struct {
 	DaemonSet *appsv1.DaemonSet
 	// Original is the pod that is replaced.
 	Original *corev1.Pod
+	// DRA reports whether the pod may be that of a DRA driver, so that what the node's ResourceSlices publish counts.
+	DRA bool
 	// Image has sh, for the container in which the copy waits for its turn; it is pulled with Pull.
 	Image string
 	Pull  corev1.PullPolicy
@@ -49,8 +52,8 @@ type Replacement struct {
 	Add func(pod *corev1.Pod, configMap string) error
 	// Data returns the content of the ConfigMap at the start.
 	Data func(run ledger.Run) (map[string][]byte, error)
-	// Prove returns evidence from the copy, when the node has as many allocatable devices as before. If Prove fails, so
-	// does the change.
+	// Prove returns evidence from the copy, when the node has as many devices as before. If Prove fails, so does the
+	// change.
 	Prove func(ctx context.Context, r fault.Recorder, copied Copy) ([]ledger.Evidence, error)
 }
 
@@ -61,6 +64,7 @@ type Copy struct {
 	ConfigMap  string
 	Devices    Devices // that were allocatable before
 	Controller string  // names the DaemonSet: "daemonset.apps/nvidia-device-plugin"
+	DRA        bool    // as in Replacement
 }
 
 // undo is the content of ledger.Undo.Data. Anyone with permission to write ConfigMaps may have written it, so the pod
@@ -73,6 +77,9 @@ type undo struct {
 	// PodUID is the UID of the copy; empty if the client was killed before it was known.
 	PodUID  string  `json:"podUID,omitempty"`
 	Devices Devices `json:"devices,omitempty"`
+	DRA     bool    `json:"dra,omitempty"`
+	// Taints are those that devices of DRA drivers had.
+	Taints Published `json:"taints,omitempty"`
 }
 
 // Annotations of the copy: the mark of the seal, that it is the pod of the DaemonSet, and that it may start.
@@ -166,17 +173,22 @@ func (r *Replacement) copy(run ledger.Run, u undo) (*corev1.Pod, error) {
 	if err := r.Add(pod, name); err != nil {
 		return nil, err
 	}
-	addGate(&pod.Spec, r.Image, r.Pull)
+	wait := int64(gateSeconds + corev1.DefaultTerminationGracePeriodSeconds)
+	if grace := r.Original.Spec.TerminationGracePeriodSeconds; grace != nil {
+		wait = gateSeconds + *grace
+	}
+	addGate(&pod.Spec, r.Image, r.Pull, wait)
 	return pod, nil
 }
 
-// gateSeconds is how long the copy waits for the client when it is the pod of the DaemonSet.
+// gateSeconds is how long the copy waits for the client when it is the pod of the DaemonSet, in addition to the time
+// that the original may take to terminate.
 const gateSeconds = 60
 
 // addGate adds the init container in which the copy waits until it may start. If nobody lets it start, because the
 // client was killed, it does so by itself, but only as the pod of the DaemonSet: a node without the program would be
 // worse than one with a shim that does nothing, and two instances would be worse than none.
-func addGate(spec *corev1.PodSpec, image string, pull corev1.PullPolicy) {
+func addGate(spec *corev1.PodSpec, image string, pull corev1.PullPolicy, seconds int64) {
 	file := func(name, annotation string) corev1.DownwardAPIVolumeFile {
 		return corev1.DownwardAPIVolumeFile{
 			Path: name, FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.annotations['" + annotation + "']"},
@@ -192,7 +204,7 @@ func addGate(spec *corev1.PodSpec, image string, pull corev1.PullPolicy) {
 		Name: gateName, Image: image, ImagePullPolicy: pull,
 		Command: []string{"sh", "-c", fmt.Sprintf(
 			"cd %s; i=0; until [ -s start ] || [ $i -ge %d ]; do [ -s owned ] && i=$((i+1)); sleep 0.1 || sleep 1; done",
-			gateDir, 10*gateSeconds)},
+			gateDir, 10*seconds)},
 		VolumeMounts: []corev1.VolumeMount{{Name: gateName, MountPath: gateDir, ReadOnly: true}},
 		SecurityContext: &corev1.SecurityContext{
 			AllowPrivilegeEscalation: &no, Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
@@ -211,7 +223,14 @@ func (r *Replacement) apply(ctx context.Context, rec fault.Recorder) ([]ledger.E
 	}
 	u := undo{
 		Namespace: r.DaemonSet.Namespace, Pod: nameOf(run.ID, r.Node), DaemonSet: r.DaemonSet.Name,
-		UID: string(r.DaemonSet.UID), Devices: devices,
+		UID: string(r.DaemonSet.UID), Devices: devices, DRA: r.DRA,
+	}
+	var before Published
+	if r.DRA {
+		if before, err = published(ctx, r.Client, r.Node); err != nil {
+			return nil, err
+		}
+		u.Taints = before.taints()
 	}
 	pod, err := r.copy(run, u)
 	if err != nil {
@@ -250,7 +269,12 @@ func (r *Replacement) apply(ctx context.Context, rec fault.Recorder) ([]ledger.E
 	if err := devices.await(ctx, r.Client, r.Node); err != nil {
 		return evidence, err
 	}
-	more, err := r.Prove(ctx, rec, Copy{r.Client, pod, pod.Name, devices, Ref(r.DaemonSet.Name)})
+	if r.DRA {
+		if err := before.await(ctx, r.Client, r.Node); err != nil {
+			return evidence, err
+		}
+	}
+	more, err := r.Prove(ctx, rec, Copy{r.Client, pod, pod.Name, devices, Ref(r.DaemonSet.Name), r.DRA})
 	return append(evidence, more...), err
 }
 
@@ -314,9 +338,8 @@ func (r *Replacement) takeOver(ctx context.Context, pod *corev1.Pod, made time.T
 	if err != nil && !apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("delete pod %s: %w", r.Original.Name, err)
 	}
-	if err := r.gone(ctx, func(p *corev1.Pod) bool { return p.UID == r.Original.UID }); err != nil {
-		return nil, err
-	}
+	// At once: when the original has terminated, the controller would create a pod of its own. The copy would have to
+	// wait until that has terminated too, for its whole grace period if it gets the signal before it can handle it.
 	labels := maps.Clone(r.Original.Labels)
 	delete(labels, ledger.LabelRun)
 	yes := true
@@ -329,7 +352,7 @@ func (r *Replacement) takeOver(ctx context.Context, pod *corev1.Pod, made time.T
 	if err != nil {
 		return nil, err
 	}
-	// The controller deletes its own pod, which must not run beside the copy.
+	// Neither the original nor a pod that the controller has created all the same must run beside the copy.
 	if err := r.gone(ctx, func(p *corev1.Pod) bool { return p.UID != pod.UID }); err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -91,7 +92,7 @@ func TestCopy(t *testing.T) {
 func TestGate(t *testing.T) {
 	t.Parallel()
 	var spec corev1.PodSpec
-	addGate(&spec, "i", corev1.PullNever)
+	addGate(&spec, "i", corev1.PullNever, 60)
 	dir := t.TempDir()
 	script := strings.ReplaceAll(spec.InitContainers[0].Command[2], gateDir, dir)
 	script = strings.ReplaceAll(script, "-ge 600", "-ge 3")
@@ -161,6 +162,8 @@ func TestUndo(t *testing.T) {
 	other.Pod = "victim"
 	foreign := good
 	foreign.Namespace = "../x"
+	tainted := good
+	tainted.DRA = true
 	for name, test := range map[string]struct {
 		undo    undo
 		objects []runtime.Object
@@ -183,6 +186,8 @@ func TestUndo(t *testing.T) {
 		"gone already":            {good, nil, "the copy no longer exists", false},
 		"without DaemonSet":       {good, []runtime.Object{sealed}, "has no pod on the node any more", true},
 		"another's of a name":     {good, []runtime.Object{sealed}, "has no pod on the node any more", true},
+		"a DRA driver":            {tainted, []runtime.Object{sealed}, "is that of daemonset.apps/plugin again", true},
+		"no right to read taints": {tainted, []runtime.Object{sealed}, "again, but list the ResourceSlices", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -210,6 +215,11 @@ func TestUndo(t *testing.T) {
 				objects = append(objects, ds, own)
 			}
 			client := fake.NewClientset(objects...)
+			if name == "no right to read taints" {
+				forbidden := apierrors.NewForbidden(resourcev1.Resource("resourceslices"), "", nil)
+				client.PrependReactor("list", "resourceslices",
+					func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, forbidden })
+			}
 			if name == "a finalizer" {
 				client.PrependReactor("delete", "pods",
 					func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, nil })
@@ -287,21 +297,126 @@ func (recorder) Run() ledger.Run                                { return ledger.
 func (recorder) Save(context.Context, func(*ledger.Step)) error { panic("nothing must be recorded") }
 func (recorder) Progress(string)                                {}
 
-// TestDevices: only resources that had more devices before count.
-func TestDevices(t *testing.T) {
+// TestAdoptedFirst: the copy is the DaemonSet's pod before the original has terminated, and may start only after that.
+// Otherwise, the DaemonSet's controller would start a pod of its own in the meantime.
+func TestAdoptedFirst(t *testing.T) {
 	t.Parallel()
-	client := fake.NewClientset(&corev1.Node{
+	original := ownPod("o", corev1.ConditionTrue)
+	original.UID = "original"
+	r := &Replacement{Node: node, DaemonSet: daemonSet(), Original: original, Add: nothing}
+	pod, err := r.copy(ledger.Run{ID: runID}, undo{Namespace: "gpu"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod.UID = "copy"
+	client := fake.NewClientset(original, pod)
+	r.Client = client
+	var done []string
+	client.PrependReactor("delete", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		done = append(done, "deleted")
+		return true, nil, nil // it terminates slowly
+	})
+	client.PrependReactor("patch", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		text := string(action.(clienttesting.PatchAction).GetPatch())
+		switch {
+		case strings.Contains(text, annotationStart):
+			done = append(done, "started")
+		case strings.Contains(text, annotationOwned) && strings.Contains(text, `"uid":"ds"`):
+			done = append(done, "adopted")
+			pods := corev1.SchemeGroupVersion.WithResource("pods")
+			if err := client.Tracker().Delete(pods, "gpu", "o"); err != nil {
+				t.Error(err)
+			}
+		}
+		return false, nil, nil
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if _, err := r.takeOver(ctx, pod, time.Now().Add(-time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(done, " "); got != "deleted adopted started" {
+		t.Errorf("the order is %q", got)
+	}
+}
+
+// TestGateOutlastsTheOriginal: the copy of a killed client must not start while the original terminates.
+func TestGateOutlastsTheOriginal(t *testing.T) {
+	t.Parallel()
+	original := ownPod("o", corev1.ConditionTrue)
+	for want, grace := range map[string]*int64{"-ge 900 ": nil, "-ge 3600 ": new(int64(300))} {
+		original.Spec.TerminationGracePeriodSeconds = grace
+		r := &Replacement{Node: node, DaemonSet: daemonSet(), Original: original, Add: nothing}
+		pod, err := r.copy(ledger.Run{ID: runID}, undo{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if command := pod.Spec.InitContainers[0].Command[2]; !strings.Contains(command, want) {
+			t.Errorf("%s: %s", want, command)
+		}
+	}
+}
+
+// TestReaction: only resources that had more devices before count, and only taints that a device did not have.
+func TestReaction(t *testing.T) {
+	t.Parallel()
+	on := node
+	slice := &resourcev1.ResourceSlice{
+		ObjectMeta: metav1.ObjectMeta{Name: "s"},
+		Spec: resourcev1.ResourceSliceSpec{
+			Driver: "gpu.nvidia.com", NodeName: &on, Pool: resourcev1.ResourcePool{Name: node, Generation: 1},
+			Devices: []resourcev1.Device{{Name: "gpu-0"}, {Name: "gpu-1", Taints: []resourcev1.DeviceTaint{
+				{Key: "old", Effect: resourcev1.DeviceTaintEffectNone},
+				{Key: "xid", Value: "48", Effect: resourcev1.DeviceTaintEffectNoSchedule},
+			}}},
+		},
+	}
+	client := fake.NewClientset(slice, &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: node}, Status: corev1.NodeStatus{Allocatable: gpus("1")},
 	})
-	fewer, err := Devices{"nvidia.com/gpu": 2, "amd.com/gpu": 0}.Falls(t.Context(), client, node, time.Minute)
-	if err != nil || strings.Join(fewer, ";") != "nvidia.com/gpu 2 -> 1" {
-		t.Errorf("%v, %v", fewer, err)
-	}
-	if fewer, err = (Devices{"nvidia.com/gpu": 1}).Falls(t.Context(), client, node, 1); err != nil || len(fewer) > 0 {
-		t.Errorf("%v, %v; want nothing", fewer, err)
+	const device = "gpu.nvidia.com/gpu-1/gpu-1"
+	before := Published{"gpu.nvidia.com/gpu-1/gpu-0", device, device + " has taint old:None"}
+	one, two := Devices{"nvidia.com/gpu": 1}, Devices{"nvidia.com/gpu": 2, "amd.com/gpu": 0}
+	const taint = "device " + device + " has taint xid=48:NoSchedule"
+	for want, test := range map[string]Copy{
+		"allocatable nvidia.com/gpu 2 -> 1": {Devices: two},
+		taint:                               {Devices: one, DRA: true},
+		"allocatable nvidia.com/gpu 2 -> 1;" + taint: {Devices: two, DRA: true},
+		"": {Devices: one},
+	} {
+		test.Client, test.Pod = client, ownPod("o", corev1.ConditionTrue)
+		changed, err := test.Reaction(t.Context(), before, time.Millisecond)
+		if got := strings.Join(changed, ";"); err != nil || got != want {
+			t.Errorf("%q, %v, want %q", got, err, want)
+		}
 	}
 	if err := (Devices{"nvidia.com/gpu": 1}).await(t.Context(), client, node); err != nil {
 		t.Error(err)
+	}
+	same, err := published(t.Context(), client, node)
+	if err != nil || same.await(t.Context(), client, node) != nil {
+		t.Errorf("%v, %v", same, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := before.await(ctx, client, node); err == nil {
+		t.Error("a taint that came with the fault is not awaited to go")
+	}
+}
+
+// TestPublishedMissing: all devices must be published again, without new taints.
+func TestPublishedMissing(t *testing.T) {
+	t.Parallel()
+	was := Published{"d/n/gpu-0", "d/n/gpu-0 has taint old:None", "d/n/gpu-1"}
+	got := was.missing(Published{"d/n/gpu-0", "d/n/gpu-0 has taint new:NoSchedule"})
+	if strings.Join(got, "; ") != "device d/n/gpu-0 has taint new:NoSchedule; device d/n/gpu-1 is not published" {
+		t.Error(got)
+	}
+	if got := was.missing(Published{"d/n/gpu-0", "d/n/gpu-1", "d/n/gpu-2"}); len(got) > 0 {
+		t.Error(got)
+	}
+	if got := was.taints(); len(got) != 1 || got[0] != "d/n/gpu-0 has taint old:None" {
+		t.Error(got)
 	}
 }
 

@@ -98,7 +98,11 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 	case own == "":
 		return ledger.StateReverted, done + ref + " has no pod on the node any more", nil
 	}
-	if err := d.Devices.await(ctx, u.Client, node); err != nil {
+	err = d.Devices.await(ctx, u.Client, node)
+	if err == nil && d.DRA {
+		err = d.Taints.await(ctx, u.Client, node)
+	}
+	if err != nil {
 		if ctx.Err() != nil {
 			return "", "", err
 		}

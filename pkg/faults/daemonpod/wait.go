@@ -2,7 +2,6 @@ package daemonpod
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -199,29 +198,4 @@ func (d Devices) await(ctx context.Context, client kubernetes.Interface, node st
 		return len(missing) == 0, fmt.Sprintf("node %s has fewer allocatable devices than before: %s", node,
 			strings.Join(missing, ", ")), nil
 	})
-}
-
-// Falls waits until the node has fewer devices than these, and returns which. If it has as many all the time, the
-// result is empty.
-func (d Devices) Falls(
-	ctx context.Context, client kubernetes.Interface, node string, within time.Duration,
-) ([]string, error) {
-	var fewer []string
-	late := errors.New("late")
-	deadline := time.Now().Add(within)
-	err := poll(ctx, within+pollEvery, func(ctx context.Context) (bool, string, error) {
-		now, err := allocatable(ctx, client, node)
-		if err != nil {
-			return false, "", err
-		}
-		fewer = d.fewer(now)
-		if len(fewer) == 0 && time.Now().After(deadline) {
-			return false, "", late
-		}
-		return len(fewer) > 0, "", nil
-	})
-	if err != nil && ctx.Err() == nil {
-		return nil, nil // late, or the API server did not answer: nothing was seen
-	}
-	return fewer, err
 }

@@ -145,12 +145,12 @@ func (p *peer) untilSettled(ctx context.Context, shim ...string) (pod corev1.Pod
 }
 
 // logs returns the log of a pod of the plugin.
-func (p *peer) logs(ctx context.Context, pod string) ([]logLine, error) {
+func (p *peer) logs(ctx context.Context, pod string) ([]peers.LogLine, error) {
 	text, err := p.Client.CoreV1().Pods(namespace).GetLogs(pod, &corev1.PodLogOptions{Timestamps: true}).DoRaw(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return parseLog(string(text)), nil
+	return peers.ParseLog(string(text)), nil
 }
 
 // tail returns what explains a step that was not seen: the end of the log on the faulty node.
@@ -171,7 +171,7 @@ func (p *peer) tail() string {
 			return err.Error()
 		}
 		for _, line := range lines[max(0, len(lines)-15):] {
-			all = append(all, line.text)
+			all = append(all, line.Text)
 		}
 	}
 	return strings.Join(all, "\n")

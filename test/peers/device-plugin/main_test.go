@@ -10,6 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/test/peers"
 )
 
 // The log of the plugin with the shim, as the API server returns it.
@@ -21,22 +23,22 @@ rpc error: the container is gone
 `
 
 func TestLog(t *testing.T) {
-	log := parseLog(sample)
+	log := peers.ParseLog(sample)
 	if len(log) != 4 {
 		t.Fatalf("%d lines: %v", len(log), log)
 	}
-	injected, ok := find(log, "gpu-fault: run ")
-	marked, ok2 := find(log, "device marked unhealthy")
-	if !ok || !ok2 || elapsed(injected.at, marked.at) != "559ms" {
+	injected, ok := peers.Find(log, "gpu-fault: run ")
+	marked, ok2 := peers.Find(log, "device marked unhealthy")
+	if !ok || !ok2 || peers.Elapsed(injected.At, marked.At) != "559ms" {
 		t.Errorf("%v, %v", injected, marked)
 	}
-	if _, ok := find(log, "Skipping event"); ok || matching(log, "health.go") != 2 {
+	if _, ok := peers.Find(log, "Skipping event"); ok || matching(log, "health.go") != 2 {
 		t.Errorf("found a line that the log does not have, or not both lines of health.go")
 	}
-	if n := between(log, injected.at, injected.at.Add(time.Second/2)); n != 2 {
+	if n := between(log, injected.At, injected.At.Add(time.Second/2)); n != 2 {
 		t.Errorf("%d lines in half a second", n)
 	}
-	if got := status(marked.at, injected.at); got != "node status as before" {
+	if got := status(marked.At, injected.At); got != "node status as before" {
 		t.Errorf("a state from before: %q", got)
 	}
 }

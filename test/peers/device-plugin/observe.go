@@ -60,37 +60,10 @@ func (g *gauge) follow(ctx context.Context, client kubernetes.Interface, node st
 	return nil
 }
 
-// logLine is a line of a container's log, with the time at which it was written.
-type logLine struct {
-	at   time.Time
-	text string
-}
-
-// parseLog reads a log with timestamps. Other lines are ignored.
-func parseLog(log string) []logLine {
-	var all []logLine
-	for line := range strings.Lines(log) {
-		stamp, text, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
-		if at, err := time.Parse(time.RFC3339Nano, stamp); err == nil {
-			all = append(all, logLine{at, text})
-		}
-	}
-	return all
-}
-
-// find returns the first line that contains a text.
-func find(log []logLine, text string) (logLine, bool) {
-	i := slices.IndexFunc(log, func(l logLine) bool { return strings.Contains(l.text, text) })
-	if i < 0 {
-		return logLine{}, false
-	}
-	return log[i], true
-}
-
 // matching returns the number of lines that contain a text.
-func matching(log []logLine, text string) (n int) {
+func matching(log []peers.LogLine, text string) (n int) {
 	for _, l := range log {
-		if strings.Contains(l.text, text) {
+		if strings.Contains(l.Text, text) {
 			n++
 		}
 	}
@@ -98,9 +71,9 @@ func matching(log []logLine, text string) (n int) {
 }
 
 // between returns the number of lines that were written from one time to another.
-func between(log []logLine, from, to time.Time) (n int) {
+func between(log []peers.LogLine, from, to time.Time) (n int) {
 	for _, l := range log {
-		if !l.at.Before(from) && l.at.Before(to) {
+		if !l.At.Before(from) && l.At.Before(to) {
 			n++
 		}
 	}

@@ -105,7 +105,7 @@ func registers(ctx context.Context, p *peer) (string, error) {
 	}
 	var err error
 	p.pod, err = p.untilSettled(ctx)
-	return "after " + elapsed(from, time.Now()), err
+	return "after " + peers.Elapsed(from, time.Now()), err
 }
 
 // allocates runs a pod that requests a GPU. What the plugin allocated is in the environment of its container.
@@ -174,17 +174,17 @@ func (f fault) logged(ctx context.Context, p *peer) (injected time.Time, measure
 		if err != nil {
 			return err
 		}
-		first, ok := find(log, "gpu-fault: run ")
+		first, ok := peers.Find(log, "gpu-fault: run ")
 		if !ok {
 			return errors.New("the shim has injected nothing")
 		}
-		injected = first.at
+		injected = first.At
 		for _, text := range f.logs {
-			line, ok := find(log, text)
+			line, ok := peers.Find(log, text)
 			if !ok {
 				return fmt.Errorf("it does not contain %q", text)
 			}
-			measured = "log after " + elapsed(injected, line.at)
+			measured = "log after " + peers.Elapsed(injected, line.At)
 		}
 		return nil
 	})
@@ -238,7 +238,7 @@ func (f fault) revert(ctx context.Context, p *peer) (string, error) {
 	if pod.UID == p.pod.UID {
 		return "", fmt.Errorf("pod %s was not replaced", pod.Name)
 	}
-	return fmt.Sprintf("pods after %s, %s", elapsed(from, ready), status(from, since)),
+	return fmt.Sprintf("pods after %s, %s", peers.Elapsed(from, ready), status(from, since)),
 		p.untilAllocatable(ctx, other, perNode)
 }
 
@@ -269,16 +269,11 @@ func (p *peer) untilGauge(ctx context.Context, n int64) (since time.Time, err er
 	return since, err
 }
 
-// elapsed returns the time from one moment to another.
-func elapsed(from, to time.Time) string {
-	return max(0, to.Sub(from)).Round(100 * time.Microsecond).String()
-}
-
 // status describes when the number of allocatable GPUs changed. The node status may have it already, from when the
 // rollout of the fault stopped the plugin.
 func status(from, since time.Time) string {
 	if since.Before(from) {
 		return "node status as before"
 	}
-	return "node status after " + elapsed(from, since)
+	return "node status after " + peers.Elapsed(from, since)
 }
