@@ -154,7 +154,7 @@ func TestUndo(t *testing.T) {
 	stripped := bare.DeepCopy()
 	stripped.UID, stripped.Annotations = "copy", nil
 	posing := stripped.DeepCopy()
-	addGate(&stripped.Spec, "i", corev1.PullNever)
+	addGate(&stripped.Spec, "i", corev1.PullNever, 60)
 	now := metav1.Now()
 	stuck := copied(good.mark(runID, node))
 	stuck.DeletionTimestamp, stuck.Finalizers, stuck.Status.Phase = &now, []string{"example.com/x"}, corev1.PodFailed
