@@ -21,13 +21,15 @@ type Result struct {
 	Targets []string  `json:"targets,omitempty"` // names of nodes
 	Started time.Time `json:"started"`
 	Ended   time.Time `json:"ended"`
-	// Passed means that all expectations were met, everything was reverted, and nothing failed.
+	// Passed means that all expectations were met, everything was reverted unless InPlace, and nothing failed.
 	Passed   bool      `json:"passed"`
 	Runs     []string  `json:"runs,omitempty"` // IDs, as in `list --all`
 	Verdicts []Verdict `json:"verdicts"`
 	Timeline []Entry   `json:"timeline"`
 	// Omitted is how many entries the timeline lacks because there were too many.
 	Omitted int `json:"omitted,omitempty"`
+	// InPlace means that the fault was not reverted, because the command only waits for the reactions.
+	InPlace bool `json:"inPlace,omitempty"`
 	// LeftBehind describes what could not be reverted.
 	LeftBehind []string     `json:"leftBehind,omitempty"`
 	Load       []LoadResult `json:"load,omitempty"`

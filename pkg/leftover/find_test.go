@@ -200,6 +200,16 @@ func TestPodsOfReadersAreInUse(t *testing.T) {
 	}
 }
 
+// TestCopyOfADaemonSetsPod: it is not called a debug pod, because its deletion has another effect.
+func TestCopyOfADaemonSetsPod(t *testing.T) {
+	t.Parallel()
+	copied := strings.Replace(pod("device-22"), "spec: {", "spec: {initContainers: [{name: gpu-fault-gate}], ", 1)
+	items := lines(newWorld(t, copied).find().Items)
+	if len(items) != 1 || !strings.Contains(items[0], "copy of a DaemonSet's pod on node") {
+		t.Errorf("%q", items)
+	}
+}
+
 // TestPodWithoutRunLabel: a pod that has lost the label of its run still belongs to the run in its name.
 func TestPodWithoutRunLabel(t *testing.T) {
 	t.Parallel()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cordon"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/daemonpod"
 )
 
 var (
@@ -85,6 +86,15 @@ func labeledObject(resource schema.GroupVersionResource, kind string, o metav1.O
 	return left
 }
 
+// isCopy reports whether a pod is one that the layer nvml has made.
+func isCopy(spec map[string]any) bool {
+	var names []string
+	for _, c := range elements(spec, "initContainers") {
+		names = append(names, text(c, "name"))
+	}
+	return daemonpod.HasGate(names)
+}
+
 // podName matches the name of a pod of a run, and of its ConfigMap: gpu-fault-RUN-HASH.
 var podName = regexp.MustCompile(`^gpu-fault-([a-z-]+-[a-z0-9]{6})-[0-9a-f]{8}$`)
 
@@ -105,8 +115,12 @@ func ourPod(
 	spec, _ := field(o.Object, "spec")
 	status, _ := field(o.Object, "status")
 	phase := text(status, "phase")
+	what := "debug pod"
+	if isCopy(spec) {
+		what = "copy of a DaemonSet's pod"
+	}
 	left.What = []string{
-		fmt.Sprintf("debug pod on node %s, %s", cmp.Or(text(spec, "nodeName"), "(none)"),
+		fmt.Sprintf("%s on node %s, %s", what, cmp.Or(text(spec, "nodeName"), "(none)"),
 			cmp.Or(phase, "unknown phase")),
 	}
 	seconds, bounded, _ := unstructured.NestedInt64(o.Object, "spec", "activeDeadlineSeconds")

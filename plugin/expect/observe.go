@@ -79,6 +79,7 @@ func (o *Observation) Finish(ctx context.Context, run *ledger.Run, format printe
 		return err
 	}
 	result := o.observer.Result(run.Summary, o.started, []string{run.ID})
+	result.InPlace = true
 	if err := Print(o.streams.Out, result, format); err != nil {
 		return err
 	}

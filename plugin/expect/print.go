@@ -150,6 +150,9 @@ func JUnit(out io.Writer, r experiment.Result) error {
 		suite.Cases = append(suite.Cases, one)
 	}
 	whole := junit.Case{Name: "everything is as before", Class: "experiment." + r.Name, Output: timeline(r)}
+	if r.InPlace {
+		whole.Name = "the fault is in place"
+	}
 	if r.Error != "" {
 		whole.Error = &junit.Message{Message: r.Error, Type: "error"}
 	}

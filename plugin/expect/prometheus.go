@@ -15,7 +15,7 @@ import (
 // Pushgateway. Both reject samples that have a timestamp, so the time of the experiment is a metric.
 func Prometheus(out io.Writer, r experiment.Result) error {
 	whole := labels{{"experiment", r.Name}, {"target", strings.Join(r.Targets, ",")}}
-	passed := metric{"gpufault_experiment_passed", "Whether the experiment passed, and everything was reverted.", nil}
+	passed := metric{"gpufault_experiment_passed", "Whether the expectations were met and, in an experiment, everything was reverted.", nil}
 	took := metric{"gpufault_experiment_duration_seconds", "Time from the start to the end of the experiment.", nil}
 	ended := metric{"gpufault_experiment_end_timestamp_seconds", "Unix time of the end of the experiment.", nil}
 	met := metric{"gpufault_expectation_met", "Whether the expectation was met.", nil}

@@ -207,7 +207,8 @@ func (f *revertFlags) find(ctx context.Context, store *ledger.Store) (runs []led
 			case errors.As(err, new(*ledger.UnmarkedError)), apierrors.IsForbidden(err), ctx.Err() != nil:
 				return nil, nil, err
 			default: // the other runs are reverted anyway
-				unreadable = errors.Join(unreadable, fmt.Errorf("run %s was not reverted: %w", id, kube.Explain(err)))
+				unreadable = errors.Join(unreadable, fmt.Errorf("run %s was not reverted: %w; `kubectl gpu-fault leftovers --nodes` "+
+					"finds what a run without a usable record has left", id, kube.Explain(err)))
 			}
 		}
 		return runs, unreadable, nil

@@ -246,7 +246,7 @@ func (w *writing) dry(ctx context.Context, cluster *kube.Cluster, names []string
 	w.preview()
 	if w.DryRun == dryrun.Server {
 		printer.Talk(w.streams.ErrOut,
-			"the API server would admit the debug pods; it cannot check what they write on the nodes")
+			"the API server would admit the pods of the run; it cannot check what they do on the nodes")
 	}
 	if w.launch != nil {
 		return w.launch.DryRun(string(w.DryRun))

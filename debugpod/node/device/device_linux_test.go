@@ -287,6 +287,36 @@ func TestKilledAndRestarted(t *testing.T) {
 	})
 }
 
+// TestStoppedProcesses: somebody has stopped the processes, as with a debugger. The fault ends when it is asked to.
+func TestStoppedProcesses(t *testing.T) {
+	t.Parallel()
+	for name, stopped := range map[string][]string{
+		"injector": {InjectorArgument}, "switch": {SwitchArgument}, "both": {InjectorArgument, SwitchArgument},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n, kubelet, _ := world(t)
+			failed(t, n, kubelet, time.Hour)
+			for pid, argument := range n.running(n.run()) {
+				if !slices.Contains(stopped, argument) {
+					continue
+				}
+				if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+					t.Fatal(err)
+				}
+			}
+			began := time.Now()
+			if cause := recovered(t, n, kubelet); cause != "requested" {
+				t.Errorf("ended because of %q", cause)
+			}
+			if took := time.Since(began); took > leaveTimeout {
+				t.Errorf("it took %v", took)
+			}
+			kubelet.sees("GPU-a", "GPU-b")
+		})
+	}
+}
+
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	n, kubelet, plugin := world(t)

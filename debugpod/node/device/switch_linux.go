@@ -157,9 +157,14 @@ func (n node) guard(run string, log *os.File) error {
 // patience is how long the switch tries to register the real plugin again, such as while the kubelet is down.
 const patience = 10 * time.Minute
 
-// stop ends the processes of a run, and waits until they have exited.
+// killAfter is how long the processes of a run have for ending the fault, before they are killed.
+const killAfter = leaveTimeout + 10*time.Second
+
+// stop ends the processes of a run, and waits until they have exited. Somebody may have stopped them with SIGSTOP, or
+// frozen their cgroup.
 func (n node) stop(ctx context.Context, run string) error {
 	signaled := map[int]bool{}
+	kill := time.After(killAfter)
 	for {
 		running := n.running(run)
 		if len(running) == 0 {
@@ -171,6 +176,14 @@ func (n node) stop(ctx context.Context, run string) error {
 				signaled[pid] = true
 				_ = syscall.Kill(pid, syscall.SIGUSR1)
 			}
+			_ = syscall.Kill(pid, syscall.SIGCONT)
+		}
+		select {
+		case <-kill:
+			for pid := range running {
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}
+		default:
 		}
 		if err := pause(ctx, pollEvery); err != nil {
 			return err

@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -149,6 +150,9 @@ const (
 	gateName = "gpu-fault-gate"
 	gateDir  = "/gpu-fault-gate"
 )
+
+// HasGate reports whether a pod has this init container, as copies have. Nobody can remove it from a pod.
+func HasGate(initContainers []string) bool { return slices.Contains(initContainers, gateName) }
 
 // copy returns the pod for a run. It has no label of the DaemonSet yet, so that the controller does not see it, and
 // waits in an init container.

@@ -41,8 +41,7 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 	say := u.Say(step)
 	recovered, err := u.recover(ctx, run, step.Target.Name, say)
 	if err != nil {
-		return "", "", fmt.Errorf("%w; the fault also ends when its TTL expires, and when the pod of the device plugin restarts",
-			err)
+		return "", "", fmt.Errorf("%w; the fault also ends if you delete the pod of the device plugin on the node", err)
 	}
 	if !recovered.Found {
 		return ledger.StateReverted,
