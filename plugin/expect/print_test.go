@@ -7,7 +7,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/experiment"
 )
 
-// TestJUnitOfAFaultThatStays: a command with --expect reverts nothing, so its report must not say that all is as before.
+// TestJUnitOfAFaultThatStays: a command with --expect reverts nothing, so its report must not say that all is as
+// before.
 func TestJUnitOfAFaultThatStays(t *testing.T) {
 	t.Parallel()
 	for inPlace, want := range map[bool]string{true: "the fault is in place", false: "everything is as before"} {
