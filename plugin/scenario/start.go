@@ -90,8 +90,8 @@ produces the same variant, names and numbers.`,
   kubectl gpu-fault scenario start blocked-egress --terraform module \
       --kubeconfig-out candidate.kubeconfig
 
-  # Give a candidate three problems at the same time
-  kubectl gpu-fault scenario start gpu-resources --with wrong-role-binding,shm-too-small \
+  # Give a candidate two problems at the same time
+  kubectl gpu-fault scenario start gpu-resources --with wrong-role-binding \
       --kubeconfig-out candidate.kubeconfig
 
   # Select a variant, and one hour
