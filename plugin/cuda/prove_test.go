@@ -268,3 +268,37 @@ func TestKubeletsAreToldAgain(t *testing.T) {
 }
 
 var _ fault.Recorder = (*recorder)(nil)
+
+// TestLivingProcesses: a process is one of the running container even if the container runtime looked at the clock only
+// in the next second. One of the previous instance is not, even if that ended a moment ago.
+func TestLivingProcesses(t *testing.T) {
+	t.Parallel()
+	start := time.Date(2026, 11, 28, 23, 33, 41, 0, time.UTC)
+	ended := func(at time.Time) corev1.ContainerState {
+		return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{FinishedAt: metav1.NewTime(at)}}
+	}
+	for name, test := range map[string]struct {
+		began time.Duration // of the process, after the container
+		last  corev1.ContainerState
+		lives bool
+	}{
+		"just before":          {-40 * time.Millisecond, corev1.ContainerState{}, true},
+		"after":                {time.Second, corev1.ContainerState{}, true},
+		"long before":          {-3 * time.Second, corev1.ContainerState{}, false},
+		"restarted at once":    {-1500 * time.Millisecond, ended(start.Add(-time.Second)), false},
+		"restarted, this one":  {-40 * time.Millisecond, ended(start.Add(-time.Second)), true},
+		"restarted, long ago":  {-40 * time.Millisecond, ended(start.Add(-time.Minute)), true},
+		"restarted, the first": {-30 * time.Second, ended(start.Add(-time.Minute)), false},
+	} {
+		r := report{
+			pod: &corev1.Pod{Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{
+				Name: "main", LastTerminationState: test.last,
+				State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(start)}},
+			}}}},
+			containers: []string{"main"}, processes: []cudafault.Process{{Started: start.Add(test.began)}},
+		}
+		if lives := len(r.living()) == 1; lives != test.lives {
+			t.Errorf("%s: lives %t, want %t", name, lives, test.lives)
+		}
+	}
+}
