@@ -199,9 +199,10 @@ func (d *Daemon) state(run ledger.Run, generation uint64, at time.Time) ([]byte,
 	return s.Encode()
 }
 
-// reactionTime is how long the program has to react. NVIDIA's device plugin took 0.2 s, and the kubelet writes the
-// status of its node at once when devices change. NVIDIA's DRA driver publishes a taint within 0.1 s.
-const reactionTime = 10 * time.Second
+// reactionTime is how long the program has to react. NVIDIA's device plugin took 0.2 s, but the kubelet writes the
+// status of its node only every 10 s by default (nodeStatusUpdateFrequency). NVIDIA's DRA driver publishes a taint
+// within 0.1 s.
+const reactionTime = 15 * time.Second
 
 // prove arms the shim and returns evidence that the program has it, and whether it reacted.
 func (d *Daemon) prove(

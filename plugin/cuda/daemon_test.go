@@ -43,18 +43,22 @@ func TestSuppliesDevices(t *testing.T) {
 	}
 }
 
-// TestReactionText: a DRA driver reports a fault by a taint. That as many devices are allocatable is no sign that it
-// has ignored the fault.
+// TestReactionText: a DRA driver reports a fault by a taint, and its devices stay allocatable. So the evidence says
+// that it ignores the fault only if no device has a new taint either.
 func TestReactionText(t *testing.T) {
 	t.Parallel()
-	const seconds = 900 * time.Millisecond
-	for want, e := range map[string]ledger.Evidence{
-		"allocatable nvidia.com/gpu 2 -> 1, 0.9 s after the fault":                                                    reaction([]string{"allocatable nvidia.com/gpu 2 -> 1"}, false, "c", seconds),
-		"as many devices are allocatable as before, 10s after the fault: c ignores it":                                reaction(nil, false, "c", seconds),
-		"no device has a new taint, and as many devices are allocatable as before, 10s after the fault: c ignores it": reaction(nil, true, "c", seconds),
+	const same, ignores = "as many devices are allocatable as before", ", 15s after the fault: c ignores it"
+	for _, test := range []struct {
+		changed   []string
+		publishes bool
+		want      string
+	}{
+		{[]string{"allocatable nvidia.com/gpu 2 -> 1"}, false, "allocatable nvidia.com/gpu 2 -> 1, 0.9 s after the fault"},
+		{nil, false, same + ignores},
+		{nil, true, "no device has a new taint, and " + same + ignores},
 	} {
-		if e.Text != want {
-			t.Errorf("%q, want %q", e.Text, want)
+		if got := reaction(test.changed, test.publishes, "c", 900*time.Millisecond).Text; got != test.want {
+			t.Errorf("%q, want %q", got, test.want)
 		}
 	}
 }

@@ -124,8 +124,8 @@ func (w *writing) how() []string {
 			"The kernel's log says that a module was loaded, and the kernel counts as tainted, %s, until its next boot.",
 			taint,
 		),
-		w.undoOfLayers() + "the module is unloaded at once, or by `kubectl gpu-fault revert` if this is killed. None for the log, which cannot be unwritten; " +
-			forget,
+		w.undoOfLayers() + "the module is unloaded at once, or by `kubectl gpu-fault revert` if this is killed. " +
+			"None for the log, which cannot be unwritten; " + forget,
 	}
 }
 
