@@ -35,6 +35,7 @@ var needs = []string{
 // the names of its nodes and --dry-run where the command has it. None may fail, and nothing is changed.
 func TestExamplesRunOnACluster(t *testing.T) {
 	e := setup(t)
+	e.cluster.Addons(t) // the images of the scenarios
 	namespace := e.cluster.Namespace(t)
 	e.worker.RestartNPD(t) // it stops sending Events after 25 about a node
 	e.workloadOfExamples(namespace)
