@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/test/cluster"
 )
 
@@ -97,6 +98,25 @@ func (e *env) holdGPU(name string) {
 	})
 }
 
+// statusFollowed returns how long after the kubelet had recorded the fault of a run the node's status showed it. This is
+// the kubelet's own period (nodeStatusUpdateFrequency, 0.5 s here).
+func (e *env) statusFollowed(run ledger.Run) time.Duration {
+	e.t.Helper()
+	at := map[string]time.Time{}
+	for _, step := range run.Steps {
+		for _, seen := range step.Evidence {
+			if step.Undo.Kind == "device-health" {
+				at[seen.Source] = seen.Time
+			}
+		}
+	}
+	recorded, shown := at["kubelet's device checkpoint"], at["node status"]
+	if recorded.IsZero() || shown.Before(recorded) {
+		e.t.Fatalf("the evidence of %s: %+v", run.ID, run.Steps)
+	}
+	return shown.Sub(recorded)
+}
+
 // The GPU of a running pod becomes unhealthy, for the node and for the pod, which goes on; after the revert both are as
 // before, and nothing is left.
 func TestAnUnhealthyGPUOfAPod(t *testing.T) {
@@ -123,7 +143,9 @@ func TestAnUnhealthyGPUOfAPod(t *testing.T) {
 	if now := e.health("holder"); now != string(corev1.ResourceHealthStatusUnhealthy) {
 		t.Errorf("the status of the pod says %q", now)
 	}
-	run := e.runs()[0].ID
+	open := e.runs()[0]
+	run := open.ID
+	t.Logf("the node's status followed after %s", e.statusFollowed(open))
 	for _, d := range e.devices() {
 		if of := d.Pod == "default/holder"; of != (d.Run == run) || of != (d.Health != healthy) {
 			t.Errorf("device list: %+v", d)

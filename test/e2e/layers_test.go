@@ -37,6 +37,9 @@ type oneFault struct {
 // atOnce is how soon every reader must see a fault when it is proven, and how long its undo may take.
 const atOnce = 5 * time.Second
 
+// statusAtOnce is how soon the node's status must follow the kubelet's record of an unhealthy device.
+const statusAtOnce = time.Second
+
 // layers is a workload with one GPU of the worker, whose pod has a CUDA program and a program that waits for XIDs by
 // NVML, and a DaemonSet that waits for those of all GPUs of its node, as device plugins do.
 type layers struct {
@@ -188,6 +191,10 @@ func (l *layers) round(xid seenAs) (wrong []string) {
 		"--allow-majority", "--yes", "-o", "json").stdout, &got)
 	took := time.Since(began)
 	wrong = l.incoherent(got, xid, cursor, began.Truncate(time.Second))
+	followed := l.statusFollowed(l.runs()[0])
+	if l.timed && followed > statusAtOnce {
+		wrong = append(wrong, fmt.Sprintf("the node's status followed after %s", followed))
+	}
 	began = time.Now()
 	l.ok("revert", got.ID, "--yes")
 	l.healthy("train", 1)
@@ -197,7 +204,8 @@ func (l *layers) round(xid seenAs) (wrong []string) {
 		return n == 2, fmt.Sprint(n)
 	})
 	undone := time.Since(began)
-	l.t.Logf("XID %s: injected and proven in %.1f s, undone in %.1f s", xid.code, took.Seconds(), undone.Seconds())
+	l.t.Logf("XID %s: injected and proven in %.1f s, the node's status %.2f s after the kubelet, undone in %.1f s",
+		xid.code, took.Seconds(), followed.Seconds(), undone.Seconds())
 	if l.timed && undone > atOnce {
 		wrong = append(wrong, fmt.Sprintf("undone after %.1f s", undone.Seconds()))
 	}
