@@ -115,11 +115,7 @@ func nameOne(f *facts.Facts, check Check, found *finding.Finding) {
 	if found.Confidence == finding.Certain {
 		found.Confidence = finding.Likely
 	}
-	found.Cause = "The cause is unknown: no signature matches the messages."
-	if line, ok := telling(lines); ok {
-		found.Title += ": " + headline(line.Evidence.Text)
-		addEvidence(found, line.Evidence)
-	}
+	quote(found, lines)
 }
 
 // best returns the best matches. No check of the driver sees a node whose GPUs the driver rejected, so that the node
@@ -247,82 +243,4 @@ func (v filling) command(text string) (command string, ok bool) {
 		command = shell.OnHost(v["node"], format, args...)
 	}
 	return command, ok && command != shell.LeftOut
-}
-
-// important are patterns of lines that name a reason, from the most to the least important.
-var important = []*regexp.Regexp{
-	regexp.MustCompile(`^(?:[\w.]+\.)?\w*(?:Error|Exception|Exit)(?::|$)`), // Python
-	regexp.MustCompile(`(?i)\b(?:fatal|panic|critical)\b`),
-	regexp.MustCompile(
-		`(?i)\b(?:error|failed|failure|cannot|can't|could not|unable to|denied|forbidden|unauthorized|refused|` +
-			`not found|no such|invalid|missing|unsupported|exceeded|timed out|timeout|exhausted|insufficient|` +
-			`not supported|mismatch|aborted|segmentation fault)\b`,
-	),
-}
-
-// empty matches lines without information.
-var empty = regexp.MustCompile(
-	`(?i)^goroutine \d+ |^\s*/\S+\.go:\d+|^r\w\w? +0x[0-9a-f]+$|^back-off \S+ restarting|` +
-		`^Error: ImagePullBackOff|^Error syncing pod|^Back-off |^Error: failed to start container|` +
-		`exit code \d+ \(Error\)$|^\s*$|^(?:Error|CrashLoopBackOff|ImagePullBackOff|Completed|PodFailed)(?::|$)|` +
-		`^ContainersNot(?:Ready|Initialized)`,
-)
-
-var (
-	// advises matches lines that state a requirement or suggest a change.
-	advises = regexp.MustCompile(
-		`(?i)\b(?:try|please|must (?:be|have|not)|should be|instead|requires?|required|increase|increasing|decrease|reduce|` +
-			`larger than|greater than|less than|smaller than|at least|at most|expected|only supports?|not enough|` +
-			`does(?: not|n't) (?:exist|support|match|have))\b`,
-	)
-	// wraps matches lines that only report that something else failed.
-	wraps = regexp.MustCompile(
-		`(?i)see (?:the )?(?:root cause|stack trace|error|logs?|above)|initialization failed|engine (?:core|process)|` +
-			`exit(?:ed)?(?: with)? (?:code|status)|shutting down|worker .*(?:died|failed)|child ?process|returned non-zero|` +
-			`Traceback|being killed|SIGTERM`,
-	)
-)
-
-// telling returns the most specific line about a failure. A line that states a requirement precedes an error of the
-// same kind, and a line that only reports another failure comes last. Of equal lines, it returns the last.
-func telling(lines []signatures.Line) (best signatures.Line, ok bool) {
-	most := 0
-	for _, line := range slices.Backward(lines) {
-		text := strings.TrimSpace(line.Evidence.Text)
-		if line.Place == signatures.Spec || empty.MatchString(text) {
-			continue
-		}
-		if s := specificity(text); s > most {
-			best, most = line, s
-		}
-	}
-	return best, most > 0
-}
-
-// specificity returns a score for how specific a line is about a failure. 0 means not at all.
-func specificity(text string) (score int) {
-	for i, re := range important {
-		if re.MatchString(text) {
-			score = 4 * (len(important) - i)
-			break
-		}
-	}
-	switch {
-	case score > 0 && wraps.MatchString(text):
-		return 1
-	case advises.MatchString(text):
-		score += 5
-	}
-	return score
-}
-
-// longestHeadline is the maximum length of a quotation in a title, in bytes.
-const longestHeadline = 160
-
-func headline(text string) string {
-	text = strings.TrimSpace(text)
-	if len(text) > longestHeadline {
-		text = strings.ToValidUTF8(text[:longestHeadline], "") + "…"
-	}
-	return text
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/signatures"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
@@ -78,31 +77,4 @@ func TestFixesSayWhoManagesTheObject(t *testing.T) {
 			}
 		})
 	}
-}
-
-// The headline of an unknown failure is its most specific line, not a line that only reports that something failed.
-func TestTheLineThatTellsMost(t *testing.T) {
-	t.Parallel()
-	for want, log := range map[string][]string{
-		"ValueError: 22.5 GiB KV cache is needed, which is larger than the available KV cache memory (17.39 GiB).": {
-			"ValueError: 22.5 GiB KV cache is needed, which is larger than the available KV cache memory (17.39 GiB).",
-			"RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}",
-		},
-		"OSError: model not found": {"starting", "OSError: model not found", "worker 3 died, exit code 1"},
-		"fatal: no space left":     {"error: retrying", "fatal: no space left", "shutting down"},
-		"":                         {"step 1", "step 2"},
-	} {
-		if got := tellingOf(log); got != want {
-			t.Errorf("of %q the line %q is told, want %q", log, got, want)
-		}
-	}
-}
-
-func tellingOf(log []string) string {
-	var lines []signatures.Line
-	for _, text := range log {
-		lines = append(lines, signatures.Line{Place: signatures.Log, Evidence: finding.Evidence{Text: text}})
-	}
-	line, _ := telling(lines)
-	return line.Evidence.Text
 }

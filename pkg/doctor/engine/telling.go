@@ -1,0 +1,187 @@
+package engine
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/signatures"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+)
+
+// quote gives a finding that no signature explains the line that says most about the failure. Programs often say
+// themselves what is wrong and what to do; then the finding passes this on.
+func quote(found *finding.Finding, lines []signatures.Line) {
+	found.Cause = "The cause is unknown: no signature matches the messages."
+	at := telling(lines)
+	if at < 0 {
+		return
+	}
+	line := lines[at]
+	text := strings.TrimSpace(line.Evidence.Text)
+	found.Title += ": " + clip(text, longestHeadline)
+	addEvidence(found, line.Evidence)
+	if advises.MatchString(text) {
+		found.Cause = fmt.Sprintf("No signature matches the messages, but one says what is wrong: %q", clip(text, longestReason))
+	}
+	if advice := suggestion(lines[at:]); advice != "" {
+		found.Fix.Text = strings.TrimSpace(fmt.Sprintf("The message suggests: %q. %s", advice,
+			words.Sentence(found.Fix.Text)))
+	}
+}
+
+// suggestion returns the sentence with which a message, or one of the next lines of its source, suggests a change. It
+// returns an empty string if there is none.
+func suggestion(lines []signatures.Line) string {
+	for _, line := range lines[:min(len(lines), suggestedWithin)] {
+		if line.Place != lines[0].Place || line.Evidence.Source != lines[0].Evidence.Source {
+			break
+		}
+		for _, sentence := range sentenceEnd.Split(strings.TrimSpace(line.Evidence.Text), -1) {
+			if suggests.MatchString(sentence) && !wraps.MatchString(sentence) {
+				return clip(strings.TrimRight(strings.TrimSpace(sentence), ".,"), longestReason)
+			}
+		}
+	}
+	return ""
+}
+
+// suggestedWithin is how many lines a message and its suggestion take.
+const suggestedWithin = 3
+
+var (
+	sentenceEnd = regexp.MustCompile(`[.!?:;] +|\\n`)
+	// suggests matches sentences that tell the reader to do something.
+	suggests = regexp.MustCompile(
+		`(?i)^(?:please |you (?:can|may|should|need to|must) |consider |try |(?:either )?(?:increase|decrease|reduce|raise|` +
+			`lower|set|use|install|upgrade|update|enable|disable|specify|pass|add|remove|run|make sure|ensure|check that|` +
+			`verify that|restart|mount|grant|request|accept|visit) )\S|\b(?:try (?:to|setting|increasing|decreasing|` +
+			`reducing|using|again with)|please (?:set|use|install|upgrade|update|enable|specify|pass|add|remove|run|make|` +
+			`check|increase|decrease|reduce|raise|provide|accept|ensure|consider)|consider \w+ing)\b`,
+	)
+)
+
+// The parts of a line's score: how much it says about a failure.
+const (
+	saysFailed  = 2  // a word such as failed
+	isException = 5  // an exception of Python
+	isError     = 3  // the program's own level, or a part of a program that writes only warnings
+	isDetail    = -2 // the level of information
+	saysWhy     = 7  // an error of the operating system, or a limit, a version or a permission
+	namesThing  = 2  // a file, an address, a version or something in quotes
+	saysAdvice  = 5
+	isWrapped   = -9 // it only reports that something else failed
+	ofTheNode   = -3 // the node's log also contains what does not concern the pod
+)
+
+var (
+	failed = regexp.MustCompile(
+		`(?i)\b(?:error|fatal|panic|critical|failed|failure|cannot|can't|could(?: not|n't)|unable to|denied|forbidden|` +
+			`unauthorized|refused|not found|no such|invalid|missing|unsupported|exceed(?:s|ed)?|timed out|timeout|exhausted|` +
+			`insufficient|incompatible|not supported|mismatch|aborted|segmentation fault|unavailable|restricted|` +
+			`not loaded|disabled|not available|not installed|no (?:usable|compatible|available)|OOMKilled|evicted|` +
+			`low on resource|limit reached|untolerated|already used|over quota|too (?:many|large|small|old)|` +
+			`(?:was|is|does|has) not|doesn't|didn't match|no \w+(?: \w+){0,3} (?:found|matched|available|configured))\b`,
+	)
+	exception = regexp.MustCompile(`(?:^|[\])] )(?:[\w.]+\.)?\w*(?:Error|Exception|Exit)(?:: |$)`) // of Python
+	levelHigh = regexp.MustCompile(
+		`^[EF]\d{4} |level=(?:error|fatal)|"level": ?"(?i:error|fatal)"|(?:^| )(?:ERROR|FATAL|CRITICAL)\b|NCCL WARN|` +
+			`NVRM: `,
+	)
+	levelLow = regexp.MustCompile(
+		`^[IDW]\d{4} |level=(?i:info|debug|warn)|"level": ?"(?i:info|debug|warn)|(?:^| )(?:INFO|DEBUG)\b`,
+	)
+	why = regexp.MustCompile(
+		`(?i)No such (?:file or directory|device)|Permission denied|Connection refused|No space left|Cannot allocate ` +
+			`memory|Operation not permitted|Read-only file system|Exec format error|Too many open files|File exists|Not a ` +
+			`directory|Input/output error|Address already in use|Name or service not known|no such host|x509|i/o timeout|` +
+			`unauthorized|forbidden|not found|not supported|mismatch|too old|insufficient|incompatible|undefined symbol|` +
+			`not installed|not loaded|` +
+			`does not match|is not allowed|denied the request|out of memory|OOMKilled|exceed|low on resource|` +
+			`limit reached|untolerated|unavailable in|didn't match`,
+	)
+	things = regexp.MustCompile(
+		`(?:^|[\s'"=:(])/(?:[\w.@+-]+/)+[\w.@+-]+|\b[\w.-]+\.so(?:\.\d+)*\b|https?://\S+|\b\d+\.\d+\.\d+(?:\.\d+)?\b|` +
+			`'[^']{2,80}'|"[^"]{2,80}"|` + "`[^`]{2,80}`",
+	)
+	// empty matches lines without information.
+	empty = regexp.MustCompile(
+		`(?i)^goroutine \d+ |^\s*/\S+\.go:\d+|^r\w\w? +0x[0-9a-f]+$|^back-off \S+ restarting|` +
+			`^Error: ImagePullBackOff|^Error syncing pod|^Back-off |^Error: failed to start container|` +
+			`exit code \d+ \(Error\)$|^\s*$|^(?:Error|Completed)$|^(?:CrashLoopBackOff|ImagePullBackOff|PodFailed)(?::|$)|` +
+			`^ContainersNot(?:Ready|Initialized)|^\w+ probe failed:$`,
+	)
+	// advises matches lines that state a requirement or suggest a change.
+	advises = regexp.MustCompile(
+		`(?i)\b(?:try|please|must (?:be|have|not)|should be|instead|requires?|required|increase|increasing|decrease|reduce|` +
+			`larger than|greater than|less than|smaller than|at least|at most|expected|only supports?|not enough|` +
+			`does(?: not|n't) (?:exist|support|match|have))\b`,
+	)
+	// wraps matches lines that only report that something else failed.
+	wraps = regexp.MustCompile(
+		`(?i)see (?:the )?(?:root cause|stack trace|error|logs?|above|below|['"]?appendix)|initialization failed|` +
+			`engine ?(?:core|process)|exit(?:ed)?(?: with)? (?:code|status)|shutting down|worker .*(?:died|failed)|` +
+			`child ?process|returned non-zero|Traceback|being killed|SIGTERM|main process exited|failed with result|` +
+			`\bmake(?:\[\d+\])?: \*\*\*|failed to infer device type|unhandled (?:system|cuda) error|` +
+			`remote process exited|probe failed|attempt \d+/|context deadline exceeded|timed out waiting|` +
+			`unable to attach or mount|garbage collect|device minor number|rm_init_adapter failed|could not be located|` +
+			`^False, reason Error|verbose logging|attempting to pull the image may|back-off|failed create pod sandbox\.$|` +
+			`may be unrelated|different job|run with NCCL_DEBUG`,
+	)
+)
+
+// telling returns the index of the line that says most about a failure, or -1. Of equal lines, the first is nearer to
+// the cause.
+func telling(lines []signatures.Line) int {
+	best, most := -1, 0
+	for i, line := range lines {
+		text := strings.TrimSpace(line.Evidence.Text)
+		if line.Place == signatures.Spec || empty.MatchString(text) {
+			continue
+		}
+		s := score(text)
+		if s > 0 && slices.Contains([]signatures.Place{signatures.Kernel, signatures.Unit}, line.Place) {
+			s = max(1, s+ofTheNode)
+		}
+		if s > most {
+			best, most = i, s
+		}
+	}
+	return best
+}
+
+// score returns how much a line says about a failure. 0 means nothing.
+func score(text string) (score int) {
+	add := func(re *regexp.Regexp, points int) {
+		if re.MatchString(text) {
+			score += points
+		}
+	}
+	add(failed, saysFailed)
+	add(exception, isException)
+	add(levelHigh, isError)
+	add(why, saysWhy)
+	if score == 0 {
+		return 0
+	}
+	add(levelLow, isDetail)
+	add(things, namesThing)
+	add(advises, saysAdvice)
+	add(wraps, isWrapped)
+	return max(score, 1)
+}
+
+// The maximum lengths of a quotation in a title and in a text, in bytes.
+const (
+	longestHeadline = 160
+	longestReason   = 400
+)
+
+func clip(text string, longest int) string {
+	if text = strings.TrimSpace(text); len(text) > longest {
+		text = strings.ToValidUTF8(text[:longest], "") + "…"
+	}
+	return text
+}
