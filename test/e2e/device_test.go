@@ -98,8 +98,8 @@ func (e *env) holdGPU(name string) {
 	})
 }
 
-// statusFollowed returns how long after the kubelet had recorded the fault of a run the node's status showed it. This is
-// the kubelet's own period (nodeStatusUpdateFrequency, 0.5 s here).
+// statusFollowed returns how long after the kubelet had recorded the fault of a run the node's status showed it. This
+// is the kubelet's own period (nodeStatusUpdateFrequency, 0.5 s here).
 func (e *env) statusFollowed(run ledger.Run) time.Duration {
 	e.t.Helper()
 	at := map[string]time.Time{}
