@@ -9,20 +9,23 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/signatures"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // quote gives a finding that no signature explains the line that says most about the failure. Programs often say
 // themselves what is wrong and what to do; then the finding passes this on.
 func quote(found *finding.Finding, lines []signatures.Line) {
 	found.Cause = "The cause is unknown: no signature matches the messages."
-	at := telling(lines)
-	if at < 0 {
+	told := telling(lines)
+	if len(told) == 0 {
 		return
 	}
-	line := lines[at]
-	text := strings.TrimSpace(line.Evidence.Text)
+	at := told[0]
+	text := strings.TrimSpace(lines[at].Evidence.Text)
 	found.Title += ": " + clip(text, longestHeadline)
-	addEvidence(found, line.Evidence)
+	for _, i := range slices.Backward(told) {
+		addEvidence(found, lines[i].Evidence)
+	}
 	if advises.MatchString(text) {
 		found.Cause = fmt.Sprintf("No signature matches the messages, but one says what is wrong: %q", clip(text, longestReason))
 	}
@@ -132,10 +135,12 @@ var (
 	)
 )
 
-// telling returns the index of the line that says most about a failure, or -1. Of equal lines, the first is nearer to
-// the cause.
-func telling(lines []signatures.Line) int {
-	best, most := -1, 0
+// telling returns the indexes of the few lines that say most about a failure, the best first. Of equal lines, the first
+// is nearer to the cause. A line that differs only in its numbers, such as the time, is returned once.
+func telling(lines []signatures.Line) []int {
+	type told struct{ at, score int }
+	var all []told
+	seen := map[string]bool{}
 	for i, line := range lines {
 		text := strings.TrimSpace(line.Evidence.Text)
 		if line.Place == signatures.Spec || empty.MatchString(text) {
@@ -145,12 +150,27 @@ func telling(lines []signatures.Line) int {
 		if s > 0 && slices.Contains([]signatures.Place{signatures.Kernel, signatures.Unit}, line.Place) {
 			s = max(1, s+ofTheNode)
 		}
-		if s > most {
-			best, most = i, s
+		if key := numbers.ReplaceAllString(text, "0"); s > 0 && !seen[key] {
+			seen[key] = true
+			all = append(all, told{i, s})
+		}
+	}
+	sorting.StableFunc(all, func(a, b told) int { return b.score - a.score })
+	var best []int
+	for _, t := range all {
+		if len(best) == 0 || len(best) < mostTold && t.score >= alsoTold {
+			best = append(best, t.at)
 		}
 	}
 	return best
 }
+
+const (
+	mostTold = 3 // lines of a finding
+	alsoTold = saysFailed + saysWhy
+)
+
+var numbers = regexp.MustCompile(`\d+`)
 
 // score returns how much a line says about a failure. 0 means nothing.
 func score(text string) (score int) {

@@ -52,8 +52,8 @@ func TestTheLineThatTellsMost(t *testing.T) {
 			lines = append(lines, line)
 		}
 		got := ""
-		if at := telling(lines); at >= 0 {
-			got = lines[at].Evidence.Text
+		if told := telling(lines); len(told) > 0 {
+			got = lines[told[0]].Evidence.Text
 		}
 		if got != want {
 			t.Errorf("of %q the line %q is told, want %q", log, got, want)
@@ -92,6 +92,9 @@ func TestAMessageThatExplainsItself(t *testing.T) {
 			quote(&found, lines)
 			if found.Title != "it fails: "+test.log[0] {
 				t.Errorf("the title is %q", found.Title)
+			}
+			if len(found.Evidence) == 0 || found.Evidence[0].Text != test.log[0] {
+				t.Errorf("the evidence is %+v", found.Evidence)
 			}
 			if !strings.Contains(found.Cause, test.cause) || found.Fix.Text != test.fix {
 				t.Errorf("the cause is %q, the fix %q", found.Cause, found.Fix.Text)
