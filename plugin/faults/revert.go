@@ -98,6 +98,8 @@ log, is reported as permanent, with instructions. You can safely revert a run tw
 	f.dryRun.AddFlag(cmd, "none or client (only print what would be undone)", dryrun.None, dryrun.Client)
 	_ = cmd.RegisterFlagCompletionFunc("node", completion.Nodes(connection))
 	f.pods.AddFlags(cmd)
+	// An undo that has begun is not cut off: it has limits of its own.
+	cmd.Flags().Lookup("timeout").Usage = "Timeout per node for its pods to start"
 	f.format.AddFlags(cmd)
 	return cmd
 }
