@@ -1,7 +1,6 @@
 package signatures
 
 import (
-	"encoding/json"
 	"fmt"
 	"testing"
 
@@ -35,7 +34,7 @@ func BenchmarkBest(b *testing.B) {
 
 // BenchmarkFromJSON reads all signatures, which doctor does at each start.
 func BenchmarkFromJSON(b *testing.B) {
-	data, err := json.Marshal(File{Signatures: Builtin()})
+	data, err := JSON()
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -128,15 +128,15 @@ func (set *Set) Best(lines []Line) []Match {
 				continue
 			}
 			groups, ok := s.find(line.Evidence.Text)
-			if !ok || s.unless != nil && lineOf(s.unless, lines) != nil {
+			if !ok || s.unless != nil && lineOf(s.unless.compiled(), lines) != nil {
 				continue
 			}
 			m := Match{s, line, groups, nil}
 			if s.also != nil {
-				if m.Also = lineOf(s.also, lines); m.Also == nil {
+				if m.Also = lineOf(s.also.compiled(), lines); m.Also == nil {
 					continue
 				}
-				m.groups = append(m.groups, s.also.FindStringSubmatch(m.Also.Evidence.Text)[1:]...)
+				m.groups = append(m.groups, s.also.compiled().FindStringSubmatch(m.Also.Evidence.Text)[1:]...)
 			}
 			if s.Confidence == finding.Likely {
 				return []Match{m}
@@ -158,12 +158,13 @@ func (s *Signature) isFor(place Place) bool {
 
 // find returns the groups of a line that the signature matches.
 func (s *Signature) find(line string) ([]string, bool) {
+	match := s.match.compiled()
 	for one := range strings.Lines(line) {
-		if m := s.match.FindStringSubmatch(one); m != nil {
+		if m := match.FindStringSubmatch(one); m != nil {
 			return m, true
 		}
 	}
-	m := s.match.FindStringSubmatch(line)
+	m := match.FindStringSubmatch(line)
 	return m, m != nil
 }
 

@@ -79,7 +79,7 @@ type Signature struct {
 	// Example is a message from the field. It is also the test of the row.
 	Example string `json:"example" yaml:"example"`
 
-	match, also, unless *regexp.Regexp
+	match, also, unless *pattern
 	// literals are texts, one of which is in each match, in lower case.
 	literals []string
 }
@@ -95,18 +95,64 @@ var Builtin = sync.OnceValue(func() []*Signature {
 	return all
 })
 
-// fromJSON reads the signatures of this program from JSON, which takes a fraction of the time of YAML.
+// packedFile is what the released program embeds: the signatures, and the literals of each, in the same order. It is
+// JSON, which takes a fraction of the time of YAML.
+type packedFile struct {
+	Signatures []*Signature `json:"signatures"`
+	Literals   [][]string   `json:"literals"`
+}
+
+// JSON returns the signatures of this program in the form in which the released program embeds them.
+func JSON() ([]byte, error) {
+	file := packedFile{Signatures: Builtin()}
+	if len(file.Signatures) == 0 {
+		return nil, errors.New("the signatures have errors: go test ./pkg/doctor/signatures describes them")
+	}
+	for _, s := range file.Signatures {
+		file.Literals = append(file.Literals, s.literals)
+	}
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	err := e.Encode(file)
+	return b.Bytes(), err
+}
+
+// fromJSON reads what JSON returned. It validates nothing, because the files were valid, and compiles no regular
+// expressions: doctor needs few of them.
 func fromJSON(data []byte) ([]*Signature, error) {
-	var file File
+	var file packedFile
 	if err := json.Unmarshal(data, &file); err != nil {
 		return nil, err
 	}
-	for _, s := range file.Signatures {
-		if _, err := s.compile(); err != nil {
-			return nil, fmt.Errorf("signature %q: %w", s.ID, err)
-		}
+	if len(file.Literals) != len(file.Signatures) {
+		return nil, fmt.Errorf("%d signatures, and literals of %d", len(file.Signatures), len(file.Literals))
+	}
+	for i, s := range file.Signatures {
+		s.literals = file.Literals[i]
+		s.match, s.also, s.unless = newPattern(s.Match), newPattern(s.Also), newPattern(s.Unless)
 	}
 	return file.Signatures, nil
+}
+
+// pattern is a regular expression that is compiled when it is first used.
+type pattern struct {
+	text string
+	once sync.Once
+	re   *regexp.Regexp
+}
+
+// newPattern returns a pattern of a valid regular expression, or nil if it is empty.
+func newPattern(text string) *pattern {
+	if text == "" {
+		return nil
+	}
+	return &pattern{text: text}
+}
+
+func (p *pattern) compiled() *regexp.Regexp {
+	p.once.Do(func() { p.re = regexp.MustCompile(p.text) })
+	return p.re
 }
 
 // Parse reads a file of signatures. Errors have the line.
@@ -204,7 +250,7 @@ func (s *Signature) compile() (field string, err error) {
 	}
 	for _, e := range []struct {
 		field, text string
-		to          **regexp.Regexp
+		to          **pattern
 	}{{"match", s.Match, &s.match}, {"also", s.Also, &s.also}, {"unless", s.Unless, &s.unless}} {
 		if e.text == "" {
 			continue
@@ -212,11 +258,12 @@ func (s *Signature) compile() (field string, err error) {
 		if len(e.text) > longest {
 			return e.field, fmt.Errorf("the regular expression is longer than %d bytes", longest)
 		}
-		if *e.to, err = regexp.Compile(e.text); err != nil {
+		if _, err = regexp.Compile(e.text); err != nil {
 			return e.field, fmt.Errorf("invalid regular expression: %w", err)
 		}
+		*e.to = newPattern(e.text)
 	}
-	if s.match.MatchString("") {
+	if s.match.compiled().MatchString("") {
 		return "match", fmt.Errorf("the regular expression matches every line")
 	}
 	s.literals = literalsOf(s.Match)
@@ -240,9 +287,9 @@ func (s *Signature) compile() (field string, err error) {
 // placeholders returns an error if texts or commands have a placeholder that nothing fills.
 func (s *Signature) placeholders(texts []string, commands bool) error {
 	known := []string{"namespace", "pod", "container", "node", "image"}
-	count := s.match.NumSubexp()
+	count := s.match.compiled().NumSubexp()
 	if s.also != nil {
-		count += s.also.NumSubexp()
+		count += s.also.compiled().NumSubexp()
 	}
 	for i := range count {
 		known = append(known, fmt.Sprint(i+1))

@@ -1,7 +1,6 @@
 package signatures
 
 import (
-	"encoding/json"
 	"reflect"
 	"regexp"
 	"strings"
@@ -33,7 +32,7 @@ func TestBuiltin(t *testing.T) {
 func TestJSON(t *testing.T) {
 	t.Parallel()
 	want := Builtin()
-	data, err := json.Marshal(File{Signatures: want})
+	data, err := JSON()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,12 +44,19 @@ func TestJSON(t *testing.T) {
 		t.Fatalf("%d signatures, want %d", len(got), len(want))
 	}
 	for i := range want {
+		for _, s := range []*Signature{got[i], want[i]} {
+			for _, p := range []*pattern{s.match, s.also, s.unless} {
+				if p != nil {
+					p.compiled()
+				}
+			}
+		}
 		if !reflect.DeepEqual(got[i], want[i]) {
 			t.Errorf("signature %s differs: %+v", want[i].ID, got[i])
 		}
 	}
 	if _, err := fromJSON([]byte(`{"signatures": [{"id": "a"}]}`)); err == nil {
-		t.Error("an incomplete signature was read")
+		t.Error("a signature without its literals was read")
 	}
 }
 
