@@ -126,7 +126,7 @@ func fromJSON(data []byte) ([]*Signature, error) {
 		return nil, err
 	}
 	if len(file.Literals) != len(file.Signatures) {
-		return nil, fmt.Errorf("%d signatures, and literals of %d", len(file.Signatures), len(file.Literals))
+		return nil, errors.New("the signatures and their literals are not of the same number")
 	}
 	for i, s := range file.Signatures {
 		s.literals = file.Literals[i]
