@@ -121,7 +121,8 @@ func nameOne(f *facts.Facts, check Check, found *finding.Finding) {
 // best returns the best matches. No check of the driver sees a node whose GPUs the driver rejected, so that the node
 // shows none: there the reason in its kernel log precedes what its pods say.
 func best(f *facts.Facts, known *signatures.Set, lines []signatures.Line, node *facts.Node) []signatures.Match {
-	if node != nil && !slices.Contains(f.GPUNodes, node) && known.Decisive() != nil {
+	if node != nil && (!slices.Contains(f.GPUNodes, node) || node.Host != nil && len(node.Host.Info.GPUs) == 0 &&
+		len(node.Host.Probe.PCI) == 0) && known.Decisive() != nil {
 		matches := known.Decisive().Best(slices.DeleteFunc(slices.Clone(lines), func(line signatures.Line) bool {
 			return line.Place != signatures.Kernel
 		}))

@@ -5,6 +5,7 @@ package facts
 import (
 	"cmp"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/platform"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/signatures"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/runtimeview"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
@@ -291,9 +293,13 @@ func GPULabels() []string {
 		"feature.node.kubernetes.io/pci-0302_10de.present",
 		"cloud.google.com/gke-accelerator", "k8s.amazonaws.com/accelerator", "karpenter.k8s.aws/instance-gpu-name",
 		"kubernetes.azure.com/accelerator",
-		"accelerator",
+		"accelerator", "karpenter.k8s.aws/instance-gpu-manufacturer", "eks.amazonaws.com/instance-gpu-manufacturer",
+		"karpenter.azure.com/sku-gpu-manufacturer",
 	}
 }
+
+// ofGPU matches lines of the NVIDIA driver in the kernel log about a GPU.
+var ofGPU = regexp.MustCompile(`\bNVRM: (?:The NVIDIA \w+ \S+ \(PCI ID: 10de:|GPU \S+ (?i:rm_?init_?adapter) failed)`)
 
 func hasGPUs(n *Node) bool {
 	if n.Labels[corev1.LabelOSStable] == "windows" || n.Status.NodeInfo.OperatingSystem == "windows" {
@@ -309,7 +315,11 @@ func hasGPUs(n *Node) bool {
 			return true
 		}
 	}
-	return n.Host != nil && (len(n.Host.Info.GPUs) > 0 || slices.ContainsFunc(n.Host.Probe.PCI, IsGPUDevice))
+	if platform.HasGPUs(n.Labels[corev1.LabelInstanceTypeStable]) {
+		return true
+	}
+	return n.Host != nil && (len(n.Host.Info.GPUs) > 0 || slices.ContainsFunc(n.Host.Probe.PCI, IsGPUDevice) ||
+		slices.ContainsFunc(n.Host.KernelLog, func(k api.KernelRecord) bool { return ofGPU.MatchString(k.Text) }))
 }
 
 // OfOthers reports whether a label's value names an accelerator that is not NVIDIA's.

@@ -5,6 +5,7 @@ package platform
 import (
 	_ "embed"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 
@@ -41,34 +42,53 @@ type Driver struct {
 	Newer string `json:"newer,omitempty"`
 }
 
-// platforms are all platforms by name. The table is tested, so it has no errors.
-var platforms = sync.OnceValue(func() map[string]Platform {
-	all, _ := read()
-	return all
+// known is what the table says.
+type known struct {
+	platforms map[string]Platform
+	gpuTypes  []*regexp.Regexp
+}
+
+// all is the table. It is tested, so it has no errors.
+var all = sync.OnceValue(func() known {
+	k, _ := read()
+	return k
 })
 
-func read() (map[string]Platform, error) {
+func read() (k known, err error) {
 	var file struct {
-		Platforms []Platform `json:"platforms"`
+		Platforms     []Platform `json:"platforms"`
+		InstanceTypes []string   `json:"instanceTypes"`
 	}
 	if err := yaml.UnmarshalStrict(table, &file); err != nil {
-		return nil, err
+		return k, err
 	}
-	all := map[string]Platform{}
+	k.platforms = map[string]Platform{}
 	for _, p := range file.Platforms {
 		for _, i := range p.Instead {
 			if _, err := regexp.Compile(i.Match); err != nil {
-				return nil, err
+				return k, err
 			}
 		}
-		all[p.Name] = p
+		k.platforms[p.Name] = p
 	}
-	return all, nil
+	for _, text := range file.InstanceTypes {
+		re, err := regexp.Compile(text)
+		if err != nil {
+			return k, err
+		}
+		k.gpuTypes = append(k.gpuTypes, re)
+	}
+	return k, nil
+}
+
+// HasGPUs reports whether a cloud's instance type has NVIDIA GPUs.
+func HasGPUs(instanceType string) bool {
+	return slices.ContainsFunc(all().gpuTypes, func(re *regexp.Regexp) bool { return re.MatchString(instanceType) })
 }
 
 // Of returns what is known of a platform.
 func Of(name string) (Platform, bool) {
-	p, ok := platforms()[name]
+	p, ok := all().platforms[name]
 	return p, ok
 }
 

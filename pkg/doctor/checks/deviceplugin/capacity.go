@@ -242,11 +242,15 @@ func checkNoPlugin(f *facts.Facts, r *engine.Result, n *facts.Node, waiting, wan
 		Evidence: append([]finding.Evidence{
 			finding.FieldEvidence(n.Object(), ".status.capacity", "%s", facts.GPUText(n.Status.Capacity)),
 		},
-			facts.LabelEvidence(n, facts.GPULabels()...)...),
+			facts.LabelEvidence(n, append(facts.GPULabels(), corev1.LabelInstanceTypeStable)...)...),
 		Fix: noPluginFix(f, n),
 	}
-	if pluginDaemonSet(f) == nil {
+	d := pluginDaemonSet(f)
+	if d == nil {
 		found.Evidence = append(found.Evidence, facts.OperatorDenied(f)...)
+	} else if why, e := excludes(d, n); why != "" {
+		found.Title = "the device plugin does not run on the node, because " + why
+		found.Evidence = append(found.Evidence, e)
 	}
 	if wantsPlugins(f) || wanted {
 		found.Severity = finding.Warning
@@ -255,6 +259,27 @@ func checkNoPlugin(f *facts.Facts, r *engine.Result, n *facts.Node, waiting, wan
 		found.Severity = finding.Error
 	}
 	r.Add(found)
+}
+
+// excludes returns why a DaemonSet has no pod on a node, with its evidence: taints that it does not tolerate, or labels
+// that the node lacks.
+func excludes(d *appsv1.DaemonSet, n *facts.Node) (why string, e finding.Evidence) {
+	object := finding.Object{Kind: "DaemonSet", Namespace: d.Namespace, Name: d.Name}
+	if taints := facts.Untolerated(n, d); len(taints) > 0 {
+		var all []string
+		for i := range taints {
+			all = append(all, facts.TaintText(&taints[i]))
+		}
+		text := strings.Join(all, " and ")
+		return "its DaemonSet does not tolerate the taint " + text, finding.FieldEvidence(n.Object(), ".spec.taints", "%s",
+			text)
+	}
+	if missing := scheduler.MissingLabels(d.Spec.Template.Spec, n); len(missing) > 0 {
+		text := strings.Join(missing, " and ")
+		return "its DaemonSet selects nodes with " + text, finding.FieldEvidence(object,
+			".spec.template.spec.nodeSelector and .affinity", "%s", text)
+	}
+	return "", e
 }
 
 // pluginGone reports whether a device plugin ran on the node and no longer does: the node has GPU capacity, but none is

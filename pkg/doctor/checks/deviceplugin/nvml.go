@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts/scheduler"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
@@ -54,13 +55,44 @@ func nvmlCheck() engine.Check {
 					r.Pass(n.Object())
 					continue
 				}
-				checkNVML(f, r, n)
+				checkNVML(f, r, n, nil)
+			}
+			if nodes, waiting := unrecognized(f); len(nodes) > 0 {
+				checkNVML(f, r, nodes[0], waiting)
 			}
 		},
 	}
 }
 
-func checkNVML(f *facts.Facts, r *engine.Result, n *facts.Node) {
+// unrecognized returns the nodes on which device plugins run, and the pods that wait for GPUs, if nothing says of any
+// node that it has GPUs: their drivers would be what is missing. Plugins also run on nodes without GPUs, so this means
+// nothing where an autoscaler may add the nodes.
+func unrecognized(f *facts.Facts) (nodes []*facts.Node, waiting []string) {
+	if len(f.GPUNodes) > 0 || facts.Autoscaled(f) {
+		return nil, nil
+	}
+	for _, p := range scheduler.Pending(f) {
+		if p.Id == "sched.none-advertised" {
+			waiting = append(waiting, p.Pod.Namespace+"/"+p.Pod.Name)
+		}
+	}
+	if len(waiting) == 0 {
+		return nil, nil
+	}
+	for _, n := range f.Nodes {
+		if facts.Alive(n) && slices.ContainsFunc(facts.Current(n, facts.DevicePlugin), func(pod *corev1.Pod) bool {
+			_, failed := facts.LogEvidence(f, pod, nvmlErrors()...)
+			return failed
+		}) {
+			nodes = append(nodes, n)
+		}
+	}
+	return nodes, waiting
+}
+
+// checkNVML reports that the device plugin of a node finds no driver library. waiting are pods that wait for its GPUs
+// although nothing says that it has any.
+func checkNVML(f *facts.Facts, r *engine.Result, n *facts.Node, waiting []string) {
 	for _, c := range []facts.Component{facts.DevicePlugin, facts.FeatureDiscovery} {
 		for _, pod := range facts.Current(n, c) {
 			e, ok := facts.LogEvidence(f, pod, nvmlMissing()...)
@@ -98,7 +130,15 @@ func checkNVML(f *facts.Facts, r *engine.Result, n *facts.Node) {
 			if c != facts.DevicePlugin {
 				found.Severity = finding.Warning
 			}
-			r.Add(found)
+			if fix, nested := nestedFix(n); nested {
+				found.Title = "the node is itself a container or a virtual machine, and the device plugin finds no GPU in it"
+				found.Fix = fix
+			} else if len(waiting) > 0 {
+				found.Confidence = finding.Possible
+				found.Fix.Text = "Look with nvidia-smi whether the node has an NVIDIA GPU and a driver; if it has no GPU, add a node that " +
+					"has one. " + found.Fix.Text
+			}
+			r.Add(found.ForPods(waiting...))
 			return
 		}
 	}
@@ -128,6 +168,34 @@ func ignoredSection(n *facts.Node) string {
 		"must name a runtime whose binary is nvidia-container-runtime. Since 1.3, containerd ignores for pods a " +
 		"runtime that is named only in [plugins.linux], which worked before an upgrade. Restart containerd afterwards, " +
 		"then the plugin."
+}
+
+// nestedFix returns how a node that is itself a container or a virtual machine of a development cluster gets GPUs.
+func nestedFix(n *facts.Node) (fix finding.Fix, nested bool) {
+	switch {
+	case n.Labels["minikube.k8s.io/version"] != "" || n.Labels["minikube.k8s.io/name"] != "":
+		return finding.Fix{
+			Text: "minikube gives its node GPUs only when the cluster is created: with the driver docker, by --gpus all " +
+				"(minikube start --driver docker --container-runtime docker --gpus all), after the NVIDIA Container Toolkit " +
+				"has been configured for Docker on the host. An existing cluster must be deleted first, with all that is in " +
+				"it. --gpus all enables the add-on nvidia-device-plugin; the older nvidia-gpu-device-plugin is only for the " +
+				"driver kvm2.",
+			Commands: []string{"minikube profile list"},
+		}, true
+	case strings.HasPrefix(n.Spec.ProviderID, "kind://"):
+		return finding.Fix{
+			Text: "kind does not pass GPUs to its nodes by itself. Create the cluster with NVIDIA's nvkind, which mounts the GPUs " +
+				"and installs the NVIDIA Container Toolkit in the nodes. On the host, Docker needs nvidia as its default runtime.",
+			Commands: []string{"kind get clusters"},
+		}, true
+	case strings.HasPrefix(n.Name, "k3d-"):
+		return finding.Fix{
+			Text: "k3d passes GPUs only if the cluster is created with --gpus all and with an image of k3s that contains the " +
+				"NVIDIA Container Toolkit (the k3d documentation describes how to build it).",
+			Commands: []string{"k3d cluster list"},
+		}, true
+	}
+	return fix, false
 }
 
 func nvmlFix(f *facts.Facts, n *facts.Node, pod *corev1.Pod, class string) finding.Fix {

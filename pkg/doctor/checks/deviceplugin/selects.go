@@ -45,7 +45,7 @@ func selectsNoneCheck() engine.Check {
 				}
 				resources := facts.ResourcesOf(d.Namespace + "/" + d.Name)
 				if d.Status.DesiredNumberScheduled > 0 || !ofDevices.MatchString(d.Name) ||
-					slices.Contains(resources, "nvidia.com/") { // reported by dp.none and nfd.labels
+					slices.Contains(resources, "nvidia.com/") && !unseen(f, d) {
 					continue
 				}
 				if pods := f.PodsWaitingFor(resources); len(pods) > 0 && !facts.Autoscaled(f) {
@@ -54,6 +54,14 @@ func selectsNoneCheck() engine.Check {
 			}
 		},
 	}
+}
+
+// unseen reports whether a DaemonSet of NVIDIA's is one that no other check reports: dp.none sees only nodes of which
+// something says that they have GPUs, and nfd.labels the operator's DaemonSets.
+func unseen(f *facts.Facts, d *appsv1.DaemonSet) bool {
+	_, operator := facts.ClusterPolicy(f)
+	return len(f.GPUNodes) == 0 && !operator &&
+		facts.ComponentOf(d.Spec.Template.Labels, d.Spec.Template.Spec) == facts.DevicePlugin
 }
 
 // reportSelector reports the taint or the missing labels that keep the DaemonSet off the node that comes closest.
@@ -94,7 +102,13 @@ func reportSelector(f *facts.Facts, r *engine.Result, d *appsv1.DaemonSet, pods 
 				"have the device.",
 		},
 	}
-	if strings.Contains(missing[0], "instance-type In ") {
+	if unseen(f, d) {
+		found.Fix.Text = "See which nodes have NVIDIA GPUs." + near(nearest, missing)
+		found.Fix.Commands = []string{
+			shell.Command("kubectl get daemonset %s -n %s -o yaml", d.Name, d.Namespace),
+			"kubectl get nodes --show-labels",
+		}
+	} else if strings.Contains(missing[0], "instance-type In ") {
 		found.Fix.Text = "See whether the nodes that need the plugin have such devices. If they do, add their instance " +
 			"types to the list in the DaemonSet's node affinity, in the values or the manifest it comes from. The cloud " +
 			"sets the label: do not set it manually."

@@ -71,7 +71,7 @@ func MissingLabels(spec corev1.PodSpec, n *facts.Node) []string {
 		var of []string
 		for _, e := range t.MatchExpressions {
 			if !requirementMatches(e, n.Labels) {
-				of = append(of, strings.TrimSpace(e.Key+" "+string(e.Operator)+" "+strings.Join(e.Values, ",")))
+				of = append(of, requirementText(e))
 			}
 		}
 		if least == nil || len(of) < len(least) {
@@ -79,6 +79,14 @@ func MissingLabels(spec corev1.PodSpec, n *facts.Node) []string {
 		}
 	}
 	return append(missing, least...)
+}
+
+// requirementText returns a requirement as the user may write it as a label.
+func requirementText(e corev1.NodeSelectorRequirement) string {
+	if e.Operator == corev1.NodeSelectorOpIn && len(e.Values) == 1 && e.Key != corev1.LabelInstanceTypeStable {
+		return e.Key + "=" + e.Values[0]
+	}
+	return strings.TrimSpace(e.Key + " " + string(e.Operator) + " " + strings.Join(e.Values, ","))
 }
 
 // termMatches reports whether a node meets all requirements of a term. An empty term matches no node.
