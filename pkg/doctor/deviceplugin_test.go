@@ -252,7 +252,7 @@ func TestMIGStrategy(t *testing.T) {
 				HelmReleases: []snapshot.HelmRelease{operatorRelease()},
 				Logs: []snapshot.Log{logOf(
 					pluginPod(),
-					"E1 main.go:1] error starting plugins: invalid MIG configuration: At least one device with migEnabled=true was not configured correctly: No MIG devices associated with 0\n",
+					"E1 main.go:1] error starting plugins: invalid MIG configuration: At least one device with migEnabled=true was not configured correctly: more than one MIG device type present on node\n",
 				)}},
 			want: []string{
 				"root mig.strategy-mismatch error Node gpu-1", "dp.capacity-zero Node gpu-1",
@@ -260,6 +260,20 @@ func TestMIGStrategy(t *testing.T) {
 			},
 			fix:      []string{"--reuse-values --set mig.strategy=mixed"},
 			evidence: []string{"MIG-INVALID", "migEnabled=true"},
+		},
+		"a GPU in MIG mode without instances, which no strategy accepts": {
+			s: snapshot.Snapshot{Nodes: []corev1.Node{invalid}, Pods: []corev1.Pod{pluginPod(crashes("x"))},
+				HelmReleases: []snapshot.HelmRelease{operatorRelease()},
+				Logs: []snapshot.Log{logOf(
+					pluginPod(),
+					"E1 main.go:1] error starting plugins: invalid MIG configuration: At least one device with migEnabled=true was not configured correctly: No MIG devices associated with 0\n",
+				)}},
+			want: []string{
+				"root mig.strategy-mismatch error Node gpu-1", "dp.capacity-zero Node gpu-1",
+				"dp.not-running Pod gpu-operator/nvidia-device-plugin-daemonset-x",
+			},
+			fix:      []string{"nvidia-smi mig -lgi", "its strategy need no change"},
+			evidence: []string{"No MIG devices associated"},
 		},
 		"a pod asks for whole GPUs under mixed": {
 			s: snapshot.Snapshot{

@@ -51,6 +51,9 @@ func ComponentOf(labels map[string]string, spec corev1.PodSpec) Component {
 	}
 	for _, known := range componentNames {
 		for _, name := range names {
+			if strings.Contains(name, "-validation") { // a pod of the operator that tests the component
+				continue
+			}
 			if strings.Contains(name, known.part) &&
 				(!slices.Contains([]Component{DevicePlugin, Operator, DRADriver}, known.is) || nvidias(names, spec)) {
 				return known.is

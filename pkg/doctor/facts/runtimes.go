@@ -78,6 +78,19 @@ func Recognize(text string) (id, name string) {
 	return "", ""
 }
 
+// NVIDIAClass returns the first RuntimeClass of NVIDIA's runtime, or nil. It prefers the one that works everywhere to
+// those of single modes.
+func (f *Facts) NVIDIAClass() *nodev1.RuntimeClass {
+	for i := range f.RuntimeClasses {
+		c := &f.RuntimeClasses[i]
+		if strings.HasPrefix(c.Handler, "nvidia") && !strings.Contains(c.Handler, "legacy") &&
+			!strings.Contains(c.Handler, "cdi") {
+			return c
+		}
+	}
+	return nil
+}
+
 // RuntimeClass returns the RuntimeClass with the given name, or nil if it does not exist.
 func (f *Facts) RuntimeClass(name string) *nodev1.RuntimeClass {
 	n := slices.IndexFunc(f.RuntimeClasses, func(c nodev1.RuntimeClass) bool { return c.Name == name })

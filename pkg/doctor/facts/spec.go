@@ -107,8 +107,8 @@ func (f *Facts) specOf(pod *corev1.Pod) []signatures.Line {
 	return slices.Concat(all, f.compared(pod), f.pinned(pod))
 }
 
-// driver returns the version of the node's NVIDIA driver, or "" if it is unknown.
-func (n *Node) driver() string {
+// Driver returns the version of the node's NVIDIA driver, or "" if it is unknown.
+func (n *Node) Driver() string {
 	if n.Host != nil && n.Host.Info.DriverVersion != "" {
 		return n.Host.Info.DriverVersion
 	}
@@ -125,7 +125,7 @@ func (n *Node) specOf() []signatures.Line {
 		{"kubelet", ".status.nodeInfo.kubeletVersion", info.KubeletVersion},
 		{"runtime", ".status.nodeInfo.containerRuntimeVersion", info.ContainerRuntimeVersion},
 		{"platform", "", string(n.Distribution)},
-		{"driver", "", n.driver()},
+		{"driver", "", n.Driver()},
 		{"type", ".metadata.labels[" + corev1.LabelInstanceTypeStable + "]", n.Labels[corev1.LabelInstanceTypeStable]},
 	} {
 		if fact[2] != "" {

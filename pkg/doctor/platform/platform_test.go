@@ -50,8 +50,8 @@ func TestInstanceTypesWithGPUs(t *testing.T) {
 		"g5g.xlarge", "g6e.12xlarge", "gr6.4xlarge", "g7.8xlarge", "a2-highgpu-1g", "a2-ultragpu-8g", "a3-megagpu-8g",
 		"a3-edgegpu-8g", "a4-highgpu-8g", "a4x-highgpu-4g", "g2-standard-12", "g4-standard-48", "Standard_NC6_Promo",
 		"Standard_NC6s_v3", "Standard_NC24ads_A100_v4", "Standard_NC40ads_H100_v5", "Standard_ND96asr_v4",
-		"Standard_ND96isr_H100_v5", "Standard_NV36ads_A10_v5", "Standard_NV6", "VM.GPU.A10.1", "BM.GPU.H100.8", "BM.GPU4.8",
-		"VM.GPU3.1", "ecs.gn7i-c8g1.2xlarge",
+		"Standard_ND96isr_H100_v5", "Standard_NV36ads_A10_v5", "Standard_NV6", "VM.GPU.A10.1", "BM.GPU.H100.8",
+		"BM.GPU4.8", "VM.GPU3.1", "ecs.gn7i-c8g1.2xlarge",
 	} {
 		if !HasGPUs(name) {
 			t.Errorf("%s has no GPUs", name)

@@ -271,8 +271,8 @@ func excludes(d *appsv1.DaemonSet, n *facts.Node) (why string, e finding.Evidenc
 			all = append(all, facts.TaintText(&taints[i]))
 		}
 		text := strings.Join(all, " and ")
-		return "its DaemonSet does not tolerate the taint " + text, finding.FieldEvidence(n.Object(), ".spec.taints", "%s",
-			text)
+		return "its DaemonSet does not tolerate the taint " + text,
+			finding.FieldEvidence(n.Object(), ".spec.taints", "%s", text)
 	}
 	if missing := scheduler.MissingLabels(d.Spec.Template.Spec, n); len(missing) > 0 {
 		text := strings.Join(missing, " and ")

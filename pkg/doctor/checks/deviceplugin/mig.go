@@ -25,7 +25,7 @@ func migStrategyCheck() engine.Check {
 		Why: "The strategy single requires all GPUs of a node to have equal instances and offers them as nvidia.com/gpu; mixed offers each profile as nvidia.com/mig-PROFILE, and whole GPUs as nvidia.com/gpu; " +
 			"none ignores MIG. No strategy offers a GPU in MIG mode without instances.",
 		Explains: facts.GPULost("sched.wrong-resource-name", "sched.bigger-than-any-node", "dp.capacity-zero",
-			"dp.not-running", "dp.unhealthy", "op.operand-failing", "op.clusterpolicy", "gfd.labels"),
+			"dp.not-running", "dp.unhealthy", "op.operand-failing", "op.clusterpolicy", "op.init-chain", "gfd.labels"),
 		Doc: "https://docs.nvidia.com/datacenter/cloud-native/kubernetes/latest/index.html",
 		Sources: []string{"gpu-operator#442", "gpu-operator#603", "gpu-operator#637", "gpu-operator#646",
 			"gpu-operator#322", "k8s-device-plugin#253", "k8s-device-plugin#257",
@@ -48,6 +48,9 @@ func migStrategyCheck() engine.Check {
 }
 
 func checkMIGNode(f *facts.Facts, r *engine.Result, n *facts.Node) {
+	if checkUndivided(f, r, n) {
+		return
+	}
 	var evidence []finding.Evidence
 	if strings.HasSuffix(n.Labels["nvidia.com/gpu.product"], "-MIG-INVALID") {
 		evidence = facts.LabelEvidence(n, "nvidia.com/gpu.product", "nvidia.com/mig.strategy", "nvidia.com/mig.config",
@@ -58,8 +61,7 @@ func checkMIGNode(f *facts.Facts, r *engine.Result, n *facts.Node) {
 			facts.Current(n, facts.DevicePlugin), facts.Current(n, facts.FeatureDiscovery),
 		) {
 			e, ok := facts.LogEvidence(f, pod, "migEnabled=true was not configured cor", "invalid MIG configuration",
-				"configured with the same migEnabled value", "more than one MIG device type present on node",
-				"No MIG devices associated with")
+				"configured with the same migEnabled value", "more than one MIG device type present on node")
 			if ok {
 				evidence = append(evidence, e)
 				break
@@ -67,9 +69,7 @@ func checkMIGNode(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		}
 	}
 	if len(evidence) == 0 {
-		if !checkUndivided(f, r, n) {
-			r.Pass(n.Object())
-		}
+		r.Pass(n.Object())
 		return
 	}
 	fix := finding.Fix{Text: "Partition all GPUs of the node identically, or use the strategy mixed, which allows any partitioning."}
@@ -92,8 +92,8 @@ func checkMIGNode(f *facts.Facts, r *engine.Result, n *facts.Node) {
 }
 
 // undivided returns evidence that GPUs of the node are in MIG mode without an instance, and whether nvidia-smi itself
-// shows it. Without nvidia-smi, a device plugin shows it that found no devices, without an error of NVML, on a node
-// that had a MIG resource.
+// shows it. Without nvidia-smi, a device plugin shows it that says so, or that found no devices, without an error of
+// NVML, on a node that had a MIG resource.
 func undivided(f *facts.Facts, n *facts.Node) (evidence []finding.Evidence, seen bool) {
 	if smi := n.GPUs().SMI; smi != nil {
 		for _, g := range smi.GPUs {
@@ -104,6 +104,13 @@ func undivided(f *facts.Facts, n *facts.Node) (evidence []finding.Evidence, seen
 				facts.SMIEvidence(n, g, "mig_devices", "None"))
 		}
 		return evidence[:min(len(evidence), 4)], len(evidence) > 0
+	}
+	for _, pod := range slices.Concat(
+		facts.Current(n, facts.DevicePlugin), facts.Current(n, facts.FeatureDiscovery),
+	) {
+		if e, ok := facts.LogEvidence(f, pod, "No MIG devices associated with"); ok {
+			return []finding.Evidence{e}, true
+		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(n.Status.Capacity)) {
 		if !strings.HasPrefix(string(name), "nvidia.com/mig-") {
@@ -141,7 +148,8 @@ func checkUndivided(f *facts.Facts, r *engine.Result, n *facts.Node) bool {
 			Text: "Check that the list is empty. Then create the instances that the pods request, with the IDs of the " +
 				"profiles that -lgip lists (such as nvidia-smi mig -cgi 19,19 -C for two of 1g), and restart the " +
 				"device plugin. Have a service create them at each boot, such as nvidia-mig-parted or the MIG manager. " +
-				"The driver and the plugin need no change.",
+				"If nobody wants MIG on this node, disable the mode (nvidia-smi -mig 0, with no process on the GPUs). " +
+				"The driver, the plugin and its strategy need no change.",
 			Commands: []string{
 				shell.OnHost(n.Name, "sudo nvidia-smi mig -lgi"), shell.OnHost(n.Name, "sudo nvidia-smi mig -lgip"),
 			},

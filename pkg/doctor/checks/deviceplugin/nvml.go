@@ -218,20 +218,15 @@ func nvmlFix(f *facts.Facts, n *facts.Node, pod *corev1.Pod, class string) findi
 			},
 		}
 	}
-	name := ""
-	for _, rc := range f.RuntimeClasses {
-		if strings.HasPrefix(rc.Handler, "nvidia") && !strings.Contains(rc.Handler, "legacy") &&
-			!strings.Contains(rc.Handler, "cdi") && name == "" {
-			name = rc.Name
-		}
-	}
-	if name == "" {
+	rc := f.NVIDIAClass()
+	if rc == nil {
 		return finding.Fix{
 			Text: "The pod uses the node's default runtime, which is not NVIDIA's, and NVIDIA's runtime has no RuntimeClass. Configure NVIDIA's runtime on the node, then make it the default, or " +
 				"create a RuntimeClass and set it on the plugin." + ignoredSection(n),
 			Commands: []string{shell.Command("kubectl gpu-fault runtime show %s", n.Name)},
 		}
 	}
+	name := rc.Name
 	fix := finding.Fix{
 		Text: fmt.Sprintf(
 			"The pod uses the node's default runtime, which is not NVIDIA's: set the pod's RuntimeClass to %s, or make NVIDIA's runtime the node's default.",

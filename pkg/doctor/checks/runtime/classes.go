@@ -213,14 +213,20 @@ func nodesWith(f *facts.Facts, handler string) (some, all bool) {
 
 func checkRuntimeClassUnset(f *facts.Facts, r *engine.Result) {
 	for _, n := range f.GPUNodes {
-		var pods []*corev1.Pod
+		var pods, failed []*corev1.Pod
 		for _, pod := range n.Pods {
-			if !facts.Ended(pod) && len(facts.GPURequests(pod)) > 0 && pod.Spec.RuntimeClassName == nil &&
-				facts.ComponentOf(pod.Labels, pod.Spec) == "" {
+			if len(facts.GPURequests(pod)) == 0 || pod.Spec.RuntimeClassName != nil ||
+				facts.ComponentOf(pod.Labels, pod.Spec) != "" {
+				continue
+			}
+			if pod.Status.Phase != corev1.PodSucceeded {
+				failed = append(failed, pod)
+			}
+			if !facts.Ended(pod) {
 				pods = append(pods, pod)
 			}
 		}
-		if len(pods) == 0 || n.IsCRIO() ||
+		if len(failed) == 0 || n.IsCRIO() ||
 			slices.Contains(
 				[]facts.Distribution{facts.GKE, facts.Talos, facts.Bottlerocket, facts.OpenShift}, n.Distribution,
 			) {
@@ -228,6 +234,9 @@ func checkRuntimeClassUnset(f *facts.Facts, r *engine.Result) {
 		}
 		i := instance(n)
 		if i == nil || !i.ShowsMemory() {
+			if reportWithoutDriver(f, r, n, failed) {
+				continue
+			}
 			r.Unknown(n.Object(), "its default handler is unknown: %s",
 				cmp.Or(hostProblem(f, n), "the runtime does not report it"))
 			continue
@@ -266,13 +275,65 @@ func checkRuntimeClassUnset(f *facts.Facts, r *engine.Result) {
 					"set runtimeClassName: %s in the pod's template, or make %s the default handler", class, gpu,
 				)},
 			}
-			if e, ok := facts.LogEvidence(
-				f, pod, "nvidia-smi: not found", `"nvidia-smi": executable file not found`, "libcuda.so.1: cannot open",
-				"Found no NVIDIA driver", "No CUDA GPUs are available", "no CUDA-capable device",
-			); ok {
+			if e, ok := saysNoDriver(f, pod); ok {
 				issue.Severity, issue.Evidence = finding.Error, append(issue.Evidence, e)
 			}
 			r.Add(issue)
 		}
 	}
+}
+
+// saysNoDriver returns what a program logs if nothing has mounted the driver into its container.
+func saysNoDriver(f *facts.Facts, pod *corev1.Pod) (finding.Evidence, bool) {
+	return facts.LogEvidence(
+		f, pod, "nvidia-smi: not found", `"nvidia-smi": executable file not found`, "libcuda.so.1: cannot open",
+		"Found no NVIDIA driver", "No CUDA GPUs are available", "no CUDA-capable device",
+	)
+}
+
+// reportWithoutDriver reports pods without a RuntimeClass whose programs find no driver, on a node whose runtime could
+// not be read: with NVIDIA's as its default runtime, they would find it. It reports whether there are any.
+func reportWithoutDriver(f *facts.Facts, r *engine.Result, n *facts.Node, pods []*corev1.Pod) (any bool) {
+	class := f.NVIDIAClass()
+	strategy, source, known := facts.DeviceStrategy(f, n)
+	if class == nil || known && strategy != "envvar" || usesNRI(f) {
+		return false
+	}
+	// The operator's toolkit makes NVIDIA's runtime the default, unless it is told not to: then other pods set the
+	// class.
+	others := slices.ContainsFunc(n.Pods, func(pod *corev1.Pod) bool {
+		return pod.Spec.RuntimeClassName != nil && *pod.Spec.RuntimeClassName == class.Name && !facts.Ended(pod) &&
+			facts.ComponentOf(pod.Labels, pod.Spec) == ""
+	})
+	if len(facts.Current(n, facts.Toolkit)) > 0 && !others {
+		return false
+	}
+	for _, pod := range pods {
+		e, ok := saysNoDriver(f, pod)
+		if !ok {
+			continue
+		}
+		any = true
+		found := finding.Finding{
+			Object: facts.PodObject(pod), Nodes: []string{n.Name}, Confidence: finding.Possible,
+			Title: "the pod requests a GPU but has no RuntimeClass, and nothing mounts the driver into its container",
+			Evidence: []finding.Evidence{e, {
+				Source: "RuntimeClass " + class.Name + " .handler", Text: class.Handler,
+			}},
+			Fix: finding.Fix{
+				Text: fmt.Sprintf("Set runtimeClassName: %s in the pod's template. If software generates the pod, set it in the "+
+					"configuration of that software. The pod needs none if %[1]s is the default runtime of the node, or if CDI "+
+					"is enabled.", class.Name),
+				Commands: facts.EditCommands(pod),
+			},
+		}
+		if known {
+			found.Evidence = append(found.Evidence, source)
+		}
+		if n.Distribution == facts.K3s || n.Distribution == facts.RKE2 { // without a flag, runc is their default
+			found.Confidence = finding.Likely
+		}
+		r.Add(found)
+	}
+	return any
 }

@@ -346,7 +346,7 @@ func withoutGPU(f *facts.Facts, r *engine.Result) {
 		if !found || w != wordsNoGPU {
 			continue
 		}
-		r.Add(finding.Finding{
+		noRequest := finding.Finding{
 			Title: "the program needs a GPU, but the pod requests none", Object: facts.PodObject(pod),
 			Nodes:    facts.OnNode(pod),
 			Severity: finding.Warning, Confidence: finding.Likely, Evidence: []finding.Evidence{e},
@@ -354,6 +354,13 @@ func withoutGPU(f *facts.Facts, r *engine.Result) {
 				Text:   "Request a GPU in the container's limits.",
 				Values: "resources:\n  limits:\n    nvidia.com/gpu: 1\n", Commands: facts.EditCommands(pod),
 			},
-		})
+		}
+		if class := f.NVIDIAClass(); class != nil && pod.Spec.RuntimeClassName == nil {
+			noRequest.Title += " and has no RuntimeClass"
+			noRequest.Fix.Text = fmt.Sprintf("Request a GPU in the container's limits, and set runtimeClassName: %s, unless it is "+
+				"the default runtime of the nodes or CDI is enabled.", class.Name)
+			noRequest.Fix.Values = "runtimeClassName: " + class.Name + "\n" + noRequest.Fix.Values
+		}
+		r.Add(noRequest)
 	}
 }

@@ -23,17 +23,25 @@ func (v version) fits(of version) bool {
 	return v.major > of.major || v.major == of.major && (v.major >= 11 || v.minor >= of.minor)
 }
 
-// cudaOfImage matches the CUDA version of a program: cuda>=12.8, cuda12.4, cuda:11.7.1, cu128.
-var cudaOfImage = regexp.MustCompile(`(?i)\bcuda[-:_]?(?:>=)?(\d{1,2})\.(\d)|\bcu(\d{2})(\d)\b`)
+// cudaOfImage matches the CUDA version of a program: cuda>=12.8, cuda12.4, cuda:11.7.1, cu128. cudaMajor matches one
+// without a minor version, such as cuda13.
+var (
+	cudaOfImage = regexp.MustCompile(
+		`(?i)\bcuda[-:_]?(?:>=)?(\d{1,2})[.-](\d)|\bcu(?:da)?(\d{2})(\d)\b`)
+	cudaMajor = regexp.MustCompile(`(?i)\bcu(?:da)?[-_]?(9|1\d)\b`)
+)
 
 func cudaIn(text string) version {
-	m := cudaOfImage.FindStringSubmatch(text)
-	if m == nil {
-		return version{}
+	if m := cudaOfImage.FindStringSubmatch(text); m != nil {
+		major, _ := strconv.Atoi(m[1] + m[3])
+		minor, _ := strconv.Atoi(m[2] + m[4])
+		return version{major, minor}
 	}
-	major, _ := strconv.Atoi(m[1] + m[3])
-	minor, _ := strconv.Atoi(m[2] + m[4])
-	return version{major, minor}
+	if m := cudaMajor.FindStringSubmatch(text); m != nil {
+		major, _ := strconv.Atoi(m[1])
+		return version{major, 0}
+	}
+	return version{}
 }
 
 // cudaOf returns the CUDA version of a pod's program, from its variables and images.
@@ -67,13 +75,37 @@ func cudaOfRelease(image string) version {
 	return version{13, 0}
 }
 
+// ofBranch has the newest CUDA version that each branch of the driver serves, the newest branch first.
+// Source: https://docs.nvidia.com/cuda/cuda-toolkit-release-notes/
+var ofBranch = []struct {
+	branch int
+	cuda   version
+}{
+	{590, version{13, 1}}, {580, version{13, 0}}, {575, version{12, 9}}, {570, version{12, 8}}, {565, version{12, 7}},
+	{560, version{12, 6}}, {555, version{12, 5}}, {550, version{12, 4}}, {545, version{12, 3}}, {535, version{12, 2}},
+	{530, version{12, 1}}, {525, version{12, 0}}, {520, version{11, 8}}, {515, version{11, 7}}, {510, version{11, 6}},
+	{495, version{11, 5}}, {470, version{11, 4}}, {465, version{11, 3}}, {460, version{11, 2}}, {455, version{11, 1}},
+	{450, version{11, 0}}, {440, version{10, 2}}, {418, version{10, 1}}, {410, version{10, 0}}, {396, version{9, 2}},
+	{390, version{9, 1}}, {384, version{9, 0}},
+}
+
 // cudaOn returns the newest CUDA version that the node's driver serves.
 func cudaOn(n *facts.Node) version {
 	if log := n.GPUs().SMI; log != nil && log.CUDA != "" {
 		return cudaIn("cuda" + log.CUDA)
 	}
-	return cudaIn("cuda" + cmp.Or(n.Labels["nvidia.com/cuda.runtime-version.full"],
-		n.Labels["nvidia.com/cuda.runtime.major"]+"."+n.Labels["nvidia.com/cuda.runtime.minor"]))
+	if v := cudaIn("cuda" + cmp.Or(n.Labels["nvidia.com/cuda.runtime-version.full"],
+		n.Labels["nvidia.com/cuda.runtime.major"]+"."+n.Labels["nvidia.com/cuda.runtime.minor"])); v != (version{}) {
+		return v
+	}
+	driver, _, _ := strings.Cut(n.Driver(), ".")
+	branch, _ := strconv.Atoi(driver)
+	for _, known := range ofBranch {
+		if branch >= known.branch {
+			return known.cuda
+		}
+	}
+	return version{}
 }
 
 // oldDriver matches the version of a driver from before CUDA 11, which is too old for any image of the last years.

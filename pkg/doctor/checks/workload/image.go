@@ -143,7 +143,7 @@ func checkCandidates(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 	}
 	var may []*facts.Node
 	for _, n := range f.GPUNodes {
-		if scheduler.Selects(pod, n) && scheduler.ForeignTaint(pod, n) == nil {
+		if scheduler.Selects(pod, n) && !scheduler.Foreign(pod, n) {
 			may = append(may, n)
 		}
 	}

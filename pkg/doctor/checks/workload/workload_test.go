@@ -3,6 +3,10 @@ package workload
 import (
 	"strings"
 	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 )
 
 // Values that hide GPUs, and such that do not.
@@ -93,14 +97,27 @@ func TestCUDAVersions(t *testing.T) {
 	}{
 		{"cuda12.4", "nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda11.7.1", true}, {"cuda12.2", "vllm:cu124", true},
 		{"cuda12.4", "nvidia/cuda:13.0.1-base", false}, {"cuda9.2", "cuda>=10.0", false},
-		{"cuda10.2", "cuda10.1", true},
+		{"cuda10.2", "cuda10.1", true}, {"cuda12.2", "rapidsai/notebooks:25.10-cuda13-py3.13", false},
+		{"cuda13.0", "x/y:1.0-cu12", true}, {"cuda12.4", "pytorch:2.9-cuda128", true},
+		{"cuda12.2", "z:cuda-13-0", false},
 	} {
 		driver, program := cudaIn(c.driver), cudaIn(c.program)
 		if program == (version{}) || driver.fits(program) != c.fits {
 			t.Errorf("%s %v for %s %v: want %v", c.driver, driver, c.program, program, c.fits)
 		}
 	}
-	if got := cudaIn("registry/model-server:v2-gpu"); got != (version{}) {
-		t.Errorf("a version %v where none is", got)
+	for _, text := range []string{"registry/model-server:v2-gpu", "cuda2go/server:1", "icu74"} {
+		if got := cudaIn(text); got != (version{}) {
+			t.Errorf("a version %v where none is, in %s", got, text)
+		}
+	}
+	for driver, want := range map[string]version{
+		"535.274.02": {12, 2}, "580.65.06": {13, 0}, "": {}, "352.1": {}, "600.1": {13, 1},
+	} {
+		n := &facts.Node{Node: &corev1.Node{}, GPUs: func() *facts.GPUView { return &facts.GPUView{} }}
+		n.Labels = map[string]string{"nvidia.com/cuda.driver-version.full": driver}
+		if got := cudaOn(n); got != want {
+			t.Errorf("the driver %q serves CUDA %v, want %v", driver, got, want)
+		}
 	}
 }

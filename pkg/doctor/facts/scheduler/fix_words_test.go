@@ -26,7 +26,7 @@ func TestFixesMendSomething(t *testing.T) {
 		}
 		return p
 	}
-	taint := &corev1.Taint{Key: "dedicated", Value: "a;b", Effect: corev1.TaintEffectNoSchedule}
+	taint := corev1.Taint{Key: "dedicated", Value: "a;b", Effect: corev1.TaintEffectNoSchedule}
 	for name, test := range map[string]struct{ got, want []string }{
 		"a pod's wrong name": {renamed(pod("", ""), "nvidia.com/gpus", "nvidia.com/gpu"), []string{
 			`kubectl -n ml get pod p-1 -o json | jq --arg from nvidia.com/gpus --arg to nvidia.com/gpu 'walk(if type == "object" and has($from) then .[$to] = .[$from] | del(.[$from]) else . end)' | kubectl replace --force -f -`,

@@ -46,7 +46,7 @@ func (s *Scheduler) pinned(pod *corev1.Pod, want map[corev1.ResourceName]int64, 
 		return
 	}
 	for _, n := range s.nodes {
-		if n.Labels[corev1.LabelHostname] == node || !facts.Available(n) || ForeignTaint(pod, n) != nil ||
+		if n.Labels[corev1.LabelHostname] == node || !facts.Available(n) || Foreign(pod, n) ||
 			!covers(want, func(name corev1.ResourceName) int64 { return s.Free(n, name) }) {
 			continue
 		}

@@ -17,8 +17,8 @@ import (
 // closed returns the verdict if taints or the state of the nodes with enough GPUs exclude the pod.
 func (s *Scheduler) closed(pod *corev1.Pod, big []*facts.Node) verdict {
 	// A node that is only excluded by its state could run the pod after it recovers.
-	tainted := Keep(big, func(n *facts.Node) bool { return ForeignTaint(pod, n) != nil })
-	sick := Keep(big, func(n *facts.Node) bool { return ForeignTaint(pod, n) == nil })
+	tainted := Keep(big, func(n *facts.Node) bool { return Foreign(pod, n) })
+	sick := Keep(big, func(n *facts.Node) bool { return !Foreign(pod, n) })
 	v := verdict{Severity: finding.Error, Confidence: finding.Certain}
 	if len(sick) > 0 {
 		v.Id, v.Nodes = "sched.nodes-unavailable", s.names(sick)
@@ -33,33 +33,41 @@ func (s *Scheduler) closed(pod *corev1.Pod, big []*facts.Node) verdict {
 		return v
 	}
 	v.Id, v.Nodes = "sched.taint", s.names(tainted)
-	v.Title = "the pod does not tolerate the taint of the GPU nodes"
-	var t *corev1.Taint
 	for _, n := range tainted[:min(words.Few, len(tainted))] {
-		t = ForeignTaint(pod, n)
-		v.Evidence = append(
-			v.Evidence, finding.Evidence{Source: n.Object().String() + " .spec.taints", Text: facts.TaintText(t)},
-		)
+		v.Evidence = append(v.Evidence, finding.Evidence{
+			Source: n.Object().String() + " .spec.taints", Text: taintsText(foreignTaints(pod, n)),
+		})
 	}
-	t = ForeignTaint(pod, tainted[0])
+	taints := foreignTaints(pod, tainted[0])
+	v.Title = "the pod does not tolerate the taint " + taintsText(taints) + " of the GPU nodes"
 	v.Fix = finding.Fix{
-		Text:     "Add the toleration to the pod's template. The taint keeps pods without GPUs off the nodes.",
-		Commands: tolerate(pod, t),
+		Text: "Add a toleration for each taint to the pod's template. The taint keeps pods without GPUs off the nodes.",
 	}
+	if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "ClusterPolicy" {
+		v.Fix.Text = "The GPU operator creates this pod. Set the toleration in its ClusterPolicy (daemonsets.tolerations). If " +
+			"the ClusterPolicy already has it, this release of the operator does not pass it on to this pod: upgrade the " +
+			"operator. Until then, add the toleration to the pod itself."
+		v.Fix.Commands = []string{shell.Command("kubectl get clusterpolicy %s -o yaml", owner.Name)}
+	}
+	v.Fix.Commands = append(v.Fix.Commands, tolerate(pod, taints...)...)
 	return v
 }
 
-// tolerate returns the command that adds a toleration to the template of the pod's owner, or to the pod itself if it
-// has no such owner. The API allows adding tolerations to an existing pod.
-func tolerate(pod *corev1.Pod, t *corev1.Taint) []string {
-	more := corev1.Toleration{Key: t.Key, Operator: corev1.TolerationOpExists, Effect: t.Effect}
-	if t.Value != "" {
-		more.Operator, more.Value = corev1.TolerationOpEqual, t.Value
+// tolerate returns the command that adds tolerations of taints to the template of the pod's owner, or to the pod itself
+// if it has no such owner. The API allows adding tolerations to an existing pod.
+func tolerate(pod *corev1.Pod, taints ...corev1.Taint) []string {
+	var more []corev1.Toleration
+	for _, t := range taints {
+		one := corev1.Toleration{Key: t.Key, Operator: corev1.TolerationOpExists, Effect: t.Effect}
+		if t.Value != "" {
+			one.Operator, one.Value = corev1.TolerationOpEqual, t.Value
+		}
+		more = append(more, one)
 	}
 	// The patch replaces the whole list, so keep the pod's own tolerations, without the default ones.
 	all := append(slices.DeleteFunc(slices.Clone(pod.Spec.Tolerations), func(t corev1.Toleration) bool {
 		return t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable
-	}), more)
+	}), more...)
 	owner := metav1.GetControllerOf(pod)
 	if owner != nil {
 		kind, name := strings.ToLower(owner.Kind), owner.Name
@@ -84,11 +92,14 @@ func tolerate(pod *corev1.Pod, t *corev1.Taint) []string {
 			}
 		}
 	}
-	operation := map[string]any{"op": "add", "path": "/spec/tolerations/-", "value": more}
-	if len(pod.Spec.Tolerations) == 0 {
-		operation["path"], operation["value"] = "/spec/tolerations", []corev1.Toleration{more}
+	operations := []any{map[string]any{"op": "add", "path": "/spec/tolerations", "value": more}}
+	if len(pod.Spec.Tolerations) > 0 {
+		operations = nil
+		for _, one := range more {
+			operations = append(operations, map[string]any{"op": "add", "path": "/spec/tolerations/-", "value": one})
+		}
 	}
-	patch, err := json.Marshal([]any{operation})
+	patch, err := json.Marshal(operations)
 	if err != nil {
 		return nil
 	}
@@ -97,17 +108,23 @@ func tolerate(pod *corev1.Pod, t *corev1.Taint) []string {
 	}
 }
 
-// ForeignTaint returns the first taint of a node that the pod does not tolerate and that does not represent the node's
+// Foreign reports whether a node has a taint that the pod does not tolerate and that does not represent the node's
 // state.
-func ForeignTaint(pod *corev1.Pod, n *facts.Node) *corev1.Taint {
-	if len(n.Spec.Taints) == 0 {
-		return nil
+func Foreign(pod *corev1.Pod, n *facts.Node) bool { return len(foreignTaints(pod, n)) > 0 }
+
+// foreignTaints returns the taints of a node that the pod does not tolerate and that do not represent the node's state.
+func foreignTaints(pod *corev1.Pod, n *facts.Node) (all []corev1.Taint) {
+	for _, t := range n.Spec.Taints {
+		if ofNodeState(&t) {
+			continue
+		}
+		with := *n.Node
+		with.Spec.Unschedulable, with.Spec.Taints = false, []corev1.Taint{t}
+		if untolerated(pod, &facts.Node{Node: &with}) != nil {
+			all = append(all, t)
+		}
 	}
-	without := *n.Node
-	without.Spec.Unschedulable = false
-	without.Spec.Taints = slices.DeleteFunc(slices.Clone(n.Spec.Taints),
-		func(t corev1.Taint) bool { return ofNodeState(&t) })
-	return untolerated(pod, &facts.Node{Node: &without})
+	return all
 }
 
 // quoteState returns the state that keeps pods off a node as evidence.

@@ -321,17 +321,17 @@ func (s *Scheduler) full(
 			v.Fix.Commands = append(v.Fix.Commands,
 				shell.Command("kubectl uncordon %s # the node has GPUs and is cordoned", n.Name))
 		}
-		t := ForeignTaint(pod, n)
-		if t == nil || strings.HasPrefix(t.Key, "node-role.kubernetes.io/") || !facts.Available(n) ||
+		taints := foreignTaints(pod, n)
+		if len(taints) == 0 || strings.HasPrefix(taints[0].Key, "node-role.kubernetes.io/") || !facts.Available(n) ||
 			!covers(want, func(name corev1.ResourceName) int64 { return s.Free(n, name) }) {
 			continue
 		}
 		if spare++; spare <= words.Few {
 			v.Evidence = append(v.Evidence,
 				finding.Evidence{Source: n.Object().String() +
-					" .spec.taints (its GPUs are free)", Text: facts.TaintText(t)})
+					" .spec.taints (its GPUs are free)", Text: taintsText(taints)})
 			if spare == 1 {
-				v.Fix.Commands = append(v.Fix.Commands, tolerate(pod, t)...)
+				v.Fix.Commands = append(v.Fix.Commands, tolerate(pod, taints...)...)
 			}
 		}
 	}
