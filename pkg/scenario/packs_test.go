@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -98,5 +99,29 @@ func TestLoadErrors(t *testing.T) {
 	}
 	if _, err := Load(large); err == nil || !strings.Contains(err.Error(), "bytes") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// What `scenario list` and completion read is a part of each scenario: it must be what the whole says.
+func TestPublicPartsAreThoseOfTheScenarios(t *testing.T) {
+	t.Parallel()
+	whole, err := Builtin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	public, err := Listing()
+	if err != nil || len(public) != len(whole) {
+		t.Fatalf("%d public parts of %d scenarios: %v", len(public), len(whole), err)
+	}
+	for i, s := range whole {
+		got := public[i]
+		for what, pair := range map[string][2]any{
+			"metadata": {got.Metadata, s.Metadata}, "requires": {got.Requires, s.Requires},
+			"public": {got.Public, s.Public},
+		} {
+			if !reflect.DeepEqual(pair[0], pair[1]) {
+				t.Errorf("%s: %s is %+v, want %+v", s.Metadata.Name, what, pair[0], pair[1])
+			}
+		}
 	}
 }

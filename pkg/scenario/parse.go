@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"reflect"
+	"slices"
 
 	kjson "sigs.k8s.io/json"
 
@@ -43,6 +44,28 @@ func Parse(file string, data []byte) (*Scenario, error) {
 	}
 	s.source = &source{file: file, data: bytes.Clone(data), lines: r.lines, root: root}
 	return s, nil
+}
+
+// parsePublic parses the metadata, requirements and public part of a valid scenario file.
+func parsePublic(file string, data []byte) (*Scenario, error) {
+	var public []byte
+	keep := false
+	for line := range bytes.Lines(data) {
+		if key, _, ok := bytes.Cut(line, []byte(":")); ok && len(bytes.TrimLeft(key, " #-")) == len(key) {
+			keep = slices.Contains([]string{"apiVersion", "kind", "metadata", "requires", "public"}, string(key))
+		}
+		if keep {
+			public = append(public, line...)
+		}
+	}
+	r := &reader{file: file}
+	root := r.read(public)
+	if root == nil {
+		return nil, r.sorted()
+	}
+	c := &checker{reader: r, expressions: true} // it removes expressions; its problems are the parts that were left out
+	c.check(root, reflect.TypeFor[Scenario](), "", roleText)
+	return decode(root)
 }
 
 // sorted returns the first hundred problems, in file order.

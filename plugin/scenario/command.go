@@ -85,7 +85,7 @@ func atMostOne(verb string) cobra.PositionalArgs {
 
 // completeNames completes scenario names.
 func completeNames(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	all, err := scenario.Builtin()
+	all, err := scenario.Listing()
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}

@@ -50,7 +50,7 @@ func (c *common) newListCommand() *cobra.Command {
 			if err := format.Validate(); err != nil {
 				return err
 			}
-			all, err := scenario.Builtin()
+			all, err := scenario.Listing()
 			if err != nil {
 				return err
 			}
