@@ -49,6 +49,7 @@ func TestProgramCompared(t *testing.T) {
 		noName  = "dial tcp: lookup redis.ml.svc.cluster.local on 10.0.0.2:53: no such host"
 		noFile  = "python: can't open file '/app/main.py': [Errno 2] No such file or directory"
 		noModel = "HFValidationError: Repo id must be in the form 'repo_name' or 'namespace/repo_name': '/models/llama'."
+		noAgent = `plugin type="aws-cni" name="aws-cni" failed (add): dial tcp 127.0.0.1:50051: connect: connection refused`
 		noCUDA  = "ImportError: libcuda.so.1: cannot open shared object file: No such file or directory"
 	)
 	for name, c := range map[string]struct {
@@ -78,6 +79,7 @@ func TestProgramCompared(t *testing.T) {
 		"model inside":   {[]podChange{runs("--model", "/models/llama"), mounted("/models")}, "", noModel, ""},
 		"no compute":     {[]podChange{env("NVIDIA_DRIVER_CAPABILITIES", "utility,video")}, "", noCUDA, "driver-capabilities-without-compute"},
 		"with compute":   {[]podChange{env("NVIDIA_DRIVER_CAPABILITIES", "compute,utility")}, "", noCUDA, ""},
+		"started since":  {nil, noAgent, noGPU, ""},
 		"bus error":      {[]podChange{crashing(135, "Error")}, "", "", "exit-sigbus"},
 		"another signal": {[]podChange{crashing(1, "Error")}, "", "", ""},
 	} {
@@ -93,7 +95,7 @@ func TestProgramCompared(t *testing.T) {
 		for _, id := range []string{
 			"probe-asks-another-port", "server-listens-on-loopback", "gpu-in-another-container",
 			"host-network-without-cluster-dns", "program-hidden-by-volume", "model-path-outside-volumes",
-			"driver-capabilities-without-compute", "exit-sigbus",
+			"driver-capabilities-without-compute", "exit-sigbus", "cni-aws-agent-not-running",
 		} {
 			if signed(all, id) != (c.want == id) {
 				t.Errorf("%s: %s: want %q: %+v", name, id, c.want, all)

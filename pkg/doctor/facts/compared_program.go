@@ -78,8 +78,8 @@ func (f *Facts) loopbackOnly(pod *corev1.Pod, _ *Node) (source, text string) {
 		said := ""
 		host := argument(all, "--host", "--listen-address", "--bind", "--hostname")
 		listens := func(address string) bool {
-			address = strings.TrimPrefix(address, "http://")
-			return address == "localhost" || strings.HasPrefix(address, "localhost:") || strings.HasPrefix(address, "127.")
+			name, _, _ := strings.Cut(strings.TrimPrefix(address, "http://"), ":")
+			return name == "localhost" || strings.HasPrefix(name, "127.")
 		}
 		sglang := slices.Contains(all, "sglang.launch_server")
 		comfy := slices.ContainsFunc(all, func(word string) bool { return path.Base(word) == "main.py" }) &&
