@@ -52,20 +52,22 @@ func TestProgramCompared(t *testing.T) {
 		noAgent = `plugin type="aws-cni" name="aws-cni" failed (add): dial tcp 127.0.0.1:50051: connect: connection refused`
 		noCUDA  = "ImportError: libcuda.so.1: cannot open shared object file: No such file or directory"
 	)
+	const loopback, outside = "server-listens-on-loopback", "model-path-outside-volumes"
+	const unmounted = "driver-capabilities-without-compute"
 	for name, c := range map[string]struct {
 		changes          []podChange
 		event, log, want string
 	}{
 		"other port":     {[]podChange{runs("--port", "8080")}, refused, "", "probe-asks-another-port"},
 		"joined":         {[]podChange{runs("--port=8080")}, refused, "", "probe-asks-another-port"},
-		"in a shell":     {[]podChange{runs("sh", "-c", "vllm serve m --port 8080")}, refused, "", "probe-asks-another-port"},
+		"in a shell":     {[]podChange{runs("sh", "-c", "serve --port 8080")}, refused, "", "probe-asks-another-port"},
 		"same port":      {[]podChange{runs("--port", "8000")}, refused, "", ""},
 		"no port":        {[]podChange{runs("serve")}, refused, "", ""},
 		"with a proxy":   {[]podChange{runs("--port", "8080"), sidecar}, refused, "", ""},
-		"loopback":       {[]podChange{runs("--host", "127.0.0.1")}, refused, "", "server-listens-on-loopback"},
-		"SGLang":         {[]podChange{runs("python", "-m", "sglang.launch_server")}, refused, "", "server-listens-on-loopback"},
+		"loopback":       {[]podChange{runs("--host", "127.0.0.1")}, refused, "", loopback},
+		"SGLang":         {[]podChange{runs("python", "-m", "sglang.launch_server")}, refused, "", loopback},
 		"SGLang, host":   {[]podChange{runs("-m", "sglang.launch_server", "--host=0.0.0.0")}, refused, "", ""},
-		"by env":         {[]podChange{runs("serve"), env("OLLAMA_HOST", "127.0.0.1:11434")}, refused, "", "server-listens-on-loopback"},
+		"by env":         {[]podChange{runs("serve"), env("OLLAMA_HOST", "127.0.0.1:11434")}, refused, "", loopback},
 		"all addresses":  {[]podChange{runs("serve"), env("OLLAMA_HOST", "0.0.0.0")}, refused, "", ""},
 		"other's GPU":    {[]podChange{sidecar}, "", noGPU, "gpu-in-another-container"},
 		"own GPU":        {nil, "", noGPU, ""},
@@ -73,11 +75,11 @@ func TestProgramCompared(t *testing.T) {
 		"cluster's DNS":  {[]podChange{onHost(corev1.DNSClusterFirstWithHostNet)}, "", noName, ""},
 		"internet":       {[]podChange{onHost("")}, "", "curl: (6) Could not resolve host: huggingface.co", ""},
 		"pod network":    {nil, "", noName, ""},
-		"hidden":         {[]podChange{runs("python", "/app/main.py"), mounted("/app")}, "", noFile, "program-hidden-by-volume"},
+		"hidden":         {[]podChange{runs("/app/main.py"), mounted("/app")}, "", noFile, "program-hidden-by-volume"},
 		"beside it":      {[]podChange{runs("python", "/app/main.py"), mounted("/data")}, "", noFile, ""},
-		"model outside":  {[]podChange{runs("--model", "/models/llama"), mounted("/data")}, "", noModel, "model-path-outside-volumes"},
+		"model outside":  {[]podChange{runs("--model", "/models/llama"), mounted("/data")}, "", noModel, outside},
 		"model inside":   {[]podChange{runs("--model", "/models/llama"), mounted("/models")}, "", noModel, ""},
-		"no compute":     {[]podChange{env("NVIDIA_DRIVER_CAPABILITIES", "utility,video")}, "", noCUDA, "driver-capabilities-without-compute"},
+		"no compute":     {[]podChange{env("NVIDIA_DRIVER_CAPABILITIES", "utility,video")}, "", noCUDA, unmounted},
 		"with compute":   {[]podChange{env("NVIDIA_DRIVER_CAPABILITIES", "compute,utility")}, "", noCUDA, ""},
 		"started since":  {nil, noAgent, noGPU, ""},
 		"bus error":      {[]podChange{crashing(135, "Error")}, "", "", "exit-sigbus"},
@@ -93,9 +95,9 @@ func TestProgramCompared(t *testing.T) {
 		}
 		_, all := b.tell(t)
 		for _, id := range []string{
-			"probe-asks-another-port", "server-listens-on-loopback", "gpu-in-another-container",
-			"host-network-without-cluster-dns", "program-hidden-by-volume", "model-path-outside-volumes",
-			"driver-capabilities-without-compute", "exit-sigbus", "cni-aws-agent-not-running",
+			"probe-asks-another-port", loopback, "gpu-in-another-container",
+			"host-network-without-cluster-dns", "program-hidden-by-volume", outside,
+			unmounted, "exit-sigbus", "cni-aws-agent-not-running",
 		} {
 			if signed(all, id) != (c.want == id) {
 				t.Errorf("%s: %s: want %q: %+v", name, id, c.want, all)
