@@ -27,6 +27,12 @@ import (
 //	conflict: denied PATH, claim NAME at PATH, no fsGroup    the user may not write to the volume
 //	conflict: writes PATH, volumes at PATHS                  an evicted pod wrote beside its volume
 //	conflict: MIG RESOURCE and RESOURCE                      a container requests several MIG profiles
+//	conflict: probe of port PORT, --port PORT                the probe asks for another port than the server's
+//	conflict: listens on 127.0.0.1 only, WHY                 nothing outside of the container reaches the server
+//	conflict: no GPU in container NAME, RESOURCE in container NAME    the container that fails requests none
+//	conflict: hostNetwork, dnsPolicy POLICY                  the pod asks the DNS servers of its node
+//	conflict: model PATH, volumes at PATHS                   the model is in none of the container's volumes
+//	covered: PATH by volume NAME at PATH                     the program that starts is looked for in a volume
 //	GPUs off: NVIDIA_VISIBLE_DEVICES=VALUE, WHO set it       the variable takes the GPUs from a container
 //	volume full: claim NAME at PATH: MESSAGE                 a write to a volume fails for lack of space
 //	OOMKilled with memory limit QUANTITY                     the limit of the container that was killed
@@ -47,6 +53,7 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 		f.refusedStrategy, f.withoutCDI, f.otherRoot, f.unansweredBy,
 		f.refusedEnv, f.turnedOff, f.profiles, f.volumes, f.fullVolume, f.killedAtLimit, f.runsElsewhere,
 		f.hangsOnlyHere, f.worksAsRoot, f.defaultLost, f.heldByConsole, f.staleOSTree,
+		f.probedElsewhere, f.loopbackOnly, f.otherContainersGPU, f.nodesDNS, f.covered, f.modelOutside,
 	} {
 		if source, text := compare(pod, n); text != "" {
 			all = append(all, signatures.Line{

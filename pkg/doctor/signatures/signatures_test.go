@@ -130,6 +130,10 @@ func TestHarmlessLines(t *testing.T) {
 		"INFO: Started server process [1]", "200 OK", "NCCL INFO Bootstrap: Using eth0:10.0.0.4<0>",
 		"Running with 8 GPUs",
 		"step 100 loss 2.31 lr 0.0003", "error rate: 0.00%", "0 errors, 0 warnings", "Successfully loaded model",
+		"TF-TRT Warning: Could not find TensorRT", "Unable to register cuDNN factory: one is already registered",
+		"A matching Triton is not available. Error caught was: No module named 'triton'",
+		"successful NUMA node read from SysFS had negative value (-1), but there must be at least one NUMA node",
+		"shutdown() failed (107: Transport endpoint is not connected)", "exit code 0", "resolved api.example.com in 2 ms",
 		"W0101 12:00:00.000000 1 main.go:10] retrying in 1s", "Xid monitoring started", "Waiting for the rendezvous",
 	} {
 		for _, place := range []Place{Event, Status, Log, Kernel, Unit} {

@@ -1,0 +1,184 @@
+package facts
+
+import (
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// This file compares the command and the environment of a container with the rest of its pod.
+
+// wordsOf returns the words of a container's command, including those of a shell command.
+func wordsOf(c *corev1.Container) []string {
+	return strings.Fields(strings.Join(slices.Concat(c.Command, c.Args), " "))
+}
+
+// argument returns the value of the last of the named flags in a command, or "".
+func argument(all []string, names ...string) (value string) {
+	for i, word := range all {
+		name, rest, joined := strings.Cut(word, "=")
+		switch {
+		case !slices.Contains(names, name):
+		case joined:
+			value = rest
+		case i+1 < len(all):
+			value = all[i+1]
+		}
+	}
+	return strings.Trim(value, `"'`)
+}
+
+// probedPort returns the number of the port that a probe connects to, or 0.
+func probedPort(c *corev1.Container, probe *corev1.Probe) int32 {
+	port := ""
+	switch {
+	case probe == nil:
+	case probe.HTTPGet != nil && probe.HTTPGet.Host == "":
+		port = probe.HTTPGet.Port.String()
+	case probe.TCPSocket != nil && probe.TCPSocket.Host == "":
+		port = probe.TCPSocket.Port.String()
+	}
+	for _, p := range c.Ports {
+		if p.Name != "" && p.Name == port {
+			return p.ContainerPort
+		}
+	}
+	number, _ := strconv.ParseUint(port, 10, 16)
+	return int32(number)
+}
+
+// probedElsewhere reports that a probe connects to another port than the one that the only server of the pod is told to
+// listen on.
+func (f *Facts) probedElsewhere(pod *corev1.Pod, _ *Node) (source, text string) {
+	if len(pod.Spec.Containers) != 1 {
+		return "", "" // a proxy beside the server may listen on the probe's port
+	}
+	c := &pod.Spec.Containers[0]
+	port := argument(wordsOf(c), "--port", "--http-port")
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return "", ""
+	}
+	for _, probe := range []*corev1.Probe{c.StartupProbe, c.LivenessProbe, c.ReadinessProbe} {
+		if probed := strconv.Itoa(int(probedPort(c, probe))); probed != "0" && probed != port {
+			return PodObject(pod).String() + ", container " + c.Name + " .args, and its probe",
+				"conflict: probe of port " + probed + ", --port " + port
+		}
+	}
+	return "", ""
+}
+
+// loopbackOnly reports that a server listens only on the loopback address, because it is told to or by default.
+func (f *Facts) loopbackOnly(pod *corev1.Pod, _ *Node) (source, text string) {
+	for i := range pod.Spec.Containers {
+		c := &pod.Spec.Containers[i]
+		all := wordsOf(c)
+		said := ""
+		host := argument(all, "--host", "--listen-address", "--bind", "--hostname")
+		listens := func(address string) bool {
+			name, _, _ := strings.Cut(strings.TrimPrefix(address, "http://"), ":")
+			return name == "localhost" || strings.HasPrefix(name, "127.")
+		}
+		sglang := slices.Contains(all, "sglang.launch_server")
+		comfy := slices.ContainsFunc(all, func(word string) bool { return path.Base(word) == "main.py" }) &&
+			strings.Contains(strings.ToLower(c.Image+" "+strings.Join(all, " ")), "comfyui")
+		switch {
+		case listens(host):
+			said = "told so by " + host
+		case sglang && host == "":
+			said = "the default of SGLang without --host"
+		case comfy && !slices.ContainsFunc(all, func(word string) bool { return strings.HasPrefix(word, "--listen") }):
+			said = "the default of ComfyUI without --listen"
+		}
+		for _, name := range []string{"OLLAMA_HOST", "LLAMA_ARG_HOST", "GRADIO_SERVER_NAME"} {
+			for _, value := range EnvOf(c.Env, name) {
+				if listens(value) && host == "" {
+					said = "told so by " + name + "=" + value
+				}
+			}
+		}
+		if said != "" {
+			return PodObject(pod).String() + ", container " + c.Name + " .command, .args and .env",
+				"conflict: listens on 127.0.0.1 only, " + said
+		}
+	}
+	return "", ""
+}
+
+// otherContainersGPU reports that a container that fails requests no GPU, and another container of its pod does.
+func (f *Facts) otherContainersGPU(pod *corev1.Pod, _ *Node) (source, text string) {
+	var without []string
+	with, resource := "", corev1.ResourceName("")
+	for i := range pod.Spec.Containers {
+		c := &pod.Spec.Containers[i]
+		has := false
+		for name, count := range asked(c.Resources) {
+			if IsGPUResource(name) && count > 0 {
+				has, with, resource = true, c.Name, name
+			}
+		}
+		if !has && len(c.Resources.Claims) == 0 && len(EnvOf(c.Env, "NVIDIA_VISIBLE_DEVICES")) == 0 {
+			without = append(without, c.Name)
+		}
+	}
+	for _, t := range f.Troubles(pod) {
+		if with != "" && slices.Contains(without, t.Container) {
+			return PodObject(pod).String() + " .spec.containers[].resources.limits",
+				"conflict: no GPU in container " + t.Container + ", " + string(resource) + " in container " + with
+		}
+	}
+	return "", ""
+}
+
+// nodesDNS reports that the pod uses the network of its node, and with it the node's DNS servers, which do not know the
+// names of Services.
+func (f *Facts) nodesDNS(pod *corev1.Pod, _ *Node) (source, text string) {
+	policy := pod.Spec.DNSPolicy
+	if !pod.Spec.HostNetwork || policy != "" && policy != corev1.DNSClusterFirst && policy != corev1.DNSDefault {
+		return "", ""
+	}
+	return PodObject(pod).String() + " .spec.hostNetwork and .spec.dnsPolicy",
+		"conflict: hostNetwork, dnsPolicy " + string(policy)
+}
+
+// covered reports that the file which a container starts is in a volume that is mounted there.
+func (f *Facts) covered(pod *corev1.Pod, _ *Node) (source, text string) {
+	for i := range pod.Spec.Containers {
+		c := &pod.Spec.Containers[i]
+		for _, word := range wordsOf(c) {
+			word = strings.Trim(word, `"';`)
+			if !path.IsAbs(word) || path.Ext(word) == "" || path.Ext(word) != ".py" && path.Ext(word) != ".sh" {
+				continue
+			}
+			if m := MountOf(c, word); m != nil && m.MountPath != word {
+				return PodObject(pod).String() + ", container " + c.Name + " .command, .args and .volumeMounts",
+					"covered: " + word + " by volume " + m.Name + " at " + m.MountPath
+			}
+		}
+	}
+	return "", ""
+}
+
+// modelOutside reports that a container is told to load a model from a directory that is in none of its volumes.
+func (f *Facts) modelOutside(pod *corev1.Pod, _ *Node) (source, text string) {
+	for i := range pod.Spec.Containers {
+		c := &pod.Spec.Containers[i]
+		model := argument(wordsOf(c), "--model", "--model-path", "--model-id", "--model_path", "--model-repository")
+		if !path.IsAbs(model) || MountOf(c, model) != nil {
+			continue
+		}
+		var mounts []string
+		for _, m := range c.VolumeMounts {
+			if m.MountPath != "/dev/shm" && !strings.HasPrefix(m.MountPath, "/var/run/") {
+				mounts = append(mounts, m.MountPath)
+			}
+		}
+		if len(mounts) > 0 {
+			return PodObject(pod).String() + ", container " + c.Name + " .args and .volumeMounts",
+				"conflict: model " + model + ", volumes at " + strings.Join(mounts, " and ")
+		}
+	}
+	return "", ""
+}
