@@ -48,8 +48,9 @@ func TestErrorsOfRunningPods(t *testing.T) {
 		"of a job, hours ago": {
 			logs(strings.ReplaceAll(record, "11:57:01", "04:57:01"), controlledBy("PyTorchJob", "t")), known, "",
 		},
-		"NCCL's own warning": {
-			logs("worker:45:120 [0] misc/shmutils.cc:72 NCCL WARN Error: failed to extend /dev/shm/nccl-UbzKZ9 to 9637892 bytes\n"),
+		"NCCL's warning before the error": {
+			logs("a:45:120 [0] misc/shmutils.cc:72 NCCL WARN Error: failed to extend /dev/shm/nccl-UbzKZ9 to 9637892 bytes\n" +
+				"torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1970, unhandled system error\n"),
 			known, "",
 		},
 		"retried in vain for long": {
@@ -69,7 +70,11 @@ func TestErrorsOfRunningPods(t *testing.T) {
 		"the client's request is bad": {
 			logs(record + "INFO:  10.0.0.1:5 - \"POST /v1/completions HTTP/1.1\" 400 Bad Request\n"), silent, "",
 		},
-		"retried":   {logs("2026-01-01T11:58:00Z ERROR " + shm + ", retrying in 5s\n"), silent, ""},
+		"retried": {logs("2026-01-01T11:58:00Z ERROR " + shm + ", retrying in 5s\n"), silent, ""},
+		"NCCL's own warning alone": {
+			logs("a:45:120 [0] misc/shmutils.cc:72 NCCL WARN Error: failed to extend /dev/shm/nccl-UbzKZ9 to 9637892 bytes\n"),
+			silent, "",
+		},
 		"a warning": {logs("2026-01-01T11:58:00Z WARNING " + shm + "\n"), silent, ""},
 		"information": {
 			logs("2026-01-01T11:58:00Z INFO the last run ended with: " + shm + "\n"), silent, "",

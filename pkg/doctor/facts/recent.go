@@ -78,8 +78,13 @@ var (
 	// handled matches errors that the program deals with itself.
 	handled = regexp.MustCompile(
 		`(?i)\bretry|\bretries\b|\battempt\b|(?:will|to|and) try again|trying again|reconnect|\bwaiting (?:for|to)\b|` +
-			`back(?:ing)? ?off|fall(?:s|ing)? ?back|\bfallback\b|\bignor|\bskip|not critical|harmless|` +
-			`\bsplitting\b|\breducing\b|usage stat|telemetry|analytics`,
+			`back(?:ing)? ?off`,
+	)
+	// aside matches errors without which the program does its work: it has another way, or only reports about itself.
+	aside = regexp.MustCompile(
+		`(?i)fall(?:s|ing)? ?back|\bfallback\b|\bignor|\bskip|not critical|harmless|\bsplitting\b|\breducing\b|` +
+			`usage.stat|telemetry|analytics|opentelemetry|\botel|export(?:ing|er)\b|\bwandb|\bmlflow|tensorboard|` +
+			`\bsentry\b|statsd|prometheus|\boptional\b|\bgit\b`,
 	)
 	waited = regexp.MustCompile(`(?i)(?:timed out|timeout) (?:while )?waiting (?:for|to)`)
 	// works matches lines of a program that does its work.
@@ -130,8 +135,12 @@ func markErrors(lines []signatures.Line, now time.Time, within time.Duration) {
 		now = last // the zone of the log is unknown
 	}
 	seen, first := map[string]int{}, map[string]time.Time{}
+	program := -1 // the last error that is not NCCL's own, which alone may be a detour
 	for i := range lines {
 		if entries[i].error && i > fine {
+			if levelError.MatchString(strings.ReplaceAll(lines[i].Evidence.Text, "NCCL WARN", "")) {
+				program = i
+			}
 			key := numbersOf.ReplaceAllString(lines[i].Evidence.Text, "0")
 			if seen[key]++; seen[key] == 1 {
 				first[key] = entries[i].at
@@ -151,7 +160,8 @@ func markErrors(lines []signatures.Line, now time.Time, within time.Duration) {
 		repeated := seen[key] >= repeatedTimes && !at.IsZero() && at.Sub(first[key]) >= repeatedFor
 		old := !at.IsZero() && now.Sub(at) > within
 		retried := handled.MatchString(waited.ReplaceAllString(text, ""))
-		if i <= fine || old || !repeated && (retried || ordinary > followedBy) {
+		alone := strings.Contains(text, "NCCL WARN") && program < i
+		if i <= fine || old || alone || aside.MatchString(text) || !repeated && (retried || ordinary > followedBy) {
 			lines[i].Place = ""
 		}
 	}
