@@ -48,6 +48,16 @@ func TestErrorsOfRunningPods(t *testing.T) {
 		"of a job, hours ago": {
 			logs(strings.ReplaceAll(record, "11:57:01", "04:57:01"), controlledBy("PyTorchJob", "t")), known, "",
 		},
+		"a GPU that the process cannot use anymore": {
+			logs("ERROR:    Exception in ASGI application\nTraceback (most recent call last):\n  File \"a.py\", line 412, in run\n"+
+				"RuntimeError: CUDA error: an illegal memory access was encountered\n", server), "wl.cuda-error warning", "still runs",
+		},
+		"it was restarted by its parent": {
+			logs("RuntimeError: CUDA error: an illegal memory access was encountered\nINFO worker started\n", server), silent, "",
+		},
+		"a request needs too much of the GPU": {
+			logs("RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\n", server), known, "2.00 GiB",
+		},
 		"NCCL's warning before the error": {
 			logs("a:45:120 [0] misc/shmutils.cc:72 NCCL WARN Error: failed to extend /dev/shm/nccl-UbzKZ9 to 9637892 bytes\n" +
 				"torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1970, unhandled system error\n"),

@@ -40,7 +40,7 @@ var (
 	)
 	unconnected = regexp.MustCompile(
 		`(?i)connection (?:was )?(?:reset|refused|closed)|broken pipe|got 0 bytes|recvValue failed|timed? ?out|unreachable|` +
-			`ncclRemoteError|ncclSystemError`,
+			`ncclRemoteError|ncclSystemError|failed to connect to (?:GCS|all addresses)|StatusCode\.UNAVAILABLE`,
 	)
 )
 
@@ -156,7 +156,7 @@ const longRendezvous = 10 * time.Minute
 
 var rendezvous = regexp.MustCompile(
 	`(?i)init_process_group|using distributed|rendezvous|torchrun|NCCL INFO Bootstrap|init method|` +
-		`waiting for (?:all )?(?:ranks|workers|peers|processes|clients)`,
+		`waiting for (?:all )?(?:ranks|workers|peers|processes|clients)|still waiting for response from worker`,
 )
 
 // atRendezvous reports whether the log of a rank has ended at the rendezvous for long.

@@ -29,6 +29,16 @@ const (
 	repeatedFor   = 10 * time.Minute
 )
 
+// LastErrors returns the lines that tell of a failure that persists in the log of a pod that runs.
+func (f *Facts) LastErrors(pod *corev1.Pod) []signatures.Line {
+	if len(f.LogsOf(pod)) == 0 || pod.Status.Phase != corev1.PodRunning {
+		return nil
+	}
+	lines := f.Lines([]*corev1.Pod{pod}, nil)
+	f.RecentErrors(pod, lines)
+	return slices.DeleteFunc(lines, func(line signatures.Line) bool { return line.Place != signatures.Log })
+}
+
 // RecentErrors marks the lines of a running pod that cannot tell of a failure that persists: their place is empty, so
 // that a signature may read them but not match them. It changes lines.
 func (f *Facts) RecentErrors(pod *corev1.Pod, lines []signatures.Line) {

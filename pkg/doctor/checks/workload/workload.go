@@ -134,8 +134,8 @@ func Checks() []engine.Check {
 			Needs: []engine.Need{
 				engine.NeedAPI,
 				engine.NeedLogs,
-			}, Reads: logs + "; XIDs in the kernel log of the node",
-			Why: "CUDA reports it in a failing pod. The cause is the program or the GPU: an XID in the kernel " +
+			}, Reads: logs + "; the ends of logs of running GPU pods; XIDs in the kernel log of the node",
+			Why: "CUDA reports it in a failing pod, or at the end of the log of a running one. The cause is the program or the GPU: an XID in the kernel " +
 				"log at the same time shows which.",
 			Explains: failing, Doc: "https://docs.nvidia.com/deploy/xid-errors/", Run: says(wordsCUDAError),
 		},
