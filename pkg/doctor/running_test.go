@@ -131,6 +131,14 @@ func TestRestartsNowAndThen(t *testing.T) {
 			pod(5*time.Hour, restarted(4, time.Hour, failed)).previous("p", traceback), "wl.restarts warning",
 			"/dev/shm is too small",
 		},
+		"a signal of its own": {
+			pod(5*time.Hour, restarted(4, time.Hour, corev1.ContainerStateTerminated{ExitCode: 135, Reason: "Error"})).
+				previous("p", traceback), "wl.restarts warning", "",
+		},
+		"a failed probe": {
+			pod(5*time.Hour, restarted(4, time.Hour, corev1.ContainerStateTerminated{ExitCode: 143, Reason: "Error"})).
+				previous("p", traceback), "", "",
+		},
 		"an unknown error":    {pod(5*time.Hour, restarted(4, time.Hour, failed)).previous("p", "bye\n"), "", ""},
 		"killed once":         {pod(24*time.Hour, restarted(1, time.Hour, oom)), "", ""},
 		"killed at the start": {pod(24*time.Hour, restarted(5, 23*time.Hour+30*time.Minute, oom)), "", ""},
@@ -361,7 +369,11 @@ func TestMeshBetweenRanks(t *testing.T) {
 		"Linkerd": {
 			job(reset, sidecar("linkerd-proxy", "cr.l5d.io/linkerd/proxy:edge-24.5.1")), "mesh-between-ranks",
 		},
-		"of a JobSet":   {job(reset, istio, member("jobset.sigs.k8s.io/jobset-name")), "mesh-between-ranks"},
+		"of a JobSet": {job(reset, istio, member("jobset.sigs.k8s.io/jobset-name")), "mesh-between-ranks"},
+		"of Ray": {
+			job("RuntimeError: Failed to connect to GCS at address 10.0.0.7:6379\n", istio, member("ray.io/cluster")),
+			"mesh-between-ranks",
+		},
 		"refused":       {job("torch.distributed.DistNetworkError: Connection refused\n", istio), "mesh-between-ranks"},
 		"all wait":      {waiting(istio), "mesh-hangs-rendezvous"},
 		"without proxy": {job(reset), ""},

@@ -164,13 +164,22 @@ func lastError(f *facts.Facts, pod *corev1.Pod, lines []signatures.Line) []signa
 	if len(f.Troubles(pod)) > 0 || !f.AsksForGPU(pod) || facts.ComponentOf(pod.Labels, pod.Spec) != "" {
 		return nil // other checks report them
 	}
+	likely := func() []signatures.Match {
+		matches := f.Signatures.Best(lines)
+		if len(matches) != 1 || matches[0].Confidence != finding.Likely {
+			return nil
+		}
+		return matches
+	}
+	if likely() == nil {
+		return nil // the log of most pods, whose errors then need not be found
+	}
 	lines = slices.Clone(lines)
 	f.RecentErrors(pod, lines)
-	matches := f.Signatures.Best(lines)
-	if len(matches) != 1 || matches[0].Confidence != finding.Likely || matches[0].Line.Place != signatures.Log {
-		return nil
+	if matches := likely(); matches != nil && matches[0].Line.Place == signatures.Log {
+		return matches
 	}
-	return matches
+	return nil
 }
 
 // take copies what the signature knows into the finding.

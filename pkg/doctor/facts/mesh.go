@@ -40,7 +40,8 @@ var (
 	)
 	unconnected = regexp.MustCompile(
 		`(?i)connection (?:was )?(?:reset|refused|closed)|broken pipe|got 0 bytes|recvValue failed|timed? ?out|unreachable|` +
-			`ncclRemoteError|ncclSystemError|failed to connect to (?:GCS|all addresses)|StatusCode\.UNAVAILABLE`,
+			`\w*Rendezvous\w*Error|Dist(?:Store|Network)Error|ncclRemoteError|ncclSystemError|` +
+			`failed to connect to (?:GCS|all addresses)|StatusCode\.UNAVAILABLE`,
 	)
 )
 
@@ -127,7 +128,7 @@ func (f *Facts) failsItself(pod *corev1.Pod, troubles []Trouble) bool {
 
 // meshed reports that a service mesh has its proxy in the pods of a distributed job, and that no rank fails for another
 // reason. A running rank counts if it has been at the rendezvous for long.
-func (f *Facts) meshed(pod *corev1.Pod, _ *Node) (source, text string) {
+func (f *Facts) meshed(pod *corev1.Pod, n *Node) (source, text string) {
 	kind, name := jobOf(pod)
 	proxy := proxyOf(pod)
 	if kind == "" || proxy == "" {
@@ -144,7 +145,8 @@ func (f *Facts) meshed(pod *corev1.Pod, _ *Node) (source, text string) {
 	}
 	text = "mesh: " + proxy + " between the ranks of " + kind + " " + name
 	if j.failing == 0 {
-		if !f.atRendezvous(pod, proxy) {
+		idle := Idle(n, pod)
+		if n.GPUs().SMI != nil && (idle == nil || !*idle) || !f.atRendezvous(pod, proxy) {
 			return "", ""
 		}
 		text += ", which wait at the rendezvous"

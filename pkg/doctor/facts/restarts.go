@@ -2,6 +2,7 @@ package facts
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -35,8 +36,8 @@ func (f *Facts) Restarting(pod *corev1.Pod) (last *corev1.ContainerStatus, kille
 			continue
 		}
 		oom := ended.Reason == "OOMKilled"
-		if !oom && (ended.ExitCode == 0 || ended.ExitCode >= 128 || f.Age(pod) < settles) {
-			continue // a signal: the node rebooted, or a probe failed
+		if !oom && (slices.Contains(stopped(), ended.ExitCode) || f.Age(pod) < settles) {
+			continue
 		}
 		between := ended.FinishedAt.Sub(pod.CreationTimestamp.Time) / time.Duration(s.RestartCount)
 		if between <= 0 || between > seldom {
@@ -51,6 +52,10 @@ func (f *Facts) Restarting(pod *corev1.Pod) (last *corev1.ContainerStatus, kille
 	}
 	return nil, false
 }
+
+// stopped returns the exit codes of containers that did not fail by themselves: they completed, or got SIGHUP, SIGINT,
+// SIGKILL or SIGTERM, as after a failed probe; 255 is that of a container that was lost when its node rebooted.
+func stopped() []int32 { return []int32{0, 129, 130, 137, 143, 255} }
 
 // RestartEvidence quotes how a container of a pod ended, and how often.
 func RestartEvidence(pod *corev1.Pod, s *corev1.ContainerStatus) []finding.Evidence {

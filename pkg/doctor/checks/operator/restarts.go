@@ -22,7 +22,7 @@ func restartsCheck() engine.Check {
 			"DRA driver; the log of their previous instance",
 		Why: "A container was restarted at least three times, less than 12 hours apart, and has run no longer than three " +
 			"times the time between its failures. It was OOMKilled, or a signature knows a message of the instance that " +
-			"failed. Restarts by a signal (a reboot of the node, a failed probe) and in the first hour of a pod do not count.",
+			"failed. Restarts from outside (a reboot of the node, a failed probe) and in the first hour of a pod do not count.",
 		Doc:     "https://kubernetes.io/docs/tasks/configure-pod-container/assign-memory-resource/",
 		Sources: []string{"aws-observability/helm-charts#61"},
 		Run: func(f *facts.Facts, r *engine.Result) {

@@ -123,11 +123,15 @@ func says(kind wordKind) func(*facts.Facts, *engine.Result) {
 
 // checkBroken reports a running pod whose log ends with an error after which a process cannot use its GPU anymore.
 func checkBroken(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
+	broken := []string{
+		"uncorrectable ECC", "GPU is lost", "has fallen off the bus", "an illegal memory access",
+		"unspecified launch failure", "device-side assert triggered", "misaligned address",
+	}
+	if _, found := f.GrepLogs(pod, broken...); !found {
+		return
+	}
 	for _, line := range f.LastErrors(pod) {
-		if !words.ContainsAny(line.Evidence.Text, []string{
-			"uncorrectable ECC", "GPU is lost", "has fallen off the bus", "an illegal memory access",
-			"unspecified launch failure", "device-side assert triggered", "misaligned address",
-		}) {
+		if !words.ContainsAny(line.Evidence.Text, broken) {
 			continue
 		}
 		issue := finding.Finding{
