@@ -12,9 +12,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/signatures"
 )
 
-// This file finds the errors in the log of a pod that runs. A program that runs logs many errors that are over, or that
-// it handles itself: it retries while it starts, or refuses the request of a client. Only an error after which nothing
-// works anymore counts.
+// This file finds errors in the log of a running pod. Most errors that a running program logs are over, or the program
+// handles them: it retries while it starts, or rejects the request of a client. Only an error that is not followed by
+// signs of work counts.
 
 const (
 	// errorCounts is how long the last error of a server counts: later it may have served requests that it did not log.
@@ -29,7 +29,7 @@ const (
 	repeatedFor   = 10 * time.Minute
 )
 
-// LastErrors returns the lines that tell of a failure that persists in the log of a pod that runs.
+// LastErrors returns the lines in the log of a running pod that report a failure that persists.
 func (f *Facts) LastErrors(pod *corev1.Pod) []signatures.Line {
 	if len(f.LogsOf(pod)) == 0 || pod.Status.Phase != corev1.PodRunning {
 		return nil
@@ -39,8 +39,8 @@ func (f *Facts) LastErrors(pod *corev1.Pod) []signatures.Line {
 	return slices.DeleteFunc(lines, func(line signatures.Line) bool { return line.Place != signatures.Log })
 }
 
-// RecentErrors marks the lines of a running pod that cannot tell of a failure that persists: their place is empty, so
-// that a signature may read them but not match them. It changes lines.
+// RecentErrors clears the place of all lines of a running pod that do not report a failure that persists. Such lines
+// still count for the fields also and unless of a signature, but no signature matches them.
 func (f *Facts) RecentErrors(pod *corev1.Pod, lines []signatures.Line) {
 	within := jobErrorCounts
 	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil &&
@@ -85,12 +85,12 @@ var (
 		`^[IWD]\d{4} |(?i:level|lvl|severity)"?[=:] ?"?(?i:info|debug|warn|trace|notice)|NCCL INFO|` +
 			`(?:^|[\s\[|(:-])(?:INFO|DEBUG|WARN|WARNING|TRACE|NOTICE)(?:$|[\s\]|):-])|Warning: |^(?i:warn(?:ing)?|info)\b`,
 	)
-	// handled matches errors that the program deals with itself.
+	// handled matches errors after which the program tries again.
 	handled = regexp.MustCompile(
 		`(?i)\bretry|\bretries\b|\battempt\b|(?:will|to|and) try again|trying again|reconnect|\bwaiting (?:for|to)\b|` +
 			`back(?:ing)? ?off`,
 	)
-	// aside matches errors without which the program does its work: it has another way, or only reports about itself.
+	// aside matches errors that do not keep the program from its work: it has a fallback, or only exports metrics.
 	aside = regexp.MustCompile(
 		`(?i)fall(?:s|ing)? ?back|\bfallback\b|\bignor|\bskip|not critical|harmless|\bsplitting\b|\breducing\b|` +
 			`usage.stat|telemetry|analytics|opentelemetry|\botel|export(?:ing|er)\b|\bwandb|\bmlflow|tensorboard|` +

@@ -19,7 +19,7 @@ const (
 	seldom = 12 * time.Hour
 	// stable is how many times longer than before a container must have run to be stable.
 	stable = 3
-	// settles is how long a pod may fail at its start, while what it depends on starts as well.
+	// settles is how long a new pod may fail, because what it depends on is starting as well.
 	settles = time.Hour
 )
 

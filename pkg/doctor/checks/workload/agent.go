@@ -27,8 +27,8 @@ func agentCheck() engine.Check {
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 		Reads: "hostPath volumes of failing GPU pods and of DaemonSets, messages of the pods; taints and labels of their " +
 			"nodes",
-		Why: "A message of the pod tells that something is wrong with a socket or directory of the node. A DaemonSet mounts " +
-			"it as well, and has no pod on the node because of a taint, its nodeSelector or its affinity. Not reported if " +
+		Why: "A message of the pod reports a problem with a socket or directory of the node. A DaemonSet mounts it as well, " +
+			"and has no pod on the node because of a taint, its nodeSelector or its affinity. Not reported if " +
 			"another DaemonSet that mounts it has a pod there, and not for directories that the system or the container " +
 			"runtime owns, such as /dev, /etc or /var/log.",
 		Explains: []string{"wl.pod-failing", "wl.probe-failing", "wl.volume", "rt.sandbox-failed"},
@@ -51,7 +51,7 @@ func checkAgents(f *facts.Facts, r *engine.Result) {
 			if v.HostPath == nil || ofSystem(v.HostPath.Path) {
 				continue
 			}
-			if said, ok := tellsOf(f, pod, v); ok {
+			if said, ok := complaint(f, pod, v); ok {
 				reportAgent(f, r, pod, n, v, said)
 				break
 			}
@@ -153,12 +153,12 @@ func ofSystem(of string) bool {
 	}, func(dir string) bool { return of == dir || strings.HasPrefix(of, dir+"/") })
 }
 
-// complains matches messages that something does not work or does not come.
+// complains matches messages about something that fails or is missing.
 var complains = regexp.MustCompile(`(?i)wait|fail|error|fatal|no such|not found|refused|cannot|can't|could not|unable|` +
 	`time[ds]? ?out|denied|not exist|missing|not a (?:socket|directory)|unavailable|not ready`)
 
-// tellsOf returns the message of a pod that complains about a path of a volume.
-func tellsOf(f *facts.Facts, pod *corev1.Pod, v corev1.Volume) (finding.Evidence, bool) {
+// complaint returns the message of a pod about a problem with the path of a volume.
+func complaint(f *facts.Facts, pod *corev1.Pod, v corev1.Volume) (finding.Evidence, bool) {
 	paths := []string{v.HostPath.Path}
 	for c := range facts.Containers(pod) {
 		for _, m := range c.VolumeMounts {

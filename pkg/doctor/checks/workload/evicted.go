@@ -29,7 +29,7 @@ func evictedCheck() engine.Check {
 	}
 }
 
-// eviction is what the kubelet's message tells of an eviction.
+// eviction is what the kubelet's message reports about an eviction.
 type eviction struct {
 	resource corev1.ResourceName // "" if unknown; pids for process IDs
 	// own is true if the pod exceeded a limit of its own. Otherwise, the node ran low on the resource.

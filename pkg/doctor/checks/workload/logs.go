@@ -121,7 +121,7 @@ func says(kind wordKind) func(*facts.Facts, *engine.Result) {
 	}
 }
 
-// checkBroken reports a running pod whose log ends with an error after which a process cannot use its GPU anymore.
+// checkBroken reports a running pod whose log ends with an error after which a process can no longer use its GPU.
 func checkBroken(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 	broken := []string{
 		"uncorrectable ECC", "GPU is lost", "has fallen off the bus", "an illegal memory access",
@@ -140,7 +140,7 @@ func checkBroken(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 		}
 		wordsCUDAError.tell(f, pod, f.Node(pod.Spec.NodeName), &issue)
 		issue.Title += "; the pod still runs"
-		issue.Fix.Text += " The process cannot use the GPU anymore: restart the pod."
+		issue.Fix.Text += " The process can no longer use the GPU: restart the pod."
 		r.Add(issue)
 		return
 	}
