@@ -1,6 +1,9 @@
 package doctor
 
 import (
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -8,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 )
 
 func controlledBy(kind, name string) podChange {
@@ -95,6 +100,29 @@ func TestErrorsOfRunningPods(t *testing.T) {
 		"the instance before": {newBench().node("a", 2).pod("p", "a", 1).previous("p", record), silent, ""},
 		"without a GPU":       {newBench().node("a", 2).pod("p", "a", 0).log("p", record), silent, ""},
 	})
+}
+
+// The ends of logs of programs that work are not reported, although they have errors: those of clients, of what the
+// program does without, and of what it retries. The last one is a process that can no longer use its GPU.
+func TestLogsOfProgramsThatWork(t *testing.T) {
+	t.Parallel()
+	data, err := os.ReadFile(filepath.Join("testdata", "running-logs.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := strings.Split(string(data), "\n====\n")
+	for i, text := range all {
+		for _, owner := range []podChange{controlledBy("ReplicaSet", "server-7d9f6c5b8"), controlledBy("Job", "train")} {
+			b := newBench().node("a", 2).pod("p", "a", 1, created(24*time.Hour), owner).log("p", text)
+			_, found := b.tell(t)
+			reported := slices.ContainsFunc(found, func(f finding.Finding) bool {
+				return f.ID == "wl.message" || f.ID == "wl.cuda-error"
+			})
+			if reported != (i == len(all)-1) {
+				t.Errorf("log %d: reported %t\n%s\n%+v", i, reported, text, found)
+			}
+		}
+	}
 }
 
 // restarted returns a change that makes a pod's container run again since some time, after a number of restarts.
