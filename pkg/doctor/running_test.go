@@ -112,7 +112,8 @@ func TestLogsOfProgramsThatWork(t *testing.T) {
 	}
 	all := strings.Split(string(data), "\n====\n")
 	for i, text := range all {
-		for _, owner := range []podChange{controlledBy("ReplicaSet", "server-7d9f6c5b8"), controlledBy("Job", "train")} {
+		for _, kind := range []string{"ReplicaSet", "Job"} {
+			owner := controlledBy(kind, "owner")
 			b := newBench().node("a", 2).pod("p", "a", 1, created(24*time.Hour), owner).log("p", text)
 			_, found := b.tell(t)
 			reported := slices.ContainsFunc(found, func(f finding.Finding) bool {
