@@ -90,11 +90,13 @@ var (
 		`(?i)\bretry|\bretries\b|\battempt\b|(?:will|to|and) try again|trying again|reconnect|\bwaiting (?:for|to)\b|` +
 			`back(?:ing)? ?off`,
 	)
-	// aside matches errors that do not keep the program from its work: it has a fallback, or only exports metrics.
+	// aside matches errors that do not keep the program from its work: it has a fallback, only exports metrics, or
+	// is a tool that prepares the container.
 	aside = regexp.MustCompile(
 		`(?i)fall(?:s|ing)? ?back|\bfallback\b|\bignor|\bskip|not critical|harmless|\bsplitting\b|\breducing\b|` +
 			`usage.stat|telemetry|analytics|opentelemetry|\botel|export(?:ing|er)\b|\bwandb|\bmlflow|tensorboard|` +
-			`\bsentry\b|statsd|prometheus|\boptional\b|\bgit\b`,
+			`\bsentry\b|statsd|prometheus|\boptional\b|\bgit\b|^fatal: |\bpip\b|install packages|no matching distribution|` +
+			`satisfies the requirement|\bapt-get\b|\bdpkg\b|^E: |\bconda\b|\bnpm\b`,
 	)
 	waited = regexp.MustCompile(`(?i)(?:timed out|timeout) (?:while )?waiting (?:for|to)`)
 	// works matches lines of a program that does its work.
