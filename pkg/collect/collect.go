@@ -91,6 +91,8 @@ type collector struct {
 	s        *snapshot.Snapshot
 	keeper   *keeper
 	served   served
+	// ofFailing reports whether a log was read because its pod fails, or may know why others do.
+	ofFailing bool
 
 	mu sync.Mutex // protects the following fields, and s.Missing
 	// refused has the errors of lists without which there is no diagnosis.

@@ -722,8 +722,8 @@ func TestLogsAreOfManyKinds(t *testing.T) {
 	}
 }
 
-// Of GPU pods that run well the beginnings of logs are read, of a few of each owner, when there is room, and nobody
-// misses those that are not.
+// Of GPU pods that run well the beginnings and ends of logs are read, of a few of each owner, when there is room, and
+// nobody misses those that are not.
 func TestBeginningsOfLogs(t *testing.T) {
 	t.Parallel()
 	objects := []runtime.Object{gpuNode("n")}
@@ -744,11 +744,13 @@ func TestBeginningsOfLogs(t *testing.T) {
 		return true, &runtime.Unknown{Raw: []byte("device: cpu\n")}, nil
 	})
 	s := collected(t, cluster)
-	if len(s.Logs) != logAlike || !s.Logs[0].Head || s.Logs[0].Text != "device: cpu\n" || s.Logs[0].Container != "c" {
+	if len(s.Logs) != 2*logAlike || !s.Logs[0].Head || s.Logs[1].Head || s.Logs[0].Text != "device: cpu\n" ||
+		s.Logs[0].Container != "c" {
 		t.Errorf("logs %+v", s.Logs)
 	}
 	for _, o := range asked {
-		if o.TailLines != nil || o.LimitBytes == nil || *o.LimitBytes != headBytes || o.Container != "c" {
+		if o.LimitBytes == nil || o.Container != "c" ||
+			o.TailLines == nil && *o.LimitBytes != headBytes || o.TailLines != nil && *o.TailLines != endLines {
 			t.Errorf("asked for %+v", o)
 		}
 	}

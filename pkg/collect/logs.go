@@ -30,6 +30,7 @@ const (
 	logLines    = int64(200)
 	logBytes    = int64(64 << 10)
 	headBytes   = int64(16 << 10) // maximum size of the beginning of a log
+	endLines    = int64(60)       // of a pod that runs
 	logParallel = 8
 	logTimeout  = 20 * time.Second
 )
@@ -40,11 +41,13 @@ type request struct {
 	container string
 	previous  bool
 	head      bool
+	// well is true for the end of the log of a pod that runs and is ready, whose program may fail nevertheless.
+	well bool
 }
 
 // logs reads the ends of logs that may explain a problem: those of failing components and GPU pods, and those
-// of components on suspicious nodes that log what they detect of GPUs. It also reads the beginnings of the logs
-// of some running GPU pods, within the limits.
+// of components on suspicious nodes that log what they detect of GPUs. It also reads the beginnings and the last
+// lines of the logs of some running GPU pods, within the limits.
 func (c *collector) logs(ctx context.Context) {
 	wanted, left := logCandidates(c.s)
 	if c.options.NoLogs {
@@ -79,7 +82,7 @@ func (c *collector) logs(ctx context.Context) {
 			switch {
 			case err == nil:
 				texts[i], got[i] = text, true
-			case r.head: // optional
+			case r.head, r.well: // optional
 			case apierrors.IsForbidden(err) && forbidden.CompareAndSwap(false, true):
 				c.missing("logs", reason(err))
 			case !apierrors.IsForbidden(err) && ctx.Err() == nil && !r.previous:
@@ -91,6 +94,7 @@ func (c *collector) logs(ctx context.Context) {
 	_ = group.Wait() // errors are in Missing
 	for i, r := range requests {
 		if got[i] {
+			c.ofFailing = c.ofFailing || !r.head && !r.well
 			c.s.Logs = append(c.s.Logs, snapshot.Log{
 				Namespace: r.pod.Namespace, Pod: r.pod.Name, Container: r.container, Previous: r.previous, Head: r.head,
 				Text: texts[i],
@@ -106,8 +110,11 @@ func (c *collector) log(ctx context.Context, r request) (string, error) {
 	options := &corev1.PodLogOptions{
 		Container: r.container, Previous: r.previous, TailLines: &lines, LimitBytes: &bytes,
 	}
-	if r.head {
+	switch {
+	case r.head:
 		bytes, options.TailLines = headBytes, nil
+	case r.well:
+		lines = endLines
 	}
 	stream, err := c.Client.CoreV1().Pods(r.pod.Namespace).GetLogs(r.pod.Name, options).Stream(ctx)
 	if err != nil {
@@ -218,8 +225,8 @@ func ownerOf(pod *corev1.Pod) string {
 	return pod.GenerateName
 }
 
-// requestsOf returns the requests for a pod: for a running pod, the beginnings of the logs of containers with
-// GPUs; for a pod that runs again after a failure, both the beginnings and the ends.
+// requestsOf returns the requests for a pod: for a running pod, the beginnings and the last lines of the logs of
+// containers with GPUs; for a pod that runs again after a failure, the beginnings and what is read of a failing pod.
 func requestsOf(pod *corev1.Pod) []request {
 	if facts.ComponentOf(pod.Labels, pod.Spec) != "" || !facts.WantsGPU(pod) || !isReady(pod) {
 		return logsOf(pod)
@@ -231,6 +238,9 @@ func requestsOf(pod *corev1.Pod) []request {
 	for i := range pod.Spec.Containers {
 		if c := &pod.Spec.Containers[i]; workload.HoldsGPUs(pod, c) {
 			requests = append(requests, request{pod: pod, container: c.Name, head: true})
+			if isWell(pod) {
+				requests = append(requests, request{pod: pod, container: c.Name, well: true})
+			}
 		}
 	}
 	return requests

@@ -12,7 +12,6 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/checks/network"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
 // backends is the number of pods behind a Service whose labels and ports are collected; the others are alike.
@@ -22,7 +21,7 @@ const backends = 3
 // the cluster's DNS, some of the pods behind them, and the NetworkPolicies of both ends. It collects nothing if
 // no pod waits for a connection.
 func (c *collector) network(ctx context.Context) error {
-	if !slices.ContainsFunc(c.s.Logs, func(l snapshot.Log) bool { return !l.Head }) {
+	if !c.ofFailing {
 		return nil // no pod waits for a connection
 	}
 	namespaces, services := facts.New(c.s).Unreached()

@@ -127,7 +127,7 @@ func TestDevicePlugin(t *testing.T) {
 				"unknown dp.unhealthy-xid Cluster", "unknown dra.slice-stale Cluster", "unknown gfd.labels Cluster",
 				"unknown imex.domain Cluster", "unknown mig.strategy-mismatch Cluster",
 				"unknown obs.dcgm-crash Cluster", "unknown obs.dcgm-labels Cluster", "unknown op.init-chain Cluster",
-				"unknown op.operand-failing Cluster", "unknown rdma.peermem Cluster",
+				"unknown op.operand-failing Cluster", "unknown op.restarts Cluster", "unknown rdma.peermem Cluster",
 				"unknown share.mps Cluster", "unknown share.timeslicing Cluster"},
 		},
 		"nothing advertises the GPUs and nobody wants them": {

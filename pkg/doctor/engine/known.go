@@ -27,9 +27,9 @@ func (r *Result) Name(f *facts.Facts) {
 		}
 	}
 	r.follow()
-	if r.Check.Symptom == Known {
-		r.Findings = slices.DeleteFunc(r.Findings, func(found finding.Finding) bool { return found.Signature == "" })
-	}
+	r.Findings = slices.DeleteFunc(r.Findings, func(found finding.Finding) bool {
+		return found.Signature == "" && (r.Check.Symptom == Known || found.As == signatures.Restarted)
+	})
 }
 
 // follow lowers the severity of a failure whose message names another pod that failed for another reason: that pod
@@ -76,6 +76,10 @@ func nameOne(f *facts.Facts, check Check, found *finding.Finding) {
 	case strings.HasPrefix(found.As, signatures.Running):
 		known = known.Running()
 		lines = append(f.Heads(pods), lines...)
+	case found.As == signatures.Killed, found.As == signatures.Restarted:
+		lines = slices.DeleteFunc(lines, func(line signatures.Line) bool {
+			return !ofFailure(line, found.As == signatures.Restarted)
+		})
 	case check.Symptom == Known && len(pods) == 0:
 		lines = nil // only the object's own event counts
 	}
@@ -93,7 +97,14 @@ func nameOne(f *facts.Facts, check Check, found *finding.Finding) {
 	if check.Symptom == Precise {
 		known = known.Decisive()
 	}
-	if matches := best(f, known, lines, node); len(matches) > 0 &&
+	matches := best(f, known, lines, node)
+	if strings.HasPrefix(found.As, signatures.Running) && len(pods) > 0 &&
+		(len(matches) == 0 || matches[0].Confidence != finding.Likely && !matches[0].Decisive) {
+		if last := lastError(f, pods[0], lines); len(last) > 0 {
+			matches = last
+		}
+	}
+	if len(matches) > 0 &&
 		(matches[0].Decisive || check.Symptom == Unexplained ||
 			check.Symptom != Precise && matches[0].Confidence == finding.Likely ||
 			check.Symptom == Known && !strings.HasPrefix(found.As, signatures.Running)) {
@@ -131,6 +142,44 @@ func best(f *facts.Facts, known *signatures.Set, lines []signatures.Line, node *
 		}
 	}
 	return known.Best(lines)
+}
+
+// ofFailure reports whether a line about a container that was restarted is about its failure, or a fact. withLog is
+// true if the log of the instance that failed counts.
+func ofFailure(line signatures.Line, withLog bool) bool {
+	switch line.Place {
+	case signatures.Spec:
+		return true
+	case signatures.Status:
+		return line.Container != ""
+	case signatures.Log:
+		return withLog && strings.HasSuffix(line.Evidence.Source, ", previous instance")
+	default:
+		return false
+	}
+}
+
+// lastError returns what is known of the error with which the log of a running pod ends.
+func lastError(f *facts.Facts, pod *corev1.Pod, lines []signatures.Line) []signatures.Match {
+	if len(f.Troubles(pod)) > 0 || !f.AsksForGPU(pod) || facts.ComponentOf(pod.Labels, pod.Spec) != "" {
+		return nil // other checks report them
+	}
+	likely := func() []signatures.Match {
+		matches := f.Signatures.Best(lines)
+		if len(matches) != 1 || matches[0].Confidence != finding.Likely {
+			return nil
+		}
+		return matches
+	}
+	if likely() == nil {
+		return nil // the log of most pods, whose errors then need not be found
+	}
+	lines = slices.Clone(lines)
+	f.RecentErrors(pod, lines)
+	if matches := likely(); matches != nil && matches[0].Line.Place == signatures.Log {
+		return matches
+	}
+	return nil
 }
 
 // take copies what the signature knows into the finding.

@@ -42,6 +42,7 @@ import (
 //	works as root: fails as user NUMBER                      a pod with the same image runs on the node as root
 //	containerd restarted at TIME, the toolkit configured it at TIME   before the pod started
 //	stale: OSTREE_VERSION=VERSION, (no worker of NFD on the node | a worker of NFD runs)    the node runs another image
+//	mesh: CONTAINER between the ranks of KIND NAME(, which wait at the rendezvous)
 //	BAR NUMBER of DEVICE, which vfio-pci cannot reserve (RANGE), has the framebuffer of DRIVER at ADDRESS
 func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 	var all []signatures.Line
@@ -54,6 +55,7 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 		f.refusedEnv, f.turnedOff, f.profiles, f.volumes, f.fullVolume, f.killedAtLimit, f.runsElsewhere,
 		f.hangsOnlyHere, f.worksAsRoot, f.defaultLost, f.heldByConsole, f.staleOSTree,
 		f.probedElsewhere, f.loopbackOnly, f.otherContainersGPU, f.nodesDNS, f.covered, f.modelOutside,
+		f.meshed,
 	} {
 		if source, text := compare(pod, n); text != "" {
 			all = append(all, signatures.Line{

@@ -71,7 +71,7 @@ func (f *Facts) Past(pod *corev1.Pod) bool {
 	if pod.Status.Phase != corev1.PodFailed || ComponentOf(pod.Labels, pod.Spec) != "" {
 		return false
 	}
-	ended := LastChange(pod)
+	ended := f.EndedAt(pod)
 	return f.Replaced(pod) || !ended.IsZero() && f.Now.Sub(ended) > endedCounts
 }
 
@@ -211,7 +211,7 @@ func Exited(container string, t *corev1.ContainerStateTerminated) Trouble {
 // History reports whether a failed pod is no longer relevant: it failed long ago, or its owner has a newer, healthy
 // pod.
 func (f *Facts) History(pod *corev1.Pod) bool {
-	ended := LastChange(pod)
+	ended := f.EndedAt(pod)
 	return !ended.IsZero() && f.Now.Sub(ended) > failedCounts || f.Replaced(pod)
 }
 
@@ -227,6 +227,21 @@ func LastChange(pod *corev1.Pod) time.Time {
 	for c := range Statuses(pod) {
 		if t := c.State.Terminated; t != nil && t.FinishedAt.After(last) {
 			last = t.FinishedAt.Time
+		}
+	}
+	return last
+}
+
+// EndedAt returns when a finished pod finished, as far as known. Older kubelets clear the status of a pod that they
+// evict: then the event has the time.
+func (f *Facts) EndedAt(pod *corev1.Pod) time.Time {
+	last := LastChange(pod)
+	if pod.Status.Reason != "Evicted" {
+		return last
+	}
+	for _, e := range f.EventsOfPod(pod) {
+		if at := EventTime(e); e.Reason == "Evicted" && at.After(last) {
+			return at
 		}
 	}
 	return last

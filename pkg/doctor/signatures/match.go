@@ -128,7 +128,7 @@ func (set *Set) Best(lines []Line) []Match {
 				continue
 			}
 			groups, ok := s.find(line.Evidence.Text)
-			if !ok || s.unless != nil && lineOf(s.unless.compiled(), lines) != nil {
+			if !ok {
 				continue
 			}
 			m := Match{s, line, groups, nil}
@@ -137,6 +137,9 @@ func (set *Set) Best(lines []Line) []Match {
 					continue
 				}
 				m.groups = append(m.groups, s.also.compiled().FindStringSubmatch(m.Also.Evidence.Text)[1:]...)
+			}
+			if s.unless != nil && lineOf(s.unless.compiled(), lines) != nil {
+				continue
 			}
 			if s.Confidence == finding.Likely {
 				return []Match{m}

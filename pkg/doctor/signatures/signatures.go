@@ -39,6 +39,14 @@ const (
 // Running marks findings about pods that run: only signatures with Runs match.
 const Running = "running"
 
+// Killed and Restarted mark findings about containers that run again after a failure: only their last states match, and
+// for Restarted the log of the instance that failed. A finding that is marked Restarted counts only if a signature
+// matches.
+const (
+	Killed    = "killed"
+	Restarted = "restarted"
+)
+
 // Fix is a fix for one platform.
 type Fix struct {
 	Fix      string   `json:"fix" yaml:"fix"`

@@ -13,7 +13,7 @@ import (
 // operators, which a snapshot does not contain either.
 func Checks() []engine.Check {
 	return []engine.Check{
-		initChainCheck(), operandCheck(), nfdCheck(), policyCheck(), deployLabelCheck(), versionsCheck(),
-		migManagerCheck(), gfdCheck(), peermemCheck(),
+		initChainCheck(), operandCheck(), restartsCheck(), nfdCheck(), policyCheck(), deployLabelCheck(),
+		versionsCheck(), migManagerCheck(), gfdCheck(), peermemCheck(),
 	}
 }

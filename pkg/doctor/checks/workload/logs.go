@@ -94,6 +94,9 @@ func says(kind wordKind) func(*facts.Facts, *engine.Result) {
 		for _, pod := range f.Workloads() {
 			troubles := f.Troubles(pod)
 			if len(troubles) == 0 {
+				if kind == wordsCUDAError {
+					checkBroken(f, r, pod)
+				}
 				continue
 			}
 			w, e, found := wordsOf(f, pod, troubles)
@@ -115,6 +118,31 @@ func says(kind wordKind) func(*facts.Facts, *engine.Result) {
 			kind.tell(f, pod, n, &issue)
 			r.Add(issue)
 		}
+	}
+}
+
+// checkBroken reports a running pod whose log ends with an error after which a process can no longer use its GPU.
+func checkBroken(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
+	broken := []string{
+		"uncorrectable ECC", "GPU is lost", "has fallen off the bus", "an illegal memory access",
+		"unspecified launch failure", "device-side assert triggered", "misaligned address",
+	}
+	if _, found := f.GrepLogs(pod, broken...); !found {
+		return
+	}
+	for _, line := range f.LastErrors(pod) {
+		if !words.ContainsAny(line.Evidence.Text, broken) {
+			continue
+		}
+		issue := finding.Finding{
+			Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Severity: finding.Warning,
+			Confidence: finding.Likely, Evidence: []finding.Evidence{line.Evidence},
+		}
+		wordsCUDAError.tell(f, pod, f.Node(pod.Spec.NodeName), &issue)
+		issue.Title += "; the pod still runs"
+		issue.Fix.Text += " The process can no longer use the GPU: restart the pod."
+		r.Add(issue)
+		return
 	}
 }
 

@@ -26,7 +26,9 @@ func messageChecks() []engine.Check {
 			Reads: "statuses, events and logs of failing pods that request no NVIDIA GPU and are not NVIDIA's components; " +
 				"logs of running pods; warning events of other objects",
 			Why: "Only messages that a signature knows are reported (see doctor signatures), because such a pod may have " +
-				"nothing to do with GPUs.",
+				"nothing to do with GPUs. Of a GPU pod that runs, the error with which its log ends counts as well, or one " +
+				"that it repeats for ten minutes, of the last hour (of a job, of the last day), but not if it is followed by " +
+				"lines of a program that works.",
 			// A vendor's plugin that fails explains the pods that need what it advertises.
 			ExplainsAs: map[string][]string{
 				finding.OfPlugin: ofPlugins(), signatures.Running + " " + finding.OfPlugin: ofPlugins(),

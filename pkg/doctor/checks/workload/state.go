@@ -15,7 +15,7 @@ import (
 const (
 	startTime    = 2 * time.Minute  // for a pod to start
 	slowStart    = 15 * time.Minute // for a pod with big images to start
-	evictedSince = 6 * time.Hour    // older evictions are informational
+	evictedSince = time.Hour        // older evictions are informational
 )
 
 // quoteTrouble quotes the state of a container and the first line of its message.

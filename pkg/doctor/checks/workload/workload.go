@@ -2,7 +2,6 @@
 package workload
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -135,8 +134,8 @@ func Checks() []engine.Check {
 			Needs: []engine.Need{
 				engine.NeedAPI,
 				engine.NeedLogs,
-			}, Reads: logs + "; XIDs in the kernel log of the node",
-			Why: "CUDA reports it in a failing pod. The cause is the program or the GPU: an XID in the kernel " +
+			}, Reads: logs + "; the ends of logs of running GPU pods; XIDs in the kernel log of the node",
+			Why: "CUDA reports it in a failing pod, or at the end of the log of a running one. The cause is the program or the GPU: an XID in the kernel " +
 				"log at the same time shows which.",
 			Explains: failing, Doc: "https://docs.nvidia.com/deploy/xid-errors/", Run: says(wordsCUDAError),
 		},
@@ -163,14 +162,7 @@ func Checks() []engine.Check {
 			Needs: []engine.Need{engine.NeedAPI}, Reads: "FailedMount and FailedAttachVolume events",
 			Why: "Only for pods that have been pending for more than 2 minutes.", Explains: failing, Run: checkVolumes,
 		},
-		{
-			ID: "wl.evicted", Symptom: engine.Explained, Layer: finding.LayerWorkload,
-			Title: "the kubelet evicted a GPU pod",
-			Needs: []engine.Need{engine.NeedAPI}, Reads: "Pod .status.reason Evicted",
-			Why: "The node ran low on disk, memory or process IDs. Not reported once the owner has a newer " +
-				"healthy pod.",
-			Explains: failing, Run: checkEvicted,
-		},
+		evictedCheck(),
 		{
 			ID: "wl.idle-holder", Layer: finding.LayerWorkload, Title: "a pod holds idle GPUs",
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
@@ -181,7 +173,7 @@ func Checks() []engine.Check {
 			Sources: []string{"seed 001, scenario 4"},
 			Run:     checkIdle,
 		},
-		sharedFileCheck(),
+		sharedFileCheck(), restartsCheck(), agentCheck(),
 	}, messageChecks()...)
 }
 
@@ -299,34 +291,6 @@ func checkVolumes(f *facts.Facts, r *engine.Result) {
 			})
 			break
 		}
-	}
-}
-
-func checkEvicted(f *facts.Facts, r *engine.Result) {
-	if r.Lacks(f, "api/pods") {
-		return
-	}
-	for _, pod := range f.Workloads() {
-		if pod.Status.Reason != "Evicted" || f.History(pod) {
-			continue
-		}
-		severity := finding.Warning
-		if last := facts.LastChange(pod); !last.IsZero() && f.Now.Sub(last) > evictedSince {
-			severity = finding.Info
-		}
-		r.Add(finding.Finding{
-			Title: "the kubelet evicted the GPU pod", Object: facts.PodObject(pod), Nodes: facts.OnNode(pod),
-			Severity: severity,
-			Evidence: []finding.Evidence{{
-				Source: facts.PodObject(pod).String() + " .status.message",
-				Text:   words.Cut(cmp.Or(pod.Status.Message, pod.Status.Reason)),
-			}},
-			Fix: finding.Fix{Text: "Set the pod's requests for the resource that the node ran low on " +
-				"(ephemeral-storage, memory), and give the node more of it; then delete the evicted pod.",
-				Commands: []string{
-					shell.Command("kubectl -n %s delete pod %s", pod.Namespace, pod.Name),
-				}},
-		})
 	}
 }
 
