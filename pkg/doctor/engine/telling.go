@@ -143,7 +143,8 @@ func telling(lines []signatures.Line) []int {
 	seen := map[string]bool{}
 	for i, line := range lines {
 		text := strings.TrimSpace(line.Evidence.Text)
-		if line.Place == signatures.Spec || empty.MatchString(text) {
+		source := i > 0 && frame.MatchString(lines[i-1].Evidence.Text) // of the program, which a traceback shows
+		if line.Place == signatures.Spec || source || empty.MatchString(text) {
 			continue
 		}
 		s := score(text)
@@ -169,6 +170,9 @@ const (
 	mostTold = 3 // lines of a finding
 	alsoTold = saysFailed + saysWhy
 )
+
+// frame matches a frame of a Python traceback, which a line of the program follows.
+var frame = regexp.MustCompile(`(?:^|\s)File "[^"]+", line \d+(?:, in .+)?$`)
 
 var numbers = regexp.MustCompile(`\d+`)
 

@@ -41,6 +41,10 @@ func TestTheLineThatTellsMost(t *testing.T) {
 			"Failed to start the sandbox: \"a\" is not installed", "node: kubelet.service: Main process exited, code=exited",
 			"node: Failed to open /var/lib/other: No such file or directory",
 		},
+		"JaxRuntimeError: INTERNAL: the collective failed": {
+			`File "/app/train.py", line 12, in main`, `raise ValueError(f"no such file, name mismatch: {path}")`,
+			"JaxRuntimeError: INTERNAL: the collective failed",
+		},
 		"": {"step 1", "step 2"},
 	} {
 		var lines []signatures.Line

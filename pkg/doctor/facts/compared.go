@@ -18,6 +18,7 @@ import (
 
 // compared returns these facts about a pod, one per line:
 //
+//	advertised: no node has RESOURCE, and no plugin for it is in the cluster    of a vendor other than NVIDIA
 //	conflict: STRATEGY refused       the toolkit ignores how the device plugin passes GPUs to the pod
 //	conflict: claims N, CDI off      CDI is off, by which the DRA driver passes N devices to the pod
 //	conflict: driver root / not DIR  the DRA driver looks for the driver in / although it is in DIR
@@ -48,10 +49,10 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 	var all []signatures.Line
 	n := f.Node(pod.Spec.NodeName)
 	if n == nil {
-		return nil
+		return f.unadvertised(pod)
 	}
 	for _, compare := range []func(*corev1.Pod, *Node) (source, text string){
-		f.refusedStrategy, f.withoutCDI, f.otherRoot, f.unansweredBy,
+		f.RefusedStrategy, f.withoutCDI, f.otherRoot, f.unansweredBy,
 		f.refusedEnv, f.turnedOff, f.profiles, f.volumes, f.fullVolume, f.killedAtLimit, f.runsElsewhere,
 		f.hangsOnlyHere, f.worksAsRoot, f.defaultLost, f.heldByConsole, f.staleOSTree,
 		f.probedElsewhere, f.loopbackOnly, f.otherContainersGPU, f.nodesDNS, f.covered, f.modelOutside,
@@ -69,8 +70,8 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 // AcceptsMounts is the setting of the toolkit that lets containers get GPUs by volume mounts.
 const AcceptsMounts = "accept-nvidia-visible-devices-as-volume-mounts"
 
-// refusedStrategy reports that the toolkit ignores the way in which the device plugin passes GPUs to the pod.
-func (f *Facts) refusedStrategy(pod *corev1.Pod, n *Node) (source, text string) {
+// RefusedStrategy reports that the toolkit ignores the way in which the device plugin passes GPUs to the pod.
+func (f *Facts) RefusedStrategy(pod *corev1.Pod, n *Node) (source, text string) {
 	strategy, _, known := DeviceStrategy(f, n)
 	key := AcceptsEnv
 	if strategy == "volume-mounts" {

@@ -4,8 +4,11 @@ import (
 	"slices"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/signatures"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
@@ -30,6 +33,45 @@ func ResourcesOf(name string) []string {
 		}
 	}
 	return all
+}
+
+// unadvertised returns a fact about an unscheduled pod that requests a resource of a vendor other than NVIDIA of which
+// no node has any and for which the cluster has no plugin or operator.
+func (f *Facts) unadvertised(pod *corev1.Pod) []signatures.Line {
+	if !Unscheduled(pod) || Autoscaled(f) {
+		return nil
+	}
+	for name := range Demand(pod) {
+		vendor, _, ok := strings.Cut(string(name), ".")
+		if !ok || vendor == "nvidia" || slices.ContainsFunc(f.Nodes, func(n *Node) bool {
+			_, has := n.Status.Capacity[name]
+			return has
+		}) || f.hasPluginFor(vendor, string(name)) {
+			continue
+		}
+		return []signatures.Line{{Place: signatures.Spec, Compared: true, Evidence: finding.Evidence{
+			Source: "capacity of all nodes, and names of DaemonSets and pods",
+			Text:   "advertised: no node has " + string(name) + ", and no plugin for it is in the cluster",
+		}}}
+	}
+	return nil
+}
+
+// hasPluginFor reports whether a DaemonSet or a pod has the name of the vendor, or a part of the name of a plugin that
+// advertises the resource.
+func (f *Facts) hasPluginFor(vendor, resource string) bool {
+	parts := []string{vendor}
+	for _, v := range vendors {
+		if slices.ContainsFunc(v.resources, func(part string) bool { return strings.Contains(resource, part) }) {
+			parts = append(parts, v.names...)
+		}
+	}
+	return slices.ContainsFunc(f.DaemonSets, func(d appsv1.DaemonSet) bool {
+		return words.ContainsAny(d.Name, parts) || slices.ContainsFunc(d.Spec.Template.Spec.Containers,
+			func(c corev1.Container) bool { return words.ContainsAny(c.Image, parts) })
+	}) || slices.ContainsFunc(f.Snapshot.Pods, func(pod corev1.Pod) bool {
+		return pod.Spec.NodeName != "" && words.ContainsAny(pod.Name, parts)
+	})
 }
 
 // Unscheduled reports whether the pod is waiting for a node.

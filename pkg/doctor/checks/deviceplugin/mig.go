@@ -25,7 +25,8 @@ func migStrategyCheck() engine.Check {
 		Why: "The strategy single requires all GPUs of a node to have equal instances and offers them as nvidia.com/gpu; mixed offers each profile as nvidia.com/mig-PROFILE, and whole GPUs as nvidia.com/gpu; " +
 			"none ignores MIG. No strategy offers a GPU in MIG mode without instances.",
 		Explains: facts.GPULost("sched.wrong-resource-name", "sched.bigger-than-any-node", "dp.capacity-zero",
-			"dp.not-running", "dp.unhealthy", "op.operand-failing", "op.clusterpolicy", "op.init-chain", "gfd.labels"),
+			"dp.not-running", "dp.unhealthy", "op.operand-failing", "op.clusterpolicy", "op.init-chain", "gfd.labels",
+			"dp.none", "wl.message", "wl.pod-failing"),
 		Doc: "https://docs.nvidia.com/datacenter/cloud-native/kubernetes/latest/index.html",
 		Sources: []string{"gpu-operator#442", "gpu-operator#603", "gpu-operator#637", "gpu-operator#646",
 			"gpu-operator#322", "k8s-device-plugin#253", "k8s-device-plugin#257",
@@ -132,12 +133,14 @@ func undivided(f *facts.Facts, n *facts.Node) (evidence []finding.Evidence, seen
 // but not the mode.
 func checkUndivided(f *facts.Facts, r *engine.Result, n *facts.Node) bool {
 	state := n.Labels["nvidia.com/mig.config.state"]
-	if facts.GPUsOf(n.Status.Allocatable) > 0 || len(facts.Current(n, facts.DevicePlugin)) == 0 ||
+	if facts.GPUsOf(n.Status.Allocatable) > 0 ||
 		state == "pending" || state == "rebooting" || state == "failed" { // mig.manager-failed reports it
 		return false
 	}
 	evidence, seen := undivided(f, n)
-	if len(evidence) == 0 {
+	// Without a device plugin, the operator may wait for its validation, which needs a GPU.
+	_, operator := facts.ClusterPolicy(f)
+	if len(evidence) == 0 || len(facts.Current(n, facts.DevicePlugin)) == 0 && !operator {
 		return false
 	}
 	found := finding.Finding{

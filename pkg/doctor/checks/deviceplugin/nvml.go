@@ -155,6 +155,15 @@ func started(pod *corev1.Pod) bool {
 // have been upgraded from one that did.
 var oldSection = regexp.MustCompile(`^containerd://1\.[3-6]\.`)
 
+// nodeadm explains when EKS's accelerated AMI does not make NVIDIA's runtime the default.
+func nodeadm(n *facts.Node) string {
+	if n.Distribution != facts.EKS {
+		return ""
+	}
+	return " On EKS's accelerated AMI, nodeadm makes it the default for the instance types that it knows: if the type of " +
+		"the node is newer than the AMI, use a newer AMI."
+}
+
 // ignoredSection explains a section of the configuration that containerd ignores since 1.3.
 func ignoredSection(n *facts.Node) string {
 	if !oldSection.MatchString(n.Status.NodeInfo.ContainerRuntimeVersion) {
@@ -222,7 +231,7 @@ func nvmlFix(f *facts.Facts, n *facts.Node, pod *corev1.Pod, class string) findi
 	if rc == nil {
 		return finding.Fix{
 			Text: "The pod uses the node's default runtime, which is not NVIDIA's, and NVIDIA's runtime has no RuntimeClass. Configure NVIDIA's runtime on the node, then make it the default, or " +
-				"create a RuntimeClass and set it on the plugin." + ignoredSection(n),
+				"create a RuntimeClass and set it on the plugin." + ignoredSection(n) + nodeadm(n),
 			Commands: []string{shell.Command("kubectl gpu-fault runtime show %s", n.Name)},
 		}
 	}

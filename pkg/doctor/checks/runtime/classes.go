@@ -228,13 +228,13 @@ func checkRuntimeClassUnset(f *facts.Facts, r *engine.Result) {
 		}
 		if len(failed) == 0 || n.IsCRIO() ||
 			slices.Contains(
-				[]facts.Distribution{facts.GKE, facts.Talos, facts.Bottlerocket, facts.OpenShift}, n.Distribution,
+				[]facts.Distribution{facts.GKE, facts.Bottlerocket, facts.OpenShift}, n.Distribution,
 			) {
 			continue
 		}
 		i := instance(n)
 		if i == nil || !i.ShowsMemory() {
-			if reportWithoutDriver(f, r, n, failed) {
+			if reportWithoutDriver(f, r, n, failed) || reportUnset(f, r, n, pods) {
 				continue
 			}
 			r.Unknown(n.Object(), "its default handler is unknown: %s",
@@ -336,4 +336,79 @@ func reportWithoutDriver(f *facts.Facts, r *engine.Result, n *facts.Node, pods [
 		r.Add(found)
 	}
 	return any
+}
+
+// reportUnset reports pods without a RuntimeClass on a node whose runtime could not be read, and whose distribution
+// does not make NVIDIA's runtime the default: the device plugin itself sets the class. It reports whether there are
+// any.
+func reportUnset(f *facts.Facts, r *engine.Result, n *facts.Node, pods []*corev1.Pod) (any bool) {
+	class := f.NVIDIAClass()
+	strategy, source, known := facts.DeviceStrategy(f, n)
+	if class == nil || !known || strategy != "envvar" || usesNRI(f) ||
+		!slices.Contains([]facts.Distribution{facts.Talos, facts.K3s, facts.RKE2}, n.Distribution) ||
+		len(facts.Current(n, facts.Toolkit)) > 0 {
+		return false
+	}
+	var plugin *corev1.Pod
+	for _, pod := range facts.Current(n, facts.DevicePlugin) {
+		if name := pod.Spec.RuntimeClassName; name != nil && *name == class.Name {
+			plugin = pod
+		}
+	}
+	for _, pod := range pods {
+		if plugin == nil || pod.DeletionTimestamp != nil {
+			continue
+		}
+		any = true
+		r.Add(finding.Finding{
+			Object: facts.PodObject(pod), Nodes: []string{n.Name},
+			Severity: finding.Warning, Confidence: finding.Possible,
+			Title: "the pod requests a GPU but has no RuntimeClass, which the device plugin on its node sets",
+			Evidence: []finding.Evidence{
+				finding.FieldEvidence(facts.PodObject(pod), ".spec.runtimeClassName", "(none)"),
+				finding.FieldEvidence(facts.PodObject(plugin), ".spec.runtimeClassName", "%s", class.Name),
+				source,
+			},
+			Fix: finding.Fix{
+				Text: fmt.Sprintf("Look with nvidia-smi whether the container sees its GPU. If not, set runtimeClassName: %s in the "+
+					"pod's template, or make it the default runtime of the node.", class.Name),
+				Commands: facts.EditCommands(pod),
+			},
+		})
+	}
+	return any
+}
+
+// checkStrategyRefused reports nodes on which pods with GPUs get none, because of the toolkit's settings.
+func checkStrategyRefused(f *facts.Facts, r *engine.Result) {
+	for _, n := range f.GPUNodes {
+		found := finding.Finding{
+			Object: n.Object(), Severity: finding.Warning, Confidence: finding.Likely,
+			Title: "the container toolkit ignores how the device plugin passes GPUs, so that pods get none",
+			Fix: finding.Fix{
+				Text: "Make both agree. Either let the device plugin use a strategy that the toolkit accepts " +
+					"(deviceListStrategy: volume-mounts, with accept-nvidia-visible-devices-as-volume-mounts = true, or " +
+					"cdi-annotations), or set accept-nvidia-visible-devices-envvar-when-unprivileged = true in the toolkit's " +
+					"configuration. Then recreate the GPU pods. A privileged container gets all GPUs: that is no fix.",
+			},
+		}
+		for _, pod := range n.Pods {
+			source, text := f.RefusedStrategy(pod, n)
+			if text == "" || facts.Ended(pod) || facts.ComponentOf(pod.Labels, pod.Spec) != "" {
+				continue
+			}
+			if len(found.Evidence) == 0 {
+				found.Evidence = []finding.Evidence{{Source: source, Text: text}}
+			}
+			found = found.ForPods(pod.Namespace + "/" + pod.Name)
+			if e, ok := saysNoDriver(f, pod); ok && found.Severity != finding.Error {
+				found.Severity, found.Evidence = finding.Error, append(found.Evidence, e)
+			}
+		}
+		if len(found.Evidence) == 0 {
+			r.Pass(n.Object())
+			continue
+		}
+		r.Add(found)
+	}
 }

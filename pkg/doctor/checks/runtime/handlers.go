@@ -75,6 +75,20 @@ func handlerChecks() []engine.Check {
 			Run:      func(f *facts.Facts, r *engine.Result) { viewFindings(f, r, "rt.version-skew-ids") },
 		},
 		{
+			ID: "rt.strategy-refused", Layer: finding.LayerRuntime, From: []string{"api/pods"},
+			Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
+			Title: "the container toolkit ignores how the device plugin passes GPUs to containers",
+			Reads: "how the device plugin provides devices (DEVICE_LIST_STRATEGY), accept-nvidia-visible-devices-* of the " +
+				"toolkit on the node, pods that request GPUs and their securityContext",
+			Why: "the plugin passes GPUs by the variable NVIDIA_VISIBLE_DEVICES or by volume mounts, and the toolkit is " +
+				"configured to ignore that. The pods run, but see no GPU",
+			Explains: []string{
+				"wl.pod-failing", "wl.cpu-mode", "wl.cuda-error", "wl.cuda-vs-driver", "wl.idle-holder", "wl.message",
+			},
+			Sources: []string{"nvidia-container-toolkit#1089", "k8s-device-plugin#1011"},
+			Run:     checkStrategyRefused,
+		},
+		{
 			ID: "wl.runtimeclass-unset", Layer: finding.LayerWorkload, From: []string{"api/pods"},
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
 			Title: "a GPU pod has no RuntimeClass, and the node's default runtime provides no GPUs",

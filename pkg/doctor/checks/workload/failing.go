@@ -139,16 +139,23 @@ func checkStarting(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 	if pod.Status.StartTime != nil {
 		since = f.Now.Sub(pod.Status.StartTime.Time)
 	}
-	var warnings []finding.Evidence
+	var warnings, older []finding.Evidence
 	for _, e := range f.EventsOfPod(pod) {
-		if e.Type != corev1.EventTypeNormal && e.Reason != "FailedScheduling" &&
-			f.Now.Sub(facts.EventTime(e)) < slowStart &&
-			len(warnings) < words.Few {
-			q := facts.Quote(e)
-			q.Text = words.Cut(q.Text)
+		if e.Type == corev1.EventTypeNormal || e.Reason == "FailedScheduling" {
+			continue
+		}
+		q := facts.Quote(e)
+		q.Text = words.Cut(q.Text)
+		if f.Now.Sub(facts.EventTime(e)) < slowStart {
 			warnings = append(warnings, q)
+		} else {
+			older = append(older, q)
 		}
 	}
+	if len(warnings) == 0 && since >= slowStart { // nothing newer says that the pod got past them
+		warnings = older
+	}
+	warnings = warnings[:min(len(warnings), words.Few)]
 	text := "waiting: ContainerCreating"
 	for c := range facts.Statuses(pod) {
 		if c.State.Waiting != nil {
