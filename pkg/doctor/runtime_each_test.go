@@ -32,6 +32,22 @@ func kubeadmNode(t *testing.T) *snapshot.Snapshot {
 	return readNode(t, "1.7.28", rootConfig, nodeConfig(t, "v2-kubeadm.toml"))
 }
 
+// talosNode returns a node of Talos that was not read. Its device plugin has a RuntimeClass, and a GPU pod has none.
+func talosNode(t *testing.T, strategy string) *snapshot.Snapshot {
+	t.Helper()
+	s := kubeadmNode(t)
+	s.Pods[1].Spec.RuntimeClassName = nil
+	s.Nodes[0].Status.NodeInfo.OSImage = "Talos (v1.9.0)"
+	delete(s.Hosts, "gpu-1")
+	pluginEnv(s, corev1.EnvVar{Name: "DEVICE_LIST_STRATEGY", Value: strategy})
+	for i := range s.Pods {
+		if strings.Contains(s.Pods[i].Name, "device-plugin") {
+			s.Pods[i].Spec.RuntimeClassName = new("nvidia")
+		}
+	}
+	return s
+}
+
 func kubeadmConfig(t *testing.T) *containerd.Config {
 	t.Helper()
 	return configOf(t, "1.7.28", rootConfig, nodeConfig(t, "v2-kubeadm.toml"))
@@ -217,6 +233,42 @@ func TestRuntimeChecks(t *testing.T) {
 			pluginEnv(s, corev1.EnvVar{Name: "DEVICE_LIST_STRATEGY", Value: "cdi-cri"})
 			return s
 		}, "", ""},
+		"a GPU pod without a class and driver, on a node that was not read": {
+			"wl.runtimeclass-unset", func(t *testing.T) *snapshot.Snapshot {
+				s := kubeadmNode(t)
+				s.Pods[1].Spec.RuntimeClassName = nil
+				delete(s.Hosts, "gpu-1")
+				return withLog(s, "train-0", "ImportError: libcuda.so.1: cannot open shared object file\n")
+			}, finding.Error, "runtimeClassName: nvidia",
+		},
+		"a GPU pod without a class, on a node that was not read": {
+			"wl.runtimeclass-unset", func(t *testing.T) *snapshot.Snapshot {
+				s := kubeadmNode(t)
+				s.Pods[1].Spec.RuntimeClassName = nil
+				delete(s.Hosts, "gpu-1")
+				return s
+			}, "", "",
+		},
+		"a GPU pod without a class, on a node of Talos whose plugin has one": {
+			"wl.runtimeclass-unset", func(t *testing.T) *snapshot.Snapshot { return talosNode(t, "envvar") },
+			finding.Warning, "nvidia-smi",
+		},
+		"a GPU pod without a class, on a node of Talos with CDI": {
+			"wl.runtimeclass-unset", func(t *testing.T) *snapshot.Snapshot { return talosNode(t, "cdi-cri") }, "", "",
+		},
+		"the toolkit refuses the variable": {"rt.strategy-refused", func(t *testing.T) *snapshot.Snapshot {
+			s := kubeadmNode(t)
+			s.Hosts["gpu-1"].Probe.ToolkitConfig = "accept-nvidia-visible-devices-envvar-when-unprivileged = false\n"
+			return s
+		}, finding.Warning, "deviceListStrategy"},
+		"the toolkit refuses the variable, and the container is privileged": {
+			"rt.strategy-refused", func(t *testing.T) *snapshot.Snapshot {
+				s := kubeadmNode(t)
+				s.Hosts["gpu-1"].Probe.ToolkitConfig = "accept-nvidia-visible-devices-envvar-when-unprivileged = false\n"
+				s.Pods[1].Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: new(true)}
+				return s
+			}, "", "",
+		},
 		"CRI is disabled": {"rt.cri-disabled", func(t *testing.T) *snapshot.Snapshot {
 			return withoutRuntime(readNode(t, "1.7.28", rootConfig, `disabled_plugins = ["cri"]`+"\n"))
 		}, finding.Error, "disabled_plugins"},

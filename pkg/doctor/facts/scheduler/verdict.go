@@ -368,7 +368,8 @@ func (s *Scheduler) services(
 	v.Title = fmt.Sprintf("services hold %d of the %d %s that the pod could use, and it requests %d more",
 		held, all, name, want[name])
 	v.Fix.Text = "See which pods hold them. They are services, which do not end, so waiting does not help, and a deleted pod " +
-		"comes back. Let some of the programs do without a GPU or request fewer, if they can (a request of 0 in the values of " +
+		"comes back. Scale down or delete the Deployments of those that nobody needs anymore. Let some of the programs do " +
+		"without a GPU or request fewer, if they can (a request of 0 in the values of " +
 		"the chart), share the GPUs if their memory suffices for all (time-slicing, MPS, MIG), or add GPUs."
 }
 
