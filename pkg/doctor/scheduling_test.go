@@ -331,7 +331,7 @@ func TestPending(t *testing.T) {
 	runBench(t, map[string]benchCase{
 		"healthy": {newBench().node("a", 2).pod("p", "a", 2), "", ""},
 		"no GPU node": {
-			newBench().pod("p", "", 1), "sched.none-advertised error", "no node of the cluster",
+			newBench().pod("p", "", 1), "sched.none-advertised error", "no device plugin is installed in the cluster",
 		},
 		"nothing advertised": {
 			newBench().node("a", 0).pod("p", "", 1), "sched.none-advertised error", "nvidia.com/gpu: 0",

@@ -315,7 +315,7 @@ func hasGPUs(n *Node) bool {
 			return true
 		}
 	}
-	if platform.HasGPUs(n.Labels[corev1.LabelInstanceTypeStable]) {
+	if platform.HasGPUs(cmp.Or(n.Labels[corev1.LabelInstanceTypeStable], n.Labels[corev1.LabelInstanceType])) {
 		return true
 	}
 	return n.Host != nil && (len(n.Host.Info.GPUs) > 0 || slices.ContainsFunc(n.Host.Probe.PCI, IsGPUDevice) ||

@@ -7,9 +7,11 @@ import (
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/platform"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
@@ -252,4 +254,21 @@ func LabelEvidence(n *Node, labels ...string) []finding.Evidence {
 		}
 	}
 	return all
+}
+
+// HasPlugin reports whether anything in the cluster is meant to advertise NVIDIA GPUs: a device plugin, the GPU
+// operator or a DRA driver, also if it does not run, or a platform that brings its own.
+func HasPlugin(f *Facts) bool {
+	parts := []Component{Operator, DevicePlugin, DRADriver}
+	if _, operator := ClusterPolicy(f); operator {
+		return true
+	}
+	return slices.ContainsFunc(parts, func(is Component) bool {
+		return len(f.Component(is)) > 0
+	}) || slices.ContainsFunc(f.DaemonSets, func(d appsv1.DaemonSet) bool {
+		return slices.Contains(parts, ComponentOf(d.Spec.Template.Labels, d.Spec.Template.Spec))
+	}) || slices.ContainsFunc(f.Nodes, func(n *Node) bool {
+		p, ok := platform.Of(string(n.Distribution))
+		return ok && p.Plugin != "" || n.Distribution == GKE
+	})
 }

@@ -49,7 +49,7 @@ func (f *Facts) RecentErrors(pod *corev1.Pod, lines []signatures.Line) {
 	}
 	logs := map[string]bool{}
 	for _, l := range f.LogsOf(pod) {
-		if !l.Previous && holdsGPUs(pod, l.Container) {
+		if !l.Previous && holdsGPUs(pod, l.Container) && !isNotebook(pod) {
 			logs[LogSource(l)] = true
 		}
 	}
@@ -177,6 +177,13 @@ func markErrors(lines []signatures.Line, now time.Time, within time.Duration) {
 			lines[i].Place = ""
 		}
 	}
+}
+
+// isNotebook reports whether a pod runs what its user types: an error is the user's own, and the next cell may work.
+func isNotebook(pod *corev1.Pod) bool {
+	_, hub := pod.Labels["hub.jupyter.org/username"]
+	_, kubeflow := pod.Labels["notebook-name"]
+	return hub || kubeflow || pod.Labels["component"] == "singleuser-server"
 }
 
 // holdsGPUs reports whether a container of the pod gets GPUs, of any vendor.

@@ -58,9 +58,36 @@ func pluginPodCheck() engine.Check {
 					(!slices.Contains(f.GPUNodes, n) || facts.GPUsOf(n.Status.Allocatable) > 0) {
 					// No GPU is missing: the node has no GPUs, or another plugin advertises them.
 					found.Severity = finding.Warning
+					onlyWithGPUs(f, n, pod, &found)
 				}
 				r.Add(found)
 			}
+		},
+	}
+}
+
+// onlyWithGPUs explains a device plugin that fails on a node whose instance type has no NVIDIA GPUs, while other nodes
+// have them: its DaemonSet should leave the node out.
+func onlyWithGPUs(f *facts.Facts, n *facts.Node, pod *corev1.Pod, found *finding.Finding) {
+	kind := n.Labels[corev1.LabelInstanceTypeStable]
+	if kind == "" || len(f.GPUNodes) == 0 || slices.Contains(f.GPUNodes, n) || n.Spec.ProviderID == "" {
+		return
+	}
+	if _, failed := facts.LogEvidence(f, pod, nvmlErrors()...); !failed {
+		return
+	}
+	found.Title = "the device plugin runs on a node without NVIDIA GPUs and fails there"
+	found.Cause = "The node's instance type (" + kind + ") has no NVIDIA GPUs, and the DaemonSet of the plugin does not leave " +
+		"such nodes out. The GPU nodes are not affected."
+	found.Evidence = append([]finding.Evidence{
+		finding.FieldEvidence(n.Object(), ".metadata.labels["+corev1.LabelInstanceTypeStable+"]", "%s", kind),
+	}, found.Evidence...)
+	found.Fix = finding.Fix{
+		Text: "Limit the DaemonSet to GPU nodes: set nodeSelector or affinity in the plugin's values, by a label that only GPU " +
+			"nodes have, such as nvidia.com/gpu.present=true. Install nothing on this node.",
+		Commands: []string{
+			shell.Command("kubectl get %s -n %s -o yaml", facts.OwnerOf(pod), pod.Namespace),
+			"kubectl get nodes -L node.kubernetes.io/instance-type,nvidia.com/gpu.present",
 		},
 	}
 }

@@ -48,9 +48,11 @@ func selectsNoneCheck() engine.Check {
 					slices.Contains(resources, "nvidia.com/") && !unseen(f, d) {
 					continue
 				}
-				if pods := f.PodsWaitingFor(resources); len(pods) > 0 && !facts.Autoscaled(f) {
-					reportSelector(f, r, d, pods)
+				pods := f.PodsWaitingFor(resources)
+				if facts.Autoscaled(f) || len(pods) == 0 && !unseen(f, d) {
+					continue
 				}
+				reportSelector(f, r, d, pods)
 			}
 		},
 	}
@@ -115,6 +117,9 @@ func reportSelector(f *facts.Facts, r *engine.Result, d *appsv1.DaemonSet, pods 
 		found.Fix.Commands = []string{"kubectl get nodes -L node.kubernetes.io/instance-type"}
 	} else if key, value, ok := strings.Cut(missing[0], "="); ok && len(missing) == 1 {
 		found.Fix.Commands = []string{shell.Command("kubectl label node %s %s", nearest.Name, key+"="+value)}
+	}
+	if len(pods) == 0 { // nobody waits for GPUs, so that it may be meant so
+		found.Severity, found.Confidence = finding.Info, finding.Possible
 	}
 	r.Add(found.ForPods(pods...))
 }

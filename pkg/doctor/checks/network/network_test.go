@@ -37,7 +37,8 @@ func TestParseBlocked(t *testing.T) {
 // Texts that anybody can write into the cluster do not become part of a command.
 func TestNetworkTextsInCommands(t *testing.T) {
 	t.Parallel()
-	_, fix := pullFix(&corev1.Pod{}, pulling{image: "x;reboot", failure: pullFailure{"img.not-found", "tag"}})
+	failed := pulling{image: "x;reboot", failure: pullFailure{"img.not-found", "tag"}}
+	_, fix := pullFix(&facts.Facts{}, &corev1.Pod{}, failed)
 	if got := strings.Join(fix.Commands, " "); !strings.Contains(got, "crictl pull 'x;reboot'") {
 		t.Errorf("an image becomes a command: %s", got)
 	}

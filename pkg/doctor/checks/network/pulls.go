@@ -189,7 +189,7 @@ func checkPulls(f *facts.Facts, r *engine.Result, id string) {
 			if severity == finding.Info && id != "img.pull-network" && id != "net.dns" {
 				continue // the pod does not concern GPUs
 			}
-			title, fix := pullFix(pod, p)
+			title, fix := pullFix(f, pod, p)
 			r.Add(finding.Finding{
 				Title: title, Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Severity: severity,
 				Evidence: []finding.Evidence{p.evidence}, Fix: fix,
@@ -198,7 +198,7 @@ func checkPulls(f *facts.Facts, r *engine.Result, id string) {
 	}
 }
 
-func pullFix(pod *corev1.Pod, p pulling) (string, finding.Fix) {
+func pullFix(f *facts.Facts, pod *corev1.Pod, p pulling) (string, finding.Fix) {
 	registry := registryOf(p.image)
 	try := []string{shell.OnHost(pod.Spec.NodeName, "sudo crictl pull %s", p.image)}
 	curl := []string{shell.OnHost(pod.Spec.NodeName, "curl -sSI %s", "https://"+registry+"/v2/")}
@@ -253,11 +253,22 @@ func pullFix(pod *corev1.Pod, p pulling) (string, finding.Fix) {
 			Commands: secretCommands(pod, registry),
 		}
 	case "auth":
-		return "the image's registry denies access: no valid credentials for the image", finding.Fix{
+		fix := finding.Fix{
 			Text: "Add a pull secret for " + registry +
 				" to the pod's service account. Some registries report the same error if the image does not exist.",
 			Commands: secretCommands(pod, registry),
 		}
+		if n := f.Node(pod.Spec.NodeName); n != nil && n.Distribution == facts.GKE &&
+			(strings.HasSuffix(registry, "gcr.io") || strings.HasSuffix(registry, ".pkg.dev")) {
+			fix = finding.Fix{
+				Text: "On GKE, nodes pull from " + registry + " as the service account of their node pool. Give it " +
+					"roles/artifactregistry.reader in the project of the image, and the node pool the scope devstorage.read_only " +
+					"or cloud-platform: pools of node auto-provisioning have only what its defaults say. A pull secret works " +
+					"too. Some registries report the same error if the image does not exist.",
+				Commands: []string{"gcloud container node-pools list", "gcloud container clusters list"},
+			}
+		}
+		return "the image's registry denies access: no valid credentials for the image", fix
 	case "name":
 		return "the image reference is not valid", finding.Fix{
 			Text: "Correct the image's name: " + p.image + ".", Commands: facts.EditCommands(pod),

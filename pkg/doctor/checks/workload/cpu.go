@@ -331,6 +331,12 @@ func toldCPU(pod *corev1.Pod) []finding.Evidence {
 	return all[:min(len(all), words.Few)]
 }
 
+// saysInsufficient returns what the program of a running pod logs if it has no driver.
+func saysInsufficient(f *facts.Facts, pod *corev1.Pod) (finding.Evidence, bool) {
+	return facts.LogEvidence(f, pod, "CUDA driver version is insufficient for CUDA runtime version",
+		"Found no NVIDIA driver on your system", "No CUDA GPUs are available")
+}
+
 // withoutGPU reports failing pods that need a GPU but do not request one.
 func withoutGPU(f *facts.Facts, r *engine.Result) {
 	for i := range f.Snapshot.Pods {
@@ -339,11 +345,18 @@ func withoutGPU(f *facts.Facts, r *engine.Result) {
 			continue
 		}
 		troubles := f.Troubles(pod)
-		if len(troubles) == 0 {
+		class := f.NVIDIAClass()
+		asks := class != nil && pod.Spec.RuntimeClassName != nil && *pod.Spec.RuntimeClassName == class.Name
+		if len(troubles) == 0 && !asks || facts.Ended(pod) && len(troubles) == 0 {
 			continue
 		}
 		w, e, found := wordsOf(f, pod, troubles)
-		if !found || w != wordsNoGPU {
+		if len(troubles) == 0 {
+			e, found = saysInsufficient(f, pod)
+			w = wordsNoGPU
+		}
+		// CUDA returns the error of an old driver as well if the container has no driver.
+		if !found || w != wordsNoGPU && !(asks && w == wordsTooNew) {
 			continue
 		}
 		noRequest := finding.Finding{
@@ -355,7 +368,7 @@ func withoutGPU(f *facts.Facts, r *engine.Result) {
 				Values: "resources:\n  limits:\n    nvidia.com/gpu: 1\n", Commands: facts.EditCommands(pod),
 			},
 		}
-		if class := f.NVIDIAClass(); class != nil && pod.Spec.RuntimeClassName == nil {
+		if class != nil && pod.Spec.RuntimeClassName == nil {
 			noRequest.Title += " and has no RuntimeClass"
 			noRequest.Fix.Text = fmt.Sprintf("Request a GPU in the container's limits, and set runtimeClassName: %s, unless it is "+
 				"the default runtime of the nodes or CDI is enabled.", class.Name)

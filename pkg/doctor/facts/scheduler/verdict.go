@@ -45,6 +45,21 @@ func (s *Scheduler) notAdvertised(pod *corev1.Pod, name corev1.ResourceName, amo
 		if e, scales := s.scales(pod); scales {
 			v.Severity, v.Confidence, v.Evidence = finding.Warning, finding.Possible, append(v.Evidence, e)
 			v.Title = "the pod requests NVIDIA GPUs and waits for a node that an autoscaler may add"
+		} else if !facts.Autoscaled(s.F) && !facts.HasPlugin(s.F) {
+			v.Confidence = finding.Likely
+			v.Title = "no device plugin is installed in the cluster, so no node advertises NVIDIA GPUs"
+			v.Evidence = append(v.Evidence, finding.Evidence{
+				Source: "DaemonSets and pods of all namespaces", Text: "(no device plugin, GPU operator or DRA driver)",
+			})
+			v.Fix = finding.Fix{
+				Text: "Look with nvidia-smi on the nodes that should have GPUs. If the driver works, install NVIDIA's device plugin " +
+					"(with the RuntimeClass nvidia where NVIDIA's runtime is not the default, as on k3s); otherwise, install the " +
+					"GPU operator, which also installs driver and toolkit. If no node has a GPU, add one.",
+				Commands: []string{
+					"kubectl get nodes -L nvidia.com/gpu.present,node.kubernetes.io/instance-type", "kubectl get runtimeclass",
+				},
+			}
+			return v
 		}
 		v.Fix = finding.Fix{
 			Text: "If the cluster has GPU nodes, repair what should report their GPUs: the driver and the device " +
