@@ -9,6 +9,8 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/signatures"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
@@ -77,4 +79,45 @@ func RestartEvidence(pod *corev1.Pod, s *corev1.ContainerStatus) []finding.Evide
 	return append(all, finding.Evidence{
 		Source: PodObject(pod).String() + ", container " + s.Name + " .resources.limits.memory", Text: words.Cut(limit),
 	})
+}
+
+// RestartWords are the words of a finding about a pod that runs and fails again and again.
+type RestartWords struct {
+	Fails string // the title
+	// Killed and KilledFix are the title and the fix if the container is killed for lack of memory.
+	Killed, KilledFix string
+}
+
+// RestartWhy explains which restarts count.
+const RestartWhy = "A container was restarted at least three times, less than 12 hours apart, and has run no longer than " +
+	"three times the time between its failures. It was OOMKilled, or a signature knows a message of the instance that " +
+	"failed. Restarts from outside (a reboot of the node, a failed probe) and in the first hour of a pod do not count."
+
+// RestartFinding returns a finding about a pod that runs and fails again and again. found is false if it does not, or
+// if its node is down.
+func (f *Facts) RestartFinding(pod *corev1.Pod, say RestartWords) (issue finding.Finding, found bool) {
+	s, killed := f.Restarting(pod)
+	if n := f.Node(pod.Spec.NodeName); s == nil || n != nil && !Alive(n) {
+		return issue, false
+	}
+	issue = finding.Finding{
+		Title: say.Fails, Object: PodObject(pod), Nodes: OnNode(pod), Severity: finding.Warning,
+		As: signatures.Restarted, Evidence: RestartEvidence(pod, s),
+		Fix: finding.Fix{
+			Text: "See the log of the previous instance for the reason.",
+			Commands: []string{shell.Command(
+				"kubectl logs %s -n %s -c %s --previous --tail=50", pod.Name, pod.Namespace, s.Name,
+			)},
+		},
+	}
+	if killed {
+		issue.As, issue.Title = signatures.Killed, say.Killed
+		issue.Fix = finding.Fix{
+			Text: say.KilledFix,
+			Commands: append(slices.Clone(EditCommands(pod)), shell.Command(
+				"kubectl top pod %s -n %s --containers", pod.Name, pod.Namespace,
+			)),
+		}
+	}
+	return issue, true
 }
