@@ -229,7 +229,7 @@ func TestRestartsNowAndThen(t *testing.T) {
 	}
 }
 
-// An eviction names the resource, what the pod used and what it requested; one that is settled is no warning.
+// An eviction names the resource, what the pod used and what it requested. One that is settled is not a warning.
 func TestEvictions(t *testing.T) {
 	t.Parallel()
 	evicted := func(message string, edits ...podChange) *bench {

@@ -226,7 +226,7 @@ var reads = regexp.MustCompile(`^kubectl (?:-n \S+ )?(?:logs|describe|get) `)
 
 // addEvidence puts a quotation first, and removes the same one from elsewhere.
 func addEvidence(found *finding.Finding, e finding.Evidence) {
-	e.Text = words.Cut(e.Text)
+	e.Text = words.Clip(e.Text)
 	rest := slices.DeleteFunc(slices.Clone(found.Evidence), func(other finding.Evidence) bool {
 		return other.Source == e.Source && other.Text == e.Text
 	})

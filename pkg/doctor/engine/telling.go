@@ -13,7 +13,8 @@ import (
 )
 
 // quote gives a finding that no signature explains the line that says most about the failure. Programs often say
-// themselves what is wrong and what to do; then the finding passes this on.
+// themselves what is wrong and what to do; then the finding passes this on, as a quotation: whoever writes the log
+// could have made it up.
 func quote(found *finding.Finding, lines []signatures.Line) {
 	found.Cause = "The cause is unknown: no signature matches the messages."
 	told := telling(lines)
@@ -22,15 +23,15 @@ func quote(found *finding.Finding, lines []signatures.Line) {
 	}
 	at := told[0]
 	text := strings.TrimSpace(lines[at].Evidence.Text)
-	found.Title += ": " + clip(text, longestHeadline)
+	found.Title += ": " + words.ClipTo(text, longestHeadline)
 	for _, i := range slices.Backward(told) {
 		addEvidence(found, lines[i].Evidence)
 	}
 	if advises.MatchString(text) {
-		found.Cause = fmt.Sprintf("No signature matches the messages, but one says what is wrong: %q", clip(text, longestReason))
+		found.Cause = fmt.Sprintf("No signature matches the messages, but one says what is wrong: %q", words.ClipTo(text, longestReason))
 	}
 	if advice := suggestion(lines[at:]); advice != "" {
-		found.Fix.Text = strings.TrimSpace(fmt.Sprintf("The message suggests: %q. %s", advice,
+		found.Fix.Text = strings.TrimSpace(fmt.Sprintf("The message suggests (check it before you follow it): %q. %s", advice,
 			words.Sentence(found.Fix.Text)))
 	}
 }
@@ -44,7 +45,7 @@ func suggestion(lines []signatures.Line) string {
 		}
 		for _, sentence := range sentenceEnd.Split(strings.TrimSpace(line.Evidence.Text), -1) {
 			if suggests.MatchString(sentence) && !wraps.MatchString(sentence) {
-				return clip(strings.TrimRight(strings.TrimSpace(sentence), ".,"), longestReason)
+				return words.ClipTo(strings.TrimRight(strings.TrimSpace(sentence), ".,"), longestReason)
 			}
 		}
 	}
@@ -202,10 +203,3 @@ const (
 	longestHeadline = 160
 	longestReason   = 400
 )
-
-func clip(text string, longest int) string {
-	if text = strings.TrimSpace(text); len(text) > longest {
-		text = strings.ToValidUTF8(text[:longest], "") + "…"
-	}
-	return text
-}

@@ -75,11 +75,11 @@ func TestAMessageThatExplainsItself(t *testing.T) {
 		"an advice of its own sentence": {
 			[]string{"ValueError: the cache is larger than the memory. Try increasing `gpu_memory_utilization`."},
 			`one says what is wrong: "ValueError: the cache is larger`,
-			"The message suggests: \"Try increasing `gpu_memory_utilization`\". Read the log.",
+			"The message suggests (check it before you follow it): \"Try increasing `gpu_memory_utilization`\". Read the log.",
 		},
 		"an advice in the next line": {
 			[]string{"error: the file /etc/a.conf is not supported", "Please upgrade to version 2", "try 1"},
-			"The cause is unknown", `The message suggests: "Please upgrade to version 2". Read the log.`,
+			"The cause is unknown", `The message suggests (check it before you follow it): "Please upgrade to version 2". Read the log.`,
 		},
 		"only a requirement": {
 			[]string{"AssertionError: head_dim must be divisible by 8"}, "one says what is wrong", "Read the log",

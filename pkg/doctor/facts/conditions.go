@@ -41,7 +41,7 @@ func QuoteCondition(n *Node, c corev1.NodeCondition) finding.Evidence {
 	return finding.Evidence{
 		Source: fmt.Sprintf("%s .status.conditions[%s]=%s", n.Object(), c.Type, c.Status),
 		Time:   c.LastTransitionTime.Time,
-		Text:   words.Cut(strings.TrimSpace(c.Reason + ": " + c.Message)),
+		Text:   words.Clip(strings.TrimSpace(c.Reason + ": " + c.Message)),
 	}
 }
 

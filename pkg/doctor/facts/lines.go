@@ -144,7 +144,7 @@ func (f *Facts) linesOfPod(pod *corev1.Pod) []signatures.Line {
 			add(
 				signatures.Log,
 				l.Container,
-				finding.Evidence{Source: LogSource(l), Text: words.Cut(strings.TrimRight(line, "\r\n"))},
+				finding.Evidence{Source: LogSource(l), Text: words.Clip(strings.TrimRight(line, "\r\n"))},
 			)
 		}
 	}
@@ -160,7 +160,7 @@ func (f *Facts) Heads(pods []*corev1.Pod) []signatures.Line {
 				all = append(
 					all,
 					signatures.Line{Place: signatures.Log, Container: l.Container, Evidence: finding.Evidence{
-						Source: LogSource(l), Text: words.Cut(strings.TrimSpace(line)),
+						Source: LogSource(l), Text: words.Clip(strings.TrimSpace(line)),
 					}},
 				)
 			}
@@ -203,7 +203,7 @@ func (f *Facts) PlacementLogs(pods []*corev1.Pod) []signatures.Line {
 				all = append(
 					all,
 					signatures.Line{Place: signatures.Log, Container: l.Container, Evidence: finding.Evidence{
-						Source: LogSource(l), Text: words.Cut(strings.TrimSpace(line)),
+						Source: LogSource(l), Text: words.Clip(strings.TrimSpace(line)),
 					}},
 				)
 			}
@@ -243,13 +243,13 @@ func (f *Facts) linesOfNode(n *Node) []signatures.Line {
 				"nodes/%s/kernel.log sequence %d",
 				n.Name,
 				record.Sequence,
-			), Time: record.Time, Text: words.Cut(record.Text),
+			), Time: record.Time, Text: words.Clip(record.Text),
 		}})
 	}
 	for _, unit := range words.SortedKeys(n.Host.Journals) {
 		for line := range strings.Lines(n.Host.Journals[unit]) {
 			all = append(all, signatures.Line{Place: signatures.Unit, Evidence: finding.Evidence{
-				Source: "nodes/" + n.Name + "/journal/" + unit, Text: words.Cut(strings.TrimRight(line, "\r\n")),
+				Source: "nodes/" + n.Name + "/journal/" + unit, Text: words.Clip(strings.TrimRight(line, "\r\n")),
 			}})
 		}
 	}

@@ -60,6 +60,15 @@ func TaintText(t *corev1.Taint) string {
 	return fmt.Sprintf("%s=%s:%s", t.Key, t.Value, t.Effect)
 }
 
+// TaintsText lists taints in words.
+func TaintsText(taints []corev1.Taint) string {
+	var all []string
+	for i := range taints {
+		all = append(all, TaintText(&taints[i]))
+	}
+	return strings.Join(all, " and ")
+}
+
 const (
 	skew = 10 * time.Second // clock skew between the client and the API server
 )

@@ -141,7 +141,7 @@ func (f *comparer) reported(
 	for _, e := range f.EventsOf(of.Kind, of.Namespace, of.Name) {
 		if len(all) < finding.Most {
 			quoted := Quote(e)
-			quoted.Text = words.Cut(quoted.Text)
+			quoted.Text = words.Clip(quoted.Text)
 			all = append(all, quoted)
 		}
 	}
@@ -240,7 +240,7 @@ func conditionsOf(object *unstructured.Unstructured, of finding.Object) []findin
 				continue
 			}
 			all = append(all, finding.Evidence{
-				Source: fmt.Sprintf("%s .status.%s[%s]", of, field, name), Time: changed(c), Text: words.Cut(message),
+				Source: fmt.Sprintf("%s .status.%s[%s]", of, field, name), Time: changed(c), Text: words.Clip(message),
 			})
 		}
 	}
@@ -316,7 +316,7 @@ func (f *comparer) errorsAbout(of finding.Object, pods []*corev1.Pod) []finding.
 			if json.Unmarshal([]byte(text), &record) == nil && record.Error != "" {
 				text = record.Msg + ": " + record.Error
 			}
-			last = []finding.Evidence{{Source: LogSource(l), Text: words.Cut(text)}}
+			last = []finding.Evidence{{Source: LogSource(l), Text: words.Clip(text)}}
 		}
 	}
 	return last

@@ -77,7 +77,8 @@ func RestartEvidence(pod *corev1.Pod, s *corev1.ContainerStatus) []finding.Evide
 		}
 	}
 	return append(all, finding.Evidence{
-		Source: PodObject(pod).String() + ", container " + s.Name + " .resources.limits.memory", Text: words.Cut(limit),
+		Source: PodObject(pod).String() + ", container " + s.Name + " .resources.limits.memory",
+		Text:   words.Clip(limit),
 	})
 }
 

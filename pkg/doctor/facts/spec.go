@@ -38,7 +38,7 @@ func (f *Facts) specOf(pod *corev1.Pod) []signatures.Line {
 			source = object.String() + ", container " + container + " " + field
 		}
 		all = append(all, signatures.Line{Place: signatures.Spec, Container: container, Evidence: finding.Evidence{
-			Source: source, Text: words.Cut(fmt.Sprintf(format, args...)),
+			Source: source, Text: words.Clip(fmt.Sprintf(format, args...)),
 		}})
 	}
 	class := "(none)"
@@ -130,7 +130,7 @@ func (n *Node) specOf() []signatures.Line {
 	} {
 		if fact[2] != "" {
 			all = append(all, signatures.Line{Place: signatures.Spec, Evidence: finding.Evidence{
-				Source: n.Object().String() + " " + fact[1], Text: words.Cut("node " + fact[0] + ": " + fact[2]),
+				Source: n.Object().String() + " " + fact[1], Text: words.Clip("node " + fact[0] + ": " + fact[2]),
 			}})
 		}
 	}
@@ -138,7 +138,7 @@ func (n *Node) specOf() []signatures.Line {
 		if name, ok := strings.CutPrefix(key, "extensions.talos.dev/"); ok {
 			all = append(all, signatures.Line{Place: signatures.Spec, Evidence: finding.Evidence{
 				Source: n.Object().String() + " .metadata.annotations[" + key + "]",
-				Text:   words.Cut("node extension: " + name + " " + n.Annotations[key]),
+				Text:   words.Clip("node extension: " + name + " " + n.Annotations[key]),
 			}})
 		}
 	}

@@ -173,7 +173,7 @@ func (f *Facts) unanswered(pod *corev1.Pod, container string) (Unreached, bool) 
 			noName := noNameTexts.MatchString(line)
 			if noName && !u.Names || u.Said.Text == "" &&
 				(noAnswerTexts.MatchString(line) || f.policiesRefuse(pod) && refusedTexts.MatchString(line)) {
-				u.Said = finding.Evidence{Source: LogSource(l), Text: words.Cut(strings.TrimSpace(line))}
+				u.Said = finding.Evidence{Source: LogSource(l), Text: words.Clip(strings.TrimSpace(line))}
 				u.Names = u.Names || noName
 			}
 		}

@@ -289,19 +289,19 @@ func (f *Facts) Said(pod *corev1.Pod, troubles []Trouble, texts ...string) (find
 			if words.ContainsAny(line, texts) {
 				return finding.Evidence{
 					Source: PodObject(pod).String() + ", container " + t.Container + " .status", Time: t.Time,
-					Text: words.Cut(strings.TrimSpace(line)),
+					Text: words.Clip(strings.TrimSpace(line)),
 				}, true
 			}
 		}
 	}
 	if e, found := f.GrepLogs(pod, texts...); found {
-		e.Text = words.Cut(e.Text)
+		e.Text = words.Clip(e.Text)
 		return e, true
 	}
 	for _, e := range f.EventsOfPod(pod) {
 		if words.ContainsAny(e.Message, texts) {
 			q := Quote(e)
-			q.Text = words.Cut(q.Text)
+			q.Text = words.Clip(q.Text)
 			return q, true
 		}
 	}

@@ -46,17 +46,18 @@ func Numbers(codes []int) string {
 	return Joined(all)
 }
 
-const (
-	// limit is the maximum length of a quotation in bytes.
-	limit = 2 << 10
-)
+// limit is the maximum length of a quotation in bytes.
+const limit = 2 << 10
 
-// Clip shortens evidence.
-func Clip(text string) string {
-	if len(text) <= limit {
+// Clip shortens a quotation. One over 2 KiB ends in an ellipsis.
+func Clip(text string) string { return ClipTo(text, limit) }
+
+// ClipTo shortens a text to a number of bytes, and an ellipsis.
+func ClipTo(text string, longest int) string {
+	if len(text) <= longest {
 		return text
 	}
-	return strings.ToValidUTF8(text[:limit], "") + "…"
+	return strings.ToValidUTF8(text[:longest], "") + "…"
 }
 
 // Sentence capitalizes the text and appends a full stop. It omits the full stop after a path or setting, because users
@@ -70,15 +71,6 @@ func Sentence(text string) string {
 		text += "."
 	}
 	return strings.ToUpper(text[:1]) + text[1:]
-}
-
-// Cut shortens a quotation. Lines over 2 KiB end in an ellipsis.
-func Cut(text string) string {
-	const longest = 2 << 10
-	if len(text) <= longest {
-		return text
-	}
-	return strings.ToValidUTF8(text[:longest], "") + "…"
 }
 
 // Few is the maximum number of nodes or pods to quote.

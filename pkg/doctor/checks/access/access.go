@@ -129,7 +129,7 @@ const ofComponent = "component"
 func issueOf(x facts.Refusal, f *facts.Facts) finding.Finding {
 	severity, confidence := severity(x, f)
 	q := facts.Quote(x.Event)
-	q.Text = words.Cut(q.Text)
+	q.Text = words.Clip(q.Text)
 	issue := finding.Finding{
 		Object: x.Owner, Severity: severity, Confidence: confidence, Evidence: []finding.Evidence{q},
 	}

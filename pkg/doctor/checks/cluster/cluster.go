@@ -120,7 +120,7 @@ func checkNotReady(f *facts.Facts, r *engine.Result) {
 			Object: n.Object(), Nodes: []string{n.Name}, Began: ready.LastTransitionTime.Time,
 			Evidence: []finding.Evidence{{
 				Source: n.Object().String() + " .status.conditions[Ready]", Time: ready.LastTransitionTime.Time,
-				Text: words.Cut(strings.TrimSpace(ready.Reason + ": " + ready.Message)),
+				Text: words.Clip(strings.TrimSpace(ready.Reason + ": " + ready.Message)),
 			}},
 		}
 		issue.Title, issue.Fix = notReady(n, ready)

@@ -45,7 +45,7 @@ func tellFatal(n *facts.Node, issue *finding.Finding) {
 			issue.Fix.Text = "Correct what the last line of the unit's journal names; the unit then starts again by itself. " +
 				"The machine and its network are not at fault."
 			issue.Evidence = append(issue.Evidence, finding.Evidence{
-				Source: "nodes/" + n.Name + "/journal/" + unit, Text: words.Cut(strings.TrimSpace(line)),
+				Source: "nodes/" + n.Name + "/journal/" + unit, Text: words.Clip(strings.TrimSpace(line)),
 			})
 			return
 		}

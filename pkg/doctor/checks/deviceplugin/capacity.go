@@ -293,11 +293,7 @@ func checkNoPlugin(f *facts.Facts, r *engine.Result, n *facts.Node, waiting, wan
 func excludes(d *appsv1.DaemonSet, n *facts.Node) (why string, e finding.Evidence) {
 	object := finding.Object{Kind: "DaemonSet", Namespace: d.Namespace, Name: d.Name}
 	if taints := facts.Untolerated(n, d); len(taints) > 0 {
-		var all []string
-		for i := range taints {
-			all = append(all, facts.TaintText(&taints[i]))
-		}
-		text := strings.Join(all, " and ")
+		text := facts.TaintsText(taints)
 		return "its DaemonSet does not tolerate the taint " + text,
 			finding.FieldEvidence(n.Object(), ".spec.taints", "%s", text)
 	}
@@ -378,14 +374,11 @@ func noPluginFix(f *facts.Facts, n *facts.Node) finding.Fix {
 		return finding.Fix{Text: p.Plugin}
 	}
 	if d := pluginDaemonSet(f); d != nil {
-		var taints []string
-		for _, taint := range facts.Untolerated(n, d) {
-			taints = append(taints, taint.ToString())
-		}
+		taints := facts.Untolerated(n, d)
 		text :=
 			"A device plugin is installed but does not run on the node: the node selector, affinity, or tolerations of its DaemonSet exclude the node."
 		if len(taints) > 0 {
-			text = "The device plugin's DaemonSet does not tolerate the node's taint " + strings.Join(taints, " and ") +
+			text = "The device plugin's DaemonSet does not tolerate the node's taint " + facts.TaintsText(taints) +
 				": add a toleration for each."
 		} else if missing := scheduler.MissingLabels(d.Spec.Template.Spec, n); len(missing) > 0 {
 			text = "The device plugin's DaemonSet selects nodes with " + strings.Join(missing, " and ") +

@@ -41,7 +41,7 @@ func checkTypes(f *facts.Facts, r *engine.Result, d *appsv1.DaemonSet) (reported
 			sought, also := facts.LogEvidence(f, pod, looked...)
 			if ok && also && !facts.Ended(pod) {
 				reportType(r, d, n, pod, []finding.Evidence{
-					{Source: "DaemonSet " + d.Namespace + "/" + d.Name, Text: words.Cut(types)},
+					{Source: "DaemonSet " + d.Namespace + "/" + d.Name, Text: words.Clip(types)},
 					finding.FieldEvidence(n.Object(), ".metadata.labels", "instance-type=%s", kind), sought, fell,
 				})
 				reported = true

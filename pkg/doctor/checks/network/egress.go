@@ -133,7 +133,7 @@ func checkEgress(f *facts.Facts, r *engine.Result) {
 		for _, record := range lines[max(0, len(lines)-3):] {
 			issue.Evidence = append(issue.Evidence, finding.Evidence{
 				Source: fmt.Sprintf("nodes/%s/kernel.log sequence %d", n.Name, record.Sequence), Time: record.Time,
-				Text: words.Cut(record.Text),
+				Text: words.Clip(record.Text),
 			})
 		}
 		if suffering {

@@ -118,7 +118,7 @@ func failedPulls(f *facts.Facts, pod *corev1.Pod) []pulling {
 		p := pulling{image: cmp.Or(facts.ImageOf(pod, c.Name), c.Image)}
 		p.evidence = finding.Evidence{
 			Source: facts.PodObject(pod).String() + ", container " + c.Name + " .state.waiting",
-			Text:   words.Cut(w.Reason + ": " + w.Message),
+			Text:   words.Clip(w.Reason + ": " + w.Message),
 		}
 		p.failure, p.known = classifyPull(w.Reason + " " + w.Message)
 		named := cmp.Or(quotedWord(w.Message), p.image) // the pod template may have changed since
@@ -129,7 +129,7 @@ func failedPulls(f *facts.Facts, pod *corev1.Pod) []pulling {
 			}
 			if p.failure, p.known = classifyPull(e.Message); p.known {
 				p.evidence = facts.Quote(e)
-				p.evidence.Text = words.Cut(p.evidence.Text)
+				p.evidence.Text = words.Clip(p.evidence.Text)
 			}
 		}
 		all = append(all, p)
@@ -141,7 +141,7 @@ func failedPulls(f *facts.Facts, pod *corev1.Pod) []pulling {
 		if e.Reason == "FailedCreatePodSandBox" && strings.Contains(e.Message, "sandbox image") &&
 			strings.Contains(e.Message, "pull") {
 			p := pulling{image: quotedWord(e.Message), evidence: facts.Quote(e)}
-			p.evidence.Text = words.Cut(p.evidence.Text)
+			p.evidence.Text = words.Clip(p.evidence.Text)
 			p.failure, p.known = classifyPull(e.Message)
 			return append(all, p)
 		}

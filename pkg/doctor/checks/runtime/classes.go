@@ -293,7 +293,7 @@ func saysNoDriver(f *facts.Facts, pod *corev1.Pod) (finding.Evidence, bool) {
 
 // reportWithoutDriver reports pods without a RuntimeClass whose programs find no driver, on a node whose runtime could
 // not be read: with NVIDIA's as its default runtime, they would find it. It reports whether there are any.
-func reportWithoutDriver(f *facts.Facts, r *engine.Result, n *facts.Node, pods []*corev1.Pod) (any bool) {
+func reportWithoutDriver(f *facts.Facts, r *engine.Result, n *facts.Node, pods []*corev1.Pod) (reported bool) {
 	class := f.NVIDIAClass()
 	strategy, source, known := facts.DeviceStrategy(f, n)
 	if class == nil || known && strategy != "envvar" || usesNRI(f) {
@@ -313,7 +313,7 @@ func reportWithoutDriver(f *facts.Facts, r *engine.Result, n *facts.Node, pods [
 		if !ok {
 			continue
 		}
-		any = true
+		reported = true
 		found := finding.Finding{
 			Object: facts.PodObject(pod), Nodes: []string{n.Name}, Confidence: finding.Possible,
 			Title: "the pod requests a GPU but has no RuntimeClass, and nothing mounts the driver into its container",
@@ -335,13 +335,13 @@ func reportWithoutDriver(f *facts.Facts, r *engine.Result, n *facts.Node, pods [
 		}
 		r.Add(found)
 	}
-	return any
+	return reported
 }
 
 // reportUnset reports pods without a RuntimeClass on a node whose runtime could not be read, and whose distribution
 // does not make NVIDIA's runtime the default: the device plugin itself sets the class. It reports whether there are
 // any.
-func reportUnset(f *facts.Facts, r *engine.Result, n *facts.Node, pods []*corev1.Pod) (any bool) {
+func reportUnset(f *facts.Facts, r *engine.Result, n *facts.Node, pods []*corev1.Pod) (reported bool) {
 	class := f.NVIDIAClass()
 	strategy, source, known := facts.DeviceStrategy(f, n)
 	if class == nil || !known || strategy != "envvar" || usesNRI(f) ||
@@ -359,7 +359,7 @@ func reportUnset(f *facts.Facts, r *engine.Result, n *facts.Node, pods []*corev1
 		if plugin == nil || pod.DeletionTimestamp != nil {
 			continue
 		}
-		any = true
+		reported = true
 		r.Add(finding.Finding{
 			Object: facts.PodObject(pod), Nodes: []string{n.Name},
 			Severity: finding.Warning, Confidence: finding.Possible,
@@ -376,7 +376,7 @@ func reportUnset(f *facts.Facts, r *engine.Result, n *facts.Node, pods []*corev1
 			},
 		})
 	}
-	return any
+	return reported
 }
 
 // checkStrategyRefused reports nodes on which pods with GPUs get none, because of the toolkit's settings.
@@ -389,7 +389,7 @@ func checkStrategyRefused(f *facts.Facts, r *engine.Result) {
 				Text: "Make both agree. Either let the device plugin use a strategy that the toolkit accepts " +
 					"(deviceListStrategy: volume-mounts, with accept-nvidia-visible-devices-as-volume-mounts = true, or " +
 					"cdi-annotations), or set accept-nvidia-visible-devices-envvar-when-unprivileged = true in the toolkit's " +
-					"configuration. Then recreate the GPU pods. A privileged container gets all GPUs: that is no fix.",
+					"configuration. Then recreate the GPU pods. Do not make the containers privileged instead: they would see all GPUs of the node.",
 			},
 		}
 		for _, pod := range n.Pods {

@@ -202,7 +202,7 @@ func checkTopology(f *facts.Facts, r *engine.Result) {
 		evidence := []finding.Evidence{
 			{
 				Source: facts.PodObject(pod).String() + " .status.reason",
-				Text:   pod.Status.Reason + ": " + words.Cut(pod.Status.Message),
+				Text:   pod.Status.Reason + ": " + words.Clip(pod.Status.Message),
 			},
 		}
 		if n := f.Node(pod.Spec.NodeName); n != nil && n.Host != nil {
@@ -249,7 +249,7 @@ func checkAdmission(f *facts.Facts, r *engine.Result) {
 			Object: facts.PodObject(pod), Nodes: facts.OnNode(pod),
 			Evidence: []finding.Evidence{{
 				Source: facts.PodObject(pod).String() + " .status.message",
-				Text:   pod.Status.Reason + ": " + words.Cut(pod.Status.Message),
+				Text:   pod.Status.Reason + ": " + words.Clip(pod.Status.Message),
 			}},
 			Fix: finding.Fix{
 				Text: "Delete the failed pod. If the node's GPUs are healthy but new pods also fail, restart the node's device plugin pod, then its " +

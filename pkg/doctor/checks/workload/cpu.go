@@ -157,7 +157,7 @@ func sayCPU(f *facts.Facts, pod *corev1.Pod) (finding.Evidence, bool) {
 			}
 		}
 		if line, found := saysCPU(text); found {
-			return finding.Evidence{Source: facts.LogSource(from), Text: words.Cut(line)}, true
+			return finding.Evidence{Source: facts.LogSource(from), Text: words.Clip(line)}, true
 		}
 	}
 	return finding.Evidence{}, false
@@ -317,7 +317,7 @@ func toldCPU(pod *corev1.Pod) []finding.Evidence {
 			}
 			all = append(all,
 				finding.Evidence{Source: facts.PodObject(pod).String() + ", container " + c.Name +
-					" .args", Text: words.Cut(arg)})
+					" .args", Text: words.Clip(arg)})
 		}
 		for _, from := range c.EnvFrom {
 			if from.ConfigMapRef != nil {
@@ -337,7 +337,8 @@ func saysInsufficient(f *facts.Facts, pod *corev1.Pod) (finding.Evidence, bool) 
 		"Found no NVIDIA driver on your system", "No CUDA GPUs are available")
 }
 
-// withoutGPU reports failing pods that need a GPU but do not request one.
+// withoutGPU reports pods that need a GPU but do not request one: pods that fail, and running ones with NVIDIA's
+// RuntimeClass whose program finds no driver.
 func withoutGPU(f *facts.Facts, r *engine.Result) {
 	for i := range f.Snapshot.Pods {
 		pod := &f.Snapshot.Pods[i]
@@ -347,11 +348,12 @@ func withoutGPU(f *facts.Facts, r *engine.Result) {
 		troubles := f.Troubles(pod)
 		class := f.NVIDIAClass()
 		asks := class != nil && pod.Spec.RuntimeClassName != nil && *pod.Spec.RuntimeClassName == class.Name
-		if len(troubles) == 0 && !asks || facts.Ended(pod) && len(troubles) == 0 {
+		failing := len(troubles) > 0
+		if !failing && (!asks || facts.Ended(pod)) {
 			continue
 		}
 		w, e, found := wordsOf(f, pod, troubles)
-		if len(troubles) == 0 {
+		if !failing {
 			e, found = saysInsufficient(f, pod)
 			w = wordsNoGPU
 		}

@@ -103,7 +103,7 @@ func checkEvicted(f *facts.Facts, r *engine.Result) {
 		}
 		said := finding.Evidence{
 			Source: facts.PodObject(pod).String() + " .status.message",
-			Text:   words.Cut(cmp.Or(pod.Status.Message, pod.Status.Reason)),
+			Text:   words.Clip(cmp.Or(pod.Status.Message, pod.Status.Reason)),
 		}
 		told := parseEviction(pod.Status.Message)
 		for _, event := range f.EventsOfPod(pod) {

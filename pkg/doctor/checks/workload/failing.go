@@ -99,7 +99,7 @@ func reportFailing(f *facts.Facts, r *engine.Result, pod *corev1.Pod, troubles [
 	for _, e := range f.EventsOfPod(pod) {
 		if e.Type == corev1.EventTypeWarning && len(issue.Evidence) < words.Few && e.Reason != "BackOff" {
 			q := facts.Quote(e)
-			q.Text = words.Cut(q.Text)
+			q.Text = words.Clip(q.Text)
 			issue.Evidence = append(issue.Evidence, q)
 		}
 	}
@@ -145,7 +145,7 @@ func checkStarting(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 			continue
 		}
 		q := facts.Quote(e)
-		q.Text = words.Cut(q.Text)
+		q.Text = words.Clip(q.Text)
 		if f.Now.Sub(facts.EventTime(e)) < slowStart {
 			warnings = append(warnings, q)
 		} else {
@@ -163,7 +163,7 @@ func checkStarting(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 			break
 		}
 	}
-	state := finding.Evidence{Source: facts.PodObject(pod).String() + " .status", Text: words.Cut(text) + ", for " +
+	state := finding.Evidence{Source: facts.PodObject(pod).String() + " .status", Text: words.Clip(text) + ", for " +
 		words.AgeText(since)}
 	issue := finding.Finding{
 		Title: "the GPU pod does not start", Object: facts.PodObject(pod), Nodes: facts.OnNode(pod),

@@ -244,7 +244,7 @@ func tellCUDA(n *facts.Node, issue *finding.Finding) {
 		if strings.Contains(record.Text, "Xid (") && len(issue.Evidence) < words.Few+1 {
 			issue.Evidence = append(issue.Evidence, finding.Evidence{
 				Source: fmt.Sprintf("nodes/%s/kernel.log sequence %d", n.Name, record.Sequence), Time: record.Time,
-				Text: words.Cut(record.Text),
+				Text: words.Clip(record.Text),
 			})
 		}
 	}
@@ -270,7 +270,7 @@ func quoteEnv(pod *corev1.Pod, want ...string) []finding.Evidence {
 			if slices.Contains(want, e.Name) && e.ValueFrom == nil {
 				all = append(all, finding.Evidence{
 					Source: facts.PodObject(pod).String() + ", container " + c.Name + " .env",
-					Text:   words.Cut(fmt.Sprintf("%s=%q", e.Name, e.Value)),
+					Text:   words.Clip(fmt.Sprintf("%s=%q", e.Name, e.Value)),
 				})
 			}
 		}

@@ -128,7 +128,7 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 			continue
 		}
 		q := facts.Quote(newest)
-		q.Text = words.Cut(q.Text)
+		q.Text = words.Clip(q.Text)
 		r.Add(finding.Finding{
 			Object: o, Title: "an object that creates pods reports a problem", Severity: finding.Warning,
 			Evidence: []finding.Evidence{q},
@@ -189,7 +189,7 @@ func checkOthers(f *facts.Facts, r *engine.Result) {
 		for _, e := range f.EventsOfPod(pod) {
 			if e.Type == corev1.EventTypeWarning && len(issue.Evidence) < words.Few {
 				q := facts.Quote(e)
-				q.Text = words.Cut(q.Text)
+				q.Text = words.Clip(q.Text)
 				issue.Evidence = append(issue.Evidence, q)
 			}
 		}

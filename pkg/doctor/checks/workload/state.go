@@ -26,6 +26,6 @@ func quoteTrouble(pod *corev1.Pod, t facts.Trouble) finding.Evidence {
 	}
 	return finding.Evidence{
 		Source: facts.PodObject(pod).String() + ", container " + t.Container +
-			" .status", Time: t.Time, Text: words.Cut(text),
+			" .status", Time: t.Time, Text: words.Clip(text),
 	}
 }

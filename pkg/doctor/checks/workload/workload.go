@@ -274,7 +274,7 @@ func checkVolumes(f *facts.Facts, r *engine.Result) {
 				continue
 			}
 			q := facts.Quote(e)
-			q.Text = words.Cut(q.Text)
+			q.Text = words.Clip(q.Text)
 			r.Add(finding.Finding{
 				Title: "a volume of the pod cannot be attached or mounted", Object: facts.PodObject(pod),
 				Nodes:    facts.OnNode(pod),
@@ -336,7 +336,7 @@ func checkProbes(f *facts.Facts, r *engine.Result) {
 		var killed, unhealthy finding.Evidence
 		for _, e := range f.EventsOfPod(pod) {
 			q := facts.Quote(e)
-			q.Text = words.Cut(q.Text)
+			q.Text = words.Clip(q.Text)
 			recent := f.Now.Sub(q.Time) < slowStart
 			switch {
 			case recent && killed.Text == "" && e.Reason == "Killing" &&

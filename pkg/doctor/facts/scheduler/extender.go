@@ -59,7 +59,7 @@ func (s *Scheduler) schedulerDown(pod *corev1.Pod, message string) (verdict, boo
 			Title: fmt.Sprintf("the pod's scheduler does not run: Pod %s/%s fails", by.Namespace, by.Name),
 			Evidence: []finding.Evidence{{
 				Source: facts.PodObject(by).String() + ", container " + troubles[0].Container + " .status",
-				Text:   words.Cut(strings.TrimSuffix(troubles[0].Text+": "+troubles[0].Message, ": ")),
+				Text:   words.Clip(strings.TrimSuffix(troubles[0].Text+": "+troubles[0].Message, ": ")),
 			}},
 			Fix: finding.Fix{
 				Text: "Repair the scheduler's pod; its log has details. The GPUs and their device plugin are not the cause.",

@@ -177,5 +177,5 @@ func SelectorText(pod *corev1.Pod) string {
 		}
 		parts = append(parts, strings.Join(terms, " or "))
 	}
-	return words.Cut(strings.Join(parts, ", "))
+	return words.Clip(strings.Join(parts, ", "))
 }

@@ -35,7 +35,7 @@ func (s *Scheduler) nodeSelector(pod *corev1.Pod, want map[corev1.ResourceName]i
 					text = "has no label " + key
 				}
 				v.Evidence = append(v.Evidence,
-					finding.Evidence{Source: n.Object().String() + " .metadata.labels", Text: words.Cut(text)})
+					finding.Evidence{Source: n.Object().String() + " .metadata.labels", Text: words.Clip(text)})
 			}
 		}
 	}

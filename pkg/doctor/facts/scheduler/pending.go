@@ -102,14 +102,14 @@ func scheduledMessage(f *facts.Facts, pod *corev1.Pod) finding.Evidence {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Message != "" {
 			return finding.Evidence{
 				Source: facts.PodObject(pod).String() + " .status.conditions[PodScheduled].message",
-				Time:   c.LastTransitionTime.Time, Text: words.Cut(c.Message),
+				Time:   c.LastTransitionTime.Time, Text: words.Clip(c.Message),
 			}
 		}
 	}
 	for _, e := range f.EventsOfPod(pod) {
 		if e.Reason == "FailedScheduling" {
 			q := facts.Quote(e)
-			q.Text = words.Cut(q.Text)
+			q.Text = words.Clip(q.Text)
 			return q
 		}
 	}

@@ -35,11 +35,11 @@ func (s *Scheduler) closed(pod *corev1.Pod, big []*facts.Node) verdict {
 	v.Id, v.Nodes = "sched.taint", s.names(tainted)
 	for _, n := range tainted[:min(words.Few, len(tainted))] {
 		v.Evidence = append(v.Evidence, finding.Evidence{
-			Source: n.Object().String() + " .spec.taints", Text: taintsText(foreignTaints(pod, n)),
+			Source: n.Object().String() + " .spec.taints", Text: facts.TaintsText(foreignTaints(pod, n)),
 		})
 	}
 	taints := foreignTaints(pod, tainted[0])
-	v.Title = "the pod does not tolerate the taint " + taintsText(taints) + " of the GPU nodes"
+	v.Title = "the pod does not tolerate the taint " + facts.TaintsText(taints) + " of the GPU nodes"
 	v.Fix = finding.Fix{
 		Text: "Add a toleration for each taint to the pod's template. The taint keeps pods without GPUs off the nodes.",
 	}
@@ -132,7 +132,7 @@ func quoteState(pod *corev1.Pod, n *facts.Node) finding.Evidence {
 	if ready := n.Ready(); ready.Status != corev1.ConditionTrue && ready.Status != "" {
 		return finding.Evidence{
 			Source: n.Object().String() + " .status.conditions[Ready].message", Time: ready.LastTransitionTime.Time,
-			Text: words.Cut(ready.Message),
+			Text: words.Clip(ready.Message),
 		}
 	}
 	if n.Spec.Unschedulable {

@@ -103,21 +103,13 @@ func (s *Scheduler) shutOut(pod *corev1.Pod, v *verdict) bool {
 			v.Evidence = []finding.Evidence{{
 				Source: "taints of " + n.Object().String() + " (" + n.Labels[corev1.LabelInstanceTypeStable] +
 					"), and tolerations of the device plugin",
-				Text: "conflict: taint " + taintsText(taints) + " of " + n.Name +
+				Text: "conflict: taint " + facts.TaintsText(taints) + " of " + n.Name +
 					", not tolerated by DaemonSet " + d.Namespace + "/" + d.Name,
 			}}
 			return true
 		}
 	}
 	return false
-}
-
-func taintsText(taints []corev1.Taint) string {
-	var all []string
-	for i := range taints {
-		all = append(all, facts.TaintText(&taints[i]))
-	}
-	return strings.Join(all, " and ")
 }
 
 // meantFor reports whether a pod is meant for nodes with a taint: it names the taint's key in a toleration, and selects
@@ -344,7 +336,7 @@ func (s *Scheduler) full(
 		if spare++; spare <= words.Few {
 			v.Evidence = append(v.Evidence,
 				finding.Evidence{Source: n.Object().String() +
-					" .spec.taints (its GPUs are free)", Text: taintsText(taints)})
+					" .spec.taints (its GPUs are free)", Text: facts.TaintsText(taints)})
 			if spare == 1 {
 				v.Fix.Commands = append(v.Fix.Commands, tolerate(pod, taints...)...)
 			}
