@@ -346,6 +346,31 @@ func TestHardwareFaults(t *testing.T) {
 	}
 }
 
+// A driver that unloads its state is worth a word, and no fault.
+func TestPersistence(t *testing.T) {
+	t.Parallel()
+	host := hwHost()
+	host.SMI = strings.ReplaceAll(host.SMI, "<persistence_mode>Enabled", "<persistence_mode>Disabled")
+	for _, daemon := range []bool{true, false} {
+		host.Probe.Processes = nil
+		if daemon {
+			host.Probe.Processes = map[string][]int{"nvidia-persistenced": {812}}
+		}
+		found := false
+		for _, f := range Examine(hwSnapshot(host), Options{Checks: hwChecks()}).Items {
+			if f.ID == "drv.persistence" {
+				found = true
+				if f.Severity != finding.Info {
+					t.Errorf("a GPU without persistence is %s: %+v", f.Severity, f)
+				}
+			}
+		}
+		if found == daemon {
+			t.Errorf("with nvidia-persistenced: %v; found: %v", daemon, found)
+		}
+	}
+}
+
 // Faults of two GPUs are two roots: neither hides the other because it is on the same node.
 func TestFaultsOfTwoGPUs(t *testing.T) {
 	t.Parallel()

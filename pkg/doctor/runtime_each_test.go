@@ -269,6 +269,10 @@ func TestRuntimeChecks(t *testing.T) {
 				return s
 			}, "", "",
 		},
+		"the default handler does not exist": {"rt.default-missing", func(t *testing.T) *snapshot.Snapshot {
+			return readNode(t, "1.7.28", rootConfig,
+				root+"[plugins.\"io.containerd.grpc.v1.cri\".containerd]\n  default_runtime_name = \"nvidia\"\n")
+		}, finding.Error, "nvidia"},
 		"CRI is disabled": {"rt.cri-disabled", func(t *testing.T) *snapshot.Snapshot {
 			return withoutRuntime(readNode(t, "1.7.28", rootConfig, `disabled_plugins = ["cri"]`+"\n"))
 		}, finding.Error, "disabled_plugins"},

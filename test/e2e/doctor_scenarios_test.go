@@ -24,6 +24,11 @@ func TestDoctorFindsScenarioBlockedEgress(t *testing.T) {
 	)
 }
 
+// The rule is in the node's kernel, of which the bundle has nothing: what is seen is a training that waits.
+func TestDoctorFindsScenarioBlockedEgressNode(t *testing.T) {
+	findsWhatBreaks(t, "blocked-egress-node", variant{"", ""})
+}
+
 func TestDoctorFindsScenarioCPUMode(t *testing.T) {
 	findsWhatBreaks(t, "cpu-mode",
 		variant{"hides=variable", "wl.cpu-mode"},
