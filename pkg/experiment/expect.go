@@ -90,6 +90,7 @@ type pending struct {
 	on     map[string]time.Time // of the targets, when it happened there
 	by     string
 	text   string
+	moved  bool     // pods must leave the node, so a restarted container does not serve again
 	closed bool     // later events do not count
 	others []string // the same, but done by somebody who does not count
 	err    error    // why it could not be observed
@@ -150,6 +151,12 @@ func newPending(e Expectation, not bool) (*pending, error) {
 	return p, nil
 }
 
+// moves reports whether pods leave the node if the expectation is met.
+func (p *pending) moves() bool {
+	return !p.not && slices.Contains(
+		[]reaction.Name{reaction.Drained, reaction.Evicted, reaction.PodGone, reaction.Rescheduled}, p.name)
+}
+
 func (p *pending) limit() time.Duration { return max(p.Within, p.For).Std() }
 
 func (p *pending) deadline() time.Time { return p.proof.Add(p.limit()) }
@@ -165,6 +172,11 @@ func (p *pending) react(r reaction.Reaction, targets []string) {
 	}
 	if !r.DoneBy(p.By) {
 		p.others = append(p.others, fmt.Sprintf("%s by %s %s", r.Name, r.Actor(), after(r.Time.Sub(p.proof))))
+		return
+	}
+	if p.moved && r.Restarted {
+		p.others = append(p.others,
+			fmt.Sprintf("%s by the restarted pod %s %s", r.Name, r.Pod, after(r.Time.Sub(p.proof))))
 		return
 	}
 	p.happened(r.Node, targets, r.Time, r.Actor(), describe(r))

@@ -132,6 +132,38 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
+// Where pods must leave the node, a container that was only restarted on it does not serve again: an experiment said
+// "served" 1.3 s after the fault, before the drain, by the pod on the broken GPU.
+func TestServedByAReplacement(t *testing.T) {
+	t.Parallel()
+	play := func() map[int][]reaction.Reaction {
+		return map[int][]reaction.Reaction{
+			1: {{Name: reaction.Served, Node: "a", Pod: "ml/old", Restarted: true}},
+			5: {{Name: reaction.Drained, Node: "a"}},
+			9: {{Name: reaction.Served, Node: "a", Pod: "ml/new"}},
+		}
+	}
+	served := Expectation{Name: "served", Within: seconds(60)}
+	drained := Expectation{Name: "drained", Within: seconds(60)}
+	if got := observe(t, []string{"a"}, play(), []Expectation{served}, nil); got[0].After != 1 {
+		t.Errorf("nothing is said of a drain, and the restarted pod does not count: %+v", got)
+	}
+	for _, list := range [][]Expectation{{drained, served}, {served, drained}} {
+		for _, v := range observe(t, []string{"a"}, play(), list, nil) {
+			if want := map[string]float64{"drained": 5, "served": 9}[v.Name]; v.State != StateOK || v.After != want {
+				t.Errorf("%s after %.0f s, want %.0f: %+v", v.Name, v.After, want, v)
+			}
+		}
+	}
+	missing := play()
+	delete(missing, 9)
+	got := observe(t, []string{"a"}, missing, []Expectation{served, drained}, nil)
+	if want := "served by the restarted pod ml/old after 1.0 s, which does not count"; got[0].State != StateMissing ||
+		got[0].Text != want {
+		t.Errorf("%+v, want %q", got[0], want)
+	}
+}
+
 // An expectation about several targets is met when the last one has reacted.
 func TestAllTargets(t *testing.T) {
 	t.Parallel()

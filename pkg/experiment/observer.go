@@ -28,7 +28,8 @@ type Entry struct {
 	Who  string `json:"who,omitempty"`
 	Text string `json:"text,omitempty"`
 
-	uid types.UID // of the pod
+	uid       types.UID // of the pod
+	restarted bool      // see reaction.Reaction
 	// Early is set in Show for an entry between the injection and the proof, when Since is not known yet.
 	Early bool `json:"-"`
 }
@@ -37,7 +38,7 @@ type Entry struct {
 func (e Entry) reaction() reaction.Reaction {
 	return reaction.Reaction{
 		Time: e.Time, Name: reaction.Name(e.What), Node: e.Node, Pod: e.Pod, By: e.By, Who: e.Who, Text: e.Text,
-		UID: e.uid,
+		UID: e.uid, Restarted: e.restarted,
 	}
 }
 
@@ -102,7 +103,7 @@ func (o *Observer) News(n reaction.News) {
 	for _, r := range n.Reactions {
 		o.add(Entry{
 			Time: r.Time, What: string(r.Name), Node: r.Node, Pod: r.Pod, By: r.By, Who: r.Who, Text: r.Text,
-			uid: r.UID,
+			uid: r.UID, restarted: r.Restarted,
 		})
 		if o.replaced[r.UID] {
 			continue
@@ -250,25 +251,29 @@ func (o *Observer) ProvenSince(began, at time.Time, text string) {
 	o.add(Entry{Time: at, Began: began, What: WhatProven, Text: text})
 }
 
-// expect begins to observe an expectation. Reactions since the fault began count.
-func (o *Observer) expect(p *pending) {
+// expect begins to observe expectations. Reactions since the fault began count.
+func (o *Observer) expect(all []*pending) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if p.proof = o.proof; p.proof.IsZero() {
-		p.proof = time.Now()
-	}
-	o.pending = append(o.pending, p)
-	for _, e := range o.entries[o.since:] {
-		if o.replaced[e.uid] {
-			continue
+	o.pending = append(o.pending, all...)
+	moved := slices.ContainsFunc(o.pending, (*pending).moves)
+	for _, p := range all {
+		if p.proof = o.proof; p.proof.IsZero() {
+			p.proof = time.Now()
 		}
-		if o.rollout && e.Time.Before(p.proof) && slices.Contains(ofRollouts, reaction.Name(e.What)) {
-			continue
+		p.moved = moved && !p.not
+		for _, e := range o.entries[o.since:] {
+			if o.replaced[e.uid] {
+				continue
+			}
+			if o.rollout && e.Time.Before(p.proof) && slices.Contains(ofRollouts, reaction.Name(e.What)) {
+				continue
+			}
+			p.react(e.reaction(), o.Targets)
 		}
-		p.react(e.reaction(), o.Targets)
-	}
-	for _, n := range o.nodes {
-		p.look(context.Background(), n, o.Targets, time.Now())
+		for _, n := range o.nodes {
+			p.look(context.Background(), n, o.Targets, time.Now())
+		}
 	}
 }
 
@@ -342,9 +347,7 @@ func (o *Observer) Expect(ctx context.Context, expect, not []Expectation) ([]Ver
 	if err != nil {
 		return nil, err
 	}
-	for _, p := range all {
-		o.expect(p)
-	}
+	o.expect(all)
 	return o.await(ctx, all), nil
 }
 

@@ -131,9 +131,7 @@ func (p *play) expect(ctx context.Context, s Step) error {
 	checking, stop := context.WithCancel(ctx)
 	defer stop()
 	var checks sync.WaitGroup
-	for _, one := range all {
-		p.observer.expect(one) // sets from when its time counts
-	}
+	p.observer.expect(all) // sets from when their time counts
 	for _, one := range all {
 		what := one.Check
 		if one.Steady != "" {

@@ -114,6 +114,8 @@ type Reaction struct {
 	Who string `json:"who,omitempty"`
 	// Text is what was seen: the condition, the taint, the exit code. It is untrusted.
 	Text string `json:"text,omitempty"`
+	// Restarted reports, of Served, that the pod was there before the fault: only its containers were restarted.
+	Restarted bool `json:"-"`
 }
 
 // Actor returns who did it, for people.

@@ -126,6 +126,9 @@ func (t *Tracker) pod(pod *podState, atStart bool, at time.Time) []Reaction {
 // changes returns what happened to a pod on a target, or to one of the workload on any node.
 func (t *Tracker) changes(before, pod *podState, at time.Time) []Reaction {
 	found := podChanges(before, pod, at)
+	for i := range found {
+		found[i].Restarted = found[i].Name == Served && t.old[pod.uid]
+	}
 	switch {
 	case t.isTarget(pod.node):
 		if pod.finished && !before.finished {

@@ -159,6 +159,33 @@ func TestDetectToRecover(t *testing.T) {
 	)
 }
 
+// Whoever waits for a replacement must know a restarted container from it.
+func TestRestartedOrReplaced(t *testing.T) {
+	t.Parallel()
+	s := newStory()
+	s.pod("worker-a", "rs", "gpu-1", true, ready)
+	served := func(all []Reaction) (restarted bool) {
+		t.Helper()
+		if len(all) == 0 || all[len(all)-1].Name != Served {
+			t.Fatalf("%+v", all)
+		}
+		return all[len(all)-1].Restarted
+	}
+	state := func(name string, edit ...func(*corev1.Pod)) []Reaction {
+		p := s.pod(name, "rs", "gpu-1", false) // not ready
+		for _, e := range edit {
+			e(p)
+		}
+		return s.Pod(p, false, start)
+	}
+	if !served(state("worker-a", crashed, ready)) {
+		t.Error("the pod that was there before the fault is called a replacement")
+	}
+	if served(state("worker-b", ready)) {
+		t.Error("a new pod on the node is called a restarted one")
+	}
+}
+
 // Containers that are killed because their pod is deleted have not failed. Other exit codes, and earlier ends, count.
 func TestDeletedPodsDoNotFail(t *testing.T) {
 	t.Parallel()
