@@ -32,7 +32,8 @@ func main() {
 	flag.BoolVar(&o.list, "list", false, "print the jobs and their expected seconds; run nothing")
 	flag.DurationVar(&o.restFor, "rest-for", 0,
 		"run jobs of the rest last, and begin none after this `time`; 0: as all others")
-	flag.IntVar(&o.lanes, "lanes", 4, "clusters at a time; one of six nodes counts as two")
+	flag.IntVar(&o.lanes, "lanes", 7,
+		"clusters at a time, those above 4 only while the processors idle; one of six nodes counts as two")
 	flag.IntVar(&o.repeat, "repeat", 1, "run each job this many times")
 	flag.StringVar(&o.measure, "measure", "", "write how long each end-to-end test took to this `file`: "+testsFile)
 	flag.Parse()

@@ -1,21 +1,58 @@
 package main
 
-import "sync"
+import (
+	"context"
+	"sync"
+	"time"
+)
 
 // pace is how fast the machine works, and how many jobs it has room for: on a machine that has become slow, jobs side
-// by side only make each other later, and what they test are then the timeouts.
+// by side only make each other later, and what they test are then the timeouts. While the processors idle, as when all
+// jobs wait for something to stay as it is, there is room for more.
 type pace struct {
 	mu      sync.Mutex
 	changed *sync.Cond
-	seats   int // one for each pair of nodes
+	most    int // seats that there may be
+	seats   int // that there are now: one for each pair of nodes
 	taken   int
 	slow    float64 // how many times as long jobs take as they did when last measured; at least 1
 }
 
-func newPace(seats int) *pace {
-	p := &pace{seats: seats, slow: 1}
+// usual is how many seats two processors can serve, whatever the jobs are.
+const usual = 4
+
+func newPace(most int) *pace {
+	p := &pace{most: most, seats: min(most, usual), slow: 1}
 	p.changed = sync.NewCond(&p.mu)
 	return p
+}
+
+// follow adds a seat whenever the processors had time left and no seat is free, and removes it when they are busy. idle
+// returns the share of their time since its last call that nothing but work of low priority used.
+func (p *pace) follow(ctx context.Context, idle func() float64) {
+	const often = 15 * time.Second // a job that begins is busy first, and then waits
+	tick := time.NewTicker(often)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			p.adapt(idle())
+		}
+	}
+}
+
+func (p *pace) adapt(idle float64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case idle > 0.25 && p.taken >= p.seats:
+		p.seats = min(p.seats+1, p.most)
+	case idle < 0.08:
+		p.seats = max(p.seats-1, min(p.most, usual))
+	}
+	p.changed.Broadcast()
 }
 
 // What a job of fewer seconds took says more about the cluster that it found than about the machine.

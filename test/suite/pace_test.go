@@ -56,3 +56,29 @@ func TestOneLaneServesEveryJob(t *testing.T) {
 	t.Parallel()
 	newPace(1).sit(2)()
 }
+
+// TestIdleProcessorsGetMoreJobs protects the time of a run: scenarios mostly wait, and four of them left two processors
+// idle for 40 % of the time.
+func TestIdleProcessorsGetMoreJobs(t *testing.T) {
+	t.Parallel()
+	p := newPace(6)
+	for step, test := range []struct {
+		idle         float64
+		taken, seats int
+	}{
+		{idle: 0.9, taken: 2, seats: 4}, // nobody waits for a seat
+		{idle: 0.4, taken: 4, seats: 5},
+		{idle: 0.2, taken: 5, seats: 5},
+		{idle: 0.4, taken: 5, seats: 6},
+		{idle: 0.4, taken: 6, seats: 6}, // as many as there are clusters
+		{idle: 0.01, taken: 6, seats: 5},
+		{idle: 0.01, taken: 6, seats: 4},
+		{idle: 0.01, taken: 6, seats: 4},
+	} {
+		p.taken = test.taken
+		if p.adapt(test.idle); p.room() != test.seats {
+			t.Errorf("step %d: processors that idle for %.2f of the time with %d jobs make %d seats, want %d", step,
+				test.idle, test.taken, p.room(), test.seats)
+		}
+	}
+}

@@ -44,6 +44,9 @@ func perform(ctx context.Context, w *workshop, r *report, jobs []job, o options)
 		<-built
 		r.work(ctx, w.bay(nil, nil), q, bench)
 	})
+	following, stop := context.WithCancel(ctx)
+	defer stop()
+	go w.pace.follow(following, readCPUTime().free())
 	for number := range o.lanes {
 		group.Go(func() {
 			r.work(ctx, w.bay(&lane{workshop: w, number: number + 1, built: built}, nil), q, pair, wide, own)

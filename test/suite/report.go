@@ -284,14 +284,39 @@ func (r *report) writeTimes(path string) error {
 	return os.WriteFile(path, []byte(text.String()), 0o644)
 }
 
-// cpuTime is for how long the machine's processors have worked and idled since it started, in clock ticks.
-type cpuTime struct{ work, idle float64 }
+// cpuTime is for how long the machine's processors have worked and idled since it started, in clock ticks; and for how
+// long they have worked with low priority.
+type cpuTime struct{ work, idle, low float64 }
 
 func readCPUTime() cpuTime {
 	text, _ := os.ReadFile("/proc/stat")
 	var user, nice, system, idle, wait, irq, soft float64
 	_, _ = fmt.Sscanf(string(text), "cpu %g %g %g %g %g %g %g", &user, &nice, &system, &idle, &wait, &irq, &soft)
-	return cpuTime{user + nice + system + irq + soft, idle + wait}
+	return cpuTime{user + nice + system + irq + soft, idle + wait, nice}
+}
+
+// free returns a function that returns the share of the processors' time since its last call that nothing, or only work
+// of low priority, used. It is 0 while memory is short.
+func (t cpuTime) free() func() float64 {
+	last := t
+	return func() float64 {
+		now := readCPUTime()
+		left, all := now.idle-last.idle+now.low-last.low, now.idle-last.idle+now.work-last.work
+		last = now
+		if memoryIsShort() {
+			return 0
+		}
+		return left / cmp.Or(all, 1)
+	}
+}
+
+// memoryIsShort reports whether the machine has too little memory for one more cluster.
+func memoryIsShort() bool {
+	text, _ := os.ReadFile("/proc/meminfo")
+	_, rest, _ := strings.Cut(string(text), "MemAvailable:")
+	var kib float64
+	_, _ = fmt.Sscan(rest, &kib)
+	return kib < 4<<20
 }
 
 func (t cpuTime) busySince() string {
