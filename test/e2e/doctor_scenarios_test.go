@@ -24,9 +24,12 @@ func TestDoctorFindsScenarioBlockedEgress(t *testing.T) {
 	)
 }
 
-// The rule is in the node's kernel, of which the bundle has nothing: what is seen is a training that waits.
+// The rule is in the node's kernel, where doctor does not look: it names what the rule breaks.
 func TestDoctorFindsScenarioBlockedEgressNode(t *testing.T) {
-	findsWhatBreaks(t, "blocked-egress-node", variant{"", ""})
+	findsWhatBreaks(t, "blocked-egress-node",
+		variant{"draw=pull", "img.pull-network"},
+		variant{"draw=requests", ""}, // the first container waits, and says nothing
+	)
 }
 
 func TestDoctorFindsScenarioCPUMode(t *testing.T) {
