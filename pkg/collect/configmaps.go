@@ -21,7 +21,7 @@ func (c *collector) configMaps(ctx context.Context) {
 	namespaces := map[string]bool{}
 	for i := range c.s.DaemonSets {
 		ds := &c.s.DaemonSets[i]
-		if facts.ComponentOf(ds.Spec.Template.Labels, ds.Spec.Template.Spec) == "" {
+		if facts.ComponentOf(ds.Spec.Template.Labels, &ds.Spec.Template.Spec) == "" {
 			continue
 		}
 		namespaces[ds.Namespace] = true

@@ -45,7 +45,7 @@ func (c *collector) images(ctx context.Context) {
 	for i := range c.s.Pods {
 		pod := &c.s.Pods[i]
 		if isWell(pod) || pod.Status.Phase == corev1.PodRunning && started(pod) ||
-			!facts.WantsGPU(pod) && facts.ComponentOf(pod.Labels, pod.Spec) == "" {
+			!facts.WantsGPU(pod) && facts.ComponentOf(pod.Labels, &pod.Spec) == "" {
 			continue
 		}
 		for _, all := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {

@@ -74,7 +74,7 @@ func (k *keeper) ready(nodes []corev1.Node, daemonSets []appsv1.DaemonSet) {
 	}
 	for i := range daemonSets {
 		ds := &daemonSets[i]
-		if facts.ComponentOf(ds.Spec.Template.Labels, ds.Spec.Template.Spec) != "" && !isShared(ds.Namespace) {
+		if facts.ComponentOf(ds.Spec.Template.Labels, &ds.Spec.Template.Spec) != "" && !isShared(ds.Namespace) {
 			k.operands[ds.Namespace] = true
 		}
 	}
@@ -117,7 +117,7 @@ func (k *keeper) matters(pod *corev1.Pod, well bool) bool {
 	switch {
 	case k.operands[pod.Namespace], pod.Spec.RuntimeClassName != nil, wantsSome(pod), touchesCUDA(pod):
 		return true
-	case facts.ComponentOf(pod.Labels, pod.Spec) != "", facts.Serves(pod):
+	case facts.ComponentOf(pod.Labels, &pod.Spec) != "", facts.Serves(pod):
 		return true
 	case well:
 		return false
@@ -241,7 +241,7 @@ func (k *keeper) slim(pod *corev1.Pod, well bool) {
 				func(m corev1.VolumeMount) bool { return strings.HasPrefix(m.Name, serviceAccountVolume) })
 		}
 	}
-	if !k.operands[pod.Namespace] && facts.ComponentOf(pod.Labels, pod.Spec) == "" {
+	if !k.operands[pod.Namespace] && facts.ComponentOf(pod.Labels, &pod.Spec) == "" {
 		hideEnv(spec)
 	}
 	if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "DaemonSet" && spec.NodeName != "" {

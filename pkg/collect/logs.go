@@ -187,7 +187,7 @@ const (
 // logRank returns the rank of the pod's log, or a negative number to skip it. wait is true if pods that look for a GPU
 // are not scheduled.
 func logRank(pod *corev1.Pod, suspects []string, incomplete map[string]bool, wait bool) int {
-	component := facts.ComponentOf(pod.Labels, pod.Spec)
+	component := facts.ComponentOf(pod.Labels, &pod.Spec)
 	switch {
 	case (component != "" || facts.Serves(pod)) && !isWell(pod):
 		return rankComponent
@@ -228,7 +228,7 @@ func ownerOf(pod *corev1.Pod) string {
 // requestsOf returns the requests for a pod: for a running pod, the beginnings and the last lines of the logs of
 // containers with GPUs; for a pod that runs again after a failure, the beginnings and what is read of a failing pod.
 func requestsOf(pod *corev1.Pod) []request {
-	if facts.ComponentOf(pod.Labels, pod.Spec) != "" || !facts.WantsGPU(pod) || !isReady(pod) {
+	if facts.ComponentOf(pod.Labels, &pod.Spec) != "" || !facts.WantsGPU(pod) || !isReady(pod) {
 		return logsOf(pod)
 	}
 	var requests []request

@@ -63,7 +63,7 @@ func isUnsettled(n *facts.Node) bool {
 		return true
 	}
 	return n.Labels["nvidia.com/gpu.product"] == "" && slices.ContainsFunc(n.Pods, func(pod *corev1.Pod) bool {
-		return facts.ComponentOf(pod.Labels, pod.Spec) == facts.FeatureDiscovery
+		return facts.ComponentOf(pod.Labels, &pod.Spec) == facts.FeatureDiscovery
 	})
 }
 
@@ -86,7 +86,7 @@ func lacksGPUs(n *facts.Node, claimed bool) bool {
 
 // fails reports whether a GPU-related pod is not running as it should.
 func fails(f *facts.Facts, pod *corev1.Pod) bool {
-	if facts.WantsGPU(pod) || pod.Spec.RuntimeClassName != nil || facts.ComponentOf(pod.Labels, pod.Spec) != "" {
+	if facts.WantsGPU(pod) || pod.Spec.RuntimeClassName != nil || facts.ComponentOf(pod.Labels, &pod.Spec) != "" {
 		return !isWell(pod)
 	}
 	return !isWell(pod) && slices.ContainsFunc(f.EventsOf("Pod", pod.Namespace, pod.Name),

@@ -243,7 +243,7 @@ func TestComponentsOfOthers(t *testing.T) {
 	} {
 		labels := map[string]string{"app.kubernetes.io/name": c.app}
 		spec := corev1.PodSpec{Containers: []corev1.Container{{Name: c.container, Image: c.image}}}
-		if got := facts.ComponentOf(labels, spec); got != c.want {
+		if got := facts.ComponentOf(labels, &spec); got != c.want {
 			t.Errorf("app %q, image %s, container %s is taken for %q, and is %q", c.app, c.image, c.container, got,
 				c.want)
 		}

@@ -109,7 +109,7 @@ func (d *Daemon) Prepare(ctx context.Context, cluster *kube.Cluster) (Loading, e
 // suppliesDevices reports whether a pod registers devices with the kubelet: NVIDIA's device plugin, or another pod that
 // has one of the kubelet's directories for plugins (device plugins, DRA and CSI drivers).
 func suppliesDevices(pod *corev1.Pod) bool {
-	return facts.ComponentOf(pod.Labels, pod.Spec) == facts.DevicePlugin || mounts(pod, "device-plugins") ||
+	return facts.ComponentOf(pod.Labels, &pod.Spec) == facts.DevicePlugin || mounts(pod, "device-plugins") ||
 		isDRADriver(pod)
 }
 
@@ -160,7 +160,7 @@ func (d *Daemon) find(ctx context.Context, cluster *kube.Cluster) (*corev1.Pod, 
 		switch {
 		case owner == nil || owner.Kind != "DaemonSet" || pod.DeletionTimestamp != nil:
 		case name != "" && owner.Name == name,
-			name == "" && facts.ComponentOf(pod.Labels, pod.Spec) == facts.DevicePlugin:
+			name == "" && facts.ComponentOf(pod.Labels, &pod.Spec) == facts.DevicePlugin:
 			found = append(found, pod)
 		}
 	}

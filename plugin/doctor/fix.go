@@ -388,7 +388,7 @@ func (e *examination) restartPlugin(
 		}
 		for i := range s.Pods {
 			p := &s.Pods[i]
-			if p.Spec.NodeName != o.Name || facts.ComponentOf(p.Labels, p.Spec) != facts.DevicePlugin {
+			if p.Spec.NodeName != o.Name || facts.ComponentOf(p.Labels, &p.Spec) != facts.DevicePlugin {
 				continue
 			}
 			now, err := cluster.Client.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})

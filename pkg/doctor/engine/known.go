@@ -132,7 +132,7 @@ func nameOne(f *facts.Facts, check Check, found *finding.Finding) {
 // best returns the best matches. No check of the driver sees a node whose GPUs the driver rejected, so that the node
 // shows none: there the reason in its kernel log precedes what its pods say.
 func best(f *facts.Facts, known *signatures.Set, lines []signatures.Line, node *facts.Node) []signatures.Match {
-	if node != nil && (!slices.Contains(f.GPUNodes, node) || node.Host != nil && len(node.Host.Info.GPUs) == 0 &&
+	if node != nil && (!node.IsGPUNode || node.Host != nil && len(node.Host.Info.GPUs) == 0 &&
 		len(node.Host.Probe.PCI) == 0) && known.Decisive() != nil {
 		matches := known.Decisive().Best(slices.DeleteFunc(slices.Clone(lines), func(line signatures.Line) bool {
 			return line.Place != signatures.Kernel
@@ -161,7 +161,7 @@ func ofFailure(line signatures.Line, withLog bool) bool {
 
 // lastError returns what is known of the error with which the log of a running pod ends.
 func lastError(f *facts.Facts, pod *corev1.Pod, lines []signatures.Line) []signatures.Match {
-	if len(f.Troubles(pod)) > 0 || !f.AsksForGPU(pod) || facts.ComponentOf(pod.Labels, pod.Spec) != "" {
+	if len(f.Troubles(pod)) > 0 || !f.AsksForGPU(pod) || facts.ComponentOf(pod.Labels, &pod.Spec) != "" {
 		return nil // other checks report them
 	}
 	likely := func() []signatures.Match {

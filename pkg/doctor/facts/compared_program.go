@@ -114,8 +114,8 @@ func (f *Facts) otherContainersGPU(pod *corev1.Pod, _ *Node) (source, text strin
 	for i := range pod.Spec.Containers {
 		c := &pod.Spec.Containers[i]
 		has := false
-		for name, count := range asked(c.Resources) {
-			if IsGPUResource(name) && count > 0 {
+		for name, count := range asked(&c.Resources, IsGPUResource) {
+			if count > 0 {
 				has, with, resource = true, c.Name, name
 			}
 		}

@@ -39,28 +39,36 @@ var componentNames = []struct {
 	{"node-feature-discovery", NFD}, {"gpu-operator", Operator},
 }
 
+// componentLabels name the component of a pod.
+var componentLabels = []string{"app", "app.kubernetes.io/component", "app.kubernetes.io/name", "k8s-app", "name"}
+
 // ComponentOf returns the component that a pod or DaemonSet belongs to, by its labels and images, or "" if none.
-func ComponentOf(labels map[string]string, spec corev1.PodSpec) Component {
-	names := []string{
-		labels["app"], labels["app.kubernetes.io/component"], labels["app.kubernetes.io/name"], labels["k8s-app"],
-		labels["name"],
+func ComponentOf(labels map[string]string, spec *corev1.PodSpec) Component {
+	names := make([]string, 0, 16)
+	add := func(name string) {
+		if name != "" && !strings.Contains(name, "-validation") { // a pod of the operator that tests the component
+			names = append(names, name)
+		}
 	}
-	for _, c := range spec.Containers {
+	for _, label := range componentLabels {
+		add(labels[label])
+	}
+	for i := range spec.Containers {
+		c := &spec.Containers[i]
 		image, _, _ := strings.Cut(c.Image[strings.LastIndexByte(c.Image, '/')+1:], ":")
-		names = append(names, image, c.Name) // the device plugin's image also contains GPU feature discovery and MPS
+		add(image) // that of the device plugin also contains GPU feature discovery and MPS
+		add(c.Name)
 	}
 	for _, known := range componentNames {
 		for _, name := range names {
-			if strings.Contains(name, "-validation") { // a pod of the operator that tests the component
-				continue
-			}
 			if strings.Contains(name, known.part) &&
 				(!slices.Contains([]Component{DevicePlugin, Operator, DRADriver}, known.is) || nvidias(names, spec)) {
 				return known.is
 			}
 		}
 	}
-	for _, c := range spec.Containers {
+	for i := range spec.Containers {
+		c := &spec.Containers[i]
 		if strings.Contains(c.Image, "nvidia/driver:") || strings.Contains(c.Image, "nvidia/vgpu-manager:") {
 			return Driver
 		}
@@ -71,7 +79,7 @@ func ComponentOf(labels map[string]string, spec corev1.PodSpec) Component {
 // nvidias reports whether a device plugin, operator or DRA driver is NVIDIA's rather than another vendor's component of
 // the same name. If NVIDIA is not named, for example in a mirrored image, GPU software that names no other vendor
 // counts.
-func nvidias(names []string, spec corev1.PodSpec) bool {
+func nvidias(names []string, spec *corev1.PodSpec) bool {
 	all := slices.Clone(names)
 	for _, c := range spec.Containers {
 		image, _, _ := strings.Cut(c.Image, "@")

@@ -65,6 +65,8 @@ type Facts struct {
 type Node struct {
 	*corev1.Node
 	Pods []*corev1.Pod
+	// IsGPUNode reports whether it is one of Facts.GPUNodes.
+	IsGPUNode bool
 	// Host is what the helper pod read on the node, or nil if it did not run.
 	Host         *api.Diagnosis
 	Distribution Distribution
@@ -110,7 +112,7 @@ func New(s *snapshot.Snapshot) *Facts {
 		if n != nil {
 			n.Pods = append(n.Pods, pod)
 		}
-		if is := ComponentOf(pod.Labels, pod.Spec); is != "" && !Ended(pod) {
+		if is := ComponentOf(pod.Labels, &pod.Spec); is != "" && !Ended(pod) {
 			f.parts[is] = append(f.parts[is], pod)
 			if n != nil {
 				n.parts[is] = append(n.parts[is], pod)
@@ -125,6 +127,7 @@ func New(s *snapshot.Snapshot) *Facts {
 	}
 	for _, n := range f.Nodes {
 		if hasGPUs(n) {
+			n.IsGPUNode = true
 			f.GPUNodes = append(f.GPUNodes, n)
 		}
 	}

@@ -117,7 +117,7 @@ func containerTrouble(
 
 // startGrace returns how long a pod's containers may run without becoming ready.
 func startGrace(pod *corev1.Pod) time.Duration {
-	if ComponentOf(pod.Labels, pod.Spec) == Driver {
+	if ComponentOf(pod.Labels, &pod.Spec) == Driver {
 		return DriverGrace
 	}
 	return OperandGrace
@@ -266,7 +266,7 @@ func HasPlugin(f *Facts) bool {
 	return slices.ContainsFunc(parts, func(is Component) bool {
 		return len(f.Component(is)) > 0
 	}) || slices.ContainsFunc(f.DaemonSets, func(d appsv1.DaemonSet) bool {
-		return slices.Contains(parts, ComponentOf(d.Spec.Template.Labels, d.Spec.Template.Spec))
+		return slices.Contains(parts, ComponentOf(d.Spec.Template.Labels, &d.Spec.Template.Spec))
 	}) || slices.ContainsFunc(f.Nodes, func(n *Node) bool {
 		p, ok := platform.Of(string(n.Distribution))
 		return ok && p.Plugin != "" || n.Distribution == GKE

@@ -28,14 +28,15 @@ func OnNode(pod *corev1.Pod) []string {
 
 // Demand returns a pod's request for every resource: containers, init containers, sidecars and overhead.
 func Demand(pod *corev1.Pod) map[corev1.ResourceName]int64 {
-	all := requests(pod, func(corev1.ResourceName) bool { return true })
+	every := func(corev1.ResourceName) bool { return true }
+	all := requests(pod, every)
 	if r := pod.Spec.Resources; r != nil { // pod-level resources override those of the containers
-		for name, n := range asked(*r) {
-			all[name] = n
+		for name, n := range asked(r, every) {
+			all.set(name, n)
 		}
 	}
 	for name, q := range pod.Spec.Overhead {
-		all[name] += amount(name, q)
+		all.set(name, all[name]+amount(name, q))
 	}
 	return all
 }

@@ -58,14 +58,14 @@ func (f *Facts) Refusal(owner finding.Object, e *corev1.Event) Refusal {
 	x := Refusal{Event: e, Owner: owner, GPU: strings.Contains(e.Message, "nvidia.com/")}
 	for _, pod := range f.ownedBy(owner) {
 		x.GPU = x.GPU || f.AsksForGPU(pod)
-		if c := ComponentOf(pod.Labels, pod.Spec); c != "" {
+		if c := ComponentOf(pod.Labels, &pod.Spec); c != "" {
 			x.Component = c
 		}
 	}
 	for i := range f.Snapshot.DaemonSets {
 		set := &f.Snapshot.DaemonSets[i]
 		if owner.Kind == "DaemonSet" && set.Namespace == owner.Namespace && set.Name == owner.Name {
-			x.Component = ComponentOf(set.Spec.Template.Labels, set.Spec.Template.Spec)
+			x.Component = ComponentOf(set.Spec.Template.Labels, &set.Spec.Template.Spec)
 		}
 	}
 	if x.Component == "" && strings.HasPrefix(owner.Name, "gpu-operator") && owner.Kind == "ReplicaSet" {

@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"maps"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,53 +21,53 @@ func GPURequests(pod *corev1.Pod) map[corev1.ResourceName]int64 {
 	return requests(pod, IsGPUResource)
 }
 
-func requests(pod *corev1.Pod, counts func(corev1.ResourceName) bool) map[corev1.ResourceName]int64 {
-	sum := map[corev1.ResourceName]int64{}
-	for _, c := range pod.Spec.Containers {
-		for name, n := range asked(c.Resources) {
-			if counts(name) {
-				sum[name] += n
-			}
+func requests(pod *corev1.Pod, counts func(corev1.ResourceName) bool) (sum amounts) {
+	for i := range pod.Spec.Containers {
+		for name, n := range asked(&pod.Spec.Containers[i].Resources, counts) {
+			sum.set(name, sum[name]+n)
 		}
 	}
 	// Sidecars run alongside the containers and alongside later init containers. Other init containers run one at a
 	// time, before the containers.
-	sidecars, before := map[corev1.ResourceName]int64{}, map[corev1.ResourceName]int64{}
-	for _, c := range pod.Spec.InitContainers {
+	var sidecars, before amounts
+	for i := range pod.Spec.InitContainers {
+		c := &pod.Spec.InitContainers[i]
 		always := c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
-		for name, n := range asked(c.Resources) {
-			switch {
-			case !counts(name):
-			case always:
-				sidecars[name] += n
-				sum[name] += n
-			default:
-				before[name] = max(before[name], sidecars[name]+n)
+		for name, n := range asked(&c.Resources, counts) {
+			if always {
+				sidecars.set(name, sidecars[name]+n)
+				sum.set(name, sum[name]+n)
+			} else {
+				before.set(name, max(before[name], sidecars[name]+n))
 			}
 		}
 	}
 	for name, n := range before {
-		sum[name] = max(sum[name], n)
+		sum.set(name, max(sum[name], n))
 	}
-	for name, n := range sum {
-		if n == 0 {
-			delete(sum, name)
-		}
-	}
+	maps.DeleteFunc(sum, func(_ corev1.ResourceName, n int64) bool { return n == 0 })
 	return sum
 }
 
-// asked returns a container's requests in the units of amount. Extended resources may be set in limits only.
-func asked(r corev1.ResourceRequirements) map[corev1.ResourceName]int64 {
-	if len(r.Limits)+len(r.Requests) == 0 { // the common case: avoid allocating a map
-		return nil
+// amounts has an amount of each resource. It is nil as long as it is empty: of most pods nothing counts.
+type amounts map[corev1.ResourceName]int64
+
+func (a *amounts) set(name corev1.ResourceName, n int64) {
+	if *a == nil {
+		*a = amounts{}
 	}
-	all := map[corev1.ResourceName]int64{}
-	for name, q := range r.Limits {
-		all[name] = amount(name, q)
-	}
-	for name, q := range r.Requests {
-		all[name] = amount(name, q)
+	(*a)[name] = n
+}
+
+// asked returns a container's requests of the resources that count, in the units of amount. Extended resources may be
+// set in limits only.
+func asked(r *corev1.ResourceRequirements, counts func(corev1.ResourceName) bool) (all amounts) {
+	for _, list := range []corev1.ResourceList{r.Limits, r.Requests} {
+		for name, q := range list {
+			if counts(name) {
+				all.set(name, amount(name, q))
+			}
+		}
 	}
 	return all
 }

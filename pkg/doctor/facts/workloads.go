@@ -26,7 +26,7 @@ func ImageOf(pod *corev1.Pod, container string) string {
 
 // Concerns returns the severity of a pod that does not run: higher for GPU pods and GPU software components.
 func (f *Facts) Concerns(pod *corev1.Pod) finding.Severity {
-	if f.AsksForGPU(pod) || ComponentOf(pod.Labels, pod.Spec) != "" {
+	if f.AsksForGPU(pod) || ComponentOf(pod.Labels, &pod.Spec) != "" {
 		return finding.Error
 	}
 	return finding.Info
@@ -68,7 +68,7 @@ const restartsCount = 3
 // Past reports whether a failed pod was replaced or failed over an hour ago. User jobs fail every day without a problem
 // in the cluster.
 func (f *Facts) Past(pod *corev1.Pod) bool {
-	if pod.Status.Phase != corev1.PodFailed || ComponentOf(pod.Labels, pod.Spec) != "" {
+	if pod.Status.Phase != corev1.PodFailed || ComponentOf(pod.Labels, &pod.Spec) != "" {
 		return false
 	}
 	ended := f.EndedAt(pod)
@@ -107,7 +107,7 @@ func (f *Facts) findWorkloads() []*corev1.Pod {
 	for i := range f.Snapshot.Pods {
 		pod := &f.Snapshot.Pods[i]
 		if pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodSucceeded && f.AsksForGPU(pod) &&
-			ComponentOf(pod.Labels, pod.Spec) == "" {
+			ComponentOf(pod.Labels, &pod.Spec) == "" {
 			all = append(all, pod)
 		}
 	}

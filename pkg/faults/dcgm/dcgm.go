@@ -121,7 +121,7 @@ func (e Engine) find(ctx context.Context, node string) (*corev1.Pod, map[string]
 	for _, component := range components {
 		for i := range pods {
 			pod := &pods[i]
-			if facts.ComponentOf(pod.Labels, pod.Spec) != component {
+			if facts.ComponentOf(pod.Labels, &pod.Spec) != component {
 				continue
 			}
 			// The exit code is 223 if a module is disabled, with a complete list (KempnerInstitute/kempnerpulse#15).
@@ -151,7 +151,7 @@ func (e Engine) podsOn(ctx context.Context, node string) ([]corev1.Pod, error) {
 		return nil, fmt.Errorf("list the pods of node %s: %w", node, err)
 	}
 	return slices.DeleteFunc(list.Items, func(p corev1.Pod) bool {
-		return p.Status.Phase != corev1.PodRunning || !slices.Contains(components, facts.ComponentOf(p.Labels, p.Spec))
+		return p.Status.Phase != corev1.PodRunning || !slices.Contains(components, facts.ComponentOf(p.Labels, &p.Spec))
 	}), nil
 }
 

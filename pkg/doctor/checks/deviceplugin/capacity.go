@@ -45,7 +45,7 @@ func pluginPodCheck() engine.Check {
 				}
 				found := facts.TroubleFinding(t)
 				found.Title = "the device plugin's pod " + facts.TroubleWords(t)
-				if n := f.Node(pod.Spec.NodeName); n != nil && !slices.Contains(f.GPUNodes, n) {
+				if n := f.Node(pod.Spec.NodeName); n != nil && !n.IsGPUNode {
 					// Nothing else shows that the node has GPUs, so no check of the node stands between.
 					found = found.ForPods(pod.Namespace + "/" + pod.Name)
 					for _, p := range scheduler.Pending(f) {
@@ -55,7 +55,7 @@ func pluginPodCheck() engine.Check {
 					}
 				}
 				if n := f.Node(pod.Spec.NodeName); n != nil &&
-					(!slices.Contains(f.GPUNodes, n) || facts.GPUsOf(n.Status.Allocatable) > 0) {
+					(!n.IsGPUNode || facts.GPUsOf(n.Status.Allocatable) > 0) {
 					// No GPU is missing: the node has no GPUs, or another plugin advertises them.
 					found.Severity = finding.Warning
 					onlyWithGPUs(f, n, pod, &found)
@@ -70,7 +70,7 @@ func pluginPodCheck() engine.Check {
 // have them: its DaemonSet should leave the node out.
 func onlyWithGPUs(f *facts.Facts, n *facts.Node, pod *corev1.Pod, found *finding.Finding) {
 	kind := n.Labels[corev1.LabelInstanceTypeStable]
-	if kind == "" || len(f.GPUNodes) == 0 || slices.Contains(f.GPUNodes, n) || n.Spec.ProviderID == "" {
+	if kind == "" || len(f.GPUNodes) == 0 || n.IsGPUNode || n.Spec.ProviderID == "" {
 		return
 	}
 	if _, failed := facts.LogEvidence(f, pod, nvmlErrors()...); !failed {
@@ -313,7 +313,7 @@ func pluginGone(n *facts.Node) bool {
 	}
 	return !slices.ContainsFunc(n.Pods, func(pod *corev1.Pod) bool {
 		return !facts.Ended(pod) &&
-			(facts.ComponentOf(pod.Labels, pod.Spec) == facts.DevicePlugin ||
+			(facts.ComponentOf(pod.Labels, &pod.Spec) == facts.DevicePlugin ||
 				strings.Contains(pod.Name, "device-plugin"))
 	})
 }
@@ -351,7 +351,7 @@ func goneFinding(f *facts.Facts, n *facts.Node) finding.Finding {
 func pluginDaemonSet(f *facts.Facts) *appsv1.DaemonSet {
 	for i := range f.DaemonSets {
 		d := &f.DaemonSets[i]
-		if facts.ComponentOf(d.Spec.Template.Labels, d.Spec.Template.Spec) == facts.DevicePlugin &&
+		if facts.ComponentOf(d.Spec.Template.Labels, &d.Spec.Template.Spec) == facts.DevicePlugin &&
 			!strings.Contains(d.Name, "mps") {
 			return d
 		}
@@ -364,7 +364,7 @@ func wantsPlugins(f *facts.Facts) bool {
 	_, operator := facts.ClusterPolicy(f)
 	return operator || len(f.Component(facts.DevicePlugin)) > 0 ||
 		slices.ContainsFunc(f.DaemonSets, func(d appsv1.DaemonSet) bool {
-			return facts.ComponentOf(d.Spec.Template.Labels, d.Spec.Template.Spec) == facts.DevicePlugin
+			return facts.ComponentOf(d.Spec.Template.Labels, &d.Spec.Template.Spec) == facts.DevicePlugin
 		})
 }
 

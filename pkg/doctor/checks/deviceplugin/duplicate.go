@@ -99,7 +99,7 @@ func advertisesGPUs(pod *corev1.Pod) bool {
 	if strings.Contains(name, "sandbox") || strings.Contains(name, "kubevirt") {
 		return false
 	}
-	if facts.ComponentOf(pod.Labels, pod.Spec) == facts.DevicePlugin {
+	if facts.ComponentOf(pod.Labels, &pod.Spec) == facts.DevicePlugin {
 		return true
 	}
 	return strings.Contains(name, "hami-device-plugin")

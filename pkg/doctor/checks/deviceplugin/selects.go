@@ -63,7 +63,7 @@ func selectsNoneCheck() engine.Check {
 func unseen(f *facts.Facts, d *appsv1.DaemonSet) bool {
 	_, operator := facts.ClusterPolicy(f)
 	return len(f.GPUNodes) == 0 && !operator &&
-		facts.ComponentOf(d.Spec.Template.Labels, d.Spec.Template.Spec) == facts.DevicePlugin
+		facts.ComponentOf(d.Spec.Template.Labels, &d.Spec.Template.Spec) == facts.DevicePlugin
 }
 
 // reportSelector reports the taint or the missing labels that keep the DaemonSet off the node that comes closest.

@@ -354,7 +354,7 @@ func mpsCheck() engine.Check {
 // deploysMPS reports whether the cluster has a DaemonSet of the MPS control daemon.
 func deploysMPS(f *facts.Facts) bool {
 	return slices.ContainsFunc(f.DaemonSets, func(d appsv1.DaemonSet) bool {
-		return facts.ComponentOf(d.Spec.Template.Labels, d.Spec.Template.Spec) == facts.MPS ||
+		return facts.ComponentOf(d.Spec.Template.Labels, &d.Spec.Template.Spec) == facts.MPS ||
 			strings.Contains(d.Name, "mps-control-daemon")
 	})
 }

@@ -218,7 +218,7 @@ func libraryVersions(host *api.Diagnosis) map[string][]string {
 // that are not ready.
 func podTexts(f *facts.Facts, n *facts.Node, texts ...string) (finding.Evidence, bool) {
 	for _, pod := range n.Pods {
-		if facts.Ended(pod) || facts.PodReady(pod) || facts.ComponentOf(pod.Labels, pod.Spec) == "" &&
+		if facts.Ended(pod) || facts.PodReady(pod) || facts.ComponentOf(pod.Labels, &pod.Spec) == "" &&
 			!f.AsksForGPU(pod) {
 			continue
 		}

@@ -200,7 +200,7 @@ func deviceEvidence(n *facts.Node, d api.PCIDevice) finding.Evidence {
 func lostByLogs(f *facts.Facts, n *facts.Node) (finding.Evidence, bool) {
 	texts := []string{"GPU is lost", "GPU_IS_LOST", "Unable to determine the device handle for GPU"}
 	for _, pod := range n.Pods {
-		if part := facts.ComponentOf(pod.Labels, pod.Spec); part == "" || facts.PodReady(pod) &&
+		if part := facts.ComponentOf(pod.Labels, &pod.Spec); part == "" || facts.PodReady(pod) &&
 			part != facts.DevicePlugin {
 			continue
 		}

@@ -75,7 +75,7 @@ func placedByLabels(f *facts.Facts, n *facts.Node) (bool, finding.Evidence) {
 	}
 	for i := range f.DaemonSets {
 		d := &f.DaemonSets[i]
-		if facts.ComponentOf(d.Spec.Template.Labels, d.Spec.Template.Spec) == facts.DevicePlugin && wantsLabels(d) &&
+		if facts.ComponentOf(d.Spec.Template.Labels, &d.Spec.Template.Spec) == facts.DevicePlugin && wantsLabels(d) &&
 			len(facts.Current(n, facts.DevicePlugin)) == 0 && n.Labels["nvidia.com/gpu.present"] != "true" {
 			return true, finding.FieldEvidence(finding.Object{Kind: "DaemonSet", Namespace: d.Namespace, Name: d.Name},
 				".status.desiredNumberScheduled", "%d", d.Status.DesiredNumberScheduled)
@@ -211,7 +211,7 @@ func nfdWorkers(f *facts.Facts) []*appsv1.DaemonSet {
 	var all []*appsv1.DaemonSet
 	for i := range f.DaemonSets {
 		d := &f.DaemonSets[i]
-		if facts.ComponentOf(d.Spec.Template.Labels, d.Spec.Template.Spec) == facts.NFD &&
+		if facts.ComponentOf(d.Spec.Template.Labels, &d.Spec.Template.Spec) == facts.NFD &&
 			(strings.Contains(d.Name, "worker") || d.Spec.Template.Labels["role"] == "worker") {
 			all = append(all, d)
 		}

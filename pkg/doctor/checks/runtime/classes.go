@@ -59,7 +59,7 @@ func checkRuntimeClasses(f *facts.Facts, r *engine.Result) {
 			if f.RuntimeClass(g.name) == nil {
 				pod := g.errors[0].pod
 				add(g.name, facts.PodObject(pod), facts.WantsGPU(pod) ||
-					facts.ComponentOf(pod.Labels, pod.Spec) != "", []string{n.Name},
+					facts.ComponentOf(pod.Labels, &pod.Spec) != "", []string{n.Name},
 					g.evidence()...)
 			}
 		}
@@ -86,7 +86,7 @@ func checkRuntimeClasses(f *facts.Facts, r *engine.Result) {
 		}
 		object := finding.Object{Kind: "DaemonSet", Namespace: set.Namespace, Name: set.Name}
 		template := &corev1.Pod{ObjectMeta: set.Spec.Template.ObjectMeta, Spec: set.Spec.Template.Spec}
-		add(*class, object, facts.WantsGPU(template) || facts.ComponentOf(template.Labels, template.Spec) != "",
+		add(*class, object, facts.WantsGPU(template) || facts.ComponentOf(template.Labels, &template.Spec) != "",
 			labeled(f, set.Spec.Template.Spec.NodeSelector),
 			finding.FieldEvidence(object, ".spec.template.spec.runtimeClassName", "%s", *class))
 	}
@@ -216,7 +216,7 @@ func checkRuntimeClassUnset(f *facts.Facts, r *engine.Result) {
 		var pods, failed []*corev1.Pod
 		for _, pod := range n.Pods {
 			if len(facts.GPURequests(pod)) == 0 || pod.Spec.RuntimeClassName != nil ||
-				facts.ComponentOf(pod.Labels, pod.Spec) != "" {
+				facts.ComponentOf(pod.Labels, &pod.Spec) != "" {
 				continue
 			}
 			if pod.Status.Phase != corev1.PodSucceeded {
@@ -303,7 +303,7 @@ func reportWithoutDriver(f *facts.Facts, r *engine.Result, n *facts.Node, pods [
 	// class.
 	others := slices.ContainsFunc(n.Pods, func(pod *corev1.Pod) bool {
 		return pod.Spec.RuntimeClassName != nil && *pod.Spec.RuntimeClassName == class.Name && !facts.Ended(pod) &&
-			facts.ComponentOf(pod.Labels, pod.Spec) == ""
+			facts.ComponentOf(pod.Labels, &pod.Spec) == ""
 	})
 	if len(facts.Current(n, facts.Toolkit)) > 0 && !others {
 		return false
@@ -394,7 +394,7 @@ func checkStrategyRefused(f *facts.Facts, r *engine.Result) {
 		}
 		for _, pod := range n.Pods {
 			source, text := f.RefusedStrategy(pod, n)
-			if text == "" || facts.Ended(pod) || facts.ComponentOf(pod.Labels, pod.Spec) != "" {
+			if text == "" || facts.Ended(pod) || facts.ComponentOf(pod.Labels, &pod.Spec) != "" {
 				continue
 			}
 			if len(found.Evidence) == 0 {

@@ -160,7 +160,7 @@ func checkHandlerMissing(f *facts.Facts, r *engine.Result) {
 	r.Lacks(f, "api/events")
 	for _, n := range f.Nodes {
 		lacking := lacking(f, n)
-		if _, _, known := inMemory(n); !known && len(lacking) == 0 && slices.Contains(f.GPUNodes, n) &&
+		if _, _, known := inMemory(n); !known && len(lacking) == 0 && n.IsGPUNode &&
 			len(wanted(f, n)) > 0 {
 			r.Unknown(n.Object(), "the handlers of its runtime are unknown: %s",
 				cmp.Or(hostProblem(f, n), "the runtime does not report them"))
@@ -192,7 +192,7 @@ func handlerMissing(f *facts.Facts, n *facts.Node, handler string, pods []*corev
 			issue.Evidence = g.evidence()
 		}
 	}
-	if !slices.Contains(f.GPUNodes, n) && !slices.ContainsFunc(pods, f.AsksForGPU) && len(f.GPUNodes) > 0 {
+	if !n.IsGPUNode && !slices.ContainsFunc(pods, f.AsksForGPU) && len(f.GPUNodes) > 0 {
 		issue.Title = fmt.Sprintf(
 			"pods that request no GPU have a RuntimeClass with the handler %q, and run on a node without GPUs",
 			handler,

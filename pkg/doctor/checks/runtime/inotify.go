@@ -87,7 +87,7 @@ func journalTime(line string) (time.Time, bool) {
 func checkInotify(f *facts.Facts, r *engine.Result) {
 	for _, n := range f.GPUNodes {
 		for _, pod := range n.Pods {
-			if facts.ComponentOf(pod.Labels, pod.Spec) == "" || facts.Ended(pod) || facts.PodReady(pod) {
+			if facts.ComponentOf(pod.Labels, &pod.Spec) == "" || facts.Ended(pod) || facts.PodReady(pod) {
 				continue
 			}
 			e, ok := grepAll(f, pod, "watcher", "too many open files")

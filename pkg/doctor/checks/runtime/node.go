@@ -203,9 +203,10 @@ func passesDevices(n *facts.Node) bool {
 func checkAllVisible(f *facts.Facts, r *engine.Result) {
 	for _, n := range f.GPUNodes {
 		tellUnrequested(f, r, n)
-		shared := slices.ContainsFunc(f.GPUPods, func(pod *corev1.Pod) bool { return pod.Spec.NodeName == n.Name })
+		shared := slices.ContainsFunc(n.Pods,
+			func(pod *corev1.Pod) bool { return !facts.Ended(pod) && f.AsksForGPU(pod) })
 		for _, pod := range n.Pods {
-			if facts.Ended(pod) || f.AsksForGPU(pod) || facts.ComponentOf(pod.Labels, pod.Spec) != "" ||
+			if facts.Ended(pod) || f.AsksForGPU(pod) || facts.ComponentOf(pod.Labels, &pod.Spec) != "" ||
 				!hasNVIDIARuntime(f, n, pod) {
 				continue
 			}

@@ -62,7 +62,7 @@ func eachRuntime(r *engine.Result, f *facts.Facts, do func(n *facts.Node)) {
 		switch {
 		case n.View != nil && n.View.Runtime != nil:
 			do(n)
-		case !slices.Contains(f.GPUNodes, n):
+		case !n.IsGPUNode:
 		case n.View != nil:
 			r.Unknown(n.Object(), "the container runtime is unknown: %s",
 				cmp.Or(n.View.Problem, "no kubelet was found"))

@@ -196,7 +196,7 @@ func viewFix(n *facts.Node, v runtimeview.Finding, fix finding.Fix) finding.Fix 
 
 // isOfGPUs reports whether the pod requests GPUs, is a GPU component, or has a RuntimeClass.
 func isOfGPUs(f *facts.Facts, e startError) bool {
-	return f.AsksForGPU(e.pod) || facts.ComponentOf(e.pod.Labels, e.pod.Spec) != "" ||
+	return f.AsksForGPU(e.pod) || facts.ComponentOf(e.pod.Labels, &e.pod.Spec) != "" ||
 		e.pod.Spec.RuntimeClassName != nil
 }
 

@@ -117,7 +117,7 @@ func toolkitEnvFix(f *facts.Facts, env []runtimeview.Setting, text string) findi
 		words = append(words, shell.ShellQuote(s.Name+"="+s.Value))
 	}
 	for _, set := range f.DaemonSets {
-		if facts.ComponentOf(set.Labels, set.Spec.Template.Spec) == facts.Toolkit ||
+		if facts.ComponentOf(set.Labels, &set.Spec.Template.Spec) == facts.Toolkit ||
 			strings.Contains(set.Name, "container-toolkit") {
 			return finding.Fix{
 				Text: text + fmt.Sprintf(

@@ -38,7 +38,7 @@ func tellUnrequested(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		case facts.Ended(pod):
 		case f.AsksForGPU(pod):
 			held += facts.Demand(pod)[corev1.ResourceName("nvidia.com/gpu")]
-		case pod.Namespace != "kube-system" && facts.ComponentOf(pod.Labels, pod.Spec) == "" &&
+		case pod.Namespace != "kube-system" && facts.ComponentOf(pod.Labels, &pod.Spec) == "" &&
 			!strings.HasPrefix(facts.OwnerOf(pod), "daemonset/"):
 			others = append(others, pod.Namespace+"/"+pod.Name)
 		}

@@ -342,7 +342,7 @@ func saysInsufficient(f *facts.Facts, pod *corev1.Pod) (finding.Evidence, bool) 
 func withoutGPU(f *facts.Facts, r *engine.Result) {
 	for i := range f.Snapshot.Pods {
 		pod := &f.Snapshot.Pods[i]
-		if f.AsksForGPU(pod) || facts.ComponentOf(pod.Labels, pod.Spec) != "" || len(f.LogsOf(pod)) == 0 {
+		if f.AsksForGPU(pod) || facts.ComponentOf(pod.Labels, &pod.Spec) != "" || len(f.LogsOf(pod)) == 0 {
 			continue
 		}
 		troubles := f.Troubles(pod)

@@ -31,7 +31,7 @@ func checkIdle(f *facts.Facts, r *engine.Result) {
 		}
 		for _, pod := range n.Pods {
 			if facts.Ended(pod) || pod.DeletionTimestamp != nil || !f.AsksForGPU(pod) ||
-				facts.ComponentOf(pod.Labels, pod.Spec) != "" || pod.Status.StartTime == nil {
+				facts.ComponentOf(pod.Labels, &pod.Spec) != "" || pod.Status.StartTime == nil {
 				continue
 			}
 			held := f.Now.Sub(pod.Status.StartTime.Time)

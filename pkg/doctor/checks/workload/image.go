@@ -85,7 +85,7 @@ func formatFinding(f *facts.Facts, pod *corev1.Pod, image string) finding.Findin
 		},
 	}
 	n := f.Node(pod.Spec.NodeName)
-	onGPUNode := n != nil && slices.Contains(f.GPUNodes, n)
+	onGPUNode := n != nil && n.IsGPUNode
 	if f.Concerns(pod) != finding.Error && !onGPUNode {
 		issue.Severity = finding.Warning
 	}

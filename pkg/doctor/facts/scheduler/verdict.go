@@ -88,7 +88,7 @@ func (s *Scheduler) notAdvertised(pod *corev1.Pod, name corev1.ResourceName, amo
 func (s *Scheduler) shutOut(pod *corev1.Pod, v *verdict) bool {
 	for i := range s.F.DaemonSets {
 		d := &s.F.DaemonSets[i]
-		if facts.ComponentOf(d.Spec.Template.Labels, d.Spec.Template.Spec) != facts.DevicePlugin {
+		if facts.ComponentOf(d.Spec.Template.Labels, &d.Spec.Template.Spec) != facts.DevicePlugin {
 			continue
 		}
 		for _, n := range s.F.Nodes {
