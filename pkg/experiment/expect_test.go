@@ -132,8 +132,8 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// Where pods must leave the node, a container that was only restarted on it does not serve again: an experiment said
-// "served" 1.3 s after the fault, before the drain, by the pod on the broken GPU.
+// Where pods must leave the node, a container that was only restarted on it does not serve again: it is on the broken
+// GPU, and the drain has yet to come.
 func TestServedByAReplacement(t *testing.T) {
 	t.Parallel()
 	play := func() map[int][]reaction.Reaction {
