@@ -3,12 +3,19 @@ package main
 import (
 	"context"
 	"os"
+	"syscall"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman/guard"
 )
 
+func closeOnExec(fd int) { syscall.CloseOnExec(fd) }
+
 func guardRun(ctx context.Context, run string) error {
 	node := guard.Node()
-	node.Log = os.Stderr // a file in its record
+	node.Log = os.Stderr // a file in its record, or /dev/null
+	var err error
+	if node.Seal, err = guard.ReadSeal(os.Stdin); err != nil {
+		return err
+	}
 	return guard.Guard(ctx, node, run)
 }

@@ -3,6 +3,7 @@ package api
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
@@ -91,6 +92,9 @@ func (r Request) validate() error {
 		if err := deadman.ValidRun(r.Run); err != nil {
 			return err
 		}
+	}
+	if r.Seal != nil && (len(r.Seal) != deadman.SealSize || r.Change == nil && r.Await == nil && r.Restore == nil) {
+		return fmt.Errorf("a seal has %d bytes and belongs to a change, its status or its restore", deadman.SealSize)
 	}
 	switch {
 	case r.WriteKmsg != nil:

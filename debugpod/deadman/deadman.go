@@ -40,7 +40,13 @@ type Change struct {
 	MayFail bool `json:"mayFail,omitempty"`
 	// BootRestore also restores the files when the node boots, before the service starts. It requires systemd.
 	BootRestore bool `json:"bootRestore,omitempty"`
+	// Seal, if not nil, is the key with which the node encrypts its record, so that users who are root on the node
+	// cannot read there what was changed. The key is not in the record, so BootRestore must not be set.
+	Seal []byte `json:"-"`
 }
+
+// SealSize is the size of a Seal, in bytes.
+const SealSize = 32
 
 // File is the change of one file.
 type File struct {
@@ -120,6 +126,8 @@ type Restore struct {
 	// returns the same result: the restore may restart the container runtime, which closes the connection before the
 	// result arrives.
 	Forget bool `json:"forget,omitempty"`
+	// Seal is that of the Change.
+	Seal []byte `json:"-"`
 }
 
 // Restored is the result of a restore.

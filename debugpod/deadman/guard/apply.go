@@ -15,6 +15,8 @@ import (
 
 // site is one file of a change with its prepared files, in their open directories.
 type site struct {
+	host          Host
+	run           string
 	file          file
 	before, after file // without a directory if they do not exist
 	record        *dir // nil if the record no longer exists
@@ -30,7 +32,7 @@ func (h Host) site(run string, p place) (*site, error) {
 	if err != nil {
 		f = file{name: p.Real}
 	}
-	s := &site{file: f}
+	s := &site{host: h, run: run, file: f}
 	if s.record, err = h.record(run); err != nil {
 		s.record = nil // the prepared files are lost; was and write do not need them
 	}
@@ -114,6 +116,14 @@ func (s *site) judge(f deadman.File, interrupted, overwrite bool) (deadman.Resto
 
 // kept returns the prepared copy of the original file.
 func (s *site) kept(f deadman.File) ([]byte, bool) {
+	if s.host.sealed() {
+		raw, err := s.before.readAll()
+		if err != nil {
+			return nil, false
+		}
+		data, err := s.host.unseal(s.run, s.before.name, raw)
+		return data, err == nil && f.Before != deadman.Absent && patch.Sum(data) == f.Before
+	}
 	copied, err := s.before.read()
 	return copied.data, err == nil && f.Before != deadman.Absent && copied.sum == f.Before
 }
@@ -189,8 +199,15 @@ func (s *site) putBack(f deadman.File, p place) error {
 		return err
 	}
 	if _, is := s.kept(f); is && !p.InPlace {
-		err := s.file.replace(s.before)
-		if err == nil || !cannotRename(err) {
+		ready := s.before
+		if s.host.sealed() {
+			ready, err = s.unpack(data, *meta)
+			s.host.passed("unpacked")
+		}
+		if err == nil {
+			err = s.file.replace(ready)
+		}
+		if err == nil || !s.host.sealed() && !cannotRename(err) {
 			return err
 		}
 	}
@@ -203,11 +220,8 @@ func (f file) write(data []byte, meta deadman.Meta, inPlace bool) error {
 	if err != nil {
 		return err
 	}
-	if now.sum == deadman.Absent {
-		return f.create(data, &meta)
-	}
-	if !inPlace {
-		beside := file{f.dir, f.name + preparedSuffix}
+	if !inPlace || now.sum == deadman.Absent {
+		beside := file{f.dir, "." + f.name + preparedSuffix} // leftFiles finds it
 		_ = beside.unlink()
 		err := beside.create(data, &meta)
 		if err == nil {
@@ -219,6 +233,9 @@ func (f file) write(data []byte, meta deadman.Meta, inPlace bool) error {
 		if !cannotRename(err) && !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
 			return err
 		}
+	}
+	if now.sum == deadman.Absent {
+		return f.create(data, &meta)
 	}
 	return f.overwrite(data, &meta)
 }

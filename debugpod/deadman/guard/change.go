@@ -72,16 +72,25 @@ func (h Host) start(run string) (<-chan struct{}, error) {
 		return nil, err
 	}
 	defer func() { _ = own.Close() }()
-	log, err := own.openat(logFile, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = log.Close() }()
 	cmd := &exec.Cmd{
 		Path: h.Program, Args: []string{argv0(run), "guard", run}, Dir: "/",
 		Env:         append([]string{searchPath, "LC_ALL=C"}, h.Env...),
-		Stderr:      log,
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
+	}
+	if h.sealed() {
+		key, err := h.sealPipe()
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = key.Close() }()
+		cmd.Stdin = key
+	} else {
+		log, err := own.openat(logFile, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = log.Close() }()
+		cmd.Stderr = log
 	}
 	if err := cmd.Start(); err != nil {
 		return nil, err
@@ -95,6 +104,9 @@ func (h Host) start(run string) (<-chan struct{}, error) {
 }
 
 func (h Host) logged(run string) string {
+	if h.sealed() { // it has no log
+		return ""
+	}
 	raw, err := h.readRecord(run, logFile)
 	if err != nil || len(raw) == 0 {
 		return ""

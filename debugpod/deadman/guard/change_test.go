@@ -4,6 +4,7 @@ package guard
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,10 +22,10 @@ import (
 // and attribute.
 func TestWholeLife(t *testing.T) {
 	t.Parallel()
-	for name, old := range map[string]string{"openat2": "", "before Linux 5.6": "yes"} {
+	for name, old := range map[string]string{"openat2": "", "before Linux 5.6": "yes", "sealed": ""} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
+			w := newWorld(t).sealedIf(name == "sealed")
 			w.oldKernel, w.Env = old != "", append(w.Env, oldEnv+"="+old)
 			wholeLife(w)
 		})
@@ -82,10 +83,10 @@ func TestLinksAndMounts(t *testing.T) {
 			return nil
 		},
 	} {
-		for _, how := range []string{"record", "ledger", "script"} {
+		for _, how := range []string{"record", "ledger", "script", "sealed"} {
 			t.Run(name+" by "+how, func(t *testing.T) {
 				t.Parallel()
-				w := newWorld(t)
+				w := newWorld(t).sealedIf(how == "sealed")
 				if err := prepare(w); err != nil {
 					t.Fatal(err)
 				}
@@ -158,12 +159,25 @@ func TestRefused(t *testing.T) {
 // the same.
 func TestDiskFull(t *testing.T) {
 	t.Parallel()
+	for name, sealed := range map[string]bool{"plain": false, "sealed": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			diskFull(t, sealed, strings.Repeat("longer\n", 1000))
+		})
+		t.Run(name+", shorter", func(t *testing.T) {
+			t.Parallel()
+			diskFull(t, sealed, "a")
+		})
+	}
+}
+
+func diskFull(t *testing.T, sealed bool, after string) {
 	base := t.TempDir()
 	if err := unix.Mount("tmpfs", base, "tmpfs", 0, "size=2m,mode=755"); err != nil {
 		t.Skipf("no permission to mount: %v", err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(base, unix.MNT_DETACH) })
-	w := newWorldIn(t, base)
+	w := newWorldIn(t, base).sealedIf(sealed)
 	before := w.look()
 	fill := func() {
 		f, err := os.Create(w.at("filler"))
@@ -178,7 +192,7 @@ func TestDiskFull(t *testing.T) {
 		}
 	}
 	change := deadman.Change{
-		TTL: time.Hour, Files: []deadman.File{w.edit("etc/config.toml", original, strings.Repeat("longer\n", 1000))},
+		TTL: time.Hour, Files: []deadman.File{w.edit("etc/config.toml", original, after)},
 	}
 	fill()
 	if _, err := Change(t.Context(), w.Host, w.run, change, func(deadman.Status) error { return nil }); err == nil ||
@@ -254,29 +268,31 @@ func TestHealsByItself(t *testing.T) {
 				syscall.Kill(s.PID, syscall.SIGTERM))
 		}, true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
-			change := w.all()
-			before := w.look()
-			change.TTL = tc.ttl
-			s := w.change(change)
-			start := time.Now()
-			if err := tc.do(w, s); err != nil {
-				t.Fatal(err)
-			}
-			w.until("the dead man has ended", func() bool { return len(w.guards(w.run)) == 0 })
-			// Otherwise it would be the next look at the pod, or an hour.
-			if tc.ttl == time.Second && time.Since(start) > 10*time.Second {
-				t.Errorf("healed only after %v", time.Since(start))
-			}
-			_ = os.Remove(w.at("stopping"))
-			_ = os.RemoveAll(w.at("run/systemd"))
-			w.same(before)
-			if wanted := map[bool]int{false: 2, true: 1}[tc.skip]; w.restarts() != wanted {
-				t.Errorf("%d restarts, want %d", w.restarts(), wanted)
-			}
-		})
+		for _, sealed := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, sealed %v", name, sealed), func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t).sealedIf(sealed)
+				change := w.all()
+				before := w.look()
+				change.TTL = tc.ttl
+				s := w.change(change)
+				start := time.Now()
+				if err := tc.do(w, s); err != nil {
+					t.Fatal(err)
+				}
+				w.until("the dead man has ended", func() bool { return len(w.guards(w.run)) == 0 })
+				// Otherwise it would be the next look at the pod, or an hour.
+				if tc.ttl == time.Second && time.Since(start) > 10*time.Second {
+					t.Errorf("healed only after %v", time.Since(start))
+				}
+				_ = os.Remove(w.at("stopping"))
+				_ = os.RemoveAll(w.at("run/systemd"))
+				w.same(before)
+				if wanted := map[bool]int{false: 2, true: 1}[tc.skip]; w.restarts() != wanted {
+					t.Errorf("%d restarts, want %d", w.restarts(), wanted)
+				}
+			})
+		}
 	}
 }
 

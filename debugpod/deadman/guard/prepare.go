@@ -22,6 +22,9 @@ import (
 // prepare writes and syncs the record of a change, which has all data for applying and reverting the change. It changes
 // no file. If it fails, it removes the record.
 func (h Host) prepare(ctx context.Context, run string, change deadman.Change, pod process) (_ *record, err error) {
+	if h.sealed() && change.BootRestore {
+		return nil, errorf(CodeNotArmed, "nothing was changed: a sealed record cannot be restored at boot")
+	}
 	r := &record{Version: recordVersion, Run: run, Change: change, Pod: pod}
 	r.Change.Files = slices.Clone(change.Files)
 	found, err := h.allow(ctx, r)
@@ -51,15 +54,13 @@ func (h Host) prepare(ctx context.Context, run string, change deadman.Change, po
 			return nil, err
 		}
 	}
-	raw, err := encode(r)
-	if err != nil {
-		return nil, err
-	}
-	if err := (file{own, recordFile}).writeWhole(raw, 0o600); err != nil {
+	if err := h.writeRecord(own, run, recordFile, r); err != nil {
 		return nil, fmt.Errorf("write the record: %w", err)
 	}
-	if err := (file{own, scriptFile}).writeWhole([]byte(h.script(r, own.Name())), 0o700); err != nil {
-		return nil, fmt.Errorf("write the record: %w", err)
+	if !h.sealed() {
+		if err := (file{own, scriptFile}).writeWhole([]byte(h.script(r, own.Name())), 0o700); err != nil {
+			return nil, fmt.Errorf("write the record: %w", err)
+		}
 	}
 	if change.BootRestore {
 		if err := h.armBoot(r); err != nil {
@@ -124,7 +125,14 @@ func (h Host) syncRecords() error {
 // the file, and restoring this run would bring back the other run's fault.
 func (h Host) unclaimed(r *record, found []target) error {
 	for i, f := range r.Change.Files {
-		if other := h.claimant(r.Run, found[i].real); other != "" {
+		other, sealed := h.claimant(r.Run, found[i].real)
+		switch {
+		case other == "":
+		case sealed:
+			return errorf(CodeExists,
+				"run %s may have changed %s, and its record is sealed: see `kubectl gpu-fault list -A`, and revert it first",
+				other, f.Path)
+		default:
 			return errorf(CodeExists,
 				"run %s has changed %s and has not restored it yet: see `kubectl gpu-fault list -A`, and revert it first",
 				other, f.Path)
@@ -133,24 +141,28 @@ func (h Host) unclaimed(r *record, found []target) error {
 	return nil
 }
 
-// claimant returns another run whose record has the file; empty if there is none.
-func (h Host) claimant(run, real string) string {
+// claimant returns another run whose record has the file, or may have it because it is sealed; empty if there is none.
+func (h Host) claimant(run, real string) (other string, sealed bool) {
+	h.Seal = nil // other runs have other keys
 	names, _ := h.runs()
 	for _, name := range names {
 		if name == run || deadman.ValidRun(name) != nil {
 			continue
 		}
 		other, err := h.load(name)
+		if errors.Is(err, errSealed) {
+			return name, true
+		}
 		if err != nil {
 			continue
 		}
 		for _, p := range other.Places {
 			if p.Real == real && !h.abandoned(other.Run) {
-				return other.Run
+				return other.Run, false
 			}
 		}
 	}
-	return ""
+	return "", false
 }
 
 // abandoned reports whether a run was recorded but never started, because its helper terminated before it armed the
@@ -211,15 +223,25 @@ func (h Host) prepareFile(own *dir, i int, f *deadman.File, p *place, found targ
 	if f.Before != deadman.Absent {
 		copied := prepared("before")
 		p.Before = copied.name
-		kept := *f.Meta
+		kept, data := *f.Meta, was.data
+		if h.sealed() { // it is never renamed into place; see site.putBack
+			copied, kept = file{own, keptName("before", i)}, *ours(0o600)
+			p.Before = copied.name
+			if data, err = h.seal(filepath.Base(own.Name()), copied.name, data); err != nil {
+				return err
+			}
+			if err := copied.reserve(len(was.data)); err != nil {
+				return fmt.Errorf("reserve room for %s: %w", f.Path, err)
+			}
+		}
 		if p.InPlace { // an overwrite does not change them, and the record's file system may not support them
 			kept.Xattrs = nil
 		}
-		if err := copied.create(was.data, &kept); err != nil {
+		if err := copied.create(data, &kept); err != nil {
 			return fmt.Errorf("keep %s as it is: %w", f.Path, err)
 		}
 	}
-	if f.After != deadman.Absent {
+	if f.After != deadman.Absent && !(p.InPlace && h.sealed()) {
 		changed := prepared("after")
 		p.After = changed.name
 		like := *ours(0o644)

@@ -136,7 +136,10 @@ func (h Host) readRecord(run, name string) ([]byte, error) {
 	}
 	defer func() { _ = d.Close() }()
 	raw, err := file{d, name}.readAll()
-	return raw, h.notOurs(run, err)
+	if err != nil {
+		return nil, h.notOurs(run, err)
+	}
+	return h.unseal(run, name, raw)
 }
 
 // load returns a run's record. The error wraps fs.ErrNotExist if the record does not exist.
@@ -214,16 +217,24 @@ func (h Host) status(run string) (saved, error) {
 // save writes the status with the current time. The status is informational, so a restore continues if save fails.
 func (h Host) save(run string, s *saved) error {
 	s.Run, s.Time = run, time.Now().UTC()
-	raw, err := encode(s)
-	if err != nil {
-		return err
-	}
 	d, err := h.record(run)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = d.Close() }()
-	return file{d, statusFile}.writeWhole(raw, 0o600)
+	return h.writeRecord(d, run, statusFile, s)
+}
+
+// writeRecord writes a file of a run's record, whose directory is d.
+func (h Host) writeRecord(d *dir, run, name string, content any) error {
+	raw, err := encode(content)
+	if err != nil {
+		return err
+	}
+	if raw, err = h.seal(run, name, raw); err != nil {
+		return err
+	}
+	return file{d, name}.writeWhole(raw, 0o600)
 }
 
 // lock locks the record and waits if another process has locked it. The error wraps fs.ErrNotExist if the record does

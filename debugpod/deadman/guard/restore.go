@@ -127,6 +127,9 @@ func (h Host) putAllBack(ctx context.Context, r *record, s *saved, restored *dea
 		if kept == "" {
 			return "it did not exist before"
 		}
+		if h.sealed() {
+			return "its former content is sealed in " + kept
+		}
 		return "its former content is in " + kept
 	}
 	var refused []error

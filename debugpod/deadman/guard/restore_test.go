@@ -44,10 +44,10 @@ func TestOutcomes(t *testing.T) {
 		"an empty file":              {original, "after", "\n", deadman.OutcomeSuperseded},
 		"with and without a newline": {original, "after", "after\n", deadman.OutcomeSuperseded},
 	} {
-		for _, how := range []string{"record", "overwriting", "dead man"} {
+		for _, how := range []string{"record", "overwriting", "dead man", "sealed"} {
 			t.Run(name+" by "+how, func(t *testing.T) {
 				t.Parallel()
-				w := newWorld(t)
+				w := newWorld(t).sealedIf(how == "sealed")
 				path := w.at("etc/config.toml")
 				if tc.from == "" {
 					_ = os.Remove(path)
@@ -256,9 +256,8 @@ func TestKilledAnywhere(t *testing.T) {
 	for _, point := range []string{
 		"armed", "wrote 0", "wrote 1", "wrote 2", "written", "restarted", "applied", "waiting",
 	} {
-		t.Run(point, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
+		plainAndSealed(t, point, func(w *world) {
+			t := w.T
 			change := w.all()
 			before := w.look()
 			w.Env = append(w.Env, killEnv+"="+point)
@@ -276,10 +275,14 @@ func TestKilledAnywhere(t *testing.T) {
 			}
 		})
 	}
-	for _, point := range []string{"planned", "put back 0", "put back 1", "put back 2", "restarted back", "healed"} {
-		t.Run("healing, "+point, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
+	for _, point := range []string{
+		"planned", "unpacked", "put back 0", "put back 1", "put back 2", "restarted back", "healed",
+	} {
+		plainAndSealed(t, "healing, "+point, func(w *world) {
+			t := w.T
+			if point == "unpacked" && !w.sealed() {
+				return
+			}
 			change := w.all()
 			before := w.look()
 			change.TTL = time.Second
@@ -305,11 +308,13 @@ func TestKilledAnywhere(t *testing.T) {
 func TestRestoreInterrupted(t *testing.T) {
 	t.Parallel()
 	for _, point := range []string{
-		"planned", "put back 0", "put back 1", "put back 2", "restarted back", "put back", "result kept",
+		"planned", "unpacked", "put back 0", "put back 1", "put back 2", "restarted back", "put back", "result kept",
 	} {
-		t.Run(point, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
+		plainAndSealed(t, point, func(w *world) {
+			t := w.T
+			if point == "unpacked" && !w.sealed() {
+				return
+			}
 			change := w.all()
 			before := w.look()
 			w.change(change)

@@ -32,7 +32,12 @@ const (
 
 func TestMain(m *testing.M) {
 	if base := os.Getenv(baseEnv); base != "" && len(os.Args) == 3 && os.Args[1] == "guard" {
-		if err := Guard(context.Background(), hostAt(base), os.Args[2]); err != nil {
+		host := hostAt(base)
+		var err error
+		if host.Seal, err = ReadSeal(os.Stdin); err == nil {
+			err = Guard(context.Background(), host, os.Args[2])
+		}
+		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
