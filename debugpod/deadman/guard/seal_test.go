@@ -118,13 +118,22 @@ func TestASealedRecordNeedsItsKey(t *testing.T) {
 	w.same(before)
 }
 
-// TestASealedRecordIsAuthentic holds that a file of a sealed record that was replaced or exchanged is not followed.
+// TestAKeyDoesNotPreventARestore holds that a record that is not sealed is restored although the request has a key, as
+// anyone who can edit the record in the cluster can add one.
+func TestAKeyDoesNotPreventARestore(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	change := w.all()
+	before := w.look()
+	w.change(change)
+	w.sealedIf(true).restore(deadman.Restore{})
+	w.same(before)
+}
+
+// TestASealedRecordIsAuthentic holds that a file of a sealed record that was damaged or exchanged is not followed.
 func TestASealedRecordIsAuthentic(t *testing.T) {
 	t.Parallel()
 	for name, damage := range map[string]func(w *world) error{
-		"plain record": func(w *world) error {
-			return os.WriteFile(filepath.Join(w.dir(w.run), recordFile), []byte("{}"), 0o600)
-		},
 		"status for record": func(w *world) error {
 			raw, err := os.ReadFile(filepath.Join(w.dir(w.run), statusFile))
 			return errors.Join(err, os.WriteFile(filepath.Join(w.dir(w.run), recordFile), raw, 0o600))
@@ -162,7 +171,7 @@ func FuzzUnseal(f *testing.F) {
 	}
 	f.Add([]byte(sealMark))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		if content, err := h.unseal("other", "name", raw); err == nil {
+		if content, err := h.unseal("other", "name", raw); err == nil && !bytes.Equal(content, raw) {
 			t.Errorf("accepted %q as %q", raw, content)
 		}
 		_, _ = Host{}.unseal("run", "name", raw)

@@ -1,7 +1,9 @@
 package containerdconfig
 
 import (
+	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"strings"
@@ -114,6 +116,39 @@ func TestTheUndoIsSavedBeforeTheChange(t *testing.T) {
 	if len(evidence) != 2 || evidence[1].Text != "nvidia is gone" ||
 		evidence[1].Source != "CRI Status of containerd 2.3.7" {
 		t.Errorf("evidence %+v", evidence)
+	}
+}
+
+// TestSealed holds that the key of a sealed record is in the ledger before the node gets it, that it is not in the record
+// on the node, and that the restore sends it again.
+func TestSealed(t *testing.T) {
+	t.Parallel()
+	pod := &fakePod{restored: deadman.Restored{Files: []deadman.RestoredFile{{Path: config}}, SameConfig: true}}
+	r := &fakeRecorder{pod: pod, run: ledger.Run{ID: "scenario-abc234", Until: time.Now().Add(time.Hour)}}
+	what := decision(shows)
+	what.Change.BootRestore = true
+	in := injection(pod, what, nil)
+	in.Sealed = true
+	target := ledger.Target{Kind: "Node", Name: "n"}
+	if _, err := in.Change(target, "").Apply(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	var claim Claim
+	if err := json.Unmarshal(r.step.Undo.Data, &claim); err != nil || len(claim.Seal) != deadman.SealSize ||
+		!bytes.Equal(claim.Seal, pod.change.Seal) || bytes.Equal(claim.Seal, make([]byte, deadman.SealSize)) {
+		t.Errorf("saved %s, %v; the node got %x", r.step.Undo.Data, err, pod.change.Seal)
+	}
+	if raw, err := json.Marshal(pod.change); err != nil || pod.change.BootRestore ||
+		bytes.Contains(raw, []byte(base64.StdEncoding.EncodeToString(claim.Seal))) {
+		t.Errorf("the change is %s, %v", raw, err)
+	}
+	u := Undoer{Start: in.Start}
+	step := ledger.Step{Target: target, Undo: ledger.Undo{Kind: UndoKind, Data: r.step.Undo.Data}}
+	if _, _, err := u.Undo(t.Context(), r.run, step); err != nil || !bytes.Equal(pod.restore.Seal, claim.Seal) {
+		t.Errorf("restored with %x, %v", pod.restore.Seal, err)
+	}
+	if text := byHand(r.run, claim); strings.Contains(text, "restore.sh") || !strings.Contains(text, "sealed") {
+		t.Error(text)
 	}
 }
 
@@ -271,7 +306,7 @@ func TestTheNodeIsToldNothingOfTheRecord(t *testing.T) {
 	if _, _, err := u.Undo(t.Context(), ledger.Run{ID: "runtime-abc234"}, step); err != nil {
 		t.Fatal(err)
 	}
-	if pod.restore != (deadman.Restore{}) {
+	if pod.restore.Overwrite || pod.restore.Forget || pod.restore.Seal != nil {
 		t.Errorf("the node was asked %+v", pod.restore)
 	}
 }

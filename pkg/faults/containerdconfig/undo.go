@@ -22,8 +22,8 @@ import (
 // UndoKind is the ledger.Undo.Kind of changed files.
 const UndoKind = "node-files"
 
-// Claim is the content of ledger.Undo.Data. Anyone with permission to write ConfigMaps may have written it, so it is
-// not sent to nodes. It is only compared with the node's own data and shown to the user.
+// Claim is the content of ledger.Undo.Data. Anyone with permission to write ConfigMaps may have written it, so only its
+// Seal is sent to nodes. The rest is only compared with the node's own data and shown to the user.
 type Claim struct {
 	Files []ClaimedFile `json:"files"`
 	// Image is the image of the debug pod that made the change.
@@ -31,6 +31,8 @@ type Claim struct {
 	// NodeLoss means that no pod can start on the node while the change is in place, so that only the dead man's switch
 	// can restore the node.
 	NodeLoss bool `json:"nodeLoss,omitempty"`
+	// Seal is the key of the node's record, if the record is sealed; see deadman.Change. It is sent to the node.
+	Seal []byte `json:"seal,omitempty"`
 }
 
 // ClaimedFile is a file that the run changed, according to the record. Before and After are the SHA-256 checksums of
@@ -80,16 +82,16 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 	}
 	var claim Claim
 	if err := json.Unmarshal(step.Undo.Data, &claim); err != nil {
-		return "", "", fmt.Errorf("cannot read the undo in the record: %w%s", err, byHand(run))
+		return "", "", fmt.Errorf("cannot read the undo in the record: %w%s", err, byHand(run, claim))
 	}
 	pod, err := u.start(ctx, run, step, claim)
 	if err != nil {
-		return "", "", fmt.Errorf("%w%s%s", err, otherImage(claim.Image, u.Image), byHand(run))
+		return "", "", fmt.Errorf("%w%s%s", err, otherImage(claim.Image, u.Image), byHand(run, claim))
 	}
 	u.Say(step)("restoring the files")
 	state, said, err := u.restore(ctx, pod, run, step, claim)
 	if err = errors.Join(err, pod.Close(ctx)); err != nil {
-		return "", "", fmt.Errorf("%w%s", err, byHand(run))
+		return "", "", fmt.Errorf("%w%s", err, byHand(run, claim))
 	}
 	return state, said, nil
 }
@@ -106,7 +108,7 @@ func otherImage(recorded, used string) string {
 func (u Undoer) restore(
 	ctx context.Context, pod Pod, run ledger.Run, step ledger.Step, claim Claim,
 ) (ledger.State, string, error) {
-	restored, err := pod.Restore(ctx, deadman.Restore{Overwrite: u.Overwrite})
+	restored, err := pod.Restore(ctx, deadman.Restore{Overwrite: u.Overwrite, Seal: claim.Seal})
 	if err != nil {
 		return "", "", err
 	}
@@ -161,7 +163,7 @@ func (u Undoer) start(ctx context.Context, run ledger.Run, step ledger.Step, cla
 		say = func(string) {} // the following attempts would repeat the message
 		if wait := time.Until(run.Until).Round(time.Second); wait > 0 {
 			u.Say(step)(
-				fmt.Sprintf("no pod can be started on the node: waiting for its dead man, in %s%s", wait, byHand(run)))
+				fmt.Sprintf("no pod can be started on the node: waiting for its dead man, in %s%s", wait, byHand(run, claim)))
 		} else if !late {
 			late = true
 			u.Say(step)("waiting until the node starts pods again")
@@ -175,8 +177,11 @@ func (u Undoer) start(ctx context.Context, run ledger.Run, step ledger.Step, cla
 }
 
 // byHand returns instructions to restore the node without this tool.
-func byHand(run ledger.Run) string {
+func byHand(run ledger.Run, claim Claim) string {
 	text := fmt.Sprintf("; to restore it manually, run on the node: sh %s/restore.sh", path.Join(deadman.Dir, run.ID))
+	if claim.Seal != nil {
+		text = fmt.Sprintf("; the record on the node is sealed, and only `kubectl gpu-fault revert %s` can read it", run.ID)
+	}
 	if time.Now().Before(run.Until) {
 		text += fmt.Sprintf("; its dead man does it at %s", run.Until.Format(time.RFC3339))
 	}

@@ -113,7 +113,7 @@ func (s *start) faulty(action string, step scenario.Step) error {
 		return err
 	case step.Runtime != nil:
 		s.pods, s.ends = true, true
-		changes, needs, err := s.lab.Faults.Runtime(*step.Runtime)
+		changes, needs, err := s.lab.Faults.Runtime(*step.Runtime, s.r.Public.Access.NodeShell)
 		s.add(needs, changes...)
 		return err
 	case step.Firewall != nil:
