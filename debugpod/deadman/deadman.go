@@ -48,6 +48,9 @@ type Change struct {
 // SealSize is the size of a Seal, in bytes.
 const SealSize = 32
 
+// SealMark is the first line of the files of a sealed record.
+const SealMark = "gpu-fault: this file is sealed"
+
 // File is the change of one file.
 type File struct {
 	Path string `json:"path"` // absolute and clean, on the node

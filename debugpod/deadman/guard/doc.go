@@ -10,6 +10,8 @@
 //	restore.sh     restores all files, manually or at boot
 //	log            the log of the dead man's switch
 //
+// A sealed record has the same files, encrypted, but no restore.sh and no log; see Host.Seal.
+//
 // A process that works on a record holds flock(2) on its directory.
 //
 // Files are opened and changed only through descriptors of their directories; see dir and walk. A path that a user

@@ -23,8 +23,7 @@ import (
 // A sealed file is sealMark, a random nonce and the AES-256-GCM ciphertext of the padded content. An original file,
 // before-N, also has before-N-room, into which it is decrypted when it is restored.
 
-// sealMark is the first line of a sealed file.
-const sealMark = "gpu-fault: this file is sealed\n"
+const sealMark = deadman.SealMark + "\n"
 
 // sealBlock is the multiple of bytes to which content is padded, so that its size does not identify a file.
 const sealBlock = 4096

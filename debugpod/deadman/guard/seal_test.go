@@ -145,7 +145,8 @@ func TestASealedRecordIsAuthentic(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t).sealedIf(true)
-			w.change(deadman.Change{TTL: time.Hour, Files: []deadman.File{w.edit("etc/config.toml", original, "after")}})
+			file := w.edit("etc/config.toml", original, "after")
+			w.change(deadman.Change{TTL: time.Hour, Files: []deadman.File{file}})
 			if err := damage(w); err != nil {
 				t.Fatal(err)
 			}

@@ -3,8 +3,8 @@
 //
 // The change is computed from the node's files, after they were read and before anything is written. The data for the
 // restore is written to the node's own record before the first change, and only there. The ledger's record identifies
-// the run but has no data that root would use, because anyone with permission to write ConfigMaps can write it. Its only
-// secret is the key of a sealed record on the node, with which a restore either works or fails.
+// the run but has no data that root would use, because anyone with permission to write ConfigMaps can write it. It may
+// have the key of a sealed record on the node, with which a restore either works or fails.
 package containerdconfig
 
 import (

@@ -119,8 +119,8 @@ func TestTheUndoIsSavedBeforeTheChange(t *testing.T) {
 	}
 }
 
-// TestSealed holds that the key of a sealed record is in the ledger before the node gets it, that it is not in the record
-// on the node, and that the restore sends it again.
+// TestSealed holds that the key of a sealed record is in the ledger before the node gets it, that it is not in the
+// record on the node, and that the restore sends it again.
 func TestSealed(t *testing.T) {
 	t.Parallel()
 	pod := &fakePod{restored: deadman.Restored{Files: []deadman.RestoredFile{{Path: config}}, SameConfig: true}}

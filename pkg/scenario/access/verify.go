@@ -154,7 +154,7 @@ func inWords(q authorizationv1.ResourceAttributes) string {
 func notesOn(ctx context.Context, client kubernetes.Interface, a scenario.Access) ([]string, error) {
 	var notes []string
 	if a.NodeShell {
-		notes = append(notes, "the candidate is root on the nodes, and can find the answer there")
+		notes = append(notes, "the candidate can become root on the nodes; the files that this tool keeps there are encrypted, but its memory is not")
 	}
 	for i, name := range slices.Concat(a.Namespaces, a.Shared()) {
 		namespace, err := client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})

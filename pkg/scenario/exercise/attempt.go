@@ -187,7 +187,16 @@ const nodeShellTimeout = 90 * time.Second
 const whenTold = `until [ -e /go ]; do sleep 0.1; done; exec nsenter -t 1 -m -u -n -i -p -- sh -c "$0"`
 
 // nodeShell runs a script as root on a node, as a user who may create privileged pods can.
-func (c *candidate) nodeShell(ctx context.Context, shell scenario.NodeShell) (err error) {
+func (c *candidate) nodeShell(ctx context.Context, shell scenario.NodeShell) error {
+	said, ok, err := c.onNode(ctx, shell)
+	if err == nil && !ok {
+		err = fmt.Errorf("the script failed: %s", said)
+	}
+	return err
+}
+
+// onNode runs a script as root on a node. It returns the last lines of its output, and whether it succeeded.
+func (c *candidate) onNode(ctx context.Context, shell scenario.NodeShell) (said string, ok bool, err error) {
 	pods := c.client.CoreV1().Pods(c.r.Public.Access.Namespaces[0])
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "node-shell-"},
@@ -206,7 +215,7 @@ func (c *candidate) nodeShell(ctx context.Context, shell scenario.NodeShell) (er
 	}
 	created, err := pods.Create(ctx, pod, metav1.CreateOptions{})
 	if err != nil {
-		return err
+		return "", false, err
 	}
 	defer func() {
 		clean, cancel := outlive(ctx)
@@ -236,11 +245,8 @@ func (c *candidate) nodeShell(ctx context.Context, shell scenario.NodeShell) (er
 			return seen.Status.Phase == corev1.PodSucceeded || seen.Status.Phase == corev1.PodFailed, nil
 		})
 	if err != nil {
-		return fmt.Errorf("timed out waiting for the script: %w", err)
+		return "", false, fmt.Errorf("timed out waiting for the script: %w", err)
 	}
-	if now.Status.Phase == corev1.PodSucceeded {
-		return nil
-	}
-	said, _ := pods.GetLogs(created.Name, &corev1.PodLogOptions{TailLines: new(int64(5))}).DoRaw(ctx)
-	return fmt.Errorf("the script failed: %s", strings.TrimSpace(string(said)))
+	log, _ := pods.GetLogs(created.Name, &corev1.PodLogOptions{TailLines: new(int64(5))}).DoRaw(ctx)
+	return strings.TrimSpace(string(log)), now.Status.Phase == corev1.PodSucceeded, nil
 }

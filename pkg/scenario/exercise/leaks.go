@@ -2,7 +2,9 @@ package exercise
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,10 +13,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
-// leaks reads everything that the candidate can list, including managed fields, and returns where it reveals
-// the answer or this tool.
+// leaks reads everything that the candidate can list, including managed fields, and the nodes on which the candidate
+// can become root. It returns where they reveal the answer or, on the API server, this tool.
 func (c *candidate) leaks(ctx context.Context) ([]string, error) {
 	lists, err := c.client.Discovery().ServerPreferredResources()
 	if err != nil && len(lists) == 0 {
@@ -45,8 +50,54 @@ func (c *candidate) leaks(ctx context.Context) ([]string, error) {
 			}
 		}
 	}
+	if c.r.Public.Access.NodeShell {
+		for _, node := range c.e.Nodes {
+			more, err := c.leaksOn(ctx, node)
+			if err != nil {
+				return nil, err
+			}
+			found = append(found, more...)
+		}
+	}
 	slices.Sort(found)
 	return slices.Compact(found), nil
+}
+
+// searchNode prints the recently written files of a node that contain one of the WORDS, which are encoded because the
+// node also has the script, and the files of this tool that are readable.
+const searchNode = `words=$(printf %s WORDS | base64 -d)
+find /etc /opt /tmp /var/tmp /var/log /var/lib/kubelet DIR -type f -mmin -60 -size -8192k -print0 2>/dev/null |
+  LC_ALL=C xargs -0 grep -liF -e "$words" 2>/dev/null | sed 's/$/ contains the answer/'
+find DIR -type f ! -name '*-room' 2>/dev/null | while read -r f; do
+  case $(head -c 64 "$f" | head -n 1) in
+  'MARK') ;;
+  *) echo "$f is not encrypted" ;;
+  esac
+done
+true`
+
+// leaksOn searches a node as root, as a candidate who can create privileged pods can.
+func (c *candidate) leaksOn(ctx context.Context, node string) ([]string, error) {
+	words := slices.DeleteFunc(c.sealedWords(), func(word string) bool { return word == c.e.ID }) // in names of pods
+	for i := range words {
+		words[i] = strings.Join(strings.Fields(words[i]), " ") // each line is a pattern
+	}
+	script := strings.NewReplacer(
+		"WORDS", base64.StdEncoding.EncodeToString([]byte(strings.Join(words, "\n"))),
+		"DIR", deadman.Dir, "MARK", deadman.SealMark,
+	).Replace(searchNode)
+	said, ok, err := c.onNode(ctx, scenario.NodeShell{Node: node, Script: script})
+	if err == nil && !ok {
+		err = errors.New(said)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("search node %s as the candidate: %w", node, err)
+	}
+	var found []string
+	for line := range strings.Lines(said) {
+		found = append(found, fmt.Sprintf("node %s: %s", node, strings.TrimSpace(line)))
+	}
+	return found, nil
 }
 
 func (c *candidate) leaksOf(
