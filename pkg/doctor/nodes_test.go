@@ -55,3 +55,18 @@ func TestPluginLostGPUs(t *testing.T) {
 		t.Errorf("the roots are %v", got)
 	}
 }
+
+// TestDriverWorksInValidation protects that nobody is told to install a driver that the validation has just used.
+func TestDriverWorksInValidation(t *testing.T) {
+	t.Parallel()
+	c := readField(t, filepath.Join("testdata", "field", "gpu-operator-569-dev-char-unknown-audio-device.txtar"))
+	for i := range c.snapshot.Logs {
+		l := &c.snapshot.Logs[i]
+		l.Text = strings.ReplaceAll(l.Text, "error creating symlinks", "an unknown step failed")
+	}
+	for _, found := range Examine(c.snapshot, Options{}).Roots() {
+		if found.ID == "op.init-chain" && !strings.Contains(found.Fix.Text, "Another driver does not help") {
+			t.Errorf("the fix is %q", found.Fix.Text)
+		}
+	}
+}
