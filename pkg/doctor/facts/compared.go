@@ -44,6 +44,8 @@ import (
 //	containerd restarted at TIME, the toolkit configured it at TIME   before the pod started
 //	stale: OSTREE_VERSION=VERSION, (no worker of NFD on the node | a worker of NFD runs)    the node runs another image
 //	mesh: CONTAINER between the ranks of KIND NAME(, which wait at the rendezvous)
+//	conflict: no RuntimeClass, pods with NAME have the driver    the pod relies on the default runtime of its node
+//	conflict: NRI plugin enabled, toolkit disabled in NAME   what gives the operator's pods their GPUs does not run
 //	BAR NUMBER of DEVICE, which vfio-pci cannot reserve (RANGE), has the framebuffer of DRIVER at ADDRESS
 func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 	var all []signatures.Line
@@ -56,7 +58,7 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 		f.refusedEnv, f.turnedOff, f.profiles, f.volumes, f.fullVolume, f.killedAtLimit, f.runsElsewhere,
 		f.hangsOnlyHere, f.worksAsRoot, f.defaultLost, f.heldByConsole, f.staleOSTree,
 		f.probedElsewhere, f.loopbackOnly, f.otherContainersGPU, f.nodesDNS, f.covered, f.modelOutside,
-		f.meshed,
+		f.meshed, f.withoutClass, f.withoutNRI,
 	} {
 		if source, text := compare(pod, n); text != "" {
 			all = append(all, signatures.Line{

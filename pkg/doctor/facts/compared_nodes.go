@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
 // This file compares a pod with other pods of its node and with what the node itself shows.
@@ -188,4 +189,47 @@ func (f *Facts) staleOSTree(_ *corev1.Pod, n *Node) (source, text string) {
 	}
 	return n.Object().String() + " .metadata.labels, and .status.nodeInfo.osImage: " + n.Status.NodeInfo.OSImage,
 		"stale: OSTREE_VERSION=" + label + ", " + text
+}
+
+// withoutClass reports that the pod requests a GPU without a RuntimeClass, on a node of which the runtime was not
+// read and on which the device plugin works with NVIDIA's RuntimeClass. Another pod that works without the class
+// shows that NVIDIA's runtime is the default.
+func (f *Facts) withoutClass(pod *corev1.Pod, n *Node) (source, text string) {
+	class := f.NVIDIAClass()
+	strategy, _, known := DeviceStrategy(f, n)
+	_, refused := f.RefusedStrategy(pod, n)
+	if class == nil || pod.Spec.RuntimeClassName != nil || len(GPURequests(pod)) == 0 || !known ||
+		strategy != "envvar" || refused != "" || n.Host != nil && n.Host.Runtime.Instance != nil || n.IsCRIO() ||
+		slices.ContainsFunc(Current(n, Toolkit), setsDefault) || GPUsOf(n.Status.Allocatable) == 0 {
+		return "", ""
+	}
+	var works *corev1.Pod
+	for _, other := range n.Pods {
+		switch name := other.Spec.RuntimeClassName; {
+		case !RunsReady(other):
+		case name == nil && len(GPURequests(other)) > 0:
+			return "", ""
+		case name != nil && *name == class.Name && ComponentOf(other.Labels, &other.Spec) == DevicePlugin:
+			works = other
+		}
+	}
+	if works == nil {
+		return "", ""
+	}
+	return PodObject(pod).String() + " and " + PodObject(works).String() + " .spec.runtimeClassName",
+		"conflict: no RuntimeClass, pods with " + class.Name + " have the driver"
+}
+
+// withoutNRI reports that the operator leaves it to the NRI plugin of its toolkit to give its pods the GPUs, and does
+// not run the toolkit.
+func (f *Facts) withoutNRI(pod *corev1.Pod, _ *Node) (source, text string) {
+	p, ok := ClusterPolicy(f)
+	if !ok || ComponentOf(pod.Labels, &pod.Spec) == "" || !PolicyOff(f, "toolkit") {
+		return "", ""
+	}
+	if on, _, _ := unstructured.NestedBool(p.Object, "spec", "cdi", "nriPluginEnabled"); !on {
+		return "", ""
+	}
+	return "ClusterPolicy " + p.GetName() + " .spec.cdi.nriPluginEnabled and .spec.toolkit.enabled",
+		"conflict: NRI plugin enabled, toolkit disabled in " + p.GetName()
 }

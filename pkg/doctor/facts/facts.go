@@ -313,6 +313,9 @@ func hasGPUs(n *Node) bool {
 			return true
 		}
 	}
+	if OtherPCILabel(n) != "" {
+		return true
+	}
 	for name := range n.Status.Capacity { // a capacity of 0 counts too: a device plugin was registered
 		if IsGPUResource(name) {
 			return true
@@ -323,6 +326,22 @@ func hasGPUs(n *Node) bool {
 	}
 	return n.Host != nil && (len(n.Host.Info.GPUs) > 0 || slices.ContainsFunc(n.Host.Probe.PCI, IsGPUDevice) ||
 		slices.ContainsFunc(n.Host.KernelLog, func(k api.KernelRecord) bool { return ofGPU.MatchString(k.Text) }))
+}
+
+// ofPCI matches the labels that node feature discovery makes of NVIDIA's display controllers, whatever fields its
+// deviceLabelFields name: pci-10de, pci-0302_10de, pci-10de_2237, pci-0302_10de_2237.
+var ofPCI = regexp.MustCompile(`^feature\.node\.kubernetes\.io/pci-(?:03[0-9a-f]{2}_)?10de(?:_[0-9a-f]{4})*\.present$`)
+
+// OtherPCILabel returns a label of the node that shows an NVIDIA device, but which GPU software does not select,
+// because it has other fields than the usual ones, or "".
+func OtherPCILabel(n *Node) (first string) {
+	for key := range n.Labels {
+		if strings.Contains(key, "10de") && (first == "" || key < first) && ofPCI.MatchString(key) &&
+			!slices.Contains(GPULabels(), key) {
+			first = key
+		}
+	}
+	return first
 }
 
 // OfOthers reports whether a label's value names an accelerator that is not NVIDIA's.

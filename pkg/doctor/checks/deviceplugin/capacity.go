@@ -14,7 +14,6 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/platform"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
 func pluginPodCheck() engine.Check {
@@ -225,7 +224,8 @@ func noPluginCheck() engine.Check {
 			"After a plugin is removed, the kubelet keeps the capacity for a while but allocates nothing: an error. Missing devices of a DRA driver are reported if a claim waits for them.",
 		Explains: facts.GPULost("op.clusterpolicy"),
 		Doc:      "https://kubernetes.io/docs/tasks/manage-gpus/scheduling-gpus/",
-		Sources:  []string{"k8s-device-plugin#33", "k8s-device-plugin#585", "k8s-device-plugin#1934"},
+		Sources: []string{"k8s-device-plugin#33", "k8s-device-plugin#585", "k8s-device-plugin#1934",
+			"karpenter-provider-gcp#319", "karpenter-provider-aws#3862"},
 		Run: func(f *facts.Facts, r *engine.Result) {
 			// ResourceSlices matter only if the cluster has a DRA driver.
 			if r.Lacks(f, "api/pods") || len(f.Component(facts.DRADriver)) > 0 && r.Lacks(f, "api/resourceslices") {
@@ -272,10 +272,10 @@ func checkNoPlugin(f *facts.Facts, r *engine.Result, n *facts.Node, waiting, wan
 			facts.LabelEvidence(n, append(facts.GPULabels(), corev1.LabelInstanceTypeStable)...)...),
 		Fix: noPluginFix(f, n),
 	}
-	d := pluginDaemonSet(f)
+	d := scheduler.DaemonSetOf(f, n, facts.DevicePlugin)
 	if d == nil {
 		found.Evidence = append(found.Evidence, facts.OperatorDenied(f)...)
-	} else if why, e := excludes(d, n); why != "" {
+	} else if why, e := scheduler.Excludes(d, n); why != "" {
 		found.Title = "the device plugin does not run on the node, because " + why
 		found.Evidence = append(found.Evidence, e)
 	}
@@ -286,23 +286,6 @@ func checkNoPlugin(f *facts.Facts, r *engine.Result, n *facts.Node, waiting, wan
 		found.Severity = finding.Error
 	}
 	r.Add(found)
-}
-
-// excludes returns why a DaemonSet has no pod on a node, with its evidence: taints that it does not tolerate, or labels
-// that the node lacks.
-func excludes(d *appsv1.DaemonSet, n *facts.Node) (why string, e finding.Evidence) {
-	object := finding.Object{Kind: "DaemonSet", Namespace: d.Namespace, Name: d.Name}
-	if taints := facts.Untolerated(n, d); len(taints) > 0 {
-		text := facts.TaintsText(taints)
-		return "its DaemonSet does not tolerate the taint " + text,
-			finding.FieldEvidence(n.Object(), ".spec.taints", "%s", text)
-	}
-	if missing := scheduler.MissingLabels(d.Spec.Template.Spec, n); len(missing) > 0 {
-		text := strings.Join(missing, " and ")
-		return "its DaemonSet selects nodes with " + text, finding.FieldEvidence(object,
-			".spec.template.spec.nodeSelector and .affinity", "%s", text)
-	}
-	return "", e
 }
 
 // pluginGone reports whether a device plugin ran on the node and no longer does: the node has GPU capacity, but none is
@@ -331,7 +314,7 @@ func goneFinding(f *facts.Facts, n *facts.Node) finding.Finding {
 		return found
 	}
 	_, operator := facts.ClusterPolicy(f)
-	if operator || pluginDaemonSet(f) != nil {
+	if operator || scheduler.DaemonSetOf(f, n, facts.DevicePlugin) != nil {
 		return found
 	}
 	found.Fix = finding.Fix{
@@ -345,18 +328,6 @@ func goneFinding(f *facts.Facts, n *facts.Node) finding.Finding {
 		found.Fix.Commands[0] = facts.HelmUpgrade(h)
 	}
 	return found
-}
-
-// pluginDaemonSet returns the DaemonSet of a device plugin, or nil if the cluster has none.
-func pluginDaemonSet(f *facts.Facts) *appsv1.DaemonSet {
-	for i := range f.DaemonSets {
-		d := &f.DaemonSets[i]
-		if facts.ComponentOf(d.Spec.Template.Labels, &d.Spec.Template.Spec) == facts.DevicePlugin &&
-			!strings.Contains(d.Name, "mps") {
-			return d
-		}
-	}
-	return nil
 }
 
 // wantsPlugins reports whether the cluster has the GPU operator or a device plugin.
@@ -373,21 +344,8 @@ func noPluginFix(f *facts.Facts, n *facts.Node) finding.Fix {
 	if p, ok := platform.Of(string(n.Distribution)); ok && p.Plugin != "" {
 		return finding.Fix{Text: p.Plugin}
 	}
-	if d := pluginDaemonSet(f); d != nil {
-		taints := facts.Untolerated(n, d)
-		text :=
-			"A device plugin is installed but does not run on the node: the node selector, affinity, or tolerations of its DaemonSet exclude the node."
-		if len(taints) > 0 {
-			text = "The device plugin's DaemonSet does not tolerate the node's taint " + facts.TaintsText(taints) +
-				": add a toleration for each."
-		} else if missing := scheduler.MissingLabels(d.Spec.Template.Spec, n); len(missing) > 0 {
-			text = "The device plugin's DaemonSet selects nodes with " + strings.Join(missing, " and ") +
-				", which this node does not have." + near(n, missing)
-		}
-		return finding.Fix{Text: text, Commands: []string{
-			shell.Command("kubectl get daemonset %s -n %s -o yaml", d.Name, d.Namespace),
-			shell.Command("kubectl get node %s --show-labels", n.Name),
-		}}
+	if d := scheduler.DaemonSetOf(f, n, facts.DevicePlugin); d != nil {
+		return scheduler.LetIn("device plugin", d, n)
 	}
 	if _, ok := facts.ClusterPolicy(f); ok {
 		if facts.PolicyOff(f, "devicePlugin") {
@@ -402,25 +360,19 @@ func noPluginFix(f *facts.Facts, n *facts.Node) finding.Fix {
 				shell.Command("kubectl logs -n %s -l app=gpu-operator --tail 50", facts.OperatorNamespace(f)),
 			}}
 	}
+	if n.Distribution == facts.EKS || n.Distribution == facts.AKS {
+		return finding.Fix{
+			Text: "No device plugin is installed. The cloud's images for GPU nodes (EKS: accelerated AMIs) have " +
+				"the driver and the toolkit, so NVIDIA's device plugin alone is enough. If nvidia-smi fails on the " +
+				"node, use such an image, or install the GPU operator, which brings all of them. Karpenter regards " +
+				"the node as initialized as soon as it advertises its GPUs.",
+			Commands: []string{shell.Command("helm upgrade --install nvdp %s --repo %s -n kube-system",
+				facts.ChartDevicePlugin, facts.ChartRepository(facts.ChartDevicePlugin))},
+		}
+	}
 	return finding.Fix{
 		Text: "Install the GPU operator, or only the device plugin if the node already has the driver and the toolkit.",
 		Commands: []string{shell.Command("helm install gpu-operator gpu-operator --repo %s -n gpu-operator --create-namespace",
 			facts.ChartRepository(facts.ChartOperator))},
 	}
-}
-
-// near explains a selector of NVIDIA's chart that the node's labels come close to.
-func near(n *facts.Node, missing []string) string {
-	if !strings.Contains(strings.Join(missing, " "), "pci-10de.present") {
-		return ""
-	}
-	for _, key := range words.SortedKeys(n.Labels) {
-		if strings.HasPrefix(key, "feature.node.kubernetes.io/pci-") && strings.HasSuffix(key, "_10de.present") {
-			return " Node feature discovery labels devices by class and vendor (" + key + "): set " +
-				"sources.pci.deviceLabelFields: [vendor] in the configuration of its worker. Or set the label " +
-				"nvidia.com/gpu.present=true on the node, which the DaemonSet also accepts."
-		}
-	}
-	return " Node feature discovery sets it. Without NFD, set the label nvidia.com/gpu.present=true on the node, " +
-		"which the DaemonSet also accepts."
 }

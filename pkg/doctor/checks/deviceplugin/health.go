@@ -150,6 +150,8 @@ func xidFinding(n *facts.Node, e finding.Evidence, lost []finding.Evidence) find
 	}
 	m := regexp.MustCompile(`Xid=(\d+)`).FindStringSubmatch(e.Text)
 	if m == nil {
+		found.Fix.Text = "Run nvidia-smi on the node, and look for XIDs in its kernel log. Repair or reset the GPU " +
+			"only if they show an error. Then restart the device plugin pod: the GPU stays unhealthy until then."
 		return found
 	}
 	code, err := strconv.Atoi(m[1])

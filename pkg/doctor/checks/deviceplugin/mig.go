@@ -29,7 +29,7 @@ func migStrategyCheck() engine.Check {
 			"dp.none", "wl.message", "wl.pod-failing"),
 		Doc: "https://docs.nvidia.com/datacenter/cloud-native/kubernetes/latest/index.html",
 		Sources: []string{"gpu-operator#442", "gpu-operator#603", "gpu-operator#637", "gpu-operator#646",
-			"gpu-operator#322", "k8s-device-plugin#253", "k8s-device-plugin#257",
+			"gpu-operator#322", "gpu-operator#382", "k8s-device-plugin#253", "k8s-device-plugin#257",
 			"k8s-device-plugin#225", "k8s-device-plugin#240", "k8s-device-plugin#767", "nvidia-container-toolkit#1740"},
 		Run: func(f *facts.Facts, r *engine.Result) {
 			if r.Lacks(f, "api/nodes") || r.Lacks(f, "api/pods") {
@@ -96,22 +96,27 @@ func checkMIGNode(f *facts.Facts, r *engine.Result, n *facts.Node) {
 // shows it. Without nvidia-smi, a device plugin shows it that says so, or that found no devices, without an error of
 // NVML, on a node that had a MIG resource.
 func undivided(f *facts.Facts, n *facts.Node) (evidence []finding.Evidence, seen bool) {
+	said, says := invalidMIG(f, n)
 	if smi := n.GPUs().SMI; smi != nil {
 		for _, g := range smi.GPUs {
 			if g.MIG.Enabled == nil || !*g.MIG.Enabled || len(g.MIG.Devices) > 0 {
-				return nil, false
+				if !says {
+					return nil, false
+				}
+				continue
 			}
 			evidence = append(evidence, facts.SMIEvidence(n, g, "current_mig", "Enabled"),
 				facts.SMIEvidence(n, g, "mig_devices", "None"))
 		}
 		return evidence[:min(len(evidence), 4)], len(evidence) > 0
 	}
-	for _, pod := range slices.Concat(
-		facts.Current(n, facts.DevicePlugin), facts.Current(n, facts.FeatureDiscovery),
-	) {
-		if e, ok := facts.LogEvidence(f, pod, "No MIG devices associated with"); ok {
-			return []finding.Evidence{e}, true
+	for _, pod := range facts.Current(n, facts.Validator) { // it prints the output of nvidia-smi
+		if e, ok := facts.LogEvidence(f, pod, "No MIG devices found"); ok && !says {
+			said, says = e, true
 		}
+	}
+	if says {
+		return []finding.Evidence{said}, true
 	}
 	for _, name := range slices.Sorted(maps.Keys(n.Status.Capacity)) {
 		if !strings.HasPrefix(string(name), "nvidia.com/mig-") {
@@ -127,6 +132,20 @@ func undivided(f *facts.Facts, n *facts.Node) (evidence []finding.Evidence, seen
 		}
 	}
 	return nil, false
+}
+
+// invalidMIG returns the line in which the device plugin or feature discovery says that a GPU is in MIG mode without an
+// instance: they call this an invalid configuration.
+func invalidMIG(f *facts.Facts, n *facts.Node) (finding.Evidence, bool) {
+	for _, pod := range slices.Concat(
+		facts.Current(n, facts.DevicePlugin), facts.Current(n, facts.FeatureDiscovery),
+	) {
+		e, ok := facts.LogEvidence(f, pod, "No MIG devices associated with", "has an invalid MIG configuration")
+		if ok {
+			return e, true
+		}
+	}
+	return finding.Evidence{}, false
 }
 
 // checkUndivided reports a node whose GPUs are in MIG mode without instances: a reboot or reset removes the instances,
@@ -161,7 +180,16 @@ func checkUndivided(f *facts.Facts, r *engine.Result, n *facts.Node) bool {
 	if !seen {
 		found.Title = "the GPUs of the node probably have no MIG instances any more, so the node offers no GPUs"
 	}
-	if want := n.Labels["nvidia.com/mig.config"]; want != "" && len(facts.Current(n, facts.MIGManager)) > 0 {
+	want := n.Labels["nvidia.com/mig.config"]
+	if manager := facts.Current(n, facts.MIGManager); want == "" && len(manager) > 0 {
+		found.Fix.Text = "Have the MIG manager, which runs on the node, create instances or disable the mode: set " +
+			"the label nvidia.com/mig.config to the configuration of a profile that this GPU has (all-1g.5gb on an " +
+			"A100 40GB; its ConfigMap lists them), or to all-disabled if nobody wants MIG on this node. It " +
+			"restarts the device plugin itself. The driver, the plugin and its strategy need no change."
+		found.Fix.Commands = []string{
+			shell.Command("kubectl label node %s nvidia.com/mig.config=all-disabled # or such as all-1g.5gb", n.Name),
+		}
+	} else if want != "" && len(manager) > 0 {
 		found.Fix.Text = "Check that the list is empty. If it is, have the MIG manager apply the configuration again: " +
 			"remove the label nvidia.com/mig.config and set it again to " + want + ". It restarts the device plugin itself."
 		found.Fix.Commands = append(found.Fix.Commands[:1],

@@ -160,8 +160,10 @@ func nodeadm(n *facts.Node) string {
 	if n.Distribution != facts.EKS {
 		return ""
 	}
-	return " On EKS's accelerated AMI, nodeadm makes it the default for the instance types that it knows: if the type of " +
-		"the node is newer than the AMI, use a newer AMI."
+	return " On EKS, only accelerated AMIs have the driver and NVIDIA's runtime: if the node has neither, replace " +
+		"it with one of such an AMI (eksctl chooses it by the instance types that its release knows). There, " +
+		"nodeadm makes the runtime the default for the types that it knows: if the type of the node is newer than " +
+		"the AMI, use a newer AMI."
 }
 
 // ignoredSection explains a section of the configuration that containerd ignores since 1.3.
@@ -230,8 +232,10 @@ func nvmlFix(f *facts.Facts, n *facts.Node, pod *corev1.Pod, class string) findi
 	rc := f.NVIDIAClass()
 	if rc == nil {
 		return finding.Fix{
-			Text: "The pod uses the node's default runtime, which is not NVIDIA's, and NVIDIA's runtime has no RuntimeClass. Configure NVIDIA's runtime on the node, then make it the default, or " +
-				"create a RuntimeClass and set it on the plugin." + ignoredSection(n) + nodeadm(n),
+			Text: "First run nvidia-smi on the node: without a driver, nothing else helps. If it works, the pod " +
+				"uses the node's default runtime, which is not NVIDIA's, and NVIDIA's runtime has no RuntimeClass: " +
+				"configure NVIDIA's runtime on the node, then make it the default, or create a RuntimeClass and " +
+				"set it on the plugin." + ignoredSection(n) + nodeadm(n),
 			Commands: []string{shell.Command("kubectl gpu-fault runtime show %s", n.Name)},
 		}
 	}

@@ -105,7 +105,7 @@ func reportSelector(f *facts.Facts, r *engine.Result, d *appsv1.DaemonSet, pods 
 		},
 	}
 	if unseen(f, d) {
-		found.Fix.Text = "See which nodes have NVIDIA GPUs." + near(nearest, missing)
+		found.Fix.Text = "See which nodes have NVIDIA GPUs." + scheduler.Near(nearest, missing)
 		found.Fix.Commands = []string{
 			shell.Command("kubectl get daemonset %s -n %s -o yaml", d.Name, d.Namespace),
 			"kubectl get nodes --show-labels",

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts/scheduler"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
@@ -85,7 +86,7 @@ func findPluginConfigs(f *facts.Facts) (pluginConfigs, bool) {
 			}
 		}
 	}
-	d := pluginDaemonSet(f)
+	d := scheduler.DaemonSetOf(f, nil, facts.DevicePlugin)
 	for i := range f.ConfigMaps {
 		m := &f.ConfigMaps[i]
 		if name != "" && m.Name == name && (namespace == "" || m.Namespace == namespace) ||

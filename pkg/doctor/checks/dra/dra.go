@@ -5,12 +5,14 @@ import (
 	"slices"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts/scheduler"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
@@ -34,17 +36,19 @@ func unallocatableCheck() engine.Check {
 		ID: "dra.unallocatable", Layer: finding.LayerDRA, From: []string{"api/pods"},
 		Title: "no device is allocated to a pod's GPU claim",
 		Needs: []engine.Need{engine.NeedAPI},
-		Reads: "Pending pods with resource claims, their claims, DeviceClasses, ResourceSlices of NVIDIA's drivers, and the scheduler's messages",
+		Reads: "Pending pods with resource claims, their claims, DeviceClasses, ResourceSlices of NVIDIA's drivers, " +
+			"the DaemonSets of the drivers with the labels and taints of GPU nodes, and the scheduler's messages",
 		Why: "A claim needs an existing DeviceClass, a driver that offers devices in ResourceSlices, and a free device that matches. The chart of NVIDIA's driver does not offer GPUs unless " +
-			"resources.gpus.enabled is set. If all devices are in use, nothing is wrong with the cluster, but the pod waits.",
+			"resources.gpus.enabled is set, and selects nodes by labels. If all devices are in use, nothing is wrong " +
+			"with the cluster, but the pod waits.",
 		Explains: []string{
 			"sched.insufficient-gpu", "sched.unschedulable", "sched.none-advertised", "sched.all-in-use",
-			"sched.waiting",
+			"sched.waiting", "dp.none",
 		},
 		Doc: "https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/",
 		Sources: []string{
 			"dra-driver-nvidia-gpu#33", "dra-driver-nvidia-gpu#35", "dra-driver-nvidia-gpu#46",
-			"dra-driver-nvidia-gpu#150", "HAMi k8s-dra-driver#5", "kubernetes#126320",
+			"dra-driver-nvidia-gpu#150", "dra-driver-nvidia-gpu#1084", "HAMi k8s-dra-driver#5", "kubernetes#126320",
 		},
 		Run: func(f *facts.Facts, r *engine.Result) {
 			if !usesClaims(f) {
@@ -158,9 +162,21 @@ func checkClass(
 			finding.FieldEvidence(
 				finding.Object{Kind: "Cluster"}, "ResourceSlices", "no slice of the driver %s has a device", driver,
 			))
+		if found, ok := excluded(f, pod, evidence); ok {
+			return found, true
+		}
 		fix := finding.Fix{
 			Text:     "Run NVIDIA's DRA driver on the GPU nodes, and enable GPUs in its chart: they are disabled by default.",
 			Commands: install,
+		}
+		if d := serving(f); d != nil {
+			fix = finding.Fix{
+				Text: "The DRA driver is installed, with GPUs enabled, but its plugin offers none: see why in the " +
+					"log of its container gpus on the GPU nodes.",
+				Commands: []string{
+					shell.Command("kubectl logs -n %s daemonset/%s -c gpus --tail=50", d.Namespace, d.Name),
+				},
+			}
 		}
 		if driver == draDomain {
 			fix = finding.Fix{
@@ -195,6 +211,48 @@ func checkClass(
 		found.Confidence = finding.Likely
 	} else {
 		found.Severity = finding.Warning // the pod may be pending for another reason
+	}
+	return found, true
+}
+
+// serving returns the DaemonSet of the DRA driver if its plugin for GPUs is enabled, or nil.
+func serving(f *facts.Facts) *appsv1.DaemonSet {
+	var n *facts.Node
+	if len(f.GPUNodes) > 0 {
+		n = f.GPUNodes[0]
+	}
+	d := scheduler.DaemonSetOf(f, n, facts.DRADriver)
+	if d == nil || !slices.ContainsFunc(d.Spec.Template.Spec.Containers, func(c corev1.Container) bool {
+		return c.Name == "gpus"
+	}) {
+		return nil
+	}
+	return d
+}
+
+// excluded returns the finding about a pod whose claim no device matches because the DaemonSet of the DRA driver
+// excludes all GPU nodes, by labels or taints.
+func excluded(f *facts.Facts, pod *corev1.Pod, evidence []finding.Evidence) (finding.Finding, bool) {
+	if f.Missing("api/daemonsets") != "" || len(f.GPUNodes) == 0 {
+		return finding.Finding{}, false
+	}
+	n := f.GPUNodes[0]
+	d := scheduler.DaemonSetOf(f, n, facts.DRADriver)
+	if d == nil || d.Status.DesiredNumberScheduled > 0 {
+		return finding.Finding{}, false
+	}
+	why, e := scheduler.Excludes(d, n)
+	if why == "" {
+		return finding.Finding{}, false
+	}
+	object := finding.Object{Kind: "DaemonSet", Namespace: d.Namespace, Name: d.Name}
+	evidence = append(evidence, finding.FieldEvidence(object, ".status.desiredNumberScheduled", "0"), e)
+	found := claimFinding(pod, evidence,
+		"the DRA driver runs on no GPU node, because "+why+": no device is offered for the claim",
+		scheduler.LetIn("DRA driver", d, n))
+	found.Confidence = finding.Likely
+	for _, n := range f.GPUNodes {
+		found.Nodes = append(found.Nodes, n.Name)
 	}
 	return found, true
 }

@@ -3,6 +3,7 @@ package driver
 import (
 	"fmt"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -23,7 +24,9 @@ func driverNotLoadedCheck() engine.Check {
 		ID: "drv.not-loaded", Symptom: engine.Explained, Layer: finding.LayerDriver,
 		Title: "no NVIDIA driver is loaded on a node with GPUs",
 		Needs: []engine.Need{engine.NeedNode, engine.NeedAPI},
-		Reads: "the loaded modules, the GPUs on the PCI bus and the module bound to each, nvidia.ko under /lib/modules, the output of nvidia-smi; if the node was not read, the container toolkit's messages in pod events",
+		Reads: "the loaded modules, the GPUs on the PCI bus and the module bound to each, nvidia.ko under " +
+			"/lib/modules, the output of nvidia-smi; if modules and bus were not read, the kernel log since boot; if " +
+			"the node was not read, the container toolkit's messages in pod events",
 		Why: "A module is built for one kernel, and may be missing for a new kernel after an update. GPUs that are assigned to virtual machines (vfio-pci) do not need it. A driver container " +
 			"may take 20 minutes to build the driver.",
 		// A driver that is still being installed explains these findings.
@@ -31,7 +34,7 @@ func driverNotLoadedCheck() engine.Check {
 		Doc: installDoc,
 		Sources: []string{
 			"nvidia-docker#365", "nvidia-docker#804", "nvidia-docker#988", "compute-gpu-installation#18",
-			"compute-gpu-installation#25", "compute-gpu-installation#33",
+			"compute-gpu-installation#25", "compute-gpu-installation#33", "eksctl#7794",
 		},
 		Run: func(f *facts.Facts, r *engine.Result) {
 			for _, n := range f.GPUNodes {
@@ -61,6 +64,8 @@ func checkLoaded(f *facts.Facts, r *engine.Result, n *facts.Node, host *api.Diag
 	switch {
 	case loaded || driverVersion(host) != "" || n.GPUs().SMI != nil:
 		r.Pass(n.Object())
+		return
+	case len(host.Probe.Modules) == 0 && len(host.Probe.PCI) == 0 && reportSilent(f, r, n, host):
 		return
 	case !known:
 		r.Unknown(n.Object(), "loaded modules: %s", host.Probe.Unread["modules"])
@@ -116,6 +121,37 @@ func checkLoaded(f *facts.Facts, r *engine.Result, n *facts.Node, host *api.Diag
 		}
 	}
 	r.Add(issue)
+}
+
+// onBus matches the line of the kernel about one of NVIDIA's display controllers on the PCI bus.
+var onBus = regexp.MustCompile(`pci \S+: \[10de:[0-9a-f]{4}\] type \S+ class 0x03`)
+
+// reportSilent reports a node of which little but the kernel log could be read, if the log begins at the boot, shows a
+// GPU, and has no line of any driver for it.
+func reportSilent(f *facts.Facts, r *engine.Result, n *facts.Node, host *api.Diagnosis) bool {
+	var gpu *api.KernelRecord
+	booted := false
+	for i := range host.KernelLog {
+		k := &host.KernelLog[i]
+		booted = booted || strings.Contains(k.Text, "Linux version ")
+		if gpu == nil && onBus.MatchString(k.Text) {
+			gpu = k
+		}
+		if words.ContainsAny(k.Text, []string{"nvidia", "NVRM", "nouveau", "nova", "vfio"}) {
+			return false
+		}
+	}
+	if gpu == nil || !booted {
+		return false
+	}
+	r.Add(finding.Finding{
+		Title: "no NVIDIA driver is loaded", Object: n.Object(), Fix: installDriver(f, n), Confidence: finding.Likely,
+		Evidence: []finding.Evidence{n.QuoteKernel(*gpu), {
+			Source: "nodes/" + n.Name + "/kernel.log, since the boot",
+			Text:   "(no line of the modules nvidia, nouveau, nova or vfio)",
+		}},
+	})
+	return true
 }
 
 // builtFor returns the kernels for which nvidia.ko was built.

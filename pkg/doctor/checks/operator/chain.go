@@ -266,6 +266,10 @@ func (l link) fix(f *facts.Facts, t facts.PodTrouble) finding.Fix {
 				"Installing a driver by hand does not help."
 			see = append([]string{operatorLog(f)}, see...)
 		}
+		if _, works := facts.LogEvidence(f, pod, "| NVIDIA-SMI "); works {
+			text = "The driver of the node works: the validation printed what nvidia-smi shows, and fails after " +
+				"that. Correct what its message names. Another driver does not help."
+		}
 		return finding.Fix{Text: text, Commands: see}
 	case "toolkit-ready":
 		return finding.Fix{

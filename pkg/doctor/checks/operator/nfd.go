@@ -37,7 +37,7 @@ func nfdCheck() engine.Check {
 			"sched.node-selector", "op.clusterpolicy", "dp.none", "dp.capacity-zero", "gfd.labels", "drv.not-loaded"),
 		Doc: "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/getting-started.html",
 		Sources: []string{"gpu-operator#78", "gpu-operator#114", "gpu-operator#149", "gpu-operator#371",
-			"gpu-operator#423", "gpu-operator#961", "gpu-operator#1274",
+			"gpu-operator#423", "gpu-operator#961", "gpu-operator#1274", "gpu-operator#1469",
 			"k8s-device-plugin#1934"},
 		Run: func(f *facts.Facts, r *engine.Result) {
 			if r.Lacks(f, "api/daemonsets") {
@@ -115,7 +115,10 @@ func nfdFinding(f *facts.Facts, n *facts.Node, who finding.Evidence) finding.Fin
 		},
 	}
 	workers := nfdWorkers(f)
+	other := facts.OtherPCILabel(n)
 	switch {
+	case other != "":
+		tellOtherForm(n, other, workers, &found)
 	case len(workers) == 0:
 		found.Fix = finding.Fix{
 			Text:     "Node feature discovery does not run in this cluster: install it, or enable it in the operator's chart (nfd.enabled=true).",
@@ -166,6 +169,32 @@ func nfdFinding(f *facts.Facts, n *facts.Node, who finding.Evidence) finding.Fin
 		}
 	}
 	return found
+}
+
+// tellOtherForm describes a node of which the label for its GPU has other fields than GPU software selects.
+func tellOtherForm(n *facts.Node, label string, workers []*appsv1.DaemonSet, found *finding.Finding) {
+	found.Title = "node feature discovery labels the node's GPU in a form that GPU software does not select, so " +
+		"none runs on the node"
+	found.Evidence = append(found.Evidence, finding.FieldEvidence(n.Object(), ".metadata.labels", "%s=%s", label,
+		n.Labels[label]))
+	found.Cause = "sources.pci.deviceLabelFields in the configuration of NFD's worker decides which fields the " +
+		"labels of PCI devices have. The GPU operator looks for the vendor alone, or for class and vendor."
+	found.Fix = finding.Fix{
+		Text: "Set sources.pci.deviceLabelFields to [vendor] in the configuration of NFD's worker (with the NFD " +
+			"operator, in the resource NodeFeatureDiscovery, .spec.workerConfig). If other software, such as " +
+			"another vendor's GPU operator, needs the labels as they are, keep them and add the missing one, by a " +
+			"NodeFeatureRule or manually (last command). Nothing else has to be installed or changed.",
+	}
+	for _, d := range workers {
+		if n.Distribution == facts.OpenShift {
+			found.Fix.Commands = []string{shell.Command("kubectl edit nodefeaturediscoveries -n %s", d.Namespace)}
+		} else if pod := (&corev1.Pod{Spec: d.Spec.Template.Spec}); len(found.Fix.Commands) == 0 {
+			pod.Namespace = d.Namespace
+			found.Fix.Commands = editConfigMaps(pod)
+		}
+	}
+	found.Fix.Commands = append(found.Fix.Commands,
+		shell.Command("kubectl label node %s %s=true", n.Name, pciLabels()[0]))
 }
 
 // tolerationsPath returns the end of the JSON patch path that adds a toleration: "/-" appends to the list, and an empty

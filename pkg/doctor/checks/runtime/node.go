@@ -21,14 +21,16 @@ func nodeRuntimeChecks() []engine.Check {
 			ID: "rt.nvml-unknown-error", Layer: finding.LayerRuntime, From: []string{"api/pods", "logs"},
 			Needs: []engine.Need{engine.NeedLogs},
 			Title: "running containers lose their GPUs",
-			Reads: "logs of pods on GPU nodes; the links in /dev/char, the kubelet's cgroup driver",
+			Reads: "logs of pods on GPU nodes; capacity and allocatable; the kernel log; the links in /dev/char, the " +
+				"kubelet's cgroup driver",
 			Why: "`Failed to initialize NVML: Unknown Error` in a container while the node's driver works: at a " +
-				"daemon-reload, systemd reset the container's device rules, which did not include the GPUs",
+				"daemon-reload, systemd reset the container's device rules, which did not include the GPUs. A device " +
+				"plugin then marks its GPUs unhealthy, without an XID",
 			Explains: []string{"wl.pod-failing", "wl.cuda-error", "wl.cpu-mode", "dp.*", "obs.dcgm-crash"},
 			Doc:      "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/troubleshooting.html",
 			Sources: []string{
 				"nvidia-container-toolkit#48", "nvidia-container-toolkit#251", "nvidia-docker#1671",
-				"nvidia-docker#1730", "gpu-operator#485",
+				"nvidia-docker#1730", "gpu-operator#485", "k8s-device-plugin#426",
 			},
 			Run: checkUnknownError,
 		},
@@ -108,12 +110,40 @@ func nodeRuntimeChecks() []engine.Check {
 	}
 }
 
+// pluginLostGPUs returns the line in which a device plugin marks GPUs unhealthy because of an unknown error of NVML, if
+// the kernel log shows no error of a GPU and the node still lacks the GPUs.
+func pluginLostGPUs(f *facts.Facts, n *facts.Node, plugin *corev1.Pod) (finding.Evidence, bool) {
+	if facts.GPUsOf(n.Status.Allocatable) >= facts.GPUsOf(n.Status.Capacity) || len(n.GPUs().Incidents) > 0 {
+		return finding.Evidence{}, false
+	}
+	return f.GrepLogs(plugin, "unhealthy: Unknown Error", "Error waiting for event: Unknown Error")
+}
+
+// tellPlugin completes the finding about a device plugin that lost the GPUs.
+func tellPlugin(f *facts.Facts, plugin *corev1.Pod, issue *finding.Finding) {
+	issue.Title = "the device plugin lost its access to the GPUs while running, and marks them unhealthy"
+	issue.Cause = "NVML in the plugin's container reports an unknown error, and no XID shows that a GPU failed. " +
+		"When systemd reloads its units (daemon-reload, as in an upgrade of the node), it resets the device rules " +
+		"of running containers, which did not include the GPUs."
+	issue.Fix.Text = "if nvidia-smi works on the node, the GPUs are fine: do not reset or replace them. Delete the " +
+		"plugin's pod, so that its successor advertises them again. GPU pods that ran at that time may need a " +
+		"restart as well. To prevent a recurrence, create the links in /dev/char at each boot of the node (a udev " +
+		"rule, or a service with the last command), or provide GPUs through CDI"
+	if again, ok := f.GrepLogs(plugin, "kubelet.sock created"); ok {
+		issue.Evidence = append(issue.Evidence, finding.Clipped(again))
+	}
+}
+
 const unknownError = "Failed to initialize NVML: Unknown Error"
 
 func checkUnknownError(f *facts.Facts, r *engine.Result) {
 	for _, n := range f.GPUNodes {
 		for _, pod := range n.Pods {
 			e, ok := f.GrepLogs(pod, unknownError)
+			plugin := facts.ComponentOf(pod.Labels, &pod.Spec) == facts.DevicePlugin
+			if plugin && !ok {
+				e, ok = pluginLostGPUs(f, n, pod)
+			}
 			if !ok || facts.Ended(pod) || strings.Contains(e.Source, "previous instance") {
 				continue
 			}
@@ -128,6 +158,9 @@ func checkUnknownError(f *facts.Facts, r *engine.Result) {
 						shell.OnHost(n.Name, "sudo nvidia-ctk system create-dev-char-symlinks --create-all"),
 					},
 				},
+			}
+			if plugin {
+				tellPlugin(f, pod, &issue)
 			}
 			if n.Host != nil {
 				var missing []string

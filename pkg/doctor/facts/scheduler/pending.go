@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -191,7 +192,7 @@ func (s *Scheduler) waiting(pod *corev1.Pod) (verdict, bool) {
 		return v, true
 	}
 	for _, e := range s.F.EventsOfPod(pod) {
-		if isScaleUp(e) && s.F.Now.Sub(facts.EventTime(e)) < scaleUpTime {
+		if isScaleUp(e) && s.F.Now.Sub(facts.EventTime(e)) < scaleUpTime && !s.arrived(e) {
 			v.Title = "the autoscaler is adding a node for the pod"
 			v.Evidence = []finding.Evidence{facts.Quote(e)}
 			v.Fix = finding.Fix{
@@ -202,6 +203,21 @@ func (s *Scheduler) waiting(pod *corev1.Pod) (verdict, bool) {
 		}
 	}
 	return verdict{}, false
+}
+
+// nominated matches the node in an event of Karpenter, which repeats the event while the pod waits.
+var nominated = regexp.MustCompile(`schedule on.*\bnode(?:/|: )([\w.-]+)`)
+
+// arrived reports whether an event nominates a node that has been ready for so long that the pod waits in vain for it:
+// its GPUs should be advertised by now.
+func (s *Scheduler) arrived(e *corev1.Event) bool {
+	m := nominated.FindStringSubmatch(e.Message)
+	if m == nil {
+		return false
+	}
+	n := s.F.Node(m[1])
+	return n != nil && facts.Alive(n) && s.F.Now.Sub(n.Ready().LastTransitionTime.Time) >= scaleUpTime &&
+		s.F.Now.Sub(n.CreationTimestamp.Time) >= scaleUpTime && len(Advertised(n)) == 0
 }
 
 // isScaleUp reports whether an event shows that an autoscaler adds a node for a pod.

@@ -151,6 +151,18 @@ func (s *Scheduler) wrongName(pod *corev1.Pod, name corev1.ResourceName, other [
 	}
 	v.Fix.Text += "."
 	v.Fix.Commands = facts.EditCommands(pod)
+	if vendor, _, _ := strings.Cut(string(name), "/"); !slices.ContainsFunc(list, func(r string) bool {
+		return strings.HasPrefix(r, vendor+"/")
+	}) {
+		v.Title = fmt.Sprintf("no node advertises %s: all GPUs that nodes advertise are another vendor's", name)
+		v.Fix = finding.Fix{
+			Text: fmt.Sprintf("If nodes have GPUs of %s, find out why nothing advertises them: feature discovery, "+
+				"driver and device plugin. Only if the image also has the libraries of the other vendor, request "+
+				"%s instead of %s.", vendor, strings.Join(list[:min(len(list), 6)], ", "), name),
+			Commands: []string{"kubectl get nodes --show-labels", "kubectl get daemonsets -A"},
+		}
+		return v
+	}
 	if len(list) == 1 {
 		if commands := renamed(pod, name, corev1.ResourceName(list[0])); len(commands) > 0 {
 			v.Fix.Commands = commands

@@ -1,0 +1,121 @@
+package scheduler
+
+import (
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+)
+
+// DaemonSetOf returns the DaemonSet of a component that comes closest to running on the node, or nil if the cluster has
+// none. Clouds have several, of which each is for some nodes. Without a node, it returns the first.
+func DaemonSetOf(f *facts.Facts, n *facts.Node, c facts.Component) *appsv1.DaemonSet {
+	var nearest *appsv1.DaemonSet
+	least := 0
+	for i := range f.DaemonSets {
+		d := &f.DaemonSets[i]
+		if facts.ComponentOf(d.Spec.Template.Labels, &d.Spec.Template.Spec) != c || strings.Contains(d.Name, "mps") {
+			continue
+		}
+		if n == nil {
+			return d
+		}
+		lacks := len(facts.Untolerated(n, d)) + len(MissingLabels(d.Spec.Template.Spec, n))
+		if nearest == nil || lacks < least {
+			nearest, least = d, lacks
+		}
+	}
+	return nearest
+}
+
+// Excludes returns why a DaemonSet has no pod on a node, with its evidence: taints that it does not tolerate, or labels
+// that the node lacks.
+func Excludes(d *appsv1.DaemonSet, n *facts.Node) (why string, e finding.Evidence) {
+	object := finding.Object{Kind: "DaemonSet", Namespace: d.Namespace, Name: d.Name}
+	if taints := facts.Untolerated(n, d); len(taints) > 0 {
+		text := facts.TaintsText(taints)
+		return "its DaemonSet does not tolerate the taint " + text,
+			finding.FieldEvidence(n.Object(), ".spec.taints", "%s", text)
+	}
+	if missing := MissingLabels(d.Spec.Template.Spec, n); len(missing) > 0 {
+		text := strings.Join(missing, " and ")
+		return "its DaemonSet selects nodes with " + text, finding.FieldEvidence(object,
+			".spec.template.spec.nodeSelector and .affinity", "%s", text)
+	}
+	return "", e
+}
+
+// LetIn returns how the DaemonSet of a component, called what, gets onto a node that it excludes.
+func LetIn(what string, d *appsv1.DaemonSet, n *facts.Node) finding.Fix {
+	fix := finding.Fix{
+		Text: "A " + what + " is installed but does not run on the node: the node selector, affinity, or tolerations " +
+			"of its DaemonSet exclude the node.",
+		Commands: []string{
+			shell.Command("kubectl get daemonset %s -n %s -o yaml", d.Name, d.Namespace),
+			shell.Command("kubectl get node %s --show-labels", n.Name),
+		},
+	}
+	if taints := facts.Untolerated(n, d); len(taints) > 0 {
+		fix.Text = "The " + what + "'s DaemonSet does not tolerate the node's taint " + facts.TaintsText(taints) +
+			": add a toleration for each."
+	} else if missing := MissingLabels(d.Spec.Template.Spec, n); len(missing) > 0 {
+		text := strings.Join(missing, " and ")
+		fix.Text = "The " + what + "'s DaemonSet selects nodes with " + text + ", which this node does not have." +
+			Near(n, missing)
+		if strings.Contains(text, gkeAccelerator) {
+			fix.Commands = append(fix.Commands, shell.Command("kubectl label node %s %s %s=default", n.Name,
+				gkeAccelerator+"="+gkeType(n), gkeDriver))
+		} else if strings.Contains(fix.Text, "label "+present+"=true") {
+			fix.Commands = append(fix.Commands, shell.Command("kubectl label node %s %s=true", n.Name, present))
+		}
+	}
+	return fix
+}
+
+// present is the label that the charts of the device plugin and of the DRA driver also select.
+const present = "nvidia.com/gpu.present"
+
+// gkeAccelerator is the label by which Google's DaemonSets select nodes with GPUs.
+const gkeAccelerator = "cloud.google.com/gke-accelerator"
+
+// gkeDriver is the label of nodes for which GKE installs a driver.
+const gkeDriver = "cloud.google.com/gke-gpu-driver-version"
+
+// gkeType returns the type of the node's GPUs as GKE names it, if Karpenter says so.
+func gkeType(n *facts.Node) string {
+	for key, value := range n.Labels {
+		if strings.HasSuffix(key, "/instance-gpu-name") && strings.HasPrefix(value, "nvidia-") {
+			return value
+		}
+	}
+	return "nvidia-TYPE"
+}
+
+// Near explains a selector of a known chart that the node's labels come close to.
+func Near(n *facts.Node, missing []string) string {
+	text := strings.Join(missing, " ")
+	if strings.Contains(text, gkeAccelerator) {
+		return " GKE sets the label on the nodes of its own node pools with accelerators. On nodes that something " +
+			"else creates, such as Karpenter, the node class has to set " + gkeAccelerator + " (here " + gkeType(n) +
+			") and, so that GKE installs the driver, " + gkeDriver + "=default: set both in the kube-labels of its " +
+			"metadata, or upgrade Karpenter's provider to a release that sets them, and replace the node. Labeling " +
+			"the node manually (last command) helps this node only."
+	}
+	if !strings.Contains(text, "pci-10de.present") {
+		return ""
+	}
+	for _, key := range words.SortedKeys(n.Labels) {
+		if key == facts.OtherPCILabel(n) ||
+			strings.HasPrefix(key, "feature.node.kubernetes.io/pci-") && strings.HasSuffix(key, "_10de.present") {
+			return " Node feature discovery labels devices in another form (" + key + "): set " +
+				"sources.pci.deviceLabelFields: [vendor] in the configuration of its worker. Or set the " +
+				"label nvidia.com/gpu.present=true on all nodes with GPUs, which the DaemonSet also accepts."
+		}
+	}
+	return " Node feature discovery sets it. Without NFD, set the label nvidia.com/gpu.present=true on the node, " +
+		"which the DaemonSet also accepts."
+}
