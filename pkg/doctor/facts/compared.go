@@ -43,6 +43,10 @@ import (
 //	works as root: fails as user NUMBER                      a pod with the same image runs on the node as root
 //	containerd restarted at TIME, the toolkit configured it at TIME   before the pod started
 //	stale: OSTREE_VERSION=VERSION, (no worker of NFD on the node | a worker of NFD runs)    the node runs another image
+//	name: NAME is that of no pod: REASON                     and other facts about names of pods; see NamesPeers
+//	memory: vLLM is to reserve SHARE of GIB GiB, GIB GiB are free when it starts, SHARE fits
+//	conflict: no VARIABLE in container NAME, which container NAME has
+//	read-only root: container NAME                           the container cannot be created
 //	mesh: CONTAINER between the ranks of KIND NAME(, which wait at the rendezvous)
 //	BAR NUMBER of DEVICE, which vfio-pci cannot reserve (RANGE), has the framebuffer of DRIVER at ADDRESS
 func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
@@ -56,7 +60,7 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 		f.refusedEnv, f.turnedOff, f.profiles, f.volumes, f.fullVolume, f.killedAtLimit, f.runsElsewhere,
 		f.hangsOnlyHere, f.worksAsRoot, f.defaultLost, f.heldByConsole, f.staleOSTree,
 		f.probedElsewhere, f.loopbackOnly, f.otherContainersGPU, f.nodesDNS, f.covered, f.modelOutside,
-		f.meshed,
+		f.meshed, f.NamesPeers, f.overReserved, f.otherContainersToken, f.readOnlyRoot,
 	} {
 		if source, text := compare(pod, n); text != "" {
 			all = append(all, signatures.Line{
