@@ -84,6 +84,11 @@ func TestQueuedWork(t *testing.T) {
 			[]string{strings.Replace(local, "name: q", "name: other", 1)}, []string{say(workload, "")},
 			"kueue-queue-missing",
 		},
+		"no name of a queue": {
+			[]string{local},
+			[]string{strings.Replace(say(workload, say(pending, "LocalQueue  doesn't exist")), "queueName: q, ", "", 1)},
+			"kueue-work-names-no-queue",
+		},
 		"no ClusterQueue": {
 			[]string{local, strings.Replace(say(cluster, ""), "name: cq", "name: other", 1)},
 			[]string{say(workload, "")},

@@ -323,6 +323,7 @@ func TestPending(t *testing.T) {
 			}},
 		}}
 	}
+	before := func(e *corev1.Event) { e.LastTimestamp = benchAgo(30 * time.Minute) }
 	silent := func(p *corev1.Pod) { p.Status.Conditions, p.Spec.SchedulerName = nil, "volcano" }
 	claims := func(p *corev1.Pod) {
 		p.Spec.Containers[0].Resources.Limits = nil
@@ -441,6 +442,19 @@ func TestPending(t *testing.T) {
 		"scale-up": {
 			newBench().pod("p", "", 1).event("Pod", "p", "TriggeredScaleUp", "pod triggered scale-up"),
 			"sched.waiting info", "",
+		},
+		"scale-up failed": {
+			newBench().pod("p", "", 1).event("Pod", "p", "FailedScaleUp", "Node scale up failed: internal error.").
+				event("Pod", "p", "TriggeredScaleUp", "pod triggered scale-up", before),
+			"sched.none-advertised error", "internal error",
+		},
+		"scale-up tried again": {
+			newBench().pod("p", "", 1).
+				event("Pod", "p", "FailedScaleUp", "Node scale up failed: internal error.", before).
+				event("Pod", "p", "TriggeredScaleUp", "pod triggered scale-up", func(e *corev1.Event) {
+					e.LastTimestamp = benchAgo(20 * time.Minute)
+				}),
+			"sched.none-advertised warning", "",
 		},
 		"young": {
 			newBench().node("a", 2).pod("h", "a", 2).pod("p", "", 1, created(10*time.Second)), "sched.all-in-use info",

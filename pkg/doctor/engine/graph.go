@@ -49,7 +49,7 @@ func Gather(results []*Result, ignore []Ignore, checks []Check) (all []finding.F
 // Prune removes what only a known message reports, or only another vendor's resource, of objects that other checks
 // report for a reason of their own.
 func Prune(results []*Result) {
-	covered := map[finding.Object]bool{}
+	covered, restarted := map[finding.Object]bool{}, map[finding.Object]bool{}
 	for _, r := range results {
 		if r.Check.Symptom == Known || r.Check.Last {
 			continue
@@ -57,6 +57,10 @@ func Prune(results []*Result) {
 		for _, f := range r.Findings {
 			if f.ID == "wl.idle-holder" {
 				continue // the message may be why
+			}
+			if f.ID == "wl.pod-failing" && f.Severity == finding.Info {
+				restarted[f.Object] = true // or failed long ago; what the program says now is not covered
+				continue
 			}
 			covered[f.Object] = true
 			for _, name := range slices.Concat(f.Pods, f.PodScope) {
@@ -68,9 +72,17 @@ func Prune(results []*Result) {
 	}
 	for _, r := range results {
 		if r.Check.Symptom == Known || r.Check.Last {
-			r.Findings = slices.DeleteFunc(r.Findings, func(f finding.Finding) bool { return covered[f.Object] })
+			r.Findings = slices.DeleteFunc(r.Findings, func(f finding.Finding) bool {
+				return covered[f.Object] || restarted[f.Object] && !saysNow(f)
+			})
 		}
 	}
+}
+
+// saysNow reports whether a finding quotes the log of an instance that still runs.
+func saysNow(f finding.Finding) bool {
+	return len(f.Evidence) > 0 && strings.HasPrefix(f.Evidence[0].Source, "log of ") &&
+		!strings.HasSuffix(f.Evidence[0].Source, previous)
 }
 
 // merging is a finding into which other findings are merged. It uses sets because a finding may concern thousands of

@@ -76,6 +76,11 @@ func nameOne(f *facts.Facts, check Check, found *finding.Finding) {
 	case strings.HasPrefix(found.As, signatures.Running):
 		known = known.Running()
 		lines = append(f.Heads(pods), lines...)
+		if slices.ContainsFunc(lines, ofPrevious) { // what the program says now comes first
+			now := slices.DeleteFunc(slices.Clone(lines), ofPrevious)
+			before := slices.DeleteFunc(lines, func(line signatures.Line) bool { return !ofPrevious(line) })
+			lines = slices.Concat(now, before)
+		}
 	case found.As == signatures.Killed, found.As == signatures.Restarted:
 		lines = slices.DeleteFunc(lines, func(line signatures.Line) bool {
 			return !ofFailure(line, found.As == signatures.Restarted)
@@ -144,6 +149,11 @@ func best(f *facts.Facts, known *signatures.Set, lines []signatures.Line, node *
 	return known.Best(lines)
 }
 
+// previous marks the source of lines from the log of an instance that ended.
+const previous = ", previous instance"
+
+func ofPrevious(line signatures.Line) bool { return strings.HasSuffix(line.Evidence.Source, previous) }
+
 // ofFailure reports whether a line about a container that was restarted is about its failure, or a fact. withLog is
 // true if the log of the instance that failed counts.
 func ofFailure(line signatures.Line, withLog bool) bool {
@@ -153,7 +163,7 @@ func ofFailure(line signatures.Line, withLog bool) bool {
 	case signatures.Status:
 		return line.Container != ""
 	case signatures.Log:
-		return withLog && strings.HasSuffix(line.Evidence.Source, ", previous instance")
+		return withLog && ofPrevious(line)
 	default:
 		return false
 	}

@@ -43,6 +43,10 @@ import (
 //	works as root: fails as user NUMBER                      a pod with the same image runs on the node as root
 //	containerd restarted at TIME, the toolkit configured it at TIME   before the pod started
 //	stale: OSTREE_VERSION=VERSION, (no worker of NFD on the node | a worker of NFD runs)    the node runs another image
+//	name: NAME is that of no pod: REASON                     and other facts about names of pods; see NamesPeers
+//	memory: vLLM is to reserve SHARE of GIB GiB, GIB GiB are free when it starts, SHARE fits
+//	conflict: no VARIABLE in container NAME, which container NAME has
+//	read-only root: container NAME                           the container cannot be created
 //	mesh: CONTAINER between the ranks of KIND NAME(, which wait at the rendezvous)
 //	conflict: no RuntimeClass, pods with NAME have the driver    the pod relies on the default runtime of its node
 //	conflict: NRI plugin enabled, toolkit disabled in NAME   what gives the operator's pods their GPUs does not run
@@ -58,7 +62,7 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 		f.refusedEnv, f.turnedOff, f.profiles, f.volumes, f.fullVolume, f.killedAtLimit, f.runsElsewhere,
 		f.hangsOnlyHere, f.worksAsRoot, f.defaultLost, f.heldByConsole, f.staleOSTree,
 		f.probedElsewhere, f.loopbackOnly, f.otherContainersGPU, f.nodesDNS, f.covered, f.modelOutside,
-		f.meshed, f.withoutClass, f.withoutNRI,
+		f.meshed, f.NamesPeers, f.overReserved, f.otherContainersToken, f.readOnlyRoot, f.withoutClass, f.withoutNRI,
 	} {
 		if source, text := compare(pod, n); text != "" {
 			all = append(all, signatures.Line{

@@ -1,7 +1,10 @@
 package facts
 
 import (
+	"fmt"
+	"math"
 	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -181,4 +184,94 @@ func (f *Facts) modelOutside(pod *corev1.Pod, _ *Node) (source, text string) {
 		}
 	}
 	return "", ""
+}
+
+// tokens are the variables by which programs get a token of Hugging Face.
+var tokens = []string{"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}
+
+// otherContainersToken reports that a container to which Hugging Face refuses a repository has no token in its
+// environment, and another container of its pod has.
+func (f *Facts) otherContainersToken(pod *corev1.Pod, _ *Node) (source, text string) {
+	name, with := "", ""
+	var without []string
+	for c := range Containers(pod) {
+		at := slices.IndexFunc(c.Env, func(e corev1.EnvVar) bool { return slices.Contains(tokens, e.Name) })
+		switch {
+		case at >= 0:
+			name, with = c.Env[at].Name, c.Name
+		case len(c.EnvFrom) == 0:
+			without = append(without, c.Name)
+		}
+	}
+	for _, l := range f.LogsOf(pod) {
+		if with != "" && slices.Contains(without, l.Container) && (strings.Contains(l.Text, "gated repo") ||
+			strings.Contains(l.Text, "is restricted") || strings.Contains(l.Text, "401 Client Error")) {
+			return PodObject(pod).String() + ", .env of its containers",
+				"conflict: no " + name + " in container " + l.Container + ", which container " + with + " has"
+		}
+	}
+	return "", ""
+}
+
+// readOnlyRoot reports a container that cannot be created, and whose root file system is read-only, and a pod with GPUs
+// that runs on the same node.
+func (f *Facts) readOnlyRoot(pod *corev1.Pod, n *Node) (source, text string) {
+	for _, t := range f.Troubles(pod) {
+		for c := range Containers(pod) {
+			if s := c.SecurityContext; c.Name != t.Container || t.Ran || s == nil || !Yes(s.ReadOnlyRootFilesystem) {
+				continue
+			}
+			text = "read-only root: container " + c.Name
+			for _, other := range n.Pods {
+				if f.AsksForGPU(other) && RunsReady(other) {
+					text += "; " + PodObject(other).String() + " has a GPU and runs on the node"
+					break
+				}
+			}
+			return PodObject(pod).String() + ", container " + c.Name + " .securityContext.readOnlyRootFilesystem", text
+		}
+	}
+	return "", ""
+}
+
+var freeAtStart = regexp.MustCompile(
+	`Free memory on device \S+ \(([\d.]+)/([\d.]+) GiB\) on startup is less than desired GPU memory utilization \(([\d.]+),`,
+)
+
+// ownAtStart is what a process of vLLM holds of a GPU at most before it reserves memory, in GiB: the CUDA context, and
+// the buffers of NCCL and of the network.
+const ownAtStart = 6.0
+
+// overReserved reports that vLLM is told to reserve more of a GPU than its own processes leave free before. If more is
+// taken, or the GPU is shared, other processes hold it.
+func (f *Facts) overReserved(pod *corev1.Pod, n *Node) (source, text string) {
+	if replicas := n.Labels["nvidia.com/gpu.replicas"]; replicas != "" && replicas != "1" {
+		return "", ""
+	}
+	least := 0.0
+	for _, l := range f.LogsOf(pod) {
+		if !strings.Contains(l.Text, "less than desired GPU memory utilization") {
+			continue
+		}
+		for _, m := range freeAtStart.FindAllStringSubmatch(l.Text, -1) {
+			free, _ := strconv.ParseFloat(m[1], 64)
+			total, _ := strconv.ParseFloat(m[2], 64)
+			wants, _ := strconv.ParseFloat(m[3], 64)
+			if total == 0 || total-free > min(ownAtStart, total/10) {
+				return "", ""
+			}
+			if least != 0 && free >= least {
+				continue
+			}
+			least = free
+			fits := math.Floor(free/total*20) / 20 // in steps of 5 %, which leaves some for CUDA graphs
+			if fits >= wants {
+				fits = math.Floor(free/total*100) / 100
+			}
+			source = "sizes in the " + LogSource(l)
+			text = fmt.Sprintf("memory: vLLM is to reserve %s of %.0f GiB, %.0f GiB are free when it starts, %.2f fits",
+				m[3], total, free, fits)
+		}
+	}
+	return source, text
 }

@@ -130,6 +130,9 @@ func QuoteDemand(pod *corev1.Pod, want map[corev1.ResourceName]int64) finding.Ev
 // standalone or belongs to a Job must be recreated.
 func EditCommands(pod *corev1.Pod) []string {
 	owner := metav1.GetControllerOf(pod)
+	if kind, name := GeneratedBy(pod); kind != "" {
+		return []string{shell.Command("kubectl -n %s edit %s %s", pod.Namespace, strings.ToLower(kind), name)}
+	}
 	if owner == nil {
 		return []string{shell.Command(
 			"kubectl -n %s edit pod %s # if the change is rejected, kubectl saves it to a file: kubectl replace --force -f FILE recreates the pod",
@@ -150,6 +153,30 @@ func EditCommands(pod *corev1.Pod) []string {
 		)}
 	}
 	return []string{shell.Command("kubectl -n %s edit %s %s", pod.Namespace, kind, name)}
+}
+
+// GeneratedBy returns the kind and name of the resource from which an operator generates the Deployment, StatefulSet or
+// Job of a pod, and again after each change to it, or "".
+func GeneratedBy(pod *corev1.Pod) (kind, name string) {
+	for _, by := range [][2]string{
+		{"leaderworkerset.sigs.k8s.io/name", "LeaderWorkerSet"},
+		{"serving.kserve.io/inferenceservice", "InferenceService"},
+	} {
+		if name := pod.Labels[by[0]]; name != "" {
+			return by[1], name
+		}
+	}
+	owner, name := metav1.GetControllerOf(pod), pod.Labels["app.kubernetes.io/name"]
+	switch {
+	case owner == nil || name == "":
+	case pod.Labels["app.kubernetes.io/part-of"] == "llminferenceservice":
+		return "LLMInferenceService", name
+	case pod.Labels["app.kubernetes.io/managed-by"] == "k8s-nim-operator" && owner.Kind == "Job":
+		return "NIMCache", name
+	case pod.Labels["app.kubernetes.io/managed-by"] == "k8s-nim-operator":
+		return "NIMService", name
+	}
+	return "", ""
 }
 
 // DeploymentName returns the name of a ReplicaSet without the pod template hash.

@@ -32,6 +32,9 @@ func (f *comparer) compareKueue(
 	}
 	local := f.queueOf(kueueGroup, "LocalQueue", object.GetNamespace(), name)
 	if local == nil {
+		if name == "" && (read("LocalQueue") || read("ClusterQueue")) {
+			return f.unnamedQueue(object)
+		}
 		if name == "" || !read("LocalQueue") {
 			return nil
 		}
@@ -61,6 +64,27 @@ func (f *comparer) compareKueue(
 	}
 	all = append(f.behindHead(object, cluster, wants), all...)
 	return append(conditionsOf(cluster, finding.Object{Kind: "ClusterQueue", Name: name}), all...)
+}
+
+// unnamedQueue returns evidence of the LocalQueues that work without a queue name could use.
+//
+//	no queueName: namespace NAME has no LocalQueue
+//	no queueName: namespace NAME has the LocalQueues NAMES
+func (f *comparer) unnamedQueue(object *unstructured.Unstructured) []finding.Evidence {
+	has := " has no LocalQueue"
+	var names []string
+	for i := range f.Snapshot.Queues {
+		if q := &f.Snapshot.Queues[i]; q.GetKind() == "LocalQueue" && q.GetNamespace() == object.GetNamespace() {
+			names = append(names, q.GetName())
+		}
+	}
+	if len(names) > 0 {
+		has = " has the LocalQueues " + words.Joined(names)
+	}
+	return []finding.Evidence{{
+		Source: "Workload " + object.GetNamespace() + "/" + object.GetName() + " .spec.queueName, and the LocalQueues",
+		Text:   "no queueName: namespace " + object.GetNamespace() + has,
+	}}
 }
 
 // behindHead returns evidence that another Workload blocks one that Kueue has not evaluated, in a queue that keeps the

@@ -8,6 +8,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
 // Checks returns the checks of the network layer.
@@ -52,6 +53,7 @@ func Checks() []engine.Check {
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 			Reads: "logs and container messages of failing GPU pods and GPU components; reasons why images cannot be pulled",
 			Why: "\"Temporary failure in name resolution\" and similar messages mean that no DNS server responded. If a name does not exist, only the program in the pod reports this, and not the check. " +
+				"\"Name or service not known\" may be either; a program that looks for another pod by its name is wl.pod-failing. " +
 				"The node pulls images and uses its own DNS server: \"lookup NAME on SERVER\" is about that server, and no registry was contacted.",
 			Explains: []string{
 				"wl.pod-failing", "wl.probe-failing", "op.init-chain", "op.operand-failing", "dp.not-running",
@@ -119,12 +121,16 @@ func checkDNS(f *facts.Facts, r *engine.Result) {
 			}
 			continue
 		}
+		answered := words.ContainsAny(e.Text, []string{"Name or service not known", "no such host"})
+		if _, peer := f.NamesPeers(pod, nil); answered && peer != "" {
+			continue // the layer workload compares the name with the pods
+		}
 		if policies != "" {
 			r.Unknown(facts.PodObject(pod),
 				"whether NetworkPolicies block the pod's DNS queries: api/networkpolicies: %s",
 				policies)
 		}
-		r.Add(finding.Finding{
+		issue := finding.Finding{
 			Title: "names do not resolve inside the pod", Object: facts.PodObject(pod), Nodes: facts.OnNode(pod),
 			Confidence: finding.Likely, Evidence: []finding.Evidence{e},
 			Fix: finding.Fix{
@@ -136,6 +142,11 @@ func checkDNS(f *facts.Facts, r *engine.Result) {
 					shell.OnHost(pod.Spec.NodeName, "sudo dmesg | grep 'UFW BLOCK' | tail"),
 				},
 			},
-		})
+		}
+		if answered {
+			issue.Fix.Text = "The message mostly means that a DNS server answered: check first whether the name that " +
+				"the program looks up is right, and its Service or pod existed at that time. " + issue.Fix.Text
+		}
+		r.Add(issue)
 	}
 }

@@ -107,7 +107,7 @@ func Checks() []engine.Check {
 			Title: "the GPU's memory is too small for its workload",
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 			Reads: logs + "; label nvidia.com/gpu.memory; processes in nvidia-smi",
-			Why:   "CUDA reports it in a failing pod.", Explains: failing,
+			Why:   "CUDA reports it in a failing pod.", Explains: append([]string{"wl.probe-failing"}, failing...),
 			Sources: []string{"seed 001, scenario 3", "k8s-device-plugin#323", "pytorch#40863"},
 			Run:     says(wordsOutOfMemory),
 		},

@@ -86,9 +86,10 @@ func findPending(f *facts.Facts) []PendingPod {
 
 // likeness returns a key that is equal for pods that the scheduler treats the same.
 func likeness(pod *corev1.Pod, message string) string {
+	_, generatedBy := facts.GeneratedBy(pod) // the commands of fixes name it
 	raw, err := json.Marshal([]any{
 		facts.Demand(pod), pod.Spec.NodeSelector, pod.Spec.Affinity, pod.Spec.Tolerations, len(pod.Spec.ResourceClaims),
-		pod.Spec.SchedulerName, message,
+		pod.Spec.SchedulerName, message, generatedBy,
 	})
 	if err != nil {
 		return string(pod.UID) + pod.Namespace + "/" + pod.Name
@@ -223,6 +224,20 @@ func (s *Scheduler) arrived(e *corev1.Event) bool {
 // isScaleUp reports whether an event shows that an autoscaler adds a node for a pod.
 func isScaleUp(e *corev1.Event) bool {
 	return e.Reason == "TriggeredScaleUp" || e.Reason == "Nominated"
+}
+
+// failedScaleUp returns the event about the last attempt of an autoscaler to add a node for the pod, if it failed, or
+// nil.
+func (s *Scheduler) failedScaleUp(pod *corev1.Pod) *corev1.Event {
+	for _, e := range s.F.EventsOfPod(pod) {
+		if e.Reason == "FailedScaleUp" {
+			return e
+		}
+		if isScaleUp(e) {
+			return nil
+		}
+	}
+	return nil
 }
 
 // scales reports whether an autoscaler may add nodes for the pod although none exist now. This is the case if an

@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -49,6 +50,16 @@ func (s *Scheduler) closed(pod *corev1.Pod, big []*facts.Node) verdict {
 			"operator. Until then, add the toleration to the pod itself."
 		v.Fix.Commands = []string{shell.Command("kubectl get clusterpolicy %s -o yaml", owner.Name)}
 	}
+	if kind, _ := facts.GeneratedBy(pod); kind != "" {
+		v.Fix.Text = "An operator generates the pod from a resource of the kind " + kind + ". Add a toleration for each taint " +
+			"there. If the values of its Helm chart already have it, the chart does not pass it on: then upgrade the chart " +
+			"as well. If the pod belongs to a Job, delete the Job, so that the operator creates it again. The taint keeps " +
+			"pods without GPUs off the nodes."
+	} else if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "Job" {
+		v.Fix.Text = "Add a toleration for each taint to the manifest of the job, and create it again, because the template " +
+			"of a Job cannot be changed. The command lets this pod in until then. The taint keeps pods without GPUs off the " +
+			"nodes."
+	}
 	v.Fix.Commands = append(v.Fix.Commands, tolerate(pod, taints...)...)
 	return v
 }
@@ -68,30 +79,37 @@ func tolerate(pod *corev1.Pod, taints ...corev1.Taint) []string {
 	all := append(slices.DeleteFunc(slices.Clone(pod.Spec.Tolerations), func(t corev1.Toleration) bool {
 		return t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable
 	}), more...)
-	owner := metav1.GetControllerOf(pod)
-	if owner != nil {
-		kind, name := strings.ToLower(owner.Kind), owner.Name
-		if kind == "replicaset" {
-			kind, name = "deployment", facts.DeploymentName(pod, name)
-		}
-		if slices.Contains([]string{"deployment", "statefulset", "daemonset"}, kind) {
-			patch, err := json.Marshal(map[string]any{
-				"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"tolerations": all}}},
-			})
-			if err != nil {
-				return nil
-			}
-			return []string{
-				shell.Command(
-					"kubectl -n %s patch %s %s --type merge -p %s",
-					pod.Namespace,
-					kind,
-					name,
-					string(patch),
-				),
-			}
+	kind, name := facts.GeneratedBy(pod)
+	if owner := metav1.GetControllerOf(pod); kind == "" && owner != nil {
+		kind, name = owner.Kind, owner.Name
+		if kind == "ReplicaSet" {
+			kind, name = "Deployment", facts.DeploymentName(pod, name)
 		}
 	}
+	spec := map[string]any{"tolerations": all}
+	switch kind {
+	case "Deployment", "StatefulSet", "DaemonSet":
+		spec = map[string]any{"template": map[string]any{"spec": spec}}
+	case "InferenceService":
+		spec = map[string]any{cmp.Or(pod.Labels["component"], "predictor"): spec}
+	case "LeaderWorkerSet", "LLMInferenceService":
+		return facts.EditCommands(pod)
+	case "NIMCache", "NIMService":
+	default:
+		return toleratePod(pod, more)
+	}
+	patch, err := json.Marshal(map[string]any{"spec": spec})
+	if err != nil {
+		return nil
+	}
+	return []string{
+		shell.Command("kubectl -n %s patch %s %s --type merge -p %s",
+			pod.Namespace, strings.ToLower(kind), name, string(patch)),
+	}
+}
+
+// toleratePod returns the command that adds tolerations to a pod itself.
+func toleratePod(pod *corev1.Pod, more []corev1.Toleration) []string {
 	operations := []any{map[string]any{"op": "add", "path": "/spec/tolerations", "value": more}}
 	if len(pod.Spec.Tolerations) > 0 {
 		operations = nil

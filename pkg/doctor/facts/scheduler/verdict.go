@@ -45,6 +45,11 @@ func (s *Scheduler) notAdvertised(pod *corev1.Pod, name corev1.ResourceName, amo
 		if e, scales := s.scales(pod); scales {
 			v.Severity, v.Confidence, v.Evidence = finding.Warning, finding.Possible, append(v.Evidence, e)
 			v.Title = "the pod requests NVIDIA GPUs and waits for a node that an autoscaler may add"
+			if failed := s.failedScaleUp(pod); failed != nil {
+				v.Severity, v.Confidence = finding.Error, finding.Likely
+				v.Evidence = []finding.Evidence{facts.Quote(failed)}
+				v.Title = "the autoscaler could not add a node for the pod"
+			}
 		} else if !facts.Autoscaled(s.F) && !facts.HasPlugin(s.F) {
 			v.Confidence = finding.Likely
 			v.Title = "no device plugin is installed in the cluster, so no node advertises NVIDIA GPUs"

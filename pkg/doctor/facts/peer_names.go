@@ -1,0 +1,112 @@
+package facts
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/redact"
+)
+
+// namesOfPods matches names of at least two labels, such as HOSTNAME.SUBDOMAIN, with what follows the second label.
+var namesOfPods = regexp.MustCompile(`\b([a-z0-9][-a-z0-9]*)\.([a-z0-9][-a-z0-9]*)((?:\.[a-z0-9][-a-z0-9]*)*)`)
+
+var (
+	// nameUnknown are messages about a name that a DNS server does not have. It did respond.
+	nameUnknown = []string{
+		"ame or service not known", "host not found", "no such host", "ame does not resolve", "nodename nor servname",
+	}
+	// outside matches such messages about a name of the internet.
+	outside = regexp.MustCompile(`(?i)(?:resolve|host:?|lookup|host=) ?'?[a-z0-9.-]+\.(?:co|com|io|org|ai|net)\b`)
+)
+
+// NamesPeers reports that a pod did not find a name, and that its command or environment names a pod of its namespace,
+// as in distributed jobs. DNS has HOSTNAME.SUBDOMAIN for a pod if a headless Service has the name of the subdomain.
+//
+//	name: NAME is that of no pod: REASON
+//	name: NAME is right, and the program ended NUMBER s after its pod was created
+func (f *Facts) NamesPeers(pod *corev1.Pod, _ *Node) (source, text string) {
+	said, found := f.GrepLogs(pod, nameUnknown...)
+	if !found || outside.MatchString(said.Text) || f.Missing("api/services") != "" {
+		return "", ""
+	}
+	hosts := Once(f, podsByHostname)
+	for c := range Containers(pod) {
+		all := wordsOf(c)
+		for _, e := range c.Env {
+			all = append(all, e.Value)
+		}
+		source = PodObject(pod).String() + ", container " + c.Name + " .command, .args and .env, and the Services"
+		for _, m := range namesOfPods.FindAllStringSubmatch(strings.Join(all, " "), -1) {
+			peer := hosts[pod.Namespace+"/"+m[1]]
+			if peer == nil || m[3] != "" && !strings.HasPrefix(m[3]+".", "."+pod.Namespace+".") {
+				continue
+			}
+			if why := f.unnamed(peer, m[2]); why != "" {
+				return source, "name: " + m[1] + "." + m[2] + " is that of no pod: " + why
+			}
+			if after := endedAfter(pod, c.Name); after > 0 {
+				return source, "name: " + m[1] + "." + m[2] + " is right, and the program ended " + after.String() +
+					" after its pod was created"
+			}
+		}
+	}
+	return "", ""
+}
+
+// podsByHostname returns the pods with a hostname of their own, by namespace and hostname.
+func podsByHostname(f *Facts) map[string]*corev1.Pod {
+	all := map[string]*corev1.Pod{}
+	for i := range f.Snapshot.Pods {
+		if pod := &f.Snapshot.Pods[i]; pod.Spec.Hostname != "" && pod.DeletionTimestamp == nil {
+			all[pod.Namespace+"/"+pod.Spec.Hostname] = pod
+		}
+	}
+	return all
+}
+
+// unnamed returns why DNS does not have a pod under its hostname in a subdomain, or "".
+func (f *Facts) unnamed(peer *corev1.Pod, subdomain string) string {
+	host, own := peer.Spec.Hostname, peer.Spec.Subdomain
+	if strings.Contains(own, redact.Mark) {
+		own = subdomain // it looked like a secret
+	}
+	if own == "" {
+		return "pod " + host + " has no subdomain"
+	}
+	if own != subdomain {
+		return "pod " + host + " has the subdomain " + own + ", and its name is " + host + "." + own
+	}
+	at := slices.IndexFunc(f.Services, func(s corev1.Service) bool {
+		return s.Namespace == peer.Namespace && s.Name == own
+	})
+	switch {
+	case at < 0:
+		return "namespace " + peer.Namespace + " has no Service " + own
+	case f.Services[at].Spec.ClusterIP != corev1.ClusterIPNone:
+		return "Service " + own + " is not headless (clusterIP: None)"
+	}
+	return ""
+}
+
+// soonAsked is how long after the creation of a pod its name may still be unknown to DNS, which also remembers for a
+// while that it did not know it.
+const soonAsked = time.Minute
+
+// endedAfter returns how long after the creation of its pod the first instance of a container failed, or 0 if the
+// container was restarted or failed later.
+func endedAfter(pod *corev1.Pod, container string) time.Duration {
+	for s := range Statuses(pod) {
+		ended := s.State.Terminated
+		if s.Name != container || s.RestartCount > 0 || ended == nil || ended.ExitCode == 0 {
+			continue
+		}
+		if after := ended.FinishedAt.Sub(pod.CreationTimestamp.Time); after > 0 && after < soonAsked {
+			return after.Round(time.Second)
+		}
+	}
+	return 0
+}
