@@ -62,6 +62,8 @@ type ConfigFile struct {
 	Path string       `json:"path"`
 	Data []byte       `json:"data"`
 	Meta deadman.Meta `json:"meta"`
+	// Volatile describes why the file at this path is lost when the node restarts; empty if it stays.
+	Volatile string `json:"volatile,omitempty"`
 	// ReadOnly describes why the file cannot be changed; empty if it can.
 	ReadOnly string `json:"readOnly,omitempty"`
 }

@@ -81,6 +81,8 @@ type File struct {
 	Link     string    `json:"link,omitempty"`
 	// NotEdited is the reason why `runtime break` does not edit the file, or "".
 	NotEdited string `json:"notEdited,omitempty"`
+	// Volatile is the reason why the file is lost when the node restarts, or "".
+	Volatile string `json:"volatile,omitempty"`
 }
 
 // Handler is a runtime handler, on disk and in memory.
@@ -184,6 +186,7 @@ func newFile(f api.ConfigFile) File {
 		Path: f.Path, Lines: bytes.Count(f.Data, []byte("\n")), SHA256: patch.Sum(f.Data),
 		Mode: fmt.Sprintf("%04o", f.Meta.Mode),
 		UID:  f.Meta.UID, GID: f.Meta.GID, Modified: f.Meta.ModTime.UTC(), Link: f.Meta.Link, NotEdited: f.ReadOnly,
+		Volatile: f.Volatile,
 	}
 	if len(f.Data) > 0 && f.Data[len(f.Data)-1] != '\n' {
 		out.Lines++

@@ -126,7 +126,7 @@ func (l *linter) namespaces(r *Resolved) {
 
 // Inert are the kinds of objects that the candidate may create in each of the exercise's namespaces. They only take
 // effect where a workload refers to them, so they are never damage.
-var Inert = []string{"ConfigMap", "PodDisruptionBudget"}
+var Inert = []string{"ConfigMap", "Secret", "PodDisruptionBudget"}
 
 // collateral verifies that the candidate may change everything that the solutions change.
 func (l *linter) collateral(r *Resolved) {

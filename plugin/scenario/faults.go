@@ -127,10 +127,30 @@ func (f faults) Handler(ctx context.Context, what scenario.Handler) (map[string]
 			settings = h.OnDisk
 		}
 		if h.Name == what.Name && settings != nil {
-			return map[string]any{"type": settings.Type, "binaryName": settings.BinaryName}, nil
+			lost := lostAtRestart(*view.Runtime, h, *settings)
+			return map[string]any{
+				"type": settings.Type, "binaryName": settings.BinaryName, "lasts": lost == "", "lost": lost,
+			}, nil
 		}
 	}
 	return nil, nil
+}
+
+// lostAtRestart returns why a handler that containerd has loaded is another one, or none, after containerd or the node
+// restarts, or "".
+func lostAtRestart(i runtimeview.Instance, h runtimeview.Handler, now runtimeview.Settings) string {
+	switch {
+	case h.OnDisk == nil:
+		return "the files of containerd do not have it"
+	case h.OnDisk.Type != now.Type || h.OnDisk.BinaryName != now.BinaryName:
+		return "the files of containerd have " + h.OnDisk.Type + " " + h.OnDisk.BinaryName
+	}
+	for _, f := range i.Files {
+		if f.Volatile != "" {
+			return f.Path + " is lost when the node restarts: " + f.Volatile
+		}
+	}
+	return ""
 }
 
 // Shim implements exercise.Faults.

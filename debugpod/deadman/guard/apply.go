@@ -87,6 +87,25 @@ func (s *site) apply(f deadman.File, p place) error {
 // is a mount point.
 func cannotRename(err error) bool { return errors.Is(err, unix.EXDEV) || errors.Is(err, unix.EBUSY) }
 
+// uncover returns an error if another file has been mounted over the file since the change, which would be restored in
+// its place. With overwrite, it unmounts that file.
+func (s *site) uncover(p place, overwrite bool) error {
+	for range 10 { // there may be several
+		if p.InPlace || s.file.dir == nil || !s.file.isMountPoint() {
+			return nil
+		}
+		if !overwrite {
+			break
+		}
+		path := fmt.Sprintf("/proc/self/fd/%d/%s", s.file.dir.Fd(), s.file.name)
+		if err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+			return fmt.Errorf("unmount what covers %s: %w", s.file.path(), err)
+		}
+	}
+	return fmt.Errorf("another file is mounted over it: run umount %s on the node, then revert again: %w", s.file.path(),
+		errRefused)
+}
+
 // judge decides how to restore a file. Interrupted reports whether an earlier restore or the change itself may have
 // been interrupted. Overwrite reports whether to restore files that were modified since the change.
 func (s *site) judge(f deadman.File, interrupted, overwrite bool) (deadman.RestoredFile, error) {

@@ -199,6 +199,9 @@ func (h Host) judge(r *record, i int, interrupted, overwrite bool) (deadman.Rest
 		return deadman.RestoredFile{Path: f.Path}, err
 	}
 	defer s.close()
+	if err := s.uncover(r.Places[i], overwrite); err != nil {
+		return deadman.RestoredFile{Path: f.Path}, err
+	}
 	return s.judge(f, interrupted, overwrite)
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -634,4 +635,32 @@ func TestLeftovers(t *testing.T) {
 	}
 	equal("cleaned of a result that nobody fetched", kinds(true), map[string]bool{deadman.LeftoverRecord: true})
 	w.same(before)
+}
+
+// TestAFileMountedOverIsNotTakenForTheOriginal holds that a file that is mounted over a changed one after the change is
+// not restored in its place: without Overwrite, the restore fails, and with it, the mount goes.
+func TestAFileMountedOverIsNotTakenForTheOriginal(t *testing.T) {
+	t.Parallel()
+	plainAndSealed(t, "mounted", func(w *world) {
+		t := w.T
+		before := w.look()
+		path := w.at("etc/config.toml")
+		w.change(deadman.Change{TTL: time.Hour, Files: []deadman.File{w.edit("etc/config.toml", original, "after")}})
+		for _, name := range []string{"one", "two"} {
+			cover := filepath.Join(t.TempDir(), name)
+			if err := os.WriteFile(cover, []byte(original), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := unix.Mount(cover, path, "", unix.MS_BIND, ""); err != nil {
+				t.Skipf("no permission to mount: %v", err)
+			}
+			t.Cleanup(func() { _ = unix.Unmount(path, unix.MNT_DETACH) })
+		}
+		r, err := Restore(t.Context(), w.Host, w.run, deadman.Restore{})
+		if err == nil || !strings.Contains(err.Error(), "mounted over it") {
+			t.Errorf("%+v, %v", r, err)
+		}
+		w.restore(deadman.Restore{Overwrite: true})
+		w.same(before)
+	})
 }

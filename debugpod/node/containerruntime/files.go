@@ -45,7 +45,7 @@ func (in *Inspection) configFile(root hostfs.FS, f containerd.File) api.ConfigFi
 	if link, err := os.Readlink(root.Below(f.Path)); err == nil {
 		file.Meta.Link = link
 	}
-	file.ReadOnly = in.readOnly(full, f.Path)
+	file.ReadOnly, file.Volatile = in.readOnly(full, f.Path), volatile(full)
 	return file
 }
 

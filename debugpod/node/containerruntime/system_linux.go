@@ -73,3 +73,19 @@ func immutable(full string) string {
 	}
 	return ""
 }
+
+// volatile returns the reason why a file is lost when the node restarts, or "".
+func volatile(full string) string {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(full, &fs); err == nil && (fs.Type == unix.TMPFS_MAGIC || fs.Type == unix.RAMFS_MAGIC) {
+		return "it is in memory"
+	}
+	for _, path := range []string{full, filepath.Dir(full)} {
+		var st unix.Statx_t
+		err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_BASIC_STATS, &st)
+		if err == nil && st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0 { // since Linux 5.8
+			return path + " is mounted over another one"
+		}
+	}
+	return ""
+}

@@ -11,3 +11,5 @@ func peerOf(string) (int, error) { return 0, hostfs.ErrLinuxOnly }
 func xattrs(string) (map[string][]byte, error) { return nil, nil }
 
 func immutable(string) string { return "" }
+
+func volatile(string) string { return "" }

@@ -1,20 +1,22 @@
 package baseline
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // Environments returns the differences with the variables of containers compared by what the containers get. It does
-// not matter whether a value is in the template or in a ConfigMap, but a variable that arrives by a ConfigMap counts
-// like any other: its field is spec.template.spec.containers[main].env[NAME]. Only workloads in the given namespaces
-// are compared, which must be stored in full.
+// not matter whether a value is in the template, in a ConfigMap or in a Secret, but a variable that arrives by one of
+// these counts like any other: its field is spec.template.spec.containers[main].env[NAME]. Only workloads in the given
+// namespaces are compared, which must be stored in full.
 func Environments(differences []Difference, before, after *Baseline, namespaces []string) []Difference {
 	for k, was := range before.objects {
 		is := after.objects[k]
@@ -22,7 +24,9 @@ func Environments(differences []Difference, before, after *Baseline, namespaces 
 			mapAt(was.body, "spec", "template", "spec") == nil {
 			continue
 		}
-		edits := compareEnvironments(environments(before, k.namespace, was), environments(after, k.namespace, is))
+		edits := compareEnvironments(
+			environments(before, k.namespace, was), environments(after, k.namespace, is), before.salt(),
+		)
 		i := slices.IndexFunc(differences, func(d Difference) bool { return keyOf(d.Ref) == k })
 		if i >= 0 {
 			for _, e := range differences[i].edits {
@@ -127,8 +131,24 @@ func (b *Baseline) data(kind, namespace string, name any) map[string]string {
 	return all
 }
 
+// sameValue reports whether two values are equal. Either may be the hash of a value of a Secret.
+func sameValue(x, y string, salt []byte) bool {
+	hash := func(value string) string { return hashOf(base64.StdEncoding.EncodeToString([]byte(value)), salt) }
+	return x == y || Hashed(y) && hash(x) == y || Hashed(x) && hash(y) == x
+}
+
+// salt returns the salt of the hashes; see capture.
+func (b *Baseline) salt() []byte {
+	system := b.objects[key{schema.GroupKind{Kind: "Namespace"}, "", metav1.NamespaceSystem}]
+	if system == nil {
+		return nil
+	}
+	uid, _ := mapAt(system.body, "metadata")["uid"].(string)
+	return []byte(uid)
+}
+
 // compareEnvironments returns the variables that differ, of containers that exist on both sides.
-func compareEnvironments(was, is map[string]map[string]string) []edit {
+func compareEnvironments(was, is map[string]map[string]string, salt []byte) []edit {
 	var edits []edit
 	for container, before := range was {
 		after, exists := is[container]
@@ -138,7 +158,7 @@ func compareEnvironments(was, is map[string]map[string]string) []edit {
 		for name := range union(before, after) {
 			x, had := before[name]
 			y, has := after[name]
-			if x != y || had != has {
+			if had != has || !sameValue(x, y, salt) {
 				field := fmt.Sprintf("%s.env[%s]", container, name)
 				edits = append(edits, edit{field: field, was: show(x), is: show(y), now: y})
 			}

@@ -258,6 +258,10 @@ func TestEnvironmentsAreCompared(t *testing.T) {
 		return "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: w, namespace: a}\n" +
 			"spec: {template: {spec: {containers: [{name: main, " + variables + "}]}}}\n"
 	}
+	secret := func(data string) string {
+		return "apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: a}\ndata: " + data + "\n"
+	}
+	const system = "apiVersion: v1\nkind: Namespace\nmetadata: {name: kube-system, uid: salt}\n" // the salt of captured
 	const at = "changed Deployment a/w spec.template.spec.containers[main].env"
 	for name, test := range map[string]struct {
 		before, after []string
@@ -273,6 +277,22 @@ func TestEnvironmentsAreCompared(t *testing.T) {
 				workload("env: [{name: BATCH, valueFrom: {configMapKeyRef: {name: c, key: b}}}]"), config("{b: '4'}"),
 			},
 			[]string{at + "[BATCH]: 8 -> 4"},
+		},
+		"moved to a Secret": {
+			[]string{workload("env: [{name: BATCH, value: '8'}]"), system},
+			[]string{workload("envFrom: [{secretRef: {name: s}}]"), secret("{BATCH: OA==}"), system}, nil,
+		},
+		"moved from a Secret": {
+			[]string{
+				workload("env: [{name: BATCH, valueFrom: {secretKeyRef: {name: s, key: b}}}]"), secret("{b: OA==}"),
+				system,
+			},
+			[]string{workload("env: [{name: BATCH, value: '8'}]"), system}, nil,
+		},
+		"another value in a Secret": {
+			[]string{workload("env: [{name: BATCH, value: '8'}]"), system},
+			[]string{workload("envFrom: [{secretRef: {name: s}}]"), secret("{BATCH: NA==}"), system},
+			[]string{at + "[BATCH]: 8 -> sha256:6ac2cc39402d7cf4643bc44d6b2110da"},
 		},
 		"a ConfigMap that adds a variable": {
 			[]string{workload("envFrom: [{configMapRef: {name: c}}]"), config("{A: x}")},

@@ -29,6 +29,9 @@ func (c *Checker) handler(what scenario.Handler) source {
 		vars, evidence := expr.Vars{"o": nil}, "no such handler"
 		if found != nil {
 			vars["o"], evidence = found, fmt.Sprintf("%v %v", found["type"], found["binaryName"])
+			if lost, _ := found["lost"].(string); lost != "" {
+				evidence += ", but " + lost
+			}
 		}
 		read = &view{vars: vars, evidence: evidence}
 		return *read, nil
