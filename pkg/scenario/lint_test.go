@@ -194,7 +194,7 @@ func TestLintOfHousekeeping(t *testing.T) {
 		damage          bool
 	}{
 		{"ConfigMap", "${p.ns}", false}, {"PodDisruptionBudget", "${p.ns}", false},
-		{"ConfigMap", "default", true}, {"Secret", "${p.ns}", true},
+		{"Secret", "${p.ns}", false}, {"ConfigMap", "default", true}, {"Secret", "default", true},
 	} {
 		why := "      why: a replica needs one\n      steps:\n"
 		object := "{apiVersion: v1, kind: " + c.kind + ", metadata: {name: x, namespace: \"" + c.namespace + "\"}}"

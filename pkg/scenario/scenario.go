@@ -305,9 +305,9 @@ type Check struct {
 	// Probe creates a pod, waits until it terminates or Within expires, and deletes it (o, text: its log, list:
 	// its events).
 	Probe *Probe `json:"probe,omitempty"`
-	// Handler reads a runtime handler that the container runtime of a node has loaded (o: type, binaryName, lasts, lost;
-	// null if it has none of that name). lasts reports whether the files of the node have the same handler, in a place
-	// that outlasts a restart of the node; otherwise lost describes why not. It is read once, by a pod on the node.
+	// Handler reads a runtime handler that the container runtime of a node has loaded (o: type, binaryName, lasts and
+	// lost; null if it has none of that name). lasts reports whether the files of the node have the same handler, in a
+	// place that outlasts a restart of the node; lost describes why not. It is read once, by a pod on the node.
 	Handler *Handler `json:"handler,omitempty"`
 	// Terraform lists the resources of a type in the submitted module (list). The check is skipped if there is no
 	// module.

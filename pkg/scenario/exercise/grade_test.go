@@ -558,7 +558,7 @@ func TestHarmlessChanges(t *testing.T) {
 	if got := harmless([]scenario.Allowed{{Fields: []string{"metadata.labels[x]"}}}, nil); len(got) != 1 {
 		t.Errorf("a rule for all kinds makes more harmless: %+v", got)
 	}
-	if len(allow) != 5+len(workloads) {
+	if len(allow) != 6+len(workloads) {
 		t.Fatalf("%+v", allow)
 	}
 	if tidy := allow[0]; tidy.Kind != "Deployment" || tidy.Name != "train" || tidy.Created || tidy.Deleted ||
