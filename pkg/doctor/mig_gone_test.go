@@ -3,6 +3,7 @@ package doctor
 import (
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -15,5 +16,21 @@ func TestInstancesGoneWithoutNode(t *testing.T) {
 	got := fieldRoots(Examine(c.snapshot, Options{}))
 	if want := []string{"mig.strategy-mismatch"}; !slices.Equal(got, want) {
 		t.Errorf("the roots are %v, want %v", got, want)
+	}
+}
+
+// TestInstancesNotListed protects that GPUs are said to have no MIG instances only if nvidia-smi lists none.
+func TestInstancesNotListed(t *testing.T) {
+	t.Parallel()
+	c := readField(t, filepath.Join("testdata", "field", "gpu-operator-287-mig-mode-without-instances.txtar"))
+	for _, host := range c.snapshot.Hosts {
+		host.SMI = strings.NewReplacer("<mig_devices>", "<other>", "</mig_devices>", "</other>").Replace(host.SMI)
+	}
+	for _, found := range Examine(c.snapshot, Options{}).Items {
+		for _, e := range found.Evidence {
+			if strings.Contains(e.Text, "mig_devices") {
+				t.Errorf("%s quotes %q, which nvidia-smi did not print", found.ID, e.Text)
+			}
+		}
 	}
 }

@@ -1,6 +1,9 @@
 package doctor
 
 import (
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -180,4 +183,22 @@ func peermemFails() corev1.Pod {
 			State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
 		})
 	})
+}
+
+// TestFailedTestPod protects that the operator's validation of CUDA is explained by the log of the pod that it created
+// for the test.
+func TestFailedTestPod(t *testing.T) {
+	t.Parallel()
+	c := readField(t, filepath.Join("testdata", "field",
+		"gpu-driver-container-735-fabricmanager-of-another-version.txtar"))
+	c.snapshot.Logs = slices.DeleteFunc(c.snapshot.Logs, func(l snapshot.Log) bool {
+		return strings.HasPrefix(l.Pod, "nvidia-driver-daemonset") || l.Namespace == "training"
+	})
+	report := Examine(c.snapshot, Options{})
+	for _, found := range report.Roots() {
+		if found.ID == "op.init-chain" && strings.Contains(found.Title, "NVSwitch") {
+			return
+		}
+	}
+	t.Errorf("the validation is not explained\n%s", describe(report))
 }

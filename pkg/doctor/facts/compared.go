@@ -50,6 +50,9 @@ import (
 //	mesh: CONTAINER between the ranks of KIND NAME(, which wait at the rendezvous)
 //	conflict: no RuntimeClass, pods with NAME have the driver    the pod relies on the default runtime of its node
 //	conflict: NRI plugin enabled, toolkit disabled in NAME   what gives the operator's pods their GPUs does not run
+//	CNI plugins in DIR, toolkit VERSION configures containerd    on a platform with a directory of its own
+//	no container toolkit of the GPU operator                     in the cluster: one on a node is a leftover
+//	libraries VERSION, module VERSION since it was loaded        the driver of the node
 //	BAR NUMBER of DEVICE, which vfio-pci cannot reserve (RANGE), has the framebuffer of DRIVER at ADDRESS
 func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 	var all []signatures.Line
@@ -63,6 +66,7 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 		f.hangsOnlyHere, f.worksAsRoot, f.defaultLost, f.heldByConsole, f.staleOSTree,
 		f.probedElsewhere, f.loopbackOnly, f.otherContainersGPU, f.nodesDNS, f.covered, f.modelOutside,
 		f.meshed, f.NamesPeers, f.overReserved, f.otherContainersToken, f.readOnlyRoot, f.withoutClass, f.withoutNRI,
+		f.movedPlugins, f.withoutOperator, f.mixedAtBoot,
 	} {
 		if source, text := compare(pod, n); text != "" {
 			all = append(all, signatures.Line{

@@ -40,6 +40,7 @@ func distribution(n *Node) Distribution {
 	case has("eks.amazonaws.com/nodegroup"), strings.Contains(info.KubeletVersion, "-eks-"):
 		return EKS
 	case has("kubernetes.azure.com/cluster"), has("kubernetes.azure.com/agentpool"),
+		has("kubernetes.azure.com/node-image-version"), has("karpenter.azure.com/aksnodeclass"),
 		provider == "azure" && has("agentpool"):
 		return AKS
 	case strings.Contains(info.KubeletVersion, "+rke2"):

@@ -324,7 +324,8 @@ func hasGPUs(n *Node) bool {
 	if platform.HasGPUs(cmp.Or(n.Labels[corev1.LabelInstanceTypeStable], n.Labels[corev1.LabelInstanceType])) {
 		return true
 	}
-	return n.Host != nil && (len(n.Host.Info.GPUs) > 0 || slices.ContainsFunc(n.Host.Probe.PCI, IsGPUDevice) ||
+	return n.Host != nil && (len(n.Host.Info.GPUs) > 0 || strings.Contains(n.Host.SMI, "<gpu id=") ||
+		slices.ContainsFunc(n.Host.Probe.PCI, IsGPUDevice) ||
 		slices.ContainsFunc(n.Host.KernelLog, func(k api.KernelRecord) bool { return ofGPU.MatchString(k.Text) }))
 }
 

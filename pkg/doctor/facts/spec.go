@@ -29,6 +29,7 @@ import (
 //	node platform: NAME          node type: INSTANCE TYPE
 //	node driver: VERSION
 //	node extension: NAME VERSION (Talos)
+//	node label: nvidia.com/gpu.deploy.driver=pre-installed
 func (f *Facts) specOf(pod *corev1.Pod) []signatures.Line {
 	var all []signatures.Line
 	object := PodObject(pod)
@@ -133,6 +134,11 @@ func (n *Node) specOf() []signatures.Line {
 				Source: n.Object().String() + " " + fact[1], Text: words.Clip("node " + fact[0] + ": " + fact[2]),
 			}})
 		}
+	}
+	if key := "nvidia.com/gpu.deploy.driver"; n.Labels[key] == "pre-installed" {
+		all = append(all, signatures.Line{Place: signatures.Spec, Evidence: finding.Evidence{
+			Source: n.Object().String() + " .metadata.labels", Text: "node label: " + key + "=pre-installed",
+		}})
 	}
 	for _, key := range words.SortedKeys(n.Annotations) {
 		if name, ok := strings.CutPrefix(key, "extensions.talos.dev/"); ok {

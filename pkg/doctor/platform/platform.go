@@ -26,6 +26,8 @@ type Platform struct {
 	// Driver is how the platform installs the NVIDIA driver, and Plugin how it advertises GPUs without a DaemonSet.
 	Driver Driver `json:"driver,omitzero"`
 	Plugin string `json:"plugin,omitempty"`
+	// CNIPlugins is the directory of the CNI plugins if it is not /opt/cni/bin.
+	CNIPlugins string `json:"cniPlugins,omitempty"`
 }
 
 // Instead is a command that does on a platform what another command does elsewhere.

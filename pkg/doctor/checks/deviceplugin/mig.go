@@ -98,8 +98,9 @@ func checkMIGNode(f *facts.Facts, r *engine.Result, n *facts.Node) {
 func undivided(f *facts.Facts, n *facts.Node) (evidence []finding.Evidence, seen bool) {
 	said, says := invalidMIG(f, n)
 	if smi := n.GPUs().SMI; smi != nil {
+		lists := strings.Contains(n.Host.SMI, "<mig_devices")
 		for _, g := range smi.GPUs {
-			if g.MIG.Enabled == nil || !*g.MIG.Enabled || len(g.MIG.Devices) > 0 {
+			if g.MIG.Enabled == nil || !*g.MIG.Enabled || len(g.MIG.Devices) > 0 || !lists {
 				if !says {
 					return nil, false
 				}

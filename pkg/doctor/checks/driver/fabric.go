@@ -21,7 +21,7 @@ func fabricManagerCheck() engine.Check {
 		ID: "fab.fabricmanager", Symptom: engine.Precise, Layer: finding.LayerDriver,
 		Title: "GPUs connected by NVSwitches have no working Fabric Manager",
 		Needs: []engine.Need{engine.NeedNode, engine.NeedLogs},
-		Reads: "NVSwitches on the PCI bus, the nv-fabricmanager process and its version, the fabric's state in nvidia-smi -q -x, the journal of nvidia-fabricmanager, and pods that fail with error 802",
+		Reads: "NVSwitches on the PCI bus, the nv-fabricmanager process and its version, the fabric's state in nvidia-smi -q -x, the journal of nvidia-fabricmanager, the driver pod's log, and pods that fail with error 802",
 		Why: "If GPUs are connected by NVSwitches, CUDA programs fail with \"system not yet initialized\" (802) until the Fabric Manager has configured the switches. The Fabric Manager's version must be exactly the driver's. " +
 			"Nodes without NVSwitches need none; for GPUs in virtual machines, it runs on the host.",
 		Explains: facts.GPUSymptoms(),
@@ -42,6 +42,15 @@ func notInitialized() []string {
 }
 
 func checkFabric(f *facts.Facts, r *engine.Result, n *facts.Node) {
+	for _, pod := range facts.Current(n, facts.Driver) {
+		if e, ok := facts.LogEvidence(f, pod, "fabric manager NVIDIA GPU driver interface version"); ok {
+			r.Add(finding.Finding{
+				Title: "the Fabric Manager of the driver's image does not run with the driver", Object: n.Object(),
+				Confidence: finding.Likely, Evidence: []finding.Evidence{e}, Fix: fabricFix(f, n, ""),
+			})
+			return
+		}
+	}
 	said, says := podTexts(f, n, notInitialized()...)
 	if n.Host == nil {
 		if !says {

@@ -221,6 +221,9 @@ func (l link) finding(f *facts.Facts, n *facts.Node, t facts.PodTrouble) finding
 		!strings.Contains(t.Reason, "Image") {
 		found.Crashed = t.Container
 	}
+	if l.part == "" {
+		found.Evidence = append(found.Evidence, testPod(f, n, t.Evidence)...)
+	}
 	if l.file == "plugin-ready" {
 		found.Severity = finding.Warning // GPUs are advertised; only the operator's own test fails
 	}
@@ -236,6 +239,24 @@ func (l link) finding(f *facts.Facts, n *facts.Node, t facts.PodTrouble) finding
 			finding.Evidence{Source: "nodes/" + n.Name + " /run/nvidia/validations", Text: files})
 	}
 	return found
+}
+
+// testPod returns the last lines of the pod that the validator created for its test and which it says failed: they have
+// the reason.
+func testPod(f *facts.Facts, n *facts.Node, said []finding.Evidence) []finding.Evidence {
+	for _, pod := range n.Pods {
+		if !facts.Ended(pod) || !slices.ContainsFunc(said, func(e finding.Evidence) bool {
+			return strings.Contains(e.Text, "pod "+pod.Name+" is ")
+		}) {
+			continue
+		}
+		for s := range facts.Statuses(pod) {
+			if t := s.State.Terminated; t != nil && t.ExitCode != 0 {
+				return facts.LastLines(f, pod, s.Name, 2)
+			}
+		}
+	}
+	return nil
 }
 
 // operatorLog returns the command that shows the log of the GPU operator.
