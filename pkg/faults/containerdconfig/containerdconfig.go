@@ -120,7 +120,7 @@ func (in *Injection) apply(
 				run.Until.Format(time.RFC3339))
 		}
 	}
-	claim := Claim{Image: in.Image, NodeLoss: decision.Change.MayFail}
+	claim := Claim{Image: in.Image, NodeLoss: decision.Change.MayFail, Loaded: loaded(*runtime)}
 	if in.Sealed {
 		claim.Seal = make([]byte, deadman.SealSize)
 		_, _ = rand.Read(claim.Seal) // never fails

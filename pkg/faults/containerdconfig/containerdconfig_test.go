@@ -152,6 +152,29 @@ func TestSealed(t *testing.T) {
 	}
 }
 
+// TestAddedFiles holds that an undo that is to report added files does, and that it says nothing of those from before.
+func TestAddedFiles(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]ledger.State{
+		config: ledger.StateReverted, "/etc/containerd/conf.d/99-new.toml": ledger.StateSuperseded,
+	} {
+		pod := &fakePod{
+			restored: deadman.Restored{
+				Files: []deadman.RestoredFile{{Path: config, Outcome: deadman.OutcomeRestored}}, SameConfig: true,
+			},
+			files: []api.ConfigFile{{Path: config}},
+		}
+		u, _ := undoer(pod, nil)
+		u.Added = true
+		step := saved(t, func(c *Claim) { c.Loaded = []string{config} })
+		pod.files = append(pod.files, api.ConfigFile{Path: name})
+		state, said, err := u.Undo(t.Context(), ledger.Run{ID: "scenario-abc234"}, step)
+		if err != nil || state != want || strings.Contains(said, "is new") != (want == ledger.StateSuperseded) {
+			t.Errorf("%s: %s, %v: %s", name, state, err, said)
+		}
+	}
+}
+
 // Whatever fails, the pod goes away, which makes a dead man that was armed put everything back.
 func TestAFailedChangeClosesThePod(t *testing.T) {
 	t.Parallel()

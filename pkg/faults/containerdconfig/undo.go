@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -31,6 +32,8 @@ type Claim struct {
 	// NodeLoss means that no pod can start on the node while the change is in place, so that only the dead man's switch
 	// can restore the node.
 	NodeLoss bool `json:"nodeLoss,omitempty"`
+	// Loaded are the files that containerd loaded before the change.
+	Loaded []string `json:"loaded,omitempty"`
 	// Seal is the key of the node's record, if the record is sealed; see deadman.Change. It is sent to the node.
 	Seal []byte `json:"seal,omitempty"`
 }
@@ -57,6 +60,9 @@ type Undoer struct {
 	Deadline func() time.Time
 	// Retry is the delay between attempts on a lost node; 0 means three seconds.
 	Retry time.Duration
+	// Added also reports files that containerd loads after the restore, and did not load before the change: somebody may
+	// have repaired the fault with them. The step is then superseded.
+	Added bool
 	// Overwrite also restores files that another client has changed after the fault, if the node still has the original
 	// content.
 	Overwrite bool
@@ -130,7 +136,32 @@ func (u Undoer) restore(
 			}
 		}
 	}
-	return verdict(*restored)
+	state, said, err := verdict(*restored)
+	if err != nil || !u.Added || len(claim.Loaded) == 0 {
+		return state, said, err
+	}
+	runtime, err := pod.InspectRuntime(ctx)
+	if err != nil {
+		return "", "", fmt.Errorf("the files are restored, but not compared with those of before: %w", err)
+	}
+	for _, f := range loaded(*runtime) {
+		if !slices.Contains(claim.Loaded, f) {
+			state = ledger.StateSuperseded
+			said += fmt.Sprintf("\n%q is new, and not of this run: containerd still loads it", f)
+		}
+	}
+	return state, said, nil
+}
+
+// loaded returns the files that the kubelet's containerd loads.
+func loaded(runtime api.Runtime) []string {
+	var names []string
+	if runtime.Instance != nil {
+		for _, f := range runtime.Instance.Files {
+			names = append(names, f.Path)
+		}
+	}
+	return names
 }
 
 const (

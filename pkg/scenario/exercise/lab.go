@@ -217,7 +217,7 @@ func (l *Lab) session(restore bool) *fault.Session {
 		undoers[objects.UndoKind] = u
 	}
 	if u, is := undoers[containerdconfig.UndoKind].(containerdconfig.Undoer); is {
-		u.Overwrite = restore
+		u.Overwrite, u.Added = restore, true
 		undoers[containerdconfig.UndoKind] = u
 	}
 	if u, is := undoers[firewall.UndoKind].(firewall.Undoer); is {
