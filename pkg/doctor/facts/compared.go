@@ -50,6 +50,10 @@ import (
 //	mesh: CONTAINER between the ranks of KIND NAME(, which wait at the rendezvous)
 //	conflict: no RuntimeClass, pods with NAME have the driver    the pod relies on the default runtime of its node
 //	conflict: NRI plugin enabled, toolkit disabled in NAME   what gives the operator's pods their GPUs does not run
+//	fills the disk: container NAME wrote SIZE of the SIZE of the node    an evicted pod, beside its volumes
+//	conflict: LMCACHE_MAX_LOCAL_DISK_SIZE=SIZE x COUNT workers is SIZE, the node has SIZE
+//	conflict: KServe's defaults of 1 CPU and 2Gi memory in container NAME, no GPU requested
+//	conflict: volume NAME of gcsfuse.csi.storage.gke.io, no annotation gke-gcsfuse/volumes and no sidecar
 //	BAR NUMBER of DEVICE, which vfio-pci cannot reserve (RANGE), has the framebuffer of DRIVER at ADDRESS
 func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 	var all []signatures.Line
@@ -63,6 +67,7 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 		f.hangsOnlyHere, f.worksAsRoot, f.defaultLost, f.heldByConsole, f.staleOSTree,
 		f.probedElsewhere, f.loopbackOnly, f.otherContainersGPU, f.nodesDNS, f.covered, f.modelOutside,
 		f.meshed, f.NamesPeers, f.overReserved, f.otherContainersToken, f.readOnlyRoot, f.withoutClass, f.withoutNRI,
+		f.fillsDisk, f.diskPerWorker, f.kserveDefaults, f.withoutSidecar,
 	} {
 		if source, text := compare(pod, n); text != "" {
 			all = append(all, signatures.Line{
