@@ -172,17 +172,23 @@ func TestSelectedByKueue(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		key, own, owner, want string
+		runs                  bool
 	}{
-		"label of the flavor": {"example.com/gpu", "", "u-1", "kueue-flavor-selects-no-node"},
-		"label of Helm":       {"app.kubernetes.io/managed-by", "", "u-1", "kueue-flavor-has-labels-of-helm"},
-		"the user's own":      {"example.com/gpu", "example.com/gpu", "u-1", ""},
-		"other work":          {"example.com/gpu", "", "u-2", ""},
-		"a label of the node": {"kubernetes.io/arch", "", "u-1", ""},
+		"label of the flavor": {"example.com/gpu", "", "u-1", "kueue-flavor-selects-no-node", true},
+		"label of Helm":       {"app.kubernetes.io/managed-by", "", "u-1", "kueue-flavor-has-labels-of-helm", true},
+		"the user's own":      {"example.com/gpu", "example.com/gpu", "u-1", "", true},
+		"other work":          {"example.com/gpu", "", "u-2", "", true},
+		"a label of the node": {"kubernetes.io/arch", "", "u-1", "", true},
+		"Helm, no Workload":   {"app.kubernetes.io/managed-by", "", "u-2", "kueue-flavor-has-labels-of-helm", true},
+		"Helm, no Kueue":      {"app.kubernetes.io/managed-by", "", "u-2", "", false},
 	} {
 		b := newBench().node("n", 1).pod("p", "", 1, func(p *corev1.Pod) {
 			p.OwnerReferences = []metav1.OwnerReference{{Kind: "Job", Name: "job", UID: "u-1"}}
 			p.Spec.NodeSelector = map[string]string{c.key: "amd64", "disk": "ssd"}
 		})
+		if c.runs {
+			b.pod("kueue-controller-manager-1", "n", 0)
+		}
 		own := map[string]any{"disk": "ssd"}
 		if c.own != "" {
 			own[c.own] = "amd64"

@@ -68,6 +68,17 @@ func (s *Scheduler) nodeSelector(pod *corev1.Pod, want map[corev1.ResourceName]i
 // byKueue returns evidence that Kueue added labels to the pod's node selector that none of the nodes has.
 func (s *Scheduler) byKueue(pod *corev1.Pod, able []*facts.Node) []finding.Evidence {
 	keys, flavors, workload := s.F.SelectedByKueue(pod)
+	source := "compared with Workload " + workload
+	if workload == "" && slices.ContainsFunc(s.F.Snapshot.Pods, func(p corev1.Pod) bool {
+		return strings.HasPrefix(p.Name, "kueue-controller-manager-")
+	}) { // Workloads of Kueue before 0.3 are not collected, and no manifest selects nodes by labels of Helm
+		source, flavors = "while Kueue runs in the cluster", []string{"of its queue"}
+		for _, key := range slices.Sorted(maps.Keys(pod.Spec.NodeSelector)) {
+			if slices.Contains([]string{"app.kubernetes.io/managed-by", "helm.sh/chart"}, key) {
+				keys = append(keys, key)
+			}
+		}
+	}
 	var lacks []string
 	for _, key := range keys {
 		if value := pod.Spec.NodeSelector[key]; !slices.ContainsFunc(able, func(n *facts.Node) bool {
@@ -81,7 +92,7 @@ func (s *Scheduler) byKueue(pod *corev1.Pod, able []*facts.Node) []finding.Evide
 		return nil
 	}
 	return []finding.Evidence{{
-		Source: facts.PodObject(pod).String() + " .spec.nodeSelector, compared with Workload " + workload,
+		Source: facts.PodObject(pod).String() + " .spec.nodeSelector, " + source,
 		Text: words.Clip("conflict: Kueue selects " + strings.Join(lacks, ", ") + " by ResourceFlavor " +
 			words.Joined(flavors) + ", and no GPU node has it"),
 	}}
