@@ -2,7 +2,6 @@ package collect
 
 import (
 	"context"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -46,7 +45,7 @@ func (c *collector) volumes(ctx context.Context) error {
 
 func elsewhere(pod *corev1.Pod) bool {
 	for _, condition := range pod.Status.Conditions {
-		if condition.Type == corev1.PodScheduled && strings.Contains(condition.Message, scheduler.VolumeElsewhere) {
+		if condition.Type == corev1.PodScheduled && scheduler.VolumeElsewhere(condition.Message) {
 			return true
 		}
 	}

@@ -75,7 +75,7 @@ func TestClusterChecks(t *testing.T) {
 			newBench().node("a", 2, reports("EtcdIsVoter", "MemberNotLearner", "", corev1.ConditionTrue)), "", "",
 		},
 		"disk": {newBench().node("a", 2, reports("DiskPressure", "KubeletHasDiskPressure",
-			"kubelet has disk pressure", corev1.ConditionTrue)), "node.pressure warning", "crictl rmi"},
+			"kubelet has disk pressure", corev1.ConditionTrue)), "node.pressure warning", "crictl images"},
 		"no pressure": {newBench().node(
 			"a", 2,
 			reports("DiskPressure", "KubeletHasNoDiskPressure", "kubelet has no disk pressure", corev1.ConditionFalse),

@@ -90,6 +90,7 @@ also, unless and in: [spec] can also match facts about the pod and its node, one
   hostNetwork: true            privileged: true, capability: NAME
   owner: KIND                  annotation: KEY=VALUE
   probe: startup, liveness or readiness
+  postStart: COMMAND
   runAsUser: NUMBER            supplementalGroups: NUMBERS
   hostPath: PATH               claim: NAME (a resource claim)
   node kernel: VERSION         node os: NAME

@@ -64,6 +64,18 @@ func (f *Facts) AsksForGPU(pod *corev1.Pod) bool {
 	return len(GPURequests(pod)) > 0 || len(pod.Spec.ResourceClaims) > 0 && f.claimants()[pod]
 }
 
+// UsesGPU reports whether the pod is a GPU pod: it requests NVIDIA GPUs, or it fails and NVIDIA's runtime gives it GPUs
+// without a request, by its RuntimeClass or, as the error of NVIDIA's hook shows, by default.
+func (f *Facts) UsesGPU(pod *corev1.Pod) bool {
+	if f.AsksForGPU(pod) {
+		return true
+	}
+	class := pod.Spec.RuntimeClassName
+	return slices.ContainsFunc(f.Troubles(pod), func(t Trouble) bool {
+		return class != nil && strings.Contains(*class, "nvidia") || strings.Contains(t.Message, "nvidia-container-cli")
+	})
+}
+
 func (f *Facts) findClaimants() map[*corev1.Pod]bool {
 	all := map[*corev1.Pod]bool{}
 	if len(f.ResourceClaims) == 0 {

@@ -53,6 +53,10 @@ import (
 //	CNI plugins in DIR, toolkit VERSION configures containerd    on a platform with a directory of its own
 //	no container toolkit of the GPU operator                     in the cluster: one on a node is a leftover
 //	libraries VERSION, module VERSION since it was loaded        the driver of the node
+//	fills the disk: container NAME wrote SIZE of the SIZE of the node    an evicted pod, beside its volumes
+//	conflict: LMCACHE_MAX_LOCAL_DISK_SIZE=SIZE x COUNT workers is SIZE, the node has SIZE
+//	conflict: KServe's defaults of 1 CPU and 2Gi memory in container NAME, no GPU requested
+//	conflict: volume NAME of gcsfuse.csi.storage.gke.io, no annotation gke-gcsfuse/volumes and no sidecar
 //	BAR NUMBER of DEVICE, which vfio-pci cannot reserve (RANGE), has the framebuffer of DRIVER at ADDRESS
 func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 	var all []signatures.Line
@@ -66,7 +70,8 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 		f.hangsOnlyHere, f.worksAsRoot, f.defaultLost, f.heldByConsole, f.staleOSTree,
 		f.probedElsewhere, f.loopbackOnly, f.otherContainersGPU, f.nodesDNS, f.covered, f.modelOutside,
 		f.meshed, f.NamesPeers, f.overReserved, f.otherContainersToken, f.readOnlyRoot, f.withoutClass, f.withoutNRI,
-		f.movedPlugins, f.withoutOperator, f.mixedAtBoot,
+		f.movedPlugins, f.withoutOperator, f.mixedAtBoot, f.fillsDisk, f.diskPerWorker, f.kserveDefaults,
+		f.withoutSidecar,
 	} {
 		if source, text := compare(pod, n); text != "" {
 			all = append(all, signatures.Line{

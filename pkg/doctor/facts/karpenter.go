@@ -20,6 +20,10 @@ var (
 	ofType = regexp.MustCompile(`^(([a-z]+)(\d+)[\w-]*)\.([\w-]+)$`)
 	// filtered matches Karpenter's line about a NodePool that has no instance type.
 	filtered = regexp.MustCompile(`filtered out all instance types.*"NodePool":\{"name":"([^"]+)"`)
+	// limited matches Karpenter's line about a NodePool, or a Provisioner before, whose limits leave out types.
+	limited = regexp.MustCompile(
+		`types were excluded because they would breach limits.*"(?:provisioner|nodepool|NodePool)":(?:\{"name":)?("[^"]+")`,
+	)
 )
 
 // excludedType returns the requirement in a message of Karpenter that excludes all types that the pod selects.
@@ -51,6 +55,14 @@ func excludedType(e *corev1.Event) []signatures.Line {
 		}
 	}
 	return nil
+}
+
+// limits reports whether a line of Karpenter's log is about limits of a NodePool that an event of the pod names.
+func (f *Facts) limits(line string, pod *corev1.Pod) bool {
+	m := limited.FindStringSubmatch(line)
+	return m != nil && slices.ContainsFunc(f.EventsOfPod(pod), func(e *corev1.Event) bool {
+		return strings.Contains(e.Message, m[1])
+	})
 }
 
 // skips reports whether a line of Karpenter's log is about a NodePool without instance types for which the pod waits:

@@ -198,7 +198,7 @@ func (f *Facts) PlacementLogs(pods []*corev1.Pod) []signatures.Line {
 		}
 		for line := range strings.Lines(l.Text) {
 			if slices.ContainsFunc(pods, func(pod *corev1.Pod) bool {
-				return strings.Contains(line, pod.Name) || skips(line, pod)
+				return strings.Contains(line, pod.Name) || skips(line, pod) || f.limits(line, pod)
 			}) {
 				all = append(
 					all,

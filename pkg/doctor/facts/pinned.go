@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/signatures"
@@ -38,6 +39,24 @@ func PlacesOf(f *Facts, namespace, claim string) (name string, places []string) 
 		return pv.GetName(), slices.Compact(places)
 	}
 	return "", nil
+}
+
+// AffinityOf returns the name of the volume that is bound to a claim, and its required node affinity, or nil.
+func AffinityOf(f *Facts, namespace, claim string) (name string, required *corev1.NodeSelector) {
+	if name, _ = PlacesOf(f, namespace, claim); name == "" {
+		return "", nil
+	}
+	for _, pv := range f.PersistentVolumes {
+		object, ok, _ := unstructured.NestedMap(pv.Object, "spec", "nodeAffinity", "required")
+		if pv.GetName() != name || !ok {
+			continue
+		}
+		required = &corev1.NodeSelector{}
+		if runtime.DefaultUnstructuredConverter.FromUnstructured(object, required) == nil {
+			return name, required
+		}
+	}
+	return name, nil
 }
 
 // pinned reports a volume that only one node can mount, although only other nodes have a device that the pod requests:

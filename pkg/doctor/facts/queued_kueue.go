@@ -282,6 +282,42 @@ func (f *comparer) managedByKueue() func(*corev1.Pod) bool {
 	}
 }
 
+// SelectedByKueue returns the label keys in a pod's node selector that Kueue added when it admitted the pod's Workload,
+// with the ResourceFlavors that they come from and the Workload's name.
+func (f *Facts) SelectedByKueue(pod *corev1.Pod) (keys, flavors []string, workload string) {
+	for i := range f.Snapshot.Queued {
+		w := &f.Snapshot.Queued[i]
+		if w.GetNamespace() != pod.Namespace || !slices.ContainsFunc(w.GetOwnerReferences(),
+			func(o metav1.OwnerReference) bool {
+				return o.UID == pod.UID || hasValue(pod.Labels, o.Name) || slices.ContainsFunc(pod.OwnerReferences,
+					func(of metav1.OwnerReference) bool { return of.UID == o.UID })
+			}) {
+			continue
+		}
+		for _, assigned := range slices.Concat(mapsIn(w.Object, "status", "admission", "podSetAssignments"),
+			mapsIn(w.Object, "spec", "admission", "podSetFlavors")) {
+			of, _, _ := unstructured.NestedStringMap(assigned, "flavors")
+			flavors = slices.AppendSeq(flavors, maps.Values(of))
+		}
+		own := map[string]string{}
+		sets := mapsIn(w.Object, "spec", "podSets")
+		for _, set := range sets {
+			for _, at := range [][]string{{"template", "spec", "nodeSelector"}, {"spec", "nodeSelector"}} {
+				selector, _, _ := unstructured.NestedStringMap(set, at...)
+				maps.Copy(own, selector)
+			}
+		}
+		for _, key := range slices.Sorted(maps.Keys(pod.Spec.NodeSelector)) {
+			if _, ok := own[key]; !ok && len(sets) > 0 && len(flavors) > 0 {
+				keys = append(keys, key)
+			}
+		}
+		slices.Sort(flavors)
+		return keys, slices.Compact(flavors), w.GetName()
+	}
+	return nil, nil, ""
+}
+
 // OfKueue reports whether labels or annotations of a pod are from Kueue.
 func OfKueue(pod *corev1.Pod) bool {
 	for _, keys := range []map[string]string{pod.Labels, pod.Annotations} {

@@ -22,6 +22,7 @@ import (
 //	hostNetwork: true            privileged: true, capability: NAME
 //	owner: KIND                  annotation: KEY=VALUE
 //	probe: startup, liveness or readiness
+//	postStart: COMMAND
 //	runAsUser: NUMBER            supplementalGroups: NUMBERS
 //	hostPath: PATH               claim: NAME (a resource claim)
 //	node kernel: VERSION         node os: NAME
@@ -82,6 +83,9 @@ func (f *Facts) specOf(pod *corev1.Pod) []signatures.Line {
 		for _, name := range slices.Sorted(maps.Keys(c.Resources.Limits)) {
 			q := c.Resources.Limits[name]
 			add(c.Name, ".resources.limits", "limit: %s=%s", name, q.String())
+		}
+		if c.Lifecycle != nil && c.Lifecycle.PostStart != nil && c.Lifecycle.PostStart.Exec != nil {
+			add(c.Name, ".lifecycle.postStart", "postStart: %s", strings.Join(c.Lifecycle.PostStart.Exec.Command, " "))
 		}
 		for _, probe := range []struct {
 			name string

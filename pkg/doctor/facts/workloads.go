@@ -26,7 +26,7 @@ func ImageOf(pod *corev1.Pod, container string) string {
 
 // Concerns returns the severity of a pod that does not run: higher for GPU pods and GPU software components.
 func (f *Facts) Concerns(pod *corev1.Pod) finding.Severity {
-	if f.AsksForGPU(pod) || ComponentOf(pod.Labels, &pod.Spec) != "" {
+	if f.UsesGPU(pod) || ComponentOf(pod.Labels, &pod.Spec) != "" {
 		return finding.Error
 	}
 	return finding.Info
@@ -98,7 +98,7 @@ const (
 	failedCounts = 24 * time.Hour   // older failures are history
 )
 
-// Workloads returns the pods that request GPUs, including failed pods. It omits GPU software components and pods that
+// Workloads returns the GPU pods (see UsesGPU), including failed pods. It omits GPU software components and pods that
 // are being deleted.
 func (f *Facts) Workloads() []*corev1.Pod { return f.gpuWorkloads() }
 
@@ -106,7 +106,7 @@ func (f *Facts) findWorkloads() []*corev1.Pod {
 	var all []*corev1.Pod
 	for i := range f.Snapshot.Pods {
 		pod := &f.Snapshot.Pods[i]
-		if pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodSucceeded && f.AsksForGPU(pod) &&
+		if pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodSucceeded && f.UsesGPU(pod) &&
 			ComponentOf(pod.Labels, &pod.Spec) == "" {
 			all = append(all, pod)
 		}

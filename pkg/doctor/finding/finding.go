@@ -95,6 +95,10 @@ type Fix struct {
 // OfPlugin is the kind (Finding.As) of findings about pods that advertise devices.
 const OfPlugin = "plugin"
 
+// FillsDisk is the kind (Finding.As) of findings about the eviction of a pod that filled the disk of its node, and
+// about the pressure on that node.
+const FillsDisk = "fills the disk"
+
 // Finding is one conclusion.
 type Finding struct {
 	ID         string     `json:"id"` // for example rt.wrong-instance

@@ -55,11 +55,14 @@ func Checks() []engine.Check {
 			ID: "node.pressure", Layer: finding.LayerCluster,
 			Title:    "a GPU node is running out of disk space, memory, or process IDs",
 			Needs:    []engine.Need{engine.NeedAPI},
-			Reads:    "Node .status.conditions DiskPressure, MemoryPressure, PIDPressure",
+			Reads:    "Node .status.conditions DiskPressure, MemoryPressure, PIDPressure; .status.images; events",
 			Why:      "The kubelet evicts pods and does not admit new ones. GPU images are large, often 10 to 20 GB.",
 			Explains: []string{"sched.nodes-unavailable", "wl.evicted", "img.pull-network"},
-			Doc:      "https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/",
-			Run:      checkPressure,
+			ExplainsAs: map[string][]string{
+				finding.FillsDisk: {"sched.nodes-unavailable", "img.pull-network"},
+			},
+			Doc: "https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/",
+			Run: checkPressure,
 		},
 		{
 			ID: "sched.node-state", Layer: finding.LayerCluster,
@@ -410,6 +413,9 @@ func checkPressure(f *facts.Facts, r *engine.Result) {
 					})
 				}
 			}
+			if kind == corev1.NodeDiskPressure {
+				tellDisk(f, n, c.LastTransitionTime.Time, &issue)
+			}
 			r.Add(issue)
 		}
 	}
@@ -418,10 +424,15 @@ func checkPressure(f *facts.Facts, r *engine.Result) {
 func pressureFix(n *facts.Node, kind corev1.NodeConditionType) finding.Fix {
 	switch kind {
 	case corev1.NodeDiskPressure:
-		return finding.Fix{Text: "Free disk space (unused images, logs, emptyDir volumes), or give the node a larger disk: GPU images take 10 to 20 GB each.",
+		return finding.Fix{
+			Text: "See what fills the disk: images, logs, or what containers write into emptyDir volumes and beside their " +
+				"volumes. Remove or bound it, or give the node a larger disk: GPU images take 10 to 20 GB each. The kubelet " +
+				"itself removes unused images.",
 			Commands: []string{
-				shell.OnHost(n.Name, "sudo crictl rmi --prune"), shell.OnHost(n.Name, "df -h"),
-			}}
+				shell.OnHost(n.Name, "df -h"), shell.OnHost(n.Name, "sudo crictl images"),
+				shell.OnHost(n.Name, "sudo du -xsh /var/log /var/lib/kubelet/pods"),
+			},
+		}
 	case corev1.NodeMemoryPressure:
 		return finding.Fix{
 			Text: "Find what uses the node's memory, and set memory limits for GPU pods.",

@@ -115,6 +115,19 @@ var oldDriver = regexp.MustCompile(`Driver Version: (?:[23]\d\d|4[0-3]\d)\.`)
 // it returns the same error (35) if the container has no libcuda.
 func compareCUDA(f *facts.Facts, pod *corev1.Pod, n *facts.Node, issue *finding.Finding) {
 	tooOld := []string{"driver version is insufficient", "cudaErrorInsufficientDriver"}
+	if n != nil && strings.Contains(issue.Evidence[0].Text, "unsatisfied condition: cuda") {
+		_, condition, _ := strings.Cut(issue.Evidence[0].Text, "unsatisfied condition: ")
+		if needs, has := cudaIn(condition), cudaOn(n); needs.major == has.major && has.fits(needs) {
+			issue.Title = fmt.Sprintf("the image requires a driver for CUDA %d.%d, and the node's driver is for CUDA %d.%d",
+				needs.major, needs.minor, has.major, has.minor)
+			issue.Cause = "The image declares NVIDIA_REQUIRE_CUDA, so that NVIDIA's hook refuses to start it. Within a " +
+				"major version of CUDA, most programs run with an older driver all the same; those that compile PTX do not."
+			issue.Fix.Text = "Set NVIDIA_DISABLE_REQUIRE=1 in the environment of the container, where its pod is defined, and " +
+				"see whether the program works. If it does not, use an image with an older CUDA version, or give the node " +
+				"a newer driver. " + newerDriver(n)
+		}
+		return
+	}
 	if n == nil || !words.ContainsAny(issue.Evidence[0].Text, tooOld) {
 		return
 	}

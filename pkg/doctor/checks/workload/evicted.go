@@ -22,10 +22,14 @@ func evictedCheck() engine.Check {
 		Needs: []engine.Need{engine.NeedAPI},
 		Reads: "Pod .status.reason Evicted and .status.message, Evicted events, and the requests and limits of the pod",
 		Why: "The node ran low on disk, memory or process IDs, or the pod exceeded a limit: the message says which. Info " +
-			"if it was more than an hour ago; not reported once the owner has a newer healthy pod.",
+			"if it was more than an hour ago; not reported once the owner has a newer healthy pod. A pod that had written " +
+			"half of its node's disk is the reason why the node is under pressure.",
 		Explains: []string{"wl.pod-failing"},
-		Doc:      "https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/",
-		Run:      checkEvicted,
+		ExplainsAs: map[string][]string{
+			finding.FillsDisk: {"wl.pod-failing", "node.pressure", "sched.nodes-unavailable"},
+		},
+		Doc: "https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/",
+		Run: checkEvicted,
 	}
 }
 
@@ -122,6 +126,9 @@ func checkEvicted(f *facts.Facts, r *engine.Result) {
 			},
 		}
 		told.tell(&found)
+		if f.FillsDisk(pod) {
+			found.As = finding.FillsDisk
+		}
 		r.Add(found)
 	}
 }

@@ -21,7 +21,8 @@ func checkCompletes(f *facts.Facts, r *engine.Result) {
 	}
 	for _, pod := range f.Workloads() {
 		troubles := f.Troubles(pod)
-		if len(troubles) == 0 || pod.Spec.RestartPolicy != corev1.RestartPolicyAlways && pod.Spec.RestartPolicy != "" ||
+		if len(troubles) == 0 || killed(f, pod) ||
+			pod.Spec.RestartPolicy != corev1.RestartPolicyAlways && pod.Spec.RestartPolicy != "" ||
 			slices.ContainsFunc(troubles, func(t facts.Trouble) bool {
 				return !t.Ran || t.ExitCode != 0 || t.Container == ""
 			}) {
@@ -38,6 +39,14 @@ func checkCompletes(f *facts.Facts, r *engine.Result) {
 			},
 		})
 	}
+}
+
+// killed reports whether the kubelet stops containers of the pod itself. Many programs then end without an error.
+func killed(f *facts.Facts, pod *corev1.Pod) bool {
+	return slices.ContainsFunc(f.EventsOfPod(pod), func(e *corev1.Event) bool {
+		return e.Reason == "FailedPostStartHook" ||
+			e.Reason == "Killing" && words.ContainsAny(e.Message, []string{"PostStartHook", "probe, will be restarted"})
+	})
 }
 
 func checkFailing(f *facts.Facts, r *engine.Result) {

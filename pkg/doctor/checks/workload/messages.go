@@ -83,7 +83,7 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 	}
 	for i := range f.Snapshot.Pods {
 		pod := &f.Snapshot.Pods[i]
-		ours := f.AsksForGPU(pod) || facts.ComponentOf(pod.Labels, &pod.Spec) != ""
+		ours := f.UsesGPU(pod) || facts.ComponentOf(pod.Labels, &pod.Spec) != ""
 		switch {
 		case facts.OtherAccelerator(pod) != "" && inTrouble(f, pod): // wl.other-accelerator
 		case len(pod.Spec.ResourceClaims) > 0 && pod.Spec.NodeName == "": // the layer DRA

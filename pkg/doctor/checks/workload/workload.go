@@ -45,7 +45,7 @@ func Checks() []engine.Check {
 			Needs: []engine.Need{engine.NeedAPI},
 			Reads: "exit codes and reasons of the containers of failing GPU pods, and .spec.restartPolicy",
 			Why: "All failing containers end with exit code 0, and restartPolicy Always restarts them with a growing " +
-				"delay (CrashLoopBackOff).",
+				"delay (CrashLoopBackOff). Not reported if the kubelet stops them, for a failed probe or hook.",
 			Explains: failing, Doc: "https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#restart-policy",
 			Sources: []string{"k8s-device-plugin#106"},
 			Run:     checkCompletes,

@@ -58,10 +58,44 @@ func (s *Scheduler) nodeSelector(pod *corev1.Pod, want map[corev1.ResourceName]i
 		v.Evidence = append(v.Evidence,
 			finding.Evidence{Source: plain[0].Object().String() + " .status.allocatable", Text: "no GPU resource"})
 	}
+	v.Evidence = append(v.Evidence, s.byKueue(pod, able)...)
 	if keys := keysOf(pod); len(able) > 0 && len(keys) > 0 {
 		v.Fix.Commands = append(v.Fix.Commands, shell.Command("kubectl get nodes -L %s", strings.Join(keys, ",")))
 	}
 	return v
+}
+
+// byKueue returns evidence that Kueue added labels to the pod's node selector that none of the nodes has.
+func (s *Scheduler) byKueue(pod *corev1.Pod, able []*facts.Node) []finding.Evidence {
+	keys, flavors, workload := s.F.SelectedByKueue(pod)
+	source := "compared with Workload " + workload
+	if workload == "" && slices.ContainsFunc(s.F.Snapshot.Pods, func(p corev1.Pod) bool {
+		return strings.HasPrefix(p.Name, "kueue-controller-manager-")
+	}) { // Workloads of Kueue before 0.3 are not collected, and no manifest selects nodes by labels of Helm
+		source, flavors = "while Kueue runs in the cluster", []string{"of its queue"}
+		for _, key := range slices.Sorted(maps.Keys(pod.Spec.NodeSelector)) {
+			if slices.Contains([]string{"app.kubernetes.io/managed-by", "helm.sh/chart"}, key) {
+				keys = append(keys, key)
+			}
+		}
+	}
+	var lacks []string
+	for _, key := range keys {
+		if value := pod.Spec.NodeSelector[key]; !slices.ContainsFunc(able, func(n *facts.Node) bool {
+			have, ok := n.Labels[key]
+			return ok && have == value
+		}) {
+			lacks = append(lacks, key+"="+value)
+		}
+	}
+	if len(lacks) == 0 {
+		return nil
+	}
+	return []finding.Evidence{{
+		Source: facts.PodObject(pod).String() + " .spec.nodeSelector, " + source,
+		Text: words.Clip("conflict: Kueue selects " + strings.Join(lacks, ", ") + " by ResourceFlavor " +
+			words.Joined(flavors) + ", and no GPU node has it"),
+	}}
 }
 
 // setByOthers are the prefixes of labels that clouds, autoscalers and feature discovery set. A manually set one may be

@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -12,8 +13,12 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// VolumeElsewhere is the scheduler's message about a volume that the nodes of other zones cannot attach.
-const VolumeElsewhere = "volume node affinity conflict"
+// VolumeElsewhere reports whether the scheduler says that nodes cannot attach a volume of the pod, such as those of
+// other zones. Newer releases have the second wording.
+func VolumeElsewhere(message string) bool {
+	return strings.Contains(message, "volume node affinity conflict") ||
+		strings.Contains(message, "PersistentVolume's node affinity")
+}
 
 // volume returns the verdict if a volume excludes the pod from the nodes that have room for it.
 func (s *Scheduler) volume(pod *corev1.Pod, message string, roomy []*facts.Node) verdict {
@@ -38,12 +43,62 @@ func (s *Scheduler) volume(pod *corev1.Pod, message string, roomy []*facts.Node)
 	v.Fix.Text =
 		"Bind the claim: its storage class must exist and have a provisioner, and an existing volume must be " +
 			"accessible from a GPU node's zone."
-	if strings.Contains(message, VolumeElsewhere) {
+	if VolumeElsewhere(message) {
+		v.Fix.Text = "The claim is bound. Compare the node affinity of its volume with the labels of the nodes that have room."
 		for _, claim := range claims {
-			v.Evidence = append(v.Evidence, s.elsewhere(pod.Namespace, claim, roomy)...)
+			if nowhere := s.nowhere(pod.Namespace, claim); len(nowhere) > 0 {
+				v.Evidence = append(v.Evidence, nowhere...)
+			} else {
+				v.Evidence = append(v.Evidence, s.elsewhere(pod.Namespace, claim, roomy)...)
+			}
 		}
 	}
 	return v
+}
+
+// nowhere returns evidence that no node of the cluster meets the node affinity of the volume of a claim, and that a pod
+// which should have made the volume is not scheduled.
+func (s *Scheduler) nowhere(namespace, claim string) (all []finding.Evidence) {
+	name, required := facts.AffinityOf(s.F, namespace, claim)
+	if required == nil || slices.ContainsFunc(s.F.Nodes, func(n *facts.Node) bool {
+		return slices.ContainsFunc(required.NodeSelectorTerms,
+			func(t corev1.NodeSelectorTerm) bool { return termMatches(t, n) })
+	}) {
+		return nil
+	}
+	var rules []string
+	for _, t := range required.NodeSelectorTerms {
+		for _, e := range t.MatchExpressions {
+			rules = append(rules, fmt.Sprintf("%s %s %q", e.Key, e.Operator, e.Values))
+		}
+	}
+	all = append(all, finding.Evidence{
+		Source: "PersistentVolume " + name + " .spec.nodeAffinity, and labels of all nodes",
+		Text:   "volume on no node: claim " + claim + " requires " + strings.Join(rules, " or "),
+	})
+	for i := range s.F.Snapshot.Pods {
+		helper := &s.F.Snapshot.Pods[i]
+		if !facts.Unscheduled(helper) || !strings.Contains(helper.Name+commandOf(helper), name) {
+			continue
+		}
+		for _, n := range s.F.Nodes {
+			if t := untolerated(helper, n); t != nil && Selects(helper, n) {
+				return append(all, finding.FieldEvidence(facts.PodObject(helper),
+					".spec.tolerations, and taints of nodes",
+					"conflict: Pod %s/%s, which makes the volume, does not tolerate %s of %s", helper.Namespace,
+					helper.Name, facts.TaintText(t), n.Object()))
+			}
+		}
+	}
+	return all
+}
+
+// commandOf returns the words of the commands of a pod.
+func commandOf(pod *corev1.Pod) (all string) {
+	for c := range facts.Containers(pod) {
+		all += " " + strings.Join(slices.Concat(c.Command, c.Args), " ")
+	}
+	return all
 }
 
 // elsewhere compares the place of the volume of a claim with the zones of the nodes that have room for the pod.

@@ -1,0 +1,57 @@
+package cluster
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+)
+
+// pulledBefore is how long before the pressure an image that was pulled may be its reason.
+const pulledBefore = 15 * time.Minute
+
+// tellDisk adds what is known of a disk that ran full: its size, its images, what was pulled last, and whether the
+// kubelet finds images to remove.
+func tellDisk(f *facts.Facts, n *facts.Node, since time.Time, issue *finding.Finding) {
+	if slices.ContainsFunc(n.Pods, f.FillsDisk) {
+		issue.As = finding.FillsDisk // the eviction explains it
+	}
+	disk := n.Capacity(corev1.ResourceEphemeralStorage)
+	var images int64
+	for _, image := range n.Status.Images {
+		images += image.SizeBytes
+	}
+	if disk > 0 && images > 0 {
+		issue.Evidence = append(issue.Evidence, finding.FieldEvidence(n.Object(), ".status",
+			"ephemeral-storage: %d GiB; images, as the runtime counts them: %.1f GiB", disk>>30, float64(images)/(1<<30)))
+	}
+	for _, e := range f.Events {
+		if at := facts.EventTime(e); strings.HasPrefix(e.Message, "Successfully pulled image") &&
+			e.Source.Host == n.Name && at.Before(since) && since.Sub(at) < pulledBefore {
+			issue.Evidence = append(issue.Evidence, finding.Clipped(facts.Quote(e)))
+			break
+		}
+	}
+	for _, e := range f.EventsOf("Node", "", n.Name) {
+		if !strings.Contains(e.Reason, "FreeDiskSpaceFailed") || facts.EventTime(e).Before(since) ||
+			!words.ContainsAny(e.Message, []string{"freed 0 bytes", "only found 0 bytes"}) {
+			continue
+		}
+		issue.Evidence = append(issue.Evidence, finding.Clipped(facts.Quote(e)))
+		issue.Title = "the node's disk is full, and the kubelet finds no unused image to remove"
+		if disk > 0 {
+			issue.Title = fmt.Sprintf("the node's disk of %d GiB is full, and the kubelet finds no unused image to remove",
+				disk>>30)
+		}
+		issue.Fix.Text = "See what fills the disk (df, then du). If it is images that pods use, the disk is too small for " +
+			"them, and pruning does not help: GPU images take 10 to 20 GB each. Give the node group or pool a larger disk " +
+			"and replace its nodes, since their disks are made with them. If it is logs or files of pods, remove those."
+		return
+	}
+}
