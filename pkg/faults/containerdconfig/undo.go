@@ -60,8 +60,8 @@ type Undoer struct {
 	Deadline func() time.Time
 	// Retry is the delay between attempts on a lost node; 0 means three seconds.
 	Retry time.Duration
-	// Added also reports files that containerd loads after the restore, and did not load before the change: somebody may
-	// have repaired the fault with them. The step is then superseded.
+	// Added also reports files that containerd loads after the restore, and did not load before the change: another
+	// client may have repaired the fault with them. The step is then superseded.
 	Added bool
 	// Overwrite also restores files that another client has changed after the fault, if the node still has the original
 	// content.
