@@ -57,7 +57,7 @@ func (s *Session) Change(
 	ctx, cancel := context.WithTimeoutCause(ctx, changeTimeout,
 		fmt.Errorf("the dead man does not say within %v that the change is applied", changeTimeout))
 	defer cancel()
-	_, err := s.Do(ctx, api.Request{Change: &change, Seal: change.Seal}, hear)
+	_, err := s.Do(ctx, api.Request{Change: &change, Key: change.Key}, hear)
 	for since := time.Now(); errors.Is(err, ErrOutputLost) && again(ctx, err); {
 		if change.MayFail && last != nil && last.Phase == deadman.PhaseWritten && time.Since(since) > silence {
 			// PhaseWritten proves that the switch is running. It does not report when it continues with the restart.
@@ -67,7 +67,7 @@ func (s *Session) Change(
 				"this is what the kubelet says; the dead man cannot be asked while the runtime does not serve"
 			return last, nil
 		}
-		_, err = s.Do(ctx, api.Request{Await: &api.Await{}, Seal: change.Seal}, hear)
+		_, err = s.Do(ctx, api.Request{Await: &api.Await{}, Key: change.Key}, hear)
 	}
 	switch {
 	case err != nil:
@@ -100,7 +100,7 @@ func (s *Session) Restore(ctx context.Context, restore deadman.Restore) (*deadma
 
 func (s *Session) restore(ctx context.Context, restore deadman.Restore) (restored *deadman.Restored, err error) {
 	for {
-		_, err = s.Do(ctx, api.Request{Restore: &restore, Seal: restore.Seal}, func(a api.Answer) {
+		_, err = s.Do(ctx, api.Request{Restore: &restore, Key: restore.Key}, func(a api.Answer) {
 			if a.Restored != nil {
 				restored = a.Restored
 			}

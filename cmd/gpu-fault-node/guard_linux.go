@@ -14,7 +14,7 @@ func guardRun(ctx context.Context, run string) error {
 	node := guard.Node()
 	node.Log = os.Stderr // a file in its record, or /dev/null
 	var err error
-	if node.Seal, err = guard.ReadSeal(os.Stdin); err != nil {
+	if node.Key, err = guard.ReadKey(os.Stdin); err != nil {
 		return err
 	}
 	return guard.Guard(ctx, node, run)

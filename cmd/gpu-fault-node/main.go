@@ -86,7 +86,7 @@ func run(ctx context.Context, args []string) error {
 		if err != nil || fd < 3 {
 			return refuse(api.CodeBadRequest, "this command is run only by the helper itself")
 		}
-		closeOnExec(fd) // the dead man's switch must not inherit the key of a sealed record
+		closeOnExec(fd) // the dead man's switch must not inherit the key of an encrypted record
 		request := os.NewFile(uintptr(fd), "request")
 		defer func() { _ = request.Close() }()
 		return node.ServeEntered(ctx, request, os.Stdin, os.Stdout, node.Entered())

@@ -23,8 +23,8 @@ const Program = "/gpu-fault-node"
 type Request struct {
 	Protocol int    `json:"protocol"`
 	Run      string `json:"run"` // the run's ID, for messages
-	// Seal is the key of the run's record, for Change, Await and Restore; nil if the record is not sealed.
-	Seal []byte `json:"seal,omitempty"`
+	// Key is the key of the run's record, for Change, Await and Restore; nil if the record is not encrypted.
+	Key []byte `json:"key,omitempty"`
 
 	Inspect        *Inspect         `json:"inspect,omitempty"`
 	WriteKmsg      *WriteKmsg       `json:"writeKmsg,omitempty"`

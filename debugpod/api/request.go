@@ -93,8 +93,8 @@ func (r Request) validate() error {
 			return err
 		}
 	}
-	if r.Seal != nil && (len(r.Seal) != deadman.SealSize || r.Change == nil && r.Await == nil && r.Restore == nil) {
-		return fmt.Errorf("a seal has %d bytes and belongs to a change, its status or its restore", deadman.SealSize)
+	if r.Key != nil && (len(r.Key) != deadman.KeySize || r.Change == nil && r.Await == nil && r.Restore == nil) {
+		return fmt.Errorf("a key has %d bytes and belongs to a change, its status or its restore", deadman.KeySize)
 	}
 	switch {
 	case r.WriteKmsg != nil:

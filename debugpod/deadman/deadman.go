@@ -40,16 +40,16 @@ type Change struct {
 	MayFail bool `json:"mayFail,omitempty"`
 	// BootRestore also restores the files when the node boots, before the service starts. It requires systemd.
 	BootRestore bool `json:"bootRestore,omitempty"`
-	// Seal, if not nil, is the key with which the node encrypts its record, so that users who are root on the node
+	// Key, if not nil, is the key with which the node encrypts its record, so that users who are root on the node
 	// cannot read there what was changed. The key is not in the record, so BootRestore must not be set.
-	Seal []byte `json:"-"`
+	Key []byte `json:"-"`
 }
 
-// SealSize is the size of a Seal, in bytes.
-const SealSize = 32
+// KeySize is the size of a Key, in bytes.
+const KeySize = 32
 
-// SealMark is the first line of the files of a sealed record.
-const SealMark = "gpu-fault: this file is sealed"
+// EncryptedMark is the first line of the files of an encrypted record.
+const EncryptedMark = "gpu-fault: this file is encrypted"
 
 // File is the change of one file.
 type File struct {
@@ -129,8 +129,8 @@ type Restore struct {
 	// returns the same result: the restore may restart the container runtime, which closes the connection before the
 	// result arrives.
 	Forget bool `json:"forget,omitempty"`
-	// Seal is that of the Change.
-	Seal []byte `json:"-"`
+	// Key is that of the Change.
+	Key []byte `json:"-"`
 }
 
 // Restored is the result of a restore.

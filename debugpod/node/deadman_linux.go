@@ -55,7 +55,7 @@ func changeable(found api.Runtime) (guard.Runtime, error) {
 // deadMan handles the requests for a dead man's switch. This process is in the node's own namespaces.
 func deadMan(ctx context.Context, req api.Request, here hostfs.Host, answers *answers) error {
 	host := guard.Node()
-	host.Seal = req.Seal
+	host.Key = req.Key
 	host.Inspect = func(ctx context.Context) (guard.Runtime, error) {
 		return changeable(containerruntime.Inspect(ctx, here))
 	}

@@ -14,8 +14,8 @@ type Break struct {
 	Node    string
 	Handler string // empty means nvidia
 	Pods    podflags.Flags
-	// Sealed encrypts the node's record; see containerdconfig.Injection.
-	Sealed bool
+	// Encrypted encrypts the node's record; see containerdconfig.Injection.
+	Encrypted bool
 }
 
 // Change returns the change that `runtime break NODE --mode MODE` makes. Its plan must have a TTL, after which the dead
@@ -31,6 +31,6 @@ func (b Break) Change(connection *kube.Connection, cluster *kube.Cluster) (fault
 		return fault.Change{}, err
 	}
 	injection := options.injection(cluster, connection)
-	injection.Sealed = b.Sealed
+	injection.Encrypted = b.Encrypted
 	return injection.Change(ledger.Target{Kind: "Node", Name: b.Node}, options.action()), nil
 }

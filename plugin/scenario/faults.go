@@ -44,9 +44,9 @@ func (f faults) XID(step scenario.XID) ([]fault.Change, []fault.Permission, erro
 }
 
 // Runtime implements exercise.Faults.
-func (f faults) Runtime(step scenario.Runtime, sealed bool) ([]fault.Change, []fault.Permission, error) {
+func (f faults) Runtime(step scenario.Runtime, encrypted bool) ([]fault.Change, []fault.Permission, error) {
 	change, err := runtime.Break{
-		Mode: step.Mode, Node: step.Node, Handler: step.Handler, Pods: f.pods, Sealed: sealed,
+		Mode: step.Mode, Node: step.Node, Handler: step.Handler, Pods: f.pods, Encrypted: encrypted,
 	}.Change(f.connection, f.cluster)
 	return []fault.Change{change}, runtime.Permissions(f.connection.LedgerNamespace), err
 }

@@ -135,12 +135,12 @@ func (s *site) judge(f deadman.File, interrupted, overwrite bool) (deadman.Resto
 
 // kept returns the prepared copy of the original file.
 func (s *site) kept(f deadman.File) ([]byte, bool) {
-	if s.host.sealed() {
+	if s.host.encrypts() {
 		raw, err := s.before.readAll()
 		if err != nil {
 			return nil, false
 		}
-		data, err := s.host.unseal(s.run, s.before.name, raw)
+		data, err := s.host.decrypt(s.run, s.before.name, raw)
 		return data, err == nil && f.Before != deadman.Absent && patch.Sum(data) == f.Before
 	}
 	copied, err := s.before.read()
@@ -219,14 +219,14 @@ func (s *site) putBack(f deadman.File, p place) error {
 	}
 	if _, is := s.kept(f); is && !p.InPlace {
 		ready := s.before
-		if s.host.sealed() {
+		if s.host.encrypts() {
 			ready, err = s.unpack(data, *meta)
 			s.host.passed("unpacked")
 		}
 		if err == nil {
 			err = s.file.replace(ready)
 		}
-		if err == nil || !s.host.sealed() && !cannotRename(err) {
+		if err == nil || !s.host.encrypts() && !cannotRename(err) {
 			return err
 		}
 	}

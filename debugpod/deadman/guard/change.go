@@ -77,8 +77,8 @@ func (h Host) start(run string) (<-chan struct{}, error) {
 		Env:         append([]string{searchPath, "LC_ALL=C"}, h.Env...),
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}
-	if h.sealed() {
-		key, err := h.sealPipe()
+	if h.encrypts() {
+		key, err := h.keyPipe()
 		if err != nil {
 			return nil, err
 		}
@@ -104,7 +104,7 @@ func (h Host) start(run string) (<-chan struct{}, error) {
 }
 
 func (h Host) logged(run string) string {
-	if h.sealed() { // it has no log
+	if h.encrypts() { // it has no log
 		return ""
 	}
 	raw, err := h.readRecord(run, logFile)

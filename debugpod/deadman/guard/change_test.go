@@ -22,10 +22,10 @@ import (
 // and attribute.
 func TestWholeLife(t *testing.T) {
 	t.Parallel()
-	for name, old := range map[string]string{"openat2": "", "before Linux 5.6": "yes", "sealed": ""} {
+	for name, old := range map[string]string{"openat2": "", "before Linux 5.6": "yes", "encrypted": ""} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t).sealedIf(name == "sealed")
+			w := newWorld(t).encryptedIf(name == "encrypted")
 			w.oldKernel, w.Env = old != "", append(w.Env, oldEnv+"="+old)
 			wholeLife(w)
 		})
@@ -83,10 +83,10 @@ func TestLinksAndMounts(t *testing.T) {
 			return nil
 		},
 	} {
-		for _, how := range []string{"record", "ledger", "script", "sealed"} {
+		for _, how := range []string{"record", "ledger", "script", "encrypted"} {
 			t.Run(name+" by "+how, func(t *testing.T) {
 				t.Parallel()
-				w := newWorld(t).sealedIf(how == "sealed")
+				w := newWorld(t).encryptedIf(how == "encrypted")
 				if err := prepare(w); err != nil {
 					t.Fatal(err)
 				}
@@ -159,25 +159,25 @@ func TestRefused(t *testing.T) {
 // the same.
 func TestDiskFull(t *testing.T) {
 	t.Parallel()
-	for name, sealed := range map[string]bool{"plain": false, "sealed": true} {
+	for name, encrypted := range map[string]bool{"plain": false, "encrypted": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			diskFull(t, sealed, strings.Repeat("longer\n", 1000))
+			diskFull(t, encrypted, strings.Repeat("longer\n", 1000))
 		})
 		t.Run(name+", shorter", func(t *testing.T) {
 			t.Parallel()
-			diskFull(t, sealed, "a")
+			diskFull(t, encrypted, "a")
 		})
 	}
 }
 
-func diskFull(t *testing.T, sealed bool, after string) {
+func diskFull(t *testing.T, encrypted bool, after string) {
 	base := t.TempDir()
 	if err := unix.Mount("tmpfs", base, "tmpfs", 0, "size=2m,mode=755"); err != nil {
 		t.Skipf("no permission to mount: %v", err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(base, unix.MNT_DETACH) })
-	w := newWorldIn(t, base).sealedIf(sealed)
+	w := newWorldIn(t, base).encryptedIf(encrypted)
 	before := w.look()
 	fill := func() {
 		f, err := os.Create(w.at("filler"))
@@ -268,10 +268,10 @@ func TestHealsByItself(t *testing.T) {
 				syscall.Kill(s.PID, syscall.SIGTERM))
 		}, true},
 	} {
-		for _, sealed := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, sealed %v", name, sealed), func(t *testing.T) {
+		for _, encrypted := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, encrypted %v", name, encrypted), func(t *testing.T) {
 				t.Parallel()
-				w := newWorld(t).sealedIf(sealed)
+				w := newWorld(t).encryptedIf(encrypted)
 				change := w.all()
 				before := w.look()
 				change.TTL = tc.ttl

@@ -10,7 +10,7 @@
 //	restore.sh     restores all files, manually or at boot
 //	log            the log of the dead man's switch
 //
-// A sealed record has the same files, encrypted, but no restore.sh and no log; see Host.Seal.
+// An encrypted record has the same files, encrypted, but no restore.sh and no log; see Host.Key.
 //
 // A process that works on a record holds flock(2) on its directory.
 //

@@ -44,8 +44,8 @@ type Host struct {
 	Env     []string
 	// LeaveCgroup moves this process out of its pod's cgroups.
 	LeaveCgroup func() error
-	// Seal is the key of sealed records; nil if records are not sealed. See seal.
-	Seal []byte
+	// Key is the key of encrypted records; nil if records are not encrypted. See encrypt.
+	Key []byte
 	// Log is the log of the dead man's switch; if nil, the log is discarded.
 	Log io.Writer
 	// Passed, if set, is called at certain points of the work. Tests terminate the process there.

@@ -22,8 +22,8 @@ import (
 // prepare writes and syncs the record of a change, which has all data for applying and reverting the change. It changes
 // no file. If it fails, it removes the record.
 func (h Host) prepare(ctx context.Context, run string, change deadman.Change, pod process) (_ *record, err error) {
-	if h.sealed() && change.BootRestore {
-		return nil, errorf(CodeNotArmed, "nothing was changed: a sealed record cannot be restored at boot")
+	if h.encrypts() && change.BootRestore {
+		return nil, errorf(CodeNotArmed, "nothing was changed: an encrypted record cannot be restored at boot")
 	}
 	r := &record{Version: recordVersion, Run: run, Change: change, Pod: pod}
 	r.Change.Files = slices.Clone(change.Files)
@@ -57,7 +57,7 @@ func (h Host) prepare(ctx context.Context, run string, change deadman.Change, po
 	if err := h.writeRecord(own, run, recordFile, r); err != nil {
 		return nil, fmt.Errorf("write the record: %w", err)
 	}
-	if !h.sealed() {
+	if !h.encrypts() {
 		if err := (file{own, scriptFile}).writeWhole([]byte(h.script(r, own.Name())), 0o700); err != nil {
 			return nil, fmt.Errorf("write the record: %w", err)
 		}
@@ -125,12 +125,12 @@ func (h Host) syncRecords() error {
 // the file, and restoring this run would bring back the other run's fault.
 func (h Host) unclaimed(r *record, found []target) error {
 	for i, f := range r.Change.Files {
-		other, sealed := h.claimant(r.Run, found[i].real)
+		other, encrypted := h.claimant(r.Run, found[i].real)
 		switch {
 		case other == "":
-		case sealed:
+		case encrypted:
 			return errorf(CodeExists,
-				"run %s may have changed %s, and its record is sealed: see `kubectl gpu-fault list -A`, and revert it first",
+				"run %s may have changed %s, and its record is encrypted: see `kubectl gpu-fault list -A`, and revert it first",
 				other, f.Path)
 		default:
 			return errorf(CodeExists,
@@ -141,16 +141,17 @@ func (h Host) unclaimed(r *record, found []target) error {
 	return nil
 }
 
-// claimant returns another run whose record has the file, or may have it because it is sealed; empty if there is none.
-func (h Host) claimant(run, real string) (other string, sealed bool) {
-	h.Seal = nil // other runs have other keys
+// claimant returns another run whose record has the file, or may have it because it is encrypted; empty if there is
+// none.
+func (h Host) claimant(run, real string) (other string, encrypted bool) {
+	h.Key = nil // other runs have other keys
 	names, _ := h.runs()
 	for _, name := range names {
 		if name == run || deadman.ValidRun(name) != nil {
 			continue
 		}
 		other, err := h.load(name)
-		if errors.Is(err, errSealed) {
+		if errors.Is(err, errEncrypted) {
 			return name, true
 		}
 		if err != nil {
@@ -224,10 +225,10 @@ func (h Host) prepareFile(own *dir, i int, f *deadman.File, p *place, found targ
 		copied := prepared("before")
 		p.Before = copied.name
 		kept, data := *f.Meta, was.data
-		if h.sealed() { // it is never renamed into place; see site.putBack
+		if h.encrypts() { // it is never renamed into place; see site.putBack
 			copied, kept = file{own, keptName("before", i)}, *ours(0o600)
 			p.Before = copied.name
-			if data, err = h.seal(filepath.Base(own.Name()), copied.name, data); err != nil {
+			if data, err = h.encrypt(filepath.Base(own.Name()), copied.name, data); err != nil {
 				return err
 			}
 			if err := copied.reserve(len(was.data)); err != nil {
@@ -241,7 +242,7 @@ func (h Host) prepareFile(own *dir, i int, f *deadman.File, p *place, found targ
 			return fmt.Errorf("keep %s as it is: %w", f.Path, err)
 		}
 	}
-	if f.After != deadman.Absent && !(p.InPlace && h.sealed()) {
+	if f.After != deadman.Absent && !(p.InPlace && h.encrypts()) {
 		changed := prepared("after")
 		p.After = changed.name
 		like := *ours(0o644)

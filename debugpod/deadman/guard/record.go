@@ -139,7 +139,7 @@ func (h Host) readRecord(run, name string) ([]byte, error) {
 	if err != nil {
 		return nil, h.notOurs(run, err)
 	}
-	return h.unseal(run, name, raw)
+	return h.decrypt(run, name, raw)
 }
 
 // load returns a run's record. The error wraps fs.ErrNotExist if the record does not exist.
@@ -231,7 +231,7 @@ func (h Host) writeRecord(d *dir, run, name string, content any) error {
 	if err != nil {
 		return err
 	}
-	if raw, err = h.seal(run, name, raw); err != nil {
+	if raw, err = h.encrypt(run, name, raw); err != nil {
 		return err
 	}
 	return file{d, name}.writeWhole(raw, 0o600)

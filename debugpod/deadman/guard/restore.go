@@ -127,8 +127,8 @@ func (h Host) putAllBack(ctx context.Context, r *record, s *saved, restored *dea
 		if kept == "" {
 			return "it did not exist before"
 		}
-		if h.sealed() {
-			return "its former content is sealed in " + kept
+		if h.encrypts() {
+			return "its former content is encrypted in " + kept
 		}
 		return "its former content is in " + kept
 	}

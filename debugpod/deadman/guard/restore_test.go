@@ -45,10 +45,10 @@ func TestOutcomes(t *testing.T) {
 		"an empty file":              {original, "after", "\n", deadman.OutcomeSuperseded},
 		"with and without a newline": {original, "after", "after\n", deadman.OutcomeSuperseded},
 	} {
-		for _, how := range []string{"record", "overwriting", "dead man", "sealed"} {
+		for _, how := range []string{"record", "overwriting", "dead man", "encrypted"} {
 			t.Run(name+" by "+how, func(t *testing.T) {
 				t.Parallel()
-				w := newWorld(t).sealedIf(how == "sealed")
+				w := newWorld(t).encryptedIf(how == "encrypted")
 				path := w.at("etc/config.toml")
 				if tc.from == "" {
 					_ = os.Remove(path)
@@ -257,7 +257,7 @@ func TestKilledAnywhere(t *testing.T) {
 	for _, point := range []string{
 		"armed", "wrote 0", "wrote 1", "wrote 2", "written", "restarted", "applied", "waiting",
 	} {
-		plainAndSealed(t, point, func(w *world) {
+		plainAndEncrypted(t, point, func(w *world) {
 			t := w.T
 			change := w.all()
 			before := w.look()
@@ -279,9 +279,9 @@ func TestKilledAnywhere(t *testing.T) {
 	for _, point := range []string{
 		"planned", "unpacked", "put back 0", "put back 1", "put back 2", "restarted back", "healed",
 	} {
-		plainAndSealed(t, "healing, "+point, func(w *world) {
+		plainAndEncrypted(t, "healing, "+point, func(w *world) {
 			t := w.T
-			if point == "unpacked" && !w.sealed() {
+			if point == "unpacked" && !w.encrypts() {
 				return
 			}
 			change := w.all()
@@ -311,9 +311,9 @@ func TestRestoreInterrupted(t *testing.T) {
 	for _, point := range []string{
 		"planned", "unpacked", "put back 0", "put back 1", "put back 2", "restarted back", "put back", "result kept",
 	} {
-		plainAndSealed(t, point, func(w *world) {
+		plainAndEncrypted(t, point, func(w *world) {
 			t := w.T
-			if point == "unpacked" && !w.sealed() {
+			if point == "unpacked" && !w.encrypts() {
 				return
 			}
 			change := w.all()
@@ -641,7 +641,7 @@ func TestLeftovers(t *testing.T) {
 // not restored in its place: without Overwrite, the restore fails, and with it, the mount goes.
 func TestAFileMountedOverIsNotTakenForTheOriginal(t *testing.T) {
 	t.Parallel()
-	plainAndSealed(t, "mounted", func(w *world) {
+	plainAndEncrypted(t, "mounted", func(w *world) {
 		t := w.T
 		before := w.look()
 		path := w.at("etc/config.toml")
@@ -652,7 +652,7 @@ func TestAFileMountedOverIsNotTakenForTheOriginal(t *testing.T) {
 				t.Fatal(err)
 			}
 			if err := unix.Mount(cover, path, "", unix.MS_BIND, ""); err != nil {
-				t.Skipf("no permission to mount: %v", err)
+				t.Skipf("mounts a file: run the tests as root: %v", err)
 			}
 			t.Cleanup(func() { _ = unix.Unmount(path, unix.MNT_DETACH) })
 		}

@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	if base := os.Getenv(baseEnv); base != "" && len(os.Args) == 3 && os.Args[1] == "guard" {
 		host := hostAt(base)
 		var err error
-		if host.Seal, err = ReadSeal(os.Stdin); err == nil {
+		if host.Key, err = ReadKey(os.Stdin); err == nil {
 			err = Guard(context.Background(), host, os.Args[2])
 		}
 		if err != nil {

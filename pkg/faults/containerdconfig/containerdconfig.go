@@ -4,7 +4,7 @@
 // The change is computed from the node's files, after they were read and before anything is written. The data for the
 // restore is written to the node's own record before the first change, and only there. The ledger's record identifies
 // the run but has no data that root would use, because anyone with permission to write ConfigMaps can write it. It may
-// have the key of a sealed record on the node, with which a restore either works or fails.
+// have the key of an encrypted record on the node, with which a restore either works or fails.
 package containerdconfig
 
 import (
@@ -65,9 +65,9 @@ type Injection struct {
 	Image  string // image of the debug pods, for the record
 	Decide Decide
 	Probe  Probe // may be nil
-	// Sealed encrypts the nodes' records, for nodes on which the user of the fault must not read what was changed. The
-	// restore then needs the key in the ledger's record, and a node that crashes is not restored at boot.
-	Sealed bool
+	// Encrypted encrypts the nodes' records, for nodes on which the user of the fault must not read what was changed.
+	// The restore then needs the key in the ledger's record, and a node that crashes is not restored at boot.
+	Encrypted bool
 }
 
 // Change returns the change to one node, for a fault.Plan.
@@ -121,10 +121,10 @@ func (in *Injection) apply(
 		}
 	}
 	claim := Claim{Image: in.Image, NodeLoss: decision.Change.MayFail, Loaded: loaded(*runtime)}
-	if in.Sealed {
-		claim.Seal = make([]byte, deadman.SealSize)
-		_, _ = rand.Read(claim.Seal) // never fails
-		decision.Change.Seal, decision.Change.BootRestore = claim.Seal, false
+	if in.Encrypted {
+		claim.Key = make([]byte, deadman.KeySize)
+		_, _ = rand.Read(claim.Key) // never fails
+		decision.Change.Key, decision.Change.BootRestore = claim.Key, false
 	}
 	for _, f := range decision.Change.Files {
 		claim.Files = append(claim.Files, ClaimedFile{Path: f.Path, Before: f.Before, After: f.After})

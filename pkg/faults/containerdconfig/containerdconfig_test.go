@@ -119,35 +119,35 @@ func TestTheUndoIsSavedBeforeTheChange(t *testing.T) {
 	}
 }
 
-// TestSealed holds that the key of a sealed record is in the ledger before the node gets it, that it is not in the
-// record on the node, and that the restore sends it again.
-func TestSealed(t *testing.T) {
+// TestEncrypted holds that the key of an encrypted record is in the ledger before the node gets it, that it is not in
+// the record on the node, and that the restore sends it again.
+func TestEncrypted(t *testing.T) {
 	t.Parallel()
 	pod := &fakePod{restored: deadman.Restored{Files: []deadman.RestoredFile{{Path: config}}, SameConfig: true}}
 	r := &fakeRecorder{pod: pod, run: ledger.Run{ID: "scenario-abc234", Until: time.Now().Add(time.Hour)}}
 	what := decision(shows)
 	what.Change.BootRestore = true
 	in := injection(pod, what, nil)
-	in.Sealed = true
+	in.Encrypted = true
 	target := ledger.Target{Kind: "Node", Name: "n"}
 	if _, err := in.Change(target, "").Apply(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
 	var claim Claim
-	if err := json.Unmarshal(r.step.Undo.Data, &claim); err != nil || len(claim.Seal) != deadman.SealSize ||
-		!bytes.Equal(claim.Seal, pod.change.Seal) || bytes.Equal(claim.Seal, make([]byte, deadman.SealSize)) {
-		t.Errorf("saved %s, %v; the node got %x", r.step.Undo.Data, err, pod.change.Seal)
+	if err := json.Unmarshal(r.step.Undo.Data, &claim); err != nil || len(claim.Key) != deadman.KeySize ||
+		!bytes.Equal(claim.Key, pod.change.Key) || bytes.Equal(claim.Key, make([]byte, deadman.KeySize)) {
+		t.Errorf("saved %s, %v; the node got %x", r.step.Undo.Data, err, pod.change.Key)
 	}
 	if raw, err := json.Marshal(pod.change); err != nil || pod.change.BootRestore ||
-		bytes.Contains(raw, []byte(base64.StdEncoding.EncodeToString(claim.Seal))) {
+		bytes.Contains(raw, []byte(base64.StdEncoding.EncodeToString(claim.Key))) {
 		t.Errorf("the change is %s, %v", raw, err)
 	}
 	u := Undoer{Start: in.Start}
 	step := ledger.Step{Target: target, Undo: ledger.Undo{Kind: UndoKind, Data: r.step.Undo.Data}}
-	if _, _, err := u.Undo(t.Context(), r.run, step); err != nil || !bytes.Equal(pod.restore.Seal, claim.Seal) {
-		t.Errorf("restored with %x, %v", pod.restore.Seal, err)
+	if _, _, err := u.Undo(t.Context(), r.run, step); err != nil || !bytes.Equal(pod.restore.Key, claim.Key) {
+		t.Errorf("restored with %x, %v", pod.restore.Key, err)
 	}
-	if text := byHand(r.run, claim); strings.Contains(text, "restore.sh") || !strings.Contains(text, "sealed") {
+	if text := byHand(r.run, claim); strings.Contains(text, "restore.sh") || !strings.Contains(text, "encrypted") {
 		t.Error(text)
 	}
 }
@@ -325,11 +325,13 @@ func TestTheNodeIsToldNothingOfTheRecord(t *testing.T) {
 	t.Parallel()
 	pod := &fakePod{restored: deadman.Restored{RecordMissing: true, SameConfig: true}}
 	u, _ := undoer(pod, nil)
-	step := saved(t, func(c *Claim) { c.Files, c.Image = []ClaimedFile{{Path: "/etc/shadow", After: "x"}}, "evil" })
+	step := saved(t, func(c *Claim) {
+		c.Files, c.Image, c.Key = []ClaimedFile{{Path: "/etc/shadow", After: "x"}}, "evil", []byte("short")
+	})
 	if _, _, err := u.Undo(t.Context(), ledger.Run{ID: "runtime-abc234"}, step); err != nil {
 		t.Fatal(err)
 	}
-	if pod.restore.Overwrite || pod.restore.Forget || pod.restore.Seal != nil {
+	if pod.restore.Overwrite || pod.restore.Forget || pod.restore.Key != nil {
 		t.Errorf("the node was asked %+v", pod.restore)
 	}
 }

@@ -24,7 +24,7 @@ import (
 const UndoKind = "node-files"
 
 // Claim is the content of ledger.Undo.Data. Anyone with permission to write ConfigMaps may have written it, so only its
-// Seal is sent to nodes. The rest is only compared with the node's own data and shown to the user.
+// Key is sent to nodes. The rest is only compared with the node's own data and shown to the user.
 type Claim struct {
 	Files []ClaimedFile `json:"files"`
 	// Image is the image of the debug pod that made the change.
@@ -34,8 +34,8 @@ type Claim struct {
 	NodeLoss bool `json:"nodeLoss,omitempty"`
 	// Loaded are the files that containerd loaded before the change.
 	Loaded []string `json:"loaded,omitempty"`
-	// Seal is the key of the node's record, if the record is sealed; see deadman.Change. It is sent to the node.
-	Seal []byte `json:"seal,omitempty"`
+	// Key is the key of the node's record, if the record is encrypted; see deadman.Change. It is sent to the node.
+	Key []byte `json:"key,omitempty"`
 }
 
 // ClaimedFile is a file that the run changed, according to the record. Before and After are the SHA-256 checksums of
@@ -102,6 +102,15 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 	return state, said, nil
 }
 
+// key returns the key of the node's record. A key that cannot be one is dropped, because the node would reject the
+// request, and whoever edits the record must not be able to prevent the restore of a record that needs no key.
+func (c Claim) key() []byte {
+	if len(c.Key) != deadman.KeySize {
+		return nil
+	}
+	return c.Key
+}
+
 // otherImage returns a hint for the user if the record has a different debug pod image, because its registry may be the
 // only reachable one.
 func otherImage(recorded, used string) string {
@@ -114,7 +123,7 @@ func otherImage(recorded, used string) string {
 func (u Undoer) restore(
 	ctx context.Context, pod Pod, run ledger.Run, step ledger.Step, claim Claim,
 ) (ledger.State, string, error) {
-	restored, err := pod.Restore(ctx, deadman.Restore{Overwrite: u.Overwrite, Seal: claim.Seal})
+	restored, err := pod.Restore(ctx, deadman.Restore{Overwrite: u.Overwrite, Key: claim.key()})
 	if err != nil {
 		return "", "", err
 	}
@@ -210,8 +219,8 @@ func (u Undoer) start(ctx context.Context, run ledger.Run, step ledger.Step, cla
 // byHand returns instructions to restore the node without this tool.
 func byHand(run ledger.Run, claim Claim) string {
 	text := fmt.Sprintf("; to restore it manually, run on the node: sh %s/restore.sh", path.Join(deadman.Dir, run.ID))
-	if claim.Seal != nil {
-		text = fmt.Sprintf("; the record on the node is sealed, and only `kubectl gpu-fault revert %s` can read it", run.ID)
+	if claim.key() != nil {
+		text = fmt.Sprintf("; the record on the node is encrypted, and only `kubectl gpu-fault revert %s` can read it", run.ID)
 	}
 	if time.Now().Before(run.Until) {
 		text += fmt.Sprintf("; its dead man does it at %s", run.Until.Format(time.RFC3339))

@@ -154,7 +154,8 @@ func inWords(q authorizationv1.ResourceAttributes) string {
 func notesOn(ctx context.Context, client kubernetes.Interface, a scenario.Access) ([]string, error) {
 	var notes []string
 	if a.NodeShell {
-		notes = append(notes, "the candidate can become root on the nodes; the files that this tool keeps there are encrypted, but its memory is not")
+		notes = append(notes,
+			"the candidate can become root on the nodes; this tool encrypts its files there, but not its memory")
 	}
 	for i, name := range slices.Concat(a.Namespaces, a.Shared()) {
 		namespace, err := client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})

@@ -82,8 +82,8 @@ type Lab struct {
 // Faults turns steps that are faults of nodes or processes into changes, with the permissions that they need.
 type Faults interface {
 	XID(step scenario.XID) ([]fault.Change, []fault.Permission, error)
-	// Runtime seals the node's record if the candidate can become root on the node.
-	Runtime(step scenario.Runtime, sealed bool) ([]fault.Change, []fault.Permission, error)
+	// Runtime encrypts the node's record if the candidate can become root on the node.
+	Runtime(step scenario.Runtime, encrypted bool) ([]fault.Change, []fault.Permission, error)
 	Firewall(step scenario.Firewall) ([]fault.Change, []fault.Permission, error)
 	Device(step scenario.Device) ([]fault.Change, []fault.Permission, error)
 	// CUDA finds the workload, which must exist. It returns one change, of that workload, whose undo has the

@@ -84,7 +84,7 @@ func (c *candidate) leaksOn(ctx context.Context, node string) ([]string, error) 
 	}
 	script := strings.NewReplacer(
 		"WORDS", base64.StdEncoding.EncodeToString([]byte(strings.Join(words, "\n"))),
-		"DIR", deadman.Dir, "MARK", deadman.SealMark,
+		"DIR", deadman.Dir, "MARK", deadman.EncryptedMark,
 	).Replace(searchNode)
 	said, ok, err := c.onNode(ctx, scenario.NodeShell{Node: node, Script: script})
 	if err == nil && !ok {

@@ -44,8 +44,8 @@ func TestRootOnANodeFindsNoAnswer(t *testing.T) {
 	if strings.Contains(listed, "restore.sh") || !strings.Contains(listed, "before-0") {
 		t.Errorf("the record has %q", listed)
 	}
-	told := e.worker.Sh(t, "sh", "-c", "grep -rlE 'nvidia|config.toml|containerd' "+dir+"; grep -Lx '"+deadman.SealMark+
-		"' $(find "+dir+" -type f ! -name '*-room'); true")
+	told := e.worker.Sh(t, "sh", "-c", "grep -rlE 'nvidia|config.toml|containerd' "+dir+"; grep -Lx '"+
+		deadman.EncryptedMark+"' $(find "+dir+" -type f ! -name '*-room'); true")
 	if told != "" {
 		t.Errorf("these files can be read: %q", told)
 	}

@@ -16,30 +16,30 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
 )
 
-// sealedIf makes a world seal its records.
-func (w *world) sealedIf(is bool) *world {
+// encryptedIf makes a world encrypt its records.
+func (w *world) encryptedIf(is bool) *world {
 	if is {
-		w.Seal = bytes.Repeat([]byte{7}, deadman.SealSize)
+		w.Key = bytes.Repeat([]byte{7}, deadman.KeySize)
 	}
 	return w
 }
 
-// plainAndSealed runs a test with each kind of record.
-func plainAndSealed(t *testing.T, name string, test func(w *world)) {
+// plainAndEncrypted runs a test with each kind of record.
+func plainAndEncrypted(t *testing.T, name string, test func(w *world)) {
 	t.Helper()
-	for kind, sealed := range map[string]bool{"plain": false, "sealed": true} {
+	for kind, encrypted := range map[string]bool{"plain": false, "encrypted": true} {
 		t.Run(name+", "+kind, func(t *testing.T) {
 			t.Parallel()
-			test(newWorld(t).sealedIf(sealed))
+			test(newWorld(t).encryptedIf(encrypted))
 		})
 	}
 }
 
-// TestASealedRecordTellsNothing holds that no file of a sealed record contains the original content, the edits, or the
-// path of a file, and that neither the script nor the arguments and the environment of the dead man's switch do.
-func TestASealedRecordTellsNothing(t *testing.T) {
+// TestAnEncryptedRecordTellsNothing holds that no file of an encrypted record contains the original content, the edits,
+// or the path of a file, and that neither the script nor the arguments and the environment of the dead man's switch do.
+func TestAnEncryptedRecordTellsNothing(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t).sealedIf(true)
+	w := newWorld(t).encryptedIf(true)
 	change := w.all()
 	before := w.look()
 	status := w.change(change)
@@ -56,7 +56,7 @@ func TestASealedRecordTellsNothing(t *testing.T) {
 			}
 		}
 		if name := d.Name(); name == scriptFile || name == logFile {
-			t.Errorf("a sealed record has the file %s", name)
+			t.Errorf("an encrypted record has the file %s", name)
 		}
 		if info, err := d.Info(); err == nil && info.Mode().Perm()&0o077 != 0 {
 			t.Errorf("others can read %s: %v", path, info.Mode())
@@ -68,7 +68,7 @@ func TestASealedRecordTellsNothing(t *testing.T) {
 	}
 	for _, name := range []string{"cmdline", "environ"} {
 		raw, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(status.PID), name))
-		if err != nil || bytes.Contains(raw, w.Seal) {
+		if err != nil || bytes.Contains(raw, w.Key) {
 			t.Errorf("%s of the dead man's switch has the key: %v", name, err)
 		}
 	}
@@ -76,39 +76,39 @@ func TestASealedRecordTellsNothing(t *testing.T) {
 	w.same(before)
 }
 
-// TestASealedRecordNeedsItsKey holds that nothing is restored, removed or replaced without the key of a sealed record,
-// and that another run may not change files that the sealed run may have changed.
-func TestASealedRecordNeedsItsKey(t *testing.T) {
+// TestAnEncryptedRecordNeedsItsKey holds that nothing is restored, removed or replaced without the key of an encrypted
+// record, and that another run may not change files that the encrypted run may have changed.
+func TestAnEncryptedRecordNeedsItsKey(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t).sealedIf(true)
+	w := newWorld(t).encryptedIf(true)
 	change := w.all()
 	before := w.look()
 	w.change(change)
 	changed := w.look()
-	for name, key := range map[string][]byte{"no key": nil, "another key": bytes.Repeat([]byte{8}, deadman.SealSize)} {
+	for name, key := range map[string][]byte{"no key": nil, "another key": bytes.Repeat([]byte{8}, deadman.KeySize)} {
 		other := w.Host
-		other.Seal = key
+		other.Key = key
 		if r, err := Restore(t.Context(), other, w.run, deadman.Restore{}); err == nil ||
-			!strings.Contains(err.Error(), "sealed") {
+			!strings.Contains(err.Error(), "encrypted") {
 			t.Errorf("with %s: %+v, %v", name, r, err)
 		}
-		if _, err := Await(t.Context(), other, w.run, nil); err == nil || !strings.Contains(err.Error(), "sealed") {
+		if _, err := Await(t.Context(), other, w.run, nil); err == nil || !strings.Contains(err.Error(), "encrypted") {
 			t.Errorf("await with %s: %v", name, err)
 		}
 	}
 	plain := w.Host
-	plain.Seal = nil
+	plain.Key = nil
 	found, err := Leftovers(t.Context(), plain, true, nil)
-	if err != nil || len(found) == 0 || found[0].Removed || !strings.Contains(found[0].Problem, "sealed") {
+	if err != nil || len(found) == 0 || found[0].Removed || !strings.Contains(found[0].Problem, "encrypted") {
 		t.Errorf("leftovers: %+v, %v", found, err)
 	}
 	w.put("etc/conf.d/99-old.toml", "old\n")
-	for name, host := range map[string]Host{"plain": plain, "sealed": w.Host} {
+	for name, host := range map[string]Host{"plain": plain, "encrypted": w.Host} {
 		_, err := Change(t.Context(), host, w.run+"-"+name, deadman.Change{
 			TTL: time.Hour, Files: []deadman.File{w.edit("etc/conf.d/99-old.toml", "old\n", "other\n")},
 		}, func(deadman.Status) error { return nil })
 		var failure *Error
-		if !errors.As(err, &failure) || failure.Code != CodeExists || !strings.Contains(err.Error(), "sealed") {
+		if !errors.As(err, &failure) || failure.Code != CodeExists || !strings.Contains(err.Error(), "encrypted") {
 			t.Errorf("another %s run: %v", name, err)
 		}
 	}
@@ -118,20 +118,21 @@ func TestASealedRecordNeedsItsKey(t *testing.T) {
 	w.same(before)
 }
 
-// TestAKeyDoesNotPreventARestore holds that a record that is not sealed is restored although the request has a key, as
-// anyone who can edit the record in the cluster can add one.
+// TestAKeyDoesNotPreventARestore holds that a record that is not encrypted is restored although the request has a key,
+// as anyone who can edit the record in the cluster can add one.
 func TestAKeyDoesNotPreventARestore(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	change := w.all()
 	before := w.look()
 	w.change(change)
-	w.sealedIf(true).restore(deadman.Restore{})
+	w.encryptedIf(true).restore(deadman.Restore{})
 	w.same(before)
 }
 
-// TestASealedRecordIsAuthentic holds that a file of a sealed record that was damaged or exchanged is not followed.
-func TestASealedRecordIsAuthentic(t *testing.T) {
+// TestAnEncryptedRecordIsAuthentic holds that a file of an encrypted record that was damaged or exchanged is not
+// followed.
+func TestAnEncryptedRecordIsAuthentic(t *testing.T) {
 	t.Parallel()
 	for name, damage := range map[string]func(w *world) error{
 		"status for record": func(w *world) error {
@@ -139,12 +140,12 @@ func TestASealedRecordIsAuthentic(t *testing.T) {
 			return errors.Join(err, os.WriteFile(filepath.Join(w.dir(w.run), recordFile), raw, 0o600))
 		},
 		"cut record": func(w *world) error {
-			return os.Truncate(filepath.Join(w.dir(w.run), recordFile), int64(len(sealMark)+5))
+			return os.Truncate(filepath.Join(w.dir(w.run), recordFile), int64(len(encryptedMark)+5))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t).sealedIf(true)
+			w := newWorld(t).encryptedIf(true)
 			file := w.edit("etc/config.toml", original, "after")
 			w.change(deadman.Change{TTL: time.Hour, Files: []deadman.File{file}})
 			if err := damage(w); err != nil {
@@ -160,21 +161,21 @@ func TestASealedRecordIsAuthentic(t *testing.T) {
 	}
 }
 
-// FuzzUnseal holds that whatever is in a file of a record, it is either the sealed content or an error.
-func FuzzUnseal(f *testing.F) {
-	h := Host{Seal: bytes.Repeat([]byte{7}, deadman.SealSize)}
-	for _, content := range []string{"", "a", strings.Repeat("b", sealBlock), strings.Repeat("c", sealBlock-8)} {
-		sealed, err := h.seal("run", "name", []byte(content))
-		if back, e := h.unseal("run", "name", sealed); err != nil || e != nil || string(back) != content {
+// FuzzDecrypt holds that whatever is in a file of a record, it is either the encrypted content or an error.
+func FuzzDecrypt(f *testing.F) {
+	h := Host{Key: bytes.Repeat([]byte{7}, deadman.KeySize)}
+	for _, content := range []string{"", "a", strings.Repeat("b", paddedTo), strings.Repeat("c", paddedTo-8)} {
+		encrypted, err := h.encrypt("run", "name", []byte(content))
+		if back, e := h.decrypt("run", "name", encrypted); err != nil || e != nil || string(back) != content {
 			f.Fatalf("%d bytes: %q, %v, %v", len(content), back, err, e)
 		}
-		f.Add(sealed)
+		f.Add(encrypted)
 	}
-	f.Add([]byte(sealMark))
+	f.Add([]byte(encryptedMark))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		if content, err := h.unseal("other", "name", raw); err == nil && !bytes.Equal(content, raw) {
+		if content, err := h.decrypt("other", "name", raw); err == nil && !bytes.Equal(content, raw) {
 			t.Errorf("accepted %q as %q", raw, content)
 		}
-		_, _ = Host{}.unseal("run", "name", raw)
+		_, _ = Host{}.decrypt("run", "name", raw)
 	})
 }
