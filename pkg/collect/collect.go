@@ -146,7 +146,8 @@ func (c *collector) ground(ctx context.Context) error {
 	err := c.together(ctx,
 		func(ctx context.Context) {
 			c.s.Nodes = listed(ctx, c, "api/nodes",
-				paged(c.Client.CoreV1().Nodes().List, func(l *corev1.NodeList) []corev1.Node { return l.Items }),
+				streamed(c.Client.CoreV1().RESTClient(), "nodes",
+					paged(c.Client.CoreV1().Nodes().List, func(l *corev1.NodeList) []corev1.Node { return l.Items })),
 				c.keeper.node)
 		},
 		func(ctx context.Context) {
@@ -168,7 +169,8 @@ func (c *collector) middle(ctx context.Context) error {
 	err := c.together(ctx,
 		func(ctx context.Context) {
 			c.s.Pods = listed(ctx, c, "api/pods",
-				paged(c.Client.CoreV1().Pods("").List, func(l *corev1.PodList) []corev1.Pod { return l.Items }),
+				streamed(c.Client.CoreV1().RESTClient(), "pods",
+					paged(c.Client.CoreV1().Pods("").List, func(l *corev1.PodList) []corev1.Pod { return l.Items })),
 				c.keeper.pod)
 			c.s.Meta.PodsSeen = len(c.s.Pods) + len(c.keeper.left)
 		},
@@ -198,7 +200,8 @@ func (c *collector) top(ctx context.Context) error {
 	return c.together(ctx,
 		func(ctx context.Context) {
 			c.s.Events = listed(ctx, c, "api/events",
-				paged(c.Client.CoreV1().Events("").List, func(l *corev1.EventList) []corev1.Event { return l.Items }),
+				streamed(c.Client.CoreV1().RESTClient(), "events", paged(c.Client.CoreV1().Events("").List,
+					func(l *corev1.EventList) []corev1.Event { return l.Items })),
 				c.keeper.event)
 		},
 		c.configMaps,

@@ -18,7 +18,7 @@ import (
 type Walker struct {
 	// Removed is the number of secrets that were removed, by place: "pods env", "logs".
 	Removed map[string]int
-	// Shared is true if values share containers, as thousands of pods share those of a template: each is walked once.
+	// Shared is true if values share lists, as thousands of pods share those of a template: each is walked once.
 	// What was walked must stay as long as the walker.
 	Shared bool
 	seen   map[uintptr]bool
@@ -77,8 +77,11 @@ var (
 	numberType   = reflect.TypeFor[json.Number]()
 	rawType      = reflect.TypeFor[json.RawMessage]()
 	extension    = reflect.TypeFor[runtime.RawExtension]()
-	// containersType is the type of what pods share.
-	containersType = reflect.TypeFor[[]corev1.Container]()
+	// sharedTypes are the types of lists that pods share.
+	sharedTypes = map[reflect.Type]bool{
+		reflect.TypeFor[[]corev1.Container](): true, reflect.TypeFor[[]corev1.Volume](): true,
+		reflect.TypeFor[[]corev1.Toleration](): true, reflect.TypeFor[[]metav1.OwnerReference](): true,
+	}
 )
 
 // Walk removes secrets from what a pointer points to. place says where it is from, for Removed.
@@ -271,7 +274,7 @@ func (w *Walker) walkSlice(at where, name string, v reflect.Value) {
 	if v.Type().Elem().Kind() == reflect.Uint8 {
 		return
 	}
-	if w.Shared && v.Type() == containersType {
+	if w.Shared && sharedTypes[v.Type()] {
 		if w.seen[v.Pointer()] {
 			return
 		}

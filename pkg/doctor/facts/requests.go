@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"iter"
 	"maps"
 	"strings"
 
@@ -59,17 +60,23 @@ func (a *amounts) set(name corev1.ResourceName, n int64) {
 	(*a)[name] = n
 }
 
-// asked returns a container's requests of the resources that count, in the units of amount. Extended resources may be
+// asked yields a container's requests of the resources that count, in the units of amount. Extended resources may be
 // set in limits only.
-func asked(r *corev1.ResourceRequirements, counts func(corev1.ResourceName) bool) (all amounts) {
-	for _, list := range []corev1.ResourceList{r.Limits, r.Requests} {
-		for name, q := range list {
-			if counts(name) {
-				all.set(name, amount(name, q))
+func asked(
+	r *corev1.ResourceRequirements, counts func(corev1.ResourceName) bool,
+) iter.Seq2[corev1.ResourceName, int64] {
+	return func(yield func(corev1.ResourceName, int64) bool) {
+		for name, q := range r.Limits {
+			if _, requested := r.Requests[name]; !requested && counts(name) && !yield(name, amount(name, q)) {
+				return
+			}
+		}
+		for name, q := range r.Requests {
+			if counts(name) && !yield(name, amount(name, q)) {
+				return
 			}
 		}
 	}
-	return all
 }
 
 // amount returns a quantity as an integer: millicores of CPU, bytes, or a count.
@@ -83,5 +90,16 @@ func amount(name corev1.ResourceName, q resource.Quantity) int64 {
 // WantsGPU reports whether the pod may request GPUs, as a resource or with any resource claim. Facts.AsksForGPU checks
 // what the claims are for.
 func WantsGPU(pod *corev1.Pod) bool {
-	return len(GPURequests(pod)) > 0 || len(pod.Spec.ResourceClaims) > 0
+	return len(pod.Spec.ResourceClaims) > 0 || requestsGPU(pod.Spec.Containers) || requestsGPU(pod.Spec.InitContainers)
+}
+
+func requestsGPU(containers []corev1.Container) bool {
+	for i := range containers {
+		for _, n := range asked(&containers[i].Resources, IsGPUResource) {
+			if n != 0 {
+				return true
+			}
+		}
+	}
+	return false
 }
