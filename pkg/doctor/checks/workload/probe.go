@@ -78,7 +78,9 @@ func tellProbe(f *facts.Facts, pod *corev1.Pod, killed string, issue *finding.Fi
 		issue.Fix.Text = "Check in the log of the previous instance whether the program was still loading. If it was, " +
 			"give the container a startup probe that waits as long as the model takes to load (failureThreshold times " +
 			"periodSeconds). If it was ready before, make the liveness probe more tolerant."
-		if e, found := lastWords(f, pod, c.Name); found && loads.MatchString(words.LastLine(e.Text)) {
+		e, found := lastWords(f, pod, c.Name)
+		if last := words.LastLine(e.Text); found && loads.MatchString(last) &&
+			!words.ContainsAny(strings.ToLower(last), []string{"error", "fail"}) {
 			issue.Evidence = append(issue.Evidence, e)
 			issue.Fix.Text = "The program was still loading when its log ended. Give the container a startup probe that " +
 				"waits as long as the model takes to load (failureThreshold times periodSeconds); the liveness probe " +
