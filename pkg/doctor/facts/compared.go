@@ -36,7 +36,7 @@ import (
 //	covered: PATH by volume NAME at PATH                     the program that starts is looked for in a volume
 //	GPUs off: NVIDIA_VISIBLE_DEVICES=VALUE, WHO set it       the variable takes the GPUs from a container
 //	volume full: claim NAME at PATH: MESSAGE                 a write to a volume fails for lack of space
-//	OOMKilled with memory limit QUANTITY                     the limit of the container that was killed
+//	OOMKilled with memory limit QUANTITY in container NAME(, the default of LimitRange NAME)
 //	runs elsewhere: toolkit VERSION there, VERSION here      a pod with the same image runs on another node
 //	hangs in the library of HAMi; nvidia-smi of the node works with driver VERSION
 //	hangs with LD_PRELOAD=PATH; nvidia-smi of the node works with driver VERSION
@@ -48,6 +48,8 @@ import (
 //	conflict: no VARIABLE in container NAME, which container NAME has
 //	read-only root: container NAME                           the container cannot be created
 //	mesh: CONTAINER between the ranks of KIND NAME(, which wait at the rendezvous)
+//	mesh: init container NAME needs a connection and runs before CONTAINER    to which the mesh redirects it
+//	kept off: NUMBER pods, such as NAME, must not share a KEY with pods that match SELECTOR
 //	conflict: no RuntimeClass, pods with NAME have the driver    the pod relies on the default runtime of its node
 //	conflict: NRI plugin enabled, toolkit disabled in NAME   what gives the operator's pods their GPUs does not run
 //	CNI plugins in DIR, toolkit VERSION configures containerd    on a platform with a directory of its own
@@ -62,7 +64,7 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 	var all []signatures.Line
 	n := f.Node(pod.Spec.NodeName)
 	if n == nil {
-		return f.unadvertised(pod)
+		return append(f.unadvertised(pod), f.keptOff(pod)...)
 	}
 	for _, compare := range []func(*corev1.Pod, *Node) (source, text string){
 		f.RefusedStrategy, f.withoutCDI, f.otherRoot, f.unansweredBy,

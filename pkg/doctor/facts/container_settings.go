@@ -1,12 +1,14 @@
 package facts
 
 import (
+	"cmp"
 	"path"
 	"regexp"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 )
 
 // refusedEnv reports that a container asks for all GPUs by a variable, which the toolkit of its node ignores in
@@ -66,12 +68,8 @@ func MountOf(c *corev1.Container, file string) (found *corev1.VolumeMount) {
 
 // ContainerOf returns the container of a pod with the given name if it mounts volumes, and nil otherwise.
 func ContainerOf(pod *corev1.Pod, name string) *corev1.Container {
-	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
-		for i := range list {
-			if list[i].Name == name && len(list[i].VolumeMounts) > 0 {
-				return &list[i]
-			}
-		}
+	if c := containerNamed(pod, name); c != nil && len(c.VolumeMounts) > 0 {
+		return c
 	}
 	return nil
 }
@@ -143,23 +141,58 @@ func rootOrGroup(pod *corev1.Pod, c *corev1.Container) bool {
 	return user != nil && *user == 0
 }
 
-// killedAtLimit returns the memory limit of the container that was killed for its memory.
+// killedAtLimit returns the memory limit of the container that was killed for its memory, and the LimitRange that gave
+// it to the container.
 func (f *Facts) killedAtLimit(pod *corev1.Pod, _ *Node) (source, text string) {
-	for i := range pod.Status.ContainerStatuses {
-		s := &pod.Status.ContainerStatuses[i]
-		now, last := s.State.Terminated, s.LastTerminationState.Terminated
-		if (now == nil || now.Reason != "OOMKilled") && (last == nil || last.Reason != "OOMKilled") {
+	for s := range Statuses(pod) {
+		killed, c := cmp.Or(s.State.Terminated, s.LastTerminationState.Terminated), containerNamed(pod, s.Name)
+		if killed == nil || killed.Reason != "OOMKilled" || c == nil {
 			continue
 		}
-		for j := range pod.Spec.Containers {
-			c := &pod.Spec.Containers[j]
-			if q, ok := c.Resources.Limits[corev1.ResourceMemory]; ok && c.Name == s.Name {
-				return PodObject(pod).String() + ", container " + c.Name + " .resources.limits",
-					"OOMKilled with memory limit " + q.String()
+		if q, ok := c.Resources.Limits[corev1.ResourceMemory]; ok {
+			source = PodObject(pod).String() + ", container " + c.Name + " .resources.limits"
+			text = "OOMKilled with memory limit " + q.String() + " in container " + c.Name
+			if name := f.limitedBy(pod, c.Name, q); name != "" {
+				return source + ", and .metadata.annotations[" + limitRanger + "]",
+					text + ", the default of LimitRange " + name
 			}
+			return source, text
 		}
 	}
 	return "", ""
+}
+
+// containerNamed returns the container of a pod with a name, or nil.
+func containerNamed(pod *corev1.Pod, name string) *corev1.Container {
+	for c := range Containers(pod) {
+		if c.Name == name {
+			return c
+		}
+	}
+	return nil
+}
+
+// limitRanger is the annotation in which the API server writes what it took from LimitRanges.
+const limitRanger = "kubernetes.io/limit-ranger"
+
+// limitedBy returns the LimitRange whose default is the memory limit of a container, or "" if the limit is the pod's
+// own: "LimitRanger plugin set: cpu, memory request for container a; cpu, memory limit for init container b".
+func (f *Facts) limitedBy(pod *corev1.Pod, container string, limit resource.Quantity) string {
+	if !slices.ContainsFunc(strings.Split(pod.Annotations[limitRanger], ";"), func(set string) bool {
+		return strings.Contains(set, "memory") && strings.Contains(set, " limit for ") &&
+			strings.HasSuffix(set, " container "+container)
+	}) {
+		return ""
+	}
+	for i := range f.Snapshot.LimitRanges {
+		r := &f.Snapshot.LimitRanges[i]
+		for _, item := range r.Spec.Limits {
+			if q, ok := item.Default[corev1.ResourceMemory]; ok && r.Namespace == pod.Namespace && q.Cmp(limit) == 0 {
+				return r.Name
+			}
+		}
+	}
+	return "of namespace " + pod.Namespace
 }
 
 // runsElsewhere reports that a pod with the same image runs on a node with another version of the toolkit.

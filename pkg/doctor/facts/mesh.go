@@ -129,6 +129,9 @@ func (f *Facts) failsItself(pod *corev1.Pod, troubles []Trouble) bool {
 // meshed reports that a service mesh has its proxy in the pods of a distributed job, and that no rank fails for another
 // reason. A running rank counts if it has been at the rendezvous for long.
 func (f *Facts) meshed(pod *corev1.Pod, n *Node) (source, text string) {
+	if source, text = f.BeforeProxy(pod); text != "" {
+		return source, text
+	}
 	kind, name := jobOf(pod)
 	proxy := proxyOf(pod)
 	if kind == "" || proxy == "" {
@@ -173,6 +176,82 @@ func (f *Facts) atRendezvous(pod *corev1.Pod, proxy string) bool {
 				f.Now.Sub(s.State.Running.StartedAt.Time) > longRendezvous {
 				return true
 			}
+		}
+	}
+	return false
+}
+
+// redirects matches the init containers of meshes, and validates those of them that only check a redirection that a CNI
+// plugin set up: it applies to all init containers.
+var (
+	redirects = regexp.MustCompile(
+		`^(?:istio|linkerd|kuma)-(?:init|validation|network-validator)$|^consul-connect-inject-init$`,
+	)
+	validates = regexp.MustCompile(`validat`)
+	// connects matches commands that need a connection.
+	connects = regexp.MustCompile(`https?://|\bnc\b.* -\w*z|/dev/tcp/|wait-?for|pg_isready|redis-cli`)
+)
+
+// BeforeProxy reports an init container that has needed a connection for long, although a service mesh redirects its
+// connections to a proxy that starts after it. Native sidecars start before.
+func (f *Facts) BeforeProxy(pod *corev1.Pod) (source, text string) {
+	proxy := containerNamed(pod, proxyOf(pod))
+	at := slices.IndexFunc(pod.Spec.InitContainers,
+		func(c corev1.Container) bool { return redirects.MatchString(c.Name) })
+	if proxy == nil || at < 0 || pod.Spec.HostNetwork || pod.Status.Phase != corev1.PodPending ||
+		!slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == proxy.Name }) {
+		return "", ""
+	}
+	for key := range pod.Annotations {
+		if excluded.MatchString(key) && !strings.Contains(strings.ToLower(key), "inbound") {
+			return "", "" // perhaps of this connection
+		}
+	}
+	for i := range pod.Spec.InitContainers {
+		c := &pod.Spec.InitContainers[i]
+		if redirects.MatchString(c.Name) || i < at && !validates.MatchString(pod.Spec.InitContainers[at].Name) ||
+			asUserOf(c, proxy) || !f.lacksConnection(pod, c) {
+			continue
+		}
+		return PodObject(pod).String() + " .spec.initContainers[" + c.Name + "] and .spec.containers[" +
+				proxy.Name + "]",
+			"mesh: init container " + c.Name + " needs a connection and runs before " + proxy.Name
+	}
+	return "", ""
+}
+
+// asUserOf reports whether a container runs as the user of the proxy, whose connections are not redirected.
+func asUserOf(c, proxy *corev1.Container) bool {
+	if c.SecurityContext == nil || c.SecurityContext.RunAsUser == nil {
+		return false
+	}
+	user := int64(1337) // Istio's
+	if s := proxy.SecurityContext; s != nil && s.RunAsUser != nil {
+		user = *s.RunAsUser
+	}
+	return *c.SecurityContext.RunAsUser == user
+}
+
+// longConnecting is how long an init container may try to connect.
+const longConnecting = 5 * time.Minute
+
+// lacksConnection reports whether an init container fails with an error of a connection, or has run for long with a
+// command that needs one.
+func (f *Facts) lacksConnection(pod *corev1.Pod, c *corev1.Container) bool {
+	said := ""
+	for _, l := range f.LogsOf(pod) {
+		if l.Container == c.Name {
+			said += l.Text
+		}
+	}
+	for _, s := range pod.Status.InitContainerStatuses {
+		switch {
+		case s.Name != c.Name:
+		case s.State.Running != nil && f.Now.Sub(s.State.Running.StartedAt.Time) > longConnecting:
+			return connects.MatchString(strings.Join(slices.Concat(c.Command, c.Args), " ")) ||
+				unconnected.MatchString(words.LastLine(said))
+		case s.State.Terminated == nil || s.State.Terminated.ExitCode != 0:
+			return s.LastTerminationState.Terminated != nil && unconnected.MatchString(said)
 		}
 	}
 	return false

@@ -217,6 +217,16 @@ func Current(n *Node, c Component) []*corev1.Pod {
 		func(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil })
 }
 
+// AwaitsDriver reports whether the GPU operator's driver is not ready on a node, and its toolkit waits for the driver.
+func AwaitsDriver(n *Node) bool {
+	return len(Current(n, Driver)) > 0 && !slices.ContainsFunc(Current(n, Driver), PodReady) &&
+		slices.ContainsFunc(Current(n, Toolkit), func(pod *corev1.Pod) bool {
+			return slices.ContainsFunc(pod.Status.InitContainerStatuses, func(s corev1.ContainerStatus) bool {
+				return s.Name == "driver-validation" && s.State.Terminated == nil
+			})
+		})
+}
+
 // Alive reports whether the kubelet reports, so that the API's information about the node and its pods is current.
 func Alive(n *Node) bool { return n.Ready().Status == corev1.ConditionTrue }
 

@@ -129,6 +129,11 @@ func QuoteDemand(pod *corev1.Pod, want map[corev1.ResourceName]int64) finding.Ev
 // EditCommands returns the commands that change a pod, by editing its owner's template if it has one. A pod that is
 // standalone or belongs to a Job must be recreated.
 func EditCommands(pod *corev1.Pod) []string {
+	if name := pod.Labels["workflows.argoproj.io/workflow"]; name != "" {
+		return []string{shell.Command(
+			"# correct the template of Argo Workflow %s in namespace %s, and submit the Workflow again", name, pod.Namespace,
+		)}
+	}
 	owner := metav1.GetControllerOf(pod)
 	if kind, name := GeneratedBy(pod); kind != "" {
 		return []string{shell.Command("kubectl -n %s edit %s %s", pod.Namespace, strings.ToLower(kind), name)}
@@ -169,7 +174,8 @@ func GeneratedBy(pod *corev1.Pod) (kind, name string) {
 	owner, name := metav1.GetControllerOf(pod), pod.Labels["app.kubernetes.io/name"]
 	switch {
 	case owner == nil || name == "":
-	case pod.Labels["app.kubernetes.io/part-of"] == "llminferenceservice":
+	case pod.Labels["app.kubernetes.io/part-of"] == "llminferenceservice",
+		strings.HasPrefix(pod.Labels["app.kubernetes.io/component"], "llminferenceservice-"):
 		return "LLMInferenceService", name
 	case pod.Labels["app.kubernetes.io/managed-by"] == "k8s-nim-operator" && owner.Kind == "Job":
 		return "NIMCache", name

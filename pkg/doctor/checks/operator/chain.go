@@ -55,10 +55,9 @@ func initChainCheck() engine.Check {
 			"driver's and the toolkit's pods, their last log lines, and the files in /run/nvidia/validations",
 		Why: "Each operand waits in an init container until the previous link has written its file: driver, container toolkit, CUDA, device plugin. One broken link therefore blocks " +
 			"all later pods. Only the first broken link is reported. A driver may take 20 minutes, the limit of its startup probe, and everything else 2 minutes.",
-		Explains: facts.GPULost("op.operand-failing", "op.clusterpolicy", "dp.not-running", "dp.capacity-zero",
-			"dp.none",
-			"dp.unhealthy", "gfd.labels", "obs.dcgm-crash", "mig.manager-failed", "share.mps", "wl.cuda-vs-driver"),
-		Doc: "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/troubleshooting.html",
+		Explains:   blocked(),
+		ExplainsAs: map[string][]string{ofDriver: blocked("rt.handler-missing")},
+		Doc:        "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/troubleshooting.html",
 		Sources: []string{"gpu-operator#161", "gpu-operator#280", "gpu-operator#378", "gpu-operator#448",
 			"gpu-operator#487", "gpu-operator#579", "gpu-operator#1043",
 			"gpu-operator#1518", "gpu-operator#1982"},
@@ -80,6 +79,16 @@ func initChainCheck() engine.Check {
 	}
 }
 
+// ofDriver is the kind of findings about the link that the toolkit waits for, before it configures the runtime.
+const ofDriver = "driver"
+
+// blocked returns the IDs of the findings that follow if the operator's pods wait.
+func blocked(more ...string) []string {
+	return facts.GPULost(append(more, "op.operand-failing", "op.clusterpolicy", "dp.not-running", "dp.capacity-zero",
+		"dp.none", "dp.unhealthy", "gfd.labels", "obs.dcgm-crash", "mig.manager-failed", "share.mps",
+		"wl.cuda-vs-driver")...)
+}
+
 // hasChain reports whether pods of the operator run on the node.
 func hasChain(n *facts.Node) bool {
 	return slices.ContainsFunc(n.Pods, func(pod *corev1.Pod) bool {
@@ -92,16 +101,22 @@ func hasChain(n *facts.Node) bool {
 func checkChain(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	for _, l := range chainLinks() {
 		state, t := l.state(f, n)
+		as := ""
+		if l.part == facts.Driver && facts.AwaitsDriver(n) {
+			as = ofDriver
+		}
 		switch {
 		case state == linkBroken && l.file == "plugin-ready" &&
 			(facts.GPUsOf(n.Status.Allocatable) == 0 || !facts.PluginReady(n)):
 			return // a consequence, reported by the device plugin checks
 		case state == linkBroken:
-			r.Add(l.finding(f, n, t))
+			found := l.finding(f, n, t)
+			found.As = as
+			r.Add(found)
 			return
 		case state == linkStarting:
 			r.Add(finding.Finding{
-				Severity: finding.Info, Confidence: finding.Likely, Object: n.Object(), Evidence: t.Evidence,
+				Severity: finding.Info, Confidence: finding.Likely, Object: n.Object(), Evidence: t.Evidence, As: as,
 				Title: "the GPU operator is still starting its " + l.name + ", and the other operands wait for it",
 				Fix:   finding.Fix{Text: "Wait: compiling a driver takes up to 20 minutes."},
 			})

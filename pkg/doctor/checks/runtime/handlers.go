@@ -46,8 +46,11 @@ func handlerChecks() []engine.Check {
 				"and the handlers that containerd has in memory (CRI Status)",
 			Why: "the runtime reports it, or the RuntimeClass of a pod on the node names a handler that is not in " +
 				"memory. A handler that no pod requests may be missing: GKE, CRI-O with a hook, CDI, NRI and Talos " +
-				"have none. Before containerd 2.0, .status.runtimeHandlers is empty and proves nothing",
+				"have none. Before containerd 2.0, .status.runtimeHandlers is empty and proves nothing. While the GPU " +
+				"operator's toolkit waits for a driver that is not ready, the driver is the cause",
 			Explains: noPods(),
+			ExplainsAs: map[string][]string{awaitsDriver: slices.DeleteFunc(noPods(),
+				func(id string) bool { return id == "op.*" })},
 			Sources: []string{
 				"gpu-operator#413", "gpu-operator#432", "gpu-operator#549", "gpu-operator#730", "gpu-operator#1298",
 				"NVSentinel#442",
@@ -179,10 +182,17 @@ func hostProblem(f *facts.Facts, n *facts.Node) string {
 	return f.WhyNoHost(n.Name)
 }
 
+// awaitsDriver is the kind of findings about a node whose toolkit waits for the operator's driver before it adds the
+// handler.
+const awaitsDriver = "awaits the driver"
+
 func handlerMissing(f *facts.Facts, n *facts.Node, handler string, pods []*corev1.Pod) finding.Finding {
 	issue := finding.Finding{
 		Object: n.Object(), Fix: handlerFix(f, n, handler),
 		Title: fmt.Sprintf("pods request the runtime handler %q, which the node's runtime does not have", handler),
+	}
+	if facts.AwaitsDriver(n) {
+		issue.As = awaitsDriver
 	}
 	for _, pod := range pods {
 		issue.Pods = append(issue.Pods, pod.Namespace+"/"+pod.Name)

@@ -182,8 +182,10 @@ func checkStarting(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 			Commands: []string{shell.Command("kubectl -n %s describe pod %s", pod.Namespace, pod.Name)},
 		},
 	}
+	_, unconnected := f.BeforeProxy(pod)
+	init := runningInit(pod)
 	// A running init container may be downloading data.
-	running := len(pod.Status.InitContainerStatuses) > 0 && pod.Status.InitContainerStatuses[0].State.Running != nil
+	running := init != "" && init == pod.Status.InitContainerStatuses[0].Name && unconnected == ""
 	switch {
 	case since < startTime, running && len(warnings) == 0:
 		r.Pass(facts.PodObject(pod))
@@ -195,9 +197,30 @@ func checkStarting(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 		}
 		issue.Severity, issue.Confidence = finding.Info, finding.Possible
 		issue.Title = "the GPU pod is still starting"
+	case unconnected != "":
 	default:
 		issue.Severity, issue.Confidence = finding.Warning, finding.Possible
 		issue.Title = "the GPU pod has been starting for a long time without an error"
 	}
+	if init != "" {
+		issue.Evidence[0].Text += "; its init container " + init + " runs"
+		if e, found := lastWords(f, pod, init); found {
+			issue.Evidence = append(issue.Evidence, e)
+		}
+		issue.Fix.Text = "See the pod's events, and the log of its init container " + init + ", for which the others wait."
+		issue.Fix.Commands = append(issue.Fix.Commands,
+			shell.Command("kubectl -n %s logs %s -c %s --tail=50", pod.Namespace, pod.Name, init))
+	}
 	r.Add(issue)
+}
+
+// runningInit returns the name of the init container that runs and for which the other containers wait, or "".
+func runningInit(pod *corev1.Pod) string {
+	for i, s := range pod.Status.InitContainerStatuses {
+		if s.State.Running != nil && (i+1 == len(pod.Status.InitContainerStatuses) ||
+			pod.Status.InitContainerStatuses[i+1].State.Waiting != nil) {
+			return s.Name
+		}
+	}
+	return ""
 }

@@ -13,14 +13,20 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
 // killedFor matches the kubelet's event about a container that it kills because of a probe.
 var killedFor = regexp.MustCompile(`Container (\S+) failed (liveness|startup) probe`)
 
+// loads matches lines of programs that load a model.
+var loads = regexp.MustCompile(
+	`(?i)load(?:ing)? (?:\w+ )*(?:model|weights|checkpoint|shards)|download(?:ing)?\b|Fetching \d+ files`,
+)
+
 // tellProbe describes the probe because of which the kubelet kills a container: its numbers say how long the program
 // may be silent, and a startup probe that has succeeded says that the program was killed later, while it worked.
-func tellProbe(pod *corev1.Pod, killed string, issue *finding.Finding) {
+func tellProbe(f *facts.Facts, pod *corev1.Pod, killed string, issue *finding.Finding) {
 	issue.Title = "the container's probe fails, so the kubelet kills the container"
 	issue.Fix = finding.Fix{
 		Text:     "Give the container a startup probe that waits as long as the model takes to load (failureThreshold times periodSeconds).",
@@ -45,8 +51,9 @@ func tellProbe(pod *corev1.Pod, killed string, issue *finding.Finding) {
 	period, failures := cmp.Or(probe.PeriodSeconds, 10), cmp.Or(probe.FailureThreshold, 3)
 	timeout := max(probe.TimeoutSeconds, 1)
 	issue.Evidence = append(issue.Evidence, finding.FieldEvidence(facts.PodObject(pod),
-		"container "+c.Name+" ."+m[2]+"Probe", "periodSeconds %d, timeoutSeconds %d, failureThreshold %d",
-		period, timeout, failures))
+		"container "+c.Name+" ."+m[2]+"Probe",
+		"initialDelaySeconds %d, periodSeconds %d, timeoutSeconds %d, failureThreshold %d",
+		probe.InitialDelaySeconds, period, timeout, failures))
 	silent := (failures-1)*period + timeout
 	switch {
 	case m[2] == "startup":
@@ -65,9 +72,20 @@ func tellProbe(pod *corev1.Pod, killed string, issue *finding.Finding) {
 	default:
 		issue.Title = fmt.Sprintf("the liveness probe of container %s fails, and the kubelet kills the container after "+
 			"%d s without a response", c.Name, silent)
+		if delay := probe.InitialDelaySeconds; delay > 0 {
+			issue.Title += fmt.Sprintf(", from %d s after its start", delay)
+		}
 		issue.Fix.Text = "Check in the log of the previous instance whether the program was still loading. If it was, " +
 			"give the container a startup probe that waits as long as the model takes to load (failureThreshold times " +
 			"periodSeconds). If it was ready before, make the liveness probe more tolerant."
+		e, found := lastWords(f, pod, c.Name)
+		if last := words.LastLine(e.Text); found && loads.MatchString(last) &&
+			!words.ContainsAny(strings.ToLower(last), []string{"error", "fail"}) {
+			issue.Evidence = append(issue.Evidence, e)
+			issue.Fix.Text = "The program was still loading when its log ended. Give the container a startup probe that " +
+				"waits as long as the model takes to load (failureThreshold times periodSeconds); the liveness probe " +
+				"starts after it."
+		}
 	}
 	issue.Fix.Commands = append([]string{shell.Command("kubectl -n %s logs %s -c %s --previous --tail=50",
 		pod.Namespace, pod.Name, c.Name)}, issue.Fix.Commands...)

@@ -342,14 +342,15 @@ func checkProbes(f *facts.Facts, r *engine.Result) {
 			case recent && killed.Text == "" && e.Reason == "Killing" &&
 				words.ContainsAny(e.Message, []string{"failed liveness probe", "failed startup probe"}):
 				killed = q
-			case recent && unhealthy.Text == "" && e.Reason == "Unhealthy":
-				unhealthy = q
+			case recent && e.Reason == "Unhealthy" && (unhealthy.Text == "" ||
+				strings.HasPrefix(unhealthy.Text, "Readiness") && !strings.HasPrefix(q.Text, "Readiness")):
+				unhealthy = q // a failed readiness probe kills nothing
 			}
 		}
 		issue := finding.Finding{Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Confidence: finding.Likely}
 		switch {
 		case killed.Text != "":
-			tellProbe(pod, killed.Text, &issue)
+			tellProbe(f, pod, killed.Text, &issue)
 			issue.Evidence = append([]finding.Evidence{killed}, issue.Evidence...)
 		case strings.HasPrefix(unhealthy.Text, "Readiness") && crashes(pod):
 			continue // a consequence: nothing responds while the container waits to be restarted

@@ -136,6 +136,9 @@ func (s *Scheduler) otherwise(pod *corev1.Pod, message string, roomy []*facts.No
 				" if they are not needed: one node must satisfy all of them and have room for the GPUs.",
 			Commands: facts.EditCommands(pod),
 		}
+		if strings.HasPrefix(by.field, ".metadata.labels") { // nothing in the pod's own spec
+			v.Fix.Commands = []string{"kubectl get pods -A -o wide --show-labels"}
+		}
 	case slices.ContainsFunc(insufficient, isOurs):
 		v.Id, v.Confidence = "sched.insufficient-gpu", finding.Possible
 		v.Title = "the scheduler finds too few free GPUs, although the pods in the snapshot leave enough"

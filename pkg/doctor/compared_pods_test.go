@@ -1,0 +1,160 @@
+package doctor
+
+import (
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// TestKeptOff protects that the anti-affinity of other pods is the cause only if it selects the pod, and that a rolling
+// update is not told to change it.
+func TestKeptOff(t *testing.T) {
+	t.Parallel()
+	const others, either = "scheduler-anti-affinity-of-others", "scheduler-pod-anti-affinity"
+	shuns := func(term corev1.PodAffinityTerm) podChange {
+		term.LabelSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"part-of": "llm"}}
+		term.TopologyKey = corev1.LabelHostname
+		return func(p *corev1.Pod) {
+			p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+				RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{term},
+			}}
+		}
+	}
+	label := func(value string) podChange {
+		return func(p *corev1.Pod) { p.Labels = map[string]string{"part-of": value} }
+	}
+	for name, c := range map[string]struct {
+		pod, other []podChange
+		want       string
+	}{
+		"selects the pod": {[]podChange{label("llm")}, []podChange{shuns(corev1.PodAffinityTerm{})}, others},
+		"selects others":  {[]podChange{label("db")}, []podChange{shuns(corev1.PodAffinityTerm{})}, either},
+		"another namespace": {
+			[]podChange{label("llm")}, []podChange{shuns(corev1.PodAffinityTerm{Namespaces: []string{"x"}})}, either,
+		},
+		"all namespaces": {[]podChange{label("llm")}, []podChange{
+			shuns(corev1.PodAffinityTerm{NamespaceSelector: &metav1.LabelSelector{}}),
+		}, others},
+		"the same Deployment": {
+			[]podChange{label("llm"), owned("ReplicaSet", "llm-6d9f7c8b54")},
+			[]podChange{shuns(corev1.PodAffinityTerm{}), owned("ReplicaSet", "llm-7b5c59d6f8")}, either,
+		},
+	} {
+		told := toldByScheduler("0/1 nodes are available: 1 node(s) didn't satisfy existing pods anti-affinity rules.")
+		for gpus := range int64(2) {
+			b := newBench().node("n", 4).pod("other", "n", 1, c.other...).pod("p", "", gpus, append(c.pod, told)...)
+			if _, all := b.tell(t); !signed(all, c.want) && (gpus == 0 || c.want == others) {
+				t.Errorf("%s, %d GPUs: want %s: %+v", name, gpus, c.want, all)
+			}
+		}
+	}
+}
+
+// TestBeforeProxy protects that a mesh is the cause only if its proxy starts after the init container and takes its
+// connections.
+func TestBeforeProxy(t *testing.T) {
+	t.Parallel()
+	always, istio := corev1.ContainerRestartPolicyAlways, int64(1337)
+	for name, c := range map[string]struct {
+		redirect string
+		change   podChange
+		want     bool
+	}{
+		"redirected by a CNI plugin": {"istio-validation", func(*corev1.Pod) {}, true},
+		"redirected before":          {"istio-init", func(*corev1.Pod) {}, true},
+		"redirected after": {"istio-init", func(p *corev1.Pod) {
+			slices.Reverse(p.Spec.InitContainers)
+			slices.Reverse(p.Status.InitContainerStatuses)
+		}, false},
+		"as the proxy's user": {"istio-validation", func(p *corev1.Pod) {
+			p.Spec.InitContainers[1].SecurityContext = &corev1.SecurityContext{RunAsUser: &istio}
+		}, false},
+		"port excluded": {"istio-validation", func(p *corev1.Pod) {
+			p.Annotations = map[string]string{"traffic.sidecar.istio.io/excludeOutboundPorts": "5000"}
+		}, false},
+		"native sidecar": {"istio-validation", func(p *corev1.Pod) {
+			proxy := p.Spec.Containers[1]
+			proxy.RestartPolicy, p.Spec.Containers = &always, p.Spec.Containers[:1]
+			p.Spec.InitContainers = append([]corev1.Container{proxy}, p.Spec.InitContainers...)
+		}, false},
+		"downloads": {"istio-validation", func(p *corev1.Pod) {
+			p.Spec.InitContainers[1].Command = []string{"copy"}
+		}, false},
+		"just started": {"istio-validation", func(p *corev1.Pod) {
+			p.Status.InitContainerStatuses[1].State.Running.StartedAt = benchAgo(time.Minute)
+		}, false},
+	} {
+		pod := func(p *corev1.Pod) {
+			p.Status.Phase, p.Status.Conditions = corev1.PodPending, nil
+			p.Status.ContainerStatuses[0].State = corev1.ContainerState{
+				Waiting: &corev1.ContainerStateWaiting{Reason: "PodInitializing"},
+			}
+			p.Spec.Containers = append(p.Spec.Containers,
+				corev1.Container{Name: "istio-proxy", Image: "istio/proxyv2:1"})
+			p.Spec.InitContainers = []corev1.Container{
+				{Name: c.redirect, Image: "istio/proxyv2:1"},
+				{Name: "check", Command: []string{"sh", "-c", "until wget http://llm:5000/v1/models; do sleep 9; done"}},
+			}
+			p.Status.InitContainerStatuses = []corev1.ContainerStatus{
+				{Name: c.redirect, State: exitedWith(0, "Completed")},
+				{Name: "check", State: corev1.ContainerState{
+					Running: &corev1.ContainerStateRunning{StartedAt: benchAgo(50 * time.Minute)},
+				}},
+			}
+		}
+		b := newBench().node("n", 1).pod("p", "n", 1, pod, c.change)
+		if _, all := b.tell(t); signed(all, "mesh-init-container-before-proxy") != c.want {
+			t.Errorf("%s: the mesh is the cause: want %t: %+v", name, c.want, all)
+		}
+	}
+}
+
+// TestLimitRange protects that a LimitRange is blamed only for a limit that it set, as the pod's annotation says.
+func TestLimitRange(t *testing.T) {
+	t.Parallel()
+	for set, want := range map[string]bool{
+		"LimitRanger plugin set: cpu, memory limit for container main":                                      true,
+		"LimitRanger plugin set: cpu, memory request for container main; memory limit for container main":   true,
+		"LimitRanger plugin set: cpu limit for container main; cpu, memory limit for init container domain": false,
+		"LimitRanger plugin set: cpu, memory request for container main":                                    false,
+		"": false,
+	} {
+		b := newBench().node("n", 1).pod("p", "n", 1, endedBadly(""), func(p *corev1.Pod) {
+			p.Annotations = map[string]string{"kubernetes.io/limit-ranger": set}
+			p.Spec.Containers[0].Resources.Limits[corev1.ResourceMemory] = resource.MustParse("512Mi")
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", State: exitedWith(137, "OOMKilled")}}
+		})
+		b.LimitRanges = []corev1.LimitRange{{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "defaults"},
+			Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{
+				Default: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("512Mi")},
+			}}},
+		}}
+		if _, all := b.tell(t); signed(all, "limit-range-default-memory") != want {
+			t.Errorf("%q: the LimitRange is the cause: want %t: %+v", set, want, all)
+		}
+	}
+}
+
+// TestHandlerAwaitsDriver protects that a missing handler is a consequence of the operator's driver, for which the
+// toolkit waits before it adds the handler, even if the cause of the driver's failure is unknown.
+func TestHandlerAwaitsDriver(t *testing.T) {
+	t.Parallel()
+	c := readField(t, filepath.Join("testdata", "field", "aicr-70-limitrange-kills-driver-build.txtar"))
+	for i := range c.snapshot.Pods {
+		for j := range c.snapshot.Pods[i].Status.ContainerStatuses {
+			if last := c.snapshot.Pods[i].Status.ContainerStatuses[j].LastTerminationState.Terminated; last != nil {
+				last.Reason, last.ExitCode = "Error", 1
+			}
+		}
+	}
+	report := Examine(c.snapshot, Options{})
+	if got := fieldRoots(report); !slices.Equal(got, []string{"op.init-chain"}) {
+		t.Errorf("the roots are %v\n%s", got, describe(report))
+	}
+}
