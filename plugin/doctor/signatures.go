@@ -97,6 +97,8 @@ also, unless and in: [spec] can also match facts about the pod and its node, one
   node kubelet: VERSION        node runtime: NAME://VERSION
   node platform: NAME          node type: INSTANCE TYPE
   node driver: VERSION
+  node compute: CAPABILITY
+  node ldconfig: PATH
   node extension: NAME VERSION (Talos)
   node label: nvidia.com/gpu.deploy.driver=pre-installed`,
 		Example: `  kubectl gpu-fault doctor signatures

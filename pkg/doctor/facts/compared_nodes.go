@@ -104,12 +104,21 @@ func (f *Facts) defaultLost(pod *corev1.Pod, n *Node) (source, text string) {
 }
 
 func setsDefault(toolkit *corev1.Pod) bool {
+	_, is := ToldDefault(toolkit)
+	return is
+}
+
+// ToldDefault returns whether the operator's toolkit is told to make NVIDIA's runtime the default, and the variable
+// that tells it, or "" if it is not told.
+func ToldDefault(toolkit *corev1.Pod) (variable string, is bool) {
 	for i := range toolkit.Spec.Containers {
-		if slices.Contains(EnvOf(toolkit.Spec.Containers[i].Env, "CONTAINERD_SET_AS_DEFAULT"), "true") {
-			return true
+		for _, name := range []string{"NVIDIA_RUNTIME_SET_AS_DEFAULT", "CONTAINERD_SET_AS_DEFAULT"} {
+			for _, value := range EnvOf(toolkit.Spec.Containers[i].Env, name) {
+				variable, is = name, value == "true" || value == "1"
+			}
 		}
 	}
-	return false
+	return variable, is
 }
 
 // startedAfter reports whether all containers of the pod that run started after a time.

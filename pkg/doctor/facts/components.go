@@ -93,7 +93,7 @@ func nvidias(names []string, spec *corev1.PodSpec) bool {
 	switch {
 	case has("sriov", "rdma", "network"): // NVIDIA also makes network cards
 		return false
-	case has("nvidia"):
+	case has("nvidia", "hami"): // HAMi's plugins for other vendors name the vendor instead
 		return true
 	case has("amd", "rocm", "radeon", "intel", "habana", "habanalabs", "habanaai", "gaudi", "cpu", "tpu", "npu",
 		"ascend", "neuron", "fpga", "xilinx", "furiosa", "metax", "cambricon"):

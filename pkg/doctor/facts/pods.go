@@ -165,7 +165,7 @@ func EditCommands(pod *corev1.Pod) []string {
 func GeneratedBy(pod *corev1.Pod) (kind, name string) {
 	for _, by := range [][2]string{
 		{"leaderworkerset.sigs.k8s.io/name", "LeaderWorkerSet"},
-		{"serving.kserve.io/inferenceservice", "InferenceService"},
+		{"serving.kserve.io/inferenceservice", "InferenceService"}, {"notebook-name", "Notebook"}, // Kubeflow's
 	} {
 		if name := pod.Labels[by[0]]; name != "" {
 			return by[1], name

@@ -28,7 +28,8 @@ import (
 //	node kernel: VERSION         node os: NAME
 //	node kubelet: VERSION        node runtime: NAME://VERSION
 //	node platform: NAME          node type: INSTANCE TYPE
-//	node driver: VERSION
+//	node driver: VERSION         node compute: CAPABILITY
+//	node ldconfig: PATH          what the container toolkit runs, if it is Ubuntu's script instead of the program
 //	node extension: NAME VERSION (Talos)
 //	node label: nvidia.com/gpu.deploy.driver=pre-installed
 func (f *Facts) specOf(pod *corev1.Pod) []signatures.Line {
@@ -120,6 +121,9 @@ func (n *Node) Driver() string {
 	return n.Labels["nvidia.com/cuda.driver-version.full"]
 }
 
+// compute is how feature discovery's labels of the compute capability of a node's GPUs begin.
+const compute = "nvidia.com/gpu.compute."
+
 // specOf returns facts about a node; see Facts.specOf.
 func (n *Node) specOf() []signatures.Line {
 	var all []signatures.Line
@@ -131,6 +135,8 @@ func (n *Node) specOf() []signatures.Line {
 		{"runtime", ".status.nodeInfo.containerRuntimeVersion", info.ContainerRuntimeVersion},
 		{"platform", "", string(n.Distribution)},
 		{"driver", "", n.Driver()},
+		{"compute", ".metadata.labels[" + compute + "major], [" + compute + "minor]",
+			strings.Trim(n.Labels[compute+"major"]+"."+n.Labels[compute+"minor"], ".")},
 		{"type", ".metadata.labels[" + corev1.LabelInstanceTypeStable + "]", n.Labels[corev1.LabelInstanceTypeStable]},
 	} {
 		if fact[2] != "" {
@@ -138,6 +144,13 @@ func (n *Node) specOf() []signatures.Line {
 				Source: n.Object().String() + " " + fact[1], Text: words.Clip("node " + fact[0] + ": " + fact[2]),
 			}})
 		}
+	}
+	if path := strings.Trim(n.ToolkitSetting("ldconfig"), `"@`); strings.HasPrefix(info.OSImage, "Ubuntu") &&
+		strings.HasSuffix(path, "sbin/ldconfig") { // the program is beside it: ldconfig.real
+		all = append(all, signatures.Line{Place: signatures.Spec, Compared: true, Evidence: finding.Evidence{
+			Source: "nodes/" + n.Name + ": [nvidia-container-cli] in " + n.Host.Probe.ToolkitConfigPath,
+			Text:   "node ldconfig: " + path,
+		}})
 	}
 	if key := "nvidia.com/gpu.deploy.driver"; n.Labels[key] == "pre-installed" {
 		all = append(all, signatures.Line{Place: signatures.Spec, Evidence: finding.Evidence{

@@ -66,13 +66,16 @@ const endedCounts = time.Hour
 const restartsCount = 3
 
 // Past reports whether a failed pod was replaced or failed over an hour ago. User jobs fail every day without a problem
-// in the cluster.
+// in the cluster. A pod that should always run and has no controller counts for a day, because nothing replaces it.
 func (f *Facts) Past(pod *corev1.Pod) bool {
 	if pod.Status.Phase != corev1.PodFailed || ComponentOf(pod.Labels, &pod.Spec) != "" {
 		return false
 	}
-	ended := f.EndedAt(pod)
-	return f.Replaced(pod) || !ended.IsZero() && f.Now.Sub(ended) > endedCounts
+	ended, counts := f.EndedAt(pod), endedCounts
+	if pod.Spec.RestartPolicy == corev1.RestartPolicyAlways && metav1.GetControllerOf(pod) == nil {
+		counts = failedCounts
+	}
+	return f.Replaced(pod) || !ended.IsZero() && f.Now.Sub(ended) > counts
 }
 
 // WorstOf returns the worst severity of the troubles. A restarted container counts less because it may keep running.
@@ -232,15 +235,15 @@ func LastChange(pod *corev1.Pod) time.Time {
 	return last
 }
 
-// EndedAt returns when a finished pod finished, as far as known. Older kubelets clear the status of a pod that they
-// evict: then the event has the time.
+// EndedAt returns when a finished pod finished, as far as known. Kubelets clear the status of a pod that they evict or
+// reject: then the event has the time.
 func (f *Facts) EndedAt(pod *corev1.Pod) time.Time {
 	last := LastChange(pod)
-	if pod.Status.Reason != "Evicted" {
+	if pod.Status.Reason == "" {
 		return last
 	}
 	for _, e := range f.EventsOfPod(pod) {
-		if at := EventTime(e); e.Reason == "Evicted" && at.After(last) {
+		if at := EventTime(e); e.Reason == pod.Status.Reason && at.After(last) {
 			return at
 		}
 	}

@@ -3,6 +3,7 @@ package deviceplugin
 import (
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -135,6 +136,9 @@ func undivided(f *facts.Facts, n *facts.Node) (evidence []finding.Evidence, seen
 	return nil, false
 }
 
+// invalidGPU matches the index of the GPU in the line that invalidMIG returns. The others may have instances.
+var invalidGPU = regexp.MustCompile(`device (\d+) has an invalid MIG configuration`)
+
 // invalidMIG returns the line in which the device plugin or feature discovery says that a GPU is in MIG mode without an
 // instance: they call this an invalid configuration.
 func invalidMIG(f *facts.Facts, n *facts.Node) (finding.Evidence, bool) {
@@ -163,19 +167,28 @@ func checkUndivided(f *facts.Facts, r *engine.Result, n *facts.Node) bool {
 	if len(evidence) == 0 || len(facts.Current(n, facts.DevicePlugin)) == 0 && !operator {
 		return false
 	}
+	title, only := "the GPUs are in MIG mode but have no MIG instances, so the node offers no GPUs", ""
+	cause := "MIG mode survives a reboot, but the instances do not: something must create them again at each boot."
+	list := shell.OnHost(n.Name, "sudo nvidia-smi mig -lgi")
+	profiles := shell.OnHost(n.Name, "sudo nvidia-smi mig -lgip")
+	if m := invalidGPU.FindStringSubmatch(evidence[0].Text); m != nil {
+		title = "GPU " + m[1] + " is in MIG mode but has no MIG instances, so the device plugin offers no GPU of the node"
+		cause += " The plugin refuses the whole node for one GPU without instances, and names the first: see those " +
+			"after it as well."
+		only = " -i " + m[1]
+		list = shell.OnHost(n.Name, "sudo nvidia-smi mig -i %s -lgi", m[1])
+		profiles = shell.OnHost(n.Name, "sudo nvidia-smi mig -i %s -lgip", m[1])
+	}
 	found := finding.Finding{
-		Object: n.Object(), Confidence: finding.Likely, Evidence: evidence,
-		Title: "the GPUs are in MIG mode but have no MIG instances, so the node offers no GPUs",
-		Cause: "MIG mode survives a reboot, but the instances do not: something must create them again at each boot.",
+		Object: n.Object(), Confidence: finding.Likely, Evidence: evidence, Title: title,
+		Cause: cause,
 		Fix: finding.Fix{
 			Text: "Check that the list is empty. Then create the instances that the pods request, with the IDs of the " +
-				"profiles that -lgip lists (such as nvidia-smi mig -cgi 19,19 -C for two of 1g), and restart the " +
-				"device plugin. Have a service create them at each boot, such as nvidia-mig-parted or the MIG manager. " +
-				"If nobody wants MIG on this node, disable the mode (nvidia-smi -mig 0, with no process on the GPUs). " +
+				"profiles that -lgip lists (such as nvidia-smi mig" + only + " -cgi 19,19 -C for two of 1g), and " +
+				"restart the device plugin. Have a service create them at each boot, such as nvidia-mig-parted or the MIG manager. " +
+				"If nobody wants MIG there, disable the mode (nvidia-smi" + only + " -mig 0, with no process on the GPU). " +
 				"The driver, the plugin and its strategy need no change.",
-			Commands: []string{
-				shell.OnHost(n.Name, "sudo nvidia-smi mig -lgi"), shell.OnHost(n.Name, "sudo nvidia-smi mig -lgip"),
-			},
+			Commands: []string{list, profiles},
 		},
 	}
 	if !seen {

@@ -105,10 +105,17 @@ func reportSelector(f *facts.Facts, r *engine.Result, d *appsv1.DaemonSet, pods 
 		},
 	}
 	if unseen(f, d) {
-		found.Fix.Text = "See which nodes have NVIDIA GPUs." + scheduler.Near(nearest, missing)
+		near := scheduler.Near(nearest, missing)
+		found.Fix.Text = "See which nodes have NVIDIA GPUs." + near
 		found.Fix.Commands = []string{
 			shell.Command("kubectl get daemonset %s -n %s -o yaml", d.Name, d.Namespace),
 			"kubectl get nodes --show-labels",
+		}
+		if key, value, ok := strings.Cut(missing[0], "="); ok && len(missing) == 1 && near == "" {
+			found.Fix.Text += " Label them (last command), or set the node selector in the plugin's chart to a label that " +
+				"they have. The plugin is installed: another one beside it would conflict."
+			found.Fix.Commands = append(found.Fix.Commands,
+				shell.Command("kubectl label node %s %s # each node with GPUs", nearest.Name, key+"="+value))
 		}
 	} else if strings.Contains(missing[0], "instance-type In ") {
 		found.Fix.Text = "See whether the nodes that need the plugin have such devices. If they do, add their instance " +

@@ -307,20 +307,46 @@ func missingImage(f *facts.Facts, n *facts.Node) (finding.Evidence, string, bool
 	return finding.Evidence{}, "", false
 }
 
+// precompiledElsewhere names, in brackets, the kernel of another node on which a precompiled driver of the same branch
+// and operating system runs, or returns "".
+func precompiledElsewhere(f *facts.Facts, image, kernel string) string {
+	before, after, _ := strings.Cut(image, kernel)
+	for _, n := range f.GPUNodes {
+		for _, pod := range facts.Current(n, facts.Driver) {
+			runs := kernelOf(n) != "" && kernelOf(n) != kernel && facts.PodReady(pod)
+			if runs && slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool {
+				return c.Image == before+kernelOf(n)+after
+			}) {
+				return " (" + kernelOf(n) + ", as on node " + n.Name + ")"
+			}
+		}
+	}
+	return ""
+}
+
 func driverImageFinding(f *facts.Facts, n *facts.Node, e finding.Evidence, image string) finding.Finding {
 	if kernel := kernelOf(n); kernel != "" && strings.Contains(image, kernel) {
-		return finding.Finding{
+		found := finding.Finding{
 			Title: "no precompiled driver image exists for the node's kernel", Object: n.Object(),
 			Evidence: []finding.Evidence{
 				e, finding.FieldEvidence(n.Object(), ".status.nodeInfo", "kernelVersion: %s", kernel),
 			},
 			Fix: finding.Fix{
 				Text: fmt.Sprintf("The image %s does not exist: NVIDIA publishes precompiled drivers only for some "+
-					"kernels, and often later than the kernel. Set driver.usePrecompiled=false, so that the driver "+
-					"is built on the node, or boot a kernel with an image, and hold the kernel's package back.", image),
-				Commands: facts.ChangeOperator(f, "driver.usePrecompiled", false),
+					"kernels, and often later than the kernel. Wait for it, or boot a kernel with an image%s, and hold "+
+					"the kernel's package back. Or set driver.usePrecompiled=false, so that the driver is built on the "+
+					"node, and with it driver.version to a full version: the branch alone (such as 535) is the tag of "+
+					"precompiled images only.", image, precompiledElsewhere(f, image, kernel)),
 			},
 		}
+		if branch := facts.PolicyString(f, "spec", "driver", "version"); strings.Contains(branch, ".") {
+			found.Fix.Commands = facts.ChangeOperator(f, "driver.usePrecompiled", false)
+		} else if policy, ok := facts.ClusterPolicy(f); ok {
+			found.Fix.Commands = []string{shell.Command(
+				"kubectl get clusterpolicy %s -o jsonpath='{.spec.driver}{\"\\n\"}'", policy.GetName(),
+			)}
+		}
+		return found
 	}
 	return finding.Finding{
 		Title: "no driver image exists for the node's operating system", Object: n.Object(),

@@ -305,7 +305,13 @@ func reportWithoutDriver(f *facts.Facts, r *engine.Result, n *facts.Node, pods [
 		return pod.Spec.RuntimeClassName != nil && *pod.Spec.RuntimeClassName == class.Name && !facts.Ended(pod) &&
 			facts.ComponentOf(pod.Labels, &pod.Spec) == ""
 	})
-	if len(facts.Current(n, facts.Toolkit)) > 0 && !others {
+	off := "" // the variable that tells the toolkit not to
+	for _, toolkit := range facts.Current(n, facts.Toolkit) {
+		if variable, is := facts.ToldDefault(toolkit); !is {
+			off = variable
+		}
+	}
+	if len(facts.Current(n, facts.Toolkit)) > 0 && !others && off == "" {
 		return false
 	}
 	for _, pod := range pods {
@@ -332,6 +338,19 @@ func reportWithoutDriver(f *facts.Facts, r *engine.Result, n *facts.Node, pods [
 		}
 		if n.Distribution == facts.K3s || n.Distribution == facts.RKE2 { // without a flag, runc is their default
 			found.Confidence = finding.Likely
+		}
+		if off != "" {
+			found.Confidence = finding.Likely
+			found.Evidence = append(found.Evidence, finding.Evidence{
+				Source: "containers of the toolkit on " + n.Object().String() + " .env",
+				Text:   off + " is off, so that runc starts pods without a RuntimeClass",
+			})
+			found.Fix.Text += " For all pods of the node, set " + off + " to true in toolkit.env of the GPU operator."
+			if n.Distribution == facts.MicroK8s {
+				found.Fix.Text += " Then check default_runtime_name in " +
+					"/var/snap/microk8s/current/args/containerd-template.toml (MicroK8s does not read " +
+					"/etc/containerd), and run snap restart microk8s.daemon-containerd."
+			}
 		}
 		r.Add(found)
 	}

@@ -4,6 +4,7 @@ package scheduling
 import (
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -224,10 +225,28 @@ func checkTopology(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// registered reports whether the pod's node advertises GPUs now.
-func registered(f *facts.Facts, pod *corev1.Pod) bool {
+// admitsAgain is how long after its start a kubelet may still reject pods that were on the node before.
+const admitsAgain = 15 * time.Minute
+
+// early reports whether the kubelet rejected the pod before the device plugin had registered: the node advertises its
+// GPUs now, and the message says that the kubelet knew none. "no healthy devices" is also what the kubelet says of
+// devices with faults: then an event must show that the node or its kubelet had just started.
+func early(f *facts.Facts, pod *corev1.Pod) (restart []finding.Evidence, is bool) {
 	n := f.Node(pod.Spec.NodeName)
-	return n != nil && facts.GPUsOf(n.Status.Allocatable) > 0
+	if n == nil || facts.GPUsOf(n.Status.Allocatable) == 0 {
+		return nil, false
+	}
+	at := f.EndedAt(pod)
+	for _, e := range f.EventsOf("Node", "", n.Name) {
+		if ago := at.Sub(facts.EventTime(e)); ago.Abs() < admitsAgain &&
+			(e.Reason == "Rebooted" || e.Reason == "Starting" && strings.Contains(e.Message, "kubelet")) {
+			restart = []finding.Evidence{facts.Quote(e)}
+			break
+		}
+	}
+	return restart, words.ContainsAny(pod.Status.Message, []string{"unregistered", "Available: 0,"}) ||
+		len(restart) > 0 && strings.Contains(pod.Status.Message, "no healthy devices present") &&
+			facts.GPUsOf(n.Status.Allocatable) == facts.GPUsOf(n.Status.Capacity)
 }
 
 // checkAdmission reports pods whose GPUs the kubelet could not allocate.
@@ -263,26 +282,43 @@ func checkAdmission(f *facts.Facts, r *engine.Result) {
 				},
 			},
 		}
+		restart, tooEarly := early(f, pod)
 		switch {
 		case outOf:
 			issue.Title = "the pod was bound to a node that had no GPUs left for it, past the scheduler's count"
 			issue.Fix.Text = "Delete the failed pod. If its template sets spec.nodeName, remove that. Otherwise, see " +
 				"what else binds pods: a second scheduler, or Karpenter before 0.9, which binds before the device " +
 				"plugin is there."
-		case words.ContainsAny(pod.Status.Message, []string{"unregistered", "Available: 0,"}) &&
-			registered(f, pod):
+		case tooEarly:
 			issue.Title = "the kubelet admitted the pod before the device plugin had registered, as after a restart"
 			issue.Cause = "After a restart of the node, of the kubelet or of the container runtime, the kubelet " +
 				"admits the pods of the node again. Until the device plugin has registered, it has no GPU for them, " +
-				"and rejects them for good."
-			issue.Confidence = finding.Possible
+				"and rejects them for good. Newer kubelets do not reject pods that ran before a restart of the kubelet " +
+				"alone (kubernetes#118559)."
+			issue.Confidence, issue.Evidence = finding.Possible, append(issue.Evidence, restart...)
 			issue.Fix.Text = "Delete the failed pods: controllers make new ones, a pod without a controller must be " +
-				"created again. Newer kubelets do not reject pods that ran before the restart (kubernetes#118559)."
+				"created again. Drain a node before you restart it."
+			if metav1.GetControllerOf(pod) == nil {
+				issue.Title += ", and nothing recreates the pod"
+				issue.Fix.Text = "Delete the pod and create it again (the command does both): it has no controller, so " +
+					"that it stays failed. Let a Job, Deployment or StatefulSet run the program, and drain a node before " +
+					"you restart it."
+				issue.Fix.Commands[0] = shell.Command(
+					"kubectl -n %s get pod %s -o json | jq 'del(.spec.nodeName, .status)' | kubectl replace --force -f -",
+					pod.Namespace, pod.Name,
+				)
+			}
+			if len(restart) > 0 {
+				issue.Confidence = finding.Likely
+				issue.Fix.Text += " The GPUs that the node advertises need no repair."
+			}
 		case strings.Contains(pod.Status.Message, "no healthy devices present"),
 			strings.Contains(pod.Status.Message, "unhealthy devices"):
 			issue.Title = "the kubelet has no healthy GPU for a pod that was placed on its node"
 			issue.Fix.Text =
-				"Repair the GPUs that the device plugin marked unhealthy (its log names them), restart its pod, then delete the failed pod."
+				"See in the log of the device plugin which GPUs it marked unhealthy, and why. Repair them and restart its pod. " +
+					"If it names none, it was not running when the kubelet admitted the pod. Then delete the failed pod; " +
+					"one without a controller must be created again."
 		}
 		if n := f.Node(pod.Spec.NodeName); n != nil {
 			issue.Evidence = append(issue.Evidence, scheduler.QuoteAllocatable([]*facts.Node{n})...)
