@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <netdb.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +32,7 @@ static void remote_error(void)
 	exit(1);
 }
 
-static void quit(void) { printf("done\n"); exit(0); }
+static void quit(void) { printf("terminated\n"); exit(128 + SIGTERM); }
 
 // 1: a number came; 0: not within ms.
 static int take(int peer, int32_t *value, int64_t until)

@@ -262,7 +262,9 @@ int main(int argc, char **argv)
 		pause_ms(settings.interval);
 	}
 	if (on_gpu) CHECK(cuCtxSynchronize());
-	if (!stop && settings.steps) printf("finished %ld steps\n", settings.steps);
+	// A Job must not count a rank as succeeded that was terminated before its last step.
+	if (stop && settings.steps) return printf("terminated\n"), 128 + stop;
+	if (settings.steps) printf("finished %ld steps\n", settings.steps);
 	printf("done\n");
 	return 0;
 }

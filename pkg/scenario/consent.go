@@ -308,6 +308,9 @@ func (c *consent) checks(path string, checks []Check) {
 			c.add(where, "sends a request to %s, where cloud providers serve node credentials", check.HTTP.URL)
 		case check.Probe != nil:
 			c.object(where+".probe", check.Probe.Pod)
+			if check.Probe.Peer != nil {
+				c.object(where+".probe.peer", check.Probe.Peer)
+			}
 		}
 	}
 }

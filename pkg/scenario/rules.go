@@ -180,15 +180,17 @@ func (c *checker) needsText(n *node, name, path string) {
 
 // probe validates the pod of a probe, whose kind and name are optional.
 func (c *checker) probe(n *node, path string) {
-	pod := n.get("pod")
-	if pod == nil || pod.shape != mapping {
-		return
-	}
-	if kind := pod.get("kind"); kind != nil {
-		c.is(pod, expr.Join(path, "pod"), "kind", "Pod")
-	}
-	if pod.get("spec") == nil {
-		c.fail(pod.line, pod.column, path+".pod.spec", "is missing")
+	for _, name := range []string{"pod", "peer"} {
+		pod := n.get(name)
+		if pod == nil || pod.shape != mapping {
+			continue
+		}
+		if kind := pod.get("kind"); kind != nil {
+			c.is(pod, expr.Join(path, name), "kind", "Pod")
+		}
+		if pod.get("spec") == nil {
+			c.fail(pod.line, pod.column, expr.Join(path, name)+".spec", "is missing")
+		}
 	}
 }
 

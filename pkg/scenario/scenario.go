@@ -386,6 +386,9 @@ type Handler struct {
 // Probe is a pod that is created to observe the result.
 type Probe struct {
 	Pod Object `json:"pod"`
+	// Peer is a pod that is started first. The containers of Pod have its address in $PEER, which nobody can know in
+	// advance.
+	Peer Object `json:"peer,omitempty"`
 }
 
 // Duration is a time.Duration that is written as 90s in YAML.

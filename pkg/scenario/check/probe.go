@@ -26,10 +26,14 @@ const (
 // the probe creates another pod.
 type probe struct {
 	*Checker
-	object   map[string]any
+	probe    scenario.Probe
 	deadline time.Time
 	patience time.Duration
 	began    time.Time
+
+	peer *ownPod
+	// address is that of the peer; empty until it is ready.
+	address string
 
 	pod *ownPod
 	// until is the deadline for the pod.
@@ -40,14 +44,19 @@ type probe struct {
 }
 
 func newProbe(c *Checker, check scenario.Check) *probe {
-	p := &probe{Checker: c, object: check.Probe.Pod, patience: within(check), began: time.Now()}
+	p := &probe{Checker: c, probe: *check.Probe, patience: within(check), began: time.Now()}
 	p.deadline = p.began.Add(p.patience)
 	return p
 }
 
-func (p *probe) close(ctx context.Context) error { return p.pod.remove(ctx) }
+func (p *probe) close(ctx context.Context) error {
+	return errors.Join(p.pod.remove(ctx), p.peer.remove(ctx))
+}
 
 func (p *probe) look(ctx context.Context) (view, error) {
+	if p.probe.Peer != nil && p.address == "" {
+		return p.meet(ctx)
+	}
 	if p.over {
 		if err := p.pod.remove(ctx); err != nil {
 			return view{}, err
@@ -81,13 +90,46 @@ func (p *probe) look(ctx context.Context) (view, error) {
 	return seen, nil
 }
 
+// meet starts the peer and waits until it is ready. The check's time begins then.
+func (p *probe) meet(ctx context.Context) (view, error) {
+	if p.peer == nil || p.peer.made.IsZero() {
+		own, o, err := p.newPod(p.probe.Peer)
+		if err != nil {
+			return view{}, err
+		}
+		p.peer = own
+		if err := own.create(ctx, o); err != nil {
+			return view{}, fmt.Errorf("start the peer: %w", err)
+		}
+	}
+	_, pod, err := p.peer.read(ctx)
+	if errors.Is(err, errGone) {
+		return view{}, errors.Join(err, p.peer.remove(ctx))
+	}
+	if err != nil {
+		return view{}, err
+	}
+	verdict := judge(pod)
+	switch {
+	case verdict == running && ready(pod) && pod.Status.PodIP != "":
+		p.address, p.deadline = pod.Status.PodIP, time.Now().Add(p.patience)
+		return view{early: true, starts: true, evidence: "the peer is ready"}, nil
+	case verdict == stuck, verdict == ended, time.Since(p.began) > startFor:
+		return view{}, fmt.Errorf("the peer does not run: %s", podState(pod))
+	}
+	return view{early: true, evidence: "the peer does not run yet: " + podState(pod)}, nil
+}
+
 // make creates the pod. A rejection by the API server is also a result: o is null, and text is the reason.
 func (p *probe) make(ctx context.Context) (view, error) {
-	own, o, err := p.newPod(p.object)
+	own, o, err := p.newPod(p.probe.Pod)
 	if err != nil {
 		return view{}, err
 	}
 	p.pod = own
+	if p.address != "" {
+		introduce(o.Object, p.address)
+	}
 	err = own.create(ctx, o)
 	switch {
 	case err == nil:
@@ -99,6 +141,15 @@ func (p *probe) make(ctx context.Context) (view, error) {
 		return view{vars: expr.Vars{"o": nil, "text": err.Error(), "list": []any{}}, evidence: err.Error()}, nil
 	}
 	return view{}, err
+}
+
+// introduce sets PEER in the environment of a pod's containers.
+func introduce(pod map[string]any, address string) {
+	spec := inner(pod, "spec")
+	for _, container := range append(mapsOf(spec["initContainers"]), mapsOf(spec["containers"])...) {
+		env, _ := container["env"].([]any)
+		container["env"] = append(env, map[string]any{"name": "PEER", "value": address})
+	}
 }
 
 // see reads the pod's log and events.

@@ -302,3 +302,57 @@ func int64s(v any) any {
 	}
 	return v
 }
+
+// A peer runs before the probe's pod, which gets its address; its start does not count, and both are deleted. A
+// program that answers in the peer's place cannot know the address in advance.
+func TestProbePeer(t *testing.T) {
+	t.Parallel()
+	const slow = 20 * time.Second
+	for name, test := range map[string]struct {
+		peer func(age time.Duration) corev1.PodStatus
+		ok   bool
+		made int
+		most time.Duration
+		why  string
+	}{
+		"becomes ready": {func(age time.Duration) corev1.PodStatus {
+			if age < slow {
+				return phase(corev1.PodRunning, runs())
+			}
+			ready := phase(corev1.PodRunning, runs())
+			ready.PodIP = "10.1.2.3"
+			ready.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+			return ready
+		}, true, 2, slow + 12*time.Second, ""},
+		"cannot be scheduled": {unschedulable, false, 1, 12 * time.Second, "the peer does not run: "},
+		"never becomes ready": {func(time.Duration) corev1.PodStatus { return phase(corev1.PodRunning, runs()) },
+			false, 1, startFor + 12*time.Second, "the peer does not run: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld()
+				made := w.node(func(n int, age time.Duration) corev1.PodStatus {
+					if n == 1 {
+						return test.peer(age)
+					}
+					if age < 5*time.Second {
+						return phase(corev1.PodPending)
+					}
+					return phase(corev1.PodSucceeded, terminated(0))
+				})
+				check := probeCheck(10*time.Second,
+					`o.spec.containers[0].env == [{"name": "PEER", "value": "10.1.2.3"}] && o.status.phase == "Succeeded"`)
+				check.Probe.Peer = check.Probe.Pod
+				r := w.one(t, check)
+				if r.OK != test.ok || len(made()) != test.made || r.Took > test.most ||
+					!strings.Contains(r.Message, test.why) {
+					t.Errorf("%+v; %d pods", r, len(made()))
+				}
+				if left := w.left(t); len(left) > 0 {
+					t.Errorf("left: %v", left)
+				}
+			})
+		})
+	}
+}
