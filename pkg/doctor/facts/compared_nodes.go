@@ -182,13 +182,16 @@ func (f *Facts) heldByConsole(pod *corev1.Pod, n *Node) (source, text string) {
 // ostree is NFD's label by which the operator selects the Driver Toolkit image of OpenShift.
 const ostree = "feature.node.kubernetes.io/system-os_release.OSTREE_VERSION"
 
-// staleOSTree reports that the node runs another image of its operating system than NFD's label says, and whether a
-// worker of NFD, which would correct the label, runs on the node.
+// staleOSTree reports whether the node runs another image of its operating system than NFD's label says, and if so,
+// whether a worker of NFD, which would correct the label, runs on the node.
 func (f *Facts) staleOSTree(_ *corev1.Pod, n *Node) (source, text string) {
 	label := n.Labels[ostree]
-	if label == "" || !strings.Contains(n.Status.NodeInfo.OSImage, "CoreOS") ||
-		strings.Contains(n.Status.NodeInfo.OSImage, label) {
+	source = n.Object().String() + " .metadata.labels, and .status.nodeInfo.osImage: " + n.Status.NodeInfo.OSImage
+	if label == "" || !strings.Contains(n.Status.NodeInfo.OSImage, "CoreOS") {
 		return "", ""
+	}
+	if strings.Contains(n.Status.NodeInfo.OSImage, label) {
+		return source, "not stale: OSTREE_VERSION=" + label + ", kernel " + n.Status.NodeInfo.KernelVersion
 	}
 	text = "no worker of NFD on the node"
 	if slices.ContainsFunc(Current(n, NFD), func(pod *corev1.Pod) bool {
@@ -196,7 +199,7 @@ func (f *Facts) staleOSTree(_ *corev1.Pod, n *Node) (source, text string) {
 	}) {
 		text = "a worker of NFD runs"
 	}
-	return n.Object().String() + " .metadata.labels, and .status.nodeInfo.osImage: " + n.Status.NodeInfo.OSImage,
+	return source,
 		"stale: OSTREE_VERSION=" + label + ", " + text
 }
 

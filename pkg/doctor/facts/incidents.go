@@ -2,6 +2,7 @@ package facts
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -144,6 +145,38 @@ func GPUAddresses(n *Node) []xid.PCI {
 		}
 	}
 	return all
+}
+
+// rejected matches the kernel's line about a GPU that the driver rejects.
+var rejected = regexp.MustCompile(`NVRM: The NVIDIA GPU (\S+) \(PCI ID:\s*10de:([0-9a-f]{4})`)
+
+// RejectedAlone reports that other GPUs of the node with the PCI ID of a GPU that the driver rejects work with it. A
+// signature has the words.
+func RejectedAlone(n *Node) []finding.Evidence {
+	if n.Host == nil {
+		return nil
+	}
+	for _, k := range slices.Backward(n.Host.KernelLog) {
+		m := rejected.FindStringSubmatch(k.Text)
+		if m == nil {
+			continue
+		}
+		works := 0
+		for _, d := range n.Host.Probe.PCI {
+			p, err := xid.ParsePCI(d.Address)
+			if at, bad := xid.ParsePCI(m[1]); err == nil && bad == nil && p != at && d.Device == "0x"+m[2] &&
+				n.GPUs().GPUAt(p) != nil {
+				works++
+			}
+		}
+		if works > 0 {
+			return []finding.Evidence{{
+				Source: "nvidia-smi and PCI devices of " + n.Object().String(),
+				Text:   fmt.Sprintf("conflict: %s rejected, others with its PCI ID that work: %d", m[1], works),
+			}}
+		}
+	}
+	return nil
 }
 
 // RemapFinding returns the finding for memory rows or pages that a GPU must retire or cannot retire. It returns false

@@ -219,13 +219,16 @@ func Current(n *Node, c Component) []*corev1.Pod {
 
 // AwaitsDriver reports whether the GPU operator's driver is not ready on a node, and its toolkit waits for the driver.
 func AwaitsDriver(n *Node) bool {
-	return len(Current(n, Driver)) > 0 && !slices.ContainsFunc(Current(n, Driver), PodReady) &&
+	return (len(Current(n, Driver)) > 0 || WithoutDriverPod(n)) && !slices.ContainsFunc(Current(n, Driver), PodReady) &&
 		slices.ContainsFunc(Current(n, Toolkit), func(pod *corev1.Pod) bool {
 			return slices.ContainsFunc(pod.Status.InitContainerStatuses, func(s corev1.ContainerStatus) bool {
 				return s.Name == "driver-validation" && s.State.Terminated == nil
 			})
 		})
 }
+
+// WithoutDriverPod reports whether a label keeps the GPU operator's driver off the node.
+func WithoutDriverPod(n *Node) bool { return n.Labels["nvidia.com/gpu.deploy.driver"] == "false" }
 
 // Alive reports whether the kubelet reports, so that the API's information about the node and its pods is current.
 func Alive(n *Node) bool { return n.Ready().Status == corev1.ConditionTrue }

@@ -26,6 +26,8 @@ type Platform struct {
 	// Driver is how the platform installs the NVIDIA driver, and Plugin how it advertises GPUs without a DaemonSet.
 	Driver Driver `json:"driver,omitzero"`
 	Plugin string `json:"plugin,omitempty"`
+	// Fabric is how a node gets the Fabric Manager, if nobody can install its package there.
+	Fabric string `json:"fabric,omitempty"`
 	// CNIPlugins is the directory of the CNI plugins if it is not /opt/cni/bin.
 	CNIPlugins string `json:"cniPlugins,omitempty"`
 }

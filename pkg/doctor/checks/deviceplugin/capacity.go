@@ -1,6 +1,7 @@
 package deviceplugin
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/platform"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
 func pluginPodCheck() engine.Check {
@@ -225,7 +227,7 @@ func noPluginCheck() engine.Check {
 		Explains: facts.GPULost("op.clusterpolicy"),
 		Doc:      "https://kubernetes.io/docs/tasks/manage-gpus/scheduling-gpus/",
 		Sources: []string{"k8s-device-plugin#33", "k8s-device-plugin#585", "k8s-device-plugin#1934",
-			"karpenter-provider-gcp#319", "karpenter-provider-aws#3862"},
+			"karpenter-provider-gcp#319", "karpenter-provider-aws#3862", "gpu-operator#470"},
 		Run: func(f *facts.Facts, r *engine.Result) {
 			// ResourceSlices matter only if the cluster has a DRA driver.
 			if r.Lacks(f, "api/pods") || len(f.Component(facts.DRADriver)) > 0 && r.Lacks(f, "api/resourceslices") {
@@ -279,6 +281,7 @@ func checkNoPlugin(f *facts.Facts, r *engine.Result, n *facts.Node, waiting, wan
 		found.Title = "the device plugin does not run on the node, because " + why
 		found.Evidence = append(found.Evidence, e)
 	}
+	tellDeployLabels(f, n, &found)
 	if wantsPlugins(f) || wanted {
 		found.Severity = finding.Warning
 	}
@@ -286,6 +289,46 @@ func checkNoPlugin(f *facts.Facts, r *engine.Result, n *facts.Node, waiting, wan
 		found.Severity = finding.Error
 	}
 	r.Add(found)
+}
+
+// tellDeployLabels completes the finding if the node lacks labels by which the GPU operator selects nodes, and another
+// node with the device plugin has them.
+func tellDeployLabels(f *facts.Facts, n *facts.Node, found *finding.Finding) {
+	const plugin = "nvidia.com/gpu.deploy.device-plugin"
+	if n.Labels["nvidia.com/gpu.deploy.operands"] == "false" || facts.ForMachines(n) {
+		return // the operator itself removes them
+	}
+	for _, other := range f.GPUNodes {
+		if _, set := n.Labels[plugin]; set || other.Labels[plugin] != "true" ||
+			len(facts.Current(other, facts.DevicePlugin)) == 0 {
+			continue
+		}
+		var lacks []string
+		label, args := "kubectl label node %s", []any{n.Name}
+		for _, key := range words.SortedKeys(other.Labels) {
+			if _, set := n.Labels[key]; strings.HasPrefix(key, "nvidia.com/gpu.deploy.") && !set &&
+				other.Labels[key] == "true" {
+				lacks = append(lacks, key+"=true")
+				label, args = label+" %s=true", append(args, key)
+			}
+		}
+		found.Title = fmt.Sprintf("the node lacks labels nvidia.com/gpu.deploy.* by which the GPU operator selects "+
+			"nodes (%d of those of node %s), so the device plugin does not run on it", len(lacks), other.Name)
+		found.Evidence = append(found.Evidence,
+			finding.FieldEvidence(other.Object(), ".metadata.labels", "%s", strings.Join(lacks, ", ")))
+		found.Fix = finding.Fix{
+			Text: "The operator sets these labels on nodes with nvidia.com/gpu.present=true: see whether its log " +
+				"says why it did not, or whether another client removed them. Then set all of them (last command), " +
+				"except those of operands that the node should not have: the device plugin alone would wait for the " +
+				"toolkit. The driver needs no change.",
+			Commands: []string{
+				shell.Command("kubectl logs -n %s -l app=gpu-operator --tail 50", facts.OperatorNamespace(f)),
+				shell.Command("kubectl get node %s %s --show-labels", n.Name, other.Name),
+				shell.Command(label, args...),
+			},
+		}
+		return
+	}
 }
 
 // pluginGone reports whether a device plugin ran on the node and no longer does: the node has GPU capacity, but none is

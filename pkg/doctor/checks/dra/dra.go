@@ -377,7 +377,8 @@ func checkPrepare(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 			Title:    "the DRA driver cannot prepare the pod's claim",
 			Evidence: []finding.Evidence{finding.Clipped(facts.Quote(e))},
 			Fix: finding.Fix{
-				Text: "Restart the driver's plugin on the node. If the error persists, delete the pod and the claim, so that another device is allocated.",
+				Text: "Do as the end of the message says. If it names no cause, restart the driver's plugin on the " +
+					"node. If the error persists, delete the pod and the claim, so that another device is allocated.",
 			},
 		}
 		if strings.Contains(e.Message, "is not registered") {

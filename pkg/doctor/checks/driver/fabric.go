@@ -11,6 +11,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/platform"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nvidiasmi"
@@ -211,6 +212,9 @@ func fabricFix(f *facts.Facts, n *facts.Node, driver string) finding.Fix {
 		fix.Commands = append([]string{
 			shell.OnHost(n.Name, "sudo journalctl -u nvidia-fabricmanager -n 50 --no-pager"),
 		}, fix.Commands...)
+		if p, _ := platform.Of(string(n.Distribution)); p.Fabric != "" {
+			fix.Text = p.Fabric
+		}
 		return fix
 	}
 	version := ""

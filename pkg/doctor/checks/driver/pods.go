@@ -216,7 +216,7 @@ func secureBootCheck() engine.Check {
 func unsupportedGPUCheck() engine.Check {
 	c := driverLogCheck(engine.Check{
 		ID: "drv.unsupported-gpu", Symptom: engine.Precise, Title: "the driver does not support the node's GPU",
-		Reads:    "the kernel log, and the logs of driver pods that are not ready",
+		Reads:    "the kernel log, the logs of driver pods that are not ready, and GPUs of the same type that work",
 		Why:      "Each GPU needs a driver that is new enough. Blackwell works only with the open kernel modules, and GPUs before Turing only with the proprietary ones. Log lines about GPUs that nvidia-smi lists are ignored.",
 		Sources:  []string{"siderolabs/extensions#227", "open-gpu-kernel-modules"},
 		Explains: []string{"drv.build-fail"},
@@ -226,7 +226,7 @@ func unsupportedGPUCheck() engine.Check {
 			e, ok = grepKernel(n, unsupportedTexts()...)
 		}
 		issue := finding.Finding{
-			Title: "the driver does not support the node's GPU", Evidence: []finding.Evidence{e},
+			Title: "the driver does not support the node's GPU", Evidence: append(facts.RejectedAlone(n), e),
 			Fix: finding.Fix{
 				Text: "Install a newer driver" + versionNote(n) + ", or an older one if the GPU is older than Turing.",
 			},

@@ -257,10 +257,10 @@ func checkCount(f *facts.Facts, r *engine.Result, n *facts.Node) {
 			r.Add(finding.Finding{
 				Title:      fmt.Sprintf("nvidia-smi shows %d of %s on the PCI bus", shown, count.Of(len(onBus), "GPU")),
 				Confidence: finding.Likely, Object: n.Object(), Fix: fix,
-				Evidence: []finding.Evidence{{
+				Evidence: append(facts.RejectedAlone(n), finding.Evidence{
 					Source: "/sys/bus/pci/devices and nvidia-smi on node " + n.Name,
 					Text:   "not in nvidia-smi: " + strings.Join(missing, ", "),
-				}},
+				}),
 			})
 			return
 		}

@@ -54,13 +54,15 @@ func initChainCheck() engine.Check {
 		Reads: "the init containers driver-validation, toolkit-validation, cuda-validation and plugin-validation of the operator's pods on each GPU node, the containers of the " +
 			"driver's and the toolkit's pods, their last log lines, and the files in /run/nvidia/validations",
 		Why: "Each operand waits in an init container until the previous link has written its file: driver, container toolkit, CUDA, device plugin. One broken link therefore blocks " +
-			"all later pods. Only the first broken link is reported. A driver may take 20 minutes, the limit of its startup probe, and everything else 2 minutes.",
-		Explains:   blocked(),
-		ExplainsAs: map[string][]string{ofDriver: blocked("rt.handler-missing")},
-		Doc:        "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/troubleshooting.html",
+			"all later pods. Only the first broken link is reported. The driver never comes if the label nvidia.com/gpu.deploy.driver=false keeps it off the node. A driver may take 20 minutes, the limit of its startup probe, and everything else 2 minutes.",
+		Explains: blocked(),
+		ExplainsAs: map[string][]string{
+			ofDriver: blocked("rt.handler-missing"), ofLabel: blocked("rt.handler-missing", "op.deploy-label-off"),
+		},
+		Doc: "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/troubleshooting.html",
 		Sources: []string{"gpu-operator#161", "gpu-operator#280", "gpu-operator#378", "gpu-operator#448",
 			"gpu-operator#487", "gpu-operator#579", "gpu-operator#1043",
-			"gpu-operator#1518", "gpu-operator#1982"},
+			"gpu-operator#1518", "gpu-operator#1982", "azure-nvidia-robotics-reference-architecture#441"},
 		Run: func(f *facts.Facts, r *engine.Result) {
 			if r.Lacks(f, "api/pods") {
 				return
@@ -73,7 +75,9 @@ func initChainCheck() engine.Check {
 					r.Unknown(n.Object(), "the node is not Ready: its pods' status is out of date")
 					continue
 				}
-				checkChain(f, r, n)
+				if !checkMarker(f, r, n) {
+					checkChain(f, r, n)
+				}
 			}
 		},
 	}
@@ -81,6 +85,55 @@ func initChainCheck() engine.Check {
 
 // ofDriver is the kind of findings about the link that the toolkit waits for, before it configures the runtime.
 const ofDriver = "driver"
+
+// ofLabel is the kind of findings about a node on which the validation waits for a driver container that a label keeps
+// off.
+const ofLabel = "label"
+
+// checkMarker reports a node on which the validation of the driver waits for the operator's driver container although a
+// label keeps that container off the node.
+func checkMarker(f *facts.Facts, r *engine.Result, n *facts.Node) bool {
+	policy, ok := facts.ClusterPolicy(f)
+	if !ok || facts.PolicyOff(f, "driver") || !facts.WithoutDriverPod(n) || !facts.AwaitsDriver(n) {
+		return false
+	}
+	for _, pod := range facts.Current(n, facts.Toolkit) {
+		for _, s := range pod.Status.InitContainerStatuses {
+			if s.Name != "driver-validation" || s.State.Running == nil ||
+				f.Now.Sub(s.State.Running.StartedAt.Time) < facts.DriverGrace {
+				continue
+			}
+			found := finding.Finding{
+				Object: n.Object(), Confidence: finding.Likely, As: ofLabel,
+				Title: "the GPU operator's pods wait for its driver container, which a label keeps off the node",
+				Cause: "The ClusterPolicy has the operator manage drivers. If its validation finds no driver on the " +
+					"host, it waits for what the driver container makes: the file .driver-ctr-ready in " +
+					"/run/nvidia/validations, and the driver's root in /run/nvidia/driver. On this node, nothing " +
+					"makes them.",
+				Evidence: append(facts.LabelEvidence(n, "nvidia.com/gpu.deploy.driver"), finding.Evidence{
+					Source: "ClusterPolicy " + policy.GetName() + " .spec.driver.enabled", Text: "true, or not set",
+				}),
+				Fix: finding.Fix{
+					Text: "Find out what should install the driver of this node, and whether nvidia-smi works there. " +
+						"If another program installs it, let that program also create " +
+						"/run/nvidia/validations/.driver-ctr-ready and mount the driver's root (/ for a driver on " +
+						"the host) at /run/nvidia/driver. If all GPU nodes have such drivers, disable the operator's " +
+						"(driver.enabled=false). Remove the label only if the node should get the operator's driver, " +
+						"and has no other.",
+					Commands: []string{
+						shell.Command("kubectl logs %s -n %s -c %s --tail=5", pod.Name, pod.Namespace, s.Name),
+						shell.Command("kubectl get pods -A -o wide --field-selector spec.nodeName=%s", n.Name),
+						shell.OnHost(n.Name, "nvidia-smi"),
+					},
+				},
+			}
+			found.Evidence = append(found.Evidence, facts.LastLines(f, pod, s.Name, 2)...)
+			r.Add(found.ForPods(pod.Namespace + "/" + pod.Name))
+			return true
+		}
+	}
+	return false
+}
 
 // blocked returns the IDs of the findings that follow if the operator's pods wait.
 func blocked(more ...string) []string {

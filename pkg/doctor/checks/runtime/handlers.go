@@ -43,7 +43,7 @@ func handlerChecks() []engine.Check {
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
 			Title: "pods request a runtime handler that the node's runtime does not have",
 			Reads: "FailedCreatePodSandBox events, the RuntimeClasses of each node's pods, .status.runtimeHandlers, " +
-				"and the handlers that containerd has in memory (CRI Status)",
+				"the handlers that containerd has in memory (CRI Status), and toolkit.enabled of the ClusterPolicy",
 			Why: "the runtime reports it, or the RuntimeClass of a pod on the node names a handler that is not in " +
 				"memory. A handler that no pod requests may be missing: GKE, CRI-O with a hook, CDI, NRI and Talos " +
 				"have none. Before containerd 2.0, .status.runtimeHandlers is empty and proves nothing. While the GPU " +
@@ -53,7 +53,7 @@ func handlerChecks() []engine.Check {
 				func(id string) bool { return id == "op.*" })},
 			Sources: []string{
 				"gpu-operator#413", "gpu-operator#432", "gpu-operator#549", "gpu-operator#730", "gpu-operator#1298",
-				"NVSentinel#442",
+				"NVSentinel#442", "aicr#1680",
 			},
 			Run: checkHandlerMissing,
 		},
@@ -194,12 +194,13 @@ func handlerMissing(f *facts.Facts, n *facts.Node, handler string, pods []*corev
 	if facts.AwaitsDriver(n) {
 		issue.As = awaitsDriver
 	}
+	tellNoToolkit(f, n, handler, &issue)
 	for _, pod := range pods {
 		issue.Pods = append(issue.Pods, pod.Namespace+"/"+pod.Name)
 	}
 	for _, g := range errorsOf(f, "rt.handler-missing", n) {
 		if g.name == handler {
-			issue.Evidence = g.evidence()
+			issue.Evidence = append(issue.Evidence, g.evidence()...)
 		}
 	}
 	if !n.IsGPUNode && !slices.ContainsFunc(pods, f.AsksForGPU) && len(f.GPUNodes) > 0 {
@@ -238,6 +239,29 @@ func handlerMissing(f *facts.Facts, n *facts.Node, handler string, pods []*corev
 		}
 	}
 	return issue
+}
+
+// tellNoToolkit completes the finding if the GPU operator installs the driver of the node but not the toolkit: a node
+// without a driver of its own probably has no toolkit.
+func tellNoToolkit(f *facts.Facts, n *facts.Node, handler string, issue *finding.Finding) {
+	if !strings.HasPrefix(handler, "nvidia") || !facts.PolicyOff(f, "toolkit") || n.IsCRIO() ||
+		len(facts.Current(n, facts.Driver)) == 0 || n.Host != nil && n.Host.Probe.ToolkitVersion != "" {
+		return
+	}
+	policy, _ := facts.ClusterPolicy(f)
+	issue.Title = fmt.Sprintf("the node has no runtime handler %q, because the GPU operator is told not to install "+
+		"the container toolkit", handler)
+	issue.Evidence = append(issue.Evidence, finding.Evidence{
+		Source: "ClusterPolicy " + policy.GetName() + " .spec.toolkit.enabled", Text: "false",
+	}, finding.FieldEvidence(n.Object(), "pods", "%s, no container toolkit", facts.Current(n, facts.Driver)[0].Name))
+	issue.Fix = finding.Fix{
+		Text: "The operator installs the driver here, so the node's image probably has no toolkit. Check that " +
+			"nvidia-ctk is missing on the node, and let the operator install the toolkit, which adds the handler: " +
+			"toolkit.enabled=true in its values. If the node has a toolkit, that one has to configure the kubelet's " +
+			"runtime. Do not disable the operator's driver, unless the nodes have one of their own.",
+		Commands: append([]string{shell.OnHost(n.Name, "nvidia-ctk --version")},
+			facts.ChangeOperator(f, "toolkit.enabled", true)...),
+	}
 }
 
 // handlerFix returns how to add the handler, depending on how the node's handlers are configured.

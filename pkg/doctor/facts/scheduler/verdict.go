@@ -295,13 +295,19 @@ func (s *Scheduler) full(
 ) verdict {
 	v := verdict{Id: "sched.all-in-use", Severity: finding.Warning, Confidence: finding.Certain}
 	v.Nodes = s.names(Keep(selected, func(n *facts.Node) bool {
-		return len(Advertised(n)) == 0 && !facts.ForMachines(n) || covers(want, n.Capacity)
+		return len(Advertised(n)) == 0 && !facts.ForMachines(n) || covers(want, n.Capacity) ||
+			n.Host != nil && int64(len(facts.GPUAddresses(n))) >= want["nvidia.com/gpu"] && want["nvidia.com/gpu"] > 0
 	}))
 	v.Title = inUseTitle
 	short := slices.Sorted(maps.Keys(want))
-	var free int64
+	var free, most int64
 	for _, n := range open {
 		free += s.Free(n, short[0])
+	}
+	for _, n := range selected {
+		if untolerated(pod, n) == nil && facts.Available(n) {
+			most = max(most, s.Free(n, short[0]))
+		}
 	}
 	v.Fix = finding.Fix{
 		Text: "See which pods hold the GPUs, and since when. Wait if they end; delete one only if it is not needed. " +
@@ -331,6 +337,10 @@ func (s *Scheduler) full(
 	holders := s.Holders(open[:min(len(open), manyNodes)], want)
 	if v.Title == inUseTitle {
 		s.services(&v, open, holders, short[0], want)
+	}
+	if v.Title == inUseTitle && most > 0 {
+		v.Title = fmt.Sprintf("the pod requests %d of %s, and no node that it could use has more than %d of them free",
+			want[short[0]], short[0], most)
 	}
 	for _, h := range holders[:min(len(holders), words.Few)] {
 		v.Evidence = append(v.Evidence, finding.Evidence{
