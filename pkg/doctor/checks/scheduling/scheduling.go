@@ -143,13 +143,13 @@ func reportPending(f *facts.Facts, r *engine.Result, id string) {
 
 // predecessor returns a pod of an older ReplicaSet of the pod's Deployment that holds GPUs, or nil.
 func predecessor(f *facts.Facts, pod *corev1.Pod) *corev1.Pod {
-	deployment, set := deploymentOf(pod)
+	deployment, set := facts.DeploymentOf(pod)
 	if deployment == "" {
 		return nil
 	}
 	for i := range f.Snapshot.Pods {
 		old := &f.Snapshot.Pods[i]
-		other, itsSet := deploymentOf(old)
+		other, itsSet := facts.DeploymentOf(old)
 		if old.Namespace == pod.Namespace && other == deployment && itsSet != set && old.Spec.NodeName != "" &&
 			old.DeletionTimestamp == nil && !facts.Ended(old) && f.AsksForGPU(old) &&
 			old.CreationTimestamp.Before(&pod.CreationTimestamp) {
@@ -159,20 +159,9 @@ func predecessor(f *facts.Facts, pod *corev1.Pod) *corev1.Pod {
 	return nil
 }
 
-// deploymentOf returns the names of a pod's Deployment and ReplicaSet. The name of a ReplicaSet is that of its
-// Deployment and a hash, which is also a label of the pod.
-func deploymentOf(pod *corev1.Pod) (deployment, set string) {
-	c := metav1.GetControllerOf(pod)
-	if c == nil || c.Kind != "ReplicaSet" {
-		return "", ""
-	}
-	at := strings.LastIndexByte(c.Name, '-')
-	return c.Name[:max(at, 0)], c.Name
-}
-
 // tellDeadlock describes a rolling update that waits for the GPUs of the pods that it replaces.
 func tellDeadlock(pod, old *corev1.Pod, issue *finding.Finding) {
-	deployment, _ := deploymentOf(pod)
+	deployment, _ := facts.DeploymentOf(pod)
 	issue.Severity, issue.Confidence = finding.Error, finding.Likely
 	issue.Title = "the rolling update waits for itself: the new pod needs the GPUs that the old pod of its Deployment holds"
 	issue.Evidence = append(

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts/scheduler"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/signatures"
@@ -81,6 +82,12 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 	if r.Lacks(f, "api/pods") {
 		return
 	}
+	var helpers []*corev1.Pod
+	for _, p := range scheduler.Pending(f) {
+		if p.Helper != nil {
+			helpers = append(helpers, p.Helper)
+		}
+	}
 	for i := range f.Snapshot.Pods {
 		pod := &f.Snapshot.Pods[i]
 		ours := f.UsesGPU(pod) || facts.ComponentOf(pod.Labels, &pod.Spec) != ""
@@ -88,6 +95,7 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 		case facts.OtherAccelerator(pod) != "" && inTrouble(f, pod): // wl.other-accelerator
 		case len(pod.Spec.ResourceClaims) > 0 && pod.Spec.NodeName == "": // the layer DRA
 		case slices.Contains(f.FailingPlacers(), pod): // sched.queued
+		case slices.Contains(helpers, pod): // sched.volume
 		case inTrouble(f, pod) && (!ours || pod.DeletionTimestamp != nil):
 			r.Add(finding.Finding{
 				Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Title: "the pod does not run",
@@ -129,10 +137,15 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 		}
 		q := facts.Quote(newest)
 		q.Text = words.Clip(q.Text)
-		r.Add(finding.Finding{
+		issue := finding.Finding{
 			Object: o, Title: "an object that creates pods reports a problem", Severity: finding.Warning,
 			Evidence: []finding.Evidence{q},
-		}.ForPods(o.String()))
+		}.ForPods(o.String())
+		if o.Kind == "NodeClaim" && slices.ContainsFunc(scheduler.Pending(f),
+			func(p scheduler.PendingPod) bool { return p.NominatedTo(f, o.Name) }) {
+			issue.As = finding.OfPlugin // it explains why the pods wait
+		}
+		r.Add(issue)
 	}
 }
 

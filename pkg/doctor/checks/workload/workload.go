@@ -137,7 +137,8 @@ func Checks() []engine.Check {
 			}, Reads: logs + "; the ends of logs of running GPU pods; XIDs in the kernel log of the node",
 			Why: "CUDA reports it in a failing pod, or at the end of the log of a running one. The cause is the program or the GPU: an XID in the kernel " +
 				"log at the same time shows which.",
-			Explains: failing, Doc: "https://docs.nvidia.com/deploy/xid-errors/", Run: says(wordsCUDAError),
+			Explains: append([]string{"wl.probe-failing"}, failing...),
+			Doc:      "https://docs.nvidia.com/deploy/xid-errors/", Run: says(wordsCUDAError),
 		},
 		{
 			ID: "wl.config-error", Layer: finding.LayerWorkload,

@@ -31,6 +31,8 @@ type verdict struct {
 	Nodes      []string // nodes that could run the pod without this problem
 	Evidence   []finding.Evidence
 	Fix        finding.Fix
+	// Helper is the pod that should make a volume for the pod and is not scheduled itself, or nil.
+	Helper *corev1.Pod
 }
 
 // Pending returns the unscheduled pods that request GPUs.
@@ -193,7 +195,8 @@ func (s *Scheduler) waiting(pod *corev1.Pod) (verdict, bool) {
 		return v, true
 	}
 	for _, e := range s.F.EventsOfPod(pod) {
-		if isScaleUp(e) && s.F.Now.Sub(facts.EventTime(e)) < scaleUpTime && !s.arrived(e) {
+		if isScaleUp(e) && s.F.Now.Sub(facts.EventTime(e)) < scaleUpTime && !s.arrived(e) &&
+			s.failedScaleUp(pod) == nil {
 			v.Title = "the autoscaler is adding a node for the pod"
 			v.Evidence = []finding.Evidence{facts.Quote(e)}
 			v.Fix = finding.Fix{
@@ -234,6 +237,45 @@ func (s *Scheduler) failedScaleUp(pod *corev1.Pod) *corev1.Event {
 			return e
 		}
 		if isScaleUp(e) {
+			return s.notLaunched(pod, e)
+		}
+	}
+	return nil
+}
+
+// claimed matches the NodeClaim in an event of Karpenter about a pod.
+var claimed = regexp.MustCompile(`nodeclaim/([\w.-]+)`)
+
+// notLaunched returns the event that says why the cloud did not deliver the node for the NodeClaim in an event about a
+// pod that has waited for long, or nil.
+func (s *Scheduler) notLaunched(pod *corev1.Pod, e *corev1.Event) *corev1.Event {
+	// A cloud without capacity is asked again, in another zone or for another type.
+	if m := claimed.FindStringSubmatch(e.Message); m != nil && s.F.Age(pod) >= scaleUpTime {
+		for _, of := range s.F.EventsOf("NodeClaim", "", m[1]) { // newest first
+			if of.Type == corev1.EventTypeWarning && of.Reason == "InsufficientCapacityError" {
+				return of
+			}
+			break
+		}
+	}
+	return nil
+}
+
+// NominatedTo reports whether a pod waits for the node of a NodeClaim, or has waited for it.
+func (p PendingPod) NominatedTo(f *facts.Facts, claim string) bool {
+	return p.Id == "sched.none-advertised" && slices.ContainsFunc(f.EventsOfPod(p.Pod), func(e *corev1.Event) bool {
+		m := claimed.FindStringSubmatch(e.Message)
+		return m != nil && m[1] == claim
+	})
+}
+
+// noScaleUp returns the last event of an autoscaler about the pod if it says that no new node would help, or nil.
+func (s *Scheduler) noScaleUp(pod *corev1.Pod) *corev1.Event {
+	for _, e := range s.F.EventsOfPod(pod) {
+		switch {
+		case e.Reason == "NotTriggerScaleUp":
+			return e
+		case isScaleUp(e):
 			return nil
 		}
 	}

@@ -50,6 +50,27 @@ func (s *Scheduler) notAdvertised(pod *corev1.Pod, name corev1.ResourceName, amo
 				v.Evidence = []finding.Evidence{facts.Quote(failed)}
 				v.Title = "the autoscaler could not add a node for the pod"
 			}
+		} else if e := s.noScaleUp(pod); e != nil {
+			v.Title += ", and the autoscaler adds none"
+			v.Evidence = append(v.Evidence, facts.Quote(e))
+			for _, name := range insufficientInMessage(e.Message) {
+				if core := corev1.ResourceName(name); isCore(core) && facts.Demand(pod)[core] > 0 {
+					v.Evidence = append(v.Evidence, finding.FieldEvidence(facts.PodObject(pod),
+						".spec.containers[].resources and .spec.nodeSelector", "no new node fits: %s %s, with %s", name,
+						words.InWords(core, facts.Demand(pod)[core]), SelectorText(pod)))
+				}
+			}
+			v.Fix = finding.Fix{
+				Text: "The autoscaler's message counts the groups of nodes by the reason for which a new node would not " +
+					"help. Compare the group with these GPUs with what the pod selects, tolerates and requests. If nodes " +
+					"with GPUs exist already, repair what should report them: the driver, the device plugin, or node " +
+					"feature discovery.",
+				Commands: []string{
+					shell.Command("kubectl -n %s describe pod %s", pod.Namespace, pod.Name),
+					"kubectl get nodes -L nvidia.com/gpu.present,node.kubernetes.io/instance-type",
+				},
+			}
+			return v
 		} else if !facts.Autoscaled(s.F) && !facts.HasPlugin(s.F) {
 			v.Confidence = finding.Likely
 			v.Title = "no device plugin is installed in the cluster, so no node advertises NVIDIA GPUs"

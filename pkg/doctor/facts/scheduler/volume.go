@@ -52,6 +52,11 @@ func (s *Scheduler) volume(pod *corev1.Pod, message string, roomy []*facts.Node)
 				v.Evidence = append(v.Evidence, s.elsewhere(pod.Namespace, claim, roomy)...)
 			}
 		}
+		return v
+	}
+	for _, claim := range claims { // provisioners name the directory of a volume after its claim
+		v.Evidence = append(v.Evidence,
+			s.keptHelper(&v.Helper, pod.Namespace+"-"+claim+"-", pod.Namespace+"_"+claim)...)
 	}
 	return v
 }
@@ -76,21 +81,30 @@ func (s *Scheduler) nowhere(namespace, claim string) (all []finding.Evidence) {
 		Source: "PersistentVolume " + name + " .spec.nodeAffinity, and labels of all nodes",
 		Text:   "volume on no node: claim " + claim + " requires " + strings.Join(rules, " or "),
 	})
+	return append(all, s.keptHelper(nil, name)...)
+}
+
+// keptHelper returns evidence that a pod which should make a volume does not tolerate the taint of its node. The pod
+// has one of the names in its own name or in its command. keptHelper sets helper to the pod.
+func (s *Scheduler) keptHelper(helper **corev1.Pod, names ...string) []finding.Evidence {
 	for i := range s.F.Snapshot.Pods {
-		helper := &s.F.Snapshot.Pods[i]
-		if !facts.Unscheduled(helper) || !strings.Contains(helper.Name+commandOf(helper), name) {
+		pod := &s.F.Snapshot.Pods[i]
+		if !facts.Unscheduled(pod) || !words.ContainsAny(pod.Name+commandOf(pod), names) {
 			continue
 		}
 		for _, n := range s.F.Nodes {
-			if t := untolerated(helper, n); t != nil && Selects(helper, n) {
-				return append(all, finding.FieldEvidence(facts.PodObject(helper),
+			if t := untolerated(pod, n); t != nil && Selects(pod, n) {
+				if helper != nil {
+					*helper = pod
+				}
+				return []finding.Evidence{finding.FieldEvidence(facts.PodObject(pod),
 					".spec.tolerations, and taints of nodes",
-					"conflict: Pod %s/%s, which makes the volume, does not tolerate %s of %s", helper.Namespace,
-					helper.Name, facts.TaintText(t), n.Object()))
+					"conflict: Pod %s/%s, which makes the volume, does not tolerate %s of %s", pod.Namespace,
+					pod.Name, facts.TaintText(t), n.Object())}
 			}
 		}
 	}
-	return all
+	return nil
 }
 
 // commandOf returns the words of the commands of a pod.

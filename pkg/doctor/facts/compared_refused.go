@@ -1,0 +1,113 @@
+package facts
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// This file compares what a pod waits for, or cannot use, with the objects that keep it from it.
+
+// heldVolume reports which pod on another node has the claim whose volume cannot be attached for the pod.
+func (f *Facts) heldVolume(pod *corev1.Pod, n *Node) (source, text string) {
+	named := func(other *corev1.Pod) bool {
+		return slices.ContainsFunc(f.EventsOfPod(pod), func(e *corev1.Event) bool {
+			return e.Reason == "FailedAttachVolume" && strings.Contains(e.Message, other.Name)
+		})
+	}
+	for i := range f.Snapshot.Pods {
+		other := &f.Snapshot.Pods[i]
+		if pod.Status.Phase != corev1.PodPending || other.Namespace != pod.Namespace || other.Spec.NodeName == "" ||
+			other.Spec.NodeName == n.Name || Ended(other) || other.DeletionTimestamp != nil || !named(other) {
+			continue
+		}
+		for _, v := range pod.Spec.Volumes {
+			claim := claimOf(pod, v.Name)
+			if claim == "" || !mounts(other, claim) {
+				continue
+			}
+			source = PodObject(other).String() + " .spec.volumes and .metadata.ownerReferences"
+			text = "volume held: claim " + claim + " by Pod " + other.Name + " on " + other.Spec.NodeName
+			deployment, set := DeploymentOf(pod)
+			if by, its := DeploymentOf(other); by != "" && by == deployment && its != set &&
+				other.CreationTimestamp.Before(&pod.CreationTimestamp) {
+				return source, text + ", an old pod of Deployment " + by
+			}
+			if metav1.GetControllerOfNoCopy(other) == nil && !f.AsksForGPU(other) {
+				return source, text + ", no controller and no GPU"
+			}
+		}
+	}
+	return "", ""
+}
+
+// mounts reports whether a volume of the pod is of the claim.
+func mounts(pod *corev1.Pod, claim string) bool {
+	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return claimOf(pod, v.Name) == claim })
+}
+
+// DeploymentOf returns the names of a pod's Deployment and ReplicaSet. The name of a ReplicaSet is that of its
+// Deployment and a hash, which is also a label of the pod.
+func DeploymentOf(pod *corev1.Pod) (deployment, set string) {
+	c := metav1.GetControllerOfNoCopy(pod)
+	if c == nil || c.Kind != "ReplicaSet" {
+		return "", ""
+	}
+	at := strings.LastIndexByte(c.Name, '-')
+	return c.Name[:max(at, 0)], c.Name
+}
+
+// variable matches a reference to a variable in a command.
+var variable = regexp.MustCompile(`\$\((\w+)\)`)
+
+// unexpanded reports a reference in a container's command to a variable that the container does not have, and for
+// which the shell looked as a command.
+func (f *Facts) unexpanded(pod *corev1.Pod, _ *Node) (source, text string) {
+	for _, l := range f.LogsOf(pod) {
+		c := containerNamed(pod, l.Container)
+		if c == nil {
+			continue
+		}
+		for _, m := range variable.FindAllStringSubmatch(strings.Join(wordsOf(c), " "), -1) {
+			if m[1] == strings.ToLower(m[1]) { // a command, as a rule
+				continue
+			}
+			if strings.Contains(l.Text, m[1]+": not found") || strings.Contains(l.Text, m[1]+": command not found") {
+				return PodObject(pod).String() + ", container " + c.Name + " .command, .args and .env",
+					"unexpanded: " + m[0] + " in container " + c.Name
+			}
+		}
+	}
+	return "", ""
+}
+
+// aboveLimit matches the API server's refusal of a pod whose request is above its limit.
+var aboveLimit = regexp.MustCompile(`must be less than or equal to (\w[\w-]*) limit of (\w+)`)
+
+// defaultLimit reports the LimitRange whose default is the limit for which pods are rejected, as the pod logs.
+func (f *Facts) defaultLimit(pod *corev1.Pod, _ *Node) (source, text string) {
+	if len(f.Snapshot.LimitRanges) == 0 {
+		return "", ""
+	}
+	for _, l := range f.LogsOf(pod) {
+		for line := range strings.Lines(l.Text) {
+			m := aboveLimit.FindStringSubmatch(line)
+			for i := range f.Snapshot.LimitRanges {
+				r := &f.Snapshot.LimitRanges[i]
+				for _, item := range r.Spec.Limits {
+					if m == nil || item.Type != corev1.LimitTypeContainer || !strings.Contains(line, r.Namespace) {
+						continue
+					}
+					if q, ok := item.Default[corev1.ResourceName(m[1])]; ok && q.String() == m[2] {
+						return "LimitRange " + r.Namespace + "/" + r.Name + " .spec.limits[].default",
+							"default limit: " + m[1] + " " + m[2] + ", of LimitRange " + r.Namespace + "/" + r.Name
+					}
+				}
+			}
+		}
+	}
+	return "", ""
+}
