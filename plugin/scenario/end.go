@@ -185,6 +185,9 @@ func endingText(e exercise.Ending) string {
 		fmt.Fprintf(&b, "exercise %s ended; %s from the baseline left", e.ID,
 			count.Of(len(e.Left)+len(e.Files), "difference"))
 	}
+	if e.Compared && e.NodeShell {
+		b.WriteString(" (files that the candidate created on nodes are not compared)")
+	}
 	return b.String()
 }
 

@@ -170,7 +170,7 @@ func (c *census) doubt(k key, raw *unstructured.Unstructured) string {
 	if owner == nil {
 		return "the controller that it names does not exist"
 	}
-	if field := unlike(owner, raw); field != "" {
+	if field := unlike(owner, raw, c.classSelector(raw)); field != "" {
 		return fmt.Sprintf("%s%s %s: %s", mutated, controller.Kind, owner.GetName(), field)
 	}
 	return c.outdated(owner)
@@ -277,9 +277,19 @@ var (
 	}
 )
 
+// classSelector returns the labels of nodes that the RuntimeClass of a pod adds to its node selector.
+func (c *census) classSelector(pod *unstructured.Unstructured) map[string]any {
+	name, _ := mapAt(pod.Object, "spec")["runtimeClassName"].(string)
+	class := c.objects[key{kind: schema.GroupKind{Group: "node.k8s.io", Kind: "RuntimeClass"}, name: name}]
+	if class == nil {
+		return nil
+	}
+	return mapAt(class.Object, "scheduling", "nodeSelector")
+}
+
 // unlike returns the first field in which a pod differs from the template of its owner, or "". It returns "" for owners
-// without a template.
-func unlike(owner, pod *unstructured.Unstructured) string {
+// without a template. The API server may have added classSelector to the pod.
+func unlike(owner, pod *unstructured.Unstructured, classSelector map[string]any) string {
 	template, is := mapAt(owner.Object, "spec", "template", "spec"), mapAt(pod.Object, "spec")
 	if template == nil {
 		return ""
@@ -290,7 +300,11 @@ func unlike(owner, pod *unstructured.Unstructured) string {
 		}
 	}
 	if owner.GetKind() != "DaemonSet" { // which selects the node of each pod
-		if !same(template["nodeSelector"], is["nodeSelector"]) {
+		merged := maps.Clone(classSelector)
+		if given := mapAt(template, "nodeSelector"); merged != nil {
+			maps.Copy(merged, given)
+		}
+		if !same(template["nodeSelector"], is["nodeSelector"]) && (merged == nil || !same(merged, is["nodeSelector"])) {
 			return "spec.nodeSelector"
 		}
 		if !same(template["affinity"], unmerged(is["affinity"])) {

@@ -72,6 +72,16 @@ func TestForgedObjectsAreFound(t *testing.T) {
 			affinity(trainDeployment, template), affinity(trainSet, template), affinity(trainPod, pod), trainService,
 		}
 	}
+	classed := func(class, pod string) []string {
+		of := func(text string) string {
+			return replace(text, "serviceAccountName: default,", "serviceAccountName: default, runtimeClassName: nvidia,")
+		}
+		return []string{
+			of(trainDeployment), of(trainSet), replace(of(trainPod), "nodeName: n", "nodeName: n, nodeSelector: "+pod),
+			"apiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata: {name: nvidia, uid: n1}\nhandler: nvidia\n" +
+				"scheduling: {nodeSelector: " + class + "}\n",
+		}
+	}
 	for name, test := range map[string]struct {
 		objects []string
 		want    string // the doubt, or ""
@@ -131,6 +141,9 @@ func TestForgedObjectsAreFound(t *testing.T) {
 		"on a node that it selects itself": {
 			with(2, replace(trainPod, "nodeName: n", "nodeName: n, nodeSelector: {a: b}")), "spec.nodeSelector",
 		},
+		"on a node that its RuntimeClass selects":    {classed("{a: b}", "{a: b}"), ""},
+		"created before its RuntimeClass selected":   {classed("{a: b}", "{}"), ""},
+		"on a node that its RuntimeClass leaves out": {classed("{a: b}", "{a: c}"), "spec.nodeSelector"},
 		"an old revision": {
 			with(0, replace(trainDeployment, "trainer:1", "trainer:2")),
 			"not of the current revision of Deployment train",

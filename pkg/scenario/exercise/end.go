@@ -140,7 +140,7 @@ func (l *Lab) End(ctx context.Context, id string, o EndOptions) (*Ending, error)
 	if err != nil {
 		l.say("the conditions of the nodes could not be compared: %v", err)
 	}
-	ending.Conditions = newConditions(e.Conditions, now)
+	ending.Conditions, ending.NodeShell = newConditions(e.Conditions, now), e.Public.Access.NodeShell
 	return ending, l.over(ctx, e, ending)
 }
 

@@ -109,6 +109,9 @@ type Ending struct {
 	Conditions []Condition `json:"conditions,omitempty"`
 	// Compared is set if there was a baseline to compare with; without one, remaining differences are unknown.
 	Compared bool `json:"compared"`
+	// NodeShell is set if the candidate could become root on nodes. What they changed there is not compared, except for
+	// files that the exercise itself had changed.
+	NodeShell bool `json:"nodeShell,omitempty"`
 }
 
 // Restored is a change of the candidate that End reverted or would revert.
