@@ -2,7 +2,7 @@
 // cuGetProcAddress_v2, everything else through that pointer), asks NVML for the devices, captures its step as a graph, and loops: copy a batch
 // in, launch, launch the graph, wait for an event, copy out, verify the sums. On the first error it says what PyTorch would and exits 1.
 //
-//	trainer [-steps N] [-interval MS] [-report N] [-bytes N] [-device N|cpu|auto] [-require-cuda] [-no-graph]
+//	trainer [-steps N] [-interval MS] [-report N] [-bytes N] [-device N|cpu|auto] [-require-cuda] [-no-graph]   (or --flag=value)
 //	trainer -store PORT     keeps checkpoints for others, in memory
 //	trainer -health         reads the health of GPUs by NVML, as device plugins do, see trainer-health.c
 //	trainer -fabric PORT    stands in for the Fabric Manager; FABRICMANAGER_VERSION must be DRIVER_VERSION
@@ -26,7 +26,7 @@
 //
 // It works on the CPU, ten times slower, where frameworks do so without a word: when there is no driver, or CUDA_VISIBLE_DEVICES or
 // NVIDIA_VISIBLE_DEVICES leave no device. A device that is there and fails is an error, but for TRAINER_DEVICE=auto, and so is none with
-// TRAINER_REQUIRE_CUDA=1. SIGTERM ends it after the step, with exit code 0.
+// TRAINER_REQUIRE_CUDA=1. SIGTERM ends it after the step: with exit code 0, or with 143 if it has a number of steps.
 #define _GNU_SOURCE
 #include "trainer.h"
 #include <errno.h>
@@ -80,6 +80,8 @@ static void read_environment(void)
 	if (device) choose_device(device);
 }
 
+static int is(const char *flag, size_t length, const char *name) { return strlen(name) == length && !strncmp(flag, name, length); }
+
 // 0: go on; else the exit code.
 static int read_arguments(int argc, char **argv)
 {
@@ -87,13 +89,16 @@ static int read_arguments(int argc, char **argv)
 		{"-steps", &settings.steps}, {"-interval", &settings.interval}, {"-report", &settings.report}, {"-bytes", &settings.bytes},
 	};
 	for (int i = 1; i < argc; i++) {
-		size_t f = 0;
-		if (!strcmp(argv[i], "-no-graph")) { settings.graphs = 0; continue; }
-		if (!strcmp(argv[i], "-require-cuda")) { settings.require = 1; continue; }
-		if (!strcmp(argv[i], "-device") && i + 1 < argc) { choose_device(argv[++i]); continue; }
-		while (f < sizeof flags / sizeof *flags && strcmp(argv[i], flags[f].flag)) f++;
-		if (f == sizeof flags / sizeof *flags || i + 1 == argc) return fprintf(stderr, "trainer: unknown argument %s\n", argv[i]), 2;
-		*flags[f].value = strtol(argv[++i], NULL, 0);
+		const char *given = argv[i], *flag = given + (given[0] == '-' && given[1] == '-'), *value = strchr(flag, '=');
+		size_t f = 0, length = value ? (size_t)(value - flag) : strlen(flag);
+		if (is(flag, length, "-no-graph")) { settings.graphs = 0; continue; }
+		if (is(flag, length, "-require-cuda")) { settings.require = 1; continue; }
+		if (value) value++; // -flag=value
+		else if (i + 1 < argc) value = argv[++i];
+		if (value && is(flag, length, "-device")) { choose_device(value); continue; }
+		while (f < sizeof flags / sizeof *flags && !is(flag, length, flags[f].flag)) f++;
+		if (f == sizeof flags / sizeof *flags || !value) return fprintf(stderr, "trainer: unknown argument %s\n", given), 2;
+		*flags[f].value = strtol(value, NULL, 0);
 	}
 	if (settings.report < 1) settings.report = 1;
 	if (settings.every < 1) settings.every = 1;

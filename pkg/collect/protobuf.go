@@ -41,7 +41,11 @@ func streamed[T any, P message[T]](client rest.Interface, resource string, typed
 	}
 	var body bytes.Buffer
 	var items []T
+	other := false // the API server chose another format
 	return func(ctx context.Context, options metav1.ListOptions) (page[T], error) {
+		if other {
+			return typed(ctx, options)
+		}
 		stream, err := connection.Get().Resource(resource).VersionedParams(&options, scheme.ParameterCodec).Stream(ctx)
 		if err != nil {
 			return page[T]{}, err
@@ -53,6 +57,7 @@ func streamed[T any, P message[T]](client rest.Interface, resource string, typed
 		}
 		envelope, is := bytes.CutPrefix(body.Bytes(), []byte("k8s\x00"))
 		if !is {
+			other = true
 			return typed(ctx, options)
 		}
 		p := page[T]{items: items[:0]}
