@@ -32,7 +32,7 @@ func listOf() *corev1.PodList {
 			CreationTimestamp: metav1.NewTime(time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC).Local()),
 			OwnerReferences:   []metav1.OwnerReference{{Kind: "Job", Name: "train"}},
 			ManagedFields: []metav1.ManagedFieldsEntry{
-				{Manager: "kubectl", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{}}`)}}, {Manager: "kubelet"},
+				{Manager: "kubectl", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{}}`)}, {Manager: "kubelet"},
 			},
 			Finalizers: []string{"example.com/a"},
 		},

@@ -251,11 +251,10 @@ var claimed = regexp.MustCompile(`nodeclaim/([\w.-]+)`)
 func (s *Scheduler) notLaunched(pod *corev1.Pod, e *corev1.Event) *corev1.Event {
 	// A cloud without capacity is asked again, in another zone or for another type.
 	if m := claimed.FindStringSubmatch(e.Message); m != nil && s.F.Age(pod) >= scaleUpTime {
-		for _, of := range s.F.EventsOf("NodeClaim", "", m[1]) { // newest first
-			if of.Type == corev1.EventTypeWarning && of.Reason == "InsufficientCapacityError" {
-				return of
+		if about := s.F.EventsOf("NodeClaim", "", m[1]); len(about) > 0 { // newest first
+			if last := about[0]; last.Type == corev1.EventTypeWarning && last.Reason == "InsufficientCapacityError" {
+				return last
 			}
-			break
 		}
 	}
 	return nil
