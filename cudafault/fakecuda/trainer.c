@@ -80,7 +80,10 @@ static void read_environment(void)
 	if (device) choose_device(device);
 }
 
-static int is(const char *flag, size_t length, const char *name) { return strlen(name) == length && !strncmp(flag, name, length); }
+static int is(const char *flag, size_t length, const char *name)
+{
+	return strlen(name) == length && !strncmp(flag, name, length);
+}
 
 // 0: go on; else the exit code.
 static int read_arguments(int argc, char **argv)

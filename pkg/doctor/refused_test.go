@@ -31,9 +31,9 @@ func TestVolumeHeld(t *testing.T) {
 		named  string
 		want   string
 	}{
-		"old pod of the Deployment":    {[]podChange{claim, older, owned("ReplicaSet", "llm-1")}, 1, "other", old},
-		"replica of the ReplicaSet":    {[]podChange{claim, older, owned("ReplicaSet", "llm-2")}, 1, "other", general},
-		"pod of another Deployment":    {[]podChange{claim, older, owned("ReplicaSet", "web-1")}, 0, "other", general},
+		"old pod of the Deployment":    {[]podChange{claim, older, owned("ReplicaSet", "llm-7d9f6")}, 1, "other", old},
+		"replica of the ReplicaSet":    {[]podChange{claim, older, owned("ReplicaSet", "llm-5c8bd")}, 1, "other", general},
+		"pod of another Deployment":    {[]podChange{claim, older, owned("ReplicaSet", "web-6b7c9")}, 0, "other", general},
 		"a pod that copied data":       {[]podChange{claim, older}, 0, "other", single},
 		"a pod with a GPU":             {[]podChange{claim, older}, 1, "other", general},
 		"a Job":                        {[]podChange{claim, older, owned("Job", "load")}, 0, "other", general},
@@ -43,7 +43,7 @@ func TestVolumeHeld(t *testing.T) {
 		"the pod has ended in success": {[]podChange{claim, older, done}, 0, "other", general},
 	} {
 		b := newBench().node("a", 1).node("b", 1).pod("other", "a", c.gpus, c.holder...).
-			pod("p", "b", 1, claim, starts, owned("ReplicaSet", "llm-2")).
+			pod("p", "b", 1, claim, starts, owned("ReplicaSet", "llm-5c8bd")).
 			event("Pod", "p", "FailedAttachVolume",
 				`Multi-Attach error for volume "pvc-1" Volume is already used by pod(s) `+c.named)
 		if _, all := b.tell(t); !signed(all, c.want) {

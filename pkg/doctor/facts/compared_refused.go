@@ -13,15 +13,24 @@ import (
 
 // heldVolume reports which pod on another node has the claim whose volume cannot be attached for the pod.
 func (f *Facts) heldVolume(pod *corev1.Pod, n *Node) (source, text string) {
+	if pod.Status.Phase != corev1.PodPending {
+		return "", ""
+	}
+	refused := slices.DeleteFunc(f.EventsOfPod(pod), func(e *corev1.Event) bool {
+		return e.Reason != "FailedAttachVolume"
+	})
+	if len(refused) == 0 {
+		return "", "" // of a large cluster, all pods are not searched for each pending one
+	}
 	named := func(other *corev1.Pod) bool {
-		return slices.ContainsFunc(f.EventsOfPod(pod), func(e *corev1.Event) bool {
-			return e.Reason == "FailedAttachVolume" && strings.Contains(e.Message, other.Name)
+		return slices.ContainsFunc(refused, func(e *corev1.Event) bool {
+			return strings.Contains(e.Message, other.Name)
 		})
 	}
 	for i := range f.Snapshot.Pods {
 		other := &f.Snapshot.Pods[i]
-		if pod.Status.Phase != corev1.PodPending || other.Namespace != pod.Namespace || other.Spec.NodeName == "" ||
-			other.Spec.NodeName == n.Name || Ended(other) || other.DeletionTimestamp != nil || !named(other) {
+		if other.Namespace != pod.Namespace || other.Spec.NodeName == "" || other.Spec.NodeName == n.Name ||
+			Ended(other) || other.DeletionTimestamp != nil || !named(other) {
 			continue
 		}
 		for _, v := range pod.Spec.Volumes {
@@ -49,15 +58,13 @@ func mounts(pod *corev1.Pod, claim string) bool {
 	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return claimOf(pod, v.Name) == claim })
 }
 
-// DeploymentOf returns the names of a pod's Deployment and ReplicaSet. The name of a ReplicaSet is that of its
-// Deployment and a hash, which is also a label of the pod.
+// DeploymentOf returns the names of a pod's Deployment and ReplicaSet.
 func DeploymentOf(pod *corev1.Pod) (deployment, set string) {
 	c := metav1.GetControllerOfNoCopy(pod)
 	if c == nil || c.Kind != "ReplicaSet" {
 		return "", ""
 	}
-	at := strings.LastIndexByte(c.Name, '-')
-	return c.Name[:max(at, 0)], c.Name
+	return DeploymentName(pod, c.Name), c.Name
 }
 
 // variable matches a reference to a variable in a command.
