@@ -193,15 +193,7 @@ func isWell(pod *corev1.Pod) bool {
 			}
 		}
 	}
-	return isReady(pod)
-}
-
-// isReady reports whether the pod is running and ready.
-func isReady(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodRunning &&
-		slices.ContainsFunc(pod.Status.Conditions, func(condition corev1.PodCondition) bool {
-			return condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue
-		})
+	return facts.RunsReady(pod)
 }
 
 func lastChange(pod *corev1.Pod) time.Time {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -72,13 +73,14 @@ func all[T any](ctx context.Context, options metav1.ListOptions, list lister[T],
 		default:
 			return nil, err
 		}
-		if kept == nil && room(page) > 0 {
-			kept = make([]T, 0, room(page))
-		}
+		first := kept == nil
 		for i := range page.items {
 			if keep(&page.items[i]) {
 				kept = append(kept, page.items[i])
 			}
+		}
+		if first {
+			kept = slices.Grow(kept, room(page, len(kept)))
 		}
 		if page.next == "" {
 			return kept, nil
@@ -90,10 +92,13 @@ func all[T any](ctx context.Context, options metav1.ListOptions, list lister[T],
 // roomLimit is the number of objects for which all allocates memory in advance at most, in case the count is wrong.
 const roomLimit = 100_000
 
-// room returns the number of objects in a list, given its first page. Growing a list of 50,000 pods step by step would
-// copy them five times. Memory that is not used is never touched.
-func room[T any](first page[T]) int {
-	return len(first.items) + int(max(0, min(first.left, roomLimit)))
+// room returns the number of objects of later pages that will be kept, if their share is that of the first page. Growing
+// a list of 50,000 pods step by step would copy them five times.
+func room[T any](first page[T], kept int) int {
+	if len(first.items) == 0 {
+		return 0
+	}
+	return int(max(0, min(first.left, roomLimit))) * kept / len(first.items)
 }
 
 func onePage[T any](ctx context.Context, options metav1.ListOptions, list lister[T]) (page[T], error) {

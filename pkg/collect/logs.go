@@ -228,7 +228,7 @@ func ownerOf(pod *corev1.Pod) string {
 // requestsOf returns the requests for a pod: for a running pod, the beginnings and the last lines of the logs of
 // containers with GPUs; for a pod that runs again after a failure, the beginnings and what is read of a failing pod.
 func requestsOf(pod *corev1.Pod) []request {
-	if facts.ComponentOf(pod.Labels, &pod.Spec) != "" || !facts.WantsGPU(pod) || !isReady(pod) {
+	if facts.ComponentOf(pod.Labels, &pod.Spec) != "" || !facts.WantsGPU(pod) || !facts.RunsReady(pod) {
 		return logsOf(pod)
 	}
 	var requests []request

@@ -507,7 +507,7 @@ func TestRuntimeChecks(t *testing.T) {
 			withPart(s, "nvidia-container-toolkit-daemonset",
 				"nvcr.io/nvidia/k8s/container-toolkit:v1.17.5-ubuntu20.04", true)
 			return s
-		}, finding.Warning, "1.17.5: CVE-2025-23266"},
+		}, finding.Info, "1.17.5: CVE-2025-23266"},
 		"a new toolkit, as its program says": {"sec.ctk-cve", func(t *testing.T) *snapshot.Snapshot {
 			s := kubeadmNode(t)
 			s.Hosts["gpu-1"].Probe.ToolkitVersion = "NVIDIA Container Runtime version 1.17.10\ncommit: 1.2"

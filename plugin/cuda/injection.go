@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/kubectl/pkg/util/podutils"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
@@ -263,9 +264,7 @@ func readyOrOver(pod corev1.Pod) bool {
 			return true
 		}
 	}
-	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
+	return podutils.IsPodReady(&pod)
 }
 
 // merge returns the evidence of both, sorted by source; for the same source, after replaces before.

@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/kubectl/pkg/util/podutils"
 )
 
 // Patience is the timeout for something that takes seconds.
@@ -88,14 +89,7 @@ func (c *Cluster) Kubectl(ctx context.Context, stdin io.Reader, args ...string) 
 }
 
 // IsReady reports whether a pod is ready and not being deleted.
-func IsReady(p *corev1.Pod) bool {
-	for _, c := range p.Status.Conditions {
-		if c.Type == corev1.PodReady && p.DeletionTimestamp == nil {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
-}
+func IsReady(p *corev1.Pod) bool { return p.DeletionTimestamp == nil && podutils.IsPodReady(p) }
 
 // Say prints progress on stderr: stdout is for the last line.
 func Say(format string, args ...any) { fmt.Fprintf(os.Stderr, format, args...) }

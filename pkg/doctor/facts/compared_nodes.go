@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/kubectl/pkg/util/podutils"
 )
 
 // This file compares a pod with other pods of its node and with what the node itself shows.
@@ -195,7 +196,7 @@ func (f *Facts) staleOSTree(_ *corev1.Pod, n *Node) (source, text string) {
 	}
 	text = "no worker of NFD on the node"
 	if slices.ContainsFunc(Current(n, NFD), func(pod *corev1.Pod) bool {
-		return strings.Contains(pod.Name, "worker") && PodReady(pod)
+		return strings.Contains(pod.Name, "worker") && podutils.IsPodReady(pod)
 	}) {
 		text = "a worker of NFD runs"
 	}

@@ -9,6 +9,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/kubectl/pkg/util/podutils"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/platform"
@@ -38,7 +39,7 @@ type PodTrouble struct {
 // OperandTrouble reports whether a pod does not work, and why. A pod that is starting, finished or being deleted has no
 // trouble.
 func OperandTrouble(f *Facts, pod *corev1.Pod) (PodTrouble, bool) {
-	if Ended(pod) || pod.DeletionTimestamp != nil || PodReady(pod) {
+	if Ended(pod) || pod.DeletionTimestamp != nil || podutils.IsPodReady(pod) {
 		return PodTrouble{}, false
 	}
 	age := f.Now.Sub(pod.CreationTimestamp.Time)
@@ -191,16 +192,6 @@ func LastLines(f *Facts, pod *corev1.Pod, container string, most int) []finding.
 	return all
 }
 
-// PodReady reports whether a pod is ready.
-func PodReady(pod *corev1.Pod) bool {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
-}
-
 // UpFor returns how long a pod has been ready, or zero if it is not ready.
 func UpFor(f *Facts, pod *corev1.Pod) time.Duration {
 	for _, c := range pod.Status.Conditions {
@@ -219,7 +210,8 @@ func Current(n *Node, c Component) []*corev1.Pod {
 
 // AwaitsDriver reports whether the GPU operator's driver is not ready on a node, and its toolkit waits for the driver.
 func AwaitsDriver(n *Node) bool {
-	return (len(Current(n, Driver)) > 0 || WithoutDriverPod(n)) && !slices.ContainsFunc(Current(n, Driver), PodReady) &&
+	return (len(Current(n, Driver)) > 0 || WithoutDriverPod(n)) &&
+		!slices.ContainsFunc(Current(n, Driver), podutils.IsPodReady) &&
 		slices.ContainsFunc(Current(n, Toolkit), func(pod *corev1.Pod) bool {
 			return slices.ContainsFunc(pod.Status.InitContainerStatuses, func(s corev1.ContainerStatus) bool {
 				return s.Name == "driver-validation" && s.State.Terminated == nil

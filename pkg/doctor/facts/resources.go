@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/kubectl/pkg/util/podutils"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
@@ -50,7 +51,9 @@ func Advertises(f *Facts, n *Node) bool {
 }
 
 // PluginReady reports whether a device plugin on the node is ready.
-func PluginReady(n *Node) bool { return slices.ContainsFunc(Current(n, DevicePlugin), PodReady) }
+func PluginReady(n *Node) bool {
+	return slices.ContainsFunc(Current(n, DevicePlugin), podutils.IsPodReady)
+}
 
 // isOtherGPU reports whether a resource is a GPU under another name, as used by KubeVirt (nvidia.com/GA102GL_A10),
 // HAMi, Volcano and Run:ai.

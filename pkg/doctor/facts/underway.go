@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/kubectl/pkg/util/podutils"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
@@ -77,7 +78,7 @@ func LeftPaused(n *Node) (labels []string, waits *corev1.Pod) {
 		}
 	}
 	if waits != nil && slices.ContainsFunc(n.Pods, func(pod *corev1.Pod) bool {
-		return pod != waits && pod.Namespace == waits.Namespace && !Ended(pod) && !PodReady(pod)
+		return pod != waits && pod.Namespace == waits.Namespace && !Ended(pod) && !podutils.IsPodReady(pod)
 	}) {
 		return nil, nil
 	}

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/kubectl/pkg/util/podutils"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
@@ -265,10 +266,7 @@ func (f *Facts) Replaced(pod *corev1.Pod) bool {
 
 // RunsReady reports whether a pod is running and ready.
 func RunsReady(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodRunning &&
-		slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-		})
+	return pod.Status.Phase == corev1.PodRunning && podutils.IsPodReady(pod)
 }
 
 // findSiblings returns the pods by owner.

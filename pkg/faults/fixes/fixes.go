@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/kubectl/pkg/util/podutils"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
@@ -232,10 +233,7 @@ func advertised(n *corev1.Node) (sum int64) {
 }
 
 func isReady(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodRunning &&
-		slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-		})
+	return pod.Status.Phase == corev1.PodRunning && podutils.IsPodReady(pod)
 }
 
 // successor waits until the owner's new pod on the node is ready and the node advertises GPUs.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/kubectl/pkg/util/podutils"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
@@ -27,7 +28,7 @@ func (c *Checker) command(ctx context.Context, e scenario.Exec) (view, error) {
 		return view{}, err
 	}
 	for i := range pods {
-		if !ready(&pods[i]) {
+		if !podutils.IsPodReady(&pods[i]) {
 			continue
 		}
 		said, err := c.runIn(ctx, &pods[i], e.Container, e.Command, time.Duration(e.Timeout))

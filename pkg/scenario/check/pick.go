@@ -44,16 +44,6 @@ func (c *Checker) pick(ctx context.Context, namespace, labels, name string) ([]c
 	return pods, nil
 }
 
-// ready reports whether the pod's Ready condition is true.
-func ready(pod *corev1.Pod) bool {
-	for _, condition := range pod.Status.Conditions {
-		if condition.Type == corev1.PodReady {
-			return condition.Status == corev1.ConditionTrue
-		}
-	}
-	return false
-}
-
 // podState describes a pod's state briefly: Pending: Unschedulable: 0/2 nodes are available.
 func podState(pod *corev1.Pod) string {
 	words := []string{string(pod.Status.Phase), pod.Status.Reason, trouble(pod)}

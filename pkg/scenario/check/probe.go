@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/kubectl/pkg/util/podutils"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
@@ -111,7 +112,7 @@ func (p *probe) meet(ctx context.Context) (view, error) {
 	}
 	verdict := judge(pod)
 	switch {
-	case verdict == running && ready(pod) && pod.Status.PodIP != "":
+	case verdict == running && podutils.IsPodReady(pod) && pod.Status.PodIP != "":
 		p.address, p.deadline = pod.Status.PodIP, time.Now().Add(p.patience)
 		return view{early: true, starts: true, evidence: "the peer is ready"}, nil
 	case verdict == stuck, verdict == ended, time.Since(p.began) > startFor:

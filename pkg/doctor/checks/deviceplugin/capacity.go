@@ -8,6 +8,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/kubectl/pkg/util/podutils"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
@@ -136,7 +137,7 @@ func checkCapacity(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		Evidence: []finding.Evidence{
 			finding.FieldEvidence(n.Object(), ".status.capacity", "%s", facts.GPUText(n.Status.Capacity)),
 			finding.FieldEvidence(
-				facts.PodObject(pod), ".status.phase", "%s, ready: %t", pod.Status.Phase, facts.PodReady(pod),
+				facts.PodObject(pod), ".status.phase", "%s, ready: %t", pod.Status.Phase, podutils.IsPodReady(pod),
 			),
 		},
 		Fix: finding.Fix{Text: "Restart the plugin so that it registers again, then check its log.", Commands: []string{

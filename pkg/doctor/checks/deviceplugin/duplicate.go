@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/kubectl/pkg/util/podutils"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
@@ -46,7 +47,7 @@ const ofSystem = "system"
 func checkDuplicate(r *engine.Result, n *facts.Node) {
 	owners := map[string]*corev1.Pod{}
 	for _, pod := range n.Pods {
-		if !facts.Ended(pod) && pod.DeletionTimestamp == nil && facts.PodReady(pod) && advertisesGPUs(pod) {
+		if !facts.Ended(pod) && pod.DeletionTimestamp == nil && podutils.IsPodReady(pod) && advertisesGPUs(pod) {
 			owners[pod.Namespace+" "+facts.OwnerOf(pod)] = pod
 		}
 	}

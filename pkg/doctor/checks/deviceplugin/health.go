@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/kubectl/pkg/util/podutils"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
@@ -126,7 +127,7 @@ func unhealthyXIDCheck() engine.Check {
 						"device marked unhealthy",
 						"got unhealthy", "marking device as unhealthy")
 					if !ok {
-						if facts.PodReady(pod) {
+						if podutils.IsPodReady(pod) {
 							engine.LacksLog(f, r, pod)
 						}
 						continue

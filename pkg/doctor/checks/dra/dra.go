@@ -8,6 +8,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/kubectl/pkg/util/podutils"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
@@ -357,7 +358,7 @@ func prepareCheck() engine.Check {
 				return
 			}
 			for _, pod := range f.ClaimPods {
-				if pod.Spec.NodeName != "" && len(pod.Spec.ResourceClaims) > 0 && !facts.PodReady(pod) &&
+				if pod.Spec.NodeName != "" && len(pod.Spec.ResourceClaims) > 0 && !podutils.IsPodReady(pod) &&
 					pod.DeletionTimestamp == nil {
 					checkPrepare(f, r, pod)
 				}

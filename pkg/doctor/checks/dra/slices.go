@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/kubectl/pkg/util/podutils"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
@@ -294,7 +295,7 @@ func checkDomain(f *facts.Facts, r *engine.Result, u unstructured.Unstructured, 
 	status, _, _ := unstructured.NestedString(u.Object, "status", "status")
 	var waiting []*corev1.Pod
 	for _, pod := range f.ClaimPods {
-		if pod.Namespace == u.GetNamespace() && !facts.PodReady(pod) && pod.Spec.NodeName != "" &&
+		if pod.Namespace == u.GetNamespace() && !podutils.IsPodReady(pod) && pod.Spec.NodeName != "" &&
 			f.Now.Sub(pod.CreationTimestamp.Time) >= facts.OperandGrace && usesDomain(u, pod) {
 			waiting = append(waiting, pod)
 		}

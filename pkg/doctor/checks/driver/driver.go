@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/kubectl/pkg/util/podutils"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
@@ -218,7 +219,7 @@ func libraryVersions(host *api.Diagnosis) map[string][]string {
 // that are not ready.
 func podTexts(f *facts.Facts, n *facts.Node, texts ...string) (finding.Evidence, bool) {
 	for _, pod := range n.Pods {
-		if facts.Ended(pod) || facts.PodReady(pod) || facts.ComponentOf(pod.Labels, &pod.Spec) == "" &&
+		if facts.Ended(pod) || podutils.IsPodReady(pod) || facts.ComponentOf(pod.Labels, &pod.Spec) == "" &&
 			!f.AsksForGPU(pod) {
 			continue
 		}

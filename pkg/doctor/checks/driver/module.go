@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/version"
+	"k8s.io/kubectl/pkg/util/podutils"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
@@ -112,7 +113,7 @@ func checkLoaded(f *facts.Facts, r *engine.Result, n *facts.Node, host *api.Diag
 		issue.Evidence = append(issue.Evidence, e)
 	}
 	for _, pod := range n.Component(facts.Driver) {
-		if age := f.Now.Sub(pod.CreationTimestamp.Time); !facts.PodReady(pod) && age < facts.DriverGrace &&
+		if age := f.Now.Sub(pod.CreationTimestamp.Time); !podutils.IsPodReady(pod) && age < facts.DriverGrace &&
 			restarts(pod) == 0 {
 			issue.Severity, issue.Title = finding.Info, "the NVIDIA driver is being installed"
 			issue.Evidence = append(issue.Evidence,

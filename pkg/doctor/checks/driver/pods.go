@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/kubectl/pkg/util/podutils"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
@@ -59,7 +60,7 @@ func buildTexts() []string {
 // driverPodSays finds one of the strings in the logs of the node's driver pods that are not ready.
 func driverPodSays(f *facts.Facts, n *facts.Node, texts ...string) (finding.Evidence, bool) {
 	for _, pod := range n.Component(facts.Driver) {
-		if facts.PodReady(pod) || pod.DeletionTimestamp != nil {
+		if podutils.IsPodReady(pod) || pod.DeletionTimestamp != nil {
 			continue
 		}
 		if e, ok := facts.LogEvidence(f, pod, texts...); ok {
@@ -103,7 +104,7 @@ func driverLogCheck(c engine.Check, find func(f *facts.Facts, n *facts.Node) (fi
 // otherwise.
 func unreadDriverLogs(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	for _, pod := range n.Component(facts.Driver) {
-		if !facts.PodReady(pod) && pod.DeletionTimestamp == nil && len(f.LogsOf(pod)) == 0 {
+		if !podutils.IsPodReady(pod) && pod.DeletionTimestamp == nil && len(f.LogsOf(pod)) == 0 {
 			engine.LacksLog(f, r, pod)
 			return
 		}
@@ -283,7 +284,7 @@ func missingImage(f *facts.Facts, n *facts.Node) (finding.Evidence, string, bool
 			!words.ContainsAny(text, []string{"i/o timeout", "no such host"})
 	}
 	for _, pod := range n.Component(facts.Driver) {
-		if facts.PodReady(pod) {
+		if podutils.IsPodReady(pod) {
 			continue
 		}
 		for s := range facts.Statuses(pod) {
@@ -313,7 +314,7 @@ func precompiledElsewhere(f *facts.Facts, image, kernel string) string {
 	before, after, _ := strings.Cut(image, kernel)
 	for _, n := range f.GPUNodes {
 		for _, pod := range facts.Current(n, facts.Driver) {
-			runs := kernelOf(n) != "" && kernelOf(n) != kernel && facts.PodReady(pod)
+			runs := kernelOf(n) != "" && kernelOf(n) != kernel && podutils.IsPodReady(pod)
 			if runs && slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool {
 				return c.Image == before+kernelOf(n)+after
 			}) {

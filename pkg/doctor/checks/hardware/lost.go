@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 
+	"k8s.io/kubectl/pkg/util/podutils"
+
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
@@ -200,7 +202,7 @@ func deviceEvidence(n *facts.Node, d api.PCIDevice) finding.Evidence {
 func lostByLogs(f *facts.Facts, n *facts.Node) (finding.Evidence, bool) {
 	texts := []string{"GPU is lost", "GPU_IS_LOST", "Unable to determine the device handle for GPU"}
 	for _, pod := range n.Pods {
-		if part := facts.ComponentOf(pod.Labels, &pod.Spec); part == "" || facts.PodReady(pod) &&
+		if part := facts.ComponentOf(pod.Labels, &pod.Spec); part == "" || podutils.IsPodReady(pod) &&
 			part != facts.DevicePlugin {
 			continue
 		}

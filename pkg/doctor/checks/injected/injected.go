@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/kubectl/pkg/util/podutils"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/containerd"
@@ -367,7 +368,7 @@ func podFails(pod *corev1.Pod) bool {
 	if pod.Status.Phase == corev1.PodFailed {
 		return true
 	}
-	return !facts.PodReady(pod) && slices.ContainsFunc(slices.Concat(pod.Status.InitContainerStatuses,
+	return !podutils.IsPodReady(pod) && slices.ContainsFunc(slices.Concat(pod.Status.InitContainerStatuses,
 		pod.Status.ContainerStatuses), func(s corev1.ContainerStatus) bool {
 		return s.State.Terminated != nil && s.State.Terminated.ExitCode != 0 ||
 			s.LastTerminationState.Terminated != nil && s.LastTerminationState.Terminated.ExitCode != 0 ||

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/kubectl/pkg/util/podutils"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
@@ -45,7 +46,7 @@ func dcgmLabelsCheck() engine.Check {
 			if len(exporters) == 0 {
 				return
 			}
-			if facts.PodReady(exporters[0]) || !failing(f, exporters[0]) { // one that crashes shows nothing anyway
+			if podutils.IsPodReady(exporters[0]) || !failing(f, exporters[0]) { // one that crashes shows nothing anyway
 				checkPodLabels(f, r, exporters[0])
 			}
 			if r.Lacks(f, "api/servicemonitors") || r.Lacks(f, "api/prometheuses") || len(f.Prometheuses) == 0 {

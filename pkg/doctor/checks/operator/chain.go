@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/kubectl/pkg/util/podutils"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
@@ -200,7 +201,7 @@ func (l link) made(f *facts.Facts, pod *corev1.Pod) (linkState, facts.PodTrouble
 	}
 	t, bad := facts.OperandTrouble(f, pod)
 	switch {
-	case !bad && facts.PodReady(pod):
+	case !bad && podutils.IsPodReady(pod):
 		return linkDone, t
 	case !bad:
 		t.Evidence = []finding.Evidence{finding.FieldEvidence(facts.PodObject(pod), ".status.phase", "%s, created %s",

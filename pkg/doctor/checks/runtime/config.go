@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/kubectl/pkg/util/podutils"
+
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
@@ -335,7 +337,7 @@ func checkGKESource(f *facts.Facts, r *engine.Result) {
 		}
 		for _, pod := range facts.Current(n, facts.Toolkit) {
 			for _, c := range pod.Spec.Containers {
-				if !strings.Contains(c.Image, "container-toolkit:v1.18.0") || facts.PodReady(pod) {
+				if !strings.Contains(c.Image, "container-toolkit:v1.18.0") || podutils.IsPodReady(pod) {
 					continue
 				}
 				told := slices.ContainsFunc(facts.EnvOf(c.Env, "RUNTIME_CONFIG_SOURCE"),

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/kubectl/pkg/util/podutils"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
@@ -33,7 +34,7 @@ func findStartErrors(f *facts.Facts) map[*facts.Node][]startError {
 	for i := range f.Snapshot.Pods {
 		pod := &f.Snapshot.Pods[i]
 		n := f.Node(pod.Spec.NodeName)
-		if n == nil || facts.Ended(pod) || facts.PodReady(pod) || pod.DeletionTimestamp != nil {
+		if n == nil || facts.Ended(pod) || podutils.IsPodReady(pod) || pod.DeletionTimestamp != nil {
 			continue
 		}
 		restarted := runtimeStarted(n)

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/kubectl/pkg/util/podutils"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
@@ -358,7 +359,7 @@ func checkWrongInstance(f *facts.Facts, r *engine.Result) {
 			continue
 		}
 		for _, pod := range facts.Current(n, facts.Toolkit) {
-			if facts.PodReady(pod) {
+			if podutils.IsPodReady(pod) {
 				continue
 			}
 			if e, ok := grepAll(f, pod, "unable to dial", "containerd.sock"); ok {
@@ -429,7 +430,7 @@ func notReadyWith(f *facts.Facts, n *facts.Node, found runtimeview.Finding) []st
 	wanted := wanted(f, n)
 	for _, handler := range found.Handlers {
 		for _, pod := range wanted[handler] {
-			if !found.Latent && !facts.PodReady(pod) {
+			if !found.Latent && !podutils.IsPodReady(pod) {
 				all = append(all, pod.Namespace+"/"+pod.Name)
 			}
 		}

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/kubectl/pkg/util/podutils"
+
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
@@ -87,7 +89,7 @@ func journalTime(line string) (time.Time, bool) {
 func checkInotify(f *facts.Facts, r *engine.Result) {
 	for _, n := range f.GPUNodes {
 		for _, pod := range n.Pods {
-			if facts.ComponentOf(pod.Labels, &pod.Spec) == "" || facts.Ended(pod) || facts.PodReady(pod) {
+			if facts.ComponentOf(pod.Labels, &pod.Spec) == "" || facts.Ended(pod) || podutils.IsPodReady(pod) {
 				continue
 			}
 			e, ok := grepAll(f, pod, "watcher", "too many open files")

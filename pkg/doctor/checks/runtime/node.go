@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/kubectl/pkg/util/podutils"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
@@ -303,7 +304,7 @@ func checkPermissions(f *facts.Facts, r *engine.Result) {
 			pods = append(pods, e.pod.Namespace+"/"+e.pod.Name)
 		}
 		for _, pod := range n.Pods {
-			if facts.Ended(pod) || facts.PodReady(pod) {
+			if facts.Ended(pod) || podutils.IsPodReady(pod) {
 				continue
 			}
 			if e, ok := facts.LogEvidence(

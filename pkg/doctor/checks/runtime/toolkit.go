@@ -260,7 +260,7 @@ func checkToolkitHoles(f *facts.Facts, r *engine.Result) {
 			continue
 		}
 		r.Add(finding.Finding{
-			Object: n.Object(), Severity: finding.Warning, Evidence: []finding.Evidence{evidence},
+			Object: n.Object(), Severity: finding.Info, Evidence: []finding.Evidence{evidence},
 			Title: fmt.Sprintf("containers can escape to the node with NVIDIA container toolkit %s: %s", version,
 				strings.Join(holes, ", ")),
 			Fix: finding.Fix{Text: "upgrade the toolkit to 1.17.8 or later, the GPU operator to 25.3.1 or later"},
