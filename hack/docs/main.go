@@ -7,6 +7,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -15,6 +16,7 @@ import (
 
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin"
 )
 
@@ -30,6 +32,9 @@ func main() {
 
 // write generates all pages below folder, and removes the pages of commands that no longer exist.
 func write(folder string) error {
+	if len(xid.All()) == 0 { // a page without XIDs would look like a change of them
+		return errors.New("the XID catalog has errors: `go test ./pkg/xid` describes them")
+	}
 	all := pages()
 	for _, name := range stale(folder, all) {
 		if err := os.Remove(filepath.Join(folder, name)); err != nil {

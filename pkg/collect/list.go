@@ -92,8 +92,8 @@ func all[T any](ctx context.Context, options metav1.ListOptions, list lister[T],
 // roomLimit is the number of objects for which all allocates memory in advance at most, in case the count is wrong.
 const roomLimit = 100_000
 
-// room returns the number of objects of later pages that will be kept, if their share is that of the first page. Growing
-// a list of 50,000 pods step by step would copy them five times.
+// room returns the number of objects that later pages will add, if the share that is kept does not change. Growing a
+// list of 50,000 pods step by step would copy them five times.
 func room[T any](first page[T], kept int) int {
 	if len(first.items) == 0 {
 		return 0

@@ -175,7 +175,7 @@ func TestNewErrors(t *testing.T) {
 	}{
 		{"zero", 0, Options{}, []string{"1 to 99999"}},
 		{"negative", -1, Options{}, []string{"-1 does not exist"}},
-		{"unknown", 177, Options{}, []string{"not in the catalog", "--message"}},
+		{"unknown", 9999, Options{}, []string{"not in the catalog", "--message"}},
 		{"variant", 154, Options{Variant: "x"}, []string{`no variant "x"`, "reset, reboot, drain-p2p, drain-reset"}},
 		{"process of 154", 154, Options{Process: python}, []string{"no process for XID 154"}},
 		{"process in message of 154", 154, Options{Message: "pid=1, name=x, y"}, []string{"no process for XID 154"}},
