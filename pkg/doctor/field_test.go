@@ -66,7 +66,7 @@ func TestField(t *testing.T) {
 	if err != nil || len(paths) < 100 {
 		t.Fatalf("%d cases: %v", len(paths), err)
 	}
-	first, right := map[string]int{}, 0
+	first, right, found := map[string]int{}, 0, map[string]bool{}
 	for i, path := range paths {
 		if testing.Short() && i%4 != 0 {
 			continue // `make test-doctor` and the whole corpora examine all
@@ -82,12 +82,41 @@ func TestField(t *testing.T) {
 			t.Errorf("%s: the roots are %v, want %v\n%s", filepath.Base(path), got, c.root, describe(report))
 		}
 		for _, f := range report.Items {
+			found[f.ID] = true
 			if f.Confidence == finding.Certain && f.Signature != "" {
 				t.Errorf("%s: %s is certain, and only a message says so", filepath.Base(path), f.ID)
 			}
 		}
 	}
+	if !testing.Short() {
+		everyCheckHasACluster(t, found)
+	}
 	t.Logf("field: right %d of %d; at the first try %v", right, len(paths), first)
+}
+
+// everyCheckHasACluster protects that a check is tried on a whole cluster, in which it must be the cause or a consequence
+// of another. found are the checks that found something in field/.
+func everyCheckHasACluster(t *testing.T, found map[string]bool) {
+	t.Helper()
+	for _, s := range readCorpus(t, "positive") {
+		for _, f := range Examine(s.snapshot, Options{}).Items {
+			found[f.ID] = true
+		}
+	}
+	// Checks without one, from before this was asked. Their own tests call them alone.
+	without := []string{
+		"hw.recovery-action", "rt.config-not-loaded", "rt.gke-config-source", "rt.no-inotify", "rt.option-misplaced",
+		"rt.runtime-type", "rt.shim-skew", "dra.slice-stale", "rdma.peermem", "fault.recorded", "wl.cuda-preload",
+		"wl.restarts",
+	}
+	for _, c := range Checks() {
+		switch has := found[c.ID]; {
+		case !has && !slices.Contains(without, c.ID):
+			t.Errorf("%s finds nothing in any cluster: add one to testdata/positive", c.ID)
+		case has && slices.Contains(without, c.ID):
+			t.Errorf("%s has a cluster now: remove it from the list", c.ID)
+		}
+	}
 }
 
 // fieldRoots returns the roots at warning or above with their signatures, sorted, each once.
