@@ -94,8 +94,8 @@ func TestField(t *testing.T) {
 	t.Logf("field: right %d of %d; at the first try %v", right, len(paths), first)
 }
 
-// everyCheckHasACluster protects that a check is tried on a whole cluster, in which it must be the cause or a consequence
-// of another. found are the checks that found something in field/.
+// everyCheckHasACluster protects that a check is tried on a whole cluster, where it must be a cause or a consequence of
+// one. found are the checks that found something in field/.
 func everyCheckHasACluster(t *testing.T, found map[string]bool) {
 	t.Helper()
 	for _, s := range readCorpus(t, "positive") {
