@@ -1,6 +1,6 @@
-"""A scenario of kubectl gpu-fault as a problem of a benchmark harness: inject, recover, and two oracles.
+"""Makes a kubectl gpu-fault scenario a problem for a benchmark harness: inject, recover, and two oracles.
 
-The attributes and methods are those of SREGym's class Problem. Only the standard library is needed."""
+The attributes and methods are those of SREGym's class Problem. Only the standard library is required."""
 
 import json
 import subprocess
@@ -38,7 +38,7 @@ def diagnosis(report):
 
 
 class GPUFaultProblem:
-    """One variant of a scenario. The kubeconfig is what the agent may use: give it no other.
+    """One variant of a scenario. The agent must use this kubeconfig and no other.
 
     flags are additional flags of `scenario start`, such as --simulate-gpus=2."""
 
