@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 
@@ -186,6 +187,13 @@ func checkStarting(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 	init := runningInit(pod)
 	// A running init container may be downloading data.
 	running := init != "" && init == pod.Status.InitContainerStatuses[0].Name && unconnected == ""
+	said, _ := lastWords(f, pod, init)
+	if init != "" && since >= slowStart && waits.MatchString(said.Text) {
+		running = false
+		if unconnected == "" {
+			_, unconnected = f.OtherDomain(pod, nil)
+		}
+	}
 	switch {
 	case since < startTime, running && len(warnings) == 0:
 		r.Pass(facts.PodObject(pod))
@@ -213,6 +221,9 @@ func checkStarting(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 	}
 	r.Add(issue)
 }
+
+// waits matches the end of a log of a program that waits for a server.
+var waits = regexp.MustCompile(`(?i)\bwait(?:s|ing)? (?:for|until|on)\b|\bnot (?:yet )?(?:ready|reachable)\b|\bretrying\b`)
 
 // runningInit returns the name of the init container that runs and for which the other containers wait, or "".
 func runningInit(pod *corev1.Pod) string {
