@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
@@ -112,6 +113,49 @@ func TestBeforeProxy(t *testing.T) {
 		b := newBench().node("n", 1).pod("p", "n", 1, pod, c.change)
 		if _, all := b.tell(t); signed(all, "mesh-init-container-before-proxy") != c.want {
 			t.Errorf("%s: the mesh is the cause: want %t: %+v", name, c.want, all)
+		}
+	}
+}
+
+// TestSidecarRunsOn protects that a sidecar is reported only if all other containers of a job's pod have completed, and
+// some time ago.
+func TestSidecarRunsOn(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change podChange
+		want   bool
+	}{
+		"alone":            {func(*corev1.Pod) {}, true},
+		"restarted always": {func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyAlways }, false},
+		"the work goes on": {func(p *corev1.Pod) {
+			p.Status.ContainerStatuses[0].State = p.Status.ContainerStatuses[1].State
+		}, false},
+		"the work failed": {func(p *corev1.Pod) {
+			p.Status.ContainerStatuses[0].State.Terminated.ExitCode = 1
+		}, false},
+		"just done": {func(p *corev1.Pod) {
+			p.Status.ContainerStatuses[0].State.Terminated.FinishedAt = benchAgo(time.Minute)
+		}, false},
+		"another sidecar": {func(p *corev1.Pod) {
+			p.Spec.Containers[1].Name, p.Status.ContainerStatuses[1].Name = "logs", "logs"
+			p.Spec.Containers[1].Image = "fluent-bit:3"
+		}, false},
+	} {
+		pod := func(p *corev1.Pod) {
+			p.Spec.RestartPolicy = corev1.RestartPolicyNever
+			p.Spec.Containers = append(p.Spec.Containers,
+				corev1.Container{Name: "istio-proxy", Image: "istio/proxyv2:1"})
+			p.Status.ContainerStatuses[0].State = exitedWith(0, "Completed")
+			p.Status.ContainerStatuses[0].State.Terminated.FinishedAt = benchAgo(time.Hour)
+			runs := corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: benchAgo(2 * time.Hour)}}
+			p.Status.ContainerStatuses = append(p.Status.ContainerStatuses,
+				corev1.ContainerStatus{Name: "istio-proxy", Ready: true, State: runs})
+		}
+		b := newBench().node("n", 1).pod("p", "n", 1, pod, c.change)
+		_, all := b.tell(t)
+		got := slices.ContainsFunc(all, func(f finding.Finding) bool { return f.ID == "wl.sidecar-runs-on" })
+		if got != c.want {
+			t.Errorf("%s: the sidecar is reported: %t, want %t: %+v", name, got, c.want, all)
 		}
 	}
 }

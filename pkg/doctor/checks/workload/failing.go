@@ -42,6 +42,33 @@ func checkCompletes(f *facts.Facts, r *engine.Result) {
 	}
 }
 
+// checkRunsOn reports pods of jobs whose work is done, and whose sidecar runs on.
+func checkRunsOn(f *facts.Facts, r *engine.Result) {
+	if r.Lacks(f, "api/pods") {
+		return
+	}
+	for _, pod := range f.Workloads() {
+		proxy, since := facts.RunsOn(pod)
+		if proxy == "" || f.Now.Sub(since) < slowStart {
+			continue
+		}
+		r.Add(finding.Finding{
+			Title: "the work of the pod is done, but its sidecar " + proxy +
+				" runs on, so that the pod keeps its GPUs and the job does not complete",
+			Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Severity: finding.Warning,
+			Evidence: []finding.Evidence{finding.FieldEvidence(facts.PodObject(pod), ".status.containerStatuses",
+				"%s is running; all others completed %s ago", proxy, words.AgeText(f.Now.Sub(since)))},
+			Fix: finding.Fix{
+				Text: `Keep the sidecar out of the job's pods (sidecar.istio.io/inject: "false" or linkerd.io/inject: ` +
+					"disabled in their template), or run it as a native sidecar (ENABLE_NATIVE_SIDECARS=true for istiod), " +
+					"or end the command with a request to it (Istio: curl -X POST http://localhost:15020/quitquitquit). " +
+					"To release the GPUs now, delete the pod once its results are saved.",
+				Commands: []string{shell.Command("kubectl -n %s get pod %s -o yaml", pod.Namespace, pod.Name)},
+			},
+		})
+	}
+}
+
 // killed reports whether the kubelet stops containers of the pod itself. Many programs then end without an error.
 func killed(f *facts.Facts, pod *corev1.Pod) bool {
 	return slices.ContainsFunc(f.EventsOfPod(pod), func(e *corev1.Event) bool {
