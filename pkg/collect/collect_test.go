@@ -918,6 +918,45 @@ func TestVolumesOfPendingPods(t *testing.T) {
 	}
 }
 
+// TestClaimsOfPendingPods protects that a snapshot has the storage class of a claim that is not bound, and nothing else
+// about it.
+func TestClaimsOfPendingPods(t *testing.T) {
+	t.Parallel()
+	waiting := pod("team", "train", "", func(p *corev1.Pod) {
+		asking(p)
+		p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"},
+		}}}
+		p.Status.Phase = corev1.PodPending
+		p.Status.Conditions = []corev1.PodCondition{{
+			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable",
+			Message: "0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims.",
+		}}
+	})
+	cluster, _ := connected(gpuNode("good"), waiting)
+	claim := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "PersistentVolumeClaim",
+		"metadata": map[string]any{"name": "data", "namespace": "team", "annotations": map[string]any{"a": "hush"}},
+		"spec":     map[string]any{"storageClassName": "", "accessModes": []any{"ReadWriteOnce"}},
+	}}
+	if err := cluster.Dynamic.(*dynamicfake.FakeDynamicClient).Tracker().Create(
+		schema.GroupVersionResource{Version: "v1", Resource: "persistentvolumeclaims"}, claim, "team",
+	); err != nil {
+		t.Fatal(err)
+	}
+	s := collected(t, cluster)
+	if len(s.PersistentVolumeClaims) != 1 || len(s.Missing) > 0 {
+		t.Fatalf("%d claims, missing %v", len(s.PersistentVolumeClaims), s.Missing)
+	}
+	spec, _, _ := unstructured.NestedMap(s.PersistentVolumeClaims[0].Object, "spec")
+	if class, set := spec["storageClassName"]; len(spec) != 1 || !set || class != "" {
+		t.Errorf("of the claim is kept %v", spec)
+	}
+	if s.PersistentVolumeClaims[0].GetAnnotations() != nil {
+		t.Error("the annotations of the claim are kept")
+	}
+}
+
 // The variables of workloads may hold anything: only what checks read of them is kept. What makes GPUs usable is kept
 // as it is.
 func TestVariablesOfWorkloadsAreNotKept(t *testing.T) {

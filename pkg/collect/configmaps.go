@@ -14,10 +14,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 )
 
-// configMaps gets the configurations of the device plugin, MIG manager and dcgm-exporter by name. It does not
+// configMaps gets the configurations of the device plugin, MIG manager, dcgm-exporter and CoreDNS by name. It does not
 // read other ConfigMaps.
 func (c *collector) configMaps(ctx context.Context) {
-	names := map[[2]string]bool{}
+	names := map[[2]string]bool{{"kube-system", "coredns"}: true} // the DNS domain of the cluster
 	namespaces := map[string]bool{}
 	for i := range c.s.DaemonSets {
 		ds := &c.s.DaemonSets[i]

@@ -16,21 +16,22 @@ import (
 // mostVolumes is the maximum number of volumes that are collected.
 const mostVolumes = 20
 
-// volumes collects where the volumes of unscheduled pods are, if the scheduler rejects nodes because of them.
+// volumes collects where the volumes of unscheduled pods are, if the scheduler rejects nodes because of them, and the
+// storage classes of claims that are not bound.
 func (c *collector) volumes(ctx context.Context) error {
 	for i := range c.s.Pods {
 		pod := &c.s.Pods[i]
-		if !facts.Unscheduled(pod) || !elsewhere(pod) {
+		if !facts.Unscheduled(pod) ||
+			!refusedFor(pod, scheduler.VolumeElsewhere) && !refusedFor(pod, scheduler.Unbound) {
 			continue
 		}
 		for _, v := range pod.Spec.Volumes {
-			if v.PersistentVolumeClaim == nil || len(c.s.PersistentVolumes) >= mostVolumes {
+			if v.PersistentVolumeClaim == nil ||
+				len(c.s.PersistentVolumes)+len(c.s.PersistentVolumeClaims) >= mostVolumes {
 				continue
 			}
-			pv, err := c.volume(ctx, pod.Namespace, v.PersistentVolumeClaim.ClaimName)
+			err := c.volume(ctx, pod.Namespace, v.PersistentVolumeClaim.ClaimName)
 			switch {
-			case err == nil && pv != nil:
-				c.s.PersistentVolumes = append(c.s.PersistentVolumes, *pv)
 			case err == nil || apierrors.IsNotFound(err):
 			case ctx.Err() != nil:
 				return nil // Collect reports it
@@ -43,38 +44,48 @@ func (c *collector) volumes(ctx context.Context) error {
 	return nil
 }
 
-func elsewhere(pod *corev1.Pod) bool {
+// refusedFor reports whether the scheduler's message about a pod is of a kind.
+func refusedFor(pod *corev1.Pod, kind func(message string) bool) bool {
 	for _, condition := range pod.Status.Conditions {
-		if condition.Type == corev1.PodScheduled && scheduler.VolumeElsewhere(condition.Message) {
+		if condition.Type == corev1.PodScheduled && kind(condition.Message) {
 			return true
 		}
 	}
 	return false
 }
 
-// volume returns the place of the volume that is bound to a claim, or nil if none is. The rest of the volume, such as
-// the attributes of its driver, does not matter.
-func (c *collector) volume(ctx context.Context, namespace, claim string) (*unstructured.Unstructured, error) {
+// volume collects the place of the volume that is bound to a claim, or the claim if none is. The rest of a volume, such
+// as the attributes of its driver, does not matter.
+func (c *collector) volume(ctx context.Context, namespace, claim string) error {
 	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
 	defer cancel()
 	core := schema.GroupVersion{Version: "v1"}
 	pvc, err := c.Dynamic.Resource(core.WithResource("persistentvolumeclaims")).Namespace(namespace).
 		Get(ctx, claim, metav1.GetOptions{})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	name, _, _ := unstructured.NestedString(pvc.Object, "spec", "volumeName")
 	if name == "" {
-		return nil, nil
+		spec := map[string]any{}
+		if class, set, _ := unstructured.NestedString(pvc.Object, "spec", "storageClassName"); set {
+			spec["storageClassName"] = class
+		}
+		pvc.Object["spec"] = spec
+		pvc.Object["metadata"] = map[string]any{"namespace": namespace, "name": claim}
+		delete(pvc.Object, "status")
+		c.s.PersistentVolumeClaims = append(c.s.PersistentVolumeClaims, *pvc)
+		return nil
 	}
 	pv, err := c.Dynamic.Resource(core.WithResource("persistentvolumes")).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	affinity, _, _ := unstructured.NestedFieldNoCopy(pv.Object, "spec", "nodeAffinity")
 	claimed := map[string]any{"namespace": namespace, "name": claim}
 	pv.Object["spec"] = map[string]any{"nodeAffinity": affinity, "claimRef": claimed}
 	pv.Object["metadata"] = map[string]any{"name": name}
 	delete(pv.Object, "status")
-	return pv, nil
+	c.s.PersistentVolumes = append(c.s.PersistentVolumes, *pv)
+	return nil
 }

@@ -9,6 +9,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
 // TestKeptOff protects that the anti-affinity of other pods is the cause only if it selects the pod, and that a rolling
@@ -110,6 +113,86 @@ func TestBeforeProxy(t *testing.T) {
 		b := newBench().node("n", 1).pod("p", "n", 1, pod, c.change)
 		if _, all := b.tell(t); signed(all, "mesh-init-container-before-proxy") != c.want {
 			t.Errorf("%s: the mesh is the cause: want %t: %+v", name, c.want, all)
+		}
+	}
+}
+
+// TestSidecarRunsOn protects that a sidecar is reported only if all other containers of a job's pod have completed, and
+// some time ago.
+func TestSidecarRunsOn(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change podChange
+		want   bool
+	}{
+		"alone":            {func(*corev1.Pod) {}, true},
+		"restarted always": {func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyAlways }, false},
+		"the work goes on": {func(p *corev1.Pod) {
+			p.Status.ContainerStatuses[0].State = p.Status.ContainerStatuses[1].State
+		}, false},
+		"the work failed": {func(p *corev1.Pod) {
+			p.Status.ContainerStatuses[0].State.Terminated.ExitCode = 1
+		}, false},
+		"just done": {func(p *corev1.Pod) {
+			p.Status.ContainerStatuses[0].State.Terminated.FinishedAt = benchAgo(time.Minute)
+		}, false},
+		"another sidecar": {func(p *corev1.Pod) {
+			p.Spec.Containers[1].Name, p.Status.ContainerStatuses[1].Name = "logs", "logs"
+			p.Spec.Containers[1].Image = "fluent-bit:3"
+		}, false},
+	} {
+		pod := func(p *corev1.Pod) {
+			p.Spec.RestartPolicy = corev1.RestartPolicyNever
+			p.Spec.Containers = append(p.Spec.Containers,
+				corev1.Container{Name: "istio-proxy", Image: "istio/proxyv2:1"})
+			p.Status.ContainerStatuses[0].State = exitedWith(0, "Completed")
+			p.Status.ContainerStatuses[0].State.Terminated.FinishedAt = benchAgo(time.Hour)
+			runs := corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: benchAgo(2 * time.Hour)}}
+			p.Status.ContainerStatuses = append(p.Status.ContainerStatuses,
+				corev1.ContainerStatus{Name: "istio-proxy", Ready: true, State: runs})
+		}
+		b := newBench().node("n", 1).pod("p", "n", 1, pod, c.change)
+		_, all := b.tell(t)
+		got := slices.ContainsFunc(all, func(f finding.Finding) bool { return f.ID == "wl.sidecar-runs-on" })
+		if got != c.want {
+			t.Errorf("%s: the sidecar is reported: %t, want %t: %+v", name, got, c.want, all)
+		}
+	}
+}
+
+// TestWaitsForHead protects that the DNS domain is the cause only if the cluster has another one, and that an init
+// container which says for what it waits is reported, unlike one that downloads.
+func TestWaitsForHead(t *testing.T) {
+	t.Parallel()
+	const domain, head = "kuberay-other-cluster-domain", "ray-worker-waits-for-head"
+	for name, c := range map[string]struct{ said, zone, want, not string }{
+		"another domain":     {"wait for GCS to be ready", "app.pre in-addr.arpa", domain, head},
+		"the usual domain":   {"9 seconds elapsed: Waiting for GCS to be ready", "cluster.local", head, domain},
+		"no domain is known": {"wait for GCS to be ready", "", head, domain},
+		"downloads":          {"model-00001 45%", "app.pre in-addr.arpa", "", domain},
+	} {
+		pod := func(p *corev1.Pod) {
+			p.Status.Phase, p.Status.Conditions = corev1.PodPending, nil
+			p.Status.ContainerStatuses[0].State = corev1.ContainerState{
+				Waiting: &corev1.ContainerStateWaiting{Reason: "PodInitializing"},
+			}
+			p.Spec.InitContainers = []corev1.Container{
+				{Name: "wait-gcs-ready", Args: []string{"until ray health-check --address h.ray.svc.cluster.local:6379"}},
+			}
+			runs := corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: benchAgo(50 * time.Minute)}}
+			p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "wait-gcs-ready", State: runs}}
+		}
+		b := newBench().node("n", 1).pod("p", "n", 1, pod)
+		b.Logs = []snapshot.Log{{
+			Namespace: b.Pods[0].Namespace, Pod: "p", Container: "wait-gcs-ready", Text: c.said + "\n",
+		}}
+		b.ConfigMaps = []corev1.ConfigMap{{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "coredns"},
+			Data:       map[string]string{"Corefile": ".:53 {\n    kubernetes " + c.zone + " {\n    }\n}\n"},
+		}}
+		_, all := b.tell(t)
+		if c.want != "" && !signed(all, c.want) || signed(all, c.not) || c.want == "" && signed(all, head) {
+			t.Errorf("%s: want %q, not %q: %+v", name, c.want, c.not, all)
 		}
 	}
 }

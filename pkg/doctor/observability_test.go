@@ -108,6 +108,25 @@ func TestObservability(t *testing.T) {
 			s:    base(exporterPod(func(pod *corev1.Pod) { pod.Spec.Volumes = nil })),
 			want: []string{"root obs.dcgm-labels warning Pod gpu-operator/nvidia-dcgm-exporter-x"},
 		},
+		"the device plugin is Google's": {
+			s: func() snapshot.Snapshot {
+				s := base(exporterPod())
+				s.Pods[0].Spec.Containers[0].Image = "gke.gcr.io/nvidia-gpu-device-plugin:v1"
+				return s
+			}(),
+			want: []string{"root obs.dcgm-labels warning Pod gpu-operator/nvidia-dcgm-exporter-x"},
+		},
+		"the device plugin is NVIDIA's, and names are asked for": {
+			s: func() snapshot.Snapshot {
+				s := base(exporterPod(func(pod *corev1.Pod) {
+					pod.Spec.Containers[0].Env = append(pod.Spec.Containers[0].Env,
+						corev1.EnvVar{Name: "DCGM_EXPORTER_KUBERNETES_GPU_ID_TYPE", Value: "device-name"})
+				}))
+				s.Pods[0].Spec.Containers[0].Image = "nvcr.io/nvidia/k8s-device-plugin:v0.17.0"
+				return s
+			}(),
+			want: []string{"root obs.dcgm-labels warning Pod gpu-operator/nvidia-dcgm-exporter-x"},
+		},
 		"profiling fails": {
 			s: logged(
 				"fatal: Failed to watch metrics: Error watching fields: The third-party Profiling module returned an unrecoverable error\n",

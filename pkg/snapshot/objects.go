@@ -60,6 +60,9 @@ func (r *reader) apiParsers() map[string]func(file) error {
 		},
 		"api/services":          func(f file) error { return objects[corev1.Service](r, f, "Service", &s.Services) },
 		"api/persistentvolumes": func(f file) error { return r.customObjects(f, &s.PersistentVolumes) },
+		"api/persistentvolumeclaims": func(f file) error {
+			return r.customObjects(f, &s.PersistentVolumeClaims)
+		},
 		"api/resourceslices": func(f file) error {
 			return objects[resourcev1.ResourceSlice](r, f, "ResourceSlice", &s.ResourceSlices)
 		},
@@ -318,6 +321,7 @@ func (s *Snapshot) Sort() {
 	s.NetworkPolicies = sorted(s.NetworkPolicies)
 	s.Services = sorted(s.Services)
 	s.PersistentVolumes = sorted(s.PersistentVolumes)
+	s.PersistentVolumeClaims = sorted(s.PersistentVolumeClaims)
 	s.ResourceSlices = sorted(s.ResourceSlices)
 	s.ResourceClaims = sorted(s.ResourceClaims)
 	s.DeviceClasses = sorted(s.DeviceClasses)

@@ -39,6 +39,7 @@ func Redact(s *Snapshot) {
 	redactAll(w, "networkpolicies", s.NetworkPolicies)
 	redactAll(w, "services", s.Services)
 	redactAll(w, "persistentvolumes", s.PersistentVolumes)
+	redactAll(w, "persistentvolumeclaims", s.PersistentVolumeClaims)
 	redactAll(w, "resourceslices", s.ResourceSlices)
 	redactAll(w, "resourceclaims", s.ResourceClaims)
 	redactAll(w, "deviceclasses", s.DeviceClasses)

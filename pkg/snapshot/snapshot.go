@@ -55,6 +55,8 @@ type Snapshot struct {
 	Queued []unstructured.Unstructured
 	// PersistentVolumes are those of unscheduled pods that nodes of other zones cannot attach: where they are.
 	PersistentVolumes []unstructured.Unstructured
+	// PersistentVolumeClaims are those of unscheduled pods that are not bound: their storage class.
+	PersistentVolumeClaims []unstructured.Unstructured
 	// CRDs are the names of the CustomResourceDefinitions in relevant groups: nvidia.com,
 	// monitoring.coreos.com, ...
 	CRDs []string

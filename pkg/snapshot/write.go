@@ -71,6 +71,7 @@ func (b *bundle) all(s *Snapshot) {
 	b.custom("queues", s.Queues)
 	b.custom("queued", s.Queued)
 	b.custom("persistentvolumes", s.PersistentVolumes)
+	b.custom("persistentvolumeclaims", s.PersistentVolumeClaims)
 	b.some("api/crds.json", len(s.CRDs), func() any { return s.CRDs })
 	b.some("helm.json", len(s.HelmReleases), func() any { return redactHelm(b.walker, s.HelmReleases) })
 	b.some("images.json", len(s.Images), func() any { return redactImages(b.walker, s.Images) })

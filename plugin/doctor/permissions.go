@@ -3,9 +3,10 @@ package doctor
 import "github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 
 // Permissions returns the permissions that doctor needs for all its checks: to list objects, to read logs, to get the
-// ConfigMaps that pods mount, the Services that they fail to reach and the volumes that keep them from being scheduled,
-// and, unless apiOnly is set, to read nodes by means of pods. Permissions to read the API are optional; doctor reports
-// what it could not read. Permission to read secrets, in which Helm stores releases, is omitted on purpose.
+// ConfigMaps that pods mount and that of CoreDNS, the Services that they fail to reach and the volumes that keep them
+// from being scheduled, and, unless apiOnly is set, to read nodes by means of pods. Permissions to read the API are
+// optional; doctor reports what it could not read. Permission to read secrets, in which Helm stores releases, is
+// omitted on purpose.
 func Permissions(ledgerNamespace string, apiOnly bool) []fault.Permission {
 	all := []fault.Permission{
 		{Verb: "get", Resource: "pods/log", Optional: true},

@@ -92,6 +92,7 @@ also, unless and in: [spec] can also match facts about the pod and its node, one
   probe: startup, liveness or readiness
   postStart: COMMAND
   runAsUser: NUMBER            supplementalGroups: NUMBERS
+  fsGroup: NUMBER
   hostPath: PATH               claim: NAME (a resource claim)
   node kernel: VERSION         node os: NAME
   node kubelet: VERSION        node runtime: NAME://VERSION

@@ -60,6 +60,7 @@ import (
 //	conflict: KServe's defaults of 1 CPU and 2Gi memory in container NAME, no GPU requested
 //	conflict: volume NAME of gcsfuse.csi.storage.gke.io, no annotation gke-gcsfuse/volumes and no sidecar
 //	volume held: claim NAME by Pod NAME on NODE, (an old pod of Deployment NAME | no controller and no GPU)
+//	conflict: asks for NAME, and the DNS domain of the cluster is DOMAIN
 //	unexpanded: $(NAME) in container NAME                        a shell looks for it as a command
 //	default limit: RESOURCE QUANTITY, of LimitRange NAME         for which the API server rejected pods, as a log says
 //	BAR NUMBER of DEVICE, which vfio-pci cannot reserve (RANGE), has the framebuffer of DRIVER at ADDRESS
@@ -77,7 +78,7 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 		f.meshed, f.NamesPeers, f.overReserved, f.otherContainersToken, f.readOnlyRoot, f.withoutClass, f.withoutNRI,
 		f.movedPlugins, f.withoutOperator, f.mixedAtBoot, f.fillsDisk, f.diskPerWorker, f.kserveDefaults,
 		f.withoutSidecar,
-		f.heldVolume, f.unexpanded, f.defaultLimit,
+		f.heldVolume, f.unexpanded, f.defaultLimit, f.OtherDomain,
 	} {
 		if source, text := compare(pod, n); text != "" {
 			all = append(all, signatures.Line{

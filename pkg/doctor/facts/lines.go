@@ -196,6 +196,7 @@ func (f *Facts) PlacementLogs(pods []*corev1.Pod) []signatures.Line {
 		if !Schedules(l.Pod) {
 			continue
 		}
+		before := len(all)
 		for line := range strings.Lines(l.Text) {
 			if slices.ContainsFunc(pods, func(pod *corev1.Pod) bool {
 				return strings.Contains(line, pod.Name) || skips(line, pod) || f.limits(line, pod)
@@ -208,6 +209,22 @@ func (f *Facts) PlacementLogs(pods []*corev1.Pod) []signatures.Line {
 				)
 			}
 		}
+		if placer := f.Pod(l.Namespace, l.Pod); placer != nil && len(all) > before {
+			all = append(all, placedBy(placer)...)
+		}
+	}
+	return all
+}
+
+// placedBy returns a fact about the program that places pods or adds nodes:
+//
+//	placer: IMAGE, provider NAME
+func placedBy(placer *corev1.Pod) (all []signatures.Line) {
+	for c := range Containers(placer) {
+		all = append(all, signatures.Line{Place: signatures.Spec, Container: c.Name, Evidence: finding.Evidence{
+			Source: PodObject(placer).String() + ", container " + c.Name + " .image, .command and .args",
+			Text:   "placer: " + c.Image + ", provider " + argument(wordsOf(c), "--cloud-provider"),
+		}})
 	}
 	return all
 }

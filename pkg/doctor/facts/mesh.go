@@ -13,6 +13,29 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
+// RunsOn returns the container of a service mesh that alone still runs in a pod whose other containers have all
+// completed, and since when, or "".
+func RunsOn(pod *corev1.Pod) (proxy string, since time.Time) {
+	if pod.Status.Phase != corev1.PodRunning || pod.Spec.RestartPolicy == corev1.RestartPolicyAlways ||
+		pod.Spec.RestartPolicy == "" || pod.DeletionTimestamp != nil {
+		return "", since
+	}
+	for i := range pod.Status.ContainerStatuses {
+		switch s := &pod.Status.ContainerStatuses[i]; {
+		case s.Name == proxyOf(pod) && s.State.Running != nil:
+			proxy = s.Name
+		case s.State.Terminated == nil || s.State.Terminated.ExitCode != 0:
+			return "", since
+		case s.State.Terminated.FinishedAt.After(since):
+			since = s.State.Terminated.FinishedAt.Time
+		}
+	}
+	if since.IsZero() {
+		return "", since
+	}
+	return proxy, since
+}
+
 // proxyOf returns the name of the container of a service mesh that takes the connections of the pod, or "".
 func proxyOf(pod *corev1.Pod) string {
 	for c := range Containers(pod) {

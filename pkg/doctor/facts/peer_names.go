@@ -57,6 +57,38 @@ func (f *Facts) NamesPeers(pod *corev1.Pod, _ *Node) (source, text string) {
 	return "", ""
 }
 
+var (
+	belowDefault = regexp.MustCompile(`\b[a-z0-9][-a-z0-9.]*\.svc\.cluster\.local\b`)
+	zonesServed  = regexp.MustCompile(`(?m)^\s*kubernetes[ \t]+([^\s{]+)`)
+)
+
+// OtherDomain reports that a container asks for a name below cluster.local, which CoreDNS does not serve.
+func (f *Facts) OtherDomain(pod *corev1.Pod, _ *Node) (source, text string) {
+	domain := ""
+	for i := range f.ConfigMaps {
+		served := f.ConfigMaps[i].Data["Corefile"]
+		if m := zonesServed.FindStringSubmatch(served); m != nil && !strings.Contains(served, "cluster.local") &&
+			f.ConfigMaps[i].Namespace == "kube-system" {
+			domain = m[1]
+		}
+	}
+	if domain == "" || strings.HasSuffix(domain, ".arpa") {
+		return "", ""
+	}
+	for c := range Containers(pod) {
+		all := wordsOf(c)
+		for _, e := range c.Env {
+			all = append(all, e.Value)
+		}
+		if name := belowDefault.FindString(strings.Join(all, " ")); name != "" {
+			source = PodObject(pod).String() + ", container " + c.Name +
+				" .args and .env, and ConfigMap kube-system/coredns"
+			return source, "conflict: asks for " + name + ", and the DNS domain of the cluster is " + domain
+		}
+	}
+	return "", ""
+}
+
 // podsByHostname returns the pods with a hostname of their own, by namespace and hostname.
 func podsByHostname(f *Facts) map[string]*corev1.Pod {
 	all := map[string]*corev1.Pod{}

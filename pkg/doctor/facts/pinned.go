@@ -59,9 +59,11 @@ func AffinityOf(f *Facts, namespace, claim string) (name string, required *corev
 	return name, nil
 }
 
-// pinned reports a volume that only one node can mount, although only other nodes have a device that the pod requests:
+// pinned reports a volume that only one node can mount, although only other nodes have a device that the pod requests,
+// or a claim with the empty storage class:
 //
 //	volume pinned: claim NAME to node NAME, RESOURCE only on NODES
+//	volume unbound: claim NAME, storageClassName ""
 func (f *Facts) pinned(pod *corev1.Pod) []signatures.Line {
 	if !Unscheduled(pod) {
 		return nil
@@ -70,6 +72,15 @@ func (f *Facts) pinned(pod *corev1.Pod) []signatures.Line {
 		claim := pod.Spec.Volumes[i].PersistentVolumeClaim
 		if claim == nil {
 			continue
+		}
+		for _, pvc := range f.PersistentVolumeClaims {
+			class, set, _ := unstructured.NestedString(pvc.Object, "spec", "storageClassName")
+			if pvc.GetNamespace() == pod.Namespace && pvc.GetName() == claim.ClaimName && set && class == "" {
+				return []signatures.Line{{Place: signatures.Spec, Compared: true, Evidence: finding.Evidence{
+					Source: "PersistentVolumeClaim " + pod.Namespace + "/" + claim.ClaimName + " .spec",
+					Text:   "volume unbound: claim " + claim.ClaimName + `, storageClassName ""`,
+				}}}
+			}
 		}
 		pv, places := PlacesOf(f, pod.Namespace, claim.ClaimName)
 		n := f.byHostname(places)

@@ -135,6 +135,13 @@ func EditCommands(pod *corev1.Pod) []string {
 		)}
 	}
 	owner := metav1.GetControllerOf(pod)
+	if name := pod.Labels["jobset.sigs.k8s.io/jobset-name"]; name != "" {
+		return []string{shell.Command(
+			"# the templates of a JobSet are immutable: correct the manifest of JobSet %s in namespace %s, or the TrainJob or "+
+				"command (such as xpk) that makes it; then delete and recreate it",
+			name, pod.Namespace,
+		)}
+	}
 	if kind, name := GeneratedBy(pod); kind != "" {
 		return []string{shell.Command("kubectl -n %s edit %s %s", pod.Namespace, strings.ToLower(kind), name)}
 	}

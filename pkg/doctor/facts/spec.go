@@ -24,6 +24,7 @@ import (
 //	probe: startup, liveness or readiness
 //	postStart: COMMAND
 //	runAsUser: NUMBER            supplementalGroups: NUMBERS
+//	fsGroup: NUMBER
 //	hostPath: PATH               claim: NAME (a resource claim)
 //	node kernel: VERSION         node os: NAME
 //	node kubelet: VERSION        node runtime: NAME://VERSION
@@ -61,6 +62,9 @@ func (f *Facts) specOf(pod *corev1.Pod) []signatures.Line {
 		}
 		if len(s.SupplementalGroups) > 0 {
 			add("", ".spec.securityContext.supplementalGroups", "supplementalGroups: %d", s.SupplementalGroups)
+		}
+		if s.FSGroup != nil {
+			add("", ".spec.securityContext.fsGroup", "fsGroup: %d", *s.FSGroup)
 		}
 	}
 	for _, c := range pod.Spec.ResourceClaims {

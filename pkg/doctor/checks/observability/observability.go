@@ -33,10 +33,10 @@ func dcgmLabelsCheck() engine.Check {
 		Needs: []engine.Need{engine.NeedAPI},
 		Reads: "ServiceMonitors for dcgm-exporter, selectors of the Prometheus resources, labels of namespaces, and environment and volumes of dcgm-exporter's pods",
 		Why: "The Prometheus operator configures scraping of the ServiceMonitors and namespaces that a Prometheus selects. dcgm-exporter maps GPUs to pods only with DCGM_EXPORTER_KUBERNETES=true " +
-			"and the kubelet's pod-resources directory. Other ways to scrape need no ServiceMonitor, so a missing one is not an error.",
+			"and the kubelet's pod-resources directory, and by the IDs under which the node's device plugin registers them. Other ways to scrape need no ServiceMonitor, so a missing one is not an error.",
 		Doc: "https://docs.nvidia.com/datacenter/cloud-native/gpu-telemetry/latest/kube-prometheus.html",
 		Sources: []string{"gpu-operator#305", "gpu-operator#363", "gpu-operator#2009", "dcgm-exporter#85",
-			"dcgm-exporter#138", "dcgm-exporter#150", "dcgm-exporter#342",
+			"dcgm-exporter#138", "dcgm-exporter#150", "dcgm-exporter#342", "dcgm-exporter#27",
 			"dcgm-exporter#363", "dcgm-exporter#529"},
 		Run: func(f *facts.Facts, r *engine.Result) {
 			if r.Lacks(f, "api/pods") {
@@ -75,7 +75,14 @@ func checkPodLabels(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 		for _, e := range c.Env {
 			on = on || e.Name == "DCGM_EXPORTER_KUBERNETES" && strings.EqualFold(e.Value, "true")
 		}
-		if !strings.Contains(c.Name+c.Image, "dcgm-exporter") || on && mounted {
+		if !strings.Contains(c.Name+c.Image, "dcgm-exporter") {
+			continue
+		}
+		if on && mounted {
+			if found, ok := otherIDs(f, pod, &c); ok {
+				r.Add(found)
+				return
+			}
 			continue
 		}
 		found := finding.Finding{Object: facts.PodObject(pod), Severity: finding.Info,
@@ -107,6 +114,71 @@ func checkPodLabels(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 		return
 	}
 	r.Pass(facts.PodObject(pod))
+}
+
+// otherIDs reports that the exporter looks for GPUs by another kind of ID than the one under which the node's device
+// plugin registers them: Google's plugin uses names of device files, such as nvidia0, and NVIDIA's uses UUIDs.
+func otherIDs(f *facts.Facts, pod *corev1.Pod, c *corev1.Container) (finding.Finding, bool) {
+	const variable = "DCGM_EXPORTER_KUBERNETES_GPU_ID_TYPE"
+	n := f.Node(pod.Spec.NodeName)
+	if n == nil || strings.HasPrefix(pod.Namespace, "gke-") || // Google's own
+		slices.ContainsFunc(c.Args, func(arg string) bool { return strings.Contains(arg, "gpu-id-type") }) {
+		return finding.Finding{}, false
+	}
+	value := "uid"
+	for _, e := range c.Env {
+		if e.Name != variable {
+			continue
+		}
+		if value = e.Value; e.ValueFrom != nil {
+			return finding.Finding{}, false
+		}
+	}
+	want, image := "", ""
+	for _, plugin := range facts.Current(n, facts.DevicePlugin) {
+		kind := ""
+		for c := range facts.Containers(plugin) {
+			switch {
+			case strings.Contains(c.Image, "/nvidia-gpu-device-plugin"):
+				kind, image = "device-name", c.Image
+			case strings.Contains(c.Image, "nvidia/k8s-device-plugin"):
+				kind, image = "uid", c.Image
+			}
+		}
+		if kind == "" || want != "" && kind != want {
+			return finding.Finding{}, false // unknown, or both
+		}
+		want = kind
+	}
+	if want == "" || value == want {
+		return finding.Finding{}, false
+	}
+	how, instead := "by UUID, and Google's", "by the name of the device"
+	if want == "uid" {
+		how, instead = "by the name of the device, and NVIDIA's", "by UUID"
+	}
+	var commands []string
+	if pod.Labels["app"] != "nvidia-dcgm-exporter" { // the GPU operator would undo it
+		commands = []string{shell.Command(
+			"kubectl set env %s -n %s %s=%s", facts.OwnerOf(pod), pod.Namespace, variable, want,
+		)}
+	}
+	return finding.Finding{
+		Object: facts.PodObject(pod), Severity: finding.Warning,
+		Title: "dcgm-exporter cannot show the pod of a metric: it looks for GPUs " + how +
+			" device plugin registers them " + instead,
+		Evidence: []finding.Evidence{
+			finding.FieldEvidence(
+				facts.PodObject(pod), ".spec.containers["+c.Name+"].env", "not %s=%s", variable, want,
+			),
+			finding.FieldEvidence(n.Object(), "pods of the device plugin", "image %s", image),
+		},
+		Fix: finding.Fix{
+			Text: "Set " + variable + "=" + want + " in the environment of dcgm-exporter (extraEnv in the values of its Helm " +
+				"chart, dcgmExporter.env in those of the GPU operator). Do not install a second device plugin.",
+			Commands: commands,
+		},
+	}, true
 }
 
 func kubeletRootOf(f *facts.Facts, pod *corev1.Pod) string {

@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 
@@ -36,6 +37,33 @@ func checkCompletes(f *facts.Facts, r *engine.Result) {
 				Text: "Give the container a command that keeps running (a CUDA base image has only a shell, which " +
 					"ends at once), or run what ends as a Job, or with restartPolicy Never or OnFailure.",
 				Commands: facts.EditCommands(pod),
+			},
+		})
+	}
+}
+
+// checkRunsOn reports pods of jobs whose work is done, and whose sidecar runs on.
+func checkRunsOn(f *facts.Facts, r *engine.Result) {
+	if r.Lacks(f, "api/pods") {
+		return
+	}
+	for _, pod := range f.Workloads() {
+		proxy, since := facts.RunsOn(pod)
+		if proxy == "" || f.Now.Sub(since) < slowStart {
+			continue
+		}
+		r.Add(finding.Finding{
+			Title: "the work of the pod is done, but its sidecar " + proxy +
+				" runs on, so that the pod keeps its GPUs and the job does not complete",
+			Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Severity: finding.Warning,
+			Evidence: []finding.Evidence{finding.FieldEvidence(facts.PodObject(pod), ".status.containerStatuses",
+				"%s is running; all others completed %s ago", proxy, words.AgeText(f.Now.Sub(since)))},
+			Fix: finding.Fix{
+				Text: `Keep the sidecar out of the job's pods (sidecar.istio.io/inject: "false" or linkerd.io/inject: ` +
+					"disabled in their template), or run it as a native sidecar (ENABLE_NATIVE_SIDECARS=true for istiod), " +
+					"or end the command with a request to it (Istio: curl -X POST http://localhost:15020/quitquitquit). " +
+					"To release the GPUs now, delete the pod once its results are saved.",
+				Commands: []string{shell.Command("kubectl -n %s get pod %s -o yaml", pod.Namespace, pod.Name)},
 			},
 		})
 	}
@@ -186,6 +214,13 @@ func checkStarting(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 	init := runningInit(pod)
 	// A running init container may be downloading data.
 	running := init != "" && init == pod.Status.InitContainerStatuses[0].Name && unconnected == ""
+	said, _ := lastWords(f, pod, init)
+	if init != "" && since >= slowStart && waits.MatchString(said.Text) {
+		running = false
+		if unconnected == "" {
+			_, unconnected = f.OtherDomain(pod, nil)
+		}
+	}
 	switch {
 	case since < startTime, running && len(warnings) == 0:
 		r.Pass(facts.PodObject(pod))
@@ -213,6 +248,9 @@ func checkStarting(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 	}
 	r.Add(issue)
 }
+
+// waits matches the end of a log of a program that waits for a server.
+var waits = regexp.MustCompile(`(?i)\bwait(?:s|ing)? (?:for|until|on)\b|\bnot (?:yet )?(?:ready|reachable)\b|\bretrying\b`)
 
 // runningInit returns the name of the init container that runs and for which the other containers wait, or "".
 func runningInit(pod *corev1.Pod) string {

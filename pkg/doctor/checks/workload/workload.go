@@ -51,6 +51,17 @@ func Checks() []engine.Check {
 			Run:     checkCompletes,
 		},
 		{
+			ID: "wl.sidecar-runs-on", Layer: finding.LayerWorkload,
+			Title: "a job's pod has done its work, but the sidecar of a service mesh keeps it running",
+			Needs: []engine.Need{engine.NeedAPI},
+			Reads: "states of the containers of GPU pods that are not restarted always",
+			Why: "A pod completes when all its containers have. An injected proxy does not end by itself, unless it is a " +
+				"native sidecar. The pod keeps its GPUs, and the job never completes.",
+			Doc:     "https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/",
+			Sources: []string{"istio#6324", "istio#11045"},
+			Run:     checkRunsOn,
+		},
+		{
 			ID: "wl.exec-format", Layer: finding.LayerWorkload,
 			Title: "an image does not support the node's architecture",
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs, engine.NeedImages},

@@ -38,6 +38,14 @@ func TestFixesMendSomething(t *testing.T) {
 		"a Job": {facts.EditCommands(pod("Job", "j")), []string{
 			"# the template of a Job is immutable: correct its manifest, delete Job j in namespace ml and recreate it",
 		}},
+		"a Job of a JobSet": {facts.EditCommands(func() *corev1.Pod {
+			p := pod("Job", "set-job-0")
+			p.Labels["jobset.sigs.k8s.io/jobset-name"] = "set"
+			return p
+		}()), []string{
+			"# the templates of a JobSet are immutable: correct the manifest of JobSet set in namespace ml, or the TrainJob or " +
+				"command (such as xpk) that makes it; then delete and recreate it",
+		}},
 		"a toleration of a pod": {tolerate(pod("", ""), taint), []string{
 			`kubectl -n ml patch pod p-1 --type json -p '[{"op":"add","path":"/spec/tolerations/-","value":{"key":"dedicated","operator":"Equal","value":"a;b","effect":"NoSchedule"}}]'`,
 		}},

@@ -311,7 +311,7 @@ func (s *Scheduler) judge(pod *corev1.Pod, message string) verdict {
 	switch {
 	case aboutClaims(message):
 		return verdict{}
-	case strings.Contains(message, "unbound immediate PersistentVolumeClaims"),
+	case Unbound(message),
 		strings.Contains(message, "persistentvolumeclaim"):
 		return s.volume(pod, message, nil)
 	}

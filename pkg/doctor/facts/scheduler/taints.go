@@ -42,7 +42,7 @@ func (s *Scheduler) closed(pod *corev1.Pod, big []*facts.Node) verdict {
 	taints := foreignTaints(pod, tainted[0])
 	v.Title = "the pod does not tolerate the taint " + facts.TaintsText(taints) + " of the GPU nodes"
 	v.Fix = finding.Fix{
-		Text: "Add a toleration for each taint to the pod's template. The taint keeps pods without GPUs off the nodes.",
+		Text: "Add a toleration for each taint to the pod's template." + purpose(taints),
 	}
 	if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "ClusterPolicy" {
 		v.Fix.Text = "The GPU operator creates this pod. Set the toleration in its ClusterPolicy (daemonsets.tolerations). If " +
@@ -53,15 +53,26 @@ func (s *Scheduler) closed(pod *corev1.Pod, big []*facts.Node) verdict {
 	if kind, _ := facts.GeneratedBy(pod); kind != "" {
 		v.Fix.Text = "An operator generates the pod from a resource of the kind " + kind + ". Add a toleration for each taint " +
 			"there. If the values of its Helm chart already have it, the chart does not pass it on: then upgrade the chart " +
-			"as well. If the pod belongs to a Job, delete the Job, so that the operator creates it again. The taint keeps " +
-			"pods without GPUs off the nodes."
+			"as well. If the pod belongs to a Job, delete the Job, so that the operator creates it again." + purpose(taints)
 	} else if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "Job" {
 		v.Fix.Text = "Add a toleration for each taint to the manifest of the job, and create it again, because the template " +
-			"of a Job cannot be changed. The command lets this pod in until then. The taint keeps pods without GPUs off the " +
-			"nodes."
+			"of a Job cannot be changed. The command lets this pod in until then." + purpose(taints)
 	}
 	v.Fix.Commands = append(v.Fix.Commands, tolerate(pod, taints...)...)
 	return v
+}
+
+// purpose returns what taints are for, as a further sentence, if their keys tell.
+func purpose(taints []corev1.Taint) string {
+	for _, t := range taints {
+		switch key := strings.ToLower(t.Key + "=" + t.Value); {
+		case words.ContainsAny(key, []string{"spot", "interrupt", "preempt"}):
+			return " The taint marks nodes that can be taken away at any time."
+		case words.ContainsAny(key, []string{"gpu", "nvidia", "accelerator"}):
+			return " The taint keeps pods without GPUs off the nodes."
+		}
+	}
+	return ""
 }
 
 // tolerate returns the command that adds tolerations of taints to the template of the pod's owner, or to the pod itself

@@ -20,6 +20,11 @@ func VolumeElsewhere(message string) bool {
 		strings.Contains(message, "PersistentVolume's node affinity")
 }
 
+// Unbound reports whether the scheduler says that a claim of the pod is not bound and has to be.
+func Unbound(message string) bool {
+	return strings.Contains(message, "unbound immediate PersistentVolumeClaims")
+}
+
 // volume returns the verdict if a volume excludes the pod from the nodes that have room for it.
 func (s *Scheduler) volume(pod *corev1.Pod, message string, roomy []*facts.Node) verdict {
 	v := verdict{
