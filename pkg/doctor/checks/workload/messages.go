@@ -207,12 +207,49 @@ func checkOthers(f *facts.Facts, r *engine.Result) {
 			}
 		}
 		tellHolders(f, pod, name, &issue)
+		tellPlugin(f, pod, name, &issue)
 		if len(issue.Evidence) == 0 {
 			issue.Evidence = []finding.Evidence{
 				finding.FieldEvidence(facts.PodObject(pod), ".status.phase", "%s", pod.Status.Phase),
 			}
 		}
 		r.Add(issue)
+	}
+}
+
+// tellPlugin describes a pod that is not scheduled because the plugin that should advertise the resource does not run.
+func tellPlugin(f *facts.Facts, pod *corev1.Pod, name corev1.ResourceName, issue *finding.Finding) {
+	offered := func(n *facts.Node) bool { return n.Allocatable(name) > 0 }
+	if !facts.Unscheduled(pod) || slices.ContainsFunc(f.Nodes, offered) {
+		return
+	}
+	for i := range f.Snapshot.Pods {
+		plugin := &f.Snapshot.Pods[i]
+		if !facts.Serves(plugin) || facts.Schedules(plugin.Name) || !inTrouble(f, plugin) ||
+			!words.ContainsAny(string(name), facts.ResourcesOf(plugin.Name)) {
+			continue
+		}
+		var said []finding.Evidence
+		for s := range facts.Statuses(plugin) {
+			said = append(said, facts.PodEvidence(f, plugin, *s)...)
+		}
+		if len(said) == 0 {
+			said = []finding.Evidence{
+				finding.FieldEvidence(facts.PodObject(plugin), ".status.phase", "%s", plugin.Status.Phase),
+			}
+		}
+		issue.Title = "no node offers " + string(name) +
+			", because the pod of the plugin that advertises it does not run"
+		issue.Cause = "The pod " + plugin.Name + " in the namespace " + plugin.Namespace + " does not start or fails."
+		issue.Evidence = append(said[:min(len(said), words.Few)], issue.Evidence...)
+		issue.Fix = finding.Fix{
+			Text: "Correct what the events and the log of the plugin's pod name. The pod that waits needs no change.",
+			Commands: []string{
+				shell.Command("kubectl describe pod %s -n %s", plugin.Name, plugin.Namespace),
+				shell.Command("kubectl logs %s -n %s --all-containers --tail=50", plugin.Name, plugin.Namespace),
+			},
+		}
+		return
 	}
 }
 
