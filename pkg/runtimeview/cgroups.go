@@ -28,7 +28,8 @@ func (v *View) cgroups() []Finding {
 	if expected == nil {
 		return nil
 	}
-	if driver := v.Kubelet.CgroupDriver; driver != "" && strings.HasPrefix(v.Runtime.Release, "1.") &&
+	release := strings.TrimPrefix(v.Runtime.Release, "v")
+	if driver := v.Kubelet.CgroupDriver; driver != "" && strings.HasPrefix(release, "1.") &&
 		(driver == "systemd") != *expected && v.anyUses(!*expected) {
 		*expected, who = !*expected, "the kubelet" // which takes the driver from containerd 2, whatever is configured
 	}
