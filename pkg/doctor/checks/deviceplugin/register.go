@@ -1,13 +1,11 @@
 package deviceplugin
 
 import (
-	"fmt"
-	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
@@ -21,12 +19,16 @@ func tellNoKubeletSocket(n *facts.Node, found *finding.Finding) {
 	if n.Host == nil || n.Host.Runtime.Kubelet.PID == 0 || n.Host.Probe.Unread["devicePlugins"] != "" {
 		return
 	}
-	has := func(part string) bool {
-		return slices.ContainsFunc(n.Host.Probe.DevicePlugins, func(s api.Socket) bool {
-			return strings.Contains(s.Path, part)
-		})
+	plugins := 0
+	for _, s := range n.Host.Probe.DevicePlugins {
+		if strings.HasSuffix(s.Path, dir+"kubelet.sock") {
+			return
+		}
+		if strings.Contains(s.Path, dir) {
+			plugins++
+		}
 	}
-	if has(dir+"kubelet.sock") || !has(dir) {
+	if plugins == 0 {
 		return
 	}
 	found.Decisive = true // the plugin only reports that it cannot register
@@ -47,7 +49,7 @@ func tellNoKubeletSocket(n *facts.Node, found *finding.Finding) {
 			}
 		}
 	}
-	pid := fmt.Sprint(n.Host.Runtime.Kubelet.PID)
+	pid := strconv.Itoa(n.Host.Runtime.Kubelet.PID)
 	path := facts.KubeletRoot(n) + strings.TrimSuffix(dir, "/")
 	found.Fix = finding.Fix{
 		Text: "Compare the mount namespaces of the kubelet and of the node (first command). If they differ, the kubelet " +
@@ -64,20 +66,23 @@ func tellNoKubeletSocket(n *facts.Node, found *finding.Finding) {
 // tolerances returns the values of a chart by which its pods tolerate the node's taints, for each of the lists at
 // paths. The charts tolerate nvidia.com/gpu themselves; a list that is set replaces theirs.
 func tolerances(n *facts.Node, paths ...string) []string {
-	taints := slices.DeleteFunc(slices.Clone(n.Spec.Taints), func(t corev1.Taint) bool {
-		return t.Effect == corev1.TaintEffectPreferNoSchedule || strings.HasPrefix(t.Key, "node.kubernetes.io/")
-	})
-	if !slices.ContainsFunc(taints, func(t corev1.Taint) bool {
-		return t.Key != "nvidia.com/gpu" || t.Effect != corev1.TaintEffectNoSchedule
-	}) {
-		return nil
+	var keys []string
+	others := false
+	for _, t := range n.Spec.Taints {
+		if t.Effect != corev1.TaintEffectPreferNoSchedule && !strings.HasPrefix(t.Key, "node.kubernetes.io/") {
+			keys = append(keys, t.Key)
+			others = others || t.Key != "nvidia.com/gpu" || t.Effect != corev1.TaintEffectNoSchedule
+		}
 	}
 	var all []string
 	for _, path := range paths {
-		for i, t := range taints {
-			list := fmt.Sprintf("%s[%d]", path, i)
-			all = append(all, list+".key="+t.Key, list+".operator=Exists")
+		for i, key := range keys {
+			list := path + "[" + strconv.Itoa(i) + "]"
+			all = append(all, list+".key="+key, list+".operator=Exists")
 		}
+	}
+	if !others {
+		return nil
 	}
 	return all
 }

@@ -288,9 +288,13 @@ func pullFix(f *facts.Facts, pod *corev1.Pod, p pulling) (string, finding.Fix) {
 func operandFix(f *facts.Facts, pod *corev1.Pod, image string) (finding.Fix, bool) {
 	policy, ok := facts.ClusterPolicy(f)
 	c := facts.ComponentOf(pod.Labels, &pod.Spec)
-	operands := slices.Concat(f.Component(facts.Toolkit), f.Component(facts.Validator), f.Component(facts.Driver))
-	if !ok || c == facts.Operator || c == facts.NFD || !strings.HasPrefix(facts.OwnerOf(pod), "daemonset/") ||
-		!slices.ContainsFunc(operands, func(other *corev1.Pod) bool { return other.Namespace == pod.Namespace }) {
+	near := false
+	for _, part := range []facts.Component{facts.Toolkit, facts.Validator, facts.Driver} {
+		for _, other := range f.Component(part) {
+			near = near || other.Namespace == pod.Namespace
+		}
+	}
+	if !ok || !near || c == facts.Operator || c == facts.NFD || !strings.HasPrefix(facts.OwnerOf(pod), "daemonset/") {
 		return finding.Fix{}, false
 	}
 	_, version, _ := strings.Cut(image[strings.LastIndexByte(image, '/')+1:], ":")
@@ -311,10 +315,7 @@ func operandFix(f *facts.Facts, pod *corev1.Pod, image string) (finding.Fix, boo
 			"such as those of CUDA, from nvcr.io. A pull secret does not help.",
 	}
 	if h, ok := facts.ReleaseOf(f, facts.ChartOperator); ok {
-		fix.Commands = []string{
-			shell.Command("helm history %s -n %s", h.Name, h.Namespace),
-			shell.Command("helm show chart %s --repo %s", h.Chart, facts.ChartRepository(h.Chart)),
-		}
+		fix.Commands = []string{shell.Command("helm history %s -n %s", h.Name, h.Namespace)}
 	} else if n := f.Node(pod.Spec.NodeName); n != nil && n.Distribution == facts.OpenShift {
 		fix.Commands = []string{"oc get subscriptions.operators.coreos.com,installplans.operators.coreos.com -A"}
 	}

@@ -5,8 +5,6 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
@@ -41,7 +39,7 @@ func checkSandboxesChange(f *facts.Facts, r *engine.Result) {
 		if len(changed) < changedPods {
 			continue
 		}
-		issue := finding.Finding{
+		r.Add(finding.Finding{
 			Object: n.Object(), Confidence: finding.Likely,
 			Title: "pods die at random: the kubelet has the cgroup driver systemd, and containerd has cgroupfs",
 			Evidence: append([]finding.Evidence{
@@ -52,14 +50,6 @@ func checkSandboxesChange(f *facts.Facts, r *engine.Result) {
 				Text: "set SystemdCgroup = true in the options of each handler of containerd that uses runc, with " +
 					"that of nvidia, and restart containerd. The kubelet, the driver and the pods need no change",
 			},
-		}
-		for _, pod := range n.Pods {
-			if f.AsksForGPU(pod) && !facts.Ended(pod) {
-				issue.Pods = append(issue.Pods, podName(pod))
-			}
-		}
-		r.Add(issue)
+		})
 	}
 }
-
-func podName(pod *corev1.Pod) string { return pod.Namespace + "/" + pod.Name }

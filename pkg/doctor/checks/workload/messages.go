@@ -225,30 +225,25 @@ func tellPlugin(f *facts.Facts, pod *corev1.Pod, name corev1.ResourceName, issue
 	}
 	for i := range f.Snapshot.Pods {
 		plugin := &f.Snapshot.Pods[i]
-		if !facts.Serves(plugin) || facts.Schedules(plugin.Name) || !inTrouble(f, plugin) ||
+		if !facts.Serves(plugin) || facts.Schedules(plugin.Name) ||
 			!words.ContainsAny(string(name), facts.ResourcesOf(plugin.Name)) {
 			continue
 		}
-		var said []finding.Evidence
-		for s := range facts.Statuses(plugin) {
-			said = append(said, facts.PodEvidence(f, plugin, *s)...)
+		t, bad := facts.OperandTrouble(f, plugin)
+		if !bad && !inTrouble(f, plugin) {
+			continue
 		}
-		if len(said) == 0 {
-			said = []finding.Evidence{
-				finding.FieldEvidence(facts.PodObject(plugin), ".status.phase", "%s", plugin.Status.Phase),
+		if !bad {
+			t.Pod, t.Reason = plugin, string(plugin.Status.Phase)
+			t.Evidence = []finding.Evidence{
+				finding.FieldEvidence(facts.PodObject(plugin), ".status.phase", "%s", t.Reason),
 			}
 		}
+		found := facts.TroubleFinding(t)
 		issue.Title = "no node offers " + string(name) +
 			", because the pod of the plugin that advertises it does not run"
-		issue.Cause = "The pod " + plugin.Name + " in the namespace " + plugin.Namespace + " does not start or fails."
-		issue.Evidence = append(said[:min(len(said), words.Few)], issue.Evidence...)
-		issue.Fix = finding.Fix{
-			Text: "Correct what the events and the log of the plugin's pod name. The pod that waits needs no change.",
-			Commands: []string{
-				shell.Command("kubectl describe pod %s -n %s", plugin.Name, plugin.Namespace),
-				shell.Command("kubectl logs %s -n %s --all-containers --tail=50", plugin.Name, plugin.Namespace),
-			},
-		}
+		issue.Cause = "The pod " + plugin.Name + " " + facts.TroubleWords(t) + ". The pod that waits needs no change."
+		issue.Evidence, issue.Fix = append(found.Evidence, issue.Evidence...), found.Fix
 		return
 	}
 }
