@@ -455,7 +455,8 @@ func (k *keeper) event(e *corev1.Event) bool {
 		ofNode := about.Kind == "Node" && k.gpuNodes[about.Name]
 		ofOperand := !isPod && k.operands[about.Namespace]
 		ofQueue := about.Kind == "PodGroup" && e.Reason == "Unschedulable" // Volcano's only word before there are pods
-		if !ofNode && !ofOperand && !ofQueue && !(isPod && k.unwell[name]) {
+		dies := isPod && e.Reason == "SandboxChanged" && e.Count > 1       // also of a pod that runs in between
+		if !ofNode && !ofOperand && !ofQueue && !dies && !(isPod && k.unwell[name]) {
 			return false
 		}
 	}

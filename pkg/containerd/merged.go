@@ -193,8 +193,9 @@ var handlerKeys = []string{
 func newHandler(name string, v any) Handler {
 	table, _ := v.(map[string]any)
 	h := Handler{Name: name, Type: digText(table, "runtime_type"), BinaryName: digText(table, "options", "BinaryName")}
-	if systemd, ok := dig(table, "options", "SystemdCgroup"); ok {
-		if on, ok := systemd.(bool); ok {
+	for key, value := range digTable(table, "options") {
+		// containerd also accepts systemdCgroup, which people write.
+		if on, ok := value.(bool); ok && strings.EqualFold(key, "SystemdCgroup") {
 			h.SystemdCgroup = &on
 		}
 	}

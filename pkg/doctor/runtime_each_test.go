@@ -114,6 +114,30 @@ func policyWith(spec map[string]any) []unstructured.Unstructured {
 	}}}
 }
 
+// changing returns a node whose kubelet has another cgroup driver than containerd, and two pods whose sandboxes
+// changed.
+func changing(t *testing.T, release string, times int32) *snapshot.Snapshot {
+	t.Helper()
+	s := readNode(t, release, rootConfig, "version = 2\n")
+	s.Hosts[s.Nodes[0].Name].Runtime.Kubelet.CgroupDriver = "systemd"
+	for _, name := range []string{"one", "two"} {
+		s.Pods = append(s.Pods, corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name},
+			Spec:       corev1.PodSpec{NodeName: s.Nodes[0].Name, Containers: []corev1.Container{{Name: "main"}}},
+			Status:     corev1.PodStatus{Phase: corev1.PodRunning},
+		})
+		s.Events = append(s.Events, corev1.Event{
+			InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: "team", Name: name},
+			Reason:         "SandboxChanged",
+			Message:        "Pod sandbox changed, it will be killed and re-created.",
+			Type:           corev1.EventTypeNormal,
+			Count:          times,
+			LastTimestamp:  metav1.NewTime(s.Meta.Created),
+		})
+	}
+	return s
+}
+
 // Each check finds what it is for, with a fix for this node, and keeps still at what only looks like it.
 func TestRuntimeChecks(t *testing.T) {
 	t.Parallel()
@@ -133,6 +157,16 @@ func TestRuntimeChecks(t *testing.T) {
 		want finding.Severity // empty: nothing is found
 		says string           // somewhere in the finding
 	}{
+		"all handlers differ from the kubelet, and sandboxes change": {
+			"rt.cgroup-driver", func(t *testing.T) *snapshot.Snapshot { return changing(t, "1.7.11", 9) },
+			finding.Error, "SystemdCgroup = true",
+		},
+		"all handlers differ from the kubelet, and pods run": {
+			"rt.cgroup-driver", func(t *testing.T) *snapshot.Snapshot { return changing(t, "1.7.11", 1) }, "", "",
+		},
+		"the kubelet asks containerd": {
+			"rt.cgroup-driver", func(t *testing.T) *snapshot.Snapshot { return changing(t, "2.1.4", 9) }, "", "",
+		},
 		"the toolkit finds no socket": {"rt.wrong-instance", func(t *testing.T) *snapshot.Snapshot {
 			s := gpuCluster(api.Runtime{})
 			s.Nodes[0].Status.NodeInfo.KubeletVersion = "v1.34.1+k3s1"

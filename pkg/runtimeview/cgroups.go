@@ -3,10 +3,19 @@ package runtimeview
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 )
 
-// cgroups finds handlers whose cgroup driver differs from the default handler's. Only their pods fail.
+// anyUses reports whether a configured handler has this value of SystemdCgroup.
+func (v *View) anyUses(systemd bool) bool {
+	return slices.ContainsFunc(v.Runtime.Handlers, func(h Handler) bool {
+		return h.UsesRunc() && h.OnDisk != nil && h.Effective().Systemd() == systemd
+	})
+}
+
+// cgroups finds handlers whose cgroup driver differs from the default handler's, or from the kubelet's if that decides.
+// Only their pods fail.
 func (v *View) cgroups() []Finding {
 	var expected *bool
 	who := ""
@@ -18,6 +27,11 @@ func (v *View) cgroups() []Finding {
 	}
 	if expected == nil {
 		return nil
+	}
+	release := strings.TrimPrefix(v.Runtime.Release, "v")
+	if driver := v.Kubelet.CgroupDriver; driver != "" && strings.HasPrefix(release, "1.") &&
+		(driver == "systemd") != *expected && v.anyUses(!*expected) {
+		*expected, who = !*expected, "the kubelet" // which takes the driver from containerd 2, whatever is configured
 	}
 	var other []string
 	var edit *Edit

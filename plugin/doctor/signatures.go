@@ -85,6 +85,7 @@ eks, ...), runs (true if the message is a problem even if the pod runs).
 
 also, unless and in: [spec] can also match facts about the pod and its node, one per line:
 
+  pod: NAMESPACE/NAME
   image: NAME                  runtimeClassName: NAME, or (none)
   env: NAME=VALUE              limit: RESOURCE=QUANTITY
   hostNetwork: true            privileged: true, capability: NAME

@@ -54,7 +54,8 @@ func (r *Result) follow() {
 func nameOne(f *facts.Facts, check Check, found *finding.Finding) {
 	known := f.Signatures
 	pods, node := f.Concerned(*found)
-	if node == nil && len(pods) > 0 && slices.Contains([]finding.Layer{
+	ofOperator := found.Object.Kind == "ClusterPolicy" || found.Object.Kind == "NVIDIADriver"
+	if node == nil && len(pods) > 0 && !ofOperator && slices.Contains([]finding.Layer{
 		finding.LayerDevicePlugin, finding.LayerOperator, finding.LayerRuntime, finding.LayerDRA,
 	}, check.Layer) {
 		node = f.Node(pods[0].Spec.NodeName) // these depend on the node's driver and runtime
@@ -88,10 +89,13 @@ func nameOne(f *facts.Facts, check Check, found *finding.Finding) {
 	case check.Symptom == Known && len(pods) == 0:
 		lines = nil // only the object's own event counts
 	}
-	if !slices.ContainsFunc(lines, func(line signatures.Line) bool { return line.Place != signatures.Spec }) {
+	said := func(line signatures.Line) bool { return line.Place != signatures.Spec }
+	if ofOperator || !slices.ContainsFunc(lines, said) {
+		var own []signatures.Line // of an operator that runs, they say more than the rest of its log
 		for _, e := range found.Evidence {
-			lines = append(lines, signatures.Line{Place: signatures.Event, Evidence: e})
+			own = append(own, signatures.Line{Place: signatures.Event, Evidence: e})
 		}
+		lines = append(own, lines...)
 	}
 	for _, e := range found.Evidence { // a check that compares may leave the words to a signature
 		lines = append(lines, signatures.Line{Place: signatures.Spec, Evidence: e})

@@ -128,6 +128,14 @@ func OperatorNamespace(f *Facts) string {
 	return "gpu-operator"
 }
 
+// OperatorLog returns the command that shows the end of the operator's log.
+func OperatorLog(f *Facts) string {
+	for _, pod := range f.Component(Operator) {
+		return shell.Command("kubectl logs -n %s %s --tail=50", pod.Namespace, pod.Name)
+	}
+	return shell.Command("kubectl logs -n %s -l app=gpu-operator --tail=50", OperatorNamespace(f))
+}
+
 // RestartPod returns the command that deletes a pod so that its DaemonSet recreates it.
 func RestartPod(namespace, name string) string {
 	return shell.Command("kubectl delete pod %s -n %s", name, namespace)

@@ -32,6 +32,10 @@ func (f *Facts) Concerned(found finding.Finding) ([]*corev1.Pod, *Node) {
 		add(f.Pod(found.Object.Namespace, found.Object.Name))
 	case "Node":
 		node = f.Node(found.Object.Name)
+	case "ClusterPolicy", "NVIDIADriver":
+		for _, pod := range f.Component(Operator) {
+			add(pod) // its log says why it does not apply the object, although it runs
+		}
 	}
 	for _, e := range found.Evidence {
 		if at := strings.Index(e.Source, "Pod "); at >= 0 {

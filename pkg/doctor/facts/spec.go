@@ -17,6 +17,7 @@ import (
 // specOf returns facts about a pod, one per line, for signatures of messages whose meaning depends on a version, an
 // image or a setting. The formats, including those of Node.specOf, are:
 //
+//	pod: NAMESPACE/NAME
 //	image: NAME                  runtimeClassName: NAME, or (none)
 //	env: NAME=VALUE              limit: RESOURCE=QUANTITY
 //	hostNetwork: true            privileged: true, capability: NAME
@@ -50,6 +51,7 @@ func (f *Facts) specOf(pod *corev1.Pod) []signatures.Line {
 		class = *pod.Spec.RuntimeClassName
 	}
 	add("", ".spec.runtimeClassName", "runtimeClassName: %s", class)
+	add("", ".metadata", "pod: %s/%s", pod.Namespace, pod.Name)
 	if pod.Spec.HostNetwork {
 		add("", ".spec.hostNetwork", "hostNetwork: true")
 	}

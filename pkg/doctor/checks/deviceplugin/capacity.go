@@ -154,6 +154,7 @@ func checkCapacity(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		found.Evidence = append(found.Evidence, sockets(n)...)
 	}
 	tellNoInstaller(f, n, pod, &found)
+	tellNoKubeletSocket(n, &found)
 	if dir := pluginFolder(pod); dir != "" && elsewhere(n, dir) {
 		found.Confidence = finding.Likely
 		found.Title = "the device plugin registers in a directory that the node's kubelet does not use"
@@ -323,7 +324,7 @@ func tellDeployLabels(f *facts.Facts, n *facts.Node, found *finding.Finding) {
 				"except those of operands that the node should not have: the device plugin alone would wait for the " +
 				"toolkit. The driver needs no change.",
 			Commands: []string{
-				shell.Command("kubectl logs -n %s -l app=gpu-operator --tail 50", facts.OperatorNamespace(f)),
+				facts.OperatorLog(f),
 				shell.Command("kubectl get node %s %s --show-labels", n.Name, other.Name),
 				shell.Command(label, args...),
 			},
@@ -361,12 +362,11 @@ func goneFinding(f *facts.Facts, n *facts.Node) finding.Finding {
 	if operator || scheduler.DaemonSetOf(f, n, facts.DevicePlugin) != nil {
 		return found
 	}
+	more, commands := installPlugin(n)
 	found.Fix = finding.Fix{
-		Text: "The GPUs are fine, but the plugin's DaemonSet is missing. Reinstall the plugin the way it was installed, for example with its Helm chart.",
-		Commands: []string{shell.Command("helm upgrade --install nvdp %s --repo %s -n kube-system",
-			facts.ChartDevicePlugin,
-			facts.ChartRepository(facts.ChartDevicePlugin)),
-			shell.Command("kubectl get node %s -o jsonpath='{.status.allocatable}'", n.Name)},
+		Text: "The GPUs are fine, but the plugin's DaemonSet is missing. Reinstall the plugin the way it was installed, " +
+			"for example with its Helm chart." + more,
+		Commands: commands,
 	}
 	if h, ok := facts.ReleaseOf(f, facts.ChartDevicePlugin); ok {
 		found.Fix.Commands[0] = facts.HelmUpgrade(h)
@@ -401,22 +401,23 @@ func noPluginFix(f *facts.Facts, n *facts.Node) finding.Fix {
 		return finding.Fix{Text: "The operator has not deployed its device plugin to the node: check the node's nvidia.com/gpu.deploy.* labels and the operator's log.",
 			Commands: []string{
 				shell.Command("kubectl get node %s --show-labels", n.Name),
-				shell.Command("kubectl logs -n %s -l app=gpu-operator --tail 50", facts.OperatorNamespace(f)),
+				facts.OperatorLog(f),
 			}}
 	}
 	if n.Distribution == facts.EKS || n.Distribution == facts.AKS {
+		more, commands := installPlugin(n)
 		return finding.Fix{
 			Text: "No device plugin is installed. The cloud's images for GPU nodes (EKS: accelerated AMIs) have " +
 				"the driver and the toolkit, so NVIDIA's device plugin alone is enough. If nvidia-smi fails on the " +
 				"node, use such an image, or install the GPU operator, which brings all of them. Karpenter regards " +
-				"the node as initialized as soon as it advertises its GPUs.",
-			Commands: []string{shell.Command("helm upgrade --install nvdp %s --repo %s -n kube-system",
-				facts.ChartDevicePlugin, facts.ChartRepository(facts.ChartDevicePlugin))},
+				"the node as initialized as soon as it advertises its GPUs." + more,
+			Commands: commands,
 		}
 	}
 	return finding.Fix{
 		Text: "Install the GPU operator, or only the device plugin if the node already has the driver and the toolkit.",
-		Commands: []string{shell.Command("helm install gpu-operator gpu-operator --repo %s -n gpu-operator --create-namespace",
-			facts.ChartRepository(facts.ChartOperator))},
+		Commands: []string{install("helm install gpu-operator %s --repo %s -n gpu-operator --create-namespace",
+			tolerances(n, "daemonsets.tolerations", "node-feature-discovery.worker.tolerations"),
+			facts.ChartOperator, facts.ChartRepository(facts.ChartOperator))},
 	}
 }

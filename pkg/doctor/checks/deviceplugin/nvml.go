@@ -120,6 +120,10 @@ func checkNVML(f *facts.Facts, r *engine.Result, n *facts.Node, waiting []string
 				},
 				Fix: nvmlFix(f, n, pod, class),
 			}
+			if class == "" && onDocker(n) {
+				found.Title = fmt.Sprintf(
+					"Docker starts the %s without the NVIDIA runtime, so that it finds no NVML library", c)
+			}
 			if n.ToolkitSetting(facts.AcceptsEnv) == "false" && !facts.PrivilegedForToolkit(pod) {
 				found.Title = fmt.Sprintf("the toolkit gives the %s no GPU, because its container is not privileged", c)
 				found.Evidence = append(found.Evidence, finding.Evidence{
@@ -181,6 +185,11 @@ func ignoredSection(n *facts.Node) string {
 		"then the plugin."
 }
 
+// onDocker reports whether Docker starts the node's pods, which knows no RuntimeClasses.
+func onDocker(n *facts.Node) bool {
+	return strings.HasPrefix(n.Status.NodeInfo.ContainerRuntimeVersion, "docker://")
+}
+
 // nestedFix returns how a node that is itself a container or a virtual machine of a development cluster gets GPUs.
 func nestedFix(n *facts.Node) (fix finding.Fix, nested bool) {
 	switch {
@@ -230,6 +239,23 @@ func nvmlFix(f *facts.Facts, n *facts.Node, pod *corev1.Pod, class string) findi
 		}
 	}
 	rc := f.NVIDIAClass()
+	if onDocker(n) {
+		first := "First run nvidia-smi on the node: without a driver, nothing else helps. If it works, make"
+		if n.GPUs().SMI != nil {
+			first = "The driver works. Make"
+		}
+		return finding.Fix{
+			Text: first + " nvidia the default runtime of Docker, " + `"default-runtime": "nvidia" in ` +
+				"/etc/docker/daemon.json, which the second command does (an nvidia-docker2 without nvidia-ctk: edit " +
+				"the file), and restart Docker, which restarts the containers of the node. That docker run " +
+				"--runtime=nvidia works is not enough, and RuntimeClasses have no effect with Docker.",
+			Commands: []string{
+				shell.OnHost(n.Name, "docker info --format '{{.DefaultRuntime}}'"),
+				shell.OnHost(n.Name, "sudo nvidia-ctk runtime configure --runtime=docker --set-as-default"),
+				shell.OnHost(n.Name, "sudo systemctl restart docker"),
+			},
+		}
+	}
 	if rc == nil {
 		return finding.Fix{
 			Text: "First run nvidia-smi on the node: without a driver, nothing else helps. If it works, the pod " +

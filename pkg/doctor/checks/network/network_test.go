@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
 // A line of a firewall is read into what was dropped, and other lines are not taken for one.
@@ -38,7 +39,7 @@ func TestParseBlocked(t *testing.T) {
 func TestNetworkTextsInCommands(t *testing.T) {
 	t.Parallel()
 	failed := pulling{image: "x;reboot", failure: pullFailure{"img.not-found", "tag"}}
-	_, fix := pullFix(&facts.Facts{}, &corev1.Pod{}, failed)
+	_, fix := pullFix(&facts.Facts{Snapshot: &snapshot.Snapshot{}}, &corev1.Pod{}, failed)
 	if got := strings.Join(fix.Commands, " "); !strings.Contains(got, "crictl pull 'x;reboot'") {
 		t.Errorf("an image becomes a command: %s", got)
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
@@ -274,10 +275,67 @@ func pullFix(f *facts.Facts, pod *corev1.Pod, p pulling) (string, finding.Fix) {
 			Text: "Correct the image's name: " + p.image + ".", Commands: facts.EditCommands(pod),
 		}
 	}
+	if fix, ok := operandFix(f, pod, p.image); ok {
+		return "the registry no longer has, or never had, an image that the GPU operator sets", fix
+	}
 	return "the image does not exist in its registry", finding.Fix{
 		Text:     "Correct the name or tag of the image: " + p.image + ".",
 		Commands: append(try, facts.EditCommands(pod)...),
 	}
+}
+
+// operandFix returns how to correct an image of an operand. The GPU operator reverts other changes to its DaemonSets.
+func operandFix(f *facts.Facts, pod *corev1.Pod, image string) (finding.Fix, bool) {
+	policy, ok := facts.ClusterPolicy(f)
+	c := facts.ComponentOf(pod.Labels, &pod.Spec)
+	near := false
+	for _, part := range []facts.Component{facts.Toolkit, facts.Validator, facts.Driver} {
+		for _, other := range f.Component(part) {
+			near = near || other.Namespace == pod.Namespace
+		}
+	}
+	if !ok || !near || c == facts.Operator || c == facts.NFD || !strings.HasPrefix(facts.OwnerOf(pod), "daemonset/") {
+		return finding.Fix{}, false
+	}
+	_, version, _ := strings.Cut(image[strings.LastIndexByte(image, '/')+1:], ":")
+	if _, digest, ok := strings.Cut(image, "@"); ok {
+		version = digest
+	}
+	spec, _, _ := unstructured.NestedMap(policy.Object, "spec")
+	if field := fieldWith(spec, ".spec", version); field != "" {
+		return finding.Fix{
+			Text: "The ClusterPolicy has the image in " + field + ": correct repository, image or version there (in " +
+				"the values of the operator's chart), or remove them, so that the operator uses its release's own.",
+			Commands: []string{shell.Command("kubectl get clusterpolicy %s -o yaml", policy.GetName())},
+		}, true
+	}
+	fix := finding.Fix{
+		Text: "The release of the GPU operator itself has this image, " + image + ", and the operator reverts a " +
+			"change to its DaemonSet. Upgrade the operator to a release whose images exist: NVIDIA removes old ones, " +
+			"such as those of CUDA, from nvcr.io. A pull secret does not help.",
+	}
+	if h, ok := facts.ReleaseOf(f, facts.ChartOperator); ok {
+		fix.Commands = []string{shell.Command("helm history %s -n %s", h.Name, h.Namespace)}
+	} else if n := f.Node(pod.Spec.NodeName); n != nil && n.Distribution == facts.OpenShift {
+		fix.Commands = []string{"oc get subscriptions.operators.coreos.com,installplans.operators.coreos.com -A"}
+	}
+	return fix, true
+}
+
+// fieldWith returns the path of the part of the ClusterPolicy that has the version of an image, which the operating
+// system may follow, or "".
+func fieldWith(spec map[string]any, path, version string) string {
+	if v, _ := spec["version"].(string); v != "" && strings.HasPrefix(version, v) {
+		return path
+	}
+	for _, key := range words.SortedKeys(spec) {
+		if below, ok := spec[key].(map[string]any); ok {
+			if field := fieldWith(below, path+"."+key, version); field != "" {
+				return field
+			}
+		}
+	}
+	return ""
 }
 
 func secretCommands(pod *corev1.Pod, registry string) []string {

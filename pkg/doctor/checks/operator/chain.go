@@ -328,14 +328,6 @@ func testPod(f *facts.Facts, n *facts.Node, said []finding.Evidence) []finding.E
 	return nil
 }
 
-// operatorLog returns the command that shows the log of the GPU operator.
-func operatorLog(f *facts.Facts) string {
-	for _, pod := range f.Component(facts.Operator) {
-		return shell.Command("kubectl logs -n %s %s --tail=50", pod.Namespace, pod.Name)
-	}
-	return shell.Command("kubectl logs -n %s -l app=gpu-operator --tail=50", facts.OperatorNamespace(f))
-}
-
 func (l link) fix(f *facts.Facts, t facts.PodTrouble) finding.Fix {
 	pod := t.Pod
 	logs := shell.Command("kubectl logs %s -n %s", pod.Name, pod.Namespace)
@@ -354,7 +346,7 @@ func (l link) fix(f *facts.Facts, t facts.PodTrouble) finding.Fix {
 		if _, ok := facts.ClusterPolicy(f); ok && !facts.PolicyOff(f, "driver") {
 			text = "The operator is told to install the driver and has made no pod for it. Its log tells why; correct that first. " +
 				"Installing a driver by hand does not help."
-			see = append([]string{operatorLog(f)}, see...)
+			see = append([]string{facts.OperatorLog(f)}, see...)
 		}
 		if _, works := facts.LogEvidence(f, pod, "| NVIDIA-SMI "); works {
 			text = "The driver of the node works: the validation printed what nvidia-smi shows, and fails after " +

@@ -45,11 +45,15 @@ func nfdCheck() engine.Check {
 			}
 			known := false
 			for _, n := range f.GPUNodes {
-				if len(facts.LabelEvidence(n, pciLabels()...)) > 0 {
-					r.Pass(n.Object())
-					continue
-				}
 				waiting, who := placedByLabels(f, n)
+				if len(facts.LabelEvidence(n, pciLabels()...)) > 0 {
+					old, e := selectsVendor(f)
+					if !waiting || !old || n.Labels[pciLabels()[0]] != "" {
+						r.Pass(n.Object())
+						continue
+					}
+					who = e
+				}
 				if !waiting || facts.Advertises(f, n) || f.Now.Sub(n.CreationTimestamp.Time) < facts.OperandGrace {
 					continue
 				}
@@ -61,6 +65,17 @@ func nfdCheck() engine.Check {
 			}
 		},
 	}
+}
+
+// selectsVendor reports whether the log of the operator shows that it knows GPU nodes only by the vendor's label, as
+// releases before 1.2 do, whatever label the message names.
+func selectsVendor(f *facts.Facts) (old bool, e finding.Evidence) {
+	for _, pod := range f.Component(facts.Operator) {
+		if e, old = facts.LogEvidence(f, pod, "Could not get any nodes to match pci-"); old {
+			break
+		}
+	}
+	return old, e
 }
 
 // placedByLabels reports whether GPU software selects nodes by NFD's labels and does not run on the node because the
@@ -116,9 +131,19 @@ func nfdFinding(f *facts.Facts, n *facts.Node, who finding.Evidence) finding.Fin
 	}
 	workers := nfdWorkers(f)
 	other := facts.OtherPCILabel(n)
+	known := facts.LabelEvidence(n, pciLabels()[1:]...)
+	if len(known) > 0 {
+		other, _, _ = strings.Cut(known[0].Text, "=")
+		found.Evidence[1].Text = "missing: " + pciLabels()[0]
+	}
 	switch {
 	case other != "":
 		tellOtherForm(n, other, workers, &found)
+		if len(known) > 0 {
+			found.Cause = "This release of the GPU operator finds GPU nodes only by a label with the vendor alone; " +
+				"since 1.2, class and vendor are enough as well. sources.pci.deviceLabelFields in the configuration " +
+				"of NFD's worker decides which fields the labels have, by default class and vendor."
+		}
 	case len(workers) == 0:
 		found.Fix = finding.Fix{
 			Text:     "Node feature discovery does not run in this cluster: install it, or enable it in the operator's chart (nfd.enabled=true).",

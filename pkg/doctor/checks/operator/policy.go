@@ -2,10 +2,12 @@ package operator
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -83,7 +85,7 @@ func checkPolicy(f *facts.Facts, r *engine.Result, u unstructured.Unstructured) 
 			Text: "Check the operands that the status names, and the operator's log.",
 			Commands: []string{
 				shell.Command("kubectl describe %s %s", kind, u.GetName()),
-				shell.Command("kubectl logs -n %s -l app=gpu-operator --tail 50", facts.OperatorNamespace(f)),
+				facts.OperatorLog(f),
 			},
 		},
 	}
@@ -129,8 +131,44 @@ func checkPolicy(f *facts.Facts, r *engine.Result, u unstructured.Unstructured) 
 	if slices.ContainsFunc(f.GPUNodes, upgrading) {
 		found.Severity, found.Confidence = finding.Info, finding.Likely
 		found.Title = "the GPU operator is not ready while it upgrades drivers"
+	} else if e, ok := reconcileError(f); ok {
+		tellReconcileError(f, e, &found)
 	}
 	r.Add(found)
+}
+
+// reconcileError returns the newest error with which the operator stopped to apply the ClusterPolicy, from its log. A
+// conflict with another change is normal: the operator tries again.
+func reconcileError(f *facts.Facts) (e finding.Evidence, ok bool) {
+	for _, pod := range f.Component(facts.Operator) {
+		for _, l := range f.LogsOf(pod) {
+			for line := range strings.Lines(l.Text) {
+				if reconcileFailed.MatchString(line) && !strings.Contains(line, "the object has been modified") {
+					e = finding.Evidence{Source: facts.LogSource(l), Text: strings.TrimSpace(line)}
+				}
+			}
+		}
+	}
+	return finding.Clipped(e), e.Text != ""
+}
+
+var (
+	reconcileFailed = regexp.MustCompile(`(?i)\berror\b.*(?:cluster-?policy.*Reconciler error|` +
+		`Reconciler error.*(?:cluster-?policy|nvidia-?driver)).*"error": ?"`)
+	reconcileReason = regexp.MustCompile(`"error": ?"((?:[^"\\]|\\.)+)"`)
+)
+
+// tellReconcileError completes the finding about an operator that cannot apply its configuration. It makes the objects
+// in order and stops at the error, so that a device plugin that does not exist is a consequence.
+func tellReconcileError(f *facts.Facts, e finding.Evidence, found *finding.Finding) {
+	found.Severity, found.Title = finding.Error, "the GPU operator cannot apply its configuration"
+	found.Evidence = append(found.Evidence, e)
+	if m := reconcileReason.FindStringSubmatch(e.Text); m != nil {
+		found.Title += ": " + words.ClipTo(strings.ReplaceAll(m[1], `\"`, `"`), 160)
+	}
+	found.Decisive = !slices.ContainsFunc(f.DaemonSets, func(d appsv1.DaemonSet) bool {
+		return facts.ComponentOf(d.Spec.Template.Labels, &d.Spec.Template.Spec) == facts.DevicePlugin
+	})
 }
 
 // upgrading reports whether a driver upgrade of the node is in progress and has not failed.

@@ -79,7 +79,8 @@ func startChecks() []engine.Check {
 				"cgroupDriver",
 			Why: "SystemdCgroup of a handler that pods request differs from that of the default handler: its pods " +
 				"fail with `expected cgroupsPath to be of format \"slice:prefix:name\"`, or systemd removes their " +
-				"limits and devices",
+				"limits and devices. If all handlers differ from the kubelet, it counts only if the sandboxes of " +
+				"several pods on the node change again and again",
 			Explains: noGPUs("rt.nvml-unknown-error"),
 			Sources:  []string{"nvidia-docker#1788", "containerd docs/cri/config.md"},
 			Run: func(f *facts.Facts, r *engine.Result) {
@@ -91,6 +92,7 @@ func startChecks() []engine.Check {
 								"cgroupDriver: systemd, and restart the runtime",
 						}
 					})
+				checkSandboxesChange(f, r)
 			},
 		},
 		{

@@ -207,12 +207,44 @@ func checkOthers(f *facts.Facts, r *engine.Result) {
 			}
 		}
 		tellHolders(f, pod, name, &issue)
+		tellPlugin(f, pod, name, &issue)
 		if len(issue.Evidence) == 0 {
 			issue.Evidence = []finding.Evidence{
 				finding.FieldEvidence(facts.PodObject(pod), ".status.phase", "%s", pod.Status.Phase),
 			}
 		}
 		r.Add(issue)
+	}
+}
+
+// tellPlugin describes a pod that is not scheduled because the plugin that should advertise the resource does not run.
+func tellPlugin(f *facts.Facts, pod *corev1.Pod, name corev1.ResourceName, issue *finding.Finding) {
+	offered := func(n *facts.Node) bool { return n.Allocatable(name) > 0 }
+	if !facts.Unscheduled(pod) || slices.ContainsFunc(f.Nodes, offered) {
+		return
+	}
+	for i := range f.Snapshot.Pods {
+		plugin := &f.Snapshot.Pods[i]
+		if !facts.Serves(plugin) || facts.Schedules(plugin.Name) ||
+			!words.ContainsAny(string(name), facts.ResourcesOf(plugin.Name)) {
+			continue
+		}
+		t, bad := facts.OperandTrouble(f, plugin)
+		if !bad && !inTrouble(f, plugin) {
+			continue
+		}
+		if !bad {
+			t.Pod, t.Reason = plugin, string(plugin.Status.Phase)
+			t.Evidence = []finding.Evidence{
+				finding.FieldEvidence(facts.PodObject(plugin), ".status.phase", "%s", t.Reason),
+			}
+		}
+		found := facts.TroubleFinding(t)
+		issue.Title = "no node offers " + string(name) +
+			", because the pod of the plugin that advertises it does not run"
+		issue.Cause = "The pod " + plugin.Name + " " + facts.TroubleWords(t) + ". The pod that waits needs no change."
+		issue.Evidence, issue.Fix = append(found.Evidence, issue.Evidence...), found.Fix
+		return
 	}
 }
 

@@ -1,0 +1,55 @@
+package runtime
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/runtimeview"
+)
+
+const (
+	changedPods  = 2 // pods of a node whose sandboxes change
+	changedTimes = 3 // how often each of them changed
+)
+
+// checkSandboxesChange reports nodes on which pods die at random, because the kubelet has the cgroup driver systemd and
+// no handler of containerd has: systemd removes cgroups that it does not know. Many such nodes seem to work.
+func checkSandboxesChange(f *facts.Facts, r *engine.Result) {
+	for _, n := range f.Nodes {
+		i := instance(n)
+		if i == nil || i.Name != "containerd" || !strings.HasPrefix(strings.TrimPrefix(i.Release, "v"), "1.") ||
+			n.View.Kubelet.CgroupDriver != "systemd" ||
+			slices.ContainsFunc(i.Handlers, func(h runtimeview.Handler) bool { return h.Effective().Systemd() }) {
+			continue // the kubelet takes the driver from containerd 2
+		}
+		var changed []finding.Evidence
+		for _, pod := range n.Pods {
+			for _, e := range f.EventsOfPod(pod) {
+				if e.Reason == "SandboxChanged" && e.Count >= changedTimes &&
+					f.Now.Sub(facts.EventTime(e)) < time.Hour {
+					changed = append(changed, facts.Quote(e))
+					break
+				}
+			}
+		}
+		if len(changed) < changedPods {
+			continue
+		}
+		r.Add(finding.Finding{
+			Object: n.Object(), Confidence: finding.Likely,
+			Title: "pods die at random: the kubelet has the cgroup driver systemd, and containerd has cgroupfs",
+			Evidence: append([]finding.Evidence{
+				{Source: "nodes/" + n.Name + ": the kubelet's cgroupDriver", Text: "systemd"},
+				{Source: "nodes/" + n.Name + ": handlers of containerd", Text: "SystemdCgroup = false"},
+			}, changed[:changedPods]...),
+			Fix: finding.Fix{
+				Text: "set SystemdCgroup = true in the options of each handler of containerd that uses runc, with " +
+					"that of nvidia, and restart containerd. The kubelet, the driver and the pods need no change",
+			},
+		})
+	}
+}
