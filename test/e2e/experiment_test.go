@@ -517,7 +517,7 @@ func TestExperimentWorkloadFailsFast(t *testing.T) {
 	if r.code != 0 || !got.Passed {
 		t.Errorf("exit %d\n%s\n%s", r.code, r.stderr, r.stdout)
 	}
-	if v := c.verdict(got, "pod-failed"); !strings.Contains(v.Text, "ended with exit code") {
+	if v := c.verdict(got, "pod-failed"); !strings.Contains(v.Text, "exited with code") {
 		t.Errorf("%+v", v)
 	}
 	c.same(before, train())

@@ -259,7 +259,7 @@ func printScenarios(w io.Writer, p *partReport) {
 		fmt.Fprintf(w, "%-20s  %9s  %11s  %11.1fs  %.1fs\n", name, count("passed"), count("failed"), s.broken.Seconds(),
 			s.grade.Seconds())
 	}
-	fmt.Fprintf(w, "scenarios right %d of %d\n\n", right, all)
+	fmt.Fprintf(w, "correct results: %d of %d\n\n", right, all)
 }
 
 // writeTimes writes what each end-to-end test took, in the median of its runs, into tests.tsv. Tests that did not run
