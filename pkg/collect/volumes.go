@@ -13,10 +13,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts/scheduler"
 )
 
-// mostVolumes is the maximum number of volumes that are collected.
+// mostVolumes is the maximum number of volumes to collect.
 const mostVolumes = 20
 
-// volumes collects where the volumes of unscheduled pods are, if the scheduler rejects nodes because of them.
+// volumes collects the locations of the volumes of unscheduled pods, if the scheduler rejects nodes because of them.
 func (c *collector) volumes(ctx context.Context) error {
 	for i := range c.s.Pods {
 		pod := &c.s.Pods[i]
@@ -33,7 +33,7 @@ func (c *collector) volumes(ctx context.Context) error {
 				c.s.PersistentVolumes = append(c.s.PersistentVolumes, *pv)
 			case err == nil || apierrors.IsNotFound(err):
 			case ctx.Err() != nil:
-				return nil // Collect reports it
+				return nil // Collect reports the error
 			default:
 				c.missing("api/persistentvolumes", reason(err))
 				return nil
@@ -52,8 +52,8 @@ func elsewhere(pod *corev1.Pod) bool {
 	return false
 }
 
-// volume returns the place of the volume that is bound to a claim, or nil if none is. The rest of the volume, such as
-// the attributes of its driver, does not matter.
+// volume returns the location of the volume that is bound to a claim, or nil if there is none. The rest of the volume,
+// such as the attributes of its driver, is not needed.
 func (c *collector) volume(ctx context.Context, namespace, claim string) (*unstructured.Unstructured, error) {
 	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
 	defer cancel()

@@ -102,7 +102,7 @@ type Missing struct {
 	// What is its name in the bundle: "api/pods", "logs/gpu-operator/nvidia-driver-x/nvidia-driver-ctr",
 	// "nodes/node-a", "images/REF".
 	What string `json:"what"`
-	// Why is the reason, for display: "forbidden: ...", "node node-a is not Ready", "not requested: it looks healthy".
+	// Why is the reason, for display: "forbidden: ...", "node node-a is not Ready", "not asked for: it looks healthy".
 	Why string `json:"why"`
 	// NotStarted is the kubelet's or the runtime's error if this tool's own pod did not start because of a problem on
 	// the node, which is evidence in itself. Otherwise, it is empty.
