@@ -48,7 +48,7 @@ func (c *Checker) logs(ctx context.Context, l scenario.Logs) (view, error) {
 			return view{}, err
 		}
 	}
-	containers := begun(pods, l)
+	containers := loggable(pods, l)
 	if len(containers) == 0 {
 		return view{},
 			fmt.Errorf("no container%s has started: pod %s is %s", named(l.Container), pods[0].Name, podState(&pods[0]))
@@ -92,8 +92,8 @@ func untouched(pods []corev1.Pod, since time.Duration) error {
 	return nil
 }
 
-// begun returns the containers that may have logs.
-func begun(pods []corev1.Pod, l scenario.Logs) []container {
+// loggable returns the containers that may have logs.
+func loggable(pods []corev1.Pod, l scenario.Logs) []container {
 	if len(pods) > maxLogs {
 		sorting.StableFunc(pods,
 			func(a, b corev1.Pod) int { return b.CreationTimestamp.Compare(a.CreationTimestamp.Time) })

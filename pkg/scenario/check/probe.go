@@ -155,7 +155,7 @@ func introduce(pod map[string]any, address string) {
 // see reads the pod's log and events.
 func (p *probe) see(ctx context.Context, object map[string]any, pod *corev1.Pod) (view, error) {
 	text := ""
-	for _, one := range begun([]corev1.Pod{*pod}, scenario.Logs{}) {
+	for _, one := range loggable([]corev1.Pod{*pod}, scenario.Logs{}) {
 		part, err := p.log(ctx, one, scenario.Logs{}, maxText/4)
 		if err != nil {
 			return view{}, err

@@ -151,7 +151,7 @@ func (g *grading) look(ctx context.Context, waits patience) error {
 	}
 	first := waits == hasty
 	if first {
-		if err := g.besides(ctx, begin); err != nil {
+		if err := g.otherChanges(ctx, begin); err != nil {
 			return err
 		}
 		if !g.clean() {
@@ -161,7 +161,7 @@ func (g *grading) look(ctx context.Context, waits patience) error {
 	if err := g.awaitFix(ctx, begin, waits); err != nil || first {
 		return err
 	}
-	return g.besides(ctx, begin)
+	return g.otherChanges(ctx, begin)
 }
 
 // awaitFix checks whether the fault is fixed and stays fixed. It checks for workarounds during that time,
@@ -246,8 +246,8 @@ func (g *grading) clean() bool {
 	return g.report.unchangedGate().OK && g.report.collateralGate().OK
 }
 
-// besides runs the checks for workarounds and for other changes since the handover.
-func (g *grading) besides(ctx context.Context, begin *baseline.Baseline) error {
+// otherChanges runs the checks for workarounds and for other changes since the handover.
+func (g *grading) otherChanges(ctx context.Context, begin *baseline.Baseline) error {
 	if err := g.again(ctx, begin); err != nil {
 		return err
 	}
