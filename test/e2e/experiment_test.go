@@ -578,7 +578,7 @@ func TestExperimentsOnWorkloads(t *testing.T) {
 		c.nothingLeft()
 	})
 	c := setupCUDA(t)
-	c.refused(c.plugin("run", "straggler-rank", "--node", c.worker.Name, "--yes"), "needs a workload")
+	c.refused(c.plugin("run", "straggler-rank", "--node", c.worker.Name, "--yes"), "requires a workload")
 }
 
 // --expect on a fault: a table, JUnit, and the exit code; and watch shows what has happened.
