@@ -102,8 +102,8 @@ func refusals(f *facts.Facts) []facts.Refusal {
 	return all
 }
 
-// classThere reports whether a rejection names a RuntimeClass that was missing but now exists. The controller retries
-// the request on its own.
+// classThere reports whether a rejection names a RuntimeClass that was missing at the time but exists now. The
+// controller then retries the request on its own.
 func classThere(f *facts.Facts, message string) bool {
 	id, class := facts.Recognize(message)
 	return id == "rc.handler-mismatch" && f.Missing("api/runtimeclasses") == "" && f.RuntimeClass(class) != nil
@@ -120,10 +120,10 @@ func severity(x facts.Refusal, f *facts.Facts) (finding.Severity, finding.Confid
 	case slices.ContainsFunc(f.GPUPods, func(pod *corev1.Pod) bool { return pod.Namespace == x.Owner.Namespace }):
 		return finding.Warning, finding.Possible
 	}
-	return finding.Warning, finding.Possible // of a workload that may need GPUs
+	return finding.Warning, finding.Possible // the workload may need GPUs
 }
 
-// ofComponent marks findings about GPU components, which explain that no GPUs are advertised.
+// ofComponent is the kind (Finding.As) of findings about GPU components, which explain that no GPUs are advertised.
 const ofComponent = "component"
 
 func issueOf(x facts.Refusal, f *facts.Facts) finding.Finding {
@@ -231,7 +231,7 @@ func checkQuota(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// exceededQuota is a GPU quota as reported in an API server error.
+// exceededQuota is an exceeded GPU quota, as reported in an API server error.
 type exceededQuota struct {
 	quota, resource   string
 	asked, used, hard int
@@ -331,7 +331,7 @@ func checkPodSecurity(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// vendors matches the names of DaemonSets of other vendors' device plugins and drivers.
+// vendors matches the names of other vendors' device plugin and driver DaemonSets.
 var vendors = regexp.MustCompile(
 	`(?:^|-)(?:gpu|npu|tpu|qat|dsa|fpga|rdma|sriov|efa|neuron|amdgpu|habana|gaudi|device)(?:-\w+)*-?` +
 		`(?:plugin|driver|daemonset|ds)\b`,

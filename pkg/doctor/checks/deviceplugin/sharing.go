@@ -97,8 +97,8 @@ func findPluginConfigs(f *facts.Facts) (pluginConfigs, bool) {
 	return pluginConfigs{}, false
 }
 
-// configures reports whether a device plugin that was installed from a manifest mounts the ConfigMap, and the ConfigMap
-// has a configuration of sharing.
+// configures reports whether a device plugin that was installed from a manifest mounts the ConfigMap, and whether the
+// ConfigMap contains a configuration for sharing.
 func configures(d *appsv1.DaemonSet, m *corev1.ConfigMap) bool {
 	mounts := slices.ContainsFunc(d.Spec.Template.Spec.Volumes, func(v corev1.Volume) bool {
 		return v.ConfigMap != nil && v.ConfigMap.Name == m.Name

@@ -70,14 +70,15 @@ func osOf(n *facts.Node) string {
 	return cmp.Or(n.Status.NodeInfo.OSImage, "the node's operating system")
 }
 
-// packager returns the package manager of the node's operating system: apt, dnf, zypper, or an empty string if unknown.
+// packager returns the package manager of the node's operating system (apt, dnf or zypper), or an empty string if
+// unknown.
 func packager(n *facts.Node) string {
 	id := strings.ToLower(n.Status.NodeInfo.OSImage)
 	if n.Host != nil && n.Host.Probe.OS["ID"] != "" {
 		id = strings.ToLower(n.Host.Probe.OS["ID"] + " " + n.Host.Probe.OS["ID_LIKE"])
 	}
 	for _, known := range []struct{ part, by string }{
-		// Immutable systems come first: Kairos and others also name the distribution that they are made of.
+		// Immutable systems come first, because Kairos and others also name the distribution on which they are based.
 		{"bottlerocket", ""}, {"talos", ""}, {"cos", ""}, {"container-optimized", ""}, {"coreos", ""}, {"flatcar", ""},
 		{"kairos", ""}, {"elemental", ""}, {"micro", ""}, {"ubuntu core", ""}, {"ubuntu", "apt"}, {"debian", "apt"},
 		{"suse", "zypper"}, {"sles", "zypper"}, {"rhel", "dnf"}, {"red hat", "dnf"}, {"rocky", "dnf"},
@@ -112,7 +113,7 @@ func installHeaders(n *facts.Node) []string {
 	return nil
 }
 
-// installDriver returns how to install a driver on the node.
+// installDriver returns a fix with the steps to install a driver on the node.
 func installDriver(f *facts.Facts, n *facts.Node) finding.Fix {
 	switch {
 	case containerDriver(f, n):
@@ -215,7 +216,7 @@ func libraryVersions(host *api.Diagnosis) map[string][]string {
 	return found
 }
 
-// podTexts finds one of the strings in the logs, container messages, and events of the node's GPU pods and components
+// podTexts finds one of the strings in the logs, container messages, and events of GPU pods and components on the node
 // that are not ready.
 func podTexts(f *facts.Facts, n *facts.Node, texts ...string) (finding.Evidence, bool) {
 	for _, pod := range n.Pods {

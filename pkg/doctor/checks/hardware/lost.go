@@ -228,7 +228,7 @@ func gpuCountCheck() engine.Check {
 			"passed through to virtual machines, partitioned (MIG) or allocated by DRA are not counted.",
 		Explains: facts.GPULost(
 			"wl.pod-failing", "dp.unhealthy", "op.init-chain", "op.operand-failing", "sched.bigger-than-any-node"),
-		// If the node advertises too few GPUs, pods stay Pending and do not fail.
+		// If the node advertises too few GPUs, pods stay Pending instead of failing.
 		ExplainsAs: map[string][]string{"offered": facts.GPULost("dp.unhealthy", "sched.bigger-than-any-node")},
 		Doc:        debugDoc,
 		Sources:    []string{"gpu-operator: metric gpu_operator_nvidia_pci_devices_total", "k8s-device-plugin#2038"},
@@ -289,8 +289,8 @@ func checkCount(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	r.Pass(n.Object())
 }
 
-// counted returns the number of the node's GPUs from nvidia-smi, or from feature discovery if nvidia-smi shows none. It
-// returns 0 if neither reports a number.
+// counted returns the number of GPUs on the node according to nvidia-smi, or according to feature discovery if
+// nvidia-smi shows none. It returns 0 if neither reports a number.
 func counted(v *facts.GPUView) (int64, []finding.Evidence) {
 	if v.SMI != nil && len(v.SMI.GPUs) > 0 {
 		return int64(len(v.SMI.GPUs)), []finding.Evidence{

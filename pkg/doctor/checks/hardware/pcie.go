@@ -17,7 +17,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
 
-// busy is the utilization in percent above which a slow PCIe link of a GPU is a problem.
+// busy is the utilization, in percent, above which a slow PCIe link to a GPU is a problem.
 const busy = 20
 
 func pcieCheck() engine.Check {

@@ -176,10 +176,10 @@ func Injected(f *facts.Facts, run snapshot.Run) finding.Finding {
 	return issue.ForPods(pods...)
 }
 
-// deviceEvidence is the source of the evidence that devices of a node are unhealthy; see package devicehealth.
+// deviceEvidence is the source of the evidence that devices on a node are unhealthy; see package devicehealth.
 const deviceEvidence = "kubelet's device checkpoint"
 
-// exercise completes the finding of a scenario's run. The run owns its namespaces and everything in them.
+// exercise completes the finding of a scenario's run. The run owns its namespaces and all objects in them.
 func exercise(f *facts.Facts, run snapshot.Run, issue finding.Finding) finding.Finding {
 	slices.Sort(issue.Nodes)
 	issue.Nodes = slices.Compact(issue.Nodes)
@@ -254,7 +254,8 @@ func whoseRun(f *facts.Facts, run snapshot.Run) string {
 	return text
 }
 
-// targetEvidence returns the lines that a run wrote to a node's kernel log, or else the evidence recorded in the run.
+// targetEvidence returns the lines that a run wrote to a node's kernel log. If there are none, it returns the evidence
+// recorded in the run.
 func targetEvidence(f *facts.Facts, t snapshot.Target) []finding.Evidence {
 	var all []finding.Evidence
 	n := f.Node(t.Name)
@@ -277,8 +278,8 @@ func targetEvidence(f *facts.Facts, t snapshot.Target) []finding.Evidence {
 	return all
 }
 
-// Names that the CUDA faults of this tool add to pods. The packages pkg/faults/cudashim and pkg/leftover also define
-// them, but require a client, which this package must not import.
+// These names are the ones that this tool's CUDA faults add to pods. The packages pkg/faults/cudashim and pkg/leftover
+// also define them, but require a client, which this package must not import.
 const (
 	labelRun      = "gpufault.dev/run"
 	ourLibVolume  = "gpu-fault-lib"
@@ -287,7 +288,7 @@ const (
 	ourLibraryDir = "/gpu-fault/lib"
 )
 
-// runOf returns the ID of the run whose fault a pod carries. carried reports whether the pod carries a fault.
+// runOf returns the ID of the run whose fault a pod carries. carried is false if the pod carries no fault.
 func runOf(pod *corev1.Pod) (run string, carried bool) {
 	for _, v := range pod.Spec.Volumes {
 		if v.Name == ourLibVolume {
@@ -376,7 +377,7 @@ func podFails(pod *corev1.Pod) bool {
 	})
 }
 
-// preloaded returns the traces of fault injection in a pod. ours reports whether this tool injected the fault.
+// preloaded returns the traces of fault injection in a pod. ours is true if this tool injected the fault.
 func preloaded(pod *corev1.Pod) (evidence []finding.Evidence, ours bool) {
 	object := facts.PodObject(pod)
 	for _, v := range pod.Spec.Volumes {

@@ -69,8 +69,8 @@ func ofPods(name string) bool {
 	).MatchString(name)
 }
 
-// egress reports whether a pod of the node sent the packet, or the node itself sent it to a port for DNS, a registry, a
-// proxy, or the API server.
+// egress reports whether the packet was sent by a pod on the node, or by the node itself to a port for DNS, a registry,
+// a proxy, or the API server.
 func (b blocked) egress() bool {
 	if b.dst.IsMulticast() || b.dst == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
 		return false
@@ -146,7 +146,7 @@ func checkEgress(f *facts.Facts, r *engine.Result) {
 	})
 }
 
-// failsOnNetwork reports whether pods of the node fail with a network error.
+// failsOnNetwork reports whether pods on the node fail with a network error.
 func failsOnNetwork(f *facts.Facts, n *facts.Node) bool {
 	return slices.ContainsFunc(n.Pods, func(pod *corev1.Pod) bool {
 		troubles := f.Troubles(pod)
@@ -220,8 +220,7 @@ func protocol(name string) string {
 	return ""
 }
 
-// podNetwork returns the network of a pod's address: the node's pod CIDR, or else the private block that contains the
-// address.
+// podNetwork returns the network that contains a pod's address: the node's pod CIDR, or else a private address block.
 func podNetwork(n *facts.Node, src netip.Addr) string {
 	for _, cidr := range append(slices.Clone(n.Spec.PodCIDRs), n.Spec.PodCIDR) {
 		if p, err := netip.ParsePrefix(cidr); err == nil && p.Contains(src) {

@@ -123,7 +123,7 @@ func checkDNS(f *facts.Facts, r *engine.Result) {
 		}
 		answered := words.ContainsAny(e.Text, []string{"Name or service not known", "no such host"})
 		if _, peer := f.NamesPeers(pod, nil); answered && peer != "" {
-			continue // the layer workload compares the name with the pods
+			continue // the workload layer compares the name with the pods
 		}
 		if policies != "" {
 			r.Unknown(facts.PodObject(pod),

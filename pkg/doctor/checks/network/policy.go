@@ -110,15 +110,14 @@ func checkPolicy(f *facts.Facts, r *engine.Result, u facts.Unreached) {
 	r.Pass(pod)
 }
 
-// reaches reports whether the egress and ingress policies allow the connection.
+// reaches reports whether both the egress and the ingress policies allow the connection.
 func reaches(f *facts.Facts, w wanted) facts.Answer {
 	out, _ := f.Admits(networkingv1.PolicyTypeEgress, w.Connection)
 	in, _ := f.Admits(networkingv1.PolicyTypeIngress, w.Connection)
 	return min(out, in)
 }
 
-// tellDenied reports a connection that policies deny, or whose result is unknown. It returns false if policies allow
-// the connection.
+// tellDenied reports a connection that policies deny or may deny. It returns false if policies allow the connection.
 func tellDenied(f *facts.Facts, r *engine.Result, u facts.Unreached, w wanted) bool {
 	for _, d := range []networkingv1.PolicyType{networkingv1.PolicyTypeEgress, networkingv1.PolicyTypeIngress} {
 		let, by := f.Admits(d, w.Connection)
@@ -243,7 +242,7 @@ func behind(f *facts.Facts, service *corev1.Service, ref facts.ServiceRef, from 
 	return all
 }
 
-// targetPort returns the pod port for a port of a Service, or 0 if no container port has the name.
+// targetPort returns the pod port that a Service port targets, or 0 if no container port has that name.
 func targetPort(p corev1.ServicePort, to facts.End) int32 {
 	if p.TargetPort.Type == intstr.Int {
 		return cmp.Or(p.TargetPort.IntVal, p.Port)

@@ -18,7 +18,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// missKind is the reason why a rule does not allow a connection.
+// missKind classifies why a rule does not allow a connection.
 type missKind int
 
 // The kinds, from the closest match to none.
@@ -181,7 +181,7 @@ func denied(
 	return issue
 }
 
-// wrongPorts returns the title and fix for a rule with the wrong ports.
+// wrongPorts returns the title and fix for a rule that lists the wrong ports.
 func wrongPorts(f *facts.Facts,
 	w wanted, d networkingv1.PolicyType, policy string, ports []networkingv1.NetworkPolicyPort, listens string,
 ) (title, fix string) {

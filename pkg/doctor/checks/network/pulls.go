@@ -16,7 +16,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// pullFailure is the reason why an image cannot be pulled.
+// pullFailure classifies why an image cannot be pulled.
 type pullFailure struct{ id, kind string }
 
 // classifyPull returns the reason in the container runtime's message, and false if the message contains no known
@@ -322,8 +322,8 @@ func operandFix(f *facts.Facts, pod *corev1.Pod, image string) (finding.Fix, boo
 	return fix, true
 }
 
-// fieldWith returns the path of the part of the ClusterPolicy that has the version of an image, which the operating
-// system may follow, or "".
+// fieldWith returns the path of the object in the ClusterPolicy that sets the version of an image, or "". In the
+// image's tag, the operating system may follow the version.
 func fieldWith(spec map[string]any, path, version string) string {
 	if v, _ := spec["version"].(string); v != "" && strings.HasPrefix(version, v) {
 		return path

@@ -1,4 +1,4 @@
-// Package operator checks the GPU operator, its operands, and the labels of nodes.
+// Package operator checks the GPU operator, its operands, and the node labels.
 package operator
 
 import (

@@ -89,7 +89,7 @@ func checkUnresolvable(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// wrongSpec quotes the error in one of NVIDIA's CDI specifications, or returns nil if the specification is valid.
+// wrongSpec quotes the error in an NVIDIA CDI specification. It returns nil if the specification is valid.
 func wrongSpec(n *facts.Node, spec api.CDISpec) []finding.Evidence {
 	quote := func(format string, args ...any) finding.Evidence {
 		return finding.Clipped(finding.Evidence{

@@ -1,4 +1,4 @@
-// Package runtime checks the container runtime of nodes and its configuration.
+// Package runtime checks the container runtime on nodes and its configuration.
 package runtime
 
 import (
@@ -12,9 +12,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/runtimeview"
 )
 
-// Checks returns the checks of the node's container runtime, from the RuntimeClass of a pod to the program that starts
-// the pod. The package pkg/runtimeview finds problems in containerd's configuration, which `runtime show` also prints.
-// The checks add which pods are affected.
+// Checks returns the checks of the node's container runtime, from a pod's RuntimeClass to the program that starts the
+// pod. The package pkg/runtimeview finds problems in containerd's configuration, which `runtime show` also prints. The
+// checks add the affected pods.
 func Checks() []engine.Check {
 	return engine.InSentences(slices.Concat(handlerChecks(), configurationChecks(), startChecks(), toolkitChecks(),
 		cdiChecks(), nodeRuntimeChecks()))
@@ -40,7 +40,7 @@ func noRuntime(more ...string) []string {
 		"node.condition", "sched.node-state", "dp.*")...)
 }
 
-// runtimeFindings returns the findings with an ID in the runtime view of a node.
+// runtimeFindings returns the findings in a node's runtime view with the given ID.
 func runtimeFindings(n *facts.Node, id string) []runtimeview.Finding {
 	if n.View == nil {
 		return nil
@@ -93,7 +93,7 @@ func unitOf(n *facts.Node) string {
 	return cmp.Or(place.unit, "containerd.service")
 }
 
-// restartUnit returns the command that restarts the runtime of a node.
+// restartUnit returns the command that restarts the node's runtime.
 func restartUnit(n *facts.Node) string {
 	return shell.OnHost(n.Name, "sudo systemctl restart %s", unitOf(n))
 }
@@ -104,8 +104,8 @@ func lookAt(n *facts.Node) string { return shell.Command("kubectl gpu-fault doct
 // runtimePlace contains the paths and the unit of a distribution's containerd.
 type runtimePlace struct{ config, socket, unit string }
 
-// runtime returns the containerd of a distribution that does not use /etc/containerd. It returns false for Canonical
-// Kubernetes, whose paths can differ.
+// runtime returns the location of containerd's files in a distribution that does not use /etc/containerd. It returns
+// false for Canonical Kubernetes, whose paths can differ.
 func runtime(d facts.Distribution) (runtimePlace, bool) {
 	switch d {
 	case facts.K3s:
