@@ -1,5 +1,5 @@
-// Package finding defines the findings of doctor: their evidence, their fixes, and which findings may follow from
-// which.
+// Package finding defines the findings of doctor, including their evidence and fixes, and which findings can follow
+// from which others.
 package finding
 
 import (
@@ -19,7 +19,7 @@ const (
 	Info    Severity = "info"    // worth knowing, or explained by a root cause
 )
 
-// Confidence is how certain a finding is.
+// Confidence is the certainty of a finding.
 type Confidence string
 
 // The confidence levels.
@@ -95,11 +95,11 @@ type Fix struct {
 // OfPlugin is the kind (Finding.As) of findings about pods that advertise devices.
 const OfPlugin = "plugin"
 
-// FillsDisk is the kind (Finding.As) of findings about the eviction of a pod that filled the disk of its node, and
-// about the pressure on that node.
+// FillsDisk is the kind (Finding.As) of findings about the eviction of a pod that filled its node's disk, and about
+// disk pressure on that node.
 const FillsDisk = "fills the disk"
 
-// Finding is one conclusion.
+// Finding is one conclusion of a check.
 type Finding struct {
 	ID         string     `json:"id"` // for example rt.wrong-instance
 	Layer      Layer      `json:"layer"`
@@ -107,23 +107,22 @@ type Finding struct {
 	Confidence Confidence `json:"confidence"`
 	// Title is one sentence without the object's name, so that a finding on many objects is reported once.
 	Title string `json:"title"`
-	// Cause explains the title, if a signature knows the cause or nothing does.
+	// Cause explains the title, or states that the cause is unknown.
 	Cause string `json:"cause,omitempty"`
-	// Signature is the ID of the signature that names the finding, if any.
+	// Signature is the ID of the signature that provided the title, cause and fix, if any.
 	Signature string `json:"signature,omitempty"`
-	// Decisive is true if the signature names the root cause, whatever else is wrong.
+	// Decisive is true if the signature names the root cause regardless of other findings.
 	Decisive bool `json:"-"`
 	// Object is the first of Objects.
 	Object  Object   `json:"object"`
 	Objects []Object `json:"objects,omitempty"` // all objects, if there are several
-	// Subject is the object to change or create, if it is not Object: for example a missing RuntimeClass that pods
-	// name.
+	// Subject is the object to change or create if it is not Object, for example a missing RuntimeClass that pods name.
 	Subject Object `json:"subject,omitzero"`
-	// Nodes are the affected nodes. An empty list means the whole cluster. Findings that share a node can explain each
-	// other.
+	// Nodes lists the affected nodes. An empty list means the whole cluster. Findings that share a node can explain
+	// each other.
 	Nodes []string `json:"nodes,omitempty"`
-	// Pods ("namespace/name") are the affected pods that the finding itself knows. The findings that it explains may
-	// name more.
+	// Pods ("namespace/name") lists the affected pods that are known to the finding itself. The findings that it
+	// explains may list others.
 	Pods     []string   `json:"pods,omitempty"`
 	Evidence []Evidence `json:"evidence"`
 	Fix      Fix        `json:"fix"`
@@ -132,41 +131,41 @@ type Finding struct {
 	// Root is true if no other finding explains this one. The severity of findings that a root cause explains is
 	// lowered to Info.
 	Root bool `json:"root"`
-	// CausedBy are the IDs of the findings that directly explain this one.
+	// CausedBy lists the IDs of the findings that directly explain this one.
 	CausedBy []string `json:"causedBy,omitempty"`
 	PodScope []string `json:"-"` // the affected pods; see Finding.ForPods
-	Mute     bool     `json:"-"` // explains nothing; see Check.InfoExplains
+	Mute     bool     `json:"-"` // the finding explains nothing; see Check.InfoExplains
 	As       string   `json:"-"` // the kind of the finding for Check.ExplainsAs, or empty
 	// Written is true if the only evidence is kernel log lines that a program, not the driver, wrote.
 	Written bool `json:"-"`
-	// Times are when the problem happened, if it is over. An empty list means that the problem is ongoing or that the
+	// Times lists when the problem happened, if it is over. An empty list means that the problem is ongoing or that the
 	// times are unknown.
 	Times []time.Time `json:"-"`
-	// Failed is when a pod last failed, if the finding is about a failure. Problems that were over long before are not
-	// its cause.
+	// Failed is when a pod last failed, if the finding is about a failure. Problems that were over long before that
+	// time are not its cause.
 	Failed time.Time `json:"-"`
-	// Began is when the problem began, as far as known. A problem that began before a fault was injected is not its
-	// effect.
+	// Began is when the problem began, as far as is known. A problem that began before a fault was injected is not an
+	// effect of the fault.
 	Began time.Time `json:"-"`
 	// OfGPU is true if the finding is about a GPU although its layer is not. OfRun is true if the only evidence is
 	// lines that an open run wrote.
 	OfGPU, OfRun bool `json:"-"`
-	// Lab is the scope that a run with its own namespaces explains entirely, including self-evident findings.
-	// Otherwise, it is nil.
+	// Lab is the scope of a run with its own namespaces. The run explains everything in this scope, including
+	// self-evident findings. Lab is nil for all other findings.
 	Lab *Lab `json:"-"`
-	// Crashed is the container that crashed, if the check knows no more than that.
+	// Crashed is the container that crashed, if the check knows nothing else about the failure.
 	Crashed string `json:"-"`
-	// Own is true if the pod names its own reason, which problems of its node do not explain.
+	// Own is true if the pod itself reports the reason, so that problems with its node do not explain the finding.
 	Own bool `json:"-"`
 }
 
 // Lab is the scope of an exercise of this tool.
 type Lab struct {
 	Namespaces, Nodes []string
-	// Devices are the nodes on which the exercise made devices unhealthy.
+	// Devices lists the nodes on which the exercise made devices unhealthy.
 	Devices []string
-	// Objects are the cluster-scoped objects that the exercise created or changed, as formatted by Object.String, for
-	// example "RuntimeClass nvidia".
+	// Objects lists the cluster-scoped objects that the exercise created or changed, in the format of Object.String,
+	// for example "RuntimeClass nvidia".
 	Objects []string
 	Since   time.Time // when the exercise began
 }
