@@ -34,7 +34,7 @@ func ChartRepository(chart string) string {
 	return "https://helm.ngc.nvidia.com/nvidia"
 }
 
-// ReleaseOf returns the Helm release of a chart.
+// ReleaseOf returns the Helm release that installed a chart.
 func ReleaseOf(f *Facts, chart string) (snapshot.HelmRelease, bool) {
 	for _, h := range f.HelmReleases {
 		if h.Chart == chart {
@@ -85,7 +85,7 @@ func ChangeOperator(f *Facts, path string, value any) []string {
 	return []string{shell.Command("kubectl patch clusterpolicy %s --type merge -p %s", policy.GetName(), string(patch))}
 }
 
-// ClusterPolicy returns the ClusterPolicy that the operator uses: the first one that is not ignored.
+// ClusterPolicy returns the ClusterPolicy that the operator uses: the first one that it does not ignore.
 func ClusterPolicy(f *Facts) (unstructured.Unstructured, bool) {
 	for _, p := range f.ClusterPolicies {
 		if state, _, _ := unstructured.NestedString(p.Object, "status", "state"); state != "ignored" {
@@ -141,7 +141,7 @@ func RestartPod(namespace, name string) string {
 	return shell.Command("kubectl delete pod %s -n %s", name, namespace)
 }
 
-// GPULost returns the IDs of the scheduling findings that follow when a node advertises no GPUs, or fewer than it has.
+// GPULost returns the IDs of the scheduling findings that follow if a node advertises no GPUs, or fewer than it has.
 func GPULost(more ...string) []string {
 	return append(more,
 		"sched.insufficient-gpu", "sched.none-advertised", "sched.all-in-use", "sched.fragmented",

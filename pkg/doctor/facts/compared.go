@@ -13,8 +13,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/signatures"
 )
 
-// This file has facts that come from comparing several objects. Signatures decide which messages they explain, so that
-// their titles and fixes are data.
+// This file derives facts by comparing several objects. Signatures match these facts, so their titles and fixes are
+// data.
 
 // compared returns these facts about a pod, one per line:
 //
@@ -89,10 +89,10 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 	return all
 }
 
-// AcceptsMounts is the setting of the toolkit that lets containers get GPUs by volume mounts.
+// AcceptsMounts is the toolkit setting that lets containers get GPUs through volume mounts.
 const AcceptsMounts = "accept-nvidia-visible-devices-as-volume-mounts"
 
-// RefusedStrategy reports that the toolkit ignores the way in which the device plugin passes GPUs to the pod.
+// RefusedStrategy reports a toolkit that ignores the way in which the device plugin passes GPUs to the pod.
 func (f *Facts) RefusedStrategy(pod *corev1.Pod, n *Node) (source, text string) {
 	strategy, _, known := DeviceStrategy(f, n)
 	key := AcceptsEnv
@@ -114,7 +114,7 @@ func (f *Facts) RefusedStrategy(pod *corev1.Pod, n *Node) (source, text string) 
 		"conflict: " + strategy + " refused (" + key + " = false)"
 }
 
-// PrivilegedForToolkit reports whether a container of the pod is privileged in the toolkit's sense.
+// PrivilegedForToolkit reports whether the toolkit treats any of the pod's containers as privileged.
 func PrivilegedForToolkit(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool {
 		s := c.SecurityContext
@@ -123,8 +123,8 @@ func PrivilegedForToolkit(pod *corev1.Pod) bool {
 	})
 }
 
-// withoutCDI reports that the GPU operator disables CDI, which containerd 1 has off by default, and the pod has claimed
-// devices.
+// withoutCDI reports a GPU operator that disables CDI, which is also disabled by default in containerd 1, if the pod
+// has claimed devices.
 func (f *Facts) withoutCDI(pod *corev1.Pod, n *Node) (source, text string) {
 	p, ok := ClusterPolicy(f)
 	if !ok || !strings.HasPrefix(n.Status.NodeInfo.ContainerRuntimeVersion, "containerd://1.") {
@@ -148,8 +148,8 @@ func (f *Facts) withoutCDI(pod *corev1.Pod, n *Node) (source, text string) {
 		fmt.Sprintf("conflict: claims %d, CDI off", devices)
 }
 
-// otherRoot reports that a container of the DRA driver on the node has no driver root, and that another container has
-// one that is not /.
+// otherRoot reports a DRA driver pod on the node in which one container has no driver root, while another container's
+// driver root is not /.
 func (f *Facts) otherRoot(_ *corev1.Pod, n *Node) (source, text string) {
 	for _, driver := range Current(n, DRADriver) {
 		root, lacks := "", ""
@@ -171,8 +171,8 @@ func (f *Facts) otherRoot(_ *corev1.Pod, n *Node) (source, text string) {
 	return "", ""
 }
 
-// unansweredBy reports that the pod's connection to a Service times out although the pods of the Service are ready, on
-// other nodes, and no NetworkPolicy applies: something between the nodes drops the packets.
+// unansweredBy reports a connection from the pod to a Service that times out although the Service's pods are ready on
+// other nodes and no NetworkPolicy applies: the packets are dropped between the nodes.
 func (f *Facts) unansweredBy(pod *corev1.Pod, n *Node) (source, text string) {
 	for _, u := range f.UnreachedPods() {
 		if u.Pod != pod || u.Names || f.Missing("api/networkpolicies") != "" {
@@ -192,7 +192,7 @@ func (f *Facts) unansweredBy(pod *corev1.Pod, n *Node) (source, text string) {
 	return "", ""
 }
 
-// policed reports whether a NetworkPolicy is in one of the namespaces.
+// policed reports whether one of the namespaces contains a NetworkPolicy.
 func (f *Facts) policed(namespaces ...string) bool {
 	for i := range f.NetworkPolicies {
 		if slices.Contains(namespaces, f.NetworkPolicies[i].Namespace) {
@@ -202,7 +202,8 @@ func (f *Facts) policed(namespaces ...string) bool {
 	return false
 }
 
-// readyElsewhere returns a pod behind a Service if all of them are ready and none is on the node, and nil otherwise.
+// readyElsewhere returns a pod behind a Service if all of the Service's pods are ready and none is on the node, and nil
+// otherwise.
 func (f *Facts) readyElsewhere(ref ServiceRef, n *Node) (server *corev1.Pod) {
 	for i := range f.Services {
 		s := &f.Services[i]
@@ -224,7 +225,7 @@ func (f *Facts) readyElsewhere(ref ServiceRef, n *Node) (server *corev1.Pod) {
 	return server
 }
 
-// groupOf returns the group of nodes to which a node belongs, in brackets, or "".
+// groupOf returns the name of a node's node group, in parentheses, or "".
 func groupOf(n *Node) string {
 	if n != nil {
 		for _, key := range []string{
@@ -239,7 +240,7 @@ func groupOf(n *Node) string {
 	return ""
 }
 
-// EnvOf returns the literal values of a variable, without those from valueFrom.
+// EnvOf returns the literal values of an environment variable, without values from valueFrom.
 func EnvOf(env []corev1.EnvVar, name string) []string {
 	var all []string
 	for _, e := range env {
@@ -250,9 +251,9 @@ func EnvOf(env []corev1.EnvVar, name string) []string {
 	return all
 }
 
-// DeviceStrategy returns how the node's device plugin passes GPUs to containers: envvar, volume-mounts,
-// cdi-annotations, or cdi-cri, or several of them separated by commas. known is false if the node has no NVIDIA device
-// plugin, or if a configuration file may set the strategy.
+// DeviceStrategy returns the strategy with which the node's device plugin passes GPUs to containers: envvar,
+// volume-mounts, cdi-annotations, or cdi-cri, or several of them separated by commas. known is false if the node has no
+// NVIDIA device plugin, or if a configuration file may set the strategy.
 func DeviceStrategy(f *Facts, n *Node) (strategy string, source finding.Evidence, known bool) {
 	for _, pod := range Current(n, DevicePlugin) {
 		for _, c := range pod.Spec.Containers {

@@ -22,7 +22,7 @@ func IsNVSwitch(d api.PCIDevice) bool {
 	return strings.HasPrefix(strings.TrimPrefix(d.Class, "0x"), "0680")
 }
 
-// GPUView is the state of one node's GPUs according to nvidia-smi and the kernel log.
+// GPUView is the state of a node's GPUs according to nvidia-smi and the kernel log.
 type GPUView struct {
 	Node *Node
 	// SMI is nil if nvidia-smi did not run or its output cannot be parsed. SMIError then contains the output.
@@ -32,7 +32,7 @@ type GPUView struct {
 	records   []driverRecord // from the kernel log, oldest first
 	Incidents []incident     // newest first
 	Strangers []driverRecord // about GPUs that the node does not have
-	// Ours are lines that this tool's completed runs wrote. The other fields exclude these lines.
+	// Ours contains lines that this tool's completed runs wrote. The other fields exclude these lines.
 	Ours []ownLine
 	runs xidRuns
 	// loaded is when the driver was last loaded, according to the kernel log, or negative if unknown.
@@ -105,7 +105,7 @@ func (v *GPUView) readKernelLog(host *api.Diagnosis) {
 	}
 }
 
-// DriverRecords returns the XIDs and similar errors in a kernel log record, which may have several lines.
+// DriverRecords returns the XIDs and similar errors in a kernel log record, which may span several lines.
 func DriverRecords(k api.KernelRecord) []driverRecord {
 	text := strings.ReplaceAll(k.Text, `\x0a`, "\n")
 	e, prefix, err := xid.Parse(text)
@@ -146,8 +146,8 @@ func knownDevices(host *api.Diagnosis) map[string]bool {
 }
 
 var (
-	// conditionCode matches codes in the messages and reasons of NVSentinel ("ErrorCode:79 PCI:0000:17:00"), EKS
-	// (NvidiaXID79Error), gpud and NPD.
+	// conditionCode matches codes in the messages and reasons of conditions set by NVSentinel ("ErrorCode:79
+	// PCI:0000:17:00"), EKS (NvidiaXID79Error), gpud and NPD.
 	conditionCode = regexp.MustCompile(
 		`(?i)(?:ErrorCode:|NvidiaXID|\bXID(?: \(PCI:[0-9a-f:.]+\))?:? ?)(\d{1,3})(?:\D|$)`,
 	)
@@ -155,8 +155,8 @@ var (
 )
 
 // readConditions extracts codes from the node conditions that node-problem-detector, NVSentinel and the EKS agent set.
-// It is only for nodes whose kernel log was not read: the kernel log is more precise, and a condition with a code that
-// the log does not have is outdated.
+// Use it only for nodes whose kernel log was not read: the kernel log is more precise, and a condition with a code that
+// is missing from the log is outdated.
 func (v *GPUView) readConditions() {
 	for _, c := range v.Node.Status.Conditions {
 		if _, ours := v.Rests(c); ours || !tellsProblem(c) {
@@ -188,7 +188,7 @@ func (v *GPUView) readConditions() {
 }
 
 // tellsProblem reports whether a condition that the kubelet did not set indicates a problem. Most such conditions
-// indicate a problem when true; conditions named for health do when false.
+// indicate a problem if they are true; conditions named after health do if they are false.
 func tellsProblem(c corev1.NodeCondition) bool {
 	switch c.Type {
 	case corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure,

@@ -86,8 +86,8 @@ func weight(e xid.Event) int {
 	return 9
 }
 
-// follows reports whether an event accompanies another event on the same GPU in the same minute, according to NVIDIA's
-// XID catalog and the groups from real logs in pkg/xid.
+// follows reports whether an event accompanies another event on the same GPU within a minute, according to NVIDIA's XID
+// catalog and the groups from real logs in pkg/xid.
 func follows(primary, other xid.Event) bool {
 	if other.Kind == xid.KindFallenOff {
 		return primary.Kind == xid.KindFallenOff || primary.Code == 79

@@ -17,7 +17,7 @@ import (
 // resolved: to the pods' labels and to the port on which the destination pod listens. If any policy selects a pod for a
 // direction, only connections that a policy allows are permitted in that direction. Policies are additive.
 
-// Answer is a three-valued truth value. Answers are ordered, so that the conjunction of two answers is the lesser.
+// Answer is a three-valued truth value. Answers are ordered, so the conjunction of two answers is the lesser one.
 type Answer int
 
 // The possible answers. The answer is Perhaps if it depends on labels that are missing from the snapshot, or on ipBlock
@@ -74,7 +74,7 @@ func PolicyRules(p *networkingv1.NetworkPolicy, d networkingv1.PolicyType) []pol
 	return all
 }
 
-// EndOf returns a pod as an end of a connection.
+// EndOf returns a pod as one end of a connection.
 func EndOf(pod *corev1.Pod) End {
 	e := End{Namespace: pod.Namespace, Labels: pod.Labels}
 	for c := range Containers(pod) {

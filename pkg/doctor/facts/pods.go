@@ -15,7 +15,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
 )
 
-// OnNode returns the name of the pod's node, or nil if the pod is not scheduled.
+// OnNode returns the name of the pod's node as a list, or nil if the pod is not scheduled.
 func OnNode(pod *corev1.Pod) []string {
 	if pod.Spec.NodeName == "" {
 		return nil
@@ -23,8 +23,8 @@ func OnNode(pod *corev1.Pod) []string {
 	return []string{pod.Spec.NodeName}
 }
 
-// This file computes the same results as the scheduler's filters NodeUnschedulable, TaintToleration, NodeAffinity and
-// NodeResourcesFit.
+// The functions in this file compute the same results as the scheduler's filters NodeUnschedulable, TaintToleration,
+// NodeAffinity and NodeResourcesFit.
 
 // Demand returns a pod's request for every resource: containers, init containers, sidecars and overhead.
 func Demand(pod *corev1.Pod) map[corev1.ResourceName]int64 {
@@ -61,7 +61,7 @@ func TaintText(t *corev1.Taint) string {
 	return fmt.Sprintf("%s=%s:%s", t.Key, t.Value, t.Effect)
 }
 
-// TaintsText lists taints in words.
+// TaintsText formats taints as a list in a sentence.
 func TaintsText(taints []corev1.Taint) string {
 	var all []string
 	for i := range taints {
@@ -84,7 +84,7 @@ func (f *Facts) Age(pod *corev1.Pod) time.Duration {
 	return age
 }
 
-// GPUDemand returns a pod's requests for resources that are, or look like, GPUs: amd.com/gpu, nvidia.com/gpus.
+// GPUDemand returns a pod's requests for resources that are GPUs or look like GPUs: amd.com/gpu, nvidia.com/gpus.
 func GPUDemand(pod *corev1.Pod) map[corev1.ResourceName]int64 {
 	all := Demand(pod)
 	maps.DeleteFunc(all, func(name corev1.ResourceName, n int64) bool { return n == 0 || !LooksLikeGPU(name) })
@@ -97,14 +97,14 @@ func LooksLikeGPU(name corev1.ResourceName) bool {
 	domain, rest, qualified := strings.Cut(lower, "/")
 	switch rest {
 	case "gpumem", "gpucores", "gpumem-percentage", "priority", "gpu-mem", "gpu-core":
-		// GPU-sharing schedulers account for these resources themselves.
+		// GPU-sharing schedulers do their own accounting for these resources.
 		return false
 	}
 	return IsGPUResource(name) || qualified && (strings.Contains(rest, "gpu") ||
 		domain == "nvidia.com" && (strings.HasPrefix(rest, "mig") || model.MatchString(rest)))
 }
 
-// model matches the models by which some clusters name their resources: nvidia.com/a100.
+// model matches GPU models that some clusters use as resource names: nvidia.com/a100.
 var model = regexp.MustCompile(`^(?:[abhltv]|gb|gh|rtx)\d`)
 
 // Available reports whether a node is ready and schedulable. A node without a Ready condition counts as ready.
@@ -167,8 +167,8 @@ func EditCommands(pod *corev1.Pod) []string {
 	return []string{shell.Command("kubectl -n %s edit %s %s", pod.Namespace, kind, name)}
 }
 
-// GeneratedBy returns the kind and name of the resource from which an operator generates the Deployment, StatefulSet or
-// Job of a pod, and again after each change to it, or "".
+// GeneratedBy returns the kind and name of the resource from which an operator generates the pod's Deployment,
+// StatefulSet or Job, or "" if there is none. The operator reverts changes to the generated object.
 func GeneratedBy(pod *corev1.Pod) (kind, name string) {
 	for _, by := range [][2]string{
 		{"leaderworkerset.sigs.k8s.io/name", "LeaderWorkerSet"},
@@ -200,5 +200,5 @@ func DeploymentName(pod *corev1.Pod, replicaSet string) string {
 	return templateHash.ReplaceAllString(replicaSet, "")
 }
 
-// templateHash matches the end of a ReplicaSet's name: a number, in the letters of rand.SafeEncodeString.
+// templateHash matches the hash at the end of a ReplicaSet's name, which uses the characters of rand.SafeEncodeString.
 var templateHash = regexp.MustCompile(`-[bcdf-hj-np-tv-xz2456789]{5,10}$`)

@@ -91,8 +91,8 @@ func RunEvidence(run snapshot.Run) finding.Evidence {
 	return finding.Clipped(finding.Evidence{Source: "record of run " + run.ID, Time: run.Created, Text: text})
 }
 
-// Lines in a kernel log, and conditions that detectors set because of them, remain when the run that wrote the lines is
-// over. Both are reported as leftovers of a run, not as foreign lines and not as GPU errors.
+// Lines in a kernel log, and conditions that detectors set because of such lines, remain after the run that wrote the
+// lines has been closed. Both are reported as leftovers from a run, not as foreign lines and not as GPU errors.
 
 // ownLine is a line in the node's kernel log that a completed run wrote.
 type ownLine struct {
@@ -138,7 +138,7 @@ func (f *Facts) findXIDRuns() map[string]xidRuns {
 	return all
 }
 
-// linesOn returns the evidence of the lines that a run wrote on a node.
+// linesOn returns the evidence of the lines that a run wrote to a node's kernel log.
 func linesOn(run snapshot.Run, nodeName string) []snapshot.RunEvidence {
 	var all []snapshot.RunEvidence
 	for _, t := range run.Targets {
@@ -157,7 +157,7 @@ func (v *GPUView) writer(r driverRecord) string {
 	return writerAmong(v.runs.over, v.Node.Name, r)
 }
 
-// writerAmong returns which of the runs wrote a record on a node, or "" if none did.
+// writerAmong returns the ID of the run that wrote a record on a node, or "" if none of the runs did.
 func writerAmong(runs []snapshot.Run, nodeName string, r driverRecord) string {
 	for _, run := range runs {
 		if slices.ContainsFunc(
@@ -187,12 +187,12 @@ func (v *GPUView) byOpenRun(r driverRecord) bool {
 	return ours
 }
 
-// Rests returns the condition's cause if a completed run's line caused the condition.
+// Rests returns the condition's cause if a line from a completed run caused the condition.
 func (v *GPUView) Rests(c corev1.NodeCondition) (ownCondition, bool) {
 	return v.restsOn(v.runs.over, c)
 }
 
-// RestsOnOpen returns the condition's cause if an open run's line caused the condition.
+// RestsOnOpen returns the condition's cause if a line from an open run caused the condition.
 func (v *GPUView) RestsOnOpen(c corev1.NodeCondition) (ownCondition, bool) {
 	return v.restsOn(v.runs.open, c)
 }
@@ -234,7 +234,7 @@ func (v *GPUView) restsOn(runs []snapshot.Run, c corev1.NodeCondition) (ownCondi
 	return ownCondition{}, false
 }
 
-// clocksDiffer is the maximum assumed difference between the clocks of a client and a node.
+// clocksDiffer is the maximum assumed difference between a client's clock and a node's clock.
 const clocksDiffer = time.Minute
 
 // Finding returns the finding about a condition that remains from a test.

@@ -171,7 +171,7 @@ type Lab struct {
 }
 
 // Covers reports whether a finding is about something in the lab. A finding without a node, pod or namespace, for
-// example about a RuntimeClass, may also belong to the lab. A problem of a node belongs to the lab if it only affects
+// example about a RuntimeClass, may also belong to the lab. A problem with a node belongs to the lab if it affects only
 // the lab's pods and the evidence is from one of the lab's objects.
 func (l *Lab) Covers(f Finding) bool {
 	foreign := func(pod string) bool {
@@ -203,7 +203,7 @@ func (l *Lab) Covers(f Finding) bool {
 	return slices.ContainsFunc(f.PodScope, func(p string) bool { return !foreign(p) }) || l.Tells(f)
 }
 
-// Tells reports whether only pods of the lab tell of a problem: all evidence is from them.
+// Tells reports whether all evidence of a problem is from pods in the lab.
 func (l *Lab) Tells(f Finding) bool {
 	ours := func(e Evidence) bool {
 		return slices.ContainsFunc(l.Namespaces, func(namespace string) bool {
@@ -213,7 +213,7 @@ func (l *Lab) Tells(f Finding) bool {
 	return len(f.Evidence) > 0 && !slices.ContainsFunc(f.Evidence, func(e Evidence) bool { return !ours(e) })
 }
 
-// Before reports whether the finding is known to be older than the injection of a fault.
+// Before reports whether the finding is known to predate the injection of a fault.
 func (f Finding) Before(injected time.Time) bool {
 	if injected.IsZero() {
 		return false
@@ -232,13 +232,14 @@ func (f Finding) Before(injected time.Time) bool {
 	return !newest.IsZero() && newest.Before(injected.Add(-ClockSkew))
 }
 
-// Edge records that one finding causes another. From and To are indexes of Report.Items.
+// Edge records that one finding causes another. From and To are indexes in Report.Items.
 type Edge struct {
 	From int `json:"from"`
 	To   int `json:"to"`
 }
 
-// ForPods limits what the finding can explain, or be explained by, to these pods ("namespace/name").
+// ForPods limits the finding to these pods ("namespace/name"): it can explain, and be explained by, only findings about
+// them.
 func (f Finding) ForPods(pods ...string) Finding {
 	f.PodScope = append(f.PodScope, pods...)
 	return f
