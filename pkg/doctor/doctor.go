@@ -1,8 +1,8 @@
-// Package doctor diagnoses from a snapshot why GPU workloads do not run. It returns findings and their root causes.
+// Package doctor uses a snapshot to diagnose why GPU workloads do not run. It returns findings and their root causes.
 //
-// The package is pure: it turns a snapshot into a report on any machine. Each check is a value (engine.Check) in the
-// package of its layer, and declares what its findings explain. The engine groups consequences under their root causes.
-// A check without the evidence that it needs reports unknown with the reason, and never passes.
+// The package is pure: it converts a snapshot to a report on any machine. Each check is a value (engine.Check) in the
+// package for its layer, and declares which findings its own findings explain. The engine groups consequences under
+// their root causes. A check that lacks required evidence reports unknown with the reason, and never passes.
 package doctor
 
 import (
@@ -35,7 +35,7 @@ import (
 
 // Options selects what to check.
 type Options struct {
-	// Checks are IDs, or patterns such as "rt.*". Empty selects all checks.
+	// Checks contains IDs, or patterns such as "rt.*". Empty selects all checks.
 	Checks []string
 	// Since excludes older kernel log records, based on each node's own clock. Zero includes all records since boot.
 	Since time.Duration
@@ -54,10 +54,10 @@ type Report struct {
 	Snapshot   snapshot.Meta `json:"snapshot"`
 	Created    time.Time     `json:"created"`
 	Summary    Summary       `json:"summary"`
-	// Items are the findings: root causes first, sorted by severity, followed by the findings that they explain.
+	// Items contains the findings: root causes first, sorted by severity, followed by the findings that they explain.
 	Items   []finding.Finding `json:"items"`
 	Unknown []engine.Unknown  `json:"unknown,omitempty"`
-	// Edges are the edges of the cause graph of Items.
+	// Edges contains the edges of the cause graph for Items.
 	Edges  []finding.Edge `json:"edges,omitempty"`
 	Layers []LayerResult  `json:"layers"`
 	Nodes  []NodeResult   `json:"nodes"` // GPU nodes
@@ -83,7 +83,7 @@ type Summary struct {
 	Unknown   int `json:"unknown"`
 }
 
-// LayerResult is the result of one layer: the number of checks with each outcome. The outcomes add up to Checks. A
+// LayerResult is the result for one layer: the number of checks with each outcome. The outcomes add up to Checks. A
 // check with several findings counts under its worst finding.
 type LayerResult struct {
 	Layer    finding.Layer `json:"layer"`
@@ -100,7 +100,7 @@ type LayerResult struct {
 // State is the state of one layer on one node.
 type State string
 
-// The states, from good to bad.
+// The states, from best to worst.
 const (
 	Good       State = "good"
 	NotSeen    State = "unknown"
@@ -109,7 +109,7 @@ const (
 	Consequent State = "consequence" // broken because of another layer
 )
 
-// NodeResult is the state of each layer on a GPU node.
+// NodeResult contains the state of each layer on a GPU node.
 type NodeResult struct {
 	Node   string                  `json:"node"`
 	Layers map[finding.Layer]State `json:"layers"`
@@ -205,7 +205,7 @@ func (r Report) Roots() []finding.Finding {
 	return slices.DeleteFunc(slices.Clone(r.Items), func(f finding.Finding) bool { return !f.Root })
 }
 
-// Checks returns all checks, by layer and ID.
+// Checks returns all checks, ordered by layer and ID.
 func Checks() []engine.Check {
 	all := slices.Concat(
 		injected.Checks(), hardware.Checks(), driver.Checks(), runtime.Checks(), operator.Checks(),

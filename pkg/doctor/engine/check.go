@@ -1,4 +1,4 @@
-// Package engine runs checks over the facts and groups their findings under the root causes.
+// Package engine runs checks on the facts and groups their findings under the root causes.
 package engine
 
 import (
@@ -74,7 +74,7 @@ type Result struct {
 	Asked    []string // see snapshot.Meta
 }
 
-// Unknown is a condition that a check could not determine.
+// Unknown is a result that a check could not determine.
 type Unknown struct {
 	Check  string         `json:"check"`
 	Layer  finding.Layer  `json:"layer"`
@@ -168,7 +168,7 @@ func (r *Result) Unknown(object finding.Object, format string, args ...any) {
 		return
 	}
 	why := fmt.Sprintf(format, args...)
-	// In a large cluster, thousands of nodes may be unknown for the same reason.
+	// In a large cluster, thousands of nodes may have an unknown state for the same reason.
 	if n := len(r.Unknowns) - 1; n >= 0 && r.Unknowns[n].Why == why {
 		last := &r.Unknowns[n]
 		if len(last.Objects) == 0 {
@@ -194,7 +194,7 @@ func (r *Result) Lacks(f *facts.Facts, prefix string) bool {
 	return true
 }
 
-// EachHost calls do for each GPU node that the helper pod read and records the other GPU nodes as unknown.
+// EachHost calls do for each GPU node that the helper pod read, and records the other GPU nodes as unknown.
 func (r *Result) EachHost(f *facts.Facts, do func(n *facts.Node, host *api.Diagnosis)) {
 	if r.Lacks(f, "api/nodes") {
 		return

@@ -93,7 +93,7 @@ type merging struct {
 	nodes      map[string]bool
 	pods       map[string]bool
 	named      map[string]bool // the keys of Finding.Pods
-	everywhere bool            // at least one merged finding names no node
+	everywhere bool            // at least one of the merged findings names no node
 }
 
 func (m *merging) add(f finding.Finding) {
@@ -110,7 +110,7 @@ func (m *merging) add(f finding.Finding) {
 	}
 	for _, p := range f.PodScope {
 		m.pods[p] = true
-		// A scope that contains a space is an object's name, used only to keep findings separate.
+		// A scope that contains a space is an object's name. It is used only to keep findings separate.
 		m.named[p] = m.named[p] || !strings.Contains(p, " ")
 	}
 	for _, p := range f.Pods {
@@ -143,7 +143,7 @@ func (m *merging) finish() finding.Finding {
 	return f
 }
 
-// cause identifies findings that explain the same findings.
+// cause identifies the findings that have the same effects.
 type cause struct {
 	id, as         string
 	written, ofRun bool

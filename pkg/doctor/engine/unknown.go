@@ -19,7 +19,7 @@ func LacksPCI(r *Result, n *facts.Node) bool {
 	return true
 }
 
-// EachSMI calls do for each GPU node with readable nvidia-smi output and records the other GPU nodes as unknown.
+// EachSMI calls do for each GPU node with readable nvidia-smi output, and records the other GPU nodes as unknown.
 func EachSMI(f *facts.Facts, r *Result, do func(n *facts.Node, v *facts.GPUView)) {
 	r.EachHost(f, func(n *facts.Node, _ *api.Diagnosis) {
 		v := n.GPUs()

@@ -63,9 +63,9 @@ func HelmUpgradeFile(h snapshot.HelmRelease) string {
 	return shell.LeftOut
 }
 
-// ChangeOperator returns the command that sets a value of the GPU operator. It uses Helm if Helm installed the
-// operator, because the next upgrade would revert any other change; otherwise it patches the ClusterPolicy. Both use
-// the same path, for example "toolkit.enabled".
+// ChangeOperator returns the commands that set a value in the GPU operator's configuration. They use Helm if Helm
+// installed the operator, because the next upgrade would revert any other change; otherwise, they patch the
+// ClusterPolicy. Both use the same path, for example "toolkit.enabled".
 func ChangeOperator(f *Facts, path string, value any) []string {
 	if h, ok := ReleaseOf(f, ChartOperator); ok {
 		return []string{HelmUpgrade(h, fmt.Sprintf("%s=%v", path, value))}
@@ -95,7 +95,7 @@ func ClusterPolicy(f *Facts) (unstructured.Unstructured, bool) {
 	return unstructured.Unstructured{}, false
 }
 
-// PolicyString returns a string field of the ClusterPolicy, or "" if it is not set.
+// PolicyString returns a string field in the ClusterPolicy, or "" if it is not set.
 func PolicyString(f *Facts, fields ...string) string {
 	p, ok := ClusterPolicy(f)
 	if !ok {

@@ -14,7 +14,7 @@ const (
 	DRAForGPUs = "gpu.nvidia.com"
 )
 
-// DRADevicesOn returns the number of devices that NVIDIA's GPU driver publishes in ResourceSlices for a node.
+// DRADevicesOn returns the number of devices that NVIDIA's GPU DRA driver publishes in ResourceSlices for a node.
 func DRADevicesOn(f *Facts, node string) int {
 	sum := 0
 	for i := range f.ResourceSlices {

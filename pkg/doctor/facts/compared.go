@@ -18,23 +18,23 @@ import (
 
 // compared returns these facts about a pod, one per line:
 //
-//	advertised: no node has RESOURCE, and no plugin for it is in the cluster    of a vendor other than NVIDIA
+//	advertised: no node has RESOURCE, and no plugin for it is in the cluster    for resources of other vendors
 //	conflict: STRATEGY refused       the toolkit ignores how the device plugin passes GPUs to the pod
-//	conflict: claims N, CDI off      CDI is off, by which the DRA driver passes N devices to the pod
-//	conflict: driver root / not DIR  the DRA driver looks for the driver in / although it is in DIR
-//	unanswered: NAMESPACE/NAME:PORT  a time-out to a Service whose pods are ready on other nodes, without policies
+//	conflict: claims N, CDI off      the DRA driver passes N devices to the pod through CDI
+//	conflict: driver root / not DIR  the DRA driver searches / for the driver, which is in DIR
+//	unanswered: NAMESPACE/NAME:PORT  a timeout although the pods are ready; no policy applies
 //	conflict: NVIDIA_VISIBLE_DEVICES=all, SETTING = false    the toolkit ignores the variable in unprivileged containers
 //	conflict: writes PATH, mounted read-only at PATH         a write fails because of the mount
-//	conflict: denied PATH, claim NAME at PATH, no fsGroup    the user may not write to the volume
-//	conflict: writes PATH, volumes at PATHS                  an evicted pod wrote beside its volume
+//	conflict: denied PATH, claim NAME at PATH, no fsGroup    the user cannot write to the volume
+//	conflict: writes PATH, volumes at PATHS                  an evicted pod wrote outside its volumes
 //	conflict: MIG RESOURCE and RESOURCE                      a container requests several MIG profiles
-//	conflict: probe of port PORT, --port PORT                the probe asks for another port than the server's
-//	conflict: listens on 127.0.0.1 only, WHY                 nothing outside of the container reaches the server
-//	conflict: no GPU in container NAME, RESOURCE in container NAME    the container that fails requests none
-//	conflict: hostNetwork, dnsPolicy POLICY                  the pod asks the DNS servers of its node
+//	conflict: probe of port PORT, --port PORT                the server listens on another port
+//	conflict: listens on 127.0.0.1 only, WHY                 the server is unreachable from outside the container
+//	conflict: no GPU in container NAME, RESOURCE in container NAME    the failing container requests no GPU
+//	conflict: hostNetwork, dnsPolicy POLICY                  the pod uses its node's DNS servers
 //	conflict: model PATH, volumes at PATHS                   the model is in none of the container's volumes
-//	covered: PATH by volume NAME at PATH                     the program that starts is looked for in a volume
-//	GPUs off: NVIDIA_VISIBLE_DEVICES=VALUE, WHO set it       the variable takes the GPUs from a container
+//	covered: PATH by volume NAME at PATH                     a volume hides the program in the image
+//	GPUs off: NVIDIA_VISIBLE_DEVICES=VALUE, WHO set it       the variable hides the GPUs
 //	volume full: claim NAME at PATH: MESSAGE                 a write to a volume fails for lack of space
 //	OOMKilled with memory limit QUANTITY in container NAME(, the default of LimitRange NAME)
 //	runs elsewhere: toolkit VERSION there, VERSION here      a pod with the same image runs on another node
@@ -42,27 +42,27 @@ import (
 //	hangs with LD_PRELOAD=PATH; nvidia-smi of the node works with driver VERSION
 //	works as root: fails as user NUMBER                      a pod with the same image runs on the node as root
 //	containerd restarted at TIME, the toolkit configured it at TIME   before the pod started
-//	stale: OSTREE_VERSION=VERSION, (no worker of NFD on the node | a worker of NFD runs)    the node runs another image
-//	name: NAME is that of no pod: REASON                     and other facts about names of pods; see NamesPeers
+//	stale: OSTREE_VERSION=VERSION, (no worker of NFD on the node | a worker of NFD runs)    the node's image differs
+//	name: NAME is that of no pod: REASON                     see NamesPeers for other facts about pod names
 //	memory: vLLM is to reserve SHARE of GIB GiB, GIB GiB are free when it starts, SHARE fits
 //	conflict: no VARIABLE in container NAME, which container NAME has
 //	read-only root: container NAME                           the container cannot be created
 //	mesh: CONTAINER between the ranks of KIND NAME(, which wait at the rendezvous)
-//	mesh: init container NAME needs a connection and runs before CONTAINER    to which the mesh redirects it
+//	mesh: init container NAME needs a connection and runs before CONTAINER    which proxies the connection
 //	kept off: NUMBER pods, such as NAME, must not share a KEY with pods that match SELECTOR
-//	conflict: no RuntimeClass, pods with NAME have the driver    the pod relies on the default runtime of its node
-//	conflict: NRI plugin enabled, toolkit disabled in NAME   what gives the operator's pods their GPUs does not run
-//	CNI plugins in DIR, toolkit VERSION configures containerd    on a platform with a directory of its own
-//	no container toolkit of the GPU operator                     in the cluster: one on a node is a leftover
-//	libraries VERSION, module VERSION since it was loaded        the driver of the node
-//	fills the disk: container NAME wrote SIZE of the SIZE of the node    an evicted pod, beside its volumes
+//	conflict: no RuntimeClass, pods with NAME have the driver    the pod relies on its node's default runtime
+//	conflict: NRI plugin enabled, toolkit disabled in NAME   the operator's pods get no GPUs
+//	CNI plugins in DIR, toolkit VERSION configures containerd    on a platform with a non-default directory
+//	no container toolkit of the GPU operator                     so a toolkit on a node is a leftover
+//	libraries VERSION, module VERSION since it was loaded        versions of the node's driver
+//	fills the disk: container NAME wrote SIZE of the SIZE of the node    an evicted pod wrote outside its volumes
 //	conflict: LMCACHE_MAX_LOCAL_DISK_SIZE=SIZE x COUNT workers is SIZE, the node has SIZE
 //	conflict: KServe's defaults of 1 CPU and 2Gi memory in container NAME, no GPU requested
 //	conflict: volume NAME of gcsfuse.csi.storage.gke.io, no annotation gke-gcsfuse/volumes and no sidecar
 //	volume held: claim NAME by Pod NAME on NODE, (an old pod of Deployment NAME | no controller and no GPU)
 //	conflict: asks for NAME, and the DNS domain of the cluster is DOMAIN
-//	unexpanded: $(NAME) in container NAME                        a shell looks for it as a command
-//	default limit: RESOURCE QUANTITY, of LimitRange NAME         for which the API server rejected pods, as a log says
+//	unexpanded: $(NAME) in container NAME                        the shell runs NAME as a command
+//	default limit: RESOURCE QUANTITY, of LimitRange NAME         the API server rejected pods, according to a log
 //	BAR NUMBER of DEVICE, which vfio-pci cannot reserve (RANGE), has the framebuffer of DRIVER at ADDRESS
 func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 	var all []signatures.Line

@@ -1,5 +1,5 @@
-// Package facts contains the known facts about a cluster: an indexed snapshot, and everything that more than one layer
-// of checks needs to know about its nodes, GPUs, pods, workloads, charts and policies. It does not depend on any check.
+// Package facts contains facts about a cluster: an indexed snapshot, and everything that more than one layer of checks
+// needs to know about its nodes, GPUs, pods, workloads, charts and policies. It does not depend on any check.
 package facts
 
 import (
@@ -45,7 +45,7 @@ type Facts struct {
 	// parts contains the unfinished pods of each component.
 	parts map[Component][]*corev1.Pod
 	logs  map[string][]*snapshot.Log
-	heads map[string][]*snapshot.Log // the first lines of logs
+	heads map[string][]*snapshot.Log // beginnings of logs
 
 	// siblings returns the pods by owner, computed once.
 	siblings func() map[string][]*corev1.Pod
@@ -188,7 +188,7 @@ func (f *Facts) EventsOf(kind, namespace, name string) []*corev1.Event {
 // EventsOfPod returns the current events about a pod, newest first. It omits events about an earlier pod with the same
 // name, and events about a step that the pod has completed since.
 func (f *Facts) EventsOfPod(pod *corev1.Pod) []*corev1.Event {
-	// For static pods, the kubelet's events have a different UID than the pod in the API.
+	// For static pods, the UID in the kubelet's events differs from that of the pod in the API.
 	_, isMirror := pod.Annotations[corev1.MirrorPodAnnotationKey]
 	return slices.DeleteFunc(slices.Clone(f.EventsOf("Pod", pod.Namespace, pod.Name)), func(e *corev1.Event) bool {
 		if uid := e.InvolvedObject.UID; uid != "" && pod.UID != "" && uid != pod.UID && !isMirror {
@@ -222,13 +222,13 @@ func trueSince(pod *corev1.Pod, condition corev1.PodConditionType) time.Time {
 	return time.Time{}
 }
 
-// LogsOf returns the last lines of the logs of a pod's containers.
+// LogsOf returns the last part of the log of each container in a pod.
 func (f *Facts) LogsOf(pod *corev1.Pod) []*snapshot.Log { return f.logs[pod.Namespace+"/"+pod.Name] }
 
-// HeadsOf returns the first lines of the logs of a pod's containers.
+// HeadsOf returns the first part of the log of each container in a pod.
 func (f *Facts) HeadsOf(pod *corev1.Pod) []*snapshot.Log { return f.heads[pod.Namespace+"/"+pod.Name] }
 
-// Missing returns why evidence with the given prefix is missing, or "" if nothing is missing.
+// Missing returns the reason why evidence with the given prefix is missing, or "" if nothing is missing.
 func (f *Facts) Missing(prefix string) string {
 	for _, m := range f.Snapshot.Missing {
 		if m.What == prefix || strings.HasPrefix(m.What, strings.TrimSuffix(prefix, "/")+"/") {

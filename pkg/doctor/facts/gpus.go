@@ -35,7 +35,7 @@ type GPUView struct {
 	// Ours contains lines that this tool's completed runs wrote. The other fields exclude these lines.
 	Ours []ownLine
 	runs xidRuns
-	// loaded is when the driver was last loaded, according to the kernel log, or negative if unknown.
+	// loaded is the uptime at which the driver was last loaded, according to the kernel log, or negative if unknown.
 	loaded time.Duration
 }
 
@@ -81,7 +81,7 @@ func viewGPUs(n *Node, runs xidRuns) *GPUView {
 	return v
 }
 
-// driverLoads is the start of the message that the driver logs when it is loaded.
+// driverLoads is the beginning of the message that the driver logs when it is loaded.
 const driverLoads = "NVRM: loading NVIDIA UNIX"
 
 func (v *GPUView) readKernelLog(host *api.Diagnosis) {
@@ -127,7 +127,7 @@ func DriverRecords(k api.KernelRecord) []driverRecord {
 	return nil
 }
 
-// knownDevices returns the node's GPUs and NVSwitches, by address without function, or an empty map if they are
+// knownDevices returns the node's GPUs and NVSwitches, by address without the PCI function, or an empty map if they are
 // unknown.
 func knownDevices(host *api.Diagnosis) map[string]bool {
 	known := map[string]bool{}
@@ -230,7 +230,7 @@ func (v *GPUView) Quote(r driverRecord) finding.Evidence {
 	return finding.Evidence{Source: source, Time: r.Time, Text: words.Clip(r.Text)}
 }
 
-// QuoteKernel returns a kernel log record that is not a driver report as evidence.
+// QuoteKernel returns a kernel log record as evidence, if the record is not a driver report.
 func (n *Node) QuoteKernel(k api.KernelRecord) finding.Evidence {
 	return finding.Evidence{
 		Source: fmt.Sprintf("kernel log of node %s, sequence %d", n.Name, k.Sequence), Time: k.Time,
@@ -283,8 +283,8 @@ func (v *GPUView) Past(g SameKind) bool {
 	return false
 }
 
-// healthy reports whether nvidia-smi lists the GPU of an event and reports that no recovery is needed. An event that
-// does not name one of the node's GPUs, for example an NVSwitch or GSP event, may concern any of them.
+// healthy reports whether nvidia-smi lists the GPU that an event names and shows that no recovery is needed. An event
+// that does not name one of the node's GPUs, for example an NVSwitch or GSP event, may concern any of them.
 func (v *GPUView) healthy(e xid.Event) bool {
 	if v.SMI == nil || len(v.SMI.GPUs) == 0 || v.Node.Host == nil || len(v.SMI.GPUs) < len(GPUAddresses(v.Node)) {
 		return false

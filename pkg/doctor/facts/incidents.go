@@ -211,7 +211,7 @@ func RemapFinding(n *Node, g nvidiasmi.GPU) (finding.Finding, bool) {
 	return issue, true
 }
 
-// CountEvidence returns a number from nvidia-smi's XML output as evidence. A nil count is N/A.
+// CountEvidence returns a number from nvidia-smi's XML output as evidence. A nil count is shown as N/A.
 func CountEvidence(n *Node, g nvidiasmi.GPU, element string, count *int64) finding.Evidence {
 	if count == nil {
 		return SMIEvidence(n, g, element, "N/A")

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// OperandGrace is how long a pod may take to start before it counts as failing.
+	// OperandGrace is the time that a pod may take to start before it counts as failing.
 	OperandGrace = 2 * time.Minute
 	// DriverGrace is the same for a driver pod, which may have to compile the driver. The operator's startup probe also
 	// allows 20 minutes.
@@ -138,8 +138,8 @@ func startFailure(f *Facts, pod *corev1.Pod) *corev1.Event {
 	return nil
 }
 
-// PodEvidence returns evidence about a failing container: its state, its terminations with an error, its last log
-// lines, and the newest warning event of its pod.
+// PodEvidence returns evidence about a failing container: its state, its past failures, its last log lines, and the
+// newest warning event about its pod.
 func PodEvidence(f *Facts, pod *corev1.Pod, s corev1.ContainerStatus) []finding.Evidence {
 	place := PodObject(pod).String() + " .status.containerStatuses[" + s.Name + "]"
 	var all []finding.Evidence
@@ -205,7 +205,7 @@ func UpFor(f *Facts, pod *corev1.Pod) time.Duration {
 	return 0
 }
 
-// Current returns the pods of a component on a node that are not being deleted.
+// Current returns a component's pods on a node, except those that are being deleted.
 func Current(n *Node, c Component) []*corev1.Pod {
 	return slices.DeleteFunc(slices.Clone(n.Component(c)),
 		func(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil })
@@ -230,7 +230,7 @@ func WithoutDriverPod(n *Node) bool { return n.Labels["nvidia.com/gpu.deploy.dri
 // its pods is current.
 func Alive(n *Node) bool { return n.Ready().Status == corev1.ConditionTrue }
 
-// LogEvidence returns the first line of a pod's logs that contains one of the texts, as evidence.
+// LogEvidence returns the first line in a pod's logs that contains one of the texts, as evidence.
 func LogEvidence(f *Facts, pod *corev1.Pod, texts ...string) (finding.Evidence, bool) {
 	e, ok := f.GrepLogs(pod, texts...)
 	return finding.Clipped(e), ok

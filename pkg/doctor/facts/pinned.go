@@ -14,7 +14,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// PlacesOf returns the name of the volume that is bound to a claim, and the zones or nodes that can attach it.
+// PlacesOf returns the name of the volume bound to a claim, and the zones or nodes that can attach it.
 func PlacesOf(f *Facts, namespace, claim string) (name string, places []string) {
 	for _, pv := range f.PersistentVolumes {
 		ref, _, _ := unstructured.NestedFieldNoCopy(pv.Object, "spec", "claimRef")
@@ -41,7 +41,7 @@ func PlacesOf(f *Facts, namespace, claim string) (name string, places []string) 
 	return "", nil
 }
 
-// AffinityOf returns the name of the volume that is bound to a claim, and its required node affinity, or nil.
+// AffinityOf returns the name of the volume bound to a claim, and the volume's required node affinity, or nil.
 func AffinityOf(f *Facts, namespace, claim string) (name string, required *corev1.NodeSelector) {
 	if name, _ = PlacesOf(f, namespace, claim); name == "" {
 		return "", nil

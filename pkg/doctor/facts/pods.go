@@ -26,11 +26,11 @@ func OnNode(pod *corev1.Pod) []string {
 // The functions in this file compute the same results as the scheduler's filters NodeUnschedulable, TaintToleration,
 // NodeAffinity and NodeResourcesFit.
 
-// Demand returns a pod's request for every resource: containers, init containers, sidecars and overhead.
+// Demand returns a pod's total request for each resource: containers, init containers, sidecars and overhead.
 func Demand(pod *corev1.Pod) map[corev1.ResourceName]int64 {
 	every := func(corev1.ResourceName) bool { return true }
 	all := requests(pod, every)
-	if r := pod.Spec.Resources; r != nil { // pod-level resources override those of the containers
+	if r := pod.Spec.Resources; r != nil { // pod-level resources override those of its containers
 		for name, n := range asked(r, every) {
 			all.set(name, n)
 		}
@@ -91,7 +91,7 @@ func GPUDemand(pod *corev1.Pod) map[corev1.ResourceName]int64 {
 	return all
 }
 
-// LooksLikeGPU reports whether a resource's name suggests a GPU of any vendor.
+// LooksLikeGPU reports whether a resource's name suggests a GPU from any vendor.
 func LooksLikeGPU(name corev1.ResourceName) bool {
 	lower := strings.ToLower(string(name))
 	domain, rest, qualified := strings.Cut(lower, "/")
@@ -126,8 +126,8 @@ func QuoteDemand(pod *corev1.Pod, want map[corev1.ResourceName]int64) finding.Ev
 	return finding.Evidence{Source: PodObject(pod).String() + " .spec.containers[].resources", Text: demandText(want)}
 }
 
-// EditCommands returns the commands that change a pod, by editing its owner's template if it has one. A pod that is
-// standalone or belongs to a Job must be recreated.
+// EditCommands returns the commands that change a pod. They edit the template of the pod's owner if there is one. A pod
+// that is standalone or belongs to a Job must be recreated.
 func EditCommands(pod *corev1.Pod) []string {
 	if name := pod.Labels["workflows.argoproj.io/workflow"]; name != "" {
 		return []string{shell.Command(
@@ -192,7 +192,7 @@ func GeneratedBy(pod *corev1.Pod) (kind, name string) {
 	return "", ""
 }
 
-// DeploymentName returns the name of a ReplicaSet without the pod template hash.
+// DeploymentName returns a ReplicaSet's name without the pod template hash.
 func DeploymentName(pod *corev1.Pod, replicaSet string) string {
 	if hash := pod.Labels["pod-template-hash"]; hash != "" {
 		return strings.TrimSuffix(replicaSet, "-"+hash)

@@ -120,7 +120,7 @@ func findQueued(facts *Facts) []Queued {
 			q.Evidence = f.unprocessed(object, q.Object)
 			q.Unprocessed = len(q.Evidence) > 0
 		}
-		if object.GetKind() == "Workload" || len(pods) == 0 { // for a PodGroup, its pods have the conditions
+		if object.GetKind() == "Workload" || len(pods) == 0 { // the pods of a PodGroup have the conditions
 			q.Evidence = append(q.Evidence, f.reported(object, q.Object, pods)...)
 		}
 		matches := func(re *regexp.Regexp) bool {
@@ -292,7 +292,7 @@ func (f *comparer) incomplete(object *unstructured.Unstructured, pods []*corev1.
 	}}
 }
 
-// logsError matches error lines of zap, klog and the Go runtime.
+// logsError matches error lines logged by zap, klog and the Go runtime.
 var logsError = regexp.MustCompile(`"level":"error"|^E\d{4} |^panic: `)
 
 // errorsAbout returns the last error that a scheduler or queue controller logged about an object or its pods.
@@ -483,7 +483,7 @@ func isTrue(object *unstructured.Unstructured, condition string) bool {
 	})
 }
 
-// mapsIn returns the maps in a list field, without elements of other types.
+// mapsIn returns the maps in a list field. It skips elements of other types.
 func mapsIn(object map[string]any, fields ...string) []map[string]any {
 	list, _, _ := unstructured.NestedSlice(object, fields...)
 	var all []map[string]any

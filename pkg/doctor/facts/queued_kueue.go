@@ -128,8 +128,7 @@ func (f *comparer) behindHead(
 // strictFIFO is the queueing strategy with which the first Workload in a ClusterQueue blocks the others.
 const strictFIFO = "StrictFIFO"
 
-// These patterns match Kueue's messages about a resource of which the nodes in a topology, or the quota, do not have
-// enough.
+// These patterns match Kueue's messages about insufficient resources on a topology's nodes, or insufficient quota.
 var (
 	noFit = regexp.MustCompile(`topology "[^"]+" (?:doesn't allow to fit any of|allows to fit only)` +
 		`(?:.*resource "([^"]+)": \d)?`)

@@ -11,7 +11,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 )
 
-// Refusal is an owner whose pods the API server refuses to create.
+// Refusal describes pods that the API server refuses to create for an owner.
 type Refusal struct {
 	Event *corev1.Event
 	Owner finding.Object

@@ -16,8 +16,8 @@ func IsGPUResource(name corev1.ResourceName) bool {
 	return ours && (rest == "gpu" || rest == "gpu.shared" || strings.HasPrefix(rest, "mig-"))
 }
 
-// GPURequests returns a pod's request for each GPU resource, computed as the scheduler does: the sum of its containers,
-// or the largest init container if that is more.
+// GPURequests returns a pod's request for each GPU resource, computed like the scheduler's: the sum of its containers'
+// requests, or that of the largest init container if it is higher.
 func GPURequests(pod *corev1.Pod) map[corev1.ResourceName]int64 {
 	return requests(pod, IsGPUResource)
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
 
-// RunState reports whether a run's fault is active, and if not, why.
+// RunState reports whether a run's fault is active, and returns the reason if it is not.
 func (f *Facts) RunState(run snapshot.Run) (stands bool, why string) {
 	switch {
 	case !run.Closed.IsZero():
@@ -100,7 +100,7 @@ type ownLine struct {
 	Record driverRecord
 }
 
-// ownCondition is a node condition caused by a line of a completed run.
+// ownCondition is a node condition caused by a line from a completed run.
 type ownCondition struct {
 	run   snapshot.Run
 	codes []int
@@ -199,7 +199,7 @@ func (v *GPUView) RestsOnOpen(c corev1.NodeCondition) (ownCondition, bool) {
 
 // restsOn returns the condition's cause if one of the runs caused the condition. A run is the cause if the condition
 // has been set since the run began and names only codes that the run wrote, for the same GPU if the condition names
-// one. If the kernel log was read, it must contain these codes only in lines of the runs.
+// one. If the kernel log was read, it must contain these codes only in lines from the runs.
 func (v *GPUView) restsOn(runs []snapshot.Run, c corev1.NodeCondition) (ownCondition, bool) {
 	text := c.Reason + " " + c.Message
 	codes := XIDsIn(text)
@@ -237,7 +237,7 @@ func (v *GPUView) restsOn(runs []snapshot.Run, c corev1.NodeCondition) (ownCondi
 // clocksDiffer is the maximum assumed difference between a client's clock and a node's clock.
 const clocksDiffer = time.Minute
 
-// Finding returns the finding about a condition that remains from a test.
+// Finding returns the finding about a condition that remains from an earlier run.
 func (o ownCondition) Finding(n *Node, c corev1.NodeCondition) finding.Finding {
 	detector := detectorOf(c)
 	f := finding.Finding{

@@ -159,7 +159,7 @@ func isSidecar(pod *corev1.Pod, container string) bool {
 }
 
 // unanswered reports whether the end of a container's log shows that a server does not respond. It also returns the
-// Services that the log names.
+// Services named in the log.
 func (f *Facts) unanswered(pod *corev1.Pod, container string) (Unreached, bool) {
 	u := Unreached{Pod: pod}
 	var text string

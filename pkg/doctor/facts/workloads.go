@@ -15,7 +15,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// ImageOf returns the image of a pod's container.
+// ImageOf returns the image of the pod's container with the given name.
 func ImageOf(pod *corev1.Pod, container string) string {
 	for c := range Containers(pod) {
 		if c.Name == container {
@@ -37,7 +37,7 @@ func (f *Facts) Concerns(pod *corev1.Pod) finding.Severity {
 const unusedMemory = 1024
 
 // Idle reports whether a pod's GPUs are idle, or returns nil if that is unknown. The mapping from processes to pods is
-// unknown, so all pods of a node count as idle if no GPU of the node is in use.
+// unknown, so all pods on a node count as idle if none of the node's GPUs is in use.
 func Idle(n *Node, pod *corev1.Pod) *bool {
 	log := n.GPUs().SMI
 	if pod.Status.Phase != corev1.PodRunning || log == nil || len(log.GPUs) == 0 {
@@ -101,7 +101,7 @@ func WorstOf(troubles []Trouble) finding.Severity {
 
 const (
 	RecentCrash  = 10 * time.Minute // a container that has restarted since may crash again
-	failedCounts = 24 * time.Hour   // older failures are history
+	failedCounts = 24 * time.Hour   // older failures are not reported
 )
 
 // Workloads returns the GPU pods (see UsesGPU), including failed pods. It omits GPU software components and pods that
@@ -206,7 +206,7 @@ func (f *Facts) Troubles(pod *corev1.Pod) []Trouble {
 	return all
 }
 
-// Exited returns the trouble of a terminated container.
+// Exited returns the trouble of a container that has exited.
 func Exited(container string, t *corev1.ContainerStateTerminated) Trouble {
 	return Trouble{
 		Container: container, Text: fmt.Sprintf("exit code %d (%s)", t.ExitCode, t.Reason), Message: t.Message,
@@ -312,7 +312,8 @@ func (f *Facts) Said(pod *corev1.Pod, troubles []Trouble, texts ...string) (find
 	return finding.Evidence{}, false
 }
 
-// Unread returns why the log of a pod whose containers ran is missing, or "" if the log exists or none is expected.
+// Unread returns the reason why a pod's log is missing although its containers ran, or "" if the log exists or none is
+// expected.
 func (f *Facts) Unread(pod *corev1.Pod, troubles []Trouble) string {
 	if len(f.LogsOf(pod)) > 0 || !slices.ContainsFunc(troubles, func(t Trouble) bool { return t.Ran }) {
 		return ""

@@ -15,7 +15,7 @@ type Severity string
 // The severities.
 const (
 	Error   Severity = "error"   // GPU workloads do not run or do not work as expected
-	Warning Severity = "warning" // will fail, or works worse than it could
+	Warning Severity = "warning" // GPU workloads will fail, or work worse than they could
 	Info    Severity = "info"    // worth knowing, or explained by a root cause
 )
 
@@ -86,9 +86,9 @@ type Evidence struct {
 // Fix describes how to fix a problem, with the actual names, paths, units and values.
 type Fix struct {
 	Text string `json:"text"`
-	// Commands can be pasted into a shell in this order.
+	// Commands contains commands that can be pasted into a shell in this order.
 	Commands []string `json:"commands,omitempty"`
-	// Values is YAML for the chart named in Text.
+	// Values is YAML with values for the Helm chart that Text names.
 	Values string `json:"values,omitempty"`
 }
 
@@ -159,7 +159,7 @@ type Finding struct {
 	Own bool `json:"-"`
 }
 
-// Lab is the scope of an exercise of this tool.
+// Lab is the scope of one of this tool's exercises.
 type Lab struct {
 	Namespaces, Nodes []string
 	// Devices lists the nodes on which the exercise made devices unhealthy.
@@ -245,5 +245,5 @@ func (f Finding) ForPods(pods ...string) Finding {
 	return f
 }
 
-// Most is the maximum number of quotations and commands in a finding about many objects.
+// Most is the maximum number of quotations and of commands in a finding about many objects.
 const Most = 8

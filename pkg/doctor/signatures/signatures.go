@@ -26,8 +26,8 @@ type Place string
 
 // The places.
 const (
-	Event  Place = "event"  // an event of the pod or node
-	Status Place = "status" // the status of a pod or of one of its containers
+	Event  Place = "event"  // an event about the pod or node
+	Status Place = "status" // the status of the pod or one of its containers
 	Log    Place = "log"    // the log of a container
 	Kernel Place = "kernel" // the kernel log of the node
 	Unit   Place = "unit"   // the journal of a systemd unit of the node
@@ -46,7 +46,7 @@ const (
 	Restarted = "restarted"
 )
 
-// Fix is a fix for one platform.
+// Fix is a fix that applies to one platform.
 type Fix struct {
 	Fix      string   `json:"fix" yaml:"fix"`
 	Commands []string `json:"commands,omitempty" yaml:"commands"`

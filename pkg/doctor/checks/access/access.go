@@ -24,7 +24,7 @@ import (
 // from a user or a pipeline, the request leaves no trace in the cluster. The check therefore finds only rejections
 // reported by a controller (FailedCreate) or in a pod's log.
 
-// Checks returns the checks of the access layer.
+// Checks returns the checks for the access layer.
 func Checks() []engine.Check {
 	const reads = "FailedCreate events of ReplicaSets, Jobs, StatefulSets and DaemonSets from the last hour"
 	component := map[string][]string{ofComponent: {
@@ -73,7 +73,7 @@ func Checks() []engine.Check {
 	}
 }
 
-// refusals returns the FailedCreate rejections of the last hour that no newer pod or event contradicts, one for each
+// refusals returns the FailedCreate rejections from the last hour that no newer pod or event contradicts, one for each
 // owner.
 func refusals(f *facts.Facts) []facts.Refusal {
 	var all []facts.Refusal
@@ -261,7 +261,7 @@ func exceeded(message string) (q exceededQuota, ok bool) {
 // pointer escapes a resource name for a JSON pointer.
 func pointer(name corev1.ResourceName) string { return strings.ReplaceAll(string(name), "/", "~1") }
 
-// quoteQuota quotes the GPU resources in the status of a quota.
+// quoteQuota quotes the GPU resources in a quota's status.
 func quoteQuota(q *corev1.ResourceQuota) []finding.Evidence {
 	var all []finding.Evidence
 	for name, hard := range q.Status.Hard {
@@ -337,8 +337,8 @@ var vendors = regexp.MustCompile(
 		`(?:plugin|driver|daemonset|ds)\b`,
 )
 
-// forComponents reports whether a chart of GPU software creates the namespace. It ignores pod labels, because anyone
-// who can create pods in a namespace can set them.
+// forComponents reports whether Helm charts for GPU software are usually installed in the namespace. It ignores pod
+// labels, because anyone who can create pods in a namespace can set them.
 func forComponents(namespace string) bool {
 	return slices.Contains([]string{
 		"kube-system", "gpu-operator", "nvidia-gpu-operator", "gpu-operator-resources", "nvidia-device-plugin",

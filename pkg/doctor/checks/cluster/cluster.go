@@ -1,4 +1,4 @@
-// Package cluster checks the state of nodes.
+// Package cluster checks node conditions and the state of nodes.
 package cluster
 
 import (
@@ -323,7 +323,7 @@ func minorsApart(server, kubelet string) (int, bool) {
 	return s - k, okServer && okKubelet
 }
 
-// waitFor returns the pods that are pending because nodes such as this one are unavailable.
+// waitFor returns the pods that are pending because nodes like this one are unavailable.
 func waitFor(f *facts.Facts, n *facts.Node) []scheduler.PendingPod {
 	return slices.DeleteFunc(slices.Clone(scheduler.Pending(f)), func(p scheduler.PendingPod) bool {
 		return p.Id != "sched.nodes-unavailable" || p.Severity == finding.Info || !slices.Contains(p.Nodes, n.Name)

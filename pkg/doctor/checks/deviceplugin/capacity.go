@@ -230,7 +230,7 @@ func noPluginCheck() engine.Check {
 		Sources: []string{"k8s-device-plugin#33", "k8s-device-plugin#585", "k8s-device-plugin#1934",
 			"karpenter-provider-gcp#319", "karpenter-provider-aws#3862", "gpu-operator#470"},
 		Run: func(f *facts.Facts, r *engine.Result) {
-			// ResourceSlices matter only if the cluster has a DRA driver.
+			// ResourceSlices are needed only if the cluster has a DRA driver.
 			if r.Lacks(f, "api/pods") || len(f.Component(facts.DRADriver)) > 0 && r.Lacks(f, "api/resourceslices") {
 				return
 			}

@@ -153,8 +153,8 @@ func invalidMIG(f *facts.Facts, n *facts.Node) (finding.Evidence, bool) {
 	return finding.Evidence{}, false
 }
 
-// checkUndivided reports a node whose GPUs are in MIG mode without instances: a reboot or reset removes the instances,
-// but not the mode.
+// checkUndivided reports a node whose GPUs are in MIG mode but have no MIG instances: a reboot or reset removes the
+// instances, but not the mode.
 func checkUndivided(f *facts.Facts, r *engine.Result, n *facts.Node) bool {
 	state := n.Labels["nvidia.com/mig.config.state"]
 	if facts.GPUsOf(n.Status.Allocatable) > 0 ||
@@ -216,7 +216,7 @@ func checkUndivided(f *facts.Facts, r *engine.Result, n *facts.Node) bool {
 	return true
 }
 
-// migOffer contains the allocatable GPU resources of the nodes, and one MIG node for each strategy.
+// migOffer contains the allocatable GPU resources on the nodes, and one MIG node for each strategy.
 type migOffer struct {
 	offered map[string]int64
 	divided map[string]*facts.Node
@@ -239,7 +239,7 @@ func findMIGOffer(f *facts.Facts) migOffer {
 	return o
 }
 
-// check reports a pod that requests MIG instances or whole GPUs when the strategy offers only the other kind.
+// check reports a pod that requests MIG instances or whole GPUs if the strategy offers only the other kind.
 func (o migOffer) check(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 	for name := range facts.GPURequests(pod) {
 		wantsMIG := strings.HasPrefix(string(name), "nvidia.com/mig-")

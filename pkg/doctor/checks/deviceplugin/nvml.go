@@ -148,7 +148,7 @@ func checkNVML(f *facts.Facts, r *engine.Result, n *facts.Node, waiting []string
 	}
 }
 
-// started reports whether any container of the pod has ever run and therefore has a log.
+// started reports whether any container in the pod has ever run and therefore has a log.
 func started(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
 		return s.State.Running != nil || s.State.Terminated != nil || s.LastTerminationState.Terminated != nil

@@ -23,7 +23,7 @@ const (
 	draDomain = "compute-domain.nvidia.com"
 )
 
-// Checks returns the checks of dynamic resource allocation: GPUs allocated to claims, and compute domains.
+// Checks returns the checks for dynamic resource allocation: GPUs allocated to claims, and compute domains.
 //
 // dra.unallocatable does not determine which devices a CEL selector excludes: this requires the API server's CEL
 // environment, and an incorrect result would blame the wrong selector. dra.prepare does not detect prepared claims
@@ -271,7 +271,7 @@ func classesOf(claim *resourcev1.ResourceClaim) []string {
 		if request.Exactly != nil {
 			all = append(all, request.Exactly.DeviceClassName)
 		}
-		if len(request.FirstAvailable) == 1 { // if there are several, another may be available
+		if len(request.FirstAvailable) == 1 { // if there are several subrequests, a different one may be available
 			all = append(all, request.FirstAvailable[0].DeviceClassName)
 		}
 	}
@@ -311,7 +311,7 @@ func devices(f *facts.Facts, driver string) (total, free int) {
 	return total, free
 }
 
-// schedulerSays quotes the message that explains why a pod is not scheduled.
+// schedulerSays quotes the scheduler's message that explains why a pod is not scheduled.
 func schedulerSays(f *facts.Facts, pod *corev1.Pod) []finding.Evidence {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {

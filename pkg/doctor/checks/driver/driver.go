@@ -20,7 +20,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// Checks returns the checks of the driver layer.
+// Checks returns the checks for the driver layer.
 func Checks() []engine.Check {
 	return []engine.Check{
 		driverNotLoadedCheck(), nouveauCheck(), uvmCheck(), deviceNodesCheck(), libraryMismatchCheck(), gspCheck(),
@@ -36,7 +36,7 @@ func driverSymptoms(more ...string) []string {
 		"drv.persistence")
 }
 
-// NVIDIA's installation and troubleshooting guides.
+// These are the URLs of NVIDIA's installation and troubleshooting guides.
 const (
 	installDoc  = "https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/"
 	operatorDoc = "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/troubleshooting.html"
@@ -54,7 +54,7 @@ func containerDriver(f *facts.Facts, n *facts.Node) bool {
 	return operated && !facts.PolicyOff(f, "driver")
 }
 
-// kernelOf returns the release of the node's kernel.
+// kernelOf returns the node's kernel release.
 func kernelOf(n *facts.Node) string {
 	if n.Host != nil && n.Host.Info.KernelRelease != "" {
 		return n.Host.Info.KernelRelease
@@ -91,7 +91,7 @@ func packager(n *facts.Node) string {
 	return ""
 }
 
-// installHeaders returns the commands that install the headers of the node's kernel and rebuild the module.
+// installHeaders returns the commands that install the headers for the node's kernel and rebuild the module.
 func installHeaders(n *facts.Node) []string {
 	switch kernel := kernelOf(n); packager(n) {
 	case "apt":
@@ -179,7 +179,7 @@ func driverVersion(host *api.Diagnosis) string {
 	return cmp.Or(host.Probe.Driver.Kernel, host.Info.DriverVersion)
 }
 
-// grepKernel returns the newest record of the node's kernel log that contains one of the strings.
+// grepKernel returns the newest record in the node's kernel log that contains one of the strings.
 func grepKernel(n *facts.Node, texts ...string) (finding.Evidence, bool) {
 	k, ok := grepRecords(n, texts...)
 	if !ok {

@@ -30,7 +30,7 @@ func driverNotLoadedCheck() engine.Check {
 			"the node was not read, the container toolkit's messages in pod events",
 		Why: "A module is built for one kernel, and may be missing for a new kernel after an update. GPUs that are assigned to virtual machines (vfio-pci) do not need it. A driver container " +
 			"may take 20 minutes to build the driver.",
-		// A driver that is still being installed explains these findings.
+		// A driver that is still being installed also explains these findings.
 		Explains: driverSymptoms("drv.devnodes", "drv.uvm-missing", "fab.fabricmanager"), InfoExplains: true,
 		Doc: installDoc,
 		Sources: []string{
@@ -352,7 +352,7 @@ func persistenceCheck() engine.Check {
 	}
 }
 
-// compareVersions compares driver versions such as 580.95.05 by their numbers.
+// compareVersions compares driver versions such as 580.95.05 numerically.
 func compareVersions(a, b string) int {
 	left, leftErr := version.ParseGeneric(a)
 	right, rightErr := version.ParseGeneric(b)

@@ -78,7 +78,7 @@ func restarts(pod *corev1.Pod) int32 {
 	return n
 }
 
-// driverLogCheck sets the fields that all checks of driver pod logs share.
+// driverLogCheck sets the fields that all checks of driver pod logs have in common.
 func driverLogCheck(c engine.Check, find func(f *facts.Facts, n *facts.Node) (finding.Finding, bool)) engine.Check {
 	c.Layer, c.Needs, c.Doc = finding.LayerDriver, []engine.Need{engine.NeedLogs}, cmp.Or(c.Doc, operatorDoc)
 	c.Explains = driverSymptoms(append(c.Explains, "drv.not-loaded", "drv.devnodes", "drv.uvm-missing",

@@ -130,7 +130,7 @@ func lostFix(n *facts.Node, p xid.PCI) finding.Fix {
 	}
 }
 
-// lostEvidence returns the evidence from nvidia-smi and the PCI bus that the GPU is lost.
+// lostEvidence returns the evidence from nvidia-smi and the PCI bus that a GPU is lost.
 func lostEvidence(v *facts.GPUView, p xid.PCI) []finding.Evidence {
 	bySMI := lostBySMI(v)
 	all := slices.Concat(bySMI[p], bySMI[xid.PCI{}])
@@ -147,8 +147,8 @@ var (
 	smiAddress = regexp.MustCompile(`[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[01][0-9A-Fa-f]\.[0-7]`)
 )
 
-// lostBySMI returns the GPUs that nvidia-smi cannot reach, and its messages. The zero address is for messages without
-// an address.
+// lostBySMI returns the GPUs that nvidia-smi cannot reach, and its messages. The zero address is the key of messages
+// without an address.
 func lostBySMI(v *facts.GPUView) map[xid.PCI][]finding.Evidence {
 	found := map[xid.PCI][]finding.Evidence{}
 	for line := range strings.Lines(v.SMIError) {

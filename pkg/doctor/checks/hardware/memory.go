@@ -172,7 +172,7 @@ func eccFix(n *facts.Node, p xid.PCI) finding.Fix {
 	}
 }
 
-// eccFinding returns the finding for the error counters of a GPU.
+// eccFinding returns the finding about a GPU's memory error counters.
 func eccFinding(n *facts.Node, g nvidiasmi.GPU) (finding.Finding, bool) {
 	issue := finding.Finding{Object: facts.SMIObject(n, g), Nodes: []string{n.Name}}
 	var at xid.PCI

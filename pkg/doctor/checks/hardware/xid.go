@@ -173,7 +173,7 @@ func judgeRecovery(n *facts.Node, g facts.SameKind) (finding.Severity, string, f
 
 const recurs = " If the error recurs, contact the GPU vendor."
 
-// afterwards returns the investigation that NVIDIA recommends for an XID.
+// afterwards describes the investigation that NVIDIA recommends after an XID.
 func afterwards(c xid.Code) string {
 	text := map[string]string{
 		"CONTACT_SUPPORT":     strings.TrimSpace(recurs),

@@ -60,7 +60,7 @@ func Checks() []engine.Check {
 	})
 }
 
-// kindOf returns the kind of a run for Check.ExplainsAs.
+// kindOf returns the kind of fault that a run injected, for Check.ExplainsAs.
 func kindOf(run snapshot.Run) string {
 	if run.Fault == finding.AsRuntime {
 		for _, word := range strings.Fields(run.Summary) { // for example "containerd missing-handler (nvidia)"
@@ -75,7 +75,8 @@ func kindOf(run snapshot.Run) string {
 	return run.Fault
 }
 
-// isActedUpon reports whether a detector treats a line of the run as fatal, or may reboot the node because of the line.
+// isActedUpon reports whether a detector treats a line written by the run as fatal, or may reboot the node because of
+// it.
 func isActedUpon(run snapshot.Run) bool {
 	acts := func(e xid.Event) bool {
 		return slices.ContainsFunc(xid.Detectors(), func(d xid.Detector) bool {
@@ -95,7 +96,7 @@ func isActedUpon(run snapshot.Run) bool {
 	return false
 }
 
-// fixRun is the fault name of runs that record the changes of `doctor --fix`. These runs are not faults
+// fixRun is the fault name of runs that record changes made by `doctor --fix`. These runs are not faults
 // (pkg/faults/fixes).
 const fixRun = "fix"
 
@@ -135,7 +136,7 @@ func layerOfRun(run snapshot.Run) finding.Layer {
 	return finding.LayerWorkload
 }
 
-// Injected returns the finding of a run whose fault is in effect. It concerns only the nodes and pods that the run
+// Injected returns the finding about a run whose fault is in effect. It concerns only the nodes and pods that the run
 // changed.
 func Injected(f *facts.Facts, run snapshot.Run) finding.Finding {
 	issue := finding.Finding{
@@ -364,7 +365,7 @@ func checkPreloaded(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// podFails reports whether a container of the pod has exited with an error or is in CrashLoopBackOff.
+// podFails reports whether a container in the pod has exited with an error or is in CrashLoopBackOff.
 func podFails(pod *corev1.Pod) bool {
 	if pod.Status.Phase == corev1.PodFailed {
 		return true

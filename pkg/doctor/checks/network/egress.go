@@ -29,7 +29,7 @@ type blocked struct {
 	port     string // destination port
 }
 
-// parseBlocked parses a line of the kernel log, and returns false if the line does not report a dropped packet.
+// parseBlocked parses a line from the kernel log. It returns false if the line does not report a dropped packet.
 func parseBlocked(text string) (blocked, bool) {
 	var b blocked
 	prefix, _, found := strings.Cut(text, "IN=")
@@ -91,7 +91,7 @@ func interfaceName(name string) string {
 	return ""
 }
 
-// pattern returns a firewall rule's pattern for all interfaces of the same kind, such as lxc+ for lxc1a2b.
+// pattern returns a pattern in a firewall rule that matches all interfaces of the same kind, such as lxc+ for lxc1a2b.
 func pattern(name string) string {
 	kind := regexp.MustCompile(`^(lxc|cali|veth|eni|azv|gke)`).FindString(name)
 	if kind == "" {
@@ -115,7 +115,7 @@ func checkEgress(f *facts.Facts, r *engine.Result) {
 			}
 			lines, last = append(lines, record), b
 		}
-		// Firewalls limit their log rate. Old lines therefore count if pods fail because of the network.
+		// Firewalls limit the rate of their log lines. Old lines therefore count if pods fail because of the network.
 		suffering := len(lines) > 0 && failsOnNetwork(f, n)
 		old := len(lines) > 0 && !lines[len(lines)-1].Time.IsZero() && f.Now.Sub(lines[len(lines)-1].Time) > time.Hour
 		if len(lines) == 0 || old && !suffering {

@@ -1,4 +1,4 @@
-// Package network checks for network problems of pods and image pulls.
+// Package network checks for network problems that affect pods and image pulls.
 package network
 
 import (
@@ -11,7 +11,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// Checks returns the checks of the network layer.
+// Checks returns the checks for the network layer.
 func Checks() []engine.Check {
 	pulls := func(id, title, why string, sources ...string) engine.Check {
 		return engine.Check{

@@ -63,7 +63,7 @@ func checkPolicies(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// checkPolicy checks the connections of a pod in the order in which the pod opens them, DNS first. It reports the first
+// checkPolicy checks a pod's connections in the order in which the pod opens them, DNS first. It reports the first
 // connection that policies deny.
 func checkPolicy(f *facts.Facts, r *engine.Result, u facts.Unreached) {
 	pod := facts.PodObject(u.Pod)
@@ -183,7 +183,7 @@ func dnsServer(f *facts.Facts, from facts.End) wanted {
 	return w
 }
 
-// dnsServices returns the known Services of DNS servers, including OpenShift's.
+// dnsServices returns the Services that commonly provide DNS in a cluster, including OpenShift's.
 func dnsServices() []facts.ServiceRef {
 	return []facts.ServiceRef{
 		{Namespace: "kube-system", Name: "kube-dns", Port: 53},
@@ -191,7 +191,7 @@ func dnsServices() []facts.ServiceRef {
 	}
 }
 
-// DNSServices returns the known Services of a cluster's DNS server.
+// DNSServices returns the Services that commonly provide DNS in a cluster.
 func DNSServices() []facts.ServiceRef { return dnsServices() }
 
 func service(f *facts.Facts, ref facts.ServiceRef) *corev1.Service {
@@ -203,8 +203,8 @@ func service(f *facts.Facts, ref facts.ServiceRef) *corev1.Service {
 	return nil
 }
 
-// behind returns the connections to the pods of a Service, one for each requested port. It uses the first pod, because
-// all pods of a Service are alike. It omits ports whose target port is unknown, and returns nil if the Service has no
+// behind returns the connections to a Service's pods, one for each requested port. It uses the first pod, because all
+// of a Service's pods are alike. It omits ports whose target port is unknown, and returns nil if the Service has no
 // selector.
 func behind(f *facts.Facts, service *corev1.Service, ref facts.ServiceRef, from facts.End) []wanted {
 	if len(service.Spec.Selector) == 0 {

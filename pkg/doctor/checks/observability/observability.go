@@ -20,7 +20,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// Checks returns the checks of dcgm-exporter and its Prometheus scrape configuration.
+// Checks returns the checks for dcgm-exporter and its Prometheus scrape configuration.
 //
 // obs.dcgm-labels does not read :9400/metrics, because collecting a snapshot does not scrape metrics. Missing per-pod
 // metrics for shared GPUs are expected and not reported.
@@ -388,7 +388,7 @@ func checkDCGM(f *facts.Facts, r *engine.Result, pod *corev1.Pod, t facts.PodTro
 	engine.LacksLog(f, r, pod)
 }
 
-// dcgmOutOfMemory reports whether a container of the pod was OOM-killed, and returns its memory limit.
+// dcgmOutOfMemory reports whether a container in the pod was OOM-killed, and returns its memory limit.
 func dcgmOutOfMemory(pod *corev1.Pod) (killed bool, limit string) {
 	for _, s := range pod.Status.ContainerStatuses {
 		for _, state := range []corev1.ContainerState{s.State, s.LastTerminationState} {

@@ -36,7 +36,7 @@ func chainLinks() []link {
 	}
 }
 
-// linkState is the state of a link on a node.
+// linkState is a link's state on a node.
 type linkState int
 
 const (

@@ -261,7 +261,7 @@ func installNFD(f *facts.Facts) []string {
 		facts.ChartNFD, facts.ChartRepository(facts.ChartNFD), "worker.tolerations[0].operator=Exists")}
 }
 
-// nfdWorkers returns the DaemonSets of NFD's worker.
+// nfdWorkers returns the DaemonSets that run NFD's worker.
 func nfdWorkers(f *facts.Facts) []*appsv1.DaemonSet {
 	var all []*appsv1.DaemonSet
 	for i := range f.DaemonSets {

@@ -14,7 +14,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
 )
 
-// cdiChecks returns the checks of the Container Device Interface (CDI). Newer toolkits and DRA use CDI to inject GPUs.
+// cdiChecks returns the checks for the Container Device Interface (CDI). Newer toolkits and DRA use CDI to inject GPUs.
 func cdiChecks() []engine.Check {
 	return []engine.Check{
 		{

@@ -106,7 +106,7 @@ func createClass(name, handler string) []string {
 // runtime.
 func isNVIDIAClass(name string) bool { return name == "nvidia" || strings.HasPrefix(name, "nvidia-") }
 
-// nodesOf returns the nodes on which a DaemonSet runs pods. It returns nil for other owners, which means all nodes.
+// nodesOf returns the nodes on which a DaemonSet runs pods. For other owners, it returns nil, which means all nodes.
 func nodesOf(f *facts.Facts, owner corev1.ObjectReference) []string {
 	for _, set := range f.DaemonSets {
 		if owner.Kind == "DaemonSet" && set.Namespace == owner.Namespace && set.Name == owner.Name {
@@ -116,7 +116,7 @@ func nodesOf(f *facts.Facts, owner corev1.ObjectReference) []string {
 	return nil
 }
 
-// labeled returns the names of the nodes that have all the labels.
+// labeled returns the names of all nodes that have the given labels.
 func labeled(f *facts.Facts, selector map[string]string) []string {
 	var all []string
 	for _, n := range f.Nodes {
@@ -201,7 +201,7 @@ func handlersOfOtherNames(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// nodesWith reports whether any node has the handler, and whether the handlers of all nodes are known.
+// nodesWith reports whether any node has the handler, and whether all nodes' handlers are known.
 func nodesWith(f *facts.Facts, handler string) (some, all bool) {
 	all = true
 	for _, n := range f.Nodes {

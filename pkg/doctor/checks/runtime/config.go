@@ -20,7 +20,7 @@ import (
 // withoutHandler is the kind (Finding.As) of findings about edited files that lack a handler that pods request.
 const withoutHandler = "without the handler"
 
-// configurationChecks returns the checks of containerd's configuration, on disk and in memory.
+// configurationChecks returns the checks for containerd's configuration, on disk and in memory.
 func configurationChecks() []engine.Check {
 	const files = "the files that the kubelet's containerd loads, by the rules of its release, and its configuration " +
 		"in memory (CRI Status)"

@@ -18,17 +18,17 @@ type startError struct {
 	// id is the ID of the finding that the message indicates. name is the handler, file, runtime type, or CDI devices
 	// in the message.
 	id, name string
-	// sandbox reports whether creating the pod's sandbox failed.
+	// sandbox is true if creating the pod's sandbox failed.
 	sandbox  bool
 	evidence finding.Evidence
 }
 
 const failedSandbox = "FailedCreatePodSandBox"
 
-// startErrors returns the start errors of pods, by node.
+// startErrors returns the start errors for pods, by node.
 func startErrors(f *facts.Facts) map[*facts.Node][]startError { return facts.Once(f, findStartErrors) }
 
-// findStartErrors returns the start errors of pods, by node. It ignores pods that have started since.
+// findStartErrors returns the start errors for pods, by node. It ignores pods that have started since.
 func findStartErrors(f *facts.Facts) map[*facts.Node][]startError {
 	all := map[*facts.Node][]startError{}
 	for i := range f.Snapshot.Pods {

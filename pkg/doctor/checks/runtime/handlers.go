@@ -18,7 +18,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/runtimeview"
 )
 
-// handlerChecks returns the checks of RuntimeClasses and the runtime handlers to which they refer.
+// handlerChecks returns the checks for RuntimeClasses and the runtime handlers to which they refer.
 func handlerChecks() []engine.Check {
 	return []engine.Check{
 		{
@@ -176,7 +176,7 @@ func checkHandlerMissing(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// hostProblem returns why a node's runtime was not read.
+// hostProblem returns the reason why a node's runtime was not read.
 func hostProblem(f *facts.Facts, n *facts.Node) string {
 	if n.View != nil {
 		return n.View.Problem
@@ -374,7 +374,7 @@ func checkWrongInstance(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// grepAll returns the first line of the pod's logs that contains all the strings.
+// grepAll returns the first line in the pod's logs that contains all the strings.
 func grepAll(f *facts.Facts, pod *corev1.Pod, texts ...string) (finding.Evidence, bool) {
 	for _, l := range f.LogsOf(pod) {
 		for line := range strings.Lines(l.Text) {

@@ -15,7 +15,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// nodeRuntimeChecks returns the checks of node settings that affect running containers.
+// nodeRuntimeChecks returns the checks for node settings that affect running containers.
 func nodeRuntimeChecks() []engine.Check {
 	return []engine.Check{
 		{

@@ -34,7 +34,7 @@ func noGPUs(more ...string) []string {
 	return noPods(append(more, "wl.cpu-mode", "wl.cuda-error", "wl.cuda-vs-driver")...)
 }
 
-// noRuntime returns the IDs of the findings that follow if the kubelet has no runtime.
+// noRuntime returns the IDs of the findings that follow if the kubelet has no container runtime.
 func noRuntime(more ...string) []string {
 	return noPods(append(more, "rt.not-ready", "rt.handler-missing", "rt.restart-loop", "node.not-ready",
 		"node.condition", "sched.node-state", "dp.*")...)
@@ -72,7 +72,7 @@ func eachRuntime(r *engine.Result, f *facts.Facts, do func(n *facts.Node)) {
 	}
 }
 
-// quoted converts a view's quotes to evidence.
+// quoted converts the quotes in a runtime view to evidence.
 func quoted(n *facts.Node, quotes []runtimeview.Quote) []finding.Evidence {
 	var all []finding.Evidence
 	for _, q := range quotes[:min(len(quotes), 5)] {
@@ -98,7 +98,7 @@ func restartUnit(n *facts.Node) string {
 	return shell.OnHost(n.Name, "sudo systemctl restart %s", unitOf(n))
 }
 
-// lookAt returns the doctor command that reads the node.
+// lookAt returns the doctor command that collects data from the node.
 func lookAt(n *facts.Node) string { return shell.Command("kubectl gpu-fault doctor --node %s", n.Name) }
 
 // runtimePlace contains the paths and the unit of a distribution's containerd.

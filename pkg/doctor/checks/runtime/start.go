@@ -13,7 +13,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/runtimeview"
 )
 
-// startChecks returns the checks of the programs that the runtime executes to start a pod.
+// startChecks returns the checks for the programs that the runtime executes to start a pod.
 func startChecks() []engine.Check {
 	return []engine.Check{
 		{

@@ -219,7 +219,7 @@ func versionIn(text string) string {
 	return ""
 }
 
-// versionBefore reports whether a version x.y.z is earlier than another.
+// versionBefore reports whether version x.y.z is earlier than another version.
 func versionBefore(version, than string) bool {
 	var a, b [3]int
 	_, err := fmt.Sscanf(version, "%d.%d.%d", &a[0], &a[1], &a[2])
@@ -227,7 +227,7 @@ func versionBefore(version, than string) bool {
 	return err == nil && other == nil && slices.Compare(a[:], b[:]) < 0
 }
 
-// toolkitChecks returns the checks of the NVIDIA container toolkit's version.
+// toolkitChecks returns the checks for the NVIDIA container toolkit's version.
 func toolkitChecks() []engine.Check {
 	return []engine.Check{{
 		ID: "sec.ctk-cve", Layer: finding.LayerRuntime, From: []string{"api/pods"},

@@ -115,8 +115,8 @@ func load(s *scheduler.Scheduler, n *facts.Node) float64 {
 	return 0.5
 }
 
-// tied returns the pods that hold the node's GPUs and the pending pods, limited to pods whose selectors match the node
-// but not its twin.
+// tied returns the pods that hold the node's GPUs, and the pending pods. Both are limited to pods whose selectors match
+// the node but not its twin.
 func tied(s *scheduler.Scheduler, n, twin *facts.Node) (holding, waiting []*corev1.Pod) {
 	only := func(pod *corev1.Pod) bool {
 		// DaemonSets and Kueue's topology-aware scheduling bind pods to nodes by design.

@@ -22,7 +22,7 @@ import (
 // filters (inter-pod affinity, topology spread, host ports, volume limits); sched.unschedulable quotes the scheduler's
 // message instead.
 
-// Checks returns the checks of the scheduling layer.
+// Checks returns the checks for the scheduling layer.
 func Checks() []engine.Check {
 	return slices.Concat(pendingChecks(), []engine.Check{
 		queuedCheck(),
@@ -141,7 +141,8 @@ func reportPending(f *facts.Facts, r *engine.Result, id string) {
 	}
 }
 
-// predecessor returns a pod of an older ReplicaSet of the pod's Deployment that holds GPUs, or nil.
+// predecessor returns a pod that holds GPUs and belongs to an older ReplicaSet of the pod's Deployment, or nil if there
+// is none.
 func predecessor(f *facts.Facts, pod *corev1.Pod) *corev1.Pod {
 	deployment, set := facts.DeploymentOf(pod)
 	if deployment == "" {

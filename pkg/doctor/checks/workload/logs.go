@@ -18,7 +18,7 @@ import (
 // wordKind is a kind of error message that programs print when they fail on a GPU.
 type wordKind int
 
-// The kinds. A log often contains several, because one error causes the next. The first kind in this order counts.
+// The kinds are in order of precedence. A log often contains several, because one error causes the next.
 const (
 	wordsSharedMemory wordKind = iota
 	wordsTooNew
@@ -85,7 +85,7 @@ func wordsOf(f *facts.Facts, pod *corev1.Pod, troubles []facts.Trouble) (wordKin
 	return 0, finding.Evidence{}, false
 }
 
-// says returns the Run function of a check for one kind of error message.
+// says returns the Run function for a check of one kind of error message.
 func says(kind wordKind) func(*facts.Facts, *engine.Result) {
 	return func(f *facts.Facts, r *engine.Result) {
 		if r.Lacks(f, "api/pods") {

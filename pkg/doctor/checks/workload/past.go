@@ -75,7 +75,7 @@ func ownReason(f *facts.Facts, pod *corev1.Pod, troubles []facts.Trouble) bool {
 		return false
 	}
 	for _, t := range troubles {
-		if !t.Ran || t.ExitCode >= 128 || t.ExitCode == 0 { // terminated by a signal or by the runtime
+		if !t.Ran || t.ExitCode >= 128 || t.ExitCode == 0 { // terminated by a signal or by the container runtime
 			return false
 		}
 		reason := strings.ToLower(words.LastLine(t.Message))

@@ -14,7 +14,7 @@ import (
 // Time limits used by the checks.
 const (
 	startTime    = 2 * time.Minute  // for a pod to start
-	slowStart    = 15 * time.Minute // for a pod with big images to start
+	slowStart    = 15 * time.Minute // for a pod with large images to start
 	evictedSince = time.Hour        // older evictions are informational
 )
 

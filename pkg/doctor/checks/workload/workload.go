@@ -17,11 +17,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// wl.cuda-vs-driver and wl.cpu-mode use only the variables in the pod spec, because a snapshot does not contain the
-// variables of an image (NVIDIA_REQUIRE_CUDA, NVIDIA_VISIBLE_DEVICES). A snapshot does not contain GPU usage over time
-// either. wl.idle-holder therefore uses a single sample, and wl.cpu-mode does not use DCGM metrics.
+// wl.cuda-vs-driver and wl.cpu-mode use only the variables in the pod spec, because a snapshot does not contain
+// variables set in an image (NVIDIA_REQUIRE_CUDA, NVIDIA_VISIBLE_DEVICES). A snapshot does not contain GPU usage over
+// time either. wl.idle-holder therefore uses a single sample, and wl.cpu-mode does not use DCGM metrics.
 
-// Checks returns the checks of GPU pods.
+// Checks returns the checks for GPU pods.
 func Checks() []engine.Check {
 	const logs = "logs and container messages of failing GPU pods, events"
 	failing := []string{"wl.pod-failing"}
@@ -356,7 +356,7 @@ func checkProbes(f *facts.Facts, r *engine.Result) {
 				killed = q
 			case recent && e.Reason == "Unhealthy" && (unhealthy.Text == "" ||
 				strings.HasPrefix(unhealthy.Text, "Readiness") && !strings.HasPrefix(q.Text, "Readiness")):
-				unhealthy = q // a failed readiness probe kills nothing
+				unhealthy = q // a failed readiness probe does not kill the container
 			}
 		}
 		issue := finding.Finding{Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Confidence: finding.Likely}

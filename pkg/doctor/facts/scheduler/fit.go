@@ -152,7 +152,7 @@ func tolerates(by corev1.Toleration, t corev1.Taint) bool {
 	return false
 }
 
-// ofNodeState reports whether a taint represents the state of the node rather than reserving the node.
+// ofNodeState reports whether a taint represents the node's state instead of reserving the node.
 func ofNodeState(t *corev1.Taint) bool {
 	return strings.HasPrefix(t.Key, "node.kubernetes.io/") ||
 		strings.HasPrefix(t.Key, "node.cloudprovider.kubernetes.io/")

@@ -44,7 +44,7 @@ func keptOffBy(message string) placement {
 	return placement{}
 }
 
-// quote returns the constraint as JSON from the pod's spec.
+// quote returns the constraint in the pod's spec as JSON.
 func (p placement) quote(pod *corev1.Pod) string {
 	text, err := json.Marshal(p.of(pod))
 	if err != nil {

@@ -306,8 +306,8 @@ func (s *Scheduler) scales(pod *corev1.Pod) (finding.Evidence, bool) {
 	return finding.Evidence{}, false
 }
 
-// judge determines why a pod is unschedulable. Each step filters the nodes; the first step that leaves no node is the
-// reason.
+// judge determines why a pod is unschedulable. Each step filters the nodes; the first step after which no node is left
+// is the reason.
 func (s *Scheduler) judge(pod *corev1.Pod, message string) verdict {
 	switch {
 	case aboutClaims(message):

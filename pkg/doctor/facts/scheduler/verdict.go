@@ -199,7 +199,7 @@ func (s *Scheduler) wrongName(pod *corev1.Pod, name corev1.ResourceName, other [
 	return v
 }
 
-// renamed returns the commands that recreate a pod without an owner with a different resource name.
+// renamed returns the commands that recreate an unowned pod with a different resource name.
 func renamed(pod *corev1.Pod, from, to corev1.ResourceName) []string {
 	if metav1.GetControllerOf(pod) != nil {
 		return nil
@@ -294,7 +294,7 @@ func (s *Scheduler) tooMuchElse(pod *corev1.Pod, big []*facts.Node) (verdict, bo
 	return verdict{}, false
 }
 
-// biggest returns the nodes, sorted by the number of requested GPUs, largest first.
+// biggest returns the nodes, sorted by their number of GPUs of the requested kind, largest first.
 func biggest(nodes []*facts.Node, want map[corev1.ResourceName]int64) []*facts.Node {
 	sorted := slices.Clone(nodes)
 	size := func(n *facts.Node) (sum int64) {
