@@ -59,7 +59,7 @@ func Prune(results []*Result) {
 				continue // the message may explain why the GPUs are idle
 			}
 			if f.ID == "wl.pod-failing" && f.Severity == finding.Info {
-				restarted[f.Object] = true // or failed long ago; this does not cover its current messages
+				restarted[f.Object] = true // or failed long ago: its current messages are not covered
 				continue
 			}
 			covered[f.Object] = true

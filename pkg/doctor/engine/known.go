@@ -138,8 +138,8 @@ func nameOne(f *facts.Facts, check Check, found *finding.Finding) {
 	quote(found, lines)
 }
 
-// best returns the best matches. If a node's driver rejected its GPUs, no driver check recognizes it as a GPU node, so
-// the reason in the node's kernel log takes precedence over the messages of its pods.
+// best returns the best matches. If the driver rejected a node's GPUs, no driver check recognizes the node as a GPU
+// node, so the reason in the node's kernel log takes precedence over the messages of its pods.
 func best(f *facts.Facts, known *signatures.Set, lines []signatures.Line, node *facts.Node) []signatures.Match {
 	if node != nil && (!node.IsGPUNode || node.Host != nil && len(node.Host.Info.GPUs) == 0 &&
 		len(node.Host.Probe.PCI) == 0) && known.Decisive() != nil {
@@ -186,7 +186,7 @@ func lastError(f *facts.Facts, pod *corev1.Pod, lines []signatures.Line) []signa
 		return matches
 	}
 	if likely() == nil {
-		return nil // most logs match no signature, so there is no need to search for their errors
+		return nil // most logs match no signature; skip the search for their last errors
 	}
 	lines = slices.Clone(lines)
 	f.RecentErrors(pod, lines)

@@ -13,8 +13,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/signatures"
 )
 
-// This file derives facts by comparing several objects. Signatures match these facts, so their titles and fixes are
-// data.
+// This file derives facts by comparing several objects. Signatures match these facts and provide the titles and fixes.
 
 // compared returns these facts about a pod, one per line:
 //

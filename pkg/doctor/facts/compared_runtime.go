@@ -47,8 +47,8 @@ func (f *Facts) withoutOperator(*corev1.Pod, *Node) (source, text string) {
 	return "pods, DaemonSets and ClusterPolicies of all namespaces", "no container toolkit of the GPU operator"
 }
 
-// atBoot is the time after the loading of the kernel module within which a program must fail to show that the libraries
-// were already there.
+// atBoot is the maximum time between the loading of the kernel module and a program's failure if the failure shows that
+// the libraries were already present.
 const atBoot = time.Minute
 
 var (

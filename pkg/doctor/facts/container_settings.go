@@ -217,7 +217,7 @@ func (f *Facts) runsElsewhere(pod *corev1.Pod, n *Node) (source, text string) {
 	return "", ""
 }
 
-// fullVolume reports a claim whose volume is full, so that a write to it failed.
+// fullVolume reports the claim of a full volume to which a write failed.
 func (f *Facts) fullVolume(pod *corev1.Pod, _ *Node) (source, text string) {
 	for _, l := range f.LogsOf(pod) {
 		c := ContainerOf(pod, l.Container)

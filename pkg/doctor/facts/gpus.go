@@ -230,7 +230,7 @@ func (v *GPUView) Quote(r driverRecord) finding.Evidence {
 	return finding.Evidence{Source: source, Time: r.Time, Text: words.Clip(r.Text)}
 }
 
-// QuoteKernel returns a kernel log record as evidence, if the record is not a driver report.
+// QuoteKernel returns as evidence a kernel log record that is not a driver report.
 func (n *Node) QuoteKernel(k api.KernelRecord) finding.Evidence {
 	return finding.Evidence{
 		Source: fmt.Sprintf("kernel log of node %s, sequence %d", n.Name, k.Sequence), Time: k.Time,

@@ -19,7 +19,7 @@ const (
 	// errorCounts is the time for which a server's last error counts. After that, the server may have handled requests
 	// without logging them.
 	errorCounts = time.Hour
-	// jobErrorCounts is the same for a pod that runs to completion, in whose log nothing follows the error.
+	// jobErrorCounts is the same for a pod that runs to completion. Nothing follows the error in its log.
 	jobErrorCounts = failedCounts
 	// followedBy is the maximum number of ordinary lines that may follow an error.
 	followedBy = 8

@@ -12,8 +12,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// This file determines for all checks which changes are in progress. They are not failures: for example, a node whose
-// driver is being upgraded, or a pod that is waiting for the rest of its gang.
+// This file determines, for all checks, which changes are in progress. Such changes are not failures: for example, a
+// node's driver is being upgraded, or a pod is waiting for the rest of its gang.
 
 // upgradeDone contains the values of the GPU operator's driver upgrade label with which no upgrade is in progress.
 // upgrade-failed requires manual action.

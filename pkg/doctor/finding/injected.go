@@ -20,8 +20,8 @@ const (
 	AsScenario    = "scenario"
 )
 
-// InjectedEffects returns the IDs of findings that each kind of fault causes directly. These findings in turn explain the
-// indirect effects, so that an unrelated problem with the same object remains a root cause.
+// InjectedEffects returns the IDs of findings that each kind of fault causes directly. These findings in turn explain
+// the indirect effects, so that an unrelated problem with the same object remains a root cause.
 func InjectedEffects() map[string][]string {
 	// Without its configuration, or during its restart, a runtime starts no pods, and its node is not Ready.
 	runtime := []string{

@@ -16,8 +16,8 @@ import (
 // pulledBefore is the maximum time between an image pull and disk pressure that the pull may have caused.
 const pulledBefore = 15 * time.Minute
 
-// tellDisk adds details about a full disk: its size, the total size of its images, the last image pull, and whether the
-// kubelet finds unused images to remove.
+// tellDisk adds details about a full disk: its size, the total size of the container images, the last image pull, and
+// whether the kubelet finds unused images to remove.
 func tellDisk(f *facts.Facts, n *facts.Node, since time.Time, issue *finding.Finding) {
 	if slices.ContainsFunc(n.Pods, f.FillsDisk) {
 		issue.As = finding.FillsDisk // the pod's eviction explains the disk pressure

@@ -211,7 +211,8 @@ func pluginFolder(pod *corev1.Pod) string {
 	return ""
 }
 
-// elsewhere reports whether the kubelet's root directory is not the default and its device plugin directory is not dir.
+// elsewhere reports whether the kubelet's root directory is not the default and dir is not the kubelet's device plugin
+// directory.
 func elsewhere(n *facts.Node, dir string) bool {
 	return facts.KubeletRoot(n) != "/var/lib/kubelet" && dir != facts.KubeletRoot(n)+"/device-plugins"
 }

@@ -190,8 +190,8 @@ func onDocker(n *facts.Node) bool {
 	return strings.HasPrefix(n.Status.NodeInfo.ContainerRuntimeVersion, "docker://")
 }
 
-// nestedFix returns a fix for a node that is itself a container or a virtual machine in a development cluster: how to
-// give it GPUs.
+// nestedFix returns a fix that gives GPUs to a node that is itself a container or a virtual machine in a development
+// cluster.
 func nestedFix(n *facts.Node) (fix finding.Fix, nested bool) {
 	switch {
 	case n.Labels["minikube.k8s.io/version"] != "" || n.Labels["minikube.k8s.io/name"] != "":

@@ -18,8 +18,7 @@ import (
 var (
 	// ofNetworks matches the names of DaemonSets that advertise RDMA devices.
 	ofNetworks = regexp.MustCompile(`\befa\b|rdma|sriov-device-plugin|roce`)
-	// looked contains messages of NCCL and libibverbs that no RDMA device was found. The programs log them only if they
-	// looked for one.
+	// looked contains messages with which NCCL or libibverbs reports that it looked for an RDMA device but found none.
 	looked = []string{
 		"ibv_open_device failed", "NET/OFI OFI fi_getinfo() call failed", "No eligible providers were found",
 	}

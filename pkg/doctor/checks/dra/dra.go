@@ -231,7 +231,7 @@ func serving(f *facts.Facts) *appsv1.DaemonSet {
 	return d
 }
 
-// excluded returns a finding about a pod with a claim that no device matches. Its cause is that the DRA driver's
+// excluded returns a finding about a pod with a claim that no device matches. The cause is that the DRA driver's
 // DaemonSet excludes all GPU nodes, by labels or taints.
 func excluded(f *facts.Facts, pod *corev1.Pod, evidence []finding.Evidence) (finding.Finding, bool) {
 	if f.Missing("api/daemonsets") != "" || len(f.GPUNodes) == 0 {

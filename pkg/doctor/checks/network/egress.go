@@ -91,7 +91,7 @@ func interfaceName(name string) string {
 	return ""
 }
 
-// pattern returns a pattern in a firewall rule that matches all interfaces of the same kind, such as lxc+ for lxc1a2b.
+// pattern returns a firewall rule's pattern that matches all interfaces of the same kind, such as lxc+ for lxc1a2b.
 func pattern(name string) string {
 	kind := regexp.MustCompile(`^(lxc|cali|veth|eni|azv|gke)`).FindString(name)
 	if kind == "" {

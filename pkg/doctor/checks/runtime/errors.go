@@ -106,7 +106,7 @@ func hasSandbox(pod *corev1.Pod) bool {
 		})
 }
 
-// errorsOf returns the start errors on a node with the given ID, grouped by name.
+// errorsOf returns the start errors with the given ID on a node, grouped by name.
 func errorsOf(f *facts.Facts, id string, n *facts.Node) []errorGroup {
 	var all []errorGroup
 	for _, e := range startErrors(f)[n] {
@@ -146,7 +146,7 @@ func (g errorGroup) evidence() []finding.Evidence {
 	return all
 }
 
-// errorsOn returns all start errors on a node with the given ID as one group, which may be empty.
+// errorsOn returns all start errors with the given ID on a node as one group, which may be empty.
 func errorsOn(f *facts.Facts, id string, n *facts.Node) errorGroup {
 	var all errorGroup
 	for _, g := range errorsOf(f, id, n) {

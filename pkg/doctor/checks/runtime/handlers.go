@@ -109,7 +109,7 @@ func handlerChecks() []engine.Check {
 	}
 }
 
-// wanted returns the handlers that pods on a node request through a RuntimeClass, with these pods.
+// wanted returns the handlers that pods on a node request through a RuntimeClass, and the pods for each handler.
 func wanted(f *facts.Facts, n *facts.Node) map[string][]*corev1.Pod {
 	all := map[string][]*corev1.Pod{}
 	for _, pod := range n.Pods {
@@ -140,7 +140,8 @@ func inMemory(n *facts.Node) (handlers []string, source string, known bool) {
 	return handlers, n.Object().String() + " .status.runtimeHandlers", len(handlers) > 0
 }
 
-// lacking returns the handlers that pods on a node request but the node's runtime does not have, with these pods.
+// lacking returns the handlers that pods on a node request but the node's runtime does not have, and the pods for each
+// handler.
 func lacking(f *facts.Facts, n *facts.Node) map[string][]*corev1.Pod {
 	all := map[string][]*corev1.Pod{}
 	has, _, known := inMemory(n)
@@ -389,7 +390,7 @@ func grepAll(f *facts.Facts, pod *corev1.Pod, texts ...string) (finding.Evidence
 	return finding.Evidence{}, false
 }
 
-// viewFindings reports the findings in each node's runtime view with the given ID. A finding is an error if pods need
+// viewFindings reports the findings with the given ID in each node's runtime view. A finding is an error if pods need
 // one of its handlers, or if it affects the whole runtime.
 func viewFindings(f *facts.Facts, r *engine.Result, id string) {
 	eachRuntime(r, f, func(n *facts.Node) {

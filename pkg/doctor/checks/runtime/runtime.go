@@ -12,7 +12,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/runtimeview"
 )
 
-// Checks returns the checks of the node's container runtime, from a pod's RuntimeClass to the program that starts the
+// Checks returns the checks for the node's container runtime, from a pod's RuntimeClass to the program that starts the
 // pod. The package pkg/runtimeview finds problems in containerd's configuration, which `runtime show` also prints. The
 // checks add the affected pods.
 func Checks() []engine.Check {
@@ -40,7 +40,7 @@ func noRuntime(more ...string) []string {
 		"node.condition", "sched.node-state", "dp.*")...)
 }
 
-// runtimeFindings returns the findings in a node's runtime view with the given ID.
+// runtimeFindings returns the findings with the given ID in a node's runtime view.
 func runtimeFindings(n *facts.Node, id string) []runtimeview.Finding {
 	if n.View == nil {
 		return nil

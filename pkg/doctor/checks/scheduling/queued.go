@@ -9,7 +9,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
 )
 
-// queuedCheck returns the check of GPU work that is queued by batch schedulers.
+// queuedCheck returns the check for GPU work that is queued by batch schedulers.
 func queuedCheck() engine.Check {
 	return engine.Check{
 		ID: "sched.queued", Symptom: engine.Unexplained, Layer: finding.LayerScheduling,

@@ -138,8 +138,8 @@ func checkCPUMode(f *facts.Facts, r *engine.Result) {
 	withoutGPU(f, r)
 }
 
-// sayCPU returns the line at the beginning or end of a container's log that reports that it computes on the CPU
-// although it has GPUs.
+// sayCPU returns the line, from the beginning or end of a log, in which a container with GPUs reports that it computes
+// on the CPU.
 func sayCPU(f *facts.Facts, pod *corev1.Pod) (finding.Evidence, bool) {
 	if pod.Status.Phase != corev1.PodRunning {
 		return finding.Evidence{}, false

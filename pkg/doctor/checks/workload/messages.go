@@ -17,7 +17,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// messageChecks returns the checks for pods that request no NVIDIA GPU, and of objects that create pods.
+// messageChecks returns the checks for pods that request no NVIDIA GPU, and for objects that create pods.
 func messageChecks() []engine.Check {
 	return []engine.Check{
 		{

@@ -49,8 +49,8 @@ func Excludes(d *appsv1.DaemonSet, n *facts.Node) (why string, e finding.Evidenc
 	return "", e
 }
 
-// LetIn returns a fix that lets a component's DaemonSet run on a node that it excludes. what is the component's name in
-// the text.
+// LetIn returns a fix that lets a component's DaemonSet run on a node that it excludes. The parameter what is the
+// component's name in the text.
 func LetIn(what string, d *appsv1.DaemonSet, n *facts.Node) finding.Fix {
 	fix := finding.Fix{
 		Text: "A " + what + " is installed but does not run on the node: the node selector, affinity, or tolerations " +
