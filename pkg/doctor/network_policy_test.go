@@ -248,6 +248,19 @@ func TestNetworkPolicies(t *testing.T) {
 			"net.policy error", "name: allow-registry.ollama.ai\n"},
 		"a public server, by its name": {asking(noHub).unnamed().tenant(namesRight),
 			"net.policy error", "do not let it reach huggingface.co"},
+		"a public server, curl's words": {
+			asking("curl: (28) Failed to connect to huggingface.co port 443 after 135000 ms: Could not connect").
+				unnamed().tenant(namesRight), "net.policy error", "do not let it reach huggingface.co",
+		},
+		"a public server, pip's words": {
+			asking("after connection broken by 'ConnectTimeoutError(<pip._vendor.urllib3.connection.HTTPSConnection " +
+				"object at 0x7f>, 'Connection to pypi.org timed out. (connect timeout=15)')': /simple/torch/").
+				unnamed().tenant(namesRight), "net.policy error", "- port: 443",
+		},
+		"a public server, Node's words": {
+			asking("Error: connect ETIMEDOUT 104.21.75.227:443").unnamed().tenant(namesRight),
+			"net.policy error", "name: allow-104.21.75.227\n",
+		},
 		"a public server, allowed": {asking(downloads).unnamed().tenant(namesRight,
 			`{podSelector: {}, policyTypes: [Egress], egress: [{to: [{ipBlock: {cidr: 0.0.0.0/0, except: [10.0.0.0/8]}}]}]}`,
 		), "", ""},

@@ -221,7 +221,7 @@ func take(f *facts.Facts, found *finding.Finding, m signatures.Match, pods []*co
 	found.Fix = finding.Fix{Text: fill(fix.Fix, v)}
 	for _, command := range fix.Commands {
 		inCopy := command
-		if stopped(pods, v["container"]) {
+		if len(pods) > 0 && facts.Stopped(pods[0], v["container"]) {
 			inCopy = strings.Replace(command, " exec {pod} -c {container} -- ",
 				" debug {pod} -it --copy-to={pod}-debug --container={container} -- ", 1)
 		}
@@ -241,18 +241,6 @@ func take(f *facts.Facts, found *finding.Finding, m signatures.Match, pods []*co
 		addEvidence(found, m.Also.Evidence)
 	}
 	addEvidence(found, m.Line.Evidence)
-}
-
-// stopped reports whether the container does not run, so that nothing can be executed in it.
-func stopped(pods []*corev1.Pod, container string) bool {
-	if len(pods) > 0 {
-		for s := range facts.Statuses(pods[0]) {
-			if s.Name == container {
-				return s.State.Running == nil
-			}
-		}
-	}
-	return false
 }
 
 // reads matches commands that only show something.

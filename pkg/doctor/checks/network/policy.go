@@ -119,9 +119,11 @@ func checkPolicy(f *facts.Facts, r *engine.Result, u facts.Unreached) {
 
 var (
 	inURL   = regexp.MustCompile(`(http)(s?)://([a-z0-9][-.a-z0-9]*\.[a-z]{2,})(?::(\d{1,5}))?(?:[/"'\\ ]|$)`)
-	inError = regexp.MustCompile(`()()host='([a-z0-9][-.a-z0-9]*\.[a-z]{2,})', port=(\d{1,5})`)
-	dialed  = regexp.MustCompile(`dial tcp (\d[.\d]+):(\d{1,5})\b`)
-	inside  = regexp.MustCompile(`\.(?:svc|local|internal|lan|cluster|corp|intranet)$`)
+	inError = regexp.MustCompile(`()()(?:host='|[Cc]onnect(?:ing)? to (?:host )?)([a-z0-9][-.a-z0-9]*\.[a-z]{2,})` +
+		`(?:', port=| port |:)(\d{1,5})`)
+	ofPip  = regexp.MustCompile(`()HTTP(S)Connection .*Connection to ([a-z0-9][-.a-z0-9]*\.[a-z]{2,}) timed out()`)
+	dialed = regexp.MustCompile(`(?:dial tcp|ETIMEDOUT) (\d[.\d]+):(\d{1,5})\b`)
+	inside = regexp.MustCompile(`\.(?:svc|local|internal|lan|cluster|corp|intranet)$`)
 )
 
 // outside returns the connection to the public server that the message about the failed connection names, unless the
@@ -139,9 +141,9 @@ func outside(f *facts.Facts, u facts.Unreached) (w wanted, ok bool) {
 		From: facts.EndOf(u.Pod), To: facts.End{Outside: true}, Protocol: corev1.ProtocolTCP,
 	}
 	port := ""
-	for _, re := range []*regexp.Regexp{inURL, inError} {
+	for _, re := range []*regexp.Regexp{inURL, ofPip, inError} {
 		if m := re.FindStringSubmatch(u.Said.Text); m != nil {
-			w.name, port = m[3], cmp.Or(m[4], map[string]string{"s": "443"}[m[2]], "80")
+			w.name, port = m[3], cmp.Or(m[4], map[string]string{"s": "443", "S": "443"}[m[2]], "80")
 		}
 	}
 	if m := dialed.FindStringSubmatch(u.Said.Text); m != nil {
