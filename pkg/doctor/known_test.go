@@ -78,7 +78,7 @@ func TestSignatureNamesTheSymptom(t *testing.T) {
   cause: The pod {namespace}/{pod} needs it.
   confidence: likely
   fix: Mount {1}.
-  commands: ['kubectl -n {namespace} logs {pod} -c {container}', 'ls {1}']
+  commands: ['kubectl -n {namespace} exec {pod} -c {container} -- ls', 'ls {1}']
   platforms: {talos: {fix: Mount it on Talos.}}
   example: x could not be opened
 `))
@@ -92,7 +92,7 @@ func TestSignatureNamesTheSymptom(t *testing.T) {
 		t.Errorf("the finding is %+v", f)
 	}
 	if got := strings.Join(f.Fix.Commands[:2], "\n"); !strings.HasPrefix(
-		got, "kubectl -n team logs train-0 -c main\nssh gpu-1 ",
+		got, "kubectl -n team debug train-0 -it --copy-to=train-0-debug --container=main -- ls\nssh gpu-1 ",
 	) || !strings.Contains(got, `'\''$(evil);x'\''`) {
 		t.Errorf("the commands are\n%s", got)
 	}

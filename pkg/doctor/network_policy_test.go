@@ -21,6 +21,12 @@ const (
 	noAnswer = "get: Get \"http://license.house.svc.cluster.local/\": context deadline exceeded (Client.Timeout exceeded while awaiting headers)\nName:\tlicense.house.svc.cluster.local\nAddress: 10.96.7.7\n"
 )
 
+// What it says of a public server that does not respond: Ollama, and huggingface_hub.
+const (
+	downloads = `level=INFO msg="request failed: Get \"https://registry.ollama.ai/v2/\": dial tcp 104.21.75.227:443: i/o timeout"`
+	noHub     = "HTTPSConnectionPool(host='huggingface.co', port=443): Max retries exceeded with url: /api (Caused by ConnectTimeoutError())\nTimed out"
+)
+
 // Policies of a tenant as a house has them, and of the Service that it asks.
 const (
 	denyAll     = `{podSelector: {}, policyTypes: [Ingress, Egress]}`
@@ -139,6 +145,10 @@ func TestNetworkPolicies(t *testing.T) {
 		b.Pods[0].Spec.DNSPolicy = corev1.DNSDefault
 		return b
 	}
+	proxied := func(b *bench) *bench {
+		b.Pods[0].Spec.InitContainers[0].Env = []corev1.EnvVar{{Name: "https_proxy", Value: "http://proxy.corp:3128"}}
+		return b
+	}
 	flannel := func(b *bench) *bench {
 		b.DaemonSets = append(b.DaemonSets, daemonSetNamed("kube-flannel-ds"))
 		return b
@@ -234,6 +244,40 @@ func TestNetworkPolicies(t *testing.T) {
 			crash(asking("").tenant(namesRight), "requests: Connection to huggingface.co timed out").unnamed(),
 			"net.policy unknown, wl.pod-failing error", "",
 		},
+		"a public server, by its address": {asking(downloads).unnamed().tenant(namesRight),
+			"net.policy error", "name: allow-registry.ollama.ai\n"},
+		"a public server, by its name": {asking(noHub).unnamed().tenant(namesRight),
+			"net.policy error", "do not let it reach huggingface.co"},
+		"a public server, curl's words": {
+			asking("curl: (28) Failed to connect to huggingface.co port 443 after 135000 ms: Could not connect").
+				unnamed().tenant(namesRight), "net.policy error", "do not let it reach huggingface.co",
+		},
+		"a public server, pip's words": {
+			asking("after connection broken by 'ConnectTimeoutError(<pip._vendor.urllib3.connection.HTTPSConnection " +
+				"object at 0x7f>, 'Connection to pypi.org timed out. (connect timeout=15)')': /simple/torch/").
+				unnamed().tenant(namesRight), "net.policy error", "- port: 443",
+		},
+		"a public server, Node's words": {
+			asking("Error: connect ETIMEDOUT 104.21.75.227:443").unnamed().tenant(namesRight),
+			"net.policy error", "name: allow-104.21.75.227\n",
+		},
+		"a public server, allowed": {asking(downloads).unnamed().tenant(namesRight,
+			`{podSelector: {}, policyTypes: [Egress], egress: [{to: [{ipBlock: {cidr: 0.0.0.0/0, except: [10.0.0.0/8]}}]}]}`,
+		), "", ""},
+		"a public server, another port allowed": {
+			asking(downloads).unnamed().tenant(namesRight, toInternet), "net.policy error", "",
+		},
+		"a public server, perhaps allowed": {asking(noHub).unnamed().tenant(namesRight,
+			`{podSelector: {}, policyTypes: [Egress], egress: [{to: [{ipBlock: {cidr: 18.0.0.0/8}}]}]}`,
+		), "net.policy unknown", ""},
+		"a server of the company": {
+			asking("dial tcp 10.20.0.7:443: i/o timeout").unnamed().tenant(namesRight), "net.policy unknown", "",
+		},
+		"a Service by its short name": {
+			asking("Get \"http://license.house:80/\": i/o timeout").unnamed().tenant(namesRight),
+			"net.policy unknown", "",
+		},
+		"through a proxy":      {proxied(asking(downloads).unnamed().tenant(namesRight)), "net.policy unknown", ""},
 		"policies are missing": {asking(noAnswer).missing("api/networkpolicies"), "net.policy unknown", ""},
 		"the Service is hidden": {
 			asking(noAnswer).without("house", "license").tenant(namesRight).missing("api/services/house/license"),

@@ -220,8 +220,16 @@ func take(f *facts.Facts, found *finding.Finding, m signatures.Match, pods []*co
 	)
 	found.Fix = finding.Fix{Text: fill(fix.Fix, v)}
 	for _, command := range fix.Commands {
-		if command, ok := v.command(command); ok {
+		inCopy := command
+		if len(pods) > 0 && facts.Stopped(pods[0], v["container"]) {
+			inCopy = strings.Replace(command, " exec {pod} -c {container} -- ",
+				" debug {pod} -it --copy-to={pod}-debug --container={container} -- ", 1)
+		}
+		if command, ok := v.command(inCopy); ok {
 			found.Fix.Commands = append(found.Fix.Commands, command)
+		}
+		if inCopy != command {
+			found.Fix.Text += " The debug command runs in a copy of the pod, which needs GPUs of its own; delete it afterwards."
 		}
 	}
 	for _, command := range look {

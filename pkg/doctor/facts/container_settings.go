@@ -172,6 +172,16 @@ func containerNamed(pod *corev1.Pod, name string) *corev1.Container {
 	return nil
 }
 
+// Stopped reports whether the container does not run now, so that nothing can be executed in it.
+func Stopped(pod *corev1.Pod, container string) bool {
+	for s := range Statuses(pod) {
+		if s.Name == container {
+			return s.State.Running == nil
+		}
+	}
+	return false
+}
+
 // limitRanger is the annotation in which the API server records the values that it took from LimitRanges.
 const limitRanger = "kubernetes.io/limit-ranger"
 

@@ -45,9 +45,12 @@ type End struct {
 	Partial   bool
 	Addresses []netip.Addr
 	Ports     []corev1.ContainerPort
+	// Outside is true for a server outside the cluster. Without an address, it has an unknown public one.
+	Outside bool
 }
 
-// Connection is a connection from one pod to another. The port is the destination pod's.
+// Connection is a connection from a pod to another pod, or to a server outside the cluster. The port is the
+// destination's.
 type Connection struct {
 	From, To End
 	Protocol corev1.Protocol
@@ -158,7 +161,10 @@ func (f *Facts) peersAllow(peers []networkingv1.NetworkPolicyPeer, namespace str
 
 // PeerIs reports whether a peer of a rule matches the other end.
 func (f *Facts) PeerIs(peer *networkingv1.NetworkPolicyPeer, namespace string, other End) Answer {
-	if peer.IPBlock != nil {
+	switch {
+	case other.Outside:
+		return blockHasOutside(peer.IPBlock, other.Addresses)
+	case peer.IPBlock != nil:
 		return blockHas(peer.IPBlock.CIDR, other)
 	}
 	is := certain(other.Namespace == namespace)
@@ -177,6 +183,24 @@ func (f *Facts) PeerIs(peer *networkingv1.NetworkPolicyPeer, namespace string, o
 func blockHas(cidr string, other End) Answer {
 	block, err := netip.ParsePrefix(cidr)
 	if err != nil || len(other.Addresses) == 0 || slices.ContainsFunc(other.Addresses, block.Contains) {
+		return Perhaps
+	}
+	return Never
+}
+
+// blockHasOutside reports whether an ipBlock contains a server outside the cluster. Selectors match only pods.
+func blockHasOutside(b *networkingv1.IPBlock, addresses []netip.Addr) Answer {
+	if b == nil {
+		return Never
+	}
+	has := func(cidr string) bool {
+		block, err := netip.ParsePrefix(cidr)
+		return err == nil && (block.Bits() == 0 || slices.ContainsFunc(addresses, block.Contains))
+	}
+	switch {
+	case has(b.CIDR):
+		return certain(!slices.ContainsFunc(b.Except, has))
+	case len(addresses) == 0:
 		return Perhaps
 	}
 	return Never

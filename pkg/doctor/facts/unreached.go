@@ -52,7 +52,8 @@ var (
 		`name or service not known|eai_again|server misbehaving|\[errno -3\]|\blookup \S+.*(i/o timeout|deadline exceeded|timed out)|resolving timed out|name resolution.*(failed|timed out)`)
 	// noAnswerTexts matches errors about connections that get no response. The word "timeout" alone may be a setting.
 	noAnswerTexts = regexp.MustCompile(
-		`(?i)timed out|i/o timeout|deadline exceeded|timeout exceeded|etimedout|(connect|connection|read|request) ?time-?out`,
+		`(?i)timed out|i/o timeout|deadline exceeded|timeout exceeded|etimedout|(connect|connection|read|request) ?time-?out|` +
+			`failed to connect to \S+ port \d+ after \d{5,} ms`,
 	)
 	// refusedTexts matches errors about connections that policies reject instead of dropping, as with kube-router.
 	refusedTexts = regexp.MustCompile(`(?i)connection refused|no route to host|host is unreachable|econnrefused`)

@@ -3,7 +3,10 @@ package network
 import (
 	"cmp"
 	"net/netip"
+	"regexp"
 	"slices"
+	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -23,9 +26,9 @@ func networkPolicyCheck() engine.Check {
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 		Reads: "log tails and commands of GPU pods and components that are stuck; NetworkPolicies, and the Services and pods that they connect to; labels of namespaces",
 		Why: "Two conditions must be met. The pod fails, or has been in one container for 20 s, and the end of its log shows that a server does not respond; and the NetworkPolicies, as Kubernetes " +
-			"defines them, deny what the pod needs: DNS over UDP, or a Service that its log or command names as NAME.NAMESPACE.svc, by egress or ingress. The finding names the closest rule and " +
+			"defines them, deny what the pod needs: DNS over UDP, a Service that its log or command names as NAME.NAMESPACE.svc, by egress or ingress, or a public server that the message names by a URL or an address. The finding names the closest rule and " +
 			"its incorrect field. All network plugins except flannel are assumed to enforce policies. The check ignores policies of plugin-specific kinds, which may allow more, and " +
-			"destinations outside the cluster. Plugins differ in whether ipBlock rules apply to pods: results that depend on such a rule are unknown.",
+			"connections through a proxy. Plugins differ in whether ipBlock rules apply to pods: results that depend on such a rule are unknown.",
 		Explains: []string{
 			"net.dns", "wl.pod-failing", "wl.probe-failing", "wl.idle-holder", "op.init-chain", "op.operand-failing",
 			"op.clusterpolicy", "dp.not-running", "dp.capacity-zero", "drv.headers",
@@ -101,13 +104,62 @@ func checkPolicy(f *facts.Facts, r *engine.Result, u facts.Unreached) {
 			}
 		}
 	}
-	if len(by) > 0 && len(u.Asks) == 0 {
+	server, named := outside(f, u)
+	if named && len(by) > 0 && tellDenied(f, r, u, server) {
+		return
+	}
+	if len(by) > 0 && len(u.Asks) == 0 && !named {
 		r.Unknown(pod,
-			"NetworkPolicies restrict the pod's egress (%s) and may be the cause, but neither the pod's log nor its command names a Service",
+			"NetworkPolicies restrict the pod's egress (%s) and may be the cause, but neither the pod's log nor its command names a server",
 			policyNames(by))
 		return
 	}
 	r.Pass(pod)
+}
+
+var (
+	inURL   = regexp.MustCompile(`(http)(s?)://([a-z0-9][-.a-z0-9]*\.[a-z]{2,})(?::(\d{1,5}))?(?:[/"'\\ ]|$)`)
+	inError = regexp.MustCompile(`()()(?:host='|[Cc]onnect(?:ing)? to (?:host )?)([a-z0-9][-.a-z0-9]*\.[a-z]{2,})` +
+		`(?:', port=| port |:)(\d{1,5})`)
+	ofPip  = regexp.MustCompile(`()HTTP(S)Connection .*Connection to ([a-z0-9][-.a-z0-9]*\.[a-z]{2,}) timed out()`)
+	dialed = regexp.MustCompile(`(?:dial tcp|ETIMEDOUT) (\d[.\d]+):(\d{1,5})\b`)
+	inside = regexp.MustCompile(`\.(?:svc|local|internal|lan|cluster|corp|intranet)$`)
+)
+
+// outside returns the connection to the public server that the message about the failed connection names, unless the
+// pod has a proxy.
+func outside(f *facts.Facts, u facts.Unreached) (w wanted, ok bool) {
+	for c := range facts.Containers(u.Pod) {
+		for _, e := range c.Env {
+			name := strings.ToLower(e.Name)
+			if strings.HasSuffix(name, "_proxy") && name != "no_proxy" && e.Value != "" {
+				return w, false
+			}
+		}
+	}
+	w.Connection = facts.Connection{
+		From: facts.EndOf(u.Pod), To: facts.End{Outside: true}, Protocol: corev1.ProtocolTCP,
+	}
+	port := ""
+	for _, re := range []*regexp.Regexp{inURL, ofPip, inError} {
+		if m := re.FindStringSubmatch(u.Said.Text); m != nil {
+			w.name, port = m[3], cmp.Or(m[4], map[string]string{"s": "443", "S": "443"}[m[2]], "80")
+		}
+	}
+	if m := dialed.FindStringSubmatch(u.Said.Text); m != nil {
+		address, err := netip.ParseAddr(m[1])
+		if err != nil || !address.IsGlobalUnicast() || address.IsPrivate() ||
+			netip.MustParsePrefix("100.64.0.0/10").Contains(address) {
+			return w, false // of a pod, a Service, a node or a proxy
+		}
+		w.name, port, w.To.Addresses = cmp.Or(w.name, m[1]), m[2], []netip.Addr{address}
+	}
+	number, err := strconv.ParseUint(port, 10, 16)
+	w.port, w.Connection.Port = int32(number), int32(number)
+	ofCluster := slices.ContainsFunc(f.Namespaces, func(n corev1.Namespace) bool { // SERVICE.NAMESPACE
+		return strings.HasSuffix(w.name, "."+n.Name)
+	})
+	return w, err == nil && !ofCluster && !inside.MatchString(w.name)
 }
 
 // reaches reports whether both the egress and the ingress policies allow the connection.

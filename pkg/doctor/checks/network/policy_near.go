@@ -39,6 +39,9 @@ type miss struct {
 // nearest returns the rule that comes closest to allowing a connection. Rules for unrelated destinations do not count.
 func nearest(f *facts.Facts, d networkingv1.PolicyType, w wanted, by []*networkingv1.NetworkPolicy) miss {
 	best := miss{kind: missAll, policy: by[0]}
+	if w.To.Outside {
+		return best
+	}
 	other := w.To
 	if d == networkingv1.PolicyTypeIngress {
 		other = w.From
@@ -166,8 +169,12 @@ func denied(
 			Text: "Add a policy that allows the connection, from a file: policies are additive.", Values: w.allow(d, by[0]),
 			Commands: []string{"kubectl apply -f policy.yaml"},
 		}
+		if w.To.Outside {
+			issue.Fix.Text += " They know no names, so this one allows the port to all public addresses; narrow it to the " +
+				"server's, or put the policy into the chart that installs the others."
+		}
 	}
-	if !w.dns {
+	if !w.dns && !w.To.Outside {
 		issue.Evidence = append(issue.Evidence, finding.Evidence{
 			Source: w.name + " .spec.ports", Text: fmt.Sprintf("port %d forwards to %s of the pods %s", w.port, listens,
 				metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: w.selector})),
@@ -220,6 +227,11 @@ func (w wanted) client() map[string]any {
 }
 
 func (w wanted) server() map[string]any {
+	if w.To.Outside {
+		return map[string]any{"ipBlock": map[string]any{
+			"cidr": "0.0.0.0/0", "except": []string{"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"},
+		}}
+	}
 	return map[string]any{
 		"namespaceSelector": byName(w.To.Namespace), "podSelector": map[string]any{"matchLabels": w.selector},
 	}
@@ -246,6 +258,14 @@ func (w wanted) allow(d networkingv1.PolicyType, denying *networkingv1.NetworkPo
 	default:
 		if !w.dns {
 			name = "allow-" + w.name[strings.LastIndexByte(w.name, '/')+1:]
+		}
+		if w.To.Outside { // the denying policy may select all pods
+			for _, key := range []string{"app.kubernetes.io/name", "app", "job-name"} {
+				if value := w.From.Labels[key]; value != "" {
+					spec["podSelector"] = map[string]any{"matchLabels": map[string]string{key: value}}
+					break
+				}
+			}
 		}
 		spec["egress"] = []any{map[string]any{"to": []any{w.server()}, "ports": ports}}
 	}

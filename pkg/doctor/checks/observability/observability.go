@@ -199,7 +199,8 @@ func checkMonitors(f *facts.Facts, r *engine.Result, exporter *corev1.Pod) {
 	if len(monitors) == 0 {
 		r.Add(finding.Finding{
 			Severity: finding.Info, Confidence: finding.Possible, Object: facts.PodObject(exporter),
-			Title: "the cluster has a Prometheus operator but no ServiceMonitor for dcgm-exporter",
+			Title: "no ServiceMonitor selects dcgm-exporter, so Prometheus has no GPU metrics unless something else scrapes it " +
+				"(the GPU Operator creates one with dcgmExporter.serviceMonitor.enabled=true)",
 			Evidence: []finding.Evidence{finding.FieldEvidence(finding.Object{Kind: "Cluster"}, "ServiceMonitors",
 				"%d, none for dcgm-exporter",
 				len(f.ServiceMonitors))},

@@ -241,6 +241,12 @@ func blind(f *facts.Facts, pod *corev1.Pod, e finding.Evidence, severity finding
 			Commands: []string{shell.Command("kubectl -n %s exec %s -- nvidia-smi -L", pod.Namespace, pod.Name)},
 		},
 	}
+	if name := facts.MainContainer(pod); facts.Stopped(pod, name) {
+		issue.Fix.Commands = []string{shell.Command(
+			"kubectl -n %s debug %s -it --copy-to=%s-debug --container=%s -- nvidia-smi -L # the copy needs a free GPU",
+			pod.Namespace, pod.Name, pod.Name, name,
+		)}
+	}
 	n := f.Node(pod.Spec.NodeName)
 	switch {
 	case n != nil && n.Distribution == facts.GKE && !setsLibraryPath(pod):

@@ -14,6 +14,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/signatures"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
@@ -123,9 +124,10 @@ func Checks() []engine.Check {
 			Run:     says(wordsOutOfMemory),
 		},
 		{
-			ID: "wl.oom-killed", Layer: finding.LayerWorkload,
+			ID: "wl.oom-killed", Symptom: engine.Precise, Layer: finding.LayerWorkload,
 			Title: "a GPU pod was killed for using too much of the host's memory",
-			Needs: []engine.Need{engine.NeedAPI}, Reads: "container states with the reason OOMKilled",
+			Needs: []engine.Need{engine.NeedAPI},
+			Reads: "container states with the reason OOMKilled, and their memory limits",
 			Why: "The kernel killed the container at its memory limit, or because the node ran out of memory. " +
 				"GPU memory is unrelated.",
 			Explains: failing, Doc: "https://kubernetes.io/docs/tasks/configure-pod-container/assign-memory-resource/",
@@ -210,7 +212,7 @@ func checkOOMKilled(f *facts.Facts, r *engine.Result) {
 			}
 			r.Add(finding.Finding{
 				Title:  "the kernel killed the container for using too much of the host's memory",
-				Object: facts.PodObject(pod), Nodes: facts.OnNode(pod),
+				Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), As: signatures.Killed,
 				Evidence: []finding.Evidence{
 					{
 						Source: facts.PodObject(pod).String() + ", container " + c.Name + " .status",
