@@ -103,6 +103,22 @@ func (f *Facts) RuntimeClass(name string) *nodev1.RuntimeClass {
 // AcceptsEnv is the setting of the toolkit that lets unprivileged containers get GPUs by NVIDIA_VISIBLE_DEVICES.
 const AcceptsEnv = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 
+// variableOf returns the variable with which the toolkit's container overrides a top-level setting.
+func variableOf(setting string) string { return strings.ToUpper(strings.ReplaceAll(setting, "-", "_")) }
+
+// toolkitRefuses reports whether a top-level setting of the toolkit is false on the node, and the variable of the
+// toolkit's container that sets it, or "".
+func (n *Node) toolkitRefuses(setting string) (refused bool, variable string) {
+	for _, toolkit := range Current(n, Toolkit) {
+		for i := range toolkit.Spec.Containers {
+			for _, value := range EnvOf(toolkit.Spec.Containers[i].Env, variableOf(setting)) {
+				return value == "false", variableOf(setting)
+			}
+		}
+	}
+	return n.ToolkitSetting(setting) == "false", ""
+}
+
 // ToolkitSetting returns the raw value of a top-level setting in the toolkit's config.toml on the node, or "" if the
 // setting is missing or commented out, or the file was not read.
 func (n *Node) ToolkitSetting(key string) string {
