@@ -158,7 +158,7 @@ func tellKernel(f *facts.Facts, r *engine.Result) {
 		}
 		var users []string
 		for _, pod := range n.Pods {
-			if !facts.Ended(pod) && (facts.OtherAccelerator(pod) != "" || f.OtherClass(pod) != "") {
+			if !facts.Ended(pod) && (facts.OtherAccelerator(pod) != "" || f.OtherClass(pod) != "") && suffers(f, pod) {
 				users = append(users, pod.Namespace+"/"+pod.Name)
 			}
 		}
@@ -169,6 +169,15 @@ func tellKernel(f *facts.Facts, r *engine.Result) {
 			})
 		}
 	}
+}
+
+// suffers reports whether a container of the pod is not ready, or failed in the last day. An error in the kernel log
+// may be old.
+func suffers(f *facts.Facts, pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
+		last := s.LastTerminationState.Terminated
+		return !s.Ready || last != nil && last.ExitCode != 0 && f.Now.Sub(last.FinishedAt.Time) < 24*time.Hour
+	})
 }
 
 // kindOf returns finding.OfPlugin for the pods of software that advertises devices or places pods, and "" for others.
