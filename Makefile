@@ -12,7 +12,7 @@ LDFLAGS := -s -w -funcalign=4 -X $(BUILD).version=$(VERSION) -X $(BUILD).commit=
 # Without inlining outside of the standard library: it would make the binary 6 MB larger, and the archive 2.8 MB, for CPU time that is spent
 # waiting for the API server anyway.
 # What only parses or transports is not inlined there either, for 0.5 MB.
-COLD    := net/... vendor/... crypto/... encoding/... go/... text/... html/... mime/... math/big archive/... bufio container/... context database/... \
+COLD    := reflect sort strconv unicode/... strings bytes errors net/... vendor/... crypto/... encoding/... go/... text/... html/... mime/... math/big archive/... bufio container/... context database/... \
            debug/... flag fmt hash/... io/... log/... os/... path/... regexp/syntax time
 LEAN    := -tags=packed -gcflags=all=-l -gcflags=std= $(COLD:%=-gcflags=%=-l)
 

@@ -1,5 +1,5 @@
-// Command allocs holds the number of allocations of hot paths to test/bench/allocs.txt. It runs their benchmarks, and
-// lets benchstat compare allocs/op with that file; time is not compared, because machines differ.
+// Command allocs compares the number of allocations in hot paths with test/bench/allocs.txt. It runs their benchmarks,
+// and uses benchstat to compare allocs/op with this file; times are not compared, because machines differ.
 //
 //	go run ./hack/allocs            fails if a benchmark has 10 % more allocations than in the file
 //	go run ./hack/allocs -update    writes the file
@@ -24,13 +24,13 @@ import (
 	"syscall"
 )
 
-// baseline has the results that are compared with, in benchstat's format.
+// baseline contains the results to compare with, in benchstat's format.
 const baseline = "test/bench/allocs.txt"
 
-// most is by how much allocs/op may grow, in percent.
+// most is the maximum growth of allocs/op, in percent.
 const most = 10
 
-// packages have the benchmarks. All of their benchmarks are held.
+// packages contain the benchmarks. All benchmarks in them are compared.
 var packages = []string{
 	"./pkg/doctor", "./pkg/doctor/signatures", "./pkg/snapshot", "./pkg/fault/ledger", "./pkg/experiment",
 	"./plugin/experiment",
@@ -58,7 +58,7 @@ func run(ctx context.Context, update bool, out io.Writer) error {
 	}
 	before, err := os.ReadFile(baseline)
 	if err != nil {
-		return fmt.Errorf("%w: write it with -update", err)
+		return fmt.Errorf("%w; to write the file, use -update", err)
 	}
 	if err := sameBenchmarks(before, text); err != nil {
 		return err
@@ -83,7 +83,7 @@ func run(ctx context.Context, update bool, out io.Writer) error {
 	return judge(out, changes)
 }
 
-// measure runs the benchmarks. Five samples are the fewest with which benchstat trusts a change.
+// measure runs the benchmarks. Benchstat needs at least five samples to report a significant change.
 func measure(ctx context.Context) ([]byte, error) {
 	out, err := goCommand(ctx, append([]string{
 		"test", "-run", "^$", "-bench", ".", "-benchmem", "-benchtime", "5x", "-count", "5", "-p", "1", "-cpu", "2",
@@ -110,8 +110,8 @@ var (
 	result  = regexp.MustCompile(`^(Benchmark\S+\s+\d+)\s.*?(\d+ allocs/op)`)
 )
 
-// onlyAllocs keeps the packages and the allocations of benchmark results: what else is in them differs from machine to
-// machine.
+// onlyAllocs keeps the packages and the allocations in benchmark results, because everything else differs between
+// machines.
 func onlyAllocs(text []byte) []byte {
 	var kept strings.Builder
 	for line := range strings.Lines(string(text)) {
@@ -124,7 +124,7 @@ func onlyAllocs(text []byte) []byte {
 	return []byte(kept.String())
 }
 
-// names returns the benchmarks of a list of results, by package.
+// names returns the benchmarks in a list of results, by package.
 func names(text []byte) []string {
 	var all []string
 	pkg := ""
@@ -142,24 +142,24 @@ func names(text []byte) []string {
 	return slices.Compact(all)
 }
 
-// sameBenchmarks returns an error if a benchmark is in one list of results only: it would not be compared.
+// sameBenchmarks returns an error if a benchmark is in only one list of results, because it would not be compared.
 func sameBenchmarks(before, now []byte) error {
 	was, is := names(before), names(now)
 	var failed error
 	for _, name := range was {
 		if !slices.Contains(is, name) {
-			failed = errors.Join(failed, fmt.Errorf("%s did not run: remove it from %s with -update", name, baseline))
+			failed = errors.Join(failed, fmt.Errorf("%s did not run; remove it from %s with -update", name, baseline))
 		}
 	}
 	for _, name := range is {
 		if !slices.Contains(was, name) {
-			failed = errors.Join(failed, fmt.Errorf("%s is not in %s: add it with -update", name, baseline))
+			failed = errors.Join(failed, fmt.Errorf("%s is not in %s; add it with -update", name, baseline))
 		}
 	}
 	return failed
 }
 
-// change is how the allocations of one benchmark differ, in percent.
+// change is the difference in the allocations of one benchmark, in percent.
 type change struct {
 	name        string
 	before, now float64
@@ -167,13 +167,13 @@ type change struct {
 
 func (c change) percent() float64 {
 	if c.before == 0 {
-		return 100 * c.now // each allocation that was not there before is one too many
+		return 100 * c.now // without allocations before, each new one exceeds the limit
 	}
 	return 100 * (c.now/c.before - 1)
 }
 
-// parse reads benchstat's CSV: a table for each package, whose rows have the name, the median before and its spread,
-// the median now and its spread, and the difference, which is "~" if it may be chance.
+// parse reads benchstat's CSV: a table for each package, whose rows contain the name, the previous median and its
+// spread, the current median and its spread, and the difference, which is "~" if it is not significant.
 func parse(table []byte) ([]change, error) {
 	r := csv.NewReader(bytes.NewReader(table))
 	r.FieldsPerRecord = -1
@@ -199,7 +199,7 @@ func parse(table []byte) ([]change, error) {
 		all = append(all, c)
 	}
 	if len(all) == 0 {
-		return nil, fmt.Errorf("benchstat compared nothing: %s", table)
+		return nil, fmt.Errorf("benchstat compared no benchmarks: %s", table)
 	}
 	return all, nil
 }
@@ -214,12 +214,12 @@ func judge(out io.Writer, changes []change) error {
 			over++
 			note = "  over"
 		case c.percent() < -most:
-			note = "  better: commit it with -update"
+			note = "  better; to commit the improvement, use -update"
 		}
 		fmt.Fprintf(out, "%-22s %9.0f %9.0f allocs/op %+7.1f %%%s\n", c.name, c.before, c.now, c.percent(), note)
 	}
 	if over > 0 {
-		return fmt.Errorf("%d of %d benchmarks have more than %d %% more allocations than in %s: find out why, or accept it with -update",
+		return fmt.Errorf("%d of %d benchmarks have more than %d %% more allocations than in %s: find the cause, or accept the growth with -update",
 			over, len(changes), most, baseline)
 	}
 	fmt.Fprintf(out, "allocations within %d %% in %d of %d benchmarks\n", most, len(changes), len(changes))

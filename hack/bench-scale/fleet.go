@@ -25,17 +25,17 @@ import (
 const (
 	namespace   = "bench-scale"
 	podsPerNode = 10
-	pendingPod  = "pending" // needs more GPUs than a node has
+	pendingPod  = "pending" // requests more GPUs than a node has
 )
 
-// prepare starts kwok and creates what does not depend on the number of nodes.
+// prepare starts kwok and creates everything that does not depend on the number of nodes.
 func (b *bench) prepare(ctx context.Context) error {
 	old, err := b.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: "type=kwok", Limit: 1})
 	if err != nil {
 		return err
 	}
 	if len(old.Items) > 0 {
-		return errors.New("the cluster has fake nodes already: recreate it with test/cluster/down and test/cluster/up")
+		return errors.New("the cluster already has fake nodes: recreate it with test/cluster/down and test/cluster/up")
 	}
 	program, err := helper.For(runtime.GOARCH)
 	if err != nil {
@@ -68,7 +68,8 @@ func (b *bench) prepare(ctx context.Context) error {
 	if err := b.addNodes(ctx, 1); err != nil {
 		return err
 	}
-	// The first run creates the namespace of the ledger, whose service account needs the controller manager.
+	// The first run creates the ledger's namespace. The controller manager must be running to create its service
+	// account.
 	const seed = "xid 63 fake-00000 --yes --kubeconfig"
 	if _, err := b.output(ctx, b.plugin, append(strings.Fields(seed), b.proxy.kubeconfig)...); err != nil {
 		return err
@@ -136,7 +137,7 @@ func (b *bench) grow(ctx context.Context, nodes int) error {
 	b.filled = nodes
 	err = until(ctx, "pods to run", func() (bool, error) {
 		list, err := b.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{
-			FieldSelector: "status.phase!=Running", Limit: 2, // one is the pod that stays pending
+			FieldSelector: "status.phase!=Running", Limit: 2, // one of these is the pod that stays pending
 		})
 		return err == nil && len(list.Items) <= 1, err
 	})
@@ -240,7 +241,7 @@ func (b *bench) node(ctx context.Context, i int) error {
 	return err
 }
 
-// pod creates a pod. On a node, kwok makes it run. A pod without a node needs more GPUs than a node has.
+// pod creates a pod. On a node, kwok makes it Running. A pod without a node requests more GPUs than a node has.
 func (b *bench) pod(ctx context.Context, name, on string, gpus bool) error {
 	app, asks := "web", corev1.ResourceList{"cpu": resource.MustParse("1")}
 	var class *string

@@ -8,7 +8,7 @@ import (
 	"text/tabwriter"
 )
 
-// measures are what of a measurement may grow.
+// measures are the values in a measurement that may grow.
 var measures = []struct {
 	name string
 	of   func(measurement) float64
@@ -23,12 +23,12 @@ var measures = []struct {
 // growth describes how one measure of a command grows with the number of nodes.
 type growth struct {
 	command, measure string
-	exponent         float64 // of all sizes
-	last             float64 // of the two largest sizes
-	times            float64 // the largest size over the smallest
+	exponent         float64 // exponent over all sizes
+	last             float64 // exponent over the two largest sizes
+	times            float64 // ratio of the largest size to the smallest
 }
 
-// growths returns the growth of each measure of the measurements of one command.
+// growths returns the growth of each measure in the measurements of one command.
 func growths(of []measurement) (all []growth) {
 	if len(of) < 2 {
 		return nil
@@ -47,8 +47,7 @@ func growths(of []measurement) (all []growth) {
 	return all
 }
 
-// exponent returns the E for which costs grow as nodes^E: the slope of the line through the logarithms with the least
-// squares.
+// exponent returns the E for which costs grow as nodes^E: the slope of the least-squares line through the logarithms.
 func exponent(nodes, costs []float64) float64 {
 	var sx, sy, sxx, sxy float64
 	for i := range nodes {
@@ -79,7 +78,7 @@ func row(m measurement) string {
 		m.Memory>>20, m.Requests, float64(m.Sent)/(1<<20), float64(m.Received)/(1<<20))
 }
 
-// report prints the measurements, the exponents, and last the greatest exponent.
+// report prints the measurements, the exponents, and the largest exponent last.
 func report(out io.Writer, all []measurement) error {
 	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(w, columns)

@@ -14,11 +14,12 @@ import (
 	"time"
 )
 
-// launcher is the first argument of the process that starts the commands to measure. A process of its own does that,
-// because the kernel counts the largest size of the parent as the child's, and this program has lists of all pods.
+// launcher is the first argument of the process that starts the commands to measure. This must be a separate process,
+// because the kernel counts the parent's maximum size as the child's, and this program keeps lists of all pods in
+// memory.
 const launcher = "launch"
 
-// used is what a process used.
+// used is the resource usage of a process.
 type used struct {
 	Code   int
 	Wall   float64 // seconds
@@ -42,7 +43,8 @@ func launch(ctx context.Context, program string, args []string, out *os.File, sa
 	return u, json.Unmarshal(answer.Bytes(), &u)
 }
 
-// launched is the launcher's main function: it runs a program whose output goes into a file, and prints what it used.
+// launched is the launcher's main function: it runs a program, writes its output to a file, and prints its resource
+// usage.
 func launched(file, program string, args []string) error {
 	out, err := os.Create(file)
 	if err != nil {
@@ -51,7 +53,7 @@ func launched(file, program string, args []string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // then it cleans up
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // so that it can clean up
 	cmd.Stdout, cmd.Stderr = out, os.Stderr
 	start := time.Now()
 	err = cmd.Run()

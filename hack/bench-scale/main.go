@@ -3,13 +3,13 @@
 //	CLUSTER=second SUBNET=10.98.0 STATE=/tmp/second test/cluster/up
 //	go run ./hack/bench-scale -state /tmp/second
 //
-// The nodes are fake nodes of kwok beside the real API server. Their pods execute the real node helper, which writes to
-// the kernel log of a real node and reads back. Every node has ten pods besides. The client connects through a proxy in
+// The nodes are fake kwok nodes with a real API server. Their pods execute the real node helper, which writes to the
+// kernel log of a real node and reads it. Every node also has ten other pods. The client connects through a proxy in
 // this program that counts requests and bytes. The wall time therefore includes the proxy, the API server, etcd and
 // kwok, which share the processors with the client.
 //
-// The program stops the controller manager of the cluster: without the leases of the nodes, which alone would occupy
-// the processors, it would consider all nodes dead. Delete the cluster afterwards.
+// The program stops the cluster's controller manager, which would consider all nodes dead without node leases. Node
+// leases alone would use all processors. Delete the cluster afterwards.
 package main
 
 import (
@@ -37,11 +37,11 @@ func main() {
 	sizes := flag.String("sizes", "50,100,200,500,1000", "numbers of nodes, ascending")
 	only := flag.String("only", "", "measure only these commands, such as list,doctor (default: all)")
 	output := flag.String("o", "", "json: print the measurements as JSON instead of a table")
-	svg := flag.String("svg", "", "also write the curves to this file")
-	from := flag.String("from", "", "print the measurements in this file, which -o json has written, and measure nothing")
+	svg := flag.String("svg", "", "also write the charts to this file")
+	from := flag.String("from", "", "print the measurements in this file, which -o json wrote, without measuring")
 	flag.StringVar(&b.plugin, "plugin", "bin/kubectl-gpu_fault", "the program to measure")
-	flag.StringVar(&b.state, "state", ".cluster", "state of a test cluster that only this program uses")
-	flag.IntVar(&b.most, "pods-on", 1000, "most nodes on which commands start debug pods")
+	flag.StringVar(&b.state, "state", ".cluster", "state directory of a test cluster that only this program uses")
+	flag.IntVar(&b.most, "pods-on", 1000, "maximum number of nodes on which commands start debug pods")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -65,7 +65,7 @@ func run(ctx context.Context, b *bench, sizes, only, output, svg, from string) e
 	if len(all) == 0 {
 		return err
 	}
-	// After an error or Ctrl-C, report what was measured until then.
+	// After an error or Ctrl-C, report the measurements until then.
 	return errors.Join(show(all, output, svg), err)
 }
 
@@ -91,7 +91,7 @@ func load(file string) (all []measurement, err error) {
 	return all, err
 }
 
-// parseSizes parses at least two numbers of nodes: one point has no growth.
+// parseSizes parses at least two numbers of nodes, because growth requires two points.
 func parseSizes(text string) (sizes []int, err error) {
 	for word := range strings.SplitSeq(text, ",") {
 		n, err := strconv.Atoi(word)

@@ -29,15 +29,15 @@ type bench struct {
 	client kubernetes.Interface
 	config *rest.Config
 	proxy  *proxy
-	image  string // the debug pod's image with the helper, which fake nodes need not pull
+	image  string // image for debug pods with the helper, which fake nodes do not have to pull
 	folder string // for temporary files
 
-	nodes, filled int // fake nodes that exist, and those with pods
+	nodes, filled int // number of fake nodes, and of those with pods
 }
 
 func (b *bench) experiment() string { return filepath.Join(b.folder, "experiment.yaml") }
 
-// measurement is what one command cost.
+// measurement is the cost of one command.
 type measurement struct {
 	Command  string  `json:"command"`
 	Nodes    int     `json:"nodes"`
@@ -53,13 +53,13 @@ type measurement struct {
 type command struct {
 	name   string
 	args   func(b *bench) []string
-	pods   bool // starts debug pods
+	pods   bool // whether the command starts debug pods
 	rounds int
 	check  func(output string, nodes int) error
 }
 
-// experiment cordons what it injects into, as a remediator would: the reactions of a tenth of the nodes are watched
-// among all.
+// experiment cordons the nodes that it injects faults into, like a remediator: it watches all nodes for the reactions
+// on a tenth of them.
 const experiment = `apiVersion: gpufault.dev/v1alpha1
 kind: Experiment
 metadata: {name: scale}
@@ -69,8 +69,8 @@ steps:
   - {name: cordoned, within: 5m}
 `
 
-// commands are measured in this order. None of the XIDs has a rule in the detector of the test cluster, which would
-// make a real node unhealthy.
+// commands are measured in this order. The test cluster's detector has no rule for any of the XIDs, because a rule
+// would make a real node unhealthy.
 var commands = []command{
 	{name: "doctor", rounds: 3, args: args("doctor", "--api-only", "--no-images", "-o", "json"), check: oneRoot},
 	{name: "xid -l", rounds: 1, pods: true, args: args("xid", "63", "-l", "type=kwok", "--allow-majority", "--yes"),
@@ -166,7 +166,7 @@ func choose(only string) (chosen []command, err error) {
 	return chosen, nil
 }
 
-// measure returns the best of some rounds: whatever else the machine does only adds.
+// measure returns the best of several rounds, because other load on the machine only adds to the cost.
 func (b *bench) measure(ctx context.Context, c command, nodes int) (best measurement, err error) {
 	for i := range c.rounds {
 		m, err := b.once(ctx, c, nodes)
@@ -190,7 +190,7 @@ func (b *bench) once(ctx context.Context, c command, nodes int) (m measurement, 
 	var said bytes.Buffer
 	b.proxy.reset()
 	u, err := launch(ctx, b.plugin, append([]string{"--kubeconfig", b.proxy.kubeconfig}, c.args(b)...), out, &said)
-	if err != nil || u.Code != 0 && u.Code != 2 { // 2: findings, leftovers
+	if err != nil || u.Code != 0 && u.Code != 2 { // exit code 2 means findings or leftovers
 		return m, fmt.Errorf("exit code %d: %w: %s", u.Code, err, said.String())
 	}
 	m = measurement{
@@ -215,7 +215,7 @@ func injected(output string, nodes int) error {
 	return nil
 }
 
-// oneRoot checks that doctor reports the one pod that cannot run as the only root cause.
+// oneRoot checks that doctor reports the only pod that cannot run as the only root cause.
 func oneRoot(output string, nodes int) error {
 	var r doctor.Report
 	if err := json.Unmarshal([]byte(output), &r); err != nil {
@@ -228,7 +228,7 @@ func oneRoot(output string, nodes int) error {
 		}
 	}
 	if len(roots) != 1 || !strings.Contains(roots[0], pendingPod) || r.Summary.GPUNodes < nodes {
-		return fmt.Errorf("doctor found the root causes %q on %d GPU nodes, not only the one of %s", roots,
+		return fmt.Errorf("doctor found the root causes %q on %d GPU nodes, expected only the one for %s", roots,
 			r.Summary.GPUNodes, pendingPod)
 	}
 	return nil

@@ -19,12 +19,12 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// proxy passes requests on to the API server, and counts them and their bytes on the wire.
+// proxy forwards requests to the API server, and counts them and their bytes on the wire.
 type proxy struct {
 	*httptest.Server
 	kubeconfig string // for clients
 
-	requests, sent, received atomic.Int64 // as the client sees them
+	requests, sent, received atomic.Int64 // as seen by the client
 }
 
 func (p *proxy) reset() {
@@ -46,7 +46,7 @@ func serve(config *rest.Config, folder string) (*proxy, error) {
 	forward := &httputil.ReverseProxy{
 		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(server) },
 		Transport: transport, FlushInterval: -1,
-		ErrorLog: log.New(io.Discard, "", 0), // of requests that the client cancels
+		ErrorLog: log.New(io.Discard, "", 0), // ignore errors of requests that the client cancels
 	}
 	p.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		p.requests.Add(1)

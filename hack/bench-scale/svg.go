@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Sizes of the picture in pixels. It has one chart for wall time and one for memory, side by side.
+// Sizes of the image in pixels. It contains one chart for wall time and one for memory, side by side.
 const (
 	chartWidth, chartHeight  = 380, 300
 	left, top, right, bottom = 52, 44, 14, 34
@@ -16,7 +16,7 @@ const (
 // axis is a logarithmic axis.
 type axis struct {
 	min, max float64
-	from, to float64 // pixels
+	from, to float64 // in pixels
 }
 
 func (a axis) at(value float64) float64 {
@@ -44,7 +44,7 @@ func (a axis) ticks() (values []float64) {
 	return values
 }
 
-// chart draws one measure of all commands.
+// chart draws one measure for all commands.
 func chart(x int, title, unit string, groups [][]measurement, of func(measurement) float64) string {
 	var nodes, costs []float64
 	for _, group := range groups {
@@ -78,7 +78,7 @@ func chart(x int, title, unit string, groups [][]measurement, of func(measuremen
 // colors are readable on white and on GitHub's dark background.
 var colors = []string{"#2f81f7", "#d4743a", "#3fa34d", "#a371f7", "#db61a2", "#8b949e", "#b59f00", "#1aa3a3"}
 
-// draw returns the picture: the growth of wall time and of memory.
+// draw returns an SVG image with charts of wall time and memory.
 func draw(all []measurement) string {
 	groups := byCommand(all)
 	var styles, legend strings.Builder
@@ -95,7 +95,7 @@ func draw(all []measurement) string {
 	}
 	width, height := 2*chartWidth, chartHeight+20+(len(groups)+2)/3*legendLine
 	return fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %[1]d %[2]d" width="%[1]d" height="%[2]d" role="img">
-<title>Wall time and memory of commands by the number of nodes, with the exponents of their growth</title>
+<title>Wall time and memory of commands by the number of nodes, with growth exponents</title>
 <style>
 svg { --back: #ffffff; --line: #d0d7de; --text: #24292f; }
 @media (prefers-color-scheme: dark) { svg { --back: #0d1117; --line: #30363d; --text: #e6edf3; } }

@@ -19,15 +19,15 @@ import (
 const (
 	crowd     = "crowd"
 	crowdSize = 200
-	// crowdStep is how many of them start at the same moment.
+	// crowdStep is the number of pods that start at the same time.
 	crowdStep = 10
 )
 
 // runID matches the ID of a run of xid.
 var runID = regexp.MustCompile(`xid-[a-z0-9]{6}`)
 
-// measureBusy injects XIDs into a node on which 200 pods start, again and again, and counts the failures. The peer of
-// the time is the same command on the quiet node.
+// measureBusy injects XIDs into a node on which 200 pods start, repeatedly, and counts the failures. The peer for the
+// time is the same command on the idle node.
 func (b *bench) measureBusy(ctx context.Context) ([]row, error) {
 	var quiet, busy sample
 	for range min(b.rounds, 10) {
@@ -81,17 +81,17 @@ func (b *bench) measureBusy(ctx context.Context) ([]row, error) {
 	return rows, b.revert(context.WithoutCancel(ctx), 0)
 }
 
-// proven runs xid, and returns how long it took until the line was verified and reported.
+// proven runs xid, and returns the time until the line was verified and reported.
 func (b *bench) proven(ctx context.Context) (float64, error) {
 	start := time.Now()
 	out, err := output(ctx, b.plugin, "--kubeconfig", b.kubeconfig, "xid", "79", b.node, "--gpu", b.gpu, "--yes")
 	if err == nil && !runID.MatchString(out) {
-		err = errors.New("the command names no run: " + out)
+		err = errors.New("the output contains no run ID: " + out)
 	}
 	return time.Since(start).Seconds(), err
 }
 
-// crowd starts 200 pods on the node, a step after the other, deletes them, and begins again, until ctx ends.
+// crowd starts 200 pods on the node step by step, deletes them, and begins again, until ctx ends.
 func (b *bench) crowd(ctx context.Context, started chan<- struct{}, waves *atomic.Int32) error {
 	labels := map[string]string{"app": crowd}
 	now := int64(0)
@@ -112,7 +112,7 @@ func (b *bench) crowd(ctx context.Context, started chan<- struct{}, waves *atomi
 	defer func() { _ = deployments.Delete(context.WithoutCancel(ctx), crowd, metav1.DeleteOptions{}) }()
 	for ; ctx.Err() == nil; waves.Add(1) {
 		for size := int32(crowdStep); size <= crowdSize+crowdStep; size += crowdStep {
-			to := size % (crowdSize + crowdStep) // the last step is to none
+			to := size % (crowdSize + crowdStep) // the last step deletes all pods
 			if err := b.scale(ctx, to); err != nil && ctx.Err() == nil {
 				return err
 			}
@@ -135,8 +135,8 @@ func (b *bench) scale(ctx context.Context, size int32) error {
 	return err
 }
 
-// crowded waits until so many pods are ready, and no others exist, or ctx ends. A wave that never gets there is not an
-// error of what is measured: after five minutes the next one begins.
+// crowded waits until the given number of pods is ready, and no others exist, or until ctx ends. A wave that never gets
+// there is not an error in the measured command: after five minutes, the next one begins.
 func (b *bench) crowded(ctx context.Context, size int32) {
 	for deadline := time.Now().Add(5 * time.Minute); ctx.Err() == nil && time.Now().Before(deadline); {
 		d, err := b.client.AppsV1().Deployments(namespace).Get(ctx, crowd, metav1.GetOptions{})

@@ -19,7 +19,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// namespace is where the floors and peers run.
+// namespace is the namespace for the floors and peers.
 const namespace = "bench"
 
 type bench struct {
@@ -30,7 +30,7 @@ type bench struct {
 	client                            kubernetes.Interface
 }
 
-// open connects to the cluster and creates the namespace. The function that it returns deletes the namespace.
+// open connects to the cluster and creates the namespace. The returned function deletes the namespace.
 func (b *bench) open(ctx context.Context) (leave func(), err error) {
 	if b.config, err = clientcmd.BuildConfigFromFlags("", b.kubeconfig); err != nil {
 		return nil, err
@@ -77,7 +77,7 @@ func (b *bench) script(ctx context.Context, name string, args ...string) (string
 	return strings.TrimSpace(string(out)), nil
 }
 
-// revert undoes all runs.
+// revert reverts all runs.
 func (b *bench) revert(ctx context.Context, _ int) error {
 	_, err := b.ours(ctx, "revert", "--all", "--yes")
 	return err

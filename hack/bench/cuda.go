@@ -31,7 +31,7 @@ func (b *bench) measureCUDA(ctx context.Context) ([]row, error) {
 func (b *bench) deploy(ctx context.Context) error {
 	image, err := b.script(ctx, "trainer")
 	if err != nil {
-		return fmt.Errorf("the image of the sample workload: %w", err)
+		return fmt.Errorf("find the image of the sample workload: %w", err)
 	}
 	labels := map[string]string{"app": trainers}
 	deployment := &appsv1.Deployment{
@@ -51,7 +51,7 @@ func (b *bench) deploy(ctx context.Context) error {
 	return b.still(ctx, 0)
 }
 
-// injectCUDA leaves the fault disarmed, because arming takes the same time regardless of the rollout.
+// injectCUDA does not arm the fault, because arming takes the same time regardless of the rollout.
 func (b *bench) injectCUDA(ctx context.Context, _ int) error {
 	_, err := b.ours(ctx, "--namespace", namespace, "cuda", "inject", "deployment/"+trainers, "--xid", "79",
 		"--disarmed", "--yes")

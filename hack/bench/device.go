@@ -11,11 +11,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// sick is the file in which the test cluster's device plugin finds the GPUs that it reports as unhealthy.
+// sick is the file from which the test cluster's device plugin reads the GPUs that it reports as unhealthy.
 const sick = "/run/simulated-gpus/unhealthy"
 
-// measureDevice measures the time until the node's status has a GPU less. The floor is the device plugin itself, which
-// needs neither a pod nor a record; the kubelet reports it as often for both.
+// measureDevice measures the time until the node's status has one GPU less. The floor is the device plugin itself,
+// which needs neither a pod nor a record; the kubelet reports the change equally often for both.
 func (b *bench) measureDevice(ctx context.Context) ([]row, error) {
 	uuid, all, err := b.inventory()
 	if err != nil {
@@ -59,7 +59,7 @@ func (b *bench) measureDevice(ctx context.Context) ([]row, error) {
 	return []row{r.judged()}, nil
 }
 
-// inventory returns the UUID of a GPU of the node, and how many it has.
+// inventory returns the UUID of a GPU on the node, and the number of its GPUs.
 func (b *bench) inventory() (uuid string, gpus int64, err error) {
 	text, err := os.ReadFile(filepath.Join(b.state(), "inventory.json"))
 	if err != nil {
@@ -80,7 +80,7 @@ func (b *bench) inventory() (uuid string, gpus int64, err error) {
 	return "", 0, fmt.Errorf("node %q is not in the inventory of the cluster", b.node)
 }
 
-// allocatable waits until the node's status has so many GPUs.
+// allocatable waits until the node's status has the given number of GPUs.
 func (b *bench) allocatable(ctx context.Context, want int64) error {
 	what := fmt.Sprintf("node %s to have %d allocatable GPUs", b.node, want)
 	return until(ctx, what, 50*time.Millisecond, func() (bool, error) {

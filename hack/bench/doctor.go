@@ -6,14 +6,14 @@ import (
 	"slices"
 )
 
-// What doctor may cost on one node, as a part of what the peer costs.
+// Limits for the cost of doctor on one node, relative to the cost of the peer.
 const (
 	ratioOfDoctor   = 1.0 / 5
 	ratioOfRequests = 1.0 / 20
 )
 
-// measureDoctor compares doctor on one node with a script that starts a debug pod on each node and looks around with
-// ten execs.
+// measureDoctor compares doctor on one node with a script that starts a debug pod on each node and inspects the node
+// with ten execs.
 func (b *bench) measureDoctor(ctx context.Context) ([]row, error) {
 	times, err := b.alternate(ctx,
 		way{name: "doctor", do: func(ctx context.Context, _ int) error { return b.doctor(ctx, b.kubeconfig, b.node) }},
@@ -28,7 +28,7 @@ func (b *bench) measureDoctor(ctx context.Context) ([]row, error) {
 	const peer = "a debug pod and ten execs"
 	rows := []row{compared("doctor on one node", "s", times["doctor"], peer, times["script"]).within(ratioOfDoctor)}
 
-	// What another node costs: both also read the cluster, once.
+	// The cost of an additional node: both also read the cluster, once.
 	count := func(run func(kubeconfig string, nodes ...string) error) (one, each traffic, err error) {
 		one, err = b.traffic(ctx, func(kubeconfig string) error { return run(kubeconfig, b.node) })
 		if err != nil {
@@ -50,7 +50,7 @@ func (b *bench) measureDoctor(ctx context.Context) ([]row, error) {
 		return nil, err
 	}
 	rows = append(rows, one.rows("doctor on one node", peer, peerOne)...)
-	perNode := each.rows("doctor, each further node", peer, peerEach)
+	perNode := each.rows("doctor, each additional node", peer, peerEach)
 	perNode[0] = perNode[0].within(ratioOfRequests)
 	rows = append(rows, perNode...)
 	memory, err := b.memory(ctx, "doctor on one node", "kubectl get",
@@ -67,7 +67,7 @@ func (b *bench) doctor(ctx context.Context, kubeconfig string, nodes ...string) 
 	return err
 }
 
-// questions are what the script asks on a node, each with an exec.
+// questions are the commands that the script runs on a node, each with an exec.
 var questions = []string{
 	"cat /host/var/lib/k8s-containerd/k8s-containerd/etc/containerd/config.toml",
 	"cat /host/etc/containerd/config.toml",
@@ -81,8 +81,8 @@ var questions = []string{
 	"ls -l /host/dev/nvidia0 /host/dev/nvidiactl",
 }
 
-// lookAround is what people do by script: read nodes, pods and the operator's DaemonSets, start a privileged pod on
-// each node, ask ten questions in it, and delete it. It diagnoses nothing.
+// lookAround does what people do with scripts: it reads nodes, pods and the operator's DaemonSets, starts a privileged
+// pod on each node, runs ten commands in it, and deletes it. It diagnoses nothing.
 func (b *bench) lookAround(ctx context.Context, kubeconfig string, round int, nodes ...string) error {
 	kubectl := func(args ...string) error {
 		_, err := b.theirs(ctx, kubeconfig, args...)

@@ -12,7 +12,7 @@ import (
 // benchLine matches a result of go test -bench: the name without the number of processors, and the nanoseconds.
 var benchLine = regexp.MustCompile(`(?m)^(Benchmark\w+?)(?:-\d+)?\s+\d+\s+([\d.]+) ns/op`)
 
-// measureReport compares the report of an experiment with 1,000 events as a page with the same result as JSON.
+// measureReport compares an experiment report with 1,000 events as an HTML page with the same result as JSON.
 func (b *bench) measureReport(ctx context.Context) ([]row, error) {
 	times, err := b.goBench(ctx, "./plugin/experiment", "^BenchmarkResult(HTML|JSON)$")
 	if err != nil {

@@ -1,6 +1,6 @@
-// Command bench measures what the project claims about speed, memory and requests, on the test cluster. Each figure is
+// Command bench measures the project's claims about speed, memory and requests, on the test cluster. Each figure is
 // compared with a floor, the minimum for the same work, or with a peer, another way to do it, in the same run: `make
-// bench` prints both, their ratio and the limit of the ratio.
+// bench` prints both, their ratio and the limit for the ratio.
 //
 //	go run ./hack/bench                      all measurements
 //	go run ./hack/bench -what xid,doctor     some of them
@@ -23,7 +23,7 @@ import (
 	"time"
 )
 
-// measurement is one topic, with the rounds that it takes by default.
+// measurement is one topic, with its default number of rounds.
 type measurement struct {
 	name   string
 	rounds int
@@ -35,30 +35,30 @@ var measurements = []measurement{
 	{"xid", 10, "one verified XID line: a bare pod; kubectl debug", (*bench).measureXID},
 	{"runtime", 5, "a broken containerd configuration: a restart from a debug pod", (*bench).measureRuntime},
 	{"cuda", 5, "the shim in a Deployment: kubectl rollout restart", (*bench).measureCUDA},
-	{"device", 5, "an unhealthy GPU: the device plugin reports it itself", (*bench).measureDevice},
+	{"device", 5, "an unhealthy GPU: a report by the device plugin itself", (*bench).measureDevice},
 	{"doctor", 5, "doctor on one node: a debug pod and ten execs, as in a script", (*bench).measureDoctor},
 	{"watch", 10, "an experiment's watcher sees a cordon: a bare watch", (*bench).measureWatch},
 	{"shim", 5, "a driver call through the shim: a direct call; an interposer with a toggle file", (*bench).measureShim},
 	{"report", 5, "an experiment's report as HTML: the same result as JSON", (*bench).measureReport},
 	{"start", 10, "the start of each command: version", (*bench).measureStart},
-	{"busy", 100, "xid on a node on which 200 pods start", (*bench).measureBusy},
+	{"busy", 100, "xid on a node on which 200 pods are starting", (*bench).measureBusy},
 }
 
 func main() {
 	b := &bench{}
-	what := flag.String("what", "", "measurements, separated by commas (default: all); -list prints them")
+	what := flag.String("what", "", "measurements, separated by commas (default: all); to print their names, use -list")
 	list := flag.Bool("list", false, "list the measurements")
 	format := flag.String("o", "table", "table or json")
-	flag.IntVar(&b.rounds, "n", 0, "rounds of each measurement (default: its own number)")
+	flag.IntVar(&b.rounds, "n", 0, "rounds for each measurement (default: depends on the measurement)")
 	flag.StringVar(&b.plugin, "plugin", "bin/kubectl-gpu_fault", "the program to measure")
-	flag.StringVar(&b.base, "base", "", "another build of it, which xid is also compared with")
+	flag.StringVar(&b.base, "base", "", "another build of the program, to also compare xid with")
 	flag.StringVar(&b.kubectl, "kubectl", "bin/kubectl", "kubectl")
-	flag.StringVar(&b.kubeconfig, "kubeconfig", ".cluster/kubeconfig", "kubeconfig of a cluster of test/cluster")
+	flag.StringVar(&b.kubeconfig, "kubeconfig", ".cluster/kubeconfig", "kubeconfig of a test cluster (test/cluster)")
 	flag.StringVar(&b.node, "node", "node-b", "the node to use")
 	flag.StringVar(&b.gpu, "gpu", "0", "the GPU, as for --gpu")
 	flag.StringVar(&b.image, "image",
 		"registry.k8s.io/e2e-test-images/busybox:1.36.1-1@sha256:a9155b13325b2abef48e71de77bb8ac015412a566829f621d06bfae5c699b1b9",
-		"an image that is on the node")
+		"an image that is already on the node")
 	flag.Parse()
 	if *list {
 		for _, m := range measurements {
@@ -126,7 +126,7 @@ func choose(what string) ([]measurement, error) {
 		}
 	}
 	if len(names) > 0 {
-		return nil, fmt.Errorf("unknown measurement %q: -list prints the names", names[0])
+		return nil, fmt.Errorf("unknown measurement %q; to print the names, use -list", names[0])
 	}
 	return chosen, nil
 }

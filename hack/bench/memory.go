@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// highWater matches the largest memory that a process has had, in KiB.
+// highWater matches the maximum memory usage of a process, in KiB.
 var highWater = regexp.MustCompile(`(?m)^VmHWM:\s+(\d+) kB$`)
 
-// memory compares the largest memory of the program with that of kubectl.
+// memory compares the program's maximum memory usage with kubectl's.
 func (b *bench) memory(ctx context.Context, what, against string, ours, theirs []string) (row, error) {
 	measure := func(program string, args []string) (sample, error) {
 		var all sample
@@ -37,8 +37,8 @@ func (b *bench) memory(ctx context.Context, what, against string, ours, theirs [
 	return compared(what, "MiB", mine, against, other).judged(), nil
 }
 
-// resident runs a program and returns its largest memory, in MiB. What the system counts for a child that has exited
-// includes the memory of this process, so the process is asked while it runs.
+// resident runs a program and returns its maximum memory usage, in MiB. It reads the value from the running process,
+// because the system's value for a child that has exited includes the memory of this process.
 func resident(ctx context.Context, program string, args ...string) (float64, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	if err := cmd.Start(); err != nil {
@@ -56,7 +56,7 @@ func resident(ctx context.Context, program string, args ...string) (float64, err
 		}
 		text, err := os.ReadFile(status)
 		if err != nil {
-			continue // it has exited
+			continue // the process has exited
 		}
 		if found := highWater.FindSubmatch(text); found != nil {
 			kib, _ := strconv.ParseFloat(string(found[1]), 64)

@@ -12,12 +12,12 @@ import (
 	"time"
 )
 
-// row is one figure, compared with another one of the same run.
+// row is one figure, compared with another figure from the same run.
 type row struct {
 	Measurement string `json:"measurement"`
 	Rounds      int    `json:"rounds"`
 	What        string `json:"what"`
-	// Unit is that of Median and Other: s, ms, ns, MiB, KiB, requests or failures.
+	// Unit is the unit of Median and Other: s, ms, ns, MiB, KiB, requests or failures.
 	Unit string `json:"unit"`
 	// Median is the best of the rounds in the measurements start and shim.
 	Median float64 `json:"median"`
@@ -27,7 +27,7 @@ type row struct {
 	Against string  `json:"against"`
 	Other   float64 `json:"other"`
 	Ratio   float64 `json:"ratio"`
-	// Limit is what Ratio may be at most, and More what Median may be more than Other; 0 means that there is none.
+	// Limit is the maximum of Ratio, and More the maximum of Median - Other; 0 means no limit.
 	Limit float64 `json:"limit,omitempty"`
 	More  float64 `json:"more,omitempty"`
 	// None is set if Median must be 0.
@@ -45,7 +45,7 @@ func (r row) judged() row {
 	return r
 }
 
-// limit returns the limit for people.
+// limit formats the limit for display.
 func (r row) limit() string {
 	switch {
 	case r.None:
@@ -58,7 +58,7 @@ func (r row) limit() string {
 	return "-"
 }
 
-// report is what one call of bench measured.
+// report contains the measurements of one call of bench.
 type report struct {
 	Time    string `json:"time"`
 	Machine string `json:"machine"`
@@ -69,8 +69,8 @@ func newReport() *report {
 	return &report{Time: time.Now().UTC().Format("2006-01-02 15:04 UTC"), Machine: machine(), Items: []row{}}
 }
 
-// machine describes this machine: the processor's model and number, the kernel, and the load of the last minute, which
-// others may cause.
+// machine describes this machine: the model and number of its processors, the kernel, and the load of the last minute,
+// which other programs may cause.
 func machine() string {
 	text := fmt.Sprintf("%d x %s", runtime.NumCPU(), runtime.GOARCH)
 	if file, err := os.Open("/proc/cpuinfo"); err == nil {

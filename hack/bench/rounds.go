@@ -18,12 +18,12 @@ type way struct {
 	after func(context.Context, int) error // not measured; may be nil
 }
 
-// sample is the times of one way, in seconds.
+// sample contains the times of one way, in seconds.
 type sample []float64
 
 func (s sample) median() float64 { return slices.Sorted(slices.Values(s))[len(s)/2] }
 
-// alternate runs the ways in turn, and returns the times of each by its name.
+// alternate runs the ways in turn, and returns the times of each by name.
 func (b *bench) alternate(ctx context.Context, ways ...way) (map[string]sample, error) {
 	times := map[string]sample{}
 	for i := range b.rounds + 1 {
@@ -57,13 +57,13 @@ func compared(what, unit string, ours sample, against string, other sample) row 
 	}
 }
 
-// within returns the row with a limit of its ratio; 0 means none.
+// within returns the row with a limit for its ratio; 0 means none.
 func (r row) within(limit float64) row {
 	r.Limit = limit
 	return r.judged()
 }
 
-// atMost returns the row with a limit of the difference.
+// atMost returns the row with a limit for the difference.
 func (r row) atMost(more float64) row {
 	r.More = more
 	return r.judged()

@@ -9,7 +9,7 @@ import (
 // measureRuntime measures the time until a broken containerd configuration is verified, and until it is restored. Both
 // restart containerd.
 func (b *bench) measureRuntime(ctx context.Context) ([]row, error) {
-	if err := b.revert(ctx, 0); err != nil { // other runs would be reverted too, and measured
+	if err := b.revert(ctx, 0); err != nil { // other runs would also be reverted, and measured
 		return nil, err
 	}
 	times, err := b.alternate(ctx, way{"break", b.breakRuntime, b.settle}, way{"revert", b.revert, b.settle},
@@ -29,15 +29,15 @@ func (b *bench) breakRuntime(ctx context.Context, _ int) error {
 	return err
 }
 
-// settle gives the kubelet time to recover from a restart of containerd, which it does without any sign in the API, so
-// that it does not slow down the next measurement.
+// settle gives the kubelet time to recover from a restart of containerd, which the API does not show, so that the
+// recovery does not slow down the next measurement.
 func (b *bench) settle(context.Context, int) error {
 	time.Sleep(3 * time.Second)
 	return nil
 }
 
-// restart does the minimum work of a break: it creates a privileged pod, restarts containerd from it, and queries
-// containerd through the pod to check that it serves.
+// restart does the minimum work for a break: it creates a privileged pod, restarts containerd from it, and queries
+// containerd through the pod to check that it responds.
 func (b *bench) restart(ctx context.Context, round int) error {
 	kubectl := func(args ...string) (string, error) { return b.theirs(ctx, b.kubeconfig, args...) }
 	name := fmt.Sprintf("restart-%d", round)

@@ -10,7 +10,7 @@ import (
 	"strconv"
 )
 
-// shimLine matches a line of hack/bench-shim.sh: what, then the nanoseconds of a call of cuMemAlloc and of
+// shimLine matches a line of hack/bench-shim.sh: a label, then the nanoseconds for a call of cuMemAlloc and of
 // cuLaunchKernel.
 var shimLine = regexp.MustCompile(`(?m)^(\S[^\d\n]*?) +(\d+\.\d+) +(\d+\.\d+)`)
 
@@ -39,7 +39,7 @@ func (b *bench) measureShim(ctx context.Context) ([]row, error) {
 	} {
 		ours, other := launch[c[0]], launch[c[1]]
 		if ours == nil || other == nil {
-			return nil, errors.Join(fmt.Errorf("no line %q or %q of hack/bench-shim.sh", c[0], c[1]))
+			return nil, errors.Join(fmt.Errorf("no line %q or %q in the output of hack/bench-shim.sh", c[0], c[1]))
 		}
 		against := map[string]string{direct: "direct call", toggle: toggle}[c[1]]
 		rows = append(rows, compared("call, "+c[0], "ns", ours, against, other).judged())

@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// startMore is how much longer than version a command may take to start, in milliseconds.
+// startMore is the maximum additional start time of a command compared with version, in milliseconds.
 const startMore = 30
 
 // commandLine matches a row of the list of commands.
 var commandLine = regexp.MustCompile(`(?m)^\| \[([a-z ]+)\]\(`)
 
-// offline are commands that answer without a cluster.
+// offline are commands that work without a cluster.
 var offline = []string{
 	"xid list", "xid explain 79", "cuda profiles", "doctor checks", "doctor signatures",
 	"doctor explain rt.wrong-instance",
@@ -27,9 +27,9 @@ var offline = []string{
 	"completion bash", "completion zsh", "completion fish", "completion powershell", "__complete xid --",
 }
 
-// measureStart measures the help of every command, and the commands that need no cluster, against version. The rows are
-// those of the slowest help, the slowest answer, and all that exceed the limit. A start takes so little time that other
-// load on the machine would be most of a median: the figures are the best of the rounds.
+// measureStart compares the help of every command, and the commands that need no cluster, with version. The rows are
+// those for the slowest help, the slowest command, and all that exceed the limit. The figures are the best of the
+// rounds: a start takes so little time that other load on the machine would dominate a median.
 func (b *bench) measureStart(ctx context.Context) ([]row, error) {
 	page, err := os.ReadFile("docs/commands/README.md")
 	if err != nil {
@@ -62,7 +62,7 @@ func (b *bench) measureStart(ctx context.Context) ([]row, error) {
 	return append(all, memory), err
 }
 
-// starts returns a row for each command line, the slowest first. Between any two of them runs version.
+// starts returns a row for each command line, the slowest first. It runs version between any two of them.
 func (b *bench) starts(ctx context.Context, lines []string) ([]row, error) {
 	took := func(line string) (float64, error) {
 		start := time.Now()

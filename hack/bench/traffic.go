@@ -18,10 +18,10 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// traffic is what a command costs the API server.
+// traffic is the load of a command on the API server.
 type traffic struct {
 	requests int
-	bytes    int64 // of all connections, in both directions, encrypted and compressed as they were
+	bytes    int64 // bytes on all connections, in both directions, as encrypted and compressed on the wire
 }
 
 // traffic runs a command with a kubeconfig whose server is a proxy that counts bytes, and counts the command's requests
@@ -30,7 +30,7 @@ func (b *bench) traffic(ctx context.Context, run func(kubeconfig string) error) 
 	log := filepath.Join(b.state(), "nodes", "node-a", "log", "audit.json")
 	info, err := os.Stat(log)
 	if err != nil {
-		return traffic{}, fmt.Errorf("the API server's audit log: %w; recreate a cluster that is older than the log", err)
+		return traffic{}, fmt.Errorf("the API server's audit log: %w; recreate the cluster if it was created before the audit log was introduced", err)
 	}
 	p, err := b.newProxy(ctx)
 	if err != nil {
@@ -41,13 +41,13 @@ func (b *bench) traffic(ctx context.Context, run func(kubeconfig string) error) 
 	if err != nil {
 		return traffic{}, err
 	}
-	// The API server notices the end of watches and of exec requests a moment later.
+	// The API server logs the end of watches and of exec requests with a short delay.
 	time.Sleep(500 * time.Millisecond)
 	requests, err := audited(log, info.Size())
 	return traffic{requests: requests, bytes: bytes}, err
 }
 
-// minus returns the traffic of what t has done in addition to other.
+// minus returns the traffic of t in addition to other.
 func (t traffic) minus(other traffic) traffic {
 	return traffic{t.requests - other.requests, t.bytes - other.bytes}
 }
@@ -62,8 +62,7 @@ func (t traffic) rows(what, against string, peer traffic) []row {
 	}
 }
 
-// clients are the beginnings of the user agents that are counted: the program's, kubectl's, and that of the exec
-// requests of both.
+// clients are prefixes of the user agents to count: the program's, kubectl's, and the one for exec requests of both.
 var clients = []string{"kubectl", "Go-http-client"}
 
 // audited counts the requests of clients in the audit log from an offset. A watch has several lines with the same ID.
@@ -91,7 +90,7 @@ func audited(path string, offset int64) (int, error) {
 	return len(seen), lines.Err()
 }
 
-// proxy passes TCP connections on to the API server.
+// proxy forwards TCP connections to the API server.
 type proxy struct {
 	kubeconfig string
 	listener   net.Listener
@@ -109,7 +108,7 @@ func (b *bench) newProxy(ctx context.Context) (*proxy, error) {
 		return nil, err
 	}
 	server := ""
-	for _, cluster := range raw.Clusters { // the certificate is also for 127.0.0.1
+	for _, cluster := range raw.Clusters { // the certificate is also valid for 127.0.0.1
 		server = strings.TrimPrefix(cluster.Server, "https://")
 		cluster.Server = "https://" + p.listener.Addr().String()
 	}
@@ -157,14 +156,14 @@ func (p *proxy) pass(ctx context.Context, client net.Conn, server string) {
 	_ = api.Close()
 }
 
-// close ends the proxy, and returns how many bytes it has passed on.
+// close stops the proxy, and returns the number of forwarded bytes.
 func (p *proxy) close() int64 {
 	p.stop()
 	_ = errors.Join(p.listener.Close(), os.RemoveAll(filepath.Dir(p.kubeconfig)))
 	return p.bytes.Load()
 }
 
-// counted is a connection that counts what is written to it.
+// counted is a connection that counts the bytes written to it.
 type counted struct {
 	net.Conn
 	bytes *atomic.Int64

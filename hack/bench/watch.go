@@ -17,8 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// measureWatch measures the time from the request that cordons a node to the line of the watch command, which has the
-// watcher of experiments, and to the event of a bare watch.
+// measureWatch measures the time from the request that cordons a node to the line printed by the watch command, which
+// uses the watcher of experiments, and to the event of a bare watch.
 func (b *bench) measureWatch(ctx context.Context) ([]row, error) {
 	name, err := b.ours(ctx, "xid", "79", b.node, "--gpu", b.gpu, "--yes", "-o", "name")
 	if err != nil {
@@ -83,7 +83,7 @@ type seen struct {
 	text string
 }
 
-// following waits until the command follows the node. It begins with the past, and does not say when that ends: it is
+// following waits until the command follows the node. It first prints past reactions, without marking their end: it is
 // ready when it shows a change.
 func (b *bench) following(ctx context.Context, lines <-chan seen) error {
 	var err error
@@ -106,14 +106,14 @@ func (b *bench) setUnschedulable(ctx context.Context, on bool) error {
 	return err
 }
 
-// line returns when a line with a word was read.
+// line returns the time at which a line with the given word was read.
 func line(ctx context.Context, lines <-chan seen, word string, within time.Duration) (time.Time, error) {
 	timeout := time.After(within)
 	for {
 		select {
 		case l, more := <-lines:
 			if !more {
-				return time.Time{}, errors.New("the watch command ended")
+				return time.Time{}, errors.New("the watch command exited")
 			}
 			if slices.Contains(strings.Fields(l.text), word) {
 				return l.at, nil

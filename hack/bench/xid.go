@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// ratioOfInject is what injecting an XID may take, as a part of the time of a bare pod and of kubectl debug.
+// ratioOfInject is the maximum time for injecting an XID, relative to the time of a bare pod and of kubectl debug.
 const ratioOfInject = 0.15
 
 // measureXID measures the time to write one verified XID line to a node's kernel log: the xid command, from start to
@@ -62,8 +62,8 @@ func (b *bench) inject(ctx context.Context, plugin, kubeconfig string) error {
 	return err
 }
 
-// barePod does the minimum: it creates a pod whose image is on the node, waits until it has succeeded, reads its log
-// and deletes it.
+// barePod does the minimum: it creates a pod whose image is on the node, waits until the pod has succeeded, reads its
+// log and deletes it.
 func (b *bench) barePod(ctx context.Context, round int) error {
 	name := fmt.Sprintf("bare-%d", round)
 	if err := b.podIn(ctx, name, corev1.PodSucceeded, "echo", "done"); err != nil {
@@ -80,7 +80,7 @@ func (b *bench) barePod(ctx context.Context, round int) error {
 	return pods.Delete(ctx, name, metav1.DeleteOptions{})
 }
 
-// podReady returns how long a bare pod takes until the API server reports that it runs: an injection cannot be faster.
+// podReady returns the time until the API server reports that a bare pod is running: an injection cannot be faster.
 func (b *bench) podReady(ctx context.Context) (sample, error) {
 	name := func(i int) string { return fmt.Sprintf("running-%d", i) }
 	atOnce := metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}
@@ -96,7 +96,7 @@ func (b *bench) podReady(ctx context.Context) (sample, error) {
 	return times["running"], err
 }
 
-// podIn creates a pod on the node, and waits until it is in a phase.
+// podIn creates a pod on the node, and waits until it is in the given phase.
 func (b *bench) podIn(ctx context.Context, name string, phase corev1.PodPhase, command ...string) error {
 	pods := b.client.CoreV1().Pods(namespace)
 	watch, err := pods.Watch(ctx,

@@ -17,7 +17,7 @@ func commandPages(root *cobra.Command) map[string]string {
 	var index page
 	index.made()
 	index.line("# Commands")
-	index.line("What `--help` says of every command. Each is called as `kubectl gpu-fault COMMAND`.")
+	index.line("The `--help` text of every command. Run each command as `kubectl gpu-fault COMMAND`.")
 	index.row("command", "what it does")
 	index.row("---", "---")
 	for _, verb := range root.Commands() {
@@ -29,7 +29,7 @@ func commandPages(root *cobra.Command) map[string]string {
 		p.made()
 		p.command(verb, 1)
 		p.line(
-			"[All commands](README.md), and the [flags that all of them have](README.md#flags-that-all-commands-have).",
+			"[All commands](README.md), and the [flags that all commands have](README.md#flags-that-all-commands-have).",
 		)
 		all[path.Join(commandsFolder, name)] = p.String()
 
@@ -56,7 +56,7 @@ func withSubCommands(cmd *cobra.Command) []*cobra.Command {
 	return all
 }
 
-// command writes the section of a command, followed by those of its subcommands.
+// command writes the section for a command, followed by those for its subcommands.
 func (p *page) command(cmd *cobra.Command, depth int) {
 	title := strings.TrimPrefix(cmd.CommandPath(), cmd.Root().CommandPath()+" ")
 	p.line(strings.Repeat("#", depth) + " " + title)

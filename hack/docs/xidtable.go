@@ -12,10 +12,10 @@ func xidPage() string {
 	var p page
 	p.made()
 	p.line("# XIDs")
-	p.line(fmt.Sprintf("The catalog of %d XIDs and %d errors of NVSwitches, as `kubectl gpu-fault xid list -o wide` prints it. `xid explain CODE` has the whole of one: "+
-		"its line, what comes with it, and what each detector makes of it.", len(xid.All()), len(xid.SXids())))
-	p.line("The driver itself reports 13, 31 and 43 with [`--real`](inject-xid.md#a-real-xid), so that NVML and DCGM see them too. This was verified against the project's " +
-		"fake driver only, not on a GPU yet.")
+	p.line(fmt.Sprintf("The catalog of %d XIDs and %d NVSwitch errors, as printed by `kubectl gpu-fault xid list -o wide`. `xid explain CODE` shows all details of one code: "+
+		"its log line, related codes, and the reaction of each detector.", len(xid.All()), len(xid.SXids())))
+	p.line("The driver itself reports 13, 31 and 43 with [`--real`](inject-xid.md#a-real-xid), so that NVML and DCGM also see them. This was verified only with the project's " +
+		"fake driver, not yet on a GPU.")
 	p.xids()
 	p.sxids()
 	p.groups()
@@ -25,10 +25,10 @@ func xidPage() string {
 
 func (p *page) xids() {
 	p.line("## XIDs by number")
-	p.line("*NVIDIA* is the immediate action of NVIDIA's catalog of October 2025, *NVSentinel* the action that it recommends (NONE: the node stays as it is), " +
-		"*gpud* the type of its event, *EKS* what its node monitoring agent makes of the code when DCGM tells it, *device plugin* whether the GPU counts as broken. " +
-		"An empty cell: nothing, or not known. *Line* says how much is known of the text that we write: **real** was seen in the log of a machine, *rendered* comes from the " +
-		"driver's format or a detector's test, *generic* is our own words, as no line of a driver is known.")
+	p.line("*NVIDIA* is the immediate action in NVIDIA's catalog of October 2025, *NVSentinel* is the action that NVSentinel recommends (NONE: the node is not changed), " +
+		"*gpud* is the type of gpud's event, *EKS* is the reaction of EKS's node monitoring agent if DCGM reports the code, and *device plugin* shows whether the GPU becomes unhealthy. " +
+		"An empty cell means none or unknown. *Line* is the source of the text that the tool writes: **real** was seen in the log of a machine, *rendered* was derived from the " +
+		"driver's format or a detector's test, and *generic* is a text of this project, because no driver line is known.")
 	p.row("XID", "name in the driver", "what happened", "class", "NVIDIA", "NVSentinel", "gpud", "EKS", "device plugin",
 		"line")
 	p.row("--:", "---", "---", "---", "---", "---", "---", "---", "---", "---")
@@ -50,8 +50,8 @@ func evidence(e xid.Evidence) string {
 }
 
 func (p *page) sxids() {
-	p.line("## Errors of NVSwitches")
-	p.line("Written as `kubectl gpu-fault xid sxid:20034 NODE`. The line names the switch and the link, and no GPU.")
+	p.line("## NVSwitch errors")
+	p.line("Written as `kubectl gpu-fault xid sxid:20034 NODE`. The line names the switch and the link, but no GPU.")
 	p.row("SXid", "severity", "text", "known to gpud", "line")
 	p.row("--:", "---", "---", "---", "---")
 	for _, s := range xid.SXids() {
@@ -61,8 +61,8 @@ func (p *page) sxids() {
 }
 
 func (p *page) groups() {
-	p.line("## What comes together")
-	p.line("`--cascade` writes what really comes together, in order and with its delays.")
+	p.line("## Related XIDs")
+	p.line("`--cascade` writes the XIDs that occur together on real machines, in order and with their delays.")
 	p.row("codes", "what", "drivers", "source")
 	p.row("---", "---", "---", "---")
 	for _, g := range xid.Groups() {
@@ -80,7 +80,7 @@ func (p *page) groups() {
 
 func (p *page) detectors() {
 	p.line("## Detectors")
-	p.line("What each reads decides whether it can see a line that was written to the kernel log.")
+	p.line("Whether a detector sees a line written to the kernel log depends on what it reads.")
 	for _, d := range xid.Detectors() {
 		p.line("### " + d.Name)
 		p.line("Reads " + escape(d.Reads) + ".")
@@ -90,6 +90,6 @@ func (p *page) detectors() {
 		if len(d.Notes) > 0 {
 			p.end()
 		}
-		p.line("To forget what it saw: " + escape(d.Forget) + ".")
+		p.line("To clear its state: " + escape(d.Forget) + ".")
 	}
 }

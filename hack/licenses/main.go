@@ -15,25 +15,26 @@ import (
 	"github.com/google/licensecheck"
 )
 
-// allowed are the SPDX identifiers of the allowed licenses. All of them permit distribution under Apache-2.0 if the
-// notice is kept.
+// allowed contains the SPDX identifiers of the allowed licenses. All of them permit distribution under Apache-2.0 if
+// the notice is kept.
 var allowed = []string{"Apache-2.0", "MIT", "BSD-2-Clause", "BSD-3-Clause", "ISC"}
 
-// excused are modules with other licenses, with the reason why they are allowed.
+// excused contains modules with other licenses, with the reason why they are allowed.
 var excused = map[string]struct{ license, why string }{
 	"github.com/apparentlymart/go-textseg/v15": {
-		"Unicode-DFS-2016", "of the tables of the Unicode standard in it: their notice is to be kept, as with BSD",
+		"Unicode-DFS-2016", "applies to the Unicode tables in the module; the notice must be kept, as for BSD",
 	},
 	"github.com/hashicorp/hcl/v2": {
 		"MPL-2.0",
-		"reads scenarios' Terraform modules; it binds only its own files, which are not changed, and is there for everybody",
+		"reads scenarios' Terraform modules; the license applies only to the module's own files, which are public and unchanged",
 	},
 	"github.com/opencontainers/go-digest": {
-		"CC-BY-SA-4.0", "of its documents, which are not linked in; the code is Apache-2.0",
+		"CC-BY-SA-4.0", "applies to the documentation, which is not linked; the code is Apache-2.0",
 	},
 }
 
-// enough is the minimum percentage of a license file that a license's text must cover. The rest is names and years.
+// enough is the minimum percentage of a license file that the text of a license must cover. The rest is names and
+// years.
 const enough = 75
 
 func main() {
@@ -62,7 +63,7 @@ func check(out io.Writer) error {
 			count[id]++
 			if !slices.Contains(allowed, id) && excused[m.path].license != id {
 				bad++
-				fmt.Fprintf(out, "%s %s: %s is not among those that may be linked in: %s\n", m.path, m.version, id,
+				fmt.Fprintf(out, "%s %s: license %s is not allowed: %s\n", m.path, m.version, id,
 					strings.Join(allowed, ", "))
 			}
 		}
@@ -70,7 +71,7 @@ func check(out io.Writer) error {
 	for path := range excused {
 		if !slices.ContainsFunc(modules, func(m module) bool { return m.path == path }) {
 			bad++
-			fmt.Fprintf(out, "%s is not linked in any more: delete its exception\n", path)
+			fmt.Fprintf(out, "%s is no longer linked: delete its exception\n", path)
 		}
 	}
 	if bad > 0 {
@@ -129,7 +130,7 @@ func licenses(dir string) ([]string, error) {
 		coverage := licensecheck.Scan(text)
 		if coverage.Percent < enough {
 			return nil,
-				fmt.Errorf("of %s only %.0f%% is a license that is known: read it", entry.Name(), coverage.Percent)
+				fmt.Errorf("only %.0f%% of %s is a known license: read the file", coverage.Percent, entry.Name())
 		}
 		for _, match := range coverage.Match {
 			if !slices.Contains(found, match.ID) {

@@ -1,7 +1,7 @@
 // Command pack compresses a file with Zstandard at the highest level into FILE.zst. The output is reproducible.
 //
-// It has a module of its own, for the original library in C: its highest level makes the files of the plugin 10 %
-// smaller than the library in Go that the plugin decompresses them with.
+// It is a separate module, because it uses the original library in C: the plugin's files become 10 % smaller than with
+// the Go library that the plugin uses for decompression.
 package main
 
 import (

@@ -1,10 +1,10 @@
-// Command recording converts a script(1) recording of a terminal to an animated SVG. The SVG is text of a few KiB,
-// supports light and dark mode, and shows only what was printed. hack/record-run.sh uses it. (Tools such as
-// charmbracelet/freeze create only still images; asciinema needs a player.)
+// Command recording converts a script(1) recording of a terminal to an animated SVG. The SVG is a few KiB of text,
+// supports light and dark mode, and shows only the printed output. hack/record-run.sh uses it. (Tools such as
+// charmbracelet/freeze only create still images; asciinema needs a player.)
 //
 //	go run ./hack/recording TYPESCRIPT TIMING > docs/run.svg
 //
-// It supports only the one escape sequence that the demo prints, bold; record with TERM=dumb.
+// The only supported escape sequence is bold, which the demo prints; record with TERM=dumb.
 package main
 
 import (
@@ -18,10 +18,10 @@ import (
 )
 
 func main() {
-	slow := flag.Float64("slow", 1, "how many times slower than it was")
-	rows := flag.Int("rows", 34, "rows of the picture")
+	slow := flag.Float64("slow", 1, "factor by which to slow down the recording")
+	rows := flag.Int("rows", 34, "rows of the image")
 	columns := flag.Int("columns", 100, "columns of the terminal")
-	title := flag.String("title", "", "what the picture shows, for those who cannot see it")
+	title := flag.String("title", "", "description of the image, for screen readers")
 	flag.Parse()
 	if err := run(flag.Args(), *slow, screen{rows: *rows, columns: *columns, title: *title}); err != nil {
 		fmt.Fprintf(os.Stderr, "recording: %v\n", err)
@@ -31,7 +31,7 @@ func main() {
 
 func run(files []string, slow float64, s screen) error {
 	if len(files) != 2 {
-		return errors.New("give the typescript and its timing, as script --log-out and --log-timing wrote them")
+		return errors.New("specify the typescript and its timing, written by script --log-out and --log-timing")
 	}
 	typescript, err := os.ReadFile(files[0])
 	if err != nil {
@@ -66,9 +66,9 @@ func parse(typescript, timing string, slow float64) ([]moment, error) {
 		seconds, err1 := strconv.ParseFloat(delay, 64)
 		n, err2 := strconv.Atoi(count)
 		if err := errors.Join(err1, err2); err != nil || n < 0 || n > len(text) {
-			return nil, fmt.Errorf("timing %q does not fit the typescript: %w", strings.TrimSpace(line), err)
+			return nil, fmt.Errorf("timing %q does not match the typescript: %w", strings.TrimSpace(line), err)
 		}
-		if len(all) > 0 { // start with the first output
+		if len(all) > 0 { // start at the first output
 			at += time.Duration(seconds * slow * float64(time.Second))
 		}
 		all = append(all, moment{at, strings.ReplaceAll(text[:n], "\r", "")})

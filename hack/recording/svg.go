@@ -20,7 +20,7 @@ const (
 	rest                            = 8 * time.Second
 )
 
-// row is a row of the terminal, and the time when it appears.
+// row is a row of the terminal, with the time at which it appears.
 type row struct {
 	at   time.Duration
 	text string

@@ -32,7 +32,7 @@ func choose(list string) ([]platform, error) {
 			}
 		}
 		if !found {
-			return nil, fmt.Errorf("platform %q is not released; these are: %v", word, platforms)
+			return nil, fmt.Errorf("platform %q is not supported; supported values: %v", word, platforms)
 		}
 	}
 	return chosen, nil

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/mod/semver"
 )
 
-// trial are the suffixes of versions that are not for users.
+// trial contains the suffixes of versions that are not for users.
 var trial = []string{"-test", "-snapshot"}
 
 func isTrial(version string) bool {
@@ -22,17 +22,17 @@ func isTrial(version string) bool {
 	return false
 }
 
-// checkVersion returns an error if krew does not accept the version, which must have a v and three numbers, or if it is
-// not valid in a file name.
+// checkVersion returns an error if krew does not accept the version, which must be a v and three numbers, or if the
+// version is not valid in a file name.
 func checkVersion(version string) error {
-	const example = "give one like v1.2.3, v1.2.3-rc.1 or v0.0.0-test: make release VERSION=v1.2.3"
+	const example = "specify a version such as v1.2.3, v1.2.3-rc.1 or v0.0.0-test: make release VERSION=v1.2.3"
 	switch {
 	case version == "":
-		return errors.New("which version? " + example)
+		return errors.New("no version specified: " + example)
 	case semver.IsValid("v" + version):
-		return fmt.Errorf("version %s has no v in front: %s", version, example)
+		return fmt.Errorf("version %s must begin with v: %s", version, example)
 	case !semver.IsValid(version) || semver.Canonical(version) != version:
-		return fmt.Errorf("%q is no semantic version with three numbers and without build metadata: %s", version,
+		return fmt.Errorf("%q is not a semantic version with three numbers and without build metadata: %s", version,
 			example)
 	}
 	return nil
@@ -49,8 +49,8 @@ func checkRepository(ctx context.Context, version string) error {
 		return err
 	}
 	if changed != "" {
-		return fmt.Errorf("these files are not committed, so that nobody could build %s again:\n%s\n"+
-			"commit or stash them, or try with a version like %s-test", version, changed, version)
+		return fmt.Errorf("these files are not committed, so %s could not be reproduced:\n%s\n"+
+			"commit or stash them, or use a trial version such as %s-test", version, changed, version)
 	}
 	head, err := git(ctx, "rev-parse", "HEAD")
 	if err != nil {
@@ -59,7 +59,7 @@ func checkRepository(ctx context.Context, version string) error {
 	tagged, err := git(ctx, "rev-parse", "--verify", "--quiet", "refs/tags/"+version+"^{commit}")
 	if err == nil && tagged != head {
 		return fmt.Errorf(
-			"the tag %s is on commit %.12s, and this is %.12s: check the tag out, or take the next version", version,
+			"tag %s is on commit %.12s, but HEAD is %.12s: check out the tag, or use the next version", version,
 			tagged, head,
 		)
 	}

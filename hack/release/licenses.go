@@ -116,8 +116,8 @@ func (n notices) add(owner, top, dir string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%s has no license in its folder: its authors do not allow to pass it on, "+
-		"or licenses.go does not know the file's name", owner)
+	return fmt.Errorf("%s has no license in its directory: its authors do not allow redistribution, "+
+		"or licenses.go does not recognize the file name", owner)
 }
 
 // text returns the file with each license text once, below the names of its owners.
@@ -136,7 +136,7 @@ func (n notices) text() ([]byte, error) {
 	})
 	var b bytes.Buffer
 	b.WriteString(
-		"kubectl-gpu_fault and the node helper that it carries are linked with the following, on some platforms not with all.\n",
+		"kubectl-gpu_fault and the node helper that it contains are linked with the following packages, on some platforms only with some of them.\n",
 	)
 	line := strings.Repeat("-", 80)
 	for _, notice := range all {

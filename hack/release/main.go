@@ -1,5 +1,5 @@
-// Command release builds the files of a release: for each platform an archive with the program and all licenses and a
-// software bill of materials, and checksums, the krew manifest, and the release notes.
+// Command release builds the files of a release: an archive with the program, all licenses and a software bill of
+// materials for each platform, and checksums, the krew manifest, and the release notes.
 //
 // The build is reproducible: the same commit and Go version produce the same bytes in every directory and on every
 // machine. The output does not contain data about the machine, the user, or the time. File times are the time of the
@@ -27,15 +27,15 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	var r release
-	flag.StringVar(&r.version, "version", "", "Version of the release, like v1.2.3")
-	flag.StringVar(&r.commit, "commit", "", "Commit that is released")
+	flag.StringVar(&r.version, "version", "", "Version of the release, such as v1.2.3")
+	flag.StringVar(&r.commit, "commit", "", "Commit to release")
 	flag.StringVar(&r.date, "date", "", "Date of the commit, RFC 3339")
-	flag.StringVar(&r.flags, "flags", "", "Flags of go build, between spaces")
-	flag.StringVar(&r.ldflags, "ldflags", "", "Flags for Go's linker, which stamp version, commit and date")
+	flag.StringVar(&r.flags, "flags", "", "Flags for go build, separated by spaces")
+	flag.StringVar(&r.ldflags, "ldflags", "", "Flags for Go's linker, which set version, commit and date")
 	flag.StringVar(&r.dist, "dist", "dist",
-		"Folder for what is released; what an earlier release left there is removed")
+		"Directory for the release files; files from an earlier release are removed")
 	only := flag.String("platforms", "",
-		"Only these, like linux/amd64,windows/amd64; then there is no manifest (default: all)")
+		"Platforms to build, such as linux/amd64,windows/amd64, without a manifest (default: all)")
 	flag.Parse()
 	if err := r.run(ctx, *only); err != nil {
 		fmt.Fprintf(os.Stderr, "release: %v\n", err)
@@ -64,7 +64,7 @@ func (r release) run(ctx context.Context, only string) error {
 		return err
 	}
 	if r.modified, err = time.Parse(time.RFC3339, r.date); err != nil {
-		return fmt.Errorf("the commit's date %q is none: %w", r.date, err)
+		return fmt.Errorf("invalid commit date %q: %w", r.date, err)
 	}
 	if err := r.helpers(ctx); err != nil {
 		return err
@@ -114,7 +114,7 @@ func (r release) archives(ctx context.Context, staged string, platforms []platfo
 	return packing.Wait()
 }
 
-// publish replaces the files of an earlier release in dist, and no other files.
+// publish replaces the files from an earlier release in dist, and no other files.
 func (r release) publish(staged string) error {
 	if err := os.MkdirAll(r.dist, 0o755); err != nil {
 		return err

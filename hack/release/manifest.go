@@ -68,7 +68,7 @@ func renderManifest(text, version, folder string) ([]byte, error) {
 		}
 		for _, a := range archives {
 			if !bytes.Contains(b.Bytes(), []byte("/"+filepath.Base(a)+"\n")) {
-				return nil, errors.New("it does not list " + filepath.Base(a))
+				return nil, errors.New("the manifest does not list " + filepath.Base(a))
 			}
 		}
 	}

@@ -15,7 +15,7 @@ import (
 const notesName = "release-notes.md"
 
 // verbs are the headings of the release notes in order, with the first words of the commit subjects that belong under
-// each.
+// each heading.
 var verbs = []struct {
 	heading string
 	words   []string
@@ -59,7 +59,7 @@ func renderNotes(version, before, commit, goVersion string, subjects []string) s
 	var b strings.Builder
 	fmt.Fprintf(&b, "# kubectl gpu-fault %s\n\nCommit %s", version, commit)
 	if before != "" {
-		fmt.Fprintf(&b, "; what changed since %s", before)
+		fmt.Fprintf(&b, "; changes since %s", before)
 	}
 	b.WriteString(".\n")
 	grouped := map[string][]string{}
@@ -80,12 +80,12 @@ func renderNotes(version, before, commit, goVersion string, subjects []string) s
 		}
 	}
 	fmt.Fprintf(&b, `
-## Check what you downloaded
+## Verify the download
 
     sha256sum --check --ignore-missing %s
 
-With %s, the same commit gives the same files, byte for byte: `+"`make release VERSION=%s`"+`. What each program is linked with
-is in its .cdx.json (CycloneDX).
+With %s, the same commit gives the same files, byte for byte: `+"`make release VERSION=%s`"+`. The dependencies of each program
+are listed in its .cdx.json file (CycloneDX).
 `, checksums, goVersion, version)
 	return b.String()
 }

@@ -15,13 +15,13 @@ func TestVersions(t *testing.T) {
 	t.Parallel()
 	for version, want := range map[string]string{
 		"v1.2.3": "", "v1.2.3-rc.1": "", "v0.0.0-test": "",
-		"":             "which version?",
-		"1.2.3":        "has no v in front",
+		"":             "no version specified",
+		"1.2.3":        "must begin with v",
 		"v1.2":         "three numbers",
 		"v1.2.3+build": "without build metadata",
-		"v01.2.3":      "no semantic version",
-		"latest":       "no semantic version",
-		"v1.2.3/../..": "no semantic version",
+		"v01.2.3":      "not a semantic version",
+		"latest":       "not a semantic version",
+		"v1.2.3/../..": "not a semantic version",
 	} {
 		err := checkVersion(version)
 		switch {
@@ -64,7 +64,7 @@ func TestRepository(t *testing.T) {
 	refused("v1.0.0", "")
 	refused("v1.1.0", "")
 	run("commit", "--quiet", "--allow-empty", "--message=second")
-	refused("v1.0.0", "check the tag out, or take the next version")
+	refused("v1.0.0", "check out the tag, or use the next version")
 	if err := os.WriteFile("new file", nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -225,7 +225,7 @@ func TestChoose(t *testing.T) {
 	if err != nil || len(two) != 2 || two[1].archive("v1.0.0") != "kubectl-gpu_fault_v1.0.0_windows_amd64.zip" {
 		t.Errorf("two: %v %v", two, err)
 	}
-	if _, err := choose("linux/s390x"); err == nil || !strings.Contains(err.Error(), "not released") {
+	if _, err := choose("linux/s390x"); err == nil || !strings.Contains(err.Error(), "is not supported") {
 		t.Errorf("a platform that is not released: %v", err)
 	}
 }

@@ -21,7 +21,7 @@ func (r release) sbom(ctx context.Context, staged string, p platform, binary str
 	// Read the helpers from disk. This program may embed none, because it was built before them.
 	helpers, err := filepath.Glob("debugpod/helper/gpu-fault-node-linux-*.zst")
 	if err != nil || len(helpers) == 0 {
-		return fmt.Errorf("bill of materials for %s: there are no helpers: make helpers builds them", p)
+		return fmt.Errorf("bill of materials for %s: no helpers found; to build them, run: make helpers", p)
 	}
 	for _, packed := range helpers {
 		inside, err := r.billOfHelper(ctx, staged, packed)
@@ -78,12 +78,12 @@ func billOf(ctx context.Context, version, binary string) (bill, error) {
 	}
 	var b bill
 	if err := json.Unmarshal([]byte(said), &b); err != nil {
-		return nil, fmt.Errorf("cyclonedx-gomod's output is no JSON: %w", err)
+		return nil, fmt.Errorf("cyclonedx-gomod's output is not valid JSON: %w", err)
 	}
 	return b, nil
 }
 
-// add adds the components of another program that are missing, and their dependencies.
+// add adds the missing components of another program, and their dependencies.
 func (b bill) add(other bill) {
 	for list, key := range map[string]string{"components": "bom-ref", "dependencies": "ref"} {
 		mine, _ := b[list].([]any)

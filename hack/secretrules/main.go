@@ -1,5 +1,5 @@
-// Command secretrules writes pkg/redact/rules.tsv from the rules of gitleaks, which know the formats of tokens of many
-// services. Run it to take a newer release: go run ./hack/secretrules v8.30.1
+// Command secretrules writes pkg/redact/rules.tsv from the gitleaks rules, which contain the token formats of many
+// services. To update to a newer release, run: go run ./hack/secretrules v8.30.1
 package main
 
 import (
@@ -17,7 +17,7 @@ import (
 
 const module = "github.com/zricethezav/gitleaks/v8"
 
-// rule is a rule of gitleaks' default configuration, as far as it is used.
+// rule contains the fields that are used from a rule in gitleaks' default configuration.
 type rule struct {
 	ID, Regex   string
 	Entropy     float64
@@ -26,8 +26,9 @@ type rule struct {
 	Path        string
 }
 
-// left are rules that are not taken: redact has its own, stricter rules for named values and Kubernetes' Secrets.
-var left = []string{"generic-api-key", "kubernetes-secret-yaml", "curl-auth-header", "curl-auth-user", "private-key"}
+// skipped lists the gitleaks rules that are not imported, because redact has its own, stricter rules for named values
+// and Kubernetes Secrets.
+var skipped = []string{"generic-api-key", "kubernetes-secret-yaml", "curl-auth-header", "curl-auth-user", "private-key"}
 
 func main() {
 	if len(os.Args) != 2 {
@@ -53,7 +54,7 @@ func table(version string) (string, error) {
 	}
 	var downloaded struct{ Dir string }
 	if err := json.Unmarshal(out, &downloaded); err != nil {
-		return "", fmt.Errorf("read what go mod download printed: %w", err)
+		return "", fmt.Errorf("read the output of go mod download: %w", err)
 	}
 	data, err := os.ReadFile(filepath.Join(downloaded.Dir, "config", "gitleaks.toml"))
 	if err != nil {
@@ -74,7 +75,7 @@ func table(version string) (string, error) {
 	}
 	b.WriteString("id\tkeywords\tgroup\tentropy\tregex\n")
 	for _, r := range config.Rules {
-		if r.Regex == "" || slices.Contains(left, r.ID) {
+		if r.Regex == "" || slices.Contains(skipped, r.ID) {
 			continue
 		}
 		pattern, err := regexp.Compile(r.Regex)

@@ -1,5 +1,5 @@
-// Command signatures prints the signatures of doctor as JSON, which `make` compresses and the program reads at each
-// start: YAML takes several times as long.
+// Command signatures prints doctor's signatures as JSON, which `make` compresses and the program reads at each start.
+// Parsing YAML would take several times as long.
 package main
 
 import (

@@ -15,25 +15,25 @@ import (
 	"time"
 )
 
-// What a client that runs all the time may grow by, from its size after the first minute.
+// Limits for the growth of a client that runs all the time, relative to its size after the first minute.
 const (
 	growthMiB        = 20
 	growthGoroutines = 5
 )
 
-// client is a process of the program that runs for long.
+// client is a long-running process of the program.
 type client struct {
 	cmd    *exec.Cmd
 	stderr bytes.Buffer
 	ended  chan struct{}
 
 	mu       sync.Mutex
-	current  int // process ID; 0: none
+	current  int // process ID; 0 means none
 	failures []string
 	done     chan struct{}
 }
 
-// usage is what a process uses at one moment.
+// usage is the resource usage of a process at one time.
 type usage struct {
 	mib   float64
 	files int
@@ -65,14 +65,14 @@ func (c *client) setCurrent(pid int) {
 	c.current = pid
 }
 
-// watch opens a run on the node and watches it: the watcher sees all that the other faults do to the node.
+// watch opens a run on the node and watches it: the watcher sees everything that the other faults do to the node.
 func (s *soak) watch(ctx context.Context) (*client, error) {
 	if _, err := s.ours(ctx, "xid", "79", s.node, "--gpu", "0", "--ttl", "24h", "--yes"); err != nil {
 		return nil, err
 	}
 	runs, err := s.runs(ctx)
 	if err != nil || len(runs) != 1 {
-		return nil, fmt.Errorf("%d runs are open, want 1: %w", len(runs), err)
+		return nil, fmt.Errorf("%d runs are open, expected 1: %w", len(runs), err)
 	}
 	s.long = runs[0]
 	return s.follow(ctx)
@@ -94,15 +94,15 @@ func (s *soak) follow(ctx context.Context) (*client, error) {
 	return c, nil
 }
 
-// goroutines compares the goroutines of the old watcher with those of a fresh one, and ends both: SIGQUIT makes a Go
-// program print them.
+// goroutines compares the goroutines of the old watcher with those of a new one, and terminates both: on SIGQUIT, a Go
+// program prints its goroutines.
 func (s *soak) goroutines(ctx context.Context, old *client) {
 	fresh, err := s.follow(ctx)
 	if err != nil {
 		s.fail("start a second watcher: %v", err)
 		return
 	}
-	time.Sleep(10 * time.Second) // it does not say when it has read everything
+	time.Sleep(10 * time.Second) // it does not report when it has read everything
 	before, now := fresh.usage(), old.usage()
 	count := func(c *client) int {
 		_ = c.cmd.Process.Signal(syscall.SIGQUIT)
@@ -110,23 +110,23 @@ func (s *soak) goroutines(ctx context.Context, old *client) {
 		return strings.Count(c.stderr.String(), "\ngoroutine ")
 	}
 	few, many := count(fresh), count(old)
-	fmt.Printf("watch, old and fresh: %d and %d goroutines, %.1f and %.1f MiB, %d and %d open files\n", many, few,
+	fmt.Printf("watch, old and new process: %d and %d goroutines, %.1f and %.1f MiB, %d and %d open files\n", many, few,
 		now.mib, before.mib, now.files, before.files)
 	if few == 0 || many == 0 {
-		s.fail("the watcher ended before its time: %s", old.stderr.String())
+		s.fail("the watcher exited early: %s", old.stderr.String())
 	}
 	if many > few+growthGoroutines {
-		s.leak("goroutines of watch", fmt.Sprintf("%d, and %d in a fresh one", many, few))
+		s.leak("goroutines of watch", fmt.Sprintf("%d, compared with %d in a new process", many, few))
 	}
 	if now.mib > before.mib+growthMiB {
-		s.leak("memory of watch", fmt.Sprintf("%.1f MiB, and %.1f in a fresh one", now.mib, before.mib))
+		s.leak("memory of watch", fmt.Sprintf("%.1f MiB, compared with %.1f MiB in a new process", now.mib, before.mib))
 	}
 	if now.files > before.files+growthGoroutines {
-		s.leak("open files of watch", fmt.Sprintf("%d, and %d in a fresh one", now.files, before.files))
+		s.leak("open files of watch", fmt.Sprintf("%d, compared with %d in a new process", now.files, before.files))
 	}
 }
 
-// growth compares the memory and the open files of the experiments' client, from its least to its most.
+// growth compares the minimum and maximum of the memory and the open files of the experiments' client.
 func (s *soak) growth() {
 	var least, most usage
 	for _, p := range s.samples {
@@ -140,7 +140,7 @@ func (s *soak) growth() {
 		least = usage{min(least.mib, u.mib), min(least.files, u.files)}
 		most = usage{max(most.mib, u.mib), max(most.files, u.files)}
 	}
-	fmt.Printf("run, least and most: %.1f and %.1f MiB, %d and %d open files\n", least.mib, most.mib, least.files,
+	fmt.Printf("run, minimum and maximum: %.1f and %.1f MiB, %d and %d open files\n", least.mib, most.mib, least.files,
 		most.files)
 	if most.mib > least.mib+growthMiB {
 		s.leak("memory of run", fmt.Sprintf("%.1f to %.1f MiB", least.mib, most.mib))
@@ -150,7 +150,7 @@ func (s *soak) growth() {
 	}
 }
 
-// batch is how many repeats one process makes: node-problem-detector stops writing Events after 25, and is restarted
+// batch is the number of repeats in one process: node-problem-detector stops writing Events after 25, and is restarted
 // between processes.
 const batch = 10
 
@@ -168,7 +168,7 @@ func (s *soak) experiments(ctx context.Context) *client {
 	return c
 }
 
-// wait waits for the repeats, and returns what failed.
+// wait waits for the repeats, and returns the failures.
 func (c *client) wait() []string {
 	<-c.done
 	return c.failures
@@ -178,7 +178,7 @@ func (s *soak) experiment(ctx context.Context, c *client, repeat int) error {
 	if _, err := s.onNode(ctx, s.other, "systemctl restart node-problem-detector"); err != nil {
 		return err
 	}
-	time.Sleep(5 * time.Second) // it drops lines from about its start
+	time.Sleep(5 * time.Second) // it drops lines from about the time of its start
 	text, err := s.ours(ctx, "run", "xid-detection", "--explain")
 	if err != nil {
 		return err

@@ -1,7 +1,7 @@
-// Command soak injects mixed faults into a node of the test cluster for an hour, reverts them, and meanwhile kills the
-// client and restarts the kubelet and containerd. After each round nothing of the fault may be left: no run, lock, pod,
-// job, process, file or firewall rule. Two clients run all the time, and may not grow: one that watches the node, and
-// one that repeats the experiment xid-detection on the other node.
+// Command soak injects mixed faults into a node of the test cluster for an hour and reverts them. In the meantime, it
+// kills the client and restarts the kubelet and containerd. After each round, nothing of the fault may remain: no run,
+// lock, pod, job, process, file or firewall rule. Two clients run all the time, and must not grow: one that watches the
+// node, and one that repeats the experiment xid-detection on the other node.
 //
 //	make soak             an hour (SOAK=15m: shorter)
 //
@@ -33,7 +33,7 @@ const namespace = "soak"
 
 type soak struct {
 	plugin, kubeconfig string
-	node, other        string // node has the mixed faults, and other the experiments
+	node, other        string // node is for the mixed faults, and other for the experiments
 	length             time.Duration
 	repeats            int
 	random             *rand.Rand
@@ -51,12 +51,12 @@ type soak struct {
 func main() {
 	s := &soak{leaks: map[string]bool{}}
 	flag.StringVar(&s.plugin, "plugin", "bin/kubectl-gpu_fault", "the program under test")
-	flag.StringVar(&s.kubeconfig, "kubeconfig", ".cluster/kubeconfig", "kubeconfig of a cluster of test/cluster")
+	flag.StringVar(&s.kubeconfig, "kubeconfig", ".cluster/kubeconfig", "kubeconfig of a test cluster (test/cluster)")
 	flag.StringVar(&s.node, "node", "node-b", "the node for the mixed faults")
 	flag.StringVar(&s.other, "other", "node-a", "the node for the experiments")
-	flag.DurationVar(&s.length, "for", time.Hour, "how long")
-	flag.IntVar(&s.repeats, "repeats", 20, "repeats of the experiment xid-detection")
-	seed := flag.Uint64("seed", uint64(time.Now().Unix()), "seed of the faults, kills and restarts")
+	flag.DurationVar(&s.length, "for", time.Hour, "duration")
+	flag.IntVar(&s.repeats, "repeats", 20, "number of repeats of the experiment xid-detection")
+	seed := flag.Uint64("seed", uint64(time.Now().Unix()), "seed for the faults, kills and restarts")
 	flag.Parse()
 	fmt.Fprintf(os.Stderr, "soak: -seed %d\n", *seed)
 	s.random = rand.New(rand.NewPCG(*seed, 0)) //nolint:gosec // to repeat it
@@ -101,7 +101,7 @@ func (s *soak) run(ctx context.Context) error {
 	return s.report()
 }
 
-// open connects to the cluster and creates what the faults need.
+// open connects to the cluster and creates the objects that the faults need.
 func (s *soak) open(ctx context.Context) error {
 	config, err := clientcmd.BuildConfigFromFlags("", s.kubeconfig)
 	if err != nil {
@@ -136,14 +136,14 @@ func (s *soak) open(ctx context.Context) error {
 // state returns the directory of the test cluster.
 func (s *soak) state() string { return filepath.Dir(s.kubeconfig) }
 
-// fail records what went wrong without anything that could excuse it.
+// fail records a failure that was not caused by a disturbance.
 func (s *soak) fail(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	fmt.Fprintf(os.Stderr, "soak: FAILED: %s\n", text)
 	s.failures = append(s.failures, text)
 }
 
-// leak records what is left, once.
+// leak records a leftover, once.
 func (s *soak) leak(what, where string) {
 	text := what + ": " + where
 	if !s.leaks[text] {

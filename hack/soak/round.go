@@ -18,7 +18,7 @@ import (
 
 const trainer = "trainer"
 
-// kinds are the command lines of the faults; NODE is the node.
+// kinds contains the command lines of the faults; NODE is the node.
 var kinds = [][]string{
 	{"xid", "79", "NODE", "--gpu", "0", "--yes"},
 	{"xid", "48,63", "NODE", "--gpu", "1", "--count", "20", "--yes"},
@@ -28,13 +28,13 @@ var kinds = [][]string{
 	{"network", "partition", "--pod", "peer", "-n", namespace, "--ttl", "10m", "--yes", "--allow-majority"},
 }
 
-// disturbances are what happens to a fault; half of the faults have none.
+// disturbances are events during a fault; half of the faults have none.
 var disturbances = []string{
 	"", "", "", "", "", "client killed", "client killed", "revert killed", "kubelet restarted", "containerd restarted",
 	"debug pod deleted",
 }
 
-// round injects a fault, disturbs it, reverts it, and checks that nothing is left.
+// round injects a fault, disturbs it, reverts it, and checks that nothing remains.
 func (s *soak) round(ctx context.Context) {
 	kind := kinds[s.random.IntN(len(kinds))]
 	disturbance := disturbances[s.random.IntN(len(disturbances))]
@@ -72,14 +72,14 @@ func (s *soak) round(ctx context.Context) {
 	if err != nil {
 		s.fail("%s: %v", name, err)
 	}
-	err = s.until(ctx, "nothing to be left", func() error { return s.nothingLeft(ctx) })
+	err = s.until(ctx, "nothing to remain", func() error { return s.nothingLeft(ctx) })
 	if err != nil && ctx.Err() == nil {
 		s.leak(name, err.Error())
 	}
 	fmt.Fprintf(os.Stderr, "%4d  %-55s %5.1f s\n", s.faults, name, time.Since(start).Seconds())
 }
 
-// inject runs the command, or begins it if it is to be disturbed.
+// inject runs the command, or only starts it if it will be disturbed.
 func (s *soak) inject(ctx context.Context, name, disturbance string, args []string) {
 	switch disturbance {
 	case "client killed":
@@ -95,7 +95,7 @@ func (s *soak) inject(ctx context.Context, name, disturbance string, args []stri
 		_ = s.client.CoreV1().Pods(ledgerNamespace).DeleteCollection(ctx, atOnce,
 			metav1.ListOptions{FieldSelector: "spec.nodeName=" + s.node})
 		s.restarts++
-		<-done // it may fail
+		<-done // the command may fail
 	default:
 		if _, err := s.ours(ctx, args...); err != nil && ctx.Err() == nil {
 			s.fail("%s: %v", name, err)
@@ -103,7 +103,7 @@ func (s *soak) inject(ctx context.Context, name, disturbance string, args []stri
 	}
 }
 
-// kill starts the program and kills it with SIGKILL at a random moment.
+// kill starts the program and kills it with SIGKILL after a random time.
 func (s *soak) kill(ctx context.Context, args []string) {
 	cmd := exec.CommandContext(ctx, s.plugin, append([]string{"--kubeconfig", s.kubeconfig}, args...)...)
 	if err := cmd.Start(); err != nil {
@@ -117,7 +117,7 @@ func (s *soak) kill(ctx context.Context, args []string) {
 	_ = cmd.Wait()
 }
 
-// restart restarts a service of the node, and waits until the node is ready.
+// restart restarts a service on the node, and waits until the node is ready.
 func (s *soak) restart(ctx context.Context, unit string) {
 	if _, err := s.onNode(ctx, s.node, "systemctl restart "+unit); err != nil {
 		s.fail("restart %s: %v", unit, err)
@@ -141,7 +141,7 @@ func (s *soak) restart(ctx context.Context, unit string) {
 	}
 }
 
-// revert reverts runs, as a user does who finds them.
+// revert reverts runs, like a user who finds them.
 func (s *soak) revert(ctx context.Context, runs ...string) error {
 	_, err := s.ours(ctx, append([]string{"revert", "--yes"}, runs...)...)
 	return err
@@ -188,7 +188,7 @@ func (s *soak) ours(ctx context.Context, args ...string) (string, error) {
 func (s *soak) onNode(ctx context.Context, node, script string) (string, error) {
 	cmd := exec.CommandContext(ctx, "test/cluster/node", "sh", node, "sh", "-c", script)
 	cmd.Env = append(os.Environ(), "STATE="+s.state())
-	cmd.WaitDelay = time.Second // a service that the script starts may keep its streams open
+	cmd.WaitDelay = time.Second // a service started by the script may keep its streams open
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
@@ -203,7 +203,7 @@ func (s *soak) deploy(ctx context.Context) error {
 	load.Env = append(os.Environ(), "STATE="+s.state())
 	image, err := load.Output()
 	if err != nil {
-		return fmt.Errorf("the image of the sample workload: %w", err)
+		return fmt.Errorf("find the image of the sample workload: %w", err)
 	}
 	labels := map[string]string{"app": trainer}
 	_, err = s.client.AppsV1().Deployments(namespace).Create(ctx, &appsv1.Deployment{

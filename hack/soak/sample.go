@@ -17,17 +17,17 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// The mixed faults and the experiments have a ledger each, so that what is left belongs to one of them.
+// The mixed faults and the experiments have separate ledgers, so that leftovers can be attributed to one of them.
 const (
 	ledgerNamespace      = ledger.DefaultNamespace
 	experimentsNamespace = "gpu-fault-experiments"
 )
 
-// sample is what there was at one moment.
+// sample contains the resources that existed at one time.
 type sample struct {
 	after  time.Duration
 	faults int
-	// Of ours in the cluster: open runs but the watched one, locks, pods, jobs, records, Events.
+	// Our objects in the cluster: open runs except the watched one, locks, pods, jobs, records, Events.
 	runs, locks, pods, jobs, records, events int
 	// On the node.
 	processes, files int
@@ -42,7 +42,7 @@ func (p sample) print(w io.Writer) {
 		p.repeats.mib, p.repeats.files)
 }
 
-// start is when the soak began.
+// start is the time at which the soak began.
 var start = time.Now()
 
 func managed() metav1.ListOptions {
@@ -90,7 +90,7 @@ func (s *soak) sample(ctx context.Context, watcher, experiments *client) {
 	s.samples = append(s.samples, p)
 }
 
-// nothingLeft returns an error that names what is left of the mixed faults.
+// nothingLeft returns an error that lists the leftovers of the mixed faults.
 func (s *soak) nothingLeft(ctx context.Context) error {
 	left, err := s.left(ctx)
 	if len(left) > 0 {
@@ -99,7 +99,7 @@ func (s *soak) nothingLeft(ctx context.Context) error {
 	return err
 }
 
-// left returns what is left, each with a first word that says what it is. Pods that are being deleted count.
+// left returns the leftovers, each with its kind as the first word. Pods that are being deleted count.
 func (s *soak) left(ctx context.Context) ([]string, error) {
 	var left []string
 	runs, err := s.others(ctx)
@@ -128,7 +128,7 @@ func (s *soak) left(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	for _, o := range jobs.Items {
-		if o.Name != s.long { // it closes the watched run when its time is up
+		if o.Name != s.long { // this Job closes the watched run when its time expires
 			left = append(left, "job "+o.Name)
 		}
 	}

@@ -34,7 +34,7 @@ func check(system string) error {
 	case n > 0:
 		return fmt.Errorf("%d errors", n)
 	case len(all) == 0:
-		return fmt.Errorf("no package matches %v", client)
+		return fmt.Errorf("no packages match %v", client)
 	}
 	return nil
 }

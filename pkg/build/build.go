@@ -1,4 +1,4 @@
-// Package build knows what this binary was built from. The linker sets the variables: see the Makefile.
+// Package build describes the build of this binary. The linker sets the variables: see the Makefile.
 package build
 
 import "runtime"
@@ -10,16 +10,16 @@ var (
 	date    = "unknown"
 )
 
-// Info is what a binary was built from.
+// Info describes the build of a binary.
 type Info struct {
 	Version  string `json:"version"`  // semantic version with v
 	Commit   string `json:"commit"`   // git commit
-	Date     string `json:"date"`     // of the commit, RFC 3339
-	Go       string `json:"go"`       // of the toolchain
+	Date     string `json:"date"`     // date of the commit, RFC 3339
+	Go       string `json:"go"`       // version of the toolchain
 	Platform string `json:"platform"` // OS/architecture
 }
 
-// Get returns this binary's.
+// Get returns information about this binary.
 func Get() Info {
 	return Info{
 		Version: version, Commit: commit, Date: date, Go: runtime.Version(),

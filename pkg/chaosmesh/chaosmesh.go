@@ -1,9 +1,9 @@
-// Package chaosmesh describes network faults as NetworkChaos objects of Chaos Mesh, and verifies them by what Chaos
-// Mesh reports in their status. The objects are created and deleted by pkg/faults/objects.
+// Package chaosmesh describes network faults as NetworkChaos objects for Chaos Mesh, and verifies them using the status
+// that Chaos Mesh reports. The objects are created and deleted by pkg/faults/objects.
 //
-// The fields and their meaning are those of Chaos Mesh's source (api/v1alpha1/networkchaos_types.go and
-// controllers/chaosimpl/networkchaos). Packets are dropped or delayed in the network namespaces of pods: by iptables
-// for a partition, in both directions, and otherwise by tc, for packets that a pod sends. Packets that the selected
+// The fields and their meaning are from Chaos Mesh's source (api/v1alpha1/networkchaos_types.go and
+// controllers/chaosimpl/networkchaos). Packets are dropped or delayed in the network namespaces of pods: with iptables
+// for a partition, in both directions, and otherwise with tc, for packets that a pod sends. Packets that the selected
 // pods receive are therefore delayed in the pods that send them.
 package chaosmesh
 
@@ -22,20 +22,20 @@ import (
 
 var gvr = schema.GroupVersionResource{Group: "chaos-mesh.org", Version: "v1alpha1", Resource: "networkchaos"}
 
-// Peers are the other ends of a direction. Without pods and networks, they are any address.
+// Peers are the other ends of a direction. Without pods and networks, they are all addresses.
 type Peers struct {
 	Pods     []string // NAMESPACE/NAME
 	Networks []string // IPv4 addresses and CIDRs
 }
 
-// Fault is what happens to the packets of pods.
+// Fault describes how packets of pods are affected.
 type Fault struct {
-	Namespace string   // of the pods and the objects
+	Namespace string   // namespace of the pods and the objects
 	Pods      []string // NAMESPACE/NAME, all in Namespace
-	// To and From are the peers to which the pods send, and from which they receive packets; nil without this
-	// direction.
+	// To and From are the peers to which the pods send packets, and from which they receive packets; nil if the
+	// direction is not affected.
 	To, From *Peers
-	Loss     int       // the percentage of packets that are dropped; 0 for all of them
+	Loss     int       // percentage of dropped packets; 0 means all packets
 	Slow     *api.Slow // instead of dropping packets
 	TTL      time.Duration
 }
@@ -56,8 +56,8 @@ func (f Fault) Manifests(prefix string) (all []*unstructured.Unstructured, err e
 	return all, nil
 }
 
-// action returns the effect as JSON. Two objects with a latency and a rate for the same peers would not add up: Chaos
-// Mesh gives a packet to the queueing discipline of one of them.
+// action returns the effect as JSON. Two objects with a latency and a rate for the same peers would not be combined:
+// Chaos Mesh sends a packet through the queueing discipline of only one of them.
 func (f Fault) action() string {
 	switch {
 	case f.Slow == nil && f.Loss == 0:
@@ -68,19 +68,19 @@ func (f Fault) action() string {
 	delay := fmt.Sprintf(`"delay": {"latency": %q, "jitter": %q, "correlation": "0"}`,
 		duration(f.Slow.Latency), duration(f.Slow.Jitter))
 	bytes := f.Slow.Rate / 8
-	switch { // the unit bps means bytes per second: older releases of Chaos Mesh accept no bits
+	switch { // the unit bps means bytes per second: older releases of Chaos Mesh do not support bits
 	case bytes == 0:
 		return `"action": "delay", ` + delay
 	case f.Slow.Latency > 0:
 		return fmt.Sprintf(`"action": "netem", %s, "rate": {"rate": "%dbps"}`, delay, bytes)
 	}
-	// A token bucket with bursts of 10 ms and a queue of 100 ms, both of at least some packets.
+	// A token bucket with bursts of 10 ms and a queue of 100 ms, both with room for at least a few packets.
 	const some = 10 << 10
 	return fmt.Sprintf(`"action": "bandwidth", "bandwidth": {"rate": "%dbps", "buffer": %d, "limit": %d}`,
 		bytes, max(bytes/100, some), max(bytes/10, 4*some))
 }
 
-// duration returns a time as Chaos Mesh accepts it: one number with one unit.
+// duration formats a time in the format that Chaos Mesh accepts: one number with one unit.
 func duration(d time.Duration) string {
 	if d%time.Millisecond == 0 {
 		return fmt.Sprintf("%dms", d.Milliseconds())
@@ -116,13 +116,13 @@ func (f Fault) peers() (all []string) {
 	return all
 }
 
-// byNamespace returns the names of pods by their namespaces, as JSON.
+// byNamespace returns the names of pods by namespace, as JSON.
 func byNamespace(pods []string) string {
 	all := map[string][]string{}
 	for _, pod := range pods {
 		namespace, name, _ := strings.Cut(pod, "/")
 		all[namespace] = append(all[namespace], name)
 	}
-	text, _ := json.Marshal(all) // of strings, which cannot fail
+	text, _ := json.Marshal(all) // encoding strings cannot fail
 	return string(text)
 }

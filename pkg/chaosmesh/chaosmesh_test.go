@@ -181,14 +181,14 @@ func TestVerified(t *testing.T) {
 		want   string
 	}{
 		"injected":       {status("Run", injected, a, b), ""},
-		"no report":      {nil, "check that the Deployment chaos-controller-manager runs"},
-		"no pods":        {status("Run", not), "has selected none of its pods"},
+		"no report":      {nil, "check that the Deployment chaos-controller-manager is running"},
+		"no pods":        {status("Run", not), "has selected no pods"},
 		"not the peer":   {status("Run", injected, a), "ml/b"},
 		"not the pod":    {status("Run", injected, record("ml/a", ".Target", "Injected"), b), "ml/a"},
-		"failed":         {status("Run", not, a, failed), "ml/b; it reports for ml/b: no netem"},
+		"failed":         {status("Run", not, a, failed), "ml/b; error for pod ml/b: no netem"},
 		"waits":          {status("Run", not, a, record("ml/b", ".Target", "Not Injected/Wait")), "ml/b"},
-		"no condition":   {status("Run", not, a, b), "has not injected all of its pods"},
-		"paused":         {status("Stop", injected, a, b), `its desired phase is "Stop"`},
+		"no condition":   {status("Run", not, a, b), "has not injected the fault into all pods"},
+		"paused":         {status("Stop", injected, a, b), `the desired phase is "Stop"`},
 		"not its format": {"?", "check that the Deployment"},
 	} {
 		live := made[0].DeepCopy()

@@ -20,8 +20,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// Installed returns an error if the cluster does not serve NetworkChaos objects. It asks the API server: what kubectl
-// has cached may have changed.
+// Installed returns an error if the cluster does not serve NetworkChaos objects. It queries the API server, because
+// kubectl's cache may be outdated.
 func Installed(client kubernetes.Interface) error {
 	served, err := client.Discovery().ServerResourcesForGroupVersion(gvr.GroupVersion().String())
 	isOurs := func(r metav1.APIResource) bool { return r.Name == gvr.Resource }
@@ -36,7 +36,7 @@ func Installed(client kubernetes.Interface) error {
 }
 
 // CheckNamespaces returns an error if Chaos Mesh's settings exclude one of the namespaces. Settings and namespaces that
-// the user may not read are not checked: Chaos Mesh then selects no pod, and the fault fails.
+// the user may not read are not checked: Chaos Mesh then selects no pods, and the fault fails.
 func CheckNamespaces(ctx context.Context, client kubernetes.Interface, namespaces []string) error {
 	managers, err := client.AppsV1().Deployments("").List(ctx,
 		metav1.ListOptions{FieldSelector: "metadata.name=chaos-controller-manager"})
@@ -49,7 +49,7 @@ func CheckNamespaces(ctx context.Context, client kubernetes.Interface, namespace
 	}
 	for _, name := range namespaces {
 		if only := settings["TARGET_NAMESPACE"]; settings["CLUSTER_SCOPED"] == "false" && only != name {
-			return fmt.Errorf("namespace %q is not %q, the only one in which this Chaos Mesh injects (Helm value clusterScoped)",
+			return fmt.Errorf("namespace %q is not %q, the only namespace in which this Chaos Mesh injects faults (Helm value clusterScoped)",
 				name, only)
 		}
 		if settings["ENABLE_FILTER_NAMESPACE"] != "true" {
@@ -58,13 +58,14 @@ func CheckNamespaces(ctx context.Context, client kubernetes.Interface, namespace
 		namespace, err := client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
 		if err == nil && namespace.Annotations["chaos-mesh.org/inject"] != "enabled" {
 			return fmt.Errorf("namespace %q is not annotated for Chaos Mesh, which filters namespaces (Helm value "+
-				"controllerManager.enableFilterNamespace): kubectl annotate namespace %[1]s chaos-mesh.org/inject=enabled", name)
+				"controllerManager.enableFilterNamespace): to annotate it, run: kubectl annotate namespace %[1]s chaos-mesh.org/inject=enabled", name)
 		}
 	}
 	return nil
 }
 
-// Verified returns a change that creates objects and also waits until Chaos Mesh has injected all of their pods.
+// Verified returns a change that creates objects and waits until Chaos Mesh has injected the fault into all of their
+// pods.
 func Verified(
 	creation fault.Change, client dynamic.Interface, objects []*unstructured.Unstructured, timeout time.Duration,
 ) fault.Change {
@@ -109,7 +110,7 @@ func injected(
 	return proof, fmt.Errorf("get %s: %w", proof.Source, err)
 }
 
-// object is the part of a NetworkChaos that selects pods and shows what happened to them. It is untrusted.
+// object is the part of a NetworkChaos that selects pods and shows their state. It is untrusted.
 type object struct {
 	Spec struct {
 		selection
@@ -131,14 +132,14 @@ type selection struct {
 	Selector struct{ Pods map[string][]string }
 }
 
-// read reads an object; what cannot be read stays empty, and is not verified.
+// read parses an object; fields that cannot be parsed stay empty, and are not verified.
 func read(from *unstructured.Unstructured) (o object) {
 	text, _ := from.MarshalJSON()
 	_ = json.Unmarshal(text, &o)
 	return o
 }
 
-// judge returns what shows that all pods that an object should select are injected, and what is missing.
+// judge returns the evidence that all pods that an object should select are injected, and the reason if it is missing.
 func judge(live, wanted *unstructured.Unstructured) (proof, missing string) {
 	now := read(live)
 	injected := false
@@ -149,7 +150,7 @@ func judge(live, wanted *unstructured.Unstructured) (proof, missing string) {
 	for _, r := range now.Status.Experiment.ContainerRecords {
 		phases[r.SelectorKey+r.ID] = r.Phase
 		if n := len(r.Events); n > 0 && r.Events[n-1].Type == "Failed" && len(failures) < 500 {
-			failures += fmt.Sprintf("; it reports for %s: %.300s", r.ID, r.Events[n-1].Message)
+			failures += fmt.Sprintf("; error for pod %s: %.300s", r.ID, r.Events[n-1].Message)
 		}
 	}
 	var all, left []string
@@ -169,14 +170,18 @@ func judge(live, wanted *unstructured.Unstructured) (proof, missing string) {
 	slices.Sort(left)
 	switch phase := now.Status.Experiment.DesiredPhase; {
 	case len(now.Status.Conditions) == 0 && len(phases) == 0:
-		return "", "Chaos Mesh has not reported on it: check that the Deployment chaos-controller-manager runs"
+		return "", "Chaos Mesh has not set a status: check that the Deployment chaos-controller-manager is running"
 	case len(phases) == 0:
-		return "", "Chaos Mesh has selected none of its pods: if it filters namespaces, annotate them with " +
+		return "", "Chaos Mesh has selected no pods: if it filters namespaces, annotate them with " +
 			"chaos-mesh.org/inject=enabled"
 	case phase != "Run":
-		return "", fmt.Sprintf("its desired phase is %q, not Run", phase)
+		return "", fmt.Sprintf("the desired phase is %q, not Run", phase)
 	case len(left) > 0 || !injected:
-		return "", "Chaos Mesh has not injected all of its pods " + strings.Join(left, ", ") + failures
+		missing = "Chaos Mesh has not injected the fault into all pods"
+		if len(left) > 0 {
+			missing += "; missing: " + strings.Join(left, ", ")
+		}
+		return "", missing + failures
 	}
 	return "AllInjected=True; Injected: " + strings.Join(all, ", "), ""
 }

@@ -1,8 +1,8 @@
-// Package collect fills a snapshot from a cluster, with few, paginated calls. It keeps only what is relevant
-// for GPUs.
+// Package collect fills a snapshot from a cluster, with few, paginated calls. It keeps only data that is relevant for
+// GPUs.
 //
-// Evidence that cannot be collected (no permission, no response, an API version that is not served) becomes an
-// entry in Snapshot.Missing; the rest is still collected. Secrets are removed before the snapshot is used.
+// Evidence that cannot be collected (no permission, no response, an API version that is not served) becomes an entry in
+// Snapshot.Missing; the rest is still collected. Secrets are removed before the snapshot is used.
 package collect
 
 import (
@@ -35,12 +35,12 @@ import (
 type Cluster struct {
 	Client  kubernetes.Interface
 	Dynamic dynamic.Interface
-	// Ledger has this tool's own runs; nil to skip them.
+	// Ledger contains this tool's own runs; nil to skip them.
 	Ledger *ledger.Store
 }
 
-// Connect returns clients that use protobuf where supported: lists are a third of the size, and take a fifth of
-// the time to decode.
+// Connect returns clients that use protobuf if supported: lists are then a third of the size, and take a fifth of the
+// time to decode.
 func Connect(config *rest.Config, ledgerNamespace string) (Cluster, error) {
 	binary := rest.CopyConfig(config)
 	binary.ContentType = runtime.ContentTypeProtobuf
@@ -56,10 +56,10 @@ func Connect(config *rest.Config, ledgerNamespace string) (Cluster, error) {
 	return Cluster{Client: client, Dynamic: custom, Ledger: ledger.New(client, ledgerNamespace)}, nil
 }
 
-// Options configure what to collect.
+// Options configure the collection.
 type Options struct {
 	Client  string // version of this tool
-	Context string // of the kubeconfig
+	Context string // context in the kubeconfig
 	// APIOnly is set if no node will be read.
 	APIOnly bool
 	// NoLogs and NoImages skip the logs of pods, and the queries to registries.
@@ -68,13 +68,13 @@ type Options struct {
 	Keep func(*corev1.Pod) bool
 	// Clock returns the current time; nil means time.Now.
 	Clock func() time.Time
-	// Registries is the transport to registries; nil for the default, with the proxies of the environment.
+	// Registries is the transport for registries; nil for the default, with the proxies from the environment.
 	Registries http.RoundTripper
 }
 
-// Limits of a collection.
+// Limits for a collection.
 const (
-	// pageSize is the same as kubectl's; a page of pods has a few MiB.
+	// pageSize is the same as kubectl's; a page of pods is a few MiB.
 	pageSize = 500
 	// pageTimeout is the timeout of one page of a list.
 	pageTimeout = time.Minute
@@ -91,17 +91,18 @@ type collector struct {
 	s        *snapshot.Snapshot
 	keeper   *keeper
 	served   served
-	// ofFailing reports whether a log was read because its pod fails, or may know why others do.
+	// ofFailing reports whether a log was read because its pod is failing, or because it may explain why other pods are
+	// failing.
 	ofFailing bool
 
 	mu sync.Mutex // protects the following fields, and s.Missing
-	// refused has the errors of lists without which there is no diagnosis.
+	// refused contains the errors of lists that are required for a diagnosis.
 	refused map[string]error
 }
 
-// Collect collects a snapshot. It fails only if ctx is done, the API server is unreachable or does not
-// authenticate the user, or neither nodes nor pods can be listed. Everything else is recorded in Missing.
-// progress may be called concurrently, and may be nil.
+// Collect collects a snapshot. It fails only if ctx is done, the API server is unreachable or does not authenticate the
+// user, or neither nodes nor pods can be listed. Any other error is recorded in Missing. progress may be called
+// concurrently, and may be nil.
 func Collect(ctx context.Context, cluster Cluster, options Options, progress func(string)) (*snapshot.Snapshot, error) {
 	if progress == nil {
 		progress = func(string) {}
@@ -140,7 +141,7 @@ func Collect(ctx context.Context, cluster Cluster, options Options, progress fun
 	return c.s, nil
 }
 
-// ground collects what determines which other objects are relevant: nodes, DaemonSets, and the served APIs.
+// ground collects the data that determines which other objects are relevant: nodes, DaemonSets, and the served APIs.
 func (c *collector) ground(ctx context.Context) error {
 	c.progress("listing nodes")
 	err := c.together(ctx,
@@ -193,7 +194,7 @@ func (c *collector) middle(ctx context.Context) error {
 	return c.unreachable()
 }
 
-// top collects what depends on the relevant pods.
+// top collects the objects that depend on the relevant pods.
 func (c *collector) top(ctx context.Context) error {
 	c.keeper.pods(c.s.Pods)
 	c.progress(fmt.Sprintf("listing events (pods: %d, of interest: %d)", c.s.Meta.PodsSeen, len(c.s.Pods)))

@@ -61,7 +61,7 @@ func (c *collector) configMap(ctx context.Context, namespace, name string) {
 		cm.ManagedFields = nil
 		c.s.ConfigMaps = append(c.s.ConfigMaps, *cm)
 	case apierrors.IsNotFound(err), ctx.Err() != nil && context.Cause(ctx) == context.Canceled:
-		// Checks detect that it does not exist.
+		// Checks detect that the ConfigMap does not exist.
 	default:
 		c.missing("api/configmaps/"+namespace+"/"+name, reason(err))
 	}

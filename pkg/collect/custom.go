@@ -18,10 +18,9 @@ import (
 
 // served describes the APIs that the API server serves.
 type served struct {
-	// groups has the versions of each group, with the preferred one first; nil if discovery failed.
+	// groups contains the versions of each group, with the preferred one first; nil if discovery failed.
 	groups map[string][]string
-	// versions has the version of each resource in relevant groups, by a key such as
-	// "clusterpolicies.nvidia.com".
+	// versions contains the version of each resource in relevant groups, by a key such as "clusterpolicies.nvidia.com".
 	versions map[string]string
 }
 
@@ -34,8 +33,8 @@ func mattersForGPUs(group string) bool {
 		}, group)
 }
 
-// discover discovers API versions and the resources of CustomResourceDefinitions. Unlike listing
-// CustomResourceDefinitions, which are a hundred times larger, discovery is allowed for all users.
+// discover discovers API versions and the resources of CustomResourceDefinitions. All users may use discovery, and the
+// data is a hundred times smaller than a list of CustomResourceDefinitions.
 func (c *collector) discover(ctx context.Context) {
 	ask := discovery.ToDiscoveryInterfaceWithContext(c.Client.Discovery())
 	if version, err := ask.ServerVersionWithContext(ctx); err == nil {
@@ -108,7 +107,7 @@ func (c *collector) custom(ctx context.Context) {
 		version := kind.version
 		if c.served.groups != nil {
 			if version = c.served.versions[kind.resource+"."+kind.group]; version == "" && !c.unknown(kind.group) {
-				continue // not installed
+				continue // the resource is not installed
 			}
 			if version == "" {
 				version = kind.version
@@ -123,7 +122,7 @@ func (c *collector) custom(ctx context.Context) {
 		switch {
 		case ctx.Err() != nil:
 			return
-		case apierrors.IsNotFound(err): // not installed either
+		case apierrors.IsNotFound(err): // also not installed
 		case err != nil:
 			c.missing(kind.what, reason(err))
 		default:
@@ -144,8 +143,8 @@ func (c *collector) unknown(group string) bool {
 	return false
 }
 
-// keepCustom keeps an object, except finished work, which accumulates in large clusters. Of the templates of
-// pods, it keeps what they request.
+// keepCustom reports whether to keep an object: all except finished work, which accumulates in large clusters. It
+// reduces pod templates to their requests.
 func keepCustom(object *unstructured.Unstructured) bool {
 	unstructured.RemoveNestedField(object.Object, "metadata", "managedFields")
 	if facts.IsFinished(object) {
@@ -165,7 +164,7 @@ func keepCustom(object *unstructured.Unstructured) bool {
 		set["template"] = map[string]any{"spec": map[string]any{"containers": containers}}
 	}
 	if len(sets) > 0 {
-		_ = unstructured.SetNestedSlice(object.Object, sets, "spec", "podSets") // it has this shape already
+		_ = unstructured.SetNestedSlice(object.Object, sets, "spec", "podSets") // the field already has this shape
 	}
 	return true
 }
@@ -173,7 +172,7 @@ func keepCustom(object *unstructured.Unstructured) bool {
 // draGroup is the API group of dynamic resource allocation.
 const draGroup = "resource.k8s.io"
 
-// dra lists the resources that NVIDIA's DRA drivers publish, and their claims.
+// dra lists the resources published by NVIDIA's DRA drivers, and their claims.
 func (c *collector) dra(ctx context.Context) {
 	if c.served.groups != nil {
 		versions := c.served.groups[draGroup]
@@ -206,7 +205,7 @@ func (c *collector) dra(ctx context.Context) {
 		func(l *resourcev1.ResourceClaimList) []resourcev1.ResourceClaim { return l.Items }),
 		func(claim *resourcev1.ResourceClaim) bool {
 			claim.ManagedFields = nil
-			// A claim that waits for other devices may also request GPUs.
+			// A claim that is waiting for other devices may also request GPUs.
 			return claim.Status.Allocation == nil || slices.ContainsFunc(claim.Status.Allocation.Devices.Results,
 				func(r resourcev1.DeviceRequestAllocationResult) bool { return isNVIDIAs(r.Driver) })
 		})

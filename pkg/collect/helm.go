@@ -25,13 +25,13 @@ import (
 const (
 	helmType     = "helm.sh/release.v1"
 	helmSelector = "owner=helm,status in (deployed,failed,pending-install,pending-upgrade,pending-rollback)"
-	// helmPage is small, because each Secret may have 1 MiB.
+	// helmPage is small, because each Secret may be up to 1 MiB.
 	helmPage = 20
-	// helmMost limits the unpacked size of a release, in bytes; a chart with its files has a few MiB.
+	// helmMost limits the uncompressed size of a release, in bytes; a chart with its files is a few MiB.
 	helmMost = 32 << 20
 )
 
-// helm reads the releases of GPU software and of monitoring.
+// helm reads the releases of GPU and monitoring software.
 func (c *collector) helm(ctx context.Context) {
 	latest := map[[2]string]snapshot.HelmRelease{}
 	keep := func(secret *corev1.Secret) bool {
@@ -95,7 +95,7 @@ func matters(release snapshot.HelmRelease) bool {
 	})
 }
 
-// helmRecord is the part of Helm's record that is read.
+// helmRecord is the part of Helm's record that is needed.
 type helmRecord struct {
 	Name      string `json:"name"`
 	Namespace string `json:"namespace"`

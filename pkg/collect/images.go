@@ -27,14 +27,14 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// Limits of queries to registries.
+// Limits for queries to registries.
 const (
 	mostImages    = 40
 	imageParallel = 4
 	imageTimeout  = 15 * time.Second
 )
 
-// images queries registries for the platforms of images of GPU pods that fail or wait.
+// images queries registries for the platforms of the images of GPU pods that are failing or waiting.
 func (c *collector) images(ctx context.Context) {
 	if c.options.NoImages {
 		return
@@ -69,15 +69,16 @@ func (c *collector) images(ctx context.Context) {
 	c.s.Images = Images(ctx, refs, keys, c.options.Registries)
 }
 
-// started reports whether every container has run. Their images are then available, and for the right platform.
+// started reports whether every container has been running. Their images are then available, and for the right
+// platform.
 func started(pod *corev1.Pod) bool {
 	return !slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
 		return s.State.Waiting != nil && s.LastTerminationState.Terminated == nil || s.RestartCount > 0
 	})
 }
 
-// pullSecret returns the registry credentials in a Secret. It returns nil if the Secret cannot be read, which
-// is usual; the registry then decides.
+// pullSecret returns the registry credentials in a Secret. It returns nil if the Secret cannot be read, which is
+// normal. The registry then determines the access.
 func (c *collector) pullSecret(ctx context.Context, namespace, secretName string) []byte {
 	ctx, cancel := context.WithTimeout(ctx, imageTimeout)
 	defer cancel()
@@ -164,7 +165,7 @@ func platforms(ctx context.Context, raw string, keys authn.Keychain, through htt
 	return slices.Sorted(maps.Keys(found)), nil
 }
 
-// platformOf formats a platform such as linux/arm64/v8, without the version of Windows.
+// platformOf formats a platform such as linux/arm64/v8, without the Windows version.
 func platformOf(p v1.Platform) string {
 	text := p.OS + "/" + p.Architecture
 	if p.Variant != "" {
@@ -173,7 +174,7 @@ func platformOf(p v1.Platform) string {
 	return text
 }
 
-// explainRegistry describes why the platforms are unknown. It quotes errors of the registry.
+// explainRegistry describes why the platforms are unknown. It quotes errors from the registry.
 func explainRegistry(err error) string {
 	var answer *transport.Error
 	if errors.As(err, &answer) {
@@ -188,10 +189,10 @@ func explainRegistry(err error) string {
 	return fmt.Sprintf("the registry is unreachable from here: %v", err)
 }
 
-// keychain has credentials by registry or by a prefix of a repository.
+// keychain contains credentials by registry or by repository prefix.
 type keychain map[string]authn.AuthConfig
 
-// add adds the credentials of a .dockerconfigjson. It ignores invalid ones.
+// add adds the credentials in a .dockerconfigjson. It ignores invalid ones.
 func (k keychain) add(raw []byte) {
 	var config struct {
 		Auths map[string]authn.AuthConfig `json:"auths"`
@@ -204,8 +205,7 @@ func (k keychain) add(raw []byte) {
 	}
 }
 
-// registryName normalizes keys of Docker's configuration, such as "https://index.docker.io/v1/" and
-// "nvcr.io/nvidia".
+// registryName normalizes keys in Docker's configuration, such as "https://index.docker.io/v1/" and "nvcr.io/nvidia".
 func registryName(key string) string {
 	key = strings.TrimPrefix(strings.TrimPrefix(key, "https://"), "http://")
 	key = strings.TrimSuffix(key, "/")
@@ -218,8 +218,8 @@ func registryName(key string) string {
 	return key
 }
 
-// Resolve implements authn.Keychain. It matches credentials like the kubelet: the longest matching key wins,
-// and a label of a host may be "*".
+// Resolve implements authn.Keychain. It matches credentials like the kubelet: the longest matching key wins, and a
+// label in a host name may be "*".
 func (k keychain) Resolve(resource authn.Resource) (authn.Authenticator, error) {
 	best := ""
 	for key := range k {

@@ -17,17 +17,17 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// keeper decides which objects, and which of their fields, are kept. Most of the 50,000 pods of a large cluster
-// are copies of each other, so what their templates have in common is stored once.
+// keeper determines which objects, and which of their fields, are kept. Most of the 50,000 pods in a large cluster are
+// copies of each other, so data from the same template is stored only once.
 type keeper struct {
 	now  time.Time
 	also func(*corev1.Pod) bool
 
 	gpuNodes map[string]bool
-	// operands are the namespaces of GPU software, in which everything is relevant.
+	// operands are the namespaces of GPU software. All objects in them are relevant.
 	operands map[string]bool
-	// left are pods that are not kept, and unwell are kept pods that are unhealthy. Few events of other pods
-	// are kept.
+	// left are pods that are not kept, and unwell are kept pods that are unhealthy. Few events about other pods are
+	// kept.
 	left, unwell map[types.NamespacedName]bool
 
 	texts       map[string]string
@@ -53,7 +53,7 @@ func (k *keeper) node(n *corev1.Node) bool {
 	n.ManagedFields = nil
 	n.Status.Images, n.Status.VolumesInUse, n.Status.VolumesAttached = nil, nil, nil
 	shortAnnotations(&n.ObjectMeta, longAnnotation)
-	labels := make(map[string]string, len(n.Labels)) // nodes have about a hundred, most of them identical
+	labels := make(map[string]string, len(n.Labels)) // nodes have about a hundred labels, most of them identical
 	for name, value := range n.Labels {
 		labels[k.text(name)] = k.text(value)
 	}
@@ -83,14 +83,14 @@ func (k *keeper) ready(nodes []corev1.Node, daemonSets []appsv1.DaemonSet) {
 // isShared reports whether a namespace contains several unrelated applications.
 func isShared(namespace string) bool { return namespace == "default" || namespace == "kube-system" }
 
-// recently is how long failed pods are relevant.
+// recently is the time for which failed pods are relevant.
 const recently = 24 * time.Hour
 
-// pod keeps a pod, reduced to the relevant fields, if it is relevant.
+// pod reports whether to keep a pod, and reduces it to the relevant fields.
 func (k *keeper) pod(pod *corev1.Pod) bool {
 	well := isWell(pod)
 	matters := k.matters(pod, well)
-	onGPU := k.gpuNodes[pod.Spec.NodeName] && !facts.Ended(pod) // it uses CPU and memory of a GPU node
+	onGPU := k.gpuNodes[pod.Spec.NodeName] && !facts.Ended(pod) // the pod uses CPU and memory on a GPU node
 	if !matters && !onGPU {
 		k.left[types.NamespacedName{Namespace: k.text(pod.Namespace), Name: pod.Name}] = true
 		return false
@@ -127,7 +127,7 @@ func (k *keeper) matters(pod *corev1.Pod, well bool) bool {
 	return k.gpuNodes[pod.Spec.NodeName] || isSystem(pod.Namespace)
 }
 
-// wantsSome also reports pods that request GPUs by a wrong name, or GPUs of other vendors.
+// wantsSome reports whether a pod requests GPUs, including by a wrong name, or from other vendors.
 func wantsSome(pod *corev1.Pod) bool {
 	if facts.WantsGPU(pod) {
 		return true
@@ -146,8 +146,8 @@ func wantsSome(pod *corev1.Pod) bool {
 	return false
 }
 
-// touchesCUDA reports whether a pod that requests no GPU can still affect CUDA: it preloads a library, selects
-// GPUs by an environment variable, or has this tool's shim.
+// touchesCUDA reports whether a pod that requests no GPU can still affect CUDA: it preloads a library, selects GPUs
+// with an environment variable, or contains this tool's shim.
 func touchesCUDA(pod *corev1.Pod) bool {
 	for name := range pod.Labels {
 		if strings.HasPrefix(name, "gpufault.dev/") {
@@ -178,7 +178,7 @@ func isSystem(namespace string) bool {
 		func(prefix string) bool { return strings.HasPrefix(namespace, prefix) })
 }
 
-// isWell reports whether a pod is healthy: it runs, is ready, and did not restart; or it has completed.
+// isWell reports whether a pod is healthy: it is running, ready, and has not restarted; or it has completed.
 func isWell(pod *corev1.Pod) bool {
 	if pod.Status.Phase == corev1.PodSucceeded {
 		return true
@@ -220,7 +220,7 @@ func shortAnnotations(meta *metav1.ObjectMeta, longest int) {
 // serviceAccountVolume is the prefix of a volume that every pod has, with a random name.
 const serviceAccountVolume = "kube-api-access-"
 
-// slim removes fields that no check reads. It keeps more of unhealthy pods.
+// slim removes fields that no check reads. It keeps more fields of unhealthy pods.
 func (k *keeper) slim(pod *corev1.Pod, well bool) {
 	pod.ManagedFields = nil
 	shortAnnotations(&pod.ObjectMeta, longAnnotation)
@@ -237,7 +237,7 @@ func (k *keeper) slim(pod *corev1.Pod, well bool) {
 		hideEnv(spec)
 	}
 	if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "DaemonSet" && spec.NodeName != "" {
-		spec.Affinity = nil // use that of the DaemonSet
+		spec.Affinity = nil // use the affinity of the DaemonSet
 	}
 	for _, all := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
 		for i := range all {
@@ -262,11 +262,11 @@ func (k *keeper) slim(pod *corev1.Pod, well bool) {
 	}
 }
 
-// serviceURL matches the address of a Service of the cluster, without credentials or a path.
+// serviceURL matches the address of a Service in the cluster, without credentials or a path.
 var serviceURL = regexp.MustCompile(`^(?:[a-z]+://)?[a-z0-9-]+\.[a-z0-9-]+\.svc(?:\.cluster\.local)?(?::\d+)?/?$`)
 
-// hideEnv removes the values of a workload's environment variables, except those related to GPUs and addresses of
-// Services, because the others may be secret.
+// hideEnv removes the values of a workload's environment variables, which may be secret, except variables related to
+// GPUs and addresses of Services.
 func hideEnv(spec *corev1.PodSpec) {
 	for _, all := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
 		for i := range all {
@@ -300,8 +300,8 @@ func hiddenVariables(pods []corev1.Pod) int {
 	return n
 }
 
-// readVariables returns the prefixes of the environment variables that checks read: those that programs use to
-// find GPUs and their peers.
+// readVariables returns the prefixes of the environment variables that checks read: variables that programs use to find
+// GPUs and their peers.
 func readVariables() []string {
 	return []string{
 		"NVIDIA_", "CUDA_", "LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH", "NCCL_", "GPUFAULT_", "PYTORCH_", "TORCH_",
@@ -358,7 +358,7 @@ func skeleton(pod *corev1.Pod) {
 // clip copies a slice to free unused capacity.
 func clip[T any](all []T) []T { return append([]T(nil), all...) }
 
-// share makes pods of the same template share memory.
+// share makes pods from the same template share memory.
 func (k *keeper) share(pod *corev1.Pod) {
 	pod.Spec.Containers = share(k.containers, pod.Spec.Containers)
 	pod.Spec.InitContainers = share(k.containers, pod.Spec.InitContainers)
@@ -388,7 +388,7 @@ func (k *keeper) text(s string) string {
 	return s
 }
 
-// pool has lists by the hash of their contents.
+// pool contains lists by the hash of their contents.
 type pool[T any] map[[sha256.Size]byte][]T
 
 // share returns an equal list from the pool, or adds the list to it.
@@ -430,7 +430,7 @@ func (k *keeper) sharedLabels(all map[string]string) map[string]string {
 	return all
 }
 
-// pods determines which pods' events are relevant.
+// pods determines the pods whose events are relevant.
 func (k *keeper) pods(all []corev1.Pod) {
 	for i := range all {
 		if !isWell(&all[i]) {
@@ -442,8 +442,8 @@ func (k *keeper) pods(all []corev1.Pod) {
 // longestMessage is the maximum length of an event's message, in bytes.
 const longestMessage = 4 << 10
 
-// event keeps warnings, except those about irrelevant pods, and other events about kept objects that are
-// unhealthy.
+// event reports whether to keep an event: a warning, unless it is about an irrelevant pod, or any event about a kept
+// object that is unhealthy.
 func (k *keeper) event(e *corev1.Event) bool {
 	about := e.InvolvedObject
 	name := types.NamespacedName{Namespace: about.Namespace, Name: about.Name}

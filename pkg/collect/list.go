@@ -13,8 +13,8 @@ import (
 // lister lists one page.
 type lister[T any] func(context.Context, metav1.ListOptions) (page[T], error)
 
-// page is a part of a list. The list continues with next, unless it is empty. left is the number of later objects, or 0
-// if the API server does not say it.
+// page is a part of a list. The list continues with next, unless it is empty. left is the number of remaining objects,
+// or 0 if the API server does not report it.
 type page[T any] struct {
 	items []T
 	next  string
@@ -51,11 +51,11 @@ func listed[T any](ctx context.Context, c *collector, what string, list lister[T
 	return kept
 }
 
-// restarts is how often an expired list is restarted before it is requested in one piece.
+// restarts is the number of times that an expired list is restarted before it is requested in one piece.
 const restarts = 2
 
-// all lists all pages. If the continue token has expired (410 Gone), it continues with the API server's fresh
-// token, or restarts the list.
+// all lists all pages. If the continue token has expired (410 Gone), it continues with the API server's new token, or
+// restarts the list.
 func all[T any](ctx context.Context, options metav1.ListOptions, list lister[T], keep func(*T) bool) ([]T, error) {
 	var kept []T
 	for begun := 0; ; {
@@ -89,11 +89,11 @@ func all[T any](ctx context.Context, options metav1.ListOptions, list lister[T],
 	}
 }
 
-// roomLimit is the number of objects for which all allocates memory in advance at most, in case the count is wrong.
+// roomLimit is the maximum number of objects for which all allocates memory in advance, in case the count is wrong.
 const roomLimit = 100_000
 
-// room returns the number of objects that later pages will add, if the share that is kept does not change. Growing a
-// list of 50,000 pods step by step would copy them five times.
+// room returns the number of objects on later pages that will be kept, if their share is the same as on the first page.
+// Growing a list of 50,000 pods step by step would copy them five times.
 func room[T any](first page[T], kept int) int {
 	if len(first.items) == 0 {
 		return 0
@@ -107,8 +107,8 @@ func onePage[T any](ctx context.Context, options metav1.ListOptions, list lister
 	return list(ctx, options)
 }
 
-// freshToken returns the continue token that the API server offers, or "" if it offers none or the one that it
-// just rejected.
+// freshToken returns the continue token that the API server offers, or "" if it offers none or the one that it has just
+// rejected.
 func freshToken(err error, refused string) string {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || status.Status().Continue == refused {
@@ -117,15 +117,15 @@ func freshToken(err error, refused string) string {
 	return status.Status().Continue
 }
 
-// reason describes why evidence could not be collected.
+// reason returns the reason why evidence could not be collected.
 func reason(err error) string {
 	switch {
 	case apierrors.IsForbidden(err):
 		return fmt.Sprintf("forbidden: %v", err)
 	case apierrors.IsTooManyRequests(err):
-		return fmt.Sprintf("the API server is overloaded, try again later: %v", err)
+		return fmt.Sprintf("the API server is overloaded; try again later: %v", err)
 	case errors.Is(err, context.DeadlineExceeded), apierrors.IsTimeout(err), apierrors.IsServerTimeout(err):
-		return fmt.Sprintf("timed out, try again later: %v", err)
+		return fmt.Sprintf("timed out; try again later: %v", err)
 	}
 	return err.Error()
 }

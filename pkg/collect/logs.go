@@ -30,7 +30,7 @@ const (
 	logLines    = int64(200)
 	logBytes    = int64(64 << 10)
 	headBytes   = int64(16 << 10) // maximum size of the beginning of a log
-	endLines    = int64(60)       // of a pod that runs
+	endLines    = int64(60)       // for a running pod
 	logParallel = 8
 	logTimeout  = 20 * time.Second
 )
@@ -41,13 +41,13 @@ type request struct {
 	container string
 	previous  bool
 	head      bool
-	// well is true for the end of the log of a pod that runs and is ready, whose program may fail nevertheless.
+	// well is true for the end of the log of a pod that is running and ready, whose program may nevertheless fail.
 	well bool
 }
 
-// logs reads the ends of logs that may explain a problem: those of failing components and GPU pods, and those
-// of components on suspicious nodes that log what they detect of GPUs. It also reads the beginnings and the last
-// lines of the logs of some running GPU pods, within the limits.
+// logs reads the ends of logs that may explain a problem: logs of failing components and GPU pods, and logs of
+// components on suspicious nodes that report the GPUs that they detect. It also reads the beginnings and the last lines
+// of the logs of some running GPU pods, within the limits.
 func (c *collector) logs(ctx context.Context) {
 	wanted, left := logCandidates(c.s)
 	if c.options.NoLogs {
@@ -70,7 +70,7 @@ func (c *collector) logs(ctx context.Context) {
 	}
 	texts := make([]string, len(requests))
 	got := make([]bool, len(requests))
-	var forbidden atomic.Bool // then the other logs are forbidden too
+	var forbidden atomic.Bool // if a log is forbidden, the other logs are also forbidden
 	group := errgroup.Group{}
 	group.SetLimit(logParallel)
 	for i, r := range requests {
@@ -128,11 +128,11 @@ func (c *collector) log(ctx context.Context, r request) (string, error) {
 	return string(text), err
 }
 
-// logCandidates returns the pods whose logs are read, up to the limit, and the others. Some of several similar
-// pods, such as those of one DaemonSet, come before the rest. Healthy pods come last.
+// logCandidates returns the pods whose logs are read, up to the limit, and the others. If several pods are similar,
+// such as those of one DaemonSet, some of them come before the rest. Healthy pods come last.
 func logCandidates(s *snapshot.Snapshot) (wanted, left []*corev1.Pod) {
 	suspects := suspicious(s)
-	incomplete := map[string]bool{} // DaemonSets
+	incomplete := map[string]bool{} // for DaemonSets
 	for i := range s.DaemonSets {
 		ds := &s.DaemonSets[i]
 		if ds.Status.NumberReady < ds.Status.DesiredNumberScheduled {
@@ -177,14 +177,14 @@ func logCandidates(s *snapshot.Snapshot) (wanted, left []*corev1.Pod) {
 
 // Ranks of pods whose logs are read.
 const (
-	rankComponent = iota // a failing component, or failing software of others that advertises devices or places pods
-	rankFailing          // a failing pod that requests a GPU or looks for one
+	rankComponent = iota // a failing component, or failing third-party software for devices or scheduling
+	rankFailing          // a failing pod that requests or searches for a GPU
 	rankWitness          // a running component, if something else is wrong
 	rankServing          // a healthy pod that schedules pods or advertises devices by its name, which anyone can choose
 	rankRunning          // a running GPU pod, which logs its device at the beginning
 )
 
-// logRank returns the rank of the pod's log, or a negative number to skip it. wait is true if pods that look for a GPU
+// logRank returns the rank of the pod's log, or a negative number to skip it. wait is true if pods that request a GPU
 // are not scheduled.
 func logRank(pod *corev1.Pod, suspects []string, incomplete map[string]bool, wait bool) int {
 	component := facts.ComponentOf(pod.Labels, &pod.Spec)
@@ -195,13 +195,13 @@ func logRank(pod *corev1.Pod, suspects []string, incomplete map[string]bool, wai
 		facts.OtherAccelerator(pod) != "") && !isWell(pod):
 		return rankFailing
 	case component == "" && facts.Serves(pod) && wait:
-		return rankServing // it logs why
+		return rankServing // the log contains the reason
 	case component == "" && facts.WantsGPU(pod) && pod.Status.Phase == corev1.PodRunning:
 		return rankRunning
 	case component == facts.Operator:
 		return rankWitness
 	case component == facts.NFD && !strings.Contains(pod.Name, "worker"):
-		return rankWitness // it logs which labels it rejects
+		return rankWitness // the log contains the rejected labels
 	case !isWitness(component):
 		return -1
 	case slices.Contains(suspects, pod.Spec.NodeName), incomplete[pod.Namespace+"/"+ownerOf(pod)]:
@@ -210,7 +210,7 @@ func logRank(pod *corev1.Pod, suspects []string, incomplete map[string]bool, wai
 	return -1
 }
 
-// isWitness reports whether a component logs what it detects of GPUs.
+// isWitness reports whether a component logs the GPUs that it detects.
 func isWitness(c facts.Component) bool {
 	return slices.Contains([]facts.Component{
 		facts.Toolkit, facts.DevicePlugin, facts.FeatureDiscovery, facts.DRADriver, facts.Driver,
@@ -225,8 +225,9 @@ func ownerOf(pod *corev1.Pod) string {
 	return pod.GenerateName
 }
 
-// requestsOf returns the requests for a pod: for a running pod, the beginnings and the last lines of the logs of
-// containers with GPUs; for a pod that runs again after a failure, the beginnings and what is read of a failing pod.
+// requestsOf returns the requests for a pod. For a running pod, these are the beginnings and the last lines of the logs
+// of containers with GPUs. For a pod that is running again after a failure, these are the beginnings, and the same
+// parts as for a failing pod.
 func requestsOf(pod *corev1.Pod) []request {
 	if facts.ComponentOf(pod.Labels, &pod.Spec) != "" || !facts.WantsGPU(pod) || !facts.RunsReady(pod) {
 		return logsOf(pod)
@@ -246,8 +247,8 @@ func requestsOf(pod *corev1.Pod) []request {
 	return requests
 }
 
-// logsOf returns the containers of a pod that may have logs. Of a running pod, it skips init containers, except
-// those of the toolkit.
+// logsOf returns the containers in a pod that may have logs. In a running pod, it skips init containers, except those
+// of the toolkit.
 func logsOf(pod *corev1.Pod) []request {
 	var requests []request
 	add := func(all []corev1.ContainerStatus, quiet bool) {

@@ -14,15 +14,15 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 )
 
-// backends is the number of pods behind a Service whose labels and ports are collected; the others are alike.
+// backends is the number of pods behind a Service whose labels and ports are collected; the others are similar.
 const backends = 3
 
-// network collects what determines whether GPU pods can reach the Services that they wait for: those Services,
-// the cluster's DNS, some of the pods behind them, and the NetworkPolicies of both ends. It collects nothing if
-// no pod waits for a connection.
+// network collects the objects that determine whether GPU pods can reach the Services that they are waiting for: the
+// Services, the cluster's DNS, some of the pods behind them, and the NetworkPolicies at both ends. It collects nothing
+// if no pod is waiting for a connection.
 func (c *collector) network(ctx context.Context) error {
 	if !c.ofFailing {
-		return nil // no pod waits for a connection
+		return nil // no pod is waiting for a connection
 	}
 	namespaces, services := facts.New(c.s).Unreached()
 	if len(namespaces) == 0 {
@@ -41,7 +41,7 @@ func (c *collector) network(ctx context.Context) error {
 			c.s.Services = append(c.s.Services, *service)
 			c.backends(ctx, service)
 		case ctx.Err() != nil:
-			return nil // Collect reports it
+			return nil // Collect reports the error
 		case !apierrors.IsNotFound(err):
 			c.missing("api/services/"+ref.Namespace+"/"+ref.Name, reason(err))
 		}
@@ -76,8 +76,8 @@ func (c *collector) service(ctx context.Context, ref facts.ServiceRef) (*corev1.
 	}, nil
 }
 
-// backends keeps the labels, ports and addresses of some pods behind a Service. Pods that are already kept for
-// another reason stay unchanged.
+// backends keeps the labels, ports and addresses of some pods behind a Service. Pods that are already kept for another
+// reason are not changed.
 func (c *collector) backends(ctx context.Context, service *corev1.Service) {
 	if len(service.Spec.Selector) == 0 {
 		return
@@ -87,7 +87,7 @@ func (c *collector) backends(ctx context.Context, service *corev1.Service) {
 	found, err := c.Client.CoreV1().Pods(service.Namespace).List(ctx,
 		metav1.ListOptions{LabelSelector: labels.Set(service.Spec.Selector).String(), Limit: backends})
 	if err != nil {
-		return // checks then use the labels of the selector
+		return // checks then use the labels in the selector
 	}
 	known := map[string]int{}
 	for i := range c.s.Pods {
@@ -105,7 +105,7 @@ func (c *collector) backends(ctx context.Context, service *corev1.Service) {
 		}
 		pod = &c.s.Pods[at]
 		pod.Status.PodIP = address
-		pod.Spec.Containers = clip(pod.Spec.Containers) // pods of one template share their containers
+		pod.Spec.Containers = clip(pod.Spec.Containers) // pods from one template share their containers
 		for j := range pod.Spec.Containers {
 			pod.Spec.Containers[j].Ports = ports[pod.Spec.Containers[j].Name]
 		}

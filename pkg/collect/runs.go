@@ -10,11 +10,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// fixes is the kind of doctor's fix runs, which are not faults.
+// fixes is the kind of runs for doctor's fixes, which are not faults.
 const fixes = "fix"
 
-// remembered is how long the log lines of closed runs are attributed to them: kernel logs seldom go back
-// further.
+// remembered is the time for which log lines are attributed to closed runs: kernel logs rarely contain older lines.
 const remembered = 7 * 24 * time.Hour
 
 // runs reads this tool's own faults from the ledger: open runs, and closed runs whose lines may still be in
@@ -43,15 +42,14 @@ func (c *collector) runs(ctx context.Context) {
 	}
 }
 
-// leavesLines reports whether a run (or an exercise) wrote lines to kernel logs, which remain after it is
-// closed.
+// leavesLines reports whether a run (or an exercise) wrote lines to kernel logs, which remain after it is closed.
 func leavesLines(run ledger.Run) bool {
 	return slices.ContainsFunc(run.Steps,
 		func(s ledger.Step) bool { return s.InPlace() && s.Target.Kind == "Node" && s.Undo.IsPermanent() })
 }
 
-// converted returns the run in the format of snapshots, and whether any of its changes may still be in place.
-// Lines in a kernel log always are.
+// converted returns the run in the format of snapshots, and whether any of its changes may still be in place. Lines in
+// a kernel log are always in place.
 func converted(run ledger.Run, command func(...string) string) (snapshot.Run, bool) {
 	found := snapshot.Run{
 		ID: run.ID, Fault: run.Fault, Summary: run.Summary, By: run.By, Phase: string(run.Phase), Created: run.Created,

@@ -11,7 +11,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// suspicious returns the GPU nodes that look unhealthy in the API, sorted. These are worth inspecting directly.
+// suspicious returns the GPU nodes that look unhealthy in the API, sorted. These should be inspected directly.
 func suspicious(s *snapshot.Snapshot) []string {
 	f := facts.New(s)
 	suspects := map[string]bool{}
@@ -42,8 +42,8 @@ func suspicious(s *snapshot.Snapshot) []string {
 	return slices.Sorted(maps.Keys(suspects))
 }
 
-// hasProblem reports whether a node condition indicates a problem: Ready or a similar condition is not true, or
-// another one is.
+// hasProblem reports whether a node condition indicates a problem: Ready or a similar condition is not true, or another
+// condition is true.
 func hasProblem(n *facts.Node) bool {
 	return n.Ready().Status != corev1.ConditionTrue ||
 		slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
@@ -57,7 +57,7 @@ func hasProblem(n *facts.Node) bool {
 		})
 }
 
-// isUnsettled reports whether the MIG manager has not finished, or feature discovery did not report the GPUs.
+// isUnsettled reports whether the MIG manager has not finished, or feature discovery has not reported the GPUs.
 func isUnsettled(n *facts.Node) bool {
 	if slices.Contains([]string{"failed", "pending", "rebooting"}, n.Labels["nvidia.com/mig.config.state"]) {
 		return true
@@ -67,8 +67,8 @@ func isUnsettled(n *facts.Node) bool {
 	})
 }
 
-// lacksGPUs reports whether the node offers fewer GPUs than it has, or none. A node whose GPUs are claimed
-// (DRA) does not offer them as extended resources.
+// lacksGPUs reports whether the node advertises fewer GPUs than it has, or none. A node whose GPUs are claimed (DRA)
+// does not advertise them as extended resources.
 func lacksGPUs(n *facts.Node, claimed bool) bool {
 	offered := false
 	for name, capacity := range n.Status.Capacity {
@@ -84,7 +84,7 @@ func lacksGPUs(n *facts.Node, claimed bool) bool {
 	return !offered && !claimed
 }
 
-// fails reports whether a GPU-related pod is not running as it should.
+// fails reports whether a GPU-related pod is not running as expected.
 func fails(f *facts.Facts, pod *corev1.Pod) bool {
 	if facts.WantsGPU(pod) || pod.Spec.RuntimeClassName != nil || facts.ComponentOf(pod.Labels, &pod.Spec) != "" {
 		return !isWell(pod)

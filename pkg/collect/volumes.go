@@ -13,7 +13,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts/scheduler"
 )
 
-// mostVolumes is the maximum number of volumes that are collected.
+// mostVolumes is the maximum number of volumes to collect.
 const mostVolumes = 20
 
 // volumes collects where the volumes of unscheduled pods are, if the scheduler rejects nodes because of them, and the
@@ -34,7 +34,7 @@ func (c *collector) volumes(ctx context.Context) error {
 			switch {
 			case err == nil || apierrors.IsNotFound(err):
 			case ctx.Err() != nil:
-				return nil // Collect reports it
+				return nil // Collect reports the error
 			default:
 				c.missing("api/persistentvolumes", reason(err))
 				return nil

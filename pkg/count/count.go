@@ -1,4 +1,4 @@
-// Package count writes numbers of things in words: "1 pod", "2 pods".
+// Package count formats numbers with their nouns: "1 pod", "2 pods".
 package count
 
 import (
@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Of returns a number with its noun, which is singular when the number is 1.
+// Of returns a number with its noun, which is singular if the number is 1.
 func Of[N int | int32 | int64 | uint32 | uint64](n N, noun string) string {
 	if n != 1 {
 		switch {

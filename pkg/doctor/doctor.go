@@ -1,8 +1,8 @@
-// Package doctor diagnoses from a snapshot why GPU workloads do not run. It returns findings and their root causes.
+// Package doctor uses a snapshot to diagnose why GPU workloads do not run. It returns findings and their root causes.
 //
-// The package is pure: it turns a snapshot into a report on any machine. Each check is a value (engine.Check) in the
-// package of its layer, and declares what its findings explain. The engine groups consequences under their root causes.
-// A check without the evidence that it needs reports unknown with the reason, and never passes.
+// The package is pure: it converts a snapshot to a report on any machine. Each check is a value (engine.Check) in the
+// package for its layer, and declares which findings its own findings explain. The engine groups consequences under
+// their root causes. A check that lacks required evidence reports unknown with the reason, and never passes.
 package doctor
 
 import (
@@ -33,35 +33,35 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
-// Options select what to check.
+// Options selects what to check.
 type Options struct {
-	// Checks are IDs, or patterns such as "rt.*". Empty selects all checks.
+	// Checks contains IDs, or patterns such as "rt.*". Empty selects all checks.
 	Checks []string
-	// Since excludes older kernel log records, by each node's own clock. Zero includes all records since boot.
+	// Since excludes older kernel log records, based on each node's own clock. Zero includes all records since boot.
 	Since time.Duration
 	// IgnoreInjected hides this tool's runs, so that injected faults are diagnosed like real ones.
 	IgnoreInjected bool
-	// Signatures are the user's own, which precede the built-in ones.
+	// Signatures are the user's own signatures, which precede the built-in ones.
 	Signatures []*signatures.Signature
 	// Ignore selects findings to hide.
 	Ignore []engine.Ignore
 }
 
-// Report is the result of doctor.
+// Report is the result of Examine.
 type Report struct {
 	APIVersion string        `json:"apiVersion"`
 	Kind       string        `json:"kind"`
 	Snapshot   snapshot.Meta `json:"snapshot"`
 	Created    time.Time     `json:"created"`
 	Summary    Summary       `json:"summary"`
-	// Items are the findings: root causes first, sorted by severity, followed by the findings that they explain.
+	// Items contains the findings: root causes first, sorted by severity, followed by the findings that they explain.
 	Items   []finding.Finding `json:"items"`
 	Unknown []engine.Unknown  `json:"unknown,omitempty"`
-	// Edges form the cause graph of Items.
+	// Edges contains the edges of the cause graph for Items.
 	Edges  []finding.Edge `json:"edges,omitempty"`
 	Layers []LayerResult  `json:"layers"`
 	Nodes  []NodeResult   `json:"nodes"` // GPU nodes
-	// Allocation shows which pods hold which GPUs and which pods wait for GPUs.
+	// Allocation shows which pods hold which GPUs and which pods are waiting for GPUs.
 	Allocation *scheduler.AllocationView `json:"allocation,omitempty"`
 	// Ignored is the number of findings that Options.Ignore hid.
 	Ignored int `json:"ignored,omitempty"`
@@ -74,16 +74,16 @@ const Kind = "DoctorReport"
 type Summary struct {
 	Nodes    int `json:"nodes"`
 	GPUNodes int `json:"gpuNodes"`
-	// NodesRead is the number of GPU nodes that the helper pod read.
+	// NodesRead is the number of GPU nodes from which the helper pod collected data.
 	NodesRead int `json:"nodesRead"`
 	GPUPods   int `json:"gpuPods"`
 	Checks    int `json:"checks"`
-	Errors    int `json:"errors"`   // root causes
-	Warnings  int `json:"warnings"` // root causes
+	Errors    int `json:"errors"`   // number of root causes
+	Warnings  int `json:"warnings"` // number of root causes
 	Unknown   int `json:"unknown"`
 }
 
-// LayerResult is the result of one layer: the number of checks with each outcome. The outcomes add up to Checks. A
+// LayerResult is the result for one layer: the number of checks with each outcome. The outcomes add up to Checks. A
 // check with several findings counts under its worst finding.
 type LayerResult struct {
 	Layer    finding.Layer `json:"layer"`
@@ -91,16 +91,16 @@ type LayerResult struct {
 	Passed   int           `json:"passed"` // checked everything and found nothing
 	Errors   int           `json:"errors"`
 	Warnings int           `json:"warnings"`
-	// Infos is the number of checks that only found harmless, explained or ignored problems.
+	// Infos is the number of checks that found only harmless, explained or ignored problems.
 	Infos   int `json:"infos"`
-	NotRead int `json:"notRead"` // not run because they need node data and the user did not request it
-	Unknown int `json:"unknown"` // missing some of their evidence
+	NotRead int `json:"notRead"` // not run, because they need node data that the user did not request
+	Unknown int `json:"unknown"` // lacking some of their evidence
 }
 
-// State is the state of one layer of one node.
+// State is the state of one layer on one node.
 type State string
 
-// The states, from good to bad.
+// The states, from best to worst.
 const (
 	Good       State = "good"
 	NotSeen    State = "unknown"
@@ -109,13 +109,13 @@ const (
 	Consequent State = "consequence" // broken because of another layer
 )
 
-// NodeResult is the state of each layer on a GPU node.
+// NodeResult contains the state of each layer on a GPU node.
 type NodeResult struct {
 	Node   string                  `json:"node"`
 	Layers map[finding.Layer]State `json:"layers"`
 }
 
-// Examine runs the checks over a snapshot.
+// Examine runs the checks on a snapshot.
 func Examine(s *snapshot.Snapshot, o Options) Report {
 	f := facts.New(narrowed(s, o))
 	if len(o.Signatures) > 0 {
@@ -161,7 +161,7 @@ func Examine(s *snapshot.Snapshot, o Options) Report {
 	return report
 }
 
-// narrowed returns a copy of the snapshot that only contains what the options select.
+// narrowed returns a copy of the snapshot that contains only what the options select.
 func narrowed(s *snapshot.Snapshot, o Options) *snapshot.Snapshot {
 	part := *s
 	if o.IgnoreInjected {
@@ -181,7 +181,7 @@ func narrowed(s *snapshot.Snapshot, o Options) *snapshot.Snapshot {
 	return &part
 }
 
-// clock returns the node's own time when it was read, so that a wrong node clock does not matter.
+// clock returns the node's own time when its data was collected, so that a wrong node clock does not matter.
 func clock(host *api.Diagnosis, s *snapshot.Snapshot) time.Time {
 	if host.Probe.Time.IsZero() {
 		return s.Meta.Created
@@ -189,7 +189,7 @@ func clock(host *api.Diagnosis, s *snapshot.Snapshot) time.Time {
 	return host.Probe.Time
 }
 
-// Worst returns the highest severity of a root cause, or "" if there is none above Info.
+// Worst returns the highest severity of the root causes, or "" if none is above Info.
 func (r Report) Worst() finding.Severity {
 	switch {
 	case r.Summary.Errors > 0:
@@ -205,7 +205,7 @@ func (r Report) Roots() []finding.Finding {
 	return slices.DeleteFunc(slices.Clone(r.Items), func(f finding.Finding) bool { return !f.Root })
 }
 
-// Checks returns all checks, by layer and ID.
+// Checks returns all checks, ordered by layer and ID.
 func Checks() []engine.Check {
 	all := slices.Concat(
 		injected.Checks(), hardware.Checks(), driver.Checks(), runtime.Checks(), operator.Checks(),
@@ -223,7 +223,7 @@ func Checks() []engine.Check {
 	return all
 }
 
-// layers returns the result of each layer that has checks. read is true if any node was read.
+// layers returns the result of each layer that has checks. read is true if data was collected from any node.
 func layers(results []*engine.Result, items []finding.Finding, read bool) []LayerResult {
 	all := make([]LayerResult, len(finding.Layers()))
 	at, has := map[finding.Layer]*LayerResult{}, map[finding.Layer]bool{}
@@ -258,13 +258,13 @@ func layers(results []*engine.Result, items []finding.Finding, read bool) []Laye
 	return slices.DeleteFunc(all, func(l LayerResult) bool { return !has[l.Layer] })
 }
 
-// worst returns the worst of the items that the check found, or nil if none of them is shown.
+// worst returns the most severe of the check's items, or nil if none of them is shown.
 func worst(r *engine.Result, items []finding.Finding) *finding.Finding {
 	type kind struct {
 		id    string
 		layer finding.Layer
 	}
-	mine := map[kind]bool{} // a check may have the same finding on thousands of nodes
+	mine := map[kind]bool{} // a check may report the same finding for thousands of nodes
 	for _, f := range r.Findings {
 		mine[kind{f.ID, f.Layer}] = true
 	}
@@ -297,7 +297,7 @@ func nodeResults(f *facts.Facts, results []*engine.Result, items []finding.Findi
 				switch o.Kind {
 				case "Node":
 					worse(o.Name, r.Check.Layer, NotSeen)
-				case "", "Cluster": // no node is known
+				case "", "Cluster": // the finding does not concern a known node
 					for _, n := range f.GPUNodes {
 						worse(n.Name, r.Check.Layer, NotSeen)
 					}

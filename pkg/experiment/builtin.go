@@ -43,7 +43,7 @@ func Source(name string) ([]byte, error) {
 	if near := suggest.Nearest(name, known); near != "" {
 		return nil, fmt.Errorf("experiment %q not found; did you mean %s?", name, near)
 	}
-	return nil, fmt.Errorf("experiment %q not found: must be one of %s, or a file with -f", name,
+	return nil, fmt.Errorf("experiment %q not found: must be one of %s; to use a file, specify -f", name,
 		strings.Join(known, ", "))
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/reaction"
 )
 
-// The parts of a Test of Kyverno Chainsaw that are needed.
+// The parts of a Kyverno Chainsaw Test that are needed.
 type (
 	chainsawTest struct {
 		APIVersion string            `yaml:"apiVersion"`
@@ -60,20 +60,21 @@ type (
 	}
 )
 
-// injectTimeout is how long a command may take that injects a fault, besides the time for reactions.
+// injectTimeout is the maximum time for a command that injects a fault, in addition to the time for reactions.
 const injectTimeout = 10 * time.Minute
 
-// chainsaw makes a test. All operations are in one step, because variables are known only there.
+// chainsaw builds a test. All operations are in one step, because variables are scoped to a step.
 type chainsaw struct {
 	*Experiment
 	more func(line []string) []string
 	step chainsawStep
-	runs int   // how many runs were opened
-	open []int // those that are not reverted yet
+	runs int   // number of runs that were opened
+	open []int // the runs that are not reverted yet
 }
 
-// Chainsaw returns the experiment as a test of Kyverno Chainsaw that runs this tool. More returns further flags of a
-// command line. What cannot be expressed so that the test passes and fails as the experiment does is an error.
+// Chainsaw returns the experiment as a Kyverno Chainsaw test that runs this tool. more returns additional flags for a
+// command line. Chainsaw returns an error for anything that cannot be expressed such that the test passes and fails
+// like the experiment.
 func (e *Experiment) Chainsaw(ctx context.Context, more func(line []string) []string) ([]byte, error) {
 	switch {
 	case e.Repeat > 1:
@@ -89,7 +90,7 @@ func (e *Experiment) Chainsaw(ctx context.Context, more func(line []string) []st
 		return nil, errors.New("simulateRemediation cannot be expressed: remove it, or use run")
 	case e.Target.Selector != "":
 		return nil, errors.New(
-			"target: a selector cannot be expressed, because reactions are those of known nodes: specify --node")
+			"target: a selector cannot be expressed, because the nodes must be known to observe reactions: specify --node")
 	}
 	c := &chainsaw{Experiment: e, more: more, step: chainsawStep{Name: e.Metadata.Name}}
 	for i := 0; i < len(e.Steps); {
@@ -112,8 +113,8 @@ func (e *Experiment) Chainsaw(ctx context.Context, more func(line []string) []st
 	return out.Bytes(), err
 }
 
-// block adds what begins at step i: an injection or a revert with everything that is expected of it, or other steps. It
-// returns the index of the step that follows.
+// block adds the part that begins at step i: an injection or a revert with all its expectations, or other steps. It
+// returns the index of the next step.
 func (c *chainsaw) block(ctx context.Context, i int) (next int, err error) {
 	begins := func(s Step) bool { return s.Inject != nil || s.Revert != nil }
 	next = len(c.Steps)
@@ -141,7 +142,7 @@ func (c *chainsaw) block(ctx context.Context, i int) (next int, err error) {
 	return next, nil
 }
 
-// begin adds an injection or a revert, and what is expected of it.
+// begin adds an injection or a revert, with its expectations.
 func (c *chainsaw) begin(ctx context.Context, s Step, expected expectedOf) error {
 	switch {
 	case s.Inject != nil:
@@ -150,7 +151,7 @@ func (c *chainsaw) begin(ctx context.Context, s Step, expected expectedOf) error
 		}
 	case expected.reactions():
 		return errors.New(
-			"a reaction cannot be expressed without a fault before it: only commands that inject observe reactions")
+			"a reaction cannot be expressed without a preceding fault: only commands that inject observe reactions")
 	case s.Revert != nil:
 		c.revert()
 	}
@@ -166,7 +167,7 @@ func (c *chainsaw) begin(ctx context.Context, s Step, expected expectedOf) error
 	return nil
 }
 
-// expectedOf is what is expected of a fault.
+// expectedOf contains the expectations for a fault.
 type expectedOf struct {
 	expect, not, within []string
 	limits              map[reaction.Name]time.Duration
@@ -178,7 +179,7 @@ func (x *expectedOf) any() bool { return x.node != nil || x.reactions() }
 
 func (x *expectedOf) reactions() bool { return len(x.expect)+len(x.not) > 0 }
 
-// add adds the expectations of a step. Later is set if other steps are between it and the fault.
+// add adds the expectations of a step. later is set if other steps are between it and the fault.
 func (x *expectedOf) add(s Step, later bool) error {
 	if len(s.Parallel) > 0 {
 		return errors.New("parallel cannot be expressed: Chainsaw runs one operation after the other")
@@ -206,21 +207,21 @@ func (x *expectedOf) one(e Expectation, not, later bool) error {
 		return errors.New("a check cannot be expressed: Chainsaw has no such checks")
 	case e.Node != nil && not:
 		return errors.New(
-			"expect-not with a node cannot be expressed: Chainsaw's error passes as soon as the node differs, " +
+			"expect-not with a node cannot be expressed: Chainsaw's error operation passes as soon as the node differs, " +
 				"and does not wait; expect a reaction instead")
 	case e.Node != nil && p.test != nil:
 		return errors.New("an expression over all nodes cannot be expressed: specify a part of the node")
 	case e.Node != nil && (x.any() || later):
 		return errors.New(
-			"a node can be expected only directly after a fault, and without anything else: Chainsaw's timeout " +
-				"counts from the end of the previous operation")
+			"a node can be expected only directly after a fault, without other expectations: Chainsaw's timeout " +
+				"starts at the end of the previous operation")
 	case e.Node != nil:
 		x.node = &e
 		return nil
 	case x.node != nil:
 		return errors.New(
 			"a reaction cannot be expressed after a node: " +
-				"the fault's command waits for it, so its time would count twice")
+				"the fault's command waits for the reaction, so the time would count twice")
 	case e.Pod != "":
 		return errors.New("pod cannot be expressed: --expect has no such filter")
 	}
@@ -240,9 +241,9 @@ func (x *expectedOf) reaction(p *pending, not bool) error {
 	case limit < time.Second || limit > 24*time.Hour:
 		return fmt.Errorf("%s cannot be expressed: --within must be 1s to 24h", limit)
 	case slices.Contains(x.expect, word) || slices.Contains(x.not, word):
-		return errors.New("the same reaction cannot be expected twice of one fault")
+		return errors.New("the same reaction cannot be expected twice for one fault")
 	case x.limits[p.name] != 0 && x.limits[p.name] != limit:
-		return fmt.Errorf("%s cannot have two times: --within has one for each reaction", p.name)
+		return fmt.Errorf("%s cannot have two times: --within has one time for each reaction", p.name)
 	}
 	if not {
 		x.not = append(x.not, word)
@@ -285,7 +286,7 @@ func (c *chainsaw) inject(ctx context.Context, i Inject, expected expectedOf) er
 	}
 	if expected.reactions() && len(lines) > 1 {
 		return errors.New("reactions to several layers cannot be expressed: " +
-			"the command of the last layer does not observe the first")
+			"the command for the last layer does not observe the first one")
 	}
 	for _, line := range lines {
 		isCUDA := line[0] == LayerCUDA
@@ -294,7 +295,7 @@ func (c *chainsaw) inject(ctx context.Context, i Inject, expected expectedOf) er
 			return errors.New("a command that changes an earlier run cannot be expressed: " +
 				"Chainsaw does not know which runs to revert")
 		case isCUDA && expected.reactions():
-			return errors.New("a reaction to a CUDA fault cannot be expressed: cuda has no --expect")
+			return errors.New("a reaction to a CUDA fault cannot be expressed: the command cuda does not support --expect")
 		case isCUDA && c.Target.Namespace == "":
 			return errors.New("the workload has no namespace: specify -n")
 		}
@@ -323,7 +324,7 @@ func (c *chainsaw) reverting(run string) string {
 	return quoted(words) + ` "` + run + `" --yes`
 }
 
-// revert adds what reverts the open runs, the newest first.
+// revert adds operations that revert the open runs, newest first.
 func (c *chainsaw) revert() {
 	for _, n := range slices.Backward(c.open) {
 		c.step.Try = append(c.step.Try, c.revertOperation(n, true))
@@ -331,7 +332,7 @@ func (c *chainsaw) revert() {
 	c.open = nil
 }
 
-// revertOperation returns what reverts a run, unless it was not opened, or is already reverted.
+// revertOperation returns an operation that reverts a run, unless it was not opened, or has already been reverted.
 func (c *chainsaw) revertOperation(n int, forget bool) chainsawOperation {
 	run := fmt.Sprintf("run%d", n)
 	s := &chainsawScript{
@@ -344,10 +345,10 @@ func (c *chainsaw) revertOperation(n int, forget bool) chainsawOperation {
 	return chainsawOperation{Description: "revert " + run, Script: s}
 }
 
-// plain are words that a shell takes as they are.
+// plain matches words that a shell does not interpret.
 var plain = regexp.MustCompile(`^[A-Za-z0-9_./:=,@%+-]+$`)
 
-// quoted returns words as a command line of a POSIX shell.
+// quoted returns words as a command line for a POSIX shell.
 func quoted(words []string) string {
 	var all []string
 	for _, word := range words {

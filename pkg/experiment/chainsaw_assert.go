@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// assert returns an assertion that the target has a part.
+// assert returns an assertion that the target contains a part.
 func (c *chainsaw) assert(x Expectation) (*chainsawAssert, error) {
 	if c.Target.Node == "" {
 		return nil, fmt.Errorf("%s: target: specify --node", x.Name)
@@ -28,15 +28,15 @@ func (c *chainsaw) assert(x Expectation) (*chainsawAssert, error) {
 		metadata = map[string]any{}
 	}
 	if _, is := metadata["name"]; is {
-		return nil, fmt.Errorf("%s: node.metadata.name is that of the target: remove it", x.Name)
+		return nil, fmt.Errorf("%s: node.metadata.name is set to the target: remove this field", x.Name)
 	}
 	metadata["name"] = c.Target.Node
 	resource["apiVersion"], resource["kind"], resource["metadata"] = "v1", "Node", metadata
 	return &chainsawAssert{Timeout: x.Within.Std().String(), Resource: resource}, nil
 }
 
-// asNode returns a part of a node with the types of JSON. Experiments compare values as texts, but Chainsaw compares
-// them with their types, so a part is rejected if a node cannot have it as it is written.
+// asNode returns a part of a node with JSON types. Experiments compare values as strings, but Chainsaw compares them
+// with their types, so a part is rejected if a node cannot contain it as it is written.
 func asNode(part map[string]any) (map[string]any, error) {
 	raw, err := json.Marshal(part)
 	if err != nil {
@@ -48,7 +48,7 @@ func asNode(part map[string]any) (map[string]any, error) {
 	}
 	var node corev1.Node
 	if err := json.Unmarshal(raw, &node); err != nil {
-		return nil, fmt.Errorf("does not have the types of a node, so it cannot be expressed: %w", err)
+		return nil, fmt.Errorf("does not have the types of a node, so the part cannot be expressed: %w", err)
 	}
 	if raw, err = json.Marshal(node); err != nil {
 		return nil, err
@@ -60,7 +60,7 @@ func asNode(part map[string]any) (map[string]any, error) {
 	return given, kept(given, back, "")
 }
 
-// kept returns an error if a value is not what the API server would write.
+// kept returns an error if a value differs from what the API server would write.
 func kept(given, back any, path string) error {
 	same := false
 	switch given := given.(type) {
@@ -80,7 +80,7 @@ func kept(given, back any, path string) error {
 			}
 		}
 		same = len(given) > 0 && len(other) == len(given)
-	case bool: // false is not written
+	case bool: // the API server omits false
 		same = given == (back == true)
 	default:
 		same = given != nil && given == back
@@ -88,12 +88,12 @@ func kept(given, back any, path string) error {
 	if same {
 		return nil
 	}
-	return fmt.Errorf("%s is not a value that the API server writes there, so it cannot be expressed",
+	return fmt.Errorf("%s is not a value that the API server writes for this field, so it cannot be expressed",
 		strings.TrimPrefix(path, "."))
 }
 
-// assertion returns a part of a node as Chainsaw's assertion. Plain fields stay; false and lists become expressions in
-// JMESPath, because an absent field counts as false, and a list must only contain the items.
+// assertion returns a part of a node as a Chainsaw assertion. Plain fields stay; false and lists become JMESPath
+// expressions, because an absent field counts as false, and a list only has to contain the items.
 func assertion(part map[string]any, path string) (map[string]any, error) {
 	all := map[string]any{}
 	for _, key := range slices.Sorted(maps.Keys(part)) {
@@ -137,7 +137,7 @@ func assertion(part map[string]any, path string) (map[string]any, error) {
 	return all, nil
 }
 
-// isExpression reports whether Chainsaw would take a string for more than text.
+// isExpression reports whether Chainsaw would interpret a string as an expression.
 func isExpression(text string) bool {
 	return strings.HasPrefix(text, "(") || strings.HasPrefix(text, "~") || strings.HasPrefix(text, `\`) ||
 		strings.Contains(text, "->")

@@ -99,7 +99,7 @@ func TestChainsawErrors(t *testing.T) {
 		{node("{status: {allocatable: {nvidia.com/gpu: 1}}}"), "status.allocatable.nvidia.com/gpu is not a value"},
 		{node("{spec: {unknown: a}}"), "spec.unknown is not a value"},
 		{node("{spec: {taints: []}}"), "spec.taints is not a value"},
-		{node("{metadata: {name: a}}"), "remove it"},
+		{node("{metadata: {name: a}}"), "remove this field"},
 		{node("{metadata: {labels: {a: (x)}}}"), "Chainsaw would evaluate it"},
 		{node("{metadata: {labels: {'(x)': a}}}"), "Chainsaw would evaluate it"},
 		{node("{metadata: {labels: {'~.a': a}}}"), "Chainsaw would evaluate it"},
@@ -109,7 +109,7 @@ func TestChainsawErrors(t *testing.T) {
 		{
 			"target: {podsOf: deployment/a, namespace: b}\nsteps:\n- inject: {cuda: deployment/a}\n" +
 				"- expect: [{name: served, within: 1m}]",
-			"cuda has no --expect",
+			"the command cuda does not support --expect",
 		},
 		{inject + "- inject: {command: [cuda, disarm, '${run}']}", "steps[1]: a command that changes an earlier run"},
 		{layers + "- expect: [{name: cordoned, within: 1m}]", "several layers"},

@@ -12,14 +12,14 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
 )
 
-// longestWait is the longest wait of a step.
+// longestWait is the maximum duration of a wait step.
 const longestWait = 24 * time.Hour
 
 // commands returns the command lines that inject a fault on the targets, one for each layer.
 func (i Inject) commands(ctx context.Context, t Target, targets []string, run string) ([][]string, error) {
 	if len(i.Command) > 0 {
 		if t.PodsOf == "" && strings.Contains(strings.Join(i.Command, " "), "${target.podsOf}") {
-			return nil, errors.New("this experiment needs a workload: podsOf of the target, or --pods-of TYPE/NAME")
+			return nil, errors.New("this experiment requires a workload: specify podsOf in the target, or --pods-of TYPE/NAME")
 		}
 		words := make([]any, len(i.Command))
 		for n, word := range i.Command {
@@ -50,7 +50,7 @@ func (i Inject) commands(ctx context.Context, t Target, targets []string, run st
 		workload = t.PodsOf
 	}
 	if workload == "" && slices.Contains(i.Layers, LayerCUDA) {
-		return nil, errors.New("layer cuda needs a workload: cuda, or podsOf of the target (--pods-of)")
+		return nil, errors.New("layer cuda requires a workload: set the field cuda, or podsOf in the target (--pods-of)")
 	}
 	kernel := slices.Concat([]string{"xid", fmt.Sprint(i.XID)}, targets, gpu)
 	device := slices.Concat([]string{"device", "unhealthy"}, targets, gpu)
@@ -78,7 +78,7 @@ func (i Inject) commands(ctx context.Context, t Target, targets []string, run st
 	for _, layer := range i.Layers {
 		switch layer {
 		case LayerKernel:
-			if more := i.withKernel(); more != nil { // first: flags such as --daemonset are those of the first command
+			if more := i.withKernel(); more != nil { // flags such as --daemonset apply to the first command
 				all = append([][]string{slices.Concat(kernel, more)}, all...)
 				continue
 			}
@@ -91,13 +91,13 @@ func (i Inject) commands(ctx context.Context, t Target, targets []string, run st
 			all = append(all, append(slices.Clone(cuda), "--xid", fmt.Sprint(i.XID)))
 		}
 	}
-	// Further flags are those of the first command: the others have only what the layers share.
+	// Additional flags apply to the first command: the others only get the flags that the layers share.
 	all[0] = append(all[0], flags(i.Flags)...)
 	return all, nil
 }
 
-// withKernel returns the flag with the layers that the command of the kernel log injects: nvml and dcgm, which have no
-// command of their own, and then the layer device as well, because the node is locked. It is empty without them.
+// withKernel returns the flag with the layers that the kernel log command injects: nvml and dcgm, which have no command
+// of their own, and then also the layer device, because the node is locked. Without these layers, it is empty.
 func (i *Inject) withKernel() []string {
 	layers := LayerKernel
 	for _, layer := range i.Layers {

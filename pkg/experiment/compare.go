@@ -28,7 +28,7 @@ type Comparison struct {
 	Items []Change `json:"items"`
 }
 
-// Compared is a result of a Comparison.
+// Compared is a result in a Comparison.
 type Compared struct {
 	Name    string    `json:"name"`
 	Started time.Time `json:"started"`
@@ -36,29 +36,31 @@ type Compared struct {
 	Error   string    `json:"error,omitempty"`
 }
 
-// Change is the difference in an expectation.
+// Change is the difference for an expectation.
 type Change struct {
-	// Name is that of the expectation, without the round, and begins with "not " for what must not happen.
+	// Name is the name of the expectation, without the round. It begins with "not " for a reaction that must not
+	// happen.
 	Name string `json:"name"`
-	// Before and After are nil if the result has no such expectation.
+	// Before and After are nil if the result does not contain the expectation.
 	Before *Outcome `json:"before,omitempty"`
 	After  *Outcome `json:"after,omitempty"`
-	// Seconds is how much longer it takes, and Factor how many times as long. Both are nil if that is not known.
+	// Seconds is the additional time, and Factor the ratio of the times. Both are nil if unknown.
 	Seconds *float64 `json:"seconds,omitempty"`
 	Factor  *float64 `json:"factor,omitempty"`
-	// Worse means that it was met more often before. Slower means that it takes longer than Slower allows.
+	// Worse means that the expectation was met more often before. Slower means that the reaction takes longer than
+	// Slower allows.
 	Worse  bool `json:"worse,omitempty"`
 	Slower bool `json:"slower,omitempty"`
 }
 
 // Outcome summarizes an expectation over all rounds of a result.
 type Outcome struct {
-	// State is that of the worst round.
+	// State is the state in the worst round.
 	State  State `json:"state"`
 	Met    int   `json:"met"`
 	Rounds int   `json:"rounds"`
 	// Median, Min and Max are the seconds from the proof to the reaction, over the rounds in which it happened. They
-	// are nil if it never happened, and for what must not happen.
+	// are nil if it never happened, and for a reaction that must not happen.
 	Median *float64 `json:"median,omitempty"`
 	Min    *float64 `json:"min,omitempty"`
 	Max    *float64 `json:"max,omitempty"`
@@ -66,13 +68,13 @@ type Outcome struct {
 	Limit float64 `json:"limit"`
 }
 
-// Slower is how much longer a reaction may take before it counts as slower. The zero value allows any time.
+// Slower is the additional time after which a reaction counts as slower. The zero value allows any time.
 type Slower struct {
 	percent float64
 	time    time.Duration
 }
 
-// noise is what two measurements of the same reaction differ by: times are shown with this precision.
+// noise is the difference between two measurements of the same reaction; times are shown with this precision.
 const noise = 0.1
 
 // ParseSlower parses a percentage such as 20%, or a time such as 5s.
@@ -124,7 +126,7 @@ func Compare(before, after Result, slower Slower) (Comparison, error) {
 		c.Items = append(c.Items, one)
 	}
 	if !common && len(old) > 0 && len(now) > 0 {
-		return c, errors.New("the results have no expectation in common")
+		return c, errors.New("the results have no expectations in common")
 	}
 	return c, nil
 }
@@ -157,10 +159,10 @@ func change(name string, before, after *Outcome, slower Slower) Change {
 	return c
 }
 
-// worst are the states of verdicts, the worst first.
+// worst contains the states of verdicts, worst first.
 var worst = []State{StateHappened, StateMissing, StateUnknown, StateLate, StateOK}
 
-// Outcomes returns the outcome of each expectation by its name, and the names in their order.
+// Outcomes returns the outcome of each expectation by name, and the names in order.
 func (r Result) Outcomes() (names []string, all map[string]*Outcome) {
 	all = map[string]*Outcome{}
 	took := map[string][]float64{}

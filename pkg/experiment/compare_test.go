@@ -132,7 +132,7 @@ func TestReadResult(t *testing.T) {
 		`{"kind":"Run"}`:// of another command
 		`must be apiVersion gpufault.dev/v1alpha1 and kind ExperimentResult, not "" and "Run"`,
 		head + `,"verdicts":[{}]}`:             `f: verdicts[0]: unknown state ""`,
-		head + `,"verdicts":[{"state":"ok"}]}`: "name must have 1 to 1000 bytes",
+		head + `,"verdicts":[{"state":"ok"}]}`: "name must be 1 to 1000 bytes",
 		head + `,"verdicts":[{"name":"a","state":"ok"}]}`:                       "ok is false, but state is ok",
 		head + `,"verdicts":[{"name":"a","state":"late","after":1e30}]}`:        "not a plausible number of seconds",
 		head + `,"verdicts":[{"name":"a","state":"late","limit":-1}]}`:          "not a plausible number of seconds",

@@ -17,29 +17,29 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
 )
 
-// Expectation is something that should happen after a fault, or must not. At most one of Reaction, Node, Check,
-// Steady and Load is set; without any, the name is that of a reaction.
+// Expectation is a reaction or state that should follow a fault, or must not. At most one of Reaction, Node, Check,
+// Steady and Load is set; without any, the name is the name of a reaction.
 type Expectation struct {
 	Name string `json:"name"`
-	// Within is how long it may take, For how long it must not happen. Both count from the proof of the fault.
+	// Within is the deadline, and For the time in which it must not happen. Both start at the proof of the fault.
 	Within scenario.Duration `json:"within,omitempty"`
 	For    scenario.Duration `json:"for,omitempty"`
 
-	// Reaction is what the cluster should do to each target; see reaction.Kinds.
+	// Reaction is the expected reaction for each target; see reaction.Kinds.
 	Reaction string `json:"reaction,omitempty"`
-	// By is who must do it: a system such as NVSentinel, a field manager, which may end with *, or any. By default,
-	// what a person or this tool does is not a reaction.
+	// By is the required actor: a system such as NVSentinel, a field manager, which may end with *, or any. By default,
+	// actions of a person or of this tool are not reactions.
 	By string `json:"by,omitempty"`
 	// Pod limits a reaction to pods: NAMESPACE/NAME, which may end with *.
 	Pod string `json:"pod,omitempty"`
-	// Node is a part of a node that each target must have. Its only key may also be cel: an expression over each node
-	// of the cluster (node) and the first target (target.node), which must be true for one of them.
+	// Node is a part of a node that each target must contain. Its only key may also be cel: an expression over each
+	// node in the cluster (node) and the first target (target.node), which must be true for one of the nodes.
 	Node map[string]any `json:"node,omitempty"`
-	// Check is a check as in scenarios. Steady is the name of a check of the steady state.
+	// Check is a check as in scenarios. Steady is the name of a check in the steady state.
 	Check  *scenario.Check `json:"check,omitempty"`
 	Steady string          `json:"steady,omitempty"`
-	// Load is the name of a load, and Expect an expression over its requests of the last Window: requests, ok (the
-	// share that was answered), p50, p95 and p99 (in seconds).
+	// Load is the name of a load, and Expect an expression over its requests in the last Window: requests, ok (the
+	// share of successful requests), p50, p95 and p99 (in seconds).
 	Load   string            `json:"load,omitempty"`
 	Expect string            `json:"expect,omitempty"`
 	Window scenario.Duration `json:"window,omitempty"`
@@ -55,19 +55,20 @@ type Verdict struct {
 	OK   bool   `json:"ok"`
 	// State is ok, late, missing, happened, or unknown if it could not be observed.
 	State State `json:"state"`
-	// Limit is Within or For. After is when it happened, from the proof of the fault; both in seconds.
+	// Limit is Within or For. After is the time from the proof of the fault until it happened. Both are in seconds.
 	Limit float64 `json:"limit"`
 	After float64 `json:"after,omitempty"`
-	// Proof is the time from which Limit and After count.
+	// Proof is the start of Limit and After.
 	Proof time.Time `json:"proof,omitzero"`
-	// By is who did it. Text is what was seen, or what was seen instead.
+	// By is who caused it. Text is the observation that met the expectation, or that was made instead.
 	By   string `json:"by,omitempty"`
 	Text string `json:"text,omitempty"`
-	// Round is the round of a repeated experiment, from 1; 0 if it is not repeated. Names end with it, from the second.
+	// Round is the round of a repeated experiment, from 1; 0 if it is not repeated. From the second round on, names end
+	// with the round.
 	Round int `json:"round,omitempty"`
 }
 
-// State is how an expectation has ended.
+// State is the outcome of an expectation.
 type State string
 
 // The states of verdicts.
@@ -83,20 +84,20 @@ const (
 type pending struct {
 	Expectation
 	not    bool
-	proof  time.Time // from which its time counts
+	proof  time.Time // the start of its time
 	name   reaction.Name
 	test   *expr.Program
 	met    time.Time            // when it happened; zero if it has not
-	on     map[string]time.Time // of the targets, when it happened there
+	on     map[string]time.Time // when it happened on each target
 	by     string
 	text   string
-	moved  bool     // pods must leave the node, so a restarted container does not serve again
+	moved  bool     // pods must leave the node, so a restarted container does not count as serving again
 	closed bool     // later events do not count
-	others []string // the same, but done by somebody who does not count
-	err    error    // why it could not be observed
+	others []string // the same reaction by actors that do not count
+	err    error    // the reason why it could not be observed
 }
 
-// newPending checks an expectation and prepares it.
+// newPending checks and prepares an expectation.
 func newPending(e Expectation, not bool) (*pending, error) {
 	p := &pending{Expectation: e, not: not, on: map[string]time.Time{}}
 	limit, other, word, wrong := e.Within, e.For, "within", "for"
@@ -113,17 +114,17 @@ func newPending(e Expectation, not bool) (*pending, error) {
 	}
 	switch {
 	case e.Name == "":
-		return nil, errors.New("an expectation needs a name")
+		return nil, errors.New("an expectation must have a name")
 	case limit <= 0:
-		return nil, fmt.Errorf("%s: %s is missing: an expectation needs a deadline", e.Name, word)
+		return nil, fmt.Errorf("%s: %s is missing: an expectation must have a deadline", e.Name, word)
 	case other != 0:
-		return nil, fmt.Errorf("%s: %s is not possible here: use %s", e.Name, wrong, word)
+		return nil, fmt.Errorf("%s: %s is not supported here: use %s", e.Name, wrong, word)
 	case sources > 1:
-		return nil, fmt.Errorf("%s: only one of reaction, node, check, steady and load is possible", e.Name)
+		return nil, fmt.Errorf("%s: only one of reaction, node, check, steady and load is allowed", e.Name)
 	case e.By != "" && (sources == 1 && e.Reaction == ""):
-		return nil, fmt.Errorf("%s: by is possible only for a reaction", e.Name)
+		return nil, fmt.Errorf("%s: by requires a reaction", e.Name)
 	case e.Pod != "" && (sources == 1 && e.Reaction == ""):
-		return nil, fmt.Errorf("%s: pod is possible only for a reaction", e.Name)
+		return nil, fmt.Errorf("%s: pod requires a reaction", e.Name)
 	case e.Pod != "" && !strings.Contains(e.Pod, "/"):
 		return nil, fmt.Errorf("%s: pod must be NAMESPACE/NAME, which may end with *, not %q", e.Name, e.Pod)
 	}
@@ -142,7 +143,7 @@ func newPending(e Expectation, not bool) (*pending, error) {
 	if text, is := e.Node[celKey]; is {
 		source, isText := text.(string)
 		if !isText || len(e.Node) > 1 {
-			return nil, fmt.Errorf("%s: node.cel must be an expression, and the only key", e.Name)
+			return nil, fmt.Errorf("%s: node.cel must be an expression, and the only key in node", e.Name)
 		}
 		if p.test, err = expr.Compile(source, "node", "target"); err != nil {
 			return nil, fmt.Errorf("%s: node.cel: %w", e.Name, err)
@@ -161,7 +162,7 @@ func (p *pending) limit() time.Duration { return max(p.Within, p.For).Std() }
 
 func (p *pending) deadline() time.Time { return p.proof.Add(p.limit()) }
 
-// react takes a reaction. It counts if it happened to a target.
+// react processes a reaction. It counts if it happened to a target.
 func (p *pending) react(r reaction.Reaction, targets []string) {
 	elsewhere := r.Node != "" && !slices.Contains(targets, r.Node)
 	if p.closed || p.name == "" || r.Name != p.name || !p.met.IsZero() || elsewhere {
@@ -182,8 +183,8 @@ func (p *pending) react(r reaction.Reaction, targets []string) {
 	p.happened(r.Node, targets, r.Time, r.Actor(), describe(r))
 }
 
-// happened records that it happened on a node. It is met when it happened on all targets, or on any node if it must
-// not happen.
+// happened records a reaction on a node. An expectation is met when the reaction has happened on all targets. A
+// reaction that must not happen counts on any node.
 func (p *pending) happened(node string, targets []string, at time.Time, by, text string) {
 	if _, known := p.on[node]; known {
 		return
@@ -215,7 +216,7 @@ func describe(r reaction.Reaction) string {
 	return where + ": " + r.Text
 }
 
-// look takes the state of a node.
+// look processes the state of a node.
 func (p *pending) look(ctx context.Context, node *corev1.Node, targets []string, at time.Time) {
 	if p.closed || p.Node == nil || !p.met.IsZero() || p.err != nil {
 		return
@@ -236,7 +237,7 @@ func (p *pending) look(ctx context.Context, node *corev1.Node, targets []string,
 		}
 		is, err := p.test.Bool(ctx, expr.Vars{"node": object, "target": map[string]any{"node": first(targets)}})
 		if missing := err != nil; missing {
-			return // a field that this node lacks, such as spec.unschedulable
+			return // the node lacks a field, such as spec.unschedulable
 		}
 		if is {
 			p.by, p.text, p.met = "", "true for node "+node.Name, at
@@ -253,7 +254,7 @@ func first(targets []string) string {
 	return targets[0]
 }
 
-// contains reports whether a value has all that is in a part of it. Each item of a list must be in the value's list.
+// contains reports whether a value contains a part. Each item of a list must be in the value's list.
 func contains(value, part any) bool {
 	switch part := part.(type) {
 	case map[string]any:
@@ -283,7 +284,7 @@ func contains(value, part any) bool {
 	return fmt.Sprint(value) == fmt.Sprint(part)
 }
 
-// verdict returns the result as of now.
+// verdict returns the current verdict.
 func (p *pending) verdict() Verdict {
 	v := Verdict{Name: p.Name, Not: p.not, Limit: p.limit().Seconds(), Proof: p.proof, By: p.by, Text: p.text}
 	if !p.met.IsZero() {
@@ -294,7 +295,7 @@ func (p *pending) verdict() Verdict {
 	case p.err != nil:
 		v.State, v.Text = StateUnknown, p.err.Error()
 	case p.Load != "" && p.text == "" && !inTime:
-		v.State, v.Text = StateUnknown, "there was no request in the window"
+		v.State, v.Text = StateUnknown, "the window contains no requests"
 	case p.not && inTime:
 		v.State = StateHappened
 	case p.not:
@@ -310,7 +311,7 @@ func (p *pending) verdict() Verdict {
 	return v
 }
 
-// instead returns what was seen of an expectation that was not met.
+// instead returns the observation for an expectation that was not met.
 func (p *pending) instead() string {
 	switch {
 	case len(p.others) > 0:
@@ -321,7 +322,7 @@ func (p *pending) instead() string {
 	return p.text
 }
 
-// after returns a time since the proof in words.
+// after describes a time since the proof.
 func after(d time.Duration) string {
 	if d < 0 {
 		return "with the fault"
@@ -329,4 +330,4 @@ func after(d time.Duration) string {
 	return fmt.Sprintf("after %.1f s", d.Seconds())
 }
 
-var errInterrupted = errors.New("it was not observed until its deadline")
+var errInterrupted = errors.New("not observed before the deadline")

@@ -274,15 +274,15 @@ func TestBadExpectations(t *testing.T) {
 	t.Parallel()
 	for want, x := range map[string]Expectation{
 		"within is missing":          {Name: "cordoned"},
-		"for is not possible here":   {Name: "cordoned", Within: 1, For: 1},
+		"for is not supported here":  {Name: "cordoned", Within: 1, For: 1},
 		"did you mean cordoned?":     {Name: "cordonned", Within: 1},
 		"only one of reaction":       {Name: "a", Within: 1, Reaction: "cordon", Node: map[string]any{"spec": 1}},
-		"by is possible only":        {Name: "a", Within: 1, By: "x", Node: map[string]any{"spec": 1}},
-		"pod is possible only":       {Name: "a", Within: 1, Pod: "a/b", Node: map[string]any{"spec": 1}},
+		"by requires a reaction":     {Name: "a", Within: 1, By: "x", Node: map[string]any{"spec": 1}},
+		"pod requires a reaction":    {Name: "a", Within: 1, Pod: "a/b", Node: map[string]any{"spec": 1}},
 		"pod must be NAMESPACE/NAME": {Name: "evicted", Within: 1, Pod: "b"},
 		"must be an expression":      {Name: "a", Within: 1, Node: map[string]any{"cel": 1}},
 		"node.cel: ":                 {Name: "a", Within: 1, Node: map[string]any{"cel": "node."}},
-		"needs a name":               {Within: 1},
+		"must have a name":           {Within: 1},
 		"and the only key":           {Name: "a", Within: 1, Node: map[string]any{"cel": "true", "spec": 1}},
 	} {
 		_, err := prepare([]Expectation{x}, nil)

@@ -1,10 +1,10 @@
-// Package experiment runs experiments: inject a fault, expect what the cluster should do about it and by when, revert,
-// report.
+// Package experiment runs experiments: inject a fault, expect certain reactions of the cluster within certain times,
+// revert, and report.
 //
-// To run one from Go, read it with [Parse], or take a built-in one with [Named]; find its nodes with [Target.Nodes];
-// and play it with [Lab.Play], which returns a [Result] with a [Verdict] for each expectation. A [Lab] needs a client
-// of the cluster, and two functions: Command injects a fault, and Revert undoes it. Both usually run the plugin, as in
-// the example of [Lab.Play]. The package has no stable API yet: pin the version of the module.
+// To run one from Go, read it with [Parse], or get a built-in one with [Named]; find its nodes with [Target.Nodes]; and
+// play it with [Lab.Play], which returns a [Result] with a [Verdict] for each expectation. A [Lab] needs a client for
+// the cluster, and two functions: Command injects a fault, and Revert reverts it. Both usually run the plugin, as in
+// the example for [Lab.Play]. The package does not have a stable API yet: pin the version of the module.
 package experiment
 
 import (
@@ -31,22 +31,22 @@ type Experiment struct {
 	Kind        string   `json:"kind"`
 	Metadata    Metadata `json:"metadata"`
 	Description string   `json:"description,omitempty"`
-	// Target selects the nodes. It may also be given on the command line.
+	// Target selects the nodes. It may also be specified on the command line.
 	Target Target `json:"target,omitempty"`
 	// Steady must hold before anything is injected.
 	Steady []scenario.Check `json:"steady,omitempty"`
 	Abort  Abort            `json:"abort,omitempty"`
-	// Load are requests that are sent during the whole experiment.
+	// Load contains requests that are sent during the whole experiment.
 	Load []check.Load `json:"load,omitempty"`
-	// SimulateRemediation are the steps with which this tool plays the remediator in a cluster without one.
+	// SimulateRemediation lists the steps for which this tool acts as the remediator in a cluster without one.
 	SimulateRemediation []string `json:"simulateRemediation,omitempty"`
 
 	Steps []Step `json:"steps"`
-	// Repeat is how often the steps are run; 0 means once.
+	// Repeat is the number of times to run the steps; 0 means once.
 	Repeat int `json:"repeat,omitempty"`
 }
 
-// Metadata has the name of an experiment.
+// Metadata contains the name of an experiment.
 type Metadata struct {
 	Name string `json:"name"`
 }
@@ -54,27 +54,28 @@ type Metadata struct {
 // Target selects nodes, in one of three ways.
 type Target struct {
 	Node string `json:"node,omitempty"`
-	// Selector is a label selector of nodes.
+	// Selector is a label selector for nodes.
 	Selector string `json:"selector,omitempty"`
-	// PodsOf is a workload, as TYPE/NAME; its namespace is Namespace. The nodes are those of its running pods.
+	// PodsOf is a workload, as TYPE/NAME, in Namespace. The nodes are those of its running pods.
 	PodsOf    string `json:"podsOf,omitempty"`
 	Namespace string `json:"namespace,omitempty"`
-	// Pick is how many of the nodes: a number, a percentage such as 10%, or all. The default is 1.
+	// Pick is the number of nodes to select: a number, a percentage such as 10%, or all. The default is 1.
 	Pick any `json:"pick,omitempty"`
-	// Seed selects the same nodes each time; 0 selects the first ones by name.
+	// Seed selects the same nodes each time; 0 selects the first nodes by name.
 	Seed int64 `json:"seed,omitempty"`
 
-	// Pods selects the pods of PodsOf; Nodes sets it.
+	// Pods is the selector for the pods of PodsOf. The method Nodes sets it.
 	Pods labels.Selector `json:"-"`
 }
 
 // Abort ends an experiment early.
 type Abort struct {
-	// NodesUnschedulable is the number of nodes that may be cordoned during the experiment. One more ends it.
+	// NodesUnschedulable is the number of nodes that may be cordoned during the experiment. If more are cordoned, the
+	// experiment ends.
 	NodesUnschedulable int `json:"nodesUnschedulable,omitempty"`
 }
 
-// Step is a step of an experiment. Exactly one of its fields is set, but expect and expect-not may be together.
+// Step is a step of an experiment. Exactly one of its fields is set, but expect and expect-not may be combined.
 type Step struct {
 	Inject    *Inject           `json:"inject,omitempty"`
 	Expect    []Expectation     `json:"expect,omitempty"`
@@ -82,7 +83,7 @@ type Step struct {
 	Wait      scenario.Duration `json:"wait,omitempty"`
 	// Parallel runs steps at the same time.
 	Parallel []Step `json:"parallel,omitempty"`
-	// Revert undoes all faults that were injected before.
+	// Revert reverts all previously injected faults.
 	Revert *Revert `json:"revert,omitempty"`
 }
 
@@ -91,21 +92,21 @@ type Revert struct{}
 
 // Inject is a fault: a command of this tool, or one of its short forms.
 type Inject struct {
-	// XID is a code, or several: 79 or 48,63. Layers are where the fault shows: kernel (default), device, nvml, dcgm
-	// and cuda.
+	// XID is one or several codes: 79 or 48,63. Layers are the layers in which the fault is visible: kernel (default),
+	// device, nvml, dcgm and cuda.
 	XID    any      `json:"xid,omitempty"`
 	GPU    any      `json:"gpu,omitempty"`
 	Layers []string `json:"layers,omitempty"`
-	// Device is unhealthy. Runtime is a mode of `runtime break`. Network is partition or loss: of the pods of the
-	// target's workload on the nodes, or else of all pods on the nodes.
+	// Device must be unhealthy. Runtime is a mode of `runtime break`. Network is partition or loss, for the pods of the
+	// target's workload on the nodes if there is one, and otherwise for all pods on the nodes.
 	Device  string `json:"device,omitempty"`
 	Runtime string `json:"runtime,omitempty"`
 	Network string `json:"network,omitempty"`
 	// CUDA is a workload as TYPE/NAME, in the namespace of the target.
 	CUDA string `json:"cuda,omitempty"`
-	// Flags are further flags of the command, without the dashes.
+	// Flags are additional flags for the command, without the dashes.
 	Flags map[string]any `json:"flags,omitempty"`
-	// Command is a command line of this tool without its name. Its words may contain ${target.node} and ${run}, the ID
+	// Command is a command line for this tool without its name. Its words may contain ${target.node} and ${run}, the ID
 	// of the last run.
 	Command []string `json:"command,omitempty"`
 }
@@ -119,7 +120,7 @@ const (
 	LayerDCGM   = "dcgm"
 )
 
-// Parse reads an experiment strictly. The error has a position for each problem.
+// Parse reads an experiment strictly. The error contains a position for each problem.
 func Parse(file string, data []byte) (*Experiment, error) {
 	d, err := scenario.Decode[Experiment](file, data)
 	if err != nil {
@@ -138,7 +139,7 @@ func Parse(file string, data []byte) (*Experiment, error) {
 	return e, nil
 }
 
-// Validate returns an error for each problem of an experiment.
+// Validate returns an error for each problem in an experiment.
 func (e *Experiment) Validate() error {
 	var problems []error
 	e.check(func(err error, field string, _ ...any) {
@@ -166,7 +167,7 @@ func (e *Experiment) check(add func(err error, field string, path ...any)) {
 	add(e.checkLoads(), "load", "load")
 	add(validSimulation(e.SimulateRemediation), "simulateRemediation", "simulateRemediation")
 	if len(e.Steps) == 0 {
-		add(errors.New("an experiment needs at least one step"), "steps", "steps")
+		add(errors.New("an experiment must have at least one step"), "steps", "steps")
 	}
 	e.checkSteps(e.Steps, "steps", []any{"steps"}, add)
 }
@@ -194,7 +195,7 @@ func (e *Experiment) checkSteps(
 
 func (e *Experiment) checkExpectation(x Expectation, not bool) error {
 	if x.Steady != "" && e.steady(x.Steady) == nil {
-		return fmt.Errorf("no check of the steady state has the name %q", x.Steady)
+		return fmt.Errorf("no check in steady has the name %q", x.Steady)
 	}
 	if x.Load != "" && !slices.ContainsFunc(e.Load, func(l check.Load) bool { return l.Name == x.Load }) {
 		return fmt.Errorf("no load has the name %q", x.Load)
@@ -225,7 +226,7 @@ func (s Step) validate() error {
 	}
 	switch {
 	case n != 1:
-		return errors.New("a step is one of inject, expect, expect-not, wait, parallel and revert")
+		return errors.New("a step must set exactly one of inject, expect, expect-not, wait, parallel or revert")
 	case s.Wait < 0 || s.Wait.Std() > longestWait:
 		return fmt.Errorf("wait must be at most %s", longestWait)
 	}
@@ -240,7 +241,7 @@ func (t Target) validate() error {
 		}
 	}
 	if n > 1 {
-		return errors.New("only one of node, selector and podsOf is possible")
+		return errors.New("only one of node, selector and podsOf is allowed")
 	}
 	if kind, name, found := strings.Cut(t.PodsOf, "/"); t.PodsOf != "" && (!found || kind == "" || name == "") {
 		return fmt.Errorf("podsOf must be TYPE/NAME, such as deployment/vllm, not %q", t.PodsOf)
@@ -249,7 +250,7 @@ func (t Target) validate() error {
 	return err
 }
 
-// pick returns how many of n nodes are selected.
+// pick returns the number of nodes to select from n.
 func (t Target) pick(n int) (int, error) {
 	text := fmt.Sprint(t.Pick)
 	switch percent, is := strings.CutSuffix(text, "%"); {
@@ -269,7 +270,7 @@ func (t Target) pick(n int) (int, error) {
 			break
 		}
 		if number > n {
-			return 0, fmt.Errorf("pick is %d, but there is only %s", number, count.Of(n, "node"))
+			return 0, fmt.Errorf("pick is %d, but the target has only %s", number, count.Of(n, "node"))
 		}
 		return number, nil
 	}
@@ -288,11 +289,11 @@ func (i Inject) validate() error {
 	}
 	switch {
 	case n != 1:
-		return errors.New("a fault is one of xid, device, runtime, network, cuda and command")
+		return errors.New("a fault must set exactly one of xid, device, runtime, network, cuda or command")
 	case len(i.Layers) > 0 && i.XID == nil:
-		return errors.New("layers are possible only for an xid")
+		return errors.New("layers requires xid")
 	case i.GPU != nil && i.XID == nil && i.Device == "":
-		return errors.New("gpu is possible only for an xid or a device")
+		return errors.New("gpu requires xid or device")
 	case i.Device != "" && i.Device != "unhealthy":
 		return fmt.Errorf("device must be unhealthy, not %q", i.Device)
 	case i.Network != "" && !slices.Contains([]string{"partition", "loss", "slow"}, i.Network):
@@ -303,7 +304,7 @@ func (i Inject) validate() error {
 		case !slices.Contains([]string{LayerKernel, LayerDevice, LayerNVML, LayerDCGM, LayerCUDA}, layer):
 			return fmt.Errorf("unknown layer %q: must be kernel, device, nvml, dcgm or cuda", layer)
 		case (layer == LayerNVML || layer == LayerDCGM) && !slices.Contains(i.Layers, LayerKernel):
-			return fmt.Errorf("layer %s requires the layer kernel", layer)
+			return fmt.Errorf("layer %s requires layer kernel", layer)
 		}
 	}
 	if len(i.Command) > 0 && !slices.Contains(injecting, strings.Join(i.Command[:min(2, len(i.Command))], " ")) &&
@@ -312,7 +313,7 @@ func (i Inject) validate() error {
 	}
 	for name := range i.Flags {
 		if strings.HasPrefix(name, "-") {
-			return fmt.Errorf("flag %q: write it without the dashes", name)
+			return fmt.Errorf("flag %q: must be written without the dashes", name)
 		}
 		if slices.Contains(reserved, name) {
 			return fmt.Errorf("flag %s is set by the experiment", name)
@@ -321,7 +322,7 @@ func (i Inject) validate() error {
 	return nil
 }
 
-// injecting are the commands that an experiment may run; reserved are the flags that it sets itself.
+// injecting contains the commands that an experiment may run; reserved contains the flags that it sets itself.
 var (
 	injecting = []string{
 		"xid", "device unhealthy", "device taint", "runtime break", "network partition", "network loss", "network slow",

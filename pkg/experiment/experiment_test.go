@@ -81,22 +81,22 @@ func TestUnseenFiles(t *testing.T) {
 func TestParseErrors(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"steps: []":                                             `:4:8: steps: an experiment needs at least one step`,
+		"steps: []":                                             `:4:8: steps: an experiment must have at least one step`,
 		"steps:\n- inject: {xid: 79, gpuu: 0}":                  `:5:21: steps[0].inject.gpuu: unknown field`,
-		"steps:\n- inject: {}":                                  `:5:11: steps[0].inject: a fault is one of`,
+		"steps:\n- inject: {}":                                  `:5:11: steps[0].inject: a fault must set exactly one of`,
 		"steps:\n- inject: {device: sick}":                      `device must be unhealthy`,
 		"steps:\n- inject: {xid: 79, layers: [dmesg]}":          `unknown layer "dmesg"`,
-		"steps:\n- inject: {xid: 79, layers: [nvml]}":           `layer nvml requires the layer kernel`,
-		"steps:\n- inject: {layers: [cuda], device: unhealthy}": `layers are possible only for an xid`,
-		"steps:\n- inject: {runtime: missing-handler, gpu: 0}":  `gpu is possible only for`,
+		"steps:\n- inject: {xid: 79, layers: [nvml]}":           `layer nvml requires layer kernel`,
+		"steps:\n- inject: {layers: [cuda], device: unhealthy}": `layers requires xid`,
+		"steps:\n- inject: {runtime: missing-handler, gpu: 0}":  `gpu requires xid or device`,
 		"steps:\n- inject: {command: [revert, x]}":              `command must begin with one of xid`,
 		"steps:\n- inject: {xid: 79, flags: {yes: true}}":       `flag yes is set by the experiment`,
-		"steps:\n- inject: {xid: 79, flags: {--via: x}}":        `write it without the dashes`,
+		"steps:\n- inject: {xid: 79, flags: {--via: x}}":        `must be written without the dashes`,
 		"steps:\n- wait: 5":                                     `:5:9: steps[0].wait: must be a duration with a unit`,
 		"steps:\n- wait: 48h":                                   `wait must be at most`,
-		"steps:\n- {wait: 1s, revert: {}}":                      `a step is one of`,
+		"steps:\n- {wait: 1s, revert: {}}":                      `a step must set exactly one of`,
 		"steps:\n- parallel:\n  - expect: [{name: cordoned}]":   `:6:14: steps[0].parallel[0].expect[0]: cordoned: within`,
-		"steps:\n- expect: [{name: a, steady: b, within: 1s}]":  `no check of the steady state has the name "b"`,
+		"steps:\n- expect: [{name: a, steady: b, within: 1s}]":  `no check in steady has the name "b"`,
 		"target: {node: a, selector: b}\nsteps:\n- wait: 1s":    `only one of node, selector and podsOf`,
 		"target: {podsOf: vllm}\nsteps:\n- wait: 1s":            `podsOf must be TYPE/NAME`,
 		"target: {node: a, pick: 0}\nsteps:\n- wait: 1s":        `pick must be a number`,
@@ -194,11 +194,11 @@ func TestTargets(t *testing.T) {
 	}
 	none := func(context.Context, string, string) (labels.Selector, error) { return labels.Everything(), nil }
 	for want, target := range map[string]Target{
-		"has no target":                        {},
-		"no node matches":                      {Selector: "gpu=no"},
-		"pick is 5, but there is only 4 nodes": {Selector: "gpu=yes", Pick: int64(5)},
-		"has no running pods":                  {PodsOf: "deployment/x"},
-		"not found":                            {Node: "z"},
+		"has no target":   {},
+		"no node matches": {Selector: "gpu=no"},
+		"pick is 5, but the target has only 4 nodes": {Selector: "gpu=yes", Pick: int64(5)},
+		"has no running pods":                        {PodsOf: "deployment/x"},
+		"not found":                                  {Node: "z"},
 	} {
 		if _, err := target.Nodes(t.Context(), client, none); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v", target, err)

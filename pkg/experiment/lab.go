@@ -18,30 +18,30 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/check"
 )
 
-// revertTimeout limits the final revert, which also follows an interruption.
+// revertTimeout limits the final revert, which also happens after an interruption.
 const revertTimeout = 10 * time.Minute
 
-// Lab is where an experiment runs.
+// Lab is the environment in which an experiment runs.
 type Lab struct {
 	Client kubernetes.Interface
-	// Command runs a command line of this tool that injects a fault, without asking, and returns the ID of its run; ""
-	// if it has none. If it fails, the ID is that of a run that may have left something in place.
+	// Command runs a command line of this tool that injects a fault, without asking for confirmation, and returns the
+	// ID of the run; "" if there is none. On failure, the ID is that of a run that may have left changes in place.
 	Command func(ctx context.Context, line []string) (run string, err error)
-	// Targets, if set, returns the nodes of the target as of now, after its pods were replaced.
+	// Targets, if set, returns the current nodes of the target, after its pods were replaced.
 	Targets func(ctx context.Context) ([]string, error)
-	// Revert undoes a run.
+	// Revert reverts a run.
 	Revert func(ctx context.Context, run string) error
-	// Run, if set, returns the record of a run, which has the time of the proof. Otherwise, the fault counts as proven
-	// when Command returns.
+	// Run, if set, returns the record of a run, which contains the time of the proof. Otherwise, the time at which
+	// Command returns counts as the proof.
 	Run func(ctx context.Context, run string) (*ledger.Run, error)
 	// Remediator is needed only by experiments that simulate the remediation.
 	Remediator Remediator
-	// Load sends requests until ctx ends, from a node that is none of avoid if possible. Only experiments with load
-	// need it.
+	// Load sends requests until ctx ends, if possible from a node that is not in avoid. Only experiments with load need
+	// it.
 	Load func(ctx context.Context, l check.Load, avoid []string, each func(check.Request)) error
 	// Check runs checks. Only experiments with checks need it.
 	Check func(ctx context.Context, checks []scenario.Check) ([]check.Result, error)
-	// Show, if set, is called with each line of the timeline, Say with what is being done.
+	// Show, if set, is called with each line on the timeline, and Say with progress messages.
 	Show func(Entry)
 	Say  func(format string, args ...any)
 }
@@ -56,9 +56,9 @@ type play struct {
 	abort    context.CancelCauseFunc
 	// unobserve ends the observation of the targets.
 	unobserve func()
-	// stopLoads waits until the pods of the loads are gone.
+	// stopLoads waits until the pods of the loads are deleted.
 	stopLoads func()
-	// simulators are those that have worked so far, and cordons their runs.
+	// simulators are the simulators that have acted so far, and cordons their runs.
 	simulators []*simulator
 	cordons    []string
 
@@ -68,21 +68,21 @@ type play struct {
 	left []string
 }
 
-// The reasons for which an experiment ends early, although nothing has failed.
+// The reasons for ending an experiment early without a failure.
 var (
 	errNotSteady = errors.New("the steady state does not hold, so nothing was injected")
 	errAborted   = errors.New("aborted")
 )
 
-// Play runs an experiment on nodes. Whatever happens, it reverts what it has injected. It returns an error if the
-// experiment could not be carried out; that the steady state does not hold, or that a limit was exceeded, is a result.
+// Play runs an experiment on nodes. It always reverts the faults that it has injected. It returns an error if the
+// experiment could not be carried out; an unmet steady state or an exceeded limit is a result, not an error.
 func (l *Lab) Play(ctx context.Context, e *Experiment, targets []string) (Result, error) {
 	var all Result
 	switch {
 	case len(e.SimulateRemediation) > 0 && l.Remediator == nil:
-		return all, errors.New("the experiment simulates the remediation, and the lab has no Remediator")
+		return all, errors.New("the experiment simulates the remediation, but Lab.Remediator is not set")
 	case len(e.Load) > 0 && l.Load == nil:
-		return all, errors.New("the experiment has a load, and the lab has no function Load")
+		return all, errors.New("the experiment has a load, but Lab.Load is not set")
 	}
 	for round := range max(e.Repeat, 1) {
 		r, err := l.round(ctx, e, targets)
@@ -110,7 +110,7 @@ func (l *Lab) Play(ctx context.Context, e *Experiment, targets []string) (Result
 	return all, nil
 }
 
-// number adds the round to verdicts, and to their names from the second round on.
+// number adds the round to verdicts, and from the second round on to their names.
 func number(all []Verdict, round int) {
 	for i := range all {
 		if all[i].Round = round; round > 1 {
@@ -129,7 +129,7 @@ func (l *Lab) complete() *Lab {
 	}
 	if c.Check == nil {
 		c.Check = func(context.Context, []scenario.Check) ([]check.Result, error) {
-			return nil, errors.New("the experiment has checks, and the lab has no function Check")
+			return nil, errors.New("the experiment has checks, but Lab.Check is not set")
 		}
 	}
 	if c.Say == nil {
@@ -147,7 +147,7 @@ func (l *Lab) round(ctx context.Context, e *Experiment, targets []string) (Resul
 	if p.stopLoads != nil {
 		p.stopLoads()
 	}
-	p.uncordonAll(ctx) // afterwards, so that no pod returns to a node that is still broken
+	p.uncordonAll(ctx) // last, so that no pod returns to a node that is still faulty
 	r := p.observer.Result(e.Metadata.Name, started, slices.Concat(p.runs, p.cordons))
 	for _, m := range p.meters {
 		r.Load = append(r.Load, m.result())
@@ -183,7 +183,7 @@ func (p *play) run(ctx context.Context) error {
 		return err
 	}
 	defer func() { p.unobserve() }()
-	p.stopLoads = p.startLoads(ctx) // which end with ctx, but are waited for only after the revert
+	p.stopLoads = p.startLoads(ctx) // the loads end with ctx, but are waited for only after the revert
 	if err := p.awaitLoads(ctx); err != nil {
 		return err
 	}
@@ -210,8 +210,8 @@ func (p *play) observe(ctx context.Context) error {
 	return nil
 }
 
-// retarget follows the pods of a workload that a preparation has replaced: they may run on other nodes now, and belong
-// to another ReplicaSet, so they are observed from the start.
+// retarget follows the pods of a workload that a preparation has replaced: they may now be on other nodes, and belong
+// to another ReplicaSet, so their observation starts again.
 func (p *play) retarget(ctx context.Context) error {
 	if p.Target.PodsOf == "" || p.Lab.Targets == nil {
 		return nil
@@ -221,7 +221,7 @@ func (p *play) retarget(ctx context.Context) error {
 		return fmt.Errorf("target: %w", err)
 	}
 	if !slices.Equal(targets, p.targets) {
-		p.Say("the pods of %s run on %s now", p.Target.PodsOf, strings.Join(targets, ", "))
+		p.Say("the pods of %s are now running on %s", p.Target.PodsOf, strings.Join(targets, ", "))
 	}
 	p.unobserve()
 	p.unobserve = func() {}
@@ -229,7 +229,7 @@ func (p *play) retarget(ctx context.Context) error {
 	return p.observe(ctx)
 }
 
-// watchesAll reports whether the experiment is about nodes other than its targets.
+// watchesAll reports whether the experiment has expectations about nodes other than its targets.
 func (p *play) watchesAll() bool {
 	var isAny func(steps []Step) bool
 	isAny = func(steps []Step) bool {
@@ -242,7 +242,7 @@ func (p *play) watchesAll() bool {
 	return p.Abort.NodesUnschedulable > 0 || isAny(p.Steps)
 }
 
-// guard passes news to the observer, and ends the experiment if too many nodes are cordoned.
+// guard passes changes to the observer, and ends the experiment if too many nodes are cordoned.
 func (p *play) guard(abort context.CancelCauseFunc) func(reaction.News) {
 	before, cordoned := map[string]bool{}, map[string]bool{}
 	return func(n reaction.News) {
@@ -259,13 +259,13 @@ func (p *play) guard(abort context.CancelCauseFunc) func(reaction.News) {
 			delete(cordoned, name)
 		}
 		if most := p.Abort.NodesUnschedulable; len(cordoned) > most {
-			abort(fmt.Errorf("%w: the limit of cordoned nodes is %d, and these were cordoned: %s", errAborted, most,
+			abort(fmt.Errorf("%w: the limit for cordoned nodes is %d, and these nodes were cordoned: %s", errAborted, most,
 				strings.Join(slices.Sorted(maps.Keys(cordoned)), ", ")))
 		}
 	}
 }
 
-// revertAll undoes all open runs, the newest first.
+// revertAll reverts all open runs, newest first.
 func (p *play) revertAll(ctx context.Context) {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), revertTimeout, errors.New("timeout"))
 	defer cancel()
@@ -286,7 +286,7 @@ func (p *play) revertAll(ctx context.Context) {
 	}
 }
 
-// Lines returns the command lines that an experiment runs on nodes, for a dry run. ${run} stays as it is.
+// Lines returns the command lines that an experiment runs on nodes, for a dry run. ${run} is not replaced.
 func (e *Experiment) Lines(ctx context.Context, targets []string) ([][]string, error) {
 	var all [][]string
 	var collect func(steps []Step) error

@@ -181,7 +181,7 @@ func TestPlayFails(t *testing.T) {
 		}
 		r, err := w.Play(t.Context(), parse(t, "abort: {nodesUnschedulable: 1}\n"+twice+
 			"- expect: [{name: drained, within: 1h}]\n"), []string{"a"})
-		why := "the limit of cordoned nodes is 1, and these were cordoned: a, c"
+		why := "the limit for cordoned nodes is 1, and these nodes were cordoned: a, c"
 		if err != nil || r.Passed || !strings.Contains(r.Error, why) ||
 			len(w.lines) != 4 {
 			t.Errorf("%q %+v", w.lines, r)

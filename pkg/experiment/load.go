@@ -25,22 +25,22 @@ const (
 	PhaseReverted Phase = "reverted" // from a revert step until the next injection
 )
 
-// LoadResult is what became of the requests of a load.
+// LoadResult is the result for the requests of a load.
 type LoadResult struct {
 	Name   string      `json:"name"`
 	URL    string      `json:"url"`
 	Phases []LoadPhase `json:"phases"`
-	// Error is why no requests were sent.
+	// Error is the reason why no requests were sent.
 	Error string `json:"error,omitempty"`
 }
 
-// LoadPhase has the requests that succeeded or failed in one phase.
+// LoadPhase contains statistics about the requests that succeeded or failed in one phase.
 type LoadPhase struct {
 	Phase Phase `json:"phase"`
 	Stats
 }
 
-// Stats are the figures of a number of requests. Times are in seconds. A request without a response counts with the
+// Stats are statistics about a number of requests. Times are in seconds. A request without a response counts with the
 // time until the client gave up.
 type Stats struct {
 	Requests int     `json:"requests"`
@@ -50,10 +50,10 @@ type Stats struct {
 	P99      float64 `json:"p99"`
 }
 
-// defaultWindow is over how long an expectation looks at a load.
+// defaultWindow is the default time span that an expectation about a load considers.
 const defaultWindow = 10 * time.Second
 
-// mostSamples limits the memory of a load: 14 hours at the default rate.
+// mostSamples limits the memory for a load: 14 hours at the default rate.
 const mostSamples = 100_000
 
 // meter collects the requests of a load.
@@ -85,7 +85,7 @@ func (m *meter) enter(phase Phase) {
 	m.phase = phase
 }
 
-// since returns the figures of the requests of which the news came after a time.
+// since returns statistics about the requests whose result arrived after the given time.
 func (m *meter) since(at time.Time) Stats {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -116,7 +116,7 @@ func percentile(sorted []float64, percent float64) float64 {
 		return 0
 	}
 	value := sorted[max(int(math.Ceil(percent/100*float64(len(sorted)))), 1)-1]
-	return math.Round(value*1000) / 1000 // the clock has hundredths
+	return math.Round(value*1000) / 1000 // the clock has a resolution of a hundredth of a second
 }
 
 func (m *meter) result() LoadResult {
@@ -140,7 +140,7 @@ func (m *meter) result() LoadResult {
 	return r
 }
 
-// startLoads sends the loads of the experiment until stop is called, which waits until the pods are gone.
+// startLoads sends the loads of the experiment until stop is called, which waits until the pods are deleted.
 func (p *play) startLoads(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var sending sync.WaitGroup
@@ -163,8 +163,8 @@ func (p *play) startLoads(ctx context.Context) (stop func()) {
 // loadTimeout is the timeout for the first request of each load, including the start of its pod.
 const loadTimeout = 2 * time.Minute
 
-// awaitLoads waits until each load has sent a request. Otherwise, the report could not compare the fault with the time
-// before it.
+// awaitLoads waits until each load has sent a request. Otherwise, the report could not compare the time of the fault
+// with the time before it.
 func (p *play) awaitLoads(ctx context.Context) error {
 	limit := time.Now().Add(loadTimeout)
 	for _, m := range p.meters {
@@ -192,14 +192,14 @@ func (p *play) enter(phase Phase) {
 	}
 }
 
-// lookAtLoads is how often an expectation about a load is evaluated.
+// lookAtLoads is the interval between evaluations of an expectation about a load.
 const lookAtLoads = 200 * time.Millisecond
 
-// loadVars are the variables of an expectation about a load.
+// loadVars are the variables in an expectation about a load.
 var loadVars = []string{"requests", "ok", "p50", "p95", "p99"}
 
-// measure evaluates an expectation about a load until it is met or its deadline is over. It begins when the proof of
-// the fault is as old as the window, and needs at least one request.
+// measure evaluates an expectation about a load until it is met or its deadline expires. It starts when the time since
+// the proof of the fault equals the window, and needs at least one request.
 func (p *play) measure(ctx context.Context, x *pending) {
 	i := slices.IndexFunc(p.meters, func(m *meter) bool { return m.Name == x.Load })
 	if i < 0 {
@@ -227,7 +227,7 @@ func (p *play) measure(ctx context.Context, x *pending) {
 	}
 }
 
-// String returns the figures for people.
+// String returns the statistics for display.
 func (s Stats) String() string {
 	return fmt.Sprintf("%s, %.0f %% ok, p50 %.2fs, p95 %.2fs, p99 %.2fs", count.Of(s.Requests, "request"), 100*s.OK,
 		s.P50, s.P95, s.P99)
@@ -240,7 +240,7 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// checkLoads returns an error if a load is wrong or its name is not unique.
+// checkLoads returns an error if a load is invalid or its name is not unique.
 func (e *Experiment) checkLoads() error {
 	var names []string
 	for _, l := range e.Load {
@@ -255,11 +255,11 @@ func (e *Experiment) checkLoads() error {
 	return nil
 }
 
-// compileLoad checks what an expectation says about a load.
+// compileLoad checks an expectation about a load.
 func compileLoad(e Expectation) (*expr.Program, error) {
 	switch {
 	case e.Load == "" && (e.Expect != "" || e.Window != 0):
-		return nil, errors.New("expect and window are possible only with load")
+		return nil, errors.New("expect and window require load")
 	case e.Load == "":
 		return nil, nil
 	case e.Expect == "":

@@ -98,7 +98,7 @@ func TestBadLoadExpectations(t *testing.T) {
 	for says, expectation := range map[string]string{
 		"no load has the name":     `load: other, expect: "ok > 0.9", within: 1m`,
 		"expect is missing":        `load: served, within: 1m`,
-		"only with load":           `expect: "ok > 0.9", reaction: cordon, within: 1m`,
+		"require load":             `expect: "ok > 0.9", reaction: cordon, within: 1m`,
 		"must be shorter than":     `load: served, expect: "ok > 0.9", within: 5s`,
 		"unknown name okay":        `load: served, expect: "okay > 0.9", within: 1m`,
 		"only one of reaction, no": `load: served, expect: "ok > 0.9", steady: x, within: 1m`,

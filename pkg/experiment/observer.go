@@ -13,12 +13,12 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/reaction"
 )
 
-// Entry is a line of the timeline: what the tool did, or what the cluster did.
+// Entry is a line on the timeline: an action of the tool, or an event in the cluster.
 type Entry struct {
 	Time time.Time `json:"time"`
-	// Began is when this tool began what it had done at Time.
+	// Began is the start of an action of this tool that completed at Time.
 	Began time.Time `json:"began,omitzero"`
-	// Since is the time since the proof of the last fault before it, in seconds; 0 before the first.
+	// Since is the time since the proof of the preceding fault, in seconds; 0 before the first fault.
 	Since float64 `json:"since"`
 	// What is the name of a reaction, or one of the What constants.
 	What string `json:"what"`
@@ -34,7 +34,7 @@ type Entry struct {
 	Early bool `json:"-"`
 }
 
-// reaction returns the reaction from which an entry was made.
+// reaction returns the reaction that an entry was created from.
 func (e Entry) reaction() reaction.Reaction {
 	return reaction.Reaction{
 		Time: e.Time, Name: reaction.Name(e.What), Node: e.Node, Pod: e.Pod, By: e.By, Who: e.Who, Text: e.Text,
@@ -42,22 +42,22 @@ func (e Entry) reaction() reaction.Reaction {
 	}
 }
 
-// Actor returns who did it, for people.
+// Actor returns who caused the entry, for display.
 func (e Entry) Actor() string { return e.reaction().Actor() }
 
-// What this tool does, on the timeline.
+// The actions of this tool on the timeline.
 const (
 	WhatInject = "inject"
 	WhatProven = "proven"
 	WhatRevert = "revert"
-	// WhatSimulated is what the simulated remediation could not do.
+	// WhatSimulated is an action that the simulated remediation could not complete.
 	WhatSimulated = "simulation"
 )
 
-// maxEntries limits the timeline: a burst of lines, or pods that crash again and again, must not fill the memory.
+// maxEntries limits the timeline: a burst of lines, or pods that crash repeatedly, must not exhaust memory.
 const maxEntries = 10_000
 
-// Observer collects what happens, and compares it with what is expected. Its methods are safe for concurrent use.
+// Observer collects events, and compares them with expectations. Its methods are safe for concurrent use.
 type Observer struct {
 	Targets []string
 	// Show, if set, is called with each new entry. Calls do not overlap.
@@ -69,18 +69,19 @@ type Observer struct {
 	nodes   map[string]*corev1.Node
 	victims map[string]int
 	begun   bool      // a fault has been injected
-	ongoing int       // injections that are not finished
-	faults  int       // that were proven in all their layers
-	since   int       // the first entry that may be a reaction to the last fault
-	proof   time.Time // of the last fault
+	ongoing int       // number of unfinished injections
+	faults  int       // number of faults that were verified in all their layers
+	since   int       // index of the first entry that may be a reaction to the last fault
+	proof   time.Time // the proof of the last fault
 	rollout bool      // the last fault has replaced pods
-	// replaced has the pods that this tool has replaced. Their termination is not a reaction, even after the proof.
+	// replaced contains the pods that this tool has replaced. Their termination is not a reaction, even after the
+	// proof.
 	replaced map[types.UID]bool
 	pending  []*pending
 	changed  chan struct{} // closed and replaced at each change
 }
 
-// NewObserver returns an observer of faults on nodes.
+// NewObserver returns an observer for faults on nodes.
 func NewObserver(targets []string) *Observer {
 	return &Observer{
 		Targets: targets, nodes: map[string]*corev1.Node{}, replaced: map[types.UID]bool{},
@@ -88,7 +89,7 @@ func NewObserver(targets []string) *Observer {
 	}
 }
 
-// Baseline takes the targets, and what was there before the fault.
+// Baseline sets the targets, and the state before the fault.
 func (o *Observer) Baseline(targets []string, b reaction.Baseline) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -96,7 +97,7 @@ func (o *Observer) Baseline(targets []string, b reaction.Baseline) {
 	o.victims = b.Victims
 }
 
-// News takes a change of the cluster, for reaction.Options.
+// News processes a change in the cluster, for reaction.Options.
 func (o *Observer) News(n reaction.News) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -143,7 +144,7 @@ func (o *Observer) signal() {
 	o.changed = make(chan struct{})
 }
 
-// Did records what this tool does.
+// Did records an action of this tool.
 func (o *Observer) Did(what, text string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -157,8 +158,8 @@ func (o *Observer) targets() []string {
 	return o.Targets
 }
 
-// inject begins an injection, and the returned function ends it. Injections at the same time are one fault: what
-// follows the first is a reaction.
+// inject begins an injection, and the returned function ends it. Concurrent injections are one fault: anything after
+// the first is a reaction.
 func (o *Observer) inject() (done func()) {
 	o.mu.Lock()
 	first := o.ongoing == 0
@@ -174,21 +175,21 @@ func (o *Observer) inject() (done func()) {
 	}
 }
 
-// Reverted records that this tool has undone a run.
+// Reverted records that this tool has reverted a run.
 func (o *Observer) Reverted(began time.Time, run string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.add(Entry{Began: began, What: WhatRevert, Text: run})
 }
 
-// Begin forgets what has happened: only what comes from now on is a reaction to the next fault.
+// Begin discards earlier events: only later ones are reactions to the next fault.
 func (o *Observer) Begin() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.since, o.proof, o.rollout, o.begun = len(o.entries), time.Time{}, false, true
 }
 
-// injected records that a fault is proven in all its layers.
+// injected records that a fault has been verified in all its layers.
 func (o *Observer) injected() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -196,12 +197,12 @@ func (o *Observer) injected() {
 	o.signal()
 }
 
-// ofRollouts are the reactions that a rollout looks like.
+// ofRollouts are the reactions that a rollout resembles.
 var ofRollouts = []reaction.Name{
 	reaction.Evicted, reaction.PodGone, reaction.Rescheduled, reaction.Served, reaction.Drained,
 }
 
-// Close ends the observation of all expectations so far: the effects of a revert are not reactions to the fault.
+// Close ends the observation for all expectations so far: the effects of a revert are not reactions to the fault.
 func (o *Observer) Close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -210,7 +211,7 @@ func (o *Observer) Close() {
 	}
 }
 
-// RolledOut records that the fault replaced pods before its proof. Their replacement is not a reaction, but a failure
+// RolledOut records that the fault replaced pods before its proof. Their replacement is not a reaction, but the failure
 // of a container is.
 func (o *Observer) RolledOut() {
 	o.mu.Lock()
@@ -228,7 +229,8 @@ func (o *Observer) RevertDone() {
 	o.Proven(time.Now(), "all faults are reverted")
 }
 
-// replace notes the pods that were told to terminate since this tool began: it has replaced them. The caller holds mu.
+// replace notes the pods that were told to terminate since the beginning of this tool's action, which replaced them.
+// The caller holds mu.
 func (o *Observer) replace() {
 	for _, e := range o.entries[o.since:] {
 		if reaction.Name(e.What) == reaction.Evicted {
@@ -237,21 +239,21 @@ func (o *Observer) replace() {
 	}
 }
 
-// Proven records when a fault was proven. All deadlines count from then on.
+// Proven records the proof of a fault. All deadlines start then.
 func (o *Observer) Proven(at time.Time, text string) { o.ProvenSince(time.Time{}, at, text) }
 
 // ProvenSince is like Proven, and also records when this tool began to inject the fault.
 func (o *Observer) ProvenSince(began, at time.Time, text string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.proof = at // of the last layer
+	o.proof = at // the proof of the last layer
 	for i := o.since; i < len(o.entries); i++ {
 		o.entries[i].Since = o.entries[i].Time.Sub(at).Seconds()
 	}
 	o.add(Entry{Time: at, Began: began, What: WhatProven, Text: text})
 }
 
-// expect begins to observe expectations. Reactions since the fault began count.
+// expect begins to observe expectations. Reactions since the beginning of the fault count.
 func (o *Observer) expect(all []*pending) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -277,8 +279,9 @@ func (o *Observer) expect(all []*pending) {
 	}
 }
 
-// await waits until all that is expected has happened, or its deadlines are over, and until the time is over in which
-// something must not happen. It returns the verdicts of these expectations, which are observed already.
+// await waits until all expected reactions have happened or their deadlines have expired, and until the time has
+// expired in which other reactions must not happen. It returns the verdicts for these expectations, which must already
+// be observed.
 func (o *Observer) await(ctx context.Context, all []*pending) []Verdict {
 	for {
 		o.mu.Lock()
@@ -327,7 +330,7 @@ func (o *Observer) noVictims() bool {
 	return o.victims != nil && !slices.ContainsFunc(o.Targets, func(name string) bool { return o.victims[name] > 0 })
 }
 
-// Verdicts returns all verdicts as of now: what came after its deadline is late.
+// Verdicts returns all current verdicts: reactions after the deadline are late.
 func (o *Observer) Verdicts() []Verdict {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -341,7 +344,7 @@ func (o *Observer) Entries() []Entry {
 	return slices.Clone(o.entries)
 }
 
-// Expect waits for expectations and for what must not happen; see Observer.await.
+// Expect waits for reactions that should happen and for reactions that must not; see Observer.await.
 func (o *Observer) Expect(ctx context.Context, expect, not []Expectation) ([]Verdict, error) {
 	all, err := prepare(expect, not)
 	if err != nil {

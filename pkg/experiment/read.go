@@ -11,7 +11,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// The limits of files of results, which are untrusted.
+// The limits for files with results, which are untrusted.
 const (
 	maxResult   = 32 << 20
 	maxVerdicts = 100_000
@@ -19,8 +19,8 @@ const (
 	maxSeconds  = 1e8 // three years
 )
 
-// ReadResult reads a result as `run -o json` prints it. Name is that of the file, for errors. Unknown fields are
-// ignored: a later version may have more.
+// ReadResult reads a result in the format of `run -o json`. name is the name of the file, for errors. Unknown fields
+// are ignored, because later versions may add fields.
 func ReadResult(name string, from io.Reader) (Result, error) {
 	var r Result
 	data, err := io.ReadAll(io.LimitReader(from, maxResult+1))
@@ -38,7 +38,7 @@ func ReadResult(name string, from io.Reader) (Result, error) {
 			name, ledger.APIVersion, KindResult, brief(r.APIVersion), brief(r.Kind))
 	}
 	if len(r.Verdicts) > maxVerdicts {
-		return r, fmt.Errorf("%s has more than %d verdicts", name, maxVerdicts)
+		return r, fmt.Errorf("%s contains more than %d verdicts", name, maxVerdicts)
 	}
 	for i, v := range r.Verdicts {
 		if err := v.validate(); err != nil {
@@ -57,7 +57,7 @@ func (v Verdict) validate() error {
 	}
 	switch {
 	case v.Name == "" || len(v.Name) > maxName:
-		return fmt.Errorf("name must have 1 to %d bytes", maxName)
+		return fmt.Errorf("name must be 1 to %d bytes long", maxName)
 	case v.OK != (v.State == StateOK):
 		return fmt.Errorf("ok is %t, but state is %s", v.OK, v.State)
 	case !limit(v.After) || !limit(v.Limit) || v.Limit < 0:
@@ -68,7 +68,7 @@ func (v Verdict) validate() error {
 	return nil
 }
 
-// brief shortens what an error quotes from a file.
+// brief shortens text from a file for an error message.
 func brief(text string) string {
 	const most = 40
 	if len(text) > most {

@@ -18,17 +18,17 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/reaction"
 )
 
-// NodeRemediator cordons and drains nodes. The cordon is a run of its own, so it can be reverted from any machine.
+// NodeRemediator cordons and drains nodes. The cordon is a separate run, so it can be reverted from any machine.
 type NodeRemediator struct {
 	Session *fault.Session
-	// TTL is after how long `revert --expired` uncordons a node if this client has died.
+	// TTL is the time after which `revert --expired` uncordons a node if this client has died.
 	TTL   time.Duration
 	Allow fault.Allowances
 }
 
 var _ Remediator = (*NodeRemediator)(nil)
 
-// drainPause is how long a drain waits between two rounds, as kubectl does.
+// drainPause is the pause between two rounds of a drain, as in kubectl.
 const drainPause = time.Second
 
 func (n *NodeRemediator) plan(summary string, changes ...fault.Change) fault.Plan {
@@ -38,12 +38,12 @@ func (n *NodeRemediator) plan(summary string, changes ...fault.Change) fault.Pla
 	}
 }
 
-// Preflight returns an error if the nodes could not be cordoned, or are more than the limits of the blast radius allow.
+// Preflight returns an error if the nodes could not be cordoned, or their number exceeds the blast radius limits.
 func (n *NodeRemediator) Preflight(ctx context.Context, nodes []string) error {
 	var changes []fault.Change
 	for _, node := range nodes {
 		change := cordon.Change(n.Session.Client, node)
-		change.Target.Kind = "Node" // to which the limits apply
+		change.Target.Kind = "Node" // the limits apply to this kind
 		changes = append(changes, change)
 	}
 	plan := n.plan("Simulated remediation", changes...)
@@ -65,8 +65,8 @@ func (n *NodeRemediator) Cordon(ctx context.Context, node string) (string, error
 	return run.ID, err
 }
 
-// Drain implements Remediator. It evicts pods as `kubectl drain` does, so that disruption budgets hold. Pods that no
-// controller would recreate stay. kubectl's own package would add 0.4 MB to the plugin.
+// Drain implements Remediator. It evicts pods like `kubectl drain`, so that disruption budgets are respected. Pods that
+// no controller would recreate stay. kubectl's own package would add 0.4 MB to the plugin.
 func (n *NodeRemediator) Drain(ctx context.Context, node string) (stay []string, err error) {
 	for {
 		victims, lone, err := n.victims(ctx, node)
@@ -84,7 +84,7 @@ func (n *NodeRemediator) Drain(ctx context.Context, node string) (stay []string,
 	}
 }
 
-// victims returns the pods of a node that a drain evicts, and the names of those that nothing would recreate.
+// victims returns the pods on a node that a drain evicts, and the names of pods that would not be recreated.
 func (n *NodeRemediator) victims(
 	ctx context.Context, node string,
 ) (all []corev1.Pod, lone []string, err error) {
@@ -92,7 +92,7 @@ func (n *NodeRemediator) victims(
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String(),
 	})
 	if err != nil {
-		return nil, nil, fmt.Errorf("list the pods of node %s: %w", node, err)
+		return nil, nil, fmt.Errorf("list the pods on node %s: %w", node, err)
 	}
 	for _, pod := range pods.Items {
 		switch {
@@ -128,7 +128,7 @@ func (n *NodeRemediator) evict(ctx context.Context, pod corev1.Pod) error {
 	return nil
 }
 
-// RemediationPermissions returns what a simulated remediation needs.
+// RemediationPermissions returns the permissions for a simulated remediation.
 func RemediationPermissions(ledgerNamespace string) []fault.Permission {
 	return fault.Permissions(fault.BasePermissions(ledgerNamespace), cordon.Permissions(), []fault.Permission{
 		{Verb: "list", Resource: "pods"},

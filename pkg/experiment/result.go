@@ -11,35 +11,36 @@ import (
 // KindResult is the kind of a Result.
 const KindResult = "ExperimentResult"
 
-// Result is what happened in an experiment. All reports are made from it.
+// Result is the result of an experiment, from which all reports are created.
 type Result struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
 
-	// Name is the experiment's, or the summary of the fault.
+	// Name is the name of the experiment, or the summary of the fault.
 	Name    string    `json:"name"`
 	Targets []string  `json:"targets,omitempty"` // names of nodes
 	Started time.Time `json:"started"`
 	Ended   time.Time `json:"ended"`
-	// Passed means that all expectations were met, everything was reverted unless InPlace, and nothing failed.
+	// Passed means that all expectations were met, that everything was reverted unless InPlace, and that nothing
+	// failed.
 	Passed   bool      `json:"passed"`
 	Runs     []string  `json:"runs,omitempty"` // IDs, as in `list --all`
 	Verdicts []Verdict `json:"verdicts"`
 	Timeline []Entry   `json:"timeline"`
-	// Omitted is how many entries the timeline lacks because there were too many.
+	// Omitted is the number of entries missing from the timeline because there were too many.
 	Omitted int `json:"omitted,omitempty"`
 	// InPlace means that the fault was not reverted, because the command only waits for the reactions.
 	InPlace bool `json:"inPlace,omitempty"`
-	// LeftBehind describes what could not be reverted.
+	// LeftBehind describes changes that could not be reverted.
 	LeftBehind []string     `json:"leftBehind,omitempty"`
 	Load       []LoadResult `json:"load,omitempty"`
-	// Simulated are the steps of the remediation that this tool did itself.
+	// Simulated lists the steps of the remediation that this tool performed itself.
 	Simulated []string `json:"simulated,omitempty"`
-	// Error is why the experiment was not carried out as a whole.
+	// Error is the reason why the experiment was not completed.
 	Error string `json:"error,omitempty"`
 }
 
-// Result returns what has happened until now.
+// Result returns the result so far.
 func (o *Observer) Result(name string, started time.Time, runs []string) Result {
 	r := Result{
 		APIVersion: ledger.APIVersion, Kind: KindResult, Name: name, Targets: o.Targets, Started: started,
@@ -54,7 +55,7 @@ func (o *Observer) Result(name string, started time.Time, runs []string) Result 
 	return r
 }
 
-// Failed returns how many verdicts are negative.
+// Failed returns the number of negative verdicts.
 func (r Result) Failed() int {
 	n := 0
 	for _, v := range r.Verdicts {
@@ -65,7 +66,8 @@ func (r Result) Failed() int {
 	return n
 }
 
-// ProofOf returns when the last change of a run was proven, by the clock of its client; the zero time if none was.
+// ProofOf returns the time at which the last change in a run was verified, according to its client's clock; the zero
+// time if none was.
 func ProofOf(run *ledger.Run) time.Time {
 	var last time.Time
 	if run == nil {
@@ -79,8 +81,8 @@ func ProofOf(run *ledger.Run) time.Time {
 	return last
 }
 
-// BeganOf returns when the first of the changes that were proven began, by the clock of the run's client; the zero time
-// if none was. A reaction can come before the proof: a detector reads the kernel log as fast as this tool does.
+// BeganOf returns the start of the first verified change, according to the clock of the run's client; the zero time if
+// there is none. A reaction can come before the proof: a detector reads the kernel log as fast as this tool.
 func BeganOf(run *ledger.Run) time.Time {
 	var first time.Time
 	if run == nil {
@@ -94,17 +96,19 @@ func BeganOf(run *ledger.Run) time.Time {
 	return first
 }
 
-// Key identifies a verdict in its result, and the verdicts of other results about the same expectation.
+// Key identifies a verdict in its result, and verdicts about the same expectation in other results.
 type Key struct {
-	// Name is that of the expectation, without the round, and begins with "not " for what must not happen.
+	// Name is the name of the expectation, without the round. It begins with "not " for a reaction that must not
+	// happen.
 	Name  string
 	Round int
 }
 
-// notPrefix is before the name of what must not happen.
+// notPrefix precedes the name of a reaction that must not happen.
 const notPrefix = "not "
 
-// Keys returns the key of each verdict. If an experiment expects the same several times, the second name ends with #2.
+// Keys returns the key of each verdict. If an experiment has the same expectation several times, the second name ends
+// with #2.
 func (r Result) Keys() []Key {
 	taken, last := map[Key]bool{}, map[Key]int{}
 	keys := make([]Key, len(r.Verdicts))
@@ -125,7 +129,7 @@ func (r Result) Keys() []Key {
 	return keys
 }
 
-// Took returns the seconds from the proof to what happened. It reports false if nothing happened.
+// Took returns the seconds from the proof to the reaction. It returns false if there was no reaction.
 func (v Verdict) Took() (float64, bool) {
 	happened := v.State == StateOK && !v.Not || v.State == StateLate || v.State == StateHappened
 	return max(v.After, 0), happened

@@ -13,26 +13,26 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/reaction"
 )
 
-// The steps of a simulated remediation, in their order.
+// The steps of a simulated remediation, in order.
 const (
-	SimulateDetect   = "detect"   // begin when a detector reports the node, instead of at the proof of the fault
+	SimulateDetect   = "detect"   // start when a detector reports the node, instead of at the proof of the fault
 	SimulateCordon   = "cordon"   // make the node unschedulable
-	SimulateDrain    = "drain"    // evict its pods
-	SimulateUncordon = "uncordon" // make it schedulable again
+	SimulateDrain    = "drain"    // evict the node's pods
+	SimulateUncordon = "uncordon" // make the node schedulable again
 )
 
 var simulation = []string{SimulateDetect, SimulateCordon, SimulateDrain, SimulateUncordon}
 
-// Remediator does to a node what a remediator would do.
+// Remediator acts on a node like a remediator.
 type Remediator interface {
-	// Cordon makes a node unschedulable, and returns the run with which Lab.Revert undoes it. If it fails, the run is
-	// one that may have left something in place, or "".
+	// Cordon makes a node unschedulable, and returns the run with which Lab.Revert reverts this. On failure, the run is
+	// one that may have left changes in place, or "".
 	Cordon(ctx context.Context, node string) (run string, err error)
-	// Drain evicts the pods of a node and waits until they are gone. It returns the pods that it must not evict.
+	// Drain evicts the pods on a node and waits until they no longer exist. It returns the pods that it must not evict.
 	Drain(ctx context.Context, node string) (stay []string, err error)
 }
 
-// validSimulation returns an error unless the steps are known, in order, and possible without the others.
+// validSimulation returns an error unless the steps are known, in order, and include the steps that others depend on.
 func validSimulation(steps []string) error {
 	last := -1
 	for _, s := range steps {
@@ -41,7 +41,7 @@ func validSimulation(steps []string) error {
 		case at < 0:
 			return fmt.Errorf("unknown step %q: must be one of %s", s, strings.Join(simulation, ", "))
 		case at <= last:
-			return fmt.Errorf("%s must be in the order %s, each once", strings.Join(steps, ", "),
+			return fmt.Errorf("%s must be in the order %s, without repetition", strings.Join(steps, ", "),
 				strings.Join(simulation, ", "))
 		}
 		last = at
@@ -52,15 +52,16 @@ func validSimulation(steps []string) error {
 	return nil
 }
 
-// simulator plays the remediator on one node until its context ends.
+// simulator acts as the remediator for one node until its context ends.
 type simulator struct {
 	*play
 	node  string
 	steps []string
-	run   string // of the cordon; empty if the node is not cordoned
+	run   string // the run of the cordon; empty if the node is not cordoned
 }
 
-// simulate starts a simulator for each target. The returned function stops them; uncordonAll undoes what they left.
+// simulate starts a simulator for each target. The returned function stops them; uncordonAll reverts the remaining
+// cordons.
 func (p *play) simulate(ctx context.Context) (stop func()) {
 	if len(p.SimulateRemediation) == 0 {
 		return func() {}
@@ -76,7 +77,8 @@ func (p *play) simulate(ctx context.Context) (stop func()) {
 	return func() { cancel(); working.Wait() }
 }
 
-// uncordonAll uncordons what the simulated remediation has left cordoned. What cannot be uncordoned is in the result.
+// uncordonAll uncordons the nodes that the simulated remediation has left cordoned. Nodes that cannot be uncordoned are
+// in the result.
 func (p *play) uncordonAll(ctx context.Context) {
 	for _, s := range p.simulators {
 		_ = s.uncordon(ctx)
@@ -102,12 +104,12 @@ func (s *simulator) work(ctx context.Context, seen moment) {
 		if s.run != "" {
 			return
 		}
-		// Detectors report a fault several times, but a further fault may be proven meanwhile.
+		// Detectors report a fault several times, but another fault may be verified in the meantime.
 		seen = moment{s.observer.now().entries, began.faults}
 	}
 }
 
-// detects returns the test for the entries on which the remediation begins; nil if it begins at the proof of a fault.
+// detects returns a predicate for the entries that start the remediation; nil if it starts at the proof of a fault.
 func (s *simulator) detects() func(Entry) bool {
 	if !s.does(SimulateDetect) {
 		return nil
@@ -135,8 +137,8 @@ func (s *simulator) remediate(ctx context.Context) error {
 			return fmt.Errorf("drain: %w", err)
 		}
 		if len(stay) > 0 {
-			s.observer.Did(WhatSimulated, fmt.Sprintf("%s without a controller, which nothing would recreate, "+
-				"stay on node %s: %s", count.Of(len(stay), "pod"), s.node, strings.Join(stay, ", ")))
+			s.observer.Did(WhatSimulated, fmt.Sprintf("%s without a controller, which would not be recreated, "+
+				"remain on node %s: %s", count.Of(len(stay), "pod"), s.node, strings.Join(stay, ", ")))
 		}
 	}
 	if s.does(SimulateUncordon) {
@@ -145,7 +147,7 @@ func (s *simulator) remediate(ctx context.Context) error {
 	return nil
 }
 
-// uncordon reverts the cordon, if it is still there, even if the experiment ends meanwhile.
+// uncordon reverts the cordon, if it still exists, even if the experiment ends in the meantime.
 func (s *simulator) uncordon(ctx context.Context) error {
 	if s.run == "" {
 		return nil
@@ -163,10 +165,10 @@ func (s *simulator) uncordon(ctx context.Context) error {
 	return nil
 }
 
-// moment is a place on the timeline.
+// moment is a position on the timeline.
 type moment struct {
-	entries int // on the timeline so far
-	faults  int // that were proven in all their layers so far
+	entries int // number of entries on the timeline so far
+	faults  int // number of faults that were verified in all their layers so far
 }
 
 func (o *Observer) now() moment {
@@ -175,8 +177,8 @@ func (o *Observer) now() moment {
 	return moment{len(o.entries), o.faults}
 }
 
-// awaitFault waits until a fault is proven or, if detects is set, for an entry that detects one. What was before the
-// moment, or before the first fault, does not count.
+// awaitFault waits until a fault is verified or, if detects is set, for an entry that detects one. Entries before the
+// moment, or before the first fault, do not count.
 func (o *Observer) awaitFault(ctx context.Context, from moment, detects func(Entry) bool) bool {
 	for {
 		o.mu.Lock()
@@ -197,10 +199,10 @@ func (o *Observer) awaitFault(ctx context.Context, from moment, detects func(Ent
 	}
 }
 
-// Simulated is the system that is shown for what a simulated remediation does.
+// Simulated is the displayed system for actions of a simulated remediation.
 const Simulated = "simulated remediation"
 
-// credit makes the cordons of this tool on the targets reactions of the simulated remediator.
+// credit attributes this tool's cordons on the targets to the simulated remediator.
 func (p *play) credit(all []reaction.Reaction) []reaction.Reaction {
 	if len(p.SimulateRemediation) == 0 {
 		return all

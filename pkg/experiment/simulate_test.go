@@ -186,7 +186,7 @@ func TestBadSimulations(t *testing.T) {
 	for steps, says := range map[string]string{
 		"[cordn]":          `unknown step "cordn"`,
 		"[drain, cordon]":  "must be in the order",
-		"[cordon, cordon]": "each once",
+		"[cordon, cordon]": "without repetition",
 		"[detect, drain]":  "needs the step cordon",
 	} {
 		_, err := Parse("f", []byte(head+"simulateRemediation: "+steps+"\nsteps: [{inject: {xid: 79}}]"))
@@ -216,8 +216,8 @@ steps:
 func TestLabWithoutWhatIsNeeded(t *testing.T) {
 	t.Parallel()
 	for text, says := range map[string]string{
-		"simulateRemediation: [cordon]\n":      "has no Remediator",
-		"load: [{name: x, url: 'http://a'}]\n": "has no function Load",
+		"simulateRemediation: [cordon]\n":      "Lab.Remediator is not set",
+		"load: [{name: x, url: 'http://a'}]\n": "Lab.Load is not set",
 	} {
 		w := newWorld(t)
 		_, err := w.Play(t.Context(), parse(t, text+"steps: [{inject: {xid: 79}}]"), []string{"a"})

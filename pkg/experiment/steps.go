@@ -39,7 +39,7 @@ func (p *play) step(ctx context.Context, s Step) error {
 		pause(ctx, s.Wait.Std())
 	case len(s.Parallel) > 0:
 		errs := make([]error, len(s.Parallel))
-		last := p.last() // not that of another of these steps
+		last := p.last() // not the last run of another parallel step
 		if slices.ContainsFunc(s.Parallel, func(one Step) bool { return one.Inject != nil }) {
 			defer p.observer.inject()() // one fault, even if one injection ends before another begins
 		}
@@ -78,7 +78,7 @@ func (p *play) last() string {
 	return p.runs[len(p.runs)-1]
 }
 
-// inject runs the commands of a fault. It reports whether they only prepare one.
+// inject runs the commands for a fault. It reports whether they only prepare a fault.
 func (p *play) inject(ctx context.Context, i Inject, last string) (prepares bool, err error) {
 	lines, err := i.commands(ctx, p.Target, p.targets, last)
 	if err != nil {
@@ -88,7 +88,8 @@ func (p *play) inject(ctx context.Context, i Inject, last string) (prepares bool
 	if !prepares {
 		p.enter(PhaseFault)
 	}
-	defer p.observer.inject()() // what follows one layer is a reaction to the fault, also before the others are proven
+	// Anything after the first layer is a reaction to the fault, even before the other layers are verified.
+	defer p.observer.inject()()
 	for _, line := range lines {
 		shown := strings.Join(line, " ")
 		began := time.Now()
@@ -121,7 +122,7 @@ func (p *play) inject(ctx context.Context, i Inject, last string) (prepares bool
 	return prepares, nil
 }
 
-// expect waits for what a step expects. A negative verdict does not end the experiment.
+// expect waits for the expectations of a step. A negative verdict does not end the experiment.
 func (p *play) expect(ctx context.Context, s Step) error {
 	all, err := prepare(s.Expect, s.ExpectNot)
 	if err != nil {
@@ -131,7 +132,7 @@ func (p *play) expect(ctx context.Context, s Step) error {
 	checking, stop := context.WithCancel(ctx)
 	defer stop()
 	var checks sync.WaitGroup
-	p.observer.expect(all) // sets from when their time counts
+	p.observer.expect(all) // sets the start of their times
 	for _, one := range all {
 		what := one.Check
 		if one.Steady != "" {
@@ -150,7 +151,7 @@ func (p *play) expect(ctx context.Context, s Step) error {
 	return nil
 }
 
-// check repeats a check until it holds or its deadline is over.
+// check repeats a check until it holds or its deadline expires.
 func (p *play) check(ctx context.Context, x *pending, what scenario.Check) {
 	what.Name, what.Within = cmp.Or(what.Name, x.Name), scenario.Duration(x.limit())
 	results, err := p.Check(ctx, []scenario.Check{what})
@@ -164,7 +165,7 @@ func (p *play) check(ctx context.Context, x *pending, what scenario.Check) {
 	}
 }
 
-// seen returns what a check says: the problem, and what it saw instead.
+// seen returns the evidence of a check: the problem, and the observed state.
 func seen(r check.Result) string {
 	if r.Message == "" || r.Saw == "" {
 		return r.Message + r.Saw
@@ -184,7 +185,7 @@ func (o *Observer) checked(x *pending, at time.Time, ok bool, text string, err e
 	o.signal()
 }
 
-// saw records what an expectation that is not met saw last.
+// saw records the last observation for an expectation that is not met.
 func (o *Observer) saw(x *pending, text string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// Nodes resolves a target to nodes that exist. Workload returns the pod selector of a workload (TYPE/NAME); nil means
+// Nodes resolves a target to existing nodes. workload returns the pod selector of a workload (TYPE/NAME); nil means
 // SelectorOf.
 func (t *Target) Nodes(
 	ctx context.Context, client kubernetes.Interface,
@@ -62,7 +62,7 @@ func (t *Target) Nodes(
 			return nil, fmt.Errorf("%s in namespace %s has no running pods", t.PodsOf, t.Namespace)
 		}
 	default:
-		return nil, fmt.Errorf("the experiment has no target: pass --node, -l or --pods-of")
+		return nil, fmt.Errorf("the experiment has no target: specify --node, -l or --pods-of")
 	}
 	slices.Sort(found)
 	n, err := t.pick(len(found))
@@ -79,7 +79,7 @@ func (t *Target) Nodes(
 	return found, nil
 }
 
-// SelectorOf returns the pod selector of a workload of Kubernetes' own kinds.
+// SelectorOf returns the pod selector of a workload with one of Kubernetes' own kinds.
 func SelectorOf(
 	ctx context.Context, client kubernetes.Interface, ref, namespace string,
 ) (labels.Selector, error) {

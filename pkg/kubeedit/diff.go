@@ -10,7 +10,7 @@ import (
 // skipped are fields that the API server writes.
 var skipped = []string{"managedFields", "resourceVersion", "generation", "uid", "creationTimestamp", "selfLink"}
 
-// Diff returns the edits that make one object of the other, without the fields that the API server writes.
+// Diff returns the edits that turn before into after, without the fields that the API server writes.
 func Diff(before, after map[string]any) []Edit {
 	var edits []Edit
 	for _, name := range keys(before, after) {
@@ -38,12 +38,12 @@ func without(value any, fields []string) any {
 	return m
 }
 
-// DiffField returns the edits of one field of an object: its status, for example.
+// DiffField returns the edits for one field of an object, such as its status.
 func DiffField(name string, before, after map[string]any) []Edit {
 	return diffValues(Fields(name), before[name], after[name], 0)
 }
 
-// diffValues compares the values at a path. made counts the parents that did not exist before.
+// diffValues compares the values at a path. made is the number of parents that did not exist before.
 func diffValues(at Path, before, after any, made int) []Edit {
 	if reflect.DeepEqual(before, after) {
 		return nil
@@ -56,7 +56,7 @@ func diffValues(at Path, before, after any, made int) []Edit {
 		}
 		var edits []Edit
 		for _, name := range keys(bMap, aMap) {
-			if name != "" { // no path can have an empty name
+			if name != "" { // no path can contain an empty name
 				edits = append(edits, diffValues(at.Then(Field(name)), bMap[name], aMap[name], made)...)
 			}
 		}
@@ -72,7 +72,7 @@ func diffValues(at Path, before, after any, made int) []Edit {
 	return []Edit{{Path: at, Was: encodeValue(before), Ours: encodeValue(after), Made: made}}
 }
 
-// diffLists compares lists of objects by element. It is not ok for lists that must be compared as a whole.
+// diffLists compares lists of objects element by element. It returns false for lists that must be compared as a whole.
 func diffLists(at Path, before, after []any, isNew bool, made int) ([]Edit, bool) {
 	if !areObjects(before) || !areObjects(after) || !areDistinct(before) || !areDistinct(after) {
 		return nil, false
@@ -97,7 +97,7 @@ func diffLists(at Path, before, after []any, isNew bool, made int) ([]Edit, bool
 		return edits, !slices.ContainsFunc(edits,
 			func(e Edit) bool { return contains(after, Decode(e.Was)) || contains(before, Decode(e.Ours)) })
 	}
-	// Backward, because the undo begins with the last edit and must restore the first element first
+	// backward, because the undo starts with the last edit and must restore the first element first
 	for i, e := range slices.Backward(before) {
 		if !contains(after, e) {
 			edits = append(edits, Edit{Path: at, Element: true, Was: Encode(e), At: i, Made: made})
@@ -111,7 +111,7 @@ func diffLists(at Path, before, after []any, isNew bool, made int) ([]Edit, bool
 	return edits, true
 }
 
-// inOrder reports whether the elements that both lists have are in the same order in both.
+// inOrder reports whether the elements that occur in both lists have the same order in both.
 func inOrder(before, after []any) bool {
 	last := -1
 	for _, e := range before {
@@ -136,7 +136,7 @@ func areDistinct(list []any) bool {
 func diffNamed(at Path, before, after []any, made int) ([]Edit, bool) {
 	var edits []Edit
 	last := -1
-	// Backward, because the undo begins with the last edit and must restore the first element first
+	// backward, because the undo starts with the last edit and must restore the first element first
 	for i, e := range slices.Backward(before) {
 		if s := stepTo(e); indexOf(after, s) < 0 {
 			edits = append(edits, Edit{Path: at.Then(s), Was: Encode(e), At: i, Made: made})
@@ -147,7 +147,7 @@ func diffNamed(at Path, before, after []any, made int) ([]Edit, bool) {
 		i := indexOf(after, s)
 		switch {
 		case i < 0:
-		case i < last: // another order
+		case i < last: // the order differs
 			return nil, false
 		default:
 			last = i
@@ -172,7 +172,7 @@ func areObjects(list []any) bool {
 	return !slices.ContainsFunc(list, func(e any) bool { _, ok := e.(map[string]any); return !ok })
 }
 
-// named reports whether each element has a name of its own.
+// named reports whether each element has a unique name.
 func named(list []any) bool {
 	seen := map[string]bool{}
 	for _, e := range list {
@@ -198,7 +198,7 @@ func keys(a, b map[string]any) []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// encodeValue returns nothing for a missing value.
+// encodeValue returns nil for a missing value.
 func encodeValue(value any) json.RawMessage {
 	if value == nil {
 		return nil
@@ -206,7 +206,7 @@ func encodeValue(value any) json.RawMessage {
 	return Encode(value)
 }
 
-// MergePatch returns the JSON merge patch (RFC 7386) that makes one object of the other. Lists are replaced as a whole.
+// MergePatch returns the JSON merge patch (RFC 7386) that turns from into to. Lists are replaced as a whole.
 func MergePatch(from, to map[string]any) map[string]any {
 	body := map[string]any{}
 	for _, name := range keys(from, to) {
@@ -220,7 +220,7 @@ func MergePatch(from, to map[string]any) map[string]any {
 			body[name] = MergePatch(fMap, tMap)
 			continue
 		}
-		body[name] = t // nil removes it
+		body[name] = t // nil removes the field
 	}
 	return body
 }

@@ -1,9 +1,9 @@
-// Package kubeedit changes Kubernetes objects so that each change can be taken back later, whatever others have changed
-// in the meantime.
+// Package kubeedit changes Kubernetes objects so that each change can be reverted later, even if others have changed
+// the objects in the meantime.
 //
 // An Edit is one change as data, for the ledger. Put and Append make edits in an object in memory, and Diff finds the
-// edits that a patch makes. TakeBack undoes an edit as far as it is still as it was made: a three-way merge of one
-// value. The other half of an undo is who owns the fields (owners.go): a client that writes a value, even a former one,
+// edits that a patch makes. TakeBack reverts an edit unless it has been overwritten: a three-way merge of one value.
+// The other half of an undo is the ownership of fields (owners.go): a client that writes a value, even a previous one,
 // becomes its owner in metadata.managedFields.
 //
 // The package works on objects in memory. Its callers read and write them.
@@ -18,7 +18,7 @@ import (
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 )
 
-// Edit is one change of an object: the smallest part that differs, with its value before and after.
+// Edit is one change to an object: the smallest part that differs, with its value before and after.
 type Edit struct {
 	Path Path `json:"path"`
 	// Element reports whether Was and Ours are elements of the list at Path, because its elements have no key: taints,
@@ -26,31 +26,31 @@ type Edit struct {
 	Element bool `json:"element,omitempty"`
 	// Was is the value before. It is empty if the edit adds a value.
 	Was json.RawMessage `json:"was,omitempty"`
-	// Ours is the value after the edit, with the defaults of the API server. It is empty if the edit removes a value.
+	// Ours is the value after the edit, with the API server's defaults. It is empty if the edit removes a value.
 	Ours json.RawMessage `json:"ours,omitempty"`
-	// At is the index that a removed element had.
+	// At is the previous index of a removed element.
 	At int `json:"at,omitempty"`
-	// Made counts the objects and lists around the value that the edit created. They are removed with it if nothing
-	// else is in them.
+	// Made is the number of objects and lists around the value that the edit created. They are removed with the value
+	// if they are otherwise empty.
 	Made int `json:"made,omitempty"`
 }
 
-// Validate returns an error for an edit that this package never makes: records come from the cluster.
+// Validate returns an error for an edit that this package never creates, because records come from the cluster.
 func (e Edit) Validate() error {
 	valid := func(text json.RawMessage) bool { return len(text) == 0 || json.Valid(text) && string(text) != "null" }
 	switch {
 	case len(e.Path) == 0 || e.Path[0].Key != "" || e.Path[0].IsIndex() ||
 		len(e.Path) < 2 && e.Path[0].Field == "metadata":
-		return fmt.Errorf("invalid path of an edit: %q", e.Path)
+		return fmt.Errorf("invalid path in an edit: %q", e.Path)
 	case len(e.Was)+len(e.Ours) == 0 || !valid(e.Was) || !valid(e.Ours):
-		return fmt.Errorf("%s: invalid values of an edit", e.Path)
+		return fmt.Errorf("%s: invalid values in an edit", e.Path)
 	case e.Made < 0 || e.Made > len(e.Path) || e.At < 0:
-		return fmt.Errorf("%s: invalid numbers of an edit", e.Path)
+		return fmt.Errorf("%s: invalid numbers in an edit", e.Path)
 	}
 	return nil
 }
 
-// Put sets the value at a path and creates the objects, lists and keyed elements around it that are missing.
+// Put sets the value at a path and creates the missing objects, lists and keyed elements around it.
 func Put(object map[string]any, at Path, value any) (Edit, error) {
 	edit := Edit{Path: at, Ours: Encode(value)}
 	value = Decode(edit.Ours) // the object must not share memory with the caller's value
@@ -66,7 +66,7 @@ func Put(object map[string]any, at Path, value any) (Edit, error) {
 	return edit, add(object, at[:first+1], wrap(at[first:], value))
 }
 
-// Append adds an element to the list at a path and creates what is missing around it.
+// Append adds an element to the list at a path and creates the missing objects, lists and keyed elements around it.
 func Append(object map[string]any, at Path, value any) (Edit, error) {
 	edit := Edit{Path: at, Element: true, Ours: Encode(value)}
 	value = Decode(edit.Ours)
@@ -78,7 +78,7 @@ func Append(object map[string]any, at Path, value any) (Edit, error) {
 	return edit, add(object, at[:first+1], wrap(at[first:], []any{value}))
 }
 
-// missing returns the index of the first step of a path that does not exist.
+// missing returns the index of the first step in a path that does not exist.
 func missing(object map[string]any, at Path) int {
 	for i := range at {
 		if value, ok := Get(object, at[:i+1]); !ok || value == nil {
@@ -88,7 +88,7 @@ func missing(object map[string]any, at Path) int {
 	return len(at) - 1
 }
 
-// wrap returns the value for the first step that makes all steps lead to the value.
+// wrap returns a value for the first step such that all steps lead to the given value.
 func wrap(steps Path, value any) any {
 	for i := len(steps) - 1; i > 0; i-- {
 		if steps[i].Key != "" {
@@ -100,7 +100,7 @@ func wrap(steps Path, value any) any {
 	return keyed(steps[0], value)
 }
 
-// keyed gives an element of a list the key by which steps find it.
+// keyed adds the key by which steps find it to a list element.
 func keyed(s Step, value any) any {
 	if m, ok := value.(map[string]any); ok && s.Key != "" {
 		m[s.Key] = s.Field
@@ -129,8 +129,8 @@ func add(object map[string]any, at Path, value any) error {
 	return fmt.Errorf("%s is neither an object nor a list", at[:len(at)-1])
 }
 
-// TakeBack restores the value before an edit if the object still has the value of the edit. changed reports whether the
-// object differs now; theirs reports whether another client has changed the value, which then stays.
+// TakeBack restores the value before an edit if the object still contains the value after the edit. changed reports
+// whether the object now differs; theirs reports whether another client has changed the value, which is then kept.
 func (e Edit) TakeBack(object map[string]any) (changed, theirs bool) {
 	was, ours := Decode(e.Was), Decode(e.Ours)
 	if e.Element {
@@ -150,12 +150,12 @@ func (e Edit) TakeBack(object map[string]any) (changed, theirs bool) {
 	return true, false
 }
 
-// zeroed reports whether a kubelet has set a number of devices of ours to zero. It does so when a device plugin came
-// and went, and on a node whose directory of device plugins is empty when it starts (setters.go and
-// reconcileExtendedResource in kubelet_node_status.go). A kubelet that means zero writes it again.
+// zeroed reports whether a kubelet has set a number of our devices to zero. This happens when a device plugin was
+// registered and removed, and on a node whose device plugin directory is empty at startup (setters.go and
+// reconcileExtendedResource in kubelet_node_status.go). A kubelet that intends zero will write it again.
 func (e Edit) zeroed(now any) bool { return e.Path[0].Field == "status" && now == "0" }
 
-// restore sets the former value. An element with a key returns to its former index.
+// restore sets the previous value. An element with a key returns to its previous index.
 func (e Edit) restore(object map[string]any, now, was any) (changed, theirs bool) {
 	at, value := e.Path, was
 	if e.Path[len(e.Path)-1].Key != "" && now == nil {
@@ -173,8 +173,8 @@ func (e Edit) restore(object map[string]any, now, was any) (changed, theirs bool
 	return true, false
 }
 
-// restoreAt sets a value and creates the objects around it that are missing, but no elements of lists: another client
-// has removed those.
+// restoreAt sets a value and creates the missing objects around it, but no list elements, because another client has
+// removed those.
 func restoreAt(object map[string]any, at Path, value any) bool {
 	for len(at) > 1 {
 		if parent, ok := Get(object, at[:len(at)-1]); ok && parent != nil {
@@ -200,11 +200,11 @@ func (e Edit) takeBackElement(object map[string]any, was, ours any) (changed, th
 	switch {
 	case i >= 0 && was != nil && !contains(list, was):
 		list[i] = was
-	case i >= 0: // also if the former element is in the list besides ours
+	case i >= 0: // also if the previous element is in the list in addition to ours
 		list = slices.Delete(list, i, i+1)
 	case was == nil || contains(list, was):
 		return false, false
-	case ours != nil: // neither of them is left
+	case ours != nil: // neither element exists any more
 		return false, true
 	default:
 		list = slices.Insert(list, min(e.At, len(list)), was)
@@ -216,7 +216,7 @@ func (e Edit) takeBackElement(object map[string]any, was, ours any) (changed, th
 	return true, false
 }
 
-// Prune removes the objects and lists around an edit that the edit created and that are empty now. It reports whether
+// Prune removes the objects and lists around an edit that the edit created and that are now empty. It reports whether
 // it removed any.
 func (e Edit) Prune(object map[string]any) (changed bool) {
 	at := e.Path
@@ -234,7 +234,7 @@ func (e Edit) Prune(object map[string]any) (changed bool) {
 	return changed
 }
 
-// isEmpty reports whether a value has nothing but the key by which the step finds it.
+// isEmpty reports whether a value contains nothing except the key by which the step finds it.
 func isEmpty(value any, at Step) bool {
 	switch value := value.(type) {
 	case map[string]any:
@@ -255,8 +255,8 @@ func Encode(value any) json.RawMessage {
 	return text
 }
 
-// Decode returns a value with the types of the API server's objects: whole numbers are int64. It returns nil for no
-// text and for invalid JSON.
+// Decode returns a value with the types in the API server's objects: integers are int64. It returns nil for empty text
+// and for invalid JSON.
 func Decode(text json.RawMessage) any {
 	if len(text) == 0 {
 		return nil
@@ -268,7 +268,7 @@ func Decode(text json.RawMessage) any {
 	return value
 }
 
-// Same reports whether a value is equal to JSON, whatever types its numbers have.
+// Same reports whether a value is equal to JSON, regardless of the types of its numbers.
 func Same(value any, text json.RawMessage) bool {
 	return json.Valid(text) && reflect.DeepEqual(Decode(Encode(value)), Decode(text))
 }

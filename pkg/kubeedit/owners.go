@@ -13,16 +13,16 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
 
-// Owned holds fields of an entry of metadata.managedFields: fields that a manager owns, or owned before a change. The
-// first four identify the entry. Ledger records have it as JSON.
+// Owned contains fields in an entry of metadata.managedFields that a manager owns, or owned before a change. The first
+// four fields identify the entry. Ledger records contain it as JSON.
 type Owned struct {
 	Manager    string `json:"manager"`
 	Operation  string `json:"operation"`
 	APIVersion string `json:"apiVersion"`
 	Sub        string `json:"subresource,omitempty"`
-	// Time is the entry's, in case the entry must be created again.
+	// Time is the time in the entry, in case the entry must be recreated.
 	Time *metav1.Time `json:"time,omitempty"`
-	// Fields have the form of metadata.managedFields.
+	// Fields are in the format of metadata.managedFields.
 	Fields json.RawMessage `json:"fields"`
 }
 
@@ -38,21 +38,21 @@ const (
 	maxSubresource = 256
 )
 
-// Validate returns an error for what no API server stores: records come from a cluster and can be forged.
+// Validate returns an error for data that no API server stores: records come from a cluster and can be forged.
 func (o Owned) Validate() error {
 	switch {
 	case o.Operation != string(metav1.ManagedFieldsOperationApply) &&
 		o.Operation != string(metav1.ManagedFieldsOperationUpdate):
-		return fmt.Errorf("invalid operation of a field manager: %q", o.Operation)
+		return fmt.Errorf("invalid operation in a managed fields entry: %q", o.Operation)
 	case o.APIVersion == "":
-		return errors.New("the entry of a field manager has no apiVersion")
+		return errors.New("a managed fields entry has no apiVersion")
 	case len(o.Manager) > maxManager || len(o.Sub) > maxSubresource:
-		return errors.New("the name of a field manager or of its subresource is too long")
+		return errors.New("the name of a field manager or subresource is too long")
 	}
 	return ValidateFields(o.Fields)
 }
 
-// ValidateFields returns an error for JSON that is not FieldsV1, or has no fields.
+// ValidateFields returns an error for JSON that is not FieldsV1, or contains no fields.
 func ValidateFields(raw []byte) error {
 	set := fieldpath.Set{}
 	if err := set.FromJSON(bytes.NewReader(raw)); err != nil {
@@ -64,7 +64,7 @@ func ValidateFields(raw []byte) error {
 	return nil
 }
 
-// ParseFields returns the fields of FieldsV1. Invalid JSON has no fields.
+// ParseFields returns the fields in FieldsV1. For invalid JSON, it returns no fields.
 func ParseFields(raw []byte) *fieldpath.Set {
 	set := fieldpath.Set{}
 	if set.FromJSON(bytes.NewReader(raw)) != nil {
@@ -82,7 +82,7 @@ func EncodeFields(set *fieldpath.Set) json.RawMessage {
 	return text
 }
 
-// SumFields returns the SHA-256 of fields in hexadecimal.
+// SumFields returns the SHA-256 digest of fields in hexadecimal.
 func SumFields(set *fieldpath.Set) string {
 	sum := sha256.Sum256(EncodeFields(set))
 	return hex.EncodeToString(sum[:])
@@ -108,7 +108,7 @@ func fieldsOf(entry metav1.ManagedFieldsEntry) *fieldpath.Set {
 	return ParseFields(entry.FieldsV1.GetRawBytes())
 }
 
-// FieldsBelow returns the fields at a path and below it.
+// FieldsBelow returns the fields at and below a path.
 func FieldsBelow(set *fieldpath.Set, at Path) *fieldpath.Set { return below(set, at.managed()) }
 
 func below(set *fieldpath.Set, prefix fieldpath.Path) *fieldpath.Set {
@@ -121,7 +121,7 @@ func below(set *fieldpath.Set, prefix fieldpath.Path) *fieldpath.Set {
 	return found
 }
 
-// FieldsOfElements returns the fields of those list elements of a set that another set has.
+// FieldsOfElements returns the fields of those list elements in a set that also occur in elements.
 func FieldsOfElements(set, elements *fieldpath.Set) *fieldpath.Set {
 	found := &fieldpath.Set{}
 	for p := range elements.All() {
@@ -133,7 +133,7 @@ func FieldsOfElements(set, elements *fieldpath.Set) *fieldpath.Set {
 }
 
 // FieldsAround returns the objects, lists and elements that contain the fields. A client that restores a removed value
-// together with its parents owns those too; a client that had applied the value (server-side apply) did not.
+// together with its parents also owns these; a client that had applied the value (server-side apply) did not.
 func FieldsAround(set *fieldpath.Set) *fieldpath.Set {
 	around := &fieldpath.Set{}
 	for p := range set.All() {
@@ -144,8 +144,8 @@ func FieldsAround(set *fieldpath.Set) *fieldpath.Set {
 	return around
 }
 
-// Lost returns what the owners before a change no longer own after it, because the entries that match `to` own it now.
-// Fields that another manager took over are not lost: the API server merges the oldest of many entries.
+// Lost returns the fields that owners no longer own after a change, because the entries that match `to` own them now.
+// Fields that another manager took over are not lost: if there are many entries, the API server merges the oldest.
 func Lost(before, after []metav1.ManagedFieldsEntry, to func(metav1.ManagedFieldsEntry) bool) []Owned {
 	elsewhere := &fieldpath.Set{}
 	for _, is := range after {
@@ -175,10 +175,10 @@ func ownedBy(entry metav1.ManagedFieldsEntry) Owned {
 	}
 }
 
-// GiveBack returns entries in which the owners own their fields again, as far as the entries that match `from` own them
-// now. Fields that another manager has taken since then stay with that manager. The matching entries lose the fields
-// that they give; if gives is nil, they lose all. Entries without fields are dropped. changed reports whether the
-// result differs.
+// GiveBack returns entries in which the owners own their fields again, unless the entries that match `from` no longer
+// own them. Fields that another manager has taken in the meantime stay with that manager. The matching entries lose the
+// fields that they give; if gives is nil, they lose all fields. Entries without fields are removed. changed reports
+// whether the result differs.
 func GiveBack(
 	now []metav1.ManagedFieldsEntry, from func(metav1.ManagedFieldsEntry) bool, gives *fieldpath.Set, owners []Owned,
 ) (result []metav1.ManagedFieldsEntry, changed bool) {
@@ -231,14 +231,14 @@ func fieldsV1(set *fieldpath.Set) *metav1.FieldsV1 {
 
 func (o Owned) set() *fieldpath.Set { return ParseFields(o.Fields) }
 
-// Without returns the same owner without some fields.
+// Without returns the same owner without the given fields.
 func (o Owned) Without(fields *fieldpath.Set) Owned {
 	o.Fields = EncodeFields(o.set().Difference(fields))
 	return o
 }
 
-// EntriesForRequest returns entries in the form that an API server takes: it ignores an empty list and would keep the
-// former entries, so that one empty entry means none.
+// EntriesForRequest returns entries in a form that an API server accepts: it ignores an empty list and would keep the
+// previous entries, so one empty entry means none.
 func EntriesForRequest(entries []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
 	if len(entries) == 0 {
 		return []metav1.ManagedFieldsEntry{{}}

@@ -12,12 +12,12 @@ import (
 // Path is a path from the root of an object.
 type Path []Step
 
-// Step is one step of a path: a field, or an element of a list, by the value of one of its fields or by its index.
+// Step is one step in a path: a field, or a list element, identified by the value of one of its fields or by its index.
 type Step struct {
 	// Field is the name of a field. With Key, it is the value of the element's field Key.
 	Field string
-	// Key is the field that distinguishes the elements of a list: name, mountPath, groupName. If several elements have
-	// the same value, the step means the last one, because the last environment variable of a name takes effect.
+	// Key is the field that identifies the elements of a list: name, mountPath, groupName. If several elements have the
+	// same value, the step refers to the last one, because the last environment variable with a name takes effect.
 	Key string
 	// Index is the index of an element in a list without such a field; Field and Key are then empty.
 	Index int
@@ -26,10 +26,10 @@ type Step struct {
 // Field returns the step to a field of an object.
 func Field(name string) Step { return Step{Field: name} }
 
-// Element returns the step to the element of a list whose field key has a value.
+// Element returns the step to the list element whose field key has the given value.
 func Element(key, value string) Step { return Step{Key: key, Field: value} }
 
-// Fields returns a path of fields.
+// Fields returns a path that consists of fields.
 func Fields(names ...string) Path {
 	steps := make(Path, len(names))
 	for i, name := range names {
@@ -44,12 +44,12 @@ func (s Step) IsIndex() bool { return s.Field == "" && s.Key == "" }
 // Then returns a longer path. It never shares memory with p.
 func (p Path) Then(steps ...Step) Path { return slices.Concat(p, steps) }
 
-// HasPrefix reports whether the path is the prefix or lies below it.
+// HasPrefix reports whether the path equals the prefix or is below it.
 func (p Path) HasPrefix(prefix Path) bool {
 	return len(p) >= len(prefix) && slices.Equal(p[:len(prefix)], prefix)
 }
 
-// String returns the path for people: spec.template.spec.containers[name=main].env[name=LD_PRELOAD].value.
+// String returns the path for display: spec.template.spec.containers[name=main].env[name=LD_PRELOAD].value.
 func (p Path) String() string {
 	var text strings.Builder
 	for i, s := range p {
@@ -70,7 +70,7 @@ func (p Path) String() string {
 	return text.String()
 }
 
-// managed returns the path as metadata.managedFields has it.
+// managed returns the path in the format of metadata.managedFields.
 func (p Path) managed() fieldpath.Path {
 	all := make(fieldpath.Path, len(p))
 	for i, s := range p {
@@ -86,7 +86,8 @@ func (p Path) managed() fieldpath.Path {
 	return all
 }
 
-// MarshalJSON encodes a field as a string, an element by key as {"name":"main"}, and one by index as a number.
+// MarshalJSON encodes a field as a string, an element with a key as {"name":"main"}, and an element with an index as a
+// number.
 func (s Step) MarshalJSON() ([]byte, error) {
 	switch {
 	case s.Key != "":
@@ -98,7 +99,7 @@ func (s Step) MarshalJSON() ([]byte, error) {
 	}
 }
 
-// UnmarshalJSON decodes what MarshalJSON encodes, and nothing else.
+// UnmarshalJSON decodes the output of MarshalJSON, and nothing else.
 func (s *Step) UnmarshalJSON(data []byte) error {
 	var value any
 	if err := json.Unmarshal(data, &value); err != nil {
@@ -123,7 +124,7 @@ func (s *Step) UnmarshalJSON(data []byte) error {
 			}
 		}
 	}
-	return fmt.Errorf("invalid step of a path: %s", data)
+	return fmt.Errorf("invalid step in a path: %s", data)
 }
 
 // Get returns the value at a path, which still belongs to the object.
@@ -149,8 +150,8 @@ func Get(object any, p Path) (any, bool) {
 	return object, true
 }
 
-// Map returns the object at a path. It is nil, which reads like an empty one, if the value is missing or is not an
-// object.
+// Map returns the object at a path. If the value is missing or is not an object, it returns nil, which can be read like
+// an empty map.
 func Map(object any, p Path) map[string]any {
 	value, _ := Get(object, p)
 	m, _ := value.(map[string]any)
@@ -164,7 +165,7 @@ func List(object any, p Path) []any {
 	return l
 }
 
-// Text returns the string at a path, or an empty one.
+// Text returns the string at a path, or "".
 func Text(object any, p Path) string {
 	value, _ := Get(object, p)
 	s, _ := value.(string)
@@ -188,7 +189,7 @@ func indexOf(list []any, s Step) int {
 	return -1
 }
 
-// Replace sets the value of a field whose object exists, or of an element that exists. It reports whether it could.
+// Replace sets the value of a field in an existing object, or of an existing element. It reports whether it could.
 func Replace(object map[string]any, p Path, value any) bool {
 	last := p[len(p)-1]
 	parent, _ := Get(object, p[:len(p)-1])
@@ -208,7 +209,7 @@ func Replace(object map[string]any, p Path, value any) bool {
 	return false
 }
 
-// Remove removes the value at a path. It reports whether a value was there.
+// Remove removes the value at a path. It reports whether the value existed.
 func Remove(object map[string]any, p Path) bool {
 	last := p[len(p)-1]
 	parent, _ := Get(object, p[:len(p)-1])

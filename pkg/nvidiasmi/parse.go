@@ -10,10 +10,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
 
-// Parse reads the output of `nvidia-smi -q -x`, also with other lines before and after the XML, as nvidia-smi prints
-// when it cannot ask a GPU. Outputs above [MaxSize], or with more elements than any node can have, are refused.
+// Parse reads the output of `nvidia-smi -q -x`, even with other lines before and after the XML, which nvidia-smi prints
+// if it cannot query a GPU. It rejects outputs larger than [MaxSize], or with more elements than any node can have.
 //
-// An output that is cut off gives what could be read, and an error; the Log is nil only when there was nothing of it.
+// For truncated output, Parse returns the part that could be read, and an error. The Log is nil only if nothing could
+// be read.
 func Parse(raw []byte) (*Log, error) {
 	if len(raw) > MaxSize {
 		return nil, fmt.Errorf("the output of nvidia-smi is longer than %d MiB", MaxSize>>20)
@@ -29,7 +30,7 @@ func Parse(raw []byte) (*Log, error) {
 	root, err := read(doc)
 	if root == nil || root.name != "nvidia_smi_log" {
 		if err == nil {
-			err = errors.New("it is not an <nvidia_smi_log>")
+			err = errors.New("the root element is not <nvidia_smi_log>")
 		}
 		return nil, fmt.Errorf("parse the output of nvidia-smi: %w", err)
 	}
@@ -41,7 +42,7 @@ func Parse(raw []byte) (*Log, error) {
 		log.GPUs = append(log.GPUs, gpu(e))
 	}
 	if err != nil {
-		if last := len(log.GPUs); last > 0 { // it is not whole
+		if last := len(log.GPUs); last > 0 { // the last GPU is incomplete
 			log.GPUs = log.GPUs[:last-1]
 		}
 		return log, fmt.Errorf("parse the rest of the output of nvidia-smi: %w", err)
@@ -67,7 +68,7 @@ func split(raw []byte) (before, doc, after []byte) {
 	return raw[:start], raw[start:end], raw[end:]
 }
 
-// maxNotes is how many other lines are kept.
+// maxNotes is the maximum number of other lines to keep.
 const maxNotes = 32
 
 func lines(raw []byte) []string {

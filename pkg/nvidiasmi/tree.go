@@ -9,34 +9,35 @@ import (
 	"strings"
 )
 
-// The bounds of an input. A node with 16 GPUs in 7 partitions each prints about 1 MiB, with some 20000 elements.
+// Limits for the input. A node with 16 GPUs in 7 partitions each prints about 1 MiB, with about 20000 elements.
 const (
-	// MaxSize is the size in bytes of the longest output that [Parse] reads.
+	// MaxSize is the maximum size of an output that [Parse] reads, in bytes.
 	MaxSize     = 16 << 20
 	maxDepth    = 32
 	maxElements = 400_000
-	maxText     = 4 << 10 // of one value, in bytes; longer is cut
+	maxText     = 4 << 10 // length of one value, in bytes; longer values are truncated
 )
 
-// element is a node of the XML. Old and new schemas differ in what is where, so that values are asked for by paths.
+// element is a node in the XML. The locations of values differ between old and new schemas, so values are looked up by
+// several paths.
 type element struct {
 	name, id, text string
 	children       []*element
 }
 
-// read makes a tree of the first element of a document. What could be read comes back also with an error: an output
-// that ends in the middle still tells of the GPUs before.
+// read builds a tree from the first element of a document. On an error, it also returns the part that could be read:
+// truncated output still describes the GPUs before the end.
 func read(raw []byte) (*element, error) {
 	d := xml.NewDecoder(bytes.NewReader(raw))
 	d.Strict = true
-	// The output is ASCII or UTF-8, whatever its declaration says.
+	// The output is ASCII or UTF-8, regardless of its declaration.
 	d.CharsetReader = func(_ string, in io.Reader) (io.Reader, error) { return in, nil }
 	var stack []*element
 	var root *element
 	for count := 0; ; {
 		token, err := d.Token()
 		if errors.Is(err, io.EOF) && root == nil {
-			return nil, errors.New("it contains no XML")
+			return nil, errors.New("no XML found")
 		}
 		if err != nil {
 			return root, fmt.Errorf("the XML is invalid or truncated: %w", err)
@@ -44,7 +45,7 @@ func read(raw []byte) (*element, error) {
 		switch t := token.(type) {
 		case xml.StartElement:
 			if count++; count > maxElements || len(stack) >= maxDepth {
-				return root, fmt.Errorf("the XML has more than %d elements, or more than %d levels",
+				return root, fmt.Errorf("the XML contains more than %d elements, or more than %d levels",
 					maxElements, maxDepth)
 			}
 			e := &element{name: t.Name.Local}
@@ -75,7 +76,7 @@ func read(raw []byte) (*element, error) {
 	}
 }
 
-// at follows a path of names separated by slashes; nil when something of it is not there.
+// at follows a path of names separated by slashes; nil if an element does not exist.
 func (e *element) at(path string) *element {
 	for name := range strings.SplitSeq(path, "/") {
 		if e = e.child(name); e == nil {
@@ -97,7 +98,7 @@ func (e *element) child(name string) *element {
 	return nil
 }
 
-// all returns the children of a name.
+// all returns the children with the given name.
 func (e *element) all(name string) []*element {
 	var found []*element
 	if e != nil {

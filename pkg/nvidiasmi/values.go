@@ -5,18 +5,18 @@ import (
 	"strings"
 )
 
-// word returns the first value that is told at any of the paths.
+// word returns the first value that is present at one of the paths.
 func (e *element) word(paths ...string) string {
 	for _, path := range paths {
-		if at := e.at(path); at != nil && told(at.text) {
+		if at := e.at(path); at != nil && isValue(at.text) {
 			return at.text
 		}
 	}
 	return ""
 }
 
-// number returns the first value at any of the paths that is a whole number, whatever its unit: 20 C, 16x, 192 bank(s),
-// 81920 MiB.
+// number returns the first value at one of the paths that is an integer, with any unit: 20 C, 16x, 192 bank(s), 81920
+// MiB.
 func (e *element) number(paths ...string) *int64 {
 	text := e.word(paths...)
 	end := 0
@@ -30,7 +30,7 @@ func (e *element) number(paths ...string) *int64 {
 	return &n
 }
 
-// flag returns the first value at any of the paths that says yes or no.
+// flag returns the first boolean value at one of the paths.
 func (e *element) flag(paths ...string) *bool {
 	for _, path := range paths {
 		switch strings.ToLower(e.word(path)) {
@@ -45,8 +45,8 @@ func (e *element) flag(paths ...string) *bool {
 	return nil
 }
 
-// told reports whether a text is a value, and not a way to say that there is none.
-func told(text string) bool {
+// isValue reports whether a text is a value, rather than a statement that there is none.
+func isValue(text string) bool {
 	switch strings.ToLower(strings.Trim(text, "[]")) {
 	case "", "n/a", "none available", "not supported", "not available", "not found", "insufficient permissions",
 		"requested functionality has been deprecated":
@@ -55,19 +55,19 @@ func told(text string) bool {
 	return !failed(text)
 }
 
-// failed reports whether a text says that the value could not be had.
+// failed reports whether a text means that the value could not be read.
 func failed(text string) bool {
 	bare := strings.ToLower(strings.Trim(text, "[]"))
 	return bare == "unknown error" || bare == "err!" || lost(text)
 }
 
-// lost reports whether a text says that the GPU does not answer.
+// lost reports whether a text means that the GPU does not respond.
 func lost(text string) bool {
 	bare := strings.ToLower(strings.Trim(text, "[]"))
 	return bare == "gpu is lost" || bare == "gpu requires reset"
 }
 
-// sum adds what is known; false when nothing is.
+// sum adds the known values; it returns false if no value is known.
 func sum(values ...*int64) (total int64, known bool) {
 	for _, v := range values {
 		if v != nil {

@@ -1,5 +1,5 @@
-// Package packed reads embedded YAML files: compressed by `make` with hack/pack, because the program must stay small,
-// or as they are in builds without the tag packed.
+// Package packed reads embedded YAML files. They are compressed by `make` with hack/pack, because the program must stay
+// small, or uncompressed in builds without the tag packed.
 package packed
 
 import (
@@ -8,7 +8,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// Plain returns the contents of the YAML files of a directory by name.
+// Plain returns the contents of the YAML files in a directory by name.
 func Plain(dir fs.FS) (map[string][]byte, error) {
 	names, err := fs.Glob(dir, "*.yaml")
 	if err != nil {

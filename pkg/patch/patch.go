@@ -1,5 +1,5 @@
-// Package patch changes bytes at known places of a file, and takes the change back exactly. A patch holds only what it
-// touches, so that a record of it does not spread the rest of a file, which may have credentials in it.
+// Package patch changes bytes at known positions in a file, and reverts the change exactly. A patch contains only the
+// bytes that it changes, so that a record of it does not copy the rest of the file, which may contain credentials.
 package patch
 
 import (
@@ -9,24 +9,24 @@ import (
 	"fmt"
 )
 
-// Edit replaces Old, which begins at Offset of the file as it was before, with New.
+// Edit replaces Old, which begins at Offset in the original file, with New.
 type Edit struct {
-	Offset int    `json:"offset"` // bytes
+	Offset int    `json:"offset"` // in bytes
 	Old    []byte `json:"old,omitempty"`
 	New    []byte `json:"new,omitempty"`
 }
 
-// Apply makes the edits. They are in ascending order and do not overlap. The error says where the data is not what an
-// edit expects.
+// Apply makes the edits, which must be in ascending order and not overlap. If the data does not match an edit, the
+// error contains the position.
 func Apply(data []byte, edits []Edit) ([]byte, error) {
 	var out []byte
 	at := 0
 	for _, e := range edits {
 		if e.Offset < at || e.Offset > len(data) || len(e.Old) > len(data)-e.Offset {
-			return nil, fmt.Errorf("the edit at byte %d is out of place in %d bytes", e.Offset, len(data))
+			return nil, fmt.Errorf("the edit at byte %d is out of order or beyond the %d bytes of data", e.Offset, len(data))
 		}
 		if !bytes.Equal(data[e.Offset:e.Offset+len(e.Old)], e.Old) {
-			return nil, fmt.Errorf("at byte %d there is not what the edit replaces", e.Offset)
+			return nil, fmt.Errorf("the data from byte %d is not what the edit replaces", e.Offset)
 		}
 		out = append(append(out, data[at:e.Offset]...), e.New...)
 		at = e.Offset + len(e.Old)
@@ -34,7 +34,7 @@ func Apply(data []byte, edits []Edit) ([]byte, error) {
 	return append(out, data[at:]...), nil
 }
 
-// Invert returns the edits that take edits back.
+// Invert returns the edits that revert edits.
 func Invert(edits []Edit) []Edit {
 	inverse := make([]Edit, len(edits))
 	shift := 0

@@ -6,7 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// memory keeps what many objects have in common in memory once: names of nodes and namespaces, messages, and the
+// memory stores values that many objects have in common only once: names of nodes and namespaces, messages, and the
 // managed fields of nodes. The zero value is empty. It is safe for concurrent use.
 type memory struct {
 	mu     sync.Mutex
@@ -14,7 +14,7 @@ type memory struct {
 	fields map[string]*metav1.FieldsV1
 }
 
-// mostShared is the number of values of a kind that are shared at the same time.
+// mostShared is the maximum number of shared values of a kind.
 const mostShared = 20000
 
 func (m *memory) text(text string) string {

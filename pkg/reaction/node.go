@@ -14,7 +14,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
-// What NVSentinel writes on a node: its state, and its decision, also in a dry run.
+// NVSentinel's data on a node: its state, and its decision, even in a dry run.
 const (
 	stateLabel       = "dgxc.nvidia.com/nvsentinel-state"
 	decisionOnNode   = "quarantineHealthEvent"
@@ -22,7 +22,7 @@ const (
 	taintedByCluster = "node.cloudprovider.kubernetes.io/"
 )
 
-// states are the values of NVSentinel's label, and what they mean.
+// states are the values of NVSentinel's label, with their meanings.
 var states = map[string]Name{
 	"drain-succeeded":       Drained,
 	"drain-failed":          DrainFailed,
@@ -37,7 +37,7 @@ var own = []corev1.NodeConditionType{
 	corev1.NodeNetworkUnavailable, "EtcdIsVoter",
 }
 
-// nodeChanges returns what happened between two states of a node.
+// nodeChanges returns the reactions between two states of a node.
 func nodeChanges(before, after *corev1.Node, at time.Time) []Reaction {
 	c := comparison{before: before, after: after, at: at}
 	c.conditions()
@@ -97,7 +97,7 @@ func (c *comparison) conditions() {
 	}
 }
 
-// devices compares what the kubelet can allocate of the resources that device plugins advertise.
+// devices compares the allocatable amounts of the resources that device plugins advertise.
 func (c *comparison) devices() {
 	for _, name := range slices.Sorted(maps.Keys(c.after.Status.Allocatable)) {
 		now := c.after.Status.Allocatable[name]
@@ -106,7 +106,7 @@ func (c *comparison) devices() {
 			continue
 		}
 		capacity := c.after.Status.Capacity[name]
-		text := fmt.Sprintf("%s of %s %s can be allocated, %s before", now.String(),
+		text := fmt.Sprintf("%s of %s %s can be allocated, previously %s", now.String(),
 			capacity.String(), name, was.String())
 		switch now.Cmp(was) {
 		case -1:
@@ -117,7 +117,7 @@ func (c *comparison) devices() {
 	}
 }
 
-// isDevice reports whether a resource is advertised by a device plugin: its name has a domain that is not Kubernetes'.
+// isDevice reports whether a resource is advertised by a device plugin: its name has a domain other than Kubernetes'.
 func isDevice(name corev1.ResourceName) bool {
 	domain, _, found := strings.Cut(string(name), "/")
 	return found && domain != "kubernetes.io" && !strings.HasSuffix(domain, ".kubernetes.io")
@@ -146,7 +146,7 @@ func (c *comparison) schedulable() {
 	}
 }
 
-// taints compares the taints, without those that Kubernetes derives from the conditions and from spec.unschedulable.
+// taints compares the taints, without those that Kubernetes derives from conditions and from spec.unschedulable.
 func (c *comparison) taints() {
 	meaningful := func(node *corev1.Node) []string {
 		var all []string
@@ -171,9 +171,9 @@ func (c *comparison) taints() {
 	}
 }
 
-// writer returns the field manager that wrote a field between two states of a node, or "" if nobody can be named. A
-// field that was removed belongs to nobody, so its writer is the only one whose entry for the same part of the object
-// has changed.
+// writer returns the field manager that wrote a field between two states of a node, or "" if it cannot be determined. A
+// removed field has no owner, so its writer is the only manager whose entry for the same part of the object has
+// changed.
 func writer(before, after *corev1.Node, path ...any) string {
 	wanted := fieldpath.MakePathOrDie(path...)
 	part := ""
@@ -192,7 +192,7 @@ func writer(before, after *corev1.Node, path ...any) string {
 			owner = append(owner, entry.Manager)
 		}
 	}
-	// The owner that has just written is the one: others may own the field because they wrote the same value.
+	// The writer is the owner that has just written: others may own the field because they wrote the same value.
 	for _, name := range changed {
 		if slices.Contains(owner, name) {
 			return name
@@ -209,7 +209,7 @@ func writer(before, after *corev1.Node, path ...any) string {
 	return ""
 }
 
-// hadEntry reports whether an entry was there before with the same time and the same fields.
+// hadEntry reports whether the previous entries contain one with the same time and the same fields.
 func hadEntry(entries []metav1.ManagedFieldsEntry, entry metav1.ManagedFieldsEntry) bool {
 	return slices.ContainsFunc(entries, func(e metav1.ManagedFieldsEntry) bool {
 		return e.Manager == entry.Manager && e.Operation == entry.Operation && e.Subresource == entry.Subresource &&
@@ -217,7 +217,7 @@ func hadEntry(entries []metav1.ManagedFieldsEntry, entry metav1.ManagedFieldsEnt
 	})
 }
 
-// vanished returns the only manager that no longer has an entry: it removed the last field that it owned.
+// vanished returns the only manager that no longer has an entry: this manager removed the last field that it owned.
 func vanished(before, after []metav1.ManagedFieldsEntry, part string) string {
 	var gone []string
 	for _, e := range before {

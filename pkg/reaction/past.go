@@ -16,8 +16,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
-// Past returns the reactions on nodes since a time, as far as the nodes and their Events still show them. Their times
-// are the cluster's, with the precision of a second.
+// Past returns the reactions on nodes since the given time, as far as the nodes and their Events still show them. Their
+// times are the cluster's, with a precision of one second.
 func Past(ctx context.Context, client kubernetes.Interface, names []string, since time.Time) ([]Reaction, error) {
 	since = since.Truncate(time.Second)
 	missing := map[string]bool{}
@@ -25,7 +25,7 @@ func Past(ctx context.Context, client kubernetes.Interface, names []string, sinc
 		missing[name] = true
 	}
 	var found []Reaction
-	// Lists need no right that watching does not need.
+	// Lists need no permission that watching does not need.
 	nodes := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		return client.CoreV1().Nodes().List(ctx, o)
 	})
@@ -59,7 +59,7 @@ func Past(ctx context.Context, client kubernetes.Interface, names []string, sinc
 			return nil
 		})
 		if err != nil {
-			return nil, fmt.Errorf("list the Events of the nodes: %w", err)
+			return nil, fmt.Errorf("list the Events about the nodes: %w", err)
 		}
 	}
 	sorting.StableFunc(found, func(a, b Reaction) int { return a.Time.Compare(b.Time) })
@@ -69,7 +69,7 @@ func Past(ctx context.Context, client kubernetes.Interface, names []string, sinc
 // pageSize is the number of objects in a page. Nodes are large.
 const pageSize = 100
 
-// aboutNodes returns the field selectors of the Events of nodes.
+// aboutNodes returns the field selectors for Events about nodes.
 func aboutNodes(names []string) []string {
 	return selectors(names, "involvedObject.kind=Node,involvedObject.name=", "involvedObject.kind=Node")
 }
@@ -85,8 +85,7 @@ func selectors(names []string, each, all string) (found []string) {
 	return found
 }
 
-// pastOf compares a node with what it was before a time: without the conditions, the label and the cordon that are
-// younger.
+// pastOf compares a node with its state before the given time: without later conditions, labels and cordons.
 func pastOf(node *corev1.Node, since time.Time) []Reaction {
 	var found []Reaction
 	play := func(at time.Time, undo func(*corev1.Node)) {
@@ -123,7 +122,7 @@ func opposite(s corev1.ConditionStatus) corev1.ConditionStatus {
 	return corev1.ConditionTrue
 }
 
-// written returns when the owner of a field has last written.
+// written returns the last time at which the owner of a field wrote it.
 func written(node *corev1.Node, path ...any) time.Time {
 	by := writer(&corev1.Node{}, node, path...)
 	var last time.Time

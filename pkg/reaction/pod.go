@@ -11,24 +11,24 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// podState is what a tracker reads of a pod. The pods of a large cluster stay in memory: a corev1.Pod would take ten
-// times as much.
+// podState is the data that a tracker needs about a pod. The pods of a large cluster stay in memory: a corev1.Pod would
+// take ten times as much.
 type podState struct {
 	namespace, name, node string
 	uid                   types.UID
 	version               string    // resourceVersion, by which an informer recognizes a change
 	controller            types.UID // empty without a controller
 
-	daemon    bool // it belongs to a DaemonSet
+	daemon    bool // the pod belongs to a DaemonSet
 	evictable bool // see CanBeEvicted
 	finished  bool // see IsFinished
 	ready     bool
-	workload  bool // it belongs to the workload that is observed
-	disrupted bool // its condition DisruptionTarget is True
+	workload  bool // the pod belongs to the observed workload
+	disrupted bool // the pod's condition DisruptionTarget is True
 
-	disruption string // the reason of DisruptionTarget
+	disruption string // the reason of the condition DisruptionTarget
 	deletion   *deletion
-	containers []container // those that have ended, were restarted or have an unhealthy device
+	containers []container // those that have terminated, were restarted or have an unhealthy device
 }
 
 // GetObjectMeta returns the part of the metadata that an informer reads.
@@ -38,15 +38,15 @@ func (p *podState) GetObjectMeta() metav1.Object {
 
 // deletion is the deletion of a pod.
 type deletion struct {
-	asked time.Time // the grace period begins
+	asked time.Time // when the grace period begins
 }
 
-// container is what a tracker reads of the status of a container.
+// container is the data that a tracker needs from the status of a container.
 type container struct {
 	name      string
 	restarts  int32
-	ended     *end // how it has ended; nil if it has not
-	last      *end // how it ended before its last restart
+	ended     *end // the termination; nil if the container is running
+	last      *end // the termination before the last restart
 	unhealthy []device
 }
 
@@ -69,7 +69,7 @@ func (m *memory) stateOf(pod *corev1.Pod, isWorkload bool) *podState {
 		p.controller = types.UID(m.text(string(c.UID)))
 	}
 	if pod.DeletionTimestamp != nil {
-		// The timestamp is when the grace period ends.
+		// The timestamp is the end of the grace period.
 		p.deletion = &deletion{asked: pod.DeletionTimestamp.Time}
 		if grace := pod.DeletionGracePeriodSeconds; grace != nil {
 			p.deletion.asked = p.deletion.asked.Add(-time.Duration(*grace) * time.Second)
@@ -124,7 +124,7 @@ func about(pod *podState, name Name, by, text string, at time.Time) Reaction {
 	}
 }
 
-// podChanges returns what happened to a pod on a target between two states.
+// podChanges returns the reactions between two states of a pod on a target.
 func podChanges(before, after *podState, at time.Time) []Reaction {
 	var found []Reaction
 	for _, now := range after.containers {
@@ -146,8 +146,8 @@ func podChanges(before, after *podState, at time.Time) []Reaction {
 	return found
 }
 
-// container returns the container with a name. A container that is not in the state has neither ended nor an unhealthy
-// device.
+// container returns the container with the given name. A container that is not in the state has neither terminated nor
+// an unhealthy device.
 func (p *podState) container(name string) container {
 	for _, c := range p.containers {
 		if c.name == name {
@@ -157,9 +157,9 @@ func (p *podState) container(name string) container {
 	return container{}
 }
 
-// isToldToEnd reports whether a container ended because its pod was being deleted: by SIGTERM, or by SIGKILL after the
-// grace period. A program that returns anything else has failed, even if its pod is being deleted, as by a drain after
-// the fault.
+// isToldToEnd reports whether a container terminated because its pod was being deleted: by SIGTERM, or by SIGKILL after
+// the grace period. With any other exit code, the program has failed, even if its pod is being deleted, for example by
+// a drain after the fault.
 func isToldToEnd(pod *podState, last *end) bool {
 	const terminated, killed = 128 + 15, 128 + 9
 	if pod.deletion == nil || last.code != terminated && last.code != killed {
@@ -168,22 +168,22 @@ func isToldToEnd(pod *podState, last *end) bool {
 	return !last.at.Before(pod.deletion.asked)
 }
 
-// ended returns how a container has ended since an earlier state; nil if it has not, or without an error.
+// ended returns the termination of a container since an earlier state; nil if it has not terminated, or succeeded.
 func ended(was, now container) *end {
 	last := now.ended
 	if last == nil && now.restarts > was.restarts {
 		last = now.last
 	}
-	known := was.ended // the same end is first the state, and the last one after the restart
+	known := was.ended // the same termination is first in the state, and after the restart in the last state
 	if last == nil || last.code == 0 || known != nil && known.at.Equal(last.at) {
 		return nil
 	}
 	return last
 }
 
-// exit returns how a container ended, in words.
+// exit describes the termination of a container.
 func exit(container string, last *end) string {
-	text := fmt.Sprintf("container %s ended with exit code %d", container, last.code)
+	text := fmt.Sprintf("container %s exited with code %d", container, last.code)
 	if last.reason != "" && last.reason != "Error" {
 		text += " (" + last.reason + ")"
 	}
@@ -195,13 +195,13 @@ func unhealthy(was, now container) []string {
 	var found []string
 	for _, d := range now.unhealthy {
 		if !slices.ContainsFunc(was.unhealthy, func(o device) bool { return o.id == d.id }) {
-			found = append(found, fmt.Sprintf("%s %s of container %s is Unhealthy", d.resource, d.id, now.name))
+			found = append(found, fmt.Sprintf("%s %s in container %s is Unhealthy", d.resource, d.id, now.name))
 		}
 	}
 	return found
 }
 
-// evictor returns who told a pod to end, as far as its conditions say.
+// evictor returns who told a pod to terminate, as far as its conditions show.
 func evictor(pod *podState) (by, text string) {
 	if !pod.disrupted {
 		return "", "deleted"
@@ -212,7 +212,7 @@ func evictor(pod *podState) (by, text string) {
 	return by, pod.disruption
 }
 
-// replacement returns what happened to a pod that replaces one on another node.
+// replacement returns the reactions for a pod that replaces one on another node.
 func replacement(before, after *podState, from string, at time.Time) []Reaction {
 	moved := ""
 	if after.node != "" && after.node != from {
@@ -221,7 +221,7 @@ func replacement(before, after *podState, from string, at time.Time) []Reaction 
 	var found []Reaction
 	add := func(name Name, by, text string) {
 		r := about(after, name, by, text, at)
-		r.Node = from // where it was missing
+		r.Node = from // the node of the replaced pod
 		found = append(found, r)
 	}
 	if before.node == "" && moved != "" {
@@ -234,7 +234,7 @@ func replacement(before, after *podState, from string, at time.Time) []Reaction 
 	return found
 }
 
-// IsFinished reports whether all containers of a pod have ended for good.
+// IsFinished reports whether all containers in a pod have terminated and will not be restarted.
 func IsFinished(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
@@ -246,8 +246,8 @@ func isDaemon(pod *corev1.Pod) bool {
 
 const managedBy = "app.kubernetes.io/managed-by"
 
-// CanBeEvicted reports whether draining a node removes a pod: it belongs to no DaemonSet, is not static, and is neither
-// of the system nor ours.
+// CanBeEvicted reports whether draining a node removes a pod: the pod does not belong to a DaemonSet, is not static,
+// and is neither a system pod nor ours.
 func CanBeEvicted(pod *corev1.Pod) bool {
 	return !isDaemon(pod) && pod.Annotations[corev1.MirrorPodAnnotationKey] == "" &&
 		pod.Namespace != metav1.NamespaceSystem && pod.Labels[managedBy] != "kubectl-gpu-fault"

@@ -1,8 +1,8 @@
-// Package reaction recognizes what a cluster does about a fault: that a detector reports it, that a node is cordoned,
-// drained and returned, that pods fail, leave and are replaced, and who did it.
+// Package reaction recognizes how a cluster reacts to a fault: a detector reports it, a node is cordoned, drained and
+// returned, pods fail, are removed and replaced, and by whom.
 //
-// A Tracker compares the states of nodes and pods as they arrive; it makes no requests. Watch feeds one from the API
-// server.
+// A Tracker compares the states of nodes and pods as they arrive; it makes no requests. Watch passes the states from
+// the API server to a Tracker.
 package reaction
 
 import (
@@ -19,7 +19,7 @@ import (
 // Name is the kind of a reaction.
 type Name string
 
-// The reactions, in the order in which they usually happen.
+// The reactions, in their usual order.
 const (
 	Detected         Name = "detected"
 	Cleared          Name = "cleared"
@@ -49,27 +49,27 @@ const (
 // Kind describes a reaction.
 type Kind struct {
 	Name Name
-	// Verb is what users may write instead: cordon.
+	// Verb is an alternative name for users, such as cordon.
 	Verb    string
 	Meaning string
 }
 
-// Kinds are all reactions.
+// Kinds contains all reactions.
 var Kinds = []Kind{
 	{Detected, "detect", "a detector sets a condition of the node, or writes a warning Event about it"},
 	{Cleared, "clear", "the condition of a detector is no longer True"},
-	{DeviceUnhealthy, "", "the kubelet has fewer healthy devices to allocate, or reports that of a pod as unhealthy"},
+	{DeviceUnhealthy, "", "the kubelet has fewer healthy devices to allocate, or reports a pod's device as unhealthy"},
 	{DeviceHealthy, "", "the kubelet has more healthy devices to allocate"},
-	{Decided, "decide", "NVSentinel decides to quarantine the node (annotation quarantineHealthEvent); in its dry run, nothing else follows"},
+	{Decided, "decide", "NVSentinel decides to quarantine the node (annotation quarantineHealthEvent); in NVSentinel's dry run, nothing else follows"},
 	{Cordoned, "cordon", "the node becomes unschedulable"},
 	{Tainted, "taint", "the node gets a taint that Kubernetes does not set itself"},
-	{PodFailed, "", "a container of a pod on the node ends with an error, unless it is killed because its pod is being deleted"},
-	{Evicted, "evict", "a pod on the node is told to end"},
+	{PodFailed, "", "a container in a pod on the node fails, unless it is killed because its pod is being deleted"},
+	{Evicted, "evict", "a pod on the node is told to terminate"},
 	{PodGone, "", "a pod that was on the node no longer exists"},
-	{Drained, "drain", "no pod that can be evicted is left on the node, or NVSentinel says so"},
+	{Drained, "drain", "no pod that can be evicted remains on the node, or NVSentinel reports that the node is drained"},
 	{DrainFailed, "", "NVSentinel gives up draining the node"},
-	{Rescheduled, "reschedule", "a pod that replaces one of the node's is assigned to another node"},
-	{Served, "serve", "a pod of the node, or one that replaces it, is ready again"},
+	{Rescheduled, "reschedule", "a pod that replaces one on the node is assigned to another node"},
+	{Served, "serve", "a pod on the node, or one that replaces it, is ready again"},
 	{Remediating, "", "NVSentinel begins to repair the node"},
 	{Rebooted, "reboot", "the node has a new boot ID"},
 	{Remediated, "remediate", "NVSentinel has repaired the node"},
@@ -81,7 +81,7 @@ var Kinds = []Kind{
 	{BreakerTripped, "", "NVSentinel's circuit breaker opens; it then ignores all events"},
 }
 
-// Parse returns the reaction that a name or a verb means.
+// Parse returns the reaction with the given name or verb.
 func Parse(text string) (Name, error) {
 	var known []string
 	for _, k := range Kinds {
@@ -99,26 +99,26 @@ func Parse(text string) (Name, error) {
 	return "", fmt.Errorf("unknown reaction %q: must be one of %s", text, strings.Join(known, ", "))
 }
 
-// Reaction is something that the cluster did.
+// Reaction is an action of the cluster or its components.
 type Reaction struct {
-	// Time is when the API server's news arrived, by the clock of this client.
+	// Time is when the state arrived from the API server, according to this client's clock.
 	Time time.Time `json:"time"`
 	Name Name      `json:"name"`
 	Node string    `json:"node,omitempty"`
 	// Pod is NAMESPACE/NAME.
 	Pod string    `json:"pod,omitempty"`
-	UID types.UID `json:"-"` // of the pod; a StatefulSet uses its name again
-	// By is the field manager or the component that did it; empty if the API server does not say. Who is the system to
-	// which it belongs.
+	UID types.UID `json:"-"` // the pod's UID; a StatefulSet reuses the name
+	// By is the field manager or the component that caused the reaction; empty if the API server does not record it.
+	// Who is the system that it belongs to.
 	By  string `json:"by,omitempty"`
 	Who string `json:"who,omitempty"`
-	// Text is what was seen: the condition, the taint, the exit code. It is untrusted.
+	// Text is the observation: the condition, the taint, the exit code. It is untrusted.
 	Text string `json:"text,omitempty"`
-	// Restarted reports, of Served, that the pod was there before the fault: only its containers were restarted.
+	// Restarted reports, for Served, that the pod existed before the fault: only its containers were restarted.
 	Restarted bool `json:"-"`
 }
 
-// Actor returns who did it, for people.
+// Actor returns who caused the reaction, for display.
 func (r Reaction) Actor() string {
 	switch {
 	case r.By == "":
@@ -129,7 +129,7 @@ func (r Reaction) Actor() string {
 	return r.Who + " (" + r.By + ")"
 }
 
-// The systems that are known by the names under which they write. A name may end with *.
+// The known systems, with the names of their writers. A name may end with *.
 var systems = []struct {
 	name    string
 	writers []string
@@ -152,13 +152,13 @@ var systems = []struct {
 	{Person, []string{"kubectl*", "k9s*", "Mozilla*", "dashboard*"}},
 }
 
-// The actors whose reactions are not the cluster's own: somebody at a command line, and this tool.
+// The actors whose reactions are not the cluster's own: a user at a command line, and this tool.
 const (
 	Person = "a person"
 	Ours   = "gpu-fault"
 )
 
-// Who returns the system that writes under a name, or "" if it is unknown.
+// Who returns the system that a writer belongs to, or "" if it is unknown.
 func Who(writer string) string {
 	for _, s := range systems {
 		if slices.ContainsFunc(s.writers, func(pattern string) bool { return Matches(pattern, writer) }) {
@@ -178,8 +178,8 @@ func Matches(pattern, name string) bool {
 	return pattern == name
 }
 
-// DoneBy reports whether somebody did it. An empty name means the cluster itself: anybody but a person and this tool.
-// Otherwise, the name is that of a system or of a writer, or any.
+// DoneBy reports whether the given actor caused the reaction. An empty name means the cluster itself: any actor other
+// than a person and this tool. Otherwise, the name is that of a system or of a writer, or any.
 func (r Reaction) DoneBy(name string) bool {
 	switch name {
 	case "":

@@ -14,17 +14,17 @@ import (
 
 // Tracker recognizes reactions in the states of objects. It is not safe for concurrent use.
 type Tracker struct {
-	// Targets are the nodes whose pods matter; of all other nodes, only the node itself is watched.
+	// Targets are the nodes whose pods matter; for all other nodes, only the node itself is watched.
 	Targets []string
-	// Workload reports whether a pod belongs to the workload that is observed. Such a pod matters on any node. It may
-	// be nil. It may be called concurrently.
+	// Workload reports whether a pod belongs to the observed workload. Such a pod matters on any node. Workload may be
+	// nil. It may be called concurrently.
 	Workload func(*corev1.Pod) bool
 
 	nodes map[string]*corev1.Node
 	pods  map[types.UID]*podState
 	old   map[types.UID]bool // pods that existed at the start
-	// victims are the pods on the targets at the start that can be evicted, by the UID of the pod; controllers have the
-	// UIDs of their controllers, and the node that they were on.
+	// victims are the pods on the targets at the start that can be evicted, by UID. controllers contains the UIDs of
+	// their controllers, with the node that each pod was on.
 	victims     map[types.UID]string
 	controllers map[types.UID]string
 	drained     map[string]bool
@@ -43,7 +43,7 @@ func NewTracker(targets []string) *Tracker {
 	}
 }
 
-// Victims returns how many pods that can be evicted were on a node at the start.
+// Victims returns the number of pods that were on a node at the start and can be evicted.
 func (t *Tracker) Victims(node string) int {
 	n := 0
 	for _, on := range t.victims {
@@ -54,7 +54,7 @@ func (t *Tracker) Victims(node string) int {
 	return n
 }
 
-// Node takes the state of a node. The first state of each is the baseline.
+// Node processes the state of a node. The first state of each node is the baseline.
 func (t *Tracker) Node(node *corev1.Node, at time.Time) []Reaction {
 	before := t.nodes[node.Name]
 	t.nodes[node.Name] = node
@@ -77,7 +77,7 @@ func (t *Tracker) Node(node *corev1.Node, at time.Time) []Reaction {
 	return append(found, t.drain(node.Name, at)...)
 }
 
-// NodeGone takes the news that a node no longer exists.
+// NodeGone processes the deletion of a node.
 func (t *Tracker) NodeGone(name string, at time.Time) []Reaction {
 	if t.nodes[name] == nil {
 		return nil
@@ -86,12 +86,12 @@ func (t *Tracker) NodeGone(name string, at time.Time) []Reaction {
 	return []Reaction{{Time: at, Name: NotReady, Node: name, Text: "the node was deleted"}}
 }
 
-// Pod takes the state of a pod. Pods that existed at the start are the baseline.
+// Pod processes the state of a pod. Pods that existed at the start are the baseline.
 func (t *Tracker) Pod(pod *corev1.Pod, atStart bool, at time.Time) []Reaction {
 	return t.pod(t.stateOf(pod), atStart, at)
 }
 
-// PodGone takes the news that a pod no longer exists.
+// PodGone processes the deletion of a pod.
 func (t *Tracker) PodGone(pod *corev1.Pod, at time.Time) []Reaction {
 	if last := t.pods[pod.UID]; last != nil {
 		return t.podGone(last, at)
@@ -99,7 +99,7 @@ func (t *Tracker) PodGone(pod *corev1.Pod, at time.Time) []Reaction {
 	return t.podGone(t.stateOf(pod), at)
 }
 
-// stateOf returns what the tracker keeps of a pod. It is safe for concurrent use.
+// stateOf returns the data that the tracker keeps about a pod. It is safe for concurrent use.
 func (t *Tracker) stateOf(pod *corev1.Pod) *podState {
 	return t.memory.stateOf(pod, t.Workload != nil && t.Workload(pod))
 }
@@ -116,14 +116,14 @@ func (t *Tracker) pod(pod *podState, atStart bool, at time.Time) []Reaction {
 		before = &podState{}
 	}
 	if from := t.replaces(pod); from != "" {
-		// Its first readiness is that of the one that it replaces, but its failures are its own.
+		// A replacement's first readiness belongs to the pod that it replaces, but its failures are its own.
 		own := slices.DeleteFunc(t.changes(before, pod, at), func(r Reaction) bool { return r.Name == Served })
 		return append(replacement(before, pod, from, at), own...)
 	}
 	return t.changes(before, pod, at)
 }
 
-// changes returns what happened to a pod on a target, or to one of the workload on any node.
+// changes returns the reactions for a pod on a target, or a pod of the workload on any node.
 func (t *Tracker) changes(before, pod *podState, at time.Time) []Reaction {
 	found := podChanges(before, pod, at)
 	for i := range found {
@@ -137,7 +137,7 @@ func (t *Tracker) changes(before, pod *podState, at time.Time) []Reaction {
 		return found
 	case pod.workload:
 		for i := range found {
-			found[i].Node = "" // where its pods run is not what is expected
+			found[i].Node = "" // expectations do not depend on the node that its pods run on
 		}
 		return found
 	}
@@ -180,7 +180,7 @@ func (t *Tracker) replaces(pod *podState) string {
 	return t.controllers[pod.controller]
 }
 
-// drain reports once that the last pod that can be evicted has left a node that takes no new ones.
+// drain reports once that the last pod that can be evicted has left a node that accepts no new pods.
 func (t *Tracker) drain(name string, at time.Time) []Reaction {
 	node := t.nodes[name]
 	if node == nil || t.drained[name] || t.Victims(name) == 0 || !isClosed(node) {
@@ -193,7 +193,7 @@ func (t *Tracker) drain(name string, at time.Time) []Reaction {
 	}
 	t.drained[name] = true
 	return []Reaction{{
-		Time: at, Name: Drained, Node: name, Text: "none is left of " + count.Of(t.Victims(name), "pod"),
+		Time: at, Name: Drained, Node: name, Text: "none remaining of " + count.Of(t.Victims(name), "pod"),
 	}}
 }
 
@@ -204,7 +204,7 @@ func isClosed(node *corev1.Node) bool {
 	})
 }
 
-// Event takes a core Event about a node. Those of detectors are reactions, unless they existed at the start.
+// Event processes a core Event about a node. Events from detectors are reactions, unless they existed at the start.
 func (t *Tracker) Event(e *corev1.Event, atStart bool, at time.Time) []Reaction {
 	times := max(e.Count, 1)
 	if e.Series != nil {
@@ -221,7 +221,7 @@ func (t *Tracker) Event(e *corev1.Event, atStart bool, at time.Time) []Reaction 
 	}, Who(by)) {
 		return nil
 	}
-	// The component of an Event may be that of a monitor; the writer of the object belongs to a system.
+	// The component in an Event may be a monitor; the writer of the object belongs to a system.
 	who := Who(by)
 	for _, entry := range e.ManagedFields {
 		who = cmp.Or(who, Who(entry.Manager))
@@ -235,7 +235,7 @@ func (t *Tracker) Event(e *corev1.Event, atStart bool, at time.Time) []Reaction 
 	}}
 }
 
-// Breaker takes the state of NVSentinel's circuit breaker.
+// Breaker processes the state of NVSentinel's circuit breaker.
 func (t *Tracker) Breaker(status string, at time.Time) []Reaction {
 	was := t.breaker
 	t.breaker = status

@@ -147,11 +147,11 @@ func TestDetectToRecover(t *testing.T) {
 		`detected gpu-1 by "NVSentinel (platform-connectors)": condition SysLogsXIDError is True: ErrorCode:79`,
 		`decided gpu-1 by "NVSentinel (fault-quarantine)": annotation quarantineHealthEvent`,
 		`cordoned gpu-1 by "NVSentinel (fault-quarantine)":`,
-		`pod-failed ml/worker-a by "": container main ended with exit code 134`,
+		`pod-failed ml/worker-a by "": container main exited with code 134`,
 		`evicted ml/worker-a by "": EvictionByEvictionAPI`,
 		`rescheduled ml/worker-b by "Kubernetes (kube-scheduler)": from gpu-1 to gpu-2`,
 		`pod-gone ml/worker-a by "":`,
-		`drained gpu-1 by "": none is left of 1 pod`,
+		`drained gpu-1 by "": none remaining of 1 pod`,
 		`served ml/worker-b by "": ready on gpu-2`,
 		`remediated gpu-1 by "NVSentinel (fault-remediation)": dgxc.nvidia.com/nvsentinel-state=remediation-succeeded`,
 		`rebooted gpu-1 by "": boot ID b`,
@@ -196,10 +196,10 @@ func TestDeletedPodsDoNotFail(t *testing.T) {
 		code  int32
 		want  []string
 	}{
-		"before":    {-time.Second, 137, []string{`pod-failed ml/worker by "": container main ended with exit code 137`}},
+		"before":    {-time.Second, 137, []string{`pod-failed ml/worker by "": container main exited with code 137`}},
 		"SIGKILL":   {31 * time.Second, 137, nil},
 		"SIGTERM":   {time.Second, 143, nil},
-		"by itself": {time.Second, 134, []string{`pod-failed ml/worker by "": container main ended with exit code 134`}},
+		"by itself": {time.Second, 134, []string{`pod-failed ml/worker by "": container main exited with code 134`}},
 	} {
 		s := newStory()
 		s.pod("worker", "rs", "gpu-1", true)
@@ -342,9 +342,9 @@ func TestDevices(t *testing.T) {
 	s.change("kubelet", `{"f:status":{}}`,
 		func(n *corev1.Node) { n.Status.Allocatable["nvidia.com/gpu"] = resource.MustParse("8") })
 	s.want(t,
-		`device-unhealthy gpu-1 by "Kubernetes (kubelet)": 7 of 0 nvidia.com/gpu can be allocated, 8 before`,
-		`device-unhealthy ml/w by "Kubernetes (kubelet)": nvidia.com/gpu GPU-1 of container main is Unhealthy`,
-		`device-healthy gpu-1 by "Kubernetes (kubelet)": 8 of 0 nvidia.com/gpu can be allocated, 7 before`,
+		`device-unhealthy gpu-1 by "Kubernetes (kubelet)": 7 of 0 nvidia.com/gpu can be allocated, previously 8`,
+		`device-unhealthy ml/w by "Kubernetes (kubelet)": nvidia.com/gpu GPU-1 in container main is Unhealthy`,
+		`device-healthy gpu-1 by "Kubernetes (kubelet)": 8 of 0 nvidia.com/gpu can be allocated, previously 7`,
 	)
 }
 

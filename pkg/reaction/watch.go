@@ -18,46 +18,46 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Limits above which one watch of everything is cheaper than several narrow ones.
+// Limits above which one watch of everything is cheaper than several selective watches.
 const (
 	mostNodes      = 20
 	mostNamespaces = 5
 )
 
-// startTimeout is how long the first states may take to arrive.
+// startTimeout is the maximum time until the first states arrive.
 const startTimeout = 30 * time.Second
 
-// Options say what to watch.
+// Options determine what to watch.
 type Options struct {
 	Client kubernetes.Interface
 	// Targets are the nodes with the fault.
 	Targets []string
 	// AllNodes is for expectations about other nodes.
 	AllNodes bool
-	// Namespace and Selector are those of the pods of a workload, which matter on any node; see Tracker.Workload.
+	// Namespace and Selector select the pods of a workload, which matter on any node; see Tracker.Workload.
 	Namespace string
 	Selector  labels.Selector
-	// OnlyReactions saves memory: no news has a node, and of the nodes only what reactions depend on is kept.
+	// OnlyReactions saves memory: News.Node is never set, and only the fields of nodes that affect reactions are kept.
 	OnlyReactions bool
-	// Each is called with each piece of news. Calls do not overlap.
+	// Each is called with each change. Calls do not overlap.
 	Each func(News)
 }
 
-// News is a change of the cluster.
+// News is a change in the cluster.
 type News struct {
 	Reactions []Reaction
-	// Node is the node that has changed; nil if something else has, or with OnlyReactions.
+	// Node is the node that has changed; nil if something else has changed, or with OnlyReactions.
 	Node *corev1.Node
 }
 
-// Baseline is what was there before the fault.
+// Baseline is the state before the fault.
 type Baseline struct {
 	// Victims is the number of pods on each target that can be evicted.
 	Victims map[string]int
 }
 
-// Watch follows the cluster until ctx ends. It returns when the states before the fault are known: what happens from
-// then on is a reaction.
+// Watch follows the cluster until ctx ends. It returns when the states before the fault are known. Later changes are
+// reactions.
 func Watch(ctx context.Context, o Options) (Baseline, error) {
 	w := &watcher{Options: o, tracker: NewTracker(o.Targets), failed: map[string]error{}}
 	if o.Selector != nil {
@@ -119,7 +119,7 @@ type watcher struct {
 	synced  []required
 
 	mu     sync.Mutex
-	failed map[string]error // the last error of each resource
+	failed map[string]error // the last error for each resource
 }
 
 type required struct {
@@ -165,7 +165,7 @@ func listWatch[L runtime.Object](
 	}
 }
 
-// follow passes the states of all selected objects to the tracker. An optional resource need not be readable.
+// follow passes the states of all selected objects to the tracker. An optional resource may be unreadable.
 func (w *watcher) follow(
 	ctx context.Context, resource, selector string, must bool, from *cache.ListWatch, object runtime.Object,
 	changed func(object any, atStart bool, at time.Time) []Reaction, gone func(object any, at time.Time) []Reaction,
@@ -179,10 +179,10 @@ func (w *watcher) follow(
 		o.FieldSelector = selector
 		return follow(ctx, o)
 	}
-	// A fake client says itself that it lacks streamed lists.
+	// A fake client reports that it does not support streamed lists.
 	informer := cache.NewSharedInformer(cache.ToListWatcherWithWatchListSemantics(from, w.Client), object, 0)
-	// The informer transforms each object as it arrives, including those of a list that the server streams.
-	_ = informer.SetTransform(w.slim) // it fails only after the start
+	// The informer transforms each object as it arrives, including objects in a streamed list.
+	_ = informer.SetTransform(w.slim) // fails only after the start
 	_ = informer.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -220,7 +220,7 @@ func (w *watcher) follow(
 	go informer.RunWithContext(ctx)
 }
 
-// slim returns what stays in memory of an object. An informer may pass an object that is slim already.
+// slim returns the part of an object that stays in memory. An informer may pass an object that is already slim.
 func (w *watcher) slim(object any) (any, error) {
 	switch o := object.(type) {
 	case *corev1.Pod:
@@ -237,7 +237,7 @@ func (w *watcher) slim(object any) (any, error) {
 	return object, nil
 }
 
-// onlyReactions returns a node with what nodeChanges and isClosed read.
+// onlyReactions returns a node with only the fields that nodeChanges and isClosed read.
 func (m *memory) onlyReactions(node *corev1.Node) *corev1.Node {
 	slim := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
@@ -259,7 +259,7 @@ func (m *memory) onlyReactions(node *corev1.Node) *corev1.Node {
 	return slim
 }
 
-// only returns the map with one key, or nil if it has no value.
+// only returns a map with only the given key, or nil if the key has no value.
 func only(all map[string]string, key string) map[string]string {
 	if all[key] == "" {
 		return nil

@@ -2,7 +2,7 @@ package redact
 
 import "reflect"
 
-// Clone returns a copy that shares nothing with the value that Walk can change.
+// Clone returns a copy that shares no memory that Walk can change with the value.
 func Clone[T any](value T) T {
 	return clone(reflect.ValueOf(&value)).Elem().Interface().(T)
 }

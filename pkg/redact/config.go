@@ -6,15 +6,16 @@ import (
 	"strings"
 )
 
-// registryKey matches a key and a value with a registry credential, in TOML, YAML or JSON. Names of users are secret
-// there: those of robots are half of a credential.
+// registryKey matches a key and a value with a registry credential, in TOML, YAML or JSON. User names are secret there:
+// the names of robot accounts are half of a credential.
 // https://github.com/containerd/containerd/blob/main/docs/cri/registry.md
 var registryKey = regexp.MustCompile(
 	`(?im)((?:^|[\s{,."'])["']?(?:[a-z0-9_-]*(?:password|passwd|token|secret|credential|api_?key|private_?key)|auth|username|authorization)["']?[ \t]*(?::=|[=:])[ \t]*)` +
 		`("""(?s:.*?)"""|'''(?s:.*?)'''|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|\[[^\]{]*\]|[^\s{\["'#,}][^\s#,}]*)`,
 )
 
-// Config returns a configuration file without secrets. It keeps the lines.
+// Config returns a configuration file with its secrets redacted. Line breaks are preserved, so line numbers still
+// match.
 func Config(text string) string {
 	text = registryKey.ReplaceAllStringFunc(text, func(setting string) string {
 		parts := registryKey.FindStringSubmatch(setting)
@@ -33,11 +34,10 @@ func Config(text string) string {
 	return Text(withoutLines(text, true))
 }
 
-// userOption matches the options of curl and others that take USER:PASSWORD.
+// userOption matches the options of curl and other programs that take USER:PASSWORD.
 var userOption = regexp.MustCompile(`^-[A-Za-z]*[uU]$|^--(?:[a-z]+-)?user$`)
 
-// Arguments returns the arguments of a command without secrets, also where an option is one argument and its value the
-// next.
+// Arguments returns the arguments of a command without secrets, even if an option and its value are separate arguments.
 func Arguments(all []string) []string {
 	cleaned := slices.Clone(all)
 	for i, arg := range all {
@@ -62,10 +62,10 @@ func Arguments(all []string) []string {
 	return acrossArguments(all, cleaned)
 }
 
-// shortSecret matches a word after -p, which is a password in many programs, and a port or a path in others.
+// shortSecret matches a word after -p, which is a password in many programs, but a port or a path in others.
 var shortSecret = regexp.MustCompile(`^[^\s/:-][^\s/:]*\pL[^\s/:]*$|^\pL[^\s/:]{5,}$`)
 
-// acrossArguments removes secrets that only the whole command line shows: wandb login KEY.
+// acrossArguments removes secrets that can only be recognized in the whole command line: wandb login KEY.
 func acrossArguments(all, cleaned []string) []string {
 	joined := strings.Join(cleaned, " ")
 	whole := withoutArguments(joined)
@@ -87,7 +87,7 @@ func acrossArguments(all, cleaned []string) []string {
 			rest = strings.TrimPrefix(text, " ")
 			continue
 		}
-		for j := 1; j < len(cleaned); j++ { // part of it is a secret, and nobody knows which
+		for j := 1; j < len(cleaned); j++ { // an unknown part of it is a secret
 			cleaned[j] = Mark
 		}
 		return cleaned

@@ -1,7 +1,7 @@
 package redact
 
-// structure has the fields of Kubernetes' types whose strings are identifiers: they are needed, they may look random,
-// and nobody puts a secret there by design.
+// structure contains the fields of Kubernetes' types whose strings are identifiers. Identifiers are needed, may look
+// random, and do not contain secrets by design.
 var structure = set(
 	"name",
 	"generateName",
@@ -58,7 +58,7 @@ var structure = set(
 	"hostIPs",
 )
 
-// selectors have values that other objects must have as well: only what certainly is a secret is removed.
+// selectors have values that must match those of other objects, so only strings that are certainly secret are removed.
 var selectors = set(
 	"labels",
 	"matchLabels",

@@ -13,14 +13,14 @@ import (
 
 // format is the format of a credential.
 type format struct {
-	keywords []string // in lower case; one of them is in each text that has the credential
-	group    int      // the group of the pattern that holds the secret
-	entropy  float64  // the least, in bits for each character
+	keywords []string // in lower case; every text with the credential contains one of them
+	group    int      // the group in the pattern that matches the secret
+	entropy  float64  // the minimum entropy, in bits per character
 	source   string
 	pattern  func() *regexp.Regexp
 }
 
-// formats are all formats. The table is tested, so it has no errors.
+// formats contains all formats. The table is tested, so it contains no errors.
 var formats = sync.OnceValue(func() []format {
 	all, _ := readFormats()
 	return all
@@ -47,11 +47,11 @@ func readFormats() ([]format, error) {
 	return all, err
 }
 
-// bootstrapToken is the format of Kubernetes' bootstrap tokens, which has no keyword.
+// bootstrapToken is the format of Kubernetes' bootstrap tokens, which have no keyword.
 // https://kubernetes.io/docs/reference/access-authn-authz/bootstrap-tokens/
 var bootstrapToken = newFormat(`(?:^|[^\w.-])([a-z0-9]{6}\.[a-z0-9]{16})(?:[^\w.-]|$)`, 1, 2.5)
 
-// productKey is the format of keys of products: groups of the same length.
+// productKey is the format of product keys: groups of the same length.
 var productKey = newFormat(
 	`\b(?:[A-Z0-9]{4}(?:-[A-Z0-9]{4}){3,}|[A-Z0-9]{5}(?:-[A-Z0-9]{5}){3,}|[A-Z0-9]{6}(?:-[A-Z0-9]{6}){3,})\b`, 0, 3,
 )
@@ -63,7 +63,7 @@ func newFormat(source string, group int, entropy float64, keywords ...string) fo
 	}
 }
 
-// ownFormats are formats that gitleaks has not, or takes only where they are quoted.
+// ownFormats returns formats that gitleaks does not have, or only recognizes in quotes.
 func ownFormats() []format {
 	return []format{
 		newFormat(
@@ -72,7 +72,7 @@ func ownFormats() []format {
 			0,
 			"private key",
 		),
-		// The name and the password in an address.
+		// A user name and password in an address.
 		newFormat(`[A-Za-z][A-Za-z0-9+.-]*://([^/\s@"'<>]*:[^\s"'<>]*?)@[\w.\[-]`, 1, 0, "://"),
 		newFormat(`[A-Za-z][A-Za-z0-9+.-]*://([A-Za-z0-9_.~%-]{12,})@[\w.\[-]`, 1, 0, "://"),
 		// https://github.com/go-sql-driver/mysql#dsn-data-source-name
@@ -160,16 +160,16 @@ func ownFormats() []format {
 		newFormat(`(?i)[?&;"' ](?:sig|x-amz-signature|x-amz-credential|x-amz-security-token|x-goog-signature|`+
 			`x-goog-credential|session_state|id_token_hint|samlresponse|awsaccesskeyid|signature)=([^&\s"';]+)`, 1, 0, "sig=", "amz-", "goog-", "awsaccess",
 			"signature=", "state=", "hint=", "samlresponse="),
-		// Authorization codes of OAuth. Programs also write code=exited and code=805(cudaErrorMpsConnectionFailed).
+		// OAuth authorization codes. Programs also write code=exited and code=805(cudaErrorMpsConnectionFailed).
 		newFormat(`(?i)[?&;"' ]code=([^&\s"';(,]{16,}[^&\s"';]*)`, 1, 0, "code="),
 		newFormat(`otpauth://[^\s"']*?secret=([A-Za-z2-7=]+)`, 1, 0, "otpauth:"),
 	}
 }
 
-// keywordIndex finds the formats whose keywords a text has, in one pass over it.
+// keywordIndex finds the formats whose keywords occur in a text, in one pass.
 type keywordIndex struct {
 	by     map[[2]byte][]keyword // by their first two bytes
-	starts [1 << 16]bool         // whether two bytes start a keyword
+	starts [1 << 16]bool         // whether a keyword starts with these two bytes
 }
 
 type keyword struct {
@@ -189,7 +189,7 @@ var keywords = sync.OnceValue(func() *keywordIndex {
 	return index
 })
 
-// in returns the numbers of the formats whose keywords the text has, sorted.
+// in returns the numbers of the formats whose keywords occur in the text, sorted.
 func (index *keywordIndex) in(text string) []int {
 	var found []int
 	for i := range len(text) - 1 {
@@ -215,7 +215,8 @@ func lowerByte(c byte) byte {
 	return c
 }
 
-// mayHaveToken reports whether a dot has as many letters and digits around it as in a bootstrap token.
+// mayHaveToken reports whether the text contains a dot with as many letters and digits around it as in a bootstrap
+// token.
 func mayHaveToken(text string) bool {
 	for at := strings.IndexByte(text, '.'); at >= 0; {
 		if at >= 6 && len(text) >= at+17 && !strings.ContainsFunc(text[at-6:at], notLower) &&
@@ -276,7 +277,7 @@ func (f format) cut(text string) string {
 	return b.String()
 }
 
-// entropy returns Shannon's entropy of a string, in bits for each byte.
+// entropy returns the Shannon entropy of a string, in bits per byte.
 func entropy(s string) float64 {
 	var counts [256]int
 	for i := range len(s) {

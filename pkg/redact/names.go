@@ -23,7 +23,7 @@ func words(name string) []string {
 	return strings.Fields(b.String())
 }
 
-// secretWords are words that mark a name as that of a secret, wherever in the name they are.
+// secretWords are words that mark a name as the name of a secret, anywhere in the name.
 var secretWords = set(
 	"token",
 	"password",
@@ -100,14 +100,14 @@ var secretWords = set(
 	"nonce",
 )
 
-// secretEnds are ends of words that are written together: dbpassword, mytoken.
+// secretEnds are endings of words without separators: dbpassword, mytoken.
 var secretEnds = []string{
 	"token", "password", "passwd", "passphrase", "secret", "apikey", "credential", "pwd", "pass", "pw", "seckey",
 	"privkey",
 	"kennwort", "passwort", "authtok", "community", "authkey", "setupkey", "passkey", "activationkey", "encryptionkey",
 }
 
-// keyOf are words before "key" that make it the key of a lock, not of a map.
+// keyOf are words before "key" that make it a secret key, not a map key.
 var keyOf = set(
 	"api",
 	"access",
@@ -167,8 +167,8 @@ var keyOf = set(
 	"pre",
 )
 
-// places are last words of names that hold the place or the name of a secret, or how it is handled: TOKEN_FILE,
-// secretName, passwordPolicy, authMode.
+// places are last words in names of settings that contain the location or the name of a secret, or how it is handled:
+// TOKEN_FILE, secretName, passwordPolicy, authMode.
 var places = set(
 	"file",
 	"path",
@@ -220,7 +220,7 @@ var places = set(
 	"driver",
 )
 
-// pointers are names that end with a word for a secret, and hold the name of an object.
+// pointers are names that end with a word for a secret, but contain the name of an object.
 var pointers = set("existing", "pull", "tls", "image", "cert", "certificate", "config", "ca")
 
 func set(all ...string) map[string]bool {
@@ -231,7 +231,7 @@ func set(all ...string) map[string]bool {
 	return m
 }
 
-// SecretName reports whether a setting, a variable or a flag is secret by its name.
+// SecretName reports whether a setting, a variable or a flag is secret according to its name.
 func SecretName(name string) bool {
 	if len(name) > 256 {
 		return false
@@ -253,14 +253,14 @@ func SecretName(name string) bool {
 	if places[last] {
 		return false
 	}
-	// secretName, existingSecret and imagePullSecrets name objects.
+	// secretName, existingSecret and imagePullSecrets refer to objects.
 	if (last == "secret" || last == "secrets") && pointers[before] {
 		return false
 	}
 	return slices.ContainsFunc(all, isSecretWord)
 }
 
-// sums are words in the names of values that look random and are not secret.
+// sums are words in the names of values that look random but are not secret.
 var sums = set(
 	"checksum",
 	"checksums",
@@ -279,10 +279,10 @@ var sums = set(
 	"rev",
 )
 
-// ids are words before "id" of identifiers that look random.
+// ids are words before "id" in names of identifiers that look random.
 var ids = set("container", "sandbox", "pod", "image", "machine", "boot", "instance", "node", "run", "job", "trace")
 
-// sumName reports whether a setting holds a checksum by its name.
+// sumName reports whether a setting contains a checksum according to its name.
 func sumName(name string) bool {
 	all := words(name)
 	if n := len(all) - 1; n > 0 && all[n] == "id" && ids[all[n-1]] {
@@ -311,7 +311,7 @@ func isSecretWord(word string) bool {
 		slices.ContainsFunc(secretEnds, func(end string) bool { return strings.HasSuffix(word, end) })
 }
 
-// harmlessWords are values of such names that tell of a problem or a choice: "token: expired".
+// harmlessWords are values of such names that describe a problem or a choice: "token: expired".
 var harmlessWords = set(
 	"true",
 	"false",
@@ -381,8 +381,8 @@ var harmlessWords = set(
 	strings.ToLower(Mark)+`"`,
 )
 
-// harmlessValue reports whether the value of a name that suggests a secret is none: a choice, a number of tokens, a
-// reference to a variable.
+// harmlessValue reports whether the value of a name that suggests a secret is not a secret: a choice, a number of
+// tokens, a reference to a variable.
 func harmlessValue(name, value string) bool {
 	bare := strings.ToLower(strings.Trim(value, "\\\"'.,;:()"))
 	if bare == "" || harmlessWords[bare] {
@@ -392,7 +392,7 @@ func harmlessValue(name, value string) bool {
 		strings.HasPrefix(value, "${") && strings.HasSuffix(value, "}") && !strings.Contains(value, ":") {
 		return true
 	}
-	// max_tokens=4096, sessions: 12. A PIN or a password may be a number as well.
+	// For example max_tokens=4096 or sessions: 12. A PIN or a password may also be a number.
 	if strings.TrimLeft(bare, "0123456789._,") == "" {
 		all := words(name)
 		last := ""

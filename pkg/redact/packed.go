@@ -8,7 +8,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/packed"
 )
 
-// table has the formats of gitleaks, compressed.
+// table contains the gitleaks formats, compressed.
 //
 //go:embed rules.tsv.zst
 var table []byte

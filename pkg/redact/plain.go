@@ -4,7 +4,7 @@ package redact
 
 import _ "embed"
 
-// table has the formats of gitleaks; hack/secretrules writes it.
+// table contains the gitleaks formats; hack/secretrules writes it.
 //
 //go:embed rules.tsv
 var table string

@@ -2,8 +2,9 @@
 //
 // Structure is allowed by name, and values are denied by shape. Text removes the values of names that suggest a secret
 // (DB_PASS=x), strings in the format of a known credential (rules.tsv), arguments of commands that take a password, and
-// strings that look random. Setting, for a single value of a configuration, also removes words that could be passwords
-// although nothing says so. A secret that looks like an ordinary word and has an ordinary name cannot be recognized.
+// strings that look random. Setting, for a single configuration value, also removes words that could be passwords
+// although nothing indicates this. A secret that looks like an ordinary word and has an ordinary name cannot be
+// recognized.
 package redact
 
 import (
@@ -17,7 +18,7 @@ var inner = regexp.MustCompile(`\w=[\w"']`)
 // Mark replaces a secret.
 const Mark = "REDACTED"
 
-// Text returns a text of any kind (a log, an event, a script, a file) without secrets. Lines stay lines.
+// Text returns a text of any kind (a log, an event, a script, a file) without secrets. Line breaks are preserved.
 func Text(text string) string {
 	if text == "" || text == Mark {
 		return text
@@ -40,7 +41,7 @@ func Known(text string) string {
 	return withoutFormats(text)
 }
 
-// shortestKnown is the length of the shortest string that is in the format of a credential.
+// shortestKnown is the minimum length of a string in the format of a credential.
 const shortestKnown = 12
 
 // Setting returns the value of a setting, a variable or a flag without secrets.
@@ -60,8 +61,8 @@ func Setting(name, value string) string {
 	return Value(value)
 }
 
-// Value returns a value whose name says nothing. Unlike Text, it removes a single word that is neither an ordinary
-// word, a number, a path nor an address.
+// Value returns a value whose name does not describe it, without secrets. Unlike Text, it removes a single word that is
+// not an ordinary word, number, path or address.
 func Value(value string) string {
 	cleaned := Text(value)
 	if cleaned == value && !strings.ContainsAny(value, " \t\r\n") && !ordinary(value) {

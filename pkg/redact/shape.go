@@ -6,21 +6,21 @@ import (
 	"sync"
 )
 
-// field is a field of a struct that may hold strings.
+// field is a struct field that may contain strings.
 type field struct {
 	index            int
-	name             string // in JSON
+	name             string // the name in JSON
 	secret, selector bool
 }
 
-// shape is what is known of a type.
+// shape is the information about a type.
 type shape struct {
 	fields []field
 	// named and value are the indexes of the fields Name and Value of a variable or a header, or -1.
 	named, value int
 }
 
-// shapes are the shapes of types, which thousands of objects share.
+// shapes caches the shapes of types, which thousands of objects share.
 var shapes sync.Map
 
 func shapeOf(t reflect.Type) *shape {
@@ -53,7 +53,7 @@ func shapeOf(t reflect.Type) *shape {
 	return s
 }
 
-// hasStrings reports whether a value of the type may hold a string.
+// hasStrings reports whether a value of the type may contain a string.
 func hasStrings(t reflect.Type, depth int) bool {
 	switch t {
 	case timeType, metaTimeType, quantityType, intstrType, numberType:

@@ -6,23 +6,24 @@ import (
 	"unicode"
 )
 
-// Sizes of words that look random, in bytes.
+// Minimum lengths of words that look random, in bytes.
 const (
 	longRandom  = 20 // letters and digits
-	mixedRandom = 14 // small and capital letters and digits
+	mixedRandom = 14 // lower-case letters, upper-case letters and digits
 	hexRandom   = 32
 )
 
-// token matches the words in a text that may be random. Slashes and dots end a word; in a path, each part is one.
+// token matches the words in a text that may be random. Slashes and dots end a word; in a path, each part is a word.
 var token = regexp.MustCompile(`[A-Za-z0-9_+~-]{12,}(?:[/.][A-Za-z0-9_+~-]+)*={0,2}`)
 
-// identifier matches identifiers that look random and are not secret: UUIDs, those of GPUs, digests, addresses.
+// identifier matches identifiers that look random but are not secret: UUIDs, including those of GPUs, digests,
+// addresses.
 var identifier = regexp.MustCompile(
 	`(?i)^(?:(?:GPU|MIG|NVLINK|PCI)-)?[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}(?:[/.]\d+)*$|` +
 		`^0x[0-9a-f]{1,20}$|^_Z[A-Za-z0-9_]+$|^sha(?:256|384|512|1)-|^rendered-[a-z0-9-]+-[0-9a-f]{32}$`,
 )
 
-// idBefore matches what stands before an identifier of a container, a digest or an address in a text.
+// idBefore matches the text before a container ID, a digest or an address.
 var idBefore = regexp.MustCompile(
 	`(?i)(?:sha\d+[:-]|md5:|://|container[^\w]{1,3}(?:id[^\w]{1,3})?|sandbox[^\w]{1,3}(?:id[^\w]{1,3})?|digest[^\w]{1,3}|` +
 		`checksum[^\w]{1,3}|commit[^\w]{1,3}|layer[^\w]{1,3}|(?:^|\s)(?:id|uid|trace_?id|span_?id|boot_?id|machine-?id|root)[=:]["']?|0x[0-9a-f]{0,4}|rendered-[a-z0-9-]*-|(?:expected|actual|got|computed)[^\w]{1,3}|k8s\.io/|shim[^\w]{1,3}|task[^\w]{1,3}|cri-containerd-|libpod-|crio-|docker-|pod)$`,
@@ -46,7 +47,7 @@ func withoutRandom(text string) string {
 			if !isRandom(part, path || known) {
 				continue
 			}
-			if !path { // base64 has slashes of its own
+			if !path { // base64 also contains slashes
 				from, to = m[0], m[1]
 			}
 			b.WriteString(text[end:from])
@@ -66,14 +67,14 @@ func splitParts(word string) []string {
 	return strings.FieldsFunc(word, func(c rune) bool { return c == '/' || c == '.' })
 }
 
-// inURL reports whether a text ends within an address of HTTP.
+// inURL reports whether a text ends within an HTTP URL.
 func inURL(before string) bool {
 	before = before[strings.LastIndexAny(before, " \t\n\"'<>(")+1:]
 	return strings.Contains(before, "://")
 }
 
-// isRandom reports whether a word looks as if it was drawn. identified is true if what stands before it says that it is
-// an identifier, which hexadecimal digits then are.
+// isRandom reports whether a word looks randomly generated. If identified is true, the preceding text marks the word as
+// an identifier, so hexadecimal digits do not count as random.
 func isRandom(word string, identified bool) bool {
 	word = strings.TrimRight(word, "=")
 	if identified && (isHex(word) || identifier.MatchString(word)) {
@@ -84,7 +85,7 @@ func isRandom(word string, identified bool) bool {
 			return true
 		}
 	}
-	// Base64 for addresses has - and _ within: few parts of it are long, all together are.
+	// Base64 for addresses contains - and _: few of its parts are long, but it is long as a whole.
 	return len(word) >= 2*longRandom && mixed(word) && switches(word) > len(word)/3 && !wordy(word)
 }
 
@@ -95,7 +96,7 @@ func partIsRandom(part string) bool {
 	case isHex(part):
 		return len(part) >= hexRandom || len(part) >= longRandom && strings.ContainsAny(part, "ABCDEF")
 	case len(part) >= longRandom && strings.ToUpper(part) == part && entropy(part) > 3.3:
-		return true // names in capital letters have underscores
+		return true // names in capital letters contain underscores
 	}
 	upper, lower, digit := classes(part)
 	switch {
@@ -123,7 +124,8 @@ func mixed(s string) bool {
 	return upper && lower && digit
 }
 
-// switches counts where a word goes from one class of characters to another, except from a capital to a small letter.
+// switches counts the positions where the class of characters changes in a word, except from an upper-case to a
+// lower-case letter.
 func switches(s string) int {
 	n, last := 0, 0
 	for _, c := range s {
@@ -156,7 +158,7 @@ func isHex(s string) bool {
 	return digit
 }
 
-// humps matches the words in a name in camel case, with numbers.
+// humps matches the words in a camel case name, and numbers.
 var humps = regexp.MustCompile(`[A-Z]?[a-z]+|[A-Z]+|[0-9]+`)
 
 // wordy reports whether most of a name consists of words: cudaDeviceSynchronize, RmInitAdapter2, libnvidia550.
@@ -170,7 +172,7 @@ func wordy(s string) bool {
 	return inWords*2 > len(s)
 }
 
-// pronounceable reports whether a word of letters may be one: vowels and consonants alternate.
+// pronounceable reports whether letters may be a natural word: vowels and consonants alternate.
 func pronounceable(s string) bool {
 	if len(s) < 4 {
 		return true
@@ -188,13 +190,14 @@ func pronounceable(s string) bool {
 	return vowels*5 >= len(s) && vowels*10 <= len(s)*8 && longest <= 4
 }
 
-// plain reports whether a value is made of words of letters: it is the value of a label, not a password.
+// plain reports whether a value consists only of letters and the separators - . _ /, as the value of a label does and a
+// password usually does not.
 func plain(value string) bool {
 	return strings.Trim(value, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-._/") == ""
 }
 
 var (
-	// separators are what ordinary values are made of beside words.
+	// separators are the characters in ordinary values besides words.
 	separators = regexp.MustCompile(`[-/_.:,;=@(){}\[\]<>|&"'+*\\]+`)
 	// ordinaryPart matches a part of an ordinary value: a word, a number, a number with a unit, a version, a model.
 	ordinaryPart = regexp.MustCompile(
@@ -203,10 +206,10 @@ var (
 	variable = regexp.MustCompile(`\$\([A-Za-z_][\w.]*\)|\$\{?[A-Za-z_]\w*\}?|\{\{[^{}]*\}\}|%[a-z]`)
 )
 
-// strictFIFO is a value of the API of Kueue that has the shape of a password.
+// strictFIFO is a value in Kueue's API that looks like a password.
 const strictFIFO = "StrictFIFO"
 
-// ordinary reports whether a single word is made of words, numbers, versions, paths and addresses. Everything else
+// ordinary reports whether a single word consists of words, numbers, versions, paths and addresses. Any other word
 // could be a password.
 func ordinary(value string) bool {
 	if identifier.MatchString(value) || value == strictFIFO {

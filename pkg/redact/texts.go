@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// arguments match commands that take a secret as an argument whose name does not say so. The first group is the secret.
+// arguments match commands that take a secret as an argument whose name does not indicate this. The first group is the
+// secret.
 var arguments = []struct {
 	mark    string // in lower case
 	pattern *regexp.Regexp
@@ -62,7 +63,7 @@ var arguments = []struct {
 	{"jdbc:oracle", regexp.MustCompile(`\bjdbc:oracle:\w+:[^\s/@]+/([^\s@"']+)@`)},
 	{"proxy_set_header", regexp.MustCompile(
 		`(?i)\bproxy_set_header[ \t]+[\w-]*(?:key|auth|token|secret|cookie)[\w-]*[ \t]+["']?([^\s"';]+)`)},
-	// Exceptions and checks of programs.
+	// Exceptions and assertions from programs.
 	{"integer value", regexp.MustCompile(`to integer value as '([^'@\n]+)@`)},
 	{"input_value", regexp.MustCompile(`\binput_value=('[^'\n]*'|"[^"\n]*")`)},
 	{"auth", regexp.MustCompile(`\bauth[ \t]*=[ \t]*\([ \t]*["'][^"'\n]*["'][ \t]*,[ \t]*["']([^"'\n]+)`)},
@@ -139,7 +140,7 @@ var arguments = []struct {
 		),
 	},
 	{"tailscale", regexp.MustCompile(`\blogin\.tailscale\.com/(?:a|admin)/([A-Za-z0-9]+)`)},
-	{"/t/", regexp.MustCompile(`://[^\s"'/]+/t/([\w-]{12,})/`)}, // channels of conda
+	{"/t/", regexp.MustCompile(`://[^\s"'/]+/t/([\w-]{12,})/`)}, // conda channels
 	{
 		" codes",
 		regexp.MustCompile(`(?i)\b(?:recovery|backup|scratch) codes[^\n:]{0,40}[: ]+([A-Z0-9][A-Z0-9, -]{6,})`),
@@ -162,7 +163,7 @@ var arguments = []struct {
 	},
 	{"identified", regexp.MustCompile(`(?i)\bidentified[ \t]+(?:with[ \t]+\w+[ \t]+)?by[ \t]+["']([^"'\n]+)`)},
 	{"password", regexp.MustCompile(`(?i)\bpassword[ \t]+'([^'\n]+)'`)}, // SQL
-	// In a sentence or a dialogue, a word that is not an ordinary one follows.
+	// In a sentence or a dialogue, a word that is not ordinary follows.
 	{
 		"pass",
 		regexp.MustCompile(
@@ -218,12 +219,12 @@ var arguments = []struct {
 	},
 	// netrc
 	{"password", regexp.MustCompile(`(?s)\b(?:machine|default|login)\s+\S+\s+(?:login\s+\S+\s+)?password\s+(\S+)`)},
-	// npmrc, pip.conf and others have the secret without a name in front: //registry/:_authToken=x is an assignment.
+	// In npmrc, pip.conf and other files, no name precedes the secret: //registry/:_authToken=x is an assignment.
 	{"--from-literal", regexp.MustCompile(`--from-literal[= ]["']?[^\s=]+=("[^"\n]*"|'[^'\n]*'|[^\s"']+)`)},
 }
 
-// What people and programs say of a secret: "password for user setup is X", "token X rejected". The value is no
-// ordinary word: it has a digit or a sign, or a capital inside.
+// Statements about a secret: "password for user setup is X", "token X rejected". The value is not an ordinary word: it
+// contains a digit, a punctuation character, or a capital letter after the first.
 const odd = `["'\\]*([^\s"'=:;,()\\]*(?:\pL[^\s"'=:;,()\\]*[0-9#!$%^*+~]|[0-9#!$%^*+~][^\s"'=:;,()\\]*\pL|\p{Ll}\p{Lu})[^\s"',;()\\]*)`
 
 var (
@@ -239,7 +240,7 @@ var (
 	rejected = regexp.MustCompile(`(?i:\b[\w.-]*(?:pass(?:word|wort)|kennwort|token))[ \t]+` + odd)
 )
 
-// withoutArguments removes the secrets among the arguments of commands.
+// withoutArguments removes secrets from the arguments of commands.
 func withoutArguments(text string) string {
 	lower := strings.ToLower(text)
 	for _, a := range arguments {
@@ -251,14 +252,14 @@ func withoutArguments(text string) string {
 	return text
 }
 
-// isReference reports whether a value is a variable of a shell.
+// isReference reports whether a value is a shell variable.
 func isReference(value string) bool {
 	value = strings.Trim(value, `"'\`)
 	return strings.HasPrefix(value, "$") && !strings.HasPrefix(value, "$1") && len(value) > 1 && value[1] != '2' &&
 		!strings.ContainsAny(value[1:], "$/")
 }
 
-// replaceGroup replaces the first group of each match, if secret says so.
+// replaceGroup replaces the first group of each match, if secret returns true for it.
 func replaceGroup(pattern *regexp.Regexp, text string, secret func(value string) bool) string {
 	matches := pattern.FindAllStringSubmatchIndex(text, -1)
 	if matches == nil {
@@ -281,12 +282,12 @@ func replaceGroup(pattern *regexp.Regexp, text string, secret func(value string)
 const quoted = `"""(?s:.*?)"""|'''(?s:.*?)'''|\\"(?:[^"\\\n]|\\[^"])*\\"|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'`
 
 var (
-	// whole matches a line that is nothing but a setting, whose value may have any character: a line of `env`, of an
-	// .env file, YAML or INI.
+	// whole matches a line that consists only of a setting, whose value may contain any character: a line in the output
+	// of `env`, an .env file, YAML or INI.
 	whole = regexp.MustCompile(
 		`^([ \t]*(?:\++ |- |export |declare -x |ENV |set |[-*] )?["']?)([\pL_][\pL\pN_./:-]*)(["']?[ \t]*(?:=|:[ \t]+|:=|：)[ \t]*)([^\s"'{\[|>&*][^\n]*)$`,
 	)
-	// blank matches a line of a file with a name and a value between which is only a blank.
+	// blank matches a line of a file with a name and a value that are separated only by whitespace.
 	blank = regexp.MustCompile(`^[ \t]*([A-Za-z_][\w.-]*)[ \t]+([^\s=:{\[#][^\n]*)$`)
 	// within matches a setting within a line.
 	within = regexp.MustCompile(
@@ -294,7 +295,7 @@ var (
 	)
 	// flag matches an option that is followed by its value.
 	flag = regexp.MustCompile(`((?:^|[\s"'\[,])--?)([A-Za-z][\w.-]*)(["']?,?[ \t]+)(` + quoted + `|[^\s"'-][^\s"']*)`)
-	// header matches a header of HTTP, and what curl -v and frameworks print of it.
+	// header matches an HTTP header, and how curl -v and frameworks print it.
 	header = regexp.MustCompile(
 		`(?im)((?:^|["'<> \t-])(?:(?:proxy-)?authorization|set-cookie|cookie|x-[\w-]*(?:key|token|auth|secret)[\w-]*|[\w-]*api-?key|private-token)["']?[ \t]*[:=][ \t]*["']?)()()([^\n"']+)`,
 	)
@@ -312,8 +313,8 @@ func withoutAssignments(text string) string {
 	return assign(flag, text, false)
 }
 
-// assign removes values that a pattern finds. Its groups are what precedes the name, the name (that of a header is
-// secret by itself), what separates it from the value, and the value. The group before the name is optional.
+// assign removes values that a pattern finds. The groups of the pattern are the text before the name, the name (a
+// header's name is secret by itself), the separator, and the value. The first group is optional.
 func assign(pattern *regexp.Regexp, text string, named bool) string {
 	var b strings.Builder
 	end := 0
@@ -339,8 +340,8 @@ func assign(pattern *regexp.Regexp, text string, named bool) string {
 	return b.String()
 }
 
-// harmlessText reports whether the value of a name in a text is not a secret. A sentence after a colon is none, except
-// in a header.
+// harmlessText reports whether the value of a name in a text is not a secret. A sentence after a colon is not a secret,
+// except in a header.
 func harmlessText(name, value string, header bool) bool {
 	if strings.Contains(value, Mark) || isReference(value) || harmlessValue(name, value) {
 		return true
@@ -349,7 +350,7 @@ func harmlessText(name, value string, header bool) bool {
 	return more && !header && harmlessWords[strings.ToLower(strings.Trim(first, `"'.,;:`))]
 }
 
-// marked returns the mark in the value's own quotes and with its lines.
+// marked returns the mark with the value's quotes and line breaks.
 func marked(value string) string {
 	for _, q := range []string{`"""`, "'''", `\"`, `"`, "'"} {
 		if strings.HasPrefix(value, q) {
@@ -366,24 +367,25 @@ func marked(value string) string {
 	return Mark + tail
 }
 
-// folded matches the first line of a block of several lines in YAML: "passphrase: |". The lines below it are indented.
+// folded matches the first line of a multi-line block in YAML: "passphrase: |". The following lines are indented.
 var folded = regexp.MustCompile(`^([ \t]*)(?:- )?["']?([A-Za-z_][\w.-]*)["']?:[ \t]*[|>][+-]?\d*[ \t]*$`)
 
-// heading matches a line that names what the next line has: "Initial password:"; or, up to a word, the next lines:
-// "password = <<EOT".
+// heading matches a line that names the value in the next line: "Initial password:"; or, up to a delimiter, in the next
+// lines: "password = <<EOT".
 var heading = regexp.MustCompile(`([A-Za-z_][\w.-]*)[ \t]*[:=][ \t]*(?:<<[-~]?["']?(\w+)["']?)?[ \t]*$`)
 
 var (
-	// typed matches names of passwords, which people choose: below one, even plain words joined by dashes are a value.
+	// typed matches names of passwords, which people choose: below such a name, even plain words joined by dashes are a
+	// value.
 	typed = regexp.MustCompile(`(?i)^(?:[\w.-]*password|passwd|passphrase|kennwort|passwort)$`)
-	// series matches the first line of a list, and item a line of it: "tokens:", "- X"; "TOKENS = [", `"X",`.
+	// series matches the first line of a list, and item an item line: "tokens:", "- X"; "TOKENS = [", `"X",`.
 	series = regexp.MustCompile(`([A-Za-z_][\w.-]*)[sS][ \t]*[:=][ \t]*\[?[ \t]*$`)
 	item   = regexp.MustCompile(`^[ \t]*(?:- |["'])["']?([^\s"',:=]{8,})["']?,?[ \t]*$`)
 )
 
 // withoutLines removes the values of settings that take a whole line, or the lines below it.
 //
-// file is true for configuration files, in which a blank may separate a name from its value.
+// file is true for configuration files, in which whitespace may separate a name from its value.
 func withoutLines(text string, file bool) string {
 	lines := strings.Split(text, "\n")
 	element := false
@@ -452,7 +454,7 @@ func withoutLines(text string, file bool) string {
 	return strings.Join(lines, "\n")
 }
 
-// nameMarks are parts, one of which is in each name that suggests a secret. Most texts have none.
+// nameMarks are strings, one of which occurs in each name that suggests a secret. Most texts contain none.
 var nameMarks = []string{
 	"token", "pass", "pwd", "pw", "pin", "psk", "secret", "cred", "key", "auth", "webhook", "docker", "dsn", "cookie",
 	"jwt",

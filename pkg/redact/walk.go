@@ -14,24 +14,24 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// Walker removes secrets from values of any type, in place, and counts what it removed.
+// Walker removes secrets from values of any type, in place, and counts the removed secrets.
 type Walker struct {
-	// Removed is the number of secrets that were removed, by place: "pods env", "logs".
+	// Removed is the number of secrets that were removed, by location: "pods env", "logs".
 	Removed map[string]int
-	// Shared is true if values share lists, as thousands of pods share those of a template: each is walked once.
-	// What was walked must stay as long as the walker.
+	// Shared is true if values share lists, like thousands of pods from the same template: each list is walked only
+	// once. Walked values must not be freed before the walker.
 	Shared bool
 	seen   map[uintptr]bool
-	// known are results of strings that many objects have.
+	// known caches the results for strings that occur in many objects.
 	known map[call]string
-	// names are what the names of fields and labels say, which objects share as well.
+	// names caches the meanings of field and label names, which objects also share.
 	names map[string]meaning
 }
 
-// meaning is what a name says of its value.
+// meaning describes a value according to its name.
 type meaning struct{ secret, group bool }
 
-// maxNames bounds Walker.names, because users choose names.
+// maxNames limits the size of Walker.names, because users choose names.
 const maxNames = 1 << 16
 
 func (w *Walker) named(name string) meaning {
@@ -45,24 +45,24 @@ func (w *Walker) named(name string) meaning {
 	return known
 }
 
-// call is a string and how it is read.
+// call is the key of the cache of results: a string, its name, and how it is interpreted.
 type call struct {
 	read  reading
 	name  string
 	value string
 }
 
-// reading is how a string is read.
+// reading determines how a string is interpreted.
 type reading int
 
 const (
 	asSetting reading = iota // the value of a name
-	asText                   // a message, a log
+	asText                   // a message or a log
 	asName                   // an identifier
 	asConfig                 // a file
 )
 
-// NewWalker returns a walker that has removed nothing.
+// NewWalker returns a walker without any removed secrets.
 func NewWalker() *Walker {
 	return &Walker{
 		Removed: map[string]int{}, seen: map[uintptr]bool{}, known: map[call]string{}, names: map[string]meaning{},
@@ -84,19 +84,19 @@ var (
 	}
 )
 
-// Walk removes secrets from what a pointer points to. place says where it is from, for Removed.
+// Walk removes secrets from the value that a pointer points to. place is the location for Removed.
 func (w *Walker) Walk(place string, pointer any) {
 	w.walk(where{place: place, top: true}, "", reflect.ValueOf(pointer))
 }
 
-// where is the place of a value.
+// where is the location of a value.
 type where struct {
 	place    string
-	top      bool // place is not yet known to the field
-	secret   bool // everything below is
+	top      bool // place does not include the field yet
+	secret   bool // everything below is secret
 	selector bool
-	texts    bool // everything is a text, keys of maps as well
-	options  bool // names are those of a user or a driver, not of Kubernetes
+	texts    bool // everything is text, including the keys of maps
+	options  bool // names were chosen by a user or a driver, not by Kubernetes
 }
 
 func (p where) below(name string) where {
@@ -145,7 +145,7 @@ func (w *Walker) walk(at where, name string, v reflect.Value) {
 	}
 }
 
-// walkInterface walks what an interface holds: a copy, because the content of an interface cannot be set.
+// walkInterface walks a copy of the value of an interface, because this value cannot be set.
 func (w *Walker) walkInterface(at where, name string, v reflect.Value) {
 	if v.IsNil() {
 		return
@@ -175,7 +175,7 @@ func (w *Walker) walkStruct(at where, name string, v reflect.Value) {
 		return
 	}
 	s := shapeOf(v.Type())
-	// env: [{name: NGC_API_KEY, value: ...}], and headers.
+	// For example env: [{name: NGC_API_KEY, value: ...}], and headers.
 	if s.named >= 0 && v.CanSet() {
 		value := v.Field(s.value)
 		if v.Type() == headerType && !publicHeader(v.Field(s.named).String()) && value.String() != "" {
@@ -208,7 +208,8 @@ func (w *Walker) walkMap(at where, name string, v reflect.Value) {
 	if v.IsNil() || v.Type().Key().Kind() != reflect.String {
 		return
 	}
-	// [{name: NGC_API_KEY, value: ...}], and rules that set a label: [{targetLabel: apikey, replacement: ...}].
+	// For example [{name: NGC_API_KEY, value: ...}], and rules that set a label: [{targetLabel: apikey, replacement:
+	// ...}].
 	variable, of := "", ""
 	for _, pair := range [][2]string{{"name", "value"}, {"targetLabel", "replacement"}} {
 		if named := v.MapIndex(reflect.ValueOf(pair[0]).Convert(v.Type().Key())); named.IsValid() && variable == "" &&
@@ -314,7 +315,7 @@ func stringsOf(v reflect.Value) ([]string, bool) {
 	return all, true
 }
 
-// isCommand reports whether a list has options, and is a command line by any name: extraArgs.
+// isCommand reports whether a list contains options, and is therefore a command line, whatever its name: extraArgs.
 func isCommand(all []string) bool {
 	for _, arg := range all {
 		if strings.HasPrefix(arg, "-") {
@@ -333,7 +334,7 @@ func (w *Walker) Arguments(place string, all []string) []string {
 	return cleaned
 }
 
-// json returns JSON without secrets, or nothing if it is none.
+// json returns JSON without secrets, or nothing if it is not valid JSON.
 func (w *Walker) json(at where, name string, raw []byte) []byte {
 	if len(raw) == 0 {
 		return raw
@@ -357,13 +358,13 @@ func (w *Walker) json(at where, name string, raw []byte) []byte {
 	return cleaned
 }
 
-// WalkTexts removes secrets from all strings of what a pointer points to, as from texts: what a node says is neither a
-// setting nor an identifier.
+// WalkTexts removes secrets from all strings in the value that a pointer points to, treating them as text: data from a
+// node consists of neither settings nor identifiers.
 func (w *Walker) WalkTexts(place string, pointer any) {
 	w.walk(where{place: place, texts: true}, "", reflect.ValueOf(pointer))
 }
 
-// Total is the number of secrets that were removed.
+// Total returns the number of secrets that were removed.
 func (w *Walker) Total() int {
 	n := 0
 	for _, removed := range w.Removed {
@@ -443,10 +444,10 @@ func (w *Walker) count(place, before, after string) {
 	}
 }
 
-// headerType is the type of the headers of probes and hooks.
+// headerType is the type of headers in probes and hooks.
 var headerType = reflect.TypeFor[corev1.HTTPHeader]()
 
-// publicHeader reports whether a header of HTTP says nothing that one must know to get in.
+// publicHeader reports whether an HTTP header cannot contain a credential.
 func publicHeader(name string) bool {
 	switch strings.ToLower(name) {
 	case "accept", "accept-encoding", "accept-language", "connection", "content-type", "host", "user-agent":

@@ -36,7 +36,7 @@ func (s Scenario) NeedsConsent() []string {
 
 type consent struct {
 	found []string
-	own   map[string]bool // namespaces that the scenario creates, and its ClusterRoles
+	own   map[string]bool // namespaces and ClusterRoles that the scenario creates
 }
 
 func (c *consent) add(where, format string, args ...any) {
@@ -63,7 +63,7 @@ func (c *consent) ownNamespaces(s Scenario) {
 func (c *consent) unknown(n *node, path string) {
 	if n.later && (strings.HasPrefix(path, "setup") || strings.HasPrefix(path, "inject") ||
 		strings.HasPrefix(path, "public.access")) {
-		c.add(path, "uses a value that is unknown until the parameters are drawn")
+		c.add(path, "uses a value that is unknown until the parameters are set")
 	}
 	for _, e := range n.keys {
 		c.unknown(e.value, expr.Join(path, e.name))
@@ -85,7 +85,7 @@ func (c *consent) access(a Access) {
 		}
 	}
 	if w := a.Workload; w != nil && !c.own[w.Namespace] {
-		c.add("public.access.workload", "lets the candidate change %s %s in namespace %s, and so run any code there",
+		c.add("public.access.workload", "lets the candidate change %s %s in namespace %s, and therefore run any code there",
 			w.Kind, w.Name, w.Namespace)
 	}
 	for _, ns := range a.Read {
@@ -95,7 +95,7 @@ func (c *consent) access(a Access) {
 	}
 }
 
-// protected reports whether the namespace belongs to the cluster, or contains an expression and so might.
+// protected reports whether the namespace belongs to the cluster, or contains an expression and may therefore do so.
 func protected(ns string) bool {
 	return strings.HasPrefix(ns, "kube-") || strings.HasPrefix(ns, "gpu-fault") || strings.Contains(ns, "${")
 }
@@ -113,7 +113,7 @@ func (c *consent) rules(where, who string, rules []rbacv1.PolicyRule) {
 		case slices.Contains(r.Verbs, "*") && slices.Contains(r.Resources, "*"):
 			c.add(where, "allows %s to do anything in the whole cluster", who)
 		case slices.ContainsFunc(r.Verbs, func(v string) bool { return slices.Contains(dangerous, v) }):
-			c.add(where, "allows %s to %s %s, and so to gain any permission", who, strings.Join(r.Verbs, ", "), what)
+			c.add(where, "allows %s to %s %s, and therefore to gain any permission", who, strings.Join(r.Verbs, ", "), what)
 		case slices.ContainsFunc(r.Resources,
 			func(v string) bool { return v == "*" || strings.HasPrefix(v, "secrets") }):
 			c.add(where, "allows %s to %s %s in the whole cluster, including all Secrets", who,
@@ -196,7 +196,7 @@ func (c *consent) place(where string, ref Ref) {
 	name := ref.Kind + "/" + ref.Name
 	switch {
 	case strings.Contains(ref.Kind, "${"):
-		c.add(where, "changes an object whose kind is unknown until the parameters are drawn")
+		c.add(where, "changes an object whose kind is unknown until the parameters are set")
 	case slices.Contains([]string{"MutatingWebhookConfiguration", "ValidatingWebhookConfiguration",
 		"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
 		"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding", "APIService", "CustomResourceDefinition",
@@ -217,7 +217,7 @@ func (c *consent) patch(where string, p *Patch) {
 	}
 	c.inside(where, name, p.Merge)
 	c.inside(where, name, p.JSON)
-	for _, operation := range p.JSON { // the path may name the key: /spec/template/spec/hostNetwork
+	for _, operation := range p.JSON { // the path may contain the key: /spec/template/spec/hostNetwork
 		o, _ := operation.(map[string]any)
 		if path, is := o["path"].(string); is {
 			c.key(where, name, path[strings.LastIndexByte(path, '/')+1:], o["value"])
@@ -240,7 +240,7 @@ func (c *consent) inside(where, name string, value any) {
 	}
 }
 
-// key records a manifest key whose value is dangerous.
+// key records a manifest key with a dangerous value.
 func (c *consent) key(where, name, key string, value any) {
 	yes := value == true
 	if text, is := value.(string); is {
@@ -282,7 +282,7 @@ func policyRules(value any) []rbacv1.PolicyRule {
 	}
 	var rules []rbacv1.PolicyRule
 	if json.Unmarshal(data, &rules) != nil {
-		// An expression, for example: assume the worst.
+		// Not a boolean, but for example an expression: assume the worst.
 		return []rbacv1.PolicyRule{{Verbs: []string{"*"}, Resources: []string{"*"}}}
 	}
 	return rules
@@ -305,7 +305,7 @@ func (c *consent) checks(path string, checks []Check) {
 		case check.Logs != nil && !c.own[check.Logs.Namespace]:
 			c.add(where, "reads logs in namespace %s, which the scenario does not create", check.Logs.Namespace)
 		case check.HTTP != nil && strings.Contains(check.HTTP.URL, "169.254."):
-			c.add(where, "sends a request to %s, where cloud providers serve node credentials", check.HTTP.URL)
+			c.add(where, "sends a request to %s, which cloud providers use to serve node credentials", check.HTTP.URL)
 		case check.Probe != nil:
 			c.object(where+".probe", check.Probe.Pod)
 			if check.Probe.Peer != nil {
@@ -317,6 +317,6 @@ func (c *consent) checks(path string, checks []Check) {
 
 func (c *consent) secrets(where, kind, ns string) {
 	if kind == "Secret" && !c.own[ns] {
-		c.add(where, "reads Secrets of %s", cmp.Or(ns, "all namespaces"))
+		c.add(where, "reads Secrets in %s", cmp.Or(ns, "all namespaces"))
 	}
 }

@@ -8,14 +8,14 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// Document is a value read from a file, which knows the positions of its parts.
+// Document is a value read from a file, with the positions of its parts.
 type Document[T any] struct {
 	Value T
 	file  string
 	root  *node
 }
 
-// Decode reads a file of another format as strictly as Parse reads a scenario. The error is of type Problems.
+// Decode reads a file in another format as strictly as Parse reads a scenario. The error is of type Problems.
 func Decode[T any](file string, data []byte) (*Document[T], error) {
 	r := &reader{file: file}
 	root := r.read(data)
@@ -37,7 +37,7 @@ func Decode[T any](file string, data []byte) (*Document[T], error) {
 	return d, nil
 }
 
-// Problem returns an error in a part of the file. Path has the names of fields and the indices of items.
+// Problem returns an error in a part of the file. path contains the names of fields and the indices of items.
 func (d *Document[T]) Problem(err error, field string, path ...any) *Problem {
 	at := d.root
 	for _, step := range path {

@@ -15,7 +15,7 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// mostDiagnosis is the maximum size of a diagnosis, in bytes. A diagnosis is a few lines.
+// mostDiagnosis is the maximum size of a diagnosis, in bytes. A diagnosis is usually a few lines long.
 const mostDiagnosis = 64 << 10
 
 // ReadDiagnosis reads a diagnosis in JSON or YAML. It rejects unknown fields, and returns the zero Diagnosis
@@ -89,7 +89,7 @@ func score(name string, answer Answer, got string, same func(right, got string) 
 	return FieldScore{Field: name, Right: right, Want: answer.Value, Got: strings.TrimSpace(got)}
 }
 
-// nothing reports whether the answer means that nothing is broken. An empty answer does not.
+// nothing reports whether the answer means that nothing is broken. An empty answer does not mean this.
 func nothing(s string) bool {
 	return slices.Contains([]string{"none", "nothing", "n a", "na", "no fault", "not broken", "healthy", "ok"},
 		strings.Join(words(s), " "))
@@ -121,7 +121,7 @@ func pathNames(s string) []string {
 	return slices.DeleteFunc(words(s), func(w string) bool { return strings.Trim(w, "0123456789") == "" })
 }
 
-// sameObject reports whether both strings name the same Kind/name. It ignores a namespace prefix.
+// sameObject reports whether both strings refer to the same Kind/name. It ignores a namespace prefix.
 func sameObject(right, got string) bool {
 	rightKind, rightName := object(right)
 	gotKind, gotName := object(got)

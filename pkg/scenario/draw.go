@@ -20,9 +20,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/suggest"
 )
 
-// draw returns a value for each parameter: the one that the user specified, or one drawn from the seed. A draw
-// depends only on the seed and the parameter's name, so adding or setting one parameter does not change the
-// others.
+// draw returns a value for each parameter: the one that the user specified, or one drawn from the seed. A drawn value
+// depends only on the seed and the parameter's name, so adding or setting one parameter does not change the others.
 func (s *Scenario) draw(seed int64, given map[string]string, own *WorkloadFacts, facts any) (map[string]any, error) {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(given)) {
@@ -75,8 +74,8 @@ func choose(seed int64, name string, n int) int {
 	return order[position]
 }
 
-// pick draws one of n by hashing. It does not use a generator of Go's standard library, because a new release
-// might change it, and a recorded seed must always mean the same.
+// pick draws one of n by hashing. It does not use a generator from Go's standard library, because a new release might
+// change it, and a recorded seed must always have the same meaning.
 func pick(what string, n int) int {
 	sum := sha256.Sum256([]byte(what))
 	high, _ := bits.Mul64(binary.BigEndian.Uint64(sum[:]), uint64(n))
@@ -136,7 +135,7 @@ func (p Param) accept(name, value string) (any, error) {
 	return out, kjson.UnmarshalCaseSensitivePreserveInts(data, &out)
 }
 
-// choiceName returns the name that users specify for a value: the value itself, or the name field in it.
+// choiceName returns the name that users specify for a value: the value itself, or its name field.
 func choiceName(choice any) string {
 	switch choice := choice.(type) {
 	case string:

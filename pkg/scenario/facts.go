@@ -20,7 +20,7 @@ const GPUResource = "nvidia.com/gpu"
 
 // Facts describe the cluster to a scenario: facts.nodes[0].name, facts.gpusPerNode.
 type Facts struct {
-	// Nodes are the Ready and schedulable nodes. Nodes with GPUs come first, then they are sorted by name.
+	// Nodes are the Ready and schedulable nodes, sorted by name, with GPU nodes first.
 	Nodes []NodeFacts `json:"nodes"`
 	// GPUNodes is the number of nodes with GPUs.
 	GPUNodes int `json:"gpuNodes"`
@@ -33,21 +33,20 @@ type Facts struct {
 	// advertises, if any.
 	Simulated  bool        `json:"simulated"`
 	Simulation *Simulation `json:"simulation,omitempty"`
-	// Lab is set if the nodes have the trainer image, registry.lab.internal/ml/trainer, as the nodes of this
-	// project's test cluster do.
+	// Lab is set if the nodes have the trainer image, registry.lab.internal/ml/trainer, like the nodes of this
+	// project's test cluster.
 	Lab bool `json:"lab"`
 	// Workload is the trainer's Deployment that the exercise uses; absent if the scenario creates its own.
 	Workload *WorkloadFacts `json:"workload,omitempty"`
 	// WaitingGPUs is the number of GPUs that unscheduled pods request.
 	WaitingGPUs int `json:"waitingGPUs,omitempty"`
-	// RuntimeClass is the class that gives pods the NVIDIA runtime, or "" if the cluster has none. Pods need it
-	// to see their GPUs if the NVIDIA runtime is not the nodes' default; otherwise it has no effect.
+	// RuntimeClass is the class that gives pods the NVIDIA runtime, or "" if the cluster has none. If the NVIDIA
+	// runtime is not the default on the nodes, pods need the class to see their GPUs; otherwise it has no effect.
 	RuntimeClass string `json:"runtimeClass"`
-	// Registry is the local registry of the cluster, as HOST:PORT for its nodes (KEP-1755), or "" if the
-	// cluster has none.
+	// Registry is the cluster's local registry, as HOST:PORT for the nodes (KEP-1755), or "" if there is none.
 	Registry string `json:"registry"`
-	// RegistryAddress is the address of that registry for clients outside the nodes, such as crane, or "" if it is not
-	// published.
+	// RegistryAddress is the address of the local registry for clients outside the nodes, such as crane, or "" if it is
+	// not published.
 	RegistryAddress string `json:"registryAddress"`
 	// Kubernetes is the version of the API server, such as v1.36.3.
 	Kubernetes string `json:"kubernetes"`
@@ -57,15 +56,15 @@ type Facts struct {
 type NodeFacts struct {
 	Name         string `json:"name"`
 	Architecture string `json:"architecture"` // amd64, arm64
-	Hostname     string `json:"hostname"`     // the label kubernetes.io/hostname, which selectors use
-	GPUs         int    `json:"gpus"`         // allocatable
-	FreeGPUs     int    `json:"freeGPUs"`     // allocatable GPUs that no pod has requested
+	Hostname     string `json:"hostname"`     // value of the label kubernetes.io/hostname, which selectors use
+	GPUs         int    `json:"gpus"`         // number of allocatable GPUs
+	FreeGPUs     int    `json:"freeGPUs"`     // number of allocatable GPUs that no pod has requested
 	Product      string `json:"product"`      // NVIDIA-H200
-	MemoryMiB    int    `json:"memoryMiB"`    // of one GPU
+	MemoryMiB    int    `json:"memoryMiB"`    // memory of one GPU
 	ControlPlane bool   `json:"controlPlane"`
 	Runtime      string `json:"runtime"` // containerd://2.3.7
-	// Labels are the node's labels, for selects(spec, node). They are read when a check needs them, and not stored: a
-	// large cluster has millions of them.
+	// Labels are the node's labels, for selects(spec, node). They are read when a check needs them, and not stored,
+	// because a large cluster has millions of labels.
 	Labels map[string]string `json:"labels,omitempty"`
 }
 
@@ -98,7 +97,7 @@ func GatherFacts(ctx context.Context, client kubernetes.Interface) (Facts, error
 	return f, nil
 }
 
-// nvidiaRuntimeClass returns the class whose handler is NVIDIA's runtime, by the name that its toolkit uses. It
+// nvidiaRuntimeClass returns the class whose handler has the name that NVIDIA's toolkit uses for its runtime. It
 // returns "" if the user may not read RuntimeClasses.
 func nvidiaRuntimeClass(ctx context.Context, client kubernetes.Interface) string {
 	classes, err := client.NodeV1().RuntimeClasses().List(ctx, metav1.ListOptions{})
@@ -175,7 +174,7 @@ func nodeFacts(n *corev1.Node, taken int64) NodeFacts {
 	}
 }
 
-// usable reports whether a pod without tolerations can be scheduled to the node now.
+// usable reports whether a pod without tolerations can currently be scheduled on the node.
 func usable(n *corev1.Node) bool {
 	if n.Spec.Unschedulable {
 		return false
@@ -201,8 +200,7 @@ func simulated(n *corev1.Node) bool {
 		n.Labels["run.ai/simulated-gpu-node-pool"] != ""
 }
 
-// lab reports whether the node has the trainer image: a node of the test cluster, or one where a user loaded
-// it.
+// lab reports whether the node has the trainer image: it is a node of the test cluster, or a user loaded the image.
 func lab(n *corev1.Node) bool {
 	return n.Labels[labelMachine] == "Simulated-GPU-Server" ||
 		slices.ContainsFunc(n.Status.Images, func(image corev1.ContainerImage) bool {
@@ -219,7 +217,7 @@ func gpusTaken(pods []corev1.Pod) map[string]int64 {
 		if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 			continue
 		}
-		// A pod needs the sum of its containers' GPUs, or those of its largest init container if that is more.
+		// A pod needs the sum of its containers' GPUs, or the GPUs of its largest init container if that is more.
 		var sum, most int64
 		for _, c := range pod.Spec.Containers {
 			sum += c.Resources.Limits.Name(GPUResource, "").Value()

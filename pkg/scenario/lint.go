@@ -40,10 +40,10 @@ func (c Check) Variables() []string {
 	return v
 }
 
-// Lint finds what Parse cannot: expressions that do not compile or use unknown names, too few variants,
-// solutions or wrong fixes, points that do not add up, and answers leaked in text that the candidate reads. It
-// also plays the scenario with each choice of its parameters, on a cluster of two nodes with two GPUs each.
-// Problems that are not warnings must be fixed before the scenario can be used.
+// Lint finds problems that Parse cannot find: expressions that do not compile or use unknown names, too few variants,
+// solutions or wrong fixes, points that do not add up, and answers leaked in text that the candidate reads. It also
+// resolves the scenario with each choice of its parameters, for a cluster with two nodes with two GPUs each. Problems
+// that are not warnings must be fixed before the scenario can be used.
 func (s *Scenario) Lint() []Problem {
 	src, err := s.from()
 	if err != nil {
@@ -59,7 +59,7 @@ func (s *Scenario) Lint() []Problem {
 	l.otherwise()
 	l.devices()
 	l.module()
-	if !broken { // otherwise each problem would be reported again
+	if !broken { // otherwise, each problem would be reported twice
 		l.play()
 	}
 	return l.reader.distinct()
@@ -154,7 +154,7 @@ func (l *linter) expect(n *node, path string) {
 		return
 	}
 	var c Check
-	for _, key := range n.keys { // the keys determine the source, whatever their values
+	for _, key := range n.keys { // the keys determine the source, regardless of their values
 		switch key.name {
 		case "object":
 			c.Object = &Ref{}
@@ -199,7 +199,7 @@ func (l *linter) uses(n *node, path string, p expr.Placed) {
 	}
 }
 
-// leastVariants is the minimum number of variants, and of wrong fixes, that make a scenario worth repeating.
+// leastVariants is the minimum number of variants, and of wrong fixes, for a scenario that is worth repeating.
 const leastVariants = 3
 
 func (l *linter) counts() {
@@ -232,7 +232,7 @@ func (l *linter) counts() {
 		l.wrong(sealed.find("grade"), "sealed.grade.fixed", "is empty: every attempt would pass")
 	} else if len(g.Unchanged) == 0 && !l.nothingBroken() {
 		l.warn(sealed.find("grade"), "sealed.grade.unchanged",
-			"is empty: only fixed and the collateral check detect workarounds")
+			"is empty: only sealed.grade.fixed and the collateral check detect workarounds")
 	}
 	if len(l.s.Sealed.Broken) == 0 {
 		l.wrong(sealed.find("broken"), "sealed.broken", "is empty: at least one check must verify the symptom")
@@ -251,7 +251,7 @@ func (l *linter) otherwise() {
 	}
 	at, field := l.root.find("requires").find("otherwise"), "requires.otherwise"
 	if !l.s.Requires.NetworkPolicy {
-		l.wrong(at, field, "requires networkPolicy")
+		l.wrong(at, field, "requires networkPolicy: true")
 	}
 	other, err := Find(name)
 	switch {
@@ -262,7 +262,7 @@ func (l *linter) otherwise() {
 	}
 }
 
-// devices verifies that a scenario with unhealthy devices requires what they need.
+// devices verifies that a scenario with unhealthy devices specifies the necessary requirements.
 func (l *linter) devices() {
 	if l.s.Requires.DevicePlugin && l.s.Requires.NodeAccess {
 		return
@@ -271,7 +271,7 @@ func (l *linter) devices() {
 		for i, step := range l.root.find(part).list() {
 			if device := step.get("device"); device != nil {
 				l.wrong(device, fmt.Sprintf("%s[%d].device", part, i),
-					"requires requires.devicePlugin and requires.nodeAccess")
+					"requires.devicePlugin and requires.nodeAccess must be set")
 			}
 		}
 	}

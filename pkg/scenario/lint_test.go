@@ -58,24 +58,24 @@ func TestLint(t *testing.T) {
 		},
 		{
 			"has been waiting", "asks for too many gpus",
-			`good.yaml:26:13: public.briefing: contains "too many GPUs", which gives the answer away`,
+			`good.yaml:26:13: public.briefing: contains "too many GPUs", which reveals the answer`,
 		},
 		{
 			"has been waiting", "(variant ${p.variant}) has been waiting",
-			`public.briefing: contains "selector", which gives the answer away`,
+			`public.briefing: contains "selector", which reveals the answer`,
 		},
 		{
 			"labels: {app: trainer}", "labels: {app: trainer, fault: injected}",
-			`good.yaml:56:43: inject[0].create.objects[0].metadata.labels: "fault injected" gives "fault" away`,
+			`good.yaml:56:43: inject[0].create.objects[0].metadata.labels: "fault injected" reveals "fault"`,
 		},
 		{
 			"simulated: The GPUs of this cluster are not real.", "simulated: A library simulates the defect of the GPU.",
-			`public.simulated: tells that an error is simulated`,
+			`public.simulated: reveals that an error is simulated`,
 		},
-		{"- name: main", "- name: too-many-gpus", `"too-many-gpus" gives "too many GPUs" away`},
+		{"- name: main", "- name: too-many-gpus", `"too-many-gpus" reveals "too many GPUs"`},
 		{
 			"            name: trainer\n", "            name: starved-trainer\n",
-			`metadata.name: "starved-trainer" gives "starved-trainer" away`,
+			`metadata.name: "starved-trainer" reveals "starved-trainer"`,
 		},
 		{
 			"expect: o != null", "expect: text != ''",
@@ -111,11 +111,11 @@ func TestLint(t *testing.T) {
 		},
 		{
 			"    - name: asks for one GPU", "    - name: asks for one GPU\n      when: p.variant == \"count\"",
-			"sealed.solutions: is empty when variant is ",
+			"sealed.solutions: is empty when the variant is ",
 		},
 		{
 			"    - name: no pod runs", "    - name: no pod runs\n      when: p.team == \"vega\"",
-			"sealed.broken: is empty when variant is ",
+			"sealed.broken: is empty when the variant is ",
 		},
 		{
 			"  choices:\n", "  terraform: There is one.\n  choices:\n",
@@ -142,7 +142,7 @@ func TestLint(t *testing.T) {
 		},
 		{
 			"  nodes: 2\n", "  nodes: 2\n  otherwise: noop\n",
-			"requires.otherwise: requires networkPolicy",
+			"requires.otherwise: requires networkPolicy: true",
 		},
 		{
 			`fields: ["spec.template.spec.containers[*].resources"]`, "fields: [spec.template]",
@@ -162,7 +162,7 @@ func TestLint(t *testing.T) {
 		},
 		{
 			"inject:\n", "inject:\n  - device: {node: \"${facts.nodes[0].name}\", gpu: \"0\"}\n",
-			"inject[0].device: requires requires.devicePlugin and requires.nodeAccess",
+			"inject[0].device: requires.devicePlugin and requires.nodeAccess must be set",
 		},
 		{
 			"    namespaces: [\"${p.ns}\"]", "    namespaces: [default]",

@@ -15,10 +15,10 @@ var telling = []string{
 	"buggy", "solution", "decoy", "gpu-fault",
 }
 
-// tellsOfFault matches a sentence about the fault in the part of the card that says what is simulated.
+// tellsOfFault matches a sentence that reveals the fault in the card's description of the simulated parts.
 var tellsOfFault = regexp.MustCompile(`(?i)\b(fault|error|defect)s?\b`)
 
-// leaks finds words of the answer in text that the candidate reads.
+// leaks finds words from the answer in text that the candidate reads.
 func (l *linter) leaks(r *Resolved) {
 	root := r.source.root
 	secrets := secretWords(r)
@@ -27,14 +27,14 @@ func (l *linter) leaks(r *Resolved) {
 		text, _ := n.value.(string)
 		for _, s := range secrets {
 			if contains(text, s) {
-				l.wrong(n, "public."+name, "contains %q, which gives the answer away", s)
+				l.wrong(n, "public."+name, "contains %q, which reveals the answer", s)
 			}
 		}
 	}
 	if n := root.find("public", "simulated"); n != nil {
 		if text, _ := n.value.(string); tellsOfFault.MatchString(text) {
-			l.wrong(n, "public.simulated", "tells that an error is simulated: name the parts of the lab that must not be "+
-				"changed, and not what they do")
+			l.wrong(n, "public.simulated", "reveals that an error is simulated: name the parts of the lab that must not be "+
+				"changed, but not their purpose")
 		}
 	}
 	for _, part := range []string{"setup", "inject"} {
@@ -53,8 +53,7 @@ func (n *node) list() []*node {
 	return n.items
 }
 
-// secretWords returns the words that give the answer away: the mechanism in all its forms, and the name of the
-// variant.
+// secretWords returns the words that reveal the answer: the mechanism in all its forms, and the name of the variant.
 func secretWords(r *Resolved) []string {
 	m := r.Sealed.RootCause.Mechanism
 	words := append([]string{m.Value, r.Metadata.Name}, m.Aliases...)
@@ -64,19 +63,19 @@ func secretWords(r *Resolved) []string {
 	return slices.DeleteFunc(words, func(w string) bool { return nothing(w) || len(w) < 4 })
 }
 
-// contains reports whether a string contains the words of another, adjacent and in order.
+// contains reports whether a string contains the words of another string, adjacent and in order.
 func contains(text, phrase string) bool {
 	p := strings.Join(words(phrase), " ")
 	return p != "" && strings.Contains(" "+strings.Join(words(text), " ")+" ", " "+p+" ")
 }
 
-// leaksOf checks the names in an object: its own and those of its namespace, labels, annotations, containers
-// and volumes.
+// leaksOf checks the names in an object: its name, and those of its namespace, labels, annotations, containers and
+// volumes.
 func (l *linter) leaksOf(object *node, path string, secrets []string) {
 	look := func(n *node, path, text string) {
 		for _, s := range secrets {
 			if contains(text, s) {
-				l.wrong(n, path, "%q gives %q away to the candidate", shorten(text), s)
+				l.wrong(n, path, "%q reveals %q to the candidate", shorten(text), s)
 			}
 		}
 	}

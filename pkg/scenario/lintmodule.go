@@ -33,8 +33,8 @@ func (l *linter) module() {
 	}
 }
 
-// modulePlayed verifies that the module can be written before and after each Terraform attempt, and that
-// grading accepts the results.
+// modulePlayed verifies that the module can be written before and after each Terraform attempt, and that grading
+// accepts the results.
 func (l *linter) modulePlayed(r *Resolved) {
 	at := r.source.root.find("terraform")
 	began, err := r.Module()
@@ -53,7 +53,7 @@ func (l *linter) modulePlayed(r *Resolved) {
 	for name, text := range files {
 		for _, s := range secretWords(r) {
 			if contains(string(text), s) {
-				l.wrong(at, "terraform", "file %s of the module contains %q, which gives the answer away", name, s)
+				l.wrong(at, "terraform", "file %s of the module contains %q, which reveals the answer", name, s)
 			}
 		}
 	}

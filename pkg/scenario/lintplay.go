@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// SampleFacts returns the facts of a cluster of two nodes with two GPUs each, like test/cluster, for trying
-// scenarios without a cluster.
+// SampleFacts returns the facts of a cluster with two nodes with two GPUs each, like test/cluster, for trying scenarios
+// without a cluster.
 func SampleFacts() Facts {
 	f := Facts{Kubernetes: "v1.36.3", Simulated: true, Lab: true, Registry: "localhost:5000"}
 	for _, name := range []string{"node-a", "node-b"} {
@@ -21,7 +21,7 @@ func SampleFacts() Facts {
 	return f
 }
 
-// seedsToPlay is the number of seeds that Lint plays besides each single choice; enough to cover most pairs of
+// seedsToPlay is the number of seeds that Lint uses in addition to each single choice; enough to cover most pairs of
 // choices.
 const seedsToPlay = 24
 
@@ -59,7 +59,7 @@ func (l *linter) playOnce(seed int64, given map[string]string, facts Facts) {
 	l.played(r)
 }
 
-// again adds the problems of an error, with a position in the file if they have none.
+// again adds the problems in an error, with a position in the file if they have none.
 func (l *linter) again(err error) {
 	for _, p := range Places(err) {
 		problem := *p
@@ -101,7 +101,7 @@ func (l *linter) played(r *Resolved) {
 // describe formats the parameters for messages.
 func describe(drawn map[string]any) string {
 	if v, is := drawn["variant"]; is {
-		return "variant is " + choiceName(v)
+		return "the variant is " + choiceName(v)
 	}
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(drawn)) {
@@ -110,8 +110,8 @@ func describe(drawn map[string]any) string {
 	return strings.Join(parts, ", ")
 }
 
-// namespaces verifies that the scenario creates the namespaces that the candidate works in. Otherwise end could
-// not revert the candidate's changes there.
+// namespaces verifies that the scenario creates the namespaces that the candidate works in. Otherwise, end could not
+// revert the candidate's changes there.
 func (l *linter) namespaces(r *Resolved) {
 	c := consent{own: map[string]bool{}}
 	c.ownNamespaces(r.Scenario)
@@ -125,7 +125,7 @@ func (l *linter) namespaces(r *Resolved) {
 }
 
 // Inert are the kinds of objects that the candidate may create in each of the exercise's namespaces. They only take
-// effect where a workload refers to them, so they are never damage.
+// effect if a workload refers to them, so they are never damage.
 var Inert = []string{"ConfigMap", "Secret", "PodDisruptionBudget"}
 
 // collateral verifies that the candidate may change everything that the solutions change.
@@ -135,7 +135,7 @@ func (l *linter) collateral(r *Resolved) {
 		if field := tooWide(a); field != "" {
 			l.wrong(item(r.source.root.find("sealed", "grade", "collateral", "allow"), i),
 				fmt.Sprintf("sealed.grade.collateral.allow[%d].fields", i),
-				"%s of %s %s covers the program itself: name the fields that a solution changes, such as %s",
+				"%s of %s %s covers the program itself: specify the fields that a solution changes, such as %s",
 				field, a.Kind, a.Name, "spec.template.spec.containers[main].env[NAME]")
 		}
 	}
@@ -144,7 +144,7 @@ func (l *linter) collateral(r *Resolved) {
 			field := fmt.Sprintf("sealed.solutions[%d].steps[%d]", i, j)
 			n := item(item(r.source.root.find("sealed", "solutions"), i).find("steps"), j)
 			for _, change := range changes(s) {
-				if change.ref.APIVersion == InModule { // it is not in the cluster
+				if change.ref.APIVersion == InModule { // the resource is not in the cluster
 					continue
 				}
 				if change.what == "creating" && slices.Contains(Inert, change.ref.Kind) &&
@@ -161,8 +161,8 @@ func (l *linter) collateral(r *Resolved) {
 	}
 }
 
-// tooWide returns the first field of a workload that covers its program, or "". Whoever may change it can replace the
-// workload by something that only looks like it.
+// tooWide returns the first field of a workload that covers its program, or "". A user who may change this field can
+// replace the workload with something that only looks like it.
 func tooWide(a Allowed) string {
 	if !slices.Contains([]string{"Deployment", "StatefulSet", "DaemonSet", "Job", "CronJob"}, a.Kind) {
 		return ""
@@ -204,7 +204,7 @@ func changes(s Step) []change {
 }
 
 func (a Allowed) covers(c change) bool {
-	right := func(want, got string) bool { // matches as package baseline does
+	right := func(want, got string) bool { // uses the same matching as package baseline
 		matches, err := path.Match(want, got)
 		return want == "" || err == nil && matches
 	}

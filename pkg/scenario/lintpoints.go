@@ -64,7 +64,7 @@ func (l *linter) choices() {
 			l.warn(n, field, "offers only %d, which makes guessing easy", len(choices))
 		}
 		if strings.Contains(strings.Join(choices, ""), "${") || strings.Contains(right.Value, "${") {
-			return // checked when the scenario is played
+			return // checked when the scenario is resolved
 		}
 		l.offered(n, field, choices, right)
 	}

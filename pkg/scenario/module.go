@@ -54,14 +54,14 @@ func (s *Scenario) created(ref Ref) Object {
 	return nil
 }
 
-// ModuleAfter returns the module as an attempt leaves it.
+// ModuleAfter returns the module after an attempt.
 func (s *Scenario) ModuleAfter(a Attempt) (*terraform.Source, error) {
 	source, err := s.Module()
 	if err != nil {
 		return nil, err
 	}
 	if source == nil {
-		return nil, fmt.Errorf("attempt %q changes the Terraform module, but the scenario has none", a.Name)
+		return nil, fmt.Errorf("attempt %q changes the Terraform module, but the scenario has no module", a.Name)
 	}
 	m := inModule{objects: slices.Clone(source.Objects)}
 	for _, resource := range source.Types() {
@@ -90,7 +90,7 @@ func (s *Scenario) ModuleAfter(a Attempt) (*terraform.Source, error) {
 	return source, nil
 }
 
-// inModule holds a module's objects, and its other resources in the form of objects.
+// inModule contains a module's objects, and its other resources in the form of objects.
 type inModule struct{ objects []Object }
 
 func (m *inModule) step(step Step) error {
@@ -98,7 +98,7 @@ func (m *inModule) step(step Step) error {
 	case step.Patch != nil:
 		i := m.find(step.Patch.Object)
 		if i < 0 {
-			return fmt.Errorf("the module has no %s %s", step.Patch.Object.Kind, step.Patch.Object.Name)
+			return fmt.Errorf("the module does not contain %s %s", step.Patch.Object.Kind, step.Patch.Object.Name)
 		}
 		patched, err := patched(m.objects[i], *step.Patch)
 		if err != nil {
@@ -108,7 +108,7 @@ func (m *inModule) step(step Step) error {
 	case step.Delete != nil:
 		i := m.find(*step.Delete)
 		if i < 0 {
-			return fmt.Errorf("the module has no %s %s", step.Delete.Kind, step.Delete.Name)
+			return fmt.Errorf("the module does not contain %s %s", step.Delete.Kind, step.Delete.Name)
 		}
 		m.objects = slices.Delete(m.objects, i, i+1)
 	case step.Create != nil:

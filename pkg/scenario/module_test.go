@@ -52,11 +52,11 @@ func TestModuleAfter(t *testing.T) {
 		t.Errorf("%+v, %v", began, err)
 	}
 	for want, step := range map[string]Step{
-		"the module has no Role x": {
+		"the module does not contain Role x": {
 			Delete: &Ref{APIVersion: role.APIVersion, Kind: "Role", Namespace: "team-pricing", Name: "x"},
 		},
-		"the module has no RoleBinding other": {Patch: &Patch{Object: Ref{Kind: "RoleBinding", Name: "other"}}},
-		"must be patch, create or delete":     {NodeShell: &NodeShell{}},
+		"does not contain RoleBinding other": {Patch: &Patch{Object: Ref{Kind: "RoleBinding", Name: "other"}}},
+		"must be patch, create or delete":    {NodeShell: &NodeShell{}},
 	} {
 		if _, err := r.ModuleAfter(Attempt{Steps: []Step{step}}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v lacks %q", err, want)
@@ -84,7 +84,7 @@ func TestModuleRefuses(t *testing.T) {
 		t.Errorf("%v, %v", module, err)
 	}
 	if _, err := r.ModuleAfter(Attempt{Name: "x"}); err == nil ||
-		!strings.Contains(err.Error(), "the scenario has none") {
+		!strings.Contains(err.Error(), "the scenario has no module") {
 		t.Errorf("%v", err)
 	}
 }

@@ -34,7 +34,7 @@ func Builtin() ([]*Scenario, error) {
 	return slices.Clone(all), err
 }
 
-// Listing returns the embedded scenarios as Builtin does, with only their metadata, requirements and public parts,
+// Listing returns the embedded scenarios like Builtin, but with only their metadata, requirements and public parts,
 // which takes a fraction of the time.
 func Listing() ([]*Scenario, error) {
 	files, err := packs.Files()
@@ -53,8 +53,8 @@ func Listing() ([]*Scenario, error) {
 	return all, nil
 }
 
-// parseAll parses scenarios, which it gets by the names of their files. It returns the valid scenarios even if others
-// have errors; the error joins the problems of all files.
+// parseAll parses scenarios from files, whose names are the keys of the map. It returns the valid scenarios even if
+// others contain errors; the error joins the problems of all files.
 func parseAll(files map[string][]byte) ([]*Scenario, error) {
 	var all []*Scenario
 	var errs []error
@@ -84,9 +84,9 @@ func sortByDifficulty(all []*Scenario) {
 	})
 }
 
-// Find returns the built-in scenario of the given name. The error suggests similar names.
+// Find returns the built-in scenario with the given name. The error suggests similar names.
 func Find(name string) (*Scenario, error) {
-	// The name of its file is that of the scenario: to parse all of them takes a fifth of a second.
+	// Parse only the file with the scenario's name, because parsing all of them takes a fifth of a second.
 	if files, err := packs.Files(); err == nil {
 		if data, found := files[name+".yaml"]; found {
 			if s, err := Parse(name+".yaml", data); err == nil && s.Metadata.Name == name {
@@ -127,8 +127,7 @@ func unknownScenario(name string, all []*Scenario) error {
 		name, strings.Join(names, ", "), name)
 }
 
-// alike returns the edit distance between the user's input and a name or some of its words ("memory",
-// "role-binding").
+// alike returns the edit distance between the user's input and a name or some of its words ("memory", "role-binding").
 func alike(wrote, name string) int {
 	least := levenshtein.Distance(wrote, name, nil)
 	words := strings.Split(name, "-")
@@ -142,8 +141,8 @@ func alike(wrote, name string) int {
 	return least
 }
 
-// Load reads a scenario from a file. A sealed file requires an identity that decrypts it; without one, Load
-// returns ErrSealed and a scenario with only its public half.
+// Load reads a scenario from a file. A sealed file requires an identity that can decrypt it; without one, Load returns
+// ErrSealed and a scenario with only its public half.
 func Load(path string, identities ...age.Identity) (*Scenario, error) {
 	data, err := readFile(path)
 	if err != nil {

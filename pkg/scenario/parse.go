@@ -12,7 +12,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
-// source is what a scenario was read from. It provides positions for problems, and the expressions in fields
+// source is the file that a scenario was read from. It provides positions for problems, and the expressions in fields
 // whose type is not string.
 type source struct {
 	file  string
@@ -22,11 +22,11 @@ type source struct {
 }
 
 // Parse reads a scenario file strictly: it reports all unknown fields, wrong types, missing fields and mutually
-// exclusive fields at once. The error is of type Problems; each Problem has its line, column and field. Lint
-// checks parameters and expressions.
+// exclusive fields at once. The error is of type Problems; each Problem has its line, column and field. Lint checks
+// parameters and expressions.
 //
-// Fields that are not strings but have a ${} in the file are zero until Resolve. Resolve works from the file:
-// change its result, not the result of Parse.
+// Fields that are not strings but contain ${} in the file are zero until Resolve. Resolve uses the file, so change the
+// result of Resolve, not that of Parse.
 func Parse(file string, data []byte) (*Scenario, error) {
 	r := &reader{file: file}
 	root := r.read(data)
@@ -63,7 +63,7 @@ func parsePublic(file string, data []byte) (*Scenario, error) {
 	if root == nil {
 		return nil, r.sorted()
 	}
-	c := &checker{reader: r, expressions: true} // it removes expressions; its problems are the parts that were left out
+	c := &checker{reader: r, expressions: true} // ignore its problems, which are about missing parts
 	c.check(root, reflect.TypeFor[Scenario](), "", roleText)
 	return decode(root)
 }
@@ -85,20 +85,20 @@ func decode(root *node) (*Scenario, error) {
 	return &s, json.Unmarshal(data, &s)
 }
 
-// UnmarshalJSON keeps integers: encoding/json would turn 3 in a manifest or a parameter into 3.0, which CEL
-// cannot add to an int.
+// UnmarshalJSON preserves integers: encoding/json would turn 3 in a manifest or a parameter into 3.0, which CEL cannot
+// add to an int.
 func (s *Scenario) UnmarshalJSON(data []byte) error {
 	type plain Scenario // without this method
 	return kjson.UnmarshalCaseSensitivePreserveInts(data, (*plain)(s))
 }
 
-// UnmarshalJSON keeps integers.
+// UnmarshalJSON preserves integers.
 func (p *Param) UnmarshalJSON(data []byte) error {
 	type plain Param
 	return kjson.UnmarshalCaseSensitivePreserveInts(data, (*plain)(p))
 }
 
-// UnmarshalJSON keeps integers. It also prevents Resolved from inheriting the method of the embedded Scenario.
+// UnmarshalJSON preserves integers. It also prevents Resolved from inheriting the method of the embedded Scenario.
 func (r *Resolved) UnmarshalJSON(data []byte) error {
 	if err := json.Unmarshal(data, &r.Scenario); err != nil {
 		return err
@@ -115,7 +115,8 @@ func (r *Resolved) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// from returns what the scenario was read from, or a source built from its JSON if it was created in Go.
+// from returns the source that the scenario was read from, or a source built from its JSON if the scenario was created
+// in Go.
 func (s *Scenario) from() (*source, error) {
 	if s.source != nil {
 		return s.source, nil

@@ -17,8 +17,8 @@ type Problem struct {
 	Warning bool `json:"warning,omitempty"`
 }
 
-// ParseError is one Problem of an invalid scenario file. Parse returns all of them as Problems; errors.As finds
-// the first.
+// ParseError is one Problem in an invalid scenario file. Parse returns all of them as Problems; errors.As finds the
+// first.
 type ParseError = Problem
 
 // Error returns the problem in the format of compilers: FILE:LINE:COLUMN: FIELD: MESSAGE.
@@ -40,7 +40,7 @@ func (p *Problem) Error() string {
 	return b.String()
 }
 
-// Problems are all problems of a file, sorted by line.
+// Problems are all problems in a file, sorted by line.
 type Problems []*Problem
 
 // Error returns one problem per line.
@@ -61,7 +61,7 @@ func (p Problems) Unwrap() []error {
 	return all
 }
 
-// Places returns the problems in an error, each with its position if known.
+// Places returns the problems in an error, with their positions if known.
 func Places(err error) Problems {
 	var all Problems
 	var one *Problem

@@ -15,7 +15,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
 )
 
-// Limits of a file, well above what a scenario needs, so that an untrusted file cannot exhaust memory.
+// Limits for a file, well above the needs of a scenario, so that an untrusted file cannot exhaust memory.
 const (
 	maxFile  = 1 << 20
 	maxNodes = 100_000
@@ -28,7 +28,7 @@ type reader struct {
 	lines    []string // of the file
 	problems Problems
 	nodes    int
-	within   []*yaml.Node // the aliases being followed
+	within   []*yaml.Node // the aliases that are being followed
 }
 
 func (r *reader) fail(line, column int, field, format string, args ...any) {
@@ -39,7 +39,7 @@ func (r *reader) fail(line, column int, field, format string, args ...any) {
 // read parses a file with one document.
 func (r *reader) read(data []byte) *node {
 	if len(data) > maxFile {
-		r.fail(0, 0, "", "the file has %d bytes; the maximum is %d", len(data), maxFile)
+		r.fail(0, 0, "", "the file is %d bytes; the maximum is %d", len(data), maxFile)
 		return nil
 	}
 	r.lines = strings.Split(string(data), "\n")
@@ -59,14 +59,14 @@ func (r *reader) read(data []byte) *node {
 	case err != nil:
 		r.syntax(err)
 	default:
-		r.fail(more.Line, more.Column, "", "unexpected second document: a file must contain one")
+		r.fail(more.Line, more.Column, "", "unexpected second document: a file must contain only one")
 	}
 	return root
 }
 
 var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
 
-// syntax reports an error of the YAML library, which knows only the line.
+// syntax reports an error from the YAML library, which knows only the line.
 func (r *reader) syntax(err error) {
 	line, message := 0, err.Error()
 	if m := yamlLine.FindStringSubmatch(strings.TrimSpace(message)); m != nil {
@@ -124,7 +124,7 @@ func styleOf(y *yaml.Node) style {
 	return plainStyle
 }
 
-// place returns the position in the file of an error within a string.
+// place returns the position in the file for an error within a string.
 func (r *reader) place(n *node, e *expr.Error) (line, column int) {
 	switch {
 	case n.style == literal && n.line < len(r.lines):
@@ -141,7 +141,7 @@ func (r *reader) place(n *node, e *expr.Error) (line, column int) {
 	return n.line, n.column
 }
 
-// exprError reports the problems of an expression at their positions in the file.
+// exprError reports the problems in an expression, with their positions in the file.
 func (r *reader) exprError(n *node, path string, err error) {
 	for _, e := range expr.Errors(err) {
 		line, column := r.place(n, e)

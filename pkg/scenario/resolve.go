@@ -11,8 +11,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
 )
 
-// Resolved is a scenario that is ready to play: its strings are interpolated, and parts that do not apply are
-// dropped. It survives a round trip through JSON.
+// Resolved is a scenario that is ready to start: its strings are interpolated, and parts that do not apply are removed.
+// It survives a round trip through JSON.
 type Resolved struct {
 	Scenario
 	Seed  int64          `json:"seed"`
@@ -61,7 +61,7 @@ func (s *Scenario) Resolve(seed int64, given map[string]string, facts Facts) (*R
 		played.Public.Simulated = strings.TrimSpace(played.Public.Simulated + " " + SimulatedNote)
 	}
 	if w := facts.Workload; w != nil {
-		// The workload runs, so its requirements are met.
+		// The workload is running, so its requirements are met.
 		played.Requires.Nodes, played.Requires.GPUs, played.Requires.Images = 0, 0, nil
 		access := &played.Public.Access
 		access.Namespaces = slices.DeleteFunc(access.Namespaces, func(ns string) bool { return ns == w.Namespace })
@@ -106,7 +106,7 @@ func (p *player) mapping(n *node, path string) *node {
 	}
 	for _, e := range n.keys {
 		if e.value.role == roleWhen {
-			continue // the when is true
+			continue // the condition was true
 		}
 		e.name = p.key(n, e, path)
 		if e.value = p.play(e.value, expr.Join(path, e.name)); e.value == nil {
@@ -139,7 +139,7 @@ func (p *player) key(n *node, e entry, path string) string {
 	return name
 }
 
-// withoutPath removes the path from an error of Interpolate; the caller knows a better one.
+// withoutPath removes the path from an error returned by Interpolate; the caller knows a better path.
 func withoutPath(err error) error {
 	var at *expr.PathError
 	if errors.As(err, &at) {
@@ -148,7 +148,8 @@ func withoutPath(err error) error {
 	return err
 }
 
-// holds reports whether a when is true. If it fails to evaluate, holds records a problem and returns true.
+// holds reports whether a when condition is true. If the condition cannot be evaluated, holds records a problem and
+// returns true.
 func (p *player) holds(n *node, path string) bool {
 	text, _ := n.value.(string)
 	if strings.TrimSpace(text) == "" {

@@ -12,7 +12,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
 )
 
-// Fields that are mutually exclusive.
+// Mutually exclusive fields.
 var (
 	stepActions = []string{
 		"create", "patch", "xid", "runtime", "firewall", "device", "cuda", "wait", "delete", "replace", "nodeShell",
@@ -85,7 +85,7 @@ func (c *checker) is(n *node, path, name, want string) {
 	}
 }
 
-// set returns the given fields of a map that are set: for certain, or unless an expression omits them.
+// set returns those of the given fields that are set in a map: for certain, or unless an expression omits them.
 func set(n *node, names []string) (certain, perhaps []entry) {
 	for _, e := range n.keys {
 		if !slices.Contains(names, e.name) || e.value.shape == scalar && e.value.value == nil {
@@ -214,7 +214,7 @@ func (c *checker) metadata(n *node, path string) {
 	}
 }
 
-// maxParam limits the numbers of a range, so that counting them does not overflow.
+// maxParam limits the numbers in a range, so that counting them does not overflow.
 const maxParam = 1_000_000_000
 
 func (c *checker) param(n *node, path string) {

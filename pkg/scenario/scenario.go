@@ -36,8 +36,8 @@ type Scenario struct {
 	// Params are drawn from the seed in the order of their names. Params with Expr come last and may use the
 	// others.
 	Params map[string]Param `json:"params,omitempty"`
-	// Workload configures the scenario for an existing Deployment of the trainer; nil if the scenario does not
-	// support that.
+	// Workload configures the scenario for an existing Deployment of the trainer; nil if the scenario does not support
+	// this.
 	Workload *Played `json:"workload,omitempty"`
 	Public   Public  `json:"public"`
 	// Setup creates the healthy environment, which must pass Healthy before the fault is injected.
@@ -51,7 +51,7 @@ type Scenario struct {
 	Terraform *Terraform `json:"terraform,omitempty"`
 	Sealed    Sealed     `json:"sealed"`
 
-	source *source // what Parse read
+	source *source // the file's contents, as read by Parse
 }
 
 // Metadata describes the scenario.
@@ -66,17 +66,17 @@ type Metadata struct {
 type Requires struct {
 	Nodes         int  `json:"nodes,omitempty"`         // Ready, schedulable nodes with GPUs
 	GPUs          int  `json:"gpus,omitempty"`          // nvidia.com/gpu, on each of these nodes
-	NetworkPolicy bool `json:"networkPolicy,omitempty"` // NetworkPolicies are enforced, verified by a probe
-	NodeAccess    bool `json:"nodeAccess,omitempty"`    // privileged pods are allowed in the ledger's namespace
+	NetworkPolicy bool `json:"networkPolicy,omitempty"` // a probe verifies that NetworkPolicies are enforced
+	NodeAccess    bool `json:"nodeAccess,omitempty"`    // privileged pods must be allowed in the ledger's namespace
 	// Otherwise is a built-in scenario that replaces this one if NetworkPolicies are not enforced.
 	Otherwise string `json:"otherwise,omitempty"`
-	// Toolkit requires the NVIDIA Container Toolkit on the nodes. It configures a handler of the container
-	// runtime, which GPUs simulated by an exercise lack.
+	// Toolkit requires the NVIDIA Container Toolkit on the nodes. It configures a handler for the container runtime,
+	// which nodes with simulated GPUs lack.
 	Toolkit bool `json:"toolkit,omitempty"`
-	// DevicePlugin requires a device plugin on the nodes, whose GPUs the kubelet can consider unhealthy. GPUs simulated
-	// by an exercise have none.
+	// DevicePlugin requires a device plugin on the nodes, so that the kubelet can mark its GPUs as unhealthy. Simulated
+	// GPUs have no device plugin.
 	DevicePlugin bool `json:"devicePlugin,omitempty"`
-	// Images must be available to the nodes: already on the node, or in their registry.
+	// Images must be available to the nodes: already on the node, or in a reachable registry.
 	Images []string `json:"images,omitempty"`
 }
 
@@ -101,18 +101,18 @@ type Public struct {
 	// Terraform describes what the module manages, and what its resources that are not in the cluster
 	// represent. It is shown only to candidates who receive the module.
 	Terraform string `json:"terraform,omitempty"`
-	// Choices are offered by the interactive submit; without them, it asks for free text.
+	// Choices are offered by the interactive submit command; without them, it asks for free text.
 	Choices Choices `json:"choices,omitempty"`
 }
 
-// Choices are the options that the interactive submit offers for each field of the diagnosis, besides free
-// text. They include the correct one.
+// Choices are the options that the interactive submit command offers for each field of the diagnosis, in addition to
+// free text. They include the correct one.
 type Choices struct {
 	Component []string `json:"component,omitempty"`
 	Mechanism []string `json:"mechanism,omitempty"`
 }
 
-// Access are the permissions of the candidate's kubeconfig, besides reading nodes, classes and other
+// Access describes the permissions of the candidate's kubeconfig, in addition to reading nodes, classes and other
 // cluster-wide objects that contain no secrets.
 type Access struct {
 	// Namespaces are the namespaces in which the candidate is admin. The first is the default namespace.
@@ -168,7 +168,7 @@ type Sealed struct {
 	RootCause RootCause `json:"rootCause"`
 	// Story is the full explanation, for reveal and the interviewer's guide.
 	Story string `json:"story"`
-	// Look lists what a good candidate inspects, in order, and the expected findings. It is for the interviewer.
+	// Look lists what a good candidate inspects, in order, with the expected findings. It is for the interviewer.
 	Look []Look `json:"look,omitempty"`
 	// Criteria are qualities that the interviewer assesses in addition to the measured result.
 	Criteria []string `json:"criteria,omitempty"`
@@ -196,7 +196,7 @@ type Answer struct {
 	Aliases []string `json:"aliases,omitempty"`
 }
 
-// Diagnosis is what a candidate submits.
+// Diagnosis is submitted by a candidate.
 type Diagnosis struct {
 	Component   string `json:"component"`
 	Object      string `json:"object"`
@@ -205,7 +205,7 @@ type Diagnosis struct {
 	Explanation string `json:"explanation,omitempty"` // for the interviewer; not graded
 }
 
-// Look is one thing to inspect.
+// Look is something to inspect.
 type Look struct {
 	Command string `json:"command"`
 	Shows   string `json:"shows"`
@@ -222,16 +222,16 @@ type Hint struct {
 // Unchanged hold, and nothing else in the cluster was changed. Points are computed separately.
 type Grade struct {
 	Fixed      []Check    `json:"fixed,omitempty"`
-	Unchanged  []Check    `json:"unchanged,omitempty"` // detect workarounds
+	Unchanged  []Check    `json:"unchanged,omitempty"` // to detect workarounds
 	StableFor  Duration   `json:"stableFor,omitempty"`
 	Collateral Collateral `json:"collateral,omitempty"`
-	// OwnSessions accepts processes in sessions of their own, which programs such as torchrun start. Otherwise, they
-	// are taken for the candidate's, by kubectl exec.
+	// OwnSessions accepts processes in separate sessions, which programs such as torchrun start. Otherwise, these
+	// processes are considered to be the candidate's, started with kubectl exec.
 	OwnSessions bool    `json:"ownSessions,omitempty"`
 	Weights     Weights `json:"weights,omitzero"` // zero: DefaultWeights
 }
 
-// Collateral is what the candidate may change. Any other difference from the baseline is damage.
+// Collateral describes the permitted changes. Any other difference from the baseline is damage.
 type Collateral struct {
 	Allow []Allowed `json:"allow,omitempty"`
 }
@@ -244,7 +244,7 @@ type Allowed struct {
 	Name      string `json:"name,omitempty"`
 	// Fields may differ in a changed object: spec.template, metadata.labels; empty means all fields.
 	Fields []string `json:"fields,omitempty"`
-	// Deleted allows the object to be deleted; Created allows it to be new.
+	// Deleted allows the deletion of the object; Created allows its creation.
 	Deleted bool `json:"deleted,omitempty"`
 	Created bool `json:"created,omitempty"`
 }
@@ -265,7 +265,7 @@ var DefaultWeights = Weights{Fixed: 50, Diagnosis: 25, Collateral: 10, Time: 10,
 type Attempt struct {
 	Name  string `json:"name"`
 	When  string `json:"when,omitempty"`
-	Why   string `json:"why"` // why it is correct, or why it must fail
+	Why   string `json:"why"` // why the attempt is correct, or why it must fail
 	Steps []Step `json:"steps"`
 	// Terraform applies the steps to the module, and submits it. Its cloud resources are objects of apiVersion
 	// terraform.
@@ -282,14 +282,14 @@ type Ref struct {
 
 // Check is a source to inspect and a condition on it. Exactly one of the sources is set.
 type Check struct {
-	Name string `json:"name"` // the condition in words: "the trainer's pods run on both nodes"
+	Name string `json:"name"` // the condition in words, such as "the trainer's pods run on both nodes"
 	When string `json:"when,omitempty"`
 
-	// Object reads one object (o; null if it does not exist). Objects lists objects (list). was has the value at the
-	// baseline.
+	// Object reads one object (o; null if it does not exist). Objects lists objects (list). The variable was contains
+	// the value at the baseline.
 	Object  *Ref      `json:"object,omitempty"`
 	Objects *Selector `json:"objects,omitempty"`
-	// With lists further objects, by name, which expect compares with the source: with.classes.
+	// With lists additional objects, by name, for expect to compare with the source: with.classes.
 	With map[string]Selector `json:"with,omitempty"`
 	// Logs reads the joined logs of pods' containers (text).
 	Logs *Logs `json:"logs,omitempty"`
@@ -302,12 +302,13 @@ type Check struct {
 	HTTP *HTTP `json:"http,omitempty"`
 	// Can checks whether a user may do something (allowed, reason).
 	Can *Can `json:"can,omitempty"`
-	// Probe creates a pod, waits until it terminates or Within expires, and deletes it (o, text: its log, list:
-	// its events).
+	// Probe creates a pod, waits until the pod terminates or Within expires, and deletes the pod (o; text: the pod's
+	// log; list: the pod's events).
 	Probe *Probe `json:"probe,omitempty"`
-	// Handler reads a runtime handler that the container runtime of a node has loaded (o: type, binaryName, lasts and
-	// lost; null if it has none of that name). lasts reports whether the files of the node have the same handler, in a
-	// place that outlasts a restart of the node; lost describes why not. It is read once, by a pod on the node.
+	// Handler reads a runtime handler that the container runtime on a node has loaded (o: type, binaryName, lasts and
+	// lost; null if the handler does not exist). lasts reports whether the node's files contain the same handler, in a
+	// location that persists when the node restarts; lost is the reason if they do not. The handler is read once, by a
+	// pod on the node.
 	Handler *Handler `json:"handler,omitempty"`
 	// Terraform lists the resources of a type in the submitted module (list). The check is skipped if there is no
 	// module.
@@ -318,9 +319,9 @@ type Check struct {
 	Expect string `json:"expect"`
 	// Message describes the problem if the check fails, for the report after the exercise.
 	Message string `json:"message,omitempty"`
-	// Within is how long the condition may take to become true; zero means it must be true at once.
+	// Within is the time that the condition may take to become true; zero means that it must be true immediately.
 	Within Duration `json:"within,omitempty"`
-	// Sustained is how long the condition must stay true.
+	// Sustained is the time for which the condition must stay true.
 	Sustained Duration `json:"sustained,omitempty"`
 }
 
@@ -339,12 +340,12 @@ type Logs struct {
 	Labels    string   `json:"labels,omitempty"`
 	Pod       string   `json:"pod,omitempty"`
 	Container string   `json:"container,omitempty"`
-	Previous  bool     `json:"previous,omitempty"` // of the container before its last restart, if any
+	Previous  bool     `json:"previous,omitempty"` // from the container before its last restart, if any
 	Since     Duration `json:"since,omitempty"`
-	Tail      int64    `json:"tail,omitempty"` // lines; zero means 200
+	Tail      int64    `json:"tail,omitempty"` // number of lines; zero means 200
 }
 
-// Exec runs a command in the first ready pod that is selected.
+// Exec runs a command in the first ready pod that matches the labels.
 type Exec struct {
 	Namespace string   `json:"namespace"`
 	Labels    string   `json:"labels,omitempty"`
@@ -357,7 +358,7 @@ type Exec struct {
 // HTTP sends a request to a URL from a pod in a namespace, or to a Service through the API server's proxy.
 type HTTP struct {
 	Namespace string   `json:"namespace"`
-	Service   string   `json:"service,omitempty"` // NAME:PORT, through the API server's proxy
+	Service   string   `json:"service,omitempty"` // NAME:PORT, accessed through the API server's proxy
 	Path      string   `json:"path,omitempty"`
 	URL       string   `json:"url,omitempty"`    // requested from a pod
 	Labels    Labels   `json:"labels,omitempty"` // of the pod
@@ -377,19 +378,19 @@ type Can struct {
 	Name      string `json:"name,omitempty"`
 }
 
-// Handler is a handler of a node's container runtime.
+// Handler identifies a handler of a node's container runtime.
 type Handler struct {
 	Node string `json:"node"`
 	Name string `json:"name"`
 }
 
-// Probe is a pod that is created to observe the result.
+// Probe is a pod that is created to observe its result.
 type Probe struct {
 	Pod Object `json:"pod"`
-	// Peer is a pod that is started first. The containers of Pod have its address in $PEER, which nobody can know in
-	// advance.
+	// Peer is a pod that is started first. The containers of Pod get its address, which cannot be known in advance, in
+	// $PEER.
 	Peer Object `json:"peer,omitempty"`
 }
 
-// Duration is a time.Duration that is written as 90s in YAML.
+// Duration is a time.Duration that is written in YAML as 90s, for example.
 type Duration time.Duration

@@ -10,7 +10,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/suggest"
 )
 
-// role is how a string is used.
+// role determines how a string is used.
 type role int
 
 const (
@@ -18,10 +18,10 @@ const (
 	rolePlain              // not interpolated: metadata, params
 	roleWhen               // CEL over p and facts
 	roleExpect             // CEL over the variables of its check
-	roleExpr               // CEL of a parameter
+	roleExpr               // CEL for a parameter
 )
 
-// field is a struct field under its name in files.
+// field is a struct field with its name in files.
 type field struct {
 	name     string
 	typ      reflect.Type
@@ -47,7 +47,7 @@ type checker struct {
 	*reader
 	// expressions allows ${} in place of a value of any type: true for files, false after Resolve.
 	expressions bool
-	attempt     bool // in a solution or a wrong fix
+	attempt     bool // set inside a solution or a wrong fix
 }
 
 var durationType = reflect.TypeFor[Duration]()
@@ -84,7 +84,7 @@ func (c *checker) check(n *node, t reflect.Type, path string, r role) {
 	}
 }
 
-// closed verifies that each ${ in a string has its }.
+// closed verifies that each ${ in a string has a closing }.
 func (c *checker) closed(n *node, text, path string) {
 	if err := expr.Closed(text); err != nil {
 		c.exprError(n, path, err)
@@ -248,7 +248,7 @@ func roleOf(t reflect.Type, name string, r role) role {
 	return r
 }
 
-// nearest suggests the field that may have been meant, or lists the supported ones.
+// nearest suggests the most similar field name, or lists the supported ones.
 func nearest(name string, all []field) string {
 	names := make([]string, len(all))
 	for i, f := range all {

@@ -18,8 +18,8 @@ import (
 // SealedKind is the kind of a file with an encrypted answer.
 const SealedKind = "SealedScenario"
 
-// ErrSealed means that none of the identities decrypts a sealed file.
-var ErrSealed = errors.New("the answer is sealed: opening it requires an age identity that it was exported for")
+// ErrSealed means that none of the identities can decrypt a sealed file.
+var ErrSealed = errors.New("the answer is sealed: an age identity of one of its recipients is required")
 
 // sealedFile is the format that Export writes: the public half, and the whole file encrypted.
 type sealedFile struct {
@@ -35,9 +35,9 @@ var sealedLine = regexp.MustCompile(`(?m)^kind:\s*["']?` + SealedKind + `["']?\s
 
 func isSealed(data []byte) bool { return sealedLine.Match(data) }
 
-// Export writes the scenario with its public half in plain text, and the whole scenario encrypted for the
-// recipients. age.NewScryptRecipient creates a recipient from a passphrase. Parameters, setup and inject also
-// give the answer away, so they are only in the encrypted part.
+// Export writes the scenario with its public half in plain text, and the whole scenario encrypted for the recipients.
+// age.NewScryptRecipient creates a recipient from a passphrase. Parameters, setup and inject also reveal the answer, so
+// they are only in the encrypted part.
 func Export(w io.Writer, s *Scenario, recipients ...age.Recipient) error {
 	if len(recipients) == 0 {
 		return errors.New("a sealed scenario requires a passphrase or an age recipient")
@@ -51,7 +51,7 @@ func Export(w io.Writer, s *Scenario, recipients ...age.Recipient) error {
 		return fmt.Errorf("seal scenario %s: %w", s.Metadata.Name, err)
 	}
 	out := bytes.NewBufferString(
-		"# The answer is encrypted with age: kubectl gpu-fault scenario start --file THIS --identity KEY opens it.\n",
+		"# The answer is encrypted with age. To decrypt it, run: kubectl gpu-fault scenario start --file THIS --identity KEY\n",
 	)
 	for _, part := range []any{
 		struct {
@@ -96,7 +96,7 @@ func half(root *node, name string) any {
 	return c.plain()
 }
 
-// settle makes plain keep all expressions.
+// settle makes plain preserve all expressions.
 func (n *node) settle() {
 	n.later = false
 	for _, e := range n.keys {
@@ -119,7 +119,7 @@ func encrypt(out io.Writer, data []byte, recipients []age.Recipient) error {
 	return errors.Join(w.Close(), armored.Close())
 }
 
-// ParseSealed decrypts what Export wrote. If no identity matches, it returns ErrSealed and a scenario with only
+// ParseSealed decrypts a file written by Export. If no identity matches, it returns ErrSealed and a scenario with only
 // its public half.
 func ParseSealed(file string, data []byte, identities ...age.Identity) (*Scenario, error) {
 	r := &reader{file: file}
@@ -166,7 +166,7 @@ func decrypt(text string, identities []age.Identity) ([]byte, error) {
 	var none *age.NoIdentityMatchError
 	switch {
 	case errors.As(err, &none):
-		return nil, fmt.Errorf("%w; no specified identity matches", ErrSealed)
+		return nil, fmt.Errorf("%w; none of the specified identities matches", ErrSealed)
 	case err != nil:
 		return nil, fmt.Errorf("open the sealed half: %w", err)
 	}

@@ -21,11 +21,10 @@ type Simulation struct {
 	Nodes []string `json:"nodes"`
 }
 
-// MostSimulatedGPUs is the maximum number of simulated GPUs per node: as many as the largest real machines
-// have.
+// MostSimulatedGPUs is the maximum number of simulated GPUs per node: the number in the largest real machines.
 const MostSimulatedGPUs = 16
 
-// Names of simulated GPUs, and the memory of each.
+// Names and memory sizes of simulated GPUs.
 const (
 	labelMachine     = "nvidia.com/gpu.machine"
 	labelProduct     = "nvidia.com/gpu.product"
@@ -43,13 +42,13 @@ func (s Simulation) Labels() map[string]string {
 	}
 }
 
-// SimulatedNote tells candidates what nodes with simulated GPUs lack.
+// SimulatedNote describes for candidates what nodes with simulated GPUs lack.
 const SimulatedNote = "The simulated GPUs exist only for the scheduler: the nodes have no driver, device plugin or nvidia-smi."
 
-// SimulateGPUs returns the facts of the cluster after the given number of GPUs is advertised on each of the
-// given number of nodes, or on all nodes if there are fewer. It picks control plane nodes last. It does not
-// change the cluster. It rejects a cluster that has GPUs, because other users' pending pods would be scheduled
-// to the simulated ones.
+// SimulateGPUs returns the facts of the cluster as if the given number of GPUs were advertised on each of the given
+// number of nodes, or on all nodes if there are fewer. It picks control plane nodes last. It does not change the
+// cluster. It rejects a cluster that has GPUs, because other users' pending pods would be scheduled on the simulated
+// ones.
 func SimulateGPUs(ctx context.Context, client kubernetes.Interface, gpus, nodes int) (Facts, error) {
 	if gpus < 1 || gpus > MostSimulatedGPUs {
 		return Facts{},
@@ -123,6 +122,6 @@ func noGPUs(n *corev1.Node) error {
 	if why == "" {
 		return nil
 	}
-	return fmt.Errorf("node %q has GPUs (%s): cannot simulate GPUs in a cluster with real ones, because pending pods might be scheduled to simulated GPUs; "+
+	return fmt.Errorf("node %q has GPUs (%s): cannot simulate GPUs in a cluster with real ones, because pending pods might be scheduled on simulated GPUs; "+
 		"omit --simulate-gpus", n.Name, why)
 }

@@ -2,7 +2,7 @@ package scenario
 
 // Step is one change. Exactly one of the actions is set.
 type Step struct {
-	Name string `json:"name,omitempty"` // for the trainer: "the training job"
+	Name string `json:"name,omitempty"` // for the trainer, such as "the training job"
 	When string `json:"when,omitempty"` // CEL over p and facts; empty means always
 
 	// Create creates objects that do not exist yet.
@@ -21,10 +21,10 @@ type Step struct {
 	Wait []Check `json:"wait,omitempty"`
 
 	// The following actions are for attempts only.
-	Delete    *Ref       `json:"delete,omitempty"`    // waits until the object is deleted
-	Replace   []Object   `json:"replace,omitempty"`   // deletes the object of that name, waits, and recreates it
+	Delete    *Ref       `json:"delete,omitempty"`    // waits until the object no longer exists
+	Replace   []Object   `json:"replace,omitempty"`   // deletes the object with this name, waits, and recreates it
 	NodeShell *NodeShell `json:"nodeShell,omitempty"` // a script as root on a node
-	InPods    *InPods    `json:"inPods,omitempty"`    // in running pods, past their workload
+	InPods    *InPods    `json:"inPods,omitempty"`    // in running pods, bypassing their workload
 }
 
 // Object is a manifest.
@@ -33,8 +33,8 @@ type Object = map[string]any
 // Create creates objects.
 type Create struct {
 	Objects []Object `json:"objects"`
-	// Shim injects the CUDA shim into the pod templates of these objects from their first revision, under
-	// neutral names. It simulates hardware that the lab lacks (a GPU with less memory), or a GPU that fails.
+	// Shim injects the CUDA shim into the pod templates of these objects from their first revision, with inconspicuous
+	// names. It simulates hardware that the lab lacks (a GPU with less memory), or a GPU that fails.
 	Shim *CUDAFault `json:"shim,omitempty"`
 }
 
@@ -66,16 +66,16 @@ type Runtime struct {
 type Firewall struct {
 	Node  string `json:"node"`
 	Table string `json:"table"` // in family inet; must not exist yet
-	Port  int    `json:"port"`  // port of the servers
+	Port  int    `json:"port"`  // server port
 	// Drop is requests, answers, large (responses longer than 576 bytes), or outgoing (requests of the node itself).
 	Drop string `json:"drop"`
 }
 
-// Device makes the kubelet of a node consider GPUs unhealthy, as if its device plugin had reported it: the node has
-// fewer allocatable GPUs.
+// Device makes the kubelet on a node consider GPUs unhealthy, as if the device plugin had reported it: the node then
+// has fewer allocatable GPUs.
 type Device struct {
 	Node string `json:"node"`
-	GPU  string `json:"gpu"` // index, UUID or PCI address, several of these (0,1), or all
+	GPU  string `json:"gpu"` // index, UUID or PCI address, a list such as 0,1, or all
 }
 
 // CUDA injects the shim into a workload.
@@ -84,13 +84,13 @@ type CUDA struct {
 	Fault    CUDAFault `json:"fault"`
 }
 
-// CUDAFault configures the shim. The fields are those of `cuda inject`.
+// CUDAFault configures the shim. The fields correspond to the flags of `cuda inject`.
 type CUDAFault struct {
 	XID      int    `json:"xid,omitempty"`
 	Error    string `json:"error,omitempty"`
 	MemLimit string `json:"memLimit,omitempty"` // 16Gi
 	HideAll  bool   `json:"hideAll,omitempty"`
-	// DriverMismatch fails cuInit with 803, and NVML.
+	// DriverMismatch makes cuInit return error 803, and makes NVML fail.
 	DriverMismatch bool     `json:"driverMismatch,omitempty"`
 	AfterCalls     int      `json:"afterCalls,omitempty"`
 	After          Duration `json:"after,omitempty"`
@@ -107,16 +107,16 @@ type NodeShell struct {
 	Script string `json:"script"`
 }
 
-// InPods acts in all running pods with the labels, without a change of their workload, as kubectl exec, kubectl debug
-// and kubectl patch --subresource resize do. Exactly one of Exec, Debug and Resize is set.
+// InPods acts in all running pods with the labels, without changing their workload, like kubectl exec, kubectl debug
+// and kubectl patch --subresource resize. Exactly one of Exec, Debug and Resize is set.
 type InPods struct {
 	Namespace string `json:"namespace"`
 	Labels    string `json:"labels"`
-	Container string `json:"container,omitempty"` // empty means the pod's first
+	Container string `json:"container,omitempty"` // empty means the pod's first container
 	// Exec runs a command in the container.
 	Exec []string `json:"exec,omitempty"`
-	// Debug runs a command in a debug container, which sees the processes of the container. It may still run after the
-	// step.
+	// Debug runs a command in a debug container, which sees the processes of the container. The command may keep
+	// running after the step.
 	Debug []string `json:"debug,omitempty"`
 	// Resize sets the container's resources in place.
 	Resize map[string]any `json:"resize,omitempty"`

@@ -7,29 +7,29 @@ import (
 	"slices"
 )
 
-// node is a value in a file with its position, so that later problems can refer to it. Aliases and merge keys
+// node is a value in a file with its position, so that later problems can refer to the position. Aliases and merge keys
 // are resolved.
 type node struct {
 	line, column int
 	style        style
 	shape        shape
-	value        any     // of a scalar: nil, string, bool, int64, float64
-	keys         []entry // of a map, in the file's order
-	items        []*node // of a list
+	value        any     // for a scalar: nil, string, bool, int64 or float64
+	keys         []entry // for a map, in the file's order
+	items        []*node // for a list
 
 	// The following fields are set by check.
 	role  role
-	owner reflect.Type // of a map: the struct that it becomes, if any
-	later bool         // an expression in a field that is not a string: only Resolve knows its value
+	owner reflect.Type // for a map: the struct that it will be decoded into, if any
+	later bool         // set for an expression in a field that is not a string: only Resolve knows its value
 }
 
-// style is how a string is written in YAML, which determines positions within it.
+// style is the YAML style of a string, which determines positions within it.
 type style int
 
 const (
 	plainStyle style = iota // a single line, or a multi-line style whose positions are not tracked
 	quoted
-	literal // after |; the node's line is that of the |
+	literal // after |; the node's line is the line of the |
 	folded  // after >
 )
 
@@ -70,8 +70,7 @@ func (n *node) entry(name string) *entry {
 	return nil
 }
 
-// find follows the keys down the tree and returns the last node that exists, which is the best position for a
-// problem.
+// find follows the keys down the tree and returns the last existing node, which is the best position for a problem.
 func (n *node) find(names ...string) *node {
 	for _, name := range names {
 		next := n.get(name)
@@ -106,7 +105,7 @@ func (n *node) plain() any {
 	return n.value
 }
 
-// graft builds nodes from a value, all at the position of n.
+// graft builds nodes from a value. All nodes have the position of n.
 func (n *node) graft(value any) *node {
 	g := &node{line: n.line, column: n.column, role: n.role}
 	switch value := value.(type) {

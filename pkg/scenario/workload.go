@@ -15,11 +15,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
-// Played configures a scenario for an existing Deployment of the trainer, which replaces the one that the
-// scenario creates. A scenario has it only if its fault is confined to that Deployment, and can be observed and
-// graded without knowing what the Deployment computes. facts.workload is then set.
+// Played configures a scenario for an existing Deployment of the trainer, which replaces the one that the scenario
+// creates. A scenario supports this only if its fault is confined to the Deployment, and can be observed and graded
+// without knowing what the Deployment computes. facts.workload is then set.
 type Played struct {
-	// Namespace and Name are the parameters that are set to those of the Deployment.
+	// Namespace and Name are the parameters that get the values of the Deployment.
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	// Only limits parameters to these choices.
@@ -31,9 +31,9 @@ type WorkloadFacts struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	Labels    string `json:"labels"`    // selector of its pods: app=trainer
-	Replicas  int    `json:"replicas"`  // desired
+	Replicas  int    `json:"replicas"`  // desired replicas
 	Container int    `json:"container"` // index of the container that requests GPUs
-	GPUs      int    `json:"gpus"`      // that this container requests
+	GPUs      int    `json:"gpus"`      // number of GPUs that this container requests
 	Requests  bool   `json:"requests"`  // whether the GPUs are also in its requests
 }
 
@@ -59,7 +59,7 @@ func FindWorkload(ctx context.Context, client kubernetes.Interface, namespace, n
 	d, err := client.AppsV1().Deployments(namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf(
-			"deployment %q not found in namespace %q: specify another with --workload, or its namespace with -n", name,
+			"deployment %q not found in namespace %q: specify another deployment with --workload, or its namespace with -n", name,
 			namespace,
 		)
 	}
@@ -90,13 +90,13 @@ func (w WorkloadFacts) fits(d *appsv1.Deployment) error {
 	}
 	switch {
 	case d.DeletionTimestamp != nil:
-		return refuse("is being deleted", "specify another")
+		return refuse("is being deleted", "specify another deployment")
 	case len(d.OwnerReferences) > 0:
 		return refuse("is owned by "+d.OwnerReferences[0].Kind+" "+d.OwnerReferences[0].Name,
 			"the owner would revert the fault; specify a Deployment without an owner")
 	case w.Container < 0:
 		return refuse("does not request "+GPUResource,
-			"specify a Deployment with a container that has it in its limits")
+			"specify a Deployment with a container that has this resource in its limits")
 	case d.Spec.Paused:
 		return refuse("is paused", "to resume it, run: kubectl rollout resume")
 	case w.Replicas == 0 || d.Status.ObservedGeneration < d.Generation ||
@@ -125,7 +125,7 @@ func (p *Played) on(w *WorkloadFacts, seed int64, given map[string]string, drawn
 }
 
 // OnWorkload returns an error if the scenario does not support a Deployment of the trainer. The error lists the
-// built-in scenarios that do.
+// built-in scenarios that support it.
 func (s *Scenario) OnWorkload() error {
 	if s.Workload != nil {
 		return nil

@@ -12,7 +12,7 @@ import (
 )
 
 // ClusterRoles keeps each seal as a ClusterRole without rules, whose name contains the seal. Users who can write only
-// ConfigMaps cannot create one. Its name and label do not reveal the run that created it or its purpose.
+// ConfigMaps cannot create one. The name and label do not reveal the run that created the ClusterRole or its purpose.
 type ClusterRoles struct {
 	Dynamic      dynamic.Interface
 	FieldManager string

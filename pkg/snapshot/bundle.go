@@ -104,8 +104,7 @@ func readBundle(f io.Reader) (*Snapshot, error) {
 	return s, s.isOne()
 }
 
-// entryName returns the name in the layout, without "./" and without a directory that contains the whole
-// bundle.
+// entryName returns the name in the layout, without "./" and without the directory that contains the whole bundle.
 func entryName(raw string, folder *string) (string, error) {
 	name := strings.TrimSuffix(strings.TrimPrefix(raw, "./"), "/")
 	if name == "" {

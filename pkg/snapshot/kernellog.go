@@ -9,16 +9,15 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
-// dmesgPriority is the priority of lines without one: warning, as for most of the driver's.
+// dmesgPriority is the priority for lines without one: warning, like most of the driver's messages.
 const dmesgPriority = 4
 
-// maxLogRecords is the maximum number of records of one log: five times what the helper sends.
+// maxLogRecords is the maximum number of records in one log: five times as many as the helper sends.
 const maxLogRecords = 10_000
 
-// ParseKernelLog parses kernel.log: one record per line as SEQUENCE;PRIORITY;UPTIME;TEXT, or the output of
-// dmesg, with or without -T, -x and -r. Other lines also become records, with the time of the previous line,
-// because some messages of the driver have several lines. Lines of dmesg are numbered from 1. Only the last
-// 10,000 lines are parsed.
+// ParseKernelLog parses kernel.log: one record per line as SEQUENCE;PRIORITY;UPTIME;TEXT, or the output of dmesg, with
+// or without -T, -x and -r. Other lines also become records, with the time of the previous line, because some driver
+// messages consist of several lines. Lines from dmesg are numbered from 1. Only the last 10,000 lines are parsed.
 func ParseKernelLog(text string) []api.KernelRecord {
 	var all []api.KernelRecord
 	var last api.KernelRecord
@@ -37,7 +36,7 @@ func ParseKernelLog(text string) []api.KernelRecord {
 	return all
 }
 
-// lastRecords returns the end of a log, with as many lines as may be records.
+// lastRecords returns the last maxLogRecords lines of a log, or all of it if it is shorter.
 func lastRecords(text string) string {
 	at := len(strings.TrimRight(text, "\r\n"))
 	for range maxLogRecords {
@@ -94,7 +93,7 @@ func parseDmesg(line string, last api.KernelRecord) api.KernelRecord {
 			return record
 		}
 		record.Uptime, record.Time = uptime, time.Time{}
-	} else if t, err := time.Parse(time.ANSIC, match[2]); err == nil { // dmesg -T
+	} else if t, err := time.Parse(time.ANSIC, match[2]); err == nil { // format of dmesg -T
 		record.Time = t
 	} else {
 		return record
@@ -117,7 +116,7 @@ func formatKernelLog(records []api.KernelRecord) string {
 	return b.String()
 }
 
-// escaped matches the kernel's escapes of unprintable bytes: \x0a.
+// escaped matches the kernel's escape sequences for unprintable bytes: \x0a.
 // https://docs.kernel.org/admin-guide/abi-testing.html, dev-kmsg
 var escaped = regexp.MustCompile(`\\x[0-9a-f]{2}`)
 

@@ -30,7 +30,7 @@ import (
 // errNewer means that a newer version of this tool created the snapshot.
 var errNewer = errors.New("use a newer version of this tool")
 
-// apiParsers returns the parsers of JSON and YAML files outside nodes/.
+// apiParsers returns the parsers for JSON and YAML files outside nodes/.
 func (r *reader) apiParsers() map[string]func(file) error {
 	s := &r.s
 	return map[string]func(file) error{
@@ -100,7 +100,7 @@ func objects[T any, P typed[T]](r *reader, f file, kind string, into *[]T) error
 		if got := of.GroupVersionKind().Kind; got != "" && got != kind {
 			return fmt.Errorf("found kind %q, expected %s", cut(got), kind)
 		}
-		of.SetGroupVersionKind(schema.GroupVersionKind{}) // as client-go leaves it empty
+		of.SetGroupVersionKind(schema.GroupVersionKind{}) // like client-go, which leaves it empty
 		if r.named(f.name, P(&object).GetNamespace(), P(&object).GetName()) {
 			*into = append(*into, object)
 		}
@@ -122,8 +122,8 @@ func (r *reader) customObjects(f file, into *[]unstructured.Unstructured) error 
 	})
 }
 
-// named reports whether the names are valid in Kubernetes, and records an entry in Missing if not. Names become
-// part of commands that users paste into a shell.
+// named reports whether the names are valid in Kubernetes. If not, it records an entry in Missing. Names become part of
+// commands that users paste into a shell.
 func (r *reader) named(what string, names ...string) bool {
 	for _, name := range names {
 		asFlag := name != "" && !isAlphanumeric(rune(name[0])) // kubectl parses "--all" as a flag
@@ -176,7 +176,7 @@ func (r *reader) each(f file, do func(raw []byte) error) error {
 	})
 }
 
-// eachDocument calls do with each document in a file, converted to JSON. YAML and JSON files may have several
+// eachDocument calls do with each document in a file, converted to JSON. YAML and JSON files may contain several
 // documents.
 func (r *reader) eachDocument(f file, do func([]byte) error) error {
 	if f.yaml {
@@ -218,7 +218,7 @@ func (r *reader) eachYAML(data []byte, do func([]byte) error) error {
 		if err != nil {
 			return fmt.Errorf("invalid YAML: %w", err)
 		}
-		if string(bytes.TrimSpace(asJSON)) == "null" { // only comments
+		if string(bytes.TrimSpace(asJSON)) == "null" { // the document contains only comments
 			continue
 		}
 		if err := r.count(asJSON); err != nil {
@@ -250,7 +250,7 @@ func (r *reader) decode(f file, into any) error {
 			return errors.New("found more than one document")
 		}
 		found = true
-		return utiljson.Unmarshal(document, into) // keeps integers in Helm values
+		return utiljson.Unmarshal(document, into) // preserves integers in Helm values
 	})
 }
 
@@ -306,7 +306,7 @@ func (r *reader) decodeNames(f file) error {
 // sortObjects sorts all objects and removes duplicates.
 func (r *reader) sortObjects() { r.s.Sort() }
 
-// Sort sorts everything in the order of a snapshot: by namespace and name. Of objects with the same name, it
+// Sort sorts all objects in the order of a snapshot: by namespace and name. If several objects have the same name, it
 // keeps the first.
 func (s *Snapshot) Sort() {
 	s.Nodes = sorted(s.Nodes)
@@ -341,8 +341,7 @@ func (s *Snapshot) Sort() {
 	sortLogs(s.Logs)
 }
 
-// sorted sorts objects, moving them only if necessary: they are large and mostly in the API server's order
-// already.
+// sorted sorts objects, moving them only if necessary: they are large and usually already in the API server's order.
 func sorted[T any, P interface {
 	*T
 	metav1.Object
@@ -374,7 +373,7 @@ func sorted[T any, P interface {
 	return all[:kept]
 }
 
-// kindOf returns the group, version and kind of an object in a list of several kinds, and "" in other lists.
+// kindOf returns the group, version and kind of an object in a list with several kinds, and "" in other lists.
 func kindOf(object any) string {
 	custom, is := object.(*unstructured.Unstructured)
 	if !is {

@@ -13,18 +13,18 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
-// Limits of what is read. A real snapshot of 5,000 nodes needs less than a fifth of each.
+// Input limits. A real snapshot of 5,000 nodes needs less than a fifth of each.
 const (
-	maxFile  = 256 << 20 // bytes of one file
-	maxTotal = 1 << 30   // bytes of all files
-	maxYAML  = 32 << 20  // bytes of one YAML file; parsing needs many times as much memory
-	// Bytes of a log or a file of a node; the helper and the collector keep at most a quarter of that.
+	maxFile  = 256 << 20 // maximum size of one file
+	maxTotal = 1 << 30   // maximum total size of all files
+	maxYAML  = 32 << 20  // maximum size of one YAML file; parsing needs many times as much memory
+	// Maximum sizes of a log and of a file on a node; the helper and the collector keep at most a quarter.
 	maxText    = 4 << 20
-	maxSMI     = 8 << 20    // bytes of one nvidia-smi.xml; eight GPUs with MIG need 500 kB
-	maxEntries = 200_000    // files, including ignored ones
-	maxObjects = 4_000_000  // JSON objects and lists in all files: each may use a kilobyte of memory
-	maxValues  = 16_000_000 // commas in JSON: each may be a list item of about 30 bytes
-	maxRecords = 5_000_000  // of all kernel logs; the helper sends at most 2,000 per node
+	maxSMI     = 8 << 20    // maximum size of one nvidia-smi.xml; eight GPUs with MIG need 500 kB
+	maxEntries = 200_000    // maximum number of files, including ignored ones
+	maxObjects = 4_000_000  // maximum number of JSON objects and lists in all files: each may use a kilobyte of memory
+	maxValues  = 16_000_000 // maximum number of commas in JSON: each may be a list item of about 30 bytes
+	maxRecords = 5_000_000  // maximum number of records in all kernel logs; the helper sends at most 2,000 per node
 )
 
 // Read reads a tree with the layout in README.md. A missing file means that there are no such objects; without
@@ -64,18 +64,19 @@ func topLevel() []string {
 // reader reads files one by one in any order, so that an archive can be read as a stream.
 type reader struct {
 	s       Snapshot
-	parsers map[string]func(file) error // for whole files, by path without extension
+	parsers map[string]func(file) error // parsers for whole files, by path without extension
 	seen    map[string]bool
 	total   int64
-	// objects, values and records count towards the limits.
+	// objects, values and records count toward the limits.
 	objects, values, records int
-	// files are contents of files on nodes, by node and path, whose runtimes may be read later.
+	// files contains the contents of files on nodes, by node and path. The runtimes that they belong to may be read
+	// later.
 	files map[string]map[string][]byte
 }
 
-// file is one file of the tree.
+// file is a file in the tree.
 type file struct {
-	name string // without its extension
+	name string // without the extension
 	yaml bool
 	data []byte
 }
@@ -107,7 +108,7 @@ func (r *reader) addFile(fsys fs.FS, name string) error {
 	return r.add(name, info.Size(), f)
 }
 
-// wants reports whether the layout has a file of that name.
+// wants reports whether the layout contains a file with this name.
 func (r *reader) wants(name string) bool {
 	parts := strings.Split(name, "/")
 	switch parts[0] {
@@ -151,7 +152,7 @@ func (r *reader) add(name string, size int64, content io.Reader) error {
 
 func (r *reader) readAll(name string, size int64, content io.Reader) ([]byte, error) {
 	limit := sizeLimit(name)
-	tooLarge := fmt.Errorf("%q is larger than %d MiB: reduce it to what is relevant for GPUs, in JSON",
+	tooLarge := fmt.Errorf("%q is larger than %d MiB: keep only the parts that are relevant for GPUs, in JSON",
 		cut(name), limit>>20)
 	if size > limit {
 		return nil, tooLarge
@@ -169,13 +170,13 @@ func (r *reader) readAll(name string, size int64, content io.Reader) ([]byte, er
 	return data, nil
 }
 
-// sizeLimit returns the maximum size of a file of that name, in bytes.
+// sizeLimit returns the maximum size of a file with this name, in bytes.
 func sizeLimit(name string) int64 {
 	_, isYAML, structured := cutExtension(name)
 	switch parts := strings.Split(name, "/"); {
 	case path.Base(name) == "nvidia-smi.xml":
 		return maxSMI
-	case !structured, parts[0] == "logs", parts[0] == "nodes" && len(parts) > 3: // files of a node may have any name
+	case !structured, parts[0] == "logs", parts[0] == "nodes" && len(parts) > 3: // files on a node may have any name
 		return maxText
 	case isYAML:
 		return maxYAML
@@ -184,11 +185,11 @@ func sizeLimit(name string) int64 {
 }
 
 func errTooMuch() error {
-	return fmt.Errorf("larger than %d MiB: reduce it to what is relevant for GPUs",
+	return fmt.Errorf("larger than %d MiB: keep only the parts that are relevant for GPUs",
 		maxTotal>>20)
 }
 
-// damaged adds the name of the file to an error.
+// damaged adds the file name to an error.
 func damaged(name string, err error) error {
 	if errors.Is(err, errNewer) {
 		return fmt.Errorf("%q: %w", cut(name), err)
@@ -198,7 +199,7 @@ func damaged(name string, err error) error {
 		oneLine(err))
 }
 
-// unnamed returns a file's error without the file's name, which is untrusted, and already in the message.
+// unnamed returns a file's error without the file name, which is untrusted and already in the message.
 func unnamed(err error) error {
 	if e := (*fs.PathError)(nil); errors.As(err, &e) {
 		return e.Err
@@ -206,7 +207,7 @@ func unnamed(err error) error {
 	return err
 }
 
-// cutExtension removes the extension of a JSON or YAML file, and reports whether the file is one.
+// cutExtension removes the extension of a JSON or YAML file, and reports whether the file is a JSON or YAML file.
 func cutExtension(name string) (base string, yaml, structured bool) {
 	switch extension := path.Ext(name); extension {
 	case ".json":
@@ -266,7 +267,7 @@ func (r *reader) addHost(name string, data []byte) error {
 		host.KernelLog = ParseKernelLog(string(data))
 		if r.records += len(host.KernelLog); r.records > maxRecords {
 			return fmt.Errorf(
-				"%q: more than %d kernel log records in the snapshot: reduce them to those that are relevant for GPUs",
+				"%q: more than %d kernel log records in the snapshot: keep only those that are relevant for GPUs",
 				cut(name), maxRecords,
 			)
 		}
@@ -306,7 +307,7 @@ func (r *reader) finish() (*Snapshot, error) {
 	return s, nil
 }
 
-// putBack adds the contents of files to the runtime. Contents in runtime.json itself are kept: two runtimes may
+// putBack adds the contents of files to the runtime. Contents in runtime.json itself are preserved: two runtimes may
 // see different files at the same path.
 func (r *reader) putBack(runtime *api.Runtime, contents map[string][]byte) {
 	put := func(instance *api.Instance) {
@@ -337,7 +338,7 @@ func compact(raw json.RawMessage) json.RawMessage {
 	return b.Bytes()
 }
 
-// fillTimes computes the wall-clock times of records, for logs that have only the time since boot.
+// fillTimes computes the wall-clock times of records, for logs that only contain the time since boot.
 func fillTimes(host *api.Diagnosis) {
 	if host.Probe.Time.IsZero() || host.Probe.Uptime == 0 {
 		return

@@ -21,9 +21,9 @@ import (
 // Redacted replaces a secret.
 const Redacted = redact.Mark
 
-// Redact removes secrets from the snapshot, in place, as package redact finds them, and counts them in Meta.Redacted.
-// It also removes managed fields and kubectl's copy of the last applied manifest, which repeat the values. Write
-// redacts too; redacting twice changes nothing.
+// Redact removes secrets that package redact finds from the snapshot, in place, and counts them in Meta.Redacted. It
+// also removes managed fields and kubectl's copy of the last applied manifest, which repeat the values. Write redacts
+// too; redacting twice changes nothing.
 func Redact(s *Snapshot) {
 	w := redact.NewWalker()
 	w.Shared = true
@@ -66,7 +66,7 @@ func Redact(s *Snapshot) {
 	s.Meta.count(w.Removed)
 }
 
-// count adds the secrets that were removed.
+// count adds the numbers of removed secrets.
 func (m *Meta) count(removed map[string]int) {
 	for place, n := range removed {
 		if m.Redacted == nil {
@@ -76,7 +76,7 @@ func (m *Meta) count(removed map[string]int) {
 	}
 }
 
-// redactAll redacts objects of Kubernetes.
+// redactAll redacts Kubernetes objects.
 func redactAll[T any, P interface {
 	*T
 	metav1.Object
@@ -98,7 +98,7 @@ func redactObject(w *redact.Walker, place string, object metav1.Object) {
 		o.BinaryData = nil
 	case *resourcev1.ResourceClaim:
 		for i := range o.Status.Devices {
-			o.Status.Devices[i].Data = nil // the driver's own
+			o.Status.Devices[i].Data = nil // written by the driver
 		}
 	}
 	w.Walk(place, object)
@@ -107,7 +107,7 @@ func redactObject(w *redact.Walker, place string, object metav1.Object) {
 // dropped is an annotation that repeats the object's manifest, including its secrets.
 const dropped = "kubectl.kubernetes.io/last-applied-configuration"
 
-// shorten removes what repeats an object's values.
+// shorten removes everything that repeats an object's values.
 func shorten(object metav1.Object) {
 	object.SetManagedFields(nil)
 	annotations := object.GetAnnotations()
@@ -141,7 +141,7 @@ func redactImages(w *redact.Walker, all map[string]Image) map[string]Image {
 	return clean
 }
 
-// RedactMissing redacts entries of Missing: a reason may quote the response of a server.
+// RedactMissing redacts entries of Missing, because a reason may quote a server's response.
 func RedactMissing(all []Missing) []Missing { return redactMissing(redact.NewWalker(), all) }
 
 func redactMissing(w *redact.Walker, all []Missing) []Missing {
@@ -168,7 +168,7 @@ func redactRuns(w *redact.Walker, all []Run) []Run {
 	return all
 }
 
-// AddHost adds what was read on a node, without secrets.
+// AddHost adds data read on a node, without secrets.
 func (s *Snapshot) AddHost(name string, host *api.Diagnosis) {
 	if s.Hosts == nil {
 		s.Hosts = map[string]*api.Diagnosis{}
@@ -178,7 +178,8 @@ func (s *Snapshot) AddHost(name string, host *api.Diagnosis) {
 	s.Meta.count(w.Removed)
 }
 
-// redactHost returns a redacted copy, which shares nothing with the host that was redacted or that takeFiles changes.
+// redactHost returns a redacted copy, which shares nothing with the original that is redacted or that takeFiles
+// changes.
 func redactHost(w *redact.Walker, host *api.Diagnosis) *api.Diagnosis {
 	const place = "nodes "
 	h := *host
@@ -239,7 +240,7 @@ func redactJSON(w *redact.Walker, raw json.RawMessage) json.RawMessage {
 	return redacted
 }
 
-// hideUsers redacts names of users of registries, which are half of a credential.
+// hideUsers redacts the names of registry users, which are half of a credential.
 func hideUsers(w *redact.Walker, tree any) {
 	switch v := tree.(type) {
 	case []any:

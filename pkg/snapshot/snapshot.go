@@ -1,8 +1,8 @@
-// Package snapshot holds all evidence for doctor: API objects, logs, and what the helper read on nodes.
+// Package snapshot contains all evidence for doctor: API objects, logs, and data that the helper read on nodes.
 //
-// A snapshot is plain data: package collect fills one from a cluster, Write creates a bundle, and Read reads a
-// bundle or a directory on any machine. Missing lists evidence that could not be collected, so that its absence
-// is not mistaken for health. See README.md in this directory for the layout.
+// A snapshot is plain data: package collect fills one from a cluster, Write creates a bundle, and Read reads a bundle
+// or a directory on any machine. Missing lists evidence that could not be collected, so that its absence is not
+// mistaken for health. See README.md in this directory for the layout.
 package snapshot
 
 import (
@@ -19,13 +19,13 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
-// Snapshot is the state of a cluster at one moment. Slices are sorted by namespace and name.
+// Snapshot is the state of a cluster at one time. Slices are sorted by namespace and name.
 type Snapshot struct {
 	Meta Meta
 
 	Nodes          []corev1.Node
 	Namespaces     []corev1.Namespace
-	Pods           []corev1.Pod // all that are relevant for GPUs, and some behind Services; Meta.PodsSeen counts all
+	Pods           []corev1.Pod // all pods that are relevant for GPUs, and some behind Services; Meta.PodsSeen counts all pods
 	Events         []corev1.Event
 	DaemonSets     []appsv1.DaemonSet
 	RuntimeClasses []nodev1.RuntimeClass
@@ -33,9 +33,10 @@ type Snapshot struct {
 	LimitRanges    []corev1.LimitRange
 	ConfigMaps     []corev1.ConfigMap // only of GPU components
 
-	// NetworkPolicies are those in the namespaces of unhealthy GPU pods and components, and of the Services.
+	// NetworkPolicies are those in the namespaces of unhealthy GPU pods and components, and in the namespaces of
+	// Services.
 	NetworkPolicies []networkingv1.NetworkPolicy
-	// Services are those that such pods fail to reach, according to their logs and commands, and the cluster's
+	// Services are the Services that such pods fail to reach, according to their logs and commands, and the cluster's
 	// DNS, if there are any such pods.
 	Services []corev1.Service
 
@@ -48,12 +49,13 @@ type Snapshot struct {
 	ComputeDomains  []unstructured.Unstructured
 	ServiceMonitors []unstructured.Unstructured
 	Prometheuses    []unstructured.Unstructured
-	// Queues are those of batch schedulers: ClusterQueues and LocalQueues of Kueue, Queues of Volcano and of KAI
-	// Scheduler.
+	// Queues are the queues of batch schedulers: ClusterQueues and LocalQueues (Kueue), and Queues (Volcano, KAI
+	// Scheduler).
 	Queues []unstructured.Unstructured
-	// Queued is what waits in them: Workloads of Kueue, PodGroups of Volcano and of KAI Scheduler.
+	// Queued are the objects waiting in the queues: Workloads (Kueue) and PodGroups (Volcano, KAI Scheduler).
 	Queued []unstructured.Unstructured
-	// PersistentVolumes are those of unscheduled pods that nodes of other zones cannot attach: where they are.
+	// PersistentVolumes are the volumes of unscheduled pods that nodes in other zones cannot attach, reduced to their
+	// locations.
 	PersistentVolumes []unstructured.Unstructured
 	// PersistentVolumeClaims are those of unscheduled pods that are not bound: their storage class.
 	PersistentVolumeClaims []unstructured.Unstructured
@@ -65,8 +67,8 @@ type Snapshot struct {
 	Logs         []Log
 	Hosts        map[string]*api.Diagnosis // by node, as read by the helper
 	Images       map[string]Image          // by reference, as in pods
-	// Runs are this tool's own open faults, whose changes may be in place, and faults closed in the last days
-	// that wrote lines to kernel logs, which remain there.
+	// Runs are this tool's own open faults, whose changes may be in place, and recently closed faults that wrote lines
+	// to kernel logs, which remain there.
 	Runs []Run
 
 	Missing []Missing
@@ -76,18 +78,18 @@ type Snapshot struct {
 type Meta struct {
 	APIVersion string    `json:"apiVersion"`
 	Kind       string    `json:"kind"`
-	Created    time.Time `json:"created"` // by the client's clock
+	Created    time.Time `json:"created"` // according to the client's clock
 	Client     string    `json:"client"`  // version of this tool
 	// Server is the version of the API server: v1.36.3.
 	Server  string `json:"server,omitempty"`
 	Context string `json:"context,omitempty"`
-	// APIOnly is set if nodes were not to be read.
+	// APIOnly is set if the user did not want nodes to be read.
 	APIOnly bool `json:"apiOnly,omitempty"`
 	// Asked are the nodes that the user specified; missing evidence of other nodes is irrelevant.
 	Asked []string `json:"asked,omitempty"`
-	// PodsSeen counts all pods of the cluster, including those that are not kept.
+	// PodsSeen counts all pods in the cluster, including those that are not kept.
 	PodsSeen int `json:"podsSeen,omitempty"`
-	// Redacted is the number of secrets that were removed, by place: "pods env".
+	// Redacted is the number of secrets that were removed, by location: "pods env".
 	Redacted map[string]int `json:"redacted,omitempty"`
 }
 
@@ -102,24 +104,22 @@ type Missing struct {
 	// What is its name in the bundle: "api/pods", "logs/gpu-operator/nvidia-driver-x/nvidia-driver-ctr",
 	// "nodes/node-a", "images/REF".
 	What string `json:"what"`
-	// Why is the reason, for display: "forbidden: ...", "node node-a is not Ready", "not asked for: it looks
-	// healthy".
+	// Why is the reason, for display: "forbidden: ...", "node node-a is not Ready", "not asked for: it looks healthy".
 	Why string `json:"why"`
-	// NotStarted is the error of the kubelet or the runtime if this tool's own pod did not start on the node
-	// because of the node, which is evidence in itself. Otherwise, it is empty.
+	// NotStarted is the kubelet's or the runtime's error if this tool's own pod did not start because of a problem on
+	// the node, which is evidence in itself. Otherwise, it is empty.
 	NotStarted string `json:"notStarted,omitempty"`
 }
 
 // Log is the end or the beginning of one container's log.
 type Log struct {
 	Namespace, Pod, Container string
-	Previous                  bool // of the container before its last restart
+	Previous                  bool // from the container before its last restart
 	Head                      bool // the beginning, where programs log their devices
 	Text                      string
 }
 
-// NoLog reports whether the text is not a log, but the kubelet's message that the runtime no longer has the
-// log.
+// NoLog reports whether the text is not a log, but the kubelet's message that the runtime no longer has the log.
 func NoLog(text string) bool {
 	text = strings.TrimSpace(text)
 	return strings.HasPrefix(text, "unable to retrieve container logs for ") && !strings.Contains(text, "\n")
@@ -134,16 +134,16 @@ type HelmRelease struct {
 	AppVersion   string         `json:"appVersion,omitempty"`
 	Revision     int            `json:"revision"`
 	Status       string         `json:"status"`
-	Values       map[string]any `json:"values,omitempty"` // set by the user; excludes the chart's defaults
+	Values       map[string]any `json:"values,omitempty"` // values set by the user; excludes the chart's defaults
 }
 
 // Image is what a registry reports about an image.
 type Image struct {
 	Platforms []string `json:"platforms,omitempty"` // linux/amd64, linux/arm64/v8
-	Error     string   `json:"error,omitempty"`     // why the platforms are unknown
+	Error     string   `json:"error,omitempty"`     // the reason why the platforms are unknown
 }
 
-// Run is a fault of this tool.
+// Run is a fault created by this tool.
 type Run struct {
 	ID      string    `json:"id"`
 	Fault   string    `json:"fault"` // xid, cuda, runtime
@@ -151,15 +151,16 @@ type Run struct {
 	By      string    `json:"by,omitempty"`
 	Phase   string    `json:"phase"`
 	Created time.Time `json:"created"`
-	Until   time.Time `json:"until,omitzero"` // when it expires; zero if it does not
-	// Closed is when it was closed; zero while it is open. Only kernel log lines of a closed run remain.
+	Until   time.Time `json:"until,omitzero"` // when the run expires; zero if it does not
+	// Closed is the time at which the run was closed; zero while it is open. Only kernel log lines remain of a closed
+	// run.
 	Closed time.Time `json:"closed,omitzero"`
-	// Revert is the command that reverts it.
+	// Revert is the command that reverts the run.
 	Revert  string   `json:"revert"`
 	Targets []Target `json:"targets"`
 }
 
-// Target is something that a run changed.
+// Target is an object that a run changed.
 type Target struct {
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace,omitempty"`

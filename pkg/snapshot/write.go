@@ -99,7 +99,7 @@ func (b *bundle) all(s *Snapshot) {
 	b.json("snapshot.json", meta)
 }
 
-// host writes what the helper read on a node; it may change host.
+// host writes the data that the helper read on a node; it may change host.
 func (b *bundle) host(folder string, host *api.Diagnosis) {
 	b.json(folder+"/info.json", host.Info)
 	files := takeFiles(&host.Runtime)
@@ -115,14 +115,13 @@ func (b *bundle) host(folder string, host *api.Diagnosis) {
 		b.file(folder+"/kernel.log", []byte(formatKernelLog(host.KernelLog)))
 	}
 	for _, unit := range slices.Sorted(maps.Keys(host.Journals)) {
-		name := strings.ReplaceAll(strings.ToValidUTF8(unit, "_"), "/", "_") // names of units are arbitrary
+		name := strings.ReplaceAll(strings.ToValidUTF8(unit, "_"), "/", "_") // unit names are arbitrary
 		b.file(folder+"/journal/"+name+".log", []byte(host.Journals[unit]))
 	}
 }
 
-// takeFiles removes the contents of files from the runtime and returns them by path. Contents that cannot
-// become files in the bundle stay: two runtimes may see different files at the same path, and a path may be
-// invalid.
+// takeFiles removes the contents of files from the runtime and returns them by path. Contents that cannot become files
+// in the bundle are kept: two runtimes may see different files at the same path, and a path may be invalid.
 func takeFiles(runtime *api.Runtime) map[string][]byte {
 	files := map[string][]byte{}
 	take := func(instance *api.Instance) {

@@ -1,5 +1,4 @@
-// Package suggest finds the name that a misspelled one was meant to be, for messages that ask "did you mean ...?".
-// Pure.
+// Package suggest finds the intended name for a misspelled one, for messages such as "did you mean ...?". It is pure.
 package suggest
 
 import (
@@ -8,8 +7,8 @@ import (
 	"github.com/agext/levenshtein"
 )
 
-// Nearest returns the name that was most likely meant by wrote, ignoring case; empty if none is near. Of several that
-// are equally near it returns the first.
+// Nearest returns the name that was most likely intended by wrote, ignoring case; empty if no name is similar. If
+// several names are equally similar, it returns the first.
 func Nearest(wrote string, names []string) string {
 	best, least := "", 0
 	for _, name := range names {

@@ -1,5 +1,5 @@
-// Package tsv parses the tables that are embedded in the program. Their cells are separated by tabs. The tables are
-// edited manually and checked by tests.
+// Package tsv parses the tab-separated tables that are embedded in the program. The tables are edited manually and
+// checked by tests.
 package tsv
 
 import (
@@ -11,7 +11,7 @@ import (
 )
 
 // Each calls do with every row of a table as a map from column to cell. Cells with "-" are empty and omitted. The first
-// line has the column names, which must equal columns (separated by spaces). Lines that start with # are comments.
+// line contains the column names, which must equal columns (separated by spaces). Lines that start with # are comments.
 // Errors start with the file name and line number.
 func Each(file, text, columns string, do func(row map[string]string) error) error {
 	want := strings.Fields(columns)
@@ -23,18 +23,18 @@ func Each(file, text, columns string, do func(row map[string]string) error) erro
 		cells := strings.Split(line, "\t")
 		if !header {
 			if !slices.Equal(cells, want) {
-				return fmt.Errorf("%s:%d: the columns are %q, want %q", file, i+1, cells, want)
+				return fmt.Errorf("%s:%d: the columns are %q, expected %q", file, i+1, cells, want)
 			}
 			header = true
 			continue
 		}
 		if len(cells) != len(want) {
-			return fmt.Errorf("%s:%d: %s, want %d", file, i+1, count.Of(len(cells), "cell"), len(want))
+			return fmt.Errorf("%s:%d: %s, expected %d", file, i+1, count.Of(len(cells), "cell"), len(want))
 		}
 		row := make(map[string]string, len(cells))
 		for j, c := range cells {
 			if c == "" || c != strings.TrimSpace(c) {
-				return fmt.Errorf("%s:%d: cell %s is empty or padded; write - for an empty one", file, i+1, want[j])
+				return fmt.Errorf("%s:%d: cell %s is empty or padded; write - for an empty cell", file, i+1, want[j])
 			}
 			if c != "-" {
 				row[want[j]] = c

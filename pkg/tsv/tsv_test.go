@@ -17,9 +17,9 @@ func TestEach(t *testing.T) {
 		"no last newline": {"code\tname\n2\toom", "map[code:2 name:oom]", ""},
 		"no rows":         {"code\tname\n", "", ""},
 		"other columns": {
-			"name\tcode\n2\toom\n", "", `t.tsv:1: the columns are ["name" "code"], want ["code" "name"]`,
+			"name\tcode\n2\toom\n", "", `t.tsv:1: the columns are ["name" "code"], expected ["code" "name"]`,
 		},
-		"too few cells":    {"code\tname\n2\toom\n3\n", "map[code:2 name:oom]", "t.tsv:3: 1 cell, want 2"},
+		"too few cells":    {"code\tname\n2\toom\n3\n", "map[code:2 name:oom]", "t.tsv:3: 1 cell, expected 2"},
 		"empty cell":       {"code\tname\n2\t\n", "", "t.tsv:2: cell name is empty or padded"},
 		"padded cell":      {"code\tname\n2 \toom\n", "", "t.tsv:2: cell code is empty or padded"},
 		"refused by a row": {"code\tname\n666\tevil\n3\tok\n", "map[code:666 name:evil]", "t.tsv:2: no"},

@@ -31,7 +31,7 @@ func answer(s *scenario.Sealed) string {
 	for _, a := range s.Solutions {
 		fmt.Fprintf(&b, "  %s: %s\n", a.Name, a.Why)
 	}
-	b.WriteString("\nWhat does not count:\n")
+	b.WriteString("\nFixes that do not pass:\n")
 	for _, a := range s.WrongFixes {
 		fmt.Fprintf(&b, "  %s: %s\n", a.Name, a.Why)
 	}

@@ -30,13 +30,13 @@ func (c *common) newEndCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "end [ID]",
 		Short: "Restore everything, and report what could not be restored",
-		Long: `End an exercise: undo everything that its run changed, and compare the cluster with its previous state. The candidate's kubeconfig then
+		Long: `End an exercise: undo everything that its run changed, and compare the cluster with its state before the exercise. The candidate's kubeconfig then
 becomes invalid.
 
-Changes of the candidate outside of the exercise's namespaces, such as a taint of a node, are listed first, with the commands to undo them.
+Changes by the candidate outside of the exercise's namespaces, such as a taint on a node, are listed first, with the commands to undo them.
 With --restore, they are undone if the scenario names them. Other users may have changed the same objects, so check the list.
 
-The command can be repeated, from any machine. The exit code is 0 if the cluster is as before, and 2 if differences remain.`,
+The command can be repeated, from any machine. The exit code is 0 if the cluster is in its previous state, and 2 if differences remain.`,
 		Example: `  # End the only open exercise
   kubectl gpu-fault scenario end`,
 		Args: atMostOne("end"),
@@ -53,7 +53,7 @@ The command can be repeated, from any machine. The exit code is 0 if the cluster
 		"Allow privileged pods on control plane nodes")
 	cmd.Flags().BoolVar(&how.Force, "force", false, "End the exercise even if the client that started it is still running")
 	cmd.Flags().BoolVar(&how.Restore, "restore", false,
-		"Also restore what the candidate changed outside of the exercise's namespaces, including files of nodes")
+		"Also restore what the candidate changed outside of the exercise's namespaces, including files on nodes")
 	c.pods.AddImageFlags(cmd)
 	format.AddFlags(cmd)
 	return cmd
@@ -121,12 +121,12 @@ func (c *common) printEndings(all []exercise.Ending, format printer.Format) erro
 }
 
 // beforeEnd prints what will be deleted and restored, and returns the exercise's ID. If the exercise's record is
-// missing, only its run is known and is reverted.
+// missing, only its run is known and will be reverted.
 func (c *common) beforeEnd(ctx context.Context, lab *exercise.Lab, id string, how exercise.EndOptions) (string, error) {
 	say := func(format string, args ...any) { printer.Talk(c.streams.ErrOut, format, args...) }
 	e, err := lab.Get(ctx, id)
 	if id != "" && errors.As(err, new(*exercise.NotFoundError)) {
-		say("Exercise %s has no record: its run is reverted if it exists.", id)
+		say("Exercise %s has no record; its run will be reverted if it exists.", id)
 		return id, nil
 	}
 	if err != nil {
@@ -137,7 +137,7 @@ func (c *common) beforeEnd(ctx context.Context, lab *exercise.Lab, id string, ho
 		strings.Join(e.Namespaces, ", "))
 	leftovers, err := lab.Leftovers(ctx, e.ID)
 	if err != nil {
-		say("Warning: the changes of the candidate could not be determined: %v", c.connection.Explain(err))
+		say("Warning: could not determine the candidate's changes: %v", c.connection.Explain(err))
 	}
 	what := "Left:     "
 	if how.Restore {
@@ -159,7 +159,7 @@ func endingText(e exercise.Ending) string {
 		fmt.Fprintln(&b, text)
 	}
 	for _, r := range e.Restored {
-		fmt.Fprintf(&b, "%s %s was %s by the candidate, and is restored\n", r.Difference.Ref.Kind,
+		fmt.Fprintf(&b, "%s %s was %s by the candidate, and has been restored\n", r.Difference.Ref.Kind,
 			qualified(r.Difference.Ref.Namespace, r.Difference.Ref.Name), r.Difference.Kind)
 	}
 	for _, l := range e.Left {
@@ -170,19 +170,19 @@ func endingText(e exercise.Ending) string {
 		}
 	}
 	for _, c := range e.Conditions {
-		fmt.Fprintf(&b, "%s, which it was not before: %s\n"+
-			"      what reports it, such as node-problem-detector, may keep it until it restarts\n", c, c.Message)
+		fmt.Fprintf(&b, "%s, unlike before the exercise: %s\n"+
+			"      the component that reports it, such as node-problem-detector, may keep reporting it until the component restarts\n", c, c.Message)
 	}
 	switch {
 	case !e.Compared:
-		fmt.Fprintf(&b, "exercise %s ended; the cluster could not be compared, because the baseline no longer exists", e.ID)
+		fmt.Fprintf(&b, "exercise %s has ended; the cluster could not be compared, because the baseline no longer exists", e.ID)
 	case e.Clean() && len(e.Conditions) > 0:
-		fmt.Fprintf(&b, "exercise %s ended; the cluster is as it was before, except for %s of nodes", e.ID,
+		fmt.Fprintf(&b, "exercise %s has ended; the cluster is in its previous state, except for %s on nodes", e.ID,
 			count.Of(len(e.Conditions), "condition"))
 	case e.Clean():
-		fmt.Fprintf(&b, "exercise %s ended; the cluster is as it was before", e.ID)
+		fmt.Fprintf(&b, "exercise %s has ended; the cluster is in its previous state", e.ID)
 	default:
-		fmt.Fprintf(&b, "exercise %s ended; %s from the baseline left", e.ID,
+		fmt.Fprintf(&b, "exercise %s has ended; %s from the baseline remaining", e.ID,
 			count.Of(len(e.Left)+len(e.Files), "difference"))
 	}
 	if e.Compared && e.NodeShell {

@@ -22,8 +22,8 @@ func (c *common) newExportCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "export NAME --recipient AGE",
 		Short: "Write a scenario to a file, with the answer encrypted",
-		Long: `Write a scenario to a file whose sealed half is encrypted (age, X25519). Anyone can read the public half. Only owners of a recipient's identity
-can start the scenario or read the answer.`,
+		Long: `Write a scenario to a file whose sealed half is encrypted (age, X25519). Anyone can read the public half. Only someone with a recipient's
+identity can start the scenario or read the answer.`,
 		Example: `  # Create a key for the interviewers
   age-keygen -o interviewers.key
 
@@ -45,12 +45,12 @@ can start the scenario or read the answer.`,
 			for _, text := range recipients {
 				r, err := age.ParseX25519Recipient(text)
 				if err != nil {
-					return fmt.Errorf("--recipient %s: %w; it begins with age1", text, err)
+					return fmt.Errorf("--recipient %s: %w; must be a public key that begins with age1", text, err)
 				}
 				to = append(to, r)
 			}
 			if out == "" {
-				// to be read by another kubectl gpu-fault
+				// so that another installation of kubectl gpu-fault can read it
 				return scenario.Export(printer.Raw(c.streams.Out), s, to...)
 			}
 			f, err := os.OpenFile(out, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
@@ -66,7 +66,7 @@ can start the scenario or read the answer.`,
 		ValidArgsFunction: completeNames,
 	}
 	pack.addFlags(cmd)
-	cmd.Flags().StringSliceVarP(&recipients, "recipient", "r", nil, "age public keys that can decrypt the answer")
+	cmd.Flags().StringSliceVarP(&recipients, "recipient", "r", nil, "age public keys to encrypt the answer for")
 	cmd.Flags().StringVar(&out, "out", "", "File to write; must not exist (default: stdout)")
 	return cmd
 }

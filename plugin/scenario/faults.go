@@ -25,8 +25,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/xid"
 )
 
-// faults creates the scenario steps that are node and process faults. They are the same faults that the other commands
-// create.
+// faults creates the changes for the scenario steps that are node and process faults. They are the same faults as those
+// of the other commands.
 type faults struct {
 	connection *kube.Connection
 	cluster    *kube.Cluster
@@ -61,7 +61,7 @@ func (f faults) Firewall(step scenario.Firewall) ([]fault.Change, []fault.Permis
 	in := &firewall.Injection{
 		Start: session.StartShortPod[firewall.Pod](f.cluster, f.connection.LedgerNamespace, f.pods),
 	}
-	action := fmt.Sprintf("drop %s of TCP port %d", step.Drop, step.Port)
+	action := fmt.Sprintf("drop %s for TCP port %d", step.Drop, step.Port)
 	return []fault.Change{in.Change(step.Node, action, what)}, fault.DebugPodPermissions(f.connection.LedgerNamespace),
 		nil
 }
@@ -85,7 +85,7 @@ func (f faults) CUDA(ctx context.Context, step scenario.CUDA) ([]fault.Change, [
 	return []fault.Change{loading.Change}, loading.Needs, err
 }
 
-// look returns how a node is read.
+// look returns the settings for reading a node.
 func (f faults) look(reading string) session.Look {
 	return session.Look{
 		Cluster: f.cluster, LedgerNamespace: f.connection.LedgerNamespace, Pods: f.pods, ErrOut: io.Discard,
@@ -136,14 +136,14 @@ func (f faults) Handler(ctx context.Context, what scenario.Handler) (map[string]
 	return nil, nil
 }
 
-// lostAtRestart returns why a handler that containerd has loaded is another one, or none, after containerd or the node
-// restarts, or "".
+// lostAtRestart returns the reason why a handler that containerd has loaded will be different or missing after
+// containerd or the node restarts. It returns "" if the handler will stay the same.
 func lostAtRestart(i runtimeview.Instance, h runtimeview.Handler, now runtimeview.Settings) string {
 	switch {
 	case h.OnDisk == nil:
-		return "the files of containerd do not have it"
+		return "containerd's configuration files do not contain the handler"
 	case h.OnDisk.Type != now.Type || h.OnDisk.BinaryName != now.BinaryName:
-		return "the files of containerd have " + h.OnDisk.Type + " " + h.OnDisk.BinaryName
+		return "containerd's configuration files contain " + h.OnDisk.Type + " " + h.OnDisk.BinaryName
 	}
 	for _, f := range i.Files {
 		if f.Volatile != "" {
@@ -160,7 +160,7 @@ func (f faults) Shim(what scenario.CUDAFault) (map[string][]byte, func(ledger.Ru
 		return nil, nil, err
 	}
 	asked.Quiet = true // its line on stderr would reveal the answer
-	// Apply the delay to all processes, so that a lost GPU is also lost for processes that start later.
+	// Apply the delay to all processes: a GPU that is lost is also lost for processes that start later.
 	asked.After, asked.WindowFrom = 0, asked.After
 	libraries := map[string][]byte{}
 	for _, arch := range []string{"amd64", "arm64"} {
@@ -169,12 +169,13 @@ func (f faults) Shim(what scenario.CUDAFault) (map[string][]byte, func(ledger.Ru
 		}
 	}
 	state := func(run ledger.Run) ([]byte, error) {
-		// The state starts now, not when the run began, because objects that are scheduled to fail are created now.
+		// The state starts now, not at the beginning of the run, because objects with a scheduled failure are created
+		// now.
 		s, err := asked.State(run.ID, uint64(run.Created.UnixNano()), time.Now(), run.Until)
 		if err != nil {
 			return nil, err
 		}
-		s.Run = "" // the candidate can read the file
+		s.Run = "" // because the candidate can read the file
 		return s.Encode()
 	}
 	return libraries, state, nil

@@ -33,10 +33,10 @@ func (c *common) newGradeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "grade [ID]",
 		Short: "Grade the candidate's work",
-		Long: `Grade the candidate's work. It passes if the workload works again and keeps working for a while, if no workaround only makes it look so, and if
-nothing else in the cluster was changed. The diagnosis, the time and the hints also count.
+		Long: `Grade the candidate's work. The work passes if the workload recovers and remains healthy for a while, the fix is not just a workaround, and
+nothing else in the cluster has changed. The diagnosis, the time and the hints also affect the score.
 
-If the work passes otherwise, a debug pod on each node that runs pods of the exercise checks whether
+If the work would pass, a debug pod on each node that runs pods of the exercise then checks whether
 their processes were started by their own programs.
 
 The command can be repeated: the exercise continues until it ends. The exit code is 0 if the work passes, and 2 if it does not.`,
@@ -47,7 +47,7 @@ The command can be repeated: the exercise continues until it ends. The exit code
   kubectl gpu-fault scenario grade --html report.html
   kubectl gpu-fault scenario grade -o junit > grade.xml
 
-  # Include the requests of the candidate that scenario record wrote
+  # Include the candidate's requests, which scenario record recorded
   kubectl gpu-fault scenario grade --transcript anna.jsonl
 
   # Show the latest grade again
@@ -67,9 +67,9 @@ The command can be repeated: the exercise continues until it ends. The exit code
 	flags := cmd.Flags()
 	flags.BoolVar(&g.last, "last", false, "Show the latest grade without grading again")
 	flags.StringVar(&g.transcript, "transcript", "",
-		"Transcript of scenario record, to also report the time until the first request about the root cause, and until the first change")
+		"Transcript from scenario record, to also report the time until the first request about the root cause, and until the first change")
 	_ = cmd.MarkFlagFilename("transcript", "jsonl")
-	flags.StringVar(&g.html, "html", "", "File to also write the report to, as a self-contained page")
+	flags.StringVar(&g.html, "html", "", "File for an additional copy of the report, as a self-contained HTML page")
 	flags.StringVarP(&g.output, "output", "o", "", "Output format: json, yaml, name, junit or jsonpath=TEMPLATE")
 	_ = cmd.RegisterFlagCompletionFunc("output",
 		cobra.FixedCompletions([]string{"json", "yaml", "name", "junit", "jsonpath="},
@@ -120,7 +120,7 @@ func (g *grading) judge(
 		return nil, err
 	}
 	if e.Last() == nil {
-		return nil, fmt.Errorf("exercise %s has not been graded yet: remove --last", e.ID)
+		return nil, fmt.Errorf("exercise %s has not been graded yet; to grade it, remove --last", e.ID)
 	}
 	if transcript != nil {
 		err = lab.Retell(ctx, e.Last(), transcript)
@@ -149,7 +149,7 @@ func (g *grading) print(reports []exercise.Report) (err error) {
 // printAll prints the reports of exercises that were started together.
 func (g *grading) printAll(reports []exercise.Report) error {
 	if g.html != "" {
-		return errors.New("--html is for one report: specify the ID of an exercise, with --last for its latest grade")
+		return errors.New("--html supports only one report: specify the ID of an exercise, and --last to show its latest grade")
 	}
 	if g.output == "junit" {
 		return report.JUnit(g.streams.Out, reports...)

@@ -15,31 +15,31 @@ func Guide(r *scenario.Resolved) string {
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	name := r.Metadata.Name
 	line("# %s\n", r.Public.Title)
-	line("`%s`, %s, %s, needs %s. This page shows what seed %d draws on a cluster of two nodes with two GPUs each: other seeds draw other names, "+
-		"and may draw another cause. Of an exercise that runs, `scenario reveal` tells the answer.\n", name,
+	line("Scenario: `%s`. Difficulty: %s. Time: %s. Requires: %s. This page shows the variant for seed %d on a cluster with two nodes with two GPUs each. Other seeds produce other names, "+
+		"and may have another cause. To see the answer for a running exercise, run `scenario reveal`.\n", name,
 		r.Metadata.Difficulty, count.Of(r.Metadata.Minutes, "minute"), needs(r.Requires), r.Seed)
 	if other := r.Requires.Otherwise; other != "" {
-		line("Where NetworkPolicies are not enforced `start` plays [%s](%[1]s.md) in its place, and says so.\n", other)
+		line("If the cluster does not enforce NetworkPolicies, `start` reports this and starts [%s](%[1]s.md) instead.\n", other)
 	}
 	line(
-		"## How to run it\n\nAll of this is yours; the candidate only has kubectl and the kubeconfig. They tell you the diagnosis, or write it into a file, and you hand it in.\n",
+		"## How to run it\n\nYou run all of these commands; the candidate only has kubectl and the kubeconfig. The candidate tells you the diagnosis or writes it to a file, and you submit it.\n",
 	)
 	line("    kubectl gpu-fault scenario start %s --seed %d --kubeconfig-out candidate.kubeconfig", name, r.Seed)
-	line("    kubectl gpu-fault scenario hint                     # when they ask for one")
-	line("    kubectl gpu-fault scenario submit                   # their diagnosis")
+	line("    kubectl gpu-fault scenario hint                     # when the candidate asks for one")
+	line("    kubectl gpu-fault scenario submit                   # the candidate's diagnosis")
 	line("    kubectl gpu-fault scenario grade --html report.html")
 	line("    kubectl gpu-fault scenario reveal\n    kubectl gpu-fault scenario end\n")
-	line("## What the candidate is told\n\n%s\n", quote(r.Public.Briefing))
+	line("## Briefing for the candidate\n\n%s\n", quote(r.Public.Briefing))
 	if r.Public.Simulated != "" {
-		line("What is simulated, and is not part of the fault:\n\n%s\n", quote(r.Public.Simulated))
+		line("Simulated, and not part of the fault:\n\n%s\n", quote(r.Public.Simulated))
 	}
 	if r.Public.Terraform != "" {
-		line("With `--terraform module` they also get the lab's Terraform module, and are told:\n\n%s\n",
+		line("With `--terraform module`, the candidate also gets the lab's Terraform module, and this text:\n\n%s\n",
 			quote(r.Public.Terraform))
-		line("They mend the cluster or the module; hand the folder in with `scenario submit --terraform module`. `grade` applies it with the candidate's own rights before it " +
-			"looks, and judges its resources of provider google by their values.\n")
+		line("The candidate fixes the cluster or the module. Submit the directory with `scenario submit --terraform module`. `grade` first applies the module with the candidate's permissions, " +
+			"and evaluates the values of its resources of provider google.\n")
 	}
-	line("## What is wrong\n\n%s\n", strings.TrimSpace(r.Sealed.Story))
+	line("## Root cause\n\n%s\n", strings.TrimSpace(r.Sealed.Story))
 	line("| | |\n|---|---|")
 	for _, row := range [][2]string{
 		{"Component", r.Sealed.RootCause.Component.Value}, {"Object", r.Sealed.RootCause.Object.Value},
@@ -48,7 +48,7 @@ func Guide(r *scenario.Resolved) string {
 	} {
 		line("| %s | `%s` |", row[0], strings.ReplaceAll(row[1], "|", `\|`))
 	}
-	line("\n## Steps of a good candidate\n")
+	line("\n## How to find the cause\n")
 	for i, l := range r.Sealed.Look {
 		line("%d. `%s`\n\n   %s\n", i+1, l.Command, strings.TrimSpace(l.Shows))
 	}
@@ -61,7 +61,7 @@ func Guide(r *scenario.Resolved) string {
 		line("- **%s**: %s", a.Name, strings.TrimSpace(a.Why))
 	}
 	if len(r.Sealed.Hints) > 0 {
-		line("\n## Hints, and what they cost\n")
+		line("\n## Hints and their cost\n")
 		for _, h := range r.Sealed.Hints {
 			line("- %s: %s", count.Of(h.Cost, "point"), strings.TrimSpace(h.Text))
 		}
@@ -71,7 +71,7 @@ func Guide(r *scenario.Resolved) string {
 	if w == (scenario.Weights{}) {
 		w = scenario.DefaultWeights
 	}
-	line("Measured: it works and stays so (%s), the diagnosis (%d), nothing else was changed (%d), time (%d), no hints (%d).\n",
+	line("Measured: the workload recovers and remains healthy (%s), the diagnosis (%d), nothing else was changed (%d), time (%d), no hints (%d).\n",
 		count.Of(w.Fixed, "point"), w.Diagnosis, w.Collateral, w.Time, w.Hints)
 	for _, c := range r.Sealed.Criteria {
 		line("- [ ] %s", strings.TrimSpace(c))

@@ -14,7 +14,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/exercise"
 )
 
-// isolation contains the flags that say what a program of `scenario run` may access.
+// isolation contains the flags that limit what a program of `scenario run` may access.
 type isolation struct {
 	off   bool
 	dir   string
@@ -26,20 +26,20 @@ type isolation struct {
 
 func (i *isolation) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&i.dir, "agent-dir", "",
-		"Directory with the agent's files, which it may read and in which it starts")
-	flags.StringSliceVar(&i.env, "agent-env", nil, "Environment variables that the agent gets, such as API keys")
+		"Directory with the agent's files: its working directory, read-only")
+	flags.StringSliceVar(&i.env, "agent-env", nil, "Environment variables to pass to the agent, such as API keys")
 	flags.StringSliceVar(&i.hosts, "agent-host", nil,
 		"Hosts that the agent may connect to, as HOST or HOST:PORT, through the proxy in HTTPS_PROXY")
 	flags.BoolVar(&i.off, "no-isolation", false,
 		"Run the agent as your own user, with access to your files, credentials and network")
 }
 
-// complete checks the flags, and that this machine can isolate a program.
+// complete checks the flags, and whether this machine can isolate a program.
 func (i *isolation) complete(agent string, kubeconfigs []string) error {
 	var err error
 	if i.off {
 		if i.dir != "" || len(i.env)+len(i.hosts) > 0 {
-			return errors.New("--agent-dir, --agent-env and --agent-host are for isolated agents: remove --no-isolation")
+			return errors.New("--agent-dir, --agent-env and --agent-host require isolation: remove --no-isolation")
 		}
 		return nil
 	}
@@ -70,7 +70,8 @@ func (i *isolation) complete(agent string, kubeconfigs []string) error {
 	return trial.Close()
 }
 
-// directory resolves --agent-dir. The home directory and what is above it hold more than an agent's files.
+// directory resolves --agent-dir. It rejects the home directory and its parents, which contain more than an agent's
+// files.
 func (i *isolation) directory() error {
 	dir, err := filepath.Abs(i.dir)
 	if err == nil {
@@ -94,11 +95,11 @@ func (i *isolation) directory() error {
 	return nil
 }
 
-// sees returns an error if the command begins with the path of a program that the agent could not execute.
+// sees returns an error if the command begins with the path of a program that the agent cannot access.
 func (i *isolation) sees(command string) error {
 	program, _, _ := strings.Cut(strings.TrimSpace(command), " ")
 	if !strings.Contains(program, "/") || strings.ContainsAny(program, "$`'\"\\*?~;&|<>()\n") {
-		return nil // found in PATH, or only by the shell
+		return nil // found in PATH, or known only to the shell
 	}
 	path := program
 	switch {
@@ -120,7 +121,7 @@ func (i *isolation) sees(command string) error {
 	return nil
 }
 
-// isolation returns what the flags say. kubeconfigs are the trainer's.
+// isolation returns the settings from the flags. kubeconfigs are the trainer's.
 func (i *isolation) isolation(kubeconfigs []string) exercise.Isolation {
 	return exercise.Isolation{Off: i.off, Dir: i.dir, Env: i.env, Hosts: i.parsed, Hidden: kubeconfigs}
 }

@@ -32,10 +32,11 @@ func (p *packFlags) addFlags(cmd *cobra.Command) {
 	_ = cmd.MarkFlagFilename("identity")
 }
 
-// addTrust registers the flag that allows potentially harmful steps in third-party packs, for commands that run them.
+// addTrust registers the flag that allows potentially harmful steps in third-party packs. It is for commands that run
+// packs.
 func (p *packFlags) addTrust(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&p.trust, "trust-pack", false,
-		"Allow the potentially harmful actions of --file, which are listed; --yes does not allow them")
+		"Allow the potentially harmful actions in --file that the command lists; --yes does not allow them")
 }
 
 // consent asks for confirmation of potentially harmful steps in a third-party scenario.
@@ -47,7 +48,7 @@ func (c *common) consent(ctx context.Context, pack packFlags, wants []string, ye
 		strings.Join(wants, "\n  "))
 	if yes {
 		return fmt.Errorf(
-			"nothing was changed: read %s, and pass --trust-pack if you trust its author; --yes does not allow this",
+			"nothing was changed: read %s, and specify --trust-pack if you trust its author; --yes is not enough",
 			pack.file,
 		)
 	}
@@ -81,7 +82,7 @@ func (p *packFlags) load(name string) (*scenario.Scenario, error) {
 		}
 		return s, err
 	case name == "":
-		return nil, errors.New("specify a scenario; kubectl gpu-fault scenario list lists them")
+		return nil, errors.New("specify a scenario; to list the scenarios, run: kubectl gpu-fault scenario list")
 	}
 	return scenario.Find(name)
 }
@@ -97,7 +98,7 @@ func (p *packFlags) identities() ([]age.Identity, error) {
 	defer f.Close()
 	identities, err := age.ParseIdentities(f)
 	if err != nil {
-		return nil, fmt.Errorf("--identity %s: %w; age-keygen creates such files", p.identity, err)
+		return nil, fmt.Errorf("--identity %s: %w; to create an identity file, use age-keygen", p.identity, err)
 	}
 	return identities, nil
 }

@@ -42,11 +42,11 @@ func (c *common) newRecordCommand() *cobra.Command {
 objects, tokens and terminal sessions are never recorded; strings in commands that look like credentials are removed.
 
 The proxy runs on the candidate's machine, with the candidate's kubeconfig, until Ctrl-C, the end of the time box or the end of the exercise.
-The candidate uses the kubeconfig that it writes, which works only on this machine and only while the proxy runs. It has no access to the
-answer of the scenario.
+The candidate uses the kubeconfig that the command writes, which works only on this machine and only while the proxy is running. The proxy has
+no access to the answer.
 
-If the transcript of this candidate already exists, it is continued. It does not affect the score: a candidate with the original kubeconfig
-can bypass the proxy. scenario grade --transcript shows the transcript to the interviewer.`,
+If a transcript of this candidate already exists, new requests are appended. The transcript does not affect the score: a candidate with the
+original kubeconfig can bypass the proxy. scenario grade --transcript shows the transcript to the interviewer.`,
 		Example: `  # Record, on the candidate's machine
   kubectl gpu-fault scenario record --kubeconfig candidate.kubeconfig \
       --kubeconfig-out recorded.kubeconfig --transcript anna.jsonl
@@ -62,9 +62,9 @@ can bypass the proxy. scenario grade --transcript shows the transcript to the in
 		},
 	}
 	cmd.Flags().StringVar(&r.kubeconfig, "kubeconfig-out", "",
-		"File for the kubeconfig that the candidate uses; must not exist, and is removed at the end")
+		"File for the kubeconfig that the candidate uses; must not exist, and is removed when the recording ends")
 	cmd.Flags().StringVar(&r.transcript, "transcript", "",
-		"File for the transcript, as JSON lines; only its owner can read it")
+		"File for the transcript, as JSON lines, readable only by its owner")
 	r.format.AddFlags(cmd)
 	return cmd
 }
@@ -73,7 +73,7 @@ can bypass the proxy. scenario grade --transcript shows the transcript to the in
 func (r *recording) validate() error {
 	switch {
 	case r.kubeconfig == "":
-		return errors.New("specify --kubeconfig-out FILE, the kubeconfig that the candidate uses")
+		return errors.New("specify --kubeconfig-out FILE, for the kubeconfig that the candidate will use")
 	case r.transcript == "":
 		return errors.New("specify --transcript FILE")
 	}
@@ -93,8 +93,8 @@ func (r *recording) run(ctx context.Context) error {
 		return kube.Explain(err)
 	}
 	if !access.IsUser(user) {
-		return fmt.Errorf("this is the kubeconfig of %s, not of a candidate, and would give the candidate all of its permissions: specify --kubeconfig FILE, "+
-			"which scenario start --kubeconfig-out wrote", user)
+		return fmt.Errorf("this kubeconfig belongs to %s, not to a candidate, and would give the candidate all of that user's permissions: specify --kubeconfig FILE, "+
+			"the file that scenario start --kubeconfig-out wrote", user)
 	}
 	now, note := exercise.ServerClock(ctx, cluster.Config)
 	if note != "" {
@@ -143,9 +143,9 @@ func (r *recording) watch(ctx context.Context, cluster *kube.Cluster, proxy *rec
 			refused = 0
 			continue
 		}
-		if refused++; refused > 1 { // a starting API server may reject a valid token once
+		if refused++; refused > 1 { // an API server may reject a valid token once while starting
 			printer.Talk(r.streams.ErrOut,
-				"The candidate's token is no longer valid: the time is over, or the exercise was ended.")
+				"The candidate's token is no longer valid: the time is over, or the exercise has ended.")
 			return
 		}
 	}
@@ -172,7 +172,7 @@ type recorded struct {
 	Asked []recorder.Asked `json:"asked"`
 }
 
-// print shows the recorded requests, without revealing the expected ones.
+// print shows the recorded requests, without revealing which requests are expected.
 func (r *recording) print() error {
 	t, err := recorder.ReadFile(r.transcript)
 	if err != nil {
@@ -194,7 +194,7 @@ func (r *recording) print() error {
 	if err := table.Write(r.streams.Out); err != nil {
 		return err
 	}
-	printer.Talk(r.streams.ErrOut, "%s, of these %s; %s has them all", count.Of(all.Requests, "request"),
+	printer.Talk(r.streams.ErrOut, "%s, of these %s; %s contains all of them", count.Of(all.Requests, "request"),
 		count.Of(all.Changes, "change"), r.transcript)
 	return nil
 }

@@ -196,7 +196,7 @@ func TestRecordRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, d := range map[string]*desk{
-		"is the kubeconfig of kubernetes-admin, not of a candidate": admin, "rejected the credentials": gone,
+		"kubeconfig belongs to kubernetes-admin, not to a candidate": admin, "rejected the credentials": gone,
 		"is not a transcript": taken,
 	} {
 		if err := d.line.run(t.Context()); err == nil || !strings.Contains(err.Error(), want) {

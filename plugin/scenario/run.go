@@ -46,29 +46,29 @@ func (c *common) newRunCommand() *cobra.Command {
 	r := &running{common: *c, repeats: 1, seed: 1}
 	cmd := &cobra.Command{
 		Use:   "run (NAME... | --all) --agent COMMAND",
-		Short: "Let programs solve scenarios, and measure how often they succeed",
-		Long: `Start each scenario, pass the candidate's kubeconfig and a task card to a program, and grade when it exits or its time is over. This is a
+		Short: "Run programs that solve scenarios, and measure how often they succeed",
+		Long: `Start each scenario, pass the candidate's kubeconfig and a task card to a program, and grade when the program exits or its time is over. This is a
 benchmark for agents that operate clusters.
 
 The program runs with sh -c and these environment variables: KUBECONFIG, the candidate's; TASK_CARD, a JSON file with the title, briefing, access,
 deadline and path for the diagnosis; TASK_DIAGNOSIS, that path; TASK_USAGE, the path of a JSON object in which it may report its model,
-inputTokens, outputTokens, costUSD and steps. Its output is shown with a prefix. With --repeats K, each scenario runs K times with different seeds,
+inputTokens, outputTokens, costUSD and steps. The program's output is shown with a prefix. With --repeats K, each scenario runs K times with different seeds,
 and the result includes pass@k with its 95% interval.
 
-The program runs in a sandbox (Linux): as a user of its own if you are root, and otherwise as your user without capabilities. It sees the
-system's programs, --agent-dir (read-only), its own processes, and /task, its home directory. It reaches the API server with the candidate's rights,
-and nothing else: name the environment variables that it needs with --agent-env, and the hosts, such as that of its model, with --agent-host; programs
-use them through the proxy in HTTPS_PROXY. --no-isolation runs it as your own user, with access to your credentials and so to the answers: use it
-only for a program that isolates itself, such as a container.
+The program runs in a sandbox (Linux): as a separate user if you are root, and otherwise as your user without capabilities. It can access the
+system's programs, --agent-dir (read-only), its own processes, and /task, its home directory. It can reach the API server, with the candidate's
+permissions, and nothing else: specify the environment variables that it needs with --agent-env, and other hosts, such as that of its model, with
+--agent-host; programs reach them through the proxy in HTTPS_PROXY. --no-isolation runs the program as your own user, with access to your
+credentials and therefore to the answers: use it only for a program that isolates itself, such as a container.
 
 --record DIR writes three files for each try: a trajectory (JSON: the commands with times and exit codes, the API requests, the usage, the
 diagnosis, the grade), the report with the trajectory as a page (HTML), and the transcript for scenario grade --transcript (JSON lines).
 
-The exit code is 0 if all were solved, and 2 if some were not, or if none could start.`,
+The exit code is 0 if all scenarios were solved, and 2 if some were not, or if none could be started.`,
 		Example: `  # Run an agent five times on each scenario
   kubectl gpu-fault scenario run --all --agent ./my-agent --agent-dir . --repeats 5 -o json
 
-  # Run an agent that asks a model, and record what it does
+  # Run an agent that calls a model, and record its actions
   kubectl gpu-fault scenario run gpu-memory --agent ./my-agent --agent-dir . \
       --agent-env MODEL_API_KEY --agent-host api.example.com --record runs`,
 		Args: cobra.ArbitraryArgs,
@@ -153,7 +153,7 @@ func (r *running) run(ctx context.Context, chosen []*scenario.Scenario) error {
 	if printErr := r.print(result); printErr != nil {
 		return printErr
 	}
-	// without a valid try, the result is inconclusive
+	// if no try is valid, the result is inconclusive
 	if err == nil && (result.Passed < result.Tries || result.Tries == 0) {
 		return &usage.Verdict{}
 	}

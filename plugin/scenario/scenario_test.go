@@ -95,11 +95,11 @@ func TestBadInput(t *testing.T) {
 		{[]string{"start", "--file", filepath.Join(t.TempDir(), "none.yaml")}, "none.yaml"},
 		{
 			[]string{"start", "gpu-memory", "--terraform", filepath.Join(t.TempDir(), "new")},
-			"gpu-memory has no Terraform module: these have one: blocked-egress, wrong-role-binding",
+			"gpu-memory has no Terraform module; scenarios with a module: blocked-egress, wrong-role-binding",
 		},
 		{[]string{"start", "blocked-egress", "--terraform", filepath.Dir(taken)}, "is not empty"},
 		{[]string{"start", "blocked-egress", "--terraform", taken}, "not a directory"},
-		{[]string{"submit", "--terraform", t.TempDir()}, "has no .tf files"},
+		{[]string{"submit", "--terraform", t.TempDir()}, "contains no .tf files"},
 		{[]string{"submit", "--terraform", filepath.Dir(broken)}, "main.tf:1:1: data blocks are not supported"},
 		{[]string{"grade", "a", "b"}, "one exercise"},
 		{[]string{"run", "noop"}, "--agent"},

@@ -45,17 +45,17 @@ func (c *common) newSelftestCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "selftest (NAME... | --all)",
 		Short: "Verify scenarios on this cluster: every solution passes, and no wrong fix does",
-		Long: `Start each scenario with each seed, once for each of its solutions and wrong fixes. Apply the solution or fix with the candidate's permissions,
-grade, end the exercise, and compare the cluster with its previous state. A solution must pass, a wrong fix must fail, and nothing may be left.
+		Long: `Start each scenario with each seed, once for each of its solutions and wrong fixes. Apply the solution or wrong fix with the candidate's
+permissions, grade, end the exercise, and compare the cluster with its previous state. A solution must pass, a wrong fix must fail, and no change may remain.
 
-The exit code is 0 if all of this holds, and 2 if not.`,
+The exit code is 0 if all of these conditions hold, and 2 otherwise.`,
 		Example: `  # Test a built-in scenario
   kubectl gpu-fault scenario selftest gpu-resources --seeds 1,2
 
   # Test your own scenario
   kubectl gpu-fault scenario selftest --file my-scenario.yaml
 
-  # Test only one of its solutions
+  # Test only one solution
   kubectl gpu-fault scenario selftest --file my-scenario.yaml --attempt 'raise the limit'`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -90,7 +90,7 @@ The exit code is 0 if all of this holds, and 2 if not.`,
 	cmd.Flags().BoolVar(&sample, "sample", false,
 		"Test only one solution and one wrong fix for each seed, selected by the seed")
 	cmd.Flags().BoolVar(&once, "once", false,
-		"Test each solution and wrong fix only with the first of the seeds whose variant has it")
+		"Test each solution and wrong fix only with the first seed whose variant includes it")
 	cmd.Flags().StringArrayVar(&attempts, "attempt", nil,
 		"Test only the solution or wrong fix with this name; may be repeated")
 	cmd.MarkFlagsMutuallyExclusive("sample", "once")
@@ -104,7 +104,7 @@ The exit code is 0 if all of this holds, and 2 if not.`,
 	return cmd
 }
 
-// several returns the named scenarios, or all. With simulated GPUs, it omits scenarios that need real ones.
+// several returns the scenarios with the names, or all. With simulated GPUs, it omits scenarios that need real ones.
 func (p *packFlags) several(names []string, all bool, simulated int) ([]*scenario.Scenario, error) {
 	switch {
 	case all && (len(names) > 0 || p.file != ""):

@@ -32,7 +32,7 @@ func (c *common) newShowCommand() *cobra.Command {
 				return err
 			}
 			s, err := pack.load(one(args))
-			// the public half of a sealed scenario can always be read
+			// The public half of a sealed scenario can always be read.
 			if err != nil && !errors.Is(err, scenario.ErrSealed) {
 				return err
 			}
@@ -55,10 +55,10 @@ func (c *common) newShowCommand() *cobra.Command {
 func describe(s *scenario.Scenario) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s (%s)\n\n", s.Public.Title, s.Metadata.Name)
-	fmt.Fprintf(&b, "Difficulty:  %s\nTime box:    %s\nNeeds:       %s\n", s.Metadata.Difficulty,
+	fmt.Fprintf(&b, "Difficulty:  %s\nTime box:    %s\nRequires:    %s\n", s.Metadata.Difficulty,
 		count.Of(s.Metadata.Minutes, "minute"), needs(s.Requires))
 	if other := s.Requires.Otherwise; other != "" {
-		fmt.Fprintf(&b, "Otherwise:   %s, where NetworkPolicies are not enforced\n", other)
+		fmt.Fprintf(&b, "Otherwise:   %s, if NetworkPolicies are not enforced\n", other)
 	}
 	if len(s.Metadata.Tags) > 0 {
 		fmt.Fprintf(&b, "Tags:        %s\n", strings.Join(s.Metadata.Tags, ", "))
@@ -68,7 +68,7 @@ func describe(s *scenario.Scenario) string {
 		fmt.Fprintf(&b, "\nSimulated: %s\n", undrawn(s.Public.Simulated))
 	}
 	if s.Public.Terraform != "" {
-		fmt.Fprintf(&b, "\nTerraform: %s\nstart --terraform DIR writes the module.\n", undrawn(s.Public.Terraform))
+		fmt.Fprintf(&b, "\nTerraform: %s\nTo write the module, use start --terraform DIR.\n", undrawn(s.Public.Terraform))
 	}
 	return strings.TrimRight(b.String(), "\n")
 }

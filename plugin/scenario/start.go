@@ -44,7 +44,7 @@ type starting struct {
 	format     printer.Format
 }
 
-// mostSeeds limits random seeds so that they are easy to communicate and type.
+// mostSeeds limits random seeds, to keep them easy to communicate and type.
 const mostSeeds = 1_000_000
 
 func (c *common) newStartCommand() *cobra.Command {
@@ -55,11 +55,11 @@ func (c *common) newStartCommand() *cobra.Command {
 		Long: `Create the broken situation of a scenario in its own namespaces, and verify it. The task card on stdout is for the candidate. The kubeconfig
 of --kubeconfig-out is valid until the time box ends.
 
-With --simulate-gpus, nodes of a cluster without GPUs advertise some. They have no driver: scenarios about NVIDIA's container runtime are not
+With --simulate-gpus, nodes of a cluster without GPUs advertise GPUs. The nodes have no driver: scenarios about NVIDIA's container runtime are not
 available, and training requires the image of the sample workload on the nodes, which includes a driver.
 
-With --workload, the exercise breaks a Deployment of yours instead of creating a lab, if the scenario supports it (gpu-resources). Its manager,
-such as GitOps or an operator, must not change it in the meantime. At the end, the changed fields are restored; changes by other clients stay.
+With --workload, the exercise breaks an existing Deployment of yours instead of creating a lab, if the scenario supports it (gpu-resources). Its manager,
+such as GitOps or an operator, must not change it in the meantime. At the end, the changed fields are restored; changes by other clients are kept.
 
 With --terraform, the candidate also gets the Terraform module of the lab, which is as broken as the cluster, if the scenario has one (see
 scenario show). The candidate fixes the cluster or the module; submit the module with scenario submit --terraform.
@@ -67,10 +67,10 @@ scenario show). The candidate fixes the cluster or the module; submit the module
 With --with, one candidate gets several exercises at the same time. The kubeconfig has a context for each. Without an ID, scenario grade and
 scenario end apply to all of them.
 
-If the cluster does not enforce NetworkPolicies, blocked-egress-node replaces blocked-egress: a firewall rule on a node, which the kernel
+If the cluster does not enforce NetworkPolicies, blocked-egress-node replaces blocked-egress: it adds a firewall rule on a node, which the kernel
 removes when the time is over. The candidate then has root access to nodes.
 
-The state of the cluster is recorded before the exercise, and compared when the work is graded and when the exercise ends. The same --seed
+The state of the cluster is recorded before the exercise. It is compared when the work is graded and when the exercise ends. The same --seed
 produces the same variant, names and numbers.`,
 		Example: `  # Start a random variant, and write the candidate's kubeconfig
   kubectl gpu-fault scenario start gpu-resources --kubeconfig-out candidate.kubeconfig
@@ -82,7 +82,7 @@ produces the same variant, names and numbers.`,
   kubectl gpu-fault scenario start gpu-resources --simulate-gpus 2 \
       --kubeconfig-out candidate.kubeconfig
 
-  # Break a Deployment of yours
+  # Break one of your Deployments
   kubectl gpu-fault scenario start gpu-resources --workload deployment/trainer -n team-a \
       --kubeconfig-out candidate.kubeconfig
 
@@ -94,7 +94,7 @@ produces the same variant, names and numbers.`,
   kubectl gpu-fault scenario start gpu-resources --with wrong-role-binding \
       --kubeconfig-out candidate.kubeconfig
 
-  # Select a variant, and one hour
+  # Select a variant and a time box of one hour
   kubectl gpu-fault scenario start gpu-memory --set via=half --for 1h`,
 		Args: usage.MaxArgs(1, "one scenario", "kubectl gpu-fault scenario start gpu-resources"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -128,20 +128,20 @@ func (s *starting) addFlags(cmd *cobra.Command) {
 	s.pack.addTrust(cmd)
 	flags := cmd.Flags()
 	flags.Int64Var(&s.seed, "seed", 0,
-		"Seed that determines the variant, names and numbers (default: random, and printed)")
+		"Seed that determines the variant, names and numbers (default: random; printed)")
 	flags.StringToStringVar(&s.set, "set", nil, "Parameters of the scenario, as NAME=VALUE")
 	flags.StringVar(&s.kubeconfig, "kubeconfig-out", "", "File for the candidate's kubeconfig; must not exist")
 	flags.StringVar(&s.terraform, "terraform", "",
 		"Directory for the Terraform module of the lab, which the candidate may fix instead of the cluster; must be empty or not exist")
 	flags.DurationVar(&s.lasts, "for", 0, "Time box (default: from the scenario)")
 	s.dryRun.AddFlag(cmd,
-		"none, client (only print what would be created) or server (also try images and policies, with pods that are then deleted)",
+		"none, client (only print what would be created) or server (also check images and policies, with temporary pods)",
 		dryrun.Modes()...)
 	flags.BoolVarP(&s.yes, "yes", "y", false, "Do not ask for confirmation")
 	flags.StringVar(&s.workload, "workload", "",
 		"Deployment to break instead of a lab, as deployment/NAME in the namespace of -n; it is restored at the end")
 	flags.StringSliceVar(&s.with, "with", nil,
-		"Other scenarios that the candidate gets at the same time, as exercises of their own; none may change nodes")
+		"Other scenarios to start at the same time, as separate exercises for the same candidate; none may change nodes")
 	_ = cmd.RegisterFlagCompletionFunc("with", completeNames)
 	addSimulation(flags, &s.simulate)
 	nodefault.AddAllowances(flags, &s.allow)
@@ -152,7 +152,7 @@ func (s *starting) addFlags(cmd *cobra.Command) {
 // validate checks everything that does not require a cluster.
 func (s *starting) validate() error {
 	if s.lasts != 0 && (s.lasts < 10*time.Minute || s.lasts > 24*time.Hour) {
-		return fmt.Errorf("invalid value %s for --for: must be 10m to 24h; API servers issue no tokens for less", s.lasts)
+		return fmt.Errorf("invalid value %s for --for: must be 10m to 24h; API servers issue no shorter-lived tokens", s.lasts)
 	}
 	if err := mustBeNew(s.kubeconfig); err != nil {
 		return err
@@ -192,7 +192,7 @@ func (s *starting) module(r *scenario.Resolved) (terraform.Files, error) {
 	return files, nil
 }
 
-// withModules returns the built-in scenarios that have a Terraform module.
+// withModules lists the built-in scenarios that have a Terraform module, for an error message.
 func withModules() string {
 	all, err := scenario.Builtin()
 	if err != nil {
@@ -204,7 +204,7 @@ func withModules() string {
 			names = append(names, one.Metadata.Name)
 		}
 	}
-	return ": these have one: " + strings.Join(names, ", ")
+	return "; scenarios with a module: " + strings.Join(names, ", ")
 }
 
 func (s *starting) run(ctx context.Context, found *scenario.Scenario) error {
@@ -248,7 +248,7 @@ func (s *starting) run(ctx context.Context, found *scenario.Scenario) error {
 	if err := confirm.Ask(ctx, s.streams, question, s.yes); err != nil {
 		return err
 	}
-	if files != nil { // write before creating the lab, so that an unwritable directory is reported early
+	if files != nil { // before creating the lab, so that an unwritable directory is reported early
 		if err := files.WriteFolder(s.terraform); err != nil {
 			return fmt.Errorf("nothing was changed: --terraform: %w", err)
 		}
@@ -279,7 +279,7 @@ func (s *starting) otherwise(err error) *scenario.Scenario {
 	return instead
 }
 
-// before prints what will happen, on which objects, and how to undo it. The trainer may see this.
+// before prints what will happen, which objects are affected, and how to undo it. The output is for the trainer.
 func (s *starting) before(r *scenario.Resolved) {
 	say := func(format string, args ...any) { printer.Talk(s.streams.ErrOut, format, args...) }
 	minutes := time.Duration(r.Metadata.Minutes) * time.Minute
@@ -289,28 +289,28 @@ func (s *starting) before(r *scenario.Resolved) {
 	say("Scenario:  %s (seed %d) in context %q", r.Metadata.Name, r.Seed, s.connection.Connected().Context)
 	say("Creates:   %s", strings.Join(made(r), ", "))
 	if sim := r.Facts.Simulation; sim != nil {
-		say("Simulates: %s on %s: changes their status and labels until the exercise ends",
+		say("Simulates: %s on %s, by changing the nodes' status and labels until the exercise ends",
 			count.Of(sim.GPUs, "GPU"), strings.Join(sim.Nodes, ", "))
 		if n := r.Facts.WaitingGPUs; n > 0 {
-			say("Warning:   pods of other users wait for %s, and may start on simulated GPUs", count.Of(n, "GPU"))
+			say("Warning:   pods of other users are waiting for %s, and may start on simulated GPUs", count.Of(n, "GPU"))
 		}
 	}
 	if w := r.Public.Access.Workload; w != nil {
 		say("Candidate: can view namespace %s except its Secrets, and change %s %s, for %s", w.Namespace, w.Kind, w.Name,
 			minutes)
 		say(
-			"Warning:   whoever can change a pod template can run any program in the namespace with any of its service accounts, and mount its Secrets",
+			"Warning:   anyone who can change a pod template can run any program in the namespace with any of its service accounts, and mount its Secrets",
 		)
 	} else {
 		say("Candidate: admin of %s, for %s", strings.Join(r.Public.Access.Namespaces, ", "), minutes)
 	}
 	if s.terraform != "" {
-		say("Writes:    the Terraform module of %d of its objects, to %s", len(r.Terraform.Manages), s.terraform)
+		say("Writes:    the Terraform module for %d of its objects, to %s", len(r.Terraform.Manages), s.terraform)
 	}
-	say("Undo:      kubectl gpu-fault scenario end, or kubectl gpu-fault revert of its run")
+	say("Undo:      kubectl gpu-fault scenario end, or kubectl gpu-fault revert for its run")
 }
 
-// made names the kinds of objects that the steps create or change, without duplicates.
+// made describes the objects that the steps create or change, without duplicates.
 func made(r *scenario.Resolved) []string {
 	var words []string
 	add := func(word string) {
@@ -329,7 +329,7 @@ func made(r *scenario.Resolved) []string {
 				add(kind)
 			}
 		case step.Patch != nil:
-			add("a change of " + step.Patch.Object.Kind + " " + step.Patch.Object.Name)
+			add("a change to " + step.Patch.Object.Kind + " " + step.Patch.Object.Name)
 		case step.XID != nil:
 			add("XID lines in the kernel log of " + step.XID.Node)
 		case step.Runtime != nil:
@@ -337,7 +337,7 @@ func made(r *scenario.Resolved) []string {
 		case step.Firewall != nil:
 			add(fmt.Sprintf("a firewall rule on %s, against TCP port %d", step.Firewall.Node, step.Firewall.Port))
 		case step.Device != nil:
-			add(fmt.Sprintf("GPU %s of %s as unhealthy", step.Device.GPU, step.Device.Node))
+			add(fmt.Sprintf("an unhealthy GPU %s on %s", step.Device.GPU, step.Device.Node))
 		case step.CUDA != nil:
 			add("the CUDA shim in " + step.CUDA.Workload.Kind + " " + step.CUDA.Workload.Name)
 		}
@@ -399,7 +399,7 @@ func cardText(c exercise.Card) string {
 	}
 	fmt.Fprintf(&b, "Time:      %s, until %s", count.Of(c.Minutes, "minute"), c.Deadline.Local().Format("15:04"))
 	if c.Kubeconfig != "" {
-		fmt.Fprintf(&b, "\nBegin:     export KUBECONFIG=%s", c.Kubeconfig)
+		fmt.Fprintf(&b, "\nTo begin:  export KUBECONFIG=%s", c.Kubeconfig)
 	}
 	if c.Context != "" {
 		fmt.Fprintf(&b, "\nContext:   kubectl --context %s", c.Context)

@@ -126,7 +126,7 @@ func (c *common) printExercises(shown []exercise.Exercise, named bool, format pr
 		return format.Object(c.streams.Out, exerciseList{exercise.APIVersion, exercise.Kind + "List", shown}, names...)
 	}
 	if len(shown) == 0 {
-		printer.Talk(c.streams.ErrOut, "no exercise is open; kubectl gpu-fault scenario list lists the scenarios")
+		printer.Talk(c.streams.ErrOut, "no exercise is open; to list the scenarios, run: kubectl gpu-fault scenario list")
 		return nil
 	}
 	t := &printer.Table{

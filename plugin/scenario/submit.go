@@ -23,8 +23,8 @@ func (c *common) newSubmitCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "submit [ID] [--diagnosis FILE] [--terraform DIR]",
 		Short: "Submit the diagnosis: component, object, field and mechanism",
-		Long: `Submit the diagnosis. It is compared with the root cause field by field, ignoring case, punctuation and common synonyms. On a terminal, the
-command asks for the fields; a file has them as YAML or JSON:
+		Long: `Submit the diagnosis. The diagnosis is compared with the root cause field by field, ignoring case, punctuation and common synonyms. On a terminal, the
+command prompts for the fields; a file contains them as YAML or JSON:
 
   # workload, scheduler, image, device-plugin, runtime, network, rbac, monitoring, hardware, none
   component: scheduler
@@ -35,10 +35,10 @@ command asks for the fields; a file has them as YAML or JSON:
 
 With --terraform, it also submits the module of an exercise that was started with one. The module is evaluated, but no code in it runs. grade
 first applies its objects to the cluster with the candidate's permissions, like terraform apply, and then grades the cluster as usual. An
-unchanged module therefore breaks again what the candidate fixed in the cluster.
+unchanged module therefore reverts what the candidate fixed in the cluster.
 
-The diagnosis can be submitted again until the exercise ends; the last one counts. The candidate's time ends with the submission if the cluster
-has not changed when it is graded, and otherwise when it is graded. It also ends with the grade if the candidate has root access to nodes.`,
+The diagnosis can be submitted again until the exercise ends; the last one counts. The candidate's time stops at the submission if the cluster
+has not changed between submission and grading, and otherwise at the grading. If the candidate has root access to nodes, it always stops at the grading.`,
 		Example: `  # Answer the questions on the terminal
   kubectl gpu-fault scenario submit
 
@@ -62,7 +62,7 @@ has not changed when it is graded, and otherwise when it is graded. It also ends
 
 func (c *common) submit(ctx context.Context, id, file, folder string) error {
 	var module *terraform.Module
-	if folder != "" { // errors in the text can be found without a cluster
+	if folder != "" { // errors in the module's text can be found without a cluster
 		var err error
 		if module, err = terraform.ReadFolder(folder); err != nil {
 			return fmt.Errorf("--terraform %s: %w", folder, err)
@@ -81,7 +81,7 @@ func (c *common) submit(ctx context.Context, id, file, folder string) error {
 			return kube.Explain(err)
 		}
 		printer.Talk(c.streams.ErrOut,
-			"Submitted the module of exercise %s; grade applies it to the cluster, and then grades.", e.ID)
+			"Submitted the module for exercise %s; scenario grade applies it to the cluster before grading.", e.ID)
 		if file == "" {
 			return nil
 		}
@@ -98,7 +98,7 @@ func (c *common) submit(ctx context.Context, id, file, folder string) error {
 	if _, err := lab.Submit(ctx, e.ID, d); err != nil {
 		return kube.Explain(err)
 	}
-	printer.Talk(c.streams.ErrOut, "Submitted the diagnosis of exercise %s.", e.ID)
+	printer.Talk(c.streams.ErrOut, "Submitted the diagnosis for exercise %s.", e.ID)
 	return nil
 }
 
@@ -114,7 +114,7 @@ func (c *common) readDiagnosis(file string) (scenario.Diagnosis, error) {
 	}
 	d, err := scenario.ReadDiagnosis(in)
 	if err == nil && d == (scenario.Diagnosis{}) {
-		err = errors.New("it is empty; its fields are component, object, field, mechanism and explanation")
+		err = errors.New("the diagnosis is empty; its fields are component, object, field, mechanism and explanation")
 	}
 	if err != nil {
 		return d, fmt.Errorf("--diagnosis %s: %w", file, err)
@@ -137,7 +137,7 @@ func (c *common) askDiagnosis(ctx context.Context, choices scenario.Choices) (d 
 		{"Which object, as KIND/NAME?", nil, &d.Object},
 		{"Which field or setting of the object?", nil, &d.Field},
 		{"What is wrong with it?", choices.Mechanism, &d.Mechanism},
-		{"In your own words, for the interviewer (may be empty):", nil, &d.Explanation},
+		{"Your explanation, for the interviewer (optional):", nil, &d.Explanation},
 	} {
 		fmt.Fprintln(c.streams.ErrOut, q.text)
 		for i, choice := range q.choices {

@@ -39,10 +39,10 @@ func (s *starting) others(first *scenario.Scenario) ([]*scenario.Scenario, error
 	return all, nil
 }
 
-// seedsTried is how many random seeds are tried: some variants of scenarios can only be played alone.
+// seedsTried is the number of random seeds to try, because some variants of scenarios can only be used alone.
 const seedsTried = 20
 
-// resolveAll resolves the scenarios for the cluster as it is now, and checks that they can be played together.
+// resolveAll resolves the scenarios for the current state of the cluster, and checks that they can be used together.
 func (s *starting) resolveAll(
 	ctx context.Context, lab *exercise.Lab, all []*scenario.Scenario,
 ) (resolved []*scenario.Resolved, err error) {
@@ -78,7 +78,7 @@ func (s *starting) resolveWith(
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", one.Metadata.Name, kube.Explain(err))
 		}
-		if i > 0 { // the first exercise advertises the GPUs of all
+		if i > 0 { // the first exercise advertises the GPUs for all
 			r.Facts.Simulation = nil
 		}
 		resolved = append(resolved, r)
@@ -86,7 +86,7 @@ func (s *starting) resolveWith(
 	return resolved, nil
 }
 
-// runTogether starts an exercise of each scenario. If one fails, those that were started end.
+// runTogether starts an exercise for each scenario. If one fails to start, it ends those already started.
 func (s *starting) runTogether(ctx context.Context, all []*scenario.Scenario) error {
 	lab, err := s.lab(ctx)
 	if err != nil {
@@ -134,7 +134,7 @@ func (s *starting) runTogether(ctx context.Context, all []*scenario.Scenario) er
 	return s.printTogether(lab, started)
 }
 
-// startOne starts an exercise. One that is not the first is resolved again, because the others use GPUs now.
+// startOne starts an exercise. All but the first are resolved again, because the exercises before them use GPUs.
 func (s *starting) startOne(
 	ctx context.Context, lab *exercise.Lab, one *scenario.Scenario, r *scenario.Resolved, again bool, group string,
 ) (*exercise.Exercise, error) {
@@ -194,8 +194,8 @@ func (s *starting) printTogether(lab *exercise.Lab, all []*exercise.Exercise) er
 	return err
 }
 
-// contextOf returns the name of the context of an exercise in a kubeconfig of several: the namespace, which says
-// nothing about the scenario.
+// contextOf returns the name of an exercise's context in a kubeconfig for several: the namespace, which does not reveal
+// the scenario.
 func contextOf(e *exercise.Exercise) string { return e.Public.Access.Home() }
 
 // merge returns one kubeconfig for several exercises. Each has its own context and its own account.
@@ -217,8 +217,8 @@ func merge(all []*exercise.Exercise) ([]byte, error) {
 	return clientcmd.Write(*merged)
 }
 
-// each calls do for the exercise with the ID, or for those that were started together if the ID is empty. Negative
-// verdicts do not end it.
+// each calls do for the exercise with the ID, or for all that were started together if the ID is empty. A negative
+// verdict does not stop the loop.
 func each(ctx context.Context, lab *exercise.Lab, id string, newestFirst bool, do func(id string) error) error {
 	var ids []string
 	if id == "" {

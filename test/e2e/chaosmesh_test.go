@@ -262,7 +262,7 @@ func TestNetworkViaChaosMesh(t *testing.T) {
 	}
 
 	c.selects.Store(false)
-	n.says(network("partition", "--timeout", "5s"), 1, "has selected none of its pods", "chaos-mesh.org/inject=enabled")
+	n.says(network("partition", "--timeout", "5s"), 1, "has selected no pods", "chaos-mesh.org/inject=enabled")
 	if left := c.list(); len(left) > 0 {
 		t.Errorf("after the failure: %+v", left)
 	}

@@ -66,7 +66,7 @@ func TestSelftestSearchesNodes(t *testing.T) {
 	e.worker.Sh(t, "sh", "-c", "echo 'this was Handler-Not-Configured' >"+place)
 	t.Cleanup(func() { e.worker.Sh(t, "rm", "-f", place) })
 	r := e.plugin(append([]string{
-		"scenario", "selftest", "runtime-handler", "--seeds", "0", "--attempt", "containerd restarted", "-o", "json",
+		"scenario", "selftest", "runtime-handler", "--seeds", "0", "--attempt", "restart containerd", "-o", "json",
 	}, allowed...)...)
 	if r.code != 2 || !strings.Contains(r.stdout, place+" contains the answer") {
 		t.Errorf("exit %d: %s", r.code, r.stdout)

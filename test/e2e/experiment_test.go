@@ -517,7 +517,7 @@ func TestExperimentWorkloadFailsFast(t *testing.T) {
 	if r.code != 0 || !got.Passed {
 		t.Errorf("exit %d\n%s\n%s", r.code, r.stderr, r.stdout)
 	}
-	if v := c.verdict(got, "pod-failed"); !strings.Contains(v.Text, "ended with exit code") {
+	if v := c.verdict(got, "pod-failed"); !strings.Contains(v.Text, "exited with code") {
 		t.Errorf("%+v", v)
 	}
 	c.same(before, train())
@@ -578,7 +578,7 @@ func TestExperimentsOnWorkloads(t *testing.T) {
 		c.nothingLeft()
 	})
 	c := setupCUDA(t)
-	c.refused(c.plugin("run", "straggler-rank", "--node", c.worker.Name, "--yes"), "needs a workload")
+	c.refused(c.plugin("run", "straggler-rank", "--node", c.worker.Name, "--yes"), "requires a workload")
 }
 
 // --expect on a fault: a table, JUnit, and the exit code; and watch shows what has happened.

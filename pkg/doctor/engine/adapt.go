@@ -8,8 +8,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/platform"
 )
 
-// adapt makes the commands of fixes work on the platforms of their nodes: a node of Talos has no shell, and one of
-// OpenShift is reached through oc debug.
+// adapt rewrites the commands of fixes for the platforms of their nodes: Talos nodes have no shell, and OpenShift nodes
+// are accessed with oc debug.
 func (r *Result) adapt(f *facts.Facts) {
 	for i := range r.Findings {
 		fix := &r.Findings[i].Fix
@@ -42,7 +42,7 @@ func (r *Result) adapt(f *facts.Facts) {
 	}
 }
 
-// onHost splits a command that shell.OnHost built.
+// onHost splits a command built by shell.OnHost into the node and the command.
 func onHost(line string) (node, command string, ok bool) {
 	rest, ok := strings.CutPrefix(line, "ssh ")
 	if !ok {

@@ -1,4 +1,4 @@
-// Package engine runs checks over the facts and groups their findings under the root causes.
+// Package engine runs checks on the facts and groups their findings under the root causes.
 package engine
 
 import (
@@ -30,13 +30,13 @@ type Check struct {
 	// Title describes the failure: "the toolkit configures a containerd that the kubelet does not use".
 	Title string
 	Needs []Need
-	// From are the parts of the snapshot ("api/pods", "logs") that the check depends on. If one of them is missing and
-	// the check finds nothing, its result is unknown.
+	// From lists the parts of the snapshot ("api/pods", "logs") that the check depends on. If one of them is missing
+	// and the check finds nothing, its result is unknown.
 	From []string
 	// Reads describes in detail what the check reads. Why describes how it draws its conclusions and what counts as
 	// healthy. Both are printed by `doctor explain`.
 	Reads, Why string
-	// Explains are the IDs of findings, or patterns such as "dp.*", that this check's findings can cause on the same
+	// Explains lists the IDs of findings, or patterns such as "dp.*", that this check's findings can cause on the same
 	// node or pod.
 	Explains []string
 	// ExplainsAs replaces Explains for a check that reports several kinds of findings. The key is Finding.As.
@@ -44,25 +44,25 @@ type Check struct {
 	// InfoExplains is true if the check's Info findings can also be causes, for intentional or temporary states.
 	// Otherwise, an Info finding does not hide an error.
 	InfoExplains bool
-	// Last is true if other checks know better about the same object.
+	// Last is true if the findings of other checks about the same object take precedence.
 	Last bool
-	// Symptom is how the findings take their title, cause and fix from signatures.
+	// Symptom determines how the findings take their title, cause and fix from signatures.
 	Symptom Symptom
 	Doc     string   // URL
 	Sources []string // issues and documents that describe the failure: gpu-operator#1323
 	Run     func(*facts.Facts, *Result)
 }
 
-// Symptom is how findings of a check use the signatures of messages.
+// Symptom determines how a check's findings use the signatures of messages.
 type Symptom int
 
 // The kinds of symptoms.
 const (
 	NoSymptom   Symptom = iota
-	Precise             // the check knows the cause; only a decisive signature knows better
-	Explained           // the check knows the cause in general; a likely signature knows better
+	Precise             // the check knows the cause; only a decisive signature replaces it
+	Explained           // the check knows the cause in general; a likely signature replaces it
 	Unexplained         // the check does not know the cause
-	Known               // only what a signature knows is a finding
+	Known               // a finding is kept only if a signature matches
 )
 
 // Result collects the findings of one check.
@@ -74,12 +74,12 @@ type Result struct {
 	Asked    []string // see snapshot.Meta
 }
 
-// Unknown is a condition that a check could not determine.
+// Unknown is a result that a check could not determine.
 type Unknown struct {
 	Check  string         `json:"check"`
 	Layer  finding.Layer  `json:"layer"`
 	Object finding.Object `json:"object,omitzero"`
-	// Objects are all affected objects if there are several. Object is the first of them.
+	// Objects lists all affected objects if there are several. Object is the first of them.
 	Objects []finding.Object `json:"objects,omitempty"`
 	Why     string           `json:"why"`
 }
@@ -87,7 +87,7 @@ type Unknown struct {
 // NotAsked is the prefix of snapshot.Missing.Why for a node that was not read because the user did not request it.
 const NotAsked = "not asked for"
 
-// NotAsked reports whether the result is unknown only because the user did not request that nodes be read.
+// NotAsked reports whether the result is unknown only because the user did not request node data.
 func (u Unknown) NotAsked() bool {
 	if strings.HasSuffix(u.Why, "not read: --api-only") {
 		return true
@@ -135,7 +135,7 @@ func (r *Result) missed(f *facts.Facts) {
 	}
 }
 
-// Add adds a finding. An empty ID, layer or link defaults to the check's. The default confidence is Certain.
+// Add adds a finding. An empty ID, layer or link defaults to the check's value. The default confidence is Certain.
 func (r *Result) Add(f finding.Finding) {
 	if f.ID == "" {
 		f.ID = r.Check.ID
@@ -161,13 +161,14 @@ func (r *Result) Add(f finding.Finding) {
 	r.Findings = append(r.Findings, f)
 }
 
-// Unknown records that the state of an object could not be determined, and why. The zero Object is the whole cluster.
+// Unknown records that the state of an object could not be determined, and the reason. The zero Object is the whole
+// cluster.
 func (r *Result) Unknown(object finding.Object, format string, args ...any) {
 	if object.Kind == "Node" && len(r.Asked) > 0 && !slices.Contains(r.Asked, object.Name) {
 		return
 	}
 	why := fmt.Sprintf(format, args...)
-	// In a large cluster, thousands of nodes may be unknown for the same reason.
+	// In a large cluster, thousands of nodes may have an unknown state for the same reason.
 	if n := len(r.Unknowns) - 1; n >= 0 && r.Unknowns[n].Why == why {
 		last := &r.Unknowns[n]
 		if len(last.Objects) == 0 {
@@ -193,7 +194,7 @@ func (r *Result) Lacks(f *facts.Facts, prefix string) bool {
 	return true
 }
 
-// EachHost calls do for each GPU node that the helper pod read and records the other GPU nodes as unknown.
+// EachHost calls do for each GPU node that the helper pod read, and records the other GPU nodes as unknown.
 func (r *Result) EachHost(f *facts.Facts, do func(n *facts.Node, host *api.Diagnosis)) {
 	if r.Lacks(f, "api/nodes") {
 		return

@@ -46,8 +46,8 @@ func Gather(results []*Result, ignore []Ignore, checks []Check) (all []finding.F
 	return all, ignored
 }
 
-// Prune removes what only a known message reports, or only another vendor's resource, of objects that other checks
-// report for a reason of their own.
+// Prune removes findings that are based only on a known message or another vendor's resource if other checks report the
+// same object for a reason of their own.
 func Prune(results []*Result) {
 	covered, restarted := map[finding.Object]bool{}, map[finding.Object]bool{}
 	for _, r := range results {
@@ -56,10 +56,10 @@ func Prune(results []*Result) {
 		}
 		for _, f := range r.Findings {
 			if f.ID == "wl.idle-holder" {
-				continue // the message may be why
+				continue // the message may explain why the GPUs are idle
 			}
 			if f.ID == "wl.pod-failing" && f.Severity == finding.Info {
-				restarted[f.Object] = true // or failed long ago; what the program says now is not covered
+				restarted[f.Object] = true // or failed long ago: its current messages are not covered
 				continue
 			}
 			covered[f.Object] = true
@@ -79,7 +79,7 @@ func Prune(results []*Result) {
 	}
 }
 
-// saysNow reports whether a finding quotes the log of an instance that still runs.
+// saysNow reports whether a finding quotes the log of an instance that is still running.
 func saysNow(f finding.Finding) bool {
 	return len(f.Evidence) > 0 && strings.HasPrefix(f.Evidence[0].Source, "log of ") &&
 		!strings.HasSuffix(f.Evidence[0].Source, previous)
@@ -93,7 +93,7 @@ type merging struct {
 	nodes      map[string]bool
 	pods       map[string]bool
 	named      map[string]bool // the keys of Finding.Pods
-	everywhere bool            // at least one merged finding names no node
+	everywhere bool            // at least one of the merged findings names no node
 }
 
 func (m *merging) add(f finding.Finding) {
@@ -110,7 +110,7 @@ func (m *merging) add(f finding.Finding) {
 	}
 	for _, p := range f.PodScope {
 		m.pods[p] = true
-		// A scope that contains a space is an object's name, used only to keep findings separate.
+		// A scope that contains a space is an object's name. It is used only to keep findings separate.
 		m.named[p] = m.named[p] || !strings.Contains(p, " ")
 	}
 	for _, p := range f.Pods {
@@ -143,7 +143,7 @@ func (m *merging) finish() finding.Finding {
 	return f
 }
 
-// cause identifies findings that explain the same findings.
+// cause identifies the findings that have the same effects.
 type cause struct {
 	id, as         string
 	written, ofRun bool
@@ -151,9 +151,9 @@ type cause struct {
 
 func causeOf(f finding.Finding) cause { return cause{f.ID, f.As, f.Written, f.OfRun} }
 
-// explain sets CausedBy of each finding to the IDs of its possible causes. A finding can cause another if its check
-// declares so and both concern the same node or pod. explain uses indexes instead of comparing all pairs because
-// thousands of nodes may have findings.
+// explain sets the CausedBy field of each finding to the IDs of its possible causes. A finding can cause another one if
+// its check declares so and both concern the same node or pod. explain uses indexes instead of comparing all pairs
+// because thousands of nodes may have findings.
 func explain(all []finding.Finding, checks []Check) {
 	type place struct {
 		cause
@@ -185,7 +185,7 @@ func explain(all []finding.Finding, checks []Check) {
 			causes[from] = finding.DetectorsDo()
 		}
 		if f.OfRun {
-			causes[from] = nil // the run's own finding explains the effects, by time and device
+			causes[from] = nil // the finding of the run itself explains the effects, by time and device
 		}
 		if f.Lab != nil {
 			labs[from] = append(labs[from], f.Lab)
@@ -224,9 +224,9 @@ func explain(all []finding.Finding, checks []Check) {
 			if len(labs[from]) > 0 {
 				continue
 			}
-			// A finding without a node, or about an unscheduled pod, may have its cause anywhere. A pod that names its
-			// own reason is explained only by causes that concern that pod. A run explains only effects on the objects
-			// that it changed.
+			// A finding without a node, or about an unscheduled pod, may have its cause anywhere. A pod that reports
+			// the reason itself is explained only by causes that concern that pod. A run explains only effects on the
+			// objects that it changed.
 			near := (anywhere[from] || len(f.Nodes) == 0) && !f.Own && from.id != finding.InjectedFault
 			for _, n := range f.Nodes {
 				near = near || !f.Own && here[place{from, "node " + n}].meets(f) ||
@@ -250,15 +250,15 @@ func Fold(all []finding.Finding) ([]finding.Finding, []finding.Edge) {
 		return from != to && slices.Contains(all[to].CausedBy, all[from].ID) && related(all[from], all[to]) &&
 			!all[from].Mute
 	}
-	// A message that names the root cause turns the arrow around: it explains what would explain it. The log of a
-	// user's pod must not hide what is wrong with a node, because users choose what their pods print.
+	// A message that names the root cause reverses the edge: it explains the finding that would otherwise explain it.
+	// The log of a user's pod must not hide a problem with a node, because users choose what their pods print.
 	turned := func(from, to int) bool {
 		return all[from].Decisive && !all[to].Decisive && declared(to, from) &&
 			!(all[from].Layer == finding.LayerWorkload && all[to].Object.Kind == "Node") &&
 			!finding.AnyMatches(finding.KnowMore(), all[to].ID)
 	}
 	causes := func(from, to int) bool { return turned(from, to) || declared(from, to) && !turned(to, from) }
-	// direct[i] are the findings that finding i explains directly.
+	// direct[i] lists the findings that finding i explains directly.
 	direct := make([][]int, len(all))
 	for i := range all {
 		for j := range all {
@@ -333,13 +333,13 @@ func Fold(all []finding.Finding) ([]finding.Finding, []finding.Edge) {
 }
 
 // related reports whether two findings concern the same object: the same pod if both name pods, otherwise the same
-// node. A finding that names no node is related to all. A lab is related to everything in it.
+// node. A finding that names no node is related to all findings. A lab is related to everything in it.
 func related(a, b finding.Finding) bool {
 	if a.Lab != nil {
 		return a.Lab.Covers(b)
 	}
 	if strings.HasSuffix(a.As, finding.OfPlugin) && b.ID != a.ID {
-		return true // what a plugin advertises is for pods anywhere
+		return true // pods on any node may use a plugin's resources
 	}
 	if len(a.PodScope) > 0 && len(b.PodScope) > 0 {
 		return slices.ContainsFunc(a.PodScope, func(p string) bool { return slices.Contains(b.PodScope, p) })
@@ -375,7 +375,7 @@ func compareBool(a, b bool) int {
 	return -1
 }
 
-// onlyTrue returns the keys whose value is true, sorted.
+// onlyTrue returns the sorted keys whose value is true.
 func onlyTrue(set map[string]bool) []string {
 	var all []string
 	for _, key := range slices.Sorted(maps.Keys(set)) {

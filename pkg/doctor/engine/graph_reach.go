@@ -9,7 +9,7 @@ import (
 
 // span is the time during which causes of one kind were active on one object.
 type span struct {
-	lasting bool // at least one cause is still active, as far as known
+	lasting bool // at least one cause is still active, as far as is known
 	times   []time.Time
 	began   time.Time // when the first cause was injected; zero if any cause was not injected
 	any     bool
@@ -27,7 +27,7 @@ func (s *span) add(f finding.Finding) {
 	s.times = append(s.times, f.Times...)
 }
 
-// meets reports whether a cause was active when the finding occurred. A finding without a time meets all causes.
+// meets reports whether a cause was active when the finding occurred. A finding without a time meets every cause.
 func (s *span) meets(f finding.Finding) bool {
 	if s == nil || f.Before(s.began) {
 		return false
@@ -38,8 +38,8 @@ func (s *span) meets(f finding.Finding) bool {
 	})
 }
 
-// raise changes a warning that is a root cause to an error if it explains a workload, scheduling or DRA error, because
-// a warning must not hide an error. It must run before the severities of consequences are lowered.
+// raise changes a warning that is a root cause to an error if it explains an error in the workload, scheduling or DRA
+// layer, because a warning must not hide an error. It must run before the severities of consequences are lowered.
 func raise(all []finding.Finding, direct [][]int) {
 	for i := range all {
 		if !all[i].Root || all[i].Severity != finding.Warning {

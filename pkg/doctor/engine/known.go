@@ -15,8 +15,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// Name gives the findings of a symptom the title, cause and fix of the signature that matches the messages of their
-// pods and nodes. A symptom without a known message quotes the most important line, and its cause is unknown.
+// Name sets the title, cause and fix of symptom findings from the signature that matches the messages of their pods and
+// nodes. A symptom without a known message quotes the most important line, and its cause is unknown.
 func (r *Result) Name(f *facts.Facts) {
 	if r.Check.Symptom == NoSymptom {
 		return
@@ -32,8 +32,8 @@ func (r *Result) Name(f *facts.Facts) {
 	})
 }
 
-// follow lowers the severity of a failure whose message names another pod that failed for another reason: that pod
-// ended first.
+// follow lowers the severity of a failure whose message names another pod that failed for a different reason, because
+// that pod failed first.
 func (r *Result) follow() {
 	for i := range r.Findings {
 		found := &r.Findings[i]
@@ -58,14 +58,14 @@ func nameOne(f *facts.Facts, check Check, found *finding.Finding) {
 	if node == nil && len(pods) > 0 && !ofOperator && slices.Contains([]finding.Layer{
 		finding.LayerDevicePlugin, finding.LayerOperator, finding.LayerRuntime, finding.LayerDRA,
 	}, check.Layer) {
-		node = f.Node(pods[0].Spec.NodeName) // these depend on the node's driver and runtime
+		node = f.Node(pods[0].Spec.NodeName) // findings in these layers depend on the node's driver and runtime
 	}
 	lines := f.Lines(pods, node)
 	if check.Layer == finding.LayerScheduling {
-		if check.ID != "sched.unschedulable" { // the check read the scheduler's message, and knows better
+		if check.ID != "sched.unschedulable" { // the check interprets the scheduler's message itself
 			lines = slices.DeleteFunc(lines, func(line signatures.Line) bool {
 				if strings.HasPrefix(line.Evidence.Text, "Failed to schedule pod") {
-					return false // Karpenter's
+					return false // an event from Karpenter
 				}
 				return strings.HasPrefix(line.Evidence.Source, "event FailedScheduling ") ||
 					strings.Contains(line.Evidence.Source, "[PodScheduled]")
@@ -77,7 +77,7 @@ func nameOne(f *facts.Facts, check Check, found *finding.Finding) {
 	case strings.HasPrefix(found.As, signatures.Running):
 		known = known.Running()
 		lines = append(f.Heads(pods), lines...)
-		if slices.ContainsFunc(lines, ofPrevious) { // what the program says now comes first
+		if slices.ContainsFunc(lines, ofPrevious) { // lines from the current instance come first
 			now := slices.DeleteFunc(slices.Clone(lines), ofPrevious)
 			before := slices.DeleteFunc(lines, func(line signatures.Line) bool { return !ofPrevious(line) })
 			lines = slices.Concat(now, before)
@@ -91,13 +91,13 @@ func nameOne(f *facts.Facts, check Check, found *finding.Finding) {
 	}
 	said := func(line signatures.Line) bool { return line.Place != signatures.Spec }
 	if ofOperator || !slices.ContainsFunc(lines, said) {
-		var own []signatures.Line // of an operator that runs, they say more than the rest of its log
+		var own []signatures.Line // for a running operator, the evidence is more relevant than the rest of its log
 		for _, e := range found.Evidence {
 			own = append(own, signatures.Line{Place: signatures.Event, Evidence: e})
 		}
 		lines = append(own, lines...)
 	}
-	for _, e := range found.Evidence { // a check that compares may leave the words to a signature
+	for _, e := range found.Evidence { // a check that compares objects may leave the title to a signature
 		lines = append(lines, signatures.Line{Place: signatures.Spec, Evidence: e})
 	}
 	if found.Cause != "" {
@@ -129,7 +129,7 @@ func nameOne(f *facts.Facts, check Check, found *finding.Finding) {
 	if check.Symptom != Unexplained && found.Crashed == "" {
 		return
 	}
-	if found.Crashed != "" { // the node and the other containers have messages of their own
+	if found.Crashed != "" { // the node and the other containers log unrelated messages
 		lines = slices.DeleteFunc(lines, func(line signatures.Line) bool { return line.Container != found.Crashed })
 	}
 	if found.Confidence == finding.Certain {
@@ -138,8 +138,8 @@ func nameOne(f *facts.Facts, check Check, found *finding.Finding) {
 	quote(found, lines)
 }
 
-// best returns the best matches. No check of the driver sees a node whose GPUs the driver rejected, so that the node
-// shows none: there the reason in its kernel log precedes what its pods say.
+// best returns the best matches. If the driver rejected a node's GPUs, no driver check recognizes the node as a GPU
+// node, so the reason in the node's kernel log takes precedence over the messages of its pods.
 func best(f *facts.Facts, known *signatures.Set, lines []signatures.Line, node *facts.Node) []signatures.Match {
 	if node != nil && (!node.IsGPUNode || node.Host != nil && len(node.Host.Info.GPUs) == 0 &&
 		len(node.Host.Probe.PCI) == 0) && known.Decisive() != nil {
@@ -153,13 +153,13 @@ func best(f *facts.Facts, known *signatures.Set, lines []signatures.Line, node *
 	return known.Best(lines)
 }
 
-// previous marks the source of lines from the log of an instance that ended.
+// previous marks the source of lines from the log of an instance that has exited.
 const previous = ", previous instance"
 
 func ofPrevious(line signatures.Line) bool { return strings.HasSuffix(line.Evidence.Source, previous) }
 
-// ofFailure reports whether a line about a container that was restarted is about its failure, or a fact. withLog is
-// true if the log of the instance that failed counts.
+// ofFailure reports whether a line about a restarted container is about its failure, or is a fact. withLog is true if
+// the log of the failed instance counts.
 func ofFailure(line signatures.Line, withLog bool) bool {
 	switch line.Place {
 	case signatures.Spec:
@@ -173,10 +173,10 @@ func ofFailure(line signatures.Line, withLog bool) bool {
 	}
 }
 
-// lastError returns what is known of the error with which the log of a running pod ends.
+// lastError returns the match for the error at the end of a running pod's log.
 func lastError(f *facts.Facts, pod *corev1.Pod, lines []signatures.Line) []signatures.Match {
 	if len(f.Troubles(pod)) > 0 || !f.AsksForGPU(pod) || facts.ComponentOf(pod.Labels, &pod.Spec) != "" {
-		return nil // other checks report them
+		return nil // other checks report these pods
 	}
 	likely := func() []signatures.Match {
 		matches := f.Signatures.Best(lines)
@@ -186,7 +186,7 @@ func lastError(f *facts.Facts, pod *corev1.Pod, lines []signatures.Line) []signa
 		return matches
 	}
 	if likely() == nil {
-		return nil // the log of most pods, whose errors then need not be found
+		return nil // most logs match no signature; skip the search for their last errors
 	}
 	lines = slices.Clone(lines)
 	f.RecentErrors(pod, lines)
@@ -196,7 +196,7 @@ func lastError(f *facts.Facts, pod *corev1.Pod, lines []signatures.Line) []signa
 	return nil
 }
 
-// take copies what the signature knows into the finding.
+// take copies the signature's title, cause and fix into the finding.
 func take(f *facts.Facts, found *finding.Finding, m signatures.Match, pods []*corev1.Pod, node *facts.Node) {
 	v := values(m, pods, node)
 	fix := signatures.Fix{Fix: m.Fix, Commands: m.Commands}
@@ -235,10 +235,10 @@ func take(f *facts.Facts, found *finding.Finding, m signatures.Match, pods []*co
 	addEvidence(found, m.Line.Evidence)
 }
 
-// reads matches commands that only show something.
+// reads matches commands that are read-only.
 var reads = regexp.MustCompile(`^kubectl (?:-n \S+ )?(?:logs|describe|get) `)
 
-// addEvidence puts a quotation first, and removes the same one from elsewhere.
+// addEvidence prepends a quotation to the evidence and removes any duplicate of it.
 func addEvidence(found *finding.Finding, e finding.Evidence) {
 	e.Text = words.Clip(e.Text)
 	rest := slices.DeleteFunc(slices.Clone(found.Evidence), func(other finding.Evidence) bool {
@@ -247,7 +247,7 @@ func addEvidence(found *finding.Finding, e finding.Evidence) {
 	found.Evidence = append([]finding.Evidence{e}, rest...)
 }
 
-// filling has the values of placeholders.
+// filling maps placeholders to their values.
 type filling map[string]string
 
 func values(m signatures.Match, pods []*corev1.Pod, node *facts.Node) filling {
@@ -280,13 +280,13 @@ func fill(text string, v filling) string {
 	}))
 }
 
-// local are programs that users have on their own machine. All others are for the shell of the node.
+// local lists the programs that users run on their own machine. All other programs run in the node's shell.
 var local = []string{
 	"kubectl", "helm", "oc", "aws", "gcloud", "az", "eksctl", "talosctl", "oci", "skopeo", "crane", "rosa", "hf",
 	"huggingface-cli", "ngc", "kustomize", "argocd", "flux",
 }
 
-// command returns a command with the values in place. ok is false if a value is missing.
+// command replaces the placeholders in a command with their values. ok is false if a value is missing.
 func (v filling) command(text string) (command string, ok bool) {
 	var args []any
 	ok = true

@@ -11,13 +11,13 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// changes matches commands that change an object: its namespace, kind and name.
+// changes matches commands that change an object. The groups are its namespace, kind and name.
 var changes = regexp.MustCompile(
 	`^kubectl (?:-n (\S+) )?(?:edit|patch|set \w+|label|annotate) ([a-z]+)[ /](\S+)(?: -n (\S+))?`,
 )
 
-// owned adds to each fix what manages the objects that its commands change, and drops the commands that would be
-// reverted.
+// owned adds to each fix a sentence about the managers of the objects that its commands change, and drops commands with
+// changes that a manager would revert.
 func (r *Result) owned(f *facts.Facts) {
 	for i := range r.Findings {
 		fix := &r.Findings[i].Fix
@@ -35,8 +35,8 @@ func (r *Result) owned(f *facts.Facts) {
 	}
 }
 
-// managerOf returns a sentence about what manages the object that a command changes, or "". reverted reports whether
-// the manager reverts manual changes.
+// managerOf returns a sentence about the manager of the object that a command changes, or "". reverted is true if the
+// manager reverts manual changes.
 func managerOf(f *facts.Facts, command string) (by string, reverted bool) {
 	m := changes.FindStringSubmatch(command)
 	if m == nil {

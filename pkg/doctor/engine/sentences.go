@@ -5,7 +5,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// Snapshots have no evidence for the following entries of the catalog:
+// Snapshots contain no evidence for the following entries in the catalog:
 //   - rt.restart-loop does not detect containers that stay in the Created state. Only the runtime lists such
 //     containers.
 //   - A dead man's switch on a node without a run in the cluster is reported by `leftovers --nodes`, because the helper

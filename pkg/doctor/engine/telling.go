@@ -12,9 +12,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
-// quote gives a finding that no signature explains the line that says most about the failure. Programs often say
-// themselves what is wrong and what to do; then the finding passes this on, as a quotation: whoever writes the log
-// could have made it up.
+// quote adds the most informative line about the failure to a finding that no signature explains. Programs often log
+// what is wrong and how to fix it. The finding quotes such advice, because the author of the log may have made it up.
 func quote(found *finding.Finding, lines []signatures.Line) {
 	found.Cause = "The cause is unknown: no signature matches the messages."
 	told := telling(lines)
@@ -36,8 +35,8 @@ func quote(found *finding.Finding, lines []signatures.Line) {
 	}
 }
 
-// suggestion returns the sentence with which a message, or one of the next lines of its source, suggests a change. It
-// returns an empty string if there is none.
+// suggestion returns the sentence in which a message, or one of the next lines from the same source, suggests a change.
+// It returns an empty string if there is none.
 func suggestion(lines []signatures.Line) string {
 	for _, line := range lines[:min(len(lines), suggestedWithin)] {
 		if line.Place != lines[0].Place || line.Evidence.Source != lines[0].Evidence.Source {
@@ -52,12 +51,12 @@ func suggestion(lines []signatures.Line) string {
 	return ""
 }
 
-// suggestedWithin is how many lines a message and its suggestion take.
+// suggestedWithin is the maximum number of lines that a message and its suggestion span.
 const suggestedWithin = 3
 
 var (
 	sentenceEnd = regexp.MustCompile(`[.!?:;] +|\\n`)
-	// suggests matches sentences that tell the reader to do something.
+	// suggests matches sentences that instruct the reader to do something.
 	suggests = regexp.MustCompile(
 		`(?i)^(?:please |you (?:can|may|should|need to|must) |consider |try |(?:either )?(?:increase|decrease|reduce|raise|` +
 			`lower|set|use|install|upgrade|update|enable|disable|specify|pass|add|remove|run|make sure|ensure|check that|` +
@@ -67,17 +66,17 @@ var (
 	)
 )
 
-// The parts of a line's score: how much it says about a failure.
+// These values are added to the score of a line, which measures how informative it is about a failure.
 const (
 	saysFailed  = 2  // a word such as failed
-	isException = 5  // an exception of Python
-	isError     = 3  // the program's own level, or a part of a program that writes only warnings
-	isDetail    = -2 // the level of information
-	saysWhy     = 7  // an error of the operating system, or a limit, a version or a permission
-	namesThing  = 2  // a file, an address, a version or something in quotes
+	isException = 5  // a Python exception
+	isError     = 3  // the program logs the line as an error, or the component logs only warnings
+	isDetail    = -2 // an informational log level
+	saysWhy     = 7  // an operating system error, or a limit, a version or a permission
+	namesThing  = 2  // a file, an address, a version or a quoted string
 	saysAdvice  = 5
-	isWrapped   = -9 // it only reports that something else failed
-	ofTheNode   = -3 // the node's log also contains what does not concern the pod
+	isWrapped   = -9 // the line only reports that something else failed
+	ofTheNode   = -3 // the node's log also contains lines that do not concern the pod
 )
 
 var (
@@ -89,7 +88,7 @@ var (
 			`low on resource|limit reached|untolerated|already used|over quota|too (?:many|large|small|old)|` +
 			`(?:was|is|does|has) not|doesn't|didn't match|no \w+(?: \w+){0,3} (?:found|matched|available|configured))\b`,
 	)
-	exception = regexp.MustCompile(`(?:^|[\])] )(?:[\w.]+\.)?\w*(?:Error|Exception|Exit)(?:: |$)`) // of Python
+	exception = regexp.MustCompile(`(?:^|[\])] )(?:[\w.]+\.)?\w*(?:Error|Exception|Exit)(?:: |$)`) // in Python
 	levelHigh = regexp.MustCompile(
 		`^[EF]\d{4} |level=(?:error|fatal)|"level": ?"(?i:error|fatal)"|(?:^| )(?:ERROR|FATAL|CRITICAL)\b|NCCL WARN|` +
 			`NVRM: `,
@@ -110,7 +109,7 @@ var (
 		`(?:^|[\s'"=:(])/(?:[\w.@+-]+/)+[\w.@+-]+|\b[\w.-]+\.so(?:\.\d+)*\b|https?://\S+|\b\d+\.\d+\.\d+(?:\.\d+)?\b|` +
 			`'[^']{2,80}'|"[^"]{2,80}"|` + "`[^`]{2,80}`",
 	)
-	// empty matches lines without information.
+	// empty matches lines that contain no information about a failure.
 	empty = regexp.MustCompile(
 		`(?i)^goroutine \d+ |^\s*/\S+\.go:\d+|^r\w\w? +0x[0-9a-f]+$|^back-off \S+ restarting|` +
 			`^Error: ImagePullBackOff|^Error syncing pod|^Back-off |^Error: failed to start container|` +
@@ -136,15 +135,15 @@ var (
 	)
 )
 
-// telling returns the indexes of the few lines that say most about a failure, the best first. Of equal lines, the first
-// is nearer to the cause. A line that differs only in its numbers, such as the time, is returned once.
+// telling returns the indexes of the few most informative lines about a failure, best first. Among equal lines, the
+// first is closest to the cause. Of lines that differ only in numbers, such as the time, only one is returned.
 func telling(lines []signatures.Line) []int {
 	type told struct{ at, score int }
 	var all []told
 	seen := map[string]bool{}
 	for i, line := range lines {
 		text := strings.TrimSpace(line.Evidence.Text)
-		source := i > 0 && frame.MatchString(lines[i-1].Evidence.Text) // of the program, which a traceback shows
+		source := i > 0 && frame.MatchString(lines[i-1].Evidence.Text) // source code quoted in a traceback
 		if line.Place == signatures.Spec || source || empty.MatchString(text) {
 			continue
 		}
@@ -168,16 +167,16 @@ func telling(lines []signatures.Line) []int {
 }
 
 const (
-	mostTold = 3 // lines of a finding
+	mostTold = 3 // maximum number of lines per finding
 	alsoTold = saysFailed + saysWhy
 )
 
-// frame matches a frame of a Python traceback, which a line of the program follows.
+// frame matches a frame in a Python traceback. The next line is the program's source code.
 var frame = regexp.MustCompile(`(?:^|\s)File "[^"]+", line \d+(?:, in .+)?$`)
 
 var numbers = regexp.MustCompile(`\d+`)
 
-// score returns how much a line says about a failure. 0 means nothing.
+// score returns how informative a line is about a failure. A score of 0 means that the line is irrelevant.
 func score(text string) (score int) {
 	add := func(re *regexp.Regexp, points int) {
 		if re.MatchString(text) {
@@ -198,7 +197,7 @@ func score(text string) (score int) {
 	return max(score, 1)
 }
 
-// The maximum lengths of a quotation in a title and in a text, in bytes.
+// The maximum lengths, in bytes, of a quotation in a title and in a text.
 const (
 	longestHeadline = 160
 	longestReason   = 400

@@ -10,7 +10,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// LacksPCI reports whether the node's PCI devices could not be read. If so, it records the node as unknown.
+// LacksPCI reports whether the node's PCI devices could not be read. If so, it also records the node as unknown.
 func LacksPCI(r *Result, n *facts.Node) bool {
 	if n.Host == nil || len(n.Host.Probe.PCI) > 0 || n.Host.Probe.Unread["pci"] == "" {
 		return false
@@ -19,7 +19,7 @@ func LacksPCI(r *Result, n *facts.Node) bool {
 	return true
 }
 
-// EachSMI calls do for each GPU node with readable nvidia-smi output and records the other GPU nodes as unknown.
+// EachSMI calls do for each GPU node with readable nvidia-smi output, and records the other GPU nodes as unknown.
 func EachSMI(f *facts.Facts, r *Result, do func(n *facts.Node, v *facts.GPUView)) {
 	r.EachHost(f, func(n *facts.Node, _ *api.Diagnosis) {
 		v := n.GPUs()

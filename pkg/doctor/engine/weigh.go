@@ -8,7 +8,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// weigh lowers the severity of findings about pods that are past failures or have restarted, and of what is on its way.
+// weigh lowers the severity of findings about pods that have restarted or whose failure is in the past, and of findings
+// about changes that are in progress.
 func weigh(f *facts.Facts, r *Result) {
 	for i := range r.Findings {
 		found := &r.Findings[i]

@@ -34,7 +34,7 @@ func ChartRepository(chart string) string {
 	return "https://helm.ngc.nvidia.com/nvidia"
 }
 
-// ReleaseOf returns the Helm release of a chart.
+// ReleaseOf returns the Helm release that installed a chart.
 func ReleaseOf(f *Facts, chart string) (snapshot.HelmRelease, bool) {
 	for _, h := range f.HelmReleases {
 		if h.Chart == chart {
@@ -63,9 +63,9 @@ func HelmUpgradeFile(h snapshot.HelmRelease) string {
 	return shell.LeftOut
 }
 
-// ChangeOperator returns the command that sets a value of the GPU operator. It uses Helm if Helm installed the
-// operator, because the next upgrade would revert any other change; otherwise it patches the ClusterPolicy. Both use
-// the same path, for example "toolkit.enabled".
+// ChangeOperator returns the commands that set a value in the GPU operator's configuration. They use Helm if Helm
+// installed the operator, because the next upgrade would revert any other change; otherwise, they patch the
+// ClusterPolicy. Both use the same path, for example "toolkit.enabled".
 func ChangeOperator(f *Facts, path string, value any) []string {
 	if h, ok := ReleaseOf(f, ChartOperator); ok {
 		return []string{HelmUpgrade(h, fmt.Sprintf("%s=%v", path, value))}
@@ -85,7 +85,7 @@ func ChangeOperator(f *Facts, path string, value any) []string {
 	return []string{shell.Command("kubectl patch clusterpolicy %s --type merge -p %s", policy.GetName(), string(patch))}
 }
 
-// ClusterPolicy returns the ClusterPolicy that the operator uses: the first one that is not ignored.
+// ClusterPolicy returns the ClusterPolicy that the operator uses: the first one that it does not ignore.
 func ClusterPolicy(f *Facts) (unstructured.Unstructured, bool) {
 	for _, p := range f.ClusterPolicies {
 		if state, _, _ := unstructured.NestedString(p.Object, "status", "state"); state != "ignored" {
@@ -95,7 +95,7 @@ func ClusterPolicy(f *Facts) (unstructured.Unstructured, bool) {
 	return unstructured.Unstructured{}, false
 }
 
-// PolicyString returns a string field of the ClusterPolicy, or "" if it is not set.
+// PolicyString returns a string field in the ClusterPolicy, or "" if it is not set.
 func PolicyString(f *Facts, fields ...string) string {
 	p, ok := ClusterPolicy(f)
 	if !ok {
@@ -141,7 +141,7 @@ func RestartPod(namespace, name string) string {
 	return shell.Command("kubectl delete pod %s -n %s", name, namespace)
 }
 
-// GPULost returns the IDs of the scheduling findings that follow when a node advertises no GPUs, or fewer than it has.
+// GPULost returns the IDs of the scheduling findings that follow if a node advertises no GPUs, or fewer than it has.
 func GPULost(more ...string) []string {
 	return append(more,
 		"sched.insufficient-gpu", "sched.none-advertised", "sched.all-in-use", "sched.fragmented",

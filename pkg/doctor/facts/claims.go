@@ -14,7 +14,7 @@ const (
 	DRAForGPUs = "gpu.nvidia.com"
 )
 
-// DRADevicesOn returns the number of devices that NVIDIA's GPU driver publishes in ResourceSlices for a node.
+// DRADevicesOn returns the number of devices that NVIDIA's GPU DRA driver publishes in ResourceSlices for a node.
 func DRADevicesOn(f *Facts, node string) int {
 	sum := 0
 	for i := range f.ResourceSlices {
@@ -26,7 +26,7 @@ func DRADevicesOn(f *Facts, node string) int {
 	return sum
 }
 
-// ClaimOf returns the ResourceClaim for a claim entry of a pod, or nil if it is not found.
+// ClaimOf returns the ResourceClaim for an entry in a pod's resourceClaims, or nil if it is not found.
 func ClaimOf(f *Facts, pod *corev1.Pod, wanted corev1.PodResourceClaim) *resourcev1.ResourceClaim {
 	name := ""
 	if wanted.ResourceClaimName != nil {
@@ -49,7 +49,7 @@ func ClaimOf(f *Facts, pod *corev1.Pod, wanted corev1.PodResourceClaim) *resourc
 			owned = append(owned, c)
 		}
 	}
-	for _, c := range owned { // created from a template; the pod's status does not name the claim yet
+	for _, c := range owned { // created from a template, but not named in the pod's status yet
 		if len(owned) == 1 || c.Annotations["resource.kubernetes.io/pod-claim-name"] == wanted.Name {
 			return c
 		}
@@ -64,7 +64,7 @@ func ClassesOf(claim *resourcev1.ResourceClaim) []string {
 		if request.Exactly != nil {
 			all = append(all, request.Exactly.DeviceClassName)
 		}
-		if len(request.FirstAvailable) == 1 { // if there are several, another may be available
+		if len(request.FirstAvailable) == 1 { // if there are several subrequests, a different one may be available
 			all = append(all, request.FirstAvailable[0].DeviceClassName)
 		}
 	}
@@ -86,14 +86,15 @@ func (f *Facts) OtherClass(pod *corev1.Pod) string {
 }
 
 // AsksForGPU reports whether the pod requests NVIDIA GPUs, either as an extended resource or with a resource claim that
-// is known to be for NVIDIA devices. Claims can also be for NICs, CPUs and devices of other vendors, so a claim that is
+// is known to be for NVIDIA devices. Claims can also be for NICs, CPUs and other vendors' devices, so a claim that is
 // missing from the snapshot does not count.
 func (f *Facts) AsksForGPU(pod *corev1.Pod) bool {
 	return len(GPURequests(pod)) > 0 || len(pod.Spec.ResourceClaims) > 0 && f.claimants()[pod]
 }
 
 // UsesGPU reports whether the pod is a GPU pod: it requests NVIDIA GPUs, or it fails and NVIDIA's runtime gives it GPUs
-// without a request, by its RuntimeClass or, as the error of NVIDIA's hook shows, by default.
+// without a request, because of its RuntimeClass or because this runtime is the default, as an error from NVIDIA's hook
+// shows.
 func (f *Facts) UsesGPU(pod *corev1.Pod) bool {
 	if f.AsksForGPU(pod) {
 		return true
@@ -124,7 +125,7 @@ func NvidiaClaims(f *Facts, pod *corev1.Pod) bool {
 		if claim == nil {
 			return false
 		}
-		// the allocation, if any, is authoritative
+		// If the claim is allocated, the allocation is authoritative.
 		if a := claim.Status.Allocation; a != nil && len(a.Devices.Results) > 0 {
 			return slices.ContainsFunc(a.Devices.Results,
 				func(d resourcev1.DeviceRequestAllocationResult) bool { return isNVIDIAs(d.Driver) })
@@ -154,8 +155,8 @@ func (f *Facts) isNVIDIAClass(name string) bool {
 // compute-domain-default-channel.nvidia.com.
 func isNVIDIAs(name string) bool { return strings.HasSuffix(name, ".nvidia.com") }
 
-// OffersClaims reports whether the cluster has NVIDIA's DRA driver or its device classes. If so, an unknown claim may
-// be for an NVIDIA device.
+// OffersClaims reports whether the cluster has NVIDIA's DRA driver or its device classes. If it does, an unknown claim
+// may be for an NVIDIA device.
 func (f *Facts) OffersClaims() bool {
 	return len(f.Component(DRADriver)) > 0 ||
 		slices.ContainsFunc(f.DeviceClasses, func(c resourcev1.DeviceClass) bool { return f.isNVIDIAClass(c.Name) })

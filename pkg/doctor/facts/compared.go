@@ -13,29 +13,28 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/signatures"
 )
 
-// This file has facts that come from comparing several objects. Signatures decide which messages they explain, so that
-// their titles and fixes are data.
+// This file derives facts by comparing several objects. Signatures match these facts and provide the titles and fixes.
 
 // compared returns these facts about a pod, one per line:
 //
-//	advertised: no node has RESOURCE, and no plugin for it is in the cluster    of a vendor other than NVIDIA
+//	advertised: no node has RESOURCE, and no plugin for it is in the cluster    for resources of other vendors
 //	conflict: STRATEGY refused       the toolkit ignores how the device plugin passes GPUs to the pod
-//	conflict: claims N, CDI off      CDI is off, by which the DRA driver passes N devices to the pod
-//	conflict: driver root / not DIR  the DRA driver looks for the driver in / although it is in DIR
-//	unanswered: NAMESPACE/NAME:PORT  a time-out to a Service whose pods are ready on other nodes, without policies
+//	conflict: claims N, CDI off      the DRA driver passes N devices to the pod through CDI
+//	conflict: driver root / not DIR  the DRA driver searches / for the driver, which is in DIR
+//	unanswered: NAMESPACE/NAME:PORT  a timeout although the pods are ready; no policy applies
 //	conflict: NVIDIA_VISIBLE_DEVICES=all, SETTING = false    the toolkit ignores the variable in unprivileged containers
 //	conflict: NVIDIA_VISIBLE_DEVICES=all, VARIABLE=false     the same, set by a variable of the toolkit's DaemonSet
 //	conflict: writes PATH, mounted read-only at PATH         a write fails because of the mount
-//	conflict: denied PATH, claim NAME at PATH, no fsGroup    the user may not write to the volume
-//	conflict: writes PATH, volumes at PATHS                  an evicted pod wrote beside its volume
+//	conflict: denied PATH, claim NAME at PATH, no fsGroup    the user cannot write to the volume
+//	conflict: writes PATH, volumes at PATHS                  an evicted pod wrote outside its volumes
 //	conflict: MIG RESOURCE and RESOURCE                      a container requests several MIG profiles
-//	conflict: probe of port PORT, --port PORT                the probe asks for another port than the server's
-//	conflict: listens on 127.0.0.1 only, WHY                 nothing outside of the container reaches the server
-//	conflict: no GPU in container NAME, RESOURCE in container NAME    the container that fails requests none
-//	conflict: hostNetwork, dnsPolicy POLICY                  the pod asks the DNS servers of its node
+//	conflict: probe of port PORT, --port PORT                the server listens on another port
+//	conflict: listens on 127.0.0.1 only, WHY                 the server is unreachable from outside the container
+//	conflict: no GPU in container NAME, RESOURCE in container NAME    the failing container requests no GPU
+//	conflict: hostNetwork, dnsPolicy POLICY                  the pod uses its node's DNS servers
 //	conflict: model PATH, volumes at PATHS                   the model is in none of the container's volumes
-//	covered: PATH by volume NAME at PATH                     the program that starts is looked for in a volume
-//	GPUs off: NVIDIA_VISIBLE_DEVICES=VALUE, WHO set it       the variable takes the GPUs from a container
+//	covered: PATH by volume NAME at PATH                     a volume hides the program in the image
+//	GPUs off: NVIDIA_VISIBLE_DEVICES=VALUE, WHO set it       the variable hides the GPUs
 //	volume full: claim NAME at PATH: MESSAGE                 a write to a volume fails for lack of space
 //	OOMKilled with memory limit QUANTITY in container NAME(, the default of LimitRange NAME)
 //	runs elsewhere: toolkit VERSION there, VERSION here      a pod with the same image runs on another node
@@ -43,28 +42,28 @@ import (
 //	hangs with LD_PRELOAD=PATH; nvidia-smi of the node works with driver VERSION
 //	works as root: fails as user NUMBER                      a pod with the same image runs on the node as root
 //	containerd restarted at TIME, the toolkit configured it at TIME   before the pod started
-//	stale: OSTREE_VERSION=VERSION, (no worker of NFD on the node | a worker of NFD runs)    the node runs another image
-//	name: NAME is that of no pod: REASON                     and other facts about names of pods; see NamesPeers
+//	stale: OSTREE_VERSION=VERSION, (no worker of NFD on the node | a worker of NFD runs)    the node's image differs
+//	name: NAME is that of no pod: REASON                     see NamesPeers for other facts about pod names
 //	memory: vLLM is to reserve SHARE of GIB GiB, GIB GiB are free when it starts, SHARE fits
 //	conflict: no VARIABLE in container NAME, which container NAME has
 //	read-only root: container NAME                           the container cannot be created
 //	mesh: CONTAINER between the ranks of KIND NAME(, which wait at the rendezvous)
-//	mesh: init container NAME needs a connection and runs before CONTAINER    to which the mesh redirects it
+//	mesh: init container NAME needs a connection and runs before CONTAINER    which proxies the connection
 //	kept off: NUMBER pods, such as NAME, must not share a KEY with pods that match SELECTOR
-//	conflict: no RuntimeClass, pods with NAME have the driver    the pod relies on the default runtime of its node
+//	conflict: no RuntimeClass, pods with NAME have the driver    the pod relies on its node's default runtime
 //	conflict: NVIDIA_VISIBLE_DEVICES=VALUE, no RuntimeClass, default handler NAME, class NAME    it ignores the variable
-//	conflict: NRI plugin enabled, toolkit disabled in NAME   what gives the operator's pods their GPUs does not run
-//	CNI plugins in DIR, toolkit VERSION configures containerd    on a platform with a directory of its own
-//	no container toolkit of the GPU operator                     in the cluster: one on a node is a leftover
-//	libraries VERSION, module VERSION since it was loaded        the driver of the node
-//	fills the disk: container NAME wrote SIZE of the SIZE of the node    an evicted pod, beside its volumes
+//	conflict: NRI plugin enabled, toolkit disabled in NAME   the operator's pods get no GPUs
+//	CNI plugins in DIR, toolkit VERSION configures containerd    on a platform with a non-default directory
+//	no container toolkit of the GPU operator                     so a toolkit on a node is a leftover
+//	libraries VERSION, module VERSION since it was loaded        versions of the node's driver
+//	fills the disk: container NAME wrote SIZE of the SIZE of the node    an evicted pod wrote outside its volumes
 //	conflict: LMCACHE_MAX_LOCAL_DISK_SIZE=SIZE x COUNT workers is SIZE, the node has SIZE
 //	conflict: KServe's defaults of 1 CPU and 2Gi memory in container NAME, no GPU requested
 //	conflict: volume NAME of gcsfuse.csi.storage.gke.io, no annotation gke-gcsfuse/volumes and no sidecar
 //	volume held: claim NAME by Pod NAME on NODE, (an old pod of Deployment NAME | no controller and no GPU)
 //	conflict: asks for NAME, and the DNS domain of the cluster is DOMAIN
-//	unexpanded: $(NAME) in container NAME                        a shell looks for it as a command
-//	default limit: RESOURCE QUANTITY, of LimitRange NAME         for which the API server rejected pods, as a log says
+//	unexpanded: $(NAME) in container NAME                        the shell runs NAME as a command
+//	default limit: RESOURCE QUANTITY, of LimitRange NAME         the API server rejected pods, according to a log
 //	BAR NUMBER of DEVICE, which vfio-pci cannot reserve (RANGE), has the framebuffer of DRIVER at ADDRESS
 func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 	var all []signatures.Line
@@ -91,10 +90,10 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 	return all
 }
 
-// AcceptsMounts is the setting of the toolkit that lets containers get GPUs by volume mounts.
+// AcceptsMounts is the toolkit setting that lets containers get GPUs through volume mounts.
 const AcceptsMounts = "accept-nvidia-visible-devices-as-volume-mounts"
 
-// RefusedStrategy reports that the toolkit ignores the way in which the device plugin passes GPUs to the pod.
+// RefusedStrategy reports a toolkit that ignores the way in which the device plugin passes GPUs to the pod.
 func (f *Facts) RefusedStrategy(pod *corev1.Pod, n *Node) (source, text string) {
 	strategy, _, known := DeviceStrategy(f, n)
 	key := AcceptsEnv
@@ -111,7 +110,7 @@ func (f *Facts) RefusedStrategy(pod *corev1.Pod, n *Node) (source, text string) 
 		"conflict: " + strategy + " refused (" + key + " = false)"
 }
 
-// PrivilegedForToolkit reports whether a container of the pod is privileged in the toolkit's sense.
+// PrivilegedForToolkit reports whether the toolkit treats any of the pod's containers as privileged.
 func PrivilegedForToolkit(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool {
 		s := c.SecurityContext
@@ -120,8 +119,8 @@ func PrivilegedForToolkit(pod *corev1.Pod) bool {
 	})
 }
 
-// withoutCDI reports that the GPU operator disables CDI, which containerd 1 has off by default, and the pod has claimed
-// devices.
+// withoutCDI reports a GPU operator that disables CDI, which is also disabled by default in containerd 1, if the pod
+// has claimed devices.
 func (f *Facts) withoutCDI(pod *corev1.Pod, n *Node) (source, text string) {
 	p, ok := ClusterPolicy(f)
 	if !ok || !strings.HasPrefix(n.Status.NodeInfo.ContainerRuntimeVersion, "containerd://1.") {
@@ -145,8 +144,8 @@ func (f *Facts) withoutCDI(pod *corev1.Pod, n *Node) (source, text string) {
 		fmt.Sprintf("conflict: claims %d, CDI off", devices)
 }
 
-// otherRoot reports that a container of the DRA driver on the node has no driver root, and that another container has
-// one that is not /.
+// otherRoot reports a DRA driver pod on the node in which one container has no driver root, while another container's
+// driver root is not /.
 func (f *Facts) otherRoot(_ *corev1.Pod, n *Node) (source, text string) {
 	for _, driver := range Current(n, DRADriver) {
 		root, lacks := "", ""
@@ -168,8 +167,8 @@ func (f *Facts) otherRoot(_ *corev1.Pod, n *Node) (source, text string) {
 	return "", ""
 }
 
-// unansweredBy reports that the pod's connection to a Service times out although the pods of the Service are ready, on
-// other nodes, and no NetworkPolicy applies: something between the nodes drops the packets.
+// unansweredBy reports a connection from the pod to a Service that times out although the Service's pods are ready on
+// other nodes and no NetworkPolicy applies: the packets are dropped between the nodes.
 func (f *Facts) unansweredBy(pod *corev1.Pod, n *Node) (source, text string) {
 	for _, u := range f.UnreachedPods() {
 		if u.Pod != pod || u.Names || f.Missing("api/networkpolicies") != "" {
@@ -189,7 +188,7 @@ func (f *Facts) unansweredBy(pod *corev1.Pod, n *Node) (source, text string) {
 	return "", ""
 }
 
-// policed reports whether a NetworkPolicy is in one of the namespaces.
+// policed reports whether one of the namespaces contains a NetworkPolicy.
 func (f *Facts) policed(namespaces ...string) bool {
 	for i := range f.NetworkPolicies {
 		if slices.Contains(namespaces, f.NetworkPolicies[i].Namespace) {
@@ -199,7 +198,8 @@ func (f *Facts) policed(namespaces ...string) bool {
 	return false
 }
 
-// readyElsewhere returns a pod behind a Service if all of them are ready and none is on the node, and nil otherwise.
+// readyElsewhere returns a pod behind a Service if all of the Service's pods are ready and none is on the node, and nil
+// otherwise.
 func (f *Facts) readyElsewhere(ref ServiceRef, n *Node) (server *corev1.Pod) {
 	for i := range f.Services {
 		s := &f.Services[i]
@@ -221,7 +221,7 @@ func (f *Facts) readyElsewhere(ref ServiceRef, n *Node) (server *corev1.Pod) {
 	return server
 }
 
-// groupOf returns the group of nodes to which a node belongs, in brackets, or "".
+// groupOf returns the name of a node's node group, in parentheses, or "".
 func groupOf(n *Node) string {
 	if n != nil {
 		for _, key := range []string{
@@ -236,7 +236,7 @@ func groupOf(n *Node) string {
 	return ""
 }
 
-// EnvOf returns the literal values of a variable, without those from valueFrom.
+// EnvOf returns the literal values of an environment variable, without values from valueFrom.
 func EnvOf(env []corev1.EnvVar, name string) []string {
 	var all []string
 	for _, e := range env {
@@ -247,9 +247,9 @@ func EnvOf(env []corev1.EnvVar, name string) []string {
 	return all
 }
 
-// DeviceStrategy returns how the node's device plugin passes GPUs to containers: envvar, volume-mounts,
-// cdi-annotations, or cdi-cri, or several of them separated by commas. known is false if the node has no NVIDIA device
-// plugin, or if a configuration file may set the strategy.
+// DeviceStrategy returns the strategy with which the node's device plugin passes GPUs to containers: envvar,
+// volume-mounts, cdi-annotations, or cdi-cri, or several of them separated by commas. known is false if the node has no
+// NVIDIA device plugin, or if a configuration file may set the strategy.
 func DeviceStrategy(f *Facts, n *Node) (strategy string, source finding.Evidence, known bool) {
 	for _, pod := range Current(n, DevicePlugin) {
 		for _, c := range pod.Spec.Containers {

@@ -10,11 +10,12 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// wrote matches what a container has on its node's disk beside its volumes, in the message of an eviction.
+// wrote matches, in an eviction message, the amount that a container has written to its node's disk outside its
+// volumes.
 var wrote = regexp.MustCompile(`ephemeral-storage.*[Cc]ontainer (\S+) was using (\d+\w*)`)
 
-// FillsDisk reports whether a GPU pod has filled the disk of its node, so that the kubelet evicted it, and no newer pod
-// of its owner runs.
+// FillsDisk reports whether a GPU pod was evicted because it filled its node's disk, and no newer pod of its owner is
+// healthy.
 func (f *Facts) FillsDisk(pod *corev1.Pod) bool {
 	n := f.Node(pod.Spec.NodeName)
 	if n == nil || !f.AsksForGPU(pod) || f.Now.Sub(f.EndedAt(pod)) > endedCounts || f.History(pod) {
@@ -24,7 +25,7 @@ func (f *Facts) FillsDisk(pod *corev1.Pod) bool {
 	return text != ""
 }
 
-// fillsDisk reports that one container of an evicted pod had written half of its node's disk or more.
+// fillsDisk reports a container in an evicted pod that had written at least half of its node's disk capacity.
 func (f *Facts) fillsDisk(pod *corev1.Pod, n *Node) (source, text string) {
 	if pod.Status.Reason != "Evicted" {
 		return "", ""
@@ -50,7 +51,7 @@ func (f *Facts) fillsDisk(pod *corev1.Pod, n *Node) (source, text string) {
 
 func gib(n int64) string { return fmt.Sprintf("%d GiB", n>>30) }
 
-// diskPerWorker reports that LMCache may write more than its node's disk has room for: its bound, in GiB, is for each
+// diskPerWorker reports an LMCache limit that may exceed the space on the node's disk: the limit, in GiB, is per
 // worker.
 func (f *Facts) diskPerWorker(pod *corev1.Pod, n *Node) (source, text string) {
 	const bound = "LMCACHE_MAX_LOCAL_DISK_SIZE"

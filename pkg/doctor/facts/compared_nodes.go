@@ -13,10 +13,10 @@ import (
 	"k8s.io/kubectl/pkg/util/podutils"
 )
 
-// This file compares a pod with other pods of its node and with what the node itself shows.
+// This file compares a pod with other pods on its node and with data from the node itself.
 
-// hangsOnlyHere reports that a program below a preloaded library hangs in a container although nvidia-smi of the node
-// works.
+// hangsOnlyHere reports a container in which a program with a preloaded library hangs, although nvidia-smi works on the
+// node.
 func (f *Facts) hangsOnlyHere(pod *corev1.Pod, n *Node) (source, text string) {
 	if n.Host == nil || n.GPUs().SMI == nil || RunsReady(pod) {
 		return "", ""
@@ -41,7 +41,7 @@ func (f *Facts) hangsOnlyHere(pod *corev1.Pod, n *Node) (source, text string) {
 	return "", ""
 }
 
-// worksAsRoot reports that a pod with the same image and GPU resource runs as root on the node, and that this pod runs
+// worksAsRoot reports a ready pod on the node with the same image and GPU resource that runs as root, if this pod runs
 // as another user.
 func (f *Facts) worksAsRoot(pod *corev1.Pod, n *Node) (source, text string) {
 	user := userOf(pod)
@@ -63,7 +63,7 @@ func (f *Facts) worksAsRoot(pod *corev1.Pod, n *Node) (source, text string) {
 	return "", ""
 }
 
-// userOf returns the user as which the first container of a pod is told to run, or nil.
+// userOf returns the user ID that a pod sets for its first container, or nil if it sets none.
 func userOf(pod *corev1.Pod) *int64 {
 	if len(pod.Spec.Containers) > 0 {
 		if s := pod.Spec.Containers[0].SecurityContext; s != nil && s.RunAsUser != nil {
@@ -76,12 +76,12 @@ func userOf(pod *corev1.Pod) *int64 {
 	return nil
 }
 
-// setUpTakes is how long the toolkit may take from its start until it has restarted containerd.
+// setUpTakes is the maximum time from the toolkit's start until it has restarted containerd.
 const setUpTakes = 15 * time.Minute
 
-// defaultLost reports that containerd was restarted long after the toolkit had made NVIDIA's runtime the default, and
-// before the pod started, which relies on the default. If the runtime's configuration was read, other checks know
-// better.
+// defaultLost reports a restart of containerd that happened long after the toolkit had made NVIDIA's runtime the
+// default, but before the start of this pod, which relies on the default. If the runtime's configuration was read,
+// other checks are more precise.
 func (f *Facts) defaultLost(pod *corev1.Pod, n *Node) (source, text string) {
 	if n.Host == nil || n.Host.Runtime.Instance != nil || pod.Spec.RuntimeClassName != nil ||
 		len(GPURequests(pod)) == 0 {
@@ -109,8 +109,8 @@ func setsDefault(toolkit *corev1.Pod) bool {
 	return is
 }
 
-// ToldDefault returns whether the operator's toolkit is told to make NVIDIA's runtime the default, and the variable
-// that tells it, or "" if it is not told.
+// ToldDefault returns whether the operator's toolkit is configured to make NVIDIA's runtime the default, and the
+// variable that sets this, or "" if none does.
 func ToldDefault(toolkit *corev1.Pod) (variable string, is bool) {
 	for i := range toolkit.Spec.Containers {
 		for _, name := range []string{"NVIDIA_RUNTIME_SET_AS_DEFAULT", "CONTAINERD_SET_AS_DEFAULT"} {
@@ -122,7 +122,7 @@ func ToldDefault(toolkit *corev1.Pod) (variable string, is bool) {
 	return variable, is
 }
 
-// startedAfter reports whether all containers of the pod that run started after a time.
+// startedAfter reports whether all containers in the pod are running and started after the given time.
 func startedAfter(pod *corev1.Pod, at time.Time) bool {
 	return len(pod.Status.ContainerStatuses) > 0 &&
 		!slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
@@ -130,7 +130,7 @@ func startedAfter(pod *corev1.Pod, at time.Time) bool {
 		})
 }
 
-// startedBy returns the time of the last line of a journal that contains a text, or the zero time.
+// startedBy returns the time of the last journal line that contains a string, or the zero time if there is none.
 func startedBy(journal, text string) (at time.Time) {
 	for line := range strings.Lines(journal) {
 		stamp, _, _ := strings.Cut(line, " ")
@@ -145,16 +145,16 @@ func startedBy(journal, text string) (at time.Time) {
 }
 
 var (
-	// unreserved matches what vfio-pci logs about a memory region of a device that something else uses.
+	// unreserved matches vfio-pci's kernel log line about a device memory region that is already in use.
 	unreserved = regexp.MustCompile(
 		`vfio-pci ([0-9a-f:.]+): BAR (\d): can't reserve \[mem 0x([0-9a-f]+)-0x([0-9a-f]+)`,
 	)
-	// framebuffer matches where the console of the firmware draws.
+	// framebuffer matches the address of the firmware console's framebuffer.
 	framebuffer = regexp.MustCompile(`((?:efi|vesa|simple)fb|simple-framebuffer)\S*: framebuffer at 0x([0-9a-f]+)`)
 )
 
-// heldByConsole reports that a virtual machine gets a device of which vfio-pci cannot reserve a memory region, because
-// the framebuffer of the host's console is in it.
+// heldByConsole reports a device of a virtual machine with a memory region that vfio-pci cannot reserve, because the
+// region contains the framebuffer of the host's console.
 func (f *Facts) heldByConsole(pod *corev1.Pod, n *Node) (source, text string) {
 	if n.Host == nil || pod.Labels["kubevirt.io"] != "virt-launcher" {
 		return "", ""
@@ -180,11 +180,11 @@ func (f *Facts) heldByConsole(pod *corev1.Pod, n *Node) (source, text string) {
 	return source, text
 }
 
-// ostree is NFD's label by which the operator selects the Driver Toolkit image of OpenShift.
+// ostree is the NFD label by which the operator selects OpenShift's Driver Toolkit image.
 const ostree = "feature.node.kubernetes.io/system-os_release.OSTREE_VERSION"
 
-// staleOSTree reports whether the node runs another image of its operating system than NFD's label says, and if so,
-// whether a worker of NFD, which would correct the label, runs on the node.
+// staleOSTree reports a node whose operating system image is not the one in NFD's label. It also reports whether the
+// node runs an NFD worker, which would correct the label.
 func (f *Facts) staleOSTree(_ *corev1.Pod, n *Node) (source, text string) {
 	label := n.Labels[ostree]
 	source = n.Object().String() + " .metadata.labels, and .status.nodeInfo.osImage: " + n.Status.NodeInfo.OSImage
@@ -204,9 +204,9 @@ func (f *Facts) staleOSTree(_ *corev1.Pod, n *Node) (source, text string) {
 		"stale: OSTREE_VERSION=" + label + ", " + text
 }
 
-// withoutClass reports that the pod requests a GPU without a RuntimeClass, on a node of which the runtime was not
-// read and on which the device plugin works with NVIDIA's RuntimeClass. Another pod that works without the class
-// shows that NVIDIA's runtime is the default.
+// withoutClass reports a pod that requests a GPU but has no RuntimeClass, on a node whose runtime was not read and
+// whose device plugin works with NVIDIA's RuntimeClass. It reports nothing if another GPU pod without the class is
+// ready, which shows that NVIDIA's runtime is the default.
 func (f *Facts) withoutClass(pod *corev1.Pod, n *Node) (source, text string) {
 	class := f.NVIDIAClass()
 	strategy, _, known := DeviceStrategy(f, n)
@@ -233,8 +233,8 @@ func (f *Facts) withoutClass(pod *corev1.Pod, n *Node) (source, text string) {
 		"conflict: no RuntimeClass, pods with " + class.Name + " have the driver"
 }
 
-// withoutNRI reports that the operator leaves it to the NRI plugin of its toolkit to give its pods the GPUs, and does
-// not run the toolkit.
+// withoutNRI reports an operator that relies on its toolkit's NRI plugin to give its pods GPUs, although the toolkit is
+// disabled.
 func (f *Facts) withoutNRI(pod *corev1.Pod, _ *Node) (source, text string) {
 	p, ok := ClusterPolicy(f)
 	if !ok || ComponentOf(pod.Labels, &pod.Spec) == "" || !PolicyOff(f, "toolkit") {

@@ -12,14 +12,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// This file compares the command and the environment of a container with the rest of its pod.
+// This file compares a container's command and environment with the rest of its pod.
 
-// wordsOf returns the words of a container's command, including those of a shell command.
+// wordsOf returns the words in a container's command, including those in a shell command.
 func wordsOf(c *corev1.Container) []string {
 	return strings.Fields(strings.Join(slices.Concat(c.Command, c.Args), " "))
 }
 
-// argument returns the value of the last of the named flags in a command, or "".
+// argument returns the value of the last of the named flags in a command, or "" if none is set.
 func argument(all []string, names ...string) (value string) {
 	for i, word := range all {
 		name, rest, joined := strings.Cut(word, "=")
@@ -34,7 +34,7 @@ func argument(all []string, names ...string) (value string) {
 	return strings.Trim(value, `"'`)
 }
 
-// probedPort returns the number of the port that a probe connects to, or 0.
+// probedPort returns the number of the port to which a probe connects, or 0.
 func probedPort(c *corev1.Container, probe *corev1.Probe) int32 {
 	port := ""
 	switch {
@@ -53,11 +53,11 @@ func probedPort(c *corev1.Container, probe *corev1.Probe) int32 {
 	return int32(number)
 }
 
-// probedElsewhere reports that a probe connects to another port than the one that the only server of the pod is told to
-// listen on.
+// probedElsewhere reports a probe that connects to a different port than the one on which the pod's only server is
+// configured to listen.
 func (f *Facts) probedElsewhere(pod *corev1.Pod, _ *Node) (source, text string) {
 	if len(pod.Spec.Containers) != 1 {
-		return "", "" // a proxy beside the server may listen on the probe's port
+		return "", "" // a proxy in another container may listen on the probe's port
 	}
 	c := &pod.Spec.Containers[0]
 	port := argument(wordsOf(c), "--port", "--http-port")
@@ -73,7 +73,8 @@ func (f *Facts) probedElsewhere(pod *corev1.Pod, _ *Node) (source, text string) 
 	return "", ""
 }
 
-// loopbackOnly reports that a server listens only on the loopback address, because it is told to or by default.
+// loopbackOnly reports a server that listens only on the loopback address, either because it is configured to or by
+// default.
 func (f *Facts) loopbackOnly(pod *corev1.Pod, _ *Node) (source, text string) {
 	for i := range pod.Spec.Containers {
 		c := &pod.Spec.Containers[i]
@@ -110,7 +111,7 @@ func (f *Facts) loopbackOnly(pod *corev1.Pod, _ *Node) (source, text string) {
 	return "", ""
 }
 
-// otherContainersGPU reports that a container that fails requests no GPU, and another container of its pod does.
+// otherContainersGPU reports a failing container that requests no GPU, if another container in its pod does.
 func (f *Facts) otherContainersGPU(pod *corev1.Pod, _ *Node) (source, text string) {
 	var without []string
 	with, resource := "", corev1.ResourceName("")
@@ -135,8 +136,8 @@ func (f *Facts) otherContainersGPU(pod *corev1.Pod, _ *Node) (source, text strin
 	return "", ""
 }
 
-// nodesDNS reports that the pod uses the network of its node, and with it the node's DNS servers, which do not know the
-// names of Services.
+// nodesDNS reports a pod that uses its node's network and therefore the node's DNS servers, which do not know the names
+// of Services.
 func (f *Facts) nodesDNS(pod *corev1.Pod, _ *Node) (source, text string) {
 	policy := pod.Spec.DNSPolicy
 	if !pod.Spec.HostNetwork || policy != "" && policy != corev1.DNSClusterFirst && policy != corev1.DNSDefault {
@@ -146,7 +147,7 @@ func (f *Facts) nodesDNS(pod *corev1.Pod, _ *Node) (source, text string) {
 		"conflict: hostNetwork, dnsPolicy " + string(policy)
 }
 
-// covered reports that the file which a container starts is in a volume that is mounted there.
+// covered reports a container that starts a file from a path that is covered by a mounted volume.
 func (f *Facts) covered(pod *corev1.Pod, _ *Node) (source, text string) {
 	for i := range pod.Spec.Containers {
 		c := &pod.Spec.Containers[i]
@@ -164,7 +165,7 @@ func (f *Facts) covered(pod *corev1.Pod, _ *Node) (source, text string) {
 	return "", ""
 }
 
-// modelOutside reports that a container is told to load a model from a directory that is in none of its volumes.
+// modelOutside reports a container that is configured to load a model from a directory outside its volumes.
 func (f *Facts) modelOutside(pod *corev1.Pod, _ *Node) (source, text string) {
 	for i := range pod.Spec.Containers {
 		c := &pod.Spec.Containers[i]
@@ -186,11 +187,11 @@ func (f *Facts) modelOutside(pod *corev1.Pod, _ *Node) (source, text string) {
 	return "", ""
 }
 
-// tokens are the variables by which programs get a token of Hugging Face.
+// tokens are the environment variables from which programs read a Hugging Face token.
 var tokens = []string{"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}
 
-// otherContainersToken reports that a container to which Hugging Face refuses a repository has no token in its
-// environment, and another container of its pod has.
+// otherContainersToken reports a container that has no token in its environment and to which Hugging Face denies access
+// to a repository, if another container in its pod has a token.
 func (f *Facts) otherContainersToken(pod *corev1.Pod, _ *Node) (source, text string) {
 	name, with := "", ""
 	var without []string
@@ -213,8 +214,8 @@ func (f *Facts) otherContainersToken(pod *corev1.Pod, _ *Node) (source, text str
 	return "", ""
 }
 
-// readOnlyRoot reports a container that cannot be created, and whose root file system is read-only, and a pod with GPUs
-// that runs on the same node.
+// readOnlyRoot reports a container with a read-only root file system that cannot be created. It also names a GPU pod
+// that is ready on the same node.
 func (f *Facts) readOnlyRoot(pod *corev1.Pod, n *Node) (source, text string) {
 	for _, t := range f.Troubles(pod) {
 		for c := range Containers(pod) {
@@ -238,12 +239,12 @@ var freeAtStart = regexp.MustCompile(
 	`Free memory on device \S+ \(([\d.]+)/([\d.]+) GiB\) on startup is less than desired GPU memory utilization \(([\d.]+),`,
 )
 
-// ownAtStart is what a process of vLLM holds of a GPU at most before it reserves memory, in GiB: the CUDA context, and
-// the buffers of NCCL and of the network.
+// ownAtStart is the maximum GPU memory, in GiB, that a vLLM process uses before it reserves memory: for the CUDA
+// context, and for the buffers of NCCL and the network.
 const ownAtStart = 6.0
 
-// overReserved reports that vLLM is told to reserve more of a GPU than its own processes leave free before. If more is
-// taken, or the GPU is shared, other processes hold it.
+// overReserved reports a vLLM setting that reserves more GPU memory than vLLM's own processes leave free at startup. It
+// reports nothing if more memory is in use or the GPU is shared, because other processes then hold memory.
 func (f *Facts) overReserved(pod *corev1.Pod, n *Node) (source, text string) {
 	if replicas := n.Labels["nvidia.com/gpu.replicas"]; replicas != "" && replicas != "1" {
 		return "", ""
@@ -264,7 +265,7 @@ func (f *Facts) overReserved(pod *corev1.Pod, n *Node) (source, text string) {
 				continue
 			}
 			least = free
-			fits := math.Floor(free/total*20) / 20 // in steps of 5 %, which leaves some for CUDA graphs
+			fits := math.Floor(free/total*20) / 20 // in steps of 5%, which leaves room for CUDA graphs
 			if fits >= wants {
 				fits = math.Floor(free/total*100) / 100
 			}

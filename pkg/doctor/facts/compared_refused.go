@@ -9,9 +9,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// This file compares what a pod waits for, or cannot use, with the objects that keep it from it.
+// This file compares a pod with the objects that make it wait or that prevent it from using a resource.
 
-// heldVolume reports which pod on another node has the claim whose volume cannot be attached for the pod.
+// heldVolume reports a pod on another node that uses the same claim, if the claim's volume cannot be attached for this
+// pod.
 func (f *Facts) heldVolume(pod *corev1.Pod, n *Node) (source, text string) {
 	if pod.Status.Phase != corev1.PodPending {
 		return "", ""
@@ -20,7 +21,7 @@ func (f *Facts) heldVolume(pod *corev1.Pod, n *Node) (source, text string) {
 		return e.Reason != "FailedAttachVolume"
 	})
 	if len(refused) == 0 {
-		return "", "" // of a large cluster, all pods are not searched for each pending one
+		return "", "" // do not search all pods in a large cluster for each pending pod
 	}
 	named := func(other *corev1.Pod) bool {
 		return slices.ContainsFunc(refused, func(e *corev1.Event) bool {
@@ -53,7 +54,7 @@ func (f *Facts) heldVolume(pod *corev1.Pod, n *Node) (source, text string) {
 	return "", ""
 }
 
-// mounts reports whether a volume of the pod is of the claim.
+// mounts reports whether one of the pod's volumes refers to the claim.
 func mounts(pod *corev1.Pod, claim string) bool {
 	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return claimOf(pod, v.Name) == claim })
 }
@@ -67,11 +68,11 @@ func DeploymentOf(pod *corev1.Pod) (deployment, set string) {
 	return DeploymentName(pod, c.Name), c.Name
 }
 
-// variable matches a reference to a variable in a command.
+// variable matches a reference to an environment variable in a command.
 var variable = regexp.MustCompile(`\$\((\w+)\)`)
 
-// unexpanded reports a reference in a container's command to a variable that the container does not have, and for
-// which the shell looked as a command.
+// unexpanded reports a reference in a container's command to an environment variable that is not set in the container,
+// if the shell interpreted the reference as a command.
 func (f *Facts) unexpanded(pod *corev1.Pod, _ *Node) (source, text string) {
 	for _, l := range f.LogsOf(pod) {
 		c := containerNamed(pod, l.Container)
@@ -79,7 +80,7 @@ func (f *Facts) unexpanded(pod *corev1.Pod, _ *Node) (source, text string) {
 			continue
 		}
 		for _, m := range variable.FindAllStringSubmatch(strings.Join(wordsOf(c), " "), -1) {
-			if m[1] == strings.ToLower(m[1]) { // a command, as a rule
+			if m[1] == strings.ToLower(m[1]) { // lowercase names are usually commands
 				continue
 			}
 			if strings.Contains(l.Text, m[1]+": not found") || strings.Contains(l.Text, m[1]+": command not found") {
@@ -91,10 +92,11 @@ func (f *Facts) unexpanded(pod *corev1.Pod, _ *Node) (source, text string) {
 	return "", ""
 }
 
-// aboveLimit matches the API server's refusal of a pod whose request is above its limit.
+// aboveLimit matches the API server's rejection of a pod whose request exceeds its limit.
 var aboveLimit = regexp.MustCompile(`must be less than or equal to (\w[\w-]*) limit of (\w+)`)
 
-// defaultLimit reports the LimitRange whose default is the limit for which pods are rejected, as the pod logs.
+// defaultLimit reports a LimitRange whose default limit caused the API server to reject pods, according to a log of
+// this pod.
 func (f *Facts) defaultLimit(pod *corev1.Pod, _ *Node) (source, text string) {
 	if len(f.Snapshot.LimitRanges) == 0 {
 		return "", ""

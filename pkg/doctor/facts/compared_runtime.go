@@ -12,13 +12,13 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/platform"
 )
 
-// This file compares a pod and its node with the container toolkit, and the driver with its own libraries.
+// This file compares a pod and its node with the container toolkit, and compares the driver with its own libraries.
 
-// toolkitImage matches the version in an image of the container toolkit.
+// toolkitImage matches the version in the name of a container toolkit image.
 var toolkitImage = regexp.MustCompile(`container-toolkit:v?(\d+\.\d+\.\d+)`)
 
-// movedPlugins reports that a container toolkit of the GPU operator configures containerd on a node whose platform
-// keeps the CNI plugins in a directory of its own.
+// movedPlugins reports a GPU operator toolkit that configures containerd on a node whose platform has a non-default
+// directory for CNI plugins.
 func (f *Facts) movedPlugins(_ *corev1.Pod, n *Node) (source, text string) {
 	p, _ := platform.Of(string(n.Distribution))
 	for _, toolkit := range Current(n, Toolkit) {
@@ -33,7 +33,7 @@ func (f *Facts) movedPlugins(_ *corev1.Pod, n *Node) (source, text string) {
 	return "", ""
 }
 
-// withoutOperator reports that nothing in the cluster installs the container toolkit of the GPU operator, so that one
+// withoutOperator reports a cluster in which nothing installs the GPU operator's container toolkit, so that a toolkit
 // on a node is a leftover.
 func (f *Facts) withoutOperator(*corev1.Pod, *Node) (source, text string) {
 	_, operated := ClusterPolicy(f)
@@ -47,20 +47,22 @@ func (f *Facts) withoutOperator(*corev1.Pod, *Node) (source, text string) {
 	return "pods, DaemonSets and ClusterPolicies of all namespaces", "no container toolkit of the GPU operator"
 }
 
-// atBoot is how soon after the kernel module a program must fail to show that the libraries were there before.
+// atBoot is the maximum time between the loading of the kernel module and a program's failure if the failure shows that
+// the libraries were already present.
 const atBoot = time.Minute
 
 var (
-	// loadedModule matches the version in what the driver logs when its module is loaded.
+	// loadedModule matches the version that the driver logs when its module is loaded.
 	loadedModule = regexp.MustCompile(driverLoads + `\D*(?:x86_64|aarch64)?\D+?([0-9]+\.[0-9.]+[0-9])`)
-	// otherLibraries matches the version of a program's libraries, which the module rejects.
+	// otherLibraries matches the version of a program's libraries that the module rejects.
 	otherLibraries = regexp.MustCompile(
 		`(?s)NVRM: API mismatch: the client.{0,120}?has the version ([0-9.]+[0-9]), but`,
 	)
 )
 
-// MixedAtBoot returns the versions of the driver's libraries and of its module if they differed as soon as the module
-// was loaded: the image of the node or what prepares it at boot combines them, so that a reboot changes nothing.
+// MixedAtBoot returns the versions of the driver's libraries and module if they already differed when the module was
+// loaded. The node's image, or the software that prepares the node at boot, then combines them, so a reboot does not
+// help.
 func (n *Node) MixedAtBoot() (libraries, module string) {
 	if n.Host == nil {
 		return "", ""
@@ -88,7 +90,7 @@ func (n *Node) MixedAtBoot() (libraries, module string) {
 	return "", ""
 }
 
-// mixedAtBoot is MixedAtBoot as a fact.
+// mixedAtBoot returns the result of MixedAtBoot as a fact.
 func (f *Facts) mixedAtBoot(_ *corev1.Pod, n *Node) (source, text string) {
 	libraries, module := n.MixedAtBoot()
 	if module == "" || libraries == "" {

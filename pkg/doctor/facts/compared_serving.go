@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// kserveDefaults reports that an InferenceService requests no resources, so that KServe's defaults limit its container.
+// kserveDefaults reports an InferenceService that requests no resources, so that KServe's defaults limit its container.
 func (f *Facts) kserveDefaults(pod *corev1.Pod, _ *Node) (source, text string) {
 	if kind, _ := GeneratedBy(pod); kind != "InferenceService" || f.AsksForGPU(pod) {
 		return "", ""
@@ -25,8 +25,8 @@ func (f *Facts) kserveDefaults(pod *corev1.Pod, _ *Node) (source, text string) {
 	return "", ""
 }
 
-// withoutSidecar reports that the pod has a volume of GKE's driver of Cloud Storage, and neither the annotation for
-// which GKE adds the sidecar, nor the sidecar.
+// withoutSidecar reports a pod with a volume that uses GKE's CSI driver for Cloud Storage, if the pod has neither the
+// sidecar nor the annotation for which GKE adds it.
 func (f *Facts) withoutSidecar(pod *corev1.Pod, _ *Node) (source, text string) {
 	const driver, annotation = "gcsfuse.csi.storage.gke.io", "gke-gcsfuse/volumes"
 	for c := range Containers(pod) {

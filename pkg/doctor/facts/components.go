@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Component is a part of the GPU software stack that runs as pods.
+// Component is a part of the GPU software stack that runs in pods.
 type Component string
 
 // The components.
@@ -39,14 +39,14 @@ var componentNames = []struct {
 	{"node-feature-discovery", NFD}, {"gpu-operator", Operator},
 }
 
-// componentLabels name the component of a pod.
+// componentLabels are the labels that contain the name of a pod's component.
 var componentLabels = []string{"app", "app.kubernetes.io/component", "app.kubernetes.io/name", "k8s-app", "name"}
 
-// ComponentOf returns the component that a pod or DaemonSet belongs to, by its labels and images, or "" if none.
+// ComponentOf returns the component that a pod or DaemonSet belongs to, based on its labels and images, or "" if none.
 func ComponentOf(labels map[string]string, spec *corev1.PodSpec) Component {
 	names := make([]string, 0, 16)
 	add := func(name string) {
-		if name != "" && !strings.Contains(name, "-validation") { // a pod of the operator that tests the component
+		if name != "" && !strings.Contains(name, "-validation") { // not an operator pod that tests the component
 			names = append(names, name)
 		}
 	}
@@ -56,7 +56,7 @@ func ComponentOf(labels map[string]string, spec *corev1.PodSpec) Component {
 	for i := range spec.Containers {
 		c := &spec.Containers[i]
 		image, _, _ := strings.Cut(c.Image[strings.LastIndexByte(c.Image, '/')+1:], ":")
-		add(image) // that of the device plugin also contains GPU feature discovery and MPS
+		add(image) // the device plugin's image also contains GPU feature discovery and MPS
 		add(c.Name)
 	}
 	for _, known := range componentNames {
@@ -76,9 +76,9 @@ func ComponentOf(labels map[string]string, spec *corev1.PodSpec) Component {
 	return ""
 }
 
-// nvidias reports whether a device plugin, operator or DRA driver is NVIDIA's rather than another vendor's component of
-// the same name. If NVIDIA is not named, for example in a mirrored image, GPU software that names no other vendor
-// counts.
+// nvidias reports whether a device plugin, operator or DRA driver is NVIDIA's rather than another vendor's component
+// with the same name. If no vendor is named, for example in the name of a mirrored image, the component counts as
+// NVIDIA's.
 func nvidias(names []string, spec *corev1.PodSpec) bool {
 	all := slices.Clone(names)
 	for _, c := range spec.Containers {
@@ -91,9 +91,9 @@ func nvidias(names []string, spec *corev1.PodSpec) bool {
 		return slices.ContainsFunc(some, func(word string) bool { return slices.Contains(words, word) })
 	}
 	switch {
-	case has("sriov", "rdma", "network"): // NVIDIA also makes network cards
+	case has("sriov", "rdma", "network"): // NVIDIA also makes network adapters
 		return false
-	case has("nvidia", "hami"): // HAMi's plugins for other vendors name the vendor instead
+	case has("nvidia", "hami"): // HAMi's plugins for other vendors contain the vendor's name instead
 		return true
 	case has("amd", "rocm", "radeon", "intel", "habana", "habanalabs", "habanaai", "gaudi", "cpu", "tpu", "npu",
 		"ascend", "neuron", "fpga", "xilinx", "furiosa", "metax", "cambricon"):

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// refusedEnv reports that a container asks for all GPUs by a variable, which the toolkit of its node ignores in
+// refusedEnv reports a container that requests all GPUs with an environment variable that the node's toolkit ignores in
 // unprivileged containers.
 func (f *Facts) refusedEnv(pod *corev1.Pod, n *Node) (source, text string) {
 	refused, variable := n.toolkitRefuses(AcceptsEnv)
@@ -56,8 +56,8 @@ func (f *Facts) unreadEnv(pod *corev1.Pod, n *Node) (source, text string) {
 	return "", ""
 }
 
-// profiles reports that a container requests instances of several MIG profiles, which it gets by a variable: the plugin
-// of each profile sets it, and the kubelet keeps one value.
+// profiles reports a container that requests instances of several MIG profiles through an environment variable: the
+// plugin for each profile sets the variable, and the kubelet keeps only one value.
 func (f *Facts) profiles(pod *corev1.Pod, n *Node) (source, text string) {
 	if strategy, _, known := DeviceStrategy(f, n); known && strategy != "envvar" {
 		return "", ""
@@ -80,12 +80,12 @@ func (f *Facts) profiles(pod *corev1.Pod, n *Node) (source, text string) {
 // AbsolutePath matches an absolute path in a message.
 var AbsolutePath = regexp.MustCompile(`/[\w.][\w./-]*\w`)
 
-// under reports whether a path is a directory or below it.
+// under reports whether a path is the directory or inside it.
 func under(file, dir string) bool {
 	return strings.HasPrefix(file+"/", strings.TrimSuffix(dir, "/")+"/")
 }
 
-// MountOf returns the volume mount of a container that a path is in, or nil.
+// MountOf returns the innermost volume mount in a container that contains a path, or nil if none does.
 func MountOf(c *corev1.Container, file string) (found *corev1.VolumeMount) {
 	for i := range c.VolumeMounts {
 		m := &c.VolumeMounts[i]
@@ -96,7 +96,7 @@ func MountOf(c *corev1.Container, file string) (found *corev1.VolumeMount) {
 	return found
 }
 
-// ContainerOf returns the container of a pod with the given name if it mounts volumes, and nil otherwise.
+// ContainerOf returns the pod's container with the given name if it mounts volumes, and nil otherwise.
 func ContainerOf(pod *corev1.Pod, name string) *corev1.Container {
 	if c := containerNamed(pod, name); c != nil && len(c.VolumeMounts) > 0 {
 		return c
@@ -104,12 +104,12 @@ func ContainerOf(pod *corev1.Pod, name string) *corev1.Container {
 	return nil
 }
 
-// writes matches messages about a file that a program writes, or may not write.
+// writes matches messages about a file that a program writes or is not permitted to write.
 var writes = regexp.MustCompile(
 	`(ead-only file system|nable to write|not writable)|(ermission denied)|[Ss]av(?:ing|ed)|[Ww]rit(?:e|ing) `,
 )
 
-// volumes compares the paths in the logs of a pod with the volumes of its containers.
+// volumes compares the paths in a pod's logs with the volumes of its containers.
 func (f *Facts) volumes(pod *corev1.Pod, _ *Node) (source, text string) {
 	for _, l := range f.LogsOf(pod) {
 		c := ContainerOf(pod, l.Container)
@@ -132,7 +132,7 @@ func (f *Facts) volumes(pod *corev1.Pod, _ *Node) (source, text string) {
 	return source, text
 }
 
-// volumeOf returns what is wrong with a path that a container writes, or "".
+// volumeOf describes the problem with a path to which a container writes, or returns "" if there is none.
 func volumeOf(pod *corev1.Pod, c *corev1.Container, file string, readOnly, denied bool) string {
 	m := MountOf(c, file)
 	switch {
@@ -157,7 +157,7 @@ func volumeOf(pod *corev1.Pod, c *corev1.Container, file string, readOnly, denie
 	return ""
 }
 
-// rootOrGroup reports whether a container is told to run as root, or its pod has an fsGroup.
+// rootOrGroup reports whether a container is configured to run as root, or its pod has an fsGroup.
 func rootOrGroup(pod *corev1.Pod, c *corev1.Container) bool {
 	var user *int64
 	if s := pod.Spec.SecurityContext; s != nil {
@@ -171,8 +171,8 @@ func rootOrGroup(pod *corev1.Pod, c *corev1.Container) bool {
 	return user != nil && *user == 0
 }
 
-// killedAtLimit returns the memory limit of the container that was killed for its memory, and the LimitRange that gave
-// it to the container.
+// killedAtLimit reports the memory limit of a container that was OOM-killed, and the LimitRange that set this limit, if
+// any.
 func (f *Facts) killedAtLimit(pod *corev1.Pod, _ *Node) (source, text string) {
 	for s := range Statuses(pod) {
 		killed, c := cmp.Or(s.State.Terminated, s.LastTerminationState.Terminated), containerNamed(pod, s.Name)
@@ -192,7 +192,7 @@ func (f *Facts) killedAtLimit(pod *corev1.Pod, _ *Node) (source, text string) {
 	return "", ""
 }
 
-// containerNamed returns the container of a pod with a name, or nil.
+// containerNamed returns the pod's container with the given name, or nil if there is none.
 func containerNamed(pod *corev1.Pod, name string) *corev1.Container {
 	for c := range Containers(pod) {
 		if c.Name == name {
@@ -202,11 +202,12 @@ func containerNamed(pod *corev1.Pod, name string) *corev1.Container {
 	return nil
 }
 
-// limitRanger is the annotation in which the API server writes what it took from LimitRanges.
+// limitRanger is the annotation in which the API server records the values that it took from LimitRanges.
 const limitRanger = "kubernetes.io/limit-ranger"
 
-// limitedBy returns the LimitRange whose default is the memory limit of a container, or "" if the limit is the pod's
-// own: "LimitRanger plugin set: cpu, memory request for container a; cpu, memory limit for init container b".
+// limitedBy returns the LimitRange whose default is a container's memory limit, or "" if the pod sets the limit itself.
+// It reads the annotation: "LimitRanger plugin set: cpu, memory request for container a; cpu, memory limit for init
+// container b".
 func (f *Facts) limitedBy(pod *corev1.Pod, container string, limit resource.Quantity) string {
 	if !slices.ContainsFunc(strings.Split(pod.Annotations[limitRanger], ";"), func(set string) bool {
 		return strings.Contains(set, "memory") && strings.Contains(set, " limit for ") &&
@@ -225,7 +226,7 @@ func (f *Facts) limitedBy(pod *corev1.Pod, container string, limit resource.Quan
 	return "of namespace " + pod.Namespace
 }
 
-// runsElsewhere reports that a pod with the same image runs on a node with another version of the toolkit.
+// runsElsewhere reports a ready pod with the same image on a node with a different version of the toolkit.
 func (f *Facts) runsElsewhere(pod *corev1.Pod, n *Node) (source, text string) {
 	if RunsReady(pod) || n.Host == nil || n.Host.Probe.ToolkitVersion == "" || len(pod.Spec.Containers) == 0 {
 		return "", ""
@@ -246,7 +247,7 @@ func (f *Facts) runsElsewhere(pod *corev1.Pod, n *Node) (source, text string) {
 	return "", ""
 }
 
-// fullVolume reports a claim on whose volume a write failed because it is full.
+// fullVolume reports the claim of a full volume to which a write failed.
 func (f *Facts) fullVolume(pod *corev1.Pod, _ *Node) (source, text string) {
 	for _, l := range f.LogsOf(pod) {
 		c := ContainerOf(pod, l.Container)
@@ -270,7 +271,7 @@ func (f *Facts) fullVolume(pod *corev1.Pod, _ *Node) (source, text string) {
 	return "", ""
 }
 
-// claimOf returns the claim of a volume of a pod, or "".
+// claimOf returns the claim to which a pod's volume refers, or "" if it refers to none.
 func claimOf(pod *corev1.Pod, volume string) string {
 	for i := range pod.Spec.Volumes {
 		if v := &pod.Spec.Volumes[i]; v.Name == volume && v.PersistentVolumeClaim != nil {

@@ -1,5 +1,5 @@
-// Package facts contains the known facts about a cluster: an indexed snapshot, and everything that more than one layer
-// of checks needs to know about its nodes, GPUs, pods, workloads, charts and policies. It does not depend on any check.
+// Package facts contains facts about a cluster: an indexed snapshot, and everything that more than one layer of checks
+// needs to know about its nodes, GPUs, pods, workloads, charts and policies. It does not depend on any check.
 package facts
 
 import (
@@ -26,26 +26,26 @@ import (
 type Facts struct {
 	*snapshot.Snapshot
 	Nodes []*Node
-	// Signatures are what is known of error messages.
+	// Signatures are the signatures of known error messages.
 	Signatures *signatures.Set
-	lines      map[any][]signatures.Line // of pods and nodes
+	lines      map[any][]signatures.Line // lines about pods and nodes
 	GPUNodes   []*Node                   // nodes that have NVIDIA GPUs, or are expected to have them
 	// GPUPods are the unfinished pods that request GPUs, as a resource or with a claim.
 	GPUPods []*corev1.Pod
 	// ClaimPods are the unfinished pods that have resource claims for any device.
 	ClaimPods []*corev1.Pod
 	// Events are the snapshot's events, except those with which this tool announces its own faults: they quote errors
-	// that did not occur by themselves, and remain after a fault was reverted.
+	// that did not really occur, and remain after a fault was reverted.
 	Events []*corev1.Event
 	Now    time.Time // when the snapshot was taken
 
 	nodes  map[string]*Node
 	events map[objectKey][]*corev1.Event
 	pods   map[string]*corev1.Pod // by namespace/name
-	// parts are the unfinished pods of each component.
+	// parts contains the unfinished pods of each component.
 	parts map[Component][]*corev1.Pod
 	logs  map[string][]*snapshot.Log
-	heads map[string][]*snapshot.Log // the first lines of logs
+	heads map[string][]*snapshot.Log // beginnings of logs
 
 	// siblings returns the pods by owner, computed once.
 	siblings func() map[string][]*corev1.Pod
@@ -61,13 +61,13 @@ type Facts struct {
 	once sync.Map
 }
 
-// Node is a node with everything that belongs to it.
+// Node is a node with all its data in the snapshot.
 type Node struct {
 	*corev1.Node
 	Pods []*corev1.Pod
-	// IsGPUNode reports whether it is one of Facts.GPUNodes.
+	// IsGPUNode reports whether the node is in Facts.GPUNodes.
 	IsGPUNode bool
-	// Host is what the helper pod read on the node, or nil if it did not run.
+	// Host is the data that the helper pod collected on the node, or nil if it did not run.
 	Host         *api.Diagnosis
 	Distribution Distribution
 	// View is the container runtime's configuration and its problems, or nil if Host is nil.
@@ -78,16 +78,16 @@ type Node struct {
 	GPUs func() *GPUView
 }
 
-// announcer is the component in the events of this tool. The package pkg/fault writes them, but requires a client,
-// which this package must not import.
+// announcer is the source component in this tool's own events. The package pkg/fault writes them, but requires a
+// client, which this package must not import.
 const announcer = "kubectl-gpu-fault"
 
 type objectKey struct{ kind, namespace, name string }
 
-// builtin are the signatures of this program, indexed once.
+// builtin returns the signatures built into this program, indexed once.
 var builtin = sync.OnceValue(func() *signatures.Set { return signatures.NewSet(signatures.Builtin()) })
 
-// New returns the facts of a snapshot.
+// New returns the facts derived from a snapshot.
 func New(s *snapshot.Snapshot) *Facts {
 	f := &Facts{
 		Snapshot: s, Now: s.Meta.Created, Signatures: builtin(), lines: map[any][]signatures.Line{},
@@ -174,21 +174,21 @@ func (f *Facts) Node(name string) *Node { return f.nodes[name] }
 // Pod returns the pod, or nil if it is not in the snapshot.
 func (f *Facts) Pod(namespace, name string) *corev1.Pod { return f.pods[namespace+"/"+name] }
 
-// Component returns the cluster's unfinished pods of a component.
+// Component returns all unfinished pods of a component in the cluster.
 func (f *Facts) Component(c Component) []*corev1.Pod { return f.parts[c] }
 
-// Component returns the node's unfinished pods of a component.
+// Component returns the unfinished pods of a component on the node.
 func (n *Node) Component(c Component) []*corev1.Pod { return n.parts[c] }
 
-// EventsOf returns the events of an object, newest first.
+// EventsOf returns the events about an object, newest first.
 func (f *Facts) EventsOf(kind, namespace, name string) []*corev1.Event {
 	return f.events[objectKey{kind, namespace, name}]
 }
 
-// EventsOfPod returns the current events of a pod, newest first. It omits events of an earlier pod with the same name,
-// and events about a step that the pod has completed since.
+// EventsOfPod returns the current events about a pod, newest first. It omits events about an earlier pod with the same
+// name, and events about a step that the pod has completed since.
 func (f *Facts) EventsOfPod(pod *corev1.Pod) []*corev1.Event {
-	// For static pods, the kubelet's events have a different UID than the pod in the API.
+	// For static pods, the UID in the kubelet's events differs from that of the pod in the API.
 	_, isMirror := pod.Annotations[corev1.MirrorPodAnnotationKey]
 	return slices.DeleteFunc(slices.Clone(f.EventsOf("Pod", pod.Namespace, pod.Name)), func(e *corev1.Event) bool {
 		if uid := e.InvolvedObject.UID; uid != "" && pod.UID != "" && uid != pod.UID && !isMirror {
@@ -199,8 +199,8 @@ func (f *Facts) EventsOfPod(pod *corev1.Pod) []*corev1.Event {
 	})
 }
 
-// stepTaken returns when a pod completed the step that events with this reason are about. It returns the zero time if
-// the pod has not completed it, or if the reason is not about a step.
+// stepTaken returns when a pod completed the step to which events with this reason relate. It returns the zero time if
+// the pod has not completed it, or if the reason does not relate to a step.
 func stepTaken(pod *corev1.Pod, reason string) time.Time {
 	switch reason {
 	case "FailedScheduling":
@@ -212,7 +212,7 @@ func stepTaken(pod *corev1.Pod, reason string) time.Time {
 	return time.Time{}
 }
 
-// trueSince returns when a condition of a pod became true, or the zero time if it is not true.
+// trueSince returns when a pod condition became true, or the zero time if it is not true.
 func trueSince(pod *corev1.Pod, condition corev1.PodConditionType) time.Time {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == condition && c.Status == corev1.ConditionTrue {
@@ -222,13 +222,13 @@ func trueSince(pod *corev1.Pod, condition corev1.PodConditionType) time.Time {
 	return time.Time{}
 }
 
-// LogsOf returns the last lines of the logs of a pod's containers.
+// LogsOf returns the last part of the log of each container in a pod.
 func (f *Facts) LogsOf(pod *corev1.Pod) []*snapshot.Log { return f.logs[pod.Namespace+"/"+pod.Name] }
 
-// HeadsOf returns the first lines of the logs of a pod's containers.
+// HeadsOf returns the first part of the log of each container in a pod.
 func (f *Facts) HeadsOf(pod *corev1.Pod) []*snapshot.Log { return f.heads[pod.Namespace+"/"+pod.Name] }
 
-// Missing returns why evidence with the given prefix is missing, or "" if nothing is missing.
+// Missing returns the reason why evidence with the given prefix is missing, or "" if nothing is missing.
 func (f *Facts) Missing(prefix string) string {
 	for _, m := range f.Snapshot.Missing {
 		if m.What == prefix || strings.HasPrefix(m.What, strings.TrimSuffix(prefix, "/")+"/") {
@@ -238,7 +238,7 @@ func (f *Facts) Missing(prefix string) string {
 	return ""
 }
 
-// WhyNoHost returns why the helper pod did not read a node.
+// WhyNoHost returns the reason why the helper pod did not read a node.
 func (f *Facts) WhyNoHost(name string) string {
 	why := "not read: no doctor pod ran on the node"
 	if f.Meta.APIOnly {
@@ -268,8 +268,8 @@ func Quote(e *corev1.Event) finding.Evidence {
 	return finding.Evidence{Source: "event " + e.Reason + " of " + object.String(), Time: EventTime(e), Text: e.Message}
 }
 
-// GrepLogs returns the first line of the pod's logs that contains one of the texts, as evidence. It searches current
-// containers before previous ones.
+// GrepLogs returns the first line in the pod's logs that contains one of the texts, as evidence. It searches the logs
+// of current containers before those of previous ones.
 func (f *Facts) GrepLogs(pod *corev1.Pod, texts ...string) (finding.Evidence, bool) {
 	for _, l := range f.LogsOf(pod) {
 		for line := range strings.Lines(l.Text) {
@@ -301,7 +301,7 @@ func GPULabels() []string {
 	}
 }
 
-// ofGPU matches lines of the NVIDIA driver in the kernel log about a GPU.
+// ofGPU matches lines about a GPU that the NVIDIA driver writes to the kernel log.
 var ofGPU = regexp.MustCompile(`\bNVRM: (?:The NVIDIA \w+ \S+ \(PCI ID: 10de:|GPU \S+ (?i:rm_?init_?adapter) failed)`)
 
 func hasGPUs(n *Node) bool {
@@ -316,7 +316,7 @@ func hasGPUs(n *Node) bool {
 	if OtherPCILabel(n) != "" {
 		return true
 	}
-	for name := range n.Status.Capacity { // a capacity of 0 counts too: a device plugin was registered
+	for name := range n.Status.Capacity { // a capacity of 0 also counts: a device plugin was registered
 		if IsGPUResource(name) {
 			return true
 		}
@@ -329,12 +329,12 @@ func hasGPUs(n *Node) bool {
 		slices.ContainsFunc(n.Host.KernelLog, func(k api.KernelRecord) bool { return ofGPU.MatchString(k.Text) }))
 }
 
-// ofPCI matches the labels that node feature discovery makes of NVIDIA's display controllers, whatever fields its
-// deviceLabelFields name: pci-10de, pci-0302_10de, pci-10de_2237, pci-0302_10de_2237.
+// ofPCI matches the labels that node feature discovery sets for NVIDIA display controllers, regardless of the fields in
+// its deviceLabelFields: pci-10de, pci-0302_10de, pci-10de_2237, pci-0302_10de_2237.
 var ofPCI = regexp.MustCompile(`^feature\.node\.kubernetes\.io/pci-(?:03[0-9a-f]{2}_)?10de(?:_[0-9a-f]{4})*\.present$`)
 
-// OtherPCILabel returns a label of the node that shows an NVIDIA device, but which GPU software does not select,
-// because it has other fields than the usual ones, or "".
+// OtherPCILabel returns a label of the node that shows an NVIDIA device but that GPU software does not select, because
+// it consists of other fields than the usual ones. It returns "" if there is none.
 func OtherPCILabel(n *Node) (first string) {
 	for key := range n.Labels {
 		if strings.Contains(key, "10de") && (first == "" || key < first) && ofPCI.MatchString(key) &&
@@ -345,7 +345,7 @@ func OtherPCILabel(n *Node) (first string) {
 	return first
 }
 
-// OfOthers reports whether a label's value names an accelerator that is not NVIDIA's.
+// OfOthers reports whether a label's value names another vendor's accelerator.
 func OfOthers(value string) bool {
 	value = strings.ToLower(value)
 	return slices.ContainsFunc([]string{

@@ -22,7 +22,7 @@ func IsNVSwitch(d api.PCIDevice) bool {
 	return strings.HasPrefix(strings.TrimPrefix(d.Class, "0x"), "0680")
 }
 
-// GPUView is the state of one node's GPUs according to nvidia-smi and the kernel log.
+// GPUView is the state of a node's GPUs according to nvidia-smi and the kernel log.
 type GPUView struct {
 	Node *Node
 	// SMI is nil if nvidia-smi did not run or its output cannot be parsed. SMIError then contains the output.
@@ -32,10 +32,10 @@ type GPUView struct {
 	records   []driverRecord // from the kernel log, oldest first
 	Incidents []incident     // newest first
 	Strangers []driverRecord // about GPUs that the node does not have
-	// Ours are lines that this tool's completed runs wrote. The other fields exclude these lines.
+	// Ours contains lines that this tool's completed runs wrote. The other fields exclude these lines.
 	Ours []ownLine
 	runs xidRuns
-	// loaded is when the driver was last loaded, according to the kernel log, or negative if unknown.
+	// loaded is the uptime at which the driver was last loaded, according to the kernel log, or negative if unknown.
 	loaded time.Duration
 }
 
@@ -81,7 +81,7 @@ func viewGPUs(n *Node, runs xidRuns) *GPUView {
 	return v
 }
 
-// driverLoads is the start of the message that the driver logs when it is loaded.
+// driverLoads is the beginning of the message that the driver logs when it is loaded.
 const driverLoads = "NVRM: loading NVIDIA UNIX"
 
 func (v *GPUView) readKernelLog(host *api.Diagnosis) {
@@ -105,7 +105,7 @@ func (v *GPUView) readKernelLog(host *api.Diagnosis) {
 	}
 }
 
-// DriverRecords returns the XIDs and similar errors in a kernel log record, which may have several lines.
+// DriverRecords returns the XIDs and similar errors in a kernel log record, which may span several lines.
 func DriverRecords(k api.KernelRecord) []driverRecord {
 	text := strings.ReplaceAll(k.Text, `\x0a`, "\n")
 	e, prefix, err := xid.Parse(text)
@@ -127,7 +127,7 @@ func DriverRecords(k api.KernelRecord) []driverRecord {
 	return nil
 }
 
-// knownDevices returns the node's GPUs and NVSwitches, by address without function, or an empty map if they are
+// knownDevices returns the node's GPUs and NVSwitches, by address without the PCI function, or an empty map if they are
 // unknown.
 func knownDevices(host *api.Diagnosis) map[string]bool {
 	known := map[string]bool{}
@@ -146,8 +146,8 @@ func knownDevices(host *api.Diagnosis) map[string]bool {
 }
 
 var (
-	// conditionCode matches codes in the messages and reasons of NVSentinel ("ErrorCode:79 PCI:0000:17:00"), EKS
-	// (NvidiaXID79Error), gpud and NPD.
+	// conditionCode matches codes in the messages and reasons of conditions set by NVSentinel ("ErrorCode:79
+	// PCI:0000:17:00"), EKS (NvidiaXID79Error), gpud and NPD.
 	conditionCode = regexp.MustCompile(
 		`(?i)(?:ErrorCode:|NvidiaXID|\bXID(?: \(PCI:[0-9a-f:.]+\))?:? ?)(\d{1,3})(?:\D|$)`,
 	)
@@ -155,8 +155,8 @@ var (
 )
 
 // readConditions extracts codes from the node conditions that node-problem-detector, NVSentinel and the EKS agent set.
-// It is only for nodes whose kernel log was not read: the kernel log is more precise, and a condition with a code that
-// the log does not have is outdated.
+// Use it only for nodes whose kernel log was not read: the kernel log is more precise, and a condition with a code that
+// is missing from the log is outdated.
 func (v *GPUView) readConditions() {
 	for _, c := range v.Node.Status.Conditions {
 		if _, ours := v.Rests(c); ours || !tellsProblem(c) {
@@ -188,7 +188,7 @@ func (v *GPUView) readConditions() {
 }
 
 // tellsProblem reports whether a condition that the kubelet did not set indicates a problem. Most such conditions
-// indicate a problem when true; conditions named for health do when false.
+// indicate a problem if they are true; conditions named after health do if they are false.
 func tellsProblem(c corev1.NodeCondition) bool {
 	switch c.Type {
 	case corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure,
@@ -230,7 +230,7 @@ func (v *GPUView) Quote(r driverRecord) finding.Evidence {
 	return finding.Evidence{Source: source, Time: r.Time, Text: words.Clip(r.Text)}
 }
 
-// QuoteKernel returns a kernel log record that is not a driver report as evidence.
+// QuoteKernel returns as evidence a kernel log record that is not a driver report.
 func (n *Node) QuoteKernel(k api.KernelRecord) finding.Evidence {
 	return finding.Evidence{
 		Source: fmt.Sprintf("kernel log of node %s, sequence %d", n.Name, k.Sequence), Time: k.Time,
@@ -283,8 +283,8 @@ func (v *GPUView) Past(g SameKind) bool {
 	return false
 }
 
-// healthy reports whether nvidia-smi lists the GPU of an event and reports that no recovery is needed. An event that
-// does not name one of the node's GPUs, for example an NVSwitch or GSP event, may concern any of them.
+// healthy reports whether nvidia-smi lists the GPU that an event names and shows that no recovery is needed. An event
+// that does not name one of the node's GPUs, for example an NVSwitch or GSP event, may concern any of them.
 func (v *GPUView) healthy(e xid.Event) bool {
 	if v.SMI == nil || len(v.SMI.GPUs) == 0 || v.Node.Host == nil || len(v.SMI.GPUs) < len(GPUAddresses(v.Node)) {
 		return false

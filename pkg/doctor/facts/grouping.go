@@ -51,7 +51,7 @@ func incidents(records []driverRecord) []incident {
 }
 
 // takes reports whether another record within the window belongs to the same incident. Records from conditions match at
-// any time, because conditions do not report when a code occurred, and not always on which GPU.
+// any time, because conditions do not show when a code occurred, and not always on which GPU.
 func (r driverRecord) takes(other driverRecord) bool {
 	a, b := r.Event.PCI, other.Event.PCI
 	a.Function, b.Function = 0, 0
@@ -86,8 +86,8 @@ func weight(e xid.Event) int {
 	return 9
 }
 
-// follows reports whether an event accompanies another event on the same GPU in the same minute, according to NVIDIA's
-// XID catalog and the groups from real logs in pkg/xid.
+// follows reports whether an event accompanies another event on the same GPU within a minute, according to NVIDIA's XID
+// catalog and the groups from real logs in pkg/xid.
 func follows(primary, other xid.Event) bool {
 	if other.Kind == xid.KindFallenOff {
 		return primary.Kind == xid.KindFallenOff || primary.Code == 79
@@ -188,7 +188,7 @@ func (g SameKind) Count() int {
 	return n
 }
 
-// FromUserSpace reports whether a program, not the driver, wrote all records of the group.
+// FromUserSpace reports whether a program, not the driver, wrote all records in the group.
 func (g SameKind) FromUserSpace() bool {
 	return !g.contains(func(r driverRecord) bool { return !r.userSpace })
 }

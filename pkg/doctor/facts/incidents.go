@@ -40,7 +40,7 @@ func Drain(n *Node, more ...string) []string {
 }
 
 // ResetGPU returns the command that resets one GPU, or all GPUs if p is the zero value. The reset fails while a process
-// uses the GPUs; a reboot has the same effect.
+// is using the GPUs; a reboot has the same effect.
 func ResetGPU(n *Node, p xid.PCI) string {
 	if p == (xid.PCI{}) {
 		return shell.OnHost(n.Name, "sudo nvidia-smi --gpu-reset")
@@ -67,7 +67,7 @@ func (v *GPUView) IncidentFinding(
 		f.Object = finding.Object{Kind: "NVSwitch", Name: v.Node.Name + "/" + g.Event.PCI.String()}
 	}
 	if v.healthy(g.Event) {
-		f.Times = v.times(g) // a finding with times is over and only explains problems from those times
+		f.Times = v.times(g) // a finding with times is over and explains only problems from those times
 	}
 	switch {
 	case v.Past(g):
@@ -90,7 +90,7 @@ func (v *GPUView) IncidentFinding(
 			Commands: []string{shell.OnHost(v.Node.Name, "sudo dmesg -x | grep -e NVRM -e nvswitch")},
 		}
 	case g.Incidents[0].Primary.Condition != "":
-		// a detector's condition does not identify the writer of the line
+		// A detector's condition does not identify the program that wrote the line.
 		f.Confidence, f.Written = finding.Likely, true
 	}
 	if n := g.Count(); n > 1 {
@@ -134,8 +134,8 @@ func Recovery(action string) (need string, severity finding.Severity) {
 	return "", ""
 }
 
-// GPUAddresses returns the PCI addresses of the node's GPUs that the NVIDIA driver should manage. It omits GPUs passed
-// through to virtual machines.
+// GPUAddresses returns the PCI addresses of the node's GPUs that the NVIDIA driver should manage. It omits GPUs that
+// are passed through to virtual machines.
 func GPUAddresses(n *Node) []xid.PCI {
 	var all []xid.PCI
 	for _, d := range n.Host.Probe.PCI {
@@ -147,11 +147,11 @@ func GPUAddresses(n *Node) []xid.PCI {
 	return all
 }
 
-// rejected matches the kernel's line about a GPU that the driver rejects.
+// rejected matches the kernel log line about a GPU that the driver rejects.
 var rejected = regexp.MustCompile(`NVRM: The NVIDIA GPU (\S+) \(PCI ID:\s*10de:([0-9a-f]{4})`)
 
-// RejectedAlone reports that other GPUs of the node with the PCI ID of a GPU that the driver rejects work with it. A
-// signature has the words.
+// RejectedAlone returns evidence that the driver rejects a GPU, but works with other GPUs on the node that have the
+// same PCI ID. The title and fix come from a signature.
 func RejectedAlone(n *Node) []finding.Evidence {
 	if n.Host == nil {
 		return nil
@@ -179,7 +179,7 @@ func RejectedAlone(n *Node) []finding.Evidence {
 	return nil
 }
 
-// RemapFinding returns the finding for memory rows or pages that a GPU must retire or cannot retire. It returns false
+// RemapFinding returns the finding about memory rows or pages that a GPU must retire or cannot retire. It returns false
 // if there are none.
 func RemapFinding(n *Node, g nvidiasmi.GPU) (finding.Finding, bool) {
 	issue := finding.Finding{Object: SMIObject(n, g), Nodes: []string{n.Name}}
@@ -211,7 +211,7 @@ func RemapFinding(n *Node, g nvidiasmi.GPU) (finding.Finding, bool) {
 	return issue, true
 }
 
-// CountEvidence returns a number from nvidia-smi's XML output as evidence. A nil count is N/A.
+// CountEvidence returns a number from nvidia-smi's XML output as evidence. A nil count is shown as N/A.
 func CountEvidence(n *Node, g nvidiasmi.GPU, element string, count *int64) finding.Evidence {
 	if count == nil {
 		return SMIEvidence(n, g, element, "N/A")

@@ -7,11 +7,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// kyvernos matches the annotation in which Kyverno records the policy and the rule that added variables to a pod.
+// kyvernos matches the annotation in which Kyverno records the policy and rule that added variables to a pod.
 var kyvernos = regexp.MustCompile(`([\w.-]+?)\.([\w-]+)\.kyverno\.io: (?:added|replaced) /spec/\w+/\d+/env`)
 
-// turnedOff reports a container whose NVIDIA_VISIBLE_DEVICES takes the GPUs away, and the policy
-// that set the variable, if Kyverno recorded it.
+// turnedOff reports a container whose NVIDIA_VISIBLE_DEVICES variable hides its GPUs, and the policy that set the
+// variable, if Kyverno recorded it.
 func (f *Facts) turnedOff(pod *corev1.Pod, _ *Node) (source, text string) {
 	const name = "NVIDIA_VISIBLE_DEVICES"
 	for c := range Containers(pod) {

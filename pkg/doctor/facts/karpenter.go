@@ -13,20 +13,22 @@ import (
 )
 
 var (
-	// requirement matches a requirement on instances in Karpenter's messages: eks.amazonaws.com/instance-family In [p4d
+	// requirement matches an instance requirement in Karpenter's messages: eks.amazonaws.com/instance-family In [p4d
 	// p5].
 	requirement = regexp.MustCompile(`/instance-(\w+) (In|NotIn) \[([^\]]*)\]`)
-	// ofType matches an instance type of EC2: family with category and generation, and size, as in p6-b200.48xlarge.
+	// ofType matches an EC2 instance type, which consists of a family, with category and generation, and a size:
+	// p6-b200.48xlarge.
 	ofType = regexp.MustCompile(`^(([a-z]+)(\d+)[\w-]*)\.([\w-]+)$`)
-	// filtered matches Karpenter's line about a NodePool that has no instance type.
+	// filtered matches Karpenter's log line about a NodePool without any suitable instance type.
 	filtered = regexp.MustCompile(`filtered out all instance types.*"NodePool":\{"name":"([^"]+)"`)
-	// limited matches Karpenter's line about a NodePool, or a Provisioner before, whose limits leave out types.
+	// limited matches Karpenter's log line about a NodePool, or a Provisioner in older releases, whose limits exclude
+	// instance types.
 	limited = regexp.MustCompile(
 		`types were excluded because they would breach limits.*"(?:provisioner|nodepool|NodePool)":(?:\{"name":)?("[^"]+")`,
 	)
 )
 
-// excludedType returns the requirement in a message of Karpenter that excludes all types that the pod selects.
+// excludedType returns the requirement in a Karpenter message that excludes all instance types that the pod selects.
 func excludedType(e *corev1.Event) []signatures.Line {
 	if !strings.Contains(e.Message, "no instance type met") {
 		return nil
@@ -57,7 +59,7 @@ func excludedType(e *corev1.Event) []signatures.Line {
 	return nil
 }
 
-// limits reports whether a line of Karpenter's log is about limits of a NodePool that an event of the pod names.
+// limits reports whether a line in Karpenter's log is about the limits of a NodePool that an event about the pod names.
 func (f *Facts) limits(line string, pod *corev1.Pod) bool {
 	m := limited.FindStringSubmatch(line)
 	return m != nil && slices.ContainsFunc(f.EventsOfPod(pod), func(e *corev1.Event) bool {
@@ -65,8 +67,8 @@ func (f *Facts) limits(line string, pod *corev1.Pod) bool {
 	})
 }
 
-// skips reports whether a line of Karpenter's log is about a NodePool without instance types for which the pod waits:
-// its selector or its tolerations name the NodePool, or the type after which the NodePool is called.
+// skips reports whether a line in Karpenter's log is about a NodePool without instance types that the pod is waiting
+// for: the pod's selector or tolerations contain the NodePool's name, or the instance type after which it is named.
 func skips(line string, pod *corev1.Pod) bool {
 	m := filtered.FindStringSubmatch(line)
 	if m == nil {

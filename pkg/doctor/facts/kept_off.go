@@ -14,11 +14,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/signatures"
 )
 
-// keptOff reports that the required anti-affinity of other pods keeps an unscheduled pod off their nodes:
+// keptOff reports required anti-affinity rules in other pods that keep an unscheduled pod off the nodes of these pods:
 //
 //	kept off: NUMBER pods, such as NAME, must not share a KEY with pods that match SELECTOR
 //
-// Pods of the same owner are left out: there the rule is the pod's own.
+// It ignores pods with the same owner, whose rule is also the pod's own.
 func (f *Facts) keptOff(pod *corev1.Pod) []signatures.Line {
 	if !slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return strings.Contains(c.Message, "existing pods anti-affinity rules")
@@ -51,7 +51,7 @@ func (f *Facts) keptOff(pod *corev1.Pod) []signatures.Line {
 	}}}
 }
 
-// ownerOf returns the kind and name of the object that the user made a pod from, as far as its owner shows it.
+// ownerOf returns an identifier for the object from which the user created a pod, as far as its owner shows it.
 func ownerOf(pod *corev1.Pod) string {
 	owner := metav1.GetControllerOfNoCopy(pod)
 	if owner == nil {
@@ -63,7 +63,8 @@ func ownerOf(pod *corev1.Pod) string {
 	return pod.Namespace + "/" + owner.Kind + "/" + owner.Name
 }
 
-// shuns returns the required term of a pod's anti-affinity that another pod matches, and its selector, or nil.
+// shuns returns the required anti-affinity term in a pod that another pod matches, and the term's selector, or nil if
+// there is none.
 func (f *Facts) shuns(pod, other *corev1.Pod) (*corev1.PodAffinityTerm, labels.Selector) {
 	if pod.Spec.Affinity == nil || pod.Spec.Affinity.PodAntiAffinity == nil {
 		return nil, nil

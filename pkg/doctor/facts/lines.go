@@ -14,10 +14,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
-// fewPods is how many pods of a finding are read for what they say.
+// fewPods is the maximum number of pods per finding whose messages are read.
 const fewPods = 8
 
-// Concerned returns the pods that a finding is about, and its node if it is about one. A finding about a node or a
+// Concerned returns the pods that a finding is about, and its node if it is about a node. A finding about a node or a
 // DaemonSet is also about the pods that its evidence quotes.
 func (f *Facts) Concerned(found finding.Finding) ([]*corev1.Pod, *Node) {
 	var pods []*corev1.Pod
@@ -34,7 +34,7 @@ func (f *Facts) Concerned(found finding.Finding) ([]*corev1.Pod, *Node) {
 		node = f.Node(found.Object.Name)
 	case "ClusterPolicy", "NVIDIADriver":
 		for _, pod := range f.Component(Operator) {
-			add(pod) // its log says why it does not apply the object, although it runs
+			add(pod) // a running operator's log explains why it does not apply the object
 		}
 	}
 	for _, e := range found.Evidence {
@@ -56,9 +56,9 @@ func (f *Facts) Concerned(found finding.Finding) ([]*corev1.Pod, *Node) {
 	return pods, node
 }
 
-// Lines returns what pods and their node say about a failure: statuses of containers, warning events, logs (that of the
-// previous instance first, which failed), and for a node its events, kernel log and unit journals. Facts about the pods
-// and the node (signatures.Spec) come last.
+// Lines returns the messages from pods and their node about a failure: container statuses, warning events, logs
+// (starting with the previous instance, which failed), and for a node its events, kernel log and unit journals. Facts
+// about the pods and the node (signatures.Spec) come last.
 func (f *Facts) Lines(pods []*corev1.Pod, node *Node) []signatures.Line {
 	var all []signatures.Line
 	for _, pod := range pods {
@@ -78,7 +78,7 @@ func (f *Facts) Lines(pods []*corev1.Pod, node *Node) []signatures.Line {
 	return all
 }
 
-// linesOnce returns the lines of a pod or node, which several checks ask for.
+// linesOnce returns the lines about a pod or node. It caches them, because several checks need them.
 func (f *Facts) linesOnce(of any, read func() []signatures.Line) []signatures.Line {
 	lines, ok := f.lines[of]
 	if !ok {
@@ -155,7 +155,7 @@ func (f *Facts) linesOfPod(pod *corev1.Pod) []signatures.Line {
 	return append(all, f.specOf(pod)...)
 }
 
-// Heads returns the first lines of the logs of pods, where programs log their devices.
+// Heads returns the first lines of pods' logs, in which programs log their devices.
 func (f *Facts) Heads(pods []*corev1.Pod) []signatures.Line {
 	var all []signatures.Line
 	for _, pod := range pods {
@@ -173,8 +173,8 @@ func (f *Facts) Heads(pods []*corev1.Pod) []signatures.Line {
 	return all
 }
 
-// Typical returns a GPU node if all GPU nodes are of one distribution, or nil: a pod that is not placed has no node
-// whose platform decides on the fix.
+// Typical returns a GPU node if all GPU nodes have the same distribution, and nil otherwise. For an unscheduled pod,
+// this node's platform determines the fix.
 func (f *Facts) Typical() *Node {
 	for _, n := range f.GPUNodes {
 		if n.Distribution != f.GPUNodes[0].Distribution {
@@ -187,7 +187,7 @@ func (f *Facts) Typical() *Node {
 	return f.GPUNodes[0]
 }
 
-// PlacementLogs returns what the programs that place pods and add nodes log about these pods.
+// PlacementLogs returns the log lines about these pods from programs that schedule pods or add nodes.
 func (f *Facts) PlacementLogs(pods []*corev1.Pod) []signatures.Line {
 	var all []signatures.Line
 	for _, pod := range pods {
@@ -220,7 +220,7 @@ func (f *Facts) PlacementLogs(pods []*corev1.Pod) []signatures.Line {
 	return all
 }
 
-// placedBy returns a fact about the program that places pods or adds nodes:
+// placedBy returns a fact about a program that schedules pods or adds nodes:
 //
 //	placer: IMAGE, provider NAME
 func placedBy(placer *corev1.Pod) (all []signatures.Line) {
@@ -257,7 +257,7 @@ func (f *Facts) linesOfNode(n *Node) []signatures.Line {
 	}
 	for _, record := range n.Host.KernelLog {
 		if record.Priority >= 8 {
-			continue // a program wrote it
+			continue // written by a program, not the kernel
 		}
 		all = append(all, signatures.Line{Place: signatures.Kernel, Evidence: finding.Evidence{
 			Source: fmt.Sprintf(

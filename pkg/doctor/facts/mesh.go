@@ -13,8 +13,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// RunsOn returns the container of a service mesh that alone still runs in a pod whose other containers have all
-// completed, and since when, or "".
+// RunsOn returns the service mesh container that is still running although all other containers in the pod have
+// completed, and the time of their completion. It returns "" if there is none.
 func RunsOn(pod *corev1.Pod) (proxy string, since time.Time) {
 	if pod.Status.Phase != corev1.PodRunning || pod.Spec.RestartPolicy == corev1.RestartPolicyAlways ||
 		pod.Spec.RestartPolicy == "" || pod.DeletionTimestamp != nil {
@@ -36,14 +36,14 @@ func RunsOn(pod *corev1.Pod) (proxy string, since time.Time) {
 	return proxy, since
 }
 
-// proxyOf returns the name of the container of a service mesh that takes the connections of the pod, or "".
+// proxyOf returns the name of the service mesh container that intercepts the pod's connections, or "" if there is none.
 func proxyOf(pod *corev1.Pod) string {
 	for c := range Containers(pod) {
 		always := c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
 		init := slices.ContainsFunc(pod.Spec.InitContainers,
 			func(i corev1.Container) bool { return i.Name == c.Name })
 		if init && !always {
-			continue // it only redirects the connections
+			continue // the container only sets up the redirection
 		}
 		if slices.Contains([]string{
 			"istio-proxy", "linkerd-proxy", "consul-dataplane", "kuma-sidecar", "envoy-sidecar", "osm-envoy",
@@ -56,7 +56,7 @@ func proxyOf(pod *corev1.Pod) string {
 
 var (
 	proxyImage = regexp.MustCompile(`istio/proxyv2|linkerd(?:-io|2)?/(?:\w+-)?proxy\b|kuma-dp|consul-dataplane`)
-	// excluded matches annotations that keep connections of a pod away from its proxy.
+	// excluded matches annotations that exclude some of the pod's connections from the proxy.
 	excluded = regexp.MustCompile(
 		`^traffic\.sidecar\.istio\.io/(?:ex|in)clude|^config\.linkerd\.io/skip-(?:in|out)bound-ports$|` +
 			`^traffic\.kuma\.io/exclude-|^consul\.hashicorp\.com/transparent-proxy(?:-exclude-.*)?$`,
@@ -68,7 +68,7 @@ var (
 	)
 )
 
-// jobOf returns the kind and name of the distributed job that a pod is a rank of, or "".
+// jobOf returns the kind and name of the distributed job in which a pod is a rank, or "" if there is none.
 func jobOf(pod *corev1.Pod) (kind, name string) {
 	for _, by := range []struct{ label, kind string }{
 		{"jobset.sigs.k8s.io/jobset-name", "JobSet"}, {"leaderworkerset.sigs.k8s.io/name", "LeaderWorkerSet"},
@@ -99,13 +99,14 @@ func jobOf(pod *corev1.Pod) (kind, name string) {
 // job is a distributed job.
 type job struct {
 	pods []*corev1.Pod
-	// failing are the ranks that fail, and own those that fail for another reason than a connection.
+	// failing is the number of ranks that fail, and own the number of those that fail for a reason other than a
+	// connection.
 	failing, own int
 }
 
 type jobs map[[3]string]*job
 
-// findJobs returns the distributed jobs with a proxy in their pods, by namespace, kind and name.
+// findJobs returns the distributed jobs whose pods have a proxy, by namespace, kind and name.
 func findJobs(f *Facts) jobs {
 	all := jobs{}
 	for i := range f.Snapshot.Pods {
@@ -130,7 +131,7 @@ func findJobs(f *Facts) jobs {
 	return all
 }
 
-// failsItself reports whether a rank fails for another reason than a connection, as far as known.
+// failsItself reports whether a rank fails for a reason other than a connection, as far as is known.
 func (f *Facts) failsItself(pod *corev1.Pod, troubles []Trouble) bool {
 	proxy := proxyOf(pod)
 	for _, t := range troubles {
@@ -149,8 +150,8 @@ func (f *Facts) failsItself(pod *corev1.Pod, troubles []Trouble) bool {
 	return len(logs) > 0
 }
 
-// meshed reports that a service mesh has its proxy in the pods of a distributed job, and that no rank fails for another
-// reason. A running rank counts if it has been at the rendezvous for long.
+// meshed reports a service mesh proxy in the pods of a distributed job, if no rank fails for a reason other than a
+// connection. If no rank fails at all, the pod must have been waiting at the rendezvous for a long time.
 func (f *Facts) meshed(pod *corev1.Pod, n *Node) (source, text string) {
 	if source, text = f.BeforeProxy(pod); text != "" {
 		return source, text
@@ -187,7 +188,7 @@ var rendezvous = regexp.MustCompile(
 		`waiting for (?:all )?(?:ranks|workers|peers|processes|clients)|still waiting for response from worker`,
 )
 
-// atRendezvous reports whether the log of a rank has ended at the rendezvous for long.
+// atRendezvous reports whether a rank has been running for a long time and its log ends at the rendezvous.
 func (f *Facts) atRendezvous(pod *corev1.Pod, proxy string) bool {
 	for _, l := range f.LogsOf(pod) {
 		if l.Container == proxy || l.Previous || !rendezvous.MatchString(words.LastLine(l.Text)) {
@@ -204,8 +205,8 @@ func (f *Facts) atRendezvous(pod *corev1.Pod, proxy string) bool {
 	return false
 }
 
-// redirects matches the init containers of meshes, and validates those of them that only check a redirection that a CNI
-// plugin set up: it applies to all init containers.
+// redirects matches the names of service mesh init containers. validates matches those that only check a redirection
+// set up by a CNI plugin; such a redirection applies to all init containers.
 var (
 	redirects = regexp.MustCompile(
 		`^(?:istio|linkerd|kuma)-(?:init|validation|network-validator)$|^consul-connect-inject-init$`,
@@ -215,8 +216,8 @@ var (
 	connects = regexp.MustCompile(`https?://|\bnc\b.* -\w*z|/dev/tcp/|wait-?for|pg_isready|redis-cli`)
 )
 
-// BeforeProxy reports an init container that has needed a connection for long, although a service mesh redirects its
-// connections to a proxy that starts after it. Native sidecars start before.
+// BeforeProxy reports an init container that has been trying to connect for a long time, although a service mesh
+// redirects its connections to a proxy that starts later. Native sidecars start earlier, so they do not count.
 func (f *Facts) BeforeProxy(pod *corev1.Pod) (source, text string) {
 	proxy := containerNamed(pod, proxyOf(pod))
 	at := slices.IndexFunc(pod.Spec.InitContainers,
@@ -227,7 +228,7 @@ func (f *Facts) BeforeProxy(pod *corev1.Pod) (source, text string) {
 	}
 	for key := range pod.Annotations {
 		if excluded.MatchString(key) && !strings.Contains(strings.ToLower(key), "inbound") {
-			return "", "" // perhaps of this connection
+			return "", "" // the annotation may exclude this connection
 		}
 	}
 	for i := range pod.Spec.InitContainers {
@@ -243,23 +244,23 @@ func (f *Facts) BeforeProxy(pod *corev1.Pod) (source, text string) {
 	return "", ""
 }
 
-// asUserOf reports whether a container runs as the user of the proxy, whose connections are not redirected.
+// asUserOf reports whether a container runs as the proxy's user, whose connections are not redirected.
 func asUserOf(c, proxy *corev1.Container) bool {
 	if c.SecurityContext == nil || c.SecurityContext.RunAsUser == nil {
 		return false
 	}
-	user := int64(1337) // Istio's
+	user := int64(1337) // Istio's default user
 	if s := proxy.SecurityContext; s != nil && s.RunAsUser != nil {
 		user = *s.RunAsUser
 	}
 	return *c.SecurityContext.RunAsUser == user
 }
 
-// longConnecting is how long an init container may try to connect.
+// longConnecting is the time after which an init container that is trying to connect is reported.
 const longConnecting = 5 * time.Minute
 
-// lacksConnection reports whether an init container fails with an error of a connection, or has run for long with a
-// command that needs one.
+// lacksConnection reports whether an init container fails with a connection error, or has been running for a long time
+// and needs a connection, according to its command or its log.
 func (f *Facts) lacksConnection(pod *corev1.Pod, c *corev1.Container) bool {
 	said := ""
 	for _, l := range f.LogsOf(pod) {

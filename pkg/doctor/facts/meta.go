@@ -4,8 +4,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// MetaOf returns the metadata of an object in the snapshot, or nil. kind is as in a command, such as clusterpolicy. An
-// empty namespace matches all.
+// MetaOf returns the metadata of an object in the snapshot, or nil. kind has the form used in commands, such as
+// clusterpolicy. An empty namespace matches all namespaces.
 func (f *Facts) MetaOf(kind, namespace, name string) metav1.Object {
 	find := func(count int, object func(i int) metav1.Object) metav1.Object {
 		for i := range count {

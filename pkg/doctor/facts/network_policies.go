@@ -13,11 +13,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// This file evaluates NetworkPolicies for one connection. Policies apply to the pods at both ends, after Services are
-// resolved: to the pods' labels and to the port on which the destination pod listens. If any policy selects a pod for a
-// direction, only connections that a policy allows are permitted in that direction. Policies are additive.
+// This file evaluates NetworkPolicies for one connection. Policies are evaluated after Services have been resolved:
+// they apply to the labels of the pods at both ends, and to the port on which the destination pod listens. If any
+// policy selects a pod for a direction, only connections that a policy allows are permitted in that direction. Policies
+// are additive.
 
-// Answer is a three-valued truth value. Answers are ordered, so that the conjunction of two answers is the lesser.
+// Answer is a three-valued truth value. Answers are ordered, so the conjunction of two answers is the lesser one.
 type Answer int
 
 // The possible answers. The answer is Perhaps if it depends on labels that are missing from the snapshot, or on ipBlock
@@ -35,7 +36,7 @@ func certain(so bool) Answer {
 	return Never
 }
 
-// End is one end of a connection: a pod as NetworkPolicies match it.
+// End is a pod at one end of a connection, with the fields that NetworkPolicies match.
 type End struct {
 	Namespace string
 	Labels    labels.Set
@@ -74,7 +75,7 @@ func PolicyRules(p *networkingv1.NetworkPolicy, d networkingv1.PolicyType) []pol
 	return all
 }
 
-// EndOf returns a pod as an end of a connection.
+// EndOf returns a pod as one end of a connection.
 func EndOf(pod *corev1.Pod) End {
 	e := End{Namespace: pod.Namespace, Labels: pod.Labels}
 	for c := range Containers(pod) {
@@ -172,7 +173,7 @@ func (f *Facts) PeerIs(peer *networkingv1.NetworkPolicyPeer, namespace string, o
 }
 
 // blockHas reports whether an ipBlock contains the other end. The answer is at most Perhaps, because some network
-// plugins do not apply ipBlocks to pods, or match them against the address of the Service.
+// plugins do not apply ipBlocks to pods, or match them against the Service's address.
 func blockHas(cidr string, other End) Answer {
 	block, err := netip.ParsePrefix(cidr)
 	if err != nil || len(other.Addresses) == 0 || slices.ContainsFunc(other.Addresses, block.Contains) {
@@ -191,7 +192,7 @@ func (f *Facts) NamespaceLabels(name string) (known labels.Set, partial bool) {
 	return labels.Set{corev1.LabelMetadataName: name}, true
 }
 
-// SelectsNoNamespace reports whether the selector matches no namespace of the cluster.
+// SelectsNoNamespace reports whether the selector matches no namespace in the cluster.
 func (f *Facts) SelectsNoNamespace(s *metav1.LabelSelector) bool {
 	return len(f.Namespaces) > 0 &&
 		!slices.ContainsFunc(f.Namespaces, func(n corev1.Namespace) bool { return Picks(s, n.Labels, false) != Never })
@@ -206,7 +207,7 @@ func PortsAllow(ports []networkingv1.NetworkPolicyPort, c Connection) Answer {
 	return let
 }
 
-// PortIs reports whether a port of a rule matches the connection's port.
+// PortIs reports whether a port in a rule matches the connection's port.
 func PortIs(p networkingv1.NetworkPolicyPort, c Connection) Answer {
 	protocol := corev1.ProtocolTCP
 	if p.Protocol != nil {

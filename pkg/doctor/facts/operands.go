@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// OperandGrace is how long a pod may take to start before it counts as failing.
+	// OperandGrace is the time that a pod may take to start before it counts as failing.
 	OperandGrace = 2 * time.Minute
 	// DriverGrace is the same for a driver pod, which may have to compile the driver. The operator's startup probe also
 	// allows 20 minutes.
@@ -27,17 +27,17 @@ const (
 // PodTrouble is the reason why a pod does not work, from its status, events and logs.
 type PodTrouble struct {
 	Pod       *corev1.Pod
-	Container string // empty for the pod as a whole
+	Container string // empty if the trouble concerns the whole pod
 	Init      bool   // the container is an init container
 	// Reason is a single word: CrashLoopBackOff, Init, NotReady, Unschedulable, FailedCreatePodSandBox.
 	Reason string
-	// Waits is true if nothing failed but the pod takes longer than expected.
+	// Waits is true if nothing has failed but the pod takes longer than expected.
 	Waits    bool
 	Evidence []finding.Evidence
 }
 
-// OperandTrouble reports whether a pod does not work, and why. A pod that is starting, finished or being deleted has no
-// trouble.
+// OperandTrouble reports whether a pod does not work, and why. A pod that is starting, has finished or is being deleted
+// has no trouble.
 func OperandTrouble(f *Facts, pod *corev1.Pod) (PodTrouble, bool) {
 	if Ended(pod) || pod.DeletionTimestamp != nil || podutils.IsPodReady(pod) {
 		return PodTrouble{}, false
@@ -69,7 +69,7 @@ func OperandTrouble(f *Facts, pod *corev1.Pod) (PodTrouble, bool) {
 			return t, true
 		}
 		if t.Init {
-			return t, false // later containers wait for this one
+			return t, false // later containers are waiting for this one
 		}
 	}
 	if e := startFailure(f, pod); e != nil && len(pod.Status.ContainerStatuses) == 0 {
@@ -79,7 +79,8 @@ func OperandTrouble(f *Facts, pod *corev1.Pod) (PodTrouble, bool) {
 	return t, false
 }
 
-// containerDone reports whether a container is in its expected state: a completed init container, or a ready container.
+// containerDone reports whether a container is in its expected state: an init container has completed, or a main
+// container is ready.
 func containerDone(s corev1.ContainerStatus, init bool) bool {
 	if init && s.State.Terminated != nil {
 		return s.State.Terminated.ExitCode == 0
@@ -87,7 +88,7 @@ func containerDone(s corev1.ContainerStatus, init bool) bool {
 	return s.Ready
 }
 
-// containerTrouble returns what is wrong with a container, or "" if it may still start.
+// containerTrouble describes the problem with a container, or returns "" if the container may still start.
 func containerTrouble(
 	f *Facts, pod *corev1.Pod, s corev1.ContainerStatus, age time.Duration,
 ) (reason string, waits bool) {
@@ -116,7 +117,7 @@ func containerTrouble(
 	return "", false
 }
 
-// startGrace returns how long a pod's containers may run without becoming ready.
+// startGrace returns the time for which a pod's containers may run without becoming ready.
 func startGrace(pod *corev1.Pod) time.Duration {
 	if ComponentOf(pod.Labels, &pod.Spec) == Driver {
 		return DriverGrace
@@ -124,7 +125,8 @@ func startGrace(pod *corev1.Pod) time.Duration {
 	return OperandGrace
 }
 
-// startFailure returns the newest event that explains why no container of the pod started, or nil if there is none.
+// startFailure returns the newest event that explains why none of the pod's containers started, or nil if there is
+// none.
 func startFailure(f *Facts, pod *corev1.Pod) *corev1.Event {
 	for _, e := range f.EventsOfPod(pod) {
 		if slices.Contains(
@@ -136,8 +138,8 @@ func startFailure(f *Facts, pod *corev1.Pod) *corev1.Event {
 	return nil
 }
 
-// PodEvidence returns evidence about a failing container: its state, its terminations with an error, its last log
-// lines, and the newest warning event of its pod.
+// PodEvidence returns evidence about a failing container: its state, its past failures, its last log lines, and the
+// newest warning event about its pod.
 func PodEvidence(f *Facts, pod *corev1.Pod, s corev1.ContainerStatus) []finding.Evidence {
 	place := PodObject(pod).String() + " .status.containerStatuses[" + s.Name + "]"
 	var all []finding.Evidence
@@ -169,7 +171,8 @@ func PodEvidence(f *Facts, pod *corev1.Pod, s corev1.ContainerStatus) []finding.
 	return all
 }
 
-// LastLines returns the last lines of a container's log as evidence, from the previous instance if that one crashed.
+// LastLines returns the last lines of a container's log as evidence. If the previous instance crashed, they are from
+// its log.
 func LastLines(f *Facts, pod *corev1.Pod, container string, most int) []finding.Evidence {
 	var text, where string
 	for _, l := range f.LogsOf(pod) {
@@ -192,7 +195,7 @@ func LastLines(f *Facts, pod *corev1.Pod, container string, most int) []finding.
 	return all
 }
 
-// UpFor returns how long a pod has been ready, or zero if it is not ready.
+// UpFor returns the time for which a pod has been ready, or zero if it is not ready.
 func UpFor(f *Facts, pod *corev1.Pod) time.Duration {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
@@ -202,13 +205,14 @@ func UpFor(f *Facts, pod *corev1.Pod) time.Duration {
 	return 0
 }
 
-// Current returns the pods of a component on a node that are not being deleted.
+// Current returns a component's pods on a node, except those that are being deleted.
 func Current(n *Node, c Component) []*corev1.Pod {
 	return slices.DeleteFunc(slices.Clone(n.Component(c)),
 		func(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil })
 }
 
-// AwaitsDriver reports whether the GPU operator's driver is not ready on a node, and its toolkit waits for the driver.
+// AwaitsDriver reports whether the GPU operator's driver is not ready on a node and its toolkit is waiting for the
+// driver.
 func AwaitsDriver(n *Node) bool {
 	return (len(Current(n, Driver)) > 0 || WithoutDriverPod(n)) &&
 		!slices.ContainsFunc(Current(n, Driver), podutils.IsPodReady) &&
@@ -222,16 +226,17 @@ func AwaitsDriver(n *Node) bool {
 // WithoutDriverPod reports whether a label keeps the GPU operator's driver off the node.
 func WithoutDriverPod(n *Node) bool { return n.Labels["nvidia.com/gpu.deploy.driver"] == "false" }
 
-// Alive reports whether the kubelet reports, so that the API's information about the node and its pods is current.
+// Alive reports whether the node's kubelet is reporting its status, so that the API's information about the node and
+// its pods is current.
 func Alive(n *Node) bool { return n.Ready().Status == corev1.ConditionTrue }
 
-// LogEvidence returns the first line of a pod's logs that contains one of the texts, as evidence.
+// LogEvidence returns the first line in a pod's logs that contains one of the texts, as evidence.
 func LogEvidence(f *Facts, pod *corev1.Pod, texts ...string) (finding.Evidence, bool) {
 	e, ok := f.GrepLogs(pod, texts...)
 	return finding.Clipped(e), ok
 }
 
-// MainContainer returns the name of a pod's first container, or "" if it has none, which only happens in a damaged
+// MainContainer returns the name of a pod's first container, or "" if there is none, which happens only in a damaged
 // snapshot.
 func MainContainer(pod *corev1.Pod) string {
 	if len(pod.Spec.Containers) == 0 {
@@ -250,7 +255,7 @@ func OwnerOf(pod *corev1.Pod) string {
 	return "pod/" + pod.Name
 }
 
-// LabelEvidence returns the given labels of a node as evidence. It omits labels that the node does not have.
+// LabelEvidence returns the given node labels as evidence. It omits labels that the node does not have.
 func LabelEvidence(n *Node, labels ...string) []finding.Evidence {
 	var all []finding.Evidence
 	for _, label := range labels {
@@ -261,8 +266,8 @@ func LabelEvidence(n *Node, labels ...string) []finding.Evidence {
 	return all
 }
 
-// HasPlugin reports whether anything in the cluster is meant to advertise NVIDIA GPUs: a device plugin, the GPU
-// operator or a DRA driver, also if it does not run, or a platform that brings its own.
+// HasPlugin reports whether the cluster has software that should advertise NVIDIA GPUs, even if it is not running: a
+// device plugin, the GPU operator, a DRA driver, or a platform with a built-in plugin.
 func HasPlugin(f *Facts) bool {
 	parts := []Component{Operator, DevicePlugin, DRADriver}
 	if _, operator := ClusterPolicy(f); operator {

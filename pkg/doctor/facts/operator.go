@@ -67,8 +67,8 @@ func TroubleFinding(t PodTrouble) finding.Finding {
 	return found
 }
 
-// OperatorDenied quotes the GPU operator's log if the API server forbids what the operator needs: it then makes no
-// pods.
+// OperatorDenied quotes the GPU operator's log if the API server denies it a required permission. The operator then
+// creates no pods.
 func OperatorDenied(f *Facts) []finding.Evidence {
 	for _, pod := range f.Component(Operator) {
 		if e, ok := LogEvidence(f, pod, "is forbidden: User"); ok {
@@ -78,7 +78,7 @@ func OperatorDenied(f *Facts) []finding.Evidence {
 	return nil
 }
 
-// TroubleWords describes a pod's trouble as the end of a sentence about the pod.
+// TroubleWords describes a pod's trouble in words that complete a sentence about the pod.
 func TroubleWords(t PodTrouble) string {
 	switch {
 	case t.Pod.Spec.NodeName == "":

@@ -1,6 +1,6 @@
 package facts
 
-// Product returns the model of a node's GPUs according to the node's labels.
+// Product returns the model of a node's GPUs, based on the node's labels.
 func Product(n *Node) string {
 	for _, label := range []string{
 		"nvidia.com/gpu.product", "cloud.google.com/gke-accelerator", "k8s.amazonaws.com/accelerator",

@@ -11,20 +11,23 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/redact"
 )
 
-// namesOfPods matches names of at least two labels, such as HOSTNAME.SUBDOMAIN, with what follows the second label.
+// namesOfPods matches names with at least two labels, such as HOSTNAME.SUBDOMAIN. The third group is the rest of the
+// name.
 var namesOfPods = regexp.MustCompile(`\b([a-z0-9][-a-z0-9]*)\.([a-z0-9][-a-z0-9]*)((?:\.[a-z0-9][-a-z0-9]*)*)`)
 
 var (
-	// nameUnknown are messages about a name that a DNS server does not have. It did respond.
+	// nameUnknown are error messages about a name that does not exist according to a DNS server. The server did
+	// respond.
 	nameUnknown = []string{
 		"ame or service not known", "host not found", "no such host", "ame does not resolve", "nodename nor servname",
 	}
-	// outside matches such messages about a name of the internet.
+	// outside matches such messages about a public internet name.
 	outside = regexp.MustCompile(`(?i)(?:resolve|host:?|lookup|host=) ?'?[a-z0-9.-]+\.(?:co|com|io|org|ai|net)\b`)
 )
 
-// NamesPeers reports that a pod did not find a name, and that its command or environment names a pod of its namespace,
-// as in distributed jobs. DNS has HOSTNAME.SUBDOMAIN for a pod if a headless Service has the name of the subdomain.
+// NamesPeers reports a name that was not found and belongs to a pod in the same namespace, as in distributed jobs. The
+// name is from the failing pod's command or environment. DNS resolves HOSTNAME.SUBDOMAIN to a pod if a headless Service
+// has the name of the subdomain.
 //
 //	name: NAME is that of no pod: REASON
 //	name: NAME is right, and the program ended NUMBER s after its pod was created
@@ -62,7 +65,7 @@ var (
 	zonesServed  = regexp.MustCompile(`(?m)^\s*kubernetes[ \t]+([^\s{]+)`)
 )
 
-// OtherDomain reports that a container asks for a name below cluster.local, which CoreDNS does not serve.
+// OtherDomain reports a container that uses a name in cluster.local, if CoreDNS serves another domain.
 func (f *Facts) OtherDomain(pod *corev1.Pod, _ *Node) (source, text string) {
 	domain := ""
 	for i := range f.ConfigMaps {
@@ -89,7 +92,7 @@ func (f *Facts) OtherDomain(pod *corev1.Pod, _ *Node) (source, text string) {
 	return "", ""
 }
 
-// podsByHostname returns the pods with a hostname of their own, by namespace and hostname.
+// podsByHostname returns the pods that set a hostname, by namespace and hostname.
 func podsByHostname(f *Facts) map[string]*corev1.Pod {
 	all := map[string]*corev1.Pod{}
 	for i := range f.Snapshot.Pods {
@@ -100,11 +103,11 @@ func podsByHostname(f *Facts) map[string]*corev1.Pod {
 	return all
 }
 
-// unnamed returns why DNS does not have a pod under its hostname in a subdomain, or "".
+// unnamed returns the reason why DNS does not resolve a pod's hostname in a subdomain, or "" if it does.
 func (f *Facts) unnamed(peer *corev1.Pod, subdomain string) string {
 	host, own := peer.Spec.Hostname, peer.Spec.Subdomain
 	if strings.Contains(own, redact.Mark) {
-		own = subdomain // it looked like a secret
+		own = subdomain // redacted, because it looked like a secret
 	}
 	if own == "" {
 		return "pod " + host + " has no subdomain"
@@ -124,12 +127,12 @@ func (f *Facts) unnamed(peer *corev1.Pod, subdomain string) string {
 	return ""
 }
 
-// soonAsked is how long after the creation of a pod its name may still be unknown to DNS, which also remembers for a
-// while that it did not know it.
+// soonAsked is the time after a pod's creation during which DNS may not know its name yet. DNS also caches negative
+// responses for a while.
 const soonAsked = time.Minute
 
-// endedAfter returns how long after the creation of its pod the first instance of a container failed, or 0 if the
-// container was restarted or failed later.
+// endedAfter returns the time between a pod's creation and the failure of a container's first instance. It returns 0 if
+// the container was restarted or failed later.
 func endedAfter(pod *corev1.Pod, container string) time.Duration {
 	for s := range Statuses(pod) {
 		ended := s.State.Terminated

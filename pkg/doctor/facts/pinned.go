@@ -14,7 +14,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// PlacesOf returns the name of the volume that is bound to a claim, and the zones or nodes that can attach it.
+// PlacesOf returns the name of the volume bound to a claim, and the zones or nodes that can attach it.
 func PlacesOf(f *Facts, namespace, claim string) (name string, places []string) {
 	for _, pv := range f.PersistentVolumes {
 		ref, _, _ := unstructured.NestedFieldNoCopy(pv.Object, "spec", "claimRef")
@@ -41,7 +41,7 @@ func PlacesOf(f *Facts, namespace, claim string) (name string, places []string) 
 	return "", nil
 }
 
-// AffinityOf returns the name of the volume that is bound to a claim, and its required node affinity, or nil.
+// AffinityOf returns the name of the volume bound to a claim, and the volume's required node affinity, or nil.
 func AffinityOf(f *Facts, namespace, claim string) (name string, required *corev1.NodeSelector) {
 	if name, _ = PlacesOf(f, namespace, claim); name == "" {
 		return "", nil
@@ -59,8 +59,8 @@ func AffinityOf(f *Facts, namespace, claim string) (name string, required *corev
 	return name, nil
 }
 
-// pinned reports a volume that only one node can mount, although only other nodes have a device that the pod requests,
-// or a claim with the empty storage class:
+// pinned reports a volume that can be mounted only on one node, if only other nodes have a device that the pod
+// requests. It also reports a claim with an empty storage class:
 //
 //	volume pinned: claim NAME to node NAME, RESOURCE only on NODES
 //	volume unbound: claim NAME, storageClassName ""
@@ -106,7 +106,8 @@ func (f *Facts) pinned(pod *corev1.Pod) []signatures.Line {
 	return nil
 }
 
-// byHostname returns the node if there is one hostname and a node has it, and nil otherwise.
+// byHostname returns the node whose hostname is the only one of the places, or nil if there are several places or no
+// node has the hostname.
 func (f *Facts) byHostname(places []string) *Node {
 	for _, n := range f.Nodes {
 		if len(places) == 1 && n.Labels[corev1.LabelHostname] == places[0] {

@@ -15,7 +15,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
 )
 
-// OnNode returns the name of the pod's node, or nil if the pod is not scheduled.
+// OnNode returns the name of the pod's node as a list, or nil if the pod is not scheduled.
 func OnNode(pod *corev1.Pod) []string {
 	if pod.Spec.NodeName == "" {
 		return nil
@@ -23,14 +23,14 @@ func OnNode(pod *corev1.Pod) []string {
 	return []string{pod.Spec.NodeName}
 }
 
-// This file computes the same results as the scheduler's filters NodeUnschedulable, TaintToleration, NodeAffinity and
-// NodeResourcesFit.
+// The functions in this file compute the same results as the scheduler's filters NodeUnschedulable, TaintToleration,
+// NodeAffinity and NodeResourcesFit.
 
-// Demand returns a pod's request for every resource: containers, init containers, sidecars and overhead.
+// Demand returns a pod's total request for each resource: containers, init containers, sidecars and overhead.
 func Demand(pod *corev1.Pod) map[corev1.ResourceName]int64 {
 	every := func(corev1.ResourceName) bool { return true }
 	all := requests(pod, every)
-	if r := pod.Spec.Resources; r != nil { // pod-level resources override those of the containers
+	if r := pod.Spec.Resources; r != nil { // pod-level resources override those of its containers
 		for name, n := range asked(r, every) {
 			all.set(name, n)
 		}
@@ -61,7 +61,7 @@ func TaintText(t *corev1.Taint) string {
 	return fmt.Sprintf("%s=%s:%s", t.Key, t.Value, t.Effect)
 }
 
-// TaintsText lists taints in words.
+// TaintsText formats taints as a list in a sentence.
 func TaintsText(taints []corev1.Taint) string {
 	var all []string
 	for i := range taints {
@@ -84,27 +84,27 @@ func (f *Facts) Age(pod *corev1.Pod) time.Duration {
 	return age
 }
 
-// GPUDemand returns a pod's requests for resources that are, or look like, GPUs: amd.com/gpu, nvidia.com/gpus.
+// GPUDemand returns a pod's requests for resources that are GPUs or look like GPUs: amd.com/gpu, nvidia.com/gpus.
 func GPUDemand(pod *corev1.Pod) map[corev1.ResourceName]int64 {
 	all := Demand(pod)
 	maps.DeleteFunc(all, func(name corev1.ResourceName, n int64) bool { return n == 0 || !LooksLikeGPU(name) })
 	return all
 }
 
-// LooksLikeGPU reports whether a resource's name suggests a GPU of any vendor.
+// LooksLikeGPU reports whether a resource's name suggests a GPU from any vendor.
 func LooksLikeGPU(name corev1.ResourceName) bool {
 	lower := strings.ToLower(string(name))
 	domain, rest, qualified := strings.Cut(lower, "/")
 	switch rest {
 	case "gpumem", "gpucores", "gpumem-percentage", "priority", "gpu-mem", "gpu-core":
-		// GPU-sharing schedulers account for these resources themselves.
+		// GPU-sharing schedulers do their own accounting for these resources.
 		return false
 	}
 	return IsGPUResource(name) || qualified && (strings.Contains(rest, "gpu") ||
 		domain == "nvidia.com" && (strings.HasPrefix(rest, "mig") || model.MatchString(rest)))
 }
 
-// model matches the models by which some clusters name their resources: nvidia.com/a100.
+// model matches GPU models that some clusters use as resource names: nvidia.com/a100.
 var model = regexp.MustCompile(`^(?:[abhltv]|gb|gh|rtx)\d`)
 
 // Available reports whether a node is ready and schedulable. A node without a Ready condition counts as ready.
@@ -126,8 +126,8 @@ func QuoteDemand(pod *corev1.Pod, want map[corev1.ResourceName]int64) finding.Ev
 	return finding.Evidence{Source: PodObject(pod).String() + " .spec.containers[].resources", Text: demandText(want)}
 }
 
-// EditCommands returns the commands that change a pod, by editing its owner's template if it has one. A pod that is
-// standalone or belongs to a Job must be recreated.
+// EditCommands returns the commands that change a pod. They edit the template of the pod's owner if there is one. A pod
+// that is standalone or belongs to a Job must be recreated.
 func EditCommands(pod *corev1.Pod) []string {
 	if name := pod.Labels["workflows.argoproj.io/workflow"]; name != "" {
 		return []string{shell.Command(
@@ -167,8 +167,8 @@ func EditCommands(pod *corev1.Pod) []string {
 	return []string{shell.Command("kubectl -n %s edit %s %s", pod.Namespace, kind, name)}
 }
 
-// GeneratedBy returns the kind and name of the resource from which an operator generates the Deployment, StatefulSet or
-// Job of a pod, and again after each change to it, or "".
+// GeneratedBy returns the kind and name of the resource from which an operator generates the pod's Deployment,
+// StatefulSet or Job, or "" if there is none. The operator reverts changes to the generated object.
 func GeneratedBy(pod *corev1.Pod) (kind, name string) {
 	for _, by := range [][2]string{
 		{"leaderworkerset.sigs.k8s.io/name", "LeaderWorkerSet"},
@@ -192,7 +192,7 @@ func GeneratedBy(pod *corev1.Pod) (kind, name string) {
 	return "", ""
 }
 
-// DeploymentName returns the name of a ReplicaSet without the pod template hash.
+// DeploymentName returns a ReplicaSet's name without the pod template hash.
 func DeploymentName(pod *corev1.Pod, replicaSet string) string {
 	if hash := pod.Labels["pod-template-hash"]; hash != "" {
 		return strings.TrimSuffix(replicaSet, "-"+hash)
@@ -200,5 +200,5 @@ func DeploymentName(pod *corev1.Pod, replicaSet string) string {
 	return templateHash.ReplaceAllString(replicaSet, "")
 }
 
-// templateHash matches the end of a ReplicaSet's name: a number, in the letters of rand.SafeEncodeString.
+// templateHash matches the hash at the end of a ReplicaSet's name, which uses the characters of rand.SafeEncodeString.
 var templateHash = regexp.MustCompile(`-[bcdf-hj-np-tv-xz2456789]{5,10}$`)

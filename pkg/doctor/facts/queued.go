@@ -26,18 +26,18 @@ const (
 	kaiGroup     = "scheduling.run.ai"
 )
 
-// Queued is GPU work that waits in a queue: a Workload of Kueue, or a PodGroup of Volcano or KAI Scheduler. Often it
-// has no pods yet.
+// Queued is GPU work that is waiting in a queue: a Kueue Workload, or a PodGroup of Volcano or KAI Scheduler. Often,
+// its pods do not exist yet.
 type Queued struct {
 	Object   finding.Object
-	Resource string   // for kubectl: workloads.kueue.x-k8s.io
-	Pods     []string // "namespace/name" of the pods that it holds back
-	// Full is true if all it waits for is quota that other work uses.
+	Resource string   // resource name for kubectl: workloads.kueue.x-k8s.io
+	Pods     []string // "namespace/name" of the pods that are held back
+	// Full is true if the work is waiting only for quota that other work uses.
 	Full bool
 	// Unprocessed is true if no controller has set a status or reported an event.
 	Unprocessed bool
-	// Evidence is what comparisons with its queue, the nodes and other work show, and what its conditions, events and
-	// controllers report, the most specific first.
+	// Evidence contains the results of comparing the work with its queue, the nodes and other work, and the messages in
+	// its conditions, events and controllers' logs, the most specific first.
 	Evidence []finding.Evidence
 }
 
@@ -48,13 +48,13 @@ func IsFinished(object *unstructured.Unstructured) bool {
 		object.GetKind() == "PodGroup" && slices.Contains([]string{"Completed", "Succeeded", "Failed"}, phase)
 }
 
-// waits reports whether a Workload or PodGroup waits in a queue.
+// waits reports whether a Workload or PodGroup is waiting in a queue.
 func waits(object *unstructured.Unstructured) bool {
 	phase, _, _ := unstructured.NestedString(object.Object, "status", "phase")
 	return !IsFinished(object) && !isTrue(object, "Admitted") && phase != "Running"
 }
 
-// Queued returns the GPU work that waits in queues.
+// Queued returns the GPU work that is waiting in queues.
 func (f *Facts) Queued() []Queued { return Once(f, findQueued) }
 
 // comparer compares waiting work with the rest of the cluster. Large clusters have thousands of similar Workloads, so
@@ -120,7 +120,7 @@ func findQueued(facts *Facts) []Queued {
 			q.Evidence = f.unprocessed(object, q.Object)
 			q.Unprocessed = len(q.Evidence) > 0
 		}
-		if object.GetKind() == "Workload" || len(pods) == 0 { // the scheduler reports about the pods of a PodGroup
+		if object.GetKind() == "Workload" || len(pods) == 0 { // the pods of a PodGroup have the conditions
 			q.Evidence = append(q.Evidence, f.reported(object, q.Object, pods)...)
 		}
 		matches := func(re *regexp.Regexp) bool {
@@ -132,8 +132,8 @@ func findQueued(facts *Facts) []Queued {
 	return all
 }
 
-// reported returns the conditions and events of a Workload or PodGroup, and the last error about it in the logs of
-// controllers.
+// reported returns the conditions and events of a Workload or PodGroup, and the last error about it in the controllers'
+// logs.
 func (f *comparer) reported(
 	object *unstructured.Unstructured, of finding.Object, pods []*corev1.Pod,
 ) []finding.Evidence {
@@ -148,7 +148,7 @@ func (f *comparer) reported(
 	return all
 }
 
-// quotaInUse matches evidence that other work uses the quota, and problem evidence that waiting does not help.
+// quotaInUse matches evidence that other work uses the quota. problem matches evidence that waiting does not help.
 var (
 	quotaInUse = regexp.MustCompile(`insufficient unused quota for|excluded: .*resource "|fit any of \d+ pod\(s\)$|` +
 		`is StrictFIFO, and waits:|^queues\.\S+ \S+: allocated `)
@@ -157,7 +157,7 @@ var (
 		`a flavor has enough free quota|^Reconciler error`)
 )
 
-// groupKeys are the annotations and labels by which pods name their group, by the API group of the PodGroup.
+// groupKeys are the annotations and labels with which pods specify their group, by the API group of the PodGroup.
 var groupKeys = map[string][]string{
 	kueueGroup:   {"kueue.x-k8s.io/pod-group-name"},
 	volcanoGroup: {"scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name"},
@@ -192,7 +192,7 @@ func (f *comparer) podsOf(object *unstructured.Unstructured) []*corev1.Pod {
 	return all
 }
 
-// requestsOf returns what a Workload or PodGroup requests at least, to start.
+// requestsOf returns the minimum resources that a Workload or PodGroup requests to start.
 func requestsOf(object *unstructured.Unstructured) map[corev1.ResourceName]int64 {
 	all := map[corev1.ResourceName]int64{}
 	add := func(amounts map[string]any, times int64) {
@@ -215,14 +215,14 @@ func requestsOf(object *unstructured.Unstructured) map[corev1.ResourceName]int64
 			if limits == nil {
 				limits = map[string]any{}
 			}
-			maps.Copy(limits, requests) // a request without a value is the limit
+			maps.Copy(limits, requests) // a request that is not set defaults to the limit
 			add(limits, count)
 		}
 	}
 	return all
 }
 
-// conditionsOf returns the messages of the conditions and admission checks that keep an object from starting.
+// conditionsOf returns the messages in the conditions and admission checks that prevent an object from starting.
 func conditionsOf(object *unstructured.Unstructured, of finding.Object) []finding.Evidence {
 	var all []finding.Evidence
 	for _, field := range []string{"conditions", "schedulingConditions", "admissionChecks"} {
@@ -232,7 +232,7 @@ func conditionsOf(object *unstructured.Unstructured, of finding.Object) []findin
 				name, state = fmt.Sprint(c["name"]), fmt.Sprint(c["state"])
 			}
 			message, _ := c["message"].(string)
-			// These tell a problem when they are true, others when they are not.
+			// These conditions indicate a problem if they are true, and all others if they are not true.
 			bad := slices.Contains([]string{
 				"Unschedulable", "UnschedulableOnNodePool", "Evicted", "DeactivationTarget",
 			}, name)
@@ -249,17 +249,17 @@ func conditionsOf(object *unstructured.Unstructured, of finding.Object) []findin
 
 func changed(condition map[string]any) time.Time {
 	text, _ := condition["lastTransitionTime"].(string)
-	at, _ := time.Parse(time.RFC3339, text) // the zero time is unknown
+	at, _ := time.Parse(time.RFC3339, text) // the zero time means unknown
 	return at
 }
 
 const (
-	young     = 30 * time.Second // work that is admitted at once has just been created
-	processed = 5 * time.Minute  // a controller takes less time to say something about new work
+	young     = 30 * time.Second // work that is admitted immediately has just been created
+	processed = 5 * time.Minute  // maximum time until a controller reports about new work
 )
 
-// unprocessed returns evidence that no controller has processed work of this API group since the object was created.
-// KAI Scheduler sets a status only if it cannot place work.
+// unprocessed returns evidence that no controller has processed any work in this API group since the object was
+// created. It ignores KAI Scheduler, which sets a status only if it cannot place work.
 //
 //	no status, though the Workload was created AGE ago
 func (f *comparer) unprocessed(object *unstructured.Unstructured, of finding.Object) []finding.Evidence {
@@ -277,7 +277,7 @@ func (f *comparer) unprocessed(object *unstructured.Unstructured, of finding.Obj
 	return nil
 }
 
-// incomplete returns evidence that fewer pods of a gang exist than its minimum, so no scheduler places any of them.
+// incomplete returns evidence that a gang has fewer pods than its minimum, so that no scheduler places any of them.
 //
 //	pods of the gang: 1, minimum: 2
 func (f *comparer) incomplete(object *unstructured.Unstructured, pods []*corev1.Pod) []finding.Evidence {
@@ -292,7 +292,7 @@ func (f *comparer) incomplete(object *unstructured.Unstructured, pods []*corev1.
 	}}
 }
 
-// logsError matches error lines of zap, klog and the Go runtime.
+// logsError matches error lines logged by zap, klog and the Go runtime.
 var logsError = regexp.MustCompile(`"level":"error"|^E\d{4} |^panic: `)
 
 // errorsAbout returns the last error that a scheduler or queue controller logged about an object or its pods.
@@ -322,7 +322,8 @@ func (f *comparer) errorsAbout(of finding.Object, pods []*corev1.Pod) []finding.
 	return last
 }
 
-// placers are parts of the names of pods that place GPU work. Schedulers such as those of Dask or Airflow do not.
+// placers are substrings in the names of pods that schedule GPU work. Schedulers such as those of Dask or Airflow do
+// not schedule pods.
 var placers = []string{
 	"kueue-controller", "volcano-scheduler", "volcano-controllers", "volcano-admission", "kai-scheduler",
 	"runai-scheduler", "yunikorn-scheduler", "binder",
@@ -330,8 +331,8 @@ var placers = []string{
 
 func placesWork(pod string) bool { return words.ContainsAny(pod, placers) }
 
-// FailingPlacers returns the failing pods of schedulers and queue controllers, if GPU work waits in a queue. Tenants
-// can choose the names of their pods, so pods in namespaces with waiting work are ignored.
+// FailingPlacers returns the failing pods of schedulers and queue controllers if GPU work is waiting in a queue.
+// Tenants can choose the names of their pods, so FailingPlacers ignores pods in namespaces with waiting work.
 func (f *Facts) FailingPlacers() []*corev1.Pod {
 	tenants := map[string]bool{}
 	for _, q := range f.Queued() {
@@ -350,7 +351,7 @@ func (f *Facts) FailingPlacers() []*corev1.Pod {
 	return all
 }
 
-// compareQueue compares work with its queue, if the queues were read. What a result means is in the signatures.
+// compareQueue compares work with its queue, if the queues were read. Signatures explain the results.
 func (f *comparer) compareQueue(
 	object *unstructured.Unstructured, wants map[corev1.ResourceName]int64,
 ) []finding.Evidence {
@@ -379,8 +380,8 @@ func (f *Facts) queueOf(group, kind, namespace, name string) *unstructured.Unstr
 	return nil
 }
 
-// QueueProblem compares a queue of Volcano or KAI Scheduler with the others and with what work in it requests. What a
-// result means is in the signatures.
+// QueueProblem compares a Volcano or KAI Scheduler queue with the other queues and with the requests of its work.
+// Signatures explain the results.
 //
 //	queues.GROUP NAME: does not exist
 //	queues.GROUP NAME: is the parent of NAME
@@ -456,7 +457,7 @@ func (f *Facts) QueueProblem(group, name string, wants map[corev1.ResourceName]i
 // nodePool is the label that assigns nodes, queues and pods to a shard of KAI Scheduler.
 const nodePool = "kai.scheduler/node-pool"
 
-// OtherNodePool compares the node pool of a pod with the node pool of its KAI Scheduler queue.
+// OtherNodePool compares a pod's node pool with that of its KAI Scheduler queue.
 //
 //	queues.GROUP NAME: has kai.scheduler/node-pool=NAME, the work has (none)
 func (f *Facts) OtherNodePool(pod *corev1.Pod, name string) []finding.Evidence {
@@ -482,7 +483,7 @@ func isTrue(object *unstructured.Unstructured, condition string) bool {
 	})
 }
 
-// mapsIn returns the maps in a list field, without elements of other types.
+// mapsIn returns the maps in a list field. It skips elements of other types.
 func mapsIn(object map[string]any, fields ...string) []map[string]any {
 	list, _, _ := unstructured.NestedSlice(object, fields...)
 	var all []map[string]any

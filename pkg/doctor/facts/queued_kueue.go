@@ -16,8 +16,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// compareKueue returns what keeps the LocalQueue and the ClusterQueue of a Workload from taking it, in Kueue's own
-// words, and what a comparison with the nodes and with admitted Workloads shows.
+// compareKueue returns the reasons for which a Workload's LocalQueue and ClusterQueue do not admit it, in Kueue's own
+// words, and the results of comparing the Workload with the nodes and with admitted Workloads.
 func (f *comparer) compareKueue(
 	object *unstructured.Unstructured, wants map[corev1.ResourceName]int64,
 ) []finding.Evidence {
@@ -66,7 +66,7 @@ func (f *comparer) compareKueue(
 	return append(conditionsOf(cluster, finding.Object{Kind: "ClusterQueue", Name: name}), all...)
 }
 
-// unnamedQueue returns evidence of the LocalQueues that work without a queue name could use.
+// unnamedQueue returns evidence about the LocalQueues that are available to work without a queue name.
 //
 //	no queueName: namespace NAME has no LocalQueue
 //	no queueName: namespace NAME has the LocalQueues NAMES
@@ -87,8 +87,8 @@ func (f *comparer) unnamedQueue(object *unstructured.Unstructured) []finding.Evi
 	}}
 }
 
-// behindHead returns evidence that another Workload blocks one that Kueue has not evaluated, in a queue that keeps the
-// order. This is a problem only if a flavor has enough free quota.
+// behindHead returns evidence that another Workload in a strictly ordered queue blocks a Workload that Kueue has not
+// evaluated. This is a problem only if a flavor has enough free quota.
 //
 //	Workload NAMESPACE/NAME is ahead in ClusterQueue NAME, which is StrictFIFO, and waits: MESSAGE
 //	...and waits (a flavor has enough free quota): MESSAGE
@@ -125,18 +125,19 @@ func (f *comparer) behindHead(
 	return nil
 }
 
-// strictFIFO is the queueing strategy in which the first Workload of a ClusterQueue blocks the others.
+// strictFIFO is the queueing strategy with which the first Workload in a ClusterQueue blocks the others.
 const strictFIFO = "StrictFIFO"
 
-// Messages of Kueue about a resource that the nodes of a topology, or the quota, do not have enough of.
+// These patterns match Kueue's messages about insufficient resources on a topology's nodes, or insufficient quota.
 var (
 	noFit = regexp.MustCompile(`topology "[^"]+" (?:doesn't allow to fit any of|allows to fit only)` +
 		`(?:.*resource "([^"]+)": \d)?`)
 	noQuota = regexp.MustCompile(`insufficient unused quota for (\S+) in flavor`)
 )
 
-// holders returns evidence of who holds a resource that a Workload needs on the nodes, if the Workload would fit
-// without them and Kueue does not preempt them: pods that Kueue does not manage, or Workloads of a lower priority.
+// holders returns evidence about what holds a resource on the nodes that a Workload needs: pods that Kueue does not
+// manage, or Workloads with a lower priority that Kueue does not preempt. It returns evidence only if the Workload
+// would fit without them.
 func (f *comparer) holders(
 	cluster *unstructured.Unstructured, resource corev1.ResourceName, priority, want int64,
 ) []finding.Evidence {
@@ -153,8 +154,8 @@ func (f *comparer) holders(
 	return f.cache[key]
 }
 
-// unmanaged returns the capacity of the GPU nodes for a resource, how much of it is free, how much pods hold that Kueue
-// does not manage, and which of them hold most.
+// unmanaged returns a resource's capacity on the GPU nodes, the free amount, the amount held by pods that Kueue does
+// not manage, and a description of the group of pods that holds most of it.
 //
 //	pods outside of Kueue hold RESOURCE: 256 (namespace NAME, priority -1; the workload has 0)
 func (f *comparer) unmanaged(
@@ -197,7 +198,8 @@ func (f *comparer) unmanaged(
 		"workload has %d)", resource, words.InWords(resource, by[most]), most.namespace, most.priority, own)
 }
 
-// lowerPriority returns evidence that admitted Workloads of a lower priority hold what a Workload lacks.
+// lowerPriority returns evidence that admitted Workloads with a lower priority hold the resources that a Workload
+// lacks.
 //
 //	quota of RESOURCE in ClusterQueue NAME: 1000000000, the nodes have 512
 //	admitted workloads of lower priority hold RESOURCE: 504
@@ -282,8 +284,8 @@ func (f *comparer) managedByKueue() func(*corev1.Pod) bool {
 	}
 }
 
-// SelectedByKueue returns the label keys in a pod's node selector that Kueue added when it admitted the pod's Workload,
-// with the ResourceFlavors that they come from and the Workload's name.
+// SelectedByKueue returns the label keys that Kueue added to a pod's node selector when it admitted the pod's Workload,
+// the ResourceFlavors from which they come, and the Workload's name.
 func (f *Facts) SelectedByKueue(pod *corev1.Pod) (keys, flavors []string, workload string) {
 	for i := range f.Snapshot.Queued {
 		w := &f.Snapshot.Queued[i]
@@ -318,7 +320,7 @@ func (f *Facts) SelectedByKueue(pod *corev1.Pod) (keys, flavors []string, worklo
 	return nil, nil, ""
 }
 
-// OfKueue reports whether labels or annotations of a pod are from Kueue.
+// OfKueue reports whether Kueue set any of the pod's labels or annotations.
 func OfKueue(pod *corev1.Pod) bool {
 	for _, keys := range []map[string]string{pod.Labels, pod.Annotations} {
 		for key := range keys {
@@ -330,7 +332,7 @@ func OfKueue(pod *corev1.Pod) bool {
 	return false
 }
 
-// quota is the quota of a flavor of a ClusterQueue for one resource.
+// quota is the quota for one resource in one flavor of a ClusterQueue.
 type quota struct {
 	flavor   any
 	resource corev1.ResourceName
@@ -351,14 +353,14 @@ func quotasOf(cluster *unstructured.Unstructured) []quota {
 	return all
 }
 
-// givesGPUs reports whether a flavor of a ClusterQueue has quota for GPUs.
+// givesGPUs reports whether a flavor in a ClusterQueue has a quota for GPUs.
 func givesGPUs(cluster *unstructured.Unstructured, flavor string) bool {
 	return slices.ContainsFunc(quotasOf(cluster), func(q quota) bool {
 		return q.flavor == flavor && LooksLikeGPU(q.resource) && q.nominal > 0
 	})
 }
 
-// freeQuota returns the largest unreserved quota for a resource that one flavor of a ClusterQueue has.
+// freeQuota returns the largest unreserved quota for a resource in any flavor of a ClusterQueue.
 func freeQuota(cluster *unstructured.Unstructured, resource corev1.ResourceName) (most int64) {
 	reserved := map[any]int64{}
 	for _, flavor := range mapsIn(cluster.Object, "status", "flavorsReservation") {
@@ -376,7 +378,7 @@ func freeQuota(cluster *unstructured.Unstructured, resource corev1.ResourceName)
 	return most
 }
 
-// usageOf returns how much of a resource an admitted Workload uses, by flavor.
+// usageOf returns an admitted Workload's usage of a resource, by flavor.
 func usageOf(workload *unstructured.Unstructured, resource corev1.ResourceName) map[string]int64 {
 	by := map[string]int64{}
 	for _, a := range mapsIn(workload.Object, "status", "admission", "podSetAssignments") {
@@ -388,7 +390,7 @@ func usageOf(workload *unstructured.Unstructured, resource corev1.ResourceName) 
 	return by
 }
 
-// idleQuota returns evidence that admitted Workloads without pods hold enough quota for the work that waits.
+// idleQuota returns evidence that admitted Workloads without pods hold enough quota for the waiting work.
 //
 //	admitted workloads hold quota of RESOURCE without pods: 18 (Workload NAMESPACE/NAME, of RayJob NAME)
 func (f *comparer) idleQuota(
@@ -433,7 +435,7 @@ func (f *comparer) idleQuota(
 }
 
 // hasPods reports whether an admitted Workload has pods, or was admitted recently. The pods of a RayJob or JobSet
-// belong to objects that it creates, whose names begin with its own.
+// belong to objects that the RayJob or JobSet creates, and whose names begin with its name.
 func (f *comparer) hasPods(workload *unstructured.Unstructured) bool {
 	for _, c := range mapsIn(workload.Object, "status", "conditions") {
 		if c["type"] == "Admitted" && f.Now.Sub(changed(c)) < processed {
@@ -443,7 +445,7 @@ func (f *comparer) hasPods(workload *unstructured.Unstructured) bool {
 	owners := workload.GetOwnerReferences()
 	for _, pod := range f.pods[workload.GetNamespace()] {
 		for _, o := range owners {
-			prefix := o.Name[:min(len(o.Name), 24)] // generated names cut long ones
+			prefix := o.Name[:min(len(o.Name), 24)] // long names are truncated in generated names
 			if o.UID == pod.UID || strings.HasPrefix(pod.Name, prefix) || hasValue(pod.Labels, o.Name) {
 				return true
 			}

@@ -12,24 +12,24 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/signatures"
 )
 
-// This file finds errors in the log of a running pod. Most errors that a running program logs are over, or the program
-// handles them: it retries while it starts, or rejects the request of a client. Only an error that is not followed by
-// signs of work counts.
+// This file finds errors in the log of a running pod. Most errors in such a log are resolved, or the program handles
+// them: it retries while it starts, or rejects a client's request. An error counts only if no signs of work follow it.
 
 const (
-	// errorCounts is how long the last error of a server counts: later it may have served requests that it did not log.
+	// errorCounts is the time for which a server's last error counts. After that, the server may have handled requests
+	// without logging them.
 	errorCounts = time.Hour
-	// jobErrorCounts is the same for a pod that works until it ends. Nothing follows its error in the log.
+	// jobErrorCounts is the same for a pod that runs to completion. Nothing follows the error in its log.
 	jobErrorCounts = failedCounts
-	// followedBy is how many ordinary lines may follow an error.
+	// followedBy is the maximum number of ordinary lines that may follow an error.
 	followedBy = 8
-	// repeatedTimes and repeatedFor are how often and how long a program logs the same error until retrying counts as a
+	// A program must log the same error repeatedTimes, over a period of repeatedFor, before its retries count as a
 	// failure.
 	repeatedTimes = 3
 	repeatedFor   = 10 * time.Minute
 )
 
-// LastErrors returns the lines in the log of a running pod that report a failure that persists.
+// LastErrors returns the lines in a running pod's log that report a persistent failure.
 func (f *Facts) LastErrors(pod *corev1.Pod) []signatures.Line {
 	if len(f.LogsOf(pod)) == 0 || pod.Status.Phase != corev1.PodRunning {
 		return nil
@@ -39,8 +39,8 @@ func (f *Facts) LastErrors(pod *corev1.Pod) []signatures.Line {
 	return slices.DeleteFunc(lines, func(line signatures.Line) bool { return line.Place != signatures.Log })
 }
 
-// RecentErrors clears the place of all lines of a running pod that do not report a failure that persists. Such lines
-// still count for the fields also and unless of a signature, but no signature matches them.
+// RecentErrors clears the Place field in all of a running pod's lines that do not report a persistent failure. Such
+// lines still count for the fields also and unless in a signature, but no signature matches them.
 func (f *Facts) RecentErrors(pod *corev1.Pod, lines []signatures.Line) {
 	within := jobErrorCounts
 	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil &&
@@ -90,8 +90,8 @@ var (
 		`(?i)\bretry|\bretries\b|\battempt\b|(?:will|to|and) try again|trying again|reconnect|\bwaiting (?:for|to)\b|` +
 			`back(?:ing)? ?off`,
 	)
-	// aside matches errors that do not keep the program from its work: it has a fallback, only exports metrics, or
-	// is a tool that prepares the container.
+	// aside matches errors that do not prevent the program from working: it has a fallback, the error concerns only the
+	// export of metrics, or the line is from a tool that prepares the container.
 	aside = regexp.MustCompile(
 		`(?i)fall(?:s|ing)? ?back|\bfallback\b|\bignor|\bskip|not critical|harmless|\bsplitting\b|\breducing\b|` +
 			`usage.stat|telemetry|analytics|opentelemetry|\botel|export(?:ing|er)\b|\bwandb|\bmlflow|tensorboard|` +
@@ -99,7 +99,7 @@ var (
 			`satisfies the requirement|\bapt-get\b|\bdpkg\b|^E: |\bconda\b|\bnpm\b`,
 	)
 	waited = regexp.MustCompile(`(?i)(?:timed out|timeout) (?:while )?waiting (?:for|to)`)
-	// works matches lines of a program that does its work.
+	// works matches lines that show that a program is working.
 	works = regexp.MustCompile(
 		`(?i)\bsucce(?:ss|eded)|\brecovered|\b(?:re)?connected\b|\bready\b|\bstarted\b|\blistening\b|running on|\bresum|` +
 			`\bloaded\b|\binitialized\b|\bcompleted?\b|\bfinished\b|\bsaved\b|\b(?:loss|epoch|step|iter(?:ation)?)\b.*\d|` +
@@ -110,7 +110,7 @@ var (
 	health   = regexp.MustCompile(`(?i)/(?:health|healthz|healthcheck|livez?|readyz?|ping|metrics|version|status)\b`)
 )
 
-// markErrors clears the place of the lines of one log that are not errors, or that are over.
+// markErrors clears the Place field in those lines of one log that are not errors or whose errors are resolved.
 func markErrors(lines []signatures.Line, now time.Time, within time.Duration) {
 	type entry struct {
 		at    time.Time
@@ -119,7 +119,7 @@ func markErrors(lines []signatures.Line, now time.Time, within time.Duration) {
 	entries := make([]entry, len(lines))
 	var current entry
 	var last time.Time
-	ordinary, fine := 0, -1 // the last line of a program that works
+	ordinary, fine := 0, -1 // fine is the last line that shows that the program works
 	for i := range lines {
 		text := lines[i].Evidence.Text
 		at, stamped := timeOf(text, now)
@@ -132,7 +132,7 @@ func markErrors(lines []signatures.Line, now time.Time, within time.Duration) {
 		case isError:
 			current.error = true
 		case stamped, answered.MatchString(text), works.MatchString(text) && !fails.MatchString(text):
-			current.error = false // otherwise, the line belongs to the error before it
+			current.error = false // a line that matches none of these belongs to the preceding error
 		}
 		if stamped {
 			current.at, last = at, at
@@ -144,10 +144,10 @@ func markErrors(lines []signatures.Line, now time.Time, within time.Duration) {
 		}
 	}
 	if !last.IsZero() && last.After(now.Add(repeatedFor)) {
-		now = last // the zone of the log is unknown
+		now = last // the log's time zone is unknown
 	}
 	seen, first := map[string]int{}, map[string]time.Time{}
-	program := -1 // the last error that is not NCCL's own, which alone may be a detour
+	program := -1 // the last error that is not from NCCL; NCCL may recover from its own
 	for i := range lines {
 		if entries[i].error && i > fine {
 			if levelError.MatchString(strings.ReplaceAll(lines[i].Evidence.Text, "NCCL WARN", "")) {
@@ -179,14 +179,15 @@ func markErrors(lines []signatures.Line, now time.Time, within time.Duration) {
 	}
 }
 
-// isNotebook reports whether a pod runs what its user types: an error is the user's own, and the next cell may work.
+// isNotebook reports whether a pod runs code that its user enters interactively: errors are the user's own, and the
+// next cell may work.
 func isNotebook(pod *corev1.Pod) bool {
 	_, hub := pod.Labels["hub.jupyter.org/username"]
 	_, kubeflow := pod.Labels["notebook-name"]
 	return hub || kubeflow || pod.Labels["component"] == "singleuser-server"
 }
 
-// holdsGPUs reports whether a container of the pod gets GPUs, of any vendor.
+// holdsGPUs reports whether the pod's container gets GPUs from any vendor.
 func holdsGPUs(pod *corev1.Pod, container string) bool {
 	for i := range pod.Spec.Containers {
 		c := &pod.Spec.Containers[i]
@@ -203,13 +204,13 @@ func holdsGPUs(pod *corev1.Pod, container string) bool {
 	return false
 }
 
-// head returns the beginning of a line, where its level is.
+// head returns the beginning of a line, which contains the log level.
 func head(text string) string { return text[:min(len(text), 48)] }
 
 var numbersOf = regexp.MustCompile(`\d+`)
 
-// timeOf returns the time at which a line was logged. A time without a zone is taken for UTC, and a date without a year
-// for the latest one.
+// timeOf returns the time at which a line was logged. A time without a zone is interpreted as UTC, and a date without a
+// year as the most recent such date.
 func timeOf(text string, now time.Time) (at time.Time, ok bool) {
 	m := stamp.FindStringSubmatch(text[:min(len(text), 96)])
 	if m == nil {

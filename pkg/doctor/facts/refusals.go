@@ -11,7 +11,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 )
 
-// Refusal is an owner whose pods the API server refuses to create.
+// Refusal describes pods that the API server refuses to create for an owner.
 type Refusal struct {
 	Event *corev1.Event
 	Owner finding.Object
@@ -53,7 +53,7 @@ func (f *Facts) RolledOut(owner finding.Object) bool {
 	})
 }
 
-// Refusal returns the refusal that an event reports for an owner's pods.
+// Refusal returns the refusal that an event about the owner of pods reports.
 func (f *Facts) Refusal(owner finding.Object, e *corev1.Event) Refusal {
 	x := Refusal{Event: e, Owner: owner, GPU: strings.Contains(e.Message, "nvidia.com/")}
 	for _, pod := range f.ownedBy(owner) {
@@ -69,7 +69,7 @@ func (f *Facts) Refusal(owner finding.Object, e *corev1.Event) Refusal {
 		}
 	}
 	if x.Component == "" && strings.HasPrefix(owner.Name, "gpu-operator") && owner.Kind == "ReplicaSet" {
-		x.Component = Operator // no pod of it exists
+		x.Component = Operator // the operator has no pods
 	}
 	return x
 }

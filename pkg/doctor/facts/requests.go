@@ -16,8 +16,8 @@ func IsGPUResource(name corev1.ResourceName) bool {
 	return ours && (rest == "gpu" || rest == "gpu.shared" || strings.HasPrefix(rest, "mig-"))
 }
 
-// GPURequests returns a pod's request for each GPU resource, computed as the scheduler does: the sum of its containers,
-// or the largest init container if that is more.
+// GPURequests returns a pod's request for each GPU resource, computed like the scheduler's: the sum of its containers'
+// requests, or that of the largest init container if it is higher.
 func GPURequests(pod *corev1.Pod) map[corev1.ResourceName]int64 {
 	return requests(pod, IsGPUResource)
 }
@@ -28,8 +28,8 @@ func requests(pod *corev1.Pod, counts func(corev1.ResourceName) bool) (sum amoun
 			sum.set(name, sum[name]+n)
 		}
 	}
-	// Sidecars run alongside the containers and alongside later init containers. Other init containers run one at a
-	// time, before the containers.
+	// Sidecars run alongside the main containers and later init containers. Other init containers run one at a time,
+	// before the main containers.
 	var sidecars, before amounts
 	for i := range pod.Spec.InitContainers {
 		c := &pod.Spec.InitContainers[i]
@@ -50,7 +50,8 @@ func requests(pod *corev1.Pod, counts func(corev1.ResourceName) bool) (sum amoun
 	return sum
 }
 
-// amounts has an amount of each resource. It is nil as long as it is empty: of most pods nothing counts.
+// amounts contains an amount for each resource. It is nil as long as it is empty, because most pods request no such
+// resource.
 type amounts map[corev1.ResourceName]int64
 
 func (a *amounts) set(name corev1.ResourceName, n int64) {
@@ -60,8 +61,8 @@ func (a *amounts) set(name corev1.ResourceName, n int64) {
 	(*a)[name] = n
 }
 
-// asked yields a container's requests of the resources that count, in the units of amount. Extended resources may be
-// set in limits only.
+// asked yields a container's requests for the resources that count, in the units of the function amount. Extended
+// resources may be set only in limits.
 func asked(
 	r *corev1.ResourceRequirements, counts func(corev1.ResourceName) bool,
 ) iter.Seq2[corev1.ResourceName, int64] {
@@ -87,8 +88,8 @@ func amount(name corev1.ResourceName, q resource.Quantity) int64 {
 	return q.Value()
 }
 
-// WantsGPU reports whether the pod may request GPUs, as a resource or with any resource claim. Facts.AsksForGPU checks
-// what the claims are for.
+// WantsGPU reports whether the pod may request GPUs, either as a resource or with a resource claim of any kind.
+// Facts.AsksForGPU checks the purpose of the claims.
 func WantsGPU(pod *corev1.Pod) bool {
 	return len(pod.Spec.ResourceClaims) > 0 || requestsGPU(pod.Spec.Containers) || requestsGPU(pod.Spec.InitContainers)
 }

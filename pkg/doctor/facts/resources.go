@@ -36,7 +36,7 @@ func GPUText(resources corev1.ResourceList) string {
 	return words.Joined(all)
 }
 
-// Advertises reports whether pods can use GPUs of the node in any way: through a device plugin, including those of
+// Advertises reports whether pods can use the node's GPUs in any way: through a device plugin, including plugins from
 // other vendors and for virtual machines, or through DRA.
 func Advertises(f *Facts, n *Node) bool {
 	if GPUsOf(n.Status.Capacity) > 0 || DRADevicesOn(f, n.Name) > 0 {
@@ -55,8 +55,8 @@ func PluginReady(n *Node) bool {
 	return slices.ContainsFunc(Current(n, DevicePlugin), podutils.IsPodReady)
 }
 
-// isOtherGPU reports whether a resource is a GPU under another name, as used by KubeVirt (nvidia.com/GA102GL_A10),
-// HAMi, Volcano and Run:ai.
+// isOtherGPU reports whether a resource is a GPU with another name, as used by KubeVirt (nvidia.com/GA102GL_A10), HAMi,
+// Volcano and Run:ai.
 func isOtherGPU(name corev1.ResourceName) bool {
 	text := string(name)
 	vendor, rest, _ := strings.Cut(text, "/")

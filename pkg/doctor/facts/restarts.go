@@ -15,18 +15,19 @@ import (
 )
 
 const (
-	// againAndAgain is the number of restarts after which a container that runs is expected to fail again.
+	// againAndAgain is the number of restarts after which a running container is expected to fail again.
 	againAndAgain = 3
-	// seldom is the time between restarts from which on they are not a problem of the pod, such as reboots of its node.
+	// seldom is the average time between restarts above which they are not a problem with the pod, but, for example,
+	// reboots of its node.
 	seldom = 12 * time.Hour
-	// stable is how many times longer than before a container must have run to be stable.
+	// stable is the factor by which a container must have run longer than before to count as stable.
 	stable = 3
-	// settles is how long a new pod may fail, because what it depends on is starting as well.
+	// settles is the time for which failures of a new pod are ignored, because its dependencies may also be starting.
 	settles = time.Hour
 )
 
-// Restarting returns a container of a ready pod that failed several times and is expected to fail again: it has not run
-// much longer than between its failures. killed is true if the kernel killed it for its memory.
+// Restarting returns a container in a ready pod that has failed several times and is expected to fail again, because it
+// has not run much longer than the time between its failures. killed is true if the container was OOM-killed.
 func (f *Facts) Restarting(pod *corev1.Pod) (last *corev1.ContainerStatus, killed bool) {
 	if pod.DeletionTimestamp != nil || !RunsReady(pod) {
 		return nil, false
@@ -55,11 +56,12 @@ func (f *Facts) Restarting(pod *corev1.Pod) (last *corev1.ContainerStatus, kille
 	return nil, false
 }
 
-// stopped returns the exit codes of containers that did not fail by themselves: they completed, or got SIGHUP, SIGINT,
-// SIGKILL or SIGTERM, as after a failed probe; 255 is that of a container that was lost when its node rebooted.
+// stopped returns the exit codes of containers that did not fail themselves: they completed, or were terminated by
+// SIGHUP, SIGINT, SIGKILL or SIGTERM, for example after a failed probe. The exit code 255 means that the container was
+// lost when its node rebooted.
 func stopped() []int32 { return []int32{0, 129, 130, 137, 143, 255} }
 
-// RestartEvidence quotes how a container of a pod ended, and how often.
+// RestartEvidence quotes the last exit of a container in a pod, and its number of restarts.
 func RestartEvidence(pod *corev1.Pod, s *corev1.ContainerStatus) []finding.Evidence {
 	ended := s.LastTerminationState.Terminated
 	all := []finding.Evidence{{
@@ -82,10 +84,10 @@ func RestartEvidence(pod *corev1.Pod, s *corev1.ContainerStatus) []finding.Evide
 	})
 }
 
-// RestartWords are the words of a finding about a pod that runs and fails again and again.
+// RestartWords contains the titles and fixes of a finding about a running pod that fails repeatedly.
 type RestartWords struct {
 	Fails string // the title
-	// Killed and KilledFix are the title and the fix if the container is killed for lack of memory.
+	// Killed and KilledFix are the title and the fix if the container is OOM-killed.
 	Killed, KilledFix string
 }
 
@@ -94,8 +96,8 @@ const RestartWhy = "A container was restarted at least three times, less than 12
 	"three times the time between its failures. It was OOMKilled, or a signature knows a message of the instance that " +
 	"failed. Restarts from outside (a reboot of the node, a failed probe) and in the first hour of a pod do not count."
 
-// RestartFinding returns a finding about a pod that runs and fails again and again. found is false if it does not, or
-// if its node is down.
+// RestartFinding returns a finding about a running pod that fails repeatedly. found is false if the pod does not fail
+// repeatedly, or if its node is down.
 func (f *Facts) RestartFinding(pod *corev1.Pod, say RestartWords) (issue finding.Finding, found bool) {
 	s, killed := f.Restarting(pod)
 	if n := f.Node(pod.Spec.NodeName); s == nil || n != nil && !Alive(n) {

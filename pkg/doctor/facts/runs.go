@@ -17,7 +17,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
 
-// RunState reports whether a run's fault is active, and if not, why.
+// RunState reports whether a run's fault is active, and returns the reason if it is not.
 func (f *Facts) RunState(run snapshot.Run) (stands bool, why string) {
 	switch {
 	case !run.Closed.IsZero():
@@ -91,8 +91,8 @@ func RunEvidence(run snapshot.Run) finding.Evidence {
 	return finding.Clipped(finding.Evidence{Source: "record of run " + run.ID, Time: run.Created, Text: text})
 }
 
-// Lines in a kernel log, and conditions that detectors set because of them, remain when the run that wrote the lines is
-// over. Both are reported as leftovers of a run, not as foreign lines and not as GPU errors.
+// Lines in a kernel log, and conditions that detectors set because of such lines, remain after the run that wrote the
+// lines has been closed. Both are reported as leftovers from a run, not as foreign lines and not as GPU errors.
 
 // ownLine is a line in the node's kernel log that a completed run wrote.
 type ownLine struct {
@@ -100,7 +100,7 @@ type ownLine struct {
 	Record driverRecord
 }
 
-// ownCondition is a node condition caused by a line of a completed run.
+// ownCondition is a node condition caused by a line from a completed run.
 type ownCondition struct {
 	run   snapshot.Run
 	codes []int
@@ -138,7 +138,7 @@ func (f *Facts) findXIDRuns() map[string]xidRuns {
 	return all
 }
 
-// linesOn returns the evidence of the lines that a run wrote on a node.
+// linesOn returns the evidence of the lines that a run wrote to a node's kernel log.
 func linesOn(run snapshot.Run, nodeName string) []snapshot.RunEvidence {
 	var all []snapshot.RunEvidence
 	for _, t := range run.Targets {
@@ -157,7 +157,7 @@ func (v *GPUView) writer(r driverRecord) string {
 	return writerAmong(v.runs.over, v.Node.Name, r)
 }
 
-// writerAmong returns which of the runs wrote a record on a node, or "" if none did.
+// writerAmong returns the ID of the run that wrote a record on a node, or "" if none of the runs did.
 func writerAmong(runs []snapshot.Run, nodeName string, r driverRecord) string {
 	for _, run := range runs {
 		if slices.ContainsFunc(
@@ -187,19 +187,19 @@ func (v *GPUView) byOpenRun(r driverRecord) bool {
 	return ours
 }
 
-// Rests returns the condition's cause if a completed run's line caused the condition.
+// Rests returns the condition's cause if a line from a completed run caused the condition.
 func (v *GPUView) Rests(c corev1.NodeCondition) (ownCondition, bool) {
 	return v.restsOn(v.runs.over, c)
 }
 
-// RestsOnOpen returns the condition's cause if an open run's line caused the condition.
+// RestsOnOpen returns the condition's cause if a line from an open run caused the condition.
 func (v *GPUView) RestsOnOpen(c corev1.NodeCondition) (ownCondition, bool) {
 	return v.restsOn(v.runs.open, c)
 }
 
 // restsOn returns the condition's cause if one of the runs caused the condition. A run is the cause if the condition
 // has been set since the run began and names only codes that the run wrote, for the same GPU if the condition names
-// one. If the kernel log was read, it must contain these codes only in lines of the runs.
+// one. If the kernel log was read, it must contain these codes only in lines from the runs.
 func (v *GPUView) restsOn(runs []snapshot.Run, c corev1.NodeCondition) (ownCondition, bool) {
 	text := c.Reason + " " + c.Message
 	codes := XIDsIn(text)
@@ -234,10 +234,10 @@ func (v *GPUView) restsOn(runs []snapshot.Run, c corev1.NodeCondition) (ownCondi
 	return ownCondition{}, false
 }
 
-// clocksDiffer is the maximum assumed difference between the clocks of a client and a node.
+// clocksDiffer is the maximum assumed difference between a client's clock and a node's clock.
 const clocksDiffer = time.Minute
 
-// Finding returns the finding about a condition that remains from a test.
+// Finding returns the finding about a condition that remains from an earlier run.
 func (o ownCondition) Finding(n *Node, c corev1.NodeCondition) finding.Finding {
 	detector := detectorOf(c)
 	f := finding.Finding{

@@ -11,7 +11,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/runtimeview"
 )
 
-// viewRuntimes sets the runtime view of each node, the same view that `runtime show` would print on the node.
+// viewRuntimes sets the runtime view of each node. It is the same view that `runtime show` would print on the node.
 func (f *Facts) viewRuntimes() {
 	for _, n := range f.Nodes {
 		if n.Host == nil {
@@ -30,17 +30,18 @@ func (f *Facts) viewRuntimes() {
 	}
 }
 
-// startPattern matches an error message of a container runtime. The first group is the name in the message.
+// startPattern matches an error message from a container runtime. The first group is the name in the message.
 type startPattern struct {
 	id string
 	re *regexp.Regexp
 }
 
-// handlerName matches the name of a handler or RuntimeClass. Any client may be able to create events, and these names
-// are used in commands, so the pattern is strict.
+// handlerName matches the name of a handler or RuntimeClass. The pattern is strict, because these names are used in
+// commands and any client may be able to create events.
 const handlerName = `([a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?)`
 
-// Messages in pod events, from containerd 1.7.28 and 2.3.4 unless noted. The text before them differs between releases.
+// These patterns match messages in pod events. Unless noted, the messages are from containerd 1.7.28 and 2.3.4. The
+// text before the patterns differs between releases.
 var startPatterns = []startPattern{
 	{"rt.handler-missing", regexp.MustCompile(`no runtime for "` + handlerName + `" is configured`)},
 	// dockershim
@@ -78,8 +79,8 @@ func Recognize(text string) (id, name string) {
 	return "", ""
 }
 
-// NVIDIAClass returns the first RuntimeClass of NVIDIA's runtime, or nil. It prefers the one that works everywhere to
-// those of single modes.
+// NVIDIAClass returns the first RuntimeClass for NVIDIA's runtime, or nil. It prefers the class that works everywhere
+// to those for a single mode.
 func (f *Facts) NVIDIAClass() *nodev1.RuntimeClass {
 	for i := range f.RuntimeClasses {
 		c := &f.RuntimeClasses[i]
@@ -100,7 +101,7 @@ func (f *Facts) RuntimeClass(name string) *nodev1.RuntimeClass {
 	return &f.RuntimeClasses[n]
 }
 
-// AcceptsEnv is the setting of the toolkit that lets unprivileged containers get GPUs by NVIDIA_VISIBLE_DEVICES.
+// AcceptsEnv is the toolkit setting that lets unprivileged containers get GPUs through NVIDIA_VISIBLE_DEVICES.
 const AcceptsEnv = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 
 // variableOf returns the variable with which the toolkit's container overrides a top-level setting.
@@ -111,16 +112,16 @@ func variableOf(setting string) string { return strings.ToUpper(strings.ReplaceA
 func (n *Node) toolkitRefuses(setting string) (refused bool, variable string) {
 	for _, toolkit := range Current(n, Toolkit) {
 		for i := range toolkit.Spec.Containers {
-			for _, value := range EnvOf(toolkit.Spec.Containers[i].Env, variableOf(setting)) {
-				return value == "false", variableOf(setting)
+			if values := EnvOf(toolkit.Spec.Containers[i].Env, variableOf(setting)); len(values) > 0 {
+				return values[0] == "false", variableOf(setting)
 			}
 		}
 	}
 	return n.ToolkitSetting(setting) == "false", ""
 }
 
-// ToolkitSetting returns the raw value of a top-level setting in the toolkit's config.toml on the node, or "" if the
-// setting is missing or commented out, or the file was not read.
+// ToolkitSetting returns the raw value of a top-level setting in the toolkit's config.toml on the node. It returns ""
+// if the setting is missing or commented out, or if the file was not read.
 func (n *Node) ToolkitSetting(key string) string {
 	if n.Host == nil {
 		return ""

@@ -15,7 +15,7 @@ import (
 )
 
 // specOf returns facts about a pod, one per line, for signatures of messages whose meaning depends on a version, an
-// image or a setting. The formats, including those of Node.specOf, are:
+// image or a setting. The formats, including those from Node.specOf, are:
 //
 //	pod: NAMESPACE/NAME
 //	image: NAME                  runtimeClassName: NAME, or (none)
@@ -31,7 +31,7 @@ import (
 //	node kubelet: VERSION        node runtime: NAME://VERSION
 //	node platform: NAME          node type: INSTANCE TYPE
 //	node driver: VERSION         node compute: CAPABILITY
-//	node ldconfig: PATH          what the container toolkit runs, if it is Ubuntu's script instead of the program
+//	node ldconfig: PATH          the program that the container toolkit runs, if it is Ubuntu's wrapper script
 //	node extension: NAME VERSION (Talos)
 //	node label: nvidia.com/gpu.deploy.driver=pre-installed
 func (f *Facts) specOf(pod *corev1.Pod) []signatures.Line {
@@ -127,7 +127,7 @@ func (n *Node) Driver() string {
 	return n.Labels["nvidia.com/cuda.driver-version.full"]
 }
 
-// compute is how feature discovery's labels of the compute capability of a node's GPUs begin.
+// compute is the prefix of the labels in which feature discovery stores the compute capability of a node's GPUs.
 const compute = "nvidia.com/gpu.compute."
 
 // specOf returns facts about a node; see Facts.specOf.
@@ -152,7 +152,7 @@ func (n *Node) specOf() []signatures.Line {
 		}
 	}
 	if path := strings.Trim(n.ToolkitSetting("ldconfig"), `"@`); strings.HasPrefix(info.OSImage, "Ubuntu") &&
-		strings.HasSuffix(path, "sbin/ldconfig") { // the program is beside it: ldconfig.real
+		strings.HasSuffix(path, "sbin/ldconfig") { // the program itself is ldconfig.real in the same directory
 		all = append(all, signatures.Line{Place: signatures.Spec, Compared: true, Evidence: finding.Evidence{
 			Source: "nodes/" + n.Name + ": [nvidia-container-cli] in " + n.Host.Probe.ToolkitConfigPath,
 			Text:   "node ldconfig: " + path,

@@ -12,15 +12,17 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// What is on its way is not a failure: a node whose driver is being upgraded, a pod that waits for the rest of its
-// gang. This file decides it for all checks.
+// This file determines, for all checks, which changes are in progress. Such changes are not failures: for example, a
+// node's driver is being upgraded, or a pod is waiting for the rest of its gang.
 
-// upgradeDone are the values of the GPU operator's label for the state of a driver upgrade in which nothing is under
-// way. upgrade-failed needs a person.
+// upgradeDone contains the values of the GPU operator's driver upgrade label with which no upgrade is in progress.
+// upgrade-failed requires manual action.
+//
 // https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-driver-upgrades.html
 var upgradeDone = []string{"", "upgrade-done", "upgrade-required", "upgrade-failed"}
 
-// Underway returns what is happening to a node at the moment, or "". It ends by itself.
+// Underway describes the change that is in progress on a node, or returns "". Such a change completes without
+// intervention.
 func Underway(n *Node) string {
 	if state := n.Labels["nvidia.com/gpu-driver-upgrade-state"]; !slices.Contains(upgradeDone, state) {
 		return "the GPU operator is upgrading the node's driver (" + state + ")"
@@ -55,16 +57,16 @@ func Underway(n *Node) string {
 	return ""
 }
 
-// pausers are the parts of the GPU operator that pause others on a node while they change its GPUs: the value of the
-// labels, and what the names of their pods contain.
+// pausers contains the GPU operator's components that pause others on a node while they change its GPUs. The key is the
+// label value that they set, and the value is part of the names of their pods.
 var pausers = map[string]string{
 	"paused-for-vgpu-change": "vgpu-device-manager",
 	"paused-for-mig-change":  "mig-manager",
 }
 
-// LeftPaused returns the labels by which operands of the GPU operator are paused on a node although the pod that would
-// set them back waits in an init container, and this pod. All other pods of the operator on the node are ready, so that
-// it waits for the paused ones.
+// LeftPaused returns the labels that pause operands of the GPU operator on a node, and the pod that should reset these
+// labels but is waiting in an init container. All other operator pods on the node are ready, so the pod is waiting for
+// the paused operands: a deadlock.
 func LeftPaused(n *Node) (labels []string, waits *corev1.Pod) {
 	for _, label := range words.SortedKeys(n.Labels) {
 		name := pausers[n.Labels[label]]
@@ -85,7 +87,7 @@ func LeftPaused(n *Node) (labels []string, waits *corev1.Pod) {
 	return labels, waits
 }
 
-// inInit reports whether an init container of the pod runs, after which the others start.
+// inInit reports whether one of the pod's init containers is running and its other containers have not started.
 func inInit(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.InitContainerStatuses, func(s corev1.ContainerStatus) bool {
 		return s.State.Running != nil && !s.Ready
@@ -94,7 +96,7 @@ func inInit(pod *corev1.Pod) bool {
 	})
 }
 
-// UnderwayEffects are the findings about a node that follow from what is under way.
+// UnderwayEffects returns the IDs of findings about a node that follow from a change in progress.
 func UnderwayEffects() []string {
 	return []string{
 		"dp.none", "dp.capacity-zero", "dp.not-running", "dp.unhealthy", "op.*", "gfd.*", "obs.*", "drv.not-loaded",
@@ -102,22 +104,22 @@ func UnderwayEffects() []string {
 	}
 }
 
-// gangs match what schedulers say of a pod whose gang is not complete yet.
+// gangs matches scheduler messages about a pod whose gang is not complete yet.
 var gangs = regexp.MustCompile(
 	`(?i)sibling pods|minCount pods from a gang|waiting for (?:the )?(?:pod ?group|gang)|` +
 		`pod ?group is not ready|minMember|placeholder|waiting for .* pods? of the (?:group|gang)`,
 )
 
-// queues match what schedulers say of a pod that waits for its queue's quota.
+// queues matches scheduler messages about a pod that is waiting for queue quota.
 var queues = regexp.MustCompile(
 	`(?i)\bover (?:its )?(?:queue )?quota\b|queue .*(?:quota|limit)|waiting for quota|exceeds? (?:the )?(?:queue|deserved)`,
 )
 
-// gangForms is how long a gang may take until its pods are there.
+// gangForms is the maximum time until all pods in a gang exist.
 const gangForms = 15 * time.Minute
 
-// Waits returns what a pending pod waits for by design, or "": the rest of its gang, or its turn in a queue. all is
-// true if the GPUs that it could use are in use.
+// Waits describes what a pending pod is waiting for by design: the rest of its gang, or its turn in a queue. It returns
+// "" if the pod is not waiting by design. all is true if all GPUs that the pod could use are in use.
 func (f *Facts) Waits(pod *corev1.Pod, all bool) string {
 	if pod.Status.Phase != corev1.PodPending || pod.Spec.NodeName != "" {
 		return ""

@@ -19,12 +19,13 @@ import (
 
 // This file finds pods whose logs show that they are stuck because a server does not respond.
 
-// stuckTime is how long a container may try before its log counts, because Services and their pods start in any order.
+// stuckTime is the time for which a container may try to connect before its log counts, because Services and their pods
+// start in any order.
 const stuckTime = 20 * time.Second
 
-// Limits of the analysis.
+// These constants limit the analysis.
 const (
-	logEnd       = 60 // lines of a log; a container that has recovered since then logs other lines at the end
+	logEnd       = 60 // lines at the end of a log; a container that has recovered since then logs other lines
 	mostAsked    = 4  // Services per pod
 	mostServices = 12 // Services in total
 )
@@ -38,31 +39,31 @@ type Unreached struct {
 	Asks  []ServiceRef
 }
 
-// ServiceRef is a Service that a program named. Port is 0 if the program named no port.
+// ServiceRef is a Service named by a program. Port is 0 if the program did not specify a port.
 type ServiceRef struct {
 	Namespace, Name string
 	Port            int32
 }
 
 var (
-	// noNameTexts match errors of programs whose DNS server does not respond: glibc, musl, Go, Node, curl, busybox,
-	// bind, apt.
+	// noNameTexts matches errors logged by programs whose DNS server does not respond: glibc, musl, Go, Node, curl,
+	// busybox, bind, apt.
 	noNameTexts = regexp.MustCompile(`(?i)no servers could be reached|temporary failure (in name resolution|resolving)|could(n't| not) resolve|bad address|` +
 		`name or service not known|eai_again|server misbehaving|\[errno -3\]|\blookup \S+.*(i/o timeout|deadline exceeded|timed out)|resolving timed out|name resolution.*(failed|timed out)`)
-	// noAnswerTexts match errors of connections that get no response. The word "timeout" alone may be a setting.
+	// noAnswerTexts matches errors about connections that get no response. The word "timeout" alone may be a setting.
 	noAnswerTexts = regexp.MustCompile(
 		`(?i)timed out|i/o timeout|deadline exceeded|timeout exceeded|etimedout|(connect|connection|read|request) ?time-?out`,
 	)
-	// refusedTexts match errors of connections that policies reject instead of drop, as with kube-router.
+	// refusedTexts matches errors about connections that policies reject instead of dropping, as with kube-router.
 	refusedTexts = regexp.MustCompile(`(?i)connection refused|no route to host|host is unreachable|econnrefused`)
-	// serviceNames match DNS names of Services, with an optional scheme and an optional port, including a port as an
-	// argument of nc.
+	// serviceNames matches DNS names of Services, with an optional scheme and an optional port, including a port that
+	// is an argument of nc.
 	serviceNames = regexp.MustCompile(
 		`(https?://)?\b([a-z0-9][-a-z0-9]{0,62})\.([a-z0-9][-a-z0-9]{0,62})\.svc\b(?:\.[a-z0-9][-.a-z0-9]*)?(?:[: ]([0-9]{1,5})(?:[^.0-9]|$))?`,
 	)
 )
 
-// servicesNamed returns the distinct Services named in a text, in order of appearance.
+// servicesNamed returns the distinct Services that a text names, in order of appearance.
 func servicesNamed(text string) []ServiceRef {
 	var all []ServiceRef
 	for _, m := range serviceNames.FindAllStringSubmatch(text, -1) {
@@ -81,7 +82,7 @@ func servicesNamed(text string) []ServiceRef {
 	return all
 }
 
-// withService adds Services to a list. If a Service is named twice, the reference with a port is kept.
+// withService adds Services to a list. If a Service occurs twice, the reference with a port is kept.
 func withService(all []ServiceRef, more ...ServiceRef) []ServiceRef {
 	for _, ref := range more {
 		at := slices.IndexFunc(all,
@@ -128,7 +129,7 @@ func (f *Facts) findUnreached() []Unreached {
 	return all
 }
 
-// stuck returns the containers that keep a pod from becoming ready: they fail, or run without completing or becoming
+// stuck returns the containers that prevent a pod from becoming ready: they fail, or run without completing or becoming
 // ready.
 func (f *Facts) stuck(pod *corev1.Pod) []string {
 	var all []string
@@ -158,7 +159,7 @@ func isSidecar(pod *corev1.Pod, container string) bool {
 }
 
 // unanswered reports whether the end of a container's log shows that a server does not respond. It also returns the
-// Services that the log names.
+// Services named in the log.
 func (f *Facts) unanswered(pod *corev1.Pod, container string) (Unreached, bool) {
 	u := Unreached{Pod: pod}
 	var text string
@@ -192,7 +193,7 @@ func (f *Facts) unanswered(pod *corev1.Pod, container string) (Unreached, bool) 
 	return u, true
 }
 
-// named returns the Services in a container's variables that a message is about, such as NATS.
+// named returns the Services in a container's environment variables to which a message refers by a name such as NATS.
 func named(env []corev1.EnvVar, said string) []ServiceRef {
 	var all []ServiceRef
 	said = strings.ToLower(said)

@@ -13,7 +13,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// vendors maps parts of the names of plugins and drivers to parts of the names of the resources that they advertise.
+// vendors maps substrings of plugin and driver names to substrings of the resource names that they advertise.
 var vendors = []struct{ names, resources []string }{
 	{[]string{"amdgpu", "amd-gpu", "kmm", "rocm"}, []string{"amd.com/"}},
 	{[]string{"intel", "i915", "xe-"}, []string{"gpu.intel.com/"}},
@@ -25,7 +25,7 @@ var vendors = []struct{ names, resources []string }{
 	{[]string{"mig-manager", "nvidia", "hami"}, []string{"nvidia.com/"}},
 }
 
-// ResourcesOf returns parts of the names of the resources that a plugin or driver of this name advertises.
+// ResourcesOf returns substrings of the resource names that a plugin or driver with the given name advertises.
 func ResourcesOf(name string) []string {
 	var all []string
 	for _, v := range vendors {
@@ -36,8 +36,8 @@ func ResourcesOf(name string) []string {
 	return all
 }
 
-// unadvertised returns a fact about an unscheduled pod that requests a resource of a vendor other than NVIDIA of which
-// no node has any and for which the cluster has no plugin or operator.
+// unadvertised returns a fact about an unscheduled pod that requests another vendor's resource, if no node advertises
+// the resource and the cluster has no plugin or operator for it.
 func (f *Facts) unadvertised(pod *corev1.Pod) []signatures.Line {
 	if !Unscheduled(pod) || Autoscaled(f) {
 		return nil
@@ -58,8 +58,8 @@ func (f *Facts) unadvertised(pod *corev1.Pod) []signatures.Line {
 	return nil
 }
 
-// hasPluginFor reports whether a DaemonSet or a pod has the name of the vendor, or a part of the name of a plugin that
-// advertises the resource.
+// hasPluginFor reports whether the name or image of a DaemonSet, or the name of a pod, contains the vendor's name or
+// part of the name of a plugin that advertises the resource.
 func (f *Facts) hasPluginFor(vendor, resource string) bool {
 	parts := []string{vendor}
 	for _, v := range vendors {
@@ -105,13 +105,13 @@ func (f *Facts) PodsWaitingFor(resources []string) []string {
 	return all
 }
 
-// Schedules reports whether a pod of this name schedules pods or adds nodes.
+// Schedules reports whether a pod with this name schedules pods or adds nodes.
 func Schedules(name string) bool {
 	return words.ContainsAny(name, []string{"scheduler", "autoscaler", "karpenter", "kueue-controller", "binder"})
 }
 
-// Serves reports whether the pod, by its name, advertises devices, prepares them, or schedules pods. Anyone can choose
-// a name: what such a pod logs must not hide the state of a node.
+// Serves reports whether the pod advertises devices, prepares them, or schedules pods, judging by its name. Anyone can
+// choose a name, so the log of such a pod must not hide the state of a node.
 func Serves(pod *corev1.Pod) bool {
 	return Schedules(pod.Name) || words.ContainsAny(pod.Name, []string{
 		"device-plugin", "deviceplugin", "gpu-plugin", "-dp-", "rdma", "kmm", "amdgpu", "i915", "mig-manager",
@@ -133,8 +133,8 @@ func Autoscaled(f *Facts) bool {
 	})
 }
 
-// LooksForGPU reports whether a pod has to do with GPUs, although it may request none: by its RuntimeClass, image,
-// annotations, variables or limits.
+// LooksForGPU reports whether a pod is related to GPUs, although it may request none, judging by its RuntimeClass,
+// image, annotations, variables or limits.
 func LooksForGPU(pod *corev1.Pod) bool {
 	if pod.Spec.RuntimeClassName != nil && strings.Contains(*pod.Spec.RuntimeClassName, "nvidia") {
 		return true
@@ -158,7 +158,8 @@ func LooksForGPU(pod *corev1.Pod) bool {
 	return false
 }
 
-// OtherAccelerator returns the resource of another vendor's accelerator that a pod requests, or "".
+// OtherAccelerator returns the resource name of another vendor's accelerator that a pod requests, or "" if it requests
+// none.
 func OtherAccelerator(pod *corev1.Pod) corev1.ResourceName {
 	for c := range Containers(pod) {
 		for name := range c.Resources.Limits {

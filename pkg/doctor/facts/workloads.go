@@ -15,7 +15,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// ImageOf returns the image of a pod's container.
+// ImageOf returns the image of the pod's container with the given name.
 func ImageOf(pod *corev1.Pod, container string) string {
 	for c := range Containers(pod) {
 		if c.Name == container {
@@ -33,11 +33,11 @@ func (f *Facts) Concerns(pod *corev1.Pod) finding.Severity {
 	return finding.Info
 }
 
-// unusedMemory is how much GPU memory, in MiB, the driver itself may use.
+// unusedMemory is the GPU memory, in MiB, that the driver itself may use.
 const unusedMemory = 1024
 
 // Idle reports whether a pod's GPUs are idle, or returns nil if that is unknown. The mapping from processes to pods is
-// unknown, so all pods of a node count as idle if no GPU of the node is in use.
+// unknown, so all pods on a node count as idle if none of the node's GPUs is in use.
 func Idle(n *Node, pod *corev1.Pod) *bool {
 	log := n.GPUs().SMI
 	if pod.Status.Phase != corev1.PodRunning || log == nil || len(log.GPUs) == 0 {
@@ -54,20 +54,21 @@ func Idle(n *Node, pod *corev1.Pod) *bool {
 		}
 	}
 	if !quiet && len(log.GPUs) > 1 {
-		return nil // at least one pod of the node uses its GPUs
+		return nil // at least one pod on the node uses its GPUs
 	}
 	return &quiet
 }
 
-// endedCounts is how long a failed pod is reported. After that, the user knows about the failure, and the owner, if
-// any, has replaced the pod.
+// endedCounts is the time for which a failed pod is reported. After that, the user knows about the failure, and the
+// owner, if any, has replaced the pod.
 const endedCounts = time.Hour
 
 // restartsCount is the number of restarts after which an unready pod counts as failing.
 const restartsCount = 3
 
-// Past reports whether a failed pod was replaced or failed over an hour ago. User jobs fail every day without a problem
-// in the cluster. A pod that should always run and has no controller counts for a day, because nothing replaces it.
+// Past reports whether a failed pod was replaced or failed more than an hour ago. User jobs fail every day without a
+// problem in the cluster. A pod that should always run and has no controller counts for a day, because it is not
+// replaced.
 func (f *Facts) Past(pod *corev1.Pod) bool {
 	if pod.Status.Phase != corev1.PodFailed || ComponentOf(pod.Labels, &pod.Spec) != "" {
 		return false
@@ -79,7 +80,8 @@ func (f *Facts) Past(pod *corev1.Pod) bool {
 	return f.Replaced(pod) || !ended.IsZero() && f.Now.Sub(ended) > counts
 }
 
-// WorstOf returns the worst severity of the troubles. A restarted container counts less because it may keep running.
+// WorstOf returns the worst severity of the troubles. A container that has restarted counts less, because it may keep
+// running.
 func WorstOf(troubles []Trouble) finding.Severity {
 	worst := finding.Error
 	for i, t := range troubles {
@@ -99,7 +101,7 @@ func WorstOf(troubles []Trouble) finding.Severity {
 
 const (
 	RecentCrash  = 10 * time.Minute // a container that has restarted since may crash again
-	failedCounts = 24 * time.Hour   // older failures are history
+	failedCounts = 24 * time.Hour   // older failures are not reported
 )
 
 // Workloads returns the GPU pods (see UsesGPU), including failed pods. It omits GPU software components and pods that
@@ -118,12 +120,12 @@ func (f *Facts) findWorkloads() []*corev1.Pod {
 	return all
 }
 
-// Trouble is a problem of a pod as the kubelet reports it.
+// Trouble is a problem with a pod as reported by the kubelet.
 type Trouble struct {
 	Container string
 	// Text is human-readable: "waiting: CrashLoopBackOff", "exit code 1".
 	Text     string
-	Message  string // the message of the kubelet or container
+	Message  string // the message from the kubelet or container
 	Reason   string // waiting or terminated reason: CrashLoopBackOff, OOMKilled
 	ExitCode int32  // 0 if the container did not exit
 	Time     time.Time
@@ -132,7 +134,7 @@ type Trouble struct {
 	again    bool // the container has restarted since
 }
 
-// badReasons returns waiting reasons that do not resolve by themselves.
+// badReasons returns the waiting reasons that do not resolve without intervention.
 func badReasons() []string {
 	return []string{
 		"CrashLoopBackOff", "ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull",
@@ -153,7 +155,8 @@ func Containers(pod *corev1.Pod) iter.Seq[*corev1.Container] {
 	return inOrder(pod.Spec.InitContainers, pod.Spec.Containers)
 }
 
-// inOrder yields all elements without copying them: checks look at the containers of each of 50,000 pods many times.
+// inOrder yields all elements without copying them, because checks iterate over the containers of up to 50,000 pods
+// many times.
 func inOrder[T any](first, then []T) iter.Seq[*T] {
 	return func(yield func(*T) bool) {
 		for i := range first {
@@ -169,8 +172,8 @@ func inOrder[T any](first, then []T) iter.Seq[*T] {
 	}
 }
 
-// Troubles returns the containers of a pod that fail now or failed recently, or nil if the pod is healthy or ready
-// again.
+// Troubles returns the problems of containers in a pod that are failing now or failed recently. It returns nil if the
+// pod is healthy or ready again.
 func (f *Facts) Troubles(pod *corev1.Pod) []Trouble {
 	if pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded ||
 		pod.Status.Phase == corev1.PodFailed && f.History(pod) {
@@ -203,7 +206,7 @@ func (f *Facts) Troubles(pod *corev1.Pod) []Trouble {
 	return all
 }
 
-// Exited returns the trouble of a terminated container.
+// Exited returns the trouble of a container that has exited.
 func Exited(container string, t *corev1.ContainerStateTerminated) Trouble {
 	return Trouble{
 		Container: container, Text: fmt.Sprintf("exit code %d (%s)", t.ExitCode, t.Reason), Message: t.Message,
@@ -219,7 +222,7 @@ func (f *Facts) History(pod *corev1.Pod) bool {
 	return !ended.IsZero() && f.Now.Sub(ended) > failedCounts || f.Replaced(pod)
 }
 
-// LastChange returns when a pod's status last changed, as far as known. For a finished pod, it is when the pod
+// LastChange returns when a pod's status last changed, as far as is known. For a finished pod, it returns when the pod
 // finished.
 func LastChange(pod *corev1.Pod) time.Time {
 	last := pod.CreationTimestamp.Time
@@ -236,8 +239,8 @@ func LastChange(pod *corev1.Pod) time.Time {
 	return last
 }
 
-// EndedAt returns when a finished pod finished, as far as known. Kubelets clear the status of a pod that they evict or
-// reject: then the event has the time.
+// EndedAt returns when a finished pod finished, as far as is known. If a kubelet evicts or rejects a pod, it clears the
+// pod's status, so the time comes from the event.
 func (f *Facts) EndedAt(pod *corev1.Pod) time.Time {
 	last := LastChange(pod)
 	if pod.Status.Reason == "" {
@@ -282,8 +285,8 @@ func (f *Facts) findSiblings() map[string][]*corev1.Pod {
 	return all
 }
 
-// Said returns as evidence the first line in a failing pod's container messages, logs or events that contains one of
-// the texts.
+// Said returns the first line in a failing pod's container messages, logs or events that contains one of the texts, as
+// evidence.
 func (f *Facts) Said(pod *corev1.Pod, troubles []Trouble, texts ...string) (finding.Evidence, bool) {
 	for _, t := range troubles {
 		for line := range strings.Lines(t.Message) {
@@ -309,7 +312,8 @@ func (f *Facts) Said(pod *corev1.Pod, troubles []Trouble, texts ...string) (find
 	return finding.Evidence{}, false
 }
 
-// Unread returns why the log of a pod whose containers ran is missing, or "" if the log exists or none is expected.
+// Unread returns the reason why a pod's log is missing although its containers ran, or "" if the log exists or none is
+// expected.
 func (f *Facts) Unread(pod *corev1.Pod, troubles []Trouble) string {
 	if len(f.LogsOf(pod)) > 0 || !slices.ContainsFunc(troubles, func(t Trouble) bool { return t.Ran }) {
 		return ""

@@ -14,8 +14,8 @@ func AnyMatches(patterns []string, id string) bool {
 	})
 }
 
-// ProvenByItself returns the IDs of findings that the object's own spec or image proves, regardless of other problems.
-// Only a check that names such an ID explains the finding; patterns do not match it.
+// ProvenByItself returns the IDs of findings that are proven by the object's own spec or image, regardless of other
+// problems. Only a check that lists such an ID explicitly explains the finding; patterns do not match it.
 func ProvenByItself() []string {
 	return []string{
 		"sched.wrong-resource-name", "sched.bigger-than-any-node", "sched.node-selector", "sched.taint", "sched.volume",
@@ -25,7 +25,7 @@ func ProvenByItself() []string {
 	}
 }
 
-// Means reports whether a pattern of Check.Explains matches a finding ID. Wildcards do not match the IDs that
+// Means reports whether a pattern in Check.Explains matches a finding ID. Wildcards do not match the IDs that
 // ProvenByItself returns.
 func Means(pattern, id string) bool {
 	return pattern == id || !slices.Contains(ProvenByItself(), id) && AnyMatches([]string{pattern}, id)
@@ -35,8 +35,8 @@ func Means(pattern, id string) bool {
 // healthy, but detectors react to the line.
 func DetectorsDo() []string { return []string{"node.condition", "sched.node-state"} }
 
-// KnowMore returns the IDs, or patterns, of findings that read more than a message: the state of the node or the GPU.
-// No message names a deeper cause than they do.
+// KnowMore returns the IDs, or patterns, of findings that are based on more than a message: on the state of the node or
+// the GPU. No message can name a deeper cause than these findings.
 func KnowMore() []string {
 	return []string{
 		"fault.*", "hw.*", "drv.lib-mismatch", "drv.nouveau", "drv.secureboot", "drv.image-tag-missing",
@@ -51,8 +51,8 @@ func IsRisk(id string) bool { return strings.HasPrefix(id, "sec.") }
 // Rank returns the rank of a severity. The worst severity has rank 0.
 func Rank(s Severity) int { return slices.Index([]Severity{Error, Warning, Info}, s) }
 
-// IncidentReach is how long after the end of an incident a pod may fail because of it. ClockSkew is the maximum clock
-// skew between nodes and the API server.
+// IncidentReach is the time after the end of an incident during which pods may still fail because of it. ClockSkew is
+// the maximum clock skew between nodes and the API server.
 const (
 	IncidentReach = 10 * time.Minute
 	ClockSkew     = time.Minute

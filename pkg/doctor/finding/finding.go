@@ -1,5 +1,5 @@
-// Package finding defines the findings of doctor: their evidence, their fixes, and which findings may follow from
-// which.
+// Package finding defines the findings of doctor, including their evidence and fixes, and which findings can follow
+// from which others.
 package finding
 
 import (
@@ -15,11 +15,11 @@ type Severity string
 // The severities.
 const (
 	Error   Severity = "error"   // GPU workloads do not run or do not work as expected
-	Warning Severity = "warning" // will fail, or works worse than it could
+	Warning Severity = "warning" // GPU workloads will fail, or work worse than they could
 	Info    Severity = "info"    // worth knowing, or explained by a root cause
 )
 
-// Confidence is how certain a finding is.
+// Confidence is the certainty of a finding.
 type Confidence string
 
 // The confidence levels.
@@ -86,20 +86,20 @@ type Evidence struct {
 // Fix describes how to fix a problem, with the actual names, paths, units and values.
 type Fix struct {
 	Text string `json:"text"`
-	// Commands can be pasted into a shell in this order.
+	// Commands contains commands that can be pasted into a shell in this order.
 	Commands []string `json:"commands,omitempty"`
-	// Values is YAML for the chart named in Text.
+	// Values is YAML with values for the Helm chart that Text names.
 	Values string `json:"values,omitempty"`
 }
 
 // OfPlugin is the kind (Finding.As) of findings about pods that advertise devices.
 const OfPlugin = "plugin"
 
-// FillsDisk is the kind (Finding.As) of findings about the eviction of a pod that filled the disk of its node, and
-// about the pressure on that node.
+// FillsDisk is the kind (Finding.As) of findings about the eviction of a pod that filled its node's disk, and about
+// disk pressure on that node.
 const FillsDisk = "fills the disk"
 
-// Finding is one conclusion.
+// Finding is one conclusion of a check.
 type Finding struct {
 	ID         string     `json:"id"` // for example rt.wrong-instance
 	Layer      Layer      `json:"layer"`
@@ -107,23 +107,22 @@ type Finding struct {
 	Confidence Confidence `json:"confidence"`
 	// Title is one sentence without the object's name, so that a finding on many objects is reported once.
 	Title string `json:"title"`
-	// Cause explains the title, if a signature knows the cause or nothing does.
+	// Cause explains the title, or states that the cause is unknown.
 	Cause string `json:"cause,omitempty"`
-	// Signature is the ID of the signature that names the finding, if any.
+	// Signature is the ID of the signature that provided the title, cause and fix, if any.
 	Signature string `json:"signature,omitempty"`
-	// Decisive is true if the signature names the root cause, whatever else is wrong.
+	// Decisive is true if the signature names the root cause regardless of other findings.
 	Decisive bool `json:"-"`
 	// Object is the first of Objects.
 	Object  Object   `json:"object"`
 	Objects []Object `json:"objects,omitempty"` // all objects, if there are several
-	// Subject is the object to change or create, if it is not Object: for example a missing RuntimeClass that pods
-	// name.
+	// Subject is the object to change or create if it is not Object, for example a missing RuntimeClass that pods name.
 	Subject Object `json:"subject,omitzero"`
-	// Nodes are the affected nodes. An empty list means the whole cluster. Findings that share a node can explain each
-	// other.
+	// Nodes lists the affected nodes. An empty list means the whole cluster. Findings that share a node can explain
+	// each other.
 	Nodes []string `json:"nodes,omitempty"`
-	// Pods ("namespace/name") are the affected pods that the finding itself knows. The findings that it explains may
-	// name more.
+	// Pods ("namespace/name") lists the affected pods that are known to the finding itself. The findings that it
+	// explains may list others.
 	Pods     []string   `json:"pods,omitempty"`
 	Evidence []Evidence `json:"evidence"`
 	Fix      Fix        `json:"fix"`
@@ -132,47 +131,47 @@ type Finding struct {
 	// Root is true if no other finding explains this one. The severity of findings that a root cause explains is
 	// lowered to Info.
 	Root bool `json:"root"`
-	// CausedBy are the IDs of the findings that directly explain this one.
+	// CausedBy lists the IDs of the findings that directly explain this one.
 	CausedBy []string `json:"causedBy,omitempty"`
 	PodScope []string `json:"-"` // the affected pods; see Finding.ForPods
-	Mute     bool     `json:"-"` // explains nothing; see Check.InfoExplains
+	Mute     bool     `json:"-"` // the finding explains nothing; see Check.InfoExplains
 	As       string   `json:"-"` // the kind of the finding for Check.ExplainsAs, or empty
 	// Written is true if the only evidence is kernel log lines that a program, not the driver, wrote.
 	Written bool `json:"-"`
-	// Times are when the problem happened, if it is over. An empty list means that the problem is ongoing or that the
+	// Times lists when the problem happened, if it is over. An empty list means that the problem is ongoing or that the
 	// times are unknown.
 	Times []time.Time `json:"-"`
-	// Failed is when a pod last failed, if the finding is about a failure. Problems that were over long before are not
-	// its cause.
+	// Failed is when a pod last failed, if the finding is about a failure. Problems that were over long before that
+	// time are not its cause.
 	Failed time.Time `json:"-"`
-	// Began is when the problem began, as far as known. A problem that began before a fault was injected is not its
-	// effect.
+	// Began is when the problem began, as far as is known. A problem that began before a fault was injected is not an
+	// effect of the fault.
 	Began time.Time `json:"-"`
 	// OfGPU is true if the finding is about a GPU although its layer is not. OfRun is true if the only evidence is
 	// lines that an open run wrote.
 	OfGPU, OfRun bool `json:"-"`
-	// Lab is the scope that a run with its own namespaces explains entirely, including self-evident findings.
-	// Otherwise, it is nil.
+	// Lab is the scope of a run with its own namespaces. The run explains everything in this scope, including
+	// self-evident findings. Lab is nil for all other findings.
 	Lab *Lab `json:"-"`
-	// Crashed is the container that crashed, if the check knows no more than that.
+	// Crashed is the container that crashed, if the check knows nothing else about the failure.
 	Crashed string `json:"-"`
-	// Own is true if the pod names its own reason, which problems of its node do not explain.
+	// Own is true if the pod itself reports the reason, so that problems with its node do not explain the finding.
 	Own bool `json:"-"`
 }
 
-// Lab is the scope of an exercise of this tool.
+// Lab is the scope of one of this tool's exercises.
 type Lab struct {
 	Namespaces, Nodes []string
-	// Devices are the nodes on which the exercise made devices unhealthy.
+	// Devices lists the nodes on which the exercise made devices unhealthy.
 	Devices []string
-	// Objects are the cluster-scoped objects that the exercise created or changed, as formatted by Object.String, for
-	// example "RuntimeClass nvidia".
+	// Objects lists the cluster-scoped objects that the exercise created or changed, in the format of Object.String,
+	// for example "RuntimeClass nvidia".
 	Objects []string
 	Since   time.Time // when the exercise began
 }
 
 // Covers reports whether a finding is about something in the lab. A finding without a node, pod or namespace, for
-// example about a RuntimeClass, may also belong to the lab. A problem of a node belongs to the lab if it only affects
+// example about a RuntimeClass, may also belong to the lab. A problem with a node belongs to the lab if it affects only
 // the lab's pods and the evidence is from one of the lab's objects.
 func (l *Lab) Covers(f Finding) bool {
 	foreign := func(pod string) bool {
@@ -204,7 +203,7 @@ func (l *Lab) Covers(f Finding) bool {
 	return slices.ContainsFunc(f.PodScope, func(p string) bool { return !foreign(p) }) || l.Tells(f)
 }
 
-// Tells reports whether only pods of the lab tell of a problem: all evidence is from them.
+// Tells reports whether all evidence of a problem is from pods in the lab.
 func (l *Lab) Tells(f Finding) bool {
 	ours := func(e Evidence) bool {
 		return slices.ContainsFunc(l.Namespaces, func(namespace string) bool {
@@ -214,7 +213,7 @@ func (l *Lab) Tells(f Finding) bool {
 	return len(f.Evidence) > 0 && !slices.ContainsFunc(f.Evidence, func(e Evidence) bool { return !ours(e) })
 }
 
-// Before reports whether the finding is known to be older than the injection of a fault.
+// Before reports whether the finding is known to predate the injection of a fault.
 func (f Finding) Before(injected time.Time) bool {
 	if injected.IsZero() {
 		return false
@@ -233,17 +232,18 @@ func (f Finding) Before(injected time.Time) bool {
 	return !newest.IsZero() && newest.Before(injected.Add(-ClockSkew))
 }
 
-// Edge records that one finding causes another. From and To are indexes of Report.Items.
+// Edge records that one finding causes another. From and To are indexes in Report.Items.
 type Edge struct {
 	From int `json:"from"`
 	To   int `json:"to"`
 }
 
-// ForPods limits what the finding can explain, or be explained by, to these pods ("namespace/name").
+// ForPods limits the finding to these pods ("namespace/name"): it can explain, and be explained by, only findings about
+// them.
 func (f Finding) ForPods(pods ...string) Finding {
 	f.PodScope = append(f.PodScope, pods...)
 	return f
 }
 
-// Most is the maximum number of quotations and commands in a finding about many objects.
+// Most is the maximum number of quotations and of commands in a finding about many objects.
 const Most = 8

@@ -9,8 +9,8 @@ import (
 // InjectedFault is the ID of the finding about an open run with an active fault.
 const InjectedFault = "fault.injected"
 
-// Names of faults in the ledger. A runtime fault with a known mode also has a longer name, such as "runtime
-// missing-handler".
+// These are the names of faults in the ledger. A runtime fault with a known mode also has a longer name, such as
+// "runtime missing-handler".
 const (
 	AsXID = "xid"
 
@@ -20,16 +20,17 @@ const (
 	AsScenario    = "scenario"
 )
 
-// InjectedEffects returns the IDs of findings that each kind of fault causes directly. Indirect effects are left to
-// those findings, so that an unrelated problem on the same object remains a root cause.
+// InjectedEffects returns the IDs of findings that each kind of fault causes directly. These findings in turn explain
+// the indirect effects, so that an unrelated problem with the same object remains a root cause.
 func InjectedEffects() map[string][]string {
-	// Without its configuration, or while it restarts, a runtime starts no pods, and its node is not Ready.
+	// Without its configuration, or during its restart, a runtime starts no pods, and its node is not Ready.
 	runtime := []string{
 		"rt.sandbox-failed", "rt.not-ready", "rt.restart-loop", "rt.edited-not-restarted", "rt.config-not-loaded",
 		"node.not-ready", "node.condition",
 	}
 	effects := map[string][]string{
-		// The line itself, and the reactions of detectors and remediators: a condition, a cordon, a reboot.
+		// These findings are about the line itself, and about reactions of detectors and remediators: a condition, a
+		// cordon, a reboot.
 		AsXID: {"hw.*", "drv.gsp", "node.condition", "sched.node-state", "node.not-ready"},
 		// If no detector acts on the XID, the node is neither cordoned nor lost.
 		AsHarmlessXID: {"hw.*", "drv.gsp", "node.condition"},
@@ -54,11 +55,11 @@ func InjectedEffects() map[string][]string {
 	return effects
 }
 
-// RuntimeAs returns the name of a runtime fault with a known mode.
+// RuntimeAs returns the name of a runtime fault with the given mode.
 func RuntimeAs(mode containerd.Mode) string { return AsRuntime + " " + string(mode) }
 
-// labEffects returns the IDs of findings that an exercise's steps on nodes cause directly: lines in kernel logs, broken
-// runtimes, firewalls, taints and labels.
+// labEffects returns the IDs of findings that are directly caused by an exercise's steps on nodes: lines in kernel
+// logs, broken runtimes, firewalls, taints and labels.
 func labEffects() []string {
 	all := InjectedEffects()
 	return slices.Concat(all[AsXID], all[AsRuntime], []string{"net.*", "sched.*", "gfd.labels", "nfd.labels"})

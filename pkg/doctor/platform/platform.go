@@ -1,5 +1,5 @@
-// Package platform knows what the operating systems and Kubernetes distributions of nodes bring themselves, and how
-// commands reach a node. platforms.yaml has the knowledge.
+// Package platform describes the built-in components of operating systems and Kubernetes distributions, and how to run
+// commands on their nodes. The data is in platforms.yaml.
 package platform
 
 import (
@@ -15,44 +15,45 @@ import (
 //go:embed platforms.yaml
 var table []byte
 
-// Platform is what is known of one platform.
+// Platform describes one platform.
 type Platform struct {
 	Name string `json:"name"`
-	// Shell is how a command reaches the shell of a node. Empty means ssh, unless Instead has replacements: then the
-	// node has no shell.
+	// Shell is a command that opens a shell on a node. If it is empty, the shell is reached with ssh, unless Instead
+	// has replacements: then nodes have no shell.
 	Shell   string    `json:"shell,omitempty"`
 	Instead []Instead `json:"instead,omitempty"`
-	Note    string    `json:"note,omitempty"` // what cannot be done on the platform
-	// Driver is how the platform installs the NVIDIA driver, and Plugin how it advertises GPUs without a DaemonSet.
+	Note    string    `json:"note,omitempty"` // what is not possible on the platform
+	// Driver describes how the platform installs the NVIDIA driver. Plugin describes how it advertises GPUs without a
+	// DaemonSet.
 	Driver Driver `json:"driver,omitzero"`
 	Plugin string `json:"plugin,omitempty"`
-	// Fabric is how a node gets the Fabric Manager, if nobody can install its package there.
+	// Fabric describes how to get the Fabric Manager on a node if its package cannot be installed there.
 	Fabric string `json:"fabric,omitempty"`
 	// CNIPlugins is the directory of the CNI plugins if it is not /opt/cni/bin.
 	CNIPlugins string `json:"cniPlugins,omitempty"`
 }
 
-// Instead is a command that does on a platform what another command does elsewhere.
+// Instead is the platform's replacement for a command that works on other platforms.
 type Instead struct {
 	Match   string `json:"match"`
 	Command string `json:"command"`
 }
 
-// Driver is how a platform installs the NVIDIA driver.
+// Driver describes how a platform installs the NVIDIA driver.
 type Driver struct {
 	Fix      string   `json:"fix"`
 	Commands []string `json:"commands,omitempty"`
-	// Newer is how a node gets a newer driver.
+	// Newer describes how to get a newer driver on a node.
 	Newer string `json:"newer,omitempty"`
 }
 
-// known is what the table says.
+// known is the content of the table.
 type known struct {
 	platforms map[string]Platform
 	gpuTypes  []*regexp.Regexp
 }
 
-// all is the table. It is tested, so it has no errors.
+// all returns the parsed table. A test verifies that the table has no errors.
 var all = sync.OnceValue(func() known {
 	k, _ := read()
 	return k
@@ -85,19 +86,19 @@ func read() (k known, err error) {
 	return k, nil
 }
 
-// HasGPUs reports whether a cloud's instance type has NVIDIA GPUs.
+// HasGPUs reports whether a cloud instance type has NVIDIA GPUs.
 func HasGPUs(instanceType string) bool {
 	return slices.ContainsFunc(all().gpuTypes, func(re *regexp.Regexp) bool { return re.MatchString(instanceType) })
 }
 
-// Of returns what is known of a platform.
+// Of returns the platform with the given name.
 func Of(name string) (Platform, bool) {
 	p, ok := all().platforms[name]
 	return p, ok
 }
 
-// On returns the command that does on a node of the platform what command does in a shell of the node. ok is false if
-// there is none.
+// On converts a command for a node's shell to a command that has the same effect on the platform. ok is false if there
+// is none.
 func (p Platform) On(node, command string) (line string, ok bool) {
 	if p.Shell != "" {
 		return strings.NewReplacer("{node}", node, "{command}", command).Replace(p.Shell), true
@@ -117,5 +118,5 @@ func (p Platform) On(node, command string) (line string, ok bool) {
 // HasShell reports whether the platform's nodes have a shell.
 func (p Platform) HasShell() bool { return p.Shell != "" || len(p.Instead) == 0 }
 
-// UsesSSH reports whether the shell of the platform's nodes is reached with ssh.
+// UsesSSH reports whether the shell on the platform's nodes is reached with ssh.
 func (p Platform) UsesSSH() bool { return p.HasShell() && p.Shell == "" }

@@ -1,4 +1,4 @@
-// Package shell builds the commands of fixes. Users paste the commands into a shell, and the commands contain data from
+// Package shell builds the commands in fixes. Users paste the commands into a shell, and the commands contain data from
 // clusters and snapshots that may be malicious.
 package shell
 
@@ -12,16 +12,16 @@ import (
 )
 
 // Any client that can create an event or an owner reference can choose the names in commands. Therefore, only this
-// package builds commands.
+// package may build commands.
 
 // LeftOut replaces a command whose data cannot be pasted safely. It contains none of the data, and has no effect even
 // in a shell without comments.
 const LeftOut = "# command omitted: it contains a name that cannot be pasted safely"
 
-// Command returns a command line for the user's shell. The format is trusted and has one unquoted %s or %d for each
-// argument. Each argument becomes one shell word, or part of one, whatever it contains, so do not pass text that
-// consists of several words. Command returns LeftOut if an argument begins with "-", which programs take for a flag, or
-// contains control characters.
+// Command returns a command line for the user's shell. The format is trusted and contains one unquoted %s or %d for
+// each argument. Each argument becomes one shell word, or part of one, regardless of its content, so do not pass
+// strings that consist of several words. Command returns LeftOut if an argument begins with "-", which programs
+// interpret as a flag, or contains control characters.
 func Command(format string, args ...any) string {
 	words := make([]any, len(args))
 	for i, arg := range args {
@@ -38,9 +38,9 @@ func Command(format string, args ...any) string {
 	return fmt.Sprintf(format, words...)
 }
 
-// OnHost returns a command, built as by Command, for the shell of a node. It is wrapped in ssh, so that the user cannot
-// run it on the local machine by mistake. The format includes sudo if the command requires it. An empty node name
-// becomes the placeholder NODE.
+// OnHost returns a command for a node's shell, built in the same way as by Command. The command is wrapped in ssh, so
+// that users cannot run it on their local machine by mistake. The format includes sudo if the command requires it. An
+// empty node name becomes the placeholder NODE.
 func OnHost(name, format string, args ...any) string {
 	remote := Command(format, args...)
 	switch {
@@ -55,7 +55,7 @@ func OnHost(name, format string, args ...any) string {
 	return "ssh " + name + " " + quoteLine(remote)
 }
 
-// quoteLine quotes a line as one word for the remote shell of ssh, and keeps it readable if it contains quotes.
+// quoteLine quotes a line as one word for the remote shell of ssh, in a readable form if the line contains quotes.
 func quoteLine(line string) string {
 	switch {
 	case strings.Trim(line, plainRunes+" ") == "":
@@ -77,14 +77,14 @@ func IsSubdomain(name string) bool {
 		strings.IndexByte(letters, name[0]) >= 0 && strings.IndexByte(letters, name[len(name)-1]) >= 0
 }
 
-// pasteable reports whether text from a cluster can safely be a word of a command: it is not a flag and contains
-// nothing that a terminal interprets.
+// pasteable reports whether a string from a cluster can safely be a word in a command: it is not a flag and contains no
+// characters that a terminal interprets.
 func pasteable(text string) bool {
 	return utf8.ValidString(text) && !strings.HasPrefix(text, "-") && len(text) <= 4096 &&
 		!strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
-// plainRunes have no special meaning in a shell.
+// plainRunes are characters without a special meaning in a shell.
 const plainRunes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+.,:/@"
 
 // ShellQuote quotes a string as one shell word.
@@ -95,8 +95,8 @@ func ShellQuote(text string) string {
 	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }
 
-// RevertRun returns the command that reverts a run. It is built from the run's ID and the namespace of the records,
-// because other text in a snapshot is untrusted.
+// RevertRun returns the command that reverts a run. The command is built from the run's ID and the namespace of its
+// record, because other strings in a snapshot are untrusted.
 func RevertRun(run snapshot.Run) string {
 	if !IsSubdomain(run.ID) {
 		return LeftOut

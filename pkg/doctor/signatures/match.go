@@ -15,7 +15,7 @@ type Line struct {
 	Evidence finding.Evidence
 	// Container is the container that the line is about, if any.
 	Container string
-	// Compared is true for a fact that comes from several objects, which a finding then quotes as well.
+	// Compared is true for a fact that was derived from several objects, which a finding then also quotes.
 	Compared bool
 }
 
@@ -28,19 +28,19 @@ type Match struct {
 	Also *Line
 }
 
-// Groups returns what the groups of Match, and then those of Also, matched. The first is the whole match.
+// Groups returns the groups matched by Match, followed by those matched by Also. The first is the whole match.
 func (m Match) Groups() []string { return m.groups }
 
-// Set is a list of signatures, with an index of the texts that their messages contain: a large cluster has millions of
-// lines, of which few contain any.
+// Set is a list of signatures with an index of the literal strings that their messages contain: a large cluster has
+// millions of lines, few of which contain any of these strings.
 type Set struct {
 	all []*Signature
-	// by are the numbers of the signatures and their texts, by the first bytes of the text.
+	// by contains the numbers of the signatures and their literals, keyed by the first bytes of the literal.
 	by     map[[prefix]byte][]entry
-	starts [1 << 16]bool // whether two bytes begin a text
-	always []int         // signatures without a text that each match contains
-	// running are the signatures of problems of running pods, and decisive those that name the root cause regardless of
-	// other findings.
+	starts [1 << 16]bool // whether a literal begins with these two bytes
+	always []int         // signatures without a literal that all their matches contain
+	// running contains the signatures that also apply to running pods, and decisive those that name the root cause
+	// regardless of other findings.
 	running, decisive *Set
 }
 
@@ -49,10 +49,10 @@ type entry struct {
 	number int
 }
 
-// prefix is the number of bytes of a text that the index uses.
+// prefix is the number of bytes of a literal that the index uses.
 const prefix = 3
 
-// NewSet returns a set. Earlier signatures precede later ones.
+// NewSet returns a set of signatures. Earlier signatures take precedence over later ones.
 func NewSet(all []*Signature) *Set {
 	set := newSet(all)
 	set.running = newSet(keep(all, func(s *Signature) bool { return s.Runs }))
@@ -86,13 +86,13 @@ func newSet(all []*Signature) *Set {
 	return set
 }
 
-// Running returns the signatures that are problems of pods that run.
+// Running returns the signatures that also apply to running pods.
 func (set *Set) Running() *Set { return set.running }
 
 // Decisive returns the signatures that name the root cause regardless of other findings.
 func (set *Set) Decisive() *Set { return set.decisive }
 
-// candidates returns the numbers of the signatures that may match a line, sorted.
+// candidates returns the sorted numbers of the signatures that may match a line.
 func (set *Set) candidates(line string) []int {
 	found := set.always
 	lower := strings.ToLower(line)
@@ -116,8 +116,8 @@ func (set *Set) candidates(line string) []int {
 	return found
 }
 
-// Best returns the best matches of the signatures in the lines of one pod or node: a likely one rather than a possible
-// one, an earlier line rather than a later one. It returns a second match if there is one and neither is likely.
+// Best returns the best matches of the signatures in the lines of one pod or node. It prefers likely signatures to
+// possible ones, and earlier lines to later ones. If there are two matches and neither is likely, it returns both.
 func (set *Set) Best(lines []Line) []Match {
 	var all []Match
 	for _, line := range lines {
@@ -159,7 +159,7 @@ func (s *Signature) isFor(place Place) bool {
 	return false
 }
 
-// find returns the groups of a line that the signature matches.
+// find returns the groups of the signature's match in a line.
 func (s *Signature) find(line string) ([]string, bool) {
 	match := s.match.compiled()
 	for one := range strings.Lines(line) {
@@ -181,8 +181,8 @@ func lineOf(re *regexp.Regexp, lines []Line) *Line {
 	return nil
 }
 
-// literalsOf returns texts, in lower case, one of which each match of a regular expression contains, or none if there
-// are no such texts of at least prefix bytes.
+// literalsOf returns lowercase strings such that each match of a regular expression contains at least one of them. It
+// returns none if there are no such strings with at least prefix bytes.
 func literalsOf(expression string) []string {
 	parsed, err := syntax.Parse(expression, syntax.Perl)
 	if err != nil {

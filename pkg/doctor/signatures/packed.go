@@ -8,7 +8,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/packed"
 )
 
-// all has the signatures of all files, as JSON.
+// all contains the signatures from all YAML files, as compressed JSON.
 //
 //go:embed signatures.zst
 var all []byte

@@ -1,8 +1,8 @@
-// Package signatures knows error messages from the field: what they mean, their cause, and how to fix it.
+// Package signatures contains error messages from real clusters, with their meaning, their cause and a fix.
 //
-// A signature is a row of data in one of the YAML files of this package. A finding about a symptom, such as a pod that
-// crashes, takes its title, cause and fix from the signature that matches the pod's messages. To add knowledge, add a
-// row with an example of the message.
+// A signature is a row of data in one of the YAML files in this package. A finding about a symptom, such as a crashing
+// pod, takes its title, cause and fix from the signature that matches the pod's messages. To add knowledge, add a row
+// with an example of the message.
 package signatures
 
 import (
@@ -21,74 +21,74 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 )
 
-// Place is a kind of evidence that a message may be in.
+// Place is a kind of evidence that can contain a message.
 type Place string
 
 // The places.
 const (
-	Event  Place = "event"  // an event of the pod or node
-	Status Place = "status" // the status of a pod or of one of its containers
+	Event  Place = "event"  // an event about the pod or node
+	Status Place = "status" // the status of the pod or one of its containers
 	Log    Place = "log"    // the log of a container
 	Kernel Place = "kernel" // the kernel log of the node
 	Unit   Place = "unit"   // the journal of a systemd unit of the node
-	// Spec is a fact about the pod or its node, such as an image (see `doctor signatures --help`), or evidence of the
+	// Spec is a fact about the pod or its node, such as an image (see `doctor signatures --help`), or evidence from the
 	// check.
 	Spec Place = "spec"
 )
 
-// Running marks findings about pods that run: only signatures with Runs match.
+// Running marks findings about running pods: only signatures with Runs match.
 const Running = "running"
 
-// Killed and Restarted mark findings about containers that run again after a failure: only their last states match, and
-// for Restarted the log of the instance that failed. A finding that is marked Restarted counts only if a signature
-// matches.
+// Killed and Restarted mark findings about containers that were restarted after a failure. Only their last states match
+// and, for Restarted, the log of the failed instance. A finding marked Restarted counts only if a signature matches.
 const (
 	Killed    = "killed"
 	Restarted = "restarted"
 )
 
-// Fix is a fix for one platform.
+// Fix is a fix that applies to one platform.
 type Fix struct {
 	Fix      string   `json:"fix" yaml:"fix"`
 	Commands []string `json:"commands,omitempty" yaml:"commands"`
 }
 
-// Signature is what is known of one error message.
+// Signature describes one error message.
 type Signature struct {
 	ID string `json:"id" yaml:"id"`
-	// Match is a regular expression (RE2) for a line of the message. {1} in Title, Cause, Fix and Commands is its first
-	// group; the groups of Also follow.
+	// Match is a regular expression (RE2) for a line of the message. {1} in Title, Cause, Fix and Commands is replaced
+	// with its first group; the groups of Also follow.
 	Match string `json:"match" yaml:"match"`
-	// In are the places where the message may be. Empty means event, status and log.
+	// In lists the places where the message may occur. Empty means event, status and log.
 	In []Place `json:"in,omitempty" yaml:"in"`
-	// Also and Unless match other lines of the same pod or node, including facts (Spec). Also must match one of them,
-	// Unless none.
+	// Also and Unless match other lines from the same pod or node, including facts (Spec). Also must match one of these
+	// lines, and Unless must match none.
 	Also   string `json:"also,omitempty" yaml:"also"`
 	Unless string `json:"unless,omitempty" yaml:"unless"`
-	// Runs is true if the message of a pod that runs is a problem as well: a program that does without its GPU.
+	// Runs is true if the message is also a problem in a running pod, for example because its program runs without the
+	// GPU.
 	Runs bool `json:"runs,omitempty" yaml:"runs"`
-	// Decisive is true if the message names the root cause, whatever else follows from it on the node: checks that
-	// would explain the finding are its consequences.
+	// Decisive is true if the message names the root cause regardless of other findings: findings that would otherwise
+	// explain this one become its consequences.
 	Decisive bool          `json:"decisive,omitempty" yaml:"decisive"`
 	Layer    finding.Layer `json:"layer" yaml:"layer"`
-	// Title is a sentence without a period that names the cause: the headline of the finding.
+	// Title names the cause in one sentence without a period. It becomes the title of the finding.
 	Title string `json:"title" yaml:"title"`
 	// Cause explains the title in one or two sentences.
 	Cause string `json:"cause" yaml:"cause"`
-	// Confidence is likely if the message has hardly another cause, and possible otherwise.
+	// Confidence is likely if the message has hardly any other cause, and possible otherwise.
 	Confidence finding.Confidence `json:"confidence" yaml:"confidence"`
 	Fix        string             `json:"fix" yaml:"fix"`
 	// Commands may contain {namespace}, {pod}, {container}, {node} and {image}.
 	Commands []string `json:"commands,omitempty" yaml:"commands"`
-	// Platforms replace the fix on some platforms: talos, bottlerocket, gke, eks, aks, openshift, k3s, rke2, k0s,
-	// microk8s.
+	// Platforms contains replacements of the fix for some platforms: talos, bottlerocket, gke, eks, aks, openshift,
+	// k3s, rke2, k0s, microk8s.
 	Platforms map[string]Fix `json:"platforms,omitempty" yaml:"platforms"`
 	Sources   []string       `json:"sources" yaml:"sources"`
-	// Example is a message from the field. It is also the test of the row.
+	// Example is a message from a real cluster. It is also the row's test.
 	Example string `json:"example" yaml:"example"`
 
 	match, also, unless *pattern
-	// literals are texts, one of which is in each match, in lower case.
+	// literals contains lowercase strings, at least one of which occurs in every match.
 	literals []string
 }
 
@@ -97,20 +97,20 @@ type File struct {
 	Signatures []*Signature `json:"signatures" yaml:"signatures"`
 }
 
-// Builtin returns the signatures of this program. Its files are tested, so they have no errors.
+// Builtin returns the signatures built into this program. Tests verify that the files have no errors.
 var Builtin = sync.OnceValue(func() []*Signature {
 	all, _ := builtin()
 	return all
 })
 
-// packedFile is what the released program embeds: the signatures, and the literals of each, in the same order. It is
-// JSON, which takes a fraction of the time of YAML.
+// packedFile is the file embedded in the released program: the signatures, and the literals of each, in the same order.
+// It is JSON, which is much faster to parse than YAML.
 type packedFile struct {
 	Signatures []*Signature `json:"signatures"`
 	Literals   [][]string   `json:"literals"`
 }
 
-// JSON returns the signatures of this program in the form in which the released program embeds them.
+// JSON returns this program's signatures in the form in which the released program embeds them.
 func JSON() ([]byte, error) {
 	file := packedFile{Signatures: Builtin()}
 	if len(file.Signatures) == 0 {
@@ -126,8 +126,8 @@ func JSON() ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// fromJSON reads what JSON returned. It validates nothing, because the files were valid, and compiles no regular
-// expressions: doctor needs few of them.
+// fromJSON parses the output of JSON. It does not validate it, because the files were validated, and does not compile
+// regular expressions, because doctor needs few of them.
 func fromJSON(data []byte) ([]*Signature, error) {
 	var file packedFile
 	if err := json.Unmarshal(data, &file); err != nil {
@@ -150,7 +150,7 @@ type pattern struct {
 	re   *regexp.Regexp
 }
 
-// newPattern returns a pattern of a valid regular expression, or nil if it is empty.
+// newPattern returns a pattern for a valid regular expression, or nil if the expression is empty.
 func newPattern(text string) *pattern {
 	if text == "" {
 		return nil
@@ -163,7 +163,7 @@ func (p *pattern) compiled() *regexp.Regexp {
 	return p.re
 }
 
-// Parse reads a file of signatures. Errors have the line.
+// Parse parses a file of signatures. Errors contain the line number.
 func Parse(name string, data []byte) ([]*Signature, error) {
 	var file File
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
@@ -191,16 +191,17 @@ func Parse(name string, data []byte) ([]*Signature, error) {
 	return file.Signatures, nil
 }
 
-// goTypes are the names of this package's types in messages of the YAML decoder.
+// goTypes matches the names of this package's types in messages from the YAML decoder.
 var goTypes = regexp.MustCompile(` in type signatures\.\w+| into (?:\[\])?\*?(?:signatures|finding)\.\w+`)
 
-// readable returns an error of the YAML decoder without the names of Go types.
+// readable returns an error from the YAML decoder without the names of Go types.
 func readable(err error) error {
 	text := strings.TrimPrefix(goTypes.ReplaceAllString(err.Error(), ""), "yaml: ")
 	return errors.New(strings.Join(strings.Fields(strings.ReplaceAll(text, "not found", "is unknown")), " "))
 }
 
-// yamlLineOf returns the line of a signature in a file, or 0. It parses the file again, so it is only for errors.
+// yamlLineOf returns the line number of a signature in a file, or 0. It parses the file again, so use it only for
+// errors.
 func yamlLineOf(data []byte, i int) int {
 	var root yaml.Node
 	if err := yaml.Unmarshal(data, &root); err != nil || len(root.Content) == 0 {
@@ -223,7 +224,7 @@ var (
 // longest is the maximum length of a regular expression.
 const longest = 2000
 
-// compile validates a signature. An error comes with the name of the field.
+// compile validates a signature. If it returns an error, it also returns the name of the invalid field.
 func (s *Signature) compile() (field string, err error) {
 	for _, f := range []struct{ name, value string }{
 		{"id", s.ID}, {"match", s.Match}, {"layer", string(s.Layer)}, {"title", s.Title}, {"cause", s.Cause},
@@ -292,7 +293,7 @@ func (s *Signature) compile() (field string, err error) {
 	return "", nil
 }
 
-// placeholders returns an error if texts or commands have a placeholder that nothing fills.
+// placeholders returns an error if texts or commands contain a placeholder that has no value.
 func (s *Signature) placeholders(texts []string, commands bool) error {
 	known := []string{"namespace", "pod", "container", "node", "image"}
 	count := s.match.compiled().NumSubexp()

@@ -13,7 +13,7 @@ import (
 // Joined joins strings with commas.
 func Joined(all []string) string { return strings.Join(all, ", ") }
 
-// SortedKeys returns the keys of a map, sorted.
+// SortedKeys returns the sorted keys of a map.
 func SortedKeys[V any](m map[string]V) []string {
 	keys := make([]string, 0, len(m))
 	for key := range m {
@@ -23,7 +23,7 @@ func SortedKeys[V any](m map[string]V) []string {
 	return keys
 }
 
-// OrNone returns the text, or "(none)" if it is empty.
+// OrNone returns the string, or "(none)" if it is empty.
 func OrNone(text string) string {
 	if text == "" {
 		return "(none)"
@@ -31,7 +31,7 @@ func OrNone(text string) string {
 	return text
 }
 
-// FirstLine returns the first line of a text, shortened.
+// FirstLine returns the first line of a string, shortened.
 func FirstLine(text string) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(text), "\n")
 	return Clip(line)
@@ -49,10 +49,10 @@ func Numbers(codes []int) string {
 // limit is the maximum length of a quotation in bytes.
 const limit = 2 << 10
 
-// Clip shortens a quotation. One over 2 KiB ends in an ellipsis.
+// Clip shortens a quotation. A quotation longer than 2 KiB ends in an ellipsis.
 func Clip(text string) string { return ClipTo(text, limit) }
 
-// ClipTo shortens a text to a number of bytes, and an ellipsis.
+// ClipTo shortens a string to the given number of bytes, plus an ellipsis.
 func ClipTo(text string, longest int) string {
 	if len(text) <= longest {
 		return text
@@ -60,8 +60,8 @@ func ClipTo(text string, longest int) string {
 	return strings.ToValidUTF8(text[:longest], "") + "…"
 }
 
-// Sentence capitalizes the text and appends a full stop. It omits the full stop after a path or setting, because users
-// may copy it.
+// Sentence capitalizes the string and appends a full stop. It omits the full stop after a path or setting, because
+// users may copy it.
 func Sentence(text string) string {
 	if text == "" {
 		return ""
@@ -101,13 +101,13 @@ func AgeText(d time.Duration) string {
 	return fmt.Sprintf("%ds", int(d.Seconds()))
 }
 
-// LastLine returns the last line of a text.
+// LastLine returns the last line of a string.
 func LastLine(text string) string {
 	text = strings.TrimSpace(text)
 	return text[strings.LastIndexByte(text, '\n')+1:]
 }
 
-// ContainsAny reports whether a text contains any of the parts.
+// ContainsAny reports whether a string contains any of the parts.
 func ContainsAny(text string, parts []string) bool {
 	return slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(text, part) })
 }

@@ -1,6 +1,6 @@
 // Package access creates the candidate's access: a ServiceAccount with the permissions that the exercise needs, and a
-// kubeconfig whose token expires with the time box. The account cannot read the ledger, which has the answer; Validate
-// rejects access that could, and Verify checks the result with the API server.
+// kubeconfig whose token expires with the time box. The account cannot read the ledger, which contains the answer;
+// Validate rejects access that could, and Verify checks the result with the API server.
 package access
 
 import (
@@ -21,7 +21,7 @@ import (
 
 const (
 	accountName = "engineer"
-	// enforce is the label that sets which pods a namespace admits.
+	// enforce is the label that determines which pods a namespace admits.
 	// https://kubernetes.io/docs/concepts/security/pod-security-admission/
 	enforce    = "pod-security.kubernetes.io/enforce"
 	baseline   = "baseline"
@@ -29,8 +29,7 @@ const (
 	privileged = "privileged"
 )
 
-// Account returns the namespace and the name of the service account of an exercise. They do not reveal the
-// scenario.
+// Account returns the namespace and the name of the service account for an exercise. They do not reveal the scenario.
 func Account(id string) (namespace, name string) {
 	return "accounts-" + suffix(id), accountName
 }
@@ -40,7 +39,7 @@ func suffix(id string) string {
 	return hex.EncodeToString(sum[:4])
 }
 
-// User returns the user name of the account in the API server.
+// User returns the user name of the account according to the API server.
 func User(id string) string {
 	namespace, name := Account(id)
 	return "system:serviceaccount:" + namespace + ":" + name
@@ -121,8 +120,8 @@ func clusterRole(name string) rbacv1.RoleRef {
 	return rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name}
 }
 
-// everywhere returns rules for reading cluster-scoped objects without secrets. They exclude nodes/proxy, which
-// allows running commands in all pods.
+// everywhere returns rules for reading cluster-scoped objects without secrets. They exclude nodes/proxy, which allows
+// running commands in all pods.
 func everywhere() []rbacv1.PolicyRule {
 	read := []string{"get", "list", "watch"}
 	return []rbacv1.PolicyRule{
@@ -156,8 +155,8 @@ func besidesAdmin() []rbacv1.PolicyRule {
 	}
 }
 
-// ofWorkload returns rules for changing one Deployment, and nothing else in its namespace: no pods, no exec, no
-// Secrets. (A pod template can still mount Secrets, which the trainer is warned about.)
+// ofWorkload returns rules for changing one Deployment and nothing else in its namespace: no pods, no exec, no Secrets.
+// (A pod template can still mount Secrets; the trainer gets a warning about this.)
 func ofWorkload(name string) []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
 		{
@@ -171,7 +170,7 @@ func ofWorkload(name string) []rbacv1.PolicyRule {
 	}
 }
 
-// unstructuredOf converts objects for pkg/faults/objects. It cannot fail for the API types that are passed.
+// unstructuredOf converts objects for pkg/faults/objects. It cannot fail for the API types used here.
 func unstructuredOf(all []runtime.Object) []*unstructured.Unstructured {
 	var converted []*unstructured.Unstructured
 	for _, object := range all {
@@ -187,9 +186,9 @@ func unstructuredOf(all []runtime.Object) []*unstructured.Unstructured {
 	return converted
 }
 
-// Secure adds the Pod Security label to namespaces in which the candidate is admin. Without it, a user who may
-// create pods can become root on the nodes. The first namespace gets privileged if the access has NodeShell;
-// stricter labels of the others are preserved.
+// Secure adds the Pod Security label to namespaces in which the candidate is admin. Without it, a user who may create
+// pods can become root on the nodes. The first namespace gets the level privileged if the access has NodeShell;
+// stricter labels of the other namespaces are preserved.
 func Secure(objects []*unstructured.Unstructured, a scenario.Access) {
 	for _, o := range objects {
 		at := slices.Index(a.Namespaces, o.GetName())
@@ -210,9 +209,9 @@ func Secure(objects []*unstructured.Unstructured, a scenario.Access) {
 	}
 }
 
-// Permissions returns the permissions that the trainer needs to create Objects and Kubeconfig. A trainer who is
-// not the cluster's administrator also needs bind and escalate, unless they have all permissions that are
-// granted: the API server prevents privilege escalation.
+// Permissions returns the permissions that the trainer needs to create Objects and Kubeconfig. A trainer who is not a
+// cluster administrator also needs bind and escalate, unless they have all permissions that they grant: the API server
+// prevents privilege escalation.
 func Permissions(id string, a scenario.Access) []fault.Permission {
 	namespace, _ := Account(id)
 	all := []fault.Permission{
@@ -220,7 +219,7 @@ func Permissions(id string, a scenario.Access) []fault.Permission {
 		{Verb: "create", Resource: "serviceaccounts/token", Namespace: namespace},
 	}
 	working := slices.Concat(a.Namespaces, a.Shared())
-	for _, namespace := range working { // Verify checks each of their accounts
+	for _, namespace := range working { // Verify checks the accounts in each of them
 		all = append(all, fault.Permission{Verb: "list", Resource: "serviceaccounts", Namespace: namespace})
 	}
 	for _, verb := range []string{"create", "delete"} {

@@ -95,10 +95,10 @@ func TestValidate(t *testing.T) {
 		"ledger read": {
 			scenario.Access{Namespaces: []string{"a"}, Read: []string{"ledger"}}, "contains the ledger",
 		},
-		"system":           {scenario.Access{Namespaces: []string{"kube-system"}}, "move it to access.read"},
+		"system":           {scenario.Access{Namespaces: []string{"kube-system"}}, "move the namespace to access.read"},
 		"a workload":       {onWorkload("Deployment", "prod"), ""},
 		"its ledger":       {onWorkload("Deployment", "ledger"), "contains the ledger"},
-		"its system":       {onWorkload("Deployment", "kube-system"), "move it to access.read"},
+		"its system":       {onWorkload("Deployment", "kube-system"), "move the namespace to access.read"},
 		"its kind":         {onWorkload("DaemonSet", "prod"), "must be a Deployment"},
 		"all":              {with(rule("*", "*", "*")), "privilege escalation"},
 		"read all":         {with(rule("*", "*", "get,list,watch")), "gives read access"},

@@ -22,28 +22,26 @@ import (
 const (
 	// shortest is the shortest lifetime of a token that the API server issues.
 	shortest = 10 * time.Minute
-	// extended is a lifetime in seconds that the API server treats as that of a pod's token, and extends to a
-	// year.
+	// extended is a lifetime in seconds that the API server assumes for a pod's token, which it extends to a year.
 	// https://github.com/kubernetes/kubernetes/blob/master/pkg/serviceaccount/claims.go,
 	// WarnOnlyBoundTokenExpirationPeriod
 	extended = 60*60 + 7
-	// tolerated is how far a lifetime may deviate without a note, because the clocks differ and the API server
-	// rounds.
+	// tolerated is the maximum deviation of a lifetime without a note: clocks differ, and the API server rounds.
 	tolerated = time.Minute
 )
 
 // Issued is a kubeconfig and the lifetime of its token.
 type Issued struct {
 	Kubeconfig []byte
-	// Until is when its token expires, by the API server's clock.
+	// Until is the expiry of the token, according to the API server's clock.
 	Until time.Time
-	// Note explains an expiry other than the requested one; otherwise it is empty.
+	// Note explains why the expiry differs from the requested one; empty if it does not.
 	Note string
 }
 
-// Kubeconfig returns a kubeconfig for the account that expires at until. Its token lives at least ten minutes, and the
-// API server may choose another lifetime: see Issued.Note. config is the trainer's; only its address and CA are used,
-// not its credentials.
+// Kubeconfig returns a kubeconfig for the account that expires at until. The token is valid for at least ten minutes,
+// and the API server may choose another lifetime: see Issued.Note. config is the trainer's; only its address and CA are
+// used, not its credentials.
 func Kubeconfig(
 	ctx context.Context, client kubernetes.Interface, config *rest.Config, id string, a scenario.Access,
 	until time.Time,
@@ -51,7 +49,7 @@ func Kubeconfig(
 	now := time.Now()
 	if !until.After(now) {
 		return Issued{},
-			fmt.Errorf("the exercise's time box ended at %s: end the exercise and start it again",
+			fmt.Errorf("the exercise's time box ended at %s; end the exercise and start it again",
 				until.Format(time.RFC3339))
 	}
 	cluster, err := clusterOf(config)
@@ -85,22 +83,22 @@ func Kubeconfig(
 func explain(err error, namespace, account string) error {
 	switch {
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("create token for the candidate: %w: requires the permission to create serviceaccounts/token in namespace %s",
+		return fmt.Errorf("create token for the candidate: %w; requires the permission to create serviceaccounts/token in namespace %s",
 			err, namespace)
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf("create token for the candidate: service account %s/%s not found: end the exercise and start it again: %w",
+		return fmt.Errorf("create token for the candidate: service account %s/%s not found; end the exercise and start it again: %w",
 			namespace, account, err)
 	}
 	return fmt.Errorf("create token for the candidate: %w", err)
 }
 
-// note returns a note if the lifetime of a token is not as requested.
+// note returns a note if the lifetime of a token differs from the requested one.
 func note(ends, until time.Time, asked time.Duration, now time.Time) string {
 	clock := func(t time.Time) string { return t.Local().Format("15:04:05") }
 	switch wanted := now.Add(asked); {
 	case ends.Before(wanted.Add(-tolerated)):
-		return fmt.Sprintf("the candidate's token expires at %s, before the time box at %s: the API server limits its lifetime "+
-			"(--service-account-max-token-expiration); create another kubeconfig before then", clock(ends),
+		return fmt.Sprintf("the candidate's token expires at %s, before the time box at %s: the API server limits the lifetime "+
+			"(--service-account-max-token-expiration); create another kubeconfig before it expires", clock(ends),
 			clock(until))
 	case ends.After(wanted.Add(tolerated)):
 		return fmt.Sprintf("the candidate's token expires at %s, after the time box at %s, as decided by the API server; "+
@@ -133,7 +131,7 @@ func clusterOf(config *rest.Config) (*clientcmdapi.Cluster, error) {
 	if config.Proxy != nil {
 		if proxy, err := config.Proxy(&http.Request{URL: base}); err == nil && proxy != nil {
 			bare := *proxy
-			bare.User = nil // the trainer's
+			bare.User = nil // remove the trainer's credentials
 			cluster.ProxyURL = bare.String()
 		}
 	}

@@ -29,7 +29,7 @@ func Validate(a scenario.Access, ledgerNamespace string) error {
 					namespace))
 		case i < len(working) && slices.Contains([]string{"kube-system", "kube-public", "kube-node-lease"}, namespace):
 			problems = append(problems, fmt.Errorf(
-				"access.namespaces: an admin of namespace %q is admin of the cluster: move it to access.read",
+				"access.namespaces: an admin of namespace %q is admin of the cluster: move the namespace to access.read",
 				namespace,
 			))
 		}
@@ -48,19 +48,20 @@ func Validate(a scenario.Access, ledgerNamespace string) error {
 	return errors.Join(problems...)
 }
 
-// isKubernetesOwn reports whether a ClusterRole is a default one, whose rules the scenario does not define.
+// isKubernetesOwn reports whether a ClusterRole is one of Kubernetes' defaults, whose rules the scenario does not
+// define.
 func isKubernetesOwn(role string) bool {
 	return slices.Contains([]string{"*", "cluster-admin", "admin", "edit", "view"}, role) ||
 		strings.HasPrefix(role, "system:")
 }
 
-// tooMuch returns why a cluster-wide rule also gives access to the ledger, or "".
+// tooMuch returns the reason why a cluster-wide rule also gives access to the ledger, or "".
 func tooMuch(rule rbacv1.PolicyRule) string {
 	has := func(list []string, any ...string) bool {
 		return slices.ContainsFunc(list, func(s string) bool { return s == "*" || slices.Contains(any, s) })
 	}
 	core := has(rule.APIGroups, "")
-	// Access by name is fine: the names of records are not known in advance.
+	// Access by name is allowed, because the names of records are not known in advance.
 	reads := has(rule.Verbs, "get", "list", "watch") &&
 		(len(rule.ResourceNames) == 0 || has(rule.Verbs, "list", "watch"))
 	makes := has(rule.Verbs, "create", "update", "patch")
@@ -78,7 +79,7 @@ func tooMuch(rule rbacv1.PolicyRule) string {
 		return "escalate and impersonate allow privilege escalation: remove them"
 	case has(rule.Verbs, "bind") &&
 		(len(rule.ResourceNames) == 0 || slices.ContainsFunc(rule.ResourceNames, isKubernetesOwn)):
-		return "bind allows the candidate to bind any role, including edit, which can read Secrets: set resourceNames to a ClusterRole of the scenario"
+		return "bind allows the candidate to bind any role, including edit, which can read Secrets: set resourceNames to a ClusterRole from the scenario"
 	case core && reads &&
 		(base("secrets") || base("configmaps") || base("pods") || base("events") || base("replicationcontrollers")):
 		return "the rule gives read access to the ledger's namespace: " + instead
@@ -88,7 +89,7 @@ func tooMuch(rule rbacv1.PolicyRule) string {
 	case core && changes && (base("secrets") || base("configmaps")):
 		return "the rule allows changing or deleting the ledger: " + instead
 	case core && makes && base("persistentvolumes"):
-		return "a hostPath volume gives access to files of a node: remove it"
+		return "a hostPath volume gives access to files on a node: remove it"
 	case core && makes && base("pods"):
 		return "the rule allows creating pods in the ledger's namespace: " + instead
 	case core && makes && base("serviceaccounts") && has(rule.Resources, "serviceaccounts/token"):

@@ -16,16 +16,16 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
-// Verify checks with the API server what the account may do after Objects are created, and returns an error if
-// it can read the ledger or escalate its privileges. This includes other bindings, for example of all service
-// accounts, and the other accounts of the candidate's namespaces, whose tokens their admin can get. The notes
-// are for the trainer.
+// Verify checks with the API server what the account may do after Objects are created, and returns an error if the
+// account can read the ledger or escalate its privileges. The check includes other bindings, for example for all
+// service accounts, and the other accounts in the candidate's namespaces, whose tokens an admin can get. The notes are
+// for the trainer.
 func Verify(
 	ctx context.Context, client kubernetes.Interface, id, ledgerNamespace string, a scenario.Access,
 ) (notes []string, err error) {
 	own, account := Account(id)
 	subjects := []subject{{own, account}}
-	// A user who changes pods there can run them as any of its accounts.
+	// A user who can change pods in a namespace can run them as any of its accounts.
 	for _, namespace := range slices.Concat(a.Namespaces, a.Shared()) {
 		accounts, err := client.CoreV1().ServiceAccounts(namespace).List(ctx, metav1.ListOptions{})
 		if err != nil {
@@ -42,7 +42,7 @@ func Verify(
 		}
 		if len(may) > 0 {
 			return nil,
-				fmt.Errorf("the candidate can get the answer as %s, which may %s: remove the bindings of that account, system:serviceaccounts or "+
+				fmt.Errorf("the candidate can get the answer as %s, which may %s: remove the bindings for that account, system:serviceaccounts or "+
 					"system:authenticated that allow this, or use another cluster",
 					who.user(), strings.Join(may, ", "))
 		}
@@ -55,7 +55,7 @@ type subject struct{ namespace, name string }
 
 func (s subject) user() string { return "system:serviceaccount:" + s.namespace + ":" + s.name }
 
-// allowed returns the forbidden requests that the API server would allow, in words.
+// allowed describes the forbidden requests that the API server would allow.
 func allowed(
 	ctx context.Context, client kubernetes.Interface, who subject, questions []authorizationv1.ResourceAttributes,
 ) ([]string, error) {
@@ -68,7 +68,7 @@ func allowed(
 				metav1.CreateOptions{})
 			if err != nil {
 				return fmt.Errorf(
-					"review the candidate's access: %w: requires the permission to create subjectaccessreviews", err,
+					"review the candidate's access: %w; requires the permission to create subjectaccessreviews", err,
 				)
 			}
 			yes[i] = review.Status.Allowed
@@ -150,7 +150,7 @@ func inWords(q authorizationv1.ResourceAttributes) string {
 	return text
 }
 
-// notesOn checks which pods the namespaces admit.
+// notesOn checks which pods are admitted in the namespaces.
 func notesOn(ctx context.Context, client kubernetes.Interface, a scenario.Access) ([]string, error) {
 	var notes []string
 	if a.NodeShell {
@@ -165,7 +165,7 @@ func notesOn(ctx context.Context, client kubernetes.Interface, a scenario.Access
 		level := namespace.Labels[enforce]
 		if (i > 0 || !a.NodeShell) && level != baseline && level != restricted {
 			notes = append(notes,
-				fmt.Sprintf("namespace %s admits privileged pods, which give the candidate root on the nodes; to prevent that, run: "+
+				fmt.Sprintf("namespace %s admits privileged pods, which give the candidate root on the nodes; to prevent this, run: "+
 					"kubectl label namespace %s %s=%s", name, name, enforce, baseline))
 		}
 	}

@@ -1,5 +1,5 @@
-// Package baseline records a cluster's objects to detect what changed: what a candidate changed, and what an
-// exercise left behind. It omits everything that controllers, kubelets and detectors update continuously.
+// Package baseline records a cluster's objects to detect changes by a candidate, and changes that remain after an
+// exercise. It omits everything that controllers, kubelets and detectors update continuously.
 package baseline
 
 import (
@@ -16,25 +16,24 @@ import (
 
 // Options select what is captured. The zero value captures the whole cluster.
 type Options struct {
-	// Without are namespaces that are skipped with all their objects: that of the ledger, whose records change.
+	// Without lists namespaces that are skipped with all their objects: the ledger's namespace, whose records change.
 	Without []string
-	// Whole are namespaces whose objects are stored in full regardless of Limit: those of the exercise.
+	// Whole lists namespaces whose objects are stored in full regardless of Limit: the exercise's namespaces.
 	Whole []string
-	// Verify are the namespaces in which owner references are untrusted, because a candidate may create pods there. An
-	// object counts as the work of a controller only if that controller exists and would have created it.
+	// Verify lists the namespaces in which owner references are untrusted, because a candidate may create pods there.
+	// An object only counts as the work of a controller if the controller exists and would have created the object.
 	Verify []string
-	// Limit is how many other objects are stored in full. Beyond it, only hashes are stored: Diff then reports which
-	// fields differ but not their values, and Get returns only names. Zero means 10,000.
+	// Limit is the number of other objects to store in full. For objects beyond it, only hashes are stored: Diff then
+	// reports which fields differ but not their values, and Get returns only names. Zero means 10,000.
 	Limit int
-	// Parallel is how many kinds are listed concurrently; zero means 8. The client's own rate limit may be
-	// stricter.
+	// Parallel is the number of kinds to list concurrently; zero means 8. The client's own rate limit may be stricter.
 	Parallel int
 }
 
 // Baseline is the set of a cluster's objects at one time. It may be read concurrently.
 type Baseline struct {
 	Taken time.Time `json:"taken"`
-	// Missing lists kinds that could not be listed, and why. Diff does not compare them.
+	// Missing lists kinds that could not be listed, with the reason. Diff does not compare them.
 	Missing []string `json:"missing,omitempty"`
 	// kinds are the kinds that were listed, with their versions.
 	kinds   map[schema.GroupKind]string
@@ -50,11 +49,11 @@ type key struct {
 // object is the stored form of an object.
 type object struct {
 	version string
-	// body is the normalized object, or beyond the limit only its names and labels.
+	// body is the normalized object, or, beyond the limit, only its names and labels.
 	body map[string]any
 	// hashes are the hashes of the fields of an object that is not stored in full; otherwise nil.
 	hashes map[string]string
-	// note says why the object is not what it pretends to be, such as a pod of a controller; usually "".
+	// note is the reason why the object is not what it appears to be, such as a controller's pod; usually "".
 	note string
 }
 

@@ -22,14 +22,14 @@ import (
 const (
 	defaultLimit    = 10_000
 	defaultParallel = 8
-	// page is the number of objects per request, and patience its timeout: an aggregated API server may hang.
+	// page is the number of objects per request, and patience its timeout: an aggregated API server may not respond.
 	page     = 500
 	patience = 30 * time.Second
 )
 
-// Capture lists all objects of all kinds. Kinds that cannot be listed are in Missing; an error means that the
-// API server is unreachable or that nothing may be listed. It sends about one request per kind, so a client
-// limited to 5 requests per second is slow.
+// Capture lists all objects of all kinds. Kinds that cannot be listed are in Missing. An error means that the API
+// server is unreachable, or that the user may not list any kind. It sends about one request per kind, so it is slow
+// with a client that is limited to 5 requests per second.
 func Capture(
 	ctx context.Context, objects dynamic.Interface, kinds discovery.DiscoveryInterface, options Options,
 ) (*Baseline, error) {
@@ -71,14 +71,14 @@ func Capture(
 type capture struct {
 	client  dynamic.Interface
 	options Options
-	// salt makes the hashes of Secrets specific to this cluster; it is the same for both sides of a comparison.
+	// salt makes the hashes of Secrets specific to this cluster. It is the same for both sides of a comparison.
 	salt []byte
 
 	mu    sync.Mutex
 	b     *Baseline
 	whole int
 	gone  map[string]bool // namespaces that are being deleted
-	// census has the objects in the namespaces of Options.Verify.
+	// census contains the objects in the namespaces of Options.Verify.
 	census *census
 }
 
@@ -91,7 +91,7 @@ type resource struct {
 // discover returns each kind once, in the API server's preferred version.
 func (c *capture) discover(ctx context.Context, kinds discovery.DiscoveryInterface) ([]resource, error) {
 	if cached, is := kinds.(discovery.CachedDiscoveryInterface); is {
-		cached.Invalidate() // a CustomResourceDefinition may have been added since
+		cached.Invalidate() // a CustomResourceDefinition may have been added since the last discovery
 	}
 	lists, err := discovery.ToDiscoveryInterfaceWithContext(kinds).ServerPreferredResourcesWithContext(ctx)
 	var partly *discovery.ErrGroupDiscoveryFailed
@@ -127,14 +127,14 @@ func (c *capture) missing(what string, why error) {
 
 func (c *capture) readSalt(ctx context.Context) {
 	namespaces := schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
-	// Without permission to read it, the hashes have no salt.
+	// Without permission to read the namespace, the hashes are not salted.
 	if system, err := c.client.Resource(namespaces).Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{}); err == nil {
 		c.salt = []byte(system.GetUID())
 	}
 }
 
-// list stores the objects of a kind. If a continue token expires, as on a busy cluster after five minutes, it
-// starts again without pages.
+// list stores the objects of a kind. If a continue token expires, as may happen after five minutes on a busy cluster,
+// it starts again without pages.
 func (c *capture) list(ctx context.Context, r resource) error {
 	options := metav1.ListOptions{Limit: page}
 	for {
@@ -148,7 +148,7 @@ func (c *capture) list(ctx context.Context, r resource) error {
 			options = metav1.ListOptions{}
 			continue
 		case apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err):
-			// Its CustomResourceDefinition was deleted in the meantime.
+			// The CustomResourceDefinition was deleted in the meantime.
 			return nil
 		case errors.As(err, &status):
 			c.missing(r.GroupResource().String(), err)
@@ -160,7 +160,7 @@ func (c *capture) list(ctx context.Context, r resource) error {
 			c.keep(r, &list.Items[i])
 		}
 		next := list.GetContinue()
-		if next == "" || next == options.Continue { // the same token again would loop forever
+		if next == "" || next == options.Continue { // repeating the same token would loop forever
 			break
 		}
 		options.Continue = next
@@ -219,7 +219,7 @@ func (c *capture) store(k key, r resource, raw *unstructured.Unstructured) {
 	if !worth {
 		return
 	}
-	// Items in a list of a built-in kind lack these.
+	// Items in a list of a built-in kind lack these fields.
 	body["apiVersion"], body["kind"] = r.GroupVersion().String(), r.kind.Kind
 	o := &object{version: r.Version, body: body}
 	c.mu.Lock()
@@ -237,8 +237,7 @@ func (c *capture) store(k key, r resource, raw *unstructured.Unstructured) {
 	c.b.objects[k] = o
 }
 
-// dropTerminating drops the objects in namespaces that are being deleted, so that their deletion is not
-// reported.
+// dropTerminating removes the objects in namespaces that are being deleted, so that their deletion is not reported.
 func (c *capture) dropTerminating() {
 	for k := range c.b.objects {
 		if c.gone[k.namespace] {

@@ -8,9 +8,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
-// Collateral returns the differences that are neither allowed nor of our own objects. If only some fields of a
-// changed object are allowed, the result has the others. In allowed, kind, namespace and name may contain *, as
-// in path.Match; ours may be nil.
+// Collateral returns the differences that are neither allowed nor in our own objects. If only some fields of a changed
+// object are allowed, the result contains the other fields. In allowed, kind, namespace and name may contain *, as in
+// path.Match; ours may be nil.
 func Collateral(differences []Difference, allowed []scenario.Allowed, ours func(scenario.Ref) bool) []Difference {
 	var left []Difference
 	for _, d := range differences {
@@ -41,7 +41,7 @@ func Collateral(differences []Difference, allowed []scenario.Allowed, ours func(
 	return left
 }
 
-// Concerns reports whether a rule is about an object.
+// Concerns reports whether a rule applies to an object.
 func Concerns(a scenario.Allowed, ref scenario.Ref) bool {
 	return matches(a.Kind, ref.Kind) && matches(a.Namespace, ref.Namespace) && matches(a.Name, ref.Name)
 }
@@ -57,7 +57,7 @@ func matches(pattern, name string) bool {
 // without returns the difference without the allowed fields.
 func without(d Difference, allowed []scenario.Allowed) (Difference, bool) {
 	edits := d.edits
-	if edits == nil { // it was stored and read again
+	if edits == nil { // the difference was stored and read again
 		for _, field := range d.Fields {
 			edits = append(edits, edit{field: field})
 		}
@@ -78,8 +78,8 @@ func versionOf(ref scenario.Ref) string {
 	return ref.APIVersion[strings.LastIndexByte(ref.APIVersion, '/')+1:]
 }
 
-// fieldAllowed reports whether the field equals or is below one of the fields, in which * stands for any name; an empty
-// list allows all.
+// fieldAllowed reports whether the field equals or is below one of the fields, in which * matches any name. An empty
+// list allows all fields.
 func fieldAllowed(fields []string, field string) bool {
 	if len(fields) == 0 {
 		return true

@@ -92,8 +92,8 @@ func (c *comparison) values(path string, was, is any) {
 	c.edits = append(c.edits, e)
 }
 
-// named compares two lists of named items, such as containers and variables, item by item. The order of the items that
-// both have counts, except that of variables.
+// named compares two lists of named items, such as containers and variables, item by item. The order of items in both
+// lists is also compared, except for variables.
 func (c *comparison) named(path string, was, is []any) {
 	before, after := byName(was), byName(is)
 	for name := range union(before, after) {
@@ -115,7 +115,7 @@ func (c *comparison) named(path string, was, is []any) {
 	}
 }
 
-// byName returns the items of a list by their names, or nil if the list is empty or an item has no name of its own.
+// byName returns the items in a list by name, or nil if the list is empty or an item has no unique name.
 func byName(list []any) map[string]any {
 	all := map[string]any{}
 	for _, each := range list {

@@ -33,8 +33,8 @@ type Difference struct {
 	// Before and After are the shortened old and new values; the values of Secrets are hidden.
 	Before string `json:"before,omitempty"`
 	After  string `json:"after,omitempty"`
-	// Note says why the object is not what it pretends to be: a pod of a controller. No permission to create objects
-	// covers it.
+	// Note is the reason why the object is not what it appears to be, such as a controller's pod. No permission to
+	// create objects covers such an object.
 	Note string `json:"note,omitempty"`
 
 	edits []edit
@@ -71,7 +71,7 @@ func Diff(before, after *Baseline) []Difference {
 		}
 		is := after.objects[k]
 		switch {
-		case was.note != "" && !strings.HasSuffix(was.note, strayed): // a controller's, which may replace it
+		case was.note != "" && !strings.HasSuffix(was.note, strayed): // the controller may replace its objects
 		case is == nil && !goesByItself(k, was):
 			found = append(found, Difference{Ref: k.ref(was.version), Kind: Deleted})
 		case is != nil && is.version == was.version:
@@ -82,7 +82,7 @@ func Diff(before, after *Baseline) []Difference {
 			}
 		}
 	}
-	// Where a webhook changes the pods of a namespace, they differ from their templates from the beginning.
+	// If a webhook changes the pods in a namespace, they differ from their templates from the beginning.
 	webhooks := before.mutatedIn()
 	for k, is := range after.objects {
 		if strings.HasPrefix(is.note, mutated) && webhooks[k.namespace] {
@@ -98,7 +98,7 @@ func Diff(before, after *Baseline) []Difference {
 	return found
 }
 
-// mutatedIn returns the namespaces with pods that differ from the template of their owner.
+// mutatedIn returns the namespaces with pods that differ from their owner's template.
 func (b *Baseline) mutatedIn() map[string]bool {
 	found := map[string]bool{}
 	for k, o := range b.objects {
@@ -144,7 +144,7 @@ func brief(fields, values []string) string {
 	return strings.Join(text, ", ")
 }
 
-// goesByItself reports whether an object may disappear without user action.
+// goesByItself reports whether an object may be deleted without user action.
 func goesByItself(k key, o *object) bool {
 	if (k.kind == schema.GroupKind{Group: "batch", Kind: "Job"}) {
 		return mapAt(o.body, "spec")["ttlSecondsAfterFinished"] != nil
@@ -152,8 +152,8 @@ func goesByItself(k key, o *object) bool {
 	return isDefaultAccount(k, o)
 }
 
-// comesByItself reports whether an object may appear without user action: a cluster autoscaler creates nodes,
-// which have a providerID.
+// comesByItself reports whether an object may be created without user action: a cluster autoscaler creates nodes, which
+// have a providerID.
 func comesByItself(k key, o *object) bool {
 	if (k.kind == schema.GroupKind{Kind: "Node"}) {
 		return mapAt(o.body, "spec")["providerID"] != nil
@@ -161,7 +161,7 @@ func comesByItself(k key, o *object) bool {
 	return isDefaultAccount(k, o)
 }
 
-// isDefaultAccount reports whether the object is the unmodified service account that each namespace gets.
+// isDefaultAccount reports whether the object is the unmodified service account that is created in each namespace.
 func isDefaultAccount(k key, o *object) bool {
 	if k.kind != (schema.GroupKind{Kind: "ServiceAccount"}) || k.name != "default" || o.hashes != nil {
 		return false
@@ -173,8 +173,8 @@ func isDefaultAccount(k key, o *object) bool {
 // scalers are the objects that autoscalers scale, with their bounds.
 type scalers map[key][2]int64
 
-// scaledBy returns the objects that a HorizontalPodAutoscaler in both baselines scales, and so whose replicas
-// may change.
+// scaledBy returns the objects that a HorizontalPodAutoscaler in both baselines scales, so that their replicas may
+// change.
 func scaledBy(before, after *Baseline) scalers {
 	all := scalers{}
 	for k, o := range before.objects {

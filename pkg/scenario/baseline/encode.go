@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	// part is the maximum number of bytes of a baseline in one Secret: etcd limits an object to 1.5 MiB, and
-	// base64 adds a third.
+	// part is the maximum number of bytes of a baseline in one Secret: etcd limits an object to 1.5 MiB, and base64
+	// adds a third.
 	part = 700 << 10
-	// most is the maximum size of an unpacked baseline: several hundred thousand objects.
+	// most is the maximum size of an uncompressed baseline: several hundred thousand objects.
 	most   = 512 << 20
 	format = 1
 )
@@ -75,7 +75,7 @@ func (b *Baseline) Encode() ([][]byte, error) {
 func Decode(parts [][]byte) (*Baseline, error) {
 	unpacked, err := unpack(bytes.Join(parts, nil))
 	if err != nil {
-		return nil, fmt.Errorf("read the baseline: %w: parts of it may be missing", err)
+		return nil, fmt.Errorf("read the baseline: %w; parts of it may be missing", err)
 	}
 	var in stored
 	if err := json.Unmarshal(unpacked, &in); err != nil {
@@ -112,7 +112,7 @@ func unpack(packed []byte) ([]byte, error) {
 	}
 	unpacked, err := io.ReadAll(io.LimitReader(zip, most+1))
 	if err == nil && len(unpacked) > most {
-		err = errors.New("it is too large")
+		err = errors.New("too large")
 	}
 	return unpacked, err
 }

@@ -13,10 +13,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
-// Environments returns the differences with the variables of containers compared by what the containers get. It does
-// not matter whether a value is in the template, in a ConfigMap or in a Secret, but a variable that arrives by one of
-// these counts like any other: its field is spec.template.spec.containers[main].env[NAME]. Only workloads in the given
-// namespaces are compared, which must be stored in full.
+// Environments returns the differences with the environment variables compared by their values in the containers. It
+// does not matter whether a value is in the template, in a ConfigMap or in a Secret. But a new variable from one of
+// these sources counts like any other: its field is spec.template.spec.containers[main].env[NAME]. Only workloads in
+// the given namespaces are compared, which must be stored in full.
 func Environments(differences []Difference, before, after *Baseline, namespaces []string) []Difference {
 	for k, was := range before.objects {
 		is := after.objects[k]
@@ -47,7 +47,7 @@ func Environments(differences []Difference, before, after *Baseline, namespaces 
 	return differences
 }
 
-// ofEnvironment reports whether the field is a part of a container's variables.
+// ofEnvironment reports whether the field is part of a container's environment variables.
 func ofEnvironment(field string) bool {
 	at := segments(field)
 	return len(at) > 5 && slices.Equal(at[:3], []string{"spec", "template", "spec"}) &&
@@ -68,7 +68,8 @@ func environments(b *Baseline, namespace string, o *object) map[string]map[strin
 	return all
 }
 
-// environment returns the variables of a container. Values that are only known when it runs are described.
+// environment returns the variables of a container. Values that are only known when the container runs are replaced by
+// a description.
 func (b *Baseline) environment(namespace string, container map[string]any) map[string]string {
 	all := map[string]string{}
 	from, _ := container["envFrom"].([]any)
@@ -88,7 +89,7 @@ func (b *Baseline) environment(namespace string, container map[string]any) map[s
 		variable, _ := each.(map[string]any)
 		name, _ := variable["name"].(string)
 		value := b.value(namespace, variable)
-		if given[name] { // which of the two counts depends on the program
+		if given[name] { // which of the two takes precedence depends on the program
 			value = all[name] + ", and " + value
 		}
 		all[name], given[name] = value, true
@@ -118,7 +119,7 @@ func (b *Baseline) value(namespace string, variable map[string]any) string {
 	return string(text)
 }
 
-// data returns the data of a ConfigMap, or hashes of those of a Secret.
+// data returns the data of a ConfigMap, or the hashes of a Secret's data.
 func (b *Baseline) data(kind, namespace string, name any) map[string]string {
 	found := b.objects[key{schema.GroupKind{Kind: kind}, namespace, fmt.Sprint(name)}]
 	all := map[string]string{}
@@ -131,7 +132,7 @@ func (b *Baseline) data(kind, namespace string, name any) map[string]string {
 	return all
 }
 
-// sameValue reports whether two values are equal. Either may be the hash of a value of a Secret.
+// sameValue reports whether two values are equal. Either value may be the hash of a Secret's value.
 func sameValue(x, y string, salt []byte) bool {
 	hash := func(value string) string { return hashOf(base64.StdEncoding.EncodeToString([]byte(value)), salt) }
 	return x == y || Hashed(y) && hash(x) == y || Hashed(x) && hash(y) == x
@@ -147,7 +148,7 @@ func (b *Baseline) salt() []byte {
 	return []byte(uid)
 }
 
-// compareEnvironments returns the variables that differ, of containers that exist on both sides.
+// compareEnvironments returns the variables that differ, for containers that exist on both sides.
 func compareEnvironments(was, is map[string]map[string]string, salt []byte) []edit {
 	var edits []edit
 	for container, before := range was {

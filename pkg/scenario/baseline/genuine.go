@@ -21,9 +21,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
-// census is what a capture knows of the namespaces of Options.Verify: all their objects, as the API server has them.
-// Whoever may create pods there can give them any labels, and any owner. An object is therefore only taken for the work
-// of a controller if that controller exists, and would have created it like this.
+// census is a capture's knowledge of the namespaces in Options.Verify: all their objects, as returned by the API
+// server. A user who may create pods there can set any labels and any owner. Therefore, an object is only considered
+// the work of a controller if the controller exists, and would have created the object like this.
 type census struct {
 	objects   map[key]*unstructured.Unstructured
 	byUID     map[types.UID]key
@@ -41,20 +41,20 @@ func (c *census) add(k key, r resource, raw *unstructured.Unstructured) {
 	c.objects[k], c.byUID[raw.GetUID()], c.resources[k.kind] = raw, k, r
 }
 
-// settling is how long a doubt may take to resolve itself: the kinds are listed one after the other, a rollout replaces
-// pods, and those of a deleted controller live a little longer.
+// settling is the time in which a doubt may resolve: kinds are listed one after the other, rollouts replace pods, and
+// the pods of a deleted controller exist a little longer.
 const settling = 4 * time.Second
 
-// deepest is the longest chain of controllers that is followed: CronJob, Job, Pod. A candidate may write a circle.
+// deepest is the longest chain of controllers to follow: CronJob, Job, Pod. A candidate may create a cycle.
 const deepest = 3
 
-// mutated begins the notes of pods that an admission webhook may have changed as well. See Diff.
+// mutated is the beginning of notes on pods that an admission webhook may also have changed. See Diff.
 const mutated = "differs from the template of "
 
-// strayed ends the notes of pods that are stored in any case.
+// strayed is the end of notes on pods that are always stored.
 const strayed = " selects it, but no controller created it"
 
-// verify stores, with a note, the objects that pretend to be the work of a controller.
+// verify stores the objects that falsely appear to be created by a controller, with a note.
 func (c *capture) verify(ctx context.Context) error {
 	doubtful := slices.DeleteFunc(slices.Collect(maps.Keys(c.census.objects)), func(k key) bool {
 		return c.census.doubt(k, c.census.objects[k]) == ""
@@ -89,7 +89,7 @@ func (c *capture) verify(ctx context.Context) error {
 
 // note stores an object of the census with a note.
 func (c *capture) note(k key, note string) {
-	if c.b.objects[k] == nil { // a controller's, which are not stored
+	if c.b.objects[k] == nil { // the objects of controllers are not stored
 		raw := c.census.objects[k].DeepCopy()
 		raw.SetOwnerReferences(nil)
 		c.store(k, c.census.resources[k.kind], raw)
@@ -99,7 +99,7 @@ func (c *capture) note(k key, note string) {
 	}
 }
 
-// again reads a doubtful object and its owners once more, and returns what is doubtful now, or "".
+// again rereads a doubtful object and its owners, and returns the remaining doubt, or "".
 func (c *capture) again(ctx context.Context, k key) (string, error) {
 	raw, err := c.read(ctx, k)
 	if raw == nil || err != nil {
@@ -142,7 +142,7 @@ func (c *capture) read(ctx context.Context, k key) (*unstructured.Unstructured, 
 	return raw, nil
 }
 
-// doubt returns why an object is not what it pretends to be, or "".
+// doubt returns the reason why an object is not what it appears to be, or "".
 func (c *census) doubt(k key, raw *unstructured.Unstructured) string {
 	metadata, _ := raw.Object["metadata"].(map[string]any)
 	if !derived(k.kind, metadata) {
@@ -154,7 +154,7 @@ func (c *census) doubt(k key, raw *unstructured.Unstructured) string {
 	if !slices.ContainsFunc(raw.GetOwnerReferences(), func(o metav1.OwnerReference) bool {
 		return c.owner(o) != nil && creates(o, k.kind)
 	}) {
-		return "no controller created it: the owner that it names does not exist, or does not create such objects"
+		return "no controller created it: its owner does not exist, or does not create such objects"
 	}
 	if k.kind.String() != "Pod" {
 		return ""
@@ -168,7 +168,7 @@ func (c *census) doubt(k key, raw *unstructured.Unstructured) string {
 	}
 	owner := c.owner(*controller)
 	if owner == nil {
-		return "the controller that it names does not exist"
+		return "its controller does not exist"
 	}
 	if field := unlike(owner, raw, c.classSelector(raw)); field != "" {
 		return fmt.Sprintf("%s%s %s: %s", mutated, controller.Kind, owner.GetName(), field)
@@ -176,7 +176,7 @@ func (c *census) doubt(k key, raw *unstructured.Unstructured) string {
 	return c.outdated(owner)
 }
 
-// owner returns the object that an owner reference names, or nil.
+// owner returns the object that an owner reference refers to, or nil.
 func (c *census) owner(o metav1.OwnerReference) *unstructured.Unstructured {
 	k, known := c.byUID[o.UID]
 	found := c.objects[k]
@@ -193,7 +193,7 @@ func creates(owner metav1.OwnerReference, kind schema.GroupKind) bool {
 		group = ""
 	}
 	if !builtIn(group) {
-		return true // an operator's
+		return true // the owner is an operator's
 	}
 	return slices.Contains(map[string][]string{
 		"Deployment": {"ReplicaSet.apps"}, "ReplicaSet": {"Pod"}, "ReplicationController": {"Pod"},
@@ -202,7 +202,8 @@ func creates(owner metav1.OwnerReference, kind schema.GroupKind) bool {
 	}[owner.Kind], kind.String())
 }
 
-// stray returns what takes a pod for its own although nothing created it, or "": a Service would send it requests.
+// stray returns the object that selects a pod although no controller created the pod, or "". A Service would send
+// requests to such a pod.
 func (c *census) stray(k key, pod *unstructured.Unstructured) string {
 	var by []string
 	for at, o := range c.objects {
@@ -230,8 +231,8 @@ func selects(kind schema.GroupKind, o *unstructured.Unstructured, has map[string
 	return false
 }
 
-// debugged returns the name of an ephemeral container that runs in a pod, or "": it shares the pod's address, and can
-// answer in place of the program.
+// debugged returns the name of an ephemeral container running in a pod, or "". Such a container shares the pod's
+// address, and can respond in place of the program.
 func debugged(pod *unstructured.Unstructured) string {
 	statuses, _, _ := unstructured.NestedSlice(pod.Object, "status", "ephemeralContainerStatuses")
 	for _, each := range statuses {
@@ -244,8 +245,9 @@ func debugged(pod *unstructured.Unstructured) string {
 	return ""
 }
 
-// outdated returns that a ReplicaSet is not the current revision of its Deployment, or "". A ReplicaSet that somebody
-// else created for the Deployment is taken for an old revision, and lives until the current one is available.
+// outdated describes a ReplicaSet that is not the current revision of its Deployment; otherwise, it returns "". The
+// Deployment treats a ReplicaSet created by another user as an old revision, and keeps it until the current revision is
+// available.
 func (c *census) outdated(set *unstructured.Unstructured) string {
 	controller := metav1.GetControllerOfNoCopy(set)
 	if controller == nil || controller.Kind != "Deployment" {
@@ -261,11 +263,11 @@ func (c *census) outdated(set *unstructured.Unstructured) string {
 	if same(current["spec"], is["spec"]) && same(mapAt(current, "metadata", "labels"), given) {
 		return ""
 	}
-	return "not of the current revision of Deployment " + deployment.GetName()
+	return "not the current revision of Deployment " + deployment.GetName()
 }
 
 // settings are the fields of pods that neither the API server nor a controller changes when a pod is created from a
-// template, and containerSettings those of containers.
+// template; containerSettings are the corresponding fields of containers.
 var (
 	settings = []string{
 		"hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace", "runtimeClassName",
@@ -299,7 +301,7 @@ func unlike(owner, pod *unstructured.Unstructured, classSelector map[string]any)
 			return "spec." + field
 		}
 	}
-	if owner.GetKind() != "DaemonSet" { // which selects the node of each pod
+	if owner.GetKind() != "DaemonSet" { // a DaemonSet selects the node of each pod itself
 		merged := maps.Clone(classSelector)
 		if given := mapAt(template, "nodeSelector"); merged != nil {
 			maps.Copy(merged, given)
@@ -341,8 +343,8 @@ func unlike(owner, pod *unstructured.Unstructured, classSelector map[string]any)
 	return ""
 }
 
-// unmerged returns a pod's affinity without what the API server has merged into its selectors: the values of the labels
-// that matchLabelKeys and mismatchLabelKeys name.
+// unmerged returns a pod's affinity without the values that the API server has merged into its selectors: the values of
+// the labels in matchLabelKeys and mismatchLabelKeys.
 func unmerged(affinity any) any {
 	whole, is := affinity.(map[string]any)
 	if !is {
@@ -386,8 +388,8 @@ func unmergeTerm(term map[string]any) {
 	}
 }
 
-// unequal returns a resource whose limit differs between a template's container and a pod's, or "". A LimitRange adds
-// limits of CPU and memory, but no devices.
+// unequal returns a resource whose limit in the pod's container differs from the template's, or "". A LimitRange adds
+// limits for CPU and memory, but not for devices.
 func unequal(template, pod map[string]any) string {
 	wanted, has := mapAt(template, "resources", "limits"), mapAt(pod, "resources", "limits")
 	for _, name := range slices.Sorted(maps.Keys(wanted)) {
@@ -403,14 +405,14 @@ func unequal(template, pod map[string]any) string {
 	return ""
 }
 
-// sameQuantity reports whether two quantities are equal, however they are written: 1 and 1000m.
+// sameQuantity reports whether two quantities are equal, regardless of their notation: 1 and 1000m.
 func sameQuantity(a, b any) bool {
 	x, errX := quantities.ParseQuantity(fmt.Sprint(a))
 	y, errY := quantities.ParseQuantity(fmt.Sprint(b))
 	return errX == nil && errY == nil && x.Cmp(y) == 0
 }
 
-// names returns the names in a list, of its items or of their metadata.
+// names returns the names of the items in a list, or the names in their metadata.
 func names(list any, inMetadata bool) []string {
 	items, _ := list.([]any)
 	var all []string
@@ -425,7 +427,7 @@ func names(list any, inMetadata bool) []string {
 	return all
 }
 
-// named returns the items of a list by name, without those of the API server and of the given names.
+// named returns the items of a list by name, without those set by the API server and those in without.
 func named(list any, without []string) map[string]map[string]any {
 	items, _ := list.([]any)
 	all := map[string]map[string]any{}
@@ -439,10 +441,11 @@ func named(list any, without []string) map[string]map[string]any {
 	return all
 }
 
-// accountPath is where the API server mounts the volume of the service account.
+// accountPath is the path at which the API server mounts the service account volume.
 const accountPath = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-// mounts returns a container's mounts without that of the API server. Others can copy its name, but not its place.
+// mounts returns a container's mounts without the one added by the API server. Other mounts can copy its name, but not
+// its path.
 func mounts(container map[string]any) []any {
 	items, _ := container["volumeMounts"].([]any)
 	return slices.DeleteFunc(slices.Clone(items), func(each any) bool {
@@ -452,7 +455,7 @@ func mounts(container map[string]any) []any {
 	})
 }
 
-// same reports whether two values are equal. An empty one is equivalent to a missing one.
+// same reports whether two values are equal. Empty and missing values are equivalent.
 func same(a, b any) bool {
 	return reflect.DeepEqual(a, b) || blank(a) && blank(b)
 }

@@ -146,7 +146,7 @@ func TestForgedObjectsAreFound(t *testing.T) {
 		"on a node that its RuntimeClass leaves out": {classed("{a: b}", "{a: c}"), "spec.nodeSelector"},
 		"an old revision": {
 			with(0, replace(trainDeployment, "trainer:1", "trainer:2")),
-			"not of the current revision of Deployment train",
+			"not the current revision of Deployment train",
 		},
 		"a ReplicaSet of nobody": {with(1, replace(trainSet, "uid: d1", "uid: d9")), "no controller created it"},
 		"a debug container that runs": {

@@ -24,7 +24,7 @@ func (o *object) shrink() {
 	o.body = map[string]any{"apiVersion": o.body["apiVersion"], "kind": o.body["kind"], "metadata": kept}
 }
 
-// fieldHashes returns the hashes of an object's fields, whether it is stored in full or not.
+// fieldHashes returns the hashes of an object's fields, whether or not it is stored in full.
 func (o *object) fieldHashes() map[string]string {
 	if o.hashes != nil {
 		return o.hashes
@@ -32,8 +32,8 @@ func (o *object) fieldHashes() map[string]string {
 	return hashFields(o.body)
 }
 
-// Digest returns a hash of the selected objects. It stays the same as long as none of them is created, changed
-// or deleted, and the same kinds can be listed.
+// Digest returns a hash of the selected objects. It stays the same as long as none of them is created, changed or
+// deleted, and the same kinds can be listed.
 func (b *Baseline) Digest(of func(ref scenario.Ref, body map[string]any) bool) string {
 	all := map[string]map[string]string{"": {"missing": strings.Join(b.Missing, "; ")}}
 	for k, o := range b.objects {

@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// ephemeral reports whether objects of the kind come, go and change on their own, and are not created by users.
+// ephemeral reports whether objects of the kind are created, deleted and changed automatically, and not by users.
 func ephemeral(kind schema.GroupKind) bool {
 	switch kind.Group {
 	case "metrics.k8s.io", "custom.metrics.k8s.io", "external.metrics.k8s.io", // computed for each request
@@ -41,8 +41,7 @@ func hasIdentity(kind schema.GroupKind) bool {
 	}, kind.String())
 }
 
-// derived reports whether a controller created the object from another one, whose differences are reported
-// instead.
+// derived reports whether a controller created the object from another one, for which differences are reported instead.
 func derived(kind schema.GroupKind, metadata map[string]any) bool {
 	owners, _ := metadata["ownerReferences"].([]any)
 	for _, each := range owners {
@@ -50,14 +49,15 @@ func derived(kind schema.GroupKind, metadata map[string]any) bool {
 		controls, _ := owner["controller"].(bool)
 		switch {
 		case kind == schema.GroupKind{Kind: "Pod"} && owner["kind"] == "Node":
-			// A static pod: no other object represents it.
+			// A static pod, which no other object represents.
 			return false
-		// Created and deleted with its owner.
+		// Objects that are created and deleted with their owner.
 		case slices.Contains([]any{"Pod", "Node", "ReplicaSet", "Job"}, owner["kind"]):
 			return true
 		case !controls:
 		case builtIn(kind.Group):
-			// A candidate may change an operator's DaemonSet, but pods, and jobs of CronJobs, come and go.
+			// A candidate may change an operator's DaemonSet. But pods, and jobs of CronJobs, are created and deleted
+			// automatically.
 			return slices.Contains([]string{"Pod", "ReplicaSet.apps", "Job.batch", "ReplicationController"},
 				kind.String())
 		default:

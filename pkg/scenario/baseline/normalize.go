@@ -15,11 +15,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
-// longest is the length of the longest string that is stored; longer ones are hashed.
+// longest is the maximum length of a string that is stored; longer strings are hashed.
 const longest = 8 << 10
 
-// normalize removes the status and everything that the API server or controllers set from an object, which it
-// modifies. worth is false for objects that a controller created from another one.
+// normalize removes the status and everything that the API server or controllers set from an object, which it modifies.
+// worth is false for objects that a controller created from other objects.
 func normalize(kind schema.GroupKind, o map[string]any, salt []byte) (body map[string]any, worth bool) {
 	metadata, _ := o["metadata"].(map[string]any)
 	if metadata == nil || derived(kind, metadata) || !special(kind, o, metadata) {
@@ -56,7 +56,7 @@ func normalizeMetadata(kind schema.GroupKind, metadata map[string]any) map[strin
 	owners, _ := metadata["ownerReferences"].([]any)
 	var names []any
 	for _, each := range owners {
-		if owner, is := each.(map[string]any); is { // without the UID: a recreated owner is still the owner
+		if owner, is := each.(map[string]any); is { // without the UID, because a recreated owner is still the owner
 			names = append(names,
 				map[string]any{"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": owner["name"]})
 		}
@@ -67,7 +67,7 @@ func normalizeMetadata(kind schema.GroupKind, metadata map[string]any) map[strin
 	return kept
 }
 
-// noted reports whether controllers set the annotation of an object with this metadata.
+// noted reports whether the annotation of an object with this metadata is set by controllers.
 func noted(kind schema.GroupKind, name string, metadata map[string]any) bool {
 	// Most annotations of nodes are set by kubelets, network plugins and detectors.
 	if kind == (schema.GroupKind{Kind: "Node"}) && !byKubectl(name, metadata) {
@@ -84,7 +84,7 @@ func noted(kind schema.GroupKind, name string, metadata map[string]any) bool {
 		"autoscaling.alpha.kubernetes.io",
 		"cni.projectcalico.org", "k8s.v1.cni.cncf.io", "k8s.ovn.org", "cloud.google.com", "lifecycle.cattle.io",
 		"openshift.io", "security.openshift.io",
-	}, domain) || strings.HasPrefix(name, "kubernetes.io/config.") // of static pods: the start time of the kubelet
+	}, domain) || strings.HasPrefix(name, "kubernetes.io/config.") // for static pods: the start time of the kubelet
 }
 
 // byKubectl reports whether the annotation was last set with kubectl.
@@ -98,7 +98,7 @@ func byKubectl(name string, metadata map[string]any) bool {
 	})
 }
 
-// labeled reports whether controllers set the label.
+// labeled reports whether the label is set by controllers.
 func labeled(kind schema.GroupKind, name string) bool {
 	switch kind.String() {
 	case "Node":
@@ -117,11 +117,11 @@ func isControllerUID(label string) bool {
 	return label == "controller-uid" || label == "batch.kubernetes.io/controller-uid"
 }
 
-// special removes fields outside the status that controllers set in certain kinds. It returns false for an
-// object that is not worth storing.
+// special removes fields outside the status that controllers set in certain kinds. It returns false for an object that
+// is not worth storing.
 func special(kind schema.GroupKind, o, metadata map[string]any) (worth bool) {
 	switch kind.String() {
-	case "ConfigMap": // these are in every namespace, and are restored if changed
+	case "ConfigMap": // created in every namespace, and restored if changed
 		return metadata["name"] != "kube-root-ca.crt" && metadata["name"] != "openshift-service-ca.crt"
 	case "Secret":
 		if o["type"] == "kubernetes.io/service-account-token" {
@@ -138,7 +138,7 @@ func special(kind schema.GroupKind, o, metadata map[string]any) (worth bool) {
 		normalizeService(o)
 	case "PersistentVolume":
 		return normalizeVolume(o, metadata)
-	case "Job.batch": // a recreated Job has different ones
+	case "Job.batch": // a recreated Job has different values
 		for _, path := range [][]string{
 			{"spec", "selector", "matchLabels"}, {"spec", "template", "metadata", "labels"},
 		} {
@@ -159,7 +159,7 @@ func special(kind schema.GroupKind, o, metadata map[string]any) (worth bool) {
 	return true
 }
 
-// dropBundles drops the CA bundles of webhooks, which operators rotate.
+// dropBundles removes the CA bundles of webhooks, which operators rotate.
 func dropBundles(o map[string]any) {
 	webhooks, _ := o["webhooks"].([]any)
 	for _, each := range webhooks {
@@ -216,7 +216,7 @@ func normalizePod(o map[string]any) {
 	}
 }
 
-// normalizeService drops assigned addresses: a recreated Service still works by name.
+// normalizeService removes assigned addresses: a recreated Service still works by name.
 func normalizeService(o map[string]any) {
 	spec := mapAt(o, "spec")
 	if spec["clusterIP"] != "None" {
@@ -226,7 +226,7 @@ func normalizeService(o map[string]any) {
 	delete(spec, "healthCheckNodePort")
 }
 
-// normalizeVolume reports whether to store a volume: those of a provisioner belong to their claims.
+// normalizeVolume reports whether to store a volume. Provisioned volumes belong to their claims.
 func normalizeVolume(o, metadata map[string]any) bool {
 	annotations, _ := metadata["annotations"].(map[string]any)
 	dropField(o, "spec", "claimRef", "uid")

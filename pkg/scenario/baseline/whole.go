@@ -15,7 +15,7 @@ func (b *Baseline) Whole(ref scenario.Ref) bool {
 // hashed matches the hash that replaces a secret or long value.
 var hashed = regexp.MustCompile(`^sha256:[0-9a-f]{32}( \([0-9]+ bytes\))?$`)
 
-// Hashed reports whether a value, or a value in it, was replaced by a hash.
+// Hashed reports whether a value, or a nested value, was replaced by a hash.
 func Hashed(value any) bool {
 	switch value := value.(type) {
 	case string:

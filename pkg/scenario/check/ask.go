@@ -17,29 +17,29 @@ import (
 )
 
 const (
-	// startFor is how long the client pod may take to start: its image may have to be pulled.
+	// startFor is the maximum time for the client pod to start, because the image may have to be pulled.
 	startFor = 60 * time.Second
 	// runEvery is the interval at which the pod's phase is polled.
 	runEvery = 200 * time.Millisecond
-	// spare is added to the request's own timeout for reaching the pod and for DNS resolution, which wget's
-	// timeout does not cover.
+	// spare is added to the request's own timeout for reaching the pod and for DNS resolution, which wget's timeout
+	// does not include.
 	spare = 3 * time.Second
 )
 
-// asker sends requests from a pod of its own. It creates the pod on first use and then reuses it.
+// asker sends requests from its own pod. It creates the pod on first use and then reuses it.
 type asker struct {
 	*Checker
 	http scenario.HTTP
-	// avoid are nodes that are used only if there are no others; busy is for a pod that sends many requests.
+	// avoid lists nodes to use only if there are no others; busy is set for a pod that sends many requests.
 	avoid []string
 	busy  bool
 
 	began   time.Time
 	pod     *ownPod
 	running *corev1.Pod
-	// asked is set once a pod has run: the start of a replacement counts toward the check's time.
+	// asked is set once a pod has been running: the start of a replacement counts toward the check's time.
 	asked bool
-	// client is the index of the client program that the image has.
+	// client is the index of the client program that the image contains.
 	client int
 }
 
@@ -54,7 +54,7 @@ func (a *asker) look(ctx context.Context) (view, error) {
 		}
 	}
 	seen, err := a.ask(ctx)
-	if err != nil && ctx.Err() == nil && a.ended(ctx) { // the next look creates another
+	if err != nil && ctx.Err() == nil && a.ended(ctx) { // the next evaluation creates another pod
 		a.running, a.began = nil, time.Time{}
 		return view{}, errors.Join(err, a.pod.remove(ctx))
 	}
@@ -69,8 +69,8 @@ func (a *asker) ended(ctx context.Context) bool {
 	return errors.Is(err, errGone) || err == nil && pod.Status.Phase != corev1.PodRunning
 }
 
-// start creates the pod and waits briefly for it to run. While the pod is starting, the view is early; if the
-// pod cannot start, start returns an error.
+// start creates the pod and waits briefly for it to run. While the pod is starting, the view is early. If the pod
+// cannot start, start returns an error.
 func (a *asker) start(ctx context.Context) (view, error) {
 	if a.began.IsZero() {
 		a.began = time.Now()
@@ -81,9 +81,9 @@ func (a *asker) start(ctx context.Context) (view, error) {
 		case a.running != nil || err != nil && !errors.Is(err, errNotYet):
 			return view{}, err
 		case time.Since(a.began) > startFor || a.asked && time.Now().After(until):
-			return view{}, fmt.Errorf("the client pod does not run: %s", state)
+			return view{}, fmt.Errorf("the client pod is not running: %s", state)
 		case time.Now().After(until):
-			return view{early: true, evidence: "the client pod does not run yet: " + state}, nil
+			return view{early: true, evidence: "the client pod is not running yet: " + state}, nil
 		}
 		if err := sleep(ctx, runEvery); err != nil {
 			return view{}, err
@@ -101,7 +101,7 @@ func (a *asker) step(ctx context.Context) (state string, err error) {
 	}
 	_, pod, err := a.pod.read(ctx)
 	if errors.Is(err, errGone) {
-		return "", errors.Join(err, a.pod.remove(ctx)) // the next look creates another
+		return "", errors.Join(err, a.pod.remove(ctx)) // the next evaluation creates another pod
 	}
 	if err != nil {
 		return "", err
@@ -110,7 +110,7 @@ func (a *asker) step(ctx context.Context) (state string, err error) {
 		a.running = pod
 		return "", nil
 	}
-	err = fmt.Errorf("the client pod does not run: %s", podState(pod))
+	err = fmt.Errorf("the client pod is not running: %s", podState(pod))
 	switch judge(pod) {
 	case ended:
 		return "", errors.Join(err, a.pod.remove(ctx))
@@ -138,7 +138,7 @@ func (a *asker) make(ctx context.Context) (state string, err error) {
 	return "created", nil
 }
 
-// manifest returns the pod, which only sleeps and may run on any healthy node.
+// manifest returns a pod that only sleeps and may run on any healthy node.
 func (a *asker) manifest(ctx context.Context) (map[string]any, error) {
 	nodes, err := a.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -202,8 +202,8 @@ func tolerations(nodes []corev1.Node) []any {
 	return all
 }
 
-// clients returns commands that request a URL, in order of preference: wget of BusyBox and GNU, older versions
-// that do not print the status, and the program that the images of some test clusters have instead.
+// clients returns commands that request a URL, in order of preference: wget from BusyBox and GNU, older versions that
+// do not print the status, and the program that the images in some test clusters contain instead.
 func clients(url string, timeout time.Duration) [][]string {
 	seconds := strconv.Itoa(max(int((timeout+time.Second-1)/time.Second), 1))
 	return [][]string{
@@ -214,7 +214,7 @@ func clients(url string, timeout time.Duration) [][]string {
 	}
 }
 
-// ask sends a request with the first program that the image has.
+// ask sends a request with the first client program that the image contains.
 func (a *asker) ask(ctx context.Context) (view, error) {
 	timeout := httpTimeout(a.http)
 	programs := clients(a.http.URL, timeout)
@@ -235,12 +235,12 @@ func (a *asker) ask(ctx context.Context) (view, error) {
 		return heard(said), nil
 	}
 	a.client = 0
-	return view{}, fmt.Errorf("image %s does not contain wget: specify one that does",
+	return view{}, fmt.Errorf("image %s does not contain wget: specify an image that does",
 		a.running.Spec.Containers[0].Image)
 }
 
-// missing reports whether a program does not exist, does not support its options, or crashes. Such a failure does not
-// concern the URL. (Debian's static BusyBox crashes in the resolver.)
+// missing reports whether a program does not exist, does not support its options, or crashes. Such a failure is not
+// related to the URL. (Debian's static BusyBox crashes in the resolver.)
 func missing(s said, err error) bool {
 	if err != nil {
 		return strings.Contains(err.Error(), "executable file not found") ||
@@ -257,7 +257,7 @@ func missing(s said, err error) bool {
 // statusLine matches the start of a response; all programs print it, once for each redirect.
 var statusLine = regexp.MustCompile(`HTTP/[0-9.]+ ([0-9]{3})`)
 
-// heard returns the response in the output of a program.
+// heard returns the response in a program's output.
 func heard(s said) view {
 	if all := statusLine.FindAllStringSubmatch(s.stderr, -1); len(all) > 0 {
 		status, err := strconv.ParseInt(all[len(all)-1][1], 10, 64)

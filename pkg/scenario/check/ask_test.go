@@ -139,7 +139,7 @@ func TestAskingPod(t *testing.T) {
 			status: func(int, time.Duration) corev1.PodStatus {
 				return phase(corev1.PodPending, waiting("ContainerCreating"))
 			},
-			made: 1, took: 62 * time.Second, why: "the client pod does not run: Pending: ContainerCreating",
+			made: 1, took: 62 * time.Second, why: "the client pod is not running: Pending: ContainerCreating",
 		},
 		"no image": {
 			status: func(int, time.Duration) corev1.PodStatus {

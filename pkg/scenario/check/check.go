@@ -1,7 +1,7 @@
-// Package check evaluates a scenario's checks on a cluster: of objects, logs, events, the output of a command
-// in a container, an HTTP response, permissions, and the result of a pod.
+// Package check evaluates a scenario's checks on a cluster: checks of objects, logs, events, the output of a command in
+// a container, an HTTP response, permissions, or the result of a pod.
 //
-// A source that cannot be read is never treated as a result: the check fails with the reason, whatever it
+// A source that cannot be read is never treated as a result: the check fails with the reason, regardless of what it
 // expects.
 package check
 
@@ -34,8 +34,8 @@ type Checker struct {
 	Params map[string]any
 	Facts  scenario.Facts
 
-	// Guarded is for what a candidate has changed: logs of pods in which a debug container has run are rejected,
-	// because it can write to them, and pods that a ReplicaSet has given up are not listed.
+	// Guarded is set if a candidate may have changed the state: logs of pods in which a debug container has run are
+	// rejected, because the container can write to them, and pods that a ReplicaSet has replaced are not listed.
 	Guarded bool
 
 	// Module is the submitted Terraform module, or nil.
@@ -46,20 +46,20 @@ type Checker struct {
 	Was     func(ctx context.Context, ref scenario.Ref) (map[string]any, error)
 	WasList func(ctx context.Context, selector scenario.Selector) ([]any, error)
 
-	// Handler reads a runtime handler of a node: type and binaryName, or nil if it has none of that name. If it is not
-	// set, checks of handlers fail.
+	// Handler reads a runtime handler on a node: type and binaryName, or nil if the handler does not exist. If it is
+	// not set, checks of handlers fail.
 	Handler func(ctx context.Context, what scenario.Handler) (map[string]any, error)
 
-	// ProbeImage is the image of client pods, and of probes that do not specify one; it must contain wget.
-	// Empty means the image of debug pods.
+	// ProbeImage is the image for client pods, and for probes that do not specify one; it must contain wget. Empty
+	// means the image for debug pods.
 	ProbeImage string
 	// Labels are set on all pods that a Checker creates, so that pods left by a crash can be found. They must
 	// be neutral, because candidates see them.
 	Labels map[string]string
 
-	// Progress, if set, receives what the checks are waiting for. Calls do not overlap.
+	// Progress, if set, receives messages about what the checks are waiting for. Calls do not overlap.
 	Progress func(text string)
-	// Every is the interval between looks; zero means a second. The first looks are more frequent.
+	// Every is the interval between evaluations; zero means a second. The first evaluations are more frequent.
 	Every time.Duration
 
 	// ping tests whether the API server responds; it uses Client, except in tests.
@@ -74,13 +74,13 @@ type Checker struct {
 type Result struct {
 	Name string `json:"name"`
 	OK   bool   `json:"ok"`
-	// Message describes the problem if the check failed: in the scenario's words, or why the source could not
-	// be read.
+	// Message describes the problem if the check failed: in the scenario's words, or the reason why the source could
+	// not be read.
 	Message string `json:"message,omitempty"`
 	// Saw is short, verbatim evidence: the compared value, or the last line of a log.
 	Saw  string        `json:"saw,omitempty"`
 	Took time.Duration `json:"took"` // in nanoseconds
-	// LookedFrom and LookedUntil are the start and end of the look that decided the check; zero if there was
+	// LookedFrom and LookedUntil are the start and end of the evaluation that determined the result; zero if there was
 	// none.
 	LookedFrom  time.Time `json:"-"`
 	LookedUntil time.Time `json:"-"`
@@ -96,10 +96,10 @@ func OK(results []Result) bool {
 	return true
 }
 
-// Run runs all checks concurrently. Each runs until it has held for as long as it must, or its time expires.
-// The results are in the order of the checks. Run returns an error, with the results so far, if ctx is done or
-// the API server is unreachable; other problems are in the results. Run deletes all pods that it created, even
-// if ctx is done, and names those that it could not delete in Message.
+// Run runs all checks concurrently. Each runs until it has held for the required time, or its time expires. The results
+// are in the order of the checks. Run returns an error, with the results so far, if ctx is done or the API server is
+// unreachable; other problems are in the results. Run deletes all pods that it created, even if ctx is done, and lists
+// those that it could not delete in Message.
 func (c *Checker) Run(ctx context.Context, checks []scenario.Check) ([]Result, error) {
 	results, errs := make([]Result, len(checks)), make([]error, len(checks))
 	base, err := c.variables()

@@ -15,13 +15,13 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
-// events lists events about an object, the oldest first. An empty name means all objects of the kind. The list
-// of core/v1 includes events created through events.k8s.io; their missing fields are filled in, so that
-// expressions can treat all events the same.
+// events lists events about an object, oldest first. An empty name means all objects of the kind. The list of core/v1
+// includes events created through events.k8s.io; their missing fields are filled in, so that expressions can treat all
+// events the same.
 func (c *Checker) events(ctx context.Context, ref scenario.Ref) (view, error) {
 	items, err := c.eventsAbout(ctx, ref, "")
 	if err != nil {
-		return view{}, fmt.Errorf("list events of %s %s: %w", ref.Kind, ref.Name, err)
+		return view{}, fmt.Errorf("list events about %s %s: %w", ref.Kind, ref.Name, err)
 	}
 	return view{vars: expr.Vars{"list": items}, evidence: lastEvent(items)}, nil
 }
@@ -36,7 +36,7 @@ func (c *Checker) eventsAbout(ctx context.Context, ref scenario.Ref, uid string)
 	}
 	resource := c.Dynamic.Resource(schema.GroupVersionResource{Version: "v1", Resource: "events"})
 	client := resource.Namespace(ref.Namespace)
-	if ref.Namespace == "" { // events about nodes are usually in default, but not for all components
+	if ref.Namespace == "" { // events about nodes are usually in namespace default, but not from all components
 		client = resource
 	}
 	all, err := list(ctx, client, metav1.ListOptions{FieldSelector: fields.AndSelectors(terms...).String()})
@@ -65,7 +65,7 @@ func isAbout(event map[string]any, about map[string]string) bool {
 	return true
 }
 
-// complete fills in the times and the count, which events of events.k8s.io have in other fields.
+// complete fills in the times and the count, which are in other fields in events from events.k8s.io.
 func complete(event map[string]any) {
 	created, _ := nested(event, "metadata", "creationTimestamp").(string)
 	first := text(event["firstTimestamp"], event["eventTime"], created)

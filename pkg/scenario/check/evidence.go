@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// maxSaw is the maximum length of the evidence, maxValue that of each value, and maxShown the number of
-	// list items.
+	// maxSaw is the maximum length of the evidence, maxValue the maximum length of each value, and maxShown the maximum
+	// number of list items.
 	maxSaw   = 400
 	maxValue = 160
 	maxShown = 4
@@ -30,7 +30,7 @@ var (
 	macro = regexp.MustCompile(`\blist\s*\.\s*(?:all|exists|exists_one|existsOne|filter|map)\s*\(\s*([a-zA-Z_]\w*)\s*,`)
 )
 
-// evidence returns what a check reports as seen: the values that its expression compares, and the state of its
+// evidence returns the evidence that a check reports: the values that its expression compares, and the state of its
 // source.
 func evidence(check scenario.Check, seen view) string {
 	var parts []string
@@ -67,7 +67,7 @@ func values(name string, o map[string]any, expect string) []string {
 	return all
 }
 
-// value returns the value at a path, as far as it exists: .spec.replicas = 0.
+// value returns the value at a path, as far as the path exists: .spec.replicas = 0.
 func value(o map[string]any, steps [][]string) string {
 	at, current, secret := "", any(o), o["kind"] == "Secret"
 	for _, s := range steps {
@@ -102,7 +102,7 @@ func follow(value any, step []string) (any, bool) {
 	return next, is
 }
 
-// valuesOfList returns, for the first objects of a list, the fields that macros in an expression refer to.
+// valuesOfList returns, for the first objects in a list, the fields that macros in an expression refer to.
 func valuesOfList(list []any, expect string) []string {
 	var all []string
 	for _, m := range macro.FindAllStringSubmatch(expect, -1) {

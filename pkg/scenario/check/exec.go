@@ -21,7 +21,7 @@ const defaultExecTimeout = 10 * time.Second
 // defaultContainer is the annotation that selects a pod's default container, as in kubectl.
 const defaultContainer = "kubectl.kubernetes.io/default-container"
 
-// command runs a command in the first ready pod that is selected.
+// command runs a command in the first ready pod that matches.
 func (c *Checker) command(ctx context.Context, e scenario.Exec) (view, error) {
 	pods, err := c.pick(ctx, e.Namespace, e.Labels, e.Pod)
 	if err != nil {
@@ -99,7 +99,7 @@ func (c *Checker) runIn(
 	return said{}, fmt.Errorf("%s in pod %s/%s: %w", command[0], pod.Namespace, pod.Name, err)
 }
 
-// containerOf returns the named container, or like kubectl the one in the annotation, or the first.
+// containerOf returns the named container or, like kubectl, the one in the annotation, or the first.
 func containerOf(pod *corev1.Pod, name string) string {
 	switch {
 	case name != "":

@@ -12,7 +12,7 @@ import (
 // errNoNodes is for checks that need a pod on a node.
 var errNoNodes = errors.New("nodes cannot be read here")
 
-// handler reads a runtime handler of a node. It reads it once, because that takes a pod.
+// handler reads a runtime handler on a node. It reads the handler only once, because this requires a pod.
 func (c *Checker) handler(what scenario.Handler) source {
 	var read *view
 	return passive(func(ctx context.Context) (view, error) {

@@ -7,7 +7,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
 )
 
-// nobody is the default user of pods, which is nobody in Debian and BusyBox.
+// nobody is the default user for pods, which is the user nobody in Debian and BusyBox.
 const nobody int64 = 65534
 
 // deadline is the maximum lifetime of a pod that is not deleted, in seconds.

@@ -20,14 +20,15 @@ import (
 // Load is a stream of HTTP requests from a pod.
 type Load struct {
 	Name      string `json:"name"`
-	Namespace string `json:"namespace,omitempty"` // of the pod that sends the requests
+	Namespace string `json:"namespace,omitempty"` // namespace of the pod that sends the requests
 	URL       string `json:"url"`
-	// Completions makes each request an OpenAI-style completion: a POST of this body. Otherwise, it is a GET.
+	// Completions makes each request an OpenAI-style completion: a POST with this body. Otherwise, each request is a
+	// GET.
 	Completions *Completions `json:"completions,omitempty"`
-	// Rate is the number of requests per second, which are sent whether or not the ones before are answered. The
+	// Rate is the number of requests per second, which are sent even if earlier requests have no response yet. The
 	// default is 2.
 	Rate float64 `json:"rate,omitempty"`
-	// Timeout is how long a request may take before it has failed. The default is 5s.
+	// Timeout is the time after which a request has failed. The default is 5s.
 	Timeout scenario.Duration `json:"timeout,omitempty"`
 }
 
@@ -38,14 +39,14 @@ type Completions struct {
 	MaxTokens int    `json:"max_tokens"`
 }
 
-// Request is a request of a load that was answered or has failed.
+// Request is a request of a load that got a response or failed.
 type Request struct {
-	At   time.Time // when the news arrived, by the clock of this client
+	At   time.Time // when the result arrived, according to this client's clock
 	Took time.Duration
-	OK   bool // answered with a status below 400
+	OK   bool // the response had a status below 400
 }
 
-// Limits of a load. The product of rate and timeout is how many requests can be open at the same time.
+// Limits for a load. The product of rate and timeout is the maximum number of open requests.
 const (
 	defaultRate = 2.0
 	mostRate    = 20.0
@@ -78,7 +79,7 @@ func (l Load) Validate() error {
 	seconds := l.Timeout.Std().Seconds()
 	switch {
 	case l.Name == "":
-		return errors.New("a load needs a name")
+		return errors.New("a load must have a name")
 	case err != nil, u.Scheme != "http" && u.Scheme != "https", u.Host == "":
 		return fmt.Errorf("%s: url must be an address such as http://vllm.infer:8000/v1/models, not %q", l.Name, l.URL)
 	case l.Rate < 0.1 || l.Rate > mostRate || math.IsNaN(l.Rate):
@@ -86,16 +87,16 @@ func (l Load) Validate() error {
 	case seconds < 1 || l.Rate*seconds > mostOpen:
 		return fmt.Errorf("%s: timeout must be at least 1s, and rate x timeout at most %g open requests", l.Name, mostOpen)
 	case l.Completions != nil && (l.Completions.Model == "" || l.Completions.Prompt == ""):
-		return fmt.Errorf("%s: completions needs a model and a prompt", l.Name)
+		return fmt.Errorf("%s: completions must have a model and a prompt", l.Name)
 	}
 	return nil
 }
 
-// loadScript sends requests in the background, one each $1 seconds with timeout $2 to $3, with body $4 if it is not
-// empty, and prints a line for each: its start and its end in seconds since the node's boot, and the exit code. The
-// clock has hundredths of a second; the shell reads it without a program. The first request finds out what the image
-// has; it is not printed.
-// A program that is ended by timeout exits with 124, 137 or 143; other codes from 126 on mean that it does not work.
+// loadScript sends requests in the background, one every $1 seconds with timeout $2 to $3, with body $4 if it is not
+// empty, and prints a line for each: its start and end in seconds since the node's boot, and the exit code. The clock
+// has a resolution of a hundredth of a second; the shell reads it without a program. The first request, which is not
+// printed, determines which programs the image contains. A program that timeout terminates exits with 124, 137 or 143;
+// other codes from 126 on mean that the program does not work.
 const loadScript = `say() { read -r e x </proc/uptime; echo "$1 $e $2"; }
 limit=; command -v timeout >/dev/null && limit="timeout $2"
 if [ -n "$4" ]; then
@@ -129,9 +130,8 @@ func (l Load) command() ([]string, error) {
 	}, nil
 }
 
-// Load sends requests until ctx ends, and calls each with every request; calls do not overlap. It prefers a node that
-// is not one of avoid. It starts a new pod if the one that it uses is lost. It returns an error only if it cannot send
-// requests at all.
+// Load sends requests until ctx ends, and calls each with every request; calls do not overlap. It prefers nodes that
+// are not in avoid. It starts a new pod if its pod is lost. It returns an error only if it cannot send requests at all.
 func (c *Checker) Load(ctx context.Context, l Load, avoid []string, each func(Request)) error {
 	l = l.Defaults()
 	command, err := l.command()
@@ -168,7 +168,8 @@ func (c *Checker) Load(ctx context.Context, l Load, avoid []string, each func(Re
 		if err != nil && !sent {
 			return fmt.Errorf("load %s: %w", l.Name, err)
 		}
-		// Another pod, also if this one still runs: the script in it may go on without anyone who reads its output.
+		// Create another pod, even if this one is still running: its script may continue although nobody reads the
+		// output.
 		a.running, a.began = nil, time.Time{}
 		_ = a.close(ctx)
 		_ = sleep(ctx, time.Second)
@@ -186,7 +187,7 @@ type requestLines struct {
 	said string
 }
 
-// maxLine is longer than any line of loadScript.
+// maxLine exceeds the length of any line from loadScript.
 const maxLine = 256
 
 func (r *requestLines) Write(p []byte) (int, error) {
@@ -217,7 +218,7 @@ func (r *requestLines) other() string {
 	return r.said
 }
 
-// readRequest reads a line of loadScript. The container may print anything.
+// readRequest parses a line from loadScript. The container may print anything.
 func readRequest(line string, timeout time.Duration) (Request, bool) {
 	words := strings.Fields(line)
 	if len(words) != 3 {
@@ -231,6 +232,6 @@ func readRequest(line string, timeout time.Duration) (Request, bool) {
 		return Request{}, false
 	}
 	r := Request{Took: time.Duration(took * float64(time.Second)), OK: code == 0}
-	r.OK = r.OK && r.Took <= timeout+time.Second // without timeout, wget's limit is one of silence
+	r.OK = r.OK && r.Took <= timeout+time.Second // without timeout, wget's limit applies only to inactivity
 	return r, true
 }

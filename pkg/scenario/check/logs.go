@@ -17,15 +17,15 @@ import (
 )
 
 const (
-	// maxText is how much of logs, command output and response bodies is kept, in bytes.
+	// maxText is the number of bytes to keep of logs, command output and response bodies.
 	maxText = 256 << 10
-	// maxRead is how much of one log is read to find its end, in bytes.
+	// maxRead is the number of bytes to read from one log to find its end.
 	maxRead = 4 << 20
-	// maxLogs is how many containers' logs are read; those of the newest pods come first.
+	// maxLogs is the maximum number of containers whose logs are read; the newest pods come first.
 	maxLogs = 32
-	// debugMargin is what is added to the age of a log for the clocks of nodes, which have seconds.
+	// debugMargin is added to the age of a log, because the clocks of nodes have a resolution of one second.
 	debugMargin = 5 * time.Second
-	// defaultTail is the default number of lines that are read of each log.
+	// defaultTail is the default number of lines to read from each log.
 	defaultTail = 200
 )
 
@@ -36,9 +36,8 @@ type container struct {
 	previous bool
 }
 
-// logs reads the end of the logs of all containers that have started, in the order of pods and containers. If
-// no container has started, it returns an error: a missing log must not be mistaken for a log without a certain
-// line.
+// logs reads the end of the logs of all containers that have started, in the order of pods and containers. If no
+// container has started, it returns an error: a missing log must not be mistaken for a log without a certain line.
 func (c *Checker) logs(ctx context.Context, l scenario.Logs) (view, error) {
 	pods, err := c.pick(ctx, l.Namespace, l.Labels, l.Pod)
 	if err != nil {
@@ -49,7 +48,7 @@ func (c *Checker) logs(ctx context.Context, l scenario.Logs) (view, error) {
 			return view{}, err
 		}
 	}
-	containers := begun(pods, l)
+	containers := loggable(pods, l)
 	if len(containers) == 0 {
 		return view{},
 			fmt.Errorf("no container%s has started: pod %s is %s", named(l.Container), pods[0].Name, podState(&pods[0]))
@@ -79,11 +78,11 @@ func untouched(pods []corev1.Pod, since time.Duration) error {
 		for _, s := range pod.Status.EphemeralContainerStatuses {
 			ended := s.State.Terminated
 			switch {
-			case s.State.Running == nil && (ended == nil || ended.StartedAt.IsZero()): // it did not start
+			case s.State.Running == nil && (ended == nil || ended.StartedAt.IsZero()): // the container did not start
 			case ended != nil && since > 0 && time.Since(ended.FinishedAt.Time) > since+debugMargin:
 			case since > 0:
 				return fmt.Errorf("debug container %s ran in pod %s less than %s ago, and may have written to its log: "+
-					"if it still runs, end it; then grade again later", s.Name, pod.Name, since+debugMargin)
+					"terminate the container if it is still running, and grade again later", s.Name, pod.Name, since+debugMargin)
 			default:
 				return fmt.Errorf("debug container %s ran in pod %s, and may have written to its log: replace the pod",
 					s.Name, pod.Name)
@@ -93,8 +92,8 @@ func untouched(pods []corev1.Pod, since time.Duration) error {
 	return nil
 }
 
-// begun returns the containers that may have logs.
-func begun(pods []corev1.Pod, l scenario.Logs) []container {
+// loggable returns the containers that may have logs.
+func loggable(pods []corev1.Pod, l scenario.Logs) []container {
 	if len(pods) > maxLogs {
 		sorting.StableFunc(pods,
 			func(a, b corev1.Pod) int { return b.CreationTimestamp.Compare(a.CreationTimestamp.Time) })
@@ -129,10 +128,10 @@ func (c *Checker) log(ctx context.Context, of container, l scenario.Logs, most i
 	switch {
 	case apierrors.IsNotFound(err):
 		return "", nil
-	case apierrors.IsBadRequest(err) && of.previous: // removed since the pod was listed
+	case apierrors.IsBadRequest(err) && of.previous: // the log was removed since the pods were listed
 		of.previous = false
 		return c.log(ctx, of, l, most)
-	case apierrors.IsBadRequest(err): // waiting to restart
+	case apierrors.IsBadRequest(err): // the container is waiting to restart
 		return "", nil
 	case err != nil:
 		return "", fmt.Errorf("read log of pod %s/%s, container %s: %w", of.pod.Namespace, of.pod.Name, of.status.Name,
@@ -152,7 +151,7 @@ func (c *Checker) log(ctx context.Context, of container, l scenario.Logs, most i
 	return text, nil
 }
 
-// tailBuffer keeps the end of the data that is written to it.
+// tailBuffer keeps the end of the data written to it.
 type tailBuffer struct {
 	most int
 	data []byte
@@ -161,7 +160,7 @@ type tailBuffer struct {
 
 func (t *tailBuffer) Write(p []byte) (int, error) {
 	t.data = append(t.data, p...)
-	if over := len(t.data) - t.most; over > t.most { // not on every write
+	if over := len(t.data) - t.most; over > t.most { // to avoid copying on every write
 		t.data, t.cut = append(t.data[:0], t.data[over:]...), true
 	}
 	return len(p), nil
@@ -179,7 +178,7 @@ func (t *tailBuffer) String() string {
 	return strings.ToValidUTF8(text, "\uFFFD")
 }
 
-// headBuffer keeps the beginning of the data that is written to it, and discards the rest without an error.
+// headBuffer keeps the beginning of the data written to it, and discards the rest without an error.
 type headBuffer struct {
 	most int
 	data []byte

@@ -49,7 +49,7 @@ func (c *Checker) object(ctx context.Context, ref scenario.Ref, wantsWas bool) (
 	return seen, nil
 }
 
-// objects lists the objects of a selector.
+// objects lists the objects that a selector matches.
 func (c *Checker) objects(ctx context.Context, s scenario.Selector, wantsWas bool) (view, error) {
 	client, err := c.client(s.APIVersion, s.Kind, s.Namespace)
 	if err != nil {
@@ -77,8 +77,8 @@ func (c *Checker) objects(ctx context.Context, s scenario.Selector, wantsWas boo
 	return seen, nil
 }
 
-// abandoned reports whether a pod has ended and was replaced by its ReplicaSet, which keeps such pods: the kubelet
-// rejects a pod that names its node while another one still has the GPU.
+// abandoned reports whether a pod has terminated and was replaced by its ReplicaSet, which keeps such pods: the kubelet
+// rejects a pod that specifies nodeName while another pod still holds the GPU.
 func abandoned(item any) bool {
 	pod := &unstructured.Unstructured{}
 	pod.Object, _ = item.(map[string]any)
@@ -109,8 +109,8 @@ func list(ctx context.Context, client dynamic.ResourceInterface, options metav1.
 	}
 }
 
-// client returns the client for objects of a kind. If the cluster does not have the kind, the error is not one
-// of the API server.
+// client returns the client for objects of a kind. If the kind does not exist in the cluster, the error is not an API
+// server error.
 func (c *Checker) client(apiVersion, kind, namespace string) (dynamic.ResourceInterface, error) {
 	gv, err := schema.ParseGroupVersion(apiVersion)
 	if err != nil {
@@ -119,7 +119,7 @@ func (c *Checker) client(apiVersion, kind, namespace string) (dynamic.ResourceIn
 	mapping, err := c.Mapper.RESTMapping(gv.WithKind(kind).GroupKind(), gv.Version)
 	switch {
 	case meta.IsNoMatchError(err):
-		return nil, fmt.Errorf("the cluster does not have kind %s in %s", kind, apiVersion)
+		return nil, fmt.Errorf("kind %s in %s does not exist in the cluster", kind, apiVersion)
 	case err != nil:
 		return nil, fmt.Errorf("kind %s in %s: %w", kind, apiVersion, err)
 	}

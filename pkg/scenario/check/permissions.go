@@ -7,7 +7,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
-// Permissions returns the permissions that checks need, except for kinds that the cluster does not have.
+// Permissions returns the permissions that checks need, except for kinds that do not exist in the cluster.
 func (c *Checker) Permissions(checks []scenario.Check) []fault.Permission {
 	var needs []fault.Permission
 	add := func(namespace, resource string, verbs ...string) {

@@ -14,7 +14,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
-// pick lists the pods that a check selects, by name. It skips pods that are being deleted, because they no
+// pick lists the pods that a check selects, sorted by name. It skips pods that are being deleted, because they no
 // longer reflect the current state.
 func (c *Checker) pick(ctx context.Context, namespace, labels, name string) ([]corev1.Pod, error) {
 	if namespace == "" {

@@ -21,14 +21,14 @@ import (
 )
 
 const (
-	// deleteTimeout is how long a pod's deletion may take, including gentleFor for its node.
+	// deleteTimeout is the maximum time for deleting a pod, including gentleFor for its node.
 	deleteTimeout = 20 * time.Second
 	gentleFor     = 8 * time.Second
 	// goneEvery is the interval at which the deletion is polled.
 	goneEvery = 150 * time.Millisecond
 	// nameLength leaves room for the random part of a name.
 	nameLength = 50
-	// fieldManager looks like kubectl's, because candidates see it.
+	// fieldManager resembles kubectl's, because candidates see it.
 	fieldManager = "kubectl-create"
 )
 
@@ -44,7 +44,7 @@ func (c *Checker) pods(namespace string) dynamic.ResourceInterface {
 	return c.Dynamic.Resource(schema.GroupVersionResource{Version: "v1", Resource: "pods"}).Namespace(namespace)
 }
 
-// newPod returns a pod with a unique name, which is not created yet.
+// newPod returns a pod with a unique name, which has not been created yet.
 func (c *Checker) newPod(object map[string]any) (*ownPod, *unstructured.Unstructured, error) {
 	o := &unstructured.Unstructured{Object: runtime.DeepCopyJSON(object)}
 	o.SetAPIVersion("v1")
@@ -72,7 +72,7 @@ func (p *ownPod) create(ctx context.Context, o *unstructured.Unstructured) error
 	p.made = time.Now()
 	created, err := p.pods(p.namespace).Create(ctx, o,
 		metav1.CreateOptions{FieldManager: fieldManager, FieldValidation: metav1.FieldValidationStrict})
-	if apierrors.IsAlreadyExists(err) { // a previous response was lost: the name is unique
+	if apierrors.IsAlreadyExists(err) { // a previous response was lost, because the name is unique
 		created, err = p.pods(p.namespace).Get(ctx, p.name, metav1.GetOptions{})
 	}
 	if err != nil {
@@ -91,7 +91,7 @@ func refused(err error) bool {
 		apierrors.IsBadRequest(err) || apierrors.IsNotFound(err)
 }
 
-// settling reports whether a pod was rejected because its new namespace has no ServiceAccount yet.
+// settling reports whether a pod was rejected because the ServiceAccount in its new namespace does not exist yet.
 func settling(err error) bool {
 	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "error looking up service account")
 }
@@ -113,8 +113,8 @@ func (p *ownPod) read(ctx context.Context) (map[string]any, *corev1.Pod, error) 
 	return o.Object, pod, nil
 }
 
-// remove deletes the pod and its events, and waits until the pod no longer exists, even if ctx is done. If the
-// node does not respond, remove deletes the pod without waiting for it.
+// remove deletes the pod and its events, and waits until the pod no longer exists, even if ctx is done. If the node
+// does not respond, remove force-deletes the pod.
 func (p *ownPod) remove(ctx context.Context) error {
 	if p == nil || p.made.IsZero() {
 		return nil
@@ -126,7 +126,7 @@ func (p *ownPod) remove(ctx context.Context) error {
 			p.namespace)
 	}
 	p.made = time.Time{}
-	// Best effort: this needs an extra permission, and the events are only about our own pod.
+	// Best effort: this requires an additional permission, and the events are only about our own pod.
 	_ = p.Client.CoreV1().Events(p.namespace).DeleteCollection(ctx, metav1.DeleteOptions{},
 		metav1.ListOptions{FieldSelector: "involvedObject.kind=Pod,involvedObject.name=" + p.name})
 	return nil
@@ -144,7 +144,7 @@ func (p *ownPod) untilGone(ctx context.Context) error {
 		}
 		err := p.pods(p.namespace).Delete(ctx, p.name, options)
 		switch {
-		case apierrors.IsConflict(err): // the UID is that of another pod
+		case apierrors.IsConflict(err): // the UID belongs to another pod
 			return nil
 		case apierrors.IsNotFound(err):
 			if p.uid != "" || time.Since(p.made) > lostFor {
@@ -161,7 +161,7 @@ func (p *ownPod) untilGone(ctx context.Context) error {
 	}
 }
 
-// lostFor is how long a create request without a response may still take effect.
+// lostFor is the time for which a lost create request may still take effect.
 const lostFor = 2 * time.Second
 
 var errStillThere = errors.New("its node has not terminated it")

@@ -15,16 +15,15 @@ import (
 )
 
 const (
-	// leastPatience is the minimum time to watch a pod that is created when the check's time has almost
-	// expired.
+	// leastPatience is the minimum time to watch a pod that is created when the check's time has almost expired.
 	leastPatience = 10 * time.Second
-	// settlingFor is how long a new namespace may reject pods.
+	// settlingFor is the maximum time for which a new namespace may reject pods.
 	settlingFor = 10 * time.Second
 )
 
-// probe creates a pod and observes the result. The pod can be evaluated when it has terminated, runs, cannot be
-// scheduled or cannot start, or when the wait has timed out. If the result is not as expected and time is left,
-// the probe creates another pod.
+// probe creates a pod and observes the result. The pod can be evaluated when it has terminated, is running, cannot be
+// scheduled or cannot start, or when the wait has timed out. If the result is not as expected and time is left, the
+// probe creates another pod.
 type probe struct {
 	*Checker
 	probe    scenario.Probe
@@ -33,7 +32,7 @@ type probe struct {
 	began    time.Time
 
 	peer *ownPod
-	// address is that of the peer; empty until it is ready.
+	// address is the address of the peer; empty until the peer is ready.
 	address string
 
 	pod *ownPod
@@ -91,7 +90,7 @@ func (p *probe) look(ctx context.Context) (view, error) {
 	return seen, nil
 }
 
-// meet starts the peer and waits until it is ready. The check's time begins then.
+// meet starts the peer and waits until it is ready. The check's time starts then.
 func (p *probe) meet(ctx context.Context) (view, error) {
 	if p.peer == nil || p.peer.made.IsZero() {
 		own, o, err := p.newPod(p.probe.Peer)
@@ -116,9 +115,9 @@ func (p *probe) meet(ctx context.Context) (view, error) {
 		p.address, p.deadline = pod.Status.PodIP, time.Now().Add(p.patience)
 		return view{early: true, starts: true, evidence: "the peer is ready"}, nil
 	case verdict == stuck, verdict == ended, time.Since(p.began) > startFor:
-		return view{}, fmt.Errorf("the peer does not run: %s", podState(pod))
+		return view{}, fmt.Errorf("the peer is not running: %s", podState(pod))
 	}
-	return view{early: true, evidence: "the peer does not run yet: " + podState(pod)}, nil
+	return view{early: true, evidence: "the peer is not running yet: " + podState(pod)}, nil
 }
 
 // make creates the pod. A rejection by the API server is also a result: o is null, and text is the reason.
@@ -156,7 +155,7 @@ func introduce(pod map[string]any, address string) {
 // see reads the pod's log and events.
 func (p *probe) see(ctx context.Context, object map[string]any, pod *corev1.Pod) (view, error) {
 	text := ""
-	for _, one := range begun([]corev1.Pod{*pod}, scenario.Logs{}) {
+	for _, one := range loggable([]corev1.Pod{*pod}, scenario.Logs{}) {
 		part, err := p.log(ctx, one, scenario.Logs{}, maxText/4)
 		if err != nil {
 			return view{}, err

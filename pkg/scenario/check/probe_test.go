@@ -324,9 +324,9 @@ func TestProbePeer(t *testing.T) {
 			ready.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 			return ready
 		}, true, 2, slow + 12*time.Second, ""},
-		"cannot be scheduled": {unschedulable, false, 1, 12 * time.Second, "the peer does not run: "},
+		"cannot be scheduled": {unschedulable, false, 1, 12 * time.Second, "the peer is not running: "},
 		"never becomes ready": {func(time.Duration) corev1.PodStatus { return phase(corev1.PodRunning, runs()) },
-			false, 1, startFor + 12*time.Second, "the peer does not run: "},
+			false, 1, startFor + 12*time.Second, "the peer is not running: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

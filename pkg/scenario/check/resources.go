@@ -7,7 +7,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
 )
 
-// errNoModule is for a check of a module if none was submitted. Grading omits such checks.
+// errNoModule is for checks of a module if no module was submitted. Grading omits such checks.
 var errNoModule = errors.New("no Terraform module was submitted")
 
 // resources lists the resources of a type in the Terraform module.

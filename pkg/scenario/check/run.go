@@ -13,21 +13,21 @@ import (
 )
 
 const (
-	// lookTimeout is how long one look may take, in addition to the check's own timeout.
+	// lookTimeout is the time limit for one evaluation, in addition to the check's own timeout.
 	lookTimeout = 20 * time.Second
-	// awayFor is how long to wait for an unreachable API server, regardless of the check's own time: it may be
-	// restarting.
+	// awayFor is the time to wait for an unreachable API server, regardless of the check's own time, because the server
+	// may be restarting.
 	awayFor = 10 * time.Second
-	// firstPause is the pause after the first look. It doubles up to Checker.Every.
+	// firstPause is the pause after the first evaluation. It doubles up to Checker.Every.
 	firstPause = 100 * time.Millisecond
-	// probeWithin is the default time for a probe, because a pod never has a result at once.
+	// probeWithin is the default time for a probe, because a pod never has a result immediately.
 	probeWithin = 30 * time.Second
 )
 
 // wasWord matches expressions that compare with the baseline, which may cost a request.
 var wasWord = regexp.MustCompile(`\bwas\b`)
 
-// variables returns the variables that all expressions have.
+// variables returns the variables that are available in all expressions.
 func (c *Checker) variables() (expr.Vars, error) {
 	facts, err := expr.Plain(c.Facts)
 	if err != nil {
@@ -40,7 +40,7 @@ func (c *Checker) variables() (expr.Vars, error) {
 	return expr.Vars{"p": params, "facts": facts}, nil
 }
 
-// trial is a check while it runs.
+// trial is the state of a running check.
 type trial struct {
 	*Checker
 	check   scenario.Check
@@ -49,13 +49,13 @@ type trial struct {
 	base    expr.Vars
 
 	deadline time.Time
-	// since is when the check began to hold; zero if it does not hold.
+	// since is the time at which the check began to hold; zero if it does not hold.
 	since time.Time
-	// away is when the API server became unreachable; zero if it is reachable.
+	// away is the time at which the API server became unreachable; zero if it is reachable.
 	away time.Time
-	// lookedFrom and lookedUntil are the start and end of the last look.
+	// lookedFrom and lookedUntil are the start and end of the last evaluation.
 	lookedFrom, lookedUntil time.Time
-	// saw and why are the evidence of the last look, and why it did not pass.
+	// saw is the evidence from the last evaluation, and why the reason for a failure.
 	saw, why string
 	told     string
 }
@@ -94,7 +94,7 @@ func within(check scenario.Check) time.Duration {
 	return time.Duration(check.Within)
 }
 
-// lookLimit returns the timeout of one look, so that an API server that hangs does not block the check.
+// lookLimit returns the timeout of one evaluation, so that an API server that does not respond cannot block the check.
 func lookLimit(check scenario.Check) time.Duration {
 	limit := lookTimeout
 	if check.Exec != nil {
@@ -106,7 +106,7 @@ func lookLimit(check scenario.Check) time.Duration {
 	return limit
 }
 
-// message describes the problem: in the scenario's words, and why if nothing could be compared.
+// message describes the problem: in the scenario's words, with the reason if nothing could be compared.
 func (t *trial) message() string {
 	switch {
 	case t.check.Message == "":
@@ -117,10 +117,10 @@ func (t *trial) message() string {
 	return t.check.Message + " (" + t.why + ")"
 }
 
-// notSo returns why an evaluated check failed.
+// notSo returns the reason why an evaluated check failed.
 func notSo(expect string) string { return "expected " + short(expect) }
 
-// until repeats the look until the check has held for long enough or its time has expired.
+// until repeats the evaluation until the check has held for the required time or its time has expired.
 func (t *trial) until(ctx context.Context) (bool, error) {
 	sustained := time.Duration(t.check.Sustained)
 	for pause := firstPause; ; pause = min(2*pause, t.every()) {
@@ -137,7 +137,7 @@ func (t *trial) until(ctx context.Context) (bool, error) {
 				return true, nil
 			}
 			t.since = now
-			t.progress("%s: holds, and must hold for %s", t.check.Name, sustained)
+			t.progress("%s: the condition holds, and must hold for %s", t.check.Name, sustained)
 		case holds:
 			if t.lookedFrom.Sub(t.since) >= sustained {
 				return true, nil
@@ -159,7 +159,7 @@ func (t *trial) until(ctx context.Context) (bool, error) {
 	}
 }
 
-// pause returns how long to wait before the next look, at most until the result is due.
+// pause returns the time to wait before the next evaluation, at most until the deadline.
 func (t *trial) pause(most, sustained time.Duration) time.Duration {
 	due := t.deadline
 	if !t.since.IsZero() {
@@ -190,7 +190,7 @@ func (t *trial) look(ctx context.Context) (holds, known bool, err error) {
 	}
 	if seen.early {
 		t.saw, t.why = seen.evidence, "too early to evaluate"
-		t.tell()
+		t.report()
 		return false, false, nil
 	}
 	vars := expr.Vars{"now": time.Now()}
@@ -211,14 +211,14 @@ func (t *trial) look(ctx context.Context) (holds, known bool, err error) {
 		t.why = notSo(t.check.Expect)
 	}
 	if !holds {
-		t.tell()
+		t.report()
 	}
 	return holds && err == nil, true, nil
 }
 
 // blind handles a source that cannot be read.
 func (t *trial) blind(ctx context.Context, cause error) (holds, known bool, err error) {
-	t.tell()
+	t.report()
 	if !t.unreachable(ctx, cause) {
 		t.away = time.Time{}
 		return false, true, nil
@@ -232,8 +232,8 @@ func (t *trial) blind(ctx context.Context, cause error) (holds, known bool, err 
 	return false, false, nil
 }
 
-// tell reports what the check is waiting for, if it changed.
-func (t *trial) tell() {
+// report reports the reason why the check is waiting, if it changed.
+func (t *trial) report() {
 	if t.check.Within <= 0 && t.check.Sustained <= 0 {
 		return
 	}
@@ -259,5 +259,5 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// errGone means that an object was deleted during a look; the next look may find another.
-var errGone = errors.New("it was deleted")
+// errGone means that an object was deleted during an evaluation; the next evaluation may find another object.
+var errGone = errors.New("the object was deleted")

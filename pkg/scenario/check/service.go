@@ -60,7 +60,7 @@ func (c *Checker) service(ctx context.Context, h scenario.HTTP) (view, error) {
 	}
 	response, err := client.Client.Do(request)
 	if err != nil {
-		// Either the Service or the API server hangs; the caller determines which.
+		// Either the Service or the API server does not respond; the caller determines which.
 		if timedOut(err) && ctx.Err() == nil && c.alive(ctx) {
 			return answer(0, "", fmt.Sprintf("no response within %s", httpTimeout(h))), nil
 		}
@@ -88,7 +88,7 @@ func timedOut(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &network) && network.Timeout()
 }
 
-// proxied separates the Service's response from an error of the API server, which means that there was none.
+// proxied distinguishes the Service's response from an API server error, which means that there was no response.
 func proxied(h scenario.HTTP, status int, body string) (view, error) {
 	var own metav1.Status
 	isOwn := status >= 400 && json.Unmarshal([]byte(body), &own) == nil && own.Kind == "Status" &&
@@ -98,14 +98,14 @@ func proxied(h scenario.HTTP, status int, body string) (view, error) {
 		return view{}, fmt.Errorf("request service %s/%s: %s", h.Namespace, h.Service, own.Message)
 	case isOwn:
 		return answer(0, "", own.Message), nil
-	// Error of the API server's proxy, in plain text.
+	// Error from the API server's proxy, in plain text.
 	case status >= 500 && strings.HasPrefix(body, "error trying to reach service:"):
 		return answer(0, "", body), nil
 	}
 	return answer(int64(status), body, ""), nil
 }
 
-// answer returns the view of an HTTP response; status 0 means that there was none, for the given reason.
+// answer returns the view of an HTTP response. Status 0 means that there was no response, for the given reason.
 func answer(status int64, body, reason string) view {
 	evidence := reason
 	if status != 0 {

@@ -9,23 +9,22 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
 )
 
-// source is what a check inspects. It is used by a single goroutine.
+// source is the state that a check inspects. It is used by a single goroutine.
 type source interface {
-	// look reads the current state. An error means that it cannot be read.
+	// look reads the current state. An error means that the state cannot be read.
 	look(ctx context.Context) (view, error)
-	// close deletes what look created, even if ctx is done.
+	// close deletes everything that look created, even if ctx is done.
 	close(ctx context.Context) error
 }
 
-// view is the state of a source at one moment.
+// view is the state of a source at one time.
 type view struct {
 	vars expr.Vars
 	// evidence is reported in addition to the values that the expression compares.
 	evidence string
 	// early means that it is too early to evaluate the check. A source is early only for a limited time.
 	early bool
-	// starts means that the time so far, such as for starting a pod, does not count: the check's time begins
-	// now.
+	// starts means that the time so far, such as for starting a pod, does not count: the check's time starts now.
 	starts bool
 }
 
@@ -49,7 +48,7 @@ func (c *Checker) source(check scenario.Check, wantsWas bool) (source, error) {
 	return compared{main, c, check.With}, nil
 }
 
-// compared is a source with the further objects of the check.
+// compared is a source with the additional objects of the check.
 type compared struct {
 	source
 	checker *Checker

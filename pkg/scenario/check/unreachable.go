@@ -12,7 +12,7 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 )
 
-// aliveTimeout is how long an API server may take to report its version.
+// aliveTimeout is the maximum time for an API server to report its version.
 const aliveTimeout = 5 * time.Second
 
 // unreachable reports whether an error means that the API server is unreachable. If the server responds to other
@@ -47,5 +47,5 @@ func (c *Checker) alive(ctx context.Context) bool {
 		}
 	}
 	err := ping(ctx)
-	return err == nil || !fromConnection(err) // it may also deny the request
+	return err == nil || !fromConnection(err) // the server may also deny the request
 }

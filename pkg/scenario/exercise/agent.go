@@ -17,11 +17,11 @@ import (
 // KindAgentReport is the kind of an AgentReport.
 const KindAgentReport = "AgentReport"
 
-// Environment variables that tell a program its task, besides KUBECONFIG.
+// Environment variables that describe the task to a program, in addition to KUBECONFIG.
 const (
 	EnvCard      = "TASK_CARD"      // path of the task card, a JSON file: see Card
-	EnvDiagnosis = "TASK_DIAGNOSIS" // path to write the diagnosis to
-	EnvUsage     = "TASK_USAGE"     // path to write the tokens and the cost to: see Usage
+	EnvDiagnosis = "TASK_DIAGNOSIS" // path of the file for the diagnosis
+	EnvUsage     = "TASK_USAGE"     // path of the file for the usage: see Usage
 )
 
 // Files of a task, in the program's own directory.
@@ -32,22 +32,22 @@ const (
 	usageFile      = "usage.json"
 )
 
-// AgentOptions configure how a program is tested.
+// AgentOptions configure the test of a program.
 type AgentOptions struct {
 	Scenarios []*scenario.Scenario
-	// Command is run by sh for each try. It exits when it is done.
+	// Command is run by sh for each try. It must exit when it is done.
 	Command   string
 	Isolation Isolation
-	// Repeats is how often each scenario is played, with Seed, Seed+1 and so on; zero means once.
+	// Repeats is the number of times to run each scenario, with Seed, Seed+1 and so on; zero means once.
 	Repeats int
 	Seed    int64
-	Set     map[string]string // parameters that are not drawn
-	// Timeout limits one try; zero means the scenario's time box. When it expires, the program is stopped and
-	// its work so far is graded.
+	Set     map[string]string // parameters that do not depend on the seed
+	// Timeout limits one try; zero means the scenario's time box. When the time expires, the program is stopped and its
+	// work so far is graded.
 	Timeout time.Duration
-	// Record is a directory for a transcript of each try, SCENARIO-ID.jsonl; empty keeps none.
+	// Record is a directory for a transcript of each try, SCENARIO-ID.jsonl; if empty, no transcripts are kept.
 	Record string
-	// Trajectory receives what is known about each try; nil means nobody.
+	// Trajectory receives the trajectory of each try; nil discards it.
 	Trajectory func(Trajectory) error
 	// Output receives the output of the programs; nil discards it.
 	Output io.Writer
@@ -59,19 +59,19 @@ type Try struct {
 	Seed     int64  `json:"seed"`
 	Passed   bool   `json:"passed"`
 	Score    int    `json:"score"`
-	// Invalid is why the try does not count: the lab failed, not the program.
+	// Invalid is the reason why the try does not count: a failure of the lab, not the program.
 	Invalid  string        `json:"invalid,omitempty"`
 	TimedOut bool          `json:"timedOut,omitempty"`
 	Exit     int           `json:"exit"` // -1 if it was stopped
-	Took     time.Duration `json:"took"` // time of the program, in nanoseconds
-	// Usage is what the program reports about itself.
+	Took     time.Duration `json:"took"` // the program's time, in nanoseconds
+	// Usage is reported by the program itself.
 	Usage *Usage `json:"usage,omitempty"`
 	// Additional information, for example that its diagnosis cannot be read.
 	Note   string  `json:"note,omitempty"`
 	Report *Report `json:"report,omitempty"`
 }
 
-// note adds to the additional information.
+// note appends to the additional information.
 func (t *Try) note(err error) {
 	if err != nil {
 		t.Note = strings.TrimPrefix(t.Note+"; "+err.Error(), "; ")
@@ -91,8 +91,8 @@ func (t Try) Outcome() string {
 	return NotPass
 }
 
-// Agents runs a program on scenarios, and reports how often it solves them. Tries whose lab failed to start do
-// not count. If Agents cannot continue, it returns an error and the report so far.
+// Agents runs a program on scenarios, and measures how often it solves them. Tries whose lab failed to start do not
+// count. If Agents cannot continue, it returns an error and the report so far.
 func (l *Lab) Agents(ctx context.Context, options AgentOptions, each func(Try)) (*AgentReport, error) {
 	if strings.TrimSpace(options.Command) == "" {
 		return nil, errors.New("no command specified")
@@ -128,7 +128,7 @@ func (l *Lab) Agents(ctx context.Context, options AgentOptions, each func(Try)) 
 	return summarize(options.Command, all), context.Cause(ctx)
 }
 
-// try plays a scenario once.
+// try runs a scenario once.
 func (l *Lab) try(ctx context.Context, s *scenario.Scenario, seed int64, options AgentOptions) Try {
 	try := Try{Scenario: s.Metadata.Name, Seed: seed, Exit: -1}
 	if err := l.play(ctx, s, options, &try); err != nil {
@@ -209,7 +209,7 @@ func (l *Lab) solve(ctx context.Context, e *Exercise, options AgentOptions, try 
 	return nil
 }
 
-// writeTask writes the files of a program's task, and returns the environment variables that name them.
+// writeTask writes the files for a program's task, and returns the environment variables with their paths.
 func writeTask(p *place, e *Exercise, kubeconfig []byte) ([]string, error) {
 	card := CardOf(e)
 	card.Kubeconfig = filepath.Join(p.seen, kubeconfigFile)

@@ -16,12 +16,12 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/terraform"
 )
 
-// asTerraform is the field manager for a module's objects, as in Terraform's provider.
+// asTerraform is the field manager for a module's objects; Terraform's provider uses the same name.
 const asTerraform = "Terraform"
 
-// apply creates or updates a module's objects, and deletes known objects that the module no longer has. brought
-// are the objects of the module. If the API server rejects an object, that is a problem of the module; apply
-// returns an error only if it cannot determine the result.
+// apply creates or updates a module's objects, and deletes known objects that the module no longer contains. brought
+// are the objects of the module. A rejection by the API server is a problem of the module; apply returns an error only
+// if it cannot determine the result.
 func (c *candidate) apply(
 	ctx context.Context, module terraform.Module, known []scenario.Ref,
 ) (done Applied, brought []scenario.Ref, err error) {
@@ -65,7 +65,7 @@ func refusal(err error) bool {
 		apierrors.IsAlreadyExists(err) || apierrors.IsMethodNotSupported(err)
 }
 
-// applyOne creates or updates an object, and returns what it did, or "" if there was nothing to do.
+// applyOne creates or updates an object. It returns a description of the change, or "" if there was none.
 func (c *candidate) applyOne(ctx context.Context, object *unstructured.Unstructured) (did string, err error) {
 	reach, err := c.reach(refOf(object))
 	if err != nil {
@@ -101,10 +101,10 @@ func (c *candidate) applyOne(ctx context.Context, object *unstructured.Unstructu
 		}
 		return "changed", nil
 	}
-	return "", errors.New("too many conflicting changes: try again")
+	return "", errors.New("too many conflicting changes; try again")
 }
 
-// replaces reports whether Terraform recreates the object: the roleRef of a binding is immutable.
+// replaces reports whether Terraform recreates the object, because the roleRef of a binding is immutable.
 func replaces(now, object *unstructured.Unstructured) bool {
 	before, is := now.Object["roleRef"]
 	return is && !sameJSON(before, object.Object["roleRef"])
@@ -147,8 +147,8 @@ func overlay(now, object *unstructured.Unstructured) *unstructured.Unstructured 
 	return next
 }
 
-// unapply deletes an object that the module no longer has, and returns what it did, or "" if the object did not
-// exist.
+// unapply deletes an object that the module no longer contains. It returns a description of the change, or "" if the
+// object did not exist.
 func (c *candidate) unapply(ctx context.Context, ref scenario.Ref) (did string, err error) {
 	reach, err := c.reach(ref)
 	if err != nil {

@@ -37,13 +37,13 @@ type candidate struct {
 	dynamic dynamic.Interface
 }
 
-// as returns the candidate of an exercise, with the candidate's kubeconfig.
+// as returns the candidate for an exercise, with the candidate's kubeconfig.
 func (l *Lab) as(ctx context.Context, e *Exercise, r *scenario.Resolved) (*candidate, error) {
 	config, err := clientcmd.RESTConfigFromKubeConfig(e.Kubeconfig)
 	if err != nil {
-		return nil, fmt.Errorf("invalid kubeconfig of the candidate: %w", err)
+		return nil, fmt.Errorf("invalid kubeconfig for the candidate: %w", err)
 	}
-	// The client does not watch; a server that hangs must not block the attempt.
+	// The client does not watch; a server that does not respond must not block the attempt.
 	config.QPS, config.Burst, config.Timeout = 100, 200, time.Minute
 	c := &candidate{lab: l, e: e, r: r, config: config}
 	if c.client, err = kubernetes.NewForConfig(config); err != nil {
@@ -67,7 +67,7 @@ func (c *candidate) attempt(ctx context.Context, steps []scenario.Step) (made in
 	return len(steps), nil
 }
 
-// explain adds the expiry of the token to an error that says the token is not accepted.
+// explain adds the expiry of the token to an error about a rejected token.
 func (c *candidate) explain(err error) error {
 	if apierrors.IsUnauthorized(err) {
 		return fmt.Errorf("the candidate's token, which expires at %s, was rejected: %w",
@@ -107,11 +107,11 @@ func (c *candidate) step(ctx context.Context, step scenario.Step) error {
 		}
 		return nil
 	}
-	return errors.New("action not supported in an attempt")
+	return errors.New("action not supported in attempts")
 }
 
-// attemptPatience is how long an attempt waits at least for what it did to take effect. How long that takes depends on
-// the cluster, and is not what is graded: pods that have crashed wait for minutes until they are started again.
+// attemptPatience is the minimum time that an attempt waits for its steps to take effect. The time needed depends on
+// the cluster, and is not graded: pods that have crashed wait for minutes before they are restarted.
 const attemptPatience = scenario.Duration(4 * time.Minute)
 
 func (c *candidate) reach(ref scenario.Ref) (dynamic.ResourceInterface, error) {
@@ -182,11 +182,11 @@ func (c *candidate) replace(ctx context.Context, list []scenario.Object) error {
 // nodeShellTimeout is the timeout of a script on a node.
 const nodeShellTimeout = 90 * time.Second
 
-// whenTold waits for a file before it becomes the script in $0. Otherwise, a script that restarts containerd
-// might do so before the kubelet knows that the container started, and the kubelet would start it again.
+// whenTold waits for a file before it becomes the script in $0. Otherwise, a script that restarts containerd might do
+// this before the kubelet knows that the container has started, and the kubelet would start the container again.
 const whenTold = `until [ -e /go ]; do sleep 0.1; done; exec nsenter -t 1 -m -u -n -i -p -- sh -c "$0"`
 
-// nodeShell runs a script as root on a node, as a user who may create privileged pods can.
+// nodeShell runs a script as root on a node, like a user who may create privileged pods.
 func (c *candidate) nodeShell(ctx context.Context, shell scenario.NodeShell) error {
 	said, ok, err := c.onNode(ctx, shell)
 	if err == nil && !ok {

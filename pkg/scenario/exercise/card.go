@@ -10,12 +10,12 @@ import (
 // CardVersion is the schema version of a Card.
 const CardVersion = 1
 
-// howToSubmit tells candidates how to submit their result.
+// howToSubmit explains to candidates how to submit their result.
 const howToSubmit = "Fix the problem in the cluster, and write your diagnosis as a JSON object with the string fields component, object (Kind/name), field, mechanism " +
 	"and explanation."
 
 // orInModule is for candidates with a Terraform module.
-const orInModule = "Instead of the cluster, you may fix the Terraform module and submit its directory: it is applied with your permissions before grading."
+const orInModule = "Instead of the cluster, you may fix the Terraform module and submit its directory. The module is applied with your permissions before grading."
 
 // Card returns the task card for the candidate of an exercise.
 func (l *Lab) Card(e *Exercise) Card { return CardOf(e) }
@@ -56,7 +56,7 @@ func accessInWords(a scenario.Access) []string {
 	}
 	if a.NodeShell {
 		words = append(words,
-			"create privileged pods in namespace "+a.Namespaces[0]+", and so become root on the nodes")
+			"create privileged pods in namespace "+a.Namespaces[0]+", and therefore become root on the nodes")
 	}
 	return words
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
 )
 
-// maxSkew is how far this machine's clock may differ from the API server's before the API server's is used: its
-// Date header has a resolution of one second.
+// maxSkew is the maximum difference between this machine's clock and the API server's before the API server's clock is
+// used: its Date header has a resolution of one second.
 const maxSkew = 2 * time.Second
 
 // clock returns the clock for the time box of an exercise.
@@ -29,8 +29,8 @@ func (l *Lab) clock(ctx context.Context) func() time.Time {
 	return now
 }
 
-// stateOf returns the current digest of everything that the candidate of an exercise may change, or "" if it
-// cannot be determined.
+// stateOf returns the current digest of everything that the candidate in an exercise may change, or "" if it cannot be
+// determined.
 func (l *Lab) stateOf(ctx context.Context, id string) (string, error) {
 	e, _, err := l.read(ctx, id)
 	if err != nil || !e.Open() {
@@ -55,14 +55,14 @@ func (e *Exercise) state(now *baseline.Baseline, mapper meta.RESTMapper) string 
 	)
 }
 
-// waits reports whether the candidate has submitted the diagnosis and changed nothing since, according to the
-// digest of what they may change.
+// waits reports whether the candidate has submitted the diagnosis and changed nothing since then, according to the
+// digest of everything that they may change.
 func (e *Exercise) waits(state string) bool {
 	return !e.Submitted.IsZero() && state != "" && state == e.SubmittedState
 }
 
-// stop ends the candidate's time at the submission of the diagnosis and, if there is one, the module, unless
-// the candidate changed something afterwards.
+// stop ends the candidate's time at the submission of the diagnosis and, if there is one, the module, unless the
+// candidate changed something afterwards.
 func (r *Report) stop(e *Exercise, state string) {
 	if !e.waits(state) {
 		return
@@ -74,9 +74,9 @@ func (r *Report) stop(e *Exercise, state string) {
 	r.Took, r.Late = max(at.Sub(e.Started), 0), at.After(e.Until)
 }
 
-// ServerClock returns the API server's clock, because the clocks of trainers, candidates and tokens differ. If
-// the server does not report its time, the local clock is used. note describes how far the local clock is off;
-// it is empty if it is not.
+// ServerClock returns the API server's clock, because the clocks of trainers, candidates and token issuers differ. If
+// the server does not report its time, the local clock is used. note describes how much the local clock differs; it is
+// empty if the clocks agree.
 func ServerClock(ctx context.Context, config *rest.Config) (now func() time.Time, note string) {
 	skew := skewOf(ctx, config)
 	if skew > -maxSkew && skew < maxSkew {

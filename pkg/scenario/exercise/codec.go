@@ -28,8 +28,8 @@ const (
 	keyChunk    = "part"
 )
 
-// maxSize is the maximum size of an exercise's Secret, in bytes: the API server allows 1 MiB of data.
-// keptGrades is the maximum number of reports that are kept.
+// maxSize is the maximum size of an exercise's Secret, in bytes: the API server allows 1 MiB of data. keptGrades is the
+// maximum number of reports to keep.
 const (
 	maxSize     = 900 << 10
 	maxScenario = 512 << 10
@@ -70,7 +70,7 @@ func encode(e *Exercise, base *corev1.Secret) (*corev1.Secret, error) {
 	}
 	secret.Data[keyExercise] = text
 	if size := len(text) + len(secret.Data[keyScenario]); size > maxSize {
-		return nil, fmt.Errorf("exercise %s needs %d KiB in its Secret, but at most %d fit: shorten the scenario",
+		return nil, fmt.Errorf("exercise %s needs %d KiB in its Secret, but the maximum is %d: shorten the scenario",
 			e.ID, size>>10, maxSize>>10)
 	}
 	if secret.Labels == nil {
@@ -129,14 +129,14 @@ func encodeScenario(r *scenario.Resolved) ([]byte, error) {
 		return nil, fmt.Errorf("store scenario %s: %w", r.Metadata.Name, err)
 	}
 	if packed.Len() > maxScenario {
-		return nil, fmt.Errorf("scenario %s needs %d KiB, but at most %d fit into a Secret: shorten it",
+		return nil, fmt.Errorf("scenario %s needs %d KiB in a Secret, but the maximum is %d: shorten the scenario",
 			r.Metadata.Name,
 			packed.Len()>>10, maxScenario>>10)
 	}
 	return packed.Bytes(), nil
 }
 
-// decodeScenario keeps integers, because expressions calculate with them.
+// decodeScenario preserves integers, because expressions calculate with them.
 func decodeScenario(secret *corev1.Secret) (*scenario.Resolved, error) {
 	reader, err := gzip.NewReader(bytes.NewReader(secret.Data[keyScenario]))
 	if err != nil {

@@ -10,24 +10,25 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Condition is a condition of a node that reports a problem: Ready that is not True, or another one that is True.
+// Condition is a node condition that reports a problem: either Ready with a status other than True, or any other
+// condition with status True.
 type Condition struct {
 	Node    string `json:"node"`
 	Type    string `json:"type"`
 	Status  string `json:"status"`
 	Reason  string `json:"reason,omitempty"`
-	Message string `json:"message,omitempty"` // of the component that reports it; cut
+	Message string `json:"message,omitempty"` // from the component that reports the condition; truncated
 }
 
-// String describes the condition: condition GPUXid of node gpu-1 is True (XID79).
+// String describes the condition: condition GPUXid on node gpu-1 is True (XID79).
 func (c Condition) String() string {
-	return fmt.Sprintf("condition %s of node %s is %s (%s)", c.Type, c.Node, c.Status, c.Reason)
+	return fmt.Sprintf("condition %s on node %s is %s (%s)", c.Type, c.Node, c.Status, c.Reason)
 }
 
-// maxConditions limits the conditions in the record of an exercise.
+// maxConditions limits the number of conditions in the record of an exercise.
 const maxConditions = 200
 
-// conditions lists the conditions of nodes that report problems.
+// conditions lists node conditions that report problems.
 func (l *Lab) conditions(ctx context.Context) ([]Condition, error) {
 	nodes, err := l.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -52,7 +53,7 @@ func (l *Lab) conditions(ctx context.Context) ([]Condition, error) {
 	return all, nil
 }
 
-// newConditions returns those that the earlier ones lack.
+// newConditions returns the conditions in now that are not in before.
 func newConditions(before, now []Condition) []Condition {
 	return slices.DeleteFunc(slices.Clone(now), func(c Condition) bool {
 		return slices.ContainsFunc(before, func(b Condition) bool {

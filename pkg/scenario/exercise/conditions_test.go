@@ -33,7 +33,7 @@ func TestConditions(t *testing.T) {
 	now, err := lab.conditions(t.Context())
 	left := newConditions(before, now)
 	if err != nil || len(left) != 2 || left[0].Type != "Ready" ||
-		left[1].String() != "condition GPUXid of node gpu-1 is True (XID79)" {
+		left[1].String() != "condition GPUXid on node gpu-1 is True (XID79)" {
 		t.Errorf("%+v, %v", left, err)
 	}
 }

@@ -200,7 +200,7 @@ func TestE2ERequirements(t *testing.T) {
 	}
 	err := lab.Preflight(t.Context(),
 		change(`{images: ["docker.io/library/busybox:1.35", "registry.invalid/nothing/here:1"], nodeAccess: true}`))
-	wants(t, err, "requires image registry.invalid/nothing/here:1", "Image", "load it on the nodes")
+	wants(t, err, "requires image registry.invalid/nothing/here:1", "Image", "load the image on the nodes")
 	if strings.Contains(err.Error(), "busybox:1.35") || strings.Contains(err.Error(), "privileged pods") {
 		t.Error(err)
 	}

@@ -18,10 +18,9 @@ import (
 type EndOptions struct {
 	// Force takes over the run from a client that is still working on it.
 	Force bool
-	// Restore also reverts differences outside the objects that the run created, if the scenario or the
-	// candidate's permissions name them, and restores files on nodes that were changed after the run changed
-	// them. Other users may also have changed them; without Restore, such differences are only reported, with
-	// instructions.
+	// Restore also reverts differences outside the objects that the run created, if the scenario or the candidate's
+	// permissions name them, and restores files on nodes that were changed again after the run. Other users may also
+	// have changed them. Without Restore, such differences are only reported, with instructions.
 	Restore bool
 }
 
@@ -88,13 +87,13 @@ func (l *Lab) undoes(ctx context.Context, id string) (func(baseline.Difference) 
 	}, nil
 }
 
-// End reverts the exercise's run and reports remaining differences. With Restore, it also reverts the
-// candidate's changes outside the objects that the exercise created. End may be repeated, from any machine; for
-// an exercise that has ended, it returns the stored result.
+// End reverts the exercise's run and reports remaining differences. With Restore, it also reverts the candidate's
+// changes outside the objects that the exercise created. End may be repeated, from any machine; for an exercise that
+// has ended, it returns the stored result.
 //
-// It works even if only the run or only the exercise is left. The error is a *NotFoundError, a
-// *fault.RunningError, or reports what could not be reverted; the exercise then stays open, and End may be
-// retried.
+// End works even if only the run or only the exercise still exists. The error is a *NotFoundError, a
+// *fault.RunningError, or describes what could not be reverted. In the last case, the exercise stays open, and End may
+// be retried.
 func (l *Lab) End(ctx context.Context, id string, o EndOptions) (*Ending, error) {
 	id, err := l.pick(ctx, id)
 	if err != nil {
@@ -111,7 +110,7 @@ func (l *Lab) End(ctx context.Context, id string, o EndOptions) (*Ending, error)
 		return e.Ending, nil
 	}
 	before, err := l.snapshot(ctx, e, snapBefore)
-	if err != nil { // revert what does not depend on it
+	if err != nil { // revert everything that does not depend on it
 		l.say("%v", err)
 	}
 	if o.Restore && before != nil {
@@ -122,7 +121,7 @@ func (l *Lab) End(ctx context.Context, id string, o EndOptions) (*Ending, error)
 	ending := &Ending{APIVersion: APIVersion, Kind: KindEnding, ID: id}
 	err = l.revert(ctx, id, o, ending)
 	if errors.As(err, new(*ledger.NotFoundError)) {
-		l.say("run %s is no longer in the ledger: its changes are only compared, not reverted", id)
+		l.say("run %s is no longer in the ledger; its changes are only compared, not reverted", id)
 		err = nil
 	}
 	if err != nil {
@@ -138,7 +137,7 @@ func (l *Lab) End(ctx context.Context, id string, o EndOptions) (*Ending, error)
 	}
 	now, err := l.conditions(ctx)
 	if err != nil {
-		l.say("the conditions of the nodes could not be compared: %v", err)
+		l.say("the node conditions could not be compared: %v", err)
 	}
 	ending.Conditions, ending.NodeShell = newConditions(e.Conditions, now), e.Public.Access.NodeShell
 	return ending, l.over(ctx, e, ending)
@@ -148,21 +147,21 @@ func (l *Lab) End(ctx context.Context, id string, o EndOptions) (*Ending, error)
 func (l *Lab) endRun(ctx context.Context, id string, o EndOptions, missing error) (*Ending, error) {
 	ending := &Ending{APIVersion: APIVersion, Kind: KindEnding, ID: id, At: l.clock(ctx)()}
 	if run, err := l.Session.Ledger.Get(ctx, id); err == nil && run.Fault != Fault {
-		return nil, fmt.Errorf("%w; run %s exists, but is not an exercise; to revert it, run: %s", missing, id,
+		return nil, fmt.Errorf("%w; run %s exists, but is not an exercise; to revert the run, use: %s", missing, id,
 			l.Session.Ledger.Command("revert", id))
 	}
 	o.Restore = false // there is no record of the candidate's permissions
 	err := l.revert(ctx, id, o, ending)
 	if errors.As(err, new(*ledger.NotFoundError)) {
 		return nil,
-			fmt.Errorf("%w, and its run was not found either; if its ledger was deleted, search for objects with a string of 14 "+
+			fmt.Errorf("%w, and its run was not found either; if the ledger was deleted, search for objects with a string of 14 "+
 				"lowercase consonants and digits in the label app.kubernetes.io/instance, and for ClusterRoles lab-STRING",
 				missing)
 	}
 	if err != nil {
 		return ending, err
 	}
-	l.say("exercise %s is no longer in the ledger: its run was reverted, but the candidate's changes are unknown", id)
+	l.say("exercise %s is no longer in the ledger; its run was reverted, but the candidate's changes are unknown", id)
 	return ending, l.forget(ctx, id)
 }
 
@@ -177,13 +176,13 @@ func (l *Lab) revert(ctx context.Context, id string, o EndOptions, ending *Endin
 		return err
 	}
 	if err != nil {
-		return fmt.Errorf("exercise %s was not ended: %w", id, err)
+		return fmt.Errorf("exercise %s has not ended: %w", id, err)
 	}
 	return nil
 }
 
-// notAsItWas describes the steps that could not be fully reverted. files are those that left a file or a
-// firewall on a node because it was changed after the run.
+// notAsItWas describes the steps that could not be fully reverted. files are the steps that left a file or a firewall
+// on a node because it was changed after the run.
 func notAsItWas(run ledger.Run) (said, files []string) {
 	for _, step := range run.Steps {
 		switch {
@@ -221,7 +220,7 @@ func (l *Lab) compare(
 	return left, elsewhere, nil
 }
 
-// Reasons for not reverting a difference.
+// Reasons why a difference is not reverted.
 var (
 	errWhose = errors.New("not reverted: the candidate or another user may have changed it")
 	errAsked = errors.New(
@@ -235,7 +234,7 @@ func (l *Lab) putBack(
 	ctx context.Context, e *Exercise, r *scenario.Resolved, before *baseline.Baseline, restore bool, ending *Ending,
 ) error {
 	why := map[scenario.Ref]error{}
-	for range 2 { // a deletion removes dependents and may unblock other changes
+	for range 2 { // twice, because a deletion removes dependents and may unblock other changes
 		now, err := l.capture(ctx, e.whole())
 		if err != nil {
 			return err
@@ -252,7 +251,7 @@ func (l *Lab) putBack(
 			ending.Left = append(ending.Left,
 				Left{Difference: difference, Why: text(why[difference.Ref]), ByHand: byHand(difference)})
 		}
-		if len(why) > 0 { // restoring it failed
+		if len(why) > 0 { // the difference could not be restored
 			return nil
 		}
 		for _, difference := range left {
@@ -284,7 +283,7 @@ func (l *Lab) putBack(
 	return err
 }
 
-// over stores that the exercise has ended, and deletes data that is no longer needed.
+// over records that the exercise has ended, and deletes data that is no longer needed.
 func (l *Lab) over(ctx context.Context, e *Exercise, ending *Ending) error {
 	ctx, cancel := outlive(ctx)
 	defer cancel()
@@ -306,7 +305,7 @@ func (l *Lab) over(ctx context.Context, e *Exercise, ending *Ending) error {
 	return errors.Join(err, l.forget(ctx, e.ID), l.prune(ctx))
 }
 
-// bounded returns an ending that fits into a Secret.
+// bounded returns a copy of the ending that fits into a Secret.
 func bounded(e Ending) *Ending {
 	const most = 50
 	e.Restored, e.Left = e.Restored[:min(most, len(e.Restored))], e.Left[:min(most, len(e.Left))]

@@ -10,24 +10,24 @@ import (
 
 // UnenforcedError means that the cluster does not enforce NetworkPolicies, which the scenario requires.
 type UnenforcedError struct {
-	Otherwise string // a scenario that does not require them; may be empty
+	Otherwise string // a scenario that does not require enforcement; may be empty
 }
 
 func (e *UnenforcedError) Error() string {
 	text :=
-		fmt.Sprintf("the cluster does not enforce NetworkPolicies, which the scenario requires: a deny-all policy had no effect within %s: "+
+		fmt.Sprintf("the cluster does not enforce NetworkPolicies, which the scenario requires (a deny-all policy had no effect within %s): "+
 			"install a CNI plugin that enforces them (Calico, Cilium), or add sigs.k8s.io/kube-network-policies",
 			policyTimeout)
 	if e.Otherwise != "" {
-		text += "; or play " + e.Otherwise + ", which does not require them"
+		text += "; or use scenario " + e.Otherwise + ", which does not require them"
 	}
 	return text
 }
 
-// NotFoundError means that the exercise does not exist, or that none is running.
+// NotFoundError means that the exercise does not exist, or that no exercise is running.
 type NotFoundError struct {
 	ID, Namespace string
-	list          string // command that lists exercises
+	list          string // command to list exercises
 }
 
 func (e *NotFoundError) Error() string {
@@ -39,7 +39,7 @@ func (e *NotFoundError) Error() string {
 		e.list)
 }
 
-// AmbiguousError means that several exercises are running, so one must be specified.
+// AmbiguousError means that several exercises are running, so an ID must be specified.
 type AmbiguousError struct{ Running []Exercise }
 
 func (e *AmbiguousError) Error() string {
@@ -66,7 +66,7 @@ func (e *PhaseError) Error() string {
 type BusyError struct {
 	Exercise  Exercise
 	Namespace string
-	end       string // command that ends the other exercise
+	end       string // command to end the other exercise
 }
 
 func (e *BusyError) Error() string {
@@ -75,10 +75,10 @@ func (e *BusyError) Error() string {
 	if !e.Exercise.Until.IsZero() {
 		text += ", until " + e.Exercise.Until.Format(time.RFC3339)
 	}
-	return text + "; use another --seed for other names, or to end it, run: " + e.end
+	return text + "; use another --seed for other names, or, to end that exercise, run: " + e.end
 }
 
-// ConsentError lists the parts of a scenario that may harm the cluster and need the trainer's consent.
+// ConsentError lists the parts of a scenario that may harm the cluster and require the trainer's consent.
 type ConsentError struct {
 	Scenario string
 	Wants    []string
@@ -92,7 +92,7 @@ func (e *ConsentError) Error() string {
 
 // CheckError lists the checks that failed.
 type CheckError struct {
-	What    string // "the lab did not become healthy"
+	What    string // such as "the lab did not become healthy"
 	Results []check.Result
 }
 

@@ -14,14 +14,15 @@ type AgentReport struct {
 	Kind       string `json:"kind"`
 
 	Command string `json:"command"`
-	// Tries counts the valid tries, Passed the solved ones among them, and Invalid the tries that do not count.
+	// Tries is the number of valid tries, Passed the number of solved ones among them, and Invalid the number of tries
+	// that do not count.
 	Tries   int `json:"tries"`
 	Passed  int `json:"passed"`
 	Invalid int `json:"invalid,omitempty"`
 	// Low and High are the 95% Wilson interval of Passed/Tries.
 	Low  float64 `json:"low"`
 	High float64 `json:"high"`
-	// PassAt has the mean of the scenarios' pass@1, pass@2 and so on, up to the smallest number of tries.
+	// PassAt contains the means of the scenarios' pass@1, pass@2 and so on, up to the smallest number of tries.
 	PassAt    []float64    `json:"passAt"`
 	Scenarios []AgentScore `json:"scenarios"`
 	All       []Try        `json:"all"`
@@ -37,8 +38,8 @@ type AgentScore struct {
 	// Low and High are the 95% Wilson interval of PassAt1.
 	Low  float64 `json:"low"`
 	High float64 `json:"high"`
-	// PassAt has pass@1, pass@2 and so on: the probability that at least one of k tries passes, by the unbiased
-	// estimator.
+	// PassAt contains pass@1, pass@2 and so on: the probability that at least one of k tries passes, estimated without
+	// bias.
 	PassAt []float64 `json:"passAt"`
 	// Score and Took are means over the valid tries.
 	Score float64       `json:"score"`

@@ -7,7 +7,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/terraform"
 )
 
-// APIVersion and the kinds identify the versioned formats in which these types are stored and printed.
+// APIVersion and the kinds identify the versioned formats for storing and printing these types.
 const (
 	APIVersion = "gpufault.dev/v1alpha1"
 	Kind       = "Exercise"
@@ -26,7 +26,7 @@ const (
 	Broken     Phase = "Broken"     // the symptom is verified
 	InProgress Phase = "InProgress" // the lab was handed to the candidate
 	Graded     Phase = "Graded"     // graded at least once; may be graded again
-	Ended      Phase = "Ended"      // reverted; what could not be reverted was reported
+	Ended      Phase = "Ended"      // reverted; changes that could not be reverted were reported
 	Failed     Phase = "Failed"     // the lab did not become ready and was reverted; see Message
 )
 
@@ -43,32 +43,32 @@ type Exercise struct {
 	Minutes  int             `json:"minutes"`
 	By       string          `json:"by,omitempty"`   // the trainer's user name, according to the API server
 	From     string          `json:"from,omitempty"` // the trainer's host
-	// Group is the same for exercises that were started together; empty for one that was started alone.
+	// Group is shared by exercises that were started together; empty for an exercise that was started alone.
 	Group string `json:"group,omitempty"`
 
 	Phase   Phase  `json:"phase"`
-	Message string `json:"message,omitempty"` // why it failed, or details of its phase
+	Message string `json:"message,omitempty"` // the reason for a failure, or details about the phase
 
 	Created    time.Time `json:"created"`
 	HealthyAt  time.Time `json:"healthyAt,omitzero"`
 	InjectedAt time.Time `json:"injectedAt,omitzero"`
 	BrokenAt   time.Time `json:"brokenAt,omitzero"`
-	// Started is when the candidate got the lab, and Until the end of their time.
+	// Started is the time at which the candidate got the lab, and Until the end of the candidate's time.
 	Started time.Time `json:"started,omitzero"`
 	Until   time.Time `json:"until,omitzero"`
 	Ended   time.Time `json:"ended,omitzero"`
 
-	// Namespaces are reserved for the exercise: it creates objects there, or the candidate may write there.
+	// Namespaces are reserved for the exercise: the exercise creates objects there, or the candidate may write there.
 	Namespaces []string `json:"namespaces,omitempty"`
 	// Owned are the objects outside these namespaces that the exercise creates or changes.
 	Owned []scenario.Ref `json:"owned,omitempty"`
 	// Nodes are the nodes that the exercise breaks, or that a solution changes.
 	Nodes []string `json:"nodes,omitempty"`
-	// FaultUntil is when faults of nodes and processes expire; zero if there are none.
+	// FaultUntil is the expiry of node and process faults; zero if there are none.
 	FaultUntil time.Time `json:"faultUntil,omitzero"`
 
 	Account Account `json:"account,omitzero"`
-	// Probe is the value of a label on all pods that checks start.
+	// Probe is the value of a label on all pods that are started by checks.
 	Probe string `json:"probe,omitempty"`
 
 	// Snapshots is the number of parts of each snapshot of the cluster.
@@ -80,8 +80,8 @@ type Exercise struct {
 	HintsLeft int                 `json:"hintsLeft,omitempty"`
 	Diagnosis *scenario.Diagnosis `json:"diagnosis,omitempty"`
 	Submitted time.Time           `json:"submitted,omitzero"`
-	// SubmittedState is the digest, at submission, of what the candidate may change; empty if it could not be
-	// determined.
+	// SubmittedState is the digest, at submission, of everything that the candidate may change; empty if it could not
+	// be determined.
 	SubmittedState string `json:"submittedState,omitempty"`
 	// Module is the Terraform module that the candidate submitted. Brought are the objects that it added to the
 	// cluster.
@@ -90,14 +90,14 @@ type Exercise struct {
 	Brought  []scenario.Ref    `json:"brought,omitempty"`
 
 	Revealed time.Time `json:"revealed,omitzero"`
-	Grades   []Report  `json:"grades,omitempty"` // the latest is last
+	Grades   []Report  `json:"grades,omitempty"` // the latest one is last
 	Ending   *Ending   `json:"ending,omitempty"`
 
 	// Kubeconfig is the candidate's kubeconfig. Only Start returns it; it is never stored.
 	Kubeconfig []byte `json:"-"`
 
 	secret version
-	seals  map[string]string // of the parts that were read: see verifySeals
+	seals  map[string]string // for the parts that were read; see verifySeals
 }
 
 // version identifies the stored Secret that an exercise was read from.
@@ -132,13 +132,13 @@ func (e Exercise) Last() *Report {
 	return &e.Grades[len(e.Grades)-1]
 }
 
-// Card is the task card that the candidate receives. It contains nothing secret.
+// Card is the task card for the candidate. It contains no secrets.
 type Card struct {
 	SchemaVersion int       `json:"schemaVersion"` // CardVersion
 	Title         string    `json:"title"`
 	Briefing      string    `json:"briefing"`
 	Simulated     string    `json:"simulated,omitempty"`
-	Terraform     string    `json:"terraform,omitempty"` // what the module manages, for candidates who received one
+	Terraform     string    `json:"terraform,omitempty"` // describes what the module manages, for candidates who received one
 	Access        []string  `json:"access"`              // in words
 	Namespace     string    `json:"namespace"`
 	Minutes       int       `json:"minutes"`
@@ -150,6 +150,6 @@ type Card struct {
 	Kubeconfig string           `json:"kubeconfig,omitempty"`
 	Module     string           `json:"module,omitempty"`
 	Diagnosis  string           `json:"diagnosis,omitempty"`
-	Submit     string           `json:"submit,omitempty"` // how to submit, in words
+	Submit     string           `json:"submit,omitempty"` // how to submit the result, in words
 	Choices    scenario.Choices `json:"choices,omitzero"`
 }

@@ -38,12 +38,12 @@ func (l *Lab) GradeRecorded(ctx context.Context, id string, transcript *recorder
 	return l.grade(ctx, id, full, transcript)
 }
 
-// patience is how long grading waits for checks to hold.
+// patience determines how long grading waits for checks to hold.
 type patience int
 
 const (
-	full  patience = iota // as the checks specify
-	hasty                 // for attempts that are expected to fail: stop once they have failed
+	full  patience = iota // as specified by the checks
+	hasty                 // for attempts that are expected to fail: stop after the failure
 	none                  // do not wait
 )
 
@@ -102,8 +102,8 @@ type grading struct {
 	e       *Exercise
 	r       *scenario.Resolved
 	report  Report
-	spoiled string // why grading is pointless: the namespace was deleted
-	// judged is when the fixed checks were last evaluated; zero if they were not yet.
+	spoiled string // the reason why grading is pointless: the namespace was deleted
+	// judged is the time at which the fixed checks were last evaluated; zero if never.
 	judged time.Time
 }
 
@@ -119,14 +119,14 @@ func newReport(e *Exercise, r *scenario.Resolved, now time.Time) Report {
 	return report
 }
 
-// look collects the results: first whether the fault is fixed and stays fixed, then what else was changed.
+// look collects the results: first whether the fault is fixed and stays fixed, then other changes.
 func (g *grading) look(ctx context.Context, waits patience) error {
 	begin, err := g.lab.snapshot(ctx, g.e, snapBegin)
 	switch {
 	case err != nil:
 		return fmt.Errorf("exercise %s cannot be graded: %w", g.e.ID, err)
 	case begin == nil:
-		return fmt.Errorf("exercise %s cannot be graded: the ledger no longer has the baseline of the cluster",
+		return fmt.Errorf("exercise %s cannot be graded: the ledger no longer contains the baseline of the cluster",
 			g.e.ID)
 	}
 	if err := g.lab.verifySeals(ctx, g.e, sealExercise, sealScenario, snapBegin); err != nil {
@@ -145,13 +145,13 @@ func (g *grading) look(ctx context.Context, waits patience) error {
 		if err := g.apply(ctx); err != nil {
 			return err
 		}
-		if !g.report.Applied.OK() { // it has failed
+		if !g.report.Applied.OK() { // the attempt has already failed
 			waits = none
 		}
 	}
 	first := waits == hasty
 	if first {
-		if err := g.besides(ctx, begin); err != nil {
+		if err := g.otherChanges(ctx, begin); err != nil {
 			return err
 		}
 		if !g.clean() {
@@ -161,7 +161,7 @@ func (g *grading) look(ctx context.Context, waits patience) error {
 	if err := g.awaitFix(ctx, begin, waits); err != nil || first {
 		return err
 	}
-	return g.besides(ctx, begin)
+	return g.otherChanges(ctx, begin)
 }
 
 // awaitFix checks whether the fault is fixed and stays fixed. It checks for workarounds during that time,
@@ -198,14 +198,14 @@ func (g *grading) unchanged(i int, result check.Result) {
 	}
 }
 
-// again repeats checks that were evaluated before the fix was verified, because a workaround may have been
-// applied since.
+// again repeats checks that were evaluated before the fix was verified, because a workaround may have been applied in
+// the meantime.
 func (g *grading) again(ctx context.Context, begin *baseline.Baseline) error {
 	var at []int
 	var checks []scenario.Check
 	for i, one := range g.r.Sealed.Grade.Unchanged {
 		seen := g.report.Unchanged[i]
-		// A check of a probe may have used a pod that was created long before.
+		// A check with a probe may have used a pod that was created long before.
 		if seen.OK && (one.Probe != nil || !seen.LookedFrom.After(g.judged)) {
 			at, checks = append(at, i), append(checks, one)
 		}
@@ -227,14 +227,14 @@ func (g *grading) reverted(ctx context.Context) error {
 	if errors.As(err, new(*ledger.NotFoundError)) {
 		return &PhaseError{
 			*g.e, "grade",
-			"its run is no longer in the ledger; to end it, run: " +
+			"its run is no longer in the ledger; to end the exercise, run: " +
 				g.lab.Session.Ledger.Command("scenario", "end", g.e.ID),
 		}
 	}
 	if err == nil && run.IsClosed() {
 		return &PhaseError{
 			*g.e, "grade",
-			"its run was " + run.Message + "; to end it, run: " +
+			"its run was " + run.Message + "; to end the exercise, run: " +
 				g.lab.Session.Ledger.Command("scenario", "end", g.e.ID),
 		}
 	}
@@ -246,8 +246,8 @@ func (g *grading) clean() bool {
 	return g.report.unchangedGate().OK && g.report.collateralGate().OK
 }
 
-// besides checks for workarounds and for other changes since the candidate began.
-func (g *grading) besides(ctx context.Context, begin *baseline.Baseline) error {
+// otherChanges runs the checks for workarounds and for other changes since the handover.
+func (g *grading) otherChanges(ctx context.Context, begin *baseline.Baseline) error {
 	if err := g.again(ctx, begin); err != nil {
 		return err
 	}
@@ -284,9 +284,9 @@ func (g *grading) besides(ctx context.Context, begin *baseline.Baseline) error {
 	return nil
 }
 
-// harmless returns changes that an honest candidate may make besides any solution, because they have no effect on what
-// is graded: good housekeeping of a workload that a solution changes, notes on the other objects that it changes, and
-// objects that only take effect where a workload refers to them.
+// harmless returns changes that an honest candidate may make in addition to any solution, because they have no effect
+// on what is graded: good housekeeping of a workload that a solution changes, notes on other objects that a solution
+// changes, and objects that only take effect where a workload refers to them.
 func harmless(allow []scenario.Allowed, namespaces []string) []scenario.Allowed {
 	var all []scenario.Allowed
 	for _, one := range allow {
@@ -302,7 +302,7 @@ func harmless(allow []scenario.Allowed, namespaces []string) []scenario.Allowed 
 			all = append(all, one)
 		}
 	}
-	all = append(all, scenario.Allowed{Kind: kindNode, Fields: []string{"metadata.annotations"}}) // a note on its fault
+	all = append(all, scenario.Allowed{Kind: kindNode, Fields: []string{"metadata.annotations"}}) // a note
 	for _, namespace := range namespaces {
 		for _, kind := range scenario.Inert {
 			all = append(all, scenario.Allowed{
@@ -318,8 +318,8 @@ func harmless(allow []scenario.Allowed, namespaces []string) []scenario.Allowed 
 	return all
 }
 
-// probing allows new readiness and startup probes in containers that had none: a workload that a solution changes can
-// only become ready later by them. A probe that runs a command is not harmless: the command may be anything.
+// probing allows new readiness and startup probes in containers that had none: they can only delay the readiness of a
+// workload that a solution changes. A probe that runs a command is not harmless, because the command may do anything.
 func probing(
 	allow []scenario.Allowed, differences []baseline.Difference, begin, now func(scenario.Ref) map[string]any,
 ) []scenario.Allowed {
@@ -360,11 +360,11 @@ func containersOf(workload map[string]any) map[string]map[string]any {
 	return all
 }
 
-// workloads are the kinds of which harmless knows what is good housekeeping.
+// workloads are the kinds for which harmless allows good housekeeping.
 var workloads = []string{"Deployment", "StatefulSet", "DaemonSet", "Job"}
 
-// debugs reports whether an object is a pod in one of the namespaces that requests no devices, such as a shell left
-// over from debugging.
+// debugs reports whether an object is a pod in one of the namespaces that requests no devices, such as a shell that
+// remains from debugging.
 func debugs(ref scenario.Ref, object map[string]any, namespaces []string) bool {
 	if ref.Kind != "Pod" || ref.APIVersion != "v1" || !slices.Contains(namespaces, ref.Namespace) {
 		return false
@@ -384,11 +384,11 @@ func debugs(ref scenario.Ref, object map[string]any, namespaces []string) bool {
 		})
 }
 
-// housekeeping are the fields of a workload that anybody may set.
+// housekeeping are the fields of a workload that every candidate may set.
 var housekeeping = []string{
 	"metadata.labels", "metadata.annotations", "spec.template.metadata", "spec.revisionHistoryLimit",
 	"spec.minReadySeconds", "spec.progressDeadlineSeconds", "spec.strategy", "spec.updateStrategy",
-	"spec.ttlSecondsAfterFinished", "spec.template.spec.restartPolicy", // of Jobs
+	"spec.ttlSecondsAfterFinished", "spec.template.spec.restartPolicy", // for Jobs
 	"spec.template.spec.terminationGracePeriodSeconds",
 	// Kubernetes requires that it equals the limit.
 	"spec.template.spec.containers[*].resources.requests[nvidia.com/gpu]",
@@ -400,8 +400,8 @@ var housekeeping = []string{
 	"spec.template.spec.containers[*].resources.limits[ephemeral-storage]",
 }
 
-// others returns a predicate for objects of other exercises that ran since this one began. Changes of these
-// objects are not the candidate's damage.
+// others returns a predicate for objects of other exercises that ran after this one began. Changes to these objects are
+// not the candidate's damage.
 func (l *Lab) others(ctx context.Context, e *Exercise) (func(scenario.Ref) bool, error) {
 	all, err := l.List(ctx)
 	if err != nil {
@@ -415,7 +415,7 @@ func (l *Lab) others(ctx context.Context, e *Exercise) (func(scenario.Ref) bool,
 	}, nil
 }
 
-// spoils returns why no result can pass any more, or "".
+// spoils returns the reason why no result can pass any more, or "".
 func (g *grading) spoils(ctx context.Context) (string, error) {
 	if until := g.e.FaultUntil; !until.IsZero() && g.report.At.After(until) {
 		return fmt.Sprintf("the lab's faults expired at %s, before grading: the result cannot be attributed to the candidate",
@@ -432,7 +432,7 @@ func (g *grading) spoils(ctx context.Context) (string, error) {
 		}
 	}
 	if len(gone) > 0 {
-		return "deleted: namespace " + strings.Join(gone, ", ") + ", with everything that had to be fixed", nil
+		return "deleted: namespace " + strings.Join(gone, ", ") + ", including everything that had to be fixed", nil
 	}
 	return "", nil
 }
@@ -455,7 +455,7 @@ func atOnce(checks []scenario.Check) []scenario.Check {
 	for i := range now {
 		within := now[i].Within
 		now[i].Within, now[i].Sustained = 0, 0
-		if now[i].Probe != nil { // for which zero means half a minute
+		if now[i].Probe != nil { // for a probe, zero means half a minute
 			now[i].Within = onePod
 			if within > 0 {
 				now[i].Within = min(within, onePod)
@@ -465,7 +465,7 @@ func atOnce(checks []scenario.Check) []scenario.Check {
 	return now
 }
 
-// whoami returns the user name of the trainer, for display.
+// whoami returns the trainer's user name, for display.
 func (l *Lab) whoami(ctx context.Context) string {
 	review, err := l.Client.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{},
 		metav1.CreateOptions{})

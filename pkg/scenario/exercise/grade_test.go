@@ -340,7 +340,7 @@ func TestRunIsGone(t *testing.T) {
 	}
 	_, err := trainer.End(t.Context(), "", EndOptions{Restore: true})
 	wants(t, err, "run "+e.ID+" not found",
-		"to end it without --restore, run: kubectl gpu-fault scenario end "+e.ID)
+		"to end the exercise without --restore, run: kubectl gpu-fault scenario end "+e.ID)
 	if ending, err := trainer.End(t.Context(), "", EndOptions{}); err != nil || !ending.Compared {
 		t.Errorf("%+v, %v", ending, err)
 	}

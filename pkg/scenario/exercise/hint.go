@@ -11,11 +11,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
-// ErrNoHints means that all hints were given.
+// ErrNoHints means that all hints have been given.
 var ErrNoHints = errors.New("no more hints")
 
-// Hint gives the next hint of a running exercise, for its cost, and returns how many are left. After the last
-// hint, the error wraps ErrNoHints.
+// Hint gives the next hint of a running exercise, for its cost, and returns the number of remaining hints. After the
+// last hint, the error wraps ErrNoHints.
 func (l *Lab) Hint(ctx context.Context, id string) (Taken, int, error) {
 	id, err := l.pick(ctx, id)
 	if err != nil {
@@ -46,8 +46,8 @@ func (l *Lab) Hint(ctx context.Context, id string) (Taken, int, error) {
 	return taken, left, err
 }
 
-// Submit stores the candidate's diagnosis. It may be repeated until the exercise ends: the last diagnosis
-// counts, and ends the candidate's time if they change nothing afterwards; see Report.Took.
+// Submit stores the candidate's diagnosis. It may be repeated until the exercise ends. The last diagnosis counts, and
+// ends the candidate's time unless something is changed afterwards; see Report.Took.
 func (l *Lab) Submit(ctx context.Context, id string, diagnosis scenario.Diagnosis) (*Exercise, error) {
 	if strings.TrimSpace(diagnosis.Component+diagnosis.Object+diagnosis.Field+diagnosis.Mechanism) == "" {
 		return nil,
@@ -58,14 +58,14 @@ func (l *Lab) Submit(ctx context.Context, id string, diagnosis scenario.Diagnosi
 	for _, one := range []string{diagnosis.Component, diagnosis.Object, diagnosis.Field, diagnosis.Mechanism} {
 		if len(one) > 500 {
 			return nil,
-				fmt.Errorf("a field of the diagnosis has %s, but the maximum is 500: use explanation for details",
+				fmt.Errorf("a field of the diagnosis has %s, but the maximum is 500: move details to explanation",
 					count.Of(len(one), "character"))
 		}
 	}
 	const most = 20 << 10
 	if len(diagnosis.Explanation) > most {
 		return nil,
-			fmt.Errorf("the explanation has %d KiB, but the maximum is %d", len(diagnosis.Explanation)>>10, most>>10)
+			fmt.Errorf("the explanation is %d KiB, but the maximum is %d", len(diagnosis.Explanation)>>10, most>>10)
 	}
 	id, err := l.pick(ctx, id)
 	if err != nil {
@@ -120,12 +120,12 @@ func (l *Lab) Kubeconfig(ctx context.Context, id string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := e.must("make a kubeconfig for", e.Open()); err != nil {
+	if err := e.must("create a kubeconfig for", e.Open()); err != nil {
 		return nil, err
 	}
 	if now := l.clock(ctx)(); !now.Before(e.Until) {
 		over := fmt.Sprintf("its time box and the candidate's access expired at %s", e.Until.Format(time.RFC3339))
-		return nil, &PhaseError{*e, "make a kubeconfig for", over}
+		return nil, &PhaseError{*e, "create a kubeconfig for", over}
 	}
 	issued, err := l.issue(ctx, e.Account.ID, e.Public.Access, e.Until)
 	if err != nil {
@@ -141,13 +141,13 @@ func (e Exercise) must(want string, may bool) error {
 	case may:
 		return nil
 	case e.Phase == Ended:
-		return &PhaseError{e, want, "it ended at " + e.Ended.Format(time.RFC3339) + "; start another one"}
+		return &PhaseError{e, want, "the exercise ended at " + e.Ended.Format(time.RFC3339) + "; start another one"}
 	case e.Phase == Failed:
 		return &PhaseError{e, want, e.Message + "; start another one"}
 	}
-	why := "the fault is not verified yet: wait for its start to finish"
+	why := "the fault is not verified yet: wait until the exercise has started"
 	if e.Phase == Broken {
-		why = "it has not been handed over yet: wait for its start to finish"
+		why = "the lab has not been handed over yet: wait until the exercise has started"
 	}
-	return &PhaseError{e, want, why + "; if its start was interrupted, run: kubectl gpu-fault scenario end " + e.ID}
+	return &PhaseError{e, want, why + "; if the start was interrupted, run: kubectl gpu-fault scenario end " + e.ID}
 }

@@ -23,13 +23,13 @@ import (
 )
 
 const (
-	// inPodTimeout is how long a pod may take to run, and a command in it to start.
+	// inPodTimeout is the maximum time for a pod to run, and for a command in it to start.
 	inPodTimeout = time.Minute
-	// inPodCommand is how long the command of a debug container is awaited. It may run on.
+	// inPodCommand is the maximum time to wait for the command in a debug container. The command may keep running.
 	inPodCommand = 5 * time.Second
 )
 
-// inPods acts in the pods of a workload, past the workload.
+// inPods acts in the pods of a workload, bypassing the workload object.
 func (c *candidate) inPods(ctx context.Context, what scenario.InPods) error {
 	pods, err := c.running(ctx, what)
 	if err != nil {
@@ -60,7 +60,7 @@ func (c *candidate) inPods(ctx context.Context, what scenario.InPods) error {
 	return nil
 }
 
-// running waits until pods with the labels run, and returns these.
+// running waits until pods with the labels are running, and returns them.
 func (c *candidate) running(ctx context.Context, what scenario.InPods) ([]corev1.Pod, error) {
 	var pods []corev1.Pod
 	err := wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, inPodTimeout, true,
@@ -84,7 +84,7 @@ func (c *candidate) running(ctx context.Context, what scenario.InPods) ([]corev1
 	return pods, nil
 }
 
-// debug adds a debug container, and waits until its command has ended or has run for a while.
+// debug adds a debug container, and waits until its command has exited or has been running for a while.
 func (c *candidate) debug(ctx context.Context, pod *corev1.Pod, target string, command []string) error {
 	name := "debugger-" + rand.String(5)
 	err := c.patchPod(ctx, pod, "ephemeralcontainers", "ephemeralContainers", map[string]any{
@@ -100,7 +100,7 @@ func (c *candidate) debug(ctx context.Context, pod *corev1.Pod, target string, c
 			if err != nil {
 				return false, final(err)
 			}
-			if now.Status.Phase != corev1.PodRunning { // the command has ended the program
+			if now.Status.Phase != corev1.PodRunning { // the command terminated the program
 				return true, nil
 			}
 			for _, s := range now.Status.EphemeralContainerStatuses {

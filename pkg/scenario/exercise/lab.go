@@ -1,9 +1,9 @@
-// Package exercise plays scenarios on a cluster: it creates the broken situation, hands it to a candidate,
-// grades the result, and reverts everything.
+// Package exercise runs scenarios on a cluster: it creates the broken situation, hands it to a candidate, grades the
+// result, and reverts everything.
 //
-// All changes of an exercise are one run of a fault.Session, so `revert` undoes them from any machine, even if
-// nothing else of the exercise is left. Other state of the exercise is stored in Secrets in the ledger's
-// namespace, which candidates cannot read.
+// All changes in an exercise are one run of a fault.Session, so `revert` undoes them from any machine, even if no other
+// record of the exercise remains. Other state of the exercise is stored in Secrets in the ledger's namespace, which
+// candidates cannot read.
 package exercise
 
 import (
@@ -36,7 +36,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/terraform"
 )
 
-// Fault is the kind of fault of exercises' runs. The ID of an exercise is that of its run: scenario-x7k2mq.
+// Fault is the kind of fault for runs of exercises. The ID of an exercise is the ID of its run: scenario-x7k2mq.
 const Fault = "scenario"
 
 // Lab runs exercises on a cluster with the trainer's permissions. It is safe for concurrent use.
@@ -47,30 +47,31 @@ type Lab struct {
 	// Mapper must refresh when it encounters an unknown kind, like restmapper's deferred mapper.
 	Mapper meta.RESTMapper
 	Config *rest.Config
-	// LedgerNamespace is the namespace of the exercises' Secrets; it must be that of the Session.
+	// LedgerNamespace is the namespace for the exercises' Secrets. It must be the Session's namespace.
 	LedgerNamespace string
 	// Faults creates changes for steps that are not plain objects; if nil, such steps are rejected.
 	Faults Faults
-	// Allow lifts limits of the blast radius, for every exercise.
+	// Allow lifts blast radius limits, for every exercise.
 	Allow fault.Allowances
-	// SimulateGPUs is how many GPUs each exercise advertises on each of its nodes, in a cluster without GPUs.
-	// Zero means that the cluster has its own.
+	// SimulateGPUs is the number of GPUs that each exercise advertises on each of its nodes, in a cluster without GPUs.
+	// Zero means that the cluster has real GPUs.
 	SimulateGPUs int
-	// Once makes a selftest play each solution and wrong fix with the first of the seeds that has it.
+	// Once makes a selftest run each solution and wrong fix only with the first seed that has it.
 	Once bool
-	// Attempts are the names of the solutions and wrong fixes that a selftest plays; empty means all.
+	// Attempts are the names of the solutions and wrong fixes that a selftest runs; empty means all.
 	Attempts []string
-	// Sample makes a selftest play one solution and one wrong fix for each seed, instead of all.
+	// Sample makes a selftest run one solution and one wrong fix for each seed, instead of all.
 	Sample bool
 	// Workload is the trainer's Deployment, as KIND/NAME in WorkloadNamespace, that exercises use. If empty,
 	// they create their own.
 	Workload, WorkloadNamespace string
-	// Now returns the time for time boxes. If nil, the API server's clock is used, which trainers on several
-	// machines share.
+	// Now returns the time for time boxes. If nil, the API server's clock is used, which is the same for trainers on
+	// several machines.
 	Now func() time.Time
 	// Progress receives progress messages, one line at a time; nil discards them. Calls do not overlap.
 	Progress func(text string)
-	// ProbeImage is the image of probe pods, which must have a shell and wget; empty means that of debug pods.
+	// ProbeImage is the image for probe pods, which must contain a shell and wget; empty means the image for debug
+	// pods.
 	ProbeImage string
 
 	saying       sync.Mutex
@@ -79,24 +80,23 @@ type Lab struct {
 	fake         fakes
 }
 
-// Faults turns steps that are faults of nodes or processes into changes, with the permissions that they need.
+// Faults turns steps that are node or process faults into changes, with the permissions that they need.
 type Faults interface {
 	XID(step scenario.XID) ([]fault.Change, []fault.Permission, error)
 	// Runtime encrypts the node's record if the candidate can become root on the node.
 	Runtime(step scenario.Runtime, encrypted bool) ([]fault.Change, []fault.Permission, error)
 	Firewall(step scenario.Firewall) ([]fault.Change, []fault.Permission, error)
 	Device(step scenario.Device) ([]fault.Change, []fault.Permission, error)
-	// CUDA finds the workload, which must exist. It returns one change, of that workload, whose undo has the
-	// kind workload.UndoKind.
+	// CUDA finds the workload, which must exist. It returns one change to this workload, whose undo has the kind
+	// workload.UndoKind.
 	CUDA(ctx context.Context, step scenario.CUDA) ([]fault.Change, []fault.Permission, error)
-	// Handler reads a runtime handler of a node: type and binaryName, or nil if the container runtime has none of that
-	// name.
+	// Handler reads a runtime handler on a node: type and binaryName, or nil if the container runtime does not have a
+	// handler with this name.
 	Handler(ctx context.Context, what scenario.Handler) (map[string]any, error)
-	// Strangers returns, by the UID of pods on a node, what did not start with the programs of their containers; with
-	// ownSessions, these start processes in sessions of their own.
+	// Strangers returns, by pod UID, the processes on a node that were not started by the programs of their containers.
+	// With ownSessions, these programs may start processes in separate sessions.
 	Strangers(ctx context.Context, node string, uids []string, ownSessions bool) (map[string]api.PodUse, error)
-	// Shim returns the library for each architecture, and the state file of a run that is armed from the
-	// beginning.
+	// Shim returns the library for each architecture, and the state file for a run that is active from the beginning.
 	Shim(what scenario.CUDAFault) (library map[string][]byte, state func(ledger.Run) ([]byte, error), err error)
 }
 
@@ -104,9 +104,9 @@ type Faults interface {
 type sight struct {
 	r      *scenario.Resolved
 	was    *baseline.Baseline // for comparison in expressions; nil if there is none yet
-	probe  string             // label of the pods of checks
+	probe  string             // label value for check pods
 	module *terraform.Module  // the submitted module, or nil
-	graded bool               // the candidate may have tampered with what is seen
+	graded bool               // the candidate may have tampered with the observed state
 }
 
 // check runs checks of a scenario.
@@ -159,11 +159,11 @@ func (l *Lab) labels(ctx context.Context, facts *scenario.Facts) error {
 	return nil
 }
 
-// captureTimeout is how long the API server and its aggregated servers may take to list everything.
+// captureTimeout is the maximum time for the API server and its aggregated servers to list everything.
 const captureTimeout = 2 * time.Minute
 
-// capture takes a snapshot of the cluster without the ledger. Objects in the given namespaces are stored in full, and
-// owner references in those of verify are untrusted.
+// capture takes a snapshot of the cluster without the ledger. Objects in the given namespaces are stored in full. Owner
+// references in the namespaces of verify are untrusted.
 func (l *Lab) capture(ctx context.Context, namespaces []string, verify ...string) (*baseline.Baseline, error) {
 	if l.fake.capture != nil {
 		return l.fake.capture(ctx)
@@ -200,12 +200,12 @@ type fakes struct {
 	stand   func(e *Exercise, r *scenario.Resolved) *candidate
 }
 
-// cleanup is how long cleanup may take after the trainer pressed Ctrl-C: deleting namespaces takes time.
+// cleanup is the time limit for cleanup after the trainer pressed Ctrl-C, because deleting namespaces takes time.
 const cleanup = 3 * time.Minute
 
-// session returns the Lab's session, extended for exercises. Use the same session for Preflight and Run of a
-// plan. With restore, a revert also deletes objects that the candidate deleted and recreated under a name of
-// the exercise, and restores files and firewalls of nodes that the candidate changed.
+// session returns the Lab's session, extended for exercises. Use the same session for the Preflight and Run of a plan.
+// With restore, a revert also deletes objects that the candidate deleted and recreated under a name from the exercise,
+// and restores files and firewalls on nodes that the candidate changed.
 func (l *Lab) session(restore bool) *fault.Session {
 	undoers := maps.Clone(l.Session.Undoers)
 	if undoers == nil {

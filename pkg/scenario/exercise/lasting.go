@@ -16,8 +16,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
-// lasting checks whether what works will also work in the next pods: with the settings that they get, and without help.
-// If the exercise has failed already, nothing is checked.
+// lasting checks whether a working workload would also work in new pods: with the settings that they get, and without
+// help. If the exercise has already failed, nothing is checked.
 func (g *grading) lasting(ctx context.Context) error {
 	if !g.clean() || !g.report.fixedGate(g.spoiled).OK {
 		return nil
@@ -39,8 +39,9 @@ func (g *grading) lasting(ctx context.Context) error {
 	return nil
 }
 
-// strangers checks on the nodes whether what runs in the pods was started by their programs. Otherwise, the candidate
-// may have started it with kubectl exec: it makes a broken workload look repaired, and ends with the pod.
+// strangers checks on the nodes whether the processes in the pods were started by the pods' programs. Otherwise, the
+// candidate may have started them with kubectl exec, which makes a broken workload look repaired until the pod
+// terminates.
 func (g *grading) strangers(ctx context.Context, onNode map[string][]corev1.Pod) {
 	if g.lab.Faults == nil {
 		return
@@ -64,7 +65,7 @@ func (g *grading) strangers(ctx context.Context, onNode map[string][]corev1.Pod)
 			for _, pod := range pods {
 				use := found[string(pod.UID)]
 				if len(use.Strangers) > 0 {
-					g.spoil(pod, strings.Join(use.Strangers, "; ")+": end it or replace the pod, and grade again")
+					g.spoil(pod, strings.Join(use.Strangers, "; ")+"; terminate the process or replace the pod, and grade again")
 				}
 				if use.Unseen != "" {
 					g.report.NotCompared = append(g.report.NotCompared,
@@ -76,7 +77,7 @@ func (g *grading) strangers(ctx context.Context, onNode map[string][]corev1.Pod)
 	wg.Wait()
 }
 
-// spoil adds a pod to what fails the grade, with the reason.
+// spoil adds a pod, with the reason, to the results that fail the grade.
 func (g *grading) spoil(pod corev1.Pod, why string) {
 	g.report.Collateral = append(g.report.Collateral, baseline.Difference{
 		Ref:  scenario.Ref{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name},
@@ -92,7 +93,7 @@ func (l *Lab) workers(ctx context.Context, namespaces []string) (map[string][]co
 			FieldSelector: fields.OneTermEqualSelector("status.phase", string(corev1.PodRunning)).String(),
 		})
 		if err != nil {
-			return nil, fmt.Errorf("list pods of namespace %s: %w", namespace, err)
+			return nil, fmt.Errorf("list pods in namespace %s: %w", namespace, err)
 		}
 		for _, pod := range list.Items {
 			if pod.Spec.NodeName != "" && pod.DeletionTimestamp == nil && metav1.GetControllerOfNoCopy(&pod) != nil {

@@ -19,7 +19,7 @@ import (
 )
 
 // leaks reads everything that the candidate can list, including managed fields, and the nodes on which the candidate
-// can become root. It returns where they reveal the answer or, on the API server, this tool.
+// can become root. It returns the locations that reveal the answer or, on the API server, this tool.
 func (c *candidate) leaks(ctx context.Context) ([]string, error) {
 	lists, err := c.client.Discovery().ServerPreferredResources()
 	if err != nil && len(lists) == 0 {
@@ -63,8 +63,8 @@ func (c *candidate) leaks(ctx context.Context) ([]string, error) {
 	return slices.Compact(found), nil
 }
 
-// searchNode prints the recently written files of a node that contain one of the WORDS, which are encoded because the
-// node also has the script, and the files of this tool that are readable.
+// searchNode prints recently written files on a node that contain one of the WORDS, and readable files of this tool.
+// The words are encoded, because the script itself is also on the node.
 const searchNode = `words=$(printf %s WORDS | base64 -d)
 find /etc /opt /tmp /var/tmp /var/log /var/lib/kubelet DIR -type f -mmin -60 -size -8192k -print0 2>/dev/null |
   LC_ALL=C xargs -0 grep -liF -e "$words" 2>/dev/null | sed 's/$/ contains the answer/'
@@ -76,9 +76,9 @@ find DIR -type f ! -name '*-room' 2>/dev/null | while read -r f; do
 done
 true`
 
-// leaksOn searches a node as root, as a candidate who can create privileged pods can.
+// leaksOn searches a node as root, like a candidate who can create privileged pods.
 func (c *candidate) leaksOn(ctx context.Context, node string) ([]string, error) {
-	words := slices.DeleteFunc(c.sealedWords(), func(word string) bool { return word == c.e.ID }) // in names of pods
+	words := slices.DeleteFunc(c.sealedWords(), func(word string) bool { return word == c.e.ID }) // in pod names
 	for i := range words {
 		words[i] = strings.Join(strings.Fields(words[i]), " ") // each line is a pattern
 	}
@@ -111,7 +111,7 @@ func (c *candidate) leaksOf(
 		return nil, fmt.Errorf("list %s as the candidate: %w", resource.Resource, err)
 	}
 	if namespace == c.lab.LedgerNamespace && len(list.Items) > 0 {
-		return []string{fmt.Sprintf("%s of the ledger in namespace %s", resource.Resource, namespace)}, nil
+		return []string{fmt.Sprintf("%s from the ledger in namespace %s", resource.Resource, namespace)}, nil
 	}
 	var found []string
 	for i := range list.Items {
@@ -145,7 +145,7 @@ func (c *candidate) telling(object *unstructured.Unstructured) string {
 	return ""
 }
 
-// sealedWords returns words of the sealed half that do not occur by chance.
+// sealedWords returns words from the sealed half that do not occur by chance.
 func (c *candidate) sealedWords() []string {
 	sealed := c.r.Sealed
 	words := []string{c.e.ID, sealed.RootCause.Mechanism.Value}
@@ -162,7 +162,7 @@ func (c *candidate) sealedWords() []string {
 	for i := range words {
 		words[i] = strings.ToLower(strings.TrimSpace(words[i]))
 	}
-	const short = 12 // a shorter one may be part of any name: image, limits
+	const short = 12 // shorter words may be part of any name: image, limits
 	return slices.DeleteFunc(words,
 		func(word string) bool { return len(word) < short || !strings.ContainsAny(word, "- ") })
 }

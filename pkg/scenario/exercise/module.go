@@ -38,7 +38,7 @@ func (l *Lab) SubmitModule(ctx context.Context, id string, module terraform.Modu
 		return nil, err
 	}
 	if len(text) > maxModule {
-		return nil, fmt.Errorf("the module has %d KiB, but the maximum is %d",
+		return nil, fmt.Errorf("the module is %d KiB, but the maximum is %d",
 			len(text)>>10, maxModule>>10)
 	}
 	now := l.clock(ctx)()
@@ -48,7 +48,7 @@ func (l *Lab) SubmitModule(ctx context.Context, id string, module terraform.Modu
 			return err
 		}
 		if began == nil || e.Public.Terraform == "" {
-			return &PhaseError{*e, want, "it was started without one (start --terraform DIR)"}
+			return &PhaseError{*e, want, "the exercise was started without a module (start --terraform DIR)"}
 		}
 		if err := module.Within(began.Module, e.Public.Access.Namespaces); err != nil {
 			return err
@@ -76,7 +76,7 @@ func (l *Lab) handsIn(ctx context.Context, e *Exercise, r *scenario.Resolved, at
 	return err
 }
 
-// withoutModule returns the grade without checks of a module.
+// withoutModule returns the grade without the checks of a module.
 func withoutModule(how scenario.Grade) scenario.Grade {
 	ofModule := func(one scenario.Check) bool { return one.Terraform != "" }
 	how.Fixed = slices.DeleteFunc(slices.Clone(how.Fixed), ofModule)
@@ -88,11 +88,11 @@ func (g *grading) sight(was *baseline.Baseline) sight {
 	return sight{r: g.r, was: was, probe: g.e.Probe, module: g.e.Module, graded: true}
 }
 
-// settle is how long changes of a module may take to have an effect.
+// settle is the maximum time for changes to a module to take effect.
 const settle = 45 * time.Second
 
-// settling extends the timeouts of checks after a module is applied: a candidate who changes the cluster can
-// wait before asking for a grade.
+// settling extends the timeouts of checks after a module is applied: a candidate who changes the cluster can wait
+// before requesting a grade.
 func (g *grading) settling(checks []scenario.Check) []scenario.Check {
 	if g.report.Applied == nil || len(g.report.Applied.Changes) == 0 {
 		return checks
@@ -110,7 +110,7 @@ func (g *grading) settling(checks []scenario.Check) []scenario.Check {
 func (g *grading) apply(ctx context.Context) error {
 	as, err := g.lab.stand(ctx, g.e, g.r)
 	if err != nil {
-		return fmt.Errorf("apply the module of exercise %s: %w", g.e.ID, err)
+		return fmt.Errorf("apply the module for exercise %s: %w", g.e.ID, err)
 	}
 	g.lab.say("applying the candidate's module with the candidate's permissions")
 	known := slices.Concat(g.r.Terraform.Manages, g.e.Brought)
@@ -122,7 +122,7 @@ func (g *grading) apply(ctx context.Context) error {
 	applied.At = g.report.At
 	g.report.Applied = &applied
 	after := g.e.SubmittedState
-	if g.e.waits(before) { // changes of the module do not count as further work of the candidate
+	if g.e.waits(before) { // changes by the module do not count as further work of the candidate
 		now, unseen := g.stateNow(ctx)
 		after, err = now, errors.Join(err, unseen)
 	}
@@ -142,7 +142,7 @@ func (g *grading) apply(ctx context.Context) error {
 	return errors.Join(err, stored)
 }
 
-// stateNow returns the digest of what the candidate may change, if it is needed.
+// stateNow returns the digest of everything that the candidate may change, if it is needed.
 func (g *grading) stateNow(ctx context.Context) (string, error) {
 	if g.e.Submitted.IsZero() {
 		return "", nil
@@ -154,7 +154,7 @@ func (g *grading) stateNow(ctx context.Context) (string, error) {
 	return g.e.state(now, g.lab.Mapper), nil
 }
 
-// standFor is the lifetime of the token that applies a module: the minimum that API servers allow.
+// standFor is the lifetime of the token for applying a module: the minimum that API servers allow.
 const standFor = 10 * time.Minute
 
 // stand returns a candidate client with a separate token for the candidate's account.

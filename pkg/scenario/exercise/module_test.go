@@ -351,7 +351,7 @@ func TestSubmitModuleRefuses(t *testing.T) {
 		t.Error("who gets no module is told of one")
 	}
 	_, err = trainer.SubmitModule(t.Context(), without.ID, terraform.Module{})
-	wants(t, err, "started without one", "--terraform")
+	wants(t, err, "started without a module", "--terraform")
 	if _, err := trainer.End(t.Context(), without.ID, EndOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -360,7 +360,7 @@ func TestSubmitModuleRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, change := range map[string]map[string]any{
-		"it may manage only Deployment.apps": role("page", "get"),
+		"supported kinds: Deployment.apps": role("page", "get"),
 		`in namespace "kube-system"`: {
 			"apiVersion": "apps/v1", "kind": "Deployment",
 			"metadata": map[string]any{"name": "x", "namespace": "kube-system"},

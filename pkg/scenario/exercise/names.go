@@ -33,7 +33,7 @@ func made(r *scenario.Resolved) []*unstructured.Unstructured {
 	return all
 }
 
-// namespacesOf returns the namespaces that are reserved for an exercise: it creates them, or the candidate is
+// namespacesOf returns the namespaces that are reserved for an exercise: the exercise creates them, or the candidate is
 // admin there.
 func namespacesOf(r *scenario.Resolved) []string {
 	names := slices.Clone(r.Public.Access.Namespaces)
@@ -128,7 +128,7 @@ func refOf(object *unstructured.Unstructured) scenario.Ref {
 
 func isNamespace(ref scenario.Ref) bool { return ref.Kind == kindNamespace && ref.APIVersion == "v1" }
 
-// sameObject reports whether both refer to the same object, in any version of its API.
+// sameObject reports whether both refer to the same object, in any API version.
 func sameObject(a, b scenario.Ref) bool {
 	return a.Kind == b.Kind && a.Namespace == b.Namespace && a.Name == b.Name && groupOf(a) == groupOf(b)
 }
@@ -141,13 +141,13 @@ func groupOf(ref scenario.Ref) string {
 	return gv.Group
 }
 
-// within reports whether an object is in one of the namespaces, or is one of them.
+// within reports whether an object is in one of the namespaces, or is itself one of them.
 func within(ref scenario.Ref, namespaces []string) bool {
 	return slices.Contains(namespaces, ref.Namespace) || isNamespace(ref) && slices.Contains(namespaces, ref.Name)
 }
 
-// has reports whether an object belongs to the exercise: it is in its namespaces, created or changed by it, or
-// part of the candidate's account and permissions.
+// has reports whether an object belongs to the exercise: it is in one of its namespaces, was created or changed by it,
+// or is part of the candidate's account and permissions.
 func (e Exercise) has(ref scenario.Ref) bool {
 	return within(ref, e.Namespaces) || within(ref, e.Account.namespaces()) ||
 		slices.ContainsFunc(e.Owned, func(own scenario.Ref) bool { return sameObject(own, ref) })
@@ -173,7 +173,7 @@ func writersOf(access scenario.Access, mapper meta.RESTMapper) writers {
 	w := writers{access: access, mapper: mapper}
 	for _, rule := range access.Rules {
 		for _, verb := range rule.Verbs {
-			named := verb == "bind" && len(rule.ResourceNames) > 0 // limited to these roles
+			named := verb == "bind" && len(rule.ResourceNames) > 0 // limited to the named roles
 			climbs := slices.Contains([]string{"escalate", "bind", "impersonate"}, verb) && !named
 			w.all = w.all || climbs || verb == "*" && slices.Contains(rule.Resources, "*")
 		}
@@ -197,10 +197,10 @@ func (w writers) may(ref scenario.Ref) bool {
 	return false
 }
 
-// surely reports whether only the exercise and its candidate have a reason to change the object: it is in a
-// namespace that the exercise created, a node that it changes, or an object that the candidate's permissions,
-// the allowed changes, or an attempt of the scenario name. Namespaces that existed before, and objects in them,
-// are shared. The namespaces that the run created are handled by its undo.
+// surely reports whether only the exercise and its candidate have a reason to change the object. It must be in a
+// namespace that the exercise created, be a node that the exercise changes, or be named by the candidate's permissions,
+// the allowed changes, or an attempt of the scenario. Namespaces that existed before, and objects in them, are shared.
+// The undo of the run handles the namespaces that the run created.
 func surely(e *Exercise, r *scenario.Resolved, w writers, stood func(namespace string) bool, ref scenario.Ref) bool {
 	switch {
 	case isNamespace(ref):
@@ -223,7 +223,7 @@ func surely(e *Exercise, r *scenario.Resolved, w writers, stood func(namespace s
 	})
 }
 
-// stoodIn returns a predicate for the namespaces in a snapshot.
+// stoodIn returns a predicate for the namespaces that exist in a snapshot.
 func stoodIn(before *baseline.Baseline) func(namespace string) bool {
 	return func(namespace string) bool {
 		return before.Get(scenario.Ref{APIVersion: "v1", Kind: kindNamespace, Name: namespace}) != nil
@@ -252,8 +252,8 @@ func namedBy(r *scenario.Resolved) []scenario.Ref {
 	return refs
 }
 
-// resource returns the resource name of the object's kind, such as deployments, or "" if the cluster does not
-// have the kind.
+// resource returns the resource name for the object's kind, such as deployments, or "" if the kind does not exist in
+// the cluster.
 func (w writers) resource(ref scenario.Ref) string {
 	if w.mapper == nil {
 		return ""

@@ -16,7 +16,7 @@ import (
 )
 
 // outdated adds pods whose environment comes from a ConfigMap or Secret whose data was changed or deleted after their
-// containers started: the next pod gets other values than the one that works.
+// containers started: new pods would get different values from those that work.
 func (g *grading) outdated(ctx context.Context, onNode map[string][]corev1.Pod) error {
 	settings := map[scenario.Ref]written{}
 	for _, pods := range onNode {
@@ -40,7 +40,7 @@ func (g *grading) outdated(ctx context.Context, onNode map[string][]corev1.Pod) 
 				case from.key != "" && !from.optional && !slices.Contains(is.keys, from.key):
 					g.spoil(pod, what+"which no longer has the key "+strconv.Quote(from.key))
 				case is.after(pod, from.container):
-					g.spoil(pod, what+"whose data was changed after its start: replace the pod, and grade again")
+					g.spoil(pod, what+"whose data was changed after the pod started; replace the pod, and grade again")
 				}
 			}
 		}
@@ -48,16 +48,16 @@ func (g *grading) outdated(ctx context.Context, onNode map[string][]corev1.Pod) 
 	return nil
 }
 
-// source is a ConfigMap or Secret from which a container has variables.
+// source is a ConfigMap or Secret that provides environment variables for a container.
 type source struct {
 	ref       scenario.Ref
 	container string
-	key       string // of one variable; empty means all
+	key       string // the key of one variable; empty means all keys
 	optional  bool
 }
 
-// sources returns from where the environments of a pod's containers come, as long as they run: sidecars may be among
-// the init containers.
+// sources returns the sources of the environment of a pod's containers that run as long as the pod, which include
+// sidecars among the init containers.
 func sources(pod corev1.Pod) []source {
 	var found []source
 	for _, container := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
@@ -90,7 +90,8 @@ func sources(pod corev1.Pod) []source {
 	return found
 }
 
-// written is when the data of a ConfigMap or Secret was last written, as far as its managed fields tell it.
+// written contains the times at which the data of a ConfigMap or Secret was last written, as far as its managed fields
+// show.
 type written struct {
 	data    time.Time // by writers that own data
 	any     time.Time // by all writers
@@ -100,22 +101,23 @@ type written struct {
 	unknown bool
 }
 
-// after reports whether the data was written after a container of a pod had read it, when it was created.
+// after reports whether the data was written after a container in a pod had read it, which happens when the container
+// is created.
 func (w written) after(pod corev1.Pod, container string) bool {
-	// The container's start is by the clock of the node, the pod's creation by that of the API server.
+	// The container's start time is from the node's clock, and the pod's creation time is from the API server's.
 	read := pod.CreationTimestamp.Time
 	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		if s.Name != container {
 			continue
 		}
 		if s.State.Running == nil {
-			return false // it has read it, and ended
+			return false // the container has read the data, and terminated
 		}
 		if s.State.Running.StartedAt.After(read) {
 			read = s.State.Running.StartedAt.Time
 		}
 	}
-	version, err := strconv.ParseUint(pod.ResourceVersion, 10, 64) // of its last status: it was ready
+	version, err := strconv.ParseUint(pod.ResourceVersion, 10, 64) // of the pod's last status, when it was ready
 	later := err == nil && w.version > version
 	switch {
 	case w.data.After(read):
@@ -123,10 +125,10 @@ func (w written) after(pod corev1.Pod, container string) bool {
 	case w.data.Equal(read):
 		return later
 	}
-	return later && w.any.Before(read) // who removes a key that others own leaves no time
+	return later && w.any.Before(read) // a client that removes a key owned by other managers leaves no timestamp
 }
 
-// written returns when a ConfigMap or Secret was last written.
+// written returns the times at which a ConfigMap or Secret was last written.
 func (l *Lab) written(ctx context.Context, ref scenario.Ref) (written, error) {
 	var found metav1.Object
 	var is written

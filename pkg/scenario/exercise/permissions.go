@@ -20,14 +20,14 @@ func needed(ledgerNamespace string) []fault.Permission {
 		needs = append(needs, fault.Permission{Verb: verb, Resource: "secrets", Namespace: ledgerNamespace})
 	}
 	return append(needs,
-		// For snapshots before and after.
+		// For snapshots before and after the exercise.
 		fault.Permission{Verb: "list", Group: "*", Resource: "*", Optional: true},
 		fault.Permission{Verb: "get", Resource: "pods/log"},
 	)
 }
 
-// Permissions returns what a trainer needs to play the scenarios, whatever is drawn. It covers all namespaces,
-// because their names are not known in advance. It excludes what faults of nodes and processes need.
+// Permissions returns the permissions that a trainer needs for any variant of the scenarios. They cover all namespaces,
+// because the names are not known in advance. They exclude those for node and process faults.
 func Permissions(ledgerNamespace string, all []*scenario.Scenario) []fault.Permission {
 	anywhere := scenario.Access{Namespaces: []string{""}, Read: []string{""}}
 	needs := slices.Concat(access.Permissions("", anywhere),
@@ -35,7 +35,7 @@ func Permissions(ledgerNamespace string, all []*scenario.Scenario) []fault.Permi
 	mapper := meta.NewDefaultRESTMapper(nil)
 	var kind func(apiVersion, name string, verbs ...string)
 	kind = func(apiVersion, name string, verbs ...string) {
-		if strings.Contains(apiVersion+name, "${") { // drawn kinds are workloads
+		if strings.Contains(apiVersion+name, "${") { // only workloads have variable kinds
 			kind("apps/v1", "Deployment", verbs...)
 			kind("apps/v1", "StatefulSet", verbs...)
 			kind("batch/v1", "Job", verbs...)
@@ -51,7 +51,7 @@ func Permissions(ledgerNamespace string, all []*scenario.Scenario) []fault.Permi
 			needs = append(needs, fault.Permission{Verb: verb, Group: gv.Group, Resource: resource.Resource})
 		}
 	}
-	// For the candidate's account, and for verifying that their permissions work.
+	// For creating the candidate's account, and for verifying its permissions.
 	for _, name := range []string{"ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"} {
 		kind("rbac.authorization.k8s.io/v1", name, "create", "get", "delete")
 	}
@@ -72,7 +72,7 @@ func Permissions(ledgerNamespace string, all []*scenario.Scenario) []fault.Permi
 			}
 			if step.Patch != nil {
 				kind(step.Patch.Object.APIVersion, step.Patch.Object.Kind, "get", "patch")
-				if step.Patch.Subresource != "" { // only of nodes
+				if step.Patch.Subresource != "" { // only for nodes
 					needs = append(needs, fault.Permission{Verb: "patch", Resource: "nodes/" + step.Patch.Subresource})
 				}
 			}

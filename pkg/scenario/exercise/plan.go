@@ -31,20 +31,20 @@ type start struct {
 	namespaces []string
 	owned      []scenario.Ref
 	account    Account
-	probe      string // label of the pods of checks
+	probe      string // label value for check pods
 	pods       bool   // whether a step starts debug pods
 	ends       bool   // whether a step expires on its own, so its expiry must be recorded
 
 	before     *baseline.Baseline
-	e          *Exercise // as stored; nil before
+	e          *Exercise // as stored; nil before it is stored
 	kubeconfig []byte
-	failed     error // why the lab is not as expected
+	failed     error // the reason why the lab is not as expected
 }
 
 // begin plans an exercise. It changes nothing.
 func (l *Lab) begin(ctx context.Context, r *scenario.Resolved, options StartOptions) (*start, error) {
 	if r.Public.Access.Home() == "" {
-		return nil, fmt.Errorf("scenario %q does not give the candidate a namespace", r.Metadata.Name)
+		return nil, fmt.Errorf("scenario %q has no namespace for the candidate", r.Metadata.Name)
 	}
 	if err := access.Validate(r.Public.Access, l.LedgerNamespace); err != nil {
 		return nil, err
@@ -184,8 +184,7 @@ func (s *start) rights() error {
 // secure prevents pods from giving the candidate root on the nodes.
 func (s *start) secure(list []*unstructured.Unstructured) { access.Secure(list, s.r.Public.Access) }
 
-// shimmed returns a step's objects with the shim injected, preceded by a ConfigMap with the shim for each
-// namespace.
+// shimmed returns a step's objects with the shim injected, preceded by a ConfigMap with the shim for each namespace.
 func (s *start) shimmed(step scenario.Create, run ledger.Run) ([]*unstructured.Unstructured, error) {
 	libraries, state, err := s.lab.Faults.Shim(*step.Shim)
 	if err != nil {
@@ -280,7 +279,7 @@ func (l *Lab) issue(ctx context.Context, account string, what scenario.Access, u
 	}
 	issued, err := access.Kubeconfig(ctx, l.Client, l.Config, account, what, until)
 	if err != nil {
-		return issued, fmt.Errorf("create kubeconfig for the candidate: %w", err)
+		return issued, fmt.Errorf("create a kubeconfig for the candidate: %w", err)
 	}
 	if issued.Note != "" {
 		l.say("%s", issued.Note)

@@ -16,10 +16,9 @@ import (
 )
 
 const (
-	// policyTimeout is how long a policy may take to have an effect; agents of CNI plugins may need a few
-	// seconds.
+	// policyTimeout is the maximum time for a policy to take effect; agents of CNI plugins may need a few seconds.
 	policyTimeout = 15 * time.Second
-	// policyMemory is how long a positive result is cached.
+	// policyMemory is the time for which a positive result is cached.
 	policyMemory = 10 * time.Minute
 )
 
@@ -60,7 +59,7 @@ func (l *Lab) probePolicies(ctx context.Context) (enforced bool, err error) {
 		return false, fmt.Errorf("get the API server's service: %w", err)
 	}
 	pod := l.bare("policy")
-	// A policy that another preflight or a crash left must not affect this pod.
+	// A policy left by another preflight or a crash must not affect this pod.
 	word := utilrand.String(8)
 	label := map[string]string{"probe": word}
 	pod.Labels["probe"] = word
@@ -110,8 +109,8 @@ func (l *Lab) probePolicies(ctx context.Context) (enforced bool, err error) {
 	return enforced, err
 }
 
-// awaitBlocked waits until the pod's connections are blocked. A timeout is not an error: it means that they are
-// not.
+// awaitBlocked waits until the pod's connections are blocked. A timeout is not an error: it means that they are not
+// blocked.
 func (l *Lab) awaitBlocked(ctx context.Context, pod *corev1.Pod, enforced *bool) error {
 	err := wait.PollUntilContextTimeout(ctx, 300*time.Millisecond, policyTimeout, true,
 		func(ctx context.Context) (bool, error) {
@@ -167,8 +166,8 @@ func (l *Lab) withPod(
 		})
 }
 
-// final returns err if retrying is pointless, and nil otherwise, for example if the API server is temporarily
-// unavailable.
+// final returns err if retrying is pointless. It returns nil if a retry may succeed, for example if the API server is
+// temporarily unavailable.
 func final(err error) error {
 	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
 		return err

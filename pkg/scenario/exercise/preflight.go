@@ -16,8 +16,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
-// Preflight returns everything that prevents an exercise: what the cluster lacks and how to get it, who uses
-// the namespaces, and which permissions the trainer lacks. It does not change the cluster.
+// Preflight returns everything that prevents an exercise: missing requirements and how to meet them, other users of the
+// namespaces, and the permissions that the trainer lacks. It does not change the cluster.
 func (l *Lab) Preflight(ctx context.Context, r *scenario.Resolved) error {
 	s, err := l.begin(ctx, r, StartOptions{})
 	if err != nil {
@@ -38,8 +38,8 @@ func (s *start) checks() []func(context.Context) error {
 	}
 }
 
-// fresh returns an error if a namespace that the scenario creates already exists, because its contents belong
-// to someone else or are left over.
+// fresh returns an error if a namespace that the scenario creates already exists, because its contents belong to
+// another user or are leftovers.
 func (s *start) fresh(ctx context.Context) error {
 	var problems []error
 	for _, object := range made(s.r) {
@@ -57,8 +57,8 @@ func (s *start) fresh(ctx context.Context) error {
 			))
 		default:
 			problems = append(problems,
-				fmt.Errorf("namespace %[1]q, which the exercise would create, already exists since %[2]s: use another --seed for another name, "+
-					"or if it is not needed, run: kubectl delete namespace %[1]s", found.Name,
+				fmt.Errorf("namespace %[1]q, which the exercise would create, already exists (created %[2]s): use another --seed for another name, "+
+					"or, if the namespace is not needed, run: kubectl delete namespace %[1]s", found.Name,
 					found.CreationTimestamp.UTC().Format(time.RFC3339)))
 		}
 	}
@@ -88,7 +88,7 @@ func enoughGPUs(needs scenario.Requires, facts scenario.Facts) error {
 	switch {
 	case with == 0:
 		return fmt.Errorf(
-			"%s, but no node has any: install NVIDIA's GPU Operator or device plugin, or simulate GPUs with --simulate-gpus %d",
+			"%s, but no node has GPUs: install NVIDIA's GPU Operator or device plugin, or simulate GPUs with --simulate-gpus %d",
 			wants, max(gpus, mostNodes),
 		)
 	case enough < nodes:
@@ -97,7 +97,7 @@ func enoughGPUs(needs scenario.Requires, facts scenario.Facts) error {
 			wants, enough, with,
 		)
 	case free < nodes:
-		return fmt.Errorf("%s that are free, but found only %d: other pods use the rest; to list them, run: "+
+		return fmt.Errorf("%s that are free, but found only %d: other pods use the rest; to list these pods, run: "+
 			"kubectl get pods -A -o custom-columns=NS:.metadata.namespace,POD:.metadata.name,"+
 			"GPUS:.spec.containers[*].resources.limits.nvidia\\.com/gpu", wants, free)
 	}
@@ -114,19 +114,19 @@ func (s *start) nodeAccess(ctx context.Context) error {
 	pod.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: new(true)}
 	_, err := s.lab.Client.CoreV1().Pods(s.lab.LedgerNamespace).Create(ctx, pod,
 		metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-	if apierrors.IsNotFound(err) { // it does not exist yet, and will be created so that it admits them
+	if apierrors.IsNotFound(err) { // it will be created so that it admits privileged pods
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("the scenario needs privileged pods in namespace %s, but they are not admitted: %w; to allow them, run: "+
+		return fmt.Errorf("the scenario needs privileged pods in namespace %s, but the namespace does not admit them: %w; to allow privileged pods, run: "+
 			"kubectl label namespace %[1]s pod-security.kubernetes.io/enforce=privileged --overwrite",
 			s.lab.LedgerNamespace, err)
 	}
 	return nil
 }
 
-// images verifies that the nodes list the scenario's images. Kubelets list only 50, so it tries to pull an
-// image that no node lists.
+// images verifies that the nodes list the scenario's images. Kubelets list only 50 images, so it tries to pull an image
+// that no node lists.
 func (s *start) images(ctx context.Context) error {
 	if len(s.r.Requires.Images) == 0 {
 		return nil
@@ -164,12 +164,13 @@ func familiar(name string) string {
 	return name
 }
 
-// pullTimeout is how long a node may take to pull an image in a preflight.
+// pullTimeout is the maximum time for pulling an image on a node in a preflight.
 const pullTimeout = 45 * time.Second
 
-// pull makes a node pull an image, with a pod that does not need to start, and returns an error if it cannot.
+// pull makes a node pull an image, with a pod that does not need to start, and returns an error if the node cannot pull
+// it.
 func (l *Lab) pull(ctx context.Context, image string) error {
-	l.say("no node lists image %s: pulling it on one", image)
+	l.say("no node lists image %s: pulling it on one node", image)
 	pod := l.bare("image")
 	pod.Spec.Containers[0].Image = image
 	pod.Spec.Containers[0].Command = []string{"true"}
@@ -197,7 +198,7 @@ func (l *Lab) pull(ctx context.Context, image string) error {
 		return context.Cause(ctx)
 	}
 	if err != nil {
-		return fmt.Errorf("the scenario requires image %s, but a node could not pull it (%s): load it on the nodes, or make its registry reachable",
+		return fmt.Errorf("the scenario requires image %s, but a node could not pull it (%s): load the image on the nodes, or make its registry reachable",
 			image, why)
 	}
 	return nil

@@ -15,13 +15,13 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
-// probeWord matches the label values of checks' pods, as created by ledger.NewID.
+// probeWord matches the label values on checks' pods, as created by ledger.NewID.
 var probeWord = regexp.MustCompile(`^probe-[a-z0-9]{6}$`)
 
-// staleProbe is the age at which a check's pod is an orphan: the trainer's client crashed.
+// staleProbe is the age after which a check's pod is an orphan, left by a trainer's client that crashed.
 const staleProbe = 10 * time.Minute
 
-// probeLabels returns the labels of the pods that an exercise's checks start. Candidates see them.
+// probeLabels returns the labels for the pods that an exercise's checks start. Candidates can see them.
 func probeLabels(word string) map[string]string {
 	if word == "" {
 		return nil
@@ -37,7 +37,7 @@ func (e Exercise) probes(ref scenario.Ref, object map[string]any) bool {
 	return (&unstructured.Unstructured{Object: object}).GetLabels()[objects.LabelInstance] == e.Probe
 }
 
-// sweep deletes pods of checks that are older than age, which a crashed client left.
+// sweep deletes check pods older than age, which a crashed client left.
 func (l *Lab) sweep(ctx context.Context, e *Exercise, age time.Duration) error {
 	if !probeWord.MatchString(e.Probe) { // a forged record must not select which pods are deleted
 		return nil
@@ -45,7 +45,7 @@ func (l *Lab) sweep(ctx context.Context, e *Exercise, age time.Duration) error {
 	pods, err := l.Client.CoreV1().Pods("").List(ctx,
 		metav1.ListOptions{LabelSelector: objects.LabelInstance + "=" + e.Probe})
 	if err != nil {
-		return fmt.Errorf("list pods of earlier checks: %w", err)
+		return fmt.Errorf("list pods from earlier checks: %w", err)
 	}
 	var failed []error
 	for _, pod := range pods.Items {

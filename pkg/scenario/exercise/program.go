@@ -17,29 +17,29 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sandbox"
 )
 
-// Isolation is how far a program is kept apart from the trainer.
+// Isolation describes how a program is isolated from the trainer.
 type Isolation struct {
-	// Off runs the program as the trainer's user, with all that the trainer can access.
+	// Off runs the program as the trainer's user, with access to everything that the trainer can access.
 	Off bool
-	// Dir is the host directory with the program's files, which it may read, and where it starts.
+	// Dir is the host directory with the program's files. It is read-only, and the working directory.
 	Dir string
-	// Env are names of the trainer's environment variables that the program gets.
+	// Env lists the names of the trainer's environment variables that the program gets.
 	Env []string
-	// Hosts are what the program may connect to, besides the API server.
+	// Hosts lists the hosts that the program may connect to, in addition to the API server.
 	Hosts sandbox.Hosts
 	// Hidden are files that the program must not read, even if they are in Dir.
 	Hidden []string
 }
 
-// place is where a program runs: a sandbox, or this machine.
+// place is the environment in which a program runs: a sandbox, or this machine.
 type place struct {
 	isolation Isolation
-	sandbox   *sandbox.Sandbox // nil: this machine
-	// own is the directory for the program's task; seen is the same as the program sees it.
+	sandbox   *sandbox.Sandbox // nil means this machine
+	// own is the directory for the program's task; seen is its path inside the sandbox.
 	base, own, seen string
 }
 
-// newPlace creates an empty place. Remove it at the end.
+// newPlace creates an empty place. The caller must remove it.
 func newPlace(isolation Isolation) (*place, error) {
 	base, err := os.MkdirTemp("", "task-")
 	if err != nil {
@@ -74,7 +74,7 @@ func (p *place) listener() net.Listener {
 	return p.sandbox.Listeners[0]
 }
 
-// run runs the command until it exits or ctx is done, with these variables for its task.
+// run runs the command until it exits or ctx is done. task contains the environment variables for its task.
 func (p *place) run(ctx context.Context, command string, task []string, w io.Writer) (sandbox.Result, error) {
 	output := &quoted{w: w}
 	if output.w == nil {
@@ -102,7 +102,7 @@ func (p *place) run(ctx context.Context, command string, task []string, w io.Wri
 	})
 }
 
-// environment returns the environment of a program in a sandbox.
+// environment returns the environment for a program in a sandbox.
 func (p *place) environment() []string {
 	env := []string{"HOME=" + sandbox.Dir, "USER=agent", "LOGNAME=agent", "SHELL=/bin/sh", "TMPDIR=/tmp"}
 	for _, name := range slices.Concat([]string{"PATH", "LANG", "LC_ALL", "TZ", "TERM"}, p.isolation.Env) {
@@ -148,7 +148,7 @@ func environment() []string {
 // quoted prefixes each line of a program's output with a bar, to distinguish it from this tool's own output.
 type quoted struct {
 	w   io.Writer
-	mid bool // in the middle of a line
+	mid bool // the output is in the middle of a line
 }
 
 func (q *quoted) Write(text []byte) (int, error) {

@@ -17,9 +17,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/recorder"
 )
 
-// Recorded is data from a transcript of the candidate's requests until grading. It does not affect the points:
-// a candidate can bypass the recorder with their own kubeconfig, and can edit the file if they have access to
-// it.
+// Recorded is data from a transcript of the candidate's requests until grading. It does not affect the points, because
+// a candidate can bypass the recorder with their own kubeconfig, and can edit the file if they have access to it.
 type Recorded struct {
 	recorder.Summary
 	// Look and Change are the times from handover to the first read of an object of the root cause, and to the
@@ -30,8 +29,8 @@ type Recorded struct {
 	Later int `json:"later,omitempty"`
 }
 
-// Retell adds data from a transcript to a report. It returns an error if the transcript is from another
-// candidate or time.
+// Retell adds data from a transcript to a report. It returns an error if the transcript is from another candidate or
+// time.
 func (l *Lab) Retell(ctx context.Context, report *Report, transcript *recorder.Transcript) error {
 	e, r, err := l.load(ctx, report.ID)
 	if err != nil {
@@ -40,25 +39,24 @@ func (l *Lab) Retell(ctx context.Context, report *Report, transcript *recorder.T
 	return report.retell(e, r.Sealed.RootCause, transcript, l.clock(ctx)())
 }
 
-// earlier is the tolerance for requests before the exercise or after now, because the clocks may differ
-// slightly.
+// earlier is the tolerance for requests before the exercise or after now, because clocks may differ slightly.
 const earlier = time.Minute
 
 // Moments that a transcript adds to the timeline.
 const (
-	lookedAtCause = "first look at the cause"
+	lookedAtCause = "first request about the root cause"
 	firstChanged  = "first change"
 )
 
-// retell adds the transcript's numbers and moments. now limits when requests can have been recorded.
+// retell adds the transcript's numbers and moments. Requests cannot have been recorded after now.
 func (r *Report) retell(e *Exercise, root scenario.RootCause, transcript *recorder.Transcript, now time.Time) error {
 	if candidate := access.User(e.Account.ID); transcript.User != candidate {
-		return fmt.Errorf("the transcript is from another exercise: its requests are from %s, but the candidate of exercise %s is %s",
+		return fmt.Errorf("the transcript is from another exercise: the user in the transcript is %s, but the candidate in exercise %s is %s",
 			transcript.User, e.ID, candidate)
 	}
 	for _, line := range transcript.Lines {
 		if line.Time.Before(e.Started.Add(-earlier)) || line.Time.After(now.Add(earlier)) {
-			return fmt.Errorf("the transcript has a request at %s, but exercise %s was handed over at %s and the time is %s: the transcript was written with a different clock, "+
+			return fmt.Errorf("the transcript contains a request at %s, but exercise %s was handed over at %s and the current time is %s: the transcript was written with a different clock, "+
 				"or is from another exercise", line.Time.Format(time.RFC3339), e.ID, e.Started.Format(time.RFC3339),
 				now.Format(time.RFC3339))
 		}
@@ -91,7 +89,7 @@ func (l *Lab) record(
 ) (kubeconfig []byte, stop func() (*recorder.Transcript, error), err error) {
 	config, err := clientcmd.RESTConfigFromKubeConfig(e.Kubeconfig)
 	if err != nil {
-		return nil, nil, fmt.Errorf("invalid kubeconfig of the candidate: %w", err)
+		return nil, nil, fmt.Errorf("invalid kubeconfig for the candidate: %w", err)
 	}
 	clock := l.clock(ctx)
 	name := filepath.Join(dir, e.Scenario+"-"+e.ID+".jsonl")

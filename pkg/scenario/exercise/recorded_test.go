@@ -65,7 +65,7 @@ func TestGradeWithATranscript(t *testing.T) {
 		moments = append(moments, m.What)
 	}
 	if told := strings.Join(moments, "; "); !strings.Contains(
-		told, "handed to the candidate; first look at the cause; first change; graded",
+		told, "handed to the candidate; first request about the root cause; first change; graded",
 	) {
 		t.Error(told)
 	}
@@ -81,8 +81,8 @@ func TestTranscriptOfAnotherExercise(t *testing.T) {
 	trainer, e := w.started(StartOptions{})
 	w.pass(5 * time.Minute)
 	for want, transcript := range map[string]*recorder.Transcript{
-		"its requests are from alice": {Header: recorder.Header{User: "alice"}},
-		"accounts-":                   {Header: recorder.Header{User: access.User("c-another")}},
+		"the user in the transcript is alice": {Header: recorder.Header{User: "alice"}},
+		"accounts-":                           {Header: recorder.Header{User: access.User("c-another")}},
 		"a request at 2026-05-04T11:5": {
 			Header: recorder.Header{User: access.User(e.Account.ID)},
 			Lines:  []recorder.Line{at(-2*time.Minute, "get", "page")},

@@ -17,11 +17,11 @@ type Report struct {
 	Scenario string `json:"scenario"`
 	Title    string `json:"title"`
 	Seed     int64  `json:"seed"`
-	By       string `json:"by,omitempty"` // who graded
+	By       string `json:"by,omitempty"` // the user who graded the exercise
 
 	At time.Time `json:"at"`
-	// Took is the candidate's time, in nanoseconds. It ends when they submit the diagnosis, unless they change
-	// something afterwards; then it ends with grading.
+	// Took is the candidate's time, in nanoseconds. It ends when the candidate submits the diagnosis, or, if they
+	// change something afterwards, when the exercise is graded.
 	Took    time.Duration `json:"took"`
 	TimeBox time.Duration `json:"timeBox"` // in nanoseconds
 	Late    bool          `json:"late,omitempty"`
@@ -37,9 +37,9 @@ type Report struct {
 	Fixed      []check.Result        `json:"fixed,omitempty"`
 	Unchanged  []check.Result        `json:"unchanged,omitempty"`
 	Collateral []baseline.Difference `json:"collateral,omitempty"`
-	// Omitted is the number of differences that are not in Collateral.
+	// Omitted is the number of additional differences that are not in Collateral.
 	Omitted int `json:"omitted,omitempty"`
-	// NotCompared lists kinds that could not be listed, and why: changes to them are unknown.
+	// NotCompared lists kinds that could not be listed, with the reason. Changes to them are unknown.
 	NotCompared []string `json:"notCompared,omitempty"`
 
 	// Applied is the result of applying the submitted Terraform module; nil if there is none.
@@ -57,7 +57,7 @@ type Report struct {
 // Applied is the result of applying a Terraform module.
 type Applied struct {
 	At time.Time `json:"at"`
-	// Changes are the changes that were made: changed NetworkPolicy tenant-orion/names.
+	// Changes are the changes made: changed NetworkPolicy tenant-orion/names.
 	Changes []string `json:"changes,omitempty"`
 	// Problems are the changes that the API server rejected, for example because the candidate lacks the
 	// permission.
@@ -71,7 +71,7 @@ type Gate struct {
 	Why  string `json:"why,omitempty"` // if it does not hold
 }
 
-// Points are the points of one weight.
+// Points are the points for one weight.
 type Points struct {
 	Name string `json:"name"`
 	Got  int    `json:"got"` // negative if hints cost more than their weight
@@ -94,30 +94,30 @@ type Ending struct {
 	At time.Time `json:"at"`
 	// Reverted describes the run's steps that could not be fully reverted.
 	Reverted []string `json:"reverted,omitempty"`
-	// Files describes those of these steps that left a file on a node because it was changed after the run.
+	// Files describes the steps in Reverted that left a file on a node because it was changed after the run.
 	Files []string `json:"files,omitempty"`
 	// Restored lists the candidate's changes that were reverted.
 	Restored []Restored `json:"restored,omitempty"`
-	// Left lists remaining differences from before the exercise that the exercise or the candidate caused, and
-	// how to revert them manually.
+	// Left lists remaining differences from the state before the exercise that the exercise or the candidate caused,
+	// with instructions to revert them manually.
 	Left []Left `json:"left,omitempty"`
-	// Elsewhere counts differences where neither the exercise nor the candidate could write: other activity in
-	// the cluster.
+	// Elsewhere counts differences in places where neither the exercise nor the candidate could write: other activity
+	// in the cluster.
 	Elsewhere int `json:"elsewhere,omitempty"`
-	// Conditions are new conditions of nodes that report problems. The exercise did not set them and cannot reset
-	// them: the kubelet or a detector, such as node-problem-detector, did, and may keep them until it restarts.
+	// Conditions are new node conditions that report problems. They were set by the kubelet or a detector, such as
+	// node-problem-detector, which may keep them until it restarts. The exercise cannot reset them.
 	Conditions []Condition `json:"conditions,omitempty"`
-	// Compared is set if there was a baseline to compare with; without one, remaining differences are unknown.
+	// Compared is set if there was a baseline for the comparison; without one, remaining differences are unknown.
 	Compared bool `json:"compared"`
-	// NodeShell is set if the candidate could become root on nodes. What they changed there is not compared, except for
-	// files that the exercise itself had changed.
+	// NodeShell is set if the candidate could become root on nodes. Changes that the candidate made on nodes are not
+	// compared, except to files that the exercise itself had changed.
 	NodeShell bool `json:"nodeShell,omitempty"`
 }
 
-// Restored is a change of the candidate that End reverted or would revert.
+// Restored is a change by the candidate that End reverted or would revert.
 type Restored struct {
 	Difference baseline.Difference `json:"difference"`
-	How        string              `json:"how"` // delete it, recreate it, restore the changed fields
+	How        string              `json:"how"` // for example: delete it, recreate it as it was, restore the changed fields
 }
 
 // Left is a difference that could not be reverted.
@@ -127,5 +127,5 @@ type Left struct {
 	ByHand     string              `json:"byHand,omitempty"`
 }
 
-// Clean reports whether nothing is left.
+// Clean reports whether no differences remain.
 func (e Ending) Clean() bool { return e.Compared && len(e.Left) == 0 && len(e.Files) == 0 }

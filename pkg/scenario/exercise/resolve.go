@@ -33,7 +33,7 @@ func (l *Lab) Resolve(
 		return nil, err
 	}
 	r, err := s.Resolve(seed, given, facts)
-	if err != nil { // expressions that index missing nodes fail; the unmet requirements are more helpful
+	if err != nil { // expressions that index missing nodes fail, but a message about unmet requirements is more helpful
 		return nil, cmp.Or(enoughGPUs(s.Requires, facts), err)
 	}
 	return r, nil
@@ -46,14 +46,14 @@ func (l *Lab) facts(ctx context.Context, s *scenario.Scenario) (scenario.Facts, 
 	}
 	if s.Requires.Toolkit {
 		return scenario.Facts{},
-			fmt.Errorf("scenario %q requires NVIDIA's container runtime on the nodes, which simulated GPUs lack: "+
-				"omit --simulate-gpus on a cluster with the container toolkit; scenarios that support simulated GPUs: %s",
+			fmt.Errorf("scenario %q requires NVIDIA's container runtime, which nodes with simulated GPUs lack: "+
+				"use a cluster with the container toolkit, without --simulate-gpus; scenarios that support simulated GPUs: %s",
 				s.Metadata.Name, simulatable())
 	}
 	if s.Requires.DevicePlugin {
 		return scenario.Facts{},
-			fmt.Errorf("scenario %q requires a device plugin on the nodes, which simulated GPUs lack: "+
-				"omit --simulate-gpus on a cluster with a device plugin; scenarios that support simulated GPUs: %s",
+			fmt.Errorf("scenario %q requires a device plugin, which nodes with simulated GPUs lack: "+
+				"use a cluster with a device plugin, without --simulate-gpus; scenarios that support simulated GPUs: %s",
 				s.Metadata.Name, simulatable())
 	}
 	return scenario.SimulateGPUs(ctx, l.Client, l.SimulateGPUs, max(mostNodes, s.Requires.Nodes))
@@ -72,10 +72,10 @@ func (l *Lab) workload(ctx context.Context) (*scenario.WorkloadFacts, error) {
 	return scenario.FindWorkload(ctx, l.Client, l.WorkloadNamespace, l.Workload)
 }
 
-// simulatable lists the scenarios that support simulated GPUs.
+// simulatable lists the names of the scenarios that support simulated GPUs.
 func simulatable() string {
 	all, err := scenario.Builtin()
-	if err != nil { // tests verify that they parse
+	if err != nil { // tests verify that all scenarios parse
 		return "the others"
 	}
 	var names []string
@@ -87,9 +87,9 @@ func simulatable() string {
 	return strings.Join(names, ", ")
 }
 
-// simulate advertises GPUs on nodes without GPUs by patching their status: kubelets preserve unknown extended
-// resources (https://kubernetes.io/docs/tasks/administer-cluster/extended-resource-node/), even when they
-// restart; verified with 1.36.3. The labels are added first and removed last, so that simulated GPUs are always
+// simulate advertises GPUs on nodes without GPUs by patching the status of the nodes: kubelets preserve unknown
+// extended resources (https://kubernetes.io/docs/tasks/administer-cluster/extended-resource-node/), even when they
+// restart (verified with 1.36.3). The labels are added first and removed last, so that simulated GPUs are always
 // labeled as such.
 func (s *start) simulate() error {
 	sim := s.r.Facts.Simulation

@@ -28,7 +28,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
 )
 
-// goneTimeout is how long the deletion of an object may take.
+// goneTimeout is the maximum time for the deletion of an object.
 const goneTimeout = time.Minute
 
 // mappingOf returns the REST mapping of an object's kind.
@@ -80,8 +80,8 @@ func (l *Lab) restore(ctx context.Context, before, now *baseline.Baseline, diffe
 	return changeBack(ctx, reach, ref.Name, backPatch(now.Get(ref), before.Get(ref)))
 }
 
-// mayRestore returns an error for changes that must not be reverted automatically: of nodes that were deleted
-// or replaced, RBAC objects, and objects that runs may never change. The record that names the object may be
+// mayRestore returns an error for changes that must not be reverted automatically: changes to nodes that were deleted
+// or replaced, to RBAC objects, and to objects that runs may never change. The record that names the object may be
 // forged.
 func (l *Lab) mayRestore(difference baseline.Difference) error {
 	ref := difference.Ref
@@ -106,11 +106,11 @@ func (l *Lab) mayRestore(difference baseline.Difference) error {
 	return object.MayTouch(l.LedgerNamespace)
 }
 
-// unmovedFrom returns an error if an object was recreated since the snapshot, or if a node has taints of Kubernetes
-// itself: snapshots do not contain these, so restoring the list would remove them.
+// unmovedFrom returns an error if an object was recreated since the snapshot, or if a node has taints that Kubernetes
+// set: snapshots do not contain these taints, so restoring the list would remove them.
 func unmovedFrom(ctx context.Context, reach dynamic.ResourceInterface, seen map[string]any, ref scenario.Ref) error {
 	if seen == nil {
-		return nil // it was deleted, and will be recreated
+		return nil // the object was deleted, and will be recreated
 	}
 	live, err := reach.Get(ctx, ref.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -120,7 +120,7 @@ func unmovedFrom(ctx context.Context, reach dynamic.ResourceInterface, seen map[
 		return err
 	}
 	if uid := (&unstructured.Unstructured{Object: seen}).GetUID(); uid != "" && uid != live.GetUID() {
-		return errors.New("not reverted: it was recreated since the snapshot")
+		return errors.New("not reverted: the object was recreated since the snapshot")
 	}
 	taints, _, err := unstructured.NestedSlice(live.Object, "spec", "taints")
 	if err != nil || ref.Kind != kindNode {
@@ -131,7 +131,7 @@ func unmovedFrom(ctx context.Context, reach dynamic.ResourceInterface, seen map[
 		key, _ := taint["key"].(string)
 		own := strings.HasPrefix(key, "node.kubernetes.io/") ||
 			strings.HasPrefix(key, "node.cloudprovider.kubernetes.io/")
-		if own && key != "node.kubernetes.io/unschedulable" { // which follows spec.unschedulable
+		if own && key != "node.kubernetes.io/unschedulable" { // this taint follows spec.unschedulable
 			return fmt.Errorf("not reverted while the node has the taint %s", key)
 		}
 	}
@@ -170,10 +170,10 @@ func remove(ctx context.Context, reach dynamic.ResourceInterface, name string) e
 	return err
 }
 
-// errHashed means that only a hash of a value was stored.
+// errHashed means that only the hash of a value was stored.
 var errHashed = errors.New("some values were too long to be stored")
 
-// recreate creates an object as it was.
+// recreate creates an object in its previous state.
 func recreate(ctx context.Context, reach dynamic.ResourceInterface, was map[string]any) error {
 	object := &unstructured.Unstructured{Object: runtime.DeepCopyJSON(was)}
 	switch {
@@ -203,7 +203,7 @@ func changeBack(ctx context.Context, reach dynamic.ResourceInterface, name strin
 	}
 	switch {
 	case len(patch) == 0:
-		return errors.New("it was deleted and recreated, and its data is lost")
+		return errors.New("the object was deleted and recreated, and its data is lost")
 	case baseline.Hashed(patch):
 		return errHashed
 	}
@@ -216,7 +216,8 @@ func changeBack(ctx context.Context, reach dynamic.ResourceInterface, name strin
 }
 
 // backPatch returns the JSON merge patch that turns the object now into was. Snapshots do not contain the labels and
-// annotations that controllers set, so an object without any in the snapshot keeps these: only single ones are removed.
+// annotations that controllers set. So if an object has none in the snapshot, they are kept: only individual ones are
+// removed.
 func backPatch(now, was map[string]any) map[string]any {
 	metadata, _ := was["metadata"].(map[string]any)
 	current, _ := now["metadata"].(map[string]any)
@@ -267,7 +268,7 @@ func howFor(difference baseline.Difference) string {
 	return "restore the changed fields"
 }
 
-// byHand describes how a trainer can revert a difference.
+// byHand returns instructions for a trainer to revert a difference.
 func byHand(difference baseline.Difference) string {
 	ref := difference.Ref
 	in := ""

@@ -10,12 +10,12 @@ import (
 
 // Keys of resources that exercises cannot share.
 const (
-	keyGPUs  = "gpus"  // such scenarios depend on the number of free GPUs
+	keyGPUs  = "gpus"  // scenarios with this key depend on the number of free GPUs
 	keyNodes = "nodes" // a broken node affects other exercises
 )
 
-// keysOf returns the keys that an exercise needs exclusively: its namespaces and objects, GPUs if it needs any,
-// and nodes if it changes them.
+// keysOf returns the keys that an exercise needs exclusively: its namespaces and objects, the key for GPUs if it needs
+// any, and the key for nodes if it changes them.
 func keysOf(r *scenario.Resolved) []string {
 	namespaces := namespacesOf(r)
 	var keys []string
@@ -42,8 +42,8 @@ type job struct {
 	do   func() (report func())
 }
 
-// runJobs runs up to parallel jobs concurrently, as long as their keys do not conflict. It starts no job after
-// ctx is done, and returns when all started jobs are complete.
+// runJobs runs up to parallel jobs concurrently, as long as their keys do not conflict. After ctx is done, it starts no
+// more jobs. It returns when all started jobs are complete.
 func runJobs(ctx context.Context, jobs []job, parallel int) {
 	var (
 		mu      sync.Mutex

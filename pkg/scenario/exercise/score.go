@@ -22,9 +22,9 @@ const (
 
 // judge computes gates, points and reasons from the results.
 //
-// An attempt passes if all gates hold. Points for fixed are proportional to the checks that hold, with none for
-// a workaround. Points for collateral, time and hints require a fix, because doing nothing causes no damage
-// either. The diagnosis always counts.
+// An attempt passes if all gates hold. Points for fixed are proportional to the number of checks that hold, but a
+// workaround gets none. Points for collateral, time and hints require a fix, because an attempt that does nothing
+// causes no damage either. The diagnosis always counts.
 func (r *Report) judge(weights scenario.Weights, spoiled string) {
 	if weights == (scenario.Weights{}) {
 		weights = scenario.DefaultWeights
@@ -57,7 +57,7 @@ func (r *Report) judge(weights scenario.Weights, spoiled string) {
 	r.Score = min(max(total, 0), 100)
 }
 
-// unearned is the reason for missing points that require a fix.
+// unearned is the reason for missing points if the fault is not fixed.
 const unearned = "counts only if the fault is fixed"
 
 func earned(mended bool, points Points) Points {
@@ -68,7 +68,7 @@ func earned(mended bool, points Points) Points {
 	return points
 }
 
-// fixedGate returns the gate for the fix. If nothing was broken, the candidate must have diagnosed that.
+// fixedGate returns the gate for the fix. If nothing was broken, the gate requires the corresponding diagnosis.
 func (r *Report) fixedGate(spoiled string) Gate {
 	gate := Gate{Name: nameFixed}
 	switch {
@@ -179,13 +179,13 @@ func (r *Report) diagnosisPoints(weight int) Points {
 func (r *Report) collateralPoints(weight int) Points {
 	points := Points{Name: nameCollateral, Got: weight, Of: weight}
 	if n := len(r.Collateral) + r.Omitted; n > 0 {
-		points.Got, points.Why = 0, count.Of(n, "other object")+" changed"
+		points.Got, points.Why = 0, count.Of(n, "different object")+" changed"
 	}
 	return points
 }
 
-// timePoints returns all points for half of the time box; after that, they decrease linearly to zero at its
-// end.
+// timePoints returns all points for at most half of the time box; after that, the points decrease linearly to zero at
+// its end.
 func (r *Report) timePoints(weight int) Points {
 	points := Points{Name: nameTime, Got: weight, Of: weight}
 	half := r.TimeBox / 2

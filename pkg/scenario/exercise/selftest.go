@@ -31,36 +31,35 @@ type Row struct {
 	Attempt  string `json:"attempt"`
 	Solution bool   `json:"solution"`
 	Wanted   string `json:"wanted"` // Passed or NotPass
-	Got      string `json:"got"`    // Passed, NotPass, or Errored if it could not be graded
+	Got      string `json:"got"`    // Passed or NotPass, or Errored if the attempt could not be graded
 	OK       bool   `json:"ok"`
-	// Why describes an unexpected result, or why a wrong fix failed.
+	// Why is the reason for an unexpected result, or why a wrong fix failed.
 	Why   string `json:"why,omitempty"`
 	Score int    `json:"score"`
-	// Durations, in nanoseconds: from the start to the verified symptom, of grading, and in total.
+	// Durations, in nanoseconds: from the start until the symptom was verified, for grading, and in total.
 	Broken time.Duration `json:"broken"`
 	Grade  time.Duration `json:"grade"`
 	Took   time.Duration `json:"took"`
 }
 
-// SelftestError means that an attempt was not graded as expected, or that something was left behind.
+// SelftestError means that an attempt was not graded as expected, or that a change remained.
 type SelftestError struct{ Wrong, Of int }
 
 func (e *SelftestError) Error() string {
 	return fmt.Sprintf("%d of %s not graded as expected", e.Wrong, count.Of(e.Of, "attempt"))
 }
 
-// Selftest plays a scenario with each of the seeds, once for each of its solutions, which must pass, and each
-// of its wrong fixes, which must fail. No exercise may leave anything behind or reveal the answer to the
-// candidate. each is called after each attempt.
+// Selftest runs a scenario with each of the seeds, once for each of its solutions, which must pass, and each of its
+// wrong fixes, which must fail. No exercise may leave any changes or reveal the answer to the candidate. each is called
+// after each attempt.
 //
-// The error is a *SelftestError if a result is unexpected; any other error means that Selftest could not
-// continue.
+// The error is a *SelftestError if a result is unexpected; any other error means that Selftest could not continue.
 func (l *Lab) Selftest(ctx context.Context, s *scenario.Scenario, seeds []int64, each func(Row)) error {
 	return l.SelftestAll(ctx, []*scenario.Scenario{s}, seeds, 1, each)
 }
 
-// SelftestAll is like Selftest, for several scenarios. It runs up to parallel attempts concurrently, if they
-// share nothing.
+// SelftestAll is like Selftest, for several scenarios. It runs up to parallel attempts concurrently, if they share no
+// resources.
 func (l *Lab) SelftestAll(
 	ctx context.Context, all []*scenario.Scenario, seeds []int64, parallel int, each func(Row),
 ) error {
@@ -109,7 +108,7 @@ func (l *Lab) SelftestAll(
 	return nil
 }
 
-// trial is one attempt that will be made.
+// trial is a planned attempt.
 type trial struct {
 	lab      *Lab
 	scenario *scenario.Scenario
@@ -117,10 +116,10 @@ type trial struct {
 	name     string
 	solution bool
 	search   bool     // also check whether the candidate can find the answer
-	keys     []string // what it needs exclusively
+	keys     []string // the keys that the trial needs exclusively
 }
 
-// trials returns the trials of a scenario and a seed.
+// trials returns the trials for a scenario and a seed.
 func (l *Lab) trials(ctx context.Context, s *scenario.Scenario, seed int64) ([]*trial, error) {
 	r, err := l.Resolve(ctx, s, seed, nil)
 	if err != nil {
@@ -149,7 +148,7 @@ func (l *Lab) trials(ctx context.Context, s *scenario.Scenario, seed int64) ([]*
 	return all, nil
 }
 
-// wanted returns the trials of the attempts that were asked for, and adds the names of all to the known ones.
+// wanted returns the trials for the requested attempts, and adds the names of all attempts to known.
 func (l *Lab) wanted(trials []*trial, known map[string]bool) []*trial {
 	var left []*trial
 	for _, t := range trials {
@@ -162,21 +161,21 @@ func (l *Lab) wanted(trials []*trial, known map[string]bool) []*trial {
 	return left
 }
 
-// unknown returns an error if an attempt that was asked for does not exist.
+// unknown returns an error if a requested attempt does not exist.
 func (l *Lab) unknown(known map[string]bool) error {
 	for _, name := range l.Attempts {
 		if !known[name] {
 			names := slices.Sorted(maps.Keys(known))
 			if near := suggest.Nearest(name, names); near != "" {
-				return fmt.Errorf("these seeds have no attempt %q; did you mean %q?", name, near)
+				return fmt.Errorf("no attempt %q for these seeds; did you mean %q?", name, near)
 			}
-			return fmt.Errorf("these seeds have no attempt %q, only: %s", name, strings.Join(names, ", "))
+			return fmt.Errorf("no attempt %q for these seeds; supported values: %s", name, strings.Join(names, ", "))
 		}
 	}
 	return nil
 }
 
-// unplanned returns the trials of a seed that no seed before has, and adds them to those that are planned.
+// unplanned returns the trials of a seed that no previous seed has, and adds them to the planned ones.
 func unplanned(trials []*trial, planned map[string]bool) []*trial {
 	var left []*trial
 	for _, t := range trials {
@@ -189,7 +188,7 @@ func unplanned(trials []*trial, planned map[string]bool) []*trial {
 	return left
 }
 
-// sampled returns one of the attempts, drawn by the seed: consecutive seeds cycle through all of them.
+// sampled returns one of the attempts, selected by the seed: consecutive seeds cycle through all of them.
 func sampled(attempts []scenario.Attempt, seed int64) []scenario.Attempt {
 	n := int64(len(attempts))
 	if n == 0 {
@@ -240,7 +239,7 @@ func (t *trial) play(ctx context.Context, row *Row) error {
 		row.Broken = time.Since(began)
 	}
 	problem := t.judge(ctx, e, r, attempt, row)
-	// Also after Ctrl-C, so that nothing is left behind.
+	// Even after Ctrl-C, so that no changes remain.
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*cleanup)
 	defer cancel()
 	ending, err := t.lab.End(clean, e.ID, EndOptions{Restore: true})
@@ -253,8 +252,7 @@ func (t *trial) play(ctx context.Context, row *Row) error {
 	return problem
 }
 
-// judge makes the attempt and has it graded with the correct diagnosis, so that the result depends only on the
-// attempt.
+// judge makes the attempt and grades it with the correct diagnosis, so that the result depends only on the attempt.
 func (t *trial) judge(
 	ctx context.Context, e *Exercise, r *scenario.Resolved, attempt scenario.Attempt, row *Row,
 ) error {
@@ -309,7 +307,7 @@ func (t *trial) judge(
 	for _, score := range report.Diagnosed {
 		if !score.Right {
 			problem = errors.Join(problem,
-				fmt.Errorf("the scenario's own %s %q is graded as incorrect", score.Field, score.Got))
+				fmt.Errorf("the scenario's own value for %s, %q, is graded as incorrect", score.Field, score.Got))
 		}
 	}
 	return problem
@@ -337,10 +335,10 @@ func rightOf(root scenario.RootCause) scenario.Diagnosis {
 	}
 }
 
-// inWords describes what was left.
+// inWords describes the remaining differences.
 func (e Ending) inWords() string {
 	if !e.Compared {
-		return "unknown: there was no baseline to compare with"
+		return "unknown, because there was no baseline for the comparison"
 	}
 	var left []string
 	for _, one := range e.Left {

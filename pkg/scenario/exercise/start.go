@@ -17,18 +17,17 @@ import (
 type StartOptions struct {
 	// For is the time box; zero means the scenario's.
 	For time.Duration
-	// Consent is set if the trainer allows the parts of the scenario that may harm the cluster.
+	// Consent is set if the trainer allows potentially harmful parts of the scenario.
 	Consent bool
 	// Command is the trainer's command line, for the record.
 	Command []string
-	// Group is the Exercise's.
+	// Group is the value for Exercise.Group.
 	Group string
 	// Terraform gives the candidate the lab's Terraform module, which they may fix instead of the cluster.
 	Terraform bool
 }
 
-// grace is how much longer than the time box self-expiring faults last, to allow for the start and late
-// grading.
+// grace is added to the time box for the expiry of faults, to allow for the start and late grading.
 const grace = 30 * time.Minute
 
 func (o StartOptions) timeBox(r *scenario.Resolved) time.Duration {
@@ -38,10 +37,10 @@ func (o StartOptions) timeBox(r *scenario.Resolved) time.Duration {
 	return time.Duration(r.Metadata.Minutes) * time.Minute
 }
 
-// Start creates the broken situation and hands it over. The returned exercise has the candidate's Kubeconfig.
+// Start creates the broken situation and hands it over. The returned exercise contains the candidate's Kubeconfig.
 //
-// All changes are one run. If the lab does not become ready, or ctx is done, everything is reverted, and the
-// error reports why. The exercise is then Failed, and stays on record. The error wraps a *CheckError if a check
+// All changes are one run. If the lab does not become ready, or ctx is done, everything is reverted, and the error
+// contains the reason. The exercise is then Failed, and its record is kept. The error wraps a *CheckError if a check
 // failed, and a *fault.PreflightError if nothing was started.
 func (l *Lab) Start(ctx context.Context, r *scenario.Resolved, options StartOptions) (*Exercise, error) {
 	s, err := l.prepare(ctx, r, options)
@@ -56,7 +55,7 @@ func (l *Lab) Start(ctx context.Context, r *scenario.Resolved, options StartOpti
 		s.e.Kubeconfig = s.kubeconfig
 		return s.e, nil
 	}
-	if s.failed != nil && ctx.Err() == nil { // it describes the failure better than the step's error
+	if s.failed != nil && ctx.Err() == nil { // this error describes the failure better than the step's error
 		if run == nil || len(run.Pending()) == 0 {
 			err = nil
 		}
@@ -95,12 +94,12 @@ func (s *start) afterwards(run *ledger.Run) string {
 	for _, step := range run.Pending() {
 		left = append(left, fmt.Sprintf("%s (%s)", step.Target, step.Action))
 	}
-	return fmt.Sprintf("could not revert: %s; to try again, run: %s", strings.Join(left, ", "),
+	return fmt.Sprintf("could not revert: %s; to retry, run: %s", strings.Join(left, ", "),
 		s.lab.Session.Ledger.Command("scenario", "end", run.ID))
 }
 
-// giveUp records that the exercise failed, and why, and deletes its snapshots. Steps that could not be reverted
-// stay in the ledger.
+// giveUp records that the exercise failed, and why, and deletes its snapshots. Steps that could not be reverted remain
+// in the ledger.
 func (s *start) giveUp(ctx context.Context, run *ledger.Run, why error) error {
 	if s.e == nil || run == nil {
 		return nil
@@ -108,7 +107,7 @@ func (s *start) giveUp(ctx context.Context, run *ledger.Run, why error) error {
 	ctx, cancel := outlive(ctx)
 	defer cancel()
 	_, err := s.lab.update(ctx, s.e.ID, func(e *Exercise) error {
-		if len(run.Pending()) > 0 { // `end` continues with it
+		if len(run.Pending()) > 0 { // `end` continues the revert
 			e.Message = why.Error()
 			return nil
 		}
@@ -129,7 +128,7 @@ func (s *start) reached(ctx context.Context, change func(e *Exercise, now time.T
 	now := s.clock()
 	e, err := s.lab.update(ctx, s.e.ID, func(e *Exercise) error {
 		if !e.Running() {
-			return &PhaseError{*e, "start", "it was ended while starting"}
+			return &PhaseError{*e, "start", "the exercise was ended while starting"}
 		}
 		change(e, now)
 		return nil
@@ -191,11 +190,11 @@ func (s *start) busy(ctx context.Context) error {
 	return nil
 }
 
-// startPatience is how long checks wait at least for the lab to come up, or to break, if they wait at all: on a busy
-// cluster, everything takes longer, and is right nevertheless.
+// startPatience is the minimum time that waiting checks wait for the lab to start or to break. On a busy cluster,
+// everything takes longer, which is not an error.
 const startPatience = scenario.Duration(90 * time.Second)
 
-// patient returns checks of which those that wait do so for some time.
+// patient returns checks with a minimum timeout for those that wait.
 func patient(checks []scenario.Check, least scenario.Duration) []scenario.Check {
 	longer := slices.Clone(checks)
 	for i := range longer {
@@ -206,7 +205,7 @@ func patient(checks []scenario.Check, least scenario.Duration) []scenario.Check 
 	return longer
 }
 
-// hold runs checks that must hold for the lab to be as the scenario describes.
+// hold runs checks that must hold for the lab to match the scenario.
 func (s *start) hold(ctx context.Context, otherwise string, checks []scenario.Check) (string, error) {
 	if len(checks) == 0 {
 		return "no checks", nil

@@ -298,7 +298,7 @@ func TestGPURequirements(t *testing.T) {
 		{scenario.Requires{Nodes: 2, GPUs: 2}, nodes([2]int{2, 2}), "found only 1 (nodes with GPUs: 1)"},
 		{scenario.Requires{Nodes: 2, GPUs: 2}, nodes([2]int{2, 2}, [2]int{1, 1}), "found only 1 (nodes with GPUs: 2)"},
 		{scenario.Requires{Nodes: 2, GPUs: 2}, nodes([2]int{2, 2}, [2]int{2, 1}), "other pods use the rest"},
-		{scenario.Requires{GPUs: 1}, nodes([2]int{0, 0}), "no node has any"},
+		{scenario.Requires{GPUs: 1}, nodes([2]int{0, 0}), "no node has GPUs"},
 	} {
 		err := enoughGPUs(test.requires, scenario.Facts{Nodes: test.nodes})
 		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {

@@ -17,11 +17,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
-// UndoKind is the ledger.Undo.Kind of steps that only check or reserve something: there is nothing to undo, but
-// their locks stay until the exercise ends.
+// UndoKind is the ledger.Undo.Kind of steps that only check or reserve something: there is nothing to undo, but their
+// locks are held until the exercise ends.
 const UndoKind = "exercise"
 
-// Undoer ends steps of UndoKind.
+// Undoer completes steps of UndoKind.
 type Undoer struct{}
 
 var _ fault.Undoer = Undoer{}
@@ -83,7 +83,7 @@ func (s *start) step(step scenario.Step) error {
 			return err
 		}
 		s.add(needs, patching.Change(action))
-		if !s.makes(step.Patch.Object) { // otherwise it does not exist yet
+		if !s.makes(step.Patch.Object) { // otherwise, the object does not exist yet
 			s.plan.Checks = append(s.plan.Checks, patching.Check)
 		}
 		return nil
@@ -94,16 +94,16 @@ func (s *start) step(step scenario.Step) error {
 		return nil
 	case step.Delete != nil, len(step.Replace) > 0, step.NodeShell != nil, step.InPods != nil:
 		return errors.New(
-			"delete, replace, nodeShell and inPods are supported only in attempts: changes of a lab must be reversible",
+			"delete, replace, nodeShell and inPods are supported only in attempts: changes to a lab must be reversible",
 		)
 	}
 	return s.faulty(action, step)
 }
 
-// faulty adds steps that are not plain objects.
+// faulty adds steps that do not create or patch objects.
 func (s *start) faulty(action string, step scenario.Step) error {
 	if s.lab.Faults == nil {
-		return errors.New("faults of nodes and processes are not supported here")
+		return errors.New("node and process faults are not supported here")
 	}
 	switch {
 	case step.XID != nil:
@@ -166,7 +166,7 @@ func (s *start) creation(action string, step scenario.Create) error {
 		return nil
 	}
 	if s.lab.Faults == nil {
-		return errors.New("faults of processes are not supported here")
+		return errors.New("process faults are not supported here")
 	}
 	s.ends = true
 	change.Apply = s.lazily(func(_ context.Context, run ledger.Run) (fault.Change, error) {
@@ -205,7 +205,7 @@ func (s *start) manifests(list []scenario.Object) []*unstructured.Unstructured {
 	return copies
 }
 
-// lazily adds a change that is planned only when its turn comes. Its undo is recorded in the ledger before it
+// lazily adds a change that is planned only when it is its turn. The undo is recorded in the ledger before the change
 // is applied.
 func (s *start) lazily(
 	make func(ctx context.Context, run ledger.Run) (fault.Change, error),
@@ -224,7 +224,7 @@ func (s *start) lazily(
 	}
 }
 
-// nameOf describes a step, for the trainer and the record.
+// nameOf describes a step, for the trainer and for the record.
 func nameOf(step scenario.Step) string {
 	switch {
 	case step.Name != "":
@@ -240,7 +240,7 @@ func nameOf(step scenario.Step) string {
 	case step.Runtime != nil:
 		return fmt.Sprintf("containerd on node %s: %s", step.Runtime.Node, step.Runtime.Mode)
 	case step.Firewall != nil:
-		return fmt.Sprintf("firewall rule on node %s: %s of port %d", step.Firewall.Node, step.Firewall.Drop,
+		return fmt.Sprintf("firewall rule on node %s: %s for port %d", step.Firewall.Node, step.Firewall.Drop,
 			step.Firewall.Port)
 	case step.Device != nil:
 		return fmt.Sprintf("GPU %s on node %s: unhealthy", step.Device.GPU, step.Device.Node)
@@ -256,7 +256,7 @@ func nameOf(step scenario.Step) string {
 	case step.NodeShell != nil:
 		return "script on node " + step.NodeShell.Node
 	case step.InPods != nil:
-		return fmt.Sprintf("in the pods %s of namespace %s", step.InPods.Labels, step.InPods.Namespace)
+		return fmt.Sprintf("in the pods %s in namespace %s", step.InPods.Labels, step.InPods.Namespace)
 	}
 	return "nothing"
 }

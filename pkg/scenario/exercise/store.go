@@ -19,17 +19,18 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
-// historyLimit is how many completed exercises are kept.
+// historyLimit is the number of completed exercises to keep.
 const historyLimit = 20
 
-// updateAttempts is how often an update is tried if other clients change the exercise at the same time.
+// updateAttempts is the number of attempts to update an exercise that other clients are changing at the same time.
 const updateAttempts = 8
 
 func (l *Lab) secrets() typedcorev1.SecretInterface {
 	return l.Client.CoreV1().Secrets(l.LedgerNamespace)
 }
 
-// create stores a new exercise with its scenario. It fails if the exercise exists, because a run has only one.
+// create stores a new exercise with its scenario. It fails if the exercise already exists, because a run has only one
+// exercise.
 func (l *Lab) create(ctx context.Context, e *Exercise, r *scenario.Resolved) error {
 	secret, err := encode(e, nil)
 	if err != nil {
@@ -100,11 +101,11 @@ func (l *Lab) update(ctx context.Context, id string, change func(*Exercise) erro
 			return nil, fmt.Errorf("store exercise %s: %w", id, err)
 		}
 	}
-	return nil, fmt.Errorf("store exercise %s: too many conflicting changes: try again", id)
+	return nil, fmt.Errorf("store exercise %s: too many conflicting changes; try again", id)
 }
 
-// List returns all exercises, including completed ones, with the newest first. It skips Secrets that cannot be
-// read and reports them to Progress.
+// List returns all exercises, including completed ones, newest first. It skips Secrets that cannot be read and reports
+// them to Progress.
 func (l *Lab) List(ctx context.Context) ([]Exercise, error) {
 	secrets, err := l.secrets().List(ctx, metav1.ListOptions{LabelSelector: labelKind + "=" + kindExercise})
 	if err != nil {
@@ -149,7 +150,7 @@ func (l *Lab) Get(ctx context.Context, id string) (*Exercise, error) {
 	return nil, &AmbiguousError{Running: running}
 }
 
-// pick returns id, or if it is empty, the ID of the only running exercise.
+// pick returns id, or the ID of the only running exercise if id is empty.
 func (l *Lab) pick(ctx context.Context, id string) (string, error) {
 	if id != "" {
 		return id, nil

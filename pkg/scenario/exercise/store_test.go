@@ -111,7 +111,7 @@ func TestRecordsAreBounded(t *testing.T) {
 	}
 	r.Sealed.Story = story.String()
 	_, err = encodeScenario(&r)
-	wants(t, err, "at most 512 fit")
+	wants(t, err, "the maximum is 512")
 }
 
 // Of exercises that are over so many are remembered and no more; one that runs is never forgotten.

@@ -10,11 +10,12 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
-// NewGroup returns a name for exercises that one candidate gets at the same time.
+// NewGroup returns a name for exercises that are started at the same time for one candidate.
 func NewGroup() (string, error) { return ledger.NewID("group", rand.Reader) }
 
-// Together returns an error if a candidate cannot get the scenarios at the same time: a broken node affects all pods,
-// each exercise needs namespaces and objects of its own, and together they must not need more GPUs than are free.
+// Together returns an error if the scenarios cannot be started at the same time for one candidate: a broken node
+// affects all pods, each exercise needs its own namespaces and objects, and together they must not need more GPUs than
+// are free.
 func Together(all []*scenario.Resolved) error {
 	if len(all) < 2 {
 		return nil
@@ -32,7 +33,7 @@ func Together(all []*scenario.Resolved) error {
 			case key == keyGPUs, key == keyNodes:
 				continue
 			case used[key] != "":
-				return fmt.Errorf("scenarios %s and %s both use %s: choose another, or another --seed", used[key], name, key)
+				return fmt.Errorf("scenarios %s and %s both use %s: choose another scenario, or another --seed", used[key], name, key)
 			}
 			used[key] = name
 		}
@@ -44,12 +45,12 @@ func Together(all []*scenario.Resolved) error {
 		free += node.FreeGPUs
 	}
 	if gpus > free {
-		return fmt.Errorf("the scenarios need %d free GPUs together, but only %d are free: choose fewer", gpus, free)
+		return fmt.Errorf("the scenarios need %d free GPUs together, but only %d are free: choose fewer scenarios", gpus, free)
 	}
 	return nil
 }
 
-// Group returns the running exercises that were started together, the oldest first, if no others are running.
+// Group returns the running exercises that were started together, oldest first, if no other exercises are running.
 // Otherwise, it returns none.
 func (l *Lab) Group(ctx context.Context) ([]Exercise, error) {
 	all, err := l.List(ctx)

@@ -21,33 +21,33 @@ import (
 // KindTrajectory is the kind of a Trajectory.
 const KindTrajectory = "AgentTrajectory"
 
-// Trajectory is everything that is known about one try of a program, for the people and programs that study it.
+// Trajectory contains everything that is known about one try of a program, for analysis by people and programs.
 type Trajectory struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
 
-	ID string `json:"id"` // of the exercise
+	ID string `json:"id"` // the ID of the exercise
 	Try
-	Agent string `json:"agent"` // its command
+	Agent string `json:"agent"` // the program's command
 	// Isolated is set if the program ran in a sandbox.
 	Isolated bool      `json:"isolated"`
-	Started  time.Time `json:"started"` // the program; times of commands count from here
+	Started  time.Time `json:"started"` // the start of the program; times of commands are relative to it
 	// Commands are the programs that were executed, in order, without strings that look like credentials.
 	Commands []sandbox.Ran `json:"commands"`
-	// Omitted counts executed programs that are not in Commands. Unseen is why there are none.
+	// Omitted is the number of executed programs that are not in Commands. Unseen is the reason if none were recorded.
 	Omitted int    `json:"omittedCommands,omitempty"`
 	Unseen  string `json:"noCommands,omitempty"`
 	// Requests are the program's requests to the API server.
 	Requests []recorder.Line `json:"requests"`
 }
 
-// Usage is what a program reports about itself, in the file that TASK_USAGE names. This tool cannot verify it.
+// Usage is reported by a program, in the file that TASK_USAGE names. This tool cannot verify it.
 type Usage struct {
 	Model        string  `json:"model,omitempty"`
 	InputTokens  int64   `json:"inputTokens,omitempty"`
 	OutputTokens int64   `json:"outputTokens,omitempty"`
 	CostUSD      float64 `json:"costUSD,omitempty"`
-	Steps        int64   `json:"steps,omitempty"` // of the program's own loop, such as calls of the model
+	Steps        int64   `json:"steps,omitempty"` // steps of the program's own loop, such as model calls
 }
 
 // String describes the usage: model, 1200 input tokens, 300 output tokens, 0.52 USD, 14 steps.
@@ -70,7 +70,7 @@ func (u Usage) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// trajectory collects what is known about a try.
+// trajectory collects everything that is known about a try.
 func trajectory(
 	e *Exercise, try Try, options AgentOptions, started time.Time, ran sandbox.Result, requests *recorder.Transcript,
 ) Trajectory {
@@ -89,11 +89,11 @@ func trajectory(
 	return t
 }
 
-// maxFile limits the files that a program hands in.
+// maxFile limits the size of files that a program submits.
 const maxFile = 1 << 20
 
-// handedIn opens a file that a program may have written into its directory, or returns nil if it wrote none. The
-// program may have created any type of file, and links to files that are not its own.
+// handedIn opens a file that a program may have written into its directory, or returns nil if the file does not exist.
+// The program may have created any type of file, including links to files of other users.
 func handedIn(dir, name string) (io.ReadCloser, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -137,7 +137,7 @@ func readDiagnosis(dir string) (*scenario.Diagnosis, error) {
 	return &diagnosis, nil
 }
 
-// readUsage reads what a program reports about itself, or returns nil if it reports nothing.
+// readUsage reads the usage that a program reported, or returns nil if it reported none.
 func readUsage(dir string) (*Usage, error) {
 	file, err := handedIn(dir, usageFile)
 	if file == nil && err == nil {

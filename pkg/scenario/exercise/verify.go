@@ -14,13 +14,13 @@ import (
 )
 
 // Grade and End act on an exercise's Secrets with the trainer's permissions: Grade runs the scenario's checks,
-// including commands in pods, and End with Restore writes objects from a snapshot and deletes objects that are
-// not in it. A user who may only write Secrets in the ledger's namespace must not control that. Therefore, the
-// run's record, which is not a Secret, contains hashes of the immutable parts: the seals.
+// including commands in pods, and End with Restore writes objects from a snapshot and deletes objects that are not in
+// the snapshot. A user who may only write Secrets in the ledger's namespace must not control these actions. Therefore,
+// the run's record, which is not a Secret, contains hashes of the immutable parts: the seals.
 
-// Names of the seals, besides those of the snapshots.
+// Names of the seals, in addition to those for the snapshots.
 const (
-	sealExercise = "exercise" // what belongs to the exercise
+	sealExercise = "exercise" // for the objects of the exercise
 	sealScenario = "scenario"
 )
 
@@ -67,7 +67,7 @@ func (l *Lab) verifySeals(ctx context.Context, e *Exercise, names ...string) err
 	}
 	run, err := l.Session.Ledger.Get(ctx, e.ID)
 	if errors.As(err, new(*ledger.NotFoundError)) {
-		return fmt.Errorf("the run of exercise %s, which authenticates its record, is missing: %w; to end it without --restore, run: %s",
+		return fmt.Errorf("the run of exercise %s, which authenticates its record, is missing: %w; to end the exercise without --restore, run: %s",
 			e.ID, err, l.Session.Ledger.Command("scenario", "end", e.ID))
 	}
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/suggest"
 )
 
-// base is the environment without variables. Creating it takes some milliseconds, so all expressions share it.
+// base is the environment without variables. Creating it takes several milliseconds, so all expressions share it.
 var base = sync.OnceValues(func() (*cel.Env, error) {
 	return cel.NewEnv(append([]cel.EnvOption{
 		cel.CrossTypeNumericComparisons(true), cel.DefaultUTCTimeZone(true), cel.OptionalTypes(),
@@ -23,18 +23,18 @@ var base = sync.OnceValues(func() (*cel.Env, error) {
 	}, functions()...)...)
 })
 
-// environments caches the environments by their variables: there are a few sets, each used hundreds of times.
+// environments caches the environments by their variables: there are only a few sets, each used hundreds of times.
 var environments sync.Map
 
-// language is an environment with certain variables. It caches compiled expressions, because the same ones are
-// used for each seed and for each look of a check.
+// language is an environment with certain variables. It caches compiled expressions, because the same ones are used for
+// each seed and for each evaluation of a check.
 type language struct {
 	*cel.Env
 	lock     sync.Mutex
 	programs map[string]*Program
 }
 
-// maxPrograms limits the cache, which is cleared when full.
+// maxPrograms limits the cache, which is cleared when it is full.
 const maxPrograms = 2000
 
 func (l *language) load(text string) *Program {
@@ -101,7 +101,7 @@ func meaning(e *common.Error, names []string) string {
 		if strings.Contains(rest, "<EOF>") {
 			return "unexpected end of the expression"
 		}
-		rest, _, _ = strings.Cut(rest, " expecting ") // the rest lists grammar symbols
+		rest, _, _ = strings.Cut(rest, " expecting ") // the rest contains grammar symbols
 		return rest
 	}
 	if strings.HasPrefix(text, "found no matching overload for '_?_:_'") {
@@ -110,7 +110,7 @@ func meaning(e *common.Error, names []string) string {
 	return text
 }
 
-// undeclared suggests the name that may have been meant.
+// undeclared suggests the most similar name.
 func undeclared(name string, names []string) string {
 	if name == "filter" || name == "map" || name == "all" || name == "exists" {
 		return fmt.Sprintf("%s requires a name and an expression: list.%s(x, x.kind == \"Pod\")", name, name)

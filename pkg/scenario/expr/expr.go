@@ -29,8 +29,8 @@ import (
 // time.Time and time.Duration.
 type Vars map[string]any
 
-// maxCost and maxTime limit one evaluation. A check of each container of a thousand pods costs about ten
-// thousand. The time limit is needed because CEL underestimates the cost of functions that create lists.
+// maxCost and maxTime limit one evaluation. A check on each container in a thousand pods costs about ten thousand. The
+// time limit is needed because CEL underestimates the cost of functions that create lists.
 const (
 	maxCost = 2_000_000
 	maxTime = 10 * time.Second

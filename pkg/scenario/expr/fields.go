@@ -75,8 +75,8 @@ func (v *visitor) is(e ast.Expr, shadowed bool) bool {
 	return !shadowed && e.Kind() == ast.IdentKind && e.AsIdent() == v.variable
 }
 
-// lookups returns the operands in which the expression looks up a field or a computed name: "o.spec" for
-// replicas in o.spec.replicas.
+// lookups returns the operands in which the expression looks up a field or a computed name: "o.spec" for replicas in
+// o.spec.replicas.
 func (p *Program) lookups(field string) []string {
 	var all []string
 	native := p.ast.NativeRep()

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// functions returns the functions of scenarios, in addition to CEL's own.
+// functions returns the functions for scenarios, in addition to CEL's own.
 func functions() []cel.EnvOption {
 	one := []*cel.Type{cel.DynType}
 	return []cel.EnvOption{
@@ -83,8 +83,8 @@ func quantity(v ref.Val) ref.Val {
 }
 
 // selects reports whether the scheduler may place pods with this spec on the node, which has a name and labels like
-// those of facts.nodes: nodeName, nodeSelector and the required node affinity allow it. Taints and resources do not
-// count.
+// those in facts.nodes: nodeName, nodeSelector and the required node affinity allow it. It ignores taints and
+// resources.
 func selects(spec, node ref.Val) ref.Val {
 	var pod corev1.Pod
 	var on struct {

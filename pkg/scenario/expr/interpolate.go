@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// PathError is an error at a path in a value: spec.containers[0].image.
+// PathError is an error at a path in a value, such as spec.containers[0].image.
 type PathError struct {
 	Path string
 	Err  error
@@ -29,9 +29,9 @@ func (e *PathError) Unwrap() error { return e.Err }
 // maxDepth limits the nesting of values; Kubernetes objects have about twenty levels.
 const maxDepth = 100
 
-// Interpolate copies a value of maps, lists and scalars, and replaces each ${expression} in its strings. A
-// string that consists of one expression becomes its result, of any type; an omitted value is removed with its
-// key or list item. Keys must evaluate to strings. The error has a *PathError for each invalid string.
+// Interpolate copies a value that consists of maps, lists and scalars, and replaces each ${expression} in its strings.
+// A string that consists of one expression becomes the result, of any type; an omitted value is removed with its key or
+// list item. Keys must evaluate to strings. The error contains a *PathError for each invalid string.
 func Interpolate(value any, v Vars) (any, error) {
 	return InterpolateContext(context.Background(), value, v)
 }
@@ -179,7 +179,7 @@ func shift(s string, p part, err error) error {
 	return errors.Join(all...)
 }
 
-// Errors returns the *Error values in an error, or err as a whole at the first character.
+// Errors returns the *Error values in an error. If there are none, it returns err itself, at the first character.
 func Errors(err error) []*Error {
 	var e *Error
 	var many interface{ Unwrap() []error }

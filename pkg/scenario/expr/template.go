@@ -111,7 +111,7 @@ func position(s string, offset int) (line, column int) {
 	return strings.Count(before, "\n") + 1, len([]rune(before[strings.LastIndexByte(before, '\n')+1:])) + 1
 }
 
-// Closed returns an error if a ${ in a string has no }. It does not check the expressions.
+// Closed returns an error if a ${ in a string has no closing }. It does not check the expressions.
 func Closed(text string) error {
 	_, err := split(text)
 	return err

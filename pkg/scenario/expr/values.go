@@ -64,7 +64,7 @@ func native(v ref.Val) (any, error) {
 		return v.Duration.String(), nil
 	case *types.Optional:
 		if !v.HasValue() {
-			return Omit{}, nil // optional values that are absent
+			return Omit{}, nil // absent optional values
 		}
 		return native(v.GetValue())
 	case traits.Mapper:

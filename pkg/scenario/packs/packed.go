@@ -9,7 +9,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/packed"
 )
 
-// all has all files, each after a header of tail(1) with its path.
+// all contains all files, each after a header for tail(1) with its path.
 //
 //go:embed packs.zst
 var all []byte

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// selfSigned returns a certificate for this machine that is valid for as long as an exercise may last, and the
-// CA to verify it. kubectl sends tokens only over TLS.
+// selfSigned returns a certificate for this machine that is valid for the maximum duration of an exercise, and the CA
+// to verify it. kubectl sends tokens only over TLS.
 func selfSigned(now time.Time) (tls.Certificate, []byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

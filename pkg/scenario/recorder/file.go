@@ -22,8 +22,8 @@ const (
 const (
 	// mostBytes is the maximum size of a transcript, about 50,000 requests. It applies to reading and writing.
 	mostBytes = 16 << 20
-	// longestLine is the maximum size of a line. It is more than any request needs, because its fields are
-	// truncated.
+	// longestLine is the maximum size of a line. It exceeds the size of any request, because the fields of a request
+	// are truncated.
 	longestLine = 128 << 10
 )
 
@@ -31,13 +31,13 @@ const (
 type Header struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
-	// User is the recorded user, by their name in the API server: each exercise has its own candidate.
+	// User is the name of the recorded user according to the API server: each exercise has its own candidate.
 	User string `json:"user"`
-	// Began is when recording began, by the API server's clock.
+	// Began is the time at which recording began, according to the API server's clock.
 	Began time.Time `json:"began"`
 }
 
-// Transcript is the output of a recorder: a JSON object on each line, first the header, then the requests.
+// Transcript is the output of a recorder: one JSON object per line, with the header first, then the requests.
 type Transcript struct {
 	Header
 	Lines []Line
@@ -45,8 +45,8 @@ type Transcript struct {
 	size int64 // size of all complete lines
 }
 
-// Read reads a transcript. It rejects lines that a recorder would not write. It ignores an incomplete last
-// line, in case the candidate's machine was switched off.
+// Read reads a transcript. It rejects lines that a recorder would not write. It ignores an incomplete last line, in
+// case the candidate's machine was switched off.
 func Read(r io.Reader) (*Transcript, error) {
 	t := &Transcript{}
 	reader := bufio.NewReaderSize(io.LimitReader(r, mostBytes+1), longestLine)
@@ -107,8 +107,8 @@ type File struct {
 	requests atomic.Int64
 }
 
-// Open creates a transcript that only its owner may read, or appends to an existing transcript of the same
-// user. It returns an error if any other file has the name.
+// Open creates a transcript that only its owner may read, or appends to an existing transcript of the same user. It
+// returns an error if the file exists but is not such a transcript.
 func Open(name, user string, began time.Time) (*File, error) {
 	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, os.ErrExist) {
@@ -132,7 +132,7 @@ func resume(name, user string) (_ *File, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if !info.Mode().IsRegular() { // reading it might never end
+	if !info.Mode().IsRegular() { // reading such a file might block forever
 		return nil, fmt.Errorf("%s is not a regular file: specify another name", name)
 	}
 	file, err := os.OpenFile(name, os.O_RDWR|os.O_APPEND, 0)

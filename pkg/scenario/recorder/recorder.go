@@ -36,7 +36,7 @@ type Line struct {
 	Namespace   string    `json:"namespace,omitempty"`
 	Name        string    `json:"name,omitempty"`
 	Subresource string    `json:"subresource,omitempty"` // log, exec, scale
-	Path        string    `json:"path,omitempty"`        // of requests that are not for a resource: /version
+	Path        string    `json:"path,omitempty"`        // for requests that are not for a resource: /version
 	Labels      string    `json:"labels,omitempty"`      // selectors of a list
 	Fields      string    `json:"fields,omitempty"`
 	// Table is set if the client requested table rows, like kubectl get, instead of full objects.
@@ -44,17 +44,16 @@ type Line struct {
 	DryRun    bool     `json:"dryRun,omitempty"` // nothing was changed
 	As        string   `json:"as,omitempty"`     // the impersonated user
 	Container string   `json:"container,omitempty"`
-	Command   []string `json:"command,omitempty"` // of exec, without likely credentials
-	Status    int      `json:"status"`            // 0: no response
-	Millis    int64    `json:"millis"`            // until the response began
+	Command   []string `json:"command,omitempty"` // for exec, without likely credentials
+	Status    int      `json:"status"`            // 0 means no response
+	Millis    int64    `json:"millis"`            // time until the response began
 	Error     string   `json:"error,omitempty"`
 }
 
-// Proxy records requests. Clients need the kubeconfig that it issues, so other users of the machine have no
-// access.
+// Proxy records requests. Clients need the kubeconfig that it issues, so other users on the machine have no access.
 type Proxy struct {
-	// Now returns the recorded time; nil means the local clock. The API server's time makes transcripts of
-	// several machines comparable.
+	// Now returns the time to record; nil means the local clock. The API server's time makes transcripts from several
+	// machines comparable.
 	Now func() time.Time
 
 	namespace string
@@ -72,8 +71,8 @@ type Proxy struct {
 	stop   context.CancelFunc
 }
 
-// New returns a proxy to the API server of config, the candidate's configuration, that writes a line to out for each
-// request. out is a File or another writer that accepts whole lines. namespace is the default namespace of the
+// New returns a proxy to the API server in config, the candidate's configuration, that writes a line to out for each
+// request. out is a File or another writer that accepts whole lines. namespace is the default namespace in the
 // kubeconfig that the proxy issues.
 func New(config *rest.Config, namespace string, out io.Writer) (*Proxy, error) {
 	config = rest.CopyConfig(config)
@@ -98,12 +97,12 @@ func New(config *rest.Config, namespace string, out io.Writer) (*Proxy, error) {
 
 func randomBytes() []byte {
 	b := make([]byte, 24)
-	_, _ = rand.Read(b) // never fails, since Go 1.24
+	_, _ = rand.Read(b) // never fails since Go 1.24
 	return b
 }
 
-// Kubeconfig returns the kubeconfig that the candidate uses with a proxy on the given address. The kubeconfig has the
-// same default namespace, but no direct access to the API server.
+// Kubeconfig returns the kubeconfig for the candidate, for a proxy on the given address. The kubeconfig has the same
+// default namespace, but no direct access to the API server.
 func (p *Proxy) Kubeconfig(address net.Addr) ([]byte, error) {
 	text, err := clientcmd.Write(clientcmdapi.Config{
 		Clusters: map[string]*clientcmdapi.Cluster{
@@ -130,8 +129,8 @@ func Listen() (net.Listener, error) {
 	return listener, nil
 }
 
-// Serve handles requests on the listener until ctx is done, and closes it. It fails if lines cannot be written,
-// because the transcript is then incomplete.
+// Serve handles requests on the listener until ctx is done, and then closes the listener. It fails if lines cannot be
+// written, because the transcript is then incomplete.
 func (p *Proxy) Serve(ctx context.Context, listener net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -142,7 +141,7 @@ func (p *Proxy) Serve(ctx context.Context, listener net.Listener) error {
 	server := &http.Server{
 		Handler:           p.handler(quiet),
 		TLSConfig:         &tls.Config{Certificates: []tls.Certificate{p.certificate}, MinVersion: tls.VersionTLS12},
-		BaseContext:       func(net.Listener) context.Context { return ctx }, // also ends watches and terminals
+		BaseContext:       func(net.Listener) context.Context { return ctx }, // also ends watches and terminal sessions
 		ReadHeaderTimeout: 30 * time.Second,
 		ErrorLog:          quiet,
 	}
@@ -164,15 +163,15 @@ func (p *Proxy) Serve(ctx context.Context, listener net.Listener) error {
 type Recording struct {
 	// Kubeconfig is the kubeconfig for the candidate.
 	Kubeconfig []byte
-	// Done is closed when recording has stopped; Stop returns why.
+	// Done is closed when recording has stopped; Stop returns the reason.
 	Done <-chan struct{}
 
 	cancel context.CancelFunc
 	err    error
 }
 
-// Start starts a new proxy on this machine that records until Stop, or until ctx is done. See New; now is Proxy.Now.
-// The proxy accepts connections from the listener; nil means a new one of Listen.
+// Start starts a new proxy on this machine that records until Stop is called, or until ctx is done. See New; now is
+// Proxy.Now. The proxy accepts connections from the listener; nil means a new one from Listen.
 func Start(
 	ctx context.Context, config *rest.Config, namespace string, out io.Writer, now func() time.Time,
 	listener net.Listener,
@@ -201,14 +200,14 @@ func Start(
 	return r, nil
 }
 
-// Stop stops recording. It returns why recording had already stopped: lines could not be written.
+// Stop stops recording. If recording had already stopped because lines could not be written, it returns the error.
 func (r *Recording) Stop() error {
 	r.cancel()
 	<-r.Done
 	return r.err
 }
 
-// asked is the state of a request until its response.
+// asked is the state of a request until the response.
 type asked struct {
 	line  Line
 	began time.Time
@@ -229,7 +228,7 @@ func (p *Proxy) handler(quiet *log.Logger) http.Handler {
 			p.answered(response.Request.Context(), response.StatusCode, "")
 			if response.StatusCode == http.StatusUnauthorized {
 				response.Header.Add("Warning",
-					`299 - "the token of this exercise has expired, or the exercise was ended"`)
+					`299 - "the token of this exercise has expired, or the exercise has ended"`)
 			}
 			return nil
 		},
@@ -267,7 +266,8 @@ func (p *Proxy) RoundTrip(r *http.Request) (*http.Response, error) {
 	return p.plain.RoundTrip(r)
 }
 
-// answered writes the line of a request when its response begins, because a terminal may stay open for an hour.
+// answered writes the line for a request when the response begins, because a terminal session may stay open for an
+// hour.
 func (p *Proxy) answered(ctx context.Context, status int, problem string) {
 	request, is := ctx.Value(askedKey{}).(asked)
 	if !is {

@@ -15,10 +15,10 @@ import (
 )
 
 const (
-	// longestBody is the maximum size of a manifest whose name is read.
+	// longestBody is the maximum size of a manifest from which the name is read.
 	longestBody = 1 << 20
-	// longestText is the maximum length of a recorded selector, path or word of a command, and mostWords the
-	// maximum number of words.
+	// longestText is the maximum length of a recorded selector, path or word in a command, and mostWords the maximum
+	// number of words.
 	longestText = 500
 	mostWords   = 20
 )
@@ -59,7 +59,7 @@ func resourceOf(path string) Line {
 	default:
 		return Line{Path: cut(path)}
 	}
-	if parts[0] == "watch" && len(parts) > 1 { // from old clients
+	if parts[0] == "watch" && len(parts) > 1 { // used by old clients
 		line.Verb, parts = "watch", parts[1:]
 	}
 	if parts[0] == "namespaces" && len(parts) > 2 && parts[2] != "status" && parts[2] != "finalize" {
@@ -90,7 +90,7 @@ func verbOf(method string, line Line, query url.Values) string {
 	return "get"
 }
 
-// nameIn returns the name of the object to create, which is only in the manifest. It reads nothing else in the
+// nameIn returns the name of the object to create, which is only in the manifest. It reads nothing else from the
 // manifest.
 func nameIn(r *http.Request) string {
 	if r.Body == nil || r.ContentLength <= 0 || r.ContentLength > longestBody {
@@ -138,7 +138,7 @@ func nameInProtobuf(envelope []byte) (name, prefix string) {
 	return string(field(metadata, 1)), string(field(metadata, 2))
 }
 
-// field returns the first length-delimited field with that number in a message.
+// field returns the first length-delimited field with the given number in a message.
 func field(message []byte, number protowire.Number) []byte {
 	for len(message) > 0 {
 		found, kind, n := protowire.ConsumeTag(message)

@@ -11,9 +11,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
-// FirstRelevant returns when the object of the root cause was first read: by name, in a list of full objects,
-// through its events, or as the pods of a workload. A table of several objects does not count. It returns zero
-// if there was no such request.
+// FirstRelevant returns the time at which the object of the root cause was first read: by name, in a list of full
+// objects, through its events, or as the pods of a workload. A table of several objects does not count. It returns the
+// zero time if there was no such request.
 func FirstRelevant(lines []Line, root scenario.RootCause) time.Time {
 	wanted := append([]string{root.Object.Value}, root.Object.Aliases...)
 	var first time.Time
@@ -63,9 +63,9 @@ type Summary struct {
 	Requests    int       `json:"requests"` // without kubectl's own discovery
 	Looks       int       `json:"looks"`
 	Changes     int       `json:"changes"`
-	Refused     int       `json:"refused"` // for lack of permissions
+	Refused     int       `json:"refused"` // refused because of missing permissions
 	First       time.Time `json:"first,omitzero"`
-	FirstChange time.Time `json:"firstChange,omitzero"` // the first one that succeeded
+	FirstChange time.Time `json:"firstChange,omitzero"` // the first change that succeeded
 	Last        time.Time `json:"last,omitzero"`
 	Minutes     []Minute  `json:"minutes,omitempty"` // since First; minutes without requests are omitted
 	// Objects are the ten objects with the most requests.
@@ -74,7 +74,7 @@ type Summary struct {
 
 // Minute counts the requests of one minute.
 type Minute struct {
-	Minute  int `json:"minute"` // 0 is the first
+	Minute  int `json:"minute"` // 0 is the first minute
 	Looks   int `json:"looks"`
 	Changes int `json:"changes"`
 }
@@ -165,7 +165,7 @@ type Asked struct {
 	Verb     string    `json:"verb"` // exec, log and other subresources count separately
 	Resource string    `json:"resource"`
 	Requests int       `json:"requests"`
-	Refused  int       `json:"refused"` // for lack of permissions
+	Refused  int       `json:"refused"` // refused because of missing permissions
 	First    time.Time `json:"first"`
 }
 

@@ -14,16 +14,16 @@ import (
 // Limits of evaluation, so that a module cannot exhaust the machine that grades it. Each step can exceed them
 // only by a small factor.
 const (
-	maxItems   = 100      // of a list or map, of resources, and of instances by count and for_each
-	maxString  = 16 << 10 // total of the strings in a value, in bytes
-	maxValues  = 5000     // in a value
+	maxItems   = 100      // in a list or map, number of resources, and number of instances for count and for_each
+	maxString  = 16 << 10 // total length of the strings in a value, in bytes
+	maxValues  = 5000     // number of values in a value
 	maxNesting = 40       // brackets within brackets
-	maxParts   = 30       // of a string with ${}
+	maxParts   = 30       // in a string with ${}
 	maxSteps   = 20_000   // total of all for expressions
 	maxLooped  = 4 << 20  // total of strings that all for expressions process, in bytes
 )
 
-// bounded reports whether the nesting of a file is within the limit, and records a problem if it is not.
+// bounded reports whether the nesting in a file is within the limit, and records a problem if it is not.
 func (r *reader) bounded(name string, text []byte) bool {
 	tokens, found := hclsyntax.LexConfig(text, name, hcl.InitialPos)
 	if found.HasErrors() {
@@ -52,8 +52,7 @@ func (r *reader) bounded(name string, text []byte) bool {
 	return true
 }
 
-// bounds records problems for expressions whose values may be far larger than their source, and counts the
-// others.
+// bounds records problems for expressions whose values may be far larger than their source, and counts the others.
 func (r *reader) bounds(body *hclsyntax.Body) { _ = hclsyntax.Walk(body, bounds{r}) }
 
 type bounds struct{ *reader }
@@ -99,7 +98,7 @@ func (m metered) Value(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
 				maxLooped>>20),
 		}}
 	}
-	for _, t := range m.refers { // count its inputs, whatever the result
+	for _, t := range m.refers { // count the inputs, regardless of the result
 		if value, found := t.TraverseAbs(ctx); !found.HasErrors() {
 			m.reader.made += texted(value)
 		}

@@ -10,14 +10,14 @@ import (
 	"strings"
 )
 
-// Limits of a module, well above what a lab needs.
+// Limits for a module, well above the needs of a lab.
 const (
 	maxFiles = 50
-	maxText  = 128 << 10 // total of all files, in bytes
+	maxText  = 128 << 10 // total size of all files, in bytes
 )
 
-// ReadFolder reads the module in a directory: its .tf files, and like Terraform terraform.tfvars and
-// *.auto.tfvars. It does not follow links. Errors in the files are Problems.
+// ReadFolder reads the module in a directory: its .tf files and, like Terraform, terraform.tfvars and *.auto.tfvars. It
+// does not follow links. Errors in the files are Problems.
 func ReadFolder(folder string) (*Module, error) {
 	files, err := load(folder)
 	if err != nil {
@@ -59,7 +59,7 @@ func load(folder string) (Files, error) {
 		files[name] = text
 	}
 	if len(files) == 0 {
-		return nil, fmt.Errorf("%s has no .tf files: specify the directory that `start --terraform` wrote", folder)
+		return nil, fmt.Errorf("%s contains no .tf files: specify the directory that `start --terraform` wrote", folder)
 	}
 	return files, nil
 }
@@ -73,7 +73,7 @@ func loadFile(root *os.Root, name string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, maxText+1))
 }
 
-// ours reports whether Terraform would read a file of this name. It excludes backup files of editors.
+// ours reports whether Terraform would read a file with this name. It excludes backup files of editors.
 func ours(name string) bool {
 	if strings.HasPrefix(name, ".") || strings.HasSuffix(name, "~") || strings.HasPrefix(name, "#") {
 		return false
@@ -88,7 +88,7 @@ func isValues(name string) bool {
 	return name == "terraform.tfvars" || strings.HasSuffix(name, ".auto.tfvars")
 }
 
-// WriteFolder writes the files to a directory, which must be empty or not exist. If it fails, it removes what
+// WriteFolder writes the files to a directory, which must be empty or not exist. If it fails, it removes the files that
 // it wrote.
 func (f Files) WriteFolder(folder string) (err error) {
 	if err := Vacant(folder); err != nil {
@@ -110,7 +110,7 @@ func (f Files) WriteFolder(folder string) (err error) {
 	return nil
 }
 
-// Remove removes what WriteFolder wrote, and the directory if it is then empty.
+// Remove removes the files that WriteFolder wrote, and the directory if it is then empty.
 func (f Files) Remove(folder string) {
 	for name := range f {
 		_ = os.Remove(filepath.Join(folder, name))

@@ -47,12 +47,12 @@ func functions(uses func(bytes int)) map[string]function.Function {
 	for name, f := range all {
 		all[name] = limited(name, f, uses)
 	}
-	// Their arguments are expressions, whose values the other functions limit.
+	// The arguments of these functions are expressions, whose values the other functions limit.
 	all["try"], all["can"] = tryfunc.TryFunc, tryfunc.CanFunc
 	return all
 }
 
-// length returns the number of elements of a list or map, or of characters of a string.
+// length returns the number of elements in a list or map, or of characters in a string.
 var length = function.New(&function.Spec{
 	Params: []function.Parameter{{Name: "value", Type: cty.DynamicPseudoType}},
 	Type:   function.StaticReturnType(cty.Number),

@@ -68,7 +68,7 @@ type reader struct {
 	problems
 	files     map[string]*hclsyntax.Body // .tf files
 	variables map[string]*hclsyntax.Block
-	given     map[string]*hclsyntax.Attribute // values of variables, from files of values
+	given     map[string]*hclsyntax.Attribute // values of variables, from variable definition files
 	locals    map[string]*hclsyntax.Attribute
 	resources map[string]*hclsyntax.Block // by address: TYPE.NAME
 
@@ -80,7 +80,7 @@ type reader struct {
 
 	functions map[string]function.Function
 	steps     int // total iterations of for expressions
-	made      int // total bytes of strings that they and functions process
+	made      int // total bytes of strings that for expressions and functions process
 }
 
 type progress int
@@ -126,21 +126,21 @@ func (r *reader) parse(files Files) {
 		for variable, attribute := range body.Attributes {
 			if before := r.given[variable]; before == nil || before.SrcRange.Filename == "terraform.tfvars" ||
 				name != "terraform.tfvars" {
-				r.given[variable] = attribute // *.auto.tfvars in order, after terraform.tfvars
+				r.given[variable] = attribute // load *.auto.tfvars in order, after terraform.tfvars
 			}
 		}
 		for _, b := range body.Blocks {
-			r.at(b.DefRange(), "blocks are not allowed in a file of values: write NAME = VALUE")
+			r.at(b.DefRange(), "blocks are not allowed in a .tfvars file: write NAME = VALUE")
 		}
 	}
 }
 
-// ignored are blocks that do not affect the meaning of resources.
+// ignored lists blocks that do not affect the meaning of resources.
 var ignored = []string{"terraform", "provider", "output", "import", "moved", "check"}
 
-// refused are blocks whose meaning cannot be determined without running Terraform.
+// refused lists blocks whose meaning cannot be determined without running Terraform.
 var refused = map[string]string{
-	"module":    "write its resources here",
+	"module":    "write the module's resources here",
 	"data":      "providers are not run; replace the reference with the value",
 	"ephemeral": "providers are not run; replace the reference with the value",
 	"removed":   "resources that are not in the module are deleted; remove this block",
@@ -197,7 +197,7 @@ func where(place hcl.Range) string {
 	return Problem{File: place.Filename, Line: place.Start.Line, Column: place.Start.Column}.place()
 }
 
-// once records a problem for each object that is managed twice.
+// once records a problem for each object that is managed more than once.
 func (r *reader) once() {
 	seen := map[string]hcl.Range{}
 	for _, one := range r.objects {
@@ -215,7 +215,7 @@ func (r *reader) need(address string, from hcl.Range) {
 	case known:
 		return
 	case underway:
-		r.at(from, "circular dependency of %s", address)
+		r.at(from, "circular dependency between %s", address)
 		return
 	}
 	r.state[address] = underway
@@ -236,7 +236,7 @@ func (r *reader) need(address string, from hcl.Range) {
 	r.values[address] = value
 }
 
-// variable returns the value of a variable: from a file of values, or its default.
+// variable returns the value of a variable: from a .tfvars file, or its default.
 func (r *reader) variable(name string) cty.Value {
 	b := r.variables[name]
 	wanted := cty.DynamicPseudoType
@@ -274,7 +274,7 @@ func (r *reader) variable(name string) cty.Value {
 	return value
 }
 
-// value evaluates an expression. more has additional names.
+// value evaluates an expression. more contains additional names.
 func (r *reader) value(e hcl.Expression, more map[string]cty.Value) cty.Value {
 	value, found := e.Value(r.context(e.Variables(), more))
 	r.diagnosed(found)
@@ -305,7 +305,7 @@ func (r *reader) context(refers []hcl.Traversal, more map[string]cty.Value) *hcl
 			named[root] = map[string]cty.Value{}
 		}
 		value, is := r.values[address]
-		if !is { // it is being computed: already reported
+		if !is { // the value is being computed, so the problem has been reported
 			value = cty.DynamicVal
 		}
 		named[root][attribute.Name] = value
@@ -320,8 +320,8 @@ func (r *reader) context(refers []hcl.Traversal, more map[string]cty.Value) *hcl
 	return &hcl.EvalContext{Variables: all, Functions: r.functions}
 }
 
-// declares reports whether the module has an address. If not, it records a problem unless evaluation will
-// report one.
+// declares reports whether the module contains an address. If not, it records a problem, unless evaluation will report
+// one.
 func (r *reader) declares(address string, place hcl.Range) bool {
 	kind, name, _ := strings.Cut(address, ".")
 	is := false

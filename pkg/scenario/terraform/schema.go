@@ -10,7 +10,7 @@ type shape int
 
 const (
 	text   shape = iota
-	port         // a string in Terraform; in Kubernetes a number if it is numeric
+	port         // a string in Terraform; in Kubernetes, a number if it is numeric
 	number       // an integer
 	truth
 	texts  // a list or a set
@@ -26,12 +26,12 @@ type field struct {
 	shape    shape
 	required bool
 	json     string
-	fields   []field // of a block
+	fields   []field // for a block
 }
 
-// kind is a type of resource. Those of provider kubernetes are objects.
+// kind is a type of resource. Types of provider kubernetes are objects.
 type kind struct {
-	// Of the object; empty for other providers, and for kubernetes_manifest, whose manifest contains them.
+	// For an object; empty for other providers, and for kubernetes_manifest, whose manifest contains the values.
 	apiVersion, kind string
 	fields           []field
 }

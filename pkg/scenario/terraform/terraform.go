@@ -1,10 +1,9 @@
-// Package terraform writes and reads small Terraform modules: objects of a cluster as resources of provider
-// kubernetes, and their cloud equivalents as resources of provider google.
+// Package terraform writes and reads small Terraform modules: objects in a cluster as resources of provider kubernetes,
+// and their cloud equivalents as resources of provider google.
 //
-// Reading evaluates variables, locals, for_each, dynamic blocks and the usual functions, so that equivalent
-// modules are equal. It does not run providers, modules or programs, reads nothing outside the directory, and
-// limits the cost of evaluation, because modules come from candidates. It requires neither Terraform nor a
-// cluster.
+// Reading evaluates variables, locals, for_each, dynamic blocks and the usual functions, so that equivalent modules are
+// equal. It does not run providers, modules or programs, reads nothing outside the directory, and limits the cost of
+// evaluation, because modules come from candidates. It requires neither Terraform nor a cluster.
 package terraform
 
 import (
@@ -55,8 +54,8 @@ func (m *Module) Add(resource, name string, body Body) {
 	m.Resources[resource][name] = body
 }
 
-// Within returns an error if a module contains something that may not be added to the original one: kinds of
-// objects and types of resources that it did not have, or objects outside the namespaces.
+// Within returns an error if a module contains something that may not be added to the original module: kinds of objects
+// or types of resources that the original does not contain, or objects outside the namespaces.
 func (m Module) Within(began Module, namespaces []string) error {
 	var kinds []string
 	for _, object := range began.Objects {
@@ -69,7 +68,7 @@ func (m Module) Within(began Module, namespaces []string) error {
 			textAt(object, "metadata", "name")
 		switch {
 		case !slices.Contains(kinds, kind):
-			return fmt.Errorf("the module must not contain %s %s: it may manage only %s", kind, name,
+			return fmt.Errorf("the module must not contain %s %s: supported kinds: %s", kind, name,
 				strings.Join(kinds, ", "))
 		case !slices.Contains(namespaces, namespace):
 			return fmt.Errorf("the module must not contain %s %s in namespace %q: the namespace must be %s", kind, name,

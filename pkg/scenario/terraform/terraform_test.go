@@ -357,7 +357,7 @@ func TestReadRefuses(t *testing.T) {
 		role(""): "rule is missing",
 		role(rule + "\n  metadata {\n    name = \"y\"\n  }"):          "only one metadata block is allowed",
 		role(rule + "\n  count = 1.5"):                                "count must be an integer",
-		role(rule + "\n  count = 1\n  for_each = {}"):                 "only one of them is allowed",
+		role(rule + "\n  count = 1\n  for_each = {}"):                 "only one of the two is allowed",
 		role(rule + "\n  for_each = [\"a\"]"):                         "toset(...)",
 		role(rule + "\n  lifecycle {\n    ignore_changes = all\n  }"): "remove it",
 		role(rule +
@@ -369,7 +369,7 @@ func TestReadRefuses(t *testing.T) {
 		role("  rule {\n    verbs = [null]\n  }"):                            "null element",
 		role("  rule {\n    verbs = null\n  }"):                              "must not be null",
 		role("  rule {\n    verbs = { a = 1 }\n  }"):                         "verbs must be a list of strings",
-		`module "x" { source = "./x" }`:                                      "module blocks are not supported: write its resources here",
+		`module "x" { source = "./x" }`:                                      "module blocks are not supported: write the module's resources here",
 		`data "google_project" "x" {}`:                                       "replace the reference with the value",
 		`removed { from = kubernetes_role_v1.x }`:                            "remove this block",
 		`resource "null_resource" "x" {}`:                                    "unsupported resource type null_resource",
@@ -469,7 +469,7 @@ func TestFolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	files.Remove(folder)
-	refuses("has no .tf files")
+	refuses("contains no .tf files")
 	folder += "-that-is-not-there"
 	refuses("no such file")
 }
@@ -483,7 +483,7 @@ func TestWithin(t *testing.T) {
 		t.Error(err)
 	}
 	for want, change := range map[string]func(*Module){
-		`not contain ConfigMap x: it may manage only Deployment.apps`: func(m *Module) {
+		`not contain ConfigMap x: supported kinds: Deployment.apps`: func(m *Module) {
 			m.Objects = append(m.Objects,
 				Object{"apiVersion": "v1", "kind": "ConfigMap", "metadata": Object{"name": "x", "namespace": "shared"}})
 		},

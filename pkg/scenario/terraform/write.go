@@ -68,20 +68,20 @@ func (s Source) readsBack(files Files) error {
 	}
 	for i, object := range s.Objects {
 		if i >= len(back.Objects) || !equal(object, back.Objects[i]) {
-			return fmt.Errorf("%s has a value that Terraform's provider does not support", nameOf(object))
+			return fmt.Errorf("%s contains a value that Terraform's provider does not support", nameOf(object))
 		}
 	}
 	for resource, all := range s.Resources {
 		for name, body := range all {
 			if !equal(body, back.Resources[resource][name]) {
-				return fmt.Errorf("%s.%s has a value that cannot be written", resource, name)
+				return fmt.Errorf("%s.%s contains a value that cannot be written", resource, name)
 			}
 		}
 	}
 	return nil
 }
 
-// equal compares like Kubernetes: numbers by value, regardless of their Go types.
+// equal compares values like Kubernetes: numbers are equal regardless of their Go types.
 func equal(a, b any) bool { return reflect.DeepEqual(canonical(a), canonical(b)) }
 
 func canonical(value any) any {
@@ -272,7 +272,7 @@ func (w *writer) value(value any) (hclwrite.Tokens, error) {
 	return nil, fmt.Errorf("unsupported type %T", value)
 }
 
-// text returns a string in which words that are a variable's value are replaced by the variable.
+// text returns a string in which words that equal a variable's value are replaced by the variable.
 func (w *writer) text(text string) hclwrite.Tokens {
 	for _, name := range w.names() {
 		if w.variables[name] == text {
@@ -300,8 +300,7 @@ func (w *writer) text(text string) hclwrite.Tokens {
 	return append(tokens, &hclwrite.Token{Type: hclsyntax.TokenCQuote, Bytes: []byte(`"`)})
 }
 
-// names returns the names of the variables, those with longer values first, so that no part of a longer value
-// matches.
+// names returns the names of the variables, longest values first, so that no part of a longer value matches.
 func (w *writer) names() []string {
 	return slices.SortedFunc(maps.Keys(w.variables), func(a, b string) int {
 		return cmp.Or(cmp.Compare(len(w.variables[b]), len(w.variables[a])), cmp.Compare(a, b))
@@ -329,7 +328,7 @@ func (w *writer) next(text string) (at int, found string) {
 	return at, found
 }
 
-// within reports whether there is a letter or digit at a position.
+// within reports whether the position contains a letter or digit.
 func within(text string, at int) bool {
 	if at < 0 || at >= len(text) {
 		return false
@@ -381,15 +380,15 @@ func (s Source) readme() string {
 	fmt.Fprintf(&b, "# Module\n\n%s\n", strings.TrimSpace(s.About))
 	b.WriteString(`
 The module matches the current state of the cluster: imports.tf makes Terraform adopt the existing objects, and the first plan has no
-changes to them. You may run it, but do not have to: for provider kubernetes, set KUBE_CONFIG_PATH to your kubeconfig.
+changes to them. You may run Terraform, but do not have to: for provider kubernetes, set KUBE_CONFIG_PATH to your kubeconfig.
 
 The module that you submit is parsed, not run: variables with their defaults and *.tfvars, locals, for_each, count, dynamic blocks and the
-usual functions are supported. Do not use modules, data sources or provisioners. Its Kubernetes objects are applied with your permissions, as
-` + "`terraform apply`" + ` would, and objects that you remove from it are deleted.
+usual functions are supported. Do not use modules, data sources or provisioners. The module's Kubernetes objects are applied with your permissions, like
+` + "`terraform apply`" + `, and objects that you remove from the module are deleted.
 `)
 	if len(s.Resources) > 0 {
 		b.WriteString(
-			"\nResources of provider google are graded by their contents. They are never applied, and the project need not exist.\n",
+			"\nResources of provider google are graded by their contents. They are never applied, and the project does not have to exist.\n",
 		)
 	}
 	return b.String()

@@ -33,13 +33,13 @@ func page(w io.Writer, r exercise.Report, version string, more ...markup.Part) e
 			markup.El("p", markup.Class("what"), markup.Text("kubectl gpu-fault scenario")),
 			markup.El("h1", markup.Class(state), markup.Text(fmt.Sprintf("%s: %d of 100 points", Verdict(r), r.Score))),
 			markup.El("p", markup.Class("soft small"),
-				markup.Text(fmt.Sprintf("%s (%s, seed %d), %s of %s%s, judged %s by %s",
+				markup.Text(fmt.Sprintf("%s (%s, seed %d), %s of %s%s, graded %s by %s",
 					r.Title, r.Scenario, r.Seed, human(r.Took), human(r.TimeBox), late(r),
 					r.At.UTC().Format("2006-01-02 15:04 UTC"), r.By))),
 		),
 		markup.El("main", gates(r), points(r), timeline(r), transcript(r), markup.Parts(more),
-			checks("Does it work?", r.Fixed), checks("By fair means?", r.Unchanged), collateral(r), diagnosis(r),
-			hints(r)),
+			checks("Is the workload healthy?", r.Fixed), checks("Is it a real fix?", r.Unchanged), collateral(r),
+			diagnosis(r), hints(r)),
 		markup.El("footer", markup.Text("kubectl gpu-fault "+version)),
 	}
 	_, err := io.WriteString(w,
@@ -168,7 +168,7 @@ func transcript(r exercise.Report) markup.Part {
 	if r.Recorded == nil {
 		return nil
 	}
-	return section("What the candidate asked", markup.El("p", markup.Text(recorded(*r.Recorded))),
+	return section("Requests of the candidate", markup.El("p", markup.Text(recorded(*r.Recorded))),
 		markup.El("ul", markup.Class("folded"), markup.Each(r.Recorded.Objects, func(c recorder.Count) markup.Part {
 			return markup.El("li",
 				markup.Text(
@@ -200,7 +200,7 @@ func collateral(r exercise.Report) markup.Part {
 		return nil
 	}
 	note := func(text string) markup.Part { return markup.El("p", markup.Class("soft small"), markup.Text(text)) }
-	return section("What else was changed",
+	return section("Other changes",
 		markup.El("ul", markup.Class("folded"), markup.Each(r.Collateral, func(d baseline.Difference) markup.Part {
 			return markup.El("li", markup.Text(d.String()), markup.When(d.Before != "" || d.After != "",
 				markup.El("pre", markup.Text("before: "+d.Before+"\nafter:  "+d.After))))
@@ -210,12 +210,12 @@ func collateral(r exercise.Report) markup.Part {
 
 func diagnosis(r exercise.Report) markup.Part {
 	if r.Diagnosis == nil {
-		return section("Diagnosis", markup.El("p", markup.Class("soft"), markup.Text("None was handed in.")))
+		return section("Diagnosis", markup.El("p", markup.Class("soft"), markup.Text("None was submitted.")))
 	}
 	cell := func(text string) markup.Part { return markup.El("td", markup.Text(text)) }
 	return section("Diagnosis", markup.El("div", markup.Class("scroll"), markup.El("table",
 		markup.El("thead",
-			markup.El("tr", markup.Each([]string{"Field", "", "Handed in", "Right"}, func(name string) markup.Part {
+			markup.El("tr", markup.Each([]string{"Field", "", "Submitted", "Right"}, func(name string) markup.Part {
 				return markup.El("th", markup.Attr("scope", "col"), markup.Text(name))
 			}))),
 		markup.El("tbody", markup.Each(r.Diagnosed, func(f scenario.FieldScore) markup.Part {
@@ -226,7 +226,7 @@ func diagnosis(r exercise.Report) markup.Part {
 }
 
 func hints(r exercise.Report) markup.Part {
-	return markup.When(len(r.Hints) > 0, section("Hints that were given",
+	return markup.When(len(r.Hints) > 0, section("Hints given",
 		markup.El("ul", markup.Class("folded"), markup.Each(r.Hints, func(h exercise.Taken) markup.Part {
 			return markup.El("li", markup.Text(fmt.Sprintf("%s (cost: %d)", h.Text, h.Cost)))
 		}))))

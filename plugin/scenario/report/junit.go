@@ -53,7 +53,7 @@ func collateralCase(r exercise.Report) junit.Case {
 func diagnosisCase(r exercise.Report) junit.Case {
 	one := junit.Case{Name: "diagnosis", Class: "scenario.diagnosis"}
 	if r.Diagnosis == nil {
-		one.Skipped = &junit.Message{Message: "none was handed in"}
+		one.Skipped = &junit.Message{Message: "none was submitted"}
 		return one
 	}
 	var lines []string

@@ -131,7 +131,7 @@ func TestHTML(t *testing.T) {
 	}
 	for _, want := range []string{"FAILED: 41 of 100 points", "requests-more-than-any-node-has", "hint, 2 points",
 		"Deployment", "a pod without a GPU is no training", "Could not be compared: widgets.example.com: forbidden",
-		"look at the cause after 4m, no change", "20 looks, 3 changes"} {
+		"request about the root cause after 4m, no change", "20 looks, 3 changes"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page lacks %q", want)
 		}

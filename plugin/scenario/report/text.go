@@ -38,7 +38,7 @@ func Text(w io.Writer, r exercise.Report, width int) error {
 			cmp.Or(strings.Join(r.Applied.Changes, ", "), "no changes"))
 	}
 	if len(r.Collateral) > 0 {
-		b.WriteString("\nChanged, and not part of a fix:\n")
+		b.WriteString("\nChanges that are not part of a fix:\n")
 	}
 	for _, d := range r.Collateral {
 		fmt.Fprintf(&b, "  %s\n", d)
@@ -54,7 +54,7 @@ func Text(w io.Writer, r exercise.Report, width int) error {
 	}
 	for _, f := range r.Diagnosed {
 		if !f.Right {
-			fmt.Fprintf(&b, "\n  diagnosis, %s: %q, and it is %q", f.Field, f.Got, f.Want)
+			fmt.Fprintf(&b, "\n  diagnosis, %s: %q, expected %q", f.Field, f.Got, f.Want)
 		}
 	}
 	_, err := fmt.Fprintln(w, printer.Wrap(printer.Escape(strings.TrimRight(b.String(), "\n")), width))
@@ -76,11 +76,11 @@ func mark(ok bool) string {
 	return "FAIL"
 }
 
-// gateName returns a description of a gate.
+// gateName returns the description of a gate.
 func gateName(name string) string {
 	switch name {
 	case "fixed":
-		return "it works, and stays so"
+		return "the workload is healthy, and stays healthy"
 	case "unchanged":
 		return "no workaround"
 	case "collateral":
@@ -112,9 +112,9 @@ func recorded(t exercise.Recorded) string {
 		return what + " after " + human(after)
 	}
 	text := fmt.Sprintf("%s (%s, %d refused); %s, %s", count.Of(t.Requests, "request"), count.Of(t.Changes, "change"),
-		t.Refused, when("look at the cause", t.Look), when("change", t.Change))
+		t.Refused, when("request about the root cause", t.Look), when("change", t.Change))
 	if t.Later > 0 {
-		text += "; " + count.Of(t.Later, "request") + " after the grading left out"
+		text += "; " + count.Of(t.Later, "request") + " after grading not counted"
 	}
 	return text
 }

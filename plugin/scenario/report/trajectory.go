@@ -12,7 +12,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/markup"
 )
 
-// Trajectory writes a try of a program as a self-contained page: the report, with the commands that were executed.
+// Trajectory writes the trajectory of a program as a self-contained page: the report, with the commands that were
+// executed.
 func Trajectory(w io.Writer, t exercise.Trajectory, version string) error {
 	if t.Report == nil {
 		t.Report = &exercise.Report{Title: t.Scenario, Scenario: t.Scenario, Seed: t.Seed}
@@ -33,12 +34,12 @@ func programFacts(t exercise.Trajectory) markup.Part {
 			count.Of(len(t.Requests), "request")),
 	}
 	if u := t.Usage; u != nil {
-		facts = append(facts, "as it reports itself: "+u.String())
+		facts = append(facts, "as reported by the agent: "+u.String())
 	}
 	if t.Note != "" {
 		facts = append(facts, t.Note)
 	}
-	return section("The agent", markup.El("ul", markup.Class("folded"),
+	return section("Agent", markup.El("ul", markup.Class("folded"),
 		markup.Each(facts, func(text string) markup.Part { return markup.El("li", markup.Text(text)) })))
 }
 
@@ -47,7 +48,7 @@ func exited(code int) string {
 	case code < 0:
 		return "stopped"
 	case code > 128:
-		return fmt.Sprintf("ended by signal %d", code-128)
+		return fmt.Sprintf("terminated by signal %d", code-128)
 	}
 	return fmt.Sprintf("exit code %d", code)
 }
@@ -55,17 +56,17 @@ func exited(code int) string {
 // maxRows limits the rows of a chart or list.
 const maxRows = 200
 
-// commands returns a chart with a row for each command: when it ran, how long, and whether it failed. A command is
+// commands returns a chart with a row for each command: its start, its duration, and whether it failed. A command is
 // indented below the one that started it.
 func commands(t exercise.Trajectory) markup.Part {
 	if len(t.Commands) == 0 {
-		return section("What it executed",
+		return section("Executed commands",
 			markup.El("p", markup.Class("soft"), markup.Text("Not recorded: "+t.Unseen+".")))
 	}
-	const left, wide, row, words = 60, 300, 20, 380 // pixels; words is where the command lines begin
+	const left, wide, row, words = 60, 300, 20, 380 // pixels; words is the x position of the command lines
 	span := max(t.Took, time.Second)
 	place := func(at time.Duration) int { return left + int(float64(min(at, span))/float64(span)*wide) }
-	depth := map[int]int{} // by process
+	depth := map[int]int{} // by process ID
 	rows := markup.Parts{}
 	shown := t.Commands[:min(len(t.Commands), maxRows)]
 	for i, c := range shown {
@@ -75,7 +76,7 @@ func commands(t exercise.Trajectory) markup.Part {
 			depth[c.PID] = 0
 		}
 		took := c.Took
-		if c.Exit < 0 { // ran until the end
+		if c.Exit < 0 { // ran until the try ended
 			took = span - c.At
 		}
 		y, class := i*row, "ok"
@@ -93,7 +94,7 @@ func commands(t exercise.Trajectory) markup.Part {
 	}
 	height := len(shown) * row
 	more := len(t.Commands) - len(shown) + t.Omitted
-	return section("What it executed",
+	return section("Executed commands",
 		markup.El("div", markup.Class("scroll"), markup.Attr("tabindex", "0"), markup.Attr("role", "group"),
 			markup.Attr("aria-label", "Commands"), markup.El("svg", append(markup.Parts{
 				markup.Class("commands"), markup.Num("width", 1100), markup.Num("height", height),
@@ -104,7 +105,7 @@ func commands(t exercise.Trajectory) markup.Part {
 			markup.El("p", markup.Class("soft small"), markup.Text(fmt.Sprintf("and %d more", more)))))
 }
 
-// line describes a command in one line.
+// line formats a command as one line.
 func line(c sandbox.Ran) string {
 	text := strings.Join(strings.Fields(strings.Join(c.Args, " ")), " ")
 	if runes := []rune(text); len(runes) > 100 {
@@ -129,7 +130,7 @@ func requestLog(t exercise.Trajectory) markup.Part {
 		}
 		lines = append(lines, fmt.Sprintf("+%-7s %-6s %d %s", clock(r.Time.Sub(t.Started)), r.Verb, r.Status, what))
 	}
-	return section("What it asked the API server", markup.El("details",
+	return section("Requests to the API server", markup.El("details",
 		markup.El("summary", markup.Text(count.Of(len(t.Requests), "request"))),
 		markup.El("pre", markup.Text(strings.Join(lines, "\n")))))
 }

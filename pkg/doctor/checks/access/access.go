@@ -24,7 +24,7 @@ import (
 // from a user or a pipeline, the request leaves no trace in the cluster. The check therefore finds only rejections
 // reported by a controller (FailedCreate) or in a pod's log.
 
-// Checks returns the checks of the access layer.
+// Checks returns the checks for the access layer.
 func Checks() []engine.Check {
 	const reads = "FailedCreate events of ReplicaSets, Jobs, StatefulSets and DaemonSets from the last hour"
 	component := map[string][]string{ofComponent: {
@@ -73,7 +73,7 @@ func Checks() []engine.Check {
 	}
 }
 
-// refusals returns the FailedCreate rejections of the last hour that no newer pod or event contradicts, one for each
+// refusals returns the FailedCreate rejections from the last hour that no newer pod or event contradicts, one for each
 // owner.
 func refusals(f *facts.Facts) []facts.Refusal {
 	var all []facts.Refusal
@@ -102,8 +102,8 @@ func refusals(f *facts.Facts) []facts.Refusal {
 	return all
 }
 
-// classThere reports whether a rejection names a RuntimeClass that was missing but now exists. The controller retries
-// the request on its own.
+// classThere reports whether a rejection names a RuntimeClass that was missing at the time but exists now. The
+// controller then retries the request on its own.
 func classThere(f *facts.Facts, message string) bool {
 	id, class := facts.Recognize(message)
 	return id == "rc.handler-mismatch" && f.Missing("api/runtimeclasses") == "" && f.RuntimeClass(class) != nil
@@ -120,10 +120,10 @@ func severity(x facts.Refusal, f *facts.Facts) (finding.Severity, finding.Confid
 	case slices.ContainsFunc(f.GPUPods, func(pod *corev1.Pod) bool { return pod.Namespace == x.Owner.Namespace }):
 		return finding.Warning, finding.Possible
 	}
-	return finding.Warning, finding.Possible // of a workload that may need GPUs
+	return finding.Warning, finding.Possible // the workload may need GPUs
 }
 
-// ofComponent marks findings about GPU components, which explain that no GPUs are advertised.
+// ofComponent is the kind (Finding.As) of findings about GPU components, which explain that no GPUs are advertised.
 const ofComponent = "component"
 
 func issueOf(x facts.Refusal, f *facts.Facts) finding.Finding {
@@ -231,7 +231,7 @@ func checkQuota(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// exceededQuota is a GPU quota as reported in an API server error.
+// exceededQuota is an exceeded GPU quota, as reported in an API server error.
 type exceededQuota struct {
 	quota, resource   string
 	asked, used, hard int
@@ -261,7 +261,7 @@ func exceeded(message string) (q exceededQuota, ok bool) {
 // pointer escapes a resource name for a JSON pointer.
 func pointer(name corev1.ResourceName) string { return strings.ReplaceAll(string(name), "/", "~1") }
 
-// quoteQuota quotes the GPU resources in the status of a quota.
+// quoteQuota quotes the GPU resources in a quota's status.
 func quoteQuota(q *corev1.ResourceQuota) []finding.Evidence {
 	var all []finding.Evidence
 	for name, hard := range q.Status.Hard {
@@ -331,14 +331,14 @@ func checkPodSecurity(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// vendors matches the names of DaemonSets of other vendors' device plugins and drivers.
+// vendors matches the names of other vendors' device plugin and driver DaemonSets.
 var vendors = regexp.MustCompile(
 	`(?:^|-)(?:gpu|npu|tpu|qat|dsa|fpga|rdma|sriov|efa|neuron|amdgpu|habana|gaudi|device)(?:-\w+)*-?` +
 		`(?:plugin|driver|daemonset|ds)\b`,
 )
 
-// forComponents reports whether a chart of GPU software creates the namespace. It ignores pod labels, because anyone
-// who can create pods in a namespace can set them.
+// forComponents reports whether Helm charts for GPU software are usually installed in the namespace. It ignores pod
+// labels, because anyone who can create pods in a namespace can set them.
 func forComponents(namespace string) bool {
 	return slices.Contains([]string{
 		"kube-system", "gpu-operator", "nvidia-gpu-operator", "gpu-operator-resources", "nvidia-device-plugin",

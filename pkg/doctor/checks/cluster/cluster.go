@@ -1,4 +1,4 @@
-// Package cluster checks the state of nodes.
+// Package cluster checks node conditions and the state of nodes.
 package cluster
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// Checks returns the checks of the state of nodes.
+// Checks returns the checks of the node state.
 func Checks() []engine.Check {
 	return []engine.Check{
 		{
@@ -77,13 +77,13 @@ func Checks() []engine.Check {
 	}
 }
 
-// joinTime is the time that a new node may take to start its network, driver, and plugins.
+// joinTime is the time that a new node may need to start its network, driver, and plugins.
 const (
 	joinTime     = 5 * time.Minute
-	slowJoinTime = 15 * time.Minute // a warning until then, unless a pod waits for the node
+	slowJoinTime = 15 * time.Minute // a warning until then, unless a pod is waiting for the node
 )
 
-// departs reports whether the node is being removed or shut down, and returns the taint or message that shows it.
+// departs reports whether the node is being removed or shut down. It also returns the taint or message that shows this.
 func departs(n *facts.Node) (string, bool) {
 	for _, t := range n.Spec.Taints {
 		switch {
@@ -150,7 +150,7 @@ func checkNotReady(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// notReady explains the message of a Ready condition, and returns how to fix the node.
+// notReady explains the message of a Ready condition and returns a fix for the node.
 func notReady(n *facts.Node, ready corev1.NodeCondition) (string, finding.Fix) {
 	text := ready.Message
 	runtime := n.RuntimeUnit()
@@ -200,7 +200,7 @@ func notReady(n *facts.Node, ready corev1.NodeCondition) (string, finding.Fix) {
 	}
 }
 
-// kubeletUnit returns the systemd unit of the kubelet in the node's distribution.
+// kubeletUnit returns the name of the kubelet's systemd unit in the node's distribution.
 func kubeletUnit(n *facts.Node) string {
 	if n.Distribution == facts.CanonicalK8s {
 		return "snap.k8s.kubelet"
@@ -211,7 +211,7 @@ func kubeletUnit(n *facts.Node) string {
 	return "kubelet"
 }
 
-// isKubelets reports whether the condition is one of Kubernetes itself, which other checks read.
+// isKubelets reports whether the condition is one of Kubernetes' own, which other checks read.
 func isKubelets(t corev1.NodeConditionType) bool {
 	return slices.Contains([]corev1.NodeConditionType{
 		corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure,
@@ -307,8 +307,8 @@ func conditionMeaning(c corev1.NodeCondition) (finding.Severity, string) {
 	return severity, fmt.Sprintf(" for XID %d", worst)
 }
 
-// minorsApart returns how many minor versions a kubelet is older than the API server, and false if a version is
-// invalid.
+// minorsApart returns the number of minor versions by which a kubelet is older than the API server. It returns false if
+// a version is invalid.
 func minorsApart(server, kubelet string) (int, bool) {
 	minor := func(version string) (int, bool) {
 		parts := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
@@ -323,7 +323,7 @@ func minorsApart(server, kubelet string) (int, bool) {
 	return s - k, okServer && okKubelet
 }
 
-// waitFor returns the pods that are pending because nodes such as this one are unavailable.
+// waitFor returns the pods that are pending because nodes like this one are unavailable.
 func waitFor(f *facts.Facts, n *facts.Node) []scheduler.PendingPod {
 	return slices.DeleteFunc(slices.Clone(scheduler.Pending(f)), func(p scheduler.PendingPod) bool {
 		return p.Id != "sched.nodes-unavailable" || p.Severity == finding.Info || !slices.Contains(p.Nodes, n.Name)

@@ -13,14 +13,14 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// pulledBefore is how long before the pressure an image that was pulled may be its reason.
+// pulledBefore is the maximum time between an image pull and disk pressure that the pull may have caused.
 const pulledBefore = 15 * time.Minute
 
-// tellDisk adds what is known of a disk that ran full: its size, its images, what was pulled last, and whether the
-// kubelet finds images to remove.
+// tellDisk adds details about a full disk: its size, the total size of the container images, the last image pull, and
+// whether the kubelet finds unused images to remove.
 func tellDisk(f *facts.Facts, n *facts.Node, since time.Time, issue *finding.Finding) {
 	if slices.ContainsFunc(n.Pods, f.FillsDisk) {
-		issue.As = finding.FillsDisk // the eviction explains it
+		issue.As = finding.FillsDisk // the pod's eviction explains the disk pressure
 	}
 	disk := n.Capacity(corev1.ResourceEphemeralStorage)
 	var images int64

@@ -10,16 +10,17 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// fatalLine matches the last line of a kubelet, k3s or RKE2 that ends with an error. The group is the message.
+// fatalLine matches the last line that the kubelet, k3s or RKE2 logs before it exits with an error. The group is the
+// message.
 var fatalLine = regexp.MustCompile(
 	`level=fatal msg="?(.*?)"?$|\bF\d{4} [\d:.]+ +\d+ [\w.]+:\d+\] (.*)|(panic: .*)|"command failed" err="(.*?)"?$|` +
 		`(failed to (?:run Kubelet|load [Kk]ubelet config).*)`,
 )
 
-// endLine matches a line of systemd about the end of a unit, or about its next start.
+// endLine matches a line that may follow the error, such as systemd's lines about the unit's exit or next start.
 var endLine = regexp.MustCompile(`systemd\[\d+\]: |^\s*$|goroutine |^-- `)
 
-// tellFatal quotes the error with which the kubelet's unit last ended: it is why the kubelet does not report.
+// tellFatal quotes the error with which the kubelet's unit last exited, which is why the kubelet does not report.
 func tellFatal(n *facts.Node, issue *finding.Finding) {
 	if n.Host == nil {
 		return
@@ -37,7 +38,7 @@ func tellFatal(n *facts.Node, issue *finding.Finding) {
 			}
 			m := fatalLine.FindStringSubmatch(line)
 			if m == nil {
-				break // the unit runs, or ended otherwise
+				break // the unit is running, or exited for another reason
 			}
 			said := strings.Join(m[1:], "")
 			issue.Title = "the node is not Ready, because " + name + " ends at its start: " +

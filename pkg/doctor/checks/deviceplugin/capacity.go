@@ -48,7 +48,7 @@ func pluginPodCheck() engine.Check {
 				found := facts.TroubleFinding(t)
 				found.Title = "the device plugin's pod " + facts.TroubleWords(t)
 				if n := f.Node(pod.Spec.NodeName); n != nil && !n.IsGPUNode {
-					// Nothing else shows that the node has GPUs, so no check of the node stands between.
+					// The finding is limited to the plugin's pod, because nothing else shows that the node has GPUs.
 					found = found.ForPods(pod.Namespace + "/" + pod.Name)
 					for _, p := range scheduler.Pending(f) {
 						if p.Id == "sched.none-advertised" && len(p.Nodes) == 0 {
@@ -68,8 +68,8 @@ func pluginPodCheck() engine.Check {
 	}
 }
 
-// onlyWithGPUs explains a device plugin that fails on a node whose instance type has no NVIDIA GPUs, while other nodes
-// have them: its DaemonSet should leave the node out.
+// onlyWithGPUs explains the failure of a device plugin on a node whose instance type has no NVIDIA GPUs, if other nodes
+// have GPUs: the DaemonSet should exclude the node.
 func onlyWithGPUs(f *facts.Facts, n *facts.Node, pod *corev1.Pod, found *finding.Finding) {
 	kind := n.Labels[corev1.LabelInstanceTypeStable]
 	if kind == "" || len(f.GPUNodes) == 0 || n.IsGPUNode || n.Spec.ProviderID == "" {
@@ -179,7 +179,7 @@ func starting(f *facts.Facts, pods []*corev1.Pod) bool {
 		func(pod *corev1.Pod) bool { return f.Now.Sub(pod.CreationTimestamp.Time) >= facts.OperandGrace })
 }
 
-// sockets quotes the sockets in the kubelet's device plugin directory.
+// sockets quotes the names of the sockets in the kubelet's device plugin directory.
 func sockets(n *facts.Node) []finding.Evidence {
 	if why := n.Host.Probe.Unread["devicePlugins"]; why != "" {
 		return nil
@@ -200,8 +200,8 @@ func sockets(n *facts.Node) []finding.Evidence {
 	return all
 }
 
-// pluginFolder returns the host directory in which a plugin creates its socket, or an empty string if the pod mounts
-// none.
+// pluginFolder returns the host directory in which a plugin creates its socket. It returns an empty string if the pod
+// mounts no such directory.
 func pluginFolder(pod *corev1.Pod) string {
 	for _, v := range pod.Spec.Volumes {
 		if v.HostPath != nil && strings.HasSuffix(strings.TrimSuffix(v.HostPath.Path, "/"), "device-plugins") {
@@ -211,7 +211,7 @@ func pluginFolder(pod *corev1.Pod) string {
 	return ""
 }
 
-// elsewhere reports whether dir differs from the device plugin directory of a kubelet with a non-default root
+// elsewhere reports whether the kubelet's root directory is not the default and dir is not the kubelet's device plugin
 // directory.
 func elsewhere(n *facts.Node, dir string) bool {
 	return facts.KubeletRoot(n) != "/var/lib/kubelet" && dir != facts.KubeletRoot(n)+"/device-plugins"
@@ -231,7 +231,7 @@ func noPluginCheck() engine.Check {
 		Sources: []string{"k8s-device-plugin#33", "k8s-device-plugin#585", "k8s-device-plugin#1934",
 			"karpenter-provider-gcp#319", "karpenter-provider-aws#3862", "gpu-operator#470"},
 		Run: func(f *facts.Facts, r *engine.Result) {
-			// ResourceSlices matter only if the cluster has a DRA driver.
+			// ResourceSlices are needed only if the cluster has a DRA driver.
 			if r.Lacks(f, "api/pods") || len(f.Component(facts.DRADriver)) > 0 && r.Lacks(f, "api/resourceslices") {
 				return
 			}
@@ -243,8 +243,8 @@ func noPluginCheck() engine.Check {
 	}
 }
 
-// checkNoPlugin reports a node whose GPUs nothing advertises. waiting is true if pods wait for them, and wanted also if
-// the GPUs of other nodes, for which they wait, are in use.
+// checkNoPlugin reports a node whose GPUs no device plugin advertises. waiting is true if pods are waiting for these
+// GPUs. wanted is also true if pods are waiting for GPUs on other nodes, all of which are in use.
 func checkNoPlugin(f *facts.Facts, r *engine.Result, n *facts.Node, waiting, wanted bool) {
 	var deleted []*corev1.Pod
 	for _, pod := range n.Component(facts.DevicePlugin) {
@@ -293,12 +293,12 @@ func checkNoPlugin(f *facts.Facts, r *engine.Result, n *facts.Node, waiting, wan
 	r.Add(found)
 }
 
-// tellDeployLabels completes the finding if the node lacks labels by which the GPU operator selects nodes, and another
-// node with the device plugin has them.
+// tellDeployLabels completes the finding if the node lacks labels by which the GPU operator selects nodes, but another
+// node, on which the device plugin runs, has the labels.
 func tellDeployLabels(f *facts.Facts, n *facts.Node, found *finding.Finding) {
 	const plugin = "nvidia.com/gpu.deploy.device-plugin"
 	if n.Labels["nvidia.com/gpu.deploy.operands"] == "false" || facts.ForMachines(n) {
-		return // the operator itself removes them
+		return // the operator itself removes the labels
 	}
 	for _, other := range f.GPUNodes {
 		if _, set := n.Labels[plugin]; set || other.Labels[plugin] != "true" ||
@@ -333,8 +333,9 @@ func tellDeployLabels(f *facts.Facts, n *facts.Node, found *finding.Finding) {
 	}
 }
 
-// pluginGone reports whether a device plugin ran on the node and no longer does: the node has GPU capacity, but none is
-// allocatable. It cannot detect plugins that do not run as pods (Bottlerocket), or plugins with unknown names.
+// pluginGone reports whether a device plugin used to run on the node but no longer does: the node has GPU capacity, but
+// none of it is allocatable. pluginGone cannot detect plugins that do not run as pods (Bottlerocket), or plugins with
+// unknown names.
 func pluginGone(n *facts.Node) bool {
 	if facts.GPUsOf(n.Status.Capacity) == 0 || facts.GPUsOf(n.Status.Allocatable) > 0 {
 		return false
@@ -383,7 +384,7 @@ func wantsPlugins(f *facts.Facts) bool {
 		})
 }
 
-// noPluginFix returns why a device plugin's DaemonSet does not run on the node, or how to install one.
+// noPluginFix explains why a device plugin's DaemonSet does not run on the node, or how to install a device plugin.
 func noPluginFix(f *facts.Facts, n *facts.Node) finding.Fix {
 	if p, ok := platform.Of(string(n.Distribution)); ok && p.Plugin != "" {
 		return finding.Fix{Text: p.Plugin}

@@ -41,7 +41,8 @@ func duplicateCheck() engine.Check {
 	}
 }
 
-// ofSystem marks findings about the plugin of the node's operating system and another one.
+// ofSystem is the kind (Finding.As) of findings about a device plugin that competes with the one built into the node's
+// operating system.
 const ofSystem = "system"
 
 func checkDuplicate(r *engine.Result, n *facts.Node) {
@@ -78,7 +79,7 @@ func checkDuplicate(r *engine.Result, n *facts.Node) {
 	r.Add(found)
 }
 
-// systemPlugin returns evidence that the node's operating system runs a device plugin itself.
+// systemPlugin returns evidence that the node's operating system has a built-in device plugin.
 func systemPlugin(n *facts.Node) []finding.Evidence {
 	p, _ := platform.Of(string(n.Distribution))
 	unit := ""

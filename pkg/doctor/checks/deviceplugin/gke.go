@@ -10,15 +10,15 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
 )
 
-// driverVersion is the label of nodes for which GKE installs a driver.
+// driverVersion is the label of nodes on which GKE installs a driver.
 const driverVersion = "cloud.google.com/gke-gpu-driver-version"
 
-// installers is where Google publishes the DaemonSets that install drivers.
+// installers is the base URL of Google's DaemonSets that install drivers.
 const installers = "https://raw.githubusercontent.com/GoogleCloudPlatform/container-engine-accelerators/master/" +
 	"nvidia-driver-installer/"
 
-// tellNoInstaller describes a GKE node on which Google's device plugin runs, but which nothing installs a driver on:
-// neither GKE nor a DaemonSet. Restarting the plugin does not help then.
+// tellNoInstaller describes a GKE node that runs Google's device plugin, but on which neither GKE nor a DaemonSet
+// installs a driver. Restarting the plugin does not help in this case.
 func tellNoInstaller(f *facts.Facts, n *facts.Node, plugin *corev1.Pod, found *finding.Finding) {
 	if n.Distribution != facts.GKE || n.Labels["cloud.google.com/gke-accelerator"] == "" ||
 		n.Labels[driverVersion] != "" || !strings.Contains(facts.OwnerOf(plugin), "nvidia-gpu-device-plugin") ||
@@ -54,7 +54,7 @@ func tellNoInstaller(f *facts.Facts, n *facts.Node, plugin *corev1.Pod, found *f
 	}
 }
 
-// installsDriver reports whether a DaemonSet installs NVIDIA drivers.
+// installsDriver reports whether the cluster has a DaemonSet that installs NVIDIA drivers.
 func installsDriver(f *facts.Facts) bool {
 	for i := range f.DaemonSets {
 		d := &f.DaemonSets[i]

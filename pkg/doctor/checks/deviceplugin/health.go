@@ -75,7 +75,7 @@ func restartPlugins(n *facts.Node) []string {
 	return all
 }
 
-// lostGPUs quotes the resources whose allocatable quantity is below the node's capacity.
+// lostGPUs quotes the resources with an allocatable quantity below the node's capacity.
 func lostGPUs(n *facts.Node) []finding.Evidence {
 	var all []finding.Evidence
 	for _, name := range words.SortedKeys(resourceNames(n.Status.Capacity)) {

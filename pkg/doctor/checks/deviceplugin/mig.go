@@ -93,9 +93,9 @@ func checkMIGNode(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	})
 }
 
-// undivided returns evidence that GPUs of the node are in MIG mode without an instance, and whether nvidia-smi itself
-// shows it. Without nvidia-smi, a device plugin shows it that says so, or that found no devices, without an error of
-// NVML, on a node that had a MIG resource.
+// undivided returns evidence that GPUs on the node are in MIG mode but have no MIG instances. seen is false if this is
+// inferred without nvidia-smi or an explicit message: the node had a MIG resource, and the device plugin found no
+// devices but logged no NVML error.
 func undivided(f *facts.Facts, n *facts.Node) (evidence []finding.Evidence, seen bool) {
 	said, says := invalidMIG(f, n)
 	if smi := n.GPUs().SMI; smi != nil {
@@ -112,7 +112,7 @@ func undivided(f *facts.Facts, n *facts.Node) (evidence []finding.Evidence, seen
 		}
 		return evidence[:min(len(evidence), 4)], len(evidence) > 0
 	}
-	for _, pod := range facts.Current(n, facts.Validator) { // it prints the output of nvidia-smi
+	for _, pod := range facts.Current(n, facts.Validator) { // the validator logs the output of nvidia-smi
 		if e, ok := facts.LogEvidence(f, pod, "No MIG devices found"); ok && !says {
 			said, says = e, true
 		}
@@ -136,11 +136,11 @@ func undivided(f *facts.Facts, n *facts.Node) (evidence []finding.Evidence, seen
 	return nil, false
 }
 
-// invalidGPU matches the index of the GPU in the line that invalidMIG returns. The others may have instances.
+// invalidGPU matches the index of the GPU in the line that invalidMIG returns. The other GPUs may have instances.
 var invalidGPU = regexp.MustCompile(`device (\d+) has an invalid MIG configuration`)
 
-// invalidMIG returns the line in which the device plugin or feature discovery says that a GPU is in MIG mode without an
-// instance: they call this an invalid configuration.
+// invalidMIG returns the line in which the device plugin or feature discovery reports a GPU in MIG mode without
+// instances, which they call an invalid configuration.
 func invalidMIG(f *facts.Facts, n *facts.Node) (finding.Evidence, bool) {
 	for _, pod := range slices.Concat(
 		facts.Current(n, facts.DevicePlugin), facts.Current(n, facts.FeatureDiscovery),
@@ -153,8 +153,8 @@ func invalidMIG(f *facts.Facts, n *facts.Node) (finding.Evidence, bool) {
 	return finding.Evidence{}, false
 }
 
-// checkUndivided reports a node whose GPUs are in MIG mode without instances: a reboot or reset removes the instances,
-// but not the mode.
+// checkUndivided reports a node whose GPUs are in MIG mode but have no MIG instances: a reboot or reset removes the
+// instances, but not the mode.
 func checkUndivided(f *facts.Facts, r *engine.Result, n *facts.Node) bool {
 	state := n.Labels["nvidia.com/mig.config.state"]
 	if facts.GPUsOf(n.Status.Allocatable) > 0 ||
@@ -162,7 +162,7 @@ func checkUndivided(f *facts.Facts, r *engine.Result, n *facts.Node) bool {
 		return false
 	}
 	evidence, seen := undivided(f, n)
-	// Without a device plugin, the operator may wait for its validation, which needs a GPU.
+	// Without a device plugin, the operator may be waiting for its validation, which needs a GPU.
 	_, operator := facts.ClusterPolicy(f)
 	if len(evidence) == 0 || len(facts.Current(n, facts.DevicePlugin)) == 0 && !operator {
 		return false
@@ -216,7 +216,7 @@ func checkUndivided(f *facts.Facts, r *engine.Result, n *facts.Node) bool {
 	return true
 }
 
-// migOffer contains the allocatable GPU resources of the nodes, and one MIG node for each strategy.
+// migOffer contains the allocatable GPU resources on the nodes, and one MIG node for each strategy.
 type migOffer struct {
 	offered map[string]int64
 	divided map[string]*facts.Node
@@ -239,7 +239,7 @@ func findMIGOffer(f *facts.Facts) migOffer {
 	return o
 }
 
-// check reports a pod that requests MIG instances or whole GPUs when the strategy offers only the other kind.
+// check reports a pod that requests MIG instances or whole GPUs if the strategy offers only the other kind.
 func (o migOffer) check(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 	for name := range facts.GPURequests(pod) {
 		wantsMIG := strings.HasPrefix(string(name), "nvidia.com/mig-")
@@ -255,7 +255,7 @@ func (o migOffer) check(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 			}
 			other := "single"
 			if wantsMIG {
-				other = "mixed" // each profile is a resource of its own
+				other = "mixed" // each profile has its own resource
 			}
 			var offers []string
 			for _, resource := range words.SortedKeys(o.offered) {

@@ -20,7 +20,7 @@ import (
 // driver library.
 func nvmlMissing() []string { return append(nvmlErrors(), noDevices) }
 
-// noDevices is also what the device plugin logs if NVML works and lists nothing that it could offer.
+// noDevices is also logged by the device plugin if NVML works but lists no device that the plugin can advertise.
 const noDevices = "No devices found. Waiting indefinitely"
 
 func nvmlErrors() []string {
@@ -64,9 +64,9 @@ func nvmlCheck() engine.Check {
 	}
 }
 
-// unrecognized returns the nodes on which device plugins run, and the pods that wait for GPUs, if nothing says of any
-// node that it has GPUs: their drivers would be what is missing. Plugins also run on nodes without GPUs, so this means
-// nothing where an autoscaler may add the nodes.
+// unrecognized handles clusters without any recognized GPU node: it returns the nodes on which device plugins fail to
+// load NVML, and the pods that are waiting for GPUs. These nodes may have GPUs but no driver. Plugins also run on nodes
+// without GPUs, so unrecognized returns nothing if an autoscaler may add GPU nodes.
 func unrecognized(f *facts.Facts) (nodes []*facts.Node, waiting []string) {
 	if len(f.GPUNodes) > 0 || facts.Autoscaled(f) {
 		return nil, nil
@@ -90,15 +90,15 @@ func unrecognized(f *facts.Facts) (nodes []*facts.Node, waiting []string) {
 	return nodes, waiting
 }
 
-// checkNVML reports that the device plugin of a node finds no driver library. waiting are pods that wait for its GPUs
-// although nothing says that it has any.
+// checkNVML reports a node whose device plugin finds no driver library. waiting are the pods that are waiting for GPUs,
+// if the node is not known to have any.
 func checkNVML(f *facts.Facts, r *engine.Result, n *facts.Node, waiting []string) {
 	for _, c := range []facts.Component{facts.DevicePlugin, facts.FeatureDiscovery} {
 		for _, pod := range facts.Current(n, c) {
 			e, ok := facts.LogEvidence(f, pod, nvmlMissing()...)
 			if none, _ := undivided(f, n); len(none) > 0 {
 				if _, failed := facts.LogEvidence(f, pod, nvmlErrors()...); !failed {
-					continue // NVML works, and mig.strategy-mismatch reports why it lists nothing
+					continue // NVML works, and mig.strategy-mismatch reports why it lists no devices
 				}
 			}
 			if !ok {
@@ -148,18 +148,18 @@ func checkNVML(f *facts.Facts, r *engine.Result, n *facts.Node, waiting []string
 	}
 }
 
-// started reports whether any container of the pod has ever run and therefore has a log.
+// started reports whether any container in the pod has ever run and therefore has a log.
 func started(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
 		return s.State.Running != nil || s.State.Terminated != nil || s.LastTerminationState.Terminated != nil
 	})
 }
 
-// oldSection matches releases of containerd 1 that no longer take the pods' runtime from the linux plugin and that may
-// have been upgraded from one that did.
+// oldSection matches releases of containerd 1 that ignore the pod runtime set in the section of the linux plugin, and
+// that may have been upgraded from a release that used it.
 var oldSection = regexp.MustCompile(`^containerd://1\.[3-6]\.`)
 
-// nodeadm explains when EKS's accelerated AMI does not make NVIDIA's runtime the default.
+// nodeadm explains in which cases EKS's accelerated AMIs do not make NVIDIA's runtime the default.
 func nodeadm(n *facts.Node) string {
 	if n.Distribution != facts.EKS {
 		return ""
@@ -170,7 +170,7 @@ func nodeadm(n *facts.Node) string {
 		"the AMI, use a newer AMI."
 }
 
-// ignoredSection explains a section of the configuration that containerd ignores since 1.3.
+// ignoredSection explains a configuration section that containerd has ignored since 1.3.
 func ignoredSection(n *facts.Node) string {
 	if !oldSection.MatchString(n.Status.NodeInfo.ContainerRuntimeVersion) {
 		return ""
@@ -185,12 +185,13 @@ func ignoredSection(n *facts.Node) string {
 		"then the plugin."
 }
 
-// onDocker reports whether Docker starts the node's pods, which knows no RuntimeClasses.
+// onDocker reports whether the node's pods run on Docker, which does not support RuntimeClasses.
 func onDocker(n *facts.Node) bool {
 	return strings.HasPrefix(n.Status.NodeInfo.ContainerRuntimeVersion, "docker://")
 }
 
-// nestedFix returns how a node that is itself a container or a virtual machine of a development cluster gets GPUs.
+// nestedFix returns a fix that gives GPUs to a node that is itself a container or a virtual machine in a development
+// cluster.
 func nestedFix(n *facts.Node) (fix finding.Fix, nested bool) {
 	switch {
 	case n.Labels["minikube.k8s.io/version"] != "" || n.Labels["minikube.k8s.io/name"] != "":

@@ -12,8 +12,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// tellNoKubeletSocket completes the finding about a node on which plugins have their sockets and the kubelet has none:
-// it runs in a container with a directory of its own, or something deleted its socket.
+// tellNoKubeletSocket completes the finding about a node on which plugins created their sockets but the kubelet's own
+// socket is missing: the kubelet runs in a container with a separate directory, or its socket was deleted.
 func tellNoKubeletSocket(n *facts.Node, found *finding.Finding) {
 	const dir = "/device-plugins/"
 	if n.Host == nil || n.Host.Runtime.Kubelet.PID == 0 || n.Host.Probe.Unread["devicePlugins"] != "" {
@@ -31,7 +31,7 @@ func tellNoKubeletSocket(n *facts.Node, found *finding.Finding) {
 	if plugins == 0 {
 		return
 	}
-	found.Decisive = true // the plugin only reports that it cannot register
+	found.Decisive = true // the plugin's log only shows that it cannot register
 	found.Title = "the kubelet's socket is not in the node's directory device-plugins, so no plugin can register"
 	found.Cause = "The kubelet runs in a container that does not mount this directory of the node, so that its " +
 		"kubelet.sock is in the container only. Or something deleted the socket, which the kubelet creates only when " +
@@ -63,8 +63,8 @@ func tellNoKubeletSocket(n *facts.Node, found *finding.Finding) {
 	}
 }
 
-// tolerances returns the values of a chart by which its pods tolerate the node's taints, for each of the lists at
-// paths. The charts tolerate nvidia.com/gpu themselves; a list that is set replaces theirs.
+// tolerances returns chart values that make the chart's pods tolerate the node's taints, for each of the toleration
+// lists at paths. By default, the charts tolerate nvidia.com/gpu; a list that is set replaces this default.
 func tolerances(n *facts.Node, paths ...string) []string {
 	var keys []string
 	others := false
@@ -87,7 +87,7 @@ func tolerances(n *facts.Node, paths ...string) []string {
 	return all
 }
 
-// install returns a command of Helm with values.
+// install returns a Helm command with the given values.
 func install(format string, values []string, args ...any) string {
 	for _, v := range values {
 		format, args = format+" --set %s", append(args, v)
@@ -95,8 +95,8 @@ func install(format string, values []string, args ...any) string {
 	return shell.Command(format, args...)
 }
 
-// installPlugin returns the commands that install NVIDIA's device plugin so that it runs on the node, and what to know
-// about them.
+// installPlugin returns the commands that install NVIDIA's device plugin so that it runs on the node, and an
+// explanation.
 func installPlugin(n *facts.Node) (text string, commands []string) {
 	values := tolerances(n, "tolerations")
 	commands = []string{install("helm upgrade --install nvdp %s --repo %s -n kube-system", values,

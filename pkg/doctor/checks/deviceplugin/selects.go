@@ -58,15 +58,16 @@ func selectsNoneCheck() engine.Check {
 	}
 }
 
-// unseen reports whether a DaemonSet of NVIDIA's is one that no other check reports: dp.none sees only nodes of which
-// something says that they have GPUs, and nfd.labels the operator's DaemonSets.
+// unseen reports whether no other check reports this DaemonSet of NVIDIA's device plugin: dp.none covers only
+// recognized GPU nodes, and nfd.labels only the operator's DaemonSets.
 func unseen(f *facts.Facts, d *appsv1.DaemonSet) bool {
 	_, operator := facts.ClusterPolicy(f)
 	return len(f.GPUNodes) == 0 && !operator &&
 		facts.ComponentOf(d.Spec.Template.Labels, &d.Spec.Template.Spec) == facts.DevicePlugin
 }
 
-// reportSelector reports the taint or the missing labels that keep the DaemonSet off the node that comes closest.
+// reportSelector reports what keeps the DaemonSet off the node that comes closest to matching: a taint or missing
+// labels.
 func reportSelector(f *facts.Facts, r *engine.Result, d *appsv1.DaemonSet, pods []string) {
 	var nearest, tainted *facts.Node
 	var missing []string
@@ -88,7 +89,7 @@ func reportSelector(f *facts.Facts, r *engine.Result, d *appsv1.DaemonSet, pods 
 		return
 	}
 	if len(missing) == 0 {
-		return // the DaemonSet does not run for another reason
+		return // the DaemonSet has no pods for another reason
 	}
 	found := finding.Finding{
 		Object: object, Confidence: finding.Likely,
@@ -125,7 +126,7 @@ func reportSelector(f *facts.Facts, r *engine.Result, d *appsv1.DaemonSet, pods 
 	} else if key, value, ok := strings.Cut(missing[0], "="); ok && len(missing) == 1 {
 		found.Fix.Commands = []string{shell.Command("kubectl label node %s %s", nearest.Name, key+"="+value)}
 	}
-	if len(pods) == 0 { // nobody waits for GPUs, so that it may be meant so
+	if len(pods) == 0 { // no pod is waiting for GPUs, so this may be intentional
 		found.Severity, found.Confidence = finding.Info, finding.Possible
 	}
 	r.Add(found.ForPods(pods...))

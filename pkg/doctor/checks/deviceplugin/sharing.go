@@ -21,7 +21,7 @@ import (
 // pluginConfig contains the fields of a device plugin configuration that the checks use.
 type pluginConfig struct {
 	Flags struct {
-		// RenameByDefault is not valid here; the plugin ignores it.
+		// RenameByDefault is not valid in this section; the plugin ignores it.
 		RenameByDefault *bool `json:"renameByDefault"`
 	} `json:"flags"`
 	Sharing struct {
@@ -50,7 +50,7 @@ func parsePluginConfig(text string) (pluginConfig, error) {
 	return c, nil
 }
 
-// shared returns how the configuration shares whole GPUs, or nil if it does not share them.
+// shared returns the section that shares whole GPUs, or nil if the configuration does not share them.
 func (c pluginConfig) shared() *sharing {
 	for _, s := range []*sharing{c.Sharing.TimeSlicing, c.Sharing.MPS} {
 		if s != nil && len(s.Resources) > 0 {
@@ -60,7 +60,8 @@ func (c pluginConfig) shared() *sharing {
 	return nil
 }
 
-// pluginConfigs is the ConfigMap with the device plugin's configurations, and the name of the default configuration.
+// pluginConfigs contains the ConfigMap with the device plugin's configurations, and the name of the default
+// configuration.
 type pluginConfigs struct {
 	in       *corev1.ConfigMap
 	fallback string
@@ -97,8 +98,8 @@ func findPluginConfigs(f *facts.Facts) (pluginConfigs, bool) {
 	return pluginConfigs{}, false
 }
 
-// configures reports whether a device plugin that was installed from a manifest mounts the ConfigMap, and the ConfigMap
-// has a configuration of sharing.
+// configures reports whether a device plugin that was installed from a manifest mounts the ConfigMap, and whether the
+// ConfigMap contains a configuration for sharing.
 func configures(d *appsv1.DaemonSet, m *corev1.ConfigMap) bool {
 	mounts := slices.ContainsFunc(d.Spec.Template.Spec.Volumes, func(v corev1.Volume) bool {
 		return v.ConfigMap != nil && v.ConfigMap.Name == m.Name
@@ -291,7 +292,7 @@ func checkReplicas(f *facts.Facts, r *engine.Result, n *facts.Node, object findi
 		return
 	}
 	want := s.Resources[at]
-	// A capacity of 0 has other causes.
+	// A capacity of 0 has other causes, so it is not reported.
 	if want.Replicas < 2 || facts.GPUsOf(n.Status.Capacity) != count ||
 		!slices.ContainsFunc(
 			facts.Current(n, facts.DevicePlugin),
@@ -352,7 +353,7 @@ func mpsCheck() engine.Check {
 	}
 }
 
-// deploysMPS reports whether the cluster has a DaemonSet of the MPS control daemon.
+// deploysMPS reports whether the cluster has a DaemonSet for the MPS control daemon.
 func deploysMPS(f *facts.Facts) bool {
 	return slices.ContainsFunc(f.DaemonSets, func(d appsv1.DaemonSet) bool {
 		return facts.ComponentOf(d.Spec.Template.Labels, &d.Spec.Template.Spec) == facts.MPS ||

@@ -16,16 +16,16 @@ import (
 )
 
 var (
-	// ofNetworks matches the names of DaemonSets that advertise devices for RDMA.
+	// ofNetworks matches the names of DaemonSets that advertise RDMA devices.
 	ofNetworks = regexp.MustCompile(`\befa\b|rdma|sriov-device-plugin|roce`)
-	// looked matches a line in which NCCL or libibverbs finds no RDMA device although it looked for one.
+	// looked contains messages with which NCCL or libibverbs reports that it looked for an RDMA device but found none.
 	looked = []string{
 		"ibv_open_device failed", "NET/OFI OFI fi_getinfo() call failed", "No eligible providers were found",
 	}
 )
 
-// checkTypes reports a plugin of RDMA devices whose list of instance types lacks that of nodes whose pods need it: they
-// wait for its resource, or NCCL falls back to TCP there.
+// checkTypes reports an RDMA device plugin whose list of instance types omits the type of nodes on which pods need
+// RDMA: on these nodes, NCCL falls back to TCP.
 func checkTypes(f *facts.Facts, r *engine.Result, d *appsv1.DaemonSet) (reported bool) {
 	if !ofNetworks.MatchString(d.Name) {
 		return false
@@ -81,7 +81,8 @@ func advertises(n *facts.Node, resources []string) bool {
 	return false
 }
 
-// lackedType returns the list of instance types because of which alone a DaemonSet does not select a node, or "".
+// lackedType returns the list of instance types in a DaemonSet's node affinity if this list alone excludes the node, or
+// "" otherwise.
 func lackedType(d *appsv1.DaemonSet, n *facts.Node) string {
 	lacks := scheduler.MissingLabels(d.Spec.Template.Spec, n)
 	if _, kept := facts.KeptAway(n, d); kept || len(lacks) != 1 || !strings.Contains(lacks[0], "instance-type In ") {

@@ -24,11 +24,11 @@ const (
 	draDomain = "compute-domain.nvidia.com"
 )
 
-// Checks returns the checks of dynamic resource allocation: GPUs allocated by claims, and compute domains.
+// Checks returns the checks for dynamic resource allocation: GPUs allocated to claims, and compute domains.
 //
 // dra.unallocatable does not determine which devices a CEL selector excludes: this requires the API server's CEL
 // environment, and an incorrect result would blame the wrong selector. dra.prepare does not detect prepared claims
-// without device nodes; the driver layer reports missing device nodes (drv.devnodes).
+// without device nodes; drv.devnodes in the driver layer reports missing device nodes.
 func Checks() []engine.Check {
 	return []engine.Check{unallocatableCheck(), prepareCheck(), imexCheck(), staleSliceCheck(), doubleCheck()}
 }
@@ -104,7 +104,7 @@ func checkClaims(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 	}
 }
 
-// checkClass returns a finding that explains why no device of a class can be allocated to a claim.
+// checkClass returns a finding that explains why no device in a class can be allocated to a claim.
 func checkClass(
 	f *facts.Facts, pod *corev1.Pod, claim *resourcev1.ResourceClaim, class string, said []finding.Evidence,
 ) (finding.Finding, bool) {
@@ -250,7 +250,7 @@ func ofOther(
 	return found, false
 }
 
-// serving returns the DaemonSet of the DRA driver if its plugin for GPUs is enabled, or nil.
+// serving returns the DaemonSet of the DRA driver if its GPU plugin is enabled, or nil.
 func serving(f *facts.Facts) *appsv1.DaemonSet {
 	var n *facts.Node
 	if len(f.GPUNodes) > 0 {
@@ -265,8 +265,8 @@ func serving(f *facts.Facts) *appsv1.DaemonSet {
 	return d
 }
 
-// excluded returns the finding about a pod whose claim no device matches because the DaemonSet of the DRA driver
-// excludes all GPU nodes, by labels or taints.
+// excluded returns a finding about a pod with a claim that no device matches. The cause is that the DRA driver's
+// DaemonSet excludes all GPU nodes, by labels or taints.
 func excluded(f *facts.Facts, pod *corev1.Pod, evidence []finding.Evidence) (finding.Finding, bool) {
 	if f.Missing("api/daemonsets") != "" || len(f.GPUNodes) == 0 {
 		return finding.Finding{}, false
@@ -298,7 +298,7 @@ func claimFinding(pod *corev1.Pod, evidence []finding.Evidence, title string, fi
 	}
 }
 
-// devices returns the number of a driver's devices, and the number not allocated to a claim.
+// devices returns the total number of a driver's devices, and the number that are not allocated to a claim.
 func devices(f *facts.Facts, driver string) (total, free int) {
 	taken := map[[2]string]bool{}
 	for i := range f.ResourceClaims {
@@ -331,7 +331,7 @@ func devices(f *facts.Facts, driver string) (total, free int) {
 	return total, free
 }
 
-// schedulerSays quotes the message that explains why a pod is not scheduled.
+// schedulerSays quotes the scheduler's message that explains why a pod is not scheduled.
 func schedulerSays(f *facts.Facts, pod *corev1.Pod) []finding.Evidence {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {

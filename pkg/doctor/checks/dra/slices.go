@@ -383,7 +383,7 @@ func disableIMEX(n *facts.Node) string {
 	return shell.OnHost(n.Name, "sudo systemctl disable --now nvidia-imex && sudo systemctl mask nvidia-imex")
 }
 
-// usesDomain reports whether a pod claims a channel of a compute domain through the domain's ResourceClaimTemplate.
+// usesDomain reports whether a pod claims a channel in a compute domain through the domain's ResourceClaimTemplate.
 func usesDomain(u unstructured.Unstructured, pod *corev1.Pod) bool {
 	template, _, _ := unstructured.NestedString(u.Object, "spec", "channel", "resourceClaimTemplate", "name")
 	return slices.ContainsFunc(pod.Spec.ResourceClaims, func(c corev1.PodResourceClaim) bool {

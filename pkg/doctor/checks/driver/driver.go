@@ -20,7 +20,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// Checks returns the checks of the driver layer.
+// Checks returns the checks for the driver layer.
 func Checks() []engine.Check {
 	return []engine.Check{
 		driverNotLoadedCheck(), nouveauCheck(), uvmCheck(), deviceNodesCheck(), libraryMismatchCheck(), gspCheck(),
@@ -36,7 +36,7 @@ func driverSymptoms(more ...string) []string {
 		"drv.persistence")
 }
 
-// NVIDIA's installation and troubleshooting guides.
+// These are the URLs of NVIDIA's installation and troubleshooting guides.
 const (
 	installDoc  = "https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/"
 	operatorDoc = "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/troubleshooting.html"
@@ -54,7 +54,7 @@ func containerDriver(f *facts.Facts, n *facts.Node) bool {
 	return operated && !facts.PolicyOff(f, "driver")
 }
 
-// kernelOf returns the release of the node's kernel.
+// kernelOf returns the node's kernel release.
 func kernelOf(n *facts.Node) string {
 	if n.Host != nil && n.Host.Info.KernelRelease != "" {
 		return n.Host.Info.KernelRelease
@@ -70,14 +70,15 @@ func osOf(n *facts.Node) string {
 	return cmp.Or(n.Status.NodeInfo.OSImage, "the node's operating system")
 }
 
-// packager returns the package manager of the node's operating system: apt, dnf, zypper, or an empty string if unknown.
+// packager returns the package manager of the node's operating system (apt, dnf or zypper), or an empty string if
+// unknown.
 func packager(n *facts.Node) string {
 	id := strings.ToLower(n.Status.NodeInfo.OSImage)
 	if n.Host != nil && n.Host.Probe.OS["ID"] != "" {
 		id = strings.ToLower(n.Host.Probe.OS["ID"] + " " + n.Host.Probe.OS["ID_LIKE"])
 	}
 	for _, known := range []struct{ part, by string }{
-		// Immutable systems come first: Kairos and others also name the distribution that they are made of.
+		// Immutable systems come first, because Kairos and others also name the distribution on which they are based.
 		{"bottlerocket", ""}, {"talos", ""}, {"cos", ""}, {"container-optimized", ""}, {"coreos", ""}, {"flatcar", ""},
 		{"kairos", ""}, {"elemental", ""}, {"micro", ""}, {"ubuntu core", ""}, {"ubuntu", "apt"}, {"debian", "apt"},
 		{"suse", "zypper"}, {"sles", "zypper"}, {"rhel", "dnf"}, {"red hat", "dnf"}, {"rocky", "dnf"},
@@ -90,7 +91,7 @@ func packager(n *facts.Node) string {
 	return ""
 }
 
-// installHeaders returns the commands that install the headers of the node's kernel and rebuild the module.
+// installHeaders returns the commands that install the headers for the node's kernel and rebuild the module.
 func installHeaders(n *facts.Node) []string {
 	switch kernel := kernelOf(n); packager(n) {
 	case "apt":
@@ -112,7 +113,7 @@ func installHeaders(n *facts.Node) []string {
 	return nil
 }
 
-// installDriver returns how to install a driver on the node.
+// installDriver returns a fix with the steps to install a driver on the node.
 func installDriver(f *facts.Facts, n *facts.Node) finding.Fix {
 	switch {
 	case containerDriver(f, n):
@@ -178,7 +179,7 @@ func driverVersion(host *api.Diagnosis) string {
 	return cmp.Or(host.Probe.Driver.Kernel, host.Info.DriverVersion)
 }
 
-// grepKernel returns the newest record of the node's kernel log that contains one of the strings.
+// grepKernel returns the newest record in the node's kernel log that contains one of the strings.
 func grepKernel(n *facts.Node, texts ...string) (finding.Evidence, bool) {
 	k, ok := grepRecords(n, texts...)
 	if !ok {
@@ -215,7 +216,7 @@ func libraryVersions(host *api.Diagnosis) map[string][]string {
 	return found
 }
 
-// podTexts finds one of the strings in the logs, container messages, and events of the node's GPU pods and components
+// podTexts finds one of the strings in the logs, container messages, and events of GPU pods and components on the node
 // that are not ready.
 func podTexts(f *facts.Facts, n *facts.Node, texts ...string) (finding.Evidence, bool) {
 	for _, pod := range n.Pods {

@@ -143,22 +143,22 @@ func fabricStates(log *nvidiasmi.Log) (waiting []nvidiasmi.GPU, done int) {
 	return waiting, done
 }
 
-// managesFabric reports whether a unit is the Fabric Manager, also that of a system extension (Talos).
+// managesFabric reports whether a unit is the Fabric Manager, including that of a system extension (Talos).
 func managesFabric(unit string) bool {
 	return strings.HasSuffix(strings.TrimSuffix(unit, ".service"), "-fabricmanager")
 }
 
-// logsFabric reports whether a Fabric Manager of the node has a journal: it is installed.
+// logsFabric reports whether a Fabric Manager on the node has a journal, which shows that it is installed.
 func logsFabric(n *facts.Node) bool {
 	return n.Host != nil && slices.ContainsFunc(words.SortedKeys(n.Host.Journals), func(unit string) bool {
 		return managesFabric(unit) && strings.TrimSpace(n.Host.Journals[unit]) != ""
 	})
 }
 
-// complaint matches a line of a journal about an error.
+// complaint matches a journal line that reports an error.
 var complaint = regexp.MustCompile(`(?i)error|fail|invalid|cannot|not found`)
 
-// journalErrors quotes the newest different errors in the journal of the Fabric Manager, at most the given number.
+// journalErrors quotes the newest distinct errors in the Fabric Manager's journal, up to the given number.
 func journalErrors(n *facts.Node, most int) []finding.Evidence {
 	var all []finding.Evidence
 	seen := map[string]bool{}
@@ -282,8 +282,8 @@ func licenseCheck() engine.Check {
 	}
 }
 
-// withoutGridd returns evidence that nothing on the node fetches a license: the journal of nvidia-gridd has no line, or
-// only other nodes have the journal.
+// withoutGridd returns evidence that no service on the node fetches a license: the journal of nvidia-gridd is empty, or
+// only other nodes have this journal.
 func withoutGridd(f *facts.Facts, n *facts.Node) []finding.Evidence {
 	said, read := journalOf(n, "nvidia-gridd")
 	elsewhere := slices.ContainsFunc(f.GPUNodes, func(other *facts.Node) bool {
@@ -299,7 +299,8 @@ func withoutGridd(f *facts.Facts, n *facts.Node) []finding.Evidence {
 	}}
 }
 
-// journalOf returns the journal of a unit, which is named with or without its type.
+// journalOf returns the journal of a unit. The name may include the suffix .service. read is false if the journal was
+// not read.
 func journalOf(n *facts.Node, unit string) (said string, read bool) {
 	if n.Host == nil {
 		return "", false

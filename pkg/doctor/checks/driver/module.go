@@ -30,7 +30,7 @@ func driverNotLoadedCheck() engine.Check {
 			"the node was not read, the container toolkit's messages in pod events",
 		Why: "A module is built for one kernel, and may be missing for a new kernel after an update. GPUs that are assigned to virtual machines (vfio-pci) do not need it. A driver container " +
 			"may take 20 minutes to build the driver.",
-		// A driver that is still being installed explains these findings.
+		// A driver that is still being installed also explains these findings.
 		Explains: driverSymptoms("drv.devnodes", "drv.uvm-missing", "fab.fabricmanager"), InfoExplains: true,
 		Doc: installDoc,
 		Sources: []string{
@@ -124,11 +124,11 @@ func checkLoaded(f *facts.Facts, r *engine.Result, n *facts.Node, host *api.Diag
 	r.Add(issue)
 }
 
-// onBus matches the line of the kernel about one of NVIDIA's display controllers on the PCI bus.
+// onBus matches a kernel log line about an NVIDIA display controller on the PCI bus.
 var onBus = regexp.MustCompile(`pci \S+: \[10de:[0-9a-f]{4}\] type \S+ class 0x03`)
 
-// reportSilent reports a node of which little but the kernel log could be read, if the log begins at the boot, shows a
-// GPU, and has no line of any driver for it.
+// reportSilent reports a node from which little more than the kernel log could be read, if the log begins at boot,
+// shows a GPU, and contains no line from any driver for this GPU.
 func reportSilent(f *facts.Facts, r *engine.Result, n *facts.Node, host *api.Diagnosis) bool {
 	var gpu *api.KernelRecord
 	booted := false
@@ -224,8 +224,8 @@ func nouveauTexts() []string {
 	}
 }
 
-// kernelsOwn returns the in-tree module that is bound to a device, or an empty string if none is. The name of a driver
-// can differ from the name of its module: the driver of nova_core is NovaCore.
+// kernelsOwn returns the in-tree module that is bound to a device, or an empty string if none is bound. The driver's
+// name can differ from the module's: the driver in nova_core is named NovaCore.
 func kernelsOwn(d api.PCIDevice) string {
 	switch strings.ToLower(strings.NewReplacer("_", "", "-", "").Replace(d.Driver)) {
 	case "nouveau":
@@ -352,7 +352,7 @@ func persistenceCheck() engine.Check {
 	}
 }
 
-// compareVersions compares driver versions such as 580.95.05 by their numbers.
+// compareVersions compares driver versions such as 580.95.05 numerically.
 func compareVersions(a, b string) int {
 	left, leftErr := version.ParseGeneric(a)
 	right, rightErr := version.ParseGeneric(b)

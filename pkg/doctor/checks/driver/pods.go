@@ -57,7 +57,7 @@ func buildTexts() []string {
 	}
 }
 
-// driverPodSays finds one of the strings in the logs of the node's driver pods that are not ready.
+// driverPodSays finds one of the strings in the logs of driver pods on the node that are not ready.
 func driverPodSays(f *facts.Facts, n *facts.Node, texts ...string) (finding.Evidence, bool) {
 	for _, pod := range n.Component(facts.Driver) {
 		if podutils.IsPodReady(pod) || pod.DeletionTimestamp != nil {
@@ -78,7 +78,7 @@ func restarts(pod *corev1.Pod) int32 {
 	return n
 }
 
-// driverLogCheck sets the fields that all checks of driver pod logs share.
+// driverLogCheck sets the fields that all checks of driver pod logs have in common.
 func driverLogCheck(c engine.Check, find func(f *facts.Facts, n *facts.Node) (finding.Finding, bool)) engine.Check {
 	c.Layer, c.Needs, c.Doc = finding.LayerDriver, []engine.Need{engine.NeedLogs}, cmp.Or(c.Doc, operatorDoc)
 	c.Explains = driverSymptoms(append(c.Explains, "drv.not-loaded", "drv.devnodes", "drv.uvm-missing",
@@ -100,8 +100,8 @@ func driverLogCheck(c engine.Check, find func(f *facts.Facts, n *facts.Node) (fi
 	return c
 }
 
-// unreadDriverLogs records the node as not checked if a driver pod is not ready and its log was not read, and as passed
-// otherwise.
+// unreadDriverLogs records the node as not checked if a driver pod is not ready and its log was not read. Otherwise, it
+// records the node as passed.
 func unreadDriverLogs(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	for _, pod := range n.Component(facts.Driver) {
 		if !podutils.IsPodReady(pod) && pod.DeletionTimestamp == nil && len(f.LogsOf(pod)) == 0 {
@@ -277,7 +277,8 @@ func driverImageCheck() engine.Check {
 	}
 }
 
-// missingImage returns the kubelet's message about a driver image that the registry does not have, and the image.
+// missingImage returns the kubelet's message about a driver image that does not exist in the registry, and the image
+// name.
 func missingImage(f *facts.Facts, n *facts.Node) (finding.Evidence, string, bool) {
 	absent := func(text string) bool {
 		return words.ContainsAny(text, []string{"not found", "manifest unknown", "NotFound", "no matching manifest"}) &&
@@ -308,8 +309,8 @@ func missingImage(f *facts.Facts, n *facts.Node) (finding.Evidence, string, bool
 	return finding.Evidence{}, "", false
 }
 
-// precompiledElsewhere names, in brackets, the kernel of another node on which a precompiled driver of the same branch
-// and operating system runs, or returns "".
+// precompiledElsewhere returns, in parentheses, the kernel of another node that runs a precompiled driver for the same
+// branch and operating system. It returns "" if there is no such node.
 func precompiledElsewhere(f *facts.Facts, image, kernel string) string {
 	before, after, _ := strings.Cut(image, kernel)
 	for _, n := range f.GPUNodes {
@@ -387,7 +388,7 @@ func driverUpgradeCheck() engine.Check {
 	}
 }
 
-// upgradeState is the label with which the operator tracks the driver upgrade of a node.
+// upgradeState is the label with which the operator tracks the driver upgrade on a node.
 const upgradeState = "nvidia.com/gpu-driver-upgrade-state"
 
 func checkUpgrade(f *facts.Facts, r *engine.Result, n *facts.Node) {

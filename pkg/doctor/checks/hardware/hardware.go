@@ -11,7 +11,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
 
-// Checks returns the checks of the hardware layer. They have these limitations:
+// Checks returns the checks for the hardware layer. They have these limitations:
 //   - hw.nvlink does not read `nvidia-smi nvlink -s`, because the debug pod runs nvidia-smi only once and its XML
 //     contains no links. The check relies on XIDs and SXids.
 //   - For the same reason, hw.acs-iommu does not run `nvidia-smi topo -p2p r`, and cannot determine whether GPUs are
@@ -53,7 +53,7 @@ func recoveryCheck() engine.Check {
 	}
 }
 
-// troubled reports whether another check of this layer explains why a GPU needs a reset.
+// troubled reports whether another check in this layer explains why a GPU needs a reset.
 func troubled(v *facts.GPUView, g nvidiasmi.GPU) bool {
 	if _, found := facts.RemapFinding(v.Node, g); found {
 		return true

@@ -130,7 +130,7 @@ func lostFix(n *facts.Node, p xid.PCI) finding.Fix {
 	}
 }
 
-// lostEvidence returns the evidence from nvidia-smi and the PCI bus that the GPU is lost.
+// lostEvidence returns the evidence from nvidia-smi and the PCI bus that a GPU is lost.
 func lostEvidence(v *facts.GPUView, p xid.PCI) []finding.Evidence {
 	bySMI := lostBySMI(v)
 	all := slices.Concat(bySMI[p], bySMI[xid.PCI{}])
@@ -147,8 +147,8 @@ var (
 	smiAddress = regexp.MustCompile(`[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[01][0-9A-Fa-f]\.[0-7]`)
 )
 
-// lostBySMI returns the GPUs that nvidia-smi cannot reach, and its messages. The zero address is for messages without
-// an address.
+// lostBySMI returns the GPUs that nvidia-smi cannot reach, and its messages. The zero address is the key of messages
+// without an address.
 func lostBySMI(v *facts.GPUView) map[xid.PCI][]finding.Evidence {
 	found := map[xid.PCI][]finding.Evidence{}
 	for line := range strings.Lines(v.SMIError) {
@@ -228,7 +228,7 @@ func gpuCountCheck() engine.Check {
 			"passed through to virtual machines, partitioned (MIG) or allocated by DRA are not counted.",
 		Explains: facts.GPULost(
 			"wl.pod-failing", "dp.unhealthy", "op.init-chain", "op.operand-failing", "sched.bigger-than-any-node"),
-		// If the node advertises too few GPUs, pods stay Pending and do not fail.
+		// If the node advertises too few GPUs, pods stay Pending instead of failing.
 		ExplainsAs: map[string][]string{"offered": facts.GPULost("dp.unhealthy", "sched.bigger-than-any-node")},
 		Doc:        debugDoc,
 		Sources:    []string{"gpu-operator: metric gpu_operator_nvidia_pci_devices_total", "k8s-device-plugin#2038"},
@@ -289,8 +289,8 @@ func checkCount(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	r.Pass(n.Object())
 }
 
-// counted returns the number of the node's GPUs from nvidia-smi, or from feature discovery if nvidia-smi shows none. It
-// returns 0 if neither reports a number.
+// counted returns the number of GPUs on the node according to nvidia-smi, or according to feature discovery if
+// nvidia-smi shows none. It returns 0 if neither reports a number.
 func counted(v *facts.GPUView) (int64, []finding.Evidence) {
 	if v.SMI != nil && len(v.SMI.GPUs) > 0 {
 		return int64(len(v.SMI.GPUs)), []finding.Evidence{

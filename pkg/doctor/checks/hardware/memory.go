@@ -87,7 +87,7 @@ func checkRemap(f *facts.Facts, r *engine.Result, n *facts.Node) {
 // remapFailed reports whether remapping a row of the GPU's memory failed.
 func remapFailed(g nvidiasmi.GPU) bool { return g.Remapped != nil && facts.Yes(g.Remapped.Failure) }
 
-// linesAbout quotes up to two kernel log lines of different kinds that belong to the GPU and the check. It skips
+// linesAbout quotes up to two kernel log lines of different kinds that belong to both the GPU and the check. It skips
 // incidents that are resolved or past.
 func linesAbout(v *facts.GPUView, p xid.PCI, check string) []finding.Evidence {
 	var all []finding.Evidence
@@ -140,7 +140,7 @@ func checkECC(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		if !told[g.Event.PCI] {
 			r.Add(issue)
 		}
-		told[g.Event.PCI] = told[g.Event.PCI] || !v.Past(g) // for past errors, the counters show what remains
+		told[g.Event.PCI] = told[g.Event.PCI] || !v.Past(g) // for past errors, the counters show any remaining problem
 	}
 	problems := len(told)
 	if v.SMI != nil {
@@ -172,7 +172,7 @@ func eccFix(n *facts.Node, p xid.PCI) finding.Fix {
 	}
 }
 
-// eccFinding returns the finding for the error counters of a GPU.
+// eccFinding returns the finding about a GPU's memory error counters.
 func eccFinding(n *facts.Node, g nvidiasmi.GPU) (finding.Finding, bool) {
 	issue := finding.Finding{Object: facts.SMIObject(n, g), Nodes: []string{n.Name}}
 	var at xid.PCI

@@ -17,7 +17,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
 
-// busy is the utilization in percent above which a slow PCIe link of a GPU is a problem.
+// busy is the utilization, in percent, above which a slow PCIe link to a GPU is a problem.
 const busy = 20
 
 func pcieCheck() engine.Check {
@@ -86,8 +86,8 @@ func checkLink(r *engine.Result, n *facts.Node, g nvidiasmi.GPU) {
 			facts.SMIEvidence(n, g, "current_link_width", fmt.Sprintf("%dx", *link.Width)),
 			facts.SMIEvidence(n, g, "max_link_width", fmt.Sprintf("%dx", *link.MaxWidth)),
 		}
-		// Clouds pass GPUs through to virtual machines with as many lanes as the host provides: 8 of 16 for T4 and A10G
-		// on AWS.
+		// In clouds, GPUs that are passed through to virtual machines have only as many lanes as the host provides: 8
+		// of 16 for T4 and A10G on AWS.
 		if strings.EqualFold(g.Virtualization, "Pass-Through") {
 			issue.Severity, issue.Confidence = finding.Info, finding.Possible
 			issue.Evidence = append(issue.Evidence, facts.SMIEvidence(n, g, "virtualization_mode", g.Virtualization))

@@ -11,8 +11,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
 
-// linkNonfatal reports whether the line of an NVLink 5 error is marked as nonfatal: "RLW_SRC_TRACK Nonfatal XC1 i0 Link
-// 12 (...)".
+// linkNonfatal reports whether the line about an NVLink 5 error is marked as nonfatal: "RLW_SRC_TRACK Nonfatal XC1 i0
+// Link 12 (...)".
 func linkNonfatal(body string) bool {
 	fields := strings.Fields(body)
 	return len(fields) > 1 && strings.EqualFold(fields[1], "nonfatal")
@@ -80,10 +80,10 @@ func checkXIDs(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	}
 }
 
-// repeated is the number of application XIDs on one GPU that causes a warning.
+// repeated is the number of application XIDs on one GPU that triggers a warning.
 const repeated = 10
 
-// withdrawn reports whether the device plugin has marked GPUs of the node as unhealthy.
+// withdrawn reports whether the device plugin has marked any of the node's GPUs as unhealthy.
 func withdrawn(n *facts.Node) bool {
 	for name, have := range n.Status.Capacity {
 		if can, ok := n.Status.Allocatable[name]; facts.IsGPUResource(name) && ok && can.Cmp(have) < 0 {
@@ -173,7 +173,7 @@ func judgeRecovery(n *facts.Node, g facts.SameKind) (finding.Severity, string, f
 
 const recurs = " If the error recurs, contact the GPU vendor."
 
-// afterwards returns the investigation that NVIDIA recommends for an XID.
+// afterwards describes the investigation that NVIDIA recommends after an XID.
 func afterwards(c xid.Code) string {
 	text := map[string]string{
 		"CONTACT_SUPPORT":     strings.TrimSpace(recurs),

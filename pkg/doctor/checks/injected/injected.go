@@ -60,7 +60,7 @@ func Checks() []engine.Check {
 	})
 }
 
-// kindOf returns the kind of a run for Check.ExplainsAs.
+// kindOf returns the kind of fault that a run injected, for Check.ExplainsAs.
 func kindOf(run snapshot.Run) string {
 	if run.Fault == finding.AsRuntime {
 		for _, word := range strings.Fields(run.Summary) { // for example "containerd missing-handler (nvidia)"
@@ -75,7 +75,8 @@ func kindOf(run snapshot.Run) string {
 	return run.Fault
 }
 
-// isActedUpon reports whether a detector treats a line of the run as fatal, or may reboot the node because of the line.
+// isActedUpon reports whether a detector treats a line written by the run as fatal, or may reboot the node because of
+// it.
 func isActedUpon(run snapshot.Run) bool {
 	acts := func(e xid.Event) bool {
 		return slices.ContainsFunc(xid.Detectors(), func(d xid.Detector) bool {
@@ -95,7 +96,7 @@ func isActedUpon(run snapshot.Run) bool {
 	return false
 }
 
-// fixRun is the fault name of runs that record the changes of `doctor --fix`. These runs are not faults
+// fixRun is the fault name of runs that record changes made by `doctor --fix`. These runs are not faults
 // (pkg/faults/fixes).
 const fixRun = "fix"
 
@@ -135,7 +136,7 @@ func layerOfRun(run snapshot.Run) finding.Layer {
 	return finding.LayerWorkload
 }
 
-// Injected returns the finding of a run whose fault is in effect. It concerns only the nodes and pods that the run
+// Injected returns the finding about a run whose fault is in effect. It concerns only the nodes and pods that the run
 // changed.
 func Injected(f *facts.Facts, run snapshot.Run) finding.Finding {
 	issue := finding.Finding{
@@ -176,10 +177,10 @@ func Injected(f *facts.Facts, run snapshot.Run) finding.Finding {
 	return issue.ForPods(pods...)
 }
 
-// deviceEvidence is the source of the evidence that devices of a node are unhealthy; see package devicehealth.
+// deviceEvidence is the source of the evidence that devices on a node are unhealthy; see package devicehealth.
 const deviceEvidence = "kubelet's device checkpoint"
 
-// exercise completes the finding of a scenario's run. The run owns its namespaces and everything in them.
+// exercise completes the finding of a scenario's run. The run owns its namespaces and all objects in them.
 func exercise(f *facts.Facts, run snapshot.Run, issue finding.Finding) finding.Finding {
 	slices.Sort(issue.Nodes)
 	issue.Nodes = slices.Compact(issue.Nodes)
@@ -254,7 +255,8 @@ func whoseRun(f *facts.Facts, run snapshot.Run) string {
 	return text
 }
 
-// targetEvidence returns the lines that a run wrote to a node's kernel log, or else the evidence recorded in the run.
+// targetEvidence returns the lines that a run wrote to a node's kernel log. If there are none, it returns the evidence
+// recorded in the run.
 func targetEvidence(f *facts.Facts, t snapshot.Target) []finding.Evidence {
 	var all []finding.Evidence
 	n := f.Node(t.Name)
@@ -277,8 +279,8 @@ func targetEvidence(f *facts.Facts, t snapshot.Target) []finding.Evidence {
 	return all
 }
 
-// Names that the CUDA faults of this tool add to pods. The packages pkg/faults/cudashim and pkg/leftover also define
-// them, but require a client, which this package must not import.
+// These names are the ones that this tool's CUDA faults add to pods. The packages pkg/faults/cudashim and pkg/leftover
+// also define them, but require a client, which this package must not import.
 const (
 	labelRun      = "gpufault.dev/run"
 	ourLibVolume  = "gpu-fault-lib"
@@ -287,7 +289,7 @@ const (
 	ourLibraryDir = "/gpu-fault/lib"
 )
 
-// runOf returns the ID of the run whose fault a pod carries. carried reports whether the pod carries a fault.
+// runOf returns the ID of the run whose fault a pod carries. carried is false if the pod carries no fault.
 func runOf(pod *corev1.Pod) (run string, carried bool) {
 	for _, v := range pod.Spec.Volumes {
 		if v.Name == ourLibVolume {
@@ -363,7 +365,7 @@ func checkPreloaded(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// podFails reports whether a container of the pod has exited with an error or is in CrashLoopBackOff.
+// podFails reports whether a container in the pod has exited with an error or is in CrashLoopBackOff.
 func podFails(pod *corev1.Pod) bool {
 	if pod.Status.Phase == corev1.PodFailed {
 		return true
@@ -376,7 +378,7 @@ func podFails(pod *corev1.Pod) bool {
 	})
 }
 
-// preloaded returns the traces of fault injection in a pod. ours reports whether this tool injected the fault.
+// preloaded returns the traces of fault injection in a pod. ours is true if this tool injected the fault.
 func preloaded(pod *corev1.Pod) (evidence []finding.Evidence, ours bool) {
 	object := facts.PodObject(pod)
 	for _, v := range pod.Spec.Volumes {

@@ -29,7 +29,7 @@ type blocked struct {
 	port     string // destination port
 }
 
-// parseBlocked parses a line of the kernel log, and returns false if the line does not report a dropped packet.
+// parseBlocked parses a line from the kernel log. It returns false if the line does not report a dropped packet.
 func parseBlocked(text string) (blocked, bool) {
 	var b blocked
 	prefix, _, found := strings.Cut(text, "IN=")
@@ -69,8 +69,8 @@ func ofPods(name string) bool {
 	).MatchString(name)
 }
 
-// egress reports whether a pod of the node sent the packet, or the node itself sent it to a port for DNS, a registry, a
-// proxy, or the API server.
+// egress reports whether the packet was sent by a pod on the node, or by the node itself to a port for DNS, a registry,
+// a proxy, or the API server.
 func (b blocked) egress() bool {
 	if b.dst.IsMulticast() || b.dst == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
 		return false
@@ -91,7 +91,7 @@ func interfaceName(name string) string {
 	return ""
 }
 
-// pattern returns a firewall rule's pattern for all interfaces of the same kind, such as lxc+ for lxc1a2b.
+// pattern returns a firewall rule's pattern that matches all interfaces of the same kind, such as lxc+ for lxc1a2b.
 func pattern(name string) string {
 	kind := regexp.MustCompile(`^(lxc|cali|veth|eni|azv|gke)`).FindString(name)
 	if kind == "" {
@@ -115,7 +115,7 @@ func checkEgress(f *facts.Facts, r *engine.Result) {
 			}
 			lines, last = append(lines, record), b
 		}
-		// Firewalls limit their log rate. Old lines therefore count if pods fail because of the network.
+		// Firewalls limit the rate of their log lines. Old lines therefore count if pods fail because of the network.
 		suffering := len(lines) > 0 && failsOnNetwork(f, n)
 		old := len(lines) > 0 && !lines[len(lines)-1].Time.IsZero() && f.Now.Sub(lines[len(lines)-1].Time) > time.Hour
 		if len(lines) == 0 || old && !suffering {
@@ -146,7 +146,7 @@ func checkEgress(f *facts.Facts, r *engine.Result) {
 	})
 }
 
-// failsOnNetwork reports whether pods of the node fail with a network error.
+// failsOnNetwork reports whether pods on the node fail with a network error.
 func failsOnNetwork(f *facts.Facts, n *facts.Node) bool {
 	return slices.ContainsFunc(n.Pods, func(pod *corev1.Pod) bool {
 		troubles := f.Troubles(pod)
@@ -220,8 +220,7 @@ func protocol(name string) string {
 	return ""
 }
 
-// podNetwork returns the network of a pod's address: the node's pod CIDR, or else the private block that contains the
-// address.
+// podNetwork returns the network that contains a pod's address: the node's pod CIDR, or else a private address block.
 func podNetwork(n *facts.Node, src netip.Addr) string {
 	for _, cidr := range append(slices.Clone(n.Spec.PodCIDRs), n.Spec.PodCIDR) {
 		if p, err := netip.ParsePrefix(cidr); err == nil && p.Contains(src) {

@@ -1,4 +1,4 @@
-// Package network checks for network problems of pods and image pulls.
+// Package network checks for network problems that affect pods and image pulls.
 package network
 
 import (
@@ -11,7 +11,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// Checks returns the checks of the network layer.
+// Checks returns the checks for the network layer.
 func Checks() []engine.Check {
 	pulls := func(id, title, why string, sources ...string) engine.Check {
 		return engine.Check{
@@ -123,7 +123,7 @@ func checkDNS(f *facts.Facts, r *engine.Result) {
 		}
 		answered := words.ContainsAny(e.Text, []string{"Name or service not known", "no such host"})
 		if _, peer := f.NamesPeers(pod, nil); answered && peer != "" {
-			continue // the layer workload compares the name with the pods
+			continue // the workload layer compares the name with the pods
 		}
 		if policies != "" {
 			r.Unknown(facts.PodObject(pod),

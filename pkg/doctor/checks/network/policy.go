@@ -63,7 +63,7 @@ func checkPolicies(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// checkPolicy checks the connections of a pod in the order in which the pod opens them, DNS first. It reports the first
+// checkPolicy checks a pod's connections in the order in which the pod opens them, DNS first. It reports the first
 // connection that policies deny.
 func checkPolicy(f *facts.Facts, r *engine.Result, u facts.Unreached) {
 	pod := facts.PodObject(u.Pod)
@@ -110,15 +110,14 @@ func checkPolicy(f *facts.Facts, r *engine.Result, u facts.Unreached) {
 	r.Pass(pod)
 }
 
-// reaches reports whether the egress and ingress policies allow the connection.
+// reaches reports whether both the egress and the ingress policies allow the connection.
 func reaches(f *facts.Facts, w wanted) facts.Answer {
 	out, _ := f.Admits(networkingv1.PolicyTypeEgress, w.Connection)
 	in, _ := f.Admits(networkingv1.PolicyTypeIngress, w.Connection)
 	return min(out, in)
 }
 
-// tellDenied reports a connection that policies deny, or whose result is unknown. It returns false if policies allow
-// the connection.
+// tellDenied reports a connection that policies deny or may deny. It returns false if policies allow the connection.
 func tellDenied(f *facts.Facts, r *engine.Result, u facts.Unreached, w wanted) bool {
 	for _, d := range []networkingv1.PolicyType{networkingv1.PolicyTypeEgress, networkingv1.PolicyTypeIngress} {
 		let, by := f.Admits(d, w.Connection)
@@ -184,7 +183,7 @@ func dnsServer(f *facts.Facts, from facts.End) wanted {
 	return w
 }
 
-// dnsServices returns the known Services of DNS servers, including OpenShift's.
+// dnsServices returns the Services that commonly provide DNS in a cluster, including OpenShift's.
 func dnsServices() []facts.ServiceRef {
 	return []facts.ServiceRef{
 		{Namespace: "kube-system", Name: "kube-dns", Port: 53},
@@ -192,7 +191,7 @@ func dnsServices() []facts.ServiceRef {
 	}
 }
 
-// DNSServices returns the known Services of a cluster's DNS server.
+// DNSServices returns the Services that commonly provide DNS in a cluster.
 func DNSServices() []facts.ServiceRef { return dnsServices() }
 
 func service(f *facts.Facts, ref facts.ServiceRef) *corev1.Service {
@@ -204,8 +203,8 @@ func service(f *facts.Facts, ref facts.ServiceRef) *corev1.Service {
 	return nil
 }
 
-// behind returns the connections to the pods of a Service, one for each requested port. It uses the first pod, because
-// all pods of a Service are alike. It omits ports whose target port is unknown, and returns nil if the Service has no
+// behind returns the connections to a Service's pods, one for each requested port. It uses the first pod, because all
+// of a Service's pods are alike. It omits ports whose target port is unknown, and returns nil if the Service has no
 // selector.
 func behind(f *facts.Facts, service *corev1.Service, ref facts.ServiceRef, from facts.End) []wanted {
 	if len(service.Spec.Selector) == 0 {
@@ -243,7 +242,7 @@ func behind(f *facts.Facts, service *corev1.Service, ref facts.ServiceRef, from 
 	return all
 }
 
-// targetPort returns the pod port for a port of a Service, or 0 if no container port has the name.
+// targetPort returns the pod port that a Service port targets, or 0 if no container port has that name.
 func targetPort(p corev1.ServicePort, to facts.End) int32 {
 	if p.TargetPort.Type == intstr.Int {
 		return cmp.Or(p.TargetPort.IntVal, p.Port)

@@ -18,10 +18,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// missKind is the reason why a rule does not allow a connection.
+// missKind classifies why a rule does not allow a connection.
 type missKind int
 
-// The kinds, from the closest match to none.
+// The kinds are ordered from the closest match to no match.
 const (
 	missPorts     missKind = iota // selects the right pods, but other ports
 	missNamespace                 // has a namespaceSelector that selects no namespace
@@ -36,8 +36,7 @@ type miss struct {
 	rule, at int
 }
 
-// nearest returns the rule that comes closest to allowing a connection. A rule for an unrelated destination does not
-// count.
+// nearest returns the rule that comes closest to allowing a connection. Rules for unrelated destinations do not count.
 func nearest(f *facts.Facts, d networkingv1.PolicyType, w wanted, by []*networkingv1.NetworkPolicy) miss {
 	best := miss{kind: missAll, policy: by[0]}
 	other := w.To
@@ -95,7 +94,7 @@ func meant(f *facts.Facts, peer networkingv1.NetworkPolicyPeer, w wanted, ports 
 		strings.Contains(metav1.FormatLabelSelector(peer.NamespaceSelector), w.To.Namespace)
 }
 
-// denied returns the finding for a denied connection: the responsible rule, its error, and the fix.
+// denied returns the finding about a denied connection: the responsible rule, the error in the rule, and the fix.
 func denied(
 	f *facts.Facts, u facts.Unreached, w wanted, d networkingv1.PolicyType, by []*networkingv1.NetworkPolicy,
 ) finding.Finding {
@@ -181,7 +180,7 @@ func denied(
 	return issue
 }
 
-// wrongPorts returns the title and fix for a rule with the wrong ports.
+// wrongPorts returns the title and fix for a rule that lists the wrong ports.
 func wrongPorts(f *facts.Facts,
 	w wanted, d networkingv1.PolicyType, policy string, ports []networkingv1.NetworkPolicyPort, listens string,
 ) (title, fix string) {
@@ -205,7 +204,8 @@ func wrongPorts(f *facts.Facts,
 		allowed, listens), "Allow the port that the pods listen on."
 }
 
-// rightPort returns a command that replaces the only port of a rule if its protocol matches, and adds a port otherwise.
+// rightPort returns a command that corrects a rule: it replaces the rule's only port if the protocol matches, and adds
+// a port otherwise.
 func (w wanted) rightPort(p *networkingv1.NetworkPolicy, rule string, ports []networkingv1.NetworkPolicyPort) string {
 	if len(ports) == 1 && !w.dns && ports[0].Port != nil &&
 		facts.PortIs(networkingv1.NetworkPolicyPort{Protocol: ports[0].Protocol}, w.Connection) == facts.Surely {
@@ -214,7 +214,7 @@ func (w wanted) rightPort(p *networkingv1.NetworkPolicy, rule string, ports []ne
 	return patchPolicy(p, "add", rule+"/ports/-", map[string]any{"protocol": w.Protocol, "port": w.Connection.Port})
 }
 
-// client returns a policy peer for the pod's namespace.
+// client returns a policy peer that matches the pod's namespace.
 func (w wanted) client() map[string]any {
 	return map[string]any{"namespaceSelector": byName(w.From.Namespace)}
 }
@@ -230,7 +230,7 @@ func byName(namespace string) map[string]any {
 }
 
 // allow returns a policy that allows the denied connection. An egress policy selects the same pods as the denying
-// policy; an ingress policy selects the pods of the Service.
+// policy; an ingress policy selects the Service's pods.
 func (w wanted) allow(d networkingv1.PolicyType, denying *networkingv1.NetworkPolicy) string {
 	ports := []map[string]any{{"protocol": w.Protocol, "port": w.Connection.Port}}
 	if w.dns {
@@ -267,7 +267,7 @@ func patchPolicy(p *networkingv1.NetworkPolicy, op, path string, value any) stri
 	return shell.Command("kubectl -n %s patch networkpolicy %s --type json -p %s", p.Namespace, p.Name, string(patch))
 }
 
-// labelsEvidence quotes the labels of a namespace.
+// labelsEvidence quotes a namespace's labels.
 func labelsEvidence(f *facts.Facts, namespace string) finding.Evidence {
 	known, _ := f.NamespaceLabels(namespace)
 	return finding.FieldEvidence(

@@ -16,14 +16,14 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// pullFailure is the reason why an image cannot be pulled.
+// pullFailure classifies why an image cannot be pulled.
 type pullFailure struct{ id, kind string }
 
 // classifyPull returns the reason in the container runtime's message, and false if the message contains no known
 // reason.
 func classifyPull(message string) (pullFailure, bool) {
 	lower := strings.ToLower(message)
-	// Check this before "connection refused", which can also be an error of the DNS server.
+	// Check this before "connection refused", which can also be an error from the DNS server.
 	if kind := nameFailure(lower); kind != "" && !strings.Contains(lower, "proxyconnect") {
 		return pullFailure{"net.dns", kind}, true
 	}
@@ -72,8 +72,8 @@ func classifyPull(message string) (pullFailure, bool) {
 	return pullFailure{}, false
 }
 
-// lookup matches the beginning of errors of Go's resolver: "lookup nvcr.io on 10.0.0.2:53: ...", or "lookup nvcr.io:
-// ..." without a server.
+// lookup matches the beginning of an error from Go's resolver: "lookup nvcr.io on 10.0.0.2:53: ...", or "lookup
+// nvcr.io: ..." without a server.
 var lookup = regexp.MustCompile(`\blookup (\S+?)(?: on \S+)?: (\S.*)`)
 
 // nameFailure returns "no-name" if a lowercase message reports that a DNS name does not exist, "dns" if the name could
@@ -138,7 +138,7 @@ func failedPulls(f *facts.Facts, pod *corev1.Pod) []pulling {
 	if len(all) > 0 || pod.Status.Phase != corev1.PodPending {
 		return all
 	}
-	for _, e := range f.EventsOfPod(pod) { // check the pause image
+	for _, e := range f.EventsOfPod(pod) { // the pause image may be the one that failed
 		if e.Reason == "FailedCreatePodSandBox" && strings.Contains(e.Message, "sandbox image") &&
 			strings.Contains(e.Message, "pull") {
 			p := pulling{image: quotedWord(e.Message), evidence: facts.Quote(e)}
@@ -284,7 +284,7 @@ func pullFix(f *facts.Facts, pod *corev1.Pod, p pulling) (string, finding.Fix) {
 	}
 }
 
-// operandFix returns how to correct an image of an operand. The GPU operator reverts other changes to its DaemonSets.
+// operandFix returns a fix that corrects an operand's image. The GPU operator reverts other changes to its DaemonSets.
 func operandFix(f *facts.Facts, pod *corev1.Pod, image string) (finding.Fix, bool) {
 	policy, ok := facts.ClusterPolicy(f)
 	c := facts.ComponentOf(pod.Labels, &pod.Spec)
@@ -322,8 +322,8 @@ func operandFix(f *facts.Facts, pod *corev1.Pod, image string) (finding.Fix, boo
 	return fix, true
 }
 
-// fieldWith returns the path of the part of the ClusterPolicy that has the version of an image, which the operating
-// system may follow, or "".
+// fieldWith returns the path of the object in the ClusterPolicy that sets the version of an image, or "". In the
+// image's tag, the operating system may follow the version.
 func fieldWith(spec map[string]any, path, version string) string {
 	if v, _ := spec["version"].(string); v != "" && strings.HasPrefix(version, v) {
 		return path

@@ -20,10 +20,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// Checks returns the checks of dcgm-exporter and its Prometheus scrape configuration.
+// Checks returns the checks for dcgm-exporter and its Prometheus scrape configuration.
 //
-// obs.dcgm-labels does not read :9400/metrics, because collecting a snapshot does not scrape metrics. Shared GPUs
-// without metrics per pod are expected and not reported.
+// obs.dcgm-labels does not read :9400/metrics, because collecting a snapshot does not scrape metrics. Missing per-pod
+// metrics for shared GPUs are expected and not reported.
 func Checks() []engine.Check { return []engine.Check{dcgmLabelsCheck(), dcgmCrashCheck()} }
 
 func dcgmLabelsCheck() engine.Check {
@@ -46,7 +46,7 @@ func dcgmLabelsCheck() engine.Check {
 			if len(exporters) == 0 {
 				return
 			}
-			if podutils.IsPodReady(exporters[0]) || !failing(f, exporters[0]) { // one that crashes shows nothing anyway
+			if podutils.IsPodReady(exporters[0]) || !failing(f, exporters[0]) { // a crashing exporter has none anyway
 				checkPodLabels(f, r, exporters[0])
 			}
 			if r.Lacks(f, "api/servicemonitors") || r.Lacks(f, "api/prometheuses") || len(f.Prometheuses) == 0 {
@@ -63,7 +63,7 @@ func failing(f *facts.Facts, pod *corev1.Pod) bool {
 	return bad && !t.Waits
 }
 
-// checkPodLabels reports an exporter that cannot map GPUs to pods. It checks one pod, because all pods of the exporter
+// checkPodLabels reports an exporter that cannot map GPUs to pods. It checks only one pod, because all exporter pods
 // are alike.
 func checkPodLabels(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 	mounted := slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
@@ -116,12 +116,12 @@ func checkPodLabels(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 	r.Pass(facts.PodObject(pod))
 }
 
-// otherIDs reports that the exporter looks for GPUs by another kind of ID than the one under which the node's device
-// plugin registers them: Google's plugin uses names of device files, such as nvidia0, and NVIDIA's uses UUIDs.
+// otherIDs reports an exporter that identifies GPUs by a different kind of ID than the node's device plugin: Google's
+// plugin registers names of device files, such as nvidia0, and NVIDIA's plugin registers UUIDs.
 func otherIDs(f *facts.Facts, pod *corev1.Pod, c *corev1.Container) (finding.Finding, bool) {
 	const variable = "DCGM_EXPORTER_KUBERNETES_GPU_ID_TYPE"
 	n := f.Node(pod.Spec.NodeName)
-	if n == nil || strings.HasPrefix(pod.Namespace, "gke-") || // Google's own
+	if n == nil || strings.HasPrefix(pod.Namespace, "gke-") || // Google's own exporter
 		slices.ContainsFunc(c.Args, func(arg string) bool { return strings.Contains(arg, "gpu-id-type") }) {
 		return finding.Finding{}, false
 	}
@@ -146,7 +146,7 @@ func otherIDs(f *facts.Facts, pod *corev1.Pod, c *corev1.Container) (finding.Fin
 			}
 		}
 		if kind == "" || want != "" && kind != want {
-			return finding.Finding{}, false // unknown, or both
+			return finding.Finding{}, false // the kind of ID is unknown, or both kinds are used
 		}
 		want = kind
 	}
@@ -158,7 +158,7 @@ func otherIDs(f *facts.Facts, pod *corev1.Pod, c *corev1.Container) (finding.Fin
 		how, instead = "by the name of the device, and NVIDIA's", "by UUID"
 	}
 	var commands []string
-	if pod.Labels["app"] != "nvidia-dcgm-exporter" { // the GPU operator would undo it
+	if pod.Labels["app"] != "nvidia-dcgm-exporter" { // the GPU operator would revert the change
 		commands = []string{shell.Command(
 			"kubectl set env %s -n %s %s=%s", facts.OwnerOf(pod), pod.Namespace, variable, want,
 		)}
@@ -388,7 +388,7 @@ func checkDCGM(f *facts.Facts, r *engine.Result, pod *corev1.Pod, t facts.PodTro
 	engine.LacksLog(f, r, pod)
 }
 
-// dcgmOutOfMemory reports whether a container of the pod was OOM-killed, and returns its memory limit.
+// dcgmOutOfMemory reports whether a container in the pod was OOM-killed, and returns its memory limit.
 func dcgmOutOfMemory(pod *corev1.Pod) (killed bool, limit string) {
 	for _, s := range pod.Status.ContainerStatuses {
 		for _, state := range []corev1.ContainerState{s.State, s.LastTerminationState} {

@@ -18,11 +18,11 @@ import (
 // link is a step in the chain of the operator's init containers, each of which waits for the previous step.
 type link struct {
 	name string
-	// part is the component whose pods perform the step, and main is the container that performs it. Both are empty for
-	// steps that the init container itself performs.
+	// part is the component whose pods perform the step, and main is the name of the container that performs it. Both
+	// are empty for steps that the init container itself performs.
 	part facts.Component
 	main string
-	// waits is the init container of other pods that waits for the step.
+	// waits is the name of the init container in other pods that waits for the step.
 	waits string
 	file  string // the file in /run/nvidia/validations that the init container waits for
 }
@@ -36,11 +36,11 @@ func chainLinks() []link {
 	}
 }
 
-// linkState is the state of a link on a node.
+// linkState is a link's state on a node.
 type linkState int
 
 const (
-	linkAbsent linkState = iota // nothing on the node shows the state
+	linkAbsent linkState = iota // nothing on the node shows the link's state
 	linkDone
 	linkStarting
 	linkBroken
@@ -50,7 +50,7 @@ func initChainCheck() engine.Check {
 	return engine.Check{
 		ID: "op.init-chain", Symptom: engine.Explained, Layer: finding.LayerOperator,
 		Title: "the startup chain of the GPU operator's pods is blocked",
-		// A driver that is still being built explains other findings.
+		// A driver that is still being built also explains other findings.
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs, engine.NeedNode}, InfoExplains: true,
 		Reads: "the init containers driver-validation, toolkit-validation, cuda-validation and plugin-validation of the operator's pods on each GPU node, the containers of the " +
 			"driver's and the toolkit's pods, their last log lines, and the files in /run/nvidia/validations",
@@ -84,15 +84,16 @@ func initChainCheck() engine.Check {
 	}
 }
 
-// ofDriver is the kind of findings about the link that the toolkit waits for, before it configures the runtime.
+// ofDriver is the kind (Finding.As) of findings about the link that the toolkit waits for before it configures the
+// runtime.
 const ofDriver = "driver"
 
-// ofLabel is the kind of findings about a node on which the validation waits for a driver container that a label keeps
-// off.
+// ofLabel is the kind (Finding.As) of findings about a node whose validation waits for a driver container that a label
+// keeps off the node.
 const ofLabel = "label"
 
-// checkMarker reports a node on which the validation of the driver waits for the operator's driver container although a
-// label keeps that container off the node.
+// checkMarker reports a node whose driver validation is waiting for the operator's driver container, although a label
+// keeps that container off the node.
 func checkMarker(f *facts.Facts, r *engine.Result, n *facts.Node) bool {
 	policy, ok := facts.ClusterPolicy(f)
 	if !ok || facts.PolicyOff(f, "driver") || !facts.WithoutDriverPod(n) || !facts.AwaitsDriver(n) {
@@ -136,14 +137,14 @@ func checkMarker(f *facts.Facts, r *engine.Result, n *facts.Node) bool {
 	return false
 }
 
-// blocked returns the IDs of the findings that follow if the operator's pods wait.
+// blocked returns the IDs of the findings that follow while the operator's pods are waiting.
 func blocked(more ...string) []string {
 	return facts.GPULost(append(more, "op.operand-failing", "op.clusterpolicy", "dp.not-running", "dp.capacity-zero",
 		"dp.none", "dp.unhealthy", "gfd.labels", "obs.dcgm-crash", "mig.manager-failed", "share.mps",
 		"wl.cuda-vs-driver")...)
 }
 
-// hasChain reports whether pods of the operator run on the node.
+// hasChain reports whether the operator runs pods on the node.
 func hasChain(n *facts.Node) bool {
 	return slices.ContainsFunc(n.Pods, func(pod *corev1.Pod) bool {
 		return slices.ContainsFunc(pod.Spec.InitContainers, func(c corev1.Container) bool {
@@ -180,7 +181,7 @@ func checkChain(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	r.Pass(n.Object())
 }
 
-// state returns the state of a link on a node, and the pod trouble that shows it.
+// state returns a link's state on a node, and the pod trouble that shows it.
 func (l link) state(f *facts.Facts, n *facts.Node) (linkState, facts.PodTrouble) {
 	if l.part != "" {
 		for _, pod := range facts.Current(n, l.part) {
@@ -192,7 +193,7 @@ func (l link) state(f *facts.Facts, n *facts.Node) (linkState, facts.PodTrouble)
 	return l.awaited(f, n)
 }
 
-// made returns the state of a link according to the pod that performs the step.
+// made returns a link's state according to the pod that performs the step.
 func (l link) made(f *facts.Facts, pod *corev1.Pod) (linkState, facts.PodTrouble) {
 	for _, s := range pod.Status.ContainerStatuses {
 		if s.Ready && (s.Name == l.main || len(pod.Spec.Containers) == 1) {
@@ -209,13 +210,13 @@ func (l link) made(f *facts.Facts, pod *corev1.Pod) (linkState, facts.PodTrouble
 			pod.CreationTimestamp.UTC().Format(time.RFC3339))}
 		return linkStarting, t
 	case t.Init && t.Container != "k8s-driver-manager" && t.Waits:
-		return linkStarting, t // waits for an earlier link, which has been checked
+		return linkStarting, t // the pod is waiting for an earlier link, which has been checked
 	}
 	return linkBroken, t
 }
 
-// awaited returns the state of a link according to the init containers that wait for the step. If one of them has
-// completed, the step is done.
+// awaited returns a link's state according to the init containers that wait for the step. If any of them has completed,
+// the step is done.
 func (l link) awaited(f *facts.Facts, n *facts.Node) (linkState, facts.PodTrouble) {
 	state, found := linkAbsent, facts.PodTrouble{}
 	for _, pod := range n.Pods {
@@ -234,7 +235,7 @@ func (l link) awaited(f *facts.Facts, n *facts.Node) (linkState, facts.PodTroubl
 			case bad && l.blames(t, s.Name):
 				if l.justMade(f, n) {
 					state, found = max(state, linkStarting), t
-				} else if state != linkBroken || found.Waits && !t.Waits { // a failure tells more than a wait for it
+				} else if state != linkBroken || found.Waits && !t.Waits { // a failure is more informative than a wait
 					state, found = linkBroken, t
 				}
 			case state == linkAbsent && s.State.Running != nil:
@@ -246,8 +247,8 @@ func (l link) awaited(f *facts.Facts, n *facts.Node) (linkState, facts.PodTroubl
 	return state, found
 }
 
-// blames reports whether this link causes a pod's trouble: its init container waits or fails, but not because of an
-// image or a volume. An unknown runtime handler counts as a failure of the toolkit.
+// blames reports whether this link causes a pod's trouble: its init container is waiting or fails, and the reason is
+// not an image or a volume. An unknown runtime handler counts as a toolkit failure.
 func (l link) blames(t facts.PodTrouble, waiting string) bool {
 	switch {
 	case t.Reason == "FailedCreatePodSandBox":
@@ -262,8 +263,8 @@ func (l link) blames(t facts.PodTrouble, waiting string) bool {
 	return true
 }
 
-// justMade reports whether the pod that performs the step became ready so recently that waiting pods may not have
-// noticed.
+// justMade reports whether the pod that performs the step became ready so recently that the waiting pods may not have
+// noticed yet.
 func (l link) justMade(f *facts.Facts, n *facts.Node) bool {
 	if l.part == "" {
 		return false
@@ -310,8 +311,8 @@ func (l link) finding(f *facts.Facts, n *facts.Node, t facts.PodTrouble) finding
 	return found
 }
 
-// testPod returns the last lines of the pod that the validator created for its test and which it says failed: they have
-// the reason.
+// testPod returns the last log lines of the validator's test pod, which contain the reason for its failure. It returns
+// nil unless the validator's log reports that the test failed.
 func testPod(f *facts.Facts, n *facts.Node, said []finding.Evidence) []finding.Evidence {
 	for _, pod := range n.Pods {
 		if !facts.Ended(pod) || !slices.ContainsFunc(said, func(e finding.Evidence) bool {

@@ -50,7 +50,7 @@ func checkMIGManager(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	case n.Labels[state] == "failed":
 		found.Title = "the MIG manager failed to apply the requested MIG configuration"
 		if facts.GPUsOf(n.Status.Allocatable) > 0 {
-			found.Severity = finding.Warning // the previous configuration is still advertised
+			found.Severity = finding.Warning // the previous configuration is still in use
 		}
 	case (n.Labels[state] == "pending" || n.Labels[state] == "rebooting") && len(pods) == 0 && !r.Lacks(f, "api/pods"):
 		found.Title, found.Severity, found.Confidence =
@@ -104,8 +104,8 @@ func checkMIGManager(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	r.Add(found)
 }
 
-// gaveUpMIG returns the error after which a MIG manager waits for the next label change without reporting a state for
-// the last one.
+// gaveUpMIG returns the error after which a MIG manager stopped without reporting a state. The manager is now waiting
+// for the next label change.
 func gaveUpMIG(f *facts.Facts, pods []*corev1.Pod) (finding.Evidence, bool) {
 	for _, pod := range pods {
 		for _, l := range f.LogsOf(pod) {

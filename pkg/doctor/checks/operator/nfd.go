@@ -16,7 +16,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
 )
 
-// pciLabels returns the labels of node feature discovery by which the operator recognizes GPU nodes.
+// pciLabels returns the node feature discovery labels by which the operator recognizes GPU nodes.
 func pciLabels() []string {
 	return []string{
 		"feature.node.kubernetes.io/pci-10de.present", "feature.node.kubernetes.io/pci-0302_10de.present",
@@ -67,8 +67,8 @@ func nfdCheck() engine.Check {
 	}
 }
 
-// selectsVendor reports whether the log of the operator shows that it knows GPU nodes only by the vendor's label, as
-// releases before 1.2 do, whatever label the message names.
+// selectsVendor reports whether the operator's log shows that it recognizes GPU nodes only by the label with just the
+// vendor, as releases before 1.2 do. The label in the log message may be a different one.
 func selectsVendor(f *facts.Facts) (old bool, e finding.Evidence) {
 	for _, pod := range f.Component(facts.Operator) {
 		if e, old = facts.LogEvidence(f, pod, "Could not get any nodes to match pci-"); old {
@@ -78,8 +78,8 @@ func selectsVendor(f *facts.Facts) (old bool, e finding.Evidence) {
 	return old, e
 }
 
-// placedByLabels reports whether GPU software selects nodes by NFD's labels and does not run on the node because the
-// labels are missing.
+// placedByLabels reports whether GPU software selects nodes by NFD's labels and is missing on the node because the node
+// lacks these labels.
 func placedByLabels(f *facts.Facts, n *facts.Node) (bool, finding.Evidence) {
 	if p, ok := facts.ClusterPolicy(f); ok && n.Labels["nvidia.com/gpu.deploy.operands"] != "false" {
 		state, _, _ := unstructured.NestedString(p.Object, "status", "state")
@@ -196,7 +196,8 @@ func nfdFinding(f *facts.Facts, n *facts.Node, who finding.Evidence) finding.Fin
 	return found
 }
 
-// tellOtherForm describes a node of which the label for its GPU has other fields than GPU software selects.
+// tellOtherForm describes a node whose GPU label consists of different fields than the labels that GPU software
+// selects.
 func tellOtherForm(n *facts.Node, label string, workers []*appsv1.DaemonSet, found *finding.Finding) {
 	found.Title = "node feature discovery labels the node's GPU in a form that GPU software does not select, so " +
 		"none runs on the node"
@@ -222,8 +223,8 @@ func tellOtherForm(n *facts.Node, label string, workers []*appsv1.DaemonSet, fou
 		shell.Command("kubectl label node %s %s=true", n.Name, pciLabels()[0]))
 }
 
-// tolerationsPath returns the end of the JSON patch path that adds a toleration: "/-" appends to the list, and an empty
-// string adds the list if the DaemonSet has none.
+// tolerationsPath returns the last part of the JSON patch path that adds a toleration: "/-" appends to the list, and an
+// empty string creates the list if the DaemonSet has none.
 func tolerationsPath(d *appsv1.DaemonSet) string {
 	if len(d.Spec.Template.Spec.Tolerations) == 0 {
 		return ""
@@ -260,7 +261,7 @@ func installNFD(f *facts.Facts) []string {
 		facts.ChartNFD, facts.ChartRepository(facts.ChartNFD), "worker.tolerations[0].operator=Exists")}
 }
 
-// nfdWorkers returns the DaemonSets of NFD's worker.
+// nfdWorkers returns the DaemonSets that run NFD's worker.
 func nfdWorkers(f *facts.Facts) []*appsv1.DaemonSet {
 	var all []*appsv1.DaemonSet
 	for i := range f.DaemonSets {
@@ -280,8 +281,8 @@ func hasWorker(n *facts.Node) bool {
 	})
 }
 
-// checkPolicyLabels reports a ClusterPolicy condition that no node has NFD's labels, or that no GPU node exists
-// although pods wait for GPUs.
+// checkPolicyLabels reports a ClusterPolicy whose conditions state that no node has NFD's labels, or that there is no
+// GPU node although pods are waiting for GPUs.
 func checkPolicyLabels(f *facts.Facts, r *engine.Result) {
 	p, ok := facts.ClusterPolicy(f)
 	if !ok {

@@ -79,7 +79,7 @@ func checkOperand(f *facts.Facts, r *engine.Result, c facts.Component, pod *core
 		found = forClaim(f, pod, found)
 	}
 	if n := f.Node(pod.Spec.NodeName); n != nil && c == facts.Driver {
-		// What a driver container could not do concerns all pods with GPUs on the node.
+		// A failure of the driver container affects all GPU pods on the node.
 		found = found.ForPods(pod.Namespace + "/" + pod.Name)
 		for _, other := range n.Pods {
 			if f.AsksForGPU(other) && !facts.Ended(other) {
@@ -90,18 +90,18 @@ func checkOperand(f *facts.Facts, r *engine.Result, c facts.Component, pod *core
 	r.Add(found)
 }
 
-// ofClaim is the kind of findings about the MPS control daemon that the DRA driver starts for a claim.
+// ofClaim is the kind (Finding.As) of findings about an MPS control daemon that the DRA driver starts for a claim.
 const ofClaim = "of a claim"
 
-// forClaim makes the finding explain the pods of a claim if the pod is the MPS control daemon of the claim, whose UID
-// is in the name of the daemon.
+// forClaim extends the finding to the pods that use a claim if the pod is the claim's MPS control daemon. The name of
+// the daemon contains the claim's UID.
 func forClaim(f *facts.Facts, daemon *corev1.Pod, found finding.Finding) finding.Finding {
 	for i := range f.ResourceClaims {
 		claim := &f.ResourceClaims[i]
 		if claim.UID == "" || !strings.Contains(daemon.Name, string(claim.UID)) {
 			continue
 		}
-		found.As, found.Decisive = ofClaim, true // its log is nearer to the cause than what its clients see
+		found.As, found.Decisive = ofClaim, true // the daemon's log is closer to the cause than its clients' errors
 		for _, consumer := range claim.Status.ReservedFor {
 			if consumer.Resource == "pods" {
 				found = found.ForPods(daemon.Namespace+"/"+daemon.Name, claim.Namespace+"/"+consumer.Name)

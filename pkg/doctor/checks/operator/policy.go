@@ -19,13 +19,13 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// condition is a condition of a custom resource.
+// condition is a status condition of a custom resource.
 type condition struct {
 	kind, status, reason, message string
 	at                            time.Time
 }
 
-// conditions returns the conditions of a custom resource, without malformed ones.
+// conditions returns the status conditions of a custom resource, without malformed ones.
 func conditions(u unstructured.Unstructured) []condition {
 	list, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions")
 	var all []condition
@@ -137,8 +137,8 @@ func checkPolicy(f *facts.Facts, r *engine.Result, u unstructured.Unstructured) 
 	r.Add(found)
 }
 
-// reconcileError returns the newest error with which the operator stopped to apply the ClusterPolicy, from its log. A
-// conflict with another change is normal: the operator tries again.
+// reconcileError returns the newest error in the operator's log about applying the ClusterPolicy. It ignores conflicts
+// with concurrent changes, after which the operator retries.
 func reconcileError(f *facts.Facts) (e finding.Evidence, ok bool) {
 	for _, pod := range f.Component(facts.Operator) {
 		for _, l := range f.LogsOf(pod) {
@@ -158,8 +158,8 @@ var (
 	reconcileReason = regexp.MustCompile(`"error": ?"((?:[^"\\]|\\.)+)"`)
 )
 
-// tellReconcileError completes the finding about an operator that cannot apply its configuration. It makes the objects
-// in order and stops at the error, so that a device plugin that does not exist is a consequence.
+// tellReconcileError completes the finding about an operator that cannot apply its configuration. The operator creates
+// objects in order and stops at the first error, so a missing device plugin is a consequence.
 func tellReconcileError(f *facts.Facts, e finding.Evidence, found *finding.Finding) {
 	found.Severity, found.Title = finding.Error, "the GPU operator cannot apply its configuration"
 	found.Evidence = append(found.Evidence, e)
@@ -171,7 +171,7 @@ func tellReconcileError(f *facts.Facts, e finding.Evidence, found *finding.Findi
 	})
 }
 
-// upgrading reports whether a driver upgrade of the node is in progress and has not failed.
+// upgrading reports whether the node's driver is being upgraded and the upgrade has not failed.
 func upgrading(n *facts.Node) bool {
 	state := n.Labels["nvidia.com/gpu-driver-upgrade-state"]
 	return state != "" && state != "upgrade-done" && state != "upgrade-failed" && state != "unknown"
@@ -188,7 +188,7 @@ func deployLabelCheck() engine.Check {
 			"change waits for the paused operands. The labels are otherwise usually intentional, so the finding is Info, " +
 			"but a warning if pods wait for GPUs, and an error if no node is left for the pods.",
 		Explains: facts.GPULost("dp.none", "dp.capacity-zero", "gfd.labels"),
-		// Where the plugin runs, people install the rest themselves.
+		// If the device plugin runs on the node, the user has installed the other components, too.
 		ExplainsAs: map[string][]string{
 			pluginStays: {"gfd.labels"},
 			leftPaused: facts.GPULost("dp.none", "dp.capacity-zero", "dp.not-running", "gfd.labels",
@@ -203,7 +203,7 @@ func deployLabelCheck() engine.Check {
 			}
 			left := slices.ContainsFunc(f.GPUNodes,
 				func(n *facts.Node) bool { return len(switchedOff(n)) == 0 || facts.Advertises(f, n) })
-			awaited := scheduler.Awaited(f, "sched.all-in-use", "sched.fragmented") // pods that need more GPUs
+			awaited := scheduler.Awaited(f, "sched.all-in-use", "sched.fragmented") // pods that need additional GPUs
 			for _, n := range f.GPUNodes {
 				if checkLeftPaused(f, r, n) {
 					continue
@@ -221,7 +221,7 @@ func deployLabelCheck() engine.Check {
 				case awaited[n.Name] && !left && !facts.ForMachines(n):
 					severity = finding.Error
 				case awaited[n.Name]:
-					severity = finding.Warning // the node may have the GPUs that the pods wait for
+					severity = finding.Warning // the node may have GPUs that pods are waiting for
 				}
 				fix := finding.Fix{
 					Text: "If this is not intended, remove the labels.", Commands: []string{removeLabels(n, off)},
@@ -236,10 +236,10 @@ func deployLabelCheck() engine.Check {
 	}
 }
 
-// leftPausedAfter is how long a change of MIG or vGPU devices may take at most.
+// leftPausedAfter is the maximum time that a change of MIG or vGPU devices may take.
 const leftPausedAfter = 15 * time.Minute
 
-// checkLeftPaused reports operands that stay paused because the pod that would resume them waits for them.
+// checkLeftPaused reports operands that stay paused because the pod that should resume them is itself waiting for them.
 func checkLeftPaused(f *facts.Facts, r *engine.Result, n *facts.Node) bool {
 	labels, pod := facts.LeftPaused(n)
 	if pod == nil || f.Now.Sub(pod.CreationTimestamp.Time) < leftPausedAfter {
@@ -278,14 +278,14 @@ func checkLeftPaused(f *facts.Facts, r *engine.Result, n *facts.Node) bool {
 	return true
 }
 
-// leftPaused is the kind of findings about operands that nothing resumes.
+// leftPaused is the kind (Finding.As) of findings about operands that no component resumes.
 const leftPaused = "left paused"
 
-// pluginStays is the kind of findings about nodes on which the device plugin runs nevertheless.
+// pluginStays is the kind (Finding.As) of findings about nodes on which the device plugin runs despite the labels.
 const pluginStays = "plugin stays"
 
-// switchedOff returns the labels that keep operands off the node: false, or a workload configuration other than
-// container. It ignores "paused-for-...", which the operator sets temporarily.
+// switchedOff returns the labels that keep operands off the node: deploy labels with the value false, and a workload
+// configuration other than container. It ignores "paused-for-...", which the operator sets temporarily.
 func switchedOff(n *facts.Node) []string {
 	var off []string
 	for label, value := range n.Labels {
@@ -357,7 +357,7 @@ func checkReleases(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// checkOperatorLog reports kinds and fields that the operator requires but the API server does not have.
+// checkOperatorLog reports kinds and fields that the operator requires but the API server does not know.
 func checkOperatorLog(f *facts.Facts, r *engine.Result) {
 	for _, pod := range f.Component(facts.Operator) {
 		e, ok := facts.LogEvidence(f, pod, `no matches for kind "NVIDIADriver"`, `no matches for kind "ClusterPolicy"`,

@@ -14,7 +14,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
 )
 
-// cdiChecks returns the checks of the Container Device Interface (CDI). Newer toolkits and DRA use CDI to inject GPUs.
+// cdiChecks returns the checks for the Container Device Interface (CDI). Newer toolkits and DRA use CDI to inject GPUs.
 func cdiChecks() []engine.Check {
 	return []engine.Check{
 		{
@@ -89,7 +89,7 @@ func checkUnresolvable(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// wrongSpec quotes the error in one of NVIDIA's CDI specifications, or returns nil if the specification is valid.
+// wrongSpec quotes the error in an NVIDIA CDI specification. It returns nil if the specification is valid.
 func wrongSpec(n *facts.Node, spec api.CDISpec) []finding.Evidence {
 	quote := func(format string, args ...any) finding.Evidence {
 		return finding.Clipped(finding.Evidence{

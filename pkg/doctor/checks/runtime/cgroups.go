@@ -12,19 +12,20 @@ import (
 )
 
 const (
-	changedPods  = 2 // pods of a node whose sandboxes change
-	changedTimes = 3 // how often each of them changed
+	changedPods  = 2 // minimum number of pods on a node whose sandboxes change
+	changedTimes = 3 // minimum number of changes per pod
 )
 
-// checkSandboxesChange reports nodes on which pods die at random, because the kubelet has the cgroup driver systemd and
-// no handler of containerd has: systemd removes cgroups that it does not know. Many such nodes seem to work.
+// checkSandboxesChange reports nodes on which pods die at random because the kubelet uses the cgroup driver systemd,
+// but no containerd handler does: systemd removes cgroups that it did not create. Many such nodes seem to work, so the
+// check also requires changed sandboxes.
 func checkSandboxesChange(f *facts.Facts, r *engine.Result) {
 	for _, n := range f.Nodes {
 		i := instance(n)
 		if i == nil || i.Name != "containerd" || !strings.HasPrefix(strings.TrimPrefix(i.Release, "v"), "1.") ||
 			n.View.Kubelet.CgroupDriver != "systemd" ||
 			slices.ContainsFunc(i.Handlers, func(h runtimeview.Handler) bool { return h.Effective().Systemd() }) {
-			continue // the kubelet takes the driver from containerd 2
+			continue // with containerd 2, the kubelet uses containerd's cgroup driver
 		}
 		var changed []finding.Evidence
 		for _, pod := range n.Pods {

@@ -92,8 +92,8 @@ func checkRuntimeClasses(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// createClass returns the command that creates a RuntimeClass, or nil if the name is not one of NVIDIA's: a pod that
-// requests gvisor or kata requires isolation and must not get the NVIDIA runtime instead.
+// createClass returns the command that creates a RuntimeClass. It returns nil if the name is not one of NVIDIA's: a pod
+// that requests gvisor or kata requires isolation and must not get the NVIDIA runtime instead.
 func createClass(name, handler string) []string {
 	if !shell.IsSubdomain(name) || !shell.IsSubdomain(handler) || !isNVIDIAClass(name) {
 		return nil
@@ -106,7 +106,7 @@ func createClass(name, handler string) []string {
 // runtime.
 func isNVIDIAClass(name string) bool { return name == "nvidia" || strings.HasPrefix(name, "nvidia-") }
 
-// nodesOf returns the nodes on which a DaemonSet runs pods. It returns nil for other owners, which means all nodes.
+// nodesOf returns the nodes on which a DaemonSet runs pods. For other owners, it returns nil, which means all nodes.
 func nodesOf(f *facts.Facts, owner corev1.ObjectReference) []string {
 	for _, set := range f.DaemonSets {
 		if owner.Kind == "DaemonSet" && set.Namespace == owner.Namespace && set.Name == owner.Name {
@@ -116,7 +116,7 @@ func nodesOf(f *facts.Facts, owner corev1.ObjectReference) []string {
 	return nil
 }
 
-// labeled returns the names of the nodes that have all the labels.
+// labeled returns the names of all nodes that have the given labels.
 func labeled(f *facts.Facts, selector map[string]string) []string {
 	var all []string
 	for _, n := range f.Nodes {
@@ -131,8 +131,8 @@ func labeled(f *facts.Facts, selector map[string]string) []string {
 	return all
 }
 
-// gpuHandler returns the handler with the name of a class, or an equivalent one, that one of the nodes has. It returns
-// an empty string if none is known.
+// gpuHandler returns a handler on one of the nodes with the name of the class or an equivalent name, or an empty string
+// if none is known.
 func gpuHandler(f *facts.Facts, class string, nodes []string) string {
 	for _, n := range f.GPUNodes {
 		if len(nodes) > 0 && !slices.Contains(nodes, n.Name) {
@@ -148,7 +148,7 @@ func gpuHandler(f *facts.Facts, class string, nodes []string) string {
 	return ""
 }
 
-// handlersOfOtherNames reports RuntimeClasses whose handler has another name on the nodes.
+// handlersOfOtherNames reports RuntimeClasses whose handler exists on the nodes under another name.
 func handlersOfOtherNames(f *facts.Facts, r *engine.Result) {
 	for _, n := range f.Nodes {
 		lacking := lacking(f, n)
@@ -162,7 +162,7 @@ func handlersOfOtherNames(f *facts.Facts, r *engine.Result) {
 				object := finding.Object{Kind: "RuntimeClass", Name: class}
 				elsewhere, allKnown := nodesWith(f, handler)
 				if elsewhere {
-					// The class fits other nodes and must not change; rt.handler-missing reports this node.
+					// The class works on other nodes and must not change; rt.handler-missing reports this node.
 					continue
 				}
 				issue := finding.Finding{
@@ -201,7 +201,7 @@ func handlersOfOtherNames(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// nodesWith reports whether any node has the handler, and whether the handlers of all nodes are known.
+// nodesWith reports whether any node has the handler, and whether all nodes' handlers are known.
 func nodesWith(f *facts.Facts, handler string) (some, all bool) {
 	all = true
 	for _, n := range f.Nodes {
@@ -283,7 +283,7 @@ func checkRuntimeClassUnset(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// saysNoDriver returns what a program logs if nothing has mounted the driver into its container.
+// saysNoDriver returns a log line that a program prints if the driver is not mounted into its container.
 func saysNoDriver(f *facts.Facts, pod *corev1.Pod) (finding.Evidence, bool) {
 	return facts.LogEvidence(
 		f, pod, "nvidia-smi: not found", `"nvidia-smi": executable file not found`, "libcuda.so.1: cannot open",
@@ -292,20 +292,21 @@ func saysNoDriver(f *facts.Facts, pod *corev1.Pod) (finding.Evidence, bool) {
 }
 
 // reportWithoutDriver reports pods without a RuntimeClass whose programs find no driver, on a node whose runtime could
-// not be read: with NVIDIA's as its default runtime, they would find it. It reports whether there are any.
+// not be read. If NVIDIA's runtime were the node's default, the programs would find the driver. reportWithoutDriver
+// returns whether it reported any pod.
 func reportWithoutDriver(f *facts.Facts, r *engine.Result, n *facts.Node, pods []*corev1.Pod) (reported bool) {
 	class := f.NVIDIAClass()
 	strategy, source, known := facts.DeviceStrategy(f, n)
 	if class == nil || known && strategy != "envvar" || usesNRI(f) {
 		return false
 	}
-	// The operator's toolkit makes NVIDIA's runtime the default, unless it is told not to: then other pods set the
+	// The operator's toolkit makes NVIDIA's runtime the default unless it is configured not to. Pods must then set the
 	// class.
 	others := slices.ContainsFunc(n.Pods, func(pod *corev1.Pod) bool {
 		return pod.Spec.RuntimeClassName != nil && *pod.Spec.RuntimeClassName == class.Name && !facts.Ended(pod) &&
 			facts.ComponentOf(pod.Labels, &pod.Spec) == ""
 	})
-	off := "" // the variable that tells the toolkit not to
+	off := "" // the variable that configures the toolkit not to
 	for _, toolkit := range facts.Current(n, facts.Toolkit) {
 		if variable, is := facts.ToldDefault(toolkit); !is {
 			off = variable
@@ -336,7 +337,7 @@ func reportWithoutDriver(f *facts.Facts, r *engine.Result, n *facts.Node, pods [
 		if known {
 			found.Evidence = append(found.Evidence, source)
 		}
-		if n.Distribution == facts.K3s || n.Distribution == facts.RKE2 { // without a flag, runc is their default
+		if n.Distribution == facts.K3s || n.Distribution == facts.RKE2 { // their default is runc, without a flag
 			found.Confidence = finding.Likely
 		}
 		if off != "" {
@@ -357,9 +358,9 @@ func reportWithoutDriver(f *facts.Facts, r *engine.Result, n *facts.Node, pods [
 	return reported
 }
 
-// reportUnset reports pods without a RuntimeClass on a node whose runtime could not be read, and whose distribution
-// does not make NVIDIA's runtime the default: the device plugin itself sets the class. It reports whether there are
-// any.
+// reportUnset reports pods without a RuntimeClass on a node whose runtime could not be read, if the node's distribution
+// does not make NVIDIA's runtime the default and the device plugin's own pod sets the class. It returns whether it
+// reported any pod.
 func reportUnset(f *facts.Facts, r *engine.Result, n *facts.Node, pods []*corev1.Pod) (reported bool) {
 	class := f.NVIDIAClass()
 	strategy, source, known := facts.DeviceStrategy(f, n)
@@ -398,7 +399,8 @@ func reportUnset(f *facts.Facts, r *engine.Result, n *facts.Node, pods []*corev1
 	return reported
 }
 
-// checkStrategyRefused reports nodes on which pods with GPUs get none, because of the toolkit's settings.
+// checkStrategyRefused reports nodes on which GPU pods get no GPUs because the toolkit's settings do not allow the
+// device plugin's strategy.
 func checkStrategyRefused(f *facts.Facts, r *engine.Result) {
 	for _, n := range f.GPUNodes {
 		found := finding.Finding{

@@ -17,10 +17,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/runtimeview"
 )
 
-// withoutHandler is the kind of findings about edits that do not have the handler that pods request.
+// withoutHandler is the kind (Finding.As) of findings about edited files that lack a handler that pods request.
 const withoutHandler = "without the handler"
 
-// configurationChecks returns the checks of containerd's configuration, on disk and in memory.
+// configurationChecks returns the checks for containerd's configuration, on disk and in memory.
 func configurationChecks() []engine.Check {
 	const files = "the files that the kubelet's containerd loads, by the rules of its release, and its configuration " +
 		"in memory (CRI Status)"
@@ -122,7 +122,8 @@ func configurationChecks() []engine.Check {
 	}
 }
 
-// checkNotStarted reports nodes on which this tool's debug pod did not start, because other pods may not start either.
+// checkNotStarted reports nodes on which this tool's debug pod did not start, because other pods may not start there
+// either.
 func checkNotStarted(f *facts.Facts, r *engine.Result) {
 	for _, m := range f.Snapshot.Missing {
 		name, ofNode := strings.CutPrefix(m.What, "nodes/")
@@ -180,8 +181,8 @@ func checkRuntimeNotReady(f *facts.Facts, r *engine.Result) {
 	})
 }
 
-// checkEdited reports configuration files that are not in effect: handlers that differ, and files with which containerd
-// or a handler would not work.
+// checkEdited reports configuration files that are not in effect: files that define different handlers, and files with
+// which containerd or a handler would not work.
 func checkEdited(f *facts.Facts, r *engine.Result) {
 	eachRuntime(r, f, func(n *facts.Node) {
 		i := instance(n)
@@ -218,7 +219,7 @@ func checkEdited(f *facts.Facts, r *engine.Result) {
 		lacking := lacking(f, n)
 		for handler := range lacking {
 			if h, known := i.Handler(handler); !known || h.OnDisk == nil && h.InMemory == nil {
-				// A restart does not bring what the files lack as well.
+				// A restart does not help if the files lack the handler, too.
 				issue.As, issue.Confidence = withoutHandler, finding.Likely
 				issue.Fix.Text = fmt.Sprintf("the file was written anew, and lacks the handler %s, which pods "+
 					"request. Have it added first (the toolkit's pod does it when it starts), and compare the file "+
@@ -254,8 +255,8 @@ func checkEdited(f *facts.Facts, r *engine.Result) {
 	})
 }
 
-// loadMargin is how much newer than the containerd process a file must be to count as not loaded. It allows for an
-// imprecise clock and for the time between fork and reading the file.
+// loadMargin is the minimum time by which a file must be newer than the containerd process to count as not loaded. It
+// allows for an imprecise clock and for the time between fork and reading the file.
 const loadMargin = 5 * time.Second
 
 func checkNotLoaded(f *facts.Facts, r *engine.Result) {

@@ -11,24 +11,24 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 )
 
-// startError is an error message of the container runtime about a pod that does not start.
+// startError is an error message from the container runtime about a pod that does not start.
 type startError struct {
 	pod  *corev1.Pod
 	node *facts.Node
 	// id is the ID of the finding that the message indicates. name is the handler, file, runtime type, or CDI devices
 	// in the message.
 	id, name string
-	// sandbox reports whether creating the pod's sandbox failed.
+	// sandbox is true if creating the pod's sandbox failed.
 	sandbox  bool
 	evidence finding.Evidence
 }
 
 const failedSandbox = "FailedCreatePodSandBox"
 
-// startErrors returns the start errors of pods, by node.
+// startErrors returns the start errors for pods, by node.
 func startErrors(f *facts.Facts) map[*facts.Node][]startError { return facts.Once(f, findStartErrors) }
 
-// findStartErrors returns the start errors of pods, by node. It ignores pods that have started since.
+// findStartErrors returns the start errors for pods, by node. It ignores pods that have started since.
 func findStartErrors(f *facts.Facts) map[*facts.Node][]startError {
 	all := map[*facts.Node][]startError{}
 	for i := range f.Snapshot.Pods {
@@ -50,7 +50,8 @@ func findStartErrors(f *facts.Facts) map[*facts.Node][]startError {
 	return all
 }
 
-// runtimeSaid returns the newest error about a pod's sandbox, or else the errors of its containers.
+// runtimeSaid returns the newest error about a pod's sandbox. If there is none, it returns the errors of the pod's
+// containers.
 func runtimeSaid(f *facts.Facts, pod *corev1.Pod) []startError {
 	var all []startError
 	events := f.EventsOfPod(pod)
@@ -105,7 +106,7 @@ func hasSandbox(pod *corev1.Pod) bool {
 		})
 }
 
-// errorsOf returns the start errors with an ID on a node, grouped by name.
+// errorsOf returns the start errors with the given ID on a node, grouped by name.
 func errorsOf(f *facts.Facts, id string, n *facts.Node) []errorGroup {
 	var all []errorGroup
 	for _, e := range startErrors(f)[n] {
@@ -145,7 +146,7 @@ func (g errorGroup) evidence() []finding.Evidence {
 	return all
 }
 
-// errorsOn returns all start errors with an ID on a node as one group, which may be empty.
+// errorsOn returns all start errors with the given ID on a node as one group, which may be empty.
 func errorsOn(f *facts.Facts, id string, n *facts.Node) errorGroup {
 	var all errorGroup
 	for _, g := range errorsOf(f, id, n) {

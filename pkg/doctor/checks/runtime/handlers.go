@@ -18,7 +18,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/runtimeview"
 )
 
-// handlerChecks returns the checks of RuntimeClasses and the runtime handlers to which they refer.
+// handlerChecks returns the checks for RuntimeClasses and the runtime handlers to which they refer.
 func handlerChecks() []engine.Check {
 	return []engine.Check{
 		{
@@ -109,7 +109,7 @@ func handlerChecks() []engine.Check {
 	}
 }
 
-// wanted returns the handlers that pods of a node request through a RuntimeClass, with these pods.
+// wanted returns the handlers that pods on a node request through a RuntimeClass, and the pods for each handler.
 func wanted(f *facts.Facts, n *facts.Node) map[string][]*corev1.Pod {
 	all := map[string][]*corev1.Pod{}
 	for _, pod := range n.Pods {
@@ -123,7 +123,8 @@ func wanted(f *facts.Facts, n *facts.Node) map[string][]*corev1.Pod {
 	return all
 }
 
-// inMemory returns the handlers of the node's runtime, and the source. known is false if the handlers are unknown.
+// inMemory returns the handlers that the node's runtime has loaded, and the source of this information. known is false
+// if the handlers are unknown.
 func inMemory(n *facts.Node) (handlers []string, source string, known bool) {
 	if i := instance(n); i != nil && i.ShowsMemory() {
 		for _, h := range i.Handlers {
@@ -139,7 +140,8 @@ func inMemory(n *facts.Node) (handlers []string, source string, known bool) {
 	return handlers, n.Object().String() + " .status.runtimeHandlers", len(handlers) > 0
 }
 
-// lacking returns the handlers that pods of a node request and its runtime does not have, with these pods.
+// lacking returns the handlers that pods on a node request but the node's runtime does not have, and the pods for each
+// handler.
 func lacking(f *facts.Facts, n *facts.Node) map[string][]*corev1.Pod {
 	all := map[string][]*corev1.Pod{}
 	has, _, known := inMemory(n)
@@ -151,7 +153,7 @@ func lacking(f *facts.Facts, n *facts.Node) map[string][]*corev1.Pod {
 		}
 	}
 	for _, g := range errorsOf(f, "rt.handler-missing", n) {
-		if all[g.name] == nil && !slices.Contains(has, g.name) { // the runtime's handlers are newer than events
+		if all[g.name] == nil && !slices.Contains(has, g.name) { // the runtime's list is newer than the events
 			for _, e := range g.errors {
 				all[g.name] = append(all[g.name], e.pod)
 			}
@@ -175,7 +177,7 @@ func checkHandlerMissing(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// hostProblem returns why a node's runtime was not read.
+// hostProblem returns the reason why a node's runtime was not read.
 func hostProblem(f *facts.Facts, n *facts.Node) string {
 	if n.View != nil {
 		return n.View.Problem
@@ -183,8 +185,8 @@ func hostProblem(f *facts.Facts, n *facts.Node) string {
 	return f.WhyNoHost(n.Name)
 }
 
-// awaitsDriver is the kind of findings about a node whose toolkit waits for the operator's driver before it adds the
-// handler.
+// awaitsDriver is the kind (Finding.As) of findings about a node whose toolkit waits for the operator's driver before
+// it adds the handler.
 const awaitsDriver = "awaits the driver"
 
 func handlerMissing(f *facts.Facts, n *facts.Node, handler string, pods []*corev1.Pod) finding.Finding {
@@ -242,8 +244,8 @@ func handlerMissing(f *facts.Facts, n *facts.Node, handler string, pods []*corev
 	return issue
 }
 
-// tellNoToolkit completes the finding if the GPU operator installs the driver of the node but not the toolkit: a node
-// without a driver of its own probably has no toolkit.
+// tellNoToolkit completes the finding if the GPU operator installs the node's driver but not the toolkit: a node whose
+// image has no driver probably has no toolkit either.
 func tellNoToolkit(f *facts.Facts, n *facts.Node, handler string, issue *finding.Finding) {
 	if !strings.HasPrefix(handler, "nvidia") || !facts.PolicyOff(f, "toolkit") || n.IsCRIO() ||
 		len(facts.Current(n, facts.Driver)) == 0 || n.Host != nil && n.Host.Probe.ToolkitVersion != "" {
@@ -265,7 +267,7 @@ func tellNoToolkit(f *facts.Facts, n *facts.Node, handler string, issue *finding
 	}
 }
 
-// handlerFix returns how to add the handler, depending on how the node's handlers are configured.
+// handlerFix returns a fix that adds the handler in the way in which the node's handlers are configured.
 func handlerFix(f *facts.Facts, n *facts.Node, handler string) finding.Fix {
 	switch i := instance(n); {
 	case n.IsCRIO():
@@ -302,7 +304,7 @@ func handlerFix(f *facts.Facts, n *facts.Node, handler string) finding.Fix {
 	}
 }
 
-// configureByHand returns how to add the handler to a node without the GPU operator.
+// configureByHand returns a fix that adds the handler on a node without the GPU operator.
 func configureByHand(n *facts.Node, handler string) finding.Fix {
 	i := instance(n)
 	if place, ok := runtime(n.Distribution); ok && (n.Distribution == facts.K3s || n.Distribution == facts.RKE2) {
@@ -373,7 +375,7 @@ func checkWrongInstance(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// grepAll returns the first line of the pod's logs that contains all the strings.
+// grepAll returns the first line in the pod's logs that contains all the strings.
 func grepAll(f *facts.Facts, pod *corev1.Pod, texts ...string) (finding.Evidence, bool) {
 	for _, l := range f.LogsOf(pod) {
 		for line := range strings.Lines(l.Text) {
@@ -388,7 +390,7 @@ func grepAll(f *facts.Facts, pod *corev1.Pod, texts ...string) (finding.Evidence
 	return finding.Evidence{}, false
 }
 
-// viewFindings reports the findings with an ID from the runtime view of each node. A finding is an error if pods need
+// viewFindings reports the findings with the given ID in each node's runtime view. A finding is an error if pods need
 // one of its handlers, or if it affects the whole runtime.
 func viewFindings(f *facts.Facts, r *engine.Result, id string) {
 	eachRuntime(r, f, func(n *facts.Node) {
@@ -438,7 +440,7 @@ func notReadyWith(f *facts.Facts, n *facts.Node, found runtimeview.Finding) []st
 	return all
 }
 
-// matters reports whether pods of the node request one of the handlers, or one of the handlers is the default.
+// matters reports whether pods on the node request one of the handlers, or one of the handlers is the node's default.
 func matters(f *facts.Facts, n *facts.Node, handlers []string) bool {
 	wanted := wanted(f, n)
 	for _, name := range handlers {
@@ -449,7 +451,7 @@ func matters(f *facts.Facts, n *facts.Node, handlers []string) bool {
 	return false
 }
 
-// siblings returns the equivalent handlers with other names.
+// siblings returns the names of equivalent handlers.
 func siblings(handler string) []string {
 	switch handler {
 	case "nvidia":

@@ -75,7 +75,7 @@ func checkNoInotify(f *facts.Facts, r *engine.Result) {
 	})
 }
 
-// journalTime parses the time at the beginning of a line of `journalctl -o short-iso`.
+// journalTime parses the timestamp at the beginning of a line of `journalctl -o short-iso`.
 func journalTime(line string) (time.Time, bool) {
 	head, _, _ := strings.Cut(line, " ")
 	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04:05-0700"} {

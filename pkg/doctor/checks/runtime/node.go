@@ -15,7 +15,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// nodeRuntimeChecks returns the checks of how the node's settings affect running containers.
+// nodeRuntimeChecks returns the checks for node settings that affect running containers.
 func nodeRuntimeChecks() []engine.Check {
 	return []engine.Check{
 		{
@@ -111,8 +111,8 @@ func nodeRuntimeChecks() []engine.Check {
 	}
 }
 
-// pluginLostGPUs returns the line in which a device plugin marks GPUs unhealthy because of an unknown error of NVML, if
-// the kernel log shows no error of a GPU and the node still lacks the GPUs.
+// pluginLostGPUs returns the line in which a device plugin marks GPUs unhealthy because of an unknown NVML error. It
+// returns false if the kernel log shows a GPU error, or if all of the node's GPUs are allocatable again.
 func pluginLostGPUs(f *facts.Facts, n *facts.Node, plugin *corev1.Pod) (finding.Evidence, bool) {
 	if facts.GPUsOf(n.Status.Allocatable) >= facts.GPUsOf(n.Status.Capacity) || len(n.GPUs().Incidents) > 0 {
 		return finding.Evidence{}, false
@@ -120,7 +120,7 @@ func pluginLostGPUs(f *facts.Facts, n *facts.Node, plugin *corev1.Pod) (finding.
 	return f.GrepLogs(plugin, "unhealthy: Unknown Error", "Error waiting for event: Unknown Error")
 }
 
-// tellPlugin completes the finding about a device plugin that lost the GPUs.
+// tellPlugin completes the finding about a device plugin that lost access to the GPUs.
 func tellPlugin(f *facts.Facts, plugin *corev1.Pod, issue *finding.Finding) {
 	issue.Title = "the device plugin lost its access to the GPUs while running, and marks them unhealthy"
 	issue.Cause = "NVML in the plugin's container reports an unknown error, and no XID shows that a GPU failed. " +
@@ -221,7 +221,7 @@ func checkCPUManager(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// passesDevices reports whether the node's device plugin passes device specs.
+// passesDevices reports whether the node's device plugin passes device nodes to containers.
 func passesDevices(n *facts.Node) bool {
 	for _, pod := range facts.Current(n, facts.DevicePlugin) {
 		for _, c := range pod.Spec.Containers {
@@ -266,7 +266,7 @@ func checkAllVisible(f *facts.Facts, r *engine.Result) {
 							"ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED=false for the toolkit",
 					},
 				}
-				// DaemonSet pods that monitor all GPUs are meant to see them.
+				// DaemonSet pods that monitor all GPUs are supposed to see all of them.
 				owner := metav1.GetControllerOf(pod)
 				if shared && (owner == nil || owner.Kind != "DaemonSet") {
 					issue.Severity = finding.Warning
@@ -332,7 +332,7 @@ func checkPermissions(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// whyNotAllowed adds the setting of the node that denies containers access to device files, and its fix.
+// whyNotAllowed adds the node's setting that denies containers access to device files, and a fix.
 func whyNotAllowed(f *facts.Facts, n *facts.Node, issue finding.Finding) finding.Finding {
 	p := n.Host.Probe
 	quote := func(source, text string) {

@@ -81,7 +81,7 @@ func checkRestartLoop(f *facts.Facts, r *engine.Result) {
 	})
 }
 
-// checkToolkitLoop reports a toolkit that restarts the runtime and is terminated by the restart. Its container
+// checkToolkitLoop reports a toolkit that restarts the runtime and is itself terminated by the restart. Its container
 // repeatedly exits without an error.
 func checkToolkitLoop(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 	for _, s := range pod.Status.ContainerStatuses {
@@ -123,7 +123,7 @@ func runtimeJournal(n *facts.Node) (unit, journal string) {
 	return unit, cmp.Or(n.Host.Journals[unit], n.Host.Journals[strings.TrimSuffix(unit, ".service")])
 }
 
-// runtimeStarted returns when the node's runtime started, or the zero time if unknown.
+// runtimeStarted returns the time at which the node's runtime started, or the zero time if unknown.
 func runtimeStarted(n *facts.Node) (started time.Time) {
 	i := instance(n)
 	if i == nil || n.Host == nil {

@@ -1,4 +1,4 @@
-// Package runtime checks the container runtime of nodes and its configuration.
+// Package runtime checks the container runtime on nodes and its configuration.
 package runtime
 
 import (
@@ -12,9 +12,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/runtimeview"
 )
 
-// Checks returns the checks of the node's container runtime, from the RuntimeClass of a pod to the program that starts
-// the pod. The package pkg/runtimeview finds problems in containerd's configuration, which `runtime show` also prints.
-// The checks add which pods are affected.
+// Checks returns the checks for the node's container runtime, from a pod's RuntimeClass to the program that starts the
+// pod. The package pkg/runtimeview finds problems in containerd's configuration, which `runtime show` also prints. The
+// checks add the affected pods.
 func Checks() []engine.Check {
 	return engine.InSentences(slices.Concat(handlerChecks(), configurationChecks(), startChecks(), toolkitChecks(),
 		cdiChecks(), nodeRuntimeChecks()))
@@ -34,13 +34,13 @@ func noGPUs(more ...string) []string {
 	return noPods(append(more, "wl.cpu-mode", "wl.cuda-error", "wl.cuda-vs-driver")...)
 }
 
-// noRuntime returns the IDs of the findings that follow if the kubelet has no runtime.
+// noRuntime returns the IDs of the findings that follow if the kubelet has no container runtime.
 func noRuntime(more ...string) []string {
 	return noPods(append(more, "rt.not-ready", "rt.handler-missing", "rt.restart-loop", "node.not-ready",
 		"node.condition", "sched.node-state", "dp.*")...)
 }
 
-// runtimeFindings returns the findings with an ID in the runtime view of a node.
+// runtimeFindings returns the findings with the given ID in a node's runtime view.
 func runtimeFindings(n *facts.Node, id string) []runtimeview.Finding {
 	if n.View == nil {
 		return nil
@@ -72,7 +72,7 @@ func eachRuntime(r *engine.Result, f *facts.Facts, do func(n *facts.Node)) {
 	}
 }
 
-// quoted converts a view's quotes to evidence.
+// quoted converts the quotes in a runtime view to evidence.
 func quoted(n *facts.Node, quotes []runtimeview.Quote) []finding.Evidence {
 	var all []finding.Evidence
 	for _, q := range quotes[:min(len(quotes), 5)] {
@@ -93,19 +93,19 @@ func unitOf(n *facts.Node) string {
 	return cmp.Or(place.unit, "containerd.service")
 }
 
-// restartUnit returns the command that restarts the runtime of a node.
+// restartUnit returns the command that restarts the node's runtime.
 func restartUnit(n *facts.Node) string {
 	return shell.OnHost(n.Name, "sudo systemctl restart %s", unitOf(n))
 }
 
-// lookAt returns the doctor command that reads the node.
+// lookAt returns the doctor command that collects data from the node.
 func lookAt(n *facts.Node) string { return shell.Command("kubectl gpu-fault doctor --node %s", n.Name) }
 
 // runtimePlace contains the paths and the unit of a distribution's containerd.
 type runtimePlace struct{ config, socket, unit string }
 
-// runtime returns the containerd of a distribution that does not use /etc/containerd. It returns false for Canonical
-// Kubernetes, whose paths can differ.
+// runtime returns the location of containerd's files in a distribution that does not use /etc/containerd. It returns
+// false for Canonical Kubernetes, whose paths can differ.
 func runtime(d facts.Distribution) (runtimePlace, bool) {
 	switch d {
 	case facts.K3s:

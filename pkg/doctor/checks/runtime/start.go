@@ -13,7 +13,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/runtimeview"
 )
 
-// startChecks returns the checks of the programs that the runtime executes to start a pod.
+// startChecks returns the checks for the programs that the runtime executes to start a pod.
 func startChecks() []engine.Check {
 	return []engine.Check{
 		{
@@ -147,7 +147,7 @@ func startChecks() []engine.Check {
 }
 
 // viewAndEvents combines the runtime's errors about pods with the runtime view, and reports one finding for each node
-// and cause. fix receives the name in the error, or an empty string if there is no error.
+// and cause. fix is called with the name in the error, or with an empty string if there is no error.
 func viewAndEvents(
 	f *facts.Facts, r *engine.Result, id, title string, fix func(n *facts.Node, name string) finding.Fix,
 ) {
@@ -187,7 +187,7 @@ func viewAndEvents(
 	}
 }
 
-// viewFix returns the view's own fix if it has one, and the check's fix otherwise.
+// viewFix returns the fix in the runtime view's finding. If there is none, it returns the check's fix.
 func viewFix(n *facts.Node, v runtimeview.Finding, fix finding.Fix) finding.Fix {
 	fix.Text = cmp.Or(v.Fix, fix.Text)
 	if commands := fixCommands(n, v); len(commands) > 0 {
@@ -196,7 +196,7 @@ func viewFix(n *facts.Node, v runtimeview.Finding, fix finding.Fix) finding.Fix 
 	return fix
 }
 
-// isOfGPUs reports whether the pod requests GPUs, is a GPU component, or has a RuntimeClass.
+// isOfGPUs reports whether the error's pod requests GPUs, is a GPU component, or has a RuntimeClass.
 func isOfGPUs(f *facts.Facts, e startError) bool {
 	return f.AsksForGPU(e.pod) || facts.ComponentOf(e.pod.Labels, &e.pod.Spec) != "" ||
 		e.pod.Spec.RuntimeClassName != nil
@@ -224,7 +224,7 @@ func checkSandboxFailed(f *facts.Facts, r *engine.Result) {
 }
 
 // onlyCDI reports whether the node's pods get GPUs only through CDI, which the runtime must then support. It also
-// returns evidence.
+// returns the evidence.
 func onlyCDI(f *facts.Facts, n *facts.Node) (finding.Evidence, bool) {
 	if strategy, source, known := facts.DeviceStrategy(f, n); known &&
 		strings.Trim(strings.ReplaceAll(strategy, "cdi-cri", ""), ", ") == "" {

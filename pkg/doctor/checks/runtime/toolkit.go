@@ -16,8 +16,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/runtimeview"
 )
 
-// toolkitFix returns how to configure the NVIDIA container toolkit for the kubelet's containerd, depending on how the
-// toolkit was installed.
+// toolkitFix returns a fix that configures the NVIDIA container toolkit for the kubelet's containerd, depending on how
+// the toolkit was installed.
 func toolkitFix(f *facts.Facts, n *facts.Node) finding.Fix {
 	env := toolkitEnv(f, n)
 	if len(env) == 0 {
@@ -73,9 +73,9 @@ func hasOperator(f *facts.Facts) bool {
 	return release || policy || len(f.Component(facts.Operator)) > 0
 }
 
-// toolkitEnvFix returns a fix that sets variables of the toolkit in the operator's Helm release, or else in the
-// ClusterPolicy, or else in the DaemonSet. Helm and the ClusterPolicy replace lists as a whole, so the fix includes
-// existing variables.
+// toolkitEnvFix returns a fix that sets environment variables for the toolkit in the operator's Helm release, or else
+// in the ClusterPolicy, or else in the DaemonSet. Helm and the ClusterPolicy replace lists as a whole, so the fix
+// includes existing variables.
 func toolkitEnvFix(f *facts.Facts, env []runtimeview.Setting, text string) finding.Fix {
 	if h, ok := facts.ReleaseOf(f, facts.ChartOperator); ok {
 		toolkit, _ := h.Values["toolkit"].(map[string]any)
@@ -131,7 +131,7 @@ func toolkitEnvFix(f *facts.Facts, env []runtimeview.Setting, text string) findi
 	return finding.Fix{Text: text + ": " + strings.Join(words, " ")}
 }
 
-// hasEnv reports whether all variables are set already.
+// hasEnv reports whether all the variables are already set.
 func hasEnv(old []any, env []runtimeview.Setting) bool {
 	for _, s := range env {
 		if !slices.ContainsFunc(old, func(v any) bool {
@@ -144,7 +144,7 @@ func hasEnv(old []any, env []runtimeview.Setting) bool {
 	return len(env) > 0
 }
 
-// ignoredEnvFix returns the fix if the settings are there and have no effect.
+// ignoredEnvFix returns the fix for settings that are present but have no effect.
 func ignoredEnvFix(f *facts.Facts, env []runtimeview.Setting) finding.Fix {
 	var names []string
 	for _, s := range env {
@@ -160,7 +160,7 @@ func ignoredEnvFix(f *facts.Facts, env []runtimeview.Setting) finding.Fix {
 	}
 }
 
-// setEnv returns the command that sets variables of a DaemonSet.
+// setEnv returns the command that sets environment variables in a DaemonSet.
 func setEnv(namespace, name string, env []runtimeview.Setting) string {
 	format, args := "kubectl set env daemonset/%s -n %s", []any{name, namespace}
 	for _, s := range env {
@@ -169,7 +169,7 @@ func setEnv(namespace, name string, env []runtimeview.Setting) string {
 	return shell.Command(format, args...)
 }
 
-// withEnv returns old with the variables in env set. It also replaces variables that use valueFrom.
+// withEnv returns a copy of old in which the variables in env are set. It also replaces variables that use valueFrom.
 func withEnv(old []any, env []runtimeview.Setting) []any {
 	var all []any
 	for _, v := range old {
@@ -185,8 +185,8 @@ func withEnv(old []any, env []runtimeview.Setting) []any {
 	return all
 }
 
-// toolkitVersion returns the version of the toolkit on a node, and evidence: the output of the toolkit's program, or
-// else the image of its pod.
+// toolkitVersion returns the version of the toolkit on a node, and its evidence: the output of the toolkit's program,
+// or else the image of its pod.
 func toolkitVersion(f *facts.Facts, n *facts.Node) (string, finding.Evidence) {
 	if n.Host != nil && n.Host.Probe.ToolkitVersion != "" {
 		said := n.Host.Probe.ToolkitVersion
@@ -219,7 +219,7 @@ func versionIn(text string) string {
 	return ""
 }
 
-// versionBefore reports whether a version x.y.z is earlier than another.
+// versionBefore reports whether version x.y.z is earlier than another version.
 func versionBefore(version, than string) bool {
 	var a, b [3]int
 	_, err := fmt.Sscanf(version, "%d.%d.%d", &a[0], &a[1], &a[2])
@@ -227,7 +227,7 @@ func versionBefore(version, than string) bool {
 	return err == nil && other == nil && slices.Compare(a[:], b[:]) < 0
 }
 
-// toolkitChecks returns the checks of the NVIDIA container toolkit's version.
+// toolkitChecks returns the checks for the NVIDIA container toolkit's version.
 func toolkitChecks() []engine.Check {
 	return []engine.Check{{
 		ID: "sec.ctk-cve", Layer: finding.LayerRuntime, From: []string{"api/pods"},

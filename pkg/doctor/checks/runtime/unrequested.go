@@ -16,8 +16,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nvidiasmi"
 )
 
-// tellUnrequested reports that more GPUs of a node run programs than its pods request. It counts whole GPUs only:
-// shared ones, MIG devices and claimed ones may have several users each.
+// tellUnrequested reports a node on which more GPUs are in use than its pods request. It counts only whole GPUs,
+// because a shared GPU, a MIG device or a GPU in a ResourceClaim may have several users.
 func tellUnrequested(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	log := n.GPUs().SMI
 	if log == nil || n.Allocatable("nvidia.com/gpu") != int64(len(log.GPUs)) {
@@ -66,7 +66,7 @@ func tellUnrequested(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	})
 }
 
-// computes reports whether a process computes, and is not a server of MPS.
+// computes reports whether a process is a compute process, but not an MPS server.
 func computes(p nvidiasmi.Process) bool {
 	return strings.Contains(p.Type, "C") && !strings.Contains(p.Name, "mps-server")
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// checkUnbalanced reports fully used nodes that have an idle identical node, and the pods whose selectors restrict them
-// to the full node.
+// checkUnbalanced reports a fully used node if an identical node is idle, and the pods whose selectors restrict them to
+// the full node.
 func checkUnbalanced(f *facts.Facts, r *engine.Result) {
 	if r.Lacks(f, "api/pods") || r.Lacks(f, "api/nodes") {
 		return
@@ -77,7 +77,7 @@ func unbalanced(
 	return issue
 }
 
-// twins returns groups of two or more available nodes that have the same number of the same GPUs.
+// twins returns groups of two or more available nodes with the same number of GPUs of the same model.
 func twins(s *scheduler.Scheduler) [][]*facts.Node {
 	groups := map[string][]*facts.Node{}
 	for _, n := range s.F.GPUNodes {
@@ -99,7 +99,7 @@ func twins(s *scheduler.Scheduler) [][]*facts.Node {
 	return all
 }
 
-// load returns 1 if all GPUs of the node are in use, 0 if all are free, and 0.5 otherwise.
+// load returns 1 if all GPUs on the node are in use, 0 if all are free, and 0.5 otherwise.
 func load(s *scheduler.Scheduler, n *facts.Node) float64 {
 	var used, free int64
 	for _, name := range scheduler.Advertised(n) {
@@ -115,8 +115,8 @@ func load(s *scheduler.Scheduler, n *facts.Node) float64 {
 	return 0.5
 }
 
-// tied returns the pods that hold the node's GPUs and the pending pods, limited to pods whose selectors match the node
-// but not its twin.
+// tied returns the pods that hold the node's GPUs, and the pending pods. Both are limited to pods whose selectors match
+// the node but not its twin.
 func tied(s *scheduler.Scheduler, n, twin *facts.Node) (holding, waiting []*corev1.Pod) {
 	only := func(pod *corev1.Pod) bool {
 		// DaemonSets and Kueue's topology-aware scheduling bind pods to nodes by design.

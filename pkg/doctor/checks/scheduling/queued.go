@@ -9,7 +9,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
 )
 
-// queuedCheck returns the check of GPU work in the queues of batch schedulers.
+// queuedCheck returns the check for GPU work that is queued by batch schedulers.
 func queuedCheck() engine.Check {
 	return engine.Check{
 		ID: "sched.queued", Symptom: engine.Unexplained, Layer: finding.LayerScheduling,
@@ -59,8 +59,8 @@ func checkQueued(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// checkPlacers adds the failing schedulers and queue controllers that work waits for, and reports whether it found
-// any.
+// checkPlacers adds the failing schedulers and queue controllers that the work is waiting for. It returns whether there
+// are any.
 func checkPlacers(f *facts.Facts, r *engine.Result, waits []string) bool {
 	failing := f.FailingPlacers()
 	for _, pod := range failing {

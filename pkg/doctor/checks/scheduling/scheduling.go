@@ -18,11 +18,11 @@ import (
 )
 
 // sched.unbalanced considers only selectors and affinity, because a pod with a preset spec.nodeName looks the same as a
-// pod bound by a scheduler: the kubelet sets PodScheduled for both. The checks do not evaluate the other filters of the
-// scheduler (inter-pod affinity, topology spread, host ports, volume limits); sched.unschedulable quotes the
-// scheduler's message instead.
+// pod bound by a scheduler: the kubelet sets PodScheduled for both. The checks do not evaluate the scheduler's other
+// filters (inter-pod affinity, topology spread, host ports, volume limits); sched.unschedulable quotes the scheduler's
+// message instead.
 
-// Checks returns the checks of the scheduling layer.
+// Checks returns the checks for the scheduling layer.
 func Checks() []engine.Check {
 	return slices.Concat(pendingChecks(), []engine.Check{
 		queuedCheck(),
@@ -141,7 +141,8 @@ func reportPending(f *facts.Facts, r *engine.Result, id string) {
 	}
 }
 
-// predecessor returns a pod of an older ReplicaSet of the pod's Deployment that holds GPUs, or nil.
+// predecessor returns a pod that holds GPUs and belongs to an older ReplicaSet of the pod's Deployment, or nil if there
+// is none.
 func predecessor(f *facts.Facts, pod *corev1.Pod) *corev1.Pod {
 	deployment, set := facts.DeploymentOf(pod)
 	if deployment == "" {
@@ -159,7 +160,7 @@ func predecessor(f *facts.Facts, pod *corev1.Pod) *corev1.Pod {
 	return nil
 }
 
-// tellDeadlock describes a rolling update that waits for the GPUs of the pods that it replaces.
+// tellDeadlock describes a rolling update that is waiting for the GPUs of the pods that it replaces.
 func tellDeadlock(pod, old *corev1.Pod, issue *finding.Finding) {
 	deployment, _ := facts.DeploymentOf(pod)
 	issue.Severity, issue.Confidence = finding.Error, finding.Likely
@@ -214,12 +215,12 @@ func checkTopology(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// admitsAgain is how long after its start a kubelet may still reject pods that were on the node before.
+// admitsAgain is the time after a kubelet's start during which it may reject pods that were on the node before.
 const admitsAgain = 15 * time.Minute
 
-// early reports whether the kubelet rejected the pod before the device plugin had registered: the node advertises its
-// GPUs now, and the message says that the kubelet knew none. "no healthy devices" is also what the kubelet says of
-// devices with faults: then an event must show that the node or its kubelet had just started.
+// early reports whether the kubelet rejected the pod because the device plugin had not registered yet: the node
+// advertises its GPUs now, but according to the message, the kubelet knew none. The message "no healthy devices" can
+// also mean faulty devices, so it counts only if an event shows that the node or its kubelet had just started.
 func early(f *facts.Facts, pod *corev1.Pod) (restart []finding.Evidence, is bool) {
 	n := f.Node(pod.Spec.NodeName)
 	if n == nil || facts.GPUsOf(n.Status.Allocatable) == 0 {

@@ -59,8 +59,8 @@ func checkAgents(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// reportAgent reports the DaemonSets that mount a volume's path as well and are kept off the node, unless one of those
-// that mount it has a pod there.
+// reportAgent reports a DaemonSet that mounts a volume's path but is kept off the node. It reports nothing if another
+// DaemonSet that mounts the path has a pod on the node.
 func reportAgent(
 	f *facts.Facts, r *engine.Result, pod *corev1.Pod, n *facts.Node, v corev1.Volume, said finding.Evidence,
 ) {
@@ -99,7 +99,7 @@ func reportAgent(
 		found.Fix = finding.Fix{Text: "Let the DaemonSet's nodeSelector and affinity select the node, or run the pod on a " +
 			"node that they select, then delete the pod so that it starts again."}
 	} else {
-		return // its pod is missing for another reason, perhaps for a moment
+		return // the pod is missing for another reason, perhaps temporarily
 	}
 	found.Evidence = append(found.Evidence, finding.FieldEvidence(object, ".spec.template.spec.volumes", "hostPath: %s",
 		mounts))
@@ -112,7 +112,8 @@ func ownedBy(pod *corev1.Pod, d *appsv1.DaemonSet) bool {
 	return owner != nil && owner.Kind == "DaemonSet" && owner.Name == d.Name && pod.Namespace == d.Namespace
 }
 
-// mountedBy returns the path of a DaemonSet's volume that is the path, or is within it or around it, or "".
+// mountedBy returns the path of a DaemonSet's volume if it equals, contains or is inside the given path, or ""
+// otherwise.
 func mountedBy(d *appsv1.DaemonSet, of string) string {
 	of = cleaned(of)
 	for _, v := range d.Spec.Template.Spec.Volumes {
@@ -127,7 +128,7 @@ func mountedBy(d *appsv1.DaemonSet, of string) string {
 	return ""
 }
 
-// cleaned returns a path of the node in one notation: /var/run is a link to /run.
+// cleaned returns a host path in canonical form: /var/run is a link to /run.
 func cleaned(of string) string {
 	of = path.Clean("/" + of)
 	if rest, ok := strings.CutPrefix(of, "/var/run/"); ok {
@@ -136,8 +137,8 @@ func cleaned(of string) string {
 	return of
 }
 
-// ofSystem reports whether a path is one that pods of all kinds mount: a directory of the system, the container
-// runtime, the kubelet or the network, or one directly below the root.
+// ofSystem reports whether all kinds of pods mount the path: it is a directory of the system, the container runtime,
+// the kubelet or the network, or is directly below the root directory.
 func ofSystem(of string) bool {
 	of = cleaned(of)
 	if strings.Count(of, "/") < 2 {
@@ -153,11 +154,11 @@ func ofSystem(of string) bool {
 	}, func(dir string) bool { return of == dir || strings.HasPrefix(of, dir+"/") })
 }
 
-// complains matches messages about something that fails or is missing.
+// complains matches messages about failures or missing objects.
 var complains = regexp.MustCompile(`(?i)wait|fail|error|fatal|no such|not found|refused|cannot|can't|could not|unable|` +
 	`time[ds]? ?out|denied|not exist|missing|not a (?:socket|directory)|unavailable|not ready`)
 
-// complaint returns the message of a pod about a problem with the path of a volume.
+// complaint returns a message from a pod about a problem with a volume's path.
 func complaint(f *facts.Facts, pod *corev1.Pod, v corev1.Volume) (finding.Evidence, bool) {
 	paths := []string{v.HostPath.Path}
 	for c := range facts.Containers(pod) {

@@ -19,7 +19,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// Patterns of output that programs print at startup when they compute on the CPU. Each was found in public logs:
+// Patterns of output that programs print at startup if they compute on the CPU. Each was found in public logs:
 //   - "Using device: cpu", "Using cpu device": PyTorch's quick start, and Stable-Baselines3;
 //   - "Use CPU": Informer, Autoformer, and their derivatives (exp_basic.py);
 //   - "Process rank: -1, device: cpu, n_gpu: 0": transformers examples;
@@ -34,7 +34,7 @@ import (
 //   - "no usable GPU found, --gpu-layers option will be ignored": llama.cpp (arg.cpp).
 //
 // The output must be at the beginning of the line, after an optional logger prefix. This excludes settings, such as
-// "device": "cpu" of DeepSpeed's offloading, or indented YAML.
+// "device": "cpu" for DeepSpeed's offloading, and indented YAML.
 const (
 	logPrefix = `(?:\[[^\]]*\]\s*|[0-9][-0-9/:.,TZ+]*\s+|(?:debug|info|warn|warning|notice)\b[]:\s]*|\w+(?:\.\w+)+:|[\w./-]+:\d+:\s*|[\w.<>]+(?::[\w.<>]+)*(?::\d+)?\s*[-:|]\s+|[-|*>#=+✓]+\s*)*`
 	onCPU     = `(?:process rank: -?\d+, |(?:we are |now )?(?:using|use|selected|current|training|compute|torch|pytorch|default|running on)\s+(?:pytorch |torch |the )?)?` +
@@ -46,7 +46,7 @@ var (
 		`|us(?:e|ing) (?:the )?cpu(?: device)?[.!]?\s*$|using cpu device\b|device set to use cpu\b|gpu available: (?:false|true \(cuda\)), used: false|no gpu/tpu found, falling back to cpu` +
 		`|no visible gpu is found, setting device to cpu)|cuda-enabled jaxlib is not installed|cannot dlopen some gpu libraries|skipping registering gpu devices` +
 		`|fp16 is not supported on cpu; using fp32|no usable gpu found, --gpu-layers`)
-	// computesOnGPU matches output of programs that use a GPU, possibly in addition to the CPU.
+	// computesOnGPU matches output from programs that use a GPU, possibly in addition to the CPU.
 	computesOnGPU = regexp.MustCompile(
 		`(?i)\b(?:device|using|use|on|to)\b[a-z_ :=>'"(.]{0,24}\b(?:cuda|gpu:?\d)\b(?: |$|[:,.;)'"])|\bcuda:\d|cudadevice\(|device:gpu:\d|nccl (?:info|version)|, used: true`,
 	)
@@ -54,7 +54,7 @@ var (
 
 // saysCPU returns the log line that shows that a program computes only on the CPU.
 func saysCPU(text string) (line string, found bool) {
-	// Falling back to the CPU may affect only a part of the program.
+	// A fallback to the CPU may affect only a part of the program.
 	none := slices.DeleteFunc(wordsNoGPU.texts(),
 		func(text string) bool { return strings.EqualFold(text, "falling back to CPU") })
 	for l := range strings.Lines(text) {
@@ -69,13 +69,13 @@ func saysCPU(text string) (line string, found bool) {
 	return line, line != ""
 }
 
-// hides reports whether the value of a variable hides all GPUs from the program. devices is the container's number of
-// GPUs, or 0 if unknown.
+// hides reports whether a variable's value hides all GPUs from the program. devices is the container's number of GPUs,
+// or 0 if unknown.
 func hides(name, value string, devices int64) bool {
 	value = strings.TrimSpace(value)
 	switch name {
 	case "CUDA_VISIBLE_DEVICES":
-		// An invalid entry hides itself and all later entries. A container numbers its GPUs from 0, regardless of their
+		// An invalid entry hides itself and all later entries. A container numbers its GPUs from 0, whatever their
 		// numbers on the node.
 		first, _, _ := strings.Cut(value, ",")
 		index, err := strconv.ParseInt(strings.TrimSpace(first), 10, 64)
@@ -138,8 +138,8 @@ func checkCPUMode(f *facts.Facts, r *engine.Result) {
 	withoutGPU(f, r)
 }
 
-// sayCPU returns the line at the beginning or end of the log in which a container with GPUs reports that it computes on
-// the CPU.
+// sayCPU returns the line, from the beginning or end of a log, in which a container with GPUs reports that it computes
+// on the CPU.
 func sayCPU(f *facts.Facts, pod *corev1.Pod) (finding.Evidence, bool) {
 	if pod.Status.Phase != corev1.PodRunning {
 		return finding.Evidence{}, false
@@ -163,7 +163,7 @@ func sayCPU(f *facts.Facts, pod *corev1.Pod) (finding.Evidence, bool) {
 	return finding.Evidence{}, false
 }
 
-// HoldsGPUs reports whether the container gets the GPUs of its pod.
+// HoldsGPUs reports whether the pod's GPUs are assigned to the container.
 func HoldsGPUs(pod *corev1.Pod, c *corev1.Container) bool {
 	return len(pod.Spec.ResourceClaims) > 0 || gpuLimit(c) > 0
 }
@@ -191,7 +191,7 @@ func launcher(pod *corev1.Pod) bool {
 		pod.Labels["training.kubeflow.org/job-name"]+pod.Labels["mpi-job-name"] != ""
 }
 
-// hidden returns the variables that hide GPUs from the containers that hold them.
+// hidden returns the variables that hide GPUs from the containers to which they are assigned.
 func hidden(pod *corev1.Pod) []finding.Evidence {
 	var all []finding.Evidence
 	for i := range pod.Spec.Containers {
@@ -210,7 +210,7 @@ func hidden(pod *corev1.Pod) []finding.Evidence {
 					Source: facts.PodObject(pod).String() + ", container " + c.Name + " .env",
 					Text:   fmt.Sprintf("%s=%q", e.Name, e.Value),
 				})
-				if !hides(e.Name, e.Value, 0) { // hidden only because of its index
+				if !hides(e.Name, e.Value, 0) { // hidden only because of the device index
 					all = append(all, finding.Evidence{
 						Source: facts.PodObject(pod).String() + ", container " + c.Name + " .resources.limits",
 						Text:   fmt.Sprintf("GPUs: %d; the container numbers them from 0", count),
@@ -222,7 +222,7 @@ func hidden(pod *corev1.Pod) []finding.Evidence {
 	return all
 }
 
-// seesMore reports whether a container may see GPUs of its node that it did not request, because it is privileged or
+// seesMore reports whether a container may see GPUs on its node that it did not request, because it is privileged or
 // sets NVIDIA_VISIBLE_DEVICES.
 func seesMore(c *corev1.Container) bool {
 	return c.SecurityContext != nil && c.SecurityContext.Privileged != nil && *c.SecurityContext.Privileged ||
@@ -269,15 +269,15 @@ func blind(f *facts.Facts, pod *corev1.Pod, e finding.Evidence, severity finding
 	return issue
 }
 
-// setsLibraryPath reports whether a container of the pod sets the linker's path itself.
+// setsLibraryPath reports whether a container in the pod sets the linker's search path itself.
 func setsLibraryPath(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool {
 		return slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "LD_LIBRARY_PATH" })
 	})
 }
 
-// onCPUFix returns how to find the setting that makes a program compute on the CPU. A snapshot does not contain the
-// ConfigMaps of workloads.
+// onCPUFix returns a fix that explains how to find the setting that makes a program compute on the CPU. A snapshot does
+// not contain the ConfigMaps of workloads.
 func onCPUFix(pod *corev1.Pod) finding.Fix {
 	fix := finding.Fix{
 		Text: "Check what selects the CPU: the program's arguments, its settings, or a variable " +
@@ -298,12 +298,12 @@ func onCPUFix(pod *corev1.Pod) finding.Fix {
 	return fix
 }
 
-// cpuArgument matches arguments that select the CPU, such as --device=cpu, or cpu after -device.
+// cpuArgument matches arguments that select the CPU, such as --device=cpu, or a separate cpu after -device.
 var cpuArgument = regexp.MustCompile(
 	`(?i)^(?:--?[\w.-]*(?:device|accelerator|platform|backend)[\w.-]*[= ])?["']?cpu["']?$|^--?(?:no-cuda|no_cuda|use-cpu|use_cpu|cpu|force-cpu)(?:=true)?$`,
 )
 
-// toldCPU quotes the settings of a pod that may make its program compute on the CPU.
+// toldCPU quotes the pod's settings that may make its program compute on the CPU.
 func toldCPU(pod *corev1.Pod) []finding.Evidence {
 	var all []finding.Evidence
 	for _, c := range pod.Spec.Containers {
@@ -331,13 +331,13 @@ func toldCPU(pod *corev1.Pod) []finding.Evidence {
 	return all[:min(len(all), words.Few)]
 }
 
-// saysInsufficient returns what the program of a running pod logs if it has no driver.
+// saysInsufficient returns a log line that the program in a running pod prints if it has no driver.
 func saysInsufficient(f *facts.Facts, pod *corev1.Pod) (finding.Evidence, bool) {
 	return facts.LogEvidence(f, pod, "CUDA driver version is insufficient for CUDA runtime version",
 		"Found no NVIDIA driver on your system", "No CUDA GPUs are available")
 }
 
-// withoutGPU reports pods that need a GPU but do not request one: pods that fail, and running ones with NVIDIA's
+// withoutGPU reports pods that need a GPU but do not request one: failing pods, and running pods with NVIDIA's
 // RuntimeClass whose program finds no driver.
 func withoutGPU(f *facts.Facts, r *engine.Result) {
 	for i := range f.Snapshot.Pods {
@@ -357,7 +357,7 @@ func withoutGPU(f *facts.Facts, r *engine.Result) {
 			e, found = saysInsufficient(f, pod)
 			w = wordsNoGPU
 		}
-		// CUDA returns the error of an old driver as well if the container has no driver.
+		// CUDA also returns the error for an old driver if the container has no driver.
 		if !found || w != wordsNoGPU && !(asks && w == wordsTooNew) {
 			continue
 		}

@@ -14,16 +14,16 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// version is a version of CUDA, or the zero value if it is unknown.
+// version is a CUDA version. The zero value is an unknown version.
 type version struct{ major, minor int }
 
-// fits reports whether a driver for CUDA v runs a program that is built for CUDA of, as far as the versions tell. Since
-// CUDA 11, a driver runs programs of all minor versions of its major version.
+// fits reports whether a driver that supports CUDA v can run a program built for the CUDA version of, judging only by
+// the version numbers. Since CUDA 11, a driver runs programs for all minor versions of its major version.
 func (v version) fits(of version) bool {
 	return v.major > of.major || v.major == of.major && (v.major >= 11 || v.minor >= of.minor)
 }
 
-// cudaOfImage matches the CUDA version of a program: cuda>=12.8, cuda12.4, cuda:11.7.1, cu128. cudaMajor matches one
+// cudaOfImage matches a program's CUDA version: cuda>=12.8, cuda12.4, cuda:11.7.1, cu128. cudaMajor matches a version
 // without a minor version, such as cuda13.
 var (
 	cudaOfImage = regexp.MustCompile(
@@ -44,7 +44,7 @@ func cudaIn(text string) version {
 	return version{}
 }
 
-// cudaOf returns the CUDA version of a pod's program, from its variables and images.
+// cudaOf returns the CUDA version of a pod's program, based on its variables and images.
 func cudaOf(pod *corev1.Pod) version {
 	text := ""
 	for _, c := range pod.Spec.Containers {
@@ -63,7 +63,7 @@ func cudaOf(pod *corev1.Pod) version {
 var release = regexp.MustCompile(
 	`nvidia/(?:pytorch|tensorflow|tritonserver|jax|tensorrt|cuda-dl-base):(\d\d)\.(\d\d)\b`)
 
-// cudaOfRelease returns the major version of CUDA of a monthly release: 13 since 25.08, 12 since 23.01.
+// cudaOfRelease returns the major CUDA version in a monthly release: 13 since 25.08, 12 since 23.01.
 func cudaOfRelease(image string) version {
 	m := release.FindStringSubmatch(image)
 	switch {
@@ -75,7 +75,7 @@ func cudaOfRelease(image string) version {
 	return version{13, 0}
 }
 
-// ofBranch has the newest CUDA version that each branch of the driver serves, the newest branch first.
+// ofBranch contains the newest CUDA version that each driver branch supports, newest branch first.
 // Source: https://docs.nvidia.com/cuda/cuda-toolkit-release-notes/
 var ofBranch = []struct {
 	branch int
@@ -89,7 +89,7 @@ var ofBranch = []struct {
 	{390, version{9, 1}}, {384, version{9, 0}},
 }
 
-// cudaOn returns the newest CUDA version that the node's driver serves.
+// cudaOn returns the newest CUDA version that the node's driver supports.
 func cudaOn(n *facts.Node) version {
 	if log := n.GPUs().SMI; log != nil && log.CUDA != "" {
 		return cudaIn("cuda" + log.CUDA)
@@ -108,11 +108,11 @@ func cudaOn(n *facts.Node) version {
 	return version{}
 }
 
-// oldDriver matches the version of a driver from before CUDA 11, which is too old for any image of the last years.
+// oldDriver matches a driver version from before CUDA 11, which is too old for all recent images.
 var oldDriver = regexp.MustCompile(`Driver Version: (?:[23]\d\d|4[0-3]\d)\.`)
 
-// compareCUDA compares the versions of the driver and of the program's CUDA if CUDA reports that the driver is too old:
-// it returns the same error (35) if the container has no libcuda.
+// compareCUDA compares the CUDA versions of the driver and the program if CUDA reports that the driver is too old. If
+// the driver is new enough, the container has no libcuda: CUDA then returns the same error (35).
 func compareCUDA(f *facts.Facts, pod *corev1.Pod, n *facts.Node, issue *finding.Finding) {
 	tooOld := []string{"driver version is insufficient", "cudaErrorInsufficientDriver"}
 	if n != nil && strings.Contains(issue.Evidence[0].Text, "unsatisfied condition: cuda") {
@@ -134,7 +134,7 @@ func compareCUDA(f *facts.Facts, pod *corev1.Pod, n *facts.Node, issue *finding.
 	image, driver := cudaOf(pod), cudaOn(n)
 	switch {
 	case image != version{} && driver.fits(image):
-		issue.Evidence = append(issue.Evidence, finding.Evidence{ // a signature has the words
+		issue.Evidence = append(issue.Evidence, finding.Evidence{ // the title and fix come from a signature
 			Source: facts.PodObject(pod).String() + " and " + n.Object().String(),
 			Text: fmt.Sprintf("driver for CUDA %d.%d, program with CUDA %d.%d: new enough", driver.major, driver.minor,
 				image.major, image.minor),

@@ -33,10 +33,10 @@ func evictedCheck() engine.Check {
 	}
 }
 
-// eviction is what the kubelet's message reports about an eviction.
+// eviction contains the details in the kubelet's eviction message.
 type eviction struct {
 	resource corev1.ResourceName // "" if unknown; pids for process IDs
-	// own is true if the pod exceeded a limit of its own. Otherwise, the node ran low on the resource.
+	// own is true if the pod exceeded its own limit. Otherwise, the node ran low on the resource.
 	own                   bool
 	container, used, asks string
 }
@@ -70,7 +70,7 @@ func parseEviction(message string) (e eviction) {
 	return e
 }
 
-// tell sets the title and the fix of an eviction for which no signature has words.
+// tell sets the title and the fix for an eviction that no signature explains.
 func (e eviction) tell(found *finding.Finding) {
 	switch {
 	case e.own:
@@ -133,7 +133,7 @@ func checkEvicted(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// quoteAsked quotes what the containers of an evicted pod requested of the resource.
+// quoteAsked quotes the requests and limits for the resource in an evicted pod's containers.
 func quoteAsked(pod *corev1.Pod, e eviction) []finding.Evidence {
 	if e.resource == "" || e.resource == "pids" {
 		return nil

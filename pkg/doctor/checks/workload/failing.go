@@ -14,8 +14,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// checkFailing reports GPU pods that crash or do not start.
-// checkCompletes reports pods whose containers only end, and do not fail.
+// checkCompletes reports pods whose containers exit without an error and are restarted again and again.
 func checkCompletes(f *facts.Facts, r *engine.Result) {
 	if r.Lacks(f, "api/pods") {
 		return
@@ -42,7 +41,7 @@ func checkCompletes(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// checkRunsOn reports pods of jobs whose work is done, and whose sidecar runs on.
+// checkRunsOn reports job pods that have finished their work while a sidecar is still running.
 func checkRunsOn(f *facts.Facts, r *engine.Result) {
 	if r.Lacks(f, "api/pods") {
 		return
@@ -69,7 +68,7 @@ func checkRunsOn(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// killed reports whether the kubelet stops containers of the pod itself. Many programs then end without an error.
+// killed reports whether the kubelet itself stops the pod's containers. Many programs then exit without an error.
 func killed(f *facts.Facts, pod *corev1.Pod) bool {
 	return slices.ContainsFunc(f.EventsOfPod(pod), func(e *corev1.Event) bool {
 		return e.Reason == "FailedPostStartHook" ||
@@ -77,6 +76,7 @@ func killed(f *facts.Facts, pod *corev1.Pod) bool {
 	})
 }
 
+// checkFailing reports GPU pods that crash or do not start.
 func checkFailing(f *facts.Facts, r *engine.Result) {
 	if r.Lacks(f, "api/pods") {
 		return
@@ -143,8 +143,8 @@ func reportFailing(f *facts.Facts, r *engine.Result, pod *corev1.Pod, troubles [
 	r.Add(issue)
 }
 
-// lastWords returns the last lines of a container's log. It prefers the log of the previous run, which is the one that
-// failed.
+// lastWords returns the last lines of a container's log. It prefers the log of the previous instance, which is the one
+// that failed.
 func lastWords(f *facts.Facts, pod *corev1.Pod, container string) (finding.Evidence, bool) {
 	var found finding.Evidence
 	for _, l := range f.LogsOf(pod) {
@@ -166,7 +166,7 @@ func lastWords(f *facts.Facts, pod *corev1.Pod, container string) (finding.Evide
 	return found, found.Text != ""
 }
 
-// checkStarting reports a scheduled pod that has warning events or takes too long to start.
+// checkStarting reports a scheduled pod that has warning events or is taking too long to start.
 func checkStarting(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 	if pod.Spec.NodeName == "" || pod.Status.Phase != corev1.PodPending {
 		r.Pass(facts.PodObject(pod))
@@ -189,7 +189,7 @@ func checkStarting(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 			older = append(older, q)
 		}
 	}
-	if len(warnings) == 0 && since >= slowStart { // nothing newer says that the pod got past them
+	if len(warnings) == 0 && since >= slowStart { // no newer event shows that the pod got past these warnings
 		warnings = older
 	}
 	warnings = warnings[:min(len(warnings), words.Few)]
@@ -249,10 +249,11 @@ func checkStarting(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 	r.Add(issue)
 }
 
-// waits matches the end of a log of a program that waits for a server.
+// waits matches the last log lines of a program that is waiting for a server.
 var waits = regexp.MustCompile(`(?i)\bwait(?:s|ing)? (?:for|until|on)\b|\bnot (?:yet )?(?:ready|reachable)\b|\bretrying\b`)
 
-// runningInit returns the name of the init container that runs and for which the other containers wait, or "".
+// runningInit returns the name of the init container that is running and that the other containers are waiting for, or
+// "".
 func runningInit(pod *corev1.Pod) string {
 	for i, s := range pod.Status.InitContainerStatuses {
 		if s.State.Running != nil && (i+1 == len(pod.Status.InitContainerStatuses) ||

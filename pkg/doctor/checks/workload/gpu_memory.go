@@ -13,14 +13,14 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
 )
 
-// PyTorch's message has the size of the GPU, and what is free and what the process itself holds.
+// PyTorch's message contains the GPU's memory size, the free memory, and the memory that the process itself holds.
 var (
 	memoryTotal = regexp.MustCompile(`([\d.]+) ([MG])iB total capacity|total capac?i?ty of ([\d.]+) ([MG])iB`)
 	memoryFree  = regexp.MustCompile(`([\d.]+) ([MG])iB (?:is )?free`)
 	memoryOwn   = regexp.MustCompile(`([\d.]+) ([MG])iB reserved in total|this process has ([\d.]+) ([MG])iB`)
 )
 
-// sizeIn returns the size in GiB that a pattern finds, and whether it finds one.
+// sizeIn returns the size in GiB that a pattern finds in a text, and whether it finds any.
 func sizeIn(pattern *regexp.Regexp, text string) (float64, bool) {
 	m := pattern.FindStringSubmatch(text)
 	if m == nil {
@@ -36,11 +36,11 @@ func sizeIn(pattern *regexp.Regexp, text string) (float64, bool) {
 	return size, err == nil
 }
 
-// ownContext is what CUDA itself takes of a GPU for a process, in GiB, at most.
+// ownContext is the maximum GPU memory, in GiB, that CUDA itself uses for a process.
 const ownContext = 1.0
 
-// heldByOthers returns the memory in GiB that other processes hold on the GPU, from PyTorch's message, or 0 if the
-// message does not tell, or if it is so little that the process itself needs too much.
+// heldByOthers returns the GPU memory, in GiB, that other processes hold according to PyTorch's message. held is 0 if
+// the message lacks the numbers, or if the amount is so small that the process itself must need too much.
 func heldByOthers(said string) (held, total float64) {
 	total, known := sizeIn(memoryTotal, said)
 	free, knowsFree := sizeIn(memoryFree, said)
@@ -51,8 +51,8 @@ func heldByOthers(said string) (held, total float64) {
 	return held, total
 }
 
-// tellMemory describes that an allocation on the GPU failed: other processes hold its memory, or may hold it, or the
-// pod alone needs too much. Signatures have the words for the first two.
+// tellMemory describes a failed GPU memory allocation: other processes hold or may hold the memory, or the pod alone
+// needs too much. For the first two cases, the title and fix come from signatures.
 func tellMemory(f *facts.Facts, pod *corev1.Pod, n *facts.Node, issue *finding.Finding) {
 	issue.Title = "the GPU has not enough free memory for the pod"
 	issue.Fix.Text = "See with nvidia-smi on the node whether another process holds memory of the GPU. If not, use a smaller " +

@@ -15,8 +15,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
 )
 
-// formatTexts returns the error messages of kernels, shells, and container runtimes about programs for another
-// architecture.
+// formatTexts returns the error messages that kernels, shells, and container runtimes print for programs built for
+// another architecture.
 func formatTexts() []string {
 	return []string{
 		"exec format error", "Exec format error", "no match for platform in manifest", "no matching manifest for",
@@ -57,7 +57,7 @@ func checkExecFormat(f *facts.Facts, r *engine.Result) {
 		if n := f.Node(pod.Spec.NodeName); n != nil {
 			issue.Evidence = append(issue.Evidence, quoteArchitecture(n))
 		}
-		if !said { // another error, such as a missing interpreter line, but the image is still wrong
+		if !said { // it is another error, such as a missing interpreter line, but the image is still wrong
 			issue.Confidence = finding.Likely
 		}
 		r.Add(issue)
@@ -99,8 +99,8 @@ func formatFinding(f *facts.Facts, pod *corev1.Pod, image string) finding.Findin
 	return issue
 }
 
-// wrongPlatform quotes the images of failing containers that do not support the node's architecture, and returns the
-// first such image.
+// wrongPlatform quotes the images of failing containers that do not support the node's architecture. It also returns
+// the first such image.
 func wrongPlatform(
 	f *facts.Facts, pod *corev1.Pod, n *facts.Node, troubles []facts.Trouble,
 ) ([]finding.Evidence, string) {
@@ -135,7 +135,8 @@ func serves(platforms []string, architecture string) bool {
 	})
 }
 
-// checkCandidates reports a pending GPU pod whose images do not support the architecture of the nodes that it selects.
+// checkCandidates reports a pending GPU pod with images that do not support the architecture of the nodes that it
+// selects.
 func checkCandidates(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 	told := func(c corev1.Container) bool { _, known := f.Images[c.Image]; return known }
 	if !f.AsksForGPU(pod) || !slices.ContainsFunc(slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers), told) {

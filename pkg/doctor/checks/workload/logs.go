@@ -18,7 +18,7 @@ import (
 // wordKind is a kind of error message that programs print when they fail on a GPU.
 type wordKind int
 
-// The kinds. A log often contains several, because one error causes the next. The first kind in this order counts.
+// The kinds are in order of precedence. A log often contains several, because one error causes the next.
 const (
 	wordsSharedMemory wordKind = iota
 	wordsTooNew
@@ -75,7 +75,7 @@ func (w wordKind) texts() []string {
 	return nil
 }
 
-// wordsOf returns the first kind of error message of a failing pod, and quotes the message.
+// wordsOf returns the first kind of error message that a failing pod logs, and quotes the message.
 func wordsOf(f *facts.Facts, pod *corev1.Pod, troubles []facts.Trouble) (wordKind, finding.Evidence, bool) {
 	for w := range kindsOfWords {
 		if e, found := f.Said(pod, troubles, w.texts()...); found {
@@ -85,7 +85,7 @@ func wordsOf(f *facts.Facts, pod *corev1.Pod, troubles []facts.Trouble) (wordKin
 	return 0, finding.Evidence{}, false
 }
 
-// says returns the Run function of a check for one kind of error message.
+// says returns the Run function for a check of one kind of error message.
 func says(kind wordKind) func(*facts.Facts, *engine.Result) {
 	return func(f *facts.Facts, r *engine.Result) {
 		if r.Lacks(f, "api/pods") {
@@ -146,7 +146,7 @@ func checkBroken(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 	}
 }
 
-// tell sets the title and the fix of the finding, and adds evidence. n may be nil.
+// tell sets the finding's title and fix, and adds evidence. n may be nil.
 func (w wordKind) tell(f *facts.Facts, pod *corev1.Pod, n *facts.Node, issue *finding.Finding) {
 	switch w {
 	case wordsSharedMemory:
@@ -171,7 +171,7 @@ func (w wordKind) tell(f *facts.Facts, pod *corev1.Pod, n *facts.Node, issue *fi
 	}
 }
 
-// newerDriver describes how the node gets a newer driver.
+// newerDriver describes how to install a newer driver on the node.
 func newerDriver(n *facts.Node) string {
 	if n != nil {
 		if p, ok := platform.Of(string(n.Distribution)); ok && p.Driver.Newer != "" {
@@ -262,7 +262,7 @@ func quoteLabels(n *facts.Node, labels ...string) []finding.Evidence {
 	return all
 }
 
-// quoteEnv quotes the given variables of a pod's containers.
+// quoteEnv quotes the given environment variables in a pod's containers.
 func quoteEnv(pod *corev1.Pod, want ...string) []finding.Evidence {
 	var all []finding.Evidence
 	for c := range facts.Containers(pod) {

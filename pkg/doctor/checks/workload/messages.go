@@ -17,7 +17,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// messageChecks returns the checks of pods that request no NVIDIA GPU, and of objects that create pods.
+// messageChecks returns the checks for pods that request no NVIDIA GPU, and for objects that create pods.
 func messageChecks() []engine.Check {
 	return []engine.Check{
 		{
@@ -30,7 +30,7 @@ func messageChecks() []engine.Check {
 				"nothing to do with GPUs. Of a GPU pod that runs, the error with which its log ends counts as well, or one " +
 				"that it repeats for ten minutes, of the last hour (of a job, of the last day), but not if it is followed by " +
 				"lines of a program that works.",
-			// A vendor's plugin that fails explains the pods that need what it advertises.
+			// A failing device plugin from another vendor explains the pods that need its resources.
 			ExplainsAs: map[string][]string{
 				finding.OfPlugin: ofPlugins(), signatures.Running + " " + finding.OfPlugin: ofPlugins(),
 			},
@@ -48,7 +48,7 @@ func messageChecks() []engine.Check {
 	}
 }
 
-// ofPlugins are the findings about pods that wait for what a plugin advertises.
+// ofPlugins returns the IDs of findings about pods that are waiting for a plugin's resources.
 func ofPlugins() []string {
 	return []string{
 		"wl.other-accelerator", "sched.insufficient-other", "sched.none-advertised", "sched.all-in-use",
@@ -75,7 +75,8 @@ func inTrouble(f *facts.Facts, pod *corev1.Pod) bool {
 	return false
 }
 
-// manyRestarts is the number of restarts after which a container that is not ready fails, whatever it does now.
+// manyRestarts is the number of restarts after which a container that is not ready counts as failing, whatever its
+// current state.
 const manyRestarts = 5
 
 func checkMessages(f *facts.Facts, r *engine.Result) {
@@ -92,10 +93,10 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 		pod := &f.Snapshot.Pods[i]
 		ours := f.UsesGPU(pod) || facts.ComponentOf(pod.Labels, &pod.Spec) != ""
 		switch {
-		case facts.OtherAccelerator(pod) != "" && inTrouble(f, pod): // wl.other-accelerator
-		case len(pod.Spec.ResourceClaims) > 0 && pod.Spec.NodeName == "": // the layer DRA
-		case slices.Contains(f.FailingPlacers(), pod): // sched.queued
-		case slices.Contains(helpers, pod): // sched.volume
+		case facts.OtherAccelerator(pod) != "" && inTrouble(f, pod): // reported by wl.other-accelerator
+		case len(pod.Spec.ResourceClaims) > 0 && pod.Spec.NodeName == "": // reported by the DRA layer
+		case slices.Contains(f.FailingPlacers(), pod): // reported by sched.queued
+		case slices.Contains(helpers, pod): // reported by sched.volume
 		case inTrouble(f, pod) && (!ours || pod.DeletionTimestamp != nil):
 			r.Add(finding.Finding{
 				Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Title: "the pod does not run",
@@ -113,10 +114,10 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 	tellKernel(f, r)
 	seen := map[finding.Object]bool{}
 	for _, q := range f.Queued() {
-		seen[q.Object] = len(q.Evidence) > 0 // sched.queued
+		seen[q.Object] = len(q.Evidence) > 0 // reported by sched.queued
 	}
 	if f.Missing("api/events") != "" {
-		return // checks of layers that need events say so
+		return // checks in layers that need events report that they are missing
 	}
 	for _, e := range f.Events {
 		o := finding.Object{
@@ -128,7 +129,7 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 			slices.Contains(
 				[]string{"Pod", "Node"},
 				o.Kind,
-			) || e.Reason == "FailedCreate" { // the layer access reports it
+			) || e.Reason == "FailedCreate" { // reported by the access layer
 			continue
 		}
 		seen[o] = true
@@ -144,7 +145,7 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 		}.ForPods(o.String())
 		if o.Kind == "NodeClaim" && slices.ContainsFunc(scheduler.Pending(f),
 			func(p scheduler.PendingPod) bool { return p.NominatedTo(f, o.Name) }) {
-			issue.As = finding.OfPlugin // it explains why the pods wait
+			issue.As = finding.OfPlugin // it explains why the pods are pending
 		}
 		r.Add(issue)
 	}
@@ -180,7 +181,8 @@ func suffers(f *facts.Facts, pod *corev1.Pod) bool {
 	})
 }
 
-// kindOf returns finding.OfPlugin for the pods of software that advertises devices or places pods, and "" for others.
+// kindOf returns finding.OfPlugin for pods that belong to software that advertises devices or places pods, and "" for
+// others.
 func kindOf(pod *corev1.Pod) string {
 	if facts.Serves(pod) {
 		return finding.OfPlugin
@@ -188,7 +190,8 @@ func kindOf(pod *corev1.Pod) string {
 	return ""
 }
 
-// waiting returns the unscheduled pods that request what the plugin in a pod advertises.
+// waiting returns the unscheduled pods that request the resources advertised by the plugin, or that the plugin should
+// schedule.
 func waiting(f *facts.Facts, plugin *corev1.Pod) []string {
 	if kindOf(plugin) == "" {
 		return nil
@@ -204,7 +207,7 @@ func waiting(f *facts.Facts, plugin *corev1.Pod) []string {
 	return all
 }
 
-// concern returns Error for a pod that has to do with GPUs, although it requests none, and Warning for others.
+// concern returns Error for a pod that is related to GPUs although it requests none, and Warning for others.
 func concern(pod *corev1.Pod) finding.Severity {
 	if facts.LooksForGPU(pod) {
 		return finding.Error
@@ -248,7 +251,8 @@ func checkOthers(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// tellPlugin describes a pod that is not scheduled because the plugin that should advertise the resource does not run.
+// tellPlugin describes a pod that is not scheduled because the plugin that should advertise the resource is not
+// running.
 func tellPlugin(f *facts.Facts, pod *corev1.Pod, name corev1.ResourceName, issue *finding.Finding) {
 	offered := func(n *facts.Node) bool { return n.Allocatable(name) > 0 }
 	if !facts.Unscheduled(pod) || slices.ContainsFunc(f.Nodes, offered) {
@@ -279,7 +283,7 @@ func tellPlugin(f *facts.Facts, pod *corev1.Pod, name corev1.ResourceName, issue
 	}
 }
 
-// tellHolders describes a pod that is not scheduled because other pods hold all of the resource.
+// tellHolders describes a pod that is not scheduled because other pods hold the resource's entire capacity.
 func tellHolders(f *facts.Facts, pod *corev1.Pod, name corev1.ResourceName, issue *finding.Finding) {
 	if !facts.Unscheduled(pod) {
 		return

@@ -15,8 +15,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// failedAt returns when the pod last failed. It returns the zero time if this is unknown, or if the pod reports a
-// hardware failure, which any error in the node's log can then explain.
+// failedAt returns the time at which the pod last failed. It returns the zero time if this is unknown, or if the pod
+// reports a hardware failure, which any error in the node's log can then explain.
 func failedAt(f *facts.Facts, pod *corev1.Pod, troubles []facts.Trouble) (last time.Time) {
 	if _, hardware := f.Said(
 		pod, troubles, "uncorrectable", "GPU is lost", "has fallen off the bus", "hardware error",
@@ -59,8 +59,9 @@ func tellRestart(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 	r.Pass(facts.PodObject(pod))
 }
 
-// ownReason reports whether all failing containers log the reason themselves, and nothing in the log concerns GPUs, the
-// node, or the network. Problems of the node then do not explain the failure. It returns false without a log.
+// ownReason reports whether all failing containers log the reason for the failure themselves, and no log line is about
+// GPUs, the node, or the network. Problems with the node then do not explain the failure. ownReason returns false if
+// there is no log.
 func ownReason(f *facts.Facts, pod *corev1.Pod, troubles []facts.Trouble) bool {
 	if !slices.ContainsFunc(troubles, func(t facts.Trouble) bool { return t.Ran }) {
 		return false
@@ -74,7 +75,7 @@ func ownReason(f *facts.Facts, pod *corev1.Pod, troubles []facts.Trouble) bool {
 		return false
 	}
 	for _, t := range troubles {
-		if !t.Ran || t.ExitCode >= 128 || t.ExitCode == 0 { // terminated by a signal or by the runtime
+		if !t.Ran || t.ExitCode >= 128 || t.ExitCode == 0 { // terminated by a signal or by the container runtime
 			return false
 		}
 		reason := strings.ToLower(words.LastLine(t.Message))
@@ -88,7 +89,8 @@ func ownReason(f *facts.Facts, pod *corev1.Pod, troubles []facts.Trouble) bool {
 	return true
 }
 
-// applicationWords returns strings, in lower case, of errors caused by a program's own code, arguments, or files.
+// applicationWords returns lowercase parts of error messages that are caused by a program's own code, arguments, or
+// files.
 func applicationWords() []string {
 	return []string{
 		"importerror", "modulenotfounderror", "syntaxerror", "indentationerror", "nameerror", "attributeerror",
@@ -104,7 +106,7 @@ func applicationWords() []string {
 	}
 }
 
-// surroundings returns strings, in lower case, of errors that concern the GPU, the node, its storage, or the network.
+// surroundings returns lowercase parts of error messages about the GPU, the node, its storage, or the network.
 func surroundings() []string {
 	return []string{
 		"cuda", "nvidia", "nvml", "nccl", "gpu", "cudnn", "cublas", "tensorrt", "libnv", "driver", "device", "xid",

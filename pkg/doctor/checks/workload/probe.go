@@ -16,16 +16,16 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// killedFor matches the kubelet's event about a container that it kills because of a probe.
+// killedFor matches the kubelet's event about a container that it kills because of a failed probe.
 var killedFor = regexp.MustCompile(`Container (\S+) failed (liveness|startup) probe`)
 
-// loads matches lines of programs that load a model.
+// loads matches lines that programs log while they load a model.
 var loads = regexp.MustCompile(
 	`(?i)load(?:ing)? (?:\w+ )*(?:model|weights|checkpoint|shards)|download(?:ing)?\b|Fetching \d+ files`,
 )
 
-// tellProbe describes the probe because of which the kubelet kills a container: its numbers say how long the program
-// may be silent, and a startup probe that has succeeded says that the program was killed later, while it worked.
+// tellProbe describes the probe that made the kubelet kill a container. The probe's settings determine the time that
+// the program has to respond. If a startup probe had succeeded, the program was killed later, while it was running.
 func tellProbe(f *facts.Facts, pod *corev1.Pod, killed string, issue *finding.Finding) {
 	issue.Title = "the container's probe fails, so the kubelet kills the container"
 	issue.Fix = finding.Fix{
@@ -97,7 +97,7 @@ func tellProbe(f *facts.Facts, pod *corev1.Pod, killed string, issue *finding.Fi
 	}
 }
 
-// isBuiltin reports whether an API version is one of Kubernetes' own workloads.
+// isBuiltin reports whether an API version is that of a workload kind built into Kubernetes.
 func isBuiltin(version string) bool {
 	return version == "v1" || strings.HasPrefix(version, "apps/") || strings.HasPrefix(version, "batch/")
 }

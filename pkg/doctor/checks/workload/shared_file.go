@@ -29,10 +29,11 @@ func sharedFileCheck() engine.Check {
 	}
 }
 
-// deniedFile matches an error about a file that a process may not open; the path may be before or after it.
+// deniedFile matches an error about a file that a process is not permitted to open. The path may be before or after the
+// error.
 var deniedFile = regexp.MustCompile(`(?i)permission denied|\bEACCES\b`)
 
-// deniedLines is how many lines of the end of a log count.
+// deniedLines is the number of lines at the end of a log that are searched.
 const deniedLines = 20
 
 func checkSharedFile(f *facts.Facts, r *engine.Result) {
@@ -51,7 +52,7 @@ func checkSharedFile(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// denied returns the last path of a log for which the container reports that it has no permission.
+// denied returns the last path for which a container's log reports a permission error, and the line that reports it.
 func denied(l *snapshot.Log) (path, said string) {
 	lines := strings.Split(strings.TrimSpace(l.Text), "\n")
 	for _, line := range lines[max(0, len(lines)-deniedLines):] {
@@ -84,7 +85,7 @@ func reportShared(r *engine.Result, pod *corev1.Pod, l *snapshot.Log, path, said
 	}
 }
 
-// sharedVolume returns the emptyDir in which a path of a container is, or "" if it is in none.
+// sharedVolume returns the emptyDir volume that contains a path in a container, or "" if none does.
 func sharedVolume(pod *corev1.Pod, container, path string) string {
 	c := facts.ContainerOf(pod, container)
 	if c == nil {

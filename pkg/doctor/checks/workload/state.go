@@ -11,10 +11,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// Time limits of the checks.
+// Time limits used by the checks.
 const (
 	startTime    = 2 * time.Minute  // for a pod to start
-	slowStart    = 15 * time.Minute // for a pod with big images to start
+	slowStart    = 15 * time.Minute // for a pod with large images to start
 	evictedSince = time.Hour        // older evictions are informational
 )
 

@@ -17,11 +17,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// wl.cuda-vs-driver and wl.cpu-mode use only the variables in the pod spec, because a snapshot does not contain the
-// variables of an image (NVIDIA_REQUIRE_CUDA, NVIDIA_VISIBLE_DEVICES). A snapshot does not contain GPU usage over time
-// either. wl.idle-holder therefore uses a single sample, and wl.cpu-mode does not use DCGM metrics.
+// wl.cuda-vs-driver and wl.cpu-mode use only the variables in the pod spec, because a snapshot does not contain
+// variables set in an image (NVIDIA_REQUIRE_CUDA, NVIDIA_VISIBLE_DEVICES). A snapshot does not contain GPU usage over
+// time either. wl.idle-holder therefore uses a single sample, and wl.cpu-mode does not use DCGM metrics.
 
-// Checks returns the checks of GPU pods.
+// Checks returns the checks for GPU pods.
 func Checks() []engine.Check {
 	const logs = "logs and container messages of failing GPU pods, events"
 	failing := []string{"wl.pod-failing"}
@@ -306,8 +306,8 @@ func checkVolumes(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// mayStart reports whether a pod's startup probe fails and still allows it time to start, as for a server that
-// downloads its model.
+// mayStart reports whether a pod's startup probe fails but still gives the pod time to start, as is common for a server
+// that downloads its model.
 func mayStart(f *facts.Facts, pod *corev1.Pod, said string) bool {
 	if !strings.Contains(said, "tartup probe") {
 		return false
@@ -328,8 +328,7 @@ func mayStart(f *facts.Facts, pod *corev1.Pod, said string) bool {
 	return false
 }
 
-// checkProbes reports pods that fail their liveness probe or do not become ready.
-// crashes reports whether a container of the pod ended with an error and waits to be restarted.
+// crashes reports whether a container in the pod exited with an error and is waiting to be restarted.
 func crashes(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
 		now, last := s.State.Waiting, s.LastTerminationState.Terminated
@@ -337,6 +336,7 @@ func crashes(pod *corev1.Pod) bool {
 	})
 }
 
+// checkProbes reports pods that fail their liveness probe or do not become ready.
 func checkProbes(f *facts.Facts, r *engine.Result) {
 	if r.Lacks(f, "api/pods") || r.Lacks(f, "api/events") {
 		return
@@ -356,7 +356,7 @@ func checkProbes(f *facts.Facts, r *engine.Result) {
 				killed = q
 			case recent && e.Reason == "Unhealthy" && (unhealthy.Text == "" ||
 				strings.HasPrefix(unhealthy.Text, "Readiness") && !strings.HasPrefix(q.Text, "Readiness")):
-				unhealthy = q // a failed readiness probe kills nothing
+				unhealthy = q // a failed readiness probe does not kill the container
 			}
 		}
 		issue := finding.Finding{Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Confidence: finding.Likely}
@@ -365,7 +365,7 @@ func checkProbes(f *facts.Facts, r *engine.Result) {
 			tellProbe(f, pod, killed.Text, &issue)
 			issue.Evidence = append([]finding.Evidence{killed}, issue.Evidence...)
 		case strings.HasPrefix(unhealthy.Text, "Readiness") && crashes(pod):
-			continue // a consequence: nothing responds while the container waits to be restarted
+			continue // a consequence: no program responds while the container is waiting to be restarted
 		case unhealthy.Text != "" && f.Age(pod) > slowStart && !mayStart(f, pod, unhealthy.Text):
 			issue.Title, issue.Severity = "the pod runs but does not become ready: its probe fails", finding.Warning
 			issue.Fix = finding.Fix{

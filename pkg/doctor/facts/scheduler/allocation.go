@@ -18,17 +18,17 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
-// AllocationView shows which pods hold which GPUs and which pods wait for GPUs.
+// AllocationView shows which pods hold which GPUs and which pods are waiting for GPUs.
 type AllocationView struct {
 	Nodes   []NodeAllocation    `json:"nodes"`
 	Pending []PendingAllocation `json:"pending,omitempty"`
 }
 
-// NodeAllocation is a GPU node. On a MIG or time-sliced node, the GPUs are the units that the device plugin counts:
-// partitions or replicas.
+// NodeAllocation is the allocation on a GPU node. On a MIG or time-sliced node, the GPUs are the units that the device
+// plugin counts: partitions or replicas.
 type NodeAllocation struct {
 	Node string `json:"node"`
-	// for example NVIDIA-H100-80GB-HBM3; empty if no label names the product
+	// Product is the GPU model, for example NVIDIA-H100-80GB-HBM3. It is empty if no label contains the model.
 	Product string `json:"product,omitempty"`
 	// Schedulable is false if the node is cordoned or not Ready.
 	Schedulable bool             `json:"schedulable"`
@@ -36,14 +36,14 @@ type NodeAllocation struct {
 	Holders     []Holder         `json:"holders,omitempty"`
 }
 
-// ResourceCounts are the counts of one resource on one node.
+// ResourceCounts contains the counts for one resource on one node.
 type ResourceCounts struct {
 	// Resource is a resource name such as nvidia.com/gpu or nvidia.com/mig-1g.10gb, or the name of a DRA driver such as
 	// gpu.nvidia.com.
 	Resource    string `json:"resource"`
 	Capacity    int64  `json:"capacity"`
 	Allocatable int64  `json:"allocatable"` // the healthy part of Capacity
-	// Used is requested by unfinished pods. It may exceed Allocatable if GPUs were lost.
+	// Used is the amount requested by unfinished pods. It may exceed Allocatable if GPUs were lost.
 	Used int64 `json:"used"`
 	Free int64 `json:"free"`
 }
@@ -59,13 +59,13 @@ type Holder struct {
 	Phase     string     `json:"phase"`
 	Started   *time.Time `json:"started,omitempty"`
 	Age       string     `json:"age"`
-	// Idle reports whether the pod's GPUs are idle. It is nil if unknown.
+	// Idle is true if the pod's GPUs are idle. It is nil if this is unknown.
 	Idle *bool `json:"idle,omitempty"`
 
 	node string
 }
 
-// PendingAllocation is a pod that waits for GPUs.
+// PendingAllocation is a pod that is waiting for GPUs.
 type PendingAllocation struct {
 	Namespace string           `json:"namespace"`
 	Pod       string           `json:"pod"`
@@ -128,14 +128,15 @@ func pendingAllocation(f *facts.Facts, p PendingPod) PendingAllocation {
 		}
 		a.GPUs[string(name)] = n
 	}
-	if a.Reason == "" && len(p.Evidence) > 0 { // reported by another layer
+	if a.Reason == "" && len(p.Evidence) > 0 { // another layer reports the reason
 		a.Reason = p.Evidence[0].Text
 	}
 	a.Reason = cmp.Or(a.Reason, "unknown")
 	return a
 }
 
-// Holders returns the pods that hold GPUs on the nodes, oldest first. If want is not empty, only its resources count.
+// Holders returns the pods that hold GPUs on the nodes, oldest first. If want is not empty, only the resources in it
+// count.
 func (s *Scheduler) Holders(nodes []*facts.Node, want map[corev1.ResourceName]int64) []Holder {
 	var all []Holder
 	for _, n := range nodes {
@@ -184,13 +185,13 @@ func newHolder(f *facts.Facts, n *facts.Node, pod *corev1.Pod) Holder {
 	return h
 }
 
-// draNode is the state of a DRA driver's devices on a node.
+// draNode counts a DRA driver's devices on a node.
 type draNode struct {
 	count   int64
 	holders []Holder
 }
 
-// draDevices returns the GPUs that DRA drivers publish and claims hold, by node and driver.
+// draDevices returns the GPUs that DRA drivers publish and the GPUs that claims hold, by node and driver.
 func draDevices(f *facts.Facts) map[string]map[string]*draNode {
 	type pool struct{ driver, name string }
 	at := map[pool]string{}
@@ -220,7 +221,7 @@ func draDevices(f *facts.Facts) map[string]map[string]*draNode {
 		}
 		held := map[pool]int64{}
 		for _, r := range claim.Status.Allocation.Devices.Results {
-			if r.AdminAccess == nil || !*r.AdminAccess { // admin access does not use up the device
+			if r.AdminAccess == nil || !*r.AdminAccess { // admin access does not consume the device
 				held[pool{r.Driver, r.Pool}]++
 			}
 		}
@@ -237,7 +238,7 @@ func draDevices(f *facts.Facts) map[string]map[string]*draNode {
 	return all
 }
 
-// claimHolder returns the first pod that a claim is reserved for, or the claim itself if it is not reserved.
+// claimHolder returns the first pod for which a claim is reserved, or the claim itself if it is not reserved.
 func claimHolder(f *facts.Facts, claim *resourcev1.ResourceClaim, node, driver string, count int64) Holder {
 	h := Holder{
 		Namespace: claim.Namespace, OwnerKind: "ResourceClaim", OwnerName: claim.Name,

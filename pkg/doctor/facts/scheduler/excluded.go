@@ -11,8 +11,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// DaemonSetOf returns the DaemonSet of a component that comes closest to running on the node, or nil if the cluster has
-// none. Clouds have several, of which each is for some nodes. Without a node, it returns the first.
+// DaemonSetOf returns the component's DaemonSet that comes closest to running on the node, or nil if the cluster has
+// none. Clouds have several DaemonSets, each for some of the nodes. If n is nil, DaemonSetOf returns the first one.
 func DaemonSetOf(f *facts.Facts, n *facts.Node, c facts.Component) *appsv1.DaemonSet {
 	var nearest *appsv1.DaemonSet
 	least := 0
@@ -32,8 +32,8 @@ func DaemonSetOf(f *facts.Facts, n *facts.Node, c facts.Component) *appsv1.Daemo
 	return nearest
 }
 
-// Excludes returns why a DaemonSet has no pod on a node, with its evidence: taints that it does not tolerate, or labels
-// that the node lacks.
+// Excludes returns the reason why a DaemonSet has no pod on a node, and its evidence: taints that the DaemonSet does
+// not tolerate, or labels that the node lacks.
 func Excludes(d *appsv1.DaemonSet, n *facts.Node) (why string, e finding.Evidence) {
 	object := finding.Object{Kind: "DaemonSet", Namespace: d.Namespace, Name: d.Name}
 	if taints := facts.Untolerated(n, d); len(taints) > 0 {
@@ -49,7 +49,8 @@ func Excludes(d *appsv1.DaemonSet, n *facts.Node) (why string, e finding.Evidenc
 	return "", e
 }
 
-// LetIn returns how the DaemonSet of a component, called what, gets onto a node that it excludes.
+// LetIn returns a fix that lets a component's DaemonSet run on a node that it excludes. The parameter what is the
+// component's name in the text.
 func LetIn(what string, d *appsv1.DaemonSet, n *facts.Node) finding.Fix {
 	fix := finding.Fix{
 		Text: "A " + what + " is installed but does not run on the node: the node selector, affinity, or tolerations " +
@@ -76,16 +77,16 @@ func LetIn(what string, d *appsv1.DaemonSet, n *facts.Node) finding.Fix {
 	return fix
 }
 
-// present is the label that the charts of the device plugin and of the DRA driver also select.
+// present is the node label that is also in the node selectors of the device plugin's and DRA driver's charts.
 const present = "nvidia.com/gpu.present"
 
-// gkeAccelerator is the label by which Google's DaemonSets select nodes with GPUs.
+// gkeAccelerator is the label by which Google's DaemonSets select GPU nodes.
 const gkeAccelerator = "cloud.google.com/gke-accelerator"
 
-// gkeDriver is the label of nodes for which GKE installs a driver.
+// gkeDriver is the label of nodes on which GKE installs a driver.
 const gkeDriver = "cloud.google.com/gke-gpu-driver-version"
 
-// gkeType returns the type of the node's GPUs as GKE names it, if Karpenter says so.
+// gkeType returns GKE's name for the node's GPU type, based on labels that Karpenter sets.
 func gkeType(n *facts.Node) string {
 	for key, value := range n.Labels {
 		if strings.HasSuffix(key, "/instance-gpu-name") && strings.HasPrefix(value, "nvidia-") {
@@ -95,7 +96,7 @@ func gkeType(n *facts.Node) string {
 	return "nvidia-TYPE"
 }
 
-// Near explains a selector of a known chart that the node's labels come close to.
+// Near explains a known chart's node selector that the node's labels almost match.
 func Near(n *facts.Node, missing []string) string {
 	text := strings.Join(missing, " ")
 	if strings.Contains(text, gkeAccelerator) {

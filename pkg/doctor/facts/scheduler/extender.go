@@ -15,7 +15,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// served reports whether the cluster has software of another vendor that advertises the resource.
+// served reports whether the cluster has another vendor's software that advertises the resource.
 func (s *Scheduler) served(name corev1.ResourceName) bool {
 	if facts.IsGPUResource(name) {
 		return false
@@ -35,11 +35,11 @@ func (s *Scheduler) ofExtender(name corev1.ResourceName) bool {
 		!slices.ContainsFunc(s.F.Nodes, func(n *facts.Node) bool { return n.Capacity(name) > 0 })
 }
 
-// unreachable matches messages of the scheduler about an extender that does not respond.
+// unreachable matches messages from the scheduler about an extender that does not respond.
 var unreachable = regexp.MustCompile(`^Post "?https?://\S+": |extender .*(?:refused|timeout|timed out)`)
 
-// schedulerDown returns the verdict if the scheduler of the pod, or its extender, does not run. A pod of the same
-// namespace does not count: users choose its name.
+// schedulerDown returns the verdict if the pod's scheduler, or its extender, is not running. It ignores pods in the
+// same namespace, because users choose their names.
 func (s *Scheduler) schedulerDown(pod *corev1.Pod, message string) (verdict, bool) {
 	name := pod.Spec.SchedulerName
 	extender := unreachable.MatchString(message)

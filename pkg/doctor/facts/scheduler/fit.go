@@ -50,8 +50,8 @@ func requiredAffinity(pod *corev1.Pod) *corev1.NodeSelector {
 	return pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 }
 
-// MissingLabels returns the requirements of a node selector and a required node affinity that a node does not meet. Of
-// the affinity's terms, it uses the one with the fewest.
+// MissingLabels returns the requirements in a node selector and a required node affinity that a node does not meet. If
+// the affinity has several terms, it uses the term with the fewest unmet requirements.
 func MissingLabels(spec corev1.PodSpec, n *facts.Node) []string {
 	var missing []string
 	for _, key := range words.SortedKeys(spec.NodeSelector) {
@@ -81,7 +81,7 @@ func MissingLabels(spec corev1.PodSpec, n *facts.Node) []string {
 	return append(missing, least...)
 }
 
-// requirementText returns a requirement as the user may write it as a label.
+// requirementText returns a requirement in the form in which a user may set it as a label.
 func requirementText(e corev1.NodeSelectorRequirement) string {
 	if e.Operator == corev1.NodeSelectorOpIn && len(e.Values) == 1 && e.Key != corev1.LabelInstanceTypeStable {
 		return e.Key + "=" + e.Values[0]
@@ -89,7 +89,7 @@ func requirementText(e corev1.NodeSelectorRequirement) string {
 	return strings.TrimSpace(e.Key + " " + string(e.Operator) + " " + strings.Join(e.Values, ","))
 }
 
-// termMatches reports whether a node meets all requirements of a term. An empty term matches no node.
+// termMatches reports whether a node meets all requirements in a term. An empty term matches no node.
 func termMatches(t corev1.NodeSelectorTerm, n *facts.Node) bool {
 	if len(t.MatchExpressions) == 0 && len(t.MatchFields) == 0 {
 		return false
@@ -137,7 +137,7 @@ func untolerated(pod *corev1.Pod, n *facts.Node) *corev1.Taint {
 	return nil
 }
 
-// tolerates reports whether a toleration tolerates a taint, as the API's ToleratesTaint does. It does not support the
+// tolerates reports whether a toleration tolerates a taint, like ToleratesTaint in the API. It does not support the
 // alpha operators Lt and Gt.
 func tolerates(by corev1.Toleration, t corev1.Taint) bool {
 	if by.Effect != "" && by.Effect != t.Effect || by.Key != "" && by.Key != t.Key {
@@ -152,7 +152,7 @@ func tolerates(by corev1.Toleration, t corev1.Taint) bool {
 	return false
 }
 
-// ofNodeState reports whether a taint represents the state of the node rather than reserving the node.
+// ofNodeState reports whether a taint represents the node's state instead of reserving the node.
 func ofNodeState(t *corev1.Taint) bool {
 	return strings.HasPrefix(t.Key, "node.kubernetes.io/") ||
 		strings.HasPrefix(t.Key, "node.cloudprovider.kubernetes.io/")

@@ -89,13 +89,13 @@ func (s *Scheduler) unlabeled(pod *corev1.Pod, want map[corev1.ResourceName]int6
 	return nil
 }
 
-// byKueue returns evidence that Kueue added labels to the pod's node selector that none of the nodes has.
+// byKueue returns evidence that Kueue added labels to the pod's node selector that no GPU node has.
 func (s *Scheduler) byKueue(pod *corev1.Pod, able []*facts.Node) []finding.Evidence {
 	keys, flavors, workload := s.F.SelectedByKueue(pod)
 	source := "compared with Workload " + workload
 	if workload == "" && slices.ContainsFunc(s.F.Snapshot.Pods, func(p corev1.Pod) bool {
 		return strings.HasPrefix(p.Name, "kueue-controller-manager-")
-	}) { // Workloads of Kueue before 0.3 are not collected, and no manifest selects nodes by labels of Helm
+	}) { // Kueue Workloads before 0.3 are not collected; no manifest selects nodes by Helm labels
 		source, flavors = "while Kueue runs in the cluster", []string{"of its queue"}
 		for _, key := range slices.Sorted(maps.Keys(pod.Spec.NodeSelector)) {
 			if slices.Contains([]string{"app.kubernetes.io/managed-by", "helm.sh/chart"}, key) {
@@ -122,8 +122,8 @@ func (s *Scheduler) byKueue(pod *corev1.Pod, able []*facts.Node) []finding.Evide
 	}}
 }
 
-// setByOthers are the prefixes of labels that clouds, autoscalers and feature discovery set. A manually set one may be
-// wrong, and new nodes lack it.
+// setByOthers are the prefixes of labels that clouds, autoscalers and feature discovery set. Users should not set such
+// labels manually: the values may be wrong, and new nodes would lack them.
 var setByOthers = []string{
 	"cloud.google.com/", "eks.amazonaws.com/", "karpenter.", "kubernetes.azure.com/", "agentpool",
 	"topology.kubernetes.io/",
@@ -131,7 +131,8 @@ var setByOthers = []string{
 	"nvidia.com/mig.", "feature.node.kubernetes.io/", "oci.oraclecloud.com/",
 }
 
-// orLabel returns the end of the fix for a selector: to label nodes, unless the platform or feature discovery does.
+// orLabel returns the last part of the fix for a selector, which suggests labeling nodes, unless the platform or
+// feature discovery sets the labels.
 func orLabel(pod *corev1.Pod) string {
 	for _, key := range keysOf(pod) {
 		for _, prefix := range setByOthers {

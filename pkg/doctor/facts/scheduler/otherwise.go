@@ -16,13 +16,13 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// placement is a scheduling constraint of a pod. said is the scheduler's wording for it.
+// placement is a scheduling constraint. said is the scheduler's wording for it.
 type placement struct {
 	said, rule, field string
 	of                func(*corev1.Pod) any
 }
 
-// keptOffBy returns the first constraint named in the scheduler's message, or the zero placement if there is none.
+// keptOffBy returns the first constraint that the scheduler's message names, or the zero placement if there is none.
 func keptOffBy(message string) placement {
 	affinity := func(pod *corev1.Pod) any { return pod.Spec.Affinity }
 	for _, p := range []placement{
@@ -44,7 +44,7 @@ func keptOffBy(message string) placement {
 	return placement{}
 }
 
-// quote returns the constraint as JSON from the pod's spec.
+// quote returns the constraint in the pod's spec as JSON.
 func (p placement) quote(pod *corev1.Pod) string {
 	text, err := json.Marshal(p.of(pod))
 	if err != nil {
@@ -136,7 +136,7 @@ func (s *Scheduler) otherwise(pod *corev1.Pod, message string, roomy []*facts.No
 				" if they are not needed: one node must satisfy all of them and have room for the GPUs.",
 			Commands: facts.EditCommands(pod),
 		}
-		if strings.HasPrefix(by.field, ".metadata.labels") { // nothing in the pod's own spec
+		if strings.HasPrefix(by.field, ".metadata.labels") { // the cause is not in the pod's own spec
 			v.Fix.Commands = []string{"kubectl get pods -A -o wide --show-labels"}
 		}
 	case slices.ContainsFunc(insufficient, isOurs):
@@ -197,7 +197,8 @@ func neverLookedAt(pod *corev1.Pod) bool {
 		func(c corev1.PodCondition) bool { return c.Type == corev1.PodScheduled })
 }
 
-// notBound returns the event that says why a pod is not bound to the node that its scheduler has chosen, or nil.
+// notBound returns the event that explains why a pod is not bound to the node that its scheduler has chosen, or nil if
+// there is none.
 func (s *Scheduler) notBound(pod *corev1.Pod) *corev1.Event {
 	for _, e := range s.F.EventsOfPod(pod) {
 		if e.Type == corev1.EventTypeWarning && slices.Contains([]string{"BindingError", "FailedBinding"}, e.Reason) {

@@ -16,7 +16,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// PendingPod is an unscheduled pod with the reason.
+// PendingPod is an unscheduled pod, with the reason why it is not scheduled.
 type PendingPod struct {
 	Pod *corev1.Pod
 	verdict
@@ -31,14 +31,14 @@ type verdict struct {
 	Nodes      []string // nodes that could run the pod without this problem
 	Evidence   []finding.Evidence
 	Fix        finding.Fix
-	// Helper is the pod that should make a volume for the pod and is not scheduled itself, or nil.
+	// Helper is the pod that should create a volume for this pod but is not scheduled itself, or nil if there is none.
 	Helper *corev1.Pod
 }
 
 // Pending returns the unscheduled pods that request GPUs.
 func Pending(f *facts.Facts) []PendingPod { return facts.Once(f, findPending) }
 
-// Young pods are not reported, because the scheduler, the autoscaler and quotas need some time.
+// Recently created pods are not reported, because the scheduler, the autoscaler and quotas need some time.
 const (
 	youngPending = 30 * time.Second
 	scaleUpTime  = 15 * time.Minute
@@ -47,7 +47,7 @@ const (
 
 func findPending(f *facts.Facts) []PendingPod {
 	s := New(f)
-	// problems that do not resolve over time
+	// These problems do not resolve over time.
 	timeless := []string{"sched.wrong-resource-name", "sched.bigger-than-any-node"}
 	// A Job may have many identical pods. The result is computed once for all of them.
 	known := map[string]verdict{}
@@ -86,9 +86,9 @@ func findPending(f *facts.Facts) []PendingPod {
 	return all
 }
 
-// likeness returns a key that is equal for pods that the scheduler treats the same.
+// likeness returns a key that is equal for all pods that the scheduler treats the same.
 func likeness(pod *corev1.Pod, message string) string {
-	_, generatedBy := facts.GeneratedBy(pod) // the commands of fixes name it
+	_, generatedBy := facts.GeneratedBy(pod) // the commands in fixes contain the name
 	raw, err := json.Marshal([]any{
 		facts.Demand(pod), pod.Spec.NodeSelector, pod.Spec.Affinity, pod.Spec.Tolerations, len(pod.Spec.ResourceClaims),
 		pod.Spec.SchedulerName, message, generatedBy,
@@ -99,8 +99,8 @@ func likeness(pod *corev1.Pod, message string) string {
 	return string(raw)
 }
 
-// scheduledMessage returns the scheduler's latest message about a pod, from the pod's condition, which is always the
-// most recent, or else from an event.
+// scheduledMessage returns the scheduler's latest message about a pod. It is from the pod's condition, which is always
+// the most recent, or else from an event.
 func scheduledMessage(f *facts.Facts, pod *corev1.Pod) finding.Evidence {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Message != "" {
@@ -120,12 +120,12 @@ func scheduledMessage(f *facts.Facts, pod *corev1.Pod) finding.Evidence {
 	return finding.Evidence{}
 }
 
-// Scheduler contains what the scheduler knows about the nodes with GPUs.
+// Scheduler contains the scheduler's knowledge about the GPU nodes.
 type Scheduler struct {
 	F     *facts.Facts
-	nodes []*facts.Node // nodes with GPUs of any vendor
+	nodes []*facts.Node // nodes with GPUs from any vendor
 	used  map[*facts.Node]map[corev1.ResourceName]int64
-	known map[*facts.Node]bool // results of poor
+	known map[*facts.Node]bool // cached results of poor
 }
 
 // New returns a Scheduler for the facts.
@@ -169,8 +169,8 @@ func Advertised(n *facts.Node) []corev1.ResourceName {
 	return names
 }
 
-// waiting reports whether a pod waits without a problem: it is held back on purpose, or nodes are being freed or added
-// for it.
+// waiting reports whether a pod is waiting without a problem: it is held back on purpose, or nodes are being freed or
+// added for it.
 func (s *Scheduler) waiting(pod *corev1.Pod) (verdict, bool) {
 	v := verdict{Id: "sched.waiting", Severity: finding.Info, Confidence: finding.Certain}
 	object := facts.PodObject(pod)
@@ -209,11 +209,11 @@ func (s *Scheduler) waiting(pod *corev1.Pod) (verdict, bool) {
 	return verdict{}, false
 }
 
-// nominated matches the node in an event of Karpenter, which repeats the event while the pod waits.
+// nominated matches the node name in a Karpenter event, which Karpenter repeats while the pod is waiting.
 var nominated = regexp.MustCompile(`schedule on.*\bnode(?:/|: )([\w.-]+)`)
 
-// arrived reports whether an event nominates a node that has been ready for so long that the pod waits in vain for it:
-// its GPUs should be advertised by now.
+// arrived reports whether an event nominates a node that has been ready for so long that its GPUs should be advertised
+// by now: the pod is waiting for the node in vain.
 func (s *Scheduler) arrived(e *corev1.Event) bool {
 	m := nominated.FindStringSubmatch(e.Message)
 	if m == nil {
@@ -224,13 +224,13 @@ func (s *Scheduler) arrived(e *corev1.Event) bool {
 		s.F.Now.Sub(n.CreationTimestamp.Time) >= scaleUpTime && len(Advertised(n)) == 0
 }
 
-// isScaleUp reports whether an event shows that an autoscaler adds a node for a pod.
+// isScaleUp reports whether an event shows that an autoscaler is adding a node for a pod.
 func isScaleUp(e *corev1.Event) bool {
 	return e.Reason == "TriggeredScaleUp" || e.Reason == "Nominated"
 }
 
-// failedScaleUp returns the event about the last attempt of an autoscaler to add a node for the pod, if it failed, or
-// nil.
+// failedScaleUp returns the event about an autoscaler's last attempt to add a node for the pod if this attempt failed,
+// and nil otherwise.
 func (s *Scheduler) failedScaleUp(pod *corev1.Pod) *corev1.Event {
 	for _, e := range s.F.EventsOfPod(pod) {
 		if e.Reason == "FailedScaleUp" {
@@ -243,13 +243,13 @@ func (s *Scheduler) failedScaleUp(pod *corev1.Pod) *corev1.Event {
 	return nil
 }
 
-// claimed matches the NodeClaim in an event of Karpenter about a pod.
+// claimed matches the NodeClaim in a Karpenter event about a pod.
 var claimed = regexp.MustCompile(`nodeclaim/([\w.-]+)`)
 
-// notLaunched returns the event that says why the cloud did not deliver the node for the NodeClaim in an event about a
-// pod that has waited for long, or nil.
+// notLaunched returns the event that explains why the cloud did not provide a node for the NodeClaim in an event about
+// a pod. It returns nil if there is no such event, or if the pod has not been waiting for long.
 func (s *Scheduler) notLaunched(pod *corev1.Pod, e *corev1.Event) *corev1.Event {
-	// A cloud without capacity is asked again, in another zone or for another type.
+	// If a cloud has no capacity, Karpenter tries again with another zone or instance type.
 	if m := claimed.FindStringSubmatch(e.Message); m != nil && s.F.Age(pod) >= scaleUpTime {
 		if about := s.F.EventsOf("NodeClaim", "", m[1]); len(about) > 0 { // newest first
 			if last := about[0]; last.Type == corev1.EventTypeWarning && last.Reason == "InsufficientCapacityError" {
@@ -260,7 +260,7 @@ func (s *Scheduler) notLaunched(pod *corev1.Pod, e *corev1.Event) *corev1.Event 
 	return nil
 }
 
-// NominatedTo reports whether a pod waits for the node of a NodeClaim, or has waited for it.
+// NominatedTo reports whether a pod is or was waiting for a NodeClaim's node.
 func (p PendingPod) NominatedTo(f *facts.Facts, claim string) bool {
 	return p.Id == "sched.none-advertised" && slices.ContainsFunc(f.EventsOfPod(p.Pod), func(e *corev1.Event) bool {
 		m := claimed.FindStringSubmatch(e.Message)
@@ -268,7 +268,8 @@ func (p PendingPod) NominatedTo(f *facts.Facts, claim string) bool {
 	})
 }
 
-// noScaleUp returns the last event of an autoscaler about the pod if it says that no new node would help, or nil.
+// noScaleUp returns an autoscaler's last event about the pod if the autoscaler reports that no new node would help, and
+// nil otherwise.
 func (s *Scheduler) noScaleUp(pod *corev1.Pod) *corev1.Event {
 	for _, e := range s.F.EventsOfPod(pod) {
 		switch {
@@ -281,8 +282,8 @@ func (s *Scheduler) noScaleUp(pod *corev1.Pod) *corev1.Event {
 	return nil
 }
 
-// scales reports whether an autoscaler may add nodes for the pod although none exist now. This is the case if an
-// autoscaler event says so, or if the pod selects a label that only autoscaled node pools have.
+// scales reports whether an autoscaler may add nodes for the pod although no suitable node exists now: an autoscaler
+// event shows this, or the pod selects a label that only autoscaled node pools have.
 func (s *Scheduler) scales(pod *corev1.Pod) (finding.Evidence, bool) {
 	for _, e := range s.F.EventsOfPod(pod) {
 		if isScaleUp(e) {
@@ -305,8 +306,8 @@ func (s *Scheduler) scales(pod *corev1.Pod) (finding.Evidence, bool) {
 	return finding.Evidence{}, false
 }
 
-// judge determines why a pod is unschedulable. Each step filters the nodes; the first step that leaves no node is the
-// reason.
+// judge determines why a pod is unschedulable. Each step filters the nodes; the first step after which no node is left
+// is the reason.
 func (s *Scheduler) judge(pod *corev1.Pod, message string) verdict {
 	switch {
 	case aboutClaims(message):
@@ -357,8 +358,8 @@ func (s *Scheduler) judge(pod *corev1.Pod, message string) verdict {
 	return s.otherwise(pod, message, roomy)
 }
 
-// claiming returns the verdict on a pod that requests GPUs with claims only. The DRA layer checks the devices; the rest
-// comes from the scheduler's message.
+// claiming returns the verdict on a pod that requests GPUs only with claims. The DRA layer checks the devices; all
+// other reasons come from the scheduler's message.
 func (s *Scheduler) claiming(message string) verdict {
 	if message == "" {
 		return verdict{}
@@ -401,12 +402,13 @@ func aboutClaims(message string) bool {
 	}, func(text string) bool { return strings.Contains(strings.ToLower(message), text) })
 }
 
-// manyNodes is the maximum number of nodes in a finding about a pod. More nodes add no information and are slow to
-// process in large clusters.
+// manyNodes is the maximum number of nodes in a finding about a pod. Additional nodes provide no information and are
+// slow to process in large clusters.
 const manyNodes = 256
 
-// names returns the nodes' names, at most manyNodes. If there are more, unavailable nodes and nodes that advertise too
-// few GPUs come first, because causes are on them. The slice is clipped, so findings that share it may append to it.
+// names returns the names of up to manyNodes nodes. If there are more, unavailable nodes and nodes that advertise too
+// few GPUs come first, because the causes are on these nodes. The slice is clipped, so findings that share it may
+// append to it.
 func (s *Scheduler) names(nodes []*facts.Node) []string {
 	if len(nodes) > manyNodes {
 		poor := Keep(nodes, s.poor)
@@ -437,7 +439,7 @@ func lacking(n *facts.Node) bool {
 		slices.ContainsFunc(ours, func(r corev1.ResourceName) bool { return n.Allocatable(r) < n.Capacity(r) })
 }
 
-// QuoteAllocatable returns the GPUs that nodes advertise as evidence.
+// QuoteAllocatable returns the nodes' allocatable GPUs as evidence.
 func QuoteAllocatable(nodes []*facts.Node) []finding.Evidence {
 	var all []finding.Evidence
 	for _, n := range nodes[:min(words.Few, len(nodes))] {
@@ -457,8 +459,9 @@ func QuoteAllocatable(nodes []*facts.Node) []finding.Evidence {
 	return all
 }
 
-// Awaited returns the nodes that could run pending pods if the nodes offered all their GPUs. It skips pods that are
-// held back on purpose or that wait for GPUs in use by other pods. more are the IDs of additional reasons to include.
+// Awaited returns the nodes that could run pending pods if the nodes advertised all their GPUs. It skips pods that are
+// held back on purpose or that are waiting for GPUs in use by other pods. more contains the IDs of additional reasons
+// to include.
 func Awaited(f *facts.Facts, more ...string) map[string]bool {
 	all := map[string]bool{}
 	for _, p := range Pending(f) {

@@ -10,14 +10,15 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
 )
 
-// queues are the labels or annotations by which pods name their queue, and the API group of the queue, if doctor reads
-// it.
+// queues contains the labels and annotations with which pods specify their queue, and the API group of the queue if
+// doctor reads it.
 var queues = []struct{ key, group string }{
 	{"kai.scheduler/queue", "scheduling.run.ai"}, {"runai/queue", "scheduling.run.ai"},
 	{"scheduling.volcano.sh/queue-name", "scheduling.volcano.sh"}, {"yunikorn.apache.org/queue", ""},
 }
 
-// tellQueue describes a pod that its scheduler leaves out with a message that has no reason on the side of the nodes.
+// tellQueue describes a pod that its scheduler does not schedule, if the scheduler's message does not name a problem
+// with the nodes.
 func (s *Scheduler) tellQueue(pod *corev1.Pod, v *verdict) {
 	v.Fix = finding.Fix{
 		Text: "The message has no reason. See the log of the scheduler for this pod.",
@@ -39,7 +40,8 @@ func (s *Scheduler) tellQueue(pod *corev1.Pod, v *verdict) {
 	}
 }
 
-// pinned describes a pod that Kueue's topology-aware scheduling has assigned to a full node, while another has room.
+// pinned describes a pod that Kueue's topology-aware scheduling has assigned to a full node although another node has
+// room.
 func (s *Scheduler) pinned(pod *corev1.Pod, want map[corev1.ResourceName]int64, v *verdict) {
 	node := pod.Spec.NodeSelector[corev1.LabelHostname]
 	if node == "" || !facts.OfKueue(pod) {

@@ -15,9 +15,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// closed returns the verdict if taints or the state of the nodes with enough GPUs exclude the pod.
+// closed returns the verdict if the nodes with enough GPUs exclude the pod because of their taints or state.
 func (s *Scheduler) closed(pod *corev1.Pod, big []*facts.Node) verdict {
-	// A node that is only excluded by its state could run the pod after it recovers.
+	// A node that is excluded only because of its state could run the pod after it recovers.
 	tainted := Keep(big, func(n *facts.Node) bool { return Foreign(pod, n) })
 	sick := Keep(big, func(n *facts.Node) bool { return !Foreign(pod, n) })
 	v := verdict{Severity: finding.Error, Confidence: finding.Certain}
@@ -62,7 +62,7 @@ func (s *Scheduler) closed(pod *corev1.Pod, big []*facts.Node) verdict {
 	return v
 }
 
-// purpose returns what taints are for, as a further sentence, if their keys tell.
+// purpose returns an additional sentence about the purpose of taints, if their keys reveal it.
 func purpose(taints []corev1.Taint) string {
 	for _, t := range taints {
 		switch key := strings.ToLower(t.Key + "=" + t.Value); {
@@ -75,8 +75,8 @@ func purpose(taints []corev1.Taint) string {
 	return ""
 }
 
-// tolerate returns the command that adds tolerations of taints to the template of the pod's owner, or to the pod itself
-// if it has no such owner. The API allows adding tolerations to an existing pod.
+// tolerate returns the commands that add tolerations for taints to the template of the pod's owner, or to the pod
+// itself if it has no such owner. The API allows tolerations to be added to an existing pod.
 func tolerate(pod *corev1.Pod, taints ...corev1.Taint) []string {
 	var more []corev1.Toleration
 	for _, t := range taints {
@@ -86,7 +86,7 @@ func tolerate(pod *corev1.Pod, taints ...corev1.Taint) []string {
 		}
 		more = append(more, one)
 	}
-	// The patch replaces the whole list, so keep the pod's own tolerations, without the default ones.
+	// The patch replaces the whole list, so it includes the pod's existing tolerations, except the default ones.
 	all := append(slices.DeleteFunc(slices.Clone(pod.Spec.Tolerations), func(t corev1.Toleration) bool {
 		return t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable
 	}), more...)
@@ -141,7 +141,8 @@ func toleratePod(pod *corev1.Pod, more []corev1.Toleration) []string {
 // state.
 func Foreign(pod *corev1.Pod, n *facts.Node) bool { return len(foreignTaints(pod, n)) > 0 }
 
-// foreignTaints returns the taints of a node that the pod does not tolerate and that do not represent the node's state.
+// foreignTaints returns those of a node's taints that the pod does not tolerate and that do not represent the node's
+// state.
 func foreignTaints(pod *corev1.Pod, n *facts.Node) (all []corev1.Taint) {
 	for _, t := range n.Spec.Taints {
 		if ofNodeState(&t) {

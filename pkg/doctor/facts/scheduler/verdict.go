@@ -31,11 +31,11 @@ func (s *Scheduler) notAdvertised(pod *corev1.Pod, name corev1.ResourceName, amo
 		v.Nodes, v.Evidence = s.names(blank), QuoteAllocatable(blank)
 		v.Title = "no GPU node that the pod may run on advertises nvidia.com/gpu"
 	case len(other) > 0 && s.served(name):
-		return verdict{} // its plugin does not run or finds no device; reported by other checks
+		return verdict{} // its plugin is not running or finds no device; reported by other checks
 	case len(other) > 0:
 		return s.wrongName(pod, name, other)
 	case !facts.IsGPUResource(name):
-		return verdict{} // a device of another vendor
+		return verdict{} // another vendor's device
 	case len(among) == 0 && s.shutOut(pod, &v):
 		v.Evidence = append([]finding.Evidence{facts.QuoteDemand(pod, want)}, v.Evidence...)
 		return v
@@ -109,8 +109,9 @@ func (s *Scheduler) notAdvertised(pod *corev1.Pod, name corev1.ResourceName, amo
 	return v
 }
 
-// shutOut reports whether the pod may run on nodes whose taint the device plugin does not tolerate, and fills in the
-// verdict: nothing then shows that these nodes have GPUs. That the pod names the taint shows that it is meant for them.
+// shutOut reports whether the pod may run on nodes with a taint that the device plugin does not tolerate, and completes
+// the verdict. No plugin reports GPUs on such nodes, but the pod's toleration for the taint shows that the pod is meant
+// for them.
 func (s *Scheduler) shutOut(pod *corev1.Pod, v *verdict) bool {
 	for i := range s.F.DaemonSets {
 		d := &s.F.DaemonSets[i]
@@ -123,7 +124,7 @@ func (s *Scheduler) shutOut(pod *corev1.Pod, v *verdict) bool {
 				len(MissingLabels(d.Spec.Template.Spec, n)) > 0 || !meantFor(pod, &taints[0]) {
 				continue
 			}
-			// A signature has the words.
+			// The cause and the fix come from a signature.
 			v.Confidence, v.Nodes = finding.Likely, []string{n.Name}
 			v.Title = "the device plugin does not run on the node that the pod selects"
 			v.Evidence = []finding.Evidence{{
@@ -138,8 +139,9 @@ func (s *Scheduler) shutOut(pod *corev1.Pod, v *verdict) bool {
 	return false
 }
 
-// meantFor reports whether a pod is meant for nodes with a taint: it names the taint's key in a toleration, and selects
-// nodes, unless the taint itself is about GPUs. A pod that tolerates everything is meant for none in particular.
+// meantFor reports whether a pod is meant for nodes with a taint: a toleration in the pod contains the taint's key, and
+// either the pod selects nodes or the taint concerns GPUs. A pod that tolerates all taints is not meant for any
+// particular nodes.
 func meantFor(pod *corev1.Pod, taint *corev1.Taint) bool {
 	selects := len(pod.Spec.NodeSelector) > 0 || pod.Spec.Affinity != nil && pod.Spec.Affinity.NodeAffinity != nil
 	return !strings.HasPrefix(taint.Key, "node-role.kubernetes.io/") &&
@@ -197,7 +199,7 @@ func (s *Scheduler) wrongName(pod *corev1.Pod, name corev1.ResourceName, other [
 	return v
 }
 
-// renamed returns the commands that recreate a pod without an owner with a different resource name.
+// renamed returns the commands that recreate an unowned pod with a different resource name.
 func renamed(pod *corev1.Pod, from, to corev1.ResourceName) []string {
 	if metav1.GetControllerOf(pod) != nil {
 		return nil
@@ -254,7 +256,7 @@ func (s *Scheduler) tooBig(pod *corev1.Pod, want map[corev1.ResourceName]int64, 
 	return v
 }
 
-// tooMuchElse returns the verdict if each node that has the GPUs is too small for another request of the pod, even if
+// tooMuchElse returns the verdict if every node with the GPUs is too small for another of the pod's requests, even if
 // the node were empty.
 func (s *Scheduler) tooMuchElse(pod *corev1.Pod, big []*facts.Node) (verdict, bool) {
 	need := facts.Demand(pod)
@@ -292,7 +294,7 @@ func (s *Scheduler) tooMuchElse(pod *corev1.Pod, big []*facts.Node) (verdict, bo
 	return verdict{}, false
 }
 
-// biggest returns the nodes, sorted by the number of requested GPUs, largest first.
+// biggest returns the nodes, sorted by their number of GPUs of the requested kind, largest first.
 func biggest(nodes []*facts.Node, want map[corev1.ResourceName]int64) []*facts.Node {
 	sorted := slices.Clone(nodes)
 	size := func(n *facts.Node) (sum int64) {
@@ -307,10 +309,10 @@ func biggest(nodes []*facts.Node, want map[corev1.ResourceName]int64) []*facts.N
 
 const inUseTitle = "all GPUs that the pod could use are in use"
 
-// full returns the verdict if other pods use the GPUs.
+// full returns the verdict if other pods are using the GPUs.
 //
-// Its nodes include nodes that do not advertise all their GPUs, because the pod might run there if they were healthy.
-// They exclude nodes that are reserved for virtual machines.
+// The verdict includes nodes that do not advertise all their GPUs, because the pod might run there if these GPUs were
+// healthy. It excludes nodes that are reserved for virtual machines.
 func (s *Scheduler) full(
 	pod *corev1.Pod, want map[corev1.ResourceName]int64, open, big, selected []*facts.Node,
 ) verdict {
@@ -335,7 +337,7 @@ func (s *Scheduler) full(
 			"Otherwise, add nodes.",
 	}
 	if len(s.nodes) > 0 && s.nodes[0].Distribution == facts.EKS && !facts.Autoscaled(s.F) {
-		// Other clouds run their autoscaler outside of the cluster.
+		// Other clouds run their autoscalers outside the cluster.
 		v.Title += ", and nothing adds nodes: no cluster-autoscaler or Karpenter is seen"
 		v.Fix.Text = "Raise the desired size of the node group, or install cluster-autoscaler (with the group's " +
 			"tags) or Karpenter: a maximum size alone adds no node. Otherwise, wait, or delete pods that are not " +
@@ -414,7 +416,8 @@ func (s *Scheduler) full(
 	return v
 }
 
-// services tells that waiting does not help if all pods that hold the GPUs are services, which do not end.
+// services adds to the verdict that waiting does not help if all pods that hold the GPUs are services, which do not
+// terminate.
 func (s *Scheduler) services(
 	v *verdict, open []*facts.Node, holders []Holder, name corev1.ResourceName, want map[corev1.ResourceName]int64,
 ) {

@@ -13,19 +13,19 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// VolumeElsewhere reports whether the scheduler says that nodes cannot attach a volume of the pod, such as those of
-// other zones. Newer releases have the second wording.
+// VolumeElsewhere reports whether the scheduler's message states that nodes, for example those in other zones, cannot
+// attach a volume of the pod. Newer releases use the second wording.
 func VolumeElsewhere(message string) bool {
 	return strings.Contains(message, "volume node affinity conflict") ||
 		strings.Contains(message, "PersistentVolume's node affinity")
 }
 
-// Unbound reports whether the scheduler says that a claim of the pod is not bound and has to be.
+// Unbound reports whether the scheduler's message states that a claim of the pod is not bound but must be.
 func Unbound(message string) bool {
 	return strings.Contains(message, "unbound immediate PersistentVolumeClaims")
 }
 
-// volume returns the verdict if a volume excludes the pod from the nodes that have room for it.
+// volume returns the verdict if a volume excludes the pod from all nodes that have room for it.
 func (s *Scheduler) volume(pod *corev1.Pod, message string, roomy []*facts.Node) verdict {
 	v := verdict{
 		Id: "sched.volume", Severity: finding.Error, Confidence: finding.Certain,
@@ -59,15 +59,15 @@ func (s *Scheduler) volume(pod *corev1.Pod, message string, roomy []*facts.Node)
 		}
 		return v
 	}
-	for _, claim := range claims { // provisioners name the directory of a volume after its claim
+	for _, claim := range claims { // provisioners use the claim's name in the name of the volume's directory
 		v.Evidence = append(v.Evidence,
 			s.keptHelper(&v.Helper, pod.Namespace+"-"+claim+"-", pod.Namespace+"_"+claim)...)
 	}
 	return v
 }
 
-// nowhere returns evidence that no node of the cluster meets the node affinity of the volume of a claim, and that a pod
-// which should have made the volume is not scheduled.
+// nowhere returns evidence that no node in the cluster matches the node affinity of a claim's volume, and that the pod
+// that should have created the volume is not scheduled.
 func (s *Scheduler) nowhere(namespace, claim string) (all []finding.Evidence) {
 	name, required := facts.AffinityOf(s.F, namespace, claim)
 	if required == nil || slices.ContainsFunc(s.F.Nodes, func(n *facts.Node) bool {
@@ -89,8 +89,9 @@ func (s *Scheduler) nowhere(namespace, claim string) (all []finding.Evidence) {
 	return append(all, s.keptHelper(nil, name)...)
 }
 
-// keptHelper returns evidence that a pod which should make a volume does not tolerate the taint of its node. The pod
-// has one of the names in its own name or in its command. keptHelper sets helper to the pod.
+// keptHelper returns evidence that a pod that should create a volume does not tolerate its node's taint. It identifies
+// the pod by one of the names, in the pod's own name or in its command. If helper is not nil, keptHelper sets it to the
+// pod.
 func (s *Scheduler) keptHelper(helper **corev1.Pod, names ...string) []finding.Evidence {
 	for i := range s.F.Snapshot.Pods {
 		pod := &s.F.Snapshot.Pods[i]
@@ -112,7 +113,7 @@ func (s *Scheduler) keptHelper(helper **corev1.Pod, names ...string) []finding.E
 	return nil
 }
 
-// commandOf returns the words of the commands of a pod.
+// commandOf returns the commands and arguments of all containers in a pod.
 func commandOf(pod *corev1.Pod) (all string) {
 	for c := range facts.Containers(pod) {
 		all += " " + strings.Join(slices.Concat(c.Command, c.Args), " ")
@@ -120,7 +121,7 @@ func commandOf(pod *corev1.Pod) (all string) {
 	return all
 }
 
-// elsewhere compares the place of the volume of a claim with the zones of the nodes that have room for the pod.
+// elsewhere compares the zone or node of a claim's volume with the zones of the nodes that have room for the pod.
 func (s *Scheduler) elsewhere(namespace, claim string, roomy []*facts.Node) []finding.Evidence {
 	name, there := facts.PlacesOf(s.F, namespace, claim)
 	var here []string
