@@ -160,6 +160,21 @@ func TestSidecarRunsOn(t *testing.T) {
 	}
 }
 
+// TestKernelOfOtherGPUs protects that an old error of another vendor's GPU in the kernel log is not reported while the
+// pods that use the GPU run well.
+func TestKernelOfOtherGPUs(t *testing.T) {
+	t.Parallel()
+	c := readField(t, filepath.Join("testdata", "field", "home-ops-11500-xe-guc-hang-use-i915.txtar"))
+	for i := range c.snapshot.Pods {
+		for j := range c.snapshot.Pods[i].Status.ContainerStatuses {
+			c.snapshot.Pods[i].Status.ContainerStatuses[j].LastTerminationState = corev1.ContainerState{}
+		}
+	}
+	if got := fieldRoots(Examine(c.snapshot, Options{})); len(got) > 0 {
+		t.Errorf("the pods run well, and %v is reported", got)
+	}
+}
+
 // TestWaitsForHead protects that the DNS domain is the cause only if the cluster has another one, and that an init
 // container which says for what it waits is reported, unlike one that downloads.
 func TestWaitsForHead(t *testing.T) {

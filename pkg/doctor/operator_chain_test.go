@@ -154,7 +154,7 @@ func TestInitChain(t *testing.T) {
 					Text: "modprobe: ERROR: could not insert 'nvidia_peermem': Invalid argument\n",
 				}}},
 			want: []string{
-				"root rdma.peermem warning Node gpu-1", "op.operand-failing Pod gpu-operator/nvidia-driver-daemonset-x",
+				"root rdma.peermem error Node gpu-1", "op.operand-failing Pod gpu-operator/nvidia-driver-daemonset-x",
 			},
 			fix: []string{"kubectl delete pod nvidia-driver-daemonset-x -n gpu-operator"},
 		},

@@ -116,7 +116,7 @@ func TestCommandLinesThatMakeNoSense(t *testing.T) {
 func TestNoGPUsFromABundle(t *testing.T) {
 	t.Parallel()
 	out, _, err := execute(t, "--from-bundle", noGPUs(t))
-	if err != nil || !strings.HasPrefix(out, "no GPUs: ") || strings.Contains(out, "\x1b") {
+	if err != nil || !strings.HasPrefix(out, "no NVIDIA GPUs: ") || strings.Contains(out, "\x1b") {
 		t.Errorf("%v, printed:\n%s", err, out)
 	}
 	for _, format := range []string{"json", "yaml", "name", "wide", "junit", "sarif", "jsonpath={.kind}"} {

@@ -38,8 +38,8 @@ func (s *span) meets(f finding.Finding) bool {
 	})
 }
 
-// raise changes a warning that is a root cause to an error if it explains an error in the workload or scheduling layer,
-// because a warning must not hide an error. It must run before the severities of consequences are lowered.
+// raise changes a warning that is a root cause to an error if it explains an error in the workload, scheduling or DRA
+// layer, because a warning must not hide an error. It must run before the severities of consequences are lowered.
 func raise(all []finding.Finding, direct [][]int) {
 	for i := range all {
 		if !all[i].Root || all[i].Severity != finding.Warning {
@@ -54,7 +54,9 @@ func raise(all []finding.Finding, direct [][]int) {
 			}
 			seen[next] = true
 			if f := all[next]; !f.Root && f.Severity == finding.Error &&
-				(f.Layer == finding.LayerWorkload || f.Layer == finding.LayerScheduling) {
+				slices.Contains([]finding.Layer{
+					finding.LayerWorkload, finding.LayerScheduling, finding.LayerDRA,
+				}, f.Layer) {
 				all[i].Severity = finding.Error
 				break
 			}

@@ -57,6 +57,34 @@ func ClaimOf(f *Facts, pod *corev1.Pod, wanted corev1.PodResourceClaim) *resourc
 	return nil
 }
 
+// ClassesOf returns the DeviceClasses that a claim requires.
+func ClassesOf(claim *resourcev1.ResourceClaim) []string {
+	var all []string
+	for _, request := range claim.Spec.Devices.Requests {
+		if request.Exactly != nil {
+			all = append(all, request.Exactly.DeviceClassName)
+		}
+		if len(request.FirstAvailable) == 1 { // if there are several subrequests, a different one may be available
+			all = append(all, request.FirstAvailable[0].DeviceClassName)
+		}
+	}
+	return all
+}
+
+// OtherClass returns the DeviceClass of another vendor's accelerator that a pod claims, or "".
+func (f *Facts) OtherClass(pod *corev1.Pod) string {
+	for _, wanted := range pod.Spec.ResourceClaims {
+		if claim := ClaimOf(f, pod, wanted); claim != nil {
+			for _, class := range ClassesOf(claim) {
+				if OfOthers(class) {
+					return class
+				}
+			}
+		}
+	}
+	return ""
+}
+
 // AsksForGPU reports whether the pod requests NVIDIA GPUs, either as an extended resource or with a resource claim that
 // is known to be for NVIDIA devices. Claims can also be for NICs, CPUs and other vendors' devices, so a claim that is
 // missing from the snapshot does not count.

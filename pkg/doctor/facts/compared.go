@@ -23,6 +23,7 @@ import (
 //	conflict: driver root / not DIR  the DRA driver searches / for the driver, which is in DIR
 //	unanswered: NAMESPACE/NAME:PORT  a timeout although the pods are ready; no policy applies
 //	conflict: NVIDIA_VISIBLE_DEVICES=all, SETTING = false    the toolkit ignores the variable in unprivileged containers
+//	conflict: NVIDIA_VISIBLE_DEVICES=all, VARIABLE=false     the same, set by a variable of the toolkit's DaemonSet
 //	conflict: writes PATH, mounted read-only at PATH         a write fails because of the mount
 //	conflict: denied PATH, claim NAME at PATH, no fsGroup    the user cannot write to the volume
 //	conflict: writes PATH, volumes at PATHS                  an evicted pod wrote outside its volumes
@@ -50,6 +51,7 @@ import (
 //	mesh: init container NAME needs a connection and runs before CONTAINER    which proxies the connection
 //	kept off: NUMBER pods, such as NAME, must not share a KEY with pods that match SELECTOR
 //	conflict: no RuntimeClass, pods with NAME have the driver    the pod relies on its node's default runtime
+//	conflict: NVIDIA_VISIBLE_DEVICES=VALUE, no RuntimeClass, default handler NAME, class NAME    it ignores the variable
 //	conflict: NRI plugin enabled, toolkit disabled in NAME   the operator's pods get no GPUs
 //	CNI plugins in DIR, toolkit VERSION configures containerd    on a platform with a non-default directory
 //	no container toolkit of the GPU operator                     so a toolkit on a node is a leftover
@@ -76,7 +78,7 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 		f.probedElsewhere, f.loopbackOnly, f.otherContainersGPU, f.nodesDNS, f.covered, f.modelOutside,
 		f.meshed, f.NamesPeers, f.overReserved, f.otherContainersToken, f.readOnlyRoot, f.withoutClass, f.withoutNRI,
 		f.movedPlugins, f.withoutOperator, f.mixedAtBoot, f.fillsDisk, f.diskPerWorker, f.kserveDefaults,
-		f.withoutSidecar,
+		f.withoutSidecar, f.unreadEnv,
 		f.heldVolume, f.unexpanded, f.defaultLimit, f.OtherDomain,
 	} {
 		if source, text := compare(pod, n); text != "" {
@@ -98,18 +100,13 @@ func (f *Facts) RefusedStrategy(pod *corev1.Pod, n *Node) (source, text string) 
 	if strategy == "volume-mounts" {
 		key = AcceptsMounts
 	}
-	value := n.ToolkitSetting(key)
-	name := strings.ToUpper(strings.ReplaceAll(key, "-", "_"))
-	for _, toolkit := range Current(n, Toolkit) {
-		for i := range toolkit.Spec.Containers {
-			value = strings.Join(append(EnvOf(toolkit.Spec.Containers[i].Env, name), value), "")
-		}
-	}
-	if !known || !strings.HasPrefix(value, "false") || len(GPURequests(pod)) == 0 ||
+	refused, _ := n.toolkitRefuses(key)
+	if !known || !refused || len(GPURequests(pod)) == 0 ||
 		strategy != "volume-mounts" && (strategy != "envvar" || PrivilegedForToolkit(pod)) {
 		return "", ""
 	}
-	return "DEVICE_LIST_STRATEGY of the device plugin, and " + name + " of the toolkit, on " + n.Object().String(),
+	return "DEVICE_LIST_STRATEGY of the device plugin, and " + variableOf(key) + " of the toolkit, on " +
+			n.Object().String(),
 		"conflict: " + strategy + " refused (" + key + " = false)"
 }
 

@@ -14,13 +14,43 @@ import (
 // refusedEnv reports a container that requests all GPUs with an environment variable that the node's toolkit ignores in
 // unprivileged containers.
 func (f *Facts) refusedEnv(pod *corev1.Pod, n *Node) (source, text string) {
-	if n.ToolkitSetting(AcceptsEnv) != "false" || PrivilegedForToolkit(pod) || len(GPURequests(pod)) > 0 {
+	refused, variable := n.toolkitRefuses(AcceptsEnv)
+	if !refused || PrivilegedForToolkit(pod) || len(GPURequests(pod)) > 0 {
 		return "", ""
+	}
+	setting := AcceptsEnv + " = false"
+	if variable != "" {
+		setting = variable + "=false"
 	}
 	for i := range pod.Spec.Containers {
 		if slices.Contains(EnvOf(pod.Spec.Containers[i].Env, "NVIDIA_VISIBLE_DEVICES"), "all") {
 			return PodObject(pod).String() + " .spec.containers[].env, and the toolkit on " + n.Object().String(),
-				"conflict: NVIDIA_VISIBLE_DEVICES=all, " + AcceptsEnv + " = false"
+				"conflict: NVIDIA_VISIBLE_DEVICES=all, " + setting
+		}
+	}
+	return "", ""
+}
+
+// unreadEnv reports that a container asks for GPUs by a variable, which only NVIDIA's runtime reads, and starts with
+// the default runtime of its node, which is another.
+func (f *Facts) unreadEnv(pod *corev1.Pod, n *Node) (source, text string) {
+	class := f.NVIDIAClass()
+	if class == nil || n.View == nil || n.View.Runtime == nil || pod.Spec.RuntimeClassName != nil ||
+		len(GPURequests(pod))+len(pod.Spec.ResourceClaims) > 0 {
+		return "", ""
+	}
+	i := n.View.Runtime
+	handler := cmp.Or(i.DefaultHandler, "runc") // the default of containerd
+	if h, known := i.Handler(handler); !known || h.IsGPU() {
+		return "", ""
+	}
+	for j := range pod.Spec.Containers {
+		for _, value := range EnvOf(pod.Spec.Containers[j].Env, "NVIDIA_VISIBLE_DEVICES") {
+			if !slices.Contains([]string{"", "none", "void"}, value) {
+				return PodObject(pod).String() + " .spec.containers[].env and .spec.runtimeClassName, and the runtime of " +
+						n.Object().String(), "conflict: NVIDIA_VISIBLE_DEVICES=" + value +
+						", no RuntimeClass, default handler " + handler + ", class " + class.Name
+			}
 		}
 	}
 	return "", ""

@@ -104,6 +104,22 @@ func (f *Facts) RuntimeClass(name string) *nodev1.RuntimeClass {
 // AcceptsEnv is the toolkit setting that lets unprivileged containers get GPUs through NVIDIA_VISIBLE_DEVICES.
 const AcceptsEnv = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 
+// variableOf returns the variable with which the toolkit's container overrides a top-level setting.
+func variableOf(setting string) string { return strings.ToUpper(strings.ReplaceAll(setting, "-", "_")) }
+
+// toolkitRefuses reports whether a top-level setting of the toolkit is false on the node, and the variable of the
+// toolkit's container that sets it, or "".
+func (n *Node) toolkitRefuses(setting string) (refused bool, variable string) {
+	for _, toolkit := range Current(n, Toolkit) {
+		for i := range toolkit.Spec.Containers {
+			if values := EnvOf(toolkit.Spec.Containers[i].Env, variableOf(setting)); len(values) > 0 {
+				return values[0] == "false", variableOf(setting)
+			}
+		}
+	}
+	return n.ToolkitSetting(setting) == "false", ""
+}
+
 // ToolkitSetting returns the raw value of a top-level setting in the toolkit's config.toml on the node. It returns ""
 // if the setting is missing or commented out, or if the file was not read.
 func (n *Node) ToolkitSetting(key string) string {

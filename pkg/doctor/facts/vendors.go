@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -91,11 +92,14 @@ func (f *Facts) PodsWaitingFor(resources []string) []string {
 		if !Unscheduled(pod) {
 			continue
 		}
-		for name := range Demand(pod) {
-			if words.ContainsAny(string(name), resources) {
-				all = append(all, pod.Namespace+"/"+pod.Name)
-				break
-			}
+		names := slices.Collect(maps.Keys(Demand(pod)))
+		if class := f.OtherClass(pod); class != "" {
+			names = append(names, corev1.ResourceName(class+"/"))
+		}
+		if slices.ContainsFunc(names, func(name corev1.ResourceName) bool {
+			return words.ContainsAny(string(name), resources)
+		}) {
+			all = append(all, pod.Namespace+"/"+pod.Name)
 		}
 	}
 	return all
@@ -111,6 +115,7 @@ func Schedules(name string) bool {
 func Serves(pod *corev1.Pod) bool {
 	return Schedules(pod.Name) || words.ContainsAny(pod.Name, []string{
 		"device-plugin", "deviceplugin", "gpu-plugin", "-dp-", "rdma", "kmm", "amdgpu", "i915", "mig-manager",
+		"resource-driver", "dra-driver", "dra-kubelet-plugin",
 	})
 }
 

@@ -260,8 +260,8 @@ func TestHeadlines(t *testing.T) {
 		"2 problems and 1 warning": twoContainerds(),
 		"1 warning: persistence mode is off, so that the driver is loaded anew for each job": onlyWarning,
 		"no problem found": healthy(),
-		"no problem found, but not everything could be checked":     blind,
-		"no GPUs: no node has NVIDIA GPUs, and no pod requests one": none,
+		"no problem found, but not everything could be checked":    blind,
+		"no NVIDIA GPUs: no node has one, and no pod requests one": none,
 	} {
 		if got := Headline(r); got != want {
 			t.Errorf("headline %q, wanted %q", got, want)

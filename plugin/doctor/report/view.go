@@ -232,7 +232,7 @@ func Headline(r doctor.Report) string {
 	case len(warnings) > 0:
 		return count.Of(len(warnings), "warning")
 	case r.Summary.GPUNodes == 0 && r.Summary.GPUPods == 0 && r.Summary.Nodes > 0:
-		return "no GPUs: no node has NVIDIA GPUs, and no pod requests one"
+		return "no NVIDIA GPUs: no node has one, and no pod requests one"
 	case r.Summary.Unknown > 0 && len(r.Unknown) > 0 && len(failed(r).Unknown) == 0:
 		return "no problem found in what was checked"
 	case r.Summary.Unknown > 0:

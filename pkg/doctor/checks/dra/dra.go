@@ -2,6 +2,7 @@
 package dra
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 
@@ -94,7 +95,7 @@ func checkClaims(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 		if claim.Status.Allocation != nil {
 			continue
 		}
-		for _, class := range classesOf(claim) {
+		for _, class := range facts.ClassesOf(claim) {
 			if found, ok := checkClass(f, pod, claim, class, said); ok {
 				r.Add(found)
 				return
@@ -130,7 +131,7 @@ func checkClass(
 		driver = draDomain
 	}
 	if !ours {
-		return finding.Finding{}, false // another vendor's class
+		return ofOther(f, pod, class, at, evidence)
 	}
 	install :=
 		[]string{shell.Command("helm install %s %s --repo %s -n %s --create-namespace --set resources.gpus.enabled=true",
@@ -216,6 +217,39 @@ func checkClass(
 	return found, true
 }
 
+// ofDriver matches the driver that a DeviceClass selects.
+var ofDriver = regexp.MustCompile(`device\.driver == ["']([\w.-]+)["']`)
+
+// ofOther returns the finding about a claim for a GPU of another vendor, whose driver offers none. at is the index of
+// the DeviceClass.
+func ofOther(
+	f *facts.Facts, pod *corev1.Pod, class string, at int, evidence []finding.Evidence,
+) (found finding.Finding, ok bool) {
+	if at < 0 || !facts.OfOthers(class) {
+		return found, false
+	}
+	for _, s := range f.DeviceClasses[at].Spec.Selectors {
+		if s.CEL == nil {
+			continue
+		}
+		driver := ofDriver.FindStringSubmatch(s.CEL.Expression)
+		if driver == nil {
+			continue
+		}
+		if total, _ := devices(f, driver[1]); total == 0 {
+			evidence = append(evidence, finding.FieldEvidence(finding.Object{Kind: "Cluster"}, "ResourceSlices",
+				"no slice of the driver %s has a device", driver[1]))
+			return claimFinding(pod, evidence, "no ResourceSlice of "+driver[1]+" offers a device for the claim",
+				finding.Fix{
+					Text: "Run the vendor's DRA driver on the GPU nodes. If its pods run there, their logs contain the " +
+						"reason why they publish no devices.",
+					Commands: []string{"kubectl get pods -A -o wide", "kubectl get resourceslices"},
+				}), true
+		}
+	}
+	return found, false
+}
+
 // serving returns the DaemonSet of the DRA driver if its GPU plugin is enabled, or nil.
 func serving(f *facts.Facts) *appsv1.DaemonSet {
 	var n *facts.Node
@@ -262,20 +296,6 @@ func claimFinding(pod *corev1.Pod, evidence []finding.Evidence, title string, fi
 	return finding.Finding{
 		Object: facts.PodObject(pod), Confidence: finding.Certain, Title: title, Evidence: evidence, Fix: fix,
 	}
-}
-
-// classesOf returns the DeviceClasses that a claim requires.
-func classesOf(claim *resourcev1.ResourceClaim) []string {
-	var all []string
-	for _, request := range claim.Spec.Devices.Requests {
-		if request.Exactly != nil {
-			all = append(all, request.Exactly.DeviceClassName)
-		}
-		if len(request.FirstAvailable) == 1 { // if there are several subrequests, a different one may be available
-			all = append(all, request.FirstAvailable[0].DeviceClassName)
-		}
-	}
-	return all
 }
 
 // devices returns the total number of a driver's devices, and the number that are not allocated to a claim.

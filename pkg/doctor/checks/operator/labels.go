@@ -214,6 +214,10 @@ func checkGFD(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	); ok {
 		found.Confidence = finding.Certain
 		found.Evidence = append(found.Evidence, e)
+		if strings.Contains(e.Text, "could not load NVML library") {
+			found.Title = "GPU feature discovery found no driver when it started, so the node has no label " +
+				"nvidia.com/gpu.product"
+		}
 	} else {
 		engine.LacksLog(f, r, pod)
 		found.Evidence = append(found.Evidence, facts.LastLines(f, pod, facts.MainContainer(pod), 2)...)
@@ -224,7 +228,7 @@ func checkGFD(f *facts.Facts, r *engine.Result, n *facts.Node) {
 func peermemCheck() engine.Check {
 	return engine.Check{
 		ID:    "rdma.peermem",
-		Layer: finding.LayerNetwork,
+		Layer: finding.LayerNetwork, Symptom: engine.Explained,
 		Title: "the module nvidia_peermem, which lets network cards read GPU memory, cannot be loaded",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs, engine.NeedNode},
 		Reads: "the container nvidia-peermem-ctr of driver pods, logs of GPU pods, loaded modules and the kernel log of GPU nodes",
@@ -254,7 +258,7 @@ func checkPeermem(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		}
 	}
 	var evidence []finding.Evidence
-	ready := false
+	ready, severity := false, finding.Warning
 	for _, pod := range facts.Current(n, facts.Driver) {
 		for _, s := range pod.Status.ContainerStatuses {
 			if s.Name != "nvidia-peermem-ctr" {
@@ -267,7 +271,11 @@ func checkPeermem(f *facts.Facts, r *engine.Result, n *facts.Node) {
 				f, pod, "could not insert 'nvidia_peermem'", "could not insert 'nvidia-peermem'",
 				"Module nvidia-peermem not found", "Module nvidia_peermem not found",
 			); ok {
-				evidence = append(append(evidence, facts.PodEvidence(f, pod, s)...), e)
+				severity = finding.Error // the driver's pod is not ready, and neither is the operator
+				evidence = append(evidence, facts.PodEvidence(f, pod, s)...)
+				if !slices.Contains(evidence, e) {
+					evidence = append(evidence, e)
+				}
 			}
 		}
 	}
@@ -295,7 +303,7 @@ func checkPeermem(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		fix.Commands = []string{facts.RestartPod(pods[0].Namespace, pods[0].Name)}
 	}
 	r.Add(finding.Finding{
-		Severity: finding.Warning, Confidence: finding.Likely, Object: n.Object(),
+		Severity: severity, Confidence: finding.Likely, Object: n.Object(),
 		Title: "network cards cannot read GPU memory directly: nvidia_peermem is not loaded", Evidence: evidence,
 		Fix: fix,
 	})

@@ -25,7 +25,7 @@ func messageChecks() []engine.Check {
 			Title: "a pod, or an object that creates pods, reports a known problem",
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 			Reads: "statuses, events and logs of failing pods that request no NVIDIA GPU and are not NVIDIA's components; " +
-				"logs of running pods; warning events of other objects",
+				"logs of running pods; warning events of other objects; kernel logs of nodes with other vendors' GPUs",
 			Why: "Only messages that a signature knows are reported (see doctor signatures), because such a pod may have " +
 				"nothing to do with GPUs. Of a GPU pod that runs, the error with which its log ends counts as well, or one " +
 				"that it repeats for ten minutes, of the last hour (of a job, of the last day), but not if it is followed by " +
@@ -52,7 +52,7 @@ func messageChecks() []engine.Check {
 func ofPlugins() []string {
 	return []string{
 		"wl.other-accelerator", "sched.insufficient-other", "sched.none-advertised", "sched.all-in-use",
-		"sched.wrong-resource-name", "sched.no-scheduler",
+		"sched.wrong-resource-name", "sched.no-scheduler", "dra.unallocatable",
 	}
 }
 
@@ -111,6 +111,7 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 			})
 		}
 	}
+	tellKernel(f, r)
 	seen := map[finding.Object]bool{}
 	for _, q := range f.Queued() {
 		seen[q.Object] = len(q.Evidence) > 0 // reported by sched.queued
@@ -148,6 +149,36 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 		}
 		r.Add(issue)
 	}
+}
+
+// tellKernel adds findings about what the kernel of a node without NVIDIA GPUs reports of the GPUs that its pods use.
+func tellKernel(f *facts.Facts, r *engine.Result) {
+	for _, n := range f.Nodes {
+		if n.IsGPUNode || n.Host == nil {
+			continue
+		}
+		var users []string
+		for _, pod := range n.Pods {
+			if !facts.Ended(pod) && (facts.OtherAccelerator(pod) != "" || f.OtherClass(pod) != "") && suffers(f, pod) {
+				users = append(users, pod.Namespace+"/"+pod.Name)
+			}
+		}
+		if len(users) > 0 {
+			r.Add(finding.Finding{
+				Object: n.Object(), Nodes: []string{n.Name}, Title: "the kernel reports an error of a GPU",
+				As: signatures.Running, Severity: finding.Warning, PodScope: users,
+			})
+		}
+	}
+}
+
+// suffers reports whether a container of the pod is not ready, or failed in the last day. An error in the kernel log
+// may be old.
+func suffers(f *facts.Facts, pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
+		last := s.LastTerminationState.Terminated
+		return !s.Ready || last != nil && last.ExitCode != 0 && f.Now.Sub(last.FinishedAt.Time) < 24*time.Hour
+	})
 }
 
 // kindOf returns finding.OfPlugin for pods that belong to software that advertises devices or places pods, and "" for

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
@@ -63,6 +64,29 @@ func (s *Scheduler) nodeSelector(pod *corev1.Pod, want map[corev1.ResourceName]i
 		v.Fix.Commands = append(v.Fix.Commands, shell.Command("kubectl get nodes -L %s", strings.Join(keys, ",")))
 	}
 	return v
+}
+
+// unlabeled returns a node with free GPUs that the pod would select if GPU feature discovery had labeled it like
+// another node, or nil.
+func (s *Scheduler) unlabeled(pod *corev1.Pod, want map[corev1.ResourceName]int64, like *facts.Node) *facts.Node {
+	const ours = "nvidia.com/"
+	for _, n := range s.nodes {
+		if n.Labels[ours+"gpu.product"] != "" || like.Labels[ours+"gpu.product"] == "" || Selects(pod, n) ||
+			len(facts.Current(n, facts.FeatureDiscovery)) == 0 || untolerated(pod, n) != nil || !facts.Available(n) ||
+			!covers(want, func(name corev1.ResourceName) int64 { return s.Free(n, name) }) {
+			continue
+		}
+		labeled := n.DeepCopy()
+		for key, value := range like.Labels {
+			if _, has := labeled.Labels[key]; !has && strings.HasPrefix(key, ours) {
+				metav1.SetMetaDataLabel(&labeled.ObjectMeta, key, value)
+			}
+		}
+		if Selects(pod, &facts.Node{Node: labeled}) {
+			return n
+		}
+	}
+	return nil
 }
 
 // byKueue returns evidence that Kueue added labels to the pod's node selector that no GPU node has.

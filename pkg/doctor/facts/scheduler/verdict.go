@@ -357,6 +357,22 @@ func (s *Scheduler) full(
 		v.Fix.Text = "Pack small pods onto fewer nodes (scoring strategy MostAllocated for " + string(short[0]) +
 			"), move the pods below to one node, or split the work over several pods."
 	}
+	if n := s.unlabeled(pod, want, selected[0]); n != nil {
+		v.Id, v.Severity, v.Nodes = "sched.node-selector", finding.Error, []string{n.Name}
+		v.Title = "free GPUs are on a node without the labels of GPU feature discovery that the pod selects"
+		v.Evidence = []finding.Evidence{
+			{
+				Source: facts.PodObject(pod).String() + " .spec.nodeSelector and .spec.affinity.nodeAffinity",
+				Text:   SelectorText(pod),
+			},
+			finding.FieldEvidence(n.Object(), ".metadata.labels", "no nvidia.com/gpu.product"),
+		}
+		v.Fix.Text = "Make GPU feature discovery label the node: see its pod there, and its log."
+		v.Fix.Commands = []string{
+			shell.Command("kubectl get pods -A -o wide --field-selector spec.nodeName=%s", n.Name),
+		}
+		return v
+	}
 	holders := s.Holders(open[:min(len(open), manyNodes)], want)
 	if v.Title == inUseTitle {
 		s.services(&v, open, holders, short[0], want)
