@@ -13,7 +13,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin"
 )
 
-// TestDoctorScreen protects the example in docs/doctor.md: each of its lines is in doctor's output for this incident, in
+// TestDoctorScreen protects the example in docs/doctor.md: its lines are in the output of doctor for this incident, in
 // this order. A line "..." stands for any number of lines.
 func TestDoctorScreen(t *testing.T) {
 	t.Parallel()
