@@ -162,7 +162,7 @@ func TestAskFailures(t *testing.T) {
 			func(w http.ResponseWriter, _ *http.Request) {
 				refuse(w, 12, "unknown service runtime.v1.RuntimeService")
 			},
-			"ask the container runtime: it has no CRI: the plugin is disabled, or did not load (unknown service runtime.v1.RuntimeService)",
+			"ask the container runtime: the CRI plugin is disabled or was not loaded (unknown service runtime.v1.RuntimeService)",
 			cri.ErrNotLoaded,
 		},
 		"a method is missing": {

@@ -110,7 +110,7 @@ func instanceOf(disk *containerd.Config, info *cri.Info) *api.Instance {
 	}
 	if info == nil {
 		i.CRIError =
-			"it has no CRI: the plugin is disabled, or did not load (unknown service runtime.v1.RuntimeService)"
+			"the CRI plugin is disabled or was not loaded (unknown service runtime.v1.RuntimeService)"
 	}
 	var all []containerd.Handler
 	if merged != nil {

@@ -92,7 +92,7 @@ func (n *NodeRemediator) victims(
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String(),
 	})
 	if err != nil {
-		return nil, nil, fmt.Errorf("list the pods of node %s: %w", node, err)
+		return nil, nil, fmt.Errorf("list the pods on node %s: %w", node, err)
 	}
 	for _, pod := range pods.Items {
 		switch {

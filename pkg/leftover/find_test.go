@@ -243,7 +243,7 @@ func TestWithoutAllRecordsNothingOfOursIsDeleted(t *testing.T) {
 	}
 	want := []Skipped{
 		{
-			What: "configmaps", Why: "you are not allowed to list them in all namespaces",
+			What: "configmaps", Why: "you are not allowed to list these objects in all namespaces",
 			Namespaces: []string{"gpu-fault"},
 		},
 	}

@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// cgroups finds handlers whose cgroup driver differs from the default handler's. Only their pods fail.
+// cgroups finds handlers whose cgroup driver differs from the default handler's. Only pods that use these handlers
+// fail.
 func (v *View) cgroups() []Finding {
 	var expected *bool
 	who := ""

@@ -92,7 +92,7 @@ func TestDisarmDoesNotWaitForOthers(t *testing.T) {
 			w := newWorld(t, nil, pod("web-1", "gpu-1"))
 			w.client = w.server.Client(ledgertest.Hooks{Before: func(c ledgertest.Call) error {
 				if fails(c) {
-					return errors.New("no answer")
+					return errors.New("no response")
 				}
 				return nil
 			}})

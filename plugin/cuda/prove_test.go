@@ -124,7 +124,7 @@ func TestProof(t *testing.T) {
 					"web-1": errors.New(`pods "web-1" is forbidden: User "bob" cannot create resource "pods/exec"`),
 				}
 			},
-			fails: "you do not have permission to exec into it (pods/exec)",
+			fails: "you do not have permission to exec into the pod (pods/exec)",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -140,7 +140,7 @@ func TestWhatIsMendedByHand(t *testing.T) {
 		{ID: "dp.capacity-zero", CausedBy: []string{"drv.lib-mismatch"}},
 	}}
 	for id, want := range map[string]string{
-		"drv.lib-mismatch": "doctor cannot fix this safely; fix it by hand.\nReboot the node.\n  kubectl drain gpu-2",
+		"drv.lib-mismatch": "doctor cannot fix this safely; fix it manually.\nReboot the node.\n  kubectl drain gpu-2",
 		"dp.capacity-zero": "not a root cause, but a consequence of drv.lib-mismatch",
 		fixHandler:         "not found; root causes: drv.lib-mismatch",
 	} {

@@ -32,7 +32,7 @@ func someLeftovers() []leftover.Leftover {
 		{
 			APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Namespace: "gpu-fault", Name: "lock",
 			Of: leftover.Ours, Run: "xid-2hb5gn", Since: since,
-			What: []string{"lock of Node/gpu-1", "its run is closed"}, Remedy: leftover.Delete,
+			What: []string{"lock of Node/gpu-1", "the run is closed"}, Remedy: leftover.Delete,
 		},
 		{
 			APIVersion: "apps/v1", Kind: "Deployment", Namespace: "dynamo", Name: "web", Of: leftover.Dynamo,

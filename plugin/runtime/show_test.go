@@ -111,7 +111,7 @@ func edited() api.Runtime {
 	i.Files[1] = configFile("/etc/containerd/conf.d/99-nvidia.toml",
 		"version = 3\n"+onDisk("nvidia", nvidia+".new", true)+onDisk("nvidia-cdi", nvidia, false))
 	i.Files[0].Meta.Link = "/opt/real.toml"
-	i.Files[1].ReadOnly = "its file system is mounted read-only"
+	i.Files[1].ReadOnly = "the file system is mounted read-only"
 	i.Executables[nvidia+".new"] = "missing"
 	return r
 }

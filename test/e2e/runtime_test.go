@@ -106,7 +106,7 @@ func TestAMissingHandlerIsSeenAndHeals(t *testing.T) {
 	})
 	listed := e.ok("list", "-o", "wide").stdout
 	for _, want := range []string{
-		run.ID, "Proven", "restore the files of the run that the node has recorded, and restart what loads them",
+		run.ID, "Proven", "restore the files that the node has recorded for the run, and restart the service that loads them",
 		e.worker.Name, "in 9m",
 	} {
 		if !strings.Contains(listed, want) {

@@ -168,7 +168,7 @@ func TestTheListDecides(t *testing.T) {
 			_, err = Restore(t.Context(), w.Host, w.run, deadman.Restore{})
 			if err == nil || !strings.Contains(
 				err.Error(),
-				"99-old.toml is not restored: by the list in the run's record, it is not a file that the kubelet's containerd loads",
+				"99-old.toml is not restored: according to the run's record, the kubelet's containerd does not load this file",
 			) {
 				t.Errorf("got %v", err)
 			}

@@ -259,7 +259,7 @@ func TestUndoSaysWhatBecameOfEachFile(t *testing.T) {
 				SameConfig: true,
 			},
 			ledger.StateReverted,
-			[]string{"bytes, mode, owner", "the container runtime shows the configuration of before"},
+			[]string{"bytes, mode, owner", "the container runtime has the same configuration as before"},
 		},
 		"by the dead man": {deadman.Restored{
 			Files:      []deadman.RestoredFile{{Path: config, Outcome: deadman.OutcomeAlready, SameMeta: true}},

@@ -41,7 +41,7 @@ func TestReset(t *testing.T) {
 	}{
 		"well":    {nil, nil, ledger.StatePermanent},
 		"refused": {errors.New("a pod holds it"), nil, ledger.StateReverted},
-		"lost":    {nil, errors.New("no answer"), ledger.StatePermanent}, // it may have been reset
+		"lost":    {nil, errors.New("no response"), ledger.StatePermanent}, // it may have been reset
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -85,7 +85,7 @@ func TestAffectedPods(t *testing.T) {
 func TestNodesThatNobodyAskedFor(t *testing.T) {
 	t.Parallel()
 	healthyWhy := engine.NotAsked +
-		": according to the API it looks healthy, or like others that were read (--all-gpu-nodes reads it too)"
+		": according to the API, it looks healthy or similar to nodes that were inspected (to include it, use --all-gpu-nodes)"
 	unknown := func(check, why string, nodes ...string) engine.Unknown {
 		u := engine.Unknown{Check: check, Why: why}
 		for _, n := range nodes {
