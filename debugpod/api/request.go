@@ -49,7 +49,8 @@ func DecodeRequest(raw []byte) (Request, *Error) {
 		return Request{}, Errorf(CodeBadRequest, "decode the request: %v", err)
 	}
 	if n := req.operations(); n != 1 {
-		return Request{}, Errorf(CodeBadRequest, "the request has %s, but must have exactly one", count.Of(n, "operation"))
+		return Request{}, Errorf(CodeBadRequest, "the request has %s, but must have exactly one",
+			count.Of(n, "operation"))
 	}
 	if err := req.validate(); err != nil {
 		return Request{}, Errorf(CodeBadRequest, "%v", err)

@@ -56,7 +56,7 @@ func (c *Config) Break(r Request) (*Broken, error) {
 	if err != nil {
 		return nil, c.refuse(
 			0,
-			"containerd cannot load the current configuration: "+err.Error(),
+			"the current configuration does not load: "+err.Error(),
 			"repair the configuration first",
 		)
 	}

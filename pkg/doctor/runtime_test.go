@@ -536,7 +536,7 @@ func TestRuntimeIsHealthy(t *testing.T) {
 			return s
 		},
 		"CRI-O with its hook": func(t *testing.T) *snapshot.Snapshot {
-			s := gpuCluster(api.Runtime{Problem: "the kubelet of this node uses CRI-O " +
+			s := gpuCluster(api.Runtime{Problem: "the kubelet on this node uses CRI-O " +
 				"1.33.0", Instance: &api.Instance{
 				PID: 9, Unit: "crio.service", CRI: &cri.Info{Name: "cri-o", Version: "1.33.0", Ready: true},
 			}})

@@ -244,7 +244,8 @@ func (s *Session) finish(
 			run.Phase, run.Message = ledger.Failed,
 				fmt.Sprintf("%d of %s failed", len(results.failed), count.Of(len(run.Steps), "step"))
 			if run.InOrder && !slices.ContainsFunc(run.Steps, ledger.Step.InPlace) {
-				run.Message = fmt.Sprintf("one of %d steps failed, and all changes were undone", len(run.Steps))
+				run.Message = fmt.Sprintf("one of %s failed, and all changes were undone",
+					count.Of(len(run.Steps), "step"))
 			}
 		default:
 			run.Phase, run.Message = ledger.Proven, ""

@@ -394,8 +394,8 @@ func (v *View) missing() []Finding {
 			ID: "rt.binary-missing", Handlers: handlers, Latent: true,
 			Title: fmt.Sprintf("%s %s %s, which %s", plainly("handler", handlers), verb(handlers, "starts"), program,
 				unusable(v.Runtime.Executables[program])),
-			Message: fmt.Sprintf("%s of %s: %s; pods with this handler do not start", program, plainly("handler", handlers),
-				v.Runtime.Executables[program]),
+			Message: fmt.Sprintf("%s of %s: %s; pods with this handler do not start", program,
+				plainly("handler", handlers), v.Runtime.Executables[program]),
 			Quotes: []Quote{{program, v.Runtime.Executables[program]}},
 		}
 		if IsShim(program) {

@@ -38,9 +38,9 @@ func (in *injecting) before(say func(string, ...any), d *decided, kubeContext st
 // replaced returns a description of how the pods get the shim, unless a note describes it.
 func (in *injecting) replaced(d *decided) string {
 	if d.replaced != cudashim.Rolling {
-		return "The notes below describe what happens to its pods."
+		return "The notes below describe what happens to the pods."
 	}
-	return "Its controller replaces the pods with a rolling update, as after `kubectl rollout restart`."
+	return "The workload's controller replaces the pods with a rolling update, as after `kubectl rollout restart`."
 }
 
 // reverting returns a description of what happens to pods when the shim is removed from their template.

@@ -223,7 +223,7 @@ func (g *gathering) read(ctx context.Context, s *snapshot.Snapshot, names []stri
 	if err != nil {
 		g.show.Note(fmt.Sprintf("no node is inspected: %s", reason(err)))
 		for _, name := range names {
-			missing(s, name, "not read: "+reason(err))
+			missing(s, name, "not inspected: "+reason(err))
 		}
 		return
 	}
@@ -244,7 +244,7 @@ func (g *gathering) read(ctx context.Context, s *snapshot.Snapshot, names []stri
 			}
 			found[i], failed[i] = g.reader.Read(ctx, name, func(text string) { g.show.Step(name, text) })
 			if failed[i] != nil && ctx.Err() == nil {
-				g.show.Step(name, "not read: "+reason(failed[i]))
+				g.show.Step(name, "not inspected: "+reason(failed[i]))
 			}
 			return nil
 		})
@@ -254,7 +254,7 @@ func (g *gathering) read(ctx context.Context, s *snapshot.Snapshot, names []stri
 		if found[i] != nil {
 			s.AddHost(name, found[i])
 		} else {
-			missing(s, name, "not read: "+reason(failed[i]))
+			missing(s, name, "not inspected: "+reason(failed[i]))
 			s.Missing[len(s.Missing)-1].NotStarted = notStarted(failed[i])
 		}
 	}

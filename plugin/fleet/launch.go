@@ -129,7 +129,8 @@ func (l *Launch) Run(ctx context.Context) error {
 	report := progress.New(l.Streams.ErrOut)
 	job, err := client.Start(ctx, l.job, l.data)
 	if err != nil {
-		return fmt.Errorf("%w; if a pod has started, revert the fleet with: %s", err, store.Command("revert", l.plan.ID))
+		return fmt.Errorf("%w; if a pod has started, revert the fleet with: %s", err,
+			store.Command("revert", l.plan.ID))
 	}
 	report.Note(fmt.Sprintf("if this client is lost, stop and revert the fleet with: %s",
 		store.Command("revert", l.plan.ID)))

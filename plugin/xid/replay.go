@@ -137,8 +137,8 @@ func readLog(file string, streams genericiooptions.IOStreams) (*xid.Log, error) 
 	}
 	if len(log.Entries) == 0 {
 		return nil, fmt.Errorf(
-			"%s contains no line from the NVIDIA driver that can be replayed (with \"NVRM:\" or \"nvidia-nvswitch\") among its %d lines",
-			source(file), log.Lines,
+			"%s (%s) contains no line from the NVIDIA driver that can be replayed (with \"NVRM:\" or \"nvidia-nvswitch\")",
+			source(file), count.Of(log.Lines, "line"),
 		)
 	}
 	fmt.Fprintf(streams.ErrOut, "%s: %s from the NVIDIA driver, %s from other sources skipped\n", printer.Escape(source(file)),

@@ -199,7 +199,8 @@ func TestAFileThatSomebodyChangedIsLeft(t *testing.T) {
 	})
 	e.worker.Sh(t, "sh", "-c", "echo '# of somebody else' >>"+file)
 	r := e.plugin("revert", run.ID, "--yes")
-	e.mustSay(r, 2, "another client has changed it since", "+# of somebody else", "theirs was not changed")
+	e.mustSay(r, 2, "another client has changed the file since", "+# of somebody else",
+		"not restored, because another client has changed")
 	if !strings.Contains(r.stdout, "superseded") {
 		t.Errorf("revert: %s", r.stdout)
 	}

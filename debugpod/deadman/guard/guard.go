@@ -107,7 +107,8 @@ func (d *dead) change(ctx context.Context, run string) error {
 		_ = pause(ctx, d.times.hear)
 		if err := d.takeUp(ctx, d.record.Change, &d.saved.Status); err != nil && !d.record.Change.MayFail {
 			d.takeBack(ctx,
-				"the change was reverted, because with it "+d.record.Change.Service.Unit+" does not respond: "+err.Error())
+				"the change was reverted, because with it "+d.record.Change.Service.Unit+" does not respond: "+
+					err.Error())
 			return nil
 		}
 	}

@@ -35,11 +35,11 @@ func Run(ctx context.Context, c Command) (string, error) {
 		case o.err != nil && ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded):
 			return o.out, fmt.Errorf("%s was stopped: %w", c.Program, context.Cause(ctx))
 		case o.err != nil && limited.Err() != nil:
-			return o.out, fmt.Errorf("%s did not finish within %v", c.Program, c.Limit)
+			return o.out, fmt.Errorf("%s did not answer within %v", c.Program, c.Limit)
 		}
 		return o.out, o.err
 	case <-timer.C:
-		return "", fmt.Errorf("%s did not finish within %v and cannot be killed", c.Program, c.Limit)
+		return "", fmt.Errorf("%s did not answer within %v and cannot be killed", c.Program, c.Limit)
 	}
 }
 

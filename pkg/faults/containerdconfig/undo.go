@@ -327,7 +327,8 @@ func verdict(restored deadman.Restored) (ledger.State, string, error) {
 	}
 	if len(already) > 0 {
 		lines = append(lines,
-			fmt.Sprintf("%s: content, mode, owner and times are restored%s", strings.Join(already, ", "), who(restored)))
+			fmt.Sprintf("%s: content, mode, owner and times are restored%s", strings.Join(already, ", "),
+				who(restored)))
 	}
 	if len(by) > 0 {
 		lines = append(lines, fmt.Sprintf(

@@ -186,9 +186,8 @@ func (u Undoer) Undo(
 		}
 		if set := owners(node); !slices.Equal(set, []string{Manager(run.ID)}) {
 			state = ledger.StateSuperseded
-			said = "the node stays cordoned, because it was cordoned" + by(slices.DeleteFunc(set, func(name string) bool {
-				return name == Manager(run.ID)
-			}))
+			said = "the node stays cordoned, because it was cordoned" +
+				by(slices.DeleteFunc(set, func(name string) bool { return name == Manager(run.ID) }))
 			return nil
 		}
 		if err := patch(ctx, u.Client, node, Manager(run.ID), nil); err != nil {

@@ -115,9 +115,9 @@ const deletionTimeout = 3 * time.Minute
 // replace deletes an object and its pods if allowed accepts it, waits for the deletion, and creates another object in
 // its place.
 func (c *Cluster) replace(
-	ctx context.Context, w *Workload, with *unstructured.Unstructured, may func(*Workload) error,
+	ctx context.Context, w *Workload, with *unstructured.Unstructured, allowed func(*Workload) error,
 ) (*unstructured.Unstructured, error) {
-	if err := c.deleteFully(ctx, w, may); err != nil {
+	if err := c.deleteFully(ctx, w, allowed); err != nil {
 		return nil, err
 	}
 	return c.create(ctx, w, with)
@@ -125,7 +125,7 @@ func (c *Cluster) replace(
 
 // deleteFully deletes an object only if it has not changed since allowed checked it, so that work that finishes in the
 // meantime is not lost.
-func (c *Cluster) deleteFully(ctx context.Context, w *Workload, may func(*Workload) error) error {
+func (c *Cluster) deleteFully(ctx context.Context, w *Workload, allowed func(*Workload) error) error {
 	foreground, uid := metav1.DeletePropagationForeground, w.Object.GetUID()
 	err := retry(ctx, c.conflicts(), w.Ref(), func() error {
 		now, err := c.resource(w).Get(ctx, w.Object.GetName(), metav1.GetOptions{})
@@ -137,7 +137,7 @@ func (c *Cluster) deleteFully(ctx context.Context, w *Workload, may func(*Worklo
 		case now.GetDeletionTimestamp() == nil && now.GetGeneration() != w.Object.GetGeneration():
 			return fmt.Errorf("%s was not deleted, because another client has changed it: try again", w.Ref())
 		}
-		if err := may(&Workload{Object: now, Resource: w.Resource}); err != nil {
+		if err := allowed(&Workload{Object: now, Resource: w.Resource}); err != nil {
 			return err
 		}
 		preconditions := &metav1.Preconditions{UID: &uid}
